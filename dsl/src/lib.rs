@@ -1,0 +1,1 @@
+//! The .fs language: grammar, syntax tree, checking, diagnostics and formatter.

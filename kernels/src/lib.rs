@@ -1,0 +1,1 @@
+//! What runs on a device: CPU kernels for every primitive, forward and backward.

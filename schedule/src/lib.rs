@@ -1,0 +1,1 @@
+//! schedule.json: the types, schema, loader and verifier that compiler and executor share.
