@@ -1,0 +1,251 @@
+//! Reading and writing schedule.json.
+//!
+//! The text is canonical: fields in the order of the types, one operation, buffer or table a line, so that equal
+//! schedules are equal bytes and differences read well. The digest covers the whole text (with its own digits
+//! zeroed), so any changed byte is noticed.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::Serialize;
+use serde_json::ser::Formatter;
+use sha2::{Digest, Sha256};
+
+use crate::model::{FORMAT, Schedule, VERSION};
+use crate::verify::{self, Violation};
+
+/// Why a schedule could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file can't be read.
+    #[error("cannot read schedule {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Not JSON, or not a schedule.
+    #[error("{path} is not a schedule: {reason}; compile one with `fsc compile MODEL.fs -o {path}`")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Written by another version.
+    #[error(
+        "{path} has schedule version {found}, this program reads version {VERSION}; compile the model again with this version's fsc"
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The version in the file.
+        found: u64,
+    },
+    /// The content does not match the digest.
+    #[error(
+        "{path} was changed after it was compiled: its digest is {stated}, its content has {actual}; compile it again, or check an edited schedule with `fsc verify --ignore-digest`"
+    )]
+    Digest {
+        /// The file.
+        path: PathBuf,
+        /// The digest in the file.
+        stated: String,
+        /// The digest of its content.
+        actual: String,
+    },
+    /// The verifier found broken invariants.
+    #[error("{path} breaks the rules of schedules:{}", list(.violations))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is broken.
+        violations: Vec<Violation>,
+    },
+}
+
+fn list(violations: &[Violation]) -> String {
+    use std::fmt::Write as _;
+    violations.iter().take(8).fold(String::new(), |mut text, v| {
+        let _ = write!(text, "\n  {v}");
+        text
+    })
+}
+
+/// Reads, checks the version and digest, and verifies.
+pub fn read(path: &Path) -> Result<Schedule, LoadError> {
+    let text = fs::read(path).map_err(|source| LoadError::Io { path: path.into(), source })?;
+    parse(path, &text, true)
+}
+
+/// Like [`read`], for a schedule that was edited by hand: the digest may be wrong.
+pub fn read_ignoring_digest(path: &Path) -> Result<Schedule, LoadError> {
+    let text = fs::read(path).map_err(|source| LoadError::Io { path: path.into(), source })?;
+    parse(path, &text, false)
+}
+
+/// The text of a schedule; `path` is for messages.
+pub fn parse(path: &Path, bytes: &[u8], check_digest: bool) -> Result<Schedule, LoadError> {
+    #[derive(Deserialize)]
+    struct Head {
+        format: Option<String>,
+        version: Option<u64>,
+    }
+    let wrong = |reason: String| LoadError::Format { path: path.into(), reason };
+    let text = std::str::from_utf8(bytes).map_err(|e| wrong(format!("it is not UTF-8 text ({e})")))?;
+    if text.trim().is_empty() {
+        return Err(wrong("it is empty".into()));
+    }
+    let head: Head = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+    if head.format.as_deref() != Some(FORMAT) {
+        return Err(wrong(format!("its `format` is not `{FORMAT}`")));
+    }
+    match head.version {
+        Some(v) if v == u64::from(VERSION) => {}
+        Some(found) => return Err(LoadError::Version { path: path.into(), found }),
+        None => return Err(wrong("it has no `version`".into())),
+    }
+    if check_digest {
+        let (stated, zeroed) = zero_digest(text).ok_or_else(|| wrong("it has no `digest`".into()))?;
+        let actual = sha256(zeroed.as_bytes());
+        if stated != actual {
+            return Err(LoadError::Digest { path: path.into(), stated, actual });
+        }
+    }
+    let schedule: Schedule = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+    let violations = verify::verify(&schedule);
+    if violations.is_empty() {
+        Ok(schedule)
+    } else {
+        Err(LoadError::Invalid { path: path.into(), violations })
+    }
+}
+
+/// The canonical text with the right digest.
+pub fn to_text(schedule: &Schedule) -> String {
+    let mut schedule = schedule.clone();
+    schedule.digest = format!("sha256:{}", "0".repeat(64));
+    let zeroed = canonical(&schedule);
+    let digest = sha256(zeroed.as_bytes());
+    zeroed.replacen(&schedule.digest, &digest, 1)
+}
+
+/// `sha256:` and the 64 hexadecimal digits of a text's digest.
+pub fn sha256(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    Sha256::digest(bytes).iter().fold(String::from("sha256:"), |mut text, b| {
+        let _ = write!(text, "{b:02x}");
+        text
+    })
+}
+
+/// Writes the canonical text; see [`write_atomically`].
+pub fn write(path: &Path, schedule: &Schedule) -> io::Result<()> {
+    write_atomically(path, to_text(schedule).as_bytes())
+}
+
+/// Writes beside the target and renames, so that a full disk or a crash never leaves half a file.
+/// Something that is not a plain file (a pipe, a device) is written directly.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+        let mut file = fs::OpenOptions::new().write(true).open(path)?;
+        file.write_all(bytes)?;
+        return file.flush();
+    }
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let result = fs::File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    result.and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {
+        let _ = fs::remove_file(&temporary);
+    })
+}
+
+/// The stated digest, and the text with its digits zeroed.
+fn zero_digest(text: &str) -> Option<(String, String)> {
+    const KEY: &str = "\"digest\": \"sha256:";
+    let start = text.find(KEY)? + KEY.len();
+    let digits = text.get(start..start + 64).filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))?;
+    let zeroed = format!("{}{}{}", &text[..start], "0".repeat(64), &text[start + 64..]);
+    Some((format!("sha256:{digits}"), zeroed))
+}
+
+fn canonical(schedule: &Schedule) -> String {
+    let mut out = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut out, Lines::default());
+    // Serialising plain data into memory has no way to fail.
+    let _ = schedule.serialize(&mut serializer);
+    out.push(b'\n');
+    String::from_utf8(out).unwrap_or_default()
+}
+
+/// Line breaks down to the third level (the operations of a program), compact below.
+#[derive(Default)]
+struct Lines {
+    depth: usize,
+    empty: bool,
+}
+
+impl Lines {
+    const DEEPEST: usize = 3;
+    fn open<W: ?Sized + Write>(&mut self, w: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth += 1;
+        self.empty = true;
+        w.write_all(bracket)
+    }
+    fn close<W: ?Sized + Write>(&mut self, w: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth -= 1;
+        if self.depth < Self::DEEPEST && !self.empty {
+            self.line(w)?;
+        }
+        self.empty = false;
+        w.write_all(bracket)
+    }
+    fn item<W: ?Sized + Write>(&mut self, w: &mut W, first: bool) -> io::Result<()> {
+        self.empty = false;
+        if !first {
+            w.write_all(b",")?;
+        }
+        if self.depth <= Self::DEEPEST {
+            self.line(w)
+        } else if first {
+            Ok(())
+        } else {
+            w.write_all(b" ")
+        }
+    }
+    fn line<W: ?Sized + Write>(&self, w: &mut W) -> io::Result<()> {
+        w.write_all(b"\n")?;
+        (0..self.depth).try_for_each(|_| w.write_all(b" "))
+    }
+}
+
+impl Formatter for Lines {
+    fn begin_array<W: ?Sized + Write>(&mut self, w: &mut W) -> io::Result<()> {
+        self.open(w, b"[")
+    }
+    fn end_array<W: ?Sized + Write>(&mut self, w: &mut W) -> io::Result<()> {
+        self.close(w, b"]")
+    }
+    fn begin_array_value<W: ?Sized + Write>(&mut self, w: &mut W, first: bool) -> io::Result<()> {
+        self.item(w, first)
+    }
+    fn begin_object<W: ?Sized + Write>(&mut self, w: &mut W) -> io::Result<()> {
+        self.open(w, b"{")
+    }
+    fn end_object<W: ?Sized + Write>(&mut self, w: &mut W) -> io::Result<()> {
+        self.close(w, b"}")
+    }
+    fn begin_object_key<W: ?Sized + Write>(&mut self, w: &mut W, first: bool) -> io::Result<()> {
+        self.item(w, first)
+    }
+    fn begin_object_value<W: ?Sized + Write>(&mut self, w: &mut W) -> io::Result<()> {
+        w.write_all(b": ")
+    }
+}

@@ -1,0 +1,464 @@
+//! What a schedule says about the model: tables, dense parameters, inputs, data and settings.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::op::{Buffer, Op};
+use crate::size::Poly;
+
+/// The version of the format that this crate reads and writes.
+pub const VERSION: u32 = 1;
+/// The value of [`Schedule::format`].
+pub const FORMAT: &str = "fs-schedule";
+
+/// One program for all ranks. See docs/schedule.md.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Schedule {
+    /// Always [`FORMAT`].
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// `sha256:` and the digest of the file's text with the digest's own digits replaced by zeros.
+    pub digest: String,
+    /// Name of the model.
+    pub model: String,
+    /// How the operations were ordered.
+    pub strategy: Strategy,
+    /// The number of ranks that the plan was made for.
+    pub ranks: u32,
+    /// The texts that this was compiled from.
+    pub sources: Vec<Source>,
+    /// Training settings.
+    pub settings: Settings,
+    /// Where samples come from, if the model's file says so.
+    pub data: Option<Data>,
+    /// Evaluation after training.
+    pub evaluate: Option<Evaluate>,
+    /// Groups of sequences that share lengths: `l<n>` and the symbols `T<n>`, `Q<n>`.
+    pub lengths: Vec<Lengths>,
+    /// What a sample holds: `i<n>`.
+    pub inputs: Vec<Input>,
+    /// Embedding tables: `t<n>`.
+    pub tables: Vec<Table>,
+    /// Dense parameters `p<n>` and their gradients `g<n>`.
+    pub parameters: Vec<Parameter>,
+    /// One per table that is looked up: who asks whom for which rows. Symbols `U<n>`, `R<n>`.
+    pub exchanges: Vec<Exchange>,
+    /// What executes operations.
+    pub engines: Vec<Engine>,
+    /// One training step.
+    pub train: Program,
+    /// One evaluation batch.
+    pub evaluation: Option<Program>,
+    /// Expected times on the cluster that the schedule was planned for.
+    pub prediction: Option<Prediction>,
+    /// Algebraic rewrites that fired, in order.
+    pub rewrites: Vec<String>,
+}
+
+/// A list of operations over buffers.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    /// Buffers `b<n>`.
+    pub buffers: Vec<Buffer>,
+    /// Operations; dependencies within a step point backwards.
+    pub ops: Vec<Op>,
+}
+
+/// How operations are ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// Blocks on every collective.
+    Serial,
+    /// Moves only the input dist ahead.
+    Prefetch,
+    /// Prioritised embedding communication.
+    Pec,
+}
+
+/// A text that a schedule was compiled from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// As the user wrote it.
+    pub path: String,
+    /// `sha256:` and 64 digits.
+    pub digest: String,
+}
+
+/// Training settings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Samples of a global batch.
+    pub batch: u32,
+    /// How long to train.
+    pub duration: Duration,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Optimizer of the dense parameters.
+    pub optimizer: DenseOptimizer,
+}
+
+/// How long to train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Duration {
+    /// Global batches.
+    Steps(u64),
+    /// Passes over the data.
+    Epochs(u32),
+}
+
+/// Optimizers of dense parameters, with PyTorch's formulas.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum DenseOptimizer {
+    /// Stochastic gradient descent.
+    Sgd {
+        /// Learning rate.
+        lr: f64,
+        /// Momentum.
+        momentum: f64,
+        /// L2 penalty added to the gradient.
+        weight_decay: f64,
+    },
+    /// Adam.
+    Adam {
+        /// Learning rate.
+        lr: f64,
+        /// First decay.
+        beta1: f64,
+        /// Second decay.
+        beta2: f64,
+        /// Added to the root.
+        eps: f64,
+        /// L2 penalty added to the gradient.
+        weight_decay: f64,
+    },
+}
+
+/// Optimizers of table rows.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum SparseOptimizer {
+    /// `w -= lr g`
+    Sgd {
+        /// Learning rate.
+        lr: f64,
+    },
+    /// State per row: sum of the mean squared gradient.
+    RowwiseAdagrad {
+        /// Learning rate.
+        lr: f64,
+        /// Added to the root.
+        eps: f64,
+    },
+    /// State per element.
+    Adagrad {
+        /// Learning rate.
+        lr: f64,
+        /// Added to the root.
+        eps: f64,
+    },
+    /// Two states per element, of touched rows only.
+    Adam {
+        /// Learning rate.
+        lr: f64,
+        /// First decay.
+        beta1: f64,
+        /// Second decay.
+        beta2: f64,
+        /// Added to the root.
+        eps: f64,
+    },
+}
+
+/// Values before training; element (row, column) depends on the seed, `stream`, row and column only.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Init {
+    /// One value everywhere.
+    Constant(f64),
+    /// Gaussian.
+    Normal {
+        /// Mean.
+        mean: f64,
+        /// Standard deviation.
+        std: f64,
+    },
+    /// Uniform in `[low, high)`.
+    Uniform {
+        /// Lower end.
+        low: f64,
+        /// Upper end.
+        high: f64,
+    },
+    /// `(((i*2654435761 + j*40503 + salt*97) mod 2^32) / 2^32 - 0.5) * 2 * scale` for row i, column j.
+    Hash {
+        /// Half the width of the range.
+        scale: f64,
+        /// Tells tables apart.
+        salt: u64,
+    },
+}
+
+/// A group of sequences with the same lengths.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Lengths {
+    /// Name of the input that introduced it.
+    pub name: String,
+    /// Longest sequence.
+    pub max: u32,
+    /// Which end survives truncation.
+    pub keep: Keep,
+}
+
+/// Truncation side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    /// The oldest ids.
+    First,
+    /// The newest ids.
+    Last,
+}
+
+/// Something a sample holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    /// Name.
+    pub name: String,
+    /// What it is.
+    pub kind: InputKind,
+}
+
+/// Kinds of input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum InputKind {
+    /// A jagged sequence of row ids.
+    Ids {
+        /// Table.
+        table: u32,
+        /// Length group.
+        lengths: u32,
+    },
+    /// For each position of another sequence the id that follows.
+    Next {
+        /// Input (of kind ids) that it continues; same table and lengths.
+        of: u32,
+    },
+    /// Dense features.
+    Dense {
+        /// Features per sample.
+        width: u32,
+    },
+    /// One label per sample.
+    SampleLabel,
+    /// One label per token.
+    TokenLabel {
+        /// Length group.
+        lengths: u32,
+    },
+}
+
+/// An embedding table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// Name.
+    pub name: String,
+    /// Rows over all ranks.
+    pub rows: u64,
+    /// Columns.
+    pub dim: u32,
+    /// Placement. With `row_wise`, rank r owns rows `[r * ceil(rows / W), (r + 1) * ceil(rows / W))`.
+    pub sharding: Sharding,
+    /// Update rule.
+    pub optimizer: SparseOptimizer,
+    /// Values before training.
+    pub init: Init,
+    /// Random stream of the initial values.
+    pub stream: u32,
+}
+
+/// Placement of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharding {
+    /// Each rank owns a block of rows.
+    RowWise,
+}
+
+/// A dense parameter, replicated on all ranks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Parameter {
+    /// Name with its scope: `layers.0.uvqk.weight`.
+    pub name: String,
+    /// Rows; linear weights are `[out, in]`.
+    pub rows: u32,
+    /// Columns.
+    pub columns: u32,
+    /// One-dimensional outside (`rows` is 1).
+    pub vector: bool,
+    /// Values before training.
+    pub init: Init,
+    /// Random stream of the initial values.
+    pub stream: u32,
+}
+
+/// The exchange of one table's rows: each rank asks the owners for the rows its samples use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Exchange {
+    /// The table.
+    pub table: u32,
+    /// Each row once per rank, or once per occurrence.
+    pub unique: bool,
+}
+
+/// What executes operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// The host's own work: reading data, planning.
+    Host,
+    /// The compute stream.
+    Compute,
+    /// Copies into this device.
+    CopyIn,
+    /// Copies out of this device.
+    CopyOut,
+    /// Network, sending.
+    NicSend,
+    /// Network, receiving.
+    NicReceive,
+}
+
+/// Where samples come from. Paths are looked for relative to the working directory, then to the schedule file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Data {
+    /// A file of interactions with a header line.
+    Csv {
+        /// The file.
+        path: String,
+        /// Column of the user.
+        user: String,
+        /// Column of the item; numbered by first appearance in the file.
+        item: String,
+        /// Column that orders a user's interactions; ties by line.
+        time: Option<String>,
+        /// Column that must hold finite numbers.
+        rating: Option<String>,
+        /// Users with fewer interactions are left out; without it they are an error.
+        min_interactions: Option<u32>,
+    },
+    /// Batches: `lengths` i32 `[steps, world, batch]`, `ids` i64 `[sequences, tokens]`, `labels` f32.
+    Safetensors {
+        /// The file.
+        path: String,
+    },
+    /// Drawn from distributions.
+    Generate {
+        /// Sequence lengths.
+        lengths: LengthDistribution,
+        /// Ids.
+        ids: IdDistribution,
+        /// Labels.
+        labels: LabelDistribution,
+        /// Distinct samples before the data repeats.
+        samples: Option<u64>,
+    },
+}
+
+/// Distribution of sequence lengths.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum LengthDistribution {
+    /// All equal.
+    Fixed(u32),
+    /// Uniform over `min..=max`.
+    Uniform {
+        /// Shortest.
+        min: u32,
+        /// Longest.
+        max: u32,
+    },
+    /// Lognormal whose mean after clipping is `mean`.
+    Lognormal {
+        /// Mean after clipping.
+        mean: f64,
+        /// Sigma of the underlying Gaussian.
+        sigma: f64,
+        /// Shortest.
+        min: u32,
+        /// Longest (the group's maximum without it).
+        max: Option<u32>,
+    },
+}
+
+/// Distribution of ids over a permuted table.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum IdDistribution {
+    /// Uniform.
+    Uniform,
+    /// Zipf with this exponent.
+    Zipf(f64),
+}
+
+/// Distribution of labels.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LabelDistribution {
+    /// `(id * 2654435761 >> 7) & 1` of the first sequence's id.
+    Hash,
+    /// 1 with this probability.
+    Bernoulli(f64),
+}
+
+/// Evaluation after training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Evaluate {
+    /// A user's last interaction is the target, the rest the history.
+    LeaveLastOut,
+}
+
+/// Expected times, in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Prediction {
+    /// The cluster that was planned for.
+    pub cluster: String,
+    /// One step.
+    pub step: f64,
+    /// Work of the busiest engine in one step.
+    pub resource_bound: f64,
+    /// Longest dependency cycle per step that it spans.
+    pub recurrence_bound: f64,
+    /// Idle time of the compute engine in one step.
+    pub bubble: f64,
+    /// The sizes assumed: symbol and mean value.
+    pub sizes: Vec<(String, f64)>,
+}
+
+/// Expected work of an operation, in the sizes of the batch.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// Floating-point operations.
+    pub flops: Poly,
+    /// Bytes read and written in device memory.
+    pub bytes: Poly,
+    /// Bytes that leave this rank.
+    pub wire: Poly,
+}
