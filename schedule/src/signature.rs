@@ -386,6 +386,13 @@ pub fn check(
             let (rows, columns) = o.real(0)?;
             o.write(0, real(rows, columns))
         }
+        Action::Zero => {
+            o.count(0, 1)?;
+            match writes[0] {
+                Shape::Matrix { element: Element::Real, .. } => Ok(()),
+                other => Err(format!("result 0 must be a real matrix, is {other}")),
+            }
+        }
         Action::UnaryGrad { .. } | Action::SoftmaxGrad | Action::Mul => {
             o.count(2, 1)?;
             let (rows, columns) = o.same_reals(0..2)?;
