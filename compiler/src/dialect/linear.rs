@@ -37,11 +37,6 @@ fn vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     let [x, weight, ..] = op.operands[..] else { return Err("needs x and a weight".into()) };
     let bias = boolean(&op.attrs, "bias")?;
-    if cx.needs(x) {
-        let ty = cx.module().ty(x);
-        let gx = cx.emit("train.linear_grad_input", vec![gy, weight], Attrs::new(), &[ty], &op.scope);
-        cx.contribute(x, gx[0]);
-    }
     let mut types = vec![cx.gradient_type(weight)?];
     if bias {
         types.push(cx.gradient_type(op.operands[2])?);
@@ -50,6 +45,12 @@ fn vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
     let grads = cx.emit("train.linear_grad_weight", vec![gy, x], attrs, &types, &op.scope);
     for (param, grad) in op.operands[1..].iter().zip(grads) {
         cx.contribute(*param, grad);
+    }
+    // Last, so that nothing reads gy afterwards and a sum with it can be made in place.
+    if cx.needs(x) {
+        let ty = cx.module().ty(x);
+        let gx = cx.emit("train.linear_grad_input", vec![gy, weight], Attrs::new(), &[ty], &op.scope);
+        cx.contribute(x, gx[0]);
     }
     Ok(())
 }

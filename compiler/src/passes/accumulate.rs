@@ -54,12 +54,12 @@ fn fuse_one(module: &mut Module, f: usize) -> bool {
         let sum_result = sum.results[0];
         let producer_id = module.value(part).def;
         let base = if let [only] = rest[..] {
-            // Taking over storage: nobody else may read it from here on, nor may it be a view of something read later.
+            // Taking over storage: nobody else may read it from here on, nor may a split or concat share it.
             let free = last_use.get(&only) == Some(&at) && uses.get(&only).copied().unwrap_or(0) >= 1;
             let readers_before = body[made..at].iter().all(|o| !module.op(*o).uses().any(|v| v == only));
             let viewed = body.iter().any(|o| {
                 let op = module.op(*o);
-                op.def.name == "model.split" && op.operands.contains(&only)
+                matches!(op.def.name, "model.split" | "model.concat") && op.operands.contains(&only)
             });
             if !free || !readers_before || viewed || !owns_storage(module, only) {
                 continue;
