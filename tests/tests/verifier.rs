@@ -70,9 +70,8 @@ const MUTATIONS: &[Mutation] = &[
         s.train.ops[at].reads.pop();
     }),
     ("a weight of another layer", "operands", |s| {
-        let at = find(s, |a| matches!(a, Action::LinearGradWeight { .. }));
-        let other = s.train.ops[at].reads[1];
-        s.train.ops[at].reads[0] = other;
+        let at = s.train.ops.iter().rposition(|op| matches!(op.action, Action::Linear { .. })).expect("a layer");
+        s.train.ops[at].reads[1] = Operand::new(Place::Parameter(0));
     }),
     ("a result of another type", "operands", |s| {
         let at = find(s, |a| matches!(a, Action::Unique { .. }));
