@@ -70,8 +70,8 @@ const MUTATIONS: &[Mutation] = &[
         s.train.ops[at].reads.pop();
     }),
     ("a weight of another layer", "operands", |s| {
-        let at = s.train.ops.iter().rposition(|op| matches!(op.action, Action::Linear { .. })).expect("a layer");
-        s.train.ops[at].reads[1] = Operand::new(Place::Parameter(0));
+        let layers = |op: &&mut fs_schedule::Op| matches!(op.action, Action::Linear { .. });
+        s.train.ops.iter_mut().filter(layers).nth(1).expect("a second layer").reads[1] = Operand::new(Place::Parameter(0));
     }),
     ("a result of another type", "operands", |s| {
         let at = find(s, |a| matches!(a, Action::Unique { .. }));
@@ -87,11 +87,9 @@ const MUTATIONS: &[Mutation] = &[
         let op = s.train.ops.iter_mut().find(|o| !o.deps.is_empty()).expect("dependencies");
         op.deps.push(op.deps[0]);
     }),
-    ("a forward operation that writes a parameter's gradient", "writes", |s| {
-        let at = find(s, |a| matches!(a, Action::AllReduce));
-        let g = s.train.ops[at].reads.clone();
-        s.train.ops[at].action = Action::DenseUpdate;
-        s.train.ops[at].writes = g;
+    ("an operation that overwrites what it reads", "writes", |s| {
+        let at = find(s, |a| matches!(a, Action::Unary { .. }));
+        s.train.ops[at].writes = s.train.ops[at].reads.clone();
     }),
     ("an addition by an operation that overwrites", "writes", |s| {
         let at = find(s, |a| matches!(a, Action::Linear { .. }));
