@@ -1,1 +1,11 @@
 //! What runs on a device: CPU kernels for every primitive, forward and backward.
+#![allow(unsafe_code, reason = "this crate is where vector instructions and strided views live")]
+
+pub mod mat;
+pub mod real;
+pub mod scratch;
+pub mod simd;
+
+pub use mat::{Mat, MatMut, Write};
+pub use real::Real;
+pub use scratch::Scratch;
