@@ -1,7 +1,10 @@
 //! What runs on a device: CPU kernels for every primitive, forward and backward.
 #![allow(unsafe_code, reason = "this crate is where vector instructions and strided views live")]
 
+pub mod elementwise;
 pub mod mat;
+pub mod matmul;
+mod micro;
 pub mod real;
 pub mod scratch;
 pub mod simd;
