@@ -2,9 +2,13 @@
 #![allow(unsafe_code, reason = "this crate is where vector instructions and strided views live")]
 
 pub mod elementwise;
+pub mod embedding;
 pub mod mat;
 pub mod matmul;
 mod micro;
+pub mod norm;
+pub mod optimizer;
+pub mod positional;
 pub mod real;
 pub mod scratch;
 pub mod simd;

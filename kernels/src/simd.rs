@@ -48,6 +48,22 @@ pub trait Simd: Copy + 'static {
     /// # Safety
     /// `p` is good for writing `n <= LANES` elements.
     unsafe fn store_part(self, p: *mut Self::T, n: usize, v: Self::V);
+    /// [`Simd::load`] for a full vector, [`Simd::load_part`] for less.
+    /// # Safety
+    /// `p` is good for reading `n <= LANES` elements.
+    #[inline(always)]
+    unsafe fn load_up_to(self, p: *const Self::T, n: usize) -> Self::V {
+        // SAFETY: the caller's.
+        unsafe { if n == Self::LANES { self.load(p) } else { self.load_part(p, n) } }
+    }
+    /// [`Simd::store`] for a full vector, [`Simd::store_part`] for less.
+    /// # Safety
+    /// `p` is good for writing `n <= LANES` elements.
+    #[inline(always)]
+    unsafe fn store_up_to(self, p: *mut Self::T, n: usize, v: Self::V) {
+        // SAFETY: the caller's.
+        unsafe { if n == Self::LANES { self.store(p, v) } else { self.store_part(p, n, v) } }
+    }
     /// a + b
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     /// a - b
@@ -123,7 +139,9 @@ pub fn limit_level(most: Level) -> Level {
 
 #[cfg(target_arch = "x86_64")]
 fn detect() -> Level {
-    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    let avx2 = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("popcnt");
     let avx512 = avx2
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -173,3 +191,18 @@ const EXP_RANGE: (f32, f32) = (-87.0, 88.0);
 /// argument's factor, then the polynomial, highest power first.
 #[cfg(target_arch = "x86_64")]
 const ERF: (f32, [f32; 5]) = (0.327_591_1, [1.061_405_4, -1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6]);
+
+/// Runs `$body` for the columns `0..$cols`, vector by vector: `$j` is the first column and `$n` the number of
+/// columns, the lane count but at the end.
+macro_rules! for_lanes {
+    ($S:ident, $cols:expr, |$j:ident, $n:ident| $body:block) => {{
+        let cols: usize = $cols;
+        let mut $j = 0;
+        while $j < cols {
+            let $n = (cols - $j).min($S::LANES);
+            $body
+            $j += $n;
+        }
+    }};
+}
+pub(crate) use for_lanes;

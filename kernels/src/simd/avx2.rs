@@ -9,8 +9,8 @@ use super::{ERF, EXP_POLY, EXP_RANGE, Kernel, LN2, Simd};
 pub struct Avx2(());
 
 /// # Safety
-/// The machine has AVX2 and FMA.
-#[target_feature(enable = "avx2,fma")]
+/// The machine has AVX2, FMA and POPCNT.
+#[target_feature(enable = "avx2,fma,popcnt")]
 pub(super) unsafe fn enter<K: Kernel<f32>>(kernel: K) -> K::Output {
     kernel.run(Avx2(()))
 }

@@ -9,8 +9,8 @@ use super::{ERF, EXP_POLY, EXP_RANGE, Kernel, LN2, Simd};
 pub struct Avx512(());
 
 /// # Safety
-/// The machine has AVX-512 F, BW, DQ, VL, AVX2 and FMA.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+/// The machine has AVX-512 F, BW, DQ, VL, AVX2, FMA and POPCNT.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,popcnt")]
 pub(super) unsafe fn enter<K: Kernel<f32>>(kernel: K) -> K::Output {
     kernel.run(Avx512(()))
 }
