@@ -167,7 +167,8 @@ impl Shape {
                 }
                 if seen > first {
                     let n = (seen - first).next_multiple_of(PAD).min(PANEL).min(self.chunk);
-                    let (a, b) = (&a[rows.start * self.wide..rows.end * self.wide], &panels[first * self.dim..]);
+                    let (a, b) =
+                        (&a[rows.start * self.wide..rows.end * self.wide], &panels[first * self.dim..]);
                     let at = (rows.start - block.start) * self.chunk + first - chunk.start;
                     let out = &mut out[at..];
                     debug_assert!(out.len() >= (rows.len() - 1) * self.chunk + n);
@@ -243,7 +244,14 @@ impl Shape {
     }
 
     /// out[keys of the chunk] += scores^T B[rows of the block].
-    fn by_keys<T: Real>(self, scores: &[T], b: &[T], block: Range<usize>, chunk: Range<usize>, out: &mut [T]) {
+    fn by_keys<T: Real>(
+        self,
+        scores: &[T],
+        b: &[T],
+        block: Range<usize>,
+        chunk: Range<usize>,
+        out: &mut [T],
+    ) {
         let mut keys = chunk.start..chunk.end;
         while keys.start < chunk.end {
             // Keys past the block's first row are seen from their own row on.
@@ -286,7 +294,14 @@ impl Shape {
 }
 
 /// Copies a head's rows without gaps, padded with zeros, times `factor`.
-fn pack<T: Real>(x: Mat<T>, tokens: Range<usize>, columns: Range<usize>, factor: T, wide: usize, out: &mut [T]) {
+fn pack<T: Real>(
+    x: Mat<T>,
+    tokens: Range<usize>,
+    columns: Range<usize>,
+    factor: T,
+    wide: usize,
+    out: &mut [T],
+) {
     let x = x.columns(columns.clone());
     for (token, out) in tokens.zip(out.chunks_exact_mut(wide)) {
         for (out, x) in out.iter_mut().zip(x.row(token)) {
@@ -297,7 +312,14 @@ fn pack<T: Real>(x: Mat<T>, tokens: Range<usize>, columns: Range<usize>, factor:
 }
 
 /// The inverse of [`pack`].
-fn unpack<T: Real>(packed: &[T], tokens: Range<usize>, columns: Range<usize>, factor: T, wide: usize, y: &mut MatMut<T>) {
+fn unpack<T: Real>(
+    packed: &[T],
+    tokens: Range<usize>,
+    columns: Range<usize>,
+    factor: T,
+    wide: usize,
+    y: &mut MatMut<T>,
+) {
     for (token, packed) in tokens.zip(packed.chunks_exact(wide)) {
         for (y, x) in y.row_mut(token)[columns.clone()].iter_mut().zip(packed) {
             *y = *x * factor;
@@ -380,7 +402,14 @@ fn forward<T: Real>(
                             let (top, sum) = rows_stats[i];
                             stats[token * heads + head] = top + sum.ln();
                             let packed = &yp[i * shape.wide..(i + 1) * shape.wide];
-                            unpack(packed, token..token + 1, columns.clone(), T::ONE / sum, shape.wide, &mut y);
+                            unpack(
+                                packed,
+                                token..token + 1,
+                                columns.clone(),
+                                T::ONE / sum,
+                                shape.wide,
+                                &mut y,
+                            );
                         }
                     }
                 }
@@ -479,8 +508,8 @@ fn backward<T: Real>(
     }
     let most = Shape::new(score, longest, dim);
     let (rows, panels, cell) = (longest * most.wide, most.panels(), BLOCK * most.chunk);
-    let [qp, kp, vp, gyp, kt, vt, gqp, gkp, gvp, weights, grads] = scratch
-        .parts([rows, rows, rows, rows, panels, panels, BLOCK * most.wide, rows, rows, cell, cell]);
+    let [qp, kp, vp, gyp, kt, vt, gqp, gkp, gvp, weights, grads] =
+        scratch.parts([rows, rows, rows, rows, panels, panels, BLOCK * most.wide, rows, rows, cell, cell]);
     let root = T::ONE / T::from_f64(dim as f64).sqrt();
     for s in 0..offsets.len() - 1 {
         let tokens = sequence(offsets, s);

@@ -190,7 +190,8 @@ const EXP_RANGE: (f32, f32) = (-87.0, 88.0);
 /// Coefficients of the error function's rational form (Abramowitz and Stegun 7.1.26, |error| < 1.5e-7): the
 /// argument's factor, then the polynomial, highest power first.
 #[cfg(target_arch = "x86_64")]
-const ERF: (f32, [f32; 5]) = (0.327_591_1, [1.061_405_4, -1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6]);
+const ERF: (f32, [f32; 5]) =
+    (0.327_591_1, [1.061_405_4, -1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6]);
 
 /// Runs `$body` for the columns `0..$cols`, vector by vector: `$j` is the first column and `$n` the number of
 /// columns, the lane count but at the end.

@@ -16,7 +16,14 @@ enum Kind {
 const KINDS: [Kind; 3] = [Kind::Silu, Kind::Softmax(true), Kind::Softmax(false)];
 
 /// y by the definition, in double precision.
-fn naive(kind: Kind, q: &Grid<f64>, k: &Grid<f64>, v: &Grid<f64>, offsets: &[usize], heads: usize) -> Grid<f64> {
+fn naive(
+    kind: Kind,
+    q: &Grid<f64>,
+    k: &Grid<f64>,
+    v: &Grid<f64>,
+    offsets: &[usize],
+    heads: usize,
+) -> Grid<f64> {
     let dim = q.cols / heads;
     let mut y = Grid::zeros(q.rows, q.cols, 3);
     for w in offsets.windows(2) {
@@ -99,7 +106,9 @@ fn operands(source: &mut Source, tokens: usize, cols: usize) -> [Grid<f64>; 4] {
 #[test]
 fn forward_is_the_definition() {
     let mut source = Source::new(1);
-    for (heads, dim, longest) in [(1, 8, 30), (2, 32, 150), (3, 20, 70), (1, 128, 65), (2, 5, 200), (1, 48, 64)] {
+    for (heads, dim, longest) in
+        [(1, 8, 30), (2, 32, 150), (3, 20, 70), (1, 128, 65), (2, 5, 200), (1, 48, 64)]
+    {
         let offsets = source.offsets(5, longest);
         let [q, k, v, _] = operands(&mut source, offsets[5], heads * dim);
         for kind in KINDS {

@@ -5,9 +5,7 @@ mod common;
 use common::{Grid, Source, assert_close, assert_gradient, plus_one};
 use fs_kernels::elementwise::{self, Unary};
 use fs_kernels::matmul::{linear, linear_grad_input, linear_grad_weight, matmul_nt};
-use fs_kernels::norm::{
-    l2_normalize, l2_normalize_grad, layer_norm, layer_norm_grad, softmax, softmax_grad,
-};
+use fs_kernels::norm::{l2_normalize, l2_normalize_grad, layer_norm, layer_norm_grad, softmax, softmax_grad};
 use fs_kernels::simd::{Level, limit_level};
 use fs_kernels::{Mat, MatMut, Write};
 
@@ -115,8 +113,7 @@ fn apply(kind: Unary, x: f64) -> f64 {
             let n = 2000;
             let h = x / f64::from(n);
             let phi = |t: f64| (-0.5 * t * t).exp() / std::f64::consts::TAU.sqrt();
-            let inner: f64 =
-                (1..n).map(|i| phi(f64::from(i) * h) * if i % 2 == 1 { 4.0 } else { 2.0 }).sum();
+            let inner: f64 = (1..n).map(|i| phi(f64::from(i) * h) * if i % 2 == 1 { 4.0 } else { 2.0 }).sum();
             x * (0.5 + h / 3.0 * (phi(0.0) + inner + phi(x)))
         }
     }

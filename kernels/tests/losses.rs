@@ -34,22 +34,23 @@ fn binary_cross_entropy() {
     }
     // Far from zero nothing overflows.
     let mut g = [0.0f32; 2];
-    let loss = bce_with_logits(Mat::new(&[1e4, -1e4], 2, 1), &[0.0, 1.0], 1.0, Some(MatMut::new(&mut g, 2, 1)));
+    let loss =
+        bce_with_logits(Mat::new(&[1e4, -1e4], 2, 1), &[0.0, 1.0], 1.0, Some(MatMut::new(&mut g, 2, 1)));
     assert_eq!((loss, g), (2e4, [1.0, -1.0]));
 }
 
 #[test]
 fn sampled_softmaxes() {
     let mut source = Source::new(2);
-    for (n, dim, count, table) in [(0, 4, 3, 5), (6, 20, 5, 4), (5, 64, 9, 30), (3, 100, 0, 7), (4, 16, 4, 1)] {
+    for (n, dim, count, table) in [(0, 4, 3, 5), (6, 20, 5, 4), (5, 64, 9, 30), (3, 100, 0, 7), (4, 16, 4, 1)]
+    {
         let h = Grid::<f64>::random(&mut source, n, dim, 2);
         let rows = Grid::<f64>::random(&mut source, table, dim, 1);
         let mut index = |len: usize| -> Vec<u32> { (0..len).map(|_| source.below(table) as u32).collect() };
         let (target, negs) = (index(n), index(n * count));
         let naive = |h: &Grid<f64>, rows: &Grid<f64>| -> f64 {
-            let logit = |t: usize, r: u32| {
-                (0..dim).map(|c| h.at(t, c) * rows.at(r as usize, c)).sum::<f64>() / 0.7
-            };
+            let logit =
+                |t: usize, r: u32| (0..dim).map(|c| h.at(t, c) * rows.at(r as usize, c)).sum::<f64>() / 0.7;
             let one = |t: usize| {
                 let own = logit(t, target[t]);
                 let others = negs[t * count..][..count].iter().filter(|r| **r != target[t]);
@@ -116,9 +117,8 @@ fn occurrences_summed_later_have_the_same_bits() {
     sampled_softmax_grad(h.view(), rows.view(), &target, &negs, count, &d, vh, Write::Set, vr, Write::Set);
     let mut expect = vec![0.0f32; table * dim];
     let targets = target.iter().enumerate().map(|(t, row)| (t, d[t * (count + 1)], row));
-    let others = negs.iter().enumerate().map(|(i, row)| {
-        (i / count, d[i / count * (count + 1) + 1 + i % count], row)
-    });
+    let others =
+        negs.iter().enumerate().map(|(i, row)| (i / count, d[i / count * (count + 1) + 1 + i % count], row));
     for (t, d, row) in targets.chain(others) {
         for c in 0..dim {
             expect[*row as usize * dim + c] += d * h.data[t * dim + c];
@@ -131,8 +131,7 @@ fn occurrences_summed_later_have_the_same_bits() {
 fn interactions() {
     let mut source = Source::new(4);
     for (features, rows, dim) in [(1, 3, 8), (2, 0, 8), (4, 3, 20), (7, 2, 64)] {
-        let xs: Vec<Grid<f64>> =
-            (0..features).map(|f| Grid::random(&mut source, rows, dim, f % 3)).collect();
+        let xs: Vec<Grid<f64>> = (0..features).map(|f| Grid::random(&mut source, rows, dim, f % 3)).collect();
         let pairs: Vec<(usize, usize)> =
             (0..features).flat_map(|i| (i + 1..features).map(move |j| (i, j))).collect();
         let gy = Grid::<f64>::random(&mut source, rows, pairs.len(), 1);
@@ -238,9 +237,7 @@ fn filled_values_have_their_distribution() {
     let n = (rows * cols) as f64;
     let mut x = vec![0.0f32; rows * cols];
     fill(Initial::Normal { mean: 0.5, std: 2.0 }, KEY, 0, cols, &mut x);
-    let moment = |x: &[f32], p: i32| {
-        x.iter().map(|x| ((f64::from(*x) - 0.5) / 2.0).powi(p)).sum::<f64>() / n
-    };
+    let moment = |x: &[f32], p: i32| x.iter().map(|x| ((f64::from(*x) - 0.5) / 2.0).powi(p)).sum::<f64>() / n;
     for (p, expect, room) in [(1, 0.0, 0.012), (2, 1.0, 0.02), (3, 0.0, 0.05), (4, 3.0, 0.15)] {
         assert!((moment(&x, p) - expect).abs() < room, "moment {p} is {}", moment(&x, p));
     }

@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 
 use common::{Grid, Source, assert_close, assert_gradient, plus_one};
 use fs_kernels::embedding::{Pool, expand, expand_grad, gather, pool, pool_grad};
-use fs_kernels::optimizer::{
-    SparseKind, SparseOptimizer, dense_adam, dense_sgd, sparse_update, state_sizes,
-};
+use fs_kernels::optimizer::{SparseKind, SparseOptimizer, dense_adam, dense_sgd, sparse_update, state_sizes};
 use fs_kernels::positional::{positional, positional_grad};
 use fs_kernels::reduce::{ReducedRows, sum_in_rank_order, sum_received};
 use fs_kernels::unique::{IdOutOfRange, Unique, bucketize_by_owner, unique_by_owner};
@@ -101,11 +99,7 @@ fn features() -> impl Strategy<Value = (Vec<Vec<i64>>, usize, usize)> {
     (table, 1usize..4).prop_flat_map(|((per_owner, owners), features)| {
         let rows = (per_owner * owners) as i64;
         let id = prop_oneof![0..rows, 0..rows.min(50)];
-        (
-            prop::collection::vec(prop::collection::vec(id, 0..60), features),
-            Just(per_owner),
-            Just(owners),
-        )
+        (prop::collection::vec(prop::collection::vec(id, 0..60), features), Just(per_owner), Just(owners))
     })
 }
 

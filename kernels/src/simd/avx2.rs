@@ -129,7 +129,8 @@ impl Simd for Avx2 {
             let p = _mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r);
             let p = _mm256_add_ps(p, self.splat(1.0));
             // 2^n by its exponent field; |n| <= 127 after the clamp.
-            let bits = _mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)));
+            let bits =
+                _mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)));
             _mm256_mul_ps(p, _mm256_castsi256_ps(bits))
         }
     }

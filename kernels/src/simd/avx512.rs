@@ -92,11 +92,10 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn sum4(self, v: [__m512; 4]) -> [f32; 4] {
         unsafe {
-            let half = |x: __m512| {
-                _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))
-            };
+            let half = |x: __m512| _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
             let quarter = |x: __m256| _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
-            let [a, b, c, d] = [quarter(half(v[0])), quarter(half(v[1])), quarter(half(v[2])), quarter(half(v[3]))];
+            let [a, b, c, d] =
+                [quarter(half(v[0])), quarter(half(v[1])), quarter(half(v[2])), quarter(half(v[3]))];
             let ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
             let cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
             let sums = _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
@@ -113,9 +112,10 @@ impl Simd for Avx512 {
     fn exp(self, v: __m512) -> __m512 {
         unsafe {
             let v = _mm512_min_ps(_mm512_max_ps(v, self.splat(EXP_RANGE.0)), self.splat(EXP_RANGE.1));
-            let n = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(
-                _mm512_mul_ps(v, self.splat(std::f32::consts::LOG2_E)),
-            );
+            let n = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(_mm512_mul_ps(
+                v,
+                self.splat(std::f32::consts::LOG2_E),
+            ));
             let r = _mm512_fnmadd_ps(n, self.splat(LN2.0), v);
             let r = _mm512_fnmadd_ps(n, self.splat(LN2.1), r);
             let mut p = self.splat(EXP_POLY[0]);
