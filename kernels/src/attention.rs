@@ -147,8 +147,14 @@ impl Shape {
         if self.score.causal() { end } else { self.len }
     }
 
+    /// Elements of packed rows, with room for a transposition's squares.
+    fn rows(self) -> usize {
+        self.len.next_multiple_of(PAD) * self.wide
+    }
+
+    /// Elements of transposed panels.
     fn panels(self) -> usize {
-        self.len.div_ceil(PANEL) * PANEL * self.dim
+        self.len.next_multiple_of(PANEL) * self.wide
     }
 
     /// scores = A B^T for the block's rows and the chunk's keys, B in panels. Computes whole vectors: columns
@@ -168,11 +174,11 @@ impl Shape {
                 if seen > first {
                     let n = (seen - first).next_multiple_of(PAD).min(PANEL).min(self.chunk);
                     let (a, b) =
-                        (&a[rows.start * self.wide..rows.end * self.wide], &panels[first * self.dim..]);
+                        (&a[rows.start * self.wide..rows.end * self.wide], &panels[first * self.wide..]);
                     let at = (rows.start - block.start) * self.chunk + first - chunk.start;
                     let out = &mut out[at..];
                     debug_assert!(out.len() >= (rows.len() - 1) * self.chunk + n);
-                    debug_assert!(b.len() >= self.dim * PANEL);
+                    debug_assert!(b.len() >= self.wide * PANEL);
                     // SAFETY: the slices above hold the operands; `out` is another buffer.
                     unsafe {
                         Product {
@@ -293,53 +299,105 @@ impl Shape {
     }
 }
 
-/// Copies a head's rows without gaps, padded with zeros, times `factor`.
-fn pack<T: Real>(
-    x: Mat<T>,
+/// One head's columns of one sequence's rows in a token matrix.
+#[derive(Clone)]
+struct Part {
     tokens: Range<usize>,
     columns: Range<usize>,
-    factor: T,
-    wide: usize,
-    out: &mut [T],
-) {
-    let x = x.columns(columns.clone());
-    for (token, out) in tokens.zip(out.chunks_exact_mut(wide)) {
-        for (out, x) in out.iter_mut().zip(x.row(token)) {
-            *out = *x * factor;
-        }
-        out[columns.len()..].fill(T::ZERO);
-    }
 }
 
-/// The inverse of [`pack`].
-fn unpack<T: Real>(
-    packed: &[T],
-    tokens: Range<usize>,
-    columns: Range<usize>,
+/// Copies a head's rows without gaps, times `factor`, padded with zeros to whole vectors; optionally also
+/// transposed into panels: element c of row j goes to `(j / PANEL * wide + c) * PANEL + j % PANEL`, and columns up
+/// to the end of the last panel are zero.
+struct Pack<'a, T> {
+    x: Mat<'a, T>,
+    part: Part,
     factor: T,
     wide: usize,
-    y: &mut MatMut<T>,
-) {
-    for (token, packed) in tokens.zip(packed.chunks_exact(wide)) {
-        for (y, x) in y.row_mut(token)[columns.clone()].iter_mut().zip(packed) {
-            *y = *x * factor;
-        }
-    }
+    rows: &'a mut [T],
+    panels: Option<&'a mut [T]>,
 }
 
-/// Transposes packed rows into panels of [`PANEL`] columns: element c of row j goes to
-/// `(j / PANEL * dim + c) * PANEL + j % PANEL`. Columns past the last row are zero.
-fn transpose<T: Real>(rows: &[T], shape: Shape, out: &mut [T]) {
-    let Shape { len, dim, wide, .. } = shape;
-    for (panel, out) in out.chunks_exact_mut(PANEL * dim).enumerate() {
-        let first = panel * PANEL;
-        let count = (len - first).min(PANEL);
-        for (c, out) in out.chunks_exact_mut(PANEL).enumerate() {
-            for (j, x) in out.iter_mut().enumerate() {
-                *x = if j < count { rows[(first + j) * wide + c] } else { T::ZERO };
+impl<T: Real> Kernel<T> for Pack<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd<T = T>>(self, s: S) {
+        let (len, wide, dim) = (self.part.tokens.len(), self.wide, self.part.columns.len());
+        let padded = if self.panels.is_some() { len.next_multiple_of(PAD) } else { len };
+        let (factor, zero) = (s.splat(self.factor), s.splat(T::ZERO));
+        let rows = &mut self.rows[..padded * wide];
+        for (i, out) in rows.chunks_exact_mut(wide).enumerate() {
+            let out = out.as_mut_ptr();
+            // SAFETY: rows of x have `dim` elements from the head's first column on, those of `out` have `wide`,
+            // which is whole vectors.
+            unsafe {
+                let mut filled = 0;
+                if i < len {
+                    let x = self.x.row(self.part.tokens.start + i)[self.part.columns.clone()].as_ptr();
+                    for_lanes!(S, dim, |j, n| {
+                        s.store(out.add(j), s.mul(factor, s.load_up_to(x.add(j), n)));
+                        filled = j + S::LANES;
+                    });
+                }
+                clear_rest(s, out, filled, wide);
+            }
+        }
+        let Some(panels) = self.panels else { return };
+        assert!(panels.len() >= len.next_multiple_of(PANEL) * wide);
+        for first in (0..len.next_multiple_of(PANEL)).step_by(S::LANES) {
+            for column in (0..wide).step_by(S::LANES) {
+                // SAFETY: both squares lie in their buffers by the lengths checked; `padded` and `wide` are whole
+                // vectors.
+                unsafe {
+                    let to = panels.as_mut_ptr().add((first / PANEL * wide + column) * PANEL + first % PANEL);
+                    if first < padded {
+                        s.transpose(rows.as_ptr().add(first * wide + column), wide, to, PANEL);
+                    } else {
+                        for c in 0..S::LANES {
+                            s.store(to.add(c * PANEL), zero);
+                        }
+                    }
+                }
             }
         }
     }
+}
+
+fn pack<T: Real>(x: Mat<T>, part: &Part, factor: T, wide: usize, rows: &mut [T], panels: Option<&mut [T]>) {
+    T::dispatch(Pack { x, part: part.clone(), factor, wide, rows, panels });
+}
+
+/// Writes packed rows, times `factor`, to a head's columns.
+struct Unpack<'a, T> {
+    packed: &'a [T],
+    part: Part,
+    factor: T,
+    wide: usize,
+    y: MatMut<'a, T>,
+}
+
+impl<T: Real> Kernel<T> for Unpack<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd<T = T>>(mut self, s: S) {
+        let factor = s.splat(self.factor);
+        for (token, packed) in self.part.tokens.zip(self.packed.chunks_exact(self.wide)) {
+            let y = &mut self.y.row_mut(token)[self.part.columns.clone()];
+            let (y, len, packed) = (y.as_mut_ptr(), y.len(), packed.as_ptr());
+            // SAFETY: a packed row is whole vectors and at least as long as the row of y.
+            unsafe {
+                for_lanes!(S, len, |j, n| {
+                    s.store_up_to(y.add(j), n, s.mul(factor, s.load(packed.add(j))));
+                });
+            }
+        }
+    }
+}
+
+fn unpack<T: Real>(packed: &[T], part: Part, factor: T, wide: usize, y: MatMut<T>) {
+    T::dispatch(Unpack { packed, part, factor, wide, y });
 }
 
 fn forward<T: Real>(
@@ -358,7 +416,7 @@ fn forward<T: Real>(
         return;
     }
     let most = Shape::new(score, longest, dim);
-    let rows = longest * most.wide;
+    let rows = most.rows();
     let [qp, kp, vp, kt, yp, scores] =
         scratch.parts([rows, rows, rows, most.panels(), BLOCK * most.wide, BLOCK * most.chunk]);
     let root = T::ONE / T::from_f64(dim as f64).sqrt();
@@ -371,11 +429,11 @@ fn forward<T: Real>(
         let shape = Shape::new(score, tokens.len(), dim);
         for head in 0..heads {
             let columns = head * dim..(head + 1) * dim;
-            pack(q, tokens.clone(), columns.clone(), root, shape.wide, qp);
-            pack(k, tokens.clone(), columns.clone(), T::ONE, shape.wide, kp);
-            pack(v, tokens.clone(), columns.clone(), T::ONE, shape.wide, vp);
-            let kt = &mut kt[..shape.panels()];
-            transpose(kp, shape, kt);
+            let wide = shape.wide;
+            let part = Part { tokens: tokens.clone(), columns: columns.clone() };
+            pack(q, &part, root, wide, qp, None);
+            pack(k, &part, T::ONE, wide, kp, Some(kt));
+            pack(v, &part, T::ONE, wide, vp, None);
             for start in (0..shape.len).step_by(BLOCK) {
                 let block = start..(start + BLOCK).min(shape.len);
                 let keys = shape.keys(block.end);
@@ -395,21 +453,14 @@ fn forward<T: Real>(
                 match score {
                     Score::Silu => {
                         let factor = T::ONE / T::from_f64(shape.len as f64);
-                        unpack(yp, tokens, columns.clone(), factor, shape.wide, &mut y);
+                        unpack(yp, Part { tokens, columns: columns.clone() }, factor, wide, y.reborrow());
                     }
                     Score::Softmax { .. } => {
                         for (i, token) in tokens.enumerate() {
                             let (top, sum) = rows_stats[i];
                             stats[token * heads + head] = top + sum.ln();
-                            let packed = &yp[i * shape.wide..(i + 1) * shape.wide];
-                            unpack(
-                                packed,
-                                token..token + 1,
-                                columns.clone(),
-                                T::ONE / sum,
-                                shape.wide,
-                                &mut y,
-                            );
+                            let part = Part { tokens: token..token + 1, columns: columns.clone() };
+                            unpack(&yp[i * wide..(i + 1) * wide], part, T::ONE / sum, wide, y.reborrow());
                         }
                     }
                 }
@@ -507,7 +558,7 @@ fn backward<T: Real>(
         return;
     }
     let most = Shape::new(score, longest, dim);
-    let (rows, panels, cell) = (longest * most.wide, most.panels(), BLOCK * most.chunk);
+    let (rows, panels, cell) = (most.rows(), most.panels(), BLOCK * most.chunk);
     let [qp, kp, vp, gyp, kt, vt, gqp, gkp, gvp, weights, grads] =
         scratch.parts([rows, rows, rows, rows, panels, panels, BLOCK * most.wide, rows, rows, cell, cell]);
     let root = T::ONE / T::from_f64(dim as f64).sqrt();
@@ -522,13 +573,11 @@ fn backward<T: Real>(
         let gy_factor = if score == Score::Silu { T::ONE / T::from_f64(len as f64) } else { T::ONE };
         for head in 0..heads {
             let columns = head * dim..(head + 1) * dim;
-            pack(q, tokens.clone(), columns.clone(), root, wide, qp);
-            pack(k, tokens.clone(), columns.clone(), T::ONE, wide, kp);
-            pack(v, tokens.clone(), columns.clone(), T::ONE, wide, vp);
-            pack(gy, tokens.clone(), columns.clone(), gy_factor, wide, gyp);
-            let (kt, vt) = (&mut kt[..shape.panels()], &mut vt[..shape.panels()]);
-            transpose(kp, shape, kt);
-            transpose(vp, shape, vt);
+            let part = Part { tokens: tokens.clone(), columns: columns.clone() };
+            pack(q, &part, root, wide, qp, None);
+            pack(k, &part, T::ONE, wide, kp, Some(kt));
+            pack(v, &part, T::ONE, wide, vp, Some(vt));
+            pack(gy, &part, gy_factor, wide, gyp, None);
             gkp[..len * wide].fill(T::ZERO);
             gvp[..len * wide].fill(T::ZERO);
             for start in (0..len).step_by(BLOCK) {
@@ -557,10 +606,10 @@ fn backward<T: Real>(
                     shape.by_keys(grads, qp, block.clone(), chunk, gkp);
                 }
                 let tokens = tokens.start + block.start..tokens.start + block.end;
-                unpack(gqp, tokens, columns.clone(), root, wide, &mut gq);
+                unpack(gqp, Part { tokens, columns: columns.clone() }, root, wide, gq.reborrow());
             }
-            unpack(gkp, tokens.clone(), columns.clone(), T::ONE, wide, &mut gk);
-            unpack(gvp, tokens.clone(), columns, T::ONE, wide, &mut gv);
+            unpack(gkp, part.clone(), T::ONE, wide, gk.reborrow());
+            unpack(gvp, part, T::ONE, wide, gv.reborrow());
         }
     }
 }
