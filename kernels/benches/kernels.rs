@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use criterion::{Criterion, criterion_group};
 use fs_kernels::attention::{silu_attention, silu_attention_grad, softmax_attention};
+use fs_kernels::elementwise::{Unary, unary};
 use fs_kernels::embedding::{expand_grad, gather};
 use fs_kernels::loss::{sampled_softmax, sampled_softmax_grad};
 use fs_kernels::matmul::{linear, linear_grad_input, linear_grad_weight};
@@ -165,6 +166,19 @@ fn attention() -> Vec<Case> {
     cases
 }
 
+fn activations() -> Vec<Case> {
+    let (n, mut y) = (4096, vec![0.0; 4096]);
+    let x = random(n);
+    [Unary::Silu, Unary::Gelu, Unary::Relu]
+        .map(|kind| {
+            let (x, mut y) = (x.clone(), std::mem::replace(&mut y, vec![0.0; n]));
+            case(format!("{kind:?} of 4096 in cache"), "number", n as f64, move || {
+                unary(kind, Mat::new(&x, 64, 64), MatMut::new(&mut y, 64, 64));
+            })
+        })
+        .into()
+}
+
 fn loss() -> Vec<Case> {
     let (n, count, dim, table) = (2700, 128, 64, 9000);
     let (h, rows) = (random(n * dim), random(table * dim));
@@ -244,6 +258,7 @@ fn rows() -> Vec<Case> {
 fn all() -> Vec<Case> {
     let mut cases = products();
     cases.extend(attention());
+    cases.extend(activations());
     cases.extend(loss());
     cases.extend(rows());
     cases

@@ -373,6 +373,8 @@ struct Unpack<'a, T> {
     packed: &'a [T],
     part: Part,
     factor: T,
+    /// Divisors of each row, second of each pair.
+    sums: Option<&'a [(T, T)]>,
     wide: usize,
     y: MatMut<'a, T>,
 }
@@ -382,8 +384,12 @@ impl<T: Real> Kernel<T> for Unpack<'_, T> {
 
     #[inline(always)]
     fn run<S: Simd<T = T>>(mut self, s: S) {
-        let factor = s.splat(self.factor);
-        for (token, packed) in self.part.tokens.zip(self.packed.chunks_exact(self.wide)) {
+        let mut factor = s.splat(self.factor);
+        for (i, packed) in self.packed.chunks_exact(self.wide).take(self.part.tokens.len()).enumerate() {
+            let token = self.part.tokens.start + i;
+            if let Some(sums) = self.sums {
+                factor = s.splat(self.factor / sums[i].1);
+            }
             let y = &mut self.y.row_mut(token)[self.part.columns.clone()];
             let (y, len, packed) = (y.as_mut_ptr(), y.len(), packed.as_ptr());
             // SAFETY: a packed row is whole vectors and at least as long as the row of y.
@@ -397,7 +403,7 @@ impl<T: Real> Kernel<T> for Unpack<'_, T> {
 }
 
 fn unpack<T: Real>(packed: &[T], part: Part, factor: T, wide: usize, y: MatMut<T>) {
-    T::dispatch(Unpack { packed, part, factor, wide, y });
+    T::dispatch(Unpack { packed, part, factor, sums: None, wide, y });
 }
 
 fn forward<T: Real>(
@@ -456,12 +462,12 @@ fn forward<T: Real>(
                         unpack(yp, Part { tokens, columns: columns.clone() }, factor, wide, y.reborrow());
                     }
                     Score::Softmax { .. } => {
-                        for (i, token) in tokens.enumerate() {
-                            let (top, sum) = rows_stats[i];
+                        for (token, (top, sum)) in tokens.clone().zip(rows_stats) {
                             stats[token * heads + head] = top + sum.ln();
-                            let part = Part { tokens: token..token + 1, columns: columns.clone() };
-                            unpack(&yp[i * wide..(i + 1) * wide], part, T::ONE / sum, wide, y.reborrow());
                         }
+                        let part = Part { tokens, columns: columns.clone() };
+                        let (packed, sums, y) = (&*yp, Some(&rows_stats[..]), y.reborrow());
+                        T::dispatch(Unpack { packed, part, factor: T::ONE, sums, wide, y });
                     }
                 }
             }
