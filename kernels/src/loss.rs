@@ -31,7 +31,14 @@ pub fn bce_with_logits<T: Real>(
     sum * norm
 }
 
-fn assert_sampled<T>(h: Mat<T>, rows: Mat<T>, target: &[u32], negatives: &[u32], count: usize, dlogits: &[T]) {
+fn assert_sampled<T>(
+    h: Mat<T>,
+    rows: Mat<T>,
+    target: &[u32],
+    negatives: &[u32],
+    count: usize,
+    dlogits: &[T],
+) {
     assert!(
         h.cols() == rows.cols()
             && target.len() == h.rows()

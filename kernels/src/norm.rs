@@ -217,14 +217,7 @@ impl<T: Real> Kernel<T> for Normalize<'_, T> {
 }
 
 /// Gradient of [`l2_normalize`]: gx = (gy - y (y . gy)) / norm; where the norm was raised to eps, gy / eps.
-pub fn l2_normalize_grad<T: Real>(
-    y: Mat<T>,
-    norms: &[T],
-    eps: f64,
-    gy: Mat<T>,
-    gx: MatMut<T>,
-    mode: Write,
-) {
+pub fn l2_normalize_grad<T: Real>(y: Mat<T>, norms: &[T], eps: f64, gy: Mat<T>, gx: MatMut<T>, mode: Write) {
     assert_same(y, gy);
     assert_same(y, gx.as_mat());
     assert_len("norms", Some(norms), y.rows());

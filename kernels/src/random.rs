@@ -187,9 +187,8 @@ pub fn fill<T: Real>(init: Initial, key: RandomKey, first_row: u64, cols: usize,
         Initial::Constant(c) => out.fill(T::from_f64(c)),
         Initial::Hash { scale, salt } => {
             for (i, row) in out.chunks_exact_mut(cols).enumerate() {
-                let base = (first_row + i as u64)
-                    .wrapping_mul(2_654_435_761)
-                    .wrapping_add(salt.wrapping_mul(97));
+                let base =
+                    (first_row + i as u64).wrapping_mul(2_654_435_761).wrapping_add(salt.wrapping_mul(97));
                 for (j, x) in row.iter_mut().enumerate() {
                     let h = base.wrapping_add(j as u64 * 40_503) as u32;
                     *x = T::from_f64((f64::from(h) / 4_294_967_296.0 - 0.5) * 2.0 * scale);
@@ -197,7 +196,15 @@ pub fn fill<T: Real>(init: Initial, key: RandomKey, first_row: u64, cols: usize,
             }
         }
         Initial::Normal { mean, std } => {
-            T::dispatch(Fill { key: key.mixed(), first_row, cols, scale: std, shift: mean, normal: true, out });
+            T::dispatch(Fill {
+                key: key.mixed(),
+                first_row,
+                cols,
+                scale: std,
+                shift: mean,
+                normal: true,
+                out,
+            });
         }
         Initial::Uniform { low, high } => T::dispatch(Fill {
             key: key.mixed(),
@@ -280,8 +287,7 @@ fn box_muller(a: &[u32; LANES], b: &[u32; LANES], out: &mut [f32]) {
         let x = rest * (std::f32::consts::FRAC_PI_2 / 1_073_741_824.0);
         let z = x * x;
         let sin = ((-1.951_529_6e-4 * z + 8.332_161e-3) * z - 1.666_665_5e-1) * z * x + x;
-        let cos =
-            ((2.443_315_7e-5 * z - 1.388_731_6e-3) * z + 4.166_664_6e-2) * z * z - 0.5 * z + 1.0;
+        let cos = ((2.443_315_7e-5 * z - 1.388_731_6e-3) * z + 4.166_664_6e-2) * z * z - 0.5 * z + 1.0;
         let (s, c) = if quarter & 1 == 0 { (sin, cos) } else { (cos, sin) };
         let s_sign = (quarter & 2) << 30;
         let c_sign = (quarter.wrapping_add(1) & 2) << 30;

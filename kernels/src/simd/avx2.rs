@@ -113,9 +113,35 @@ impl Simd for Avx2 {
         lanes.iter().fold(lanes[0], |m, x| if *x > m { *x } else { m })
     }
     #[inline(always)]
+    unsafe fn transpose(self, from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
+        unsafe {
+            let mut r = [_mm256_setzero_ps(); 8];
+            for i in 0..8 {
+                r[i] = _mm256_loadu_ps(from.add(i * from_row));
+            }
+            // Pairs of rows, then pairs of pairs, then halves.
+            let mut t = r;
+            for i in 0..4 {
+                t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+                t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+            }
+            for h in 0..2 {
+                r[4 * h] = _mm256_shuffle_ps::<0x44>(t[4 * h], t[4 * h + 2]);
+                r[4 * h + 1] = _mm256_shuffle_ps::<0xee>(t[4 * h], t[4 * h + 2]);
+                r[4 * h + 2] = _mm256_shuffle_ps::<0x44>(t[4 * h + 1], t[4 * h + 3]);
+                r[4 * h + 3] = _mm256_shuffle_ps::<0xee>(t[4 * h + 1], t[4 * h + 3]);
+            }
+            for j in 0..4 {
+                _mm256_storeu_ps(to.add(j * to_row), _mm256_permute2f128_ps::<0x20>(r[j], r[j + 4]));
+                _mm256_storeu_ps(to.add((j + 4) * to_row), _mm256_permute2f128_ps::<0x31>(r[j], r[j + 4]));
+            }
+        }
+    }
+    #[inline(always)]
     fn exp(self, v: __m256) -> __m256 {
         unsafe {
-            let v = _mm256_min_ps(_mm256_max_ps(v, self.splat(EXP_RANGE.0)), self.splat(EXP_RANGE.1));
+            // The order of operands lets a NaN through.
+            let v = _mm256_min_ps(self.splat(EXP_RANGE.1), _mm256_max_ps(self.splat(EXP_RANGE.0), v));
             let n = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(_mm256_mul_ps(
                 v,
                 self.splat(std::f32::consts::LOG2_E),
@@ -129,7 +155,8 @@ impl Simd for Avx2 {
             let p = _mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r);
             let p = _mm256_add_ps(p, self.splat(1.0));
             // 2^n by its exponent field; |n| <= 127 after the clamp.
-            let bits = _mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)));
+            let bits =
+                _mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)));
             _mm256_mul_ps(p, _mm256_castsi256_ps(bits))
         }
     }

@@ -104,6 +104,15 @@ impl<T: Real> Simd for Portable<T> {
         v.iter().fold(v[0], |m, x| m.max(*x))
     }
     #[inline(always)]
+    unsafe fn transpose(self, from: *const T, from_row: usize, to: *mut T, to_row: usize) {
+        for i in 0..N {
+            for j in 0..N {
+                // SAFETY: by contract both are good for N rows of N elements.
+                unsafe { *to.add(j * to_row + i) = *from.add(i * from_row + j) };
+            }
+        }
+    }
+    #[inline(always)]
     fn exp(self, v: [T; N]) -> [T; N] {
         v.map(T::exp)
     }
