@@ -1,1 +1,18 @@
-//! Runs schedules: engines, transports, data input, evaluation and reports; the library behind fsx.
+//! Runs schedules: data input, ranks and their transport, the operations of a training step, evaluation, reports.
+//!
+//! [`Session`] is the way in: it takes a schedule, opens its data, makes the ranks and trains. The binary `fsx`
+//! is a command line around it. See docs/executor.md.
+
+pub mod data;
+mod error;
+pub mod evaluate;
+pub mod memory;
+pub mod report;
+pub mod runtime;
+pub mod session;
+pub mod transport;
+pub mod weights;
+
+pub use error::Error;
+pub use report::Report;
+pub use session::{Gradients, Observer, Options, Session, StepEvent};

@@ -1,1 +1,32 @@
 //! What runs on a device: CPU kernels for every primitive, forward and backward.
+//!
+//! Kernels are functions over strided views ([`Mat`], [`MatMut`]) of `f32`, or of `f64` so that gradients can be
+//! held against differences. They are single-threaded: a rank has one compute thread. Workspace is passed in or
+//! kept per thread, and grows once. Hot loops are written once over vector types and compiled for AVX-512, AVX2
+//! and plain arrays ([`simd`]); which runs is found out at run time.
+#![allow(unsafe_code, reason = "this crate is where vector instructions and strided views live")]
+#![allow(clippy::needless_range_loop, reason = "fixed-size register arrays are indexed together")]
+
+pub mod attention;
+pub mod dropout;
+pub mod elementwise;
+pub mod embedding;
+mod idset;
+pub mod interaction;
+pub mod loss;
+pub mod mat;
+pub mod matmul;
+mod micro;
+pub mod norm;
+pub mod optimizer;
+pub mod positional;
+pub mod random;
+pub mod real;
+pub mod reduce;
+pub mod scratch;
+pub mod simd;
+pub mod unique;
+
+pub use mat::{Mat, MatMut, Write};
+pub use real::Real;
+pub use scratch::Scratch;

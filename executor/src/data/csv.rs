@@ -1,0 +1,260 @@
+//! Interactions from a CSV file: one user, item and time a line.
+//!
+//! Lines are grouped by user and ordered by time, ties by line. Users and items may be any text; both are numbered
+//! by first appearance. Each epoch visits the users in another order, drawn from the seed and the epoch.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::csv::{ByteRecord, ErrorKind, ReaderBuilder};
+use fs_schedule::{InputKind, Schedule};
+
+use super::permute::order;
+use super::{DataError, Epochs, GlobalBatch, Histories, Source};
+
+/// Names of the columns.
+#[derive(Debug, Clone)]
+pub struct Columns {
+    /// The user.
+    pub user: String,
+    /// The item.
+    pub item: String,
+    /// What orders a user's interactions.
+    pub time: Option<String>,
+    /// A column that must hold finite numbers.
+    pub rating: Option<String>,
+}
+
+/// Users' histories from a file.
+#[derive(Debug)]
+pub struct Csv {
+    schedule: Arc<Schedule>,
+    path: PathBuf,
+    histories: Arc<Histories>,
+    epochs: Epochs,
+    seed: u64,
+    order: Vec<u32>,
+    order_of: Option<u64>,
+}
+
+impl Csv {
+    /// Reads the whole file and checks it against the schedule. With `hold_out` each user's last item is kept for
+    /// evaluation. Users with fewer than `min_interactions` are left out.
+    pub fn open(
+        schedule: &Arc<Schedule>,
+        path: &Path,
+        columns: &Columns,
+        min_interactions: Option<u32>,
+        hold_out: bool,
+        seed: u64,
+    ) -> Result<Self, DataError> {
+        let need = check_inputs(schedule, path)? + usize::from(hold_out);
+        let parsed = parse(path, columns)?;
+        check_items(schedule, path, parsed.items)?;
+        let least = min_interactions.map_or(0, |n| n as usize);
+        let mut users = Vec::with_capacity(parsed.users.len());
+        for (name, items) in parsed.users {
+            if items.len() < least {
+                continue;
+            }
+            if items.len() < need {
+                let user = String::from_utf8_lossy(&name).into_owned();
+                return Err(DataError::ShortHistory { path: path.into(), user, found: items.len(), need });
+            }
+            users.push(items);
+        }
+        if users.is_empty() {
+            return Err(DataError::NoUsers { path: path.into(), need: need.max(least) });
+        }
+        let histories = Arc::new(Histories::new(&users, parsed.items, hold_out));
+        let epochs = Epochs { samples: users.len() as u64, batch: u64::from(schedule.settings.batch).max(1) };
+        let schedule = Arc::clone(schedule);
+        Ok(Self { schedule, path: path.into(), histories, epochs, seed, order: Vec::new(), order_of: None })
+    }
+}
+
+impl Source for Csv {
+    fn describe(&self) -> String {
+        format!("{} ({} users)", self.path.display(), self.histories.users())
+    }
+
+    fn epoch_steps(&self) -> Option<u64> {
+        Some(self.epochs.steps())
+    }
+
+    fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError> {
+        batch.reset(&self.schedule, step);
+        let (epoch, positions) = self.epochs.locate(step);
+        if self.order_of != Some(epoch) {
+            order(self.histories.users() as u32, self.seed, epoch, &mut self.order);
+            self.order_of = Some(epoch);
+        }
+        for position in positions {
+            self.histories.push_training(&self.schedule, self.order[position as usize] as usize, batch);
+        }
+        Ok(())
+    }
+
+    fn histories(&self) -> Option<Arc<Histories>> {
+        Some(Arc::clone(&self.histories))
+    }
+}
+
+/// Checks that interactions can fill every input; interactions needed for a training sample.
+fn check_inputs(schedule: &Schedule, path: &Path) -> Result<usize, DataError> {
+    let mut need = 1;
+    for input in &schedule.inputs {
+        match input.kind {
+            InputKind::Ids { .. } => {}
+            InputKind::Next { .. } => need = 2,
+            InputKind::Dense { .. } | InputKind::SampleLabel | InputKind::TokenLabel { .. } => {
+                return Err(DataError::Unsupported {
+                    input: input.name.clone(),
+                    from: format!("the interactions in {}", path.display()),
+                    reason: "they give item sequences and what follows each item only; use safetensors batches for \
+                             dense features and labels"
+                        .into(),
+                });
+            }
+        }
+    }
+    Ok(need)
+}
+
+fn check_items(schedule: &Schedule, path: &Path, items: usize) -> Result<(), DataError> {
+    for input in &schedule.inputs {
+        if let InputKind::Ids { table, .. } = input.kind {
+            let table = &schedule.tables[table as usize];
+            if items as u64 > table.rows {
+                return Err(DataError::TooManyItems {
+                    path: path.into(),
+                    items: items as u64,
+                    table: table.name.clone(),
+                    rows: table.rows,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Parsed {
+    /// Name and items of each user in order of time.
+    users: Vec<(Vec<u8>, Vec<u32>)>,
+    items: usize,
+}
+
+/// When something happened: the number, and the exact integer where the number cannot tell two apart.
+type Moment = (f64, i64);
+
+fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError> {
+    let io = |source| DataError::Io { path: path.into(), source };
+    let file = File::open(path).map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
+    if metadata.is_dir() {
+        return Err(DataError::Directory { path: path.into() });
+    }
+    if metadata.is_file() && metadata.len() == 0 {
+        return Err(DataError::Empty { path: path.into() });
+    }
+    let mut reader = ReaderBuilder::new().from_reader(BufReader::with_capacity(1 << 18, file));
+    let header = reader.byte_headers().map_err(|e| record_error(path, &e))?.clone();
+    let names: Vec<String> = header
+        .iter()
+        .map(|h| String::from_utf8_lossy(h).trim_start_matches('\u{feff}').trim().to_owned())
+        .collect();
+    if names.iter().all(String::is_empty) {
+        return Err(DataError::Empty { path: path.into() });
+    }
+    let find = |column: &str| {
+        names.iter().position(|n| n == column).ok_or_else(|| DataError::UnknownColumn {
+            path: path.into(),
+            column: column.into(),
+            columns: names.clone(),
+        })
+    };
+    let user_at = find(&columns.user)?;
+    let item_at = find(&columns.item)?;
+    let time_at = columns.time.as_deref().map(find).transpose()?;
+    let rating_at = columns.rating.as_deref().map(find).transpose()?;
+
+    let mut users: Vec<(Vec<u8>, Vec<(Moment, u32)>)> = Vec::new();
+    let mut user_ids: HashMap<Vec<u8>, u32> = HashMap::new();
+    let mut item_ids: HashMap<Vec<u8>, u32> = HashMap::new();
+    let mut record = ByteRecord::new();
+    while reader.read_byte_record(&mut record).map_err(|e| record_error(path, &e))? {
+        let line = record.position().map_or(0, ::csv::Position::line);
+        let field = |at: usize| record.get(at).unwrap_or_default().trim_ascii();
+        let wrong = |at: usize, problem| DataError::Field {
+            path: path.into(),
+            line,
+            column: names[at].clone(),
+            value: String::from_utf8_lossy(field(at)).into_owned(),
+            problem,
+        };
+        let number = |at: usize| std::str::from_utf8(field(at)).ok().and_then(|t| t.parse::<f64>().ok());
+        if let Some(at) = rating_at {
+            match number(at) {
+                Some(rating) if rating.is_finite() => {}
+                Some(_) => return Err(wrong(at, "is not a finite number")),
+                None => return Err(wrong(at, "is not a number")),
+            }
+        }
+        let moment = match time_at {
+            None => (0.0, 0),
+            Some(at) => {
+                let time = number(at)
+                    .filter(|t| t.is_finite())
+                    .ok_or_else(|| wrong(at, "is not a finite number"))?;
+                let exact = std::str::from_utf8(field(at)).ok().and_then(|t| t.parse().ok());
+                (time, exact.unwrap_or(0))
+            }
+        };
+        for at in [user_at, item_at] {
+            if field(at).is_empty() {
+                return Err(wrong(at, "is empty where a name or number is needed"));
+            }
+        }
+        let item = number_of(&mut item_ids, field(item_at));
+        let user = number_of(&mut user_ids, field(user_at)) as usize;
+        if user == users.len() {
+            users.push((field(user_at).to_vec(), Vec::new()));
+        }
+        users[user].1.push((moment, item));
+    }
+    if users.is_empty() {
+        return Err(DataError::HeaderOnly { path: path.into() });
+    }
+    let in_order = |(name, mut events): (Vec<u8>, Vec<(Moment, u32)>)| {
+        events.sort_by(|(a, _), (b, _)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        (name, events.into_iter().map(|(_, item)| item).collect())
+    };
+    Ok(Parsed { users: users.into_iter().map(in_order).collect(), items: item_ids.len() })
+}
+
+/// The number of a name, by first appearance.
+fn number_of(numbers: &mut HashMap<Vec<u8>, u32>, name: &[u8]) -> u32 {
+    if let Some(&n) = numbers.get(name) {
+        return n;
+    }
+    let n = numbers.len() as u32;
+    numbers.insert(name.to_vec(), n);
+    n
+}
+
+fn record_error(path: &Path, error: &::csv::Error) -> DataError {
+    let line = error.position().map_or(0, ::csv::Position::line);
+    let reason = match error.kind() {
+        ErrorKind::Io(e) => {
+            return DataError::Io { path: path.into(), source: std::io::Error::new(e.kind(), e.to_string()) };
+        }
+        ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!("{len} fields where the header has {expected_len}")
+        }
+        _ => error.to_string(),
+    };
+    DataError::Record { path: path.into(), line, reason }
+}

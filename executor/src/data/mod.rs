@@ -1,0 +1,230 @@
+//! Where samples come from.
+//!
+//! A [`Source`] yields *global* batches: lists of samples that depend on the data, the settings and the seed only,
+//! never on the number of ranks. Each rank then takes a contiguous block of every batch. Sources are read ahead on
+//! a thread of their own ([`reader::Reader`]).
+//!
+//! A new kind of source is one file here and one line in [`open`].
+
+pub mod csv;
+pub mod error;
+pub mod generate;
+pub mod histories;
+pub mod permute;
+pub mod reader;
+pub mod tensorfile;
+pub mod tensors;
+pub mod zipf;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fs_schedule::{Data, Evaluate, InputKind, Keep, Schedule};
+
+pub use error::DataError;
+pub use histories::Histories;
+
+/// The samples of one step, for all ranks together.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GlobalBatch {
+    /// The step, from 0.
+    pub step: u64,
+    /// Number of samples.
+    pub samples: usize,
+    /// Per length group: `samples + 1` offsets of the tokens.
+    pub offsets: Vec<Vec<usize>>,
+    /// Per input of the schedule.
+    pub inputs: Vec<Values>,
+    /// What evaluation asks about each sample; empty in training.
+    pub questions: Vec<Question>,
+}
+
+/// Evaluation: what happened after a sample's history.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Question {
+    /// Position of the user in [`Histories`].
+    pub user: usize,
+    /// The item that followed.
+    pub target: i64,
+}
+
+/// Values of one input over all samples of a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Values {
+    /// Row ids, one per token.
+    Ids(Vec<i64>),
+    /// Features (`samples x width`) or labels (one per sample or token).
+    Reals(Vec<f32>),
+}
+
+impl GlobalBatch {
+    /// Empties the batch for `step`, with room for the schedule's groups and inputs; keeps allocations.
+    pub fn reset(&mut self, schedule: &Schedule, step: u64) {
+        self.step = step;
+        self.samples = 0;
+        self.questions.clear();
+        self.offsets.resize(schedule.lengths.len(), Vec::new());
+        for offsets in &mut self.offsets {
+            offsets.clear();
+            offsets.push(0);
+        }
+        let inputs = &schedule.inputs;
+        if self.inputs.len() != inputs.len() {
+            self.inputs = inputs.iter().map(|i| Values::empty(i.kind)).collect();
+        }
+        for (values, input) in self.inputs.iter_mut().zip(inputs) {
+            match (values, input.kind) {
+                (Values::Ids(v), InputKind::Ids { .. } | InputKind::Next { .. }) => v.clear(),
+                (
+                    Values::Reals(v),
+                    InputKind::Dense { .. } | InputKind::SampleLabel | InputKind::TokenLabel { .. },
+                ) => {
+                    v.clear();
+                }
+                (values, kind) => *values = Values::empty(kind),
+            }
+        }
+    }
+
+    /// Tokens of all length groups.
+    pub fn tokens(&self) -> usize {
+        self.offsets.iter().filter_map(|o| o.last()).sum()
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        let inputs = self.inputs.iter().map(|v| match v {
+            Values::Ids(v) => v.capacity() * size_of::<i64>(),
+            Values::Reals(v) => v.capacity() * size_of::<f32>(),
+        });
+        let offsets = self.offsets.iter().map(|o| o.capacity() * size_of::<usize>());
+        inputs.sum::<usize>() + offsets.sum::<usize>()
+    }
+}
+
+impl Values {
+    fn empty(kind: InputKind) -> Self {
+        match kind {
+            InputKind::Ids { .. } | InputKind::Next { .. } => Self::Ids(Vec::new()),
+            InputKind::Dense { .. } | InputKind::SampleLabel | InputKind::TokenLabel { .. } => {
+                Self::Reals(Vec::new())
+            }
+        }
+    }
+
+    /// The ids, to fill; `None` for real inputs.
+    pub fn ids_mut(&mut self) -> Option<&mut Vec<i64>> {
+        match self {
+            Self::Ids(v) => Some(v),
+            Self::Reals(_) => None,
+        }
+    }
+
+    /// The reals, to fill; `None` for id inputs.
+    pub fn reals_mut(&mut self) -> Option<&mut Vec<f32>> {
+        match self {
+            Self::Reals(v) => Some(v),
+            Self::Ids(_) => None,
+        }
+    }
+}
+
+/// A sequence of global batches.
+pub trait Source: Send {
+    /// What it is, for messages.
+    fn describe(&self) -> String;
+
+    /// Steps of one pass over the data; `None` if it never ends.
+    fn epoch_steps(&self) -> Option<u64>;
+
+    /// Fills the batch of `step` (which may lie in any epoch). Same step, same content.
+    fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError>;
+
+    /// Users' histories with held-out items, where the source has them.
+    fn histories(&self) -> Option<Arc<Histories>> {
+        None
+    }
+}
+
+/// Passes over `samples` samples in batches of `batch`; the last one of a pass may be smaller.
+#[derive(Debug, Clone, Copy)]
+pub struct Epochs {
+    /// Samples of one pass.
+    pub samples: u64,
+    /// Samples of a full batch.
+    pub batch: u64,
+}
+
+impl Epochs {
+    /// Steps of one pass.
+    pub fn steps(self) -> u64 {
+        self.samples.div_ceil(self.batch)
+    }
+
+    /// The epoch of a step and the positions of its samples in that epoch's order.
+    pub fn locate(self, step: u64) -> (u64, std::ops::Range<u64>) {
+        let (epoch, index) = (step / self.steps(), step % self.steps());
+        let start = index * self.batch;
+        (epoch, start..(start + self.batch).min(self.samples))
+    }
+}
+
+/// The part of a sequence that truncation to `max` keeps.
+pub fn truncate<V>(sequence: &[V], max: usize, keep: Keep) -> &[V] {
+    let n = sequence.len().min(max);
+    match keep {
+        Keep::First => &sequence[..n],
+        Keep::Last => &sequence[sequence.len() - n..],
+    }
+}
+
+/// Opens the schedule's data, or the file given instead of it.
+pub fn open(
+    schedule: &Arc<Schedule>,
+    file: Option<&Path>,
+    schedule_file: Option<&Path>,
+    seed: u64,
+) -> Result<Box<dyn Source>, DataError> {
+    let data = with_file(schedule.data.clone(), file)?;
+    let find = |path: &str| find(Path::new(path), schedule_file);
+    Ok(match data {
+        Data::Csv { path, user, item, time, rating, min_interactions } => {
+            let columns = csv::Columns { user, item, time, rating };
+            let hold_out = schedule.evaluate == Some(Evaluate::LeaveLastOut);
+            Box::new(csv::Csv::open(schedule, &find(&path), &columns, min_interactions, hold_out, seed)?)
+        }
+        Data::Safetensors { path } => Box::new(tensors::Tensors::open(schedule, &find(&path))?),
+        Data::Generate { lengths, ids, labels, samples } => {
+            Box::new(generate::Generator::new(schedule, lengths, ids, labels, samples, seed)?)
+        }
+    })
+}
+
+/// The data description with its file replaced.
+fn with_file(data: Option<Data>, file: Option<&Path>) -> Result<Data, DataError> {
+    let Some(file) = file else {
+        return data.ok_or(DataError::NoData);
+    };
+    let path = file.to_string_lossy().into_owned();
+    match data {
+        Some(Data::Csv { user, item, time, rating, min_interactions, .. }) if !is_tensors(file) => {
+            Ok(Data::Csv { path, user, item, time, rating, min_interactions })
+        }
+        _ if is_tensors(file) => Ok(Data::Safetensors { path }),
+        Some(Data::Safetensors { .. }) => Ok(Data::Safetensors { path }),
+        _ => Err(DataError::UnknownFormat { path: file.into() }),
+    }
+}
+
+fn is_tensors(file: &Path) -> bool {
+    file.extension().is_some_and(|e| e == "safetensors")
+}
+
+/// A relative path is looked for in the working directory, then beside the schedule.
+fn find(path: &Path, schedule_file: Option<&Path>) -> PathBuf {
+    let beside = schedule_file.and_then(Path::parent).map(|folder| folder.join(path));
+    match beside {
+        Some(beside) if !path.exists() && beside.exists() => beside,
+        _ => path.to_path_buf(),
+    }
+}

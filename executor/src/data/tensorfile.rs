@@ -1,0 +1,171 @@
+//! Reading and writing safetensors files piece by piece, so that tables larger than memory's free half still load.
+//!
+//! Reads are positioned reads of the ranges asked for: constant memory, and a file that shrinks meanwhile is an
+//! error instead of a signal, as it would be with a mapping.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensors;
+pub use safetensors::tensor::Dtype;
+
+use super::DataError;
+
+/// An open file and where its tensors lie.
+#[derive(Debug)]
+pub struct TensorFile {
+    path: PathBuf,
+    file: File,
+    tensors: BTreeMap<String, TensorInfo>,
+}
+
+/// A tensor's type, shape and place.
+#[derive(Debug, Clone)]
+pub struct TensorInfo {
+    /// Element type.
+    pub dtype: Dtype,
+    /// Extents.
+    pub shape: Vec<usize>,
+    start: u64,
+}
+
+impl TensorInfo {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// For messages: `F32 [2, 3]`.
+    pub fn describe(&self) -> String {
+        format!("{:?} {:?}", self.dtype, self.shape)
+    }
+}
+
+/// Element types that are read.
+pub trait Element: Copy + Default {
+    /// The type's name in a file.
+    const DTYPE: Dtype;
+    /// Bytes of one.
+    const SIZE: usize;
+    /// From little-endian bytes.
+    fn decode(bytes: &[u8]) -> Self;
+}
+
+macro_rules! element {
+    ($t:ty, $dtype:ident) => {
+        impl Element for $t {
+            const DTYPE: Dtype = Dtype::$dtype;
+            const SIZE: usize = size_of::<$t>();
+            fn decode(bytes: &[u8]) -> Self {
+                bytes.try_into().map_or(Default::default(), <$t>::from_le_bytes)
+            }
+        }
+    };
+}
+element!(f32, F32);
+element!(f64, F64);
+element!(i32, I32);
+element!(i64, I64);
+
+impl TensorFile {
+    /// Opens a file and reads its header.
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        let io = |source| DataError::Io { path: path.into(), source };
+        let not = |reason: String| DataError::NotTensors { path: path.into(), reason };
+        let file = File::open(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
+        if metadata.is_dir() {
+            return Err(DataError::Directory { path: path.into() });
+        }
+        let size = metadata.len();
+        if size == 0 {
+            return Err(DataError::Empty { path: path.into() });
+        }
+        let mut head = [0; 8];
+        if size < 8 {
+            return Err(not(format!("it has {size} bytes")));
+        }
+        file.read_exact_at(&mut head, 0).map_err(io)?;
+        let length = u64::from_le_bytes(head);
+        if length > size - 8 || length > 100 << 20 {
+            return Err(not("its header is longer than the file".into()));
+        }
+        let mut header = vec![0; 8 + length as usize];
+        file.read_exact_at(&mut header, 0).map_err(io)?;
+        let (_, metadata) = SafeTensors::read_metadata(&header).map_err(|e| not(e.to_string()))?;
+        let begin = 8 + length;
+        let mut tensors = BTreeMap::new();
+        for (name, info) in metadata.tensors() {
+            if begin + info.data_offsets.1 as u64 > size {
+                return Err(not(format!("tensor `{name}` lies beyond its end; the file was cut off")));
+            }
+            let start = begin + info.data_offsets.0 as u64;
+            tensors.insert(name, TensorInfo { dtype: info.dtype, shape: info.shape.clone(), start });
+        }
+        Ok(Self { path: path.into(), file, tensors })
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A tensor, if there.
+    pub fn get(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.get(name)
+    }
+
+    /// Names of all tensors.
+    pub fn names(&self) -> Vec<String> {
+        self.tensors.keys().cloned().collect()
+    }
+
+    /// A tensor that must be there with this element type.
+    pub fn expect<E: Element>(&self, name: &str, shape: &str) -> Result<&TensorInfo, DataError> {
+        let info = self.get(name).ok_or_else(|| DataError::MissingTensor {
+            path: self.path.clone(),
+            name: name.into(),
+            names: self.names(),
+        })?;
+        if info.dtype == E::DTYPE {
+            Ok(info)
+        } else {
+            Err(self.mismatch(name, info, &format!("{:?} {shape}", E::DTYPE)))
+        }
+    }
+
+    /// The error that `info` is not what was expected.
+    pub fn mismatch(&self, name: &str, info: &TensorInfo, expected: &str) -> DataError {
+        DataError::Tensor {
+            path: self.path.clone(),
+            name: name.into(),
+            found: info.describe(),
+            expected: expected.into(),
+        }
+    }
+
+    /// Appends elements `[first, first + count)` of a tensor to `out`; `bytes` is scratch.
+    pub fn read<E: Element>(
+        &self,
+        info: &TensorInfo,
+        first: usize,
+        count: usize,
+        bytes: &mut Vec<u8>,
+        out: &mut Vec<E>,
+    ) -> Result<(), DataError> {
+        bytes.resize(count * E::SIZE, 0);
+        let at = info.start + (first * E::SIZE) as u64;
+        let failed = |source: io::Error| DataError::Io { path: self.path.clone(), source };
+        self.file.read_exact_at(bytes, at).map_err(failed)?;
+        out.extend(bytes.chunks_exact(E::SIZE).map(E::decode));
+        Ok(())
+    }
+}

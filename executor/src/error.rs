@@ -1,0 +1,79 @@
+//! Everything that can stop a run.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::data::DataError;
+use crate::memory::human;
+
+/// Why a run did not start or did not finish.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The schedule cannot be loaded.
+    #[error(transparent)]
+    Schedule(#[from] fs_schedule::LoadError),
+    /// The data cannot be used.
+    #[error(transparent)]
+    Data(Arc<DataError>),
+    /// No ranks.
+    #[error("--ranks 0: at least one rank is needed")]
+    NoRanks,
+    /// A batch that the ranks cannot share evenly.
+    #[error("a batch of {batch} samples does not divide over {ranks} ranks; {advice}")]
+    BadBatch {
+        /// Samples of a global batch.
+        batch: u32,
+        /// Ranks asked for.
+        ranks: usize,
+        /// What would work.
+        advice: String,
+    },
+    /// More than the machine holds.
+    #[error(
+        "table `{table}` is too large: it takes {} with its optimizer state, all tables take {}, and {} are available; use fewer rows or columns, or a rule with less state such as rowwise_adagrad",
+        human(*.bytes), human(*.needed), human(*.available)
+    )]
+    TableTooLarge {
+        /// Name of the largest table.
+        table: String,
+        /// Its bytes with optimizer state.
+        bytes: u64,
+        /// Bytes of all tables.
+        needed: u64,
+        /// Bytes that may be taken.
+        available: u64,
+    },
+    /// Settings that contradict each other.
+    #[error("{0}")]
+    Settings(String),
+    /// A rank stopped.
+    #[error("rank {rank} failed in `{op}`: {message}")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// The operation.
+        op: String,
+        /// What happened.
+        message: String,
+    },
+    /// A file that cannot be written.
+    #[error("cannot write {what} {path}: {source}")]
+    Write {
+        /// What it is.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Initial values that do not fit the model.
+    #[error("{0}")]
+    Weights(String),
+}
+
+impl From<DataError> for Error {
+    fn from(error: DataError) -> Self {
+        Self::Data(Arc::new(error))
+    }
+}

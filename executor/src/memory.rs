@@ -1,0 +1,86 @@
+//! How much memory there is, and whether the tables fit.
+
+use fs_schedule::Schedule;
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::runtime::state::table_bytes;
+
+/// What a run holds, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Memory {
+    /// Values of all tables.
+    pub tables: u64,
+    /// Optimizer state of all tables.
+    pub optimizer_state: u64,
+    /// Dense parameters with gradients and optimizer state, of all ranks.
+    pub parameters: u64,
+    /// Intermediate values of all ranks.
+    pub buffers: u64,
+    /// Batches that were read ahead.
+    pub batches: u64,
+    /// Peak of the whole process over the sum of the above.
+    pub peak_ratio: f64,
+}
+
+impl Memory {
+    /// Sum of the parts.
+    pub fn total(&self) -> u64 {
+        self.tables + self.optimizer_state + self.parameters + self.buffers + self.batches
+    }
+}
+
+/// Peak resident memory of this process; 0 where the system does not tell.
+pub fn peak() -> u64 {
+    field("/proc/self/status", "VmHWM:").unwrap_or(0)
+}
+
+/// Memory that may still be taken: what the machine has free, or less under a limit for this process group.
+pub fn available() -> Option<u64> {
+    let machine = field("/proc/meminfo", "MemAvailable:");
+    let limit = [
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ];
+    let limit = limit.iter().find_map(|(limit, used)| Some(number(limit)?.saturating_sub(number(used)?)));
+    match (machine, limit) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+fn number(path: &str) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn field(path: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kb| kb * 1024)
+}
+
+/// Checks, before anything is allocated, that the tables fit into `available` bytes.
+pub fn check(schedule: &Schedule, element: usize, available: Option<u64>) -> Result<(), Error> {
+    let size = |t| {
+        let (values, state) = table_bytes(t, element);
+        values.saturating_add(state)
+    };
+    let needed = schedule.tables.iter().map(size).fold(0, u64::saturating_add);
+    match (schedule.tables.iter().max_by_key(|t| size(t)), available) {
+        (Some(largest), Some(available)) if needed > available => {
+            Err(Error::TableTooLarge { table: largest.name.clone(), bytes: size(largest), needed, available })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes for people: `1.5 GiB`.
+pub fn human(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}

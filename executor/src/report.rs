@@ -1,0 +1,197 @@
+//! What a run says at its end.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use fs_schedule::{Program, Strategy};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::evaluate::Scores;
+use crate::memory::Memory;
+use crate::runtime::profile::Profile;
+
+/// Everything measured in a run; `--report` writes it as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Name of the model.
+    pub model: String,
+    /// Digest of the schedule.
+    pub schedule: String,
+    /// How its operations were ordered.
+    pub strategy: Strategy,
+    /// What the data was.
+    pub data: String,
+    /// Ranks of this run.
+    pub ranks: usize,
+    /// Ranks that the schedule was planned for.
+    pub planned_ranks: usize,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Steps done.
+    pub steps: u64,
+    /// Steps asked for.
+    pub planned_steps: u64,
+    /// Stopped before the end.
+    pub interrupted: bool,
+    /// Samples trained on.
+    pub samples: u64,
+    /// Tokens trained on.
+    pub tokens: u64,
+    /// Duration of training.
+    pub seconds: f64,
+    /// Loss of each step's global batch.
+    pub loss: Vec<f64>,
+    /// Loss of each step and rank; the mean over ranks is the loss.
+    pub loss_per_rank: Vec<Vec<f64>>,
+    /// Duration of a step on the slowest rank.
+    pub step_ms: Spread,
+    /// Wait for the next batch.
+    pub data_wait_ms: Spread,
+    /// Mean wait of a rank for other ranks, per step.
+    pub straggler_ms: Spread,
+    /// Tokens over the duration of training.
+    pub tokens_per_second: f64,
+    /// Samples over the duration of training.
+    pub samples_per_second: f64,
+    /// Peak resident memory of the process.
+    pub peak_memory_bytes: u64,
+    /// What the memory holds.
+    pub memory: Memory,
+    /// Time of each operation of the training step.
+    pub ops: Vec<OpTotal>,
+    /// Evaluation after training.
+    pub evaluation: Option<Evaluation>,
+}
+
+/// Evaluation beside its baseline.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Users asked about.
+    pub users: usize,
+    /// The trained model.
+    pub model: Scores,
+    /// The most frequent items for everyone.
+    pub popularity: Scores,
+    /// Duration.
+    pub seconds: f64,
+}
+
+/// A distribution.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// Middle value.
+    pub median: f64,
+    /// 10th percentile.
+    pub p10: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Percentiles with linear interpolation; zeros for no values.
+    pub fn of(mut values: Vec<f64>) -> Self {
+        if values.is_empty() {
+            return Self::default();
+        }
+        values.sort_by(f64::total_cmp);
+        let last = values.len() - 1;
+        let at = |share: f64| {
+            let place = share * last as f64;
+            let (low, part) = (place.floor() as usize, place.fract());
+            values[low] + part * (values[(low + 1).min(last)] - values[low])
+        };
+        Self { median: at(0.5), p10: at(0.1), p90: at(0.9), p99: at(0.99), min: at(0.0), max: at(1.0) }
+    }
+}
+
+/// Time of one operation, as the mean over ranks.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OpTotal {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub action: String,
+    /// Executions on each rank.
+    pub count: u64,
+    /// Milliseconds in all executions.
+    pub ms: f64,
+    /// The part of it spent waiting for other ranks.
+    pub waited_ms: f64,
+}
+
+/// Means over ranks.
+pub fn op_totals(program: &Program, profiles: &[Profile]) -> Vec<OpTotal> {
+    let ranks = profiles.len().max(1) as f64;
+    let total = |i: usize, op: &fs_schedule::Op| {
+        let times = profiles.iter().filter_map(|p| p.ops.get(i));
+        OpTotal {
+            name: op.name.clone(),
+            action: action_name(&op.action),
+            count: times.clone().map(|t| t.count).max().unwrap_or(0),
+            ms: times.clone().map(|t| t.busy.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
+            waited_ms: times.map(|t| t.waited.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
+        }
+    };
+    program.ops.iter().enumerate().map(|(i, op)| total(i, op)).collect()
+}
+
+/// Totals per kind of operation, largest first: kind, milliseconds, of which waiting.
+pub fn by_action(ops: &[OpTotal]) -> Vec<(String, f64, f64)> {
+    let mut sums: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    for op in ops {
+        let sum = sums.entry(&op.action).or_default();
+        sum.0 += op.ms;
+        sum.1 += op.waited_ms;
+    }
+    let mut sums: Vec<_> =
+        sums.into_iter().map(|(name, (ms, waited))| (name.to_owned(), ms, waited)).collect();
+    sums.sort_by(|a, b| b.1.total_cmp(&a.1));
+    sums
+}
+
+/// The action's name in the schedule's JSON.
+fn action_name(action: &fs_schedule::Action) -> String {
+    match serde_json::to_value(action) {
+        Ok(serde_json::Value::String(name)) => name,
+        Ok(serde_json::Value::Object(fields)) => fields.keys().next().cloned().unwrap_or_default(),
+        _ => String::new(),
+    }
+}
+
+impl Report {
+    /// As JSON with a final line break.
+    pub fn to_json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// Writes the JSON, whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        let failed = |source| Error::Write { what: "the report", path: path.into(), source };
+        fs_schedule::file::write_atomically(path, self.to_json().as_bytes()).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_interpolate() {
+        let spread = Spread::of((0..=10).rev().map(f64::from).collect());
+        assert_eq!(
+            (spread.min, spread.p10, spread.median, spread.p90, spread.max),
+            (0.0, 1.0, 5.0, 9.0, 10.0)
+        );
+        assert!((spread.p99 - 9.9).abs() < 1e-12);
+        assert_eq!(Spread::of(vec![3.0, 1.0]).median, 2.0);
+    }
+}

@@ -1,0 +1,174 @@
+//! What training changes: table shards with their optimizer state, dense parameters with gradients and theirs.
+
+use std::ops::Range;
+
+use fs_kernels::optimizer::{SparseKind, SparseOptimizer, state_sizes};
+use fs_kernels::random::{Initial, RandomKey, fill};
+use fs_kernels::{MatMut, Real};
+use fs_schedule::{DenseOptimizer, Init, Parameter, Schedule, SparseOptimizer as Rule, Table};
+use parking_lot::{Mutex, RwLock};
+
+/// This rank's rows of a table.
+#[derive(Debug)]
+pub struct Shard<T> {
+    /// Their range in the whole table.
+    pub rows: Range<u64>,
+    /// Columns.
+    pub dim: usize,
+    /// Values, row-major.
+    pub values: Vec<T>,
+    /// First optimizer state.
+    pub state1: Vec<T>,
+    /// Second optimizer state.
+    pub state2: Vec<T>,
+    optimizer: SparseOptimizer,
+}
+
+/// Rows that each rank owns; the last ranks may own fewer.
+pub fn rows_per_rank(rows: u64, ranks: usize) -> u64 {
+    rows.div_ceil(ranks.max(1) as u64).max(1)
+}
+
+/// The rows of a rank.
+pub fn shard_rows(rows: u64, rank: usize, ranks: usize) -> Range<u64> {
+    let each = rows_per_rank(rows, ranks);
+    (rank as u64 * each).min(rows)..((rank as u64 + 1) * each).min(rows)
+}
+
+impl<T: Real> Shard<T> {
+    /// A shard with its initial values, written on the calling thread.
+    pub fn new(table: &Table, rank: usize, ranks: usize, seed: u64) -> Self {
+        let rows = shard_rows(table.rows, rank, ranks);
+        let (n, dim) = ((rows.end - rows.start) as usize, table.dim as usize);
+        let optimizer = sparse(table.optimizer);
+        let (first, second) = state_sizes(optimizer.kind, n, dim);
+        let mut values = vec![T::ZERO; n * dim];
+        let key = RandomKey { seed, stream: table.stream, step: 0 };
+        fill(initial(table.init), key, rows.start, dim, &mut values);
+        Self { rows, dim, values, state1: vec![T::ZERO; first], state2: vec![T::ZERO; second], optimizer }
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        (self.rows.end - self.rows.start) as usize
+    }
+
+    /// Whether this rank owns none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Updates distinct rows with their summed gradients; `step` counts from 1.
+    pub fn update(&mut self, step: u64, rows: &[u32], gradients: fs_kernels::Mat<'_, T>) {
+        let n = self.len();
+        let table = MatMut::new(&mut self.values, n, self.dim);
+        let (first, second) = (&mut self.state1, &mut self.state2);
+        fs_kernels::optimizer::sparse_update(&self.optimizer, step, table, first, second, rows, gradients);
+    }
+}
+
+/// Bytes of a table's values and of its optimizer state, with `element` bytes a number.
+pub fn table_bytes(table: &Table, element: usize) -> (u64, u64) {
+    let values = table.rows.saturating_mul(u64::from(table.dim));
+    let state = match table.optimizer {
+        Rule::Sgd { .. } => 0,
+        Rule::RowwiseAdagrad { .. } => table.rows,
+        Rule::Adagrad { .. } => values,
+        Rule::Adam { .. } => values.saturating_mul(2),
+    };
+    (values.saturating_mul(element as u64), state.saturating_mul(element as u64))
+}
+
+fn sparse(rule: Rule) -> SparseOptimizer {
+    let plain = |kind, lr| SparseOptimizer { weight_decay: 0.0, ..SparseOptimizer::new(kind, lr) };
+    match rule {
+        Rule::Sgd { lr } => plain(SparseKind::Sgd, lr),
+        Rule::RowwiseAdagrad { lr, eps } => SparseOptimizer { eps, ..plain(SparseKind::RowwiseAdagrad, lr) },
+        Rule::Adagrad { lr, eps } => SparseOptimizer { eps, ..plain(SparseKind::Adagrad, lr) },
+        Rule::Adam { lr, beta1, beta2, eps } => {
+            SparseOptimizer { beta1, beta2, eps, ..plain(SparseKind::Adam, lr) }
+        }
+    }
+}
+
+fn initial(init: Init) -> Initial {
+    match init {
+        Init::Constant(0.0) => Initial::Zeros,
+        Init::Constant(c) => Initial::Constant(c),
+        Init::Normal { mean, std } => Initial::Normal { mean, std },
+        Init::Uniform { low, high } => Initial::Uniform { low, high },
+        Init::Hash { scale, salt } => Initial::Hash { scale, salt },
+    }
+}
+
+/// A dense parameter, the same on every rank.
+#[derive(Debug)]
+pub struct Dense<T> {
+    /// Values, row-major.
+    pub values: RwLock<Vec<T>>,
+    /// Gradient of the current step.
+    pub gradient: RwLock<Vec<T>>,
+    state: Mutex<[Vec<T>; 2]>,
+}
+
+impl<T: Real> Dense<T> {
+    /// A parameter with its initial values.
+    pub fn new(parameter: &Parameter, optimizer: DenseOptimizer, seed: u64) -> Self {
+        let n = parameter.rows as usize * parameter.columns as usize;
+        let mut values = vec![T::ZERO; n];
+        let key = RandomKey { seed, stream: parameter.stream, step: 0 };
+        fill(initial(parameter.init), key, 0, parameter.columns as usize, &mut values);
+        let state = match optimizer {
+            DenseOptimizer::Sgd { momentum: 0.0, .. } => [0, 0],
+            DenseOptimizer::Sgd { .. } => [n, 0],
+            DenseOptimizer::Adam { .. } => [n, n],
+        };
+        Self {
+            values: RwLock::new(values),
+            gradient: RwLock::new(vec![T::ZERO; n]),
+            state: Mutex::new(state.map(|n| vec![T::ZERO; n])),
+        }
+    }
+
+    /// One step of the optimizer; `step` counts from 1.
+    pub fn update(&self, optimizer: DenseOptimizer, step: u64) {
+        let (mut w, g, mut state) = (self.values.write(), self.gradient.read(), self.state.lock());
+        let [first, second] = &mut *state;
+        match optimizer {
+            DenseOptimizer::Sgd { lr, momentum, weight_decay } => {
+                let buffer = (momentum != 0.0).then_some(first.as_mut_slice());
+                fs_kernels::optimizer::dense_sgd(&mut w, &g, buffer, lr, momentum, weight_decay);
+            }
+            DenseOptimizer::Adam { lr, beta1, beta2, eps, weight_decay } => {
+                fs_kernels::optimizer::dense_adam(
+                    &mut w,
+                    &g,
+                    first,
+                    second,
+                    lr,
+                    beta1,
+                    beta2,
+                    eps,
+                    weight_decay,
+                    step,
+                );
+            }
+        }
+    }
+
+    /// The optimizer's state: momentum, or both moments.
+    pub fn state(&self) -> [Vec<T>; 2] {
+        self.state.lock().clone()
+    }
+
+    /// Bytes of values, gradient and state.
+    pub fn bytes(&self) -> u64 {
+        let state = self.state.lock().iter().map(Vec::len).sum::<usize>();
+        ((self.values.read().len() + self.gradient.read().len() + state) * size_of::<T>()) as u64
+    }
+}
+
+/// All dense parameters of a schedule.
+pub fn dense_parameters<T: Real>(schedule: &Schedule, seed: u64) -> Vec<Dense<T>> {
+    schedule.parameters.iter().map(|p| Dense::new(p, schedule.settings.optimizer, seed)).collect()
+}

@@ -1,0 +1,428 @@
+//! A run from schedule to report.
+//!
+//! The session owns the ranks' state, so that tests and callers can look at tables and parameters between runs. A
+//! *phase* ([`phase`]) runs one program over a range of steps: one thread per rank, one thread that reads ahead, and
+//! the calling thread, which collects results and reports progress.
+
+mod phase;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use fs_kernels::Real;
+use fs_schedule::{Duration as Length, Evaluate, Program, Schedule};
+
+use crate::data::{self, DataError, GlobalBatch, Histories, Source};
+use crate::error::Error;
+use crate::evaluate::{Outcome, popularity, scores};
+use crate::memory::{self, Memory};
+use crate::report::{Evaluation, Report, Spread, op_totals};
+use crate::runtime::state::table_bytes;
+use crate::runtime::{Capture, Env};
+use crate::transport::local;
+use crate::weights;
+
+pub use phase::StepEvent;
+use phase::{Phase, Results};
+
+/// What a caller may choose; the rest is in the schedule.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Number of ranks; the schedule's own without it.
+    pub ranks: Option<usize>,
+    /// Seed instead of the schedule's.
+    pub seed: Option<u64>,
+    /// Steps instead of the schedule's duration.
+    pub steps: Option<u64>,
+    /// Epochs instead of the schedule's duration.
+    pub epochs: Option<u32>,
+    /// Data file instead of the schedule's.
+    pub data: Option<PathBuf>,
+    /// Where the schedule lies; data paths are also looked for beside it.
+    pub schedule_file: Option<PathBuf>,
+    /// Initial values from this file.
+    pub init: Option<PathBuf>,
+    /// Evaluate after training, if the schedule says how.
+    pub evaluate: bool,
+    /// Set from outside to stop after the current step.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ranks: None,
+            seed: None,
+            steps: None,
+            epochs: None,
+            data: None,
+            schedule_file: None,
+            init: None,
+            evaluate: true,
+            stop: Arc::default(),
+        }
+    }
+}
+
+/// Told what happens during a run.
+pub trait Observer {
+    /// Training begins.
+    fn training(&mut self, _steps: u64) {}
+    /// A step is done on all ranks.
+    fn step(&mut self, _event: &StepEvent) {}
+    /// Evaluation begins.
+    fn evaluating(&mut self, _batches: u64) {}
+    /// A batch is evaluated on all ranks.
+    fn evaluated(&mut self, _event: &StepEvent) {}
+}
+
+/// Watches nothing.
+impl Observer for () {}
+
+/// Loss and gradients of one batch, as after the all-reduce.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gradients<T> {
+    /// The global loss.
+    pub loss: f64,
+    /// Per dense parameter.
+    pub parameters: Vec<Vec<T>>,
+    /// Per table, over all rows.
+    pub tables: Vec<Vec<T>>,
+}
+
+/// A schedule with its data and ranks.
+pub struct Session<T: Real> {
+    schedule: Arc<Schedule>,
+    source: Box<dyn Source>,
+    histories: Option<Arc<Histories>>,
+    ranks: Vec<Env<T>>,
+    options: Options,
+    seed: u64,
+    steps: u64,
+    next_step: u64,
+}
+
+impl<T: Real> Session<T> {
+    /// Checks the settings, opens the data, allocates and initialises the ranks.
+    pub fn new(schedule: Schedule, options: Options) -> Result<Self, Error> {
+        let schedule = Arc::new(schedule);
+        check_ranks(&schedule, options.ranks.unwrap_or(schedule.ranks as usize))?;
+        let seed = options.seed.unwrap_or(schedule.settings.seed);
+        let source = data::open(&schedule, options.data.as_deref(), options.schedule_file.as_deref(), seed)?;
+        Self::with_source(schedule, options, source)
+    }
+
+    /// The same with a source of the caller's.
+    pub fn with_source(
+        schedule: Arc<Schedule>,
+        options: Options,
+        source: Box<dyn Source>,
+    ) -> Result<Self, Error> {
+        let ranks = options.ranks.unwrap_or(schedule.ranks as usize);
+        check_ranks(&schedule, ranks)?;
+        let seed = options.seed.unwrap_or(schedule.settings.seed);
+        let steps = steps(&schedule, &options, source.as_ref())?;
+        memory::check(&schedule, size_of::<T>(), memory::available())?;
+        let histories = source.histories();
+        // Each rank's thread touches its own pages first.
+        let ranks = std::thread::scope(|scope| {
+            let threads: Vec<_> = local::connect::<T>(ranks)
+                .into_iter()
+                .map(|end| {
+                    let (schedule, histories) = (&schedule, histories.clone());
+                    scope.spawn(move || Env::new(schedule, Box::new(end), seed, histories))
+                })
+                .collect();
+            threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Result<Vec<_>, _>>()
+        });
+        let ranks = ranks.map_err(|panic| Error::Rank {
+            rank: 0,
+            op: "initial values".into(),
+            message: phase::panic_message(panic.as_ref()),
+        })?;
+        let mut session = Self { schedule, source, histories, ranks, options, seed, steps, next_step: 0 };
+        if let Some(path) = session.options.init.clone() {
+            session.load(&path)?;
+        }
+        Ok(session)
+    }
+
+    /// The schedule.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Steps of a whole run.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// What the data is, for messages.
+    pub fn describe_data(&self) -> String {
+        self.source.describe()
+    }
+
+    /// Trains for all steps (or until stopped) and evaluates. May be called again to train further.
+    pub fn run(&mut self, observer: &mut dyn Observer) -> Result<Report, Error> {
+        let range = self.next_step..self.next_step + self.steps;
+        observer.training(self.steps);
+        let started = Instant::now();
+        let schedule = Arc::clone(&self.schedule);
+        let mut results = self.phase(&schedule.train, range, None, &mut |event| observer.step(event))?;
+        let seconds = started.elapsed().as_secs_f64();
+        self.next_step += results.steps.len() as u64;
+        let interrupted = results.stopped;
+        let evaluation = if interrupted { None } else { self.evaluate(observer)? };
+        Ok(self.report(&mut results, seconds, interrupted, evaluation))
+    }
+
+    /// Evaluates now, if the schedule and the data can and it is not switched off.
+    pub fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<Option<Evaluation>, Error> {
+        let schedule = Arc::clone(&self.schedule);
+        let histories = match (&self.histories, schedule.evaluate) {
+            (Some(histories), Some(Evaluate::LeaveLastOut)) if self.options.evaluate => Arc::clone(histories),
+            _ => return Ok(None),
+        };
+        let Some(program) = &schedule.evaluation else { return Ok(None) };
+        let batch = schedule.settings.batch as usize;
+        let mut questions =
+            Questions { schedule: Arc::clone(&schedule), histories: Arc::clone(&histories), batch };
+        let batches = histories.users().div_ceil(batch.max(1)) as u64;
+        for env in &self.ranks {
+            *env.ranking.lock() = Default::default();
+        }
+        observer.evaluating(batches);
+        let started = Instant::now();
+        let source: &mut dyn Source = &mut questions;
+        let results =
+            self.phase(program, 0..batches, Some(source), &mut |event| observer.evaluated(event))?;
+        if results.stopped {
+            return Ok(None);
+        }
+        let mut outcomes: Vec<Outcome> = std::mem::take(&mut self.ranks[0].ranking.lock().outcomes);
+        outcomes.sort_by_key(|o| o.user);
+        Ok(Some(Evaluation {
+            users: outcomes.len(),
+            model: scores(&outcomes),
+            popularity: scores(&popularity::outcomes(&histories)),
+            seconds: started.elapsed().as_secs_f64(),
+        }))
+    }
+
+    /// Loss and gradients of the batch of `step`, with the present values and without changing them.
+    pub fn loss_and_gradients(&mut self, step: u64) -> Result<Gradients<T>, Error> {
+        for env in &self.ranks {
+            let tables = env.tables.iter().map(|t| vec![T::ZERO; t.read().values.len()]).collect();
+            *env.capture.lock() = Some(Capture { tables });
+        }
+        let schedule = Arc::clone(&self.schedule);
+        let results = self.phase(&schedule.train, step..step + 1, None, &mut |_| {});
+        let captured: Vec<_> = self.ranks.iter().filter_map(|env| env.capture.lock().take()).collect();
+        let results = results?;
+        let tables = (0..schedule.tables.len())
+            .map(|t| captured.iter().flat_map(|c| c.tables[t].iter().copied()).collect())
+            .collect();
+        let parameters = self.ranks[0].dense.iter().map(|d| d.gradient.read().clone()).collect();
+        Ok(Gradients { loss: results.steps.iter().map(StepEvent::loss).sum(), parameters, tables })
+    }
+
+    /// All values of a table.
+    pub fn table(&self, table: usize) -> Vec<T> {
+        self.ranks.iter().flat_map(|env| env.tables[table].read().values.clone()).collect()
+    }
+
+    /// Optimizer state of a table, of all rows: first and second.
+    pub fn table_state(&self, table: usize) -> [Vec<T>; 2] {
+        let first = self.ranks.iter().flat_map(|env| env.tables[table].read().state1.clone()).collect();
+        let second = self.ranks.iter().flat_map(|env| env.tables[table].read().state2.clone()).collect();
+        [first, second]
+    }
+
+    /// Replaces all values of a table.
+    pub fn set_table(&mut self, table: usize, values: &[T]) -> Result<(), Error> {
+        let expected: usize = self.ranks.iter().map(|env| env.tables[table].read().values.len()).sum();
+        if values.len() != expected {
+            return Err(Error::Weights(format!("{} values for a table of {expected}", values.len())));
+        }
+        let mut rest = values;
+        for env in &self.ranks {
+            let shard = &mut env.tables[table].write().values;
+            let (own, tail) = rest.split_at(shard.len());
+            shard.copy_from_slice(own);
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Values of a dense parameter.
+    pub fn parameter(&self, parameter: usize) -> Vec<T> {
+        self.ranks[0].dense[parameter].values.read().clone()
+    }
+
+    /// Optimizer state of a dense parameter: first and second.
+    pub fn parameter_state(&self, parameter: usize) -> [Vec<T>; 2] {
+        self.ranks[0].dense[parameter].state()
+    }
+
+    /// Replaces the values of a dense parameter on every rank.
+    pub fn set_parameter(&mut self, parameter: usize, values: &[T]) -> Result<(), Error> {
+        for env in &self.ranks {
+            let mut own = env.dense[parameter].values.write();
+            if own.len() != values.len() {
+                let message = format!("{} values for a parameter of {}", values.len(), own.len());
+                return Err(Error::Weights(message));
+            }
+            own.copy_from_slice(values);
+        }
+        Ok(())
+    }
+
+    /// Takes values from a safetensors file; see [`weights::load`].
+    pub fn load(&mut self, path: &Path) -> Result<(), Error> {
+        weights::load(&self.schedule, &self.ranks, path)
+    }
+
+    /// Writes tables and dense parameters to a safetensors file; see [`weights::save`].
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
+        weights::save(&self.schedule, &self.ranks, path)
+    }
+
+    fn phase(
+        &mut self,
+        program: &Program,
+        steps: std::ops::Range<u64>,
+        source: Option<&mut dyn Source>,
+        each: &mut dyn FnMut(&StepEvent),
+    ) -> Result<Results, Error> {
+        let source = source.unwrap_or(self.source.as_mut());
+        Phase { program, steps, source, stop: &self.options.stop }.run(&mut self.ranks, each)
+    }
+
+    fn report(
+        &self,
+        results: &mut Results,
+        seconds: f64,
+        interrupted: bool,
+        evaluation: Option<Evaluation>,
+    ) -> Report {
+        let schedule = &self.schedule;
+        let (tables, state) = schedule
+            .tables
+            .iter()
+            .map(|t| table_bytes(t, size_of::<T>()))
+            .fold((0, 0), |(values, state), (v, s)| (values + v, state + s));
+        let mut held = Memory {
+            tables,
+            optimizer_state: state,
+            parameters: self.ranks.iter().flat_map(|env| &env.dense).map(crate::runtime::Dense::bytes).sum(),
+            buffers: self.ranks.iter().map(|env| env.arena.bytes()).sum(),
+            batches: results.batch_bytes as u64,
+            peak_ratio: 0.0,
+        };
+        let peak = memory::peak();
+        held.peak_ratio = peak as f64 / held.total().max(1) as f64;
+        let steps = &results.steps;
+        let (samples, tokens) = (steps.iter().map(|s| s.samples).sum(), steps.iter().map(|s| s.tokens).sum());
+        let rate = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+        Report {
+            model: schedule.model.clone(),
+            schedule: schedule.digest.clone(),
+            strategy: schedule.strategy,
+            data: self.source.describe(),
+            ranks: self.ranks.len(),
+            planned_ranks: schedule.ranks as usize,
+            seed: self.seed,
+            steps: steps.len() as u64,
+            planned_steps: self.steps,
+            interrupted,
+            samples,
+            tokens,
+            seconds,
+            loss: steps.iter().map(StepEvent::loss).collect(),
+            loss_per_rank: steps.iter().map(StepEvent::loss_per_rank).collect(),
+            step_ms: Spread::of(steps.iter().map(|s| s.seconds * 1e3).collect()),
+            data_wait_ms: Spread::of(steps.iter().map(|s| s.data_wait * 1e3).collect()),
+            straggler_ms: Spread::of(steps.iter().map(|s| s.waited * 1e3).collect()),
+            tokens_per_second: rate(tokens),
+            samples_per_second: rate(samples),
+            peak_memory_bytes: peak,
+            memory: held,
+            ops: op_totals(&schedule.train, &results.profiles),
+            evaluation,
+        }
+    }
+}
+
+/// Checks the number of ranks against the batch.
+fn check_ranks(schedule: &Schedule, ranks: usize) -> Result<(), Error> {
+    let batch = schedule.settings.batch;
+    if ranks == 0 {
+        return Err(Error::NoRanks);
+    }
+    if batch == 0 {
+        return Err(Error::Settings("the schedule has a batch of 0 samples".into()));
+    }
+    if batch as usize % ranks == 0 {
+        return Ok(());
+    }
+    let divisors: Vec<String> =
+        (1..=batch.min(1024)).filter(|r| batch % r == 0).map(|r| r.to_string()).collect();
+    let nearest = (batch as usize).next_multiple_of(ranks);
+    let advice = format!("use {} ranks, or compile with a batch such as {nearest}", divisors.join(", "));
+    Err(Error::BadBatch { batch, ranks, advice })
+}
+
+/// How long to train.
+fn steps(schedule: &Schedule, options: &Options, source: &dyn Source) -> Result<u64, Error> {
+    let length = match (options.steps, options.epochs) {
+        (Some(_), Some(_)) => {
+            return Err(Error::Settings(
+                "--steps and --epochs contradict each other; give one of them".into(),
+            ));
+        }
+        (Some(steps), None) => Length::Steps(steps),
+        (None, Some(epochs)) => Length::Epochs(epochs),
+        (None, None) => schedule.settings.duration,
+    };
+    match (length, source.epoch_steps()) {
+        (Length::Steps(n), _) => Ok(n),
+        (Length::Epochs(n), Some(steps)) => Ok(u64::from(n) * steps),
+        (Length::Epochs(_), None) => Err(Error::Settings(format!(
+            "{} has no end, so training cannot be measured in epochs; give `samples` in the workload block, or --steps",
+            source.describe()
+        ))),
+    }
+}
+
+/// Evaluation batches: users in order, each with the newest part of its history.
+struct Questions {
+    schedule: Arc<Schedule>,
+    histories: Arc<Histories>,
+    batch: usize,
+}
+
+impl Source for Questions {
+    fn describe(&self) -> String {
+        "held-out items".into()
+    }
+
+    fn epoch_steps(&self) -> Option<u64> {
+        Some(self.histories.users().div_ceil(self.batch) as u64)
+    }
+
+    fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError> {
+        batch.reset(&self.schedule, step);
+        let start = step as usize * self.batch;
+        for user in start..(start + self.batch).min(self.histories.users()) {
+            self.histories.push_question(&self.schedule, user, batch);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! Values of tables and dense parameters in safetensors files.
+//!
+//! Reading and writing go in pieces, so that a large table needs no second copy in memory.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use fs_kernels::Real;
+use fs_schedule::{Parameter, Schedule};
+
+use crate::data::DataError;
+use crate::data::tensorfile::{Dtype, TensorFile, TensorInfo};
+use crate::error::Error;
+use crate::runtime::Env;
+
+/// Values moved at once.
+const PIECE: usize = 1 << 18;
+
+/// Takes dense parameters from tensors `init.NAME` or `NAME` and tables from `table.NAME`, where the file has them.
+/// Shapes must fit; a file with none of them is an error.
+pub fn load<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Result<(), Error> {
+    let file = TensorFile::open(path)?;
+    let mut found = 0;
+    for (i, parameter) in schedule.parameters.iter().enumerate() {
+        let names = [format!("init.{}", parameter.name), parameter.name.clone()];
+        let Some((name, info)) = names.iter().find_map(|n| file.get(n).map(|info| (n, info))) else {
+            continue;
+        };
+        let shape = shape(parameter);
+        if info.shape != shape {
+            return Err(file.mismatch(name, info, &format!("F32 {shape:?}")).into());
+        }
+        let mut values: Vec<T> = Vec::with_capacity(info.len());
+        read(&file, name, info, 0..info.len(), |piece| values.extend_from_slice(piece))?;
+        for env in ranks {
+            env.dense[i].values.write().copy_from_slice(&values);
+        }
+        found += 1;
+    }
+    for (i, table) in schedule.tables.iter().enumerate() {
+        let name = format!("table.{}", table.name);
+        let Some(info) = file.get(&name) else { continue };
+        let shape = [table.rows as usize, table.dim as usize];
+        if info.shape != shape {
+            return Err(file.mismatch(&name, info, &format!("F32 {shape:?}")).into());
+        }
+        for env in ranks {
+            let mut shard = env.tables[i].write();
+            let first = shard.rows.start as usize * shard.dim;
+            let mut at = 0;
+            let range = first..first + shard.values.len();
+            read(&file, &name, info, range, |piece| {
+                shard.values[at..at + piece.len()].copy_from_slice(piece);
+                at += piece.len();
+            })?;
+        }
+        found += 1;
+    }
+    if found > 0 {
+        return Ok(());
+    }
+    Err(Error::Weights(format!(
+        "{} has values for none of the model's tables and parameters; it holds: {}",
+        path.display(),
+        file.names().join(", ")
+    )))
+}
+
+fn shape(parameter: &Parameter) -> Vec<usize> {
+    if parameter.vector {
+        vec![parameter.columns as usize]
+    } else {
+        vec![parameter.rows as usize, parameter.columns as usize]
+    }
+}
+
+/// Hands elements of an f32 or f64 tensor to `take`, piece by piece; all must be finite.
+fn read<T: Real>(
+    file: &TensorFile,
+    name: &str,
+    info: &TensorInfo,
+    range: std::ops::Range<usize>,
+    mut take: impl FnMut(&[T]),
+) -> Result<(), Error> {
+    let (mut bytes, mut single, mut double) = (Vec::new(), Vec::<f32>::new(), Vec::<f64>::new());
+    let mut values: Vec<T> = Vec::with_capacity(PIECE.min(range.len()));
+    for start in range.clone().step_by(PIECE) {
+        let n = PIECE.min(range.end - start);
+        values.clear();
+        match info.dtype {
+            Dtype::F32 => {
+                single.clear();
+                file.read(info, start, n, &mut bytes, &mut single)?;
+                values.extend(single.iter().map(|x| T::from_f64(f64::from(*x))));
+            }
+            Dtype::F64 => {
+                double.clear();
+                file.read(info, start, n, &mut bytes, &mut double)?;
+                values.extend(double.iter().map(|x| T::from_f64(*x)));
+            }
+            _ => return Err(file.mismatch(name, info, "F32").into()),
+        }
+        if let Some(i) = values.iter().position(|x| !x.to_f64().is_finite()) {
+            let reason = format!("element {} of `{name}` is not a finite number", start + i);
+            return Err(DataError::Content { path: file.path().into(), reason }.into());
+        }
+        take(&values);
+    }
+    Ok(())
+}
+
+/// Writes tables as `table.NAME` and dense parameters as `NAME`, in f32; whole or not at all.
+pub fn save<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Result<(), Error> {
+    let failed = |source| Error::Write { what: "the values", path: path.into(), source };
+    if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+        let file = fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
+        return write(schedule, ranks, file).map(drop).map_err(failed);
+    }
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let written = File::create(&temporary).and_then(|file| write(schedule, ranks, file)?.sync_all());
+    written.and_then(|()| fs::rename(&temporary, path)).map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        failed(error)
+    })
+}
+
+fn write<T: Real>(schedule: &Schedule, ranks: &[Env<T>], file: File) -> io::Result<File> {
+    let mut header = serde_json::Map::new();
+    let mut at = 0u64;
+    let mut place = |name: String, shape: Vec<usize>| {
+        let end = at + shape.iter().product::<usize>() as u64 * 4;
+        header.insert(name, serde_json::json!({ "dtype": "F32", "shape": shape, "data_offsets": [at, end] }));
+        at = end;
+    };
+    for table in &schedule.tables {
+        place(format!("table.{}", table.name), vec![table.rows as usize, table.dim as usize]);
+    }
+    for parameter in &schedule.parameters {
+        place(parameter.name.clone(), shape(parameter));
+    }
+    let mut header = serde_json::to_vec(&header)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    out.write_all(&(header.len() as u64).to_le_bytes())?;
+    out.write_all(&header)?;
+    for t in 0..schedule.tables.len() {
+        for env in ranks {
+            put(&mut out, &env.tables[t].read().values)?;
+        }
+    }
+    if let Some(env) = ranks.first() {
+        for dense in &env.dense {
+            put(&mut out, &dense.values.read())?;
+        }
+    }
+    out.into_inner().map_err(io::IntoInnerError::into_error)
+}
+
+fn put<T: Real>(out: &mut impl Write, values: &[T]) -> io::Result<()> {
+    values.iter().try_for_each(|x| out.write_all(&(x.to_f64() as f32).to_le_bytes()))
+}

@@ -1,0 +1,323 @@
+//! Counter-based random numbers: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+//! SC 2011).
+//!
+//! A number is a function of a key (seed, stream, step) and of what it is for (a sample, a row, a column, a
+//! draw), never of how many were drawn before or on which rank. Everything here is plain integer and unfused
+//! float arithmetic, so the same numbers come out on every machine.
+
+use crate::real::Real;
+use crate::simd::{Kernel, Simd};
+
+/// Which sequence of random numbers: the run's seed, the use (one stream for each dropout, table or sampler),
+/// and the training step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RandomKey {
+    /// The run's seed.
+    pub seed: u64,
+    /// The use.
+    pub stream: u32,
+    /// The training step.
+    pub step: u64,
+}
+
+/// Counters worked on at once.
+pub(crate) const LANES: usize = 16;
+/// Numbers of one pass: four words for each counter.
+pub(crate) const WORDS: usize = 4 * LANES;
+
+const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+
+/// The Philox 4x32-10 bijection of one counter.
+pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+    philox_lanes(counter.map(|c| [c]), key).map(|c| c[0])
+}
+
+/// [`philox`] for `N` counters, word by word.
+#[inline(always)]
+pub(crate) fn philox_lanes<const N: usize>(counter: [[u32; N]; 4], key: [u32; 2]) -> [[u32; N]; 4] {
+    let [mut c0, mut c1, mut c2, mut c3] = counter;
+    let [mut k0, mut k1] = key;
+    for _ in 0..10 {
+        for i in 0..N {
+            let p0 = u64::from(MULTIPLIER[0]) * u64::from(c0[i]);
+            let p1 = u64::from(MULTIPLIER[1]) * u64::from(c2[i]);
+            c0[i] = (p1 >> 32) as u32 ^ c1[i] ^ k0;
+            c2[i] = (p0 >> 32) as u32 ^ c3[i] ^ k1;
+            c1[i] = p1 as u32;
+            c3[i] = p0 as u32;
+        }
+        k0 = k0.wrapping_add(WEYL[0]);
+        k1 = k1.wrapping_add(WEYL[1]);
+    }
+    [c0, c1, c2, c3]
+}
+
+impl RandomKey {
+    /// The Philox key of this stream and step: 160 bits of names mixed down to the 64 that Philox takes.
+    pub(crate) fn mixed(self) -> [u32; 2] {
+        let counter = [self.step as u32, (self.step >> 32) as u32, self.stream, 0];
+        let [a, b, ..] = philox(counter, [self.seed as u32, (self.seed >> 32) as u32]);
+        [a, b]
+    }
+
+    /// The four random words numbered (`row`, `block`).
+    fn words(self, row: u64, block: u64) -> [u32; 4] {
+        let counter = [row as u32, (row >> 32) as u32, block as u32, (block >> 32) as u32];
+        philox(counter, self.mixed())
+    }
+
+    fn word64(self, counter: u64) -> u64 {
+        let [a, b, ..] = self.words(counter, 0);
+        u64::from(a) | u64::from(b) << 32
+    }
+}
+
+/// The words of row `row` numbered `group * WORDS ..`, as 4 x 16.
+#[inline(always)]
+pub(crate) fn words_of_row(key: [u32; 2], row: u64, group: usize) -> [[u32; LANES]; 4] {
+    let first = (group * LANES) as u32;
+    let mut block = [first; LANES];
+    for (i, b) in block.iter_mut().enumerate() {
+        *b += i as u32;
+    }
+    philox_lanes([[row as u32; LANES], [(row >> 32) as u32; LANES], block, [0; LANES]], key)
+}
+
+/// A number in [0, 1) with 53 random bits.
+pub fn uniform_f64(key: RandomKey, counter: u64) -> f64 {
+    (key.word64(counter) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// A standard normal number (Box-Muller).
+pub fn normal(key: RandomKey, counter: u64) -> f64 {
+    let [a, b, c, d] = key.words(counter, 0);
+    let unit = |lo: u32, hi: u32| (u64::from(lo) | u64::from(hi) << 32) >> 11;
+    let radius = (-2.0 * ((unit(a, b) as f64 + 0.5) / (1u64 << 53) as f64).ln()).sqrt();
+    radius * (std::f64::consts::TAU * (unit(c, d) as f64 / (1u64 << 53) as f64)).cos()
+}
+
+/// A number in 0..n, by multiplying 64 random bits by n (Lemire); the bias is below n / 2^64.
+pub fn uniform_index(key: RandomKey, counter: u64, n: u64) -> u64 {
+    below(key.word64(counter), n)
+}
+
+#[inline(always)]
+fn below(word: u64, n: u64) -> u64 {
+    ((u128::from(word) * u128::from(n)) >> 64) as u64
+}
+
+/// `count` row numbers in 0..table_rows for each row key; draw d of a row depends on (key, row key, d) only.
+/// `out` is [row_keys, count].
+pub fn negatives(key: RandomKey, table_rows: u64, row_keys: &[u64], count: usize, out: &mut [i64]) {
+    assert!(out.len() == row_keys.len() * count, "{} negatives for {} rows", out.len(), row_keys.len());
+    if count > 0 {
+        f32::dispatch(Negatives { key: key.mixed(), table_rows, row_keys, count, out });
+    }
+}
+
+struct Negatives<'a> {
+    key: [u32; 2],
+    table_rows: u64,
+    row_keys: &'a [u64],
+    count: usize,
+    out: &'a mut [i64],
+}
+
+impl Kernel<f32> for Negatives<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd<T = f32>>(self, _s: S) {
+        for (row_key, out) in self.row_keys.iter().zip(self.out.chunks_exact_mut(self.count)) {
+            for (group, out) in out.chunks_mut(2 * LANES).enumerate() {
+                let [a, b, c, d] = words_of_row(self.key, *row_key, group);
+                let mut words = [0u64; 2 * LANES];
+                for i in 0..LANES {
+                    words[i] = u64::from(a[i]) | u64::from(b[i]) << 32;
+                    words[i + LANES] = u64::from(c[i]) | u64::from(d[i]) << 32;
+                }
+                for (out, word) in out.iter_mut().zip(words) {
+                    *out = below(word, self.table_rows) as i64;
+                }
+            }
+        }
+    }
+}
+
+/// Initial values of a parameter; every element depends on the key, its global row and its column only.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Initial {
+    /// 0
+    Zeros,
+    /// The same value everywhere.
+    Constant(f64),
+    /// Normal distribution.
+    Normal {
+        /// Mean.
+        mean: f64,
+        /// Standard deviation.
+        std: f64,
+    },
+    /// Uniform distribution on [low, high).
+    Uniform {
+        /// Lower end.
+        low: f64,
+        /// Upper end.
+        high: f64,
+    },
+    /// Row i, column j: (((i 2654435761 + j 40503 + salt 97) mod 2^32) / 2^32 - 0.5) 2 scale; needs no random
+    /// numbers, so other programs can make the same.
+    Hash {
+        /// Largest magnitude.
+        scale: f64,
+        /// Tells parameters apart.
+        salt: u64,
+    },
+}
+
+/// Fills `out`, rows of `cols` elements of which the first is global row `first_row`.
+pub fn fill<T: Real>(init: Initial, key: RandomKey, first_row: u64, cols: usize, out: &mut [T]) {
+    if out.is_empty() {
+        return;
+    }
+    assert!(cols > 0 && out.len().is_multiple_of(cols), "{} elements are not rows of {cols}", out.len());
+    match init {
+        Initial::Zeros => out.fill(T::ZERO),
+        Initial::Constant(c) => out.fill(T::from_f64(c)),
+        Initial::Hash { scale, salt } => {
+            for (i, row) in out.chunks_exact_mut(cols).enumerate() {
+                let base =
+                    (first_row + i as u64).wrapping_mul(2_654_435_761).wrapping_add(salt.wrapping_mul(97));
+                for (j, x) in row.iter_mut().enumerate() {
+                    let h = base.wrapping_add(j as u64 * 40_503) as u32;
+                    *x = T::from_f64((f64::from(h) / 4_294_967_296.0 - 0.5) * 2.0 * scale);
+                }
+            }
+        }
+        Initial::Normal { mean, std } => {
+            T::dispatch(Fill {
+                key: key.mixed(),
+                first_row,
+                cols,
+                scale: std,
+                shift: mean,
+                normal: true,
+                out,
+            });
+        }
+        Initial::Uniform { low, high } => T::dispatch(Fill {
+            key: key.mixed(),
+            first_row,
+            cols,
+            scale: high - low,
+            shift: low,
+            normal: false,
+            out,
+        }),
+    }
+}
+
+struct Fill<'a, T> {
+    key: [u32; 2],
+    first_row: u64,
+    cols: usize,
+    scale: f64,
+    shift: f64,
+    normal: bool,
+    out: &'a mut [T],
+}
+
+impl<T: Real> Kernel<T> for Fill<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd<T = T>>(self, _s: S) {
+        let (scale, shift) = (self.scale as f32, self.shift as f32);
+        for (i, row) in self.out.chunks_exact_mut(self.cols).enumerate() {
+            for (group, part) in row.chunks_mut(WORDS).enumerate() {
+                let [a, b, c, d] = words_of_row(self.key, self.first_row + i as u64, group);
+                let mut values = [0.0f32; WORDS];
+                let (left, right) = values.split_at_mut(2 * LANES);
+                if self.normal {
+                    box_muller(&a, &b, left);
+                    if part.len() > 2 * LANES {
+                        box_muller(&c, &d, right);
+                    }
+                } else {
+                    for (words, out) in [a, b].iter().zip(left.chunks_exact_mut(LANES)) {
+                        unit(words, out);
+                    }
+                    for (words, out) in [c, d].iter().zip(right.chunks_exact_mut(LANES)) {
+                        unit(words, out);
+                    }
+                }
+                for v in &mut values {
+                    *v = *v * scale + shift;
+                }
+                for (x, v) in part.iter_mut().zip(values) {
+                    *x = T::from_f64(f64::from(v));
+                }
+            }
+        }
+    }
+}
+
+/// Numbers in [0, 1) with 24 random bits.
+#[inline(always)]
+fn unit(words: &[u32; LANES], out: &mut [f32]) {
+    for (out, word) in out.iter_mut().zip(words) {
+        *out = (*word >> 8) as i32 as f32 * (1.0 / 16_777_216.0);
+    }
+}
+
+/// Pairs of standard normal numbers from pairs of words: sqrt(-2 ln u) (cos, sin)(2 pi v). Written without
+/// branches for the vectoriser; logarithm, sine and cosine are Cephes' single precision polynomials.
+#[inline(always)]
+fn box_muller(a: &[u32; LANES], b: &[u32; LANES], out: &mut [f32]) {
+    let (cosines, sines) = out.split_at_mut(LANES);
+    for i in 0..LANES {
+        // u in (0, 1), never an end.
+        let u = ((a[i] >> 9) as i32 as f32 + 0.5) * (1.0 / 8_388_608.0);
+        let radius = (-2.0 * ln(u)).sqrt();
+        // A quarter turn's number and what is left of the angle, within an eighth of a turn.
+        let turn = b[i].wrapping_add(1 << 29);
+        let quarter = turn >> 30;
+        let rest = ((turn & 0x3fff_ffff) as i32 - (1 << 29)) as f32;
+        let x = rest * (std::f32::consts::FRAC_PI_2 / 1_073_741_824.0);
+        let z = x * x;
+        let sin = ((-1.951_529_6e-4 * z + 8.332_161e-3) * z - 1.666_665_5e-1) * z * x + x;
+        let cos = ((2.443_315_7e-5 * z - 1.388_731_6e-3) * z + 4.166_664_6e-2) * z * z - 0.5 * z + 1.0;
+        let (s, c) = if quarter & 1 == 0 { (sin, cos) } else { (cos, sin) };
+        let s_sign = (quarter & 2) << 30;
+        let c_sign = (quarter.wrapping_add(1) & 2) << 30;
+        cosines[i] = radius * f32::from_bits(c.to_bits() ^ c_sign);
+        sines[i] = radius * f32::from_bits(s.to_bits() ^ s_sign);
+    }
+}
+
+/// Natural logarithm of a normal positive number.
+#[inline(always)]
+fn ln(x: f32) -> f32 {
+    let bits = x.to_bits();
+    // Mantissa in [sqrt(1/2), sqrt(2)).
+    let shifted = bits.wrapping_sub(0x3f35_04f3);
+    let e = (shifted as i32 >> 23) as f32;
+    let m = f32::from_bits((shifted & 0x007f_ffff) + 0x3f35_04f3) - 1.0;
+    let z = m * m;
+    let mut p = 7.037_684e-2;
+    for c in [
+        -1.151_461e-1,
+        1.167_699_9e-1,
+        -1.242_014_1e-1,
+        1.424_932_3e-1,
+        -1.666_805_8e-1,
+        2.000_071_5e-1,
+        -2.499_999_4e-1,
+        3.333_333e-1,
+    ] {
+        p = p * m + c;
+    }
+    let y = p * m * z + e * -2.121_944_4e-4 - 0.5 * z;
+    m + y + e * 0.693_359_4
+}

@@ -1,0 +1,125 @@
+//! The number type of a kernel: `f32` for training, `f64` so that gradients can be held against differences.
+
+use std::cell::RefCell;
+use std::fmt::Debug;
+use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Sub, SubAssign};
+
+use crate::scratch::Scratch;
+use crate::simd::{self, Kernel};
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}
+
+/// A floating point type that the kernels exist for.
+pub trait Real:
+    sealed::Sealed
+    + Copy
+    + Default
+    + PartialOrd
+    + Debug
+    + Send
+    + Sync
+    + 'static
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + SubAssign
+    + MulAssign
+    + DivAssign
+{
+    /// 0
+    const ZERO: Self;
+    /// 1
+    const ONE: Self;
+
+    /// The nearest value to `x`.
+    fn from_f64(x: f64) -> Self;
+    /// The same value in double precision.
+    fn to_f64(self) -> f64;
+    /// Square root.
+    fn sqrt(self) -> Self;
+    /// Natural exponential.
+    fn exp(self) -> Self;
+    /// Natural logarithm.
+    fn ln(self) -> Self;
+    /// The larger of two.
+    fn max(self, other: Self) -> Self;
+    /// The smaller of two.
+    fn min(self, other: Self) -> Self;
+
+    /// Runs `kernel` with the widest vector instructions of this machine.
+    fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Output;
+    /// Lends this thread's workspace, for packed operands.
+    fn with_workspace<R>(f: impl FnOnce(&mut Scratch<Self>) -> R) -> R;
+}
+
+macro_rules! real {
+    ($t:ident, $dispatch:path) => {
+        impl Real for $t {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                x as $t
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+            #[inline(always)]
+            fn sqrt(self) -> Self {
+                $t::sqrt(self)
+            }
+            #[inline(always)]
+            fn exp(self) -> Self {
+                $t::exp(self)
+            }
+            #[inline(always)]
+            fn ln(self) -> Self {
+                $t::ln(self)
+            }
+            #[inline(always)]
+            fn max(self, other: Self) -> Self {
+                if self > other { self } else { other }
+            }
+            #[inline(always)]
+            fn min(self, other: Self) -> Self {
+                if self < other { self } else { other }
+            }
+            fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Output {
+                $dispatch(kernel)
+            }
+            fn with_workspace<R>(f: impl FnOnce(&mut Scratch<Self>) -> R) -> R {
+                thread_local! {
+                    static WORKSPACE: RefCell<Scratch<$t>> = const { RefCell::new(Scratch::empty()) };
+                }
+                WORKSPACE.with_borrow_mut(f)
+            }
+        }
+    };
+}
+
+real!(f32, simd::dispatch_f32);
+real!(f64, simd::dispatch_f64);
+
+/// The error function in double precision, from the series with positive terms only
+/// (Abramowitz and Stegun 7.1.6): erf x = 2/sqrt(pi) e^(-x^2) sum 2^n x^(2n+1) / (1 3 5 ... (2n+1)).
+pub(crate) fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum, mut n) = (x, x, 0.0);
+    while term.abs() > f64::EPSILON * 0.25 * sum.abs() {
+        n += 1.0;
+        term *= 2.0 * x * x / (2.0 * n + 1.0);
+        sum += term;
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
+}
