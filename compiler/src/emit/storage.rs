@@ -45,7 +45,7 @@ impl Storage {
             this.alias(module, module.op(*id));
         }
         for id in body {
-            this.host_concat(module, module.op(*id));
+            this.host_concat(module, body, module.op(*id));
         }
         for id in body {
             let op = module.op(*id);
@@ -86,7 +86,7 @@ impl Storage {
     }
 
     /// Lets the operands of a concat be computed in place, and notes those that must be copied.
-    fn host_concat(&mut self, module: &Module, op: &OpData) {
+    fn host_concat(&mut self, module: &Module, body: &[OpId], op: &OpData) {
         if op.def.name != "model.concat" {
             return;
         }
@@ -102,11 +102,26 @@ impl Storage {
                 && module.def(root).def.name != "model.split";
             if owns {
                 self.views.insert(root, View { of: result, start });
-            } else {
+            }
+            if owns && self.reads_what_it_writes(module, body, result) {
+                self.views.remove(&root);
+                self.copied.entry(result).or_default().push((*v, start));
+            } else if !owns {
                 self.copied.entry(result).or_default().push((*v, start));
             }
             start += width;
         }
+    }
+
+    /// True if some operation would read and write the buffer of a value: engines lend a buffer either way, not both.
+    fn reads_what_it_writes(&self, module: &Module, body: &[OpId], v: ValueId) -> bool {
+        let (buffer, _) = self.root(v);
+        let inside = |v: &ValueId| self.root(*v).0 == buffer;
+        body.iter().map(|id| module.op(*id)).any(|op| {
+            !matches!(op.def.name, "model.split" | "model.concat")
+                && op.results.iter().any(inside)
+                && op.operands.iter().any(inside)
+        })
     }
 
     fn add_buffer(&mut self, module: &Module, v: ValueId, op: &OpData) -> Result<(), String> {

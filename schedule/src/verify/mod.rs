@@ -14,8 +14,8 @@
 //! - `operands`: operands obey the action's signature ([`crate::signature`]).
 //! - `names`: names of operations are unique.
 //! - `order`: dependencies within a step point backwards, and only they do not repeat.
-//! - `writes`: only buffers, gradients, parameters and tables are written, each by the actions that may; nothing is
-//!   read and written at once except where the action's meaning is an update in place.
+//! - `writes`: only buffers, gradients, parameters and tables are written, each by the actions that may; no buffer is
+//!   read and written by one operation, not even in different columns.
 //! - `fresh`: what an operation reads was written before by operations that it depends on, all columns of it; an
 //!   addition needs something to add to.
 //! - `storage`: a buffer's lifetime covers its uses; buffers of one slot do not live at once, and the first use of

@@ -219,8 +219,8 @@ fn writes(p: &Program, r: &mut Report) {
             let adds = !w.accumulate || (matches!(w.place, Place::Buffer(_)) && can_add(&op.action));
             r.check(adds, "writes", || format!("`{}` cannot add into {w}", op.name));
             let reduces = matches!(op.action, Action::AllReduce);
-            let overlaps = op.reads.iter().any(|o| overlap(o, w));
-            r.check(reduces || !overlaps, "writes", || format!("`{}` reads and writes {w}", op.name));
+            let both = op.reads.iter().any(|o| o.place == w.place);
+            r.check(reduces || !both, "writes", || format!("`{}` reads and writes {}", op.name, w.place));
         }
         for (i, a) in op.writes.iter().enumerate() {
             let twice = op.writes[..i].iter().any(|b| overlap(a, b));
