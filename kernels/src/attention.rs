@@ -14,12 +14,12 @@ use crate::real::Real;
 use crate::scratch::Scratch;
 use crate::simd::{Kernel, Simd, for_lanes};
 
-/// Query rows in a block: a multiple of every micro-kernel tile.
-const BLOCK: usize = 48;
+/// Query rows in a block.
+const BLOCK: usize = 64;
 /// Keys in a transposed panel.
 const PANEL: usize = 64;
-/// Rows between cuts along the diagonal.
-const STEP: usize = 12;
+/// Rows between cuts along the diagonal: blocks, panels and vectors all begin at multiples of it.
+const STEP: usize = 16;
 /// Padding of rows: the longest vector.
 const PAD: usize = 16;
 
@@ -492,6 +492,13 @@ fn visible(shape: Shape, chunk: &Range<usize>, row: usize) -> usize {
     end.saturating_sub(chunk.start)
 }
 
+/// Keys of the chunk for which scores exist in a row: the same for all rows of a step, so that loops over them
+/// are predictable. At least the visible ones.
+#[inline(always)]
+fn computed(shape: Shape, chunk: &Range<usize>, row: usize) -> usize {
+    visible(shape, chunk, row | (STEP - 1))
+}
+
 /// Zeros from the first whole vector past `valid` up to `len`.
 ///
 /// # Safety
@@ -520,11 +527,13 @@ impl<T: Real> Kernel<T> for Weigh<'_, T> {
             unsafe {
                 let p = self.scores.as_mut_ptr().add(i * stride);
                 if self.shape.score == Score::Silu {
-                    for_lanes!(S, valid, |j, n| {
+                    let mut j = 0;
+                    while j < computed(self.shape, &self.chunk, row) {
                         let x = s.load(p.add(j));
                         let a = s.mul(x, s.sigmoid(x));
-                        s.store(p.add(j), if n < S::LANES { s.keep(a, n, zero) } else { a });
-                    });
+                        s.store(p.add(j), s.keep(a, valid.saturating_sub(j), zero));
+                        j += S::LANES;
+                    }
                 } else {
                     let mut top = s.splat(*p);
                     for_lanes!(S, valid, |j, n| {
@@ -645,16 +654,19 @@ impl<T: Real> Kernel<T> for WeighGrad<'_, T> {
                 let w = self.weights.as_mut_ptr().add(i * stride);
                 let g = self.grads.as_mut_ptr().add(i * stride);
                 if self.shape.score == Score::Silu {
-                    for_lanes!(S, valid, |j, n| {
+                    let mut j = 0;
+                    while j < computed(self.shape, &self.chunk, row) {
                         let x = s.load(w.add(j));
                         let sig = s.sigmoid(x);
                         let a = s.mul(x, sig);
                         // silu'(x) = sig + x sig (1 - sig)
                         let slope = s.fma(a, s.sub(one, sig), sig);
                         let gs = s.mul(s.load(g.add(j)), slope);
-                        s.store(w.add(j), if n < S::LANES { s.keep(a, n, zero) } else { a });
-                        s.store(g.add(j), if n < S::LANES { s.keep(gs, n, zero) } else { gs });
-                    });
+                        let n = valid.saturating_sub(j);
+                        s.store(w.add(j), s.keep(a, n, zero));
+                        s.store(g.add(j), s.keep(gs, n, zero));
+                        j += S::LANES;
+                    }
                 } else {
                     // gs = p (gp - sum of p gp), p from the stored logarithm of the sum.
                     let lse = s.splat(self.lse[i]);

@@ -38,7 +38,7 @@ pub fn linear<T: Real>(x: Mat<T>, w: Mat<T>, b: Option<&[T]>, mut y: MatMut<T>) 
         let mode = if b.is_some() { Write::Add } else { Write::Set };
         // SAFETY: shapes checked above; w is read by columns.
         unsafe {
-            library(n, outputs, inputs, x.as_ptr(), (x.stride(), 1), w.as_ptr(), (1, w.stride()), y, mode)
+            library(n, outputs, inputs, x.as_ptr(), (x.stride(), 1), w.as_ptr(), (1, w.stride()), y, mode);
         };
         return;
     }
