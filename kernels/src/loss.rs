@@ -97,7 +97,7 @@ impl<T: Real> Kernel<T> for Sampled<'_, T> {
             let h = self.h.row(t).as_ptr();
             let target = self.target[t];
             let negatives = &self.negatives[t * count..][..count];
-            let logits = &mut self.dlogits[t * (count + 1)..][..count + 1];
+            let logits = &mut self.dlogits[t * (count + 1)..][..=count];
             if let Some(next) = self.negatives.get((t + 1) * count..(t + 2) * count) {
                 for row in next {
                     prefetch(rows.wrapping_add(*row as usize * stride), dim);
