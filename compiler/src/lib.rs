@@ -1,1 +1,12 @@
-//! From a checked model through the IR dialects to a schedule; the library behind fsc.
+//! From a checked model through the IR dialects to a schedule; the library behind `fsc`.
+//!
+//! [`import`] turns a checked program into the `model` dialect, [`passes`] differentiate it and decide how rows
+//! travel, [`emit`] orders it by a strategy and writes the schedule.
+
+pub mod dialect;
+pub mod emit;
+pub mod import;
+pub mod ir;
+pub mod passes;
+
+pub use emit::{Compiled, Strategy, compile};

@@ -1,4 +1,24 @@
 //! The .fs language: grammar, syntax tree, checking, diagnostics and formatter.
+//!
+//! [`load`] reads a file and what it imports and gives a [`checked::Program`] or diagnostics, which
+//! [`render`] shows.
 
+pub mod ast;
+mod check;
 pub mod checked;
+pub mod cluster;
+pub mod codes;
+pub mod diagnostic;
+mod docs;
+mod load;
+mod makers;
+mod parse;
+mod primitives;
+mod recover;
+mod signature;
 pub mod source;
+pub mod units;
+
+pub use diagnostic::{Diagnostic, Severity, render};
+pub use load::{Files, Loaded, check_text, load, load_from};
+pub use parse::{Parsed, parse};

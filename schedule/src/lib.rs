@@ -9,6 +9,7 @@ pub mod file;
 pub mod model;
 pub mod op;
 pub mod schema;
+pub mod signature;
 pub mod size;
 pub mod verify;
 

@@ -359,6 +359,8 @@ pub enum Action {
     },
     /// `x -> y`
     Copy,
+    /// Zeros. `-> y`
+    Zero,
     /// `x, offsets, weight (max length x dim) -> y`
     Positional,
     /// `gy, offsets -> gweight`

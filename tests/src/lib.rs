@@ -1,1 +1,51 @@
 //! Tests over the whole path: end-to-end through the binaries, parity with PyTorch, gradient checks.
+//!
+//! What several test files need stands here.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use fs_schedule::{Schedule, Strategy};
+
+/// A path below the project's root.
+pub fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+/// Compiles a model's text, which must check without errors.
+pub fn compile_text(text: &str) -> Schedule {
+    compile_loaded(&fs_dsl::check_text("model.fs", text))
+}
+
+/// Compiles a model's file.
+pub fn compile_file(path: &Path) -> Schedule {
+    compile_loaded(&fs_dsl::load(path))
+}
+
+fn compile_loaded(loaded: &fs_dsl::Loaded) -> Schedule {
+    let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
+    let Some(program) = &loaded.program else { panic!("{rendered}") };
+    match fs_compiler::compile(program, Strategy::Serial, 1) {
+        Ok(compiled) => compiled.schedule,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// A binary of the workspace, built in the profile of the tests.
+pub fn binary(name: &str) -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let folder = BUILT.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--bins", "--package", "fs-compiler", "--package", "fs-executor"]);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        let status = cargo.current_dir(root("")).status();
+        assert!(status.is_ok_and(|s| s.success()), "the binaries must build");
+        // The test itself lies in target/PROFILE/deps.
+        let this = std::env::current_exe().unwrap_or_default();
+        this.ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default()
+    });
+    folder.join(name)
+}

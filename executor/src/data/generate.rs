@@ -110,8 +110,13 @@ impl LengthSampler {
                 if !(sigma.is_finite() && sigma >= 0.0) {
                     return Err(wrong(format!("sigma {sigma} is not a finite number of at least 0")));
                 }
-                if !(f64::from(min)..=f64::from(max)).contains(&mean) {
-                    return Err(wrong(format!("the mean {mean} is outside {min}..={max}")));
+                let min = min.min(max);
+                // One distribution serves all groups: one that is shorter than the mean is always full.
+                if mean >= f64::from(max) {
+                    return Ok(Self::Fixed(max));
+                }
+                if mean.is_nan() || mean < f64::from(min) {
+                    return Err(wrong(format!("the mean {mean} is below the minimum {min}")));
                 }
                 let (lo, hi) = (f64::from(min), f64::from(max));
                 Ok(Self::Lognormal { mu: lognormal_mu(mean, sigma, lo, hi), sigma, min, max })

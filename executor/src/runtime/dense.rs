@@ -166,6 +166,10 @@ pub(super) fn copy<T: Real>(c: &Call<T>) -> Result<(), Fault> {
     Ok(())
 }
 
+pub(super) fn zero<T: Real>(c: &Call<T>) -> Result<(), Fault> {
+    c.produce([0], |[mut y]| (0..y.rows()).for_each(|i| y.row_mut(i).fill(T::ZERO)))
+}
+
 pub(super) fn positional<T: Real>(c: &Call<T>) -> Result<(), Fault> {
     let (x, offsets, weight) = (c.read(0)?, c.offsets(1)?, c.read(2)?);
     c.produce([0], |[y]| position::positional(x.mat(), offsets, weight.mat(), y))

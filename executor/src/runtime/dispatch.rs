@@ -75,6 +75,7 @@ fn execute<T: Real>(env: &Env<T>, program: &Program, op: &Op) -> Result<(), Faul
         Action::MulGrad => dense::mul_grad(c),
         Action::Scale { factor } => dense::scale(c, *factor),
         Action::Copy => dense::copy(c),
+        Action::Zero => dense::zero(c),
         Action::Positional => dense::positional(c),
         Action::PositionalGrad => dense::positional_grad(c),
         Action::Dropout { p, stream } => dense::dropout(c, *p, *stream, false),

@@ -1,0 +1,122 @@
+//! `fsc`: checks, formats and compiles `.fs` models, runs passes on textual IR, verifies schedules.
+#![expect(clippy::print_stdout, reason = "a program's results go to standard output")]
+
+mod commands;
+mod opt;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Compiler for embedding communication: a model of a sequence recommender in, a checked static schedule out.
+#[derive(Debug, Parser)]
+#[command(name = "fsc", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Parse and check a model.
+    Check {
+        /// The model.
+        model: PathBuf,
+    },
+    /// Format models in place.
+    Fmt {
+        /// Models.
+        #[arg(required = true)]
+        models: Vec<PathBuf>,
+        /// Change nothing; fail if a file is not formatted.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Compile a model to a schedule.
+    Compile {
+        /// The model.
+        model: PathBuf,
+        /// Where to write the schedule (default: the model's name with `.json`).
+        #[arg(short, long)]
+        output: Option<PathBuf>,
+        /// How to order operations.
+        #[arg(long, value_enum, default_value_t = StrategyName::Serial)]
+        strategy: StrategyName,
+        /// Ranks to plan for.
+        #[arg(long, default_value_t = 1)]
+        ranks: u32,
+        /// Write the lowered IR to this file too (`-` for standard output).
+        #[arg(long)]
+        emit_ir: Option<PathBuf>,
+    },
+    /// Run passes on textual IR, or on a model's import.
+    Opt(opt::Args),
+    /// Prove a schedule's rules, or name the broken one.
+    Verify {
+        /// The schedule.
+        schedule: PathBuf,
+        /// Accept a schedule that was edited by hand.
+        #[arg(long)]
+        ignore_digest: bool,
+    },
+    /// Explain a diagnostic's code, for example FS0012.
+    Explain {
+        /// The code.
+        code: String,
+    },
+}
+
+/// Strategies on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StrategyName {
+    /// Block on every collective.
+    Serial,
+    /// Move the input dist ahead.
+    Prefetch,
+    /// Prioritised embedding communication.
+    Pec,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Check { model } => commands::check(&model),
+        Command::Fmt { models, check } => commands::fmt(&models, check),
+        Command::Compile { model, output, strategy, ranks, emit_ir } => {
+            commands::compile(&model, output.as_deref(), strategy.into(), ranks, emit_ir.as_deref())
+        }
+        Command::Opt(args) => opt::run(&args),
+        Command::Verify { schedule, ignore_digest } => commands::verify(&schedule, ignore_digest),
+        Command::Explain { code } => commands::explain(&code),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            if !message.is_empty() {
+                eprintln!("error: {message}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl From<StrategyName> for fs_schedule::Strategy {
+    fn from(name: StrategyName) -> Self {
+        match name {
+            StrategyName::Serial => Self::Serial,
+            StrategyName::Prefetch => Self::Prefetch,
+            StrategyName::Pec => Self::Pec,
+        }
+    }
+}
+
+/// Writes to standard output; a closed pipe is no error.
+fn print(text: &str) -> Result<(), String> {
+    use std::io::Write as _;
+    match std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {e}"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,121 @@
+//! Lookups before it is decided how rows travel: tables and ids in, rows out, sparse gradients back.
+
+use fs_schedule::op::{Extent, PoolMode};
+use fs_schedule::signature::Shape;
+use fs_schedule::{Poly, Symbol};
+
+use super::{OpDef, elements, expect_results, real, require};
+use crate::ir::{Module, OpData, OpId, Type, ValueId};
+use crate::passes::differentiate::Vjp;
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef::executable("model.lookup", "`table, ids -> y [tokens, dim]` Rows of the ids.")
+        .with_verify(lookup)
+        .with_vjp(lookup_vjp),
+    OpDef::executable(
+        "model.pool",
+        "`table, ids, offsets -> y [samples, dim]` Sum or mean of a sample's rows.",
+    )
+    .with_verify(pool)
+    .with_flops(pool_flops)
+    .with_vjp(pool_vjp),
+    OpDef::executable("train.lookup_grad", "`table, ids, gy -> sparse` Gradients of the rows of the ids.")
+        .with_verify(lookup_grad),
+    OpDef::executable("train.pool_grad", "`table, ids, offsets, gy -> sparse` Gradients of pooled rows.")
+        .with_verify(pool_grad),
+    OpDef::executable("train.apply", "`table, sparse... ->` The sparse optimizer's update.")
+        .with_verify(apply),
+];
+
+/// Table and its columns, from operand `i`.
+pub(super) fn table_of(m: &Module, op: &OpData, i: usize) -> Result<(u32, u32), String> {
+    match op.operands.get(i).map(|v| m.ty(*v)) {
+        Some(Type::Shape(Shape::Table { table, dim })) => Ok((table, dim)),
+        _ => Err(format!("operand {i} must be a table")),
+    }
+}
+
+/// Rows and columns of ids of a table, from operand `i`.
+pub(super) fn ids_of(m: &Module, op: &OpData, i: usize, table: u32) -> Result<(Extent, u32), String> {
+    match op.operands.get(i).map(|v| m.ty(*v)) {
+        Some(Type::Shape(Shape::Ids { table: t, lengths })) if t == table => {
+            Ok((Extent::Symbol(Symbol::Tokens(lengths)), 1))
+        }
+        Some(Type::Shape(Shape::Matrix { element: fs_schedule::Element::Id, rows, columns })) => {
+            Ok((rows, columns))
+        }
+        _ => Err(format!("operand {i} must be ids of table {table}")),
+    }
+}
+
+fn lookup(m: &Module, op: &OpData) -> Result<(), String> {
+    let (table, dim) = table_of(m, op, 0)?;
+    let (rows, _) = ids_of(m, op, 1, table)?;
+    expect_results(m, op, 2, &[Type::real(rows, dim)])
+}
+
+fn pooled(m: &Module, op: &OpData) -> Result<(u32, u32), String> {
+    let (table, dim) = table_of(m, op, 0)?;
+    let (rows, _) = ids_of(m, op, 1, table)?;
+    let _: PoolMode = require(op, "mode")?;
+    match op.operands.get(2).map(|v| m.ty(*v)) {
+        Some(Type::Shape(Shape::Offsets { lengths })) if rows == Extent::Symbol(Symbol::Tokens(lengths)) => {
+            Ok((table, dim))
+        }
+        _ => Err("operand 2 must be the offsets of the ids".into()),
+    }
+}
+
+fn pool(m: &Module, op: &OpData) -> Result<(), String> {
+    let (_, dim) = pooled(m, op)?;
+    expect_results(m, op, 3, &[Type::real(Extent::Symbol(Symbol::Samples), dim)])
+}
+
+fn pool_flops(m: &Module, op: &OpData) -> Poly {
+    let dim = m.ty(op.results[0]).as_real().map_or(0, |(_, c)| c);
+    elements(m, op.operands[1]).times(f64::from(dim))
+}
+
+fn lookup_grad(m: &Module, op: &OpData) -> Result<(), String> {
+    let (table, dim) = table_of(m, op, 0)?;
+    let (rows, _) = ids_of(m, op, 1, table)?;
+    if real(m, op, 2)? != (rows, dim) {
+        return Err("the gradient must have a row per id".into());
+    }
+    expect_results(m, op, 3, &[Type::Sparse { table }])
+}
+
+fn pool_grad(m: &Module, op: &OpData) -> Result<(), String> {
+    let (table, dim) = pooled(m, op)?;
+    if real(m, op, 3)? != (Extent::Symbol(Symbol::Samples), dim) {
+        return Err("the gradient must have a row per sample".into());
+    }
+    expect_results(m, op, 4, &[Type::Sparse { table }])
+}
+
+fn apply(m: &Module, op: &OpData) -> Result<(), String> {
+    let (table, _) = table_of(m, op, 0)?;
+    if op.operands.len() < 2 || op.operands[1..].iter().any(|v| m.ty(*v) != Type::Sparse { table }) {
+        return Err("needs sparse gradients of its table".into());
+    }
+    expect_results(m, op, op.operands.len(), &[])
+}
+
+fn lookup_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+    sparse_vjp(cx, id, "train.lookup_grad")
+}
+
+fn pool_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+    sparse_vjp(cx, id, "train.pool_grad")
+}
+
+/// The operands and the result's cotangent give the table's cotangent.
+fn sparse_vjp(cx: &mut Vjp<'_>, id: OpId, grad: &str) -> Result<(), String> {
+    let op = cx.op(id).clone();
+    let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
+    let (table, _) = table_of(cx.module(), &op, 0)?;
+    let operands: Vec<ValueId> = op.operands.iter().copied().chain([gy]).collect();
+    let grads = cx.emit(grad, operands, op.attrs.clone(), &[Type::Sparse { table }], &op.scope);
+    cx.contribute(op.operands[0], grads[0]);
+    Ok(())
+}

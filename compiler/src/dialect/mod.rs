@@ -1,0 +1,272 @@
+//! The dialects: which operations exist at each level, their rules, derivatives and costs.
+//!
+//! `model` is what the user wrote, `train` one differentiated training step, `comm` collectives with meaning.
+//! An operation is one [`OpDef`] in the file of its family; the family's list stands in [`FAMILIES`]. Adding an
+//! operation touches its file, or adds a file and a line there.
+//!
+//! An operation whose name after the dot is an action of the schedule's vocabulary is *executable*: its attributes
+//! are the action's fields and its operands obey the action's signature, which is written down once, in
+//! [`fs_schedule::signature`].
+
+mod attention;
+mod decl;
+mod embedding;
+mod exchange;
+mod interaction;
+mod linear;
+mod loss;
+mod norm;
+mod pointwise;
+mod sequence;
+mod shape;
+mod step;
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use fs_schedule::op::{Action, Element, Extent};
+use fs_schedule::signature::{self, Shape};
+use fs_schedule::{Cost, Exchange, Poly, Symbol};
+
+use crate::ir::attr::typed;
+use crate::ir::{Attrs, Module, OpData, OpId};
+pub(crate) use decl::input_shape;
+
+use crate::passes::differentiate::Vjp;
+
+/// Every family of operations.
+static FAMILIES: &[&[OpDef]] = &[
+    decl::OPS,
+    embedding::OPS,
+    linear::OPS,
+    norm::OPS,
+    pointwise::OPS,
+    shape::OPS,
+    sequence::OPS,
+    attention::OPS,
+    interaction::OPS,
+    loss::OPS,
+    exchange::OPS,
+    step::OPS,
+];
+
+/// The definition of an operation.
+#[derive(Debug)]
+pub struct OpDef {
+    /// Dialect and name: `model.linear`.
+    pub name: &'static str,
+    /// One line of documentation: `operands -> results`, and what is computed.
+    pub summary: &'static str,
+    /// Checks attributes, operands and result types.
+    pub verify: fn(&Module, &OpData) -> Result<(), String>,
+    /// How cotangents of the results become cotangents of the operands; `None`: it has no derivative (or needs none).
+    pub vjp: Option<VjpRule>,
+    /// Floating-point operations.
+    pub flops: fn(&Module, &OpData) -> Poly,
+    /// Results that can be added into a value instead of written to fresh storage.
+    pub accumulates: &'static [usize],
+}
+
+/// A vector-Jacobian rule.
+pub type VjpRule = fn(&mut Vjp<'_>, OpId) -> Result<(), String>;
+
+impl OpDef {
+    /// An executable operation without derivative, free of arithmetic.
+    const fn executable(name: &'static str, summary: &'static str) -> Self {
+        Self { name, summary, verify: executable, vjp: None, flops: no_flops, accumulates: &[] }
+    }
+    const fn with_vjp(mut self, vjp: VjpRule) -> Self {
+        self.vjp = Some(vjp);
+        self
+    }
+    const fn with_flops(mut self, flops: fn(&Module, &OpData) -> Poly) -> Self {
+        self.flops = flops;
+        self
+    }
+    const fn with_verify(mut self, verify: fn(&Module, &OpData) -> Result<(), String>) -> Self {
+        self.verify = verify;
+        self
+    }
+    const fn accumulating(mut self, results: &'static [usize]) -> Self {
+        self.accumulates = results;
+        self
+    }
+}
+
+/// All operations in the order of their families.
+pub fn all() -> impl Iterator<Item = &'static OpDef> {
+    FAMILIES.iter().flat_map(|f| f.iter())
+}
+
+/// The operation of a name.
+pub fn find(name: &str) -> Option<&'static OpDef> {
+    static INDEX: OnceLock<BTreeMap<&'static str, &'static OpDef>> = OnceLock::new();
+    INDEX.get_or_init(|| all().map(|d| (d.name, d)).collect()).get(name).copied()
+}
+
+/// The operation of a name that this crate itself writes.
+///
+/// # Panics
+/// If there is none: a misspelling in the compiler, which any test that reaches it shows.
+pub fn named(name: &str) -> &'static OpDef {
+    find(name).unwrap_or_else(|| unreachable!("operation {name} is not registered"))
+}
+
+/// docs/ir.md's list of operations.
+pub fn document() -> String {
+    use std::fmt::Write as _;
+    let mut text =
+        String::from("# Operations of the IR\n\nGenerated from the definitions in `compiler/src/dialect`.\n");
+    for dialect in ["model", "train", "comm"] {
+        let _ =
+            write!(text, "\n## `{dialect}`\n\n| operation | what it does | derivative |\n|---|---|---|\n");
+        for def in all().filter(|d| d.name.split('.').next() == Some(dialect)) {
+            let vjp = if def.vjp.is_some() { "yes" } else { "" };
+            let _ = writeln!(text, "| `{}` | {} | {vjp} |", def.name, def.summary);
+        }
+    }
+    text
+}
+
+/// The schedule's action of an executable operation.
+pub fn action(op: &OpData) -> Result<Action, String> {
+    let tail = op.def.name.rsplit('.').next().unwrap_or_default();
+    let json = if op.attrs.is_empty() {
+        serde_json::Value::from(tail)
+    } else {
+        let fields = op.attrs.iter().map(|(k, v)| (k.clone(), v.to_json())).collect();
+        serde_json::Value::Object(
+            [(tail.to_owned(), serde_json::Value::Object(fields))].into_iter().collect(),
+        )
+    };
+    serde_json::from_value(json).map_err(|e| format!("attributes do not fit: {e}"))
+}
+
+/// Columns of every table and the exchanges of a module: what signatures refer to.
+pub fn context(m: &Module) -> (Vec<Exchange>, Vec<u32>) {
+    let exchanges =
+        m.decls_of("comm.exchange").filter_map(|op| from_attrs::<Exchange>(&op.attrs).ok()).collect();
+    let dims =
+        m.decls_of("model.table").map(|op| crate::ir::attr::int(&op.attrs, "dim").unwrap_or(0)).collect();
+    (exchanges, dims)
+}
+
+/// A typed record from an operation's attributes.
+pub fn from_attrs<T: serde::de::DeserializeOwned>(attrs: &Attrs) -> Result<T, String> {
+    crate::ir::Attr::Dict(attrs.clone()).to()
+}
+
+/// The verifier of executable operations.
+fn executable(m: &Module, op: &OpData) -> Result<(), String> {
+    let shapes = |ids: &[crate::ir::ValueId]| -> Result<Vec<Shape>, String> {
+        ids.iter()
+            .map(|v| m.ty(*v).shape().ok_or_else(|| format!("a {} operand is not executable", m.ty(*v))))
+            .collect()
+    };
+    let (exchanges, dims) = context(m);
+    let writes = match op.def.name {
+        // Written places that are not values: their state is the operand itself.
+        "comm.apply" => {
+            vec![m.ty(*op.operands.last().ok_or("needs a table")?).shape().ok_or("needs a table")?]
+        }
+        "comm.all_reduce" => shapes(&op.operands)?,
+        "train.dense_update" => shapes(&op.operands[op.operands.len() / 2..])?,
+        _ => shapes(&op.results)?,
+    };
+    let mut reads = shapes(&op.operands)?;
+    match op.def.name {
+        "comm.apply" => reads.truncate(reads.len() - 1),
+        "train.dense_update" => reads.truncate(reads.len() / 2),
+        _ => {}
+    }
+    if matches!(op.def.name, "comm.apply" | "train.dense_update") && !op.results.is_empty() {
+        return Err("has no results".into());
+    }
+    signature::check(&action(op)?, &reads, &writes, &exchanges, &dims)
+}
+
+fn no_flops(_: &Module, _: &OpData) -> Poly {
+    Poly::zero()
+}
+
+/// `c` per element of the first result.
+fn flops_per_result<const C: u32>(m: &Module, op: &OpData) -> Poly {
+    op.results.first().map_or_else(Poly::zero, |v| elements(m, *v).times(f64::from(C)))
+}
+
+/// Elements of a value.
+pub fn elements(m: &Module, v: crate::ir::ValueId) -> Poly {
+    match m.ty(v).shape() {
+        Some(Shape::Matrix { rows, columns, .. }) => extent(rows).times(columns.into()),
+        Some(Shape::Parameter { rows, columns } | Shape::Gradient { rows, columns }) => {
+            Poly::constant(f64::from(rows) * f64::from(columns))
+        }
+        Some(Shape::Ids { lengths, .. }) => Poly::term(1.0, &[Symbol::Tokens(lengths)]),
+        Some(Shape::Dense { width }) => Poly::term(width.into(), &[Symbol::Samples]),
+        Some(Shape::Labels { rows }) => extent(rows),
+        Some(Shape::Offsets { .. }) => Poly::term(1.0, &[Symbol::Samples]),
+        Some(Shape::Table { .. }) | None => Poly::zero(),
+    }
+}
+
+/// Rows as a polynomial.
+pub fn extent(rows: Extent) -> Poly {
+    match rows {
+        Extent::Symbol(s) => Poly::term(1.0, &[s]),
+        Extent::Fixed(n) => Poly::constant(n.into()),
+    }
+}
+
+/// Expected work of an operation: its arithmetic, its operands and results once through memory, and for collectives
+/// what leaves the rank when destinations are spread evenly.
+pub fn cost(m: &Module, op: &OpData) -> Cost {
+    let size = |v: &crate::ir::ValueId| {
+        let width = match m.ty(*v).shape() {
+            Some(
+                Shape::Matrix { element: Element::Id | Element::Count, .. }
+                | Shape::Ids { .. }
+                | Shape::Offsets { .. },
+            ) => 8.0,
+            _ => 4.0,
+        };
+        elements(m, *v).times(width)
+    };
+    let sum = |ids: &[crate::ir::ValueId]| ids.iter().fold(Poly::zero(), |p, v| p.plus(&size(v)));
+    let bytes = sum(&op.operands).plus(&sum(&op.results));
+    let wire = match op.def.name {
+        "comm.all_to_all_ids" | "comm.all_to_all_rows" | "comm.all_to_all_grads" => size(&op.operands[0]),
+        "comm.all_reduce" => sum(&op.operands).times(2.0),
+        _ => Poly::zero(),
+    };
+    Cost { flops: (op.def.flops)(m, op), bytes, wire }
+}
+
+/// A required attribute of the schedule's vocabulary, for verifiers.
+fn require<T: serde::de::DeserializeOwned>(op: &OpData, name: &str) -> Result<T, String> {
+    typed(&op.attrs, name)
+}
+
+/// Rows and columns of a real operand.
+fn real(m: &Module, op: &OpData, i: usize) -> Result<(Extent, u32), String> {
+    let v = op.operands.get(i).ok_or_else(|| format!("operand {i} is missing"))?;
+    m.ty(*v).as_real().ok_or_else(|| format!("operand {i} must be a real matrix, is {}", m.ty(*v)))
+}
+
+/// Checks the number of operands and the result types.
+fn expect_results(
+    m: &Module,
+    op: &OpData,
+    operands: usize,
+    results: &[crate::ir::Type],
+) -> Result<(), String> {
+    if op.operands.len() != operands {
+        return Err(format!("takes {operands} operands, has {}", op.operands.len()));
+    }
+    let have: Vec<crate::ir::Type> = op.results.iter().map(|v| m.ty(*v)).collect();
+    if have == results {
+        return Ok(());
+    }
+    let list =
+        |types: &[crate::ir::Type]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    Err(format!("must give ({}), gives ({})", list(results), list(&have)))
+}

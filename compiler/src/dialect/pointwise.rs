@@ -1,0 +1,55 @@
+//! Pointwise operations.
+
+use super::{OpDef, flops_per_result};
+use crate::ir::{Attrs, OpId};
+use crate::passes::differentiate::Vjp;
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef::executable("model.unary", "`x -> y` silu, relu, gelu or sigmoid.")
+        .with_flops(flops_per_result::<8>)
+        .with_vjp(unary),
+    OpDef::executable("train.unary_grad", "`x, gy -> gx`")
+        .with_flops(flops_per_result::<12>)
+        .accumulating(&[0]),
+    OpDef::executable("model.add", "`x... -> y` Sum.").with_flops(flops_per_result::<1>).with_vjp(add),
+    OpDef::executable("model.mul", "`x, y -> z` Product.").with_flops(flops_per_result::<1>).with_vjp(mul),
+    OpDef::executable("train.mul_grad", "`x, y, gz -> gx, gy`")
+        .with_flops(flops_per_result::<2>)
+        .accumulating(&[0, 1]),
+    OpDef::executable("model.scale", "`x -> y` Times a constant.")
+        .with_flops(flops_per_result::<1>)
+        .with_vjp(scale)
+        .accumulating(&[0]),
+];
+
+fn unary(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+    let op = cx.op(id).clone();
+    let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
+    cx.emit_unary("train.unary_grad", vec![op.operands[0], gy], &op)
+}
+
+fn add(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+    let op = cx.op(id).clone();
+    let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
+    for x in &op.operands {
+        cx.contribute(*x, gy);
+    }
+    Ok(())
+}
+
+fn mul(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+    let op = cx.op(id).clone();
+    let Some(gz) = cx.cotangent(op.results[0]) else { return Ok(()) };
+    let [x, y] = op.operands[..] else { return Err("needs two operands".into()) };
+    let ty = cx.module().ty(x);
+    let grads = cx.emit("train.mul_grad", vec![x, y, gz], Attrs::new(), &[ty, ty], &op.scope);
+    cx.contribute(x, grads[0]);
+    cx.contribute(y, grads[1]);
+    Ok(())
+}
+
+fn scale(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+    let op = cx.op(id).clone();
+    let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
+    cx.emit_unary("model.scale", vec![gy], &op)
+}

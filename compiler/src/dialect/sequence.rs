@@ -1,0 +1,42 @@
+//! Operations that know positions or draw random numbers: positional embedding, dropout.
+
+use super::{OpDef, flops_per_result};
+use crate::ir::{Attrs, OpId};
+use crate::passes::differentiate::Vjp;
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef::executable("model.positional", "`x, offsets, weight -> y` Adds a row per position.")
+        .with_flops(flops_per_result::<1>)
+        .with_vjp(positional),
+    OpDef::executable("train.positional_grad", "`gy, offsets -> gweight` Sums per position."),
+    OpDef::executable(
+        "model.dropout",
+        "`x -> y` Zeroes elements with probability p, scales the rest; off in evaluation.",
+    )
+    .with_flops(flops_per_result::<1>)
+    .with_vjp(dropout),
+    OpDef::executable("train.dropout_grad", "`gy -> gx` The same mask.")
+        .with_flops(flops_per_result::<1>)
+        .accumulating(&[0]),
+    OpDef::executable(
+        "model.draw_negatives",
+        "`-> ids [tokens, count]` Uniform ids, keyed by sample and position.",
+    ),
+];
+
+fn positional(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+    let op = cx.op(id).clone();
+    let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
+    let [x, offsets, weight] = op.operands[..] else { return Err("needs x, offsets and a weight".into()) };
+    cx.contribute(x, gy);
+    let ty = cx.gradient_type(weight)?;
+    let grad = cx.emit("train.positional_grad", vec![gy, offsets], Attrs::new(), &[ty], &op.scope);
+    cx.contribute(weight, grad[0]);
+    Ok(())
+}
+
+fn dropout(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+    let op = cx.op(id).clone();
+    let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
+    cx.emit_unary("train.dropout_grad", vec![gy], &op)
+}

@@ -1,0 +1,250 @@
+//! Reads the textual form of a module back. The grammar is small and line-free: see [`super::print`].
+
+use std::collections::BTreeMap;
+
+use super::{Attr, Attrs, Func, Module, OpId, Type, ValueId};
+use crate::dialect;
+
+/// A syntax error in textual IR.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {message}")]
+pub struct ParseError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 1.
+    pub column: usize,
+    /// What was expected.
+    pub message: String,
+}
+
+/// Nesting of attributes beyond which the text is refused (the parser recurses).
+const DEEPEST: usize = 64;
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+    module: Module,
+    values: BTreeMap<&'a str, ValueId>,
+    depth: usize,
+}
+
+/// Parses a module.
+pub fn parse(text: &str) -> Result<Module, ParseError> {
+    let mut p = Parser { text, at: 0, module: Module::default(), values: BTreeMap::new(), depth: 0 };
+    p.module().map_err(|message| {
+        let before = &text[..p.at];
+        ParseError {
+            line: before.matches('\n').count() + 1,
+            column: before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1,
+            message,
+        }
+    })?;
+    Ok(p.module)
+}
+
+impl<'a> Parser<'a> {
+    /// Skips white space and `//` comments; returns the rest.
+    fn rest(&mut self) -> &'a str {
+        loop {
+            let rest = &self.text[self.at..];
+            let trimmed = rest.trim_start();
+            self.at += rest.len() - trimmed.len();
+            if !trimmed.starts_with("//") {
+                return trimmed;
+            }
+            self.at += trimmed.find('\n').unwrap_or(trimmed.len());
+        }
+    }
+    fn eat(&mut self, token: &str) -> bool {
+        let found = self.rest().starts_with(token);
+        if found {
+            self.at += token.len();
+        }
+        found
+    }
+    fn expect(&mut self, token: &str) -> Result<(), String> {
+        if self.eat(token) { Ok(()) } else { Err(format!("expected `{token}`")) }
+    }
+    /// A run of characters that belong together.
+    fn word(&mut self, what: &str, accept: impl Fn(char) -> bool) -> Result<&'a str, String> {
+        let rest = self.rest();
+        let end = rest.find(|c| !accept(c)).unwrap_or(rest.len());
+        if end == 0 {
+            return Err(format!("expected {what}"));
+        }
+        self.at += end;
+        Ok(&rest[..end])
+    }
+    fn string(&mut self) -> Result<String, String> {
+        let rest = self.rest();
+        let mut stream = serde_json::Deserializer::from_str(rest).into_iter::<serde_json::Value>();
+        if !rest.starts_with('"') {
+            return Err("expected a quoted text".into());
+        }
+        match stream.next() {
+            Some(Ok(serde_json::Value::String(s))) => {
+                self.at += stream.byte_offset();
+                Ok(s)
+            }
+            _ => Err("unfinished quoted text".into()),
+        }
+    }
+    fn module(&mut self) -> Result<(), String> {
+        self.expect("module")?;
+        self.module.name = self.string()?;
+        self.module.attrs = self.attrs()?;
+        self.expect("{")?;
+        while !self.eat("}") {
+            if self.eat("func") {
+                self.expect("@")?;
+                let name =
+                    self.word("a function's name", |c| c.is_ascii_alphanumeric() || c == '_')?.to_owned();
+                if self.module.func(&name).is_some() {
+                    return Err(format!("a second function `{name}`"));
+                }
+                self.expect("{")?;
+                let mut body = Vec::new();
+                while !self.eat("}") {
+                    body.push(self.op()?);
+                }
+                self.module.funcs.push(Func { name, body });
+            } else {
+                let id = self.op()?;
+                self.module.decls.push(id);
+            }
+        }
+        if self.rest().is_empty() { Ok(()) } else { Err("expected the end of the text".into()) }
+    }
+    fn name(&mut self) -> Result<&'a str, String> {
+        self.expect("%")?;
+        self.word("a value's name", |c| c.is_ascii_alphanumeric() || c == '_')
+    }
+    fn value(&mut self) -> Result<ValueId, String> {
+        let start = self.at;
+        let name = self.name()?;
+        self.values.get(name).copied().ok_or_else(|| {
+            self.at = start;
+            format!("%{name} is not defined above")
+        })
+    }
+    fn op(&mut self) -> Result<OpId, String> {
+        let mut results: Vec<(&'a str, Type)> = Vec::new();
+        if self.rest().starts_with('%') {
+            loop {
+                let name = self.name()?;
+                if self.values.contains_key(name) || results.iter().any(|(n, _)| *n == name) {
+                    return Err(format!("%{name} is defined twice"));
+                }
+                self.expect(":")?;
+                results.push((name, self.ty()?));
+                if !self.eat(",") {
+                    break;
+                }
+            }
+            self.expect("=")?;
+        }
+        let start = self.at;
+        let name =
+            self.word("an operation", |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.'))?.to_owned();
+        let Some(def) = dialect::find(&name) else {
+            self.at = start;
+            return Err(format!("there is no operation `{name}`"));
+        };
+        let mut operands = Vec::new();
+        while self.rest().starts_with('%') {
+            operands.push(self.value()?);
+            if !self.eat(",") {
+                break;
+            }
+        }
+        let mut into = Vec::new();
+        if self.eat("into(") {
+            while !self.eat(")") {
+                into.push(if self.eat("_") { None } else { Some(self.value()?) });
+                self.eat(",");
+            }
+        }
+        let attrs = if self.rest().starts_with('{') { self.attrs()? } else { Attrs::new() };
+        let scope = if self.eat("@") { self.string()? } else { String::new() };
+        let types: Vec<Type> = results.iter().map(|(_, t)| *t).collect();
+        let id = self.module.create(def, operands, attrs, &types, &scope);
+        self.module.op_mut(id).into = into;
+        for ((name, _), value) in results.iter().zip(self.module.op(id).results.clone()) {
+            self.values.insert(name, value);
+        }
+        Ok(id)
+    }
+    fn ty(&mut self) -> Result<Type, String> {
+        let start = self.at;
+        let rest = self.rest();
+        let end = rest.find('>').ok_or("expected a type")? + 1;
+        self.at += end;
+        rest[..end].parse().map_err(|()| {
+            self.at = start;
+            "expected a type, for example real<T0 x 64>".into()
+        })
+    }
+    fn attrs(&mut self) -> Result<Attrs, String> {
+        self.depth += 1;
+        if self.depth > DEEPEST {
+            return Err("attributes are nested too deeply".into());
+        }
+        self.expect("{")?;
+        let mut attrs = Attrs::new();
+        while !self.eat("}") {
+            let key = if self.rest().starts_with('"') {
+                self.string()?
+            } else {
+                self.word("an attribute's name", |c| c.is_ascii_alphanumeric() || c == '_')?.to_owned()
+            };
+            self.expect("=")?;
+            let value = self.attr()?;
+            if attrs.insert(key.clone(), value).is_some() {
+                return Err(format!("attribute `{key}` is given twice"));
+            }
+            if !self.eat(",") {
+                self.expect("}")?;
+                break;
+            }
+        }
+        self.depth -= 1;
+        Ok(attrs)
+    }
+    fn attr(&mut self) -> Result<Attr, String> {
+        match self.rest().chars().next() {
+            Some('"') => Ok(Attr::Str(self.string()?)),
+            Some('{') => Ok(Attr::Dict(self.attrs()?)),
+            Some('[') => {
+                self.depth += 1;
+                if self.depth > DEEPEST {
+                    return Err("attributes are nested too deeply".into());
+                }
+                self.expect("[")?;
+                let mut list = Vec::new();
+                while !self.eat("]") {
+                    list.push(self.attr()?);
+                    if !self.eat(",") {
+                        self.expect("]")?;
+                        break;
+                    }
+                }
+                self.depth -= 1;
+                Ok(Attr::List(list))
+            }
+            _ => {
+                let word = self.word("a constant", |c| {
+                    c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '+')
+                })?;
+                match word {
+                    "none" => Ok(Attr::None),
+                    "true" => Ok(Attr::Bool(true)),
+                    "false" => Ok(Attr::Bool(false)),
+                    _ => word.parse().map(Attr::Int).or_else(|_| match word.parse::<f64>() {
+                        Ok(x) if x.is_finite() => Ok(Attr::Float(x)),
+                        _ => Err(format!("`{word}` is not a constant")),
+                    }),
+                }
+            }
+        }
+    }
+}

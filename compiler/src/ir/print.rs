@@ -1,0 +1,125 @@
+//! The textual form.
+//!
+//! ```text
+//! module @ranking {batch = 32} {
+//!   %0: table<0 x 64> = model.table {dim = 64, ...}
+//!   func @forward {
+//!     %3: real<T0 x 64> = model.linear %2, %1 {bias = false} @"layers.0.uvqk"
+//!     %4: real<T0 x 64> = train.linear_grad_input %9, %1 into(%8) @"layers.0.uvqk"
+//!   }
+//! }
+//! ```
+//! Values are numbered in the order of their definition in the text.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+
+use super::{Attr, Attrs, Module, OpId, ValueId};
+
+impl fmt::Display for Attr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => write!(f, "none"),
+            Self::Bool(b) => write!(f, "{b}"),
+            Self::Int(i) => write!(f, "{i}"),
+            Self::Float(x) => write!(f, "{x:?}"),
+            Self::Str(s) => write!(f, "{}", quoted(s)),
+            Self::List(l) => {
+                write!(f, "[")?;
+                for (i, a) in l.iter().enumerate() {
+                    write!(f, "{}{a}", if i > 0 { ", " } else { "" })?;
+                }
+                write!(f, "]")
+            }
+            Self::Dict(d) => write!(f, "{}", DisplayAttrs(d)),
+        }
+    }
+}
+
+/// Attributes in braces.
+pub struct DisplayAttrs<'a>(pub &'a Attrs);
+
+impl fmt::Display for DisplayAttrs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{{")?;
+        for (i, (k, v)) in self.0.iter().enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            if is_word(k) { write!(f, "{comma}{k} = {v}")? } else { write!(f, "{comma}{} = {v}", quoted(k))? }
+        }
+        write!(f, "}}")
+    }
+}
+
+fn is_word(s: &str) -> bool {
+    !s.is_empty()
+        && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && !s.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// A JSON string, which the parser reads back with any character.
+pub(super) fn quoted(s: &str) -> String {
+    serde_json::Value::from(s).to_string()
+}
+
+impl fmt::Display for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names = Names::default();
+        writeln!(f, "module {} {} {{", quoted(&self.name), DisplayAttrs(&self.attrs))?;
+        for id in &self.decls {
+            writeln!(f, "  {}", self.line(*id, &mut names))?;
+        }
+        for func in &self.funcs {
+            writeln!(f, "  func @{} {{", func.name)?;
+            for id in &func.body {
+                writeln!(f, "    {}", self.line(*id, &mut names))?;
+            }
+            writeln!(f, "  }}")?;
+        }
+        writeln!(f, "}}")
+    }
+}
+
+/// Numbers of values in the text.
+#[derive(Debug, Default)]
+pub struct Names(BTreeMap<ValueId, usize>);
+
+impl Names {
+    /// The name of a value, new ones numbered on.
+    pub fn get(&mut self, id: ValueId) -> String {
+        let next = self.0.len();
+        format!("%{}", self.0.entry(id).or_insert(next))
+    }
+}
+
+impl Module {
+    /// One operation as a line of text.
+    pub fn line(&self, id: OpId, names: &mut Names) -> String {
+        let op = self.op(id);
+        let mut text = String::new();
+        // Operands first: a use before its definition (invalid, but printable) then keeps its number.
+        let operands: Vec<String> = op.operands.iter().map(|v| names.get(*v)).collect();
+        let into: Vec<String> =
+            op.into.iter().map(|v| v.map_or_else(|| "_".into(), |v| names.get(v))).collect();
+        for (i, r) in op.results.iter().enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            let _ = write!(text, "{comma}{}: {}", names.get(*r), self.ty(*r));
+        }
+        if !op.results.is_empty() {
+            text.push_str(" = ");
+        }
+        text.push_str(op.def.name);
+        for (i, o) in operands.iter().enumerate() {
+            let _ = write!(text, "{} {o}", if i > 0 { "," } else { "" });
+        }
+        if !into.is_empty() {
+            let _ = write!(text, " into({})", into.join(", "));
+        }
+        if !op.attrs.is_empty() {
+            let _ = write!(text, " {}", DisplayAttrs(&op.attrs));
+        }
+        if !op.scope.is_empty() {
+            let _ = write!(text, " @{}", quoted(&op.scope));
+        }
+        text
+    }
+}

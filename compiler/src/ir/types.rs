@@ -1,0 +1,88 @@
+//! Types of values. Executable shapes are the schedule's own ([`Shape`]), so both sides agree on every rule;
+//! two more stand for what is not yet lowered to buffers.
+
+use std::fmt;
+
+use fs_schedule::op::{Element, Extent};
+use fs_schedule::signature::Shape;
+
+/// The type of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Type {
+    /// A matrix, parameter, table, input or offsets.
+    Shape(Shape),
+    /// Gradients of rows of a table, before it is decided how they travel.
+    Sparse {
+        /// The table.
+        table: u32,
+    },
+}
+
+impl Type {
+    /// A real matrix.
+    pub fn real(rows: Extent, columns: u32) -> Self {
+        Self::Shape(fs_schedule::signature::real(rows, columns))
+    }
+    /// Rows and columns of a real matrix.
+    pub fn as_real(self) -> Option<(Extent, u32)> {
+        match self {
+            Self::Shape(Shape::Matrix { element: Element::Real, rows, columns }) => Some((rows, columns)),
+            _ => None,
+        }
+    }
+    /// The executable shape, if it has one.
+    pub fn shape(self) -> Option<Shape> {
+        match self {
+            Self::Shape(s) => Some(s),
+            Self::Sparse { .. } => None,
+        }
+    }
+}
+
+impl From<Shape> for Type {
+    fn from(s: Shape) -> Self {
+        Self::Shape(s)
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shape(s) => write!(f, "{s}"),
+            Self::Sparse { table } => write!(f, "sparse<{table}>"),
+        }
+    }
+}
+
+impl std::str::FromStr for Type {
+    type Err = ();
+    /// Reads what `Display` prints.
+    fn from_str(s: &str) -> Result<Self, ()> {
+        let (head, rest) = s.split_once('<').ok_or(())?;
+        let body = rest.strip_suffix('>').ok_or(())?;
+        let number = |t: &str| t.trim().parse::<u32>().map_err(|_| ());
+        let extent = |t: &str| t.trim().parse::<Extent>().map_err(|_| ());
+        let group = |t: &str| number(t.trim().strip_prefix('T').ok_or(())?);
+        let pair = || body.split_once(" x ").ok_or(());
+        let matrix = |element| {
+            let (rows, columns) = pair()?;
+            Ok(Shape::Matrix { element, rows: extent(rows)?, columns: number(columns)? })
+        };
+        let shape = match head {
+            "real" => matrix(Element::Real)?,
+            "id" => matrix(Element::Id)?,
+            "index" => matrix(Element::Index)?,
+            "count" => matrix(Element::Count)?,
+            "parameter" => Shape::Parameter { rows: number(pair()?.0)?, columns: number(pair()?.1)? },
+            "gradient" => Shape::Gradient { rows: number(pair()?.0)?, columns: number(pair()?.1)? },
+            "table" => Shape::Table { table: number(pair()?.0)?, dim: number(pair()?.1)? },
+            "ids" => Shape::Ids { table: number(pair()?.0)?, lengths: group(pair()?.1)? },
+            "dense" => Shape::Dense { width: number(pair()?.1)? },
+            "labels" => Shape::Labels { rows: extent(body)? },
+            "offsets" => Shape::Offsets { lengths: group(body)? },
+            "sparse" => return Ok(Self::Sparse { table: number(body)? }),
+            _ => return Err(()),
+        };
+        Ok(Self::Shape(shape))
+    }
+}

@@ -1,0 +1,131 @@
+//! Rules that hold for every module, whatever its dialects:
+//!
+//! 1. A value is used below its definition: in declarations, or earlier in the same function.
+//! 2. An operation obeys its definition: attributes, operands and result types.
+//! 3. Declarations stand before functions and nowhere else; function names are unique.
+//! 4. `into` names, for a result that can be added into, a value of the result's own type that is computed in the
+//!    same function and not read at or after the operation: its storage is taken over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use super::print::Names;
+use super::{Module, OpId, ValueId};
+
+/// A broken rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerifyError {
+    /// The operation at fault.
+    pub op: OpId,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// All broken rules.
+pub fn verify(module: &Module) -> Vec<VerifyError> {
+    let mut errors = Vec::new();
+    let mut declared: BTreeSet<ValueId> = BTreeSet::new();
+    for id in &module.decls {
+        check(module, *id, &declared, &mut errors);
+        if !is_declaration(module, *id) {
+            errors.push(VerifyError {
+                op: *id,
+                message: "is not a declaration and belongs into a function".into(),
+            });
+        }
+        declared.extend(&module.op(*id).results);
+    }
+    let mut names = BTreeSet::new();
+    for func in &module.funcs {
+        let mut known = declared.clone();
+        let mut last_read: BTreeMap<ValueId, usize> = BTreeMap::new();
+        for (i, id) in func.body.iter().enumerate() {
+            last_read.extend(module.op(*id).operands.iter().map(|v| (*v, i)));
+        }
+        for (i, id) in func.body.iter().enumerate() {
+            check(module, *id, &known, &mut errors);
+            if is_declaration(module, *id) {
+                errors.push(VerifyError {
+                    op: *id,
+                    message: "is a declaration and belongs before functions".into(),
+                });
+            }
+            check_into(module, *id, i, &declared, &last_read, &mut errors);
+            known.extend(&module.op(*id).results);
+        }
+        if !names.insert(&func.name)
+            && let Some(first) = func.body.first()
+        {
+            errors.push(VerifyError { op: *first, message: format!("a second function @{}", func.name) });
+        }
+    }
+    errors
+}
+
+fn is_declaration(module: &Module, id: OpId) -> bool {
+    matches!(
+        module.op(id).def.name,
+        "model.table" | "model.lengths" | "model.input" | "model.param" | "comm.exchange"
+    )
+}
+
+fn check(module: &Module, id: OpId, known: &BTreeSet<ValueId>, errors: &mut Vec<VerifyError>) {
+    let op = module.op(id);
+    for (i, v) in op.uses().enumerate() {
+        if !known.contains(&v) {
+            errors.push(VerifyError { op: id, message: format!("operand {i} is used before it is defined") });
+            return;
+        }
+    }
+    if let Err(message) = (op.def.verify)(module, op) {
+        errors.push(VerifyError { op: id, message });
+    }
+}
+
+fn check_into(
+    module: &Module,
+    id: OpId,
+    at: usize,
+    declared: &BTreeSet<ValueId>,
+    last_read: &BTreeMap<ValueId, usize>,
+    errors: &mut Vec<VerifyError>,
+) {
+    let op = module.op(id);
+    if op.into.is_empty() {
+        return;
+    }
+    let mut fail = |message: String| errors.push(VerifyError { op: id, message });
+    if op.into.len() != op.results.len() {
+        fail("`into` names a value or `_` for every result".into());
+        return;
+    }
+    for (i, (base, result)) in op.into.iter().zip(&op.results).enumerate() {
+        let Some(base) = base else { continue };
+        if !op.def.accumulates.contains(&i) {
+            fail(format!("result {i} cannot be added into a value"));
+        } else if module.ty(*base) != module.ty(*result) {
+            fail(format!(
+                "result {i} is {}, the value that it is added into {}",
+                module.ty(*result),
+                module.ty(*base)
+            ));
+        } else if declared.contains(base) {
+            fail("a declared value cannot be added into".into());
+        } else if last_read.get(base).is_some_and(|last| *last >= at) {
+            fail(format!("the value that result {i} is added into is still read"));
+        }
+    }
+}
+
+/// The module's text with errors under the operations at fault.
+pub fn render(module: &Module, errors: &[VerifyError]) -> String {
+    let mut names = Names::default();
+    let mut text = String::new();
+    for id in module.decls.iter().chain(module.funcs.iter().flat_map(|f| &f.body)) {
+        let line = module.line(*id, &mut names);
+        for e in errors.iter().filter(|e| e.op == *id) {
+            let _ = writeln!(text, "  {line}\n  ^ {} {}", module.op(*id).def.name, e.message);
+        }
+    }
+    text
+}

@@ -1,0 +1,133 @@
+//! Passes over the IR, declared in one table ([`PASSES`]) from which the pipeline parser, `fsc opt --help` and
+//! docs/passes.md are made. Adding a pass is a file and a line in the table.
+
+pub mod accumulate;
+pub mod canonicalize;
+pub mod differentiate;
+pub mod evaluation;
+pub mod lower_exchanges;
+pub mod manager;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::ir::Module;
+
+/// A failed pass.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PassError(String);
+
+impl PassError {
+    /// With a message.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+    /// A function that the pass works on is not there.
+    pub fn missing(func: &str) -> Self {
+        Self(format!("the module has no function `@{func}`"))
+    }
+}
+
+/// Counters that a pass keeps.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Statistics(pub BTreeMap<&'static str, usize>);
+
+impl Statistics {
+    /// Adds one.
+    pub fn count(&mut self, name: &'static str) {
+        *self.0.entry(name).or_insert(0) += 1;
+    }
+}
+
+/// Options given in a pipeline: `name{key=value}`.
+pub type Options = BTreeMap<String, String>;
+
+/// The declaration of a pass.
+#[derive(Debug)]
+pub struct Pass {
+    /// Its name in pipelines.
+    pub name: &'static str,
+    /// What it does, in a sentence or two.
+    pub summary: &'static str,
+    /// Options: name, default, meaning.
+    pub options: &'static [(&'static str, &'static str, &'static str)],
+    /// Counters: name, meaning.
+    pub statistics: &'static [(&'static str, &'static str)],
+    run: fn(&mut Module, &Options, &mut Statistics) -> Result<(), PassError>,
+}
+
+/// Every pass, in the order in which a pipeline would use them.
+pub static PASSES: &[Pass] = &[
+    Pass {
+        name: "canonicalize",
+        summary: "Folds operations that do nothing (a scale by 1, a dropout with p = 0, a split or concat of one part) and flattens nested sums. Only exact identities.",
+        options: &[],
+        statistics: &[
+            ("folded", "operations replaced by one of their operands"),
+            ("flattened", "sums merged into their user"),
+        ],
+        run: |m, _, s| canonicalize::run(m, s),
+    },
+    Pass {
+        name: "dce",
+        summary: "Removes operations without effect whose results nobody uses.",
+        options: &[],
+        statistics: &[("removed", "operations removed")],
+        run: |m, _, s| canonicalize::eliminate_dead(m, s),
+    },
+    Pass {
+        name: "make-evaluation",
+        summary: "Makes `@evaluate` of `@forward`: the part that computes the sampled softmax's h, without dropout, ending in the ranking of all rows. Nothing for other losses.",
+        options: &[],
+        statistics: &[("functions", "evaluation functions made")],
+        run: |m, _, s| evaluation::run(m, s),
+    },
+    Pass {
+        name: "differentiate",
+        summary: "Makes `@train` of `@forward`: the forward operations, their derivatives in reverse order, and the optimizers.",
+        options: &[],
+        statistics: &[("derivatives", "operations differentiated")],
+        run: |m, _, s| differentiate::run(m, s),
+    },
+    Pass {
+        name: "lower-exchanges",
+        summary: "Replaces lookups, pools, sampled softmax and sparse gradients by exchanges: ids to the owners, rows back, gradients to the owners, row-wise sharded.",
+        options: &[("unique", "true", "send each row once per rank; false: once per occurrence")],
+        statistics: &[
+            ("exchanges", "exchanges made, one per table and function"),
+            ("lowered", "operations replaced"),
+        ],
+        run: lower_exchanges::run,
+    },
+    Pass {
+        name: "accumulate",
+        summary: "Turns a sum whose part is computed just for it into an addition in place, where the storage that it takes over is not read any more.",
+        options: &[],
+        statistics: &[("fused", "sums made in place")],
+        run: |m, _, s| accumulate::run(m, s),
+    },
+];
+
+/// The pass of a name.
+pub fn find(name: &str) -> Option<&'static Pass> {
+    PASSES.iter().find(|p| p.name == name)
+}
+
+/// docs/passes.md.
+pub fn document() -> String {
+    let mut text = String::from(
+        "# Passes\n\nGenerated from the table in `compiler/src/passes/mod.rs`; `fsc opt --pipeline \"a,b{k=v}\"` runs them.\n",
+    );
+    for pass in PASSES {
+        let _ = write!(text, "\n## `{}`\n\n{}\n", pass.name, pass.summary);
+        for (name, default, meaning) in pass.options {
+            let _ = write!(text, "\n- option `{name}` (default `{default}`): {meaning}");
+        }
+        for (name, meaning) in pass.statistics {
+            let _ = write!(text, "\n- counts `{name}`: {meaning}");
+        }
+        text.push('\n');
+    }
+    text
+}

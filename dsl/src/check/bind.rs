@@ -1,0 +1,502 @@
+//! Arguments meet parameters: positions, names, defaults, and the kinds that parameters ask for.
+
+use super::Checker;
+use super::values::{Arg, Failed, Given, Make, Val, plain};
+use crate::ast::Ident;
+use crate::checked::{
+    Balance, DenseOptimizer, IdDistribution, Init, InputId, InputKind, LabelDistribution, LengthDistribution,
+    Normalize, SparseOptimizer, TableId, ValueId,
+};
+use crate::codes::{self, Code};
+use crate::diagnostic::{Diagnostic, alternatives};
+use crate::makers::{self, Maker};
+use crate::signature::{Kind, Need, Param};
+use crate::source::Span;
+
+/// An argument in the form that its parameter asked for.
+#[derive(Debug, Clone)]
+pub(crate) enum Data {
+    Missing,
+    Value(ValueId),
+    Values(Vec<(ValueId, Span)>),
+    Table(TableId),
+    Input(InputId),
+    Count(u64),
+    Number(f64),
+    Switch(bool),
+    Choice(&'static str),
+    Text(String),
+    Widths(Vec<u32>),
+    Normalize(Normalize),
+    Init(Init),
+    SparseOptimizer(SparseOptimizer),
+    DenseOptimizer(DenseOptimizer),
+    Lengths(LengthDistribution),
+    Ids(IdDistribution),
+    Labels(LabelDistribution),
+    Balance(Option<Balance>),
+}
+
+/// The arguments of one call, by parameter.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    /// The whole call.
+    pub(crate) span: Span,
+    /// The name that `let` gives to the result.
+    pub(crate) hint: Option<String>,
+    entries: Vec<(&'static str, Data, Span)>,
+}
+
+macro_rules! getters {
+    ($($name:ident: $variant:ident => $ty:ty;)*) => {
+        $(pub(crate) fn $name(&self, param: &str) -> Result<$ty, Failed> {
+            match self.data(param) {
+                Data::$variant(v) => Ok(v.clone()),
+                _ => Err(Failed),
+            }
+        })*
+    };
+}
+
+impl Bound {
+    fn data(&self, param: &str) -> &Data {
+        self.entries.iter().find(|e| e.0 == param).map_or(&Data::Missing, |e| &e.1)
+    }
+
+    /// Where an argument stands; the whole call if its default was taken.
+    pub(crate) fn span_of(&self, param: &str) -> Span {
+        self.entries.iter().find(|e| e.0 == param).map_or(self.span, |e| e.2)
+    }
+
+    /// Whether an optional parameter was given.
+    pub(crate) fn has(&self, param: &str) -> bool {
+        !matches!(self.data(param), Data::Missing)
+    }
+
+    getters! {
+        value: Value => ValueId;
+        values: Values => Vec<(ValueId, Span)>;
+        table: Table => TableId;
+        input: Input => InputId;
+        count: Count => u64;
+        number: Number => f64;
+        switch: Switch => bool;
+        choice: Choice => &'static str;
+        text: Text => String;
+        widths: Widths => Vec<u32>;
+        normalize: Normalize => Normalize;
+        init: Init => Init;
+        sparse_optimizer: SparseOptimizer => SparseOptimizer;
+        dense_optimizer: DenseOptimizer => DenseOptimizer;
+        lengths: Lengths => LengthDistribution;
+        ids: Ids => IdDistribution;
+        labels: Labels => LabelDistribution;
+        balance: Balance => Option<Balance>;
+    }
+}
+
+/// What is called, for messages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Callee<'a> {
+    /// "`linear`", "`train`".
+    pub(crate) name: &'a str,
+    /// Settings in braces rather than arguments in parentheses.
+    pub(crate) settings: bool,
+    /// Where the name stands.
+    pub(crate) span: Span,
+    /// Say nothing about what is missing: a part of the text could not be parsed.
+    pub(crate) damaged: bool,
+}
+
+impl Callee<'_> {
+    fn codes(self) -> (Code, Code, Code, &'static str) {
+        if self.settings {
+            (codes::UNKNOWN_SETTING, codes::SETTING_TWICE, codes::MISSING_SETTING, "setting")
+        } else {
+            (codes::UNKNOWN_ARGUMENT, codes::ARGUMENT_TWICE, codes::MISSING_ARGUMENT, "argument")
+        }
+    }
+}
+
+impl Checker<'_> {
+    /// Distributes arguments to parameters. Every mistake is reported; `Err` if there was any, or if an
+    /// argument is the result of an earlier one.
+    pub(crate) fn bind(
+        &mut self,
+        callee: Callee<'_>,
+        params: &'static [Param],
+        args: Vec<Arg>,
+        span: Span,
+        hint: Option<&str>,
+    ) -> Result<Bound, Failed> {
+        let (unknown, twice, missing, word) = callee.codes();
+        let mut given: Vec<Option<Given>> = vec![None; params.len()];
+        let mut rest: Vec<Given> = Vec::new();
+        let mut failed = false;
+        let mut position = 0;
+        for arg in args {
+            let Some(name) = arg.name else {
+                while position < params.len()
+                    && given[position].is_some()
+                    && params[position].kind != Kind::Values
+                {
+                    position += 1;
+                }
+                match params.get(position) {
+                    Some(p) if p.kind == Kind::Values => rest.push(arg.given),
+                    Some(p) if p.kind != Kind::LayerName => {
+                        given[position] = Some(arg.given);
+                        position += 1;
+                    }
+                    _ => {
+                        failed = true;
+                        let names = params.iter().map(|p| p.name);
+                        self.push(
+                            Diagnostic::error(
+                                codes::TOO_MANY_ARGUMENTS,
+                                arg.given.span,
+                                format!("`{}` takes no further argument", callee.name),
+                            )
+                            .label("one too many")
+                            .note(format!(
+                                "its parameters are {}",
+                                alternatives(names).replace(" or ", " and ")
+                            )),
+                        );
+                    }
+                }
+                continue;
+            };
+            match params.iter().position(|p| p.name == name.text) {
+                None => {
+                    failed = true;
+                    let names: Vec<&str> = params.iter().map(|p| p.name).collect();
+                    let note = if names.is_empty() {
+                        format!("`{}` takes none", callee.name)
+                    } else {
+                        format!(
+                            "known here: {}",
+                            alternatives(names.iter().copied()).replace(" or ", " and ")
+                        )
+                    };
+                    self.push(
+                        Diagnostic::error(
+                            unknown,
+                            name.span,
+                            format!("`{}` has no {word} `{}`", callee.name, name.text),
+                        )
+                        .label(format!("unknown {word}"))
+                        .note(note)
+                        .suggest(&name.text, names),
+                    );
+                }
+                Some(at) => {
+                    if let Some(before) = &given[at] {
+                        failed = true;
+                        let d =
+                            Diagnostic::error(twice, name.span, format!("`{}` is given twice", name.text))
+                                .label("a second time")
+                                .also(before.span, "first here");
+                        self.push(d);
+                    } else {
+                        given[at] = Some(arg.given);
+                    }
+                }
+            }
+        }
+        let mut entries = Vec::with_capacity(params.len());
+        for (p, g) in params.iter().zip(given) {
+            if p.kind == Kind::Values {
+                let mut values = Vec::new();
+                for g in std::mem::take(&mut rest).into_iter().chain(g) {
+                    let span = g.span;
+                    match self.coerce(p, g, callee) {
+                        Ok(Data::Value(v)) => values.push((v, span)),
+                        _ => failed = true,
+                    }
+                }
+                entries.push((p.name, Data::Values(values), span));
+                continue;
+            }
+            match (g, p.need) {
+                (Some(g), _) => {
+                    let at = g.span;
+                    match self.coerce(p, g, callee) {
+                        Ok(data) => entries.push((p.name, data, at)),
+                        Err(Failed) => failed = true,
+                    }
+                }
+                (None, Need::Required) => {
+                    failed = true;
+                    if !callee.damaged {
+                        self.push(
+                            Diagnostic::error(
+                                missing,
+                                callee.span,
+                                format!("`{}` needs the {word} `{}`", callee.name, p.name),
+                            )
+                            .label(format!("`{}` is missing", p.name))
+                            .note(format!(
+                                "`{}` is {}: {}",
+                                p.name,
+                                p.kind.words(),
+                                p.doc
+                            )),
+                        );
+                    }
+                }
+                (None, Need::Optional) => entries.push((p.name, Data::Missing, span)),
+                (None, Need::Default(text)) => {
+                    let g = Given { val: default_value(text), span };
+                    match self.coerce(p, g, callee) {
+                        Ok(data) => entries.push((p.name, data, span)),
+                        Err(Failed) => failed = true,
+                    }
+                }
+            }
+        }
+        if failed { Err(Failed) } else { Ok(Bound { span, hint: hint.map(str::to_owned), entries }) }
+    }
+
+    fn wrong_kind(&mut self, p: &Param, g: &Given, callee: Callee<'_>) -> Failed {
+        if let Val::Symbol(name) = &g.val
+            && matches!(
+                p.kind,
+                Kind::Value
+                    | Kind::Values
+                    | Kind::Table
+                    | Kind::Ids
+                    | Kind::Sequence
+                    | Kind::DenseInput
+                    | Kind::Label
+            )
+        {
+            return self.unknown_name(name, g.span);
+        }
+        let found = self.describe(&g.val);
+        let d = Diagnostic::error(
+            codes::WRONG_KIND,
+            g.span,
+            format!("`{}` of `{}` must be {}", p.name, callee.name, p.kind.words()),
+        )
+        .label(format!("this is {found}"));
+        self.push(d)
+    }
+
+    fn coerce(&mut self, p: &Param, g: Given, callee: Callee<'_>) -> Result<Data, Failed> {
+        if matches!(g.val, Val::Poison) {
+            return Err(Failed);
+        }
+        match p.kind {
+            Kind::Value | Kind::Values => match self.as_value(&g) {
+                Some(v) => Ok(Data::Value(v)),
+                None => Err(self.wrong_kind(p, &g, callee)),
+            },
+            Kind::Table => match g.val {
+                Val::Table(t) => Ok(Data::Table(t)),
+                _ => Err(self.wrong_kind(p, &g, callee)),
+            },
+            Kind::Ids | Kind::Sequence | Kind::DenseInput | Kind::Label => {
+                let Val::Input(i) = g.val else { return Err(self.wrong_kind(p, &g, callee)) };
+                let fits = match self.model.inputs[i.index()].kind {
+                    InputKind::Ids { .. } => matches!(p.kind, Kind::Ids | Kind::Sequence),
+                    InputKind::Next { .. } => p.kind == Kind::Sequence,
+                    InputKind::Dense { .. } => p.kind == Kind::DenseInput,
+                    InputKind::SampleLabel | InputKind::TokenLabel { .. } => p.kind == Kind::Label,
+                };
+                if fits { Ok(Data::Input(i)) } else { Err(self.wrong_kind(p, &g, callee)) }
+            }
+            Kind::Count { min, max } => {
+                let value = self.number(p, &g, callee)?;
+                if value.fract() == 0.0 && value >= min as f64 && value <= max as f64 {
+                    Ok(Data::Count(value as u64))
+                } else {
+                    Err(self.out_of_range(p, value, g.span))
+                }
+            }
+            Kind::Number { min, max, open } => {
+                let value = self.number(p, &g, callee)?;
+                let fits = if open { value > min && value < max } else { value >= min && value < max };
+                if fits { Ok(Data::Number(value)) } else { Err(self.out_of_range(p, value, g.span)) }
+            }
+            Kind::Quantity(dimension) => {
+                let Val::Number { value, unit } = g.val else { return Err(self.wrong_kind(p, &g, callee)) };
+                let d = match unit {
+                    Some(u) if u.dimension == dimension => {
+                        let value = value * u.factor;
+                        if value >= 0.0 && value.is_finite() {
+                            return Ok(Data::Number(value));
+                        }
+                        return Err(self.out_of_range(p, value, g.span));
+                    }
+                    Some(u) => Diagnostic::error(
+                        codes::WRONG_UNIT,
+                        g.span,
+                        format!("`{}` of `{}` must be {}", p.name, callee.name, dimension.words()),
+                    )
+                    .label(format!("`{}` measures {}", u.name, u.dimension.noun())),
+                    None => Diagnostic::error(
+                        codes::WRONG_UNIT,
+                        g.span,
+                        format!("`{}` of `{}` needs a unit", p.name, callee.name),
+                    )
+                    .label(format!("expected {}", dimension.words())),
+                };
+                Err(self.push(d))
+            }
+            Kind::Switch => match &g.val {
+                Val::Symbol(s) if s == "on" || s == "true" => Ok(Data::Switch(true)),
+                Val::Symbol(s) if s == "off" || s == "false" => Ok(Data::Switch(false)),
+                _ => Err(self.wrong_kind(p, &g, callee)),
+            },
+            Kind::Choice(words) => match &g.val {
+                Val::Symbol(s) => match words.iter().find(|w| *w == s) {
+                    Some(w) => Ok(Data::Choice(w)),
+                    None => Err(self.unknown_choice(p, callee, s, words, g.span)),
+                },
+                _ => Err(self.wrong_kind(p, &g, callee)),
+            },
+            Kind::Text => match g.val {
+                Val::Text(t) => Ok(Data::Text(t)),
+                _ => Err(self.wrong_kind(p, &g, callee)),
+            },
+            Kind::LayerName => match &g.val {
+                Val::Text(t) if is_layer_name(t) => Ok(Data::Text(t.clone())),
+                Val::Text(_) => {
+                    let d = Diagnostic::error(
+                        codes::OUT_OF_RANGE,
+                        g.span,
+                        "the name of a layer has letters, digits and `_` only",
+                    );
+                    Err(self.push(d))
+                }
+                _ => Err(self.wrong_kind(p, &g, callee)),
+            },
+            Kind::Parts | Kind::Widths => match &g.val {
+                Val::List(items) if !items.is_empty() => {
+                    let mut widths = Vec::new();
+                    for item in items {
+                        let width = Param { kind: Kind::POSITIVE, ..*p };
+                        match self.coerce(&width, item.clone(), callee)? {
+                            Data::Count(n) => widths.push(n as u32),
+                            _ => return Err(Failed),
+                        }
+                    }
+                    Ok(Data::Widths(widths))
+                }
+                Val::Number { .. } if p.kind == Kind::Parts => {
+                    self.coerce(&Param { kind: Kind::Count { min: 2, max: 1 << 10 }, ..*p }, g, callee)
+                }
+                _ => Err(self.wrong_kind(p, &g, callee)),
+            },
+            Kind::Normalize => match &g.val {
+                Val::Symbol(s) if s == "tokens" => Ok(Data::Normalize(Normalize::Tokens)),
+                Val::Symbol(s) if s == "samples" => Ok(Data::Normalize(Normalize::Samples)),
+                Val::Symbol(s) => Err(self.unknown_choice(p, callee, s, &["tokens", "samples"], g.span)),
+                Val::Number { .. } => {
+                    match self.coerce(&Param { kind: Kind::ABOVE_ZERO, ..*p }, g, callee)? {
+                        Data::Number(c) => Ok(Data::Normalize(Normalize::Constant(c))),
+                        _ => Err(Failed),
+                    }
+                }
+                _ => Err(self.wrong_kind(p, &g, callee)),
+            },
+            Kind::Init => self.make(p, &g, callee, makers::INITS).map(Data::Init),
+            Kind::SparseOptimizer => self.make(p, &g, callee, makers::SPARSE).map(Data::SparseOptimizer),
+            Kind::DenseOptimizer => self.make(p, &g, callee, makers::DENSE).map(Data::DenseOptimizer),
+            Kind::Lengths => self.make(p, &g, callee, makers::LENGTHS).map(Data::Lengths),
+            Kind::IdDistribution => self.make(p, &g, callee, makers::IDS).map(Data::Ids),
+            Kind::LabelDistribution => self.make(p, &g, callee, makers::LABELS).map(Data::Labels),
+            Kind::Balance => self.make(p, &g, callee, makers::BALANCE).map(Data::Balance),
+        }
+    }
+
+    /// Applies the constructor that a word or call names.
+    fn make<T>(
+        &mut self,
+        p: &Param,
+        g: &Given,
+        callee: Callee<'_>,
+        family: &'static [Maker<T>],
+    ) -> Result<T, Failed> {
+        let make = match &g.val {
+            Val::Make(make) => (**make).clone(),
+            Val::Symbol(s) => Make { name: Ident { text: s.clone(), span: g.span }, args: Vec::new() },
+            _ => return Err(self.wrong_kind(p, g, callee)),
+        };
+        let Some(maker) = family.iter().find(|m| m.name == make.name.text) else {
+            let names: Vec<&'static str> = family.iter().map(|m| m.name).collect();
+            return Err(self.unknown_choice(p, callee, &make.name.text, &names, make.name.span));
+        };
+        let inner = Callee { name: maker.name, settings: false, span: make.name.span, damaged: false };
+        let bound = self.bind(inner, maker.params, make.args, g.span, None)?;
+        match (maker.make)(&bound) {
+            Ok(Ok(made)) => Ok(made),
+            Ok(Err(why)) => Err(self.push(Diagnostic::error(codes::OUT_OF_RANGE, g.span, why))),
+            Err(Failed) => Err(Failed),
+        }
+    }
+
+    fn number(&mut self, p: &Param, g: &Given, callee: Callee<'_>) -> Result<f64, Failed> {
+        match g.val {
+            Val::Number { value, unit: None } => Ok(value),
+            Val::Number { unit: Some(u), .. } => {
+                let d = Diagnostic::error(
+                    codes::WRONG_UNIT,
+                    g.span,
+                    format!("`{}` of `{}` is a plain number", p.name, callee.name),
+                )
+                .label(format!("`{}` measures {}", u.name, u.dimension.noun()));
+                Err(self.push(d))
+            }
+            _ => Err(self.wrong_kind(p, g, callee)),
+        }
+    }
+
+    fn out_of_range(&mut self, p: &Param, value: f64, span: Span) -> Failed {
+        self.push(
+            Diagnostic::error(codes::OUT_OF_RANGE, span, format!("`{}` must be {}", p.name, p.kind.words()))
+                .label(format!("this is {}", plain(value))),
+        )
+    }
+
+    fn unknown_choice(
+        &mut self,
+        p: &Param,
+        callee: Callee<'_>,
+        word: &str,
+        words: &[&str],
+        span: Span,
+    ) -> Failed {
+        self.push(
+            Diagnostic::error(
+                codes::UNKNOWN_CHOICE,
+                span,
+                format!("`{}` of `{}` cannot be `{word}`", p.name, callee.name),
+            )
+            .label(format!("expected {}", alternatives(words.iter().copied())))
+            .suggest(word, words.iter().copied()),
+        )
+    }
+}
+
+fn is_layer_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// A default as written in a signature.
+fn default_value(text: &str) -> Val {
+    if let Some((name, args)) = text.strip_suffix(')').and_then(|t| t.split_once('(')) {
+        let nowhere = Span { file: 0, start: 0, end: 0 };
+        let args = args
+            .split(", ")
+            .map(|a| Arg { name: None, given: Given { val: default_value(a), span: nowhere } })
+            .collect();
+        let name = Ident { text: name.to_owned(), span: nowhere };
+        return Val::Make(std::rc::Rc::new(Make { name, args }));
+    }
+    match text.parse::<f64>() {
+        Ok(value) => Val::Number { value, unit: None },
+        Err(_) => Val::Symbol(text.to_owned()),
+    }
+}

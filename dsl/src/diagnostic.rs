@@ -1,0 +1,207 @@
+//! Errors and warnings with places in the text, and how they are shown.
+
+use crate::codes::Code;
+use crate::source::{SourceMap, Span};
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// The program is refused.
+    Error,
+    /// The program is accepted, but probably not what was meant.
+    Warning,
+}
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Its stable code.
+    pub code: Code,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is wrong, in one sentence.
+    pub message: String,
+    /// Where; `None` only if a file could not be read at all.
+    pub span: Option<Span>,
+    /// Words beside the caret; may be empty.
+    pub label: String,
+    /// Further places that explain it.
+    pub secondary: Vec<(Span, String)>,
+    /// Facts that help to understand it.
+    pub notes: Vec<String>,
+    /// What to do about it.
+    pub help: Vec<String>,
+}
+
+impl Diagnostic {
+    /// An error at a place.
+    pub fn error(code: Code, span: Span, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            severity: Severity::Error,
+            message: message.into(),
+            span: Some(span),
+            label: String::new(),
+            secondary: Vec::new(),
+            notes: Vec::new(),
+            help: Vec::new(),
+        }
+    }
+
+    /// A warning at a place.
+    pub fn warning(code: Code, span: Span, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(code, span, message) }
+    }
+
+    /// An error about a file as a whole.
+    pub fn without_place(code: Code, message: impl Into<String>) -> Self {
+        let nowhere = Span { file: 0, start: 0, end: 0 };
+        Self { span: None, ..Self::error(code, nowhere, message) }
+    }
+
+    /// Sets the words beside the caret.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Adds a further place.
+    #[must_use]
+    pub fn also(mut self, span: Span, label: impl Into<String>) -> Self {
+        self.secondary.push((span, label.into()));
+        self
+    }
+
+    /// Adds a fact.
+    #[must_use]
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.notes.push(note.into());
+        self
+    }
+
+    /// Adds advice.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help.push(help.into());
+        self
+    }
+
+    /// Adds `did you mean` if one of the candidates is close to what was written.
+    #[must_use]
+    pub fn suggest<'a>(self, word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Self {
+        match closest(word, candidates) {
+            Some(c) => self.help(format!("did you mean `{c}`?")),
+            None => self,
+        }
+    }
+
+    /// Whether it refuses the program.
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+}
+
+/// The candidate that differs least from the word, if any is near enough to be a slip.
+pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = word.to_lowercase();
+    let allowed = (word.chars().count() / 3).max(1);
+    candidates
+        .into_iter()
+        .filter(|c| !c.is_empty() && *c != word)
+        .map(|c| (strsim::damerau_levenshtein(&lower, &c.to_lowercase()), c))
+        .filter(|(d, c)| *d <= allowed && *d < c.chars().count())
+        .min()
+        .map(|(_, c)| c)
+}
+
+/// Words as a list: `a, b or c`.
+pub(crate) fn alternatives<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    let words: Vec<String> = words.into_iter().map(|w| format!("`{w}`")).collect();
+    match words.as_slice() {
+        [] => String::new(),
+        [one] => one.clone(),
+        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+    }
+}
+
+/// All findings as text for a terminal (`color`) or a file, in the order given, with a count at the end.
+pub fn render(diagnostics: &[Diagnostic], sources: &SourceMap, color: bool) -> String {
+    let renderer = if color { Renderer::styled() } else { Renderer::plain() };
+    let renderer = renderer.decor_style(DecorStyle::Ascii);
+    let mut out = String::new();
+    for d in diagnostics {
+        out.push_str(&render_one(d, sources, &renderer));
+        out.push_str("\n\n");
+    }
+    let errors = diagnostics.iter().filter(|d| d.is_error()).count();
+    let warnings = diagnostics.len() - errors;
+    let count = |n: usize, word: &str| match n {
+        0 => None,
+        1 => Some(format!("1 {word}")),
+        n => Some(format!("{n} {word}s")),
+    };
+    let counts: Vec<String> =
+        [count(errors, "error"), count(warnings, "warning")].into_iter().flatten().collect();
+    if !counts.is_empty() {
+        out.push_str(&counts.join(", "));
+        out.push('\n');
+    }
+    out
+}
+
+fn render_one(d: &Diagnostic, sources: &SourceMap, renderer: &Renderer) -> String {
+    let level = match d.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+    };
+    let mut group = Group::with_title(level.primary_title(d.message.as_str()).id(d.code.to_string()));
+    if let Some(span) = d.span {
+        let mut files = vec![span.file];
+        for (s, _) in &d.secondary {
+            if !files.contains(&s.file) {
+                files.push(s.file);
+            }
+        }
+        for file in files {
+            let Some(source) = sources.files.get(file as usize) else { continue };
+            let mut snippet = Snippet::source(source.text.as_str()).path(source.path.as_str());
+            if file == span.file {
+                let label = (!d.label.is_empty()).then_some(d.label.as_str());
+                snippet = snippet
+                    .annotation(AnnotationKind::Primary.span(first_line(&source.text, span)).label(label));
+            }
+            for (s, label) in d.secondary.iter().filter(|(s, _)| s.file == file) {
+                snippet = snippet.annotation(
+                    AnnotationKind::Context.span(first_line(&source.text, *s)).label(label.as_str()),
+                );
+            }
+            group = group.element(snippet);
+        }
+    }
+    for note in &d.notes {
+        group = group.element(Level::NOTE.message(note.as_str()));
+    }
+    for help in &d.help {
+        group = group.element(Level::HELP.message(help.as_str()));
+    }
+    renderer.render(&[group])
+}
+
+/// The part of a span that lies on its first line: carets under whole bodies say nothing.
+fn first_line(text: &str, span: Span) -> std::ops::Range<usize> {
+    let start = floor(text, span.start as usize);
+    let end = floor(text, (span.end as usize).max(start));
+    let line = text[start..end].find('\n').map_or(end, |n| start + n);
+    start..line
+}
+
+fn floor(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}

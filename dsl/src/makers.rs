@@ -1,0 +1,254 @@
+//! Constructors: initial values, optimizers, distributions. One line each in a table.
+
+use crate::check::{Bound, Failed};
+use crate::checked::{
+    Balance, DenseOptimizer, IdDistribution, Init, LabelDistribution, LengthDistribution, SparseOptimizer,
+};
+use crate::signature::{Kind, Param};
+
+/// A constructor. The inner error is a sentence about arguments that do not fit together.
+pub(crate) struct Maker<T: 'static> {
+    /// As written.
+    pub(crate) name: &'static str,
+    /// Its parameters.
+    pub(crate) params: &'static [Param],
+    /// One sentence.
+    pub(crate) doc: &'static str,
+    /// Builds it.
+    pub(crate) make: fn(&Bound) -> Result<Result<T, String>, Failed>,
+}
+
+/// Initial values of tables and dense parameters.
+pub(crate) const INITS: &[Maker<Init>] = &[
+    Maker { name: "zeros", params: &[], doc: "All zero.", make: |_| Ok(Ok(Init::Zeros)) },
+    Maker { name: "ones", params: &[], doc: "All one.", make: |_| Ok(Ok(Init::Constant(1.0))) },
+    Maker {
+        name: "constant",
+        params: &[Param::required("value", Kind::ANY, "The value.")],
+        doc: "All one value.",
+        make: |b| Ok(Ok(Init::Constant(b.number("value")?))),
+    },
+    Maker {
+        name: "normal",
+        params: &[
+            Param::required("mean", Kind::ANY, "Mean."),
+            Param::required("std", Kind::NOT_NEGATIVE, "Standard deviation."),
+        ],
+        doc: "Gaussian.",
+        make: |b| Ok(Ok(Init::Normal { mean: b.number("mean")?, std: b.number("std")? })),
+    },
+    Maker {
+        name: "uniform",
+        params: &[
+            Param::required("low", Kind::ANY, "Lower end."),
+            Param::required("high", Kind::ANY, "Upper end, above the lower one."),
+        ],
+        doc: "Uniform from `low` up to, but without, `high`.",
+        make: |b| {
+            let (low, high) = (b.number("low")?, b.number("high")?);
+            Ok(if low < high {
+                Ok(Init::Uniform { low, high })
+            } else {
+                Err("`low` must be below `high`".into())
+            })
+        },
+    },
+    Maker {
+        name: "xavier_uniform",
+        params: &[],
+        doc: "Uniform in +-sqrt(6 / (fan_in + fan_out)) (Glorot).",
+        make: |_| Ok(Ok(Init::XavierUniform)),
+    },
+    Maker {
+        name: "xavier_normal",
+        params: &[],
+        doc: "Gaussian with variance 2 / (fan_in + fan_out) (Glorot).",
+        make: |_| Ok(Ok(Init::XavierNormal)),
+    },
+    Maker {
+        name: "kaiming_uniform",
+        params: &[],
+        doc: "Uniform in +-1 / sqrt(fan_in): PyTorch's default for linear layers, biases included.",
+        make: |_| Ok(Ok(Init::KaimingUniform)),
+    },
+    Maker {
+        name: "hash",
+        params: &[Param::required("scale", Kind::ABOVE_ZERO, "Half the width of the range.")],
+        doc: "A hash of row, column and table in +-scale: the same values in any language.",
+        make: |b| Ok(Ok(Init::Hash { scale: b.number("scale")? })),
+    },
+];
+
+const LR: Param = Param::required("lr", Kind::ABOVE_ZERO, "Learning rate.");
+const DECAY: Kind = Kind::Number { min: 0.0, max: 1.0, open: false };
+const BETA1: Param = Param::default("beta1", DECAY, "0.9", "Decay of the first moment.");
+const BETA2: Param = Param::default("beta2", DECAY, "0.999", "Decay of the second moment.");
+const EPS8: Param = Param::default("eps", Kind::NOT_NEGATIVE, "1e-8", "Added to the root.");
+const WEIGHT_DECAY: Param =
+    Param::default("weight_decay", Kind::NOT_NEGATIVE, "0", "L2 penalty added to the gradient.");
+
+/// Optimizers of tables.
+pub(crate) const SPARSE: &[Maker<SparseOptimizer>] = &[
+    Maker {
+        name: "sgd",
+        params: &[LR],
+        doc: "`w -= lr * g`.",
+        make: |b| Ok(Ok(SparseOptimizer::Sgd { lr: b.number("lr")? })),
+    },
+    Maker {
+        name: "rowwise_adagrad",
+        params: &[LR, EPS8],
+        doc: "One state value per row: the running sum of the row's mean squared gradient.",
+        make: |b| Ok(Ok(SparseOptimizer::RowwiseAdagrad { lr: b.number("lr")?, eps: b.number("eps")? })),
+    },
+    Maker {
+        name: "adagrad",
+        params: &[LR, Param::default("eps", Kind::NOT_NEGATIVE, "1e-10", "Added to the root.")],
+        doc: "One state value per element.",
+        make: |b| Ok(Ok(SparseOptimizer::Adagrad { lr: b.number("lr")?, eps: b.number("eps")? })),
+    },
+    Maker {
+        name: "adam",
+        params: &[LR, BETA1, BETA2, EPS8],
+        doc: "Moments of the touched rows only, as PyTorch's SparseAdam.",
+        make: |b| {
+            Ok(Ok(SparseOptimizer::Adam {
+                lr: b.number("lr")?,
+                beta1: b.number("beta1")?,
+                beta2: b.number("beta2")?,
+                eps: b.number("eps")?,
+            }))
+        },
+    },
+];
+
+/// Optimizers of dense parameters.
+pub(crate) const DENSE: &[Maker<DenseOptimizer>] = &[
+    Maker {
+        name: "sgd",
+        params: &[LR, Param::default("momentum", DECAY, "0", "Momentum as in PyTorch."), WEIGHT_DECAY],
+        doc: "`w -= lr * g`, with momentum.",
+        make: |b| {
+            Ok(Ok(DenseOptimizer::Sgd {
+                lr: b.number("lr")?,
+                momentum: b.number("momentum")?,
+                weight_decay: b.number("weight_decay")?,
+            }))
+        },
+    },
+    Maker {
+        name: "adam",
+        params: &[LR, BETA1, BETA2, EPS8, WEIGHT_DECAY],
+        doc: "PyTorch's Adam.",
+        make: |b| {
+            Ok(Ok(DenseOptimizer::Adam {
+                lr: b.number("lr")?,
+                beta1: b.number("beta1")?,
+                beta2: b.number("beta2")?,
+                eps: b.number("eps")?,
+                weight_decay: b.number("weight_decay")?,
+            }))
+        },
+    },
+];
+
+const LENGTH: Kind = Kind::Count { min: 0, max: 1 << 20 };
+
+/// Distributions of lengths.
+pub(crate) const LENGTHS: &[Maker<LengthDistribution>] = &[
+    Maker {
+        name: "fixed",
+        params: &[Param::required("length", Kind::POSITIVE, "The length.")],
+        doc: "All equal.",
+        make: |b| Ok(Ok(LengthDistribution::Fixed(b.count("length")? as u32))),
+    },
+    Maker {
+        name: "uniform",
+        params: &[
+            Param::required("min", LENGTH, "Shortest."),
+            Param::required("max", Kind::POSITIVE, "Longest, itself possible."),
+        ],
+        doc: "Uniform from `min` to `max`, both included.",
+        make: |b| {
+            let (min, max) = (b.count("min")? as u32, b.count("max")? as u32);
+            Ok(if min <= max {
+                Ok(LengthDistribution::Uniform { min, max })
+            } else {
+                Err("`min` must not be above `max`".into())
+            })
+        },
+    },
+    Maker {
+        name: "lognormal",
+        params: &[
+            Param::required("mean", Kind::ABOVE_ZERO, "Mean after clipping."),
+            Param::required("sigma", Kind::NOT_NEGATIVE, "Standard deviation of the logarithm."),
+            Param::default("min", LENGTH, "1", "Shortest."),
+            Param::optional("max", Kind::POSITIVE, "Longest; without it the input's own maximum."),
+        ],
+        doc: "Lognormal, clipped to `min` and `max`, with the given mean after clipping.",
+        make: |b| {
+            let min = b.count("min")? as u32;
+            let max = if b.has("max") { Some(b.count("max")? as u32) } else { None };
+            let mean = b.number("mean")?;
+            Ok(if f64::from(min) > mean || max.is_some_and(|m| f64::from(m) < mean) {
+                Err("`mean` must lie between `min` and `max`".into())
+            } else {
+                Ok(LengthDistribution::Lognormal { mean, sigma: b.number("sigma")?, min, max })
+            })
+        },
+    },
+];
+
+/// Distributions of ids.
+pub(crate) const IDS: &[Maker<IdDistribution>] = &[
+    Maker {
+        name: "uniform",
+        params: &[],
+        doc: "Uniform over the table.",
+        make: |_| Ok(Ok(IdDistribution::Uniform)),
+    },
+    Maker {
+        name: "zipf",
+        params: &[Param::required("exponent", Kind::NOT_NEGATIVE, "Exponent of the law.")],
+        doc: "Zipf's law over a permutation of the table.",
+        make: |b| Ok(Ok(IdDistribution::Zipf(b.number("exponent")?))),
+    },
+];
+
+/// Distributions of labels.
+pub(crate) const LABELS: &[Maker<LabelDistribution>] = &[
+    Maker {
+        name: "hash",
+        params: &[],
+        doc: "A hash bit of the first id sequence's id: learnable.",
+        make: |_| Ok(Ok(LabelDistribution::Hash)),
+    },
+    Maker {
+        name: "bernoulli",
+        params: &[Param::required("p", DECAY, "Probability of 1.")],
+        doc: "1 with the given probability.",
+        make: |b| Ok(Ok(LabelDistribution::Bernoulli(b.number("p")?))),
+    },
+];
+
+/// Sample balancing.
+pub(crate) const BALANCE: &[Maker<Option<Balance>>] = &[
+    Maker { name: "off", params: &[], doc: "Samples stay where they are.", make: |_| Ok(Ok(None)) },
+    Maker {
+        name: "on",
+        params: &[],
+        doc: "Costs of samples are derived from the model.",
+        make: |_| Ok(Ok(Some(Balance { cost: None }))),
+    },
+    Maker {
+        name: "cost",
+        params: &[
+            Param::required("c0", Kind::NOT_NEGATIVE, "Per sample."),
+            Param::required("c1", Kind::NOT_NEGATIVE, "Per token."),
+            Param::required("c2", Kind::NOT_NEGATIVE, "Per pair of tokens."),
+        ],
+        doc: "A sample of length L costs `c0 + c1 L + c2 L^2`.",
+        make: |b| Ok(Ok(Some(Balance { cost: Some([b.number("c0")?, b.number("c1")?, b.number("c2")?]) }))),
+    },
+];
