@@ -1,2 +1,11 @@
-//! fsx
-fn main() {}
+//! `fsx`: runs schedules from the command line.
+
+mod cli;
+mod progress;
+mod summary;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

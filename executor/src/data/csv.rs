@@ -147,6 +147,9 @@ struct Parsed {
     items: usize,
 }
 
+/// A user's name and when which items were met.
+type Events = (Vec<u8>, Vec<(Moment, u32)>);
+
 /// When something happened: the number, and the exact integer where the number cannot tell two apart.
 type Moment = (f64, i64);
 
@@ -181,7 +184,7 @@ fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError> {
     let time_at = columns.time.as_deref().map(find).transpose()?;
     let rating_at = columns.rating.as_deref().map(find).transpose()?;
 
-    let mut users: Vec<(Vec<u8>, Vec<(Moment, u32)>)> = Vec::new();
+    let mut users: Vec<Events> = Vec::new();
     let mut user_ids: HashMap<Vec<u8>, u32> = HashMap::new();
     let mut item_ids: HashMap<Vec<u8>, u32> = HashMap::new();
     let mut record = ByteRecord::new();
@@ -228,7 +231,7 @@ fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError> {
     if users.is_empty() {
         return Err(DataError::HeaderOnly { path: path.into() });
     }
-    let in_order = |(name, mut events): (Vec<u8>, Vec<(Moment, u32)>)| {
+    let in_order = |(name, mut events): Events| {
         events.sort_by(|(a, _), (b, _)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         (name, events.into_iter().map(|(_, item)| item).collect())
     };

@@ -229,7 +229,7 @@ impl Source for Generator {
             match input.kind {
                 InputKind::Next { of } => self.next_ids(of as usize, i, &range, batch),
                 InputKind::SampleLabel | InputKind::TokenLabel { .. } => {
-                    self.fill_labels(i, &range, batch)?
+                    self.fill_labels(i, &range, batch)?;
                 }
                 InputKind::Ids { .. } | InputKind::Dense { .. } => {}
             }

@@ -9,8 +9,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use safetensors::SafeTensors;
 pub use safetensors::tensor::Dtype;
+use safetensors::tensor::Metadata;
 
 use super::DataError;
 
@@ -98,12 +98,14 @@ impl TensorFile {
         if length > size - 8 || length > 100 << 20 {
             return Err(not("its header is longer than the file".into()));
         }
-        let mut header = vec![0; 8 + length as usize];
-        file.read_exact_at(&mut header, 0).map_err(io)?;
-        let (_, metadata) = SafeTensors::read_metadata(&header).map_err(|e| not(e.to_string()))?;
+        let mut header = vec![0; length as usize];
+        file.read_exact_at(&mut header, 8).map_err(io)?;
+        let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| not(e.to_string()))?;
         let begin = 8 + length;
         let mut tensors = BTreeMap::new();
-        for (name, info) in metadata.tensors() {
+        let mut found: Vec<_> = metadata.tensors().into_iter().collect();
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        for (name, info) in found {
             if begin + info.data_offsets.1 as u64 > size {
                 return Err(not(format!("tensor `{name}` lies beyond its end; the file was cut off")));
             }

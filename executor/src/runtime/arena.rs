@@ -170,20 +170,18 @@ fn grow<E: Copy + Default>(vector: &mut Vec<E>, len: usize) {
     }
 }
 
+/// A vector, the right to write it, and its shape.
+type Locked<'a, E> = (&'a RwLock<Vec<E>>, RwLockWriteGuard<'a, Vec<E>>, Shape);
+
 /// Written operands, several of which may be columns of one buffer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Writes<'a, E> {
-    guards: Vec<(&'a RwLock<Vec<E>>, RwLockWriteGuard<'a, Vec<E>>, Shape)>,
+    guards: Vec<Locked<'a, E>>,
     /// Guard and shape of each operand.
     parts: Vec<(usize, Shape, Write)>,
 }
 
 impl<'a, E: Copy + Default> Writes<'a, E> {
-    /// None yet.
-    pub fn new() -> Self {
-        Self { guards: Vec::new(), parts: Vec::new() }
-    }
-
     /// Adds an operand.
     pub fn lock(
         &mut self,
@@ -253,7 +251,7 @@ mod tests {
     #[test]
     fn columns_of_one_buffer_are_written_together() {
         let lock = RwLock::new(Vec::new());
-        let mut writes = Writes::new();
+        let mut writes = Writes::default();
         let part = |start, end| Shape { rows: 2, stride: 5, start, end };
         for (start, end) in [(3, 5), (0, 1)] {
             writes.lock(&lock, part(start, end), Write::Set, String::new).unwrap();

@@ -105,7 +105,7 @@ impl<'a, T: Real> Call<'a, T> {
 
     /// Written operands of reals.
     pub fn write(&self, positions: impl IntoIterator<Item = usize>) -> Result<Writes<'a, T>, Fault> {
-        let mut writes = Writes::new();
+        let mut writes = Writes::default();
         for position in positions {
             let (lock, shape) = self.reals(true, position)?;
             writes.lock(lock, shape, self.mode(position), || self.name(true, position))?;

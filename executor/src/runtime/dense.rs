@@ -5,7 +5,7 @@ use fs_kernels::{
 };
 use fs_schedule::Function;
 
-use super::arena::Read;
+use super::arena::{Read, Whole};
 use super::{Call, Fault};
 
 /// Adds the result of a kernel that overwrites a whole slice, where the operand asks for it.
@@ -60,7 +60,7 @@ pub(super) fn linear_grad_weight<T: Real>(c: &Call<T>, bias: bool) -> Result<(),
         ));
     }
     let mut gb = if bias { Some(c.slice_to_add(1)?) } else { None };
-    matmul::linear_grad_weight(gy.mat(), x.mat(), gw, gb.as_mut().map(|g| g.slice()), mode);
+    matmul::linear_grad_weight(gy.mat(), x.mat(), gw, gb.as_mut().map(Whole::slice), mode);
     Ok(())
 }
 

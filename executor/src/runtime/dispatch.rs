@@ -32,7 +32,7 @@ pub fn run<T: Real>(
         let waited = env.transport.lock().waited();
         let start = Instant::now();
         execute(env, program, op).map_err(|fault| Stopped { op: op.name.clone(), fault })?;
-        let waited = env.transport.lock().waited() - waited;
+        let waited = env.transport.lock().waited().saturating_sub(waited);
         profile.record(index, start.elapsed(), waited);
     }
     Ok(())

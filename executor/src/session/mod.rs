@@ -16,6 +16,7 @@ use fs_schedule::{Duration as Length, Evaluate, Program, Schedule};
 
 use crate::data::{self, DataError, GlobalBatch, Histories, Source};
 use crate::error::Error;
+use crate::evaluate::rank_items::Ranking;
 use crate::evaluate::{Outcome, popularity, scores};
 use crate::memory::{self, Memory};
 use crate::report::{Evaluation, Report, Spread, op_totals};
@@ -196,7 +197,7 @@ impl<T: Real> Session<T> {
             Questions { schedule: Arc::clone(&schedule), histories: Arc::clone(&histories), batch };
         let batches = histories.users().div_ceil(batch.max(1)) as u64;
         for env in &self.ranks {
-            *env.ranking.lock() = Default::default();
+            *env.ranking.lock() = Ranking::default();
         }
         observer.evaluating(batches);
         let started = Instant::now();
@@ -369,11 +370,11 @@ fn check_ranks(schedule: &Schedule, ranks: usize) -> Result<(), Error> {
     if batch == 0 {
         return Err(Error::Settings("the schedule has a batch of 0 samples".into()));
     }
-    if batch as usize % ranks == 0 {
+    if (batch as usize).is_multiple_of(ranks) {
         return Ok(());
     }
     let divisors: Vec<String> =
-        (1..=batch.min(1024)).filter(|r| batch % r == 0).map(|r| r.to_string()).collect();
+        (1..=batch.min(1024)).filter(|r| batch.is_multiple_of(*r)).map(|r| r.to_string()).collect();
     let nearest = (batch as usize).next_multiple_of(ranks);
     let advice = format!("use {} ranks, or compile with a batch such as {nearest}", divisors.join(", "));
     Err(Error::BadBatch { batch, ranks, advice })

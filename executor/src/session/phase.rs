@@ -256,7 +256,7 @@ fn rank_steps<T: Real>(
         let start = Instant::now();
         dispatch::run(env, program, &mut profile, at).map_err(Broken::Op)?;
         let seconds = start.elapsed().as_secs_f64();
-        let waited = (env.transport.lock().waited() - waited).as_secs_f64();
+        let waited = env.transport.lock().waited().saturating_sub(waited).as_secs_f64();
         let contribution = *env.loss.lock();
         let rank = env.rank;
         let part = Finished { rank, step, contribution, samples, tokens, seconds, data_wait, waited };

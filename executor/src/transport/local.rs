@@ -141,9 +141,9 @@ impl<T: Real> Transport<T> for Local<T> {
         }
         self.meet()?;
         received.clear();
-        for source in 0..ranks {
-            let outbox = self.shared.outboxes[source][turn].read();
-            received_counts[source] = outbox.counts[self.rank];
+        for (outboxes, count) in self.shared.outboxes.iter().zip(received_counts) {
+            let outbox = outboxes[turn].read();
+            *count = outbox.counts[self.rank];
             received.extend_from_slice(&outbox.rows[span(&outbox.counts, self.rank)]);
         }
         Ok(())

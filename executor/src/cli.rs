@@ -1,0 +1,184 @@
+//! Arguments, and a run from them to an exit status: 0 for success, 1 for errors, 2 for wrong usage, 130 after
+//! Ctrl-C.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::{Args, Parser, Subcommand};
+use fs_executor::{Error, Observer, Options, Report, Session};
+
+use crate::progress::Progress;
+use crate::summary;
+
+/// Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
+const INTERRUPTED: u8 = 130;
+
+#[derive(Parser)]
+#[command(name = "fsx", version, about = "Runs schedules that fsc has compiled", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train, then evaluate if the schedule says how
+    Run(Run),
+}
+
+#[derive(Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each one is a switch of the command line")]
+struct Run {
+    /// The schedule, as `fsc compile` writes it
+    schedule: PathBuf,
+    /// Number of ranks, as threads of this process [default: what the schedule was planned for]
+    #[arg(long, value_name = "N")]
+    ranks: Option<usize>,
+    /// Train for this many steps instead of the schedule's duration
+    #[arg(long, value_name = "N")]
+    steps: Option<u64>,
+    /// Train for this many passes over the data instead
+    #[arg(long, value_name = "N", conflicts_with = "steps")]
+    epochs: Option<u32>,
+    /// Data file instead of the schedule's
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Seed of everything random instead of the schedule's
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Write what was measured to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Start from the values in this safetensors file
+    #[arg(long, value_name = "FILE")]
+    init: Option<PathBuf>,
+    /// Write tables and parameters to this safetensors file after training
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Do not evaluate after training
+    #[arg(long)]
+    no_evaluate: bool,
+    /// Also list the time of every operation
+    #[arg(long)]
+    profile: bool,
+    /// No progress and no summary
+    #[arg(long, short)]
+    quiet: bool,
+    /// Print the report as JSON instead of the summary
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main() -> ExitCode {
+    // A panic on a rank's thread becomes the run's error; its own message would be a second one.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !std::thread::current().name().is_some_and(|name| name.starts_with("rank-")) {
+            hook(info);
+        }
+    }));
+    let Command::Run(run) = Cli::parse().command;
+    match execute(&run) {
+        Ok(code) => code,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(run: &Run) -> Result<ExitCode, Error> {
+    for (what, path) in [("the report", &run.report), ("the values", &run.save)] {
+        if let Some(path) = path {
+            check_writable(path).map_err(|source| Error::Write { what, path: path.clone(), source })?;
+        }
+    }
+    let schedule = fs_schedule::read(&run.schedule)?;
+    let planned = schedule.ranks as usize;
+    let stop = Arc::new(AtomicBool::new(false));
+    let options = Options {
+        ranks: run.ranks,
+        seed: run.seed,
+        steps: run.steps,
+        epochs: run.epochs,
+        data: run.data.clone(),
+        schedule_file: Some(run.schedule.clone()),
+        init: run.init.clone(),
+        evaluate: !run.no_evaluate,
+        stop: Arc::clone(&stop),
+    };
+    let mut session = Session::<f32>::new(schedule, options)?;
+    if !run.quiet {
+        let ranks = session.ranks();
+        let _ = writeln!(
+            io::stderr(),
+            "{}: {} on {ranks} rank(s)",
+            session.schedule().model,
+            session.describe_data()
+        );
+        if ranks != planned {
+            let _ = writeln!(
+                io::stderr(),
+                "note: the schedule was planned for {planned} rank(s), running with {ranks}"
+            );
+        }
+    }
+    on_interrupt(stop)?;
+    let mut progress = Progress::new(io::stderr().is_terminal());
+    let observer: &mut dyn Observer = if run.quiet { &mut () } else { &mut progress };
+    let report = session.run(observer)?;
+    progress.finish();
+    finish(run, &session, &report)
+}
+
+/// Prints and writes what was asked for. The report comes first: it must not be lost because values can't be saved.
+fn finish(run: &Run, session: &Session<f32>, report: &Report) -> Result<ExitCode, Error> {
+    let shown = if run.json {
+        report.to_json()
+    } else if run.quiet {
+        String::new()
+    } else {
+        summary::text(report, run.profile)
+    };
+    let mut out = io::stdout().lock();
+    let printed = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
+    if let Some(path) = &run.report {
+        report.write(path)?;
+    }
+    if let Some(path) = &run.save {
+        session.save(path)?;
+    }
+    printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
+    Ok(if report.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+/// The first Ctrl-C stops after the current step, the second at once.
+fn on_interrupt(stop: Arc<AtomicBool>) -> Result<(), Error> {
+    let handler = move || {
+        if stop.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+        let _ = writeln!(io::stderr(), "stopping after this step; press Ctrl-C again to stop at once");
+    };
+    ctrlc::set_handler(handler).map_err(|e| Error::Settings(format!("cannot watch for Ctrl-C: {e}")))
+}
+
+/// Finds out before training whether a result can be written after it.
+fn check_writable(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory")),
+        Ok(found) if !found.is_file() => OpenOptions::new().write(true).open(path).map(drop),
+        _ => {
+            // Results are written beside and renamed, so the folder must take a file.
+            let mut name = path.file_name().unwrap_or_default().to_os_string();
+            name.push(format!(".{}.check", std::process::id()));
+            let beside = path.with_file_name(name);
+            OpenOptions::new().write(true).create_new(true).open(&beside)?;
+            fs::remove_file(beside)
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The binary: results, manners, and what it says about bad input.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{next_item, ranking};
+use fs_schedule::{Data, InputKind, Schedule};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const RATINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/ml-latest-small/ratings.csv");
+
+/// A folder with a schedule in it.
+struct Place {
+    folder: TempDir,
+    schedule: PathBuf,
+}
+
+impl Place {
+    fn new(schedule: &Schedule) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.json");
+        fs_schedule::write(&path, schedule).unwrap();
+        Self { folder, schedule: path }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn fsx(&self, arguments: &[&str]) -> Output {
+        fsx(&self.schedule, arguments)
+    }
+
+    /// Runs and expects failure; what was said.
+    fn fails(&self, arguments: &[&str]) -> String {
+        let output = self.fsx(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert_eq!(said.matches("error:").count(), 1, "one clear error: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+        said
+    }
+
+    /// Training on a CSV file with this text fails; what was said.
+    fn csv_fails(text: &str) -> String {
+        let place = Self::new(&next_item(4, 50, "d.csv"));
+        fs::write(place.path("d.csv"), text).unwrap();
+        place.fails(&[])
+    }
+}
+
+fn fsx(schedule: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fsx")).arg("run").arg(schedule).args(arguments).output().unwrap()
+}
+
+fn contains(said: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(said.contains(part), "no `{part}` in: {said}");
+    }
+}
+
+#[test]
+fn a_run_writes_its_report() {
+    let place = Place::new(&ranking(12, true));
+    let report = place.path("r.json");
+    let output = place.fsx(&["--ranks", "2", "--steps", "5", "--report", report.to_str().unwrap()]);
+    let (out, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{said}");
+    contains(&said, &["planned for 1 rank(s), running with 2"]);
+    contains(&out, &["steps      5", "loss", "median", "tokens/s"]);
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    assert_eq!((&report["ranks"], &report["steps"], &report["samples"]), (&2.into(), &5.into(), &60.into()));
+    assert_eq!(report["loss"].as_array().unwrap().len(), 5);
+    assert_eq!(report["loss_per_rank"][4].as_array().unwrap().len(), 2);
+    assert_eq!(report["interrupted"], false);
+    for field in ["median", "p10", "p90", "p99", "min", "max"] {
+        assert!(report["step_ms"][field].as_f64().unwrap() > 0.0);
+    }
+    assert!(report["tokens_per_second"].as_f64().unwrap() > 0.0);
+    assert!(report["peak_memory_bytes"].as_u64().unwrap() > report["memory"]["tables"].as_u64().unwrap());
+    assert!(report["schedule"].as_str().unwrap().starts_with("sha256:"));
+    let ops = report["ops"].as_array().unwrap();
+    assert!(
+        ops.iter()
+            .any(|op| op["name"] == "attention.grad" && op["ms"].as_f64().unwrap() > 0.0 && op["count"] == 5)
+    );
+}
+
+#[test]
+fn json_goes_to_standard_output_and_evaluation_is_in_it() {
+    let place = Place::new(&next_item(32, 9066, RATINGS));
+    let output = place.fsx(&["--json", "--quiet", "--steps", "2"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["evaluation"]["users"], 671);
+    for (who, seen) in
+        [("model", "all"), ("model", "unseen"), ("popularity", "all"), ("popularity", "unseen")]
+    {
+        for metric in ["hr_10", "hr_50", "ndcg_10"] {
+            let value = report["evaluation"][who][seen][metric].as_f64().unwrap();
+            assert!((0.0..=1.0).contains(&value));
+        }
+    }
+    let output = place.fsx(&["--json", "--quiet", "--steps", "1", "--no-evaluate"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["evaluation"].is_null());
+}
+
+#[test]
+fn saved_values_are_where_training_starts_again() {
+    let place = Place::new(&ranking(12, true));
+    let (a, b) = (place.path("a.safetensors"), place.path("b.safetensors"));
+    let (a, b) = (a.to_str().unwrap(), b.to_str().unwrap());
+    assert!(place.fsx(&["--steps", "3", "--save", a]).status.success());
+    let output = place.fsx(&["--ranks", "3", "--steps", "0", "--init", a, "--save", b]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read(a).unwrap(), fs::read(b).unwrap());
+    assert_eq!(fs::read_dir(place.folder.path()).unwrap().count(), 3, "no temporary files stay");
+    contains(&place.fails(&["--init", RATINGS]), &["ratings.csv is not a safetensors file"]);
+    let mut narrow = ranking(12, true);
+    narrow.parameters[2].columns = 4;
+    let other = Place::new(&narrow);
+    contains(&other.fails(&["--init", a]), &["`head.weight` is F32 [8], expected F32 [4]"]);
+}
+
+#[test]
+fn wrong_numbers_of_ranks() {
+    let place = Place::new(&ranking(12, true));
+    contains(&place.fails(&["--ranks", "0"]), &["--ranks 0", "at least one"]);
+    contains(&place.fails(&["--ranks", "5"]), &["12 samples", "5 ranks", "1, 2, 3, 4, 6, 12"]);
+    assert_eq!(place.fsx(&["--steps", "1", "--epochs", "1"]).status.code(), Some(2));
+    assert_eq!(place.fsx(&["--ranks", "-1"]).status.code(), Some(2));
+}
+
+#[test]
+fn schedules_that_cannot_be_run() {
+    let place = Place::new(&ranking(12, true));
+    let said = |path: &Path| String::from_utf8(fsx(path, &[]).stderr).unwrap();
+    contains(&said(&place.path("none.json")), &["error: cannot read schedule", "none.json"]);
+    let text = fs::read_to_string(&place.schedule).unwrap();
+    let changed = place.path("changed.json");
+    fs::write(&changed, text.replacen("\"batch\": 12", "\"batch\": 16", 1)).unwrap();
+    contains(&said(&changed), &["was changed after it was compiled"]);
+    fs::write(&changed, text.replacen("\"version\": 1", "\"version\": 99", 1)).unwrap();
+    contains(&said(&changed), &["version 99", "compile the model again"]);
+    fs::write(&changed, "").unwrap();
+    contains(&said(&changed), &["it is empty"]);
+    let mut large = ranking(12, true);
+    large.tables[0].rows = 1 << 40;
+    contains(&Place::new(&large).fails(&[]), &["table `items` is too large", "are available"]);
+}
+
+#[test]
+fn files_that_cannot_be_written() {
+    let place = Place::new(&ranking(12, true));
+    contains(
+        &place.fails(&["--report", "/dev/full"]),
+        &["cannot write the report /dev/full", "No space left"],
+    );
+    contains(&place.fails(&["--save", "/dev/full"]), &["cannot write the values /dev/full", "No space left"]);
+    // Found before training: nothing is computed first.
+    let said = place.fails(&["--report", "/no/such/folder/r.json", "--steps", "1000000000"]);
+    contains(&said, &["/no/such/folder/r.json", "No such file"]);
+    let folder = place.folder.path().to_str().unwrap();
+    contains(&place.fails(&["--report", folder, "--steps", "1000000000"]), &["is a directory"]);
+}
+
+#[test]
+fn ratings_that_cannot_be_used() {
+    const HEAD: &str = "userId,movieId,rating,timestamp\n";
+    let good = "1,31,2.5,10\n1,32,3,11\n1,33,3,12\n2,31,1,10\n2,32,2,11\n2,34,2,12\n";
+    let with = |lines: &str| Place::csv_fails(&format!("{HEAD}{good}{lines}"));
+    contains(&Place::csv_fails(""), &["d.csv is empty"]);
+    contains(&Place::csv_fails(HEAD), &["header line but no interactions"]);
+    contains(
+        &Place::csv_fails("user_id,movieId,rating,timestamp\n1,2,3,4\n"),
+        &["no column `userId`, did you mean `user_id`?", "user_id, movieId, rating, timestamp"],
+    );
+    contains(&with("3,31,nan,10\n"), &["line 8, column `rating`: `nan` is not a finite number"]);
+    contains(&with("3,31,good,10\n"), &["line 8, column `rating`: `good` is not a number"]);
+    contains(&with("3,31,2,later\n"), &["line 8, column `timestamp`: `later`"]);
+    contains(&with("3,,2,10\n"), &["line 8, column `movieId`", "is empty"]);
+    contains(&with("3,31\n"), &["line 8", "2 fields where the header has 4"]);
+    contains(
+        &with("77,31,2,10\n"),
+        &["user `77` has 1 interaction(s), 3 are needed", "min_interactions = 3"],
+    );
+    let many: Vec<String> = (0..60).map(|i| format!("1,{i},2,{i}\n")).collect();
+    let many = many.concat();
+    contains(
+        &Place::csv_fails(&format!("{HEAD}{many}")),
+        &["60 distinct items", "`items` has 50 rows", "at least 60"],
+    );
+
+    let place = Place::new(&next_item(4, 50, "d.csv"));
+    contains(&place.fails(&[]), &["cannot read data file d.csv", "No such file", "--data FILE"]);
+    fs::create_dir(place.path("d.csv")).unwrap();
+    contains(&place.fails(&[]), &["is a directory"]);
+    contains(&place.fails(&["--data", RATINGS]), &["9066 distinct items"]);
+
+    let mut lenient = next_item(4, 50, "d.csv");
+    if let Some(Data::Csv { min_interactions, .. }) = &mut lenient.data {
+        *min_interactions = Some(3);
+    }
+    let place = Place::new(&lenient);
+    fs::write(place.path("d.csv"), format!("{HEAD}{good}77,31,2,10\n")).unwrap();
+    let output = place.fsx(&["--json", "-q"]);
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["samples"], &report["evaluation"]["users"]), (&2.into(), &2.into()));
+    fs::write(place.path("d.csv"), format!("{HEAD}77,31,2,10\n")).unwrap();
+    contains(&place.fails(&[]), &["no user has 3 interactions"]);
+    lenient.inputs[1].kind = InputKind::SampleLabel;
+    let place = Place::new(&lenient);
+    fs::write(place.path("d.csv"), format!("{HEAD}{good}")).unwrap();
+    contains(&place.fails(&[]), &["input `next` cannot be filled", "safetensors"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_stops_after_the_step() {
+    use std::process::Stdio;
+    let place = Place::new(&ranking(12, true));
+    let report = place.path("r.json");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fsx"));
+    command
+        .arg("run")
+        .arg(&place.schedule)
+        .args(["--ranks", "3", "--steps", "100000000", "--report"])
+        .arg(&report);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    contains(&String::from_utf8(output.stdout).unwrap(), &["of 100000000 (interrupted)"]);
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    assert_eq!(report["interrupted"], true);
+    assert_eq!(report["loss"].as_array().unwrap().len() as u64, report["steps"].as_u64().unwrap());
+    assert!(report["steps"].as_u64().unwrap() > 0);
+}
