@@ -8,6 +8,7 @@ use crate::diagnostic::Diagnostic;
 use crate::parse::parse;
 use crate::recover;
 use crate::source::Span;
+use std::fmt::Write as _;
 use std::ops::Range;
 
 const WIDTH: usize = 100;
@@ -57,7 +58,8 @@ impl Printer<'_> {
         let mut imports = false;
         for item in &file.items {
             let import = matches!(item, Item::Import { .. });
-            self.force = !self.first && !(import && imports);
+            let list = import && imports;
+            self.force = !(self.first || list);
             imports = import;
             match item {
                 Item::Import { path, span } => {
@@ -390,14 +392,14 @@ fn lay(e: &Expr, indent: usize, column: usize) -> String {
             for a in args {
                 let head = a.name.as_ref().map_or(String::new(), |n| format!("{}: ", n.text));
                 let value = lay(&a.value, indent + STEP, indent + STEP + head.chars().count() + 1);
-                out.push_str(&format!("{pad}{head}{value},\n"));
+                let _ = writeln!(out, "{pad}{head}{value},");
             }
             out + &end + ")"
         }
         ExprKind::List(items) if !items.is_empty() => {
             let mut out = String::from("[\n");
             for i in items {
-                out.push_str(&format!("{pad}{},\n", lay(i, indent + STEP, indent + STEP + 1)));
+                let _ = writeln!(out, "{pad}{},", lay(i, indent + STEP, indent + STEP + 1));
             }
             out + &end + "]"
         }
@@ -417,7 +419,7 @@ fn lay_chain(operands: &[(bool, Expr)], signs: [&str; 2], indent: usize, column:
             out.push_str(&lay(e, indent + STEP, column));
         } else {
             let sign = signs[usize::from(*inverted)];
-            out.push_str(&format!("\n{pad}{sign}{}", lay(e, indent + STEP, indent + STEP + 2)));
+            let _ = write!(out, "\n{pad}{sign}{}", lay(e, indent + STEP, indent + STEP + 2));
         }
     }
     out

@@ -11,7 +11,7 @@ use crate::source::Span;
 use std::collections::HashMap;
 
 const MAX_REPEAT: u64 = 100_000;
-const MAX_CALLS: usize = 64;
+const MAX_CALLS: usize = 32;
 
 /// Where statements stand.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -236,21 +236,20 @@ impl<'a> Checker<'a> {
             _ => (None, block.body.statements.as_slice()),
         };
         self.statements(body, Place::Block);
-        let result = match last {
-            Some(results) => self.results(results),
-            None => {
-                if !self.is_damaged(block.span) {
-                    self.push(
-                        Diagnostic::error(
-                            codes::RETURN,
-                            block.name.span,
-                            format!("the block `{}` returns nothing", block.name.text),
-                        )
-                        .label("has no `return` at its end"),
-                    );
-                }
-                Val::Poison
+        let result = if let Some(results) = last {
+            self.results(results)
+        } else {
+            if !self.is_damaged(block.span) {
+                self.push(
+                    Diagnostic::error(
+                        codes::RETURN,
+                        block.name.span,
+                        format!("the block `{}` returns nothing", block.name.text),
+                    )
+                    .label("has no `return` at its end"),
+                );
             }
+            Val::Poison
         };
         self.frames.pop();
         result
@@ -268,9 +267,20 @@ impl<'a> Checker<'a> {
         let mut given = Vec::with_capacity(results.len());
         for e in results {
             let mut val = self.eval(e, None);
-            if let Val::Symbol(name) = &val {
-                self.unknown_name(name, e.span);
-                val = Val::Poison;
+            match &val {
+                Val::Symbol(name) => {
+                    self.unknown_name(name, e.span);
+                    val = Val::Poison;
+                }
+                Val::Results(several) => {
+                    let n = several.len();
+                    self.push(
+                        Diagnostic::error(codes::RESULT_COUNT, e.span, "each result is one value")
+                            .label(format!("gives {}", counted(n, "result"))),
+                    );
+                    val = Val::Poison;
+                }
+                _ => {}
             }
             given.push(Given { val, span: e.span });
         }
