@@ -204,6 +204,47 @@ fn settings() {
 }
 
 #[test]
+fn every_primitive_infers_its_type() {
+    let text = "model m {
+        table t { rows 10  dim 8  optimizer sgd(lr: 0.1) }
+        input a: ids(t) { max 5 }
+        input n: next(a)
+        input d: dense(3)
+        input y: label
+        let x = positional(lookup(a))
+        let q, k = split(linear(layer_norm(x), 16), [8, 8])
+        let s = silu_attention(silu(q), relu(k), gelu(x), heads: 4)
+        let z = softmax_attention(sigmoid(s), softmax(s), dropout(s, 0.1), heads: 2, causal: false)
+        let w = l2_normalize(add(scale(z, 2), mul(s, z), x))
+        let wide = concat(w, lookup(n), s)
+        let p = dot_interaction(pool(a), mlp(d, [16, 8]), pool(a, mode: mean))
+        let _one = bce_with_logits(linear(concat(p, d), 1), y, normalize: 3)
+        loss sampled_softmax(linear(wide, 8), t, n, negatives: 2, normalize: samples)
+    }";
+    let reference = fs_dsl::reference();
+    let names: Vec<&str> = reference.lines().filter_map(|l| l.strip_prefix("#### ")).collect();
+    assert!(names.len() >= 20);
+    for name in &names {
+        assert!(text.contains(&format!("{name}(")), "{name} is not in the test");
+    }
+    assert_eq!(messages(text), [], "an underscore silences the warning");
+    let m = program(text).model.unwrap();
+    let ty = |name: &str| {
+        let ty = m.values.iter().find(|v| v.name == name).unwrap_or_else(|| panic!("{name}")).ty;
+        (matches!(ty.rows, Rows::Tokens(_)), ty.columns)
+    };
+    for (name, tokens, columns) in
+        [("x", true, 8), ("k", true, 8), ("s", true, 8), ("w", true, 8), ("wide", true, 24), ("p", false, 3)]
+    {
+        assert_eq!(ty(name), (tokens, columns), "{name}");
+    }
+    assert_eq!(m.values[m.loss.index()].ty.rows, Rows::One);
+    let distinct: std::collections::HashSet<_> =
+        m.nodes.iter().map(|n| std::mem::discriminant(&n.op)).collect();
+    assert_eq!(distinct.len(), 23, "each operation is used");
+}
+
+#[test]
 fn several_mistakes_in_one_run() {
     let found = messages(
         "model m {

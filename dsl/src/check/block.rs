@@ -77,17 +77,7 @@ impl<'a> Checker<'a> {
         let idle: Vec<&'a ast::Block> =
             self.blocks.iter().filter(|(n, _)| !self.called.contains(*n)).map(|(_, b)| *b).collect();
         let library = main.is_some_and(|u| !u.file.items.iter().any(|i| matches!(i, Item::Model { .. })));
-        for block in idle {
-            if block.name.span.file == 0 && !library {
-                self.push(
-                    Diagnostic::warning(
-                        codes::UNUSED_BLOCK,
-                        block.name.span,
-                        format!("the block `{}` is never called", block.name.text),
-                    )
-                    .label("unused"),
-                );
-            }
+        for block in &idle {
             let mut level = HashMap::new();
             for (name, _) in &block.params {
                 level.insert(
@@ -98,6 +88,19 @@ impl<'a> Checker<'a> {
             let before = self.uses.clone();
             self.run_block(block, level);
             self.uses = before;
+        }
+        // What another idle block calls is not idle by itself.
+        for block in idle {
+            if block.name.span.file == 0 && !library && !self.called.contains(block.name.text.as_str()) {
+                self.push(
+                    Diagnostic::warning(
+                        codes::UNUSED_BLOCK,
+                        block.name.span,
+                        format!("the block `{}` is never called", block.name.text),
+                    )
+                    .label("unused"),
+                );
+            }
         }
     }
 

@@ -19,12 +19,15 @@ impl Checker<'_> {
         let unused: Vec<(Span, Use)> = self
             .uses
             .iter()
-            .filter(|(_, u)| !u.used && !u.name.starts_with('_') && u.what != What::Parameter)
+            .filter(|(_, u)| !u.used && u.what != What::Parameter)
             .map(|(s, u)| (*s, u.clone()))
             .collect();
         let mut silent: HashSet<Span> = HashSet::new();
         for (span, u) in unused {
             silent.insert(span);
+            if u.name.starts_with('_') {
+                continue;
+            }
             self.push(
                 Diagnostic::warning(
                     codes::UNUSED,
