@@ -8,17 +8,22 @@ use crate::diagnostic::Diagnostic;
 use crate::parse::parse;
 use crate::recover;
 use crate::source::Span;
+use crate::units;
 use std::fmt::Write as _;
 use std::ops::Range;
 
 const WIDTH: usize = 100;
 const STEP: usize = 2;
 
-/// Formats a text; its syntax errors if it has any. The name stands in for a path and changes nothing.
+/// Formats a text; its syntax errors and unknown units if it has any. The name stands in for a path and changes nothing.
 pub fn format_text(_name: &str, text: &str) -> Result<String, Vec<Diagnostic>> {
     let parsed = parse(0, text);
     if !parsed.errors.is_empty() {
         return Err(parsed.errors);
+    }
+    if !parsed.unknown_units.is_empty() {
+        // Such a word may be a setting without its value: where the line ends decides, so it must stay as it is.
+        return Err(parsed.unknown_units.iter().map(units::unknown).collect());
     }
     let mut p = Printer {
         text,

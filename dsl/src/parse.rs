@@ -6,6 +6,7 @@ use crate::codes;
 use crate::diagnostic::{Diagnostic, closest};
 use crate::recover;
 use crate::source::Span;
+use crate::units;
 use pest::Parser;
 use pest::error::{ErrorVariant, InputLocation};
 use pest::iterators::Pair;
@@ -25,6 +26,8 @@ pub struct Parsed {
     pub errors: Vec<Diagnostic>,
     /// The parts that were left out: nothing should be said about what is missing there.
     pub damaged: Vec<Span>,
+    /// Words that stand where a unit would, but are none.
+    pub unknown_units: Vec<ast::Ident>,
 }
 
 const MAX_BYTES: usize = 4 << 20;
@@ -64,6 +67,11 @@ pub fn parse(file: u32, text: &str) -> Parsed {
             Ok(mut pairs) => {
                 let builder = Builder { file, comments: recover::comments(&rest) };
                 if let Some(root) = pairs.next() {
+                    let units = root.clone().into_inner().flatten().filter(|p| p.as_rule() == Rule::unit);
+                    parsed.unknown_units = units
+                        .filter(|u| units::find(u.as_str()).is_none())
+                        .map(|u| builder.ident(&u))
+                        .collect();
                     parsed.file = builder.file(root);
                 }
                 return parsed;

@@ -1,5 +1,9 @@
 //! Units: what a number measures, in SI.
 
+use crate::ast::Ident;
+use crate::codes;
+use crate::diagnostic::Diagnostic;
+
 /// What a unit measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dimension {
@@ -86,6 +90,22 @@ units! {
 /// The unit of this name.
 pub fn find(name: &str) -> Option<&'static Unit> {
     UNITS.iter().find(|u| u.name == name)
+}
+
+/// The error for a word that is no unit.
+pub(crate) fn unknown(word: &Ident) -> Diagnostic {
+    let names = || UNITS.iter().map(|u| u.name);
+    let d = Diagnostic::error(codes::UNKNOWN_UNIT, word.span, format!("there is no unit `{}`", word.text))
+        .label("unknown unit");
+    // `GBps` is a unit elsewhere: try the spelling with a slash before the nearest name.
+    let slashed = word.text.replace("ps", "/s");
+    match names().find(|n| n.eq_ignore_ascii_case(&slashed) || n.eq_ignore_ascii_case(&word.text)) {
+        Some(n) => d.help(format!("did you mean `{n}`?")),
+        None if word.text.starts_with(|c: char| c.is_ascii_lowercase()) => {
+            d.suggest(&word.text, names()).help("if it is a setting, its value follows on the same line")
+        }
+        None => d.suggest(&word.text, names()),
+    }
 }
 
 #[cfg(test)]

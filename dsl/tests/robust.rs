@@ -82,6 +82,19 @@ fn deep_nesting() {
 }
 
 #[test]
+fn carriage_returns() {
+    let text = "train {\r\n  batch 8  // small\r\n\r\n\r\n  steps 3\r\n}\r\n";
+    assert_eq!(format_text("t.fs", text).unwrap(), "train {\n  batch 8  // small\n\n  steps 3\n}\n");
+    assert!(check_text("t.fs", text).program.is_some());
+}
+
+#[test]
+fn a_setting_that_reads_as_a_unit_is_not_formatted() {
+    let found = format_text("t.fs", "train { batch 32  steps\n* 3 }").unwrap_err();
+    assert_eq!(found.iter().map(|d| d.code).collect::<Vec<_>>(), [codes::UNKNOWN_UNIT]);
+}
+
+#[test]
 fn explosive_growth() {
     // Every block calls the next one twice.
     let mut text = String::new();

@@ -9,7 +9,7 @@ use crate::codes;
 use crate::diagnostic::{Diagnostic, closest};
 use crate::primitives::{self, PRIMITIVES};
 use crate::source::Span;
-use crate::units::{self, UNITS};
+use crate::units;
 use std::rc::Rc;
 
 impl<'a> Checker<'a> {
@@ -92,19 +92,7 @@ impl<'a> Checker<'a> {
         if let Some(found) = units::find(&unit.text) {
             return Val::Number { value, unit: Some(found) };
         }
-        let names: Vec<&str> = UNITS.iter().map(|u| u.name).collect();
-        let d =
-            Diagnostic::error(codes::UNKNOWN_UNIT, unit.span, format!("there is no unit `{}`", unit.text))
-                .label("unknown unit");
-        // `GBps` is a unit too: try the spelling with a slash before the nearest name.
-        let slashed = unit.text.replace("ps", "/s");
-        let d = match names
-            .iter()
-            .find(|n| n.eq_ignore_ascii_case(&slashed) || n.eq_ignore_ascii_case(&unit.text))
-        {
-            Some(n) => d.help(format!("did you mean `{n}`?")),
-            None => d.suggest(&unit.text, names),
-        };
+        let d = units::unknown(unit);
         self.push(d);
         Val::Poison
     }
