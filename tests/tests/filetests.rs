@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fs_compiler::emit::{Strategy, emit};
-use fs_compiler::ir::{parse, verify};
+use fs_compiler::ir::{Module, parse, verify};
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -55,9 +55,7 @@ fn outcome(input: &str, pipeline: &str) -> String {
     if !errors.is_empty() {
         return format!("invalid:\n{}", verify::render(&module, &errors));
     }
-    let printed = module.to_string();
-    let again = parse::parse(&printed).expect("printed IR parses").to_string();
-    assert_eq!(printed, again, "printing and parsing round-trip");
+    round_trips(&module);
     let (passes, emits) = match pipeline.strip_suffix("emit") {
         Some(passes) => (passes.trim_end_matches(','), true),
         None => (if pipeline == "none" { "" } else { pipeline }, false),
@@ -69,6 +67,7 @@ fn outcome(input: &str, pipeline: &str) -> String {
     if let Err(e) = run(&mut module, &stages, Settings::default(), &mut Log::default()) {
         return format!("error: {e}");
     }
+    round_trips(&module);
     if !emits {
         return module.to_string();
     }
@@ -76,6 +75,12 @@ fn outcome(input: &str, pipeline: &str) -> String {
         Ok(schedule) => list(&schedule.train),
         Err(e) => format!("error: {e}"),
     }
+}
+
+fn round_trips(module: &Module) {
+    let printed = module.to_string();
+    let again = parse::parse(&printed).expect("printed IR parses").to_string();
+    assert_eq!(printed, again, "printing and parsing round-trip");
 }
 
 /// Operations of a program, one a line.

@@ -1,4 +1,4 @@
-//! Reads the textual form of a module back. The grammar is small and line-free: see [`super::print`].
+//! Reads the textual form of a module back. The grammar is small; operands stand on the line of their operation: see [`super::print`].
 
 use std::collections::BTreeMap;
 
@@ -151,7 +151,8 @@ impl<'a> Parser<'a> {
             return Err(format!("there is no operation `{name}`"));
         };
         let mut operands = Vec::new();
-        while self.rest().starts_with('%') {
+        // On the line of the name: the next line may start with a result.
+        while self.text[self.at..].trim_start_matches([' ', '\t']).starts_with('%') {
             operands.push(self.value()?);
             if !self.eat(",") {
                 break;

@@ -1,0 +1,208 @@
+//! `fsc` from outside: results, messages and exit statuses.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+const MODEL: &str = "model tiny {
+  table items { rows 10  dim 4  optimizer sgd(lr: 0.1) }
+  input history: ids(items) { max 5 }
+  input click: label like history
+  loss bce_with_logits(linear(lookup(history), 1, name: \"head\"), click, normalize: tokens)
+}
+
+train { batch 4  steps 2 }
+
+workload synthetic {
+  generate { lengths fixed(3)  ids uniform  labels bernoulli(0.5) }
+}
+";
+
+fn fsc(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fsc")).args(args).output().expect("fsc starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A folder with `model.fs`.
+fn folder(model: &str) -> (TempDir, PathBuf) {
+    let dir = TempDir::new().expect("a temporary folder");
+    let path = dir.path().join("model.fs");
+    fs::write(&path, model).expect("the model is written");
+    (dir, path)
+}
+
+fn name(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are text")
+}
+
+/// Fails with a message that holds all of `parts`, and never by a panic.
+fn fails(args: &[&str], parts: &[&str]) {
+    let out = fsc(args);
+    let said = text(&out.stderr);
+    assert!(!out.status.success(), "{args:?} must fail");
+    assert!(!said.contains("panicked"), "{args:?}: {said}");
+    for part in parts {
+        assert!(said.contains(part), "{args:?} must say `{part}`, says:\n{said}");
+    }
+}
+
+#[test]
+fn compiles_to_the_same_bytes_each_time() {
+    let (dir, model) = folder(MODEL);
+    let (a, b) = (dir.path().join("a.json"), dir.path().join("b.json"));
+    for out in [&a, &b] {
+        let run = fsc(&["compile", name(&model), "-o", name(out), "--ranks", "2"]);
+        assert!(run.status.success(), "{}", text(&run.stderr));
+    }
+    assert_eq!(fs::read(&a).expect("a"), fs::read(&b).expect("b"));
+    let verified = fsc(&["verify", name(&a)]);
+    assert!(verified.status.success() && text(&verified.stdout).contains("valid"));
+}
+
+#[test]
+fn default_output_stands_beside_the_model() {
+    let (dir, model) = folder(MODEL);
+    assert!(fsc(&["compile", name(&model)]).status.success());
+    assert!(dir.path().join("model.json").exists());
+}
+
+#[test]
+fn standard_output_holds_nothing_but_the_schedule() {
+    let (_dir, model) = folder(MODEL);
+    let out = fsc(&["compile", name(&model), "-o", "-"]);
+    fs_schedule::file::parse(Path::new("-"), &out.stdout, true).expect("a schedule");
+}
+
+#[test]
+fn strategies_that_are_not_built_say_so() {
+    let (dir, model) = folder(MODEL);
+    let out = dir.path().join("s.json");
+    fails(&["compile", name(&model), "-o", name(&out), "--strategy", "pec"], &["pec", "serial"]);
+    assert!(!out.exists(), "a failed compilation leaves nothing");
+}
+
+#[test]
+fn errors_name_the_place_and_nothing_is_written() {
+    let (dir, model) = folder(&MODEL.replace("lookup(history)", "lookup(histori)"));
+    let out = dir.path().join("s.json");
+    fails(&["compile", name(&model), "-o", name(&out)], &["model.fs:5", "histori", "did you mean"]);
+    fails(&["check", name(&model)], &["FS00", "1 error"]);
+    assert!(!out.exists());
+}
+
+#[test]
+fn what_is_not_built_yet_is_refused_with_its_place() {
+    for (setting, word) in [
+        ("train { batch 4  steps 2  microbatches 2 }", "microbatches"),
+        ("train { batch 4  steps 2  balance on }", "balanc"),
+        ("train { batch 4  steps 2  precision { output_dist bf16 } }", "precision"),
+    ] {
+        let (_dir, model) = folder(&MODEL.replace("train { batch 4  steps 2 }", setting));
+        fails(&["compile", name(&model), "-o", "-"], &["model.fs:8", word]);
+    }
+    let (_dir, model) = folder(&MODEL.replace("lr: 0.1) }", "lr: 0.1)  sharding table_wise }"));
+    fails(&["compile", name(&model), "-o", "-"], &["model.fs:2", "row-wise"]);
+}
+
+#[test]
+fn bad_files_are_errors() {
+    let dir = TempDir::new().expect("a temporary folder");
+    let path = dir.path().to_str().expect("text");
+    let missing = format!("{path}/missing.fs");
+    fails(&["check", &missing], &["missing.fs"]);
+    fails(&["check", path], &["director"]);
+    fails(&["fmt", &missing], &["missing.fs"]);
+    fails(&["verify", &missing], &["missing.fs", "cannot read"]);
+    let empty = format!("{path}/empty.json");
+    fs::write(&empty, "").expect("written");
+    fails(&["verify", &empty], &["empty", "fsc compile"]);
+    let (_dir, model) = folder(MODEL);
+    fails(&["compile", name(&model), "-o", &format!("{path}/no/such/folder.json")], &["cannot write"]);
+    fails(&["compile", name(&model), "-o", "/dev/full"], &["cannot write", "/dev/full"]);
+    fails(&["compile", name(&model), "-o", "-", "--ranks", "0"], &["--ranks"]);
+}
+
+#[test]
+fn a_changed_schedule_is_refused_unless_the_digest_is_ignored() {
+    let (dir, model) = folder(MODEL);
+    let schedule = dir.path().join("s.json");
+    assert!(fsc(&["compile", name(&model), "-o", name(&schedule)]).status.success());
+    let good = fs::read_to_string(&schedule).expect("read");
+
+    fs::write(&schedule, good.replace("\"batch\": 4", "\"batch\": 8")).expect("written");
+    fails(&["verify", name(&schedule)], &["changed after it was compiled", "--ignore-digest"]);
+    assert!(fsc(&["verify", "--ignore-digest", name(&schedule)]).status.success());
+
+    fs::write(&schedule, good.replace("\"version\": 1", "\"version\": 2")).expect("written");
+    fails(&["verify", name(&schedule)], &["version 2", "version 1"]);
+
+    fs::write(&schedule, good.replacen("\"stage\": 0", "\"stagger\": 0", 1)).expect("written");
+    fails(&["verify", "--ignore-digest", name(&schedule)], &["unknown field `stagger`"]);
+}
+
+#[test]
+fn formats_in_place_and_checks() {
+    let (_dir, model) = folder(MODEL);
+    assert!(fsc(&["fmt", name(&model)]).status.success());
+    let pretty = fs::read_to_string(&model).expect("read");
+    assert!(fsc(&["fmt", "--check", name(&model)]).status.success());
+    let ugly = pretty.replace("table items", "   table   items");
+    fs::write(&model, &ugly).expect("written");
+    fails(&["fmt", "--check", name(&model)], &["not formatted"]);
+    assert_eq!(fs::read_to_string(&model).expect("read"), ugly, "--check changes nothing");
+    assert!(fsc(&["fmt", name(&model)]).status.success());
+    assert_eq!(fs::read_to_string(&model).expect("read"), pretty);
+    let (_dir, broken) = folder("model {");
+    fails(&["fmt", name(&broken)], &["FS00", "syntax"]);
+    assert_eq!(fs::read_to_string(&broken).expect("read"), "model {", "a broken file is left alone");
+}
+
+#[test]
+fn runs_passes_on_a_model_and_on_its_own_output() {
+    let (dir, model) = folder(MODEL);
+    let imported = fsc(&["opt", name(&model)]);
+    assert!(imported.status.success(), "{}", text(&imported.stderr));
+    let ir = dir.path().join("m.ir");
+    fs::write(&ir, &imported.stdout).expect("written");
+    let args = ["opt", name(&ir), "--pipeline", "canonicalize,differentiate", "--timing", "--print-ir-after-change"];
+    let out = fsc(&args);
+    assert!(text(&out.stdout).contains("func @train"));
+    let log = text(&out.stderr);
+    assert!(log.contains("// after differentiate") && log.contains("derivatives"), "{log}");
+    assert!(!log.contains("// after canonicalize"), "canonicalize changes nothing here: {log}");
+}
+
+#[test]
+fn a_failed_pass_leaves_a_reproducer_that_fails_the_same_way() {
+    let (dir, model) = folder(MODEL);
+    let reproducer = dir.path().join("r.ir");
+    // Twice: the forward function is gone after the first.
+    let pipeline = ["--pipeline", "differentiate,differentiate", "--reproducer", name(&reproducer)];
+    fails(&[&["opt", name(&model)], &pipeline[..]].concat(), &["no function `@forward`", "r.ir"]);
+    let kept = fs::read_to_string(&reproducer).expect("the reproducer is there");
+    assert!(kept.starts_with("// fsc opt --pipeline \"differentiate\""), "{kept}");
+    fails(&["opt", name(&reproducer), "--pipeline", "differentiate", "--reproducer", "/dev/null"], &["@forward"]);
+}
+
+#[test]
+fn bad_pipelines_and_bad_ir_are_errors() {
+    let (dir, model) = folder(MODEL);
+    fails(&["opt", name(&model), "--pipeline", "nonsense"], &["nonsense", "canonicalize"]);
+    fails(&["opt", name(&model), "--pipeline", "dce{x"], &["not of the form"]);
+    fails(&["opt"], &["give a file"]);
+    let ir = dir.path().join("m.ir");
+    fs::write(&ir, "module \"m\" {} {\n  %0: real<B x 1> = model.nothing\n}").expect("written");
+    fails(&["opt", name(&ir)], &["m.ir", "line 2", "model.nothing"]);
+}
+
+#[test]
+fn codes_are_explained() {
+    let out = fsc(&["explain", "FS0001"]);
+    assert!(out.status.success() && text(&out.stdout).contains("syntax"));
+    fails(&["explain", "FS9999"], &["FS9999"]);
+}
