@@ -157,7 +157,7 @@ fn bad_tensors_are_explained() {
     let below = |t: &mut Tensors| t.get_mut("ids").unwrap().2 = i64s(&[0, 1, 2, 3, 4, 5, 6, 7, 8, -9, 10]);
     contains(&said(&s, below), &["id -9", "count from 0"]);
     let nan = |t: &mut Tensors| {
-        t.get_mut("labels").unwrap().2 = f32s(&[0.0; 10].into_iter().chain([f32::NAN]).collect::<Vec<_>>())
+        t.get_mut("labels").unwrap().2 = f32s(&[0.0; 10].into_iter().chain([f32::NAN]).collect::<Vec<_>>());
     };
     contains(&said(&s, nan), &["element 10 of `labels` is NaN"]);
     contains(&said(&ranking(6, true), |_| {}), &["world 2 x batch 2 = 4 samples", "batch of 6", "batch = 4"]);
@@ -250,7 +250,7 @@ proptest! {
             let (Values::Ids(ids), Values::Ids(next)) = (&b.inputs[0], &b.inputs[2]) else { panic!("ids") };
             let Values::Reals(labels) = &b.inputs[1] else { panic!("labels") };
             prop_assert!(ids.iter().all(|&id| (0..20_000_000).contains(&id)));
-            prop_assert!(ids.iter().zip(labels).all(|(id, l)| *l == (id * 2_654_435_761 >> 7 & 1) as f32));
+            prop_assert!(ids.iter().zip(labels).all(|(id, l)| *l == (((id * 2_654_435_761) >> 7) & 1) as f32));
             for span in b.offsets[0].windows(2).filter(|s| s[1] > s[0]) {
                 prop_assert_eq!(&ids[span[0] + 1..span[1]], &next[span[0]..span[1] - 1]);
             }
