@@ -1,10 +1,26 @@
 // Click prediction from pooled tables and dense features (DLRM).
 
 model dlrm {
-  table users { rows 1_000_000  dim 32  init uniform(-0.001, 0.001)  optimizer rowwise_adagrad(lr: 0.02) }
-  table items { rows 2_000_000  dim 32  init uniform(-0.001, 0.001)  optimizer rowwise_adagrad(lr: 0.02) }
+  table users {
+    rows 1_000_000
+    dim 32
+    init uniform(-0.001, 0.001)
+    optimizer rowwise_adagrad(lr: 0.02)
+  }
+  table items {
+    rows 2_000_000
+    dim 32
+    init uniform(-0.001, 0.001)
+    optimizer rowwise_adagrad(lr: 0.02)
+  }
   table words { rows 50_000  dim 32  init uniform(-0.01, 0.01)  optimizer adagrad(lr: 0.02) }
-  table regions { rows 500  dim 32  init uniform(-0.05, 0.05)  optimizer sgd(lr: 0.1)  sharding auto }
+  table regions {
+    rows 500
+    dim 32
+    init uniform(-0.05, 0.05)
+    optimizer sgd(lr: 0.1)
+    sharding auto
+  }
 
   input user: ids(users) { max 1 }
   input clicked: ids(items) { max 100 }

@@ -4,7 +4,12 @@ import "blocks/hstu.fs"
 
 model ranking {
   table items { rows 200_000  dim 64  init hash(scale: 0.05)  optimizer rowwise_adagrad(lr: 0.05) }
-  table authors { rows 200_000  dim 64  init hash(scale: 0.05)  optimizer rowwise_adagrad(lr: 0.05) }
+  table authors {
+    rows 200_000
+    dim 64
+    init hash(scale: 0.05)
+    optimizer rowwise_adagrad(lr: 0.05)
+  }
 
   input item: ids(items) { max 1024  keep last }
   input author: ids(authors) like item

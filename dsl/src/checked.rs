@@ -426,7 +426,7 @@ pub enum Op {
         causal: bool,
     },
     /// Pairwise dot products of n operands of one type `[samples, dim]`: `[samples, n (n - 1) / 2]`,
-    /// pairs (i, j), j < i, ordered by i then j.
+    /// pairs (i, j), i < j, ordered by i then j.
     DotInteraction,
     /// Operand logits `[rows, 1]`: binary cross-entropy against a label input.
     BceWithLogits {

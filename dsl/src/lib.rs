@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod codes;
 pub mod diagnostic;
 mod docs;
+mod format;
 mod load;
 mod makers;
 mod parse;
@@ -20,5 +21,6 @@ pub mod source;
 pub mod units;
 
 pub use diagnostic::{Diagnostic, Severity, render};
+pub use format::format_text;
 pub use load::{Files, Loaded, check_text, load, load_from};
 pub use parse::{Parsed, parse};

@@ -58,7 +58,7 @@ pub fn parse(file: u32, text: &str) -> Parsed {
     loop {
         match Grammar::parse(Rule::file, &rest) {
             Ok(mut pairs) => {
-                let builder = Builder { file };
+                let builder = Builder { file, comments: recover::comments(&rest) };
                 if let Some(root) = pairs.next() {
                     parsed.file = builder.file(root);
                 }
@@ -211,12 +211,25 @@ fn describe(file: u32, text: &str, at: usize, positives: &[Rule]) -> Diagnostic 
 /// nevertheless becomes an empty one instead of a panic.
 struct Builder {
     file: u32,
+    comments: Vec<std::ops::Range<usize>>,
 }
 
 impl Builder {
+    /// Without the white space and comments that repetitions in the grammar leave at the end.
     fn span(&self, n: &Node<'_>) -> Span {
         let s = n.as_span();
-        Span { file: self.file, start: s.start() as u32, end: s.end() as u32 }
+        let (start, text) = (s.start(), s.as_str());
+        let mut end = start + text.trim_end().len();
+        loop {
+            let at = self.comments.partition_point(|c| c.end < end);
+            match self.comments.get(at) {
+                Some(c) if c.start >= start && c.start < end => {
+                    end = start + text[..c.start - start].trim_end().len();
+                }
+                _ => break,
+            }
+        }
+        Span { file: self.file, start: start as u32, end: end as u32 }
     }
 
     fn ident(&self, n: &Node<'_>) -> Ident {
@@ -371,9 +384,9 @@ impl Builder {
     }
 
     fn expr(&self, n: Node<'_>) -> Expr {
-        let span = self.trimmed(&n);
+        let span = self.span(&n);
         self.chain(n, span, Rule::sum_sign, "-", ExprKind::Sum, |p| {
-            let span = self.trimmed(&p);
+            let span = self.span(&p);
             self.chain(p, span, Rule::product_sign, "/", ExprKind::Product, |p| self.factor(p))
         })
     }
@@ -406,7 +419,7 @@ impl Builder {
     }
 
     fn factor(&self, n: Node<'_>) -> Expr {
-        let span = self.trimmed(&n);
+        let span = self.span(&n);
         let mut negative = false;
         let mut atom = Expr { kind: ExprKind::List(Vec::new()), span };
         for p in n.into_inner() {
@@ -420,7 +433,7 @@ impl Builder {
     }
 
     fn atom(&self, n: Node<'_>) -> Expr {
-        let span = self.trimmed(&n);
+        let span = self.span(&n);
         let kind = match n.as_rule() {
             Rule::quantity => {
                 let mut inner = n.into_inner();
@@ -462,12 +475,5 @@ impl Builder {
             }
         }
         ast::Argument { name, value }
-    }
-
-    /// The span without the white space that repetitions in the grammar leave at its end.
-    fn trimmed(&self, n: &Node<'_>) -> Span {
-        let mut span = self.span(n);
-        span.end = span.start + n.as_str().trim_end().len() as u32;
-        span
     }
 }

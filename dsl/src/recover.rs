@@ -2,22 +2,35 @@
 
 use std::ops::Range;
 
+/// Where the comments are, in order.
+pub(crate) fn comments(text: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    walk(text, |_, _| true, |comment| found.push(comment));
+    found
+}
+
+fn scan(text: &str, each: impl FnMut(usize, char) -> bool) {
+    walk(text, each, |_| {});
+}
+
 /// Calls back with every byte offset and character that is neither in a comment nor in a string.
-fn scan(text: &str, mut each: impl FnMut(usize, char) -> bool) {
+fn walk(text: &str, mut each: impl FnMut(usize, char) -> bool, mut comment: impl FnMut(Range<usize>)) {
     let bytes = text.as_bytes();
     let mut i = 0;
     while i < bytes.len() {
         match bytes[i] {
             b'/' if bytes.get(i + 1) == Some(&b'/') => {
+                let start = i;
                 while i < bytes.len() && bytes[i] != b'\n' {
                     i += 1;
                 }
+                comment(start..i);
                 continue;
             }
             b'"' => {
                 let mut j = i + 1;
                 while j < bytes.len() && bytes[j] != b'"' && bytes[j] != b'\n' {
-                    j += 1 + usize::from(bytes[j] == b'\\');
+                    j += 1 + usize::from(bytes[j] == b'\\' && bytes.get(j + 1) != Some(&b'\n'));
                 }
                 // An open string ends with its line.
                 if j < bytes.len() && bytes[j] == b'"' {

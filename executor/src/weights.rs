@@ -17,29 +17,30 @@ use crate::runtime::Env;
 /// Values moved at once.
 const PIECE: usize = 1 << 18;
 
-/// Takes dense parameters from tensors `init.NAME` or `NAME` and tables from `table.NAME`, where the file has them.
+/// Takes dense parameters from tensors `NAME` and tables from `table.NAME`, where the file has them. A file that holds
+/// a whole run marks what training started from with `init.`: then only `init.NAME` and `init.table.NAME` are taken.
 /// Shapes must fit; a file with none of them is an error.
 pub fn load<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Result<(), Error> {
     let file = TensorFile::open(path)?;
+    let whole_run = file.names().iter().any(|n| n.starts_with("init."));
+    let tensor = |name: &str| if whole_run { format!("init.{name}") } else { name.to_owned() };
     let mut found = 0;
     for (i, parameter) in schedule.parameters.iter().enumerate() {
-        let names = [format!("init.{}", parameter.name), parameter.name.clone()];
-        let Some((name, info)) = names.iter().find_map(|n| file.get(n).map(|info| (n, info))) else {
-            continue;
-        };
+        let name = tensor(&parameter.name);
+        let Some(info) = file.get(&name) else { continue };
         let shape = shape(parameter);
         if info.shape != shape {
-            return Err(file.mismatch(name, info, &format!("F32 {shape:?}")).into());
+            return Err(file.mismatch(&name, info, &format!("F32 {shape:?}")).into());
         }
         let mut values: Vec<T> = Vec::with_capacity(info.len());
-        read(&file, name, info, 0..info.len(), |piece| values.extend_from_slice(piece))?;
+        read(&file, &name, info, 0..info.len(), |piece| values.extend_from_slice(piece))?;
         for env in ranks {
             env.dense[i].values.write().copy_from_slice(&values);
         }
         found += 1;
     }
     for (i, table) in schedule.tables.iter().enumerate() {
-        let name = format!("table.{}", table.name);
+        let name = tensor(&format!("table.{}", table.name));
         let Some(info) = file.get(&name) else { continue };
         let shape = [table.rows as usize, table.dim as usize];
         if info.shape != shape {

@@ -8,10 +8,12 @@ use std::time::Instant;
 
 use criterion::{Criterion, criterion_group};
 use fs_kernels::attention::{silu_attention, silu_attention_grad, softmax_attention};
-use fs_kernels::elementwise::{Unary, unary};
+use fs_kernels::dropout::dropout;
+use fs_kernels::elementwise::{Unary, unary, unary_grad};
 use fs_kernels::embedding::{expand_grad, gather};
 use fs_kernels::loss::{sampled_softmax, sampled_softmax_grad};
 use fs_kernels::matmul::{linear, linear_grad_input, linear_grad_weight};
+use fs_kernels::norm::{layer_norm, layer_norm_grad};
 use fs_kernels::optimizer::{SparseKind, SparseOptimizer, sparse_update};
 use fs_kernels::random::{Initial, RandomKey, fill, normal, uniform_index};
 use fs_kernels::unique::{Unique, unique_by_owner};
@@ -71,7 +73,7 @@ fn library(m: usize, n: usize, k: usize) -> Case {
 }
 
 fn products() -> Vec<Case> {
-    let mut cases = vec![library(1536, 1536, 1536)];
+    let mut cases = Vec::new();
     for (n, inputs, outputs) in
         [(3200, 64, 256), (3200, 64, 64), (3200, 256, 64), (128, 512, 256), (3200, 512, 512)]
     {
@@ -166,17 +168,43 @@ fn attention() -> Vec<Case> {
     cases
 }
 
-fn activations() -> Vec<Case> {
-    let (n, mut y) = (4096, vec![0.0; 4096]);
-    let x = random(n);
-    [Unary::Silu, Unary::Gelu, Unary::Relu]
-        .map(|kind| {
-            let (x, mut y) = (x.clone(), std::mem::replace(&mut y, vec![0.0; n]));
-            case(format!("{kind:?} of 4096 in cache"), "number", n as f64, move || {
-                unary(kind, Mat::new(&x, 64, 64), MatMut::new(&mut y, 64, 64));
-            })
-        })
-        .into()
+fn rowwise() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let n = 4096;
+    for kind in [Unary::Silu, Unary::Gelu, Unary::Relu] {
+        let (x, mut y) = (random(n), vec![0.0; n]);
+        cases.push(case(format!("{kind:?} of 4096 in cache"), "number", n as f64, move || {
+            unary(kind, Mat::new(&x, 64, 64), MatMut::new(&mut y, 64, 64));
+        }));
+    }
+    let (rows, dim) = (3200, 64);
+    let n = rows * dim;
+    let (x, gy, w, b) = (random(n), random(n), random(dim), random(dim));
+    let (mut y, mut gx, mut stats) = (vec![0.0; n], vec![0.0; n], vec![0.0; 2 * rows]);
+    layer_norm(Mat::new(&x, rows, dim), Some(&w), Some(&b), 1e-5, MatMut::new(&mut y, rows, dim), &mut stats);
+    let (x2, w2, stats2) = (x.clone(), w.clone(), stats.clone());
+    let (x3, gy3, mut gx3) = (x.clone(), gy.clone(), gx.clone());
+    let (x4, mut y4) = (x.clone(), y.clone());
+    cases.push(case("layer norm [3200,64]", "number", n as f64, move || {
+        let y = MatMut::new(&mut y, rows, dim);
+        layer_norm(Mat::new(&x, rows, dim), Some(&w), Some(&b), 1e-5, y, &mut stats);
+    }));
+    let (mut gw, mut gb) = (vec![0.0; dim], vec![0.0; dim]);
+    cases.push(case("layer norm backward [3200,64]", "number", n as f64, move || {
+        let (x, gy, gx) =
+            (Mat::new(&x2, rows, dim), Mat::new(&gy, rows, dim), MatMut::new(&mut gx, rows, dim));
+        layer_norm_grad(x, Some(&w2), &stats2, gy, gx, Write::Set, Some(&mut gw), Some(&mut gb));
+    }));
+    cases.push(case("silu backward [3200,64]", "number", n as f64, move || {
+        let (x, gy, gx) =
+            (Mat::new(&x3, rows, dim), Mat::new(&gy3, rows, dim), MatMut::new(&mut gx3, rows, dim));
+        unary_grad(Unary::Silu, x, gy, gx, Write::Set);
+    }));
+    let keys: Vec<u64> = (0..rows as u64).collect();
+    cases.push(case("dropout [3200,64]", "number", n as f64, move || {
+        dropout(Mat::new(&x4, rows, dim), 0.2, KEY, &keys, MatMut::new(&mut y4, rows, dim));
+    }));
+    cases
 }
 
 fn loss() -> Vec<Case> {
@@ -255,14 +283,10 @@ fn rows() -> Vec<Case> {
     cases
 }
 
-fn all() -> Vec<Case> {
-    let mut cases = products();
-    cases.extend(attention());
-    cases.extend(activations());
-    cases.extend(loss());
-    cases.extend(rows());
-    cases
-}
+type Group = (&'static str, fn() -> Vec<Case>);
+
+const GROUPS: [Group; 5] =
+    [("products", products), ("attention", attention), ("rowwise", rowwise), ("loss", loss), ("rows", rows)];
 
 /// Least seconds of a call, over about a third of a second.
 fn least(call: &mut dyn FnMut()) -> f64 {
@@ -276,25 +300,31 @@ fn least(call: &mut dyn FnMut()) -> f64 {
     least
 }
 
+/// Prints the table, of one group or of all.
 fn table(only: &str) {
-    let mut peak = 0.0f64;
+    // The best of some sizes, twice: large squares suffer when others use the memory.
+    let squares = [512, 1024, 1536, 512, 1024].map(|n| {
+        let mut square = library(n, n, n);
+        square.work / least(&mut square.call) / 1e9
+    });
+    let peak = squares.into_iter().fold(0.0, f64::max);
+    println!("peak of the library's matrix product: {peak:.1} GFLOP/s");
     println!("{:<52} {:>10} {:>14} {:>8}", "kernel", "us", "G/s", "of peak");
-    for mut case in all() {
-        if !only.is_empty() && peak > 0.0 && !case.name.contains(only) {
+    for (group, cases) in GROUPS {
+        if !only.is_empty() && group != only {
             continue;
         }
-        let seconds = least(&mut case.call);
-        let rate = case.work / seconds / 1e9;
-        if peak == 0.0 {
-            peak = rate;
+        for mut case in cases() {
+            let seconds = least(&mut case.call);
+            let rate = case.work / seconds / 1e9;
+            let share = if case.unit == "flop" { format!("{:.2}", rate / peak) } else { String::new() };
+            println!("{:<52} {:>10.1} {:>9.2} {:<4} {share:>8}", case.name, seconds * 1e6, rate, case.unit);
         }
-        let share = if case.unit == "flop" { format!("{:.2}", rate / peak) } else { String::new() };
-        println!("{:<52} {:>10.1} {:>9.2} {:<4} {share:>8}", case.name, seconds * 1e6, rate, case.unit);
     }
 }
 
 fn criterion(c: &mut Criterion) {
-    for mut case in all() {
+    for mut case in GROUPS.iter().flat_map(|(_, cases)| cases()) {
         c.bench_function(&case.name, |b| b.iter(|| (case.call)()));
     }
 }

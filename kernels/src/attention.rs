@@ -6,20 +6,25 @@
 //! pass, so nothing of size L x L exists. All products run in the matrix micro-kernel. Under a causal mask only
 //! the lower half is computed: a block stops at its own diagonal, which is cut finer than the block.
 
+mod pack;
+mod weigh;
+
 use std::ops::Range;
+
+use pack::{Part, Unpack, pack, unpack};
+use weigh::{Weigh, WeighGrad};
 
 use crate::mat::{Mat, MatMut, check_offsets, sequence};
 use crate::micro::Product;
 use crate::real::Real;
 use crate::scratch::Scratch;
-use crate::simd::{Kernel, Simd, for_lanes};
 
-/// Query rows in a block: a multiple of every micro-kernel tile.
-const BLOCK: usize = 48;
+/// Query rows in a block.
+const BLOCK: usize = 64;
 /// Keys in a transposed panel.
 const PANEL: usize = 64;
-/// Rows between cuts along the diagonal.
-const STEP: usize = 12;
+/// Rows between cuts along the diagonal: blocks, panels and vectors all begin at multiples of it.
+const STEP: usize = 16;
 /// Padding of rows: the longest vector.
 const PAD: usize = 16;
 
@@ -299,113 +304,6 @@ impl Shape {
     }
 }
 
-/// One head's columns of one sequence's rows in a token matrix.
-#[derive(Clone)]
-struct Part {
-    tokens: Range<usize>,
-    columns: Range<usize>,
-}
-
-/// Copies a head's rows without gaps, times `factor`, padded with zeros to whole vectors; optionally also
-/// transposed into panels: element c of row j goes to `(j / PANEL * wide + c) * PANEL + j % PANEL`, and columns up
-/// to the end of the last panel are zero.
-struct Pack<'a, T> {
-    x: Mat<'a, T>,
-    part: Part,
-    factor: T,
-    wide: usize,
-    rows: &'a mut [T],
-    panels: Option<&'a mut [T]>,
-}
-
-impl<T: Real> Kernel<T> for Pack<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd<T = T>>(self, s: S) {
-        let (len, wide, dim) = (self.part.tokens.len(), self.wide, self.part.columns.len());
-        let padded = if self.panels.is_some() { len.next_multiple_of(PAD) } else { len };
-        let (factor, zero) = (s.splat(self.factor), s.splat(T::ZERO));
-        let rows = &mut self.rows[..padded * wide];
-        for (i, out) in rows.chunks_exact_mut(wide).enumerate() {
-            let out = out.as_mut_ptr();
-            // SAFETY: rows of x have `dim` elements from the head's first column on, those of `out` have `wide`,
-            // which is whole vectors.
-            unsafe {
-                let mut filled = 0;
-                if i < len {
-                    let x = self.x.row(self.part.tokens.start + i)[self.part.columns.clone()].as_ptr();
-                    for_lanes!(S, dim, |j, n| {
-                        s.store(out.add(j), s.mul(factor, s.load_up_to(x.add(j), n)));
-                        filled = j + S::LANES;
-                    });
-                }
-                clear_rest(s, out, filled, wide);
-            }
-        }
-        let Some(panels) = self.panels else { return };
-        assert!(panels.len() >= len.next_multiple_of(PANEL) * wide);
-        for first in (0..len.next_multiple_of(PANEL)).step_by(S::LANES) {
-            for column in (0..wide).step_by(S::LANES) {
-                // SAFETY: both squares lie in their buffers by the lengths checked; `padded` and `wide` are whole
-                // vectors.
-                unsafe {
-                    let to = panels.as_mut_ptr().add((first / PANEL * wide + column) * PANEL + first % PANEL);
-                    if first < padded {
-                        s.transpose(rows.as_ptr().add(first * wide + column), wide, to, PANEL);
-                    } else {
-                        for c in 0..S::LANES {
-                            s.store(to.add(c * PANEL), zero);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn pack<T: Real>(x: Mat<T>, part: &Part, factor: T, wide: usize, rows: &mut [T], panels: Option<&mut [T]>) {
-    T::dispatch(Pack { x, part: part.clone(), factor, wide, rows, panels });
-}
-
-/// Writes packed rows, times `factor`, to a head's columns.
-struct Unpack<'a, T> {
-    packed: &'a [T],
-    part: Part,
-    factor: T,
-    /// Divisors of each row, second of each pair.
-    sums: Option<&'a [(T, T)]>,
-    wide: usize,
-    y: MatMut<'a, T>,
-}
-
-impl<T: Real> Kernel<T> for Unpack<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd<T = T>>(mut self, s: S) {
-        let mut factor = s.splat(self.factor);
-        for (i, packed) in self.packed.chunks_exact(self.wide).take(self.part.tokens.len()).enumerate() {
-            let token = self.part.tokens.start + i;
-            if let Some(sums) = self.sums {
-                factor = s.splat(self.factor / sums[i].1);
-            }
-            let y = &mut self.y.row_mut(token)[self.part.columns.clone()];
-            let (y, len, packed) = (y.as_mut_ptr(), y.len(), packed.as_ptr());
-            // SAFETY: a packed row is whole vectors and at least as long as the row of y.
-            unsafe {
-                for_lanes!(S, len, |j, n| {
-                    s.store_up_to(y.add(j), n, s.mul(factor, s.load(packed.add(j))));
-                });
-            }
-        }
-    }
-}
-
-fn unpack<T: Real>(packed: &[T], part: Part, factor: T, wide: usize, y: MatMut<T>) {
-    T::dispatch(Unpack { packed, part, factor, sums: None, wide, y });
-}
-
 fn forward<T: Real>(
     score: Score,
     q: Mat<T>,
@@ -470,76 +368,6 @@ fn forward<T: Real>(
                         T::dispatch(Unpack { packed, part, factor: T::ONE, sums, wide, y });
                     }
                 }
-            }
-        }
-    }
-}
-
-/// Turns a block's scores into weights, with zeros past the mask.
-struct Weigh<'a, T> {
-    shape: Shape,
-    block: Range<usize>,
-    chunk: Range<usize>,
-    scores: &'a mut [T],
-    /// For a softmax: each row's maximum, and its sum of exponentials.
-    stats: &'a mut [(T, T); BLOCK],
-}
-
-/// Keys of the chunk that a query row sees.
-#[inline(always)]
-fn visible(shape: Shape, chunk: &Range<usize>, row: usize) -> usize {
-    let end = if shape.score.causal() { chunk.end.min(row + 1) } else { chunk.end };
-    end.saturating_sub(chunk.start)
-}
-
-/// Zeros from the first whole vector past `valid` up to `len`.
-///
-/// # Safety
-/// `row` is good for `len` elements, rounded up to whole vectors.
-#[inline(always)]
-unsafe fn clear_rest<S: Simd>(s: S, row: *mut S::T, valid: usize, len: usize) {
-    let mut j = valid.next_multiple_of(S::LANES);
-    while j < len {
-        // SAFETY: the caller's.
-        unsafe { s.store(row.add(j), s.splat(S::T::ZERO)) };
-        j += S::LANES;
-    }
-}
-
-impl<T: Real> Kernel<T> for Weigh<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd<T = T>>(self, s: S) {
-        let stride = self.shape.chunk;
-        let zero = s.splat(T::ZERO);
-        assert!(self.scores.len() >= self.block.len() * stride);
-        for (i, row) in self.block.clone().enumerate() {
-            let valid = visible(self.shape, &self.chunk, row);
-            // SAFETY: rows lie `stride` apart, which is whole vectors and at least the chunk.
-            unsafe {
-                let p = self.scores.as_mut_ptr().add(i * stride);
-                if self.shape.score == Score::Silu {
-                    for_lanes!(S, valid, |j, n| {
-                        let x = s.load(p.add(j));
-                        let a = s.mul(x, s.sigmoid(x));
-                        s.store(p.add(j), if n < S::LANES { s.keep(a, n, zero) } else { a });
-                    });
-                } else {
-                    let mut top = s.splat(*p);
-                    for_lanes!(S, valid, |j, n| {
-                        top = s.max(top, s.keep(s.load(p.add(j)), n, top));
-                    });
-                    let top = s.max_lane(top);
-                    let mut sum = zero;
-                    for_lanes!(S, valid, |j, n| {
-                        let e = s.keep(s.exp(s.sub(s.load(p.add(j)), s.splat(top))), n, zero);
-                        s.store(p.add(j), e);
-                        sum = s.add(sum, e);
-                    });
-                    self.stats[i] = (top, s.sum(sum));
-                }
-                clear_rest(s, p, valid, self.chunk.len());
             }
         }
     }
@@ -616,63 +444,6 @@ fn backward<T: Real>(
             }
             unpack(gkp, part.clone(), T::ONE, wide, gk.reborrow());
             unpack(gvp, part, T::ONE, wide, gv.reborrow());
-        }
-    }
-}
-
-/// Turns a block's scores into weights, and the gradients of its weights into those of its scores.
-struct WeighGrad<'a, T> {
-    shape: Shape,
-    block: Range<usize>,
-    chunk: Range<usize>,
-    weights: &'a mut [T],
-    grads: &'a mut [T],
-    lse: &'a [T; BLOCK],
-}
-
-impl<T: Real> Kernel<T> for WeighGrad<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd<T = T>>(self, s: S) {
-        let stride = self.shape.chunk;
-        let (zero, one) = (s.splat(T::ZERO), s.splat(T::ONE));
-        assert!(self.weights.len().min(self.grads.len()) >= self.block.len() * stride);
-        for (i, row) in self.block.clone().enumerate() {
-            let valid = visible(self.shape, &self.chunk, row);
-            // SAFETY: rows lie `stride` apart, which is whole vectors and at least the chunk.
-            unsafe {
-                let w = self.weights.as_mut_ptr().add(i * stride);
-                let g = self.grads.as_mut_ptr().add(i * stride);
-                if self.shape.score == Score::Silu {
-                    for_lanes!(S, valid, |j, n| {
-                        let x = s.load(w.add(j));
-                        let sig = s.sigmoid(x);
-                        let a = s.mul(x, sig);
-                        // silu'(x) = sig + x sig (1 - sig)
-                        let slope = s.fma(a, s.sub(one, sig), sig);
-                        let gs = s.mul(s.load(g.add(j)), slope);
-                        s.store(w.add(j), if n < S::LANES { s.keep(a, n, zero) } else { a });
-                        s.store(g.add(j), if n < S::LANES { s.keep(gs, n, zero) } else { gs });
-                    });
-                } else {
-                    // gs = p (gp - sum of p gp), p from the stored logarithm of the sum.
-                    let lse = s.splat(self.lse[i]);
-                    let mut dot = zero;
-                    for_lanes!(S, valid, |j, n| {
-                        let p = s.keep(s.exp(s.sub(s.load(w.add(j)), lse)), n, zero);
-                        s.store(w.add(j), p);
-                        dot = s.fma(p, s.keep(s.load(g.add(j)), n, zero), dot);
-                    });
-                    let dot = s.splat(s.sum(dot));
-                    for_lanes!(S, valid, |j, n| {
-                        let gs = s.mul(s.load(w.add(j)), s.sub(s.load(g.add(j)), dot));
-                        s.store(g.add(j), s.keep(gs, n, zero));
-                    });
-                }
-                clear_rest(s, w, valid, self.chunk.len());
-                clear_rest(s, g, valid, self.chunk.len());
-            }
         }
     }
 }

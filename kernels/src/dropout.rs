@@ -6,7 +6,7 @@ use crate::real::Real;
 use crate::simd::{Kernel, Simd};
 
 /// y = x / (1 - p) where kept, 0 where dropped. Element c of row i is dropped with probability `p` by a random
-/// number that depends on (key, row_keys[i], c) only.
+/// number that depends on `(key, row_keys[i], c)` only.
 pub fn dropout<T: Real>(x: Mat<T>, p: f64, key: RandomKey, row_keys: &[u64], y: MatMut<T>) {
     assert!(
         (x.rows(), x.cols()) == (y.rows(), y.cols()) && x.rows() == row_keys.len(),

@@ -147,7 +147,7 @@ pub fn unary_grad<T: Real>(kind: Unary, x: Mat<T>, gy: Mat<T>, gx: MatMut<T>, mo
     }
 }
 
-/// y = xs[0] + xs[1] + ..., added from left to right; zeros where there are none.
+/// `y = xs[0] + xs[1] + ...`, added from left to right; zeros where there are none.
 pub fn add<T: Real>(xs: &[Mat<T>], mut y: MatMut<T>) {
     match xs {
         [] => y.fill(T::ZERO),
@@ -195,7 +195,7 @@ pub fn copy<T: Real>(x: Mat<T>, y: MatMut<T>, mode: Write) {
     run(First, x, x, y, mode);
 }
 
-/// out[j] = sum over rows of x[., j], added in row order.
+/// `out[j]` = sum over rows of column j, added in row order.
 pub fn sum_rows<T: Real>(x: Mat<T>, out: &mut [T], mode: Write) {
     assert!(out.len() == x.cols(), "{} sums for {} columns", out.len(), x.cols());
     if mode == Write::Set {

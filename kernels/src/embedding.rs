@@ -44,7 +44,7 @@ pub(crate) fn assert_rows(indices: &[u32], rows: usize) {
     assert!(indices.is_empty() || (top as usize) < rows, "row {top} of a matrix of {rows} rows");
 }
 
-/// y[i] = table[rows[i]]
+/// `y[i] = table[rows[i]]`
 pub fn gather<T: Real>(table: Mat<T>, rows: &[u32], mut y: MatMut<T>) {
     assert!(
         (y.rows(), y.cols()) == (rows.len(), table.cols()),
@@ -59,12 +59,12 @@ pub fn gather<T: Real>(table: Mat<T>, rows: &[u32], mut y: MatMut<T>) {
     }
 }
 
-/// y[i] = rows[inverse[i]]: from unique rows to one row per position.
+/// `y[i] = rows[inverse[i]]`: from unique rows to one row per position.
 pub fn expand<T: Real>(rows: Mat<T>, inverse: &[u32], y: MatMut<T>) {
     gather(rows, inverse, y);
 }
 
-/// Gradient of [`expand`] and [`gather`]: grows[inverse[i]] += gy[i], in position order.
+/// Gradient of [`expand`] and [`gather`]: `grows[inverse[i]] += gy[i]`, in position order.
 pub fn expand_grad<T: Real>(gy: Mat<T>, inverse: &[u32], mut grows: MatMut<T>, mode: Write) {
     assert!(
         gy.rows() == inverse.len() && gy.cols() == grows.cols(),
@@ -108,7 +108,7 @@ impl<T: Real> Kernel<T> for AddRows<'_, T> {
     }
 }
 
-/// y[b] = sum or mean of rows[inverse[p]] over the positions p of bag b; an empty bag gives zeros.
+/// `y[b]` = sum or mean of `rows[inverse[p]]` over the positions p of bag b; an empty bag gives zeros.
 pub fn pool<T: Real>(rows: Mat<T>, inverse: &[u32], offsets: &[usize], kind: Pool, y: MatMut<T>) {
     check_offsets(offsets, inverse.len());
     assert!(
@@ -164,7 +164,7 @@ fn weight<T: Real>(kind: Pool, len: usize) -> T {
     }
 }
 
-/// Gradient of [`pool`]: grows[inverse[p]] += gy[b] (divided by the bag's length for a mean), in position order.
+/// Gradient of [`pool`]: `grows[inverse[p]] += gy[b]` (divided by the bag's length for a mean), in position order.
 pub fn pool_grad<T: Real>(
     gy: Mat<T>,
     inverse: &[u32],

@@ -13,7 +13,7 @@ fn assert_features<T>(xs: &[Mat<T>], rows: usize, pairs: usize) {
     assert!(pairs == expect, "{pairs} columns for the {expect} pairs of {} features", xs.len());
 }
 
-/// y[., p] = xs[i] . xs[j] for the pairs i < j, in the order (0,1), (0,2), ..., (1,2), ...; y has F (F-1) / 2
+/// Column p of y is `xs[i] . xs[j]` for the pairs i < j, in the order (0,1), (0,2), ..., (1,2), ...; y has F (F-1) / 2
 /// columns for F features.
 pub fn dot_interaction<T: Real>(xs: &[Mat<T>], y: MatMut<T>) {
     assert_features(xs, y.rows(), y.cols());
@@ -65,7 +65,7 @@ impl<T: Real> Kernel<T> for Forward<'_, T> {
     }
 }
 
-/// Gradient of [`dot_interaction`]: gxs[i] = sum over j of gy[pair of i and j] xs[j], written by `modes[i]`.
+/// Gradient of [`dot_interaction`]: `gxs[i]` = sum over j of gy at the pair of i and j times `xs[j]`, written by `modes[i]`.
 pub fn dot_interaction_grad<T: Real>(xs: &[Mat<T>], gy: Mat<T>, gxs: &mut [MatMut<T>], modes: &[Write]) {
     assert_features(xs, gy.rows(), gy.cols());
     assert!(gxs.len() == xs.len() && modes.len() == xs.len(), "one gradient and mode for each feature");

@@ -57,7 +57,7 @@ fn assert_sampled<T>(
 /// h . row / temperature; a negative that is its own target does not count. Returns norm times the sum, and
 /// writes the gradient with respect to the dot products h . row into `dlogits` ([n, 1 + count], target first).
 ///
-/// `h` is [n, d]; `target` ([n]) and `negatives` ([n, count]) are rows of `rows`.
+/// `h` is [n, d]; `target` (n) and `negatives` ([n, count]) are rows of `rows`.
 pub fn sampled_softmax<T: Real>(
     h: Mat<T>,
     rows: Mat<T>,
@@ -97,7 +97,7 @@ impl<T: Real> Kernel<T> for Sampled<'_, T> {
             let h = self.h.row(t).as_ptr();
             let target = self.target[t];
             let negatives = &self.negatives[t * count..][..count];
-            let logits = &mut self.dlogits[t * (count + 1)..][..count + 1];
+            let logits = &mut self.dlogits[t * (count + 1)..][..=count];
             if let Some(next) = self.negatives.get((t + 1) * count..(t + 2) * count) {
                 for row in next {
                     prefetch(rows.wrapping_add(*row as usize * stride), dim);
@@ -170,7 +170,7 @@ unsafe fn dot4<S: Simd>(s: S, dim: usize, h: *const S::T, rows: [*const S::T; 4]
     s.sum4(sums)
 }
 
-/// Gradients of [`sampled_softmax`] from its `dlogits`: gh[t] = sum of dlogits row, and grows[row] += dlogits h:
+/// Gradients of [`sampled_softmax`] from its `dlogits`: `gh[t]` = sum of dlogits times row, and `grows[row]` += dlogits times h:
 /// first of all targets in order, then of all negatives in order, as if targets and negatives were two inputs.
 pub fn sampled_softmax_grad<T: Real>(
     h: Mat<T>,

@@ -110,6 +110,7 @@ impl<'a, T> Mat<'a, T> {
     }
 
     /// The columns `range` of every row.
+    #[must_use]
     pub fn columns(&self, range: Range<usize>) -> Mat<'a, T> {
         assert!(
             range.start <= range.end && range.end <= self.cols,
@@ -122,6 +123,7 @@ impl<'a, T> Mat<'a, T> {
     }
 
     /// The rows `range`.
+    #[must_use]
     pub fn rows_range(&self, range: Range<usize>) -> Mat<'a, T> {
         assert!(
             range.start <= range.end && range.end <= self.rows,
@@ -214,6 +216,7 @@ impl<'a, T> MatMut<'a, T> {
     }
 
     /// The columns `range` of every row, for the whole life of the view.
+    #[must_use]
     pub fn into_columns(self, range: Range<usize>) -> MatMut<'a, T> {
         let part = self.as_mat().columns(range);
         MatMut {

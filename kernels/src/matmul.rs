@@ -7,6 +7,7 @@
 use crate::mat::{Mat, MatMut, Write};
 use crate::micro::Product;
 use crate::real::Real;
+use crate::simd::{Kernel, Simd};
 
 /// Elements of the second operand up to which reading it in place is faster than packing.
 const SMALL: usize = 160 * 1024;
@@ -38,14 +39,14 @@ pub fn linear<T: Real>(x: Mat<T>, w: Mat<T>, b: Option<&[T]>, mut y: MatMut<T>) 
         let mode = if b.is_some() { Write::Add } else { Write::Set };
         // SAFETY: shapes checked above; w is read by columns.
         unsafe {
-            library(n, outputs, inputs, x.as_ptr(), (x.stride(), 1), w.as_ptr(), (1, w.stride()), y, mode)
+            library(n, outputs, inputs, x.as_ptr(), (x.stride(), 1), w.as_ptr(), (1, w.stride()), y, mode);
         };
         return;
     }
     let (y_row, y_ptr) = (y.stride(), y.as_mut_ptr());
     T::with_workspace(|workspace| {
         let [packed] = workspace.parts([inputs * outputs]);
-        transpose(w, packed);
+        T::dispatch(Transpose { w, out: &mut *packed });
         // SAFETY: shapes checked above; `packed` is [in, out].
         unsafe {
             Product {
@@ -184,15 +185,32 @@ unsafe fn library<T: Real>(
 }
 
 /// Writes w^T, without gaps.
-fn transpose<T: Real>(w: Mat<T>, out: &mut [T]) {
-    /// Columns of `w` in one pass, so that the rows written stay in cache.
-    const BLOCK: usize = 16;
-    let rows = w.rows();
-    for start in (0..w.cols()).step_by(BLOCK) {
-        let cols = start..(start + BLOCK).min(w.cols());
+struct Transpose<'a, T> {
+    w: Mat<'a, T>,
+    out: &'a mut [T],
+}
+
+impl<T: Real> Kernel<T> for Transpose<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd<T = T>>(self, s: S) {
+        let (rows, cols, stride) = (self.w.rows(), self.w.cols(), self.w.stride());
+        assert!(self.out.len() == rows * cols);
+        let (whole_rows, whole_cols) = (rows / S::LANES * S::LANES, cols / S::LANES * S::LANES);
+        for i in (0..whole_rows).step_by(S::LANES) {
+            for j in (0..whole_cols).step_by(S::LANES) {
+                // SAFETY: the square from (i, j) lies in w, and the one from (j, i) in `out`.
+                unsafe {
+                    let from = self.w.as_ptr().add(i * stride + j);
+                    s.transpose(from, stride, self.out.as_mut_ptr().add(j * rows + i), rows);
+                }
+            }
+        }
         for i in 0..rows {
-            for (j, x) in cols.clone().zip(&w.row(i)[cols.clone()]) {
-                out[j * rows + i] = *x;
+            let from = if i < whole_rows { whole_cols } else { 0 };
+            for (j, x) in self.w.row(i).iter().enumerate().skip(from) {
+                self.out[j * rows + i] = *x;
             }
         }
     }

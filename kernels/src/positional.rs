@@ -13,7 +13,7 @@ fn assert_fits<T>(x: Mat<T>, offsets: &[usize], table: Mat<T>) {
     );
 }
 
-/// y = x + table[position], the position counted within each sequence.
+/// `y = x + table[position]`, the position counted within each sequence.
 pub fn positional<T: Real>(x: Mat<T>, offsets: &[usize], table: Mat<T>, mut y: MatMut<T>) {
     assert_fits(x, offsets, table);
     for s in 0..offsets.len().saturating_sub(1) {

@@ -43,14 +43,19 @@ pub trait Real:
     /// The same value in double precision.
     fn to_f64(self) -> f64;
     /// Square root.
+    #[must_use]
     fn sqrt(self) -> Self;
     /// Natural exponential.
+    #[must_use]
     fn exp(self) -> Self;
     /// Natural logarithm.
+    #[must_use]
     fn ln(self) -> Self;
     /// The larger of two.
+    #[must_use]
     fn max(self, other: Self) -> Self;
     /// The smaller of two.
+    #[must_use]
     fn min(self, other: Self) -> Self;
 
     /// Runs `kernel` with the widest vector instructions of this machine.

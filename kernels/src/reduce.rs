@@ -122,7 +122,7 @@ fn add<S: Simd>(s: S, y: &mut [S::T], x: &[S::T]) {
     }
 }
 
-/// out = parts[0] + parts[1] + ..., added in rank order from +0.
+/// `out = parts[0] + parts[1] + ...`, added in rank order from +0.
 pub fn sum_in_rank_order<T: Real>(parts: &[&[T]], out: &mut [T]) {
     for part in parts {
         assert!(part.len() == out.len(), "a part of {} elements for a sum of {}", part.len(), out.len());

@@ -194,7 +194,7 @@ const EXP_RANGE: (f32, f32) = (-87.0, 88.0);
 /// Coefficients of 2^f on 0 <= f < 1, highest power first: least relative error, 7.5e-8, for the degree (Remez).
 #[cfg(target_arch = "x86_64")]
 const EXP2_POLY: [f32; 6] =
-    [1.877_576_7e-3, 8.989_34e-3, 5.582_631_8e-2, 2.401_536_2e-1, 6.931_530_7e-1, 0.999_999_9];
+    [1.877_576_7e-3, 8.989_34e-3, 5.582_631_8e-2, 2.401_536_2e-1, 6.931_531e-1, 0.999_999_9];
 /// Coefficients of the error function's rational form (Abramowitz and Stegun 7.1.26, |error| < 1.5e-7): the
 /// argument's factor, then the polynomial, highest power first.
 #[cfg(target_arch = "x86_64")]

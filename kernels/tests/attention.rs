@@ -162,6 +162,21 @@ fn gradients_agree_with_differences() {
 }
 
 #[test]
+fn gradients_agree_with_differences_across_blocks() {
+    let mut source = Source::new(5);
+    let offsets = [0, 150, 150, 215];
+    let [q, k, v, gy] = operands(&mut source, 215, 2);
+    for kind in KINDS {
+        let (_, stats) = forward(kind, &q, &k, &v, &offsets, 1);
+        let [gq, gk, gv] = backward(kind, &q, &k, &v, &stats, &offsets, 1, &gy);
+        let loss = |q: &_, k: &_, v: &_| naive(kind, q, k, v, &offsets, 1).dot(&gy);
+        assert_gradient("gq", &q, &gq, |q| loss(q, &k, &v));
+        assert_gradient("gk", &k, &gk, |k| loss(&q, k, &v));
+        assert_gradient("gv", &v, &gv, |v| loss(&q, &k, v));
+    }
+}
+
+#[test]
 fn gradients_in_single_precision() {
     let mut source = Source::new(4);
     for (heads, dim, longest) in [(2, 32, 150), (3, 20, 70), (1, 128, 100), (1, 8, 200)] {

@@ -3,8 +3,20 @@
 import "../../examples/blocks/hstu.fs"
 
 model parity {
-  table t0 { rows 500  dim 16  init hash(scale: 0.05)  optimizer rowwise_adagrad(lr: 0.05)  sharding row_wise }
-  table t1 { rows 500  dim 16  init hash(scale: 0.05)  optimizer rowwise_adagrad(lr: 0.05)  sharding row_wise }
+  table t0 {
+    rows 500
+    dim 16
+    init hash(scale: 0.05)
+    optimizer rowwise_adagrad(lr: 0.05)
+    sharding row_wise
+  }
+  table t1 {
+    rows 500
+    dim 16
+    init hash(scale: 0.05)
+    optimizer rowwise_adagrad(lr: 0.05)
+    sharding row_wise
+  }
 
   input f0: ids(t0) { max 40 }
   input f1: ids(t1) like f0

@@ -71,7 +71,7 @@ pub(super) const ALL: &[Primitive] = &[
         name: "dot_interaction",
         params: &[VALUES],
         result: "`[samples, n (n - 1) / 2]` for n operands",
-        doc: "The dot products of all pairs of operands (i, j) with j < i, ordered by i, then by j.",
+        doc: "The dot products of all pairs of operands (i, j) with i < j, ordered by i, then by j.",
         apply: |c, b| {
             let values = several(c, b, "dot_interaction")?;
             let ty = c.same_type(&values, "combined")?;

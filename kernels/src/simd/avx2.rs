@@ -1,5 +1,6 @@
 //! AVX2 with FMA: eight floats, sixteen registers.
 
+#[allow(clippy::wildcard_imports, reason = "intrinsics carry their own prefix")]
 use std::arch::x86_64::*;
 
 use super::{ERF, EXP_POLY, EXP_RANGE, Kernel, LN2, Simd};

@@ -1,5 +1,6 @@
 //! AVX-512: sixteen floats, thirty-two registers.
 
+#[allow(clippy::wildcard_imports, reason = "intrinsics carry their own prefix")]
 use std::arch::x86_64::*;
 
 use super::{ERF, EXP_POLY, EXP_RANGE, EXP2_POLY, Kernel, LN2, Simd};

@@ -1,5 +1,6 @@
 //! The commands other than `opt`.
 
+use std::fs;
 use std::io::IsTerminal as _;
 use std::path::Path;
 
@@ -22,8 +23,32 @@ pub(super) fn check(model: &Path) -> Result<(), String> {
     load(model).map(|_| ())
 }
 
-pub(super) fn fmt(_models: &[impl AsRef<Path>], _check: bool) -> Result<(), String> {
-    Err(String::new())
+pub(super) fn fmt(models: &[impl AsRef<Path>], check: bool) -> Result<(), String> {
+    let mut unformatted = Vec::new();
+    for model in models {
+        let path = model.as_ref();
+        let text = fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        let formatted = fs_dsl::format_text(&path.to_string_lossy(), &text).map_err(|diagnostics| {
+            let sources = fs_dsl::source::SourceMap {
+                files: vec![fs_dsl::source::SourceFile {
+                    path: path.to_string_lossy().into_owned(),
+                    text: text.clone(),
+                }],
+            };
+            eprint!("{}", fs_dsl::render(&diagnostics, &sources, std::io::stderr().is_terminal()));
+            format!("{} is not formatted: it has syntax errors", path.display())
+        })?;
+        if formatted == text {
+            continue;
+        }
+        if check {
+            unformatted.push(path.display().to_string());
+        } else {
+            file::write_atomically(path, formatted.as_bytes())
+                .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        }
+    }
+    if unformatted.is_empty() { Ok(()) } else { Err(format!("not formatted: {}", unformatted.join(", "))) }
 }
 
 pub(super) fn compile(
@@ -81,8 +106,8 @@ pub(super) fn verify(schedule: &Path, ignore_digest: bool) -> Result<(), String>
 }
 
 pub(super) fn explain(code: &str) -> Result<(), String> {
-    match fs_dsl::codes::find(code).map(|e| format!("{}: {}\n\n{}\n", code, e.title, e.explanation)) {
-        Some(text) => print(&text),
+    match fs_dsl::codes::find(code) {
+        Some(entry) => print(&format!("{}: {}\n\n{}\n", entry.code, entry.title, entry.explanation)),
         None => Err(format!("there is no diagnostic `{code}`; codes look like FS0012, see docs/language.md")),
     }
 }
