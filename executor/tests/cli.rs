@@ -220,6 +220,18 @@ fn ratings_that_cannot_be_used() {
     contains(&place.fails(&[]), &["input `click` cannot be filled", "safetensors"]);
 }
 
+#[test]
+fn memory_stays_close_to_what_is_held() {
+    let mut large = ranking(12, true);
+    large.tables[0].rows = 6_000_000;
+    large.tables[0].init = fs_schedule::Init::Hash { scale: 0.05, salt: 0 };
+    let output = Place::new(&large).fsx(&["--ranks", "2", "--steps", "3", "--json", "-q"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let memory = &report["memory"];
+    assert_eq!((&memory["tables"], &memory["optimizer_state"]), (&192_000_000.into(), &24_000_000.into()));
+    assert!(memory["peak_ratio"].as_f64().unwrap() < 1.15, "{memory}");
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupt_stops_after_the_step() {
