@@ -11,16 +11,17 @@ const TFLOPS: f64 = 1e12;
 
 /// The preset of a name.
 ///
-/// Sources. H100 SXM: NVIDIA H100 Tensor Core GPU data sheet and architecture white paper (132 SMs, 80 GB,
-/// 3.35 TB/s, NVLink 900 GB/s both directions together, 989 TFLOP/s bf16 and fp16 dense, 67 TFLOP/s fp32,
-/// PCIe 5.0 x16). DGX H100 data sheet: 8 GPUs, one 400 Gbit/s ConnectX-7 port per GPU. H200: NVIDIA H200 data
-/// sheet (141 GB, 4.8 TB/s, otherwise as H100). GB200 NVL72: NVIDIA GB200 NVL72 data sheet, per GPU (13.4 TB
-/// HBM3e and 576 TB/s over 72 GPUs; NVLink 1.8 TB/s both directions together; 2.5 PFLOP/s bf16 dense, 80
-/// TFLOP/s fp32; NVLink-C2C to the Grace CPU 900 GB/s both directions for two GPUs); its 148 SMs are of the
-/// Blackwell tuning guide. `comm_sms` is 20: what NCCL takes for all-to-alls on NVLink systems by default is between 16
-/// and 32 channels, one SM each. Latencies are orders of magnitude, not data sheet values: 2 us over NVLink,
-/// 5 us over InfiniBand, 5 us over PCIe; profiles replace them.
-/// `local` describes no particular machine: a CPU with memory that two ranks share; profiles replace it too.
+/// From data sheets:
+/// - H100 SXM (NVIDIA H100 data sheet and architecture white paper): 132 SMs, 80 GB, 3.35 TB/s, NVLink 900 GB/s
+///   both directions together, 989 TFLOP/s bf16 and fp16 dense, 67 TFLOP/s fp32, PCIe 5.0 x16.
+/// - DGX H100 data sheet: 8 GPUs, a 400 Gbit/s port per GPU.
+/// - H200 data sheet: 141 GB, 4.8 TB/s, otherwise as H100.
+/// - GB200 NVL72 data sheet, divided by its 72 GPUs: 186 GB, 8 TB/s, NVLink 1.8 TB/s both directions together,
+///   2.5 PFLOP/s bf16 dense, 80 TFLOP/s fp32; NVLink-C2C 900 GB/s both directions together for two GPUs.
+///
+/// Not from data sheets, to be replaced by profiles: all latencies (orders of magnitude), copy engines,
+/// `comm_sms`, the 148 SMs of a B200, the network of `gb200_nvl72` (400 Gbit/s per GPU is assumed; with one
+/// node nothing uses it), and all of `local`, which describes no particular machine: a CPU with two ranks.
 pub fn preset(name: &str) -> Option<Cluster> {
     let h100 = Cluster {
         name: name.to_owned(),

@@ -1,33 +1,118 @@
 //! Documentation generated from the tables that checking uses.
 
-use crate::makers;
+use crate::check::settings::{INPUT_KINDS, KEYWORDS};
+use crate::cluster::PRESETS;
+use crate::codes;
+use crate::makers::{self, Maker};
+use crate::primitives::PRIMITIVES;
+use crate::signature::{Need, Param};
+use crate::units::{Dimension, UNITS};
+use std::fmt::Write as _;
 
-macro_rules! families {
-    ($each:ident) => {
-        [
-            makers::INITS.iter().map($each!()).collect::<Vec<_>>(),
-            makers::SPARSE.iter().map($each!()).collect(),
-            makers::DENSE.iter().map($each!()).collect(),
-            makers::LENGTHS.iter().map($each!()).collect(),
-            makers::IDS.iter().map($each!()).collect(),
-            makers::LABELS.iter().map($each!()).collect(),
-            makers::BALANCE.iter().map($each!()).collect(),
-        ]
-    };
+/// Name, parameters and description of a constructor.
+type Row = (&'static str, &'static [Param], &'static str);
+
+fn rows<T>(makers: &'static [Maker<T>]) -> Vec<Row> {
+    makers.iter().map(|m| (m.name, m.params, m.doc)).collect()
 }
 
-macro_rules! name {
-    () => {
-        |m| m.name
-    };
+fn families() -> [(&'static str, Vec<Row>); 7] {
+    [
+        ("Initial values", rows(makers::INITS)),
+        ("Sparse optimizers", rows(makers::SPARSE)),
+        ("Dense optimizers", rows(makers::DENSE)),
+        ("Distributions of lengths", rows(makers::LENGTHS)),
+        ("Distributions of ids", rows(makers::IDS)),
+        ("Distributions of labels", rows(makers::LABELS)),
+        ("Balancing", rows(makers::BALANCE)),
+    ]
 }
 
 /// Names of all constructors; some stand in several families.
 pub(crate) fn maker_names() -> Vec<&'static str> {
-    families!(name).concat()
+    families().into_iter().flat_map(|f| f.1).map(|r| r.0).collect()
 }
 
 /// Whether a name is a constructor's.
 pub(crate) fn is_maker(name: &str) -> bool {
-    maker_names().contains(&name)
+    fn has<T>(makers: &[Maker<T>], name: &str) -> bool {
+        makers.iter().any(|m| m.name == name)
+    }
+    has(makers::INITS, name)
+        || has(makers::SPARSE, name)
+        || has(makers::DENSE, name)
+        || has(makers::LENGTHS, name)
+        || has(makers::IDS, name)
+        || has(makers::LABELS, name)
+        || has(makers::BALANCE, name)
+}
+
+/// The reference part of `docs/language.md`: settings, primitives, constructors, units, presets, diagnostics.
+pub fn reference() -> String {
+    let mut out = String::from("## Settings\n");
+    for k in KEYWORDS {
+        let _ = write!(out, "\n### {}\n\n{}\n\n", k.name, k.doc);
+        table(&mut out, "setting", k.params);
+    }
+    out.push_str("\n### Kinds of input\n\n");
+    for k in INPUT_KINDS {
+        let _ = writeln!(out, "- `{}{}`: {}", k.name, parameters(k.params), k.doc);
+    }
+    out.push_str("\n## Primitives\n");
+    for family in PRIMITIVES {
+        let _ = write!(out, "\n### {}\n", family.title);
+        for p in family.primitives {
+            let _ = write!(out, "\n#### {}\n\n`{}{}`\n\n{}\n", p.name, p.name, parameters(p.params), p.doc);
+            let _ = write!(out, "Result: {}.\n\n", p.result);
+            table(&mut out, "parameter", p.params);
+        }
+    }
+    out.push_str("\n## Constructors\n");
+    for (title, makers) in families() {
+        let _ = write!(out, "\n### {title}\n\n");
+        for (name, params, doc) in makers {
+            let _ = writeln!(out, "- `{name}{}`: {doc}", parameters(params));
+        }
+    }
+    out.push_str("\n## Units\n\n| measures | units |\n|---|---|\n");
+    for d in [Dimension::Bytes, Dimension::Bandwidth, Dimension::Time, Dimension::Rate] {
+        let names: Vec<String> =
+            UNITS.iter().filter(|u| u.dimension == d).map(|u| format!("`{}`", u.name)).collect();
+        let _ = writeln!(out, "| {} | {} |", d.noun(), names.join(" "));
+    }
+    let presets: Vec<String> = PRESETS.iter().map(|p| format!("`{p}`")).collect();
+    let _ = write!(out, "\n## Cluster presets\n\n{}\n", presets.join(", "));
+    out.push_str("\n## Diagnostics\n");
+    for e in codes::TABLE {
+        let _ = write!(out, "\n### {}: {}\n\n{}\n", e.code, e.title, e.explanation);
+    }
+    out
+}
+
+/// `(x, p, eps = 1e-6)`; nothing without parameters.
+fn parameters(params: &[Param]) -> String {
+    if params.is_empty() {
+        return String::new();
+    }
+    let words: Vec<String> = params
+        .iter()
+        .map(|p| match p.need {
+            Need::Required => p.name.to_owned(),
+            Need::Optional => format!("{}?", p.name),
+            Need::Default(d) => format!("{}: {d}", p.name),
+        })
+        .collect();
+    format!("({})", words.join(", "))
+}
+
+fn table(out: &mut String, what: &str, params: &[Param]) {
+    let _ = write!(out, "| {what} | takes | without it | |\n|---|---|---|---|\n");
+    for p in params {
+        let need = match p.need {
+            Need::Required => "required".to_owned(),
+            Need::Optional => "none".to_owned(),
+            Need::Default(d) => format!("`{d}`"),
+        };
+        let _ = writeln!(out, "| `{}` | {} | {need} | {} |", p.name, p.kind.words(), p.doc);
+    }
 }

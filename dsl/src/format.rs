@@ -8,16 +8,22 @@ use crate::diagnostic::Diagnostic;
 use crate::parse::parse;
 use crate::recover;
 use crate::source::Span;
+use crate::units;
+use std::fmt::Write as _;
 use std::ops::Range;
 
 const WIDTH: usize = 100;
 const STEP: usize = 2;
 
-/// Formats a text; its syntax errors if it has any. The name stands in for a path and changes nothing.
+/// Formats a text; its syntax errors and unknown units if it has any. The name stands in for a path and changes nothing.
 pub fn format_text(_name: &str, text: &str) -> Result<String, Vec<Diagnostic>> {
     let parsed = parse(0, text);
     if !parsed.errors.is_empty() {
         return Err(parsed.errors);
+    }
+    if !parsed.unknown_units.is_empty() {
+        // Such a word may be a setting without its value: where the line ends decides, so it must stay as it is.
+        return Err(parsed.unknown_units.iter().map(units::unknown).collect());
     }
     let mut p = Printer {
         text,
@@ -57,7 +63,8 @@ impl Printer<'_> {
         let mut imports = false;
         for item in &file.items {
             let import = matches!(item, Item::Import { .. });
-            self.force = !self.first && !(import && imports);
+            let list = import && imports;
+            self.force = !(self.first || list);
             imports = import;
             match item {
                 Item::Import { path, span } => {
@@ -390,14 +397,14 @@ fn lay(e: &Expr, indent: usize, column: usize) -> String {
             for a in args {
                 let head = a.name.as_ref().map_or(String::new(), |n| format!("{}: ", n.text));
                 let value = lay(&a.value, indent + STEP, indent + STEP + head.chars().count() + 1);
-                out.push_str(&format!("{pad}{head}{value},\n"));
+                let _ = writeln!(out, "{pad}{head}{value},");
             }
             out + &end + ")"
         }
         ExprKind::List(items) if !items.is_empty() => {
             let mut out = String::from("[\n");
             for i in items {
-                out.push_str(&format!("{pad}{},\n", lay(i, indent + STEP, indent + STEP + 1)));
+                let _ = writeln!(out, "{pad}{},", lay(i, indent + STEP, indent + STEP + 1));
             }
             out + &end + "]"
         }
@@ -417,7 +424,7 @@ fn lay_chain(operands: &[(bool, Expr)], signs: [&str; 2], indent: usize, column:
             out.push_str(&lay(e, indent + STEP, column));
         } else {
             let sign = signs[usize::from(*inverted)];
-            out.push_str(&format!("\n{pad}{sign}{}", lay(e, indent + STEP, indent + STEP + 2)));
+            let _ = write!(out, "\n{pad}{sign}{}", lay(e, indent + STEP, indent + STEP + 2));
         }
     }
     out

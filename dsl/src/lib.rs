@@ -21,6 +21,7 @@ pub mod source;
 pub mod units;
 
 pub use diagnostic::{Diagnostic, Severity, render};
+pub use docs::reference;
 pub use format::format_text;
 pub use load::{Files, Loaded, check_text, load, load_from};
 pub use parse::{Parsed, parse};

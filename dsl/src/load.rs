@@ -23,7 +23,8 @@ pub struct Loaded {
 
 /// Where files come from.
 pub trait Files {
-    /// The bytes of a file; the path is the one given by the user, or an import's joined to its file's folder.
+    /// The bytes of a file; the path is the one given by the user, or an import's joined to its file's folder,
+    /// without `..` inside.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 }
 
@@ -114,8 +115,7 @@ impl<'a> Loader<'a> {
     }
 
     fn import(&mut self, from: &Path, import: &str, span: Span) {
-        let target = from.parent().unwrap_or(Path::new("")).join(import);
-        let key = normal(&target);
+        let key = normal(&from.parent().unwrap_or(Path::new("")).join(import));
         if let Some(start) = self.open.iter().position(|p| *p == key) {
             let chain: Vec<String> =
                 self.open[start..].iter().chain([&key]).map(|p| format!("`{}`", p.display())).collect();
@@ -140,7 +140,7 @@ impl<'a> Loader<'a> {
             ));
             return;
         }
-        match self.read(&target) {
+        match self.read(&key) {
             Ok(text) => self.add(&key, text),
             Err((code, message)) => {
                 self.diagnostics.push(Diagnostic::error(code, span, message).label("imported here"));

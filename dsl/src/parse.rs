@@ -6,6 +6,7 @@ use crate::codes;
 use crate::diagnostic::{Diagnostic, closest};
 use crate::recover;
 use crate::source::Span;
+use crate::units;
 use pest::Parser;
 use pest::error::{ErrorVariant, InputLocation};
 use pest::iterators::Pair;
@@ -25,10 +26,16 @@ pub struct Parsed {
     pub errors: Vec<Diagnostic>,
     /// The parts that were left out: nothing should be said about what is missing there.
     pub damaged: Vec<Span>,
+    /// Words that stand where a unit would, but are none.
+    pub unknown_units: Vec<ast::Ident>,
 }
 
 const MAX_BYTES: usize = 4 << 20;
 const MAX_DEPTH: usize = 64;
+const KEYWORDS: [&str; 15] = [
+    "import", "model", "block", "train", "workload", "cluster", "table", "input", "let", "repeat", "loss",
+    "return", "as", "like", "from",
+];
 const MAX_ERRORS: usize = 20;
 
 /// Parses a text; `file` is its index in the source map.
@@ -60,6 +67,11 @@ pub fn parse(file: u32, text: &str) -> Parsed {
             Ok(mut pairs) => {
                 let builder = Builder { file, comments: recover::comments(&rest) };
                 if let Some(root) = pairs.next() {
+                    let units = root.clone().into_inner().flatten().filter(|p| p.as_rule() == Rule::unit);
+                    parsed.unknown_units = units
+                        .filter(|u| units::find(u.as_str()).is_none())
+                        .map(|u| builder.ident(&u))
+                        .collect();
                     parsed.file = builder.file(root);
                 }
                 return parsed;
@@ -73,6 +85,9 @@ pub fn parse(file: u32, text: &str) -> Parsed {
                     ErrorVariant::CustomError { .. } => (Vec::new(), at),
                 };
                 parsed.errors.push(describe(file, &rest, at, &positives));
+                // Where a statement is cut short, the next one is where that shows, but not what is wrong.
+                let fine = |r: &Rule| !matches!(words(*r).0, "" | "a statement" | "`}`");
+                let at = if positives.iter().all(fine) { recover::cut_short(&rest, at) } else { at };
                 let hole = recover::hole(&rest, at);
                 parsed.damaged.push(Span { file, start: hole.start as u32, end: hole.end as u32 });
                 if parsed.errors.len() >= MAX_ERRORS || !recover::blank(&mut rest, hole) {
@@ -87,7 +102,8 @@ pub fn parse(file: u32, text: &str) -> Parsed {
 /// Words for what a rule stands for; keywords and brackets stand for themselves.
 fn words(rule: Rule) -> (&'static str, &'static [&'static str]) {
     match rule {
-        Rule::item
+        Rule::file
+        | Rule::item
         | Rule::import
         | Rule::model
         | Rule::block
@@ -128,8 +144,9 @@ fn words(rule: Rule) -> (&'static str, &'static [&'static str]) {
         Rule::equals => ("`=`", &[]),
         Rule::name | Rule::param => ("a name", &[]),
         Rule::key | Rule::entry => ("a setting", &[]),
-        Rule::argument => ("an argument", &[]),
+        Rule::argument | Rule::label => ("an argument", &[]),
         Rule::string => ("a string in quotes", &[]),
+        Rule::value => ("a value", &[]),
         Rule::sum_sign | Rule::product_sign => ("an operator", &[]),
         Rule::unit => ("a unit", &[]),
         Rule::EOI => ("the end of the file", &[]),
@@ -157,7 +174,10 @@ fn describe(file: u32, text: &str, at: usize, positives: &[Rule]) -> Diagnostic 
     if expected.iter().any(|e| !weak(e)) || positives.iter().any(|r| words(*r).0.is_empty()) {
         expected.retain(|e| !weak(e) || (e == "`,`" && text[..at].contains('(')));
     }
-    if !expected.iter().any(|e| e == "a statement") {
+    if ["table", "let", "loss"].iter().all(|k| keywords.contains(k)) {
+        expected.retain(|e| e != "a name" && e != "a statement");
+        expected.insert(0, "a statement".to_owned());
+    } else {
         for k in &keywords {
             let quoted = format!("`{k}`");
             if !expected.contains(&quoted) {
@@ -173,7 +193,17 @@ fn describe(file: u32, text: &str, at: usize, positives: &[Rule]) -> Diagnostic 
     let found = recover::token(text, at);
     let span = Span { file, start: found.start as u32, end: found.end as u32 };
     let word = &text[found.clone()];
-    let shown = if word.is_empty() { "the end of the file".to_owned() } else { format!("`{word}`") };
+    let line_ends = text[at..found.start].contains('\n');
+    let shown = match word {
+        "" => "the end of the file".to_owned(),
+        _ if line_ends && positives.contains(&Rule::value) => "the end of the line".to_owned(),
+        _ => format!("`{word}`"),
+    };
+    let span = if shown == "the end of the line" {
+        Span { start: at as u32, end: at as u32 + 1, ..span }
+    } else {
+        span
+    };
     let mut d = Diagnostic::error(codes::SYNTAX, span, format!("expected {expected}, found {shown}"))
         .label(format!("expected {expected}"));
     if word.starts_with('"') {
@@ -192,10 +222,6 @@ fn describe(file: u32, text: &str, at: usize, positives: &[Rule]) -> Diagnostic 
         return d.help(format!("did you mean `{near}`?"));
     }
     let before = recover::word_before(text, at);
-    const KEYWORDS: [&str; 15] = [
-        "import", "model", "block", "train", "workload", "cluster", "table", "input", "let", "repeat",
-        "loss", "return", "as", "like", "from",
-    ];
     if !KEYWORDS.contains(&before)
         && let Some(near) = closest(before, KEYWORDS)
     {
@@ -318,7 +344,15 @@ impl Builder {
         let (mut value, mut settings) = (None, None);
         for p in inner {
             match p.as_rule() {
-                Rule::expr => value = Some(self.expr(p)),
+                Rule::value => {
+                    for q in p.into_inner() {
+                        match q.as_rule() {
+                            Rule::expr => value = Some(self.expr(q)),
+                            Rule::section => settings = Some(self.settings(q)),
+                            _ => {}
+                        }
+                    }
+                }
                 Rule::section => settings = Some(self.settings(p)),
                 _ => {}
             }
@@ -385,15 +419,14 @@ impl Builder {
 
     fn expr(&self, n: Node<'_>) -> Expr {
         let span = self.span(&n);
-        self.chain(n, span, Rule::sum_sign, "-", ExprKind::Sum, |p| {
+        Self::chain(n, span, Rule::sum_sign, "-", ExprKind::Sum, |p| {
             let span = self.span(&p);
-            self.chain(p, span, Rule::product_sign, "/", ExprKind::Product, |p| self.factor(p))
+            Self::chain(p, span, Rule::product_sign, "/", ExprKind::Product, |p| self.factor(p))
         })
     }
 
     /// Operands with signs between them; a single operand stands for itself.
     fn chain(
-        &self,
         n: Node<'_>,
         span: Span,
         sign: Rule,
@@ -469,7 +502,7 @@ impl Builder {
         let mut value = Expr { kind: ExprKind::List(Vec::new()), span };
         for p in n.into_inner() {
             match p.as_rule() {
-                Rule::key => name = Some(self.ident(&p)),
+                Rule::label => name = Some(self.ident(&p)),
                 Rule::expr => value = self.expr(p),
                 _ => {}
             }

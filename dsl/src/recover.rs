@@ -102,11 +102,7 @@ pub(crate) fn hole(text: &str, at: usize) -> Range<usize> {
                 open.push((c, i));
                 starts.push(start);
             }
-            '}' | ')' | ']' => {
-                if open.pop().is_some() {
-                    start = starts.pop().unwrap_or(0);
-                }
-            }
+            '}' | ')' | ']' if open.pop().is_some() => start = starts.pop().unwrap_or(0),
             '\n' if open.last().is_none_or(|(c, _)| *c == '{') => start = i + 1,
             _ => {}
         }
@@ -140,11 +136,37 @@ pub(crate) fn hole(text: &str, at: usize) -> Range<usize> {
     start.min(end)..end
 }
 
+/// The end of the text before an error if the error is that a line stops too early: what follows stands on
+/// another line and starts something new. Else the place of the error.
+pub(crate) fn cut_short(text: &str, at: usize) -> usize {
+    let mut end = text[..at].trim_end().len();
+    let all = comments(text);
+    while let Some(c) = all.iter().find(|c| c.start < end && end <= c.end) {
+        end = text[..c.start].trim_end().len();
+    }
+    let next = token(text, at).start;
+    let new_line = text[end..next].contains('\n');
+    if new_line && (starts_statement(&text[next..]) || next == text.len()) { end } else { at }
+}
+
 fn starts_statement(rest: &str) -> bool {
     let line = rest.trim_start_matches([' ', '\t']);
     let word: &str = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or("");
-    matches!(word, "let" | "table" | "input" | "repeat" | "loss" | "return" | "model" | "block" | "train")
-        || line.starts_with('}')
+    matches!(
+        word,
+        "let"
+            | "table"
+            | "input"
+            | "repeat"
+            | "loss"
+            | "return"
+            | "model"
+            | "block"
+            | "train"
+            | "workload"
+            | "cluster"
+            | "import"
+    ) || line.starts_with('}')
 }
 
 /// Replaces a range by spaces, keeping line breaks; false if that changes nothing.

@@ -100,7 +100,7 @@ fn movielens_is_the_reference_model() {
         .iter()
         .filter(|n| n.scope == "layers.1")
         .map(|n| match n.op {
-            Op::LayerNorm { weight: None, bias: None, eps } if eps == 1e-6 => "norm",
+            Op::LayerNorm { weight: None, bias: None, eps: 1e-6 } => "norm",
             Op::Linear { .. } => "linear",
             Op::Silu => "silu",
             Op::Split { ref sizes } if *sizes == [64; 4] => "split",

@@ -195,7 +195,7 @@ fn token_group(rows: Extent) -> Result<u32, Fault> {
 }
 
 fn heads_fit(columns: u32, heads: u32) -> Result<(), Fault> {
-    if heads == 0 || columns % heads != 0 {
+    if heads == 0 || !columns.is_multiple_of(heads) {
         return Err(format!("{columns} columns do not divide into {heads} heads"));
     }
     Ok(())
@@ -236,10 +236,10 @@ pub fn check(
             for (i, r) in reads.iter().enumerate() {
                 match r {
                     Shape::Ids { table: t, lengths } if *t == table => {
-                        o.write(i + 2, index(tokens(*lengths), 1))?
+                        o.write(i + 2, index(tokens(*lengths), 1))?;
                     }
                     Shape::Matrix { element: Element::Id, rows, columns } => {
-                        o.write(i + 2, index(*rows, *columns))?
+                        o.write(i + 2, index(*rows, *columns))?;
                     }
                     other => return Err(format!("operand {i} must be ids of table {table}, is {other}")),
                 }

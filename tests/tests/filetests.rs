@@ -32,7 +32,8 @@ fn main() {
 fn check(file: &Path) -> Result<(), Failed> {
     let text = fs::read_to_string(file)?;
     let (input, expected) = text.split_once(MARK).unwrap_or((text.trim_end(), ""));
-    let pipeline = input.lines().next().and_then(|l| l.strip_prefix("// run:")).ok_or("no `// run:` line")?.trim();
+    let pipeline =
+        input.lines().next().and_then(|l| l.strip_prefix("// run:")).ok_or("no `// run:` line")?.trim();
     let actual = outcome(input, pipeline);
     if actual.trim_end() == expected.trim_end() {
         return Ok(());
@@ -81,16 +82,25 @@ fn outcome(input: &str, pipeline: &str) -> String {
 fn list(program: &fs_schedule::Program) -> String {
     let mut text = String::new();
     for (i, op) in program.ops.iter().enumerate() {
-        let join = |l: &[fs_schedule::Operand]| l.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let join =
+            |l: &[fs_schedule::Operand]| l.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let deps: Vec<String> = op
             .deps
             .iter()
             .map(|d| if d.distance == 0 { d.op.to_string() } else { format!("{}@{}", d.op, d.distance) })
             .collect();
-        let _ = writeln!(text, "{i}: {} ({}) -> ({}) after [{}]", op.name, join(&op.reads), join(&op.writes), deps.join(" "));
+        let _ = writeln!(
+            text,
+            "{i}: {} ({}) -> ({}) after [{}]",
+            op.name,
+            join(&op.reads),
+            join(&op.writes),
+            deps.join(" ")
+        );
     }
     for (i, b) in program.buffers.iter().enumerate() {
-        let _ = writeln!(text, "b{i}: {} x {} slot {} life {}..={}", b.rows, b.columns, b.slot, b.first, b.last);
+        let _ =
+            writeln!(text, "b{i}: {} x {} slot {} life {}..={}", b.rows, b.columns, b.slot, b.first, b.last);
     }
     text
 }

@@ -54,10 +54,12 @@ fn sample_model(body: &str) -> String {
 fn check(name: &str, text: &str) {
     for ranks in [1, 2] {
         let options = Options { ranks: Some(ranks), ..Options::default() };
-        let mut session = Session::<f64>::new(compile_text(text), options).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut session =
+            Session::<f64>::new(compile_text(text), options).unwrap_or_else(|e| panic!("{name}: {e}"));
         let exact = session.loss_and_gradients(0).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(exact.loss.is_finite(), "{name}: the loss is finite");
-        let largest = exact.parameters.iter().chain(&exact.tables).flatten().fold(0.0f64, |m, g| m.max(g.abs()));
+        let largest =
+            exact.parameters.iter().chain(&exact.tables).flatten().fold(0.0f64, |m, g| m.max(g.abs()));
         assert!(largest > 1e-4, "{name}: something is trained");
         let mut compared = 0;
         let counts = (exact.parameters.len(), exact.tables.len());
@@ -71,13 +73,18 @@ fn check(name: &str, text: &str) {
                 let mut moved = |by: f64| {
                     let mut values = start.clone();
                     values[i] += by;
-                    let set = if is_table { session.set_table(at, &values) } else { session.set_parameter(at, &values) };
+                    let set = if is_table {
+                        session.set_table(at, &values)
+                    } else {
+                        session.set_parameter(at, &values)
+                    };
                     set.unwrap_or_else(|e| panic!("{name}: {e}"));
-                    session.loss_and_gradients(0).map(|g| g.loss).unwrap_or_else(|e| panic!("{name}: {e}"))
+                    session.loss_and_gradients(0).map_or_else(|e| panic!("{name}: {e}"), |g| g.loss)
                 };
                 let difference = (moved(H) - moved(-H)) / (2.0 * H);
                 moved(0.0);
-                let error = (difference - gradient[i]).abs() / gradient[i].abs().max(1e-3 * largest).max(1e-6);
+                let error =
+                    (difference - gradient[i]).abs() / gradient[i].abs().max(1e-3 * largest).max(1e-6);
                 assert!(
                     error < TOLERANCE,
                     "{name} on {ranks} ranks: {} {at}, entry {i}: gradient {}, difference {difference}, error {error:e}",
@@ -146,5 +153,8 @@ fn sampled_softmax_dot() {
 
 #[test]
 fn sampled_softmax_cosine() {
-    check("sampled_softmax_cosine", &softmax_loss("cosine", "let x = linear(lookup(history), 4, name: \"l\")"));
+    check(
+        "sampled_softmax_cosine",
+        &softmax_loss("cosine", "let x = linear(lookup(history), 4, name: \"l\")"),
+    );
 }

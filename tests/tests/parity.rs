@@ -9,7 +9,9 @@ use safetensors::{Dtype, SafeTensors};
 fn floats(tensors: &SafeTensors<'_>, name: &str) -> Vec<f64> {
     let t = tensors.tensor(name).unwrap_or_else(|e| panic!("{name}: {e}"));
     match t.dtype() {
-        Dtype::F32 => t.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into()).collect(),
+        Dtype::F32 => {
+            t.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into()).collect()
+        }
         Dtype::F64 => t
             .data()
             .chunks_exact(8)
@@ -31,7 +33,12 @@ fn parity(name: &str, ranks: usize) {
     let parameters = session.schedule().parameters.clone();
     for (i, p) in parameters.iter().enumerate() {
         let start: Vec<f64> = session.parameter(i).iter().map(|x| f64::from(*x)).collect();
-        assert_eq!(start, floats(&tensors, &format!("init.{}", p.name)), "{} starts from the fixture", p.name);
+        assert_eq!(
+            start,
+            floats(&tensors, &format!("init.{}", p.name)),
+            "{} starts from the fixture",
+            p.name
+        );
     }
     let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
 
@@ -41,7 +48,10 @@ fn parity(name: &str, ranks: usize) {
         for (rank, loss) in per_rank.iter().enumerate() {
             let expected = losses[step * ranks + rank];
             let error = (loss - expected).abs() / expected.abs();
-            assert!(error < 1e-4, "step {step}, rank {rank}: loss {loss}, PyTorch {expected}, off by {error:e}");
+            assert!(
+                error < 1e-4,
+                "step {step}, rank {rank}: loss {loss}, PyTorch {expected}, off by {error:e}"
+            );
         }
     }
     let close = |have: Vec<f32>, want: Vec<f64>, what: &str| {

@@ -46,7 +46,9 @@ const MUTATIONS: &[Mutation] = &[
     ("no ranks", "settings", |s| s.ranks = 0),
     ("no steps", "settings", |s| s.settings.duration = Duration::Steps(0)),
     ("a table without rows", "tables", |s| s.tables[0].rows = 0),
-    ("an infinite initial value", "tables", |s| s.tables[0].init = fs_schedule::Init::Constant(f64::INFINITY)),
+    ("an infinite initial value", "tables", |s| {
+        s.tables[0].init = fs_schedule::Init::Constant(f64::INFINITY)
+    }),
     ("two parameters of one name", "tables", |s| s.parameters[1].name = s.parameters[0].name.clone()),
     ("an exchange of a table that is not there", "tables", |s| s.exchanges[0].table = 77),
     ("a sequence of a group that is not there", "inputs", |s| {
@@ -71,7 +73,8 @@ const MUTATIONS: &[Mutation] = &[
     }),
     ("a weight of another layer", "operands", |s| {
         let layers = |op: &&mut fs_schedule::Op| matches!(op.action, Action::Linear { .. });
-        s.train.ops.iter_mut().filter(layers).nth(1).expect("a second layer").reads[1] = Operand::new(Place::Parameter(0));
+        s.train.ops.iter_mut().filter(layers).nth(1).expect("a second layer").reads[1] =
+            Operand::new(Place::Parameter(0));
     }),
     ("a result of another type", "operands", |s| {
         let at = find(s, |a| matches!(a, Action::Unique { .. }));

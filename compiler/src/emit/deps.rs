@@ -69,8 +69,11 @@ pub(super) fn add(program: &mut Program) {
             }
         }
         if instance >= n {
-            let mut deps: Vec<Dep> =
-                deps.iter().filter(|d| **d != instance).map(|d| Dep { op: (d % n) as u32, distance: u32::from(*d < n) }).collect();
+            let mut deps: Vec<Dep> = deps
+                .iter()
+                .filter(|d| **d != instance)
+                .map(|d| Dep { op: (d % n) as u32, distance: u32::from(*d < n) })
+                .collect();
             deps.sort_unstable();
             deps.dedup();
             program.ops[instance % n].deps = deps;

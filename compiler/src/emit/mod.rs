@@ -73,10 +73,6 @@ pub fn compile(program: &Program, strategy: Strategy, ranks: u32) -> Result<Comp
 /// Writes a lowered module as a schedule.
 pub fn emit(module: &Module, strategy: Strategy, ranks: u32) -> Result<s::Schedule, CompileError> {
     let fail = CompileError::Emit;
-    let all = |kind: &str| module.decls_of(kind).map(|op| op.attrs.clone()).collect::<Vec<_>>();
-    fn records<T: serde::de::DeserializeOwned>(list: Vec<crate::ir::Attrs>) -> Result<Vec<T>, CompileError> {
-        list.iter().map(|a| from_attrs(a).map_err(CompileError::Emit)).collect()
-    }
     let train = program(module, "train").map_err(fail)?;
     let evaluation =
         module.func("evaluate").map(|_| program(module, "evaluate")).transpose().map_err(fail)?;
@@ -93,11 +89,11 @@ pub fn emit(module: &Module, strategy: Strategy, ranks: u32) -> Result<s::Schedu
         settings: typed(&module.attrs, "settings").map_err(fail)?,
         data: typed(&module.attrs, "data").map_err(fail)?,
         evaluate: typed(&module.attrs, "evaluate").map_err(fail)?,
-        lengths: records(all("model.lengths"))?,
-        inputs: records(all("model.input"))?,
-        tables: records(all("model.table"))?,
-        parameters: records(all("model.param"))?,
-        exchanges: records(all("comm.exchange"))?,
+        lengths: records(module, "model.lengths")?,
+        inputs: records(module, "model.input")?,
+        tables: records(module, "model.table")?,
+        parameters: records(module, "model.param")?,
+        exchanges: records(module, "comm.exchange")?,
         engines: engines.into_iter().collect(),
         train,
         evaluation,
@@ -109,6 +105,11 @@ pub fn emit(module: &Module, strategy: Strategy, ranks: u32) -> Result<s::Schedu
         None => Ok(schedule),
         Some(v) => Err(CompileError::Emit(v.to_string())),
     }
+}
+
+/// The records behind declarations of one kind.
+fn records<T: serde::de::DeserializeOwned>(module: &Module, kind: &str) -> Result<Vec<T>, CompileError> {
+    module.decls_of(kind).map(|op| from_attrs(&op.attrs).map_err(CompileError::Emit)).collect()
 }
 
 /// One function as a program in its own order.

@@ -92,15 +92,24 @@ pub fn pipeline_text(stages: &[Stage]) -> String {
     stages.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
+/// After which passes a module is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Print {
+    /// None.
+    Never,
+    /// Those that changed it.
+    Changes,
+    /// All.
+    All,
+}
+
 /// What to do beside running.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Verify the module after every pass.
     pub verify_each: bool,
-    /// Print the module after every pass.
-    pub print_after_all: bool,
-    /// Print the module after passes that changed it.
-    pub print_after_change: bool,
+    /// After which passes to print the module.
+    pub print: Print,
     /// Print the module after a pass that failed.
     pub print_after_failure: bool,
 }
@@ -109,8 +118,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             verify_each: true,
-            print_after_all: false,
-            print_after_change: false,
+            print: Print::Never,
             print_after_failure: false,
         }
     }
@@ -164,9 +172,9 @@ pub fn run(module: &mut Module, stages: &[Stage], settings: Settings, log: &mut 
             let reproducer = format!("// fsc opt --pipeline \"{}\"\n{before}", pipeline_text(&stages[i..]));
             return Err(RunError { pass: stage.pass.name, what, reproducer });
         }
-        if settings.print_after_all || settings.print_after_change {
+        if settings.print != Print::Never {
             let after = module.to_string();
-            if settings.print_after_all || after != before {
+            if settings.print == Print::All || after != before {
                 let same = if after == before { " (no change)\n".to_owned() } else { format!("\n{after}") };
                 let _ = write!(log.text, "// after {}{same}", stage.pass.name);
             }

@@ -8,7 +8,7 @@ use crate::checked::{
     Normalize, SparseOptimizer, TableId, ValueId,
 };
 use crate::codes::{self, Code};
-use crate::diagnostic::{Diagnostic, alternatives};
+use crate::diagnostic::{Diagnostic, alternatives, closest};
 use crate::makers::{self, Maker};
 use crate::signature::{Kind, Need, Param};
 use crate::source::Span;
@@ -104,7 +104,7 @@ pub(crate) struct Callee<'a> {
     pub(crate) settings: bool,
     /// Where the name stands.
     pub(crate) span: Span,
-    /// Say nothing about what is missing: a part of the text could not be parsed.
+    /// Say nothing about what is missing: a part of the text could not be understood.
     pub(crate) damaged: bool,
 }
 
@@ -133,6 +133,7 @@ impl Checker<'_> {
         let mut given: Vec<Option<Given>> = vec![None; params.len()];
         let mut rest: Vec<Given> = Vec::new();
         let mut failed = false;
+        let mut misspelt: Vec<&str> = Vec::new();
         let mut position = 0;
         for arg in args {
             let Some(name) = arg.name else {
@@ -171,6 +172,7 @@ impl Checker<'_> {
                 None => {
                     failed = true;
                     let names: Vec<&str> = params.iter().map(|p| p.name).collect();
+                    misspelt.extend(closest(&name.text, names.iter().copied()));
                     let note = if names.is_empty() {
                         format!("`{}` takes none", callee.name)
                     } else {
@@ -228,7 +230,7 @@ impl Checker<'_> {
                 }
                 (None, Need::Required) => {
                     failed = true;
-                    if !callee.damaged {
+                    if !callee.damaged && !misspelt.contains(&p.name) {
                         self.push(
                             Diagnostic::error(
                                 missing,
@@ -323,7 +325,7 @@ impl Checker<'_> {
                 let Val::Number { value, unit } = g.val else { return Err(self.wrong_kind(p, &g, callee)) };
                 let d = match unit {
                     Some(u) if u.dimension == dimension => {
-                        let value = value * u.factor;
+                        let value = u.si(value);
                         if value >= 0.0 && value.is_finite() {
                             return Ok(Data::Number(value));
                         }

@@ -11,7 +11,7 @@ use crate::source::Span;
 use std::collections::HashMap;
 
 const MAX_REPEAT: u64 = 100_000;
-const MAX_CALLS: usize = 64;
+const MAX_CALLS: usize = 32;
 
 /// Where statements stand.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,17 +77,7 @@ impl<'a> Checker<'a> {
         let idle: Vec<&'a ast::Block> =
             self.blocks.iter().filter(|(n, _)| !self.called.contains(*n)).map(|(_, b)| *b).collect();
         let library = main.is_some_and(|u| !u.file.items.iter().any(|i| matches!(i, Item::Model { .. })));
-        for block in idle {
-            if block.name.span.file == 0 && !library {
-                self.push(
-                    Diagnostic::warning(
-                        codes::UNUSED_BLOCK,
-                        block.name.span,
-                        format!("the block `{}` is never called", block.name.text),
-                    )
-                    .label("unused"),
-                );
-            }
+        for block in &idle {
             let mut level = HashMap::new();
             for (name, _) in &block.params {
                 level.insert(
@@ -98,6 +88,19 @@ impl<'a> Checker<'a> {
             let before = self.uses.clone();
             self.run_block(block, level);
             self.uses = before;
+        }
+        // What another idle block calls is not idle by itself.
+        for block in idle {
+            if block.name.span.file == 0 && !library && !self.called.contains(block.name.text.as_str()) {
+                self.push(
+                    Diagnostic::warning(
+                        codes::UNUSED_BLOCK,
+                        block.name.span,
+                        format!("the block `{}` is never called", block.name.text),
+                    )
+                    .label("unused"),
+                );
+            }
         }
     }
 
@@ -236,21 +239,20 @@ impl<'a> Checker<'a> {
             _ => (None, block.body.statements.as_slice()),
         };
         self.statements(body, Place::Block);
-        let result = match last {
-            Some(results) => self.results(results),
-            None => {
-                if !self.is_damaged(block.span) {
-                    self.push(
-                        Diagnostic::error(
-                            codes::RETURN,
-                            block.name.span,
-                            format!("the block `{}` returns nothing", block.name.text),
-                        )
-                        .label("has no `return` at its end"),
-                    );
-                }
-                Val::Poison
+        let result = if let Some(results) = last {
+            self.results(results)
+        } else {
+            if !self.is_damaged(block.span) {
+                self.push(
+                    Diagnostic::error(
+                        codes::RETURN,
+                        block.name.span,
+                        format!("the block `{}` returns nothing", block.name.text),
+                    )
+                    .label("has no `return` at its end"),
+                );
             }
+            Val::Poison
         };
         self.frames.pop();
         result
@@ -268,9 +270,20 @@ impl<'a> Checker<'a> {
         let mut given = Vec::with_capacity(results.len());
         for e in results {
             let mut val = self.eval(e, None);
-            if let Val::Symbol(name) = &val {
-                self.unknown_name(name, e.span);
-                val = Val::Poison;
+            match &val {
+                Val::Symbol(name) => {
+                    self.unknown_name(name, e.span);
+                    val = Val::Poison;
+                }
+                Val::Results(several) => {
+                    let n = several.len();
+                    self.push(
+                        Diagnostic::error(codes::RESULT_COUNT, e.span, "each result is one value")
+                            .label(format!("gives {}", counted(n, "result"))),
+                    );
+                    val = Val::Poison;
+                }
+                _ => {}
             }
             given.push(Given { val, span: e.span });
         }

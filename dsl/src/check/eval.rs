@@ -9,7 +9,7 @@ use crate::codes;
 use crate::diagnostic::{Diagnostic, closest};
 use crate::primitives::{self, PRIMITIVES};
 use crate::source::Span;
-use crate::units::{self, UNITS};
+use crate::units;
 use std::rc::Rc;
 
 impl<'a> Checker<'a> {
@@ -18,22 +18,62 @@ impl<'a> Checker<'a> {
         if !self.step(e.span) {
             return Val::Poison;
         }
+        if self.depth >= super::MAX_DEPTH {
+            self.push(
+                Diagnostic::error(
+                    codes::NESTING,
+                    e.span,
+                    "expressions and blocks are nested too deeply here",
+                )
+                .help("give inner parts a name with `let`"),
+            );
+            return Val::Poison;
+        }
+        self.depth += 1;
+        let val = self.eval_inner(e, hint);
+        self.depth -= 1;
+        val
+    }
+
+    fn eval_inner(&mut self, e: &'a Expr, hint: Option<&str>) -> Val {
+        let lenient = std::mem::take(&mut self.lenient);
         match &e.kind {
             ExprKind::Number { digits, unit } => self.literal(digits, unit.as_ref(), e.span),
             ExprKind::Text(t) => Val::Text(t.clone()),
             ExprKind::Name(name) => self.lookup(name).unwrap_or_else(|| Val::Symbol(name.clone())),
             ExprKind::Paren(inner) => self.eval(inner, hint),
-            ExprKind::List(items) => {
-                Val::List(items.iter().map(|i| Given { val: self.eval(i, None), span: i.span }).collect())
-            }
+            ExprKind::List(items) => self.list(items),
             ExprKind::Negative(inner) => match self.eval(inner, None) {
                 Val::Number { value, unit } => Val::Number { value: -value, unit },
                 val => self.scaled(&Given { val, span: inner.span }, -1.0, e.span),
             },
             ExprKind::Sum(terms) => self.sum(terms, e.span),
             ExprKind::Product(factors) => self.product(factors, e.span),
-            ExprKind::Call { callee, args } => self.call(callee, args, e.span, hint),
+            ExprKind::Call { callee, args } => self.call(callee, args, e.span, hint, lenient),
         }
+    }
+
+    /// Lists hold numbers, so they cannot grow by being nested.
+    fn list(&mut self, items: &'a [Expr]) -> Val {
+        let mut list = Vec::with_capacity(items.len());
+        for i in items {
+            let val = self.eval(i, None);
+            match val {
+                Val::Number { .. } => list.push(Given { val, span: i.span }),
+                Val::Poison => return Val::Poison,
+                Val::Symbol(name) => {
+                    self.unknown_name(&name, i.span);
+                    return Val::Poison;
+                }
+                other => {
+                    let d = Diagnostic::error(codes::WRONG_KIND, i.span, "lists are lists of numbers")
+                        .label(format!("this is {}", self.describe(&other)));
+                    self.push(d);
+                    return Val::Poison;
+                }
+            }
+        }
+        Val::List(list)
     }
 
     fn literal(&mut self, digits: &str, unit: Option<&Ident>, span: Span) -> Val {
@@ -52,19 +92,7 @@ impl<'a> Checker<'a> {
         if let Some(found) = units::find(&unit.text) {
             return Val::Number { value, unit: Some(found) };
         }
-        let names: Vec<&str> = UNITS.iter().map(|u| u.name).collect();
-        let d =
-            Diagnostic::error(codes::UNKNOWN_UNIT, unit.span, format!("there is no unit `{}`", unit.text))
-                .label("unknown unit");
-        // `GBps` is a unit too: try the spelling with a slash before the nearest name.
-        let slashed = unit.text.replace("ps", "/s");
-        let d = match names
-            .iter()
-            .find(|n| n.eq_ignore_ascii_case(&slashed) || n.eq_ignore_ascii_case(&unit.text))
-        {
-            Some(n) => d.help(format!("did you mean `{n}`?")),
-            None => d.suggest(&unit.text, names),
-        };
+        let d = units::unknown(unit);
         self.push(d);
         Val::Poison
     }
@@ -316,7 +344,14 @@ impl<'a> Checker<'a> {
         if a.1 == b.1 { d } else { d.also(a.1, format!("`{x}`")) }
     }
 
-    fn call(&mut self, callee: &'a Ident, args: &'a [ast::Argument], span: Span, hint: Option<&str>) -> Val {
+    fn call(
+        &mut self,
+        callee: &'a Ident,
+        args: &'a [ast::Argument],
+        span: Span,
+        hint: Option<&str>,
+        lenient: bool,
+    ) -> Val {
         let name = callee.text.as_str();
         if let Some(block) = self.blocks.get(name).copied() {
             return self.call_block(block, callee, args, span);
@@ -336,7 +371,19 @@ impl<'a> Checker<'a> {
         if name == "width" {
             return self.width(callee, given);
         }
-        if crate::docs::is_maker(name) {
+        if lenient || crate::docs::is_maker(name) {
+            for arg in &given {
+                if matches!(arg.given.val, Val::Make(_) | Val::List(_) | Val::Results(_)) {
+                    let d = Diagnostic::error(
+                        codes::WRONG_KIND,
+                        arg.given.span,
+                        format!("`{name}(..)` takes numbers"),
+                    )
+                    .label(format!("this is {}", arg.given.val.words()));
+                    self.push(d);
+                    return Val::Poison;
+                }
+            }
             return Val::Make(Rc::new(Make { name: callee.clone(), args: given }));
         }
         if !self.forgiven.contains(name) {

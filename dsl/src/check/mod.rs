@@ -27,6 +27,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 pub(crate) const MAX_NODES: usize = 200_000;
 /// Most statements executed and expressions evaluated while unrolling and inlining.
 const MAX_WORK: u32 = 4_000_000;
+/// Deepest nesting of expressions through inlined blocks: bounds the use of the stack.
+const MAX_DEPTH: u32 = 128;
 const MAX_DIAGNOSTICS: usize = 100;
 
 /// A loaded file: its tree and what could not be parsed.
@@ -85,6 +87,9 @@ pub(crate) struct Checker<'a> {
     layers: HashMap<String, Span>,
     dropouts: u32,
     work: u32,
+    depth: u32,
+    /// An unknown call may yet be a constructor: what it is the value of knows which.
+    lenient: bool,
     stopped: bool,
     uses: BTreeMap<Span, unused::Use>,
     dense: HashMap<u32, ValueId>,
@@ -171,6 +176,8 @@ impl<'a> Checker<'a> {
             layers: HashMap::new(),
             dropouts: 0,
             work: 0,
+            depth: 0,
+            lenient: false,
             stopped: false,
             uses: BTreeMap::new(),
             dense: HashMap::new(),
@@ -180,6 +187,10 @@ impl<'a> Checker<'a> {
 
     /// Reports something, once per place; says where the block that it stands in was called.
     pub(crate) fn push(&mut self, mut d: Diagnostic) -> Failed {
+        // Two iterations or instances can meet at one place.
+        if let Some(primary) = d.span {
+            d.secondary.retain(|(s, _)| *s != primary);
+        }
         let new = self.seen.insert((d.code, d.span));
         if new && self.diagnostics.len() < MAX_DIAGNOSTICS {
             if d.severity == Severity::Error

@@ -12,7 +12,7 @@ use crate::checked::{
 };
 use crate::cluster;
 use crate::codes;
-use crate::diagnostic::{Diagnostic, alternatives};
+use crate::diagnostic::{Diagnostic, alternatives, closest};
 use crate::signature::{Need, Param};
 use crate::source::Span;
 
@@ -78,6 +78,7 @@ impl<'a> Checker<'a> {
         let mut args = Vec::new();
         let mut found = Nested { entries: Vec::new() };
         let mut failed = false;
+        let mut misspelt = false;
         for entry in given.map_or(&[][..], |g| &g.entries) {
             let key = entry.key.text.as_str();
             if nested.contains(&key) {
@@ -124,6 +125,7 @@ impl<'a> Checker<'a> {
                     .suggest(key, names),
                 );
                 failed = true;
+                misspelt |= closest(key, params.iter().map(|p| p.name)).is_some();
                 continue;
             }
             let Some(value) = &entry.value else {
@@ -140,10 +142,13 @@ impl<'a> Checker<'a> {
                 }
                 continue;
             };
+            self.lenient = true;
             let given = Given { val: self.eval(value, None), span: value.span };
+            self.lenient = false;
             args.push(Arg { name: Some(entry.key.clone()), given });
         }
-        let damaged = given.is_some_and(|g| self.is_damaged(g.span));
+        // A misspelt setting is not missing as well.
+        let damaged = misspelt || given.is_some_and(|g| self.is_damaged(g.span));
         let callee = Callee { name: title, settings: true, span: keyword, damaged };
         let bound = self.bind(callee, params, args, keyword, None);
         (if failed { Err(Failed) } else { bound }, found)
@@ -368,9 +373,10 @@ impl<'a> Checker<'a> {
                     item: b.text("item")?,
                     time: optional("time")?,
                     rating: optional("rating")?,
-                    min_interactions: match b.has("min_interactions") {
-                        true => Some(b.count("min_interactions")? as u32),
-                        false => None,
+                    min_interactions: if b.has("min_interactions") {
+                        Some(b.count("min_interactions")? as u32)
+                    } else {
+                        None
                     },
                 })
             }
@@ -393,10 +399,7 @@ impl<'a> Checker<'a> {
                     lengths: b.lengths("lengths")?,
                     ids: b.ids("ids")?,
                     labels: b.labels("labels")?,
-                    samples: match b.has("samples") {
-                        true => Some(b.count("samples")?),
-                        false => None,
-                    },
+                    samples: if b.has("samples") { Some(b.count("samples")?) } else { None },
                 })
             }
         }
@@ -411,9 +414,9 @@ impl<'a> Checker<'a> {
         };
         let base = match preset {
             None => None,
-            Some(p) => match cluster::preset(&p.text) {
-                Some(c) => Some(c),
-                None => {
+            Some(p) => {
+                let found = cluster::preset(&p.text);
+                if found.is_none() {
                     let names = cluster::PRESETS.iter().copied();
                     return Err(self.push(
                         Diagnostic::error(
@@ -426,7 +429,8 @@ impl<'a> Checker<'a> {
                         .suggest(&p.text, names),
                     ));
                 }
-            },
+                found
+            }
         };
         let nested_names = ["intra", "inter", "host", "flops"];
         let params = if base.is_some() { cluster_overrides() } else { settings::CLUSTER };

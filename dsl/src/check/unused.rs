@@ -19,12 +19,15 @@ impl Checker<'_> {
         let unused: Vec<(Span, Use)> = self
             .uses
             .iter()
-            .filter(|(_, u)| !u.used && !u.name.starts_with('_') && u.what != What::Parameter)
+            .filter(|(_, u)| !u.used && u.what != What::Parameter)
             .map(|(s, u)| (*s, u.clone()))
             .collect();
         let mut silent: HashSet<Span> = HashSet::new();
         for (span, u) in unused {
             silent.insert(span);
+            if u.name.starts_with('_') {
+                continue;
+            }
             self.push(
                 Diagnostic::warning(
                     codes::UNUSED,
@@ -39,25 +42,25 @@ impl Checker<'_> {
         if let Some(loss) = needed.get_mut(self.model.loss.index()) {
             *loss = true;
         }
+        let mut consumed = vec![false; self.model.values.len()];
         // By the place of the expression: some iteration of a `repeat` may need what another does not.
         let mut places: BTreeMap<Span, bool> = BTreeMap::new();
         for node in self.model.nodes.iter().rev() {
             let reached = node.results.iter().any(|r| needed[r.index()]);
-            *places.entry(node.span).or_default() |= reached;
-            if reached {
-                for a in &node.args {
-                    needed[a.index()] = true;
-                }
+            // What only another unneeded value uses is not worth a warning of its own.
+            let inner = node.results.iter().any(|r| consumed[r.index()]);
+            *places.entry(node.span).or_default() |= reached || inner;
+            for a in &node.args {
+                needed[a.index()] |= reached;
+                consumed[a.index()] = true;
             }
         }
-        let unreached: Vec<Span> = places.iter().filter(|(_, reached)| !**reached).map(|(s, _)| *s).collect();
-        for &span in &unreached {
-            // Only the outermost expression of a statement, and not if its name has just been reported.
-            let inside =
-                |o: &Span| o.file == span.file && *o != span && o.start <= span.start && span.end <= o.end;
+        let unreached: Vec<Span> = places.iter().filter(|(_, fine)| !**fine).map(|(s, _)| *s).collect();
+        for span in unreached {
+            // Not if its name has just been reported.
             let reported =
                 silent.iter().any(|n| n.file == span.file && n.end <= span.start && span.start - n.end < 4);
-            if !unreached.iter().any(inside) && !reported {
+            if !reported {
                 self.push(
                     Diagnostic::warning(codes::NO_EFFECT, span, "the loss does not depend on this value")
                         .label("computed for nothing"),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fs_compiler::ir::{Module, parse, verify};
-use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run as run_passes};
+use fs_compiler::passes::manager::{Log, Print, Settings, parse_pipeline, run as run_passes};
 
 use super::commands::load;
 use super::print;
@@ -67,8 +67,11 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     }
     let settings = Settings {
         verify_each: args.verify_each,
-        print_after_all: args.print_ir_after_all,
-        print_after_change: args.print_ir_after_change,
+        print: match (args.print_ir_after_all, args.print_ir_after_change) {
+            (true, _) => Print::All,
+            (false, true) => Print::Changes,
+            (false, false) => Print::Never,
+        },
         print_after_failure: args.print_ir_after_failure,
     };
     let mut log = Log::default();

@@ -1,0 +1,11 @@
+model m {
+  table t { rows 10  dim 4  optimizer sgd(lr: 0.1) }
+  input a: ids(t) { max 5 }
+  input y: label like a
+  loss bce_with_logits(linear(lookup(a), 1), y, normalize: tokens)
+}
+train { batch 10  microbatches 3 }
+workload w {
+  csv "ratings.csv" { user "u"  item "i" }
+  evaluate leave_last_out
+}

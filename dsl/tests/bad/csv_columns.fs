@@ -1,0 +1,2 @@
+workload w { csv "ratings.csv" { item "movieId"  when "timestamp" } }
+workload v { safetensors batches }

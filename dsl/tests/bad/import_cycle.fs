@@ -1,0 +1,2 @@
+import "import_cycle.fs"
+train { batch 3 }

@@ -1,0 +1,2 @@
+import "no_such_file.fs"
+train { batch 3 }

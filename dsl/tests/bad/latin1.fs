@@ -1,0 +1,2 @@
+// café
+train { batch 3 }

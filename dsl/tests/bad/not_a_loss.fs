@@ -1,0 +1,6 @@
+model m {
+  table t { rows 10  dim 4  optimizer sgd(lr: 0.1) }
+  input a: ids(t) { max 5 }
+  input y: label like a
+  loss lookup(a)
+}

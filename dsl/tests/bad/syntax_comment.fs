@@ -1,0 +1,2 @@
+# how to train
+train { batch 3 }

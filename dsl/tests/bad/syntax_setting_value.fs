@@ -1,0 +1,4 @@
+train {
+  batch
+  epochs 20
+}

@@ -1,0 +1,2 @@
+import "blocks.fs
+train { batch 3 }

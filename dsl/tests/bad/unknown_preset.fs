@@ -1,0 +1,2 @@
+cluster hal from dgx_h10
+cluster h20

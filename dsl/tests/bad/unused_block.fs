@@ -1,0 +1,8 @@
+block f(x) { return silu(x) }
+model m {
+  table t { rows 10  dim 4  optimizer sgd(lr: 0.1) }
+  input a: ids(t) { max 5 }
+  input y: label like a
+  input other: ids(t) { max 3 }
+  loss bce_with_logits(linear(lookup(a), 1), y, normalize: tokens)
+}

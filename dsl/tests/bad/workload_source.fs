@@ -1,0 +1,1 @@
+workload w { evaluate leave_last_out }

@@ -1,0 +1,9 @@
+model m {
+  table t { rows 10  dim 4  optimizer sgd(lr: 0.1) }
+  input a: ids(t) { max 5 }
+  input y: label like a
+  let x = positional(pool(a))
+  let z = silu_attention(pool(a), pool(a), pool(a))
+  let d = dot_interaction(lookup(a), lookup(a))
+  loss bce_with_logits(linear(lookup(a), 1), y, normalize: tokens)
+}
