@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::{next_item, ranking};
-use fs_schedule::{Data, InputKind, Schedule};
+use fs_schedule::{Data, Input, InputKind, Schedule};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -121,10 +121,10 @@ fn saved_values_are_where_training_starts_again() {
     assert_eq!(fs::read(a).unwrap(), fs::read(b).unwrap());
     assert_eq!(fs::read_dir(place.folder.path()).unwrap().count(), 3, "no temporary files stay");
     contains(&place.fails(&["--init", RATINGS]), &["ratings.csv is not a safetensors file"]);
-    let mut narrow = ranking(12, true);
-    narrow.parameters[2].columns = 4;
-    let other = Place::new(&narrow);
-    contains(&other.fails(&["--init", a]), &["`head.weight` is F32 [8], expected F32 [4]"]);
+    let mut larger = ranking(12, true);
+    larger.tables[0].rows = 301;
+    let other = Place::new(&larger);
+    contains(&other.fails(&["--init", a]), &["`table.items` is F32 [300, 8], expected F32 [301, 8]"]);
 }
 
 #[test]
@@ -214,10 +214,22 @@ fn ratings_that_cannot_be_used() {
     assert_eq!((&report["samples"], &report["evaluation"]["users"]), (&2.into(), &2.into()));
     fs::write(place.path("d.csv"), format!("{HEAD}77,31,2,10\n")).unwrap();
     contains(&place.fails(&[]), &["no user has 3 interactions"]);
-    lenient.inputs[1].kind = InputKind::SampleLabel;
+    lenient.inputs.push(Input { name: "click".into(), kind: InputKind::SampleLabel });
     let place = Place::new(&lenient);
     fs::write(place.path("d.csv"), format!("{HEAD}{good}")).unwrap();
-    contains(&place.fails(&[]), &["input `next` cannot be filled", "safetensors"]);
+    contains(&place.fails(&[]), &["input `click` cannot be filled", "safetensors"]);
+}
+
+#[test]
+fn memory_stays_close_to_what_is_held() {
+    let mut large = ranking(12, true);
+    large.tables[0].rows = 6_000_000;
+    large.tables[0].init = fs_schedule::Init::Hash { scale: 0.05, salt: 0 };
+    let output = Place::new(&large).fsx(&["--ranks", "2", "--steps", "3", "--json", "-q"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let memory = &report["memory"];
+    assert_eq!((&memory["tables"], &memory["optimizer_state"]), (&192_000_000.into(), &24_000_000.into()));
+    assert!(memory["peak_ratio"].as_f64().unwrap() < 1.15, "{memory}");
 }
 
 #[cfg(unix)]

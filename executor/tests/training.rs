@@ -2,7 +2,10 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{empty, next_item, ranking};
+use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
 use fs_executor::{Error, Options, Report, Session};
 use fs_schedule::{Action, Data, Duration, Schedule};
 
@@ -212,4 +215,50 @@ fn nothing_to_read_is_said() {
     let error = Session::<f32>::new(schedule, options(1)).err().unwrap();
     assert!(error.to_string().contains("has no end"), "{error}");
     assert!(ranking(4, true).train.ops.iter().any(|o| o.action == Action::AllReduce));
+}
+
+/// Generated data that goes wrong in its second batch.
+struct Broken(Box<dyn Source>, fn(&mut GlobalBatch));
+
+impl Source for Broken {
+    fn describe(&self) -> String {
+        "broken data".into()
+    }
+    fn epoch_steps(&self) -> Option<u64> {
+        None
+    }
+    fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError> {
+        self.0.fill(step, batch)?;
+        if step == 1 {
+            self.1(batch);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_failure_of_one_rank_is_told_once() {
+    let run = |ranks: usize, harm: fn(&mut GlobalBatch)| {
+        let schedule = Arc::new(ranking(12, true));
+        let source = Broken(data::open(&schedule, None, None, 5).unwrap(), harm);
+        let mut session = Session::<f32>::with_source(schedule, options(ranks), Box::new(source)).unwrap();
+        session.run(&mut ()).unwrap_err().to_string()
+    };
+    for ranks in 1..=4 {
+        // The last sample lies on the last rank.
+        let last = ranks - 1;
+        let said = run(ranks, |batch| {
+            let Values::Ids(ids) = &mut batch.inputs[0] else { return };
+            *ids.last_mut().unwrap() = 999_999;
+        });
+        let expected = format!(
+            "rank {last} failed in `unique`: id 999999 is out of range for table `items` with 300 rows"
+        );
+        assert_eq!(said, expected);
+        // Offsets that fall make the rank panic.
+        let said = run(ranks, |batch| *batch.offsets[0].last_mut().unwrap() = 0);
+        assert!(said.starts_with(&format!("rank {last} failed in `load`: ")), "{said}");
+        let said = run(ranks, |_| panic!("out of paper"));
+        assert_eq!(said, "reading data failed: out of paper");
+    }
 }

@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn impossible_distributions_are_refused() {
         for lengths in [
-            LengthDistribution::Lognormal { mean: 2000.0, sigma: 1.0, min: 1, max: None },
+            LengthDistribution::Lognormal { mean: 2.0, sigma: 1.0, min: 5, max: None },
             LengthDistribution::Lognormal { mean: 10.0, sigma: f64::NAN, min: 1, max: None },
             LengthDistribution::Uniform { min: 5, max: 4 },
         ] {

@@ -116,13 +116,13 @@ impl<'a, E> Read<'a, E> {
     /// As a matrix.
     pub fn mat(&self) -> Mat<'_, E> {
         let Shape { rows, stride, start, end } = self.shape;
-        Mat::new(&self.guard[..rows * stride], rows, stride).columns(start..end)
+        Mat::new(&self.guard[aligned(&self.guard, rows * stride)], rows, stride).columns(start..end)
     }
 
     /// All elements; only for operands with all columns.
     pub fn slice(&self) -> Result<&[E], Fault> {
         if self.shape.is_whole() {
-            Ok(&self.guard[..self.shape.elements()])
+            Ok(&self.guard[aligned(&self.guard, self.shape.elements())])
         } else {
             Err(Fault::Unsupported("a range of columns stands where a whole buffer is needed".into()))
         }
@@ -149,25 +149,36 @@ impl<'a, E: Copy + Default> Whole<'a, E> {
 
     /// Its elements, with unspecified contents.
     pub fn slice(&mut self) -> &mut [E] {
-        &mut self.guard[..self.len]
-    }
-
-    /// The vector itself, for contents whose number is only now known.
-    pub fn vector(&mut self) -> &mut Vec<E> {
-        &mut self.guard
+        let range = aligned(&self.guard, self.len);
+        &mut self.guard[range]
     }
 }
 
-/// Makes a vector at least `len` long, without doubling large ones.
+/// Elements in a cache line.
+const fn line<E>() -> usize {
+    64 / size_of::<E>()
+}
+
+/// Makes a vector at least `len` long, with room to start on a cache line and without doubling large ones.
+/// Vectors that are long enough, as those of parameters are, stay as they are.
 fn grow<E: Copy + Default>(vector: &mut Vec<E>, len: usize) {
     if vector.len() < len {
+        let padded = len + line::<E>();
         // Contents are unspecified: no need to carry old ones over.
-        if vector.capacity() < len {
+        if vector.capacity() < padded {
             *vector = Vec::new();
-            vector.reserve_exact(len + len / 16);
+            vector.reserve_exact(padded + len / 16);
         }
-        vector.resize(len, E::default());
+        vector.resize(padded, E::default());
     }
+}
+
+/// Where `len` elements lie: from the first cache line on, if there is room for that. Writing and reading find the
+/// same place, since a vector never moves between them. Vector instructions that straddle lines cost double.
+fn aligned<E>(vector: &[E], len: usize) -> std::ops::Range<usize> {
+    let offset =
+        if vector.len() >= len + line::<E>() { vector.as_ptr().align_offset(64).min(line::<E>()) } else { 0 };
+    offset..offset + len
 }
 
 /// A vector, the right to write it, and its shape.
@@ -210,7 +221,8 @@ impl<'a, E: Copy + Default> Writes<'a, E> {
     pub fn views(&mut self) -> Vec<(MatMut<'_, E>, Write)> {
         let mut out: Vec<Option<(MatMut<'_, E>, Write)>> = self.parts.iter().map(|_| None).collect();
         for (index, (_, guard, shape)) in self.guards.iter_mut().enumerate() {
-            let all = MatMut::new(&mut guard[..shape.elements()], shape.rows, shape.stride);
+            let range = aligned(guard, shape.elements());
+            let all = MatMut::new(&mut guard[range], shape.rows, shape.stride);
             let mut mine: Vec<usize> = (0..self.parts.len()).filter(|&i| self.parts[i].0 == index).collect();
             mine.sort_by_key(|&i| self.parts[i].1.start);
             // Gaps between the ranges are cut out as columns of their own.
@@ -262,7 +274,9 @@ mod tests {
         }
         assert!(Read::lock(&lock, part(0, 1), String::new).is_err(), "written and read at once");
         drop(writes);
-        assert_eq!(*lock.read(), [2.0, 0.0, 0.0, 1.0, 1.0, 2.0, 0.0, 0.0, 1.0, 1.0]);
+        let whole = Read::lock(&lock, Shape::whole(2, 5), String::new).unwrap();
+        assert_eq!(whole.slice().unwrap(), [2.0, 0.0, 0.0, 1.0, 1.0, 2.0, 0.0, 0.0, 1.0, 1.0]);
+        assert_eq!(whole.slice().unwrap().as_ptr().align_offset(64), 0);
         let (a, b) = (Read::lock(&lock, part(0, 2), String::new), Read::lock(&lock, part(1, 3), String::new));
         assert_eq!((a.unwrap().mat().row(1), b.unwrap().mat().cols()), (&[2.0, 0.0][..], 2));
     }

@@ -3,7 +3,7 @@
 use fs_kernels::Real;
 
 use super::state::rows_per_rank;
-use super::{Call, Fault};
+use super::{Call, Fault, Work};
 
 /// Entries travel as row numbers of the owner's shard: half the bytes of ids.
 pub(super) fn all_to_all_ids<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
@@ -23,9 +23,12 @@ pub(super) fn all_to_all_ids<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), 
         work.rows.extend(own.iter().map(|id| (id - first) as u32));
         rest = tail;
     }
-    let (mut rows, mut received) = (c.write_indices(0)?, c.write_counts(1)?);
-    c.env.transport.lock().all_to_all_rows(&work.rows, counts, rows.vector(), received.slice())?;
-    c.current.share.set_received(exchange, received.slice().iter().sum::<u64>() as usize);
+    let mut received_counts = c.write_counts(1)?;
+    let Work { rows, received, .. } = &mut *work;
+    c.env.transport.lock().all_to_all_rows(rows, counts, received, received_counts.slice())?;
+    // Only now is it known how large the written buffer must be.
+    c.current.share.set_received(exchange, received.len());
+    c.write_indices(0)?.slice().copy_from_slice(received);
     Ok(())
 }
 

@@ -88,6 +88,8 @@ pub struct Work<T> {
     pub unique: Unique,
     /// Local rows to ask for.
     pub rows: Vec<u32>,
+    /// Local rows asked for by all ranks.
+    pub received: Vec<u32>,
     /// For summing received gradients.
     pub reduced: ReducedRows<T>,
     /// Counts as the kernels take them.
@@ -117,6 +119,7 @@ impl<T: Real> Env<T> {
             scratch: Scratch::new(),
             unique: Unique::new(),
             rows: Vec::new(),
+            received: Vec::new(),
             reduced: ReducedRows::new(),
             counts: Vec::new(),
             temporaries: Vec::new(),

@@ -41,6 +41,7 @@ impl Share {
         self.token_keys.resize_with(batch.offsets.len(), Vec::new);
         for ((all, own), keys) in batch.offsets.iter().zip(&mut self.offsets).zip(&mut self.token_keys) {
             let all = &all[self.samples.start..=self.samples.end];
+            assert!(all.is_sorted(), "the offsets of a batch fall");
             own.clear();
             own.extend(all.iter().map(|o| o - all[0]));
             keys.clear();

@@ -104,7 +104,11 @@ impl Phase<'_> {
         let (sender, finished) = channel();
         std::thread::scope(|scope| {
             let range = steps.clone();
-            let reading = scope.spawn(move || reader.run(source, range));
+            let name = "rank-reader".to_owned();
+            let reading =
+                std::thread::Builder::new().name(name).spawn_scoped(scope, move || reader.run(source, range));
+            let reading =
+                reading.map_err(|e| Error::Settings(format!("cannot start the reader's thread: {e}")))?;
             let mut threads = Vec::with_capacity(world);
             for (env, batches) in ranks.iter_mut().zip(batches) {
                 let (sender, steps) = (sender.clone(), steps.clone());
@@ -132,12 +136,12 @@ impl Phase<'_> {
                     }
                 }
             }
-            match (reading.join(), failure) {
-                (_, Some(failure)) => Err(failure),
-                (Ok(bytes), None) => Ok(Results { batch_bytes: bytes, ..results }),
-                (Err(panic), None) => {
-                    Err(Error::Settings(format!("reading data failed: {}", panic_message(panic.as_ref()))))
-                }
+            let read = reading.join().map_err(|panic| {
+                Error::Settings(format!("reading data failed: {}", panic_message(panic.as_ref())))
+            })?;
+            match failure {
+                Some(failure) => Err(failure),
+                None => Ok(Results { batch_bytes: read, ..results }),
             }
         })
     }

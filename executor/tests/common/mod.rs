@@ -38,6 +38,25 @@ impl Build {
         });
     }
 
+    /// The program, each operation after the one before, each step after the last one.
+    pub fn finish(mut self) -> Program {
+        let ops = &mut self.program.ops;
+        let last = ops.len() as u32 - 1;
+        for (i, op) in ops.iter_mut().enumerate() {
+            op.deps = vec![match i {
+                0 => Dep { op: last, distance: 1 },
+                _ => Dep { op: i as u32 - 1, distance: 0 },
+            }];
+        }
+        for (n, buffer) in self.program.buffers.iter_mut().enumerate() {
+            let place = Place::Buffer(n as u32);
+            let uses = |op: &Op| op.reads.iter().chain(&op.writes).any(|o| o.place == place);
+            buffer.first = ops.iter().position(uses).unwrap() as u32;
+            buffer.last = ops.iter().rposition(uses).unwrap() as u32;
+        }
+        self.program
+    }
+
     /// Rows of `ids` (inputs or id buffers) from a table: the rows buffer and an inverse for each of `ids`, whose
     /// numbers of rows and columns are given beside.
     pub fn lookup(&mut self, table: u32, dim: u32, ids: &[(Operand, &str, u32)]) -> Lookup {
@@ -212,7 +231,7 @@ pub fn ranking(batch: u32, unique: bool) -> Schedule {
     let weights: Vec<Operand> = (0..4).map(weight).collect();
     b.op("all_reduce", Action::AllReduce, &gradients, &gradients);
     b.op("update", Action::DenseUpdate, &gradients, &weights);
-    s.train = b.program;
+    s.train = b.finish();
     s
 }
 
@@ -268,7 +287,7 @@ pub fn next_item(batch: u32, rows: u64, path: &str) -> Schedule {
     b.apply(&lookup, grows);
     b.op("all_reduce", Action::AllReduce, &[gradient(0)], &[gradient(0)]);
     b.op("update", Action::DenseUpdate, &[gradient(0)], &[weight(0)]);
-    s.train = b.program;
+    s.train = b.finish();
 
     let mut e = Build::default();
     e.op("load", Action::LoadBatch, &[], &[]);
@@ -278,6 +297,6 @@ pub fn next_item(batch: u32, rows: u64, path: &str) -> Schedule {
     e.op("mix", Action::Linear { bias: false }, &[x, weight(0)], &[h]);
     let lengths = Operand::new(Place::Lengths(0));
     e.op("rank", Action::RankItems { cosine: true }, &[h, lengths, lookup.table], &[]);
-    s.evaluation = Some(e.program);
+    s.evaluation = Some(e.finish());
     s
 }
