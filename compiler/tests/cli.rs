@@ -169,7 +169,8 @@ fn runs_passes_on_a_model_and_on_its_own_output() {
     assert!(imported.status.success(), "{}", text(&imported.stderr));
     let ir = dir.path().join("m.ir");
     fs::write(&ir, &imported.stdout).expect("written");
-    let args = ["opt", name(&ir), "--pipeline", "canonicalize,differentiate", "--timing", "--print-ir-after-change"];
+    let args =
+        ["opt", name(&ir), "--pipeline", "canonicalize,differentiate", "--timing", "--print-ir-after-change"];
     let out = fsc(&args);
     assert!(text(&out.stdout).contains("func @train"));
     let log = text(&out.stderr);
@@ -186,7 +187,10 @@ fn a_failed_pass_leaves_a_reproducer_that_fails_the_same_way() {
     fails(&[&["opt", name(&model)], &pipeline[..]].concat(), &["no function `@forward`", "r.ir"]);
     let kept = fs::read_to_string(&reproducer).expect("the reproducer is there");
     assert!(kept.starts_with("// fsc opt --pipeline \"differentiate\""), "{kept}");
-    fails(&["opt", name(&reproducer), "--pipeline", "differentiate", "--reproducer", "/dev/null"], &["@forward"]);
+    fails(
+        &["opt", name(&reproducer), "--pipeline", "differentiate", "--reproducer", "/dev/null"],
+        &["@forward"],
+    );
 }
 
 #[test]

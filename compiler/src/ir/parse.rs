@@ -120,6 +120,7 @@ impl<'a> Parser<'a> {
         self.word("a value's name", |c| c.is_ascii_alphanumeric() || c == '_')
     }
     fn value(&mut self) -> Result<ValueId, String> {
+        self.rest();
         let start = self.at;
         let name = self.name()?;
         self.values.get(name).copied().ok_or_else(|| {

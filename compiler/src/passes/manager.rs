@@ -116,11 +116,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            verify_each: true,
-            print: Print::Never,
-            print_after_failure: false,
-        }
+        Self { verify_each: true, print: Print::Never, print_after_failure: false }
     }
 }
 
