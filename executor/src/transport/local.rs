@@ -5,12 +5,16 @@
 //! after reading. So each collective takes one meeting, and outboxes are reused without allocation.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fs_kernels::Real;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::{Transport, TransportError};
+
+/// How long a rank watches before it sleeps, where every rank has a core of its own: waking up takes about as long.
+const WATCH: Duration = Duration::from_micros(50);
 
 /// What a rank has for the others.
 #[derive(Debug)]
@@ -33,6 +37,9 @@ struct Shared<T> {
     outboxes: Vec<[RwLock<Outbox<T>>; 2]>,
     meeting: Mutex<Meeting>,
     changed: Condvar,
+    /// The meeting's round, to watch without the lock.
+    round: AtomicU64,
+    watch: Duration,
 }
 
 /// One rank's end.
@@ -48,10 +55,13 @@ pub struct Local<T> {
 pub fn connect<T: Real>(ranks: usize) -> Vec<Local<T>> {
     let outbox =
         || RwLock::new(Outbox { counts: Vec::new(), rows: Vec::new(), reals: Vec::new(), flag: false });
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let shared = Arc::new(Shared {
         outboxes: (0..ranks).map(|_| [outbox(), outbox()]).collect(),
         meeting: Mutex::default(),
         changed: Condvar::new(),
+        round: AtomicU64::new(0),
+        watch: if ranks <= cores { WATCH } else { Duration::ZERO },
     });
     (0..ranks)
         .map(|rank| Local { rank, turn: 0, shared: Arc::clone(&shared), waited: Duration::ZERO })
@@ -70,11 +80,20 @@ impl<T: Real> Local<T> {
         if meeting.arrived == ranks {
             meeting.arrived = 0;
             meeting.round += 1;
+            self.shared.round.store(meeting.round, Ordering::Release);
             self.shared.changed.notify_all();
             return Ok(());
         }
         let round = meeting.round;
         let since = Instant::now();
+        if !self.shared.watch.is_zero() {
+            drop(meeting);
+            if self.watch(round, since) {
+                self.waited += since.elapsed();
+                return Ok(());
+            }
+            meeting = self.shared.meeting.lock();
+        }
         while meeting.round == round && meeting.failure.is_none() {
             self.shared.changed.wait(&mut meeting);
         }
@@ -82,6 +101,21 @@ impl<T: Real> Local<T> {
         match &meeting.failure {
             Some(failure) if meeting.round == round => Err(failure.clone()),
             _ => Ok(()),
+        }
+    }
+
+    /// Watches for the end of a round; whether it came.
+    fn watch(&self, round: u64, since: Instant) -> bool {
+        loop {
+            for _ in 0..64 {
+                if self.shared.round.load(Ordering::Acquire) != round {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if since.elapsed() >= self.shared.watch {
+                return false;
+            }
         }
     }
 
