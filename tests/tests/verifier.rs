@@ -47,7 +47,7 @@ const MUTATIONS: &[Mutation] = &[
     ("no steps", "settings", |s| s.settings.duration = Duration::Steps(0)),
     ("a table without rows", "tables", |s| s.tables[0].rows = 0),
     ("an infinite initial value", "tables", |s| {
-        s.tables[0].init = fs_schedule::Init::Constant(f64::INFINITY)
+        s.tables[0].init = fs_schedule::Init::Constant(f64::INFINITY);
     }),
     ("two parameters of one name", "tables", |s| s.parameters[1].name = s.parameters[0].name.clone()),
     ("an exchange of a table that is not there", "tables", |s| s.exchanges[0].table = 77),
