@@ -1,5 +1,4 @@
 //! `fsc`: checks, formats and compiles `.fs` models, runs passes on textual IR, verifies schedules.
-#![expect(clippy::print_stdout, reason = "a program's results go to standard output")]
 
 mod commands;
 mod opt;
