@@ -4,8 +4,8 @@ use fs_schedule::op::Extent;
 use fs_schedule::signature::Shape;
 use fs_schedule::{Exchange, Input, InputKind, Lengths, Parameter, Symbol, Table};
 
-use super::{OpDef, expect_results, from_attrs, no_flops};
-use crate::ir::{Module, OpData, Type};
+use super::{Context, OpDef, expect_results, from_attrs, no_flops};
+use crate::ir::{OpData, Type};
 
 pub(super) const OPS: &[OpDef] = &[
     decl("model.table", "`-> table` An embedding table.", table),
@@ -18,18 +18,17 @@ pub(super) const OPS: &[OpDef] = &[
 const fn decl(
     name: &'static str,
     summary: &'static str,
-    verify: fn(&Module, &OpData) -> Result<(), String>,
+    verify: fn(&Context<'_>, &OpData) -> Result<(), String>,
 ) -> OpDef {
     OpDef { name, summary, verify, vjp: None, flops: no_flops, accumulates: &[] }
 }
 
 /// Position of a declaration among those of its kind.
-fn position(m: &Module, op: &OpData) -> u32 {
-    let same = m.decls.iter().map(|id| m.op(*id)).filter(|d| d.def.name == op.def.name);
-    same.take_while(|d| d.results != op.results).count() as u32
+fn position(m: &Context<'_>, op: &OpData) -> u32 {
+    op.results.first().and_then(|r| m.positions.get(r)).copied().unwrap_or(u32::MAX)
 }
 
-fn table(m: &Module, op: &OpData) -> Result<(), String> {
+fn table(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let t: Table = from_attrs(&op.attrs)?;
     if t.rows == 0 || t.dim == 0 {
         return Err("a table has at least one row and one column".into());
@@ -37,15 +36,14 @@ fn table(m: &Module, op: &OpData) -> Result<(), String> {
     expect_results(m, op, 0, &[Shape::Table { table: position(m, op), dim: t.dim }.into()])
 }
 
-fn lengths(m: &Module, op: &OpData) -> Result<(), String> {
+fn lengths(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let _: Lengths = from_attrs(&op.attrs)?;
     expect_results(m, op, 0, &[Shape::Offsets { lengths: position(m, op) }.into()])
 }
 
-fn input(m: &Module, op: &OpData) -> Result<(), String> {
+fn input(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let input: Input = from_attrs(&op.attrs)?;
-    let inputs: Vec<Input> = m.decls_of("model.input").filter_map(|d| from_attrs(&d.attrs).ok()).collect();
-    let shape = input_shape(&inputs, input.kind)?;
+    let shape = input_shape(&m.inputs, input.kind)?;
     expect_results(m, op, 0, &[shape.into()])
 }
 
@@ -63,14 +61,14 @@ pub(crate) fn input_shape(inputs: &[Input], kind: InputKind) -> Result<Shape, St
     })
 }
 
-fn param(m: &Module, op: &OpData) -> Result<(), String> {
+fn param(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let p: Parameter = from_attrs(&op.attrs)?;
     expect_results(m, op, 0, &[Type::Shape(Shape::Parameter { rows: p.rows, columns: p.columns })])
 }
 
-fn exchange(m: &Module, op: &OpData) -> Result<(), String> {
+fn exchange(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let e: Exchange = from_attrs(&op.attrs)?;
-    if m.decls_of("model.table").nth(e.table as usize).is_none() {
+    if m.dims.get(e.table as usize).is_none() {
         return Err(format!("there is no table {}", e.table));
     }
     expect_results(m, op, 0, &[])

@@ -4,7 +4,7 @@ use fs_schedule::op::{Extent, PoolMode};
 use fs_schedule::signature::Shape;
 use fs_schedule::{Poly, Symbol};
 
-use super::{OpDef, elements, expect_results, real, require};
+use super::{Context, OpDef, elements, expect_results, real, require};
 use crate::ir::{Module, OpData, OpId, Type, ValueId};
 use crate::passes::differentiate::Vjp;
 
@@ -48,7 +48,7 @@ pub(super) fn ids_of(m: &Module, op: &OpData, i: usize, table: u32) -> Result<(E
     }
 }
 
-fn lookup(m: &Module, op: &OpData) -> Result<(), String> {
+fn lookup(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let (table, dim) = table_of(m, op, 0)?;
     let (rows, _) = ids_of(m, op, 1, table)?;
     expect_results(m, op, 2, &[Type::real(rows, dim)])
@@ -66,7 +66,7 @@ fn pooled(m: &Module, op: &OpData) -> Result<(u32, u32), String> {
     }
 }
 
-fn pool(m: &Module, op: &OpData) -> Result<(), String> {
+fn pool(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let (_, dim) = pooled(m, op)?;
     expect_results(m, op, 3, &[Type::real(Extent::Symbol(Symbol::Samples), dim)])
 }
@@ -76,7 +76,7 @@ fn pool_flops(m: &Module, op: &OpData) -> Poly {
     elements(m, op.operands[1]).times(f64::from(dim))
 }
 
-fn lookup_grad(m: &Module, op: &OpData) -> Result<(), String> {
+fn lookup_grad(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let (table, dim) = table_of(m, op, 0)?;
     let (rows, _) = ids_of(m, op, 1, table)?;
     if real(m, op, 2)? != (rows, dim) {
@@ -85,7 +85,7 @@ fn lookup_grad(m: &Module, op: &OpData) -> Result<(), String> {
     expect_results(m, op, 3, &[Type::Sparse { table }])
 }
 
-fn pool_grad(m: &Module, op: &OpData) -> Result<(), String> {
+fn pool_grad(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let (table, dim) = pooled(m, op)?;
     if real(m, op, 3)? != (Extent::Symbol(Symbol::Samples), dim) {
         return Err("the gradient must have a row per sample".into());
@@ -93,7 +93,7 @@ fn pool_grad(m: &Module, op: &OpData) -> Result<(), String> {
     expect_results(m, op, 4, &[Type::Sparse { table }])
 }
 
-fn apply(m: &Module, op: &OpData) -> Result<(), String> {
+fn apply(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let (table, _) = table_of(m, op, 0)?;
     if op.operands.len() < 2 || op.operands[1..].iter().any(|v| m.ty(*v) != Type::Sparse { table }) {
         return Err("needs sparse gradients of its table".into());

@@ -4,7 +4,7 @@
 use fs_schedule::op::{Extent, Normalize};
 
 use super::embedding::{ids_of, table_of};
-use super::{OpDef, expect_results, real, require};
+use super::{Context, OpDef, expect_results, real, require};
 use crate::ir::attr::{boolean, float, int};
 use crate::ir::{Attr, Attrs, Module, OpData, OpId, Type};
 use crate::passes::differentiate::Vjp;
@@ -58,7 +58,7 @@ fn operands(m: &Module, op: &OpData) -> Result<(u32, u32, Extent, u32), String> 
     Ok((table, dim, rows, negatives))
 }
 
-fn sampled_softmax(m: &Module, op: &OpData) -> Result<(), String> {
+fn sampled_softmax(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let (_, _, rows, negatives) = operands(m, op)?;
     let _: Normalize = require(op, "normalize")?;
     let temperature = float(&op.attrs, "temperature")?;
@@ -69,7 +69,7 @@ fn sampled_softmax(m: &Module, op: &OpData) -> Result<(), String> {
     expect_results(m, op, 4, &[Type::real(Extent::Fixed(1), 1), Type::real(rows, 1 + negatives)])
 }
 
-fn sampled_softmax_grad(m: &Module, op: &OpData) -> Result<(), String> {
+fn sampled_softmax_grad(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let (table, dim, rows, negatives) = operands(m, op)?;
     if real(m, op, 4)? != (rows, 1 + negatives) {
         return Err("gscores must have a column per score".into());

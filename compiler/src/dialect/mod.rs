@@ -26,10 +26,10 @@ use std::sync::OnceLock;
 
 use fs_schedule::op::{Action, Element, Extent};
 use fs_schedule::signature::{self, Shape};
-use fs_schedule::{Cost, Exchange, Poly, Symbol};
+use fs_schedule::{Cost, Exchange, Input, Poly, Symbol};
 
 use crate::ir::attr::typed;
-use crate::ir::{Attrs, Module, OpData, OpId};
+use crate::ir::{Attrs, Module, OpData, OpId, ValueId};
 pub(crate) use decl::input_shape;
 
 use crate::passes::differentiate::Vjp;
@@ -58,7 +58,7 @@ pub struct OpDef {
     /// One line of documentation: `operands -> results`, and what is computed.
     pub summary: &'static str,
     /// Checks attributes, operands and result types.
-    pub verify: fn(&Module, &OpData) -> Result<(), String>,
+    pub verify: fn(&Context<'_>, &OpData) -> Result<(), String>,
     /// How cotangents of the results become cotangents of the operands; `None`: it has no derivative (or needs none).
     pub vjp: Option<VjpRule>,
     /// Floating-point operations.
@@ -83,7 +83,7 @@ impl OpDef {
         self.flops = flops;
         self
     }
-    const fn with_verify(mut self, verify: fn(&Module, &OpData) -> Result<(), String>) -> Self {
+    const fn with_verify(mut self, verify: fn(&Context<'_>, &OpData) -> Result<(), String>) -> Self {
         self.verify = verify;
         self
     }
@@ -142,13 +142,50 @@ pub fn action(op: &OpData) -> Result<Action, String> {
     serde_json::from_value(json).map_err(|e| format!("attributes do not fit: {e}"))
 }
 
-/// Columns of every table and the exchanges of a module: what signatures refer to.
-pub fn context(m: &Module) -> (Vec<Exchange>, Vec<u32>) {
-    let exchanges =
-        m.decls_of("comm.exchange").filter_map(|op| from_attrs::<Exchange>(&op.attrs).ok()).collect();
-    let dims =
-        m.decls_of("model.table").map(|op| crate::ir::attr::int(&op.attrs, "dim").unwrap_or(0)).collect();
-    (exchanges, dims)
+/// What operations refer to beside their operands: a module's declarations, read once.
+#[derive(Debug)]
+pub struct Context<'a> {
+    module: &'a Module,
+    exchanges: Vec<Exchange>,
+    /// Columns of every table.
+    dims: Vec<u32>,
+    inputs: Vec<Input>,
+    /// Where each declared value stands among those of its kind.
+    positions: BTreeMap<ValueId, u32>,
+}
+
+impl<'a> Context<'a> {
+    /// Reads a module's declarations. Ill-formed ones are left to their own verifiers.
+    pub fn new(module: &'a Module) -> Self {
+        let mut positions = BTreeMap::new();
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        for op in module.decls.iter().map(|id| module.op(*id)) {
+            let n = counts.entry(op.def.name).or_insert(0);
+            positions.extend(op.results.iter().map(|r| (*r, *n)));
+            *n += 1;
+        }
+        let inputs = module.decls_of("model.input").map(|op| from_attrs::<Input>(&op.attrs));
+        let dims = module.decls_of("model.table").map(|op| crate::ir::attr::int(&op.attrs, "dim").unwrap_or(0));
+        Self {
+            module,
+            exchanges: exchanges(module),
+            dims: dims.collect(),
+            inputs: inputs.filter_map(Result::ok).collect(),
+            positions,
+        }
+    }
+}
+
+impl std::ops::Deref for Context<'_> {
+    type Target = Module;
+    fn deref(&self) -> &Module {
+        self.module
+    }
+}
+
+/// The exchanges that a module declares.
+pub fn exchanges(m: &Module) -> Vec<Exchange> {
+    m.decls_of("comm.exchange").filter_map(|op| from_attrs(&op.attrs).ok()).collect()
 }
 
 /// A typed record from an operation's attributes.
@@ -157,13 +194,12 @@ pub fn from_attrs<T: serde::de::DeserializeOwned>(attrs: &Attrs) -> Result<T, St
 }
 
 /// The verifier of executable operations.
-fn executable(m: &Module, op: &OpData) -> Result<(), String> {
-    let shapes = |ids: &[crate::ir::ValueId]| -> Result<Vec<Shape>, String> {
+fn executable(m: &Context<'_>, op: &OpData) -> Result<(), String> {
+    let shapes = |ids: &[ValueId]| -> Result<Vec<Shape>, String> {
         ids.iter()
             .map(|v| m.ty(*v).shape().ok_or_else(|| format!("a {} operand is not executable", m.ty(*v))))
             .collect()
     };
-    let (exchanges, dims) = context(m);
     let writes = match op.def.name {
         // Written places that are not values: their state is the operand itself.
         "comm.apply" => {
@@ -182,7 +218,7 @@ fn executable(m: &Module, op: &OpData) -> Result<(), String> {
     if matches!(op.def.name, "comm.apply" | "train.dense_update") && !op.results.is_empty() {
         return Err("has no results".into());
     }
-    signature::check(&action(op)?, &reads, &writes, &exchanges, &dims)
+    signature::check(&action(op)?, &reads, &writes, &m.exchanges, &m.dims)
 }
 
 fn no_flops(_: &Module, _: &OpData) -> Poly {
@@ -195,7 +231,7 @@ fn flops_per_result<const C: u32>(m: &Module, op: &OpData) -> Poly {
 }
 
 /// Elements of a value.
-pub fn elements(m: &Module, v: crate::ir::ValueId) -> Poly {
+pub fn elements(m: &Module, v: ValueId) -> Poly {
     match m.ty(v).shape() {
         Some(Shape::Matrix { rows, columns, .. }) => extent(rows).times(columns.into()),
         Some(Shape::Parameter { rows, columns } | Shape::Gradient { rows, columns }) => {
@@ -220,7 +256,7 @@ pub fn extent(rows: Extent) -> Poly {
 /// Expected work of an operation: its arithmetic, its operands and results once through memory, and for collectives
 /// what leaves the rank when destinations are spread evenly.
 pub fn cost(m: &Module, op: &OpData) -> Cost {
-    let size = |v: &crate::ir::ValueId| {
+    let size = |v: &ValueId| {
         let width = match m.ty(*v).shape() {
             Some(
                 Shape::Matrix { element: Element::Id | Element::Count, .. }
@@ -231,7 +267,7 @@ pub fn cost(m: &Module, op: &OpData) -> Cost {
         };
         elements(m, *v).times(width)
     };
-    let sum = |ids: &[crate::ir::ValueId]| ids.iter().fold(Poly::zero(), |p, v| p.plus(&size(v)));
+    let sum = |ids: &[ValueId]| ids.iter().fold(Poly::zero(), |p, v| p.plus(&size(v)));
     let bytes = sum(&op.operands).plus(&sum(&op.results));
     let wire = match op.def.name {
         "comm.all_to_all_ids" | "comm.all_to_all_rows" | "comm.all_to_all_grads" => size(&op.operands[0]),

@@ -1,7 +1,7 @@
 //! Column ranges: split and concat. Neither moves data where the storage allows views.
 
-use super::{OpDef, expect_results, real, require};
-use crate::ir::{Attr, Attrs, Module, OpData, OpId, Type, ValueId};
+use super::{Context, OpDef, expect_results, real, require};
+use crate::ir::{Attr, Attrs, OpData, OpId, Type, ValueId};
 use crate::passes::differentiate::Vjp;
 
 pub(super) const OPS: &[OpDef] = &[
@@ -12,7 +12,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("train.zero", "`-> y` Zeros: the gradient of an unused column range."),
 ];
 
-fn split(m: &Module, op: &OpData) -> Result<(), String> {
+fn split(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let (rows, columns) = real(m, op, 0)?;
     let sizes: Vec<u32> = require(op, "sizes")?;
     if sizes.iter().map(|s| u64::from(*s)).sum::<u64>() != u64::from(columns) || sizes.contains(&0) {
@@ -21,7 +21,7 @@ fn split(m: &Module, op: &OpData) -> Result<(), String> {
     expect_results(m, op, 1, &sizes.iter().map(|c| Type::real(rows, *c)).collect::<Vec<_>>())
 }
 
-fn concat(m: &Module, op: &OpData) -> Result<(), String> {
+fn concat(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let (rows, _) = real(m, op, 0)?;
     let mut columns = 0;
     for i in 0..op.operands.len() {

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::print::Names;
+use crate::dialect::Context;
 use super::{Module, OpId, ValueId};
 
 /// A broken rule.
@@ -23,10 +24,11 @@ pub struct VerifyError {
 
 /// All broken rules.
 pub fn verify(module: &Module) -> Vec<VerifyError> {
+    let cx = Context::new(module);
     let mut errors = Vec::new();
     let mut declared: BTreeSet<ValueId> = BTreeSet::new();
     for id in &module.decls {
-        check(module, *id, &declared, &mut errors);
+        check(&cx, *id, &declared, &mut errors);
         if !is_declaration(module, *id) {
             errors.push(VerifyError {
                 op: *id,
@@ -43,7 +45,7 @@ pub fn verify(module: &Module) -> Vec<VerifyError> {
             last_read.extend(module.op(*id).operands.iter().map(|v| (*v, i)));
         }
         for (i, id) in func.body.iter().enumerate() {
-            check(module, *id, &known, &mut errors);
+            check(&cx, *id, &known, &mut errors);
             if is_declaration(module, *id) {
                 errors.push(VerifyError {
                     op: *id,
@@ -69,15 +71,15 @@ fn is_declaration(module: &Module, id: OpId) -> bool {
     )
 }
 
-fn check(module: &Module, id: OpId, known: &BTreeSet<ValueId>, errors: &mut Vec<VerifyError>) {
-    let op = module.op(id);
+fn check(cx: &Context<'_>, id: OpId, known: &BTreeSet<ValueId>, errors: &mut Vec<VerifyError>) {
+    let op = cx.op(id);
     for (i, v) in op.uses().enumerate() {
         if !known.contains(&v) {
             errors.push(VerifyError { op: id, message: format!("operand {i} is used before it is defined") });
             return;
         }
     }
-    if let Err(message) = (op.def.verify)(module, op) {
+    if let Err(message) = (op.def.verify)(cx, op) {
         errors.push(VerifyError { op: id, message });
     }
 }

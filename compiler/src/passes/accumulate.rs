@@ -5,7 +5,7 @@
 //! row gradients) then starts from `a` instead of from zero, which may round differently: the pass runs in every
 //! strategy's pipeline, before anything that strategies do differently.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PassError, Statistics};
 use crate::ir::{Module, OpId, ValueId};
@@ -14,82 +14,132 @@ use crate::ir::{Module, OpId, ValueId};
 pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<(), PassError> {
     for f in 0..module.funcs.len() {
         // Fusing the last part of a sum may make the rest fusable.
-        while fuse_one(module, f) {
-            statistics.count("fused");
+        loop {
+            let fusions = find(module, f);
+            if fusions.is_empty() {
+                break;
+            }
+            fusions.iter().for_each(|_| statistics.count("fused"));
+            apply(module, f, &fusions);
         }
     }
     Ok(())
 }
 
-fn fuse_one(module: &mut Module, f: usize) -> bool {
-    let body = module.funcs[f].body.clone();
-    let position: BTreeMap<OpId, usize> = body.iter().enumerate().map(|(i, id)| (*id, i)).collect();
-    let uses = module.use_counts(&body);
-    let mut last_use: BTreeMap<ValueId, usize> = BTreeMap::new();
-    for (i, id) in body.iter().enumerate() {
-        last_use.extend(module.op(*id).uses().map(|v| (v, i)));
+/// A sum whose last part is to be computed into the rest.
+struct Fusion {
+    sum: OpId,
+    producer: OpId,
+    /// Which of the producer's results.
+    result: usize,
+    /// The sum's operands before the part.
+    rest: Vec<ValueId>,
+}
+
+/// What a function's operations say about its values.
+struct Facts {
+    position: BTreeMap<OpId, usize>,
+    uses: BTreeMap<ValueId, Vec<usize>>,
+    /// Operands of splits and concats, whose storage others may see.
+    shared: BTreeSet<ValueId>,
+}
+
+impl Facts {
+    fn new(module: &Module, body: &[OpId]) -> Self {
+        let mut facts = Self {
+            position: body.iter().enumerate().map(|(i, id)| (*id, i)).collect(),
+            uses: BTreeMap::new(),
+            shared: BTreeSet::new(),
+        };
+        for (i, id) in body.iter().enumerate() {
+            let op = module.op(*id);
+            for v in op.uses() {
+                facts.uses.entry(v).or_default().push(i);
+            }
+            if matches!(op.def.name, "model.split" | "model.concat") {
+                facts.shared.extend(&op.operands);
+            }
+        }
+        facts
     }
+    fn uses(&self, v: ValueId) -> &[usize] {
+        self.uses.get(&v).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Fusions of one function that do not touch each other's values.
+fn find(module: &Module, f: usize) -> Vec<Fusion> {
+    let body = &module.funcs[f].body;
+    let facts = Facts::new(module, body);
+    let mut touched: BTreeSet<ValueId> = BTreeSet::new();
+    let mut fusions = Vec::new();
     for (at, id) in body.iter().enumerate() {
         let sum = module.op(*id);
-        if sum.def.name != "model.add" || !sum.into.is_empty() || sum.operands.len() < 2 {
+        if sum.def.name != "model.add" || !sum.into.is_empty() {
             continue;
         }
-        let part = sum.operands[sum.operands.len() - 1];
-        let rest = sum.operands[..sum.operands.len() - 1].to_vec();
-        let (Some(&made), producer) = (position.get(&module.value(part).def), module.def(part)) else {
+        let Some((part, rest)) = sum.operands.split_last() else { continue };
+        if rest.is_empty() || sum.operands.iter().chain(&sum.results).any(|v| touched.contains(v)) {
             continue;
-        };
-        let result = module.value(part).result as usize;
+        }
+        let value = module.value(*part);
+        let (producer, result) = (module.op(value.def), value.result as usize);
+        let Some(&made) = facts.position.get(&value.def) else { continue };
         let plain = producer.def.accumulates.contains(&result)
             && producer.into.get(result).is_none_or(Option::is_none)
-            && uses.get(&part) == Some(&1);
-        if !plain {
+            && facts.uses(*part).len() == 1
+            && !producer.results.iter().any(|r| touched.contains(r));
+        let ready = |v: &ValueId| facts.position.get(&module.value(*v).def).is_some_and(|p| *p < made);
+        if !plain || !rest.iter().all(ready) {
             continue;
         }
-        // With more than two operands the leading ones stay a sum, placed before the producer.
-        let ready = |v: &ValueId| position.get(&module.value(*v).def).is_some_and(|p| *p < made);
-        if !rest.iter().all(ready) {
-            continue;
-        }
-        let sum_result = sum.results[0];
-        let producer_id = module.value(part).def;
-        let base = if let [only] = rest[..] {
-            // Taking over storage: nobody else may read it from here on, nor may a split or concat share it.
-            let free = last_use.get(&only) == Some(&at) && uses.get(&only).copied().unwrap_or(0) >= 1;
-            let readers_before = body[made..at].iter().all(|o| !module.op(*o).uses().any(|v| v == only));
-            let viewed = body.iter().any(|o| {
-                let op = module.op(*o);
-                matches!(op.def.name, "model.split" | "model.concat") && op.operands.contains(&only)
-            });
-            if !free || !readers_before || viewed || !owns_storage(module, only) {
+        // Taking over storage: nobody may read it from the producer on, nor may a split or concat share it. With more
+        // operands the leading ones stay a sum of their own, whose storage is free.
+        if let [only] = rest {
+            let unread = facts.uses(*only).iter().all(|u| *u < made || *u == at);
+            if !unread || facts.shared.contains(only) || !owns_storage(module, *only) {
                 continue;
             }
-            module.funcs[f].body.retain(|o| o != id);
+        }
+        touched.extend(sum.operands.iter().chain(&sum.results).chain(&producer.results));
+        fusions.push(Fusion { sum: *id, producer: value.def, result, rest: rest.to_vec() });
+    }
+    fusions
+}
+
+fn apply(module: &mut Module, f: usize, fusions: &[Fusion]) {
+    let mut map = BTreeMap::new();
+    let mut gone: BTreeSet<OpId> = BTreeSet::new();
+    let mut before: BTreeMap<OpId, Vec<OpId>> = BTreeMap::new();
+    for fusion in fusions {
+        let part = module.op(fusion.producer).results[fusion.result];
+        map.insert(module.op(fusion.sum).results[0], part);
+        gone.insert(fusion.sum);
+        if fusion.rest.len() > 1 {
+            before.entry(fusion.producer).or_default().push(fusion.sum);
+        }
+    }
+    let body = module.funcs[f].body.clone();
+    module.replace_uses(&body, &map);
+    for fusion in fusions {
+        let base = if let [only] = fusion.rest[..] {
             only
         } else {
-            module.op_mut(*id).operands = rest;
-            let moved = *id;
-            let list = &mut module.funcs[f].body;
-            list.retain(|o| *o != moved);
-            list.insert(made, moved);
-            sum_result
+            module.op_mut(fusion.sum).operands.clone_from(&fusion.rest);
+            module.op(fusion.sum).results[0]
         };
-        let producer = module.op_mut(producer_id);
-        let count = producer.results.len();
-        producer.into.resize(count, None);
-        producer.into[result] = Some(base);
-        let users = module.funcs[f].body.clone();
-        if base == sum_result {
-            // Users of the sum now use the producer's result; the sum itself feeds the producer.
-            let map = BTreeMap::from([(sum_result, part)]);
-            let others: Vec<OpId> = users.into_iter().filter(|o| *o != producer_id).collect();
-            module.replace_uses(&others, &map);
-        } else {
-            module.replace_uses(&users, &BTreeMap::from([(sum_result, part)]));
-        }
-        return true;
+        let producer = module.op_mut(fusion.producer);
+        producer.into.resize(producer.results.len(), None);
+        producer.into[fusion.result] = Some(base);
     }
-    false
+    let mut new = Vec::with_capacity(body.len());
+    for id in body {
+        new.extend(before.get(&id).into_iter().flatten());
+        if !gone.contains(&id) {
+            new.push(id);
+        }
+    }
+    module.funcs[f].body = new;
 }
 
 /// True for values that are computed here into storage of their own: not views, not declarations.

@@ -5,14 +5,14 @@
 //! where they are used. Row gradients are summed per entry, sent to the owners and applied. So a row used by several
 //! sequences of one table travels once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::op::{Element, Extent};
 use fs_schedule::signature::{Shape, counts, id as id_matrix, index, real};
 use fs_schedule::{Exchange, Symbol};
 
 use super::{Options, PassError, Statistics};
-use crate::dialect::named;
+use crate::dialect::{exchanges, named};
 use crate::ir::attr::{attrs_of, boolean, int};
 use crate::ir::{Attr, Attrs, Module, OpData, OpId, Type, ValueId};
 
@@ -30,11 +30,8 @@ pub(super) fn run(
         "false" => false,
         other => return Err(PassError::new(format!("option unique must be true or false, is `{other}`"))),
     };
-    let tables: Vec<ValueId> = module.decls_of("model.table").flat_map(|op| op.results.clone()).collect();
     for f in 0..module.funcs.len() {
-        for table in &tables {
-            lower_table(module, f, *table, unique, statistics)?;
-        }
+        lower_function(module, f, unique, statistics)?;
     }
     Ok(())
 }
@@ -42,6 +39,7 @@ pub(super) fn run(
 /// What is known about one table's exchange while operations are replaced.
 struct Lowering {
     table: ValueId,
+    name: String,
     exchange: u32,
     dim: u32,
     counts: ValueId,
@@ -54,15 +52,6 @@ struct Lowering {
     normalised: BTreeMap<ValueId, Normalised>,
     /// What replaces a sparse gradient: rows of the exchange.
     sparse: BTreeMap<ValueId, ValueId>,
-    /// What replaces other results.
-    replaced: BTreeMap<ValueId, ValueId>,
-}
-
-impl Lowering {
-    /// Lets later operations use the new results.
-    fn replace(&mut self, op: &OpData, new: &[ValueId]) {
-        self.replaced.extend(op.results.iter().copied().zip(new.iter().copied()));
-    }
 }
 
 /// Results of the normalisations in front of a cosine softmax.
@@ -93,8 +82,11 @@ impl Emitter<'_> {
     }
 }
 
-fn is_table_op(op: &OpData, table: ValueId) -> bool {
-    op.operands.contains(&table) && op.dialect() != "comm" && op.def.name != "model.rank_items"
+/// The table that an operation works on, if it is one that this pass replaces.
+fn table_of(module: &Module, op: &OpData) -> Option<ValueId> {
+    let is_table = |v: &ValueId| matches!(module.ty(*v), Type::Shape(Shape::Table { .. }));
+    let replaced = op.dialect() != "comm" && op.def.name != "model.rank_items";
+    op.operands.iter().copied().find(|v| replaced && is_table(v))
 }
 
 /// Operands of a table operation that are ids.
@@ -105,52 +97,49 @@ fn ids_operands(module: &Module, op: &OpData) -> Vec<ValueId> {
     op.operands.iter().copied().filter(is_ids).collect()
 }
 
-fn lower_table(
+fn lower_function(
     module: &mut Module,
     f: usize,
-    table: ValueId,
     unique: bool,
     statistics: &mut Statistics,
 ) -> Result<(), PassError> {
-    let Type::Shape(Shape::Table { table: number, dim }) = module.ty(table) else {
-        return Err(PassError::new("a table has another type"));
-    };
     let body = module.funcs[f].body.clone();
-    let mut sources: Vec<ValueId> = Vec::new();
-    for id in &body {
-        let op = module.op(*id);
-        if is_table_op(op, table) {
-            for ids in ids_operands(module, op) {
-                if !sources.contains(&ids) {
-                    sources.push(ids);
-                }
+    // Ids of each table in the order of their first use.
+    let mut sources: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
+    for op in body.iter().map(|id| module.op(*id)) {
+        let Some(table) = table_of(module, op) else { continue };
+        let list = sources.entry(table).or_default();
+        for ids in ids_operands(module, op) {
+            if !list.contains(&ids) {
+                list.push(ids);
             }
         }
     }
-    if sources.is_empty() {
-        return Ok(());
-    }
-    statistics.count("exchanges");
-    let exchange = declare_exchange(module, number, unique);
-    let name = table_name(module, table);
-
     // Ids come from the batch or are drawn without operands, so their operations can go first.
+    let drawn: BTreeSet<ValueId> = sources.values().flatten().copied().collect();
     let first = |m: &Module, id: OpId| {
         let op = m.op(id);
-        op.def.name == "train.load_batch" || op.results.iter().any(|r| sources.contains(r))
+        op.def.name == "train.load_batch" || op.results.iter().any(|r| drawn.contains(r))
     };
     let (head, rest): (Vec<OpId>, Vec<OpId>) = body.into_iter().partition(|id| first(module, *id));
     let mut e = Emitter { module, body: head };
-    let mut lowering = emit_exchange(&mut e, table, exchange, dim, &sources, &name);
+    let mut lowerings: BTreeMap<ValueId, Lowering> = BTreeMap::new();
+    // Declarations are numbered in order, so tables are exchanged in the order of their declaration.
+    for (table, ids) in sources.iter().filter(|(_, ids)| !ids.is_empty()) {
+        statistics.count("exchanges");
+        lowerings.insert(*table, emit_exchange(&mut e, *table, unique, ids)?);
+    }
+    let mut replaced = BTreeMap::new();
     for id in &rest {
-        e.module.replace_uses(&[*id], &lowering.replaced);
+        e.module.replace_uses(&[*id], &replaced);
         let op = e.module.op(*id);
-        if is_table_op(op, table) || op.operands.iter().any(|v| lowering.sparse.contains_key(v)) {
-            statistics.count("lowered");
-            let op = op.clone();
-            lower_op(&mut e, &mut lowering, &op, &name)?;
-        } else {
-            e.body.push(*id);
+        match table_of(e.module, op).and_then(|t| lowerings.get_mut(&t)) {
+            Some(lowering) => {
+                statistics.count("lowered");
+                let op = op.clone();
+                lower_op(&mut e, lowering, &mut replaced, &op)?;
+            }
+            None => e.body.push(*id),
         }
     }
     let new_body = e.body;
@@ -161,7 +150,7 @@ fn lower_table(
 /// One exchange per table, shared by all functions.
 fn declare_exchange(module: &mut Module, table: u32, unique: bool) -> u32 {
     let exchange = Exchange { table, unique };
-    let known = super::super::dialect::context(module).0;
+    let known = exchanges(module);
     if let Some(at) = known.iter().position(|e| *e == exchange) {
         return at as u32;
     }
@@ -180,11 +169,15 @@ fn table_name(module: &Module, table: ValueId) -> String {
 fn emit_exchange(
     e: &mut Emitter<'_>,
     table: ValueId,
-    exchange: u32,
-    dim: u32,
+    unique: bool,
     sources: &[ValueId],
-    name: &str,
-) -> Lowering {
+) -> Result<Lowering, PassError> {
+    let Type::Shape(Shape::Table { table: number, dim }) = e.module.ty(table) else {
+        return Err(PassError::new("a table has another type"));
+    };
+    let exchange = declare_exchange(e.module, number, unique);
+    let name = table_name(e.module, table);
+    let name = name.as_str();
     let sent = Extent::Symbol(Symbol::Sent(exchange));
     let received = Extent::Symbol(Symbol::Received(exchange));
     let attrs = Attrs::from([("exchange".into(), Attr::Int(exchange.into()))]);
@@ -206,8 +199,9 @@ fn emit_exchange(
     let looked_up = e.emit("comm.gather", vec![table, asked[0]], Attrs::new(), &types, name)[0];
     let operands = vec![looked_up, asked[1], send_counts];
     let rows = e.emit("comm.all_to_all_rows", operands, attrs, &[real(sent, dim).into()], name)[0];
-    Lowering {
+    Ok(Lowering {
         table,
+        name: name.to_owned(),
         exchange,
         dim,
         counts: send_counts,
@@ -217,16 +211,25 @@ fn emit_exchange(
         inverse,
         normalised: BTreeMap::new(),
         sparse: BTreeMap::new(),
-        replaced: BTreeMap::new(),
-    }
+    })
 }
 
-fn lower_op(e: &mut Emitter<'_>, l: &mut Lowering, op: &OpData, name: &str) -> Result<(), PassError> {
+fn lower_op(
+    e: &mut Emitter<'_>,
+    l: &mut Lowering,
+    replaced: &mut BTreeMap<ValueId, ValueId>,
+    op: &OpData,
+) -> Result<(), PassError> {
     let types: Vec<Type> = op.results.iter().map(|r| e.module.ty(*r)).collect();
     let rows_type: Type = real(Extent::Symbol(Symbol::Sent(l.exchange)), l.dim).into();
     let positions = l.inverse.clone();
     let inverse =
         |v: ValueId| positions.get(&v).copied().ok_or_else(|| PassError::new("ids without positions"));
+    let mut replace = |op: &OpData, new: &[ValueId]| {
+        replaced.extend(op.results.iter().copied().zip(new.iter().copied()));
+    };
+    let name = l.name.clone();
+    let name = name.as_str();
     let wrong = |e: String| PassError::new(format!("{}: {e}", op.def.name));
     match op.def.name {
         "model.lookup" => {
@@ -237,12 +240,12 @@ fn lower_op(e: &mut Emitter<'_>, l: &mut Lowering, op: &OpData, name: &str) -> R
                 &types,
                 &op.scope,
             );
-            l.replace(op, &new);
+            replace(op, &new);
         }
         "model.pool" => {
             let operands = vec![l.rows, inverse(op.operands[1])?, op.operands[2]];
             let new = e.emit("comm.pool", operands, op.attrs.clone(), &types, &op.scope);
-            l.replace(op, &new);
+            replace(op, &new);
         }
         "train.lookup_grad" => {
             let operands = vec![op.operands[2], inverse(op.operands[1])?];
@@ -269,7 +272,7 @@ fn lower_op(e: &mut Emitter<'_>, l: &mut Lowering, op: &OpData, name: &str) -> R
             if let Some(norm) = l.normalised.get(&op.results[1]).copied() {
                 l.normalised.insert(new[1], norm);
             }
-            l.replace(op, &new);
+            replace(op, &new);
         }
         "train.sampled_softmax_grad" => {
             let negatives = int(&op.attrs, "negatives").map_err(wrong)?;
@@ -284,7 +287,7 @@ fn lower_op(e: &mut Emitter<'_>, l: &mut Lowering, op: &OpData, name: &str) -> R
                 new = vec![denormalize(e, n.h, new[0], &op.scope), denormalize(e, n.rows, new[1], &op.scope)];
             }
             l.sparse.insert(op.results[1], new[1]);
-            l.replaced.insert(op.results[0], new[0]);
+            replace(&OpData { results: vec![op.results[0]], ..op.clone() }, &new[..1]);
         }
         "train.apply" => {
             let parts: Vec<ValueId> =
