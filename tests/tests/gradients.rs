@@ -119,6 +119,11 @@ primitives! {
     mul, sequence_model, "let y = x * z";
     scale, sequence_model, "let y = 0.3 * x + z";
     split_and_concat, sequence_model, "let a, b = split(x, 2)  let c, d = split(z, 2)  let y = concat(b * c, a, d)";
+    concat_repeated, sequence_model, "let u = silu(x)  let y = concat(u, u, z, u)";
+    concat_of_a_value_and_its_image, sequence_model, "let u = silu(x)  let y = concat(u, dropout(u, 0.5), u)";
+    concat_of_a_concat_and_its_part, sequence_model, "let y = concat(concat(x, z), x)";
+    concat_of_parts_of_a_concat, sequence_model, "let p, q = split(concat(x, z), [2, 6])  let y = concat(p, q, x)";
+    concat_of_a_value_and_its_parts, sequence_model, "let u = silu(x)  let p, q = split(u, 2)  let y = concat(u, q, p, u)";
     split_with_an_unused_part, sequence_model, "let a, _b = split(x, 2)  let y = concat(a, z)";
     positional, sequence_model, "let y = positional(x + z, name: \"p\")";
     dropout, sequence_model, "let y = dropout(x + z, 0.4)";

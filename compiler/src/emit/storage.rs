@@ -92,10 +92,13 @@ impl Storage {
         }
         let result = op.results[0];
         let mut start = 0;
+        // Storage that several operands see cannot stand in two places: those are copied.
+        let roots: Vec<ValueId> = op.operands.iter().map(|v| self.root(*v).0).collect();
         for v in &op.operands {
             let width = columns(module, *v);
             let (root, offset) = self.root(*v);
             let owns = offset == 0
+                && roots.iter().filter(|r| **r == root).count() == 1
                 && !self.fixed.contains_key(&root)
                 && columns(module, root) == width
                 && root != result
@@ -118,6 +121,10 @@ impl Storage {
         let (buffer, _) = self.root(v);
         let inside = |v: &ValueId| self.root(*v).0 == buffer;
         body.iter().map(|id| module.op(*id)).any(|op| {
+            if op.def.name == "model.concat" && inside(&op.results[0]) {
+                let copied = self.copied.get(&op.results[0]).map_or(&[][..], Vec::as_slice);
+                return copied.iter().any(|(v, _)| inside(v));
+            }
             !matches!(op.def.name, "model.split" | "model.concat")
                 && op.results.iter().any(inside)
                 && op.operands.iter().any(inside)

@@ -123,11 +123,18 @@ fn lower_function(
     };
     let (head, rest): (Vec<OpId>, Vec<OpId>) = body.into_iter().partition(|id| first(module, *id));
     let mut e = Emitter { module, body: head };
+    // A sampled softmax tells a negative that equals its target by their common entry.
+    let sampled: BTreeSet<ValueId> = rest
+        .iter()
+        .map(|id| e.module.op(*id))
+        .filter(|op| op.def.name == "model.sampled_softmax")
+        .filter_map(|op| table_of(e.module, op))
+        .collect();
     let mut lowerings: BTreeMap<ValueId, Lowering> = BTreeMap::new();
     // Declarations are numbered in order, so tables are exchanged in the order of their declaration.
     for (table, ids) in sources.iter().filter(|(_, ids)| !ids.is_empty()) {
         statistics.count("exchanges");
-        lowerings.insert(*table, emit_exchange(&mut e, *table, unique, ids)?);
+        lowerings.insert(*table, emit_exchange(&mut e, *table, unique || sampled.contains(table), ids)?);
     }
     let mut replaced = BTreeMap::new();
     for id in &rest {
