@@ -92,6 +92,7 @@ pub(crate) fn main() -> ExitCode {
 }
 
 fn execute(run: &Run) -> Result<ExitCode, Error> {
+    check_distinct(run)?;
     for (what, path) in [("the report", &run.report), ("the values", &run.save)] {
         if let Some(path) = path {
             check_writable(path).map_err(|source| Error::Write { what, path: path.clone(), source })?;
@@ -135,7 +136,31 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
     finish(run, &session, &report)
 }
 
-/// Prints and writes what was asked for. The report comes first: it must not be lost because values can't be saved.
+/// A result must not replace what the run reads, nor another result.
+fn check_distinct(run: &Run) -> Result<(), Error> {
+    let real = |path: &PathBuf| fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or(path.clone());
+    let inputs = [("schedule", Some(&run.schedule)), ("data", run.data.as_ref()), ("initial values", run.init.as_ref())];
+    let mut taken: Vec<(&str, PathBuf)> =
+        inputs.iter().filter_map(|(what, path)| path.map(|p| (*what, real(p)))).collect();
+    for (what, path) in [("report", &run.report), ("values", &run.save)] {
+        let Some(path) = path else { continue };
+        // Devices such as /dev/null take any number of results.
+        if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+            continue;
+        }
+        let place = real(path);
+        if let Some((other, _)) = taken.iter().find(|(_, p)| *p == place) {
+            return Err(Error::Settings(format!(
+                "{} would hold both the {other} and the {what}; give the {what} another name",
+                path.display()
+            )));
+        }
+        taken.push((what, place));
+    }
+    Ok(())
+}
+
+/// Prints and writes what was asked for.
 fn finish(run: &Run, session: &Session<f32>, report: &Report) -> Result<ExitCode, Error> {
     let shown = if run.json {
         report.to_json()
@@ -146,12 +171,10 @@ fn finish(run: &Run, session: &Session<f32>, report: &Report) -> Result<ExitCode
     };
     let mut out = io::stdout().lock();
     let printed = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
-    if let Some(path) = &run.report {
-        report.write(path)?;
-    }
-    if let Some(path) = &run.save {
-        session.save(path)?;
-    }
+    // Each is tried whatever became of the other.
+    let reported = run.report.as_ref().map_or(Ok(()), |path| report.write(path));
+    let saved = run.save.as_ref().map_or(Ok(()), |path| session.save(path));
+    reported.and(saved)?;
     printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
     Ok(if report.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }

@@ -170,6 +170,21 @@ fn files_that_cannot_be_written() {
 }
 
 #[test]
+fn results_do_not_replace_inputs_or_each_other() {
+    let place = Place::new(&ranking(12, true));
+    let schedule = place.schedule.to_str().unwrap().to_owned();
+    let before = fs::read(&place.schedule).unwrap();
+    contains(&place.fails(&["--report", &schedule]), &["would hold both the schedule and the report"]);
+    contains(&place.fails(&["--save", &schedule]), &["would hold both the schedule and the values"]);
+    assert_eq!(fs::read(&place.schedule).unwrap(), before);
+    let one = place.folder.path().join("one").to_str().unwrap().to_owned();
+    contains(&place.fails(&["--report", &one, "--save", &one]), &["both the report and the values"]);
+    // What can be kept is kept.
+    contains(&place.fails(&["--report", "/dev/full", "--save", &one]), &["cannot write the report"]);
+    assert!(fs::metadata(&one).is_ok_and(|m| m.len() > 0));
+}
+
+#[test]
 fn ratings_that_cannot_be_used() {
     const HEAD: &str = "userId,movieId,rating,timestamp\n";
     let good = "1,31,2.5,10\n1,32,3,11\n1,33,3,12\n2,31,1,10\n2,32,2,11\n2,34,2,12\n";
@@ -187,7 +202,7 @@ fn ratings_that_cannot_be_used() {
     contains(&with("3,31\n"), &["line 8", "2 fields where the header has 4"]);
     contains(
         &with("77,31,2,10\n"),
-        &["user `77` has 1 interaction(s), 3 are needed", "min_interactions = 3"],
+        &["user `77` has 1 interaction(s), 3 are needed", "min_interactions 3"],
     );
     let many: Vec<String> = (0..60).map(|i| format!("1,{i},2,{i}\n")).collect();
     let many = many.concat();

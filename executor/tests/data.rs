@@ -160,7 +160,7 @@ fn bad_tensors_are_explained() {
         t.get_mut("labels").unwrap().2 = f32s(&[0.0; 10].into_iter().chain([f32::NAN]).collect::<Vec<_>>());
     };
     contains(&said(&s, nan), &["element 10 of `labels` is NaN"]);
-    contains(&said(&ranking(6, true), |_| {}), &["world 2 x batch 2 = 4 samples", "batch of 6", "batch = 4"]);
+    contains(&said(&ranking(6, true), |_| {}), &["world 2 x batch 2 = 4 samples", "batch of 6", "batch 4"]);
     let rows = |t: &mut Tensors| t.get_mut("ids").unwrap().1 = vec![11, 1];
     contains(&said(&s, rows), &["`ids` is I64 [11, 1]", "[1, 11]"]);
     contains(&said(&next_item(4, 300, "x"), |_| {}), &["input `next` cannot be filled", "CSV"]);

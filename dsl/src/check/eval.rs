@@ -262,6 +262,9 @@ impl<'a> Checker<'a> {
             }
         }
         if scaled {
+            if matches!(self.finite(number, span), Val::Poison) {
+                return Val::Poison;
+            }
             return self.scaled(&Given { val: Val::Tensor(product.0), span }, number, span);
         }
         Val::Tensor(product.0)

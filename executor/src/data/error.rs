@@ -8,12 +8,12 @@ use std::path::PathBuf;
 pub enum DataError {
     /// Neither the schedule nor the command line names any.
     #[error(
-        "the schedule names no data; add a `data` block to the model and compile it again, or pass `--data FILE`"
+        "the schedule names no data; add a `workload` block to the model and compile it again, or pass `--data FILE`"
     )]
     NoData,
     /// A file that no source reads.
     #[error(
-        "cannot tell how to read {path}: give a .safetensors file, or compile the model with a `data` block that names the columns of a CSV file"
+        "cannot tell how to read {path}: give a .safetensors file, or compile the model with a `workload` whose `csv` names the columns"
     )]
     UnknownFormat {
         /// The file.
@@ -95,7 +95,7 @@ pub enum DataError {
     },
     /// A user with too few interactions.
     #[error(
-        "{path}: user `{user}` has {found} interaction(s), {need} are needed; leave such users out with `min_interactions = {need}` in the data block"
+        "{path}: user `{user}` has {found} interaction(s), {need} are needed; leave such users out with `min_interactions {need}` in the workload's csv"
     )]
     ShortHistory {
         /// The file.

@@ -48,7 +48,7 @@ impl Tensors {
         if samples != schedule.settings.batch as usize {
             return Err(content(format!(
                 "its global batch is world {world} x batch {batch} = {samples} samples, but the schedule was compiled \
-                 for a batch of {}; set `batch = {samples}` in the train block and compile again",
+                 for a batch of {}; write `batch {samples}` in the train block and compile again",
                 schedule.settings.batch
             )));
         }

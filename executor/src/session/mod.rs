@@ -181,6 +181,9 @@ impl<T: Real> Session<T> {
         self.next_step += results.steps.len() as u64;
         let interrupted = results.stopped;
         let evaluation = if interrupted { None } else { self.evaluate(observer)? };
+        // Told to stop while it was evaluating: what is missing must not look whole.
+        let interrupted =
+            interrupted || (evaluation.is_none() && self.options.stop.load(std::sync::atomic::Ordering::Relaxed));
         Ok(self.report(&mut results, seconds, interrupted, evaluation))
     }
 
