@@ -138,8 +138,14 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
 
 /// A result must not replace what the run reads, nor another result.
 fn check_distinct(run: &Run) -> Result<(), Error> {
-    let real = |path: &PathBuf| fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or(path.clone());
-    let inputs = [("schedule", Some(&run.schedule)), ("data", run.data.as_ref()), ("initial values", run.init.as_ref())];
+    let real = |path: &PathBuf| {
+        fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or(path.clone())
+    };
+    let inputs = [
+        ("schedule", Some(&run.schedule)),
+        ("data", run.data.as_ref()),
+        ("initial values", run.init.as_ref()),
+    ];
     let mut taken: Vec<(&str, PathBuf)> =
         inputs.iter().filter_map(|(what, path)| path.map(|p| (*what, real(p)))).collect();
     for (what, path) in [("report", &run.report), ("values", &run.save)] {

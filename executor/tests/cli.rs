@@ -200,10 +200,7 @@ fn ratings_that_cannot_be_used() {
     contains(&with("3,31,2,later\n"), &["line 8, column `timestamp`: `later`"]);
     contains(&with("3,,2,10\n"), &["line 8, column `movieId`", "is empty"]);
     contains(&with("3,31\n"), &["line 8", "2 fields where the header has 4"]);
-    contains(
-        &with("77,31,2,10\n"),
-        &["user `77` has 1 interaction(s), 3 are needed", "min_interactions 3"],
-    );
+    contains(&with("77,31,2,10\n"), &["user `77` has 1 interaction(s), 3 are needed", "min_interactions 3"]);
     let many: Vec<String> = (0..60).map(|i| format!("1,{i},2,{i}\n")).collect();
     let many = many.concat();
     contains(

@@ -38,7 +38,8 @@ train {{ batch 12  epochs 1 }}
 workload visits {{ csv \"visits.csv\" {{ user \"user\"  item \"item\" }}  evaluate leave_last_out }}"
     ));
     // Small whole numbers: products are exact and many scores are equal.
-    let rows: Vec<f32> = (0..ITEMS).flat_map(|i| [((i * 5) % 4) as f32 - 1.0, ((i * 3) % 5) as f32 - 2.0]).collect();
+    let rows: Vec<f32> =
+        (0..ITEMS).flat_map(|i| [((i * 5) % 4) as f32 - 1.0, ((i * 3) % 5) as f32 - 2.0]).collect();
     let row = |i: usize| [f64::from(rows[2 * i]), f64::from(rows[2 * i + 1])];
 
     let mut expected = [[0.0f64; 3]; 2];
@@ -63,11 +64,16 @@ workload visits {{ csv \"visits.csv\" {{ user \"user\"  item \"item\" }}  evalua
         let options = Options { ranks: Some(ranks), data: Some(path.clone()), ..Options::default() };
         let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
         session.set_table(0, &rows).unwrap_or_else(|e| panic!("{e}"));
-        let scores = session.evaluate(&mut ()).unwrap_or_else(|e| panic!("{e}")).expect("the data can be evaluated");
+        let scores =
+            session.evaluate(&mut ()).unwrap_or_else(|e| panic!("{e}")).expect("the data can be evaluated");
         for (kind, m) in [scores.model.all, scores.model.unseen].iter().enumerate() {
             let n = all.len() as f64;
             for (have, want) in [m.hr_10, m.hr_50, m.ndcg_10].iter().zip(expected[kind]) {
-                assert!((have - want / n).abs() < 1e-9, "{ranks} ranks, kind {kind}: {have}, counted {}", want / n);
+                assert!(
+                    (have - want / n).abs() < 1e-9,
+                    "{ranks} ranks, kind {kind}: {have}, counted {}",
+                    want / n
+                );
             }
         }
     }

@@ -165,7 +165,8 @@ impl<'a> Context<'a> {
             *n += 1;
         }
         let inputs = module.decls_of("model.input").map(|op| from_attrs::<Input>(&op.attrs));
-        let dims = module.decls_of("model.table").map(|op| crate::ir::attr::int(&op.attrs, "dim").unwrap_or(0));
+        let dims =
+            module.decls_of("model.table").map(|op| crate::ir::attr::int(&op.attrs, "dim").unwrap_or(0));
         Self {
             module,
             exchanges: exchanges(module),

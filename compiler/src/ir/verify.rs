@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::print::Names;
-use crate::dialect::Context;
 use super::{Module, OpId, ValueId};
+use crate::dialect::Context;
 
 /// A broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -93,7 +93,11 @@ pub static PASSES: &[Pass] = &[
     Pass {
         name: "lower-exchanges",
         summary: "Replaces lookups, pools, sampled softmax and sparse gradients by exchanges: ids to the owners, rows back, gradients to the owners, row-wise sharded.",
-        options: &[("unique", "true", "send each row once per rank; false: once per occurrence (tables of a sampled softmax stay unique)")],
+        options: &[(
+            "unique",
+            "true",
+            "send each row once per rank; false: once per occurrence (tables of a sampled softmax stay unique)",
+        )],
         statistics: &[
             ("exchanges", "exchanges made, one per table and function"),
             ("lowered", "operations replaced"),

@@ -121,7 +121,7 @@ pub(crate) const GENERATE: &[Param] = &[
     Param::optional(
         "samples",
         Kind::Count { min: 1, max: 1 << 40 },
-        "Distinct samples before the data repeats; without it there is no end, and an epoch is one step.",
+        "Distinct samples before the data repeats; without it there is no end: train by `steps`.",
     ),
 ];
 

@@ -182,8 +182,8 @@ impl<T: Real> Session<T> {
         let interrupted = results.stopped;
         let evaluation = if interrupted { None } else { self.evaluate(observer)? };
         // Told to stop while it was evaluating: what is missing must not look whole.
-        let interrupted =
-            interrupted || (evaluation.is_none() && self.options.stop.load(std::sync::atomic::Ordering::Relaxed));
+        let interrupted = interrupted
+            || (evaluation.is_none() && self.options.stop.load(std::sync::atomic::Ordering::Relaxed));
         Ok(self.report(&mut results, seconds, interrupted, evaluation))
     }
 

@@ -51,7 +51,7 @@ enum Command {
     },
     /// Run passes on textual IR, or on a model's import.
     Opt(opt::Args),
-    /// Prove a schedule's rules, or name the broken one.
+    /// Check a schedule's rules, or name the broken one.
     Verify {
         /// The schedule.
         schedule: PathBuf,
