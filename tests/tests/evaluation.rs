@@ -24,7 +24,9 @@ fn check(similarity: &str) {
     let mut all: Vec<Vec<usize>> = vec![(0..ITEMS).collect()];
     all.extend(histories());
     for (user, visits) in all.iter().enumerate() {
-        visits.iter().for_each(|item| writeln!(text, "u{user},{item}").expect("text grows"));
+        for item in visits {
+            writeln!(text, "u{user},{item}").expect("text grows");
+        }
     }
     fs::write(&path, text).expect("the data is written");
     let schedule = compile_text(&format!(

@@ -19,7 +19,9 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
             if fusions.is_empty() {
                 break;
             }
-            fusions.iter().for_each(|_| statistics.count("fused"));
+            for _ in &fusions {
+                statistics.count("fused");
+            }
             apply(module, f, &fusions);
         }
     }
