@@ -162,6 +162,20 @@ fn formats_in_place_and_checks() {
     assert_eq!(fs::read_to_string(&broken).expect("read"), "model {", "a broken file is left alone");
 }
 
+#[cfg(unix)]
+#[test]
+fn formatting_through_a_link_keeps_the_link_and_the_mode() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let (dir, model) = folder(&MODEL.replace("table items", "table    items"));
+    fs::set_permissions(&model, fs::Permissions::from_mode(0o640)).expect("the mode is set");
+    let link = dir.path().join("link.fs");
+    symlink(&model, &link).expect("a link");
+    assert!(fsc(&["fmt", name(&link)]).status.success());
+    assert!(fs::symlink_metadata(&link).is_ok_and(|m| m.is_symlink()));
+    assert!(!fs::read_to_string(&model).expect("read").contains("table    items"));
+    assert_eq!(fs::metadata(&model).expect("metadata").permissions().mode() & 0o777, 0o640);
+}
+
 #[test]
 fn runs_passes_on_a_model_and_on_its_own_output() {
     let (dir, model) = folder(MODEL);

@@ -28,7 +28,7 @@ pub enum LoadError {
         source: io::Error,
     },
     /// Not JSON, or not a schedule.
-    #[error("{path} is not a schedule: {reason}; compile one with `fsc compile MODEL.fs -o {path}`")]
+    #[error("{path} is not a schedule: {reason}; compile one with `fsc compile MODEL.fs -o SCHEDULE.json`")]
     Format {
         /// The file.
         path: PathBuf,
@@ -155,11 +155,17 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
         file.write_all(bytes)?;
         return file.flush();
     }
+    // What a link points to is replaced, not the link, and keeps its mode.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let path = target.as_path();
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
     let result = fs::File::create(&temporary).and_then(|mut file| {
         file.write_all(bytes)?;
+        if let Ok(old) = fs::metadata(path) {
+            file.set_permissions(old.permissions())?;
+        }
         file.sync_all()
     });
     result.and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {

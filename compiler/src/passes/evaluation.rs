@@ -28,6 +28,21 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
     let offsets = offsets.ok_or_else(|| PassError::new("the length group of h is not declared"))?;
 
     let needed = backward_slice(module, &forward, h);
+    let is_next = |v: &ValueId| {
+        let input = module.def(*v);
+        input.def.name == "model.input"
+            && matches!(input.attrs.get("kind"), Some(Attr::Dict(d)) if d.contains_key("next"))
+    };
+    if needed.iter().any(|id| module.op(*id).operands.iter().any(is_next)) {
+        // What follows is what evaluation asks for, so such a model has no evaluation.
+        return match module.attrs.get("evaluate") {
+            None | Some(Attr::None) => Ok(()),
+            Some(_) => Err(PassError::new(
+                "evaluation asks for the item that follows, so the value that is scored must not depend on a `next` input; \
+                 leave that input out of it, or leave `evaluate` out of the workload",
+            )),
+        };
+    }
     let mut map: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     let mut body: Vec<OpId> = vec![module.create(named("train.load_batch"), vec![], Attrs::new(), &[], "")];
     for id in needed {
