@@ -15,7 +15,7 @@ EXACT = [
     (("popularity", "all", "hr_10"), "0.0238"), (("popularity", "all", "ndcg_10"), "0.0116"),
     (("popularity", "unseen", "hr_10"), "0.0417"), (("popularity", "unseen", "ndcg_10"), "0.0194"),
 ]
-# Epoch, lowest and highest loss of three PyTorch seeds, mean over the epoch's positions.
+# Epoch, lowest and highest loss of three PyTorch seeds, mean over the epoch's steps.
 LOSS = [(5, 1.81, 1.88), (10, 1.42, 1.44), (20, 1.14, 1.16)]
 SLACK = 0.03
 

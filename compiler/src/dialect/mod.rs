@@ -112,7 +112,7 @@ pub fn named(name: &str) -> &'static OpDef {
     find(name).unwrap_or_else(|| unreachable!("operation {name} is not registered"))
 }
 
-/// docs/ir.md's list of operations.
+/// docs/ir-operations.md.
 pub fn document() -> String {
     use std::fmt::Write as _;
     let mut text =

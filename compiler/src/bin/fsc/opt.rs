@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// Print the documentation of passes (docs/passes.md) and stop.
     #[arg(long, hide = true)]
     document_passes: bool,
-    /// Print the documentation of operations (docs/ir.md) and stop.
+    /// Print the documentation of operations (docs/ir-operations.md) and stop.
     #[arg(long, hide = true)]
     document_operations: bool,
 }
