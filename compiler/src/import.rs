@@ -116,6 +116,7 @@ impl Importer<'_> {
         }
         let settings = s::Settings {
             batch: train.batch,
+            microbatches: train.microbatches,
             duration: match train.duration {
                 c::Duration::Steps(n) => s::Duration::Steps(n),
                 c::Duration::Epochs(n) => s::Duration::Epochs(n),

@@ -138,8 +138,8 @@ fn a_changed_schedule_is_refused_unless_the_digest_is_ignored() {
     fails(&["verify", name(&schedule)], &["changed after it was compiled", "--ignore-digest"]);
     assert!(fsc(&["verify", "--ignore-digest", name(&schedule)]).status.success());
 
-    fs::write(&schedule, good.replace("\"version\": 1", "\"version\": 2")).expect("written");
-    fails(&["verify", name(&schedule)], &["version 2", "version 1"]);
+    fs::write(&schedule, good.replace("\"version\": 2", "\"version\": 1")).expect("written");
+    fails(&["verify", name(&schedule)], &["has schedule version 1", "reads version 2"]);
 
     fs::write(&schedule, good.replacen("\"stage\": 0", "\"stagger\": 0", 1)).expect("written");
     fails(&["verify", "--ignore-digest", name(&schedule)], &["unknown field `stagger`"]);

@@ -8,6 +8,7 @@
 pub mod file;
 pub mod model;
 pub mod op;
+pub mod reuse;
 pub mod schema;
 pub mod signature;
 pub mod size;
@@ -16,4 +17,5 @@ pub mod verify;
 pub use file::{LoadError, read, to_text, write};
 pub use model::*;
 pub use op::*;
+pub use reuse::Reuse;
 pub use size::{Poly, Symbol};

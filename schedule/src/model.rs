@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::op::{Buffer, Op};
+use crate::op::{Buffer, Dep, Op};
 use crate::size::Poly;
 
 /// The version of the format that this crate reads and writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The value of [`Schedule::format`].
 pub const FORMAT: &str = "fs-schedule";
 
@@ -43,7 +43,8 @@ pub struct Schedule {
     pub tables: Vec<Table>,
     /// Dense parameters `p<n>` and their gradients `g<n>`.
     pub parameters: Vec<Parameter>,
-    /// One per table that is looked up: who asks whom for which rows. Symbols `U<n>`, `R<n>`.
+    /// One per table that is looked up (per part of a column-wise table): who asks whom for which rows. Symbols
+    /// `U<n>`, `R<n>`.
     pub exchanges: Vec<Exchange>,
     /// What executes operations.
     pub engines: Vec<Engine>,
@@ -58,13 +59,21 @@ pub struct Schedule {
 }
 
 /// A list of operations over buffers.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
+    /// Batches whose inputs, offsets and sizes are held at once: batch m replaces batch m - in_flight.
+    pub in_flight: u32,
     /// Buffers `b<n>`.
     pub buffers: Vec<Buffer>,
     /// Operations; dependencies within a step point backwards.
     pub ops: Vec<Op>,
+}
+
+impl Default for Program {
+    fn default() -> Self {
+        Self { in_flight: 1, buffers: Vec::new(), ops: Vec::new() }
+    }
 }
 
 /// How operations are ordered.
@@ -95,6 +104,8 @@ pub struct Source {
 pub struct Settings {
     /// Samples of a global batch.
     pub batch: u32,
+    /// Parts of a rank's share of a batch that run one after the other before rows are updated.
+    pub microbatches: u32,
     /// How long to train.
     pub duration: Duration,
     /// Seed of everything random.
@@ -278,7 +289,7 @@ pub struct Table {
     pub rows: u64,
     /// Columns.
     pub dim: u32,
-    /// Placement. With `row_wise`, rank r owns rows `[r * ceil(rows / W), (r + 1) * ceil(rows / W))`.
+    /// Placement.
     pub sharding: Sharding,
     /// Update rule.
     pub optimizer: SparseOptimizer,
@@ -289,11 +300,46 @@ pub struct Table {
 }
 
 /// Placement of a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Sharding {
-    /// Each rank owns a block of rows.
+    /// Rank r owns rows `[r * ceil(rows / W), (r + 1) * ceil(rows / W))`.
     RowWise,
+    /// One rank owns everything.
+    TableWise {
+        /// The owner.
+        rank: u32,
+    },
+    /// Each part is a range of columns with one owner.
+    ColumnWise {
+        /// Owners of the n parts; part i has columns `[i * dim / n, (i + 1) * dim / n)`.
+        ranks: Vec<u32>,
+    },
+    /// Every rank holds everything and applies the same updates.
+    DataParallel,
+}
+
+impl Sharding {
+    /// Number of parts, each with an exchange of its own.
+    pub fn parts(&self) -> u32 {
+        match self {
+            Self::ColumnWise { ranks } => ranks.len() as u32,
+            _ => 1,
+        }
+    }
+    /// True if the plan is for one number of ranks only.
+    pub fn fixes_ranks(&self) -> bool {
+        matches!(self, Self::TableWise { .. } | Self::ColumnWise { .. })
+    }
+}
+
+impl Table {
+    /// Columns `[start, end)` of a part.
+    pub fn part_columns(&self, part: u32) -> (u32, u32) {
+        let parts = u64::from(self.sharding.parts().max(1));
+        let at = |i: u32| (u64::from(i) * u64::from(self.dim) / parts) as u32;
+        (at(part), at(part + 1))
+    }
 }
 
 /// A dense parameter, replicated on all ranks.
@@ -314,14 +360,32 @@ pub struct Parameter {
     pub stream: u32,
 }
 
-/// The exchange of one table's rows: each rank asks the owners for the rows its samples use.
+/// The exchange of a table's rows: each rank asks the owners for the rows its samples use. A column-wise table has
+/// one exchange per part; parts after the first send the entries of the first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Exchange {
     /// The table.
     pub table: u32,
+    /// Part of a column-wise table, else 0.
+    pub part: u32,
+    /// The exchange whose entries it sends: itself, or that of the table's first part.
+    pub entries: u32,
     /// Each row once per rank, or once per occurrence.
     pub unique: bool,
+    /// Training rows travel by reuse distance (in microbatches) up to this one; `None`: all together. See
+    /// [`crate::reuse`].
+    pub lookahead: Option<u32>,
+}
+
+impl Exchange {
+    /// Columns that it moves: those of its part of the table.
+    pub fn columns(&self, tables: &[Table]) -> u32 {
+        tables.get(self.table as usize).map_or(0, |t| {
+            let (start, end) = t.part_columns(self.part);
+            end.saturating_sub(start)
+        })
+    }
 }
 
 /// What executes operations.
@@ -433,7 +497,7 @@ pub enum Evaluate {
     LeaveLastOut,
 }
 
-/// Expected times, in seconds.
+/// What the compiler expects on a cluster. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prediction {
@@ -443,12 +507,32 @@ pub struct Prediction {
     pub step: f64,
     /// Work of the busiest engine in one step.
     pub resource_bound: f64,
+    /// That engine.
+    pub resource: Engine,
     /// Longest dependency cycle per step that it spans.
     pub recurrence_bound: f64,
+    /// That cycle: each operation with the batches that its dependency on the one before spans.
+    pub cycle: Vec<Dep>,
     /// Idle time of the compute engine in one step.
     pub bubble: f64,
+    /// Busy time of each engine in one step.
+    pub busy: Vec<Busy>,
+    /// Device memory of a rank at the assumed sizes, in bytes: tables, parameters and buffers.
+    pub memory: u64,
+    /// What kept the schedule from being better, in sentences.
+    pub limits: Vec<String>,
     /// The sizes assumed: symbol and mean value.
     pub sizes: Vec<(String, f64)>,
+}
+
+/// Busy time of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Busy {
+    /// The engine.
+    pub engine: Engine,
+    /// Seconds in one step.
+    pub time: f64,
 }
 
 /// Expected work of an operation, in the sizes of the batch.

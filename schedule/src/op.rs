@@ -1,8 +1,8 @@
 //! Operations of a schedule: what they do, what they read and write.
 //!
 //! Operands are short texts: `b3` is a buffer, `b3[64:128]` a range of its columns, `p`, `g`, `t`, `i`, `l` name
-//! parameters, their gradients, tables, inputs of the batch and offsets of a length group. A written operand that
-//! ends in `+` is added into instead of overwritten.
+//! parameters, their gradients, tables, inputs of the batch and offsets of a length group. `b3@-1` is the buffer of
+//! the batch before. A written operand that ends in `+` is added into instead of overwritten.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,6 +29,9 @@ pub struct Op {
     pub engine: Engine,
     /// Batch offset: an operation of stage s in step n works on batch n + s.
     pub stage: i32,
+    /// The microbatch that it works on; `None`: the whole batch. Inputs, offsets and the sizes `B`, `T<n>`, `Q<n>` of
+    /// an operation are those of its microbatch.
+    pub microbatch: Option<u32>,
     /// What must have finished.
     pub deps: Vec<Dep>,
     /// Greater goes first among the ready ones of an engine.
@@ -37,6 +40,10 @@ pub struct Op {
     pub chunk: Option<u64>,
     /// Expected work.
     pub cost: Cost,
+    /// Planned start within the step, in nanoseconds.
+    pub start: u64,
+    /// Planned duration, in nanoseconds.
+    pub time: u64,
     /// Why it stands here.
     pub reason: String,
 }
@@ -69,11 +76,16 @@ pub struct Buffer {
     pub rows: Extent,
     /// Number of columns.
     pub columns: u32,
-    /// Buffers of one element type with the same slot share memory; their lifetimes do not overlap.
+    /// The microbatch whose rows it holds; `None`: the whole batch's.
+    pub microbatch: Option<u32>,
+    /// Batches that hold it at once: batch m uses copy m mod `copies`.
+    pub copies: u32,
+    /// Buffers of one element type with the same slot share memory; their lifetimes do not overlap. Slots lie one
+    /// after the other in the arena of their element type. Buffers with several copies share with none.
     pub slot: u32,
-    /// First operation that uses it.
+    /// The operation that uses it first, in the order of one batch (falling stage, then position).
     pub first: u32,
-    /// Last operation that uses it.
+    /// The operation that uses it last, likewise.
     pub last: u32,
 }
 
@@ -89,6 +101,8 @@ pub enum Element {
     Index,
     /// Numbers of entries per rank (u64).
     Count,
+    /// Classes of reuse distance, or microbatches of use (u8).
+    Byte,
 }
 
 /// Number of rows of a buffer: a symbol or a number.
@@ -119,7 +133,7 @@ impl FromStr for Extent {
     }
 }
 
-as_text!(Extent, "Extent", r"^([0-9]+|[WB]|[TQUR][0-9]+)$");
+as_text!(Extent, "Extent", r"^([0-9]+|[WB]|[TQ][0-9]+|[UR][0-9]+([fb][0-9]+)?)$");
 
 /// What an operation reads or writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,6 +142,8 @@ pub struct Operand {
     pub place: Place,
     /// A range of a buffer's columns `[start, end)`; `None` is all.
     pub columns: Option<(u32, u32)>,
+    /// Read buffers only: of which batch, relative to the operation's.
+    pub batch: i32,
     /// Written operands only: add to what is there.
     pub accumulate: bool,
 }
@@ -152,7 +168,7 @@ pub enum Place {
 impl Operand {
     /// The whole of a place.
     pub fn new(place: Place) -> Self {
-        Self { place, columns: None, accumulate: false }
+        Self { place, columns: None, batch: 0, accumulate: false }
     }
     /// A whole buffer.
     pub fn buffer(id: u32) -> Self {
@@ -179,6 +195,9 @@ impl fmt::Display for Operand {
         if let Some((start, end)) = self.columns {
             write!(f, "[{start}:{end}]")?;
         }
+        if self.batch != 0 {
+            write!(f, "@{:+}", self.batch)?;
+        }
         if self.accumulate { write!(f, "+") } else { Ok(()) }
     }
 }
@@ -188,6 +207,17 @@ impl FromStr for Operand {
     fn from_str(s: &str) -> Result<Self, ParseError> {
         let fail = || ParseError::new(s, "operand");
         let (rest, accumulate) = s.strip_suffix('+').map_or((s, false), |r| (r, true));
+        let (rest, batch) = match rest.split_once('@') {
+            None => (rest, 0),
+            Some((rest, offset)) => {
+                let (sign, digits) = match offset.strip_prefix('-') {
+                    Some(digits) => (-1, digits),
+                    None => (1, offset.strip_prefix('+').ok_or_else(fail)?),
+                };
+                let distance = decimal(digits).filter(|d| (1..=1 << 20).contains(d)).ok_or_else(fail)?;
+                (rest, sign * distance as i32)
+            }
+        };
         let (name, columns) = match rest.strip_suffix(']') {
             None => (rest, None),
             Some(rest) => {
@@ -207,11 +237,11 @@ impl FromStr for Operand {
             'l' => Place::Lengths(n),
             _ => return Err(fail()),
         };
-        Ok(Self { place, columns, accumulate })
+        Ok(Self { place, columns, batch, accumulate })
     }
 }
 
-as_text!(Operand, "Operand", r"^[bpgtil][0-9]+(\[[0-9]+:[0-9]+\])?\+?$");
+as_text!(Operand, "Operand", r"^[bpgtil][0-9]+(\[[0-9]+:[0-9]+\])?(@[+-][0-9]+)?\+?$");
 
 /// Pointwise functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -235,6 +265,16 @@ pub enum PoolMode {
     Sum,
     /// Sum divided by the number of ids; zeros for none.
     Mean,
+}
+
+/// Lookups or gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Lookups: by the last use before.
+    Forward,
+    /// Gradients: by the next use after.
+    Backward,
 }
 
 /// What a loss is divided by, counted over the global batch.
@@ -266,23 +306,78 @@ pub enum Action {
         /// Random stream.
         stream: u32,
     },
-    /// Entries to ask for, sorted by owner, and where each id's entry stands.
-    /// `ids... (inputs or id buffers) -> entries (Id, U), counts (Count, W), inverse... (Index, like each ids)`
+    /// Entries to ask for, sorted by owner, and where each id's entry stands. With microbatches the ids of the first
+    /// come first, then those of the second, ...; if rows travel by reuse distance and there are several, `uses`
+    /// tells in which microbatch an entry is used first and last.
+    /// `ids... (inputs or id buffers) -> entries (Id, U), counts (Count, W), uses? (Byte, U x 2), inverse... (Index,
+    /// like each ids)`
     Unique {
         /// Exchange.
         exchange: u32,
     },
-    /// Input dist. `entries, counts -> rows of the own shard (Index, R), received counts (Count, W)`
+    /// Input dist of row-, table- and column-wise tables. For each exchange
+    /// `entries, counts, uses? -> rows of the own shard (Index, R), received counts (Count, W), received uses? (Byte,
+    /// R x 2)`
     AllToAllIds {
-        /// Exchange.
-        exchange: u32,
+        /// Exchanges that travel together.
+        exchanges: Vec<u32>,
     },
-    /// Lookup at the owner. `table, rows (Index, R) -> y (Real, R x dim)`
-    Gather,
-    /// Output dist. `y (R x dim), received counts, counts -> rows (Real, U x dim)`
-    AllToAllRows {
+    /// Input dist of data-parallel tables: all ranks learn all entries. For each exchange
+    /// `entries, counts, uses? -> rows (Index, R), received counts (Count, W), own rows (Index, U), received uses?
+    /// (Byte, R x 2)`
+    AllGatherIds {
+        /// Exchanges that travel together.
+        exchanges: Vec<u32>,
+    },
+    /// The class of reuse distance of each row, from its uses in this batch and, for lookups, the batches before it
+    /// ([`Reuse::history`](crate::reuse::Reuse::history)), for gradients those after it.
+    /// `rows (Index, U or R), uses?, then per other batch, nearest first: all received rows (Index, R@-1...), uses?
+    /// -> classes (Byte, U or R)`
+    Partition {
         /// Exchange.
         exchange: u32,
+        /// Lookups or gradients.
+        way: Way,
+    },
+    /// Owners tell who asked for a row which class it has. For each exchange
+    /// `classes (Byte, R), received counts, counts -> classes (Byte, U)`
+    AllToAllClasses {
+        /// Exchanges that travel together.
+        exchanges: Vec<u32>,
+        /// Of lookups or gradients.
+        way: Way,
+    },
+    /// Positions of the entries of each class, in order, and their number per rank.
+    /// `classes (Byte, U or R), counts or received counts -> for each class: positions (Index), counts (Count, W)`
+    Positions {
+        /// Exchange.
+        exchange: u32,
+        /// Of lookups or gradients.
+        way: Way,
+    },
+    /// Lookup at the owner, of all rows or those of a class.
+    /// `table, rows (Index, R or U), positions? (Index) -> y (Real, as many x columns of the part)`
+    Gather {
+        /// Exchange.
+        exchange: u32,
+        /// Class of lookups.
+        class: Option<u32>,
+    },
+    /// Output dist. For each exchange
+    /// `y (R x columns), received counts, counts -> rows (Real, U x columns)`, of the class's sizes if one is given.
+    AllToAllRows {
+        /// Exchanges that travel together.
+        exchanges: Vec<u32>,
+        /// Class of lookups.
+        class: Option<u32>,
+    },
+    /// Rows that arrived by class in the order of the entries; an addition puts them among those that are there,
+    /// without one the rest becomes zero. `for each class: rows, positions -> rows (U x columns)`
+    Merge {
+        /// Exchange.
+        exchange: u32,
+        /// Classes of lookups, rising.
+        classes: Vec<u32>,
     },
     /// `rows (U x dim), inverse -> y (tokens x dim)`
     Expand,
@@ -298,14 +393,37 @@ pub enum Action {
         /// Sum or mean.
         mode: PoolMode,
     },
-    /// Gradient dist. `grows (U x dim), counts, received counts -> received gradients (R x dim)`
-    AllToAllGrads {
+    /// The gradients of a class. `grows (U x columns), positions -> those (as many x columns)`
+    Split {
         /// Exchange.
         exchange: u32,
+        /// Class of gradients.
+        class: u32,
+    },
+    /// Gradient dist. For each exchange
+    /// `grows (U x columns), counts, received counts -> received gradients (R x columns)`, of the class's sizes.
+    AllToAllGrads {
+        /// Exchanges that travel together.
+        exchanges: Vec<u32>,
+        /// Class of gradients.
+        class: Option<u32>,
+    },
+    /// Gradient dist of data-parallel tables: all ranks get all gradients. Operands as of `all_to_all_grads`.
+    AllGatherGrads {
+        /// Exchanges that travel together.
+        exchanges: Vec<u32>,
+        /// Class of gradients.
+        class: Option<u32>,
     },
     /// Sums received gradients per row (within a source in position order, then in rank order) and updates.
-    /// `rows (Index, R), received counts, received gradients (R x dim) -> table`
-    Apply,
+    /// `rows (Index, R), positions? (Index), received counts, received gradients -> table`, the latter two of the
+    /// class's sizes.
+    Apply {
+        /// Exchange.
+        exchange: u32,
+        /// Class of gradients.
+        class: Option<u32>,
+    },
     /// Dense input features. `input -> y (samples x width)`
     Dense,
     /// `x, weight, bias? -> y`

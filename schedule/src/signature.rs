@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+mod exchange;
+
 use crate::model::Exchange;
 use crate::op::{Action, Element, Extent};
 use crate::size::Symbol;
@@ -75,6 +77,7 @@ impl fmt::Display for Shape {
                     Element::Id => "id",
                     Element::Index => "index",
                     Element::Count => "count",
+                    Element::Byte => "byte",
                 };
                 write!(f, "{name}<{rows} x {columns}>")
             }
@@ -201,82 +204,33 @@ fn heads_fit(columns: u32, heads: u32) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks the operands of an action. `dims[t]` is the number of columns of table t, `exchanges` those of the
-/// schedule. The error is a sentence that names the operand.
-pub fn check(
-    action: &Action,
-    reads: &[Shape],
-    writes: &[Shape],
-    exchanges: &[Exchange],
-    dims: &[u32],
-) -> Result<(), Fault> {
+/// What signatures need to know beside the operands.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// The schedule's exchanges.
+    pub exchanges: &'a [Exchange],
+    /// Columns that each exchange moves: those of its part of the table.
+    pub columns: &'a [u32],
+    /// Number of tables.
+    pub tables: usize,
+    /// Microbatches of a batch.
+    pub microbatches: u32,
+}
+
+/// Checks the operands of an action. The error is a sentence that names the operand.
+pub fn check(action: &Action, reads: &[Shape], writes: &[Shape], cx: &Context<'_>) -> Result<(), Fault> {
     let o = Operands { reads, writes };
-    let exchange = |e: u32| -> Result<(u32, u32, Extent, Extent), Fault> {
-        let table = exchanges.get(e as usize).ok_or(format!("there is no exchange {e}"))?.table;
-        let dim = *dims.get(table as usize).ok_or(format!("there is no table {table}"))?;
-        Ok((table, dim, Extent::Symbol(Symbol::Sent(e)), Extent::Symbol(Symbol::Received(e))))
-    };
+    if let Some(result) = exchange::check(action, &o, cx) {
+        return result;
+    }
     match action {
         Action::LoadBatch => o.count(0, 0),
         Action::DrawNegatives { table, lengths, count, .. } => {
             o.count(0, 1)?;
-            if dims.get(*table as usize).is_none() {
+            if *table as usize >= cx.tables {
                 return Err(format!("there is no table {table}"));
             }
             o.write(0, id(tokens(*lengths), *count))
-        }
-        Action::Unique { exchange: e } => {
-            let (table, _, sent, _) = exchange(*e)?;
-            o.count(reads.len(), reads.len() + 2)?;
-            if reads.is_empty() {
-                return Err("needs at least one sequence of ids".into());
-            }
-            o.write(0, id(sent, 1))?;
-            o.write(1, counts())?;
-            for (i, r) in reads.iter().enumerate() {
-                match r {
-                    Shape::Ids { table: t, lengths } if *t == table => {
-                        o.write(i + 2, index(tokens(*lengths), 1))?;
-                    }
-                    Shape::Matrix { element: Element::Id, rows, columns } => {
-                        o.write(i + 2, index(*rows, *columns))?;
-                    }
-                    other => return Err(format!("operand {i} must be ids of table {table}, is {other}")),
-                }
-            }
-            Ok(())
-        }
-        Action::AllToAllIds { exchange: e } => {
-            let (_, _, sent, received) = exchange(*e)?;
-            o.count(2, 2)?;
-            o.read(0, id(sent, 1))?;
-            o.read(1, counts())?;
-            o.write(0, index(received, 1))?;
-            o.write(1, counts())
-        }
-        Action::Gather => {
-            o.count(2, 1)?;
-            let (rows, _) = o.index(1)?;
-            match reads[0] {
-                Shape::Table { dim, .. } => o.write(0, real(rows, dim)),
-                other => Err(format!("operand 0 must be a table, is {other}")),
-            }
-        }
-        Action::AllToAllRows { exchange: e } => {
-            let (_, dim, sent, received) = exchange(*e)?;
-            o.count(3, 1)?;
-            o.read(0, real(received, dim))?;
-            o.read(1, counts())?;
-            o.read(2, counts())?;
-            o.write(0, real(sent, dim))
-        }
-        Action::AllToAllGrads { exchange: e } => {
-            let (_, dim, sent, received) = exchange(*e)?;
-            o.count(3, 1)?;
-            o.read(0, real(sent, dim))?;
-            o.read(1, counts())?;
-            o.read(2, counts())?;
-            o.write(0, real(received, dim))
         }
         Action::Expand => {
             o.count(2, 1)?;
@@ -308,15 +262,6 @@ pub fn check(
             }
             o.read(1, index(tokens(g), 1))?;
             o.write(0, real(sent_rows(writes)?, dim))
-        }
-        Action::Apply => {
-            o.count(3, 1)?;
-            let (rows, _) = o.index(0)?;
-            o.read(1, counts())?;
-            match writes[0] {
-                Shape::Table { dim, .. } => o.read(2, real(rows, dim)),
-                other => Err(format!("result 0 must be a table, is {other}")),
-            }
         }
         Action::Dense => {
             o.count(1, 1)?;
@@ -547,6 +492,8 @@ pub fn check(
                 }
             }
         }
+        // The rest has been judged above.
+        _ => Ok(()),
     }
 }
 

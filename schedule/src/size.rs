@@ -9,6 +9,8 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::op::Way;
+
 /// A quantity of one rank's share of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Symbol {
@@ -24,6 +26,17 @@ pub enum Symbol {
     Sent(u32),
     /// `R<e>`: entries that exchange e receives as an owner.
     Received(u32),
+    /// `U<e>f<c>`, `U<e>b<c>`: those sent entries of exchange e that are in class c of lookups or gradients.
+    SentClass(u32, Way, u32),
+    /// `R<e>f<c>`, `R<e>b<c>`: those received entries.
+    ReceivedClass(u32, Way, u32),
+}
+
+fn letter(way: Way) -> char {
+    match way {
+        Way::Forward => 'f',
+        Way::Backward => 'b',
+    }
 }
 
 impl fmt::Display for Symbol {
@@ -35,6 +48,8 @@ impl fmt::Display for Symbol {
             Self::Squares(g) => write!(f, "Q{g}"),
             Self::Sent(e) => write!(f, "U{e}"),
             Self::Received(e) => write!(f, "R{e}"),
+            Self::SentClass(e, way, c) => write!(f, "U{e}{}{c}", letter(*way)),
+            Self::ReceivedClass(e, way, c) => write!(f, "R{e}{}{c}", letter(*way)),
         }
     }
 }
@@ -67,8 +82,22 @@ impl FromStr for Symbol {
             'B' if rest.is_empty() => Ok(Self::Samples),
             'T' => Ok(Self::Tokens(index()?)),
             'Q' => Ok(Self::Squares(index()?)),
-            'U' => Ok(Self::Sent(index()?)),
-            'R' => Ok(Self::Received(index()?)),
+            'U' | 'R' => {
+                let class = ['f', 'b'].into_iter().find_map(|l| rest.split_once(l).map(|(e, c)| (e, l, c)));
+                match class {
+                    Some((e, l, c)) => {
+                        let way = if l == 'f' { Way::Forward } else { Way::Backward };
+                        let (e, c) = (decimal(e).ok_or_else(fail)?, decimal(c).ok_or_else(fail)?);
+                        Ok(if head == 'U' {
+                            Self::SentClass(e, way, c)
+                        } else {
+                            Self::ReceivedClass(e, way, c)
+                        })
+                    }
+                    None if head == 'U' => Ok(Self::Sent(index()?)),
+                    None => Ok(Self::Received(index()?)),
+                }
+            }
             _ => Err(fail()),
         }
     }

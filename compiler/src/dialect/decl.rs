@@ -68,7 +68,7 @@ fn param(m: &Context<'_>, op: &OpData) -> Result<(), String> {
 
 fn exchange(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let e: Exchange = from_attrs(&op.attrs)?;
-    if m.dims.get(e.table as usize).is_none() {
+    if e.table as usize >= m.tables {
         return Err(format!("there is no table {}", e.table));
     }
     expect_results(m, op, 0, &[])

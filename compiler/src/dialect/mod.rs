@@ -147,8 +147,10 @@ pub fn action(op: &OpData) -> Result<Action, String> {
 pub struct Context<'a> {
     module: &'a Module,
     exchanges: Vec<Exchange>,
-    /// Columns of every table.
-    dims: Vec<u32>,
+    /// Columns that each exchange moves.
+    columns: Vec<u32>,
+    tables: usize,
+    microbatches: u32,
     inputs: Vec<Input>,
     /// Where each declared value stands among those of its kind.
     positions: BTreeMap<ValueId, u32>,
@@ -165,12 +167,16 @@ impl<'a> Context<'a> {
             *n += 1;
         }
         let inputs = module.decls_of("model.input").map(|op| from_attrs::<Input>(&op.attrs));
-        let dims =
-            module.decls_of("model.table").map(|op| crate::ir::attr::int(&op.attrs, "dim").unwrap_or(0));
+        let tables: Vec<fs_schedule::Table> =
+            module.decls_of("model.table").filter_map(|op| from_attrs(&op.attrs).ok()).collect();
+        let exchanges = exchanges(module);
+        let settings = typed::<fs_schedule::Settings>(&module.attrs, "settings");
         Self {
             module,
-            exchanges: exchanges(module),
-            dims: dims.collect(),
+            columns: exchanges.iter().map(|e| e.columns(&tables)).collect(),
+            exchanges,
+            tables: tables.len(),
+            microbatches: settings.map_or(1, |s| s.microbatches),
             inputs: inputs.filter_map(Result::ok).collect(),
             positions,
         }
@@ -219,7 +225,13 @@ fn executable(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     if matches!(op.def.name, "comm.apply" | "train.dense_update") && !op.results.is_empty() {
         return Err("has no results".into());
     }
-    signature::check(&action(op)?, &reads, &writes, &m.exchanges, &m.dims)
+    let cx = signature::Context {
+        exchanges: &m.exchanges,
+        columns: &m.columns,
+        tables: m.tables,
+        microbatches: m.microbatches,
+    };
+    signature::check(&action(op)?, &reads, &writes, &cx)
 }
 
 fn no_flops(_: &Module, _: &OpData) -> Poly {

@@ -146,7 +146,7 @@ fn program(module: &Module, func: &str) -> Result<s::Program, String> {
         ops.push(new);
     }
     let buffers = storage.finish(&ops);
-    let mut program = s::Program { buffers, ops };
+    let mut program = s::Program { in_flight: 1, buffers, ops };
     deps::add(&mut program);
     Ok(program)
 }
@@ -159,10 +159,13 @@ fn template(module: &Module, op: &OpData, name: String) -> Op {
         writes: Vec::new(),
         engine: s::Engine::Compute,
         stage: 0,
+        microbatch: op.microbatch,
         deps: Vec::new(),
         priority: 0,
         chunk: None,
         cost: cost(module, op),
+        start: 0,
+        time: 0,
         reason: String::from("serial: in the order of the model"),
     }
 }

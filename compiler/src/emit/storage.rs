@@ -142,7 +142,17 @@ impl Storage {
         let name = if op.scope.is_empty() { kind.to_owned() } else { format!("{}.{kind}", op.scope) };
         let name = if op.results.len() > 1 { format!("{name}.{}", module.value(v).result) } else { name };
         self.ids.insert(v, self.buffers.len() as u32);
-        self.buffers.push(Buffer { name, element, rows, columns, slot: 0, first: u32::MAX, last: 0 });
+        self.buffers.push(Buffer {
+            name,
+            element,
+            rows,
+            columns,
+            microbatch: op.microbatch,
+            copies: 1,
+            slot: 0,
+            first: u32::MAX,
+            last: 0,
+        });
         Ok(())
     }
 

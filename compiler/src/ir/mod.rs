@@ -44,6 +44,8 @@ pub struct OpData {
     pub def: &'static OpDef,
     /// Operands.
     pub operands: Vec<ValueId>,
+    /// Of which batch each operand is, relative to the operation's own; empty: all of its own.
+    pub offsets: Vec<i32>,
     /// Results.
     pub results: Vec<ValueId>,
     /// For each result the value that it is added into, whose storage it takes over; empty: none.
@@ -52,12 +54,41 @@ pub struct OpData {
     pub attrs: Attrs,
     /// Where it comes from: the scope path of the model's source, and the layer's name.
     pub scope: String,
+    /// The microbatch that it works on; `None`: the whole batch.
+    pub microbatch: Option<u32>,
+    /// When and where it runs, once that is decided.
+    pub placement: Option<Placement>,
+}
+
+/// When and where a scheduled operation runs: the `sched` level. Functions whose operations have placements list them
+/// in issue order; a batch executes them in falling order of stage.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Placement {
+    /// What executes it.
+    pub engine: fs_schedule::Engine,
+    /// In step n it works on batch n + stage.
+    pub stage: i32,
+    /// Greater goes first.
+    pub priority: i32,
+    /// Bytes after which a transfer lets an urgent one pass.
+    pub chunk: Option<u64>,
+    /// Planned start within the step, in nanoseconds.
+    pub start: u64,
+    /// Planned duration, in nanoseconds.
+    pub time: u64,
+    /// Why it stands here.
+    pub reason: String,
 }
 
 impl OpData {
     /// Operands and accumulated-into values: everything that it reads.
     pub fn uses(&self) -> impl Iterator<Item = ValueId> {
         self.operands.iter().copied().chain(self.into.iter().flatten().copied())
+    }
+    /// Of which batch operand `i` is, relative to the operation's own.
+    pub fn offset(&self, i: usize) -> i32 {
+        self.offsets.get(i).copied().unwrap_or(0)
     }
     /// The dialect's name, before the dot.
     pub fn dialect(&self) -> &'static str {
@@ -143,7 +174,17 @@ impl Module {
             result: i as u32,
         }));
         let results = (first..self.values.len() as u32).map(ValueId).collect();
-        self.ops.push(OpData { def, operands, results, into: Vec::new(), attrs, scope: scope.into() });
+        self.ops.push(OpData {
+            def,
+            operands,
+            offsets: Vec::new(),
+            results,
+            into: Vec::new(),
+            attrs,
+            scope: scope.into(),
+            microbatch: None,
+            placement: None,
+        });
         id
     }
     /// Declarations of one kind, in order.

@@ -28,6 +28,19 @@ struct Parser<'a> {
     depth: usize,
 }
 
+/// A use of a value by name, and where it stands.
+struct Use<'a> {
+    name: &'a str,
+    at: usize,
+}
+
+/// What an operation uses, to be filled in.
+struct Uses<'a> {
+    op: OpId,
+    operands: Vec<Option<Use<'a>>>,
+    into: Vec<Option<Use<'a>>>,
+}
+
 /// Parses a module.
 pub fn parse(text: &str) -> Result<Module, ParseError> {
     let mut p = Parser { text, at: 0, module: Module::default(), values: BTreeMap::new(), depth: 0 };
@@ -103,14 +116,18 @@ impl<'a> Parser<'a> {
                     return Err(format!("a second function `{name}`"));
                 }
                 self.expect("{")?;
-                let mut body = Vec::new();
+                let (mut body, mut uses) = (Vec::new(), Vec::new());
                 while !self.eat("}") {
-                    body.push(self.op()?);
+                    let op = self.op()?;
+                    body.push(op.op);
+                    uses.push(op);
                 }
+                self.resolve(uses)?;
                 self.module.funcs.push(Func { name, body });
             } else {
-                let id = self.op()?;
-                self.module.decls.push(id);
+                let op = self.op()?;
+                self.module.decls.push(op.op);
+                self.resolve(vec![op])?;
             }
         }
         if self.rest().is_empty() { Ok(()) } else { Err("expected the end of the text".into()) }
@@ -119,16 +136,39 @@ impl<'a> Parser<'a> {
         self.expect("%")?;
         self.word("a value's name", |c| c.is_ascii_alphanumeric() || c == '_')
     }
-    fn value(&mut self) -> Result<ValueId, String> {
+    /// A use of a value. Its definition may stand below: another batch's, or a scheduled function's.
+    fn value(&mut self) -> Result<Use<'a>, String> {
         self.rest();
-        let start = self.at;
-        let name = self.name()?;
-        self.values.get(name).copied().ok_or_else(|| {
-            self.at = start;
-            format!("%{name} is not defined above")
-        })
+        let at = self.at;
+        Ok(Use { name: self.name()?, at })
     }
-    fn op(&mut self) -> Result<OpId, String> {
+    /// Fills in the operands of operations, now that all values of the function are known.
+    fn resolve(&mut self, uses: Vec<Uses<'a>>) -> Result<(), String> {
+        for u in uses {
+            let mut find = |list: Vec<Option<Use<'a>>>| -> Result<Vec<Option<ValueId>>, String> {
+                let mut found = Vec::with_capacity(list.len());
+                for u in list {
+                    found.push(match u {
+                        None => None,
+                        Some(u) => match self.values.get(u.name) {
+                            Some(v) => Some(*v),
+                            None => {
+                                self.at = u.at;
+                                return Err(format!("%{} is not defined", u.name));
+                            }
+                        },
+                    });
+                }
+                Ok(found)
+            };
+            let operands = find(u.operands)?;
+            let into = find(u.into)?;
+            let op = self.module.op_mut(u.op);
+            (op.operands, op.into) = (operands.into_iter().flatten().collect(), into);
+        }
+        Ok(())
+    }
+    fn op(&mut self) -> Result<Uses<'a>, String> {
         let mut results: Vec<(&'a str, Type)> = Vec::new();
         if self.rest().starts_with('%') {
             loop {
@@ -151,10 +191,17 @@ impl<'a> Parser<'a> {
             self.at = start;
             return Err(format!("there is no operation `{name}`"));
         };
-        let mut operands = Vec::new();
+        let (mut operands, mut offsets) = (Vec::new(), Vec::new());
         // On the line of the name: the next line may start with a result.
         while self.text[self.at..].trim_start_matches([' ', '\t']).starts_with('%') {
-            operands.push(self.value()?);
+            operands.push(Some(self.value()?));
+            offsets.push(
+                if self.text[self.at..].starts_with("@+") || self.text[self.at..].starts_with("@-") {
+                    self.offset()?
+                } else {
+                    0
+                },
+            );
             if !self.eat(",") {
                 break;
             }
@@ -168,13 +215,36 @@ impl<'a> Parser<'a> {
         }
         let attrs = if self.rest().starts_with('{') { self.attrs()? } else { Attrs::new() };
         let scope = if self.eat("@") { self.string()? } else { String::new() };
+        let microbatch = if self.eat("microbatch(") {
+            let number = self.word("a number", |c| c.is_ascii_digit())?;
+            self.expect(")")?;
+            Some(number.parse().map_err(|_| "expected the number of a microbatch")?)
+        } else {
+            None
+        };
+        let placement = if self.eat("sched") {
+            let attrs = self.attrs()?;
+            Some(dialect::from_attrs(&attrs).map_err(|e| format!("not a placement: {e}"))?)
+        } else {
+            None
+        };
         let types: Vec<Type> = results.iter().map(|(_, t)| *t).collect();
-        let id = self.module.create(def, operands, attrs, &types, &scope);
-        self.module.op_mut(id).into = into;
+        let id = self.module.create(def, Vec::new(), attrs, &types, &scope);
+        let op = self.module.op_mut(id);
+        (op.microbatch, op.placement) = (microbatch, placement);
+        if offsets.iter().any(|o| *o != 0) {
+            op.offsets = offsets;
+        }
         for ((name, _), value) in results.iter().zip(self.module.op(id).results.clone()) {
             self.values.insert(name, value);
         }
-        Ok(id)
+        Ok(Uses { op: id, operands, into })
+    }
+    /// The batch of an operand: `@-1`.
+    fn offset(&mut self) -> Result<i32, String> {
+        self.expect("@")?;
+        let word = self.word("a batch offset", |c| c.is_ascii_digit() || matches!(c, '+' | '-'))?;
+        word.parse().map_err(|_| format!("`{word}` is not a batch offset"))
     }
     fn ty(&mut self) -> Result<Type, String> {
         let start = self.at;

@@ -97,7 +97,11 @@ impl Module {
         let op = self.op(id);
         let mut text = String::new();
         // Operands first: a use before its definition (invalid, but printable) then keeps its number.
-        let operands: Vec<String> = op.operands.iter().map(|v| names.get(*v)).collect();
+        let operand = |(i, v): (usize, &ValueId)| match op.offset(i) {
+            0 => names.get(*v),
+            offset => format!("{}@{offset:+}", names.get(*v)),
+        };
+        let operands: Vec<String> = op.operands.iter().enumerate().map(operand).collect();
         let into: Vec<String> =
             op.into.iter().map(|v| v.map_or_else(|| "_".into(), |v| names.get(v))).collect();
         for (i, r) in op.results.iter().enumerate() {
@@ -119,6 +123,12 @@ impl Module {
         }
         if !op.scope.is_empty() {
             let _ = write!(text, " @{}", quoted(&op.scope));
+        }
+        if let Some(m) = op.microbatch {
+            let _ = write!(text, " microbatch({m})");
+        }
+        if let Some(p) = &op.placement {
+            let _ = write!(text, " sched {}", DisplayAttrs(&super::attr::attrs_of(p)));
         }
         text
     }

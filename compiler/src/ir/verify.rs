@@ -1,6 +1,7 @@
 //! Rules that hold for every module, whatever its dialects:
 //!
-//! 1. A value is used below its definition: in declarations, or earlier in the same function.
+//! 1. A value is used below its definition: in declarations, or earlier in the same function (of a scheduled one, in
+//!    falling order of stage); a value of another batch is defined anywhere in the function.
 //! 2. An operation obeys its definition: attributes, operands and result types.
 //! 3. Declarations stand before functions and nowhere else; function names are unique.
 //! 4. `into` names, for a result that can be added into, a value of the result's own type that is computed in the
@@ -28,7 +29,7 @@ pub fn verify(module: &Module) -> Vec<VerifyError> {
     let mut errors = Vec::new();
     let mut declared: BTreeSet<ValueId> = BTreeSet::new();
     for id in &module.decls {
-        check(&cx, *id, &declared, &mut errors);
+        check(&cx, *id, &declared, &declared, &mut errors);
         if !is_declaration(module, *id) {
             errors.push(VerifyError {
                 op: *id,
@@ -41,11 +42,16 @@ pub fn verify(module: &Module) -> Vec<VerifyError> {
     for func in &module.funcs {
         let mut known = declared.clone();
         let mut last_read: BTreeMap<ValueId, usize> = BTreeMap::new();
-        for (i, id) in func.body.iter().enumerate() {
+        // Scheduled functions are listed in issue order; a batch runs them in falling order of stage.
+        let mut body = func.body.clone();
+        body.sort_by_key(|id| module.op(*id).placement.as_ref().map_or(0, |p| -p.stage));
+        let body = &body;
+        for (i, id) in body.iter().enumerate() {
             last_read.extend(module.op(*id).operands.iter().map(|v| (*v, i)));
         }
-        for (i, id) in func.body.iter().enumerate() {
-            check(&cx, *id, &known, &mut errors);
+        let own: BTreeSet<ValueId> = body.iter().flat_map(|id| module.op(*id).results.clone()).collect();
+        for (i, id) in body.iter().enumerate() {
+            check(&cx, *id, &known, &own, &mut errors);
             if is_declaration(module, *id) {
                 errors.push(VerifyError {
                     op: *id,
@@ -71,10 +77,17 @@ fn is_declaration(module: &Module, id: OpId) -> bool {
     )
 }
 
-fn check(cx: &Context<'_>, id: OpId, known: &BTreeSet<ValueId>, errors: &mut Vec<VerifyError>) {
+fn check(
+    cx: &Context<'_>,
+    id: OpId,
+    known: &BTreeSet<ValueId>,
+    own: &BTreeSet<ValueId>,
+    errors: &mut Vec<VerifyError>,
+) {
     let op = cx.op(id);
     for (i, v) in op.uses().enumerate() {
-        if !known.contains(&v) {
+        // Another batch's value only has to exist.
+        if !(if op.offset(i) == 0 { known } else { own }).contains(&v) {
             errors.push(VerifyError { op: id, message: format!("operand {i} is used before it is defined") });
             return;
         }

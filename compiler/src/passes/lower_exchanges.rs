@@ -156,11 +156,11 @@ fn lower_function(
 
 /// One exchange per table, shared by all functions.
 fn declare_exchange(module: &mut Module, table: u32, unique: bool) -> u32 {
-    let exchange = Exchange { table, unique };
     let known = exchanges(module);
-    if let Some(at) = known.iter().position(|e| *e == exchange) {
+    if let Some(at) = known.iter().position(|e| (e.table, e.unique) == (table, unique)) {
         return at as u32;
     }
+    let exchange = Exchange { table, part: 0, entries: known.len() as u32, unique, lookahead: None };
     let decl = module.create(named("comm.exchange"), vec![], attrs_of(&exchange), &[], "");
     module.decls.push(decl);
     known.len() as u32
@@ -188,6 +188,7 @@ fn emit_exchange(
     let sent = Extent::Symbol(Symbol::Sent(exchange));
     let received = Extent::Symbol(Symbol::Received(exchange));
     let attrs = Attrs::from([("exchange".into(), Attr::Int(exchange.into()))]);
+    let grouped = Attrs::from([("exchanges".into(), Attr::List(vec![Attr::Int(exchange.into())]))]);
     let mut types: Vec<Type> = vec![id_matrix(sent, 1).into(), counts().into()];
     for ids in sources {
         let (rows, columns) = match e.module.ty(*ids) {
@@ -201,11 +202,11 @@ fn emit_exchange(
     let (entries, send_counts) = (unique[0], unique[1]);
     let inverse = sources.iter().copied().zip(unique[2..].iter().copied()).collect();
     let types = [index(received, 1).into(), counts().into()];
-    let asked = e.emit("comm.all_to_all_ids", vec![entries, send_counts], attrs.clone(), &types, name);
+    let asked = e.emit("comm.all_to_all_ids", vec![entries, send_counts], grouped.clone(), &types, name);
     let types = [real(received, dim).into()];
-    let looked_up = e.emit("comm.gather", vec![table, asked[0]], Attrs::new(), &types, name)[0];
+    let looked_up = e.emit("comm.gather", vec![table, asked[0]], attrs, &types, name)[0];
     let operands = vec![looked_up, asked[1], send_counts];
-    let rows = e.emit("comm.all_to_all_rows", operands, attrs, &[real(sent, dim).into()], name)[0];
+    let rows = e.emit("comm.all_to_all_rows", operands, grouped, &[real(sent, dim).into()], name)[0];
     Ok(Lowering {
         table,
         name: name.to_owned(),
@@ -306,10 +307,11 @@ fn lower_op(
             };
             let received = real(Extent::Symbol(Symbol::Received(l.exchange)), l.dim).into();
             let attrs = Attrs::from([("exchange".into(), Attr::Int(l.exchange.into()))]);
+            let grouped = Attrs::from([("exchanges".into(), Attr::List(vec![Attr::Int(l.exchange.into())]))]);
             let operands = vec![sum, l.counts, l.received_counts];
-            let grads = e.emit("comm.all_to_all_grads", operands, attrs, &[received], name)[0];
+            let grads = e.emit("comm.all_to_all_grads", operands, grouped, &[received], name)[0];
             let operands = vec![l.received_rows, l.received_counts, grads, l.table];
-            e.emit("comm.apply", operands, Attrs::new(), &[], name);
+            e.emit("comm.apply", operands, attrs, &[], name);
         }
         other => return Err(PassError::new(format!("{other} of a table is not known to this pass"))),
     }

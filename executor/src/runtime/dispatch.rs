@@ -50,15 +50,22 @@ fn execute<T: Real>(env: &Env<T>, program: &Program, op: &Op) -> Result<(), Faul
             sparse::draw_negatives(c, *table, *lengths, *count, *stream)
         }
         Action::Unique { exchange } => sparse::unique(c, *exchange),
-        Action::Gather => sparse::gather(c),
+        Action::Gather { class: None, .. } => sparse::gather(c),
         Action::Expand => sparse::expand(c),
         Action::ExpandGrad => sparse::expand_grad(c),
         Action::Pool { mode } => sparse::pool(c, *mode),
         Action::PoolGrad { mode } => sparse::pool_grad(c, *mode),
-        Action::AllToAllIds { exchange } => collectives::all_to_all_ids(c, *exchange),
-        Action::AllToAllRows { .. } | Action::AllToAllGrads { .. } => collectives::all_to_all(c),
+        Action::AllToAllIds { exchanges } if exchanges.len() == 1 => {
+            collectives::all_to_all_ids(c, exchanges[0])
+        }
+        Action::AllToAllRows { exchanges, class: None }
+        | Action::AllToAllGrads { exchanges, class: None }
+            if exchanges.len() == 1 =>
+        {
+            collectives::all_to_all(c)
+        }
         Action::AllReduce => collectives::all_reduce(c),
-        Action::Apply => optimizer::apply(c),
+        Action::Apply { class: None, .. } => optimizer::apply(c),
         Action::DenseUpdate => optimizer::dense_update(c),
         Action::Dense => dense::features(c),
         Action::Linear { bias } => dense::linear(c, *bias),
@@ -94,5 +101,19 @@ fn execute<T: Real>(env: &Env<T>, program: &Program, op: &Op) -> Result<(), Faul
         }
         Action::SampledSoftmaxGrad { negatives } => loss::sampled_softmax_grad(c, *negatives),
         Action::RankItems { cosine } => rank_items::rank_items(c, *cosine),
+        Action::AllToAllIds { .. }
+        | Action::AllGatherIds { .. }
+        | Action::Partition { .. }
+        | Action::AllToAllClasses { .. }
+        | Action::Positions { .. }
+        | Action::Gather { .. }
+        | Action::AllToAllRows { .. }
+        | Action::Merge { .. }
+        | Action::Split { .. }
+        | Action::AllToAllGrads { .. }
+        | Action::AllGatherGrads { .. }
+        | Action::Apply { .. } => {
+            Err(Fault::Unsupported("this version of fsx runs schedules of `--strategy serial` only".into()))
+        }
     }
 }

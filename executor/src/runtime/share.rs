@@ -116,6 +116,8 @@ impl Share {
             Symbol::Squares(g) => self.offsets(g as usize).windows(2).map(|s| (s[1] - s[0]).pow(2)).sum(),
             Symbol::Sent(e) => loaded(&self.sent, e),
             Symbol::Received(e) => loaded(&self.received, e),
+            // Rows are not told apart by reuse distance in the schedules that this version runs.
+            Symbol::SentClass(..) | Symbol::ReceivedClass(..) => 0,
         }
     }
 

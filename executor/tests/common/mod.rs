@@ -14,7 +14,17 @@ impl Build {
         let slot = self.program.buffers.len() as u32;
         let (first, last) = (0, 0);
         let rows = rows.parse().unwrap();
-        self.program.buffers.push(Buffer { name: name.into(), element, rows, columns, slot, first, last });
+        self.program.buffers.push(Buffer {
+            name: name.into(),
+            element,
+            rows,
+            columns,
+            microbatch: None,
+            copies: 1,
+            slot,
+            first,
+            last,
+        });
         Operand::buffer(slot)
     }
 
@@ -30,10 +40,13 @@ impl Build {
             writes: writes.to_vec(),
             engine: Engine::Compute,
             stage: 0,
+            microbatch: None,
             deps: Vec::new(),
             priority: 0,
             chunk: None,
             cost: Cost::default(),
+            start: 0,
+            time: 0,
             reason: String::new(),
         });
     }
@@ -74,9 +87,19 @@ impl Build {
         let reads: Vec<Operand> = ids.iter().map(|i| i.0).collect();
         let writes: Vec<Operand> = [entries, counts].into_iter().chain(inverse.iter().copied()).collect();
         self.op("unique", Action::Unique { exchange: 0 }, &reads, &writes);
-        self.op("input_dist", Action::AllToAllIds { exchange: 0 }, &[entries, counts], &[asked, received]);
-        self.op("gather", Action::Gather, &[table, asked], &[owned]);
-        self.op("output_dist", Action::AllToAllRows { exchange: 0 }, &[owned, received, counts], &[rows]);
+        self.op(
+            "input_dist",
+            Action::AllToAllIds { exchanges: vec![0] },
+            &[entries, counts],
+            &[asked, received],
+        );
+        self.op("gather", Action::Gather { exchange: 0, class: None }, &[table, asked], &[owned]);
+        self.op(
+            "output_dist",
+            Action::AllToAllRows { exchanges: vec![0], class: None },
+            &[owned, received, counts],
+            &[rows],
+        );
         Lookup { table, counts, asked, received, rows, inverse, dim }
     }
 
@@ -84,8 +107,13 @@ impl Build {
     pub fn apply(&mut self, lookup: &Lookup, grows: Operand) {
         let owned = self.real("gowned", "R0", lookup.dim);
         let reads = [grows, lookup.counts, lookup.received];
-        self.op("gradient_dist", Action::AllToAllGrads { exchange: 0 }, &reads, &[owned]);
-        self.op("apply", Action::Apply, &[lookup.asked, lookup.received, owned], &[lookup.table]);
+        self.op("gradient_dist", Action::AllToAllGrads { exchanges: vec![0], class: None }, &reads, &[owned]);
+        self.op(
+            "apply",
+            Action::Apply { exchange: 0, class: None },
+            &[lookup.asked, lookup.received, owned],
+            &[lookup.table],
+        );
     }
 }
 
@@ -136,6 +164,7 @@ pub fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
         sources: Vec::new(),
         settings: Settings {
             batch,
+            microbatches: 1,
             duration: Duration::Steps(6),
             seed: 5,
             optimizer: DenseOptimizer::Adam {
@@ -160,7 +189,7 @@ pub fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
             stream: 1,
         }],
         parameters: Vec::new(),
-        exchanges: vec![Exchange { table: 0, unique: true }],
+        exchanges: vec![Exchange { table: 0, part: 0, entries: 0, unique: true, lookahead: None }],
         engines: vec![Engine::Compute],
         train: Program::default(),
         evaluation: None,

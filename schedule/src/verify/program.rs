@@ -60,6 +60,12 @@ fn indices(s: &Schedule, p: &Program, r: &mut Report) {
     let symbol_ok = |e: Extent| match e {
         Extent::Symbol(Symbol::Tokens(g)) => (g as usize) < s.lengths.len(),
         Extent::Symbol(Symbol::Sent(e) | Symbol::Received(e)) => (e as usize) < s.exchanges.len(),
+        Extent::Symbol(Symbol::SentClass(e, way, c) | Symbol::ReceivedClass(e, way, c)) => {
+            s.exchanges.get(e as usize).and_then(|x| x.lookahead).is_some_and(|lookahead| {
+                let reuse = crate::reuse::Reuse { lookahead, microbatches: s.settings.microbatches };
+                (c as usize) < reuse.count(way)
+            })
+        }
         Extent::Symbol(Symbol::Squares(_)) => false,
         Extent::Symbol(Symbol::Ranks | Symbol::Samples) | Extent::Fixed(_) => true,
     };
@@ -161,12 +167,16 @@ fn input(s: &Schedule, kind: InputKind) -> Shape {
 }
 
 fn operands(s: &Schedule, p: &Program, r: &mut Report) {
-    let dims: Vec<u32> = s.tables.iter().map(|t| t.dim).collect();
+    let columns: Vec<u32> = s.exchanges.iter().map(|e| e.columns(&s.tables)).collect();
+    let cx = signature::Context {
+        exchanges: &s.exchanges,
+        columns: &columns,
+        tables: s.tables.len(),
+        microbatches: s.settings.microbatches,
+    };
     let shapes = |list: &[Operand]| list.iter().map(|o| shape(s, p, o)).collect::<Vec<_>>();
     for op in &p.ops {
-        if let Err(e) =
-            signature::check(&op.action, &shapes(&op.reads), &shapes(&op.writes), &s.exchanges, &dims)
-        {
+        if let Err(e) = signature::check(&op.action, &shapes(&op.reads), &shapes(&op.writes), &cx) {
             r.fail("operands", format!("`{}`: {e}", op.name));
         }
         if let Action::Positional | Action::PositionalGrad = op.action
@@ -212,7 +222,7 @@ fn writes(p: &Program, r: &mut Report) {
                         | Action::AllReduce
                 ),
                 Place::Parameter(_) => matches!(op.action, Action::DenseUpdate),
-                Place::Table(_) => matches!(op.action, Action::Apply),
+                Place::Table(_) => matches!(op.action, Action::Apply { .. }),
                 Place::Input(_) | Place::Lengths(_) => false,
             };
             r.check(may, "writes", || format!("`{}` may not write {w}", op.name));
@@ -363,7 +373,7 @@ fn update(
     evaluation: bool,
     r: &mut Report,
 ) {
-    let updates = matches!(op.action, Action::Apply | Action::DenseUpdate);
+    let updates = matches!(op.action, Action::Apply { .. } | Action::DenseUpdate);
     r.check(!(updates && evaluation), "frame", || format!("`{}` updates in an evaluation", op.name));
     r.check(evaluation || !matches!(op.action, Action::RankItems { .. }), "frame", || {
         format!("`{}` ranks items in a training step", op.name)
@@ -388,18 +398,22 @@ fn update(
 fn exchanges(p: &Program, reach: &Reach, r: &mut Report) {
     let mut last: BTreeMap<u32, (u32, usize)> = BTreeMap::new();
     for (i, op) in p.ops.iter().enumerate() {
-        let (exchange, stage) = match op.action {
-            Action::Unique { exchange } => (exchange, 1),
-            Action::AllToAllIds { exchange } => (exchange, 2),
-            Action::AllToAllRows { exchange } => (exchange, 3),
-            Action::AllToAllGrads { exchange } => (exchange, 4),
+        let (exchanges, stage) = match &op.action {
+            Action::Unique { exchange } => (std::slice::from_ref(exchange), 1),
+            Action::AllToAllIds { exchanges } => (&exchanges[..], 2),
+            Action::AllToAllRows { exchanges, .. } => (&exchanges[..], 3),
+            Action::AllToAllGrads { exchanges, .. } => (&exchanges[..], 4),
             _ => continue,
         };
-        let before = last.insert(exchange, (stage, i));
-        let in_order = match before {
-            None => stage == 1,
-            Some((s, at)) => stage == s + 1 && reach.depends(i, at),
-        };
-        r.check(in_order, "exchange", || format!("`{}` is out of the order of exchange {exchange}", op.name));
+        for &exchange in exchanges {
+            let before = last.insert(exchange, (stage, i));
+            let in_order = match before {
+                None => stage == 1,
+                Some((s, at)) => stage == s + 1 && reach.depends(i, at),
+            };
+            r.check(in_order, "exchange", || {
+                format!("`{}` is out of the order of exchange {exchange}", op.name)
+            });
+        }
     }
 }
