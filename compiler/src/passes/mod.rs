@@ -43,6 +43,13 @@ impl Statistics {
 /// Options given in a pipeline: `name{key=value}`.
 pub type Options = BTreeMap<String, String>;
 
+/// The value of an option, if it is given.
+fn option<T: std::str::FromStr>(options: &Options, name: &str) -> Result<Option<T>, PassError> {
+    let Some(text) = options.get(name) else { return Ok(None) };
+    let wrong = |_| PassError::new(format!("option {name} cannot be `{text}`"));
+    text.parse().map(Some).map_err(wrong)
+}
+
 /// The declaration of a pass.
 #[derive(Debug)]
 pub struct Pass {
@@ -92,14 +99,21 @@ pub static PASSES: &[Pass] = &[
     },
     Pass {
         name: "lower-exchanges",
-        summary: "Replaces lookups, pools, sampled softmax and sparse gradients by exchanges: ids to the owners, rows back, gradients to the owners, row-wise sharded.",
-        options: &[(
-            "unique",
-            "true",
-            "send each row once per rank; false: once per occurrence (tables of a sampled softmax stay unique)",
-        )],
+        summary: "Replaces lookups, pools, sampled softmax and sparse gradients by exchanges: ids to the owners, rows back, gradients to the owners, for every placement; in the training step by reuse distance if a lookahead is given.",
+        options: &[
+            (
+                "unique",
+                "true",
+                "send each row once per rank; false: once per occurrence (tables of a sampled softmax stay unique)",
+            ),
+            (
+                "lookahead",
+                "none",
+                "reuse distances up to this (in microbatches) are told apart and travel by class; none: all rows travel together",
+            ),
+        ],
         statistics: &[
-            ("exchanges", "exchanges made, one per table and function"),
+            ("exchanges", "exchanges made, one per function and table, or part of a column-wise table"),
             ("lowered", "operations replaced"),
         ],
         run: lower_exchanges::run,
