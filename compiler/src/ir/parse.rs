@@ -150,13 +150,13 @@ impl<'a> Parser<'a> {
                 for u in list {
                     found.push(match u {
                         None => None,
-                        Some(u) => match self.values.get(u.name) {
-                            Some(v) => Some(*v),
-                            None => {
+                        Some(u) => {
+                            let Some(v) = self.values.get(u.name) else {
                                 self.at = u.at;
                                 return Err(format!("%{} is not defined", u.name));
-                            }
-                        },
+                            };
+                            Some(*v)
+                        }
                     });
                 }
                 Ok(found)

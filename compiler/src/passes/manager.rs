@@ -144,7 +144,8 @@ pub struct RunError {
 /// Runs passes in order.
 pub fn run(module: &mut Module, stages: &[Stage], settings: Settings, log: &mut Log) -> Result<(), RunError> {
     for (i, stage) in stages.iter().enumerate() {
-        let before = module.to_string();
+        // Text takes longer than most passes: it is made where it is asked for.
+        let before = module.clone();
         let started = Instant::now();
         let mut statistics = Statistics::default();
         let outcome =
@@ -169,7 +170,7 @@ pub fn run(module: &mut Module, stages: &[Stage], settings: Settings, log: &mut 
             return Err(RunError { pass: stage.pass.name, what, reproducer });
         }
         if settings.print != Print::Never {
-            let after = module.to_string();
+            let (before, after) = (before.to_string(), module.to_string());
             if settings.print == Print::All || after != before {
                 let same = if after == before { " (no change)\n".to_owned() } else { format!("\n{after}") };
                 let _ = write!(log.text, "// after {}{same}", stage.pass.name);
