@@ -3,6 +3,7 @@
 
 pub mod accumulate;
 pub mod canonicalize;
+pub mod debug;
 pub mod differentiate;
 pub mod evaluation;
 pub mod lower_exchanges;
@@ -113,9 +114,9 @@ pub static PASSES: &[Pass] = &[
     },
 ];
 
-/// The pass of a name.
+/// The pass of a name, those of [`debug`] included.
 pub fn find(name: &str) -> Option<&'static Pass> {
-    PASSES.iter().find(|p| p.name == name)
+    PASSES.iter().chain(debug::DEBUG_PASSES).find(|p| p.name == name)
 }
 
 /// docs/passes.md.
