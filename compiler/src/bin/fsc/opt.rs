@@ -1,5 +1,6 @@
 //! `fsc opt`: passes on textual IR.
 
+use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -137,10 +138,10 @@ fn read(file: &Path) -> Result<Input, String> {
 fn describe(pass: &Pass) -> String {
     let mut text = format!("{}\n    {}\n", pass.name, pass.summary);
     for (name, default, meaning) in pass.options {
-        text += &format!("    {{{name}={default}}}  {meaning}\n");
+        let _ = writeln!(text, "    {{{name}={default}}}  {meaning}");
     }
     for (name, meaning) in pass.statistics {
-        text += &format!("    counts {name}: {meaning}\n");
+        let _ = writeln!(text, "    counts {name}: {meaning}");
     }
     text
 }
