@@ -4,6 +4,7 @@
 //! `PROPTEST_CASES=5000 cargo test -p fs-tests --test properties` looks further.
 
 use fs_compiler::Strategy;
+use fs_compiler::emit::Plan;
 use fs_compiler::ir::{Module, parse, verify};
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
 use fs_dsl::checked::Program;
@@ -88,7 +89,8 @@ proptest! {
         let program = check(&model.text());
         let mut module = fs_compiler::import::import(&program).expect("imports");
         ir_round_trips(&module);
-        let pipeline = fs_compiler::emit::pipeline(strategy, program.train.unique_rows).expect("a pipeline");
+        let plan = Plan::of(&module, strategy, 2).expect("settings");
+        let pipeline = fs_compiler::emit::pipeline(&plan);
         for stage in parse_pipeline(&pipeline).expect("a pipeline") {
             let name = stage.pass.name;
             let mut reread = parse::parse(&module.to_string()).expect("parses");

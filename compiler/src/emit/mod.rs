@@ -59,6 +59,21 @@ pub struct Plan {
     pub latency_bytes: Option<u64>,
 }
 
+impl Plan {
+    /// As an imported module's settings say.
+    pub fn of(module: &Module, strategy: Strategy, ranks: u32) -> Result<Self, CompileError> {
+        Ok(Self {
+            strategy,
+            unique_rows: boolean(&module.attrs, "unique_rows").map_err(CompileError::Emit)?,
+            lookahead: int(&module.attrs, "lookahead").map_err(CompileError::Emit)?,
+            microbatches: None,
+            ranks,
+            memory: None,
+            latency_bytes: None,
+        })
+    }
+}
+
 /// The passes that a plan runs on an imported module, up to and without the order of operations.
 pub fn pipeline(plan: &Plan) -> String {
     let optional = |name: &str, value: Option<u64>| value.map_or(String::new(), |v| format!(",{name}={v}"));
@@ -98,15 +113,7 @@ pub fn compile(program: &Program, strategy: Strategy, ranks: u32) -> Result<Comp
         Strategy::Prefetch => return Err(CompileError::Strategy("prefetch")),
         Strategy::Pec => return Err(CompileError::Strategy("pec")),
     }
-    let plan = Plan {
-        strategy,
-        unique_rows: boolean(&module.attrs, "unique_rows").map_err(CompileError::Emit)?,
-        lookahead: int(&module.attrs, "lookahead").map_err(CompileError::Emit)?,
-        microbatches: None,
-        ranks,
-        memory: None,
-        latency_bytes: None,
-    };
+    let plan = Plan::of(&module, strategy, ranks)?;
     let stages = manager::parse_pipeline(&pipeline(&plan))?;
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
     let schedule = emit(&module, strategy, ranks)?;
