@@ -10,4 +10,4 @@ pub mod ir;
 pub mod passes;
 pub mod sched;
 
-pub use emit::{Compiled, Strategy, compile};
+pub use emit::{CompileOptions, Compiled, Strategy, compile, compile_with};

@@ -57,8 +57,8 @@ const INSTANCES: usize = 1_000_000;
 
 impl Candidate {
     /// Freezes positions and finishes the step.
-    pub fn build(p: &Problem<'_>, graph: &Graph, position: Vec<i64>, period: i64, tiers: Tiers) -> Result<Self, SchedError> {
-        let frozen = freeze(graph, &p.time, position, period.max(1), |at| p.origin(at))
+    pub fn build(p: &Problem<'_>, graph: &Graph, position: Vec<i64>, period: i64, tiers: Tiers, staged: bool) -> Result<Self, SchedError> {
+        let frozen = freeze(graph, &p.time, position, period.max(1), |at| if staged { p.origin(at) } else { 0 })
             .map_err(|_| SchedError::Defect("positions cannot be made periodic".into()))?;
         let ops = &p.s.train.ops;
         let place = inverse(&frozen.order);

@@ -72,10 +72,7 @@ fn serial(p: &Problem<'_>) -> Result<Candidate, SchedError> {
         })
         .collect();
     let graph = p.strategy_graph(Strategy::Serial);
-    let mut c = Candidate::build(p, &graph, position, at, Tiers::flat(p.time.len()))?;
-    // The step begins with the batch.
-    c.frozen.stage.fill(0);
-    Ok(c)
+    Candidate::build(p, &graph, position, at, Tiers::flat(p.time.len()), false)
 }
 
 /// Slack of every operation if steps take `step`, less the least.
@@ -205,7 +202,7 @@ fn serial_order(p: &Problem<'_>, graph: &Graph) -> Result<Candidate, SchedError>
         position.push(at);
         at += *t as i64;
     }
-    Candidate::build(p, graph, position, at, Tiers::flat(p.time.len()))
+    Candidate::build(p, graph, position, at, Tiers::flat(p.time.len()), true)
 }
 
 /// Plays with slacks of a pace and so many batches in flight, and freezes what comes out.
@@ -251,5 +248,5 @@ fn attempt(p: &Problem<'_>, graph: &Graph, step: f64, depth: u32) -> Result<Cand
     let first = (depth + 1).min(last - 1);
     let period = ((mean(last) - mean(first)) / (last - first) as f64).ceil().max(step.floor());
     let position = (0..n).map(|i| times.start(i, last) as i64).collect();
-    Candidate::build(p, graph, position, period as i64, tiers)
+    Candidate::build(p, graph, position, period as i64, tiers, true)
 }
