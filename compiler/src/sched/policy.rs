@@ -54,7 +54,10 @@ pub fn choose(p: &Problem<'_>, options: &Options) -> Result<Chosen, SchedError> 
     };
     if candidate.memory > p.cluster.memory {
         let (needs, has) = (human(candidate.memory), human(p.cluster.memory));
-        limits.push(format!("memory: a rank needs {needs} even one batch at a time, {} has {has}", p.cluster.name));
+        limits.push(format!(
+            "memory: a rank needs {needs} even one batch at a time, {} has {has}",
+            p.cluster.name
+        ));
     }
     let slack = slack(p, &graph, candidate.step);
     Ok(Chosen { candidate, limits, slack })
@@ -110,7 +113,12 @@ fn tiers(p: &Problem<'_>, slack: &[f64], step: f64) -> Tiers {
     tiers
 }
 
-fn search(p: &Problem<'_>, graph: &Graph, options: &Options, limits: &mut Vec<String>) -> Result<Candidate, SchedError> {
+fn search(
+    p: &Problem<'_>,
+    graph: &Graph,
+    options: &Options,
+    limits: &mut Vec<String>,
+) -> Result<Candidate, SchedError> {
     let recurrence = bounds::recurrence(graph, &p.time)
         .map_err(|_| SchedError::Defect("the strategy waits for itself".into()))?
         .time;
