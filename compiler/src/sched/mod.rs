@@ -12,6 +12,7 @@ pub mod freeze;
 pub mod graph;
 pub mod latency;
 pub mod limits;
+pub mod modulo;
 pub mod play;
 pub mod policy;
 pub mod problem;
