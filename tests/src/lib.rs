@@ -2,6 +2,9 @@
 //!
 //! What several test files need stands here.
 
+pub mod arrange;
+pub mod schedules;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
