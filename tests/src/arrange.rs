@@ -99,7 +99,8 @@ fn slots(p: &mut Program, uses: &BTreeMap<Place, Vec<Use>>) {
         let list = &uses[&Place::Buffer(b)];
         let own = stage(p, first);
         let last = list.iter().map(|u| u.op).max().unwrap_or(first);
-        let shares = p.buffers[b as usize].copies == 1 && list.iter().all(|u| stage(p, u.op) == own && u.batch == 0);
+        let shares =
+            p.buffers[b as usize].copies == 1 && list.iter().all(|u| stage(p, u.op) == own && u.batch == 0);
         let element = p.buffers[b as usize].element;
         let found = open.iter().position(|o| shares && o.0 == own && o.1 == element && o.3 < first);
         let slot = match found {

@@ -3,6 +3,7 @@
 //! What several test files need stands here.
 
 pub mod arrange;
+pub mod mutations;
 pub mod schedules;
 
 use std::path::{Path, PathBuf};

@@ -155,7 +155,8 @@ impl Stages {
         let applies: Vec<i32> = (0..gradients)
             .map(|a| -i32::from((0..lookups).all(|g| meets(a, g).is_none_or(|d| d >= 2))))
             .collect();
-        let early = |g| (0..gradients).all(|a| meets(a, g).is_none_or(|d| 1 - applies[a as usize] <= d as i32));
+        let early =
+            |g| (0..gradients).all(|a| meets(a, g).is_none_or(|d| 1 - applies[a as usize] <= d as i32));
         let gathers = (0..lookups).map(|g| i32::from(early(g))).collect();
         Self { ids: history + 1, partition: 1, gathers, applies }
     }
@@ -347,9 +348,8 @@ impl Builder<'_> {
             let counts = self.buffer(format!("received{e}"), Element::Count, RANKS, 1);
             let first = sent(s.exchanges[*e as usize].entries);
             let own = replicated.then(|| self.buffer(format!("own{e}"), Element::Index, first, 1));
-            let uses = self
-                .uses()
-                .then(|| self.buffer(format!("received_uses{e}"), Element::Byte, received(*e), 2));
+            let uses =
+                self.uses().then(|| self.buffer(format!("received_uses{e}"), Element::Byte, received(*e), 2));
             let h = &mut self.exchanges[*e as usize];
             (h.rows, h.received, h.received_uses, h.own) = (rows, counts, uses, own.unwrap_or(0));
             reads.extend([h.entries, h.counts].into_iter().chain(h.uses));
@@ -481,7 +481,8 @@ impl Builder<'_> {
                     ),
                     None => (Symbol::Received(*e), Symbol::Sent(x.entries)),
                 };
-                let y = self.buffer(format!("gathered{e}{tag}"), Element::Real, Extent::Symbol(from), columns);
+                let y =
+                    self.buffer(format!("gathered{e}{tag}"), Element::Real, Extent::Symbol(from), columns);
                 let mut operands = vec![table, Operand::buffer(h.rows)];
                 operands.extend(class.map(|c| Operand::buffer(h.at_owner[0][c as usize].0)));
                 self.op(format!("gather{e}{tag}"), action, stage, operands, buffers(&[y]));

@@ -40,11 +40,8 @@ pub(super) fn add(program: &mut Program) {
             deps.extend(&u.writers);
             u.readers.push(instance);
         }
-        if matches!(
-            op.action,
-            Action::DrawNegatives { .. } | Action::Dropout { .. } | Action::DropoutGrad { .. }
-        ) {
-            // Keys of samples and tokens belong to the batch.
+        if !matches!(op.action, Action::LoadBatch) {
+            // Sizes, and keys of samples and tokens, belong to the batch.
             let u = users.entry(Resource::Batch).or_default();
             deps.extend(&u.writers);
             u.readers.push(instance);
