@@ -59,6 +59,21 @@ pub struct Plan {
     pub latency_bytes: Option<u64>,
 }
 
+impl Plan {
+    /// As an imported module's settings say.
+    pub fn of(module: &Module, strategy: Strategy, ranks: u32) -> Result<Self, CompileError> {
+        Ok(Self {
+            strategy,
+            unique_rows: boolean(&module.attrs, "unique_rows").map_err(CompileError::Emit)?,
+            lookahead: int(&module.attrs, "lookahead").map_err(CompileError::Emit)?,
+            microbatches: None,
+            ranks,
+            memory: None,
+            latency_bytes: None,
+        })
+    }
+}
+
 /// The passes that a plan runs on an imported module, up to and without the order of operations.
 pub fn pipeline(plan: &Plan) -> String {
     let optional = |name: &str, value: Option<u64>| value.map_or(String::new(), |v| format!(",{name}={v}"));
@@ -135,17 +150,13 @@ pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compi
             return Err(CompileError::Options(format!("{name} must be in 1..=64, is {n}")));
         }
     }
+    let asked = Plan::of(&module, options.strategy, ranks)?;
     let plan = Plan {
-        strategy: options.strategy,
-        unique_rows: boolean(&module.attrs, "unique_rows").map_err(CompileError::Emit)?,
-        lookahead: match options.lookahead {
-            Some(k) => k,
-            None => int(&module.attrs, "lookahead").map_err(CompileError::Emit)?,
-        },
+        lookahead: options.lookahead.unwrap_or(asked.lookahead),
         microbatches: options.microbatches,
-        ranks,
         memory: Some(cluster.memory),
         latency_bytes: Some(latency_bytes(&cluster, ranks)),
+        ..asked
     };
     let stages = manager::parse_pipeline(&pipeline(&plan))?;
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;

@@ -4,6 +4,7 @@
 pub mod accumulate;
 pub mod bucket_gradients;
 pub mod canonicalize;
+pub mod debug;
 pub mod differentiate;
 pub mod evaluation;
 pub mod fuse_collectives;
@@ -172,9 +173,9 @@ pub static PASSES: &[Pass] = &[
     },
 ];
 
-/// The pass of a name.
+/// The pass of a name, those of [`debug`] included.
 pub fn find(name: &str) -> Option<&'static Pass> {
-    PASSES.iter().find(|p| p.name == name)
+    PASSES.iter().chain(debug::DEBUG_PASSES).find(|p| p.name == name)
 }
 
 /// docs/passes.md.

@@ -32,8 +32,12 @@ use owners::Owners;
 const NARROWEST: u32 = 16;
 /// Tables of at least this many columns are worth cutting.
 const WIDE: u32 = 128;
-/// A replicated table may take this part of a rank's memory.
-const SMALL: u64 = 256;
+/// A replicated table may take this part of a rank's memory,
+const SMALL_PART: u64 = 256;
+/// and at most so many bytes.
+const SMALL: u64 = 64 << 20;
+/// Every rank applies every gradient of a replicated table: the time for that, in parts of its transfer's.
+const APPLY: f64 = 0.5;
 
 /// Places all tables.
 pub(super) fn run(
@@ -186,14 +190,15 @@ impl Planner<'_> {
         if self.ranks == 1 {
             return Some((Sharding::RowWise, "there is one rank".to_owned()));
         }
-        let gathered = (ranks - 1.0) * load.unique * load.row + self.latency;
+        let received = (ranks - 1.0) * load.unique * load.row;
+        let gathered = (1.0 + APPLY) * received + self.latency;
         let exchanged = 2.0 * (load.unique * load.row * (ranks - 1.0) / ranks + self.latency);
-        let small = load.bytes <= self.memory / SMALL && u32::try_from(t.rows).is_ok();
+        let small = load.bytes <= SMALL.min(self.memory / SMALL_PART) && u32::try_from(t.rows).is_ok();
         if small && gathered < exchanged {
             let reason = format!(
                 "{} on every rank, and gathering its gradients ({} a step) is cheaper than sending rows and gradients",
                 bytes(load.bytes),
-                bytes((gathered - self.latency) as u64)
+                bytes(received as u64)
             );
             return Some((Sharding::DataParallel, reason));
         }
