@@ -32,7 +32,8 @@ pub fn busy(engines: &[Engine], time: &[u64]) -> Vec<(Engine, u64)> {
 /// The resource bound.
 pub fn resource(engines: &[Engine], time: &[u64]) -> Resource {
     let busy = busy(engines, time);
-    let (engine, time) = busy.iter().rev().max_by_key(|b| b.1).copied().unwrap_or((Engine::Compute, 0));
+    let (engine, time) =
+        busy.iter().rev().max_by_key(|b| b.1).copied().unwrap_or((Engine::Compute, 0));
     Resource { engine, time }
 }
 
@@ -181,12 +182,7 @@ mod tests {
     use super::*;
 
     fn graph(n: usize, edges: &[(u32, u32, i32)]) -> Graph {
-        let edge = |(from, to, distance): &(u32, u32, i32)| Edge {
-            from: *from,
-            to: *to,
-            distance: *distance,
-            why: Why::Data,
-        };
+        let edge = |(from, to, distance): &(u32, u32, i32)| Edge { from: *from, to: *to, distance: *distance, why: Why::Data };
         Graph::new(n, edges.iter().map(edge).collect())
     }
 

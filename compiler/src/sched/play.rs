@@ -221,12 +221,7 @@ mod tests {
     use super::*;
 
     fn graph(n: usize, edges: &[(u32, u32, i32)]) -> Graph {
-        let edge = |(from, to, distance): &(u32, u32, i32)| Edge {
-            from: *from,
-            to: *to,
-            distance: *distance,
-            why: Why::Data,
-        };
+        let edge = |(from, to, distance): &(u32, u32, i32)| Edge { from: *from, to: *to, distance: *distance, why: Why::Data };
         Graph::new(n, edges.iter().map(edge).collect())
     }
 
