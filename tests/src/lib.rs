@@ -3,6 +3,7 @@
 //! What several test files need stands here.
 
 pub mod models;
+pub mod mutate;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
