@@ -142,6 +142,7 @@ impl Importer<'_> {
             ("evaluate".into(), Attr::from(&evaluate)),
             ("sources".into(), Attr::from(&sources)),
             ("unique_rows".into(), Attr::Bool(unique)),
+            ("lookahead".into(), Attr::Int(train.lookahead.into())),
         ]);
         Ok(())
     }

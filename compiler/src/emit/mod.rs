@@ -12,7 +12,7 @@ use fs_schedule::signature::Shape;
 
 use crate::dialect::{action, cost, from_attrs};
 use crate::import::{ImportError, import};
-use crate::ir::attr::{boolean, typed};
+use crate::ir::attr::{boolean, int, typed};
 use crate::ir::{Module, OpData, ValueId};
 use crate::passes::manager::{self, Log, PipelineError, RunError, Settings};
 use storage::Storage;
@@ -40,15 +40,27 @@ pub enum CompileError {
     Emit(String),
 }
 
-/// The passes that a strategy runs on an imported module.
-pub fn pipeline(strategy: Strategy, unique_rows: bool) -> Result<String, CompileError> {
-    match strategy {
-        Strategy::Serial => Ok(format!(
-            "canonicalize,make-evaluation,differentiate,lower-exchanges{{unique={unique_rows}}},dce,accumulate"
-        )),
-        Strategy::Prefetch => Err(CompileError::Strategy("prefetch")),
-        Strategy::Pec => Err(CompileError::Strategy("pec")),
-    }
+/// What decides which passes run, beside the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Each row once per rank.
+    pub unique_rows: bool,
+    /// Reuse distances that `pec` tells apart.
+    pub lookahead: u32,
+}
+
+/// The passes that a plan runs on an imported module, up to and without the order of operations.
+pub fn pipeline(plan: Plan) -> String {
+    let Plan { strategy, unique_rows, lookahead } = plan;
+    let apart = match strategy {
+        Strategy::Pec if lookahead > 0 => format!(",lookahead={lookahead}"),
+        _ => String::new(),
+    };
+    format!(
+        "canonicalize,make-evaluation,differentiate,lower-exchanges{{unique={unique_rows}{apart}}},dce,accumulate"
+    )
 }
 
 /// What compilation gives.
@@ -63,8 +75,17 @@ pub struct Compiled {
 /// Compiles a checked program for a number of ranks.
 pub fn compile(program: &Program, strategy: Strategy, ranks: u32) -> Result<Compiled, CompileError> {
     let mut module = import(program)?;
-    let unique = boolean(&module.attrs, "unique_rows").map_err(CompileError::Emit)?;
-    let stages = manager::parse_pipeline(&pipeline(strategy, unique)?)?;
+    match strategy {
+        Strategy::Serial => {}
+        Strategy::Prefetch => return Err(CompileError::Strategy("prefetch")),
+        Strategy::Pec => return Err(CompileError::Strategy("pec")),
+    }
+    let plan = Plan {
+        strategy,
+        unique_rows: boolean(&module.attrs, "unique_rows").map_err(CompileError::Emit)?,
+        lookahead: int(&module.attrs, "lookahead").map_err(CompileError::Emit)?,
+    };
+    let stages = manager::parse_pipeline(&pipeline(plan))?;
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
     let schedule = emit(&module, strategy, ranks)?;
     Ok(Compiled { schedule, module })

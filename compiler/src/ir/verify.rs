@@ -25,7 +25,7 @@ pub struct VerifyError {
 
 /// All broken rules.
 pub fn verify(module: &Module) -> Vec<VerifyError> {
-    let cx = Context::new(module);
+    let mut cx = Context::new(module);
     let mut errors = Vec::new();
     let mut declared: BTreeSet<ValueId> = BTreeSet::new();
     for id in &module.decls {
@@ -40,6 +40,7 @@ pub fn verify(module: &Module) -> Vec<VerifyError> {
     }
     let mut names = BTreeSet::new();
     for func in &module.funcs {
+        cx.enter(&func.name);
         let mut known = declared.clone();
         let mut last_read: BTreeMap<ValueId, usize> = BTreeMap::new();
         // Scheduled functions are listed in issue order; a batch runs them in falling order of stage.

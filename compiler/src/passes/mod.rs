@@ -2,12 +2,15 @@
 //! docs/passes.md are made. Adding a pass is a file and a line in the table.
 
 pub mod accumulate;
+pub mod bucket_gradients;
 pub mod canonicalize;
 pub mod debug;
 pub mod differentiate;
 pub mod evaluation;
+pub mod fuse_collectives;
 pub mod lower_exchanges;
 pub mod manager;
+pub mod microbatch;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -43,6 +46,13 @@ impl Statistics {
 
 /// Options given in a pipeline: `name{key=value}`.
 pub type Options = BTreeMap<String, String>;
+
+/// The value of an option, if it is given.
+fn option<T: std::str::FromStr>(options: &Options, name: &str) -> Result<Option<T>, PassError> {
+    let Some(text) = options.get(name) else { return Ok(None) };
+    let wrong = |_| PassError::new(format!("option {name} cannot be `{text}`"));
+    text.parse().map(Some).map_err(wrong)
+}
 
 /// The declaration of a pass.
 #[derive(Debug)]
@@ -92,15 +102,29 @@ pub static PASSES: &[Pass] = &[
         run: |m, _, s| differentiate::run(m, s),
     },
     Pass {
+        name: "microbatch",
+        summary: "Cuts the step into microbatches: forward and backward of the first, then of the second, and so on; gradients add up, updates come once. Nothing for one microbatch.",
+        options: &[("microbatches", "the settings'", "their number, which the settings then say too")],
+        statistics: &[("copied", "operations copied")],
+        run: microbatch::run,
+    },
+    Pass {
         name: "lower-exchanges",
-        summary: "Replaces lookups, pools, sampled softmax and sparse gradients by exchanges: ids to the owners, rows back, gradients to the owners, row-wise sharded.",
-        options: &[(
-            "unique",
-            "true",
-            "send each row once per rank; false: once per occurrence (tables of a sampled softmax stay unique)",
-        )],
+        summary: "Replaces lookups, pools, sampled softmax and sparse gradients by exchanges: ids to the owners, rows back, gradients to the owners, for every placement; in the training step by reuse distance if a lookahead is given.",
+        options: &[
+            (
+                "unique",
+                "true",
+                "send each row once per rank; false: once per occurrence (tables of a sampled softmax stay unique)",
+            ),
+            (
+                "lookahead",
+                "none",
+                "reuse distances up to this (in microbatches) are told apart and travel by class; none: all rows travel together",
+            ),
+        ],
         statistics: &[
-            ("exchanges", "exchanges made, one per table and function"),
+            ("exchanges", "exchanges made, one per function and table, or part of a column-wise table"),
             ("lowered", "operations replaced"),
         ],
         run: lower_exchanges::run,
@@ -111,6 +135,24 @@ pub static PASSES: &[Pass] = &[
         options: &[],
         statistics: &[("fused", "sums made in place")],
         run: |m, _, s| accumulate::run(m, s),
+    },
+    Pass {
+        name: "fuse-collectives",
+        summary: "Makes one collective of those of a group: same action, same class, point to point or to all, same lookahead, operands ready at the same place (no dense operation between), none needing another's result.",
+        options: &[],
+        statistics: &[("fused", "collectives made of several")],
+        run: |m, _, s| fuse_collectives::run(m, s),
+    },
+    Pass {
+        name: "bucket-gradients",
+        summary: "Cuts the sum of dense gradients and the update into buckets in the order in which backward produces gradients; each sum right behind its last gradient, each update behind the last use of its parameters.",
+        options: &[(
+            "bytes",
+            "an eighth of all, between 1 MiB and 25 MiB",
+            "a bucket is full when its gradients have this many bytes",
+        )],
+        statistics: &[("buckets", "buckets made")],
+        run: bucket_gradients::run,
     },
 ];
 
