@@ -136,7 +136,6 @@ pub fn place(d: &Demand<'_>, order: &[u32], period: i64, tries: usize) -> Option
         match attempt(d, &order, period) {
             Ok(positions) => return Some(positions),
             Err(failed) => {
-                if std::env::var("SCHED_DEBUG").is_ok() { eprint!("{failed} "); }
                 order.retain(|i| *i != failed);
                 order.insert(0, failed);
             }

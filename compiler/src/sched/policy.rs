@@ -185,7 +185,6 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candid
     if p.time.len() <= CIRCLE {
         for stretch in STRETCH {
             let found = on_a_circle(p, graph, (bound * stretch).ceil())?;
-            if std::env::var("SCHED_DEBUG").is_ok() { eprintln!("circle {stretch} {:?}", found.as_ref().map(|c| (c.frozen.period, c.step))); }
             if let Some(c) = found {
                 keep(c, &mut best);
                 break;
