@@ -32,8 +32,7 @@ pub fn busy(engines: &[Engine], time: &[u64]) -> Vec<(Engine, u64)> {
 /// The resource bound.
 pub fn resource(engines: &[Engine], time: &[u64]) -> Resource {
     let busy = busy(engines, time);
-    let (engine, time) =
-        busy.iter().rev().max_by_key(|b| b.1).copied().unwrap_or((Engine::Compute, 0));
+    let (engine, time) = busy.iter().rev().max_by_key(|b| b.1).copied().unwrap_or((Engine::Compute, 0));
     Resource { engine, time }
 }
 
@@ -158,7 +157,7 @@ pub fn latest(graph: &Graph, time: &[u64], period: f64, horizon: f64) -> Vec<f64
         let mut changed = false;
         for op in (0..graph.n).rev() {
             let least = graph
-                .out(op)
+                .after(op)
                 .map(|e| start[e.to as usize] + period * f64::from(e.distance) - time[op] as f64)
                 .fold(start[op], f64::min);
             if least < start[op] - EPSILON {
@@ -182,7 +181,12 @@ mod tests {
     use super::*;
 
     fn graph(n: usize, edges: &[(u32, u32, i32)]) -> Graph {
-        let edge = |(from, to, distance): &(u32, u32, i32)| Edge { from: *from, to: *to, distance: *distance, why: Why::Data };
+        let edge = |(from, to, distance): &(u32, u32, i32)| Edge {
+            from: *from,
+            to: *to,
+            distance: *distance,
+            why: Why::Data,
+        };
         Graph::new(n, edges.iter().map(edge).collect())
     }
 
@@ -229,7 +233,7 @@ mod tests {
             for start in 0..n {
                 let mut stack = vec![(start, 1u32 << start, time[start], 0i32)];
                 while let Some((at, seen, total, batches)) = stack.pop() {
-                    for e in g.out(at) {
+                    for e in g.after(at) {
                         let (to, d) = (e.to as usize, batches + e.distance);
                         if to == start {
                             best = best.max(total as f64 / f64::from(d));

@@ -55,7 +55,10 @@ pub fn choose(p: &Problem<'_>, options: &Options) -> Result<Chosen, SchedError> 
     };
     if candidate.memory > p.cluster.memory {
         let (needs, has) = (human(candidate.memory), human(p.cluster.memory));
-        limits.push(format!("memory: a rank needs {needs} even one batch at a time, {} has {has}", p.cluster.name));
+        limits.push(format!(
+            "memory: a rank needs {needs} even one batch at a time, {} has {has}",
+            p.cluster.name
+        ));
     }
     let slack = slack(p, &graph, candidate.step);
     Ok(Chosen { candidate, limits, slack })
@@ -198,7 +201,8 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candid
         }
         let early = bounds::earliest(graph, &p.time, step * 1.0001);
         let need = ((horizon(p, &early) / step).ceil() as u32).max(p.history + 1);
-        let mut depths: Vec<u32> = (need..=need + MORE).map(|d| depth.map_or(d, |most| d.min(most))).collect();
+        let mut depths: Vec<u32> =
+            (need..=need + MORE).map(|d| depth.map_or(d, |most| d.min(most))).collect();
         depths.dedup();
         for depth in depths {
             keep(attempt(p, graph, step, bound, depth)?, &mut best);
@@ -219,8 +223,7 @@ fn on_a_circle(p: &Problem<'_>, graph: &Graph, period: f64) -> Result<Option<Can
     let key = |i: &u32| ((slack[*i as usize] / (period * 0.02)) as i64, early[*i as usize] as i64, *i);
     order.sort_by_key(key);
     let engine: Vec<u8> = p.engine.iter().map(|e| *e as u8).collect();
-    let demand =
-        Demand {
+    let demand = Demand {
         graph,
         time: &p.time,
         engine: &engine,
@@ -262,7 +265,13 @@ fn serial_order(p: &Problem<'_>, graph: &Graph) -> Result<Candidate, SchedError>
 }
 
 /// Plays with slacks of a pace and so many batches in flight, and freezes what comes out.
-fn attempt(p: &Problem<'_>, graph: &Graph, step: f64, bound: f64, depth: u32) -> Result<Candidate, SchedError> {
+fn attempt(
+    p: &Problem<'_>,
+    graph: &Graph,
+    step: f64,
+    bound: f64,
+    depth: u32,
+) -> Result<Candidate, SchedError> {
     let pace = step * 1.0001;
     let early = bounds::earliest(graph, &p.time, pace);
     let late = bounds::latest(graph, &p.time, pace, horizon(p, &early));
