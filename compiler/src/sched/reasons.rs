@@ -92,8 +92,10 @@ pub fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
         }
         parts.push(if on_cycle[i] {
             "on the longest cycle".into()
+        } else if chosen.slack[i].is_finite() {
+            format!("{} of slack", duration(chosen.slack[i]))
         } else {
-            format!("{} of slack", duration(chosen.slack[i].max(0.0)))
+            "not on any cycle".into()
         });
         parts.join("; ")
     };
