@@ -4,6 +4,7 @@
 
 pub mod arrange;
 pub mod models;
+pub mod mutate;
 pub mod mutations;
 pub mod schedules;
 
