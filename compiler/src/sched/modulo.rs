@@ -136,7 +136,6 @@ pub fn place(d: &Demand<'_>, order: &[u32], period: i64, tries: usize) -> Option
         match attempt(d, &order, period) {
             Ok(positions) => return Some(positions),
             Err(failed) => {
-                if std::env::var("SCHED_DEBUG").is_ok() { eprint!("{failed} "); }
                 order.retain(|i| *i != failed);
                 order.insert(0, failed);
             }
@@ -178,10 +177,17 @@ fn attempt(d: &Demand<'_>, order: &[u32], period: i64) -> Result<Vec<i64>, u32> 
 
 /// Carries a placement to the bounds of those that are not placed; false if one has no room left, which rounding of
 /// the period can cause.
-fn tighten(d: &Demand<'_>, period: i64, from: usize, placed: &[bool], low: &mut [i64], high: &mut [i64]) -> bool {
+fn tighten(
+    d: &Demand<'_>,
+    period: i64,
+    from: usize,
+    placed: &[bool],
+    low: &mut [i64],
+    high: &mut [i64],
+) -> bool {
     let mut queue = VecDeque::from([from]);
     while let Some(x) = queue.pop_front() {
-        for e in d.graph.out(x) {
+        for e in d.graph.after(x) {
             let to = e.to as usize;
             let least = low[x] + d.time[x] as i64 - period * i64::from(e.distance);
             if least > low[to] {
@@ -195,7 +201,7 @@ fn tighten(d: &Demand<'_>, period: i64, from: usize, placed: &[bool], low: &mut 
     }
     let mut queue = VecDeque::from([from]);
     while let Some(x) = queue.pop_front() {
-        for e in d.graph.into(x) {
+        for e in d.graph.before(x) {
             let before = e.from as usize;
             let most = high[x] - d.time[before] as i64 + period * i64::from(e.distance);
             if most < high[before] {
@@ -244,7 +250,8 @@ mod tests {
     #[test]
     fn filler_goes_where_the_cycle_waits() {
         let edge = |from, to, distance| Edge { from, to, distance, why: Why::Data };
-        let g = Graph::new(5, vec![edge(0, 1, 0), edge(1, 2, 0), edge(2, 0, 1), edge(3, 4, 0), edge(4, 0, 2)]);
+        let g =
+            Graph::new(5, vec![edge(0, 1, 0), edge(1, 2, 0), edge(2, 0, 1), edge(3, 4, 0), edge(4, 0, 2)]);
         let early = [0.0; 5];
         let d = Demand {
             graph: &g,

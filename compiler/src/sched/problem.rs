@@ -131,7 +131,8 @@ pub fn needs_ids_only(action: &Action) -> bool {
 
 /// Lookups, and what comes before them.
 fn works_ahead(action: &Action) -> bool {
-    let lookups = matches!(action, Action::Gather { .. } | Action::AllToAllRows { .. } | Action::Merge { .. });
+    let lookups =
+        matches!(action, Action::Gather { .. } | Action::AllToAllRows { .. } | Action::Merge { .. });
     lookups || needs_ids_only(action)
 }
 
