@@ -12,7 +12,7 @@ use fs_schedule::signature::Shape;
 
 use crate::dialect::{action, cost, from_attrs};
 use crate::import::{ImportError, import};
-use crate::ir::attr::{boolean, typed};
+use crate::ir::attr::{boolean, int, typed};
 use crate::ir::{Module, OpData, ValueId};
 use crate::passes::manager::{self, Log, PipelineError, RunError, Settings};
 use storage::Storage;
@@ -40,15 +40,60 @@ pub enum CompileError {
     Emit(String),
 }
 
-/// The passes that a strategy runs on an imported module.
-pub fn pipeline(strategy: Strategy, unique_rows: bool) -> Result<String, CompileError> {
-    match strategy {
-        Strategy::Serial => Ok(format!(
-            "canonicalize,make-evaluation,differentiate,lower-exchanges{{unique={unique_rows}}},dce,accumulate"
-        )),
-        Strategy::Prefetch => Err(CompileError::Strategy("prefetch")),
-        Strategy::Pec => Err(CompileError::Strategy("pec")),
+/// What decides which passes run, beside the model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Plan {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Each row once per rank.
+    pub unique_rows: bool,
+    /// Reuse distances (in microbatches) that `pec` tells apart; 0: rows travel together.
+    pub lookahead: u32,
+    /// Parts of a batch; `None`: as the model's settings say.
+    pub microbatches: Option<u32>,
+    /// Ranks to place tables on.
+    pub ranks: u32,
+    /// Bytes of a rank for tables and their state.
+    pub memory: Option<u64>,
+    /// Bytes that a transfer could have moved in its latency.
+    pub latency_bytes: Option<u64>,
+}
+
+impl Plan {
+    /// As an imported module's settings say.
+    pub fn of(module: &Module, strategy: Strategy, ranks: u32) -> Result<Self, CompileError> {
+        Ok(Self {
+            strategy,
+            unique_rows: boolean(&module.attrs, "unique_rows").map_err(CompileError::Emit)?,
+            lookahead: int(&module.attrs, "lookahead").map_err(CompileError::Emit)?,
+            microbatches: None,
+            ranks,
+            memory: None,
+            latency_bytes: None,
+        })
     }
+}
+
+/// The passes that a plan runs on an imported module, up to and without the order of operations.
+pub fn pipeline(plan: &Plan) -> String {
+    let optional = |name: &str, value: Option<u64>| value.map_or(String::new(), |v| format!(",{name}={v}"));
+    let sharding = format!(
+        "ranks={}{}{}",
+        plan.ranks,
+        optional("memory", plan.memory),
+        optional("latency_bytes", plan.latency_bytes)
+    );
+    let microbatches = plan.microbatches.map_or(String::new(), |m| format!("{{microbatches={m}}}"));
+    let told_apart = plan.strategy == Strategy::Pec && plan.lookahead > 0;
+    let exchanges = format!(
+        "unique={}{}",
+        plan.unique_rows,
+        optional("lookahead", told_apart.then_some(plan.lookahead.into()))
+    );
+    let buckets = if plan.strategy == Strategy::Serial { "" } else { ",bucket-gradients" };
+    format!(
+        "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,fuse-collectives{buckets}"
+    )
 }
 
 /// What compilation gives.
@@ -63,8 +108,13 @@ pub struct Compiled {
 /// Compiles a checked program for a number of ranks.
 pub fn compile(program: &Program, strategy: Strategy, ranks: u32) -> Result<Compiled, CompileError> {
     let mut module = import(program)?;
-    let unique = boolean(&module.attrs, "unique_rows").map_err(CompileError::Emit)?;
-    let stages = manager::parse_pipeline(&pipeline(strategy, unique)?)?;
+    match strategy {
+        Strategy::Serial => {}
+        Strategy::Prefetch => return Err(CompileError::Strategy("prefetch")),
+        Strategy::Pec => return Err(CompileError::Strategy("pec")),
+    }
+    let plan = Plan::of(&module, strategy, ranks)?;
+    let stages = manager::parse_pipeline(&pipeline(&plan))?;
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
     let schedule = emit(&module, strategy, ranks)?;
     Ok(Compiled { schedule, module })
