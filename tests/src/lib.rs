@@ -5,6 +5,7 @@
 pub mod arrange;
 pub mod interpreter;
 pub mod models;
+pub mod mutate;
 pub mod mutations;
 pub mod schedules;
 
