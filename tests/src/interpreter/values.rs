@@ -17,6 +17,9 @@ pub struct Entry {
     pub last: u32,
 }
 
+/// Streams of ids that are drawn, beside those of inputs.
+const DRAWN: u64 = 1000;
+
 /// A value per row, with its entry's place, who asked and which row.
 pub type Rows = BTreeMap<u32, (u32, u64, u64)>;
 
@@ -150,7 +153,7 @@ impl Call<'_> {
             Action::Unique { exchange } => self.unique(*exchange)?,
             Action::DrawNegatives { table, stream, .. } => {
                 let rows = self.s.tables[*table as usize].rows;
-                let stream = 1000 + u64::from(*stream);
+                let stream = DRAWN + u64::from(*stream);
                 vec![Data::Ids(self.work.ids(rows, stream, self.rank, self.batch, self.microbatch()))]
             }
             Action::Partition { exchange, way } => vec![Data::Classes(self.partition(*exchange, *way)?)],
@@ -364,7 +367,7 @@ impl Call<'_> {
         }
         if replicated {
             for rank in 0..self.work.ranks {
-                for (part, row) in used(self.s, self.work, table, rank, self.batch) {
+                for (part, row) in used(self.s, self.work, e, rank, self.batch) {
                     if let Some(l) = last.get_mut(&row) {
                         *l = part.max(*l);
                     }
@@ -415,16 +418,23 @@ impl Call<'_> {
     }
 }
 
-/// Uses of a table's rows by a rank: microbatch and row.
-fn used(s: &Schedule, work: &Workload, table: u32, rank: u32, batch: i64) -> Vec<(u32, u64)> {
+/// Uses of an exchange's rows by a rank: microbatch and row.
+fn used(s: &Schedule, work: &Workload, e: u32, rank: u32, batch: i64) -> Vec<(u32, u64)> {
+    let (x, ops) = (&s.exchanges[e as usize], &s.train.ops);
+    let rows = s.tables[x.table as usize].rows;
+    let unique = ops.iter().find(|op| matches!(op.action, Action::Unique { exchange } if exchange == x.entries));
+    let Some(unique) = unique else { return Vec::new() };
+    let each = unique.reads.len() / s.settings.microbatches as usize;
     let mut out = Vec::new();
-    for part in 0..s.settings.microbatches {
-        for (n, input) in s.inputs.iter().enumerate() {
-            if matches!(input.kind, InputKind::Ids { table: t, .. } if t == table) {
-                let ids = work.ids(s.tables[table as usize].rows, n as u64, rank, batch, part);
-                out.extend(ids.into_iter().map(|row| (part, row)));
-            }
-        }
+    for (i, o) in unique.reads.iter().enumerate() {
+        let part = (i / each) as u32;
+        let drawn = ops.iter().find(|op| op.writes.first().is_some_and(|w| w.place == o.place));
+        let stream = match (o.place, drawn.map(|op| &op.action)) {
+            (Place::Input(n), _) => u64::from(n),
+            (_, Some(Action::DrawNegatives { stream, .. })) => DRAWN + u64::from(*stream),
+            _ => continue,
+        };
+        out.extend(work.ids(rows, stream, rank, batch, part).into_iter().map(|row| (part, row)));
     }
     out
 }
