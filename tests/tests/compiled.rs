@@ -13,9 +13,9 @@ fn model(shardings: [&str; 3]) -> String {
     let [a, b, c] = shardings;
     format!(
         "model small {{
-           table users {{ rows 40 dim 8 sharding {a} }}
-           table items {{ rows 60 dim 8 sharding {b} }}
-           table words {{ rows 30 dim 8 sharding {c} }}
+           table users {{ rows 40 dim 8 optimizer sgd(lr: 0.1) sharding {a} }}
+           table items {{ rows 60 dim 8 optimizer sgd(lr: 0.1) sharding {b} }}
+           table words {{ rows 30 dim 8 optimizer sgd(lr: 0.1) sharding {c} }}
            input user: ids(users) {{ max 2 }}
            input clicked: ids(items) {{ max 5 }}
            input query: ids(words) {{ max 3 }}
@@ -35,8 +35,8 @@ fn programs() -> Vec<(String, fs_dsl::checked::Program)> {
     }
     for shardings in [
         ["row_wise", "row_wise", "row_wise"],
-        ["table_wise(1)", "column_wise(0, 1)", "data_parallel"],
-        ["data_parallel", "row_wise", "column_wise(1, 0)"],
+        ["table_wise", "column_wise", "data_parallel"],
+        ["data_parallel", "row_wise", "column_wise"],
     ] {
         let loaded = fs_dsl::check_text("small.fs", &model(shardings));
         let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
