@@ -8,5 +8,6 @@ pub mod emit;
 pub mod import;
 pub mod ir;
 pub mod passes;
+pub mod paths;
 
 pub use emit::{Compiled, Strategy, compile};

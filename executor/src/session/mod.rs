@@ -41,7 +41,7 @@ pub struct Options {
     pub epochs: Option<u32>,
     /// Data file instead of the schedule's.
     pub data: Option<PathBuf>,
-    /// Where the schedule lies; data paths are also looked for beside it.
+    /// Where the schedule lies; its data is looked for in that folder first.
     pub schedule_file: Option<PathBuf>,
     /// Initial values from this file.
     pub init: Option<PathBuf>,

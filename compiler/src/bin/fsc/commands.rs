@@ -62,7 +62,7 @@ pub(super) fn compile(
         return Err("--ranks must be at least 1".into());
     }
     let program = load(model)?;
-    let compiled = fs_compiler::compile(&program, strategy, ranks).map_err(|e| e.to_string())?;
+    let mut compiled = fs_compiler::compile(&program, strategy, ranks).map_err(|e| e.to_string())?;
     if let Some(path) = emit_ir {
         let text = compiled.module.to_string();
         if path == Path::new("-") {
@@ -74,6 +74,11 @@ pub(super) fn compile(
     }
     let default = model.with_extension("json");
     let output = output.unwrap_or(&default);
+    let folder = if output == Path::new("-") { None } else { fs_compiler::paths::folder_of(output) };
+    fs_compiler::paths::anchor(&mut compiled.schedule, &program, folder.as_deref());
+    if program.workload.is_none() {
+        eprintln!("warning: {} has no `workload` block: `fsx run` will need `--data FILE`", model.display());
+    }
     if output == Path::new("-") {
         return print(&file::to_text(&compiled.schedule));
     }
