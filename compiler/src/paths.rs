@@ -18,9 +18,10 @@ pub fn anchor(schedule: &mut Schedule, program: &Program, folder: Option<&Path>)
     for source in &mut schedule.sources {
         source.path = text(&relative(&lexical(home), &lexical(Path::new(&source.path))));
     }
-    let written = match program.workload.as_ref().map(|w| &w.source) {
-        Some(DataSource::Csv { path, .. } | DataSource::Safetensors { path }) => path,
-        _ => return,
+    let Some(DataSource::Csv { path: written, .. } | DataSource::Safetensors { path: written }) =
+        program.workload.as_ref().map(|w| &w.source)
+    else {
+        return;
     };
     if Path::new(written).is_absolute() {
         return;

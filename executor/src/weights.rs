@@ -36,7 +36,7 @@ pub fn load<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Resu
     let tensor = |name: &str| if whole_run { format!("init.{name}") } else { name.to_owned() };
     // Of a whole run only the start could have been taken; the rest is not left over.
     let offered = file.names().into_iter().filter(|n| !whole_run || n.starts_with("init."));
-    let mut left: BTreeSet<String> = offered.map(Into::into).collect();
+    let mut left: BTreeSet<String> = offered.collect();
     let mut in_model = Vec::new();
     let mut found = 0;
     for (i, parameter) in schedule.parameters.iter().enumerate() {
