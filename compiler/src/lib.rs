@@ -9,5 +9,6 @@ pub mod import;
 pub mod ir;
 pub mod passes;
 pub mod paths;
+pub mod sched;
 
-pub use emit::{Compiled, Strategy, compile};
+pub use emit::{CompileOptions, Compiled, Strategy, compile, compile_with};

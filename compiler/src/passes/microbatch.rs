@@ -29,7 +29,7 @@ pub(super) fn run(
             module.attrs.insert("settings".into(), Attr::from(&*s));
             n
         }
-        (Some(1), None) | (None, None) => 1,
+        (Some(1) | None, None) => 1,
         (Some(_), None) => return Err(PassError::new("the module has no settings to change")),
         (None, Some(s)) => s.microbatches,
     };

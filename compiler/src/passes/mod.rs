@@ -11,6 +11,7 @@ pub mod fuse_collectives;
 pub mod lower_exchanges;
 pub mod manager;
 pub mod microbatch;
+pub mod plan_sharding;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -70,6 +71,22 @@ pub struct Pass {
 
 /// Every pass, in the order in which a pipeline would use them.
 pub static PASSES: &[Pass] = &[
+    Pass {
+        name: "plan-sharding",
+        summary: "Places tables: decides `auto` by memory, lookups and communication, and finds ranks for tables that are to have owners. Reasons are left in the module's attribute `placement`.",
+        options: &[
+            ("ranks", "1", "ranks to plan for"),
+            ("memory", "unlimited", "bytes of a rank that tables and their state may take"),
+            ("latency_bytes", "262144", "bytes that a transfer could have moved in its latency"),
+        ],
+        statistics: &[
+            ("row-wise", "tables placed so"),
+            ("table-wise", "tables placed so"),
+            ("column-wise", "tables placed so"),
+            ("data-parallel", "tables placed so"),
+        ],
+        run: plan_sharding::run,
+    },
     Pass {
         name: "canonicalize",
         summary: "Folds operations that do nothing (a scale by 1, a dropout with p = 0, a split or concat of one part) and flattens nested sums. Only exact identities.",

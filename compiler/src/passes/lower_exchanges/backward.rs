@@ -37,13 +37,11 @@ fn at_home(e: &mut Emitter<'_>, l: &mut Lowering) {
 
 /// Gradients of rows that a microbatch is the last to use, and their updates.
 pub(super) fn send_classes(e: &mut Emitter<'_>, tables: &[&mut Lowering], round: u32) {
-    let most = tables.iter().filter_map(|l| l.reuse).map(|r| r.count(Way::Backward)).max().unwrap_or(0);
     let by_part: Vec<Vec<ValueId>> = tables.iter().map(|l| columns(e, l)).collect();
-    for class in 0..most as u32 {
+    for class in of_round(tables.iter().map(|l| &**l), Way::Backward, round) {
         let chosen: Vec<(&Lowering, usize, ValueId)> = tables
             .iter()
             .zip(&by_part)
-            .filter(|(l, _)| of_round(l, Way::Backward, class, round))
             .flat_map(|(l, sums)| sums.iter().enumerate().map(|(i, sum)| (&**l, i, *sum)))
             .collect();
         let split: Vec<ValueId> = chosen

@@ -193,13 +193,11 @@ pub(super) fn fetch(e: &mut Emitter<'_>, tables: &mut Tables, round: u32) {
     if round == 0 {
         together(e, tables);
     }
-    // Classes of one microbatch, over all tables.
-    let most = tables.values().filter_map(|l| l.reuse).map(|r| r.count(Way::Forward)).max().unwrap_or(0);
     let mut arrived: BTreeMap<(ValueId, usize), Vec<(u32, ValueId)>> = BTreeMap::new();
-    for class in 0..most as u32 {
+    for class in of_round(tables.values(), Way::Forward, round) {
         let chosen: Vec<(&Lowering, usize)> = tables
             .values()
-            .filter(|l| !l.replicated && of_round(l, Way::Forward, class, round))
+            .filter(|l| l.reuse.is_some() && !l.replicated)
             .flat_map(|l| (0..l.parts.len()).map(move |i| (l, i)))
             .collect();
         let looked_up: Vec<ValueId> = chosen
@@ -232,10 +230,10 @@ pub(super) fn fetch(e: &mut Emitter<'_>, tables: &mut Tables, round: u32) {
     }
 }
 
-/// Whether a class of a table belongs to a microbatch.
-pub(super) fn of_round(l: &Lowering, way: Way, class: u32, round: u32) -> bool {
-    let classes = l.reuse.map_or_else(Vec::new, |r| r.classes(way));
-    classes.get(class as usize).is_some_and(|c| c.microbatch == round)
+/// The classes that belong to a microbatch. Tables that are told apart are so alike.
+pub(super) fn of_round<'a>(mut tables: impl Iterator<Item = &'a Lowering>, way: Way, round: u32) -> Vec<u32> {
+    let classes = tables.find_map(|l| l.reuse).map_or_else(Vec::new, |r| r.classes(way));
+    (0..).zip(classes).filter(|(_, c)| c.microbatch == round).map(|(i, _)| i).collect()
 }
 
 fn merge(e: &mut Emitter<'_>, l: &mut Lowering, part: usize, classes: &[(u32, ValueId)]) {

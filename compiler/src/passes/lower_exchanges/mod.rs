@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 
 use super::{Options, PassError, Statistics, option};
 use crate::ir::{Module, OpId, ValueId};
-use plan::{Choice, Emitter, Lowering, Sources};
+use plan::{Choice, Declared, Emitter, Lowering, Sources};
 
 /// Replaces table operations in all functions.
 pub(super) fn run(
@@ -62,11 +62,12 @@ fn lower_function(
     let (head, rest): (Vec<OpId>, Vec<OpId>) =
         body.into_iter().partition(|id| sources.goes_first(module, *id));
     let mut tables: BTreeMap<ValueId, Lowering> = BTreeMap::new();
+    let mut declared = Declared::of(module);
     let gradients = plan::gradients(module, &rest, rounds)?;
     // Declarations are numbered in order, so tables are exchanged in the order of their declaration.
     for (table, ids) in &sources.by_table {
         let partitioned = trains && gradients.contains_key(table);
-        let lowering = Lowering::declare(module, *table, ids, choice, partitioned)?;
+        let lowering = Lowering::declare(module, *table, ids, choice, partitioned, &mut declared)?;
         for _ in &lowering.parts {
             statistics.count("exchanges");
         }

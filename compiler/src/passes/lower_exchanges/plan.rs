@@ -245,6 +245,7 @@ impl Lowering {
         ids: &[Vec<ValueId>],
         choice: &Choice,
         partitioned: bool,
+        declared: &mut Declared,
     ) -> Result<Self, PassError> {
         let Type::Shape(Shape::Table { table: number, dim }) = module.ty(table) else {
             return Err(PassError::new("a table has another type"));
@@ -269,7 +270,7 @@ impl Lowering {
             dim,
             replicated,
             reuse: told_apart.filter(|_| partitioned).map(reuse),
-            parts: parts(module, &record, number, unique, told_apart),
+            parts: declared.parts(module, &record, number, unique, told_apart),
             name: record.name,
             ids: ids.to_vec(),
             entries: NONE,
@@ -328,29 +329,39 @@ pub(super) fn picked_types(extent: Extent) -> [Type; 2] {
     [index(extent, 1).into(), counts().into()]
 }
 
-fn parts(module: &mut Module, table: &Table, number: u32, unique: bool, lookahead: Option<u32>) -> Vec<Part> {
-    let known = exchanges(module);
-    let mut first = None;
-    let mut made = Vec::new();
-    for part in 0..table.sharding.parts() {
-        let wanted =
-            |e: &Exchange| (e.table, e.part, e.unique, e.lookahead) == (number, part, unique, lookahead);
-        let exchange = known.iter().position(wanted).unwrap_or(known.len() + made.len());
-        let exchange = exchange as u32;
-        let entries = *first.get_or_insert(exchange);
-        if exchange as usize >= known.len() {
-            let record = Exchange { table: number, part, entries, unique, lookahead };
-            let decl = module.create(named("comm.exchange"), vec![], attrs_of(&record), &[], "");
-            module.decls.push(decl);
-            made.push(decl);
-        }
+/// The exchanges that a module declares, by table, part, uniqueness and lookahead.
+#[derive(Debug)]
+pub(super) struct Declared(BTreeMap<(u32, u32, bool, Option<u32>), u32>);
+
+impl Declared {
+    pub(super) fn of(module: &Module) -> Self {
+        let key = |(i, e): (usize, Exchange)| ((e.table, e.part, e.unique, e.lookahead), i as u32);
+        Self(exchanges(module).into_iter().enumerate().map(key).collect())
     }
-    let first = first.unwrap_or(0);
-    (0..table.sharding.parts())
-        .map(|part| {
+
+    /// Those of all parts of a table; functions share them.
+    fn parts(
+        &mut self,
+        module: &mut Module,
+        table: &Table,
+        number: u32,
+        unique: bool,
+        lookahead: Option<u32>,
+    ) -> Vec<Part> {
+        let mut entries = None;
+        let mut parts = Vec::new();
+        for part in 0..table.sharding.parts() {
+            let next = self.0.len() as u32;
+            let exchange = *self.0.entry((number, part, unique, lookahead)).or_insert(next);
+            let entries = *entries.get_or_insert(exchange);
+            if exchange == next {
+                let record = Exchange { table: number, part, entries, unique, lookahead };
+                let decl = module.create(named("comm.exchange"), vec![], attrs_of(&record), &[], "");
+                module.decls.push(decl);
+            }
             let (start, end) = table.part_columns(part);
-            Part {
-                exchange: first + part,
+            parts.push(Part {
+                exchange,
                 columns: end - start,
                 rows: NONE,
                 counts: NONE,
@@ -359,7 +370,8 @@ fn parts(module: &mut Module, table: &Table, number: u32, unique: bool, lookahea
                 lookups: Vec::new(),
                 updates: Vec::new(),
                 merged: None,
-            }
-        })
-        .collect()
+            });
+        }
+        parts
+    }
 }

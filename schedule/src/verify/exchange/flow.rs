@@ -1,0 +1,223 @@
+//! Rows on their way into the model, and gradients on their way out of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Flow, Value, per_entry};
+use crate::op::{Action, Operand, Place, Way};
+use crate::reuse::Reuse;
+use crate::verify::{Report, exchanges_of};
+
+/// What a buffer of rows holds of one part of a table.
+#[derive(Default)]
+struct Part {
+    /// All rows.
+    whole: bool,
+    /// Rows of these classes.
+    classes: BTreeSet<u32>,
+}
+
+/// Copies that are looked through.
+const DEEPEST: usize = 8;
+
+impl Flow<'_> {
+    /// Operations of the model that read rows, or turn ids' gradients into rows' gradients.
+    pub(super) fn model_side(&self, i: u32, r: &mut Report) {
+        let op = &self.cx.p.ops[i as usize];
+        // Which operand or result has a row per entry, which operands place ids among the entries.
+        let (rows, inverse): (Option<&Operand>, &[usize]) = match op.action {
+            // A part of whole rows: who reads those is judged.
+            Action::Copy => return,
+            Action::Expand | Action::Pool { .. } => (op.reads.first(), &[1]),
+            Action::ExpandGrad | Action::PoolGrad { .. } => (op.writes.first(), &[1]),
+            Action::SampledSoftmax { .. } => (op.reads.get(1), &[2, 3]),
+            Action::SampledSoftmaxGrad { .. } => (op.writes.get(1), &[2, 3]),
+            _ => (None, &[]),
+        };
+        if !inverse.is_empty() {
+            match rows.and_then(|o| per_entry(self.cx, o)) {
+                Some(e) => inverse.iter().for_each(|n| self.expect(i, *n, Value::Inverse(e), "exchange", r)),
+                None => {
+                    r.fail("exchange", format!("`{}` works on rows that no exchange moves", op.name));
+                }
+            }
+        }
+        for (n, o) in op.reads.iter().enumerate() {
+            if let Some(e) = per_entry(self.cx, o) {
+                self.looked_up(i, n, e, r);
+            }
+        }
+    }
+
+    /// The rows that an operation of the model reads have arrived: all parts, each in its columns, all classes that
+    /// its microbatch uses.
+    fn looked_up(&self, i: u32, read: usize, entries: u32, r: &mut Report) {
+        let cx = self.cx;
+        let op = &cx.p.ops[i as usize];
+        let operand = &op.reads[read];
+        let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
+        // What the model makes of rows is the model's business; a buffer holds either.
+        let (mut wrong, mut derived) = (None, None);
+        self.arrivals(operand, cx.rank[i as usize], 0, 0, &mut |at, e, columns, class| {
+            let (start, end) = e.map_or((0, 0), |e| cx.part(e));
+            match e {
+                None if exchanges_of(&cx.p.ops[at as usize].action).is_empty() => {
+                    derived = derived.or(Some(at))
+                }
+                Some(e) if cx.exchange(e).entries == entries && columns == (start, end) => {
+                    let part = parts.entry(e).or_default();
+                    match class {
+                        None => part.whole = true,
+                        Some(c) => {
+                            part.classes.insert(c);
+                        }
+                    }
+                }
+                _ => wrong = wrong.or(Some(at)),
+            }
+        });
+        if derived.is_some() && parts.is_empty() && wrong.is_none() {
+            return;
+        }
+        if let Some(at) = wrong.or(derived) {
+            r.fail(
+                "exchange",
+                format!(
+                    "`{}` reads rows of exchange {entries} from {operand}, where `{}` puts something else",
+                    op.name,
+                    cx.name(at)
+                ),
+            );
+        }
+        let microbatch = op.microbatch.unwrap_or(if cx.s.settings.microbatches > 1 { u32::MAX } else { 0 });
+        let list = self.parts.get(entries as usize).map(Vec::as_slice).unwrap_or_default();
+        for (n, x) in list.iter().map(|n| (*n, cx.exchange(*n))) {
+            if !cx.spend(Reuse::MOST) {
+                return;
+            }
+            let Some(part) = parts.get(&n) else {
+                r.fail("exchange", format!("`{}` reads rows whose part {} has not arrived", op.name, x.part));
+                continue;
+            };
+            if part.whole {
+                continue;
+            }
+            let classes = cx.reuse(n).map(|reuse| reuse.classes(Way::Forward)).unwrap_or_default();
+            let missing =
+                (0..).zip(&classes).find(|(c, k)| k.microbatch <= microbatch && !part.classes.contains(c));
+            if let Some((c, _)) = missing {
+                r.fail(
+                    "exchange",
+                    format!("`{}` reads rows of exchange {n} before those of class {c} are merged", op.name),
+                );
+            }
+        }
+    }
+
+    /// Calls `found` for everything that is written into an operand before a place in the order of a batch: the
+    /// operation, the exchange whose rows it brings, their columns relative to the operand's, the class.
+    fn arrivals(
+        &self,
+        o: &Operand,
+        before: u32,
+        shift: u32,
+        depth: usize,
+        found: &mut impl FnMut(u32, Option<u32>, (u32, u32), Option<u32>),
+    ) {
+        let cx = self.cx;
+        let Place::Buffer(b) = o.place else { return };
+        let (start, end) = cx.columns(o);
+        if !cx.spend(self.writers[b as usize].len()) {
+            return;
+        }
+        for &(w, n) in self.writers[b as usize].iter().filter(|(w, _)| cx.rank[*w as usize] < before) {
+            let op = &cx.p.ops[w as usize];
+            let (from, to) = cx.columns(&op.writes[n]);
+            if to <= start || end <= from {
+                continue;
+            }
+            // More than the operand is no part of its rows; columns that no part has say so.
+            let columns = match from.checked_sub(start).filter(|_| to <= end) {
+                Some(from) => (from + shift, to - start + shift),
+                None => (u32::MAX, 0),
+            };
+            match &op.action {
+                Action::AllToAllRows { exchanges, class: None } => {
+                    found(w, exchanges.get(n).copied(), columns, None);
+                }
+                Action::Gather { exchange, class: None } if cx.replicated(*exchange) => {
+                    found(w, Some(*exchange), columns, None);
+                }
+                Action::Merge { exchange, classes } => {
+                    for c in classes {
+                        found(w, Some(*exchange), columns, Some(*c));
+                    }
+                }
+                Action::Copy if depth < DEEPEST && columns.1 > 0 => {
+                    self.arrivals(&op.reads[0], cx.rank[w as usize], columns.0, depth + 1, &mut *found);
+                }
+                _ => found(w, None, columns, None),
+            }
+        }
+    }
+
+    /// The gradients that an operation sends: sums of gradients of these rows, complete for its class.
+    pub(super) fn row_gradients(&self, i: u32, read: usize, e: u32, class: Option<u32>, r: &mut Report) {
+        let cx = self.cx;
+        let op = &cx.p.ops[i as usize];
+        let operand = &op.reads[read];
+        let entries = cx.exchange(e).entries;
+        // Rows of class (a, ..) are not used after microbatch a.
+        let last =
+            class.and_then(|c| cx.reuse(e).and_then(|k| k.classes(Way::Backward).get(c as usize).copied()));
+        let last = last.map_or(u32::MAX, |c| c.microbatch);
+        let (mut seen, mut reached) = (BTreeSet::new(), false);
+        let mut open = vec![(*operand, true)];
+        while let Some((o, sent)) = open.pop() {
+            let Place::Buffer(b) = o.place else { continue };
+            if per_entry(cx, &o) != Some(entries) || !seen.insert((b, o.columns)) {
+                continue;
+            }
+            let (start, end) = cx.columns(&o);
+            if !cx.spend(self.writers[b as usize].len()) {
+                return;
+            }
+            for &(w, n) in &self.writers[b as usize] {
+                let writer = &cx.p.ops[w as usize];
+                let (from, to) = cx.columns(&writer.writes[n]);
+                if to <= start || end <= from {
+                    continue;
+                }
+                reached |= match writer.action {
+                    Action::ExpandGrad | Action::PoolGrad { .. } => n == 0,
+                    Action::SampledSoftmaxGrad { .. } => n == 1,
+                    _ => false,
+                };
+                let of_model = exchanges_of(&writer.action).is_empty();
+                if of_model {
+                    open.extend(writer.reads.iter().map(|o| (*o, false)));
+                }
+                if !sent {
+                    continue;
+                }
+                // The operand is the columns of its part of what is written.
+                let (a, z) = cx.part(e);
+                r.check(of_model && start == from + a && end == from + z, "exchange", || {
+                    format!(
+                        "`{}` sends {o} as row gradients of exchange {e}, where `{}` puts something else",
+                        op.name, writer.name
+                    )
+                });
+                let later = writer.microbatch.unwrap_or(0) > last;
+                r.check(later || cx.rank[w as usize] < cx.rank[i as usize], "exchange", || {
+                    format!(
+                        "`{}` sends gradients of exchange {e} before `{}` adds to them",
+                        op.name, writer.name
+                    )
+                });
+            }
+        }
+        r.check(reached, "exchange", || {
+            format!("`{}` sends {operand} as row gradients of exchange {e}, which nothing sums", op.name)
+        });
+    }
+}
