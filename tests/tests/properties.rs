@@ -68,7 +68,7 @@ fn holds(model: &Model, strategy: Strategy, lookahead: u32, ranks: u32) {
 }
 
 proptest! {
-    #![proptest_config(config(300))]
+    #![proptest_config(config(60))]
 
     #[test]
     fn compiles_verifies_and_round_trips(model in models(FEATURES), ranks in prop::sample::select(RANKS)) {
