@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
+use fs_executor::transport::link::Link;
 use fs_executor::{Error, Observer, Options, Report, Session};
 
 use crate::progress::Progress;
@@ -53,6 +54,9 @@ struct Run {
     /// Write what was measured to this file, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Let ranks talk over emulated links: bandwidth per rank and direction, and latency
+    #[arg(long, value_name = "LINK", help = "Emulate links between ranks, for example \"200 Mbit/s, 50 us\"")]
+    link: Option<Link>,
     /// Start from the values in this safetensors file
     #[arg(long, value_name = "FILE")]
     init: Option<PathBuf>,
@@ -111,6 +115,8 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
         init: run.init.clone(),
         evaluate: !run.no_evaluate,
         stop: Arc::clone(&stop),
+        link: run.link,
+        stress: None,
     };
     let mut session = Session::<f32>::new(schedule, options)?;
     if !run.quiet {
