@@ -8,5 +8,6 @@ pub mod emit;
 pub mod import;
 pub mod ir;
 pub mod passes;
+pub mod sched;
 
-pub use emit::{Compiled, Strategy, compile};
+pub use emit::{CompileOptions, Compiled, Strategy, compile, compile_with};

@@ -177,48 +177,6 @@ fn formatting_through_a_link_keeps_the_link_and_the_mode() {
 }
 
 #[test]
-fn runs_passes_on_a_model_and_on_its_own_output() {
-    let (dir, model) = folder(MODEL);
-    let imported = fsc(&["opt", name(&model)]);
-    assert!(imported.status.success(), "{}", text(&imported.stderr));
-    let ir = dir.path().join("m.ir");
-    fs::write(&ir, &imported.stdout).expect("written");
-    let args =
-        ["opt", name(&ir), "--pipeline", "canonicalize,differentiate", "--timing", "--print-ir-after-change"];
-    let out = fsc(&args);
-    assert!(text(&out.stdout).contains("func @train"));
-    let log = text(&out.stderr);
-    assert!(log.contains("// after differentiate") && log.contains("derivatives"), "{log}");
-    assert!(!log.contains("// after canonicalize"), "canonicalize changes nothing here: {log}");
-}
-
-#[test]
-fn a_failed_pass_leaves_a_reproducer_that_fails_the_same_way() {
-    let (dir, model) = folder(MODEL);
-    let reproducer = dir.path().join("r.ir");
-    // Twice: the forward function is gone after the first.
-    let pipeline = ["--pipeline", "differentiate,differentiate", "--reproducer", name(&reproducer)];
-    fails(&[&["opt", name(&model)], &pipeline[..]].concat(), &["no function `@forward`", "r.ir"]);
-    let kept = fs::read_to_string(&reproducer).expect("the reproducer is there");
-    assert!(kept.starts_with("// fsc opt --pipeline \"differentiate\""), "{kept}");
-    fails(
-        &["opt", name(&reproducer), "--pipeline", "differentiate", "--reproducer", "/dev/null"],
-        &["@forward"],
-    );
-}
-
-#[test]
-fn bad_pipelines_and_bad_ir_are_errors() {
-    let (dir, model) = folder(MODEL);
-    fails(&["opt", name(&model), "--pipeline", "nonsense"], &["nonsense", "canonicalize"]);
-    fails(&["opt", name(&model), "--pipeline", "dce{x"], &["not of the form"]);
-    fails(&["opt"], &["give a file"]);
-    let ir = dir.path().join("m.ir");
-    fs::write(&ir, "module \"m\" {} {\n  %0: real<B x 1> = model.nothing\n}").expect("written");
-    fails(&["opt", name(&ir)], &["m.ir", "line 2", "model.nothing"]);
-}
-
-#[test]
 fn codes_are_explained() {
     let out = fsc(&["explain", "FS0001"]);
     assert!(out.status.success() && text(&out.stdout).contains("syntax"));

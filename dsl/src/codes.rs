@@ -74,6 +74,10 @@ codes! {
     NOT_A_LOSS = 62, "not a loss", "`loss` is followed by a loss primitive, such as `bce_with_logits` or `sampled_softmax`.";
     SEVERAL = 63, "declared more than once", "A program has one `model`, one `train` and one `workload`, over all files.";
     CONFLICT = 64, "settings contradict each other", "Each setting is fine on its own, but they cannot hold together.";
+    NO_MODEL = 65, "no model to compile", "The program has training settings, data or clusters, but no `model`.";
+    NOT_BUILT = 70, "not built yet", "The language can say it, but the compiler cannot do it yet. The message says what to write instead.";
+    PLACEMENT = 71, "table cannot be placed like this", "The sharding asked for does not go with the table's optimizer or size.";
+    TOO_MANY_CLASSES = 72, "too many classes of rows", "Rows travel by class of reuse distance: one for each microbatch and each distance up to the lookahead, at most 255 in all.";
     UNUSED = 80, "never used", "The name is declared but nothing uses it. Start it with `_` if that is on purpose.";
     NO_EFFECT = 81, "does not reach the loss", "The value is computed, but the loss does not depend on it.";
     UNUSED_BLOCK = 82, "block never used", "No model calls the block.";

@@ -148,15 +148,18 @@ impl Poly {
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let mut out = self.clone();
+        out.add(other);
+        out
+    }
+    fn add(&mut self, other: &Self) {
         for (m, c) in &other.terms {
-            let sum = out.terms.get(m).copied().unwrap_or(0.0) + c;
+            let sum = self.terms.get(m).copied().unwrap_or(0.0) + c;
             if sum == 0.0 {
-                out.terms.remove(m);
+                self.terms.remove(m);
             } else {
-                out.terms.insert(m.clone(), sum);
+                self.terms.insert(m.clone(), sum);
             }
         }
-        out
     }
     /// Product with a number.
     #[must_use]
@@ -203,7 +206,7 @@ impl FromStr for Poly {
                 return Err(fail());
             }
             let symbols = factors.map(str::parse).collect::<Result<Vec<Symbol>, _>>()?;
-            out = out.plus(&Self::term(c, &symbols));
+            out.add(&Self::term(c, &symbols));
         }
         Ok(out)
     }

@@ -2,6 +2,8 @@
 //!
 //! What several test files need stands here.
 
+pub mod models;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;

@@ -5,7 +5,7 @@ use fs_schedule::signature::Shape;
 use fs_schedule::{Exchange, Input, InputKind, Lengths, Parameter, Symbol, Table};
 
 use super::{Context, OpDef, expect_results, from_attrs, no_flops};
-use crate::ir::{OpData, Type};
+use crate::ir::{Attr, OpData, Type};
 
 pub(super) const OPS: &[OpDef] = &[
     decl("model.table", "`-> table` An embedding table.", table),
@@ -28,8 +28,20 @@ fn position(m: &Context<'_>, op: &OpData) -> u32 {
     op.results.first().and_then(|r| m.positions.get(r)).copied().unwrap_or(u32::MAX)
 }
 
+/// The record of a table. Placements that are only asked for (`auto`, `table_wise`, `column_wise`) read as row-wise
+/// until `plan-sharding` has decided.
+pub fn table_of(op: &OpData) -> Result<Table, String> {
+    let mut attrs = op.attrs.clone();
+    if let Some(Attr::Str(s)) = attrs.get("sharding")
+        && matches!(s.as_str(), "auto" | "table_wise" | "column_wise")
+    {
+        attrs.insert("sharding".into(), Attr::Str("row_wise".into()));
+    }
+    from_attrs(&attrs)
+}
+
 fn table(m: &Context<'_>, op: &OpData) -> Result<(), String> {
-    let t: Table = from_attrs(&op.attrs)?;
+    let t = table_of(op)?;
     if t.rows == 0 || t.dim == 0 {
         return Err("a table has at least one row and one column".into());
     }

@@ -14,7 +14,8 @@ pub(super) const OPS: &[OpDef] = &[
         .with_flops(flops)
         .accumulating(&[0]),
     OpDef::executable("train.linear_grad_weight", "`gy, x -> gweight, gbias?` gy^T x and column sums of gy.")
-        .with_flops(weight_flops),
+        .with_flops(weight_flops)
+        .accumulating(&[0, 1]),
 ];
 
 /// Two per row and weight.

@@ -24,13 +24,14 @@ mod step;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use fs_schedule::op::{Action, Element, Extent};
+use fs_schedule::op::{Action, Extent};
 use fs_schedule::signature::{self, Shape};
 use fs_schedule::{Cost, Exchange, Input, Poly, Symbol};
 
 use crate::ir::attr::typed;
 use crate::ir::{Attrs, Module, OpData, OpId, ValueId};
 pub(crate) use decl::input_shape;
+pub use decl::table_of;
 
 use crate::passes::differentiate::Vjp;
 
@@ -151,6 +152,8 @@ pub struct Context<'a> {
     columns: Vec<u32>,
     tables: usize,
     microbatches: u32,
+    /// Evaluation runs whole batches, whatever training does.
+    evaluating: bool,
     inputs: Vec<Input>,
     /// Where each declared value stands among those of its kind.
     positions: BTreeMap<ValueId, u32>,
@@ -168,7 +171,7 @@ impl<'a> Context<'a> {
         }
         let inputs = module.decls_of("model.input").map(|op| from_attrs::<Input>(&op.attrs));
         let tables: Vec<fs_schedule::Table> =
-            module.decls_of("model.table").filter_map(|op| from_attrs(&op.attrs).ok()).collect();
+            module.decls_of("model.table").filter_map(|op| decl::table_of(op).ok()).collect();
         let exchanges = exchanges(module);
         let settings = typed::<fs_schedule::Settings>(&module.attrs, "settings");
         Self {
@@ -177,9 +180,14 @@ impl<'a> Context<'a> {
             exchanges,
             tables: tables.len(),
             microbatches: settings.map_or(1, |s| s.microbatches),
+            evaluating: false,
             inputs: inputs.filter_map(Result::ok).collect(),
             positions,
         }
+    }
+    /// For the operations of a function.
+    pub fn enter(&mut self, function: &str) {
+        self.evaluating = function == "evaluate";
     }
 }
 
@@ -229,7 +237,7 @@ fn executable(m: &Context<'_>, op: &OpData) -> Result<(), String> {
         exchanges: &m.exchanges,
         columns: &m.columns,
         tables: m.tables,
-        microbatches: m.microbatches,
+        microbatches: if m.evaluating { 1 } else { m.microbatches },
     };
     signature::check(&action(op)?, &reads, &writes, &cx)
 }
@@ -267,27 +275,9 @@ pub fn extent(rows: Extent) -> Poly {
 }
 
 /// Expected work of an operation: its arithmetic, its operands and results once through memory, and for collectives
-/// what leaves the rank when destinations are spread evenly.
+/// what leaves the rank when destinations are spread evenly (what arrives, if everything goes to everybody).
 pub fn cost(m: &Module, op: &OpData) -> Cost {
-    let size = |v: &ValueId| {
-        let width = match m.ty(*v).shape() {
-            Some(
-                Shape::Matrix { element: Element::Id | Element::Count, .. }
-                | Shape::Ids { .. }
-                | Shape::Offsets { .. },
-            ) => 8.0,
-            _ => 4.0,
-        };
-        elements(m, *v).times(width)
-    };
-    let sum = |ids: &[ValueId]| ids.iter().fold(Poly::zero(), |p, v| p.plus(&size(v)));
-    let bytes = sum(&op.operands).plus(&sum(&op.results));
-    let wire = match op.def.name {
-        "comm.all_to_all_ids" | "comm.all_to_all_rows" | "comm.all_to_all_grads" => size(&op.operands[0]),
-        "comm.all_reduce" => sum(&op.operands).times(2.0),
-        _ => Poly::zero(),
-    };
-    Cost { flops: (op.def.flops)(m, op), bytes, wire }
+    exchange::cost(m, op)
 }
 
 /// A required attribute of the schedule's vocabulary, for verifiers.

@@ -14,7 +14,7 @@ pub(super) const OPS: &[OpDef] = &[
     .with_vjp(layer_norm),
     OpDef::executable("train.layer_norm_grad", "`x, weight?, stats, gy -> gx, (gweight, gbias)?`")
         .with_flops(flops_per_result::<12>)
-        .accumulating(&[0]),
+        .accumulating(&[0, 1, 2]),
     OpDef::executable("model.l2_normalize", "`x -> y, norms` Rows divided by max(length, eps).")
         .with_flops(flops_per_result::<3>)
         .with_vjp(l2_normalize),

@@ -8,7 +8,8 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.positional", "`x, offsets, weight -> y` Adds a row per position.")
         .with_flops(flops_per_result::<1>)
         .with_vjp(positional),
-    OpDef::executable("train.positional_grad", "`gy, offsets -> gweight` Sums per position."),
+    OpDef::executable("train.positional_grad", "`gy, offsets -> gweight` Sums per position.")
+        .accumulating(&[0]),
     OpDef::executable(
         "model.dropout",
         "`x -> y` Zeroes elements with probability p, scales the rest; off in evaluation.",

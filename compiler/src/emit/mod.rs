@@ -1,21 +1,18 @@
-//! From lowered IR to a schedule: a strategy's pipeline of passes, then storage and order for each function.
+//! From a checked program to a schedule: a strategy's pipeline of passes, a list of operations for each function, and
+//! the scheduler's order.
 
-mod deps;
+mod listing;
 mod storage;
 
-use std::collections::BTreeMap;
-
-use fs_dsl::checked::Program;
+use fs_dsl::checked::{Cluster, Program};
 use fs_schedule as s;
-use fs_schedule::op::{Op, Operand, Place};
-use fs_schedule::signature::Shape;
 
-use crate::dialect::{action, cost, from_attrs};
+use crate::dialect::from_attrs;
 use crate::import::{ImportError, import};
-use crate::ir::attr::{boolean, typed};
-use crate::ir::{Module, OpData, ValueId};
+use crate::ir::attr::{boolean, int, typed};
+use crate::ir::{Module, OpId};
 use crate::passes::manager::{self, Log, PipelineError, RunError, Settings};
-use storage::Storage;
+use crate::sched::{self, SchedError};
 
 /// The strategies that can be asked for.
 pub use fs_schedule::Strategy;
@@ -32,22 +29,94 @@ pub enum CompileError {
     /// The strategy's pipeline is malformed: a defect of the compiler.
     #[error("{0}")]
     Pipeline(#[from] PipelineError),
-    /// The strategy is not there yet.
-    #[error("strategy `{0}` is not built yet; use `--strategy serial`")]
-    Strategy(&'static str),
+    /// Options that do not fit the program or each other.
+    #[error("{0}")]
+    Options(String),
+    /// The scheduler failed.
+    #[error("{0}")]
+    Schedule(#[from] SchedError),
     /// The lowered module does not make a schedule: a defect of the compiler.
     #[error("the compiled model cannot be written as a schedule: {0}")]
     Emit(String),
 }
 
-/// The passes that a strategy runs on an imported module.
-pub fn pipeline(strategy: Strategy, unique_rows: bool) -> Result<String, CompileError> {
-    match strategy {
-        Strategy::Serial => Ok(format!(
-            "canonicalize,make-evaluation,differentiate,lower-exchanges{{unique={unique_rows}}},dce,accumulate"
-        )),
-        Strategy::Prefetch => Err(CompileError::Strategy("prefetch")),
-        Strategy::Pec => Err(CompileError::Strategy("pec")),
+/// What decides which passes run, beside the model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Plan {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Each row once per rank.
+    pub unique_rows: bool,
+    /// Reuse distances (in microbatches) that `pec` tells apart; 0: rows travel together.
+    pub lookahead: u32,
+    /// Parts of a batch; `None`: as the model's settings say.
+    pub microbatches: Option<u32>,
+    /// Ranks to place tables on.
+    pub ranks: u32,
+    /// Bytes of a rank for tables and their state.
+    pub memory: Option<u64>,
+    /// Bytes that a transfer could have moved in its latency.
+    pub latency_bytes: Option<u64>,
+}
+
+impl Plan {
+    /// As an imported module's settings say.
+    pub fn of(module: &Module, strategy: Strategy, ranks: u32) -> Result<Self, CompileError> {
+        Ok(Self {
+            strategy,
+            unique_rows: boolean(&module.attrs, "unique_rows").map_err(CompileError::Emit)?,
+            lookahead: int(&module.attrs, "lookahead").map_err(CompileError::Emit)?,
+            microbatches: None,
+            ranks,
+            memory: None,
+            latency_bytes: None,
+        })
+    }
+}
+
+/// The passes that a plan runs on an imported module, up to and without the order of operations.
+pub fn pipeline(plan: &Plan) -> String {
+    let optional = |name: &str, value: Option<u64>| value.map_or(String::new(), |v| format!(",{name}={v}"));
+    let sharding = format!(
+        "ranks={}{}{}",
+        plan.ranks,
+        optional("memory", plan.memory),
+        optional("latency_bytes", plan.latency_bytes)
+    );
+    let microbatches = plan.microbatches.map_or(String::new(), |m| format!("{{microbatches={m}}}"));
+    let told_apart = plan.strategy == Strategy::Pec && plan.lookahead > 0;
+    let exchanges = format!(
+        "unique={}{}",
+        plan.unique_rows,
+        optional("lookahead", told_apart.then_some(plan.lookahead.into()))
+    );
+    let buckets = if plan.strategy == Strategy::Serial { "" } else { ",bucket-gradients" };
+    format!(
+        "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,fuse-collectives{buckets}"
+    )
+}
+
+/// How to compile.
+#[derive(Debug, Clone)]
+pub struct CompileOptions {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Ranks to plan for; `None`: the GPUs of the cluster, or one rank without a cluster.
+    pub ranks: Option<u32>,
+    /// The machine to plan for; `None`: the model's first cluster, else the preset `local` with all ranks on one node.
+    pub cluster: Option<Cluster>,
+    /// Reuse distances that `pec` tells apart, in microbatches; `None`: as the model says.
+    pub lookahead: Option<u32>,
+    /// Parts of a batch; `None`: as the model says.
+    pub microbatches: Option<u32>,
+    /// Most batches in flight; `None`: as many as help.
+    pub in_flight: Option<u32>,
+}
+
+impl CompileOptions {
+    /// A strategy for a number of ranks, everything else as the model says.
+    pub fn new(strategy: Strategy, ranks: u32) -> Self {
+        Self { strategy, ranks: Some(ranks), cluster: None, lookahead: None, microbatches: None, in_flight: None }
     }
 }
 
@@ -56,29 +125,89 @@ pub fn pipeline(strategy: Strategy, unique_rows: bool) -> Result<String, Compile
 pub struct Compiled {
     /// The schedule.
     pub schedule: s::Schedule,
-    /// The lowered IR that it was written from.
+    /// The lowered IR that it was written from; its training function is in the schedule's order.
     pub module: Module,
 }
 
-/// Compiles a checked program for a number of ranks.
+/// Compiles a checked program with everything but strategy and ranks as the model says.
 pub fn compile(program: &Program, strategy: Strategy, ranks: u32) -> Result<Compiled, CompileError> {
+    compile_with(program, &CompileOptions::new(strategy, ranks))
+}
+
+/// Compiles a checked program.
+pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compiled, CompileError> {
     let mut module = import(program)?;
-    let unique = boolean(&module.attrs, "unique_rows").map_err(CompileError::Emit)?;
-    let stages = manager::parse_pipeline(&pipeline(strategy, unique)?)?;
+    let declared = options.cluster.clone().or_else(|| program.clusters.first().cloned());
+    let ranks = match (options.ranks, &declared) {
+        (Some(0), _) => return Err(CompileError::Options("a schedule is for at least one rank".into())),
+        (Some(ranks), _) => ranks,
+        (None, Some(c)) => c.nodes.saturating_mul(c.gpus_per_node).max(1),
+        (None, None) => 1,
+    };
+    let cluster = declared.unwrap_or_else(|| local(ranks));
+    for (name, value) in [("lookahead", options.lookahead), ("microbatches", options.microbatches)] {
+        if let Some(n) = value.filter(|n| !(1..=64).contains(n)) {
+            return Err(CompileError::Options(format!("{name} must be in 1..=64, is {n}")));
+        }
+    }
+    let asked = Plan::of(&module, options.strategy, ranks)?;
+    let plan = Plan {
+        lookahead: options.lookahead.unwrap_or(asked.lookahead),
+        microbatches: options.microbatches,
+        memory: Some(cluster.memory),
+        latency_bytes: Some(latency_bytes(&cluster, ranks)),
+        ..asked
+    };
+    let stages = manager::parse_pipeline(&pipeline(&plan))?;
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
-    let schedule = emit(&module, strategy, ranks)?;
+    let schedule = emit_for(&mut module, &cluster, ranks, options.strategy, options.in_flight)?;
     Ok(Compiled { schedule, module })
 }
 
-/// Writes a lowered module as a schedule.
+/// A CPU with so many ranks.
+pub fn local(ranks: u32) -> Cluster {
+    let preset = fs_dsl::cluster::preset("local").unwrap_or_else(|| unreachable!("`local` is a preset"));
+    Cluster { gpus_per_node: ranks.max(1), ..preset }
+}
+
+/// Bytes that a transfer between ranks could have moved in its latency.
+fn latency_bytes(cluster: &Cluster, ranks: u32) -> u64 {
+    let link = if ranks > cluster.gpus_per_node { cluster.inter } else { cluster.intra };
+    (link.bandwidth * link.latency).ceil() as u64
+}
+
+/// Writes a lowered module as a schedule for a local machine.
 pub fn emit(module: &Module, strategy: Strategy, ranks: u32) -> Result<s::Schedule, CompileError> {
+    emit_for(&mut module.clone(), &local(ranks), ranks, strategy, None)
+}
+
+/// Writes a lowered module as a schedule for a cluster, and leaves the order in the module.
+pub fn emit_for(
+    module: &mut Module,
+    cluster: &Cluster,
+    ranks: u32,
+    strategy: Strategy,
+    in_flight: Option<u32>,
+) -> Result<s::Schedule, CompileError> {
+    let schedule = schedule(module, cluster, ranks, strategy, in_flight)?;
+    let violations = s::verify::verify(&schedule);
+    match violations.first() {
+        None => Ok(schedule),
+        Some(v) => Err(CompileError::Emit(v.to_string())),
+    }
+}
+
+/// Lists a module's functions, schedules them, and leaves the order in the module.
+pub fn schedule(
+    module: &mut Module,
+    cluster: &Cluster,
+    ranks: u32,
+    strategy: Strategy,
+    in_flight: Option<u32>,
+) -> Result<s::Schedule, CompileError> {
     let fail = CompileError::Emit;
-    let train = program(module, "train").map_err(fail)?;
-    let evaluation =
-        module.func("evaluate").map(|_| program(module, "evaluate")).transpose().map_err(fail)?;
-    let engines = train.ops.iter().chain(evaluation.iter().flat_map(|e| &e.ops)).map(|op| op.engine);
-    let engines: std::collections::BTreeSet<s::Engine> = engines.collect();
-    let schedule = s::Schedule {
+    let (train, origins) = listing::list(module, "train").map_err(fail)?;
+    let mut schedule = s::Schedule {
         format: s::FORMAT.into(),
         version: s::VERSION,
         digest: String::new(),
@@ -94,166 +223,69 @@ pub fn emit(module: &Module, strategy: Strategy, ranks: u32) -> Result<s::Schedu
         tables: records(module, "model.table")?,
         parameters: records(module, "model.param")?,
         exchanges: records(module, "comm.exchange")?,
-        engines: engines.into_iter().collect(),
+        engines: Vec::new(),
         train,
-        evaluation,
+        evaluation: None,
         prediction: None,
         rewrites: Vec::new(),
     };
-    let violations = s::verify::verify(&schedule);
-    match violations.first() {
-        None => Ok(schedule),
-        Some(v) => Err(CompileError::Emit(v.to_string())),
+    if module.func("evaluate").is_some() {
+        let (evaluation, _) = listing::list(module, "evaluate").map_err(fail)?;
+        let mut other = s::Schedule { train: evaluation, strategy: Strategy::Serial, ..schedule.clone() };
+        sched::schedule(&mut other, cluster, None)?;
+        schedule.evaluation = Some(other.train);
+    }
+    let order = sched::schedule(&mut schedule, cluster, in_flight)?;
+    place(module, &schedule, &order, &origins);
+    let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
+    let engines: std::collections::BTreeSet<s::Engine> =
+        programs.flat_map(|p| &p.ops).map(|op| op.engine).collect();
+    schedule.engines = engines.into_iter().collect();
+    Ok(schedule)
+}
+
+/// Writes the order into the training function: operations in issue order, each with its placement. Views (splits,
+/// concats computed in place) stand where their operand or result does.
+fn place(module: &mut Module, schedule: &s::Schedule, order: &[u32], origins: &[OpId]) {
+    use std::collections::BTreeMap;
+    // Of an operation that became several the last one counts.
+    let mut at: BTreeMap<OpId, usize> = BTreeMap::new();
+    for (place, i) in order.iter().enumerate() {
+        at.insert(origins[*i as usize], place);
+    }
+    let Some(body) = module.func("train").map(|f| f.body.clone()) else { return };
+    let rank = |place: usize| (-schedule.train.ops[place].stage, place);
+    // A view comes right after the last of what it reads, in the order of a batch.
+    let mut defined: BTreeMap<crate::ir::ValueId, usize> = BTreeMap::new();
+    let mut keyed: Vec<(usize, usize, OpId)> = Vec::with_capacity(body.len());
+    for (i, id) in body.iter().enumerate() {
+        let op = module.op(*id);
+        let reads = op.operands.iter().filter_map(|v| defined.get(v)).copied();
+        let place = at.get(id).copied().or_else(|| reads.max_by_key(|p| rank(*p))).unwrap_or(0);
+        keyed.push((place, i, *id));
+        for r in &module.op(*id).results {
+            defined.insert(*r, place);
+        }
+    }
+    keyed.sort_unstable();
+    for (place, _, id) in &keyed {
+        let Some(op) = schedule.train.ops.get(*place) else { continue };
+        module.op_mut(*id).placement = Some(crate::ir::Placement {
+            engine: op.engine,
+            stage: op.stage,
+            priority: op.priority,
+            chunk: op.chunk,
+            start: op.start,
+            time: if at.contains_key(id) { op.time } else { 0 },
+            reason: op.reason.clone(),
+        });
+    }
+    if let Some(f) = module.func_mut("train") {
+        f.body = keyed.into_iter().map(|(_, _, id)| id).collect();
     }
 }
 
 /// The records behind declarations of one kind.
 fn records<T: serde::de::DeserializeOwned>(module: &Module, kind: &str) -> Result<Vec<T>, CompileError> {
     module.decls_of(kind).map(|op| from_attrs(&op.attrs).map_err(CompileError::Emit)).collect()
-}
-
-/// One function as a program in its own order.
-fn program(module: &Module, func: &str) -> Result<s::Program, String> {
-    let body = &module.func(func).ok_or(format!("there is no function @{func}"))?.body;
-    let mut storage = Storage::assign(module, body)?;
-    let mut names: BTreeMap<String, u32> = BTreeMap::new();
-    let mut ops: Vec<Op> = Vec::new();
-    for id in body {
-        let op = module.op(*id);
-        match op.def.name {
-            "model.split" => continue,
-            "model.concat" => {
-                // Parts that could not be computed in place are copied.
-                for (value, target) in storage.concat_copies(module, op) {
-                    let copied = Op {
-                        action: s::Action::Copy,
-                        reads: vec![storage.operand(value)?],
-                        writes: vec![target],
-                        ..template(module, op, unique_name(&mut names, &op.scope, "copy"))
-                    };
-                    ops.push(copied);
-                }
-                continue;
-            }
-            _ => {}
-        }
-        let kind = op.def.name.rsplit('.').next().unwrap_or_default();
-        let mut new =
-            Op { action: action(op)?, ..template(module, op, unique_name(&mut names, &op.scope, kind)) };
-        (new.reads, new.writes) = operands(module, op, &storage)?;
-        new.engine = engine(op);
-        new.reason = reason(op).into();
-        ops.push(new);
-    }
-    let buffers = storage.finish(&ops);
-    let mut program = s::Program { in_flight: 1, buffers, ops };
-    deps::add(&mut program);
-    Ok(program)
-}
-
-fn template(module: &Module, op: &OpData, name: String) -> Op {
-    Op {
-        name,
-        action: s::Action::Copy,
-        reads: Vec::new(),
-        writes: Vec::new(),
-        engine: s::Engine::Compute,
-        stage: 0,
-        microbatch: op.microbatch,
-        deps: Vec::new(),
-        priority: 0,
-        chunk: None,
-        cost: cost(module, op),
-        start: 0,
-        time: 0,
-        reason: String::from("serial: in the order of the model"),
-    }
-}
-
-fn unique_name(names: &mut BTreeMap<String, u32>, scope: &str, kind: &str) -> String {
-    let base = if scope.is_empty() { kind.to_owned() } else { format!("{scope}.{kind}") };
-    let count = names.entry(base.clone()).or_insert(0);
-    *count += 1;
-    if *count == 1 { base } else { format!("{base}#{count}") }
-}
-
-fn engine(op: &OpData) -> s::Engine {
-    match op.def.name {
-        "train.load_batch" => s::Engine::Host,
-        "comm.all_to_all_ids" | "comm.all_to_all_rows" | "comm.all_to_all_grads" | "comm.all_reduce" => {
-            s::Engine::CopyOut
-        }
-        _ => s::Engine::Compute,
-    }
-}
-
-fn reason(op: &OpData) -> &'static str {
-    match engine(op) {
-        s::Engine::Compute => "serial: in the order of the model",
-        s::Engine::Host => "serial: the step starts with its batch",
-        _ => "serial: everything waits for this transfer",
-    }
-}
-
-/// Operands of an executable operation in the schedule's terms.
-fn operands(module: &Module, op: &OpData, storage: &Storage) -> Result<(Vec<Operand>, Vec<Operand>), String> {
-    let list = |ids: &[ValueId]| ids.iter().map(|v| storage.operand(*v)).collect::<Result<Vec<_>, _>>();
-    match op.def.name {
-        "comm.apply" => {
-            let (table, reads) = op.operands.split_last().ok_or("needs a table")?;
-            Ok((list(reads)?, list(&[*table])?))
-        }
-        "train.dense_update" => {
-            let (gradients, params) = op.operands.split_at(op.operands.len() / 2);
-            Ok((list(gradients)?, list(params)?))
-        }
-        _ => {
-            let mut writes = list(&op.results)?;
-            for (write, base) in writes.iter_mut().zip(&op.into) {
-                write.accumulate = base.is_some();
-            }
-            debug_assert!(op.operands.iter().all(|v| module.ty(*v).shape().is_some()));
-            Ok((list(&op.operands)?, writes))
-        }
-    }
-}
-
-/// The places of declared values and of gradients.
-fn fixed_places(module: &Module, body: &[crate::ir::OpId]) -> Result<BTreeMap<ValueId, Place>, String> {
-    let mut places = BTreeMap::new();
-    let mut number: BTreeMap<&str, u32> = BTreeMap::new();
-    for id in &module.decls {
-        let op = module.op(*id);
-        let n = number.entry(op.def.name).or_insert(0);
-        for r in &op.results {
-            let place = match module.ty(*r).shape() {
-                Some(Shape::Table { .. }) => Place::Table(*n),
-                Some(Shape::Parameter { .. }) => Place::Parameter(*n),
-                Some(Shape::Offsets { .. }) => Place::Lengths(*n),
-                Some(_) => Place::Input(*n),
-                None => return Err("a declaration without a shape".into()),
-            };
-            places.insert(*r, place);
-        }
-        *n += 1;
-    }
-    // A gradient belongs to the parameter that the update pairs it with.
-    for id in body.iter().rev() {
-        let op = module.op(*id);
-        if op.def.name == "train.dense_update" {
-            let (gradients, params) = op.operands.split_at(op.operands.len() / 2);
-            for (g, p) in gradients.iter().zip(params) {
-                if let Some(Place::Parameter(n)) = places.get(p).copied() {
-                    places.insert(*g, Place::Gradient(n));
-                }
-            }
-        } else if op.def.name == "comm.all_reduce" {
-            for (from, to) in op.operands.iter().zip(&op.results) {
-                if let Some(place) = places.get(to).copied() {
-                    places.insert(*from, place);
-                }
-            }
-        }
-    }
-    Ok(places)
 }

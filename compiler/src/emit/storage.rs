@@ -1,13 +1,12 @@
-//! Where values live: buffers, views into them, and slots that buffers share.
+//! Where values live: buffers, and views into them.
 //!
 //! A split's results are column ranges of its operand; a concat's operands are computed into column ranges of its
 //! result where they own their storage (else copied); a result that is added into a value takes over its storage.
-//! Buffers whose lifetimes do not overlap share a slot, chosen so that little memory is added.
+//! Which buffers share memory is decided once it is known when they live ([`crate::sched::storage`]).
 
 use std::collections::BTreeMap;
 
-use fs_schedule::Symbol;
-use fs_schedule::op::{Buffer, Element, Extent, Op, Operand, Place};
+use fs_schedule::op::{Buffer, Operand, Place};
 use fs_schedule::signature::Shape;
 
 use crate::ir::{Module, OpData, OpId, ValueId};
@@ -34,13 +33,15 @@ impl Storage {
     /// Decides for all values of a function.
     pub(super) fn assign(module: &Module, body: &[OpId]) -> Result<Self, String> {
         let mut this = Self {
-            fixed: super::fixed_places(module, body)?,
+            fixed: super::listing::fixed_places(module, body)?,
             views: BTreeMap::new(),
             columns: BTreeMap::new(),
             ids: BTreeMap::new(),
             buffers: Vec::new(),
             copied: BTreeMap::new(),
         };
+        let settings: fs_schedule::Settings = crate::ir::attr::typed(&module.attrs, "settings")?;
+        let microbatches = settings.microbatches;
         for id in body {
             this.alias(module, module.op(*id));
         }
@@ -49,8 +50,8 @@ impl Storage {
         }
         for id in body {
             let op = module.op(*id);
-            for r in &op.results {
-                this.add_buffer(module, *r, op)?;
+            for (i, r) in op.results.iter().enumerate() {
+                this.add_buffer(module, *r, op, microbatch(op, i, microbatches))?;
             }
         }
         Ok(this)
@@ -131,7 +132,13 @@ impl Storage {
         })
     }
 
-    fn add_buffer(&mut self, module: &Module, v: ValueId, op: &OpData) -> Result<(), String> {
+    fn add_buffer(
+        &mut self,
+        module: &Module,
+        v: ValueId,
+        op: &OpData,
+        microbatch: Option<u32>,
+    ) -> Result<(), String> {
         if self.fixed.contains_key(&v) || self.views.contains_key(&v) {
             return Ok(());
         }
@@ -147,7 +154,7 @@ impl Storage {
             element,
             rows,
             columns,
-            microbatch: op.microbatch,
+            microbatch,
             copies: 1,
             slot: 0,
             first: u32::MAX,
@@ -184,74 +191,30 @@ impl Storage {
         parts.iter().map(|(v, start)| (*v, self.columns_of(*id, base + start, columns(module, *v)))).collect()
     }
 
-    /// Lifetimes and slots, once the operations are known.
-    pub(super) fn finish(&mut self, ops: &[Op]) -> Vec<Buffer> {
+    /// The buffers, each by itself.
+    pub(super) fn buffers(&mut self) -> Vec<Buffer> {
         let mut buffers = std::mem::take(&mut self.buffers);
-        for (i, op) in ops.iter().enumerate() {
-            for operand in op.reads.iter().chain(&op.writes) {
-                if let Place::Buffer(b) = operand.place {
-                    let buffer = &mut buffers[b as usize];
-                    buffer.first = buffer.first.min(i as u32);
-                    buffer.last = buffer.last.max(i as u32);
-                }
-            }
+        for (slot, b) in buffers.iter_mut().enumerate() {
+            b.slot = slot as u32;
         }
-        for b in &mut buffers {
-            b.first = b.first.min(b.last);
-        }
-        share_slots(&mut buffers);
         buffers
     }
+}
+
+/// The microbatch of a result: that of the operation, but positions of ids are the ids', which a batch's `unique`
+/// takes by microbatch.
+fn microbatch(op: &OpData, result: usize, microbatches: u32) -> Option<u32> {
+    let sources = op.operands.len();
+    let first = op.results.len().checked_sub(sources)?;
+    if op.def.name != "comm.unique" || microbatches <= 1 || result < first {
+        return op.microbatch;
+    }
+    Some(((result - first) / (sources / microbatches as usize).max(1)) as u32)
 }
 
 fn columns(module: &Module, v: ValueId) -> u32 {
     match module.ty(v).shape() {
         Some(Shape::Matrix { columns, .. }) => columns,
         _ => 0,
-    }
-}
-
-/// A guess of rows, only to judge which buffers fit each other.
-fn typical(rows: Extent) -> u64 {
-    match rows {
-        Extent::Fixed(n) => n.into(),
-        Extent::Symbol(Symbol::Samples) => 1 << 6,
-        Extent::Symbol(Symbol::Ranks) => 8,
-        Extent::Symbol(_) => 1 << 12,
-    }
-}
-
-/// First-fit by start of life: a free slot that grows least, else a new one if growth would exceed the buffer.
-fn share_slots(buffers: &mut [Buffer]) {
-    struct Slot {
-        element: Element,
-        size: u64,
-        free_from: u32,
-    }
-    let mut order: Vec<usize> = (0..buffers.len()).collect();
-    order.sort_by_key(|b| (buffers[*b].first, *b));
-    let mut slots: Vec<Slot> = Vec::new();
-    let mut per_element: BTreeMap<Element, u32> = BTreeMap::new();
-    let mut numbers: Vec<u32> = Vec::new();
-    for b in order {
-        let buffer = &mut buffers[b];
-        let size = typical(buffer.rows) * u64::from(buffer.columns);
-        let fits = |s: &Slot| s.element == buffer.element && s.free_from <= buffer.first;
-        let best = slots
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| fits(s))
-            .min_by_key(|(i, s)| (size.saturating_sub(s.size), s.size.saturating_sub(size), *i))
-            .map(|(i, _)| i);
-        let at = best.unwrap_or_else(|| {
-            slots.push(Slot { element: buffer.element, size: 0, free_from: 0 });
-            let n = per_element.entry(buffer.element).or_insert(0);
-            numbers.push(*n);
-            *n += 1;
-            slots.len() - 1
-        });
-        slots[at].size = slots[at].size.max(size);
-        slots[at].free_from = buffer.last + 1;
-        buffer.slot = numbers[at];
     }
 }

@@ -187,6 +187,14 @@ impl Module {
         });
         id
     }
+    /// Makes an operation without results define values that another one defined before.
+    pub(crate) fn adopt(&mut self, id: OpId, results: Vec<ValueId>) {
+        for (i, v) in results.iter().enumerate() {
+            let data = &mut self.values[v.0 as usize];
+            (data.def, data.result) = (id, i as u32);
+        }
+        self.ops[id.0 as usize].results = results;
+    }
     /// Declarations of one kind, in order.
     pub fn decls_of(&self, name: &str) -> impl Iterator<Item = &OpData> {
         self.decls.iter().map(|id| self.op(*id)).filter(move |op| op.def.name == name)

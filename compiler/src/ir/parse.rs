@@ -148,16 +148,15 @@ impl<'a> Parser<'a> {
             let mut find = |list: Vec<Option<Use<'a>>>| -> Result<Vec<Option<ValueId>>, String> {
                 let mut found = Vec::with_capacity(list.len());
                 for u in list {
-                    found.push(match u {
-                        None => None,
-                        Some(u) => match self.values.get(u.name) {
-                            Some(v) => Some(*v),
-                            None => {
-                                self.at = u.at;
-                                return Err(format!("%{} is not defined", u.name));
-                            }
-                        },
-                    });
+                    let Some(u) = u else {
+                        found.push(None);
+                        continue;
+                    };
+                    let Some(v) = self.values.get(u.name) else {
+                        self.at = u.at;
+                        return Err(format!("%{} is not defined", u.name));
+                    };
+                    found.push(Some(*v));
                 }
                 Ok(found)
             };

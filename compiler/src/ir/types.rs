@@ -73,6 +73,7 @@ impl std::str::FromStr for Type {
             "id" => matrix(Element::Id)?,
             "index" => matrix(Element::Index)?,
             "count" => matrix(Element::Count)?,
+            "byte" => matrix(Element::Byte)?,
             "parameter" => Shape::Parameter { rows: number(pair()?.0)?, columns: number(pair()?.1)? },
             "gradient" => Shape::Gradient { rows: number(pair()?.0)?, columns: number(pair()?.1)? },
             "table" => Shape::Table { table: number(pair()?.0)?, dim: number(pair()?.1)? },

@@ -7,7 +7,7 @@
 //! 4. `into` names, for a result that can be added into, a value of the result's own type that is computed in the
 //!    same function and not read at or after the operation: its storage is taken over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::print::Names;
@@ -23,11 +23,26 @@ pub struct VerifyError {
     pub message: String,
 }
 
+/// A set of a module's values.
+#[derive(Clone)]
+struct Known(Vec<bool>);
+
+impl Known {
+    fn add(&mut self, values: &[ValueId]) {
+        for v in values {
+            self.0[v.0 as usize] = true;
+        }
+    }
+    fn has(&self, v: ValueId) -> bool {
+        self.0[v.0 as usize]
+    }
+}
+
 /// All broken rules.
 pub fn verify(module: &Module) -> Vec<VerifyError> {
-    let cx = Context::new(module);
+    let mut cx = Context::new(module);
     let mut errors = Vec::new();
-    let mut declared: BTreeSet<ValueId> = BTreeSet::new();
+    let mut declared = Known(vec![false; module.value_count()]);
     for id in &module.decls {
         check(&cx, *id, &declared, &declared, &mut errors);
         if !is_declaration(module, *id) {
@@ -36,20 +51,26 @@ pub fn verify(module: &Module) -> Vec<VerifyError> {
                 message: "is not a declaration and belongs into a function".into(),
             });
         }
-        declared.extend(&module.op(*id).results);
+        declared.add(&module.op(*id).results);
     }
     let mut names = BTreeSet::new();
     for func in &module.funcs {
+        cx.enter(&func.name);
         let mut known = declared.clone();
-        let mut last_read: BTreeMap<ValueId, usize> = BTreeMap::new();
+        let mut last_read = vec![None; module.value_count()];
         // Scheduled functions are listed in issue order; a batch runs them in falling order of stage.
         let mut body = func.body.clone();
         body.sort_by_key(|id| module.op(*id).placement.as_ref().map_or(0, |p| -p.stage));
         let body = &body;
         for (i, id) in body.iter().enumerate() {
-            last_read.extend(module.op(*id).operands.iter().map(|v| (*v, i)));
+            for v in &module.op(*id).operands {
+                last_read[v.0 as usize] = Some(i);
+            }
         }
-        let own: BTreeSet<ValueId> = body.iter().flat_map(|id| module.op(*id).results.clone()).collect();
+        let mut own = Known(vec![false; module.value_count()]);
+        for id in body {
+            own.add(&module.op(*id).results);
+        }
         for (i, id) in body.iter().enumerate() {
             check(&cx, *id, &known, &own, &mut errors);
             if is_declaration(module, *id) {
@@ -59,7 +80,7 @@ pub fn verify(module: &Module) -> Vec<VerifyError> {
                 });
             }
             check_into(module, *id, i, &declared, &last_read, &mut errors);
-            known.extend(&module.op(*id).results);
+            known.add(&module.op(*id).results);
         }
         if !names.insert(&func.name)
             && let Some(first) = func.body.first()
@@ -77,17 +98,11 @@ fn is_declaration(module: &Module, id: OpId) -> bool {
     )
 }
 
-fn check(
-    cx: &Context<'_>,
-    id: OpId,
-    known: &BTreeSet<ValueId>,
-    own: &BTreeSet<ValueId>,
-    errors: &mut Vec<VerifyError>,
-) {
+fn check(cx: &Context<'_>, id: OpId, known: &Known, own: &Known, errors: &mut Vec<VerifyError>) {
     let op = cx.op(id);
     for (i, v) in op.uses().enumerate() {
         // Another batch's value only has to exist.
-        if !(if op.offset(i) == 0 { known } else { own }).contains(&v) {
+        if !(if op.offset(i) == 0 { known } else { own }).has(v) {
             errors.push(VerifyError { op: id, message: format!("operand {i} is used before it is defined") });
             return;
         }
@@ -101,8 +116,8 @@ fn check_into(
     module: &Module,
     id: OpId,
     at: usize,
-    declared: &BTreeSet<ValueId>,
-    last_read: &BTreeMap<ValueId, usize>,
+    declared: &Known,
+    last_read: &[Option<usize>],
     errors: &mut Vec<VerifyError>,
 ) {
     let op = module.op(id);
@@ -124,9 +139,9 @@ fn check_into(
                 module.ty(*result),
                 module.ty(*base)
             ));
-        } else if declared.contains(base) {
+        } else if declared.has(*base) {
             fail("a declared value cannot be added into".into());
-        } else if last_read.get(base).is_some_and(|last| *last >= at) {
+        } else if last_read[base.0 as usize].is_some_and(|last| last >= at) {
             fail(format!("the value that result {i} is added into is still read"));
         }
     }

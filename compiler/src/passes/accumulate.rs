@@ -42,7 +42,7 @@ struct Fusion {
 struct Facts {
     position: BTreeMap<OpId, usize>,
     uses: BTreeMap<ValueId, Vec<usize>>,
-    /// Operands of splits and concats, whose storage others may see.
+    /// Operands of concats, whose storage others see.
     shared: BTreeSet<ValueId>,
 }
 
@@ -53,13 +53,33 @@ impl Facts {
             uses: BTreeMap::new(),
             shared: BTreeSet::new(),
         };
+        // A split's results are views of its operand, a concat's operands of its result: who reads one reads the other.
+        let mut viewed: BTreeMap<ValueId, ValueId> = BTreeMap::new();
         for (i, id) in body.iter().enumerate() {
             let op = module.op(*id);
             for v in op.uses() {
-                facts.uses.entry(v).or_default().push(i);
+                let mut seen = Some(v);
+                while let Some(v) = seen {
+                    facts.uses.entry(v).or_default().push(i);
+                    seen = viewed.get(&v).copied();
+                }
             }
-            if matches!(op.def.name, "model.split" | "model.concat") {
-                facts.shared.extend(&op.operands);
+            match op.def.name {
+                "model.split" => viewed.extend(op.results.iter().map(|r| (*r, op.operands[0]))),
+                "model.concat" => {
+                    facts.shared.extend(&op.operands);
+                    for v in &op.operands {
+                        viewed.entry(*v).or_insert(op.results[0]);
+                    }
+                }
+                _ => {}
+            }
+        }
+        // What stands in a concat by way of a view is seen by others too.
+        for view in facts.shared.clone() {
+            let mut of = viewed.get(&view).copied();
+            while let Some(v) = of.filter(|v| facts.shared.insert(*v)) {
+                of = viewed.get(&v).copied();
             }
         }
         facts

@@ -1,5 +1,12 @@
-//! Runs a pipeline of passes: verification after each, printing, timing, and a reproducer when one crashes.
+//! Runs a pipeline of passes: verification after each, printing, timing, and a reproducer when one goes wrong.
+//!
+//! A pass that panics stops the pipeline, not the process. The module is copied once, before the first pass; when a
+//! pass goes wrong, the passes before it run again on the copy, and what they make is the *reproducer*: the IR before
+//! the failing pass, headed by the rest of the pipeline, so `fsc opt REPRODUCER` fails the same way. Passes are
+//! deterministic, and a pipeline that succeeds pays for one copy instead of one per pass.
 
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -28,11 +35,21 @@ pub enum PipelineError {
         known: String,
     },
     /// No such option.
-    #[error("pass `{pass}` has no option `{option}`")]
+    #[error("pass `{pass}` has no option `{option}`; its options are: {known}")]
     UnknownOption {
         /// The pass.
         pass: &'static str,
         /// As written.
+        option: String,
+        /// All options.
+        known: String,
+    },
+    /// An option with two values.
+    #[error("option `{option}` of pass `{pass}` is given twice")]
+    OptionTwice {
+        /// The pass.
+        pass: &'static str,
+        /// The option.
         option: String,
     },
     /// Not of the form `a,b{k=v}`.
@@ -46,14 +63,21 @@ pub enum PipelineError {
 /// Parses `a,b{k=v,l=w}`.
 pub fn parse_pipeline(text: &str) -> Result<Vec<Stage>, PipelineError> {
     let syntax = || PipelineError::Syntax { text: text.into() };
+    let names = |list: &mut dyn Iterator<Item = &'static str>| match list.collect::<Vec<_>>() {
+        list if list.is_empty() => "none".to_owned(),
+        list => list.join(", "),
+    };
     let mut stages = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {
         let end = rest.find([',', '{']).unwrap_or(rest.len());
         let name = rest[..end].trim();
+        if name.is_empty() {
+            return Err(syntax());
+        }
         let pass = find(name).ok_or_else(|| PipelineError::UnknownPass {
             name: name.into(),
-            known: super::PASSES.iter().map(|p| p.name).collect::<Vec<_>>().join(", "),
+            known: names(&mut super::PASSES.iter().map(|p| p.name)),
         })?;
         rest = &rest[end..];
         let mut options = Options::new();
@@ -63,9 +87,15 @@ pub fn parse_pipeline(text: &str) -> Result<Vec<Stage>, PipelineError> {
                 let (key, value) = pair.split_once('=').ok_or_else(syntax)?;
                 let key = key.trim();
                 if !pass.options.iter().any(|(o, ..)| *o == key) {
-                    return Err(PipelineError::UnknownOption { pass: pass.name, option: key.into() });
+                    return Err(PipelineError::UnknownOption {
+                        pass: pass.name,
+                        option: key.into(),
+                        known: names(&mut pass.options.iter().map(|(o, ..)| *o)),
+                    });
                 }
-                options.insert(key.into(), value.trim().into());
+                if options.insert(key.into(), value.trim().into()).is_some() {
+                    return Err(PipelineError::OptionTwice { pass: pass.name, option: key.into() });
+                }
             }
             rest = body[close + 1..].trim_start();
         }
@@ -90,6 +120,17 @@ pub fn pipeline_text(stages: &[Stage]) -> String {
         }
     };
     stages.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+/// Starts the first line of a reproducer; a pipeline in quotes follows, then options.
+const HEAD: &str = "// fsc opt --pipeline \"";
+/// Ends it where the module was not verified after each pass.
+const UNVERIFIED: &str = " --verify-each=false";
+
+/// What the first line of a reproducer asks for: its pipeline, and whether to verify after each pass.
+pub fn reproduces(text: &str) -> Option<(&str, bool)> {
+    let (pipeline, options) = text.lines().next()?.strip_prefix(HEAD)?.split_once('"')?;
+    Some((pipeline, options != UNVERIFIED))
 }
 
 /// After which passes a module is printed.
@@ -125,8 +166,51 @@ impl Default for Settings {
 pub struct Log {
     /// Printed modules, for standard error.
     pub text: String,
-    /// Time and counters of each pass.
-    pub passes: Vec<(&'static str, Duration, Statistics)>,
+    /// What each pass took and counted, in order.
+    pub passes: Vec<Record>,
+}
+
+/// One pass of a run.
+#[derive(Debug)]
+pub struct Record {
+    /// Its name.
+    pub name: &'static str,
+    /// Its own time.
+    pub time: Duration,
+    /// Time of the verification after it.
+    pub verification: Duration,
+    /// Its counters; those that it never touched are 0.
+    pub statistics: Statistics,
+}
+
+impl Log {
+    /// A table of times, with each pass's share.
+    pub fn timing(&self) -> String {
+        let total: Duration = self.passes.iter().map(|p| p.time + p.verification).sum();
+        let share = |time: Duration| 100.0 * time.as_secs_f64() / total.as_secs_f64().max(f64::MIN_POSITIVE);
+        let line = |name: &str, time: Duration| {
+            format!("{:>10.3} ms {:>5.1}%  {name}\n", time.as_secs_f64() * 1e3, share(time))
+        };
+        let mut text: String = self.passes.iter().map(|p| line(p.name, p.time)).collect();
+        text += &line("(verification)", self.passes.iter().map(|p| p.verification).sum());
+        text += &line("total", total);
+        text
+    }
+
+    /// A table of counters.
+    pub fn statistics(&self) -> String {
+        let mut text = String::new();
+        for pass in &self.passes {
+            let _ = writeln!(text, "{}", pass.name);
+            for (name, count) in &pass.statistics.0 {
+                let meaning = find(pass.name)
+                    .and_then(|p| p.statistics.iter().find(|(n, _)| n == name))
+                    .map_or("", |(_, meaning)| *meaning);
+                let _ = writeln!(text, "  {count:>8} {name}: {meaning}");
+            }
+        }
+        text
+    }
 }
 
 /// A pipeline that stopped.
@@ -141,40 +225,110 @@ pub struct RunError {
     pub reproducer: String,
 }
 
-/// Runs passes in order.
-pub fn run(module: &mut Module, stages: &[Stage], settings: Settings, log: &mut Log) -> Result<(), RunError> {
-    for (i, stage) in stages.iter().enumerate() {
-        let before = module.to_string();
-        let started = Instant::now();
-        let mut statistics = Statistics::default();
-        let outcome =
-            catch_unwind(AssertUnwindSafe(|| (stage.pass.run)(module, &stage.options, &mut statistics)));
-        let mut failure = match outcome {
-            Ok(Ok(())) => None,
-            Ok(Err(e)) => Some(format!("failed: {e}")),
-            Err(_) => Some("crashed: this is a defect of the compiler".to_owned()),
-        };
-        if failure.is_none() && settings.verify_each {
-            let errors = verify::verify(module);
-            if !errors.is_empty() {
-                failure = Some(format!("left an invalid module:\n{}", verify::render(module, &errors)));
-            }
+thread_local! {
+    /// True while a pass runs on this thread: its panics are the manager's to tell.
+    static RUNNING: Cell<bool> = const { Cell::new(false) };
+    /// Where the last panic of a pass came from.
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Leaves panics of passes to the manager, which says in its error what a panic said and where: without this they are
+/// also printed as any other panic. For binaries, once at their start.
+pub fn take_panics() {
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if RUNNING.get() {
+            PLACE.set(info.location().map(ToString::to_string));
+        } else {
+            others(info);
         }
-        log.passes.push((stage.pass.name, started.elapsed(), statistics));
-        if let Some(what) = failure {
+    }));
+}
+
+/// Runs `work` and turns a panic into what it said.
+fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    let outer = RUNNING.replace(true);
+    PLACE.set(None);
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    RUNNING.set(outer);
+    outcome.map_err(|payload| {
+        let said = said(payload.as_ref());
+        match PLACE.take() {
+            Some(place) => format!("`{said}` at {place}"),
+            None => format!("`{said}`"),
+        }
+    })
+}
+
+fn said(payload: &(dyn Any + Send)) -> &str {
+    payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a message")
+}
+
+/// Runs passes in order. After an error the module is what the failed pass left.
+pub fn run(module: &mut Module, stages: &[Stage], settings: Settings, log: &mut Log) -> Result<(), RunError> {
+    let original = if stages.is_empty() { Module::default() } else { module.clone() };
+    let mut before = if settings.print == Print::Changes { module.to_string() } else { String::new() };
+    for (i, stage) in stages.iter().enumerate() {
+        let name = stage.pass.name;
+        if let Err(what) = step(module, stage, settings.verify_each, log) {
             if settings.print_after_failure {
-                let _ = writeln!(log.text, "// after {} (failed)\n{module}", stage.pass.name);
+                // What a crash leaves may not even print.
+                let text =
+                    guarded(|| module.to_string()).unwrap_or_else(|e| format!("// cannot be printed: {e}\n"));
+                let _ = write!(log.text, "// after {name} (failed)\n{text}");
             }
-            let reproducer = format!("// fsc opt --pipeline \"{}\"\n{before}", pipeline_text(&stages[i..]));
-            return Err(RunError { pass: stage.pass.name, what, reproducer });
+            let reproducer = reproducer(original, &stages[..i], &stages[i..], settings.verify_each);
+            return Err(RunError { pass: name, what, reproducer });
         }
         if settings.print != Print::Never {
             let after = module.to_string();
-            if settings.print == Print::All || after != before {
-                let same = if after == before { " (no change)\n".to_owned() } else { format!("\n{after}") };
-                let _ = write!(log.text, "// after {}{same}", stage.pass.name);
+            if settings.print == Print::All {
+                let _ = write!(log.text, "// after {name}\n{after}");
+            } else if after != before {
+                let _ = write!(log.text, "// after {name}\n{after}");
+                before = after;
             }
         }
     }
     Ok(())
+}
+
+/// Runs one pass and verifies what it leaves; the error says what went wrong.
+fn step(module: &mut Module, stage: &Stage, verify_each: bool, log: &mut Log) -> Result<(), String> {
+    let mut statistics = Statistics(stage.pass.statistics.iter().map(|(name, _)| (*name, 0)).collect());
+    let started = Instant::now();
+    let outcome = guarded(|| (stage.pass.run)(module, &stage.options, &mut statistics));
+    let time = started.elapsed();
+    let started = Instant::now();
+    let outcome = match outcome {
+        Ok(Ok(())) if verify_each => match guarded(|| {
+            let errors = verify::verify(module);
+            if errors.is_empty() { String::new() } else { verify::render(module, &errors) }
+        }) {
+            Ok(errors) if errors.is_empty() => Ok(()),
+            Ok(errors) => Err(format!("left an invalid module:\n{errors}")),
+            Err(panic) => Err(format!("left a module that the verifier cannot read: panic {panic}")),
+        },
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(e)) => Err(format!("failed: {e}")),
+        Err(panic) => Err(format!("crashed, a defect of the compiler: panic {panic}")),
+    };
+    log.passes.push(Record { name: stage.pass.name, time, verification: started.elapsed(), statistics });
+    outcome
+}
+
+/// The IR before a failed pass, headed by the pipeline from there. Should the passes before it not run a second time,
+/// the IR before all of them.
+fn reproducer(original: Module, done: &[Stage], rest: &[Stage], verify_each: bool) -> String {
+    let mut module = original.clone();
+    let again = done.iter().all(|s| step(&mut module, s, false, &mut Log::default()).is_ok());
+    let (module, pipeline) =
+        if again { (module, pipeline_text(rest)) } else { (original, pipeline_text(&[done, rest].concat())) };
+    let options = if verify_each { "" } else { UNVERIFIED };
+    let text = guarded(|| module.to_string()).unwrap_or_else(|e| format!("// cannot be printed: {e}\n"));
+    format!("{HEAD}{pipeline}\"{options}\n{text}")
 }

@@ -2,11 +2,16 @@
 //! docs/passes.md are made. Adding a pass is a file and a line in the table.
 
 pub mod accumulate;
+pub mod bucket_gradients;
 pub mod canonicalize;
+pub mod debug;
 pub mod differentiate;
 pub mod evaluation;
+pub mod fuse_collectives;
 pub mod lower_exchanges;
 pub mod manager;
+pub mod microbatch;
+pub mod plan_sharding;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -43,6 +48,13 @@ impl Statistics {
 /// Options given in a pipeline: `name{key=value}`.
 pub type Options = BTreeMap<String, String>;
 
+/// The value of an option, if it is given.
+fn option<T: std::str::FromStr>(options: &Options, name: &str) -> Result<Option<T>, PassError> {
+    let Some(text) = options.get(name) else { return Ok(None) };
+    let wrong = |_| PassError::new(format!("option {name} cannot be `{text}`"));
+    text.parse().map(Some).map_err(wrong)
+}
+
 /// The declaration of a pass.
 #[derive(Debug)]
 pub struct Pass {
@@ -59,6 +71,22 @@ pub struct Pass {
 
 /// Every pass, in the order in which a pipeline would use them.
 pub static PASSES: &[Pass] = &[
+    Pass {
+        name: "plan-sharding",
+        summary: "Places tables: decides `auto` by memory, lookups and communication, and finds ranks for tables that are to have owners. Reasons are left in the module's attribute `placement`.",
+        options: &[
+            ("ranks", "1", "ranks to plan for"),
+            ("memory", "unlimited", "bytes of a rank that tables and their state may take"),
+            ("latency_bytes", "262144", "bytes that a transfer could have moved in its latency"),
+        ],
+        statistics: &[
+            ("row-wise", "tables placed so"),
+            ("table-wise", "tables placed so"),
+            ("column-wise", "tables placed so"),
+            ("data-parallel", "tables placed so"),
+        ],
+        run: plan_sharding::run,
+    },
     Pass {
         name: "canonicalize",
         summary: "Folds operations that do nothing (a scale by 1, a dropout with p = 0, a split or concat of one part) and flattens nested sums. Only exact identities.",
@@ -91,15 +119,29 @@ pub static PASSES: &[Pass] = &[
         run: |m, _, s| differentiate::run(m, s),
     },
     Pass {
+        name: "microbatch",
+        summary: "Cuts the step into microbatches: forward and backward of the first, then of the second, and so on; gradients add up, updates come once. Nothing for one microbatch.",
+        options: &[("microbatches", "the settings'", "their number, which the settings then say too")],
+        statistics: &[("copied", "operations copied")],
+        run: microbatch::run,
+    },
+    Pass {
         name: "lower-exchanges",
-        summary: "Replaces lookups, pools, sampled softmax and sparse gradients by exchanges: ids to the owners, rows back, gradients to the owners, row-wise sharded.",
-        options: &[(
-            "unique",
-            "true",
-            "send each row once per rank; false: once per occurrence (tables of a sampled softmax stay unique)",
-        )],
+        summary: "Replaces lookups, pools, sampled softmax and sparse gradients by exchanges: ids to the owners, rows back, gradients to the owners, for every placement; in the training step by reuse distance if a lookahead is given.",
+        options: &[
+            (
+                "unique",
+                "true",
+                "send each row once per rank; false: once per occurrence (tables of a sampled softmax stay unique)",
+            ),
+            (
+                "lookahead",
+                "none",
+                "reuse distances up to this (in microbatches) are told apart and travel by class; none: all rows travel together",
+            ),
+        ],
         statistics: &[
-            ("exchanges", "exchanges made, one per table and function"),
+            ("exchanges", "exchanges made, one per function and table, or part of a column-wise table"),
             ("lowered", "operations replaced"),
         ],
         run: lower_exchanges::run,
@@ -111,11 +153,29 @@ pub static PASSES: &[Pass] = &[
         statistics: &[("fused", "sums made in place")],
         run: |m, _, s| accumulate::run(m, s),
     },
+    Pass {
+        name: "fuse-collectives",
+        summary: "Makes one collective of those of a group: same action, same class, point to point or to all, same lookahead, operands ready at the same place (no dense operation between), none needing another's result.",
+        options: &[],
+        statistics: &[("fused", "collectives made of several")],
+        run: |m, _, s| fuse_collectives::run(m, s),
+    },
+    Pass {
+        name: "bucket-gradients",
+        summary: "Cuts the sum of dense gradients and the update into buckets in the order in which backward produces gradients; each sum right behind its last gradient, each update behind the last use of its parameters.",
+        options: &[(
+            "bytes",
+            "an eighth of all, between 1 MiB and 25 MiB",
+            "a bucket is full when its gradients have this many bytes",
+        )],
+        statistics: &[("buckets", "buckets made")],
+        run: bucket_gradients::run,
+    },
 ];
 
-/// The pass of a name.
+/// The pass of a name, those of [`debug`] included.
 pub fn find(name: &str) -> Option<&'static Pass> {
-    PASSES.iter().find(|p| p.name == name)
+    PASSES.iter().chain(debug::DEBUG_PASSES).find(|p| p.name == name)
 }
 
 /// docs/passes.md.

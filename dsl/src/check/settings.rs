@@ -74,7 +74,7 @@ pub(crate) const TRAIN: &[Param] = &[
         "lookahead",
         Kind::Count { min: 0, max: 64 },
         "1",
-        "Batches whose ids are known before their turn.",
+        "Reuse distance, in microbatches, up to which `pec` tells rows apart; 0: not at all.",
     ),
     Param::default(
         "microbatches",

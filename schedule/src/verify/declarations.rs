@@ -1,27 +1,33 @@
 //! Rules about what a schedule declares.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Report;
-use crate::model::{DenseOptimizer, Duration, FORMAT, Init, InputKind, Schedule, SparseOptimizer, VERSION};
+use crate::model::{
+    DenseOptimizer, Duration, FORMAT, Init, InputKind, Schedule, Sharding, SparseOptimizer, Table, VERSION,
+};
+use crate::op::Way;
+use crate::reuse::Reuse;
 
 /// Rows of a table beyond which 64-bit offsets of its elements might overflow.
 const MOST_ROWS: u64 = 1 << 48;
 /// Columns, lengths, batch sizes and ranks beyond which products might overflow.
 const MOST: u32 = 1 << 24;
 
+/// Microbatches, and reuse distances told apart.
+const MOST_MICROBATCHES: u32 = 64;
+
 pub(super) fn check(s: &Schedule, r: &mut Report) {
     r.check(s.format == FORMAT && s.version == VERSION, "version", || {
         format!("format is `{}` version {}, expected `{FORMAT}` version {VERSION}", s.format, s.version)
     });
     settings(s, r);
+    let distinct: BTreeSet<_> = s.engines.iter().collect();
+    r.check(distinct.len() == s.engines.len(), "engines", || "an engine is declared twice".into());
+    prediction(s, r);
     tables(s, r);
     inputs(s, r);
-    for (i, e) in s.exchanges.iter().enumerate() {
-        r.check((e.table as usize) < s.tables.len(), "tables", || {
-            format!("exchange {i} is of table {}, there are {}", e.table, s.tables.len())
-        });
-    }
+    exchanges(s, r);
 }
 
 fn settings(s: &Schedule, r: &mut Report) {
@@ -29,6 +35,10 @@ fn settings(s: &Schedule, r: &mut Report) {
     r.check(in_range(s.ranks), "settings", || format!("ranks is {}, must be in 1..={MOST}", s.ranks));
     let batch = s.settings.batch;
     r.check(in_range(batch), "settings", || format!("batch is {batch}, must be in 1..={MOST}"));
+    let microbatches = s.settings.microbatches;
+    r.check((1..=MOST_MICROBATCHES).contains(&microbatches), "settings", || {
+        format!("microbatches is {microbatches}, must be in 1..={MOST_MICROBATCHES}")
+    });
     let endless = matches!(s.settings.duration, Duration::Steps(0) | Duration::Epochs(0));
     r.check(!endless, "settings", || "the duration is zero".into());
     let numbers: Vec<(&str, f64, bool)> = match s.settings.optimizer {
@@ -76,6 +86,17 @@ fn init_is_finite(init: Init) -> bool {
     }
 }
 
+fn prediction(s: &Schedule, r: &mut Report) {
+    let Some(p) = &s.prediction else { return };
+    let numbers = [p.step, p.resource_bound, p.recurrence_bound, p.bubble];
+    let busy = p.busy.iter().map(|b| b.time);
+    let sizes = p.sizes.iter().map(|(_, n)| *n);
+    let ok = numbers.into_iter().chain(busy).chain(sizes).all(|x| x.is_finite() && x >= 0.0);
+    r.check(ok, "times", || "a predicted time or size is not a number of at least 0".into());
+    let known = p.cycle.iter().all(|d| (d.op as usize) < s.train.ops.len());
+    r.check(known, "times", || "the critical cycle names an operation that is not there".into());
+}
+
 fn tables(s: &Schedule, r: &mut Report) {
     let mut names = BTreeSet::new();
     for t in &s.tables {
@@ -83,6 +104,7 @@ fn tables(s: &Schedule, r: &mut Report) {
         let sizes = (1..=MOST_ROWS).contains(&t.rows) && (1..=MOST).contains(&t.dim);
         r.check(sizes, "tables", || format!("table `{}` has {} rows of {} columns", t.name, t.rows, t.dim));
         r.check(init_is_finite(t.init), "tables", || format!("table `{}` starts from {:?}", t.name, t.init));
+        sharding(s, t, r);
         for (name, value, ok) in sparse_numbers(t.optimizer) {
             r.check(ok && value.is_finite(), "tables", || format!("table `{}`: {name} is {value}", t.name));
         }
@@ -96,6 +118,70 @@ fn tables(s: &Schedule, r: &mut Report) {
         r.check(init_is_finite(p.init), "tables", || {
             format!("parameter `{}` starts from {:?}", p.name, p.init)
         });
+    }
+}
+
+fn sharding(s: &Schedule, t: &Table, r: &mut Report) {
+    let owners = match &t.sharding {
+        Sharding::RowWise | Sharding::DataParallel => &[][..],
+        Sharding::TableWise { rank } => std::slice::from_ref(rank),
+        Sharding::ColumnWise { ranks } => ranks,
+    };
+    for rank in owners {
+        r.check(*rank < s.ranks, "sharding", || {
+            format!("table `{}` lies on rank {rank}, there are {}", t.name, s.ranks)
+        });
+    }
+    if let Sharding::ColumnWise { ranks } = &t.sharding {
+        r.check((1..=t.dim as usize).contains(&ranks.len()), "sharding", || {
+            format!("table `{}` has {} parts of {} columns", t.name, ranks.len(), t.dim)
+        });
+        r.check(!matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. }), "sharding", || {
+            format!("table `{}`: row-wise Adagrad needs whole rows, which no part of the columns has", t.name)
+        });
+    }
+}
+
+fn exchanges(s: &Schedule, r: &mut Report) {
+    let mut found: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    for (i, e) in s.exchanges.iter().enumerate() {
+        let Some(table) = s.tables.get(e.table as usize) else {
+            r.fail("tables", format!("exchange {i} is of table {}, there are {}", e.table, s.tables.len()));
+            continue;
+        };
+        r.check(e.part < table.sharding.parts(), "exchanges", || {
+            format!("exchange {i} is of part {} of table `{}`", e.part, table.name)
+        });
+        let twice = found.insert((e.table, e.part), i);
+        r.check(twice.is_none(), "exchanges", || format!("exchange {i} moves the rows of another one"));
+        let first = s.exchanges.get(e.entries as usize);
+        let alike = first.is_some_and(|f| {
+            let same = (f.table, f.unique, f.lookahead) == (e.table, e.unique, e.lookahead);
+            same && f.part == 0 && (e.part > 0 || e.entries as usize == i)
+        });
+        r.check(alike, "exchanges", || {
+            format!("exchange {i} sends the entries of exchange {}, which must be that of the table's first part", e.entries)
+        });
+        if let Some(k) = e.lookahead {
+            r.check((1..=MOST_MICROBATCHES).contains(&k), "exchanges", || {
+                format!("exchange {i} tells apart {k} reuse distances, must be in 1..={MOST_MICROBATCHES}")
+            });
+            let m = s.settings.microbatches;
+            if k <= MOST_MICROBATCHES && (1..=MOST_MICROBATCHES).contains(&m) {
+                let count = Reuse { lookahead: k, microbatches: m }.count(Way::Forward);
+                r.check(count <= Reuse::MOST, "exchanges", || {
+                    format!("exchange {i} has {count} classes, at most {} are allowed", Reuse::MOST)
+                });
+            }
+        }
+    }
+    for (&(t, part), i) in &found {
+        let parts = s.tables.get(t as usize).map_or(1, |t| t.sharding.parts());
+        // Checked from the first part only, which every other one refers to.
+        let missing = (part == 0).then(|| (0..parts).find(|p| !found.contains_key(&(t, *p)))).flatten();
+        if let Some(p) = missing {
+            r.fail("exchanges", format!("exchange {i} moves a part of table {t}, none moves part {p}"));
+        }
     }
 }
 

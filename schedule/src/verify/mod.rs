@@ -1,37 +1,75 @@
 //! The verifier: what holds of every schedule that the executor is given.
 //!
-//! It knows nothing of the compiler and trusts nothing in the file. Each rule has a stable name, printed with the
-//! operations that break it.
+//! It is the specification. It knows nothing of the compiler, trusts nothing in the file, and proves that every
+//! execution that the machine of docs/scheduling.md allows gives the same bits as one batch after the other (the
+//! proof is in docs/exactness.md). Each rule has a stable name, printed with the operations that break it. "X of
+//! batch m before Y of batch m + D" always means: in every execution X has finished when Y starts, decided by
+//! [vector clocks](clock).
 //!
-//! Declarations ([`declarations`]):
+//! What a file may hold ([`limits`], [`declarations`]):
+//! - `limits`: counts that bound the verifier's own time and memory.
 //! - `version`: format and version are this crate's.
-//! - `settings`: batch and ranks are at least 1, numbers are finite, rates and divisors are in their ranges.
+//! - `settings`: batch, ranks and microbatches are in range, numbers are finite, rates and divisors in their ranges.
 //! - `tables`: tables have rows and columns, names of tables, inputs and parameters are unique.
+//! - `sharding`: owners are ranks, parts have columns; column-wise tables have no row-wise optimizer.
+//! - `exchanges`: one per part of a table, all parts there, parts after the first send the first's entries; lookahead
+//!   in 1..=64, at most [`Reuse::MOST`](crate::reuse::Reuse::MOST) classes.
 //! - `inputs`: inputs refer to tables, length groups and sequences that exist; groups hold at least one token.
 //!
-//! Each program, by itself ([`program`]):
-//! - `indices`: operands, dependencies and exchanges refer to what exists; column ranges lie in their buffer.
+//! Each program without order ([`structure`]):
+//! - `indices`: operands, dependencies, sizes and classes refer to what exists; column ranges lie in their buffer.
 //! - `operands`: operands obey the action's signature ([`crate::signature`]).
 //! - `names`: names of operations are unique.
-//! - `order`: dependencies within a step point backwards, and only they do not repeat.
+//! - `order`: dependencies within a step point backwards (so there is no cycle and no wait for oneself), none repeats.
 //! - `writes`: only buffers, gradients, parameters and tables are written, each by the actions that may; no buffer is
 //!   read and written by one operation, not even in different columns.
-//! - `fresh`: what an operation reads was written before by operations that it depends on, all columns of it; an
-//!   addition needs something to add to.
-//! - `storage`: a buffer's lifetime covers its uses; buffers of one slot do not live at once, and the first use of
-//!   one depends on the last uses of the one before.
-//! - `batch`: what reads the batch depends on the operation that loads it.
-//! - `frame`: a step loads one batch; a table is updated once, a gradient is reduced before it updates its parameter;
-//!   evaluation updates nothing.
-//! - `exchange`: ids, rows and gradients of an exchange travel in that order, each at most once.
+//! - `engines`: engines are declared and do such operations: host loads, compute computes, the others transfer.
+//! - `stages`: batch offsets and priorities are in range.
+//! - `chunks`: only transfers have chunks, of at least one byte.
+//! - `times`: planned times are numbers, in the order of the queue.
+//! - `offsets`: only partitions read buffers of other batches, nothing writes them.
+//! - `microbatch`: an operation uses its own microbatch's samples.
 //!
-//! Not yet checked: freshness across steps (rules 1 to 3 of docs/exactness.md). The only strategy so far, `serial`,
-//! runs in list order, so they hold by construction.
+//! Buffers and gradients ([`storage`]):
+//! - `fresh`: all columns that an operation reads were written before, and the writes come before the read, also those
+//!   of another batch; an addition has something to add to.
+//! - `sums`: additions into one place come one after the other, in one order.
+//! - `storage`: nothing is overwritten before its readers are done; lifetimes cover uses; buffers of one slot live one
+//!   after the other around the step.
+//! - `copies`: all uses of batch m's copy come before batch m + copies writes it.
+//!
+//! Batches and dense parameters ([`dense`]):
+//! - `frame`: a step loads one batch; evaluation updates nothing, is not staged and not split by reuse distance.
+//! - `batch`: every operation comes after the load of its batch.
+//! - `in-flight`: every use of a batch and its sizes comes before the load of the batch that replaces it.
+//! - `dense`: each gradient that is made is reduced once and updates its parameter once, in this order.
+//! - `parameter`: a parameter is read after the update of the batch before and before the update of its own batch.
+//!
+//! Tables ([`tables`]), for each two operations whose classes can hold the same row:
+//! - `fresh-read`: an update comes before the lookup at the row's next use.
+//! - `early-write`: a lookup comes before its own batch's update.
+//! - `apply-order`: an update comes before the update at the row's next use.
+//!
+//! Exchanges ([`exchange`]), by what buffers hold, not by names:
+//! - `exchange`: every row that is asked for is looked up, sent and put in place once, in time for its first use; every
+//!   gradient is sent and applied once, after its last; ids, classes and positions are this exchange's.
+//! - `history`: a partition sees the rows of exactly the batches that its distances reach.
+//! - `collective`: transfers are of the table's kind, their counts those of the right side.
 
+mod clock;
 mod declarations;
-mod program;
+mod dense;
+mod exchange;
+mod limits;
+mod storage;
+mod structure;
+mod tables;
 
-use crate::model::Schedule;
+use std::cell::Cell;
+
+use crate::model::{Program, Schedule};
+use crate::op::Action;
+use clock::Clocks;
 
 /// A broken invariant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -43,31 +81,140 @@ pub struct Violation {
     pub message: String,
 }
 
+/// The rules' names, in the order of this module's documentation.
+pub const RULES: &[&str] = &[
+    "limits", "version", "settings", "tables", "sharding", "exchanges", "inputs", "indices", "operands", "names",
+    "order", "writes", "engines", "stages", "chunks", "times", "offsets", "microbatch", "fresh", "sums", "storage",
+    "copies", "frame", "batch", "in-flight", "dense", "parameter", "fresh-read", "early-write", "apply-order",
+    "exchange", "history", "collective",
+];
+
+/// Violations beyond this number are not listed.
+const MOST_VIOLATIONS: usize = 256;
+/// Longest message, in characters.
+const MOST_MESSAGE: usize = 2000;
+
 /// Collects violations.
 #[derive(Debug, Default)]
 struct Report(Vec<Violation>);
 
 impl Report {
     fn fail(&mut self, rule: &'static str, message: impl Into<String>) {
-        self.0.push(Violation { rule, message: message.into() });
+        debug_assert!(RULES.contains(&rule), "{rule} is not listed");
+        if self.0.len() < MOST_VIOLATIONS {
+            let message: String = message.into();
+            let message = match message.char_indices().nth(MOST_MESSAGE) {
+                Some((end, _)) => format!("{}...", &message[..end]),
+                None => message,
+            };
+            self.0.push(Violation { rule, message });
+        }
     }
     fn check(&mut self, ok: bool, rule: &'static str, message: impl FnOnce() -> String) {
-        if !ok {
+        if !ok && self.0.len() < MOST_VIOLATIONS {
             self.fail(rule, message());
         }
     }
 }
 
-/// All violations found; none for a schedule that may run.
+/// All violations found (at most 256); none for a schedule that may run.
 pub fn verify(schedule: &Schedule) -> Vec<Violation> {
     let mut report = Report::default();
-    declarations::check(schedule, &mut report);
+    limits::check(schedule, &mut report);
     // Operands are judged against declarations, so those come first.
     if report.0.is_empty() {
-        program::check(schedule, &schedule.train, false, &mut report);
+        declarations::check(schedule, &mut report);
+    }
+    if report.0.is_empty() {
+        program(schedule, &schedule.train, false, &mut report);
         if let Some(evaluation) = &schedule.evaluation {
-            program::check(schedule, evaluation, true, &mut report);
+            program(schedule, evaluation, true, &mut report);
         }
     }
     report.0
+}
+
+fn program(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
+    let before = r.0.len();
+    structure::check(s, p, evaluation, r);
+    // Order is judged between operations that make sense by themselves.
+    if r.0.len() > before {
+        return;
+    }
+    let cx = Context::new(s, p, evaluation);
+    storage::check(&cx, r);
+    dense::check(&cx, r);
+    tables::check(&cx, r);
+    exchange::check(&cx, r);
+    r.check(cx.left.get() > 0, "limits", || {
+        "too many operations use the same storage: the order of all pairs takes too long to check".into()
+    });
+}
+
+/// A program with what the rules of order need.
+struct Context<'a> {
+    s: &'a Schedule,
+    p: &'a Program,
+    evaluation: bool,
+    clocks: Clocks,
+    /// Where each operation stands in the order of one batch: falling stage, then position.
+    rank: Vec<u32>,
+    /// The operations in that order.
+    sorted: Vec<u32>,
+    /// Comparisons that may still be made.
+    left: Cell<u64>,
+}
+
+impl<'a> Context<'a> {
+    fn new(s: &'a Schedule, p: &'a Program, evaluation: bool) -> Self {
+        let mut sorted: Vec<u32> = (0..p.ops.len() as u32).collect();
+        sorted.sort_by_key(|i| (-p.ops[*i as usize].stage, *i));
+        let mut rank = vec![0; p.ops.len()];
+        for (at, i) in sorted.iter().enumerate() {
+            rank[*i as usize] = at as u32;
+        }
+        Self { s, p, evaluation, clocks: Clocks::new(p), rank, sorted, left: Cell::new(limits::MOST_STEPS) }
+    }
+    /// Fails unless `x` of batch m comes before `y` of batch m + `batches`; `why` ends the sentence.
+    fn need(&self, x: u32, y: u32, batches: i64, rule: &'static str, r: &mut Report, why: impl FnOnce() -> String) {
+        r.check(self.clocks.before(x as usize, y as usize, batches), rule, || {
+            let of = |b: i64| if b == 0 { String::from("m") } else { format!("m{b:+}") };
+            format!(
+                "`{}` of batch m must come before `{}` of batch {}; nothing orders them: {}",
+                self.name(x),
+                self.name(y),
+                of(batches),
+                why()
+            )
+        });
+    }
+    /// Pays for `n` comparisons; false if there were too many.
+    fn spend(&self, n: usize) -> bool {
+        let left = self.left.get().saturating_sub(n as u64);
+        self.left.set(left);
+        left > 0
+    }
+    fn name(&self, op: u32) -> &'a str {
+        &self.p.ops[op as usize].name
+    }
+}
+
+/// Exchanges that an action concerns.
+fn exchanges_of(action: &Action) -> &[u32] {
+    match action {
+        Action::Unique { exchange }
+        | Action::Partition { exchange, .. }
+        | Action::Positions { exchange, .. }
+        | Action::Gather { exchange, .. }
+        | Action::Merge { exchange, .. }
+        | Action::Split { exchange, .. }
+        | Action::Apply { exchange, .. } => std::slice::from_ref(exchange),
+        Action::AllToAllIds { exchanges }
+        | Action::AllGatherIds { exchanges }
+        | Action::AllToAllClasses { exchanges, .. }
+        | Action::AllToAllRows { exchanges, .. }
+        | Action::AllToAllGrads { exchanges, .. }
+        | Action::AllGatherGrads { exchanges, .. } => exchanges,
+        _ => &[],
+    }
 }

@@ -78,6 +78,7 @@ enum StrategyName {
 }
 
 fn main() -> ExitCode {
+    fs_compiler::passes::manager::take_panics();
     let outcome = match Cli::parse().command {
         Command::Check { model } => commands::check(&model),
         Command::Fmt { models, check } => commands::fmt(&models, check),

@@ -1,9 +1,12 @@
 //! `fsc opt`: passes on textual IR.
 
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use fs_compiler::ir::{Module, parse, verify};
-use fs_compiler::passes::manager::{Log, Print, Settings, parse_pipeline, run as run_passes};
+use fs_compiler::passes::manager::{self, Log, Print, Settings, parse_pipeline};
+use fs_compiler::passes::{PASSES, Pass};
 
 use super::commands::load;
 use super::print;
@@ -11,12 +14,13 @@ use super::print;
 /// Arguments of `fsc opt`.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+#[command(after_long_help = passes())]
 pub(super) struct Args {
-    /// Textual IR, or a `.fs` model.
+    /// Textual IR (`-`: standard input), a `.fs` model, or the reproducer of a failed pass.
     file: Option<PathBuf>,
-    /// Passes, for example `canonicalize,lower-exchanges{unique=false}`.
-    #[arg(long, default_value = "")]
-    pipeline: String,
+    /// Passes, for example `canonicalize,lower-exchanges{unique=false}`; a reproducer brings its own.
+    #[arg(long)]
+    pipeline: Option<String>,
     /// Print the IR after every pass (standard error).
     #[arg(long)]
     print_ir_after_all: bool,
@@ -26,16 +30,19 @@ pub(super) struct Args {
     /// Print the IR after a pass that failed.
     #[arg(long)]
     print_ir_after_failure: bool,
-    /// Verify after every pass.
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
-    verify_each: bool,
-    /// Print each pass's time and counters (standard error).
+    /// Verify the input and what every pass leaves [default: true].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    verify_each: Option<bool>,
+    /// Print the time of each pass (standard error).
     #[arg(long)]
     timing: bool,
-    /// Where a failed pass's input goes.
-    #[arg(long, default_value = "fsc-reproducer.ir")]
+    /// Print what each pass counted (standard error).
+    #[arg(long)]
+    statistics: bool,
+    /// Where the reproducer of a failed pass goes: the IR before it and the pipeline from there.
+    #[arg(long, value_name = "FILE", default_value = "fsc-reproducer.ir")]
     reproducer: PathBuf,
-    /// List passes and stop.
+    /// List passes with their options and counters, and stop.
     #[arg(long)]
     list_passes: bool,
     /// Print the documentation of passes (docs/passes.md) and stop.
@@ -54,19 +61,28 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
         return print(&fs_compiler::dialect::document());
     }
     if args.list_passes {
-        let lines: Vec<String> =
-            fs_compiler::passes::PASSES.iter().map(|p| format!("{:<18} {}\n", p.name, p.summary)).collect();
-        return print(&lines.concat());
+        return print(&PASSES.iter().map(describe).collect::<String>());
     }
     let file = args.file.as_ref().ok_or("give a file with textual IR or a model; see `fsc opt --help`")?;
-    let stages = parse_pipeline(&args.pipeline).map_err(|e| e.to_string())?;
-    let mut module = read(file)?;
-    let errors = verify::verify(&module);
-    if !errors.is_empty() {
-        return Err(format!("{} is not valid:\n{}", file.display(), verify::render(&module, &errors)));
+    let input = read(file)?;
+    let (brought, verifies) = match &input {
+        Input::Text(text) => manager::reproduces(text).unwrap_or(("", true)),
+        Input::Model(_) => ("", true),
+    };
+    let stages = parse_pipeline(args.pipeline.as_deref().unwrap_or(brought)).map_err(|e| e.to_string())?;
+    let verify_each = args.verify_each.unwrap_or(verifies);
+    let mut module = match input {
+        Input::Text(text) => parse::parse(&text).map_err(|e| format!("{}: {e}", file.display()))?,
+        Input::Model(module) => *module,
+    };
+    if verify_each {
+        let errors = verify::verify(&module);
+        if !errors.is_empty() {
+            return Err(format!("{} is not valid:\n{}", file.display(), verify::render(&module, &errors)));
+        }
     }
     let settings = Settings {
-        verify_each: args.verify_each,
+        verify_each,
         print: match (args.print_ir_after_all, args.print_ir_after_change) {
             (true, _) => Print::All,
             (false, true) => Print::Changes,
@@ -75,31 +91,61 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
         print_after_failure: args.print_ir_after_failure,
     };
     let mut log = Log::default();
-    let outcome = run_passes(&mut module, &stages, settings, &mut log);
+    let outcome = manager::run(&mut module, &stages, settings, &mut log);
     eprint!("{}", log.text);
     if args.timing {
-        for (name, time, statistics) in &log.passes {
-            let counters: Vec<String> = statistics.0.iter().map(|(k, v)| format!("{k} {v}")).collect();
-            eprintln!("{name:<18} {:>9.3} ms  {}", time.as_secs_f64() * 1e3, counters.join(", "));
-        }
+        eprint!("{}", log.timing());
+    }
+    if args.statistics {
+        eprint!("{}", log.statistics());
     }
     match outcome {
         Ok(()) => print(&module.to_string()),
         Err(e) => {
             let path = args.reproducer.display();
-            let kept = match std::fs::write(&args.reproducer, &e.reproducer) {
-                Ok(()) => format!("its input is in {path}"),
-                Err(why) => format!("its input could not be written to {path}: {why}"),
+            let kept = match fs_schedule::file::write_atomically(&args.reproducer, e.reproducer.as_bytes()) {
+                Ok(()) => format!("`fsc opt {path}` fails the same way"),
+                Err(why) => format!("a reproducer could not be written to {path}: {why}"),
             };
             Err(format!("{e}\n{kept}"))
         }
     }
 }
 
-fn read(file: &std::path::Path) -> Result<Module, String> {
+/// What there is to run passes on.
+enum Input {
+    /// Textual IR.
+    Text(String),
+    /// An imported model.
+    Model(Box<Module>),
+}
+
+fn read(file: &Path) -> Result<Input, String> {
     if file.extension().is_some_and(|e| e == "fs") {
-        return fs_compiler::import::import(&load(file)?).map_err(|e| e.to_string());
+        let module = fs_compiler::import::import(&load(file)?).map_err(|e| e.to_string())?;
+        return Ok(Input::Model(Box::new(module)));
     }
-    let text = std::fs::read_to_string(file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
-    parse::parse(&text).map_err(|e| format!("{}: {e}", file.display()))
+    let text = if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(file)
+    };
+    text.map(Input::Text).map_err(|e| format!("cannot read {}: {e}", file.display()))
+}
+
+/// A pass with its options and counters, for people.
+fn describe(pass: &Pass) -> String {
+    let mut text = format!("{}\n    {}\n", pass.name, pass.summary);
+    for (name, default, meaning) in pass.options {
+        let _ = writeln!(text, "    {{{name}={default}}}  {meaning}");
+    }
+    for (name, meaning) in pass.statistics {
+        let _ = writeln!(text, "    counts {name}: {meaning}");
+    }
+    text
+}
+
+fn passes() -> String {
+    format!("Passes:\n{}", PASSES.iter().map(describe).collect::<String>())
 }

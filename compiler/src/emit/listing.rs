@@ -1,0 +1,142 @@
+//! From a function of lowered IR to a list of operations in the function's own order, with a buffer for every value
+//! that needs one. What engine executes an operation, when, and which buffers share memory is decided later.
+
+use std::collections::BTreeMap;
+
+use fs_schedule as s;
+use fs_schedule::op::{Op, Operand, Place};
+use fs_schedule::signature::Shape;
+
+use super::storage::Storage;
+use crate::dialect::{action, cost};
+use crate::ir::{Module, OpData, OpId, ValueId};
+
+/// One function as a program in its own order, and the IR operation behind each of the program's.
+pub(super) fn list(module: &Module, func: &str) -> Result<(s::Program, Vec<OpId>), String> {
+    let body = &module.func(func).ok_or(format!("there is no function @{func}"))?.body;
+    let mut storage = Storage::assign(module, body)?;
+    let mut names: BTreeMap<String, u32> = BTreeMap::new();
+    let mut ops: Vec<Op> = Vec::new();
+    let mut origins: Vec<OpId> = Vec::new();
+    for id in body {
+        let op = module.op(*id);
+        match op.def.name {
+            "model.split" => continue,
+            "model.concat" => {
+                // Parts that could not be computed in place are copied.
+                for (value, target) in storage.concat_copies(module, op) {
+                    let copied = Op {
+                        action: s::Action::Copy,
+                        reads: vec![storage.operand(value)?],
+                        writes: vec![target],
+                        ..template(module, op, unique_name(&mut names, &op.scope, "copy"))
+                    };
+                    ops.push(copied);
+                    origins.push(*id);
+                }
+                continue;
+            }
+            _ => {}
+        }
+        let kind = op.def.name.rsplit('.').next().unwrap_or_default();
+        let mut new =
+            Op { action: action(op)?, ..template(module, op, unique_name(&mut names, &op.scope, kind)) };
+        (new.reads, new.writes) = operands(module, op, &storage)?;
+        ops.push(new);
+        origins.push(*id);
+    }
+    Ok((s::Program { in_flight: 1, buffers: storage.buffers(), ops }, origins))
+}
+
+fn template(module: &Module, op: &OpData, name: String) -> Op {
+    Op {
+        name,
+        action: s::Action::Copy,
+        reads: Vec::new(),
+        writes: Vec::new(),
+        engine: s::Engine::Compute,
+        stage: 0,
+        microbatch: op.microbatch,
+        deps: Vec::new(),
+        priority: 0,
+        chunk: None,
+        cost: cost(module, op),
+        start: 0,
+        time: 0,
+        reason: String::new(),
+    }
+}
+
+fn unique_name(names: &mut BTreeMap<String, u32>, scope: &str, kind: &str) -> String {
+    let base = if scope.is_empty() { kind.to_owned() } else { format!("{scope}.{kind}") };
+    let count = names.entry(base.clone()).or_insert(0);
+    *count += 1;
+    if *count == 1 { base } else { format!("{base}#{count}") }
+}
+
+/// Operands of an executable operation in the schedule's terms.
+fn operands(module: &Module, op: &OpData, storage: &Storage) -> Result<(Vec<Operand>, Vec<Operand>), String> {
+    let list = |ids: &[ValueId]| ids.iter().map(|v| storage.operand(*v)).collect::<Result<Vec<_>, _>>();
+    match op.def.name {
+        "comm.apply" => {
+            let (table, reads) = op.operands.split_last().ok_or("needs a table")?;
+            Ok((list(reads)?, list(&[*table])?))
+        }
+        "train.dense_update" => {
+            let (gradients, params) = op.operands.split_at(op.operands.len() / 2);
+            Ok((list(gradients)?, list(params)?))
+        }
+        _ => {
+            let mut writes = list(&op.results)?;
+            for (write, base) in writes.iter_mut().zip(&op.into) {
+                write.accumulate = base.is_some();
+            }
+            debug_assert!(op.operands.iter().all(|v| module.ty(*v).shape().is_some()));
+            let mut reads = list(&op.operands)?;
+            for (i, read) in reads.iter_mut().enumerate() {
+                read.batch = op.offset(i);
+            }
+            Ok((reads, writes))
+        }
+    }
+}
+
+/// The places of declared values and of gradients.
+pub(super) fn fixed_places(module: &Module, body: &[OpId]) -> Result<BTreeMap<ValueId, Place>, String> {
+    let mut places = BTreeMap::new();
+    let mut number: BTreeMap<&str, u32> = BTreeMap::new();
+    for id in &module.decls {
+        let op = module.op(*id);
+        let n = number.entry(op.def.name).or_insert(0);
+        for r in &op.results {
+            let place = match module.ty(*r).shape() {
+                Some(Shape::Table { .. }) => Place::Table(*n),
+                Some(Shape::Parameter { .. }) => Place::Parameter(*n),
+                Some(Shape::Offsets { .. }) => Place::Lengths(*n),
+                Some(_) => Place::Input(*n),
+                None => return Err("a declaration without a shape".into()),
+            };
+            places.insert(*r, place);
+        }
+        *n += 1;
+    }
+    // A gradient belongs to the parameter that the update pairs it with.
+    for id in body.iter().rev() {
+        let op = module.op(*id);
+        if op.def.name == "train.dense_update" {
+            let (gradients, params) = op.operands.split_at(op.operands.len() / 2);
+            for (g, p) in gradients.iter().zip(params) {
+                if let Some(Place::Parameter(n)) = places.get(p).copied() {
+                    places.insert(*g, Place::Gradient(n));
+                }
+            }
+        } else if op.def.name == "comm.all_reduce" {
+            for (from, to) in op.operands.iter().zip(&op.results) {
+                if let Some(place) = places.get(to).copied() {
+                    places.insert(*from, place);
+                }
+            }
+        }
+    }
+    Ok(places)
+}

@@ -1,0 +1,137 @@
+//! Settings and data sources, in the schedule's own vocabulary.
+
+use std::path::Path;
+
+use fs_dsl::checked as c;
+use fs_dsl::codes;
+use fs_dsl::diagnostic::Diagnostic;
+use fs_dsl::source::Span;
+use fs_schedule as s;
+use fs_schedule::Source;
+use fs_schedule::op::Way;
+use fs_schedule::reuse::Reuse;
+
+use super::{Importer, source};
+use crate::ir::{Attr, Attrs};
+
+impl Importer<'_> {
+    fn setting_span(&self, name: &str) -> Span {
+        let found = self.program.train.spans.iter().find(|(n, _)| n == name);
+        found.map_or(self.model.span, |(_, span)| *span)
+    }
+
+    /// What no pass can do yet, or ever.
+    fn check_settings(&mut self) {
+        let train = &self.program.train;
+        let p = train.precision;
+        let wires = [
+            ("output_dist", p.output_dist),
+            ("gradient_dist", p.gradient_dist),
+            ("all_reduce", p.all_reduce),
+        ];
+        for (name, _) in wires.iter().filter(|(_, d)| *d != c::DType::F32) {
+            let d = Diagnostic::error(
+                codes::NOT_BUILT,
+                self.setting_span("precision"),
+                format!("reduced precision of {name} is not built yet"),
+            );
+            self.diagnostics.push(d.help(format!("write `{name} f32`, or leave it out")));
+        }
+        if train.balance.is_some() {
+            let span = self.setting_span("balance");
+            let d = Diagnostic::error(codes::NOT_BUILT, span, "sample balancing is not built yet");
+            self.diagnostics.push(d.help("write `balance off`, or leave it out"));
+        }
+        let (lookahead, microbatches) = (train.lookahead, train.microbatches);
+        let reuse = Reuse { lookahead, microbatches };
+        // More microbatches than classes can be are not worth counting.
+        if microbatches as usize > Reuse::MOST || reuse.count(Way::Forward) > Reuse::MOST {
+            let most = Reuse::MOST;
+            let d = Diagnostic::error(
+                codes::TOO_MANY_CLASSES,
+                self.setting_span("microbatches"),
+                format!(
+                    "lookahead {lookahead} with {microbatches} microbatches makes more than {most} classes of rows"
+                ),
+            );
+            self.diagnostics
+                .push(d.label("this many").help("lower the lookahead or the number of microbatches"));
+        }
+    }
+
+    pub(super) fn settings(&mut self) {
+        self.check_settings();
+        let train = &self.program.train;
+        let settings = s::Settings {
+            batch: train.batch,
+            microbatches: train.microbatches,
+            duration: match train.duration {
+                c::Duration::Steps(n) => s::Duration::Steps(n),
+                c::Duration::Epochs(n) => s::Duration::Epochs(n),
+            },
+            seed: train.seed,
+            optimizer: match train.optimizer {
+                c::DenseOptimizer::Sgd { lr, momentum, weight_decay } => {
+                    s::DenseOptimizer::Sgd { lr, momentum, weight_decay }
+                }
+                c::DenseOptimizer::Adam { lr, beta1, beta2, eps, weight_decay } => {
+                    s::DenseOptimizer::Adam { lr, beta1, beta2, eps, weight_decay }
+                }
+            },
+        };
+        let data = self.program.workload.as_ref().map(|w| self.data(w));
+        let evaluate = self.program.workload.as_ref().and_then(|w| w.evaluate);
+        let evaluate = evaluate.map(|c::Evaluate::LeaveLastOut| s::Evaluate::LeaveLastOut);
+        let sources: Vec<Source> = self.program.sources.files.iter().map(source).collect();
+        let unique = train.unique_rows;
+        self.module.attrs = Attrs::from([
+            ("settings".into(), Attr::from(&settings)),
+            ("data".into(), Attr::from(&data)),
+            ("evaluate".into(), Attr::from(&evaluate)),
+            ("sources".into(), Attr::from(&sources)),
+            ("unique_rows".into(), Attr::Bool(unique)),
+            ("lookahead".into(), Attr::Int(train.lookahead.into())),
+        ]);
+    }
+
+    /// A path in a `.fs` file is relative to that file.
+    fn path(&self, workload: &c::Workload, path: &str) -> String {
+        let file = self.program.sources.files.get(workload.span.file as usize);
+        let folder = file.and_then(|f| Path::new(&f.path).parent()).unwrap_or(Path::new(""));
+        folder.join(path).to_string_lossy().into_owned()
+    }
+
+    fn data(&self, workload: &c::Workload) -> s::Data {
+        match &workload.source {
+            c::DataSource::Csv { path, user, item, time, rating, min_interactions } => s::Data::Csv {
+                path: self.path(workload, path),
+                user: user.clone(),
+                item: item.clone(),
+                time: time.clone(),
+                rating: rating.clone(),
+                min_interactions: *min_interactions,
+            },
+            c::DataSource::Safetensors { path } => s::Data::Safetensors { path: self.path(workload, path) },
+            c::DataSource::Generate { lengths, ids, labels, samples } => s::Data::Generate {
+                lengths: match *lengths {
+                    c::LengthDistribution::Fixed(n) => s::LengthDistribution::Fixed(n),
+                    c::LengthDistribution::Uniform { min, max } => {
+                        s::LengthDistribution::Uniform { min, max }
+                    }
+                    c::LengthDistribution::Lognormal { mean, sigma, min, max } => {
+                        s::LengthDistribution::Lognormal { mean, sigma, min, max }
+                    }
+                },
+                ids: match *ids {
+                    c::IdDistribution::Uniform => s::IdDistribution::Uniform,
+                    c::IdDistribution::Zipf(a) => s::IdDistribution::Zipf(a),
+                },
+                labels: match *labels {
+                    c::LabelDistribution::Hash => s::LabelDistribution::Hash,
+                    c::LabelDistribution::Bernoulli(p) => s::LabelDistribution::Bernoulli(p),
+                },
+                samples: *samples,
+            },
+        }
+    }
+}

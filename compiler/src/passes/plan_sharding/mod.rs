@@ -1,0 +1,287 @@
+//! Where tables live: decides what a model leaves to the compiler, and finds ranks for what it asks for.
+//!
+//! Per table and step a rank uses U unique rows of D bytes. With W ranks the choices cost:
+//!
+//! | placement | memory of a rank | wire, per rank | for |
+//! |---|---|---|---|
+//! | data-parallel | all | (W - 1) U D, gathered gradients | small tables that few ranks share |
+//! | table-wise | all, at one rank | 2 U D, rows and gradients, but the owner serves W U D | many tables of middling size |
+//! | column-wise | a part, at some ranks | the same, shared by the parts' owners | wide tables that are too much for one owner |
+//! | row-wise | 1 / W | 2 U D, served evenly | everything else |
+//!
+//! A table is *too much for one owner* if serving it is more than an even share of what all tables need: its rank
+//! would keep the others waiting. Owners are found largest table first, each on the least loaded rank that has the
+//! memory. The number of ranks enters as a number only: ranks that own nothing yet are not looked at one by one.
+//!
+//! rowwise_adagrad keeps one state per row, the mean over all its columns, so such tables are never cut by columns.
+
+mod load;
+mod owners;
+
+use std::collections::BTreeMap;
+
+use fs_schedule::{Sharding, SparseOptimizer, Table};
+
+use super::{Options, PassError, Statistics, option};
+use crate::dialect::table_of;
+use crate::ir::{Attr, Attrs, Module, OpId};
+use load::Load;
+use owners::Owners;
+
+/// Narrower parts send more than they spare.
+const NARROWEST: u32 = 16;
+/// Tables of at least this many columns are worth cutting.
+const WIDE: u32 = 128;
+/// A replicated table may take this part of a rank's memory,
+const SMALL_PART: u64 = 256;
+/// and at most so many bytes.
+const SMALL: u64 = 64 << 20;
+/// Every rank applies every gradient of a replicated table: the time for that, in parts of its transfer's.
+const APPLY: f64 = 0.5;
+
+/// Places all tables.
+pub(super) fn run(
+    module: &mut Module,
+    options: &Options,
+    statistics: &mut Statistics,
+) -> Result<(), PassError> {
+    let ranks = option::<u32>(options, "ranks")?.unwrap_or(1);
+    let memory = option::<u64>(options, "memory")?.unwrap_or(u64::MAX);
+    let latency = option::<f64>(options, "latency_bytes")?.unwrap_or(262_144.0);
+    if ranks == 0 {
+        return Err(PassError::new("option ranks must be at least 1"));
+    }
+    let ops: Vec<OpId> =
+        module.decls.iter().copied().filter(|id| module.op(*id).def.name == "model.table").collect();
+    let tables: Vec<Table> =
+        ops.iter().map(|id| table_of(module.op(*id))).collect::<Result<_, _>>().map_err(PassError::new)?;
+    let asked: Vec<Asked> = ops.iter().map(|id| Asked::of(module.op(*id).attrs.get("sharding"))).collect();
+    let loads = load::expect(module, &tables, f64::from(ranks));
+    let planner = Planner {
+        total: loads.iter().map(|l| l.lookups(f64::from(ranks))).sum(),
+        loads,
+        tables: &tables,
+        ranks,
+        memory,
+        latency,
+    };
+    let placed = planner.place(&asked)?;
+    let mut reasons = Attrs::new();
+    for ((id, table), (sharding, reason)) in ops.into_iter().zip(&tables).zip(placed) {
+        statistics.count(match sharding {
+            Sharding::RowWise => "row-wise",
+            Sharding::TableWise { .. } => "table-wise",
+            Sharding::ColumnWise { .. } => "column-wise",
+            Sharding::DataParallel => "data-parallel",
+        });
+        module.op_mut(id).attrs.insert("sharding".into(), Attr::from(&sharding));
+        reasons.insert(table.name.clone(), Attr::Str(reason));
+    }
+    module.attrs.insert("placement".into(), Attr::Dict(reasons));
+    Ok(())
+}
+
+/// What a declaration says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Auto,
+    TableWise,
+    ColumnWise,
+    /// Nothing is left to decide.
+    Placed,
+}
+
+impl Asked {
+    fn of(attr: Option<&Attr>) -> Self {
+        match attr {
+            Some(Attr::Str(s)) if s == "auto" => Self::Auto,
+            Some(Attr::Str(s)) if s == "table_wise" => Self::TableWise,
+            Some(Attr::Str(s)) if s == "column_wise" => Self::ColumnWise,
+            _ => Self::Placed,
+        }
+    }
+}
+
+struct Planner<'a> {
+    tables: &'a [Table],
+    loads: Vec<Load>,
+    /// Work of all tables.
+    total: f64,
+    ranks: u32,
+    memory: u64,
+    /// Bytes that a transfer could have moved in its latency.
+    latency: f64,
+}
+
+/// A placement and why.
+type Placed = (Sharding, String);
+
+impl Planner<'_> {
+    fn place(&self, asked: &[Asked]) -> Result<Vec<Placed>, PassError> {
+        let mut placed: Vec<Option<Placed>> = Vec::new();
+        let mut owned: Vec<usize> = Vec::new();
+        for (i, asked) in asked.iter().enumerate() {
+            let decided = match asked {
+                Asked::Placed => Some((self.tables[i].sharding.clone(), "asked for".to_owned())),
+                Asked::Auto => self.without_owner(i),
+                Asked::TableWise | Asked::ColumnWise => None,
+            };
+            if decided.is_none() {
+                owned.push(i);
+            }
+            placed.push(decided);
+        }
+        // What every rank holds, whoever owns the rest.
+        let share = |(i, p): (usize, &Option<Placed>)| match p {
+            Some((Sharding::DataParallel, _)) => self.loads[i].bytes,
+            Some((Sharding::RowWise, _)) => self.loads[i].bytes.div_ceil(self.ranks.into()),
+            _ => 0,
+        };
+        let everywhere = placed.iter().enumerate().map(share).fold(0, u64::saturating_add);
+        let mut owners = Owners::new(self.ranks, self.memory.saturating_sub(everywhere));
+        for (i, p) in placed.iter().enumerate() {
+            match p {
+                Some((Sharding::TableWise { rank }, _)) => self.owned(i, &[*rank], &mut owners)?,
+                Some((Sharding::ColumnWise { ranks }, _)) => self.owned(i, ranks, &mut owners)?,
+                _ => {}
+            }
+        }
+        owned.sort_by(|a, b| self.work(*b).total_cmp(&self.work(*a)).then(a.cmp(b)));
+        let mut spilled = everywhere;
+        for i in owned {
+            let found = match asked[i] {
+                Asked::TableWise => Some(self.table_wise(i, &mut owners, "asked for")?),
+                Asked::ColumnWise => Some(self.column_wise(i, &mut owners, "asked for")?),
+                _ if self.too_much(i) => self.column_wise(i, &mut owners, "too much for one owner").ok(),
+                _ => self.table_wise(i, &mut owners, "largest first, on the least loaded rank").ok(),
+            };
+            placed[i] = Some(found.unwrap_or_else(|| {
+                let share = self.loads[i].bytes.div_ceil(self.ranks.into());
+                spilled = spilled.saturating_add(share);
+                owners.shrink(share);
+                let reason = "no rank has the memory for it as one, so its rows are spread";
+                (Sharding::RowWise, reason.to_owned())
+            }));
+        }
+        let needed = spilled.saturating_add(owners.fullest());
+        if needed > self.memory {
+            return Err(PassError::new(format!(
+                "the tables and their optimizer state need {} on a rank, which has {}; use more ranks or smaller tables",
+                bytes(needed),
+                bytes(self.memory)
+            )));
+        }
+        Ok(placed.into_iter().flatten().collect())
+    }
+
+    /// Bytes per step that the owners of a table serve.
+    fn work(&self, i: usize) -> f64 {
+        self.loads[i].lookups(f64::from(self.ranks))
+    }
+
+    /// Whether one owner would serve more than an even share.
+    fn too_much(&self, i: usize) -> bool {
+        self.work(i) > self.total / f64::from(self.ranks)
+    }
+
+    /// Placements that need no owner; `None`: one or several ranks should own the table.
+    fn without_owner(&self, i: usize) -> Option<Placed> {
+        let (t, load, ranks) = (&self.tables[i], &self.loads[i], f64::from(self.ranks));
+        if self.ranks == 1 {
+            return Some((Sharding::RowWise, "there is one rank".to_owned()));
+        }
+        let received = (ranks - 1.0) * load.unique * load.row;
+        let gathered = (1.0 + APPLY) * received + self.latency;
+        let exchanged = 2.0 * (load.unique * load.row * (ranks - 1.0) / ranks + self.latency);
+        let small = load.bytes <= SMALL.min(self.memory / SMALL_PART) && u32::try_from(t.rows).is_ok();
+        if small && gathered < exchanged {
+            let reason = format!(
+                "{} on every rank, and gathering its gradients ({} a step) is cheaper than sending rows and gradients",
+                bytes(load.bytes),
+                bytes(received as u64)
+            );
+            return Some((Sharding::DataParallel, reason));
+        }
+        if load.bytes > self.memory / 4 || u32::try_from(t.rows).is_err() {
+            return Some((Sharding::RowWise, format!("large: {} with its state", bytes(load.bytes))));
+        }
+        let cuttable = t.dim >= WIDE && !matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. });
+        if self.too_much(i) && !cuttable {
+            let reason = format!(
+                "one owner would serve more than an even share ({} of rows a step)",
+                bytes(self.work(i) as u64)
+            );
+            return Some((Sharding::RowWise, reason));
+        }
+        None
+    }
+
+    fn owned(&self, i: usize, ranks: &[u32], owners: &mut Owners) -> Result<(), PassError> {
+        if let Some(rank) = ranks.iter().find(|r| **r >= self.ranks) {
+            return Err(PassError::new(format!(
+                "table {} is placed on rank {rank} of {} ranks",
+                self.tables[i].name, self.ranks
+            )));
+        }
+        let parts = ranks.len().max(1) as u64;
+        for rank in ranks {
+            owners.add(*rank, self.work(i) / parts as f64, self.loads[i].bytes.div_ceil(parts));
+        }
+        Ok(())
+    }
+
+    fn table_wise(&self, i: usize, owners: &mut Owners, why: &str) -> Result<Placed, PassError> {
+        let load = &self.loads[i];
+        let found = owners.take(1, self.work(i), load.bytes);
+        let rank = *found.first().ok_or_else(|| self.no_room(i, load.bytes))?;
+        Ok((Sharding::TableWise { rank }, format!("{why} ({} of rows a step)", bytes(self.work(i) as u64))))
+    }
+
+    fn column_wise(&self, i: usize, owners: &mut Owners, why: &str) -> Result<Placed, PassError> {
+        let t = &self.tables[i];
+        if matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. }) {
+            return Err(PassError::new(format!(
+                "table {} cannot be column-wise: the state of rowwise_adagrad is the mean over a whole row, which no part sees",
+                t.name
+            )));
+        }
+        let parts = (t.dim / NARROWEST).max(2).min(t.dim).min(self.ranks);
+        let part_bytes = self.loads[i].bytes.div_ceil(parts.into());
+        let ranks = owners.take(parts, self.work(i) / f64::from(parts), part_bytes);
+        if ranks.len() < parts as usize {
+            return Err(self.no_room(i, part_bytes));
+        }
+        Ok((Sharding::ColumnWise { ranks }, format!("{why}: {} columns in {parts} parts", t.dim)))
+    }
+
+    fn no_room(&self, i: usize, needed: u64) -> PassError {
+        PassError::new(format!(
+            "no rank has {} left for table {}, of {} each; use more ranks, or row_wise",
+            bytes(needed),
+            self.tables[i].name,
+            bytes(self.memory)
+        ))
+    }
+}
+
+/// Bytes for people.
+fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["bytes", "kB", "MB", "GB", "TB"];
+    let mut value = n as f64;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{n} bytes") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// Reasons by table, as a run of the pass left them.
+pub fn reasons(module: &Module) -> BTreeMap<String, String> {
+    let Some(Attr::Dict(d)) = module.attrs.get("placement") else { return BTreeMap::new() };
+    let text = |(k, v): (&String, &Attr)| match v {
+        Attr::Str(s) => Some((k.clone(), s.clone())),
+        _ => None,
+    };
+    d.iter().filter_map(text).collect()
+}

@@ -1,0 +1,180 @@
+//! A finished step: frozen positions with storage, dependencies and the pace that they reach when played.
+
+use fs_schedule::op::{Dep, Op};
+use fs_schedule::Engine;
+
+use super::deps::{self, Before, Queues};
+use super::freeze::{Frozen, freeze};
+use super::graph::{Edge, Graph, Why};
+use super::play::{Times, Work, play};
+use super::problem::Problem;
+use super::storage::{self, Storage};
+use super::SchedError;
+
+/// How transfers share their engine.
+#[derive(Debug, Clone)]
+pub struct Tiers {
+    /// Priority of each operation.
+    pub priority: Vec<i32>,
+    /// Bytes of a chunk, of those that let others pass.
+    pub chunk: Vec<Option<u64>>,
+    /// The same in nanoseconds, 0 for those in one piece.
+    pub chunk_time: Vec<u64>,
+}
+
+impl Tiers {
+    /// Everything in one piece and equally urgent.
+    pub fn flat(n: usize) -> Self {
+        Self { priority: vec![0; n], chunk: vec![None; n], chunk_time: vec![0; n] }
+    }
+}
+
+/// A finished step. Operations are numbered as in the problem, in `deps` and `times` by position in the list.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// Stages and order.
+    pub frozen: Frozen,
+    /// Priorities and chunks.
+    pub tiers: Tiers,
+    /// Copies and slots.
+    pub storage: Storage,
+    /// Batches whose inputs and sizes are held.
+    pub in_flight: u32,
+    /// Dependencies of the list.
+    pub deps: Vec<Vec<Dep>>,
+    /// Nanoseconds of a step in the steady state.
+    pub step: f64,
+    /// Start within the step, by position in the list.
+    pub start: Vec<u64>,
+    /// Device memory in bytes.
+    pub memory: u64,
+}
+
+/// Steps that are played before a pace is read, and at most.
+const STEPS: (usize, usize) = (10, 40);
+/// Instances that one play may have: a larger program is played over fewer steps.
+const INSTANCES: usize = 1_000_000;
+
+impl Candidate {
+    /// Freezes positions and finishes the step.
+    pub fn build(p: &Problem<'_>, graph: &Graph, position: Vec<i64>, period: i64, tiers: Tiers, staged: bool) -> Result<Self, SchedError> {
+        let frozen = freeze(graph, &p.time, position, period.max(1), |at| if staged { p.origin(at) } else { 0 })
+            .map_err(|_| SchedError::Defect("positions cannot be made periodic".into()))?;
+        let ops = &p.s.train.ops;
+        let place = inverse(&frozen.order);
+        let queues = Queues::new(frozen.order.iter().map(|i| (p.engine[*i as usize], tiers.priority[*i as usize])));
+        let queue: Vec<u16> = (0..ops.len()).map(|i| queues.of[place[i] as usize]).collect();
+        let storage = storage::assign(&p.s.train.buffers, ops, &p.time, &frozen, &queue, &p.buffer_bytes);
+        let (in_flight, held) = in_flight(p, &frozen, &queue);
+        let before = |e: &Edge| Before {
+            from: place[e.from as usize],
+            to: place[e.to as usize],
+            steps: frozen.steps(e.from as usize, e.to as usize, e.distance),
+        };
+        let relations = graph.edges.iter().chain(&storage.edges).chain(&held).map(before);
+        let deps = deps::reduce(&queues, relations)
+            .map_err(|c| SchedError::Defect(format!("{c}: {} after {}", ops[frozen.order[c.0.to as usize] as usize].name, ops[frozen.order[c.0.from as usize] as usize].name)))?;
+        let memory = p.fixed.total(storage.bytes, in_flight);
+        let mut this = Self { frozen, tiers, storage, in_flight, deps, step: 0.0, start: Vec::new(), memory };
+        this.pace(p, &queues);
+        Ok(this)
+    }
+
+    /// Plays the finished list until it repeats.
+    fn pace(&mut self, p: &Problem<'_>, queues: &Queues) {
+        let n = self.frozen.order.len();
+        let by_place = |of: &dyn Fn(usize) -> u64| self.frozen.order.iter().map(|i| of(*i as usize)).collect::<Vec<u64>>();
+        let time = by_place(&|i| p.time[i]);
+        let chunk = by_place(&|i| self.tiers.chunk_time[i]);
+        let engine: Vec<u8> = self.frozen.order.iter().map(|i| p.engine[*i as usize] as u8).collect();
+        let priority: Vec<i32> = self.frozen.order.iter().map(|i| self.tiers.priority[*i as usize]).collect();
+        let (step, times, steps) = steady(&self.deps, queues, &time, &engine, &priority, &chunk);
+        self.step = step;
+        let base = (0..n).map(|i| times.start(i, steps - 1)).min().unwrap_or(0);
+        self.start = (0..n).map(|i| times.start(i, steps - 1) - base).collect();
+    }
+}
+
+/// Plays a list until two steps are alike: nanoseconds of a step, and the times of all steps played.
+pub fn steady(
+    deps: &[Vec<Dep>],
+    queues: &Queues,
+    time: &[u64],
+    engine: &[u8],
+    priority: &[i32],
+    chunk: &[u64],
+) -> (f64, Times, usize) {
+    let n = time.len();
+    let mut edges: Vec<Edge> = Vec::new();
+    let edge = |from: u32, to: u32, distance: i32| Edge { from, to, distance, why: Why::Data };
+    for (to, list) in deps.iter().enumerate() {
+        edges.extend(list.iter().map(|d| edge(d.op, to as u32, d.distance as i32)));
+    }
+    for members in &queues.members {
+        edges.extend(members.windows(2).map(|w| edge(w[0], w[1], 0)));
+        if let (Some(first), Some(last)) = (members.first(), members.last()) {
+            edges.push(edge(*last, *first, 1));
+        }
+    }
+    let graph = Graph::new(n, edges);
+    let key: Vec<i64> = (0..n as i64).collect();
+    let work = Work { graph: &graph, time, engine, priority, chunk, in_flight: None };
+    let most = (INSTANCES / n.max(1)).clamp(5, STEPS.1);
+    let mut steps = STEPS.0.min(most);
+    loop {
+        let times = play(&work, &key, n as i64, steps);
+        let mean = |step: usize| (0..n).map(|i| times.start(i, step) as f64).sum::<f64>() / n.max(1) as f64;
+        let (a, b, c) = (mean(steps - 3), mean(steps - 2), mean(steps - 1));
+        let settled = ((c - b) - (b - a)).abs() <= 1.0;
+        if settled || steps >= most {
+            let from = if settled { steps - 2 } else { steps / 2 };
+            return ((c - mean(from)) / (steps - 1 - from) as f64, times, steps);
+        }
+        steps = (steps * 2).min(most);
+    }
+}
+
+/// Where each operation stands in an order.
+pub fn inverse(order: &[u32]) -> Vec<u32> {
+    let mut place = vec![0; order.len()];
+    for (at, op) in order.iter().enumerate() {
+        place[*op as usize] = at as u32;
+    }
+    place
+}
+
+/// The batch before its own that an operation still reads, as a negative offset.
+pub fn reaches_back(op: &Op) -> i32 {
+    op.reads.iter().map(|r| r.batch).min().unwrap_or(0).min(0)
+}
+
+/// Batches whose inputs and sizes must be held, and what the load of a batch therefore waits for: per queue the last
+/// operation that uses the batch that it replaces.
+fn in_flight(p: &Problem<'_>, frozen: &Frozen, queue: &[u16]) -> (u32, Vec<Edge>) {
+    let Some(load) = p.load else { return (1, Vec::new()) };
+    let period = frozen.period;
+    let mut last: std::collections::BTreeMap<u16, (i64, usize, i32)> = std::collections::BTreeMap::new();
+    let mut most = 1i64;
+    for (i, op) in p.s.train.ops.iter().enumerate() {
+        let back = reaches_back(op);
+        let at = frozen.position[i] - i64::from(back) * period;
+        let end = at + p.time[i] as i64 - frozen.position[load];
+        most = most.max((end + period - 1).div_euclid(period));
+        let entry = last.entry(queue[i]).or_insert((at, i, back));
+        if (at, i) > (entry.0, entry.1) {
+            *entry = (at, i, back);
+        }
+    }
+    let edges = last.values().map(|(_, i, back)| Edge {
+        from: *i as u32,
+        to: load as u32,
+        distance: most as i32 + back,
+        why: Why::InFlight,
+    });
+    (most as u32, edges.collect())
+}
+
+/// An engine as a number of [`Work`].
+pub fn engine_number(engine: Engine) -> u8 {
+    engine as u8
+}

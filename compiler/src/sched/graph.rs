@@ -1,0 +1,291 @@
+//! What must come before what: the dependencies of one batch's operations, within the batch and between batches.
+//!
+//! An edge `(x, y, d)` says that x of batch m has finished before y of batch m + d starts, for every m; d may be
+//! negative (gradients are told apart by the ids of batches to come). Edges come from
+//!
+//! - buffers: a read waits for the writes that it sees, a write for earlier reads and writes of its columns. Buffers
+//!   of another batch count too. That a buffer is free again is not here: buffers get as many copies as they need.
+//! - tables: lookups and updates of classes that can hold the same row ([`fs_schedule::reuse`]);
+//! - parameters and gradients, whose storage there is once;
+//! - the batch: what reads it waits for its load, and loads are in order.
+//!
+//! Operations are numbered in the reference order of one batch, so edges with d = 0 point forwards.
+
+use std::collections::BTreeMap;
+
+use fs_schedule::op::{Action, Op, Operand, Place};
+use fs_schedule::{Reuse, Schedule};
+
+/// What a dependency is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    /// A value in a buffer or gradient: written, then read; or read, then overwritten.
+    Data,
+    /// An update of rows, then a lookup that may meet them.
+    FreshRows,
+    /// A lookup, then the update of the same batch.
+    EarlyUpdate,
+    /// Two updates of rows in batch order.
+    UpdateOrder,
+    /// An update of parameters, then their use, or the other way round.
+    Parameter,
+    /// The load of a batch, then what reads it.
+    Batch,
+    /// The strategy waits.
+    Blocking,
+    /// The batch's inputs and sizes are replaced.
+    InFlight,
+    /// A buffer's memory is used again.
+    Memory,
+}
+
+/// A dependency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Edge {
+    /// What comes first.
+    pub from: u32,
+    /// What waits.
+    pub to: u32,
+    /// Batches between them.
+    pub distance: i32,
+    /// For what.
+    pub why: Why,
+}
+
+/// Edges by their ends.
+#[derive(Debug, Clone, Default)]
+pub struct Graph {
+    /// Number of operations.
+    pub n: usize,
+    /// All edges, sorted by `to`, then `from`, then distance.
+    pub edges: Vec<Edge>,
+    into: Vec<u32>,
+    out: Vec<u32>,
+    out_start: Vec<u32>,
+}
+
+impl Graph {
+    /// From a list of edges; of equal ones the first is kept.
+    pub fn new(n: usize, mut edges: Vec<Edge>) -> Self {
+        edges.sort_unstable_by_key(|e| (e.to, e.from, e.distance, e.why));
+        edges.dedup_by_key(|e| (e.to, e.from, e.distance));
+        let mut into = vec![0u32; n + 1];
+        let mut out_start = vec![0u32; n + 1];
+        for e in &edges {
+            into[e.to as usize + 1] += 1;
+            out_start[e.from as usize + 1] += 1;
+        }
+        for i in 0..n {
+            into[i + 1] += into[i];
+            out_start[i + 1] += out_start[i];
+        }
+        let mut next = out_start.clone();
+        let mut out = vec![0u32; edges.len()];
+        for (k, e) in edges.iter().enumerate() {
+            let at = &mut next[e.from as usize];
+            out[*at as usize] = k as u32;
+            *at += 1;
+        }
+        Self { n, edges, into, out, out_start }
+    }
+
+    /// Edges into an operation.
+    pub fn into(&self, op: usize) -> &[Edge] {
+        &self.edges[self.into[op] as usize..self.into[op + 1] as usize]
+    }
+
+    /// Edges out of an operation.
+    pub fn out(&self, op: usize) -> impl Iterator<Item = &Edge> {
+        self.out[self.out_start[op] as usize..self.out_start[op + 1] as usize]
+            .iter()
+            .map(|k| &self.edges[*k as usize])
+    }
+
+    /// With more edges.
+    #[must_use]
+    pub fn with(&self, more: impl IntoIterator<Item = Edge>) -> Self {
+        let mut edges = self.edges.clone();
+        edges.extend(more);
+        Self::new(self.n, edges)
+    }
+}
+
+/// One use of a place that later uses may have to wait for.
+#[derive(Debug, Clone, Copy)]
+struct Use {
+    op: u32,
+    columns: (u32, u32),
+    writes: bool,
+}
+
+#[derive(Debug, Default)]
+struct Uses {
+    live: Vec<Use>,
+    /// Writes that no earlier use of the batch comes before.
+    first: Vec<u32>,
+    /// Reads that no write of the batch comes before: only parameters have them.
+    open: Vec<u32>,
+}
+
+fn overlap(a: (u32, u32), b: (u32, u32)) -> bool {
+    a.0 < b.1 && b.0 < a.1
+}
+
+fn covers(a: (u32, u32), b: (u32, u32)) -> bool {
+    a.0 <= b.0 && b.1 <= a.1
+}
+
+impl Uses {
+    fn add(&mut self, new: Use, edges: &mut Vec<Edge>) {
+        let mut found = false;
+        for old in &self.live {
+            if old.op != new.op && (old.writes || new.writes) && overlap(old.columns, new.columns) {
+                found |= old.writes;
+                edges.push(edge(old.op, new.op, 0, Why::Data));
+            }
+        }
+        if new.writes {
+            let waits = self.live.iter().any(|u| u.op != new.op && overlap(u.columns, new.columns));
+            if !waits {
+                self.first.push(new.op);
+            }
+            self.live.retain(|u| u.op == new.op || !covers(new.columns, u.columns));
+        } else if !found {
+            self.open.push(new.op);
+        }
+        self.live.push(new);
+    }
+}
+
+fn edge(from: u32, to: u32, distance: i32, why: Why) -> Edge {
+    Edge { from, to, distance, why }
+}
+
+/// True for actions that read the batch's keys without an operand that says so.
+pub fn reads_batch(op: &Op) -> bool {
+    op.reads.iter().any(|o| matches!(o.place, Place::Input(_) | Place::Lengths(_)))
+        || matches!(op.action, Action::DrawNegatives { .. } | Action::Dropout { .. } | Action::DropoutGrad { .. })
+}
+
+/// The dependencies of a training program whose operations stand in reference order.
+pub fn build(s: &Schedule, ops: &[&Op]) -> Graph {
+    let mut edges: Vec<Edge> = Vec::new();
+    places(s, ops, &mut edges);
+    tables(s, ops, &mut edges);
+    batches(ops, &mut edges);
+    Graph::new(ops.len(), edges)
+}
+
+fn columns(s: &Schedule, o: &Operand) -> (u32, u32) {
+    match o.place {
+        Place::Buffer(b) => o.columns.unwrap_or((0, s.train.buffers.get(b as usize).map_or(1, |b| b.columns))),
+        _ => (0, 1),
+    }
+}
+
+fn places(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
+    let mut uses: BTreeMap<Place, Uses> = BTreeMap::new();
+    let mut elsewhere: Vec<(u32, Place, i32)> = Vec::new();
+    let counted = |p: Place| matches!(p, Place::Buffer(_) | Place::Gradient(_) | Place::Parameter(_));
+    for (i, op) in ops.iter().enumerate() {
+        let i = i as u32;
+        for r in op.reads.iter().filter(|r| counted(r.place)) {
+            if r.batch != 0 {
+                elsewhere.push((i, r.place, r.batch));
+                continue;
+            }
+            let new = Use { op: i, columns: columns(s, r), writes: false };
+            uses.entry(r.place).or_default().add(new, edges);
+        }
+        for w in op.writes.iter().filter(|w| counted(w.place)) {
+            let new = Use { op: i, columns: columns(s, w), writes: true };
+            uses.entry(w.place).or_default().add(new, edges);
+        }
+    }
+    for (op, place, offset) in elsewhere {
+        let Some(u) = uses.get(&place) else { continue };
+        edges.extend(u.live.iter().filter(|u| u.writes).map(|u| edge(u.op, op, -offset, Why::Data)));
+    }
+    for (place, u) in &uses {
+        match place {
+            // The gradient of a batch is free after the last use of the batch before.
+            Place::Gradient(_) => {
+                for last in &u.live {
+                    edges.extend(u.first.iter().map(|f| edge(last.op, *f, 1, Why::Data)));
+                }
+            }
+            Place::Parameter(_) => {
+                for update in u.live.iter().filter(|u| u.writes) {
+                    let later = u.open.iter().chain(std::iter::once(&update.op));
+                    edges.extend(later.map(|r| edge(update.op, *r, 1, Why::Parameter)));
+                }
+            }
+            _ => {}
+        }
+    }
+    // Uses of a parameter before its update are of that kind too.
+    let updates: Vec<bool> = ops.iter().map(|o| matches!(o.action, Action::DenseUpdate)).collect();
+    for e in edges.iter_mut().filter(|e| e.distance == 0 && updates[e.to as usize]) {
+        let reads_gradient = ops[e.from as usize].writes.iter().any(|w| matches!(w.place, Place::Gradient(_)));
+        if !reads_gradient {
+            e.why = Why::Parameter;
+        }
+    }
+}
+
+fn tables(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
+    // Parts of a table share no columns, so each exchange stands for itself.
+    let mut gathers: BTreeMap<u32, Vec<(u32, Option<u32>)>> = BTreeMap::new();
+    let mut applies: BTreeMap<u32, Vec<(u32, Option<u32>)>> = BTreeMap::new();
+    for (i, op) in ops.iter().enumerate() {
+        match op.action {
+            Action::Gather { exchange, class } => gathers.entry(exchange).or_default().push((i as u32, class)),
+            Action::Apply { exchange, class } => applies.entry(exchange).or_default().push((i as u32, class)),
+            _ => {}
+        }
+    }
+    let mut known: BTreeMap<(u32, u32, u8, Option<u32>, Option<u32>), Option<u32>> = BTreeMap::new();
+    for (exchange, updates) in &applies {
+        let Some(x) = s.exchanges.get(*exchange as usize) else { continue };
+        let reuse = Reuse { lookahead: x.lookahead.unwrap_or(0), microbatches: s.settings.microbatches.max(1) };
+        let mut ask = |kind: u8, a: Option<u32>, b: Option<u32>| {
+            *known.entry((reuse.lookahead, reuse.microbatches, kind, a, b)).or_insert_with(|| match kind {
+                0 => reuse.apply_before_gather(a, b),
+                1 => reuse.gather_before_apply(a, b).then_some(0),
+                _ => reuse.apply_before_apply(a, b),
+            })
+        };
+        let lookups = gathers.get(exchange).map(Vec::as_slice).unwrap_or_default();
+        for (a, class) in updates {
+            for (g, of) in lookups {
+                if let Some(d) = ask(0, *class, *of) {
+                    edges.push(edge(*a, *g, d as i32, Why::FreshRows));
+                }
+                if ask(1, *of, *class).is_some() {
+                    edges.push(edge(*g, *a, 0, Why::EarlyUpdate));
+                }
+            }
+            for (b, of) in updates {
+                if let Some(d) = ask(2, *class, *of) {
+                    edges.push(edge(*a, *b, d as i32, Why::UpdateOrder));
+                }
+            }
+        }
+    }
+}
+
+fn batches(ops: &[&Op], edges: &mut Vec<Edge>) {
+    let Some(load) = ops.iter().position(|o| matches!(o.action, Action::LoadBatch)) else { return };
+    let load = load as u32;
+    let mut fed = vec![false; ops.len()];
+    for e in edges.iter().filter(|e| e.distance == 0 && e.why == Why::Data) {
+        fed[e.to as usize] = true;
+    }
+    for (i, op) in ops.iter().enumerate() {
+        // What nothing feeds still has the sizes of its batch.
+        if i as u32 != load && (reads_batch(op) || !fed[i]) {
+            edges.push(edge(load, i as u32, 0, Why::Batch));
+        }
+    }
+    edges.push(edge(load, load, 1, Why::Batch));
+}

@@ -1,0 +1,253 @@
+//! How long an operation takes on a described cluster, and which engine executes it.
+//!
+//! - Compute: the greater of arithmetic over the arithmetic rate and memory traffic over the memory bandwidth, plus
+//!   the time from the host's request to the start of a kernel (the latency of the link between them).
+//! - Transfers: every rank sends evenly to all. What goes to ranks of the same node takes copy engines, what goes to
+//!   other nodes the network; both run at once, the slower one counts, with its latency. The rank's own part is
+//!   copied within its memory. An operation any part of which crosses nodes is the network's.
+//! - Sums over ranks: within a node first, then across nodes with 1/G of the data per GPU: each level moves
+//!   2 (n - 1) / n of it, as rings do, in 2 log2 n hops, as trees do.
+//!
+//! All constants are those of the cluster's description.
+
+use fs_dsl::checked::{Cluster, DType};
+use fs_schedule::op::{Action, Op, Place};
+use fs_schedule::{DenseOptimizer, Engine, Schedule, SparseOptimizer};
+
+use super::sizes::{Sizes, bytes, input_bytes, width};
+
+/// Least chunks' duration in units of the link's latency: a chunk that is much shorter than what it costs to start
+/// one would waste the link.
+const CHUNK_LATENCIES: f64 = 8.0;
+
+/// What an operation occupies, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Latency {
+    /// What executes it.
+    pub engine: Engine,
+    /// Nanoseconds, at least 1.
+    pub time: u64,
+    /// Bytes that pass the link that decides, of transfers.
+    pub wire: f64,
+}
+
+/// A cluster as a number of ranks sees it.
+#[derive(Debug)]
+pub struct Machine<'a> {
+    cluster: &'a Cluster,
+    ranks: f64,
+    /// Ranks of a node.
+    node: f64,
+    /// Nodes that are used.
+    nodes: f64,
+    flops: f64,
+}
+
+/// The engine of an action's kind: collectives cross ranks, on the link that the cluster has between them.
+fn is_transfer(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::AllToAllIds { .. }
+            | Action::AllGatherIds { .. }
+            | Action::AllToAllClasses { .. }
+            | Action::AllToAllRows { .. }
+            | Action::AllToAllGrads { .. }
+            | Action::AllGatherGrads { .. }
+            | Action::AllReduce
+    )
+}
+
+impl<'a> Machine<'a> {
+    /// For `ranks` ranks: nodes are filled one after the other.
+    pub fn new(cluster: &'a Cluster, ranks: u32) -> Self {
+        let node = cluster.gpus_per_node.clamp(1, ranks.max(1));
+        let flops = cluster.flops.iter().find(|f| f.0 == DType::F32).or(cluster.flops.first());
+        Self {
+            cluster,
+            ranks: ranks.max(1).into(),
+            node: node.into(),
+            nodes: ranks.max(1).div_ceil(node).into(),
+            flops: flops.map_or(f64::INFINITY, |f| f.1),
+        }
+    }
+
+    /// Engine that collectives use.
+    pub fn link(&self) -> Engine {
+        if self.nodes > 1.0 { Engine::NicSend } else { Engine::CopyOut }
+    }
+
+    /// Bytes per second and seconds of latency of that engine's link.
+    fn link_speed(&self) -> (f64, f64) {
+        let l = if self.nodes > 1.0 { self.cluster.inter } else { self.cluster.intra };
+        (l.bandwidth, l.latency)
+    }
+
+    /// Bytes of a chunk: short against a step, long against the latency of the link.
+    pub fn chunk(&self, step: f64) -> u64 {
+        let (bandwidth, latency) = self.link_speed();
+        let seconds = (CHUNK_LATENCIES * latency).max(step / 200.0);
+        ((bandwidth * seconds).max(65536.0) as u64).next_power_of_two()
+    }
+
+    /// Duration and engine of an operation at the expected sizes.
+    pub fn latency(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Latency {
+        let (engine, seconds, wire) = match &op.action {
+            Action::LoadBatch => {
+                let batch: f64 = (0..s.inputs.len() as u32).map(|i| input_bytes(s, sizes, i, None)).sum();
+                (Engine::Host, batch / self.cluster.host.bandwidth + self.cluster.host.latency, 0.0)
+            }
+            Action::AllReduce => {
+                let data: f64 = op.reads.iter().map(|r| bytes(s, sizes, op, r)).sum();
+                let (seconds, wire) = self.all_reduce(data);
+                (self.link(), seconds, wire)
+            }
+            action if is_transfer(action) => {
+                let (seconds, wire) = self.exchange(payload(s, sizes, op));
+                (self.link(), seconds, wire)
+            }
+            _ => (Engine::Compute, self.compute(s, sizes, op), 0.0),
+        };
+        Latency { engine, time: ((seconds * 1e9).round() as u64).max(1), wire }
+    }
+
+    fn compute(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> f64 {
+        let flops = op.cost.flops.eval(|symbol| sizes.get(symbol, op.microbatch));
+        let moved = traffic(s, sizes, op);
+        (flops / self.flops).max(moved / self.cluster.memory_bandwidth) + self.cluster.host.latency
+    }
+
+    /// Every rank sends `data` bytes spread evenly over all ranks.
+    fn exchange(&self, data: f64) -> (f64, f64) {
+        let c = self.cluster;
+        let own = data / self.ranks * 2.0 / c.memory_bandwidth;
+        let near = data * (self.node - 1.0) / self.ranks;
+        let far = data * (self.ranks - self.node).max(0.0) / self.ranks;
+        let within = near / c.intra.bandwidth + c.intra.latency;
+        if self.nodes > 1.0 {
+            ((far / c.inter.bandwidth + c.inter.latency).max(within).max(own), far)
+        } else {
+            (within.max(own), near)
+        }
+    }
+
+    fn all_reduce(&self, data: f64) -> (f64, f64) {
+        let c = self.cluster;
+        let level = |n: f64, data: f64, link: fs_dsl::checked::Link| {
+            let moved = 2.0 * (n - 1.0) / n * data;
+            let hops = 2.0 * n.log2().ceil().max(0.0);
+            (moved / link.bandwidth + hops * link.latency, moved)
+        };
+        let (within, near) = level(self.node, data, c.intra);
+        let (across, far) = level(self.nodes, data / self.node, c.inter);
+        let least = c.intra.latency;
+        ((within + across).max(least), if self.nodes > 1.0 { far } else { near })
+    }
+}
+
+/// Bytes that a rank sends or receives, whichever is more, its own part included.
+fn payload(s: &Schedule, sizes: &Sizes, op: &Op) -> f64 {
+    let is_payload = |o: &fs_schedule::op::Operand| match o.place {
+        Place::Buffer(b) => {
+            s.train.buffers.get(b as usize).is_some_and(|b| b.element != fs_schedule::op::Element::Count)
+        }
+        _ => false,
+    };
+    let total = |list: &[fs_schedule::op::Operand], per_id: f64| -> f64 {
+        list.iter()
+            .filter(|o| is_payload(o))
+            .map(|o| {
+                let ids = matches!(o.place, Place::Buffer(b)
+                    if s.train.buffers.get(b as usize).is_some_and(|b| b.element == fs_schedule::op::Element::Id));
+                bytes(s, sizes, op, o) * if ids { per_id } else { 1.0 }
+            })
+            .sum()
+    };
+    // Ids of rows travel as positions in the owner's shard.
+    let id = width(fs_schedule::op::Element::Index) / width(fs_schedule::op::Element::Id);
+    let (sent, received) = (total(&op.reads, id), total(&op.writes, id));
+    match op.action {
+        // Everyone gets what everyone sends; a rank's own rows are not sent.
+        Action::AllGatherIds { .. } => {
+            let own: f64 = sent;
+            (sent * sizes.get(fs_schedule::Symbol::Ranks, None)).max(received - own)
+        }
+        Action::AllGatherGrads { .. } => (sent * sizes.get(fs_schedule::Symbol::Ranks, None)).max(received),
+        _ => sent.max(received),
+    }
+}
+
+/// Bytes that an operation reads and writes in device memory.
+fn traffic(s: &Schedule, sizes: &Sizes, op: &Op) -> f64 {
+    let reads: f64 = op.reads.iter().map(|r| bytes(s, sizes, op, r)).sum();
+    let writes: f64 = op
+        .writes
+        .iter()
+        .map(|w| bytes(s, sizes, op, w) * if w.accumulate { 2.0 } else { 1.0 })
+        .sum();
+    let more = match &op.action {
+        // Rows of the table that are read.
+        Action::Gather { .. } => writes,
+        // Rows and their optimizer state, read and written once per received gradient.
+        Action::Apply { exchange, .. } => {
+            let gradients = op.reads.last().map_or(0.0, |r| bytes(s, sizes, op, r));
+            let x = s.exchanges.get(*exchange as usize);
+            let state = x.and_then(|x| s.tables.get(x.table as usize)).map_or(0.0, |t| state_per_value(&t.optimizer));
+            2.0 * gradients * (1.0 + state)
+        }
+        // The embedding rows that are expanded or summed are read once per token, not once per row.
+        Action::Expand => writes - op.reads.first().map_or(0.0, |r| bytes(s, sizes, op, r)).min(writes),
+        Action::DenseUpdate => {
+            let state = match s.settings.optimizer {
+                DenseOptimizer::Sgd { momentum: 0.0, .. } => 0.0,
+                DenseOptimizer::Sgd { .. } => 1.0,
+                DenseOptimizer::Adam { .. } => 2.0,
+            };
+            writes * (1.0 + 2.0 * state)
+        }
+        _ => 0.0,
+    };
+    reads + writes + more
+}
+
+/// Optimizer state per value of a table, about: a state per row counts as none.
+pub fn state_per_value(optimizer: &SparseOptimizer) -> f64 {
+    match optimizer {
+        SparseOptimizer::Sgd { .. } | SparseOptimizer::RowwiseAdagrad { .. } => 0.0,
+        SparseOptimizer::Adagrad { .. } => 1.0,
+        SparseOptimizer::Adam { .. } => 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exchanges_are_as_slow_as_their_slowest_link() {
+        let dgx = fs_dsl::cluster::preset("dgx_h100").unwrap();
+        let m = Machine::new(&dgx, 8);
+        assert_eq!(m.link(), Engine::CopyOut);
+        let (seconds, wire) = m.exchange(450e9);
+        assert!((seconds - (7.0 / 8.0 + 2e-6)).abs() < 1e-9 && wire == 450e9 * 7.0 / 8.0);
+        let many = fs_dsl::cluster::preset("h100x256").unwrap();
+        let m = Machine::new(&many, 256);
+        assert_eq!(m.link(), Engine::NicSend);
+        let (seconds, _) = m.exchange(50e9);
+        assert!((seconds - (248.0 / 256.0 + 5e-6)).abs() < 1e-9);
+        // One rank has nobody to send to.
+        let (seconds, wire) = Machine::new(&dgx, 1).exchange(3350e9);
+        assert!((seconds - 2.0).abs() < 1e-9 && wire == 0.0);
+    }
+
+    #[test]
+    fn sums_over_ranks() {
+        let dgx = fs_dsl::cluster::preset("dgx_h100").unwrap();
+        let (seconds, _) = Machine::new(&dgx, 8).all_reduce(450e9);
+        assert!((seconds - (1.75 + 6.0 * 2e-6)).abs() < 1e-9);
+        let many = fs_dsl::cluster::preset("h100x256").unwrap();
+        let (seconds, _) = Machine::new(&many, 256).all_reduce(8e9);
+        let within = 1.75 * 8e9 / 450e9 + 6.0 * 2e-6;
+        let across = 2.0 * 31.0 / 32.0 * 1e9 / 50e9 + 10.0 * 5e-6;
+        assert!((seconds - within - across).abs() < 1e-9);
+    }
+}

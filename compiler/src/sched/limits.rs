@@ -1,0 +1,84 @@
+//! What a schedule may hold at once: device memory of a rank at the expected sizes, and batches in flight.
+
+use std::collections::BTreeMap;
+
+use fs_schedule::{DenseOptimizer, Schedule, Sharding, SparseOptimizer};
+
+use super::sizes::{Sizes, input_bytes, width};
+
+/// Device memory of a rank without intermediate values, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Fixed {
+    /// Tables with their optimizer state, of the rank that holds most.
+    pub tables: f64,
+    /// Dense parameters with gradients and optimizer state.
+    pub parameters: f64,
+    /// Inputs of one batch.
+    pub batch: f64,
+}
+
+impl Fixed {
+    /// Of a schedule.
+    pub fn of(s: &Schedule, sizes: &Sizes) -> Self {
+        let mut everywhere = 0.0;
+        let mut owned: BTreeMap<u32, f64> = BTreeMap::new();
+        for t in &s.tables {
+            let rows = t.rows as f64;
+            let dim = f64::from(t.dim);
+            let row = |columns: f64| {
+                4.0 * match t.optimizer {
+                    SparseOptimizer::Sgd { .. } => columns,
+                    SparseOptimizer::RowwiseAdagrad { .. } => columns + 1.0,
+                    SparseOptimizer::Adagrad { .. } => 2.0 * columns,
+                    SparseOptimizer::Adam { .. } => 3.0 * columns,
+                }
+            };
+            match &t.sharding {
+                Sharding::RowWise => everywhere += (rows / f64::from(s.ranks)).ceil() * row(dim),
+                Sharding::DataParallel => everywhere += rows * row(dim),
+                Sharding::TableWise { rank } => *owned.entry(*rank).or_insert(0.0) += rows * row(dim),
+                Sharding::ColumnWise { ranks } => {
+                    for (part, rank) in ranks.iter().enumerate() {
+                        let (a, z) = t.part_columns(part as u32);
+                        *owned.entry(*rank).or_insert(0.0) += rows * row(f64::from(z - a));
+                    }
+                }
+            }
+        }
+        let state = match s.settings.optimizer {
+            DenseOptimizer::Sgd { momentum: 0.0, .. } => 0.0,
+            DenseOptimizer::Sgd { .. } => 1.0,
+            DenseOptimizer::Adam { .. } => 2.0,
+        };
+        let values: f64 = s.parameters.iter().map(|p| f64::from(p.rows) * f64::from(p.columns)).sum();
+        Self {
+            tables: everywhere + owned.values().fold(0.0, |a, b| f64::max(a, *b)),
+            parameters: 4.0 * values * (2.0 + state),
+            batch: (0..s.inputs.len() as u32).map(|i| input_bytes(s, sizes, i, None)).sum(),
+        }
+    }
+
+    /// With intermediate values and a number of batches in flight.
+    pub fn total(&self, buffers: f64, in_flight: u32) -> u64 {
+        (self.tables + self.parameters + buffers + self.batch * f64::from(in_flight)).ceil() as u64
+    }
+}
+
+/// Bytes of each buffer of the training program at the expected sizes, one copy.
+pub fn buffer_bytes(s: &Schedule, sizes: &Sizes) -> Vec<f64> {
+    let bytes = |b: &fs_schedule::op::Buffer| {
+        sizes.rows(b.rows, b.microbatch) * f64::from(b.columns) * width(b.element)
+    };
+    s.train.buffers.iter().map(bytes).collect()
+}
+
+/// Bytes for people: `1.5 GB`, as clusters are described.
+pub fn human(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}

@@ -1,0 +1,130 @@
+//! The modulo scheduler: in which order, how far ahead and on which engine the operations of a step run.
+//!
+//! Four parts: *latency* (expected sizes and times), *resources* (engines at work), *policy* (what goes first),
+//! *limits* (memory, batches in flight). See docs/scheduling.md. It works on the schedule's own operations, in
+//! reference order and with a buffer for every value, and gives the finished program: order, stages, priorities,
+//! chunks, dependencies, storage, and for every operation the reason why it stands where it stands.
+
+pub mod bounds;
+pub mod candidate;
+pub mod deps;
+pub mod freeze;
+pub mod graph;
+pub mod latency;
+pub mod limits;
+pub mod play;
+pub mod policy;
+pub mod problem;
+pub mod reasons;
+pub mod rows;
+pub mod sizes;
+pub mod storage;
+
+use std::collections::BTreeMap;
+
+use fs_dsl::checked::Cluster;
+use fs_schedule::op::{Dep, Place};
+use fs_schedule::{Busy, Prediction, Schedule, Strategy};
+
+use policy::Chosen;
+use problem::Problem;
+
+/// Why there is no schedule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SchedError {
+    /// A defect of the compiler.
+    #[error("the scheduler failed: {0}")]
+    Defect(String),
+}
+
+/// What may be asked of the scheduler.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// What blocks on what.
+    pub strategy: Strategy,
+    /// Most batches in flight.
+    pub in_flight: Option<u32>,
+}
+
+/// Schedules a training program whose operations stand in reference order with a buffer for every value: fills in
+/// everything that is decided here, and the prediction. Returns for each position of the new list where its
+/// operation stood.
+pub fn schedule(s: &mut Schedule, cluster: &Cluster, in_flight: Option<u32>) -> Result<Vec<u32>, SchedError> {
+    let options = Options { strategy: s.strategy, in_flight };
+    let problem = Problem::new(s, cluster)?;
+    let chosen = policy::choose(&problem, &options)?;
+    let reasons = reasons::explain(&problem, &chosen);
+    let prediction = prediction(&problem, &chosen);
+    let (engine, time) = (problem.engine.clone(), problem.time.clone());
+    let Chosen { candidate: c, .. } = chosen;
+    let old = std::mem::take(&mut s.train.ops);
+    let mut old: Vec<Option<fs_schedule::Op>> = old.into_iter().map(Some).collect();
+    for (place, i) in c.frozen.order.iter().enumerate() {
+        let i = *i as usize;
+        let Some(mut op) = old[i].take() else { continue };
+        op.engine = engine[i];
+        op.time = time[i];
+        op.stage = c.frozen.stage[i];
+        op.priority = c.tiers.priority[i];
+        op.chunk = c.tiers.chunk[i];
+        op.deps.clone_from(&c.deps[place]);
+        op.start = c.start[place];
+        op.reason.clone_from(&reasons[i]);
+        s.train.ops.push(op);
+    }
+    s.train.in_flight = c.in_flight;
+    lifetimes(s, &c);
+    s.prediction = Some(prediction);
+    Ok(c.frozen.order)
+}
+
+/// Copies, slots and lifetimes of buffers.
+fn lifetimes(s: &mut Schedule, c: &candidate::Candidate) {
+    let mut order: Vec<u32> = (0..s.train.ops.len() as u32).collect();
+    order.sort_by_key(|i| (-s.train.ops[*i as usize].stage, *i));
+    let mut ends: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+    for i in &order {
+        let op = &s.train.ops[*i as usize];
+        for o in op.reads.iter().chain(&op.writes) {
+            if let Place::Buffer(b) = o.place {
+                ends.entry(b).or_insert((*i, *i)).1 = *i;
+            }
+        }
+    }
+    for (b, buffer) in s.train.buffers.iter_mut().enumerate() {
+        buffer.copies = c.storage.copies[b];
+        buffer.slot = c.storage.slot[b];
+        (buffer.first, buffer.last) = ends.get(&(b as u32)).copied().unwrap_or((0, 0));
+    }
+}
+
+fn prediction(p: &Problem<'_>, chosen: &Chosen) -> Prediction {
+    let c = &chosen.candidate;
+    let place = candidate::inverse(&c.frozen.order);
+    let busy: Vec<Busy> = bounds::busy(&p.engine, &p.time)
+        .into_iter()
+        .map(|(engine, t)| Busy { engine, time: t as f64 / 1e9 })
+        .collect();
+    let compute = busy.iter().find(|b| b.engine == fs_schedule::Engine::Compute).map_or(0.0, |b| b.time);
+    let cycle = p.recurrence.cycle.iter();
+    let mut limits = chosen.limits.clone();
+    limits.extend(p.sizes.assumptions.iter().cloned());
+    let gpus = u64::from(p.cluster.nodes) * u64::from(p.cluster.gpus_per_node);
+    if u64::from(p.s.ranks) > gpus {
+        limits.push(format!("{} has {gpus} GPUs; more nodes are assumed for {} ranks", p.cluster.name, p.s.ranks));
+    }
+    Prediction {
+        cluster: p.cluster.name.clone(),
+        step: c.step / 1e9,
+        resource_bound: p.resource.time as f64 / 1e9,
+        resource: p.resource.engine,
+        recurrence_bound: p.recurrence.time / 1e9,
+        // Each operation with the batches from the one before it in the cycle.
+        cycle: cycle.map(|e| Dep { op: place[e.to as usize], distance: e.distance.unsigned_abs() }).collect(),
+        bubble: (c.step / 1e9 - compute).max(0.0),
+        busy,
+        memory: c.memory,
+        limits,
+        sizes: p.sizes.list(),
+    }
+}

@@ -1,0 +1,153 @@
+//! What is to be scheduled: a training program in reference order on a cluster, with sizes, times and dependencies.
+
+use fs_dsl::checked::Cluster;
+use fs_schedule::op::{Action, Place};
+use fs_schedule::{Engine, Schedule, Strategy};
+
+use super::SchedError;
+use super::bounds::{self, Recurrence, Resource};
+use super::graph::{self, Edge, Graph, Why};
+use super::latency::Machine;
+use super::limits::{self, Fixed};
+use super::sizes::Sizes;
+
+/// A scheduling problem.
+#[derive(Debug)]
+pub struct Problem<'a> {
+    /// The schedule; the training program's operations stand in reference order, each buffer by itself.
+    pub s: &'a Schedule,
+    /// The machine.
+    pub machine: Machine<'a>,
+    /// Its description.
+    pub cluster: &'a Cluster,
+    /// Expected sizes.
+    pub sizes: Sizes,
+    /// Engine of each operation.
+    pub engine: Vec<Engine>,
+    /// Nanoseconds of each operation.
+    pub time: Vec<u64>,
+    /// Bytes on the link of each transfer.
+    pub wire: Vec<f64>,
+    /// What data demand.
+    pub graph: Graph,
+    /// The operation that loads the batch.
+    pub load: Option<usize>,
+    /// Batches before or after its own that operations read.
+    pub history: u32,
+    /// Memory that no order changes.
+    pub fixed: Fixed,
+    /// Bytes of each buffer.
+    pub buffer_bytes: Vec<f64>,
+    /// The busiest engine.
+    pub resource: Resource,
+    /// The longest cycle.
+    pub recurrence: Recurrence,
+    /// Operations that belong to the middle of a step: its stage 0 begins with the first of them.
+    core: Vec<u32>,
+}
+
+impl<'a> Problem<'a> {
+    /// Finds sizes, times, dependencies and bounds.
+    pub fn new(s: &'a Schedule, cluster: &'a Cluster) -> Result<Self, SchedError> {
+        let machine = Machine::new(cluster, s.ranks);
+        let sizes = Sizes::expect(s);
+        let ops = &s.train.ops;
+        let latencies: Vec<_> = ops.iter().map(|op| machine.latency(s, &sizes, op)).collect();
+        let engine: Vec<Engine> = latencies.iter().map(|l| l.engine).collect();
+        let time: Vec<u64> = latencies.iter().map(|l| l.time).collect();
+        let graph = graph::build(s, &ops.iter().collect::<Vec<_>>());
+        let resource = bounds::resource(&engine, &time);
+        let recurrence = bounds::recurrence(&graph, &time).map_err(|e| {
+            let names: Vec<&str> = e.0.iter().map(|i| ops[*i as usize].name.as_str()).collect();
+            SchedError::Defect(format!("{e}: {}", names.join(", ")))
+        })?;
+        let offsets = ops.iter().flat_map(|o| &o.reads).map(|r| r.batch.unsigned_abs());
+        Ok(Self {
+            load: ops.iter().position(|o| matches!(o.action, Action::LoadBatch)),
+            history: offsets.max().unwrap_or(0),
+            fixed: Fixed::of(s, &sizes),
+            buffer_bytes: limits::buffer_bytes(s, &sizes),
+            core: core(s),
+            wire: latencies.iter().map(|l| l.wire).collect(),
+            s,
+            machine,
+            cluster,
+            sizes,
+            engine,
+            time,
+            graph,
+            resource,
+            recurrence,
+        })
+    }
+
+    /// The greater bound, in nanoseconds.
+    pub fn bound(&self) -> f64 {
+        self.recurrence.time.max(self.resource.time as f64)
+    }
+
+    /// Where a step begins: with the first operation of a batch that works on rows or dense features.
+    pub fn origin(&self, position: &[i64]) -> i64 {
+        let core = self.core.iter().map(|i| position[*i as usize]).min();
+        core.or_else(|| position.iter().copied().min()).unwrap_or(0)
+    }
+
+    /// The dependencies of a strategy: those of the data, and what it blocks on.
+    pub fn strategy_graph(&self, strategy: Strategy) -> Graph {
+        let chain: Vec<u32> = match strategy {
+            Strategy::Serial => (0..self.s.train.ops.len() as u32).collect(),
+            Strategy::Prefetch => {
+                let free = |i: &u32| {
+                    let action = &self.s.train.ops[*i as usize].action;
+                    !needs_ids_only(action) && !matches!(action, Action::AllReduce | Action::DenseUpdate)
+                };
+                (0..self.s.train.ops.len() as u32).filter(free).collect()
+            }
+            Strategy::Pec => return self.graph.clone(),
+        };
+        let blocking = |from: u32, to: u32, distance: i32| Edge { from, to, distance, why: Why::Blocking };
+        let around = chain.first().zip(chain.last()).map(|(first, last)| blocking(*last, *first, 1));
+        self.graph.with(chain.windows(2).map(|w| blocking(w[0], w[1], 0)).chain(around))
+    }
+}
+
+/// Actions of the input dist, and what tells rows apart: they read ids, never rows, parameters or gradients.
+pub fn needs_ids_only(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::LoadBatch
+            | Action::DrawNegatives { .. }
+            | Action::Unique { .. }
+            | Action::AllToAllIds { .. }
+            | Action::AllGatherIds { .. }
+            | Action::Partition { .. }
+            | Action::AllToAllClasses { .. }
+            | Action::Positions { .. }
+    )
+}
+
+/// Compute operations other than those that look up, split and update rows or need ids only.
+fn core(s: &Schedule) -> Vec<u32> {
+    let outside = |a: &Action| {
+        needs_ids_only(a)
+            || matches!(
+                a,
+                Action::Gather { .. }
+                    | Action::AllToAllRows { .. }
+                    | Action::Split { .. }
+                    | Action::AllToAllGrads { .. }
+                    | Action::AllGatherGrads { .. }
+                    | Action::Apply { .. }
+                    | Action::Merge { .. }
+                    | Action::Zero
+                    | Action::Dense
+                    | Action::AllReduce
+                    | Action::DenseUpdate
+            )
+    };
+    let of = |(i, op): (usize, &fs_schedule::op::Op)| {
+        let buffers_only = op.reads.iter().all(|r| !matches!(r.place, Place::Input(_)));
+        (!outside(&op.action) && (buffers_only || op.reads.len() > 1)).then_some(i as u32)
+    };
+    s.train.ops.iter().enumerate().filter_map(of).collect()
+}

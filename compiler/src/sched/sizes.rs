@@ -1,0 +1,296 @@
+//! Expected value of every size symbol, per rank, from the workload.
+//!
+//! Samples are spread evenly over ranks; lengths and ids follow the workload's distributions; see [`super::rows`] for
+//! unique rows and classes. What an owner receives is what ranks send on average; where one rank owns a whole table
+//! or part, the rank described is the busiest owner. Files are not read at compile time: lengths are then taken to be
+//! uniform up to their maximum and ids to follow Zipf's law, and the schedule says so.
+
+use std::collections::BTreeMap;
+
+use fs_schedule::op::{Action, Element, Extent, Op, Place, Way};
+use fs_schedule::{Data, IdDistribution, InputKind, LengthDistribution, Reuse, Schedule, Sharding, Symbol};
+
+use super::rows::{Draws, Entries, Law};
+
+/// Zipf exponent that is assumed of ids in files.
+const FILE_EXPONENT: f64 = 1.05;
+
+/// Expected sizes of one rank.
+#[derive(Debug, Clone, Default)]
+pub struct Sizes {
+    values: BTreeMap<Symbol, f64>,
+    microbatches: f64,
+    /// What had to be assumed, in sentences.
+    pub assumptions: Vec<String>,
+}
+
+impl Sizes {
+    /// Of a schedule whose operations are known, for its number of ranks.
+    pub fn expect(s: &Schedule) -> Self {
+        let mut sizes = Self {
+            values: BTreeMap::from([(Symbol::Ranks, f64::from(s.ranks))]),
+            microbatches: f64::from(s.settings.microbatches.max(1)),
+            assumptions: Vec::new(),
+        };
+        let samples = f64::from(s.settings.batch) / f64::from(s.ranks);
+        sizes.values.insert(Symbol::Samples, samples);
+        let (lengths, ids) = match &s.data {
+            Some(Data::Generate { lengths, ids, .. }) => (Some(*lengths), *ids),
+            Some(_) => {
+                sizes.assume("the data file");
+                (None, IdDistribution::Zipf(FILE_EXPONENT))
+            }
+            None => {
+                sizes.assume("the data, which the model's file does not name,");
+                (None, IdDistribution::Zipf(FILE_EXPONENT))
+            }
+        };
+        let mut known: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
+        for (g, group) in s.lengths.iter().enumerate() {
+            let (mean, square) = *known.entry(group.max).or_insert_with(|| moments(lengths, group.max));
+            sizes.values.insert(Symbol::Tokens(g as u32), samples * mean);
+            sizes.values.insert(Symbol::Squares(g as u32), samples * square);
+        }
+        sizes.exchanges(s, ids);
+        sizes
+    }
+
+    /// Of given values, for tests and for schedules that carry them.
+    pub fn given(values: impl IntoIterator<Item = (Symbol, f64)>, microbatches: u32) -> Self {
+        Self {
+            values: values.into_iter().collect(),
+            microbatches: f64::from(microbatches.max(1)),
+            assumptions: Vec::new(),
+        }
+    }
+
+    fn assume(&mut self, what: &str) {
+        self.assumptions.push(format!(
+            "{what} is not read at compile time: lengths are assumed uniform from 1 to their maximum, ids Zipf with exponent {FILE_EXPONENT}"
+        ));
+    }
+
+    /// Value of a symbol for operations or buffers of a microbatch (`None`: of the whole batch).
+    pub fn get(&self, symbol: Symbol, microbatch: Option<u32>) -> f64 {
+        let value = self.values.get(&symbol).copied().unwrap_or(0.0);
+        match symbol {
+            Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_) if microbatch.is_some() => {
+                value / self.microbatches
+            }
+            _ => value,
+        }
+    }
+
+    /// Rows of a buffer.
+    pub fn rows(&self, rows: Extent, microbatch: Option<u32>) -> f64 {
+        match rows {
+            Extent::Fixed(n) => n.into(),
+            Extent::Symbol(s) => self.get(s, microbatch),
+        }
+    }
+
+    /// Symbols with their values, of the whole batch.
+    pub fn list(&self) -> Vec<(String, f64)> {
+        self.values.iter().map(|(s, v)| (s.to_string(), *v)).collect()
+    }
+
+    fn exchanges(&mut self, s: &Schedule, ids: IdDistribution) {
+        let ranks = f64::from(s.ranks);
+        let draws = draws(s, self);
+        // Models repeat tables: equal ones are computed once.
+        let mut known: BTreeMap<(u64, u64, u64, bool, Option<u32>), Entries> = BTreeMap::new();
+        let mut laws: BTreeMap<u64, Law> = BTreeMap::new();
+        let mut load: BTreeMap<u32, f64> = BTreeMap::new();
+        let mut entries: Vec<Option<Entries>> = Vec::new();
+        for (e, x) in s.exchanges.iter().enumerate() {
+            let (Some(d), Some(table)) = (draws.get(&x.entries).copied(), s.tables.get(x.table as usize)) else {
+                entries.push(None);
+                continue;
+            };
+            let key = (table.rows, d.by_law.to_bits(), d.uniform.to_bits(), x.unique, x.lookahead);
+            let found = known.entry(key).or_insert_with(|| {
+                let law = laws.entry(table.rows).or_insert_with(|| match ids {
+                    IdDistribution::Uniform => Law::uniform(table.rows),
+                    IdDistribution::Zipf(a) => Law::zipf(table.rows, a),
+                });
+                let reuse = x
+                    .lookahead
+                    .map(|lookahead| Reuse { lookahead, microbatches: s.settings.microbatches.max(1) });
+                Entries::expect(law, d, ranks, x.unique, reuse)
+            });
+            if let Some(owner) = owner(&table.sharding, x.part) {
+                *load.entry(owner).or_insert(0.0) += found.sent * f64::from(x.columns(&s.tables));
+            }
+            self.values.insert(Symbol::Sent(e as u32), found.sent);
+            entries.push(Some(found.clone()));
+        }
+        let busiest = load.iter().fold(None, |best: Option<(u32, f64)>, (rank, l)| match best {
+            Some((_, most)) if most >= *l => best,
+            _ => Some((*rank, *l)),
+        });
+        for (e, (x, found)) in s.exchanges.iter().zip(&entries).enumerate() {
+            let Some(found) = found else { continue };
+            let factor = match s.tables.get(x.table as usize).map(|t| (&t.sharding, owner(&t.sharding, x.part))) {
+                Some((Sharding::DataParallel, _)) => ranks,
+                Some((_, Some(rank))) if busiest.is_some_and(|b| b.0 == rank) => ranks,
+                Some((_, Some(_))) => 0.0,
+                _ => 1.0,
+            };
+            let e = e as u32;
+            self.values.insert(Symbol::Received(e), found.sent * factor);
+            let ways = [(Way::Forward, &found.forward), (Way::Backward, &found.backward)];
+            for (way, list) in ways {
+                for (c, n) in list.iter().enumerate() {
+                    self.values.insert(Symbol::SentClass(e, way, c as u32), *n);
+                    self.values.insert(Symbol::ReceivedClass(e, way, c as u32), n * factor);
+                }
+            }
+        }
+    }
+}
+
+/// The rank that owns a whole table or part.
+fn owner(sharding: &Sharding, part: u32) -> Option<u32> {
+    match sharding {
+        Sharding::TableWise { rank } => Some(*rank),
+        Sharding::ColumnWise { ranks } => ranks.get(part as usize).copied(),
+        Sharding::RowWise | Sharding::DataParallel => None,
+    }
+}
+
+/// Draws of each exchange, from the ids that its `unique` reads.
+fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
+    let mut all = BTreeMap::new();
+    for op in &s.train.ops {
+        let Action::Unique { exchange } = op.action else { continue };
+        let mut d = Draws { by_law: 0.0, uniform: 0.0 };
+        let mut inputs: Vec<u32> = Vec::new();
+        for r in &op.reads {
+            match r.place {
+                Place::Input(i) if !inputs.contains(&i) => inputs.push(i),
+                Place::Buffer(b) => {
+                    if let Some(b) = s.train.buffers.get(b as usize).filter(|b| b.element == Element::Id) {
+                        d.uniform += sizes.rows(b.rows, b.microbatch) * f64::from(b.columns);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for i in &inputs {
+            d.by_law += match s.inputs.get(*i as usize).map(|i| i.kind) {
+                Some(InputKind::Ids { lengths, .. }) => sizes.get(Symbol::Tokens(lengths), None),
+                // What follows a sequence is the sequence but for one id of each sample.
+                Some(InputKind::Next { of }) if inputs.contains(&of) => sizes.get(Symbol::Samples, None),
+                Some(InputKind::Next { of }) => match s.inputs.get(of as usize).map(|i| i.kind) {
+                    Some(InputKind::Ids { lengths, .. }) => sizes.get(Symbol::Tokens(lengths), None),
+                    _ => 0.0,
+                },
+                _ => 0.0,
+            };
+        }
+        all.insert(exchange, d);
+    }
+    all
+}
+
+/// Mean and mean square of a length that is at most `max`.
+fn moments(lengths: Option<LengthDistribution>, max: u32) -> (f64, f64) {
+    let uniform = |a: u32, b: u32| {
+        let (a, b) = (f64::from(a.min(max)), f64::from(b.min(max)));
+        let (mean, width) = (f64::midpoint(a, b), b - a + 1.0);
+        (mean, mean * mean + (width * width - 1.0) / 12.0)
+    };
+    match lengths {
+        None => uniform(1, max),
+        Some(LengthDistribution::Fixed(n)) => uniform(n, n),
+        Some(LengthDistribution::Uniform { min, max: most }) => uniform(min, most),
+        Some(LengthDistribution::Lognormal { mean, sigma, min, max: most }) => {
+            let high = f64::from(most.unwrap_or(max).min(max));
+            let low = f64::from(min).min(high);
+            if mean >= high {
+                return (high, high * high);
+            }
+            clipped_lognormal(mean.max(low), sigma, low, high)
+        }
+    }
+}
+
+/// Mean and mean square of a lognormal clipped to `[low, high]` whose location makes the mean right.
+fn clipped_lognormal(mean: f64, sigma: f64, low: f64, high: f64) -> (f64, f64) {
+    const POINTS: i32 = 400;
+    let weights: Vec<(f64, f64)> = (-POINTS..=POINTS)
+        .map(|i| f64::from(i) * 8.0 / f64::from(POINTS))
+        .map(|z| (z, (-z * z / 2.0).exp()))
+        .collect();
+    let total: f64 = weights.iter().map(|w| w.1).sum();
+    let moment = |mu: f64, power: i32| -> f64 {
+        weights.iter().map(|(z, w)| w * (mu + sigma * z).exp().clamp(low, high).powi(power)).sum::<f64>() / total
+    };
+    let (mut a, mut b) = (low.max(1e-6).ln() - 8.0 * sigma, high.ln() + 8.0 * sigma);
+    for _ in 0..60 {
+        let mid = f64::midpoint(a, b);
+        if moment(mid, 1) < mean { a = mid } else { b = mid }
+    }
+    let mu = f64::midpoint(a, b);
+    (moment(mu, 1), moment(mu, 2))
+}
+
+/// Bytes of an element on the device.
+pub fn width(element: Element) -> f64 {
+    match element {
+        Element::Real | Element::Index => 4.0,
+        Element::Id | Element::Count => 8.0,
+        Element::Byte => 1.0,
+    }
+}
+
+/// Bytes of an operand's values: of a buffer the columns that are meant.
+pub fn bytes(s: &Schedule, sizes: &Sizes, op: &Op, operand: &fs_schedule::op::Operand) -> f64 {
+    let m = op.microbatch;
+    let matrix = |rows: u32, columns: u32| 4.0 * f64::from(rows) * f64::from(columns);
+    match operand.place {
+        Place::Buffer(b) => s.train.buffers.get(b as usize).map_or(0.0, |b| {
+            let columns = operand.columns.map_or(b.columns, |(a, z)| z - a);
+            sizes.rows(b.rows, b.microbatch) * f64::from(columns) * width(b.element)
+        }),
+        Place::Parameter(p) | Place::Gradient(p) => {
+            s.parameters.get(p as usize).map_or(0.0, |p| matrix(p.rows, p.columns))
+        }
+        Place::Lengths(_) => 8.0 * sizes.get(Symbol::Samples, m),
+        Place::Input(i) => input_bytes(s, sizes, i, m),
+        Place::Table(_) => 0.0,
+    }
+}
+
+/// Bytes of an input of the batch.
+pub fn input_bytes(s: &Schedule, sizes: &Sizes, input: u32, microbatch: Option<u32>) -> f64 {
+    match s.inputs.get(input as usize).map(|i| i.kind) {
+        Some(InputKind::Ids { lengths, .. }) => 8.0 * sizes.get(Symbol::Tokens(lengths), microbatch),
+        // Stored as the end of the sequence that it continues.
+        Some(InputKind::Next { .. }) => 8.0 * sizes.get(Symbol::Samples, microbatch),
+        Some(InputKind::Dense { width }) => 4.0 * f64::from(width) * sizes.get(Symbol::Samples, microbatch),
+        Some(InputKind::SampleLabel) => 4.0 * sizes.get(Symbol::Samples, microbatch),
+        Some(InputKind::TokenLabel { lengths }) => 4.0 * sizes.get(Symbol::Tokens(lengths), microbatch),
+        None => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_of_lengths() {
+        assert_eq!(moments(Some(LengthDistribution::Fixed(9)), 5), (5.0, 25.0));
+        let (mean, square) = moments(Some(LengthDistribution::Uniform { min: 1, max: 3 }), 10);
+        assert!((mean - 2.0).abs() < 1e-12 && (square - 14.0 / 3.0).abs() < 1e-12);
+        let law = LengthDistribution::Lognormal { mean: 200.0, sigma: 1.0, min: 1, max: None };
+        let (mean, square) = moments(Some(law), 1024);
+        assert!((mean - 200.0).abs() < 0.01, "{mean}");
+        assert!(square > 1.5 * mean * mean && square < mean * 1024.0, "{square}");
+        // Hardly clipped: the closed form e^sigma^2.
+        let law = LengthDistribution::Lognormal { mean: 50.0, sigma: 0.5, min: 0, max: None };
+        let (mean, square) = moments(Some(law), 100_000);
+        assert!((square / (mean * mean) - 0.25f64.exp()).abs() < 1e-3);
+    }
+}

@@ -1,0 +1,204 @@
+//! How many copies a buffer needs, and which buffers share memory.
+//!
+//! A buffer lives from the start of its first use to the end of its last, in planned time, uses by other batches
+//! included. If that is longer than a step, batches overlap in it: it gets as many copies as there are batches at
+//! once, and memory of its own. The others live on a circle, once around the step; those of one element type that do
+//! not overlap there share a slot, chosen so that little memory is added. Whoever writes a buffer then waits for
+//! whoever used its memory before; since that is earlier as planned, these relations never contradict others.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use fs_schedule::op::{Buffer, Element, Op, Place};
+
+use super::freeze::Frozen;
+use super::graph::{Edge, Why};
+
+/// Uses of one buffer.
+#[derive(Debug, Clone, Default)]
+struct Life {
+    /// Operations with the batch offset of the buffer that they mean.
+    uses: Vec<(u32, i32)>,
+    writers: Vec<u32>,
+    first: i64,
+    last: i64,
+}
+
+/// Storage of a program.
+#[derive(Debug, Clone, Default)]
+pub struct Storage {
+    /// Copies of each buffer.
+    pub copies: Vec<u32>,
+    /// Slot of each buffer.
+    pub slot: Vec<u32>,
+    /// What waits for memory to be free.
+    pub edges: Vec<Edge>,
+    /// Bytes of all slots at the expected sizes.
+    pub bytes: f64,
+}
+
+fn lives(buffers: &[Buffer], ops: &[Op], time: &[u64], frozen: &Frozen) -> Vec<Life> {
+    let mut lives = vec![Life { first: i64::MAX, last: i64::MIN, ..Life::default() }; buffers.len()];
+    for (i, op) in ops.iter().enumerate() {
+        let operands = op.reads.iter().map(|o| (o, false)).chain(op.writes.iter().map(|o| (o, true)));
+        for (o, writes) in operands {
+            let Place::Buffer(b) = o.place else { continue };
+            let life = &mut lives[b as usize];
+            // An operation of batch m that means batch m + k uses the buffer k steps earlier in that batch's time.
+            let at = frozen.position[i] - i64::from(o.batch) * frozen.period;
+            life.first = life.first.min(at);
+            life.last = life.last.max(at + time[i] as i64);
+            if life.uses.last() != Some(&(i as u32, o.batch)) {
+                life.uses.push((i as u32, o.batch));
+            }
+            if writes && life.writers.last() != Some(&(i as u32)) {
+                life.writers.push(i as u32);
+            }
+        }
+    }
+    lives
+}
+
+/// Of the uses of a buffer those that may be last: the latest of each queue, with the batches that they are behind.
+fn ends(life: &Life, frozen: &Frozen, queue: &[u16]) -> Vec<(u32, i32)> {
+    let mut last: BTreeMap<u16, (i64, u32, i32)> = BTreeMap::new();
+    for (op, batch) in &life.uses {
+        let at = frozen.position[*op as usize] - i64::from(*batch) * frozen.period;
+        let entry = last.entry(queue[*op as usize]).or_insert((at, *op, *batch));
+        if (at, *op) > (entry.0, entry.1) {
+            *entry = (at, *op, *batch);
+        }
+    }
+    last.into_values().map(|(_, op, batch)| (op, batch)).collect()
+}
+
+/// Assigns copies and slots. `bytes`: of each buffer at the expected sizes; `queue`: of each operation.
+pub fn assign(
+    buffers: &[Buffer],
+    ops: &[Op],
+    time: &[u64],
+    frozen: &Frozen,
+    queue: &[u16],
+    bytes: &[f64],
+) -> Storage {
+    let lives = lives(buffers, ops, time, frozen);
+    let mut s = Storage {
+        copies: vec![1; buffers.len()],
+        slot: vec![0; buffers.len()],
+        edges: Vec::new(),
+        bytes: 0.0,
+    };
+    let mut numbers: BTreeMap<Element, u32> = BTreeMap::new();
+    let mut shared: Vec<usize> = Vec::new();
+    for (b, life) in lives.iter().enumerate() {
+        if life.uses.is_empty() {
+            shared.push(b);
+            continue;
+        }
+        let copies = (life.last - life.first + frozen.period - 1).div_euclid(frozen.period).max(1) as u32;
+        s.copies[b] = copies;
+        if copies == 1 {
+            shared.push(b);
+            continue;
+        }
+        s.slot[b] = number(&mut numbers, buffers[b].element);
+        s.bytes += bytes[b] * f64::from(copies);
+        reuse(&mut s.edges, &ends(life, frozen, queue), &life.writers, copies as i32);
+    }
+    share(&mut s, &mut numbers, buffers, &lives, frozen, queue, bytes, shared);
+    s
+}
+
+fn number(numbers: &mut BTreeMap<Element, u32>, element: Element) -> u32 {
+    let n = numbers.entry(element).or_insert(0);
+    *n += 1;
+    *n - 1
+}
+
+/// Whoever writes waits for the last uses `distance` batches earlier.
+fn reuse(edges: &mut Vec<Edge>, ends: &[(u32, i32)], writers: &[u32], distance: i32) {
+    for (from, batch) in ends {
+        for to in writers {
+            let distance = distance + batch;
+            if *from != *to || distance != 0 {
+                edges.push(Edge { from: *from, to: *to, distance, why: Why::Memory });
+            }
+        }
+    }
+}
+
+struct Slot {
+    number: u32,
+    size: f64,
+    /// Start of its first occupant, end of its last, around the step.
+    first: i64,
+    free: i64,
+    occupants: Vec<usize>,
+}
+
+/// How many free slots are looked at before a new one is made.
+const TRIES: usize = 8;
+
+fn share(
+    s: &mut Storage,
+    numbers: &mut BTreeMap<Element, u32>,
+    buffers: &[Buffer],
+    lives: &[Life],
+    frozen: &Frozen,
+    queue: &[u16],
+    bytes: &[f64],
+    mut list: Vec<usize>,
+) {
+    let period = frozen.period;
+    let begin = |b: usize| if lives[b].uses.is_empty() { 0 } else { lives[b].first.rem_euclid(period) };
+    let length = |b: usize| if lives[b].uses.is_empty() { 0 } else { lives[b].last - lives[b].first };
+    list.sort_by_key(|b| (begin(*b), *b));
+    let mut slots: Vec<Slot> = Vec::new();
+    // Slots in use by the end of their occupant, and free ones by size.
+    let mut busy: BinaryHeap<Reverse<(i64, usize)>> = BinaryHeap::new();
+    let mut free: BTreeMap<(Element, u64, usize), ()> = BTreeMap::new();
+    for b in list {
+        let (from, to) = (begin(b), begin(b) + length(b));
+        while let Some(Reverse((end, slot))) = busy.peek().copied() {
+            if end > from {
+                break;
+            }
+            busy.pop();
+            free.insert((buffers[slots[slot].occupants[0]].element, slots[slot].size as u64, slot), ());
+        }
+        let element = buffers[b].element;
+        let size = bytes[b] as u64;
+        // The smallest that is large enough, else the largest that is not.
+        let above = free.range((element, size, 0)..=(element, u64::MAX, usize::MAX)).take(TRIES);
+        let below = free.range((element, 0, 0)..(element, size, 0)).rev().take(TRIES);
+        let key = above.chain(below).map(|(k, ())| *k).find(|k| to <= slots[k.2].first + period);
+        let at = match key {
+            Some(key) => {
+                free.remove(&key);
+                key.2
+            }
+            None => {
+                let number = number(numbers, element);
+                slots.push(Slot { number, size: 0.0, first: from, free: 0, occupants: Vec::new() });
+                slots.len() - 1
+            }
+        };
+        let slot = &mut slots[at];
+        slot.size = slot.size.max(bytes[b]);
+        slot.free = to;
+        slot.occupants.push(b);
+        s.slot[b] = slot.number;
+        busy.push(Reverse((to, at)));
+    }
+    // Around the step, whoever comes next waits for the one before.
+    for slot in &slots {
+        s.bytes += slot.size;
+        let used: Vec<usize> = slot.occupants.iter().copied().filter(|b| !lives[*b].uses.is_empty()).collect();
+        for (i, b) in used.iter().enumerate() {
+            let next = used[(i + 1) % used.len()];
+            let turn = |b: usize| lives[b].first.div_euclid(period) as i32;
+            let distance = turn(*b) - turn(next) + i32::from(i + 1 == used.len());
+            reuse(&mut s.edges, &ends(&lives[*b], frozen, queue), &lives[next].writers, distance);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Rules `frame`, `batch`, `in-flight`, `dense` and `parameter`: batches, dense parameters and their gradients.
+
+use std::collections::BTreeMap;
+
+use super::structure::makes_gradient;
+use super::{Context, Report};
+use crate::op::{Action, Place};
+
+pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
+    frame(cx, r);
+    parameters(cx, r);
+}
+
+fn frame(cx: &Context<'_>, r: &mut Report) {
+    let p = cx.p;
+    let loads: Vec<u32> =
+        (0..p.ops.len() as u32).filter(|i| matches!(p.ops[*i as usize].action, Action::LoadBatch)).collect();
+    r.check(loads.len() == 1, "frame", || format!("a step loads one batch, this one {}", loads.len()));
+    for (i, op) in (0..).zip(&p.ops) {
+        let updates = matches!(
+            op.action,
+            Action::Apply { .. } | Action::DenseUpdate | Action::Partition { .. } | Action::Split { .. }
+        );
+        r.check(!(cx.evaluation && (updates || op.stage != 0)), "frame", || {
+            format!("`{}` updates, is staged or split by reuse distance in an evaluation", op.name)
+        });
+        r.check(cx.evaluation || !matches!(op.action, Action::RankItems { .. }), "frame", || {
+            format!("`{}` ranks items in a training step", op.name)
+        });
+        let Some(&load) = loads.first().filter(|l| **l != i) else { continue };
+        cx.need(load, i, 0, "batch", r, || "the first loads the batch that the second works on".into());
+        // Sizes of buffers of an earlier batch are needed as long.
+        let oldest = op.reads.iter().map(|o| i64::from(o.batch)).min().unwrap_or(0).min(0);
+        let replaced = i64::from(p.in_flight) + oldest;
+        cx.need(i, load, replaced, "in-flight", r, || {
+            format!("with {} batches in flight, that load replaces what the first uses", p.in_flight)
+        });
+    }
+}
+
+/// Who makes, reduces, uses for an update, and reads a parameter's gradient or the parameter.
+#[derive(Default)]
+struct Users {
+    makers: Vec<u32>,
+    reductions: Vec<u32>,
+    updates: Vec<u32>,
+    readers: Vec<u32>,
+}
+
+fn parameters(cx: &Context<'_>, r: &mut Report) {
+    let mut all: BTreeMap<u32, Users> = BTreeMap::new();
+    for &i in &cx.sorted {
+        let op = &cx.p.ops[i as usize];
+        let paired = matches!(op.action, Action::AllReduce | Action::DenseUpdate);
+        for (o, w) in op.reads.iter().zip(&op.writes).filter(|_| paired) {
+            let pair = match (o.place, w.place) {
+                (Place::Gradient(a), Place::Gradient(b) | Place::Parameter(b)) => a == b,
+                _ => false,
+            };
+            r.check(pair, "dense", || format!("`{}` makes {w} from {o}", op.name));
+        }
+        for w in &op.writes {
+            match w.place {
+                Place::Parameter(n) => all.entry(n).or_default().updates.push(i),
+                Place::Gradient(n) if makes_gradient(&op.action) => all.entry(n).or_default().makers.push(i),
+                Place::Gradient(n) => all.entry(n).or_default().reductions.push(i),
+                _ => {}
+            }
+        }
+        for o in &op.reads {
+            if let Place::Parameter(n) = o.place {
+                all.entry(n).or_default().readers.push(i);
+            }
+        }
+    }
+    for (n, u) in &all {
+        let name = &cx.s.parameters[*n as usize].name;
+        let wanted = usize::from(!u.makers.is_empty() && !cx.evaluation);
+        r.check(u.reductions.len() == wanted, "dense", || {
+            format!("g{n} of `{name}` is summed over ranks {} times, must be {wanted}", u.reductions.len())
+        });
+        r.check(u.updates.len() == wanted, "dense", || {
+            format!("p{n} `{name}` is updated {} times, must be {wanted}", u.updates.len())
+        });
+        let (Some(&reduction), Some(&update)) = (u.reductions.first(), u.updates.first()) else { continue };
+        let rank = |op: u32| cx.rank[op as usize];
+        for maker in &u.makers {
+            r.check(rank(*maker) < rank(reduction), "dense", || {
+                format!("`{}` adds to g{n} after `{}`", cx.name(*maker), cx.name(reduction))
+            });
+        }
+        r.check(rank(reduction) < rank(update), "dense", || {
+            format!("`{}` uses g{n} before `{}`", cx.name(update), cx.name(reduction))
+        });
+        for reader in &u.readers {
+            cx.need(update, *reader, 1, "parameter", r, || format!("the second reads p{n} `{name}`"));
+            cx.need(*reader, update, 0, "parameter", r, || format!("the first reads p{n} `{name}`"));
+        }
+        cx.need(update, update, 1, "parameter", r, || format!("both update p{n} `{name}`"));
+    }
+}

@@ -1,0 +1,152 @@
+//! Everything that an exchange needs is there, once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Flow, Side, Value, per_entry};
+use crate::op::{Action, Operand, Way};
+use crate::reuse::Reuse;
+use crate::verify::{Report, exchanges_of};
+
+/// Merges and updates of an exchange, by operation and class.
+#[derive(Default)]
+struct Ends {
+    merges: Vec<(u32, Vec<u32>, Operand)>,
+    applies: Vec<(u32, Option<u32>)>,
+}
+
+pub(super) fn check(flow: &Flow<'_>, r: &mut Report) {
+    let cx = flow.cx;
+    for (value, makers) in &flow.made {
+        // A `unique` has several inverses by itself.
+        let once = makers.len() == 1 || matches!(value, Value::Inverse(_));
+        r.check(once, "exchange", || {
+            format!("{value} are made twice, by `{}` and `{}`", cx.name(makers[0]), cx.name(makers[1]))
+        });
+    }
+    let mut ends: BTreeMap<u32, Ends> = BTreeMap::new();
+    let mut mentioned: BTreeSet<u32> = BTreeSet::new();
+    let mut summed = BTreeSet::new();
+    for &i in &cx.sorted {
+        let op = &cx.p.ops[i as usize];
+        mentioned.extend(exchanges_of(&op.action));
+        match &op.action {
+            Action::Merge { exchange, classes } => {
+                ends.entry(*exchange).or_default().merges.push((i, classes.clone(), op.writes[0]));
+            }
+            Action::Apply { exchange, class } => {
+                ends.entry(*exchange).or_default().applies.push((i, *class));
+            }
+            Action::ExpandGrad | Action::PoolGrad { .. } => summed.extend(per_entry(cx, &op.writes[0])),
+            Action::SampledSoftmaxGrad { .. } => summed.extend(per_entry(cx, &op.writes[1])),
+            _ => {}
+        }
+    }
+    let known: BTreeSet<Value> = flow.made.keys().map(|v| v.canonical(&cx.s.exchanges)).collect();
+    let nothing = Ends::default();
+    for (e, x) in (0..).zip(&cx.s.exchanges) {
+        if cx.evaluation && !mentioned.contains(&e) {
+            continue;
+        }
+        let ends = ends.get(&e).unwrap_or(&nothing);
+        let need = |value: Value, r: &mut Report| {
+            r.check(flow.made.contains_key(&value), "exchange", || format!("no operation makes {value}"));
+        };
+        need(Value::Entries(x.entries), r);
+        need(Value::Rows(e), r);
+        lookups(flow, e, ends, r);
+        gradients(flow, e, ends, summed.contains(&x.entries), &known, r);
+    }
+}
+
+/// The classes that something is made for: `None` alone, or every class; anything else is a violation.
+fn classes(
+    flow: &Flow<'_>,
+    e: u32,
+    way: Way,
+    what: &str,
+    made: impl Fn(Option<u32>) -> bool,
+    r: &mut Report,
+) -> bool {
+    let reuse = flow.cx.reuse(e);
+    let count = reuse.map_or(0, |k: Reuse| k.count(way)) as u32;
+    let missing: Vec<u32> = (0..count).filter(|c| !made(Some(*c))).collect();
+    if made(None) {
+        r.check(missing.len() == count as usize, "exchange", || {
+            format!("{what} of exchange {e} are there for all classes together and for one of them")
+        });
+        return false;
+    }
+    r.check(missing.is_empty() && count > 0, "exchange", || match missing.first() {
+        Some(c) => format!("{what} of class {c} of exchange {e} are missing"),
+        None => format!("{what} of exchange {e} are missing"),
+    });
+    true
+}
+
+fn lookups(flow: &Flow<'_>, e: u32, ends: &Ends, r: &mut Report) {
+    let cx = flow.cx;
+    let made = |value: Value| flow.made.contains_key(&value);
+    let split = classes(flow, e, Way::Forward, "lookups", |c| made(Value::Gathered(e, c)), r);
+    if cx.replicated(e) {
+        r.check(!split, "exchange", || format!("lookups of replicated rows (exchange {e}) need no classes"));
+        return;
+    }
+    let sent = classes(flow, e, Way::Forward, "row transfers", |c| made(Value::Arrived(e, c)), r);
+    r.check(split == sent, "exchange", || {
+        format!("rows of exchange {e} are looked up and sent by different classes")
+    });
+    let mut merged: BTreeMap<u32, u32> = BTreeMap::new();
+    for (n, (op, classes, target)) in ends.merges.iter().enumerate() {
+        for c in classes {
+            if let Some(before) = merged.insert(*c, *op) {
+                r.fail("exchange", format!(
+                    "`{}` merges class {c} of exchange {e}, which `{}` has merged",
+                    cx.name(*op),
+                    cx.name(before)
+                ));
+            }
+        }
+        let first = &ends.merges[0].2;
+        let same = (target.place, target.columns) == (first.place, first.columns);
+        r.check(same && target.accumulate == (n > 0), "exchange", || {
+            let how = if n > 0 { "add to what earlier merges made" } else { "begin with the first" };
+            format!("`{}` must {how}, for exchange {e}", cx.name(*op))
+        });
+    }
+    let count = cx.reuse(e).map_or(0, |k| k.count(Way::Forward)) as u32;
+    let missing = (0..count).find(|c| split && !merged.contains_key(c));
+    if let Some(c) = missing {
+        r.fail("exchange", format!("no operation merges class {c} of exchange {e}"));
+    }
+}
+
+fn gradients(flow: &Flow<'_>, e: u32, ends: &Ends, summed: bool, known: &BTreeSet<Value>, r: &mut Report) {
+    let cx = flow.cx;
+    let made = |value: Value| flow.made.contains_key(&value);
+    let mut applied: BTreeMap<Option<u32>, u32> = BTreeMap::new();
+    for (op, class) in &ends.applies {
+        if let Some(before) = applied.insert(*class, *op) {
+            r.fail("exchange", format!(
+                "`{}` and `{}` apply the same gradients of exchange {e}",
+                cx.name(before),
+                cx.name(*op)
+            ));
+        }
+    }
+    if !summed || cx.evaluation {
+        let none = applied.is_empty() && !made(Value::Gradients(e, None));
+        r.check(none, "exchange", || format!("exchange {e} sends or applies gradients that nothing makes"));
+        return;
+    }
+    let split = classes(flow, e, Way::Backward, "updates", |c| applied.contains_key(&c), r);
+    let sent = classes(flow, e, Way::Backward, "gradient transfers", |c| made(Value::Gradients(e, c)), r);
+    r.check(split == sent, "exchange", || {
+        format!("gradients of exchange {e} are sent and applied by different classes")
+    });
+    if split {
+        for side in [Side::Asking, Side::Owning] {
+            let value = Value::Classes(e, Way::Backward, side).canonical(&cx.s.exchanges);
+            r.check(known.contains(&value), "exchange", || format!("no operation makes {value}"));
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Rules `exchange`, `history` and `collective`: rows and gradients travel completely, once, and to the right place.
+//!
+//! What a buffer holds follows from the operation that writes it, not from its name: each result of an operation of
+//! an exchange is a [`Value`], made once per batch, and each operand must be the value that belongs there. By
+//! induction along the list, positions that reach a lookup are those that this exchange's `positions` listed from
+//! classes that its own `partition` found. That every class is there once makes the rows complete.
+
+mod completeness;
+mod flow;
+
+use std::collections::BTreeMap;
+
+use super::{Context, Report, exchanges_of};
+use crate::model::{Exchange, Sharding};
+use crate::op::{Action, Element, Extent, Op, Operand, Place, Way};
+use crate::reuse::Reuse;
+use crate::size::Symbol;
+
+/// Who holds a value: the rank that asks for rows, or the one that owns them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Side {
+    Asking,
+    Owning,
+}
+
+/// What a buffer holds. Numbers are exchanges and classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Value {
+    /// Entries to ask for, their counts and microbatches of use, and where an id's entry stands.
+    Entries(u32),
+    Counts(u32, Side),
+    Uses(u32, Side),
+    Inverse(u32),
+    /// Rows as the owner received them; those of a rank's own entries (replicated tables).
+    Rows(u32),
+    Own(u32),
+    /// Classes of reuse distance, entries by class, and counts of those.
+    Classes(u32, Way, Side),
+    Positions(u32, Way, Side, u32),
+    ClassCounts(u32, Way, Side, u32),
+    /// Looked up; arrived; gradients to send; arrived.
+    Gathered(u32, Option<u32>),
+    Arrived(u32, Option<u32>),
+    Split(u32, u32),
+    Gradients(u32, Option<u32>),
+}
+
+impl Value {
+    /// Parts of a column-wise table ask with the same entries, so what the asking side knows of them is equal.
+    fn canonical(self, exchanges: &[Exchange]) -> Self {
+        let first = |e: u32| exchanges.get(e as usize).map_or(e, |x| x.entries);
+        match self {
+            Self::Classes(e, way, Side::Asking) => Self::Classes(first(e), way, Side::Asking),
+            Self::Positions(e, way, Side::Asking, c) => Self::Positions(first(e), way, Side::Asking, c),
+            Self::ClassCounts(e, way, Side::Asking, c) => Self::ClassCounts(first(e), way, Side::Asking, c),
+            other => other,
+        }
+    }
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let side = |s: Side| if s == Side::Asking { "sent" } else { "received" };
+        let way = |w: Way| if w == Way::Forward { "lookups" } else { "gradients" };
+        let class = |c: Option<u32>| c.map_or(String::new(), |c| format!(" of class {c}"));
+        match *self {
+            Self::Entries(e) => write!(f, "the entries of exchange {e}"),
+            Self::Counts(e, s) => write!(f, "the {} counts of exchange {e}", side(s)),
+            Self::Uses(e, s) => write!(f, "the {} uses of exchange {e}", side(s)),
+            Self::Inverse(e) => write!(f, "the places of ids among the entries of exchange {e}"),
+            Self::Rows(e) => write!(f, "the received rows of exchange {e}"),
+            Self::Own(e) => write!(f, "the own rows of exchange {e}"),
+            Self::Classes(e, w, s) => write!(f, "the classes of {} {} of exchange {e}", side(s), way(w)),
+            Self::Positions(e, w, s, c) => {
+                write!(f, "the positions of {} {} of class {c} of exchange {e}", side(s), way(w))
+            }
+            Self::ClassCounts(e, w, s, c) => {
+                write!(f, "the counts of {} {} of class {c} of exchange {e}", side(s), way(w))
+            }
+            Self::Gathered(e, c) => write!(f, "the looked-up rows{} of exchange {e}", class(c)),
+            Self::Arrived(e, c) => write!(f, "the arrived rows{} of exchange {e}", class(c)),
+            Self::Split(e, c) => write!(f, "the row gradients of class {c} of exchange {e}"),
+            Self::Gradients(e, c) => write!(f, "the arrived gradients{} of exchange {e}", class(c)),
+        }
+    }
+}
+
+/// What buffers hold, and who makes values.
+struct Flow<'a> {
+    cx: &'a Context<'a>,
+    /// Writers of each buffer in the order of a batch: operation and result.
+    writers: Vec<Vec<(u32, usize)>>,
+    /// Makers of each value.
+    made: BTreeMap<Value, Vec<u32>>,
+    /// Each operation's results that are values.
+    results: Vec<Vec<(usize, Value)>>,
+    /// Exchanges that send the entries of each.
+    parts: Vec<Vec<u32>>,
+}
+
+pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
+    let p = cx.p;
+    let mut flow = Flow {
+        cx,
+        writers: vec![Vec::new(); p.buffers.len()],
+        made: BTreeMap::new(),
+        results: vec![Vec::new(); p.ops.len()],
+        parts: vec![Vec::new(); cx.s.exchanges.len()],
+    };
+    for (e, x) in (0..).zip(&cx.s.exchanges) {
+        flow.parts[x.entries as usize].push(e);
+    }
+    for &i in &cx.sorted {
+        let op = &p.ops[i as usize];
+        for (n, w) in op.writes.iter().enumerate() {
+            if let Place::Buffer(b) = w.place {
+                flow.writers[b as usize].push((i, n));
+            }
+        }
+        flow.results[i as usize] = results(cx, op);
+        for (_, value) in &flow.results[i as usize] {
+            flow.made.entry(*value).or_default().push(i);
+        }
+    }
+    for &i in &cx.sorted {
+        flow.operands(i, r);
+    }
+    completeness::check(&flow, r);
+}
+
+/// The rank's side whose rows these are: those received, or those asked for.
+fn side(cx: &Context<'_>, o: Option<&Operand>) -> Side {
+    match o.map(|o| o.place) {
+        Some(Place::Buffer(b)) => match cx.p.buffers[b as usize].rows {
+            Extent::Symbol(Symbol::Received(_)) => Side::Owning,
+            _ => Side::Asking,
+        },
+        _ => Side::Asking,
+    }
+}
+
+impl Context<'_> {
+    fn exchange(&self, e: u32) -> &Exchange {
+        &self.s.exchanges[e as usize]
+    }
+    fn reuse(&self, e: u32) -> Option<Reuse> {
+        let microbatches = self.s.settings.microbatches;
+        self.exchange(e).lookahead.map(|lookahead| Reuse { lookahead, microbatches })
+    }
+    /// Whether entries travel with the microbatches of their uses.
+    fn uses(&self, e: u32) -> bool {
+        !self.evaluation && self.exchange(e).lookahead.is_some() && self.s.settings.microbatches > 1
+    }
+    fn replicated(&self, e: u32) -> bool {
+        matches!(self.s.tables[self.exchange(e).table as usize].sharding, Sharding::DataParallel)
+    }
+    /// Columns of its part, within the table's.
+    fn part(&self, e: u32) -> (u32, u32) {
+        let x = self.exchange(e);
+        self.s.tables[x.table as usize].part_columns(x.part)
+    }
+    fn columns(&self, o: &Operand) -> (u32, u32) {
+        match o.place {
+            Place::Buffer(b) => o.columns.unwrap_or((0, self.p.buffers[b as usize].columns)),
+            _ => (0, 1),
+        }
+    }
+}
+
+/// Results of an operation that are values. The signature has seen to their number.
+fn results(cx: &Context<'_>, op: &Op) -> Vec<(usize, Value)> {
+    let list = exchanges_of(&op.action);
+    let mut out = Vec::new();
+    match &op.action {
+        Action::Unique { exchange: e } => {
+            out.extend([(0, Value::Entries(*e)), (1, Value::Counts(*e, Side::Asking))]);
+            let extra = 2 + usize::from(cx.uses(*e));
+            if cx.uses(*e) {
+                out.push((2, Value::Uses(*e, Side::Asking)));
+            }
+            out.extend((extra..op.writes.len()).map(|i| (i, Value::Inverse(*e))));
+        }
+        Action::AllToAllIds { .. } | Action::AllGatherIds { .. } => {
+            let replicated = matches!(op.action, Action::AllGatherIds { .. });
+            let mut at = 0;
+            for e in list {
+                let mut values = vec![Value::Rows(*e), Value::Counts(*e, Side::Owning)];
+                if replicated {
+                    values.push(Value::Own(*e));
+                }
+                if cx.uses(*e) {
+                    values.push(Value::Uses(*e, Side::Owning));
+                }
+                out.extend((at..).zip(values.iter().copied()));
+                at += values.len();
+            }
+        }
+        Action::Partition { exchange, way } => {
+            out.push((0, Value::Classes(*exchange, *way, side(cx, op.reads.first()))));
+        }
+        Action::AllToAllClasses { way, .. } => {
+            out.extend(list.iter().map(|e| Value::Classes(*e, *way, Side::Asking)).enumerate());
+        }
+        Action::Positions { exchange: e, way } => {
+            let side = side(cx, op.reads.first());
+            for c in 0..op.writes.len() / 2 {
+                out.push((2 * c, Value::Positions(*e, *way, side, c as u32)));
+                out.push((2 * c + 1, Value::ClassCounts(*e, *way, side, c as u32)));
+            }
+        }
+        Action::Gather { exchange, class } => out.push((0, Value::Gathered(*exchange, *class))),
+        Action::AllToAllRows { class, .. } => {
+            out.extend(list.iter().map(|e| Value::Arrived(*e, *class)).enumerate());
+        }
+        Action::Split { exchange, class } => out.push((0, Value::Split(*exchange, *class))),
+        Action::AllToAllGrads { class, .. } | Action::AllGatherGrads { class, .. } => {
+            out.extend(list.iter().map(|e| Value::Gradients(*e, *class)).enumerate());
+        }
+        _ => {}
+    }
+    out
+}
+
+impl Flow<'_> {
+    /// The value that an operand holds: that of its only writer, whole.
+    fn value(&self, o: &Operand) -> Option<Value> {
+        let Place::Buffer(b) = o.place else { return None };
+        let [(op, n)] = self.writers[b as usize][..] else { return None };
+        let w = self.cx.p.ops[op as usize].writes[n];
+        let whole = self.cx.columns(&w) == self.cx.columns(o) && !w.accumulate;
+        let found = self.results[op as usize].iter().find(|(at, _)| *at == n);
+        found.filter(|_| whole).map(|(_, v)| *v)
+    }
+
+    /// Fails unless an operand holds this value of this batch.
+    fn expect(&self, i: u32, read: usize, want: Value, rule: &'static str, r: &mut Report) {
+        let Some(o) = self.cx.p.ops[i as usize].reads.get(read) else { return };
+        let exchanges = &self.cx.s.exchanges;
+        let found = self.value(o);
+        let ok = found.is_some_and(|v| v.canonical(exchanges) == want.canonical(exchanges));
+        r.check(ok, rule, || {
+            let found = found.map_or("something else".into(), |v| v.to_string());
+            format!("operand {read} ({o}) of `{}` must be {want}, is {found}", self.cx.name(i))
+        });
+    }
+
+    /// Operands of one operation.
+    fn operands(&self, i: u32, r: &mut Report) {
+        let cx = self.cx;
+        let op = &cx.p.ops[i as usize];
+        let first = |e: u32| cx.exchange(e).entries;
+        let counts = |e: u32, way: Way, class: Option<u32>, s: Side| match (class, s) {
+            (Some(c), _) => Value::ClassCounts(e, way, s, c),
+            (None, Side::Asking) => Value::Counts(first(e), s),
+            (None, Side::Owning) => Value::Counts(e, s),
+        };
+        let (x, k) = ("exchange", "collective");
+        match &op.action {
+            Action::Unique { exchange } => self.ids(i, *exchange, r),
+            Action::AllToAllIds { exchanges } | Action::AllGatherIds { exchanges } => {
+                let gathers = matches!(op.action, Action::AllGatherIds { .. });
+                let mut at = 0;
+                for e in exchanges {
+                    self.kind(i, *e, gathers, r);
+                    self.expect(i, at, Value::Entries(first(*e)), x, r);
+                    self.expect(i, at + 1, Value::Counts(first(*e), Side::Asking), k, r);
+                    at += 2;
+                    if cx.uses(*e) {
+                        self.expect(i, at, Value::Uses(first(*e), Side::Asking), x, r);
+                        at += 1;
+                    }
+                }
+            }
+            Action::Partition { exchange, way } => self.partition(i, *exchange, *way, r),
+            Action::AllToAllClasses { exchanges, way } => {
+                for (n, e) in exchanges.iter().enumerate() {
+                    self.kind(i, *e, false, r);
+                    self.expect(i, 3 * n, Value::Classes(*e, *way, Side::Owning), x, r);
+                    self.expect(i, 3 * n + 1, counts(*e, *way, None, Side::Owning), k, r);
+                    self.expect(i, 3 * n + 2, counts(*e, *way, None, Side::Asking), k, r);
+                }
+            }
+            Action::Positions { exchange: e, way } => {
+                let side = side(cx, op.reads.first());
+                self.expect(i, 0, Value::Classes(*e, *way, side), x, r);
+                self.expect(i, 1, counts(*e, *way, None, side), k, r);
+            }
+            Action::Gather { exchange: e, class } => {
+                let replicated = cx.replicated(*e);
+                self.expect(i, 1, if replicated { Value::Own(*e) } else { Value::Rows(*e) }, x, r);
+                if let Some(c) = class {
+                    let side = if replicated { Side::Asking } else { Side::Owning };
+                    self.expect(i, 2, Value::Positions(*e, Way::Forward, side, *c), x, r);
+                }
+            }
+            Action::AllToAllRows { exchanges, class } => {
+                for (n, e) in exchanges.iter().enumerate() {
+                    self.kind(i, *e, false, r);
+                    self.expect(i, 3 * n, Value::Gathered(*e, *class), x, r);
+                    self.expect(i, 3 * n + 1, counts(*e, Way::Forward, *class, Side::Owning), k, r);
+                    self.expect(i, 3 * n + 2, counts(*e, Way::Forward, *class, Side::Asking), k, r);
+                }
+            }
+            Action::Merge { exchange: e, classes } => {
+                for (n, c) in classes.iter().enumerate() {
+                    self.expect(i, 2 * n, Value::Arrived(*e, Some(*c)), x, r);
+                    self.expect(i, 2 * n + 1, Value::Positions(*e, Way::Forward, Side::Asking, *c), x, r);
+                }
+            }
+            Action::Split { exchange: e, class } => {
+                self.row_gradients(i, 0, *e, Some(*class), r);
+                self.expect(i, 1, Value::Positions(*e, Way::Backward, Side::Asking, *class), x, r);
+            }
+            Action::AllToAllGrads { exchanges, class } | Action::AllGatherGrads { exchanges, class } => {
+                let gathers = matches!(op.action, Action::AllGatherGrads { .. });
+                for (n, e) in exchanges.iter().enumerate() {
+                    self.kind(i, *e, gathers, r);
+                    match class {
+                        Some(c) => self.expect(i, 3 * n, Value::Split(*e, *c), x, r),
+                        None => self.row_gradients(i, 3 * n, *e, None, r),
+                    }
+                    self.expect(i, 3 * n + 1, counts(*e, Way::Backward, *class, Side::Asking), k, r);
+                    self.expect(i, 3 * n + 2, counts(*e, Way::Backward, *class, Side::Owning), k, r);
+                }
+            }
+            Action::Apply { exchange: e, class } => {
+                self.expect(i, 0, Value::Rows(*e), x, r);
+                if let Some(c) = class {
+                    self.expect(i, 1, Value::Positions(*e, Way::Backward, Side::Owning, *c), x, r);
+                }
+                let at = 1 + usize::from(class.is_some());
+                self.expect(i, at, counts(*e, Way::Backward, *class, Side::Owning), k, r);
+                self.expect(i, at + 1, Value::Gradients(*e, *class), x, r);
+            }
+            _ => self.model_side(i, r),
+        }
+    }
+
+    /// Replicated tables gather, others scatter.
+    fn kind(&self, i: u32, e: u32, gathers: bool, r: &mut Report) {
+        r.check(self.cx.replicated(e) == gathers, "collective", || {
+            let (is, wants) =
+                if gathers { ("sharded", "all-to-all") } else { ("replicated", "all-gather") };
+            format!("`{}` moves rows of a {is} table (exchange {e}), which needs an {wants}", self.cx.name(i))
+        });
+    }
+
+    /// Drawn ids must be of the exchange's table.
+    fn ids(&self, i: u32, e: u32, r: &mut Report) {
+        let table = self.cx.exchange(e).table;
+        for o in &self.cx.p.ops[i as usize].reads {
+            let Place::Buffer(b) = o.place else { continue };
+            if !self.cx.spend(self.writers[b as usize].len()) {
+                return;
+            }
+            let drawn = self.writers[b as usize].iter().all(|(w, _)| {
+                matches!(self.cx.p.ops[*w as usize].action, Action::DrawNegatives { table: t, .. } if t == table)
+            });
+            r.check(drawn, "exchange", || format!("`{}` takes {o}, which are not ids of table {table}", self.cx.name(i)));
+        }
+    }
+
+    /// Rows of this batch and of exactly those around it that its distances reach, nearest first.
+    fn partition(&self, i: u32, e: u32, way: Way, r: &mut Report) {
+        let cx = self.cx;
+        let op = &cx.p.ops[i as usize];
+        let side = side(cx, op.reads.first());
+        let (rows, uses) = match side {
+            Side::Owning => (Value::Rows(e), Value::Uses(e, Side::Owning)),
+            Side::Asking => (Value::Own(e), Value::Uses(cx.exchange(e).entries, Side::Asking)),
+        };
+        let each = 1 + usize::from(cx.uses(e));
+        self.expect(i, 0, rows, "exchange", r);
+        if each == 2 {
+            self.expect(i, 1, uses, "exchange", r);
+        }
+        for (n, o) in op.reads.iter().enumerate() {
+            let away = (n / each) as i32 * if way == Way::Forward { -1 } else { 1 };
+            r.check(o.batch == away, "history", || {
+                format!("operand {n} ({o}) of `{}` must be of batch {away:+}", op.name)
+            });
+            if n >= each {
+                let want = if n % each == 0 { Value::Rows(e) } else { Value::Uses(e, Side::Owning) };
+                self.expect(i, n, want, "history", r);
+            }
+        }
+    }
+}
+
+/// True for a matrix of row values or gradients: real, with a row per entry.
+fn per_entry(cx: &Context<'_>, o: &Operand) -> Option<u32> {
+    let Place::Buffer(b) = o.place else { return None };
+    let b = &cx.p.buffers[b as usize];
+    match b.rows {
+        Extent::Symbol(Symbol::Sent(e)) if b.element == Element::Real => Some(e),
+        _ => None,
+    }
+}

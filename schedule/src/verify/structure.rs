@@ -1,0 +1,380 @@
+//! Rules about one program that need no order: what it refers to, sizes, engines, microbatches.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Report;
+use crate::model::{Engine, InputKind, Program, Schedule};
+use crate::op::{Action, Buffer, Extent, Normalize, Operand, Place};
+use crate::signature::{self, Shape};
+use crate::size::Symbol;
+
+/// Farthest stages and offsets of batches.
+const FARTHEST: i32 = 64;
+/// Batches in flight, copies of a buffer, steps that a dependency spans.
+const MOST_BATCHES: u32 = 1 << 10;
+/// Greatest priority and its negative.
+const MOST_PRIORITY: i32 = 1 << 10;
+/// Planned times, in nanoseconds: exact in a double.
+const MOST_TIME: u64 = 1 << 53;
+
+/// Rules that need no order.
+pub(super) fn check(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
+    let before = r.0.len();
+    indices(s, p, r);
+    if r.0.len() > before {
+        return;
+    }
+    ranges(s, p, r);
+    operands(s, p, evaluation, r);
+    order(p, r);
+    writes(p, r);
+    if !evaluation {
+        microbatches(s, p, r);
+    }
+}
+
+fn indices(s: &Schedule, p: &Program, r: &mut Report) {
+    let symbol_ok = |e: Extent| match e {
+        Extent::Symbol(Symbol::Tokens(g)) => (g as usize) < s.lengths.len(),
+        Extent::Symbol(Symbol::Sent(e) | Symbol::Received(e)) => (e as usize) < s.exchanges.len(),
+        Extent::Symbol(Symbol::SentClass(e, way, c) | Symbol::ReceivedClass(e, way, c)) => {
+            s.exchanges.get(e as usize).and_then(|x| x.lookahead).is_some_and(|lookahead| {
+                let reuse = crate::reuse::Reuse { lookahead, microbatches: s.settings.microbatches };
+                (c as usize) < reuse.count(way)
+            })
+        }
+        Extent::Symbol(Symbol::Squares(_)) => false,
+        Extent::Symbol(Symbol::Ranks | Symbol::Samples) | Extent::Fixed(_) => true,
+    };
+    for (i, b) in p.buffers.iter().enumerate() {
+        r.check(symbol_ok(b.rows), "indices", || format!("buffer b{i} `{}` has {} rows", b.name, b.rows));
+        r.check((1..=1 << 24).contains(&b.columns), "indices", || {
+            format!("buffer b{i} has {} columns", b.columns)
+        });
+        r.check((b.slot as usize) < p.buffers.len(), "indices", || {
+            format!("buffer b{i} has slot {}", b.slot)
+        });
+    }
+    for op in &p.ops {
+        for o in op.reads.iter().chain(&op.writes) {
+            let (n, count) = match o.place {
+                Place::Buffer(n) => (n, p.buffers.len()),
+                Place::Parameter(n) | Place::Gradient(n) => (n, s.parameters.len()),
+                Place::Table(n) => (n, s.tables.len()),
+                Place::Input(n) => (n, s.inputs.len()),
+                Place::Lengths(n) => (n, s.lengths.len()),
+            };
+            let exists = (n as usize) < count;
+            r.check(exists, "indices", || format!("`{}` uses {o}, there are {count}", op.name));
+            let columns_ok = match (o.columns, o.place) {
+                (None, _) => true,
+                (Some((a, z)), Place::Buffer(b)) => exists && a < z && z <= p.buffers[b as usize].columns,
+                _ => false,
+            };
+            r.check(columns_ok, "indices", || format!("`{}` uses {o}, which has no such columns", op.name));
+        }
+        for d in &op.deps {
+            let exists = (d.op as usize) < p.ops.len();
+            r.check(exists, "indices", || format!("`{}` depends on operation {}", op.name, d.op));
+            r.check(d.distance <= MOST_BATCHES, "indices", || {
+                format!("`{}` has a dependency of {} steps", op.name, d.distance)
+            });
+        }
+        let normalize = match &op.action {
+            Action::BceWithLogits { normalize } | Action::SampledSoftmax { normalize, .. } => {
+                Some(*normalize)
+            }
+            _ => None,
+        };
+        let normalize_ok = match normalize {
+            Some(Normalize::Tokens(g)) => (g as usize) < s.lengths.len(),
+            Some(Normalize::Constant(c)) => c.is_finite() && c > 0.0,
+            _ => true,
+        };
+        r.check(normalize_ok, "indices", || format!("`{}` is normalised by {normalize:?}", op.name));
+        r.check(numbers_ok(&op.action), "indices", || {
+            format!("`{}` has a number out of range: {:?}", op.name, op.action)
+        });
+    }
+}
+
+/// Numbers of actions in their ranges.
+fn numbers_ok(action: &Action) -> bool {
+    match action {
+        Action::Dropout { p, .. } | Action::DropoutGrad { p, .. } => (0.0..1.0).contains(p),
+        Action::LayerNorm { eps, .. } | Action::L2Normalize { eps } | Action::L2NormalizeGrad { eps } => {
+            eps.is_finite() && *eps >= 0.0
+        }
+        Action::Scale { factor } => factor.is_finite(),
+        Action::SampledSoftmax { temperature, negatives, .. } => {
+            temperature.is_finite() && *temperature > 0.0 && (1..=1 << 20).contains(negatives)
+        }
+        Action::DrawNegatives { count, .. } => (1..=1 << 20).contains(count),
+        _ => true,
+    }
+}
+
+fn shape(s: &Schedule, p: &Program, o: &Operand) -> Shape {
+    match o.place {
+        Place::Buffer(n) => {
+            let b = &p.buffers[n as usize];
+            let columns = o.columns.map_or(b.columns, |(a, z)| z - a);
+            Shape::Matrix { element: b.element, rows: b.rows, columns }
+        }
+        Place::Parameter(n) => {
+            let p = &s.parameters[n as usize];
+            Shape::Parameter { rows: p.rows, columns: p.columns }
+        }
+        Place::Gradient(n) => {
+            let p = &s.parameters[n as usize];
+            Shape::Gradient { rows: p.rows, columns: p.columns }
+        }
+        Place::Table(n) => Shape::Table { table: n, dim: s.tables[n as usize].dim },
+        Place::Lengths(n) => Shape::Offsets { lengths: n },
+        Place::Input(n) => input(s, s.inputs[n as usize].kind),
+    }
+}
+
+fn input(s: &Schedule, kind: InputKind) -> Shape {
+    match kind {
+        InputKind::Ids { table, lengths } => Shape::Ids { table, lengths },
+        // The `inputs` rule has seen to it that this refers to ids, so it ends.
+        InputKind::Next { of } => input(s, s.inputs[of as usize].kind),
+        InputKind::Dense { width } => Shape::Dense { width },
+        InputKind::SampleLabel => Shape::Labels { rows: Extent::Symbol(Symbol::Samples) },
+        InputKind::TokenLabel { lengths } => Shape::Labels { rows: Extent::Symbol(Symbol::Tokens(lengths)) },
+    }
+}
+
+fn operands(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
+    let columns: Vec<u32> = s.exchanges.iter().map(|e| e.columns(&s.tables)).collect();
+    let cx = signature::Context {
+        exchanges: &s.exchanges,
+        columns: &columns,
+        tables: s.tables.len(),
+        // Evaluation takes whole batches.
+        microbatches: if evaluation { 1 } else { s.settings.microbatches },
+    };
+    let shapes = |list: &[Operand]| list.iter().map(|o| shape(s, p, o)).collect::<Vec<_>>();
+    for op in &p.ops {
+        if let Err(e) = signature::check(&op.action, &shapes(&op.reads), &shapes(&op.writes), &cx) {
+            r.fail("operands", format!("`{}`: {e}", op.name));
+        }
+        if let Action::Positional | Action::PositionalGrad = op.action
+            && let Some(Operand { place: Place::Lengths(g), .. }) = op.reads.get(1)
+        {
+            let weight = op.reads.get(2).or(op.writes.first());
+            let rows = match weight.map(|w| shape(s, p, w)) {
+                Some(Shape::Parameter { rows, .. } | Shape::Gradient { rows, .. }) => rows,
+                _ => 0,
+            };
+            let max = s.lengths[*g as usize].max;
+            r.check(rows >= max, "operands", || {
+                format!("`{}` has {rows} positions, sequences have up to {max}", op.name)
+            });
+        }
+    }
+}
+
+fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
+    r.check((1..=MOST_BATCHES).contains(&p.in_flight), "in-flight", || {
+        format!("{} batches are in flight, must be in 1..={MOST_BATCHES}", p.in_flight)
+    });
+    let mut started: BTreeMap<(Engine, i32), (u64, usize)> = BTreeMap::new();
+    for (i, op) in p.ops.iter().enumerate() {
+        let name = &op.name;
+        r.check(s.engines.contains(&op.engine), "engines", || {
+            format!("`{name}` runs on {:?}, which is not declared", op.engine)
+        });
+        let suits = match op.engine {
+            Engine::Host => matches!(op.action, Action::LoadBatch),
+            Engine::Compute => !is_transfer(&op.action) && !matches!(op.action, Action::LoadBatch),
+            Engine::CopyIn | Engine::CopyOut | Engine::NicSend | Engine::NicReceive => is_transfer(&op.action),
+        };
+        r.check(suits, "engines", || {
+            format!("`{name}` runs on {:?}, which does not do such operations", op.engine)
+        });
+        r.check((-FARTHEST..=FARTHEST).contains(&op.stage), "stages", || {
+            format!("`{name}` has stage {}, must be in {}..={FARTHEST}", op.stage, -FARTHEST)
+        });
+        r.check((-MOST_PRIORITY..=MOST_PRIORITY).contains(&op.priority), "stages", || {
+            format!("`{name}` has priority {}, must be in {}..={MOST_PRIORITY}", op.priority, -MOST_PRIORITY)
+        });
+        let chunk = op.chunk.is_none_or(|bytes| bytes > 0 && is_transfer(&op.action));
+        r.check(chunk, "chunks", || {
+            format!("`{name}` has chunks of {:?} bytes; only transfers have, of at least one", op.chunk)
+        });
+        r.check(op.start <= MOST_TIME && op.time <= MOST_TIME, "times", || {
+            format!("`{name}` is planned for {} + {} ns", op.start, op.time)
+        });
+        if let Some((before, x)) = started.insert((op.engine, op.priority), (op.start, i)) {
+            r.check(before <= op.start, "times", || {
+                format!("`{name}` is planned before `{}`, which precedes it in its queue", p.ops[x].name)
+            });
+        }
+        for o in &op.reads {
+            let looks = matches!(op.action, Action::Partition { .. }) && matches!(o.place, Place::Buffer(_));
+            r.check(o.batch == 0 || (looks && o.batch.abs() <= FARTHEST), "offsets", || {
+                format!("`{name}` reads {o}: only partitions look at other batches, at most {FARTHEST} away")
+            });
+            r.check(!o.accumulate, "offsets", || format!("`{name}` reads {o}, an addition is a result"));
+        }
+        for o in &op.writes {
+            r.check(o.batch == 0, "offsets", || format!("`{name}` writes {o}, of another batch"));
+        }
+    }
+}
+
+/// Operations in which ranks meet.
+pub(super) fn is_transfer(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::AllToAllIds { .. }
+            | Action::AllGatherIds { .. }
+            | Action::AllToAllClasses { .. }
+            | Action::AllToAllRows { .. }
+            | Action::AllToAllGrads { .. }
+            | Action::AllGatherGrads { .. }
+            | Action::AllReduce
+    )
+}
+
+/// An operation of a microbatch uses its samples only; the whole batch's `unique` lists them microbatch by
+/// microbatch.
+fn microbatches(s: &Schedule, p: &Program, r: &mut Report) {
+    let m = s.settings.microbatches;
+    let exists = |x: Option<u32>| x.is_none_or(|x| m > 1 && x < m);
+    for (i, b) in p.buffers.iter().enumerate() {
+        r.check(exists(b.microbatch), "microbatch", || {
+            format!("b{i} `{}` is of microbatch {:?} of {m}", b.name, b.microbatch)
+        });
+    }
+    let of_part = |b: &Buffer| match b.rows {
+        Extent::Symbol(Symbol::Samples | Symbol::Tokens(_)) => true,
+        Extent::Symbol(_) => false,
+        Extent::Fixed(_) => b.microbatch.is_some(),
+    };
+    for op in &p.ops {
+        let name = &op.name;
+        r.check(exists(op.microbatch), "microbatch", || {
+            format!("`{name}` is of microbatch {:?} of {m}", op.microbatch)
+        });
+        let whole = matches!(
+            op.action,
+            Action::LoadBatch
+                | Action::Unique { .. }
+                | Action::Partition { .. }
+                | Action::Positions { .. }
+                | Action::Apply { .. }
+                | Action::DenseUpdate
+        ) || is_transfer(&op.action);
+        // Transfers of classes may carry the microbatch that they serve; their sizes are the batch's.
+        let unsplit = matches!(op.action, Action::LoadBatch | Action::Unique { .. } | Action::DenseUpdate);
+        r.check(!unsplit || op.microbatch.is_none(), "microbatch", || {
+            format!("`{name}` concerns the whole batch, not microbatch {:?}", op.microbatch)
+        });
+        if let Action::Unique { .. } = op.action {
+            let each = (op.reads.len() / m.max(1) as usize).max(1);
+            let extra = op.writes.len().saturating_sub(op.reads.len());
+            for (i, o) in op.reads.iter().enumerate() {
+                let part = (m > 1).then_some((i / each) as u32);
+                let same_input = op.reads[i % each].place == o.place || matches!(o.place, Place::Buffer(_));
+                r.check(same_input, "microbatch", || {
+                    format!("`{name}` must list the same sequences for every microbatch, {o} is another")
+                });
+                for o in [Some(o), op.writes.get(i + extra)].into_iter().flatten() {
+                    if let Place::Buffer(b) = o.place {
+                        let of = p.buffers[b as usize].microbatch;
+                        r.check(of == part, "microbatch", || {
+                            format!("`{name}` uses {o} of microbatch {of:?} where one of {part:?} belongs")
+                        });
+                    }
+                }
+            }
+            continue;
+        }
+        for o in op.reads.iter().chain(&op.writes) {
+            let Place::Buffer(b) = o.place else { continue };
+            let b = &p.buffers[b as usize];
+            let ok = if whole { !of_part(b) } else { !of_part(b) || b.microbatch == op.microbatch };
+            r.check(ok, "microbatch", || {
+                format!("`{name}` of microbatch {:?} uses {o} of microbatch {:?}", op.microbatch, b.microbatch)
+            });
+        }
+    }
+}
+
+fn order(p: &Program, r: &mut Report) {
+    let mut names = BTreeSet::new();
+    for (i, op) in p.ops.iter().enumerate() {
+        r.check(names.insert(&op.name), "names", || format!("two operations are called `{}`", op.name));
+        for d in op.deps.iter().filter(|d| d.distance == 0) {
+            r.check((d.op as usize) < i, "order", || {
+                format!("`{}` depends on `{}`, which stands behind it", op.name, p.ops[d.op as usize].name)
+            });
+        }
+        let distinct: BTreeSet<_> = op.deps.iter().collect();
+        r.check(distinct.len() == op.deps.len(), "order", || format!("`{}` repeats a dependency", op.name));
+    }
+}
+
+fn writes(p: &Program, r: &mut Report) {
+    for op in &p.ops {
+        let read: BTreeSet<Place> = op.reads.iter().map(|o| o.place).collect();
+        for w in &op.writes {
+            let may = match w.place {
+                Place::Buffer(_) => true,
+                Place::Gradient(_) => makes_gradient(&op.action) || matches!(op.action, Action::AllReduce),
+                Place::Parameter(_) => matches!(op.action, Action::DenseUpdate),
+                Place::Table(_) => matches!(op.action, Action::Apply { .. }),
+                Place::Input(_) | Place::Lengths(_) => false,
+            };
+            r.check(may, "writes", || format!("`{}` may not write {w}", op.name));
+            let can = match w.place {
+                Place::Buffer(_) => can_add(&op.action),
+                Place::Gradient(_) => makes_gradient(&op.action),
+                _ => false,
+            };
+            let adds = !w.accumulate || can;
+            r.check(adds, "writes", || format!("`{}` cannot add into {w}", op.name));
+            let reduces = matches!(op.action, Action::AllReduce);
+            let both = read.contains(&w.place);
+            r.check(reduces || !both, "writes", || format!("`{}` reads and writes {}", op.name, w.place));
+        }
+        let mut sorted: Vec<&Operand> = op.writes.iter().collect();
+        sorted.sort_by_key(|o| (o.place, o.columns));
+        for pair in sorted.windows(2) {
+            r.check(!overlap(pair[0], pair[1]), "writes", || format!("`{}` writes {} twice", op.name, pair[0]));
+        }
+    }
+}
+
+/// Actions that can add to what is there.
+fn can_add(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::LinearGradInput
+            | Action::LayerNormGrad { .. }
+            | Action::UnaryGrad { .. }
+            | Action::SoftmaxGrad
+            | Action::MulGrad
+            | Action::Scale { .. }
+            | Action::Copy
+            | Action::DropoutGrad { .. }
+            | Action::L2NormalizeGrad { .. }
+            | Action::ExpandGrad
+            | Action::PoolGrad { .. }
+            | Action::SampledSoftmaxGrad { .. }
+            | Action::Merge { .. }
+    )
+}
+
+/// Actions that give gradients of dense parameters.
+pub(super) fn makes_gradient(action: &Action) -> bool {
+    matches!(action, Action::LinearGradWeight { .. } | Action::LayerNormGrad { .. } | Action::PositionalGrad)
+}
+
+pub(super) fn overlap(a: &Operand, b: &Operand) -> bool {
+    let (Some((s, e)), Some((t, f))) = (a.columns, b.columns) else { return a.place == b.place };
+    a.place == b.place && s < f && t < e
+}

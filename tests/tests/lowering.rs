@@ -1,0 +1,63 @@
+//! What holds for the lowered IR of every model, before anything is ordered: every strategy lowers it to valid IR, and
+//! all of them sum alike.
+//!
+//! Bits depend on which sums start from which values. Strategies differ in how rows travel, never in how gradients are
+//! summed, so the operations that sum must be the same, in the same order, added into the same places.
+
+use fs_compiler::Strategy;
+use fs_compiler::emit::{Plan, pipeline};
+use fs_compiler::ir::{Module, parse};
+use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
+use fs_dsl::checked::Program;
+use fs_tests::models::{Features, models};
+use proptest::prelude::*;
+
+const FEATURES: Features = Features { shardings: true, microbatches: true };
+
+fn check(text: &str) -> Program {
+    let loaded = fs_dsl::check_text("random.fs", text);
+    loaded.program.unwrap_or_else(|| {
+        panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false));
+    })
+}
+
+/// Lowered with a verification after every pass; `None`: the model asks for what cannot be.
+fn lower(program: &Program, strategy: Strategy, lookahead: u32, ranks: u32) -> Option<Module> {
+    let mut module = fs_compiler::import::import(program).ok()?;
+    let plan = Plan { lookahead, ..Plan::of(&module, strategy, ranks).expect("settings") };
+    let stages = parse_pipeline(&pipeline(&plan)).expect("a pipeline");
+    if let Err(e) = run(&mut module, &stages, Settings::default(), &mut Log::default()) {
+        panic!("{strategy:?} {lookahead} {ranks}: {e}");
+    }
+    Some(module)
+}
+
+/// The operations that compute gradients and sums, and whether they add into a value.
+fn sums(module: &Module) -> Vec<(&'static str, String, Option<u32>, Vec<bool>)> {
+    let body = module.func("train").map_or(&[][..], |f| &f.body);
+    let ops = body.iter().map(|id| module.op(*id));
+    let sums = ops.filter(|op| {
+        op.def.name.contains("grad") && !op.def.name.starts_with("comm.all_") || op.def.name == "model.add"
+    });
+    let into = |op: &fs_compiler::ir::OpData| {
+        let all: Vec<bool> = op.into.iter().map(Option::is_some).collect();
+        if all.iter().any(|b| *b) { all } else { Vec::new() }
+    };
+    sums.map(|op| (op.def.name, op.scope.clone(), op.microbatch, into(op))).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn strategies_sum_alike(model in models(FEATURES), lookahead in 1..=4u32, ranks in 1..=9u32) {
+        let program = check(&model.text());
+        let Some(serial) = lower(&program, Strategy::Serial, lookahead, ranks) else { return Ok(()) };
+        for strategy in [Strategy::Prefetch, Strategy::Pec] {
+            let module = lower(&program, strategy, lookahead, ranks).expect("imports as before");
+            prop_assert_eq!(sums(&module), sums(&serial), "{:?}", strategy);
+            let text = module.to_string();
+            prop_assert_eq!(parse::parse(&text).expect("parses").to_string(), text);
+        }
+    }
+}
