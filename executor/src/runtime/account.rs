@@ -55,24 +55,24 @@ pub fn add(sum: &AtomicU64, n: u64) {
 /// Longest chain of operations that explains one gap.
 const CHAIN: usize = 64;
 
-/// Explains why `op` on `batch` did not run in the gap; `exposed` is per operation.
+/// Explains why `op` did not run its `step` in the gap; `exposed` is per operation.
 pub fn explain(
     plan: &Plan,
     stamps: &[Stamp],
     done: &[AtomicU64],
-    (op, batch): (usize, u64),
+    (op, step): (usize, u64),
     gap: (u64, u64),
     totals: &Totals,
     exposed: &mut [u64],
 ) {
     let (begin, mut until) = gap;
-    let (mut op, mut batch) = (op, batch as i64);
+    let (mut op, mut step) = (op, step as i64);
     let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
     let (mut on_transfers, mut on_ranks, mut on_host, mut rest) = (0, 0, 0, 0);
     for link in 0..CHAIN {
         // The stamps are of the last instance: only if that is the one that was waited for do they tell anything.
         let last_of = |other: usize, wanted: i64| load(&done[other]) as i64 == wanted + 1;
-        let deps = plan.ops[op].deps.iter().map(|(other, shift)| (*other as usize, batch + shift));
+        let deps = plan.ops[op].deps.iter().map(|(other, distance)| (*other as usize, step - *distance as i64));
         // A transfer also waits for the one before it in its queue.
         let before = plan.ops[op].before.filter(|_| link > 0).map(|b| (b, load(&done[b]) as i64 - 1));
         let latest = deps
@@ -100,7 +100,7 @@ pub fn explain(
             rest += end - start;
         }
         until = start;
-        (op, batch) = (other, wanted);
+        (op, step) = (other, wanted);
         if until <= begin {
             break;
         }

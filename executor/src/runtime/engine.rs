@@ -46,6 +46,7 @@ pub struct Rank<'a, T: Real> {
     /// Why there is no more data.
     pub data_error: Mutex<Option<std::sync::Arc<DataError>>>,
     end: AtomicU64,
+    /// Steps that each operation has done.
     done: Vec<AtomicU64>,
     /// Operations that each batch in flight still has to run.
     left: Vec<AtomicUsize>,
@@ -120,6 +121,7 @@ impl Gate {
 #[derive(Debug, Clone, Copy)]
 struct Active {
     op: usize,
+    step: u64,
     batch: u64,
     round: usize,
     stage: Stage,
@@ -146,7 +148,7 @@ enum Stage {
 #[derive(Debug)]
 struct Head {
     position: usize,
-    step: i64,
+    step: u64,
     active: Option<Active>,
 }
 
@@ -186,22 +188,27 @@ impl<'a, T: Real> Rank<'a, T> {
         }
     }
 
-    fn exists(&self, batch: i64) -> bool {
-        batch >= 0 && (batch as u64) < self.end.load(Ordering::Acquire)
+    /// The batch of an operation in a step, counted from the plan's first; `None` if there is none.
+    fn batch(&self, op: usize, step: u64) -> Option<u64> {
+        let batch = step as i64 - self.plan.stages.1 + self.plan.ops[op].stage;
+        (batch >= 0 && (batch as u64) < self.end.load(Ordering::Acquire)).then_some(batch as u64)
     }
 
     /// Whether everything that an operation waits for is done.
-    fn ready(&self, op: usize, batch: u64) -> bool {
-        let planned = &self.plan.ops[op];
-        let loaded = match self.plan.load {
-            Some(load) if load != op => self.done[load].load(Ordering::Acquire) > batch,
+    fn ready(&self, op: usize, step: u64) -> bool {
+        let done = |op: usize, step: u64| self.done[op].load(Ordering::Acquire) > step;
+        // Whether there is a batch, and what is in it, is known once it is loaded.
+        let loaded = match (self.plan.load, self.batch(op, step)) {
+            (Some(load), Some(batch)) if load != op => {
+                done(load, (batch as i64 + self.plan.stages.1 - self.plan.ops[load].stage) as u64)
+            }
             _ => true,
         };
         loaded
-            && planned.deps.iter().all(|(other, shift)| {
-                let wanted = batch as i64 + shift;
-                !self.exists(wanted) || self.done[*other as usize].load(Ordering::Acquire) > wanted as u64
-            })
+            && self.plan.ops[op]
+                .deps
+                .iter()
+                .all(|(other, distance)| step < *distance || done(*other as usize, step - distance))
     }
 
     fn ring(&self, batch: u64) -> usize {
@@ -212,7 +219,6 @@ impl<'a, T: Real> Rank<'a, T> {
     fn load(&self, cx: &Context<'_, T>, batch: u64) -> Result<bool, Fault> {
         if !self.gate.admit(batch) {
             self.end.fetch_min(batch, Ordering::AcqRel);
-            self.hub.wake(self.env.rank, u32::MAX);
             return Ok(false);
         }
         let slot = self.ring(batch);
@@ -302,7 +308,7 @@ struct Thread<'r, 'a, T: Real> {
 impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     fn new(rank: &'r Rank<'a, T>, engine: usize, at: &'r std::cell::Cell<Option<usize>>) -> Self {
         let plan = rank.plan;
-        let head = || Head { position: 0, step: -plan.stages.1, active: None };
+        let head = || Head { position: 0, step: 0, active: None };
         Self {
             rank,
             engine,
@@ -341,22 +347,14 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         }
     }
 
-    /// The next instance of a queue; those of batches that do not exist are passed over.
-    fn head(&mut self, queue: usize) -> Option<(usize, u64)> {
-        let of = &self.rank.plan.queues[self.engine][queue];
-        let end = self.rank.end.load(Ordering::Acquire) as i64;
-        loop {
-            let head = &mut self.heads[queue];
-            if head.step + of.last_stage >= end {
-                return None;
-            }
-            let op = of.ops[head.position] as usize;
-            let batch = head.step + self.rank.plan.ops[op].stage;
-            if batch >= 0 && batch < end {
-                return Some((op, batch as u64));
-            }
-            self.pass(queue);
-        }
+    /// The next operation of a queue, and its step.
+    fn head(&self, queue: usize) -> Option<(usize, u64)> {
+        let head = &self.heads[queue];
+        // Steps go on until the last operation has had the last batch.
+        let (last, first) = self.rank.plan.stages;
+        let steps = self.rank.end.load(Ordering::Acquire) as i64 + first - last;
+        let op = self.rank.plan.queues[self.engine][queue].ops[head.position] as usize;
+        ((head.step as i64) < steps).then_some((op, head.step))
     }
 
     fn pass(&mut self, queue: usize) {
@@ -368,7 +366,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         }
     }
 
-    fn exhausted(&mut self) -> bool {
+    fn exhausted(&self) -> bool {
         (0..self.heads.len()).all(|q| self.heads[q].active.is_none() && self.head(q).is_none())
     }
 
@@ -394,19 +392,24 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             // Taken out while it is in work: a queue of greater priority may interrupt it, itself may not.
             return self.advance(queue, active);
         }
-        let Some((op, batch)) = self.head(queue) else { return false };
-        if !self.rank.ready(op, batch) {
+        let Some((op, step)) = self.head(queue) else { return false };
+        if !self.rank.ready(op, step) {
             return false;
         }
+        let Some(batch) = self.rank.batch(op, step) else {
+            self.done(queue, op, step);
+            return true;
+        };
         if self.rank.stress.is_some() && self.chance(4) {
             let delay = self.draw() % 400;
             std::thread::sleep(Duration::from_micros(delay));
         }
         if self.rank.plan.ops[op].transfer {
             let now = self.rank.hub.now();
-            self.close_gap(op, batch, now);
+            self.close_gap(op, step, now);
             let active = Active {
                 op,
+                step,
                 batch,
                 round: 0,
                 stage: Stage::Fill,
@@ -420,16 +423,16 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             self.heads[queue].active = Some(active);
             return self.advance(queue, active);
         }
-        self.local(queue, op, batch);
+        self.local(queue, op, step, batch);
         true
     }
 
     /// Runs an operation of this rank alone.
-    fn local(&mut self, queue: usize, op: usize, batch: u64) {
+    fn local(&mut self, queue: usize, op: usize, step: u64, batch: u64) {
         let rank = self.rank;
         let outer = self.at.replace(Some(op));
         let start = rank.hub.now();
-        self.close_gap(op, batch, start);
+        self.close_gap(op, step, start);
         let cx = self.context();
         let outcome = if rank.plan.load == Some(op) {
             rank.load(&cx, batch)
@@ -437,8 +440,9 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             Call::new(cx, op, batch).and_then(|call| dispatch::execute(&call)).map(|()| true)
         };
         match outcome {
-            Ok(true) => self.finish(queue, op, batch, start, start),
-            Ok(false) => {}
+            Ok(true) => self.finish(queue, (op, step, batch), start, start),
+            // The last batch was the one before.
+            Ok(false) => self.done(queue, op, step),
             Err(fault) => self.fail(op, &fault),
         }
         self.at.set(outer);
@@ -486,7 +490,8 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
                 match self.drain(queue, &active) {
                     Ok(()) => {
                         self.heads[queue].active = None;
-                        self.finish(queue, active.op, active.batch, active.began, active.met);
+                        let instance = (active.op, active.step, active.batch);
+                        self.finish(queue, instance, active.began, active.met);
                     }
                     Err(fault) => self.fail(active.op, &fault),
                 }
@@ -551,7 +556,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         active.stage = Stage::Wait;
     }
 
-    fn finish(&mut self, queue: usize, op: usize, batch: u64, start: u64, met: u64) {
+    fn finish(&mut self, queue: usize, (op, step, batch): (usize, u64, u64), start: u64, met: u64) {
         let rank = self.rank;
         let end = rank.hub.now();
         rank.stamps[op].set(start, met, end);
@@ -570,16 +575,22 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         if rank.left[rank.ring(batch)].fetch_sub(1, Ordering::AcqRel) == 1 {
             rank.report(batch, end);
         }
-        rank.done[op].store(batch + 1, Ordering::Release);
+        self.done(queue, op, step);
+    }
+
+    /// Lets those go on that waited for an operation.
+    fn done(&mut self, queue: usize, op: usize, step: u64) {
+        let rank = self.rank;
+        rank.done[op].store(step + 1, Ordering::Release);
         rank.hub.wake(rank.env.rank, rank.plan.ops[op].wakes);
         self.pass(queue);
     }
 
     /// Explains the time since the compute engine last had something to do.
-    fn close_gap(&mut self, op: usize, batch: u64, now: u64) {
+    fn close_gap(&mut self, op: usize, step: u64, now: u64) {
         let Some(since) = self.idle_since.take().filter(|since| self.compute && *since < now) else { return };
         let Rank { plan, stamps, done, totals, .. } = self.rank;
-        account::explain(plan, stamps, done, (op, batch), (since, now), totals, &mut self.exposed);
+        account::explain(plan, stamps, done, (op, step), (since, now), totals, &mut self.exposed);
     }
 
     fn fail(&mut self, op: usize, fault: &Fault) {

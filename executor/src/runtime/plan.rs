@@ -1,8 +1,9 @@
 //! A program prepared to run: everything that would otherwise be looked up at every step.
 //!
-//! Work is counted in batches. An operation's instance is named by its batch, counted from the first of a run; since
-//! an operation does its batches in order, one number per operation says which are done. A dependency of distance d
-//! on an operation of stage t, of one of stage s, is then one on batch b + t - s - d.
+//! Steps are counted from the first in which an operation works on a batch that exists, so that one number per
+//! operation, the steps that it has done, answers every question about dependencies. In the first and last steps of a
+//! run some operations have no batch. They do nothing then, but in their turn: what follows from order and
+//! dependencies in every other step so holds in these too.
 
 use fs_schedule::{Action, Dep, Engine, Op, Program};
 
@@ -32,8 +33,6 @@ pub struct Queue {
     pub priority: i32,
     /// Positions in the program.
     pub ops: Vec<u32>,
-    /// Least stage among them.
-    pub last_stage: i64,
 }
 
 /// What the runtime needs to know about an operation.
@@ -43,8 +42,8 @@ pub struct Planned {
     pub engine: usize,
     /// Batch offset.
     pub stage: i64,
-    /// What must be done: operations, and batches relative to the own one.
-    pub deps: Vec<(u32, i64)>,
+    /// What must be done: operations, and how many steps before.
+    pub deps: Vec<(u32, u64)>,
     /// The operation before it in its queue (for the first, the last).
     pub before: Option<usize>,
     /// Engines whose operations wait for this one.
@@ -100,13 +99,9 @@ impl Plan {
         let mut queues: Vec<Vec<Queue>> = engines.iter().map(|_| Vec::new()).collect();
         for (i, op) in ops.iter().enumerate() {
             let own = &mut queues[engine_of(op)];
-            let stage = i64::from(op.stage);
             match own.iter_mut().find(|q| q.priority == op.priority) {
-                Some(queue) => {
-                    queue.ops.push(i as u32);
-                    queue.last_stage = queue.last_stage.min(stage);
-                }
-                None => own.push(Queue { priority: op.priority, ops: vec![i as u32], last_stage: stage }),
+                Some(queue) => queue.ops.push(i as u32),
+                None => own.push(Queue { priority: op.priority, ops: vec![i as u32] }),
             }
         }
         for own in &mut queues {
@@ -117,10 +112,7 @@ impl Plan {
             .iter()
             .map(|op| {
                 let (engine, stage) = (engine_of(op), i64::from(op.stage));
-                let dep = |d: &Dep| {
-                    let other = ops.get(d.op as usize).map_or(0, |o| i64::from(o.stage));
-                    (d.op, other - stage - i64::from(d.distance))
-                };
+                let dep = |d: &Dep| (d.op, u64::from(d.distance));
                 let n = channels_of(op);
                 let channel = (n > 0).then_some(channels.len());
                 channels.extend(std::iter::repeat_n(engine, n));
@@ -188,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_become_batches() {
+    fn queues_and_wakes() {
         let program = Program {
             in_flight: 3,
             buffers: Vec::new(),
@@ -202,12 +194,8 @@ mod tests {
         let plan = Plan::new(&program);
         assert_eq!(plan.engines, [Engine::Host, Engine::Compute, Engine::CopyOut]);
         assert_eq!(plan.stages, (-1, 2));
-        // Step n: batch n + 2 is loaded once batch n - 2 of `zero`, its instance in step n - 1, is done.
-        assert_eq!(plan.ops[0].deps, [(2, -4)]);
-        // Step n: batch n - 1 needs the ids of batch n + 1.
-        assert_eq!(plan.ops[2].deps, [(1, 2), (3, 1)]);
         assert_eq!(plan.queues[2].iter().map(|q| q.ops.clone()).collect::<Vec<_>>(), [vec![3], vec![1]]);
-        assert_eq!((plan.ops[1].wakes, plan.ops[2].wakes), (0b010, 0b001));
+        assert_eq!((plan.ops[1].wakes, plan.ops[2].wakes, plan.ops[3].wakes), (0b010, 0b001, 0b010));
         assert_eq!((plan.ops[1].channel, plan.ops[3].channel), (Some(0), Some(1)));
         assert_eq!(plan.channels, [2, 2, 2]);
     }
