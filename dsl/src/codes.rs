@@ -34,7 +34,7 @@ macro_rules! codes {
 
 codes! {
     SYNTAX = 1, "syntax error", "The text does not follow the grammar at this place. The message lists what could stand there. Checking goes on with the next statement, so one run reports the other mistakes of the file too.";
-    NESTING = 2, "nested too deeply", "Brackets and braces may be nested at most 64 deep. Give inner parts a name with `let`, or move them to a block.";
+    NESTING = 2, "nested too deeply", "Brackets and braces may be nested at most 64 deep, and so may calls of blocks in blocks; expressions, seen through the blocks that they call, 256 deep. Give inner parts a name with `let`, or move them to a block.";
     FILE_TOO_LARGE = 3, "file too large", "A source file may have at most 4 MiB. Data does not belong in it; name a data file in the `workload` block.";
     NUMBER_TOO_LARGE = 4, "number too large", "The number cannot be represented: whole numbers are exact up to 2^53, others are IEEE doubles.";
     UNREADABLE = 10, "file cannot be read", "The file, or a file that it imports, does not exist, is a directory or may not be read. Imports are relative to the file that contains them.";

@@ -69,16 +69,46 @@ fn deep_nesting() {
     sound(&check_text("t.fs", &format!("model m {{ let x = {}1 }}", "-".repeat(100_000))));
     sound(&check_text("t.fs", &format!("model m {{ let x = 1{} }}", " + 1 * 2".repeat(100_000))));
     sound(&check_text("t.fs", &format!("cluster c {}", "{ a ".repeat(100_000))));
-    // Blocks that call each other inside nested expressions.
+}
+
+/// A chain of blocks, each wrapped around the call of the next.
+fn chain(blocks: usize, before: &str, after: &str) -> Vec<codes::Code> {
     let mut text = String::new();
-    for i in 0..60 {
-        let call = format!("b{}(x)", i + 1);
-        writeln!(text, "block b{i}(x) {{ return {}{call}{} }}", "(".repeat(30), ")".repeat(30)).unwrap();
+    for i in 1..blocks {
+        writeln!(text, "block b{i}(x) {{ {before}b{}(x){after} }}", i + 1).unwrap();
     }
-    text += "block b60(x) { return x }\nmodel m { let x = b0(1) }";
-    assert!(
-        has(&check_text("t.fs", &text), codes::NESTING) || has(&check_text("t.fs", &text), codes::RECURSION)
-    );
+    writeln!(text, "block b{blocks}(x) {{ return x }}").unwrap();
+    text += "model m { table t { rows 9  dim 4  optimizer sgd(lr: 1) } input a: ids(t) { max 5 } input y: label like a
+        loss bce_with_logits(linear(b1(lookup(a)), 1), y, normalize: tokens) }";
+    let loaded = check_text("t.fs", &text);
+    sound(&loaded);
+    loaded.diagnostics.iter().map(|d| d.code).collect()
+}
+
+#[test]
+fn long_chains_of_blocks() {
+    assert_eq!(chain(40, "return ", ""), []);
+    assert_eq!(chain(64, "return x + ", ""), []);
+    // Too long, which is not recursion.
+    assert_eq!(chain(65, "return ", ""), [codes::NESTING]);
+    assert_eq!(chain(2000, "return ", ""), [codes::NESTING]);
+    // Deep in expressions and in `repeat` before it is long.
+    assert_eq!(chain(60, &format!("return {}", "(".repeat(30)), &")".repeat(30)), [codes::NESTING]);
+    let (repeat, end) = ("repeat 1 { ".repeat(50), "}".repeat(50));
+    assert_eq!(chain(60, &format!("let z = x {repeat} z = "), &format!("{end} return z")), [codes::NESTING]);
+}
+
+#[test]
+fn recursion_is_found_at_any_depth() {
+    for blocks in [1, 2, 40] {
+        let mut text = String::new();
+        for i in 0..blocks {
+            writeln!(text, "block b{i}(x) {{ return b{}(x) }}", (i + 1) % blocks).unwrap();
+        }
+        text += "model m { let x = b0(1) }";
+        assert!(has(&check_text("t.fs", &text), codes::RECURSION));
+        assert!(!has(&check_text("t.fs", &text), codes::NESTING));
+    }
 }
 
 #[test]

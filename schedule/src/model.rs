@@ -337,8 +337,8 @@ impl Table {
     /// Columns `[start, end)` of a part.
     pub fn part_columns(&self, part: u32) -> (u32, u32) {
         let parts = u64::from(self.sharding.parts().max(1));
-        let at = |i: u32| (u64::from(i) * u64::from(self.dim) / parts) as u32;
-        (at(part), at(part + 1))
+        let at = |i: u64| (i * u64::from(self.dim) / parts) as u32;
+        (at(part.into()), at(u64::from(part) + 1))
     }
 }
 

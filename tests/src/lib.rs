@@ -2,7 +2,11 @@
 //!
 //! What several test files need stands here.
 
+pub mod arrange;
 pub mod models;
+pub mod mutate;
+pub mod mutations;
+pub mod schedules;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

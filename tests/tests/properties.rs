@@ -4,7 +4,6 @@
 //! `PROPTEST_CASES=5000 cargo test -p fs-tests --test properties` looks further.
 
 use fs_compiler::Strategy;
-use fs_compiler::emit::Plan;
 use fs_compiler::ir::{Module, parse, verify};
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
 use fs_dsl::checked::Program;
@@ -85,12 +84,18 @@ proptest! {
 
     /// After every single pass, and passes one by one through text are the pipeline.
     #[test]
-    fn every_pass_leaves_ir_that_round_trips(model in models(FEATURES), strategy in prop::sample::select(STRATEGIES)) {
+    fn every_pass_leaves_ir_that_round_trips(
+        model in models(FEATURES), microbatches in 1u32..=4, lookahead in 0u32..=3, bytes in 1u32..=500,
+    ) {
         let program = check(&model.text());
         let mut module = fs_compiler::import::import(&program).expect("imports");
         ir_round_trips(&module);
-        let plan = Plan::of(&module, strategy, 2).expect("settings");
-        let pipeline = fs_compiler::emit::pipeline(&plan);
+        let microbatches = if program.train.batch % microbatches == 0 { microbatches } else { 1 };
+        let apart = if lookahead > 0 { format!(",lookahead={lookahead}") } else { String::new() };
+        let unique = program.train.unique_rows;
+        let pipeline = format!(
+            "canonicalize,make-evaluation,differentiate,microbatch{{microbatches={microbatches}}},lower-exchanges{{unique={unique}{apart}}},dce,accumulate,fuse-collectives,bucket-gradients{{bytes={bytes}}},dce"
+        );
         for stage in parse_pipeline(&pipeline).expect("a pipeline") {
             let name = stage.pass.name;
             let mut reread = parse::parse(&module.to_string()).expect("parses");

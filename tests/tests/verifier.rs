@@ -1,10 +1,14 @@
-//! The schedule verifier catches corrupted schedules: each kind of corruption by its own rule, on every example.
+//! The verifier catches corrupted schedules: each kind of corruption by its own rule, on every base schedule that has
+//! a place for it. docs/exactness.md lists the kinds; `UPDATE_EXPECT=1` writes the list anew.
 
+use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::path::PathBuf;
 
-use fs_schedule::op::{Dep, Element, Extent, Operand, Place};
-use fs_schedule::verify::verify;
-use fs_schedule::{Action, Duration, Schedule, Strategy, Symbol};
+use fs_schedule::verify::{RULES, verify};
+use fs_schedule::{Schedule, Strategy};
+use fs_tests::mutations::{MUTATIONS, bases};
+use fs_tests::schedules::build;
 
 fn examples() -> Vec<Schedule> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples");
@@ -17,139 +21,6 @@ fn examples() -> Vec<Schedule> {
         .collect()
 }
 
-/// Position of the first operation that fits.
-fn find(s: &Schedule, fits: impl Fn(&Action) -> bool) -> usize {
-    s.train.ops.iter().position(|op| fits(&op.action)).expect("the operation is there")
-}
-
-/// The first operation that reads a buffer, with the position of a same-step dependency on its writer.
-fn reader_and_writer(s: &Schedule) -> (usize, usize) {
-    let writes = |i: usize, place: Place| s.train.ops[i].writes.iter().any(|w| w.place == place);
-    for (i, op) in s.train.ops.iter().enumerate().rev() {
-        for o in op.reads.iter().filter(|o| matches!(o.place, Place::Buffer(_))) {
-            let direct = |d: &Dep| d.distance == 0 && writes(d.op as usize, o.place);
-            if let Some(at) = op.deps.iter().position(direct) {
-                return (i, at);
-            }
-        }
-    }
-    panic!("some operation reads a buffer");
-}
-
-type Mutation = (&'static str, &'static str, fn(&mut Schedule));
-
-/// Name, rule that must catch it, corruption.
-const MUTATIONS: &[Mutation] = &[
-    ("another version", "version", |s| s.version = 99),
-    ("another format", "version", |s| s.format = "chakra".into()),
-    ("no samples in a batch", "settings", |s| s.settings.batch = 0),
-    ("no ranks", "settings", |s| s.ranks = 0),
-    ("no steps", "settings", |s| s.settings.duration = Duration::Steps(0)),
-    ("a table without rows", "tables", |s| s.tables[0].rows = 0),
-    ("an infinite initial value", "tables", |s| {
-        s.tables[0].init = fs_schedule::Init::Constant(f64::INFINITY);
-    }),
-    ("two parameters of one name", "tables", |s| s.parameters[1].name = s.parameters[0].name.clone()),
-    ("an exchange of a table that is not there", "tables", |s| s.exchanges[0].table = 77),
-    ("a sequence of a group that is not there", "inputs", |s| {
-        s.inputs[0].kind = fs_schedule::InputKind::TokenLabel { lengths: 99 };
-    }),
-    ("a group of empty sequences", "inputs", |s| s.lengths[0].max = 0),
-    ("an operand that is not there", "indices", |s| {
-        let at = find(s, |a| matches!(a, Action::Linear { .. }));
-        s.train.ops[at].reads[0] = Operand::buffer(9999);
-    }),
-    ("columns outside of a buffer", "indices", |s| {
-        let at = find(s, |a| matches!(a, Action::Linear { .. }));
-        s.train.ops[at].reads[0].columns = Some((0, 1 << 20));
-    }),
-    ("a buffer with rows of an unknown group", "indices", |s| {
-        s.train.buffers[0].rows = Extent::Symbol(Symbol::Tokens(99));
-    }),
-    ("a dependency on nothing", "indices", |s| s.train.ops[3].deps.push(Dep { op: 9999, distance: 0 })),
-    ("a missing operand", "operands", |s| {
-        let at = find(s, |a| matches!(a, Action::Linear { .. }));
-        s.train.ops[at].reads.pop();
-    }),
-    ("a weight of another layer", "operands", |s| {
-        let layers = |op: &&mut fs_schedule::Op| matches!(op.action, Action::Linear { .. });
-        s.train.ops.iter_mut().filter(layers).nth(1).expect("a second layer").reads[1] =
-            Operand::new(Place::Parameter(0));
-    }),
-    ("a result of another type", "operands", |s| {
-        let at = find(s, |a| matches!(a, Action::Unique { .. }));
-        let Place::Buffer(b) = s.train.ops[at].writes[0].place else { panic!("entries are a buffer") };
-        s.train.buffers[b as usize].element = Element::Real;
-    }),
-    ("two operations of one name", "names", |s| s.train.ops[2].name = s.train.ops[1].name.clone()),
-    ("a dependency on a later operation", "order", |s| {
-        let last = s.train.ops.len() as u32 - 1;
-        s.train.ops[1].deps.push(Dep { op: last, distance: 0 });
-    }),
-    ("a dependency twice", "order", |s| {
-        let op = s.train.ops.iter_mut().find(|o| !o.deps.is_empty()).expect("dependencies");
-        op.deps.push(op.deps[0]);
-    }),
-    ("an operation that overwrites what it reads", "writes", |s| {
-        let at = find(s, |a| matches!(a, Action::Unary { .. }));
-        s.train.ops[at].writes = s.train.ops[at].reads.clone();
-    }),
-    ("an addition by an operation that overwrites", "writes", |s| {
-        let at = find(s, |a| matches!(a, Action::Linear { .. }));
-        s.train.ops[at].writes[0].accumulate = true;
-    }),
-    ("a dropped dependency on the writer of an operand", "fresh", |s| {
-        let (op, _) = reader_and_writer(s);
-        s.train.ops[op].deps.retain(|d| d.distance > 0);
-    }),
-    ("an addition to nothing", "fresh", |s| {
-        let at = find(s, |a| matches!(a, Action::LinearGradInput));
-        s.train.ops[at].writes[0].accumulate = true;
-    }),
-    ("a lifetime that ends too early", "storage", |s| {
-        let b = s.train.buffers.iter_mut().find(|b| b.last > b.first).expect("a buffer with a life");
-        b.last -= 1;
-    }),
-    ("two living buffers in one slot", "storage", |s| {
-        let slot_of = |b: &fs_schedule::op::Buffer| (b.element, b.slot);
-        let buffers = &s.train.buffers;
-        let (i, j) = (0..buffers.len())
-            .flat_map(|i| (0..i).map(move |j| (i, j)))
-            .find(|(i, j)| {
-                let (a, b) = (&buffers[*i], &buffers[*j]);
-                a.element == b.element && slot_of(a) != slot_of(b) && a.first <= b.last && b.first <= a.last
-            })
-            .expect("two buffers that live at once");
-        s.train.buffers[i].slot = s.train.buffers[j].slot;
-    }),
-    ("an operation on the batch before it is loaded", "batch", |s| {
-        let at = find(s, |a| matches!(a, Action::Unique { .. }));
-        s.train.ops[at].deps.retain(|d| d.distance > 0);
-    }),
-    ("two batches in a step", "frame", |s| {
-        let mut load = s.train.ops[0].clone();
-        load.name = "again".into();
-        s.train.ops.push(load);
-    }),
-    ("a gradient that is not reduced", "frame", |s| {
-        let at = find(s, |a| matches!(a, Action::AllReduce));
-        s.train.ops[at].reads.pop();
-        s.train.ops[at].writes.pop();
-    }),
-    ("a parameter updated with another's gradient", "operands", |s| {
-        let at = find(s, |a| matches!(a, Action::DenseUpdate));
-        s.train.ops[at].writes.reverse();
-    }),
-    ("gradients sent twice", "exchange", |s| {
-        let at = find(s, |a| matches!(a, Action::AllToAllGrads { .. }));
-        let mut again = s.train.ops[at].clone();
-        again.name = "again".into();
-        again.deps.push(Dep { op: at as u32, distance: 0 });
-        again.deps.sort();
-        s.train.ops.push(again);
-    }),
-];
-
 #[test]
 fn examples_are_valid() {
     for s in examples() {
@@ -158,19 +29,82 @@ fn examples_are_valid() {
 }
 
 #[test]
-fn every_corruption_is_caught_by_its_rule() {
-    for s in examples() {
-        for (name, rule, corrupt) in MUTATIONS {
-            let mut bad = s.clone();
-            corrupt(&mut bad);
-            assert_ne!(bad, s, "{}: {name} changes something", s.model);
-            let violations = verify(&bad);
-            assert!(
-                violations.iter().any(|v| v.rule == *rule),
-                "{}: {name} must break `{rule}`, breaks {violations:?}",
-                s.model
-            );
+fn schedules_by_hand_are_valid() {
+    for (name, plan) in bases() {
+        assert_eq!(verify(&build(&plan)), vec![], "{name}");
+    }
+}
+
+/// Of the dependencies none is implied by the others, so each is needed: dropped or a step farther, some rule breaks.
+#[test]
+fn every_dependency_counts() {
+    let mut tried = 0;
+    for (name, plan) in bases().into_iter().step_by(4) {
+        let s = build(&plan);
+        for (i, op) in s.train.ops.iter().enumerate() {
+            for n in 0..op.deps.len() {
+                let mut dropped = s.clone();
+                dropped.train.ops[i].deps.remove(n);
+                assert_ne!(verify(&dropped), vec![], "{name}: `{}` without {:?}", op.name, op.deps[n]);
+                let mut farther = s.clone();
+                farther.train.ops[i].deps[n].distance += 1;
+                assert_ne!(verify(&farther), vec![], "{name}: `{}` with {:?} + 1", op.name, op.deps[n]);
+                tried += 1;
+            }
         }
+    }
+    assert!(tried > 500, "{tried}");
+}
+
+#[test]
+fn every_corruption_is_caught_by_its_rule() {
+    let bases: Vec<(String, Schedule)> =
+        bases().into_iter().map(|(name, plan)| (name, build(&plan))).collect();
+    let mut table = String::from("| kind of corruption | caught by | base schedules |\n|---|---|---:|\n");
+    let mut failures = String::new();
+    let mut rules = BTreeSet::new();
+    for m in MUTATIONS {
+        let mut count = 0;
+        for (base, s) in &bases {
+            let mut bad = s.clone();
+            if (m.corrupt)(&mut bad).is_none() {
+                continue;
+            }
+            assert_ne!(bad, *s, "{base}: {} changes something", m.name);
+            count += 1;
+            let violations = verify(&bad);
+            if !violations.iter().any(|v| v.rule == m.rule) {
+                let found: Vec<String> = violations.iter().take(3).map(ToString::to_string).collect();
+                let _ = writeln!(failures, "{base}: {} must break `{}`, breaks {found:#?}", m.name, m.rule);
+            }
+        }
+        if count == 0 {
+            let _ = writeln!(failures, "{}: no base schedule has a place for it", m.name);
+        }
+        rules.insert(m.rule);
+        let order = if m.order { " (order)" } else { "" };
+        let _ = writeln!(table, "| {}{order} | `{}` | {count} |", m.name, m.rule);
+    }
+    assert_eq!(failures, "");
+    let untested: Vec<_> = RULES.iter().filter(|r| !rules.contains(*r)).collect();
+    assert!(untested.is_empty(), "rules without a corruption: {untested:?}");
+    assert!(MUTATIONS.len() >= 40);
+    let _ = write!(table, "\n{} kinds, {} base schedules.\n", MUTATIONS.len(), bases.len());
+    listed(&table);
+}
+
+/// The part of docs/exactness.md between the markers is the table.
+fn listed(table: &str) {
+    const START: &str = "<!-- mutations: start -->\n";
+    const END: &str = "<!-- mutations: end -->";
+    let path = fs_tests::root("docs/exactness.md");
+    let text = std::fs::read_to_string(&path).expect("the document is there");
+    let (head, rest) = text.split_once(START).expect("it has a place for the table");
+    let (old, tail) = rest.split_once(END).expect("which ends");
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(&path, format!("{head}{START}{table}{END}{tail}")).expect("it can be written");
+    } else {
+        assert_eq!(old, table, "run again with UPDATE_EXPECT=1");
     }
 }
 

@@ -23,13 +23,13 @@ fn split(m: &Context<'_>, op: &OpData) -> Result<(), String> {
 
 fn concat(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let (rows, _) = real(m, op, 0)?;
-    let mut columns = 0;
+    let mut columns = 0u32;
     for i in 0..op.operands.len() {
         let (r, c) = real(m, op, i)?;
         if r != rows {
             return Err(format!("operand {i} has other rows than the first"));
         }
-        columns += c;
+        columns = columns.checked_add(c).ok_or("the columns of the operands are too many")?;
     }
     expect_results(m, op, op.operands.len(), &[Type::real(rows, columns)])
 }

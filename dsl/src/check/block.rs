@@ -11,7 +11,8 @@ use crate::source::Span;
 use std::collections::HashMap;
 
 const MAX_REPEAT: u64 = 100_000;
-const MAX_CALLS: usize = 32;
+/// Blocks that may be inlined into each other: like `MAX_DEPTH` it bounds the use of the stack.
+const MAX_CALLS: usize = 64;
 
 /// Where statements stand.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,6 +79,9 @@ impl<'a> Checker<'a> {
             self.blocks.iter().filter(|(n, _)| !self.called.contains(*n)).map(|(_, b)| *b).collect();
         let library = main.is_some_and(|u| !u.file.items.iter().any(|i| matches!(i, Item::Model { .. })));
         for block in &idle {
+            if self.unseen {
+                return;
+            }
             let mut level = HashMap::new();
             for (name, _) in &block.params {
                 level.insert(
@@ -113,12 +117,25 @@ impl<'a> Checker<'a> {
     ) -> Val {
         self.called.insert(&block.name.text);
         let name = block.name.text.as_str();
-        if self.calls.iter().any(|(n, _)| n == name) || self.calls.len() >= MAX_CALLS {
+        // Every call of a block inlines it, so one that is being inlined already would never end.
+        if self.calls.iter().any(|(n, _)| n == name) {
             let d =
                 Diagnostic::error(codes::RECURSION, callee.span, format!("the block `{name}` calls itself"))
                     .label("again here")
                     .also(block.name.span, "the block")
                     .help("use `repeat` to apply something several times");
+            self.push(d);
+            return Val::Poison;
+        }
+        if self.calls.len() >= MAX_CALLS {
+            self.unseen = true;
+            let d = Diagnostic::error(
+                codes::NESTING,
+                callee.span,
+                format!("calls of blocks are nested more than {MAX_CALLS} deep"),
+            )
+            .label(format!("`{name}` is one too many"))
+            .help("give the result of an inner call a name with `let`, outside of the blocks around it");
             self.push(d);
             return Val::Poison;
         }
@@ -340,6 +357,9 @@ impl<'a> Checker<'a> {
             self.push(d);
             return;
         }
+        if !self.deeper(count.span) {
+            return;
+        }
         let label = name.map_or("repeat", |n| n.text.as_str());
         for i in 0..n {
             self.scope.push(format!("{label}.{i}"));
@@ -352,9 +372,10 @@ impl<'a> Checker<'a> {
             }
             self.scope.pop();
             if self.stopped {
-                return;
+                break;
             }
         }
+        self.depth -= 1;
     }
 
     fn bind_names(&mut self, define: bool, names: &'a [Ident], value: &'a Expr) {

@@ -18,21 +18,26 @@ impl<'a> Checker<'a> {
         if !self.step(e.span) {
             return Val::Poison;
         }
-        if self.depth >= super::MAX_DEPTH {
-            self.push(
-                Diagnostic::error(
-                    codes::NESTING,
-                    e.span,
-                    "expressions and blocks are nested too deeply here",
-                )
-                .help("give inner parts a name with `let`"),
-            );
+        if !self.deeper(e.span) {
             return Val::Poison;
         }
-        self.depth += 1;
         let val = self.eval_inner(e, hint);
         self.depth -= 1;
         val
+    }
+
+    /// Goes one level down, unless that is too deep for the stack; then it says so.
+    pub(super) fn deeper(&mut self, span: Span) -> bool {
+        let fits = self.depth < super::MAX_DEPTH;
+        if fits {
+            self.depth += 1;
+        } else {
+            self.unseen = true;
+            let message = "expressions, `repeat` and blocks are nested too deeply here";
+            let help = "give inner parts a name with `let`";
+            self.push(Diagnostic::error(codes::NESTING, span, message).help(help));
+        }
+        fits
     }
 
     fn eval_inner(&mut self, e: &'a Expr, hint: Option<&str>) -> Val {

@@ -27,8 +27,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 pub(crate) const MAX_NODES: usize = 200_000;
 /// Most statements executed and expressions evaluated while unrolling and inlining.
 const MAX_WORK: u32 = 4_000_000;
-/// Deepest nesting of expressions through inlined blocks: bounds the use of the stack.
-const MAX_DEPTH: u32 = 128;
+/// Deepest nesting of expressions and `repeat` through inlined blocks: bounds the use of the stack.
+const MAX_DEPTH: u32 = 256;
 const MAX_DIAGNOSTICS: usize = 100;
 
 /// A loaded file: its tree and what could not be parsed.
@@ -83,6 +83,8 @@ pub(crate) struct Checker<'a> {
     frames: Vec<Frame>,
     /// Blocks being inlined, with the calls that did it.
     calls: Vec<(String, Span)>,
+    /// Something was nested too deeply: blocks further down have not been seen and may still be called.
+    unseen: bool,
     scope: Vec<String>,
     layers: HashMap<String, Span>,
     dropouts: u32,
@@ -172,6 +174,7 @@ impl<'a> Checker<'a> {
             },
             frames: Vec::new(),
             calls: Vec::new(),
+            unseen: false,
             scope: Vec::new(),
             layers: HashMap::new(),
             dropouts: 0,

@@ -72,13 +72,13 @@ pub(crate) const TRAIN: &[Param] = &[
     Param::default("balance", Kind::Balance, "off", "Moves samples between ranks to even out their cost."),
     Param::default(
         "lookahead",
-        Kind::Count { min: 0, max: 64 },
+        Kind::Count { min: 1, max: 64 },
         "1",
-        "Reuse distance, in microbatches, up to which `pec` tells rows apart; 0: not at all.",
+        "Reuse distances that `pec` tells apart, in microbatches: rows that were last used longer ago move early.",
     ),
     Param::default(
         "microbatches",
-        Kind::POSITIVE,
+        Kind::Count { min: 1, max: 64 },
         "1",
         "Parts of a batch, whose gradients are summed before the update.",
     ),

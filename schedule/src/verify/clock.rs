@@ -110,9 +110,8 @@ mod tests {
     /// All instances that come before the last step's, by walking backwards over unrolled steps.
     fn reachable(p: &Program, steps: i64) -> Vec<std::collections::BTreeSet<(i64, usize)>> {
         let earlier = |step: i64, i: usize| {
-            let same = |j: &usize| {
-                (p.ops[*j].engine, p.ops[*j].priority) == (p.ops[i].engine, p.ops[i].priority)
-            };
+            let same =
+                |j: &usize| (p.ops[*j].engine, p.ops[*j].priority) == (p.ops[i].engine, p.ops[i].priority);
             let behind = (0..i).rev().find(same).map(|j| (step, j));
             let around = (0..p.ops.len()).rev().find(same).map(|j| (step - 1, j));
             let deps = p.ops[i].deps.iter().map(move |d| (step - i64::from(d.distance), d.op as usize));

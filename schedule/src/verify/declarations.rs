@@ -160,7 +160,10 @@ fn exchanges(s: &Schedule, r: &mut Report) {
             same && f.part == 0 && (e.part > 0 || e.entries as usize == i)
         });
         r.check(alike, "exchanges", || {
-            format!("exchange {i} sends the entries of exchange {}, which must be that of the table's first part", e.entries)
+            format!(
+                "exchange {i} sends the entries of exchange {}, which must be that of the table's first part",
+                e.entries
+            )
         });
         if let Some(k) = e.lookahead {
             r.check((1..=MOST_MICROBATCHES).contains(&k), "exchanges", || {

@@ -72,7 +72,9 @@ fn program(p: &Program, r: &mut Report) {
         ("operations times queues", p.ops.len().saturating_mul(queues.len()), MOST_CLOCKS),
     ];
     for (what, count, most) in counts {
-        r.check(count <= most, "limits", || format!("a program has {count} {what}, at most {most} are allowed"));
+        r.check(count <= most, "limits", || {
+            format!("a program has {count} {what}, at most {most} are allowed")
+        });
     }
     short_names(p.ops.iter().map(|op| &op.name).chain(p.buffers.iter().map(|b| &b.name)), r);
 }

@@ -66,6 +66,7 @@ mod structure;
 mod tables;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use crate::model::{Program, Schedule};
 use crate::op::Action;
@@ -83,25 +84,56 @@ pub struct Violation {
 
 /// The rules' names, in the order of this module's documentation.
 pub const RULES: &[&str] = &[
-    "limits", "version", "settings", "tables", "sharding", "exchanges", "inputs", "indices", "operands", "names",
-    "order", "writes", "engines", "stages", "chunks", "times", "offsets", "microbatch", "fresh", "sums", "storage",
-    "copies", "frame", "batch", "in-flight", "dense", "parameter", "fresh-read", "early-write", "apply-order",
-    "exchange", "history", "collective",
+    "limits",
+    "version",
+    "settings",
+    "tables",
+    "sharding",
+    "exchanges",
+    "inputs",
+    "indices",
+    "operands",
+    "names",
+    "order",
+    "writes",
+    "engines",
+    "stages",
+    "chunks",
+    "times",
+    "offsets",
+    "microbatch",
+    "fresh",
+    "sums",
+    "storage",
+    "copies",
+    "frame",
+    "batch",
+    "in-flight",
+    "dense",
+    "parameter",
+    "fresh-read",
+    "early-write",
+    "apply-order",
+    "exchange",
+    "history",
+    "collective",
 ];
 
-/// Violations beyond this number are not listed.
-const MOST_VIOLATIONS: usize = 256;
+/// Violations of one rule beyond this number are not listed.
+const MOST_VIOLATIONS: usize = 16;
 /// Longest message, in characters.
 const MOST_MESSAGE: usize = 2000;
 
 /// Collects violations.
 #[derive(Debug, Default)]
-struct Report(Vec<Violation>);
+struct Report(Vec<Violation>, BTreeMap<&'static str, usize>);
 
 impl Report {
     fn fail(&mut self, rule: &'static str, message: impl Into<String>) {
         debug_assert!(RULES.contains(&rule), "{rule} is not listed");
-        if self.0.len() < MOST_VIOLATIONS {
+        let count = self.1.entry(rule).or_insert(0);
+        *count += 1;
+        if *count <= MOST_VIOLATIONS {
             let message: String = message.into();
             let message = match message.char_indices().nth(MOST_MESSAGE) {
                 Some((end, _)) => format!("{}...", &message[..end]),
@@ -111,13 +143,13 @@ impl Report {
         }
     }
     fn check(&mut self, ok: bool, rule: &'static str, message: impl FnOnce() -> String) {
-        if !ok && self.0.len() < MOST_VIOLATIONS {
+        if !ok && self.1.get(rule).is_none_or(|n| *n < MOST_VIOLATIONS) {
             self.fail(rule, message());
         }
     }
 }
 
-/// All violations found (at most 256); none for a schedule that may run.
+/// Violations found, at most 16 of a rule; none for a schedule that may run.
 pub fn verify(schedule: &Schedule) -> Vec<Violation> {
     let mut report = Report::default();
     limits::check(schedule, &mut report);
@@ -176,7 +208,15 @@ impl<'a> Context<'a> {
         Self { s, p, evaluation, clocks: Clocks::new(p), rank, sorted, left: Cell::new(limits::MOST_STEPS) }
     }
     /// Fails unless `x` of batch m comes before `y` of batch m + `batches`; `why` ends the sentence.
-    fn need(&self, x: u32, y: u32, batches: i64, rule: &'static str, r: &mut Report, why: impl FnOnce() -> String) {
+    fn need(
+        &self,
+        x: u32,
+        y: u32,
+        batches: i64,
+        rule: &'static str,
+        r: &mut Report,
+        why: impl FnOnce() -> String,
+    ) {
         r.check(self.clocks.before(x as usize, y as usize, batches), rule, || {
             let of = |b: i64| if b == 0 { String::from("m") } else { format!("m{b:+}") };
             format!(

@@ -67,7 +67,13 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
             // A reduction works in place: it needs what is there, as an addition does.
             let adds = writes && (o.accumulate || matches!(op.action, Action::AllReduce));
             let columns = o.columns.unwrap_or(whole);
-            uses.entry(o.place).or_default().push(Use { op: i, columns, batch: o.batch.into(), writes, adds });
+            uses.entry(o.place).or_default().push(Use {
+                op: i,
+                columns,
+                batch: o.batch.into(),
+                writes,
+                adds,
+            });
         }
     }
     for (place, uses) in &uses {
@@ -132,7 +138,12 @@ fn contents(cx: &Context<'_>, place: Place, uses: &[Use], name: &impl Fn() -> St
         }
         r.check(!needs || covered.holds(u.columns), "fresh", || {
             let verb = if u.writes { "adds to" } else { "reads" };
-            format!("`{}` {verb} {} of {}, which is not all written before", cx.name(u.op), operand(u), name())
+            format!(
+                "`{}` {verb} {} of {}, which is not all written before",
+                cx.name(u.op),
+                operand(u),
+                name()
+            )
         });
         for w in writes.iter().filter(|w| w.op != u.op && w.meets(u)) {
             let (rule, why) = match (u.writes, u.adds) {
@@ -140,7 +151,9 @@ fn contents(cx: &Context<'_>, place: Place, uses: &[Use], name: &impl Fn() -> St
                 (true, true) => ("sums", "adds to"),
                 (true, false) => ("storage", "overwrites"),
             };
-            cx.need(w.op, u.op, 0, rule, r, || format!("the second {why} {}, which the first writes", name()));
+            cx.need(w.op, u.op, 0, rule, r, || {
+                format!("the second {why} {}, which the first writes", name())
+            });
         }
         if u.writes {
             for x in reads.iter().filter(|x| x.op != u.op && x.meets(u)) {

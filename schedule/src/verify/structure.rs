@@ -47,6 +47,13 @@ fn indices(s: &Schedule, p: &Program, r: &mut Report) {
         Extent::Symbol(Symbol::Ranks | Symbol::Samples) | Extent::Fixed(_) => true,
     };
     for (i, b) in p.buffers.iter().enumerate() {
+        r.check((1..=MOST_BATCHES).contains(&b.copies), "indices", || {
+            format!("buffer b{i} has {} copies, must be in 1..={MOST_BATCHES}", b.copies)
+        });
+        let known = |op: u32| (op as usize) < p.ops.len();
+        r.check(known(b.first) && known(b.last), "indices", || {
+            format!("buffer b{i} lives from operation {} to {}", b.first, b.last)
+        });
         r.check(symbol_ok(b.rows), "indices", || format!("buffer b{i} `{}` has {} rows", b.name, b.rows));
         r.check((1..=1 << 24).contains(&b.columns), "indices", || {
             format!("buffer b{i} has {} columns", b.columns)
@@ -189,7 +196,9 @@ fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
         let suits = match op.engine {
             Engine::Host => matches!(op.action, Action::LoadBatch),
             Engine::Compute => !is_transfer(&op.action) && !matches!(op.action, Action::LoadBatch),
-            Engine::CopyIn | Engine::CopyOut | Engine::NicSend | Engine::NicReceive => is_transfer(&op.action),
+            Engine::CopyIn | Engine::CopyOut | Engine::NicSend | Engine::NicReceive => {
+                is_transfer(&op.action)
+            }
         };
         r.check(suits, "engines", || {
             format!("`{name}` runs on {:?}, which does not do such operations", op.engine)
@@ -298,7 +307,10 @@ fn microbatches(s: &Schedule, p: &Program, r: &mut Report) {
             let b = &p.buffers[b as usize];
             let ok = if whole { !of_part(b) } else { !of_part(b) || b.microbatch == op.microbatch };
             r.check(ok, "microbatch", || {
-                format!("`{name}` of microbatch {:?} uses {o} of microbatch {:?}", op.microbatch, b.microbatch)
+                format!(
+                    "`{name}` of microbatch {:?} uses {o} of microbatch {:?}",
+                    op.microbatch, b.microbatch
+                )
             });
         }
     }
@@ -344,7 +356,9 @@ fn writes(p: &Program, r: &mut Report) {
         let mut sorted: Vec<&Operand> = op.writes.iter().collect();
         sorted.sort_by_key(|o| (o.place, o.columns));
         for pair in sorted.windows(2) {
-            r.check(!overlap(pair[0], pair[1]), "writes", || format!("`{}` writes {} twice", op.name, pair[0]));
+            r.check(!overlap(pair[0], pair[1]), "writes", || {
+                format!("`{}` writes {} twice", op.name, pair[0])
+            });
         }
     }
 }

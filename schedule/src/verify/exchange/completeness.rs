@@ -99,11 +99,14 @@ fn lookups(flow: &Flow<'_>, e: u32, ends: &Ends, r: &mut Report) {
     for (n, (op, classes, target)) in ends.merges.iter().enumerate() {
         for c in classes {
             if let Some(before) = merged.insert(*c, *op) {
-                r.fail("exchange", format!(
-                    "`{}` merges class {c} of exchange {e}, which `{}` has merged",
-                    cx.name(*op),
-                    cx.name(before)
-                ));
+                r.fail(
+                    "exchange",
+                    format!(
+                        "`{}` merges class {c} of exchange {e}, which `{}` has merged",
+                        cx.name(*op),
+                        cx.name(before)
+                    ),
+                );
             }
         }
         let first = &ends.merges[0].2;
@@ -126,11 +129,14 @@ fn gradients(flow: &Flow<'_>, e: u32, ends: &Ends, summed: bool, known: &BTreeSe
     let mut applied: BTreeMap<Option<u32>, u32> = BTreeMap::new();
     for (op, class) in &ends.applies {
         if let Some(before) = applied.insert(*class, *op) {
-            r.fail("exchange", format!(
-                "`{}` and `{}` apply the same gradients of exchange {e}",
-                cx.name(before),
-                cx.name(*op)
-            ));
+            r.fail(
+                "exchange",
+                format!(
+                    "`{}` and `{}` apply the same gradients of exchange {e}",
+                    cx.name(before),
+                    cx.name(*op)
+                ),
+            );
         }
     }
     if !summed || cx.evaluation {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Flow, Value, per_entry};
 use crate::op::{Action, Operand, Place, Way};
 use crate::reuse::Reuse;
-use crate::verify::Report;
+use crate::verify::{Report, exchanges_of};
 
 /// What a buffer of rows holds of one part of a table.
 #[derive(Default)]
@@ -20,32 +20,31 @@ struct Part {
 const DEEPEST: usize = 8;
 
 impl Flow<'_> {
-    /// Operations that use rows or make their gradients.
+    /// Operations of the model that read rows, or turn ids' gradients into rows' gradients.
     pub(super) fn model_side(&self, i: u32, r: &mut Report) {
         let op = &self.cx.p.ops[i as usize];
-        // Which operand is rows, which results are row gradients, which operands place ids among the entries.
-        let (rows, gradient, inverse): (Option<usize>, Option<usize>, &[usize]) = match op.action {
-            Action::Expand | Action::Pool { .. } => (Some(0), None, &[1]),
-            Action::ExpandGrad | Action::PoolGrad { .. } => (None, Some(0), &[1]),
-            Action::SampledSoftmax { .. } => (Some(1), None, &[2, 3]),
-            Action::SampledSoftmaxGrad { .. } => (Some(1), Some(1), &[2, 3]),
-            _ => return,
+        // Which operand or result has a row per entry, which operands place ids among the entries.
+        let (rows, inverse): (Option<&Operand>, &[usize]) = match op.action {
+            // A part of whole rows: who reads those is judged.
+            Action::Copy => return,
+            Action::Expand | Action::Pool { .. } => (op.reads.first(), &[1]),
+            Action::ExpandGrad | Action::PoolGrad { .. } => (op.writes.first(), &[1]),
+            Action::SampledSoftmax { .. } => (op.reads.get(1), &[2, 3]),
+            Action::SampledSoftmaxGrad { .. } => (op.writes.get(1), &[2, 3]),
+            _ => (None, &[]),
         };
-        let of = rows.map(|n| &op.reads[n]).or(gradient.map(|n| &op.writes[n])).and_then(|o| per_entry(self.cx, o));
-        let Some(e) = of else {
-            r.fail("exchange", format!("`{}` works on rows that no exchange moves", op.name));
-            return;
-        };
-        if let Some(n) = gradient {
-            r.check(per_entry(self.cx, &op.writes[n]) == Some(e), "exchange", || {
-                format!("`{}` adds gradients to rows of another exchange", op.name)
-            });
+        if !inverse.is_empty() {
+            match rows.and_then(|o| per_entry(self.cx, o)) {
+                Some(e) => inverse.iter().for_each(|n| self.expect(i, *n, Value::Inverse(e), "exchange", r)),
+                None => {
+                    r.fail("exchange", format!("`{}` works on rows that no exchange moves", op.name));
+                }
+            }
         }
-        for n in inverse {
-            self.expect(i, *n, Value::Inverse(e), "exchange", r);
-        }
-        if let Some(n) = rows {
-            self.looked_up(i, n, e, r);
+        for (n, o) in op.reads.iter().enumerate() {
+            if let Some(e) = per_entry(self.cx, o) {
+                self.looked_up(i, n, e, r);
+            }
         }
     }
 
@@ -56,10 +55,14 @@ impl Flow<'_> {
         let op = &cx.p.ops[i as usize];
         let operand = &op.reads[read];
         let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
-        let mut wrong = None;
+        // What the model makes of rows is the model's business; a buffer holds either.
+        let (mut wrong, mut derived) = (None, None);
         self.arrivals(operand, cx.rank[i as usize], 0, 0, &mut |at, e, columns, class| {
             let (start, end) = e.map_or((0, 0), |e| cx.part(e));
             match e {
+                None if exchanges_of(&cx.p.ops[at as usize].action).is_empty() => {
+                    derived = derived.or(Some(at))
+                }
                 Some(e) if cx.exchange(e).entries == entries && columns == (start, end) => {
                     let part = parts.entry(e).or_default();
                     match class {
@@ -72,12 +75,18 @@ impl Flow<'_> {
                 _ => wrong = wrong.or(Some(at)),
             }
         });
-        if let Some(at) = wrong {
-            r.fail("exchange", format!(
-                "`{}` reads rows of exchange {entries} from {operand}, where `{}` puts something else",
-                op.name,
-                cx.name(at)
-            ));
+        if derived.is_some() && parts.is_empty() && wrong.is_none() {
+            return;
+        }
+        if let Some(at) = wrong.or(derived) {
+            r.fail(
+                "exchange",
+                format!(
+                    "`{}` reads rows of exchange {entries} from {operand}, where `{}` puts something else",
+                    op.name,
+                    cx.name(at)
+                ),
+            );
         }
         let microbatch = op.microbatch.unwrap_or(if cx.s.settings.microbatches > 1 { u32::MAX } else { 0 });
         let list = self.parts.get(entries as usize).map(Vec::as_slice).unwrap_or_default();
@@ -93,12 +102,13 @@ impl Flow<'_> {
                 continue;
             }
             let classes = cx.reuse(n).map(|reuse| reuse.classes(Way::Forward)).unwrap_or_default();
-            let missing = (0..).zip(&classes).find(|(c, k)| k.microbatch <= microbatch && !part.classes.contains(c));
+            let missing =
+                (0..).zip(&classes).find(|(c, k)| k.microbatch <= microbatch && !part.classes.contains(c));
             if let Some((c, _)) = missing {
-                r.fail("exchange", format!(
-                    "`{}` reads rows of exchange {n} before those of class {c} are merged",
-                    op.name
-                ));
+                r.fail(
+                    "exchange",
+                    format!("`{}` reads rows of exchange {n} before those of class {c} are merged", op.name),
+                );
             }
         }
     }
@@ -125,11 +135,11 @@ impl Flow<'_> {
             if to <= start || end <= from {
                 continue;
             }
-            if from < start || to > end {
-                found(w, None, (0, 0), None);
-                continue;
-            }
-            let columns = (from - start + shift, to - start + shift);
+            // More than the operand is no part of its rows; columns that no part has say so.
+            let columns = match from.checked_sub(start).filter(|_| to <= end) {
+                Some(from) => (from + shift, to - start + shift),
+                None => (u32::MAX, 0),
+            };
             match &op.action {
                 Action::AllToAllRows { exchanges, class: None } => {
                     found(w, exchanges.get(n).copied(), columns, None);
@@ -142,7 +152,7 @@ impl Flow<'_> {
                         found(w, Some(*exchange), columns, Some(*c));
                     }
                 }
-                Action::Copy if depth < DEEPEST => {
+                Action::Copy if depth < DEEPEST && columns.1 > 0 => {
                     self.arrivals(&op.reads[0], cx.rank[w as usize], columns.0, depth + 1, &mut *found);
                 }
                 _ => found(w, None, columns, None),
@@ -157,17 +167,17 @@ impl Flow<'_> {
         let operand = &op.reads[read];
         let entries = cx.exchange(e).entries;
         // Rows of class (a, ..) are not used after microbatch a.
-        let last = class.and_then(|c| cx.reuse(e).and_then(|k| k.classes(Way::Backward).get(c as usize).copied()));
+        let last =
+            class.and_then(|c| cx.reuse(e).and_then(|k| k.classes(Way::Backward).get(c as usize).copied()));
         let last = last.map_or(u32::MAX, |c| c.microbatch);
-        let mut seen = BTreeSet::new();
-        let mut open = vec![(*operand, Some(cx.part(e)))];
-        while let Some((o, part)) = open.pop() {
+        let (mut seen, mut reached) = (BTreeSet::new(), false);
+        let mut open = vec![(*operand, true)];
+        while let Some((o, sent)) = open.pop() {
             let Place::Buffer(b) = o.place else { continue };
-            if !seen.insert((b, o.columns)) {
+            if per_entry(cx, &o) != Some(entries) || !seen.insert((b, o.columns)) {
                 continue;
             }
             let (start, end) = cx.columns(&o);
-            let mut any = false;
             if !cx.spend(self.writers[b as usize].len()) {
                 return;
             }
@@ -177,31 +187,37 @@ impl Flow<'_> {
                 if to <= start || end <= from {
                     continue;
                 }
-                any = true;
-                // The operand is the columns of its part of what is written.
-                let placed = part.is_none_or(|(a, z)| start == from + a && end == from + z);
-                let adds = match writer.action {
+                reached |= match writer.action {
                     Action::ExpandGrad | Action::PoolGrad { .. } => n == 0,
                     Action::SampledSoftmaxGrad { .. } => n == 1,
-                    Action::Zero => true,
-                    Action::Copy | Action::Add | Action::Scale { .. } => {
-                        open.extend(writer.reads.iter().map(|o| (*o, None)));
-                        true
-                    }
                     _ => false,
                 };
-                r.check(adds && placed && per_entry(cx, &o) == Some(entries), "exchange", || {
+                let of_model = exchanges_of(&writer.action).is_empty();
+                if of_model {
+                    open.extend(writer.reads.iter().map(|o| (*o, false)));
+                }
+                if !sent {
+                    continue;
+                }
+                // The operand is the columns of its part of what is written.
+                let (a, z) = cx.part(e);
+                r.check(of_model && start == from + a && end == from + z, "exchange", || {
                     format!(
                         "`{}` sends {o} as row gradients of exchange {e}, where `{}` puts something else",
                         op.name, writer.name
                     )
                 });
-                let early = writer.microbatch.unwrap_or(0) > last;
-                r.check(early || cx.rank[w as usize] < cx.rank[i as usize], "exchange", || {
-                    format!("`{}` sends gradients of exchange {e} before `{}` has added to them", op.name, writer.name)
+                let later = writer.microbatch.unwrap_or(0) > last;
+                r.check(later || cx.rank[w as usize] < cx.rank[i as usize], "exchange", || {
+                    format!(
+                        "`{}` sends gradients of exchange {e} before `{}` adds to them",
+                        op.name, writer.name
+                    )
                 });
             }
-            r.check(any, "exchange", || format!("`{}` sends {o}, which nothing writes", op.name));
         }
+        r.check(reached, "exchange", || {
+            format!("`{}` sends {operand} as row gradients of exchange {e}, which nothing sums", op.name)
+        });
     }
 }

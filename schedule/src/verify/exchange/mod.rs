@@ -339,8 +339,7 @@ impl Flow<'_> {
     /// Replicated tables gather, others scatter.
     fn kind(&self, i: u32, e: u32, gathers: bool, r: &mut Report) {
         r.check(self.cx.replicated(e) == gathers, "collective", || {
-            let (is, wants) =
-                if gathers { ("sharded", "all-to-all") } else { ("replicated", "all-gather") };
+            let (is, wants) = if gathers { ("sharded", "all-to-all") } else { ("replicated", "all-gather") };
             format!("`{}` moves rows of a {is} table (exchange {e}), which needs an {wants}", self.cx.name(i))
         });
     }
@@ -356,7 +355,9 @@ impl Flow<'_> {
             let drawn = self.writers[b as usize].iter().all(|(w, _)| {
                 matches!(self.cx.p.ops[*w as usize].action, Action::DrawNegatives { table: t, .. } if t == table)
             });
-            r.check(drawn, "exchange", || format!("`{}` takes {o}, which are not ids of table {table}", self.cx.name(i)));
+            r.check(drawn, "exchange", || {
+                format!("`{}` takes {o}, which are not ids of table {table}", self.cx.name(i))
+            });
         }
     }
 

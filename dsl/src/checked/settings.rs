@@ -1,0 +1,197 @@
+//! What stands beside the model: training settings, the workload and clusters.
+
+use super::{DType, DenseOptimizer};
+use crate::source::Span;
+
+/// The `train` block with defaults filled in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Train {
+    /// Samples of a global batch (default 32).
+    pub batch: u32,
+    /// How long to train.
+    pub duration: Duration,
+    /// Default Adam with PyTorch's settings, lr 1e-3.
+    pub optimizer: DenseOptimizer,
+    /// Sample balancing; `None` is off (default).
+    pub balance: Option<Balance>,
+    /// Batches of lookahead (default 1).
+    pub lookahead: u32,
+    /// Microbatches per batch (default 1).
+    pub microbatches: u32,
+    /// Send each row once per rank (default true) or once per occurrence.
+    pub unique_rows: bool,
+    /// Wire type of each collective (default f32 everywhere).
+    pub precision: Precision,
+    /// Seed of everything random (default 0).
+    pub seed: u64,
+    /// Where each setting was written, for errors found later: (setting, span).
+    pub spans: Vec<(String, Span)>,
+}
+
+/// How long to train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Duration {
+    /// Global batches.
+    Steps(u64),
+    /// Passes over the data.
+    Epochs(u32),
+}
+
+/// Cost of a sample of length L: `c0 + c1 L + c2 L^2`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Balance {
+    /// `None`: derived from the model's flops.
+    pub cost: Option<[f64; 3]>,
+}
+
+/// Wire types of the collectives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Precision {
+    /// Rows back from their owners.
+    pub output_dist: DType,
+    /// Row gradients.
+    pub gradient_dist: DType,
+    /// Dense gradients.
+    pub all_reduce: DType,
+}
+
+/// The `workload` block.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    /// Name given in the file.
+    pub name: String,
+    /// The source of samples.
+    pub source: DataSource,
+    /// How to evaluate after training.
+    pub evaluate: Option<Evaluate>,
+    /// The block.
+    pub span: Span,
+}
+
+/// Where samples come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DataSource {
+    /// A file of interactions, one a line, with a header.
+    Csv {
+        /// As written; relative to the `.fs` file that names it.
+        path: String,
+        /// Columns by role.
+        user: String,
+        /// Ids are numbered by first appearance in the file.
+        item: String,
+        /// Orders a user's interactions (ties by position in the file); file order without it.
+        time: Option<String>,
+        /// Must be a finite number on every line, if given.
+        rating: Option<String>,
+        /// Users with fewer interactions are left out; without it they are an error.
+        min_interactions: Option<u32>,
+    },
+    /// Batches in the layout of the parity fixtures: lengths, ids, labels (and dense).
+    Safetensors {
+        /// As written; relative to the `.fs` file that names it.
+        path: String,
+    },
+    /// Drawn from distributions.
+    Generate {
+        /// Lengths of each sequence group.
+        lengths: LengthDistribution,
+        /// Ids of every sequence, over a permuted table.
+        ids: IdDistribution,
+        /// Labels.
+        labels: LabelDistribution,
+        /// Number of distinct samples after which the data repeats; `None`: never (a step is an epoch).
+        samples: Option<u64>,
+    },
+}
+
+/// Distribution of sequence lengths.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LengthDistribution {
+    /// All equal.
+    Fixed(u32),
+    /// Uniform over `min..=max`.
+    Uniform {
+        /// Shortest.
+        min: u32,
+        /// Longest.
+        max: u32,
+    },
+    /// Lognormal whose mean after clipping to `min..=max` is `mean`.
+    Lognormal {
+        /// Mean after clipping.
+        mean: f64,
+        /// Sigma of the underlying Gaussian.
+        sigma: f64,
+        /// Shortest (default 1).
+        min: u32,
+        /// Longest (default: the group's max).
+        max: Option<u32>,
+    },
+}
+
+/// Distribution of ids.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum IdDistribution {
+    /// Uniform over the table.
+    Uniform,
+    /// Zipf with the given exponent over a permutation of the table.
+    Zipf(f64),
+}
+
+/// Distribution of labels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LabelDistribution {
+    /// A hash bit of the first id sequence's id (of the sample's first id for sample labels): learnable.
+    Hash,
+    /// 1 with the given probability.
+    Bernoulli(f64),
+}
+
+/// Evaluation after training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evaluate {
+    /// A user's last interaction is the target, the rest the history.
+    LeaveLastOut,
+}
+
+/// A described machine. Everything in SI units: bytes, bytes per second, seconds, operations per second.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cluster {
+    /// Name.
+    pub name: String,
+    /// Machines.
+    pub nodes: u32,
+    /// Ranks of a node.
+    pub gpus_per_node: u32,
+    /// Between GPUs of a node, per GPU and direction.
+    pub intra: Link,
+    /// Between nodes, per GPU and direction.
+    pub inter: Link,
+    /// Between a GPU and its host.
+    pub host: Link,
+    /// Copy engines of a GPU.
+    pub copy_engines: u32,
+    /// Network interfaces per GPU.
+    pub nics: u32,
+    /// Streaming multiprocessors of a GPU (0: a CPU).
+    pub sms: u32,
+    /// SMs that a collective kernel takes.
+    pub comm_sms: u32,
+    /// Peak rates by type, in floating-point operations per second.
+    pub flops: Vec<(DType, f64)>,
+    /// Device memory in bytes.
+    pub memory: u64,
+    /// Device memory bandwidth in bytes per second.
+    pub memory_bandwidth: f64,
+    /// The block; `None` for presets.
+    pub span: Option<Span>,
+}
+
+/// A link.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Link {
+    /// Bytes per second.
+    pub bandwidth: f64,
+    /// Seconds.
+    pub latency: f64,
+}
