@@ -65,6 +65,8 @@ pub struct Env<T: Real> {
     pub batches: Vec<RwLock<Batch>>,
     /// Where gradients go instead of updates, when they are asked for.
     pub capture: Mutex<Option<Capture<T>>>,
+    /// Entries that this rank asked for, per exchange and class of lookups.
+    pub asked: Vec<Vec<AtomicU64>>,
     /// Users' histories, for evaluation.
     pub histories: Option<Arc<Histories>>,
     /// State of evaluation.
@@ -170,6 +172,7 @@ impl<T: Real> Env<T> {
             dense: state::dense_parameters(schedule, seed),
             batches: (0..ring).map(|_| batch()).collect(),
             capture: Mutex::default(),
+            asked: layout.classes().map(|n| (0..n).map(|_| AtomicU64::new(0)).collect()).collect(),
             histories,
             ranking: Mutex::default(),
         }

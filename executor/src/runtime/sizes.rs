@@ -28,6 +28,11 @@ impl Layout {
         layout
     }
 
+    /// Classes of each exchange; 0 where rows are not told apart.
+    pub fn classes(&self) -> impl Iterator<Item = usize> {
+        self.exchanges.iter().map(|(_, classes)| *classes)
+    }
+
     fn place(&self, symbol: Symbol) -> Option<usize> {
         let class = |e: u32, way: Way, c: u32, received: usize| {
             let (start, classes) = *self.exchanges.get(e as usize)?;

@@ -1,5 +1,7 @@
 //! Ids and rows: deduplication, lookup, classes of reuse distance, expansion, pooling.
 
+use std::sync::atomic::Ordering;
+
 use fs_kernels::embedding::{self, Pool};
 use fs_kernels::partition::{self, Classes, Uses};
 use fs_kernels::random::negatives;
@@ -183,6 +185,9 @@ pub(super) fn positions<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result
             Symbol::SentClass(entries, way, number)
         };
         c.set_size(size, found.len());
+        if !owner && way == Way::Forward {
+            c.env.asked[exchange as usize][class].fetch_add(found.len() as u64, Ordering::Relaxed);
+        }
         c.write_indices(2 * class)?.slice().copy_from_slice(found);
         c.write_counts(2 * class + 1)?.slice().copy_from_slice(numbers);
     }

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::evaluate::rank_items::Ranking;
 use crate::evaluate::{Outcome, popularity, scores};
 use crate::memory::{self, Memory};
+use crate::report::accounting;
 use crate::report::{Evaluation, Report, Spread, op_totals};
 use crate::runtime::state::table_bytes;
 use crate::runtime::{Capture, Env, Shard, tables};
@@ -180,19 +181,28 @@ impl<T: Real> Session<T> {
 
     /// Trains for all steps (or until stopped) and evaluates. May be called again to train further.
     pub fn run(&mut self, observer: &mut dyn Observer) -> Result<Report, Error> {
-        let range = self.next_step..self.next_step + self.steps;
-        observer.training(self.steps);
-        let started = Instant::now();
-        let schedule = Arc::clone(&self.schedule);
-        let mut results = self.phase(&schedule.train, range, None, &mut |event| observer.step(event))?;
-        let seconds = started.elapsed().as_secs_f64();
-        self.next_step += results.steps.len() as u64;
+        let (mut results, seconds) = self.train(self.steps, observer)?;
         let interrupted = results.stopped;
         let evaluation = if interrupted { None } else { self.evaluate(observer)? };
         // Told to stop while it was evaluating: what is missing must not look whole.
         let interrupted = interrupted
             || (evaluation.is_none() && self.options.stop.load(std::sync::atomic::Ordering::Relaxed));
         Ok(self.report(&mut results, seconds, interrupted, evaluation))
+    }
+
+    /// Trains for some steps and returns them.
+    pub fn advance(&mut self, steps: u64, observer: &mut dyn Observer) -> Result<Vec<StepEvent>, Error> {
+        Ok(self.train(steps, observer)?.0.steps)
+    }
+
+    fn train(&mut self, steps: u64, observer: &mut dyn Observer) -> Result<(Results, f64), Error> {
+        let range = self.next_step..self.next_step + steps;
+        observer.training(steps);
+        let started = Instant::now();
+        let schedule = Arc::clone(&self.schedule);
+        let results = self.phase(&schedule.train, range, None, &mut |event| observer.step(event))?;
+        self.next_step += results.steps.len() as u64;
+        Ok((results, started.elapsed().as_secs_f64()))
     }
 
     /// Evaluates now, if the schedule and the data can and it is not switched off.
@@ -365,6 +375,7 @@ impl<T: Real> Session<T> {
             samples_per_second: rate(samples),
             peak_memory_bytes: peak,
             memory: held,
+            accounting: accounting::of(schedule, &self.ranks, steps, &results.engines, &results.profiles),
             ops: op_totals(&schedule.train, &results.profiles),
             evaluation,
         }
