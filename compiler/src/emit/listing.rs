@@ -137,6 +137,12 @@ pub(super) fn fixed_places(module: &Module, body: &[OpId]) -> Result<BTreeMap<Va
                 }
             }
         }
+        // What a gradient is added into is that gradient, of the microbatches before.
+        for (to, from) in op.results.iter().zip(&op.into) {
+            if let (Some(place @ Place::Gradient(_)), Some(from)) = (places.get(to).copied(), from) {
+                places.insert(*from, place);
+            }
+        }
     }
     Ok(places)
 }

@@ -116,7 +116,14 @@ pub struct CompileOptions {
 impl CompileOptions {
     /// A strategy for a number of ranks, everything else as the model says.
     pub fn new(strategy: Strategy, ranks: u32) -> Self {
-        Self { strategy, ranks: Some(ranks), cluster: None, lookahead: None, microbatches: None, in_flight: None }
+        Self {
+            strategy,
+            ranks: Some(ranks),
+            cluster: None,
+            lookahead: None,
+            microbatches: None,
+            in_flight: None,
+        }
     }
 }
 

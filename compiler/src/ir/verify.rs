@@ -103,7 +103,11 @@ fn check(cx: &Context<'_>, id: OpId, known: &Known, own: &Known, errors: &mut Ve
     for (i, v) in op.uses().enumerate() {
         // Another batch's value only has to exist.
         if !(if op.offset(i) == 0 { known } else { own }).has(v) {
-            errors.push(VerifyError { op: id, message: format!("operand {i} is used before it is defined") });
+            let what = match op.offset(i) {
+                0 => "is used before it is defined",
+                _ => "of another batch is not computed in this function",
+            };
+            errors.push(VerifyError { op: id, message: format!("operand {i} {what}") });
             return;
         }
     }

@@ -32,8 +32,7 @@ pub fn busy(engines: &[Engine], time: &[u64]) -> Vec<(Engine, u64)> {
 /// The resource bound.
 pub fn resource(engines: &[Engine], time: &[u64]) -> Resource {
     let busy = busy(engines, time);
-    let (engine, time) =
-        busy.iter().rev().max_by_key(|b| b.1).copied().unwrap_or((Engine::Compute, 0));
+    let (engine, time) = busy.iter().rev().max_by_key(|b| b.1).copied().unwrap_or((Engine::Compute, 0));
     Resource { engine, time }
 }
 
@@ -151,18 +150,35 @@ pub fn earliest(graph: &Graph, time: &[u64], period: f64) -> Vec<f64> {
     start
 }
 
-/// Latest starts relative to the load of the same batch such that all is done `horizon` after it.
-pub fn latest(graph: &Graph, time: &[u64], period: f64, horizon: f64) -> Vec<f64> {
-    let mut start: Vec<f64> = time.iter().map(|t| horizon - *t as f64).collect();
+/// How operations stand to one of them, `hub`, if steps take `period`.
+#[derive(Debug, Clone)]
+pub struct Window {
+    /// Earliest starts after the hub's; minus infinity for what does not wait for the hub.
+    pub early: Vec<f64>,
+    /// Latest starts such that the hub is not late; infinity for what the hub does not wait for.
+    pub late: Vec<f64>,
+}
+
+impl Window {
+    /// Room of an operation: how much the cycles through it and the hub are shorter than the batches that they span
+    /// allow. Infinite for what lies on none.
+    pub fn slack(&self, op: usize) -> f64 {
+        (self.late[op] - self.early[op]).max(0.0)
+    }
+}
+
+/// Windows around a hub: longest paths from it and to it. `period` must not be below the recurrence bound.
+pub fn window(graph: &Graph, time: &[u64], period: f64, hub: usize) -> Window {
+    let mut early = vec![f64::NEG_INFINITY; graph.n];
+    let mut late = vec![f64::INFINITY; graph.n];
+    (early[hub], late[hub]) = (0.0, 0.0);
     for _ in 0..SWEEPS {
         let mut changed = false;
-        for op in (0..graph.n).rev() {
-            let least = graph
-                .out(op)
-                .map(|e| start[e.to as usize] + period * f64::from(e.distance) - time[op] as f64)
-                .fold(start[op], f64::min);
-            if least < start[op] - EPSILON {
-                start[op] = least;
+        for e in &graph.edges {
+            let (from, to) = (e.from as usize, e.to as usize);
+            let new = early[from] + time[from] as f64 - period * f64::from(e.distance);
+            if new > early[to] + EPSILON {
+                early[to] = new;
                 changed = true;
             }
         }
@@ -170,7 +186,23 @@ pub fn latest(graph: &Graph, time: &[u64], period: f64, horizon: f64) -> Vec<f64
             break;
         }
     }
-    start
+    for _ in 0..SWEEPS {
+        let mut changed = false;
+        for op in (0..graph.n).rev() {
+            let least = graph
+                .after(op)
+                .map(|e| late[e.to as usize] + period * f64::from(e.distance) - time[op] as f64)
+                .fold(late[op], f64::min);
+            if least < late[op] - EPSILON {
+                late[op] = least;
+                changed = true;
+            }
+        }
+        if !changed {
+            break;
+        }
+    }
+    Window { early, late }
 }
 
 /// Batches that a path may cross before it is taken to be a rounding error's cycle.
@@ -182,7 +214,12 @@ mod tests {
     use super::*;
 
     fn graph(n: usize, edges: &[(u32, u32, i32)]) -> Graph {
-        let edge = |(from, to, distance): &(u32, u32, i32)| Edge { from: *from, to: *to, distance: *distance, why: Why::Data };
+        let edge = |(from, to, distance): &(u32, u32, i32)| Edge {
+            from: *from,
+            to: *to,
+            distance: *distance,
+            why: Why::Data,
+        };
         Graph::new(n, edges.iter().map(edge).collect())
     }
 
@@ -207,6 +244,16 @@ mod tests {
         assert_eq!(recurrence(&g, &[4, 4, 4]).unwrap().time, 6.0);
     }
 
+    #[test]
+    fn slack_is_what_a_cycle_leaves() {
+        // 0 -> 1 -> 0 takes 50 of 80; 2 runs beside 1; 3 only feeds 0, 4 is only fed by it.
+        let g = graph(5, &[(0, 1, 0), (1, 0, 1), (0, 2, 0), (2, 0, 2), (3, 0, 0), (0, 4, 0)]);
+        let w = window(&g, &[20, 30, 40, 5, 5], 80.0, 0);
+        assert_eq!((w.slack(0), w.slack(1), w.slack(2)), (0.0, 30.0, 100.0));
+        assert!(w.slack(3).is_infinite() && w.slack(4).is_infinite());
+        assert_eq!((w.late[3], w.early[4]), (-5.0, 20.0));
+    }
+
     /// Against all simple cycles of small random graphs.
     #[test]
     fn agrees_with_enumeration() {
@@ -229,7 +276,7 @@ mod tests {
             for start in 0..n {
                 let mut stack = vec![(start, 1u32 << start, time[start], 0i32)];
                 while let Some((at, seen, total, batches)) = stack.pop() {
-                    for e in g.out(at) {
+                    for e in g.after(at) {
                         let (to, d) = (e.to as usize, batches + e.distance);
                         if to == start {
                             best = best.max(total as f64 / f64::from(d));

@@ -1,15 +1,15 @@
 //! A finished step: frozen positions with storage, dependencies and the pace that they reach when played.
 
-use fs_schedule::op::{Dep, Op};
 use fs_schedule::Engine;
+use fs_schedule::op::{Dep, Op};
 
+use super::SchedError;
 use super::deps::{self, Before, Queues};
 use super::freeze::{Frozen, freeze};
 use super::graph::{Edge, Graph, Why};
 use super::play::{Times, Work, play};
 use super::problem::Problem;
 use super::storage::{self, Storage};
-use super::SchedError;
 
 /// How transfers share their engine.
 #[derive(Debug, Clone)]
@@ -57,12 +57,21 @@ const INSTANCES: usize = 1_000_000;
 
 impl Candidate {
     /// Freezes positions and finishes the step.
-    pub fn build(p: &Problem<'_>, graph: &Graph, position: Vec<i64>, period: i64, tiers: Tiers, staged: bool) -> Result<Self, SchedError> {
-        let frozen = freeze(graph, &p.time, position, period.max(1), |at| if staged { p.origin(at) } else { 0 })
-            .map_err(|_| SchedError::Defect("positions cannot be made periodic".into()))?;
+    pub fn build(
+        p: &Problem<'_>,
+        graph: &Graph,
+        position: Vec<i64>,
+        period: i64,
+        tiers: Tiers,
+        staged: bool,
+    ) -> Result<Self, SchedError> {
+        let frozen =
+            freeze(graph, &p.time, position, period.max(1), |at| if staged { p.origin(at) } else { 0 })
+                .map_err(|_| SchedError::Defect("positions cannot be made periodic".into()))?;
         let ops = &p.s.train.ops;
         let place = inverse(&frozen.order);
-        let queues = Queues::new(frozen.order.iter().map(|i| (p.engine[*i as usize], tiers.priority[*i as usize])));
+        let queues =
+            Queues::new(frozen.order.iter().map(|i| (p.engine[*i as usize], tiers.priority[*i as usize])));
         let queue: Vec<u16> = (0..ops.len()).map(|i| queues.of[place[i] as usize]).collect();
         let storage = storage::assign(&p.s.train.buffers, ops, &p.time, &frozen, &queue, &p.buffer_bytes);
         let (in_flight, held) = in_flight(p, &frozen, &queue);
@@ -72,8 +81,13 @@ impl Candidate {
             steps: frozen.steps(e.from as usize, e.to as usize, e.distance),
         };
         let relations = graph.edges.iter().chain(&storage.edges).chain(&held).map(before);
-        let deps = deps::reduce(&queues, relations)
-            .map_err(|c| SchedError::Defect(format!("{c}: {} after {}", ops[frozen.order[c.0.to as usize] as usize].name, ops[frozen.order[c.0.from as usize] as usize].name)))?;
+        let deps = deps::reduce(&queues, relations).map_err(|c| {
+            SchedError::Defect(format!(
+                "{c}: {} after {}",
+                ops[frozen.order[c.0.to as usize] as usize].name,
+                ops[frozen.order[c.0.from as usize] as usize].name
+            ))
+        })?;
         let memory = p.fixed.total(storage.bytes, in_flight);
         let mut this = Self { frozen, tiers, storage, in_flight, deps, step: 0.0, start: Vec::new(), memory };
         this.pace(p, &queues);
@@ -83,7 +97,9 @@ impl Candidate {
     /// Plays the finished list until it repeats.
     fn pace(&mut self, p: &Problem<'_>, queues: &Queues) {
         let n = self.frozen.order.len();
-        let by_place = |of: &dyn Fn(usize) -> u64| self.frozen.order.iter().map(|i| of(*i as usize)).collect::<Vec<u64>>();
+        let by_place = |of: &dyn Fn(usize) -> u64| {
+            self.frozen.order.iter().map(|i| of(*i as usize)).collect::<Vec<u64>>()
+        };
         let time = by_place(&|i| p.time[i]);
         let chunk = by_place(&|i| self.tiers.chunk_time[i]);
         let engine: Vec<u8> = self.frozen.order.iter().map(|i| p.engine[*i as usize] as u8).collect();

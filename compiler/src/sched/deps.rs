@@ -79,7 +79,10 @@ const NONE: i64 = i64::MIN / 4;
 pub struct Contradiction(pub Before);
 
 /// The fewest dependencies of each operation from which all relations follow.
-pub fn reduce(queues: &Queues, relations: impl IntoIterator<Item = Before>) -> Result<Vec<Vec<Dep>>, Contradiction> {
+pub fn reduce(
+    queues: &Queues,
+    relations: impl IntoIterator<Item = Before>,
+) -> Result<Vec<Vec<Dep>>, Contradiction> {
     let (n, width) = (queues.of.len(), queues.members.len());
     // Per operation and queue the farthest that is waited for.
     let mut wanted = vec![NONE; n * width];
@@ -173,7 +176,14 @@ mod tests {
         // compute 0, transfer 1, compute 2, transfer 3, compute 4.
         let engines = [Engine::Compute, Engine::CopyOut, Engine::Compute, Engine::CopyOut, Engine::Compute];
         let q = Queues::new(engines.iter().map(|e| (*e, 0)));
-        let all = [before(0, 1, 0), before(0, 2, 0), before(2, 3, 0), before(0, 3, 0), before(1, 4, 0), before(3, 4, 0)];
+        let all = [
+            before(0, 1, 0),
+            before(0, 2, 0),
+            before(2, 3, 0),
+            before(0, 3, 0),
+            before(1, 4, 0),
+            before(3, 4, 0),
+        ];
         let deps = reduce(&q, all).unwrap();
         assert_eq!(deps, vec![vec![], vec![dep(0, 0)], vec![], vec![dep(2, 0)], vec![dep(3, 0)]]);
     }

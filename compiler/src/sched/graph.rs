@@ -90,12 +90,12 @@ impl Graph {
     }
 
     /// Edges into an operation.
-    pub fn into(&self, op: usize) -> &[Edge] {
+    pub fn before(&self, op: usize) -> &[Edge] {
         &self.edges[self.into[op] as usize..self.into[op + 1] as usize]
     }
 
     /// Edges out of an operation.
-    pub fn out(&self, op: usize) -> impl Iterator<Item = &Edge> {
+    pub fn after(&self, op: usize) -> impl Iterator<Item = &Edge> {
         self.out[self.out_start[op] as usize..self.out_start[op + 1] as usize]
             .iter()
             .map(|k| &self.edges[*k as usize])
@@ -164,7 +164,10 @@ fn edge(from: u32, to: u32, distance: i32, why: Why) -> Edge {
 /// True for actions that read the batch's keys without an operand that says so.
 pub fn reads_batch(op: &Op) -> bool {
     op.reads.iter().any(|o| matches!(o.place, Place::Input(_) | Place::Lengths(_)))
-        || matches!(op.action, Action::DrawNegatives { .. } | Action::Dropout { .. } | Action::DropoutGrad { .. })
+        || matches!(
+            op.action,
+            Action::DrawNegatives { .. } | Action::Dropout { .. } | Action::DropoutGrad { .. }
+        )
 }
 
 /// The dependencies of a training program whose operations stand in reference order.
@@ -178,7 +181,9 @@ pub fn build(s: &Schedule, ops: &[&Op]) -> Graph {
 
 fn columns(s: &Schedule, o: &Operand) -> (u32, u32) {
     match o.place {
-        Place::Buffer(b) => o.columns.unwrap_or((0, s.train.buffers.get(b as usize).map_or(1, |b| b.columns))),
+        Place::Buffer(b) => {
+            o.columns.unwrap_or((0, s.train.buffers.get(b as usize).map_or(1, |b| b.columns)))
+        }
         _ => (0, 1),
     }
 }
@@ -226,7 +231,8 @@ fn places(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
     // Uses of a parameter before its update are of that kind too.
     let updates: Vec<bool> = ops.iter().map(|o| matches!(o.action, Action::DenseUpdate)).collect();
     for e in edges.iter_mut().filter(|e| e.distance == 0 && updates[e.to as usize]) {
-        let reads_gradient = ops[e.from as usize].writes.iter().any(|w| matches!(w.place, Place::Gradient(_)));
+        let reads_gradient =
+            ops[e.from as usize].writes.iter().any(|w| matches!(w.place, Place::Gradient(_)));
         if !reads_gradient {
             e.why = Why::Parameter;
         }
@@ -239,7 +245,9 @@ fn tables(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
     let mut applies: BTreeMap<u32, Vec<(u32, Option<u32>)>> = BTreeMap::new();
     for (i, op) in ops.iter().enumerate() {
         match op.action {
-            Action::Gather { exchange, class } => gathers.entry(exchange).or_default().push((i as u32, class)),
+            Action::Gather { exchange, class } => {
+                gathers.entry(exchange).or_default().push((i as u32, class))
+            }
             Action::Apply { exchange, class } => applies.entry(exchange).or_default().push((i as u32, class)),
             _ => {}
         }
@@ -247,7 +255,8 @@ fn tables(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
     let mut known: BTreeMap<(u32, u32, u8, Option<u32>, Option<u32>), Option<u32>> = BTreeMap::new();
     for (exchange, updates) in &applies {
         let Some(x) = s.exchanges.get(*exchange as usize) else { continue };
-        let reuse = Reuse { lookahead: x.lookahead.unwrap_or(0), microbatches: s.settings.microbatches.max(1) };
+        let reuse =
+            Reuse { lookahead: x.lookahead.unwrap_or(0), microbatches: s.settings.microbatches.max(1) };
         let mut ask = |kind: u8, a: Option<u32>, b: Option<u32>| {
             *known.entry((reuse.lookahead, reuse.microbatches, kind, a, b)).or_insert_with(|| match kind {
                 0 => reuse.apply_before_gather(a, b),

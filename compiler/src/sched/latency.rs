@@ -179,11 +179,8 @@ fn payload(s: &Schedule, sizes: &Sizes, op: &Op) -> f64 {
 /// Bytes that an operation reads and writes in device memory.
 fn traffic(s: &Schedule, sizes: &Sizes, op: &Op) -> f64 {
     let reads: f64 = op.reads.iter().map(|r| bytes(s, sizes, op, r)).sum();
-    let writes: f64 = op
-        .writes
-        .iter()
-        .map(|w| bytes(s, sizes, op, w) * if w.accumulate { 2.0 } else { 1.0 })
-        .sum();
+    let writes: f64 =
+        op.writes.iter().map(|w| bytes(s, sizes, op, w) * if w.accumulate { 2.0 } else { 1.0 }).sum();
     let more = match &op.action {
         // Rows of the table that are read.
         Action::Gather { .. } => writes,
@@ -191,7 +188,8 @@ fn traffic(s: &Schedule, sizes: &Sizes, op: &Op) -> f64 {
         Action::Apply { exchange, .. } => {
             let gradients = op.reads.last().map_or(0.0, |r| bytes(s, sizes, op, r));
             let x = s.exchanges.get(*exchange as usize);
-            let state = x.and_then(|x| s.tables.get(x.table as usize)).map_or(0.0, |t| state_per_value(&t.optimizer));
+            let state =
+                x.and_then(|x| s.tables.get(x.table as usize)).map_or(0.0, |t| state_per_value(&t.optimizer));
             2.0 * gradients * (1.0 + state)
         }
         // The embedding rows that are expanded or summed are read once per token, not once per row.

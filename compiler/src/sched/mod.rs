@@ -8,10 +8,12 @@
 pub mod bounds;
 pub mod candidate;
 pub mod deps;
+pub mod explain;
 pub mod freeze;
 pub mod graph;
 pub mod latency;
 pub mod limits;
+pub mod modulo;
 pub mod play;
 pub mod policy;
 pub mod problem;
@@ -111,7 +113,10 @@ fn prediction(p: &Problem<'_>, chosen: &Chosen) -> Prediction {
     limits.extend(p.sizes.assumptions.iter().cloned());
     let gpus = u64::from(p.cluster.nodes) * u64::from(p.cluster.gpus_per_node);
     if u64::from(p.s.ranks) > gpus {
-        limits.push(format!("{} has {gpus} GPUs; more nodes are assumed for {} ranks", p.cluster.name, p.s.ranks));
+        limits.push(format!(
+            "{} has {gpus} GPUs; more nodes are assumed for {} ranks",
+            p.cluster.name, p.s.ranks
+        ));
     }
     Prediction {
         cluster: p.cluster.name.clone(),

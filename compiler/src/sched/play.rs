@@ -164,7 +164,7 @@ impl Play<'_> {
         let (n, op) = (self.work.graph.n, self.op(r.instance));
         let batch = r.instance as usize / n;
         let graph = self.work.graph;
-        for e in graph.out(op) {
+        for e in graph.after(op) {
             let later = batch as i64 + i64::from(e.distance);
             if later >= 0 && later < self.batches as i64 {
                 self.release((later as usize * n + e.to as usize) as u32, touched);
@@ -221,7 +221,12 @@ mod tests {
     use super::*;
 
     fn graph(n: usize, edges: &[(u32, u32, i32)]) -> Graph {
-        let edge = |(from, to, distance): &(u32, u32, i32)| Edge { from: *from, to: *to, distance: *distance, why: Why::Data };
+        let edge = |(from, to, distance): &(u32, u32, i32)| Edge {
+            from: *from,
+            to: *to,
+            distance: *distance,
+            why: Why::Data,
+        };
         Graph::new(n, edges.iter().map(edge).collect())
     }
 

@@ -1,20 +1,25 @@
 //! What goes first.
 //!
-//! With steps of a given length every operation has an earliest and a latest start in its batch (longest paths over
-//! all dependencies). Their difference is its slack. The engines are played forward over many batches at once, each
-//! taking the ready operation whose latest start, in absolute time, comes first: rows that somebody waits for before
-//! others, and work ahead and behind where nothing is urgent. Transfers with little slack are a tier of their own that
-//! passes the others between chunks.
+//! With steps of a given length every operation has an earliest and a latest start relative to the longest cycle
+//! (longest paths over all dependencies); their difference is its slack. Transfers with little slack are a tier of
+//! their own that passes the others between chunks. Two searches use this:
 //!
-//! A play gives a pace; with that pace the slacks are found again, for some rounds, with more and fewer batches in
-//! flight. The best step that the limits allow is kept.
+//! - one batch is [placed on a circle](super::modulo), the operations with the least slack first, for periods from the
+//!   bound upwards;
+//! - the engines are [played](super::play) over many batches at once, each taking the ready operation whose latest
+//!   start, in absolute time, comes first: rows that somebody waits for before others, and work ahead and behind where
+//!   nothing is urgent. A play gives a pace; with that pace slacks are found again, for some rounds, with more and
+//!   fewer batches in flight.
+//!
+//! The best step that the limits allow is kept.
 
 use fs_schedule::{Engine, Strategy};
 
-use super::bounds;
+use super::bounds::{self, Window};
 use super::candidate::{Candidate, Tiers, reaches_back};
 use super::graph::{Edge, Graph, Why};
 use super::limits::human;
+use super::modulo::{Demand, place};
 use super::play::{Work, play};
 use super::problem::Problem;
 use super::{Options, SchedError};
@@ -37,7 +42,8 @@ pub struct Chosen {
     pub candidate: Candidate,
     /// What kept it from being better, in sentences.
     pub limits: Vec<String>,
-    /// Slack of each operation at the step's own pace, in nanoseconds, above that of the most urgent.
+    /// Slack of each operation at the step's own pace, in nanoseconds; infinite for what lies on no cycle with the
+    /// longest.
     pub slack: Vec<f64>,
 }
 
@@ -54,9 +60,12 @@ pub fn choose(p: &Problem<'_>, options: &Options) -> Result<Chosen, SchedError> 
     };
     if candidate.memory > p.cluster.memory {
         let (needs, has) = (human(candidate.memory), human(p.cluster.memory));
-        limits.push(format!("memory: a rank needs {needs} even one batch at a time, {} has {has}", p.cluster.name));
+        limits.push(format!(
+            "memory: a rank needs {needs} even one batch at a time, {} has {has}",
+            p.cluster.name
+        ));
     }
-    let slack = slack(p, &graph, candidate.step);
+    let slack = slacks(&windows(p, &p.graph, hub(p, &p.recurrence.cycle), candidate.step));
     Ok(Chosen { candidate, limits, slack })
 }
 
@@ -75,15 +84,22 @@ fn serial(p: &Problem<'_>) -> Result<Candidate, SchedError> {
     Candidate::build(p, &graph, position, at, Tiers::flat(p.time.len()), false)
 }
 
-/// Slack of every operation if steps take `step`, less the least.
-fn slack(p: &Problem<'_>, graph: &Graph, step: f64) -> Vec<f64> {
-    let early = bounds::earliest(graph, &p.time, step);
-    let late = bounds::latest(graph, &p.time, step, horizon(p, &early));
-    let slack: Vec<f64> = late.iter().zip(&early).map(|(l, e)| l - e).collect();
-    let least = slack.iter().copied().fold(f64::INFINITY, f64::min);
-    slack.iter().map(|s| s - least).collect()
+/// Room of every operation around the longest cycle if steps take `step`.
+fn windows(p: &Problem<'_>, graph: &Graph, hub: usize, step: f64) -> Window {
+    bounds::window(graph, &p.time, step * (1.0 + 1e-9), hub)
 }
 
+/// Slack of every operation.
+fn slacks(window: &Window) -> Vec<f64> {
+    (0..window.early.len()).map(|i| window.slack(i)).collect()
+}
+
+/// An operation of the longest cycle; without one, the load.
+fn hub(p: &Problem<'_>, cycle: &[Edge]) -> usize {
+    cycle.first().map_or(p.load.unwrap_or(0), |e| e.to as usize)
+}
+
+/// When the last operation of a batch ends, after its load.
 fn horizon(p: &Problem<'_>, early: &[f64]) -> f64 {
     early.iter().zip(&p.time).map(|(e, t)| e + *t as f64).fold(0.0, f64::max)
 }
@@ -110,78 +126,149 @@ fn tiers(p: &Problem<'_>, slack: &[f64], step: f64) -> Tiers {
     tiers
 }
 
-fn search(p: &Problem<'_>, graph: &Graph, options: &Options, limits: &mut Vec<String>) -> Result<Candidate, SchedError> {
-    let recurrence = bounds::recurrence(graph, &p.time)
-        .map_err(|_| SchedError::Defect("the strategy waits for itself".into()))?
-        .time;
-    let bound = recurrence.max(p.resource.time as f64);
+/// Factors by which a period exceeds its bound, tried in turn.
+const STRETCH: [f64; 12] = [1.0, 1.002, 1.005, 1.01, 1.015, 1.02, 1.03, 1.04, 1.06, 1.08, 1.12, 1.2];
+/// Orders of placement that are tried for each period.
+const TRIES: usize = 40;
+/// Operations up to which placement on a circle is tried: its cost grows with their square.
+const CIRCLE: usize = 4000;
+
+fn search(
+    p: &Problem<'_>,
+    graph: &Graph,
+    options: &Options,
+    limits: &mut Vec<String>,
+) -> Result<Candidate, SchedError> {
     let least = p.history + 1;
-    let most = options.in_flight.map(|f| f.max(least));
     if let Some(asked) = options.in_flight.filter(|f| *f < least) {
         limits.push(format!("in flight: {asked} asked for, {least} are needed to tell rows apart"));
     }
+    let most = options.in_flight.map(|f| f.max(least));
+    // Without limits first; if that holds too much, with fewer and fewer batches at once.
+    let free = at_depth(p, graph, None)?;
+    let fits = |c: &Candidate| c.memory <= p.cluster.memory && most.is_none_or(|m| c.in_flight <= m);
+    if fits(&free) {
+        return shallower(p, graph, free, least);
+    }
+    let mut found = None;
+    let mut depth = most.unwrap_or(free.in_flight).min(free.in_flight);
+    while depth >= least && found.is_none() {
+        found = Some(at_depth(p, graph, Some(depth))?).filter(fits);
+        depth -= 1;
+    }
+    let slower = found.as_ref().is_none_or(|c| c.step > free.step * 1.001);
+    if slower && free.memory > p.cluster.memory {
+        limits.push(format!(
+            "memory: {} batches at once would take {:.3} ms a step and {}, {} has {}",
+            free.in_flight,
+            free.step / 1e6,
+            human(free.memory),
+            p.cluster.name,
+            human(p.cluster.memory)
+        ));
+    } else if slower {
+        limits.push(format!(
+            "in flight: {} batches at once would take {:.3} ms a step",
+            free.in_flight,
+            free.step / 1e6
+        ));
+    }
+    found.map_or_else(|| serial_order(p, graph), Ok)
+}
+
+/// As few batches at once as give the same step.
+fn shallower(
+    p: &Problem<'_>,
+    graph: &Graph,
+    mut best: Candidate,
+    least: u32,
+) -> Result<Candidate, SchedError> {
+    while p.time.len() <= CIRCLE && best.in_flight > least {
+        let fewer = at_depth(p, graph, Some(best.in_flight - 1))?;
+        if !better(&fewer, &best) {
+            break;
+        }
+        best = fewer;
+    }
+    Ok(best)
+}
+
+/// The best step with at most so many batches in flight, memory aside.
+fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candidate, SchedError> {
+    let held = depth.and_then(|d| Some((d, p.load?))).map(|(d, load)| {
+        let ops = p.s.train.ops.iter().enumerate();
+        ops.map(move |(i, op)| Edge {
+            from: i as u32,
+            to: load as u32,
+            distance: d as i32 + reaches_back(op),
+            why: Why::InFlight,
+        })
+    });
+    let held = held.map(|edges| graph.with(edges));
+    let graph = held.as_ref().unwrap_or(graph);
+    let recurrence = bounds::recurrence(graph, &p.time)
+        .map_err(|_| SchedError::Defect("the strategy waits for itself".into()))?;
+    let bound = recurrence.time.max(p.resource.time as f64);
+    let hub = hub(p, &recurrence.cycle);
     let mut best: Option<Candidate> = None;
-    let mut too_large: Option<Candidate> = None;
+    let keep = |c: Candidate, best: &mut Option<Candidate>| {
+        if best.as_ref().is_none_or(|b| better(&c, b)) {
+            *best = Some(c);
+        }
+    };
+    if p.time.len() <= CIRCLE {
+        for stretch in STRETCH {
+            let found = on_a_circle(p, graph, hub, (bound * stretch).ceil())?;
+            if let Some(c) = found {
+                keep(c, &mut best);
+                break;
+            }
+        }
+    }
     let mut step = bound;
-    'rounds: for _ in 0..ROUNDS {
+    for _ in 0..ROUNDS {
+        if best.as_ref().is_some_and(|b| b.step <= bound * ENOUGH) {
+            break;
+        }
         let early = bounds::earliest(graph, &p.time, step * 1.0001);
-        let need = (horizon(p, &early) / step).ceil() as u32;
-        let full = (need + MORE).max(least);
-        let mut depths: Vec<u32> = (need.max(least)..=full).collect();
-        if let Some(most) = most {
-            depths.iter_mut().for_each(|d| *d = (*d).min(most));
-            depths.dedup();
+        let need = ((horizon(p, &early) / step).ceil() as u32).max(p.history + 1);
+        let mut depths: Vec<u32> =
+            (need..=need + MORE).map(|d| depth.map_or(d, |most| d.min(most))).collect();
+        depths.dedup();
+        for depth in depths {
+            keep(attempt(p, graph, hub, step, bound, depth)?, &mut best);
         }
-        let mut k = 0;
-        while k < depths.len() {
-            let depth = depths[k];
-            k += 1;
-            let c = attempt(p, graph, step, depth)?;
-            let fits = c.memory <= p.cluster.memory && most.is_none_or(|m| c.in_flight <= m);
-            if fits {
-                if best.as_ref().is_none_or(|b| better(&c, b)) {
-                    best = Some(c);
-                }
-            } else {
-                if too_large.as_ref().is_none_or(|b| better(&c, b)) {
-                    too_large = Some(c);
-                }
-                // Fewer batches at once, as long as there are fewer.
-                let fewer = depths.iter().copied().min().unwrap_or(depth).saturating_sub(1);
-                if k == depths.len() && fewer >= least && best.is_none() {
-                    depths.push(fewer);
-                }
-            }
-            if best.as_ref().is_some_and(|b| b.step <= bound * ENOUGH) {
-                break 'rounds;
-            }
-        }
-        step = best.as_ref().or(too_large.as_ref()).map_or(step, |b| b.step).max(bound);
+        step = best.as_ref().map_or(step, |b| b.step).max(bound);
     }
-    if let Some(large) = &too_large {
-        let fitting = best.as_ref().map(|b| b.step);
-        if fitting.is_none_or(|b| large.step < b * 0.999) {
-            limits.push(if large.memory > p.cluster.memory {
-                format!(
-                    "memory: {} batches at once would take {:.3} ms a step and {}, {} has {}",
-                    large.in_flight,
-                    large.step / 1e6,
-                    human(large.memory),
-                    p.cluster.name,
-                    human(p.cluster.memory)
-                )
-            } else {
-                format!(
-                    "in flight: {} batches at once would take {:.3} ms a step",
-                    large.in_flight,
-                    large.step / 1e6
-                )
-            });
-        }
-    }
-    match best {
-        Some(best) => Ok(best),
-        None => serial_order(p, graph),
+    best.ok_or_else(|| SchedError::Defect("no play gave a step".into()))
+}
+
+/// Places one batch on a circle of this period, operations with the least slack first.
+fn on_a_circle(
+    p: &Problem<'_>,
+    graph: &Graph,
+    hub: usize,
+    period: f64,
+) -> Result<Option<Candidate>, SchedError> {
+    let window = windows(p, graph, hub, period);
+    let slack = slacks(&window);
+    let tiers = tiers(p, &slack, period);
+    let mut order: Vec<u32> = (0..p.time.len() as u32).collect();
+    // Slack in coarse steps: within one of them, what comes first is placed first. What only feeds the cycle is
+    // placed from the cycle backwards.
+    let key = |i: &u32| {
+        let at = *i as usize;
+        let near = if window.early[at].is_finite() { window.early[at] } else { -window.late[at] };
+        ((slack[at] / (period * 0.02)).min(1e9) as i64, near.clamp(-1e18, 1e18) as i64, *i)
+    };
+    order.sort_by_key(key);
+    let engine: Vec<u8> = p.engine.iter().map(|e| *e as u8).collect();
+    let early: Vec<f64> = window.early.iter().map(|e| if e.is_finite() { *e } else { 0.0 }).collect();
+    let tight = (period * 0.02) as i64;
+    let demand = Demand { graph, time: &p.time, engine: &engine, early: &early, ahead: &p.ahead, tight };
+    match place(&demand, &order, period as i64, TRIES) {
+        None => Ok(None),
+        Some(position) => Candidate::build(p, graph, position, period as i64, tiers, true).map(Some),
     }
 }
 
@@ -206,17 +293,24 @@ fn serial_order(p: &Problem<'_>, graph: &Graph) -> Result<Candidate, SchedError>
 }
 
 /// Plays with slacks of a pace and so many batches in flight, and freezes what comes out.
-fn attempt(p: &Problem<'_>, graph: &Graph, step: f64, depth: u32) -> Result<Candidate, SchedError> {
+fn attempt(
+    p: &Problem<'_>,
+    graph: &Graph,
+    hub: usize,
+    step: f64,
+    bound: f64,
+    depth: u32,
+) -> Result<Candidate, SchedError> {
     let pace = step * 1.0001;
-    let early = bounds::earliest(graph, &p.time, pace);
-    let late = bounds::latest(graph, &p.time, pace, horizon(p, &early));
-    let slack = {
-        let slack: Vec<f64> = late.iter().zip(&early).map(|(l, e)| l - e).collect();
-        let least = slack.iter().copied().fold(f64::INFINITY, f64::min);
-        slack.iter().map(|s| s - least).collect::<Vec<f64>>()
+    let window = windows(p, graph, hub, pace);
+    let tiers = tiers(p, &slacks(&window), step);
+    // What nobody waits for comes when the rest has been served.
+    let deadline = |i: usize| match (window.late[i], window.early[i]) {
+        (late, _) if late.is_finite() => late as i64,
+        (_, early) if early.is_finite() => (early + 2.0 * pace) as i64,
+        _ => (2.0 * pace) as i64,
     };
-    let tiers = tiers(p, &slack, step);
-    let key: Vec<i64> = late.iter().map(|l| *l as i64).collect();
+    let key: Vec<i64> = (0..p.time.len()).map(deadline).collect();
     let engine: Vec<u8> = p.engine.iter().map(|e| *e as u8).collect();
     // Operations that read batches before their own keep those in flight.
     let held = p.s.train.ops.iter().enumerate().filter_map(|(i, op)| {
@@ -246,7 +340,7 @@ fn attempt(p: &Problem<'_>, graph: &Graph, step: f64, depth: u32) -> Result<Cand
     let mean = |m: usize| (0..n).map(|i| times.start(i, m) as f64).sum::<f64>() / n.max(1) as f64;
     let last = batches - 1 - depth;
     let first = (depth + 1).min(last - 1);
-    let period = ((mean(last) - mean(first)) / (last - first) as f64).ceil().max(step.floor());
+    let period = ((mean(last) - mean(first)) / (last - first) as f64).ceil().max(bound.ceil());
     let position = (0..n).map(|i| times.start(i, last) as i64).collect();
     Candidate::build(p, graph, position, period as i64, tiers, true)
 }

@@ -34,6 +34,8 @@ pub struct Problem<'a> {
     pub load: Option<usize>,
     /// Batches before or after its own that operations read.
     pub history: u32,
+    /// Whether an operation works ahead: it, or what it feeds, is rows on their way to their first use.
+    pub ahead: Vec<bool>,
     /// Memory that no order changes.
     pub fixed: Fixed,
     /// Bytes of each buffer.
@@ -68,6 +70,7 @@ impl<'a> Problem<'a> {
             fixed: Fixed::of(s, &sizes),
             buffer_bytes: limits::buffer_bytes(s, &sizes),
             core: core(s),
+            ahead: ops.iter().map(|op| works_ahead(&op.action)).collect(),
             wire: latencies.iter().map(|l| l.wire).collect(),
             s,
             machine,
@@ -124,6 +127,13 @@ pub fn needs_ids_only(action: &Action) -> bool {
             | Action::AllToAllClasses { .. }
             | Action::Positions { .. }
     )
+}
+
+/// Lookups, and what comes before them.
+fn works_ahead(action: &Action) -> bool {
+    let lookups =
+        matches!(action, Action::Gather { .. } | Action::AllToAllRows { .. } | Action::Merge { .. });
+    lookups || needs_ids_only(action)
 }
 
 /// Compute operations other than those that look up, split and update rows or need ids only.

@@ -1,9 +1,128 @@
-//! Why each operation stands where it stands, in a sentence.
+//! Why each operation stands where it stands, in a sentence: what it waited for, and how long it could have waited.
 
+use fs_schedule::op::Action;
+use fs_schedule::{Engine, Strategy};
+
+use super::graph::{Edge, Why};
 use super::policy::Chosen;
 use super::problem::Problem;
 
+/// Engines for people.
+pub fn engine_name(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Host => "host",
+        Engine::Compute => "compute",
+        Engine::CopyIn => "copy in",
+        Engine::CopyOut => "copy out",
+        Engine::NicSend => "network",
+        Engine::NicReceive => "network in",
+    }
+}
+
+/// Nanoseconds for people.
+pub fn duration(ns: f64) -> String {
+    match ns.abs() {
+        x if x < 1e3 => format!("{ns:.0} ns"),
+        x if x < 1e6 => format!("{:.1} us", ns / 1e3),
+        x if x < 1e9 => format!("{:.2} ms", ns / 1e6),
+        _ => format!("{:.3} s", ns / 1e9),
+    }
+}
+
+/// `of 2 batches before`.
+pub fn of_batch(distance: i32) -> String {
+    match distance {
+        0 => String::new(),
+        1 => " of the batch before".into(),
+        -1 => " of the next batch".into(),
+        d if d > 0 => format!(" of {d} batches before"),
+        d => format!(" of {} batches after", -d),
+    }
+}
+
 /// A sentence for each operation of the problem.
-pub fn explain(p: &Problem<'_>, _chosen: &Chosen) -> Vec<String> {
-    p.time.iter().map(|_| String::new()).collect()
+pub fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
+    if p.s.strategy == Strategy::Serial {
+        return p.engine.iter().map(|e| serial(*e).to_owned()).collect();
+    }
+    let c = &chosen.candidate;
+    let graph = p.strategy_graph(p.s.strategy);
+    let mut on_cycle = vec![false; p.time.len()];
+    for e in &p.recurrence.cycle {
+        on_cycle[e.to as usize] = true;
+    }
+    // Who ran before on the same engine, in the order of the list.
+    let mut before: Vec<Option<u32>> = vec![None; p.time.len()];
+    let mut last: std::collections::BTreeMap<(Engine, i32), u32> = std::collections::BTreeMap::new();
+    for i in c.frozen.order.iter().chain(&c.frozen.order) {
+        let queue = (p.engine[*i as usize], c.tiers.priority[*i as usize]);
+        before[*i as usize] = last.insert(queue, *i).filter(|b| b != i);
+    }
+    let sentence = |i: usize| {
+        let mut parts: Vec<String> = Vec::new();
+        match c.frozen.stage[i] {
+            0 => {}
+            1 => parts.push("a batch ahead".into()),
+            -1 => parts.push("a batch behind".into()),
+            s if s > 0 => parts.push(format!("{s} batches ahead")),
+            s => parts.push(format!("{} batches behind", -s)),
+        }
+        let end = |e: &Edge| {
+            let from = e.from as usize;
+            c.frozen.position[from] + p.time[from] as i64 - i64::from(e.distance) * c.frozen.period
+        };
+        let binding = graph.before(i).iter().max_by_key(|e| (end(e), e.from));
+        if let Some(e) = binding {
+            parts.push(waits(p, e));
+        }
+        let ready = binding.map_or(c.frozen.position[i], end);
+        if c.frozen.position[i] > ready
+            && let Some(b) = before[i]
+        {
+            parts.push(format!(
+                "then behind `{}` on {}",
+                p.s.train.ops[b as usize].name,
+                engine_name(p.engine[i])
+            ));
+        }
+        if c.tiers.priority[i] > 0 {
+            parts.push("urgent, passes other transfers".into());
+        } else if c.tiers.chunk[i].is_some() {
+            parts.push("in chunks, so that urgent transfers pass".into());
+        }
+        parts.push(if on_cycle[i] {
+            "on the longest cycle".into()
+        } else if chosen.slack[i].is_finite() {
+            format!("{} of slack", duration(chosen.slack[i]))
+        } else {
+            "not on any cycle".into()
+        });
+        parts.join("; ")
+    };
+    (0..p.time.len()).map(sentence).collect()
+}
+
+fn waits(p: &Problem<'_>, e: &Edge) -> String {
+    let name = format!("`{}`{}", p.s.train.ops[e.from as usize].name, of_batch(e.distance));
+    match e.why {
+        Why::Data | Why::Batch => format!("waits for {name}"),
+        Why::FreshRows => format!("its rows may be updated by {name}"),
+        Why::EarlyUpdate => format!("may update rows that {name} looks up"),
+        Why::UpdateOrder => format!("rows are updated in batch order, after {name}"),
+        Why::Parameter if matches!(p.s.train.ops[e.to as usize].action, Action::DenseUpdate) => {
+            format!("may not update what {name} reads")
+        }
+        Why::Parameter => format!("reads what {name} updates"),
+        Why::Blocking => format!("the strategy waits for {name}"),
+        Why::InFlight => format!("replaces the batch that {name} uses"),
+        Why::Memory => format!("uses the memory of {name}"),
+    }
+}
+
+fn serial(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Compute => "serial: in the order of the model",
+        Engine::Host => "serial: the step starts with its batch",
+        _ => "serial: everything waits for this transfer",
+    }
 }

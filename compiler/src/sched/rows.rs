@@ -29,7 +29,11 @@ pub struct Law {
 
 /// An antiderivative of x^-s, taken between two points.
 fn mass(s: f64, from: f64, to: f64) -> f64 {
-    if (s - 1.0).abs() < 1e-9 { (to / from).ln() } else { (to.powf(1.0 - s) - from.powf(1.0 - s)) / (1.0 - s) }
+    if (s - 1.0).abs() < 1e-9 {
+        (to / from).ln()
+    } else {
+        (to.powf(1.0 - s) - from.powf(1.0 - s)) / (1.0 - s)
+    }
 }
 
 impl Law {
@@ -117,7 +121,8 @@ impl Entries {
             let others = own * (ranks - 1.0);
             for (c, class) in forward.iter().enumerate() {
                 let b = class.microbatch;
-                let first = if unique { (-own * f64::from(b)).exp() * used(own) } else { expected / f64::from(m) };
+                let first =
+                    if unique { (-own * f64::from(b)).exp() * used(own) } else { expected / f64::from(m) };
                 let last = match class.distance {
                     Some(d) => (-all * f64::from(d - b - 1)).exp() * used(all),
                     None => (-all * f64::from(k.saturating_sub(b))).exp(),
@@ -141,7 +146,6 @@ impl Entries {
         entries
     }
 }
-
 
 fn batch_draws(bin: &Bin, draws: Draws, law: &Law) -> f64 {
     draws.by_law * bin.probability + draws.uniform / law.rows
@@ -204,7 +208,8 @@ mod tests {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (state >> 33) as usize % rows
         };
-        let (mut forward, mut backward) = (vec![0.0; reuse.count(Way::Forward)], vec![0.0; reuse.count(Way::Backward)]);
+        let (mut forward, mut backward) =
+            (vec![0.0; reuse.count(Way::Forward)], vec![0.0; reuse.count(Way::Backward)]);
         let rounds = 4000;
         for _ in 0..rounds {
             // Microbatches of three batches before and three after, and the batch itself in the middle.

@@ -103,7 +103,8 @@ impl Sizes {
         let mut load: BTreeMap<u32, f64> = BTreeMap::new();
         let mut entries: Vec<Option<Entries>> = Vec::new();
         for (e, x) in s.exchanges.iter().enumerate() {
-            let (Some(d), Some(table)) = (draws.get(&x.entries).copied(), s.tables.get(x.table as usize)) else {
+            let (Some(d), Some(table)) = (draws.get(&x.entries).copied(), s.tables.get(x.table as usize))
+            else {
                 entries.push(None);
                 continue;
             };
@@ -130,12 +131,13 @@ impl Sizes {
         });
         for (e, (x, found)) in s.exchanges.iter().zip(&entries).enumerate() {
             let Some(found) = found else { continue };
-            let factor = match s.tables.get(x.table as usize).map(|t| (&t.sharding, owner(&t.sharding, x.part))) {
-                Some((Sharding::DataParallel, _)) => ranks,
-                Some((_, Some(rank))) if busiest.is_some_and(|b| b.0 == rank) => ranks,
-                Some((_, Some(_))) => 0.0,
-                _ => 1.0,
-            };
+            let factor =
+                match s.tables.get(x.table as usize).map(|t| (&t.sharding, owner(&t.sharding, x.part))) {
+                    Some((Sharding::DataParallel, _)) => ranks,
+                    Some((_, Some(rank))) if busiest.is_some_and(|b| b.0 == rank) => ranks,
+                    Some((_, Some(_))) => 0.0,
+                    _ => 1.0,
+                };
             let e = e as u32;
             self.values.insert(Symbol::Received(e), found.sent * factor);
             let ways = [(Way::Forward, &found.forward), (Way::Backward, &found.backward)];
@@ -224,7 +226,8 @@ fn clipped_lognormal(mean: f64, sigma: f64, low: f64, high: f64) -> (f64, f64) {
         .collect();
     let total: f64 = weights.iter().map(|w| w.1).sum();
     let moment = |mu: f64, power: i32| -> f64 {
-        weights.iter().map(|(z, w)| w * (mu + sigma * z).exp().clamp(low, high).powi(power)).sum::<f64>() / total
+        weights.iter().map(|(z, w)| w * (mu + sigma * z).exp().clamp(low, high).powi(power)).sum::<f64>()
+            / total
     };
     let (mut a, mut b) = (low.max(1e-6).ln() - 8.0 * sigma, high.ln() + 8.0 * sigma);
     for _ in 0..60 {

@@ -193,7 +193,8 @@ fn share(
     // Around the step, whoever comes next waits for the one before.
     for slot in &slots {
         s.bytes += slot.size;
-        let used: Vec<usize> = slot.occupants.iter().copied().filter(|b| !lives[*b].uses.is_empty()).collect();
+        let used: Vec<usize> =
+            slot.occupants.iter().copied().filter(|b| !lives[*b].uses.is_empty()).collect();
         for (i, b) in used.iter().enumerate() {
             let next = used[(i + 1) % used.len()];
             let turn = |b: usize| lives[b].first.div_euclid(period) as i32;

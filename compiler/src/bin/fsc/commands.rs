@@ -1,11 +1,11 @@
-//! The commands other than `opt`.
+//! The small commands: check, format, verify.
 
 use std::fs;
 use std::io::IsTerminal as _;
 use std::path::Path;
 
 use fs_dsl::checked::Program;
-use fs_schedule::{Strategy, file};
+use fs_schedule::file;
 
 use super::print;
 
@@ -51,63 +51,8 @@ pub(super) fn fmt(models: &[impl AsRef<Path>], check: bool) -> Result<(), String
     if unformatted.is_empty() { Ok(()) } else { Err(format!("not formatted: {}", unformatted.join(", "))) }
 }
 
-pub(super) fn compile(
-    model: &Path,
-    output: Option<&Path>,
-    strategy: Strategy,
-    ranks: u32,
-    emit_ir: Option<&Path>,
-) -> Result<(), String> {
-    if ranks == 0 {
-        return Err("--ranks must be at least 1".into());
-    }
-    let program = load(model)?;
-    let compiled = fs_compiler::compile(&program, strategy, ranks).map_err(|e| e.to_string())?;
-    if let Some(path) = emit_ir {
-        let text = compiled.module.to_string();
-        if path == Path::new("-") {
-            print(&text)?;
-        } else {
-            file::write_atomically(path, text.as_bytes())
-                .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-        }
-    }
-    let default = model.with_extension("json");
-    let output = output.unwrap_or(&default);
-    if output == Path::new("-") {
-        return print(&file::to_text(&compiled.schedule));
-    }
-    file::write(output, &compiled.schedule).map_err(|e| format!("cannot write {}: {e}", output.display()))?;
-    let s = &compiled.schedule;
-    eprintln!(
-        "{}: {} operations a step, {} tables, {} parameters, {} strategy -> {}",
-        s.model,
-        s.train.ops.len(),
-        s.tables.len(),
-        s.parameters.iter().map(|p| u64::from(p.rows) * u64::from(p.columns)).sum::<u64>(),
-        name(s.strategy),
-        output.display()
-    );
-    Ok(())
-}
-
-fn name(strategy: Strategy) -> &'static str {
-    match strategy {
-        Strategy::Serial => "serial",
-        Strategy::Prefetch => "prefetch",
-        Strategy::Pec => "pec",
-    }
-}
-
 pub(super) fn verify(schedule: &Path, ignore_digest: bool) -> Result<(), String> {
     let read = if ignore_digest { file::read_ignoring_digest(schedule) } else { file::read(schedule) };
     let s = read.map_err(|e| e.to_string())?;
     print(&format!("{}: valid ({} operations a step)\n", schedule.display(), s.train.ops.len()))
-}
-
-pub(super) fn explain(code: &str) -> Result<(), String> {
-    match fs_dsl::codes::find(code) {
-        Some(entry) => print(&format!("{}: {}\n\n{}\n", entry.code, entry.title, entry.explanation)),
-        None => Err(format!("there is no diagnostic `{code}`; codes look like FS0012, see docs/language.md")),
-    }
 }

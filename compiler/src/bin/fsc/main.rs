@@ -1,6 +1,8 @@
 //! `fsc`: checks, formats and compiles `.fs` models, runs passes on textual IR, verifies schedules.
 
 mod commands;
+mod compile;
+mod explain;
 mod opt;
 
 use std::path::PathBuf;
@@ -33,22 +35,7 @@ enum Command {
         check: bool,
     },
     /// Compile a model to a schedule.
-    Compile {
-        /// The model.
-        model: PathBuf,
-        /// Where to write the schedule (default: the model's name with `.json`).
-        #[arg(short, long)]
-        output: Option<PathBuf>,
-        /// How to order operations.
-        #[arg(long, value_enum, default_value_t = StrategyName::Serial)]
-        strategy: StrategyName,
-        /// Ranks to plan for.
-        #[arg(long, default_value_t = 1)]
-        ranks: u32,
-        /// Write the lowered IR to this file too (`-` for standard output).
-        #[arg(long)]
-        emit_ir: Option<PathBuf>,
-    },
+    Compile(compile::Args),
     /// Run passes on textual IR, or on a model's import.
     Opt(opt::Args),
     /// Check a schedule's rules, or name the broken one.
@@ -59,11 +46,8 @@ enum Command {
         #[arg(long)]
         ignore_digest: bool,
     },
-    /// Explain a diagnostic's code, for example FS0012.
-    Explain {
-        /// The code.
-        code: String,
-    },
+    /// Explain a schedule: bounds, the longest cycle, why each operation is where it is; or a diagnostic's code.
+    Explain(explain::Args),
 }
 
 /// Strategies on the command line.
@@ -75,6 +59,8 @@ enum StrategyName {
     Prefetch,
     /// Prioritised embedding communication.
     Pec,
+    /// Whichever is predicted to be fastest.
+    Auto,
 }
 
 fn main() -> ExitCode {
@@ -82,12 +68,10 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Check { model } => commands::check(&model),
         Command::Fmt { models, check } => commands::fmt(&models, check),
-        Command::Compile { model, output, strategy, ranks, emit_ir } => {
-            commands::compile(&model, output.as_deref(), strategy.into(), ranks, emit_ir.as_deref())
-        }
+        Command::Compile(args) => compile::run(&args),
         Command::Opt(args) => opt::run(&args),
         Command::Verify { schedule, ignore_digest } => commands::verify(&schedule, ignore_digest),
-        Command::Explain { code } => commands::explain(&code),
+        Command::Explain(args) => explain::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -100,12 +84,14 @@ fn main() -> ExitCode {
     }
 }
 
-impl From<StrategyName> for fs_schedule::Strategy {
-    fn from(name: StrategyName) -> Self {
-        match name {
-            StrategyName::Serial => Self::Serial,
-            StrategyName::Prefetch => Self::Prefetch,
-            StrategyName::Pec => Self::Pec,
+impl StrategyName {
+    /// The strategy, unless it is to be found.
+    fn fixed(self) -> Option<fs_schedule::Strategy> {
+        match self {
+            Self::Serial => Some(fs_schedule::Strategy::Serial),
+            Self::Prefetch => Some(fs_schedule::Strategy::Prefetch),
+            Self::Pec => Some(fs_schedule::Strategy::Pec),
+            Self::Auto => None,
         }
     }
 }

@@ -1,0 +1,153 @@
+//! `fsc compile`.
+
+use std::path::{Path, PathBuf};
+
+use fs_compiler::sched::explain::explain;
+use fs_compiler::{CompileOptions, Compiled, compile_with};
+use fs_dsl::checked::{Cluster, Program};
+use fs_schedule::{Strategy, file};
+
+use super::commands::load;
+use super::{StrategyName, print};
+
+/// Arguments of `fsc compile`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The model.
+    model: PathBuf,
+    /// Where to write the schedule (default: the model's name with `.json`).
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// How to order operations.
+    #[arg(long, value_enum, default_value_t = StrategyName::Serial)]
+    strategy: StrategyName,
+    /// Ranks to plan for (default: the GPUs of the cluster; 1 without one).
+    #[arg(long)]
+    ranks: Option<u32>,
+    /// Cluster to plan for: a preset, or a block of the model's file (default: the first block, else `local` with
+    /// the given ranks).
+    #[arg(long)]
+    cluster: Option<String>,
+    /// Reuse distances that `pec` tells apart, in microbatches (default: as the model says).
+    #[arg(long)]
+    lookahead: Option<u32>,
+    /// Parts of a batch (default: as the model says).
+    #[arg(long)]
+    microbatches: Option<u32>,
+    /// Most batches in flight (default: as many as help and memory allows).
+    #[arg(long)]
+    in_flight: Option<u32>,
+    /// Write the lowered IR to this file too (`-` for standard output).
+    #[arg(long)]
+    emit_ir: Option<PathBuf>,
+    /// Print the summary as JSON on standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lookaheads that `auto` tries with `pec`.
+const LOOKAHEADS: [u32; 3] = [1, 2, 3];
+
+pub(super) fn run(args: &Args) -> Result<(), String> {
+    if args.ranks == Some(0) {
+        return Err("--ranks must be at least 1".into());
+    }
+    let to_stdout = |p: Option<&PathBuf>| p.is_some_and(|p| p == Path::new("-"));
+    if args.json && (to_stdout(args.output.as_ref()) || to_stdout(args.emit_ir.as_ref())) {
+        return Err("--json prints to standard output, so the schedule and the IR must go to files".into());
+    }
+    let program = load(&args.model)?;
+    let cluster = args.cluster.as_ref().map(|name| cluster(&program, name)).transpose()?;
+    let options = |strategy: Strategy, lookahead: Option<u32>| CompileOptions {
+        strategy,
+        ranks: args.ranks,
+        cluster: cluster.clone(),
+        lookahead,
+        microbatches: args.microbatches,
+        in_flight: args.in_flight,
+    };
+    let compiled = match args.strategy.fixed() {
+        Some(strategy) => {
+            compile_with(&program, &options(strategy, args.lookahead)).map_err(|e| e.to_string())?
+        }
+        None => search(&program, args.lookahead, &options)?,
+    };
+    if let Some(path) = &args.emit_ir {
+        let text = compiled.module.to_string();
+        if path == Path::new("-") {
+            print(&text)?;
+        } else {
+            file::write_atomically(path, text.as_bytes())
+                .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        }
+    }
+    let default = args.model.with_extension("json");
+    let output = args.output.as_ref().unwrap_or(&default);
+    let s = &compiled.schedule;
+    if output == Path::new("-") {
+        print(&file::to_text(s))?;
+    } else {
+        file::write(output, s).map_err(|e| format!("cannot write {}: {e}", output.display()))?;
+    }
+    let Some(mut explanation) = explain(s) else { return Ok(()) };
+    if args.json {
+        explanation.operations.clear();
+        let text = serde_json::to_string_pretty(&explanation).map_err(|e| e.to_string())?;
+        return print(&format!("{text}\n"));
+    }
+    if output != Path::new("-") {
+        eprintln!(
+            "{}: {} operations a step, {} tables, {} parameters, {} strategy -> {}",
+            s.model,
+            s.train.ops.len(),
+            s.tables.len(),
+            s.parameters.iter().map(|p| u64::from(p.rows) * u64::from(p.columns)).sum::<u64>(),
+            name(s.strategy),
+            output.display()
+        );
+    }
+    eprint!("{}", explanation.summary());
+    Ok(())
+}
+
+/// The schedule with the shortest predicted step; what was tried goes to standard error.
+fn search(
+    program: &Program,
+    lookahead: Option<u32>,
+    options: &impl Fn(Strategy, Option<u32>) -> CompileOptions,
+) -> Result<Compiled, String> {
+    let mut tries = vec![(Strategy::Serial, lookahead), (Strategy::Prefetch, lookahead)];
+    match lookahead {
+        Some(_) => tries.push((Strategy::Pec, lookahead)),
+        None => tries.extend(LOOKAHEADS.map(|k| (Strategy::Pec, Some(k)))),
+    }
+    let mut best: Option<(f64, Compiled)> = None;
+    for (strategy, lookahead) in tries {
+        let compiled = compile_with(program, &options(strategy, lookahead)).map_err(|e| e.to_string())?;
+        let step = compiled.schedule.prediction.as_ref().map_or(f64::INFINITY, |p| p.step);
+        let with = lookahead.filter(|_| strategy == Strategy::Pec).map(|k| format!(" with lookahead {k}"));
+        eprintln!("auto: {}{}: {:.3} ms a step", name(strategy), with.unwrap_or_default(), step * 1e3);
+        if best.as_ref().is_none_or(|b| step < b.0) {
+            best = Some((step, compiled));
+        }
+    }
+    best.map(|b| b.1).ok_or_else(|| "there is no strategy to try".into())
+}
+
+/// A cluster of the model's file, or a preset.
+fn cluster(program: &Program, name: &str) -> Result<Cluster, String> {
+    let declared = program.clusters.iter().find(|c| c.name == name).cloned();
+    declared.or_else(|| fs_dsl::cluster::preset(name)).ok_or_else(|| {
+        let known = program.clusters.iter().map(|c| c.name.as_str());
+        let known: Vec<&str> = known.chain(fs_dsl::cluster::PRESETS.iter().copied()).collect();
+        format!("there is no cluster `{name}`; there are {}", known.join(", "))
+    })
+}
+
+fn name(strategy: Strategy) -> &'static str {
+    match strategy {
+        Strategy::Serial => "serial",
+        Strategy::Prefetch => "prefetch",
+        Strategy::Pec => "pec",
+    }
+}

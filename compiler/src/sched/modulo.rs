@@ -1,0 +1,270 @@
+//! Placement of one batch on a circle: every engine's time modulo the period.
+//!
+//! Operations are placed one by one, those with the least slack first, so that the longest cycle stands unbroken and
+//! the rest fills what it leaves. After each placement the earliest and latest starts of all others are tightened
+//! along the dependencies, so a choice within them never contradicts a dependency; all that can fail is that no gap
+//! of an engine is long enough, and then the period was too short.
+//!
+//! Where an operation has room it starts as late as possible if it works ahead (its values would only wait), and as
+//! early as possible if it works behind (its operands would).
+
+use std::collections::VecDeque;
+
+use super::graph::Graph;
+use super::play::ENGINES;
+
+/// Farther than any start.
+const FAR: i64 = i64::MAX / 4;
+
+/// Busy time of an engine on the circle, sorted, without overlaps.
+#[derive(Debug, Default)]
+struct Circle {
+    busy: Vec<(i64, i64)>,
+}
+
+impl Circle {
+    fn add(&mut self, period: i64, start: i64, time: i64) {
+        let from = start.rem_euclid(period);
+        let to = from + time;
+        self.insert(from, to.min(period));
+        if to > period {
+            self.insert(0, to - period);
+        }
+    }
+
+    fn insert(&mut self, from: i64, to: i64) {
+        let at = self.busy.partition_point(|b| b.0 < from);
+        let joins_left = at > 0 && self.busy[at - 1].1 == from;
+        let joins_right = at < self.busy.len() && self.busy[at].0 == to;
+        match (joins_left, joins_right) {
+            (true, true) => {
+                self.busy[at - 1].1 = self.busy[at].1;
+                self.busy.remove(at);
+            }
+            (true, false) => self.busy[at - 1].1 = to,
+            (false, true) => self.busy[at].0 = from,
+            (false, false) => self.busy.insert(at, (from, to)),
+        }
+    }
+
+    /// The first start at or after `from` with a gap of `time`, at most `until`.
+    fn first(&self, period: i64, from: i64, until: i64, time: i64) -> Option<i64> {
+        if time > period {
+            return None;
+        }
+        let base = from.div_euclid(period) * period;
+        let (mut at, end) = (from, until.min(from + period - 1));
+        let mut k = self.busy.partition_point(|b| b.1 + base <= from);
+        let mut turn = base;
+        while at <= end {
+            if k == self.busy.len() {
+                k = 0;
+                turn += period;
+                if self.busy.is_empty() {
+                    return Some(at);
+                }
+            }
+            let (a, b) = self.busy[k];
+            if at + time <= a + turn {
+                return Some(at);
+            }
+            at = at.max(b + turn);
+            k += 1;
+        }
+        None
+    }
+
+    /// The last start at or before `until` with a gap of `time`, at least `from`.
+    fn last(&self, period: i64, from: i64, until: i64, time: i64) -> Option<i64> {
+        let mirror = self.mirror(period);
+        mirror.first(period, -(until + time), -(from + time), time).map(|p| -p - time)
+    }
+
+    /// With time running backwards.
+    fn mirror(&self, period: i64) -> Self {
+        Self { busy: self.busy.iter().rev().map(|(a, b)| (period - b, period - a)).collect() }
+    }
+
+    /// Like [`first`](Self::first), but if that leaves time unused before it, moved to the end of the gap, so that one
+    /// piece of the gap is left instead of two.
+    fn snug_first(&self, period: i64, from: i64, until: i64, time: i64) -> Option<i64> {
+        let at = self.first(period, from, until, time)?;
+        if self.busy.is_empty() || self.touches(period, at) {
+            return Some(at);
+        }
+        // The start of whatever is busy next.
+        let base = at.div_euclid(period) * period;
+        let k = self.busy.partition_point(|b| b.0 + base < at + time);
+        let next = self.busy.get(k).map_or(self.busy[0].0 + base + period, |b| b.0 + base);
+        Some(if next - time <= until { next - time } else { at })
+    }
+
+    fn snug_last(&self, period: i64, from: i64, until: i64, time: i64) -> Option<i64> {
+        let mirror = self.mirror(period);
+        mirror.snug_first(period, -(until + time), -(from + time), time).map(|p| -p - time)
+    }
+
+    /// True if something ends where this starts.
+    fn touches(&self, period: i64, at: i64) -> bool {
+        let at = at.rem_euclid(period);
+        self.busy.iter().any(|b| b.1 == at || (at == 0 && b.1 == period))
+    }
+}
+
+/// What is to be placed.
+#[derive(Debug)]
+pub struct Demand<'a> {
+    /// Dependencies.
+    pub graph: &'a Graph,
+    /// Nanoseconds of each operation.
+    pub time: &'a [u64],
+    /// Engine of each operation.
+    pub engine: &'a [u8],
+    /// Earliest starts without regard to engines, for operations that nothing else ties down.
+    pub early: &'a [f64],
+    /// Whether an operation works ahead of those that need it.
+    pub ahead: &'a [bool],
+    /// Room below which a start is not moved for the sake of others.
+    pub tight: i64,
+}
+
+/// Starts of all operations such that dependencies hold and engines do one thing at a time, if steps take `period`.
+/// What finds no room is placed first in the next try.
+pub fn place(d: &Demand<'_>, order: &[u32], period: i64, tries: usize) -> Option<Vec<i64>> {
+    let mut order = order.to_vec();
+    for _ in 0..tries {
+        match attempt(d, &order, period) {
+            Ok(positions) => return Some(positions),
+            Err(failed) => {
+                order.retain(|i| *i != failed);
+                order.insert(0, failed);
+            }
+        }
+    }
+    None
+}
+
+/// The operation that finds no room is the error.
+fn attempt(d: &Demand<'_>, order: &[u32], period: i64) -> Result<Vec<i64>, u32> {
+    let n = d.graph.n;
+    let (mut low, mut high) = (vec![-FAR; n], vec![FAR; n]);
+    let mut placed = vec![false; n];
+    let mut circles: Vec<Circle> = (0..ENGINES).map(|_| Circle::default()).collect();
+    for i in order {
+        let i = *i as usize;
+        let (engine, time) = (&mut circles[d.engine[i] as usize], d.time[i] as i64);
+        let (from, until) = (low[i], high[i]);
+        let at = match (from > -FAR, until < FAR) {
+            (true, true) if until - from < d.tight => engine.first(period, from, until, time),
+            (true, true) if d.ahead[i] => engine.snug_last(period, from, until, time),
+            (true, _) => engine.snug_first(period, from, until, time),
+            (false, true) => engine.snug_last(period, until - period + 1, until, time),
+            (false, false) => {
+                let from = d.early[i] as i64;
+                engine.first(period, from, from + period - 1, time)
+            }
+        };
+        let Some(at) = at else { return Err(i as u32) };
+        engine.add(period, at, time);
+        (low[i], high[i]) = (at, at);
+        placed[i] = true;
+        if !tighten(d, period, i, &placed, &mut low, &mut high) {
+            return Err(i as u32);
+        }
+    }
+    Ok(low)
+}
+
+/// Carries a placement to the bounds of those that are not placed; false if one has no room left, which rounding of
+/// the period can cause.
+fn tighten(
+    d: &Demand<'_>,
+    period: i64,
+    from: usize,
+    placed: &[bool],
+    low: &mut [i64],
+    high: &mut [i64],
+) -> bool {
+    let mut queue = VecDeque::from([from]);
+    while let Some(x) = queue.pop_front() {
+        for e in d.graph.after(x) {
+            let to = e.to as usize;
+            let least = low[x] + d.time[x] as i64 - period * i64::from(e.distance);
+            if least > low[to] {
+                if placed[to] || least > high[to] {
+                    return false;
+                }
+                low[to] = least;
+                queue.push_back(to);
+            }
+        }
+    }
+    let mut queue = VecDeque::from([from]);
+    while let Some(x) = queue.pop_front() {
+        for e in d.graph.before(x) {
+            let before = e.from as usize;
+            let most = high[x] - d.time[before] as i64 + period * i64::from(e.distance);
+            if most < high[before] {
+                if placed[before] || most < low[before] {
+                    return false;
+                }
+                high[before] = most;
+                queue.push_back(before);
+            }
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::graph::{Edge, Why};
+    use super::*;
+
+    #[test]
+    fn gaps_of_a_circle() {
+        let mut c = Circle::default();
+        assert_eq!(c.first(100, 250, 1000, 100), Some(250));
+        c.add(100, 90, 20);
+        c.add(100, 230, 10);
+        assert_eq!(c.busy, vec![(0, 10), (30, 40), (90, 100)]);
+        assert_eq!(c.first(100, 0, 1000, 20), Some(10));
+        assert_eq!(c.first(100, 15, 1000, 20), Some(40));
+        assert_eq!(c.first(100, 45, 139, 50), None, "the longest gap is from 40 to 90, seen from its middle");
+        assert_eq!((c.snug_first(100, 45, 1000, 20), c.snug_first(100, 45, 69, 20)), (Some(70), Some(45)));
+        assert_eq!((c.snug_last(100, 0, 65, 20), c.snug_last(100, 45, 65, 20)), (Some(40), Some(65)));
+        assert_eq!(c.first(100, 41, 1000, 49), Some(41));
+        assert_eq!(c.first(100, 80, 1000, 50), Some(140));
+        assert_eq!(c.first(100, 80, 139, 50), None);
+        assert_eq!(c.last(100, 0, 99, 20), Some(70));
+        assert_eq!(c.last(100, -500, 35, 20), Some(10));
+        assert_eq!(c.last(100, -500, 20, 50), Some(-60));
+        assert_eq!(c.last(100, -59, 20, 50), None);
+        c.add(100, 10, 20);
+        c.add(100, 40, 50);
+        assert_eq!(c.busy, vec![(0, 100)]);
+        assert_eq!(c.first(100, 7, 1000, 1), None);
+    }
+
+    /// A cycle of two operations on one engine with a transfer between, and filler: the period is the work itself.
+    #[test]
+    fn filler_goes_where_the_cycle_waits() {
+        let edge = |from, to, distance| Edge { from, to, distance, why: Why::Data };
+        let g =
+            Graph::new(5, vec![edge(0, 1, 0), edge(1, 2, 0), edge(2, 0, 1), edge(3, 4, 0), edge(4, 0, 2)]);
+        let early = [0.0; 5];
+        let d = Demand {
+            graph: &g,
+            time: &[30, 40, 20, 15, 25],
+            engine: &[1, 3, 1, 1, 1],
+            early: &early,
+            ahead: &[false, false, false, true, true],
+            tight: 2,
+        };
+        let at = place(&d, &[0, 1, 2, 3, 4], 90, 1).expect("90 are enough");
+        let start = |i: usize| at[i].rem_euclid(90);
+        assert_eq!((at[1], at[2]), (30, 70));
+        assert!((30..=70 - 15).contains(&start(3)) && (30..=70 - 25).contains(&start(4)));
+        assert!(place(&d, &[0, 1, 2, 3, 4], 89, 9).is_none());
+    }
+}
