@@ -3,8 +3,8 @@
 //! Those that take order away cut dependencies until nothing orders two operations that must be; the others change
 //! what the file says. docs/exactness.md lists them.
 
-use fs_schedule::model::*;
-use fs_schedule::op::*;
+use fs_schedule::model::{Duration, Engine, Init, InputKind, Schedule, Sharding, SparseOptimizer, Strategy};
+use fs_schedule::op::{Action, Dep, Element, Extent, Op, Operand, Place, Way};
 use fs_schedule::{Reuse, Symbol};
 
 use crate::arrange::{reaches, waits};
@@ -49,12 +49,14 @@ pub fn bases() -> Vec<(String, Plan)> {
             (Strategy::Pec, Some(2)),
             (Strategy::Pec, Some(3)),
         ] {
-            for microbatches in [1, 2, 4] {
+            for (microbatches, unique) in [(1, true), (2, true), (4, true), (2, false)] {
                 let fused = tables.len() > 1;
                 let plan =
                     Plan { fused, ..Plan::new(strategy, lookahead, microbatches).tables(tables.clone()) };
                 let k = lookahead.map_or(String::new(), |k| format!(", K = {k}"));
-                out.push((format!("{strategy:?}{k}, M = {microbatches}, {name}"), plan));
+                let rows = if unique { "" } else { ", a row per occurrence" };
+                let plan = Plan { unique, ..plan };
+                out.push((format!("{strategy:?}{k}, M = {microbatches}, {name}{rows}"), plan));
             }
         }
     }
@@ -99,14 +101,14 @@ pub fn unorder(s: &mut Schedule, x: usize, y: usize, batches: i64) -> Option<()>
             (0..s.train.ops[i].deps.len())
                 .find(|n| {
                     let d = s.train.ops[i].deps[*n];
-                    let arrives = (0..=steps).any(|k| {
+
+                    (0..=steps).any(|k| {
                         let here = (i == y && k == 0) || reaches(&now, y, i, k);
                         let left = steps - k - i64::from(d.distance);
                         let there = (d.op as usize == x && left == 0)
                             || (left >= 0 && reaches(&now, d.op as usize, x, left));
                         here && there
-                    });
-                    arrives
+                    })
                 })
                 .map(|n| (i, n))
         })?;
@@ -376,7 +378,7 @@ pub const MUTATIONS: &[Mutation] = &[
         Some(())
     }),
     says("a weight of another layer", "operands", |s| {
-        let at = all(s, |a| matches!(a, Action::Linear { .. }))[1];
+        let at = *all(s, |a| matches!(a, Action::Linear { .. })).get(1)?;
         s.train.ops[at].reads[1] = Operand::new(Place::Parameter(0));
         Some(())
     }),
@@ -475,7 +477,7 @@ pub const MUTATIONS: &[Mutation] = &[
     }),
     says("samples of another microbatch", "microbatch", |s| {
         let expands = all(s, |a| matches!(a, Action::Expand));
-        let (a, b) = (expands[0], *expands.iter().find(|i| s.train.ops[**i].microbatch == Some(1))?);
+        let (a, b) = (*expands.first()?, *expands.iter().find(|i| s.train.ops[**i].microbatch == Some(1))?);
         let other = s.train.ops[b].reads[1];
         s.train.ops[a].reads[1] = other;
         Some(())
@@ -803,7 +805,9 @@ pub const MUTATIONS: &[Mutation] = &[
             Action::AllToAllGrads { class, .. } | Action::AllGatherGrads { class, .. } => class.is_none(),
             _ => false,
         })?;
-        s.train.ops[at].stage += 1;
+        let sums = s.train.ops[at].reads[0].place;
+        let writers = s.train.ops.iter().filter(|op| uses(op, sums).1);
+        s.train.ops[at].stage = writers.map(|op| op.stage).max()? + 1;
         Some(())
     }),
     says("classes of gradients used for lookups", "exchange", |s| {

@@ -16,7 +16,7 @@ fn base() -> Schedule {
 fn soon(name: &str, s: &Schedule) -> Vec<Violation> {
     let start = Instant::now();
     let violations = verify(s);
-    assert!(start.elapsed() < Duration::from_secs(60), "{name} took {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_mins(1), "{name} took {:?}", start.elapsed());
     assert!(!violations.is_empty(), "{name} is valid");
     assert!(violations.iter().all(|v| v.message.len() < 10_000), "{name}: long messages");
     assert!(violations.len() < 1000, "{name}: {} violations", violations.len());
@@ -25,7 +25,11 @@ fn soon(name: &str, s: &Schedule) -> Vec<Violation> {
 
 fn broken(name: &str, s: &Schedule, rule: &str) {
     let violations = soon(name, s);
-    assert!(violations.iter().any(|v| v.rule == rule), "{name} must break `{rule}`: {:?}", violations.first());
+    assert!(
+        violations.iter().any(|v| v.rule == rule),
+        "{name} must break `{rule}`: {:?}",
+        violations.first()
+    );
 }
 
 fn copies(s: &mut Schedule, count: usize, fits: impl Fn(&Action) -> bool, change: impl Fn(&mut Op, usize)) {
@@ -67,7 +71,8 @@ fn copies_of_copies() {
         let to = s.train.buffers.len() as u32;
         s.train.buffers.push(Buffer { slot: 100 + depth, ..template.clone() });
         for n in 0..60 {
-            let op = s.train.ops.iter().find(|op| matches!(op.action, Action::Expand)).expect("a lookup").clone();
+            let op =
+                s.train.ops.iter().find(|op| matches!(op.action, Action::Expand)).expect("a lookup").clone();
             s.train.ops.push(Op {
                 name: format!("copy {depth} {n}"),
                 action: Action::Copy,
@@ -96,13 +101,20 @@ fn tangled_waits() {
     s.train.ops.iter_mut().for_each(|op| op.deps.clear());
     soon("nothing waits", &s);
     let mut s = base();
-    copies(&mut s, 300_000, |a| matches!(a, Action::Zero | Action::Add), |op, n| op.priority = (n % 64) as i32);
+    copies(
+        &mut s,
+        300_000,
+        |a| matches!(a, Action::Zero | Action::Add),
+        |op, n| op.priority = (n % 64) as i32,
+    );
     broken("more clocks than memory", &s, "limits");
 }
 
+type Change = fn(&mut Schedule);
+
 #[test]
 fn extreme_numbers() {
-    let extremes: [(&str, fn(&mut Schedule)); 9] = [
+    let extremes: [(&str, Change); 9] = [
         ("stages", |s| s.train.ops.iter_mut().for_each(|op| op.stage = i32::MIN)),
         ("priorities", |s| s.train.ops[0].priority = i32::MAX),
         ("distances", |s| s.train.ops[5].deps = vec![Dep { op: 0, distance: u32::MAX }]),

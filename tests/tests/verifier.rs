@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use fs_compiler::{CompileOptions, compile_with};
 use fs_schedule::verify::{RULES, verify};
 use fs_schedule::{Schedule, Strategy};
 use fs_tests::mutations::{MUTATIONS, bases};
@@ -91,6 +92,37 @@ fn every_corruption_is_caught_by_its_rule() {
     assert!(MUTATIONS.len() >= 40);
     let _ = write!(table, "\n{} kinds, {} base schedules.\n", MUTATIONS.len(), bases.len());
     listed(&table);
+}
+
+/// The same kinds on what the compiler emits.
+#[test]
+fn corruptions_of_compiled_schedules_are_caught() {
+    let mut tried = 0;
+    for (name, lookahead, microbatches) in [("movielens.fs", 1, 1), ("dlrm.fs", 2, 2), ("ranking.fs", 3, 1)] {
+        let program = fs_dsl::load(&fs_tests::root("examples").join(name)).program.expect("examples check");
+        let options = CompileOptions {
+            lookahead: Some(lookahead),
+            microbatches: Some(microbatches),
+            ..CompileOptions::new(Strategy::Pec, 2)
+        };
+        let s = compile_with(&program, &options).expect("examples compile").schedule;
+        for m in MUTATIONS {
+            let mut bad = s.clone();
+            if (m.corrupt)(&mut bad).is_some() {
+                let violations = verify(&bad);
+                let caught = violations.iter().any(|v| v.rule == m.rule);
+                assert!(
+                    caught,
+                    "{name}: {} must break `{}`, breaks {:?}",
+                    m.name,
+                    m.rule,
+                    violations.first()
+                );
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 150, "{tried}");
 }
 
 /// The part of docs/exactness.md between the markers is the table.
