@@ -16,7 +16,7 @@ fn base() -> Schedule {
 fn soon(name: &str, s: &Schedule) -> Vec<Violation> {
     let start = Instant::now();
     let violations = verify(s);
-    assert!(start.elapsed() < Duration::from_secs(60), "{name} took {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_mins(1), "{name} took {:?}", start.elapsed());
     assert!(!violations.is_empty(), "{name} is valid");
     assert!(violations.iter().all(|v| v.message.len() < 10_000), "{name}: long messages");
     assert!(violations.len() < 1000, "{name}: {} violations", violations.len());
@@ -110,9 +110,11 @@ fn tangled_waits() {
     broken("more clocks than memory", &s, "limits");
 }
 
+type Change = fn(&mut Schedule);
+
 #[test]
 fn extreme_numbers() {
-    let extremes: [(&str, fn(&mut Schedule)); 9] = [
+    let extremes: [(&str, Change); 9] = [
         ("stages", |s| s.train.ops.iter_mut().for_each(|op| op.stage = i32::MIN)),
         ("priorities", |s| s.train.ops[0].priority = i32::MAX),
         ("distances", |s| s.train.ops[5].deps = vec![Dep { op: 0, distance: u32::MAX }]),

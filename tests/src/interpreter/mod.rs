@@ -14,8 +14,8 @@ mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::model::*;
-use fs_schedule::op::*;
+use fs_schedule::model::{Engine, Schedule};
+use fs_schedule::op::{Action, Dep, Operand, Place};
 
 pub use values::Workload;
 use values::{Call, Data, Pieces, Wrong, meet, word};

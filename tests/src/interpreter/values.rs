@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use fs_schedule::model::*;
-use fs_schedule::op::*;
+use fs_schedule::model::{Schedule, Sharding};
+use fs_schedule::op::{Action, Extent, Op, Operand, Place, Way};
 use fs_schedule::{Reuse, Symbol};
 
 /// An entry of an exchange: who asks for which row, and the microbatches of its first and last use by that rank.
@@ -206,7 +206,9 @@ impl Call<'_> {
                     return Err(format!("`{}` has gradients of other rows than it updates", self.op.name));
                 }
                 let mut sums: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-                received.values().for_each(|(_, row, v)| sums.entry(*row).or_default().push(*v));
+                for (_, row, v) in received.values() {
+                    sums.entry(*row).or_default().push(*v);
+                }
                 let new = |(row, list): (&u64, &Vec<u64>)| {
                     (*row as u32, (0, *row, word(&(self.rows.get(row), list))))
                 };
@@ -457,7 +459,9 @@ pub fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
         Action::AllReduce => {
             for i in 0..calls[0].op.reads.len() {
                 let parts: Vec<u64> = calls.iter().map(|c| c.hash(i)).collect();
-                out.iter_mut().for_each(|o| o.push(Data::Word(word(&parts))));
+                for o in &mut out {
+                    o.push(Data::Word(word(&parts)));
+                }
             }
         }
         Action::AllToAllIds { exchanges } | Action::AllGatherIds { exchanges } => {
