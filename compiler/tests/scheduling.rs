@@ -30,6 +30,13 @@ fn cluster(name: &str) -> Cluster {
     fs_dsl::cluster::preset(name).expect("a preset")
 }
 
+/// A slow link, which makes transfers long against compute.
+fn slow() -> Cluster {
+    let mut slow = cluster("dgx_h100");
+    slow.intra.bandwidth /= 20.0;
+    slow
+}
+
 fn compile(text: &str, options: CompileOptions) -> Schedule {
     let loaded = fs_dsl::check_text("model.fs", text);
     let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
@@ -115,7 +122,7 @@ fn overlapping_rows_are_looked_up_right_after_their_update() {
 /// Rows that the batch before did not use are looked up, and travel, while it is still in its backward pass.
 #[test]
 fn other_rows_travel_under_the_compute_of_the_batch_before() {
-    let s = pec();
+    let s = compile(&model(50_000_000, 64, 4, "sharding row_wise", ""), on(slow(), Strategy::Pec));
     let lookup = one(&s, gather(1));
     let transfer = one(&s, |a| matches!(a, Action::AllToAllRows { class: Some(1), .. }));
     let update = one(&s, apply(0));
@@ -163,28 +170,27 @@ fn the_input_dist_is_ahead() {
     assert!(s.train.ops.iter().all(|o| o.stage == 0) && s.train.in_flight == 1, "serial stays in its step");
 }
 
-/// Reductions of the dense gradients of late layers run under the backward pass of early ones.
+/// Dense gradients are reduced in buckets while compute works: it idles for less than a tenth of their time. Serial
+/// reduces once and idles all the while.
 #[test]
-fn reductions_run_under_the_backward_pass() {
+fn reductions_run_under_compute() {
     let text = model(1_000_000, 512, 6, "sharding row_wise", "");
+    let time = |s: &Schedule| {
+        let reductions = find(s, |a| matches!(a, Action::AllReduce));
+        (reductions.len(), reductions.iter().map(|o| o.time as f64 / 1e9).sum::<f64>())
+    };
+    let bubble = |s: &Schedule| s.prediction.as_ref().map_or(0.0, |p| p.bubble);
     let s = compile(&text, on(cluster("dgx_h100"), Strategy::Pec));
-    let reductions = find(&s, |a| matches!(a, Action::AllReduce));
-    assert!(reductions.len() > 1, "the gradients are cut into buckets");
-    let first = reductions.iter().map(|o| start(&s, o)).min().unwrap_or(0);
-    assert!(first < dense(&s).1, "the first reduction starts before the backward pass ends");
+    assert!(time(&s).0 > 1 && bubble(&s) < 0.1 * time(&s).1, "{} {:?}", bubble(&s), time(&s));
     let s = compile(&text, on(cluster("dgx_h100"), Strategy::Serial));
-    let reduction = one(&s, |a| matches!(a, Action::AllReduce));
-    assert!(start(&s, reduction) >= dense(&s).1, "serial has one, at the end");
+    assert!(time(&s).0 == 1 && bubble(&s) >= time(&s).1);
 }
 
 /// A large transfer that can wait is cut, so that an urgent one waits for a chunk only.
 #[test]
 fn urgent_transfers_pass_those_that_can_wait() {
-    // A slow link makes transfers long against compute.
-    let mut slow = cluster("dgx_h100");
-    slow.intra.bandwidth /= 20.0;
     let text = model(50_000_000, 64, 4, "sharding row_wise", "");
-    let s = compile(&text, on(slow, Strategy::Pec));
+    let s = compile(&text, on(slow(), Strategy::Pec));
     let urgent = one(&s, |a| matches!(a, Action::AllToAllGrads { class: Some(0), .. }));
     let deferred = one(&s, |a| matches!(a, Action::AllToAllGrads { class: Some(1), .. }));
     assert!(urgent.priority > deferred.priority, "{} {}", urgent.priority, deferred.priority);
@@ -205,9 +211,12 @@ fn memory_limits_the_lookahead_and_is_named() {
     small.memory = needed - 1;
     let s = compile(&text, on(small.clone(), Strategy::Pec));
     let p = s.prediction.as_ref().expect("a prediction");
-    let named = p.limits.iter().any(|l| l.starts_with("memory"));
-    assert!(named || step(&s) <= step(&free) * 1002 / 1000, "{:?}", p.limits);
-    assert!(p.memory < needed, "{} of {needed}", p.memory);
+    assert!(p.limits.iter().any(|l| l.starts_with("memory")), "{:?}", p.limits);
+    assert!(p.memory < needed || p.limits.iter().any(|l| l.contains("needs")), "{} of {needed}", p.memory);
+    // With room for all of it the limit is gone.
+    small.memory = needed;
+    let s = compile(&text, on(small.clone(), Strategy::Pec));
+    assert!(!s.prediction.iter().flat_map(|p| &p.limits).any(|l| l.contains("memory")));
     small.memory = needed / 4 * 3;
     let s = compile(&text, on(small, Strategy::Serial));
     let limits = &s.prediction.as_ref().expect("a prediction").limits;
