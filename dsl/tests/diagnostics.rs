@@ -50,8 +50,10 @@ fn bad_programs() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Too long to keep as a file; tested with the robustness of loading.
-    let elsewhere = [codes::FILE_TOO_LARGE];
+    // Too long to keep as a file, tested with the robustness of loading; and what the compiler reports of programs
+    // that check, tested there.
+    let elsewhere =
+        [codes::FILE_TOO_LARGE, codes::NO_MODEL, codes::NOT_BUILT, codes::PLACEMENT, codes::TOO_MANY_CLASSES];
     for e in codes::TABLE {
         assert!(
             reported.contains(&e.code) || elsewhere.contains(&e.code),

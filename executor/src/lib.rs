@@ -6,6 +6,7 @@
 pub mod data;
 mod error;
 pub mod evaluate;
+mod limits;
 pub mod memory;
 pub mod report;
 pub mod runtime;

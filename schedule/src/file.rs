@@ -3,9 +3,12 @@
 //! The text is canonical: fields in the order of the types, one operation, buffer or table a line, so that equal
 //! schedules are equal bytes and differences read well. The digest covers the whole text (with its own digits
 //! zeroed), so any changed byte is noticed.
+//!
+//! A file is untrusted: its size is bounded before it is read, its nesting by the parser, its counts by the verifier's
+//! `limits` before anything is computed from them. Time and memory stay proportional to the bytes.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -15,6 +18,9 @@ use sha2::{Digest, Sha256};
 
 use crate::model::{FORMAT, Schedule, VERSION};
 use crate::verify::{self, Violation};
+
+/// Bytes of the largest file that is read.
+pub const MOST_BYTES: u64 = 1 << 28;
 
 /// Why a schedule could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +32,12 @@ pub enum LoadError {
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
+    },
+    /// Larger than any schedule.
+    #[error("{path} is larger than {MOST_BYTES} bytes, which no schedule is")]
+    Large {
+        /// The file.
+        path: PathBuf,
     },
     /// Not JSON, or not a schedule.
     #[error("{path} is not a schedule: {reason}; compile one with `fsc compile MODEL.fs -o SCHEDULE.json`")]
@@ -77,14 +89,22 @@ fn list(violations: &[Violation]) -> String {
 
 /// Reads, checks the version and digest, and verifies.
 pub fn read(path: &Path) -> Result<Schedule, LoadError> {
-    let text = fs::read(path).map_err(|source| LoadError::Io { path: path.into(), source })?;
-    parse(path, &text, true)
+    parse(path, &bytes(path)?, true)
+}
+
+/// The bytes of a file, or of a pipe, that is not too large.
+fn bytes(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let read = || {
+        let mut bytes = Vec::new();
+        fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_err(|source| LoadError::Io { path: path.into(), source })
 }
 
 /// Like [`read`], for a schedule that was edited by hand: the digest may be wrong.
 pub fn read_ignoring_digest(path: &Path) -> Result<Schedule, LoadError> {
-    let text = fs::read(path).map_err(|source| LoadError::Io { path: path.into(), source })?;
-    parse(path, &text, false)
+    parse(path, &bytes(path)?, false)
 }
 
 /// The text of a schedule; `path` is for messages.
@@ -95,6 +115,9 @@ pub fn parse(path: &Path, bytes: &[u8], check_digest: bool) -> Result<Schedule, 
         version: Option<u64>,
     }
     let wrong = |reason: String| LoadError::Format { path: path.into(), reason };
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(LoadError::Large { path: path.into() });
+    }
     let text = std::str::from_utf8(bytes).map_err(|e| wrong(format!("it is not UTF-8 text ({e})")))?;
     if text.trim().is_empty() {
         return Err(wrong("it is empty".into()));

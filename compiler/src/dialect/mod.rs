@@ -132,15 +132,7 @@ pub fn document() -> String {
 /// The schedule's action of an executable operation.
 pub fn action(op: &OpData) -> Result<Action, String> {
     let tail = op.def.name.rsplit('.').next().unwrap_or_default();
-    let json = if op.attrs.is_empty() {
-        serde_json::Value::from(tail)
-    } else {
-        let fields = op.attrs.iter().map(|(k, v)| (k.clone(), v.to_json())).collect();
-        serde_json::Value::Object(
-            [(tail.to_owned(), serde_json::Value::Object(fields))].into_iter().collect(),
-        )
-    };
-    serde_json::from_value(json).map_err(|e| format!("attributes do not fit: {e}"))
+    crate::ir::attr::variant(tail, &op.attrs).map_err(|e| format!("attributes do not fit: {e}"))
 }
 
 /// What operations refer to beside their operands: a module's declarations, read once.
@@ -205,7 +197,7 @@ pub fn exchanges(m: &Module) -> Vec<Exchange> {
 
 /// A typed record from an operation's attributes.
 pub fn from_attrs<T: serde::de::DeserializeOwned>(attrs: &Attrs) -> Result<T, String> {
-    crate::ir::Attr::Dict(attrs.clone()).to()
+    crate::ir::attr::record(attrs)
 }
 
 /// The verifier of executable operations.

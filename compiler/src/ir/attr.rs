@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::value::{Error as ValueError, MapAccessDeserializer, MapDeserializer, SeqDeserializer};
+use serde::de::{Deserializer, Error as _, IntoDeserializer, Visitor};
 use serde_json::Value;
 
 /// Named constants, in order of their names.
@@ -35,7 +37,7 @@ impl Attr {
     }
     /// Into anything that deserialises; the error says what does not fit.
     pub fn to<T: serde::de::DeserializeOwned>(&self) -> Result<T, String> {
-        serde_json::from_value(self.to_json()).map_err(|e| e.to_string())
+        T::deserialize(self).map_err(|e| e.to_string())
     }
     fn from_json(value: &Value) -> Self {
         match value {
@@ -66,6 +68,110 @@ impl Attr {
             Self::List(l) => Value::Array(l.iter().map(Self::to_json).collect()),
             Self::Dict(d) => Value::Object(d.iter().map(|(k, v)| (k.clone(), v.to_json())).collect()),
         }
+    }
+}
+
+/// Verification reads the attributes of every operation after every pass, so they are read where they stand.
+impl<'de> Deserializer<'de> for &'de Attr {
+    type Error = ValueError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, v: V) -> Result<V::Value, ValueError> {
+        match self {
+            Attr::None => v.visit_unit(),
+            Attr::Bool(b) => v.visit_bool(*b),
+            Attr::Int(i) => match (u64::try_from(*i), i64::try_from(*i)) {
+                (Ok(u), _) => v.visit_u64(u),
+                (_, Ok(i)) => v.visit_i64(i),
+                _ => v.visit_f64(*i as f64),
+            },
+            Attr::Float(x) => v.visit_f64(*x),
+            Attr::Str(s) => v.visit_borrowed_str(s),
+            Attr::List(l) => SeqDeserializer::new(l.iter()).deserialize_any(v),
+            Attr::Dict(d) => entries(d).deserialize_any(v),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, v: V) -> Result<V::Value, ValueError> {
+        if *self == Attr::None { v.visit_none() } else { v.visit_some(self) }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        v: V,
+    ) -> Result<V::Value, ValueError> {
+        v.visit_newtype_struct(self)
+    }
+
+    /// `"name"` without fields, `{name = fields}` with them.
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        v: V,
+    ) -> Result<V::Value, ValueError> {
+        match self {
+            Attr::Str(s) => v.visit_enum(s.as_str().into_deserializer()),
+            Attr::Dict(d) if d.len() == 1 => v.visit_enum(MapAccessDeserializer::new(entries(d))),
+            Attr::Dict(_) => Err(ValueError::custom("expected one name with its fields")),
+            other => Err(ValueError::custom(format!("expected a name, found `{other}`"))),
+        }
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq
+        tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+impl<'a> IntoDeserializer<'a, ValueError> for &'a Attr {
+    type Deserializer = Self;
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+/// Named constants as a map.
+fn entries(attrs: &Attrs) -> MapDeserializer<'_, impl Iterator<Item = (&str, &Attr)>, ValueError> {
+    MapDeserializer::new(attrs.iter().map(|(k, v)| (k.as_str(), v)))
+}
+
+/// A record from named constants.
+pub fn record<T: serde::de::DeserializeOwned>(attrs: &Attrs) -> Result<T, String> {
+    T::deserialize(entries(attrs)).map_err(|e| e.to_string())
+}
+
+/// A variant from its name and its fields.
+pub fn variant<T: serde::de::DeserializeOwned>(name: &str, attrs: &Attrs) -> Result<T, String> {
+    if attrs.is_empty() {
+        let name: serde::de::value::StrDeserializer<'_, ValueError> = name.into_deserializer();
+        return T::deserialize(name).map_err(|e| e.to_string());
+    }
+    let fields = Fields(attrs);
+    let one = MapDeserializer::new(std::iter::once((name, fields)));
+    T::deserialize(MapAccessDeserializer::new(one)).map_err(|e| e.to_string())
+}
+
+/// Fields of a variant.
+struct Fields<'a>(&'a Attrs);
+
+impl<'a> IntoDeserializer<'a, ValueError> for Fields<'a> {
+    type Deserializer = FieldsOf<'a>;
+    fn into_deserializer(self) -> FieldsOf<'a> {
+        FieldsOf(self.0)
+    }
+}
+
+struct FieldsOf<'a>(&'a Attrs);
+
+impl<'de> Deserializer<'de> for FieldsOf<'de> {
+    type Error = ValueError;
+    fn deserialize_any<V: Visitor<'de>>(self, v: V) -> Result<V::Value, ValueError> {
+        entries(self.0).deserialize_any(v)
+    }
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
     }
 }
 
@@ -106,4 +212,68 @@ pub fn boolean(attrs: &Attrs, name: &str) -> Result<bool, String> {
 /// A constant of the schedule's vocabulary.
 pub fn typed<T: serde::de::DeserializeOwned>(attrs: &Attrs, name: &str) -> Result<T, String> {
     attrs.get(name).ok_or(format!("needs `{name}`"))?.to().map_err(|e| format!("`{name}`: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use fs_schedule::op::{Normalize, Way};
+    use fs_schedule::{Action, Data, Exchange, Sharding};
+
+    use super::*;
+
+    fn round_trips<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(
+        value: &T,
+    ) {
+        assert_eq!(Attr::from(value).to::<T>().as_ref(), Ok(value));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        round_trips(&Sharding::RowWise);
+        round_trips(&Sharding::TableWise { rank: 3 });
+        round_trips(&Sharding::ColumnWise { ranks: vec![2, 0] });
+        round_trips(&Normalize::Constant(3.0));
+        round_trips(&Normalize::Tokens(1));
+        round_trips(&Exchange { table: 1, part: 0, entries: 4, unique: true, lookahead: Some(2) });
+        round_trips(&Exchange { table: 1, part: 0, entries: 4, unique: true, lookahead: None });
+        round_trips(&None::<Data>);
+        round_trips(&Some(Data::Safetensors { path: "x".into() }));
+        round_trips(&vec![u64::MAX, 0]);
+        round_trips(&i64::MIN);
+    }
+
+    /// An action is its name and its fields.
+    #[test]
+    fn actions() {
+        for action in [
+            Action::Expand,
+            Action::Partition { exchange: 1, way: Way::Backward },
+            Action::AllToAllRows { exchanges: vec![0, 2], class: Some(1) },
+            Action::LayerNorm { affine: false, eps: 1.0 },
+        ] {
+            let (name, fields) = match Attr::from(&action) {
+                Attr::Str(name) => (name, Attrs::new()),
+                Attr::Dict(d) => match d.into_iter().next() {
+                    Some((name, Attr::Dict(fields))) => (name, fields),
+                    other => unreachable!("{other:?}"),
+                },
+                other => unreachable!("{other:?}"),
+            };
+            assert_eq!(variant::<Action>(&name, &fields), Ok(action));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let attrs = |text: &str| match crate::ir::parse::parse(&format!("module \"m\" {{{text}}} {{}}")) {
+            Ok(m) => m.attrs,
+            Err(e) => unreachable!("{e}"),
+        };
+        let wrong = |text: &str| record::<Exchange>(&attrs(text)).unwrap_err();
+        assert!(wrong("table = 1").contains("part"));
+        assert!(wrong("table = \"x\"").contains("expected u32"));
+        assert!(wrong("size = 1").contains("unknown field `size`"));
+        assert!(variant::<Action>("gather", &attrs("exchange = -1")).unwrap_err().contains("-1"));
+        assert!(variant::<Action>("nothing", &Attrs::new()).unwrap_err().contains("unknown variant"));
+    }
 }

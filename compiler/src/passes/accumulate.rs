@@ -38,54 +38,87 @@ struct Fusion {
     rest: Vec<ValueId>,
 }
 
+/// Uses of a value, as far as the pass asks.
+#[derive(Debug, Clone, Copy, Default)]
+struct Uses {
+    count: u32,
+    /// The last operation that uses it, and the last before that one.
+    last: Option<usize>,
+    earlier: Option<usize>,
+}
+
+impl Uses {
+    fn add(&mut self, at: usize) {
+        self.count += 1;
+        if self.last != Some(at) {
+            self.earlier = self.last;
+            self.last = Some(at);
+        }
+    }
+    /// Nothing but the operation at `only` uses it from `from` on.
+    fn free(self, from: usize, only: usize) -> bool {
+        let before = |u: Option<usize>| u.is_none_or(|u| u < from);
+        if self.last == Some(only) { before(self.earlier) } else { before(self.last) }
+    }
+}
+
 /// What a function's operations say about its values.
 struct Facts {
-    position: BTreeMap<OpId, usize>,
-    uses: BTreeMap<ValueId, Vec<usize>>,
+    /// Where operations stand, by their number.
+    position: Vec<Option<usize>>,
+    /// By the values' numbers.
+    uses: Vec<Uses>,
     /// Operands of concats, whose storage others see.
-    shared: BTreeSet<ValueId>,
+    shared: Vec<bool>,
 }
 
 impl Facts {
     fn new(module: &Module, body: &[OpId]) -> Self {
+        let values = module.value_count();
+        let operations = body.iter().map(|id| id.0 as usize + 1).max().unwrap_or(0);
         let mut facts = Self {
-            position: body.iter().enumerate().map(|(i, id)| (*id, i)).collect(),
-            uses: BTreeMap::new(),
-            shared: BTreeSet::new(),
+            position: vec![None; operations],
+            uses: vec![Uses::default(); values],
+            shared: vec![false; values],
         };
         // A split's results are views of its operand, a concat's operands of its result: who reads one reads the other.
-        let mut viewed: BTreeMap<ValueId, ValueId> = BTreeMap::new();
+        let mut viewed: Vec<Option<ValueId>> = vec![None; values];
         for (i, id) in body.iter().enumerate() {
+            facts.position[id.0 as usize] = Some(i);
             let op = module.op(*id);
             for v in op.uses() {
                 let mut seen = Some(v);
                 while let Some(v) = seen {
-                    facts.uses.entry(v).or_default().push(i);
-                    seen = viewed.get(&v).copied();
+                    facts.uses[v.0 as usize].add(i);
+                    seen = viewed[v.0 as usize];
                 }
             }
             match op.def.name {
-                "model.split" => viewed.extend(op.results.iter().map(|r| (*r, op.operands[0]))),
+                "model.split" => op.results.iter().for_each(|r| viewed[r.0 as usize] = Some(op.operands[0])),
                 "model.concat" => {
-                    facts.shared.extend(&op.operands);
                     for v in &op.operands {
-                        viewed.entry(*v).or_insert(op.results[0]);
+                        facts.shared[v.0 as usize] = true;
+                        viewed[v.0 as usize].get_or_insert(op.results[0]);
                     }
                 }
                 _ => {}
             }
         }
         // What stands in a concat by way of a view is seen by others too.
-        for view in facts.shared.clone() {
-            let mut of = viewed.get(&view).copied();
-            while let Some(v) = of.filter(|v| facts.shared.insert(*v)) {
-                of = viewed.get(&v).copied();
+        for v in 0..values {
+            let mut of = viewed[v].filter(|_| facts.shared[v]);
+            while let Some(o) = of.filter(|o| !facts.shared[o.0 as usize]) {
+                facts.shared[o.0 as usize] = true;
+                of = viewed[o.0 as usize];
             }
         }
         facts
     }
-    fn uses(&self, v: ValueId) -> &[usize] {
-        self.uses.get(&v).map_or(&[], Vec::as_slice)
+    fn uses(&self, v: ValueId) -> Uses {
+        self.uses[v.0 as usize]
+    }
+    fn position(&self, id: OpId) -> Option<usize> {
+        self.position.get(id.0 as usize).copied().flatten()
     }
 }
 
@@ -106,20 +139,20 @@ fn find(module: &Module, f: usize) -> Vec<Fusion> {
         }
         let value = module.value(*part);
         let (producer, result) = (module.op(value.def), value.result as usize);
-        let Some(&made) = facts.position.get(&value.def) else { continue };
+        let Some(made) = facts.position(value.def) else { continue };
         let plain = producer.def.accumulates.contains(&result)
             && producer.into.get(result).is_none_or(Option::is_none)
-            && facts.uses(*part).len() == 1
+            && facts.uses(*part).count == 1
             && !producer.results.iter().any(|r| touched.contains(r));
-        let ready = |v: &ValueId| facts.position.get(&module.value(*v).def).is_some_and(|p| *p < made);
+        let ready = |v: &ValueId| facts.position(module.value(*v).def).is_some_and(|p| p < made);
         if !plain || !rest.iter().all(ready) {
             continue;
         }
         // Taking over storage: nobody may read it from the producer on, nor may a split or concat share it. With more
         // operands the leading ones stay a sum of their own, whose storage is free.
         if let [only] = rest {
-            let unread = facts.uses(*only).iter().all(|u| *u < made || *u == at);
-            if !unread || facts.shared.contains(only) || !owns_storage(module, *only) {
+            let unread = facts.uses(*only).free(made, at);
+            if !unread || facts.shared[only.0 as usize] || !owns_storage(module, *only) {
                 continue;
             }
         }

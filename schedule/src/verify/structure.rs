@@ -12,6 +12,8 @@ use crate::size::Symbol;
 const FARTHEST: i32 = 64;
 /// Batches in flight, copies of a buffer, steps that a dependency spans.
 const MOST_BATCHES: u32 = 1 << 10;
+/// Elements of a buffer whose size no batch decides.
+const MOST_FIXED: u64 = 1 << 31;
 /// Greatest priority and its negative.
 const MOST_PRIORITY: i32 = 1 << 10;
 /// Planned times, in nanoseconds: exact in a double.
@@ -49,6 +51,13 @@ fn indices(s: &Schedule, p: &Program, r: &mut Report) {
     for (i, b) in p.buffers.iter().enumerate() {
         r.check((1..=MOST_BATCHES).contains(&b.copies), "indices", || {
             format!("buffer b{i} has {} copies, must be in 1..={MOST_BATCHES}", b.copies)
+        });
+        let fixed = match b.rows {
+            Extent::Fixed(n) => u64::from(n) * u64::from(b.columns) * u64::from(b.copies),
+            Extent::Symbol(_) => 0,
+        };
+        r.check(fixed <= MOST_FIXED, "indices", || {
+            format!("buffer b{i} `{}` has {fixed} elements whatever the batch", b.name)
         });
         let known = |op: u32| (op as usize) < p.ops.len();
         r.check(known(b.first) && known(b.last), "indices", || {

@@ -11,6 +11,7 @@ use fs_schedule::{
 use crate::dialect::from_attrs;
 use crate::ir::attr::typed;
 use crate::ir::{Module, Type, ValueId};
+use crate::sched::rows::{Draws, Entries, Law};
 
 /// Zipf exponent of ids in files, which are not read at compile time.
 const FILE_EXPONENT: f64 = 1.05;
@@ -56,27 +57,33 @@ pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load>
         .decls_of("model.lengths")
         .map(|op| from_attrs::<Lengths>(&op.attrs).map_or(1.0, |l| mean(lengths, l.max)))
         .collect();
-    let mut drawn: Vec<f64> = vec![0.0; tables.len()];
+    let mut drawn = vec![Draws { by_law: 0.0, uniform: 0.0 }; tables.len()];
     for (table, v) in sources(module) {
-        let (group, columns) = match module.ty(v).shape() {
-            Some(Shape::Ids { lengths, .. }) => (lengths, 1),
-            Some(Shape::Matrix { rows: Extent::Symbol(Symbol::Tokens(g)), columns, .. }) => (g, columns),
-            _ => continue,
-        };
-        let mean = means.get(group as usize).copied().unwrap_or(1.0);
-        if let Some(n) = drawn.get_mut(table as usize) {
-            *n += batch * mean * f64::from(columns);
+        let Some(n) = drawn.get_mut(table as usize) else { continue };
+        let tokens = |group: u32| batch / ranks * means.get(group as usize).copied().unwrap_or(1.0);
+        match module.ty(v).shape() {
+            Some(Shape::Ids { lengths, .. }) => n.by_law += tokens(lengths),
+            // Negatives are drawn uniformly.
+            Some(Shape::Matrix { rows: Extent::Symbol(Symbol::Tokens(g)), columns, .. }) => {
+                n.uniform += tokens(g) * f64::from(columns);
+            }
+            _ => {}
         }
     }
-    let mut known: BTreeMap<(u64, u64), f64> = BTreeMap::new();
+    // Models repeat tables: equal ones are computed once.
+    let mut known: BTreeMap<(u64, u64, u64), f64> = BTreeMap::new();
     tables
         .iter()
         .zip(drawn)
         .map(|(t, n)| {
-            let draws = n / ranks;
-            let unique = *known
-                .entry((t.rows, draws.to_bits()))
-                .or_insert_with(|| distinct(t.rows as f64, draws, ids));
+            let key = (t.rows, n.by_law.to_bits(), n.uniform.to_bits());
+            let unique = *known.entry(key).or_insert_with(|| {
+                let law = match ids {
+                    IdDistribution::Uniform => Law::uniform(t.rows),
+                    IdDistribution::Zipf(a) => Law::zipf(t.rows, a),
+                };
+                Entries::expect(&law, n, ranks, true, None).sent
+            });
             let bytes = t.rows.saturating_mul(t.dim.into()).saturating_mul(4).saturating_add(state(t));
             Load { bytes, unique, row: 4.0 * f64::from(t.dim) }
         })
@@ -113,44 +120,5 @@ fn mean(lengths: Option<LengthDistribution>, max: u32) -> f64 {
             f64::midpoint(f64::from(min), f64::from(most)).min(max)
         }
         Some(LengthDistribution::Lognormal { mean, .. }) => mean.min(max),
-    }
-}
-
-/// Expected number of different rows among `draws`: sum of 1 - exp(-draws * p), over rows grouped by rank in
-/// geometric steps.
-fn distinct(rows: f64, draws: f64, ids: IdDistribution) -> f64 {
-    let exponent = match ids {
-        IdDistribution::Uniform => 0.0,
-        IdDistribution::Zipf(a) => a,
-    };
-    // Rows per step, and the weight of one of them.
-    let mut steps: Vec<(f64, f64)> = Vec::new();
-    let mut from = 1.0f64;
-    while from <= rows {
-        let to = (from * 1.25).floor().max(from + 1.0).min(rows + 1.0);
-        let middle = (from * (to - 1.0)).sqrt();
-        steps.push((to - from, middle.powf(-exponent)));
-        from = to;
-    }
-    let total: f64 = steps.iter().map(|(n, w)| n * w).sum();
-    steps.iter().map(|(n, w)| -n * (-draws * w / total).exp_m1()).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Against the sums without grouping.
-    #[test]
-    fn distinct_rows() {
-        for (rows, draws, a) in
-            [(10, 5.0, 0.0), (1000, 500.0, 1.05), (100_000, 20_000.0, 1.05), (50, 1e6, 1.5)]
-        {
-            let weight = |i: u32| f64::from(i).powf(-a);
-            let total: f64 = (1..=rows).map(weight).sum();
-            let exact: f64 = (1..=rows).map(|i| 1.0 - (-draws * weight(i) / total).exp()).sum();
-            let have = distinct(f64::from(rows), draws, IdDistribution::Zipf(a));
-            assert!((have / exact - 1.0).abs() < 0.02, "{rows} {draws} {a}: {have} {exact}");
-        }
     }
 }
