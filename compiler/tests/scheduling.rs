@@ -37,11 +37,11 @@ fn slow() -> Cluster {
     slow
 }
 
-fn compile(text: &str, options: CompileOptions) -> Schedule {
+fn compile(text: &str, options: &CompileOptions) -> Schedule {
     let loaded = fs_dsl::check_text("model.fs", text);
     let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
     let Some(program) = &loaded.program else { panic!("{rendered}") };
-    match compile_with(program, &options) {
+    match compile_with(program, options) {
         Ok(compiled) => compiled.schedule,
         Err(e) => panic!("{e}"),
     }
@@ -101,11 +101,11 @@ fn dense(s: &Schedule) -> (i64, i64) {
 }
 
 fn pec() -> Schedule {
-    compile(&model(50_000_000, 64, 4, "sharding row_wise", ""), on(cluster("dgx_h100"), Strategy::Pec))
+    compile(&model(50_000_000, 64, 4, "sharding row_wise", ""), &on(cluster("dgx_h100"), Strategy::Pec))
 }
 
 fn prefetch() -> Schedule {
-    compile(&model(50_000_000, 64, 4, "sharding row_wise", ""), on(cluster("dgx_h100"), Strategy::Prefetch))
+    compile(&model(50_000_000, 64, 4, "sharding row_wise", ""), &on(cluster("dgx_h100"), Strategy::Prefetch))
 }
 
 /// Rows that the batch before used are looked up as soon as its urgent gradients are applied: no other table
@@ -122,7 +122,7 @@ fn overlapping_rows_are_looked_up_right_after_their_update() {
 /// Rows that the batch before did not use are looked up, and travel, while it is still in its backward pass.
 #[test]
 fn other_rows_travel_under_the_compute_of_the_batch_before() {
-    let s = compile(&model(50_000_000, 64, 4, "sharding row_wise", ""), on(slow(), Strategy::Pec));
+    let s = compile(&model(50_000_000, 64, 4, "sharding row_wise", ""), &on(slow(), Strategy::Pec));
     let lookup = one(&s, gather(1));
     let transfer = one(&s, |a| matches!(a, Action::AllToAllRows { class: Some(1), .. }));
     let update = one(&s, apply(0));
@@ -165,7 +165,7 @@ fn the_input_dist_is_ahead() {
     }
     let s = compile(
         &model(50_000_000, 64, 4, "sharding row_wise", ""),
-        on(cluster("dgx_h100"), Strategy::Serial),
+        &on(cluster("dgx_h100"), Strategy::Serial),
     );
     assert!(s.train.ops.iter().all(|o| o.stage == 0) && s.train.in_flight == 1, "serial stays in its step");
 }
@@ -180,9 +180,9 @@ fn reductions_run_under_compute() {
         (reductions.len(), reductions.iter().map(|o| o.time as f64 / 1e9).sum::<f64>())
     };
     let bubble = |s: &Schedule| s.prediction.as_ref().map_or(0.0, |p| p.bubble);
-    let s = compile(&text, on(cluster("dgx_h100"), Strategy::Pec));
+    let s = compile(&text, &on(cluster("dgx_h100"), Strategy::Pec));
     assert!(time(&s).0 > 1 && bubble(&s) < 0.1 * time(&s).1, "{} {:?}", bubble(&s), time(&s));
-    let s = compile(&text, on(cluster("dgx_h100"), Strategy::Serial));
+    let s = compile(&text, &on(cluster("dgx_h100"), Strategy::Serial));
     assert!(time(&s).0 == 1 && bubble(&s) >= time(&s).1);
 }
 
@@ -190,13 +190,13 @@ fn reductions_run_under_compute() {
 #[test]
 fn urgent_transfers_pass_those_that_can_wait() {
     let text = model(50_000_000, 64, 4, "sharding row_wise", "");
-    let s = compile(&text, on(slow(), Strategy::Pec));
+    let s = compile(&text, &on(slow(), Strategy::Pec));
     let urgent = one(&s, |a| matches!(a, Action::AllToAllGrads { class: Some(0), .. }));
     let deferred = one(&s, |a| matches!(a, Action::AllToAllGrads { class: Some(1), .. }));
     assert!(urgent.priority > deferred.priority, "{} {}", urgent.priority, deferred.priority);
     assert!(deferred.chunk.is_some() && urgent.chunk.is_none());
     // Nothing needs to pass where everything waits for each transfer.
-    let s = compile(&text, on(cluster("dgx_h100"), Strategy::Serial));
+    let s = compile(&text, &on(cluster("dgx_h100"), Strategy::Serial));
     assert!(s.train.ops.iter().all(|o| o.chunk.is_none() && o.priority == 0));
 }
 
@@ -204,21 +204,21 @@ fn urgent_transfers_pass_those_that_can_wait() {
 #[test]
 fn memory_limits_the_lookahead_and_is_named() {
     let text = model(50_000_000, 64, 4, "sharding row_wise", "lookahead 4");
-    let free = compile(&text, on(cluster("dgx_h100"), Strategy::Pec));
+    let free = compile(&text, &on(cluster("dgx_h100"), Strategy::Pec));
     let needed = free.prediction.as_ref().map_or(0, |p| p.memory);
     assert!(!free.prediction.iter().flat_map(|p| &p.limits).any(|l| l.contains("memory")));
     let mut small = cluster("dgx_h100");
     small.memory = needed - 1;
-    let s = compile(&text, on(small.clone(), Strategy::Pec));
+    let s = compile(&text, &on(small.clone(), Strategy::Pec));
     let p = s.prediction.as_ref().expect("a prediction");
     assert!(p.limits.iter().any(|l| l.starts_with("memory")), "{:?}", p.limits);
     assert!(p.memory < needed || p.limits.iter().any(|l| l.contains("needs")), "{} of {needed}", p.memory);
     // With room for all of it the limit is gone.
     small.memory = needed;
-    let s = compile(&text, on(small.clone(), Strategy::Pec));
+    let s = compile(&text, &on(small.clone(), Strategy::Pec));
     assert!(!s.prediction.iter().flat_map(|p| &p.limits).any(|l| l.contains("memory")));
     small.memory = needed / 4 * 3;
-    let s = compile(&text, on(small, Strategy::Serial));
+    let s = compile(&text, &on(small, Strategy::Serial));
     let limits = &s.prediction.as_ref().expect("a prediction").limits;
     assert!(limits.iter().any(|l| l.contains("memory: a rank needs")), "{limits:?}");
 }
@@ -227,9 +227,9 @@ fn memory_limits_the_lookahead_and_is_named() {
 #[test]
 fn batches_in_flight_can_be_limited() {
     let text = model(50_000_000, 64, 4, "sharding row_wise", "");
-    let s = compile(&text, CompileOptions { in_flight: Some(2), ..on(cluster("h100x256"), Strategy::Pec) });
+    let s = compile(&text, &CompileOptions { in_flight: Some(2), ..on(cluster("h100x256"), Strategy::Pec) });
     assert_eq!(s.train.in_flight, 2);
-    let s = compile(&text, CompileOptions { in_flight: Some(1), ..on(cluster("h100x256"), Strategy::Pec) });
+    let s = compile(&text, &CompileOptions { in_flight: Some(1), ..on(cluster("h100x256"), Strategy::Pec) });
     assert_eq!(s.train.in_flight, 2, "gradients are told apart by the ids of the next batch");
     let limits = &s.prediction.as_ref().expect("a prediction").limits;
     assert!(limits.iter().any(|l| l.contains("1 asked for, 2 are needed")), "{limits:?}");
@@ -240,7 +240,7 @@ fn batches_in_flight_can_be_limited() {
 fn transfers_take_the_link_that_they_need() {
     let text = model(1_000_000, 64, 1, "sharding row_wise", "");
     let engine = |name: &str| {
-        let s = compile(&text, on(cluster(name), Strategy::Pec));
+        let s = compile(&text, &on(cluster(name), Strategy::Pec));
         one(&s, |a| matches!(a, Action::AllToAllIds { .. })).engine
     };
     assert_eq!((engine("dgx_h100"), engine("h100x256")), (Engine::CopyOut, Engine::NicSend));
@@ -261,7 +261,7 @@ fn examples_are_within_a_few_percent_of_their_bounds() {
             let p = s.prediction.as_ref().expect("a prediction");
             let bound = p.resource_bound.max(p.recurrence_bound);
             let ratio = p.step / bound;
-            assert!((0.9999..=1.055).contains(&ratio), "{example} on {preset}: {ratio}");
+            assert!((0.9999..=1.0505).contains(&ratio), "{example} on {preset}: {ratio}");
         }
     }
 }
@@ -270,7 +270,8 @@ fn examples_are_within_a_few_percent_of_their_bounds() {
 #[test]
 fn every_decision_has_a_reason() {
     for strategy in [Strategy::Serial, Strategy::Prefetch, Strategy::Pec] {
-        let s = compile(&model(1_000_000, 64, 1, "sharding row_wise", ""), on(cluster("dgx_h100"), strategy));
+        let s =
+            compile(&model(1_000_000, 64, 1, "sharding row_wise", ""), &on(cluster("dgx_h100"), strategy));
         assert!(s.train.ops.iter().all(|o| !o.reason.is_empty()));
     }
     let s = pec();
