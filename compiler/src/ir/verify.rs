@@ -6,14 +6,15 @@
 //!    there, so their results too are defined anywhere in the function. The schedule's own verifier knows the columns.
 //! 2. An operation obeys its definition: attributes, operands and result types.
 //! 3. Declarations stand before functions and nowhere else; function names are unique.
-//! 4. `into` names, for a result that can be added into, a value of the result's own type that is computed in the
+//! 4. Microbatches and lookaheads are at most 64, as in the language: classes are counted by them.
+//! 5. `into` names, for a result that can be added into, a value of the result's own type that is computed in the
 //!    same function and not read at or after the operation: its storage is taken over.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::print::Names;
-use super::{Module, OpId, ValueId};
+use super::{Attr, Module, OpId, ValueId};
 use crate::dialect::Context;
 
 /// A broken rule.
@@ -40,8 +41,31 @@ impl Known {
     }
 }
 
+/// Most microbatches of a batch, and greatest lookahead of an exchange.
+const MOST: i128 = 64;
+
+/// Numbers that the other rules count up to.
+fn limits(module: &Module) -> Vec<VerifyError> {
+    let all = module.decls.iter().chain(module.funcs.iter().flat_map(|f| &f.body));
+    let many = |attr: Option<&Attr>| matches!(attr, Some(Attr::Int(n)) if *n > MOST);
+    let settings = match module.attrs.get("settings") {
+        Some(Attr::Dict(settings)) => many(settings.get("microbatches")),
+        _ => false,
+    };
+    let microbatches = all.clone().take(usize::from(settings)).map(|op| (*op, "microbatches"));
+    let lookaheads =
+        all.filter(|op| many(module.op(**op).attrs.get("lookahead"))).map(|op| (*op, "lookahead"));
+    let error =
+        |(op, what)| VerifyError { op, message: format!("has a greater number of {what} than {MOST}") };
+    microbatches.chain(lookaheads).map(error).collect()
+}
+
 /// All broken rules.
 pub fn verify(module: &Module) -> Vec<VerifyError> {
+    let limits = limits(module);
+    if !limits.is_empty() {
+        return limits;
+    }
     let mut cx = Context::new(module);
     let mut errors = Vec::new();
     let mut declared = Known(vec![false; module.value_count()]);
