@@ -107,7 +107,8 @@ impl Entries {
         let mut entries =
             Self { sent: 0.0, forward: vec![0.0; forward.len()], backward: vec![0.0; backward.len()] };
         for bin in &law.bins {
-            let per_draw = -(-bin.probability).ln_1p();
+            // The only row of a table is drawn for sure; its logarithm must stay finite.
+            let per_draw = -(-bin.probability.min(1.0 - f64::EPSILON)).ln_1p();
             let per_uniform = -(-1.0 / law.rows.max(2.0)).ln_1p();
             // Of a batch of this rank, of one of its microbatches, of a microbatch of all ranks, of the others.
             let batch = draws.by_law * per_draw + draws.uniform * per_uniform;
