@@ -86,7 +86,11 @@ struct Run {
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Let ranks talk over emulated links: bandwidth per rank and direction, and latency
-    #[arg(long, value_name = "LINK", help = "Emulate links between ranks, for example \"200 Mbit/s, 50 us\"")]
+    #[arg(
+        long,
+        value_name = "LINK",
+        help = "Emulate links between ranks, for example \"200 Mbit/s, 50 us\""
+    )]
     link: Option<Link>,
     /// Start from the values in this safetensors file
     #[arg(long, value_name = "FILE")]

@@ -43,7 +43,12 @@ pub struct Length {
 }
 
 /// Runs both on the same data.
-pub fn compare(first: Schedule, second: Schedule, options: &Options, length: Length) -> Result<Comparison, Error> {
+pub fn compare(
+    first: Schedule,
+    second: Schedule,
+    options: &Options,
+    length: Length,
+) -> Result<Comparison, Error> {
     same_model(&first, &second)?;
     let edges = [&first, &second].map(|s| {
         let stages = s.train.ops.iter().map(|o| o.stage);
@@ -66,13 +71,15 @@ pub fn compare(first: Schedule, second: Schedule, options: &Options, length: Len
         for which in order {
             let events = sessions[which].advance(length.steps, &mut ())?;
             losses[which].extend(events.iter().map(StepEvent::loss));
-            let timed = if events.len() > 2 * edge { &events[edge..events.len() - edge] } else { &events[..] };
+            let timed =
+                if events.len() > 2 * edge { &events[edge..events.len() - edge] } else { &events[..] };
             times[which].push(Spread::of(timed.iter().map(|e| 1e3 * e.seconds).collect()).median);
         }
     }
     let bits = |x: &f64, y: &f64| x.to_bits() != y.to_bits();
     let differs = losses[0].iter().zip(&losses[1]).position(|(a, b)| bits(a, b));
-    let difference = losses[0].iter().zip(&losses[1]).map(|(a, b)| (a - b).abs() / a.abs().max(f64::MIN_POSITIVE));
+    let difference =
+        losses[0].iter().zip(&losses[1]).map(|(a, b)| (a - b).abs() / a.abs().max(f64::MIN_POSITIVE));
     let different = different(&sessions);
     let ratios = times[0].iter().zip(&times[1]).map(|(a, b)| b / a).collect();
     Ok(Comparison {
@@ -91,9 +98,8 @@ pub fn compare(first: Schedule, second: Schedule, options: &Options, length: Len
 /// Names of everything that is not equal.
 fn different(sessions: &[Session<f32>; 2]) -> Vec<String> {
     let [a, b] = sessions;
-    let equal = |x: &[f32], y: &[f32]| {
-        x.len() == y.len() && x.iter().zip(y).all(|(x, y)| x.to_bits() == y.to_bits())
-    };
+    let equal =
+        |x: &[f32], y: &[f32]| x.len() == y.len() && x.iter().zip(y).all(|(x, y)| x.to_bits() == y.to_bits());
     let mut names = Vec::new();
     let schedule = a.schedule();
     for (t, table) in schedule.tables.iter().enumerate() {

@@ -119,9 +119,7 @@ fn accounts(out: &mut String, a: &Accounting) -> std::fmt::Result {
         let predicted = predicted.map_or_else(String::new, |p| format!("{p:.3}"));
         writeln!(out, "{name:<32} {measured:>12.3} {predicted:>24}")
     };
-    let busy = |engine| {
-        of.and_then(|p| p.engines.iter().find(|e| e.engine == engine)).map(|e| e.ms)
-    };
+    let busy = |engine| of.and_then(|p| p.engines.iter().find(|e| e.engine == engine)).map(|e| e.ms);
     row("step", a.step_ms, of.map(|p| p.step_ms))?;
     for time in &a.engines {
         row(&format!("{} busy", engine_name(time.engine)), time.ms, busy(time.engine))?;
@@ -135,7 +133,8 @@ fn accounts(out: &mut String, a: &Accounting) -> std::fmt::Result {
     row("waiting for anything else", a.other_ms, None)?;
     for rows in &a.rows {
         let distance = rows.distance.map_or_else(|| "farther".into(), |d| format!("distance {d}"));
-        let first = if rows.microbatch > 0 { format!(", microbatch {}", rows.microbatch) } else { String::new() };
+        let first =
+            if rows.microbatch > 0 { format!(", microbatch {}", rows.microbatch) } else { String::new() };
         let name = format!("rows of {}, {distance}{first}", rows.table);
         writeln!(out, "{name:<32} {:>11.1}%", 100.0 * rows.share)?;
     }

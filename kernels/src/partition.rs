@@ -179,7 +179,8 @@ pub fn backward(
             if distance[i] == 0
                 && let Some(first) = other.get(*row, uses.uses.is_some())
             {
-                distance[i] = batches * classes.microbatches + u32::from(first) - u32::from(last_use(i, *row));
+                distance[i] =
+                    batches * classes.microbatches + u32::from(first) - u32::from(last_use(i, *row));
             }
         }
         other.clear();
@@ -218,7 +219,13 @@ fn check(own: &Uses<'_>, others: &[Uses<'_>], shard: usize, classes: usize) {
 
 /// For each of `n` classes the positions of its entries, in order, and how many of them each rank has. Entries are
 /// grouped by rank, `counts` of each. Class c's results are `positions[c]` and `numbers[c * ranks..][..ranks]`.
-pub fn positions(classes: &[u8], counts: &[u64], n: usize, positions: &mut Vec<Vec<u32>>, numbers: &mut Vec<u64>) {
+pub fn positions(
+    classes: &[u8],
+    counts: &[u64],
+    n: usize,
+    positions: &mut Vec<Vec<u32>>,
+    numbers: &mut Vec<u64>,
+) {
     let total = counts.iter().sum::<u64>() as usize;
     assert!(classes.len() == total, "{} classes of {total} entries", classes.len());
     positions.resize_with(n.max(positions.len()), Vec::new);
@@ -256,7 +263,11 @@ pub fn gather_at<T: Real>(table: Mat<T>, rows: &[u32], at: &[u32], mut y: MatMut
 
 /// `y[at[i]] = rows[i]`: rows that arrived by class take their places. `at` holds no position twice.
 pub fn scatter<T: Real>(rows: Mat<T>, at: &[u32], mut y: MatMut<T>) {
-    assert!(rows.rows() == at.len() && rows.cols() == y.cols(), "{rows:?} do not fit {} places in {y:?}", at.len());
+    assert!(
+        rows.rows() == at.len() && rows.cols() == y.cols(),
+        "{rows:?} do not fit {} places in {y:?}",
+        at.len()
+    );
     assert_rows(at, y.rows());
     for (i, place) in at.iter().enumerate() {
         y.row_mut(*place as usize).copy_from_slice(rows.row(i));

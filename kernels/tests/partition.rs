@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Grid, Source};
-use fs_kernels::partition::{Classes, Partition, Uses, backward, forward, gather_at, last_uses, positions, scatter};
+use fs_kernels::partition::{
+    Classes, Partition, Uses, backward, forward, gather_at, last_uses, positions, scatter,
+};
 use fs_kernels::unique::uses_of_entries;
 use proptest::prelude::*;
 
@@ -109,7 +111,7 @@ proptest! {
         for c in 0..4u8 {
             let expected: Vec<u32> = (0..classes.len() as u32).filter(|i| classes[*i as usize] == c).collect();
             prop_assert_eq!(&found[c as usize], &expected);
-            let of = |g: &Vec<u8>| g.iter().filter(|x| **x == c).count() as u64;
+            let of = |g: &Vec<u8>| g.iter().map(|x| u64::from(*x == c)).sum::<u64>();
             let expected: Vec<u64> = groups.iter().map(of).collect();
             prop_assert_eq!(&numbers[c as usize * counts.len()..][..counts.len()], &expected);
         }

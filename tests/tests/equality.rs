@@ -24,14 +24,17 @@ fn compile(text: &str, strategy: Strategy, ranks: u32, lookahead: u32, microbatc
     };
     match compile_with(program, &options) {
         Ok(compiled) => compiled.schedule,
-        Err(e) => panic!("{strategy:?}, {ranks} ranks, lookahead {lookahead}, {microbatches} microbatches: {e}\n{text}"),
+        Err(e) => panic!(
+            "{strategy:?}, {ranks} ranks, lookahead {lookahead}, {microbatches} microbatches: {e}\n{text}"
+        ),
     }
 }
 
 fn train(schedule: &Schedule, ranks: usize, stress: Option<u64>) -> Outcome {
     let options = Options { ranks: Some(ranks), evaluate: false, stress, ..Options::default() };
     let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
-    let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{:?} on {ranks} ranks: {e}", schedule.strategy));
+    let report =
+        session.run(&mut ()).unwrap_or_else(|e| panic!("{:?} on {ranks} ranks: {e}", schedule.strategy));
     let bits = |v: Vec<f32>| v.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
     let mut state: Vec<Vec<u32>> = (0..schedule.tables.len()).map(|t| bits(session.table(t))).collect();
     state.extend((0..schedule.parameters.len()).map(|p| bits(session.parameter(p))));
@@ -90,7 +93,13 @@ fn equal(text: &str, ranks: &[u32], lookaheads: &[u32], microbatches: &[u32], st
 
 #[test]
 fn row_wise() {
-    equal(&model("row_wise", "rowwise_adagrad(lr: 0.05)", 60, true), &[1, 2, 3, 4], &[1, 2, 3], &[1], &[None]);
+    equal(
+        &model("row_wise", "rowwise_adagrad(lr: 0.05)", 60, true),
+        &[1, 2, 3, 4],
+        &[1, 2, 3],
+        &[1],
+        &[None],
+    );
 }
 
 #[test]

@@ -115,7 +115,9 @@ impl<T: Real> Scorer<'_, '_, T> {
         out.fill(T::ZERO);
         let products = std::mem::take(self.products);
         let done = self.meeting.exchange(&products[..n * all], |section| {
-            for (sums, values) in out.chunks_exact_mut(rows.max(1)).zip(section.reals.chunks_exact(all.max(1))) {
+            for (sums, values) in
+                out.chunks_exact_mut(rows.max(1)).zip(section.reals.chunks_exact(all.max(1)))
+            {
                 for (sum, value) in sums.iter_mut().zip(&values[first..first + rows]) {
                     *sum += *value;
                 }
@@ -200,8 +202,7 @@ pub(crate) fn rank_items<T: Real>(c: &Call<T>, cosine: bool) -> Result<(), Fault
     let (first, rows) = (block.start as usize, (block.end - block.start) as usize);
     let (all, dim) = (table.rows as usize, table.dim as usize);
     let meeting = Meeting { call: c, channel: c.channel()?, turn };
-    let mut scorer =
-        Scorer { meeting, parts, all, first, rows, by_columns, products, inverse_norms: None };
+    let mut scorer = Scorer { meeting, parts, all, first, rows, by_columns, products, inverse_norms: None };
 
     // The query of a sample is its last token; samples without tokens ask with zeros.
     queries.clear();
@@ -285,4 +286,3 @@ fn inverse_norm<T: Real>(row: &[T]) -> T {
     let square: f64 = row.iter().map(|x| x.to_f64() * x.to_f64()).sum();
     T::from_f64(square.sqrt().max(EPS).recip())
 }
-

@@ -72,7 +72,8 @@ pub fn explain(
     for link in 0..CHAIN {
         // The stamps are of the last instance: only if that is the one that was waited for do they tell anything.
         let last_of = |other: usize, wanted: i64| load(&done[other]) as i64 == wanted + 1;
-        let deps = plan.ops[op].deps.iter().map(|(other, distance)| (*other as usize, step - *distance as i64));
+        let deps =
+            plan.ops[op].deps.iter().map(|(other, distance)| (*other as usize, step - *distance as i64));
         // A transfer also waits for the one before it in its queue.
         let before = plan.ops[op].before.filter(|_| link > 0).map(|b| (b, load(&done[b]) as i64 - 1));
         let latest = deps

@@ -85,8 +85,13 @@ impl<T> Arena<T> {
 
     /// Bytes held.
     pub fn held(&self) -> u64 {
-        let parts =
-            [self.reals.bytes(), self.ids.bytes(), self.indices.bytes(), self.counts.bytes(), self.bytes.bytes()];
+        let parts = [
+            self.reals.bytes(),
+            self.ids.bytes(),
+            self.indices.bytes(),
+            self.counts.bytes(),
+            self.bytes.bytes(),
+        ];
         parts.iter().sum::<usize>() as u64
     }
 }

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fs_kernels::random::RandomKey;
 use fs_kernels::{MatMut, Real, Write};
-use fs_schedule::{
-    Buffer, Element, Exchange, Extent, Normalize, Op, Operand, Place, Program, Symbol, Table,
-};
+use fs_schedule::{Buffer, Element, Exchange, Extent, Normalize, Op, Operand, Place, Program, Symbol, Table};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::arena::{Read, Shape, Slots, Whole, Writes};
@@ -270,7 +268,8 @@ impl<'a, T: Real> Call<'a, T> {
     /// A read buffer of classes or uses.
     pub fn read_bytes(&self, position: usize) -> Result<Read<'a, u8>, Fault> {
         let pool = &self.env.arena.bytes;
-        let (lock, shape) = self.typed(pool, Element::Byte, "a buffer of classes or uses", false, position)?;
+        let (lock, shape) =
+            self.typed(pool, Element::Byte, "a buffer of classes or uses", false, position)?;
         Read::lock(lock, shape, || self.name(false, position))
     }
 
@@ -314,9 +313,16 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// This rank's shard of a part of a read or written table, and the table's number.
-    pub fn table(&self, written: bool, position: usize, part: u32) -> Result<(usize, &'a RwLock<Shard<T>>), Fault> {
+    pub fn table(
+        &self,
+        written: bool,
+        position: usize,
+        part: u32,
+    ) -> Result<(usize, &'a RwLock<Shard<T>>), Fault> {
         let shard = match self.operand(written, position)?.place {
-            Place::Table(n) => self.env.tables.get(n as usize).and_then(|t| Some((n as usize, t.get(part as usize)?))),
+            Place::Table(n) => {
+                self.env.tables.get(n as usize).and_then(|t| Some((n as usize, t.get(part as usize)?)))
+            }
             _ => None,
         };
         shard.ok_or_else(|| self.wrong(written, position, "a table"))

@@ -26,12 +26,22 @@ pub type Inbox<'f, 'h, T> = &'f dyn Fn(usize, usize) -> RwLockReadGuard<'h, Outb
 
 /// What a collective moves.
 enum Kind<'a> {
-    Ids { exchanges: &'a [u32], everyone: bool },
-    Classes { exchanges: &'a [u32] },
+    Ids {
+        exchanges: &'a [u32],
+        everyone: bool,
+    },
+    Classes {
+        exchanges: &'a [u32],
+    },
     /// Rows to those who asked.
-    Rows { exchanges: &'a [u32] },
+    Rows {
+        exchanges: &'a [u32],
+    },
     /// Gradients to owners, or to everyone.
-    Grads { exchanges: &'a [u32], everyone: bool },
+    Grads {
+        exchanges: &'a [u32],
+        everyone: bool,
+    },
     Reduce,
 }
 
@@ -85,7 +95,9 @@ pub fn fill<'h, T: Real>(
                 let section = &mut outbox.sections[i];
                 if everyone {
                     section.everyone = true;
-                    section.counts.extend((0..c.env.ranks).map(|r| if r == me { 0 } else { entries.len() as u64 }));
+                    section
+                        .counts
+                        .extend((0..c.env.ranks).map(|r| if r == me { 0 } else { entries.len() as u64 }));
                     section.indices.extend(entries.iter().map(|id| *id as u32));
                     section.bytes.extend_from_slice(uses.unwrap_or_default());
                 } else {
@@ -145,7 +157,9 @@ pub fn fill<'h, T: Real>(
                 if everyone {
                     check("gradients to send", mat.rows(), sum(counts))?;
                     section.everyone = true;
-                    section.counts.extend((0..c.env.ranks).map(|r| if r == me { 0 } else { mat.rows() as u64 }));
+                    section
+                        .counts
+                        .extend((0..c.env.ranks).map(|r| if r == me { 0 } else { mat.rows() as u64 }));
                     extend(&mut section.reals, mat, 0..mat.rows(), c.op.chunk, pause);
                 } else {
                     for (to, range, _) in by_owner(c, *exchange, counts, mat.rows())? {
@@ -326,7 +340,8 @@ fn reduce_fill<T: Real>(
     if round == 0 {
         for position in 0..c.op.reads.len() {
             let gradient = &c.env.dense[c.gradient(position)?].gradient;
-            let gradient = gradient.try_read().ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
+            let gradient =
+                gradient.try_read().ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
             let n = gradient.len();
             extend(&mut section.reals, Mat::new(&gradient, n, 1), 0..n, c.op.chunk, pause);
         }
@@ -476,7 +491,12 @@ fn extend<T: Real>(to: &mut Vec<T>, from: Mat<T>, rows: Range<usize>, chunk: Opt
 }
 
 /// Copies rows to their place, piece by piece.
-fn place<T: Real>(from: Mat<T>, mut to: MatMut<T>, chunk: Option<u64>, pause: Pause<'_>) -> Result<(), Fault> {
+fn place<T: Real>(
+    from: Mat<T>,
+    mut to: MatMut<T>,
+    chunk: Option<u64>,
+    pause: Pause<'_>,
+) -> Result<(), Fault> {
     check("rows of a rank", from.rows(), to.rows())?;
     let step = rows_of_chunk::<T>(chunk, to.cols());
     let mut start = 0;

@@ -189,7 +189,13 @@ impl<T: Real> Env<T> {
     }
 
     /// Puts a batch into its place in the ring.
-    fn load(&self, cx: &Context<'_, T>, number: u64, step: u64, batch: Arc<GlobalBatch>) -> Result<(), Fault> {
+    fn load(
+        &self,
+        cx: &Context<'_, T>,
+        number: u64,
+        step: u64,
+        batch: Arc<GlobalBatch>,
+    ) -> Result<(), Fault> {
         let place = self.batches[(number % self.batches.len() as u64) as usize].try_write();
         let mut place = place.ok_or_else(|| {
             Fault::Unsupported(format!("batch {number} comes while the one it replaces is in use"))

@@ -70,7 +70,9 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
     })?;
     if let Some(id) = unique.ids.iter().find(|id| **id as u64 >= table.rows) {
         let (name, rows) = (&table.name, table.rows);
-        return Err(Fault::Unsupported(format!("id {id} is out of range for table `{name}` with {rows} rows")));
+        return Err(Fault::Unsupported(format!(
+            "id {id} is out of range for table `{name}` with {rows} rows"
+        )));
     }
     c.set_size(Symbol::Sent(exchange), unique.ids.len());
     c.write_ids(0)?.slice().copy_from_slice(&unique.ids);
@@ -83,7 +85,8 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
     } else {
         counts.fill(0);
         let owner = sole_owner(&table.sharding, plan.part).unwrap_or(c.env.rank);
-        let missing = || Fault::Unsupported(format!("table `{}` belongs to rank {owner} of {ranks}", table.name));
+        let missing =
+            || Fault::Unsupported(format!("table `{}` belongs to rank {owner} of {ranks}", table.name));
         *counts.get_mut(owner).ok_or_else(missing)? = unique.ids.len() as u64;
     }
     if with_uses {
@@ -175,7 +178,9 @@ pub(super) fn positions<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result
     let mut work = c.work.lock();
     let Work { positions, numbers, .. } = &mut *work;
     partition::positions(classes.slice()?, counts, n, positions, numbers);
-    for (class, (found, numbers)) in positions.iter().zip(numbers.chunks_exact(counts.len().max(1))).enumerate() {
+    for (class, (found, numbers)) in
+        positions.iter().zip(numbers.chunks_exact(counts.len().max(1))).enumerate()
+    {
         let number = class as u32;
         let size = if owner {
             Symbol::ReceivedClass(exchange, way, number)

@@ -54,7 +54,8 @@ pub fn scatter<T: Real>(ranks: &[Env<T>], table: usize, first: usize, values: &[
         let mut shard = part.write();
         let (rows, columns, width) = (shard.rows.clone(), shard.columns.clone(), shard.dim);
         // Row by row: the part of the values, and of the shard, that lies in both.
-        let (mut at, end) = (first.max(rows.start as usize * dim), (first + values.len()).min(rows.end as usize * dim));
+        let (mut at, end) =
+            (first.max(rows.start as usize * dim), (first + values.len()).min(rows.end as usize * dim));
         while at < end {
             let (row, column) = (at / dim, at % dim);
             let stop = end.min((row + 1) * dim) - row * dim;

@@ -22,9 +22,9 @@ use crate::evaluate::{Outcome, popularity, scores};
 use crate::memory::{self, Memory};
 use crate::report::accounting;
 use crate::report::{Evaluation, Report, Spread, op_totals};
+use crate::runtime::engine::panic_message;
 use crate::runtime::state::table_bytes;
 use crate::runtime::{Capture, Env, Shard, tables};
-use crate::runtime::engine::panic_message;
 use crate::transport::link::Link;
 use crate::weights;
 

@@ -119,7 +119,17 @@ mod tests {
         assert_eq!((link.bandwidth, link.latency), (25e6, 50e-6));
         assert_eq!("1.5GB/s".parse::<Link>().unwrap(), Link { bandwidth: 1.5e9, latency: 0.0 });
         assert_eq!(link.to_string().parse::<Link>().unwrap(), link);
-        for bad in ["", "fast", "0 Mbit/s", "200", "200 Mbit", "1 GB/s, 5", "1 GB/s, 90 s", "-1 GB/s", "1 GB/s, 1 us, 2 us"] {
+        for bad in [
+            "",
+            "fast",
+            "0 Mbit/s",
+            "200",
+            "200 Mbit",
+            "1 GB/s, 5",
+            "1 GB/s, 90 s",
+            "-1 GB/s",
+            "1 GB/s, 1 us, 2 us",
+        ] {
             assert!(bad.parse::<Link>().is_err(), "{bad}");
         }
         assert!("0 Mbit/s, 1 us".parse::<Link>().unwrap_err().to_string().contains("bandwidth of zero"));

@@ -92,7 +92,13 @@ impl<T: Default> Hub<T> {
     }
 
     /// A rank's outbox of a turn, to fill. It has room for `sections` sections, whose contents are cleared.
-    pub fn outbox(&self, channel: usize, turn: u64, rank: usize, sections: usize) -> RwLockWriteGuard<'_, Outbox<T>> {
+    pub fn outbox(
+        &self,
+        channel: usize,
+        turn: u64,
+        rank: usize,
+        sections: usize,
+    ) -> RwLockWriteGuard<'_, Outbox<T>> {
         let mut outbox = self.channels[channel].outboxes[rank][turn as usize & 1].write();
         let sections = sections.max(outbox.sections.len());
         outbox.sections.resize_with(sections, Section::default);
@@ -187,7 +193,9 @@ mod tests {
                             let order = if me % 2 == 0 { [0, 1] } else { [1, 0] };
                             for channel in order {
                                 let mut outbox = hub.outbox(channel, turn, me, 1);
-                                outbox.sections[0].indices.push((turn as u32 * 10 + me as u32) * 2 + channel as u32);
+                                outbox.sections[0]
+                                    .indices
+                                    .push((turn as u32 * 10 + me as u32) * 2 + channel as u32);
                                 drop(outbox);
                                 hub.post(channel);
                             }
@@ -195,7 +203,10 @@ mod tests {
                                 hub.wait(channel, turn, me).unwrap();
                                 for from in 0..ranks {
                                     let expected = (turn as u32 * 10 + from as u32) * 2 + channel as u32;
-                                    assert_eq!(hub.inbox(channel, turn, from).sections[0].indices, [expected]);
+                                    assert_eq!(
+                                        hub.inbox(channel, turn, from).sections[0].indices,
+                                        [expected]
+                                    );
                                 }
                             }
                         }
