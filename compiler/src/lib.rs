@@ -8,6 +8,7 @@ pub mod emit;
 pub mod import;
 pub mod ir;
 pub mod passes;
+pub mod paths;
 pub mod sched;
 
 pub use emit::{CompileOptions, Compiled, Strategy, compile, compile_with};

@@ -182,3 +182,106 @@ fn codes_are_explained() {
     assert!(out.status.success() && text(&out.stdout).contains("syntax"));
     fails(&["explain", "FS9999"], &["FS9999"]);
 }
+
+const FROM_FILE: &str = "model next {
+  table items { rows 10  dim 4  optimizer sgd(lr: 0.1) }
+  input history: ids(items) { max 5 }
+  input following: next(history)
+  loss sampled_softmax(net(lookup(history)), items, following, negatives: 2, normalize: tokens)
+}
+import \"../lib/net.fs\"
+train { batch 4  steps 2 }
+workload log { csv \"../data/log.csv\" { user \"u\"  item \"i\" } }
+";
+
+/// `p/models/m.fs` with `p/lib/net.fs` and `p/data/log.csv`.
+fn project() -> TempDir {
+    let dir = TempDir::new().expect("a temporary folder");
+    for folder in ["p/models/out", "p/lib", "p/data", "elsewhere"] {
+        fs::create_dir_all(dir.path().join(folder)).expect("a folder");
+    }
+    let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).expect("written");
+    put("p/models/m.fs", FROM_FILE);
+    put("p/lib/net.fs", "block net(x) { return linear(x, 4) }");
+    put("p/data/log.csv", "u,i\n1,1\n1,2\n");
+    dir
+}
+
+fn compile_in(folder: &Path, model: &str, output: &str) -> String {
+    let mut fsc = Command::new(env!("CARGO_BIN_EXE_fsc"));
+    let out = fsc.current_dir(folder).args(["compile", model, "-o", output]).output().expect("fsc starts");
+    assert!(
+        out.status.success() && (output == "-" || out.stderr.starts_with(b"next:")),
+        "{}",
+        text(&out.stderr)
+    );
+    if output == "-" { text(&out.stdout) } else { fs::read_to_string(folder.join(output)).expect("written") }
+}
+
+fn paths(schedule: &str) -> Vec<&str> {
+    let mut paths: Vec<&str> =
+        schedule.split("\"path\": \"").skip(1).filter_map(|s| s.split('"').next()).collect();
+    paths.sort_unstable();
+    paths
+}
+
+#[test]
+fn the_same_model_gives_the_same_bytes_wherever_and_however_it_is_named() {
+    let dir = project();
+    let at = |folder: &str| dir.path().join(folder);
+    let beside = compile_in(&at("p/models"), "m.fs", "s.json");
+    assert_eq!(paths(&beside), ["../data/log.csv", "../lib/net.fs", "m.fs"]);
+    let absolute = at("p/models/m.fs");
+    for (folder, model, output) in [
+        ("p/models", "./m.fs", "s.json"),
+        ("p/models", "../models/m.fs", "./s.json"),
+        ("p/models", name(&absolute), "s.json"),
+        ("p", "models/m.fs", "models/other.json"),
+        ("elsewhere", "../p/models/m.fs", "../p/models/s.json"),
+        ("elsewhere", "../p/models/m.fs", "-"),
+        ("p/data", "../models//./m.fs", name(&at("p/models/s.json"))),
+    ] {
+        assert_eq!(compile_in(&at(folder), model, output), beside, "{model} -> {output} in {folder}");
+    }
+}
+
+#[test]
+fn a_schedule_written_elsewhere_names_its_data_from_there() {
+    let dir = project();
+    let at = |folder: &str| dir.path().join(folder);
+    let cases = [
+        ("s.json", "p/data/log.csv"),
+        ("elsewhere/s.json", "../p/data/log.csv"),
+        ("p/models/out/s.json", "../../data/log.csv"),
+    ];
+    for (output, data) in cases {
+        let schedule = compile_in(dir.path(), "p/models/m.fs", output);
+        assert!(paths(&schedule).contains(&data), "{output}: {:?}", paths(&schedule));
+        assert!(paths(&schedule).contains(&"m.fs") && paths(&schedule).contains(&"../lib/net.fs"));
+    }
+    // A path that the model gives as absolute is the user's own.
+    let log = at("p/data/log.csv");
+    fs::write(at("p/models/m.fs"), FROM_FILE.replace("../data/log.csv", name(&log))).expect("written");
+    assert!(paths(&compile_in(&at("p"), "models/m.fs", "s.json")).contains(&name(&log)));
+}
+
+#[cfg(unix)]
+#[test]
+fn links_to_a_folder_do_not_lead_the_data_astray() {
+    let dir = project();
+    let at = |folder: &str| dir.path().join(folder);
+    std::os::unix::fs::symlink(at("p/models/out"), at("link")).expect("a link");
+    let schedule = compile_in(dir.path(), "p/models/m.fs", "link/s.json");
+    let data = *paths(&schedule).iter().find(|p| p.ends_with("log.csv")).expect("the data");
+    assert!(at("link").join(data).exists(), "{data} from the folder that the link leads to");
+}
+
+#[test]
+fn a_model_without_a_workload_compiles_with_a_warning() {
+    let (_dir, model) = folder(&MODEL[..MODEL.find("workload").expect("a workload")]);
+    let out = fsc(&["compile", name(&model)]);
+    let said = text(&out.stderr);
+    assert!(out.status.success() && said.contains("warning: ") && said.contains("--data FILE"), "{said}");
+    let (_dir, model) = folder(MODEL);
+    assert!(!text(&fsc(&["compile", name(&model)]).stderr).contains("warning"));
+}

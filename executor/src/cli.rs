@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
 use fs_executor::transport::link::Link;
+use fs_executor::weights::Unmatched;
 use fs_executor::{Error, Observer, Options, Report, Session, compare};
 
 use crate::progress::Progress;
@@ -172,6 +173,16 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
             );
         }
     }
+    if let Some(path) = run.init.as_ref().filter(|_| !run.quiet) {
+        let Unmatched { in_file, in_model } = session.unmatched();
+        let notes = [
+            ("has values that the model has no place for", in_file),
+            ("has no values for these, which start as the model says", in_model),
+        ];
+        for (what, names) in notes.iter().filter(|(_, names)| !names.is_empty()) {
+            let _ = writeln!(io::stderr(), "note: {} {what}: {}", path.display(), listed(names));
+        }
+    }
     on_interrupt(stop)?;
     let mut progress = Progress::new(io::stderr().is_terminal());
     let observer: &mut dyn Observer = if run.quiet { &mut () } else { &mut progress };
@@ -205,6 +216,13 @@ fn compare(settings: &Compare) -> Result<ExitCode, Error> {
     let printed = io::stdout().lock().write_all(shown.as_bytes());
     printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
     Ok(if found.equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The first names of a list, and how many more there are.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
 }
 
 /// A result must not replace what the run reads, nor another result.

@@ -7,6 +7,7 @@ pub mod compare;
 pub mod data;
 mod error;
 pub mod evaluate;
+mod limits;
 pub mod memory;
 pub mod report;
 pub mod runtime;

@@ -1,9 +1,12 @@
 //! How much memory there is, and whether the tables fit.
 
+use std::path::Path;
+
 use fs_schedule::Schedule;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::limits;
 use crate::runtime::state::table_bytes;
 
 /// What a run holds, in bytes.
@@ -35,22 +38,9 @@ pub fn peak() -> u64 {
     field("/proc/self/status", "VmHWM:").unwrap_or(0)
 }
 
-/// Memory that may still be taken: what the machine has free, or less under a limit for this process group.
+/// Memory that may still be taken: what the machine, control groups and the process's own limits leave.
 pub fn available() -> Option<u64> {
-    let machine = field("/proc/meminfo", "MemAvailable:");
-    let limit = [
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ];
-    let limit = limit.iter().find_map(|(limit, used)| Some(number(limit)?.saturating_sub(number(used)?)));
-    match (machine, limit) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
-}
-
-fn number(path: &str) -> Option<u64> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    limits::available(Path::new("/"))
 }
 
 fn field(path: &str, name: &str) -> Option<u64> {

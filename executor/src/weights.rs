@@ -2,6 +2,7 @@
 //!
 //! Reading and writing go in pieces, so that a large table needs no second copy in memory.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -17,17 +18,34 @@ use crate::runtime::{Env, tables};
 /// Values moved at once.
 const PIECE: usize = 1 << 18;
 
+/// What a file of values and a model do not share.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unmatched {
+    /// Tensors of the file that belong to no table and no parameter.
+    pub in_file: Vec<String>,
+    /// Tables (`table.NAME`) and parameters that the file has no values for: they start as the model says.
+    pub in_model: Vec<String>,
+}
+
 /// Takes dense parameters from tensors `NAME` and tables from `table.NAME`, where the file has them. A file that holds
 /// a whole run marks what training started from with `init.`: then only `init.NAME` and `init.table.NAME` are taken.
-/// Shapes must fit; a file with none of them is an error.
-pub fn load<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Result<(), Error> {
+/// Shapes must fit; a file with none of them is an error. What else has no counterpart is returned.
+pub fn load<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Result<Unmatched, Error> {
     let file = TensorFile::open(path)?;
     let whole_run = file.names().iter().any(|n| n.starts_with("init."));
     let tensor = |name: &str| if whole_run { format!("init.{name}") } else { name.to_owned() };
+    // Of a whole run only the start could have been taken; the rest is not left over.
+    let offered = file.names().into_iter().filter(|n| !whole_run || n.starts_with("init."));
+    let mut left: BTreeSet<String> = offered.collect();
+    let mut in_model = Vec::new();
     let mut found = 0;
     for (i, parameter) in schedule.parameters.iter().enumerate() {
         let name = tensor(&parameter.name);
-        let Some(info) = file.get(&name) else { continue };
+        let Some(info) = file.get(&name) else {
+            in_model.push(parameter.name.clone());
+            continue;
+        };
+        left.remove(&name);
         let shape = shape(parameter);
         if info.shape != shape {
             return Err(file.mismatch(&name, info, &format!("F32 {shape:?}")).into());
@@ -41,7 +59,11 @@ pub fn load<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Resu
     }
     for (i, table) in schedule.tables.iter().enumerate() {
         let name = tensor(&format!("table.{}", table.name));
-        let Some(info) = file.get(&name) else { continue };
+        let Some(info) = file.get(&name) else {
+            in_model.push(format!("table.{}", table.name));
+            continue;
+        };
+        left.remove(&name);
         let shape = [table.rows as usize, table.dim as usize];
         if info.shape != shape {
             return Err(file.mismatch(&name, info, &format!("F32 {shape:?}")).into());
@@ -54,7 +76,7 @@ pub fn load<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Resu
         found += 1;
     }
     if found > 0 {
-        return Ok(());
+        return Ok(Unmatched { in_file: left.into_iter().collect(), in_model });
     }
     Err(Error::Weights(format!(
         "{} has values for none of the model's tables and parameters; it holds: {}",

@@ -406,7 +406,7 @@ pub enum Engine {
     NicReceive,
 }
 
-/// Where samples come from. Paths are looked for relative to the working directory, then to the schedule file.
+/// Where samples come from. Paths are relative to the schedule's folder, else to the working directory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Data {

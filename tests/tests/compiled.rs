@@ -58,7 +58,8 @@ fn schedules() -> impl Iterator<Item = (String, Schedule)> {
                     ..CompileOptions::new(strategy, 2)
                 };
                 let name = format!("{name}, {strategy:?}, K = {lookahead}, M = {microbatches}");
-                let schedule = compile_with(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}")).schedule;
+                let schedule =
+                    compile_with(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}")).schedule;
                 out.push((name, schedule));
             }
         }

@@ -213,7 +213,7 @@ fn fuzz(target: Target, corpus: Vec<Vec<u8>>) {
 
 /// Small models, always the same ones.
 fn random_models() -> Vec<String> {
-    let features = Features { shardings: false, microbatches: false };
+    let features = Features { shardings: true, microbatches: true };
     let mut runner = TestRunner::deterministic();
     let strategy = models(features);
     (0..20).map(|_| strategy.new_tree(&mut runner).expect("a model").current().text()).collect()
@@ -306,7 +306,7 @@ fn modules_are_parsed_and_verified() {
 }
 
 /// Every pass that a strategy may use, with classes and several microbatches where the settings have them.
-const PIPELINE: &str = "canonicalize,make-evaluation,differentiate,microbatch,lower-exchanges{lookahead=2},dce,accumulate,fuse-collectives,bucket-gradients{bytes=256}";
+const PIPELINE: &str = "canonicalize,plan-sharding{ranks=3},make-evaluation,differentiate,microbatch,lower-exchanges{lookahead=2},dce,accumulate,fuse-collectives,bucket-gradients{bytes=256}";
 
 /// Valid modules go through the passes: they may fail on what no model is imported as, but not crash.
 #[test]
@@ -340,11 +340,13 @@ fn schedules_are_loaded() {
             }
         }
     };
-    let schedules = random_models().into_iter().map(|text| {
-        let compiled =
-            fs_compiler::compile(&program(&text).expect("checks"), Order::Serial, 2).expect("compiles");
-        file::to_text(&compiled.schedule).into_bytes()
-    });
+    let strategies = [Order::Serial, Order::Prefetch, Order::Pec];
+    let schedules =
+        random_models().into_iter().zip(strategies.into_iter().cycle()).map(|(text, strategy)| {
+            let compiled =
+                fs_compiler::compile(&program(&text).expect("checks"), strategy, 2).expect("compiles");
+            file::to_text(&compiled.schedule).into_bytes()
+        });
     fuzz(Target::new("schedules", (1 << 20, 300), read), schedules.collect());
 }
 
@@ -358,7 +360,7 @@ fn programs_that_check_compile_or_are_refused() {
         if program.model.as_ref().is_some_and(|m| m.nodes.len() > 2000) {
             return;
         }
-        match fs_compiler::compile(&program, Order::Serial, 3) {
+        match fs_compiler::compile(&program, Order::Pec, 3) {
             Ok(compiled) => {
                 let written = file::to_text(&compiled.schedule);
                 let read = file::parse(Path::new("s.json"), written.as_bytes(), true);

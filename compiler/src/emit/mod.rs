@@ -268,7 +268,10 @@ fn place(module: &mut Module, schedule: &s::Schedule, order: &[u32], origins: &[
     for (i, id) in body.iter().enumerate() {
         let op = module.op(*id);
         let reads = op.operands.iter().filter_map(|v| defined.get(v)).copied();
-        let place = at.get(id).copied().or_else(|| reads.max_by_key(|p| rank(*p))).unwrap_or(0);
+        let own = at.get(id).copied();
+        // A concat of which only some parts are copied has to wait for the others, too.
+        let waits = own.is_none() || op.def.name == "model.concat";
+        let place = own.into_iter().chain(reads.filter(|_| waits)).max_by_key(|p| rank(*p)).unwrap_or(0);
         keyed.push((place, i, *id));
         for r in &module.op(*id).results {
             defined.insert(*r, place);

@@ -1,7 +1,9 @@
 //! Rules that hold for every module, whatever its dialects:
 //!
 //! 1. A value is used below its definition: in declarations, or earlier in the same function (of a scheduled one, in
-//!    falling order of stage); a value of another batch is defined anywhere in the function.
+//!    falling order of stage); a value of another batch is defined anywhere in the function. In a scheduled function
+//!    splits and concats are views of storage and take no time: one side of a concat may be read before the other is
+//!    there, so their results too are defined anywhere in the function. The schedule's own verifier knows the columns.
 //! 2. An operation obeys its definition: attributes, operands and result types.
 //! 3. Declarations stand before functions and nowhere else; function names are unique.
 //! 4. `into` names, for a result that can be added into, a value of the result's own type that is computed in the
@@ -101,8 +103,11 @@ fn is_declaration(module: &Module, id: OpId) -> bool {
 fn check(cx: &Context<'_>, id: OpId, known: &Known, own: &Known, errors: &mut Vec<VerifyError>) {
     let op = cx.op(id);
     for (i, v) in op.uses().enumerate() {
-        // Another batch's value only has to exist.
-        if !(if op.offset(i) == 0 { known } else { own }).has(v) {
+        // Another batch's value only has to exist, and so does a view that is read in parts.
+        let def = cx.def(v);
+        let view = matches!(def.def.name, "model.split" | "model.concat") && def.placement.is_some();
+        let anywhere = op.offset(i) != 0 || (view && op.placement.is_some());
+        if !(if anywhere { own } else { known }).has(v) {
             let what = match op.offset(i) {
                 0 => "is used before it is defined",
                 _ => "of another batch is not computed in this function",

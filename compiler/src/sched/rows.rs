@@ -107,9 +107,9 @@ impl Entries {
         let mut entries =
             Self { sent: 0.0, forward: vec![0.0; forward.len()], backward: vec![0.0; backward.len()] };
         for bin in &law.bins {
-            // The only row of a table is drawn for sure; its logarithm must stay finite.
-            let per_draw = -(-bin.probability.min(1.0 - f64::EPSILON)).ln_1p();
-            let per_uniform = -(-1.0 / law.rows.max(2.0)).ln_1p();
+            // Finite for the only row of a table too, which every draw hits: e^-64 is no chance to miss it.
+            let per_draw = (-(-bin.probability).ln_1p()).min(64.0);
+            let per_uniform = (-(-1.0 / law.rows).ln_1p()).min(64.0);
             // Of a batch of this rank, of one of its microbatches, of a microbatch of all ranks, of the others.
             let batch = draws.by_law * per_draw + draws.uniform * per_uniform;
             let expected = if unique { used(batch) } else { batch_draws(bin, draws, law) };
@@ -158,6 +158,18 @@ mod tests {
 
     fn close(a: f64, b: f64, tolerance: f64) {
         assert!((a - b).abs() <= tolerance * b.abs().max(1e-12), "{a} for {b}");
+    }
+
+    #[test]
+    fn every_draw_hits_the_only_row() {
+        let reuse = Reuse { lookahead: 1, microbatches: 2 };
+        let draws = Draws { by_law: 3.0, uniform: 2.0 };
+        for unique in [true, false] {
+            let e = Entries::expect(&Law::uniform(1), draws, 2.0, unique, Some(reuse));
+            close(e.sent, if unique { 1.0 } else { 5.0 }, 1e-9);
+            close(e.forward.iter().sum(), e.sent, 1e-6);
+            close(e.backward.iter().sum(), e.sent, 1e-6);
+        }
     }
 
     #[test]

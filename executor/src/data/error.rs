@@ -195,7 +195,7 @@ pub enum DataError {
 
 fn hint(error: &io::Error) -> &'static str {
     if error.kind() == io::ErrorKind::NotFound {
-        "; it is looked for in the working directory and beside the schedule; pass `--data FILE` to use another"
+        "; a schedule's data is looked for in the schedule's folder, then in the working directory; pass `--data FILE` to use another file"
     } else {
         ""
     }

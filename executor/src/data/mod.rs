@@ -186,7 +186,9 @@ pub fn open(
     seed: u64,
 ) -> Result<Box<dyn Source>, DataError> {
     let data = with_file(schedule.data.clone(), file)?;
-    let find = |path: &str| find(Path::new(path), schedule_file);
+    // A file given now is where the user says.
+    let beside = if file.is_none() { schedule_file } else { None };
+    let find = |path: &str| find(Path::new(path), beside);
     Ok(match data {
         Data::Csv { path, user, item, time, rating, min_interactions } => {
             let columns = csv::Columns { user, item, time, rating };
@@ -220,11 +222,11 @@ fn is_tensors(file: &Path) -> bool {
     file.extension().is_some_and(|e| e == "safetensors")
 }
 
-/// A relative path is looked for in the working directory, then beside the schedule.
+/// A relative path is relative to the schedule's folder (as named, or where a link to the schedule leads), else to the
+/// working directory.
 fn find(path: &Path, schedule_file: Option<&Path>) -> PathBuf {
-    let beside = schedule_file.and_then(Path::parent).map(|folder| folder.join(path));
-    match beside {
-        Some(beside) if !path.exists() && beside.exists() => beside,
-        _ => path.to_path_buf(),
-    }
+    let real = schedule_file.and_then(|file| std::fs::canonicalize(file).ok());
+    let folders = [schedule_file, real.as_deref()].into_iter().flatten().filter_map(Path::parent);
+    let beside = folders.map(|folder| folder.join(path)).find(|beside| beside.exists());
+    beside.unwrap_or_else(|| path.to_path_buf())
 }

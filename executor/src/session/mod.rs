@@ -26,7 +26,7 @@ use crate::runtime::engine::panic_message;
 use crate::runtime::state::table_bytes;
 use crate::runtime::{Capture, Env, Shard, tables};
 use crate::transport::link::Link;
-use crate::weights;
+use crate::weights::{self, Unmatched};
 
 pub use phase::StepEvent;
 use phase::{Phase, Results};
@@ -44,7 +44,7 @@ pub struct Options {
     pub epochs: Option<u32>,
     /// Data file instead of the schedule's.
     pub data: Option<PathBuf>,
-    /// Where the schedule lies; data paths are also looked for beside it.
+    /// Where the schedule lies; its data is looked for in that folder first.
     pub schedule_file: Option<PathBuf>,
     /// Initial values from this file.
     pub init: Option<PathBuf>,
@@ -112,6 +112,7 @@ pub struct Session<T: Real> {
     seed: u64,
     steps: u64,
     next_step: u64,
+    unmatched: Unmatched,
 }
 
 impl<T: Real> Session<T> {
@@ -152,9 +153,11 @@ impl<T: Real> Session<T> {
             op: "initial values".into(),
             message: panic_message(panic.as_ref()),
         })?;
-        let mut session = Self { schedule, source, histories, ranks, options, seed, steps, next_step: 0 };
+        let unmatched = Unmatched::default();
+        let mut session =
+            Self { schedule, source, histories, ranks, options, seed, steps, next_step: 0, unmatched };
         if let Some(path) = session.options.init.clone() {
-            session.load(&path)?;
+            session.unmatched = session.load(&path)?;
         }
         Ok(session)
     }
@@ -304,8 +307,13 @@ impl<T: Real> Session<T> {
         Ok(())
     }
 
+    /// What the file of [`Options::init`] and the model do not share.
+    pub fn unmatched(&self) -> &Unmatched {
+        &self.unmatched
+    }
+
     /// Takes values from a safetensors file; see [`weights::load`].
-    pub fn load(&mut self, path: &Path) -> Result<(), Error> {
+    pub fn load(&mut self, path: &Path) -> Result<Unmatched, Error> {
         weights::load(&self.schedule, &self.ranks, path)
     }
 

@@ -281,6 +281,21 @@ pub struct State {
     parameters: BTreeMap<u64, u64>,
 }
 
+impl State {
+    /// What differs from another state: rows by table, part and number, then parameters.
+    pub fn differs(&self, other: &Self) -> String {
+        let keys: BTreeSet<_> = self.rows.keys().chain(other.rows.keys()).collect();
+        let rows: Vec<_> = keys.into_iter().filter(|k| self.rows.get(k) != other.rows.get(k)).collect();
+        let parameters: Vec<_> = self
+            .parameters
+            .iter()
+            .filter(|(k, v)| other.parameters.get(k) != Some(v))
+            .map(|(k, _)| k)
+            .collect();
+        format!("rows {rows:?}, parameters {parameters:?}")
+    }
+}
+
 fn is_collective(action: &Action) -> bool {
     matches!(
         action,

@@ -1,7 +1,7 @@
 //! What operations do to symbolic values: rows are lists of (who asked, row, history), everything dense is a hash of
 //! what it was computed from. Equal hashes mean the same computation in the same order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use fs_schedule::model::*;
@@ -226,6 +226,7 @@ impl Call<'_> {
                 let n = self.op.writes.len();
                 (0..n).map(|i| Data::Word(word(&(self.hash(i), self.hash(n + i))))).collect()
             }
+            Action::Copy if self.one(0).is_ok() => vec![self.one(0)?.clone()],
             _ => self.dense(),
         })
     }
@@ -245,14 +246,20 @@ impl Call<'_> {
             .zip(&self.op.writes)
             .map(|(n, w): (u32, _)| {
                 if per_entry(w) && !rows.is_empty() {
-                    let keys = rows[0].iter();
-                    Data::Rows(
-                        keys.map(|(at, (from, row, _))| {
-                            let parts: Vec<_> = rows.iter().map(|r| r.get(at)).collect();
-                            (*at, (*from, *row, word(&(&what, n, parts))))
-                        })
-                        .collect(),
-                    )
+                    // Rows that are not there are zero: nothing comes of them, and a sum is of the others.
+                    let sums = matches!(self.op.action, Action::Add);
+                    let keys: BTreeSet<u32> = rows.iter().flat_map(|r| r.keys().copied()).collect();
+                    let value = |at: u32| {
+                        let parts: Vec<_> = rows.iter().filter_map(|r| r.get(&at)).collect();
+                        let (from, row, v) = *parts.first().copied()?;
+                        let v = match parts.len() {
+                            1 if sums => v,
+                            k if sums || k == rows.len() => word(&(&what, n, parts)),
+                            _ => return None,
+                        };
+                        Some((at, (from, row, v)))
+                    };
+                    Data::Rows(keys.into_iter().filter_map(value).collect())
                 } else {
                     Data::Word(word(&(all, n)))
                 }
@@ -422,7 +429,8 @@ impl Call<'_> {
 fn used(s: &Schedule, work: &Workload, e: u32, rank: u32, batch: i64) -> Vec<(u32, u64)> {
     let (x, ops) = (&s.exchanges[e as usize], &s.train.ops);
     let rows = s.tables[x.table as usize].rows;
-    let unique = ops.iter().find(|op| matches!(op.action, Action::Unique { exchange } if exchange == x.entries));
+    let unique =
+        ops.iter().find(|op| matches!(op.action, Action::Unique { exchange } if exchange == x.entries));
     let Some(unique) = unique else { return Vec::new() };
     let each = unique.reads.len() / s.settings.microbatches as usize;
     let mut out = Vec::new();

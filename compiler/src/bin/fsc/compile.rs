@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fs_compiler::sched::explain::explain;
-use fs_compiler::{CompileOptions, Compiled, compile_with};
+use fs_compiler::{CompileOptions, Compiled, compile_with, paths};
 use fs_dsl::checked::{Cluster, Program};
 use fs_schedule::{Strategy, file};
 
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
         microbatches: args.microbatches,
         in_flight: args.in_flight,
     };
-    let compiled = match args.strategy.fixed() {
+    let mut compiled = match args.strategy.fixed() {
         Some(strategy) => {
             compile_with(&program, &options(strategy, args.lookahead)).map_err(|e| e.to_string())?
         }
@@ -83,6 +83,12 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     }
     let default = args.model.with_extension("json");
     let output = args.output.as_ref().unwrap_or(&default);
+    let folder = if output == Path::new("-") { None } else { paths::folder_of(output) };
+    paths::anchor(&mut compiled.schedule, &program, folder.as_deref());
+    if program.workload.is_none() {
+        let model = args.model.display();
+        eprintln!("warning: {model} has no `workload` block: `fsx run` will need `--data FILE`");
+    }
     let s = &compiled.schedule;
     if output == Path::new("-") {
         print(&file::to_text(s))?;

@@ -1,0 +1,107 @@
+//! Where a run finds its data, and what it says about a file of initial values that fits only in part.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::{next_item, ranking};
+use fs_schedule::Schedule;
+
+fn fsx(folder: &Path, arguments: &[&str]) -> Output {
+    let mut fsx = Command::new(env!("CARGO_BIN_EXE_fsx"));
+    fsx.current_dir(folder).arg("run").args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Interactions of one user with so many items.
+fn log(items: usize) -> String {
+    let lines: String = (0..items).map(|i| format!("1,{i},1,{i}\n")).collect();
+    format!("userId,movieId,rating,timestamp\n{lines}")
+}
+
+#[test]
+fn data_is_looked_for_beside_the_schedule_then_in_the_working_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for folder in ["out", "here", "far"] {
+        fs::create_dir_all(at(folder)).unwrap();
+    }
+    let schedule: Schedule = next_item(4, 50, "data.csv");
+    fs_schedule::write(&at("out/s.json"), &schedule).unwrap();
+    let run = |folder: &str, schedule: &str| fsx(&at(folder), &[schedule, "--steps", "0", "--no-evaluate"]);
+
+    let missing = said(&run("here", "../out/s.json"));
+    for part in ["data.csv", "the schedule's folder", "working directory", "--data FILE"] {
+        assert!(missing.contains(part), "{missing}");
+    }
+    // Too many items for the table tell which file was read.
+    fs::write(at("here/data.csv"), log(60)).unwrap();
+    assert!(said(&run("here", "../out/s.json")).contains("60 distinct items"));
+    fs::write(at("out/data.csv"), log(70)).unwrap();
+    assert!(said(&run("here", "../out/s.json")).contains("70 distinct items"), "beside the schedule first");
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(at("out/s.json"), at("far/link.json")).unwrap();
+        assert!(said(&run("far", "link.json")).contains("70 distinct items"), "where the link leads");
+    }
+    // A file that is named now is where the user says, whatever lies beside the schedule.
+    let given = fsx(&at("here"), &["../out/s.json", "--data", "data.csv", "--steps", "0"]);
+    assert!(said(&given).contains("60 distinct items"), "{}", said(&given));
+}
+
+#[test]
+fn what_initial_values_do_not_match_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let schedule = ranking(12, true);
+    fs_schedule::write(&at("s.json"), &schedule).unwrap();
+    assert!(fsx(dir.path(), &["s.json", "--steps", "1", "--save", "all.safetensors"]).status.success());
+    let whole = fsx(dir.path(), &["s.json", "--steps", "0", "--init", "all.safetensors"]);
+    assert!(!said(&whole).contains("note:"), "everything matches: {}", said(&whole));
+
+    // The same file with two tensors under other names.
+    let mut bytes = fs::read(at("all.safetensors")).unwrap();
+    let (table, parameter) = (&schedule.tables[0].name, &schedule.parameters[0].name);
+    let renamed = [format!("table.{table}"), parameter.clone()];
+    for name in &renamed {
+        let quoted = format!("\"{name}\"");
+        let place = bytes.windows(quoted.len()).position(|w| w == quoted.as_bytes()).unwrap();
+        bytes[place + 1] = b'X';
+    }
+    fs::write(at("some.safetensors"), bytes).unwrap();
+    let output = fsx(dir.path(), &["s.json", "--steps", "0", "--init", "some.safetensors"]);
+    assert!(output.status.success());
+    let notes = said(&output);
+    let notes: Vec<&str> = notes.lines().filter(|l| l.starts_with("note: some.safetensors")).collect();
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    for name in &renamed {
+        assert!(
+            notes[0].contains("no place for") && notes[0].contains(&format!("X{}", &name[1..])),
+            "{notes:?}"
+        );
+        assert!(notes[1].contains("no values for") && notes[1].contains(name.as_str()), "{notes:?}");
+    }
+    let quiet = fsx(dir.path(), &["s.json", "--steps", "0", "--init", "some.safetensors", "--quiet"]);
+    assert_eq!(said(&quiet), "");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_on_address_space_is_seen_before_memory_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut schedule = ranking(12, true);
+    // 2 GiB of values, where 1 GiB may be taken: most machines have that free.
+    schedule.tables[0].rows = (2 << 30) / 4 / u64::from(schedule.tables[0].dim);
+    fs_schedule::write(&dir.path().join("s.json"), &schedule).unwrap();
+    let fsx = env!("CARGO_BIN_EXE_fsx");
+    let script = format!("ulimit -v 1048576 && exec '{fsx}' run s.json --steps 0");
+    let output = Command::new("bash").current_dir(dir.path()).args(["-c", &script]).output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("does not fit") || said.contains("available"), "{said}");
+}
