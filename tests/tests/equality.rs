@@ -4,6 +4,8 @@
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_executor::{Options, Session};
 use fs_schedule::Schedule;
+use fs_tests::models::{Features, models};
+use proptest::prelude::*;
 
 /// What must be equal: losses, then tables, parameters and optimizer states, all as bits.
 #[derive(PartialEq, Debug)]
@@ -167,6 +169,47 @@ fn microbatches_agree_with_whole_batches() {
         for (a, b) in losses(m).iter().zip(&expected) {
             let (a, b) = (f64::from_bits(*a), f64::from_bits(*b));
             assert!((a - b).abs() <= 1e-5 * b.abs(), "{m} microbatches: {a}, whole {b}");
+        }
+    }
+}
+
+/// `cargo test -p fs-tests --test equality -- --ignored`: a few minutes.
+#[test]
+#[ignore = "takes minutes"]
+fn a_thousand_delayed_runs() {
+    let seeds: Vec<Option<u64>> = (1..=32).map(Some).collect();
+    for sharding in ["row_wise", "table_wise", "column_wise", "data_parallel"] {
+        equal(&model(sharding, "adagrad(lr: 0.05)", 60, true), &[2, 3], &[1, 3], &[1, 2], &seeds);
+    }
+}
+
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|c| c.parse().ok()).unwrap_or(24)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_models(
+        model in models(Features { shardings: true, microbatches: true }),
+        ranks in prop::sample::select(&[1u32, 2, 3, 4, 7][..]),
+        lookahead in 1..4u32,
+        stress in prop::option::of(1..1000u64),
+    ) {
+        let text = model.with_lookahead(lookahead).text();
+        let loaded = fs_dsl::check_text("random.fs", &text);
+        let program = loaded.program.expect("a random model checks");
+        let outcome = |strategy, stress| {
+            let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks));
+            let mut schedule = compiled.unwrap_or_else(|e| panic!("{strategy:?}: {e}")).schedule;
+            // Ranks share a batch evenly.
+            schedule.settings.batch *= ranks;
+            train(&schedule, ranks as usize, stress)
+        };
+        let expected = outcome(Strategy::Serial, None);
+        for strategy in [Strategy::Prefetch, Strategy::Pec] {
+            prop_assert!(outcome(strategy, stress) == expected, "{:?} gives other bits than serial", strategy);
         }
     }
 }
