@@ -1,7 +1,10 @@
 //! Strategies change when things happen, and nothing else: the same bits as `serial` after training, for every
 //! sharding, lookahead, number of microbatches and ranks, also when random operations are delayed by random times.
 
+use std::sync::Arc;
+
 use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
 use fs_executor::{Options, Session};
 use fs_schedule::Schedule;
 use fs_tests::models::{Features, models};
@@ -169,6 +172,55 @@ fn microbatches_agree_with_whole_batches() {
         for (a, b) in losses(m).iter().zip(&expected) {
             let (a, b) = (f64::from_bits(*a), f64::from_bits(*b));
             assert!((a - b).abs() <= 1e-5 * b.abs(), "{m} microbatches: {a}, whole {b}");
+        }
+    }
+}
+
+/// Data that goes wrong in its fourth batch.
+struct Broken(Box<dyn Source>, fn(&mut GlobalBatch));
+
+impl Source for Broken {
+    fn describe(&self) -> String {
+        "broken data".into()
+    }
+    fn epoch_steps(&self) -> Option<u64> {
+        None
+    }
+    fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError> {
+        self.0.fill(step, batch)?;
+        if step == 3 {
+            self.1(batch);
+        }
+        Ok(())
+    }
+}
+
+/// With several batches in flight on several engines, a failure still ends everything, with one error.
+#[test]
+fn failures_end_all_threads() {
+    let text = model("row_wise", "adagrad(lr: 0.05)", 60, true);
+    for microbatches in [1, 2] {
+        let schedule = Arc::new(compile(&text, Strategy::Pec, 3, 2, microbatches));
+        let run = |harm: fn(&mut GlobalBatch), stress| {
+            let source = Broken(data::open(&schedule, None, None, 5).unwrap(), harm);
+            let options = Options { ranks: Some(3), evaluate: false, stress, ..Options::default() };
+            let session = Session::<f32>::with_source(Arc::clone(&schedule), options, Box::new(source));
+            session.unwrap().run(&mut ()).unwrap_err().to_string()
+        };
+        for stress in [None, Some(7)] {
+            let said = run(
+                |batch| {
+                    let Values::Ids(ids) = &mut batch.inputs[0] else { return };
+                    ids[0] = 999_999;
+                },
+                stress,
+            );
+            let expected = "id 999999 is out of range for table `a` with 60 rows";
+            assert!(said.starts_with("rank 0 failed in `a.unique`: ") && said.ends_with(expected), "{said}");
+            // Offsets that fall make the last rank panic.
+            let said = run(|batch| *batch.offsets[0].last_mut().unwrap() = 0, stress);
+            assert!(said.starts_with("rank 2 failed in `load_batch`: "), "{said}");
+            assert_eq!(run(|_| panic!("out of paper"), stress), "reading data failed: out of paper");
         }
     }
 }

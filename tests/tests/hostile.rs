@@ -25,7 +25,11 @@ fn soon(name: &str, s: &Schedule) -> Vec<Violation> {
 
 fn broken(name: &str, s: &Schedule, rule: &str) {
     let violations = soon(name, s);
-    assert!(violations.iter().any(|v| v.rule == rule), "{name} must break `{rule}`: {:?}", violations.first());
+    assert!(
+        violations.iter().any(|v| v.rule == rule),
+        "{name} must break `{rule}`: {:?}",
+        violations.first()
+    );
 }
 
 fn copies(s: &mut Schedule, count: usize, fits: impl Fn(&Action) -> bool, change: impl Fn(&mut Op, usize)) {
@@ -67,7 +71,8 @@ fn copies_of_copies() {
         let to = s.train.buffers.len() as u32;
         s.train.buffers.push(Buffer { slot: 100 + depth, ..template.clone() });
         for n in 0..60 {
-            let op = s.train.ops.iter().find(|op| matches!(op.action, Action::Expand)).expect("a lookup").clone();
+            let op =
+                s.train.ops.iter().find(|op| matches!(op.action, Action::Expand)).expect("a lookup").clone();
             s.train.ops.push(Op {
                 name: format!("copy {depth} {n}"),
                 action: Action::Copy,
@@ -96,7 +101,12 @@ fn tangled_waits() {
     s.train.ops.iter_mut().for_each(|op| op.deps.clear());
     soon("nothing waits", &s);
     let mut s = base();
-    copies(&mut s, 300_000, |a| matches!(a, Action::Zero | Action::Add), |op, n| op.priority = (n % 64) as i32);
+    copies(
+        &mut s,
+        300_000,
+        |a| matches!(a, Action::Zero | Action::Add),
+        |op, n| op.priority = (n % 64) as i32,
+    );
     broken("more clocks than memory", &s, "limits");
 }
 
