@@ -191,13 +191,6 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
     finish(run, &session, &report)
 }
 
-/// The first names of a list, and how many more there are.
-fn listed(names: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
-}
-
 /// Success only if everything is equal.
 fn compare(settings: &Compare) -> Result<ExitCode, Error> {
     let (first, second) = (fs_schedule::read(&settings.first)?, fs_schedule::read(&settings.second)?);
@@ -223,6 +216,13 @@ fn compare(settings: &Compare) -> Result<ExitCode, Error> {
     let printed = io::stdout().lock().write_all(shown.as_bytes());
     printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
     Ok(if found.equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The first names of a list, and how many more there are.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
 }
 
 /// A result must not replace what the run reads, nor another result.

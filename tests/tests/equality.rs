@@ -1,9 +1,14 @@
 //! Strategies change when things happen, and nothing else: the same bits as `serial` after training, for every
 //! sharding, lookahead, number of microbatches and ranks, also when random operations are delayed by random times.
 
+use std::sync::Arc;
+
 use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
 use fs_executor::{Options, Session};
 use fs_schedule::Schedule;
+use fs_tests::models::{Features, models};
+use proptest::prelude::*;
 
 /// What must be equal: losses, then tables, parameters and optimizer states, all as bits.
 #[derive(PartialEq, Debug)]
@@ -167,6 +172,96 @@ fn microbatches_agree_with_whole_batches() {
         for (a, b) in losses(m).iter().zip(&expected) {
             let (a, b) = (f64::from_bits(*a), f64::from_bits(*b));
             assert!((a - b).abs() <= 1e-5 * b.abs(), "{m} microbatches: {a}, whole {b}");
+        }
+    }
+}
+
+/// Data that goes wrong in its fourth batch.
+struct Broken(Box<dyn Source>, fn(&mut GlobalBatch));
+
+impl Source for Broken {
+    fn describe(&self) -> String {
+        "broken data".into()
+    }
+    fn epoch_steps(&self) -> Option<u64> {
+        None
+    }
+    fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError> {
+        self.0.fill(step, batch)?;
+        if step == 3 {
+            self.1(batch);
+        }
+        Ok(())
+    }
+}
+
+/// With several batches in flight on several engines, a failure still ends everything, with one error.
+#[test]
+fn failures_end_all_threads() {
+    let text = model("row_wise", "adagrad(lr: 0.05)", 60, true);
+    for microbatches in [1, 2] {
+        let schedule = Arc::new(compile(&text, Strategy::Pec, 3, 2, microbatches));
+        let run = |harm: fn(&mut GlobalBatch), stress| {
+            let source = Broken(data::open(&schedule, None, None, 5).unwrap(), harm);
+            let options = Options { ranks: Some(3), evaluate: false, stress, ..Options::default() };
+            let session = Session::<f32>::with_source(Arc::clone(&schedule), options, Box::new(source));
+            session.unwrap().run(&mut ()).unwrap_err().to_string()
+        };
+        for stress in [None, Some(7)] {
+            let said = run(
+                |batch| {
+                    let Values::Ids(ids) = &mut batch.inputs[0] else { return };
+                    ids[0] = 999_999;
+                },
+                stress,
+            );
+            let expected = "id 999999 is out of range for table `a` with 60 rows";
+            assert!(said.starts_with("rank 0 failed in `a.unique`: ") && said.ends_with(expected), "{said}");
+            // Offsets that fall make the last rank panic.
+            let said = run(|batch| *batch.offsets[0].last_mut().unwrap() = 0, stress);
+            assert!(said.starts_with("rank 2 failed in `load_batch`: "), "{said}");
+            assert_eq!(run(|_| panic!("out of paper"), stress), "reading data failed: out of paper");
+        }
+    }
+}
+
+/// `cargo test -p fs-tests --test equality -- --ignored`: a few minutes.
+#[test]
+#[ignore = "takes minutes"]
+fn a_thousand_delayed_runs() {
+    let seeds: Vec<Option<u64>> = (1..=32).map(Some).collect();
+    for sharding in ["row_wise", "table_wise", "column_wise", "data_parallel"] {
+        equal(&model(sharding, "adagrad(lr: 0.05)", 60, true), &[2, 3], &[1, 3], &[1, 2], &seeds);
+    }
+}
+
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|c| c.parse().ok()).unwrap_or(24)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_models(
+        model in models(Features { shardings: true, microbatches: true }),
+        ranks in prop::sample::select(&[1u32, 2, 3, 4, 7][..]),
+        lookahead in 1..4u32,
+        stress in prop::option::of(1..1000u64),
+    ) {
+        let text = model.with_lookahead(lookahead).text();
+        let loaded = fs_dsl::check_text("random.fs", &text);
+        let program = loaded.program.expect("a random model checks");
+        let outcome = |strategy, stress| {
+            let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks));
+            let mut schedule = compiled.unwrap_or_else(|e| panic!("{strategy:?}: {e}")).schedule;
+            // Ranks share a batch evenly.
+            schedule.settings.batch *= ranks;
+            train(&schedule, ranks as usize, stress)
+        };
+        let expected = outcome(Strategy::Serial, None);
+        for strategy in [Strategy::Prefetch, Strategy::Pec] {
+            prop_assert!(outcome(strategy, stress) == expected, "{:?} gives other bits than serial", strategy);
         }
     }
 }

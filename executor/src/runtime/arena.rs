@@ -10,6 +10,7 @@ use std::time::Duration;
 use fs_kernels::{Mat, MatMut, Write};
 use fs_schedule::{Buffer, Element, Program};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use smallvec::SmallVec;
 
 use super::fault::Fault;
 
@@ -230,12 +231,21 @@ fn aligned<E>(vector: &[E], len: usize) -> std::ops::Range<usize> {
 /// A vector, the right to write it, and its shape.
 type Locked<'a, E> = (&'a RwLock<Vec<E>>, RwLockWriteGuard<'a, Vec<E>>, Shape);
 
+/// Lists of operands, which rarely are longer.
+pub type Few<X> = SmallVec<[X; 8]>;
+
 /// Written operands, several of which may be columns of one buffer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Writes<'a, E> {
-    guards: Vec<Locked<'a, E>>,
+    guards: Few<Locked<'a, E>>,
     /// Guard and shape of each operand.
-    parts: Vec<(usize, Shape, Write)>,
+    parts: Few<(usize, Shape, Write)>,
+}
+
+impl<E> Default for Writes<'_, E> {
+    fn default() -> Self {
+        Self { guards: SmallVec::new(), parts: SmallVec::new() }
+    }
 }
 
 impl<'a, E: Copy + Default> Writes<'a, E> {
@@ -266,25 +276,19 @@ impl<'a, E: Copy + Default> Writes<'a, E> {
     }
 
     /// The operands in order, each with whether to add into it.
-    pub fn views(&mut self) -> Vec<(MatMut<'_, E>, Write)> {
-        let mut out: Vec<Option<(MatMut<'_, E>, Write)>> = self.parts.iter().map(|_| None).collect();
+    pub fn views(&mut self) -> Few<(MatMut<'_, E>, Write)> {
+        let mut out: Few<Option<(MatMut<'_, E>, Write)>> = self.parts.iter().map(|_| None).collect();
         for (index, (_, guard, shape)) in self.guards.iter_mut().enumerate() {
             let range = aligned(guard, shape.elements());
-            let all = MatMut::new(&mut guard[range], shape.rows, shape.stride);
-            let mut mine: Vec<usize> = (0..self.parts.len()).filter(|&i| self.parts[i].0 == index).collect();
-            mine.sort_by_key(|&i| self.parts[i].1.start);
-            // Gaps between the ranges are cut out as columns of their own.
-            let mut widths = Vec::with_capacity(2 * mine.len());
+            let mut rest = MatMut::new(&mut guard[range], shape.rows, shape.stride);
+            let mut mine: Few<usize> = (0..self.parts.len()).filter(|&i| self.parts[i].0 == index).collect();
+            mine.sort_unstable_by_key(|&i| self.parts[i].1.start);
             let mut at = 0;
-            for &i in &mine {
+            for i in mine {
                 let Shape { start, end, .. } = self.parts[i].1;
-                widths.push(start - at);
-                widths.push(end - start);
-                at = end;
-            }
-            let pieces = all.split_columns(&widths).into_iter().skip(1).step_by(2);
-            for (i, piece) in mine.into_iter().zip(pieces) {
+                let [_gap, piece, right] = rest.cut([start - at, end - start]);
                 out[i] = Some((piece, self.parts[i].2));
+                (rest, at) = (right, end);
             }
         }
         out.into_iter().flatten().collect()
@@ -292,15 +296,21 @@ impl<'a, E: Copy + Default> Writes<'a, E> {
 
     /// The first operand.
     pub fn first(&mut self) -> Result<(MatMut<'_, E>, Write), Fault> {
-        let missing = Fault::Unsupported("an operation writes nothing".into());
-        self.views().into_iter().next().ok_or(missing)
+        let missing = || Fault::Unsupported("an operation writes nothing".into());
+        self.views().into_iter().next().ok_or_else(missing)
     }
 
     /// Exactly `N` operands.
     pub fn array<const N: usize>(&mut self) -> Result<[(MatMut<'_, E>, Write); N], Fault> {
-        let wrong =
-            |v: Vec<_>| Fault::Unsupported(format!("an operation writes {} operands, not {N}", v.len()));
-        self.views().try_into().map_err(wrong)
+        let found = self.views();
+        let n = found.len();
+        let wrong = || Fault::Unsupported(format!("an operation writes {n} operands, not {N}"));
+        let mut found = found.into_iter();
+        if n != N {
+            return Err(wrong());
+        }
+        let empty = || (MatMut::new(&mut [], 0, 0), Write::Set);
+        Ok(std::array::from_fn(|_| found.next().unwrap_or_else(empty)))
     }
 }
 

@@ -14,6 +14,7 @@ use super::{Batch, Env, Fault, Shard, Work};
 use crate::transport::local::Hub;
 
 /// What an operation runs with beside the rank's state.
+#[derive(Clone, Copy)]
 pub struct Context<'a, T: Real> {
     /// The rank.
     pub env: &'a Env<T>,
@@ -28,14 +29,6 @@ pub struct Context<'a, T: Real> {
     /// Workspaces of the engine's thread.
     pub work: &'a Mutex<Work<T>>,
 }
-
-impl<T: Real> Clone for Context<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T: Real> Copy for Context<'_, T> {}
 
 /// An operation, where it runs and on what.
 pub struct Call<'a, T: Real> {

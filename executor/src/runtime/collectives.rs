@@ -77,11 +77,11 @@ pub fn sections(action: &Action) -> usize {
 }
 
 /// Writes this rank's outbox of a round. `inbox` gives the others' of the round before.
-pub fn fill<'h, T: Real>(
+pub fn fill<T: Real>(
     c: &Call<T>,
     round: usize,
     outbox: &mut Outbox<T>,
-    inbox: Inbox<'_, 'h, T>,
+    inbox: Inbox<'_, '_, T>,
     pause: Pause<'_>,
 ) -> Result<(), Fault> {
     let me = c.env.rank;
@@ -178,7 +178,7 @@ pub fn fill<'h, T: Real>(
 }
 
 /// Reads what the others posted.
-pub fn drain<'h, T: Real>(c: &Call<T>, inbox: Inbox<'_, 'h, T>, pause: Pause<'_>) -> Result<(), Fault> {
+pub fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, '_, T>, pause: Pause<'_>) -> Result<(), Fault> {
     let me = c.env.rank;
     match kind(&c.op.action)? {
         Kind::Ids { exchanges, everyone } => {

@@ -20,6 +20,7 @@ mod loss;
 mod optimizer;
 pub mod plan;
 pub mod profile;
+pub mod rank;
 pub mod share;
 pub mod sizes;
 mod sparse;
@@ -33,7 +34,8 @@ use fs_kernels::partition::Partition;
 use fs_kernels::reduce::ReducedRows;
 use fs_kernels::unique::Unique;
 use fs_kernels::{Real, Scratch};
-use fs_schedule::Schedule;
+use fs_schedule::reuse::Reuse;
+use fs_schedule::{Schedule, Way};
 use parking_lot::{Mutex, RwLock};
 
 use crate::data::{GlobalBatch, Histories};
@@ -65,6 +67,8 @@ pub struct Env<T: Real> {
     pub batches: Vec<RwLock<Batch>>,
     /// Where gradients go instead of updates, when they are asked for.
     pub capture: Mutex<Option<Capture<T>>>,
+    /// Per exchange the numbers of the classes of lookups and of gradients.
+    pub classes: Vec<[Vec<u8>; 2]>,
     /// Entries that this rank asked for, per exchange and class of lookups.
     pub asked: Vec<Vec<AtomicU64>>,
     /// Users' histories, for evaluation.
@@ -156,6 +160,11 @@ impl<T: Real> Env<T> {
             parts.map(|part| RwLock::new(Shard::new(t, part, rank, ranks, seed))).collect()
         };
         let layout = Arc::new(sizes::Layout::new(schedule));
+        let microbatches = schedule.settings.microbatches.max(1);
+        let classes = |e: &fs_schedule::Exchange| {
+            let reuse = e.lookahead.map(|lookahead| Reuse { lookahead, microbatches });
+            [Way::Forward, Way::Backward].map(|way| sparse::class_table(reuse, way))
+        };
         let ring = programs.clone().map(plan::ring).max().unwrap_or(1);
         let batch = || {
             let last_uses = schedule.exchanges.iter().map(|_| Mutex::default()).collect();
@@ -172,6 +181,7 @@ impl<T: Real> Env<T> {
             dense: state::dense_parameters(schedule, seed),
             batches: (0..ring).map(|_| batch()).collect(),
             capture: Mutex::default(),
+            classes: schedule.exchanges.iter().map(classes).collect(),
             asked: layout.classes().map(|n| (0..n).map(|_| AtomicU64::new(0)).collect()).collect(),
             histories,
             ranking: Mutex::default(),

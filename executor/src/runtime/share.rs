@@ -85,12 +85,11 @@ impl Share {
         let cuts = if microbatches > 1 { microbatches } else { 0 };
         self.parts.resize_with(1 + cuts, Span::default);
         for (i, part) in self.parts.iter_mut().enumerate() {
-            let samples = match i {
-                0 => own.clone(),
-                _ => {
-                    let cut = block(own.len(), i - 1, cuts);
-                    own.start + cut.start..own.start + cut.end
-                }
+            let samples = if i == 0 {
+                own.clone()
+            } else {
+                let cut = block(own.len(), i - 1, cuts);
+                own.start + cut.start..own.start + cut.end
             };
             part.load(&batch, samples);
         }

@@ -10,7 +10,7 @@ use fs_kernels::{Mat, Real, Write};
 use fs_schedule::reuse::Reuse;
 use fs_schedule::{Extent, PoolMode, Sharding, Symbol, Way};
 
-use super::arena::Read;
+use super::arena::{Few, Read};
 use super::share::Part;
 use super::state::{rows_per_rank, sole_owner};
 use super::{Call, Fault, Work};
@@ -41,8 +41,8 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
     let with_uses = c.op.writes.len() > c.op.reads.len() + 2;
     let inverses = 2 + usize::from(with_uses);
     // Buffers stay locked while their ids are read.
-    let mut buffers: Vec<Option<Read<i64>>> = Vec::with_capacity(c.op.reads.len());
-    let mut features: Vec<&[i64]> = Vec::with_capacity(c.op.reads.len());
+    let mut buffers: Few<Option<Read<i64>>> = Few::new();
+    let mut features: Few<&[i64]> = Few::new();
     let microbatch = |position: usize| c.buffer_of(true, inverses + position).and_then(|b| b.microbatch);
     for position in 0..c.op.reads.len() {
         let input = c.input(position, microbatch(position))?;
@@ -130,18 +130,19 @@ pub(super) fn partition<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result
     let batches = 1 + history;
     // Of batches that do not exist nothing is known: their rows were not used.
     let there = (1..batches).take_while(|h| c.exists(h * each)).count() + 1;
-    let mut rows = Vec::with_capacity(there);
-    let mut uses = Vec::with_capacity(there);
+    let mut rows = Few::new();
+    let mut uses = Few::new();
     for batch in 0..there {
         rows.push(c.read_indices(batch * each)?);
         uses.push(if each > 1 { Some(c.read_bytes(batch * each + 1)?) } else { None });
     }
-    let mut all = Vec::with_capacity(there);
+    let mut all = Few::new();
     for (rows, uses) in rows.iter().zip(&uses) {
         all.push(Uses { rows: rows.slice()?, uses: uses.as_ref().map(Read::slice).transpose()? });
     }
-    let mut numbers = [0u8; TABLE];
-    let classes = class_table(reuse, way, &mut numbers)?;
+    let numbers = &c.env.classes[exchange as usize][usize::from(way == Way::Backward)];
+    let (lookahead, microbatches) = (reuse.lookahead, reuse.microbatches);
+    let classes = Classes { lookahead, microbatches, table: numbers };
     let mut out = c.write_bytes(0)?;
     let mut work = c.work.lock();
     let work = &mut work.partition;
@@ -156,19 +157,16 @@ pub(super) fn partition<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result
     Ok(())
 }
 
-/// Microbatches and lookahead that a table of classes has room for.
-const TABLE: usize = 64 * 65;
-
-fn class_table(reuse: Reuse, way: Way, numbers: &mut [u8; TABLE]) -> Result<Classes<'_>, Fault> {
+/// The class of each microbatch and distance, as [`Classes`] has it; nothing where rows are not told apart.
+pub(super) fn class_table(reuse: Option<Reuse>, way: Way) -> Vec<u8> {
+    let Some(reuse) = reuse else { return Vec::new() };
     let columns = reuse.lookahead as usize + 1;
-    if columns * reuse.microbatches as usize > TABLE || reuse.count(way) > Reuse::MOST {
-        return Err(Fault::Unsupported("more classes of reuse distance than can be told apart".into()));
-    }
+    let mut table = vec![0; columns * reuse.microbatches as usize];
     for (number, class) in reuse.classes(way).iter().enumerate() {
         let distance = class.distance.map_or(reuse.lookahead, |d| d - 1);
-        numbers[class.microbatch as usize * columns + distance as usize] = number as u8;
+        table[class.microbatch as usize * columns + distance as usize] = number as u8;
     }
-    Ok(Classes { lookahead: reuse.lookahead, microbatches: reuse.microbatches, table: numbers })
+    table
 }
 
 pub(super) fn positions<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result<(), Fault> {
@@ -215,7 +213,7 @@ pub(super) fn gather<T: Real>(c: &Call<T>, exchange: u32, class: Option<u32>) ->
 pub(super) fn merge<T: Real>(c: &Call<T>, classes: usize) -> Result<(), Fault> {
     let mut writes = c.write([0])?;
     let (mut y, mode) = writes.first()?;
-    let mut parts = Vec::with_capacity(classes);
+    let mut parts = Few::new();
     for i in 0..classes {
         parts.push((c.read(2 * i)?, c.read_indices(2 * i + 1)?));
     }
