@@ -79,15 +79,60 @@ fn standard_output_holds_nothing_but_the_schedule() {
 }
 
 #[test]
-fn every_strategy_compiles_and_verifies() {
+fn every_strategy_compiles_verifies_and_is_explained() {
     let (dir, model) = folder(MODEL);
-    for strategy in ["serial", "prefetch", "pec"] {
-        let out = dir.path().join(format!("{strategy}.json"));
-        let run = fsc(&["compile", name(&model), "-o", name(&out), "--strategy", strategy, "--ranks", "2"]);
-        assert!(run.status.success(), "{}", text(&run.stderr));
-        assert!(fsc(&["verify", name(&out)]).status.success());
+    let out = dir.path().join("s.json");
+    for strategy in ["serial", "prefetch", "pec", "auto"] {
+        let args =
+            ["compile", name(&model), "-o", name(&out), "--strategy", strategy, "--cluster", "dgx_h100"];
+        let run = fsc(&args);
+        let said = text(&run.stderr);
+        assert!(run.status.success(), "{strategy}: {said}");
+        for part in ["predicted step", "8 ranks", "resource bound", "recurrence bound", "bubble", "memory"] {
+            assert!(said.contains(part), "{strategy}: must say `{part}`, says:\n{said}");
+        }
+        assert!(fsc(&["verify", name(&out)]).status.success(), "{strategy}");
+        let explained = fsc(&["explain", name(&out)]);
+        let said = text(&explained.stdout);
+        for part in ["longest cycle", "busy", "head.linear", "operations in issue order"] {
+            assert!(explained.status.success() && said.contains(part), "{strategy}: `{part}` in\n{said}");
+        }
     }
-    fails(&["compile", name(&model), "--strategy", "best"], &["best", "serial", "prefetch", "pec"]);
+}
+
+#[test]
+fn an_operation_is_explained_by_name_and_as_json() {
+    let (dir, model) = folder(MODEL);
+    let out = dir.path().join("s.json");
+    let args = ["compile", name(&model), "-o", name(&out), "--strategy", "pec", "--ranks", "2", "--json"];
+    let run = fsc(&args);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let summary: serde_json::Value = serde_json::from_slice(&run.stdout).expect("a summary");
+    assert!(summary["step"].as_f64().is_some_and(|s| s > 0.0) && summary["cluster"] == "local");
+    let run = fsc(&["explain", name(&out), "--op", "items.unique"]);
+    assert!(text(&run.stdout).contains("reason"), "{}", text(&run.stderr));
+    let run = fsc(&["explain", name(&out), "--op", "items.unique", "--json"]);
+    let op: serde_json::Value = serde_json::from_slice(&run.stdout).expect("an operation");
+    assert_eq!(op["op"], "items.unique");
+    fails(&["explain", name(&out), "--op", "nothing"], &["no operation `nothing`"]);
+    let json = fsc(&["explain", name(&out), "--json"]);
+    let all: serde_json::Value = serde_json::from_slice(&json.stdout).expect("an explanation");
+    assert!(all["operations"].as_array().is_some_and(|o| o.len() > 10));
+}
+
+#[test]
+fn clusters_come_from_the_model_the_presets_or_are_refused() {
+    let block = "\ncluster two from dgx_h100 { gpus_per_node 2 }\n";
+    let (dir, model) = folder(&format!("{MODEL}{block}"));
+    let out = dir.path().join("s.json");
+    let run = fsc(&["compile", name(&model), "-o", name(&out)]);
+    assert!(text(&run.stderr).contains("on two (2 ranks)"), "{}", text(&run.stderr));
+    fails(
+        &["compile", name(&model), "-o", name(&out), "--cluster", "tow"],
+        &["no cluster `tow`", "dgx_h100"],
+    );
+    fails(&["compile", name(&model), "-o", name(&out), "--ranks", "0"], &["--ranks"]);
+    fails(&["compile", name(&model), "-o", name(&out), "--lookahead", "65"], &["lookahead", "1..=64"]);
 }
 
 #[test]

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
+use fs_executor::transport::link::Link;
 use fs_executor::weights::Unmatched;
-use fs_executor::{Error, Observer, Options, Report, Session};
+use fs_executor::{Error, Observer, Options, Report, Session, compare};
 
 use crate::progress::Progress;
 use crate::summary;
@@ -29,6 +30,37 @@ struct Cli {
 enum Command {
     /// Train, then evaluate if the schedule says how
     Run(Run),
+    /// Train two schedules of one model in turns: is every bit equal, and which is faster?
+    Compare(Compare),
+}
+
+#[derive(Args)]
+struct Compare {
+    /// The first schedule
+    first: PathBuf,
+    /// The second one; times are given relative to the first
+    second: PathBuf,
+    /// Number of ranks, as threads of this process [default: what the schedules were planned for]
+    #[arg(long, value_name = "N")]
+    ranks: Option<usize>,
+    /// Steps of each schedule
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    steps: u64,
+    /// Steps that one schedule runs before it is the other's turn
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    block: u64,
+    /// Data file instead of the schedules'
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Seed of everything random instead of the schedules'
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Emulate links between ranks, for example "200 Mbit/s, 50 us"
+    #[arg(long, value_name = "LINK")]
+    link: Option<Link>,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -54,6 +86,13 @@ struct Run {
     /// Write what was measured to this file, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Let ranks talk over emulated links: bandwidth per rank and direction, and latency
+    #[arg(
+        long,
+        value_name = "LINK",
+        help = "Emulate links between ranks, for example \"200 Mbit/s, 50 us\""
+    )]
+    link: Option<Link>,
     /// Start from the values in this safetensors file
     #[arg(long, value_name = "FILE")]
     init: Option<PathBuf>,
@@ -82,8 +121,11 @@ pub(crate) fn main() -> ExitCode {
             hook(info);
         }
     }));
-    let Command::Run(run) = Cli::parse().command;
-    match execute(&run) {
+    let outcome = match Cli::parse().command {
+        Command::Run(run) => execute(&run),
+        Command::Compare(settings) => compare(&settings),
+    };
+    match outcome {
         Ok(code) => code,
         Err(error) => {
             let _ = writeln!(io::stderr(), "error: {error}");
@@ -112,6 +154,8 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
         init: run.init.clone(),
         evaluate: !run.no_evaluate,
         stop: Arc::clone(&stop),
+        link: run.link,
+        stress: None,
     };
     let mut session = Session::<f32>::new(schedule, options)?;
     if !run.quiet {
@@ -145,6 +189,33 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
     let report = session.run(observer)?;
     progress.finish();
     finish(run, &session, &report)
+}
+
+/// Success only if everything is equal.
+fn compare(settings: &Compare) -> Result<ExitCode, Error> {
+    let (first, second) = (fs_schedule::read(&settings.first)?, fs_schedule::read(&settings.second)?);
+    let options = Options {
+        ranks: settings.ranks,
+        seed: settings.seed,
+        data: settings.data.clone(),
+        schedule_file: Some(settings.first.clone()),
+        link: settings.link,
+        ..Options::default()
+    };
+    let block = settings.block.clamp(1, settings.steps.max(1));
+    let length = compare::Length { blocks: settings.steps.div_ceil(block), steps: block };
+    let names = [first.strategy, second.strategy];
+    let found = compare::compare(first, second, &options, length)?;
+    let shown = if settings.json {
+        let mut text = serde_json::to_string_pretty(&found).unwrap_or_default();
+        text.push('\n');
+        text
+    } else {
+        summary::comparison(&found, [&settings.first, &settings.second], names)
+    };
+    let printed = io::stdout().lock().write_all(shown.as_bytes());
+    printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
+    Ok(if found.equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The first names of a list, and how many more there are.

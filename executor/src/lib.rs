@@ -3,6 +3,7 @@
 //! [`Session`] is the way in: it takes a schedule, opens its data, makes the ranks and trains. The binary `fsx`
 //! is a command line around it. See docs/executor.md.
 
+pub mod compare;
 pub mod data;
 mod error;
 pub mod evaluate;

@@ -50,9 +50,9 @@ fn field(path: &str, name: &str) -> Option<u64> {
 }
 
 /// Checks, before anything is allocated, that the tables fit into `available` bytes.
-pub fn check(schedule: &Schedule, element: usize, available: Option<u64>) -> Result<(), Error> {
+pub fn check(schedule: &Schedule, ranks: usize, element: usize, available: Option<u64>) -> Result<(), Error> {
     let size = |t| {
-        let (values, state) = table_bytes(t, element);
+        let (values, state) = table_bytes(t, ranks, element);
         values.saturating_add(state)
     };
     let needed = schedule.tables.iter().map(size).fold(0, u64::saturating_add);

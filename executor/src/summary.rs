@@ -1,11 +1,14 @@
 //! The report as text for people.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use fs_executor::Report;
+use fs_executor::compare::Comparison;
 use fs_executor::evaluate::Metrics;
 use fs_executor::memory::human;
-use fs_executor::report::by_action;
+use fs_executor::report::{Accounting, by_action};
+use fs_schedule::{Engine, Strategy};
 
 use crate::progress::short;
 
@@ -62,6 +65,7 @@ fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
         human(m.buffers),
         human(m.batches)
     )?;
+    accounts(out, &r.accounting)?;
     let kinds = by_action(&r.ops);
     let total: f64 = kinds.iter().map(|k| k.1).sum();
     if total > 0.0 {
@@ -98,4 +102,90 @@ fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
         row("popularity, all items", &e.popularity.all)?;
     }
     Ok(())
+}
+
+/// Collectives listed with their exposed communication.
+const COLLECTIVES: usize = 4;
+
+/// Where a step's time went, beside the prediction.
+fn accounts(out: &mut String, a: &Accounting) -> std::fmt::Result {
+    if a.steps == 0 {
+        return Ok(());
+    }
+    let of = a.predicted.as_ref();
+    let head = of.map_or_else(String::new, |p| format!("predicted ({})", p.cluster));
+    writeln!(out, "\n{:<32} {:>12} {head:>24}", "medians per step, ms", "measured")?;
+    let mut row = |name: &str, measured: f64, predicted: Option<f64>| {
+        let predicted = predicted.map_or_else(String::new, |p| format!("{p:.3}"));
+        writeln!(out, "{name:<32} {measured:>12.3} {predicted:>24}")
+    };
+    let busy = |engine| of.and_then(|p| p.engines.iter().find(|e| e.engine == engine)).map(|e| e.ms);
+    row("step", a.step_ms, of.map(|p| p.step_ms))?;
+    for time in &a.engines {
+        row(&format!("{} busy", engine_name(time.engine)), time.ms, busy(time.engine))?;
+    }
+    row("exposed communication", a.exposed_ms, of.map(|p| p.bubble_ms))?;
+    for exposed in a.exposed.iter().take(COLLECTIVES).filter(|e| e.ms > 0.0005) {
+        row(&format!("  {}", exposed.op), exposed.ms, None)?;
+    }
+    row("waiting for slower ranks", a.straggler_ms, None)?;
+    row("waiting for the host", a.host_ms, None)?;
+    row("waiting for anything else", a.other_ms, None)?;
+    for rows in &a.rows {
+        let distance = rows.distance.map_or_else(|| "farther".into(), |d| format!("distance {d}"));
+        let first =
+            if rows.microbatch > 0 { format!(", microbatch {}", rows.microbatch) } else { String::new() };
+        let name = format!("rows of {}, {distance}{first}", rows.table);
+        writeln!(out, "{name:<32} {:>11.1}%", 100.0 * rows.share)?;
+    }
+    writeln!(out)
+}
+
+fn engine_name(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Host => "host",
+        Engine::Compute => "compute",
+        Engine::CopyIn => "copy in",
+        Engine::CopyOut => "copy out",
+        Engine::NicSend => "network, sending",
+        Engine::NicReceive => "network, receiving",
+    }
+}
+
+/// What `fsx compare` says.
+pub(crate) fn comparison(c: &Comparison, files: [&Path; 2], strategies: [Strategy; 2]) -> String {
+    let mut text = String::new();
+    let mut line = |t: String| {
+        text.push_str(&t);
+        text.push('\n');
+    };
+    line(format!("{} steps on {} rank(s)", c.steps, c.ranks));
+    for (i, (ms, file)) in [c.first_ms, c.second_ms].iter().zip(files).enumerate() {
+        let strategy = format!("{:?}", strategies[i]).to_lowercase();
+        line(format!(
+            "{}  {strategy:<9} {:>10.3} ms a step (p10 {:.3}, p90 {:.3})  {}",
+            ["A", "B"][i],
+            ms.median,
+            ms.p10,
+            ms.p90,
+            file.display()
+        ));
+    }
+    let r = c.ratio;
+    line(format!("B / A    {:.3} median of blocks, {:.3} to {:.3}", r.median, r.min, r.max));
+    if c.equal {
+        line("equal    losses, tables, parameters and optimizer states, in every bit".into());
+        return text;
+    }
+    match c.loss_differs_at {
+        Some(step) => line(format!(
+            "DIFFERENT  losses, from step {step} on, by at most {:.1e} relative",
+            c.loss_difference
+        )),
+        None => line("equal    losses".into()),
+    }
+    for name in &c.different {
+        line(format!("DIFFERENT  {name}"));
+    }
+    text
 }

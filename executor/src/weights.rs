@@ -13,7 +13,7 @@ use fs_schedule::{Parameter, Schedule};
 use crate::data::DataError;
 use crate::data::tensorfile::{Dtype, TensorFile, TensorInfo};
 use crate::error::Error;
-use crate::runtime::Env;
+use crate::runtime::{Env, tables};
 
 /// Values moved at once.
 const PIECE: usize = 1 << 18;
@@ -68,16 +68,11 @@ pub fn load<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Resu
         if info.shape != shape {
             return Err(file.mismatch(&name, info, &format!("F32 {shape:?}")).into());
         }
-        for env in ranks {
-            let mut shard = env.tables[i].write();
-            let first = shard.rows.start as usize * shard.dim;
-            let mut at = 0;
-            let range = first..first + shard.values.len();
-            read(&file, &name, info, range, |piece| {
-                shard.values[at..at + piece.len()].copy_from_slice(piece);
-                at += piece.len();
-            })?;
-        }
+        let mut at = 0;
+        read(&file, &name, info, 0..info.len(), |piece| {
+            tables::scatter(ranks, i, at, piece);
+            at += piece.len();
+        })?;
         found += 1;
     }
     if found > 0 {
@@ -170,9 +165,7 @@ fn write<T: Real>(schedule: &Schedule, ranks: &[Env<T>], file: File) -> io::Resu
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
     for t in 0..schedule.tables.len() {
-        for env in ranks {
-            put(&mut out, &env.tables[t].read().values)?;
-        }
+        tables::in_order(ranks, t, |values| put(&mut out, values))?;
     }
     if let Some(env) = ranks.first() {
         for dense in &env.dense {

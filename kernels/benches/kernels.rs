@@ -15,6 +15,7 @@ use fs_kernels::loss::{sampled_softmax, sampled_softmax_grad};
 use fs_kernels::matmul::{linear, linear_grad_input, linear_grad_weight};
 use fs_kernels::norm::{layer_norm, layer_norm_grad};
 use fs_kernels::optimizer::{SparseKind, SparseOptimizer, sparse_update};
+use fs_kernels::partition::{Classes, Partition, Uses, forward};
 use fs_kernels::random::{Initial, RandomKey, fill, normal, uniform_index};
 use fs_kernels::unique::{Unique, unique_by_owner};
 use fs_kernels::{Mat, MatMut, Scratch, Write};
@@ -248,6 +249,26 @@ fn rows() -> Vec<Case> {
         let mut out = Unique::new();
         cases.push(case(format!("unique {n} ids of {distinct}"), "id", n as f64, move || {
             unique_by_owner(&[&ids], (distinct as usize).div_ceil(2), 2, &mut out).unwrap_or_default();
+        }));
+    }
+    // Two batches of 20,000 rows: one bit a row, and (as for shards past 2^28 rows) sorted.
+    for (name, rows, shard) in [
+        ("bits of 2^21", 1u64 << 21, 1usize << 21),
+        ("bits of 2^27", 1 << 27, 1 << 27),
+        ("sorted", 1 << 27, 1 << 29),
+    ] {
+        let n = 20_000u64;
+        let batch = |step: u64| -> Vec<u32> {
+            let mut rows: Vec<u32> = (0..n).map(|i| uniform_index(KEY, step * n + i, rows) as u32).collect();
+            rows.sort_unstable();
+            rows
+        };
+        let (own, before) = (batch(0), batch(1));
+        let (mut work, mut out) = (Partition::default(), vec![0; n as usize]);
+        cases.push(case(format!("overlap of 20,000 rows, {name}"), "id", n as f64, move || {
+            let classes = Classes { lookahead: 1, microbatches: 1, table: &[0, 1] };
+            let before = Uses { rows: &before, uses: None };
+            forward(Uses { rows: &own, uses: None }, &[before], shard, classes, &mut work, &mut out);
         }));
     }
     let (table_rows, dim, n) = (4_000_000usize, 64, 20_000usize);

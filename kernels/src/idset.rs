@@ -34,6 +34,12 @@ impl IdSet {
         self.summary[word >> 6] |= 1 << (word & 63);
     }
 
+    /// Whether `id`, below the space reserved, is a member.
+    #[inline(always)]
+    pub(crate) fn contains(&self, id: usize) -> bool {
+        self.words[id >> 6] >> (id & 63) & 1 == 1
+    }
+
     /// Calls `member` with every id, ascending, and prepares [`IdSet::rank`].
     #[inline(always)]
     pub(crate) fn number(&mut self, mut member: impl FnMut(usize)) {

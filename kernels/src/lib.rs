@@ -19,6 +19,7 @@ pub mod matmul;
 mod micro;
 pub mod norm;
 pub mod optimizer;
+pub mod partition;
 pub mod positional;
 pub mod random;
 pub mod real;

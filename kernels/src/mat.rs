@@ -253,6 +253,12 @@ impl<'a, T> MatMut<'a, T> {
         widths.map(|width| Self::split_first(&mut rest, width))
     }
 
+    /// Cuts off two neighbouring groups of columns at the left; the third part is what is left.
+    pub fn cut(self, widths: [usize; 2]) -> [MatMut<'a, T>; 3] {
+        let left = self.cols - (widths[0] + widths[1]).min(self.cols);
+        self.split_columns_array([widths[0], widths[1], left])
+    }
+
     fn split_first(rest: &mut Option<MatMut<'a, T>>, width: usize) -> MatMut<'a, T> {
         let all = rest.take().unwrap_or(MatMut {
             data: std::ptr::NonNull::dangling().as_ptr(),

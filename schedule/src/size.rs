@@ -3,6 +3,7 @@
 //! Written as text, for example `256*T0 + 4*U1`, in schedules as in printed IR.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::str::FromStr;
 
@@ -173,6 +174,28 @@ impl Poly {
     }
 }
 
+impl std::iter::Sum for Poly {
+    fn sum<I: Iterator<Item = Self>>(terms: I) -> Self {
+        let mut out = Self::zero();
+        for poly in terms {
+            for (m, c) in poly.terms {
+                match out.terms.entry(m) {
+                    Entry::Vacant(new) => {
+                        new.insert(c);
+                    }
+                    Entry::Occupied(mut old) => {
+                        *old.get_mut() += c;
+                        if *old.get() == 0.0 {
+                            old.remove();
+                        }
+                    }
+                }
+            }
+        }
+        out
+    }
+}
+
 impl fmt::Display for Poly {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.terms.is_empty() {
@@ -275,5 +298,7 @@ mod tests {
         assert_eq!(p.eval(|s| if s == Symbol::Ranks { 5.0 } else { 10.0 }), 322.0);
         assert!("T01".parse::<Symbol>().is_err());
         assert!(p.plus(&p.times(-1.0)).is_zero());
+        assert_eq!([p.clone(), p.clone()].into_iter().sum::<Poly>(), p.times(2.0));
+        assert!([p.clone(), p.times(-1.0)].into_iter().sum::<Poly>().is_zero());
     }
 }

@@ -103,19 +103,16 @@ fn slots(p: &mut Program, uses: &BTreeMap<Place, Vec<Use>>) {
             p.buffers[b as usize].copies == 1 && list.iter().all(|u| stage(p, u.op) == own && u.batch == 0);
         let element = p.buffers[b as usize].element;
         let found = open.iter().position(|o| shares && o.0 == own && o.1 == element && o.3 < first);
-        let slot = match found {
-            Some(at) => {
-                open[at].3 = last;
-                open[at].2
+        let slot = if let Some(at) = found {
+            open[at].3 = last;
+            open[at].2
+        } else {
+            let n = next.entry(element).or_insert(0);
+            *n += 1;
+            if shares {
+                open.push((own, element, *n - 1, last));
             }
-            None => {
-                let n = next.entry(element).or_insert(0);
-                *n += 1;
-                if shares {
-                    open.push((own, element, *n - 1, last));
-                }
-                *n - 1
-            }
+            *n - 1
         };
         p.buffers[b as usize].slot = slot;
     }

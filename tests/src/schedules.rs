@@ -6,8 +6,11 @@
 //! [`crate::arrange`] finds the order of the step, copies, slots and a set of dependencies of which none is implied
 //! by the others.
 
-use fs_schedule::model::*;
-use fs_schedule::op::*;
+use fs_schedule::model::{
+    DenseOptimizer, Duration, Engine, Exchange, FORMAT, Init, Input, InputKind, Keep, Lengths, Parameter,
+    Program, Schedule, Settings, Sharding, SparseOptimizer, Strategy, Table, VERSION,
+};
+use fs_schedule::op::{Action, Buffer, Element, Extent, Normalize, Op, Operand, Place, Way};
 use fs_schedule::{Cost, Reuse, Symbol};
 
 use crate::arrange::arrange;
@@ -486,19 +489,16 @@ impl Builder<'_> {
                 let mut operands = vec![table, Operand::buffer(h.rows)];
                 operands.extend(class.map(|c| Operand::buffer(h.at_owner[0][c as usize].0)));
                 self.op(format!("gather{e}{tag}"), action, stage, operands, buffers(&[y]));
-                match class {
-                    Some(c) => {
-                        let to = Extent::Symbol(to);
-                        let z = self.buffer(format!("arrived{e}{tag}"), Element::Real, to, columns);
-                        self.exchanges[*e as usize].arrived.push(z);
-                        let (owner, asker) = (h.at_owner[0][*c as usize].1, h.at_asker[0][*c as usize].1);
-                        reads.extend([y, owner, asker]);
-                        writes.push(Operand::buffer(z));
-                    }
-                    None => {
-                        reads.extend([y, h.received, h.counts]);
-                        writes.push(Self::part(s, *e, h.looked_up));
-                    }
+                if let Some(c) = class {
+                    let to = Extent::Symbol(to);
+                    let z = self.buffer(format!("arrived{e}{tag}"), Element::Real, to, columns);
+                    self.exchanges[*e as usize].arrived.push(z);
+                    let (owner, asker) = (h.at_owner[0][*c as usize].1, h.at_asker[0][*c as usize].1);
+                    reads.extend([y, owner, asker]);
+                    writes.push(Operand::buffer(z));
+                } else {
+                    reads.extend([y, h.received, h.counts]);
+                    writes.push(Self::part(s, *e, h.looked_up));
                 }
             }
             if !replicated {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use fs_schedule::{Schedule, Strategy};
 use fs_tests::interpreter::{Order, Reference, Workload, reference, run};
-use fs_tests::mutations::{MUTATIONS, bases};
+use fs_tests::mutations::{bases, mutations};
 use fs_tests::schedules::{Plan, build};
 
 /// Orders for a schedule: without preference, and with a few operations held back, on all ranks or one.
@@ -81,7 +81,7 @@ fn fault(s: &Schedule, work: &Workload, want: &Reference) -> Option<String> {
 fn missing_order_shows() {
     let bases: Vec<_> = bases().into_iter().map(|(name, plan)| (name, build(&plan))).collect();
     let mut failures = Vec::new();
-    for (k, m) in MUTATIONS.iter().enumerate().filter(|(_, m)| m.order) {
+    for (k, m) in mutations().enumerate().filter(|(_, m)| m.order) {
         let mut tried = 0;
         // Different schedules for different kinds, a few of each.
         for (name, good) in bases.iter().cycle().skip(7 * k).step_by(11).take(bases.len()) {

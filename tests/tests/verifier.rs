@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use fs_compiler::{CompileOptions, compile_with};
 use fs_schedule::verify::{RULES, verify};
 use fs_schedule::{Schedule, Strategy};
-use fs_tests::mutations::{MUTATIONS, bases};
+use fs_tests::mutations::{bases, mutations};
 use fs_tests::schedules::build;
 
 fn examples() -> Vec<Schedule> {
@@ -63,7 +64,7 @@ fn every_corruption_is_caught_by_its_rule() {
     let mut table = String::from("| kind of corruption | caught by | base schedules |\n|---|---|---:|\n");
     let mut failures = String::new();
     let mut rules = BTreeSet::new();
-    for m in MUTATIONS {
+    for m in mutations() {
         let mut count = 0;
         for (base, s) in &bases {
             let mut bad = s.clone();
@@ -88,9 +89,40 @@ fn every_corruption_is_caught_by_its_rule() {
     assert_eq!(failures, "");
     let untested: Vec<_> = RULES.iter().filter(|r| !rules.contains(*r)).collect();
     assert!(untested.is_empty(), "rules without a corruption: {untested:?}");
-    assert!(MUTATIONS.len() >= 40);
-    let _ = write!(table, "\n{} kinds, {} base schedules.\n", MUTATIONS.len(), bases.len());
+    assert!(mutations().count() >= 40);
+    let _ = write!(table, "\n{} kinds, {} base schedules.\n", mutations().count(), bases.len());
     listed(&table);
+}
+
+/// The same kinds on what the compiler emits.
+#[test]
+fn corruptions_of_compiled_schedules_are_caught() {
+    let mut tried = 0;
+    for (name, lookahead, microbatches) in [("movielens.fs", 1, 1), ("dlrm.fs", 2, 2), ("ranking.fs", 3, 1)] {
+        let program = fs_dsl::load(&fs_tests::root("examples").join(name)).program.expect("examples check");
+        let options = CompileOptions {
+            lookahead: Some(lookahead),
+            microbatches: Some(microbatches),
+            ..CompileOptions::new(Strategy::Pec, 2)
+        };
+        let s = compile_with(&program, &options).expect("examples compile").schedule;
+        for m in mutations() {
+            let mut bad = s.clone();
+            if (m.corrupt)(&mut bad).is_some() {
+                let violations = verify(&bad);
+                let caught = violations.iter().any(|v| v.rule == m.rule);
+                assert!(
+                    caught,
+                    "{name}: {} must break `{}`, breaks {:?}",
+                    m.name,
+                    m.rule,
+                    violations.first()
+                );
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 150, "{tried}");
 }
 
 /// The part of docs/exactness.md between the markers is the table.

@@ -97,7 +97,7 @@ pub(super) fn bytes(m: &Module, v: ValueId) -> Poly {
 /// Bytes that an operation moves through memory: its operands and results once, but of what it picks by position
 /// only the picked.
 pub(super) fn traffic(m: &Module, op: &OpData) -> Poly {
-    let sum = |ids: &[ValueId]| ids.iter().fold(Poly::zero(), |p, v| p.plus(&bytes(m, *v)));
+    let sum = |ids: &[ValueId]| ids.iter().map(|v| bytes(m, *v)).sum::<Poly>();
     let all = sum(&op.operands).plus(&sum(&op.results));
     // What is added into is read too.
     let added = op.into.iter().zip(&op.results).filter(|(base, _)| base.is_some());
@@ -120,7 +120,7 @@ pub(super) fn traffic(m: &Module, op: &OpData) -> Poly {
 
 /// Bytes that leave a rank when destinations are spread evenly; of a gather to all, what arrives.
 pub(super) fn wire(m: &Module, op: &OpData) -> Poly {
-    let sum = |ids: &mut dyn Iterator<Item = Poly>| ids.fold(Poly::zero(), |p, x| p.plus(&x));
+    let sum = |ids: &mut dyn Iterator<Item = Poly>| ids.sum::<Poly>();
     let of_kind = |ids: &[ValueId], want: &[Element]| {
         let of = |v: &&ValueId| match m.ty(**v).shape() {
             Some(Shape::Matrix { element, .. }) => want.contains(&element),

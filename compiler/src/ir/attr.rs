@@ -132,9 +132,7 @@ impl<'a> IntoDeserializer<'a, ValueError> for &'a Attr {
 }
 
 /// Named constants as a map.
-fn entries<'a>(
-    attrs: &'a Attrs,
-) -> MapDeserializer<'a, impl Iterator<Item = (&'a str, &'a Attr)>, ValueError> {
+fn entries(attrs: &Attrs) -> MapDeserializer<'_, impl Iterator<Item = (&str, &Attr)>, ValueError> {
     MapDeserializer::new(attrs.iter().map(|(k, v)| (k.as_str(), v)))
 }
 
@@ -214,4 +212,68 @@ pub fn boolean(attrs: &Attrs, name: &str) -> Result<bool, String> {
 /// A constant of the schedule's vocabulary.
 pub fn typed<T: serde::de::DeserializeOwned>(attrs: &Attrs, name: &str) -> Result<T, String> {
     attrs.get(name).ok_or(format!("needs `{name}`"))?.to().map_err(|e| format!("`{name}`: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use fs_schedule::op::{Normalize, Way};
+    use fs_schedule::{Action, Data, Exchange, Sharding};
+
+    use super::*;
+
+    fn round_trips<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(
+        value: &T,
+    ) {
+        assert_eq!(Attr::from(value).to::<T>().as_ref(), Ok(value));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        round_trips(&Sharding::RowWise);
+        round_trips(&Sharding::TableWise { rank: 3 });
+        round_trips(&Sharding::ColumnWise { ranks: vec![2, 0] });
+        round_trips(&Normalize::Constant(3.0));
+        round_trips(&Normalize::Tokens(1));
+        round_trips(&Exchange { table: 1, part: 0, entries: 4, unique: true, lookahead: Some(2) });
+        round_trips(&Exchange { table: 1, part: 0, entries: 4, unique: true, lookahead: None });
+        round_trips(&None::<Data>);
+        round_trips(&Some(Data::Safetensors { path: "x".into() }));
+        round_trips(&vec![u64::MAX, 0]);
+        round_trips(&i64::MIN);
+    }
+
+    /// An action is its name and its fields.
+    #[test]
+    fn actions() {
+        for action in [
+            Action::Expand,
+            Action::Partition { exchange: 1, way: Way::Backward },
+            Action::AllToAllRows { exchanges: vec![0, 2], class: Some(1) },
+            Action::LayerNorm { affine: false, eps: 1.0 },
+        ] {
+            let (name, fields) = match Attr::from(&action) {
+                Attr::Str(name) => (name, Attrs::new()),
+                Attr::Dict(d) => match d.into_iter().next() {
+                    Some((name, Attr::Dict(fields))) => (name, fields),
+                    other => unreachable!("{other:?}"),
+                },
+                other => unreachable!("{other:?}"),
+            };
+            assert_eq!(variant::<Action>(&name, &fields), Ok(action));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let attrs = |text: &str| match crate::ir::parse::parse(&format!("module \"m\" {{{text}}} {{}}")) {
+            Ok(m) => m.attrs,
+            Err(e) => unreachable!("{e}"),
+        };
+        let wrong = |text: &str| record::<Exchange>(&attrs(text)).unwrap_err();
+        assert!(wrong("table = 1").contains("part"));
+        assert!(wrong("table = \"x\"").contains("expected u32"));
+        assert!(wrong("size = 1").contains("unknown field `size`"));
+        assert!(variant::<Action>("gather", &attrs("exchange = -1")).unwrap_err().contains("-1"));
+        assert!(variant::<Action>("nothing", &Attrs::new()).unwrap_err().contains("unknown variant"));
+    }
 }

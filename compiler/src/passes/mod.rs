@@ -12,6 +12,7 @@ pub mod lower_exchanges;
 pub mod manager;
 pub mod microbatch;
 pub mod plan_sharding;
+pub mod schedule;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -170,6 +171,21 @@ pub static PASSES: &[Pass] = &[
         )],
         statistics: &[("buckets", "buckets made")],
         run: bucket_gradients::run,
+    },
+    Pass {
+        name: "schedule",
+        summary: "Orders `@train` for a cluster: operations in issue order, each with engine, batch offset, priority, planned start and the reason why it stands there. Runs last.",
+        options: &[
+            ("strategy", "serial", "what blocks on what: serial, prefetch or pec"),
+            ("cluster", "a local machine with all ranks", "the preset to plan for"),
+            ("ranks", "those of the cluster; 1 without one", "ranks to plan for"),
+            ("in_flight", "as many as help", "most batches in flight"),
+        ],
+        statistics: &[
+            ("scheduled", "operations scheduled"),
+            ("staged", "of them those that work on another batch than their step's"),
+        ],
+        run: schedule::run,
     },
 ];
 

@@ -250,9 +250,8 @@ mod tests {
                     let before = (0..i).rev().find(|j| q.of[j % n] == q.of[op]);
                     preds.extend(before);
                     for p in preds {
-                        for k in 0..total {
-                            to[i][k] |= to[p][k];
-                        }
+                        let of = to[p].clone();
+                        to[i].iter_mut().zip(of).for_each(|(a, b)| *a |= b);
                         to[i][p] = true;
                     }
                 }

@@ -195,7 +195,7 @@ impl Explanation {
         let mut t = String::new();
         let ns = |s: f64| duration(s * 1e9);
         let bound = self.resource_bound.max(self.recurrence_bound);
-        let above = if bound > 0.0 { (self.step / bound - 1.0) * 100.0 } else { 0.0 };
+        let above = if bound > 0.0 { ((self.step / bound - 1.0) * 100.0).max(0.0) } else { 0.0 };
         let _ = writeln!(
             t,
             "predicted step   {} on {} ({} ranks), {above:.1}% above the greater bound",

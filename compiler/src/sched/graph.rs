@@ -239,6 +239,9 @@ fn places(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
     }
 }
 
+/// Lookahead, microbatches, kind of order, and two classes.
+type Question = (u32, u32, u8, Option<u32>, Option<u32>);
+
 fn tables(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
     // Parts of a table share no columns, so each exchange stands for itself.
     let mut gathers: BTreeMap<u32, Vec<(u32, Option<u32>)>> = BTreeMap::new();
@@ -246,13 +249,13 @@ fn tables(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
     for (i, op) in ops.iter().enumerate() {
         match op.action {
             Action::Gather { exchange, class } => {
-                gathers.entry(exchange).or_default().push((i as u32, class))
+                gathers.entry(exchange).or_default().push((i as u32, class));
             }
             Action::Apply { exchange, class } => applies.entry(exchange).or_default().push((i as u32, class)),
             _ => {}
         }
     }
-    let mut known: BTreeMap<(u32, u32, u8, Option<u32>, Option<u32>), Option<u32>> = BTreeMap::new();
+    let mut known: BTreeMap<Question, Option<u32>> = BTreeMap::new();
     for (exchange, updates) in &applies {
         let Some(x) = s.exchanges.get(*exchange as usize) else { continue };
         let reuse =

@@ -77,7 +77,31 @@ pub fn schedule(s: &mut Schedule, cluster: &Cluster, in_flight: Option<u32>) -> 
     s.train.in_flight = c.in_flight;
     lifetimes(s, &c);
     s.prediction = Some(prediction);
+    conflicts(s);
     Ok(c.frozen.order)
+}
+
+/// Above this many times the greater bound a schedule says which waits keep it there.
+const CLOSE: f64 = 1.02;
+
+/// If the bound is not met, says where its engine idles.
+fn conflicts(s: &mut Schedule) {
+    let Some(explanation) = explain::explain(s) else { return };
+    let Some(p) = s.prediction.as_mut() else { return };
+    if s.strategy == Strategy::Serial || p.step <= CLOSE * p.resource_bound.max(p.recurrence_bound) {
+        return;
+    }
+    let busiest = explanation.engines.iter().find(|u| u.engine == p.resource);
+    for gap in busiest.iter().flat_map(|u| u.gaps.iter().take(2)) {
+        let cause =
+            gap.waits_for.as_ref().map_or_else(String::new, |(op, _)| format!(", which waits for `{op}`"));
+        p.limits.push(format!(
+            "engines: {} idles {} before `{}`{cause}",
+            reasons::engine_name(p.resource),
+            reasons::duration(gap.time as f64),
+            gap.op
+        ));
+    }
 }
 
 /// Copies, slots and lifetimes of buffers.

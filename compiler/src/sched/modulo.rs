@@ -14,7 +14,7 @@ use super::graph::Graph;
 use super::play::ENGINES;
 
 /// Farther than any start.
-const FAR: i64 = i64::MAX / 4;
+pub const FAR: i64 = i64::MAX / 4;
 
 /// Busy time of an engine on the circle, sorted, without overlaps.
 #[derive(Debug, Default)]
@@ -75,6 +75,7 @@ impl Circle {
     }
 
     /// The last start at or before `until` with a gap of `time`, at least `from`.
+    #[cfg(test)]
     fn last(&self, period: i64, from: i64, until: i64, time: i64) -> Option<i64> {
         let mirror = self.mirror(period);
         mirror.first(period, -(until + time), -(from + time), time).map(|p| -p - time)
@@ -126,6 +127,10 @@ pub struct Demand<'a> {
     pub ahead: &'a [bool],
     /// Room below which a start is not moved for the sake of others.
     pub tight: i64,
+    /// The operation that `wish` is relative to.
+    pub hub: usize,
+    /// Latest starts that leave a reserve before the value is needed, for what works ahead with much room.
+    pub wish: &'a [i64],
 }
 
 /// Starts of all operations such that dependencies hold and engines do one thing at a time, if steps take `period`.
@@ -156,6 +161,12 @@ fn attempt(d: &Demand<'_>, order: &[u32], period: i64) -> Result<Vec<i64>, u32> 
         let (from, until) = (low[i], high[i]);
         let at = match (from > -FAR, until < FAR) {
             (true, true) if until - from < d.tight => engine.first(period, from, until, time),
+            (_, true) if d.ahead[i] && placed[d.hub] && d.wish[i] < FAR => {
+                let from = from.max(until - period + 1);
+                let reserve = until.min(low[d.hub] + d.wish[i]).max(from);
+                let early = engine.snug_last(period, from.max(reserve - period + 1), reserve, time);
+                early.or_else(|| engine.snug_last(period, from, until, time))
+            }
             (true, true) if d.ahead[i] => engine.snug_last(period, from, until, time),
             (true, _) => engine.snug_first(period, from, until, time),
             (false, true) => engine.snug_last(period, until - period + 1, until, time),
@@ -260,6 +271,8 @@ mod tests {
             early: &early,
             ahead: &[false, false, false, true, true],
             tight: 2,
+            hub: 0,
+            wish: &[FAR; 5],
         };
         let at = place(&d, &[0, 1, 2, 3, 4], 90, 1).expect("90 are enough");
         let start = |i: usize| at[i].rem_euclid(90);

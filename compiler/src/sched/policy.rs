@@ -19,13 +19,15 @@ use super::bounds::{self, Window};
 use super::candidate::{Candidate, Tiers, reaches_back};
 use super::graph::{Edge, Graph, Why};
 use super::limits::human;
-use super::modulo::{Demand, place};
+use super::modulo::{Demand, FAR, place};
 use super::play::{Work, play};
 use super::problem::Problem;
 use super::{Options, SchedError};
 
 /// Share of a step below which slack is urgent.
 const URGENT: f64 = 0.15;
+/// Share of a step by which lookups with much room come before they must.
+const RESERVE: f64 = 0.3;
 /// Steps this close to a bound are not worth another search.
 const ENOUGH: f64 = 1.005;
 /// Rounds of play and slack.
@@ -127,11 +129,11 @@ fn tiers(p: &Problem<'_>, slack: &[f64], step: f64) -> Tiers {
 }
 
 /// Factors by which a period exceeds its bound, tried in turn.
-const STRETCH: [f64; 12] = [1.0, 1.002, 1.005, 1.01, 1.015, 1.02, 1.03, 1.04, 1.06, 1.08, 1.12, 1.2];
-/// Orders of placement that are tried for each period.
-const TRIES: usize = 40;
-/// Operations up to which placement on a circle is tried: its cost grows with their square.
-const CIRCLE: usize = 4000;
+const STRETCH: [f64; 8] = [1.0, 1.005, 1.015, 1.03, 1.04, 1.045, 1.05, 1.1];
+/// Placements on a circle that are tried for each period, over the number of operations: each costs their square.
+const TRIES: usize = 2000;
+/// Operations up to which placement on a circle is tried.
+const CIRCLE: usize = 500;
 
 fn search(
     p: &Problem<'_>,
@@ -253,20 +255,41 @@ fn on_a_circle(
     let window = windows(p, graph, hub, period);
     let slack = slacks(&window);
     let tiers = tiers(p, &slack, period);
-    let mut order: Vec<u32> = (0..p.time.len() as u32).collect();
-    // Slack in coarse steps: within one of them, what comes first is placed first. What only feeds the cycle is
-    // placed from the cycle backwards.
-    let key = |i: &u32| {
-        let at = *i as usize;
+    // What only feeds the cycle is placed from the cycle backwards.
+    let near = |at: usize| {
         let near = if window.early[at].is_finite() { window.early[at] } else { -window.late[at] };
-        ((slack[at] / (period * 0.02)).min(1e9) as i64, near.clamp(-1e18, 1e18) as i64, *i)
+        near.clamp(-1e18, 1e18) as i64
     };
-    order.sort_by_key(key);
+    let ordered = |bucket: f64| {
+        let mut order: Vec<u32> = (0..p.time.len() as u32).collect();
+        order.sort_by_key(|i| {
+            let at = *i as usize;
+            ((slack[at] / bucket).min(1e9) as i64, near(at), *i)
+        });
+        order
+    };
     let engine: Vec<u8> = p.engine.iter().map(|e| *e as u8).collect();
     let early: Vec<f64> = window.early.iter().map(|e| if e.is_finite() { *e } else { 0.0 }).collect();
-    let tight = (period * 0.02) as i64;
-    let demand = Demand { graph, time: &p.time, engine: &engine, early: &early, ahead: &p.ahead, tight };
-    match place(&demand, &order, period as i64, TRIES) {
+    let wish = |i: usize| {
+        let roomy = slack[i] > 2.0 * RESERVE * period && window.late[i].is_finite();
+        if roomy { (window.late[i] - RESERVE * period) as i64 } else { FAR }
+    };
+    let wish: Vec<i64> = (0..p.time.len()).map(wish).collect();
+    let demand = Demand {
+        graph,
+        time: &p.time,
+        engine: &engine,
+        early: &early,
+        ahead: &p.ahead,
+        tight: (period * 0.02) as i64,
+        hub,
+        wish: &wish,
+    };
+    let tries = (TRIES / p.time.len().max(1)).clamp(4, 20);
+    // In the order of time first, which interleaves as the model does; then what is tight before what is not.
+    let natural = place(&demand, &ordered(1e18), period as i64, tries);
+    let placed = natural.or_else(|| place(&demand, &ordered(period * 0.02), period as i64, tries));
+    match placed {
         None => Ok(None),
         Some(position) => Candidate::build(p, graph, position, period as i64, tiers, true).map(Some),
     }

@@ -7,7 +7,7 @@
 //! whoever used its memory before; since that is earlier as planned, these relations never contradict others.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use fs_schedule::op::{Buffer, Element, Op, Place};
 
@@ -156,7 +156,7 @@ fn share(
     let mut slots: Vec<Slot> = Vec::new();
     // Slots in use by the end of their occupant, and free ones by size.
     let mut busy: BinaryHeap<Reverse<(i64, usize)>> = BinaryHeap::new();
-    let mut free: BTreeMap<(Element, u64, usize), ()> = BTreeMap::new();
+    let mut free: BTreeSet<(Element, u64, usize)> = BTreeSet::new();
     for b in list {
         let (from, to) = (begin(b), begin(b) + length(b));
         while let Some(Reverse((end, slot))) = busy.peek().copied() {
@@ -164,24 +164,21 @@ fn share(
                 break;
             }
             busy.pop();
-            free.insert((buffers[slots[slot].occupants[0]].element, slots[slot].size as u64, slot), ());
+            free.insert((buffers[slots[slot].occupants[0]].element, slots[slot].size as u64, slot));
         }
         let element = buffers[b].element;
         let size = bytes[b] as u64;
         // The smallest that is large enough, else the largest that is not.
         let above = free.range((element, size, 0)..=(element, u64::MAX, usize::MAX)).take(TRIES);
         let below = free.range((element, 0, 0)..(element, size, 0)).rev().take(TRIES);
-        let key = above.chain(below).map(|(k, ())| *k).find(|k| to <= slots[k.2].first + period);
-        let at = match key {
-            Some(key) => {
-                free.remove(&key);
-                key.2
-            }
-            None => {
-                let number = number(numbers, element);
-                slots.push(Slot { number, size: 0.0, first: from, free: 0, occupants: Vec::new() });
-                slots.len() - 1
-            }
+        let key = above.chain(below).copied().find(|k| to <= slots[k.2].first + period);
+        let at = if let Some(key) = key {
+            free.remove(&key);
+            key.2
+        } else {
+            let number = number(numbers, element);
+            slots.push(Slot { number, size: 0.0, first: from, free: 0, occupants: Vec::new() });
+            slots.len() - 1
         };
         let slot = &mut slots[at];
         slot.size = slot.size.max(bytes[b]);

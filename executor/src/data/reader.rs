@@ -15,12 +15,15 @@ pub type Delivery = Result<Arc<GlobalBatch>, Arc<DataError>>;
 #[derive(Debug)]
 pub struct Reader {
     senders: Vec<SyncSender<Delivery>>,
+    depth: usize,
 }
 
-/// A reader for `ranks` ranks and each rank's receiving end.
-pub fn reader(ranks: usize) -> (Reader, Vec<Receiver<Delivery>>) {
-    let (senders, receivers) = (0..ranks).map(|_| sync_channel(DEPTH)).unzip();
-    (Reader { senders }, receivers)
+/// A reader for `ranks` ranks that hold `in_flight` batches each, and each rank's receiving end. No rank gets so far
+/// ahead of another that the reader must wait for the slow one while the fast one waits for the reader.
+pub fn reader(ranks: usize, in_flight: usize) -> (Reader, Vec<Receiver<Delivery>>) {
+    let depth = DEPTH + in_flight;
+    let (senders, receivers) = (0..ranks).map(|_| sync_channel(depth)).unzip();
+    (Reader { senders, depth: depth + in_flight }, receivers)
 }
 
 impl Reader {
@@ -42,7 +45,7 @@ impl Reader {
                 }
             }
             match delivery {
-                Ok(batch) if spare.len() <= DEPTH + 2 => spare.push(batch),
+                Ok(batch) if spare.len() <= self.depth + 2 => spare.push(batch),
                 Ok(_) => {}
                 Err(_) => break,
             }

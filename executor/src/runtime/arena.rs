@@ -1,53 +1,98 @@
 //! Storage of a program's buffers, and views of them.
 //!
 //! Buffers of one element type with the same slot share one growable vector. Each vector has a lock that is only
-//! ever tried: an operation whose operands overlap, or two operations that should have waited for each other, are an
-//! error and never a race. An operation may write several column ranges of one buffer at once.
+//! tried: an operation whose operands overlap, or two operations that should have waited for each other, are an error
+//! and never a race. An operation may write several column ranges of one buffer at once, and operations of different
+//! engines may use different columns of one buffer: only for those a lock is waited for.
+
+use std::time::Duration;
 
 use fs_kernels::{Mat, MatMut, Write};
-use fs_schedule::{Element, Program};
+use fs_schedule::{Buffer, Element, Program};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use smallvec::SmallVec;
 
 use super::fault::Fault;
 
+/// How long an operation waits for a buffer of which another one uses other columns.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Vectors behind slots of one element type.
 pub type Pool<E> = Vec<RwLock<Vec<E>>>;
+
+/// The vectors of one element type. A slot whose buffers have several copies is as many vectors.
+#[derive(Debug)]
+pub struct Slots<E> {
+    vectors: Pool<E>,
+    /// Where the vectors of each slot start.
+    starts: Vec<usize>,
+}
+
+impl<E> Slots<E> {
+    fn new<'p>(programs: impl Iterator<Item = &'p Program>, element: Element) -> Self {
+        let mut copies: Vec<usize> = Vec::new();
+        for buffer in programs.flat_map(|p| &p.buffers).filter(|b| b.element == element) {
+            let slot = buffer.slot as usize;
+            copies.resize(copies.len().max(slot + 1), 1);
+            copies[slot] = copies[slot].max(buffer.copies as usize);
+        }
+        let mut starts = Vec::with_capacity(copies.len());
+        let mut n = 0;
+        for copies in copies {
+            starts.push(n);
+            n += copies;
+        }
+        Self { vectors: (0..n).map(|_| RwLock::new(Vec::new())).collect(), starts }
+    }
+
+    /// The vector of a buffer's copy for a batch.
+    pub fn get(&self, buffer: &Buffer, batch: u64) -> Option<&RwLock<Vec<E>>> {
+        let start = *self.starts.get(buffer.slot as usize)?;
+        self.vectors.get(start + (batch % u64::from(buffer.copies.max(1))) as usize)
+    }
+
+    fn bytes(&self) -> usize {
+        self.vectors.iter().map(|v| v.read().capacity() * size_of::<E>()).sum()
+    }
+}
 
 /// All buffers of a rank.
 #[derive(Debug)]
 pub struct Arena<T> {
     /// Intermediate values.
-    pub reals: Pool<T>,
+    pub reals: Slots<T>,
     /// Row ids.
-    pub ids: Pool<i64>,
+    pub ids: Slots<i64>,
     /// Positions.
-    pub indices: Pool<u32>,
+    pub indices: Slots<u32>,
     /// Counts per rank.
-    pub counts: Pool<u64>,
+    pub counts: Slots<u64>,
+    /// Classes and uses.
+    pub bytes: Slots<u8>,
 }
 
 impl<T> Arena<T> {
     /// Empty storage for several programs that never run at the same time.
     pub fn new<'p>(programs: impl Iterator<Item = &'p Program> + Clone) -> Self {
-        fn pool<'p, E>(programs: impl Iterator<Item = &'p Program>, element: Element) -> Pool<E> {
-            let buffers = programs.flat_map(|p| &p.buffers).filter(|b| b.element == element);
-            let slots = buffers.map(|b| b.slot + 1).max().unwrap_or(0);
-            (0..slots).map(|_| RwLock::new(Vec::new())).collect()
-        }
         Self {
-            reals: pool(programs.clone(), Element::Real),
-            ids: pool(programs.clone(), Element::Id),
-            indices: pool(programs.clone(), Element::Index),
-            counts: pool(programs, Element::Count),
+            reals: Slots::new(programs.clone(), Element::Real),
+            ids: Slots::new(programs.clone(), Element::Id),
+            indices: Slots::new(programs.clone(), Element::Index),
+            counts: Slots::new(programs.clone(), Element::Count),
+            bytes: Slots::new(programs, Element::Byte),
         }
     }
 
     /// Bytes held.
-    pub fn bytes(&self) -> u64 {
-        fn of<E>(pool: &Pool<E>) -> usize {
-            pool.iter().map(|v| v.read().capacity() * size_of::<E>()).sum()
-        }
-        (of(&self.reals) + of(&self.ids) + of(&self.indices) + of(&self.counts)) as u64
+    pub fn held(&self) -> u64 {
+        let parts = [
+            self.reals.bytes(),
+            self.ids.bytes(),
+            self.indices.bytes(),
+            self.counts.bytes(),
+            self.bytes.bytes(),
+        ];
+        parts.iter().sum::<usize>() as u64
     }
 }
 
@@ -98,7 +143,9 @@ pub struct Read<'a, E> {
 impl<'a, E> Read<'a, E> {
     /// Locks a vector for reading; `name` is for messages.
     pub fn lock(lock: &'a RwLock<Vec<E>>, shape: Shape, name: impl Fn() -> String) -> Result<Self, Fault> {
-        let guard = lock.try_read().ok_or_else(|| Fault::Conflict(name()))?;
+        let patience = if shape.is_whole() { Duration::ZERO } else { PATIENCE };
+        let guard = lock.try_read().or_else(|| lock.try_read_for(patience));
+        let guard = guard.ok_or_else(|| Fault::Conflict(name()))?;
         if guard.len() < shape.elements() {
             return Err(Fault::Unsupported(format!(
                 "operand {} is read before anything was written to it",
@@ -184,12 +231,21 @@ fn aligned<E>(vector: &[E], len: usize) -> std::ops::Range<usize> {
 /// A vector, the right to write it, and its shape.
 type Locked<'a, E> = (&'a RwLock<Vec<E>>, RwLockWriteGuard<'a, Vec<E>>, Shape);
 
+/// Lists of operands, which rarely are longer.
+pub type Few<X> = SmallVec<[X; 8]>;
+
 /// Written operands, several of which may be columns of one buffer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Writes<'a, E> {
-    guards: Vec<Locked<'a, E>>,
+    guards: Few<Locked<'a, E>>,
     /// Guard and shape of each operand.
-    parts: Vec<(usize, Shape, Write)>,
+    parts: Few<(usize, Shape, Write)>,
+}
+
+impl<E> Default for Writes<'_, E> {
+    fn default() -> Self {
+        Self { guards: SmallVec::new(), parts: SmallVec::new() }
+    }
 }
 
 impl<'a, E: Copy + Default> Writes<'a, E> {
@@ -208,7 +264,9 @@ impl<'a, E: Copy + Default> Writes<'a, E> {
             }
             index
         } else {
-            let mut guard = lock.try_write().ok_or_else(|| Fault::Conflict(name()))?;
+            let patience = if shape.is_whole() { Duration::ZERO } else { PATIENCE };
+            let guard = lock.try_write().or_else(|| lock.try_write_for(patience));
+            let mut guard = guard.ok_or_else(|| Fault::Conflict(name()))?;
             grow(&mut guard, shape.elements());
             self.guards.push((lock, guard, shape));
             self.guards.len() - 1
@@ -218,25 +276,19 @@ impl<'a, E: Copy + Default> Writes<'a, E> {
     }
 
     /// The operands in order, each with whether to add into it.
-    pub fn views(&mut self) -> Vec<(MatMut<'_, E>, Write)> {
-        let mut out: Vec<Option<(MatMut<'_, E>, Write)>> = self.parts.iter().map(|_| None).collect();
+    pub fn views(&mut self) -> Few<(MatMut<'_, E>, Write)> {
+        let mut out: Few<Option<(MatMut<'_, E>, Write)>> = self.parts.iter().map(|_| None).collect();
         for (index, (_, guard, shape)) in self.guards.iter_mut().enumerate() {
             let range = aligned(guard, shape.elements());
-            let all = MatMut::new(&mut guard[range], shape.rows, shape.stride);
-            let mut mine: Vec<usize> = (0..self.parts.len()).filter(|&i| self.parts[i].0 == index).collect();
-            mine.sort_by_key(|&i| self.parts[i].1.start);
-            // Gaps between the ranges are cut out as columns of their own.
-            let mut widths = Vec::with_capacity(2 * mine.len());
+            let mut rest = MatMut::new(&mut guard[range], shape.rows, shape.stride);
+            let mut mine: Few<usize> = (0..self.parts.len()).filter(|&i| self.parts[i].0 == index).collect();
+            mine.sort_unstable_by_key(|&i| self.parts[i].1.start);
             let mut at = 0;
-            for &i in &mine {
+            for i in mine {
                 let Shape { start, end, .. } = self.parts[i].1;
-                widths.push(start - at);
-                widths.push(end - start);
-                at = end;
-            }
-            let pieces = all.split_columns(&widths).into_iter().skip(1).step_by(2);
-            for (i, piece) in mine.into_iter().zip(pieces) {
+                let [_gap, piece, right] = rest.cut([start - at, end - start]);
                 out[i] = Some((piece, self.parts[i].2));
+                (rest, at) = (right, end);
             }
         }
         out.into_iter().flatten().collect()
@@ -244,15 +296,21 @@ impl<'a, E: Copy + Default> Writes<'a, E> {
 
     /// The first operand.
     pub fn first(&mut self) -> Result<(MatMut<'_, E>, Write), Fault> {
-        let missing = Fault::Unsupported("an operation writes nothing".into());
-        self.views().into_iter().next().ok_or(missing)
+        let missing = || Fault::Unsupported("an operation writes nothing".into());
+        self.views().into_iter().next().ok_or_else(missing)
     }
 
     /// Exactly `N` operands.
     pub fn array<const N: usize>(&mut self) -> Result<[(MatMut<'_, E>, Write); N], Fault> {
-        let wrong =
-            |v: Vec<_>| Fault::Unsupported(format!("an operation writes {} operands, not {N}", v.len()));
-        self.views().try_into().map_err(wrong)
+        let found = self.views();
+        let n = found.len();
+        let wrong = || Fault::Unsupported(format!("an operation writes {n} operands, not {N}"));
+        let mut found = found.into_iter();
+        if n != N {
+            return Err(wrong());
+        }
+        let empty = || (MatMut::new(&mut [], 0, 0), Write::Set);
+        Ok(std::array::from_fn(|_| found.next().unwrap_or_else(empty)))
     }
 }
 
@@ -272,7 +330,7 @@ mod tests {
         for (i, (mut view, _)) in writes.views().into_iter().enumerate() {
             view.fill(i as f32 + 1.0);
         }
-        assert!(Read::lock(&lock, part(0, 1), String::new).is_err(), "written and read at once");
+        assert!(Read::lock(&lock, part(0, 5), String::new).is_err(), "written and read at once");
         drop(writes);
         let whole = Read::lock(&lock, Shape::whole(2, 5), String::new).unwrap();
         assert_eq!(whole.slice().unwrap(), [2.0, 0.0, 0.0, 1.0, 1.0, 2.0, 0.0, 0.0, 1.0, 1.0]);

@@ -1,13 +1,34 @@
 //! One operation about to run: its operands as views.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use fs_kernels::random::RandomKey;
 use fs_kernels::{MatMut, Real, Write};
-use fs_schedule::{Buffer, Element, Extent, Normalize, Op, Operand, Place, Program, Symbol};
-use parking_lot::{RwLock, RwLockReadGuard};
+use fs_schedule::{Buffer, Element, Exchange, Extent, Normalize, Op, Operand, Place, Program, Symbol, Table};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use super::arena::{Pool, Read, Shape, Whole, Writes};
-use super::share::Part;
-use super::{Current, Env, Fault, Shard};
+use super::arena::{Read, Shape, Slots, Whole, Writes};
+use super::plan::Plan;
+use super::share::{Part, Span};
+use super::{Batch, Env, Fault, Shard, Work};
+use crate::transport::local::Hub;
+
+/// What an operation runs with beside the rank's state.
+#[derive(Clone, Copy)]
+pub struct Context<'a, T: Real> {
+    /// The rank.
+    pub env: &'a Env<T>,
+    /// Its program.
+    pub program: &'a Program,
+    /// The program, prepared.
+    pub plan: &'a Plan,
+    /// The other ranks.
+    pub hub: &'a Hub<T>,
+    /// Batches that exist: those below it.
+    pub end: &'a AtomicU64,
+    /// Workspaces of the engine's thread.
+    pub work: &'a Mutex<Work<T>>,
+}
 
 /// An operation, where it runs and on what.
 pub struct Call<'a, T: Real> {
@@ -15,16 +36,36 @@ pub struct Call<'a, T: Real> {
     pub env: &'a Env<T>,
     /// The operation.
     pub op: &'a Op,
-    /// The step and its batch.
-    pub current: RwLockReadGuard<'a, Current>,
-    program: &'a Program,
+    /// Its position in the program.
+    pub index: usize,
+    /// Its batch, counted from the first of the run.
+    pub number: u64,
+    /// Its batch.
+    pub batch: RwLockReadGuard<'a, Batch>,
+    /// The other ranks.
+    pub hub: &'a Hub<T>,
+    /// Workspaces of the engine's thread.
+    pub work: &'a Mutex<Work<T>>,
+    cx: Context<'a, T>,
 }
 
 impl<'a, T: Real> Call<'a, T> {
-    /// Prepares to run `op`.
-    pub fn new(env: &'a Env<T>, program: &'a Program, op: &'a Op) -> Result<Self, Fault> {
-        let current = env.current.try_read().ok_or_else(|| Fault::Conflict("batch".into()))?;
-        Ok(Self { env, op, current, program })
+    /// Prepares to run the operation at `index` on a batch.
+    pub fn new(cx: Context<'a, T>, index: usize, number: u64) -> Result<Self, Fault> {
+        let batch = batch(&cx, number)?;
+        let op = &cx.program.ops[index];
+        Ok(Self { env: cx.env, op, index, number, batch, hub: cx.hub, work: cx.work, cx })
+    }
+
+    /// The batch that an operand belongs to; `None` if there is no such batch.
+    fn batch_of(&self, operand: Operand) -> Option<u64> {
+        let batch = self.number.checked_add_signed(i64::from(operand.batch))?;
+        (batch < self.cx.end.load(Ordering::Acquire)).then_some(batch)
+    }
+
+    /// Whether a read operand's batch exists.
+    pub fn exists(&self, position: usize) -> bool {
+        self.op.reads.get(position).is_some_and(|o| self.batch_of(*o).is_some())
     }
 
     fn operand(&self, written: bool, position: usize) -> Result<Operand, Fault> {
@@ -51,8 +92,9 @@ impl<'a, T: Real> Call<'a, T> {
         match operand.place {
             Place::Buffer(n) => {
                 let buffer = self.buffer(n, Element::Real).ok_or_else(wrong)?;
-                let lock = env.arena.reals.get(buffer.slot as usize).ok_or_else(wrong)?;
-                Ok((lock, self.shape(buffer, operand).ok_or_else(wrong)?))
+                let batch = self.batch_of(operand).ok_or_else(wrong)?;
+                let lock = env.arena.reals.get(buffer, batch).ok_or_else(wrong)?;
+                Ok((lock, self.shape(buffer, operand)?.ok_or_else(wrong)?))
             }
             Place::Parameter(n) => Ok((&env.dense.get(n as usize).ok_or_else(wrong)?.values, parameter(n)?)),
             Place::Gradient(n) => Ok((&env.dense.get(n as usize).ok_or_else(wrong)?.gradient, parameter(n)?)),
@@ -61,24 +103,29 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     fn buffer(&self, n: u32, element: Element) -> Option<&'a Buffer> {
-        self.program.buffers.get(n as usize).filter(|b| b.element == element)
+        self.cx.program.buffers.get(n as usize).filter(|b| b.element == element)
     }
 
-    fn shape(&self, buffer: &Buffer, operand: Operand) -> Option<Shape> {
+    fn shape(&self, buffer: &Buffer, operand: Operand) -> Result<Option<Shape>, Fault> {
         let columns = buffer.columns as usize;
         let (start, end) = operand.columns.map_or((0, columns), |(s, e)| (s as usize, e as usize));
-        (start <= end && end <= columns).then_some(Shape {
-            rows: self.rows(buffer.rows),
-            stride: columns,
-            start,
-            end,
-        })
+        let rows = match buffer.rows {
+            Extent::Fixed(n) => n as usize,
+            Extent::Symbol(symbol) if operand.batch == 0 => self.batch.share.size(symbol, buffer.microbatch),
+            Extent::Symbol(symbol) => match self.batch_of(operand) {
+                Some(number) => batch(&self.cx, number)?.share.size(symbol, buffer.microbatch),
+                None => return Ok(None),
+            },
+        };
+        Ok((start <= end && end <= columns).then_some(Shape { rows, stride: columns, start, end }))
     }
 
-    fn rows(&self, extent: Extent) -> usize {
-        match extent {
-            Extent::Symbol(symbol) => self.current.share.size(symbol),
-            Extent::Fixed(n) => n as usize,
+    /// The buffer of an operand.
+    pub fn buffer_of(&self, written: bool, position: usize) -> Option<&'a Buffer> {
+        let list = if written { &self.op.writes } else { &self.op.reads };
+        match list.get(position)?.place {
+            Place::Buffer(n) => self.cx.program.buffers.get(n as usize),
+            _ => None,
         }
     }
 
@@ -125,7 +172,7 @@ impl<'a, T: Real> Call<'a, T> {
             kernel(targets.map(|(y, _)| y));
             return Ok(());
         }
-        let mut temporaries = std::mem::take(&mut self.env.work.lock().temporaries);
+        let mut temporaries = std::mem::take(&mut self.work.lock().temporaries);
         temporaries.resize_with(N.max(temporaries.len()), Vec::new);
         for (temporary, (y, _)) in temporaries.iter_mut().zip(&targets) {
             temporary.resize((y.rows() * y.cols()).max(temporary.len()), T::ZERO);
@@ -142,7 +189,7 @@ impl<'a, T: Real> Call<'a, T> {
             let x = fs_kernels::Mat::new(&temporary[..y.rows() * y.cols()], y.rows(), y.cols());
             fs_kernels::elementwise::copy(x, y, mode);
         }
-        self.env.work.lock().temporaries = temporaries;
+        self.work.lock().temporaries = temporaries;
         Ok(())
     }
 
@@ -154,7 +201,7 @@ impl<'a, T: Real> Call<'a, T> {
 
     fn typed<E>(
         &self,
-        pool: &'a Pool<E>,
+        pool: &'a Slots<E>,
         element: Element,
         expected: &'static str,
         written: bool,
@@ -164,35 +211,36 @@ impl<'a, T: Real> Call<'a, T> {
         let operand = self.operand(written, position)?;
         let Place::Buffer(n) = operand.place else { return Err(wrong()) };
         let buffer = self.buffer(n, element).ok_or_else(wrong)?;
-        let lock = pool.get(buffer.slot as usize).ok_or_else(wrong)?;
-        Ok((lock, self.shape(buffer, operand).ok_or_else(wrong)?))
+        let batch = self.batch_of(operand).ok_or_else(wrong)?;
+        let lock = pool.get(buffer, batch).ok_or_else(wrong)?;
+        Ok((lock, self.shape(buffer, operand)?.ok_or_else(wrong)?))
     }
 
     /// A read buffer of ids.
     pub fn read_ids(&self, position: usize) -> Result<Read<'a, i64>, Fault> {
-        let (lock, shape) =
-            self.typed(&self.env.arena.ids, Element::Id, "a buffer of ids", false, position)?;
+        let pool = &self.env.arena.ids;
+        let (lock, shape) = self.typed(pool, Element::Id, "a buffer of ids", false, position)?;
         Read::lock(lock, shape, || self.name(false, position))
     }
 
     /// A written buffer of ids.
     pub fn write_ids(&self, position: usize) -> Result<Whole<'a, i64>, Fault> {
-        let (lock, shape) =
-            self.typed(&self.env.arena.ids, Element::Id, "a buffer of ids", true, position)?;
+        let pool = &self.env.arena.ids;
+        let (lock, shape) = self.typed(pool, Element::Id, "a buffer of ids", true, position)?;
         Whole::lock(lock, shape, || self.name(true, position))
     }
 
     /// A read buffer of positions.
     pub fn read_indices(&self, position: usize) -> Result<Read<'a, u32>, Fault> {
         let pool = &self.env.arena.indices;
-        let (lock, shape) = self.typed(pool, Element::Index, "a buffer of indices", false, position)?;
+        let (lock, shape) = self.typed(pool, Element::Index, "a buffer of positions", false, position)?;
         Read::lock(lock, shape, || self.name(false, position))
     }
 
     /// A written buffer of positions.
     pub fn write_indices(&self, position: usize) -> Result<Whole<'a, u32>, Fault> {
         let pool = &self.env.arena.indices;
-        let (lock, shape) = self.typed(pool, Element::Index, "a buffer of indices", true, position)?;
+        let (lock, shape) = self.typed(pool, Element::Index, "a buffer of positions", true, position)?;
         Whole::lock(lock, shape, || self.name(true, position))
     }
 
@@ -210,19 +258,39 @@ impl<'a, T: Real> Call<'a, T> {
         Whole::lock(lock, shape, || self.name(true, position))
     }
 
+    /// A read buffer of classes or uses.
+    pub fn read_bytes(&self, position: usize) -> Result<Read<'a, u8>, Fault> {
+        let pool = &self.env.arena.bytes;
+        let (lock, shape) =
+            self.typed(pool, Element::Byte, "a buffer of classes or uses", false, position)?;
+        Read::lock(lock, shape, || self.name(false, position))
+    }
+
+    /// A written buffer of classes or uses.
+    pub fn write_bytes(&self, position: usize) -> Result<Whole<'a, u8>, Fault> {
+        let pool = &self.env.arena.bytes;
+        let (lock, shape) = self.typed(pool, Element::Byte, "a buffer of classes or uses", true, position)?;
+        Whole::lock(lock, shape, || self.name(true, position))
+    }
+
+    /// Samples and tokens that the operation works on.
+    pub fn span(&self) -> &Span {
+        self.batch.share.part(self.op.microbatch)
+    }
+
     /// Offsets of a length group.
     pub fn offsets(&self, position: usize) -> Result<&[usize], Fault> {
         match self.operand(false, position)?.place {
-            Place::Lengths(g) => Ok(self.current.share.offsets(g as usize)),
+            Place::Lengths(g) => Ok(self.span().offsets(g as usize)),
             _ => Err(self.wrong(false, position, "offsets of a length group")),
         }
     }
 
-    /// An input of the batch, if the operand is one.
-    pub fn input(&self, position: usize) -> Result<Option<Part<'_>>, Fault> {
+    /// An input of the batch, if the operand is one: the part of a microbatch.
+    pub fn input(&self, position: usize, microbatch: Option<u32>) -> Result<Option<Part<'_>>, Fault> {
         match self.operand(false, position)?.place {
             Place::Input(n) => {
-                let part = self.current.share.input(&self.env.schedule, n as usize);
+                let part = self.batch.share.input(&self.env.schedule, n as usize, microbatch);
                 part.map(Some).ok_or_else(|| self.wrong(false, position, "an input of the batch"))
             }
             _ => Ok(None),
@@ -231,20 +299,39 @@ impl<'a, T: Real> Call<'a, T> {
 
     /// Labels or features.
     pub fn input_reals(&self, position: usize) -> Result<&[f32], Fault> {
-        match self.input(position)? {
+        match self.input(position, self.op.microbatch)? {
             Some(Part::Reals(reals)) => Ok(reals),
             _ => Err(self.wrong(false, position, "an input of reals")),
         }
     }
 
-    /// The shard of a read or written table, and its number.
-    pub fn table(&self, written: bool, position: usize) -> Result<(usize, &'a RwLock<Shard<T>>), Fault> {
-        match self.operand(written, position)?.place {
-            Place::Table(n) if (n as usize) < self.env.tables.len() => {
-                Ok((n as usize, &self.env.tables[n as usize]))
+    /// This rank's shard of a part of a read or written table, and the table's number.
+    pub fn table(
+        &self,
+        written: bool,
+        position: usize,
+        part: u32,
+    ) -> Result<(usize, &'a RwLock<Shard<T>>), Fault> {
+        let shard = match self.operand(written, position)?.place {
+            Place::Table(n) => {
+                self.env.tables.get(n as usize).and_then(|t| Some((n as usize, t.get(part as usize)?)))
             }
-            _ => Err(self.wrong(written, position, "a table")),
-        }
+            _ => None,
+        };
+        shard.ok_or_else(|| self.wrong(written, position, "a table"))
+    }
+
+    /// An exchange and its table.
+    pub fn exchange(&self, number: u32) -> Result<(&'a Exchange, &'a Table), Fault> {
+        let schedule = &self.env.schedule;
+        let found = schedule.exchanges.get(number as usize);
+        let found = found.and_then(|e| Some((e, schedule.tables.get(e.table as usize)?)));
+        found.ok_or_else(|| Fault::Unsupported(format!("exchange {number} or its table does not exist")))
+    }
+
+    /// States a size of this batch that the operation has learnt.
+    pub fn set_size(&self, symbol: Symbol, n: usize) {
+        self.batch.share.sizes.set(symbol, n);
     }
 
     /// The dense parameter that a read gradient belongs to.
@@ -257,23 +344,24 @@ impl<'a, T: Real> Call<'a, T> {
 
     /// The random key of a stream in this step.
     pub fn key(&self, stream: u32) -> RandomKey {
-        RandomKey { seed: self.env.seed, stream, step: self.current.step }
+        RandomKey { seed: self.env.seed, stream, step: self.batch.step }
     }
 
     /// Random keys of the rows of a written buffer: of its samples or tokens, the same whatever the rank.
     pub fn row_keys(&self, position: usize) -> Result<&[u64], Fault> {
         let wrong = || self.wrong(true, position, "a buffer with a row per sample or token");
-        let Place::Buffer(n) = self.operand(true, position)?.place else { return Err(wrong()) };
-        match self.program.buffers.get(n as usize).ok_or_else(wrong)?.rows {
-            Extent::Symbol(Symbol::Samples) => Ok(self.current.share.sample_keys()),
-            Extent::Symbol(Symbol::Tokens(g)) => Ok(self.current.share.token_keys(g as usize)),
+        let buffer = self.buffer_of(true, position).ok_or_else(wrong)?;
+        let span = self.batch.share.part(buffer.microbatch);
+        match buffer.rows {
+            Extent::Symbol(Symbol::Samples) => Ok(span.sample_keys()),
+            Extent::Symbol(Symbol::Tokens(g)) => Ok(span.token_keys(g as usize)),
             _ => Err(wrong()),
         }
     }
 
     /// What a loss is multiplied by: one over the divisor, counted over the global batch.
     pub fn norm(&self, normalize: Normalize) -> f64 {
-        let batch = self.current.share.batch();
+        let batch = self.batch.share.batch();
         let divisor = match normalize {
             Normalize::Constant(c) => c,
             Normalize::Samples => batch.samples as f64,
@@ -284,13 +372,31 @@ impl<'a, T: Real> Call<'a, T> {
         if divisor == 0.0 { 0.0 } else { divisor.recip() }
     }
 
-    /// Adds to the step's loss.
+    /// The channel of an operation in which ranks meet.
+    pub fn channel(&self) -> Result<usize, Fault> {
+        let none = || Fault::Unsupported("the operation has no channel to other ranks".into());
+        self.cx.plan.ops[self.index].channel.ok_or_else(none)
+    }
+
+    /// States this operation's part of the step's loss.
     pub fn add_loss(&self, value: f64) {
-        *self.env.loss.lock() += value;
+        if let Some(slot) = self.cx.plan.ops[self.index].loss {
+            self.batch.losses[slot].store(value.to_bits(), Ordering::Relaxed);
+        }
     }
 
     fn name(&self, written: bool, position: usize) -> String {
         let list = if written { &self.op.writes } else { &self.op.reads };
         list.get(position).map_or_else(String::new, ToString::to_string)
     }
+}
+
+/// A batch in flight.
+fn batch<'a, T: Real>(cx: &Context<'a, T>, number: u64) -> Result<RwLockReadGuard<'a, Batch>, Fault> {
+    let batch = cx.env.batches[(number % cx.env.batches.len() as u64) as usize].try_read();
+    let batch = batch.ok_or_else(|| Fault::Conflict(format!("batch {number}")))?;
+    if batch.number != number {
+        return Err(Fault::Unsupported(format!("batch {number} is needed when it is not in flight")));
+    }
+    Ok(batch)
 }

@@ -1,53 +1,522 @@
-//! Operations in which all ranks take part.
+//! Operations that move data between ranks, in two halves: [`fill`] writes this rank's outbox, [`drain`] reads the
+//! others' once all have posted. Nothing waits in between, so a thread that runs several collectives never blocks.
+//!
+//! A collective carries the data of one or more exchanges, a section each. Who gets what follows from the sharding:
+//! entries of a row-wise table are sorted by owner and `counts` says how many each owner gets; all entries of a
+//! table-wise table, or of a part of a column-wise one, go to its one owner; those of a data-parallel table go to
+//! everyone. A rank's own part does not travel.
 
-use fs_kernels::Real;
+use std::ops::Range;
 
-use super::state::rows_per_rank;
-use super::{Call, Fault, Work};
+use fs_kernels::partition::{Uses, last_uses};
+use fs_kernels::{Mat, MatMut, Real, Write, elementwise};
+use fs_schedule::{Action, Symbol};
+use parking_lot::RwLockReadGuard;
 
-/// Entries travel as row numbers of the owner's shard: half the bytes of ids.
-pub(super) fn all_to_all_ids<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
-    let (entries, counts) = (c.read_ids(0)?, c.read_counts(1)?);
-    let (entries, counts) = (entries.slice()?, counts.slice()?);
-    let schedule = &c.env.schedule;
-    let table = schedule.exchanges.get(exchange as usize).and_then(|e| schedule.tables.get(e.table as usize));
-    let table = table
-        .ok_or_else(|| Fault::Unsupported(format!("exchange {exchange} or its table does not exist")))?;
-    let each = rows_per_rank(table.rows, c.env.ranks) as i64;
-    let mut work = c.env.work.lock();
-    work.rows.clear();
-    let mut rest = entries;
-    for (owner, &n) in counts.iter().enumerate() {
-        let (own, tail) = rest.split_at(n as usize);
-        let first = owner as i64 * each;
-        work.rows.extend(own.iter().map(|id| (id - first) as u32));
-        rest = tail;
+use super::arena::Read;
+use super::state::{rows_per_rank, sole_owner};
+use super::{Call, Fault};
+use crate::transport::{Outbox, Section, TransportError};
+
+/// Called between pieces of a transfer, so that an urgent one can pass.
+pub type Pause<'p> = &'p mut dyn FnMut();
+
+/// Another rank's outbox of a round: `inbox(round, rank)`.
+pub type Inbox<'f, 'h, T> = &'f dyn Fn(usize, usize) -> RwLockReadGuard<'h, Outbox<T>>;
+
+/// What a collective moves.
+enum Kind<'a> {
+    Ids {
+        exchanges: &'a [u32],
+        everyone: bool,
+    },
+    Classes {
+        exchanges: &'a [u32],
+    },
+    /// Rows to those who asked.
+    Rows {
+        exchanges: &'a [u32],
+    },
+    /// Gradients to owners, or to everyone.
+    Grads {
+        exchanges: &'a [u32],
+        everyone: bool,
+    },
+    Reduce,
+}
+
+fn kind(action: &Action) -> Result<Kind<'_>, Fault> {
+    Ok(match action {
+        Action::AllToAllIds { exchanges } => Kind::Ids { exchanges, everyone: false },
+        Action::AllGatherIds { exchanges } => Kind::Ids { exchanges, everyone: true },
+        Action::AllToAllClasses { exchanges, .. } => Kind::Classes { exchanges },
+        Action::AllToAllRows { exchanges, .. } => Kind::Rows { exchanges },
+        Action::AllToAllGrads { exchanges, .. } => Kind::Grads { exchanges, everyone: false },
+        Action::AllGatherGrads { exchanges, .. } => Kind::Grads { exchanges, everyone: true },
+        Action::AllReduce => Kind::Reduce,
+        _ => return Err(Fault::Unsupported("not a transfer".into())),
+    })
+}
+
+/// Rounds of a collective; each uses a channel.
+pub fn rounds(action: &Action) -> usize {
+    if *action == Action::AllReduce { 2 } else { 1 }
+}
+
+/// Sections of a collective.
+pub fn sections(action: &Action) -> usize {
+    match kind(action) {
+        Ok(
+            Kind::Ids { exchanges, .. }
+            | Kind::Classes { exchanges }
+            | Kind::Rows { exchanges }
+            | Kind::Grads { exchanges, .. },
+        ) => exchanges.len(),
+        _ => 1,
     }
-    let mut received_counts = c.write_counts(1)?;
-    let Work { rows, received, .. } = &mut *work;
-    c.env.transport.lock().all_to_all_rows(rows, counts, received, received_counts.slice())?;
-    // Only now is it known how large the written buffer must be.
-    c.current.share.set_received(exchange, received.len());
-    c.write_indices(0)?.slice().copy_from_slice(received);
+}
+
+/// Writes this rank's outbox of a round. `inbox` gives the others' of the round before.
+pub fn fill<T: Real>(
+    c: &Call<T>,
+    round: usize,
+    outbox: &mut Outbox<T>,
+    inbox: Inbox<'_, '_, T>,
+    pause: Pause<'_>,
+) -> Result<(), Fault> {
+    let me = c.env.rank;
+    match kind(&c.op.action)? {
+        Kind::Ids { exchanges, everyone } => {
+            let each = c.op.reads.len() / exchanges.len();
+            for (i, exchange) in exchanges.iter().enumerate() {
+                let (entries, counts) = (c.read_ids(each * i)?, c.read_counts(each * i + 1)?);
+                let uses = if each > 2 { Some(c.read_bytes(each * i + 2)?) } else { None };
+                let (entries, uses) = (entries.slice()?, uses.as_ref().map(Read::slice).transpose()?);
+                let section = &mut outbox.sections[i];
+                if everyone {
+                    section.everyone = true;
+                    section
+                        .counts
+                        .extend((0..c.env.ranks).map(|r| if r == me { 0 } else { entries.len() as u64 }));
+                    section.indices.extend(entries.iter().map(|id| *id as u32));
+                    section.bytes.extend_from_slice(uses.unwrap_or_default());
+                } else {
+                    let counts = counts.slice()?;
+                    for (to, range, first) in by_owner(c, *exchange, counts, entries.len())? {
+                        section.counts.push(if to == me { 0 } else { range.len() as u64 });
+                        if to == me {
+                            continue;
+                        }
+                        section.indices.extend(entries[range.clone()].iter().map(|id| (id - first) as u32));
+                        if let Some(uses) = uses {
+                            section.bytes.extend_from_slice(&uses[2 * range.start..2 * range.end]);
+                        }
+                    }
+                }
+                let bytes = size_of::<u32>() + if uses.is_some() { 2 } else { 0 };
+                carry(&mut outbox.wire, &section.counts, bytes);
+                pause();
+            }
+        }
+        Kind::Classes { exchanges } => {
+            for i in 0..exchanges.len() {
+                let (classes, received) = (c.read_bytes(3 * i)?, c.read_counts(3 * i + 1)?);
+                let (classes, received) = (classes.slice()?, received.slice()?);
+                check("classes", classes.len(), sum(received))?;
+                let section = &mut outbox.sections[i];
+                for (to, range) in spans(received) {
+                    section.counts.push(if to == me { 0 } else { range.len() as u64 });
+                    if to != me {
+                        section.bytes.extend_from_slice(&classes[range]);
+                    }
+                }
+                carry(&mut outbox.wire, &section.counts, 1);
+                pause();
+            }
+        }
+        Kind::Rows { exchanges } => {
+            for i in 0..exchanges.len() {
+                let (rows, received) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
+                let received = received.slice()?;
+                check("rows to send", rows.mat().rows(), sum(received))?;
+                let section = &mut outbox.sections[i];
+                for (to, range) in spans(received) {
+                    section.counts.push(if to == me { 0 } else { range.len() as u64 });
+                    if to != me {
+                        extend(&mut section.reals, rows.mat(), range, c.op.chunk, pause);
+                    }
+                }
+                carry(&mut outbox.wire, &section.counts, rows.shape().columns() * size_of::<T>());
+            }
+        }
+        Kind::Grads { exchanges, everyone } => {
+            for (i, exchange) in exchanges.iter().enumerate() {
+                let (grads, counts) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
+                let (mat, counts) = (grads.mat(), counts.slice()?);
+                let section = &mut outbox.sections[i];
+                if everyone {
+                    check("gradients to send", mat.rows(), sum(counts))?;
+                    section.everyone = true;
+                    section
+                        .counts
+                        .extend((0..c.env.ranks).map(|r| if r == me { 0 } else { mat.rows() as u64 }));
+                    extend(&mut section.reals, mat, 0..mat.rows(), c.op.chunk, pause);
+                } else {
+                    for (to, range, _) in by_owner(c, *exchange, counts, mat.rows())? {
+                        section.counts.push(if to == me { 0 } else { range.len() as u64 });
+                        if to != me {
+                            extend(&mut section.reals, mat, range, c.op.chunk, pause);
+                        }
+                    }
+                }
+                carry(&mut outbox.wire, &section.counts, mat.cols() * size_of::<T>());
+            }
+        }
+        Kind::Reduce => reduce_fill(c, round, outbox, inbox, pause)?,
+    }
     Ok(())
 }
 
-/// Rows or their gradients: values, counts to send, counts to receive.
-pub(super) fn all_to_all<T: Real>(c: &Call<T>) -> Result<(), Fault> {
-    let (values, sent, expected) = (c.read(0)?, c.read_counts(1)?, c.read_counts(2)?);
-    let width = values.shape().columns();
-    let mut received = c.slice(0)?;
-    let (values, sent, expected) = (values.slice()?, sent.slice()?, expected.slice()?);
-    Ok(c.env.transport.lock().all_to_all(values, sent, width, received.slice(), expected)?)
+/// Reads what the others posted.
+pub fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, '_, T>, pause: Pause<'_>) -> Result<(), Fault> {
+    let me = c.env.rank;
+    match kind(&c.op.action)? {
+        Kind::Ids { exchanges, everyone } => {
+            for (i, exchange) in exchanges.iter().enumerate() {
+                drain_ids(c, i, *exchange, exchanges.len(), everyone, inbox)?;
+                pause();
+            }
+        }
+        Kind::Classes { exchanges } => {
+            for (i, exchange) in exchanges.iter().enumerate() {
+                let (own, received) = (c.read_bytes(3 * i)?, c.read_counts(3 * i + 1)?);
+                let counts = c.read_counts(3 * i + 2)?;
+                let (own, received) = (own.slice()?, received.slice()?);
+                let mut classes = c.write_bytes(i)?;
+                let classes = classes.slice();
+                for (from, range, _) in by_owner(c, *exchange, counts.slice()?, classes.len())? {
+                    let target = &mut classes[range];
+                    if from == me {
+                        copy(&own[span(received, me)], target)?;
+                    } else {
+                        let inbox = inbox(0, from);
+                        let section = &inbox.sections[i];
+                        copy(&section.bytes[section.entries(me)], target)?;
+                    }
+                }
+                pause();
+            }
+        }
+        Kind::Rows { exchanges } => {
+            for (i, exchange) in exchanges.iter().enumerate() {
+                let (own, received) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
+                let counts = c.read_counts(3 * i + 2)?;
+                let kept = span(received.slice()?, me);
+                let mut writes = c.write([i])?;
+                let (mut target, _) = writes.first()?;
+                for (from, range, _) in by_owner(c, *exchange, counts.slice()?, target.rows())? {
+                    let part = target.rows_range_mut(range);
+                    if from == me {
+                        place(own.mat().rows_range(kept.clone()), part, c.op.chunk, pause)?;
+                    } else {
+                        place_section(&inbox(0, from).sections[i], me, part, c.op.chunk, pause)?;
+                    }
+                }
+            }
+        }
+        Kind::Grads { exchanges, everyone } => {
+            for (i, exchange) in exchanges.iter().enumerate() {
+                let (own, counts) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
+                let received = c.read_counts(3 * i + 2)?;
+                let (received, n) = (received.slice()?, own.mat().rows());
+                let kept = if everyone {
+                    0..n
+                } else {
+                    let mut owners = by_owner(c, *exchange, counts.slice()?, n)?;
+                    owners.find(|(owner, ..)| *owner == me).map_or(0..0, |(_, range, _)| range)
+                };
+                let mut writes = c.write([i])?;
+                let (mut target, _) = writes.first()?;
+                check("gradients to receive", target.rows(), sum(received))?;
+                for (from, range) in spans(received) {
+                    let part = target.rows_range_mut(range);
+                    if from == me {
+                        place(own.mat().rows_range(kept.clone()), part, c.op.chunk, pause)?;
+                    } else {
+                        place_section(&inbox(0, from).sections[i], me, part, c.op.chunk, pause)?;
+                    }
+                }
+            }
+        }
+        Kind::Reduce => reduce_drain(c, inbox, pause)?,
+    }
+    Ok(())
 }
 
-pub(super) fn all_reduce<T: Real>(c: &Call<T>) -> Result<(), Fault> {
-    let mut guards = Vec::with_capacity(c.op.reads.len());
-    for position in 0..c.op.reads.len() {
-        let n = c.gradient(position)?;
-        let guard = c.env.dense[n].gradient.try_write().ok_or_else(|| Fault::Conflict(format!("g{n}")))?;
-        guards.push(guard);
+/// Received entries become rows of the own shard; only now is it known how many there are.
+fn drain_ids<T: Real>(
+    c: &Call<T>,
+    i: usize,
+    exchange: u32,
+    exchanges: usize,
+    everyone: bool,
+    inbox: Inbox<'_, '_, T>,
+) -> Result<(), Fault> {
+    let me = c.env.rank;
+    let (each, wide) = (c.op.reads.len() / exchanges, c.op.writes.len() / exchanges);
+    let (entries, counts) = (c.read_ids(each * i)?, c.read_counts(each * i + 1)?);
+    let uses = if each > 2 { Some(c.read_bytes(each * i + 2)?) } else { None };
+    let (entries, uses) = (entries.slice()?, uses.as_ref().map(Read::slice).transpose()?);
+    let (kept, first) = if everyone {
+        (0..entries.len(), 0)
+    } else {
+        let mut owners = by_owner(c, exchange, counts.slice()?, entries.len())?;
+        owners.find(|(owner, ..)| *owner == me).map_or((0..0, 0), |(_, range, first)| (range, first))
+    };
+    let mut received = c.write_counts(wide * i + 1)?;
+    let received = received.slice();
+    check("ranks", received.len(), c.env.ranks)?;
+    for (from, count) in received.iter_mut().enumerate() {
+        *count = if from == me { kept.len() as u64 } else { inbox(0, from).sections[i].counts[me] };
     }
-    let mut parts: Vec<&mut [T]> = guards.iter_mut().map(|g| g.as_mut_slice()).collect();
-    Ok(c.env.transport.lock().all_reduce(&mut parts)?)
+    c.set_size(Symbol::Received(exchange), sum(received));
+    let mut rows = c.write_indices(wide * i)?;
+    let rows = rows.slice();
+    for (from, range) in spans(received) {
+        let target = &mut rows[range];
+        if from == me {
+            for (row, id) in target.iter_mut().zip(&entries[kept.clone()]) {
+                *row = (id - first) as u32;
+            }
+        } else {
+            let inbox = inbox(0, from);
+            let section = &inbox.sections[i];
+            copy(&section.indices[section.entries(me)], target)?;
+        }
+    }
+    if everyone {
+        let mut own = c.write_indices(wide * i + 2)?;
+        for (row, id) in own.slice().iter_mut().zip(entries) {
+            *row = *id as u32;
+        }
+    }
+    let Some(uses) = uses else { return Ok(()) };
+    let mut all = c.write_bytes(wide * (i + 1) - 1)?;
+    let all = all.slice();
+    for (from, range) in spans(received) {
+        let target = &mut all[2 * range.start..2 * range.end];
+        if from == me {
+            copy(&uses[2 * kept.start..2 * kept.end], target)?;
+        } else {
+            let inbox = inbox(0, from);
+            let section = &inbox.sections[i];
+            let part = section.entries(me);
+            copy(&section.bytes[2 * part.start..2 * part.end], target)?;
+        }
+    }
+    if everyone {
+        // Gradients of a row stay together: their class follows from its last use by any rank.
+        let shard = c.exchange(exchange)?.1.rows as usize;
+        let mut last = c.batch.last_uses[exchange as usize].lock();
+        let mut work = c.work.lock();
+        let of_all = Uses { rows, uses: Some(all) };
+        last_uses(of_all, span(received, me), shard, &mut work.partition, &mut last);
+    }
+    Ok(())
+}
+
+/// First each rank's gradients as they are, then its share of their sums.
+fn reduce_fill<T: Real>(
+    c: &Call<T>,
+    round: usize,
+    outbox: &mut Outbox<T>,
+    inbox: Inbox<'_, '_, T>,
+    pause: Pause<'_>,
+) -> Result<(), Fault> {
+    let (me, ranks) = (c.env.rank, c.env.ranks);
+    let total = reduced_elements(c)?;
+    let section = &mut outbox.sections[0];
+    section.everyone = true;
+    if round == 0 {
+        for position in 0..c.op.reads.len() {
+            let gradient = &c.env.dense[c.gradient(position)?].gradient;
+            let gradient =
+                gradient.try_read().ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
+            let n = gradient.len();
+            extend(&mut section.reals, Mat::new(&gradient, n, 1), 0..n, c.op.chunk, pause);
+        }
+    } else {
+        let own = share(total, me, ranks);
+        section.reals.resize(own.len(), T::ZERO);
+        for from in 0..ranks {
+            let inbox = inbox(0, from);
+            let reals = &inbox.sections[0].reals;
+            check("values of an all-reduce", reals.len(), total)?;
+            let values = &reals[own.clone()];
+            if from == 0 {
+                section.reals.copy_from_slice(values);
+            } else {
+                for (sum, value) in section.reals.iter_mut().zip(values) {
+                    *sum += *value;
+                }
+            }
+            pause();
+        }
+    }
+    for (to, wire) in outbox.wire.iter_mut().enumerate().filter(|(to, _)| *to != me) {
+        *wire += (share(total, if round == 0 { to } else { me }, ranks).len() * size_of::<T>()) as u64;
+    }
+    Ok(())
+}
+
+fn reduce_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, '_, T>, pause: Pause<'_>) -> Result<(), Fault> {
+    let ranks = c.env.ranks;
+    let total = reduced_elements(c)?;
+    let mut begin = 0;
+    for position in 0..c.op.reads.len() {
+        let gradient = &c.env.dense[c.gradient(position)?].gradient;
+        let gradient = gradient.try_write();
+        let mut gradient = gradient.ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
+        let end = begin + gradient.len();
+        for from in 0..ranks {
+            let sums = share(total, from, ranks);
+            let (start, stop) = (sums.start.max(begin), sums.end.min(end));
+            if start < stop {
+                let inbox = inbox(1, from);
+                let values = &inbox.sections[0].reals[start - sums.start..stop - sums.start];
+                gradient[start - begin..stop - begin].copy_from_slice(values);
+            }
+        }
+        begin = end;
+        pause();
+    }
+    Ok(())
+}
+
+fn reduced_elements<T: Real>(c: &Call<T>) -> Result<usize, Fault> {
+    (0..c.op.reads.len()).try_fold(0, |sum, position| {
+        let p = &c.env.schedule.parameters[c.gradient(position)?];
+        Ok(sum + p.rows as usize * p.columns as usize)
+    })
+}
+
+/// The elements that a rank adds up.
+fn share(total: usize, rank: usize, ranks: usize) -> Range<usize> {
+    let each = total.div_ceil(ranks);
+    (rank * each).min(total)..((rank + 1) * each).min(total)
+}
+
+/// For each rank the entries that it owns, and the first row of its shard.
+fn by_owner<'a, T: Real>(
+    c: &Call<'a, T>,
+    exchange: u32,
+    counts: &'a [u64],
+    entries: usize,
+) -> Result<impl Iterator<Item = (usize, Range<usize>, i64)> + use<'a, T>, Fault> {
+    let (exchange, table) = c.exchange(exchange)?;
+    check("entries", entries, sum(counts))?;
+    check("counts", counts.len(), c.env.ranks)?;
+    let sole = sole_owner(&table.sharding, exchange.part);
+    let each = rows_per_rank(table.rows, c.env.ranks) as i64;
+    let mut at = 0;
+    Ok(counts.iter().enumerate().map(move |(rank, count)| {
+        let n = match sole {
+            Some(owner) if owner == rank => entries,
+            Some(_) => 0,
+            None => *count as usize,
+        };
+        let range = at..at + n;
+        at += n;
+        (rank, range, if sole.is_some() { 0 } else { rank as i64 * each })
+    }))
+}
+
+/// Each rank's entries, one rank's after the other's.
+fn spans(counts: &[u64]) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let mut at = 0;
+    counts.iter().enumerate().map(move |(rank, n)| {
+        let range = at..at + *n as usize;
+        at = range.end;
+        (rank, range)
+    })
+}
+
+fn span(counts: &[u64], rank: usize) -> Range<usize> {
+    spans(counts).nth(rank).map_or(0..0, |(_, range)| range)
+}
+
+fn sum(counts: &[u64]) -> usize {
+    counts.iter().sum::<u64>() as usize
+}
+
+fn check(what: &str, found: usize, expected: usize) -> Result<(), Fault> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(TransportError::Sizes(format!("{what}: {found} where {expected} are expected")).into())
+}
+
+/// Adds what a section weighs on the wire.
+fn carry(wire: &mut [u64], counts: &[u64], bytes: usize) {
+    for (wire, count) in wire.iter_mut().zip(counts) {
+        *wire += count * bytes as u64;
+    }
+}
+
+fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<(), Fault> {
+    check("entries of a rank", from.len(), to.len())?;
+    to.copy_from_slice(from);
+    Ok(())
+}
+
+/// Rows that fit into a piece of a transfer.
+fn rows_of_chunk<T>(chunk: Option<u64>, columns: usize) -> usize {
+    chunk.map_or(usize::MAX, |bytes| (bytes as usize / (columns * size_of::<T>()).max(1)).max(1))
+}
+
+/// Appends rows, piece by piece.
+fn extend<T: Real>(to: &mut Vec<T>, from: Mat<T>, rows: Range<usize>, chunk: Option<u64>, pause: Pause<'_>) {
+    let step = rows_of_chunk::<T>(chunk, from.cols());
+    let mut start = rows.start;
+    while start < rows.end {
+        let end = rows.end.min(start.saturating_add(step));
+        let piece = from.rows_range(start..end);
+        match piece.as_slice() {
+            Some(slice) => to.extend_from_slice(slice),
+            None => (0..piece.rows()).for_each(|i| to.extend_from_slice(piece.row(i))),
+        }
+        start = end;
+        pause();
+    }
+}
+
+/// Copies rows to their place, piece by piece.
+fn place<T: Real>(
+    from: Mat<T>,
+    mut to: MatMut<T>,
+    chunk: Option<u64>,
+    pause: Pause<'_>,
+) -> Result<(), Fault> {
+    check("rows of a rank", from.rows(), to.rows())?;
+    let step = rows_of_chunk::<T>(chunk, to.cols());
+    let mut start = 0;
+    while start < from.rows() {
+        let end = from.rows().min(start.saturating_add(step));
+        elementwise::copy(from.rows_range(start..end), to.rows_range_mut(start..end), Write::Set);
+        start = end;
+        pause();
+    }
+    Ok(())
+}
+
+fn place_section<T: Real>(
+    section: &Section<T>,
+    me: usize,
+    to: MatMut<T>,
+    chunk: Option<u64>,
+    pause: Pause<'_>,
+) -> Result<(), Fault> {
+    let (entries, columns) = (section.entries(me), to.cols());
+    let values = &section.reals[entries.start * columns..entries.end * columns];
+    place(Mat::new(values, entries.len(), columns), to, chunk, pause)
 }

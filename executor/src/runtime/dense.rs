@@ -5,7 +5,7 @@ use fs_kernels::{
 };
 use fs_schedule::Function;
 
-use super::arena::{Read, Whole};
+use super::arena::{Few, Read, Whole};
 use super::{Call, Fault};
 
 /// Adds the result of a kernel that overwrites a whole slice, where the operand asks for it.
@@ -15,11 +15,14 @@ fn produce_slice<T: Real>(c: &Call<T>, position: usize, kernel: impl FnOnce(&mut
         kernel(target.slice());
         return Ok(());
     }
-    let mut fresh = vec![T::ZERO; target.slice().len()];
+    let mut fresh = c.work.lock().temporaries.pop().unwrap_or_default();
+    fresh.clear();
+    fresh.resize(target.slice().len(), T::ZERO);
     kernel(&mut fresh);
-    for (sum, value) in target.slice().iter_mut().zip(fresh) {
-        *sum += value;
+    for (sum, value) in target.slice().iter_mut().zip(&fresh) {
+        *sum += *value;
     }
+    c.work.lock().temporaries.push(fresh);
     Ok(())
 }
 
@@ -132,8 +135,8 @@ pub(super) fn softmax_grad<T: Real>(c: &Call<T>) -> Result<(), Fault> {
 }
 
 pub(super) fn add<T: Real>(c: &Call<T>) -> Result<(), Fault> {
-    let reads = (0..c.op.reads.len()).map(|i| c.read(i)).collect::<Result<Vec<_>, _>>()?;
-    let xs: Vec<Mat<T>> = reads.iter().map(Read::mat).collect();
+    let reads = (0..c.op.reads.len()).map(|i| c.read(i)).collect::<Result<Few<_>, _>>()?;
+    let xs: Few<Mat<T>> = reads.iter().map(Read::mat).collect();
     c.produce([0], |[y]| elementwise::add(&xs, y))
 }
 
@@ -206,18 +209,18 @@ pub(super) fn l2_normalize_grad<T: Real>(c: &Call<T>, eps: f64) -> Result<(), Fa
 }
 
 pub(super) fn dot_interaction<T: Real>(c: &Call<T>) -> Result<(), Fault> {
-    let reads = (0..c.op.reads.len()).map(|i| c.read(i)).collect::<Result<Vec<_>, _>>()?;
-    let xs: Vec<Mat<T>> = reads.iter().map(Read::mat).collect();
+    let reads = (0..c.op.reads.len()).map(|i| c.read(i)).collect::<Result<Few<_>, _>>()?;
+    let xs: Few<Mat<T>> = reads.iter().map(Read::mat).collect();
     c.produce([0], |[y]| interaction::dot_interaction(&xs, y))
 }
 
 pub(super) fn dot_interaction_grad<T: Real>(c: &Call<T>) -> Result<(), Fault> {
     let last = c.op.reads.len().saturating_sub(1);
-    let reads = (0..last).map(|i| c.read(i)).collect::<Result<Vec<_>, _>>()?;
-    let xs: Vec<Mat<T>> = reads.iter().map(Read::mat).collect();
+    let reads = (0..last).map(|i| c.read(i)).collect::<Result<Few<_>, _>>()?;
+    let xs: Few<Mat<T>> = reads.iter().map(Read::mat).collect();
     let gy = c.read(last)?;
     let mut writes = c.write(0..c.op.writes.len())?;
-    let (mut gxs, modes): (Vec<_>, Vec<_>) = writes.views().into_iter().unzip();
+    let (mut gxs, modes): (Few<_>, Few<_>) = writes.views().into_iter().unzip();
     interaction::dot_interaction_grad(&xs, gy.mat(), &mut gxs, &modes);
     Ok(())
 }

@@ -1,71 +1,28 @@
 //! From actions to handlers. A new kind of operation is one line here and one function beside its relatives.
 
-use std::time::Instant;
-
 use fs_kernels::Real;
-use fs_schedule::{Action, Op, Program};
+use fs_schedule::Action;
 
-use super::profile::Profile;
-use super::{Call, Env, Fault, attention, collectives, dense, loss, optimizer, sparse};
+use super::{Call, Fault, attention, dense, loss, optimizer, sparse};
 use crate::evaluate::rank_items;
 
-/// An operation that failed.
-#[derive(Debug, thiserror::Error)]
-#[error("`{op}`: {fault}")]
-pub struct Stopped {
-    /// Its name.
-    pub op: String,
-    /// Why.
-    #[source]
-    pub fault: Fault,
-}
-
-/// Runs the operations in order. `at` is told which one is next, so that a panic can be placed.
-pub fn run<T: Real>(
-    env: &Env<T>,
-    program: &Program,
-    profile: &mut Profile,
-    at: &mut usize,
-) -> Result<(), Stopped> {
-    for (index, op) in program.ops.iter().enumerate() {
-        *at = index;
-        let waited = env.transport.lock().waited();
-        let start = Instant::now();
-        execute(env, program, op).map_err(|fault| Stopped { op: op.name.clone(), fault })?;
-        let waited = env.transport.lock().waited().saturating_sub(waited);
-        profile.record(index, start.elapsed(), waited);
-    }
-    Ok(())
-}
-
-fn execute<T: Real>(env: &Env<T>, program: &Program, op: &Op) -> Result<(), Fault> {
-    if op.action == Action::LoadBatch {
-        return env.load();
-    }
-    let call = Call::new(env, program, op)?;
-    let c = &call;
-    match &op.action {
-        Action::LoadBatch => Ok(()),
+/// Runs an operation that is no transfer and loads no batch.
+pub fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
+    match &c.op.action {
         Action::DrawNegatives { table, count, lengths, stream } => {
             sparse::draw_negatives(c, *table, *lengths, *count, *stream)
         }
         Action::Unique { exchange } => sparse::unique(c, *exchange),
-        Action::Gather { class: None, .. } => sparse::gather(c),
+        Action::Partition { exchange, way } => sparse::partition(c, *exchange, *way),
+        Action::Positions { exchange, way } => sparse::positions(c, *exchange, *way),
+        Action::Gather { exchange, class } => sparse::gather(c, *exchange, *class),
+        Action::Merge { classes, .. } => sparse::merge(c, classes.len()),
+        Action::Split { .. } => sparse::split(c),
         Action::Expand => sparse::expand(c),
         Action::ExpandGrad => sparse::expand_grad(c),
         Action::Pool { mode } => sparse::pool(c, *mode),
         Action::PoolGrad { mode } => sparse::pool_grad(c, *mode),
-        Action::AllToAllIds { exchanges } if exchanges.len() == 1 => {
-            collectives::all_to_all_ids(c, exchanges[0])
-        }
-        Action::AllToAllRows { exchanges, class: None }
-        | Action::AllToAllGrads { exchanges, class: None }
-            if exchanges.len() == 1 =>
-        {
-            collectives::all_to_all(c)
-        }
-        Action::AllReduce => collectives::all_reduce(c),
-        Action::Apply { class: None, .. } => optimizer::apply(c),
+        Action::Apply { exchange, class } => optimizer::apply(c, *exchange, *class),
         Action::DenseUpdate => optimizer::dense_update(c),
         Action::Dense => dense::features(c),
         Action::Linear { bias } => dense::linear(c, *bias),
@@ -101,19 +58,13 @@ fn execute<T: Real>(env: &Env<T>, program: &Program, op: &Op) -> Result<(), Faul
         }
         Action::SampledSoftmaxGrad { negatives } => loss::sampled_softmax_grad(c, *negatives),
         Action::RankItems { cosine } => rank_items::rank_items(c, *cosine),
-        Action::AllToAllIds { .. }
+        Action::LoadBatch
+        | Action::AllToAllIds { .. }
         | Action::AllGatherIds { .. }
-        | Action::Partition { .. }
         | Action::AllToAllClasses { .. }
-        | Action::Positions { .. }
-        | Action::Gather { .. }
         | Action::AllToAllRows { .. }
-        | Action::Merge { .. }
-        | Action::Split { .. }
         | Action::AllToAllGrads { .. }
         | Action::AllGatherGrads { .. }
-        | Action::Apply { .. } => {
-            Err(Fault::Unsupported("this version of fsx runs schedules of `--strategy serial` only".into()))
-        }
+        | Action::AllReduce => Err(Fault::Unsupported("the engine runs this in parts".into())),
     }
 }

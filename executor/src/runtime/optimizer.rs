@@ -5,27 +5,38 @@ use fs_kernels::{Mat, Real};
 
 use super::{Call, Fault, Work};
 
-pub(super) fn apply<T: Real>(c: &Call<T>) -> Result<(), Fault> {
-    let (rows, counts, gradients) = (c.read_indices(0)?, c.read_counts(1)?, c.read(2)?);
-    let (number, table) = c.table(true, 0)?;
-    let mut work = c.env.work.lock();
-    let Work { reduced, counts: sizes, .. } = &mut *work;
+pub(super) fn apply<T: Real>(c: &Call<T>, exchange: u32, class: Option<u32>) -> Result<(), Fault> {
+    let more = usize::from(class.is_some());
+    let rows = c.read_indices(0)?;
+    let at = if class.is_some() { Some(c.read_indices(1)?) } else { None };
+    let (counts, gradients) = (c.read_counts(1 + more)?, c.read(2 + more)?);
+    let part = c.exchange(exchange)?.0.part;
+    let (number, table) = c.table(true, 0, part)?;
+    let mut work = c.work.lock();
+    let Work { reduced, counts: sizes, rows: listed, .. } = &mut *work;
     sizes.clear();
     sizes.extend(counts.slice()?.iter().map(|&n| n as usize));
-    sum_received(rows.slice()?, sizes, gradients.mat(), reduced);
+    let mut rows = rows.slice()?;
+    if let Some(at) = &at {
+        listed.clear();
+        listed.extend(at.slice()?.iter().map(|entry| rows[*entry as usize]));
+        rows = listed;
+    }
+    sum_received(rows, sizes, gradients.mat(), reduced);
     let mut shard = table.try_write().ok_or_else(|| Fault::Conflict(format!("t{number}")))?;
     let sums = Mat::new(&reduced.grads, reduced.rows.len(), shard.dim);
     if let Some(capture) = &mut *c.env.capture.lock() {
         let dim = shard.dim;
+        let captured = &mut capture.tables[number][part as usize];
         for (i, &row) in reduced.rows.iter().enumerate() {
-            let target = &mut capture.tables[number][row as usize * dim..(row as usize + 1) * dim];
+            let target = &mut captured[row as usize * dim..(row as usize + 1) * dim];
             for (sum, g) in target.iter_mut().zip(sums.row(i)) {
                 *sum += *g;
             }
         }
         return Ok(());
     }
-    shard.update(c.current.step + 1, &reduced.rows, sums);
+    shard.update(c.batch.step + 1, &reduced.rows, sums);
     Ok(())
 }
 
@@ -34,7 +45,7 @@ pub(super) fn dense_update<T: Real>(c: &Call<T>) -> Result<(), Fault> {
         return Ok(());
     }
     for position in 0..c.op.reads.len() {
-        c.env.dense[c.gradient(position)?].update(c.env.schedule.settings.optimizer, c.current.step + 1);
+        c.env.dense[c.gradient(position)?].update(c.env.schedule.settings.optimizer, c.batch.step + 1);
     }
     Ok(())
 }

@@ -14,8 +14,10 @@ pub struct Profile {
 pub struct OpTime {
     /// From start to end.
     pub busy: Duration,
-    /// The part of it spent waiting for other ranks.
+    /// The part of it spent waiting for other ranks to begin.
     pub waited: Duration,
+    /// Time that compute stood still for it after all ranks had begun.
+    pub exposed: Duration,
     /// Executions.
     pub count: u64,
 }
@@ -26,12 +28,22 @@ impl Profile {
         Self { ops: vec![OpTime::default(); ops] }
     }
 
-    /// Adds one execution.
-    pub fn record(&mut self, op: usize, busy: Duration, waited: Duration) {
+    /// Adds one execution; times in nanoseconds.
+    pub fn record(&mut self, op: usize, busy: u64, waited: u64) {
         if let Some(total) = self.ops.get_mut(op) {
-            total.busy += busy;
-            total.waited += waited;
+            total.busy += Duration::from_nanos(busy);
+            total.waited += Duration::from_nanos(waited);
             total.count += 1;
+        }
+    }
+
+    /// Adds another thread's totals.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, more) in self.ops.iter_mut().zip(&other.ops) {
+            sum.busy += more.busy;
+            sum.waited += more.waited;
+            sum.exposed += more.exposed;
+            sum.count += more.count;
         }
     }
 }

@@ -1,11 +1,12 @@
-//! One rank's share of a global batch: a contiguous block of its samples, and the sizes that follow from it.
+//! One rank's share of a global batch: a contiguous block of its samples, cut into microbatches, and the sizes that
+//! follow from it.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fs_schedule::{InputKind, Schedule, Symbol};
 
+use super::sizes::{Layout, Sizes};
 use crate::data::{GlobalBatch, Values};
 
 /// What a rank works on in a step.
@@ -13,16 +14,22 @@ use crate::data::{GlobalBatch, Values};
 pub struct Share {
     batch: Arc<GlobalBatch>,
     ranks: usize,
+    /// All of the rank's samples, then those of each microbatch (if there are several).
+    parts: Vec<Span>,
+    /// Of its exchanges.
+    pub sizes: Sizes,
+}
+
+/// Consecutive samples of a batch.
+#[derive(Debug, Default)]
+pub struct Span {
     samples: Range<usize>,
-    /// Per length group, rebased to this rank's first token.
+    /// Per length group, rebased to the first token.
     offsets: Vec<Vec<usize>>,
     /// Random keys of the samples: their index in the global batch.
     sample_keys: Vec<u64>,
     /// Random keys of the tokens of each group: sample << 32 | position.
     token_keys: Vec<Vec<u64>>,
-    /// Entries sent and received by each exchange, known once it has run.
-    sent: Vec<AtomicUsize>,
-    received: Vec<AtomicUsize>,
 }
 
 /// The samples of a rank: blocks whose sizes differ by at most one.
@@ -30,11 +37,9 @@ pub fn block(samples: usize, rank: usize, ranks: usize) -> Range<usize> {
     rank * samples / ranks..(rank + 1) * samples / ranks
 }
 
-impl Share {
-    /// Makes a rank's part of `batch` current; allocations are kept.
-    pub fn load(&mut self, schedule: &Schedule, batch: Arc<GlobalBatch>, rank: usize, ranks: usize) {
-        self.ranks = ranks;
-        self.samples = block(batch.samples, rank, ranks);
+impl Span {
+    fn load(&mut self, batch: &GlobalBatch, samples: Range<usize>) {
+        self.samples = samples;
         self.sample_keys.clear();
         self.sample_keys.extend(self.samples.clone().map(|s| s as u64));
         self.offsets.resize_with(batch.offsets.len(), Vec::new);
@@ -49,19 +54,6 @@ impl Share {
                 keys.extend((0..(span[1] - span[0]) as u64).map(|position| (sample as u64) << 32 | position));
             }
         }
-        self.sent.resize_with(schedule.exchanges.len(), AtomicUsize::default);
-        self.received.resize_with(schedule.exchanges.len(), AtomicUsize::default);
-        self.batch = batch;
-    }
-
-    /// The whole batch.
-    pub fn batch(&self) -> &GlobalBatch {
-        &self.batch
-    }
-
-    /// This rank's samples in it.
-    pub fn samples(&self) -> Range<usize> {
-        self.samples.clone()
     }
 
     /// Offsets of a length group.
@@ -78,21 +70,58 @@ impl Share {
     pub fn token_keys(&self, group: usize) -> &[u64] {
         self.token_keys.get(group).map_or(&[], Vec::as_slice)
     }
+}
 
-    /// Values of an input, for this rank's samples.
-    pub fn input(&self, schedule: &Schedule, input: usize) -> Option<Part<'_>> {
+impl Share {
+    /// Nothing yet.
+    pub fn new(layout: &Arc<Layout>) -> Self {
+        Self { sizes: Sizes::new(layout), ..Self::default() }
+    }
+
+    /// Makes a rank's part of `batch` current; allocations are kept.
+    pub fn load(&mut self, batch: Arc<GlobalBatch>, rank: usize, ranks: usize, microbatches: usize) {
+        self.ranks = ranks;
+        let own = block(batch.samples, rank, ranks);
+        let cuts = if microbatches > 1 { microbatches } else { 0 };
+        self.parts.resize_with(1 + cuts, Span::default);
+        for (i, part) in self.parts.iter_mut().enumerate() {
+            let samples = if i == 0 {
+                own.clone()
+            } else {
+                let cut = block(own.len(), i - 1, cuts);
+                own.start + cut.start..own.start + cut.end
+            };
+            part.load(&batch, samples);
+        }
+        self.batch = batch;
+    }
+
+    /// The whole batch.
+    pub fn batch(&self) -> &GlobalBatch {
+        &self.batch
+    }
+
+    /// The samples of a microbatch, or all.
+    pub fn part(&self, microbatch: Option<u32>) -> &Span {
+        let at = if self.parts.len() > 1 { microbatch.map_or(0, |m| 1 + m as usize) } else { 0 };
+        &self.parts[at.min(self.parts.len() - 1)]
+    }
+
+    /// Values of an input, for the samples of a microbatch.
+    pub fn input(&self, schedule: &Schedule, input: usize, microbatch: Option<u32>) -> Option<Part<'_>> {
+        let samples = &self.part(microbatch).samples;
+        let tokens = |group: u32| {
+            let offsets = self.batch.offsets.get(group as usize);
+            offsets.map_or(0..0, |o| o[samples.start]..o[samples.end])
+        };
         let range = match schedule.inputs.get(input)?.kind {
-            InputKind::Ids { lengths, .. } | InputKind::TokenLabel { lengths } => {
-                self.tokens(lengths as usize)
-            }
+            InputKind::Ids { lengths, .. } | InputKind::TokenLabel { lengths } => tokens(lengths),
             InputKind::Next { of } => match schedule.inputs.get(of as usize)?.kind {
-                InputKind::Ids { lengths, .. } => self.tokens(lengths as usize),
+                InputKind::Ids { lengths, .. } => tokens(lengths),
                 _ => return None,
             },
-            InputKind::Dense { width } => {
-                self.samples.start * width as usize..self.samples.end * width as usize
-            }
-            InputKind::SampleLabel => self.samples.clone(),
+            InputKind::Dense { width } => samples.start * width as usize..samples.end * width as usize,
+            InputKind::SampleLabel => samples.clone(),
         };
         match self.batch.inputs.get(input)? {
             Values::Ids(ids) => ids.get(range).map(Part::Ids),
@@ -100,38 +129,19 @@ impl Share {
         }
     }
 
-    /// Where this rank's tokens of a group lie in the batch.
-    fn tokens(&self, group: usize) -> Range<usize> {
-        self.batch.offsets.get(group).map_or(0..0, |o| o[self.samples.start]..o[self.samples.end])
-    }
-
-    /// A size of this share.
-    pub fn size(&self, symbol: Symbol) -> usize {
-        let loaded =
-            |sizes: &[AtomicUsize], e: u32| sizes.get(e as usize).map_or(0, |n| n.load(Ordering::Relaxed));
+    /// A size of this share; samples and tokens are those of a microbatch.
+    pub fn size(&self, symbol: Symbol, microbatch: Option<u32>) -> usize {
         match symbol {
             Symbol::Ranks => self.ranks,
-            Symbol::Samples => self.samples.len(),
-            Symbol::Tokens(g) => self.offsets(g as usize).last().copied().unwrap_or(0),
-            Symbol::Squares(g) => self.offsets(g as usize).windows(2).map(|s| (s[1] - s[0]).pow(2)).sum(),
-            Symbol::Sent(e) => loaded(&self.sent, e),
-            Symbol::Received(e) => loaded(&self.received, e),
-            // Rows are not told apart by reuse distance in the schedules that this version runs.
-            Symbol::SentClass(..) | Symbol::ReceivedClass(..) => 0,
-        }
-    }
-
-    /// States how many entries an exchange sends.
-    pub fn set_sent(&self, exchange: u32, n: usize) {
-        if let Some(size) = self.sent.get(exchange as usize) {
-            size.store(n, Ordering::Relaxed);
-        }
-    }
-
-    /// States how many entries an exchange receives.
-    pub fn set_received(&self, exchange: u32, n: usize) {
-        if let Some(size) = self.received.get(exchange as usize) {
-            size.store(n, Ordering::Relaxed);
+            Symbol::Samples => self.part(microbatch).samples.len(),
+            Symbol::Tokens(g) => self.part(microbatch).offsets(g as usize).last().copied().unwrap_or(0),
+            Symbol::Squares(g) => {
+                let offsets = self.part(microbatch).offsets(g as usize);
+                offsets.windows(2).map(|s| (s[1] - s[0]).pow(2)).sum()
+            }
+            Symbol::Sent(_) | Symbol::Received(_) | Symbol::SentClass(..) | Symbol::ReceivedClass(..) => {
+                self.sizes.get(symbol)
+            }
         }
     }
 }

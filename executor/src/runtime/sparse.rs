@@ -1,15 +1,19 @@
-//! Ids and rows: deduplication, lookup, expansion, pooling.
+//! Ids and rows: deduplication, lookup, classes of reuse distance, expansion, pooling.
+
+use std::sync::atomic::Ordering;
 
 use fs_kernels::embedding::{self, Pool};
+use fs_kernels::partition::{self, Classes, Uses};
 use fs_kernels::random::negatives;
-use fs_kernels::unique::{bucketize_by_owner, unique_by_owner};
-use fs_kernels::{Mat, Real};
-use fs_schedule::PoolMode;
+use fs_kernels::unique::{bucketize_by_owner, unique_by_owner, uses_of_entries};
+use fs_kernels::{Mat, Real, Write};
+use fs_schedule::reuse::Reuse;
+use fs_schedule::{Extent, PoolMode, Sharding, Symbol, Way};
 
-use super::arena::Read;
+use super::arena::{Few, Read};
 use super::share::Part;
-use super::state::rows_per_rank;
-use super::{Call, Fault};
+use super::state::{rows_per_rank, sole_owner};
+use super::{Call, Fault, Work};
 
 pub(super) fn draw_negatives<T: Real>(
     c: &Call<T>,
@@ -21,35 +25,42 @@ pub(super) fn draw_negatives<T: Real>(
     let table = c.env.schedule.tables.get(table as usize);
     let rows = table.ok_or_else(|| Fault::Unsupported("no such table".into()))?.rows;
     let mut ids = c.write_ids(0)?;
-    negatives(c.key(stream), rows, c.current.share.token_keys(lengths as usize), count as usize, ids.slice());
+    negatives(c.key(stream), rows, c.span().token_keys(lengths as usize), count as usize, ids.slice());
     Ok(())
 }
 
 pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
-    let schedule = &c.env.schedule;
-    let unknown = || Fault::Unsupported(format!("exchange {exchange} or its table does not exist"));
-    let plan = schedule.exchanges.get(exchange as usize).ok_or_else(unknown)?;
-    let table = schedule.tables.get(plan.table as usize).ok_or_else(unknown)?;
-    let rows = rows_per_rank(table.rows, c.env.ranks) as usize;
+    let (plan, table) = c.exchange(exchange)?;
+    let ranks = c.env.ranks;
+    // Without several owners all entries are one group, given to the one owner (or kept).
+    let (rows, owners) = match &table.sharding {
+        Sharding::RowWise => (rows_per_rank(table.rows, ranks), ranks),
+        _ => (table.rows, 1),
+    };
+    // After entries and counts come the uses, if there are any, then an inverse for each read operand.
+    let with_uses = c.op.writes.len() > c.op.reads.len() + 2;
+    let inverses = 2 + usize::from(with_uses);
     // Buffers stay locked while their ids are read.
-    let mut buffers: Vec<Option<Read<i64>>> = Vec::with_capacity(c.op.reads.len());
+    let mut buffers: Few<Option<Read<i64>>> = Few::new();
+    let mut features: Few<&[i64]> = Few::new();
+    let microbatch = |position: usize| c.buffer_of(true, inverses + position).and_then(|b| b.microbatch);
     for position in 0..c.op.reads.len() {
-        buffers.push(if c.input(position)?.is_some() { None } else { Some(c.read_ids(position)?) });
+        let input = c.input(position, microbatch(position))?;
+        buffers.push(if input.is_some() { None } else { Some(c.read_ids(position)?) });
     }
-    let mut features: Vec<&[i64]> = Vec::with_capacity(buffers.len());
     for (position, buffer) in buffers.iter().enumerate() {
-        features.push(match (buffer, c.input(position)?) {
+        features.push(match (buffer, c.input(position, microbatch(position))?) {
             (Some(buffer), _) => buffer.slice()?,
             (None, Some(Part::Ids(ids))) => ids,
             _ => return Err(Fault::Unsupported(format!("read operand {position} does not hold ids"))),
         });
     }
-    let mut work = c.env.work.lock();
-    let unique = &mut work.unique;
+    let mut work = c.work.lock();
+    let Work { unique, counts: boundaries, .. } = &mut *work;
     let found = if plan.unique {
-        unique_by_owner(&features, rows, c.env.ranks, unique)
+        unique_by_owner(&features, rows as usize, owners, unique)
     } else {
-        bucketize_by_owner(&features, rows, c.env.ranks, unique)
+        bucketize_by_owner(&features, rows as usize, owners, unique)
     };
     found.map_err(|e| {
         Fault::Unsupported(format!(
@@ -57,27 +68,169 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
             e.id, table.name, table.rows
         ))
     })?;
-    c.current.share.set_sent(exchange, unique.ids.len());
+    if let Some(id) = unique.ids.iter().find(|id| **id as u64 >= table.rows) {
+        let (name, rows) = (&table.name, table.rows);
+        return Err(Fault::Unsupported(format!(
+            "id {id} is out of range for table `{name}` with {rows} rows"
+        )));
+    }
+    c.set_size(Symbol::Sent(exchange), unique.ids.len());
     c.write_ids(0)?.slice().copy_from_slice(&unique.ids);
-    for (count, n) in c.write_counts(1)?.slice().iter_mut().zip(&unique.counts) {
-        *count = *n as u64;
+    let mut counts = c.write_counts(1)?;
+    let counts = counts.slice();
+    if owners == ranks && table.sharding == Sharding::RowWise {
+        for (count, n) in counts.iter_mut().zip(&unique.counts) {
+            *count = *n as u64;
+        }
+    } else {
+        counts.fill(0);
+        let owner = sole_owner(&table.sharding, plan.part).unwrap_or(c.env.rank);
+        let missing =
+            || Fault::Unsupported(format!("table `{}` belongs to rank {owner} of {ranks}", table.name));
+        *counts.get_mut(owner).ok_or_else(missing)? = unique.ids.len() as u64;
+    }
+    if with_uses {
+        let microbatches = (c.env.schedule.settings.microbatches.max(1) as usize).min(features.len().max(1));
+        let each = features.len() / microbatches;
+        boundaries.clear();
+        let mut end = 0;
+        for group in features.chunks(each.max(1)) {
+            end += group.iter().map(|f| f.len()).sum::<usize>();
+            boundaries.push(end);
+        }
+        let mut uses = c.write_bytes(2)?;
+        uses_of_entries(&unique.inverse, boundaries, unique.ids.len(), uses.slice());
     }
     let mut inverse = unique.inverse.as_slice();
     for (i, ids) in features.iter().enumerate() {
         let (own, rest) = inverse.split_at(ids.len());
-        c.write_indices(2 + i)?.slice().copy_from_slice(own);
+        c.write_indices(inverses + i)?.slice().copy_from_slice(own);
         inverse = rest;
     }
     Ok(())
 }
 
-pub(super) fn gather<T: Real>(c: &Call<T>) -> Result<(), Fault> {
-    let (_, table) = c.table(false, 0)?;
+/// The reuse distances of an exchange.
+fn reuse<T: Real>(c: &Call<T>, exchange: u32) -> Result<Reuse, Fault> {
+    let lookahead = c.exchange(exchange)?.0.lookahead;
+    let lookahead = lookahead
+        .ok_or_else(|| Fault::Unsupported(format!("the rows of exchange {exchange} are not told apart")))?;
+    Ok(Reuse { lookahead, microbatches: c.env.schedule.settings.microbatches.max(1) })
+}
+
+pub(super) fn partition<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result<(), Fault> {
+    let reuse = reuse(c, exchange)?;
+    let (plan, table) = c.exchange(exchange)?;
+    let shard = match table.sharding {
+        Sharding::RowWise => rows_per_rank(table.rows, c.env.ranks),
+        _ => table.rows,
+    } as usize;
+    let each = 1 + usize::from(reuse.microbatches > 1);
+    let history = reuse.history() as usize;
+    let batches = 1 + history;
+    // Of batches that do not exist nothing is known: their rows were not used.
+    let there = (1..batches).take_while(|h| c.exists(h * each)).count() + 1;
+    let mut rows = Few::new();
+    let mut uses = Few::new();
+    for batch in 0..there {
+        rows.push(c.read_indices(batch * each)?);
+        uses.push(if each > 1 { Some(c.read_bytes(batch * each + 1)?) } else { None });
+    }
+    let mut all = Few::new();
+    for (rows, uses) in rows.iter().zip(&uses) {
+        all.push(Uses { rows: rows.slice()?, uses: uses.as_ref().map(Read::slice).transpose()? });
+    }
+    let numbers = &c.env.classes[exchange as usize][usize::from(way == Way::Backward)];
+    let (lookahead, microbatches) = (reuse.lookahead, reuse.microbatches);
+    let classes = Classes { lookahead, microbatches, table: numbers };
+    let mut out = c.write_bytes(0)?;
+    let mut work = c.work.lock();
+    let work = &mut work.partition;
+    if way == Way::Forward {
+        partition::forward(all[0], &all[1..], shard, classes, work, out.slice());
+        return Ok(());
+    }
+    let own = c.buffer_of(true, 0).is_some_and(|b| b.rows == Extent::Symbol(Symbol::Sent(plan.entries)));
+    let last = c.batch.last_uses[exchange as usize].lock();
+    let last = (own && each > 1).then_some(last.as_slice());
+    partition::backward(all[0], last, &all[1..], shard, classes, work, out.slice());
+    Ok(())
+}
+
+/// The class of each microbatch and distance, as [`Classes`] has it; nothing where rows are not told apart.
+pub(super) fn class_table(reuse: Option<Reuse>, way: Way) -> Vec<u8> {
+    let Some(reuse) = reuse else { return Vec::new() };
+    let columns = reuse.lookahead as usize + 1;
+    let mut table = vec![0; columns * reuse.microbatches as usize];
+    for (number, class) in reuse.classes(way).iter().enumerate() {
+        let distance = class.distance.map_or(reuse.lookahead, |d| d - 1);
+        table[class.microbatch as usize * columns + distance as usize] = number as u8;
+    }
+    table
+}
+
+pub(super) fn positions<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result<(), Fault> {
+    let n = reuse(c, exchange)?.count(way);
+    let entries = c.exchange(exchange)?.0.entries;
+    let (classes, counts) = (c.read_bytes(0)?, c.read_counts(1)?);
+    let counts = counts.slice()?;
+    let owner = c.buffer_of(false, 0).is_some_and(|b| b.rows == Extent::Symbol(Symbol::Received(exchange)));
+    let mut work = c.work.lock();
+    let Work { positions, numbers, .. } = &mut *work;
+    partition::positions(classes.slice()?, counts, n, positions, numbers);
+    for (class, (found, numbers)) in
+        positions.iter().zip(numbers.chunks_exact(counts.len().max(1))).enumerate()
+    {
+        let number = class as u32;
+        let size = if owner {
+            Symbol::ReceivedClass(exchange, way, number)
+        } else {
+            Symbol::SentClass(entries, way, number)
+        };
+        c.set_size(size, found.len());
+        if !owner && way == Way::Forward {
+            c.env.asked[exchange as usize][class].fetch_add(found.len() as u64, Ordering::Relaxed);
+        }
+        c.write_indices(2 * class)?.slice().copy_from_slice(found);
+        c.write_counts(2 * class + 1)?.slice().copy_from_slice(numbers);
+    }
+    Ok(())
+}
+
+pub(super) fn gather<T: Real>(c: &Call<T>, exchange: u32, class: Option<u32>) -> Result<(), Fault> {
+    let (_, table) = c.table(false, 0, c.exchange(exchange)?.0.part)?;
     let rows = c.read_indices(1)?;
+    let at = if class.is_some() { Some(c.read_indices(2)?) } else { None };
     let shard = table.read();
     let values = Mat::new(&shard.values, shard.len(), shard.dim);
-    let rows = rows.slice()?;
-    c.produce([0], |[y]| embedding::gather(values, rows, y))
+    let (rows, at) = (rows.slice()?, at.as_ref().map(Read::slice).transpose()?);
+    c.produce([0], |[y]| match at {
+        Some(at) => partition::gather_at(values, rows, at, y),
+        None => embedding::gather(values, rows, y),
+    })
+}
+
+pub(super) fn merge<T: Real>(c: &Call<T>, classes: usize) -> Result<(), Fault> {
+    let mut writes = c.write([0])?;
+    let (mut y, mode) = writes.first()?;
+    let mut parts = Few::new();
+    for i in 0..classes {
+        parts.push((c.read(2 * i)?, c.read_indices(2 * i + 1)?));
+    }
+    let placed: usize = parts.iter().map(|(rows, _)| rows.mat().rows()).sum();
+    if mode == Write::Set && placed < y.rows() {
+        y.fill(T::ZERO);
+    }
+    for (rows, at) in &parts {
+        partition::scatter(rows.mat(), at.slice()?, y.reborrow());
+    }
+    Ok(())
+}
+
+pub(super) fn split<T: Real>(c: &Call<T>) -> Result<(), Fault> {
+    let (grows, at) = (c.read(0)?, c.read_indices(1)?);
+    let at = at.slice()?;
+    c.produce([0], |[y]| embedding::gather(grows.mat(), at, y))
 }
 
 pub(super) fn expand<T: Real>(c: &Call<T>) -> Result<(), Fault> {

@@ -5,15 +5,17 @@ use std::ops::Range;
 use fs_kernels::optimizer::{SparseKind, SparseOptimizer, state_sizes};
 use fs_kernels::random::{Initial, RandomKey, fill};
 use fs_kernels::{MatMut, Real};
-use fs_schedule::{DenseOptimizer, Init, Parameter, Schedule, SparseOptimizer as Rule, Table};
+use fs_schedule::{DenseOptimizer, Init, Parameter, Schedule, Sharding, SparseOptimizer as Rule, Table};
 use parking_lot::{Mutex, RwLock};
 
-/// This rank's rows of a table.
+/// What a rank holds of a table, or of a part of a column-wise one: a range of rows and of columns.
 #[derive(Debug)]
 pub struct Shard<T> {
-    /// Their range in the whole table.
+    /// Rows of the whole table.
     pub rows: Range<u64>,
-    /// Columns.
+    /// Columns of the whole table.
+    pub columns: Range<usize>,
+    /// Number of columns held.
     pub dim: usize,
     /// Values, row-major.
     pub values: Vec<T>,
@@ -35,17 +37,49 @@ pub fn shard_rows(rows: u64, rank: usize, ranks: usize) -> Range<u64> {
     (rank as u64 * each).min(rows)..((rank as u64 + 1) * each).min(rows)
 }
 
+/// The rank that owns all rows of a part of a table; `None` if ranks share them or all have them.
+pub fn sole_owner(sharding: &Sharding, part: u32) -> Option<usize> {
+    match sharding {
+        Sharding::TableWise { rank } => Some(*rank as usize),
+        Sharding::ColumnWise { ranks } => ranks.get(part as usize).map(|r| *r as usize),
+        Sharding::RowWise | Sharding::DataParallel => None,
+    }
+}
+
+/// Rows drawn at once where only some of their columns are kept.
+const DRAWN: usize = 256;
+
 impl<T: Real> Shard<T> {
     /// A shard with its initial values, written on the calling thread.
-    pub fn new(table: &Table, rank: usize, ranks: usize, seed: u64) -> Self {
-        let rows = shard_rows(table.rows, rank, ranks);
-        let (n, dim) = ((rows.end - rows.start) as usize, table.dim as usize);
+    pub fn new(table: &Table, part: u32, rank: usize, ranks: usize, seed: u64) -> Self {
+        let rows = match (&table.sharding, sole_owner(&table.sharding, part)) {
+            (Sharding::RowWise, _) => shard_rows(table.rows, rank, ranks),
+            (_, Some(owner)) if owner != rank => 0..0,
+            _ => 0..table.rows,
+        };
+        let (start, end) = table.part_columns(part);
+        let columns = start as usize..end as usize;
+        let (n, dim) = ((rows.end - rows.start) as usize, columns.len());
         let optimizer = sparse(table.optimizer);
         let (first, second) = state_sizes(optimizer.kind, n, dim);
         let mut values = vec![T::ZERO; n * dim];
-        let key = RandomKey { seed, stream: table.stream, step: 0 };
-        fill(initial(table.init), key, rows.start, dim, &mut values);
-        Self { rows, dim, values, state1: vec![T::ZERO; first], state2: vec![T::ZERO; second], optimizer }
+        let (init, key) = (initial(table.init), RandomKey { seed, stream: table.stream, step: 0 });
+        let whole = table.dim as usize;
+        if dim == whole {
+            fill(init, key, rows.start, dim, &mut values);
+        } else if dim > 0 {
+            // An element depends on its row and its column in the whole table.
+            let mut drawn = vec![T::ZERO; DRAWN * whole];
+            for (i, block) in values.chunks_mut(DRAWN * dim).enumerate() {
+                let n = block.len() / dim;
+                fill(init, key, rows.start + (i * DRAWN) as u64, whole, &mut drawn[..n * whole]);
+                for (kept, row) in block.chunks_exact_mut(dim).zip(drawn.chunks_exact(whole)) {
+                    kept.copy_from_slice(&row[columns.clone()]);
+                }
+            }
+        }
+        let (state1, state2) = (vec![T::ZERO; first], vec![T::ZERO; second]);
+        Self { rows, columns, dim, values, state1, state2, optimizer }
     }
 
     /// Number of rows.
@@ -67,8 +101,10 @@ impl<T: Real> Shard<T> {
     }
 }
 
-/// Bytes of a table's values and of its optimizer state, with `element` bytes a number.
-pub fn table_bytes(table: &Table, element: usize) -> (u64, u64) {
+/// Bytes of a table's values and of its optimizer state on all ranks, with `element` bytes a number.
+pub fn table_bytes(table: &Table, ranks: usize, element: usize) -> (u64, u64) {
+    let copies = if table.sharding == Sharding::DataParallel { ranks as u64 } else { 1 };
+    let element = (element as u64).saturating_mul(copies);
     let values = table.rows.saturating_mul(u64::from(table.dim));
     let state = match table.optimizer {
         Rule::Sgd { .. } => 0,
@@ -76,7 +112,7 @@ pub fn table_bytes(table: &Table, element: usize) -> (u64, u64) {
         Rule::Adagrad { .. } => values,
         Rule::Adam { .. } => values.saturating_mul(2),
     };
-    (values.saturating_mul(element as u64), state.saturating_mul(element as u64))
+    (values.saturating_mul(element), state.saturating_mul(element))
 }
 
 fn sparse(rule: Rule) -> SparseOptimizer {

@@ -1,8 +1,8 @@
 //! A run from schedule to report.
 //!
 //! The session owns the ranks' state, so that tests and callers can look at tables and parameters between runs. A
-//! *phase* ([`phase`]) runs one program over a range of steps: one thread per rank, one thread that reads ahead, and
-//! the calling thread, which collects results and reports progress.
+//! *phase* ([`phase`]) runs one program over a range of steps: a thread per rank and engine, one thread that reads
+//! ahead, and the calling thread, which collects results and reports progress.
 
 mod phase;
 
@@ -13,16 +13,19 @@ use std::time::Instant;
 
 use fs_kernels::Real;
 use fs_schedule::{Duration as Length, Evaluate, Program, Schedule};
+use parking_lot::RwLock;
 
 use crate::data::{self, DataError, GlobalBatch, Histories, Source};
 use crate::error::Error;
 use crate::evaluate::rank_items::Ranking;
 use crate::evaluate::{Outcome, popularity, scores};
 use crate::memory::{self, Memory};
+use crate::report::accounting;
 use crate::report::{Evaluation, Report, Spread, op_totals};
+use crate::runtime::engine::panic_message;
 use crate::runtime::state::table_bytes;
-use crate::runtime::{Capture, Env};
-use crate::transport::local;
+use crate::runtime::{Capture, Env, Shard, tables};
+use crate::transport::link::Link;
 use crate::weights::{self, Unmatched};
 
 pub use phase::StepEvent;
@@ -47,8 +50,12 @@ pub struct Options {
     pub init: Option<PathBuf>,
     /// Evaluate after training, if the schedule says how.
     pub evaluate: bool,
-    /// Set from outside to stop after the current step.
+    /// Set from outside to stop after the batches in flight.
     pub stop: Arc<AtomicBool>,
+    /// Ranks talk over emulated links of this speed.
+    pub link: Option<Link>,
+    /// Random operations are delayed by random times, keyed by this: no result may depend on it.
+    pub stress: Option<u64>,
 }
 
 impl Default for Options {
@@ -63,6 +70,8 @@ impl Default for Options {
             init: None,
             evaluate: true,
             stop: Arc::default(),
+            link: None,
+            stress: None,
         }
     }
 }
@@ -124,17 +133,17 @@ impl<T: Real> Session<T> {
     ) -> Result<Self, Error> {
         let ranks = options.ranks.unwrap_or(schedule.ranks as usize);
         check_ranks(&schedule, ranks)?;
+        check_placement(&schedule, ranks)?;
         let seed = options.seed.unwrap_or(schedule.settings.seed);
         let steps = steps(&schedule, &options, source.as_ref())?;
-        memory::check(&schedule, size_of::<T>(), memory::available())?;
+        memory::check(&schedule, ranks, size_of::<T>(), memory::available())?;
         let histories = source.histories();
         // Each rank's thread touches its own pages first.
         let ranks = std::thread::scope(|scope| {
-            let threads: Vec<_> = local::connect::<T>(ranks)
-                .into_iter()
-                .map(|end| {
+            let threads: Vec<_> = (0..ranks)
+                .map(|rank| {
                     let (schedule, histories) = (&schedule, histories.clone());
-                    scope.spawn(move || Env::new(schedule, Box::new(end), seed, histories))
+                    scope.spawn(move || Env::new(schedule, rank, ranks, seed, histories))
                 })
                 .collect();
             threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Result<Vec<_>, _>>()
@@ -142,7 +151,7 @@ impl<T: Real> Session<T> {
         let ranks = ranks.map_err(|panic| Error::Rank {
             rank: 0,
             op: "initial values".into(),
-            message: phase::panic_message(panic.as_ref()),
+            message: panic_message(panic.as_ref()),
         })?;
         let unmatched = Unmatched::default();
         let mut session =
@@ -175,19 +184,28 @@ impl<T: Real> Session<T> {
 
     /// Trains for all steps (or until stopped) and evaluates. May be called again to train further.
     pub fn run(&mut self, observer: &mut dyn Observer) -> Result<Report, Error> {
-        let range = self.next_step..self.next_step + self.steps;
-        observer.training(self.steps);
-        let started = Instant::now();
-        let schedule = Arc::clone(&self.schedule);
-        let mut results = self.phase(&schedule.train, range, None, &mut |event| observer.step(event))?;
-        let seconds = started.elapsed().as_secs_f64();
-        self.next_step += results.steps.len() as u64;
+        let (mut results, seconds) = self.train(self.steps, observer)?;
         let interrupted = results.stopped;
         let evaluation = if interrupted { None } else { self.evaluate(observer)? };
         // Told to stop while it was evaluating: what is missing must not look whole.
         let interrupted = interrupted
             || (evaluation.is_none() && self.options.stop.load(std::sync::atomic::Ordering::Relaxed));
         Ok(self.report(&mut results, seconds, interrupted, evaluation))
+    }
+
+    /// Trains for some steps and returns them.
+    pub fn advance(&mut self, steps: u64, observer: &mut dyn Observer) -> Result<Vec<StepEvent>, Error> {
+        Ok(self.train(steps, observer)?.0.steps)
+    }
+
+    fn train(&mut self, steps: u64, observer: &mut dyn Observer) -> Result<(Results, f64), Error> {
+        let range = self.next_step..self.next_step + steps;
+        observer.training(steps);
+        let started = Instant::now();
+        let schedule = Arc::clone(&self.schedule);
+        let results = self.phase(&schedule.train, range, None, &mut |event| observer.step(event))?;
+        self.next_step += results.steps.len() as u64;
+        Ok((results, started.elapsed().as_secs_f64()))
     }
 
     /// Evaluates now, if the schedule and the data can and it is not switched off.
@@ -226,15 +244,19 @@ impl<T: Real> Session<T> {
     /// Loss and gradients of the batch of `step`, with the present values and without changing them.
     pub fn loss_and_gradients(&mut self, step: u64) -> Result<Gradients<T>, Error> {
         for env in &self.ranks {
-            let tables = env.tables.iter().map(|t| vec![T::ZERO; t.read().values.len()]).collect();
-            *env.capture.lock() = Some(Capture { tables });
+            let zeros = |t: &Vec<RwLock<Shard<T>>>| {
+                t.iter().map(|part| vec![T::ZERO; part.read().values.len()]).collect()
+            };
+            *env.capture.lock() = Some(Capture { tables: env.tables.iter().map(zeros).collect() });
         }
         let schedule = Arc::clone(&self.schedule);
         let results = self.phase(&schedule.train, step..step + 1, None, &mut |_| {});
         let captured: Vec<_> = self.ranks.iter().filter_map(|env| env.capture.lock().take()).collect();
         let results = results?;
         let tables = (0..schedule.tables.len())
-            .map(|t| captured.iter().flat_map(|c| c.tables[t].iter().copied()).collect())
+            .map(|t| {
+                tables::assemble(&self.ranks, t, |rank, part, _, take| take(&captured[rank].tables[t][part]))
+            })
             .collect();
         let parameters = self.ranks[0].dense.iter().map(|d| d.gradient.read().clone()).collect();
         Ok(Gradients { loss: results.steps.iter().map(StepEvent::loss).sum(), parameters, tables })
@@ -242,29 +264,23 @@ impl<T: Real> Session<T> {
 
     /// All values of a table.
     pub fn table(&self, table: usize) -> Vec<T> {
-        self.ranks.iter().flat_map(|env| env.tables[table].read().values.clone()).collect()
+        tables::assemble(&self.ranks, table, |_, _, shard, take| take(&shard.values))
     }
 
     /// Optimizer state of a table, of all rows: first and second.
     pub fn table_state(&self, table: usize) -> [Vec<T>; 2] {
-        let first = self.ranks.iter().flat_map(|env| env.tables[table].read().state1.clone()).collect();
-        let second = self.ranks.iter().flat_map(|env| env.tables[table].read().state2.clone()).collect();
-        [first, second]
+        let first = tables::assemble(&self.ranks, table, |_, _, shard, take| take(&shard.state1));
+        [first, tables::assemble(&self.ranks, table, |_, _, shard, take| take(&shard.state2))]
     }
 
     /// Replaces all values of a table.
     pub fn set_table(&mut self, table: usize, values: &[T]) -> Result<(), Error> {
-        let expected: usize = self.ranks.iter().map(|env| env.tables[table].read().values.len()).sum();
+        let whole = &self.schedule.tables[table];
+        let expected = whole.rows as usize * whole.dim as usize;
         if values.len() != expected {
             return Err(Error::Weights(format!("{} values for a table of {expected}", values.len())));
         }
-        let mut rest = values;
-        for env in &self.ranks {
-            let shard = &mut env.tables[table].write().values;
-            let (own, tail) = rest.split_at(shard.len());
-            shard.copy_from_slice(own);
-            rest = tail;
-        }
+        tables::scatter(&self.ranks, table, 0, values);
         Ok(())
     }
 
@@ -314,7 +330,8 @@ impl<T: Real> Session<T> {
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
         let source = source.unwrap_or(self.source.as_mut());
-        Phase { program, steps, source, stop: &self.options.stop }.run(&mut self.ranks, each)
+        let Options { stop, link, stress, .. } = &self.options;
+        Phase { program, steps, source, stop, link: *link, stress: *stress }.run(&self.ranks, each)
     }
 
     fn report(
@@ -328,13 +345,13 @@ impl<T: Real> Session<T> {
         let (tables, state) = schedule
             .tables
             .iter()
-            .map(|t| table_bytes(t, size_of::<T>()))
+            .map(|t| table_bytes(t, self.ranks.len(), size_of::<T>()))
             .fold((0, 0), |(values, state), (v, s)| (values + v, state + s));
         let mut held = Memory {
             tables,
             optimizer_state: state,
             parameters: self.ranks.iter().flat_map(|env| &env.dense).map(crate::runtime::Dense::bytes).sum(),
-            buffers: self.ranks.iter().map(|env| env.arena.bytes()).sum(),
+            buffers: self.ranks.iter().map(|env| env.arena.held()).sum(),
             batches: results.batch_bytes as u64,
             peak_ratio: 0.0,
         };
@@ -366,6 +383,7 @@ impl<T: Real> Session<T> {
             samples_per_second: rate(samples),
             peak_memory_bytes: peak,
             memory: held,
+            accounting: accounting::of(schedule, &self.ranks, steps, &results.engines, &results.profiles),
             ops: op_totals(&schedule.train, &results.profiles),
             evaluation,
         }
@@ -389,6 +407,18 @@ fn check_ranks(schedule: &Schedule, ranks: usize) -> Result<(), Error> {
     let nearest = (batch as usize).next_multiple_of(ranks);
     let advice = format!("use {} ranks, or compile with a batch such as {nearest}", divisors.join(", "));
     Err(Error::BadBatch { batch, ranks, advice })
+}
+
+/// Checks that the ranks are those that tables were placed on.
+fn check_placement(schedule: &Schedule, ranks: usize) -> Result<(), Error> {
+    let placed = schedule.tables.iter().find(|t| t.sharding.fixes_ranks());
+    match placed {
+        Some(table) if ranks != schedule.ranks as usize => Err(Error::Settings(format!(
+            "table `{}` is placed on ranks of {}, so this schedule cannot run with {ranks}; compile it for {ranks} ranks",
+            table.name, schedule.ranks
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// How long to train.

@@ -1,23 +1,27 @@
-//! One program over a range of steps, on all ranks.
+//! One program over a range of steps, on all ranks: a thread per rank and engine, one that reads ahead, and the
+//! calling thread, which puts the ranks' messages together.
 
-use std::any::Any;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, sync_channel};
 
 use fs_kernels::Real;
 use fs_schedule::Program;
 
-use crate::data::reader::{Delivery, reader};
-use crate::data::{DataError, Source};
+use crate::data::Source;
+use crate::data::reader::reader;
 use crate::error::Error;
-use crate::runtime::dispatch::{self, Stopped};
+use crate::runtime::engine::{self, panic_message};
 use crate::runtime::profile::Profile;
-use crate::runtime::{Env, Fault};
+use crate::runtime::rank::{ENGINES, Finished, Gate, Rank};
+use crate::runtime::{Env, Plan};
 use crate::transport::TransportError;
+use crate::transport::link::Link;
+use crate::transport::local::Hub;
+
+/// Messages of ranks that may wait.
+const MESSAGES: usize = 1024;
 
 /// A step that all ranks have finished.
 #[derive(Debug, Clone, Default)]
@@ -30,12 +34,20 @@ pub struct StepEvent {
     pub samples: u64,
     /// Tokens of the global batch.
     pub tokens: u64,
-    /// Duration on the slowest rank, from the moment all were ready.
+    /// From the end of the step before to its end, on the slowest rank; of the first from when its data was there.
     pub seconds: f64,
     /// Longest wait of a rank for its batch.
     pub data_wait: f64,
-    /// Mean time that ranks waited for others.
+    /// Mean time that compute stood still for ranks that began a transfer later.
     pub waited: f64,
+    /// Mean time that compute stood still for transfers that all ranks had begun.
+    pub exposed: f64,
+    /// Mean time that compute stood still for the host.
+    pub host: f64,
+    /// Mean time that compute stood still for anything else.
+    pub other: f64,
+    /// Mean work of each of the program's engines.
+    pub busy: [f64; ENGINES],
 }
 
 impl StepEvent {
@@ -54,7 +66,10 @@ impl StepEvent {
 #[derive(Debug, Default)]
 pub(super) struct Results {
     pub(super) steps: Vec<StepEvent>,
+    /// Per rank.
     pub(super) profiles: Vec<Profile>,
+    /// The program's engines.
+    pub(super) engines: Vec<fs_schedule::Engine>,
     /// Ended early because it was told to.
     pub(super) stopped: bool,
     /// Memory of the batches read ahead.
@@ -65,43 +80,39 @@ pub(super) struct Phase<'a> {
     pub(super) program: &'a Program,
     pub(super) steps: std::ops::Range<u64>,
     pub(super) source: &'a mut dyn Source,
-    pub(super) stop: &'a AtomicBool,
-}
-
-/// A rank's part of a finished step.
-struct Finished {
-    rank: usize,
-    step: u64,
-    contribution: f64,
-    samples: u64,
-    tokens: u64,
-    seconds: f64,
-    data_wait: f64,
-    waited: f64,
-}
-
-/// Why a rank stopped.
-enum Failure {
-    Data(Arc<DataError>),
-    /// The first failure of any rank, as the transport tells everyone.
-    Rank(TransportError),
-}
-
-struct RankDone {
-    profile: Profile,
-    stopped: bool,
+    pub(super) stop: &'a Arc<AtomicBool>,
+    pub(super) link: Option<Link>,
+    pub(super) stress: Option<u64>,
 }
 
 impl Phase<'_> {
     pub(super) fn run<T: Real>(
         self,
-        ranks: &mut [Env<T>],
+        envs: &[Env<T>],
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
-        let Self { program, steps, source, stop } = self;
-        let world = ranks.len();
-        let (reader, batches) = reader(world);
-        let (sender, finished) = channel();
+        let Self { program, steps, source, stop, link, stress } = self;
+        let world = envs.len();
+        let planned = steps.end - steps.start;
+        let plan = Plan::new(program);
+        if plan.load.is_none() && planned > 0 {
+            return Err(Error::Settings("the program loads no batches".into()));
+        }
+        let hub = Hub::<T>::new(world, plan.engines.len(), &plan.channels, link);
+        let gate = Gate::new(stop, planned);
+        let (reader, batches) = reader(world, program.in_flight as usize);
+        let (sender, finished) = sync_channel(MESSAGES);
+        let ranks: Vec<Rank<T>> = envs
+            .iter()
+            .zip(batches)
+            .map(|(env, batches)| {
+                let start = (steps.start, stress);
+                Rank::new(env, program, &plan, &hub, &gate, batches, sender.clone(), start)
+            })
+            .collect();
+        drop(sender);
+        // Dropped before the threads are joined, so that the reader sees it if the ranks have failed.
+        let ranks = ranks.into_iter().map(Arc::new).collect::<Vec<_>>();
         std::thread::scope(|scope| {
             let range = steps.clone();
             let name = "rank-reader".to_owned();
@@ -109,48 +120,52 @@ impl Phase<'_> {
                 std::thread::Builder::new().name(name).spawn_scoped(scope, move || reader.run(source, range));
             let reading =
                 reading.map_err(|e| Error::Settings(format!("cannot start the reader's thread: {e}")))?;
-            let mut threads = Vec::with_capacity(world);
-            for (env, batches) in ranks.iter_mut().zip(batches) {
-                let (sender, steps) = (sender.clone(), steps.clone());
-                let body = move || rank_thread(env, program, steps, &batches, &sender, stop);
-                let name = format!("rank-{}", threads.len());
-                let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, body);
-                threads.push(
-                    thread.map_err(|e| Error::Settings(format!("cannot start a thread for a rank: {e}")))?,
-                );
+            let mut threads = Vec::with_capacity(world * plan.engines.len());
+            for (r, rank) in ranks.into_iter().enumerate() {
+                for (e, engine) in plan.engines.iter().enumerate() {
+                    let own = Arc::clone(&rank);
+                    let body = move || {
+                        let profile = engine::run(&own, e);
+                        let data_error = own.data_error.lock().take();
+                        (profile, data_error)
+                    };
+                    let name = format!("rank-{r}-{engine:?}");
+                    match std::thread::Builder::new().name(name).spawn_scoped(scope, body) {
+                        Ok(thread) => threads.push((r, thread)),
+                        Err(error) => {
+                            hub.fail(r, "start", &format!("cannot start a thread: {error}"));
+                        }
+                    }
+                }
             }
-            drop(sender);
             let mut results = Results { steps: collect(&finished, world, each), ..Results::default() };
+            results.profiles = envs.iter().map(|_| Profile::new(program.ops.len())).collect();
             let mut failure = None;
-            for (rank, thread) in threads.into_iter().enumerate() {
+            for (rank, thread) in threads {
                 match thread.join() {
-                    Ok(Ok(done)) => {
-                        results.stopped |= done.stopped;
-                        results.profiles.push(done.profile);
+                    Ok((profile, data_error)) => {
+                        results.profiles[rank].add(&profile);
+                        failure = failure.or(data_error.map(Error::Data));
                     }
-                    Ok(Err(Failure::Data(error))) => failure = Some(Error::Data(error)),
-                    Ok(Err(Failure::Rank(error))) => failure = failure.or(Some(rank_error(rank, error))),
-                    Err(panic) => {
-                        let (op, message) = ("start".into(), panic_message(panic.as_ref()));
-                        failure = failure.or(Some(Error::Rank { rank, op, message }));
-                    }
+                    Err(panic) => hub.fail(rank, "start", &panic_message(panic.as_ref())),
                 }
             }
             let read = reading.join().map_err(|panic| {
                 Error::Settings(format!("reading data failed: {}", panic_message(panic.as_ref())))
             })?;
-            match failure {
-                Some(failure) => Err(failure),
-                None => Ok(Results { batch_bytes: read, ..results }),
+            if let Some(failure) = failure.or_else(|| hub.failure().map(rank_error)) {
+                return Err(failure);
             }
+            let stopped = gate.batches() < planned;
+            Ok(Results { batch_bytes: read, stopped, engines: plan.engines.clone(), ..results })
         })
     }
 }
 
-fn rank_error(rank: usize, error: TransportError) -> Error {
+fn rank_error(error: TransportError) -> Error {
     match error {
         TransportError::Failed { rank, op, message } => Error::Rank { rank, op, message },
-        TransportError::Sizes(message) => Error::Rank { rank, op: "start of a step".into(), message },
+        TransportError::Sizes(message) => Error::Rank { rank: 0, op: "start of a step".into(), message },
     }
 }
 
@@ -159,6 +174,8 @@ fn collect(finished: &Receiver<Finished>, world: usize, each: &mut dyn FnMut(&St
     let mut steps = Vec::new();
     // Ranks are at most a few steps apart.
     let mut open: VecDeque<(usize, StepEvent)> = VecDeque::new();
+    // Sums only grow: a step's part is the difference to the rank's message before.
+    let mut before: Vec<Option<Finished>> = vec![None; world];
     for part in finished {
         let index = open.iter().position(|(_, e)| e.step == part.step).unwrap_or_else(|| {
             let event =
@@ -166,14 +183,26 @@ fn collect(finished: &Receiver<Finished>, world: usize, each: &mut dyn FnMut(&St
             open.push_back((0, event));
             open.len() - 1
         });
+        let first = Finished { at: part.loaded, waits: part.waits, busy: part.busy, ..Finished::default() };
+        let last = before[part.rank].as_ref().unwrap_or(&first);
         let (parts, event) = &mut open[index];
         *parts += 1;
         event.contributions[part.rank] = part.contribution;
         event.samples = part.samples;
         event.tokens = part.tokens;
-        event.seconds = event.seconds.max(part.seconds);
-        event.data_wait = event.data_wait.max(part.data_wait);
-        event.waited += part.waited / world as f64;
+        let seconds = |now: u64, before: u64| now.saturating_sub(before) as f64 * 1e-9;
+        event.seconds = event.seconds.max(seconds(part.at, last.at));
+        event.data_wait = event.data_wait.max(seconds(part.data_wait, 0));
+        let share = |i: usize| seconds(part.waits[i], last.waits[i]) / world as f64;
+        event.exposed += share(0);
+        event.waited += share(1);
+        event.host += share(2);
+        event.other += share(3);
+        for (sum, (now, before)) in event.busy.iter_mut().zip(part.busy.iter().zip(&last.busy)) {
+            *sum += seconds(*now, *before) / world as f64;
+        }
+        let rank = part.rank;
+        before[rank] = Some(part);
         while open.front().is_some_and(|(parts, _)| *parts == world) {
             let Some((_, event)) = open.pop_front() else { break };
             each(&event);
@@ -181,97 +210,4 @@ fn collect(finished: &Receiver<Finished>, world: usize, each: &mut dyn FnMut(&St
         }
     }
     steps
-}
-
-fn rank_thread<T: Real>(
-    env: &mut Env<T>,
-    program: &Program,
-    steps: std::ops::Range<u64>,
-    batches: &Receiver<Delivery>,
-    finished: &Sender<Finished>,
-    stop: &AtomicBool,
-) -> Result<RankDone, Failure> {
-    // Where the rank is, for the message if it panics.
-    let mut at = usize::MAX;
-    let body = AssertUnwindSafe(|| rank_steps(env, program, steps, batches, finished, stop, &mut at));
-    let outcome = catch_unwind(body).unwrap_or_else(|panic| {
-        let op = program.ops.get(at).map_or("start of a step", |op| op.name.as_str());
-        env.transport.lock().poison(op, &panic_message(panic.as_ref()));
-        Err(Broken::Poisoned)
-    });
-    match outcome {
-        Ok(done) => Ok(done),
-        Err(Broken::Data(error)) => Err(Failure::Data(error)),
-        Err(Broken::Op(Stopped { op, fault })) => {
-            // A failure that came through the transport is already known to everyone.
-            if !matches!(fault, Fault::Transport(TransportError::Failed { .. })) {
-                env.transport.lock().poison(&op, &fault.to_string());
-            }
-            Err(first_failure(env))
-        }
-        Err(Broken::Transport(_) | Broken::Poisoned) => Err(first_failure(env)),
-        Err(Broken::NoData) => {
-            env.transport.lock().poison("reading data", "the reader stopped");
-            Err(first_failure(env))
-        }
-    }
-}
-
-/// The failure that poisoned the transport.
-fn first_failure<T: Real>(env: &Env<T>) -> Failure {
-    let unknown = TransportError::Sizes("it stopped without a reason".into());
-    Failure::Rank(env.transport.lock().any(true).err().unwrap_or(unknown))
-}
-
-enum Broken {
-    Data(Arc<DataError>),
-    NoData,
-    Op(Stopped),
-    Transport(#[expect(dead_code, reason = "the first failure is asked for instead")] TransportError),
-    Poisoned,
-}
-
-fn rank_steps<T: Real>(
-    env: &mut Env<T>,
-    program: &Program,
-    steps: std::ops::Range<u64>,
-    batches: &Receiver<Delivery>,
-    finished: &Sender<Finished>,
-    stop: &AtomicBool,
-    at: &mut usize,
-) -> Result<RankDone, Broken> {
-    let mut profile = Profile::new(program.ops.len());
-    for step in steps {
-        *at = usize::MAX;
-        let asked = Instant::now();
-        let batch = match batches.recv() {
-            Ok(Ok(batch)) => batch,
-            Ok(Err(error)) => return Err(Broken::Data(error)),
-            Err(_) => return Err(Broken::NoData),
-        };
-        let data_wait = asked.elapsed().as_secs_f64();
-        if env.transport.lock().any(stop.load(Ordering::Relaxed)).map_err(Broken::Transport)? {
-            return Ok(RankDone { profile, stopped: true });
-        }
-        let (samples, tokens) = (batch.samples as u64, batch.tokens() as u64);
-        *env.next.lock() = Some((step, batch));
-        *env.loss.lock() = 0.0;
-        let waited = env.transport.lock().waited();
-        let start = Instant::now();
-        dispatch::run(env, program, &mut profile, at).map_err(Broken::Op)?;
-        let seconds = start.elapsed().as_secs_f64();
-        let waited = env.transport.lock().waited().saturating_sub(waited).as_secs_f64();
-        let contribution = *env.loss.lock();
-        let rank = env.rank;
-        let part = Finished { rank, step, contribution, samples, tokens, seconds, data_wait, waited };
-        // Nobody listens any more only when the run is being torn down.
-        let _ = finished.send(part);
-    }
-    Ok(RankDone { profile, stopped: false })
-}
-
-/// The text of a panic.
-pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".into())
 }

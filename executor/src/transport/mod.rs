@@ -1,14 +1,17 @@
-//! What ranks tell each other: collectives behind one trait.
+//! How ranks hand data to each other.
 //!
-//! All ranks call the same collectives in the same order. Reductions add in rank order, so results do not depend on
-//! arrival. A rank that fails [poisons](Transport::poison) the transport, and every other rank's next or current
-//! collective returns that failure instead of waiting for ever.
+//! Every collective of a program has a *channel* of its own, so that collectives on different engines never mix and
+//! may overlap in any order. The n-th use of a channel is its turn n. A rank writes its *outbox* of a turn and posts
+//! it, without waiting for anyone; once all ranks have posted, each reads from the others' outboxes. There are two
+//! outboxes per channel and rank, used in turn: whoever writes one again has seen everyone's post of the turn in
+//! between, and everyone posts that one only after reading.
+//!
+//! A rank that fails [stops](local::Hub::fail) all others: every thread that waits is woken and finds the first
+//! failure.
 
+pub mod event;
+pub mod link;
 pub mod local;
-
-use std::time::Duration;
-
-use fs_kernels::Real;
 
 /// Why a collective did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,47 +31,38 @@ pub enum TransportError {
     Sizes(String),
 }
 
-/// Collectives over all ranks. Counts are rows per rank.
-pub trait Transport<T: Real>: Send {
-    /// This rank.
-    fn rank(&self) -> usize;
+/// What a rank has for the others in one collective.
+#[derive(Debug, Default)]
+pub struct Outbox<T> {
+    /// One per exchange of the collective.
+    pub sections: Vec<Section<T>>,
+    /// Bytes for each rank, as a network would carry them.
+    pub wire: Vec<u64>,
+    /// When this rank began, in nanoseconds of the run.
+    pub began: u64,
+    /// When each rank has everything, likewise.
+    pub there: Vec<u64>,
+}
 
-    /// Number of ranks.
-    fn ranks(&self) -> usize;
+/// The data of one exchange.
+#[derive(Debug, Default)]
+pub struct Section<T> {
+    /// Entries for each rank, one after the other; 0 for the own rank, whose part does not travel.
+    pub counts: Vec<u64>,
+    /// All ranks get the same entries, which are there once.
+    pub everyone: bool,
+    /// Rows or gradients.
+    pub reals: Vec<T>,
+    /// Row numbers.
+    pub indices: Vec<u32>,
+    /// Classes or uses.
+    pub bytes: Vec<u8>,
+}
 
-    /// Sends `counts[r]` of `rows` to rank r, in order; receives by source rank into `received` (overwritten) with
-    /// `received_counts`.
-    fn all_to_all_rows(
-        &mut self,
-        rows: &[u32],
-        counts: &[u64],
-        received: &mut Vec<u32>,
-        received_counts: &mut [u64],
-    ) -> Result<(), TransportError>;
-
-    /// Sends `counts[r]` rows of `width` values to rank r and receives `received_counts[r]` from it, which both
-    /// sides know.
-    fn all_to_all(
-        &mut self,
-        values: &[T],
-        counts: &[u64],
-        width: usize,
-        received: &mut [T],
-        received_counts: &[u64],
-    ) -> Result<(), TransportError>;
-
-    /// Replaces every part by its sum over ranks, added in rank order. All ranks give the same shapes.
-    fn all_reduce(&mut self, parts: &mut [&mut [T]]) -> Result<(), TransportError>;
-
-    /// Appends every rank's values to `gathered` in rank order.
-    fn all_gather(&mut self, values: &[T], gathered: &mut Vec<T>) -> Result<(), TransportError>;
-
-    /// Whether any rank says so. All ranks get the same answer; also a barrier.
-    fn any(&mut self, flag: bool) -> Result<bool, TransportError>;
-
-    /// Tells every rank that this one cannot go on. The first failure wins.
-    fn poison(&self, op: &str, message: &str);
-
-    /// Time spent waiting for other ranks so far.
-    fn waited(&self) -> Duration;
+impl<T> Section<T> {
+    /// The entries for rank `to`.
+    pub fn entries(&self, to: usize) -> std::ops::Range<usize> {
+        let start = if self.everyone { 0 } else { self.counts[..to].iter().sum::<u64>() as usize };
+        start..start + self.counts[to] as usize
+    }
 }

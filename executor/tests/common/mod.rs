@@ -1,6 +1,7 @@
 //! Schedules built by hand, so that the executor's tests need no compiler.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use fs_executor::runtime::plan::is_transfer;
 use fs_schedule::*;
 
 /// Puts a program together: every buffer has a slot of its own.
@@ -33,12 +34,17 @@ impl Build {
     }
 
     pub fn op(&mut self, name: &str, action: Action, reads: &[Operand], writes: &[Operand]) {
+        let engine = match &action {
+            Action::LoadBatch => Engine::Host,
+            action if is_transfer(action) => Engine::CopyOut,
+            _ => Engine::Compute,
+        };
         self.program.ops.push(Op {
             name: name.into(),
             action,
             reads: reads.to_vec(),
             writes: writes.to_vec(),
-            engine: Engine::Compute,
+            engine,
             stage: 0,
             microbatch: None,
             deps: Vec::new(),
@@ -190,7 +196,7 @@ pub fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
         }],
         parameters: Vec::new(),
         exchanges: vec![Exchange { table: 0, part: 0, entries: 0, unique: true, lookahead: None }],
-        engines: vec![Engine::Compute],
+        engines: vec![Engine::Host, Engine::Compute, Engine::CopyOut],
         train: Program::default(),
         evaluation: None,
         prediction: None,

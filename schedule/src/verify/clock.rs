@@ -139,7 +139,8 @@ mod tests {
             let n = ops.len() as u32;
             let list = ops.iter().enumerate().map(|(i, (e, priority, stage, deps))| {
                 let deps = deps.iter().filter_map(|(o, distance)| {
-                    let o = if *distance == 0 { if i == 0 { return None } else { o % i as u32 } } else { o % n };
+                    let within = if *distance == 0 { i as u32 } else { n };
+                    let o = o.checked_rem(within)?;
                     Some(Dep { op: o, distance: *distance })
                 });
                 op(engines[*e], *priority, *stage, deps.collect())

@@ -40,11 +40,13 @@ impl Orders {
     }
 }
 
+/// Operations with their class operands.
+type Users = Vec<(u32, Option<u32>)>;
+
 pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
     if cx.evaluation {
         return;
     }
-    type Users = Vec<(u32, Option<u32>)>;
     let mut users: BTreeMap<u32, (Users, Users)> = BTreeMap::new();
     for (i, op) in (0..).zip(&cx.p.ops) {
         match op.action {

@@ -14,8 +14,8 @@ mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::model::*;
-use fs_schedule::op::*;
+use fs_schedule::model::{Engine, Schedule};
+use fs_schedule::op::{Action, Dep, Operand, Place};
 
 pub use values::Workload;
 use values::{Call, Data, Pieces, Wrong, meet, word};
@@ -279,6 +279,21 @@ impl<'a> Memory<'a> {
 pub struct State {
     rows: BTreeMap<(u32, u32, u64), u64>,
     parameters: BTreeMap<u64, u64>,
+}
+
+impl State {
+    /// What differs from another state: rows by table, part and number, then parameters.
+    pub fn differs(&self, other: &Self) -> String {
+        let keys: BTreeSet<_> = self.rows.keys().chain(other.rows.keys()).collect();
+        let rows: Vec<_> = keys.into_iter().filter(|k| self.rows.get(k) != other.rows.get(k)).collect();
+        let parameters: Vec<_> = self
+            .parameters
+            .iter()
+            .filter(|(k, v)| other.parameters.get(k) != Some(v))
+            .map(|(k, _)| k)
+            .collect();
+        format!("rows {rows:?}, parameters {parameters:?}")
+    }
 }
 
 fn is_collective(action: &Action) -> bool {

@@ -1,11 +1,11 @@
 //! What operations do to symbolic values: rows are lists of (who asked, row, history), everything dense is a hash of
 //! what it was computed from. Equal hashes mean the same computation in the same order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use fs_schedule::model::*;
-use fs_schedule::op::*;
+use fs_schedule::model::{Schedule, Sharding};
+use fs_schedule::op::{Action, Extent, Op, Operand, Place, Way};
 use fs_schedule::{Reuse, Symbol};
 
 /// An entry of an exchange: who asks for which row, and the microbatches of its first and last use by that rank.
@@ -206,7 +206,9 @@ impl Call<'_> {
                     return Err(format!("`{}` has gradients of other rows than it updates", self.op.name));
                 }
                 let mut sums: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-                received.values().for_each(|(_, row, v)| sums.entry(*row).or_default().push(*v));
+                for (_, row, v) in received.values() {
+                    sums.entry(*row).or_default().push(*v);
+                }
                 let new = |(row, list): (&u64, &Vec<u64>)| {
                     (*row as u32, (0, *row, word(&(self.rows.get(row), list))))
                 };
@@ -226,6 +228,7 @@ impl Call<'_> {
                 let n = self.op.writes.len();
                 (0..n).map(|i| Data::Word(word(&(self.hash(i), self.hash(n + i))))).collect()
             }
+            Action::Copy if self.one(0).is_ok() => vec![self.one(0)?.clone()],
             _ => self.dense(),
         })
     }
@@ -245,14 +248,20 @@ impl Call<'_> {
             .zip(&self.op.writes)
             .map(|(n, w): (u32, _)| {
                 if per_entry(w) && !rows.is_empty() {
-                    let keys = rows[0].iter();
-                    Data::Rows(
-                        keys.map(|(at, (from, row, _))| {
-                            let parts: Vec<_> = rows.iter().map(|r| r.get(at)).collect();
-                            (*at, (*from, *row, word(&(&what, n, parts))))
-                        })
-                        .collect(),
-                    )
+                    // Rows that are not there are zero: nothing comes of them, and a sum is of the others.
+                    let sums = matches!(self.op.action, Action::Add);
+                    let keys: BTreeSet<u32> = rows.iter().flat_map(|r| r.keys().copied()).collect();
+                    let value = |at: u32| {
+                        let parts: Vec<_> = rows.iter().filter_map(|r| r.get(&at)).collect();
+                        let (from, row, v) = *parts.first().copied()?;
+                        let v = match parts.len() {
+                            1 if sums => v,
+                            k if sums || k == rows.len() => word(&(&what, n, parts)),
+                            _ => return None,
+                        };
+                        Some((at, (from, row, v)))
+                    };
+                    Data::Rows(keys.into_iter().filter_map(value).collect())
                 } else {
                     Data::Word(word(&(all, n)))
                 }
@@ -450,7 +459,9 @@ pub fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
         Action::AllReduce => {
             for i in 0..calls[0].op.reads.len() {
                 let parts: Vec<u64> = calls.iter().map(|c| c.hash(i)).collect();
-                out.iter_mut().for_each(|o| o.push(Data::Word(word(&parts))));
+                for o in &mut out {
+                    o.push(Data::Word(word(&parts)));
+                }
             }
         }
         Action::AllToAllIds { exchanges } | Action::AllGatherIds { exchanges } => {

@@ -61,7 +61,7 @@ impl Flow<'_> {
             let (start, end) = e.map_or((0, 0), |e| cx.part(e));
             match e {
                 None if exchanges_of(&cx.p.ops[at as usize].action).is_empty() => {
-                    derived = derived.or(Some(at))
+                    derived = derived.or(Some(at));
                 }
                 Some(e) if cx.exchange(e).entries == entries && columns == (start, end) => {
                     let part = parts.entry(e).or_default();

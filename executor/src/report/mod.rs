@@ -1,5 +1,7 @@
 //! What a run says at its end.
 
+pub mod accounting;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -10,6 +12,8 @@ use crate::error::Error;
 use crate::evaluate::Scores;
 use crate::memory::Memory;
 use crate::runtime::profile::Profile;
+
+pub use accounting::Accounting;
 
 /// Everything measured in a run; `--report` writes it as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -58,6 +62,8 @@ pub struct Report {
     pub peak_memory_bytes: u64,
     /// What the memory holds.
     pub memory: Memory,
+    /// Where the time of a step went, beside what the schedule expected.
+    pub accounting: Accounting,
     /// Time of each operation of the training step.
     pub ops: Vec<OpTotal>,
     /// Evaluation after training.
@@ -124,6 +130,8 @@ pub struct OpTotal {
     pub ms: f64,
     /// The part of it spent waiting for other ranks.
     pub waited_ms: f64,
+    /// Time that compute stood still for it after all ranks had begun.
+    pub exposed_ms: f64,
 }
 
 /// Means over ranks.
@@ -136,6 +144,7 @@ pub fn op_totals(program: &Program, profiles: &[Profile]) -> Vec<OpTotal> {
             action: action_name(&op.action),
             count: times.clone().map(|t| t.count).max().unwrap_or(0),
             ms: times.clone().map(|t| t.busy.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
+            exposed_ms: times.clone().map(|t| t.exposed.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
             waited_ms: times.map(|t| t.waited.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
         }
     };

@@ -1,0 +1,50 @@
+//! The modulo scheduler as a pass: `@train` in issue order, each operation with its placement.
+//!
+//! The order is that of the schedule which would be written ([`crate::sched`]); see docs/scheduling.md.
+
+use fs_schedule::Strategy;
+
+use super::{Options, PassError, Statistics, option};
+use crate::emit;
+use crate::ir::Module;
+
+/// Schedules `@train`.
+pub(super) fn run(
+    module: &mut Module,
+    options: &Options,
+    statistics: &mut Statistics,
+) -> Result<(), PassError> {
+    let ranks = option::<u32>(options, "ranks")?;
+    let cluster = match options.get("cluster").map(String::as_str) {
+        None => emit::local(ranks.unwrap_or(1)),
+        Some(name) => fs_dsl::cluster::preset(name)
+            .ok_or_else(|| PassError::new(format!("option cluster: there is no preset `{name}`")))?,
+    };
+    let ranks = ranks.unwrap_or(cluster.nodes * cluster.gpus_per_node);
+    if ranks == 0 {
+        return Err(PassError::new("option ranks must be at least 1"));
+    }
+    let strategy = match options.get("strategy").map_or("serial", String::as_str) {
+        "serial" => Strategy::Serial,
+        "prefetch" => Strategy::Prefetch,
+        "pec" => Strategy::Pec,
+        other => {
+            return Err(PassError::new(format!(
+                "option strategy must be serial, prefetch or pec, is `{other}`"
+            )));
+        }
+    };
+    if module.func("train").is_none() {
+        return Err(PassError::missing("train"));
+    }
+    let in_flight = option::<u32>(options, "in_flight")?;
+    let schedule = emit::schedule(module, &cluster, ranks, strategy, in_flight)
+        .map_err(|e| PassError::new(e.to_string()))?;
+    for op in &schedule.train.ops {
+        statistics.count("scheduled");
+        if op.stage != 0 {
+            statistics.count("staged");
+        }
+    }
+    Ok(())
+}

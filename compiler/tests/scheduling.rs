@@ -1,0 +1,280 @@
+//! What the scheduler decides, on small models: each test states the intended schedule, and has a twin in which the
+//! reason for the decision is gone.
+//!
+//! Schedules are looked at by their planned times of one batch: an operation of stage s that starts t into the step
+//! starts at t - s * step after the step of its batch began.
+
+use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_dsl::checked::Cluster;
+use fs_schedule::{Action, Engine, Op, Schedule};
+
+/// A table, a dense stack and a loss; `table` adds settings of the table, `train` of the training.
+fn model(rows: u64, dim: u32, layers: u32, table: &str, train: &str) -> String {
+    format!(
+        "model m {{
+  table items {{ rows {rows}  dim {dim}  optimizer sgd(lr: 0.1)  {table} }}
+  input history: ids(items) {{ max 200 }}
+  input click: label like history
+  let x = lookup(history)
+  repeat {layers} as layers {{ x = x + linear(silu(linear(x, {wide})), {dim}) }}
+  loss bce_with_logits(linear(x, 1, name: \"head\"), click, normalize: tokens)
+}}
+train {{ batch 4096  steps 2  optimizer sgd(lr: 0.1)  {train} }}
+workload w {{ generate {{ lengths fixed(100)  ids zipf(1.05)  labels bernoulli(0.5) }} }}
+",
+        wide = 4 * dim
+    )
+}
+
+fn cluster(name: &str) -> Cluster {
+    fs_dsl::cluster::preset(name).expect("a preset")
+}
+
+/// A slow link, which makes transfers long against compute.
+fn slow() -> Cluster {
+    let mut slow = cluster("dgx_h100");
+    slow.intra.bandwidth /= 20.0;
+    slow
+}
+
+fn compile(text: &str, options: &CompileOptions) -> Schedule {
+    let loaded = fs_dsl::check_text("model.fs", text);
+    let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
+    let Some(program) = &loaded.program else { panic!("{rendered}") };
+    match compile_with(program, options) {
+        Ok(compiled) => compiled.schedule,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn on(cluster: Cluster, strategy: Strategy) -> CompileOptions {
+    CompileOptions {
+        strategy,
+        ranks: None,
+        cluster: Some(cluster),
+        lookahead: None,
+        microbatches: None,
+        in_flight: None,
+    }
+}
+
+/// Nanoseconds.
+fn step(s: &Schedule) -> i64 {
+    (s.prediction.as_ref().expect("a prediction").step * 1e9) as i64
+}
+
+fn find(s: &Schedule, wanted: impl Fn(&Action) -> bool) -> Vec<&Op> {
+    let found: Vec<&Op> = s.train.ops.iter().filter(|op| wanted(&op.action)).collect();
+    assert!(!found.is_empty(), "no such operation");
+    found
+}
+
+fn one(s: &Schedule, wanted: impl Fn(&Action) -> bool) -> &Op {
+    let found = find(s, wanted);
+    assert_eq!(found.len(), 1, "{:?}", found.iter().map(|o| &o.name).collect::<Vec<_>>());
+    found[0]
+}
+
+/// Start in the time of its own batch.
+fn start(s: &Schedule, op: &Op) -> i64 {
+    op.start as i64 - i64::from(op.stage) * step(s)
+}
+
+fn end(s: &Schedule, op: &Op) -> i64 {
+    start(s, op) + op.time as i64
+}
+
+fn gather(class: u32) -> impl Fn(&Action) -> bool {
+    move |a| matches!(a, Action::Gather { class: c, .. } if *c == Some(class))
+}
+
+fn apply(class: u32) -> impl Fn(&Action) -> bool {
+    move |a| matches!(a, Action::Apply { class: c, .. } if *c == Some(class))
+}
+
+/// First and last dense operation of a batch: forward begins, backward ends.
+fn dense(s: &Schedule) -> (i64, i64) {
+    let ops = find(s, |a| matches!(a, Action::Linear { .. } | Action::LinearGradInput));
+    let first = ops.iter().map(|o| start(s, o)).min().unwrap_or(0);
+    let last = ops.iter().map(|o| end(s, o)).max().unwrap_or(0);
+    (first, last)
+}
+
+fn pec() -> Schedule {
+    compile(&model(50_000_000, 64, 4, "sharding row_wise", ""), &on(cluster("dgx_h100"), Strategy::Pec))
+}
+
+fn prefetch() -> Schedule {
+    compile(&model(50_000_000, 64, 4, "sharding row_wise", ""), &on(cluster("dgx_h100"), Strategy::Prefetch))
+}
+
+/// Rows that the batch before used are looked up as soon as its urgent gradients are applied: no other table
+/// operation or dense layer of the next batch comes between.
+#[test]
+fn overlapping_rows_are_looked_up_right_after_their_update() {
+    let s = pec();
+    let (update, lookup) = (one(&s, apply(0)), one(&s, gather(0)));
+    let wait = start(&s, lookup) + step(&s) - end(&s, update);
+    assert!(wait >= 0, "fresh reads");
+    assert!(wait < step(&s) / 10, "the lookup comes {wait} ns after the update, a step takes {}", step(&s));
+}
+
+/// Rows that the batch before did not use are looked up, and travel, while it is still in its backward pass.
+#[test]
+fn other_rows_travel_under_the_compute_of_the_batch_before() {
+    let s = compile(&model(50_000_000, 64, 4, "sharding row_wise", ""), &on(slow(), Strategy::Pec));
+    let lookup = one(&s, gather(1));
+    let transfer = one(&s, |a| matches!(a, Action::AllToAllRows { class: Some(1), .. }));
+    let update = one(&s, apply(0));
+    assert!(start(&s, lookup) + step(&s) < end(&s, update), "before the batch before has updated its rows");
+    assert!(start(&s, transfer) >= end(&s, lookup));
+    assert!(end(&s, transfer) <= dense(&s).0 + step(&s) / 10);
+}
+
+/// The twin: without classes all rows wait for the update of the batch before.
+#[test]
+fn without_classes_every_row_waits_for_the_update() {
+    let s = prefetch();
+    let lookup = one(&s, |a| matches!(a, Action::Gather { .. }));
+    let update = one(&s, |a| matches!(a, Action::Apply { .. }));
+    assert!(start(&s, lookup) + step(&s) >= end(&s, update));
+}
+
+/// A row used in batches n and n + 2 only: its gradient is deferred, its lookup early, and still the update of n
+/// comes before the lookup of n + 2.
+#[test]
+fn a_deferred_update_comes_before_the_early_lookup_two_batches_on() {
+    let s = pec();
+    let (update, lookup) = (one(&s, apply(1)), one(&s, gather(1)));
+    assert!(end(&s, update) <= start(&s, lookup) + 2 * step(&s));
+    assert!(
+        end(&s, update) > start(&s, lookup) + step(&s),
+        "the lookup of the next batch does not wait for it: no row is in both"
+    );
+}
+
+/// Ids of a batch travel before the batch before has ended, and gradients are told apart by the ids of the next.
+#[test]
+fn the_input_dist_is_ahead() {
+    for s in [pec(), prefetch()] {
+        let ids = one(&s, |a| matches!(a, Action::AllToAllIds { .. }));
+        let update =
+            find(&s, |a| matches!(a, Action::Apply { .. })).iter().map(|o| end(&s, o)).max().unwrap_or(0);
+        assert!(ids.stage >= 1 && start(&s, ids) + step(&s) < update, "{:?}", s.strategy);
+        assert!(s.train.in_flight >= 2);
+    }
+    let s = compile(
+        &model(50_000_000, 64, 4, "sharding row_wise", ""),
+        &on(cluster("dgx_h100"), Strategy::Serial),
+    );
+    assert!(s.train.ops.iter().all(|o| o.stage == 0) && s.train.in_flight == 1, "serial stays in its step");
+}
+
+/// Dense gradients are reduced in buckets while compute works: it idles for less than a tenth of their time. Serial
+/// reduces once and idles all the while.
+#[test]
+fn reductions_run_under_compute() {
+    let text = model(1_000_000, 512, 6, "sharding row_wise", "");
+    let time = |s: &Schedule| {
+        let reductions = find(s, |a| matches!(a, Action::AllReduce));
+        (reductions.len(), reductions.iter().map(|o| o.time as f64 / 1e9).sum::<f64>())
+    };
+    let bubble = |s: &Schedule| s.prediction.as_ref().map_or(0.0, |p| p.bubble);
+    let s = compile(&text, &on(cluster("dgx_h100"), Strategy::Pec));
+    assert!(time(&s).0 > 1 && bubble(&s) < 0.1 * time(&s).1, "{} {:?}", bubble(&s), time(&s));
+    let s = compile(&text, &on(cluster("dgx_h100"), Strategy::Serial));
+    assert!(time(&s).0 == 1 && bubble(&s) >= time(&s).1);
+}
+
+/// A large transfer that can wait is cut, so that an urgent one waits for a chunk only.
+#[test]
+fn urgent_transfers_pass_those_that_can_wait() {
+    let text = model(50_000_000, 64, 4, "sharding row_wise", "");
+    let s = compile(&text, &on(slow(), Strategy::Pec));
+    let urgent = one(&s, |a| matches!(a, Action::AllToAllGrads { class: Some(0), .. }));
+    let deferred = one(&s, |a| matches!(a, Action::AllToAllGrads { class: Some(1), .. }));
+    assert!(urgent.priority > deferred.priority, "{} {}", urgent.priority, deferred.priority);
+    assert!(deferred.chunk.is_some() && urgent.chunk.is_none());
+    // Nothing needs to pass where everything waits for each transfer.
+    let s = compile(&text, &on(cluster("dgx_h100"), Strategy::Serial));
+    assert!(s.train.ops.iter().all(|o| o.chunk.is_none() && o.priority == 0));
+}
+
+/// Too little memory for what helps: fewer batches at once, or a step that says what is missing.
+#[test]
+fn memory_limits_the_lookahead_and_is_named() {
+    let text = model(50_000_000, 64, 4, "sharding row_wise", "lookahead 4");
+    let free = compile(&text, &on(cluster("dgx_h100"), Strategy::Pec));
+    let needed = free.prediction.as_ref().map_or(0, |p| p.memory);
+    assert!(!free.prediction.iter().flat_map(|p| &p.limits).any(|l| l.contains("memory")));
+    let mut small = cluster("dgx_h100");
+    small.memory = needed - 1;
+    let s = compile(&text, &on(small.clone(), Strategy::Pec));
+    let p = s.prediction.as_ref().expect("a prediction");
+    assert!(p.limits.iter().any(|l| l.starts_with("memory")), "{:?}", p.limits);
+    assert!(p.memory < needed || p.limits.iter().any(|l| l.contains("needs")), "{} of {needed}", p.memory);
+    // With room for all of it the limit is gone.
+    small.memory = needed;
+    let s = compile(&text, &on(small.clone(), Strategy::Pec));
+    assert!(!s.prediction.iter().flat_map(|p| &p.limits).any(|l| l.contains("memory")));
+    small.memory = needed / 4 * 3;
+    let s = compile(&text, &on(small, Strategy::Serial));
+    let limits = &s.prediction.as_ref().expect("a prediction").limits;
+    assert!(limits.iter().any(|l| l.contains("memory: a rank needs")), "{limits:?}");
+}
+
+/// Asked for fewer batches in flight, the schedule has fewer, and says what more would give.
+#[test]
+fn batches_in_flight_can_be_limited() {
+    let text = model(50_000_000, 64, 4, "sharding row_wise", "");
+    let s = compile(&text, &CompileOptions { in_flight: Some(2), ..on(cluster("h100x256"), Strategy::Pec) });
+    assert_eq!(s.train.in_flight, 2);
+    let s = compile(&text, &CompileOptions { in_flight: Some(1), ..on(cluster("h100x256"), Strategy::Pec) });
+    assert_eq!(s.train.in_flight, 2, "gradients are told apart by the ids of the next batch");
+    let limits = &s.prediction.as_ref().expect("a prediction").limits;
+    assert!(limits.iter().any(|l| l.contains("1 asked for, 2 are needed")), "{limits:?}");
+}
+
+/// Transfers between nodes are the network's; within one node copy engines move them.
+#[test]
+fn transfers_take_the_link_that_they_need() {
+    let text = model(1_000_000, 64, 1, "sharding row_wise", "");
+    let engine = |name: &str| {
+        let s = compile(&text, &on(cluster(name), Strategy::Pec));
+        one(&s, |a| matches!(a, Action::AllToAllIds { .. })).engine
+    };
+    assert_eq!((engine("dgx_h100"), engine("h100x256")), (Engine::CopyOut, Engine::NicSend));
+}
+
+/// Every example on every preset comes close to the greater of its two bounds.
+#[test]
+fn examples_are_within_a_few_percent_of_their_bounds() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    for example in ["dlrm", "movielens", "ranking"] {
+        let loaded = fs_dsl::load(&root.join(format!("{example}.fs")));
+        let program = loaded.program.expect("examples check");
+        for preset in fs_dsl::cluster::PRESETS {
+            let s = match compile_with(&program, &on(cluster(preset), Strategy::Pec)) {
+                Ok(compiled) => compiled.schedule,
+                Err(e) => panic!("{example} on {preset}: {e}"),
+            };
+            let p = s.prediction.as_ref().expect("a prediction");
+            let bound = p.resource_bound.max(p.recurrence_bound);
+            let ratio = p.step / bound;
+            assert!((0.9999..=1.0505).contains(&ratio), "{example} on {preset}: {ratio}");
+        }
+    }
+}
+
+/// Every operation says why it stands where it stands.
+#[test]
+fn every_decision_has_a_reason() {
+    for strategy in [Strategy::Serial, Strategy::Prefetch, Strategy::Pec] {
+        let s =
+            compile(&model(1_000_000, 64, 1, "sharding row_wise", ""), &on(cluster("dgx_h100"), strategy));
+        assert!(s.train.ops.iter().all(|o| !o.reason.is_empty()));
+    }
+    let s = pec();
+    let lookup = one(&s, gather(0));
+    assert!(lookup.reason.contains("items.apply"), "{}", lookup.reason);
+}

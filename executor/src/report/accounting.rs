@@ -1,0 +1,168 @@
+//! Where the time of a step went: measured, beside what the compiler expected.
+//!
+//! Times are means over ranks and medians over the steps in which the pipeline was full.
+
+use std::sync::atomic::Ordering;
+
+use fs_kernels::Real;
+use fs_schedule::reuse::Reuse;
+use fs_schedule::{Engine, Schedule, Way};
+use serde::Serialize;
+
+use crate::runtime::Env;
+use crate::runtime::plan::is_transfer;
+use crate::runtime::profile::Profile;
+use crate::session::StepEvent;
+
+/// Where the time of a step went.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Accounting {
+    /// Steps counted.
+    pub steps: usize,
+    /// From one step's end to the next.
+    pub step_ms: f64,
+    /// Work of the compute engine.
+    pub compute_ms: f64,
+    /// Compute stood still for transfers that all ranks had begun.
+    pub exposed_ms: f64,
+    /// Compute stood still for ranks that began a transfer later.
+    pub straggler_ms: f64,
+    /// Compute stood still for the host.
+    pub host_ms: f64,
+    /// Compute stood still for anything else: waking up, engines of this rank.
+    pub other_ms: f64,
+    /// Work of each engine.
+    pub engines: Vec<EngineTime>,
+    /// Exposed communication of each collective, greatest first.
+    pub exposed: Vec<Exposed>,
+    /// How far apart the uses of rows were.
+    pub rows: Vec<RowShare>,
+    /// What the schedule expected.
+    pub predicted: Option<Predicted>,
+}
+
+/// Work of an engine in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct EngineTime {
+    /// The engine.
+    pub engine: Engine,
+    /// Milliseconds.
+    pub ms: f64,
+    /// Of the step.
+    pub share: f64,
+}
+
+/// Exposed communication of a collective.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Exposed {
+    /// Name of the operation.
+    pub op: String,
+    /// Milliseconds a step, mean over all steps.
+    pub ms: f64,
+}
+
+/// Share of an exchange's entries in a class of lookups.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RowShare {
+    /// The exchange's table.
+    pub table: String,
+    /// Microbatch of the first use.
+    pub microbatch: u32,
+    /// Reuse distance in microbatches; without it beyond the lookahead.
+    pub distance: Option<u32>,
+    /// Of all entries.
+    pub share: f64,
+}
+
+/// The schedule's expectation.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Predicted {
+    /// The cluster that it was made for.
+    pub cluster: String,
+    /// A step.
+    pub step_ms: f64,
+    /// Compute stands still.
+    pub bubble_ms: f64,
+    /// Work of each engine.
+    pub engines: Vec<EngineTime>,
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The accounts of a run.
+pub fn of<T: Real>(
+    schedule: &Schedule,
+    ranks: &[Env<T>],
+    steps: &[StepEvent],
+    engines: &[Engine],
+    profiles: &[Profile],
+) -> Accounting {
+    let ops = &schedule.train.ops;
+    let stages = ops.iter().map(|o| o.stage);
+    let fill = (stages.clone().max().unwrap_or(0) - stages.min().unwrap_or(0)) as usize + 1;
+    let full = if steps.len() > 3 * fill { &steps[fill..steps.len() - fill] } else { steps };
+    let ms = |f: &dyn Fn(&StepEvent) -> f64| 1e3 * median(full.iter().map(f).collect());
+    let step_ms = ms(&|s| s.seconds);
+    let time = |engine: Engine, ms: f64, step: f64| EngineTime {
+        engine,
+        ms,
+        share: if step > 0.0 { ms / step } else { 0.0 },
+    };
+    let times: Vec<EngineTime> =
+        engines.iter().enumerate().map(|(i, engine)| time(*engine, ms(&|s| s.busy[i]), step_ms)).collect();
+    let world = (profiles.len() * steps.len()).max(1) as f64;
+    let mut exposed: Vec<Exposed> = ops
+        .iter()
+        .enumerate()
+        .filter(|(_, op)| is_transfer(&op.action))
+        .map(|(i, op)| {
+            let sum: f64 = profiles.iter().map(|p| p.ops[i].exposed.as_secs_f64()).sum();
+            Exposed { op: op.name.clone(), ms: 1e3 * sum / world }
+        })
+        .collect();
+    exposed.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    let predicted = schedule.prediction.as_ref().map(|p| Predicted {
+        cluster: p.cluster.clone(),
+        step_ms: 1e3 * p.step,
+        bubble_ms: 1e3 * p.bubble,
+        engines: p.busy.iter().map(|b| time(b.engine, 1e3 * b.time, 1e3 * p.step)).collect(),
+    });
+    Accounting {
+        steps: full.len(),
+        step_ms,
+        compute_ms: times.iter().find(|t| t.engine == Engine::Compute).map_or(0.0, |t| t.ms),
+        exposed_ms: ms(&|s| s.exposed),
+        straggler_ms: ms(&|s| s.waited),
+        host_ms: ms(&|s| s.host),
+        other_ms: ms(&|s| s.other),
+        engines: times,
+        exposed,
+        rows: rows(schedule, ranks),
+        predicted,
+    }
+}
+
+fn rows<T: Real>(schedule: &Schedule, ranks: &[Env<T>]) -> Vec<RowShare> {
+    let mut shares = Vec::new();
+    for (e, exchange) in schedule.exchanges.iter().enumerate() {
+        let Some(lookahead) = exchange.lookahead else { continue };
+        let reuse = Reuse { lookahead, microbatches: schedule.settings.microbatches.max(1) };
+        let sum = |c: usize| ranks.iter().map(|env| env.asked[e][c].load(Ordering::Relaxed)).sum::<u64>();
+        let classes = reuse.classes(Way::Forward);
+        let all: u64 = (0..classes.len()).map(sum).sum();
+        if all == 0 {
+            continue;
+        }
+        let table = schedule.tables.get(exchange.table as usize).map_or_else(String::new, |t| t.name.clone());
+        shares.extend(classes.iter().enumerate().map(|(c, class)| RowShare {
+            table: table.clone(),
+            microbatch: class.microbatch,
+            distance: class.distance,
+            share: sum(c) as f64 / all as f64,
+        }));
+    }
+    shares
+}
