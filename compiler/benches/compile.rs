@@ -46,19 +46,19 @@ fn bench(c: &mut Criterion) {
     for tables in TABLES {
         let text = models::model(tables, 12);
         group.bench_function(BenchmarkId::new("tables", tables), |b| {
-            b.iter(|| whole(&text, Strategy::Pec, 8))
+            b.iter(|| whole(&text, Strategy::Pec, 8));
         });
     }
     for layers in LAYERS {
         let text = models::model(50, layers);
         group.bench_function(BenchmarkId::new("layers", layers), |b| {
-            b.iter(|| whole(&text, Strategy::Pec, 8))
+            b.iter(|| whole(&text, Strategy::Pec, 8));
         });
     }
     let text = models::model(50, 12);
     for ranks in RANKS {
         group.bench_function(BenchmarkId::new("ranks", ranks), |b| {
-            b.iter(|| whole(&text, Strategy::Pec, ranks))
+            b.iter(|| whole(&text, Strategy::Pec, ranks));
         });
     }
     group.finish();
