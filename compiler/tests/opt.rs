@@ -82,10 +82,10 @@ fn the_output_is_input_again() {
     let (all, _) = place.succeeds(&[
         "model.fs",
         "--pipeline",
-        "canonicalize, differentiate ,lower-exchanges{unique=false}",
+        "canonicalize, plan-sharding ,differentiate,lower-exchanges{unique=false}",
     ]);
     let mut step = once;
-    for pass in ["canonicalize", "differentiate", "lower-exchanges{unique=false}"] {
+    for pass in ["canonicalize", "plan-sharding", "differentiate", "lower-exchanges{unique=false}"] {
         fs::write(place.path("step.ir"), &step).expect("written");
         step = place.succeeds(&["step.ir", "--pipeline", pass]).0;
     }

@@ -20,8 +20,8 @@ fn said(output: &Output) -> String {
 
 /// Interactions of one user with so many items.
 fn log(items: usize) -> String {
-    let lines: String = (0..items).map(|i| format!("1,{i},1,{i}\n")).collect();
-    format!("userId,movieId,rating,timestamp\n{lines}")
+    let lines: Vec<String> = (0..items).map(|i| format!("1,{i},1,{i}")).collect();
+    format!("userId,movieId,rating,timestamp\n{}\n", lines.join("\n"))
 }
 
 #[test]
