@@ -268,3 +268,25 @@ fn an_interrupt_stops_after_the_step() {
     assert_eq!(report["loss"].as_array().unwrap().len() as u64, report["steps"].as_u64().unwrap());
     assert!(report["steps"].as_u64().unwrap() > 0);
 }
+
+#[test]
+fn comparing() {
+    let (a, b) = (Place::new(&ranking(12, true)), Place::new(&next_item(4, 50, "d.csv")));
+    let compare = |first: &Path, second: &Path, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fsx"));
+        command.arg("compare").args([first, second]).args(["--steps", "4", "--block", "2"]).args(more);
+        command.output().unwrap()
+    };
+    let output = compare(&a.schedule, &a.schedule, &["--ranks", "2", "--link", "1 GB/s, 10 us", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&found["equal"], &found["steps"]), (&Value::from(true), &Value::from(4)));
+    let said = String::from_utf8(compare(&a.schedule, &a.schedule, &[]).stdout).unwrap();
+    contains(&said, &["4 steps on 1 rank(s)", "equal    losses, tables, parameters and optimizer states"]);
+    let output = compare(&a.schedule, &b.schedule, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    contains(&String::from_utf8(output.stderr).unwrap(), &["cannot be compared: their "]);
+    let output = compare(&a.schedule, &a.schedule, &["--link", "0 Mbit/s"]);
+    assert_eq!(output.status.code(), Some(2));
+    contains(&String::from_utf8(output.stderr).unwrap(), &["nothing gets through a bandwidth of zero"]);
+}
