@@ -133,7 +133,7 @@ const STRETCH: [f64; 8] = [1.0, 1.005, 1.015, 1.03, 1.04, 1.045, 1.05, 1.1];
 /// Placements on a circle that are tried for each period, over the number of operations: each costs their square.
 const TRIES: usize = 2000;
 /// Operations up to which placement on a circle is tried.
-const CIRCLE: usize = 500;
+const CIRCLE: usize = 300;
 
 fn search(
     p: &Problem<'_>,
@@ -237,8 +237,13 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candid
         let mut depths: Vec<u32> =
             (need..=need + MORE).map(|d| depth.map_or(d, |most| d.min(most))).collect();
         depths.dedup();
+        let before = best.as_ref().map_or(f64::INFINITY, |b| b.step);
         for depth in depths {
             keep(attempt(p, graph, hub, step, bound, depth)?, &mut best);
+        }
+        // A round that brought nothing will not bring more.
+        if best.as_ref().is_some_and(|b| b.step > before * 0.999) {
+            break;
         }
         step = best.as_ref().map_or(step, |b| b.step).max(bound);
     }
