@@ -44,7 +44,7 @@ struct Compare {
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
     /// Steps of each schedule
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Steps that one schedule runs before it is the other's turn
     #[arg(long, value_name = "N", default_value_t = 20)]

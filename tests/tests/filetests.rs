@@ -1,7 +1,7 @@
 //! Tests over textual IR: `tests/filetests/*/*.ir`.
 //!
 //! A file starts with `// run:` and a pipeline (`none` to only parse, verify and print; `emit` at the end to list the
-//! schedule's operations), then comments that say what it shows, then a module, then a line `// expected` and the
+//! schedule's operations, `order` to list those of a scheduled `@train` in issue order), then comments that say what it shows, then a module, then a line `// expected` and the
 //! expected output, or the error. `UPDATE_EXPECT=1 cargo test --test filetests` rewrites expectations.
 
 use std::fmt::Write as _;
@@ -56,9 +56,12 @@ fn outcome(input: &str, pipeline: &str) -> String {
         return format!("invalid:\n{}", verify::render(&module, &errors));
     }
     round_trips(&module);
-    let (passes, emits) = match pipeline.strip_suffix("emit") {
-        Some(passes) => (passes.trim_end_matches(','), true),
-        None => (if pipeline == "none" { "" } else { pipeline }, false),
+    let views = ["emit", "order"];
+    let view = views.into_iter().find(|view| pipeline.ends_with(view));
+    let passes = match view {
+        Some(view) => pipeline.trim_end_matches(view).trim_end_matches(','),
+        None if pipeline == "none" => "",
+        None => pipeline,
     };
     let stages = match parse_pipeline(passes) {
         Ok(s) => s,
@@ -68,8 +71,10 @@ fn outcome(input: &str, pipeline: &str) -> String {
         return format!("error: {e}");
     }
     round_trips(&module);
-    if !emits {
-        return module.to_string();
+    match view {
+        None => return module.to_string(),
+        Some("order") => return order(&module),
+        Some(_) => {}
     }
     match emit(&module, Strategy::Serial, 2) {
         Ok(schedule) => list(&schedule.train),
@@ -81,6 +86,25 @@ fn round_trips(module: &Module) {
     let printed = module.to_string();
     let again = parse::parse(&printed).expect("printed IR parses").to_string();
     assert_eq!(printed, again, "printing and parsing round-trip");
+}
+
+/// Operations of a scheduled `@train` in issue order: engine, stage, priority, name, class or classes.
+fn order(module: &Module) -> String {
+    let body = &module.func("train").expect("@train").body;
+    let mut text = String::new();
+    for op in body.iter().map(|id| module.op(*id)) {
+        let Some(p) = &op.placement else { continue };
+        if matches!(op.def.name, "model.split" | "model.concat") {
+            continue;
+        }
+        let class = ["class", "classes", "way"].iter().find_map(|key| op.attrs.get(*key));
+        let class = class.map_or(String::new(), |c| format!(" {c}"));
+        let part = op.microbatch.map_or(String::new(), |m| format!(" microbatch {m}"));
+        let engine = format!("{:?}", p.engine).to_lowercase();
+        let _ =
+            writeln!(text, "{engine:8} {:+} priority {} {}{class}{part}", p.stage, p.priority, op.def.name);
+    }
+    text
 }
 
 /// Operations of a program, one a line.

@@ -297,9 +297,18 @@ pub fn run(module: &mut Module, stages: &[Stage], settings: Settings, log: &mut 
     Ok(())
 }
 
+/// True if some operation has a placement.
+fn scheduled(module: &Module) -> bool {
+    module.funcs.iter().flat_map(|f| &f.body).any(|id| module.op(*id).placement.is_some())
+}
+
 /// Runs one pass and verifies what it leaves; the error says what went wrong.
 fn step(module: &mut Module, stage: &Stage, verify_each: bool, log: &mut Log) -> Result<(), String> {
     let mut statistics = Statistics(stage.pass.statistics.iter().map(|(name, _)| (*name, 0)).collect());
+    // Passes read a function from top to bottom, which is not the order in which a scheduled one runs.
+    if scheduled(module) {
+        return Err("cannot run: the module is scheduled already, and `schedule` comes last".into());
+    }
     let started = Instant::now();
     let outcome = guarded(|| (stage.pass.run)(module, &stage.options, &mut statistics));
     let time = started.elapsed();

@@ -62,8 +62,10 @@ pub fn choose(p: &Problem<'_>, options: &Options) -> Result<Chosen, SchedError> 
     };
     if candidate.memory > p.cluster.memory {
         let (needs, has) = (human(candidate.memory), human(p.cluster.memory));
+        let batches = candidate.in_flight;
         limits.push(format!(
-            "memory: a rank needs {needs} even one batch at a time, {} has {has}",
+            "memory: a rank needs {needs} with {batches} batch{} at once, the least that was found; {} has {has}",
+            if batches == 1 { "" } else { "es" },
             p.cluster.name
         ));
     }
@@ -147,15 +149,20 @@ fn search(
     }
     let most = options.in_flight.map(|f| f.max(least));
     // Without limits first; if that holds too much, with fewer and fewer batches at once.
-    let free = at_depth(p, graph, None)?;
+    let free = shallower(p, graph, at_depth(p, graph, None)?, least)?;
     let fits = |c: &Candidate| c.memory <= p.cluster.memory && most.is_none_or(|m| c.in_flight <= m);
     if fits(&free) {
-        return shallower(p, graph, free, least);
+        return Ok(free);
     }
-    let mut found = None;
+    let (mut found, mut smallest) = (None, serial_order(p, graph)?);
     let mut depth = most.unwrap_or(free.in_flight).min(free.in_flight);
     while depth >= least && found.is_none() {
-        found = Some(at_depth(p, graph, Some(depth))?).filter(fits);
+        let next = at_depth(p, graph, Some(depth))?;
+        if fits(&next) {
+            found = Some(next);
+        } else if next.memory < smallest.memory && most.is_none_or(|m| next.in_flight <= m) {
+            smallest = next;
+        }
         depth -= 1;
     }
     let slower = found.as_ref().is_none_or(|c| c.step > free.step * 1.001);
@@ -175,7 +182,7 @@ fn search(
             free.step / 1e6
         ));
     }
-    found.map_or_else(|| serial_order(p, graph), Ok)
+    Ok(found.unwrap_or(smallest))
 }
 
 /// As few batches at once as give the same step.
@@ -300,9 +307,11 @@ fn on_a_circle(
     }
 }
 
-/// A better step; of about equal ones the one that holds less.
+/// A better step; of about equal ones the one that holds less. Without a second batch ids are late on every step that
+/// takes longer than expected, so that is not given up for memory alone.
 fn better(a: &Candidate, b: &Candidate) -> bool {
-    let much = 0.002 * a.step.min(b.step);
+    let alone = a.in_flight.min(b.in_flight) < 2;
+    let much = if alone { 0.0 } else { 0.002 * a.step.min(b.step) };
     if (a.step - b.step).abs() > much {
         return a.step < b.step;
     }

@@ -52,6 +52,9 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     if args.ranks == Some(0) {
         return Err("--ranks must be at least 1".into());
     }
+    if args.in_flight == Some(0) {
+        return Err("--in-flight must be at least 1".into());
+    }
     let to_stdout = |p: Option<&PathBuf>| p.is_some_and(|p| p == Path::new("-"));
     if args.json && (to_stdout(args.output.as_ref()) || to_stdout(args.emit_ir.as_ref())) {
         return Err("--json prints to standard output, so the schedule and the IR must go to files".into());
@@ -85,6 +88,12 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     let output = args.output.as_ref().unwrap_or(&default);
     let folder = if output == Path::new("-") { None } else { paths::folder_of(output) };
     paths::anchor(&mut compiled.schedule, &program, folder.as_deref());
+    let (batch, ranks) = (compiled.schedule.settings.batch, compiled.schedule.ranks);
+    if !batch.is_multiple_of(ranks) {
+        eprintln!(
+            "warning: a batch of {batch} samples does not divide over {ranks} ranks: `fsx run` will refuse it; choose another batch or --ranks"
+        );
+    }
     if program.workload.is_none() {
         let model = args.model.display();
         eprintln!("warning: {model} has no `workload` block: `fsx run` will need `--data FILE`");
