@@ -163,6 +163,19 @@ fn shardings_give_the_same_bits() {
 }
 
 /// Microbatches add up the same gradients in another order.
+/// Owners sum occurrences in the order in which unique rows are summed before they are sent.
+#[test]
+fn occurrences_sum_like_unique_rows() {
+    for sharding in ["row_wise", "table_wise", "data_parallel"] {
+        let text = |unique| model(sharding, "rowwise_adagrad(lr: 0.05)", 20, unique);
+        for ranks in [1, 2, 3] {
+            let train =
+                |unique| train(&compile(&text(unique), Strategy::Pec, ranks, 1, 1), ranks as usize, None);
+            assert!(train(true) == train(false), "{sharding}, {ranks} ranks");
+        }
+    }
+}
+
 #[test]
 fn microbatches_agree_with_whole_batches() {
     let text = model("row_wise", "adagrad(lr: 0.05)", 60, true);

@@ -115,7 +115,7 @@ fn ids_operands(module: &Module, op: &OpData) -> Vec<ValueId> {
 /// The ids that a function uses.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
-    /// For each table and microbatch, in the order of their first use.
+    /// For each table and microbatch, in the order in which their gradients are summed.
     pub by_table: BTreeMap<ValueId, Vec<Vec<ValueId>>>,
     drawn: BTreeSet<ValueId>,
 }
@@ -124,7 +124,11 @@ impl Sources {
     pub(super) fn find(module: &Module, body: &[OpId], rounds: u32) -> Result<Self, PassError> {
         let mut this = Self::default();
         let mut known: BTreeSet<(ValueId, u32, ValueId)> = BTreeSet::new();
-        for op in body.iter().map(|id| module.op(*id)) {
+        // Sequences whose gradients are summed first come first: owners sum occurrences in this order, so one row per
+        // occurrence and sums per unique row give the same bits.
+        let ops = || body.iter().map(|id| module.op(*id));
+        let summed = ops().filter(|op| op.dialect() == "train" && op.def.name != "train.apply");
+        for op in summed.chain(ops()) {
             let Some(table) = table_of(module, op) else { continue };
             let round = op.microbatch.unwrap_or(0);
             if round >= rounds || (rounds > 1 && op.microbatch.is_none() && op.def.name != "train.apply") {
