@@ -133,7 +133,7 @@ fn tiers(p: &Problem<'_>, slack: &[f64], step: f64) -> Tiers {
 /// Factors by which a period exceeds its bound, tried in turn.
 const STRETCH: [f64; 8] = [1.0, 1.005, 1.015, 1.03, 1.04, 1.045, 1.05, 1.1];
 /// Placements on a circle that are tried for each period, over the number of operations: each costs their square.
-const TRIES: usize = 2000;
+const TRIES: usize = 1000;
 /// Operations up to which placement on a circle is tried.
 const CIRCLE: usize = 300;
 
