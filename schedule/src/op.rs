@@ -333,6 +333,8 @@ pub enum Action {
     /// ([`Reuse::history`](crate::reuse::Reuse::history)), for gradients those after it.
     /// `rows (Index, U or R), uses?, then per other batch, nearest first: all received rows (Index, R@-1...), uses?
     /// -> classes (Byte, U or R)`
+    /// A rank's own rows (U) of a replicated table take the last use by any rank from the gathered entries of the
+    /// batch, which every rank holds.
     Partition {
         /// Exchange.
         exchange: u32,

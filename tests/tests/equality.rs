@@ -132,6 +132,8 @@ fn microbatches() {
     for sharding in ["row_wise", "table_wise", "column_wise", "data_parallel"] {
         equal(&model(sharding, "adagrad(lr: 0.05)", 60, true), &[2], &[1, 3], &[2, 4], &[None]);
     }
+    // Replicas learn the last use by any rank from each other.
+    equal(&model("data_parallel", "sgd(lr: 0.1)", 20, true), &[3, 4], &[1, 2], &[3], &[None]);
 }
 
 #[test]

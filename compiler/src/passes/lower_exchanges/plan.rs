@@ -264,9 +264,7 @@ impl Lowering {
             )));
         }
         let replicated = record.sharding == Sharding::DataParallel;
-        // Which microbatch uses a row last is known where all ranks' uses are; a replica cannot tell it of the rows
-        // that it sends, so with microbatches those stay together.
-        let told_apart = choice.lookahead.filter(|_| !replicated || choice.microbatches == 1);
+        let told_apart = choice.lookahead;
         let unique = choice.unique || choice.sampled.contains(&table);
         let reuse = |lookahead| Reuse { lookahead, microbatches: choice.microbatches };
         Ok(Self {
