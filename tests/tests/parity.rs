@@ -2,8 +2,9 @@
 
 use std::fs;
 
+use fs_compiler::{Strategy, compile};
 use fs_executor::{Options, Session};
-use fs_tests::{compile_file, root};
+use fs_tests::root;
 use safetensors::{Dtype, SafeTensors};
 
 fn floats(tensors: &SafeTensors<'_>, name: &str) -> Vec<f64> {
@@ -22,10 +23,18 @@ fn floats(tensors: &SafeTensors<'_>, name: &str) -> Vec<f64> {
 }
 
 fn parity(name: &str, ranks: usize) {
+    for strategy in [Strategy::Serial, Strategy::Prefetch, Strategy::Pec] {
+        parity_under(strategy, name, ranks);
+    }
+}
+
+fn parity_under(strategy: Strategy, name: &str, ranks: usize) {
     let fixture = root(&format!("tests/fixtures/{name}.safetensors"));
     let bytes = fs::read(&fixture).expect("the fixture is there");
     let tensors = SafeTensors::deserialize(&bytes).expect("the fixture is whole");
-    let schedule = compile_file(&root(&format!("tests/models/parity_{name}.fs")));
+    let model = root(&format!("tests/models/parity_{name}.fs"));
+    let program = fs_dsl::load(&model).program.expect("the model checks");
+    let schedule = compile(&program, strategy, ranks as u32).unwrap_or_else(|e| panic!("{e}")).schedule;
     let options = Options { ranks: Some(ranks), init: Some(fixture.clone()), ..Options::default() };
     let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
 
@@ -50,7 +59,7 @@ fn parity(name: &str, ranks: usize) {
             let error = (loss - expected).abs() / expected.abs();
             assert!(
                 error < 1e-4,
-                "step {step}, rank {rank}: loss {loss}, PyTorch {expected}, off by {error:e}"
+                "{strategy:?}, step {step}, rank {rank}: loss {loss}, PyTorch {expected}, off by {error:e}"
             );
         }
     }
