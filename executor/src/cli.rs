@@ -47,7 +47,7 @@ struct Compare {
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Steps that one schedule runs before it is the other's turn
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     block: u64,
     /// Data file instead of the schedules'
     #[arg(long, value_name = "FILE")]

@@ -72,7 +72,7 @@ impl Reuse {
 
     /// How many batches before (lookups) or after (gradients) must be known to tell classes apart.
     pub fn history(self) -> u32 {
-        self.lookahead.div_ceil(self.microbatches)
+        self.lookahead.div_ceil(self.microbatches.max(1))
     }
 
     fn members(self, way: Way, class: Option<u32>) -> Vec<Class> {

@@ -23,6 +23,11 @@ const fn decl(
     OpDef { name, summary, verify, vjp: None, flops: no_flops, accumulates: &[] }
 }
 
+/// Most rows of a table.
+const MOST_ROWS: u64 = 1 << 48;
+/// Most columns of a table.
+const MOST_COLUMNS: u32 = 1 << 24;
+
 /// Position of a declaration among those of its kind.
 fn position(m: &Context<'_>, op: &OpData) -> u32 {
     op.results.first().and_then(|r| m.positions.get(r)).copied().unwrap_or(u32::MAX)
@@ -42,8 +47,9 @@ pub fn table_of(op: &OpData) -> Result<Table, String> {
 
 fn table(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let t = table_of(op)?;
-    if t.rows == 0 || t.dim == 0 {
-        return Err("a table has at least one row and one column".into());
+    // The schedule's own limits, below which sizes cannot overflow.
+    if !(1..=MOST_ROWS).contains(&t.rows) || !(1..=MOST_COLUMNS).contains(&t.dim) {
+        return Err(format!("a table has 1 to {MOST_ROWS} rows and 1 to {MOST_COLUMNS} columns"));
     }
     expect_results(m, op, 0, &[Shape::Table { table: position(m, op), dim: t.dim }.into()])
 }

@@ -6,7 +6,7 @@
 //!    there, so their results too are defined anywhere in the function. The schedule's own verifier knows the columns.
 //! 2. An operation obeys its definition: attributes, operands and result types.
 //! 3. Declarations stand before functions and nowhere else; function names are unique.
-//! 4. Microbatches and lookaheads are at most 64, as in the language: classes are counted by them.
+//! 4. Microbatches and lookaheads are 1 to 64, as in the language: classes are counted by them.
 //! 5. `into` names, for a result that can be added into, a value of the result's own type that is computed in the
 //!    same function and not read at or after the operation: its storage is taken over.
 
@@ -47,7 +47,7 @@ const MOST: i128 = 64;
 /// Numbers that the other rules count up to.
 fn limits(module: &Module) -> Vec<VerifyError> {
     let all = module.decls.iter().chain(module.funcs.iter().flat_map(|f| &f.body));
-    let many = |attr: Option<&Attr>| matches!(attr, Some(Attr::Int(n)) if *n > MOST);
+    let many = |attr: Option<&Attr>| matches!(attr, Some(Attr::Int(n)) if !(1..=MOST).contains(n));
     let settings = match module.attrs.get("settings") {
         Some(Attr::Dict(settings)) => many(settings.get("microbatches")),
         _ => false,
@@ -56,7 +56,7 @@ fn limits(module: &Module) -> Vec<VerifyError> {
     let lookaheads =
         all.filter(|op| many(module.op(**op).attrs.get("lookahead"))).map(|op| (*op, "lookahead"));
     let error =
-        |(op, what)| VerifyError { op, message: format!("has a greater number of {what} than {MOST}") };
+        |(op, what)| VerifyError { op, message: format!("has a number of {what} outside 1 to {MOST}") };
     microbatches.chain(lookaheads).map(error).collect()
 }
 

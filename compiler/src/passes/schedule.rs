@@ -38,6 +38,9 @@ pub(super) fn run(
         return Err(PassError::missing("train"));
     }
     let in_flight = option::<u32>(options, "in_flight")?;
+    if in_flight == Some(0) {
+        return Err(PassError::new("option in_flight must be at least 1"));
+    }
     let schedule = emit::schedule(module, &cluster, ranks, strategy, in_flight)
         .map_err(|e| PassError::new(e.to_string()))?;
     for op in &schedule.train.ops {

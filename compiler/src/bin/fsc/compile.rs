@@ -125,7 +125,8 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// The schedule with the shortest predicted step; what was tried goes to standard error.
+/// The schedule with the shortest predicted step of those within memory and the batches asked for, or else the one that
+/// exceeds them least; what was tried goes to standard error.
 fn search(
     program: &Program,
     lookahead: Option<u32>,
@@ -136,14 +137,24 @@ fn search(
         Some(_) => tries.push((Strategy::Pec, lookahead)),
         None => tries.extend(LOOKAHEADS.map(|k| (Strategy::Pec, Some(k)))),
     }
-    let mut best: Option<(f64, Compiled)> = None;
+    let mut best: Option<((u32, u64, f64), Compiled)> = None;
     for (strategy, lookahead) in tries {
-        let compiled = compile_with(program, &options(strategy, lookahead)).map_err(|e| e.to_string())?;
+        let asked = options(strategy, lookahead);
+        let compiled = compile_with(program, &asked).map_err(|e| e.to_string())?;
+        let cluster = asked.cluster.or_else(|| program.clusters.first().cloned());
+        let has = cluster.unwrap_or_else(|| fs_compiler::emit::local(compiled.schedule.ranks)).memory;
+        let needs = compiled.schedule.prediction.as_ref().map_or(0, |p| p.memory);
+        let in_flight = compiled.schedule.train.in_flight;
+        let beyond = (
+            asked.in_flight.map_or(0, |most| in_flight.saturating_sub(most)),
+            if needs > has { needs } else { 0 },
+        );
         let step = compiled.schedule.prediction.as_ref().map_or(f64::INFINITY, |p| p.step);
         let with = lookahead.filter(|_| strategy == Strategy::Pec).map(|k| format!(" with lookahead {k}"));
         eprintln!("auto: {}{}: {:.3} ms a step", name(strategy), with.unwrap_or_default(), step * 1e3);
-        if best.as_ref().is_none_or(|b| step < b.0) {
-            best = Some((step, compiled));
+        let rank = (beyond.0, beyond.1, step);
+        if best.as_ref().is_none_or(|b| rank < b.0) {
+            best = Some((rank, compiled));
         }
     }
     best.map(|b| b.1).ok_or_else(|| "there is no strategy to try".into())
