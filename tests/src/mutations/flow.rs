@@ -334,8 +334,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     says("classes of gradients used for lookups", "exchange", |s| {
         let positions = |w: Way| all(s, |a| matches!(a, Action::Positions { way, .. } if *way == w));
         let (f, b) = (positions(Way::Forward), positions(Way::Backward));
-        let other = s.train.ops[*b.first()?].reads[0];
-        s.train.ops[*f.first()?].reads[0] = other;
+        // Of one exchange and side: others would break the types already.
+        let rows = |at: usize| match s.train.ops[at].reads[0].place {
+            Place::Buffer(n) => s.train.buffers.get(n as usize).map(|b| b.rows),
+            _ => None,
+        };
+        let (f, b) = f.iter().find_map(|f| Some((*f, *b.iter().find(|b| rows(**b) == rows(*f))?)))?;
+        s.train.ops[f].reads[0] = s.train.ops[b].reads[0];
         Some(())
     }),
     says("a partition that compares with one batch twice", "history", |s| {
