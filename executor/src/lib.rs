@@ -12,6 +12,7 @@ pub mod memory;
 pub mod report;
 pub mod runtime;
 pub mod session;
+pub mod trace;
 pub mod transport;
 pub mod weights;
 

@@ -105,7 +105,7 @@ impl Phase<'_> {
         }
         // What is recorded, and what must be to know when that was ready.
         let recorded = record.unwrap_or(0..0);
-        let margin = if recorded.is_empty() { 0 } else { record::margin(&plan) };
+        let margin = if recorded.is_empty() { 0 } else { record::margin(&plan, program) };
         let batch = |step: u64| step.saturating_sub(steps.start).min(planned);
         let held = batch(recorded.start.saturating_sub(margin))..batch(recorded.end.saturating_add(margin));
         let hub = Hub::<T>::new(world, plan.engines.len(), &plan.channels, link);
@@ -169,7 +169,7 @@ impl Phase<'_> {
                 return Err(failure);
             }
             for records in &mut results.records {
-                *records = record::sort(&plan, std::mem::take(records), &recorded);
+                *records = record::sort(&plan, std::mem::take(records));
             }
             let stopped = gate.batches() < planned;
             Ok(Results { batch_bytes: read, stopped, engines: plan.engines.clone(), ..results })
