@@ -1,5 +1,6 @@
 //! `fsc`: checks, formats and compiles `.fs` models, runs passes on textual IR, verifies schedules.
 
+mod chakra;
 mod commands;
 mod compile;
 mod explain;
@@ -48,6 +49,8 @@ enum Command {
     },
     /// Explain a schedule: bounds, the longest cycle, why each operation is where it is; or a diagnostic's code.
     Explain(explain::Args),
+    /// Export a schedule as MLCommons Chakra execution traces, one file per rank.
+    Chakra(chakra::Args),
 }
 
 /// Strategies on the command line.
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Opt(args) => opt::run(&args),
         Command::Verify { schedule, ignore_digest } => commands::verify(&schedule, ignore_digest),
         Command::Explain(args) => explain::run(&args),
+        Command::Chakra(args) => chakra::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
