@@ -4,6 +4,7 @@ mod chakra;
 mod commands;
 mod compile;
 mod explain;
+mod inspect;
 mod opt;
 
 use std::path::PathBuf;
@@ -49,6 +50,8 @@ enum Command {
     },
     /// Explain a schedule: bounds, the longest cycle, why each operation is where it is; or a diagnostic's code.
     Explain(explain::Args),
+    /// Show a schedule's timeline as text.
+    Inspect(inspect::Args),
     /// Export a schedule as MLCommons Chakra execution traces, one file per rank.
     Chakra(chakra::Args),
 }
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Opt(args) => opt::run(&args),
         Command::Verify { schedule, ignore_digest } => commands::verify(&schedule, ignore_digest),
         Command::Explain(args) => explain::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Chakra(args) => chakra::run(&args),
     };
     match outcome {
