@@ -4,11 +4,12 @@
 //! of one kind and batch are one box, so that what remains can be read at the size of a page. The picture brings its
 //! own background, light or dark as the reader prefers, so it can stand on any page. Equal schedules give equal bytes.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::cells::{cells, printable, steps_until};
 use super::palette::{Kind, Pattern};
-use super::timeline::{Lane, Timeline, strategy_name};
+use super::timeline::{Instance, Lane, Timeline, strategy_name};
 use crate::sched::reasons::duration;
 
 /// How to draw.
@@ -46,7 +47,7 @@ const MANY: usize = 800;
 const LETTER: f64 = 6.2;
 
 const FONT: &str = "font-family=\"system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif\"";
-const STYLE: &str = "<style>@media (prefers-color-scheme: dark) { .page { fill: #0d1117 } .ink { fill: #e6edf3 } .dim { fill: #9198a1 } .line { stroke: #4d5560 } .idle { fill: #2a313c } .mark { fill: #f0f6fc } }</style>";
+const STYLE: &str = "<style>@media (prefers-color-scheme: dark) { .page { fill: #0d1117 } .ink { fill: #e6edf3 } .dim { fill: #9198a1 } .line { stroke: #4d5560 } .idle { fill: #2a313c } .cycle { stroke: #f0f6fc } }</style>";
 
 /// A box: neighbouring work of one kind on one batch.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,7 +56,6 @@ struct Run {
     end: f64,
     kind: Kind,
     batch: i64,
-    on_cycle: bool,
     /// Operations in it; 0: not counted.
     ops: usize,
     /// The only one.
@@ -70,12 +70,11 @@ pub fn draw(timelines: &[Timeline], o: &Options) -> String {
     let scale = (width - LEFT - EDGE) / until;
     let mut body = String::new();
     let mut y = EDGE;
+    let mut kinds: BTreeSet<Kind> = BTreeSet::new();
     for (i, t) in timelines.iter().enumerate() {
-        y = schedule(t, o.names.get(i).map(String::as_str), scale, until, y, &mut body);
+        y = schedule(t, o.names.get(i).map(String::as_str), scale, until, y, &mut kinds, &mut body);
     }
     y = axis(until, scale, y, &mut body);
-    let kinds: Vec<Kind> =
-        Kind::ALL.into_iter().filter(|k| timelines.iter().any(|t| t.kinds().contains(k))).collect();
     y = legend(&kinds, width, y, &mut body);
     let height = y + EDGE;
     let mut out = String::new();
@@ -88,8 +87,9 @@ pub fn draw(timelines: &[Timeline], o: &Options) -> String {
         h = px(height)
     );
     let _ = writeln!(out, "<title>{label}</title>\n{STYLE}\n<defs>");
-    for kind in &kinds {
-        pattern(*kind, &mut out);
+    // What cannot be seen has a fill too.
+    for kind in Kind::ALL.into_iter().filter(|k| timelines.iter().any(|t| t.kinds().contains(k))) {
+        pattern(kind, &mut out);
     }
     let _ = writeln!(
         out,
@@ -116,8 +116,16 @@ fn title(t: &Timeline, name: Option<&str>) -> String {
     )
 }
 
-/// Draws one schedule from `y` on; returns where it ends.
-fn schedule(t: &Timeline, name: Option<&str>, scale: f64, until: f64, y: f64, out: &mut String) -> f64 {
+/// Draws one schedule from `y` on, and collects the kinds that can be seen; returns where it ends.
+fn schedule(
+    t: &Timeline,
+    name: Option<&str>,
+    scale: f64,
+    until: f64,
+    y: f64,
+    kinds: &mut BTreeSet<Kind>,
+    out: &mut String,
+) -> f64 {
     let shown = title(t, name);
     let (bold, rest) =
         shown.split_once(": step").map_or((shown.as_str(), String::new()), |(a, b)| (a, format!("step{b}")));
@@ -153,7 +161,10 @@ fn schedule(t: &Timeline, name: Option<&str>, scale: f64, until: f64, y: f64, ou
         if lane.engine == fs_schedule::Engine::Compute {
             gaps(t, lane, scale, until, at, out);
         }
-        boxes(t, lane, scale, until, at, out);
+        let drawn = runs(t, lane, scale, until);
+        kinds.extend(drawn.iter().filter(|r| (r.end - r.start) * scale >= APART).map(|r| r.kind));
+        boxes(t, &drawn, scale, at, out);
+        marks(t, lane, scale, until, at, out);
         at += LANE;
     }
     at + 8.0
@@ -177,14 +188,11 @@ fn gaps(t: &Timeline, lane: &Lane, scale: f64, until: f64, y: f64, out: &mut Str
                 px(y),
                 px(width)
             );
-            let full = g.text.chars().count() as f64 * LETTER + 6.0;
-            let label = if width > full {
-                text
-            } else if width > 28.0 {
-                "idle".to_owned()
-            } else {
-                continue;
-            };
+            let on = g.waits_for.and_then(|l| t.ops.get(l.op as usize));
+            let on = on.map(|o| format!("waits for {}", o.kind.name()));
+            let fits = |l: &String| (l.chars().count() as f64).mul_add(LETTER, 6.0) <= width;
+            let labels = [Some(text), on, Some("idle".to_owned())];
+            let Some(label) = labels.into_iter().flatten().find(fits) else { continue };
             let _ = writeln!(
                 out,
                 "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" class=\"dim\" fill=\"#59636e\" font-size=\"10\">{label}</text>",
@@ -198,30 +206,15 @@ fn gaps(t: &Timeline, lane: &Lane, scale: f64, until: f64, y: f64, out: &mut Str
 /// Neighbouring work of one kind and batch.
 fn runs(t: &Timeline, lane: &Lane, scale: f64, until: f64) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    for i in t.instances(lane, steps_until(t, until)) {
-        let (start, end) = (i.start.max(0.0), i.end.min(until));
-        if end <= start {
-            continue;
-        }
-        let op = &t.ops[i.op as usize];
+    for (i, start, end) in in_sight(t, lane, until) {
+        let kind = t.ops[i.op as usize].kind;
         match runs.last_mut() {
-            Some(r)
-                if (r.kind, r.batch, r.on_cycle) == (op.kind, i.batch, op.on_cycle)
-                    && (start - r.end) * scale < APART =>
-            {
+            Some(r) if (r.kind, r.batch) == (kind, i.batch) && (start - r.end) * scale < APART => {
                 r.end = r.end.max(end);
                 r.ops += usize::from(i.first);
                 r.name = None;
             }
-            _ => runs.push(Run {
-                start,
-                end,
-                kind: op.kind,
-                batch: i.batch,
-                on_cycle: op.on_cycle,
-                ops: 1,
-                name: Some(i.op),
-            }),
+            _ => runs.push(Run { start, end, kind, batch: i.batch, ops: 1, name: Some(i.op) }),
         }
     }
     if runs.len() <= MANY {
@@ -234,28 +227,49 @@ fn runs(t: &Timeline, lane: &Lane, scale: f64, until: f64) -> Vec<Run> {
         let Some(cell) = cell else { continue };
         let (start, end) = (c as f64 * width, (c + 1) as f64 * width);
         match coarse.last_mut() {
-            Some(r)
-                if (r.kind, r.batch, r.on_cycle) == (cell.kind, cell.batch, cell.on_cycle)
-                    && start - r.end < width / 2.0 =>
-            {
+            Some(r) if (r.kind, r.batch) == (cell.kind, cell.batch) && start - r.end < width / 2.0 => {
                 r.end = end;
             }
-            _ => coarse.push(Run {
-                start,
-                end,
-                kind: cell.kind,
-                batch: cell.batch,
-                on_cycle: cell.on_cycle,
-                ops: 0,
-                name: None,
-            }),
+            _ => {
+                coarse.push(Run { start, end, kind: cell.kind, batch: cell.batch, ops: 0, name: None });
+            }
         }
     }
     coarse
 }
 
-fn boxes(t: &Timeline, lane: &Lane, scale: f64, until: f64, y: f64, out: &mut String) {
-    for r in runs(t, lane, scale, until) {
+/// Pieces from 0 to `until`, cut at the ends.
+fn in_sight<'a>(
+    t: &'a Timeline,
+    lane: &'a Lane,
+    until: f64,
+) -> impl Iterator<Item = (Instance, f64, f64)> + 'a {
+    t.instances(lane, steps_until(t, until))
+        .map(move |i| (i, i.start.max(0.0), i.end.min(until)))
+        .filter(|(_, start, end)| end > start)
+}
+
+/// Bars under what is on the longest cycle.
+fn marks(t: &Timeline, lane: &Lane, scale: f64, until: f64, y: f64, out: &mut String) {
+    let mut bars: Vec<(f64, f64)> = Vec::new();
+    for (_, start, end) in in_sight(t, lane, until).filter(|(i, ..)| t.ops[i.op as usize].on_cycle) {
+        match bars.last_mut() {
+            Some(bar) if (start - bar.1) * scale < APART => bar.1 = bar.1.max(end),
+            _ => bars.push((start, end)),
+        }
+    }
+    let mut path = String::new();
+    for (start, end) in bars {
+        let (x, width) = (LEFT + start * scale, ((end - start) * scale).max(0.5));
+        let _ = write!(path, "M{} {}h{}", px(x), px(y + BOX + 2.0), px(width));
+    }
+    if !path.is_empty() {
+        let _ = writeln!(out, "<path class=\"cycle\" d=\"{path}\" stroke=\"#1f2328\" stroke-width=\"2.5\"/>");
+    }
+}
+
+fn boxes(t: &Timeline, runs: &[Run], scale: f64, y: f64, out: &mut String) {
+    for r in runs {
         let (x, width) = (LEFT + r.start * scale, ((r.end - r.start) * scale).max(0.5));
         let batch = match r.batch {
             0 => "batch n".to_owned(),
@@ -277,15 +291,6 @@ fn boxes(t: &Timeline, lane: &Lane, scale: f64, until: f64, y: f64, out: &mut St
             xml(&what),
             duration(r.end - r.start)
         );
-        if r.on_cycle {
-            let _ = write!(
-                out,
-                "<rect class=\"mark\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"2.5\" fill=\"#1f2328\"/>",
-                px(x),
-                px(y + BOX + 1.0),
-                px(width)
-            );
-        }
         let offset = if r.batch == 0 { String::new() } else { format!(" {:+}", r.batch) };
         let labels = [
             format!("{}{offset}", r.kind.name()),
@@ -347,7 +352,7 @@ fn axis(until: f64, scale: f64, y: f64, out: &mut String) -> f64 {
     y + 28.0
 }
 
-fn legend(kinds: &[Kind], width: f64, y: f64, out: &mut String) -> f64 {
+fn legend(kinds: &BTreeSet<Kind>, width: f64, y: f64, out: &mut String) -> f64 {
     let (mut x, mut y) = (EDGE, y);
     let mut item = |text: &str, symbol: &dyn Fn(f64, f64) -> String, out: &mut String| {
         let wide = 24.0 + text.chars().count() as f64 * LETTER + 14.0;
@@ -386,9 +391,9 @@ fn legend(kinds: &[Kind], width: f64, y: f64, out: &mut String) -> f64 {
     item("compute idle", &idle, out);
     let mark = |x: f64, y: f64| {
         format!(
-            "<rect class=\"mark\" x=\"{}\" y=\"{}\" width=\"16\" height=\"2.5\" fill=\"#1f2328\"/>",
+            "<path class=\"cycle\" d=\"M{} {}h16\" stroke=\"#1f2328\" stroke-width=\"2.5\"/>",
             px(x),
-            px(y + 5.0)
+            px(y + 6.0)
         )
     };
     item("longest cycle", &mark, out);

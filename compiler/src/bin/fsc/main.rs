@@ -6,6 +6,8 @@ mod compile;
 mod explain;
 mod inspect;
 mod opt;
+mod pictures;
+mod viz;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -50,6 +52,8 @@ enum Command {
     },
     /// Explain a schedule: bounds, the longest cycle, why each operation is where it is; or a diagnostic's code.
     Explain(explain::Args),
+    /// Draw a schedule, or two on one time axis.
+    Viz(viz::Args),
     /// Show a schedule's timeline as text.
     Inspect(inspect::Args),
     /// Export a schedule as MLCommons Chakra execution traces, one file per rank.
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
         Command::Opt(args) => opt::run(&args),
         Command::Verify { schedule, ignore_digest } => commands::verify(&schedule, ignore_digest),
         Command::Explain(args) => explain::run(&args),
+        Command::Viz(args) => viz::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Chakra(args) => chakra::run(&args),
     };
