@@ -3,6 +3,7 @@
 //! [`import`] turns a checked program into the `model` dialect, [`passes`] differentiate it and decide how rows
 //! travel, [`emit`] orders it by a strategy and writes the schedule, [`viz`] draws it.
 
+pub mod chakra;
 pub mod dialect;
 pub mod emit;
 pub mod import;

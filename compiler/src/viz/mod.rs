@@ -4,9 +4,13 @@
 //! waits for, idle times with their causes, the longest cycle and memory over a step. [`palette`] has the colours,
 //! patterns and letters of the kinds of operation, the same in every output.
 
+mod cells;
+pub mod dot;
 pub mod memory;
 pub mod palette;
+pub mod svg;
 mod sweep;
+pub mod text;
 pub mod timeline;
 
 pub use palette::Kind;
