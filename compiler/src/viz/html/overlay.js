@@ -43,7 +43,7 @@ function boundaries(c) {
       c.beginPath(); c.moveTo(x, from); c.lineTo(x, to); c.stroke();
       if (n < times.length - 1 && (times[1] - times[0]) * scale() > 60 && x > GUTTER + headRoom(s)) {
         c.fillStyle = css.soft;
-        c.fillText(`${name} ${n}`, x + 4, from - 8);
+        c.fillText(`${name} ${n + s.first}`, x + 4, from - 8);
       }
     });
     lines(Array.from({ length: s.steps + 1 }, (_, n) => n * s.step), top, bottom, "step");
