@@ -20,7 +20,7 @@ pub(super) struct Args {
     /// Draw a run beneath its prediction: what `fsx run --trace` wrote for this schedule (.html only).
     #[arg(long)]
     trace: Option<PathBuf>,
-    /// Steps to draw (.html only; default: 4, or those of the trace).
+    /// Steps to draw (.html only; default: 3, or those of the trace).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "trace")]
     steps: Option<u32>,
 }

@@ -21,7 +21,7 @@ const SCRIPTS: [&str; 6] = [
 ];
 
 /// Steps that are drawn of a plan.
-pub const STEPS: u32 = 4;
+pub const STEPS: u32 = 3;
 
 /// A schedule on the page.
 #[derive(Debug, Clone)]
