@@ -3,6 +3,8 @@
 mod cli;
 mod progress;
 mod summary;
+mod top;
+mod view;
 
 use std::process::ExitCode;
 

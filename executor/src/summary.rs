@@ -10,7 +10,7 @@ use fs_executor::memory::human;
 use fs_executor::report::{Accounting, by_action, engine_name};
 use fs_schedule::Strategy;
 
-use crate::progress::short;
+use crate::view::short;
 
 /// Kinds of operation listed without `--profile`.
 const KINDS: usize = 6;
