@@ -156,6 +156,7 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
         stop: Arc::clone(&stop),
         link: run.link,
         stress: None,
+        record: None,
     };
     let mut session = Session::<f32>::new(schedule, options)?;
     if !run.quiet {

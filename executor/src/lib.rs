@@ -17,4 +17,5 @@ pub mod weights;
 
 pub use error::Error;
 pub use report::Report;
+pub use runtime::record::Record;
 pub use session::{Gradients, Observer, Options, Session, StepEvent};

@@ -12,6 +12,7 @@ pub mod reuse;
 pub mod schema;
 pub mod signature;
 pub mod size;
+pub mod trace;
 pub mod verify;
 
 pub use file::{LoadError, read, to_text, write};
@@ -19,3 +20,4 @@ pub use model::*;
 pub use op::*;
 pub use reuse::Reuse;
 pub use size::{Poly, Symbol};
+pub use trace::{Trace, TraceError};

@@ -18,6 +18,7 @@ use super::account;
 use super::collectives::{drain, fill, rounds, sections};
 use super::profile::Profile;
 use super::rank::Rank;
+use super::record::{Record, Recorder};
 use super::{Call, Context, Fault, dispatch};
 
 /// A collective on its way.
@@ -55,8 +56,9 @@ struct Head {
     active: Option<Active>,
 }
 
-/// Runs an engine's queues to the end. The times of its operations, or nothing if the run failed.
-pub fn run<T: Real>(rank: &Rank<'_, T>, engine: usize) -> Profile {
+/// Runs an engine's queues to the end. The times of its operations, or nothing if the run failed, and the records of
+/// the steps that are recorded.
+pub fn run<T: Real>(rank: &Rank<'_, T>, engine: usize) -> (Profile, Vec<Record>) {
     let at = Cell::new(None);
     let mut thread = Thread::new(rank, engine, &at);
     let outcome = catch_unwind(AssertUnwindSafe(|| thread.run()));
@@ -65,7 +67,8 @@ pub fn run<T: Real>(rank: &Rank<'_, T>, engine: usize) -> Profile {
         let op = op.map_or("start of a step", |op| op.name.as_str());
         rank.hub.fail(rank.env.rank, op, &panic_message(panic.as_ref()));
     }
-    thread.profile
+    let records = thread.recorder.take();
+    (thread.profile, records)
 }
 
 /// The text of a panic.
@@ -82,6 +85,7 @@ struct Thread<'r, 'a, T: Real> {
     /// Earliest time at which something can go on by itself.
     deadline: Option<u64>,
     profile: Profile,
+    recorder: Recorder,
     /// The operation in work, to name it if it panics.
     at: &'r Cell<Option<usize>>,
     /// This is the engine whose waits are accounted for; when it last had something to do.
@@ -101,6 +105,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             heads: plan.queues[engine].iter().map(|_| head()).collect(),
             deadline: None,
             profile: Profile::new(plan.ops.len()),
+            recorder: Recorder::new(plan, engine, &rank.record, rank.first_step),
             at,
             compute: plan.engines[engine] == Engine::Compute,
             idle_since: None,
@@ -349,6 +354,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         let waited = met.saturating_sub(start);
         let busy = end.saturating_sub(start);
         self.profile.record(op, busy, waited);
+        self.recorder.push(op, batch, start, met, end);
         account::add(&rank.totals.busy[self.engine], busy.saturating_sub(waited));
         if self.compute {
             if rank.plan.ops[op].transfer {

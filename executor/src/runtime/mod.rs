@@ -21,6 +21,7 @@ mod optimizer;
 pub mod plan;
 pub mod profile;
 pub mod rank;
+pub mod record;
 pub mod share;
 pub mod sizes;
 mod sparse;

@@ -36,6 +36,8 @@ pub struct Rank<'a, T: Real> {
     pub finished: SyncSender<Finished>,
     /// Random delays, for tests.
     pub stress: Option<u64>,
+    /// Batches whose operations are recorded.
+    pub record: std::ops::Range<u64>,
     /// Why there is no more data.
     pub data_error: Mutex<Option<Arc<DataError>>>,
     pub(super) end: AtomicU64,
@@ -120,7 +122,7 @@ impl<'a, T: Real> Rank<'a, T> {
         gate: &'a Gate,
         batches: Receiver<Delivery>,
         finished: SyncSender<Finished>,
-        (first_step, stress): (u64, Option<u64>),
+        (first_step, stress, record): (u64, Option<u64>, std::ops::Range<u64>),
     ) -> Self {
         let ring = env.batches.len();
         let zeros = |n: usize| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
@@ -135,6 +137,7 @@ impl<'a, T: Real> Rank<'a, T> {
             first_step,
             finished,
             stress,
+            record,
             data_error: Mutex::default(),
             end: AtomicU64::new(gate.batches()),
             done: zeros(plan.ops.len()),

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::runtime::engine::{self, panic_message};
 use crate::runtime::profile::Profile;
 use crate::runtime::rank::{ENGINES, Finished, Gate, Rank};
+use crate::runtime::record::{self, Record};
 use crate::runtime::{Env, Plan};
 use crate::transport::TransportError;
 use crate::transport::link::Link;
@@ -74,6 +75,8 @@ pub(super) struct Results {
     pub(super) stopped: bool,
     /// Memory of the batches read ahead.
     pub(super) batch_bytes: usize,
+    /// Per rank, by start.
+    pub(super) records: Vec<Vec<Record>>,
 }
 
 pub(super) struct Phase<'a> {
@@ -83,6 +86,8 @@ pub(super) struct Phase<'a> {
     pub(super) stop: &'a Arc<AtomicBool>,
     pub(super) link: Option<Link>,
     pub(super) stress: Option<u64>,
+    /// Steps to record.
+    pub(super) record: Option<std::ops::Range<u64>>,
 }
 
 impl Phase<'_> {
@@ -91,13 +96,18 @@ impl Phase<'_> {
         envs: &[Env<T>],
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
-        let Self { program, steps, source, stop, link, stress } = self;
+        let Self { program, steps, source, stop, link, stress, record } = self;
         let world = envs.len();
         let planned = steps.end - steps.start;
         let plan = Plan::new(program);
         if plan.load.is_none() && planned > 0 {
             return Err(Error::Settings("the program loads no batches".into()));
         }
+        // What is recorded, and what must be to know when that was ready.
+        let recorded = record.unwrap_or(0..0);
+        let margin = if recorded.is_empty() { 0 } else { record::margin(&plan) };
+        let batch = |step: u64| step.saturating_sub(steps.start).min(planned);
+        let held = batch(recorded.start.saturating_sub(margin))..batch(recorded.end.saturating_add(margin));
         let hub = Hub::<T>::new(world, plan.engines.len(), &plan.channels, link);
         let gate = Gate::new(stop, planned);
         let (reader, batches) = reader(world, program.in_flight as usize);
@@ -106,7 +116,7 @@ impl Phase<'_> {
             .iter()
             .zip(batches)
             .map(|(env, batches)| {
-                let start = (steps.start, stress);
+                let start = (steps.start, stress, held.clone());
                 Rank::new(env, program, &plan, &hub, &gate, batches, sender.clone(), start)
             })
             .collect();
@@ -125,9 +135,9 @@ impl Phase<'_> {
                 for (e, engine) in plan.engines.iter().enumerate() {
                     let own = Arc::clone(&rank);
                     let body = move || {
-                        let profile = engine::run(&own, e);
+                        let (profile, records) = engine::run(&own, e);
                         let data_error = own.data_error.lock().take();
-                        (profile, data_error)
+                        (profile, records, data_error)
                     };
                     let name = format!("rank-{r}-{engine:?}");
                     match std::thread::Builder::new().name(name).spawn_scoped(scope, body) {
@@ -140,11 +150,13 @@ impl Phase<'_> {
             }
             let mut results = Results { steps: collect(&finished, world, each), ..Results::default() };
             results.profiles = envs.iter().map(|_| Profile::new(program.ops.len())).collect();
+            results.records = envs.iter().map(|_| Vec::new()).collect();
             let mut failure = None;
             for (rank, thread) in threads {
                 match thread.join() {
-                    Ok((profile, data_error)) => {
+                    Ok((profile, records, data_error)) => {
                         results.profiles[rank].add(&profile);
+                        results.records[rank].extend(records);
                         failure = failure.or(data_error.map(Error::Data));
                     }
                     Err(panic) => hub.fail(rank, "start", &panic_message(panic.as_ref())),
@@ -155,6 +167,9 @@ impl Phase<'_> {
             })?;
             if let Some(failure) = failure.or_else(|| hub.failure().map(rank_error)) {
                 return Err(failure);
+            }
+            for records in &mut results.records {
+                *records = record::sort(&plan, std::mem::take(records), &recorded);
             }
             let stopped = gate.batches() < planned;
             Ok(Results { batch_bytes: read, stopped, engines: plan.engines.clone(), ..results })
