@@ -16,6 +16,7 @@ pub mod interaction;
 pub mod loss;
 pub mod mat;
 pub mod matmul;
+pub mod memory;
 mod micro;
 pub mod norm;
 pub mod optimizer;
