@@ -25,7 +25,9 @@ pub mod positional;
 pub mod random;
 pub mod real;
 pub mod reduce;
+mod rows;
 pub mod scratch;
+mod segments;
 pub mod simd;
 pub mod unique;
 

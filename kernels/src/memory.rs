@@ -14,9 +14,9 @@ pub const LINE: usize = 64;
 #[cfg(target_os = "linux")]
 const HUGE_FROM: usize = 4 << 20;
 
-/// A slice of fixed length that starts on a cache line and lies on huge pages where the system gives them.
+/// A slice that starts on a cache line and lies on huge pages where the system gives them.
 pub struct Block<T> {
-    /// The elements and up to a line before and after them. It never grows, so they never move.
+    /// The elements, with up to a line before them and room after them. It never grows, so they never move.
     buffer: Vec<T>,
     start: usize,
     len: usize,
@@ -31,6 +31,17 @@ impl<T: Copy + Default> Block<T> {
         let start = buffer.as_ptr().align_offset(LINE).min(line);
         advise_huge(&mut buffer);
         Block { buffer, start, len }
+    }
+
+    /// Changes the length; contents are unspecified afterwards. Memory moves only to grow, and is kept.
+    pub fn resize(&mut self, len: usize) {
+        if self.buffer.len() < self.start + len {
+            // A quarter more, so that lengths that vary a little settle.
+            let held = len + len / 4;
+            *self = Block::default();
+            *self = Block::zeros(held);
+        }
+        self.len = len;
     }
 }
 
@@ -97,6 +108,12 @@ mod tests {
             assert!(block.iter().all(|x| *x == 2.0));
             let other = Block::<f64>::zeros(len);
             assert_eq!((other.len(), other.as_ptr() as usize % LINE), (len, 0));
+        }
+        let mut block = Block::<f32>::default();
+        for len in [3, 0, 100, 90, 5000] {
+            block.resize(len);
+            assert_eq!((block.len(), block.as_ptr() as usize % LINE), (len, 0));
+            block.fill(1.0);
         }
         assert!(Block::<f32>::default().is_empty());
     }

@@ -1,7 +1,8 @@
 //! Kernels that are bound by memory, beside what memory gives: the tables of docs/kernels.md. One thread.
 //!
-//! `cargo bench -p fs-kernels --bench memory` prints both parts, `-- rows` and `-- ids` one of them. Every round times
-//! a copy and every kernel once; ratios are of one round, and their median is printed.
+//! `cargo bench -p fs-kernels --bench memory` prints both parts, `-- rows` and `-- ids` one of them; `rows` takes dims and
+//! `uniform` or `zipf`, and `4k` turns huge pages off. Every round times two copies and every kernel once; ratios are
+//! of one round, and their median is printed.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its purpose")]
 
 mod draw;
@@ -11,6 +12,7 @@ mod rows;
 use std::time::Instant;
 
 use fs_kernels::memory::Block;
+use fs_kernels::{Mat, MatMut};
 
 /// One thing to time: its name, how much a call does (bytes or ids), and the call.
 struct Case {
@@ -46,9 +48,39 @@ fn copy() -> Case {
     })
 }
 
+/// The same with stores past the caches, which the C library's copy does not use here: its destination need not be
+/// read first.
+fn copy_past() -> Case {
+    let (rows, cols) = (1 << 14, 1 << 12);
+    let n = rows * cols;
+    let (mut from, mut to) = (Block::<f32>::zeros(n), Block::<f32>::zeros(n));
+    from.fill(1.0);
+    to.fill(2.0);
+    let all: Vec<u32> = (0..rows as u32).collect();
+    case("the same past the caches", (2 * 4 * n) as f64, move || {
+        fs_kernels::embedding::gather(Mat::new(&from, rows, cols), &all, MatMut::new(&mut to, rows, cols));
+    })
+}
+
+/// Turns huge pages off for this process.
+#[cfg(target_os = "linux")]
+fn small_pages() {
+    // SAFETY: takes numbers only.
+    #[allow(unsafe_code, reason = "a setting of the process, before it holds memory worth mentioning")]
+    unsafe {
+        libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn small_pages() {}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let has = |name: &str| arguments.iter().any(|a| a == name);
+    if has("4k") {
+        small_pages();
+    }
     let all = !has("rows") && !has("ids");
     if all || has("rows") {
         rows::table(&arguments);

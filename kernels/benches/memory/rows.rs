@@ -12,7 +12,7 @@ use fs_kernels::reduce::{ReducedRows, sum_received};
 use fs_kernels::{Mat, MatMut, Write};
 
 use crate::draw::{Draw, rows, shuffled, unique};
-use crate::{Case, case, copy, median, seconds};
+use crate::{Case, case, copy, copy_past, median, seconds};
 
 /// Elements of the table.
 const TABLE: usize = 1 << 29;
@@ -97,31 +97,35 @@ pub fn table(arguments: &[String]) {
     let asked: Vec<usize> = arguments.iter().filter_map(|a| a.parse().ok()).filter(|d| dims.contains(d)).collect();
     let only = |draw: &str| !arguments.iter().any(|a| a == "uniform" || a == "zipf") || arguments.iter().any(|a| a == draw);
     let mut table = filled(TABLE);
-    let mut reference = copy();
-    println!("{:<8} {:>4} {:<36} {:>8} {:>8}", "rows", "dim", "kernel", "GB/s", "of copy");
+    let (mut plain, mut past) = (copy(), copy_past());
+    println!(
+        "{:<8} {:>4} {:<36} {:>8} {:>8} {:>16}",
+        "rows", "dim", "kernel", "GB/s", "of copy", "of copy past"
+    );
     for dim in if asked.is_empty() { dims.to_vec() } else { asked } {
         for draw in [Draw::Uniform, Draw::Zipf] {
-            if !only(&format!("{draw:?}").to_lowercase()) {
+            let name = format!("{draw:?}").to_lowercase();
+            if !only(&name) {
                 continue;
             }
             let mut cases = cases(dim, draw, &raw mut table);
-            let mut found = vec![(Vec::new(), Vec::new()); cases.len()];
+            cases.insert(0, copy_past());
+            cases.iter_mut().chain([&mut plain, &mut past]).for_each(|c| (c.call)());
+            let mut found = vec![[const { Vec::new() }; 3]; cases.len()];
             let mut copies = Vec::new();
-            cases.iter_mut().for_each(|c| (c.call)());
             for _ in 0..ROUNDS {
-                let rate = reference.work / seconds(&mut reference.call);
-                copies.push(rate / 1e9);
-                for (case, (times, ratios)) in cases.iter_mut().zip(&mut found) {
-                    let t = seconds(&mut case.call);
-                    times.push(case.work / t / 1e9);
-                    ratios.push(case.work / t / rate);
+                let rates = [&mut plain, &mut past].map(|c| c.work / seconds(&mut c.call));
+                copies.push(rates[0] / 1e9);
+                for (case, found) in cases.iter_mut().zip(&mut found) {
+                    let rate = case.work / seconds(&mut case.call);
+                    let values = [rate / 1e9, rate / rates[0], rate / rates[1]];
+                    found.iter_mut().zip(values).for_each(|(list, x)| list.push(x));
                 }
             }
-            let name = format!("{draw:?}").to_lowercase();
-            println!("{name:<8} {dim:>4} {:<36} {:>8.1}", reference.name, median(copies));
-            for (case, (rates, ratios)) in cases.iter().zip(found) {
-                let rate = median(rates);
-                println!("{name:<8} {dim:>4} {:<36} {rate:>8.1} {:>8.2}", case.name, median(ratios));
+            println!("{name:<8} {dim:>4} {:<36} {:>8.1}", plain.name, median(copies));
+            for (case, found) in cases.iter().zip(found) {
+                let [rate, share, past] = found.map(median);
+                println!("{name:<8} {dim:>4} {:<36} {rate:>8.1} {share:>8.2} {past:>16.2}", case.name);
             }
         }
     }
