@@ -173,6 +173,7 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
         link: run.link,
         stress: None,
         record: None,
+        panic_at: None,
     };
     let mut session = Session::<f32>::new(schedule, options)?;
     if let Some(target) = &trace {

@@ -30,7 +30,7 @@ use crate::trace::{Timeline, Traced};
 use crate::transport::link::Link;
 use crate::weights::{self, Unmatched};
 
-pub use phase::StepEvent;
+pub use phase::{Account, StepEvent};
 use phase::{Phase, Results};
 
 /// What a caller may choose; the rest is in the schedule.
@@ -60,6 +60,8 @@ pub struct Options {
     pub stress: Option<u64>,
     /// Training steps whose operations are recorded; see [`Session::take_records`].
     pub record: Option<std::ops::Range<u64>>,
+    /// For tests: the rank, operation and step at which an engine's thread panics.
+    pub panic_at: Option<(usize, String, u64)>,
 }
 
 impl Default for Options {
@@ -77,6 +79,7 @@ impl Default for Options {
             link: None,
             stress: None,
             record: None,
+            panic_at: None,
         }
     }
 }
@@ -374,8 +377,9 @@ impl<T: Real> Session<T> {
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
         let source = source.unwrap_or(self.source.as_mut());
-        let Options { stop, link, stress, .. } = &self.options;
-        Phase { program, steps, source, stop, link: *link, stress: *stress, record }.run(&self.ranks, each)
+        let Options { stop, link, stress, panic_at, .. } = &self.options;
+        let (link, stress, panic_at) = (*link, *stress, panic_at.clone());
+        Phase { program, steps, source, stop, link, stress, record, panic_at }.run(&self.ranks, each)
     }
 
     fn report(
