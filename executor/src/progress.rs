@@ -173,6 +173,7 @@ mod tests {
             step,
             contributions: vec![loss],
             seconds: 0.1,
+            compute: 0.05,
             exposed: 0.05,
             busy,
             ..StepEvent::default()

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 
 /// Weight of a new step in the means that are shown.
 const SMOOTH: f64 = 0.1;
-/// Parts of a step's time beside compute, with the pattern of each.
-const WAITS: [(&str, char); 4] = [("exposed", '▓'), ("straggler", '▒'), ("host", '░'), ("other", '·')];
+/// What a step's time goes to, with the pattern of each.
+const PARTS: [(&str, char); 5] =
+    [("compute", '█'), ("exposed", '▓'), ("straggler", '▒'), ("host", '░'), ("other", '·')];
 /// Columns of a bar that there should be room for.
 const BAR: usize = 24;
 
@@ -41,8 +42,9 @@ pub(crate) struct View {
 pub(crate) struct Times {
     /// From one step's end to the next.
     pub(crate) whole: f64,
-    /// What compute waited for: exposed communication, ranks that came later, the host, anything else.
-    pub(crate) waits: [f64; 4],
+    /// What it goes to: compute, and what compute waited for: exposed communication, ranks that came later, the
+    /// host, anything else.
+    pub(crate) parts: [f64; 5],
     /// Work of each engine.
     pub(crate) engines: Vec<(Engine, f64)>,
 }
@@ -65,14 +67,14 @@ impl View {
         self.loss = Some(self.loss.map_or(loss, |old| mean(old, loss)));
         let now = Times {
             whole: 1e3 * event.seconds,
-            waits: [event.exposed, event.waited, event.host, event.other].map(|s| 1e3 * s),
+            parts: [event.compute, event.exposed, event.waited, event.host, event.other].map(|s| 1e3 * s),
             engines: engines.iter().zip(event.busy).map(|(engine, s)| (*engine, 1e3 * s)).collect(),
         };
         match &mut self.step {
             None => self.step = Some(now),
             Some(times) => {
                 times.whole = mean(times.whole, now.whole);
-                for (old, new) in times.waits.iter_mut().zip(now.waits) {
+                for (old, new) in times.parts.iter_mut().zip(now.parts) {
                     *old = mean(*old, new);
                 }
                 for (old, new) in times.engines.iter_mut().zip(now.engines) {
@@ -107,10 +109,7 @@ impl View {
         let _ = write!(line, "  eta {:.0} s", self.left());
         if let Some(times) = &self.step {
             let _ = write!(line, "  |");
-            let compute = times.engines.iter().filter(|(engine, _)| *engine == Engine::Compute);
-            for (name, ms) in
-                compute.map(|(_, ms)| ("compute", *ms)).chain(WAITS.iter().map(|w| w.0).zip(times.waits))
-            {
+            for ((name, _), ms) in PARTS.iter().zip(times.parts) {
                 let _ = write!(line, " {name} {:.0}%", times.share(ms));
             }
         }
@@ -132,19 +131,12 @@ impl View {
         }
         lines.push(self.speed());
         if let Some(times) = &self.step {
-            let compute = times.engines.iter().find(|(engine, _)| *engine == Engine::Compute);
-            let parts: Vec<(&str, char, f64)> = compute
-                .map(|(_, ms)| ("compute", '█', *ms))
-                .into_iter()
-                .chain(WAITS.iter().zip(times.waits).map(|((name, fill), ms)| (*name, *fill, ms)))
-                .collect();
-            let shares: Vec<String> = parts
-                .iter()
-                .map(|(name, fill, ms)| format!("{fill} {name} {:.0}%", times.share(*ms)))
-                .collect();
+            let shares = PARTS.iter().zip(times.parts);
+            let shares: Vec<String> =
+                shares.map(|((name, fill), ms)| format!("{fill} {name} {:.0}%", times.share(ms))).collect();
             let room = width.saturating_sub(9 + 2);
             if room >= BAR {
-                lines.push(format!("step     |{}|", times.bar(&parts, room)));
+                lines.push(format!("step     |{}|", times.bar(room)));
             }
             lines.push(format!("bubble   {}", shares.join("  ")));
             let busy: Vec<String> = times
@@ -168,11 +160,11 @@ impl Times {
     }
 
     /// The parts of a step as a bar.
-    fn bar(&self, parts: &[(&str, char, f64)], width: usize) -> String {
+    fn bar(&self, width: usize) -> String {
         let mut bar = String::new();
         let (mut sum, mut drawn) = (0.0, 0);
-        for (_, fill, ms) in parts {
-            sum += self.share(*ms) / 100.0;
+        for ((_, fill), ms) in PARTS.iter().zip(self.parts) {
+            sum += self.share(ms) / 100.0;
             let until = ((sum * width as f64).round() as usize).clamp(drawn, width);
             bar.extend(std::iter::repeat_n(*fill, until - drawn));
             drawn = until;
@@ -211,6 +203,7 @@ mod tests {
         StepEvent {
             contributions: vec![0.5, 0.25],
             seconds,
+            compute: 0.6 * seconds,
             exposed: 0.2 * seconds,
             waited: 0.1 * seconds,
             other: 0.1 * seconds,
@@ -261,7 +254,7 @@ mod tests {
         let mut view = view();
         view.step(&event(0.02), &[Engine::Host, Engine::Compute, Engine::CopyOut]);
         let times = view.step.clone().unwrap();
-        assert!((times.whole - 11.0).abs() < 1e-9 && (times.waits[0] - 2.2).abs() < 1e-9, "{times:?}");
+        assert!((times.whole - 11.0).abs() < 1e-9 && (times.parts[1] - 2.2).abs() < 1e-9, "{times:?}");
         view.begin("evaluating", 3);
         assert_eq!((view.step.clone(), view.loss, view.done), (None, None, 0));
         assert_eq!(view.lines(80).len(), 2);
