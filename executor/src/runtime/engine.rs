@@ -365,6 +365,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         outbox.began = active.began;
         outbox.there.fill(0);
         fill(&call, active.round, &mut outbox, &inbox, &mut || while self.progress(queue) {})?;
+        self.profile.ops[active.op].sent += outbox.wire.iter().sum::<u64>();
         self.at.set(outer);
         Ok(())
     }
