@@ -93,7 +93,12 @@ pub fn pipeline(plan: &Plan) -> String {
         plan.unique_rows,
         optional("lookahead", told_apart.then_some(plan.lookahead.into()))
     );
-    let buckets = if plan.strategy == Strategy::Serial { "" } else { ",bucket-gradients" };
+    let buckets = match (plan.strategy, plan.latency_bytes) {
+        (Strategy::Serial, _) => String::new(),
+        (_, None) => ",bucket-gradients".into(),
+        // A bucket is worth its transfer if sending it takes much longer than starting to.
+        (_, Some(bytes)) => format!(",bucket-gradients{{least={}}}", bytes.saturating_mul(8)),
+    };
     format!(
         "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,fuse-collectives{buckets}"
     )

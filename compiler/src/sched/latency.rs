@@ -22,6 +22,8 @@ use super::sizes::{Sizes, bytes, input_bytes, width};
 /// Least chunks' duration in units of the link's latency: a chunk that is much shorter than what it costs to start
 /// one would waste the link.
 const CHUNK_LATENCIES: f64 = 8.0;
+/// Bytes of the least chunk.
+const LEAST_CHUNK: f64 = 8192.0;
 
 /// What an operation occupies, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -100,7 +102,7 @@ impl<'a> Machine<'a> {
     pub fn chunk(&self, step: f64) -> u64 {
         let (bandwidth, latency) = self.link_speed();
         let seconds = (CHUNK_LATENCIES * latency).max(step / 200.0);
-        ((bandwidth * seconds).max(65536.0) as u64).next_power_of_two()
+        ((bandwidth * seconds).max(LEAST_CHUNK) as u64).next_power_of_two()
     }
 
     /// Durations and engines of all operations. What was not measured is assumed, and said so.

@@ -26,10 +26,11 @@ use crate::runtime::engine::panic_message;
 use crate::runtime::record::Record;
 use crate::runtime::state::table_bytes;
 use crate::runtime::{Capture, Env, Shard, tables};
+use crate::trace::{Timeline, Traced};
 use crate::transport::link::Link;
 use crate::weights::{self, Unmatched};
 
-pub use phase::StepEvent;
+pub use phase::{Account, StepEvent};
 use phase::{Phase, Results};
 
 /// What a caller may choose; the rest is in the schedule.
@@ -59,6 +60,8 @@ pub struct Options {
     pub stress: Option<u64>,
     /// Training steps whose operations are recorded; see [`Session::take_records`].
     pub record: Option<std::ops::Range<u64>>,
+    /// For tests: the rank, operation and step at which an engine's thread panics.
+    pub panic_at: Option<(usize, String, u64)>,
 }
 
 impl Default for Options {
@@ -76,6 +79,7 @@ impl Default for Options {
             link: None,
             stress: None,
             record: None,
+            panic_at: None,
         }
     }
 }
@@ -259,10 +263,28 @@ impl<T: Real> Session<T> {
         }))
     }
 
+    /// Records these training steps in runs to come, or none; replaces [`Options::record`].
+    pub fn record(&mut self, steps: Option<std::ops::Range<u64>>) {
+        self.options.record = steps;
+    }
+
     /// Takes what the last training run (or [`advance`](Self::advance)) recorded of the steps of [`Options::record`]:
     /// per rank every execution of every operation, by start. Times count from the start of that run.
     pub fn take_records(&mut self) -> Vec<Vec<Record>> {
-        std::mem::take(&mut self.records)
+        let mut records = std::mem::take(&mut self.records);
+        if let Some(steps) = &self.options.record {
+            for own in &mut records {
+                own.retain(|r| steps.contains(&r.batch));
+            }
+        }
+        records
+    }
+
+    /// What the last training run recorded, with the steps around it, and the steps that were asked for; `None` if
+    /// nothing was to be recorded.
+    pub fn timeline(&self) -> Option<(Timeline<'_>, std::ops::Range<u64>)> {
+        let steps = self.options.record.clone().filter(|_| !self.records.is_empty())?;
+        Some((Timeline::new(&self.schedule, &self.records, steps.clone()), steps))
     }
 
     /// For measurements: the schedule to keep while the session runs.
@@ -383,8 +405,9 @@ impl<T: Real> Session<T> {
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
         let source = source.unwrap_or(self.source.as_mut());
-        let Options { stop, link, stress, .. } = &self.options;
-        Phase { program, steps, source, stop, link: *link, stress: *stress, record }.run(&self.ranks, each)
+        let Options { stop, link, stress, panic_at, .. } = &self.options;
+        let (link, stress, panic_at) = (*link, *stress, panic_at.clone());
+        Phase { program, steps, source, stop, link, stress, record, panic_at }.run(&self.ranks, each)
     }
 
     fn report(
@@ -438,6 +461,7 @@ impl<T: Real> Session<T> {
             memory: held,
             accounting: accounting::of(schedule, &self.ranks, steps, &results.engines, &results.profiles),
             ops: op_totals(&schedule.train, &results.profiles),
+            traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps, &results.engines)),
             evaluation,
         }
     }
