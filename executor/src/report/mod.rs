@@ -5,13 +5,14 @@ pub mod accounting;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use fs_schedule::{Program, Strategy};
+use fs_schedule::{Engine, Program, Strategy};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::evaluate::Scores;
 use crate::memory::Memory;
 use crate::runtime::profile::Profile;
+use crate::trace::Traced;
 
 pub use accounting::Accounting;
 
@@ -66,6 +67,8 @@ pub struct Report {
     pub accounting: Accounting,
     /// Time of each operation of the training step.
     pub ops: Vec<OpTotal>,
+    /// The steps that were traced, as trace tools see them.
+    pub traced: Option<Traced>,
     /// Evaluation after training.
     pub evaluation: Option<Evaluation>,
 }
@@ -152,6 +155,18 @@ pub fn op_totals(program: &Program, profiles: &[Profile]) -> Vec<OpTotal> {
         }
     };
     program.ops.iter().enumerate().map(|(i, op)| total(i, op)).collect()
+}
+
+/// An engine's name for people.
+pub fn engine_name(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Host => "host",
+        Engine::Compute => "compute",
+        Engine::CopyIn => "copy in",
+        Engine::CopyOut => "copy out",
+        Engine::NicSend => "network, sending",
+        Engine::NicReceive => "network, receiving",
+    }
 }
 
 /// Totals per kind of operation, largest first: kind, milliseconds, of which waiting.
