@@ -15,7 +15,7 @@ use fs_executor::weights::Unmatched;
 use fs_executor::{Error, Observer, Options, Report, Session, compare};
 
 use crate::progress::Progress;
-use crate::summary;
+use crate::{profile_cli, summary};
 
 /// Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
@@ -33,6 +33,8 @@ enum Command {
     Run(Run),
     /// Train two schedules of one model in turns: is every bit equal, and which is faster?
     Compare(Compare),
+    /// Measure what operations and transfers take here, for `fsc compile --profile`
+    Profile(profile_cli::Settings),
 }
 
 #[derive(Args)]
@@ -131,6 +133,7 @@ pub(crate) fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(run) => execute(&run),
         Command::Compare(settings) => compare(&settings),
+        Command::Profile(settings) => profile_cli::run(&settings),
     };
     match outcome {
         Ok(code) => code,
@@ -330,7 +333,7 @@ fn on_interrupt(stop: Arc<AtomicBool>) -> Result<(), Error> {
 }
 
 /// Finds out before training whether a result can be written after it.
-fn check_writable(path: &Path) -> io::Result<()> {
+pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory")),
         Ok(found) if !found.is_file() => OpenOptions::new().write(true).open(path).map(drop),
