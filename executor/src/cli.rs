@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
+use fs_executor::trace::{Steps, Target, window};
 use fs_executor::transport::link::Link;
 use fs_executor::weights::Unmatched;
 use fs_executor::{Error, Observer, Options, Report, Session, compare};
@@ -86,6 +87,12 @@ struct Run {
     /// Write what was measured to this file, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write the timeline of some steps: FILE.json holds all ranks, for Perfetto; FOLDER/ one file per rank, for HTA
+    #[arg(long, value_name = "FILE|FOLDER/")]
+    trace: Option<PathBuf>,
+    /// Trace the steps A to B-1 [default: 20 steps, once the pipeline is full]
+    #[arg(long, value_name = "A..B", requires = "trace")]
+    trace_steps: Option<Steps>,
     /// Let ranks talk over emulated links: bandwidth per rank and direction, and latency
     #[arg(
         long,
@@ -143,6 +150,7 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
     }
     let schedule = fs_schedule::read(&run.schedule)?;
     let planned = schedule.ranks as usize;
+    let trace = run.trace.as_deref().map(Target::new);
     let stop = Arc::new(AtomicBool::new(false));
     let options = Options {
         ranks: run.ranks,
@@ -156,8 +164,19 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
         stop: Arc::clone(&stop),
         link: run.link,
         stress: None,
+        record: None,
+        panic_at: None,
     };
     let mut session = Session::<f32>::new(schedule, options)?;
+    if let Some(target) = &trace {
+        let ranks = session.ranks();
+        let steps = window::choose(run.trace_steps.as_ref(), session.schedule(), ranks, session.steps())?;
+        target.prepare(ranks)?;
+        for path in target.files(ranks) {
+            check_writable(&path).map_err(|source| Error::Write { what: "the trace", path, source })?;
+        }
+        session.record(Some(steps));
+    }
     if !run.quiet {
         let ranks = session.ranks();
         let _ = writeln!(
@@ -188,7 +207,7 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
     let observer: &mut dyn Observer = if run.quiet { &mut () } else { &mut progress };
     let report = session.run(observer)?;
     progress.finish();
-    finish(run, &session, &report)
+    finish(run, &session, trace.as_ref(), &report)
 }
 
 /// Success only if everything is equal.
@@ -237,7 +256,7 @@ fn check_distinct(run: &Run) -> Result<(), Error> {
     ];
     let mut taken: Vec<(&str, PathBuf)> =
         inputs.iter().filter_map(|(what, path)| path.map(|p| (*what, real(p)))).collect();
-    for (what, path) in [("report", &run.report), ("values", &run.save)] {
+    for (what, path) in [("report", &run.report), ("values", &run.save), ("trace", &run.trace)] {
         let Some(path) = path else { continue };
         // Devices such as /dev/null take any number of results.
         if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
@@ -256,7 +275,12 @@ fn check_distinct(run: &Run) -> Result<(), Error> {
 }
 
 /// Prints and writes what was asked for.
-fn finish(run: &Run, session: &Session<f32>, report: &Report) -> Result<ExitCode, Error> {
+fn finish(
+    run: &Run,
+    session: &Session<f32>,
+    trace: Option<&Target>,
+    report: &Report,
+) -> Result<ExitCode, Error> {
     let shown = if run.json {
         report.to_json()
     } else if run.quiet {
@@ -269,9 +293,29 @@ fn finish(run: &Run, session: &Session<f32>, report: &Report) -> Result<ExitCode
     // Each is tried whatever became of the other.
     let reported = run.report.as_ref().map_or(Ok(()), |path| report.write(path));
     let saved = run.save.as_ref().map_or(Ok(()), |path| session.save(path));
-    reported.and(saved)?;
+    let traced = trace.map_or(Ok(()), |target| write_trace(target, session, run.quiet));
+    reported.and(saved).and(traced)?;
     printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
     Ok(if report.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+/// Writes what was recorded, and says what of it is missing.
+fn write_trace(target: &Target, session: &Session<f32>, quiet: bool) -> Result<(), Error> {
+    let Some((timeline, asked)) = session.timeline() else { return Ok(()) };
+    target.write(&timeline)?;
+    if timeline.steps != asked && !quiet {
+        let held = match timeline.steps.clone() {
+            steps if steps.is_empty() => "no step".to_owned(),
+            steps => format!("the steps {}..{}", steps.start, steps.end),
+        };
+        let _ = writeln!(
+            io::stderr(),
+            "note: the run ended early: the trace holds {held} of {}..{}",
+            asked.start,
+            asked.end
+        );
+    }
+    Ok(())
 }
 
 /// The first Ctrl-C stops after the current step, the second at once.

@@ -12,9 +12,12 @@ pub mod memory;
 pub mod report;
 pub mod runtime;
 pub mod session;
+mod sync;
+pub mod trace;
 pub mod transport;
 pub mod weights;
 
 pub use error::Error;
 pub use report::Report;
-pub use session::{Gradients, Observer, Options, Session, StepEvent};
+pub use runtime::record::Record;
+pub use session::{Account, Gradients, Observer, Options, Session, StepEvent};

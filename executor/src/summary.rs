@@ -7,8 +7,8 @@ use fs_executor::Report;
 use fs_executor::compare::Comparison;
 use fs_executor::evaluate::Metrics;
 use fs_executor::memory::human;
-use fs_executor::report::{Accounting, by_action};
-use fs_schedule::{Engine, Strategy};
+use fs_executor::report::{Accounting, by_action, engine_name};
+use fs_schedule::Strategy;
 
 use crate::progress::short;
 
@@ -139,17 +139,6 @@ fn accounts(out: &mut String, a: &Accounting) -> std::fmt::Result {
         writeln!(out, "{name:<32} {:>11.1}%", 100.0 * rows.share)?;
     }
     writeln!(out)
-}
-
-fn engine_name(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Host => "host",
-        Engine::Compute => "compute",
-        Engine::CopyIn => "copy in",
-        Engine::CopyOut => "copy out",
-        Engine::NicSend => "network, sending",
-        Engine::NicReceive => "network, receiving",
-    }
 }
 
 /// What `fsx compare` says.

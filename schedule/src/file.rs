@@ -173,10 +173,18 @@ pub fn write(path: &Path, schedule: &Schedule) -> io::Result<()> {
 /// Writes beside the target and renames, so that a full disk or a crash never leaves half a file.
 /// Something that is not a plain file (a pipe, a device) is written directly.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_atomically_with(path, |out| out.write_all(bytes))
+}
+
+/// The same for what is too large to hold as text: `fill` writes it piece by piece.
+pub fn write_atomically_with(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
-        let mut file = fs::OpenOptions::new().write(true).open(path)?;
-        file.write_all(bytes)?;
-        return file.flush();
+        let mut out = io::BufWriter::new(fs::OpenOptions::new().write(true).open(path)?);
+        fill(&mut out)?;
+        return out.flush();
     }
     // What a link points to is replaced, not the link, and keeps its mode.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
@@ -184,8 +192,10 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
-    let result = fs::File::create(&temporary).and_then(|mut file| {
-        file.write_all(bytes)?;
+    let result = fs::File::create(&temporary).and_then(|file| {
+        let mut out = io::BufWriter::new(file);
+        fill(&mut out)?;
+        let file = out.into_inner()?;
         if let Ok(old) = fs::metadata(path) {
             file.set_permissions(old.permissions())?;
         }

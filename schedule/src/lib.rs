@@ -8,14 +8,18 @@
 pub mod file;
 pub mod model;
 pub mod op;
+pub mod profile;
 pub mod reuse;
 pub mod schema;
 pub mod signature;
 pub mod size;
+pub mod trace;
 pub mod verify;
 
 pub use file::{LoadError, read, to_text, write};
 pub use model::*;
 pub use op::*;
+pub use profile::{Profile, ProfileError};
 pub use reuse::Reuse;
 pub use size::{Poly, Symbol};
+pub use trace::{Trace, TraceError};

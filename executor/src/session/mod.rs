@@ -23,12 +23,14 @@ use crate::memory::{self, Memory};
 use crate::report::accounting;
 use crate::report::{Evaluation, Report, Spread, op_totals};
 use crate::runtime::engine::panic_message;
+use crate::runtime::record::Record;
 use crate::runtime::state::table_bytes;
 use crate::runtime::{Capture, Env, Shard, tables};
+use crate::trace::{Timeline, Traced};
 use crate::transport::link::Link;
 use crate::weights::{self, Unmatched};
 
-pub use phase::StepEvent;
+pub use phase::{Account, StepEvent};
 use phase::{Phase, Results};
 
 /// What a caller may choose; the rest is in the schedule.
@@ -56,6 +58,10 @@ pub struct Options {
     pub link: Option<Link>,
     /// Random operations are delayed by random times, keyed by this: no result may depend on it.
     pub stress: Option<u64>,
+    /// Training steps whose operations are recorded; see [`Session::take_records`].
+    pub record: Option<std::ops::Range<u64>>,
+    /// For tests: the rank, operation and step at which an engine's thread panics.
+    pub panic_at: Option<(usize, String, u64)>,
 }
 
 impl Default for Options {
@@ -72,6 +78,8 @@ impl Default for Options {
             stop: Arc::default(),
             link: None,
             stress: None,
+            record: None,
+            panic_at: None,
         }
     }
 }
@@ -113,6 +121,7 @@ pub struct Session<T: Real> {
     steps: u64,
     next_step: u64,
     unmatched: Unmatched,
+    records: Vec<Vec<Record>>,
 }
 
 impl<T: Real> Session<T> {
@@ -154,8 +163,18 @@ impl<T: Real> Session<T> {
             message: panic_message(panic.as_ref()),
         })?;
         let unmatched = Unmatched::default();
-        let mut session =
-            Self { schedule, source, histories, ranks, options, seed, steps, next_step: 0, unmatched };
+        let mut session = Self {
+            schedule,
+            source,
+            histories,
+            ranks,
+            options,
+            seed,
+            steps,
+            next_step: 0,
+            unmatched,
+            records: Vec::new(),
+        };
         if let Some(path) = session.options.init.clone() {
             session.unmatched = session.load(&path)?;
         }
@@ -203,7 +222,10 @@ impl<T: Real> Session<T> {
         observer.training(steps);
         let started = Instant::now();
         let schedule = Arc::clone(&self.schedule);
-        let results = self.phase(&schedule.train, range, None, &mut |event| observer.step(event))?;
+        let record = self.options.record.clone();
+        let mut results =
+            self.phase(&schedule.train, range, None, record, &mut |event| observer.step(event))?;
+        self.records = std::mem::take(&mut results.records);
         self.next_step += results.steps.len() as u64;
         Ok((results, started.elapsed().as_secs_f64()))
     }
@@ -227,7 +249,7 @@ impl<T: Real> Session<T> {
         let started = Instant::now();
         let source: &mut dyn Source = &mut questions;
         let results =
-            self.phase(program, 0..batches, Some(source), &mut |event| observer.evaluated(event))?;
+            self.phase(program, 0..batches, Some(source), None, &mut |event| observer.evaluated(event))?;
         if results.stopped {
             return Ok(None);
         }
@@ -241,6 +263,30 @@ impl<T: Real> Session<T> {
         }))
     }
 
+    /// Records these training steps in runs to come, or none; replaces [`Options::record`].
+    pub fn record(&mut self, steps: Option<std::ops::Range<u64>>) {
+        self.options.record = steps;
+    }
+
+    /// Takes what the last training run (or [`advance`](Self::advance)) recorded of the steps of [`Options::record`]:
+    /// per rank every execution of every operation, by start. Times count from the start of that run.
+    pub fn take_records(&mut self) -> Vec<Vec<Record>> {
+        let mut records = std::mem::take(&mut self.records);
+        if let Some(steps) = &self.options.record {
+            for own in &mut records {
+                own.retain(|r| steps.contains(&r.batch));
+            }
+        }
+        records
+    }
+
+    /// What the last training run recorded, with the steps around it, and the steps that were asked for; `None` if
+    /// nothing was to be recorded.
+    pub fn timeline(&self) -> Option<(Timeline<'_>, std::ops::Range<u64>)> {
+        let steps = self.options.record.clone().filter(|_| !self.records.is_empty())?;
+        Some((Timeline::new(&self.schedule, &self.records, steps.clone()), steps))
+    }
+
     /// Loss and gradients of the batch of `step`, with the present values and without changing them.
     pub fn loss_and_gradients(&mut self, step: u64) -> Result<Gradients<T>, Error> {
         for env in &self.ranks {
@@ -250,7 +296,7 @@ impl<T: Real> Session<T> {
             *env.capture.lock() = Some(Capture { tables: env.tables.iter().map(zeros).collect() });
         }
         let schedule = Arc::clone(&self.schedule);
-        let results = self.phase(&schedule.train, step..step + 1, None, &mut |_| {});
+        let results = self.phase(&schedule.train, step..step + 1, None, None, &mut |_| {});
         let captured: Vec<_> = self.ranks.iter().filter_map(|env| env.capture.lock().take()).collect();
         let results = results?;
         let tables = (0..schedule.tables.len())
@@ -327,11 +373,13 @@ impl<T: Real> Session<T> {
         program: &Program,
         steps: std::ops::Range<u64>,
         source: Option<&mut dyn Source>,
+        record: Option<std::ops::Range<u64>>,
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
         let source = source.unwrap_or(self.source.as_mut());
-        let Options { stop, link, stress, .. } = &self.options;
-        Phase { program, steps, source, stop, link: *link, stress: *stress }.run(&self.ranks, each)
+        let Options { stop, link, stress, panic_at, .. } = &self.options;
+        let (link, stress, panic_at) = (*link, *stress, panic_at.clone());
+        Phase { program, steps, source, stop, link, stress, record, panic_at }.run(&self.ranks, each)
     }
 
     fn report(
@@ -385,6 +433,7 @@ impl<T: Real> Session<T> {
             memory: held,
             accounting: accounting::of(schedule, &self.ranks, steps, &results.engines, &results.profiles),
             ops: op_totals(&schedule.train, &results.profiles),
+            traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps, &results.engines)),
             evaluation,
         }
     }
