@@ -91,6 +91,38 @@ impl GlobalBatch {
         self.offsets.iter().filter_map(|o| o.last()).sum()
     }
 
+    /// Raises `largest`, one number per vector, to the sizes of this batch.
+    pub(crate) fn measure(&self, largest: &mut Vec<usize>) {
+        let inputs = self.inputs.iter().map(|v| match v {
+            Values::Ids(v) => v.len(),
+            Values::Reals(v) => v.len(),
+        });
+        let sizes = self.offsets.iter().map(Vec::len).chain(inputs).chain([self.questions.len()]);
+        for (i, n) in sizes.enumerate() {
+            match largest.get_mut(i) {
+                Some(most) => *most = n.max(*most),
+                None => largest.push(n),
+            }
+        }
+    }
+
+    /// Makes room for what [`measure`](Self::measure) has found.
+    pub(crate) fn reserve(&mut self, largest: &[usize]) {
+        if largest.len() != self.offsets.len() + self.inputs.len() + 1 {
+            return;
+        }
+        let (offsets, rest) = largest.split_at(self.offsets.len());
+        for (own, most) in self.offsets.iter_mut().zip(offsets) {
+            own.reserve(most.saturating_sub(own.len()));
+        }
+        for (own, most) in self.inputs.iter_mut().zip(rest) {
+            match own {
+                Values::Ids(v) => v.reserve(most.saturating_sub(v.len())),
+                Values::Reals(v) => v.reserve(most.saturating_sub(v.len())),
+            }
+        }
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let inputs = self.inputs.iter().map(|v| match v {

@@ -1,7 +1,10 @@
 //! Reads batches ahead on a thread of its own and hands each one to every rank.
+//!
+//! Batches wait on a shelf from which each rank takes them in order. Once every rank has taken a batch it leaves the
+//! shelf; once they are through with it, it is filled again, so in steady state nothing is allocated.
 
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::{DataError, GlobalBatch, Source};
 
@@ -11,19 +14,104 @@ const DEPTH: usize = 4;
 /// A batch, or why there is none.
 pub type Delivery = Result<Arc<GlobalBatch>, Arc<DataError>>;
 
+/// What the reader and the ranks share. (The locks of the standard library allocate nothing, whoever waits.)
+#[derive(Debug)]
+struct Shelf {
+    state: Mutex<State>,
+    /// Something was put there, or nothing more will come.
+    put: Condvar,
+    /// There is room again, or nobody listens any more.
+    taken: Condvar,
+    depth: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    waiting: VecDeque<Delivery>,
+    /// Deliveries that have left the shelf.
+    gone: u64,
+    /// Deliveries that each rank has taken.
+    taken: Vec<u64>,
+    /// The reader has come to its end.
+    finished: bool,
+    /// A rank has hung up.
+    deserted: bool,
+}
+
+impl Shelf {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The sending half: runs on the reader's thread.
 #[derive(Debug)]
 pub struct Reader {
-    senders: Vec<SyncSender<Delivery>>,
-    depth: usize,
+    shelf: Arc<Shelf>,
+    spare: usize,
+}
+
+/// One rank's receiving half.
+#[derive(Debug)]
+pub struct Batches {
+    shelf: Arc<Shelf>,
+    rank: usize,
 }
 
 /// A reader for `ranks` ranks that hold `in_flight` batches each, and each rank's receiving end. No rank gets so far
 /// ahead of another that the reader must wait for the slow one while the fast one waits for the reader.
-pub fn reader(ranks: usize, in_flight: usize) -> (Reader, Vec<Receiver<Delivery>>) {
+pub fn reader(ranks: usize, in_flight: usize) -> (Reader, Vec<Batches>) {
     let depth = DEPTH + in_flight;
-    let (senders, receivers) = (0..ranks).map(|_| sync_channel(depth)).unzip();
-    (Reader { senders, depth: depth + in_flight }, receivers)
+    let state = State {
+        waiting: VecDeque::with_capacity(depth),
+        gone: 0,
+        taken: vec![0; ranks],
+        finished: false,
+        deserted: false,
+    };
+    let (put, taken) = (Condvar::new(), Condvar::new());
+    let shelf = Arc::new(Shelf { state: Mutex::new(state), put, taken, depth });
+    let batches = (0..ranks).map(|rank| Batches { shelf: Arc::clone(&shelf), rank }).collect();
+    // Beside those that wait, each rank may hold others, and one is being filled.
+    (Reader { shelf, spare: 2 * depth + in_flight + 4 }, batches)
+}
+
+impl Batches {
+    /// The next batch; `None` when the reader has come to its end.
+    pub fn next(&self) -> Option<Delivery> {
+        let mut state = self.shelf.lock();
+        loop {
+            let at = (state.taken[self.rank] - state.gone) as usize;
+            if let Some(delivery) = state.waiting.get(at).cloned() {
+                state.taken[self.rank] += 1;
+                if state.taken.iter().all(|taken| *taken > state.gone) {
+                    state.waiting.pop_front();
+                    state.gone += 1;
+                    drop(state);
+                    self.shelf.taken.notify_one();
+                }
+                return Some(delivery);
+            }
+            if state.finished {
+                return None;
+            }
+            state = self.shelf.put.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        self.shelf.lock().deserted = true;
+        self.shelf.taken.notify_one();
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.shelf.lock().finished = true;
+        self.shelf.put.notify_all();
+    }
 }
 
 impl Reader {
@@ -31,29 +119,96 @@ impl Reader {
     /// batches took.
     pub fn run(self, source: &mut dyn Source, steps: std::ops::Range<u64>) -> usize {
         // Batches come back by their count: once all ranks are through with one, only this list holds it.
-        let mut spare: Vec<Arc<GlobalBatch>> = Vec::new();
+        let mut spare: VecDeque<Arc<GlobalBatch>> = VecDeque::with_capacity(self.spare);
+        // The largest so far: all grow to its size when they are filled next, and not when chance has it.
+        let mut largest = Vec::new();
         for step in steps {
-            let recycled = spare.iter().position(|b| Arc::strong_count(b) == 1).map(|i| spare.swap_remove(i));
-            let mut batch = recycled.and_then(Arc::into_inner).unwrap_or_default();
-            let delivery = match source.fill(step, &mut batch) {
-                Ok(()) => Ok(Arc::new(batch)),
-                Err(error) => Err(Arc::new(error)),
-            };
-            for sender in &self.senders {
-                if sender.send(delivery.clone()).is_err() {
-                    return held(&spare);
-                }
+            let free = spare.iter().position(|b| Arc::strong_count(b) == 1);
+            let mut batch = free.and_then(|i| spare.remove(i)).unwrap_or_default();
+            // Nobody else holds it, so nothing is cloned.
+            let own = Arc::make_mut(&mut batch);
+            own.reserve(&largest);
+            let delivery = source.fill(step, own).map_err(Arc::new);
+            batch.measure(&mut largest);
+            let last = delivery.is_err();
+            if !self.put(delivery.map(|()| Arc::clone(&batch))) {
+                return held(&spare);
             }
-            match delivery {
-                Ok(batch) if spare.len() <= self.depth + 2 => spare.push(batch),
-                Ok(_) => {}
-                Err(_) => break,
+            if last {
+                break;
             }
+            spare.push_back(batch);
         }
         held(&spare)
     }
+
+    /// Waits for room and puts a delivery onto the shelf; false if a rank has hung up.
+    fn put(&self, delivery: Delivery) -> bool {
+        let mut state = self.shelf.lock();
+        while !state.deserted && state.waiting.len() >= self.shelf.depth {
+            state = self.shelf.taken.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.deserted {
+            return false;
+        }
+        state.waiting.push_back(delivery);
+        drop(state);
+        self.shelf.put.notify_all();
+        true
+    }
 }
 
-fn held(batches: &[Arc<GlobalBatch>]) -> usize {
+fn held(batches: &VecDeque<Arc<GlobalBatch>>) -> usize {
     batches.iter().map(|b| b.bytes()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Count;
+
+    impl Source for Count {
+        fn describe(&self) -> String {
+            "numbers".into()
+        }
+        fn epoch_steps(&self) -> Option<u64> {
+            None
+        }
+        fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError> {
+            batch.step = step;
+            if step == 300 { Err(DataError::NoData) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn every_rank_gets_every_batch_in_order_and_the_end() {
+        let (reader, batches) = reader(3, 2);
+        std::thread::scope(|scope| {
+            scope.spawn(move || reader.run(&mut Count, 0..1000));
+            for (rank, batches) in batches.into_iter().enumerate() {
+                scope.spawn(move || {
+                    for step in 0..300 {
+                        if step % (50 + rank) == 0 {
+                            std::thread::yield_now();
+                        }
+                        assert_eq!(batches.next().unwrap().unwrap().step, step as u64);
+                    }
+                    assert!(batches.next().unwrap().is_err());
+                    assert!(batches.next().is_none());
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn the_reader_ends_when_a_rank_hangs_up() {
+        let (reader, mut batches) = reader(2, 1);
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(move || reader.run(&mut Count, 0..1_000_000));
+            batches.pop();
+            reading.join().unwrap();
+            while batches[0].next().is_some() {}
+        });
+    }
 }

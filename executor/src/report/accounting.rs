@@ -133,7 +133,7 @@ pub fn of<T: Real>(
     Accounting {
         steps: full.len(),
         step_ms,
-        compute_ms: times.iter().find(|t| t.engine == Engine::Compute).map_or(0.0, |t| t.ms),
+        compute_ms: ms(&|s| s.compute),
         exposed_ms: ms(&|s| s.exposed),
         straggler_ms: ms(&|s| s.waited),
         host_ms: ms(&|s| s.host),

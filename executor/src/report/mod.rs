@@ -135,6 +135,8 @@ pub struct OpTotal {
     pub waited_ms: f64,
     /// Time that compute stood still for it after all ranks had begun.
     pub exposed_ms: f64,
+    /// Bytes sent to other ranks.
+    pub sent_bytes: f64,
 }
 
 /// Means over ranks.
@@ -148,6 +150,7 @@ pub fn op_totals(program: &Program, profiles: &[Profile]) -> Vec<OpTotal> {
             count: times.clone().map(|t| t.count).max().unwrap_or(0),
             ms: times.clone().map(|t| t.busy.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
             exposed_ms: times.clone().map(|t| t.exposed.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
+            sent_bytes: times.clone().map(|t| t.sent as f64).sum::<f64>() / ranks,
             waited_ms: times.map(|t| t.waited.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
         }
     };

@@ -1,10 +1,13 @@
 //! Where the time of a step goes.
 //!
-//! Every operation is stamped when it starts, when the last rank has begun (transfers) and when it ends. Whenever the
-//! compute engine goes on after standing still, the gap is explained backwards: by the dependency that ended last,
-//! then by what that one had waited for, until the gap is filled. The part of a transfer before all ranks had begun
-//! is *straggler* time, the rest is *exposed* communication; work of the host is *host* time. What remains is the
-//! runtime's own: waking up and choosing.
+//! Every operation is stamped when it starts, when the last rank has begun (transfers) and when it ends. The time of
+//! the compute engine is covered without a gap: by its operations, and whenever it goes on after standing still, the
+//! gap is explained backwards, by the dependency that ended last, then by what that one had waited for, until the gap
+//! is filled. The part of a transfer before all ranks had begun is *straggler* time, the rest is *exposed*
+//! communication; work of the host is *host* time. What remains is the runtime's own: waking up and choosing, and
+//! other engines of this rank.
+//!
+//! Where a step ends, the time is cut, so the parts of a step add up to it to the nanosecond.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,107 +15,220 @@ use fs_schedule::Engine;
 
 use super::plan::Plan;
 
-/// Times of an operation's last instance, in nanoseconds of the run.
-#[derive(Debug, Default)]
-pub struct Stamp {
+/// Times of an operation's execution, in nanoseconds of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
     /// It started.
-    pub start: AtomicU64,
+    pub start: u64,
     /// All ranks had begun.
-    pub met: AtomicU64,
+    pub met: u64,
     /// It ended.
-    pub end: AtomicU64,
+    pub end: u64,
 }
 
-impl Stamp {
-    /// Sets all three.
-    pub fn set(&self, start: u64, met: u64, end: u64) {
-        self.start.store(start, Ordering::Relaxed);
-        self.met.store(met, Ordering::Relaxed);
-        self.end.store(end, Ordering::Relaxed);
+/// Times of the last executions of every operation: as many as can be asked for, so that a question about one never
+/// gets the times of another.
+#[derive(Debug)]
+pub struct Stamps {
+    /// Per operation and step, modulo the number kept: 1 + the step, start, met, end.
+    slots: Vec<[AtomicU64; 4]>,
+    kept: u64,
+}
+
+impl Stamps {
+    /// For a program of which at most `kept` steps are under way at once.
+    pub fn new(ops: usize, kept: usize) -> Self {
+        let kept = kept.next_power_of_two();
+        let slot = || std::array::from_fn(|_| AtomicU64::new(0));
+        Self { slots: (0..ops * kept).map(|_| slot()).collect(), kept: kept as u64 }
+    }
+
+    fn slot(&self, op: usize, step: u64) -> &[AtomicU64; 4] {
+        &self.slots[op * self.kept as usize + (step & (self.kept - 1)) as usize]
+    }
+
+    /// States the times of an operation's step; to be published by counting it as done.
+    pub fn set(&self, op: usize, step: u64, times: Times) {
+        let [tag, start, met, end] = self.slot(op, step);
+        tag.store(step + 1, Ordering::Relaxed);
+        start.store(times.start, Ordering::Relaxed);
+        met.store(times.met, Ordering::Relaxed);
+        end.store(times.end, Ordering::Relaxed);
+    }
+
+    /// The times of an operation's step that is done; `None` if they are no longer kept.
+    pub fn get(&self, op: usize, step: u64) -> Option<Times> {
+        let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let [tag, start, met, end] = self.slot(op, step);
+        (load(tag) == step + 1).then(|| Times { start: load(start), met: load(met), end: load(end) })
     }
 }
 
-/// Sums of a rank since the start of the run, in nanoseconds.
-#[derive(Debug, Default)]
-pub struct Totals {
+/// What the compute engine's time goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
     /// Transfers that compute waited for.
-    pub exposed: AtomicU64,
+    Exposed,
     /// Ranks that began later.
-    pub straggler: AtomicU64,
+    Straggler,
     /// The host.
-    pub host: AtomicU64,
+    Host,
     /// Everything else that compute waited for.
-    pub other: AtomicU64,
-    /// Work of each of the plan's engines.
-    pub busy: Vec<AtomicU64>,
+    Other,
+    /// Its own work.
+    Compute,
 }
 
-/// Adds to a sum that one thread writes.
-pub fn add(sum: &AtomicU64, n: u64) {
-    sum.store(sum.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+/// Number of kinds.
+pub const KINDS: usize = 5;
+
+/// Nanoseconds of each [`Kind`], in its order.
+pub type Split = [u64; KINDS];
+
+/// A part of a gap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it ends; it starts where the one before ends.
+    pub until: u64,
+    /// What it goes to.
+    pub kind: Kind,
+    /// The operation that was waited for.
+    pub op: Option<usize>,
 }
 
 /// Longest chain of operations that explains one gap.
 const CHAIN: usize = 64;
 
-/// Explains why `op` did not run its `step` in the gap; `exposed` is per operation.
+/// What stood in the way.
+#[derive(Debug, Clone, Copy)]
+pub enum Gap {
+    /// This operation's step could not start before the end of the gap.
+    Before(usize, u64),
+    /// Nothing was left to do but this operation's step, on another engine.
+    During(usize, u64),
+}
+
+/// Explains why the compute engine stood still from `begin` to `until`: segments, last one first.
 pub fn explain(
     plan: &Plan,
-    stamps: &[Stamp],
-    done: &[AtomicU64],
-    (op, step): (usize, u64),
-    gap: (u64, u64),
-    totals: &Totals,
-    exposed: &mut [u64],
+    stamps: &Stamps,
+    gap: Gap,
+    (begin, mut until): (u64, u64),
+    out: &mut Vec<Segment>,
 ) {
-    let (begin, mut until) = gap;
-    let (mut op, mut step) = (op, step as i64);
-    let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
-    let (mut on_transfers, mut on_ranks, mut on_host, mut rest) = (0, 0, 0, 0);
+    out.clear();
+    let mut push = |from: u64, to: u64, kind: Kind, op: Option<usize>| {
+        if from < to {
+            out.push(Segment { until: to, kind, op });
+        }
+    };
+    let mut gap = gap;
     for link in 0..CHAIN {
-        // The stamps are of the last instance: only if that is the one that was waited for do they tell anything.
-        let last_of = |other: usize, wanted: i64| load(&done[other]) as i64 == wanted + 1;
-        let deps =
-            plan.ops[op].deps.iter().map(|(other, distance)| (*other as usize, step - *distance as i64));
-        // A transfer also waits for the one before it in its queue.
-        let before = plan.ops[op].before.filter(|_| link > 0).map(|b| (b, load(&done[b]) as i64 - 1));
-        let latest = deps
-            .chain(before)
-            .filter(|(other, wanted)| *wanted >= 0 && last_of(*other, *wanted))
-            .map(|(other, wanted)| (load(&stamps[other].end), other, wanted))
-            .filter(|(end, ..)| link == 0 || *end <= until)
-            .max();
-        let Some((end, other, wanted)) = latest else { break };
-        let end = end.min(until);
-        rest += until - end.max(begin);
+        let latest = match gap {
+            Gap::During(op, step) => stamps.get(op, step).map(|times| (times, op, step)),
+            Gap::Before(op, step) => {
+                // A transfer also waits for the one before it in its queue.
+                let before = plan.before(op, step).filter(|_| link > 0);
+                let candidates = plan.needs(op, step).chain(before);
+                let stamped = candidates.filter_map(|(op, step)| Some((stamps.get(op, step)?, op, step)));
+                stamped.max_by_key(|(times, ..)| times.end)
+            }
+        };
+        let Some((times, op, step)) = latest else { break };
+        let end = times.end.min(until);
         if end <= begin {
-            until = begin;
             break;
         }
-        let start = load(&stamps[other].start).clamp(begin, end);
-        if plan.ops[other].transfer {
-            let met = load(&stamps[other].met).clamp(start, end);
-            on_ranks += met - start;
-            on_transfers += end - met;
-            exposed[other] += end - met;
-        } else if plan.engines[plan.ops[other].engine] == Engine::Host {
-            on_host += end - start;
+        push(end, until, Kind::Other, None);
+        let start = times.start.clamp(begin, end);
+        if plan.ops[op].transfer {
+            let met = times.met.clamp(start, end);
+            push(met, end, Kind::Exposed, Some(op));
+            push(start, met, Kind::Straggler, Some(op));
+        } else if plan.engines[plan.ops[op].engine] == Engine::Host {
+            push(start, end, Kind::Host, Some(op));
         } else {
-            rest += end - start;
+            push(start, end, Kind::Other, Some(op));
         }
         until = start;
-        (op, step) = (other, wanted);
         if until <= begin {
-            break;
+            return;
+        }
+        gap = Gap::Before(op, step);
+    }
+    push(begin, until, Kind::Other, None);
+}
+
+/// The compute engine's time, covered up to a moment and cut at the ends of steps.
+#[derive(Debug)]
+pub struct Ledger {
+    at: u64,
+    /// Where the present step starts; none before the first batch is there.
+    since: Option<u64>,
+    split: Split,
+    /// Per operation, exposed time of the whole run.
+    exposed: Vec<u64>,
+    segments: Vec<Segment>,
+}
+
+impl Ledger {
+    /// For a program of `ops` operations, from the start of the run.
+    pub fn new(ops: usize) -> Self {
+        let segments = Vec::with_capacity(3 * CHAIN + 1);
+        Self { at: 0, since: None, split: [0; KINDS], exposed: vec![0; ops], segments }
+    }
+
+    /// Up to where time is accounted for.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Exposed time of each operation.
+    pub fn exposed(&self) -> &[u64] {
+        &self.exposed
+    }
+
+    /// Counts what comes from now on: the first batch was there at `begin`.
+    pub fn begin(&mut self, begin: u64) {
+        if self.since.is_none() {
+            self.at = self.at.max(begin);
+            self.since = Some(self.at);
         }
     }
-    rest += until.saturating_sub(begin);
-    for (sum, n) in [
-        (&totals.exposed, on_transfers),
-        (&totals.straggler, on_ranks),
-        (&totals.host, on_host),
-        (&totals.other, rest),
-    ] {
-        add(sum, n);
+
+    /// Covers the time up to `until`.
+    pub fn cover(&mut self, until: u64, kind: Kind, op: Option<usize>) {
+        let time = until.saturating_sub(self.at);
+        self.at += time;
+        if self.since.is_none() {
+            return;
+        }
+        self.split[kind as usize] += time;
+        if let Some(op) = op.filter(|_| kind == Kind::Exposed) {
+            self.exposed[op] += time;
+        }
     }
+
+    /// Ends a step where time is covered to: where it started, where it ends, and what its time went to.
+    pub fn cut(&mut self) -> (u64, u64, Split) {
+        let since = self.since.replace(self.at).unwrap_or(self.at);
+        (since, self.at, std::mem::take(&mut self.split))
+    }
+
+    /// The segments of the gap from where time is covered to up to `until`, last one first; to be given back.
+    pub fn explain(&mut self, plan: &Plan, stamps: &Stamps, gap: Gap, until: u64) -> Vec<Segment> {
+        let mut segments = std::mem::take(&mut self.segments);
+        explain(plan, stamps, gap, (self.at, until), &mut segments);
+        segments
+    }
+
+    /// Takes the segments back for the next gap.
+    pub fn give_back(&mut self, segments: Vec<Segment>) {
+        self.segments = segments;
+    }
+}
+
+/// Adds to a sum that one thread writes.
+pub fn add(sum: &AtomicU64, n: u64) {
+    sum.store(sum.load(Ordering::Relaxed) + n, Ordering::Relaxed);
 }

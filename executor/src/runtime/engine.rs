@@ -1,10 +1,10 @@
 //! One engine of one rank: a thread that runs the queues of its priorities.
 //!
-//! An operation starts when the ones it depends on have done the batches that it needs: one counter each, written by
-//! the thread that ran it and read by those that wait. The thread takes the first queue, by priority, whose head can
-//! go on. Transfers are left while they wait for other ranks or for an emulated link, so the thread is free for
-//! other queues; and between the pieces of one, queues of greater priority go first. If nothing can go on the thread
-//! sleeps until somebody who may have changed that wakes it.
+//! An operation starts when the ones it depends on have done the batches that it needs ([`super::progress`]). The
+//! thread takes the first queue, by priority, whose head can go on. Transfers are left while they wait for other ranks
+//! or for an emulated link, so the thread is free for other queues; and between the pieces of one, queues of greater
+//! priority go first. If nothing can go on the thread looks a few microseconds longer, if there is a processor to
+//! spare, and then sleeps until somebody who has changed that wakes it.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,14 +12,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fs_kernels::Real;
-use fs_schedule::Engine;
 
-use super::account;
+use super::account::{Gap, Kind, Ledger, Times, add};
 use super::collectives::{drain, fill, rounds, sections};
 use super::profile::Profile;
 use super::rank::Rank;
 use super::record::{Record, Recorder};
 use super::{Call, Context, Fault, dispatch};
+
+/// How long a thread looks for something to do before it sleeps, in nanoseconds: about as long as it takes to fall
+/// asleep and to be woken again.
+const PATIENCE: u64 = 20_000;
+/// Looks between two readings of the clock.
+const LOOKS: usize = 16;
 
 /// A collective on its way.
 #[derive(Debug, Clone, Copy)]
@@ -71,6 +76,12 @@ pub fn run<T: Real>(rank: &Rank<'_, T>, engine: usize) -> (Profile, Vec<Record>)
     (thread.profile, records)
 }
 
+/// Makes the calling thread known to the locks, so that waiting for one later allocates nothing.
+fn warm_locks() {
+    let (lock, never) = (parking_lot::Mutex::new(()), parking_lot::Condvar::new());
+    never.wait_for(&mut lock.lock(), Duration::ZERO);
+}
+
 /// The text of a panic.
 pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
@@ -88,10 +99,10 @@ struct Thread<'r, 'a, T: Real> {
     recorder: Recorder,
     /// The operation in work, to name it if it panics.
     at: &'r Cell<Option<usize>>,
-    /// This is the engine whose waits are accounted for; when it last had something to do.
-    compute: bool,
-    idle_since: Option<u64>,
-    exposed: Vec<u64>,
+    /// Of the engine whose time is accounted for.
+    ledger: Option<Ledger>,
+    /// Batches accounted for.
+    told: u64,
     random: u64,
 }
 
@@ -105,56 +116,101 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             heads: plan.queues[engine].iter().map(|_| head()).collect(),
             deadline: None,
             profile: Profile::new(plan.ops.len()),
-            recorder: Recorder::new(plan, engine, &rank.record, rank.first_step),
+            recorder: Recorder::new(plan, engine, &rank.settings.record, rank.settings.first_step),
             at,
-            compute: plan.engines[engine] == Engine::Compute,
-            idle_since: None,
-            exposed: vec![0; plan.ops.len()],
-            random: rank.stress.map_or(0, |seed| {
+            ledger: (engine == plan.accounted).then(|| Ledger::new(plan.ops.len())),
+            told: 0,
+            random: rank.settings.stress.map_or(0, |seed| {
                 seed ^ (rank.env.rank as u64 * 64 + engine as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             }),
         }
     }
 
     fn run(&mut self) {
-        let event = self.rank.hub.event(self.rank.env.rank, self.engine);
-        loop {
-            let seen = event.read();
-            if self.rank.hub.has_failed() {
-                break;
-            }
+        let Rank { hub, env, .. } = self.rank;
+        warm_locks();
+        hub.enter(env.rank, self.engine);
+        while !hub.has_failed() {
             self.deadline = None;
             if self.progress(self.heads.len()) {
                 continue;
             }
-            if self.exhausted() {
+            if self.exhausted() && self.settled() {
                 break;
             }
-            let deadline = self.deadline.map(|at| self.rank.hub.instant(at));
-            event.sleep(seen, deadline);
+            if self.look() {
+                continue;
+            }
+            let deadline = self.deadline.map(|at| hub.instant(at));
+            hub.sleep(env.rank, self.engine, deadline, || hub.has_failed() || self.can_go_on());
         }
-        for (op, exposed) in self.profile.ops.iter_mut().zip(&self.exposed) {
-            op.exposed = Duration::from_nanos(*exposed);
+        hub.leave();
+        if let Some(ledger) = &self.ledger {
+            for (op, exposed) in self.profile.ops.iter_mut().zip(ledger.exposed()) {
+                op.exposed = Duration::from_nanos(*exposed);
+            }
         }
+    }
+
+    /// Looks a little longer for something to do, while there is a processor to spare.
+    fn look(&self) -> bool {
+        let hub = self.rank.hub;
+        // Time that is known to pass is slept through.
+        if self.deadline.is_some() || !hub.has_room() {
+            return false;
+        }
+        let until = hub.now() + PATIENCE;
+        loop {
+            for _ in 0..LOOKS {
+                if self.can_go_on() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if hub.has_failed() || !hub.has_room() || hub.now() > until {
+                return false;
+            }
+        }
+    }
+
+    /// Whether a queue can go on, or the end has come.
+    fn can_go_on(&self) -> bool {
+        let mut all_passed = true;
+        for (queue, head) in self.heads.iter().enumerate() {
+            if let Some(active) = head.active {
+                all_passed = false;
+                let waits = active.stage == Stage::Wait
+                    && !self.rank.hub.complete(self.channel(&active), active.batch);
+                if !waits && self.rank.hub.now() >= active.at {
+                    return true;
+                }
+            } else if let Some((op, step)) = self.head(queue) {
+                all_passed = false;
+                if self.rank.progress.ready(self.rank.plan, op, step) {
+                    return true;
+                }
+            }
+        }
+        all_passed && (self.is_settled() || !self.rank.open.is_empty())
     }
 
     /// The next operation of a queue, and its step.
     fn head(&self, queue: usize) -> Option<(usize, u64)> {
         let head = &self.heads[queue];
-        // Steps go on until the last operation has had the last batch.
-        let (last, first) = self.rank.plan.stages;
-        let steps = self.rank.end.load(Ordering::Acquire) as i64 + first - last;
         let op = self.rank.plan.queues[self.engine][queue].ops[head.position] as usize;
-        ((head.step as i64) < steps).then_some((op, head.step))
+        self.rank.progress.exists(self.rank.plan, head.step).then_some((op, head.step))
     }
 
     fn pass(&mut self, queue: usize) {
+        let len = self.rank.plan.queues[self.engine][queue].ops.len();
         let head = &mut self.heads[queue];
         head.position += 1;
-        if head.position == self.rank.plan.queues[self.engine][queue].ops.len() {
+        if head.position == len {
             head.position = 0;
             head.step += 1;
         }
+        let passed = head.step * len as u64 + head.position as u64;
+        self.rank.progress.publish(self.engine, queue, Some(passed));
     }
 
     fn exhausted(&self) -> bool {
@@ -166,7 +222,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         if self.rank.hub.has_failed() {
             return false;
         }
-        let reluctant = self.rank.stress.is_some() && self.chance(4);
+        let reluctant = self.rank.settings.stress.is_some() && self.chance(4);
         for queue in 0..queues {
             if reluctant && queue + 1 < queues && self.chance(2) {
                 continue;
@@ -184,20 +240,21 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             return self.advance(queue, active);
         }
         let Some((op, step)) = self.head(queue) else { return false };
-        if !self.rank.ready(op, step) {
+        let Rank { plan, progress, hub, .. } = self.rank;
+        if !progress.ready(plan, op, step) {
             return false;
         }
-        let Some(batch) = self.rank.batch(op, step) else {
-            self.done(queue, op, step);
+        let Some(batch) = progress.batch(plan, op, step) else {
+            self.skip(queue, op, step);
             return true;
         };
-        if self.rank.stress.is_some() && self.chance(4) {
+        if self.rank.settings.stress.is_some() && self.chance(4) {
             let delay = self.draw() % 400;
             std::thread::sleep(Duration::from_micros(delay));
         }
-        if self.rank.plan.ops[op].transfer {
-            let now = self.rank.hub.now();
-            self.close_gap(op, step, now);
+        if plan.ops[op].transfer {
+            let now = hub.now();
+            self.close_gap(Gap::Before(op, step), now);
             let active = Active {
                 op,
                 step,
@@ -212,6 +269,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
                 at: 0,
             };
             self.heads[queue].active = Some(active);
+            progress.publish(self.engine, queue, None);
             return self.advance(queue, active);
         }
         self.local(queue, op, step, batch);
@@ -223,8 +281,11 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         let rank = self.rank;
         let outer = self.at.replace(Some(op));
         let start = rank.hub.now();
-        self.close_gap(op, step, start);
+        self.close_gap(Gap::Before(op, step), start);
         let cx = self.context();
+        if rank.settings.panic_at == Some((rank.env.rank, op, batch)) {
+            panic!("told to panic");
+        }
         let outcome = if rank.plan.load == Some(op) {
             rank.load(&cx, batch)
         } else {
@@ -233,7 +294,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         match outcome {
             Ok(true) => self.finish(queue, (op, step, batch), start, start),
             // The last batch was the one before.
-            Ok(false) => self.done(queue, op, step),
+            Ok(false) => self.skip(queue, op, step),
             Err(fault) => self.fail(op, &fault),
         }
         self.at.set(outer);
@@ -247,7 +308,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             self.deadline = Some(self.deadline.map_or(active.at, |d| d.min(active.at)));
             return false;
         }
-        let channel = rank.plan.ops[active.op].channel.unwrap_or(0) + active.round;
+        let channel = self.channel(&active);
         match active.stage {
             Stage::Fill => {
                 if let Err(fault) = self.fill(queue, &active) {
@@ -304,6 +365,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         outbox.began = active.began;
         outbox.there.fill(0);
         fill(&call, active.round, &mut outbox, &inbox, &mut || while self.progress(queue) {})?;
+        self.profile.ops[active.op].sent += outbox.wire.iter().sum::<u64>();
         self.at.set(outer);
         Ok(())
     }
@@ -347,42 +409,92 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         active.stage = Stage::Wait;
     }
 
+    /// The channel of a collective's round.
+    fn channel(&self, active: &Active) -> usize {
+        self.rank.plan.ops[active.op].channel.unwrap_or(0) + active.round
+    }
+
     fn finish(&mut self, queue: usize, (op, step, batch): (usize, u64, u64), start: u64, met: u64) {
         let rank = self.rank;
         let end = rank.hub.now();
-        rank.stamps[op].set(start, met, end);
+        rank.stamps.set(op, step, Times { start, met, end });
         let waited = met.saturating_sub(start);
         let busy = end.saturating_sub(start);
         self.profile.record(op, busy, waited);
         self.recorder.push(op, batch, start, met, end);
-        account::add(&rank.totals.busy[self.engine], busy.saturating_sub(waited));
-        if self.compute {
-            if rank.plan.ops[op].transfer {
-                account::add(&rank.totals.straggler, waited);
-                account::add(&rank.totals.exposed, busy - waited.min(busy));
-                self.exposed[op] += busy - waited.min(busy);
+        add(&rank.busy[self.engine], busy.saturating_sub(waited));
+        if rank.plan.ops[op].transfer {
+            self.cover(met.min(end), Kind::Straggler, Some(op));
+            self.cover(end, Kind::Exposed, Some(op));
+        } else {
+            self.cover(end, Kind::Compute, Some(op));
+        }
+        if rank.count((op, step, batch), end) {
+            if self.ledger.is_some() {
+                self.cover(end, Kind::Other, None);
+            } else {
+                rank.hub.call(rank.env.rank, rank.plan.accounted);
             }
-            self.idle_since = Some(end);
         }
-        if rank.left[rank.ring(batch)].fetch_sub(1, Ordering::AcqRel) == 1 {
-            rank.report(batch, end);
-        }
+        self.done(queue, op, step);
+    }
+
+    /// Passes an operation that has no batch in a step.
+    fn skip(&mut self, queue: usize, op: usize, step: u64) {
+        let now = self.rank.hub.now();
+        self.rank.stamps.set(op, step, Times { start: now, met: now, end: now });
         self.done(queue, op, step);
     }
 
     /// Lets those go on that waited for an operation.
     fn done(&mut self, queue: usize, op: usize, step: u64) {
-        let rank = self.rank;
-        rank.done[op].store(step + 1, Ordering::Release);
-        rank.hub.wake(rank.env.rank, rank.plan.ops[op].wakes);
+        let Rank { hub, env, plan, progress, .. } = self.rank;
+        hub.add_awake(progress.complete(plan, op, step, hub.events(env.rank)));
         self.pass(queue);
     }
 
-    /// Explains the time since the compute engine last had something to do.
-    fn close_gap(&mut self, op: usize, step: u64, now: u64) {
-        let Some(since) = self.idle_since.take().filter(|since| self.compute && *since < now) else { return };
-        let Rank { plan, stamps, done, totals, .. } = self.rank;
-        account::explain(plan, stamps, done, (op, step), (since, now), totals, &mut self.exposed);
+    /// Accounts for the time up to `until`, if this is the engine to do so: it went to `kind`.
+    fn cover(&mut self, until: u64, kind: Kind, op: Option<usize>) {
+        let rank = self.rank;
+        let Some(ledger) = &mut self.ledger else { return };
+        let begun = rank.begun.load(Ordering::Acquire);
+        if begun <= until {
+            ledger.begin(begun);
+        }
+        // Batches that other engines have ended are cut off where they ended.
+        while let Some(done) = rank.open.first().filter(|done| done.at <= until) {
+            ledger.cover(done.at, kind, op);
+            rank.open.pop();
+            rank.report(&done, ledger.cut());
+            self.told += 1;
+        }
+        ledger.cover(until, kind, op);
+    }
+
+    /// Explains the time up to `until`, in which this engine stood still.
+    fn close_gap(&mut self, gap: Gap, until: u64) {
+        let Rank { plan, stamps, .. } = self.rank;
+        let Some(ledger) = self.ledger.as_mut().filter(|ledger| ledger.at() < until) else { return };
+        let segments = ledger.explain(plan, stamps, gap, until);
+        for segment in segments.iter().rev() {
+            self.cover(segment.until, segment.kind, segment.op);
+        }
+        if let Some(ledger) = &mut self.ledger {
+            ledger.give_back(segments);
+        }
+    }
+
+    /// Accounts for batches that other engines have ended since this one has nothing more to do: whether all are.
+    fn settled(&mut self) -> bool {
+        while let Some(done) = self.rank.open.first().filter(|_| self.ledger.is_some()) {
+            self.close_gap(Gap::During(done.last.0, done.last.1), done.at);
+            self.cover(done.at, Kind::Other, None);
+        }
+        self.is_settled()
+    }
+
+    fn is_settled(&self) -> bool {
+        self.ledger.is_none() || self.told >= self.rank.progress.end.load(Ordering::Acquire)
     }
 
     fn fail(&mut self, op: usize, fault: &Fault) {
@@ -392,8 +504,8 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     }
 
     fn context(&self) -> Context<'r, T> {
-        let Rank { env, program, plan, hub, end, works, .. } = self.rank;
-        Context { env, program, plan, hub, end, work: &works[self.engine] }
+        let Rank { env, program, plan, hub, progress, works, .. } = self.rank;
+        Context { env, program, plan, hub, end: &progress.end, work: &works[self.engine] }
     }
 
     fn draw(&mut self) -> u64 {

@@ -20,6 +20,7 @@ mod loss;
 mod optimizer;
 pub mod plan;
 pub mod profile;
+pub mod progress;
 pub mod rank;
 pub mod record;
 pub mod share;

@@ -24,6 +24,8 @@ pub struct Plan {
     pub stages: (i64, i64),
     /// Number of operations that add to the loss.
     pub losses: usize,
+    /// The engine whose time is accounted for: compute, if there is one.
+    pub accounted: usize,
 }
 
 /// Operations of one engine and priority, in order.
@@ -46,6 +48,8 @@ pub struct Planned {
     pub deps: Vec<(u32, u64)>,
     /// The operation before it in its queue (for the first, the last).
     pub before: Option<usize>,
+    /// It is the first of its queue.
+    pub first: bool,
     /// Engines whose operations wait for this one.
     pub wakes: u32,
     /// First channel of a collective.
@@ -118,7 +122,17 @@ impl Plan {
                 channels.extend(std::iter::repeat_n(engine, n));
                 let deps = op.deps.iter().filter(|d| (d.op as usize) < ops.len()).map(dep).collect();
                 let transfer = is_transfer(&op.action);
-                Planned { engine, stage, deps, before: None, wakes: 0, channel, transfer, loss: None }
+                Planned {
+                    engine,
+                    stage,
+                    deps,
+                    before: None,
+                    first: false,
+                    wakes: 0,
+                    channel,
+                    transfer,
+                    loss: None,
+                }
             })
             .collect();
         for i in 0..ops.len() {
@@ -133,6 +147,7 @@ impl Plan {
             for (op, before) in queue.ops.iter().zip(last) {
                 planned[*op as usize].before = Some(*before as usize);
             }
+            planned[queue.ops[0] as usize].first = true;
         }
         let load = ops.iter().position(|o| o.action == Action::LoadBatch);
         if let Some(load) = load {
@@ -147,7 +162,29 @@ impl Plan {
         }
         let stage = |f: fn(i64, i64) -> i64| planned.iter().map(|p| p.stage).reduce(f).unwrap_or(0);
         let stages = (stage(i64::min), stage(i64::max));
-        Self { engines, queues, ops: planned, channels, load, stages, losses: losses.len() }
+        let accounted = engines.iter().position(|e| *e == Engine::Compute).unwrap_or(0);
+        Self { engines, queues, ops: planned, channels, load, stages, losses: losses.len(), accounted }
+    }
+
+    /// The operation, and its step, that loads the batch of another one's step; `None` for itself.
+    pub fn load_of(&self, op: usize, step: u64) -> Option<(usize, u64)> {
+        let load = self.load.filter(|load| *load != op)?;
+        let at = step as i64 + self.ops[op].stage - self.ops[load].stage;
+        u64::try_from(at).ok().map(|at| (load, at))
+    }
+
+    /// The instances of operations that must be done before another one's step.
+    pub fn needs(&self, op: usize, step: u64) -> impl Iterator<Item = (usize, u64)> {
+        let deps = self.ops[op].deps.iter();
+        let deps =
+            deps.filter_map(move |(other, distance)| Some((*other as usize, step.checked_sub(*distance)?)));
+        deps.chain(self.load_of(op, step))
+    }
+
+    /// The instance before another one in its queue.
+    pub fn before(&self, op: usize, step: u64) -> Option<(usize, u64)> {
+        let before = self.ops[op].before?;
+        Some((before, if self.ops[op].first { step.checked_sub(1)? } else { step }))
     }
 }
 

@@ -1,19 +1,21 @@
 //! What the threads of one rank share while they run a program: how far each operation is, and the batches.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use fs_kernels::Real;
 use fs_schedule::Program;
 use parking_lot::Mutex;
 
-use super::account::{Stamp, Totals};
-use super::plan::Plan;
+use super::account::{KINDS, Split, Stamps};
+use super::plan::{self, Plan};
+use super::progress::Progress;
 use super::{Context, Env, Fault, Work};
 use crate::data::DataError;
-use crate::data::reader::Delivery;
+use crate::data::reader::Batches;
 use crate::transport::local::Hub;
 
 /// What the threads of one rank share while they run a program.
@@ -29,30 +31,86 @@ pub struct Rank<'a, T: Real> {
     /// Decides for all ranks how many batches there are.
     pub gate: &'a Gate,
     /// Where batches come from.
-    pub batches: Mutex<Receiver<Delivery>>,
-    /// Step of batch 0.
-    pub first_step: u64,
+    pub batches: Batches,
     /// Told of each batch that is done.
     pub finished: SyncSender<Finished>,
+    /// What a run may choose.
+    pub settings: Settings,
+    /// Why there is no more data.
+    pub data_error: Mutex<Option<Arc<DataError>>>,
+    pub(super) progress: Progress,
+    /// Operations that each batch in flight still has to run.
+    pub(super) left: Vec<AtomicUsize>,
+    /// Per batch in flight, the wait for its data.
+    data_wait: Vec<AtomicU64>,
+    /// When the data of the first batch was there.
+    pub(super) begun: AtomicU64,
+    pub(super) stamps: Stamps,
+    /// Work of each of the plan's engines.
+    pub(super) busy: Vec<AtomicU64>,
+    pub(super) works: Vec<Mutex<Work<T>>>,
+    /// Batches that are done and not yet accounted for.
+    pub(super) open: Open,
+}
+
+/// What a run may choose.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// Step of batch 0.
+    pub first_step: u64,
     /// Random delays, for tests.
     pub stress: Option<u64>,
     /// Batches whose operations are recorded.
     pub record: std::ops::Range<u64>,
-    /// Why there is no more data.
-    pub data_error: Mutex<Option<Arc<DataError>>>,
-    pub(super) end: AtomicU64,
-    /// Steps that each operation has done.
-    pub(super) done: Vec<AtomicU64>,
-    /// Operations that each batch in flight still has to run.
-    pub(super) left: Vec<AtomicUsize>,
-    data_wait: Vec<AtomicU64>,
-    pub(super) stamps: Vec<Stamp>,
-    pub(super) totals: Totals,
-    pub(super) works: Vec<Mutex<Work<T>>>,
+    /// Rank, operation and batch that panic, for tests.
+    pub panic_at: Option<(usize, usize, u64)>,
 }
 
-/// A rank's part of a finished batch; times in nanoseconds of the run, sums since its start.
-#[derive(Debug, Clone, Default)]
+/// Batches that are done and not yet accounted for, in the order in which they ended.
+#[derive(Debug)]
+pub(super) struct Open {
+    count: AtomicUsize,
+    list: Mutex<VecDeque<Done>>,
+}
+
+/// A batch that is done.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Done {
+    /// When.
+    pub(super) at: u64,
+    /// Its last operation, and the step of it.
+    pub(super) last: (usize, u64),
+    finished: Finished,
+}
+
+impl Open {
+    fn push(&self, done: Done) {
+        let mut list = self.list.lock();
+        list.push_back(done);
+        self.count.store(list.len(), Ordering::Release);
+    }
+
+    /// The oldest one.
+    pub(super) fn first(&self) -> Option<Done> {
+        if self.is_empty() { None } else { self.list.lock().front().copied() }
+    }
+
+    /// Takes the oldest one.
+    pub(super) fn pop(&self) -> Option<Done> {
+        let mut list = self.list.lock();
+        let done = list.pop_front();
+        self.count.store(list.len(), Ordering::Release);
+        done
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+}
+
+/// A rank's part of a finished batch; times in nanoseconds of the run.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Finished {
     /// The rank.
     pub rank: usize,
@@ -64,15 +122,15 @@ pub struct Finished {
     pub samples: u64,
     /// Tokens of the global batch.
     pub tokens: u64,
-    /// When its last operation ended.
+    /// Where its time starts: the end of the batch before; for the first when its data was there.
+    pub since: u64,
+    /// Where it ends: with its last operation.
     pub at: u64,
-    /// When its data was there.
-    pub loaded: u64,
     /// Wait for its data.
     pub data_wait: u64,
-    /// Exposed communication, straggler time, host time, everything else that compute waited for.
-    pub waits: [u64; 4],
-    /// Work of each of the plan's engines.
+    /// What that time went to.
+    pub split: Split,
+    /// Work of each of the plan's engines since the start of the run.
     pub busy: [u64; ENGINES],
 }
 
@@ -113,63 +171,39 @@ impl Gate {
 }
 
 impl<'a, T: Real> Rank<'a, T> {
-    /// Ready to run up to `batches` batches.
+    /// Ready to run up to the gate's number of batches.
     pub fn new(
         env: &'a Env<T>,
         program: &'a Program,
         plan: &'a Plan,
         hub: &'a Hub<T>,
         gate: &'a Gate,
-        batches: Receiver<Delivery>,
+        batches: Batches,
         finished: SyncSender<Finished>,
-        (first_step, stress, record): (u64, Option<u64>, std::ops::Range<u64>),
+        settings: Settings,
     ) -> Self {
         let ring = env.batches.len();
         let zeros = |n: usize| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-        let totals = Totals { busy: zeros(plan.engines.len()), ..Totals::default() };
         Self {
             env,
             program,
             plan,
             hub,
             gate,
-            batches: Mutex::new(batches),
-            first_step,
+            batches,
             finished,
-            stress,
-            record,
+            settings,
             data_error: Mutex::default(),
-            end: AtomicU64::new(gate.batches()),
-            done: zeros(plan.ops.len()),
+            progress: Progress::new(plan, gate.batches()),
             left: (0..ring).map(|_| AtomicUsize::new(0)).collect(),
-            data_wait: zeros(2 * ring),
-            stamps: plan.ops.iter().map(|_| Stamp::default()).collect(),
-            totals,
+            data_wait: zeros(ring),
+            begun: AtomicU64::new(u64::MAX),
+            // No operation is further ahead of another one than batches are in flight.
+            stamps: Stamps::new(plan.ops.len(), 2 * plan::ring(program)),
+            busy: zeros(plan.engines.len()),
             works: plan.engines.iter().map(|_| Mutex::default()).collect(),
+            open: Open { count: AtomicUsize::new(0), list: Mutex::new(VecDeque::with_capacity(2 * ring)) },
         }
-    }
-
-    /// The batch of an operation in a step, counted from the plan's first; `None` if there is none.
-    pub(super) fn batch(&self, op: usize, step: u64) -> Option<u64> {
-        let batch = step as i64 - self.plan.stages.1 + self.plan.ops[op].stage;
-        (batch >= 0 && (batch as u64) < self.end.load(Ordering::Acquire)).then_some(batch as u64)
-    }
-
-    /// Whether everything that an operation waits for is done.
-    pub(super) fn ready(&self, op: usize, step: u64) -> bool {
-        let done = |op: usize, step: u64| self.done[op].load(Ordering::Acquire) > step;
-        // Whether there is a batch, and what is in it, is known once it is loaded.
-        let loaded = match (self.plan.load, self.batch(op, step)) {
-            (Some(load), Some(batch)) if load != op => {
-                done(load, (batch as i64 + self.plan.stages.1 - self.plan.ops[load].stage) as u64)
-            }
-            _ => true,
-        };
-        loaded
-            && self.plan.ops[op]
-                .deps
-                .iter()
-                .all(|(other, distance)| step < *distance || done(*other as usize, step - distance))
     }
 
     pub(super) fn ring(&self, batch: u64) -> usize {
@@ -179,7 +213,7 @@ impl<'a, T: Real> Rank<'a, T> {
     /// Loads a batch; false if there is none.
     pub(super) fn load(&self, cx: &Context<'_, T>, batch: u64) -> Result<bool, Fault> {
         if !self.gate.admit(batch) {
-            self.end.fetch_min(batch, Ordering::AcqRel);
+            self.progress.end.fetch_min(batch, Ordering::AcqRel);
             return Ok(false);
         }
         let slot = self.ring(batch);
@@ -189,43 +223,50 @@ impl<'a, T: Real> Rank<'a, T> {
             )));
         }
         let asked = Instant::now();
-        let data = match self.batches.lock().recv() {
-            Ok(Ok(data)) => data,
-            Ok(Err(error)) => {
+        let data = match self.batches.next() {
+            Some(Ok(data)) => data,
+            Some(Err(error)) => {
                 let message = error.to_string();
                 *self.data_error.lock() = Some(error);
                 return Err(Fault::Unsupported(message));
             }
-            Err(_) => return Err(Fault::Unsupported("the reader stopped".into())),
+            None => return Err(Fault::Unsupported("the reader stopped".into())),
         };
-        self.data_wait[2 * slot].store(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        self.data_wait[2 * slot + 1].store(self.hub.now(), Ordering::Relaxed);
-        self.env.load(cx, batch, self.first_step + batch, data)?;
+        self.data_wait[slot].store(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        if batch == 0 {
+            self.begun.store(self.hub.now(), Ordering::Release);
+        }
+        self.env.load(cx, batch, self.settings.first_step + batch, data)?;
         Ok(true)
     }
 
-    /// Tells what is to be told of a batch whose last operation has ended.
-    pub(super) fn report(&self, batch: u64, at: u64) {
+    /// Counts an operation of a batch; if it was the last one, what is to be told of the batch is put down.
+    pub(super) fn count(&self, (op, step, batch): (usize, u64, u64), at: u64) -> bool {
         let slot = self.ring(batch);
-        let Some(place) = self.env.batches[slot].try_read() else { return };
-        let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        let mut busy = [0; ENGINES];
-        for (sum, engine) in busy.iter_mut().zip(&self.totals.busy) {
-            *sum = load(engine);
+        if self.left[slot].fetch_sub(1, Ordering::AcqRel) != 1 {
+            return false;
         }
-        let Totals { exposed, straggler, host, other, .. } = &self.totals;
-        // Nobody listens any more only when the run is being torn down.
-        let _ = self.finished.send(Finished {
+        let Some(place) = self.env.batches[slot].try_read() else { return false };
+        let finished = Finished {
             rank: self.env.rank,
             step: place.step,
             contribution: place.loss(),
             samples: place.share.batch().samples as u64,
             tokens: place.share.batch().tokens() as u64,
-            at,
-            loaded: load(&self.data_wait[2 * slot + 1]),
-            data_wait: load(&self.data_wait[2 * slot]),
-            waits: [load(exposed), load(straggler), load(host), load(other)],
-            busy,
-        });
+            data_wait: self.data_wait[slot].load(Ordering::Relaxed),
+            ..Finished::default()
+        };
+        self.open.push(Done { at, last: (op, step), finished });
+        true
+    }
+
+    /// Tells of a batch that is accounted for.
+    pub(super) fn report(&self, done: &Done, (since, at, split): (u64, u64, [u64; KINDS])) {
+        let mut busy = [0; ENGINES];
+        for (sum, engine) in busy.iter_mut().zip(&self.busy) {
+            *sum = engine.load(Ordering::Relaxed);
+        }
+        // Nobody listens any more only when the run is being torn down.
+        let _ = self.finished.send(Finished { since, at, split, busy, ..done.finished });
     }
 }

@@ -30,7 +30,7 @@ use crate::trace::{Timeline, Traced};
 use crate::transport::link::Link;
 use crate::weights::{self, Unmatched};
 
-pub use phase::StepEvent;
+pub use phase::{Account, StepEvent};
 use phase::{Phase, Results};
 
 /// What a caller may choose; the rest is in the schedule.
@@ -60,6 +60,8 @@ pub struct Options {
     pub stress: Option<u64>,
     /// Training steps whose operations are recorded; see [`Session::take_records`].
     pub record: Option<std::ops::Range<u64>>,
+    /// For tests: the rank, operation and step at which an engine's thread panics.
+    pub panic_at: Option<(usize, String, u64)>,
 }
 
 impl Default for Options {
@@ -77,6 +79,7 @@ impl Default for Options {
             link: None,
             stress: None,
             record: None,
+            panic_at: None,
         }
     }
 }
@@ -284,6 +287,34 @@ impl<T: Real> Session<T> {
         Some((Timeline::new(&self.schedule, &self.records, steps.clone()), steps))
     }
 
+    /// For measurements: the schedule to keep while the session runs.
+    pub(crate) fn shared_schedule(&self) -> Arc<Schedule> {
+        Arc::clone(&self.schedule)
+    }
+
+    /// The emulated link.
+    pub(crate) fn link(&self) -> Option<Link> {
+        self.options.link
+    }
+
+    pub(crate) fn set_link(&mut self, link: Option<Link>) {
+        self.options.link = link;
+    }
+
+    pub(crate) fn set_record(&mut self, steps: Option<std::ops::Range<u64>>) {
+        self.options.record = steps;
+    }
+
+    /// The step that is trained next.
+    pub(crate) fn next_step(&self) -> u64 {
+        self.next_step
+    }
+
+    /// The data, and the seed of what is drawn.
+    pub(crate) fn source_and_seed(&mut self) -> (&mut dyn Source, u64) {
+        (self.source.as_mut(), self.seed)
+    }
+
     /// Loss and gradients of the batch of `step`, with the present values and without changing them.
     pub fn loss_and_gradients(&mut self, step: u64) -> Result<Gradients<T>, Error> {
         for env in &self.ranks {
@@ -374,8 +405,9 @@ impl<T: Real> Session<T> {
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
         let source = source.unwrap_or(self.source.as_mut());
-        let Options { stop, link, stress, .. } = &self.options;
-        Phase { program, steps, source, stop, link: *link, stress: *stress, record }.run(&self.ranks, each)
+        let Options { stop, link, stress, panic_at, .. } = &self.options;
+        let (link, stress, panic_at) = (*link, *stress, panic_at.clone());
+        Phase { program, steps, source, stop, link, stress, record, panic_at }.run(&self.ranks, each)
     }
 
     fn report(
@@ -429,7 +461,7 @@ impl<T: Real> Session<T> {
             memory: held,
             accounting: accounting::of(schedule, &self.ranks, steps, &results.engines, &results.profiles),
             ops: op_totals(&schedule.train, &results.profiles),
-            traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps, &results.engines)),
+            traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps)),
             evaluation,
         }
     }

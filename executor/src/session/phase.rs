@@ -12,9 +12,10 @@ use fs_schedule::Program;
 use crate::data::Source;
 use crate::data::reader::reader;
 use crate::error::Error;
+use crate::runtime::account::Kind;
 use crate::runtime::engine::{self, panic_message};
 use crate::runtime::profile::Profile;
-use crate::runtime::rank::{ENGINES, Finished, Gate, Rank};
+use crate::runtime::rank::{ENGINES, Finished, Gate, Rank, Settings};
 use crate::runtime::record::{self, Record};
 use crate::runtime::{Env, Plan};
 use crate::transport::TransportError;
@@ -47,8 +48,30 @@ pub struct StepEvent {
     pub host: f64,
     /// Mean time that compute stood still for anything else.
     pub other: f64,
+    /// Mean time that compute worked.
+    pub compute: f64,
     /// Mean work of each of the program's engines.
     pub busy: [f64; ENGINES],
+    /// Per rank where its time went. From the end of its step before to the end of its step; of the first from when
+    /// its data was there.
+    pub accounts: Vec<Account>,
+}
+
+/// Where one rank's time of a step went, in nanoseconds. The parts add up to the whole.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Account {
+    /// The whole.
+    pub time: u64,
+    /// Compute worked.
+    pub compute: u64,
+    /// Compute stood still for transfers that all ranks had begun.
+    pub exposed: u64,
+    /// Compute stood still for ranks that began a transfer later.
+    pub straggler: u64,
+    /// Compute stood still for the host.
+    pub host: u64,
+    /// Compute stood still for anything else.
+    pub other: u64,
 }
 
 impl StepEvent {
@@ -88,6 +111,8 @@ pub(super) struct Phase<'a> {
     pub(super) stress: Option<u64>,
     /// Steps to record.
     pub(super) record: Option<std::ops::Range<u64>>,
+    /// Rank, operation and step that panic.
+    pub(super) panic_at: Option<(usize, String, u64)>,
 }
 
 impl Phase<'_> {
@@ -96,7 +121,7 @@ impl Phase<'_> {
         envs: &[Env<T>],
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
-        let Self { program, steps, source, stop, link, stress, record } = self;
+        let Self { program, steps, source, stop, link, stress, record, panic_at } = self;
         let world = envs.len();
         let planned = steps.end - steps.start;
         let plan = Plan::new(program);
@@ -116,8 +141,12 @@ impl Phase<'_> {
             .iter()
             .zip(batches)
             .map(|(env, batches)| {
-                let start = (steps.start, stress, held.clone());
-                Rank::new(env, program, &plan, &hub, &gate, batches, sender.clone(), start)
+                let panic_at = panic_at.as_ref().and_then(|(rank, op, step)| {
+                    let op = program.ops.iter().position(|o| o.name == *op)?;
+                    Some((*rank, op, step.checked_sub(steps.start)?))
+                });
+                let settings = Settings { first_step: steps.start, stress, record: held.clone(), panic_at };
+                Rank::new(env, program, &plan, &hub, &gate, batches, sender.clone(), settings)
             })
             .collect();
         drop(sender);
@@ -148,7 +177,8 @@ impl Phase<'_> {
                     }
                 }
             }
-            let mut results = Results { steps: collect(&finished, world, each), ..Results::default() };
+            let mut results =
+                Results { steps: collect(&finished, world, planned, each), ..Results::default() };
             results.profiles = envs.iter().map(|_| Profile::new(program.ops.len())).collect();
             results.records = envs.iter().map(|_| Vec::new()).collect();
             let mut failure = None;
@@ -184,40 +214,73 @@ fn rank_error(error: TransportError) -> Error {
     }
 }
 
+/// Steps whose events are made ready before the first one.
+const READY: u64 = 1 << 16;
+/// Steps whose events are made ready at once after those.
+const BLOCK: usize = 1024;
+
 /// Puts the ranks' messages together, step by step.
-fn collect(finished: &Receiver<Finished>, world: usize, each: &mut dyn FnMut(&StepEvent)) -> Vec<StepEvent> {
-    let mut steps = Vec::new();
+fn collect(
+    finished: &Receiver<Finished>,
+    world: usize,
+    planned: u64,
+    each: &mut dyn FnMut(&StepEvent),
+) -> Vec<StepEvent> {
+    let fresh = || StepEvent {
+        contributions: vec![0.0; world],
+        accounts: vec![Account::default(); world],
+        ..StepEvent::default()
+    };
+    // What is kept of every step has its place before the first one begins.
+    let ready = planned.min(READY) as usize;
+    let mut blank: Vec<StepEvent> = (0..ready).map(|_| fresh()).collect();
+    let mut steps = Vec::with_capacity(ready);
     // Ranks are at most a few steps apart.
-    let mut open: VecDeque<(usize, StepEvent)> = VecDeque::new();
-    // Sums only grow: a step's part is the difference to the rank's message before.
-    let mut before: Vec<Option<Finished>> = vec![None; world];
+    let mut open: VecDeque<(usize, StepEvent)> = VecDeque::with_capacity(64);
+    // Work only grows: a step's part is the difference to the rank's message before.
+    let mut before: Vec<Option<[u64; ENGINES]>> = vec![None; world];
     for part in finished {
         let index = open.iter().position(|(_, e)| e.step == part.step).unwrap_or_else(|| {
-            let event =
-                StepEvent { step: part.step, contributions: vec![0.0; world], ..StepEvent::default() };
-            open.push_back((0, event));
+            if blank.is_empty() {
+                blank.extend((0..BLOCK).map(|_| fresh()));
+            }
+            let event = blank.pop().unwrap_or_else(fresh);
+            open.push_back((0, StepEvent { step: part.step, ..event }));
             open.len() - 1
         });
-        let first = Finished { at: part.loaded, waits: part.waits, busy: part.busy, ..Finished::default() };
-        let last = before[part.rank].as_ref().unwrap_or(&first);
         let (parts, event) = &mut open[index];
         *parts += 1;
         event.contributions[part.rank] = part.contribution;
         event.samples = part.samples;
         event.tokens = part.tokens;
-        let seconds = |now: u64, before: u64| now.saturating_sub(before) as f64 * 1e-9;
-        event.seconds = event.seconds.max(seconds(part.at, last.at));
-        event.data_wait = event.data_wait.max(seconds(part.data_wait, 0));
-        let share = |i: usize| seconds(part.waits[i], last.waits[i]) / world as f64;
-        event.exposed += share(0);
-        event.waited += share(1);
-        event.host += share(2);
-        event.other += share(3);
-        for (sum, (now, before)) in event.busy.iter_mut().zip(part.busy.iter().zip(&last.busy)) {
-            *sum += seconds(*now, *before) / world as f64;
+        let seconds = |nanoseconds: u64| nanoseconds as f64 * 1e-9;
+        let time = part.at - part.since;
+        event.seconds = event.seconds.max(seconds(time));
+        event.data_wait = event.data_wait.max(seconds(part.data_wait));
+        let of = |kind: Kind| part.split[kind as usize];
+        let account = Account {
+            time,
+            compute: of(Kind::Compute),
+            exposed: of(Kind::Exposed),
+            straggler: of(Kind::Straggler),
+            host: of(Kind::Host),
+            other: of(Kind::Other),
+        };
+        event.accounts[part.rank] = account;
+        for (mean, own) in [
+            (&mut event.compute, account.compute),
+            (&mut event.exposed, account.exposed),
+            (&mut event.waited, account.straggler),
+            (&mut event.host, account.host),
+            (&mut event.other, account.other),
+        ] {
+            *mean += seconds(own) / world as f64;
         }
-        let rank = part.rank;
-        before[rank] = Some(part);
+        // What was done before the first step's time starts cannot be told apart: none of it is counted.
+        let last = before[part.rank].replace(part.busy).unwrap_or(part.busy);
+        for (sum, (now, before)) in event.busy.iter_mut().zip(part.busy.iter().zip(&last)) {
+            *sum += seconds(now - before) / world as f64;
+        }
         while open.front().is_some_and(|(parts, _)| *parts == world) {
             let Some((_, event)) = open.pop_front() else { break };
             each(&event);

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::event::Event;
+use super::event::{Event, publish};
 use super::link::{Link, Links};
+use super::posts::Posts;
 use super::{Outbox, Section, TransportError};
 
 /// Where all ranks meet. Made anew for each run of a program.
@@ -20,6 +21,9 @@ pub struct Hub<T> {
     failure: Mutex<Option<TransportError>>,
     links: Option<Links>,
     started: Instant,
+    /// Threads of engines that do not sleep, and processors for them.
+    awake: AtomicU64,
+    processors: u64,
 }
 
 #[derive(Debug)]
@@ -27,8 +31,7 @@ struct Channel<T> {
     /// The engine whose threads wait for it.
     engine: usize,
     outboxes: Vec<[RwLock<Outbox<T>>; 2]>,
-    /// Posts of all ranks and turns. Nobody posts turn n + 1 before all have posted turn n.
-    posts: AtomicU64,
+    posts: Posts,
 }
 
 impl<T: Default> Hub<T> {
@@ -41,7 +44,7 @@ impl<T: Default> Hub<T> {
         let channel = |engine: &usize| Channel {
             engine: *engine,
             outboxes: (0..ranks).map(|_| [outbox(), outbox()]).collect(),
-            posts: AtomicU64::new(0),
+            posts: Posts::new(ranks),
         };
         Self {
             ranks,
@@ -51,6 +54,8 @@ impl<T: Default> Hub<T> {
             failure: Mutex::default(),
             links: link.filter(|_| ranks > 1).map(|link| Links::new(link, ranks)),
             started: Instant::now(),
+            awake: AtomicU64::new(0),
+            processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
         }
     }
 
@@ -74,21 +79,55 @@ impl<T: Default> Hub<T> {
         self.started + std::time::Duration::from_nanos(nanoseconds)
     }
 
-    /// What the thread of an engine sleeps on.
-    pub fn event(&self, rank: usize, engine: usize) -> &Event {
-        &self.events[rank][engine]
+    /// What the threads of a rank's engines sleep on.
+    pub fn events(&self, rank: usize) -> &[Event] {
+        &self.events[rank]
     }
 
-    /// Wakes the threads of the engines whose bits are set.
-    pub fn wake(&self, rank: usize, engines: u32) {
-        let mut left = engines;
-        while left != 0 {
-            let engine = left.trailing_zeros() as usize;
-            left &= left - 1;
-            if let Some(event) = self.events[rank].get(engine) {
-                event.raise();
-            }
+    /// The calling thread runs an engine from now on.
+    pub fn enter(&self, rank: usize, engine: usize) {
+        self.events[rank][engine].attach();
+        self.add_awake(1);
+    }
+
+    /// The calling thread no longer runs an engine.
+    pub fn leave(&self) {
+        self.awake.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Counts threads that have been woken.
+    pub fn add_awake(&self, threads: u64) {
+        if threads > 0 {
+            self.awake.fetch_add(threads, Ordering::Relaxed);
         }
+    }
+
+    /// Whether every thread that is awake has a processor, so that one may look for work a little longer.
+    pub fn has_room(&self) -> bool {
+        self.awake.load(Ordering::Relaxed) <= self.processors
+    }
+
+    /// Wakes the thread of an engine if it sleeps; after [`publish`].
+    fn wake(&self, event: &Event) {
+        self.add_awake(u64::from(event.wake()));
+    }
+
+    /// Wakes the thread of an engine if it sleeps.
+    pub fn call(&self, rank: usize, engine: usize) {
+        publish();
+        self.wake(&self.events[rank][engine]);
+    }
+
+    /// Sleeps until woken, or until `deadline`, unless `look` finds something to do.
+    pub fn sleep(&self, rank: usize, engine: usize, deadline: Option<Instant>, look: impl FnOnce() -> bool) {
+        let event = &self.events[rank][engine];
+        // Whoever wakes the thread counts it again, from the moment at which it needs a processor.
+        self.leave();
+        event.announce();
+        if !look() {
+            event.sleep(deadline);
+        }
+        self.add_awake(u64::from(event.retract()));
     }
 
     /// A rank's outbox of a turn, to fill. It has room for `sections` sections, whose contents are cleared.
@@ -99,7 +138,7 @@ impl<T: Default> Hub<T> {
         rank: usize,
         sections: usize,
     ) -> RwLockWriteGuard<'_, Outbox<T>> {
-        let mut outbox = self.channels[channel].outboxes[rank][turn as usize & 1].write();
+        let mut outbox = self.channels[channel].outboxes[rank][Posts::slot(turn)].write();
         let sections = sections.max(outbox.sections.len());
         outbox.sections.resize_with(sections, Section::default);
         for section in &mut outbox.sections {
@@ -115,42 +154,41 @@ impl<T: Default> Hub<T> {
 
     /// The outbox again, to complete it.
     pub fn amend(&self, channel: usize, turn: u64, rank: usize) -> RwLockWriteGuard<'_, Outbox<T>> {
-        self.channels[channel].outboxes[rank][turn as usize & 1].write()
+        self.channels[channel].outboxes[rank][Posts::slot(turn)].write()
     }
 
     /// Lets the others read the outbox.
     pub fn post(&self, channel: usize) {
         let channel = &self.channels[channel];
-        let posts = channel.posts.fetch_add(1, Ordering::AcqRel) + 1;
-        if posts.is_multiple_of(self.ranks as u64) {
+        if channel.posts.post() {
+            publish();
             for events in &self.events {
-                events[channel.engine].raise();
+                self.wake(&events[channel.engine]);
             }
         }
     }
 
     /// Whether all ranks have posted.
     pub fn complete(&self, channel: usize, turn: u64) -> bool {
-        self.channels[channel].posts.load(Ordering::Acquire) >= (turn + 1) * self.ranks as u64
+        self.channels[channel].posts.complete(turn)
     }
 
     /// What a rank posted.
     pub fn inbox(&self, channel: usize, turn: u64, from: usize) -> RwLockReadGuard<'_, Outbox<T>> {
-        self.channels[channel].outboxes[from][turn as usize & 1].read()
+        self.channels[channel].outboxes[from][Posts::slot(turn)].read()
     }
 
-    /// Sleeps until all ranks have posted.
+    /// Sleeps until all ranks have posted; for the thread that [entered](Self::enter) the channel's engine.
     pub fn wait(&self, channel: usize, turn: u64, rank: usize) -> Result<(), TransportError> {
-        let event = self.event(rank, self.channels[channel].engine);
         loop {
-            let seen = event.read();
             if let Some(failure) = self.failure() {
                 return Err(failure);
             }
             if self.complete(channel, turn) {
                 return Ok(());
             }
-            event.sleep(seen, None);
+            let engine = self.channels[channel].engine;
+            self.sleep(rank, engine, None, || self.has_failed() || self.complete(channel, turn));
         }
     }
 
@@ -158,15 +196,16 @@ impl<T: Default> Hub<T> {
     pub fn fail(&self, rank: usize, op: &str, message: &str) {
         let failure = TransportError::Failed { rank, op: op.into(), message: message.into() };
         self.failure.lock().get_or_insert(failure);
-        self.failed.store(true, Ordering::SeqCst);
+        self.failed.store(true, Ordering::Release);
+        publish();
         for event in self.events.iter().flatten() {
-            event.raise();
+            self.wake(event);
         }
     }
 
     /// Whether a rank has failed.
     pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::SeqCst)
+        self.failed.load(Ordering::Acquire)
     }
 
     /// The first failure.
@@ -189,6 +228,7 @@ mod tests {
                 for me in 0..ranks {
                     let hub = &hub;
                     scope.spawn(move || {
+                        hub.enter(me, 0);
                         for turn in 0..TURNS {
                             let order = if me % 2 == 0 { [0, 1] } else { [1, 0] };
                             for channel in order {
@@ -216,6 +256,48 @@ mod tests {
         }
     }
 
+    /// Two threads hand a token to and fro; a lost wake-up would hang.
+    #[test]
+    fn no_wake_up_is_lost() {
+        const TURNS: u64 = 20_000;
+        let token = AtomicU64::new(0);
+        let hub = Hub::<f32>::new(2, 1, &[], None);
+        std::thread::scope(|scope| {
+            for me in 0..2 {
+                let (token, hub) = (&token, &hub);
+                scope.spawn(move || {
+                    hub.enter(me, 0);
+                    let mine = |now: u64| now >= TURNS || now % 2 == me as u64;
+                    loop {
+                        let now = token.load(Ordering::Acquire);
+                        if now >= TURNS {
+                            hub.leave();
+                            return hub.call(1 - me, 0);
+                        }
+                        if mine(now) {
+                            token.store(now + 1, Ordering::Release);
+                            hub.call(1 - me, 0);
+                        } else {
+                            hub.sleep(me, 0, None, || mine(token.load(Ordering::Acquire)));
+                        }
+                    }
+                });
+            }
+        });
+        assert!(token.into_inner() >= TURNS);
+        assert_eq!(hub.awake.into_inner(), 0, "who sleeps and who is awake is counted");
+    }
+
+    #[test]
+    fn a_deadline_ends_sleep() {
+        let hub = Hub::<f32>::new(1, 1, &[], None);
+        hub.enter(0, 0);
+        let until = Instant::now() + std::time::Duration::from_millis(5);
+        hub.sleep(0, 0, Some(until), || false);
+        assert!(Instant::now() >= until);
+        assert_eq!(hub.awake.into_inner(), 1);
+    }
+
     #[test]
     fn the_first_failure_wakes_everyone() {
         let hub = Hub::<f32>::new(3, 1, &[0], None);
@@ -224,6 +306,7 @@ mod tests {
                 .map(|rank| {
                     let hub = &hub;
                     scope.spawn(move || {
+                        hub.enter(rank, 0);
                         hub.post(0);
                         hub.wait(0, 0, rank)
                     })

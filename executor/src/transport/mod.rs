@@ -12,6 +12,7 @@
 pub mod event;
 pub mod link;
 pub mod local;
+pub mod posts;
 
 /// Why a collective did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
