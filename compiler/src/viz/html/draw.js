@@ -338,6 +338,11 @@ function idle(c, row) {
     const x = Math.max(left, GUTTER) + 5, time = duration(b - a);
     const first = [`idle ${time}, waits for`, `${time}, waits for`, "waits for", "waits"].find((f) => textWidth(f) <= room);
     const forms = gap.waits ? [first, fitting(cause, "", room)] : [[`idle ${time}`, "idle"].find((f) => textWidth(f) <= room)];
+    // At least the letter of what it waits for.
+    if (gap.waits && !forms[0] && !forms[1]) {
+      const { letter } = KINDS[s.ops.kind[gap.waits[0]]];
+      if (textWidth(letter) <= room) forms[1] = letter;
+    }
     const form = forms.filter((f) => f);
     if (form.length) {
       c.textBaseline = "middle";

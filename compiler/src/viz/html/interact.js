@@ -63,6 +63,7 @@ function hit(x, y) {
 function choose(p) {
   view.selected = p;
   showSelected();
+  if (p) document.querySelector("aside").scrollTop = 0;
   invalidate();
 }
 // Brings the selection into view.
@@ -232,6 +233,8 @@ function listen() {
     canvas.classList.remove("drag");
     if (e.type === "pointerup" && drag && !drag.moved) {
       const target = hit(...local(e));
+      // The panel says it all.
+      showTip(null);
       if (target && target.gap) {
         const s = target.schedule;
         if (target.gap.waits) { choose(instanceInView(s, target.gap.waits[0])); }
