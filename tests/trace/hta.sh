@@ -26,7 +26,7 @@ for run in "serial 1" "pec 1" "pec 4"; do
   read -r strategy microbatches <<< "$run"
   name=$strategy-$microbatches
   target/release/fsc compile examples/movielens.fs --ranks 2 --strategy "$strategy" \
-    --microbatches "$microbatches" -o "$work/$name.json" > /dev/null
+    --microbatches "$microbatches" -o "$work/$name.json" 2> "$work/compile.log" || { cat "$work/compile.log"; exit 1; }
   rm -rf "${work:?}/$name"
   target/release/fsx run "$work/$name.json" --quiet --no-evaluate --steps 40 --link '1 Gbit/s, 50 us' \
     --trace "$work/$name/" --report "$work/$name.report.json"
@@ -37,5 +37,5 @@ target/release/fsx run "$work/pec-1.json" --quiet --no-evaluate --steps 40 --lin
 
 # Once with nanoseconds, once as HTA does it by itself: it rounds the ends of every kernel to microseconds.
 for exact in 1 0; do
-  HTA_DISABLE_NS_ROUNDING=$exact "$python" tests/trace/hta.py "$work/all.trace.json" "${runs[@]}"
+  HTA_DISABLE_NS_ROUNDING=$exact "$python" tests/trace/check_hta.py "$work/all.trace.json" "${runs[@]}"
 done

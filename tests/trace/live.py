@@ -54,11 +54,14 @@ def screen(text):
             elif piece[-1] == "K":
                 lines[row] = ""
         else:
-            while len(lines) <= row:
-                lines.append("")
-            line = lines[row].ljust(column)
-            lines[row] = line[:column] + piece + line[column + len(piece):]
-            column += len(piece)
+            for letter in piece:
+                if column == WIDTH:
+                    row, column = row + 1, 0
+                while len(lines) <= row:
+                    lines.append("")
+                line = lines[row].ljust(column)
+                lines[row] = line[:column] + letter + line[column + 1:]
+                column += 1
         while len(lines) <= row:
             lines.append("")
     return lines
