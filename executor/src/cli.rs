@@ -15,8 +15,8 @@ use fs_executor::weights::Unmatched;
 use fs_executor::{Error, Options, Report, Session, compare};
 
 use crate::progress::Progress;
-use crate::summary;
 use crate::top::{Top, top};
+use crate::{profile_cli, summary};
 
 /// Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
@@ -32,18 +32,19 @@ struct Cli {
 enum Command {
     /// Train, then evaluate if the schedule says how
     Run(Run),
-    /// Train two schedules of one model in turns: is every bit equal, and which is faster?
+    /// Train schedules of one model in turns: is every bit equal, and which is faster?
     Compare(Compare),
     /// Watch a run that was started with `fsx run --status FILE`
     Top(Top),
+    /// Measure what operations and transfers take here, for `fsc compile --profile`
+    Profile(profile_cli::Settings),
 }
 
 #[derive(Args)]
 struct Compare {
-    /// The first schedule
-    first: PathBuf,
-    /// The second one; times are given relative to the first
-    second: PathBuf,
+    /// Two or more schedules; the first is what the others are compared with
+    #[arg(required = true, num_args = 2.., value_name = "SCHEDULE")]
+    schedules: Vec<PathBuf>,
     /// Number of ranks, as threads of this process [default: what the schedules were planned for]
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
@@ -138,6 +139,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(run) => execute(&run),
         Command::Compare(settings) => compare(&settings),
         Command::Top(settings) => top(&settings),
+        Command::Profile(settings) => profile_cli::run(&settings),
     };
     match outcome {
         Ok(code) => code,
@@ -224,25 +226,25 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
 
 /// Success only if everything is equal.
 fn compare(settings: &Compare) -> Result<ExitCode, Error> {
-    let (first, second) = (fs_schedule::read(&settings.first)?, fs_schedule::read(&settings.second)?);
+    let schedules = settings.schedules.iter().map(|path| fs_schedule::read(path));
+    let schedules = schedules.collect::<Result<Vec<_>, _>>()?;
     let options = Options {
         ranks: settings.ranks,
         seed: settings.seed,
         data: settings.data.clone(),
-        schedule_file: Some(settings.first.clone()),
+        schedule_file: settings.schedules.first().cloned(),
         link: settings.link,
         ..Options::default()
     };
     let block = settings.block.clamp(1, settings.steps.max(1));
     let length = compare::Length { blocks: settings.steps.div_ceil(block), steps: block };
-    let names = [first.strategy, second.strategy];
-    let found = compare::compare(first, second, &options, length)?;
+    let found = compare::compare_all(schedules, &options, length)?;
     let shown = if settings.json {
         let mut text = serde_json::to_string_pretty(&found).unwrap_or_default();
         text.push('\n');
         text
     } else {
-        summary::comparison(&found, [&settings.first, &settings.second], names)
+        summary::comparison(&found, &settings.schedules)
     };
     let printed = io::stdout().lock().write_all(shown.as_bytes());
     printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
@@ -344,7 +346,7 @@ fn on_interrupt(stop: Arc<AtomicBool>) -> Result<(), Error> {
 }
 
 /// Finds out before training whether a result can be written after it.
-fn check_writable(path: &Path) -> io::Result<()> {
+pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory")),
         Ok(found) if !found.is_file() => OpenOptions::new().write(true).open(path).map(drop),

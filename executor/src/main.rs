@@ -1,6 +1,7 @@
 //! `fsx`: runs schedules from the command line.
 
 mod cli;
+mod profile_cli;
 mod progress;
 mod summary;
 mod top;
