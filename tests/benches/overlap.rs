@@ -161,14 +161,8 @@ fn train(schedule: &Schedule, data: &Recorded, link: Option<Link>, steps: u64) -
 }
 
 fn batches(schedule: &Schedule, share: f64, steps: u64) -> Result<Recorded, String> {
-    let what = Overlap {
-        share,
-        returning: Returning::Popular,
-        exponent: 1.05,
-        length: 256,
-        ranks: RANKS,
-        seed: 1,
-    };
+    let what =
+        Overlap { share, returning: Returning::Popular, exponent: 1.05, length: 256, ranks: RANKS, seed: 1 };
     let source = OverlapSource::new(&Arc::new(schedule.clone()), what).map_err(|e| e.to_string())?;
     source.record(steps).map_err(|e| e.to_string())
 }
@@ -211,8 +205,7 @@ fn row(variant: Variant, share: f64, schedule: &Schedule, report: &Report) -> Ro
     Row {
         variant,
         share,
-        measured_share: told_apart
-            .then(|| near.filter(|r| r.distance == Some(1)).map(|r| r.share).sum()),
+        measured_share: told_apart.then(|| near.filter(|r| r.distance == Some(1)).map(|r| r.share).sum()),
         step: a.step_ms,
         predicted: a.predicted.as_ref().map_or(0.0, |p| p.step_ms),
         compute: a.compute_ms,
