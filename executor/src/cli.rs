@@ -2,7 +2,7 @@
 //! Ctrl-C.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use clap::{Args, Parser, Subcommand};
 use fs_executor::trace::{Steps, Target, window};
 use fs_executor::transport::link::Link;
 use fs_executor::weights::Unmatched;
-use fs_executor::{Error, Observer, Options, Report, Session, compare};
+use fs_executor::{Error, Options, Report, Session, compare};
 
 use crate::progress::Progress;
+use crate::top::{Top, top};
 use crate::{profile_cli, summary};
 
 /// Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
@@ -33,6 +34,8 @@ enum Command {
     Run(Run),
     /// Train schedules of one model in turns: is every bit equal, and which is faster?
     Compare(Compare),
+    /// Watch a run that was started with `fsx run --status FILE`
+    Top(Top),
     /// Measure what operations and transfers take here, for `fsc compile --profile`
     Profile(profile_cli::Settings),
 }
@@ -94,6 +97,9 @@ struct Run {
     /// Trace the steps A to B-1 [default: 20 steps, once the pipeline is full]
     #[arg(long, value_name = "A..B", requires = "trace")]
     trace_steps: Option<Steps>,
+    /// Keep this file up to date for `fsx top FILE`
+    #[arg(long, value_name = "FILE")]
+    status: Option<PathBuf>,
     /// Let ranks talk over emulated links: bandwidth per rank and direction, and latency
     #[arg(
         long,
@@ -132,6 +138,7 @@ pub(crate) fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(run) => execute(&run),
         Command::Compare(settings) => compare(&settings),
+        Command::Top(settings) => top(&settings),
         Command::Profile(settings) => profile_cli::run(&settings),
     };
     match outcome {
@@ -145,7 +152,8 @@ pub(crate) fn main() -> ExitCode {
 
 fn execute(run: &Run) -> Result<ExitCode, Error> {
     check_distinct(run)?;
-    for (what, path) in [("the report", &run.report), ("the values", &run.save)] {
+    for (what, path) in [("the report", &run.report), ("the values", &run.save), ("the status", &run.status)]
+    {
         if let Some(path) = path {
             check_writable(path).map_err(|source| Error::Write { what, path: path.clone(), source })?;
         }
@@ -205,9 +213,13 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
         }
     }
     on_interrupt(stop)?;
-    let mut progress = Progress::new(io::stderr().is_terminal());
-    let observer: &mut dyn Observer = if run.quiet { &mut () } else { &mut progress };
-    let report = session.run(observer)?;
+    let schedule = session.schedule();
+    let strategy = format!("{:?}", schedule.strategy).to_lowercase();
+    let title = format!("{}, {strategy} on {} rank(s)", schedule.model, session.ranks());
+    let engines = fs_executor::runtime::Plan::new(&schedule.train).engines;
+    let progress = if run.quiet { Progress::silent } else { Progress::new };
+    let mut progress = progress(title, engines, run.status.clone());
+    let report = session.run(&mut progress)?;
     progress.finish();
     finish(run, &session, trace.as_ref(), &report)
 }
@@ -258,7 +270,9 @@ fn check_distinct(run: &Run) -> Result<(), Error> {
     ];
     let mut taken: Vec<(&str, PathBuf)> =
         inputs.iter().filter_map(|(what, path)| path.map(|p| (*what, real(p)))).collect();
-    for (what, path) in [("report", &run.report), ("values", &run.save), ("trace", &run.trace)] {
+    for (what, path) in
+        [("report", &run.report), ("values", &run.save), ("trace", &run.trace), ("status", &run.status)]
+    {
         let Some(path) = path else { continue };
         // Devices such as /dev/null take any number of results.
         if fs::metadata(path).is_ok_and(|m| !m.is_file()) {

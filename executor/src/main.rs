@@ -4,6 +4,8 @@ mod cli;
 mod profile_cli;
 mod progress;
 mod summary;
+mod top;
+mod view;
 
 use std::process::ExitCode;
 

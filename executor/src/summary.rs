@@ -9,7 +9,7 @@ use fs_executor::evaluate::Metrics;
 use fs_executor::memory::human;
 use fs_executor::report::{Accounting, by_action, engine_name};
 
-use crate::progress::short;
+use crate::view::short;
 
 /// Kinds of operation listed without `--profile`.
 const KINDS: usize = 6;

@@ -1,15 +1,15 @@
 //! The graph of operations for Graphviz: what needs what, in clusters by engine.
 //!
 //! Edges are the schedule's dependencies and the flow of values; those of the longest cycle are bold. An edge across
-//! steps is labelled with its distance and does not pull its ends into an order, which would draw the cycle as one
-//! long line. Large programs are drawn by groups: neighbours of one queue, kind and microbatch.
+//! steps is labelled with its distance. Only edges within a batch order the picture from top to bottom: they have no
+//! cycles. Large programs are drawn by groups: neighbours of one queue, kind and microbatch.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::cells::printable;
 use super::palette::Kind;
-use super::timeline::{OpView, Reason, Timeline, strategy_name};
+use super::timeline::{Link, OpView, Reason, Timeline, strategy_name};
 use crate::sched::reasons::duration;
 
 /// Operations from which on groups are drawn.
@@ -65,6 +65,8 @@ pub fn draw(t: &Timeline) -> Result<String, DotError> {
     );
     let _ = writeln!(out, "digraph {} {{", quoted(&t.model));
     let _ = writeln!(out, "  label={}; labelloc=t; fontname=\"Helvetica\"; rankdir=TB;", quoted(&title));
+    // Ranks over all clusters at once; bounds on the search for the best places, which takes minutes without.
+    out.push_str("  newrank=true; nslimit=2; nslimit1=2; mclimit=0.5;\n");
     out.push_str(
         "  node [shape=box, style=filled, fontname=\"Helvetica\", fontsize=10, margin=\"0.08,0.04\"];\n",
     );
@@ -88,17 +90,21 @@ pub fn draw(t: &Timeline) -> Result<String, DotError> {
         match edge.distance {
             0 => {}
             d => {
-                attributes.push(format!("label=\"{d} step{}\"", if d.abs() == 1 { "" } else { "s" }));
-                attributes.push("constraint=false".into());
+                attributes.push(format!("xlabel=\"{d} step{}\"", if d.abs() == 1 { "" } else { "s" }));
             }
+        }
+        let (from, to) = (groups[edge.from].first.stage, groups[edge.to].first.stage);
+        if i64::from(to) - i64::from(from) + edge.distance != 0 {
+            attributes.push("constraint=false".into());
         }
         if cycle.contains_key(&edge) {
             attributes.push("penwidth=3, color=\"#000000\"".into());
-        }
-        match reason {
-            Reason::Data | Reason::Parameter | Reason::Batch => {}
-            Reason::Rows => attributes.push("style=dashed".into()),
-            Reason::Order | Reason::Queue => attributes.push("style=dotted".into()),
+        } else {
+            match reason {
+                Reason::Data | Reason::Parameter | Reason::Batch => {}
+                Reason::Rows => attributes.push("style=dashed".into()),
+                Reason::Order | Reason::Queue => attributes.push("style=dotted".into()),
+            }
         }
         let _ = write!(out, "  n{} -> n{}", edge.from, edge.to);
         if !attributes.is_empty() {
@@ -169,7 +175,10 @@ fn cycle(t: &Timeline, of: &[usize]) -> BTreeMap<Edge, Reason> {
 fn edges(t: &Timeline, of: &[usize], cycle: &BTreeMap<Edge, Reason>) -> BTreeMap<Edge, Reason> {
     let mut edges = cycle.clone();
     for (to, op) in t.ops.iter().enumerate() {
-        for l in op.deps.iter().filter(|l| l.stated || matches!(l.reason, Reason::Data | Reason::Batch)) {
+        // Nearly everything waits for its batch; that is shown where nothing else leads to it.
+        let fed = op.deps.iter().any(|l| l.reason == Reason::Data);
+        let shown = |l: &&Link| l.stated || l.reason == Reason::Data || (l.reason == Reason::Batch && !fed);
+        for l in op.deps.iter().filter(shown) {
             let edge = Edge { from: of[l.op as usize], to: of[to], distance: l.distance.into() };
             if edge.from == edge.to && edge.distance == 0 {
                 continue;

@@ -6,6 +6,8 @@
 
 mod cells;
 pub mod dot;
+pub mod html;
+pub mod measured;
 pub mod memory;
 pub mod palette;
 pub mod svg;

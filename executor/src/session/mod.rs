@@ -461,7 +461,7 @@ impl<T: Real> Session<T> {
             memory: held,
             accounting: accounting::of(schedule, &self.ranks, steps, &results.engines, &results.profiles),
             ops: op_totals(&schedule.train, &results.profiles),
-            traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps, &results.engines)),
+            traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps)),
             evaluation,
         }
     }

@@ -203,7 +203,7 @@ function decode(raw, index) {
       if (lane.latest.length) s.extent = Math.max(s.extent, lane.latest[lane.latest.length - 1]);
     }
   }
-  s.batch = (op, step) => step + s.ops.stage[op];
+  s.batch = (op, step) => step + s.ops.stage[op] + s.first;
   // The lane of the same engine that a piece's neighbours are on: planned, or of the same rank.
   s.laneOf = (op, like) => {
     const lane = s.ops.lane[op];

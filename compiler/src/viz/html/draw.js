@@ -1,7 +1,9 @@
 // Rows of the picture and how they are painted. Only what is in view is touched; where operations are narrower than a
 // pixel, a column shows the share of each kind instead.
 
-const GUTTER = 128, AXIS = 30, HEAD = 34, LANE = 46, RUN = 28, MEMORY = 84, SPACE = 10;
+const GUTTER = 128, AXIS = 30, HEAD = 44, SPACE = 14, CAPTION = 18;
+// Least and greatest heights: lanes grow into the room that there is.
+const LANE = [44, 84], RUN = [24, 44], MEMORY = [82, 150];
 const canvas = document.getElementById("canvas");
 const scroller = document.getElementById("scroll");
 const context = canvas.getContext("2d");
@@ -14,20 +16,25 @@ const view = {
 };
 
 function rows() {
-  const list = [];
+  const list = layOut(0), most = layOut(1), room = view.printing ? 0 : scroller.clientHeight;
+  if (room <= list.total) return list;
+  return layOut(Math.min(1, (room - list.total) / Math.max(1, most.total - list.total)));
+}
+function layOut(growth) {
+  const list = [], tall = ([least, most]) => Math.floor(least + growth * (most - least));
   let y = AXIS;
   const add = (height, row) => { list.push(Object.assign({ y, height }, row)); y += height; };
   SCHEDULES.forEach((s, i) => {
     if (i > 0) y += SPACE;
     add(HEAD, { type: "head", schedule: s, text: s.label, detail: headDetail(s) });
-    for (const lane of s.lanes) add(LANE, { type: "lane", schedule: s, lane });
+    for (const lane of s.lanes) add(tall(LANE), { type: "lane", schedule: s, lane });
     for (const run of s.runs) {
-      add(HEAD - 8, { type: "head", schedule: s, text: `rank ${run.rank}, measured`, small: true });
-      for (const lane of run.lanes) add(RUN, { type: "lane", schedule: s, lane });
+      add(HEAD - 10, { type: "head", schedule: s, text: `rank ${run.rank}, measured`, small: true });
+      for (const lane of run.lanes) add(tall(RUN), { type: "lane", schedule: s, lane });
     }
-    if (view.memory) { y += 6; add(MEMORY, { type: "memory", schedule: s }); }
+    if (view.memory) { y += 8; add(tall(MEMORY), { type: "memory", schedule: s }); }
   });
-  list.total = y + 8;
+  list.total = y + 4;
   return list;
 }
 function headDetail(s) {
@@ -60,7 +67,7 @@ function shadeOf(s, op, step) {
 }
 function palette() {
   fills = KINDS.map((k) => Array.from({ length: SHADES }, (_, i) => {
-    const fill = mix(k.colour, "#ffffff", (i >= 4 ? 0.42 : 0) + (i % 4) * 0.09);
+    const fill = mix(k.colour, "#ffffff", (i >= 4 ? 0.27 : 0) + (i % 4) * 0.08);
     const bright = luminance(fill);
     return { fill, ink: (bright + 0.05) / 0.05 > 1.05 / (bright + 0.05) ? "#000000" : "#ffffff" };
   }));
@@ -111,13 +118,19 @@ function textWidth(text) {
   return w;
 }
 function font(size, weight = 400) { context.font = `${weight} ${size}px ${css.font}`; }
-// The longest form that fits: the whole name, its last parts, the kind's letter.
+// The longest form that fits: the whole name, its last parts, the beginning of the last one, the kind's letter.
 function fitting(name, letter, room) {
   if (textWidth(name) <= room) return name;
   const parts = name.split(".");
   for (let i = 1; i < parts.length; i++) {
     const tail = parts.slice(i).join(".");
     if (textWidth(tail) <= room) return tail;
+  }
+  const last = parts[parts.length - 1];
+  const guess = Math.floor((room / textWidth(last)) * last.length) - 1;
+  for (let n = Math.min(guess, last.length - 1); n >= 4; n--) {
+    const cut = last.slice(0, n) + "\u2026";
+    if (textWidth(cut) <= room) return cut;
   }
   return textWidth(letter) <= room ? letter : "";
 }
@@ -154,7 +167,7 @@ function draw() {
 function head(c, row) {
   c.textBaseline = "middle";
   c.textAlign = "left";
-  const y = row.y + row.height / 2 + 3;
+  const y = row.y + (row.small ? row.height - 14 : 14);
   font(row.small ? 12 : 14, 650);
   c.fillStyle = css.ink;
   c.fillText(row.text, 12, y);
@@ -308,14 +321,13 @@ function idle(c, row) {
     const cause = gap.waits ? s.ops.name[gap.waits[0]] : "";
     const room = Math.min(left + width, view.width) - Math.max(left, GUTTER) - 10;
     const x = Math.max(left, GUTTER) + 5, time = duration(b - a);
-    const forms = gap.waits
-      ? [[`idle ${time}, waits for`, cause], ["idle, waits for", fitting(cause, "", room)], ["waits", ""]]
-      : [[`idle ${time}`, ""], ["idle", ""]];
-    const form = forms.find((f) => f.every((t) => textWidth(t) <= room) && (f[1] !== "" || !cause || f[0] === "waits"));
-    if (form) {
+    const first = [`idle ${time}, waits for`, `${time}, waits for`, "waits for", "waits"].find((f) => textWidth(f) <= room);
+    const forms = gap.waits ? [first, fitting(cause, "", room)] : [[`idle ${time}`, "idle"].find((f) => textWidth(f) <= room)];
+    const form = forms.filter((f) => f);
+    if (form.length) {
       c.textBaseline = "middle";
       c.textAlign = "left";
-      form.filter((t) => t).forEach((text, i, all) => {
+      form.forEach((text, i, all) => {
         const at = y + h / 2 + (all.length > 1 ? (i ? 8 : -8) : 0);
         plate(c, text, x, at, { fill: css.paper, ink: css.ink });
       });
@@ -353,7 +365,7 @@ function axis(c) {
   for (let t = Math.ceil(view.from / tick) * tick; t <= view.to; t += tick) {
     const x = xOf(t), text = Math.abs(t) < tick / 2 ? "0" : duration(t, digits);
     c.fillRect(x - 0.5, AXIS - 7, 1, 5);
-    if (x > GUTTER + 20 && x < view.width - 20) c.fillText(text, x, 13);
+    if (x > GUTTER - 1 && x < view.width - 20) c.fillText(text, x, 13);
   }
   c.textAlign = "left";
   c.fillText("time", 12, 13);

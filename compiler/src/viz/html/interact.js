@@ -165,7 +165,6 @@ function nextMatch(by) {
 function toggle(name) {
   view[name] = !view[name];
   document.getElementById(name).setAttribute("aria-pressed", String(view[name]));
-  ROWS = rows();
   resize();
 }
 function help(open = document.getElementById("keys").hidden) {

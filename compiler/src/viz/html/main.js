@@ -1,6 +1,7 @@
 // Starts the page.
 
 function resize() {
+  ROWS = rows();
   const ratio = devicePixelRatio || 1;
   view.width = view.printing ? 1080 : scroller.clientWidth;
   view.height = view.printing ? ROWS.total : Math.max(120, Math.min(scroller.clientHeight, ROWS.total));

@@ -29,8 +29,8 @@ function marks(c, row) {
 function boundaries(c) {
   for (const s of SCHEDULES) {
     const mine = ROWS.filter((r) => r.schedule === s), planned = mine.filter((r) => r.type !== "lane" || !r.lane.measured);
-    const top = mine[0].y + HEAD - 4;
-    const firstRun = mine.find((r) => r.small), bottom = firstRun ? firstRun.y : planned[planned.length - 1].y + planned[planned.length - 1].height;
+    const top = mine[0].y + HEAD - 6;
+    const firstRun = mine.find((r) => r.small), bottom = firstRun ? firstRun.y : lowest(planned);
     c.strokeStyle = css.soft;
     c.lineWidth = 1;
     c.setLineDash([3, 3]);
@@ -41,35 +41,30 @@ function boundaries(c) {
       const x = Math.round(xOf(t)) + 0.5;
       if (x < GUTTER || x > view.width) return;
       c.beginPath(); c.moveTo(x, from); c.lineTo(x, to); c.stroke();
-      if (n < times.length - 1 && (times[1] - times[0]) * scale() > 60 && x > GUTTER + headRoom(s)) {
+      if (n < times.length - 1 && (times[1] - times[0]) * scale() > 60) {
         c.fillStyle = css.soft;
-        c.fillText(`${name} ${n}`, x + 4, from - 8);
+        c.fillText(`${name} ${n + s.first}`, x + 4, from - 7);
       }
     });
     lines(Array.from({ length: s.steps + 1 }, (_, n) => n * s.step), top, bottom, "step");
     if (s.measured && firstRun) {
-      const last = mine[mine.length - 1], end = last.type === "memory" ? last.y - 6 : last.y + last.height;
+      const last = mine[mine.length - 1], end = last.type === "memory" ? last.y - 6 : lowest(mine);
       c.strokeStyle = css.accent;
       lines(s.measured.origins, firstRun.y + firstRun.height - 4, end, "measured step");
     }
     c.setLineDash([]);
   }
 }
-function headRoom(s) {
-  if (s.room === undefined) {
-    font(14, 650);
-    const a = textWidth(s.label);
-    font(12);
-    s.room = 30 + a + textWidth(headDetail(s)) - GUTTER;
-    font(11, 600);
-  }
-  return s.room;
+// The lowest line of rows, without the caption of memory.
+function lowest(list) {
+  const last = list[list.length - 1];
+  return last.y + last.height - (last.type === "memory" ? CAPTION : 4);
 }
 
 // Edges of the longest cycle between lanes, over every step in view.
 function cycleEdges(c, top) {
   c.strokeStyle = css.ink;
-  c.lineWidth = 1.6;
+  c.lineWidth = 1.2;
   for (const s of SCHEDULES) {
     const n = s.cycle.length;
     if (!n || s.cycle.length * s.steps > 20000) continue;
@@ -83,9 +78,9 @@ function cycleEdges(c, top) {
         const t0 = s.ops.end[before] + (step - distance) * s.step, t1 = s.ops.start[op] + step * s.step;
         if (t0 < 0 || t1 > s.steps * s.step || t1 < view.from || t0 > view.to) continue;
         const x0 = xOf(t0), x1 = xOf(t1);
-        const y0 = a.y + a.height - 6, y1 = b.y + b.height - 6;
-        c.moveTo(x0, y0);
-        c.bezierCurveTo(x0 + 6, y0, x1 - 6, y1, x1, y1);
+        // From bar to bar.
+        c.moveTo(x0, a.y + a.height - 6);
+        c.lineTo(x1, b.y + b.height - 6);
       }
     }
     c.save();
@@ -146,10 +141,11 @@ function arrows(c) {
   c.restore();
 }
 
-const MEMORY_TOP = Math.max(...SCHEDULES.map((s) => Math.max(s.memory.reserved - base(s.memory), ...s.memory.bytes))) * 1.08 || 1;
+const peak = (m) => m.bytes.reduce((a, b) => Math.max(a, b), 0);
+const MEMORY_TOP = Math.max(...SCHEDULES.map((s) => Math.max(s.memory.reserved - base(s.memory), peak(s.memory)))) * 1.08 || 1;
 function base(m) { return m.tables + m.parameters + m.inputs; }
 function memoryRow(c, row) {
-  const { schedule: s, y } = row, m = s.memory, h = row.height - 18, bottom = y + h;
+  const { schedule: s, y } = row, m = s.memory, h = row.height - CAPTION, bottom = y + h;
   c.fillStyle = css.lane;
   c.fillRect(GUTTER, y, view.width - GUTTER, h);
   const yOf = (bytes) => bottom - (bytes / MEMORY_TOP) * (h - 4);
@@ -158,20 +154,24 @@ function memoryRow(c, row) {
   c.rect(GUTTER, y, view.width - GUTTER, h + 2);
   c.clip();
   c.beginPath();
-  const P = s.step, right = Math.min(xOf(P * s.steps), view.width);
-  c.moveTo(xOf(0), bottom);
-  let lastX = -Infinity, high = 0, level = m.bytes[m.bytes.length - 1];
-  for (let n = Math.max(0, Math.floor(view.from / P)); n < s.steps && n * P <= view.to; n++) {
-    for (let i = 0; i < m.times.length; i++) {
-      const x = xOf(m.times[i] + n * P);
-      if (x > view.width + 2) break;
-      // Of the changes within a pixel the highest level counts.
+  const P = s.step, right = Math.min(xOf(P * s.steps), view.width + 2), left = Math.max(xOf(0), GUTTER - 2);
+  const from = Math.max(0, tOf(left)), n = m.times.length;
+  // The level at the left edge, then the changes in view; of those within a pixel the highest level counts.
+  let period = Math.min(s.steps - 1, Math.floor(from / P)), i = upper(m.times, from - period * P);
+  let level = m.bytes[i > 0 ? i - 1 : n - 1], lastX = left, high = 0;
+  c.moveTo(left, bottom);
+  c.lineTo(left, yOf(level));
+  for (; period < s.steps; period++, i = 0) {
+    for (; i < n; i++) {
+      const x = xOf(m.times[i] + period * P);
+      if (x > right) break;
       if (x - lastX < 0.5) { high = Math.max(high, m.bytes[i]); level = m.bytes[i]; continue; }
-      if (high > level) { c.lineTo(lastX, yOf(high)); c.lineTo(lastX, yOf(level)); }
+      if (high > 0) { c.lineTo(lastX, yOf(high)); c.lineTo(lastX, yOf(level)); }
       c.lineTo(x, yOf(level));
       c.lineTo(x, yOf(m.bytes[i]));
       level = m.bytes[i]; lastX = x; high = 0;
     }
+    if (i < n) break;
   }
   c.lineTo(right, yOf(level));
   c.lineTo(right, bottom);
@@ -193,7 +193,7 @@ function memoryRow(c, row) {
   c.fillText("memory", 12, y + h / 2 - 14);
   font(11);
   c.fillStyle = css.soft;
-  c.fillText(`peak ${amount(Math.max(...m.bytes), "B")}`, 12, y + h / 2 + 2);
+  c.fillText(`peak ${amount(s.peak ??= peak(m), "B")}`, 12, y + h / 2 + 2);
   c.fillText(`set aside ${amount(m.reserved - base(m), "B")}`, 12, y + h / 2 + 17);
   const text = `buffers alive, above ${amount(m.tables, "B")} tables, ${amount(m.parameters, "B")} dense parameters and ${amount(m.inputs, "B")} inputs; dashed: set aside`;
   c.fillText(text, GUTTER + 6, bottom + 9);

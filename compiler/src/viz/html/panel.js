@@ -62,7 +62,7 @@ function batchText(s, op, step) {
   const m = s.ops.microbatch ? s.ops.microbatch[op] : -1, stage = s.ops.stage[op];
   const part = m >= 0 ? `, microbatch ${m} of ${s.microbatches}` : "";
   const off = stage === 0 ? "the step's own" : stage > 0 ? `${stage} ahead of the step` : `${-stage} behind the step`;
-  return `batch ${s.batch(op, step)}${part} in step ${step} (${off})`;
+  return `batch ${s.batch(op, step)}${part} in step ${step + s.first} (${off})`;
 }
 // Facts of an instance: pairs of a name and a text.
 function facts(p) {
@@ -70,7 +70,7 @@ function facts(p) {
   list.push(["batch", batchText(s, op, p.step)]);
   list.push(["engine", `${s.lanes[o.lane[op]].name}, priority ${o.priority[op]}` + (o.chunk && o.chunk[op] ? `, in chunks of ${amount(o.chunk[op], "B")}` : "")]);
   list.push(["planned", `${duration(o.time[op])}, from ${duration(o.start[op], 4)} into the step`]);
-  if (o.class[op] !== undefined && o.class[op] !== null) list.push(["rows", o.class[op]]);
+  if (o.class[op]) list.push(["rows", DATA.texts[o.class[op]]]);
   const d = s.measured && s.differences[op];
   if (p.lane.measured) list.push(["measured", `${duration(p.end - p.start)} on rank ${p.lane.rank}, ${signed(p.end - p.start - o.time[op])} to the prediction`]);
   if (d) list.push(["difference", `takes ${signed(d.time)}, starts ${signed(d.start)} (medians of ${d.count})`]);
@@ -99,7 +99,7 @@ function showTip(target, x, y) {
       tip.append(el("table", {}, el("tbody", {}, ...links.slice(0, 6).map((l, i) => row(i ? "" : "needs", linkText(s, l, true) + ` (distance ${l.distance})`)),
         ...(links.length > 6 ? [row("", `and ${links.length - 6} more`)] : []))));
     }
-    tip.append(el("p", {}, el("em", { text: o.reason[op] })));
+    tip.append(el("p", {}, el("em", { text: DATA.texts[o.reason[op]] })));
   }
   tip.hidden = false;
   const r = tip.getBoundingClientRect();
@@ -122,7 +122,7 @@ function showSelected() {
   const s = p.lane.schedule, o = s.ops, op = p.op;
   box.append(el("h2", { text: o.name[op] }),
     el("p", { style: "margin:0 0 6px" }, chip(o.kind[op]), el("span", { class: "soft", text: DATA.texts[o.action[op]] + (o.cycle[op] ? ", on the longest cycle" : "") })),
-    el("table", {}, el("tbody", {}, ...facts(p).map(([a, b]) => row(a, b)), row("reason", o.reason[op]))));
+    el("table", {}, el("tbody", {}, ...facts(p).map(([a, b]) => row(a, b)), row("reason", DATA.texts[o.reason[op]]))));
   const into = s.links.into(op), out = s.links.out(op);
   box.append(el("h3", { text: `Needs (${into.length})` }), linkList(s, p, into, true),
     el("h3", { text: `Needed by (${out.length})` }), linkList(s, p, out, false));
@@ -141,7 +141,7 @@ function differences() {
       el("td", { class: "number", text: duration(s.ops.time[op]) }), el("td", { class: "number", text: duration(d.measured) }),
       el("td", { class: "number", text: signed(d.time) })));
     box.append(el("h2", { text: "Measured against predicted" }),
-      el("p", { class: "small", text: `Step ${duration(m.step, 4)}, predicted ${duration(s.step, 4)} (${signed(m.step - s.step)}). ${m.ranks.length} rank${m.ranks.length === 1 ? "" : "s"}, ${m.steps} traced step${m.steps === 1 ? "" : "s"}; medians. Starts are compared within a step.` }),
+      el("p", { class: "small", text: `Step ${m.step === null ? "measured once" : duration(m.step, 4)}, predicted ${duration(s.step, 4)}${m.step === null ? "" : ` (${signed(m.step - s.step)})`}. ${m.ranks.length} rank${m.ranks.length === 1 ? "" : "s"}, ${m.steps} traced step${m.steps === 1 ? "" : "s"}; medians. Starts are compared within a step.` }),
       el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "operation" }), el("th", { scope: "col", class: "number", text: "predicted" }), el("th", { scope: "col", class: "number", text: "measured" }), el("th", { scope: "col", class: "number", text: "difference" }))), el("tbody", {}, ...body)));
     if (list.length > MOST_DIFFERENCES) box.append(el("p", { class: "soft small", text: `and ${list.length - MOST_DIFFERENCES} smaller ones` }));
   }
