@@ -40,7 +40,7 @@ impl Event {
 
     /// Takes the announcement back: whether it still stood.
     pub fn retract(&self) -> bool {
-        self.asleep.swap(false, Ordering::AcqRel)
+        self.asleep.compare_exchange(true, false, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Sleeps until somebody takes the announcement back, or until `deadline`.
