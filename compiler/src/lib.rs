@@ -1,8 +1,9 @@
 //! From a checked model through the IR dialects to a schedule; the library behind `fsc`.
 //!
 //! [`import`] turns a checked program into the `model` dialect, [`passes`] differentiate it and decide how rows
-//! travel, [`emit`] orders it by a strategy and writes the schedule.
+//! travel, [`emit`] orders it by a strategy and writes the schedule, [`viz`] draws it.
 
+pub mod chakra;
 pub mod dialect;
 pub mod emit;
 pub mod import;
@@ -10,5 +11,6 @@ pub mod ir;
 pub mod passes;
 pub mod paths;
 pub mod sched;
+pub mod viz;
 
 pub use emit::{CompileOptions, Compiled, Strategy, compile, compile_with};

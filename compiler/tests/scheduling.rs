@@ -55,6 +55,7 @@ fn on(cluster: Cluster, strategy: Strategy) -> CompileOptions {
         lookahead: None,
         microbatches: None,
         in_flight: None,
+        profile: None,
     }
 }
 

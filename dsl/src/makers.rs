@@ -153,6 +153,10 @@ pub(crate) const DENSE: &[Maker<DenseOptimizer>] = &[
 ];
 
 const LENGTH: Kind = Kind::Count { min: 0, max: 1 << 20 };
+/// Beyond it nearly every length is the shortest or the longest.
+const SIGMA: Kind = Kind::Number { min: 0.0, max: 10.0, open: false };
+/// Beyond it nearly every id is the first; 0 is `uniform`.
+const EXPONENT: Kind = Kind::Number { min: 0.0, max: 10.0, open: true };
 
 /// Distributions of lengths.
 pub(crate) const LENGTHS: &[Maker<LengthDistribution>] = &[
@@ -182,7 +186,7 @@ pub(crate) const LENGTHS: &[Maker<LengthDistribution>] = &[
         name: "lognormal",
         params: &[
             Param::required("mean", Kind::ABOVE_ZERO, "Mean after clipping."),
-            Param::required("sigma", Kind::NOT_NEGATIVE, "Standard deviation of the logarithm."),
+            Param::required("sigma", SIGMA, "Standard deviation of the logarithm."),
             Param::default("min", LENGTH, "1", "Shortest."),
             Param::optional("max", Kind::POSITIVE, "Longest; without it the input's own maximum."),
         ],
@@ -210,7 +214,7 @@ pub(crate) const IDS: &[Maker<IdDistribution>] = &[
     },
     Maker {
         name: "zipf",
-        params: &[Param::required("exponent", Kind::NOT_NEGATIVE, "Exponent of the law.")],
+        params: &[Param::required("exponent", EXPONENT, "Exponent of the law.")],
         doc: "Zipf's law over a permutation of the table.",
         make: |b| Ok(Ok(IdDistribution::Zipf(b.number("exponent")?))),
     },

@@ -9,10 +9,12 @@ mod error;
 pub mod evaluate;
 mod limits;
 pub mod memory;
+pub mod profile;
 pub mod report;
 pub mod runtime;
 pub mod session;
 mod sync;
+pub mod trace;
 pub mod transport;
 pub mod weights;
 

@@ -1,15 +1,13 @@
 //! Reading rows of a table, and adding gradients to rows.
 //!
-//! A lookup is bound by memory latency, so rows are prefetched some positions ahead. Sums run in position order
-//! and every product is rounded before it is added, so that a row summed here has the same bits as the same
+//! Sums run in position order and every product is rounded before it is added, so that a row summed here has the same bits as the same
 //! contributions summed later at the row's owner.
 
 use crate::mat::{Mat, MatMut, Write, check_offsets};
 use crate::real::Real;
+use crate::rows::{ahead, assert_rows, copy_rows, prefetch};
+use crate::segments::{self, SORT_FROM, Segments};
 use crate::simd::{Kernel, Simd, for_lanes};
-
-/// How far ahead rows are prefetched.
-pub(crate) const AHEAD: usize = 12;
 
 /// How a bag of rows becomes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,43 +18,14 @@ pub enum Pool {
     Mean,
 }
 
-/// Asks for `len` elements at `p` to be brought into cache. Any address will do.
-#[inline(always)]
-pub(crate) fn prefetch<T>(p: *const T, len: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let bytes = (len * size_of::<T>()).min(512);
-        let mut at = 0;
-        while at < bytes {
-            // SAFETY: a prefetch of any address is harmless.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(at)) };
-            at += 64;
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (p, len);
-}
-
-/// Panics unless every index is below `rows`.
-pub(crate) fn assert_rows(indices: &[u32], rows: usize) {
-    let top = indices.iter().fold(0, |m, i| m.max(*i));
-    assert!(indices.is_empty() || (top as usize) < rows, "row {top} of a matrix of {rows} rows");
-}
-
 /// `y[i] = table[rows[i]]`
-pub fn gather<T: Real>(table: Mat<T>, rows: &[u32], mut y: MatMut<T>) {
+pub fn gather<T: Real>(table: Mat<T>, rows: &[u32], y: MatMut<T>) {
     assert!(
         (y.rows(), y.cols()) == (rows.len(), table.cols()),
         "{y:?} cannot hold {} rows of {table:?}",
         rows.len()
     );
-    for (i, row) in rows.iter().enumerate() {
-        if let Some(next) = rows.get(i + AHEAD) {
-            prefetch(table.as_ptr().wrapping_add(*next as usize * table.stride()), table.cols());
-        }
-        y.row_mut(i).copy_from_slice(table.row(*row as usize));
-    }
+    copy_rows(rows.len(), table, |i| rows[i], y, |i| i as u32);
 }
 
 /// `y[i] = rows[inverse[i]]`: from unique rows to one row per position.
@@ -71,7 +40,14 @@ pub fn expand_grad<T: Real>(gy: Mat<T>, inverse: &[u32], mut grows: MatMut<T>, m
         "gradients {gy:?} of {} positions do not fit rows {grows:?}",
         inverse.len()
     );
-    assert_rows(inverse, grows.rows());
+    assert_rows(inverse.iter().copied(), grows.rows());
+    if grows.rows() * grows.cols() * size_of::<T>() >= SORT_FROM {
+        Segments::with(|work| {
+            work.sort(inverse, grows.rows());
+            segments::sum(gy, work, &[inverse.len()], grows, mode);
+        });
+        return;
+    }
     if mode == Write::Set {
         grows.fill(T::ZERO);
     }
@@ -91,8 +67,9 @@ impl<T: Real> Kernel<T> for AddRows<'_, T> {
     fn run<S: Simd<T = T>>(mut self, s: S) {
         let (cols, stride) = (self.gy.cols(), self.grows.stride());
         let out = self.grows.as_mut_ptr();
+        let ahead = ahead::<T>(cols);
         for (i, row) in self.to.iter().enumerate() {
-            if let Some(next) = self.to.get(i + AHEAD) {
+            if let Some(next) = self.to.get(i + ahead) {
                 prefetch(out.wrapping_add(*next as usize * stride), cols);
             }
             let g = self.gy.row(i).as_ptr();
@@ -115,7 +92,7 @@ pub fn pool<T: Real>(rows: Mat<T>, inverse: &[u32], offsets: &[usize], kind: Poo
         y.rows() + 1 == offsets.len().max(1) && y.cols() == rows.cols(),
         "{y:?} cannot hold the pooled rows of {rows:?}"
     );
-    assert_rows(inverse, rows.rows());
+    assert_rows(inverse.iter().copied(), rows.rows());
     T::dispatch(PoolRows { rows, inverse, offsets, kind, y });
 }
 
@@ -179,7 +156,7 @@ pub fn pool_grad<T: Real>(
         "gradients {gy:?} of {} bags do not fit rows {grows:?}",
         offsets.len().max(1) - 1
     );
-    assert_rows(inverse, grows.rows());
+    assert_rows(inverse.iter().copied(), grows.rows());
     if mode == Write::Set {
         grows.fill(T::ZERO);
     }
@@ -201,12 +178,13 @@ impl<T: Real> Kernel<T> for PoolGrad<'_, T> {
     fn run<S: Simd<T = T>>(mut self, s: S) {
         let (cols, stride) = (self.gy.cols(), self.grows.stride());
         let out = self.grows.as_mut_ptr();
+        let ahead = ahead::<T>(cols);
         for b in 0..self.gy.rows() {
             let bag = self.offsets[b]..self.offsets[b + 1];
             let factor = s.splat(weight(self.kind, bag.len()));
             let g = self.gy.row(b).as_ptr();
             for p in bag {
-                if let Some(next) = self.inverse.get(p + AHEAD) {
+                if let Some(next) = self.inverse.get(p + ahead) {
                     prefetch(out.wrapping_add(*next as usize * stride), cols);
                 }
                 // SAFETY: rows have `cols` elements, and indices were checked.

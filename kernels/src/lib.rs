@@ -16,6 +16,7 @@ pub mod interaction;
 pub mod loss;
 pub mod mat;
 pub mod matmul;
+pub mod memory;
 mod micro;
 pub mod norm;
 pub mod optimizer;
@@ -24,7 +25,9 @@ pub mod positional;
 pub mod random;
 pub mod real;
 pub mod reduce;
+mod rows;
 pub mod scratch;
+mod segments;
 pub mod simd;
 pub mod unique;
 

@@ -1,8 +1,8 @@
 //! Losses, each with the gradient of what it is computed from.
 
-use crate::embedding::{assert_rows, prefetch};
 use crate::mat::{Mat, MatMut, Write};
 use crate::real::Real;
+use crate::rows::{assert_rows, prefetch};
 use crate::simd::{Kernel, Simd, for_lanes};
 
 /// Binary cross-entropy with logits: returns norm times the sum of max(x, 0) - x y + ln(1 + e^-|x|), and writes
@@ -49,8 +49,8 @@ fn assert_sampled<T>(
         negatives.len(),
         dlogits.len()
     );
-    assert_rows(target, rows.rows());
-    assert_rows(negatives, rows.rows());
+    assert_rows(target.iter().copied(), rows.rows());
+    assert_rows(negatives.iter().copied(), rows.rows());
 }
 
 /// Sampled softmax: the cross-entropy of each target among itself and `count` negatives, with logits

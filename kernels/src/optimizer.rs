@@ -1,8 +1,8 @@
 //! Optimizers: sparse ones on the touched rows of a table, dense ones on whole parameters.
 
-use crate::embedding::{AHEAD, assert_rows, prefetch};
 use crate::mat::{Mat, MatMut};
 use crate::real::Real;
+use crate::rows::{ahead, assert_rows, prefetch};
 use crate::simd::{Kernel, Simd, for_lanes};
 
 /// Rules for updating the rows of a table.
@@ -77,7 +77,7 @@ pub fn sparse_update<T: Real>(
         state1.len(),
         state2.len()
     );
-    assert_rows(rows, table.rows());
+    assert_rows(rows.iter().copied(), table.rows());
     T::dispatch(SparseUpdate { opt: *opt, step, table, state1, state2, rows, grads });
 }
 
@@ -105,8 +105,9 @@ impl<T: Real> Kernel<T> for SparseUpdate<'_, T> {
         let (keep1, keep2) = (splat(1.0 - opt.beta1), splat(1.0 - opt.beta2));
         let adam_lr = splat(adam_rate(opt.lr, opt.beta1, opt.beta2, self.step));
         let decays = opt.weight_decay != 0.0;
+        let ahead = ahead::<T>(cols);
         for (i, row) in self.rows.iter().enumerate() {
-            if let Some(next) = self.rows.get(i + AHEAD) {
+            if let Some(next) = self.rows.get(i + ahead) {
                 let next = *next as usize;
                 prefetch(table.wrapping_add(next * stride), cols);
                 match opt.kind {

@@ -5,10 +5,10 @@
 //! shards up to 2^28 rows, above that the lists are sorted. Everything here is deterministic: entries keep their
 //! order within a class.
 
-use crate::embedding::{AHEAD, assert_rows, prefetch};
 use crate::idset::{IdSet, LARGEST};
 use crate::mat::{Mat, MatMut};
 use crate::real::Real;
+use crate::rows::{assert_rows, copy_rows};
 
 /// The rows of a batch as an owner knows them: an entry each, with the microbatches of its first and last use (two
 /// bytes an entry) where there are several.
@@ -211,7 +211,7 @@ pub fn last_uses(
 fn check(own: &Uses<'_>, others: &[Uses<'_>], shard: usize, classes: usize) {
     assert!(classes == own.rows.len(), "{classes} classes for {} rows", own.rows.len());
     for uses in others.iter().chain([own]) {
-        assert_rows(uses.rows, shard);
+        assert_rows(uses.rows.iter().copied(), shard);
         let fits = uses.uses.is_none_or(|u| u.len() == 2 * uses.rows.len());
         assert!(fits, "uses of other entries than the {} rows", uses.rows.len());
     }
@@ -246,30 +246,21 @@ pub fn positions(
 }
 
 /// `y[i] = table[rows[at[i]]]`: a lookup of listed entries.
-pub fn gather_at<T: Real>(table: Mat<T>, rows: &[u32], at: &[u32], mut y: MatMut<T>) {
+pub fn gather_at<T: Real>(table: Mat<T>, rows: &[u32], at: &[u32], y: MatMut<T>) {
     assert!(
         (y.rows(), y.cols()) == (at.len(), table.cols()),
         "{y:?} cannot hold {} rows of {table:?}",
         at.len()
     );
-    for (i, entry) in at.iter().enumerate() {
-        if let Some(next) = at.get(i + AHEAD) {
-            let row = rows[*next as usize] as usize;
-            prefetch(table.as_ptr().wrapping_add(row * table.stride()), table.cols());
-        }
-        y.row_mut(i).copy_from_slice(table.row(rows[*entry as usize] as usize));
-    }
+    copy_rows(at.len(), table, |i| rows[at[i] as usize], y, |i| i as u32);
 }
 
 /// `y[at[i]] = rows[i]`: rows that arrived by class take their places. `at` holds no position twice.
-pub fn scatter<T: Real>(rows: Mat<T>, at: &[u32], mut y: MatMut<T>) {
+pub fn scatter<T: Real>(rows: Mat<T>, at: &[u32], y: MatMut<T>) {
     assert!(
         rows.rows() == at.len() && rows.cols() == y.cols(),
         "{rows:?} do not fit {} places in {y:?}",
         at.len()
     );
-    assert_rows(at, y.rows());
-    for (i, place) in at.iter().enumerate() {
-        y.row_mut(*place as usize).copy_from_slice(rows.row(i));
-    }
+    copy_rows(at.len(), rows, |i| i as u32, y, |i| at[i]);
 }

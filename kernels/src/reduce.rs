@@ -5,28 +5,44 @@
 //! occurrences already therefore give the same bits.
 
 use crate::idset::IdSet;
-use crate::mat::Mat;
+use crate::mat::{Mat, MatMut, Write};
+use crate::memory::Block;
 use crate::real::Real;
+use crate::segments::{self, Segments};
 use crate::simd::{Kernel, Simd, for_lanes};
 
 /// Summed gradients of an owner's rows, and the workspace for summing, which grows once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ReducedRows<T> {
     /// Local row numbers, ascending and distinct.
     pub rows: Vec<u32>,
     /// Their gradients, [rows, dim].
-    pub grads: Vec<T>,
+    pub grads: Block<T>,
     set: IdSet,
-    partial: Vec<T>,
-    /// The source whose partial sum a row of `partial` holds.
-    holder: Vec<u32>,
-    touched: Vec<u32>,
+    /// Which of `rows` each entry belongs to.
+    slots: Vec<u32>,
+    segments: Segments,
+    /// Where each source's entries end.
+    sources: Vec<usize>,
 }
 
 impl<T: Real> ReducedRows<T> {
     /// An empty result.
     pub fn new() -> Self {
-        Self::default()
+        ReducedRows {
+            rows: Vec::new(),
+            grads: Block::default(),
+            set: IdSet::default(),
+            slots: Vec::new(),
+            segments: Segments::default(),
+            sources: Vec::new(),
+        }
+    }
+}
+
+impl<T: Real> Default for ReducedRows<T> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -44,81 +60,42 @@ pub fn sum_received<T: Real>(
         recv_rows.len(),
         recv_counts.iter().sum::<usize>()
     );
-    out.rows.clear();
-    out.grads.clear();
+    let ReducedRows { rows, grads: sums, set, slots, segments, sources } = out;
+    rows.clear();
+    sums.resize(0);
     let Some(top) = recv_rows.iter().max() else { return };
-    out.set.reserve(*top as usize + 1);
-    for row in recv_rows {
-        out.set.insert(*row as usize);
-    }
-    let rows = &mut out.rows;
-    out.set.number(|row| rows.push(row as u32));
-    out.grads.resize(out.rows.len() * grads.cols(), T::ZERO);
-    T::dispatch(SumReceived { recv_rows, recv_counts, grads, out });
-    out.set.clear();
+    set.reserve(*top as usize + 1);
+    f32::dispatch(Number { recv_rows, rows, set, slots });
+    set.clear();
+    sources.clear();
+    sources.extend(recv_counts.iter().scan(0, |end, count| {
+        *end += count;
+        Some(*end)
+    }));
+    segments.sort(slots, rows.len());
+    sums.resize(rows.len() * grads.cols());
+    segments::sum(grads, segments, sources, MatMut::new(sums, rows.len(), grads.cols()), Write::Set);
 }
 
-struct SumReceived<'a, T> {
+/// Lists the distinct rows, and which of them each entry is.
+struct Number<'a> {
     recv_rows: &'a [u32],
-    recv_counts: &'a [usize],
-    grads: Mat<'a, T>,
-    out: &'a mut ReducedRows<T>,
+    rows: &'a mut Vec<u32>,
+    set: &'a mut IdSet,
+    slots: &'a mut Vec<u32>,
 }
 
-impl<T: Real> Kernel<T> for SumReceived<'_, T> {
+impl Kernel<f32> for Number<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd<T = T>>(self, s: S) {
-        let dim = self.grads.cols();
-        let ReducedRows { rows, grads: sums, set, partial, holder, touched } = self.out;
-        holder.clear();
-        let mut start = 0;
-        for (source, count) in self.recv_counts.iter().enumerate() {
-            let entries = start..start + count;
-            start += count;
-            let own = &self.recv_rows[entries.clone()];
-            // Nothing to keep apart: this source has one gradient a row, or no other came before it.
-            if source == 0 || own.is_sorted_by(|a, b| a < b) {
-                for (row, i) in own.iter().zip(entries) {
-                    let at = set.rank(*row as usize) as usize * dim;
-                    add(s, &mut sums[at..at + dim], self.grads.row(i));
-                }
-                continue;
-            }
-            if holder.is_empty() {
-                holder.resize(rows.len(), 0);
-                partial.clear();
-                partial.resize(rows.len() * dim, T::ZERO);
-            }
-            touched.clear();
-            for (row, i) in own.iter().zip(entries) {
-                let slot = set.rank(*row as usize);
-                let part = &mut partial[slot as usize * dim..][..dim];
-                if holder[slot as usize] != source as u32 {
-                    holder[slot as usize] = source as u32;
-                    touched.push(slot);
-                    part.fill(T::ZERO);
-                }
-                add(s, part, self.grads.row(i));
-            }
-            for slot in touched.iter() {
-                let at = *slot as usize * dim;
-                add(s, &mut sums[at..at + dim], &partial[at..at + dim]);
-            }
+    fn run<S: Simd<T = f32>>(self, _s: S) {
+        for row in self.recv_rows {
+            self.set.insert(*row as usize);
         }
-    }
-}
-
-/// y += x; both have the same length.
-#[inline(always)]
-fn add<S: Simd>(s: S, y: &mut [S::T], x: &[S::T]) {
-    let (y, x, len) = (y.as_mut_ptr(), x.as_ptr(), y.len().min(x.len()));
-    // SAFETY: both have `len` elements.
-    unsafe {
-        for_lanes!(S, len, |j, n| {
-            s.store_up_to(y.add(j), n, s.add(s.load_up_to(y.add(j), n), s.load_up_to(x.add(j), n)));
-        });
+        self.set.number(|row| self.rows.push(row as u32));
+        self.slots.clear();
+        self.slots.extend(self.recv_rows.iter().map(|row| self.set.rank(*row as usize)));
     }
 }
 

@@ -40,6 +40,13 @@ pub trait Simd: Copy + 'static {
     /// # Safety
     /// `p` is good for writing `LANES` elements.
     unsafe fn store(self, p: *mut Self::T, v: Self::V);
+    /// [`Simd::store`] past the caches: for memory that nobody reads soon. [`Simd::fence`] must follow before other
+    /// threads are told of it.
+    /// # Safety
+    /// `p` is good for writing `LANES` elements and aligned to the size of a vector.
+    unsafe fn store_past(self, p: *mut Self::T, v: Self::V);
+    /// Orders what [`Simd::store_past`] wrote before all later stores.
+    fn fence(self);
     /// The first `n` lanes from memory, the others 0.
     /// # Safety
     /// `p` is good for reading `n <= LANES` elements.

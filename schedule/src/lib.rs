@@ -8,6 +8,7 @@
 pub mod file;
 pub mod model;
 pub mod op;
+pub mod profile;
 pub mod reuse;
 pub mod schema;
 pub mod signature;
@@ -18,6 +19,7 @@ pub mod verify;
 pub use file::{LoadError, read, to_text, write};
 pub use model::*;
 pub use op::*;
+pub use profile::{Profile, ProfileError};
 pub use reuse::Reuse;
 pub use size::{Poly, Symbol};
 pub use trace::{Trace, TraceError};

@@ -7,6 +7,7 @@ pub mod interpreter;
 pub mod models;
 pub mod mutate;
 pub mod mutations;
+pub mod overlap;
 pub mod schedules;
 
 use std::path::{Path, PathBuf};

@@ -30,6 +30,7 @@ fn predicted_steps_are_near_their_bounds() {
                     lookahead: None,
                     microbatches: None,
                     in_flight: None,
+                    profile: None,
                 };
                 let schedule = match compile_with(&program, &options) {
                     Ok(compiled) => compiled.schedule,

@@ -12,7 +12,7 @@ use crate::import::{ImportError, import};
 use crate::ir::attr::{boolean, int, typed};
 use crate::ir::{Module, OpId};
 use crate::passes::manager::{self, Log, PipelineError, RunError, Settings};
-use crate::sched::{self, SchedError};
+use crate::sched::{self, SchedError, Target};
 
 /// The strategies that can be asked for.
 pub use fs_schedule::Strategy;
@@ -35,6 +35,9 @@ pub enum CompileError {
     /// The scheduler failed.
     #[error("{0}")]
     Schedule(#[from] SchedError),
+    /// A profile that does not fit.
+    #[error("{0}")]
+    Profile(#[from] s::ProfileError),
     /// The lowered module does not make a schedule: a defect of the compiler.
     #[error("the compiled model cannot be written as a schedule: {0}")]
     Emit(String),
@@ -90,7 +93,12 @@ pub fn pipeline(plan: &Plan) -> String {
         plan.unique_rows,
         optional("lookahead", told_apart.then_some(plan.lookahead.into()))
     );
-    let buckets = if plan.strategy == Strategy::Serial { "" } else { ",bucket-gradients" };
+    let buckets = match (plan.strategy, plan.latency_bytes) {
+        (Strategy::Serial, _) => String::new(),
+        (_, None) => ",bucket-gradients".into(),
+        // A bucket is worth its transfer if sending it takes much longer than starting to.
+        (_, Some(bytes)) => format!(",bucket-gradients{{least={}}}", bytes.saturating_mul(8)),
+    };
     format!(
         "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,fuse-collectives{buckets}"
     )
@@ -111,6 +119,8 @@ pub struct CompileOptions {
     pub microbatches: Option<u32>,
     /// Most batches in flight; `None`: as many as help.
     pub in_flight: Option<u32>,
+    /// Times and sizes that were measured, instead of those that follow from cluster and workload.
+    pub profile: Option<s::Profile>,
 }
 
 impl CompileOptions {
@@ -123,6 +133,7 @@ impl CompileOptions {
             lookahead: None,
             microbatches: None,
             in_flight: None,
+            profile: None,
         }
     }
 }
@@ -145,7 +156,8 @@ pub fn compile(program: &Program, strategy: Strategy, ranks: u32) -> Result<Comp
 pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compiled, CompileError> {
     let mut module = import(program)?;
     let declared = options.cluster.clone().or_else(|| program.clusters.first().cloned());
-    let ranks = match (options.ranks, &declared) {
+    let profiled = options.profile.as_ref().map(|p| p.ranks);
+    let ranks = match (options.ranks.or(profiled), &declared) {
         (Some(0), _) => return Err(CompileError::Options("a schedule is for at least one rank".into())),
         (Some(ranks), _) => ranks,
         (None, Some(c)) => c.nodes.saturating_mul(c.gpus_per_node).max(1),
@@ -167,7 +179,8 @@ pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compi
     };
     let stages = manager::parse_pipeline(&pipeline(&plan))?;
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
-    let schedule = emit_for(&mut module, &cluster, ranks, options.strategy, options.in_flight)?;
+    let target = Target { cluster: &cluster, profile: options.profile.as_ref() };
+    let schedule = emit_for(&mut module, target, ranks, options.strategy, options.in_flight)?;
     Ok(Compiled { schedule, module })
 }
 
@@ -189,14 +202,14 @@ pub fn emit(module: &Module, strategy: Strategy, ranks: u32) -> Result<s::Schedu
 }
 
 /// Writes a lowered module as a schedule for a cluster, and leaves the order in the module.
-pub fn emit_for(
+pub fn emit_for<'a>(
     module: &mut Module,
-    cluster: &Cluster,
+    target: impl Into<Target<'a>>,
     ranks: u32,
     strategy: Strategy,
     in_flight: Option<u32>,
 ) -> Result<s::Schedule, CompileError> {
-    let schedule = schedule(module, cluster, ranks, strategy, in_flight)?;
+    let schedule = schedule(module, target, ranks, strategy, in_flight)?;
     let violations = s::verify::verify(&schedule);
     match violations.first() {
         None => Ok(schedule),
@@ -205,14 +218,15 @@ pub fn emit_for(
 }
 
 /// Lists a module's functions, schedules them, and leaves the order in the module.
-pub fn schedule(
+pub fn schedule<'a>(
     module: &mut Module,
-    cluster: &Cluster,
+    target: impl Into<Target<'a>>,
     ranks: u32,
     strategy: Strategy,
     in_flight: Option<u32>,
 ) -> Result<s::Schedule, CompileError> {
     let fail = CompileError::Emit;
+    let target = target.into();
     let (train, origins) = listing::list(module, "train").map_err(fail)?;
     let mut schedule = s::Schedule {
         format: s::FORMAT.into(),
@@ -236,13 +250,16 @@ pub fn schedule(
         prediction: None,
         rewrites: Vec::new(),
     };
+    if let Some(profile) = target.profile {
+        profile.fits(&schedule)?;
+    }
     if module.func("evaluate").is_some() {
         let (evaluation, _) = listing::list(module, "evaluate").map_err(fail)?;
         let mut other = s::Schedule { train: evaluation, strategy: Strategy::Serial, ..schedule.clone() };
-        sched::schedule(&mut other, cluster, None)?;
+        sched::schedule(&mut other, target.cluster, None)?;
         schedule.evaluation = Some(other.train);
     }
-    let order = sched::schedule(&mut schedule, cluster, in_flight)?;
+    let order = sched::schedule(&mut schedule, target, in_flight)?;
     place(module, &schedule, &order, &origins);
     let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
     let engines: std::collections::BTreeSet<s::Engine> =

@@ -13,8 +13,10 @@ use super::{Options, PassError, Statistics, option};
 use crate::dialect::named;
 use crate::ir::{Attrs, Module, OpId, Type, ValueId};
 
-/// Gradients of less than this are not worth a transfer of their own.
+/// Gradients of less than this are not worth a transfer of their own, unless the option `least` says otherwise.
 const LEAST: u64 = 1 << 20;
+/// Even on links without latency a transfer of less is not worth its wake-ups.
+const LEAST_OF_ALL: u64 = 1 << 14;
 /// More than this at once hides no better.
 const MOST: u64 = 25 << 20;
 
@@ -42,7 +44,8 @@ pub(super) fn run(
     };
     let gradients = gradients(module, &body, reduce, update)?;
     let total: u64 = gradients.iter().map(|g| g.bytes).sum();
-    let limit = option(options, "bytes")?.unwrap_or((total / 8).clamp(LEAST, MOST));
+    let least = option(options, "least")?.unwrap_or(LEAST).clamp(LEAST_OF_ALL, LEAST);
+    let limit = option(options, "bytes")?.unwrap_or((total / 8).clamp(least, MOST));
     let last_read = last_reads(module, &body, update);
     let mut sums: BTreeMap<usize, Vec<OpId>> = BTreeMap::new();
     let mut updates: BTreeMap<usize, Vec<OpId>> = BTreeMap::new();

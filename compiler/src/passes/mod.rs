@@ -164,11 +164,14 @@ pub static PASSES: &[Pass] = &[
     Pass {
         name: "bucket-gradients",
         summary: "Cuts the sum of dense gradients and the update into buckets in the order in which backward produces gradients; each sum right behind its last gradient, each update behind the last use of its parameters.",
-        options: &[(
-            "bytes",
-            "an eighth of all, between 1 MiB and 25 MiB",
-            "a bucket is full when its gradients have this many bytes",
-        )],
+        options: &[
+            (
+                "bytes",
+                "an eighth of all, between `least` and 25 MiB",
+                "a bucket is full when its gradients have this many bytes",
+            ),
+            ("least", "1 MiB, which is also the most", "bytes below which a bucket is not worth a transfer"),
+        ],
         statistics: &[("buckets", "buckets made")],
         run: bucket_gradients::run,
     },

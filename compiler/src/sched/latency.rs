@@ -8,17 +8,22 @@
 //! - Sums over ranks: within a node first, then across nodes with 1/G of the data per GPU: each level moves
 //!   2 (n - 1) / n of it, as rings do, in 2 log2 n hops, as trees do.
 //!
-//! All constants are those of the cluster's description.
+//! All constants are those of the cluster's description, unless they were [measured](super::measured).
 
 use fs_dsl::checked::{Cluster, DType};
 use fs_schedule::op::{Action, Op, Place};
-use fs_schedule::{DenseOptimizer, Engine, Schedule, SparseOptimizer};
+use fs_schedule::{DenseOptimizer, Engine, Profile, Schedule, SparseOptimizer, Strategy};
 
+use super::Target;
+use super::measured::{Measured, Time};
+use super::problem::waits_for_nothing;
 use super::sizes::{Sizes, bytes, input_bytes, width};
 
 /// Least chunks' duration in units of the link's latency: a chunk that is much shorter than what it costs to start
 /// one would waste the link.
 const CHUNK_LATENCIES: f64 = 8.0;
+/// Bytes of the least chunk.
+const LEAST_CHUNK: f64 = 8192.0;
 
 /// What an operation occupies, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,10 +36,11 @@ pub struct Latency {
     pub wire: f64,
 }
 
-/// A cluster as a number of ranks sees it.
+/// A cluster as a number of ranks sees it, or what was measured there.
 #[derive(Debug)]
 pub struct Machine<'a> {
     cluster: &'a Cluster,
+    measured: Option<Measured<'a>>,
     ranks: f64,
     /// Ranks of a node.
     node: f64,
@@ -59,16 +65,23 @@ fn is_transfer(action: &Action) -> bool {
 
 impl<'a> Machine<'a> {
     /// For `ranks` ranks: nodes are filled one after the other.
-    pub fn new(cluster: &'a Cluster, ranks: u32) -> Self {
+    pub fn new(target: impl Into<Target<'a>>, ranks: u32) -> Self {
+        let Target { cluster, profile } = target.into();
         let node = cluster.gpus_per_node.clamp(1, ranks.max(1));
         let flops = cluster.flops.iter().find(|f| f.0 == DType::F32).or(cluster.flops.first());
         Self {
             cluster,
+            measured: profile.map(Measured::new),
             ranks: ranks.max(1).into(),
             node: node.into(),
             nodes: ranks.max(1).div_ceil(node).into(),
             flops: flops.map_or(f64::INFINITY, |f| f.1),
         }
+    }
+
+    /// What was measured.
+    pub fn profile(&self) -> Option<&'a Profile> {
+        self.measured.as_ref().map(Measured::profile)
     }
 
     /// Engine that collectives use.
@@ -78,6 +91,9 @@ impl<'a> Machine<'a> {
 
     /// Bytes per second and seconds of latency of that engine's link.
     fn link_speed(&self) -> (f64, f64) {
+        if let Some(measured) = &self.measured {
+            return measured.link_speed();
+        }
         let l = if self.nodes > 1.0 { self.cluster.inter } else { self.cluster.intra };
         (l.bandwidth, l.latency)
     }
@@ -86,10 +102,43 @@ impl<'a> Machine<'a> {
     pub fn chunk(&self, step: f64) -> u64 {
         let (bandwidth, latency) = self.link_speed();
         let seconds = (CHUNK_LATENCIES * latency).max(step / 200.0);
-        ((bandwidth * seconds).max(65536.0) as u64).next_power_of_two()
+        ((bandwidth * seconds).max(LEAST_CHUNK) as u64).next_power_of_two()
     }
 
-    /// Duration and engine of an operation at the expected sizes.
+    /// Durations and engines of all operations. What was not measured is assumed, and said so.
+    pub fn latencies(&self, s: &Schedule, sizes: &mut Sizes) -> Vec<Latency> {
+        let ops = &s.train.ops;
+        let mut all: Vec<Latency> = ops.iter().map(|op| self.latency(s, sizes, op)).collect();
+        let Some(measured) = &self.measured else { return all };
+        let times: Vec<Option<Time>> = ops.iter().map(|op| measured.time(s, sizes, op)).collect();
+        let missing = ops.iter().zip(&times).find(|(_, time)| time.is_none());
+        if let Some((op, _)) = missing {
+            sizes.assumptions.push(format!(
+                "the profile has no time for operations such as `{}`: theirs follow from cluster {}",
+                op.name, self.cluster.name
+            ));
+        }
+        let known: Vec<Time> = times
+            .iter()
+            .zip(&all)
+            .map(|(time, l)| time.unwrap_or(Time { whole: l.time as f64 / 1e9, core: 0.0, wire: l.wire }))
+            .collect();
+        let engines: Vec<Engine> = all.iter().map(|l| l.engine).collect();
+        let overlaps = |i: usize| match s.strategy {
+            Strategy::Serial => false,
+            Strategy::Prefetch => waits_for_nothing(&ops[i].action),
+            Strategy::Pec => true,
+        };
+        let slowdown = measured.slowdown(&engines, &known, overlaps);
+        for (latency, time) in all.iter_mut().zip(&known) {
+            let factor = if latency.engine == Engine::Compute { slowdown } else { 1.0 };
+            latency.time = ((time.whole * factor * 1e9).round() as u64).max(1);
+            latency.wire = time.wire;
+        }
+        all
+    }
+
+    /// Duration and engine of an operation at the expected sizes, by the cluster's description.
     pub fn latency(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Latency {
         let (engine, seconds, wire) = match &op.action {
             Action::LoadBatch => {

@@ -13,11 +13,13 @@ pub mod freeze;
 pub mod graph;
 pub mod latency;
 pub mod limits;
+pub mod measured;
 pub mod modulo;
 pub mod play;
 pub mod policy;
 pub mod problem;
 pub mod reasons;
+pub mod refine;
 pub mod rows;
 pub mod sizes;
 pub mod storage;
@@ -26,7 +28,7 @@ use std::collections::BTreeMap;
 
 use fs_dsl::checked::Cluster;
 use fs_schedule::op::{Dep, Place};
-use fs_schedule::{Busy, Prediction, Schedule, Strategy};
+use fs_schedule::{Busy, Prediction, Profile, Schedule, Strategy};
 
 use policy::Chosen;
 use problem::Problem;
@@ -48,12 +50,31 @@ pub struct Options {
     pub in_flight: Option<u32>,
 }
 
+/// What is scheduled for: a cluster, and what was measured on one of its kind.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// Engines, memory and, without a profile, speeds.
+    pub cluster: &'a Cluster,
+    /// Times and sizes instead of those that follow from the cluster and the workload.
+    pub profile: Option<&'a Profile>,
+}
+
+impl<'a> From<&'a Cluster> for Target<'a> {
+    fn from(cluster: &'a Cluster) -> Self {
+        Self { cluster, profile: None }
+    }
+}
+
 /// Schedules a training program whose operations stand in reference order with a buffer for every value: fills in
 /// everything that is decided here, and the prediction. Returns for each position of the new list where its
 /// operation stood.
-pub fn schedule(s: &mut Schedule, cluster: &Cluster, in_flight: Option<u32>) -> Result<Vec<u32>, SchedError> {
+pub fn schedule<'a>(
+    s: &mut Schedule,
+    target: impl Into<Target<'a>>,
+    in_flight: Option<u32>,
+) -> Result<Vec<u32>, SchedError> {
     let options = Options { strategy: s.strategy, in_flight };
-    let problem = Problem::new(s, cluster)?;
+    let problem = Problem::new(s, target.into())?;
     let chosen = policy::choose(&problem, &options)?;
     let reasons = reasons::explain(&problem, &chosen);
     let prediction = prediction(&problem, &chosen);
@@ -136,14 +157,15 @@ fn prediction(p: &Problem<'_>, chosen: &Chosen) -> Prediction {
     let mut limits = chosen.limits.clone();
     limits.extend(p.sizes.assumptions.iter().cloned());
     let gpus = u64::from(p.cluster.nodes) * u64::from(p.cluster.gpus_per_node);
-    if u64::from(p.s.ranks) > gpus {
+    let profile = p.machine.profile();
+    if profile.is_none() && u64::from(p.s.ranks) > gpus {
         limits.push(format!(
             "{} has {gpus} GPUs; more nodes are assumed for {} ranks",
             p.cluster.name, p.s.ranks
         ));
     }
     Prediction {
-        cluster: p.cluster.name.clone(),
+        cluster: profile.map_or_else(|| p.cluster.name.clone(), Profile::describe),
         step: c.step / 1e9,
         resource_bound: p.resource.time as f64 / 1e9,
         resource: p.resource.engine,

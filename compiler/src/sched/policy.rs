@@ -20,8 +20,8 @@ use super::candidate::{Candidate, Tiers, reaches_back};
 use super::graph::{Edge, Graph, Why};
 use super::limits::human;
 use super::modulo::{Demand, FAR, place};
-use super::play::{Work, play};
 use super::problem::Problem;
+use super::refine::{Found, Search};
 use super::{Options, SchedError};
 
 /// Share of a step below which slack is urgent.
@@ -29,14 +29,11 @@ const URGENT: f64 = 0.15;
 /// Share of a step by which lookups with much room come before they must.
 const RESERVE: f64 = 0.3;
 /// Steps this close to a bound are not worth another search.
-const ENOUGH: f64 = 1.005;
+pub(super) const ENOUGH: f64 = 1.005;
 /// Rounds of play and slack.
 const ROUNDS: usize = 3;
 /// Batches in flight beyond those needed that are tried.
 const MORE: u32 = 2;
-/// Instances that one play may have.
-const INSTANCES: usize = 1_500_000;
-
 /// The outcome of the search.
 #[derive(Debug)]
 pub struct Chosen {
@@ -89,17 +86,17 @@ fn serial(p: &Problem<'_>) -> Result<Candidate, SchedError> {
 }
 
 /// Room of every operation around the longest cycle if steps take `step`.
-fn windows(p: &Problem<'_>, graph: &Graph, hub: usize, step: f64) -> Window {
+pub(super) fn windows(p: &Problem<'_>, graph: &Graph, hub: usize, step: f64) -> Window {
     bounds::window(graph, &p.time, step * (1.0 + 1e-9), hub)
 }
 
 /// Slack of every operation.
-fn slacks(window: &Window) -> Vec<f64> {
+pub(super) fn slacks(window: &Window) -> Vec<f64> {
     (0..window.early.len()).map(|i| window.slack(i)).collect()
 }
 
 /// An operation of the longest cycle; without one, the load.
-fn hub(p: &Problem<'_>, cycle: &[Edge]) -> usize {
+pub(super) fn hub(p: &Problem<'_>, cycle: &[Edge]) -> usize {
     cycle.first().map_or(p.load.unwrap_or(0), |e| e.to as usize)
 }
 
@@ -109,7 +106,7 @@ fn horizon(p: &Problem<'_>, early: &[f64]) -> f64 {
 }
 
 /// Transfers with little slack pass the others.
-fn tiers(p: &Problem<'_>, slack: &[f64], step: f64) -> Tiers {
+pub(super) fn tiers(p: &Problem<'_>, slack: &[f64], step: f64) -> Tiers {
     let n = p.time.len();
     let transfer = |i: usize| matches!(p.engine[i], Engine::CopyOut | Engine::NicSend);
     let urgent = |i: usize| slack[i] < URGENT * step;
@@ -235,6 +232,7 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candid
         }
     }
     let mut step = bound;
+    let mut most: Option<(Search<'_>, Found)> = None;
     for _ in 0..ROUNDS {
         if best.as_ref().is_some_and(|b| b.step <= bound * ENOUGH) {
             break;
@@ -246,13 +244,23 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candid
         depths.dedup();
         let before = best.as_ref().map_or(f64::INFINITY, |b| b.step);
         for depth in depths {
-            keep(attempt(p, graph, hub, step, bound, depth)?, &mut best);
+            let search = Search::new(p, graph, hub, step, bound, depth);
+            let found = search.hasten();
+            keep(search.freeze(graph, &found)?, &mut best);
+            if most.as_ref().is_none_or(|m| found.period < m.1.period) {
+                most = Some((search, found));
+            }
         }
         // A round that brought nothing will not bring more.
         if best.as_ref().is_some_and(|b| b.step > before * 0.999) {
             break;
         }
         step = best.as_ref().map_or(step, |b| b.step).max(bound);
+    }
+    if let Some((search, found)) = most
+        && best.as_ref().is_none_or(|b| b.step > bound * ENOUGH)
+    {
+        keep(search.freeze(graph, &search.climb(found))?, &mut best);
     }
     best.ok_or_else(|| SchedError::Defect("no play gave a step".into()))
 }
@@ -327,57 +335,4 @@ fn serial_order(p: &Problem<'_>, graph: &Graph) -> Result<Candidate, SchedError>
         at += *t as i64;
     }
     Candidate::build(p, graph, position, at, Tiers::flat(p.time.len()), true)
-}
-
-/// Plays with slacks of a pace and so many batches in flight, and freezes what comes out.
-fn attempt(
-    p: &Problem<'_>,
-    graph: &Graph,
-    hub: usize,
-    step: f64,
-    bound: f64,
-    depth: u32,
-) -> Result<Candidate, SchedError> {
-    let pace = step * 1.0001;
-    let window = windows(p, graph, hub, pace);
-    let tiers = tiers(p, &slacks(&window), step);
-    // What nobody waits for comes when the rest has been served.
-    let deadline = |i: usize| match (window.late[i], window.early[i]) {
-        (late, _) if late.is_finite() => late as i64,
-        (_, early) if early.is_finite() => (early + 2.0 * pace) as i64,
-        _ => (2.0 * pace) as i64,
-    };
-    let key: Vec<i64> = (0..p.time.len()).map(deadline).collect();
-    let engine: Vec<u8> = p.engine.iter().map(|e| *e as u8).collect();
-    // Operations that read batches before their own keep those in flight.
-    let held = p.s.train.ops.iter().enumerate().filter_map(|(i, op)| {
-        let back = reaches_back(op);
-        let load = p.load?;
-        (back < 0).then_some(Edge {
-            from: i as u32,
-            to: load as u32,
-            distance: depth as i32 + back,
-            why: Why::InFlight,
-        })
-    });
-    let played = graph.with(held);
-    let work = Work {
-        graph: &played,
-        time: &p.time,
-        engine: &engine,
-        priority: &tiers.priority,
-        chunk: &tiers.chunk_time,
-        in_flight: p.load.map(|l| (l, depth as usize)),
-    };
-    let depth = depth as usize;
-    let wanted = 3 * depth + 10;
-    let batches = wanted.min((INSTANCES / p.time.len().max(1)).max(2 * depth + 4));
-    let times = play(&work, &key, pace as i64, batches);
-    let n = p.time.len();
-    let mean = |m: usize| (0..n).map(|i| times.start(i, m) as f64).sum::<f64>() / n.max(1) as f64;
-    let last = batches - 1 - depth;
-    let first = (depth + 1).min(last - 1);
-    let period = ((mean(last) - mean(first)) / (last - first) as f64).ceil().max(bound.ceil());
-    let position = (0..n).map(|i| times.start(i, last) as i64).collect();
-    Candidate::build(p, graph, position, period as i64, tiers, true)
 }

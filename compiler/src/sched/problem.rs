@@ -4,12 +4,12 @@ use fs_dsl::checked::Cluster;
 use fs_schedule::op::{Action, Place};
 use fs_schedule::{Engine, Schedule, Strategy};
 
-use super::SchedError;
 use super::bounds::{self, Recurrence, Resource};
 use super::graph::{self, Edge, Graph, Why};
 use super::latency::Machine;
 use super::limits::{self, Fixed};
 use super::sizes::Sizes;
+use super::{SchedError, Target};
 
 /// A scheduling problem.
 #[derive(Debug)]
@@ -50,11 +50,12 @@ pub struct Problem<'a> {
 
 impl<'a> Problem<'a> {
     /// Finds sizes, times, dependencies and bounds.
-    pub fn new(s: &'a Schedule, cluster: &'a Cluster) -> Result<Self, SchedError> {
-        let machine = Machine::new(cluster, s.ranks);
-        let sizes = Sizes::expect(s);
+    pub fn new(s: &'a Schedule, target: Target<'a>) -> Result<Self, SchedError> {
+        let cluster = target.cluster;
+        let machine = Machine::new(target, s.ranks);
+        let mut sizes = target.profile.map_or_else(|| Sizes::expect(s), |p| Sizes::measured(s, p));
         let ops = &s.train.ops;
-        let latencies: Vec<_> = ops.iter().map(|op| machine.latency(s, &sizes, op)).collect();
+        let latencies = machine.latencies(s, &mut sizes);
         let engine: Vec<Engine> = latencies.iter().map(|l| l.engine).collect();
         let time: Vec<u64> = latencies.iter().map(|l| l.time).collect();
         let graph = graph::build(s, &ops.iter().collect::<Vec<_>>());
@@ -100,11 +101,8 @@ impl<'a> Problem<'a> {
         let chain: Vec<u32> = match strategy {
             Strategy::Serial => (0..self.s.train.ops.len() as u32).collect(),
             Strategy::Prefetch => {
-                let free = |i: &u32| {
-                    let action = &self.s.train.ops[*i as usize].action;
-                    !needs_ids_only(action) && !matches!(action, Action::AllReduce | Action::DenseUpdate)
-                };
-                (0..self.s.train.ops.len() as u32).filter(free).collect()
+                let blocks = |i: &u32| !waits_for_nothing(&self.s.train.ops[*i as usize].action);
+                (0..self.s.train.ops.len() as u32).filter(blocks).collect()
             }
             Strategy::Pec => return self.graph.clone(),
         };
@@ -127,6 +125,11 @@ pub fn needs_ids_only(action: &Action) -> bool {
             | Action::AllToAllClasses { .. }
             | Action::Positions { .. }
     )
+}
+
+/// What `prefetch` lets go its own way: the input dist, and sums of dense gradients.
+pub fn waits_for_nothing(action: &Action) -> bool {
+    needs_ids_only(action) || matches!(action, Action::AllReduce | Action::DenseUpdate)
 }
 
 /// Lookups, and what comes before them.

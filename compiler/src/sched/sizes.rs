@@ -8,8 +8,11 @@
 use std::collections::BTreeMap;
 
 use fs_schedule::op::{Action, Element, Extent, Op, Place, Way};
-use fs_schedule::{Data, IdDistribution, InputKind, LengthDistribution, Reuse, Schedule, Sharding, Symbol};
+use fs_schedule::{
+    Data, IdDistribution, InputKind, LengthDistribution, Profile, Reuse, Schedule, Sharding, Symbol,
+};
 
+use super::measured::rows_of;
 use super::rows::{Draws, Entries, Law};
 
 /// Zipf exponent that is assumed of ids in files.
@@ -52,6 +55,49 @@ impl Sizes {
             sizes.values.insert(Symbol::Squares(g as u32), samples * square);
         }
         sizes.exchanges(s, ids);
+        sizes
+    }
+
+    /// As a profile has them; classes that it did not count follow from the workload's law, in proportion.
+    pub fn measured(s: &Schedule, profile: &Profile) -> Self {
+        let mut sizes = Self::expect(s);
+        sizes.assumptions.clear();
+        for (symbol, value) in &profile.sizes {
+            if let Ok(symbol) = symbol.parse::<Symbol>() {
+                sizes.values.insert(symbol, *value);
+            }
+        }
+        let microbatches = s.settings.microbatches.max(1);
+        for e in 0..s.exchanges.len() as u32 {
+            let Some(rows) = rows_of(profile, s, e) else { continue };
+            let get = |sizes: &Self, symbol| sizes.values.get(&symbol).copied().unwrap_or(0.0);
+            let before = get(&sizes, Symbol::Sent(e));
+            // Owners receive in proportion to what is sent, as before.
+            let scale = if before > 0.0 { rows.sent / before } else { 1.0 };
+            let received = get(&sizes, Symbol::Received(e));
+            let factor = if before > 0.0 { received / before } else { 1.0 };
+            sizes.values.insert(Symbol::Sent(e), rows.sent);
+            sizes.values.insert(Symbol::Received(e), rows.sent * factor);
+            let Some(lookahead) = s.exchanges[e as usize].lookahead else { continue };
+            let reuse = Reuse { lookahead, microbatches };
+            for way in [Way::Forward, Way::Backward] {
+                let counted = rows.reuse.iter().find_map(|counts| counts.classes(reuse, way));
+                let known = counted.is_some();
+                for c in 0..reuse.count(way) {
+                    let class = Symbol::SentClass(e, way, c as u32);
+                    let expected = get(&sizes, class) * scale;
+                    let n = counted.as_ref().map_or(expected, |counts| counts[c]);
+                    sizes.values.insert(class, n);
+                    sizes.values.insert(Symbol::ReceivedClass(e, way, c as u32), n * factor);
+                }
+                if !known && way == Way::Forward {
+                    sizes.assumptions.push(format!(
+                        "the profile did not count rows of `{}` for lookahead {lookahead} and {microbatches} microbatches: their shares follow from the workload",
+                        rows.table
+                    ));
+                }
+            }
+        }
         sizes
     }
 

@@ -5,13 +5,14 @@ pub mod accounting;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use fs_schedule::{Program, Strategy};
+use fs_schedule::{Engine, Program, Strategy};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::evaluate::Scores;
 use crate::memory::Memory;
 use crate::runtime::profile::Profile;
+use crate::trace::Traced;
 
 pub use accounting::Accounting;
 
@@ -66,6 +67,8 @@ pub struct Report {
     pub accounting: Accounting,
     /// Time of each operation of the training step.
     pub ops: Vec<OpTotal>,
+    /// The steps that were traced, as trace tools see them.
+    pub traced: Option<Traced>,
     /// Evaluation after training.
     pub evaluation: Option<Evaluation>,
 }
@@ -132,6 +135,8 @@ pub struct OpTotal {
     pub waited_ms: f64,
     /// Time that compute stood still for it after all ranks had begun.
     pub exposed_ms: f64,
+    /// Bytes sent to other ranks.
+    pub sent_bytes: f64,
 }
 
 /// Means over ranks.
@@ -145,10 +150,23 @@ pub fn op_totals(program: &Program, profiles: &[Profile]) -> Vec<OpTotal> {
             count: times.clone().map(|t| t.count).max().unwrap_or(0),
             ms: times.clone().map(|t| t.busy.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
             exposed_ms: times.clone().map(|t| t.exposed.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
+            sent_bytes: times.clone().map(|t| t.sent as f64).sum::<f64>() / ranks,
             waited_ms: times.map(|t| t.waited.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
         }
     };
     program.ops.iter().enumerate().map(|(i, op)| total(i, op)).collect()
+}
+
+/// An engine's name for people.
+pub fn engine_name(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Host => "host",
+        Engine::Compute => "compute",
+        Engine::CopyIn => "copy in",
+        Engine::CopyOut => "copy out",
+        Engine::NicSend => "network, sending",
+        Engine::NicReceive => "network, receiving",
+    }
 }
 
 /// Totals per kind of operation, largest first: kind, milliseconds, of which waiting.

@@ -187,7 +187,8 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         for (queue, head) in self.heads.iter().enumerate() {
             if let Some(active) = head.active {
                 all_passed = false;
-                let waits = active.stage == Stage::Wait && !self.rank.hub.complete(self.channel(&active), active.batch);
+                let waits = active.stage == Stage::Wait
+                    && !self.rank.hub.complete(self.channel(&active), active.batch);
                 if !waits && self.rank.hub.now() >= active.at {
                     return true;
                 }
@@ -372,6 +373,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         outbox.began = active.began;
         outbox.there.fill(0);
         fill(&call, active.round, &mut outbox, &inbox, &mut || while self.progress(queue) {})?;
+        self.profile.ops[active.op].sent += outbox.wire.iter().sum::<u64>();
         self.at.set(outer);
         Ok(())
     }

@@ -18,6 +18,8 @@ pub struct OpTime {
     pub waited: Duration,
     /// Time that compute stood still for it after all ranks had begun.
     pub exposed: Duration,
+    /// Bytes sent to other ranks.
+    pub sent: u64,
     /// Executions.
     pub count: u64,
 }
@@ -43,6 +45,7 @@ impl Profile {
             sum.busy += more.busy;
             sum.waited += more.waited;
             sum.exposed += more.exposed;
+            sum.sent += more.sent;
             sum.count += more.count;
         }
     }

@@ -2,12 +2,14 @@
 //!
 //! An engine's thread pushes one record per execution into a vector of its own, which it allocates before the first
 //! step. While nothing is recorded that costs two comparisons. When an operation was *ready* follows from the records
-//! of those it waits for, so it is found after the run ([`sort`]); for this a few more steps on both sides of the
-//! range are recorded and then left out.
+//! of those it waits for, so it is found after the run ([`sort`]). For this, and to know what else ran at the edges, a
+//! few more steps on both sides of the range are recorded.
 
 use std::ops::Range;
 
-use super::plan::Plan;
+use fs_schedule::Program;
+
+use super::plan::{Plan, ring};
 
 /// One execution of an operation on one rank; times in nanoseconds since the start of the phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,15 +67,16 @@ impl Recorder {
     }
 }
 
-/// How many batches before and after its own an operation's dependencies may lie.
-pub fn margin(plan: &Plan) -> u64 {
+/// Steps recorded before and after those asked for: batches of which an operation may run, or be waited for, while
+/// one of those runs.
+pub fn margin(plan: &Plan, program: &Program) -> u64 {
     let apart = |op: &super::plan::Planned| {
         op.deps
             .iter()
             .map(|(other, distance)| offset(plan, op.stage, *other as usize, *distance).unsigned_abs())
             .max()
     };
-    plan.ops.iter().filter_map(apart).max().unwrap_or(0)
+    plan.ops.iter().filter_map(apart).max().unwrap_or(0).max(ring(program) as u64)
 }
 
 /// The batch of a dependency, relative to the batch of the operation that waits.
@@ -81,8 +84,8 @@ fn offset(plan: &Plan, stage: i64, other: usize, distance: u64) -> i64 {
     plan.ops[other].stage - stage - distance as i64
 }
 
-/// Finds out when each operation was ready, leaves out steps outside of `steps`, and sorts by start.
-pub fn sort(plan: &Plan, mut records: Vec<Record>, steps: &Range<u64>) -> Vec<Record> {
+/// Finds out when each operation was ready, and sorts by start.
+pub fn sort(plan: &Plan, mut records: Vec<Record>) -> Vec<Record> {
     let first = records.iter().map(|r| r.batch).min().unwrap_or(0);
     let batches = records.iter().map(|r| r.batch + 1 - first).max().unwrap_or(0);
     let mut ends = vec![0; batches as usize * plan.ops.len()];
@@ -96,7 +99,6 @@ pub fn sort(plan: &Plan, mut records: Vec<Record>, steps: &Range<u64>) -> Vec<Re
         }
     }
     let end_of = |op: u32, batch: u64| place(op, batch).map(|place| ends[place]);
-    records.retain(|r| steps.contains(&r.batch));
     for record in &mut records {
         let op = &plan.ops[record.op as usize];
         let of_dep = |(other, distance): &(u32, u64)| {

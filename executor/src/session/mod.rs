@@ -26,6 +26,7 @@ use crate::runtime::engine::panic_message;
 use crate::runtime::record::Record;
 use crate::runtime::state::table_bytes;
 use crate::runtime::{Capture, Env, Shard, tables};
+use crate::trace::{Timeline, Traced};
 use crate::transport::link::Link;
 use crate::weights::{self, Unmatched};
 
@@ -262,10 +263,56 @@ impl<T: Real> Session<T> {
         }))
     }
 
+    /// Records these training steps in runs to come, or none; replaces [`Options::record`].
+    pub fn record(&mut self, steps: Option<std::ops::Range<u64>>) {
+        self.options.record = steps;
+    }
+
     /// Takes what the last training run (or [`advance`](Self::advance)) recorded of the steps of [`Options::record`]:
     /// per rank every execution of every operation, by start. Times count from the start of that run.
     pub fn take_records(&mut self) -> Vec<Vec<Record>> {
-        std::mem::take(&mut self.records)
+        let mut records = std::mem::take(&mut self.records);
+        if let Some(steps) = &self.options.record {
+            for own in &mut records {
+                own.retain(|r| steps.contains(&r.batch));
+            }
+        }
+        records
+    }
+
+    /// What the last training run recorded, with the steps around it, and the steps that were asked for; `None` if
+    /// nothing was to be recorded.
+    pub fn timeline(&self) -> Option<(Timeline<'_>, std::ops::Range<u64>)> {
+        let steps = self.options.record.clone().filter(|_| !self.records.is_empty())?;
+        Some((Timeline::new(&self.schedule, &self.records, steps.clone()), steps))
+    }
+
+    /// For measurements: the schedule to keep while the session runs.
+    pub(crate) fn shared_schedule(&self) -> Arc<Schedule> {
+        Arc::clone(&self.schedule)
+    }
+
+    /// The emulated link.
+    pub(crate) fn link(&self) -> Option<Link> {
+        self.options.link
+    }
+
+    pub(crate) fn set_link(&mut self, link: Option<Link>) {
+        self.options.link = link;
+    }
+
+    pub(crate) fn set_record(&mut self, steps: Option<std::ops::Range<u64>>) {
+        self.options.record = steps;
+    }
+
+    /// The step that is trained next.
+    pub(crate) fn next_step(&self) -> u64 {
+        self.next_step
+    }
+
+    /// The data, and the seed of what is drawn.
+    pub(crate) fn source_and_seed(&mut self) -> (&mut dyn Source, u64) {
+        (self.source.as_mut(), self.seed)
     }
 
     /// Loss and gradients of the batch of `step`, with the present values and without changing them.
@@ -414,6 +461,7 @@ impl<T: Real> Session<T> {
             memory: held,
             accounting: accounting::of(schedule, &self.ranks, steps, &results.engines, &results.profiles),
             ops: op_totals(&schedule.train, &results.profiles),
+            traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps)),
             evaluation,
         }
     }

@@ -12,9 +12,9 @@ use fs_schedule::Program;
 use crate::data::Source;
 use crate::data::reader::reader;
 use crate::error::Error;
+use crate::runtime::account::Kind;
 use crate::runtime::engine::{self, panic_message};
 use crate::runtime::profile::Profile;
-use crate::runtime::account::Kind;
 use crate::runtime::rank::{ENGINES, Finished, Gate, Rank, Settings};
 use crate::runtime::record::{self, Record};
 use crate::runtime::{Env, Plan};
@@ -130,7 +130,7 @@ impl Phase<'_> {
         }
         // What is recorded, and what must be to know when that was ready.
         let recorded = record.unwrap_or(0..0);
-        let margin = if recorded.is_empty() { 0 } else { record::margin(&plan) };
+        let margin = if recorded.is_empty() { 0 } else { record::margin(&plan, program) };
         let batch = |step: u64| step.saturating_sub(steps.start).min(planned);
         let held = batch(recorded.start.saturating_sub(margin))..batch(recorded.end.saturating_add(margin));
         let hub = Hub::<T>::new(world, plan.engines.len(), &plan.channels, link);
@@ -177,7 +177,8 @@ impl Phase<'_> {
                     }
                 }
             }
-            let mut results = Results { steps: collect(&finished, world, planned, each), ..Results::default() };
+            let mut results =
+                Results { steps: collect(&finished, world, planned, each), ..Results::default() };
             results.profiles = envs.iter().map(|_| Profile::new(program.ops.len())).collect();
             results.records = envs.iter().map(|_| Vec::new()).collect();
             let mut failure = None;
@@ -198,7 +199,7 @@ impl Phase<'_> {
                 return Err(failure);
             }
             for records in &mut results.records {
-                *records = record::sort(&plan, std::mem::take(records), &recorded);
+                *records = record::sort(&plan, std::mem::take(records));
             }
             let stopped = gate.batches() < planned;
             Ok(Results { batch_bytes: read, stopped, engines: plan.engines.clone(), ..results })

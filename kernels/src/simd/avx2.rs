@@ -47,6 +47,14 @@ impl Simd for Avx2 {
         unsafe { _mm256_storeu_ps(p, v) }
     }
     #[inline(always)]
+    unsafe fn store_past(self, p: *mut f32, v: __m256) {
+        unsafe { _mm256_stream_ps(p, v) }
+    }
+    #[inline(always)]
+    fn fence(self) {
+        unsafe { _mm_sfence() }
+    }
+    #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize) -> __m256 {
         unsafe { _mm256_maskload_ps(p, mask(n)) }
     }

@@ -43,6 +43,14 @@ impl Simd for Avx512 {
         unsafe { _mm512_storeu_ps(p, v) }
     }
     #[inline(always)]
+    unsafe fn store_past(self, p: *mut f32, v: __m512) {
+        unsafe { _mm512_stream_ps(p, v) }
+    }
+    #[inline(always)]
+    fn fence(self) {
+        unsafe { _mm_sfence() }
+    }
+    #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize) -> __m512 {
         unsafe { _mm512_maskz_loadu_ps(mask(n), p) }
     }

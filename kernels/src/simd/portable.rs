@@ -39,6 +39,13 @@ impl<T: Real> Simd for Portable<T> {
         unsafe { p.cast::<[T; N]>().write_unaligned(v) }
     }
     #[inline(always)]
+    unsafe fn store_past(self, p: *mut T, v: [T; N]) {
+        // SAFETY: the caller's. Plain stores: there are no others on every machine.
+        unsafe { self.store(p, v) }
+    }
+    #[inline(always)]
+    fn fence(self) {}
+    #[inline(always)]
     unsafe fn load_part(self, p: *const T, n: usize) -> [T; N] {
         let mut v = [T::ZERO; N];
         for (i, x) in v.iter_mut().enumerate().take(n) {

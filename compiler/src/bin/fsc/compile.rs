@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use fs_compiler::sched::explain::explain;
 use fs_compiler::{CompileOptions, Compiled, compile_with, paths};
 use fs_dsl::checked::{Cluster, Program};
-use fs_schedule::{Strategy, file};
+use fs_schedule::{Strategy, file, profile};
 
 use super::commands::load;
 use super::{StrategyName, print};
@@ -37,6 +37,9 @@ pub(super) struct Args {
     /// Most batches in flight (default: as many as help and memory allows).
     #[arg(long)]
     in_flight: Option<u32>,
+    /// Times and sizes that `fsx profile` measured, instead of what follows from cluster and workload.
+    #[arg(long)]
+    profile: Option<PathBuf>,
     /// Write the lowered IR to this file too (`-` for standard output).
     #[arg(long)]
     emit_ir: Option<PathBuf>,
@@ -61,6 +64,8 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     }
     let program = load(&args.model)?;
     let cluster = args.cluster.as_ref().map(|name| cluster(&program, name)).transpose()?;
+    let profile = args.profile.as_ref().map(|path| profile::read(path)).transpose();
+    let profile = profile.map_err(|e| e.to_string())?;
     let options = |strategy: Strategy, lookahead: Option<u32>| CompileOptions {
         strategy,
         ranks: args.ranks,
@@ -68,6 +73,7 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
         lookahead,
         microbatches: args.microbatches,
         in_flight: args.in_flight,
+        profile: profile.clone(),
     };
     let mut compiled = match args.strategy.fixed() {
         Some(strategy) => {

@@ -1,9 +1,13 @@
 //! `fsc`: checks, formats and compiles `.fs` models, runs passes on textual IR, verifies schedules.
 
+mod chakra;
 mod commands;
 mod compile;
 mod explain;
+mod inspect;
 mod opt;
+mod pictures;
+mod viz;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,6 +52,12 @@ enum Command {
     },
     /// Explain a schedule: bounds, the longest cycle, why each operation is where it is; or a diagnostic's code.
     Explain(explain::Args),
+    /// Draw a schedule, or two on one time axis.
+    Viz(viz::Args),
+    /// Show a schedule's timeline as text.
+    Inspect(inspect::Args),
+    /// Export a schedule as MLCommons Chakra execution traces, one file per rank.
+    Chakra(chakra::Args),
 }
 
 /// Strategies on the command line.
@@ -72,6 +82,9 @@ fn main() -> ExitCode {
         Command::Opt(args) => opt::run(&args),
         Command::Verify { schedule, ignore_digest } => commands::verify(&schedule, ignore_digest),
         Command::Explain(args) => explain::run(&args),
+        Command::Viz(args) => viz::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Chakra(args) => chakra::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,169 +1,10 @@
-//! Schedules made by hand, for tests of the verifier and the interpreter: small, of every sharding, split by reuse
-//! distance or not, staged or not.
-//!
-//! The model: one sequence of ids per table, all of the same lengths, looked up and added; two linear layers; binary
-//! cross-entropy per token. [`build`] writes the operations of one batch in reference order and gives each a stage;
-//! [`crate::arrange`] finds the order of the step, copies, slots and a set of dependencies of which none is implied
-//! by the others.
+//! Writes the operations of one batch in reference order.
 
-use fs_schedule::model::{
-    DenseOptimizer, Duration, Engine, Exchange, FORMAT, Init, Input, InputKind, Keep, Lengths, Parameter,
-    Program, Schedule, Settings, Sharding, SparseOptimizer, Strategy, Table, VERSION,
-};
+use fs_schedule::model::{Engine, Program, Schedule, Sharding, Strategy};
 use fs_schedule::op::{Action, Buffer, Element, Extent, Normalize, Op, Operand, Place, Way};
 use fs_schedule::{Cost, Reuse, Symbol};
 
-use crate::arrange::arrange;
-
-/// What to build.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    /// One table each.
-    pub shardings: Vec<Sharding>,
-    /// Ranks.
-    pub ranks: u32,
-    /// Reuse distances told apart; `None`: rows travel together.
-    pub lookahead: Option<u32>,
-    /// Microbatches.
-    pub microbatches: u32,
-    /// Each row once, or once per occurrence.
-    pub unique: bool,
-    /// Collectives of several tables are one.
-    pub fused: bool,
-    /// How far operations are moved between steps.
-    pub strategy: Strategy,
-}
-
-impl Plan {
-    /// Row-wise, two ranks.
-    pub fn new(strategy: Strategy, lookahead: Option<u32>, microbatches: u32) -> Self {
-        let shardings = vec![Sharding::RowWise];
-        Self { shardings, ranks: 2, lookahead, microbatches, unique: true, fused: false, strategy }
-    }
-    /// With tables of these shardings.
-    #[must_use]
-    pub fn tables(self, shardings: Vec<Sharding>) -> Self {
-        Self { shardings, ..self }
-    }
-}
-
-/// Columns of every table.
-pub const DIM: u32 = 4;
-/// Rows of every table.
-pub const ROWS: u64 = 12;
-
-fn header(plan: &Plan) -> Schedule {
-    let mut tables = Vec::new();
-    let mut exchanges: Vec<Exchange> = Vec::new();
-    let mut inputs = Vec::new();
-    for (t, sharding) in (0..).zip(&plan.shardings) {
-        tables.push(Table {
-            name: format!("table{t}"),
-            rows: ROWS,
-            dim: DIM,
-            sharding: sharding.clone(),
-            optimizer: SparseOptimizer::Sgd { lr: 0.5 },
-            init: Init::Constant(0.25),
-            stream: t,
-        });
-        inputs.push(Input { name: format!("ids{t}"), kind: InputKind::Ids { table: t, lengths: 0 } });
-        let entries = exchanges.len() as u32;
-        for part in 0..sharding.parts() {
-            let (unique, lookahead) = (plan.unique, plan.lookahead);
-            exchanges.push(Exchange { table: t, part, entries, unique, lookahead });
-        }
-    }
-    inputs.push(Input { name: "labels".into(), kind: InputKind::TokenLabel { lengths: 0 } });
-    let parameter = |name: &str, rows, stream| Parameter {
-        name: name.into(),
-        rows,
-        columns: DIM,
-        vector: false,
-        init: Init::Constant(0.5),
-        stream,
-    };
-    Schedule {
-        format: FORMAT.into(),
-        version: VERSION,
-        digest: String::new(),
-        model: "by_hand".into(),
-        strategy: plan.strategy,
-        ranks: plan.ranks,
-        sources: Vec::new(),
-        settings: Settings {
-            batch: 8,
-            microbatches: plan.microbatches,
-            duration: Duration::Steps(4),
-            seed: 1,
-            optimizer: DenseOptimizer::Sgd { lr: 0.5, momentum: 0.0, weight_decay: 0.0 },
-        },
-        data: None,
-        evaluate: None,
-        lengths: vec![Lengths { name: "ids0".into(), max: 4, keep: Keep::Last }],
-        inputs,
-        tables,
-        parameters: vec![parameter("hidden", DIM, 100), parameter("out", 1, 101)],
-        exchanges,
-        engines: vec![Engine::Host, Engine::Compute, Engine::CopyOut, Engine::NicSend],
-        train: Program::default(),
-        evaluation: None,
-        prediction: None,
-        rewrites: Vec::new(),
-    }
-}
-
-/// Builds, orders and connects.
-pub fn build(plan: &Plan) -> Schedule {
-    let mut s = header(plan);
-    let mut b = Builder {
-        plan,
-        program: Program::default(),
-        stages: Stages::of(plan),
-        microbatch: None,
-        exchanges: vec![Held::default(); s.exchanges.len()],
-    };
-    b.batch(&s);
-    s.train = b.program;
-    arrange(&mut s);
-    s
-}
-
-/// Stages of the operations that move.
-struct Stages {
-    ids: i32,
-    partition: i32,
-    gathers: Vec<i32>,
-    applies: Vec<i32>,
-}
-
-impl Stages {
-    fn of(plan: &Plan) -> Self {
-        let Some(lookahead) = plan.lookahead else {
-            let ids = i32::from(plan.strategy != Strategy::Serial);
-            return Self { ids, partition: 0, gathers: Vec::new(), applies: Vec::new() };
-        };
-        let reuse = Reuse { lookahead, microbatches: plan.microbatches };
-        let (lookups, gradients) = (reuse.count(Way::Forward) as u32, reuse.count(Way::Backward) as u32);
-        let history = reuse.history() as i32;
-        if plan.strategy != Strategy::Pec {
-            // Everything in its own step, but gradients' classes need the ids of batches to come.
-            return Self {
-                ids: history,
-                partition: 0,
-                gathers: vec![0; lookups as usize],
-                applies: vec![0; gradients as usize],
-            };
-        }
-        let meets = |a, g| reuse.apply_before_gather(Some(a), Some(g));
-        let applies: Vec<i32> = (0..gradients)
-            .map(|a| -i32::from((0..lookups).all(|g| meets(a, g).is_none_or(|d| d >= 2))))
-            .collect();
-        let early =
-            |g| (0..gradients).all(|a| meets(a, g).is_none_or(|d| 1 - applies[a as usize] <= d as i32));
-        let gathers = (0..lookups).map(|g| i32::from(early(g))).collect();
-        Self { ids: history + 1, partition: 1, gathers, applies }
-    }
-}
+use super::{DIM, Plan, Stages};
 
 /// Buffers of an exchange.
 #[derive(Debug, Clone, Default)]
@@ -184,7 +25,7 @@ struct Held {
     grads: u32,
 }
 
-struct Builder<'a> {
+pub(super) struct Builder<'a> {
     plan: &'a Plan,
     program: Program,
     stages: Stages,
@@ -207,7 +48,17 @@ fn received(e: u32) -> Extent {
 const TOKENS: Extent = Extent::Symbol(Symbol::Tokens(0));
 const RANKS: Extent = Extent::Symbol(Symbol::Ranks);
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
+    pub(super) fn new(plan: &'a Plan, exchanges: usize) -> Self {
+        Self {
+            plan,
+            program: Program::default(),
+            stages: Stages::of(plan),
+            microbatch: None,
+            exchanges: vec![Held::default(); exchanges],
+        }
+    }
+
     fn buffer(&mut self, name: String, element: Element, rows: Extent, columns: u32) -> u32 {
         let microbatch = self.microbatch;
         let slot = self.program.buffers.len() as u32;
@@ -274,7 +125,8 @@ impl Builder<'_> {
             .collect()
     }
 
-    fn batch(&mut self, s: &Schedule) {
+    /// The whole batch.
+    pub(super) fn batch(mut self, s: &Schedule) -> Program {
         let m = self.plan.microbatches;
         self.op("load".into(), Action::LoadBatch, self.stages.ids, vec![], vec![]);
         for e in 0..s.exchanges.len() as u32 {
@@ -312,6 +164,7 @@ impl Builder<'_> {
             self.op(format!("reduce{n}"), Action::AllReduce, 0, g.clone(), g.clone());
             self.op(format!("update{n}"), Action::DenseUpdate, 0, g, p);
         }
+        self.program
     }
 
     fn unique(&mut self, s: &Schedule, e: u32) {

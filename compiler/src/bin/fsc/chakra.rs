@@ -1,0 +1,94 @@
+//! `fsc chakra`.
+
+use std::fs;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use fs_compiler::chakra::Export;
+use fs_schedule::file;
+
+/// Arguments of `fsc chakra`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The schedule.
+    schedule: PathBuf,
+    /// Folder for the traces; made if it is not there. Files are NAME.RANK.et.
+    #[arg(short, long)]
+    output: PathBuf,
+    /// Batches to trace, from the first to the last: stages fill and drain.
+    #[arg(long, default_value_t = 4)]
+    steps: u64,
+    /// Name of the files (default: the schedule's).
+    #[arg(long)]
+    name: Option<String>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), String> {
+    let s = file::read(&args.schedule).map_err(|e| e.to_string())?;
+    let export = Export::new(&s, args.steps).map_err(|e| format!("{}: {e}", args.schedule.display()))?;
+    let stem = || args.schedule.file_stem().map(|n| n.to_string_lossy().into_owned());
+    let name = args.name.clone().or_else(stem).filter(|n| !n.is_empty()).unwrap_or_else(|| s.model.clone());
+    if name.contains(['/', '\\', '\0']) {
+        return Err(format!("--name is the start of file names, not a path: `{name}`"));
+    }
+    let cannot = |path: &Path, e: std::io::Error| format!("cannot write {}: {e}", path.display());
+    fs::create_dir_all(&args.output).map_err(|e| cannot(&args.output, e))?;
+    // All files or none: they are put in place once the last one is written.
+    let part = part_in(&args.output, &name);
+    fs::create_dir(&part).map_err(|e| cannot(&args.output, e))?;
+    let outcome = write(&export, s.ranks, &part, &args.output, &name);
+    let _ = fs::remove_dir_all(&part);
+    let bytes = outcome?;
+    let prefix = args.output.join(&name);
+    eprintln!(
+        "{}: {} step{} of {} rank{}, {:.1} MB -> {}.0.et{}",
+        s.model,
+        args.steps,
+        if args.steps == 1 { "" } else { "s" },
+        s.ranks,
+        if s.ranks == 1 { "" } else { "s" },
+        bytes as f64 / 1e6,
+        prefix.display(),
+        if s.ranks == 1 { String::new() } else { format!(" to {}.{}.et", prefix.display(), s.ranks - 1) }
+    );
+    let beyond = args.output.join(format!("{name}.{}.et", s.ranks));
+    if beyond.exists() {
+        eprintln!("warning: {} is of another export and was left there", beyond.display());
+    }
+    Ok(())
+}
+
+fn part_in(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!(".{name}.{}.tmp", std::process::id()))
+}
+
+/// Writes the files of all ranks into `part`, then moves them. Returns their bytes.
+fn write(export: &Export<'_>, ranks: u32, part: &Path, folder: &Path, name: &str) -> Result<u64, String> {
+    let cannot = |path: &Path, e: std::io::Error| format!("cannot write {}: {e}", path.display());
+    let began = Instant::now();
+    let shows = std::io::stderr().is_terminal();
+    let mut bytes = 0;
+    let mut shown = false;
+    for rank in 0..ranks {
+        let path = part.join(format!("{name}.{rank}.et"));
+        let content = export.file(rank);
+        fs::write(&path, &content).map_err(|e| cannot(&path, e))?;
+        bytes += content.len() as u64;
+        let passed = began.elapsed().as_secs_f64();
+        if shows && passed > 2.0 {
+            let left = passed / f64::from(rank + 1) * f64::from(ranks - rank - 1);
+            eprint!("\r{} of {ranks} ranks, {left:.0} s left  ", rank + 1);
+            shown = true;
+        }
+    }
+    if shown {
+        eprintln!();
+    }
+    for rank in 0..ranks {
+        let file = format!("{name}.{rank}.et");
+        let to = folder.join(&file);
+        fs::rename(part.join(&file), &to).map_err(|e| cannot(&to, e))?;
+    }
+    Ok(bytes)
+}

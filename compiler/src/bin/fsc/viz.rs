@@ -1,0 +1,76 @@
+//! `fsc viz`.
+
+use std::path::{Path, PathBuf};
+
+use fs_compiler::viz::measured::Measured;
+use fs_compiler::viz::{Timeline, html};
+use fs_schedule::{file, trace};
+
+use super::pictures;
+
+/// Arguments of `fsc viz`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The schedule; two are drawn one above the other.
+    #[arg(required = true, num_args = 1..=2)]
+    schedules: Vec<PathBuf>,
+    /// The picture: .html (interactive), .svg or .dot.
+    #[arg(short, long)]
+    output: PathBuf,
+    /// Draw a run beneath its prediction: what `fsx run --trace` wrote for this schedule (.html only).
+    #[arg(long)]
+    trace: Option<PathBuf>,
+    /// Steps to draw (.html only; default: 3, or those of the trace).
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "trace")]
+    steps: Option<u32>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), String> {
+    let ending = args.output.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let interactive = matches!(ending.as_str(), "html" | "htm");
+    if !interactive && !pictures::ENDINGS.contains(&ending.as_str()) {
+        return Err(format!(
+            "{}: the ending says what to draw, and must be .html or .{}",
+            args.output.display(),
+            pictures::ENDINGS.join(" or .")
+        ));
+    }
+    if !interactive && (args.trace.is_some() || args.steps.is_some()) {
+        return Err("--trace and --steps are for .html files only".into());
+    }
+    if args.trace.is_some() && args.schedules.len() > 1 {
+        return Err("--trace goes with one schedule, the one that ran".into());
+    }
+    let mut drawn = Vec::new();
+    let mut measured = None;
+    for path in &args.schedules {
+        let s = file::read(path).map_err(|e| e.to_string())?;
+        let timeline = Timeline::of(&s).map_err(|e| format!("{}: {e}", path.display()))?;
+        if let Some(at) = &args.trace {
+            let ran = trace::read(at).map_err(|e| e.to_string())?;
+            ran.check(at, &s).map_err(|e| e.to_string())?;
+            measured = Some(Measured::of(&timeline, &ran).ok_or_else(|| {
+                format!(
+                    "trace {} holds no executions of operations; trace steps that ran, with `fsx run --trace-steps`",
+                    at.display()
+                )
+            })?);
+        }
+        drawn.push((path.clone(), timeline));
+    }
+    let text = match pictures::draw(&ending, &drawn) {
+        Some(text) => text?,
+        None => page(drawn, measured, args.steps.unwrap_or(html::STEPS)),
+    };
+    file::write_atomically(&args.output, text.as_bytes())
+        .map_err(|e| format!("cannot write {}: {e}", args.output.display()))
+}
+
+fn page(drawn: Vec<(PathBuf, Timeline)>, mut measured: Option<Measured>, steps: u32) -> String {
+    let name = |path: &Path| path.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    let shown: Vec<html::Shown> = drawn
+        .into_iter()
+        .map(|(path, timeline)| html::Shown { timeline, measured: measured.take(), name: name(&path) })
+        .collect();
+    html::page(&shown, steps)
+}

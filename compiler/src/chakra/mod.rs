@@ -1,0 +1,316 @@
+//! Schedules as MLCommons Chakra execution traces, which simulators such as ASTRA-sim replay.
+//!
+//! One file per rank: length-delimited protobuf messages, first the metadata, then the nodes of a number of batches
+//! ([`unroll`]). Computation becomes a compute node; sums over ranks and all-gathers, which are uniform, become
+//! collectives. Chakra has no uneven all-to-all, so these become messages between pairs of ranks ([`messages`]): in
+//! round k rank r sends to r + k and receives from r - k, one message after the other, and both sides name the
+//! operation's instance by the same tag. With one rank there is nobody to send to: transfers are local copies then,
+//! which are compute nodes.
+//!
+//! `data_deps` are the values that a node reads, `ctrl_deps` the rest of the order that the schedule demands: its
+//! dependencies and the queues of its engines.
+
+pub mod messages;
+pub mod proto;
+pub mod unroll;
+
+use fs_schedule::op::{Element, Op, Operand, Place};
+use fs_schedule::{Engine, Schedule, Symbol};
+use prost::Message as _;
+
+use crate::sched::reasons::engine_name;
+use crate::sched::sizes::Sizes;
+use messages::Transfer;
+use proto::{Attribute, CollectiveType, GlobalMetadata, IoInfo, Node, NodeType, Value};
+use unroll::Instance;
+
+/// Version of Chakra's schema that files name.
+pub const SCHEMA: &str = "0.0.4";
+
+/// The most nodes of all ranks together that are written: some gigabytes.
+pub const MOST_NODES: u64 = 1 << 24;
+
+/// The most turns of operations that are written out in memory.
+const MOST_TURNS: u64 = 1 << 22;
+
+/// Why there is no export.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChakraError {
+    /// Times and sizes are not known.
+    #[error("the schedule has no prediction; compile it again with this version")]
+    NoPrediction,
+    /// Nothing would be written.
+    #[error("--steps must be at least 1")]
+    NoSteps,
+    /// More than anything reads.
+    #[error(
+        "{steps} steps on {ranks} ranks are {nodes} nodes, too many for a trace; export fewer steps, or compile for fewer ranks"
+    )]
+    Large {
+        /// Batches asked for.
+        steps: u64,
+        /// Ranks.
+        ranks: u32,
+        /// Nodes of all ranks.
+        nodes: u64,
+    },
+}
+
+/// An export in the making: everything but the files.
+#[derive(Debug)]
+pub struct Export<'a> {
+    s: &'a Schedule,
+    /// Nanoseconds of a step.
+    step: u64,
+    steps: u64,
+    sizes: Sizes,
+    instances: Vec<Instance>,
+    transfers: Vec<Option<Transfer>>,
+}
+
+/// First and last nodes of an instance.
+#[derive(Debug, Clone, Copy, Default)]
+struct Nodes {
+    /// The last one that holds results: the last received message, or the only node.
+    result: Option<u64>,
+    /// The last sent message.
+    sent: Option<u64>,
+}
+
+impl<'a> Export<'a> {
+    /// Of `steps` batches.
+    pub fn new(s: &'a Schedule, steps: u64) -> Result<Self, ChakraError> {
+        let p = s.prediction.as_ref().ok_or(ChakraError::NoPrediction)?;
+        if steps == 0 {
+            return Err(ChakraError::NoSteps);
+        }
+        let sizes =
+            p.sizes.iter().filter_map(|(symbol, value)| Some((symbol.parse::<Symbol>().ok()?, *value)));
+        let sizes = Sizes::given(sizes, s.settings.microbatches);
+        let transfers: Vec<_> = s.train.ops.iter().map(|op| messages::of(s, &sizes, op)).collect();
+        let peers = u64::from(s.ranks.saturating_sub(1));
+        let of = |t: &Option<Transfer>| match t {
+            Some(Transfer::Pairs(_)) => (2 * peers).max(1),
+            _ => 1,
+        };
+        let per_batch: u64 = transfers.iter().map(of).sum();
+        let nodes = per_batch.saturating_mul(steps).saturating_mul(s.ranks.into());
+        let turns = unroll::extent(s, steps).0.saturating_mul(s.train.ops.len() as u64);
+        if nodes > MOST_NODES || turns > MOST_TURNS {
+            return Err(ChakraError::Large { steps, ranks: s.ranks, nodes });
+        }
+        let step = (p.step * 1e9).round().max(0.0) as u64;
+        Ok(Self { s, step, steps, sizes, instances: unroll::unroll(s, steps), transfers })
+    }
+
+    /// The file of a rank.
+    pub fn file(&self, rank: u32) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend(self.metadata(rank).encode_length_delimited_to_vec());
+        for node in self.nodes(rank) {
+            out.extend(node.encode_length_delimited_to_vec());
+        }
+        out
+    }
+
+    fn metadata(&self, rank: u32) -> GlobalMetadata {
+        let text = |name: &str, value: &str| Attribute::new(name, Value::Text(value.into()));
+        let number = |name: &str, value: u64| Attribute::new(name, Value::Uint64(value));
+        let strategy = format!("{:?}", self.s.strategy).to_lowercase();
+        GlobalMetadata {
+            version: SCHEMA.into(),
+            attr: vec![
+                text("model", &self.s.model),
+                text("strategy", &strategy),
+                text("digest", &self.s.digest),
+                text("cluster", self.s.prediction.as_ref().map_or("", |p| &p.cluster)),
+                number("ranks", self.s.ranks.into()),
+                number("rank", rank.into()),
+                number("steps", self.steps),
+            ],
+        }
+    }
+
+    /// The nodes of a rank, each after all that it waits for.
+    pub fn nodes(&self, rank: u32) -> Vec<Node> {
+        let mut nodes: Vec<Node> = Vec::new();
+        let mut known: Vec<Nodes> = Vec::with_capacity(self.instances.len());
+        for (tag, instance) in self.instances.iter().enumerate() {
+            let mut data: Vec<u64> = instance.data.iter().filter_map(|i| known[*i as usize].result).collect();
+            data.sort_unstable();
+            let order = instance.order.iter().map(|i| known[*i as usize]);
+            let mut order: Vec<u64> = order.flat_map(|n| [n.result, n.sent]).flatten().collect();
+            order.retain(|id| data.binary_search(id).is_err());
+            order.sort_unstable();
+            let node = self.node(instance, data, order);
+            known.push(self.place(rank, tag, instance, node, &mut nodes));
+        }
+        nodes
+    }
+
+    /// Puts an instance's nodes into the list.
+    fn place(&self, rank: u32, tag: usize, instance: &Instance, node: Node, nodes: &mut Vec<Node>) -> Nodes {
+        let op = &self.s.train.ops[instance.op as usize];
+        let transfer = self.transfers[instance.op as usize].as_ref().filter(|_| self.s.ranks > 1);
+        let mut add = |mut node: Node| {
+            let id = nodes.len() as u64;
+            node.id = id;
+            nodes.push(node);
+            id
+        };
+        let collective = |node: Node, kind: CollectiveType, bytes: u64| {
+            let attr = vec![
+                Attribute::new("is_cpu_op", Value::Bool(false)),
+                Attribute::new("comm_type", Value::Int64(kind as i64)),
+                Attribute::new("comm_size", Value::Int64(bytes as i64)),
+                Attribute::new("comm_priority", Value::Int32(op.priority.max(0))),
+            ];
+            Node { kind: NodeType::Collective.into(), attr: [attr, node.attr.clone()].concat(), ..node }
+        };
+        match transfer {
+            None => {
+                let id = add(self.compute(op, node));
+                Nodes { result: Some(id), sent: None }
+            }
+            Some(Transfer::AllReduce(bytes)) => {
+                let id = add(collective(node, CollectiveType::AllReduce, *bytes));
+                Nodes { result: Some(id), sent: None }
+            }
+            Some(Transfer::AllGather(bytes)) => {
+                let id = add(collective(node, CollectiveType::AllGather, *bytes));
+                Nodes { result: Some(id), sent: None }
+            }
+            Some(Transfer::Pairs(pairs)) => {
+                let ranks = self.s.ranks;
+                let to: Vec<u32> = (1..ranks).map(|k| (rank + k) % ranks).collect();
+                let from: Vec<u32> = (1..ranks).map(|k| (rank + ranks - k) % ranks).collect();
+                let sides = [
+                    (NodeType::Send, to.iter().map(|to| (rank, *to)).collect::<Vec<_>>()),
+                    (NodeType::Receive, from.iter().map(|from| (*from, rank)).collect()),
+                ];
+                let mut ends = [None, None];
+                for (end, (kind, messages)) in ends.iter_mut().zip(sides) {
+                    let messages: Vec<(u32, u32, u64)> = messages
+                        .into_iter()
+                        .map(|(a, b)| (a, b, pairs.bytes(a, b)))
+                        .filter(|m| m.2 > 0)
+                        .collect();
+                    let all: u64 = messages.iter().map(|m| m.2).sum();
+                    let mut before: u64 = 0;
+                    for (a, b, bytes) in messages {
+                        let mut message = node.clone();
+                        message.kind = kind.into();
+                        message.name = if kind == NodeType::Send {
+                            format!("{} to {b}", node.name)
+                        } else {
+                            format!("{} from {a}", node.name)
+                        };
+                        let share = |part: u64| (op.time as f64 * part as f64 / all as f64) as u64;
+                        let start = self.start(instance) + share(before);
+                        message.start_time_micros = micros(start);
+                        message.duration_micros = micros(share(bytes)).max(1);
+                        // Only the first waits for anything but the message before it. What arrived before is
+                        // part of the result.
+                        if let Some(last) = *end {
+                            let (ctrl, data) = (vec![last], Vec::new());
+                            (message.ctrl_deps, message.data_deps) =
+                                if kind == NodeType::Send { (ctrl, data) } else { (data, ctrl) };
+                        }
+                        let attr = vec![
+                            Attribute::new("is_cpu_op", Value::Bool(false)),
+                            Attribute::new("comm_src", Value::Int32(a as i32)),
+                            Attribute::new("comm_dst", Value::Int32(b as i32)),
+                            Attribute::new("comm_tag", Value::Int32(tag as i32)),
+                            Attribute::new("comm_size", Value::Int64(bytes as i64)),
+                            Attribute::new("comm_priority", Value::Int32(op.priority.max(0))),
+                        ];
+                        message.attr = [attr, node.attr.clone()].concat();
+                        *end = Some(add(message));
+                        before += bytes;
+                    }
+                }
+                Nodes { result: ends[1], sent: ends[0] }
+            }
+        }
+    }
+
+    fn start(&self, instance: &Instance) -> u64 {
+        instance.step * self.step + self.s.train.ops[instance.op as usize].start
+    }
+
+    /// What all nodes of an instance have.
+    fn node(&self, instance: &Instance, data_deps: Vec<u64>, ctrl_deps: Vec<u64>) -> Node {
+        let op = &self.s.train.ops[instance.op as usize];
+        Node {
+            id: 0,
+            name: format!("{}@{}", op.name, instance.batch),
+            kind: NodeType::Invalid.into(),
+            ctrl_deps,
+            data_deps,
+            start_time_micros: micros(self.start(instance)),
+            // Readers take 0 for unknown.
+            duration_micros: micros(op.time).max(1),
+            inputs: Some(self.tensors(op, &op.reads)),
+            outputs: Some(self.tensors(op, &op.writes)),
+            attr: vec![
+                Attribute::new("engine", Value::Text(engine_name(op.engine).into())),
+                Attribute::new("batch", Value::Uint64(instance.batch)),
+                Attribute::new("op", Value::Text(op.name.clone())),
+                Attribute::new("duration_nanos", Value::Uint64(op.time)),
+            ],
+        }
+    }
+
+    fn compute(&self, op: &Op, node: Node) -> Node {
+        let size =
+            |poly: &fs_schedule::Poly| poly.eval(|symbol| self.sizes.get(symbol, op.microbatch)).max(0.0);
+        let attr = vec![
+            Attribute::new("is_cpu_op", Value::Bool(op.engine == Engine::Host)),
+            // A roofline divides by both: what only moves bytes has one operation, and what only counts moves one.
+            Attribute::new("num_ops", Value::Int64((size(&op.cost.flops).round() as i64).max(1))),
+            Attribute::new("tensor_size", Value::Uint64((size(&op.cost.bytes).round() as u64).max(1))),
+        ];
+        Node { kind: NodeType::Compute.into(), attr: [attr, node.attr.clone()].concat(), ..node }
+    }
+
+    /// Operands as lists of names, shapes at the expected sizes, and types.
+    fn tensors(&self, op: &Op, operands: &[Operand]) -> IoInfo {
+        let (mut values, mut shapes, mut types) = (Vec::new(), Vec::new(), Vec::new());
+        for o in operands {
+            let parameter = |p: u32| s_parameter(self.s, p).map(|p| (f64::from(p.0), p.1, "Tensor(float)"));
+            let known = match o.place {
+                Place::Buffer(b) => self.s.train.buffers.get(b as usize).map(|b| {
+                    let columns = o.columns.map_or(b.columns, |(a, z)| z - a);
+                    (self.sizes.rows(b.rows, b.microbatch.or(op.microbatch)), columns, element(b.element))
+                }),
+                Place::Parameter(p) | Place::Gradient(p) => parameter(p),
+                Place::Table(_) | Place::Input(_) | Place::Lengths(_) => None,
+            };
+            let Some((rows, columns, kind)) = known else { continue };
+            values.push(format!("\"{o}\""));
+            shapes.push(format!("[{}, {columns}]", rows.round() as u64));
+            types.push(format!("\"{kind}\""));
+        }
+        let list = |items: Vec<String>| format!("[{}]", items.join(", "));
+        IoInfo { values: list(values), shapes: list(shapes), types: list(types) }
+    }
+}
+
+fn s_parameter(s: &Schedule, p: u32) -> Option<(u32, u32)> {
+    s.parameters.get(p as usize).map(|p| (p.rows, p.columns))
+}
+
+/// PyTorch's names of element types, as Chakra traces have them.
+fn element(element: Element) -> &'static str {
+    match element {
+        Element::Real => "Tensor(float)",
+        Element::Id | Element::Count => "Tensor(long int)",
+        Element::Index => "Tensor(int)",
+        Element::Byte => "Tensor(unsigned char)",
+    }
+}
+
+/// Whole microseconds of nanoseconds, rounded.
+fn micros(ns: u64) -> u64 {
+    ns.saturating_add(500) / 1000
+}

@@ -1,0 +1,146 @@
+//! How long an operation takes on a machine that was measured.
+//!
+//! Every operation of the profile is a point: its kind, its arithmetic and bytes by the cost formula, its time. An
+//! operation takes the time of the nearest point of its kind, corrected by the kind's line: `line(here) / line(point)`.
+//! So what ran before takes what was measured, a class of its rows or a microbatch of it in proportion, with the
+//! kind's fixed cost.
+
+use std::collections::BTreeMap;
+
+use fs_schedule::op::Op;
+use fs_schedule::profile::{self, KindCost, OpCost};
+use fs_schedule::{Action, Engine, Profile, Schedule};
+
+use super::sizes::Sizes;
+
+/// The correction by a kind's line is trusted up to this factor beyond the ratio of sizes.
+const MOST_CORRECTION: f64 = 4.0;
+/// Sizes that differ by less than this are the same.
+const SAME: f64 = 0.02;
+
+/// A profile, prepared to be asked.
+#[derive(Debug)]
+pub struct Measured<'a> {
+    profile: &'a Profile,
+    kinds: BTreeMap<&'a str, &'a KindCost>,
+    ops: BTreeMap<&'a str, Vec<&'a OpCost>>,
+}
+
+/// What an operation takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Time {
+    /// Seconds that it occupies its engine.
+    pub whole: f64,
+    /// Seconds of a processor core that a transfer takes besides.
+    pub core: f64,
+    /// Bytes on the link.
+    pub wire: f64,
+}
+
+impl<'a> Measured<'a> {
+    /// Of a profile that fits the schedule.
+    pub fn new(profile: &'a Profile) -> Self {
+        let mut ops: BTreeMap<&str, Vec<&OpCost>> = BTreeMap::new();
+        for op in &profile.ops {
+            ops.entry(op.kind.as_str()).or_default().push(op);
+        }
+        Self { profile, kinds: profile.kinds.iter().map(|k| (k.kind.as_str(), k)).collect(), ops }
+    }
+
+    /// The profile.
+    pub fn profile(&self) -> &'a Profile {
+        self.profile
+    }
+
+    /// Seconds of an operation; `None` if nothing of its kind was measured.
+    pub fn time(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Time> {
+        let ranks = f64::from(s.ranks);
+        let kind = profile::kind(&op.action);
+        let (flops, bytes) = profile::work(op, ranks, |symbol| sizes.get(symbol, op.microbatch));
+        if !op.cost.wire.is_zero() {
+            return Some(self.transfer(s, op, &kind, bytes));
+        }
+        let parts = if op.microbatch.is_some() { f64::from(s.settings.microbatches.max(1)) } else { 1.0 };
+        let (line, near) =
+            (self.kinds.get(kind.as_str())?, self.nearest(&kind, op, (flops * parts, bytes * parts)));
+        let correction = near.map_or(1.0, |n| {
+            let expected = line.time(n.flops, n.bytes);
+            if expected > 0.0 {
+                (n.time / expected).clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION)
+            } else {
+                1.0
+            }
+        });
+        let exact = near.filter(|n| parts == 1.0 && same(n.flops, flops) && same(n.bytes, bytes));
+        let seconds = exact.map_or(line.time(flops, bytes) * correction, |n| n.time);
+        let wake =
+            if matches!(op.action, Action::LoadBatch) { 2.0 * self.profile.overhead.wake } else { 0.0 };
+        Some(Time { whole: seconds + self.profile.overhead.dispatch + wake, core: 0.0, wire: 0.0 })
+    }
+
+    /// Waking its engine, and the one that waits for it, belongs to a transfer.
+    fn transfer(&self, s: &Schedule, op: &Op, kind: &str, bytes: f64) -> Time {
+        let Profile { transfers, overhead, .. } = self.profile;
+        let wire = bytes * self.busiest(s, &op.action);
+        let (core, whole) = transfers.time(profile::rounds(&op.action), wire);
+        let list = self.ops.get(kind).into_iter().flatten();
+        let exact = list.filter(|o| same(o.bytes, wire)).min_by_key(|o| (o.name != op.name, &o.name));
+        Time { whole: exact.map_or(whole, |o| o.time) + 2.0 * overhead.wake, core, wire }
+    }
+
+    /// Traffic of the busiest rank over the even share, of an operation's exchanges.
+    fn busiest(&self, s: &Schedule, action: &Action) -> f64 {
+        let (mut factor, mut weight) = (0.0, 0.0);
+        for e in profile::exchanges(action) {
+            let Some(x) = s.exchanges.get(*e as usize) else { continue };
+            if let Some(rows) = rows_of(self.profile, s, *e) {
+                let w = rows.sent * f64::from(x.columns(&s.tables));
+                factor += w * rows.busiest;
+                weight += w;
+            }
+        }
+        if weight > 0.0 { factor / weight } else { 1.0 }
+    }
+
+    fn nearest(&self, kind: &str, op: &Op, (flops, bytes): (f64, f64)) -> Option<&'a OpCost> {
+        let list = self.ops.get(kind)?;
+        let far = |a: f64, b: f64| ((a + 1.0) / (b + 1.0)).ln().abs();
+        let distance = |o: &OpCost| far(o.flops, flops) + far(o.bytes, bytes);
+        list.iter().copied().min_by(|a, b| {
+            distance(a).total_cmp(&distance(b)).then((a.name != op.name).cmp(&(b.name != op.name)))
+        })
+    }
+
+    /// By how much compute is slowed by transfers that overlap with it and run on the same cores: their processor
+    /// time over its own, as far as they share.
+    pub fn slowdown(&self, engines: &[Engine], times: &[Time], overlaps: impl Fn(usize) -> bool) -> f64 {
+        let mut compute = 0.0;
+        let mut taken = 0.0;
+        for (i, (engine, time)) in engines.iter().zip(times).enumerate() {
+            match engine {
+                Engine::Compute => compute += time.whole,
+                _ if overlaps(i) => taken += time.core,
+                _ => {}
+            }
+        }
+        if compute > 0.0 { 1.0 + self.profile.sharing * taken / compute } else { 1.0 }
+    }
+
+    /// Bytes per second and seconds of latency of a transfer.
+    pub fn link_speed(&self) -> (f64, f64) {
+        let t = &self.profile.transfers;
+        let per_byte = t.per_byte + t.link.map_or(0.0, |l| 1.0 / l.bandwidth);
+        (1.0 / per_byte.max(1e-12), t.fixed + t.link.map_or(0.0, |l| l.latency))
+    }
+}
+
+/// What a profile knows of an exchange's rows.
+pub fn rows_of<'a>(profile: &'a Profile, s: &Schedule, exchange: u32) -> Option<&'a profile::Rows> {
+    let x = s.exchanges.get(exchange as usize)?;
+    let table = &s.tables.get(x.table as usize)?.name;
+    profile.rows.iter().find(|r| r.table == *table && r.part == x.part)
+}
+
+fn same(a: f64, b: f64) -> bool {
+    (a - b).abs() <= SAME * a.abs().max(b.abs()) + 1e-9
+}

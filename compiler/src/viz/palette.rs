@@ -1,0 +1,231 @@
+//! Kinds of operation with their colours, patterns and letters.
+//!
+//! The colours are those of Okabe and Ito (told apart with every kind of colour vision), with Tol's wine as a ninth.
+//! Colour is never the only cue: each kind has a pattern and a letter too.
+
+use std::collections::BTreeSet;
+
+use fs_schedule::op::{Action, Op, Place, Way};
+use fs_schedule::{Engine, Reuse, Schedule};
+use serde::Serialize;
+
+/// What an operation is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Forward pass.
+    Forward,
+    /// Backward pass.
+    Backward,
+    /// Ids and classes of rows: everything that happens before rows are looked up.
+    InputDist,
+    /// Lookup and output dist of rows that are not told apart.
+    Rows,
+    /// Of overlapping rows: the batch (microbatch) before used them too, so they wait for its update.
+    Ol,
+    /// Of rows with a greater reuse distance.
+    Nol,
+    /// Gradient dist and the update of rows.
+    Gradient,
+    /// All-reduce of dense gradients and the update of dense parameters.
+    AllReduce,
+    /// Work of the host.
+    Host,
+}
+
+/// How a kind's boxes are filled besides their colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    /// Nothing.
+    Solid,
+    /// Lines like `/`.
+    Rising,
+    /// Lines like `\`.
+    Falling,
+    /// Both.
+    Crossed,
+    /// Dots.
+    Dotted,
+    /// Lines like `-`.
+    Horizontal,
+    /// Lines like `|`.
+    Vertical,
+    /// Lines like `-` and `|`.
+    Grid,
+}
+
+impl Kind {
+    /// All of them, in the order of legends.
+    pub const ALL: [Self; 9] = [
+        Self::Forward,
+        Self::Backward,
+        Self::InputDist,
+        Self::Rows,
+        Self::Ol,
+        Self::Nol,
+        Self::Gradient,
+        Self::AllReduce,
+        Self::Host,
+    ];
+    /// Name in legends.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::InputDist => "input dist",
+            Self::Rows => "rows (all)",
+            Self::Ol => "OL rows",
+            Self::Nol => "NOL rows",
+            Self::Gradient => "gradient dist, apply",
+            Self::AllReduce => "dense all-reduce, update",
+            Self::Host => "host",
+        }
+    }
+    /// What it means, in a sentence.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Forward => "forward pass of the dense model",
+            Self::Backward => "backward pass of the dense model",
+            Self::InputDist => "ids to the owners of their rows, and classes of reuse distance",
+            Self::Rows => "lookup and output dist of rows that are not told apart by reuse distance",
+            Self::Ol => "lookup and output dist of overlapping rows: the batch before updates them",
+            Self::Nol => "lookup and output dist of rows that the batch before does not update",
+            Self::Gradient => "row gradients to their owners, and the update there",
+            Self::AllReduce => "sum of dense gradients over ranks, and the dense update",
+            Self::Host => "work of the host",
+        }
+    }
+    /// Fill, as `#rrggbb`; the same on light and dark backgrounds.
+    pub fn colour(self) -> &'static str {
+        match self {
+            Self::Forward => "#0072b2",
+            Self::Backward => "#d55e00",
+            Self::InputDist => "#cc79a7",
+            Self::Rows => "#f0e442",
+            Self::Ol => "#e69f00",
+            Self::Nol => "#009e73",
+            Self::Gradient => "#56b4e9",
+            Self::AllReduce => "#882255",
+            Self::Host => "#999999",
+        }
+    }
+    /// Text on it, as `#rrggbb`.
+    pub fn ink(self) -> &'static str {
+        match self {
+            Self::Forward | Self::AllReduce => "#ffffff",
+            _ => "#000000",
+        }
+    }
+    /// Its pattern.
+    pub fn pattern(self) -> Pattern {
+        match self {
+            Self::Forward | Self::Host => Pattern::Solid,
+            Self::Backward => Pattern::Rising,
+            Self::InputDist => Pattern::Dotted,
+            Self::Rows => Pattern::Horizontal,
+            Self::Ol => Pattern::Crossed,
+            Self::Nol => Pattern::Vertical,
+            Self::Gradient => Pattern::Falling,
+            Self::AllReduce => Pattern::Grid,
+        }
+    }
+    /// Its letter, for text.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Forward => 'F',
+            Self::Backward => 'B',
+            Self::InputDist => 'I',
+            Self::Rows => 'R',
+            Self::Ol => 'O',
+            Self::Nol => 'N',
+            Self::Gradient => 'G',
+            Self::AllReduce => 'A',
+            Self::Host => 'H',
+        }
+    }
+}
+
+/// Reuse of an exchange's rows; `None` if its rows travel all together.
+pub(super) fn reuse(s: &Schedule, exchange: u32) -> Option<Reuse> {
+    let lookahead = s.exchanges.get(exchange as usize)?.lookahead?;
+    Some(Reuse { lookahead, microbatches: s.settings.microbatches.max(1) })
+}
+
+/// The exchange, way and class of an operation on rows of one class.
+pub(super) fn class(action: &Action) -> Option<(u32, Way, u32)> {
+    let first = |e: &[u32]| e.first().copied();
+    match action {
+        Action::Gather { exchange, class } => Some((*exchange, Way::Forward, (*class)?)),
+        Action::Apply { exchange, class } => Some((*exchange, Way::Backward, (*class)?)),
+        Action::Split { exchange, class } => Some((*exchange, Way::Backward, *class)),
+        Action::AllToAllRows { exchanges, class } => Some((first(exchanges)?, Way::Forward, (*class)?)),
+        Action::AllToAllGrads { exchanges, class } | Action::AllGatherGrads { exchanges, class } => {
+            Some((first(exchanges)?, Way::Backward, (*class)?))
+        }
+        // A merge that adds a class to those that are there.
+        Action::Merge { exchange, classes } => Some((*exchange, Way::Forward, *classes.first()?)),
+        _ => None,
+    }
+}
+
+/// True for a class of lookups that the batch before may update: those of a distance that reaches into it.
+fn urgent(reuse: Reuse, class: u32) -> bool {
+    let urgent =
+        |c: &fs_schedule::reuse::Class| c.distance.is_some_and(|d| d <= c.microbatch + reuse.microbatches);
+    reuse.classes(Way::Forward).get(class as usize).is_some_and(urgent)
+}
+
+fn is_loss(action: &Action) -> bool {
+    matches!(action, Action::BceWithLogits { .. } | Action::SampledSoftmax { .. })
+}
+
+/// The kind of every operation of the training program. `order`: operations in the order of one batch.
+pub(super) fn kinds(s: &Schedule, order: &[u32]) -> Vec<Kind> {
+    let ops = &s.train.ops;
+    let mut kinds = vec![Kind::Forward; ops.len()];
+    // What depends on a loss is the backward pass, whatever its action (gradients are added, scaled and copied too).
+    let mut derived: BTreeSet<Place> = BTreeSet::new();
+    for i in order {
+        let op: &Op = &ops[*i as usize];
+        let after_loss = op.reads.iter().any(|r| r.batch == 0 && derived.contains(&r.place));
+        if is_loss(&op.action) || after_loss {
+            let places = op.writes.iter().map(|w| w.place);
+            derived.extend(places.filter(|p| matches!(p, Place::Buffer(_) | Place::Gradient(_))));
+        }
+        let of_class = |all: Kind| match class(&op.action) {
+            Some((e, _, c)) => match reuse(s, e) {
+                Some(r) if urgent(r, c) => Kind::Ol,
+                Some(_) => Kind::Nol,
+                None => all,
+            },
+            None => all,
+        };
+        kinds[*i as usize] = match &op.action {
+            Action::LoadBatch => Kind::Host,
+            Action::DrawNegatives { .. }
+            | Action::Unique { .. }
+            | Action::AllToAllIds { .. }
+            | Action::AllGatherIds { .. }
+            | Action::Partition { .. }
+            | Action::AllToAllClasses { .. }
+            | Action::Positions { .. } => Kind::InputDist,
+            Action::Gather { .. } | Action::AllToAllRows { .. } => of_class(Kind::Rows),
+            // Of several classes it waits for the most urgent one.
+            Action::Merge { exchange, classes } => match reuse(s, *exchange) {
+                Some(r) if classes.iter().any(|c| urgent(r, *c)) => Kind::Ol,
+                Some(_) => Kind::Nol,
+                None => Kind::Rows,
+            },
+            Action::Split { .. }
+            | Action::AllToAllGrads { .. }
+            | Action::AllGatherGrads { .. }
+            | Action::Apply { .. } => Kind::Gradient,
+            Action::AllReduce | Action::DenseUpdate => Kind::AllReduce,
+            _ if op.engine == Engine::Host => Kind::Host,
+            _ if after_loss => Kind::Backward,
+            _ => Kind::Forward,
+        };
+    }
+    kinds
+}

@@ -1,0 +1,3 @@
+//! Unique ids and overlap.
+/// Prints the table.
+pub fn table() {}

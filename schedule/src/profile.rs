@@ -1,0 +1,435 @@
+//! Profiles: what operations of a model cost on a machine, measured by `fsx profile`, used by `fsc compile --profile`.
+//!
+//! A profile is of a model on a number of ranks, not of a schedule: it holds the mean sizes of batches, how soon rows
+//! are used again, the time of each operation that ran, per kind of operation a line through those times, and the
+//! constants of transfers. From these follow the times of schedules that never ran. Whether a profile fits a schedule
+//! is told by its *shape*: a digest over what all schedules of one model share.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Lengths, Schedule};
+use crate::op::{Action, Op};
+use crate::reuse::Reuse;
+use crate::size::Symbol;
+use crate::{Way, file};
+
+/// The version of the format that this crate reads and writes.
+pub const VERSION: u32 = 1;
+/// The value of [`Profile::format`].
+pub const FORMAT: &str = "fs-profile";
+/// Bytes of the largest profile that is read.
+const MOST_BYTES: u64 = 1 << 26;
+/// Reuse distances that are counted one by one, in microbatches.
+pub const DISTANCES: u32 = 8;
+/// Longest time that a profile may state: an operation of an hour is none.
+const MOST_SECONDS: f64 = 3600.0;
+/// Largest size or number of bytes or operations that a profile may state.
+const MOST_SIZE: f64 = 1e18;
+
+/// What a model costs on a machine. Times are in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Always [`FORMAT`].
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// Name of the model.
+    pub model: String,
+    /// [`shape`] of the schedule that ran.
+    pub shape: String,
+    /// Ranks that it ran on.
+    pub ranks: u32,
+    /// The machine, for people.
+    pub machine: String,
+    /// The emulated link between ranks, if there was one.
+    pub link: Option<String>,
+    /// The strategy of the schedule that ran.
+    pub strategy: crate::Strategy,
+    /// Steps measured.
+    pub steps: u64,
+    /// A step as it was measured.
+    pub step: f64,
+    /// Mean sizes of a batch on the rank that took longest: `B`, `T<g>` and `Q<g>`.
+    pub sizes: Vec<(String, f64)>,
+    /// Rows of each exchange.
+    pub rows: Vec<Rows>,
+    /// Times of the operations that ran.
+    pub ops: Vec<OpCost>,
+    /// Times of the kinds of operations.
+    pub kinds: Vec<KindCost>,
+    /// Times of transfers.
+    pub transfers: Transfers,
+    /// Time between operations.
+    pub overhead: Overhead,
+    /// Share of the processor time of transfers that compute loses while they overlap: 1 if the ranks' compute engines
+    /// take all cores, 0 if every engine has one of its own.
+    pub sharing: f64,
+}
+
+/// Rows of an exchange: means over ranks and batches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rows {
+    /// The table.
+    pub table: String,
+    /// Its part.
+    pub part: u32,
+    /// Entries that a rank sends.
+    pub sent: f64,
+    /// Traffic of the busiest rank over what evenly spread rows would be.
+    pub busiest: f64,
+    /// For some numbers of microbatches how soon rows are used again.
+    pub reuse: Vec<ReuseCounts>,
+}
+
+/// Entries by reuse distance, for a number of microbatches. See [`Reuse`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReuseCounts {
+    /// Microbatches of a batch.
+    pub microbatches: u32,
+    /// Per microbatch of the first use: entries at distances 1 to [`DISTANCES`], then those beyond.
+    pub forward: Vec<Vec<f64>>,
+    /// Per microbatch of the last use, by the distance of the next.
+    pub backward: Vec<Vec<f64>>,
+}
+
+/// Time of an operation that ran.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpCost {
+    /// Its name.
+    pub name: String,
+    /// Its [`kind`].
+    pub kind: String,
+    /// Floating-point operations, by its cost formula at the mean sizes.
+    pub flops: f64,
+    /// Bytes in memory, or on the link for transfers.
+    pub bytes: f64,
+    /// Seconds from start to end, without waiting for other ranks.
+    pub time: f64,
+}
+
+/// Time of a kind of operation: `fixed + per_flop * flops + per_byte * bytes`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KindCost {
+    /// The [`kind`].
+    pub kind: String,
+    /// Seconds.
+    pub fixed: f64,
+    /// Seconds per floating-point operation.
+    pub per_flop: f64,
+    /// Seconds per byte.
+    pub per_byte: f64,
+    /// Operations and sizes that it was fitted to.
+    pub points: u64,
+    /// Median relative error there.
+    pub error: f64,
+}
+
+/// Time of a transfer: `rounds * (fixed + latency) + bytes * (per_byte + 1 / bandwidth)`, for the bytes that leave the
+/// busiest rank.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Transfers {
+    /// Processor time of each round, in seconds.
+    pub fixed: f64,
+    /// Processor time per byte.
+    pub per_byte: f64,
+    /// What the link adds, if there is one that the processor does not drive itself.
+    pub link: Option<LinkCost>,
+}
+
+/// Constants of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LinkCost {
+    /// Seconds.
+    pub latency: f64,
+    /// Bytes per second.
+    pub bandwidth: f64,
+}
+
+/// Time between operations, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Overhead {
+    /// From one operation to the next of the same engine.
+    pub dispatch: f64,
+    /// From the end of an operation to the start of one on another engine that waited for it.
+    pub wake: f64,
+}
+
+/// Why a profile cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The file can't be read.
+    #[error("cannot read profile {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Not JSON, cut off, or not a profile.
+    #[error(
+        "{path} is not a profile: {reason}; measure one with `fsx profile SCHEDULE.json -o PROFILE.json`"
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Written by another version.
+    #[error(
+        "{path} has profile version {found}, this program reads version {VERSION}; measure it again with this version's fsx"
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The version in the file.
+        found: u64,
+    },
+    /// A number that is no measurement.
+    #[error("the profile is damaged: {0}; measure it again with `fsx profile`")]
+    Number(String),
+    /// Measured for another model.
+    #[error("the profile is of another schedule: {0}; measure this model with `fsx profile`")]
+    Other(String),
+}
+
+/// Reads and checks a profile.
+pub fn read(path: &Path) -> Result<Profile, ProfileError> {
+    let read = || {
+        let mut bytes = Vec::new();
+        std::fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|source| ProfileError::Io { path: path.into(), source })?;
+    parse(path, &bytes)
+}
+
+/// The text of a profile; `path` is for messages.
+pub fn parse(path: &Path, bytes: &[u8]) -> Result<Profile, ProfileError> {
+    #[derive(Deserialize)]
+    struct Head {
+        format: Option<String>,
+        version: Option<u64>,
+    }
+    let wrong = |reason: String| ProfileError::Format { path: path.into(), reason };
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(wrong(format!("it is larger than {MOST_BYTES} bytes")));
+    }
+    if bytes.trim_ascii().is_empty() {
+        return Err(wrong("it is empty".into()));
+    }
+    let head: Head = serde_json::from_slice(bytes).map_err(|e| wrong(e.to_string()))?;
+    if head.format.as_deref() != Some(FORMAT) {
+        return Err(wrong(format!("its `format` is not `{FORMAT}`")));
+    }
+    match head.version {
+        Some(v) if v == u64::from(VERSION) => {}
+        Some(found) => return Err(ProfileError::Version { path: path.into(), found }),
+        None => return Err(wrong("it has no `version`".into())),
+    }
+    let profile: Profile = serde_json::from_slice(bytes).map_err(|e| wrong(e.to_string()))?;
+    profile.check()?;
+    Ok(profile)
+}
+
+/// Writes a profile; see [`file::write_atomically`].
+pub fn write(path: &Path, profile: &Profile) -> std::io::Result<()> {
+    file::write_atomically(path, profile.to_text().as_bytes())
+}
+
+/// A digest over what all schedules of one model share, whatever their strategy, ranks and placement.
+pub fn shape(s: &Schedule) -> String {
+    let lengths: Vec<(&String, u32)> =
+        s.lengths.iter().map(|Lengths { name, max, .. }| (name, *max)).collect();
+    let tables: Vec<_> = s.tables.iter().map(|t| (&t.name, t.rows, t.dim, &t.optimizer)).collect();
+    let parameters: Vec<_> = s.parameters.iter().map(|p| (&p.name, p.rows, p.columns)).collect();
+    let unique = s.exchanges.iter().all(|x| x.unique);
+    let text = serde_json::to_string(&(
+        &s.model,
+        s.settings.batch,
+        &s.settings.optimizer,
+        lengths,
+        &s.inputs,
+        tables,
+        parameters,
+        unique,
+    ));
+    // Serialising plain data into memory has no way to fail.
+    file::sha256(text.unwrap_or_default().as_bytes())
+}
+
+/// The kind of an action: its name in the schedule's JSON.
+pub fn kind(action: &Action) -> String {
+    match serde_json::to_value(action) {
+        Ok(serde_json::Value::String(name)) => name,
+        Ok(serde_json::Value::Object(fields)) => fields.keys().next().cloned().unwrap_or_default(),
+        _ => String::new(),
+    }
+}
+
+/// The exchanges whose entries a transfer moves.
+pub fn exchanges(action: &Action) -> &[u32] {
+    match action {
+        Action::AllToAllIds { exchanges }
+        | Action::AllGatherIds { exchanges }
+        | Action::AllToAllClasses { exchanges, .. }
+        | Action::AllToAllRows { exchanges, .. }
+        | Action::AllToAllGrads { exchanges, .. }
+        | Action::AllGatherGrads { exchanges, .. } => exchanges,
+        _ => &[],
+    }
+}
+
+/// Rounds in which a transfer goes to and fro.
+pub fn rounds(action: &Action) -> f64 {
+    if *action == Action::AllReduce { 2.0 } else { 1.0 }
+}
+
+/// Work of an operation by its cost formula: floating-point operations, and bytes in memory or, of transfers, bytes
+/// that leave a rank if rows are spread evenly over `ranks`.
+pub fn work(op: &Op, ranks: f64, size: impl Fn(Symbol) -> f64) -> (f64, f64) {
+    if op.cost.wire.is_zero() {
+        (op.cost.flops.eval(&size), op.cost.bytes.eval(&size))
+    } else {
+        (0.0, op.cost.wire.eval(&size) * (ranks - 1.0) / ranks)
+    }
+}
+
+impl KindCost {
+    /// Seconds.
+    pub fn time(&self, flops: f64, bytes: f64) -> f64 {
+        self.fixed + self.per_flop * flops + self.per_byte * bytes
+    }
+}
+
+impl Transfers {
+    /// Seconds of processor time, and of the whole transfer.
+    pub fn time(&self, rounds: f64, bytes: f64) -> (f64, f64) {
+        let own = rounds * self.fixed + bytes * self.per_byte;
+        let link = self.link.map_or(0.0, |l| rounds * l.latency + bytes / l.bandwidth);
+        (own, own + link)
+    }
+}
+
+impl ReuseCounts {
+    /// Entries of each class; `None` if distances that far apart were not counted.
+    pub fn classes(&self, reuse: Reuse, way: Way) -> Option<Vec<f64>> {
+        if reuse.microbatches != self.microbatches || reuse.lookahead > DISTANCES {
+            return None;
+        }
+        let counts = if way == Way::Forward { &self.forward } else { &self.backward };
+        let far = reuse.lookahead as usize;
+        let entries = reuse.classes(way).into_iter().map(|class| {
+            let of = counts.get(class.microbatch as usize)?;
+            match class.distance {
+                Some(d) => of.get(d as usize - 1).copied(),
+                None => of.get(far..).map(|rest| rest.iter().sum()),
+            }
+        });
+        entries.collect()
+    }
+}
+
+impl Profile {
+    /// As JSON with a final line break.
+    pub fn to_text(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// Where its times come from, in a few words.
+    pub fn describe(&self) -> String {
+        let link = self.link.as_ref().map_or_else(String::new, |l| format!(", link {l}"));
+        format!("profiled machine ({}{link})", self.machine)
+    }
+
+    /// Fails unless it was measured with a schedule of the same model on as many ranks.
+    pub fn fits(&self, s: &Schedule) -> Result<(), ProfileError> {
+        if self.model != s.model {
+            let (a, b) = (&self.model, &s.model);
+            return Err(ProfileError::Other(format!("it was measured for model `{a}`, this is `{b}`")));
+        }
+        if self.shape != shape(s) {
+            return Err(ProfileError::Other(format!(
+                "it was measured for a model `{}` with other tables, inputs, parameters, batch size or optimizers",
+                self.model
+            )));
+        }
+        if self.ranks != s.ranks {
+            let (a, b) = (self.ranks, s.ranks);
+            return Err(ProfileError::Other(format!("it was measured on {a} rank(s), this is for {b}")));
+        }
+        Ok(())
+    }
+
+    /// Fails if a number is not what a measurement can give.
+    pub fn check(&self) -> Result<(), ProfileError> {
+        let number = |what: &str, x: f64, low: f64, high: f64| {
+            if x.is_finite() && (low..=high).contains(&x) {
+                return Ok(());
+            }
+            Err(ProfileError::Number(format!("{what} is {x:e}, which is not between {low:e} and {high:e}")))
+        };
+        let seconds = |what: &str, x: f64| number(what, x, 0.0, MOST_SECONDS);
+        let size = |what: &str, x: f64| number(what, x, 0.0, MOST_SIZE);
+        number("`ranks`", self.ranks.into(), 1.0, 1e6)?;
+        seconds("`step`", self.step)?;
+        number("`sharing`", self.sharing, 0.0, 1.0)?;
+        for (symbol, n) in &self.sizes {
+            if !matches!(symbol.parse(), Ok(Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_))) {
+                return Err(ProfileError::Number(format!("`{symbol}` in `sizes` is not a size of batches")));
+            }
+            size(&format!("size `{symbol}`"), *n)?;
+        }
+        for rows in &self.rows {
+            let name = format!("rows of `{}`", rows.table);
+            size(&name, rows.sent)?;
+            number(&format!("`busiest` of {name}"), rows.busiest, 0.0, f64::from(self.ranks.max(1)) * 2.0)?;
+            for counts in &rows.reuse {
+                number("`microbatches`", counts.microbatches.into(), 1.0, 64.0)?;
+                for list in [&counts.forward, &counts.backward] {
+                    let whole = list.len() == counts.microbatches as usize
+                        && list.iter().all(|l| l.len() == DISTANCES as usize + 1);
+                    if !whole {
+                        return Err(ProfileError::Number(format!("reuse distances of {name} are missing")));
+                    }
+                    list.iter().flatten().try_for_each(|n| size(&format!("reuse of {name}"), *n))?;
+                }
+            }
+        }
+        for op in &self.ops {
+            let name = format!("operation `{}`", op.name);
+            seconds(&format!("`time` of {name}"), op.time)?;
+            size(&format!("`flops` of {name}"), op.flops)?;
+            size(&format!("`bytes` of {name}"), op.bytes)?;
+        }
+        for kind in &self.kinds {
+            let name = format!("kind `{}`", kind.kind);
+            seconds(&format!("`fixed` of {name}"), kind.fixed)?;
+            number(&format!("`per_flop` of {name}"), kind.per_flop, 0.0, 1.0)?;
+            number(&format!("`per_byte` of {name}"), kind.per_byte, 0.0, 1.0)?;
+        }
+        seconds("`fixed` of `transfers`", self.transfers.fixed)?;
+        number("`per_byte` of `transfers`", self.transfers.per_byte, 0.0, 1.0)?;
+        if let Some(link) = self.transfers.link {
+            seconds("`latency` of `link`", link.latency)?;
+            // Less than a byte a second is no link.
+            number("`bandwidth` of `link`", link.bandwidth, 1.0, MOST_SIZE)?;
+        }
+        seconds("`dispatch` of `overhead`", self.overhead.dispatch)?;
+        seconds("`wake` of `overhead`", self.overhead.wake)
+    }
+}
