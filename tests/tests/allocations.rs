@@ -52,7 +52,7 @@ impl Observer for Counts {
 fn model(lengths: &str, samples: &str, sharding: &str) -> String {
     format!(
         "model small {{
-  table a {{ rows 400  dim 16  init normal(0, 0.5)  optimizer rowwise_adagrad(lr: 0.05)  sharding {sharding} }}
+  table a {{ rows 400  dim 16  init normal(0, 0.5)  optimizer adagrad(lr: 0.05)  sharding {sharding} }}
   input x: ids(a) {{ max 9 }}
   input click: label like x
   let h = lookup(x)

@@ -164,7 +164,8 @@ fn three() -> Plan {
 /// Every engine's thread runs its queue for some steps, as the executor's do.
 fn run_steps(steps: u64, look_again: bool) {
     let plan = Arc::new(three());
-    let shared = Arc::new((Progress::new(&plan, steps), (0..3).map(|_| Event::default()).collect::<Vec<_>>()));
+    let shared =
+        Arc::new((Progress::new(&plan, steps), (0..3).map(|_| Event::default()).collect::<Vec<_>>()));
     let run = |engine: usize| {
         let (plan, shared) = (Arc::clone(&plan), Arc::clone(&shared));
         move || {

@@ -291,9 +291,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         let start = rank.hub.now();
         self.close_gap(Gap::Before(op, step), start);
         let cx = self.context();
-        if rank.settings.panic_at == Some((rank.env.rank, op, batch)) {
-            panic!("told to panic");
-        }
+        self.obey(op, batch);
         let outcome = if rank.plan.load == Some(op) {
             rank.load(&cx, batch)
         } else {
@@ -365,6 +363,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     fn fill(&mut self, queue: usize, active: &Active) -> Result<(), Fault> {
         let rank = self.rank;
         let outer = self.at.replace(Some(active.op));
+        self.obey(active.op, active.batch);
         let call = Call::new(self.context(), active.op, active.batch)?;
         let channel = rank.plan.ops[active.op].channel.unwrap_or(0);
         let inbox = |round: usize, from: usize| rank.hub.inbox(channel + round, active.batch, from);
@@ -503,6 +502,12 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
 
     fn is_settled(&self) -> bool {
         self.ledger.is_none() || self.told >= self.rank.progress.end.load(Ordering::Acquire)
+    }
+
+    /// Panics if told to.
+    fn obey(&self, op: usize, batch: u64) {
+        let Rank { settings, env, .. } = self.rank;
+        assert!(settings.panic_at != Some((env.rank, op, batch)), "told to panic");
     }
 
     fn fail(&mut self, op: usize, fault: &Fault) {
