@@ -110,6 +110,9 @@ pub fn table(arguments: &[String]) {
             }
             let mut cases = cases(dim, draw, &raw mut table);
             cases.insert(0, copy_past());
+            if let Some(part) = arguments.iter().find_map(|a| a.strip_prefix("only=")) {
+                cases.retain(|c| c.name.contains(part));
+            }
             cases.iter_mut().chain([&mut plain, &mut past]).for_each(|c| (c.call)());
             let mut found = vec![[const { Vec::new() }; 3]; cases.len()];
             let mut copies = Vec::new();
