@@ -30,6 +30,10 @@ use typical::{Typical, typical};
 const COUNTED: u64 = 12;
 /// Points of one operation on a kind's line.
 const BINS: usize = 4;
+/// Sizes of a kind that are closer together than this tell nothing about its slope.
+const SPREAD: f64 = 1.5;
+/// Seconds of a call without work.
+const NOTHING: f64 = 1e-6;
 /// Greatest speed of a link: one that adds nothing.
 const FASTEST: f64 = 1e15;
 
@@ -84,6 +88,7 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
             points.entry(kind.to_owned()).or_default().push(Point { x: [1.0, 0.0, bytes], y: seconds });
         }
     }
+    points.values_mut().for_each(anchor);
     let kinds = points.iter().filter_map(|(kind, points)| Some(kind_cost(kind, fit(points)?, points.len())));
     let alone = without.as_ref().map(|run| typical(&schedule.train, &engines, &run.records));
     let transfers = transfers(&schedule, &sizes, &times, alone.as_ref());
@@ -248,6 +253,16 @@ fn kind_points(
     }
     points.retain(|_, list| !list.is_empty());
     points
+}
+
+/// Where all sizes are about the same (sequences of one length, one layer), a line could have any slope. Then it goes
+/// through the time of a call that does nothing.
+fn anchor(points: &mut Vec<Point>) {
+    let size = |p: &Point| p.x[1] + p.x[2];
+    let (least, most) = points.iter().map(size).fold((f64::INFINITY, 0.0), |(a, b), s| (s.min(a), s.max(b)));
+    if most < SPREAD * least {
+        points.push(Point { x: [1.0, 0.0, 0.0], y: NOTHING });
+    }
 }
 
 fn kind_cost(kind: &str, line: Line, points: usize) -> KindCost {
