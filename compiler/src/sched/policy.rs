@@ -399,7 +399,9 @@ fn attempt(
             if stale > STALE || !hasten(p, &played, &times, (last, depth), (hub, period), &mut key) {
                 break;
             }
-            if std::env::var("FIGDBG").is_ok() { eprintln!("haste {haste} depth {depth} period {:.2}", period / 1e6); }
+            if std::env::var("FIGDBG").is_ok() {
+                eprintln!("haste {haste} depth {depth} period {:.2}", period / 1e6);
+            }
         }
     }
     let (period, position) = best.unwrap_or_else(|| (bound.ceil(), vec![0; n]));
