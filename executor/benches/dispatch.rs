@@ -129,7 +129,10 @@ fn main() {
     let free = per_op(&tiny(|i| (both(i), if i + 1 == OPS { vec![dep(i)] } else { Vec::new() })));
     println!("an operation on one engine, nothing to wait for       {same:8.0} ns");
     println!("the same with two dependencies, done                  {chain:8.0} ns");
-    println!("floor: atomic addition + reading of the clock         {:8.0} ns ({add:.1} + {clock:.1})", add + clock);
+    println!(
+        "floor: atomic addition + reading of the clock         {:8.0} ns ({add:.1} + {clock:.1})",
+        add + clock
+    );
     println!("two engines side by side, per operation               {free:8.0} ns");
     println!("two engines in turns, per operation                   {turns:8.0} ns");
     println!("floor: waking a parked thread, one way                {:8.0} ns", park());
@@ -138,7 +141,8 @@ fn main() {
     for latency in [1e-4, 1e-3, 1e-2] {
         let link = Some(Link { bandwidth: 1e9, latency });
         let steps = (0.2 / latency) as u64;
-        let options = Options { ranks: Some(2), link, steps: Some(steps), evaluate: false, ..Options::default() };
+        let options =
+            Options { ranks: Some(2), link, steps: Some(steps), evaluate: false, ..Options::default() };
         let mut session = Session::<f32>::new(common::ranking(12, true), options).expect("a session");
         let (began, worked) = (Instant::now(), processor());
         session.run(&mut ()).expect("a run");

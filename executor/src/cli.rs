@@ -2,7 +2,7 @@
 //! Ctrl-C.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use clap::{Args, Parser, Subcommand};
 use fs_executor::trace::{Steps, Target, window};
 use fs_executor::transport::link::Link;
 use fs_executor::weights::Unmatched;
-use fs_executor::{Error, Observer, Options, Report, Session, compare};
+use fs_executor::{Error, Options, Report, Session, compare};
 
 use crate::progress::Progress;
-use crate::summary;
+use crate::top::{Top, top};
+use crate::{profile_cli, summary};
 
 /// Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
@@ -31,16 +32,19 @@ struct Cli {
 enum Command {
     /// Train, then evaluate if the schedule says how
     Run(Run),
-    /// Train two schedules of one model in turns: is every bit equal, and which is faster?
+    /// Train schedules of one model in turns: is every bit equal, and which is faster?
     Compare(Compare),
+    /// Watch a run that was started with `fsx run --status FILE`
+    Top(Top),
+    /// Measure what operations and transfers take here, for `fsc compile --profile`
+    Profile(profile_cli::Settings),
 }
 
 #[derive(Args)]
 struct Compare {
-    /// The first schedule
-    first: PathBuf,
-    /// The second one; times are given relative to the first
-    second: PathBuf,
+    /// Two or more schedules; the first is what the others are compared with
+    #[arg(required = true, num_args = 2.., value_name = "SCHEDULE")]
+    schedules: Vec<PathBuf>,
     /// Number of ranks, as threads of this process [default: what the schedules were planned for]
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
@@ -93,6 +97,9 @@ struct Run {
     /// Trace the steps A to B-1 [default: 20 steps, once the pipeline is full]
     #[arg(long, value_name = "A..B", requires = "trace")]
     trace_steps: Option<Steps>,
+    /// Keep this file up to date for `fsx top FILE`
+    #[arg(long, value_name = "FILE")]
+    status: Option<PathBuf>,
     /// Let ranks talk over emulated links: bandwidth per rank and direction, and latency
     #[arg(
         long,
@@ -131,6 +138,8 @@ pub(crate) fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(run) => execute(&run),
         Command::Compare(settings) => compare(&settings),
+        Command::Top(settings) => top(&settings),
+        Command::Profile(settings) => profile_cli::run(&settings),
     };
     match outcome {
         Ok(code) => code,
@@ -143,7 +152,8 @@ pub(crate) fn main() -> ExitCode {
 
 fn execute(run: &Run) -> Result<ExitCode, Error> {
     check_distinct(run)?;
-    for (what, path) in [("the report", &run.report), ("the values", &run.save)] {
+    for (what, path) in [("the report", &run.report), ("the values", &run.save), ("the status", &run.status)]
+    {
         if let Some(path) = path {
             check_writable(path).map_err(|source| Error::Write { what, path: path.clone(), source })?;
         }
@@ -203,34 +213,38 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
         }
     }
     on_interrupt(stop)?;
-    let mut progress = Progress::new(io::stderr().is_terminal());
-    let observer: &mut dyn Observer = if run.quiet { &mut () } else { &mut progress };
-    let report = session.run(observer)?;
+    let schedule = session.schedule();
+    let strategy = format!("{:?}", schedule.strategy).to_lowercase();
+    let title = format!("{}, {strategy} on {} rank(s)", schedule.model, session.ranks());
+    let engines = fs_executor::runtime::Plan::new(&schedule.train).engines;
+    let progress = if run.quiet { Progress::silent } else { Progress::new };
+    let mut progress = progress(title, engines, run.status.clone());
+    let report = session.run(&mut progress)?;
     progress.finish();
     finish(run, &session, trace.as_ref(), &report)
 }
 
 /// Success only if everything is equal.
 fn compare(settings: &Compare) -> Result<ExitCode, Error> {
-    let (first, second) = (fs_schedule::read(&settings.first)?, fs_schedule::read(&settings.second)?);
+    let schedules = settings.schedules.iter().map(|path| fs_schedule::read(path));
+    let schedules = schedules.collect::<Result<Vec<_>, _>>()?;
     let options = Options {
         ranks: settings.ranks,
         seed: settings.seed,
         data: settings.data.clone(),
-        schedule_file: Some(settings.first.clone()),
+        schedule_file: settings.schedules.first().cloned(),
         link: settings.link,
         ..Options::default()
     };
     let block = settings.block.clamp(1, settings.steps.max(1));
     let length = compare::Length { blocks: settings.steps.div_ceil(block), steps: block };
-    let names = [first.strategy, second.strategy];
-    let found = compare::compare(first, second, &options, length)?;
+    let found = compare::compare_all(schedules, &options, length)?;
     let shown = if settings.json {
         let mut text = serde_json::to_string_pretty(&found).unwrap_or_default();
         text.push('\n');
         text
     } else {
-        summary::comparison(&found, [&settings.first, &settings.second], names)
+        summary::comparison(&found, &settings.schedules)
     };
     let printed = io::stdout().lock().write_all(shown.as_bytes());
     printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
@@ -256,7 +270,9 @@ fn check_distinct(run: &Run) -> Result<(), Error> {
     ];
     let mut taken: Vec<(&str, PathBuf)> =
         inputs.iter().filter_map(|(what, path)| path.map(|p| (*what, real(p)))).collect();
-    for (what, path) in [("report", &run.report), ("values", &run.save), ("trace", &run.trace)] {
+    for (what, path) in
+        [("report", &run.report), ("values", &run.save), ("trace", &run.trace), ("status", &run.status)]
+    {
         let Some(path) = path else { continue };
         // Devices such as /dev/null take any number of results.
         if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
@@ -330,7 +346,7 @@ fn on_interrupt(stop: Arc<AtomicBool>) -> Result<(), Error> {
 }
 
 /// Finds out before training whether a result can be written after it.
-fn check_writable(path: &Path) -> io::Result<()> {
+pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory")),
         Ok(found) if !found.is_file() => OpenOptions::new().write(true).open(path).map(drop),

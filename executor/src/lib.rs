@@ -9,6 +9,7 @@ mod error;
 pub mod evaluate;
 mod limits;
 pub mod memory;
+pub mod profile;
 pub mod report;
 pub mod runtime;
 pub mod session;

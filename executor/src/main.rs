@@ -1,8 +1,11 @@
 //! `fsx`: runs schedules from the command line.
 
 mod cli;
+mod profile_cli;
 mod progress;
 mod summary;
+mod top;
+mod view;
 
 use std::process::ExitCode;
 

@@ -1,90 +1,126 @@
-//! Progress on standard error: a bar on a terminal, a line every few seconds elsewhere.
+//! Progress on standard error: refreshed in place on a terminal, a line every few seconds elsewhere; and the status
+//! file that `fsx top` shows.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use console::Term;
 use fs_executor::{Observer, StepEvent};
-use indicatif::{ProgressBar, ProgressStyle};
+use fs_schedule::Engine;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Time between lines, where there is no bar.
+use crate::top::Status;
+use crate::view::View;
+
+/// Time between lines, where there is no terminal.
 const LINES: Duration = Duration::from_secs(5);
-/// Weight of a new loss in the mean that is shown.
-const SMOOTH: f64 = 0.1;
+/// Time between refreshes of the terminal, and of the status file.
+const REFRESH: Duration = Duration::from_millis(100);
+const STATUS: Duration = Duration::from_millis(500);
 
 /// Shows how far a run is.
 pub(crate) struct Progress {
-    terminal: bool,
-    bar: Option<ProgressBar>,
-    what: &'static str,
-    total: u64,
-    done: u64,
-    tokens: u64,
-    loss: Option<f64>,
+    view: View,
+    engines: Vec<Engine>,
+    shown: Shown,
+    status: Option<PathBuf>,
     warned: bool,
     started: Instant,
-    last_line: Instant,
+    last_shown: Instant,
+    last_status: Option<Instant>,
+}
+
+/// How it is shown.
+enum Shown {
+    /// In place. The bar draws nothing of its own: its message is the view.
+    Terminal {
+        width: Box<dyn Fn() -> usize>,
+        bar: ProgressBar,
+    },
+    Lines,
+    Nothing,
 }
 
 impl Progress {
-    pub(crate) fn new(terminal: bool) -> Self {
+    /// Of a model trained on these engines.
+    pub(crate) fn new(title: String, engines: Vec<Engine>, status: Option<PathBuf>) -> Self {
+        let term = Term::stderr();
+        let shown = if term.is_term() {
+            let width = move || usize::from(term.size().1);
+            Self::terminal(ProgressDrawTarget::stderr(), Box::new(width))
+        } else {
+            Shown::Lines
+        };
+        Self::with(title, engines, status, shown)
+    }
+
+    /// Shows nothing, for `--quiet`.
+    pub(crate) fn silent(title: String, engines: Vec<Engine>, status: Option<PathBuf>) -> Self {
+        Self::with(title, engines, status, Shown::Nothing)
+    }
+
+    fn terminal(target: ProgressDrawTarget, width: Box<dyn Fn() -> usize>) -> Shown {
+        let bar = ProgressBar::with_draw_target(None, target);
+        bar.set_style(
+            ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
+        );
+        Shown::Terminal { width, bar }
+    }
+
+    fn with(title: String, engines: Vec<Engine>, status: Option<PathBuf>, shown: Shown) -> Self {
         let now = Instant::now();
-        Self {
-            terminal,
-            bar: None,
-            what: "",
-            total: 0,
-            done: 0,
-            tokens: 0,
-            loss: None,
-            warned: false,
-            started: now,
-            last_line: now,
-        }
+        let view = View { title, ..View::default() };
+        Self { view, engines, shown, status, warned: false, started: now, last_shown: now, last_status: None }
     }
 
     fn begin(&mut self, what: &'static str, total: u64) {
-        self.finish();
-        (self.what, self.total, self.done, self.tokens, self.loss) = (what, total, 0, 0, None);
+        self.view.begin(what, total);
         self.started = Instant::now();
-        self.last_line = self.started;
-        if self.terminal {
-            let bar = ProgressBar::new(total);
-            let template = "{prefix} {wide_bar} {pos}/{len} {msg} eta {eta}";
-            bar.set_style(
-                ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
-            );
-            bar.set_prefix(what);
-            self.bar = Some(bar);
-        }
+        self.last_shown = self.started;
+        self.last_status = None;
+        self.tell();
     }
 
     fn advance(&mut self, tokens: u64) {
-        self.done += 1;
-        self.tokens += tokens;
-        let elapsed = self.started.elapsed();
-        let rate = self.tokens as f64 / elapsed.as_secs_f64().max(1e-9);
-        let loss = self.loss.map_or_else(String::new, |loss| format!("loss {loss:.4}  "));
-        let message = format!("{loss}{} tokens/s", short(rate));
-        if let Some(bar) = &self.bar {
-            bar.set_message(message);
-            bar.set_position(self.done);
-        } else if self.last_line.elapsed() >= LINES {
-            self.last_line = Instant::now();
-            let left = elapsed.as_secs_f64() / self.done as f64 * self.total.saturating_sub(self.done) as f64;
-            let _ = writeln!(
-                io::stderr(),
-                "{} {}/{}  {message}  eta {left:.0} s",
-                self.what,
-                self.done,
-                self.total
-            );
+        self.view.advance(tokens, self.started.elapsed().as_secs_f64());
+        let wait = match &self.shown {
+            Shown::Terminal { .. } => REFRESH,
+            Shown::Lines | Shown::Nothing => LINES,
+        };
+        if self.last_shown.elapsed() >= wait {
+            self.last_shown = Instant::now();
+            match &self.shown {
+                Shown::Terminal { width, bar } => bar.set_message(self.view.lines(width()).join("\n")),
+                Shown::Lines => drop(writeln!(io::stderr(), "{}", self.view.line())),
+                Shown::Nothing => (),
+            }
+        }
+        if self.last_status.is_none_or(|at| at.elapsed() >= STATUS) {
+            self.tell();
         }
     }
 
-    /// Takes the bar away.
+    /// Writes the status file. A run does not end for want of one.
+    fn tell(&mut self) {
+        if let Some(path) = &self.status {
+            let _ = Status::of(&self.view).write(path);
+            self.last_status = Some(Instant::now());
+        }
+    }
+
+    /// The run is done: takes the view away.
     pub(crate) fn finish(&mut self) {
-        if let Some(bar) = self.bar.take() {
+        self.end("done");
+    }
+
+    fn end(&mut self, how: &str) {
+        if let Shown::Terminal { bar, .. } = &self.shown {
             bar.finish_and_clear();
+        }
+        if !self.view.ended() {
+            self.view.what = how.into();
+            self.tell();
         }
     }
 }
@@ -100,12 +136,13 @@ impl Observer for Progress {
             self.warned = true;
             let text =
                 format!("warning: the loss of step {} is {loss}; try a smaller learning rate", event.step);
-            match &self.bar {
-                Some(bar) => bar.println(text),
-                None => drop(writeln!(io::stderr(), "{text}")),
+            match &self.shown {
+                Shown::Terminal { bar, .. } => bar.println(text),
+                Shown::Lines => drop(writeln!(io::stderr(), "{text}")),
+                Shown::Nothing => (),
             }
         }
-        self.loss = Some(self.loss.map_or(loss, |mean| mean + SMOOTH * (loss - mean)));
+        self.view.step(event, &self.engines);
         self.advance(event.tokens);
     }
 
@@ -120,16 +157,53 @@ impl Observer for Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.finish();
+        self.end("failed");
     }
 }
 
-/// A rate for people: `12.3k`.
-pub(crate) fn short(n: f64) -> String {
-    match n {
-        n if n >= 1e9 => format!("{:.2}G", n / 1e9),
-        n if n >= 1e6 => format!("{:.2}M", n / 1e6),
-        n if n >= 1e4 => format!("{:.1}k", n / 1e3),
-        n => format!("{n:.0}"),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use indicatif::InMemoryTerm;
+
+    fn event(step: u64, loss: f64) -> StepEvent {
+        let mut busy = [0.0; 6];
+        busy[0] = 0.05;
+        StepEvent {
+            step,
+            contributions: vec![loss],
+            seconds: 0.1,
+            compute: 0.05,
+            exposed: 0.05,
+            busy,
+            ..StepEvent::default()
+        }
+    }
+
+    #[test]
+    fn a_terminal_is_refreshed_in_place_and_left_clean() {
+        let term = InMemoryTerm::new(12, 60);
+        let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
+        let shown = Progress::terminal(target, Box::new(|| 60));
+        let mut progress = Progress::with("m".into(), vec![Engine::Compute], None, shown);
+        progress.training(50);
+        for step in 0..20 {
+            progress.step(&event(step, 0.5));
+            std::thread::sleep(REFRESH / 4);
+        }
+        let seen = term.contents();
+        let lines: Vec<&str> = seen.lines().collect();
+        assert_eq!(lines.len(), 5, "one view, not several: {seen}");
+        for (line, start) in
+            lines.iter().zip(["training 1", "loss 0.5", "step     |█", "bubble ", "engines  compute 50%"])
+        {
+            assert!(line.starts_with(start), "{start}: {seen}");
+        }
+        assert!(lines[3].contains("compute 50%") && lines[3].contains("exposed 50%"), "{seen}");
+        progress.step(&event(20, f64::NAN));
+        assert!(term.contents().contains("warning: the loss of step 20"), "{}", term.contents());
+        progress.finish();
+        let left = term.contents();
+        assert!(!left.contains("bubble") && left.contains("warning"), "only the warning stays: {left}");
     }
 }

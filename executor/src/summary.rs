@@ -1,16 +1,15 @@
 //! The report as text for people.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::PathBuf;
 
 use fs_executor::Report;
 use fs_executor::compare::Comparison;
 use fs_executor::evaluate::Metrics;
 use fs_executor::memory::human;
 use fs_executor::report::{Accounting, by_action, engine_name};
-use fs_schedule::Strategy;
 
-use crate::progress::short;
+use crate::view::short;
 
 /// Kinds of operation listed without `--profile`.
 const KINDS: usize = 6;
@@ -142,39 +141,70 @@ fn accounts(out: &mut String, a: &Accounting) -> std::fmt::Result {
 }
 
 /// What `fsx compare` says.
-pub(crate) fn comparison(c: &Comparison, files: [&Path; 2], strategies: [Strategy; 2]) -> String {
+pub(crate) fn comparison(c: &Comparison, files: &[PathBuf]) -> String {
     let mut text = String::new();
-    let mut line = |t: String| {
-        text.push_str(&t);
-        text.push('\n');
-    };
-    line(format!("{} steps on {} rank(s)", c.steps, c.ranks));
-    for (i, (ms, file)) in [c.first_ms, c.second_ms].iter().zip(files).enumerate() {
-        let strategy = format!("{:?}", strategies[i]).to_lowercase();
-        line(format!(
-            "{}  {strategy:<9} {:>10.3} ms a step (p10 {:.3}, p90 {:.3})  {}",
-            ["A", "B"][i],
-            ms.median,
-            ms.p10,
-            ms.p90,
-            file.display()
-        ));
-    }
-    let r = c.ratio;
-    line(format!("B / A    {:.3} median of blocks, {:.3} to {:.3}", r.median, r.min, r.max));
-    if c.equal {
-        line("equal    losses, tables, parameters and optimizer states, in every bit".into());
-        return text;
-    }
-    match c.loss_differs_at {
-        Some(step) => line(format!(
-            "DIFFERENT  losses, from step {step} on, by at most {:.1e} relative",
-            c.loss_difference
-        )),
-        None => line("equal    losses".into()),
-    }
-    for name in &c.different {
-        line(format!("DIFFERENT  {name}"));
-    }
+    // Writing into memory does not fail.
+    let _ = write_comparison(&mut text, c, files);
     text
+}
+
+fn write_comparison(out: &mut String, c: &Comparison, files: &[PathBuf]) -> std::fmt::Result {
+    writeln!(out, "{} steps on {} rank(s), in turns; times in ms\n", c.steps, c.ranks)?;
+    writeln!(
+        out,
+        "{:<12} {:>9} {:>17} {:>9} {:>9} {:>9} {:>9} {:>7} {:>15}  {:<6} schedule",
+        "strategy",
+        "step",
+        "p10 to p90",
+        "exposed",
+        "straggler",
+        "compute",
+        "predicted",
+        "ratio",
+        "its range",
+        "equal"
+    )?;
+    for (i, (row, file)) in c.schedules.iter().zip(files).enumerate() {
+        let strategy = format!("{:?}", row.strategy).to_lowercase();
+        let strategy =
+            if row.microbatches > 1 { format!("{strategy} x {}", row.microbatches) } else { strategy };
+        let (step, ratio) = (row.step_ms, row.ratio);
+        writeln!(
+            out,
+            "{strategy:<12} {:>9.3} {:>17} {:>9.3} {:>9.3} {:>9.3} {:>9} {:>7.3} {:>15}  {:<6} {}",
+            step.median,
+            format!("{:.2} to {:.2}", step.p10, step.p90),
+            row.exposed_ms,
+            row.straggler_ms,
+            row.compute_ms,
+            row.predicted_ms.map_or_else(|| "-".into(), |p| format!("{p:.3}")),
+            ratio.median,
+            format!("{:.3} to {:.3}", ratio.min, ratio.max),
+            match (i, row.equal) {
+                (0, _) => "",
+                (_, true) => "yes",
+                (_, false) => "NO",
+            },
+            file.display()
+        )?;
+    }
+    writeln!(out)?;
+    if c.equal {
+        return writeln!(out, "equal    losses, tables, parameters and optimizer states, in every bit");
+    }
+    for (row, file) in c.schedules.iter().zip(files).skip(1).filter(|(row, _)| !row.equal) {
+        let file = file.display();
+        match row.loss_differs_at {
+            Some(step) => writeln!(
+                out,
+                "DIFFERENT  {file}: losses, from step {step} on, by at most {:.1e} relative",
+                row.loss_difference
+            )?,
+            None => writeln!(out, "equal    {file}: losses")?,
+        }
+        for name in &row.different {
+            writeln!(out, "DIFFERENT  {file}: {name}")?;
+        }
+    }
+    Ok(())
 }

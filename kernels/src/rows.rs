@@ -29,7 +29,8 @@ pub(crate) fn prefetch<T>(p: *const T, len: usize) {
     {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         let within = p.addr() % 64;
-        let (first, bytes) = (p.cast::<i8>().wrapping_sub(within), within + (len * size_of::<T>()).min(LONGEST));
+        let (first, bytes) =
+            (p.cast::<i8>().wrapping_sub(within), within + (len * size_of::<T>()).min(LONGEST));
         let mut at = 0;
         while at < bytes {
             // SAFETY: a prefetch of any address is harmless.

@@ -87,9 +87,7 @@ impl<T: Real> Kernel<T> for Sum<'_, T> {
         let (x, xs) = (self.x.as_ptr(), self.x.stride());
         let (y, ys) = (self.y.as_mut_ptr(), self.y.stride());
         let add = self.mode == Write::Add;
-        let past = !add
-            && self.y.rows() * cols * size_of::<T>() >= STREAM_FROM
-            && streams::<S>(y, cols, ys);
+        let past = !add && self.y.rows() * cols * size_of::<T>() >= STREAM_FROM && streams::<S>(y, cols, ys);
         let fetch = |at: Range<usize>| {
             let at = at.start.min(positions.len())..at.end.min(positions.len());
             positions[at].iter().for_each(|p| prefetch(x.wrapping_add(*p as usize * xs), cols));

@@ -3,8 +3,8 @@
 //! `cargo bench -p fs-tests --bench overlap -- [--quick] [--json F] [--svg F]`
 //!
 //! Two ranks train `tests/models/overlap.fs` over emulated links. First the compute time of a step is measured, then
-//! the links are made so slow that communication of `serial` takes half of it. Then for each overlap share `serial` and
-//! several kinds of `pec` are compiled, for a machine of the measured speed, and run on the same batches.
+//! the links are made so slow that communication of `serial` takes half of it. Then for each overlap share `serial` is
+//! profiled, `serial` and several kinds of `pec` are compiled with that profile, and run on the same batches.
 //!
 //! Compute that stands still is accounted for by the executor: *exposed* for transfers that all ranks had begun,
 //! *straggler* for ranks that began later, *host*, and everything *else* (waking up, other engines of the rank). Their
@@ -17,10 +17,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use fs_compiler::{CompileOptions, Strategy, compile_with};
-use fs_dsl::checked::{Cluster, Link as ClusterLink, Program};
+use fs_dsl::checked::Program;
 use fs_executor::transport::link::Link;
 use fs_executor::{Options, Report, Session};
-use fs_schedule::{Action, Engine, Reuse, Schedule, Way};
+use fs_schedule::{Action, Profile, Reuse, Schedule, Way};
 use fs_tests::overlap::{Overlap, OverlapSource, Recorded, Returning};
 use fs_tests::root;
 use serde_json::{Value, json};
@@ -32,6 +32,9 @@ const QUICK: [f64; 3] = [0.0, 0.15, 0.6];
 const LATENCY: f64 = 50e-6;
 /// Communication of `serial` over its compute.
 const COMMUNICATION: f64 = 0.5;
+/// Steps of a profile, and batches that it and the counting of rows need.
+const PROFILED: u64 = 12;
+const BATCHES: u64 = 64;
 
 /// What is compiled.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,6 +79,8 @@ struct Arguments {
     only: Option<String>,
     steps: Option<u64>,
     share: Option<f64>,
+    /// Instead of calibrating.
+    link: Option<Link>,
     /// Reports and schedules go here.
     keep: Option<PathBuf>,
 }
@@ -92,6 +97,7 @@ fn arguments() -> Result<Arguments, String> {
             "--only" => found.only = Some(value()?),
             "--keep" => found.keep = Some(value()?.into()),
             "--share" => found.share = Some(value()?.parse().map_err(|e| format!("--share: {e}"))?),
+            "--link" => found.link = Some(value()?.parse().map_err(|e| format!("--link: {e}"))?),
             "--steps" => found.steps = Some(value()?.parse().map_err(|e| format!("--steps: {e}"))?),
             // What cargo passes to every benchmark.
             "--bench" => {}
@@ -126,49 +132,44 @@ impl Row {
     }
 }
 
-/// The machine that runs this, as far as the compiler needs to know it.
-fn machine(speed: f64, link: Link) -> Cluster {
-    let local = fs_compiler::emit::local(RANKS as u32);
-    let flops = local.flops.iter().map(|(d, f)| (*d, f * speed)).collect();
-    Cluster {
-        name: "this machine, measured".into(),
-        intra: ClusterLink { bandwidth: link.bandwidth, latency: link.latency },
-        memory_bandwidth: local.memory_bandwidth * speed,
-        memory: 16_000_000_000,
-        flops,
-        ..local
-    }
-}
-
-fn compile(program: &Program, v: Variant, cluster: Cluster) -> Result<Schedule, String> {
+/// A schedule for the machine that a profile describes, or for the preset `local`.
+fn compile(program: &Program, v: Variant, profile: Option<&Profile>) -> Result<Schedule, String> {
     let mut program = program.clone();
     program.train.unique_rows = v.unique;
     let options = CompileOptions {
-        cluster: Some(cluster),
         lookahead: Some(v.lookahead),
         microbatches: Some(v.microbatches),
+        profile: profile.cloned(),
         ..CompileOptions::new(v.strategy, RANKS as u32)
     };
     compile_with(&program, &options).map(|c| c.schedule).map_err(|e| format!("{}: {e}", v.name))
 }
 
-fn train(schedule: &Schedule, data: &Recorded, link: Option<Link>, steps: u64) -> Result<Report, String> {
+fn session(
+    schedule: &Schedule,
+    data: &Recorded,
+    link: Option<Link>,
+    steps: u64,
+) -> Result<Session<f32>, String> {
     let options = Options { steps: Some(steps), link, evaluate: false, ..Options::default() };
     let source = Box::new(data.clone());
-    let mut session = Session::<f32>::with_source(Arc::new(schedule.clone()), options, source)
-        .map_err(|e| e.to_string())?;
-    session.run(&mut ()).map_err(|e| e.to_string())
+    Session::with_source(Arc::new(schedule.clone()), options, source).map_err(|e| e.to_string())
+}
+
+fn train(schedule: &Schedule, data: &Recorded, link: Option<Link>, steps: u64) -> Result<Report, String> {
+    session(schedule, data, link, steps)?.run(&mut ()).map_err(|e| e.to_string())
+}
+
+/// What a serial schedule costs over the link.
+fn measure(program: &Program, unique: bool, data: &Recorded, link: Link) -> Result<Profile, String> {
+    let schedule = compile(program, Variant { unique, ..SERIAL }, None)?;
+    let mut session = session(&schedule, data, Some(link), PROFILED)?;
+    fs_executor::profile::measure(&mut session, PROFILED).map_err(|e| e.to_string())
 }
 
 fn batches(schedule: &Schedule, share: f64, steps: u64) -> Result<Recorded, String> {
-    let what = Overlap {
-        share,
-        returning: Returning::Popular,
-        exponent: 1.05,
-        length: 256,
-        ranks: RANKS,
-        seed: 1,
-    };
+    let what =
+        Overlap { share, returning: Returning::Popular, exponent: 1.05, length: 256, ranks: RANKS, seed: 1 };
     let source = OverlapSource::new(&Arc::new(schedule.clone()), what).map_err(|e| e.to_string())?;
     source.record(steps).map_err(|e| e.to_string())
 }
@@ -203,16 +204,14 @@ fn sent(report: &Report) -> f64 {
 
 fn row(variant: Variant, share: f64, schedule: &Schedule, report: &Report) -> Row {
     let a = &report.accounting;
-    let near = a.rows.iter().filter(|r| {
-        // Distances up to a whole batch: used by the batch before.
-        r.distance.is_some_and(|d| d <= r.microbatch + variant.microbatches)
-    });
+    let near = a.rows.iter().filter(|r| r.distance == Some(1)).map(|r| r.share).sum::<f64>();
     let told_apart = !a.rows.is_empty() && variant.microbatches == 1;
+    // The first batch has none before it.
+    let found = near * report.steps as f64 / (report.steps as f64 - 1.0);
     Row {
         variant,
         share,
-        measured_share: told_apart
-            .then(|| near.filter(|r| r.distance == Some(1)).map(|r| r.share).sum()),
+        measured_share: told_apart.then_some(found),
         step: a.step_ms,
         predicted: a.predicted.as_ref().map_or(0.0, |p| p.step_ms),
         compute: a.compute_ms,
@@ -225,15 +224,12 @@ fn row(variant: Variant, share: f64, schedule: &Schedule, report: &Report) -> Ro
     }
 }
 
-/// Speed of compute over that of the preset `local`, and the link for which communication of `serial` takes half of it.
-fn calibrate(program: &Program, steps: u64) -> Result<(f64, Link), String> {
-    let fast = Link { bandwidth: 10e9, latency: 0.0 };
-    let schedule = compile(program, SERIAL, machine(1.0, fast))?;
+/// The link for which communication of `serial` takes half of its compute.
+fn calibrate(program: &Program, steps: u64) -> Result<Link, String> {
+    let schedule = compile(program, SERIAL, None)?;
     let data = batches(&schedule, 0.15, steps)?;
     let report = train(&schedule, &data, None, steps)?;
     let compute = report.accounting.compute_ms / 1e3;
-    let busy = schedule.prediction.as_ref().and_then(|p| p.busy.iter().find(|b| b.engine == Engine::Compute));
-    let speed = busy.map_or(1.0, |b| b.time) / compute;
     let mut link = Link { bandwidth: sent(&report) / (COMMUNICATION * compute), latency: LATENCY };
     let slow = train(&schedule, &data, Some(link), steps)?;
     let ratio = slow.accounting.exposed_ms / (COMMUNICATION * slow.accounting.compute_ms);
@@ -244,7 +240,7 @@ fn calibrate(program: &Program, steps: u64) -> Result<(f64, Link), String> {
         1e3 * compute,
         sent(&report) / 1e3
     );
-    Ok((speed, link))
+    Ok(link)
 }
 
 fn print_head() {
@@ -295,25 +291,30 @@ fn run() -> Result<(), String> {
     let said = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
     let program = loaded.program.ok_or(said)?;
     let steps = arguments.steps.unwrap_or(if arguments.quick { 16 } else { 30 });
-    let (speed, link) = calibrate(&program, steps)?;
+    let link = match arguments.link {
+        Some(link) => link,
+        None => calibrate(&program, steps)?,
+    };
     let all = if arguments.quick { &QUICK[..] } else { &SHARES[..] };
     let shares = arguments.share.map_or_else(|| all.to_vec(), |s| vec![s]);
     print_head();
     let mut rows: Vec<Row> = Vec::new();
     for share in shares {
-        let mut data = None;
+        let schedule = compile(&program, SERIAL, None)?;
+        let data = batches(&schedule, share, steps.max(BATCHES))?;
+        let mut profiles: Vec<(bool, Profile)> = Vec::new();
         let mut serial = None;
         for v in VARIANTS {
             let wanted = arguments.only.as_ref().is_none_or(|o| v.name.contains(o.as_str()));
             if !wanted && v != SERIAL {
                 continue;
             }
-            let schedule = compile(&program, v, machine(speed, link))?;
-            if data.is_none() {
-                data = Some(batches(&schedule, share, steps)?);
+            if profiles.iter().all(|p| p.0 != v.unique) {
+                profiles.push((v.unique, measure(&program, v.unique, &data, link)?));
             }
-            let Some(data) = &data else { continue };
-            let report = train(&schedule, data, Some(link), steps)?;
+            let profile = profiles.iter().find(|p| p.0 == v.unique).map(|p| &p.1);
+            let schedule = compile(&program, v, profile)?;
+            let report = train(&schedule, &data, Some(link), steps)?;
             let found = row(v, share, &schedule, &report);
             let reference = rows.iter().rev().find(|r| serial_of(r, &found)).or(serial.as_ref());
             print(&found, reference);

@@ -95,8 +95,8 @@ impl OverlapSource {
         }
         let (input, table) = ids.ok_or_else(|| wrong("overlap", "there is no id sequence"))?;
         let rows = schedule.tables.get(table as usize).map_or(0, |t| t.rows);
-        let law =
-            Zipf::new(rows, what.exponent).ok_or_else(|| wrong("ids", "a Zipf law needs a positive exponent"))?;
+        let law = Zipf::new(rows, what.exponent)
+            .ok_or_else(|| wrong("ids", "a Zipf law needs a positive exponent"))?;
         let tokens = u64::from(schedule.settings.batch) * what.length as u64;
         if rows < (u64::from(REST) + 2) * tokens {
             return Err(wrong("overlap", "the table has too few rows to take unused ones for each batch"));

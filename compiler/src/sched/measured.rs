@@ -91,7 +91,7 @@ impl<'a> Measured<'a> {
     /// Traffic of the busiest rank over the even share, of an operation's exchanges.
     fn busiest(&self, s: &Schedule, action: &Action) -> f64 {
         let (mut factor, mut weight) = (0.0, 0.0);
-        for e in exchanges(action) {
+        for e in profile::exchanges(action) {
             let Some(x) = s.exchanges.get(*e as usize) else { continue };
             if let Some(rows) = rows_of(self.profile, s, *e) {
                 let w = rows.sent * f64::from(x.columns(&s.tables));
@@ -139,18 +139,6 @@ pub fn rows_of<'a>(profile: &'a Profile, s: &Schedule, exchange: u32) -> Option<
     let x = s.exchanges.get(exchange as usize)?;
     let table = &s.tables.get(x.table as usize)?.name;
     profile.rows.iter().find(|r| r.table == *table && r.part == x.part)
-}
-
-fn exchanges(action: &Action) -> &[u32] {
-    match action {
-        Action::AllToAllIds { exchanges }
-        | Action::AllGatherIds { exchanges }
-        | Action::AllToAllClasses { exchanges, .. }
-        | Action::AllToAllRows { exchanges, .. }
-        | Action::AllToAllGrads { exchanges, .. }
-        | Action::AllGatherGrads { exchanges, .. } => exchanges,
-        _ => &[],
-    }
 }
 
 fn same(a: f64, b: f64) -> bool {

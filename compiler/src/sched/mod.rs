@@ -19,6 +19,7 @@ pub mod play;
 pub mod policy;
 pub mod problem;
 pub mod reasons;
+pub mod refine;
 pub mod rows;
 pub mod sizes;
 pub mod storage;

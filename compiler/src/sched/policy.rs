@@ -13,8 +13,6 @@
 //!
 //! The best step that the limits allow is kept.
 
-use std::collections::BTreeMap;
-
 use fs_schedule::{Engine, Strategy};
 
 use super::bounds::{self, Window};
@@ -22,8 +20,8 @@ use super::candidate::{Candidate, Tiers, reaches_back};
 use super::graph::{Edge, Graph, Why};
 use super::limits::human;
 use super::modulo::{Demand, FAR, place};
-use super::play::{Times, Work, play};
 use super::problem::Problem;
+use super::refine::{Found, Search};
 use super::{Options, SchedError};
 
 /// Share of a step below which slack is urgent.
@@ -31,21 +29,11 @@ const URGENT: f64 = 0.15;
 /// Share of a step by which lookups with much room come before they must.
 const RESERVE: f64 = 0.3;
 /// Steps this close to a bound are not worth another search.
-const ENOUGH: f64 = 1.005;
+pub(super) const ENOUGH: f64 = 1.005;
 /// Rounds of play and slack.
 const ROUNDS: usize = 3;
 /// Batches in flight beyond those needed that are tried.
 const MORE: u32 = 2;
-/// Instances that one play may have.
-const INSTANCES: usize = 1_500_000;
-/// Shares of their slack by which operations may come before their latest start.
-const HASTES: [f64; 3] = [0.0, 0.4, 0.7];
-/// Plays of one search with the same number of batches in flight, and instances of all of them together.
-const PLAYS: usize = 40;
-const BUDGET: usize = 1_000_000;
-/// Plays without a better step after which keys are not changed further.
-const STALE: usize = 4;
-
 /// The outcome of the search.
 #[derive(Debug)]
 pub struct Chosen {
@@ -98,17 +86,17 @@ fn serial(p: &Problem<'_>) -> Result<Candidate, SchedError> {
 }
 
 /// Room of every operation around the longest cycle if steps take `step`.
-fn windows(p: &Problem<'_>, graph: &Graph, hub: usize, step: f64) -> Window {
+pub(super) fn windows(p: &Problem<'_>, graph: &Graph, hub: usize, step: f64) -> Window {
     bounds::window(graph, &p.time, step * (1.0 + 1e-9), hub)
 }
 
 /// Slack of every operation.
-fn slacks(window: &Window) -> Vec<f64> {
+pub(super) fn slacks(window: &Window) -> Vec<f64> {
     (0..window.early.len()).map(|i| window.slack(i)).collect()
 }
 
 /// An operation of the longest cycle; without one, the load.
-fn hub(p: &Problem<'_>, cycle: &[Edge]) -> usize {
+pub(super) fn hub(p: &Problem<'_>, cycle: &[Edge]) -> usize {
     cycle.first().map_or(p.load.unwrap_or(0), |e| e.to as usize)
 }
 
@@ -118,7 +106,7 @@ fn horizon(p: &Problem<'_>, early: &[f64]) -> f64 {
 }
 
 /// Transfers with little slack pass the others.
-fn tiers(p: &Problem<'_>, slack: &[f64], step: f64) -> Tiers {
+pub(super) fn tiers(p: &Problem<'_>, slack: &[f64], step: f64) -> Tiers {
     let n = p.time.len();
     let transfer = |i: usize| matches!(p.engine[i], Engine::CopyOut | Engine::NicSend);
     let urgent = |i: usize| slack[i] < URGENT * step;
@@ -244,6 +232,7 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candid
         }
     }
     let mut step = bound;
+    let mut most: Option<(Search<'_>, Found)> = None;
     for _ in 0..ROUNDS {
         if best.as_ref().is_some_and(|b| b.step <= bound * ENOUGH) {
             break;
@@ -255,13 +244,23 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candid
         depths.dedup();
         let before = best.as_ref().map_or(f64::INFINITY, |b| b.step);
         for depth in depths {
-            keep(attempt(p, graph, hub, step, bound, depth)?, &mut best);
+            let search = Search::new(p, graph, hub, step, bound, depth);
+            let found = search.hasten();
+            keep(search.freeze(graph, &found)?, &mut best);
+            if most.as_ref().is_none_or(|m| found.period < m.1.period) {
+                most = Some((search, found));
+            }
         }
         // A round that brought nothing will not bring more.
         if best.as_ref().is_some_and(|b| b.step > before * 0.999) {
             break;
         }
         step = best.as_ref().map_or(step, |b| b.step).max(bound);
+    }
+    if let Some((search, found)) = most
+        && best.as_ref().is_none_or(|b| b.step > bound * ENOUGH)
+    {
+        keep(search.freeze(graph, &search.climb(found))?, &mut best);
     }
     best.ok_or_else(|| SchedError::Defect("no play gave a step".into()))
 }
@@ -336,141 +335,4 @@ fn serial_order(p: &Problem<'_>, graph: &Graph) -> Result<Candidate, SchedError>
         at += *t as i64;
     }
     Candidate::build(p, graph, position, at, Tiers::flat(p.time.len()), true)
-}
-
-/// Plays with slacks of a pace and so many batches in flight, and freezes what comes out.
-fn attempt(
-    p: &Problem<'_>,
-    graph: &Graph,
-    hub: usize,
-    step: f64,
-    bound: f64,
-    depth: u32,
-) -> Result<Candidate, SchedError> {
-    let pace = step * 1.0001;
-    let window = windows(p, graph, hub, pace);
-    let tiers = tiers(p, &slacks(&window), step);
-    let engine: Vec<u8> = p.engine.iter().map(|e| *e as u8).collect();
-    // Operations that read batches before their own keep those in flight.
-    let held = p.s.train.ops.iter().enumerate().filter_map(|(i, op)| {
-        let back = reaches_back(op);
-        let load = p.load?;
-        (back < 0).then_some(Edge {
-            from: i as u32,
-            to: load as u32,
-            distance: depth as i32 + back,
-            why: Why::InFlight,
-        })
-    });
-    let played = graph.with(held);
-    let work = Work {
-        graph: &played,
-        time: &p.time,
-        engine: &engine,
-        priority: &tiers.priority,
-        chunk: &tiers.chunk_time,
-        in_flight: p.load.map(|l| (l, depth as usize)),
-    };
-    let depth = depth as usize;
-    let wanted = 3 * depth + 10;
-    let n = p.time.len();
-    let batches = wanted.min((INSTANCES / n.max(1)).max(2 * depth + 4));
-    let last = batches - 1 - depth;
-    let first = (depth + 1).min(last - 1);
-    let mut plays = (BUDGET / (n * batches).max(1)).clamp(1, PLAYS);
-    let mut best: Option<(f64, Vec<i64>)> = None;
-    'search: for haste in HASTES {
-        let mut key = keys(&window, pace, haste);
-        let mut stale = 0;
-        while plays > 0 {
-            plays -= 1;
-            let times = play(&work, &key, pace as i64, batches);
-            let mean = |m: usize| (0..n).map(|i| times.start(i, m) as f64).sum::<f64>() / n.max(1) as f64;
-            let period = ((mean(last) - mean(first)) / (last - first) as f64).ceil().max(bound.ceil());
-            if best.as_ref().is_none_or(|b| period < b.0 * 0.9995) {
-                best = Some((period, (0..n).map(|i| times.start(i, last) as i64).collect()));
-                stale = 0;
-            } else {
-                stale += 1;
-            }
-            if period <= bound * ENOUGH {
-                break 'search;
-            }
-            if stale > STALE || !hasten(p, &played, &times, (last, depth), (hub, period), &mut key) {
-                break;
-            }
-            if std::env::var("FIGDBG").is_ok() {
-                eprintln!("haste {haste} depth {depth} period {:.2}", period / 1e6);
-            }
-        }
-    }
-    let (period, position) = best.unwrap_or_else(|| (bound.ceil(), vec![0; n]));
-    Candidate::build(p, graph, position, period as i64, tiers, true)
-}
-
-/// When each operation should start: its latest start, or earlier by a share of its slack. What nobody waits for comes
-/// when the rest has been served.
-fn keys(window: &Window, pace: f64, haste: f64) -> Vec<i64> {
-    let key = |i: usize| match (window.late[i], window.early[i]) {
-        (late, early) if late.is_finite() && early.is_finite() => (late - haste * (late - early)) as i64,
-        (late, _) if late.is_finite() => late as i64,
-        (_, early) if early.is_finite() => (early + 2.0 * pace) as i64,
-        _ => (2.0 * pace) as i64,
-    };
-    (0..window.late.len()).map(key).collect()
-}
-
-/// Whenever the busiest engine stood still, what it waited for is given an earlier key, and so is all before that which
-/// had stood in a queue. Slacks know nothing of queues: this is how they learn. False if there is nothing to change.
-fn hasten(
-    p: &Problem<'_>,
-    graph: &Graph,
-    times: &Times,
-    (last, depth): (usize, usize),
-    (hub, period): (usize, f64),
-    key: &mut [i64],
-) -> bool {
-    let n = p.time.len();
-    let from = times.start(hub, last);
-    let until = from + period as u64;
-    let mut ran: Vec<(u64, u64, usize, usize)> = Vec::new();
-    for i in (0..n).filter(|i| p.engine[*i] == p.resource.engine) {
-        for m in last.saturating_sub(depth)..=last + depth {
-            let (start, end) = (times.start(i, m), times.end(i, m));
-            if (from..until).contains(&start) && end != u64::MAX {
-                ran.push((start, end, i, m));
-            }
-        }
-    }
-    ran.sort_unstable();
-    let least = (period * 0.001) as u64;
-    let mut earlier: BTreeMap<usize, i64> = BTreeMap::new();
-    for pair in ran.windows(2) {
-        let gap = pair[1].0.saturating_sub(pair[0].1);
-        if gap <= least {
-            continue;
-        }
-        let (mut op, mut batch) = (pair[1].2, pair[1].3);
-        // Back to what ran a period ago: before that the chain repeats.
-        let horizon = pair[1].0.saturating_sub(2 * period as u64);
-        for _ in 0..n {
-            let before = graph.before(op).iter().filter_map(|e| {
-                let m = usize::try_from(batch as i64 - i64::from(e.distance)).ok()?;
-                (m <= last + depth).then(|| (times.end(e.from as usize, m), e.from as usize, m))
-            });
-            let Some((ready, other, m)) = before.max() else { break };
-            if ready == u64::MAX || ready < horizon {
-                break;
-            }
-            if times.start(op, batch) > ready + least {
-                let amount = earlier.entry(op).or_insert(0);
-                *amount = (*amount).max(gap as i64);
-            }
-            (op, batch) = (other, m);
-        }
-    }
-    for (op, amount) in &earlier {
-        key[*op] -= amount;
-    }
-    !earlier.is_empty()
 }

@@ -109,7 +109,13 @@ pub enum Gap {
 }
 
 /// Explains why the compute engine stood still from `begin` to `until`: segments, last one first.
-pub fn explain(plan: &Plan, stamps: &Stamps, gap: Gap, (begin, mut until): (u64, u64), out: &mut Vec<Segment>) {
+pub fn explain(
+    plan: &Plan,
+    stamps: &Stamps,
+    gap: Gap,
+    (begin, mut until): (u64, u64),
+    out: &mut Vec<Segment>,
+) {
     out.clear();
     let mut push = |from: u64, to: u64, kind: Kind, op: Option<usize>| {
         if from < to {

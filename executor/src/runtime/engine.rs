@@ -179,7 +179,8 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         for (queue, head) in self.heads.iter().enumerate() {
             if let Some(active) = head.active {
                 all_passed = false;
-                let waits = active.stage == Stage::Wait && !self.rank.hub.complete(self.channel(&active), active.batch);
+                let waits = active.stage == Stage::Wait
+                    && !self.rank.hub.complete(self.channel(&active), active.batch);
                 if !waits && self.rank.hub.now() >= active.at {
                     return true;
                 }

@@ -122,7 +122,17 @@ impl Plan {
                 channels.extend(std::iter::repeat_n(engine, n));
                 let deps = op.deps.iter().filter(|d| (d.op as usize) < ops.len()).map(dep).collect();
                 let transfer = is_transfer(&op.action);
-                Planned { engine, stage, deps, before: None, first: false, wakes: 0, channel, transfer, loss: None }
+                Planned {
+                    engine,
+                    stage,
+                    deps,
+                    before: None,
+                    first: false,
+                    wakes: 0,
+                    channel,
+                    transfer,
+                    loss: None,
+                }
             })
             .collect();
         for i in 0..ops.len() {
@@ -166,7 +176,8 @@ impl Plan {
     /// The instances of operations that must be done before another one's step.
     pub fn needs(&self, op: usize, step: u64) -> impl Iterator<Item = (usize, u64)> {
         let deps = self.ops[op].deps.iter();
-        let deps = deps.filter_map(move |(other, distance)| Some((*other as usize, step.checked_sub(*distance)?)));
+        let deps =
+            deps.filter_map(move |(other, distance)| Some((*other as usize, step.checked_sub(*distance)?)));
         deps.chain(self.load_of(op, step))
     }
 

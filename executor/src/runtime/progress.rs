@@ -47,14 +47,14 @@ impl Progress {
     /// Whether everything that an operation waits for is done.
     pub fn ready(&self, plan: &Plan, op: usize, step: u64) -> bool {
         // Whether there is a batch, and what is in it, is known once it is loaded.
-        let loaded = plan.load_of(op, step).is_none_or(|(load, at)| {
-            self.has_done(load, at) || self.batch(plan, op, step).is_none()
-        });
+        let loaded = plan
+            .load_of(op, step)
+            .is_none_or(|(load, at)| self.has_done(load, at) || self.batch(plan, op, step).is_none());
         let deps = &plan.ops[op].deps;
         loaded
-            && deps.iter().all(|(other, distance)| {
-                step < *distance || self.has_done(*other as usize, step - distance)
-            })
+            && deps
+                .iter()
+                .all(|(other, distance)| step < *distance || self.has_done(*other as usize, step - distance))
     }
 
     /// The operation after `passed` of a queue, and its step; `None` at the end of the run.

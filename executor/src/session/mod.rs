@@ -287,6 +287,34 @@ impl<T: Real> Session<T> {
         Some((Timeline::new(&self.schedule, &self.records, steps.clone()), steps))
     }
 
+    /// For measurements: the schedule to keep while the session runs.
+    pub(crate) fn shared_schedule(&self) -> Arc<Schedule> {
+        Arc::clone(&self.schedule)
+    }
+
+    /// The emulated link.
+    pub(crate) fn link(&self) -> Option<Link> {
+        self.options.link
+    }
+
+    pub(crate) fn set_link(&mut self, link: Option<Link>) {
+        self.options.link = link;
+    }
+
+    pub(crate) fn set_record(&mut self, steps: Option<std::ops::Range<u64>>) {
+        self.options.record = steps;
+    }
+
+    /// The step that is trained next.
+    pub(crate) fn next_step(&self) -> u64 {
+        self.next_step
+    }
+
+    /// The data, and the seed of what is drawn.
+    pub(crate) fn source_and_seed(&mut self) -> (&mut dyn Source, u64) {
+        (self.source.as_mut(), self.seed)
+    }
+
     /// Loss and gradients of the batch of `step`, with the present values and without changing them.
     pub fn loss_and_gradients(&mut self, step: u64) -> Result<Gradients<T>, Error> {
         for env in &self.ranks {
@@ -433,7 +461,7 @@ impl<T: Real> Session<T> {
             memory: held,
             accounting: accounting::of(schedule, &self.ranks, steps, &results.engines, &results.profiles),
             ops: op_totals(&schedule.train, &results.profiles),
-            traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps, &results.engines)),
+            traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps)),
             evaluation,
         }
     }

@@ -12,9 +12,9 @@ use fs_schedule::Program;
 use crate::data::Source;
 use crate::data::reader::reader;
 use crate::error::Error;
+use crate::runtime::account::Kind;
 use crate::runtime::engine::{self, panic_message};
 use crate::runtime::profile::Profile;
-use crate::runtime::account::Kind;
 use crate::runtime::rank::{ENGINES, Finished, Gate, Rank, Settings};
 use crate::runtime::record::{self, Record};
 use crate::runtime::{Env, Plan};
@@ -177,7 +177,8 @@ impl Phase<'_> {
                     }
                 }
             }
-            let mut results = Results { steps: collect(&finished, world, planned, each), ..Results::default() };
+            let mut results =
+                Results { steps: collect(&finished, world, planned, each), ..Results::default() };
             results.profiles = envs.iter().map(|_| Profile::new(program.ops.len())).collect();
             results.records = envs.iter().map(|_| Vec::new()).collect();
             let mut failure = None;

@@ -3,14 +3,15 @@
 //! The definitions are HTA's: over the traced steps but the last, from the start of the first kernel to the end of the
 //! last; the host does not count. *Idle* is the time in which nothing runs, *compute* that in which an operation
 //! other than a transfer runs, and *overlap* the share of the time with a transfer in which something is computed too.
-//! A transfer runs from its start on its rank, whether or not the other ranks have begun. The report's accounting asks
-//! another question (what did compute wait for?); both agree on how long it worked.
+//! A transfer runs from its start on its rank, whether or not the other ranks have begun. The accounting asks another
+//! question: what did the compute engine wait for? Both agree on how long it worked, up to the operations that cross
+//! the ends of the window; what HTA calls idle and what it calls non-compute are together all that compute waited for.
 
 use fs_schedule::Engine;
 use serde::Serialize;
 
 use super::Timeline;
-use crate::session::StepEvent;
+use crate::session::{Account, StepEvent};
 
 /// The traced steps, as trace tools see them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -21,10 +22,6 @@ pub struct Traced {
     pub end_step: u64,
     /// Mean duration of the steps that are counted: all but the last.
     pub step_ms: f64,
-    /// By the accounting of these steps: share of the compute engine's work.
-    pub accounted_compute: f64,
-    /// By the accounting of these steps: share of everything that the compute engine waited for.
-    pub accounted_bubble: f64,
     /// Per rank.
     pub ranks: Vec<TracedRank>,
 }
@@ -42,11 +39,15 @@ pub struct TracedRank {
     pub communication: f64,
     /// Of that: something is computed too.
     pub overlap: f64,
+    /// By the accounting, from step end to step end: compute works.
+    pub accounted_compute: f64,
+    /// By the accounting: compute waits, for whatever reason.
+    pub accounted_bubble: f64,
 }
 
 impl Traced {
-    /// Of a run with these steps on these engines; `None` if the run ended before the first traced step.
-    pub(crate) fn of(timeline: &Timeline<'_>, steps: &[StepEvent], engines: &[Engine]) -> Option<Self> {
+    /// Of a run with these steps; `None` if the run ended before the first traced step.
+    pub(crate) fn of(timeline: &Timeline<'_>, steps: &[StepEvent]) -> Option<Self> {
         let (first_step, end_step) = (timeline.steps.start, timeline.steps.end);
         if first_step == end_step {
             return None;
@@ -55,19 +56,20 @@ impl Traced {
         let last = if end_step - first_step > 1 { end_step - 1 } else { end_step };
         let counted: Vec<&StepEvent> =
             steps.iter().filter(|s| (first_step..last).contains(&s.step)).collect();
-        let mean =
-            |f: &dyn Fn(&StepEvent) -> f64| counted.iter().map(|s| f(s)).sum::<f64>() / counted.len() as f64;
-        let step = mean(&|s| s.seconds);
-        let compute = engines.iter().position(|e| *e == Engine::Compute);
-        let ranks = (0..timeline.ranks.len()).map(|rank| of_rank(timeline, rank, last)).collect();
-        Some(Self {
-            first_step,
-            end_step,
-            step_ms: 1e3 * step,
-            accounted_compute: mean(&|s| compute.map_or(0.0, |e| s.busy[e])) / step,
-            accounted_bubble: mean(&|s| s.exposed + s.waited + s.host + s.other) / step,
-            ranks,
-        })
+        let ranks = (0..timeline.ranks.len()).map(|rank| {
+            let sum = |f: fn(&Account) -> u64| {
+                counted.iter().filter_map(|s| s.accounts.get(rank)).map(f).sum::<u64>() as f64
+            };
+            let whole = sum(|a| a.time).max(1.0);
+            TracedRank {
+                accounted_compute: sum(|a| a.compute) / whole,
+                accounted_bubble: sum(|a| a.exposed + a.straggler + a.host + a.other) / whole,
+                ..of_rank(timeline, rank, last)
+            }
+        });
+        let seconds: f64 = counted.iter().map(|s| s.seconds).sum();
+        let step_ms = 1e3 * seconds / counted.len().max(1) as f64;
+        Some(Self { first_step, end_step, step_ms, ranks: ranks.collect() })
     }
 }
 
@@ -107,5 +109,6 @@ fn of_rank(timeline: &Timeline<'_>, rank: usize, last: u64) -> TracedRank {
         compute: share(compute + both),
         communication: share(communication + both),
         overlap: both as f64 / (communication + both).max(1) as f64,
+        ..TracedRank::default()
     }
 }

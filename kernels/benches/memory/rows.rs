@@ -94,8 +94,11 @@ fn cases(dim: usize, draw: Draw, table: *mut Block<f32>) -> Vec<Case> {
 /// Prints the table; arguments may name dims.
 pub fn table(arguments: &[String]) {
     let dims = [64, 128, 256];
-    let asked: Vec<usize> = arguments.iter().filter_map(|a| a.parse().ok()).filter(|d| dims.contains(d)).collect();
-    let only = |draw: &str| !arguments.iter().any(|a| a == "uniform" || a == "zipf") || arguments.iter().any(|a| a == draw);
+    let asked: Vec<usize> =
+        arguments.iter().filter_map(|a| a.parse().ok()).filter(|d| dims.contains(d)).collect();
+    let only = |draw: &str| {
+        !arguments.iter().any(|a| a == "uniform" || a == "zipf") || arguments.iter().any(|a| a == draw)
+    };
     let mut table = filled(TABLE);
     let (mut plain, mut past) = (copy(), copy_past());
     println!(

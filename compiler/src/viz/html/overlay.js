@@ -141,7 +141,8 @@ function arrows(c) {
   c.restore();
 }
 
-const MEMORY_TOP = Math.max(...SCHEDULES.map((s) => Math.max(s.memory.reserved - base(s.memory), ...s.memory.bytes))) * 1.08 || 1;
+const peak = (m) => m.bytes.reduce((a, b) => Math.max(a, b), 0);
+const MEMORY_TOP = Math.max(...SCHEDULES.map((s) => Math.max(s.memory.reserved - base(s.memory), peak(s.memory)))) * 1.08 || 1;
 function base(m) { return m.tables + m.parameters + m.inputs; }
 function memoryRow(c, row) {
   const { schedule: s, y } = row, m = s.memory, h = row.height - CAPTION, bottom = y + h;
@@ -153,20 +154,24 @@ function memoryRow(c, row) {
   c.rect(GUTTER, y, view.width - GUTTER, h + 2);
   c.clip();
   c.beginPath();
-  const P = s.step, right = Math.min(xOf(P * s.steps), view.width);
-  c.moveTo(xOf(0), bottom);
-  let lastX = -Infinity, high = 0, level = m.bytes[m.bytes.length - 1];
-  for (let n = Math.max(0, Math.floor(view.from / P)); n < s.steps && n * P <= view.to; n++) {
-    for (let i = 0; i < m.times.length; i++) {
-      const x = xOf(m.times[i] + n * P);
-      if (x > view.width + 2) break;
-      // Of the changes within a pixel the highest level counts.
+  const P = s.step, right = Math.min(xOf(P * s.steps), view.width + 2), left = Math.max(xOf(0), GUTTER - 2);
+  const from = Math.max(0, tOf(left)), n = m.times.length;
+  // The level at the left edge, then the changes in view; of those within a pixel the highest level counts.
+  let period = Math.min(s.steps - 1, Math.floor(from / P)), i = upper(m.times, from - period * P);
+  let level = m.bytes[i > 0 ? i - 1 : n - 1], lastX = left, high = 0;
+  c.moveTo(left, bottom);
+  c.lineTo(left, yOf(level));
+  for (; period < s.steps; period++, i = 0) {
+    for (; i < n; i++) {
+      const x = xOf(m.times[i] + period * P);
+      if (x > right) break;
       if (x - lastX < 0.5) { high = Math.max(high, m.bytes[i]); level = m.bytes[i]; continue; }
       if (high > 0) { c.lineTo(lastX, yOf(high)); c.lineTo(lastX, yOf(level)); }
       c.lineTo(x, yOf(level));
       c.lineTo(x, yOf(m.bytes[i]));
       level = m.bytes[i]; lastX = x; high = 0;
     }
+    if (i < n) break;
   }
   c.lineTo(right, yOf(level));
   c.lineTo(right, bottom);
@@ -188,7 +193,7 @@ function memoryRow(c, row) {
   c.fillText("memory", 12, y + h / 2 - 14);
   font(11);
   c.fillStyle = css.soft;
-  c.fillText(`peak ${amount(Math.max(...m.bytes), "B")}`, 12, y + h / 2 + 2);
+  c.fillText(`peak ${amount(s.peak ??= peak(m), "B")}`, 12, y + h / 2 + 2);
   c.fillText(`set aside ${amount(m.reserved - base(m), "B")}`, 12, y + h / 2 + 17);
   const text = `buffers alive, above ${amount(m.tables, "B")} tables, ${amount(m.parameters, "B")} dense parameters and ${amount(m.inputs, "B")} inputs; dashed: set aside`;
   c.fillText(text, GUTTER + 6, bottom + 9);

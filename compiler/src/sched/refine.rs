@@ -1,0 +1,275 @@
+//! Plays that learn from what the busiest engine waited for.
+//!
+//! A play takes ready operations in the order of their keys. Latest starts are good keys as long as nothing stands in
+//! a queue; they know nothing of the time that queues take. So keys are changed after each play:
+//!
+//! - *hasten*: whenever the busiest engine stood still, the operation that it waited for gets an earlier key, and so
+//!   does everything before it that had stood in a queue;
+//! - *climb*: a few keys are changed at random, and what is no worse is kept. The random numbers are always the same.
+//!
+//! For slack, microbatches are taken to come one after the other. Nothing demands that, but all of them share an
+//! engine, and without it every operation of a small microbatch seems to have almost a whole step of room.
+
+use std::collections::BTreeMap;
+
+use fs_schedule::Action;
+
+use super::SchedError;
+use super::bounds::{self, Window};
+use super::candidate::{Candidate, Tiers, reaches_back};
+use super::graph::{Edge, Graph, Why};
+use super::play::{Times, Work, play};
+use super::policy::{self, ENOUGH};
+use super::problem::Problem;
+
+/// Instances that one play may have.
+const INSTANCES: usize = 1_500_000;
+/// Shares of their slack by which operations may come before their latest start, tried in turn.
+const HASTES: [f64; 3] = [0.0, 0.4, 0.7];
+/// Plays of [`Search::hasten`], and instances of all of them together.
+const PLAYS: usize = 40;
+const BUDGET: usize = 1_000_000;
+/// Plays without a better step after which keys are not changed further.
+const STALE: usize = 6;
+/// Of the time that an operation stood in a queue: how much earlier it is made.
+const SHARE: f64 = 0.25;
+/// Plays of [`Search::climb`], and instances of all of them together.
+const CLIMBS: usize = 400;
+const CLIMB_BUDGET: usize = 800_000;
+/// Greatest random change of a key, over the step.
+const CHANGE: f64 = 0.3;
+
+/// A search with a number of batches in flight.
+#[derive(Debug)]
+pub struct Search<'a> {
+    p: &'a Problem<'a>,
+    graph: Graph,
+    window: Window,
+    tiers: Tiers,
+    engine: Vec<u8>,
+    hub: usize,
+    pace: f64,
+    bound: f64,
+    depth: usize,
+    batches: usize,
+    /// Batches between which the pace is read.
+    first: usize,
+    last: usize,
+}
+
+/// The best play so far.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Nanoseconds from one batch to the next.
+    pub period: f64,
+    position: Vec<i64>,
+    key: Vec<i64>,
+}
+
+impl<'a> Search<'a> {
+    /// With slacks of steps that take `step`, and `depth` batches in flight.
+    pub fn new(p: &'a Problem<'a>, graph: &Graph, hub: usize, step: f64, bound: f64, depth: u32) -> Self {
+        let pace = step * 1.0001;
+        let turns = graph.with(turns(p));
+        let window = match bounds::recurrence(&turns, &p.time) {
+            Ok(r) if r.time <= step => policy::windows(p, &turns, policy::hub(p, &r.cycle), pace),
+            _ => policy::windows(p, graph, hub, pace),
+        };
+        let tiers = policy::tiers(p, &policy::slacks(&window), step);
+        // Operations that read batches before their own keep those in flight.
+        let held = p.s.train.ops.iter().enumerate().filter_map(|(i, op)| {
+            let back = reaches_back(op);
+            let load = p.load?;
+            (back < 0).then_some(Edge {
+                from: i as u32,
+                to: load as u32,
+                distance: depth as i32 + back,
+                why: Why::InFlight,
+            })
+        });
+        let depth = depth as usize;
+        let batches = (3 * depth + 10).min((INSTANCES / p.time.len().max(1)).max(2 * depth + 4));
+        let last = batches - 1 - depth;
+        Self {
+            p,
+            graph: graph.with(held),
+            window,
+            tiers,
+            engine: p.engine.iter().map(|e| *e as u8).collect(),
+            hub,
+            pace,
+            bound,
+            depth,
+            batches,
+            first: (depth + 1).min(last - 1),
+            last,
+        }
+    }
+
+    fn play(&self, key: &[i64]) -> (f64, Times) {
+        let work = Work {
+            graph: &self.graph,
+            time: &self.p.time,
+            engine: &self.engine,
+            priority: &self.tiers.priority,
+            chunk: &self.tiers.chunk_time,
+            in_flight: self.p.load.map(|l| (l, self.depth)),
+        };
+        let times = play(&work, key, self.pace as i64, self.batches);
+        let n = self.p.time.len();
+        let mean = |m: usize| (0..n).map(|i| times.start(i, m) as f64).sum::<f64>() / n.max(1) as f64;
+        let period = (mean(self.last) - mean(self.first)) / (self.last - self.first) as f64;
+        (period.ceil().max(self.bound.ceil()), times)
+    }
+
+    fn found(&self, period: f64, times: &Times, key: &[i64]) -> Found {
+        let position = (0..self.p.time.len()).map(|i| times.start(i, self.last) as i64).collect();
+        Found { period, position, key: key.to_vec() }
+    }
+
+    fn plays(&self, most: usize, instances: usize) -> usize {
+        (instances / (self.p.time.len() * self.batches).max(1)).min(most)
+    }
+
+    /// When each operation should start: its latest start, or earlier by a share of its slack. What nobody waits for
+    /// comes when the rest has been served.
+    fn keys(&self, haste: f64) -> Vec<i64> {
+        let w = &self.window;
+        let key = |i: usize| match (w.late[i], w.early[i]) {
+            (late, early) if late.is_finite() && early.is_finite() => (late - haste * (late - early)) as i64,
+            (late, _) if late.is_finite() => late as i64,
+            (_, early) if early.is_finite() => (early + 2.0 * self.pace) as i64,
+            _ => (2.0 * self.pace) as i64,
+        };
+        (0..w.late.len()).map(key).collect()
+    }
+
+    /// Plays with keys that are made earlier where the busiest engine waits.
+    pub fn hasten(&self) -> Found {
+        let mut left = self.plays(PLAYS, BUDGET).max(1);
+        let mut best: Option<Found> = None;
+        for haste in HASTES {
+            let mut key = self.keys(haste);
+            let mut stale = 0;
+            while left > 0 {
+                left -= 1;
+                let (period, times) = self.play(&key);
+                if best.as_ref().is_none_or(|b| period < b.period * 0.9995) {
+                    best = Some(self.found(period, &times, &key));
+                    stale = 0;
+                }
+                stale += 1;
+                let enough = period <= self.bound * ENOUGH;
+                if enough {
+                    left = 0;
+                }
+                if enough || stale > STALE || !self.earlier(&times, period, &mut key) {
+                    break;
+                }
+            }
+        }
+        let nothing = || Found { period: f64::INFINITY, position: vec![0; self.p.time.len()], key: Vec::new() };
+        best.unwrap_or_else(nothing)
+    }
+
+    /// Earlier keys for what the busiest engine waited for. False if there is nothing to change.
+    fn earlier(&self, times: &Times, period: f64, key: &mut [i64]) -> bool {
+        let (n, busiest) = (self.p.time.len(), self.p.resource.engine);
+        let from = times.start(self.hub, self.last);
+        let until = from + period as u64;
+        let mut ran: Vec<(u64, u64, usize, usize)> = Vec::new();
+        for i in (0..n).filter(|i| self.p.engine[*i] == busiest) {
+            for m in self.last.saturating_sub(self.depth)..=self.last + self.depth {
+                let (start, end) = (times.start(i, m), times.end(i, m));
+                if (from..until).contains(&start) && end != u64::MAX {
+                    ran.push((start, end, i, m));
+                }
+            }
+        }
+        ran.sort_unstable();
+        let least = (period * 0.001) as u64;
+        let mut amounts: BTreeMap<usize, i64> = BTreeMap::new();
+        for pair in ran.windows(2) {
+            let gap = pair[1].0.saturating_sub(pair[0].1);
+            if gap <= least {
+                continue;
+            }
+            let (mut op, mut batch) = (pair[1].2, pair[1].3);
+            // Two periods back the chain repeats.
+            let horizon = pair[1].0.saturating_sub(2 * period as u64);
+            for _ in 0..n {
+                let before = self.graph.before(op).iter().filter_map(|e| {
+                    let m = usize::try_from(batch as i64 - i64::from(e.distance)).ok()?;
+                    (m < self.batches).then(|| (times.end(e.from as usize, m), e.from as usize, m))
+                });
+                let Some((ready, other, m)) = before.max() else { break };
+                if ready == u64::MAX || ready < horizon {
+                    break;
+                }
+                let waited = times.start(op, batch).saturating_sub(ready);
+                if waited > least {
+                    let amount = amounts.entry(op).or_insert(0);
+                    *amount = (*amount).max(gap.max((waited as f64 * SHARE) as u64) as i64);
+                }
+                (op, batch) = (other, m);
+            }
+        }
+        for (op, amount) in &amounts {
+            key[*op] -= amount;
+        }
+        !amounts.is_empty()
+    }
+
+    /// Plays with a few keys changed at random.
+    pub fn climb(&self, mut best: Found) -> Found {
+        let n = self.p.time.len();
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = |below: u64| {
+            // xorshift64*
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below.max(1)
+        };
+        if best.key.len() != n {
+            return best;
+        }
+        for _ in 0..self.plays(CLIMBS, CLIMB_BUDGET) {
+            if best.period <= self.bound * ENOUGH {
+                break;
+            }
+            let mut key = best.key.clone();
+            for _ in 0..=random(3) {
+                let most = (self.pace * CHANGE) as u64;
+                key[random(n as u64) as usize] += random(2 * most) as i64 - most as i64;
+            }
+            let (period, times) = self.play(&key);
+            if period <= best.period {
+                best = self.found(period, &times, &key);
+            }
+        }
+        best
+    }
+
+    /// The step that a play found, with the dependencies of the strategy.
+    pub fn freeze(&self, graph: &Graph, found: &Found) -> Result<Candidate, SchedError> {
+        let (position, period) = (found.position.clone(), found.period as i64);
+        Candidate::build(self.p, graph, position, period, self.tiers.clone(), true)
+    }
+}
+
+/// From the last gradient of rows of a microbatch to what uses rows in the next.
+fn turns(p: &Problem<'_>) -> Vec<Edge> {
+    let mut ends: BTreeMap<u32, u32> = BTreeMap::new();
+    for (i, op) in p.s.train.ops.iter().enumerate() {
+        if let (Action::ExpandGrad | Action::PoolGrad { .. }, Some(m)) = (&op.action, op.microbatch) {
+            ends.insert(m, i as u32);
+        }
+    }
+    let starts = p.s.train.ops.iter().enumerate().filter_map(|(i, op)| {
+        let uses = matches!(op.action, Action::Expand | Action::Pool { .. });
+        let before = op.microbatch.filter(|_| uses)?.checked_sub(1)?;
+        Some(Edge { from: *ends.get(&before)?, to: i as u32, distance: 0, why: Why::Blocking })
+    });
+    starts.collect()
+}
