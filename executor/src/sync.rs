@@ -22,6 +22,7 @@ impl Parker {
 
     /// Sleeps until unparked (which may have been before), or until `deadline`: false if that has passed. May wake
     /// up for nothing.
+    #[allow(clippy::unused_self, reason = "a thread parks where it is; a model checker's needs the place")]
     pub fn park(&self, deadline: Option<Instant>) -> bool {
         let Some(at) = deadline else {
             thread::park();

@@ -21,7 +21,7 @@ pub struct Hub<T> {
     failure: Mutex<Option<TransportError>>,
     links: Option<Links>,
     started: Instant,
-    /// Threads of engines that do not sleep, and processors for them.
+    /// Threads that need a processor, and processors for them.
     awake: AtomicU64,
     processors: u64,
 }
@@ -100,6 +100,11 @@ impl<T: Default> Hub<T> {
         if threads > 0 {
             self.awake.fetch_add(threads, Ordering::Relaxed);
         }
+    }
+
+    /// Threads that need a processor: those of engines that do not sleep, and the reader while it works.
+    pub fn awake(&self) -> &AtomicU64 {
+        &self.awake
     }
 
     /// Whether every thread that is awake has a processor, so that one may look for work a little longer.
