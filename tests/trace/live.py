@@ -87,7 +87,7 @@ def main():
     assert "\x1b" not in plain, plain
     quiet = subprocess.run([*command, "--quiet"], capture_output=True, text=True, check=True)
     assert not quiet.stderr and not quiet.stdout, quiet
-    slow = subprocess.run([*command[:-1], "8", "--link", "4 Mbit/s, 50 us"], capture_output=True, text=True, check=True)
+    slow = subprocess.run([*command[:-1], "8", "--link", "20 Mbit/s, 50 us"], capture_output=True, text=True, check=True)
     lines = [line for line in slow.stderr.splitlines() if line.startswith("training ")]
     assert lines and "\x1b" not in slow.stderr, slow.stderr
     assert all(re.search(r"loss .* step .* tokens/s +eta .*compute \d+% exposed \d+%", line) for line in lines), lines
