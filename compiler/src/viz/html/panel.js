@@ -118,7 +118,7 @@ function linkList(s, p, links, back) {
 function showSelected() {
   const box = document.getElementById("selected"), p = view.selected;
   box.replaceChildren();
-  if (!p) { box.append(el("p", { class: "soft", text: "Select an operation to see its size, its dependencies and the reason for its place." })); return; }
+  if (!p) { box.append(el("p", { class: "soft", style: "margin:0", text: "Select an operation to see its size, its dependencies and the reason for its place." })); return; }
   const s = p.lane.schedule, o = s.ops, op = p.op;
   box.append(el("h2", { text: o.name[op] }),
     el("p", { style: "margin:0 0 6px" }, chip(o.kind[op]), el("span", { class: "soft", text: DATA.texts[o.action[op]] + (o.cycle[op] ? ", on the longest cycle" : "") })),
