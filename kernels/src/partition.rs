@@ -8,7 +8,7 @@
 use crate::idset::{IdSet, LARGEST};
 use crate::mat::{Mat, MatMut};
 use crate::real::Real;
-use crate::rows::{assert_rows, copy_rows};
+use crate::rows::{Fetch, assert_rows, copy_rows};
 
 /// The rows of a batch as an owner knows them: an entry each, with the microbatches of its first and last use (two
 /// bytes an entry) where there are several.
@@ -252,7 +252,7 @@ pub fn gather_at<T: Real>(table: Mat<T>, rows: &[u32], at: &[u32], y: MatMut<T>)
         "{y:?} cannot hold {} rows of {table:?}",
         at.len()
     );
-    copy_rows(at.len(), table, |i| rows[at[i] as usize], y, |i| i as u32, false);
+    copy_rows(at.len(), table, |i| rows[at[i] as usize], y, |i| i as u32, Fetch::Source);
 }
 
 /// `y[at[i]] = rows[i]`: rows that arrived by class take their places. `at` holds no position twice.
@@ -264,5 +264,5 @@ pub fn scatter<T: Real>(rows: Mat<T>, at: &[u32], y: MatMut<T>) {
     );
     // Places of a class lie close together: every fourth or more of a range, in order.
     let dense = at.is_sorted() && at.first().zip(at.last()).is_some_and(|(a, b)| ((b - a) / 4) as usize <= at.len());
-    copy_rows(at.len(), rows, |i| i as u32, y, |i| at[i], dense);
+    copy_rows(at.len(), rows, |i| i as u32, y, |i| at[i], if dense { Fetch::Past } else { Fetch::Target });
 }
