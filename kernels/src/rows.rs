@@ -30,7 +30,8 @@ pub(crate) fn prefetch<T>(p: *const T, len: usize) {
     {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         let within = p.addr() % 64;
-        let (first, bytes) = (p.cast::<i8>().wrapping_sub(within), within + (len * size_of::<T>()).min(LONGEST));
+        let (first, bytes) =
+            (p.cast::<i8>().wrapping_sub(within), within + (len * size_of::<T>()).min(LONGEST));
         let mut at = 0;
         while at < bytes {
             // SAFETY: a prefetch of any address is harmless.
@@ -102,7 +103,8 @@ impl<T: Real, F: Fn(usize) -> u32, G: Fn(usize) -> u32> Kernel<T> for CopyRows<'
         let ahead = ahead::<T>(cols);
         let source = |i: usize| x.wrapping_add((self.from)(i) as usize * xs);
         let target = |i: usize| y.wrapping_add((self.to)(i) as usize * ys);
-        if self.fetch == Fetch::Past && n * cols * size_of::<T>() >= STREAM_FROM && streams::<S>(y, cols, ys) {
+        if self.fetch == Fetch::Past && n * cols * size_of::<T>() >= STREAM_FROM && streams::<S>(y, cols, ys)
+        {
             for i in 0..n {
                 let (from, to) = (source(i), target(i));
                 debug_assert!(((self.from)(i) as usize) < x_rows && ((self.to)(i) as usize) < y_rows);

@@ -81,9 +81,12 @@ fn cases(drawn: &[u32], rows: usize) -> Vec<Case> {
     let mut cases = vec![touch(&ids, rows)];
     for (name, space) in [("unique, bitmap", rows), ("unique, sorted", SORTED)] {
         let (ids, mut out) = (ids.clone(), Unique::new());
-        cases.push(case(name, n, move || unique_by_owner(&[&ids], space, 1, &mut out).expect("ids are rows")));
+        cases
+            .push(case(name, n, move || unique_by_owner(&[&ids], space, 1, &mut out).expect("ids are rows")));
     }
-    for (name, ascending) in [("unique, hash, in order of occurrence", false), ("unique, hash, ascending", true)] {
+    for (name, ascending) in
+        [("unique, hash, in order of occurrence", false), ("unique, hash, ascending", true)]
+    {
         let (ids, mut hash) = (ids.clone(), Hash::new(ids.len()));
         cases.push(case(name, n, move || hash.unique(&ids, ascending)));
     }
@@ -93,7 +96,8 @@ fn cases(drawn: &[u32], rows: usize) -> Vec<Case> {
     }));
     // The batch before: half of the same ids, half of others.
     let (own, _) = unique(drawn);
-    let other: Vec<u32> = own.iter().enumerate().map(|(i, r)| if i % 2 == 0 { *r } else { (r ^ 1) % rows as u32 }).collect();
+    let other: Vec<u32> =
+        own.iter().enumerate().map(|(i, r)| if i % 2 == 0 { *r } else { (r ^ 1) % rows as u32 }).collect();
     let other = unique(&other).0;
     for (name, space) in [("overlap with the batch before, bitmap", rows), ("overlap, sorted", SORTED)] {
         let (own, other, mut work) = (own.clone(), other.clone(), Partition::default());
@@ -114,7 +118,13 @@ pub fn table() {
     let bandwidth = reference.work / seconds(&mut reference.call);
     println!("copy: {:.1} GB/s; floors read 8 bytes an id and write 12", bandwidth / 1e9);
     println!("{:<8} {:>9} {:>8} {:<38} {:>9}", "ids", "of rows", "number", "kernel", "ns an id");
-    for (rows_held, n) in [(1usize << 20, 20_000usize), (1 << 23, 20_000), (1 << 23, 400_000), (1 << 27, 20_000), (1 << 27, 400_000)] {
+    for (rows_held, n) in [
+        (1usize << 20, 20_000usize),
+        (1 << 23, 20_000),
+        (1 << 23, 400_000),
+        (1 << 27, 20_000),
+        (1 << 27, 400_000),
+    ] {
         for draw in [Draw::Uniform, Draw::Zipf] {
             let mut cases = cases(&rows(draw, n, rows_held, 3), rows_held);
             cases.iter_mut().for_each(|c| (c.call)());

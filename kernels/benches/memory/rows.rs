@@ -94,8 +94,11 @@ fn cases(dim: usize, draw: Draw, table: *mut Block<f32>) -> Vec<Case> {
 /// Prints the table; arguments may name dims.
 pub fn table(arguments: &[String]) {
     let dims = [64, 128, 256];
-    let asked: Vec<usize> = arguments.iter().filter_map(|a| a.parse().ok()).filter(|d| dims.contains(d)).collect();
-    let only = |draw: &str| !arguments.iter().any(|a| a == "uniform" || a == "zipf") || arguments.iter().any(|a| a == draw);
+    let asked: Vec<usize> =
+        arguments.iter().filter_map(|a| a.parse().ok()).filter(|d| dims.contains(d)).collect();
+    let only = |draw: &str| {
+        !arguments.iter().any(|a| a == "uniform" || a == "zipf") || arguments.iter().any(|a| a == draw)
+    };
     let mut table = filled(TABLE);
     let (mut plain, mut past) = (copy(), copy_past());
     println!(
@@ -127,9 +130,13 @@ pub fn table(arguments: &[String]) {
             }
             println!("{name:<8} {dim:>4} {:<36} {:>8.1}", plain.name, median(copies.clone()));
             for (case, found) in cases.iter().zip(found) {
-                let best = found[0].iter().fold(0.0f64, |a, b| a.max(*b)) / copies.iter().fold(0.0f64, |a, b| a.max(*b));
+                let best = found[0].iter().fold(0.0f64, |a, b| a.max(*b))
+                    / copies.iter().fold(0.0f64, |a, b| a.max(*b));
                 let [rate, share, past] = found.map(median);
-                println!("{name:<8} {dim:>4} {:<36} {rate:>8.1} {share:>8.2} {past:>8.2} {best:>8.2}", case.name);
+                println!(
+                    "{name:<8} {dim:>4} {:<36} {rate:>8.1} {share:>8.2} {past:>8.2} {best:>8.2}",
+                    case.name
+                );
             }
         }
     }
