@@ -1,11 +1,11 @@
 //! Rows by reuse distance, and moving those of one class.
 //!
 //! The owner of rows compares the rows of a batch with those of the batches around it. Membership is one bit a row of
-//! the shard ([`IdSet`]): measured against sorting (benchmark `partition`), it costs a few nanoseconds an entry for
-//! shards up to 2^28 rows, above that the lists are sorted. Everything here is deterministic: entries keep their
+//! the shard ([`IdSet`]): measured against sorting (benchmark `memory`), it costs a few nanoseconds an entry;
+//! for few entries of more than 2^25 rows the lists are sorted. Everything here is deterministic: entries keep their
 //! order within a class.
 
-use crate::idset::{IdSet, LARGEST};
+use crate::idset::{IdSet, pays};
 use crate::mat::{Mat, MatMut};
 use crate::real::Real;
 use crate::rows::{Fetch, assert_rows, copy_rows};
@@ -43,7 +43,7 @@ impl RowValues {
     /// The greatest (smallest) value of each row among the entries.
     fn fill(&mut self, uses: &Uses<'_>, shard: usize, greatest: bool) {
         let value = |i: usize| if greatest { uses.last(i) } else { uses.first(i) };
-        self.large = shard as u64 > LARGEST;
+        self.large = !pays(shard, uses.rows.len());
         if self.large {
             self.sorted.clear();
             self.sorted.extend(uses.rows.iter().enumerate().map(|(i, row)| (*row, value(i))));

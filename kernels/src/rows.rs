@@ -52,7 +52,9 @@ pub(crate) fn assert_rows(indices: impl Iterator<Item = u32>, rows: usize) {
 /// Whether vectors of a matrix may be written past the caches: all start at multiples of their size.
 #[inline(always)]
 pub(crate) fn streams<S: Simd>(y: *const S::T, cols: usize, stride: usize) -> bool {
-    y.addr() % size_of::<S::V>() == 0 && stride % S::LANES == 0 && cols % S::LANES == 0
+    y.addr().is_multiple_of(size_of::<S::V>())
+        && stride.is_multiple_of(S::LANES)
+        && cols.is_multiple_of(S::LANES)
 }
 
 /// Which side of a copy lies anywhere. The hardware follows the other one, and asking for that too costs more than
