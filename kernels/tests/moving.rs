@@ -34,7 +34,7 @@ impl Guarded {
             let map = libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0);
             assert!(map != libc::MAP_FAILED);
             assert_eq!(libc::mprotect(map.cast::<u8>().add(held).cast(), PAGE, libc::PROT_NONE), 0);
-            let start = map.cast::<u8>().add(held - size_of_val(values)).cast::<f32>();
+            let start = map.cast::<f32>().add(held / size_of::<f32>() - values.len());
             start.copy_from_nonoverlapping(values.as_ptr(), values.len());
             Guarded { map, bytes, start, len: values.len() }
         }
