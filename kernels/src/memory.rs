@@ -111,7 +111,7 @@ mod tests {
             assert!(block.iter().all(|x| *x == 0.0));
             block.fill(2.0);
             assert!(block.iter().all(|x| *x == 2.0));
-            assert!(len < 1 << 20 || block.as_ptr() as usize % PAGE == 0);
+            assert!(len < 1 << 20 || block.as_ptr().addr().is_multiple_of(PAGE));
             let other = Block::<f64>::zeros(len);
             assert_eq!((other.len(), other.as_ptr() as usize % LINE), (len, 0));
         }

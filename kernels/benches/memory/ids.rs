@@ -70,7 +70,9 @@ impl Hash {
                 place[*old as usize] = new as u32;
                 distinct[new] = *id;
             }
-            inverse.iter_mut().for_each(|i| *i = place[*i as usize]);
+            for i in inverse.iter_mut() {
+                *i = place[*i as usize];
+            }
         }
     }
 }
@@ -127,7 +129,9 @@ pub fn table() {
     ] {
         for draw in [Draw::Uniform, Draw::Zipf] {
             let mut cases = cases(&rows(draw, n, rows_held, 3), rows_held);
-            cases.iter_mut().for_each(|c| (c.call)());
+            for case in &mut cases {
+                (case.call)();
+            }
             let mut found = vec![Vec::new(); cases.len()];
             for _ in 0..ROUNDS {
                 for (case, found) in cases.iter_mut().zip(&mut found) {

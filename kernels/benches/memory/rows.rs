@@ -49,7 +49,7 @@ fn cases(dim: usize, draw: Draw, table: *mut Block<f32>) -> Vec<Case> {
 
     // Two classes whose rows alternate at random, as an overlapping batch has them.
     let (x, mut y) = (filled(n * dim), filled(n * dim));
-    let early = |i: &u32| drawn[*i as usize] % 3 == 0;
+    let early = |i: &u32| drawn[*i as usize].is_multiple_of(3);
     let places: [Vec<u32>; 2] =
         [(0..n as u32).filter(early).collect(), (0..n as u32).filter(|i| !early(i)).collect()];
     cases.push(case("merge of two classes", 2.0 * n as f64 * row, move || {
