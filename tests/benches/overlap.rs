@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Program;
+use fs_executor::profile::rows::Counter;
 use fs_executor::transport::link::Link;
 use fs_executor::{Options, Report, Session};
 use fs_schedule::{Action, Profile, Reuse, Schedule, Way};
@@ -35,6 +36,7 @@ const COMMUNICATION: f64 = 0.5;
 /// Steps of a profile, and batches that it and the counting of rows need.
 const PROFILED: u64 = 12;
 const BATCHES: u64 = 64;
+const COUNTED: std::ops::Range<u64> = 10..22;
 
 /// What is compiled.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -158,6 +160,15 @@ fn session(
 
 fn train(schedule: &Schedule, data: &Recorded, link: Option<Link>, steps: u64) -> Result<Report, String> {
     session(schedule, data, link, steps)?.run(&mut ()).map_err(|e| e.to_string())
+}
+
+/// A profile with the rows of other data.
+fn with_rows(program: &Program, profile: &Profile, unique: bool, data: &Recorded) -> Result<Profile, String> {
+    let schedule = Arc::new(compile(program, Variant { unique, ..SERIAL }, None)?);
+    let mut source = data.clone();
+    let mut counter = Counter { schedule: &schedule, source: &mut source, seed: 0, ranks: RANKS };
+    let rows = counter.count(COUNTED).map_err(|e| e.to_string())?;
+    Ok(Profile { rows, ..profile.clone() })
 }
 
 /// What a serial schedule costs over the link.
@@ -299,10 +310,11 @@ fn run() -> Result<(), String> {
     let shares = arguments.share.map_or_else(|| all.to_vec(), |s| vec![s]);
     print_head();
     let mut rows: Vec<Row> = Vec::new();
+    // Times do not depend on which rows overlap: one profile serves all shares.
+    let mut profiles: Vec<(bool, Profile)> = Vec::new();
     for share in shares {
         let schedule = compile(&program, SERIAL, None)?;
         let data = batches(&schedule, share, steps.max(BATCHES))?;
-        let mut profiles: Vec<(bool, Profile)> = Vec::new();
         let mut serial = None;
         for v in VARIANTS {
             let wanted = arguments.only.as_ref().is_none_or(|o| v.name.contains(o.as_str()));
@@ -312,8 +324,9 @@ fn run() -> Result<(), String> {
             if profiles.iter().all(|p| p.0 != v.unique) {
                 profiles.push((v.unique, measure(&program, v.unique, &data, link)?));
             }
-            let profile = profiles.iter().find(|p| p.0 == v.unique).map(|p| &p.1);
-            let schedule = compile(&program, v, profile)?;
+            let times = profiles.iter().find(|p| p.0 == v.unique).map(|p| &p.1);
+            let profile = times.map(|p| with_rows(&program, p, v.unique, &data)).transpose()?;
+            let schedule = compile(&program, v, profile.as_ref())?;
             let report = train(&schedule, &data, Some(link), steps)?;
             let found = row(v, share, &schedule, &report);
             let reference = rows.iter().rev().find(|r| serial_of(r, &found)).or(serial.as_ref());
