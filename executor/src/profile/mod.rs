@@ -310,12 +310,11 @@ mod tests {
     /// All-to-alls of `bytes` to each other rank over emulated links, by the links' own clock.
     fn all_to_all(link: Link, ranks: usize, bytes: u64) -> f64 {
         let links = Links::new(link, ranks);
-        let mut there = 0;
-        for me in 0..ranks {
-            let mut asked = 0;
-            for other in 1..ranks {
-                let (free, arrived) = links.send(me, (me + other) % ranks, bytes, asked);
-                asked = free;
+        let (mut there, mut asked) = (0, vec![0; ranks]);
+        for other in 1..ranks {
+            for (me, asked) in asked.iter_mut().enumerate() {
+                let (free, arrived) = links.send(me, (me + other) % ranks, bytes, *asked);
+                *asked = free;
                 there = there.max(arrived);
             }
         }

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Pictures as other programs see them: SVG rendered by librsvg, DOT by Graphviz (Debian packages), and the README's
+# picture drawn again.
+# Usage: check.sh FSC FOLDER: the compiler, and a folder for everything that is written.
+set -euo pipefail
+fsc=$1 work=$2
+root=$(cd "$(dirname "$0")/../.." && pwd)
+mkdir -p "$work"
+"$root/docs/pictures/make.sh" "$work/again"
+cmp "$work/again/movielens.svg" "$root/docs/pictures/movielens.svg" || {
+  echo 'docs/pictures/movielens.svg is not what the compiler draws now: run docs/pictures/make.sh and look at it'
+  exit 1
+}
+[ "$(stat -c %s "$root/docs/pictures/movielens.svg")" -le 61440 ]
+if ! command -v rsvg-convert > /dev/null || ! command -v dot > /dev/null; then
+  { apt-get update -qq && apt-get install -y -qq --no-install-recommends librsvg2-bin graphviz; } > "$work/apt.log" 2>&1 || {
+    echo 'skipped: librsvg and Graphviz could not be installed:'; tail -n 3 "$work/apt.log"
+    exit 0
+  }
+fi
+for model in "$root"/examples/*.fs; do
+  for strategy in serial pec; do
+    name=$work/$(basename "$model" .fs)-$strategy
+    "$fsc" compile "$model" -o "$name.json" --strategy "$strategy" 2> "$work/log" || { cat "$work/log"; exit 1; }
+    "$fsc" viz "$name.json" -o "$name.svg"
+    "$fsc" viz "$name.json" -o "$name.dot"
+    rsvg-convert "$name.svg" -o "$name.png"
+    # A picture of one colour shows nothing: it would be this small.
+    [ "$(stat -c %s "$name.png")" -gt 4000 ] || { echo "$name.svg is empty"; exit 1; }
+    timeout 60 dot -Tsvg "$name.dot" -o "$name.dot.svg" 2> "$work/log" || { cat "$work/log"; exit 1; }
+    [ ! -s "$work/log" ] || { echo "Graphviz on $name.dot:"; cat "$work/log"; exit 1; }
+    grep -q '<polygon' "$name.dot.svg"
+    "$fsc" inspect "$name.json" --width 80 > "$name.txt"
+  done
+done
+echo "$(ls "$work"/*.png | wc -l) pictures rendered, $(ls "$work"/*.dot.svg | wc -l) graphs laid out"
