@@ -1,6 +1,7 @@
 //! The paper's figure 9 on a laptop: exposed communication over the share of rows that overlap with the batch before.
 //!
-//! `cargo bench -p fs-tests --bench overlap -- [--quick] [--json F] [--svg F]`
+//! `cargo bench -p fs-tests --bench overlap -- [--quick] [--json F] [--svg F] [--only NAME] [--share S] [--steps N]
+//! [--link "200 Mbit/s, 50 us"] [--keep FOLDER]`; `--keep` writes every schedule and report.
 //!
 //! Two ranks train `tests/models/overlap.fs` over emulated links. First the compute time of a step is measured, then
 //! the links are made so slow that communication of `serial` takes half of it. Then for each overlap share `serial` is
@@ -10,6 +11,8 @@
 //! *straggler* for ranks that began later, *host*, and everything *else* (waking up, other engines of the rank). Their
 //! sum is the bubble. Urgent bytes are those of transfers of rows that the microbatch before used, or the next one
 //! needs: with one microbatch the rows that overlap.
+
+#![allow(clippy::print_stdout, reason = "the table is what this program is for")]
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -22,6 +25,7 @@ use fs_executor::profile::rows::Counter;
 use fs_executor::transport::link::Link;
 use fs_executor::{Options, Report, Session};
 use fs_schedule::{Action, Profile, Reuse, Schedule, Way};
+use fs_tests::chart::{Line, draw};
 use fs_tests::overlap::{Overlap, OverlapSource, Recorded, Returning};
 use fs_tests::root;
 use serde_json::{Value, json};
@@ -348,7 +352,24 @@ fn run() -> Result<(), String> {
         let text = serde_json::to_string_pretty(&to_json(&rows, link)).map_err(|e| e.to_string())?;
         std::fs::write(path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))?;
     }
+    if let Some(path) = &arguments.svg {
+        std::fs::write(path, figure(&rows)).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
     Ok(())
+}
+
+/// The curves.
+fn figure(rows: &[Row]) -> String {
+    let lines: Vec<Line> = VARIANTS
+        .iter()
+        .map(|v| {
+            let of = rows.iter().filter(|r| r.variant == *v);
+            Line { name: v.name.into(), points: of.map(|r| (r.share, r.exposed)).collect() }
+        })
+        .filter(|line| !line.points.is_empty() && !line.name.starts_with("serial, "))
+        .collect();
+    let title = "Exposed communication over the overlap with the batch before";
+    draw(title, "share of rows that the batch before used", "exposed, ms a step", 1.0, &lines)
 }
 
 /// Whether a row is what another is compared with: `serial` that sends rows in the same way.

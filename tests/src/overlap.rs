@@ -295,7 +295,11 @@ mod tests {
     }
 
     fn ids(batch: &GlobalBatch) -> &[i64] {
-        batch.inputs.iter().find_map(|v| if let Values::Ids(ids) = v { Some(&ids[..]) } else { None }).unwrap()
+        batch
+            .inputs
+            .iter()
+            .find_map(|v| if let Values::Ids(ids) = v { Some(&ids[..]) } else { None })
+            .unwrap()
     }
 
     /// What each of 3 ranks asks for: its third of the samples.
