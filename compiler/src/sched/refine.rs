@@ -168,7 +168,8 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        let nothing = || Found { period: f64::INFINITY, position: vec![0; self.p.time.len()], key: Vec::new() };
+        let nothing =
+            || Found { period: f64::INFINITY, position: vec![0; self.p.time.len()], key: Vec::new() };
         best.unwrap_or_else(nothing)
     }
 
