@@ -35,7 +35,7 @@ for model in "$root"/examples/*.fs; do
 done
 # On a terminal: its colours and its width; not with NO_COLOR.
 if command -v script > /dev/null; then
-  on_terminal() { TERM=xterm script -qec "stty cols 77; $1 '$fsc' inspect '$name.json' --ascii" /dev/null; }
+  on_terminal() { TERM=xterm script -qec "stty rows 24 cols 77; $1 '$fsc' inspect '$name.json' --ascii" /dev/null; }
   on_terminal '' > "$work/coloured.txt"
   grep -q "$(printf '\033')\[48;5;" "$work/coloured.txt" || { echo 'no colour on a terminal'; exit 1; }
   on_terminal 'NO_COLOR=1' > "$work/plain.txt"
