@@ -138,13 +138,13 @@ impl View {
             if room >= BAR {
                 lines.push(format!("step     |{}|", times.bar(room)));
             }
-            lines.push(format!("bubble   {}", shares.join("  ")));
+            lines.extend(list("bubble", &shares, width));
             let busy: Vec<String> = times
                 .engines
                 .iter()
                 .map(|(engine, ms)| format!("{} {:.0}%", engine_name(*engine), times.share(*ms)))
                 .collect();
-            lines.push(format!("engines  {}", busy.join("  ")));
+            lines.extend(list("engines", &busy, width));
         }
         for line in &mut lines {
             *line = line.chars().take(width).collect();
@@ -172,6 +172,22 @@ impl Times {
         bar.extend(std::iter::repeat_n(' ', width - drawn));
         bar
     }
+}
+
+/// A heading and what belongs to it, in as many lines as that takes.
+fn list(heading: &str, items: &[String], width: usize) -> Vec<String> {
+    let mut lines = vec![format!("{heading:<7}")];
+    for item in items {
+        let used = lines.last().map_or(0, |line| line.chars().count());
+        if used > 9 && used + 2 + item.chars().count() > width {
+            lines.push(" ".repeat(7));
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str("  ");
+            line.push_str(item);
+        }
+    }
+    lines
 }
 
 fn duration(ms: f64) -> String {
@@ -231,7 +247,8 @@ mod tests {
                 "training 2/8  [########---------------------------]  eta 0 s",
                 "loss 0.7500  step 10.00 ms  300.0k tokens/s",
                 "step     |█████████████████████████████▓▓▓▓▓▓▓▓▓▓▒▒▒▒▒·····|",
-                "bubble   █ compute 60%  ▓ exposed 20%  ▒ straggler 10%  ░ ho",
+                "bubble   █ compute 60%  ▓ exposed 20%  ▒ straggler 10%",
+                "         ░ host 0%  · other 10%",
                 "engines  host 1%  compute 60%  copy out 50%",
             ]
         );

@@ -40,7 +40,10 @@ fn compile(name: &str, strategy: Strategy, ranks: u32, microbatches: u32) -> Sch
         panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
     };
     let options = CompileOptions { microbatches: Some(microbatches), ..CompileOptions::new(strategy, ranks) };
-    compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule
+    let schedule = compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
+    // With its digest, as from a file.
+    let text = fs_schedule::to_text(&schedule);
+    fs_schedule::file::parse(Path::new("s.json"), text.as_bytes(), true).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A session after its run, and the accounts of each step's ranks.
@@ -174,7 +177,18 @@ fn boundaries(run: &Run, trace: &Trace, steps: &Range<u64>) {
         assert_eq!(marks.iter().map(|m| m.0.clone()).collect::<Vec<_>>(), names);
         assert!(marks.windows(2).all(|w| w[0].2 == w[1].1), "no time between steps");
         for (step, (_, start, end)) in steps.clone().zip(&marks) {
-            assert_eq!(end - start, run.accounts[&step][rank].time as i64, "step {step} of rank {rank}");
+            let (time, accounted) = (end - start, run.accounts[&step][rank].time as i64);
+            if step > 0 {
+                assert_eq!(time, accounted, "step {step} of rank {rank}");
+                continue;
+            }
+            // The accounts of the first step begin when its data was there, just before it was loaded.
+            let load = slices(trace).find(|(e, ..)| {
+                e.pid as usize == rank && e.args.engine == Some(Engine::Host) && e.args.step == Some(0)
+            });
+            let (_, began, loaded) = load.unwrap();
+            assert_eq!(loaded, *start);
+            assert!((time..=end - began).contains(&accounted), "{time} {accounted} of rank {rank}");
         }
     }
 }
@@ -186,6 +200,10 @@ fn launches(trace: &Trace) {
     let by_id: BTreeMap<u64, i64> =
         runtime.iter().map(|(e, start, _)| (e.args.correlation.unwrap(), *start)).collect();
     assert_eq!(by_id.len(), runtime.len(), "each launch once");
+    let mut marks: BTreeMap<u32, Vec<(i64, i64)>> = BTreeMap::new();
+    for (event, from, until) in slices(trace).filter(|(e, ..)| e.tid == STEPS) {
+        marks.entry(event.pid).or_default().push((from, until));
+    }
     let mut launched = 0;
     let ids: BTreeSet<u64> = kernels.iter().filter_map(|(e, ..)| e.args.correlation).collect();
     assert_eq!(ids.len(), kernels.len(), "each kernel has an id of its own");
@@ -193,18 +211,14 @@ fn launches(trace: &Trace) {
         assert!(event.args.stream.unwrap() > 0);
         let transfer = event.name.starts_with(TRANSFER);
         assert_eq!(transfer, event.args.engine != Some(Engine::Compute), "{}", event.name);
-        let mark = slices(trace)
-            .find(|(e, from, until)| e.tid == STEPS && e.pid == event.pid && from <= start && start < until);
+        let own = &marks[&event.pid];
+        let mark = own.iter().find(|(from, until)| from <= start && start < until);
         let launch = by_id.get(&event.args.correlation.unwrap());
-        let begun = slices(trace)
-            .filter(|(e, ..)| e.tid == STEPS && e.pid == event.pid)
-            .map(|(_, from, _)| from)
-            .min()
-            .unwrap();
+        let begun = own.iter().map(|m| m.0).min().unwrap();
         assert_eq!(launch.is_some(), *start >= begun, "kernels of traced time have a launch, others none");
-        if let (Some(launch), Some((_, from, _))) = (launch, mark) {
+        if let (Some(launch), Some((from, _))) = (launch, mark) {
             launched += 1;
-            let ready = ns(event.args.ready_us.unwrap()).max(from);
+            let ready = ns(event.args.ready_us.unwrap()).max(*from);
             assert!((ready..ready + 1000).contains(launch) && launch % 1000 == 0, "{}", event.name);
         }
     }
@@ -223,6 +237,11 @@ fn arrows(
     for event in trace.events.iter().filter(|e| matches!(e.ph, Kind::FlowStart | Kind::FlowEnd)) {
         ends.entry(event.id.unwrap()).or_default().push(event);
     }
+    let mut lanes: BTreeMap<(u32, u32), Vec<&Execution>> = BTreeMap::new();
+    for event in trace.events.iter().filter(|e| e.args.op.is_some()) {
+        let execution = found[&(event.pid, event.args.index.unwrap(), event.args.step.unwrap())];
+        lanes.entry((event.pid, event.tid)).or_default().push(execution);
+    }
     let mut pairs = BTreeSet::new();
     for (id, ends) in &ends {
         let [a, b] = ends[..] else { panic!("arrow {id} has {} ends", ends.len()) };
@@ -230,19 +249,10 @@ fn arrows(
         assert_eq!((from.ph, to.ph, to.bp.as_deref()), (Kind::FlowStart, Kind::FlowEnd, Some("e")));
         assert!(from.ts <= to.ts, "arrows point forward in time");
         let around = |event: &Event| {
-            let inside = |e: &&Execution| {
-                let tid = slices(trace)
-                    .find(|(s, start, _)| {
-                        s.args.op.as_deref() == Some(e.op) && s.pid == e.rank && *start == ns(e.start)
-                    })
-                    .map(|(s, ..)| s.tid);
-                e.rank == event.pid
-                    && tid == Some(event.tid)
-                    && ns(e.start) <= ns(event.ts)
-                    && ns(event.ts) < ns(e.end)
-            };
-            let slice = found.values().copied().find(inside);
-            slice.unwrap_or_else(|| panic!("arrow {id} hangs in the air"))
+            let lane = lanes.get(&(event.pid, event.tid)).map_or(&[][..], Vec::as_slice);
+            let at = ns(event.ts);
+            let slice = lane.iter().find(|e| ns(e.start) <= at && at < ns(e.end));
+            *slice.unwrap_or_else(|| panic!("arrow {id} hangs in the air"))
         };
         let (sent, received) = (around(from), around(to));
         assert_eq!((sent.index, sent.step), (received.index, received.step));

@@ -120,14 +120,9 @@ impl<T: Default> Hub<T> {
 
     /// Sleeps until woken, or until `deadline`, unless `look` finds something to do.
     pub fn sleep(&self, rank: usize, engine: usize, deadline: Option<Instant>, look: impl FnOnce() -> bool) {
-        let event = &self.events[rank][engine];
         // Whoever wakes the thread counts it again, from the moment at which it needs a processor.
         self.leave();
-        event.announce();
-        if !look() {
-            event.sleep(deadline);
-        }
-        self.add_awake(u64::from(event.retract()));
+        self.add_awake(u64::from(self.events[rank][engine].sleep(deadline, look)));
     }
 
     /// A rank's outbox of a turn, to fill. It has room for `sections` sections, whose contents are cleared.

@@ -137,12 +137,12 @@ function differences() {
     const m = s.measured, list = s.differences.map((d, op) => ({ op, d })).filter((x) => x.d);
     list.sort((a, b) => Math.abs(b.d.time) - Math.abs(a.d.time) || a.op - b.op);
     const body = list.slice(0, MOST_DIFFERENCES).map(({ op, d }) => el("tr", {},
-      el("td", {}, el("button", { type: "button", class: "linkish", text: s.ops.name[op], onclick: () => { choose(instanceInView(s, op)); reveal(); } })),
-      el("td", { class: "number", text: duration(s.ops.time[op]) }), el("td", { class: "number", text: duration(d.measured) }),
+      el("td", {}, el("button", { type: "button", class: "linkish", text: s.ops.name[op], onclick: () => { choose(instanceInView(s, op)); reveal(); } }),
+        el("span", { class: "soft small", text: `${duration(s.ops.time[op])} planned, ${duration(d.measured)} measured` })),
       el("td", { class: "number", text: signed(d.time) })));
     box.append(el("h2", { text: "Measured against predicted" }),
       el("p", { class: "small", text: `Step ${m.step === null ? "measured once" : duration(m.step, 4)}, predicted ${duration(s.step, 4)}${m.step === null ? "" : ` (${signed(m.step - s.step)})`}. ${m.ranks.length} rank${m.ranks.length === 1 ? "" : "s"}, ${m.steps} traced step${m.steps === 1 ? "" : "s"}; medians. Starts are compared within a step.` }),
-      el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "operation" }), el("th", { scope: "col", class: "number", text: "predicted" }), el("th", { scope: "col", class: "number", text: "measured" }), el("th", { scope: "col", class: "number", text: "difference" }))), el("tbody", {}, ...body)));
+      el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "operation" }), el("th", { scope: "col", class: "number", text: "difference" }))), el("tbody", {}, ...body)));
     if (list.length > MOST_DIFFERENCES) box.append(el("p", { class: "soft small", text: `and ${list.length - MOST_DIFFERENCES} smaller ones` }));
   }
 }
