@@ -33,4 +33,13 @@ for model in "$root"/examples/*.fs; do
     "$fsc" inspect "$name.json" --width 80 > "$name.txt"
   done
 done
+# On a terminal: its colours and its width; not with NO_COLOR.
+if command -v script > /dev/null; then
+  on_terminal() { TERM=xterm script -qec "stty rows 24 cols 77; $1 '$fsc' inspect '$name.json' --ascii" /dev/null; }
+  on_terminal '' > "$work/coloured.txt"
+  grep -q "$(printf '\033')\[48;5;" "$work/coloured.txt" || { echo 'no colour on a terminal'; exit 1; }
+  on_terminal 'NO_COLOR=1' > "$work/plain.txt"
+  if grep -q "$(printf '\033')" "$work/plain.txt"; then echo 'colour in spite of NO_COLOR'; exit 1; fi
+  awk '/^compute/ { gsub(/\r/, ""); if (length($0) != 77) exit 1 }' "$work/plain.txt" || { echo 'not as wide as the terminal'; exit 1; }
+fi
 echo "$(ls "$work"/*.png | wc -l) pictures rendered, $(ls "$work"/*.dot.svg | wc -l) graphs laid out"
