@@ -49,7 +49,8 @@ impl Shelf {
 #[derive(Debug)]
 pub struct Reader {
     shelf: Arc<Shelf>,
-    spare: usize,
+    /// Batches that are under way at most.
+    batches: usize,
 }
 
 /// One rank's receiving half.
@@ -59,9 +60,10 @@ pub struct Batches {
     rank: usize,
 }
 
-/// A reader for `ranks` ranks that hold `in_flight` batches each, and each rank's receiving end. No rank gets so far
-/// ahead of another that the reader must wait for the slow one while the fast one waits for the reader.
-pub fn reader(ranks: usize, in_flight: usize) -> (Reader, Vec<Batches>) {
+/// A reader for `ranks` ranks with `in_flight` batches each, of which `held` have their memory, and each rank's
+/// receiving end. No rank gets so far ahead of another that the reader must wait for the slow one while the fast one
+/// waits for the reader.
+pub fn reader(ranks: usize, in_flight: usize, held: usize) -> (Reader, Vec<Batches>) {
     let depth = DEPTH + in_flight;
     let state = State {
         waiting: VecDeque::with_capacity(depth),
@@ -73,8 +75,8 @@ pub fn reader(ranks: usize, in_flight: usize) -> (Reader, Vec<Batches>) {
     let (put, taken) = (Condvar::new(), Condvar::new());
     let shelf = Arc::new(Shelf { state: Mutex::new(state), put, taken, depth });
     let batches = (0..ranks).map(|rank| Batches { shelf: Arc::clone(&shelf), rank }).collect();
-    // Beside those that wait, each rank may hold others, and one is being filled.
-    (Reader { shelf, spare: 2 * depth + in_flight + 4 }, batches)
+    // Beside those that wait, the slowest rank holds some, and one is being filled.
+    (Reader { shelf, batches: depth + held + 2 }, batches)
 }
 
 impl Batches {
@@ -120,7 +122,8 @@ impl Reader {
     /// `awake` as a thread that needs a processor. Returns the bytes that batches took.
     pub fn run(self, source: &mut dyn Source, steps: std::ops::Range<u64>, awake: &AtomicU64) -> usize {
         // Batches come back by their count: once all ranks are through with one, only this list holds it.
-        let mut spare: VecDeque<Arc<GlobalBatch>> = VecDeque::with_capacity(self.spare);
+        // They are used in turn, so all have their memory soon.
+        let mut spare: VecDeque<Arc<GlobalBatch>> = (0..self.batches).map(|_| Arc::default()).collect();
         // The largest so far: all grow to its size when they are filled next, and not when chance has it.
         let mut largest = Vec::new();
         for step in steps {
@@ -186,7 +189,7 @@ mod tests {
 
     #[test]
     fn every_rank_gets_every_batch_in_order_and_the_end() {
-        let (reader, batches) = reader(3, 2);
+        let (reader, batches) = reader(3, 2, 3);
         std::thread::scope(|scope| {
             scope.spawn(move || reader.run(&mut Count, 0..1000, &AtomicU64::default()));
             for (rank, batches) in batches.into_iter().enumerate() {
@@ -206,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_reader_ends_when_a_rank_hangs_up() {
-        let (reader, mut batches) = reader(2, 1);
+        let (reader, mut batches) = reader(2, 1, 2);
         std::thread::scope(|scope| {
             let reading = scope.spawn(move || reader.run(&mut Count, 0..1_000_000, &AtomicU64::default()));
             batches.pop();

@@ -135,7 +135,7 @@ impl Phase<'_> {
         let held = batch(recorded.start.saturating_sub(margin))..batch(recorded.end.saturating_add(margin));
         let hub = Hub::<T>::new(world, plan.engines.len(), &plan.channels, link);
         let gate = Gate::new(stop, planned);
-        let (reader, batches) = reader(world, program.in_flight as usize);
+        let (reader, batches) = reader(world, program.in_flight as usize, envs[0].batches.len());
         let (sender, finished) = sync_channel(MESSAGES);
         let ranks: Vec<Rank<T>> = envs
             .iter()
