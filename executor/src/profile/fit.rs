@@ -123,8 +123,9 @@ fn normal_equations(rows: &[[f64; TERMS]], weights: &[f64], terms: &[usize]) -> 
         for r in 0..n {
             if r != i {
                 let factor = a[r][i] / a[i][i];
-                for c in i..=n {
-                    a[r][c] -= factor * a[i][c];
+                let pivot = a[i];
+                for (x, p) in a[r].iter_mut().zip(&pivot).take(n + 1).skip(i) {
+                    *x -= factor * p;
                 }
             }
         }

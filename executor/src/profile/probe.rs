@@ -49,7 +49,7 @@ pub fn probes(schedule: &Schedule, rows: &[Rows], ranks: usize) -> Vec<Probe> {
 
 /// Numbers below `limit`, spread by Weyl's sequence.
 fn spread(n: usize, limit: usize, offset: u64) -> Vec<u32> {
-    let place = |i: u64| ((i + offset).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) * limit as u64 >> 32;
+    let place = |i: u64| (((i + offset).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) * limit as u64) >> 32;
     (0..n as u64).map(|i| place(i) as u32).collect()
 }
 

@@ -194,7 +194,9 @@ impl Counter<'_> {
                         }
                     }
                 }
-                list.iter().for_each(|e| seen.set(e.row, 0));
+                for e in list.iter() {
+                    seen.set(e.row, 0);
+                }
                 of_ranks.push(list);
             }
             all.push(of_ranks);
