@@ -37,6 +37,10 @@ impl Curve {
     }
 }
 
+/// Starts are whole nanoseconds and steps need not be: a buffer is taken to be free a little earlier, or it would seem
+/// to overlap the next one in its memory.
+const ROUNDING: f64 = 2.0;
+
 /// The curve of a schedule; `step` in nanoseconds.
 pub(super) fn curve(s: &Schedule, sizes: &Sizes, step: f64, ops: &[OpView]) -> Curve {
     let fixed = Fixed::of(s, sizes);
@@ -54,10 +58,10 @@ pub(super) fn curve(s: &Schedule, sizes: &Sizes, step: f64, ops: &[OpView]) -> C
     let mut always = 0.0;
     let mut changes: Vec<(f64, f64)> = Vec::new();
     for ((first, last), bytes) in lives.into_iter().zip(bytes) {
-        if last <= first || bytes <= 0.0 {
+        let length = last - first - ROUNDING;
+        if length <= 0.0 || bytes <= 0.0 {
             continue;
         }
-        let length = last - first;
         let turns = (length / step).floor();
         always += turns * bytes;
         let begin = first.rem_euclid(step);
