@@ -44,7 +44,7 @@ pub fn expand_grad<T: Real>(gy: Mat<T>, inverse: &[u32], mut grows: MatMut<T>, m
     if grows.rows() * grows.cols() * size_of::<T>() >= SORT_FROM {
         Segments::with(|work| {
             work.sort(inverse, grows.rows());
-            segments::sum(gy, work, &[inverse.len()], grows, mode, false);
+            segments::sum(gy, work, &[inverse.len()], grows, mode);
         });
         return;
     }

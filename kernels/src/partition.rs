@@ -265,5 +265,5 @@ pub fn scatter<T: Real>(rows: Mat<T>, at: &[u32], y: MatMut<T>) {
     // Places of a class lie close together: every fourth or more of a range, in order.
     let dense =
         at.is_sorted() && at.first().zip(at.last()).is_some_and(|(a, b)| ((b - a) / 4) as usize <= at.len());
-    copy_rows(at.len(), rows, |i| i as u32, y, |i| at[i], if dense { Fetch::Past } else { Fetch::Target });
+    copy_rows(at.len(), rows, |i| i as u32, y, |i| at[i], if dense { Fetch::Source } else { Fetch::Target });
 }

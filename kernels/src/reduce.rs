@@ -74,11 +74,8 @@ pub fn sum_received<T: Real>(
     }));
     segments.sort(slots, rows.len());
     sums.resize(rows.len() * grads.cols());
-    // Sources that summed their occurrences send ascending rows: then gradients are read nearly in order.
-    let mut start = 0;
-    let ordered = sources.iter().all(|end| recv_rows[std::mem::replace(&mut start, *end)..*end].is_sorted());
     let y = MatMut::new(sums, rows.len(), grads.cols());
-    segments::sum(grads, segments, sources, y, Write::Set, ordered);
+    segments::sum(grads, segments, sources, y, Write::Set);
 }
 
 /// Lists the distinct rows, and which of them each entry is.

@@ -2,9 +2,8 @@
 //!
 //! Three things decide the speed with which rows anywhere in a large table are copied. Rows are prefetched into the
 //! second-level cache: a core keeps about twice as many lines in flight there as its first-level cache has fill
-//! buffers. A destination larger than the caches is written past them, which saves reading it first, where rows are
-//! read and written nearly in order: beside reads at random such stores were measured to be slower than plain ones.
-//! And tables lie on cache lines and huge pages ([`crate::memory`]).
+//! buffers. A large destination that is filled in order is written past the caches, which saves reading it first. And
+//! tables lie on cache lines and huge pages ([`crate::memory`]).
 
 use crate::mat::{Mat, MatMut};
 use crate::real::Real;
@@ -61,12 +60,10 @@ pub(crate) fn streams<S: Simd>(y: *const S::T, cols: usize, stride: usize) -> bo
 /// half of the speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fetch {
-    /// Rows are read anywhere: they are prefetched.
+    /// Rows are read anywhere, and written nearly in order: past the caches if they are many.
     Source,
     /// Rows are written anywhere: they are prefetched.
     Target,
-    /// Both sides are nearly in order; large results are written past the caches.
-    Past,
 }
 
 /// `y[to(i)] = x[from(i)]` for i below `n`. The maps are asked several times, and must be pure.
@@ -105,9 +102,14 @@ impl<T: Real, F: Fn(usize) -> u32, G: Fn(usize) -> u32> Kernel<T> for CopyRows<'
         let ahead = ahead::<T>(cols);
         let source = |i: usize| x.wrapping_add((self.from)(i) as usize * xs);
         let target = |i: usize| y.wrapping_add((self.to)(i) as usize * ys);
-        if self.fetch == Fetch::Past && n * cols * size_of::<T>() >= STREAM_FROM && streams::<S>(y, cols, ys)
+        if self.fetch == Fetch::Source
+            && n * cols * size_of::<T>() >= STREAM_FROM
+            && streams::<S>(y, cols, ys)
         {
             for i in 0..n {
+                if i + ahead < n {
+                    prefetch(source(i + ahead), cols);
+                }
                 let (from, to) = (source(i), target(i));
                 debug_assert!(((self.from)(i) as usize) < x_rows && ((self.to)(i) as usize) < y_rows);
                 // SAFETY: rows have `cols` elements, a multiple of the lanes, and indices were checked; rows of
@@ -126,7 +128,6 @@ impl<T: Real, F: Fn(usize) -> u32, G: Fn(usize) -> u32> Kernel<T> for CopyRows<'
                 match self.fetch {
                     Fetch::Source => prefetch(source(i + ahead), cols),
                     Fetch::Target => prefetch(target(i + ahead), cols),
-                    Fetch::Past => {}
                 }
             }
             let (from, to) = (source(i), target(i));
