@@ -39,7 +39,7 @@ const MARGINS: [f64; 3] = [1.5, 1.3, 1.15];
 /// What a step may cost for that.
 const ROOM: f64 = 1.005;
 /// Operations beyond which that is not tried.
-const LARGE: usize = 3000;
+const LARGE: usize = 600;
 
 /// The outcome of the search.
 #[derive(Debug)]

@@ -35,7 +35,7 @@ const STALE: usize = 6;
 const SHARE: f64 = 0.25;
 /// Plays of [`Search::climb`], and instances of all of them together.
 const CLIMBS: usize = 400;
-const CLIMB_BUDGET: usize = 800_000;
+const CLIMB_BUDGET: usize = 500_000;
 /// Greatest random change of a key, over the step.
 const CHANGE: f64 = 0.3;
 
