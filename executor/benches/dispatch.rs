@@ -124,7 +124,7 @@ fn main() {
     let dep = |i: usize| Dep { op: i as u32, distance: 0 };
     let same = per_op(&tiny(|_| (Engine::Compute, Vec::new())));
     let chain = per_op(&tiny(|i| (Engine::Compute, vec![dep(i), dep(i.saturating_sub(1))])));
-    let both = |i: usize| if i % 2 == 0 { Engine::Compute } else { Engine::CopyOut };
+    let both = |i: usize| if i.is_multiple_of(2) { Engine::Compute } else { Engine::CopyOut };
     let turns = per_op(&tiny(|i| (both(i), vec![dep(i)])));
     let free = per_op(&tiny(|i| (both(i), if i + 1 == OPS { vec![dep(i)] } else { Vec::new() })));
     println!("an operation on one engine, nothing to wait for       {same:8.0} ns");

@@ -27,6 +27,7 @@ mod sync {
     pub struct Parker(Mutex<bool>, Condvar);
 
     impl Parker {
+        #[allow(clippy::unused_self, reason = "the core's own takes note of the thread")]
         pub fn attach(&self) {}
 
         pub fn park(&self, _: Option<std::time::Instant>) -> bool {
@@ -207,6 +208,7 @@ fn exchange(ranks: usize, turns: u64, outboxes: usize, look_again: bool) {
         outboxes: Vec<Vec<(AtomicU64, UnsafeCell<()>)>>,
     }
     let outbox = || (0..outboxes).map(|_| (AtomicU64::new(0), UnsafeCell::new(()))).collect();
+    #[allow(clippy::arc_with_non_send_sync, reason = "the model's threads share what it watches")]
     let shared = Arc::new(Shared {
         posts: Posts::new(ranks),
         events: (0..ranks).map(|_| Event::default()).collect(),

@@ -194,7 +194,7 @@ impl Counter<'_> {
                         }
                     }
                 }
-                for e in list.iter() {
+                for e in &list {
                     seen.set(e.row, 0);
                 }
                 of_ranks.push(list);

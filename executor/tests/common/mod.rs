@@ -2,7 +2,12 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use fs_executor::runtime::plan::is_transfer;
-use fs_schedule::*;
+use fs_schedule::{
+    Action, Buffer, Cost, Data, DenseOptimizer, Dep, Duration, Element, Engine, Evaluate, Exchange, FORMAT,
+    IdDistribution, Init, Input, InputKind, Keep, LabelDistribution, LengthDistribution, Lengths, Normalize,
+    Op, Operand, Parameter, Place, Program, Schedule, Settings, Sharding, SparseOptimizer, Strategy, Table,
+    VERSION,
+};
 
 /// Puts a program together: every buffer has a slot of its own.
 #[derive(Default)]
