@@ -81,7 +81,7 @@ fn cases(drawn: &[u32], rows: usize) -> Vec<Case> {
     let ids: Vec<i64> = drawn.iter().map(|r| i64::from(*r)).collect();
     let n = ids.len() as f64;
     let mut cases = vec![touch(&ids, rows)];
-    for (name, space) in [("unique, bitmap", rows), ("unique, sorted", SORTED)] {
+    for (name, space) in [("unique, as chosen", rows), ("unique, sorted", SORTED)] {
         let (ids, mut out) = (ids.clone(), Unique::new());
         cases
             .push(case(name, n, move || unique_by_owner(&[&ids], space, 1, &mut out).expect("ids are rows")));
@@ -101,7 +101,7 @@ fn cases(drawn: &[u32], rows: usize) -> Vec<Case> {
     let other: Vec<u32> =
         own.iter().enumerate().map(|(i, r)| if i % 2 == 0 { *r } else { (r ^ 1) % rows as u32 }).collect();
     let other = unique(&other).0;
-    for (name, space) in [("overlap with the batch before, bitmap", rows), ("overlap, sorted", SORTED)] {
+    for (name, space) in [("overlap with the batch before, as chosen", rows), ("overlap, sorted", SORTED)] {
         let (own, other, mut work) = (own.clone(), other.clone(), Partition::default());
         let mut out = vec![0; own.len()];
         cases.push(case(name, own.len() as f64, move || {
@@ -119,7 +119,7 @@ pub fn table() {
     (reference.call)();
     let bandwidth = reference.work / seconds(&mut reference.call);
     println!("copy: {:.1} GB/s; floors read 8 bytes an id and write 12", bandwidth / 1e9);
-    println!("{:<8} {:>9} {:>8} {:<38} {:>9}", "ids", "of rows", "number", "kernel", "ns an id");
+    println!("{:<8} {:>9} {:>8} {:<42} {:>9}", "ids", "of rows", "number", "kernel", "ns an id");
     for (rows_held, n) in [
         (1usize << 20, 20_000usize),
         (1 << 23, 20_000),
@@ -144,7 +144,7 @@ pub fn table() {
             }
             let name = format!("{draw:?}").to_lowercase();
             for (case, found) in cases.iter().zip(found) {
-                println!("{name:<8} {rows_held:>9} {n:>8} {:<38} {:>9.2}", case.name, median(found));
+                println!("{name:<8} {rows_held:>9} {n:>8} {:<42} {:>9.2}", case.name, median(found));
             }
         }
     }
