@@ -290,7 +290,8 @@ impl Source for Ruled {
 /// Rows that are used again in certain batches only, and in the first and the last batch.
 #[test]
 fn ids_that_come_back_when_they_should() {
-    let rules: [(&str, fn(u64, usize) -> i64); 5] = [
+    type Rule = fn(u64, usize) -> i64;
+    let rules: [(&str, Rule); 5] = [
         ("in batches n and n + 2 only", |step, i| (step % 2) as i64 * 20 + (i % 20) as i64),
         ("in batches n and n + 3 only", |step, i| (step % 3) as i64 * 13 + (i % 13) as i64),
         ("in no other batch", |step, i| step as i64 * 5 + (i % 5) as i64),
