@@ -363,7 +363,7 @@ mod tests {
         let data = recorded(overlap(0.3, Returning::Popular), 3);
         let mut counts: BTreeMap<i64, usize> = BTreeMap::new();
         for row in ids(&data.batches()[2]) {
-            *counts.entry(row).or_default() += 1;
+            *counts.entry(*row).or_default() += 1;
         }
         let once = counts.values().filter(|n| **n == 1).count();
         assert!(2 * once > counts.len() && counts.values().any(|n| *n > 20), "{counts:?}");
