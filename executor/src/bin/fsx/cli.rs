@@ -16,7 +16,7 @@ use fs_executor::{Error, Options, Report, Session, compare};
 
 use crate::progress::Progress;
 use crate::top::{Top, top};
-use crate::{profile_cli, summary};
+use crate::{profile, summary};
 
 /// Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
@@ -37,7 +37,7 @@ enum Command {
     /// Watch a run that was started with `fsx run --status FILE`
     Top(Top),
     /// Measure what operations and transfers take here, for `fsc compile --profile`
-    Profile(profile_cli::Settings),
+    Profile(profile::Settings),
 }
 
 #[derive(Args)]
@@ -139,7 +139,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(run) => execute(&run),
         Command::Compare(settings) => compare(&settings),
         Command::Top(settings) => top(&settings),
-        Command::Profile(settings) => profile_cli::run(&settings),
+        Command::Profile(settings) => profile::run(&settings),
     };
     match outcome {
         Ok(code) => code,

@@ -1,7 +1,7 @@
 //! `fsx`: runs schedules from the command line.
 
 mod cli;
-mod profile_cli;
+mod profile;
 mod progress;
 mod summary;
 mod top;
