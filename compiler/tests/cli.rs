@@ -331,3 +331,104 @@ fn a_model_without_a_workload_compiles_with_a_warning() {
     let (_dir, model) = folder(MODEL);
     assert!(!text(&fsc(&["compile", name(&model)]).stderr).contains("warning"));
 }
+
+/// A profile of a compiled schedule with a few plausible numbers.
+fn profile_of(schedule: &Path) -> fs_schedule::Profile {
+    use fs_schedule::profile::{
+        FORMAT, KindCost, LinkCost, Overhead, Profile, Transfers, VERSION, kind, shape,
+    };
+    let s = fs_schedule::read(schedule).expect("what fsc wrote");
+    let kinds: std::collections::BTreeSet<String> = s.train.ops.iter().map(|op| kind(&op.action)).collect();
+    let line = |kind: String| KindCost {
+        kind,
+        fixed: 3e-6,
+        per_flop: 1e-11,
+        per_byte: 2e-10,
+        points: 1,
+        error: 0.0,
+    };
+    Profile {
+        format: FORMAT.into(),
+        version: VERSION,
+        model: s.model.clone(),
+        shape: shape(&s),
+        ranks: s.ranks,
+        machine: "2 ranks on 4 cores".into(),
+        link: None,
+        strategy: s.strategy,
+        steps: 10,
+        step: 1e-3,
+        sizes: vec![("B".into(), 2.0), ("T0".into(), 6.0), ("Q0".into(), 18.0)],
+        rows: Vec::new(),
+        ops: Vec::new(),
+        kinds: kinds.into_iter().map(line).collect(),
+        transfers: Transfers {
+            fixed: 1e-5,
+            per_byte: 1e-10,
+            link: Some(LinkCost { latency: 7e-3, bandwidth: 1e9 }),
+        },
+        overhead: Overhead { dispatch: 1e-6, wake: 1e-5 },
+        sharing: 0.5,
+    }
+}
+
+#[test]
+fn profiles_replace_the_cluster() {
+    let (dir, model) = folder(MODEL);
+    let (out, path) = (dir.path().join("s.json"), dir.path().join("p.json"));
+    let compile = |more: &[&str]| {
+        let args = ["compile", name(&model), "-o", name(&out)];
+        fsc(&[&args, more].concat())
+    };
+    assert!(compile(&["--ranks", "2"]).status.success());
+    let profile = profile_of(&out);
+    fs_schedule::profile::write(&path, &profile).expect("the profile is written");
+    for strategy in ["serial", "prefetch", "pec", "auto"] {
+        // The number of ranks is the profile's.
+        let run = compile(&["--strategy", strategy, "--profile", name(&path)]);
+        assert!(run.status.success(), "{}", text(&run.stderr));
+        assert!(text(&run.stderr).contains("on profiled machine (2 ranks on 4 cores) (2 ranks)"), "{run:?}");
+        let explained = fsc(&["explain", name(&out)]);
+        assert!(text(&explained.stdout).contains("profiled machine"), "{explained:?}");
+    }
+    assert!(compile(&["--strategy", "serial", "--profile", name(&path)]).status.success());
+    let s = fs_schedule::read(&out).expect("a schedule");
+    // Ids, rows and gradients, and two rounds of sums, each with the link's latency.
+    let step = s.prediction.expect("a prediction").step;
+    assert!((5.0 * 7e-3..5.5 * 7e-3).contains(&step), "{step}");
+}
+
+#[test]
+fn profiles_that_cannot_be_used() {
+    let (dir, model) = folder(MODEL);
+    let (out, path) = (dir.path().join("s.json"), dir.path().join("p.json"));
+    assert!(fsc(&["compile", name(&model), "-o", name(&out), "--ranks", "2"]).status.success());
+    let profile = profile_of(&out);
+    let untouched = fs::read(&out).expect("the schedule");
+    let with = |content: &str, more: &[&str], parts: &[&str]| {
+        fs::write(&path, content).expect("the profile is written");
+        let args = ["compile", name(&model), "-o", name(&out), "--profile", name(&path)];
+        fails(&[&args, more].concat(), parts);
+        assert_eq!(fs::read(&out).expect("the schedule"), untouched, "nothing is half-written");
+    };
+    let good = profile.to_text();
+    with("", &[], &["p.json is not a profile: it is empty", "fsx profile"]);
+    with(&good[..good.len() / 2], &[], &["is not a profile"]);
+    with(&fs::read_to_string(&out).expect("text"), &[], &["its `format` is not `fs-profile`"]);
+    with(&good.replace("\"version\": 1", "\"version\": 99"), &[], &["profile version 99"]);
+    with(&good.replace("1000000000.0", "0.0"), &[], &["`bandwidth` of `link` is 0e0"]);
+    with(&good.replace("0.00001", "-0.00001"), &[], &["the profile is damaged", "measure it again"]);
+    with(&good.replace("0.00001", "1e18"), &[], &["the profile is damaged"]);
+    with(
+        &good.replace("\"tiny\"", "\"other\""),
+        &[],
+        &["of another schedule", "model `other`, this is `tiny`"],
+    );
+    with(&good, &["--ranks", "4"], &["measured on 2 rank(s), this is for 4"]);
+    let shape = &profile.shape;
+    with(&good.replace(shape, "sha256:0"), &[], &["of another schedule", "other tables, inputs"]);
+    fails(
+        &["compile", name(&model), "-o", name(&out), "--profile", "nowhere.json"],
+        &["cannot read profile nowhere.json"],
+    );
+}

@@ -5,19 +5,40 @@
 //! and run through every interleaving (`tests/tests/signalling.rs`).
 
 pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-pub use std::thread::{Thread, current};
 
+use std::sync::OnceLock;
+use std::thread::{self, Thread};
 use std::time::Instant;
 
-/// Parks the calling thread until it is unparked, or until `deadline`: whether it came before that.
-pub fn park(deadline: Option<Instant>) -> bool {
-    let Some(at) = deadline else {
-        std::thread::park();
-        return true;
-    };
-    let left = at.saturating_duration_since(Instant::now());
-    if !left.is_zero() {
-        std::thread::park_timeout(left);
+/// Where one thread sleeps.
+#[derive(Debug, Default)]
+pub struct Parker(OnceLock<Thread>);
+
+impl Parker {
+    /// The calling thread will sleep here. Only the first call counts.
+    pub fn attach(&self) {
+        self.0.get_or_init(thread::current);
     }
-    !left.is_zero()
+
+    /// Sleeps until unparked (which may have been before), or until `deadline`: false if that has passed. May wake
+    /// up for nothing.
+    #[allow(clippy::unused_self, reason = "a thread parks where it is; a model checker's needs the place")]
+    pub fn park(&self, deadline: Option<Instant>) -> bool {
+        let Some(at) = deadline else {
+            thread::park();
+            return true;
+        };
+        let left = at.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            thread::park_timeout(left);
+        }
+        !left.is_zero()
+    }
+
+    /// Ends the thread's sleep, or its next one.
+    pub fn unpark(&self) {
+        if let Some(thread) = self.0.get() {
+            thread.unpark();
+        }
+    }
 }

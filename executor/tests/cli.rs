@@ -282,11 +282,69 @@ fn comparing() {
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&found["equal"], &found["steps"]), (&Value::from(true), &Value::from(4)));
     let said = String::from_utf8(compare(&a.schedule, &a.schedule, &[]).stdout).unwrap();
-    contains(&said, &["4 steps on 1 rank(s)", "equal    losses, tables, parameters and optimizer states"]);
+    contains(
+        &said,
+        &["4 steps on 1 rank(s), in turns", "equal    losses, tables, parameters and optimizer states"],
+    );
     let output = compare(&a.schedule, &b.schedule, &[]);
     assert_eq!(output.status.code(), Some(1));
     contains(&String::from_utf8(output.stderr).unwrap(), &["cannot be compared: their "]);
     let output = compare(&a.schedule, &a.schedule, &["--link", "0 Mbit/s"]);
     assert_eq!(output.status.code(), Some(2));
     contains(&String::from_utf8(output.stderr).unwrap(), &["nothing gets through a bandwidth of zero"]);
+}
+
+#[test]
+fn profiling() {
+    let place = Place::new(&ranking(12, true));
+    let profile = place.path("p.json");
+    let measure = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fsx"));
+        command.arg("profile").arg(&place.schedule).arg("-o").arg(&profile).args(["--steps", "6"]).args(more);
+        command.output().unwrap()
+    };
+    let output = measure(&["--ranks", "2", "--link", "1 GB/s, 10 us"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    contains(
+        &String::from_utf8(output.stdout).unwrap(),
+        &["6 steps of", "link", "fsc compile MODEL.fs --profile"],
+    );
+    let found = fs_schedule::profile::read(&profile).unwrap();
+    assert_eq!((found.ranks, found.steps), (2, 6));
+    assert!(found.transfers.link.is_some());
+    assert_eq!(found.ops.len(), ranking(12, true).train.ops.len());
+    let before = fs::read(&profile).unwrap();
+    // What cannot be measured leaves the old profile as it is.
+    let bad: [(&[&str], i32, &str); 4] = [
+        (&["--link", "0 Mbit/s"], 2, "nothing gets through a bandwidth of zero"),
+        (&["--ranks", "5"], 1, "does not divide over 5 ranks"),
+        (&["--ranks", "0"], 1, "at least one rank"),
+        (&["--steps", "0"], 2, "steps"),
+    ];
+    for (arguments, status, says) in bad {
+        let output = measure(arguments);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+        contains(&String::from_utf8(output.stderr).unwrap(), &[says]);
+        assert_eq!(fs::read(&profile).unwrap(), before);
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fsx"));
+    let output = command.arg("profile").arg(&place.schedule).arg("-o").arg(&place.schedule).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    contains(&String::from_utf8(output.stderr).unwrap(), &["is read, so the profile needs another name"]);
+}
+
+#[test]
+fn comparing_more_than_two() {
+    let place = Place::new(&ranking(12, true));
+    let path = place.schedule.as_path();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fsx"));
+    command.arg("compare").args([path, path, path]).args(["--steps", "4", "--block", "2", "--json"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["schedules"].as_array().unwrap().len(), 3);
+    assert_eq!(found["first_ms"], found["schedules"][0]["step_ms"]);
+    assert_eq!(found["ratio"], found["schedules"][1]["ratio"]);
+    let one = Command::new(env!("CARGO_BIN_EXE_fsx")).arg("compare").arg(path).output().unwrap();
+    assert_eq!(one.status.code(), Some(2), "one schedule is no comparison");
 }

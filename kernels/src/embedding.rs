@@ -5,7 +5,7 @@
 
 use crate::mat::{Mat, MatMut, Write, check_offsets};
 use crate::real::Real;
-use crate::rows::{ahead, assert_rows, copy_rows, prefetch};
+use crate::rows::{Fetch, ahead, assert_rows, copy_rows, prefetch};
 use crate::segments::{self, SORT_FROM, Segments};
 use crate::simd::{Kernel, Simd, for_lanes};
 
@@ -25,7 +25,7 @@ pub fn gather<T: Real>(table: Mat<T>, rows: &[u32], y: MatMut<T>) {
         "{y:?} cannot hold {} rows of {table:?}",
         rows.len()
     );
-    copy_rows(rows.len(), table, |i| rows[i], y, |i| i as u32);
+    copy_rows(rows.len(), table, |i| rows[i], y, |i| i as u32, Fetch::Source);
 }
 
 /// `y[i] = rows[inverse[i]]`: from unique rows to one row per position.
@@ -44,7 +44,7 @@ pub fn expand_grad<T: Real>(gy: Mat<T>, inverse: &[u32], mut grows: MatMut<T>, m
     if grows.rows() * grows.cols() * size_of::<T>() >= SORT_FROM {
         Segments::with(|work| {
             work.sort(inverse, grows.rows());
-            segments::sum(gy, work, &[inverse.len()], grows, mode);
+            segments::sum(gy, work, &[inverse.len()], grows, mode, false);
         });
         return;
     }

@@ -4,8 +4,17 @@
 //! Insertion and rank are a few instructions, members come out sorted without sorting, and clearing touches only
 //! what was set. The price is a bit and a half for each id that could occur.
 
-/// Ids above this are better sorted: the bitmap would take 48 MiB.
-pub(crate) const LARGEST: u64 = 1 << 28;
+/// Ids above this are sorted: the bitmap would take 48 MiB.
+const LARGEST: usize = 1 << 28;
+/// Ids below this are never sorted: the bitmap stays in the caches.
+const ALWAYS: usize = 1 << 25;
+/// Between the two a bitmap pays from one id in so many on.
+const SPARSE: usize = 512;
+
+/// Whether `ids` ids below `space` are better found with a bitmap than by sorting (benchmark `memory`, `ids`).
+pub(crate) fn pays(space: usize, ids: usize) -> bool {
+    space <= ALWAYS || (space <= LARGEST && ids >= space / SPARSE)
+}
 
 /// The set.
 #[derive(Debug, Default)]

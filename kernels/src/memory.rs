@@ -8,15 +8,20 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// Bytes of a cache line, on which a block starts.
+/// Bytes of a cache line, on which every block starts.
 pub const LINE: usize = 64;
+/// Bytes of a page, on which large blocks start: caches fetch lines in pairs, so that a row of four lines that starts
+/// on an odd one costs six, and a row that crosses pages is translated twice.
+pub const PAGE: usize = 4096;
+/// Blocks from this size on start on a page.
+const PAGED_FROM: usize = 256 << 10;
 /// Blocks below this size do without huge pages: they would be less than two of them.
 #[cfg(target_os = "linux")]
 const HUGE_FROM: usize = 4 << 20;
 
 /// A slice that starts on a cache line and lies on huge pages where the system gives them.
 pub struct Block<T> {
-    /// The elements, with up to a line before them and room after them. It never grows, so they never move.
+    /// The elements, with up to a page before them and room after them. It never grows, so they never move.
     buffer: Vec<T>,
     start: usize,
     len: usize,
@@ -25,10 +30,11 @@ pub struct Block<T> {
 impl<T: Copy + Default> Block<T> {
     /// `len` zeros. Their memory is taken when they are first used, as with `vec!`.
     pub fn zeros(len: usize) -> Self {
-        let line = LINE / size_of::<T>().clamp(1, LINE);
+        let align = if len.saturating_mul(size_of::<T>()) < PAGED_FROM { LINE } else { PAGE };
+        let room = align / size_of::<T>().clamp(1, LINE);
         // Zeros come untouched from the system, so the advice comes before their pages exist.
-        let mut buffer = vec![T::default(); len.saturating_add(line)];
-        let start = buffer.as_ptr().align_offset(LINE).min(line);
+        let mut buffer = vec![T::default(); len.saturating_add(room)];
+        let start = buffer.as_ptr().align_offset(align).min(room);
         advise_huge(&mut buffer);
         Block { buffer, start, len }
     }
@@ -75,7 +81,6 @@ impl<T> fmt::Debug for Block<T> {
 pub fn advise_huge<T>(data: &mut [T]) {
     #[cfg(target_os = "linux")]
     {
-        const PAGE: usize = 4096;
         let bytes = size_of_val(data);
         if bytes < HUGE_FROM {
             return;
@@ -106,6 +111,7 @@ mod tests {
             assert!(block.iter().all(|x| *x == 0.0));
             block.fill(2.0);
             assert!(block.iter().all(|x| *x == 2.0));
+            assert!(len < 1 << 20 || block.as_ptr().addr().is_multiple_of(PAGE));
             let other = Block::<f64>::zeros(len);
             assert_eq!((other.len(), other.as_ptr() as usize % LINE), (len, 0));
         }

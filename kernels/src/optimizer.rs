@@ -95,7 +95,20 @@ impl<T: Real> Kernel<T> for SparseUpdate<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd<T = T>>(mut self, s: S) {
+    fn run<S: Simd<T = T>>(self, s: S) {
+        // Compiled for each rule, so that no row asks which.
+        match self.opt.kind {
+            SparseKind::Sgd => self.update(s, SparseKind::Sgd),
+            SparseKind::RowwiseAdagrad => self.update(s, SparseKind::RowwiseAdagrad),
+            SparseKind::Adagrad => self.update(s, SparseKind::Adagrad),
+            SparseKind::Adam => self.update(s, SparseKind::Adam),
+        }
+    }
+}
+
+impl<T: Real> SparseUpdate<'_, T> {
+    #[inline(always)]
+    fn update<S: Simd<T = T>>(mut self, s: S, kind: SparseKind) {
         let opt = self.opt;
         let (cols, stride) = (self.table.cols(), self.table.stride());
         let table = self.table.as_mut_ptr();
@@ -110,7 +123,7 @@ impl<T: Real> Kernel<T> for SparseUpdate<'_, T> {
             if let Some(next) = self.rows.get(i + ahead) {
                 let next = *next as usize;
                 prefetch(table.wrapping_add(next * stride), cols);
-                match opt.kind {
+                match kind {
                     SparseKind::Sgd => {}
                     SparseKind::RowwiseAdagrad => prefetch(state1.wrapping_add(next), 1),
                     SparseKind::Adagrad => prefetch(state1.wrapping_add(next * cols), cols),
@@ -126,7 +139,7 @@ impl<T: Real> Kernel<T> for SparseUpdate<'_, T> {
             unsafe {
                 let w = table.add(row * stride);
                 let mut row_lr = lr;
-                if opt.kind == SparseKind::RowwiseAdagrad {
+                if kind == SparseKind::RowwiseAdagrad {
                     let mut squares = s.splat(T::ZERO);
                     for_lanes!(S, cols, |j, n| {
                         let mut gv = s.load_up_to(g.add(j), n);
@@ -145,7 +158,7 @@ impl<T: Real> Kernel<T> for SparseUpdate<'_, T> {
                     if decays {
                         gv = s.fma(decay, wv, gv);
                     }
-                    let change = match opt.kind {
+                    let change = match kind {
                         SparseKind::Sgd | SparseKind::RowwiseAdagrad => s.mul(row_lr, gv),
                         SparseKind::Adagrad => {
                             let p = state1.add(row * cols + j);

@@ -1,14 +1,14 @@
 //! Rows by reuse distance, and moving those of one class.
 //!
 //! The owner of rows compares the rows of a batch with those of the batches around it. Membership is one bit a row of
-//! the shard ([`IdSet`]): measured against sorting (benchmark `partition`), it costs a few nanoseconds an entry for
-//! shards up to 2^28 rows, above that the lists are sorted. Everything here is deterministic: entries keep their
+//! the shard ([`IdSet`]): measured against sorting (benchmark `memory`), it costs a few nanoseconds an entry;
+//! for few entries of more than 2^25 rows the lists are sorted. Everything here is deterministic: entries keep their
 //! order within a class.
 
-use crate::idset::{IdSet, LARGEST};
+use crate::idset::{IdSet, pays};
 use crate::mat::{Mat, MatMut};
 use crate::real::Real;
-use crate::rows::{assert_rows, copy_rows};
+use crate::rows::{Fetch, assert_rows, copy_rows};
 
 /// The rows of a batch as an owner knows them: an entry each, with the microbatches of its first and last use (two
 /// bytes an entry) where there are several.
@@ -43,7 +43,7 @@ impl RowValues {
     /// The greatest (smallest) value of each row among the entries.
     fn fill(&mut self, uses: &Uses<'_>, shard: usize, greatest: bool) {
         let value = |i: usize| if greatest { uses.last(i) } else { uses.first(i) };
-        self.large = shard as u64 > LARGEST;
+        self.large = !pays(shard, uses.rows.len());
         if self.large {
             self.sorted.clear();
             self.sorted.extend(uses.rows.iter().enumerate().map(|(i, row)| (*row, value(i))));
@@ -252,7 +252,7 @@ pub fn gather_at<T: Real>(table: Mat<T>, rows: &[u32], at: &[u32], y: MatMut<T>)
         "{y:?} cannot hold {} rows of {table:?}",
         at.len()
     );
-    copy_rows(at.len(), table, |i| rows[at[i] as usize], y, |i| i as u32);
+    copy_rows(at.len(), table, |i| rows[at[i] as usize], y, |i| i as u32, Fetch::Source);
 }
 
 /// `y[at[i]] = rows[i]`: rows that arrived by class take their places. `at` holds no position twice.
@@ -262,5 +262,8 @@ pub fn scatter<T: Real>(rows: Mat<T>, at: &[u32], y: MatMut<T>) {
         "{rows:?} do not fit {} places in {y:?}",
         at.len()
     );
-    copy_rows(at.len(), rows, |i| i as u32, y, |i| at[i]);
+    // Places of a class lie close together: every fourth or more of a range, in order.
+    let dense =
+        at.is_sorted() && at.first().zip(at.last()).is_some_and(|(a, b)| ((b - a) / 4) as usize <= at.len());
+    copy_rows(at.len(), rows, |i| i as u32, y, |i| at[i], if dense { Fetch::Past } else { Fetch::Target });
 }

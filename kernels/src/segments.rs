@@ -60,13 +60,21 @@ impl Segments {
 
 /// `y[g]` = (or += with [`Write::Add`]) the sum of the rows of `x` in group g. Positions are grouped by source, which
 /// end at `sources`: the rows of one source are summed in position order from +0, the first source's are added to
-/// the result one by one, then the sums of the others in turn.
-pub(crate) fn sum<T: Real>(x: Mat<T>, segments: &Segments, sources: &[usize], y: MatMut<T>, mode: Write) {
+/// the result one by one, then the sums of the others in turn. Large sums are written `past` the caches if asked for,
+/// which pays where positions of successive groups lie close together.
+pub(crate) fn sum<T: Real>(
+    x: Mat<T>,
+    segments: &Segments,
+    sources: &[usize],
+    y: MatMut<T>,
+    mode: Write,
+    past: bool,
+) {
     let n = segments.positions.len();
     assert!(x.rows() == n && x.cols() == y.cols(), "{x:?} does not hold the rows of {n} positions of {y:?}");
     assert!(segments.ends.len() == y.rows(), "{} groups for {y:?}", segments.ends.len());
     assert!(sources.last().copied().unwrap_or(0) == n, "sources {sources:?} of {n} positions");
-    T::dispatch(Sum { x, segments, sources, y, mode });
+    T::dispatch(Sum { x, segments, sources, y, mode, past });
 }
 
 struct Sum<'a, T> {
@@ -75,6 +83,7 @@ struct Sum<'a, T> {
     sources: &'a [usize],
     y: MatMut<'a, T>,
     mode: Write,
+    past: bool,
 }
 
 impl<T: Real> Kernel<T> for Sum<'_, T> {
@@ -87,7 +96,10 @@ impl<T: Real> Kernel<T> for Sum<'_, T> {
         let (x, xs) = (self.x.as_ptr(), self.x.stride());
         let (y, ys) = (self.y.as_mut_ptr(), self.y.stride());
         let add = self.mode == Write::Add;
-        let past = !add && self.y.rows() * cols * size_of::<T>() >= STREAM_FROM && streams::<S>(y, cols, ys);
+        let past = self.past
+            && !add
+            && self.y.rows() * cols * size_of::<T>() >= STREAM_FROM
+            && streams::<S>(y, cols, ys);
         let fetch = |at: Range<usize>| {
             let at = at.start.min(positions.len())..at.end.min(positions.len());
             positions[at].iter().for_each(|p| prefetch(x.wrapping_add(*p as usize * xs), cols));

@@ -1,6 +1,6 @@
 //! The input side of a lookup: which rows a batch needs, grouped by the rank that owns them.
 
-use crate::idset::{IdSet, LARGEST};
+use crate::idset::{IdSet, pays};
 use crate::real::Real;
 use crate::simd::{Kernel, Simd};
 
@@ -54,7 +54,7 @@ pub fn unique_by_owner(
     out.ids.clear();
     out.inverse.clear();
     out.inverse.resize(features.iter().map(|f| f.len()).sum(), 0);
-    if rows as u64 <= LARGEST {
+    if pays(rows, out.inverse.len()) {
         let found = f32::dispatch(ByBitmap { features, rows, out });
         out.set.clear();
         found?;

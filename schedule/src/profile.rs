@@ -433,3 +433,110 @@ impl Profile {
         seconds("`wake` of `overhead`", self.overhead.wake)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Profile {
+        let counts = |m: u32| vec![vec![0.5; DISTANCES as usize + 1]; m as usize];
+        Profile {
+            format: FORMAT.into(),
+            version: VERSION,
+            model: "m".into(),
+            shape: "sha256:0".into(),
+            ranks: 2,
+            machine: "2 ranks on 2 cores".into(),
+            link: Some("200 Mbit/s, 50 us".into()),
+            strategy: crate::Strategy::Serial,
+            steps: 10,
+            step: 0.01,
+            sizes: vec![("B".into(), 16.0), ("T0".into(), 100.0), ("Q0".into(), 900.0)],
+            rows: vec![Rows {
+                table: "items".into(),
+                part: 0,
+                sent: 9.0,
+                busiest: 1.1,
+                reuse: vec![ReuseCounts { microbatches: 2, forward: counts(2), backward: counts(2) }],
+            }],
+            ops: vec![OpCost { name: "a".into(), kind: "add".into(), flops: 1.0, bytes: 8.0, time: 1e-5 }],
+            kinds: vec![KindCost {
+                kind: "add".into(),
+                fixed: 1e-6,
+                per_flop: 0.0,
+                per_byte: 1e-9,
+                points: 4,
+                error: 0.01,
+            }],
+            transfers: Transfers {
+                fixed: 1e-5,
+                per_byte: 1e-10,
+                link: Some(LinkCost { latency: 5e-5, bandwidth: 25e6 }),
+            },
+            overhead: Overhead { dispatch: 1e-6, wake: 1e-5 },
+            sharing: 1.0,
+        }
+    }
+
+    fn refused(text: &str) -> String {
+        parse(Path::new("p.json"), text.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn text_round_trips() {
+        let text = example().to_text();
+        assert_eq!(parse(Path::new("p.json"), text.as_bytes()).unwrap(), example());
+    }
+
+    #[test]
+    fn damaged_files_are_refused() {
+        let text = example().to_text();
+        for end in [0, 1, 10, text.len() / 2, text.len() - 3] {
+            assert!(refused(&text[..end]).contains("is not a profile"), "{end}");
+        }
+        let edits = [
+            ("\"version\": 1", "\"version\": 7", "profile version 7, this program reads version 1"),
+            ("fs-profile", "fs-schedule", "its `format` is not `fs-profile`"),
+            ("\"time\": 0.00001", "\"time\": NaN", "is not a profile"),
+            ("\"time\": 0.00001", "\"time\": -1.0", "`time` of operation `a` is -1e0"),
+            ("\"time\": 0.00001", "\"time\": 1e300", "`time` of operation `a` is 1e300"),
+            ("\"time\": 0.00001", "\"time\": 1e999", "is not a profile"),
+            ("\"bandwidth\": 25000000.0", "\"bandwidth\": 0.0", "`bandwidth` of `link` is 0e0"),
+            ("\"sent\": 9.0", "\"sent\": -9.0", "rows of `items` is -9e0"),
+            ("\"T0\"", "\"U0\"", "`U0` in `sizes` is not a size of batches"),
+            ("\"sharing\": 1.0", "\"sharing\": 2.0", "`sharing` is 2e0"),
+            ("\"ranks\": 2", "\"ranks\": 0", "`ranks` is 0e0"),
+            ("\"microbatches\": 2", "\"microbatches\": 3", "reuse distances of rows of `items` are missing"),
+            ("\"steps\": 10", "\"steps\": 10, \"more\": 1", "unknown field `more`"),
+        ];
+        for (from, to, says) in edits {
+            assert!(text.contains(from), "{from} in {text}");
+            let said = refused(&text.replacen(from, to, 1));
+            assert!(said.contains(says), "{to}: {said}");
+        }
+    }
+
+    #[test]
+    fn classes_take_their_distances() {
+        let mut counts = ReuseCounts {
+            microbatches: 2,
+            forward: vec![vec![0.0; DISTANCES as usize + 1]; 2],
+            backward: vec![vec![0.0; DISTANCES as usize + 1]; 2],
+        };
+        for (b, list) in counts.forward.iter_mut().enumerate() {
+            for (d, n) in list.iter_mut().enumerate() {
+                *n = (10 * b + d) as f64;
+            }
+        }
+        let reuse = Reuse { lookahead: 3, microbatches: 2 };
+        // Microbatch 0: distances 1, 2, 3 and the rest; microbatch 1: nothing is nearer than 2.
+        let rest =
+            |from: usize, b: usize| (from..=DISTANCES as usize).map(|d| (10 * b + d) as f64).sum::<f64>();
+        assert_eq!(
+            counts.classes(reuse, Way::Forward).unwrap(),
+            [0.0, 1.0, 2.0, rest(3, 0), 11.0, 12.0, rest(3, 1)]
+        );
+        assert_eq!(counts.classes(Reuse { lookahead: 3, microbatches: 4 }, Way::Forward), None);
+        assert_eq!(counts.classes(Reuse { lookahead: 9, microbatches: 2 }, Way::Forward), None);
+    }
+}

@@ -1,6 +1,7 @@
 //! The paper's figure 9 on a laptop: exposed communication over the share of rows that overlap with the batch before.
 //!
-//! `cargo bench -p fs-tests --bench overlap -- [--quick] [--json F] [--svg F]`
+//! `cargo bench -p fs-tests --bench overlap -- [--quick] [--json F] [--svg F] [--only NAME] [--share S] [--steps N]
+//! [--link "200 Mbit/s, 50 us"] [--keep FOLDER]`; `--keep` writes every schedule and report.
 //!
 //! Two ranks train `tests/models/overlap.fs` over emulated links. First the compute time of a step is measured, then
 //! the links are made so slow that communication of `serial` takes half of it. Then for each overlap share `serial` is
@@ -11,6 +12,8 @@
 //! sum is the bubble. Urgent bytes are those of transfers of rows that the microbatch before used, or the next one
 //! needs: with one microbatch the rows that overlap.
 
+#![allow(clippy::print_stdout, reason = "the table is what this program is for")]
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,9 +21,11 @@ use std::sync::Arc;
 
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Program;
+use fs_executor::profile::rows::Counter;
 use fs_executor::transport::link::Link;
 use fs_executor::{Options, Report, Session};
 use fs_schedule::{Action, Profile, Reuse, Schedule, Way};
+use fs_tests::chart::{Line, draw};
 use fs_tests::overlap::{Overlap, OverlapSource, Recorded, Returning};
 use fs_tests::root;
 use serde_json::{Value, json};
@@ -35,6 +40,7 @@ const COMMUNICATION: f64 = 0.5;
 /// Steps of a profile, and batches that it and the counting of rows need.
 const PROFILED: u64 = 12;
 const BATCHES: u64 = 64;
+const COUNTED: std::ops::Range<u64> = 10..22;
 
 /// What is compiled.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -158,6 +164,15 @@ fn session(
 
 fn train(schedule: &Schedule, data: &Recorded, link: Option<Link>, steps: u64) -> Result<Report, String> {
     session(schedule, data, link, steps)?.run(&mut ()).map_err(|e| e.to_string())
+}
+
+/// A profile with the rows of other data.
+fn with_rows(program: &Program, profile: &Profile, unique: bool, data: &Recorded) -> Result<Profile, String> {
+    let schedule = Arc::new(compile(program, Variant { unique, ..SERIAL }, None)?);
+    let mut source = data.clone();
+    let mut counter = Counter { schedule: &schedule, source: &mut source, seed: 0, ranks: RANKS };
+    let rows = counter.count(COUNTED).map_err(|e| e.to_string())?;
+    Ok(Profile { rows, ..profile.clone() })
 }
 
 /// What a serial schedule costs over the link.
@@ -299,10 +314,11 @@ fn run() -> Result<(), String> {
     let shares = arguments.share.map_or_else(|| all.to_vec(), |s| vec![s]);
     print_head();
     let mut rows: Vec<Row> = Vec::new();
+    // Times do not depend on which rows overlap: one profile serves all shares.
+    let mut profiles: Vec<(bool, Profile)> = Vec::new();
     for share in shares {
         let schedule = compile(&program, SERIAL, None)?;
         let data = batches(&schedule, share, steps.max(BATCHES))?;
-        let mut profiles: Vec<(bool, Profile)> = Vec::new();
         let mut serial = None;
         for v in VARIANTS {
             let wanted = arguments.only.as_ref().is_none_or(|o| v.name.contains(o.as_str()));
@@ -312,8 +328,9 @@ fn run() -> Result<(), String> {
             if profiles.iter().all(|p| p.0 != v.unique) {
                 profiles.push((v.unique, measure(&program, v.unique, &data, link)?));
             }
-            let profile = profiles.iter().find(|p| p.0 == v.unique).map(|p| &p.1);
-            let schedule = compile(&program, v, profile)?;
+            let times = profiles.iter().find(|p| p.0 == v.unique).map(|p| &p.1);
+            let profile = times.map(|p| with_rows(&program, p, v.unique, &data)).transpose()?;
+            let schedule = compile(&program, v, profile.as_ref())?;
             let report = train(&schedule, &data, Some(link), steps)?;
             let found = row(v, share, &schedule, &report);
             let reference = rows.iter().rev().find(|r| serial_of(r, &found)).or(serial.as_ref());
@@ -335,7 +352,24 @@ fn run() -> Result<(), String> {
         let text = serde_json::to_string_pretty(&to_json(&rows, link)).map_err(|e| e.to_string())?;
         std::fs::write(path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))?;
     }
+    if let Some(path) = &arguments.svg {
+        std::fs::write(path, figure(&rows)).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
     Ok(())
+}
+
+/// The curves.
+fn figure(rows: &[Row]) -> String {
+    let lines: Vec<Line> = VARIANTS
+        .iter()
+        .map(|v| {
+            let of = rows.iter().filter(|r| r.variant == *v);
+            Line { name: v.name.into(), points: of.map(|r| (r.share, r.exposed)).collect() }
+        })
+        .filter(|line| !line.points.is_empty() && !line.name.starts_with("serial, "))
+        .collect();
+    let title = "Exposed communication over the overlap with the batch before";
+    draw(title, "share of rows that the batch before used", "exposed, ms a step", 1.0, &lines)
 }
 
 /// Whether a row is what another is compared with: `serial` that sends rows in the same way.

@@ -3,6 +3,7 @@
 //! What several test files need stands here.
 
 pub mod arrange;
+pub mod chart;
 pub mod interpreter;
 pub mod models;
 pub mod mutate;

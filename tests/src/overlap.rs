@@ -270,3 +270,127 @@ impl Source for Recorded {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    const MODEL: &str = "model m {
+      table items { rows 200_000 dim 4 optimizer sgd(lr: 0.1) sharding row_wise }
+      input history: ids(items) { max 20 }
+      input click: label like history
+      loss bce_with_logits(linear(lookup(history), 1), click, normalize: tokens)
+    }
+    train { batch 24 steps 4 optimizer sgd(lr: 0.1) }";
+
+    fn overlap(share: f64, returning: Returning) -> Overlap {
+        Overlap { share, returning, exponent: 1.05, length: 20, ranks: 3, seed: 9 }
+    }
+
+    fn recorded(what: Overlap, steps: u64) -> Recorded {
+        let schedule = Arc::new(crate::compile_text(MODEL));
+        OverlapSource::new(&schedule, what).unwrap().record(steps).unwrap()
+    }
+
+    fn ids(batch: &GlobalBatch) -> &[i64] {
+        batch
+            .inputs
+            .iter()
+            .find_map(|v| if let Values::Ids(ids) = v { Some(&ids[..]) } else { None })
+            .unwrap()
+    }
+
+    /// What each of 3 ranks asks for: its third of the samples.
+    fn asked(batch: &GlobalBatch) -> Vec<BTreeSet<i64>> {
+        ids(batch).chunks(8 * 20).map(|part| part.iter().copied().collect()).collect()
+    }
+
+    #[test]
+    fn as_many_rows_return_as_asked_for() {
+        for returning in [Returning::Popular, Returning::Any] {
+            for share in [0.0, 0.15, 0.5, 0.9, 1.0] {
+                let data = recorded(overlap(share, returning), 12);
+                for pair in data.batches().windows(2) {
+                    let before: BTreeSet<i64> = ids(&pair[0]).iter().copied().collect();
+                    let entries = asked(&pair[1]);
+                    let all: usize = entries.iter().map(BTreeSet::len).sum();
+                    let found: usize =
+                        entries.iter().map(|e| e.iter().filter(|r| before.contains(r)).count()).sum();
+                    // A row that three ranks ask for is three entries; a batch may have fewer rows than the next
+                    // one would take from it.
+                    let wanted = share * all as f64;
+                    assert!(found as f64 <= wanted + 0.5, "{returning:?} {share}: {found} for {wanted}");
+                    let least = if share == 1.0 { 0.9 * wanted } else { wanted - 3.0 };
+                    assert!(found as f64 >= least, "{returning:?} {share}: {found} for {wanted}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_rows_have_rested() {
+        let data = recorded(overlap(0.3, Returning::Popular), 30);
+        let mut last: BTreeMap<i64, usize> = BTreeMap::new();
+        for (n, batch) in data.batches().iter().enumerate() {
+            for row in ids(batch) {
+                if let Some(before) = last.insert(*row, n) {
+                    let distance = n - before;
+                    assert!(distance <= 1 || distance > REST as usize, "row {row} after {distance} batches");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn batches_follow_from_the_seed_alone() {
+        let schedule = Arc::new(crate::compile_text(MODEL));
+        let what = overlap(0.45, Returning::Popular);
+        let data = recorded(what, 6);
+        let mut source = OverlapSource::new(&schedule, what).unwrap();
+        let mut batch = GlobalBatch::default();
+        for step in [4, 1, 2, 5, 0] {
+            source.fill(step, &mut batch).unwrap();
+            assert_eq!(batch, data.batches()[step as usize]);
+        }
+        assert_ne!(recorded(Overlap { seed: 10, ..what }, 1).batches(), &data.batches()[..1]);
+    }
+
+    /// Multiplicities are those of the law: about half of the rows occur once, and the greatest very often.
+    #[test]
+    fn few_rows_occur_often() {
+        let data = recorded(overlap(0.3, Returning::Popular), 3);
+        let mut counts: BTreeMap<i64, usize> = BTreeMap::new();
+        ids(&data.batches()[2]).iter().for_each(|row| *counts.entry(*row).or_default() += 1);
+        let once = counts.values().filter(|n| **n == 1).count();
+        assert!(2 * once > counts.len() && counts.values().any(|n| *n > 20), "{counts:?}");
+    }
+
+    #[test]
+    fn the_executor_counts_the_same_share() {
+        let program = fs_dsl::check_text("m.fs", MODEL).program.unwrap();
+        let schedule = fs_compiler::compile(&program, fs_schedule::Strategy::Pec, 3).unwrap().schedule;
+        let steps = 10;
+        let data = recorded(overlap(0.4, Returning::Popular), steps);
+        let options = fs_executor::Options { steps: Some(steps), ..fs_executor::Options::default() };
+        let mut session =
+            fs_executor::Session::<f32>::with_source(Arc::new(schedule), options, Box::new(data)).unwrap();
+        let report = session.run(&mut ()).unwrap();
+        let rows = report.accounting.rows;
+        let found: f64 = rows.iter().filter(|r| r.distance == Some(1)).map(|r| r.share).sum();
+        // The first batch has none before it.
+        let found = found * steps as f64 / (steps - 1) as f64;
+        assert!((found - 0.4).abs() < 0.01, "{found}");
+    }
+
+    #[test]
+    fn what_cannot_be_drawn_is_refused() {
+        let schedule = Arc::new(crate::compile_text(MODEL));
+        for share in [-0.1, 1.1, f64::NAN] {
+            assert!(OverlapSource::new(&schedule, overlap(share, Returning::Popular)).is_err());
+        }
+        let small = crate::compile_text(&MODEL.replace("200_000", "1_000"));
+        assert!(OverlapSource::new(&Arc::new(small), overlap(0.1, Returning::Popular)).is_err());
+    }
+}

@@ -120,18 +120,15 @@ fn shares(s: &Schedule, exchange: u32) -> Vec<f64> {
         Sharding::ColumnWise { ranks } => ranks.get(x.part as usize).copied(),
         Sharding::RowWise | Sharding::DataParallel => None,
     };
-    match one {
-        Some(rank) => {
-            if let Some(share) = shares.get_mut(rank as usize) {
-                *share = 1.0;
-            }
+    if let Some(rank) = one {
+        if let Some(share) = shares.get_mut(rank as usize) {
+            *share = 1.0;
         }
-        None => {
-            let shard = t.rows.div_ceil(u64::from(s.ranks).max(1));
-            for (r, share) in shares.iter_mut().enumerate() {
-                let (start, end) = (shard * r as u64, shard * (r as u64 + 1));
-                *share = end.min(t.rows).saturating_sub(start) as f64 / t.rows.max(1) as f64;
-            }
+    } else {
+        let shard = t.rows.div_ceil(u64::from(s.ranks).max(1));
+        for (r, share) in shares.iter_mut().enumerate() {
+            let (start, end) = (shard * r as u64, shard * (r as u64 + 1));
+            *share = end.min(t.rows).saturating_sub(start) as f64 / t.rows.max(1) as f64;
         }
     }
     shares

@@ -167,7 +167,7 @@ pub static PASSES: &[Pass] = &[
         options: &[
             (
                 "bytes",
-                "an eighth of all, between `least` and 25 MiB",
+                "an eighth of all, between the least and 25 MiB",
                 "a bucket is full when its gradients have this many bytes",
             ),
             ("least", "1 MiB, which is also the most", "bytes below which a bucket is not worth a transfer"),

@@ -34,6 +34,13 @@ pub(super) const ENOUGH: f64 = 1.005;
 const ROUNDS: usize = 3;
 /// Batches in flight beyond those needed that are tried.
 const MORE: u32 = 2;
+/// By how much transfers may take longer than expected, tried in turn.
+const MARGINS: [f64; 3] = [1.5, 1.3, 1.15];
+/// What a step may cost for that.
+const ROOM: f64 = 1.005;
+/// Operations beyond which that is not tried.
+const LARGE: usize = 3000;
+
 /// The outcome of the search.
 #[derive(Debug)]
 pub struct Chosen {
@@ -222,11 +229,13 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candid
             *best = Some(c);
         }
     };
+    let mut on_circle = false;
     if p.time.len() <= CIRCLE {
         for stretch in STRETCH {
             let found = on_a_circle(p, graph, hub, (bound * stretch).ceil())?;
             if let Some(c) = found {
                 keep(c, &mut best);
+                on_circle = true;
                 break;
             }
         }
@@ -262,7 +271,36 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candid
     {
         keep(search.freeze(graph, &search.climb(found))?, &mut best);
     }
+    // Of orders that are about as good the one that hides transfers with room to spare.
+    if let Some(found) = best.take() {
+        best = Some(roomier(p, graph, (hub, bound), depth, on_circle, found)?);
+    }
     best.ok_or_else(|| SchedError::Defect("no play gave a step".into()))
+}
+
+/// An order that was found with longer transfers, if it costs no more than [`ROOM`].
+fn roomier(
+    p: &Problem<'_>,
+    graph: &Graph,
+    (hub, bound): (usize, f64),
+    depth: Option<u32>,
+    on_circle: bool,
+    best: Candidate,
+) -> Result<Candidate, SchedError> {
+    // On a circle what works ahead has a reserve already.
+    if on_circle || p.time.len() > LARGE {
+        return Ok(best);
+    }
+    for margin in MARGINS {
+        let most = depth.unwrap_or(best.in_flight + MORE);
+        let search = Search::with_margin(p, graph, hub, best.step, bound, most, margin);
+        let found = search.climb(search.hasten());
+        let c = search.freeze(graph, &found)?;
+        if c.step <= best.step * ROOM && c.memory <= best.memory.max(p.cluster.memory) {
+            return Ok(c);
+        }
+    }
+    Ok(best)
 }
 
 /// Places one batch on a circle of this period, operations with the least slack first.

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::Action;
+use fs_schedule::{Action, Engine};
 
 use super::SchedError;
 use super::bounds::{self, Window};
@@ -47,6 +47,8 @@ pub struct Search<'a> {
     window: Window,
     tiers: Tiers,
     engine: Vec<u8>,
+    /// Nanoseconds of each operation, transfers with a margin.
+    time: Vec<u64>,
     hub: usize,
     pace: f64,
     bound: f64,
@@ -69,6 +71,25 @@ pub struct Found {
 impl<'a> Search<'a> {
     /// With slacks of steps that take `step`, and `depth` batches in flight.
     pub fn new(p: &'a Problem<'a>, graph: &Graph, hub: usize, step: f64, bound: f64, depth: u32) -> Self {
+        Self::with_margin(p, graph, hub, step, bound, depth, 1.0)
+    }
+
+    /// The same for transfers that take `margin` times as long as expected. An order that hides those hides the real
+    /// ones too if compute turns out faster or a transfer starts late.
+    pub fn with_margin(
+        p: &'a Problem<'a>,
+        graph: &Graph,
+        hub: usize,
+        step: f64,
+        bound: f64,
+        depth: u32,
+        margin: f64,
+    ) -> Self {
+        let longer = |i: usize| match p.engine[i] {
+            Engine::Compute | Engine::Host => p.time[i],
+            _ => (p.time[i] as f64 * margin) as u64,
+        };
+        let time: Vec<u64> = (0..p.time.len()).map(longer).collect();
         let pace = step * 1.0001;
         let turns = graph.with(turns(p));
         let window = match bounds::recurrence(&turns, &p.time) {
@@ -96,6 +117,7 @@ impl<'a> Search<'a> {
             window,
             tiers,
             engine: p.engine.iter().map(|e| *e as u8).collect(),
+            time,
             hub,
             pace,
             bound,
@@ -109,7 +131,7 @@ impl<'a> Search<'a> {
     fn play(&self, key: &[i64]) -> (f64, Times) {
         let work = Work {
             graph: &self.graph,
-            time: &self.p.time,
+            time: &self.time,
             engine: &self.engine,
             priority: &self.tiers.priority,
             chunk: &self.tiers.chunk_time,
@@ -168,7 +190,8 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        let nothing = || Found { period: f64::INFINITY, position: vec![0; self.p.time.len()], key: Vec::new() };
+        let nothing =
+            || Found { period: f64::INFINITY, position: vec![0; self.p.time.len()], key: Vec::new() };
         best.unwrap_or_else(nothing)
     }
 

@@ -114,8 +114,8 @@ impl Measured {
         let mut ranks: BTreeMap<u32, BTreeMap<u32, Vec<Executed>>> = BTreeMap::new();
         for (rank, e) in all {
             let (start, end) = (e.start - zero, e.end - zero);
-            // What ended before the first whole step is out of the picture.
-            if end > 0.0 {
+            // Operations of earlier steps would stand for steps that are not whole.
+            if e.step >= first {
                 let lane = t.ops[e.op as usize].lane;
                 let moved = Executed { step: e.step - first, start, end, ..e };
                 ranks.entry(rank).or_default().entry(lane).or_default().push(moved);

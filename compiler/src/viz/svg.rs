@@ -41,6 +41,8 @@ const LANE: f64 = 34.0;
 const HEAD: f64 = 26.0;
 /// Least pixels between what is drawn apart.
 const APART: f64 = 0.35;
+/// Most pixels of other work that does not cut a box in two.
+const SLIVER: f64 = 0.6;
 /// Boxes of a lane from which on it is drawn at a resolution of half a pixel.
 const MANY: usize = 800;
 /// Pixels of a letter, about.
@@ -208,13 +210,19 @@ fn runs(t: &Timeline, lane: &Lane, scale: f64, until: f64) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (i, start, end) in in_sight(t, lane, until) {
         let kind = t.ops[i.op as usize].kind;
-        match runs.last_mut() {
-            Some(r) if (r.kind, r.batch) == (kind, i.batch) && (start - r.end) * scale < APART => {
-                r.end = r.end.max(end);
-                r.ops += usize::from(i.first);
-                r.name = None;
-            }
-            _ => runs.push(Run { start, end, kind, batch: i.batch, ops: 1, name: Some(i.op) }),
+        // What lies between may be a sliver of other work.
+        let near = |r: &Run| (start - r.end) * scale < SLIVER;
+        let back =
+            runs.iter().rev().take_while(|r| near(r)).position(|r| (r.kind, r.batch) == (kind, i.batch));
+        let at = back.map(|b| runs.len() - 1 - b).filter(|at| runs.len() - at <= 4);
+        if let Some(at) = at {
+            let hidden: usize = runs.drain(at + 1..).map(|r| r.ops).sum();
+            let r = &mut runs[at];
+            r.end = r.end.max(end);
+            r.ops += hidden + usize::from(i.first);
+            r.name = None;
+        } else {
+            runs.push(Run { start, end, kind, batch: i.batch, ops: 1, name: Some(i.op) });
         }
     }
     if runs.len() <= MANY {

@@ -133,3 +133,59 @@ pub(super) fn gaps(ops: &[OpView], pieces: &[Piece], step: f64) -> Vec<Gap> {
     }
     gaps
 }
+
+#[cfg(test)]
+mod tests {
+    use fs_schedule::op::Action;
+    use fs_schedule::{Cost, Engine};
+
+    use super::*;
+
+    fn transfer(start: u64, time: u64, priority: i32, chunk: Option<u64>) -> Op {
+        Op {
+            name: format!("transfer {start}"),
+            action: Action::AllReduce,
+            reads: Vec::new(),
+            writes: Vec::new(),
+            engine: Engine::NicSend,
+            stage: 0,
+            microbatch: None,
+            deps: Vec::new(),
+            priority,
+            chunk,
+            cost: Cost::default(),
+            start,
+            time,
+            reason: String::new(),
+        }
+    }
+
+    fn swept(ops: &[Op], step: f64) -> Vec<(u32, i32, f64, f64)> {
+        let members: Vec<u32> = (0..ops.len() as u32).collect();
+        pieces(ops, &members, step).iter().map(|p| (p.op, p.step, p.start, p.end)).collect()
+    }
+
+    #[test]
+    fn an_urgent_transfer_cuts_one_in_chunks() {
+        let ops = [transfer(0, 100, 0, Some(8)), transfer(30, 10, 1, None), transfer(50, 5, 2, None)];
+        let expected = [
+            (0, 0, 0.0, 30.0),
+            (1, 0, 30.0, 40.0),
+            (0, 0, 40.0, 50.0),
+            (2, 0, 50.0, 55.0),
+            (0, 0, 55.0, 115.0),
+        ];
+        assert_eq!(swept(&ops, 200.0), expected);
+        // In the next step if it lasts until then: the urgent one of that step cuts it again.
+        let ops = [transfer(150, 100, 0, Some(8)), transfer(30, 10, 1, None)];
+        assert_eq!(swept(&ops, 200.0), [(1, 0, 30.0, 40.0), (0, -1, 40.0, 60.0), (0, 0, 150.0, 230.0)]);
+    }
+
+    #[test]
+    fn nothing_cuts_a_transfer_in_one_piece_or_of_the_same_priority() {
+        for (chunk, priority) in [(None, 1), (Some(8), 0)] {
+            let ops = [transfer(0, 100, 0, chunk), transfer(30, 10, priority, None)];
+            assert_eq!(swept(&ops, 200.0), [(0, 0, 0.0, 100.0), (1, 0, 100.0, 110.0)]);
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! shelf; once they are through with it, it is filled again, so in steady state nothing is allocated.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::{DataError, GlobalBatch, Source};
@@ -115,9 +116,9 @@ impl Drop for Reader {
 }
 
 impl Reader {
-    /// Sends the batches of `steps`; ends early when the ranks hang up or after an error. Returns the bytes that
-    /// batches took.
-    pub fn run(self, source: &mut dyn Source, steps: std::ops::Range<u64>) -> usize {
+    /// Sends the batches of `steps`; ends early when the ranks hang up or after an error. While it works it counts in
+    /// `awake` as a thread that needs a processor. Returns the bytes that batches took.
+    pub fn run(self, source: &mut dyn Source, steps: std::ops::Range<u64>, awake: &AtomicU64) -> usize {
         // Batches come back by their count: once all ranks are through with one, only this list holds it.
         let mut spare: VecDeque<Arc<GlobalBatch>> = VecDeque::with_capacity(self.spare);
         // The largest so far: all grow to its size when they are filled next, and not when chance has it.
@@ -128,7 +129,9 @@ impl Reader {
             // Nobody else holds it, so nothing is cloned.
             let own = Arc::make_mut(&mut batch);
             own.reserve(&largest);
+            awake.fetch_add(1, Ordering::Relaxed);
             let delivery = source.fill(step, own).map_err(Arc::new);
+            awake.fetch_sub(1, Ordering::Relaxed);
             batch.measure(&mut largest);
             let last = delivery.is_err();
             if !self.put(delivery.map(|()| Arc::clone(&batch))) {
@@ -185,7 +188,7 @@ mod tests {
     fn every_rank_gets_every_batch_in_order_and_the_end() {
         let (reader, batches) = reader(3, 2);
         std::thread::scope(|scope| {
-            scope.spawn(move || reader.run(&mut Count, 0..1000));
+            scope.spawn(move || reader.run(&mut Count, 0..1000, &AtomicU64::default()));
             for (rank, batches) in batches.into_iter().enumerate() {
                 scope.spawn(move || {
                     for step in 0..300 {
@@ -205,7 +208,7 @@ mod tests {
     fn the_reader_ends_when_a_rank_hangs_up() {
         let (reader, mut batches) = reader(2, 1);
         std::thread::scope(|scope| {
-            let reading = scope.spawn(move || reader.run(&mut Count, 0..1_000_000));
+            let reading = scope.spawn(move || reader.run(&mut Count, 0..1_000_000, &AtomicU64::default()));
             batches.pop();
             reading.join().unwrap();
             while batches[0].next().is_some() {}

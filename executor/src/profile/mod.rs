@@ -30,6 +30,10 @@ use typical::{Typical, typical};
 const COUNTED: u64 = 12;
 /// Points of one operation on a kind's line.
 const BINS: usize = 4;
+/// Sizes of a kind that are closer together than this tell nothing about its slope.
+const SPREAD: f64 = 1.5;
+/// Seconds of a call without work.
+const NOTHING: f64 = 1e-6;
 /// Greatest speed of a link: one that adds nothing.
 const FASTEST: f64 = 1e15;
 
@@ -84,6 +88,7 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
             points.entry(kind.to_owned()).or_default().push(Point { x: [1.0, 0.0, bytes], y: seconds });
         }
     }
+    points.values_mut().for_each(anchor);
     let kinds = points.iter().filter_map(|(kind, points)| Some(kind_cost(kind, fit(points)?, points.len())));
     let alone = without.as_ref().map(|run| typical(&schedule.train, &engines, &run.records));
     let transfers = transfers(&schedule, &sizes, &times, alone.as_ref());
@@ -250,6 +255,16 @@ fn kind_points(
     points
 }
 
+/// Where all sizes are about the same (sequences of one length, one layer), a line could have any slope. Then it goes
+/// through the time of a call that does nothing.
+fn anchor(points: &mut Vec<Point>) {
+    let size = |p: &Point| p.x[1] + p.x[2];
+    let (least, most) = points.iter().map(size).fold((f64::INFINITY, 0.0), |(a, b), s| (s.min(a), s.max(b)));
+    if most < SPREAD * least {
+        points.push(Point { x: [1.0, 0.0, 0.0], y: NOTHING });
+    }
+}
+
 fn kind_cost(kind: &str, line: Line, points: usize) -> KindCost {
     let [fixed, per_flop, per_byte] = line.coefficients;
     KindCost { kind: kind.to_owned(), fixed, per_flop, per_byte, points: points as u64, error: line.error }
@@ -295,12 +310,11 @@ mod tests {
     /// All-to-alls of `bytes` to each other rank over emulated links, by the links' own clock.
     fn all_to_all(link: Link, ranks: usize, bytes: u64) -> f64 {
         let links = Links::new(link, ranks);
-        let mut there = 0;
-        for me in 0..ranks {
-            let mut asked = 0;
-            for other in 1..ranks {
-                let (free, arrived) = links.send(me, (me + other) % ranks, bytes, asked);
-                asked = free;
+        let (mut there, mut asked) = (0, vec![0; ranks]);
+        for other in 1..ranks {
+            for (me, asked) in asked.iter_mut().enumerate() {
+                let (free, arrived) = links.send(me, (me + other) % ranks, bytes, *asked);
+                *asked = free;
                 there = there.max(arrived);
             }
         }

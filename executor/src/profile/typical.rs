@@ -157,7 +157,7 @@ mod tests {
         close(t.whole[1], 50e-9);
         close(t.met[1], 50e-9);
         close(t.whole[2], 200e-9);
-        // 30 to wake the transfer's engine, 10 to go on after it.
-        close(t.wake, 20e-9);
+        // 30 to wake the transfer's engine, 10 to go on after it, nothing for the first of a batch.
+        close(t.wake, 40e-9 / 3.0);
     }
 }

@@ -232,3 +232,119 @@ impl Ledger {
 pub fn add(sum: &AtomicU64, n: u64) {
     sum.store(sum.load(Ordering::Relaxed) + n, Ordering::Relaxed);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs_schedule::{Action, Cost, Dep, Op, Program};
+
+    fn op(name: &str, action: Action, engine: Engine, deps: &[(u32, u32)]) -> Op {
+        Op {
+            name: name.into(),
+            action,
+            reads: Vec::new(),
+            writes: Vec::new(),
+            engine,
+            stage: 0,
+            microbatch: None,
+            deps: deps.iter().map(|(op, distance)| Dep { op: *op, distance: *distance }).collect(),
+            priority: 0,
+            chunk: None,
+            cost: Cost::default(),
+            start: 0,
+            time: 0,
+            reason: String::new(),
+        }
+    }
+
+    /// A batch is loaded, two collectives on one engine follow, the second of which compute waits for.
+    fn plan() -> Plan {
+        let rows = |class| Action::AllToAllRows { exchanges: vec![0], class };
+        Plan::new(&Program {
+            in_flight: 2,
+            buffers: Vec::new(),
+            ops: vec![
+                op("load", Action::LoadBatch, Engine::Host, &[(4, 1)]),
+                op("first", rows(Some(0)), Engine::CopyOut, &[(0, 0)]),
+                op("second", rows(Some(1)), Engine::CopyOut, &[(0, 0)]),
+                op("early", Action::Zero, Engine::Compute, &[(0, 0)]),
+                op("late", Action::Zero, Engine::Compute, &[(2, 0)]),
+            ],
+        })
+    }
+
+    const STEP: u64 = 10_000;
+
+    fn stamps(steps: u64) -> Stamps {
+        let stamps = Stamps::new(5, 4);
+        for step in 0..steps {
+            let at = |start, met, end| Times {
+                start: step * STEP + start,
+                met: step * STEP + met,
+                end: step * STEP + end,
+            };
+            stamps.set(0, step, at(0, 0, 100));
+            stamps.set(1, step, at(110, 150, 400));
+            stamps.set(2, step, at(407, 407, 900));
+            stamps.set(3, step, at(120, 120, 200));
+        }
+        stamps
+    }
+
+    /// Time of each kind, and exposed time of each operation.
+    fn sums(begin: u64, segments: &[Segment]) -> (Split, Vec<u64>) {
+        let mut ledger = Ledger::new(5);
+        ledger.begin(begin);
+        for s in segments.iter().rev() {
+            ledger.cover(s.until, s.kind, s.op);
+        }
+        (ledger.cut().2, ledger.exposed().to_vec())
+    }
+
+    #[test]
+    fn gaps_are_explained_to_the_nanosecond() {
+        let (plan, mut out) = (plan(), Vec::new());
+        // Other instances have run since: those of step 1 are explained by the times of step 1.
+        for steps in [2, 4] {
+            explain(&plan, &stamps(steps), Gap::Before(4, 1), (STEP + 200, STEP + 930), &mut out);
+            let (split, exposed) = sums(STEP + 200, &out);
+            // 30 until the second was noticed, 7 between both, and what is left of the first.
+            assert_eq!(split, [493 + 200, 0, 0, 30 + 7, 0]);
+            assert_eq!(exposed, [0, 200, 493, 0, 0]);
+            explain(&plan, &stamps(steps), Gap::Before(4, 1), (STEP + 20, STEP + 930), &mut out);
+            let (split, exposed) = sums(STEP + 20, &out);
+            assert_eq!(split, [493 + 250, 40, 80, 30 + 7 + 10, 0]);
+            assert_eq!(exposed, [0, 250, 493, 0, 0]);
+        }
+    }
+
+    #[test]
+    fn times_that_are_no_longer_kept_explain_nothing() {
+        let (plan, mut out) = (plan(), Vec::new());
+        explain(&plan, &stamps(6), Gap::Before(4, 1), (STEP + 200, STEP + 930), &mut out);
+        assert_eq!(out, [Segment { until: STEP + 930, kind: Kind::Other, op: None }]);
+    }
+
+    #[test]
+    fn the_end_of_a_run_is_explained_by_what_is_still_running() {
+        let (plan, mut out) = (plan(), Vec::new());
+        explain(&plan, &stamps(1), Gap::During(2, 0), (300, 900), &mut out);
+        assert_eq!(sums(300, &out).0, [493 + 100, 0, 0, 7, 0]);
+    }
+
+    #[test]
+    fn cuts_divide_time_between_steps() {
+        let mut ledger = Ledger::new(5);
+        ledger.cover(30, Kind::Other, None);
+        ledger.begin(50);
+        ledger.cover(80, Kind::Compute, None);
+        assert_eq!(
+            ledger.cut(),
+            (50, 80, [0, 0, 0, 0, 30]),
+            "what was before the first batch does not count"
+        );
+        ledger.cover(70, Kind::Host, None);
+        ledger.cover(95, Kind::Exposed, Some(1));
+        assert_eq!((ledger.cut(), ledger.exposed()[1]), ((80, 95, [15, 0, 0, 0, 0]), 15));
+    }
+}

@@ -23,6 +23,8 @@ use super::{Call, Context, Fault, dispatch};
 /// How long a thread looks for something to do before it sleeps, in nanoseconds: about as long as it takes to fall
 /// asleep and to be woken again.
 const PATIENCE: u64 = 20_000;
+/// Waits that are longer tell no more than that.
+const LONG: u64 = 8 * PATIENCE;
 /// Looks between two readings of the clock.
 const LOOKS: usize = 16;
 
@@ -103,6 +105,8 @@ struct Thread<'r, 'a, T: Real> {
     ledger: Option<Ledger>,
     /// Batches accounted for.
     told: u64,
+    /// How long it waited lately, in nanoseconds.
+    usual_wait: u64,
     random: u64,
 }
 
@@ -120,6 +124,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             at,
             ledger: (engine == plan.accounted).then(|| Ledger::new(plan.ops.len())),
             told: 0,
+            usual_wait: 0,
             random: rank.settings.stress.map_or(0, |seed| {
                 seed ^ (rank.env.rank as u64 * 64 + engine as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             }),
@@ -138,11 +143,13 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             if self.exhausted() && self.settled() {
                 break;
             }
-            if self.look() {
-                continue;
+            let asked = hub.now();
+            if !self.look(asked) {
+                let deadline = self.deadline.map(|at| hub.instant(at));
+                hub.sleep(env.rank, self.engine, deadline, || hub.has_failed() || self.can_go_on());
             }
-            let deadline = self.deadline.map(|at| hub.instant(at));
-            hub.sleep(env.rank, self.engine, deadline, || hub.has_failed() || self.can_go_on());
+            let waited = (hub.now() - asked).min(LONG);
+            self.usual_wait = (7 * self.usual_wait + waited) / 8;
         }
         hub.leave();
         if let Some(ledger) = &self.ledger {
@@ -152,25 +159,26 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         }
     }
 
-    /// Looks a little longer for something to do, while there is a processor to spare.
-    fn look(&self) -> bool {
+    /// Looks a little longer for something to do, while there is a processor to spare and waits are usually short.
+    fn look(&self, asked: u64) -> bool {
         let hub = self.rank.hub;
         // Time that is known to pass is slept through.
-        if self.deadline.is_some() || !hub.has_room() {
+        if self.deadline.is_some() || self.usual_wait > PATIENCE {
             return false;
         }
-        let until = hub.now() + PATIENCE;
-        loop {
+        let until = asked + PATIENCE;
+        while hub.has_room() && !hub.has_failed() {
             for _ in 0..LOOKS {
                 if self.can_go_on() {
                     return true;
                 }
                 std::hint::spin_loop();
             }
-            if hub.has_failed() || !hub.has_room() || hub.now() > until {
-                return false;
+            if hub.now() > until {
+                break;
             }
         }
+        false
     }
 
     /// Whether a queue can go on, or the end has come.
@@ -283,9 +291,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         let start = rank.hub.now();
         self.close_gap(Gap::Before(op, step), start);
         let cx = self.context();
-        if rank.settings.panic_at == Some((rank.env.rank, op, batch)) {
-            panic!("told to panic");
-        }
+        self.obey(op, batch);
         let outcome = if rank.plan.load == Some(op) {
             rank.load(&cx, batch)
         } else {
@@ -357,6 +363,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     fn fill(&mut self, queue: usize, active: &Active) -> Result<(), Fault> {
         let rank = self.rank;
         let outer = self.at.replace(Some(active.op));
+        self.obey(active.op, active.batch);
         let call = Call::new(self.context(), active.op, active.batch)?;
         let channel = rank.plan.ops[active.op].channel.unwrap_or(0);
         let inbox = |round: usize, from: usize| rank.hub.inbox(channel + round, active.batch, from);
@@ -495,6 +502,12 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
 
     fn is_settled(&self) -> bool {
         self.ledger.is_none() || self.told >= self.rank.progress.end.load(Ordering::Acquire)
+    }
+
+    /// Panics if told to.
+    fn obey(&self, op: usize, batch: u64) {
+        let Rank { settings, env, .. } = self.rank;
+        assert!(settings.panic_at != Some((env.rank, op, batch)), "told to panic");
     }
 
     fn fail(&mut self, op: usize, fault: &Fault) {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use fs_kernels::memory::Block;
 use fs_kernels::optimizer::{SparseKind, SparseOptimizer, state_sizes};
 use fs_kernels::random::{Initial, RandomKey, fill};
 use fs_kernels::{MatMut, Real};
@@ -18,11 +19,11 @@ pub struct Shard<T> {
     /// Number of columns held.
     pub dim: usize,
     /// Values, row-major.
-    pub values: Vec<T>,
+    pub values: Block<T>,
     /// First optimizer state.
-    pub state1: Vec<T>,
+    pub state1: Block<T>,
     /// Second optimizer state.
-    pub state2: Vec<T>,
+    pub state2: Block<T>,
     optimizer: SparseOptimizer,
 }
 
@@ -62,7 +63,7 @@ impl<T: Real> Shard<T> {
         let (n, dim) = ((rows.end - rows.start) as usize, columns.len());
         let optimizer = sparse(table.optimizer);
         let (first, second) = state_sizes(optimizer.kind, n, dim);
-        let mut values = vec![T::ZERO; n * dim];
+        let mut values = Block::zeros(n * dim);
         let (init, key) = (initial(table.init), RandomKey { seed, stream: table.stream, step: 0 });
         let whole = table.dim as usize;
         if dim == whole {
@@ -78,7 +79,7 @@ impl<T: Real> Shard<T> {
                 }
             }
         }
-        let (state1, state2) = (vec![T::ZERO; first], vec![T::ZERO; second]);
+        let (state1, state2) = (Block::zeros(first), Block::zeros(second));
         Self { rows, columns, dim, values, state1, state2, optimizer }
     }
 

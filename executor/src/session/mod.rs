@@ -143,6 +143,7 @@ impl<T: Real> Session<T> {
         let ranks = options.ranks.unwrap_or(schedule.ranks as usize);
         check_ranks(&schedule, ranks)?;
         check_placement(&schedule, ranks)?;
+        check_link(options.link)?;
         let seed = options.seed.unwrap_or(schedule.settings.seed);
         let steps = steps(&schedule, &options, source.as_ref())?;
         memory::check(&schedule, ranks, size_of::<T>(), memory::available())?;
@@ -494,6 +495,21 @@ fn check_placement(schedule: &Schedule, ranks: usize) -> Result<(), Error> {
             "table `{}` is placed on ranks of {}, so this schedule cannot run with {ranks}; compile it for {ranks} ranks",
             table.name, schedule.ranks
         ))),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that something gets through a link.
+fn check_link(link: Option<Link>) -> Result<(), Error> {
+    match link {
+        Some(Link { bandwidth, latency })
+            if !(bandwidth > 0.0 && bandwidth.is_finite() && (0.0..=60.0).contains(&latency)) =>
+        {
+            Err(Error::Settings(format!(
+                "nothing gets through a link of {bandwidth} bytes a second and {latency} seconds of latency; give a \
+                 bandwidth above zero and a latency of at most a minute"
+            )))
+        }
         _ => Ok(()),
     }
 }

@@ -153,10 +153,11 @@ impl Phase<'_> {
         // Dropped before the threads are joined, so that the reader sees it if the ranks have failed.
         let ranks = ranks.into_iter().map(Arc::new).collect::<Vec<_>>();
         std::thread::scope(|scope| {
-            let range = steps.clone();
+            let (range, awake) = (steps.clone(), hub.awake());
             let name = "rank-reader".to_owned();
-            let reading =
-                std::thread::Builder::new().name(name).spawn_scoped(scope, move || reader.run(source, range));
+            let reading = std::thread::Builder::new()
+                .name(name)
+                .spawn_scoped(scope, move || reader.run(source, range, awake));
             let reading =
                 reading.map_err(|e| Error::Settings(format!("cannot start the reader's thread: {e}")))?;
             let mut threads = Vec::with_capacity(world * plan.engines.len());

@@ -5,22 +5,30 @@
 //! announced itself. Between the two halves of either side stands a fence, so at least one of the two sees the other:
 //! no change is slept through. While nobody sleeps, a change costs a fence and a load.
 
-use std::sync::OnceLock;
 use std::time::Instant;
 
-use crate::sync::{AtomicBool, Ordering, Thread, current, fence, park};
+use crate::sync::{AtomicBool, Ordering, Parker, fence};
 
 /// What one thread sleeps on.
 #[derive(Debug, Default)]
 pub struct Event {
     asleep: AtomicBool,
-    thread: OnceLock<Thread>,
+    parker: Parker,
 }
 
 impl Event {
     /// Makes the calling thread the one that sleeps. Only the first call counts.
     pub fn attach(&self) {
-        self.thread.get_or_init(current);
+        self.parker.attach();
+    }
+
+    /// Sleeps until woken, or until `deadline`, unless `look` finds something to do: whether nobody has woken it.
+    pub fn sleep(&self, deadline: Option<Instant>, look: impl FnOnce() -> bool) -> bool {
+        self.announce();
+        if !look() {
+            self.park(deadline);
+        }
+        self.retract()
     }
 
     /// Announces that the thread will sleep: it must look once more whether it can go on.
@@ -30,15 +38,15 @@ impl Event {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the announcement back: whether it still stood, so that nobody has woken the thread.
+    /// Takes the announcement back: whether it still stood.
     pub fn retract(&self) -> bool {
-        self.asleep.swap(false, Ordering::AcqRel)
+        self.asleep.compare_exchange(true, false, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Sleeps until somebody takes the announcement back, or until `deadline`.
-    pub fn sleep(&self, deadline: Option<Instant>) {
+    pub fn park(&self, deadline: Option<Instant>) {
         while self.asleep.load(Ordering::Acquire) {
-            if !park(deadline) {
+            if !self.parker.park(deadline) {
                 return;
             }
         }
@@ -52,8 +60,8 @@ impl Event {
     /// Wakes the thread if it sleeps: whether it did. After [`publish`].
     pub fn wake(&self) -> bool {
         let slept = self.is_asleep() && self.retract();
-        if slept && let Some(thread) = self.thread.get() {
-            thread.unpark();
+        if slept {
+            self.parker.unpark();
         }
         slept
     }

@@ -21,7 +21,7 @@ pub struct Hub<T> {
     failure: Mutex<Option<TransportError>>,
     links: Option<Links>,
     started: Instant,
-    /// Threads of engines that do not sleep, and processors for them.
+    /// Threads that need a processor, and processors for them.
     awake: AtomicU64,
     processors: u64,
 }
@@ -102,6 +102,11 @@ impl<T: Default> Hub<T> {
         }
     }
 
+    /// Threads that need a processor: those of engines that do not sleep, and the reader while it works.
+    pub fn awake(&self) -> &AtomicU64 {
+        &self.awake
+    }
+
     /// Whether every thread that is awake has a processor, so that one may look for work a little longer.
     pub fn has_room(&self) -> bool {
         self.awake.load(Ordering::Relaxed) <= self.processors
@@ -120,14 +125,9 @@ impl<T: Default> Hub<T> {
 
     /// Sleeps until woken, or until `deadline`, unless `look` finds something to do.
     pub fn sleep(&self, rank: usize, engine: usize, deadline: Option<Instant>, look: impl FnOnce() -> bool) {
-        let event = &self.events[rank][engine];
         // Whoever wakes the thread counts it again, from the moment at which it needs a processor.
         self.leave();
-        event.announce();
-        if !look() {
-            event.sleep(deadline);
-        }
-        self.add_awake(u64::from(event.retract()));
+        self.add_awake(u64::from(self.events[rank][engine].sleep(deadline, look)));
     }
 
     /// A rank's outbox of a turn, to fill. It has room for `sections` sections, whose contents are cleared.

@@ -58,7 +58,7 @@ fn copy_past() -> Case {
     to.fill(2.0);
     let all: Vec<u32> = (0..rows as u32).collect();
     case("the same past the caches", (2 * 4 * n) as f64, move || {
-        fs_kernels::embedding::gather(Mat::new(&from, rows, cols), &all, MatMut::new(&mut to, rows, cols));
+        fs_kernels::partition::scatter(Mat::new(&from, rows, cols), &all, MatMut::new(&mut to, rows, cols));
     })
 }
 

@@ -85,6 +85,13 @@ fn write(export: &Export<'_>, ranks: u32, part: &Path, folder: &Path, name: &str
     if shown {
         eprintln!();
     }
+    // What would refuse a file refuses all of them.
+    for rank in 0..ranks {
+        let to = folder.join(format!("{name}.{rank}.et"));
+        if to.is_dir() {
+            return Err(format!("cannot write {}: it is a folder", to.display()));
+        }
+    }
     for rank in 0..ranks {
         let file = format!("{name}.{rank}.et");
         let to = folder.join(&file);

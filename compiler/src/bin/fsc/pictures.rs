@@ -8,11 +8,17 @@ use fs_compiler::viz::{Timeline, dot, svg};
 pub(super) const ENDINGS: [&str; 2] = ["svg", "dot"];
 
 /// The picture of one or several schedules, if the ending of its file is one of [`ENDINGS`].
-pub(super) fn draw(ending: &str, drawn: &[(PathBuf, Timeline)]) -> Option<Result<String, String>> {
+pub(super) fn draw(
+    ending: &str,
+    drawn: &[(PathBuf, Timeline)],
+    steps: Option<u32>,
+) -> Option<Result<String, String>> {
     match ending {
         "svg" => {
             let timelines: Vec<Timeline> = drawn.iter().map(|(_, t)| t.clone()).collect();
-            Some(Ok(svg::draw(&timelines, &svg::Options { names: names(drawn), ..svg::Options::default() })))
+            let mut options = svg::Options { names: names(drawn), ..svg::Options::default() };
+            options.steps = steps.unwrap_or(options.steps);
+            Some(Ok(svg::draw(&timelines, &options)))
         }
         "dot" => Some(match drawn {
             [(path, t)] => dot::draw(t).map_err(|e| format!("{}: {e}", path.display())),

@@ -20,7 +20,7 @@ pub(super) struct Args {
     /// Draw a run beneath its prediction: what `fsx run --trace` wrote for this schedule (.html only).
     #[arg(long)]
     trace: Option<PathBuf>,
-    /// Steps to draw (.html only; default: 3, or those of the trace).
+    /// Steps to draw (default: 3 in .html, 2 in .svg, or those of the trace).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "trace")]
     steps: Option<u32>,
 }
@@ -35,8 +35,11 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
             pictures::ENDINGS.join(" or .")
         ));
     }
-    if !interactive && (args.trace.is_some() || args.steps.is_some()) {
-        return Err("--trace and --steps are for .html files only".into());
+    if !interactive && args.trace.is_some() {
+        return Err("--trace is for .html files only".into());
+    }
+    if ending == "dot" && args.steps.is_some() {
+        return Err("--steps is for timelines; a .dot file holds the graph of one step".into());
     }
     if args.trace.is_some() && args.schedules.len() > 1 {
         return Err("--trace goes with one schedule, the one that ran".into());
@@ -58,7 +61,7 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
         }
         drawn.push((path.clone(), timeline));
     }
-    let text = match pictures::draw(&ending, &drawn) {
+    let text = match pictures::draw(&ending, &drawn, args.steps) {
         Some(text) => text?,
         None => page(drawn, measured, args.steps.unwrap_or(html::STEPS)),
     };

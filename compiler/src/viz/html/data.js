@@ -197,10 +197,13 @@ function decode(raw, index) {
   s.lanes = raw.lanes.map((lane, i) => new PlanLane(s, i, lane));
   s.runs = (raw.measured ? raw.measured.ranks : [])
     .map((r) => ({ rank: r.rank, lanes: r.lanes.map((lane) => new RunLane(s, r.rank, lane)) }));
+  s.begin = 0;
   s.extent = s.steps * s.step;
   for (const run of s.runs) {
     for (const lane of run.lanes) {
-      if (lane.latest.length) s.extent = Math.max(s.extent, lane.latest[lane.latest.length - 1]);
+      if (!lane.op.length) continue;
+      s.begin = Math.min(s.begin, lane.start[0]);
+      s.extent = Math.max(s.extent, lane.latest[lane.latest.length - 1]);
     }
   }
   s.batch = (op, step) => step + s.ops.stage[op] + s.first;
@@ -215,6 +218,8 @@ function decode(raw, index) {
 }
 
 const SCHEDULES = DATA.schedules.map(decode);
+// The picture's ends: a slow first step may begin before it is aligned to.
+const BEGIN = Math.min(...SCHEDULES.map((s) => s.begin));
 const EXTENT = Math.max(...SCHEDULES.map((s) => s.extent));
 
 // Nanoseconds for people.

@@ -16,12 +16,7 @@ pub(super) fn text(shown: &[Shown], labels: &[String], steps: u32) -> String {
     texts.get("");
     let schedules =
         shown.iter().zip(labels).map(|(s, label)| schedule(s, label, steps, &mut texts)).collect();
-    let data = Data {
-        kinds: Kind::ALL.map(kind),
-        reasons: REASONS,
-        schedules,
-        texts: texts.list,
-    };
+    let data = Data { kinds: Kind::ALL.map(kind), reasons: REASONS, schedules, texts: texts.list };
     // Only ill-formed maps and failing writers make this fail; there are none.
     serde_json::to_string(&data).unwrap_or_default().replace('<', "\\u003c")
 }

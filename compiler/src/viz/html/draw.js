@@ -10,7 +10,7 @@ const context = canvas.getContext("2d");
 const css = {};
 
 const view = {
-  from: 0, to: EXTENT, width: 0, height: 0,
+  from: BEGIN, to: EXTENT, width: 0, height: 0,
   cycle: true, idle: true, memory: true,
   kind: -1, selected: null, hover: null, matches: null, query: "", printing: false,
 };
@@ -280,19 +280,34 @@ function dense(c, row, stats) {
   const { lane, y } = row, h = row.height - 4, out = new Float64Array(KINDS.length);
   const left = Math.floor(Math.max(GUTTER, xOf(lane.measured ? view.from : lane.from)));
   const right = Math.ceil(Math.min(view.width, xOf(lane.measured ? view.to : lane.to)));
-  // Neighbouring columns of one colour are painted at once.
+  // Stretches where one kind prevails get its letter.
+  const stretches = [];
   for (let x = left; x < right; x++) {
     const a = tOf(x), b = tOf(x + 1);
     lane.shares(a, b, out);
-    let bottom = y + h;
+    let bottom = y + h, most = -1;
     for (let k = 0; k < out.length; k++) {
       if (out[k] <= 0) continue;
       const part = (out[k] / (b - a)) * h;
+      if (part > h / 2) most = k;
       c.globalAlpha = view.kind >= 0 && view.kind !== k ? 0.22 : 1;
       c.fillStyle = fills[k][0].fill;
       c.fillRect(x, bottom - part, 1, part);
       bottom -= part;
     }
+    const last = stretches[stretches.length - 1];
+    if (last && last.kind === most) last.to = x + 1;
+    else stretches.push({ kind: most, from: x, to: x + 1 });
+  }
+  c.globalAlpha = 1;
+  for (const { kind, from, to } of stretches) {
+    if (kind < 0 || to - from < 9) continue;
+    if (tiles[kind]) { c.fillStyle = tiles[kind]; c.fillRect(from, y, to - from, h); }
+    font(11.5);
+    c.textBaseline = "middle";
+    c.textAlign = "left";
+    const { name, letter } = KINDS[kind], text = textWidth(name) <= to - from - 10 ? name : letter;
+    if (textWidth(text) <= to - from - 4) plate(c, text, (from + to - textWidth(text)) / 2, y + h / 2, fills[kind][0]);
   }
   c.globalAlpha = 1;
   stats.dense++;
@@ -323,6 +338,11 @@ function idle(c, row) {
     const x = Math.max(left, GUTTER) + 5, time = duration(b - a);
     const first = [`idle ${time}, waits for`, `${time}, waits for`, "waits for", "waits"].find((f) => textWidth(f) <= room);
     const forms = gap.waits ? [first, fitting(cause, "", room)] : [[`idle ${time}`, "idle"].find((f) => textWidth(f) <= room)];
+    // At least the letter of what it waits for.
+    if (gap.waits && !forms[0] && !forms[1]) {
+      const { letter } = KINDS[s.ops.kind[gap.waits[0]]];
+      if (textWidth(letter) <= room) forms[1] = letter;
+    }
     const form = forms.filter((f) => f);
     if (form.length) {
       c.textBaseline = "middle";

@@ -8,11 +8,10 @@ function invalidate() {
 }
 
 function clampView() {
-  const most = EXTENT * 1.04, least = Math.max(20, EXTENT * 1e-9);
-  let span = Math.min(Math.max(view.to - view.from, least), most);
+  const whole = EXTENT - BEGIN, span = Math.min(Math.max(view.to - view.from, 20, whole * 1e-9), whole * 1.04);
   const middle = (view.from + view.to) / 2;
   if (span !== view.to - view.from) { view.from = middle - span / 2; view.to = middle + span / 2; }
-  const low = -EXTENT * 0.02, high = EXTENT * 1.02;
+  const low = BEGIN - whole * 0.02, high = EXTENT + whole * 0.02;
   if (view.from < low) { view.to += low - view.from; view.from = low; }
   if (view.to > high) { view.from -= view.to - high; view.to = high; }
 }
@@ -24,7 +23,14 @@ function zoom(by, at = (view.from + view.to) / 2) {
 }
 function pan(by) { view.from += by; view.to += by; clampView(); invalidate(); }
 function show(from, to) { view.from = from; view.to = to; clampView(); invalidate(); }
-function fit() { show(-EXTENT * 0.004, EXTENT * 1.004); }
+function fit() { const edge = (EXTENT - BEGIN) * 0.004; show(BEGIN - edge, EXTENT + edge); }
+// Of a long trace the first steps.
+const FIRST = 3;
+function start() {
+  const ends = SCHEDULES.map((s) => (s.measured ? Math.max(FIRST * s.step, s.measured.origins[FIRST] ?? s.extent) : s.extent));
+  const end = Math.min(EXTENT, Math.max(...ends)), edge = (end - BEGIN) * 0.004;
+  show(BEGIN - edge, end + edge);
+}
 function oneStep() {
   const s = view.selected ? view.selected.lane.schedule : SCHEDULES[0];
   const step = Math.min(s.steps - 1, Math.max(0, Math.floor((view.from + view.to) / 2 / s.step)));
@@ -57,6 +63,7 @@ function hit(x, y) {
 function choose(p) {
   view.selected = p;
   showSelected();
+  if (p) document.querySelector("aside").scrollTop = 0;
   invalidate();
 }
 // Brings the selection into view.
@@ -226,6 +233,8 @@ function listen() {
     canvas.classList.remove("drag");
     if (e.type === "pointerup" && drag && !drag.moved) {
       const target = hit(...local(e));
+      // The panel says it all.
+      showTip(null);
       if (target && target.gap) {
         const s = target.schedule;
         if (target.gap.waits) { choose(instanceInView(s, target.gap.waits[0])); }
@@ -252,7 +261,7 @@ function listen() {
         if (p) { choose(p); reveal(); }
       },
       b: () => view.selected && followFirst(true), f: () => view.selected && followFirst(false),
-      Home: () => pan(-EXTENT), End: () => pan(EXTENT),
+      Home: () => pan(BEGIN - EXTENT), End: () => pan(EXTENT - BEGIN),
     };
     if (keys[e.key]) { keys[e.key](); e.preventDefault(); e.stopPropagation(); }
   });

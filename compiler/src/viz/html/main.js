@@ -32,7 +32,7 @@ new ResizeObserver(() => resize()).observe(scroller);
 // On paper: everything, in the light theme (the print style sheet sets it), without what was zoomed in on.
 addEventListener("beforeprint", () => { view.printing = true; theme(); resize(); });
 addEventListener("afterprint", () => { view.printing = false; theme(); resize(); });
-fit();
+start();
 resize();
 
 // For tests and for whoever opens the console.

@@ -54,7 +54,7 @@ pub fn page(shown: &[Shown], steps: u32) -> String {
             "data" => out.push_str(&data),
             "script" => {
                 out.push_str("\"use strict\";\n(() => {\n");
-                SCRIPTS.iter().for_each(|s| out.push_str(s));
+                out.push_str(&SCRIPTS.concat());
                 out.push_str("})();\n");
             }
             _ => {}

@@ -41,9 +41,11 @@ function boundaries(c) {
       const x = Math.round(xOf(t)) + 0.5;
       if (x < GUTTER || x > view.width) return;
       c.beginPath(); c.moveTo(x, from); c.lineTo(x, to); c.stroke();
-      if (n < times.length - 1 && (times[1] - times[0]) * scale() > 60) {
+      const room = n + 1 < times.length ? (times[n + 1] - t) * scale() - 10 : view.width - x;
+      const text = [`${name} ${n + s.first}`, String(n + s.first)].find((text) => textWidth(text) <= room);
+      if (text && (n + 1 < times.length || name !== "step")) {
         c.fillStyle = css.soft;
-        c.fillText(`${name} ${n + s.first}`, x + 4, from - 7);
+        c.fillText(text, x + 4, from - 7);
       }
     });
     lines(Array.from({ length: s.steps + 1 }, (_, n) => n * s.step), top, bottom, "step");

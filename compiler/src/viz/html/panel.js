@@ -118,7 +118,7 @@ function linkList(s, p, links, back) {
 function showSelected() {
   const box = document.getElementById("selected"), p = view.selected;
   box.replaceChildren();
-  if (!p) { box.append(el("p", { class: "soft", text: "Select an operation to see its size, its dependencies and the reason for its place." })); return; }
+  if (!p) { box.append(el("p", { class: "soft", style: "margin:0", text: "Select an operation to see its size, its dependencies and the reason for its place." })); return; }
   const s = p.lane.schedule, o = s.ops, op = p.op;
   box.append(el("h2", { text: o.name[op] }),
     el("p", { style: "margin:0 0 6px" }, chip(o.kind[op]), el("span", { class: "soft", text: DATA.texts[o.action[op]] + (o.cycle[op] ? ", on the longest cycle" : "") })),
@@ -137,12 +137,12 @@ function differences() {
     const m = s.measured, list = s.differences.map((d, op) => ({ op, d })).filter((x) => x.d);
     list.sort((a, b) => Math.abs(b.d.time) - Math.abs(a.d.time) || a.op - b.op);
     const body = list.slice(0, MOST_DIFFERENCES).map(({ op, d }) => el("tr", {},
-      el("td", {}, el("button", { type: "button", class: "linkish", text: s.ops.name[op], onclick: () => { choose(instanceInView(s, op)); reveal(); } })),
-      el("td", { class: "number", text: duration(s.ops.time[op]) }), el("td", { class: "number", text: duration(d.measured) }),
+      el("td", {}, el("button", { type: "button", class: "linkish", text: s.ops.name[op], onclick: () => { choose(instanceInView(s, op)); reveal(); } }),
+        el("span", { class: "soft small", text: `${duration(s.ops.time[op])} planned, ${duration(d.measured)} measured` })),
       el("td", { class: "number", text: signed(d.time) })));
     box.append(el("h2", { text: "Measured against predicted" }),
       el("p", { class: "small", text: `Step ${m.step === null ? "measured once" : duration(m.step, 4)}, predicted ${duration(s.step, 4)}${m.step === null ? "" : ` (${signed(m.step - s.step)})`}. ${m.ranks.length} rank${m.ranks.length === 1 ? "" : "s"}, ${m.steps} traced step${m.steps === 1 ? "" : "s"}; medians. Starts are compared within a step.` }),
-      el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "operation" }), el("th", { scope: "col", class: "number", text: "predicted" }), el("th", { scope: "col", class: "number", text: "measured" }), el("th", { scope: "col", class: "number", text: "difference" }))), el("tbody", {}, ...body)));
+      el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "operation" }), el("th", { scope: "col", class: "number", text: "difference" }))), el("tbody", {}, ...body)));
     if (list.length > MOST_DIFFERENCES) box.append(el("p", { class: "soft small", text: `and ${list.length - MOST_DIFFERENCES} smaller ones` }));
   }
 }

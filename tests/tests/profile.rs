@@ -1,0 +1,116 @@
+//! What a profile of one schedule says of others, held against what they do. No clock is asked: sizes and shares of
+//! rows are the data's, and predictions are held against the profile's own numbers.
+
+use fs_compiler::{CompileOptions, compile_with};
+use fs_dsl::checked::Program;
+use fs_executor::{Options, Session, profile};
+use fs_schedule::{Profile, Schedule, Strategy, Symbol, Way};
+
+const STEPS: u64 = 24;
+
+fn example(name: &str) -> Program {
+    fs_dsl::load(&fs_tests::root("examples").join(name)).program.expect("examples check")
+}
+
+fn compile(program: &Program, profile: Option<&Profile>, strategy: Strategy, k: u32, m: u32) -> Schedule {
+    let options = CompileOptions {
+        lookahead: Some(k),
+        microbatches: Some(m),
+        profile: profile.cloned(),
+        ..CompileOptions::new(strategy, 2)
+    };
+    compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule
+}
+
+fn measured(program: &Program) -> Profile {
+    let schedule = compile(program, None, Strategy::Serial, 1, 1);
+    let options = Options {
+        steps: Some(STEPS),
+        link: Some("10 GB/s, 1 us".parse().expect("a link")),
+        evaluate: false,
+        ..Options::default()
+    };
+    let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
+    profile::measure(&mut session, STEPS).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Shares of rows by class as the compiler expects them from a profile of `serial`, and as `pec` finds them.
+#[test]
+fn reuse_distances_follow_from_serial() {
+    let program = example("dlrm.fs");
+    let profile = measured(&program);
+    profile.check().expect("what was measured is in range");
+    for (k, m) in [(1, 1), (3, 1), (2, 2), (4, 4)] {
+        let schedule = compile(&program, Some(&profile), Strategy::Pec, k, m);
+        let expected: Vec<(Symbol, f64)> = schedule
+            .prediction
+            .as_ref()
+            .expect("a prediction")
+            .sizes
+            .iter()
+            .map(|(s, n)| (s.parse().expect("a symbol"), *n))
+            .collect();
+        let options = Options { steps: Some(60), evaluate: false, ..Options::default() };
+        let mut session = Session::<f32>::new(schedule.clone(), options).expect("it runs");
+        let report = session.run(&mut ()).expect("it trains");
+        for (e, x) in schedule.exchanges.iter().enumerate().filter(|(_, x)| x.lookahead.is_some()) {
+            let table = &schedule.tables[x.table as usize].name;
+            let found: Vec<f64> =
+                report.accounting.rows.iter().filter(|r| r.table == *table).map(|r| r.share).collect();
+            let class = |c: usize| {
+                let symbol = Symbol::SentClass(e as u32, Way::Forward, c as u32);
+                expected.iter().find(|(s, _)| *s == symbol).map_or(0.0, |(_, n)| *n)
+            };
+            let all: f64 = (0..found.len()).map(class).sum();
+            for (c, share) in found.iter().enumerate() {
+                let predicted = class(c) / all;
+                // Other batches; the first of the run have none before.
+                assert!(
+                    (predicted - share).abs() < 0.03,
+                    "{table}, K {k}, M {m}, class {c}: {predicted} for {share}"
+                );
+            }
+        }
+    }
+}
+
+/// Serial does one thing after the other: its predicted step is the sum of what was measured.
+#[test]
+fn serial_adds_up() {
+    let program = example("dlrm.fs");
+    let profile = measured(&program);
+    let schedule = compile(&program, Some(&profile), Strategy::Serial, 1, 1);
+    let sum: f64 = profile.ops.iter().map(|o| o.time).sum();
+    let transfers = schedule.train.ops.iter().filter(|o| !o.cost.wire.is_zero()).count() + 1;
+    let local = schedule.train.ops.len() - transfers + 1;
+    let between = local as f64 * profile.overhead.dispatch + 2.0 * transfers as f64 * profile.overhead.wake;
+    let step = schedule.prediction.as_ref().expect("a prediction").step;
+    assert!((step / (sum + between) - 1.0).abs() < 0.02, "{step} for {sum} + {between}");
+    // Every operation takes what it took.
+    for op in schedule.train.ops.iter().filter(|o| o.cost.wire.is_zero()) {
+        let known = profile.ops.iter().find(|o| o.name == op.name).expect("it ran").time;
+        let slack = profile.overhead.dispatch + 2.0 * profile.overhead.wake + 2e-9;
+        let time = op.time as f64 * 1e-9;
+        assert!((known - 1e-9..=known + slack).contains(&time), "{}: {time} for {known}", op.name);
+    }
+}
+
+/// Every kind of operation of every strategy has a time, though only `serial` ran.
+#[test]
+fn nothing_is_left_to_assumptions() {
+    let program = example("dlrm.fs");
+    let profile = measured(&program);
+    for (strategy, k, m) in
+        [(Strategy::Prefetch, 1, 1), (Strategy::Pec, 1, 1), (Strategy::Pec, 3, 2), (Strategy::Pec, 2, 8)]
+    {
+        let schedule = compile(&program, Some(&profile), strategy, k, m);
+        let prediction = schedule.prediction.expect("a prediction");
+        assert!(prediction.cluster.starts_with("profiled machine (2 ranks on"), "{}", prediction.cluster);
+        let assumed = prediction.limits.iter().find(|l| l.contains("the profile") || l.contains("assumed"));
+        assert_eq!(assumed, None, "{strategy:?}, K {k}, M {m}");
+    }
+    // What was not counted is said.
+    let schedule = compile(&program, Some(&profile), Strategy::Pec, 1, 16);
+    let limits = schedule.prediction.expect("a prediction").limits;
+    assert!(limits.iter().any(|l| l.contains("did not count rows of `users`")), "{limits:?}");
+}
