@@ -105,7 +105,8 @@ impl Candidate {
         let engine: Vec<u8> = self.frozen.order.iter().map(|i| p.engine[*i as usize] as u8).collect();
         let priority: Vec<i32> = self.frozen.order.iter().map(|i| self.tiers.priority[*i as usize]).collect();
         let (step, times, steps) = steady(&self.deps, queues, &time, &engine, &priority, &chunk);
-        self.step = step;
+        // A play settles to a nanosecond, which may be less than what no order can beat.
+        self.step = step.max(p.bound());
         let base = (0..n).map(|i| times.start(i, steps - 1)).min().unwrap_or(0);
         self.start = (0..n).map(|i| times.start(i, steps - 1) - base).collect();
     }
