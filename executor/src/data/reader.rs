@@ -80,7 +80,8 @@ pub fn reader(ranks: usize, in_flight: usize, held: usize) -> (Reader, Vec<Batch
 }
 
 impl Batches {
-    /// The next batch; `None` when the reader has come to its end.
+    /// The next batch; `None` when the reader has come to its end. The reader is told of the room by
+    /// [`resume`](Self::resume).
     pub fn next(&self) -> Option<Delivery> {
         let mut state = self.shelf.lock();
         loop {
@@ -90,8 +91,6 @@ impl Batches {
                 if state.taken.iter().all(|taken| *taken > state.gone) {
                     state.waiting.pop_front();
                     state.gone += 1;
-                    drop(state);
-                    self.shelf.taken.notify_one();
                 }
                 return Some(delivery);
             }
@@ -99,6 +98,17 @@ impl Batches {
                 return None;
             }
             state = self.shelf.put.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Batches {
+    /// Wakes the reader if there is room. Later than the room is there, so that those who wait for the batch find a
+    /// processor before the reader does.
+    pub fn resume(&self) {
+        let room = self.shelf.lock().waiting.len() < self.shelf.depth;
+        if room {
+            self.shelf.taken.notify_one();
         }
     }
 }
@@ -199,6 +209,7 @@ mod tests {
                             std::thread::yield_now();
                         }
                         assert_eq!(batches.next().unwrap().unwrap().step, step as u64);
+                        batches.resume();
                     }
                     assert!(batches.next().unwrap().is_err());
                     assert!(batches.next().is_none());
@@ -214,7 +225,9 @@ mod tests {
             let reading = scope.spawn(move || reader.run(&mut Count, 0..1_000_000, &AtomicU64::default()));
             batches.pop();
             reading.join().unwrap();
-            while batches[0].next().is_some() {}
+            while batches[0].next().is_some() {
+                batches[0].resume();
+            }
         });
     }
 }

@@ -21,7 +21,8 @@ use super::record::{Record, Recorder};
 use super::{Call, Context, Fault, dispatch};
 
 /// How long a thread looks for something to do before it sleeps, in nanoseconds: about as long as it takes to fall
-/// asleep and to be woken again.
+/// asleep and to be woken again. It does so while it usually waits for less than four times as long, which is what
+/// two engines in turns wait for each other when both sleep.
 const PATIENCE: u64 = 20_000;
 /// Waits that are longer tell no more than that.
 const LONG: u64 = 8 * PATIENCE;
@@ -163,7 +164,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     fn look(&self, asked: u64) -> bool {
         let hub = self.rank.hub;
         // Time that is known to pass is slept through.
-        if self.deadline.is_some() || self.usual_wait > PATIENCE {
+        if self.deadline.is_some() || self.usual_wait > 4 * PATIENCE {
             return false;
         }
         let until = asked + PATIENCE;
@@ -298,7 +299,12 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             Call::new(cx, op, batch).and_then(|call| dispatch::execute(&call)).map(|()| true)
         };
         match outcome {
-            Ok(true) => self.finish(queue, (op, step, batch), start, start),
+            Ok(true) => {
+                self.finish(queue, (op, step, batch), start, start);
+                if rank.plan.load == Some(op) {
+                    rank.batches.resume();
+                }
+            }
             // The last batch was the one before.
             Ok(false) => self.skip(queue, op, step),
             Err(fault) => self.fail(op, &fault),
