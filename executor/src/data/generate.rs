@@ -178,6 +178,14 @@ fn hash_label(id: i64) -> f32 {
     (id.wrapping_mul(2_654_435_761) >> 7 & 1) as f32
 }
 
+/// Lets a thread go first that waits for this processor. Samples are drawn ahead of their use, but an engine that wakes
+/// up here would otherwise wait for the end of a time slice, which is as long as a small step.
+fn give_way(sample: u64) {
+    if sample.is_multiple_of(16) {
+        std::thread::yield_now();
+    }
+}
+
 impl Source for Generator {
     fn describe(&self) -> String {
         "generated data".into()
@@ -213,6 +221,7 @@ impl Source for Generator {
                     for (sample, span) in range.clone().zip(offsets.windows(2)) {
                         let key = self.key(sampler.stream, sample);
                         ids.extend((0..span[1] - span[0]).map(|p| sampler.draw(key, p)));
+                        give_way(sample);
                     }
                 }
                 (InputKind::Dense { width }, _) => {
@@ -220,6 +229,7 @@ impl Source for Generator {
                     for sample in range.clone() {
                         let key = self.key(REALS + i as u32, sample);
                         reals.extend((0..u64::from(width)).map(|c| normal(key, c) as f32));
+                        give_way(sample);
                     }
                 }
                 _ => {}
