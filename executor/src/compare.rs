@@ -175,7 +175,11 @@ fn row(a: &Session<f32>, first: &Run, b: &Session<f32>, run: &Run, same: bool) -
         exposed_ms: ms(&|e| e.exposed),
         straggler_ms: ms(&|e| e.waited),
         compute_ms: compute.map_or(0.0, |at| ms(&|e| e.busy[at])),
-        predicted_ms: schedule.prediction.as_ref().map(|p| 1e3 * p.step),
+        predicted_ms: schedule
+            .prediction
+            .as_ref()
+            .filter(|_| b.ranks() == schedule.ranks as usize)
+            .map(|p| 1e3 * p.step),
         equal: differs.is_none() && different.is_empty() && first.losses.len() == run.losses.len(),
         loss_differs_at: differs.map(|at| at as u64),
         loss_difference: difference.fold(0.0, f64::max),

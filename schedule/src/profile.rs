@@ -385,6 +385,16 @@ impl Profile {
         };
         let seconds = |what: &str, x: f64| number(what, x, 0.0, MOST_SECONDS);
         let size = |what: &str, x: f64| number(what, x, 0.0, MOST_SIZE);
+        for (what, missing) in [("operations", self.ops.is_empty()), ("sizes", self.sizes.is_empty())] {
+            if missing {
+                return Err(ProfileError::Number(format!("it holds no {what}")));
+            }
+        }
+        let mut names: Vec<&str> = self.ops.iter().map(|op| op.name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(ProfileError::Number(format!("operation `{}` is there twice", twice[0])));
+        }
         number("`ranks`", self.ranks.into(), 1.0, 1e6)?;
         seconds("`step`", self.step)?;
         number("`sharing`", self.sharing, 0.0, 1.0)?;

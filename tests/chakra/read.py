@@ -1,6 +1,6 @@
 """Reads Chakra traces with Google's protobuf and checks what a simulator relies on.
 
-Usage: read.py STEP_MS PREFIX: the files PREFIX.0.et, PREFIX.1.et, ... of one export; STEP_MS, if not 0, is the step that
+Usage: read.py STEP_MS PREFIX: the files PREFIX.0.et, PREFIX.1.et, ... of one export; STEP_MS is the step that
 a replay must come to.
 
 The descriptors are built here from Chakra's field numbers, so nothing is shared with the writer.

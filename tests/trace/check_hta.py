@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What HTA computes of a run's trace, beside the run's own report; fails if they differ by a point or more.
 
-Usage: hta.py ALL.json FOLDER..., with FOLDER.report.json beside each folder of traces; ALL.json is a trace of all ranks.
+Usage: check_hta.py ALL.json FOLDER..., with FOLDER.report.json beside each folder of traces; ALL.json is a trace of all ranks.
 
 HTA counts the traced steps but the last, from the first kernel's start to the last one's end, without the host:
   idle_time         no kernel runs                         report: traced.ranks[].idle

@@ -124,7 +124,9 @@ pub fn of<T: Real>(
         })
         .collect();
     exposed.sort_by(|a, b| b.ms.total_cmp(&a.ms));
-    let predicted = schedule.prediction.as_ref().map(|p| Predicted {
+    // What was predicted for other ranks says nothing of these.
+    let planned = ranks.len() == schedule.ranks as usize;
+    let predicted = schedule.prediction.as_ref().filter(|_| planned).map(|p| Predicted {
         cluster: p.cluster.clone(),
         step_ms: 1e3 * p.step,
         bubble_ms: 1e3 * p.bubble,

@@ -8,7 +8,7 @@ use fs_dsl::checked::{Cluster, Program};
 use fs_schedule::{Strategy, file, profile};
 
 use super::commands::load;
-use super::{StrategyName, print};
+use super::{StrategyName, keep_input, print};
 
 /// Arguments of `fsc compile`.
 #[derive(Debug, clap::Args)]
@@ -62,6 +62,13 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     if args.json && (to_stdout(args.output.as_ref()) || to_stdout(args.emit_ir.as_ref())) {
         return Err("--json prints to standard output, so the schedule and the IR must go to files".into());
     }
+    let default = args.model.with_extension("json");
+    let output = args.output.as_ref().unwrap_or(&default);
+    let mut inputs = vec![args.model.as_path()];
+    inputs.extend(args.profile.as_deref());
+    for path in std::iter::once(output).chain(&args.emit_ir) {
+        keep_input(path, &inputs)?;
+    }
     let program = load(&args.model)?;
     let cluster = args.cluster.as_ref().map(|name| cluster(&program, name)).transpose()?;
     let profile = args.profile.as_ref().map(|path| profile::read(path)).transpose();
@@ -90,8 +97,9 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
                 .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
         }
     }
-    let default = args.model.with_extension("json");
-    let output = args.output.as_ref().unwrap_or(&default);
+    for source in &compiled.schedule.sources {
+        keep_input(output, &[Path::new(&source.path)])?;
+    }
     let folder = if output == Path::new("-") { None } else { paths::folder_of(output) };
     paths::anchor(&mut compiled.schedule, &program, folder.as_deref());
     let (batch, ranks) = (compiled.schedule.settings.batch, compiled.schedule.ranks);

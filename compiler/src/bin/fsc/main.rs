@@ -9,7 +9,7 @@ mod opt;
 mod pictures;
 mod viz;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -106,6 +106,20 @@ impl StrategyName {
             Self::Pec => Some(fs_schedule::Strategy::Pec),
             Self::Auto => None,
         }
+    }
+}
+
+/// A result must not replace what it is made from, under whatever name.
+fn keep_input(output: &Path, inputs: &[&Path]) -> Result<(), String> {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    let Some(place) = real(output) else { return Ok(()) };
+    match inputs.iter().find(|input| real(input).is_some_and(|r| r == place)) {
+        Some(input) => Err(format!(
+            "{} would replace {}, which is read; give the result another name",
+            output.display(),
+            input.display()
+        )),
+        None => Ok(()),
     }
 }
 

@@ -6,7 +6,7 @@ use fs_compiler::viz::measured::Measured;
 use fs_compiler::viz::{Timeline, html};
 use fs_schedule::{file, trace};
 
-use super::pictures;
+use super::{keep_input, pictures};
 
 /// Arguments of `fsc viz`.
 #[derive(Debug, clap::Args)]
@@ -44,6 +44,8 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     if args.trace.is_some() && args.schedules.len() > 1 {
         return Err("--trace goes with one schedule, the one that ran".into());
     }
+    let inputs: Vec<&Path> = args.schedules.iter().chain(&args.trace).map(PathBuf::as_path).collect();
+    keep_input(&args.output, &inputs)?;
     let mut drawn = Vec::new();
     let mut measured = None;
     for path in &args.schedules {

@@ -220,7 +220,7 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
     let progress = if run.quiet { Progress::silent } else { Progress::new };
     let mut progress = progress(title, engines, run.status.clone());
     let report = session.run(&mut progress)?;
-    progress.finish();
+    progress.finish(report.interrupted);
     finish(run, &session, trace.as_ref(), &report)
 }
 

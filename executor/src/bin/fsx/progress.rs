@@ -109,9 +109,9 @@ impl Progress {
         }
     }
 
-    /// The run is done: takes the view away.
-    pub(crate) fn finish(&mut self) {
-        self.end("done");
+    /// The run is done, or was stopped: takes the view away.
+    pub(crate) fn finish(&mut self, interrupted: bool) {
+        self.end(if interrupted { "interrupted" } else { "done" });
     }
 
     fn end(&mut self, how: &str) {
@@ -202,7 +202,7 @@ mod tests {
         assert!(lines[3].contains("compute 50%") && lines[3].contains("exposed 50%"), "{seen}");
         progress.step(&event(20, f64::NAN));
         assert!(term.contents().contains("warning: the loss of step 20"), "{}", term.contents());
-        progress.finish();
+        progress.finish(false);
         let left = term.contents();
         assert!(!left.contains("bubble") && left.contains("warning"), "only the warning stays: {left}");
     }

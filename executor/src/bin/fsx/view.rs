@@ -21,7 +21,7 @@ const BAR: usize = 24;
 pub(crate) struct View {
     /// The model and how it runs.
     pub(crate) title: String,
-    /// `training`, `evaluating`, `done`, `failed`.
+    /// `training`, `evaluating`, `done`, `interrupted`, `failed`.
     pub(crate) what: String,
     /// Steps or batches.
     pub(crate) done: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Times {
 impl View {
     /// Nothing more will happen.
     pub(crate) fn ended(&self) -> bool {
-        matches!(self.what.as_str(), "done" | "failed")
+        matches!(self.what.as_str(), "done" | "interrupted" | "failed")
     }
 
     /// Begins training or evaluation.
@@ -120,7 +120,7 @@ impl View {
     pub(crate) fn lines(&self, width: usize) -> Vec<String> {
         let mut lines = Vec::new();
         let head = format!("{} {}/{}", self.what, self.done, self.total);
-        let tail = format!("eta {:.0} s", self.left());
+        let tail = if self.ended() { String::new() } else { format!("eta {:.0} s", self.left()) };
         let room = width.saturating_sub(head.len() + tail.len() + 6);
         if room >= 4 {
             let full = (room as f64 * self.done as f64 / self.total.max(1) as f64) as usize;
