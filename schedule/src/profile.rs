@@ -392,8 +392,8 @@ impl Profile {
         }
         let mut names: Vec<&str> = self.ops.iter().map(|op| op.name.as_str()).collect();
         names.sort_unstable();
-        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(ProfileError::Number(format!("operation `{}` is there twice", twice[0])));
+        if let Some((name, _)) = names.iter().zip(names.iter().skip(1)).find(|(a, b)| a == b) {
+            return Err(ProfileError::Number(format!("operation `{name}` is there twice")));
         }
         number("`ranks`", self.ranks.into(), 1.0, 1e6)?;
         seconds("`step`", self.step)?;
