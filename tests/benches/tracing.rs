@@ -1,6 +1,6 @@
 //! What recording every operation costs: one session trains blocks of steps in turn with and without.
 //!
-//! `cargo bench -p fs-tests --bench tracing [-- --blocks N]`. Prints the ratio of step times, of each pair of blocks
+//! `cargo bench -p fs-tests --bench tracing [-- --blocks N] [--ranks N]`. Prints the ratio of step times, of each pair of blocks
 //! and their median, for the movielens example and for a model whose operations take a few microseconds.
 #![allow(clippy::print_stdout, missing_docs, reason = "a benchmark prints")]
 
@@ -22,21 +22,19 @@ const SMALL: &str = "model small {
 train { batch 8  steps 1_000_000  optimizer adam(lr: 1e-2) }
 workload w { generate { lengths fixed(6)  ids zipf(1.05)  labels hash } }";
 
-fn compile(loaded: &fs_dsl::Loaded) -> Schedule {
+fn compile(loaded: &fs_dsl::Loaded, ranks: u32) -> Schedule {
     let Some(program) = &loaded.program else {
         panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
     };
-    compile_with(program, &CompileOptions::new(Strategy::Pec, 2)).unwrap_or_else(|e| panic!("{e}")).schedule
+    compile_with(program, &CompileOptions::new(Strategy::Pec, ranks))
+        .unwrap_or_else(|e| panic!("{e}"))
+        .schedule
 }
 
 fn measure(name: &str, schedule: Schedule, file: Option<&Path>, block: u64, blocks: usize) {
     let ops = schedule.train.ops.len();
-    let options = Options {
-        ranks: Some(2),
-        evaluate: false,
-        schedule_file: file.map(Path::to_path_buf),
-        ..Options::default()
-    };
+    let options =
+        Options { evaluate: false, schedule_file: file.map(Path::to_path_buf), ..Options::default() };
     let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
     let mut step = 0;
     let mut turn = |recorded: bool| {
@@ -64,10 +62,13 @@ fn measure(name: &str, schedule: Schedule, file: Option<&Path>, block: u64, bloc
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    let wanted = arguments.iter().position(|a| a == "--blocks").and_then(|i| arguments.get(i + 1));
-    let blocks = wanted.and_then(|n| n.parse().ok()).unwrap_or(40);
-    measure("small", compile(&fs_dsl::check_text("small.fs", SMALL)), None, 400, blocks);
+    let wanted = |name: &str| {
+        let value = arguments.iter().position(|a| a == name).and_then(|i| arguments.get(i + 1));
+        value.and_then(|n| n.parse::<u32>().ok())
+    };
+    let (blocks, ranks) = (wanted("--blocks").unwrap_or(40) as usize, wanted("--ranks").unwrap_or(2));
+    measure("small", compile(&fs_dsl::check_text("small.fs", SMALL), ranks), None, 400, blocks);
     let example = fs_tests::root("examples/movielens.fs");
-    let schedule = compile(&fs_dsl::load(&example));
+    let schedule = compile(&fs_dsl::load(&example), ranks);
     measure("movielens", schedule, Some(&example), 21, blocks);
 }
