@@ -182,9 +182,9 @@ mod tests {
 
     #[test]
     fn a_terminal_is_refreshed_in_place_and_left_clean() {
-        let term = InMemoryTerm::new(12, 60);
+        let term = InMemoryTerm::new(12, 80);
         let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
-        let shown = Progress::terminal(target, Box::new(|| 60));
+        let shown = Progress::terminal(target, Box::new(|| 80));
         let mut progress = Progress::with("m".into(), vec![Engine::Compute], None, shown);
         progress.training(50);
         for step in 0..20 {
