@@ -385,7 +385,9 @@ impl Profile {
         };
         let seconds = |what: &str, x: f64| number(what, x, 0.0, MOST_SECONDS);
         let size = |what: &str, x: f64| number(what, x, 0.0, MOST_SIZE);
-        for (what, missing) in [("operations", self.ops.is_empty()), ("sizes", self.sizes.is_empty())] {
+        for (what, missing) in
+            [("kinds of operations", self.kinds.is_empty()), ("sizes", self.sizes.is_empty())]
+        {
             if missing {
                 return Err(ProfileError::Number(format!("it holds no {what}")));
             }
@@ -490,6 +492,17 @@ mod tests {
 
     fn refused(text: &str) -> String {
         parse(Path::new("p.json"), text.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn hollow_and_doubled_profiles_are_refused() {
+        let none = Profile { kinds: Vec::new(), ..example() };
+        assert!(refused(&none.to_text()).contains("it holds no kinds of operations"));
+        let none = Profile { sizes: Vec::new(), ..example() };
+        assert!(refused(&none.to_text()).contains("it holds no sizes"));
+        let mut twice = example();
+        twice.ops.push(twice.ops[0].clone());
+        assert!(refused(&twice.to_text()).contains("operation `a` is there twice"));
     }
 
     #[test]
