@@ -66,7 +66,8 @@ impl<'a> Measured<'a> {
         let correction = near.map_or(1.0, |n| {
             let expected = line.time(n.flops, n.bytes);
             if expected > 0.0 {
-                (n.time / expected).clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION)
+                let most = if n.name == op.name { f64::INFINITY } else { MOST_CORRECTION };
+                (n.time / expected).clamp(1.0 / most, most)
             } else {
                 1.0
             }
@@ -106,9 +107,9 @@ impl<'a> Measured<'a> {
         let list = self.ops.get(kind)?;
         let far = |a: f64, b: f64| ((a + 1.0) / (b + 1.0)).ln().abs();
         let distance = |o: &OpCost| far(o.flops, flops) + far(o.bytes, bytes);
-        list.iter().copied().min_by(|a, b| {
-            distance(a).total_cmp(&distance(b)).then((a.name != op.name).cmp(&(b.name != op.name)))
-        })
+        // The operation itself, if it ran: others of about its size may work on other rows of memory.
+        let own = list.iter().copied().find(|o| o.name == op.name);
+        own.or_else(|| list.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b))))
     }
 
     /// By how much compute is slowed by transfers that overlap with it and run on the same cores: their processor

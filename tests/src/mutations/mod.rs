@@ -225,6 +225,8 @@ fn update(s: &Schedule) -> Option<usize> {
 /// Removes an operation; dependencies on it become its own.
 fn remove(s: &mut Schedule, at: usize) {
     let gone = s.train.ops.remove(at);
+    // It may be on the cycle, and the mutation is about something else.
+    s.prediction = None;
     for op in &mut s.train.ops {
         let mut deps = Vec::new();
         for d in &op.deps {
