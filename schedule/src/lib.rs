@@ -14,6 +14,7 @@ pub mod schema;
 pub mod signature;
 pub mod size;
 pub mod trace;
+mod transfer;
 pub mod verify;
 
 pub use file::{LoadError, read, to_text, write};

@@ -279,24 +279,6 @@ pub fn kind(action: &Action) -> String {
     }
 }
 
-/// The exchanges whose entries a transfer moves.
-pub fn exchanges(action: &Action) -> &[u32] {
-    match action {
-        Action::AllToAllIds { exchanges }
-        | Action::AllGatherIds { exchanges }
-        | Action::AllToAllClasses { exchanges, .. }
-        | Action::AllToAllRows { exchanges, .. }
-        | Action::AllToAllGrads { exchanges, .. }
-        | Action::AllGatherGrads { exchanges, .. } => exchanges,
-        _ => &[],
-    }
-}
-
-/// Rounds in which a transfer goes to and fro.
-pub fn rounds(action: &Action) -> f64 {
-    if *action == Action::AllReduce { 2.0 } else { 1.0 }
-}
-
 /// Work of an operation by its cost formula: floating-point operations, and bytes in memory or, of transfers, bytes
 /// that leave a rank if rows are spread evenly over `ranks`.
 pub fn work(op: &Op, ranks: f64, size: impl Fn(Symbol) -> f64) -> (f64, f64) {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
-use fs_executor::runtime::plan::is_transfer;
 use fs_executor::{Observer, Options, Record, Session, StepEvent};
 use fs_schedule::{Engine, Schedule};
 use fs_tests::models::{Features, models};
@@ -250,7 +249,7 @@ fn accounts_add_up() {
         (Strategy::Pec, 1, 3, link),
     ] {
         let schedule = compile(&text, strategy, 3, lookahead, microbatches);
-        let transfer = |i: u32| is_transfer(&schedule.train.ops[i as usize].action);
+        let transfer = |i: u32| schedule.train.ops[i as usize].action.is_transfer();
         let options =
             Options { ranks: Some(3), evaluate: false, link, record: Some(0..7), ..Options::default() };
         let mut session = Session::<f32>::new(schedule.clone(), options).unwrap();

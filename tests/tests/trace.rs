@@ -113,7 +113,7 @@ fn check(run: &Run, trace: &Trace, steps: &Range<u64>) {
         let what = format!("rank {rank}, step {step}, {}", e.op);
         let [ready, start, met, end] = [e.ready, e.start, e.met, e.end].map(ns);
         assert!(ready <= start && start <= met && met <= end, "{what}: {e:?}");
-        if fs_executor::runtime::plan::is_transfer(&op.action) {
+        if op.action.is_transfer() {
             let others = (0..ranks).map(|other| found[&(other, *index, *step)]);
             let last = others.map(|o| ns(o.start)).max().unwrap();
             assert!(met >= last, "{what}: it met before the last rank began");
@@ -258,8 +258,7 @@ fn arrows(
         assert_eq!((sent.index, sent.step), (received.index, received.step));
         assert!(pairs.insert((sent.index, sent.step, sent.rank, received.rank)), "each pair once");
     }
-    let transfers =
-        ops.iter().filter(|op| fs_executor::runtime::plan::is_transfer(&op.action)).count() as u64;
+    let transfers = ops.iter().filter(|op| op.action.is_transfer()).count() as u64;
     assert_eq!(pairs.len() as u64, transfers * (steps.end - steps.start) * u64::from(ranks * (ranks - 1)));
 }
 

@@ -49,20 +49,6 @@ pub struct Machine<'a> {
     flops: f64,
 }
 
-/// The engine of an action's kind: collectives cross ranks, on the link that the cluster has between them.
-fn is_transfer(action: &Action) -> bool {
-    matches!(
-        action,
-        Action::AllToAllIds { .. }
-            | Action::AllGatherIds { .. }
-            | Action::AllToAllClasses { .. }
-            | Action::AllToAllRows { .. }
-            | Action::AllToAllGrads { .. }
-            | Action::AllGatherGrads { .. }
-            | Action::AllReduce
-    )
-}
-
 impl<'a> Machine<'a> {
     /// For `ranks` ranks: nodes are filled one after the other.
     pub fn new(target: impl Into<Target<'a>>, ranks: u32) -> Self {
@@ -150,7 +136,7 @@ impl<'a> Machine<'a> {
                 let (seconds, wire) = self.all_reduce(data);
                 (self.link(), seconds, wire)
             }
-            action if is_transfer(action) => {
+            action if action.is_transfer() => {
                 let (seconds, wire) = self.exchange(payload(s, sizes, op));
                 (self.link(), seconds, wire)
             }

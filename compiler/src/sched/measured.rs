@@ -83,7 +83,7 @@ impl<'a> Measured<'a> {
     fn transfer(&self, s: &Schedule, op: &Op, kind: &str, bytes: f64) -> Time {
         let Profile { transfers, overhead, .. } = self.profile;
         let wire = bytes * self.busiest(s, &op.action);
-        let (core, whole) = transfers.time(profile::rounds(&op.action), wire);
+        let (core, whole) = transfers.time(f64::from(op.action.rounds()), wire);
         let list = self.ops.get(kind).into_iter().flatten();
         let exact = list.filter(|o| same(o.bytes, wire)).min_by_key(|o| (o.name != op.name, &o.name));
         Time { whole: exact.map_or(whole, |o| o.time) + 2.0 * overhead.wake, core, wire }
@@ -92,7 +92,7 @@ impl<'a> Measured<'a> {
     /// Traffic of the busiest rank over the even share, of an operation's exchanges.
     fn busiest(&self, s: &Schedule, action: &Action) -> f64 {
         let (mut factor, mut weight) = (0.0, 0.0);
-        for e in profile::exchanges(action) {
+        for e in action.exchanges() {
             let Some(x) = s.exchanges.get(*e as usize) else { continue };
             if let Some(rows) = rows_of(self.profile, s, *e) {
                 let w = rows.sent * f64::from(x.columns(&s.tables));

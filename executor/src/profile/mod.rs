@@ -19,7 +19,7 @@ use fs_schedule::profile::{self, KindCost, LinkCost, OpCost, Overhead, Rows, Tra
 use fs_schedule::{Op, Profile, Schedule, Sharding, Symbol};
 
 use crate::error::Error;
-use crate::runtime::plan::{Plan, is_transfer};
+use crate::runtime::plan::Plan;
 use crate::runtime::record::Record;
 use crate::session::{Session, StepEvent};
 use fit::{Line, Point, fit, median};
@@ -190,7 +190,7 @@ impl Sizes<'_> {
 
     fn busiest(&self, op: &Op) -> f64 {
         let (mut factor, mut weight) = (0.0, 0.0);
-        for e in profile::exchanges(&op.action) {
+        for e in op.action.exchanges() {
             let columns = self.schedule.exchanges.get(*e as usize).map(|x| x.columns(&self.schedule.tables));
             if let (Some(rows), Some(columns)) = (self.of_exchange(*e), columns) {
                 let w = rows.sent * f64::from(columns);
@@ -235,7 +235,7 @@ fn kind_points(
             let (Some(op), Some(batch)) = (ops.get(r.op as usize), batches.get(&(r.batch, rank))) else {
                 continue;
             };
-            if is_transfer(&op.action) {
+            if op.action.is_transfer() {
                 continue;
             }
             let (flops, bytes) = sizes.work(batch, op);
@@ -273,8 +273,8 @@ fn kind_cost(kind: &str, line: Line, points: usize) -> KindCost {
 /// The constants of transfers. `alone`: the same without the emulated link.
 fn transfers(schedule: &Schedule, sizes: &Sizes<'_>, times: &Typical, alone: Option<&Typical>) -> Transfers {
     let list: Vec<(usize, f64, f64)> = (schedule.train.ops.iter().enumerate())
-        .filter(|(_, op)| is_transfer(&op.action))
-        .map(|(i, op)| (i, profile::rounds(&op.action), sizes.work(&sizes.mean, op).1))
+        .filter(|(_, op)| op.action.is_transfer())
+        .map(|(i, op)| (i, f64::from(op.action.rounds()), sizes.work(&sizes.mean, op).1))
         .collect();
     let of =
         |t: &Typical| -> Vec<(f64, f64, f64)> { list.iter().map(|(i, r, b)| (*r, *b, t.met[*i])).collect() };

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 
 use fs_schedule::{Engine, Program};
 
-use crate::runtime::plan::is_transfer;
 use crate::runtime::record::Record;
 
 /// A typical batch: its step, and its slowest rank.
@@ -35,7 +34,7 @@ pub fn typical(program: &Program, engines: &[Engine], records: &[Vec<Record>]) -
     let n = program.ops.len();
     let compute = |r: &Record| {
         engines.get(r.engine as usize) == Some(&Engine::Compute)
-            && program.ops.get(r.op as usize).is_some_and(|op| !is_transfer(&op.action))
+            && program.ops.get(r.op as usize).is_some_and(|op| !op.action.is_transfer())
     };
     // Work and executions of each batch on each rank.
     let mut work: BTreeMap<u64, Vec<(u64, usize)>> = BTreeMap::new();

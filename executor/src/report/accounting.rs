@@ -10,7 +10,6 @@ use fs_schedule::{Engine, Schedule, Way};
 use serde::Serialize;
 
 use crate::runtime::Env;
-use crate::runtime::plan::is_transfer;
 use crate::runtime::profile::Profile;
 use crate::session::StepEvent;
 
@@ -117,7 +116,7 @@ pub fn of<T: Real>(
     let mut exposed: Vec<Exposed> = ops
         .iter()
         .enumerate()
-        .filter(|(_, op)| is_transfer(&op.action))
+        .filter(|(_, op)| op.action.is_transfer())
         .map(|(i, op)| {
             let sum: f64 = profiles.iter().map(|p| p.ops[i].exposed.as_secs_f64()).sum();
             Exposed { op: op.name.clone(), ms: 1e3 * sum / world }

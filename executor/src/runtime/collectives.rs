@@ -58,11 +58,6 @@ fn kind(action: &Action) -> Result<Kind<'_>, Fault> {
     })
 }
 
-/// Rounds of a collective; each uses a channel.
-pub fn rounds(action: &Action) -> usize {
-    if *action == Action::AllReduce { 2 } else { 1 }
-}
-
 /// Sections of a collective.
 pub fn sections(action: &Action) -> usize {
     match kind(action) {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use fs_kernels::Real;
 
 use super::account::{Gap, Kind, Ledger, Times, add};
-use super::collectives::{drain, fill, rounds, sections};
+use super::collectives::{drain, fill, sections};
 use super::profile::Profile;
 use super::rank::Rank;
 use super::record::{Record, Recorder};
@@ -341,7 +341,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
                     active.met = active.met.max(inbox.began);
                     active.at = active.at.max(inbox.there[rank.env.rank]);
                 }
-                if active.round + 1 < rounds(&rank.program.ops[active.op].action) {
+                if active.round + 1 < rank.program.ops[active.op].action.rounds() as usize {
                     active.round += 1;
                     active.asked = active.at;
                     active.stage = Stage::Fill;

@@ -64,24 +64,10 @@ fn channels_of(op: &Op) -> usize {
     match &op.action {
         // Sums are sent in a second round.
         Action::AllReduce => 2,
-        action if is_transfer(action) => 1,
+        action if action.is_transfer() => 1,
         Action::RankItems { .. } => 1,
         _ => 0,
     }
-}
-
-/// Whether an action moves data between ranks and does nothing else.
-pub fn is_transfer(action: &Action) -> bool {
-    matches!(
-        action,
-        Action::AllToAllIds { .. }
-            | Action::AllGatherIds { .. }
-            | Action::AllToAllClasses { .. }
-            | Action::AllToAllRows { .. }
-            | Action::AllToAllGrads { .. }
-            | Action::AllGatherGrads { .. }
-            | Action::AllReduce
-    )
 }
 
 /// Batches that are held at once. Operations that touch no input or size of their batch, such as dense updates, may
@@ -121,7 +107,7 @@ impl Plan {
                 let channel = (n > 0).then_some(channels.len());
                 channels.extend(std::iter::repeat_n(engine, n));
                 let deps = op.deps.iter().filter(|d| (d.op as usize) < ops.len()).map(dep).collect();
-                let transfer = is_transfer(&op.action);
+                let transfer = op.action.is_transfer();
                 Planned {
                     engine,
                     stage,

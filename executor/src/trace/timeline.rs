@@ -9,7 +9,6 @@ use std::ops::Range;
 use fs_schedule::Schedule;
 
 use crate::runtime::Plan;
-use crate::runtime::plan::is_transfer;
 use crate::runtime::record::Record;
 
 /// Records of a run in order.
@@ -46,7 +45,7 @@ impl<'a> Timeline<'a> {
 
     /// Whether an operation moves data between ranks.
     pub(crate) fn transfer(&self, op: u32) -> bool {
-        self.schedule.train.ops.get(op as usize).is_some_and(|op| is_transfer(&op.action))
+        self.schedule.train.ops.get(op as usize).is_some_and(|op| op.action.is_transfer())
     }
 
     /// Where the step began in whose time something started; `None` before the first traced one.

@@ -1,7 +1,6 @@
 //! Schedules built by hand, so that the executor's tests need no compiler.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use fs_executor::runtime::plan::is_transfer;
 use fs_schedule::{
     Action, Buffer, Cost, Data, DenseOptimizer, Dep, Duration, Element, Engine, Evaluate, Exchange, FORMAT,
     IdDistribution, Init, Input, InputKind, Keep, LabelDistribution, LengthDistribution, Lengths, Normalize,
@@ -41,7 +40,7 @@ impl Build {
     pub fn op(&mut self, name: &str, action: Action, reads: &[Operand], writes: &[Operand]) {
         let engine = match &action {
             Action::LoadBatch => Engine::Host,
-            action if is_transfer(action) => Engine::CopyOut,
+            action if action.is_transfer() => Engine::CopyOut,
             _ => Engine::Compute,
         };
         self.program.ops.push(Op {

@@ -60,7 +60,7 @@ fn program(p: &Program, r: &mut Report) {
     for op in &p.ops {
         operands += op.reads.len() + op.writes.len();
         deps += op.deps.len();
-        listed += super::exchanges_of(&op.action).len();
+        listed += op.action.exchanges().len();
     }
     let counts = [
         ("operations", p.ops.len(), MOST_OPS),

@@ -69,7 +69,6 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use crate::model::{Program, Schedule};
-use crate::op::Action;
 use clock::Clocks;
 
 /// A broken invariant.
@@ -236,25 +235,5 @@ impl<'a> Context<'a> {
     }
     fn name(&self, op: u32) -> &'a str {
         &self.p.ops[op as usize].name
-    }
-}
-
-/// Exchanges that an action concerns.
-fn exchanges_of(action: &Action) -> &[u32] {
-    match action {
-        Action::Unique { exchange }
-        | Action::Partition { exchange, .. }
-        | Action::Positions { exchange, .. }
-        | Action::Gather { exchange, .. }
-        | Action::Merge { exchange, .. }
-        | Action::Split { exchange, .. }
-        | Action::Apply { exchange, .. } => std::slice::from_ref(exchange),
-        Action::AllToAllIds { exchanges }
-        | Action::AllGatherIds { exchanges }
-        | Action::AllToAllClasses { exchanges, .. }
-        | Action::AllToAllRows { exchanges, .. }
-        | Action::AllToAllGrads { exchanges, .. }
-        | Action::AllGatherGrads { exchanges, .. } => exchanges,
-        _ => &[],
     }
 }

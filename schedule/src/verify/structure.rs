@@ -204,9 +204,9 @@ fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
         });
         let suits = match op.engine {
             Engine::Host => matches!(op.action, Action::LoadBatch),
-            Engine::Compute => !is_transfer(&op.action) && !matches!(op.action, Action::LoadBatch),
+            Engine::Compute => !op.action.is_transfer() && !matches!(op.action, Action::LoadBatch),
             Engine::CopyIn | Engine::CopyOut | Engine::NicSend | Engine::NicReceive => {
-                is_transfer(&op.action)
+                op.action.is_transfer()
             }
         };
         r.check(suits, "engines", || {
@@ -218,7 +218,7 @@ fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
         r.check((-MOST_PRIORITY..=MOST_PRIORITY).contains(&op.priority), "stages", || {
             format!("`{name}` has priority {}, must be in {}..={MOST_PRIORITY}", op.priority, -MOST_PRIORITY)
         });
-        let chunk = op.chunk.is_none_or(|bytes| bytes > 0 && is_transfer(&op.action));
+        let chunk = op.chunk.is_none_or(|bytes| bytes > 0 && op.action.is_transfer());
         r.check(chunk, "chunks", || {
             format!("`{name}` has chunks of {:?} bytes; only transfers have, of at least one", op.chunk)
         });
@@ -241,20 +241,6 @@ fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
             r.check(o.batch == 0, "offsets", || format!("`{name}` writes {o}, of another batch"));
         }
     }
-}
-
-/// Operations in which ranks meet.
-pub(super) fn is_transfer(action: &Action) -> bool {
-    matches!(
-        action,
-        Action::AllToAllIds { .. }
-            | Action::AllGatherIds { .. }
-            | Action::AllToAllClasses { .. }
-            | Action::AllToAllRows { .. }
-            | Action::AllToAllGrads { .. }
-            | Action::AllGatherGrads { .. }
-            | Action::AllReduce
-    )
 }
 
 /// An operation of a microbatch uses its samples only; the whole batch's `unique` lists them microbatch by
@@ -285,7 +271,7 @@ fn microbatches(s: &Schedule, p: &Program, r: &mut Report) {
                 | Action::Positions { .. }
                 | Action::Apply { .. }
                 | Action::DenseUpdate
-        ) || is_transfer(&op.action);
+        ) || op.action.is_transfer();
         // Transfers of classes may carry the microbatch that they serve; their sizes are the batch's.
         let unsplit = matches!(op.action, Action::LoadBatch | Action::Unique { .. } | Action::DenseUpdate);
         r.check(!unsplit || op.microbatch.is_none(), "microbatch", || {

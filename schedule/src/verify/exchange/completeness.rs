@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Flow, Side, Value, per_entry};
 use crate::op::{Action, Operand, Way};
 use crate::reuse::Reuse;
-use crate::verify::{Report, exchanges_of};
+use crate::verify::Report;
 
 /// Merges and updates of an exchange, by operation and class.
 #[derive(Default)]
@@ -28,7 +28,7 @@ pub(super) fn check(flow: &Flow<'_>, r: &mut Report) {
     let mut summed = BTreeSet::new();
     for &i in &cx.sorted {
         let op = &cx.p.ops[i as usize];
-        mentioned.extend(exchanges_of(&op.action));
+        mentioned.extend(op.action.exchanges());
         match &op.action {
             Action::Merge { exchange, classes } => {
                 ends.entry(*exchange).or_default().merges.push((i, classes.clone(), op.writes[0]));

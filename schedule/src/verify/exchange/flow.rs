@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Flow, Value, per_entry};
 use crate::op::{Action, Operand, Place, Way};
 use crate::reuse::Reuse;
-use crate::verify::{Report, exchanges_of};
+use crate::verify::Report;
 
 /// What a buffer of rows holds of one part of a table.
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl Flow<'_> {
         self.arrivals(operand, cx.rank[i as usize], 0, 0, &mut |at, e, columns, class| {
             let (start, end) = e.map_or((0, 0), |e| cx.part(e));
             match e {
-                None if exchanges_of(&cx.p.ops[at as usize].action).is_empty() => {
+                None if cx.p.ops[at as usize].action.exchanges().is_empty() => {
                     derived = derived.or(Some(at));
                 }
                 Some(e) if cx.exchange(e).entries == entries && columns == (start, end) => {
@@ -192,7 +192,7 @@ impl Flow<'_> {
                     Action::SampledSoftmaxGrad { .. } => n == 1,
                     _ => false,
                 };
-                let of_model = exchanges_of(&writer.action).is_empty();
+                let of_model = writer.action.exchanges().is_empty();
                 if of_model {
                     open.extend(writer.reads.iter().map(|o| (*o, false)));
                 }

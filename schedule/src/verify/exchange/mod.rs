@@ -10,7 +10,7 @@ mod flow;
 
 use std::collections::BTreeMap;
 
-use super::{Context, Report, exchanges_of};
+use super::{Context, Report};
 use crate::model::{Exchange, Sharding};
 use crate::op::{Action, Element, Extent, Op, Operand, Place, Way};
 use crate::reuse::Reuse;
@@ -169,7 +169,7 @@ impl Context<'_> {
 
 /// Results of an operation that are values. The signature has seen to their number.
 fn results(cx: &Context<'_>, op: &Op) -> Vec<(usize, Value)> {
-    let list = exchanges_of(&op.action);
+    let list = op.action.exchanges();
     let mut out = Vec::new();
     match &op.action {
         Action::Unique { exchange: e } => {
