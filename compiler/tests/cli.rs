@@ -334,11 +334,9 @@ fn a_model_without_a_workload_compiles_with_a_warning() {
 
 /// A profile of a compiled schedule with a few plausible numbers.
 fn profile_of(schedule: &Path) -> fs_schedule::Profile {
-    use fs_schedule::profile::{
-        FORMAT, KindCost, LinkCost, Overhead, Profile, Transfers, VERSION, kind, shape,
-    };
+    use fs_schedule::profile::{FORMAT, KindCost, LinkCost, Overhead, Profile, Transfers, VERSION, shape};
     let s = fs_schedule::read(schedule).expect("what fsc wrote");
-    let kinds: std::collections::BTreeSet<String> = s.train.ops.iter().map(|op| kind(&op.action)).collect();
+    let kinds: std::collections::BTreeSet<String> = s.train.ops.iter().map(|op| op.action.name()).collect();
     let line = |kind: String| KindCost {
         kind,
         fixed: 3e-6,
@@ -356,6 +354,7 @@ fn profile_of(schedule: &Path) -> fs_schedule::Profile {
         machine: "2 ranks on 4 cores".into(),
         link: None,
         strategy: s.strategy,
+        microbatches: s.settings.microbatches.max(1),
         steps: 10,
         step: 1e-3,
         sizes: vec![("B".into(), 2.0), ("T0".into(), 6.0), ("Q0".into(), 18.0)],
@@ -425,6 +424,9 @@ fn profiles_that_cannot_be_used() {
         &["of another schedule", "model `other`, this is `tiny`"],
     );
     with(&good, &["--ranks", "4"], &["measured on 2 rank(s), this is for 4"]);
+    let sizes = vec![("B".into(), 1e9), ("T0".into(), 6.0), ("Q0".into(), 18.0)];
+    let large = fs_schedule::Profile { sizes, ..profile.clone() };
+    with(&large.to_text(), &[], &["size `B` is 1000000000, a batch has at most", "measure it again"]);
     let shape = &profile.shape;
     with(&good.replace(shape, "sha256:0"), &[], &["of another schedule", "other tables, inputs"]);
     fails(

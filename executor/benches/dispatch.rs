@@ -14,6 +14,7 @@ use std::thread;
 use std::time::Instant;
 
 use common::{Build, empty};
+use fs_executor::profile::fit::median;
 use fs_executor::transport::link::Link;
 use fs_executor::{Options, Session};
 use fs_schedule::{
@@ -22,11 +23,6 @@ use fs_schedule::{
 
 const OPS: usize = 2000;
 const STEPS: u64 = 200;
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
 
 /// A program of `OPS` tiny operations after the loading of a batch, which `place` puts onto engines and gives
 /// dependencies.

@@ -5,6 +5,7 @@
 //! [`file`] reads and writes it, [`verify`] proves its invariants, [`schema`] describes its JSON.
 //! Every number that depends on the batch is a symbol ([`size`]), because batches are jagged.
 
+mod action;
 pub mod file;
 pub mod model;
 pub mod op;
@@ -14,7 +15,6 @@ pub mod schema;
 pub mod signature;
 pub mod size;
 pub mod trace;
-mod transfer;
 pub mod verify;
 
 pub use file::{LoadError, read, to_text, write};

@@ -327,6 +327,14 @@ impl Sharding {
             _ => 1,
         }
     }
+    /// The rank that owns all rows of a part; `None` if ranks share them or all have them.
+    pub fn owner(&self, part: u32) -> Option<u32> {
+        match self {
+            Self::TableWise { rank } => Some(*rank),
+            Self::ColumnWise { ranks } => ranks.get(part as usize).copied(),
+            Self::RowWise | Self::DataParallel => None,
+        }
+    }
     /// True if the plan is for one number of ranks only.
     pub fn fixes_ranks(&self) -> bool {
         matches!(self, Self::TableWise { .. } | Self::ColumnWise { .. })
@@ -404,6 +412,20 @@ pub enum Engine {
     NicSend,
     /// Network, receiving.
     NicReceive,
+}
+
+impl Engine {
+    /// Its name for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Compute => "compute",
+            Self::CopyIn => "copy in",
+            Self::CopyOut => "copy out",
+            Self::NicSend => "network",
+            Self::NicReceive => "network in",
+        }
+    }
 }
 
 /// Where samples come from. Paths are relative to the schedule's folder, else to the working directory.

@@ -48,6 +48,28 @@ pub struct Op {
     pub reason: String,
 }
 
+impl Op {
+    /// An operation of a whole batch that nothing is known of yet but what it does and where.
+    pub fn new(name: &str, action: Action, engine: Engine) -> Self {
+        Self {
+            name: name.into(),
+            action,
+            reads: Vec::new(),
+            writes: Vec::new(),
+            engine,
+            stage: 0,
+            microbatch: None,
+            deps: Vec::new(),
+            priority: 0,
+            chunk: None,
+            cost: Cost::default(),
+            start: 0,
+            time: 0,
+            reason: String::new(),
+        }
+    }
+}
+
 /// A dependency on an operation of the same program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

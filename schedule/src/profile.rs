@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Lengths, Schedule};
-use crate::op::{Action, Op};
+use crate::model::{InputKind, Lengths, Schedule, Sharding};
+use crate::op::Op;
 use crate::reuse::Reuse;
 use crate::size::Symbol;
 use crate::{Way, file};
@@ -50,6 +50,8 @@ pub struct Profile {
     pub link: Option<String>,
     /// The strategy of the schedule that ran.
     pub strategy: crate::Strategy,
+    /// Its microbatches a batch.
+    pub microbatches: u32,
     /// Steps measured.
     pub steps: u64,
     /// A step as it was measured.
@@ -270,23 +272,35 @@ pub fn shape(s: &Schedule) -> String {
     file::sha256(text.unwrap_or_default().as_bytes())
 }
 
-/// The kind of an action: its name in the schedule's JSON.
-pub fn kind(action: &Action) -> String {
-    match serde_json::to_value(action) {
-        Ok(serde_json::Value::String(name)) => name,
-        Ok(serde_json::Value::Object(fields)) => fields.keys().next().cloned().unwrap_or_default(),
-        _ => String::new(),
-    }
-}
-
-/// Work of an operation by its cost formula: floating-point operations, and bytes in memory or, of transfers, bytes
-/// that leave a rank if rows are spread evenly over `ranks`.
-pub fn work(op: &Op, ranks: f64, size: impl Fn(Symbol) -> f64) -> (f64, f64) {
+/// Work of an operation by its cost formula on the rank that has most of it: floating-point operations, and bytes in
+/// memory or, of transfers, bytes that leave it if rows are spread evenly. Of exchanges, `size` is asked only for what
+/// is sent.
+pub fn work(s: &Schedule, op: &Op, size: impl Fn(Symbol) -> f64) -> (f64, f64) {
+    let ranks = f64::from(s.ranks);
+    let sharding = |e: u32| {
+        let x = s.exchanges.get(e as usize)?;
+        Some((&s.tables.get(x.table as usize)?.sharding, x.part))
+    };
+    let owner = |e: u32| sharding(e).and_then(|(sharding, part)| sharding.owner(part));
+    // Entries that the rank receives for each that it sends.
+    let received = |rank: Option<u32>, e: u32| match (owner(e), sharding(e)) {
+        (Some(owner), _) if rank.is_some_and(|rank| rank != owner) => 0.0,
+        (None, None | Some((Sharding::RowWise, _))) => 1.0,
+        _ => ranks,
+    };
+    let seen = |rank: Option<u32>, symbol: Symbol| match symbol {
+        Symbol::Received(e) => size(Symbol::Sent(e)) * received(rank, e),
+        Symbol::ReceivedClass(e, way, c) => size(Symbol::SentClass(e, way, c)) * received(rank, e),
+        other => size(other),
+    };
     if op.cost.wire.is_zero() {
-        (op.cost.flops.eval(&size), op.cost.bytes.eval(&size))
-    } else {
-        (0.0, op.cost.wire.eval(&size) * (ranks - 1.0) / ranks)
+        return (op.cost.flops.eval(|x| seen(None, x)), op.cost.bytes.eval(|x| seen(None, x)));
     }
+    // Tables of one transfer may have different owners.
+    let owners = op.action.exchanges().iter().filter_map(|e| owner(*e));
+    let sent = owners.map(|rank| op.cost.wire.eval(|x| seen(Some(rank), x)));
+    let most = sent.reduce(f64::max).unwrap_or_else(|| op.cost.wire.eval(|x| seen(None, x)));
+    (0.0, most * (ranks - 1.0) / ranks)
 }
 
 impl KindCost {
@@ -338,6 +352,33 @@ impl Profile {
         format!("profiled machine ({}{link})", self.machine)
     }
 
+    /// Fails if it has larger sizes than a batch of the model can have.
+    fn fits_in_a_batch(&self, s: &Schedule) -> Result<(), ProfileError> {
+        let batch = f64::from(s.settings.batch);
+        let longest = |g: u32| s.lengths.get(g as usize).map_or(1.0, |l| f64::from(l.max));
+        let at_most = |what: &str, x: f64, most: f64| {
+            // Means of whole numbers, rounded.
+            if x <= most * (1.0 + 1e-6) {
+                return Ok(());
+            }
+            Err(ProfileError::Number(format!("{what} is {x}, a batch has at most {most}")))
+        };
+        for (symbol, n) in &self.sizes {
+            let most = match symbol.parse() {
+                Ok(Symbol::Tokens(g)) => batch * longest(g),
+                Ok(Symbol::Squares(g)) => batch * longest(g) * longest(g),
+                _ => batch,
+            };
+            at_most(&format!("size `{symbol}`"), *n, most)?;
+        }
+        let ids = s.inputs.iter().map(|input| match input.kind {
+            InputKind::Ids { lengths, .. } => batch * longest(lengths),
+            _ => batch,
+        });
+        let ids: f64 = ids.sum();
+        self.rows.iter().try_for_each(|r| at_most(&format!("rows of `{}`", r.table), r.sent, ids))
+    }
+
     /// Fails unless it was measured with a schedule of the same model on as many ranks.
     pub fn fits(&self, s: &Schedule) -> Result<(), ProfileError> {
         if self.model != s.model {
@@ -354,7 +395,7 @@ impl Profile {
             let (a, b) = (self.ranks, s.ranks);
             return Err(ProfileError::Other(format!("it was measured on {a} rank(s), this is for {b}")));
         }
-        Ok(())
+        self.fits_in_a_batch(s)
     }
 
     /// Fails if a number is not what a measurement can give.
@@ -380,6 +421,7 @@ impl Profile {
             return Err(ProfileError::Number(format!("operation `{name}` is there twice")));
         }
         number("`ranks`", self.ranks.into(), 1.0, 1e6)?;
+        number("`microbatches`", self.microbatches.into(), 1.0, 64.0)?;
         seconds("`step`", self.step)?;
         number("`sharing`", self.sharing, 0.0, 1.0)?;
         for (symbol, n) in &self.sizes {
@@ -443,6 +485,7 @@ mod tests {
             machine: "2 ranks on 2 cores".into(),
             link: Some("200 Mbit/s, 50 us".into()),
             strategy: crate::Strategy::Serial,
+            microbatches: 1,
             steps: 10,
             step: 0.01,
             sizes: vec![("B".into(), 16.0), ("T0".into(), 100.0), ("Q0".into(), 900.0)],

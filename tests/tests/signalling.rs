@@ -53,7 +53,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use event::{Event, publish};
-use fs_schedule::{Action, Cost, Dep, Engine, Op, Program};
+use fs_schedule::{Action, Dep, Engine, Op, Program};
 use loom::cell::UnsafeCell;
 use loom::thread;
 use plan::Plan;
@@ -135,20 +135,8 @@ fn no_change_is_slept_through() {
 
 fn op(name: &str, engine: Engine, deps: &[(u32, u32)]) -> Op {
     Op {
-        name: name.into(),
-        action: Action::Zero,
-        reads: Vec::new(),
-        writes: Vec::new(),
-        engine,
-        stage: 0,
-        microbatch: None,
         deps: deps.iter().map(|(op, distance)| Dep { op: *op, distance: *distance }).collect(),
-        priority: 0,
-        chunk: None,
-        cost: Cost::default(),
-        start: 0,
-        time: 0,
-        reason: String::new(),
+        ..Op::new(name, Action::Zero, engine)
     }
 }
 

@@ -18,7 +18,6 @@ use fs_schedule::op::{Element, Op, Operand, Place};
 use fs_schedule::{Engine, Schedule, Symbol};
 use prost::Message as _;
 
-use crate::sched::reasons::engine_name;
 use crate::sched::sizes::Sizes;
 use messages::Transfer;
 use proto::{Attribute, CollectiveType, GlobalMetadata, IoInfo, Node, NodeType, Value};
@@ -253,7 +252,7 @@ impl<'a> Export<'a> {
             inputs: Some(self.tensors(op, &op.reads)),
             outputs: Some(self.tensors(op, &op.writes)),
             attr: vec![
-                Attribute::new("engine", Value::Text(engine_name(op.engine).into())),
+                Attribute::new("engine", Value::Text(op.engine.name().into())),
                 Attribute::new("batch", Value::Uint64(instance.batch)),
                 Attribute::new("op", Value::Text(op.name.clone())),
                 Attribute::new("duration_nanos", Value::Uint64(op.time)),

@@ -10,7 +10,7 @@ use fs_schedule::{Engine, Schedule, Strategy};
 use serde::Serialize;
 
 use super::limits::human;
-use super::reasons::{duration, engine_name, of_batch};
+use super::reasons::{duration, of_batch};
 
 /// Idle time of an engine, ended by an operation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -207,7 +207,7 @@ impl Explanation {
             t,
             "resource bound   {} ({} is the busiest engine)",
             ns(self.resource_bound),
-            engine_name(self.resource)
+            self.resource.name()
         );
         let cycle: i64 = self.cycle.iter().map(|l| i64::from(l.distance)).sum();
         let longest = self.cycle.iter().max_by_key(|l| l.time).map_or("", |l| l.op.as_str());
@@ -247,7 +247,7 @@ impl Explanation {
             let _ = writeln!(
                 t,
                 "\n{}: busy {:.1}% of the step, {} operations",
-                engine_name(u.engine),
+                u.engine.name(),
                 u.busy * 100.0,
                 u.operations
             );
@@ -281,7 +281,7 @@ impl Explanation {
                 "{:>10} {:>9}  {:<8} {:>+3}  {}: {}",
                 duration(o.start as f64),
                 duration(o.time as f64),
-                engine_name(o.engine),
+                o.engine.name(),
                 o.stage,
                 o.op,
                 o.reason
@@ -324,7 +324,7 @@ impl Explanation {
 fn describe(op: &Place) -> String {
     let mut t = String::new();
     let _ = writeln!(t, "{}", op.op);
-    let _ = writeln!(t, "  engine    {}, priority {}", engine_name(op.engine), op.priority);
+    let _ = writeln!(t, "  engine    {}, priority {}", op.engine.name(), op.priority);
     let _ = writeln!(t, "  batch     {:+} of the step's", op.stage);
     let _ = writeln!(
         t,

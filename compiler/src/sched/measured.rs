@@ -54,13 +54,16 @@ impl<'a> Measured<'a> {
 
     /// Seconds of an operation; `None` if nothing of its kind was measured.
     pub fn time(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Time> {
-        let ranks = f64::from(s.ranks);
-        let kind = profile::kind(&op.action);
-        let (flops, bytes) = profile::work(op, ranks, |symbol| sizes.get(symbol, op.microbatch));
+        let kind = op.action.name();
+        let (flops, bytes) = profile::work(s, op, |symbol| sizes.get(symbol, op.microbatch));
         if !op.cost.wire.is_zero() {
             return Some(self.transfer(s, op, &kind, bytes));
         }
-        let parts = if op.microbatch.is_some() { f64::from(s.settings.microbatches.max(1)) } else { 1.0 };
+        // The same operation in the schedule that ran has this many times the work.
+        let parts = match op.microbatch {
+            Some(_) => f64::from(s.settings.microbatches.max(1)) / f64::from(self.profile.microbatches.max(1)),
+            None => 1.0,
+        };
         let (line, near) =
             (self.kinds.get(kind.as_str())?, self.nearest(&kind, op, (flops * parts, bytes * parts)));
         let correction = near.map_or(1.0, |n| {
@@ -72,7 +75,7 @@ impl<'a> Measured<'a> {
                 1.0
             }
         });
-        let exact = near.filter(|n| parts == 1.0 && same(n.flops, flops) && same(n.bytes, bytes));
+        let exact = near.filter(|n| same(parts, 1.0) && same(n.flops, flops) && same(n.bytes, bytes));
         let seconds = exact.map_or(line.time(flops, bytes) * correction, |n| n.time);
         let wake =
             if matches!(op.action, Action::LoadBatch) { 2.0 * self.profile.overhead.wake } else { 0.0 };

@@ -118,7 +118,7 @@ fn conflicts(s: &mut Schedule) {
             gap.waits_for.as_ref().map_or_else(String::new, |(op, _)| format!(", which waits for `{op}`"));
         p.limits.push(format!(
             "engines: {} idles {} before `{}`{cause}",
-            reasons::engine_name(p.resource),
+            p.resource.name(),
             reasons::duration(gap.time as f64),
             gap.op
         ));

@@ -7,18 +7,6 @@ use super::graph::{Edge, Why};
 use super::policy::Chosen;
 use super::problem::Problem;
 
-/// Engines for people.
-pub fn engine_name(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Host => "host",
-        Engine::Compute => "compute",
-        Engine::CopyIn => "copy in",
-        Engine::CopyOut => "copy out",
-        Engine::NicSend => "network",
-        Engine::NicReceive => "network in",
-    }
-}
-
 /// Nanoseconds for people.
 pub fn duration(ns: f64) -> String {
     match ns.abs() {
@@ -82,7 +70,7 @@ pub fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
             parts.push(format!(
                 "then behind `{}` on {}",
                 p.s.train.ops[b as usize].name,
-                engine_name(p.engine[i])
+                p.engine[i].name()
             ));
         }
         if c.tiers.priority[i] > 0 {

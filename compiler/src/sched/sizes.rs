@@ -165,7 +165,7 @@ impl Sizes {
                     .map(|lookahead| Reuse { lookahead, microbatches: s.settings.microbatches.max(1) });
                 Entries::expect(law, d, ranks, x.unique, reuse)
             });
-            if let Some(owner) = owner(&table.sharding, x.part) {
+            if let Some(owner) = table.sharding.owner(x.part) {
                 *load.entry(owner).or_insert(0.0) += found.sent * f64::from(x.columns(&s.tables));
             }
             self.values.insert(Symbol::Sent(e as u32), found.sent);
@@ -178,7 +178,7 @@ impl Sizes {
         for (e, (x, found)) in s.exchanges.iter().zip(&entries).enumerate() {
             let Some(found) = found else { continue };
             let factor =
-                match s.tables.get(x.table as usize).map(|t| (&t.sharding, owner(&t.sharding, x.part))) {
+                match s.tables.get(x.table as usize).map(|t| (&t.sharding, t.sharding.owner(x.part))) {
                     Some((Sharding::DataParallel, _)) => ranks,
                     Some((_, Some(rank))) if busiest.is_some_and(|b| b.0 == rank) => ranks,
                     Some((_, Some(_))) => 0.0,
@@ -194,15 +194,6 @@ impl Sizes {
                 }
             }
         }
-    }
-}
-
-/// The rank that owns a whole table or part.
-fn owner(sharding: &Sharding, part: u32) -> Option<u32> {
-    match sharding {
-        Sharding::TableWise { rank } => Some(*rank),
-        Sharding::ColumnWise { ranks } => ranks.get(part as usize).copied(),
-        Sharding::RowWise | Sharding::DataParallel => None,
     }
 }
 

@@ -53,3 +53,17 @@ pub(super) fn cells(t: &Timeline, lane: &Lane, until: f64, n: usize) -> Vec<Opti
 pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
+
+/// Appends text as it stands in elements and quoted attributes of HTML and XML.
+pub(super) fn escape(out: &mut String, text: &str) {
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+}

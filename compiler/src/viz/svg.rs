@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::cells::{cells, printable, steps_until};
+use super::cells::{cells, escape, printable, steps_until};
 use super::palette::{Kind, Pattern};
 use super::timeline::{Instance, Lane, Timeline, strategy_name};
 use crate::sched::reasons::duration;
@@ -458,17 +458,7 @@ fn px(v: f64) -> String {
 /// Text as XML has it.
 fn xml(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in printable(text).chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            // No characters of XML.
-            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
+    // No characters of XML.
+    escape(&mut out, &printable(text).replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}"));
     out
 }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::cells::{Cell, cells, printable};
 use super::timeline::{Lane, Timeline, strategy_name};
-use crate::sched::reasons::{duration, engine_name};
+use crate::sched::reasons::duration;
 
 /// How to draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ fn head(t: &Timeline, out: &mut String) {
         ),
     );
     line(out, &format!("predicted step   {}, {above:.1}% above the greater bound", duration(t.step)));
-    line(out, &format!("resource bound   {} ({})", duration(t.resource_bound), engine_name(t.resource)));
+    line(out, &format!("resource bound   {} ({})", duration(t.resource_bound), t.resource.name()));
     line(out, &format!("recurrence bound {} ({} operations)", duration(t.recurrence_bound), t.cycle.len()));
     let share = t.bubble / t.step * 100.0;
     line(out, &format!("bubble           {} of compute, {share:.1}% of the step", duration(t.bubble)));

@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use fs_schedule::op::{Action, Op, Place, Way};
+use fs_schedule::op::{Op, Place, Way};
 use fs_schedule::{Engine, Schedule, Strategy};
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use super::memory::{self, Curve};
 use super::palette::{self, Kind};
 use super::sweep;
 use crate::sched::graph::{self, Why};
-use crate::sched::reasons::{duration, engine_name};
+use crate::sched::reasons::duration;
 use crate::sched::sizes::Sizes;
 
 /// Why a schedule cannot be drawn.
@@ -299,7 +299,7 @@ impl Timeline {
             };
             views.push(OpView {
                 name: op.name.clone(),
-                action: action_name(&op.action),
+                action: op.action.name(),
                 kind: kinds[i],
                 class: class_text(s, op),
                 lane: engines.iter().position(|e| *e == op.engine).unwrap_or(0) as u32,
@@ -326,14 +326,14 @@ impl Timeline {
                 (0..ops.len() as u32).filter(|i| views[*i as usize].lane == l as u32).collect();
             let busy: f64 = members.iter().map(|i| ops[*i as usize].time as f64).sum();
             if busy > step * (1.0 + ROUNDING) + members.len() as f64 {
-                let engine = engine_name(*engine);
+                let engine = engine.name();
                 return Err(VizError::Busy { engine, busy: duration(busy), step: duration(step) });
             }
             let pieces = sweep::pieces(ops, &members, step);
             for piece in pieces.iter().filter(|p| p.last) {
                 views[piece.op as usize].end = piece.end - f64::from(piece.step) * step;
             }
-            lanes.push(Lane { engine: *engine, name: engine_name(*engine), pieces, gaps: Vec::new(), busy });
+            lanes.push(Lane { engine: *engine, name: engine.name(), pieces, gaps: Vec::new(), busy });
         }
         for view in 0..views.len() {
             let mut deps = std::mem::take(&mut views[view].deps);
@@ -474,15 +474,6 @@ fn cycle(cycle: &[fs_schedule::Dep], ops: &[Op]) -> Vec<CycleLink> {
         CycleLink { op: d.op, distance: distance as i32, batches: d.distance }
     };
     known.iter().enumerate().map(link).collect()
-}
-
-/// The action's name in the schedule's text.
-fn action_name(action: &Action) -> String {
-    match serde_json::to_value(action) {
-        Ok(serde_json::Value::String(name)) => name,
-        Ok(serde_json::Value::Object(fields)) => fields.keys().next().cloned().unwrap_or_default(),
-        _ => String::new(),
-    }
 }
 
 /// `distance 1`, `distance > 2, used in microbatch 3 first`.

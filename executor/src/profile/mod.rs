@@ -16,7 +16,7 @@ pub mod typical;
 use std::collections::BTreeMap;
 
 use fs_schedule::profile::{self, KindCost, LinkCost, OpCost, Overhead, Rows, Transfers};
-use fs_schedule::{Op, Profile, Schedule, Sharding, Symbol};
+use fs_schedule::{Op, Profile, Schedule, Symbol};
 
 use crate::error::Error;
 use crate::runtime::plan::Plan;
@@ -102,6 +102,7 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
         machine: format!("{ranks} ranks on {cores} cores"),
         link: link.map(|l| l.to_string()),
         strategy: schedule.strategy,
+        microbatches: schedule.settings.microbatches.max(1),
         steps,
         step: median(with_link.events.iter().map(|e| e.seconds).collect()),
         kinds: kinds.collect(),
@@ -150,14 +151,6 @@ impl Sizes<'_> {
         self.rows.iter().find(|r| r.table == *table && r.part == x.part)
     }
 
-    /// Entries received for each that is sent: all ranks' by the owner of a whole table, and by everyone of a
-    /// replicated one.
-    fn received(&self, exchange: u32) -> f64 {
-        let x = self.schedule.exchanges.get(exchange as usize);
-        let table = x.and_then(|x| self.schedule.tables.get(x.table as usize));
-        if table.is_none_or(|t| t.sharding == Sharding::RowWise) { 1.0 } else { self.ranks as f64 }
-    }
-
     /// A size of a microbatch, or of all, given the batch's own.
     fn get(&self, batch: &BTreeMap<Symbol, f64>, symbol: Symbol, microbatch: Option<u32>) -> f64 {
         let parts = f64::from(self.schedule.settings.microbatches.max(1));
@@ -174,17 +167,15 @@ impl Sizes<'_> {
                 let whole = batch.get(&symbol).copied().unwrap_or(0.0);
                 if microbatch.is_some() { whole / parts } else { whole }
             }
-            Symbol::Sent(e) => sent(e),
-            Symbol::Received(e) => sent(e) * self.received(e),
-            Symbol::SentClass(e, way, c) => class(e, way, c).unwrap_or(0.0),
-            Symbol::ReceivedClass(e, way, c) => class(e, way, c).unwrap_or(0.0) * self.received(e),
+            Symbol::Sent(e) | Symbol::Received(e) => sent(e),
+            Symbol::SentClass(e, way, c) | Symbol::ReceivedClass(e, way, c) => class(e, way, c).unwrap_or(0.0),
         }
     }
 
     /// Arithmetic and bytes of an operation for a batch; of transfers the busiest rank's.
     fn work(&self, batch: &BTreeMap<Symbol, f64>, op: &Op) -> (f64, f64) {
         let (flops, bytes) =
-            profile::work(op, self.ranks as f64, |symbol| self.get(batch, symbol, op.microbatch));
+            profile::work(self.schedule, op, |symbol| self.get(batch, symbol, op.microbatch));
         (flops, if op.cost.wire.is_zero() { bytes } else { bytes * self.busiest(op) })
     }
 
@@ -216,7 +207,7 @@ fn op_costs(schedule: &Schedule, sizes: &Sizes<'_>, times: &Typical) -> Vec<OpCo
     let ops = schedule.train.ops.iter().enumerate();
     ops.map(|(i, op)| {
         let (flops, bytes) = sizes.work(&sizes.mean, op);
-        OpCost { name: op.name.clone(), kind: profile::kind(&op.action), flops, bytes, time: times.whole[i] }
+        OpCost { name: op.name.clone(), kind: op.action.name(), flops, bytes, time: times.whole[i] }
     })
     .collect()
 }
@@ -245,7 +236,7 @@ fn kind_points(
     let mut points: BTreeMap<String, Vec<Point>> = BTreeMap::new();
     for (op, mut list) in ops.iter().zip(executions) {
         list.sort_by(|a, b| (a.0 + a.1).total_cmp(&(b.0 + b.1)));
-        let of = points.entry(profile::kind(&op.action)).or_default();
+        let of = points.entry(op.action.name()).or_default();
         for bin in list.chunks(list.len().div_ceil(BINS).max(1)) {
             let mid = |f: fn(&(f64, f64, f64)) -> f64| median(bin.iter().map(f).collect());
             of.push(Point { x: [1.0, mid(|e| e.0), mid(|e| e.1)], y: mid(|e| e.2).max(1e-9) });

@@ -95,25 +95,10 @@ pub fn typical(program: &Program, engines: &[Engine], records: &[Vec<Record>]) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fs_schedule::{Action, Cost, Op};
+    use fs_schedule::{Action, Op};
 
     fn op(action: Action, engine: Engine) -> Op {
-        Op {
-            name: String::new(),
-            action,
-            reads: Vec::new(),
-            writes: Vec::new(),
-            engine,
-            stage: 0,
-            microbatch: None,
-            deps: Vec::new(),
-            priority: 0,
-            chunk: None,
-            cost: Cost::default(),
-            start: 0,
-            time: 0,
-            reason: String::new(),
-        }
+        Op::new("", action, engine)
     }
 
     /// Two ranks; work, transfer, work. Rank 1 is slower on odd batches, and batch 6 is disturbed.

@@ -9,6 +9,7 @@ use fs_schedule::reuse::Reuse;
 use fs_schedule::{Engine, Schedule, Way};
 use serde::Serialize;
 
+use crate::profile::fit::median;
 use crate::runtime::Env;
 use crate::runtime::profile::Profile;
 use crate::session::StepEvent;
@@ -84,11 +85,6 @@ pub struct Predicted {
     pub bubble_ms: f64,
     /// Work of each engine.
     pub engines: Vec<EngineTime>,
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// The accounts of a run.

@@ -5,7 +5,7 @@ pub mod accounting;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use fs_schedule::{Engine, Program, Strategy};
+use fs_schedule::{Program, Strategy};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -146,7 +146,7 @@ pub fn op_totals(program: &Program, profiles: &[Profile]) -> Vec<OpTotal> {
         let times = profiles.iter().filter_map(|p| p.ops.get(i));
         OpTotal {
             name: op.name.clone(),
-            action: action_name(&op.action),
+            action: op.action.name(),
             count: times.clone().map(|t| t.count).max().unwrap_or(0),
             ms: times.clone().map(|t| t.busy.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
             exposed_ms: times.clone().map(|t| t.exposed.as_secs_f64()).sum::<f64>() * 1e3 / ranks,
@@ -155,18 +155,6 @@ pub fn op_totals(program: &Program, profiles: &[Profile]) -> Vec<OpTotal> {
         }
     };
     program.ops.iter().enumerate().map(|(i, op)| total(i, op)).collect()
-}
-
-/// An engine's name for people.
-pub fn engine_name(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Host => "host",
-        Engine::Compute => "compute",
-        Engine::CopyIn => "copy in",
-        Engine::CopyOut => "copy out",
-        Engine::NicSend => "network, sending",
-        Engine::NicReceive => "network, receiving",
-    }
 }
 
 /// Totals per kind of operation, largest first: kind, milliseconds, of which waiting.
@@ -181,15 +169,6 @@ pub fn by_action(ops: &[OpTotal]) -> Vec<(String, f64, f64)> {
         sums.into_iter().map(|(name, (ms, waited))| (name.to_owned(), ms, waited)).collect();
     sums.sort_by(|a, b| b.1.total_cmp(&a.1));
     sums
-}
-
-/// The action's name in the schedule's JSON.
-fn action_name(action: &fs_schedule::Action) -> String {
-    match serde_json::to_value(action) {
-        Ok(serde_json::Value::String(name)) => name,
-        Ok(serde_json::Value::Object(fields)) => fields.keys().next().cloned().unwrap_or_default(),
-        _ => String::new(),
-    }
 }
 
 impl Report {

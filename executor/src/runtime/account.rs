@@ -236,24 +236,12 @@ pub fn add(sum: &AtomicU64, n: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fs_schedule::{Action, Cost, Dep, Op, Program};
+    use fs_schedule::{Action, Dep, Op, Program};
 
     fn op(name: &str, action: Action, engine: Engine, deps: &[(u32, u32)]) -> Op {
         Op {
-            name: name.into(),
-            action,
-            reads: Vec::new(),
-            writes: Vec::new(),
-            engine,
-            stage: 0,
-            microbatch: None,
             deps: deps.iter().map(|(op, distance)| Dep { op: *op, distance: *distance }).collect(),
-            priority: 0,
-            chunk: None,
-            cost: Cost::default(),
-            start: 0,
-            time: 0,
-            reason: String::new(),
+            ..Op::new(name, action, engine)
         }
     }
 

@@ -14,7 +14,7 @@ use fs_schedule::{Action, Symbol};
 use parking_lot::RwLockReadGuard;
 
 use super::arena::Read;
-use super::state::{rows_per_rank, sole_owner};
+use super::state::rows_per_rank;
 use super::{Call, Fault};
 use crate::transport::{Outbox, Section, TransportError};
 
@@ -411,7 +411,7 @@ fn by_owner<'a, T: Real>(
     let (exchange, table) = c.exchange(exchange)?;
     check("entries", entries, sum(counts))?;
     check("counts", counts.len(), c.env.ranks)?;
-    let sole = sole_owner(&table.sharding, exchange.part);
+    let sole = table.sharding.owner(exchange.part).map(|rank| rank as usize);
     let each = rows_per_rank(table.rows, c.env.ranks) as i64;
     let mut at = 0;
     Ok(counts.iter().enumerate().map(move |(rank, count)| {

@@ -181,24 +181,13 @@ fn adds_to_loss(action: &Action) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fs_schedule::Cost;
 
     fn op(name: &str, action: Action, engine: Engine, stage: i32, deps: &[(u32, u32)]) -> Op {
         Op {
-            name: name.into(),
-            action,
-            reads: Vec::new(),
-            writes: Vec::new(),
-            engine,
             stage,
-            microbatch: None,
             deps: deps.iter().map(|(op, distance)| Dep { op: *op, distance: *distance }).collect(),
             priority: i32::from(name.starts_with("urgent")),
-            chunk: None,
-            cost: Cost::default(),
-            start: 0,
-            time: 0,
-            reason: String::new(),
+            ..Op::new(name, action, engine)
         }
     }
 

@@ -12,7 +12,7 @@ use fs_schedule::{Extent, PoolMode, Sharding, Symbol, Way};
 
 use super::arena::{Few, Read};
 use super::share::Part;
-use super::state::{rows_per_rank, sole_owner};
+use super::state::rows_per_rank;
 use super::{Call, Fault, Work};
 
 pub(super) fn draw_negatives<T: Real>(
@@ -84,7 +84,7 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
         }
     } else {
         counts.fill(0);
-        let owner = sole_owner(&table.sharding, plan.part).unwrap_or(c.env.rank);
+        let owner = table.sharding.owner(plan.part).map_or(c.env.rank, |rank| rank as usize);
         let missing =
             || Fault::Unsupported(format!("table `{}` belongs to rank {owner} of {ranks}", table.name));
         *counts.get_mut(owner).ok_or_else(missing)? = unique.ids.len() as u64;

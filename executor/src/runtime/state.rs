@@ -38,24 +38,15 @@ pub fn shard_rows(rows: u64, rank: usize, ranks: usize) -> Range<u64> {
     (rank as u64 * each).min(rows)..((rank as u64 + 1) * each).min(rows)
 }
 
-/// The rank that owns all rows of a part of a table; `None` if ranks share them or all have them.
-pub fn sole_owner(sharding: &Sharding, part: u32) -> Option<usize> {
-    match sharding {
-        Sharding::TableWise { rank } => Some(*rank as usize),
-        Sharding::ColumnWise { ranks } => ranks.get(part as usize).map(|r| *r as usize),
-        Sharding::RowWise | Sharding::DataParallel => None,
-    }
-}
-
 /// Rows drawn at once where only some of their columns are kept.
 const DRAWN: usize = 256;
 
 impl<T: Real> Shard<T> {
     /// A shard with its initial values, written on the calling thread.
     pub fn new(table: &Table, part: u32, rank: usize, ranks: usize, seed: u64) -> Self {
-        let rows = match (&table.sharding, sole_owner(&table.sharding, part)) {
+        let rows = match (&table.sharding, table.sharding.owner(part)) {
             (Sharding::RowWise, _) => shard_rows(table.rows, rank, ranks),
-            (_, Some(owner)) if owner != rank => 0..0,
+            (_, Some(owner)) if owner as usize != rank => 0..0,
             _ => 0..table.rows,
         };
         let (start, end) = table.part_columns(part);

@@ -13,7 +13,6 @@ use fs_schedule::Engine;
 use fs_schedule::trace::{Args, Event, Kind, LANES, LAUNCHES, STEPS, TRANSFER};
 
 use super::Timeline;
-use crate::report::engine_name;
 use crate::runtime::record::Record;
 
 /// Streams of a rank in a file of all ranks.
@@ -61,7 +60,7 @@ fn lanes(timeline: &Timeline<'_>) -> Lanes {
         let position = timeline.schedule.engines.iter().position(|e| e == engine);
         for (nth, queue) in queues.iter().enumerate() {
             let lane = position.unwrap_or_default() as u32 + LANES * nth as u32;
-            let mut name = engine_name(*engine).to_owned();
+            let mut name = engine.name().to_owned();
             if queues.len() > 1 {
                 name = format!("{name}, priority {}", queue.priority);
             }

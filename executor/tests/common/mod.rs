@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use fs_schedule::{
-    Action, Buffer, Cost, Data, DenseOptimizer, Dep, Duration, Element, Engine, Evaluate, Exchange, FORMAT,
+    Action, Buffer, Data, DenseOptimizer, Dep, Duration, Element, Engine, Evaluate, Exchange, FORMAT,
     IdDistribution, Init, Input, InputKind, Keep, LabelDistribution, LengthDistribution, Lengths, Normalize,
     Op, Operand, Parameter, Place, Program, Schedule, Settings, Sharding, SparseOptimizer, Strategy, Table,
     VERSION,
@@ -43,22 +43,8 @@ impl Build {
             action if action.is_transfer() => Engine::CopyOut,
             _ => Engine::Compute,
         };
-        self.program.ops.push(Op {
-            name: name.into(),
-            action,
-            reads: reads.to_vec(),
-            writes: writes.to_vec(),
-            engine,
-            stage: 0,
-            microbatch: None,
-            deps: Vec::new(),
-            priority: 0,
-            chunk: None,
-            cost: Cost::default(),
-            start: 0,
-            time: 0,
-            reason: String::new(),
-        });
+        let (reads, writes) = (reads.to_vec(), writes.to_vec());
+        self.program.ops.push(Op { reads, writes, ..Op::new(name, action, engine) });
     }
 
     /// The program, each operation after the one before, each step after the last one.

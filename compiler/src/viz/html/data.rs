@@ -226,7 +226,7 @@ fn schedule<'a>(shown: &'a Shown, label: &'a str, steps: u32, texts: &mut Texts)
         steps: measured.map_or(steps, |m| m.steps.max(1)),
         first: measured.map_or(0, |m| m.first),
         resource_bound: Number(t.resource_bound),
-        resource: crate::sched::reasons::engine_name(t.resource),
+        resource: t.resource.name(),
         recurrence_bound: Number(t.recurrence_bound),
         bubble: Number(t.bubble),
         limits: &t.limits,

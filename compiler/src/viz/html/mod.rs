@@ -5,6 +5,7 @@
 
 mod data;
 
+use super::cells::escape;
 use super::measured::Measured;
 use super::timeline::{Timeline, strategy_name};
 
@@ -74,18 +75,4 @@ fn labels(shown: &[Shown]) -> Vec<String> {
         if twice(label) { format!("{label} ({})", s.name) } else { label.clone() }
     };
     all.iter().zip(shown).map(named).collect()
-}
-
-/// Text in HTML, in elements and quoted attributes.
-fn escape(out: &mut String, text: &str) {
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
 }

@@ -7,7 +7,7 @@ use fs_executor::Report;
 use fs_executor::compare::Comparison;
 use fs_executor::evaluate::Metrics;
 use fs_executor::memory::human;
-use fs_executor::report::{Accounting, by_action, engine_name};
+use fs_executor::report::{Accounting, by_action};
 
 use crate::view::short;
 
@@ -121,7 +121,7 @@ fn accounts(out: &mut String, a: &Accounting) -> std::fmt::Result {
     let busy = |engine| of.and_then(|p| p.engines.iter().find(|e| e.engine == engine)).map(|e| e.ms);
     row("step", a.step_ms, of.map(|p| p.step_ms))?;
     for time in &a.engines {
-        row(&format!("{} busy", engine_name(time.engine)), time.ms, busy(time.engine))?;
+        row(&format!("{} busy", time.engine.name()), time.ms, busy(time.engine))?;
     }
     row("exposed communication", a.exposed_ms, of.map(|p| p.bubble_ms))?;
     for exposed in a.exposed.iter().take(COLLECTIVES).filter(|e| e.ms > 0.0005) {

@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 
 use fs_executor::StepEvent;
-use fs_executor::report::engine_name;
 use fs_schedule::Engine;
 use serde::{Deserialize, Serialize};
 
@@ -142,7 +141,7 @@ impl View {
             let busy: Vec<String> = times
                 .engines
                 .iter()
-                .map(|(engine, ms)| format!("{} {:.0}%", engine_name(*engine), times.share(*ms)))
+                .map(|(engine, ms)| format!("{} {:.0}%", engine.name(), times.share(*ms)))
                 .collect();
             lines.extend(list("engines", &busy, width));
         }

@@ -1,8 +1,17 @@
-//! What an action moves between ranks: the one place that says which actions are transfers.
+//! What is asked of actions everywhere: their names, which of them are transfers, which exchanges they concern.
 
 use crate::op::Action;
 
 impl Action {
+    /// Its name in the schedule's text.
+    pub fn name(&self) -> String {
+        match serde_json::to_value(self) {
+            Ok(serde_json::Value::String(name)) => name,
+            Ok(serde_json::Value::Object(fields)) => fields.keys().next().cloned().unwrap_or_default(),
+            _ => String::new(),
+        }
+    }
+
     /// Whether it moves data between ranks and computes nothing but sums of it.
     pub fn is_transfer(&self) -> bool {
         matches!(
