@@ -357,6 +357,7 @@ fn profile_of(schedule: &Path) -> fs_schedule::Profile {
         microbatches: s.settings.microbatches.max(1),
         steps: 10,
         step: 1e-3,
+        scatter: 0.1,
         sizes: vec![("B".into(), 2.0), ("T0".into(), 6.0), ("Q0".into(), 18.0)],
         rows: Vec::new(),
         ops: Vec::new(),

@@ -18,6 +18,8 @@ pub struct Comparison {
     pub ranks: usize,
     /// Steps of each.
     pub steps: u64,
+    /// Rounds of blocks.
+    pub rounds: u64,
     /// Everything is equal in every bit.
     pub equal: bool,
     /// First step whose losses differ from the first schedule's.
@@ -137,6 +139,7 @@ pub fn compare_all(schedules: Vec<Schedule>, options: &Options, length: Length) 
     Ok(Comparison {
         ranks,
         steps: runs[0].losses.len() as u64,
+        rounds: runs[0].blocks.len() as u64,
         equal: compared.iter().all(|r| r.equal),
         loss_differs_at: compared.iter().filter_map(|r| r.loss_differs_at).min(),
         loss_difference: compared.iter().map(|r| r.loss_difference).fold(0.0, f64::max),

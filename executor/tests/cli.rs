@@ -291,7 +291,7 @@ fn comparing() {
     contains(&String::from_utf8(output.stderr).unwrap(), &["cannot be compared: their "]);
     let output = compare(&a.schedule, &a.schedule, &["--link", "0 Mbit/s"]);
     assert_eq!(output.status.code(), Some(2));
-    contains(&String::from_utf8(output.stderr).unwrap(), &["nothing gets through a bandwidth of zero"]);
+    contains(&String::from_utf8(output.stderr).unwrap(), &["nothing gets through less than a byte a second"]);
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn profiling() {
     let before = fs::read(&profile).unwrap();
     // What cannot be measured leaves the old profile as it is.
     let bad: [(&[&str], i32, &str); 4] = [
-        (&["--link", "0 Mbit/s"], 2, "nothing gets through a bandwidth of zero"),
+        (&["--link", "0 Mbit/s"], 2, "nothing gets through less than a byte a second"),
         (&["--ranks", "5"], 1, "does not divide over 5 ranks"),
         (&["--ranks", "0"], 1, "at least one rank"),
         (&["--steps", "0"], 2, "steps"),

@@ -56,6 +56,8 @@ pub struct Profile {
     pub steps: u64,
     /// A step as it was measured.
     pub step: f64,
+    /// From the 10th to the 90th percentile of steps, over their median.
+    pub scatter: f64,
     /// Mean sizes of a batch on the rank that took longest: `B`, `T<g>` and `Q<g>`.
     pub sizes: Vec<(String, f64)>,
     /// Rows of each exchange.
@@ -423,6 +425,7 @@ impl Profile {
         number("`ranks`", self.ranks.into(), 1.0, 1e6)?;
         number("`microbatches`", self.microbatches.into(), 1.0, 64.0)?;
         seconds("`step`", self.step)?;
+        number("`scatter`", self.scatter, 0.0, 1e6)?;
         number("`sharing`", self.sharing, 0.0, 1.0)?;
         for (symbol, n) in &self.sizes {
             if !matches!(symbol.parse(), Ok(Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_))) {
@@ -488,6 +491,7 @@ mod tests {
             microbatches: 1,
             steps: 10,
             step: 0.01,
+            scatter: 0.1,
             sizes: vec![("B".into(), 16.0), ("T0".into(), 100.0), ("Q0".into(), 900.0)],
             rows: vec![Rows {
                 table: "items".into(),

@@ -5,7 +5,8 @@
 //!
 //! Two ranks train `tests/models/overlap.fs` over emulated links. First the compute time of a step is measured, then
 //! the links are made so slow that communication of `serial` takes half of it. Then for each overlap share `serial` is
-//! profiled, `serial` and several kinds of `pec` are compiled with that profile, and run on the same batches.
+//! profiled, in as many microbatches as are compared, `serial` and several kinds of `pec` are compiled with these
+//! profiles, and run on the same batches.
 //!
 //! Compute that stands still is accounted for by the executor: *exposed* for transfers that all ranks had begun,
 //! *straggler* for ranks that began later, *host*, and everything *else* (waking up, other engines of the rank). Their
@@ -175,9 +176,10 @@ fn with_rows(program: &Program, profile: &Profile, unique: bool, data: &Recorded
     Ok(Profile { rows, ..profile.clone() })
 }
 
-/// What a serial schedule costs over the link.
-fn measure(program: &Program, unique: bool, data: &Recorded, link: Link) -> Result<Profile, String> {
-    let schedule = compile(program, Variant { unique, ..SERIAL }, None)?;
+/// What a serial schedule in as many microbatches costs over the link.
+fn measure(program: &Program, v: Variant, data: &Recorded, link: Link) -> Result<Profile, String> {
+    let (unique, microbatches) = (v.unique, v.microbatches);
+    let schedule = compile(program, Variant { microbatches, unique, ..SERIAL }, None)?;
     let mut session = session(&schedule, data, Some(link), PROFILED)?;
     fs_executor::profile::measure(&mut session, PROFILED).map_err(|e| e.to_string())
 }
@@ -314,23 +316,23 @@ fn run() -> Result<(), String> {
     let shares = arguments.share.map_or_else(|| all.to_vec(), |s| vec![s]);
     print_head();
     let mut rows: Vec<Row> = Vec::new();
-    // Times do not depend on which rows overlap: one profile serves all shares.
-    let mut profiles: Vec<(bool, Profile)> = Vec::new();
     for share in shares {
         let schedule = compile(&program, SERIAL, None)?;
         let data = batches(&schedule, share, steps.max(BATCHES))?;
         let mut serial = None;
+        let mut profiles: Vec<((bool, u32), Profile)> = Vec::new();
         for v in VARIANTS {
             let wanted = arguments.only.as_ref().is_none_or(|o| v.name.contains(o.as_str()));
             if !wanted && v != SERIAL {
                 continue;
             }
-            if profiles.iter().all(|p| p.0 != v.unique) {
-                profiles.push((v.unique, measure(&program, v.unique, &data, link)?));
+            let key = (v.unique, v.microbatches);
+            if profiles.iter().all(|p| p.0 != key) {
+                let times = measure(&program, v, &data, link)?;
+                profiles.push((key, with_rows(&program, &times, v.unique, &data)?));
             }
-            let times = profiles.iter().find(|p| p.0 == v.unique).map(|p| &p.1);
-            let profile = times.map(|p| with_rows(&program, p, v.unique, &data)).transpose()?;
-            let schedule = compile(&program, v, profile.as_ref())?;
+            let profile = profiles.iter().find(|p| p.0 == key).map(|p| &p.1);
+            let schedule = compile(&program, v, profile)?;
             let report = train(&schedule, &data, Some(link), steps)?;
             let found = row(v, share, &schedule, &report);
             let reference = rows.iter().rev().find(|r| serial_of(r, &found)).or(serial.as_ref());

@@ -75,11 +75,19 @@ fn steps_allocate_nothing() {
         let Some(program) = &loaded.program else {
             panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
         };
-        let strategies =
-            [(Strategy::Serial, 1), (Strategy::Prefetch, 1), (Strategy::Pec, 1), (Strategy::Pec, 2)];
-        for (strategy, microbatches) in strategies {
-            let options =
-                CompileOptions { microbatches: Some(microbatches), ..CompileOptions::new(strategy, 2) };
+        let strategies = [
+            (Strategy::Serial, 1, 1),
+            (Strategy::Prefetch, 1, 1),
+            (Strategy::Pec, 1, 1),
+            (Strategy::Pec, 3, 1),
+            (Strategy::Pec, 2, 2),
+        ];
+        for (strategy, lookahead, microbatches) in strategies {
+            let options = CompileOptions {
+                lookahead: Some(lookahead),
+                microbatches: Some(microbatches),
+                ..CompileOptions::new(strategy, 2)
+            };
             let schedule = compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
             let options = Options { ranks: Some(2), evaluate: false, link, ..Options::default() };
             let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
@@ -90,7 +98,7 @@ fn steps_allocate_nothing() {
             let each: Vec<u64> = steady.windows(2).map(|w| w[1] - w[0]).collect();
             assert!(
                 each.iter().all(|n| *n == 0),
-                "{strategy:?}, {microbatches} microbatches, link {link:?}: allocations in {} of the last {} steps: \
+                "{strategy:?}, lookahead {lookahead}, {microbatches} microbatches, link {link:?}: allocations in {} of the last {} steps: \
                  {each:?}\n{text}",
                 each.iter().filter(|n| **n > 0).count(),
                 each.len(),

@@ -61,7 +61,9 @@ impl<'a> Measured<'a> {
         }
         // The same operation in the schedule that ran has this many times the work.
         let parts = match op.microbatch {
-            Some(_) => f64::from(s.settings.microbatches.max(1)) / f64::from(self.profile.microbatches.max(1)),
+            Some(_) => {
+                f64::from(s.settings.microbatches.max(1)) / f64::from(self.profile.microbatches.max(1))
+            }
             None => 1.0,
         };
         let (line, near) =

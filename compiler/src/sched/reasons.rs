@@ -67,11 +67,7 @@ pub fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
         if c.frozen.position[i] > ready
             && let Some(b) = before[i]
         {
-            parts.push(format!(
-                "then behind `{}` on {}",
-                p.s.train.ops[b as usize].name,
-                p.engine[i].name()
-            ));
+            parts.push(format!("then behind `{}` on {}", p.s.train.ops[b as usize].name, p.engine[i].name()));
         }
         if c.tiers.priority[i] > 0 {
             parts.push("urgent, passes other transfers".into());

@@ -177,13 +177,13 @@ impl Sizes {
         });
         for (e, (x, found)) in s.exchanges.iter().zip(&entries).enumerate() {
             let Some(found) = found else { continue };
-            let factor =
-                match s.tables.get(x.table as usize).map(|t| (&t.sharding, t.sharding.owner(x.part))) {
-                    Some((Sharding::DataParallel, _)) => ranks,
-                    Some((_, Some(rank))) if busiest.is_some_and(|b| b.0 == rank) => ranks,
-                    Some((_, Some(_))) => 0.0,
-                    _ => 1.0,
-                };
+            let factor = match s.tables.get(x.table as usize).map(|t| (&t.sharding, t.sharding.owner(x.part)))
+            {
+                Some((Sharding::DataParallel, _)) => ranks,
+                Some((_, Some(rank))) if busiest.is_some_and(|b| b.0 == rank) => ranks,
+                Some((_, Some(_))) => 0.0,
+                _ => 1.0,
+            };
             let e = e as u32;
             self.values.insert(Symbol::Received(e), found.sent * factor);
             let ways = [(Way::Forward, &found.forward), (Way::Backward, &found.backward)];

@@ -105,6 +105,7 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
         microbatches: schedule.settings.microbatches.max(1),
         steps,
         step: median(with_link.events.iter().map(|e| e.seconds).collect()),
+        scatter: scatter(with_link.events.iter().map(|e| e.seconds).collect()),
         kinds: kinds.collect(),
         sizes: sizes.mean.iter().map(|(s, n)| (s.to_string(), *n)).collect(),
         ops,
@@ -113,6 +114,14 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
         sharing: ((2 * ranks) as f64 - cores as f64).max(0.0).min(ranks as f64) / ranks as f64,
         rows,
     })
+}
+
+/// From the 10th to the 90th percentile, over the median.
+fn scatter(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let at = |share: f64| values.get((share * (values.len().saturating_sub(1)) as f64) as usize);
+    let (low, high) = (at(0.1).copied().unwrap_or(0.0), at(0.9).copied().unwrap_or(0.0));
+    (high - low) / median(values).max(1e-12)
 }
 
 /// Steps in which a pipeline fills.
@@ -168,7 +177,9 @@ impl Sizes<'_> {
                 if microbatch.is_some() { whole / parts } else { whole }
             }
             Symbol::Sent(e) | Symbol::Received(e) => sent(e),
-            Symbol::SentClass(e, way, c) | Symbol::ReceivedClass(e, way, c) => class(e, way, c).unwrap_or(0.0),
+            Symbol::SentClass(e, way, c) | Symbol::ReceivedClass(e, way, c) => {
+                class(e, way, c).unwrap_or(0.0)
+            }
         }
     }
 

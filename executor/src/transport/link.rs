@@ -27,10 +27,12 @@ pub struct BadLink {
     reason: String,
 }
 
-const BANDWIDTHS: [(&str, f64); 8] = [
+const BANDWIDTHS: [(&str, f64); 10] = [
+    ("bit/s", 0.125),
     ("kbit/s", 125.0),
     ("Mbit/s", 125e3),
     ("Gbit/s", 125e6),
+    ("B/s", 1.0),
     ("kB/s", 1e3),
     ("MB/s", 1e6),
     ("GB/s", 1e9),
@@ -40,36 +42,50 @@ const BANDWIDTHS: [(&str, f64); 8] = [
 /// In a second.
 const TIMES: [(&str, f64); 4] = [("ns", 1e9), ("us", 1e6), ("ms", 1e3), ("s", 1.0)];
 
-/// A number and the factor of its unit.
-fn quantity(text: &str, units: &[(&str, f64)]) -> Option<(f64, f64)> {
+/// A number and the factor of its unit; otherwise what is wrong with it.
+fn quantity(what: &str, text: &str, units: &[(&str, f64)]) -> Result<(f64, f64), String> {
     let text = text.trim();
+    if text.starts_with('-') {
+        return Err(format!("the {what} is negative"));
+    }
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let factor = units.iter().find(|(name, _)| *name == text[digits..].trim())?.1;
-    text[..digits].parse::<f64>().ok().map(|n| (n, factor))
+    let (number, unit) = (&text[..digits], text[digits..].trim());
+    let Ok(number) = number.parse::<f64>() else {
+        return Err(format!("the {what} needs a number and a unit such as {}", units[1].0));
+    };
+    if let Some((_, factor)) = units.iter().find(|(name, _)| *name == unit) {
+        return Ok((number, *factor));
+    }
+    let known: Vec<&str> = units.iter().map(|u| u.0).collect();
+    let said = if unit.is_empty() { "has no unit".into() } else { format!("has unit `{unit}`") };
+    Err(format!("the {what} {said}; known are {}", known.join(", ")))
 }
 
 impl FromStr for Link {
     type Err = BadLink;
     fn from_str(text: &str) -> Result<Self, BadLink> {
-        let fail = |reason: &str| BadLink { text: text.chars().take(60).collect(), reason: reason.into() };
+        let fail = |reason: String| BadLink { text: text.chars().take(60).collect(), reason };
         let (bandwidth, latency) = match text.split_once(',') {
             Some((bandwidth, latency)) => (bandwidth, Some(latency)),
             None => (text, None),
         };
-        let bandwidth = quantity(bandwidth, &BANDWIDTHS)
-            .map(|(n, factor)| n * factor)
-            .ok_or_else(|| fail("the bandwidth needs a number and a unit such as Mbit/s or GB/s"))?;
+        let (n, factor) = quantity("bandwidth", bandwidth, &BANDWIDTHS).map_err(fail)?;
+        let bandwidth = n * factor;
         let latency = match latency {
             None => 0.0,
-            Some(text) => quantity(text, &TIMES)
-                .map(|(n, per_second)| n / per_second)
-                .ok_or_else(|| fail("the latency needs a number and a unit such as us or ms"))?,
+            Some(text) => {
+                let (n, per_second) = quantity("latency", text, &TIMES).map_err(fail)?;
+                n / per_second
+            }
         };
-        if bandwidth <= 0.0 || !bandwidth.is_finite() {
-            return Err(fail("nothing gets through a bandwidth of zero"));
+        if bandwidth < 1.0 {
+            return Err(fail("nothing gets through less than a byte a second".into()));
+        }
+        if !bandwidth.is_finite() {
+            return Err(fail("the bandwidth has no limit; leave the link away".into()));
         }
         if latency > 60.0 {
-            return Err(fail("a latency of more than a minute"));
+            return Err(fail("a latency of more than a minute".into()));
         }
         Ok(Self { bandwidth, latency })
     }
@@ -119,20 +135,24 @@ mod tests {
         assert_eq!((link.bandwidth, link.latency), (25e6, 50e-6));
         assert_eq!("1.5GB/s".parse::<Link>().unwrap(), Link { bandwidth: 1.5e9, latency: 0.0 });
         assert_eq!(link.to_string().parse::<Link>().unwrap(), link);
-        for bad in [
-            "",
-            "fast",
-            "0 Mbit/s",
-            "200",
-            "200 Mbit",
-            "1 GB/s, 5",
-            "1 GB/s, 90 s",
-            "-1 GB/s",
-            "1 GB/s, 1 us, 2 us",
+        for (bad, reason) in [
+            ("", "needs a number"),
+            ("fast", "needs a number"),
+            ("200", "the bandwidth has no unit"),
+            ("200 Mbit", "the bandwidth has unit `Mbit`"),
+            ("200 mbit/s", "the bandwidth has unit `mbit/s`; known are bit/s, kbit/s, Mbit/s"),
+            ("1 GB/s, 5", "the latency has no unit; known are ns, us, ms, s"),
+            ("1 GB/s, 90 s", "more than a minute"),
+            ("-1 GB/s", "the bandwidth is negative"),
+            ("1 GB/s, -5 us", "the latency is negative"),
+            ("1 GB/s, 1 us, 2 us", "the latency has unit `us, 2 us`"),
+            ("0 Mbit/s, 1 us", "less than a byte a second"),
+            ("7 bit/s", "less than a byte a second"),
         ] {
-            assert!(bad.parse::<Link>().is_err(), "{bad}");
+            let said = bad.parse::<Link>().unwrap_err().to_string();
+            assert!(said.contains(reason), "{bad}: {said}");
         }
-        assert!("0 Mbit/s, 1 us".parse::<Link>().unwrap_err().to_string().contains("bandwidth of zero"));
+        assert_eq!("100 bit/s".parse::<Link>().unwrap().bandwidth, 12.5);
     }
 
     #[test]

@@ -8,6 +8,9 @@ use std::time::Instant;
 use fs_compiler::chakra::Export;
 use fs_schedule::file;
 
+/// Bytes; most file systems take 255 with the ending.
+const LONGEST_NAME: usize = 200;
+
 /// Arguments of `fsc chakra`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -29,8 +32,14 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     let export = Export::new(&s, args.steps).map_err(|e| format!("{}: {e}", args.schedule.display()))?;
     let stem = || args.schedule.file_stem().map(|n| n.to_string_lossy().into_owned());
     let name = args.name.clone().or_else(stem).filter(|n| !n.is_empty()).unwrap_or_else(|| s.model.clone());
-    if name.contains(['/', '\\', '\0']) {
+    if name.contains(['/', '\\']) {
         return Err(format!("--name is the start of file names, not a path: `{name}`"));
+    }
+    if name.starts_with('.') || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+        let shown: String = name.chars().take(40).collect();
+        return Err(format!(
+            "--name {shown:?} makes bad file names: at most {LONGEST_NAME} bytes, no control characters, no dot first"
+        ));
     }
     let cannot = |path: &Path, e: std::io::Error| format!("cannot write {}: {e}", path.display());
     fs::create_dir_all(&args.output).map_err(|e| cannot(&args.output, e))?;

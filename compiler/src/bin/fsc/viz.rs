@@ -54,6 +54,10 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
         if let Some(at) = &args.trace {
             let ran = trace::read(at).map_err(|e| e.to_string())?;
             ran.check(at, &s).map_err(|e| e.to_string())?;
+            if ran.schedule.ranks != s.ranks {
+                let (ran, planned) = (ran.schedule.ranks, s.ranks);
+                eprintln!("note: the trace is of {ran} rank(s), the prediction beside it is for {planned}");
+            }
             measured = Some(Measured::of(&timeline, &ran).ok_or_else(|| {
                 format!(
                     "trace {} holds no executions of operations; trace steps that ran, with `fsx run --trace-steps`",

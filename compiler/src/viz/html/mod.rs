@@ -74,5 +74,11 @@ fn labels(shown: &[Shown]) -> Vec<String> {
     let named = |(label, s): (&String, &Shown)| {
         if twice(label) { format!("{label} ({})", s.name) } else { label.clone() }
     };
-    all.iter().zip(shown).map(named).collect()
+    let named: Vec<String> = all.iter().zip(shown).map(named).collect();
+    // The same file, or files of the same name.
+    let nth = |(i, label): (usize, &String)| {
+        let before = named[..i].iter().filter(|l| *l == label).count();
+        if before > 0 { format!("{label}, {}", before + 1) } else { label.clone() }
+    };
+    named.iter().enumerate().map(nth).collect()
 }

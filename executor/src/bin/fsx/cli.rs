@@ -60,8 +60,7 @@ struct Compare {
     /// Seed of everything random instead of the schedules'
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Emulate links between ranks, for example "200 Mbit/s, 50 us"
-    #[arg(long, value_name = "LINK")]
+    #[arg(long, value_name = "LINK", help = LINK_HELP)]
     link: Option<Link>,
     /// Print the findings as JSON
     #[arg(long)]
@@ -100,12 +99,7 @@ struct Run {
     /// Keep this file up to date for `fsx top FILE`
     #[arg(long, value_name = "FILE")]
     status: Option<PathBuf>,
-    /// Let ranks talk over emulated links: bandwidth per rank and direction, and latency
-    #[arg(
-        long,
-        value_name = "LINK",
-        help = "Emulate links between ranks, for example \"200 Mbit/s, 50 us\""
-    )]
+    #[arg(long, value_name = "LINK", help = LINK_HELP)]
     link: Option<Link>,
     /// Start from the values in this safetensors file
     #[arg(long, value_name = "FILE")]
@@ -147,6 +141,18 @@ pub(crate) fn main() -> ExitCode {
             let _ = writeln!(io::stderr(), "error: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Of `--link`.
+pub(crate) const LINK_HELP: &str = "Emulate links between ranks: bandwidth per rank and direction (bit/s, kbit/s to \
+                                    Gbit/s, B/s, kB/s to GB/s, MiB/s, GiB/s) and latency (ns to s), for example \
+                                    \"200 Mbit/s, 50 us\"";
+
+/// A link joins two ranks.
+pub(crate) fn note_idle_link(link: Option<Link>, ranks: usize) {
+    if link.is_some() && ranks == 1 {
+        let _ = writeln!(io::stderr(), "note: one rank has nobody to talk to; --link does nothing");
     }
 }
 
@@ -202,6 +208,9 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
             );
         }
     }
+    if !run.quiet {
+        note_idle_link(run.link, session.ranks());
+    }
     if let Some(path) = run.init.as_ref().filter(|_| !run.quiet) {
         let Unmatched { in_file, in_model } = session.unmatched();
         let notes = [
@@ -239,6 +248,7 @@ fn compare(settings: &Compare) -> Result<ExitCode, Error> {
     let block = settings.block.clamp(1, settings.steps.max(1));
     let length = compare::Length { blocks: settings.steps.div_ceil(block), steps: block };
     let found = compare::compare_all(schedules, &options, length)?;
+    note_idle_link(settings.link, found.ranks);
     let shown = if settings.json {
         let mut text = serde_json::to_string_pretty(&found).unwrap_or_default();
         text.push('\n');

@@ -10,7 +10,7 @@ use fs_executor::transport::link::Link;
 use fs_executor::{Error, Options, Session, profile};
 use fs_schedule::Profile;
 
-use crate::cli::check_writable;
+use crate::cli::{LINK_HELP, check_writable, note_idle_link};
 
 /// Arguments of `fsx profile`.
 #[derive(Args)]
@@ -32,8 +32,7 @@ pub(crate) struct Settings {
     /// Seed of everything random instead of the schedule's
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Emulate links between ranks, for example "200 Mbit/s, 50 us", and measure them too
-    #[arg(long, value_name = "LINK")]
+    #[arg(long, value_name = "LINK", help = LINK_HELP)]
     link: Option<Link>,
     /// Print nothing
     #[arg(long, short)]
@@ -67,6 +66,7 @@ pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
     let found = profile::measure(&mut session, settings.steps)?;
     fs_schedule::profile::write(path, &found).map_err(failed)?;
     if !settings.quiet {
+        note_idle_link(settings.link, session.ranks());
         let text = summary(&found, &path.display().to_string());
         let printed = io::stdout().lock().write_all(text.as_bytes());
         printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
@@ -74,6 +74,8 @@ pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Scatter of steps that is worth a word.
+const SCATTERED: f64 = 0.3;
 /// Kinds that are listed.
 const KINDS: usize = 12;
 
@@ -114,6 +116,13 @@ fn summary(p: &Profile, path: &str) -> String {
             rate(k.per_byte),
             k.points,
             100.0 * k.error
+        );
+    }
+    if p.scatter > SCATTERED {
+        let _ = writeln!(
+            t,
+            "\nnote: steps scatter by {:.0}% of their median; if something else used the machine, measure again",
+            100.0 * p.scatter
         );
     }
     let _ = writeln!(t, "\nuse it with `fsc compile MODEL.fs --profile {path}`");

@@ -26,6 +26,7 @@ pub(crate) struct Progress {
     shown: Shown,
     status: Option<PathBuf>,
     warned: bool,
+    status_failed: bool,
     started: Instant,
     last_shown: Instant,
     last_status: Option<Instant>,
@@ -71,7 +72,17 @@ impl Progress {
     fn with(title: String, engines: Vec<Engine>, status: Option<PathBuf>, shown: Shown) -> Self {
         let now = Instant::now();
         let view = View { title, ..View::default() };
-        Self { view, engines, shown, status, warned: false, started: now, last_shown: now, last_status: None }
+        Self {
+            view,
+            engines,
+            shown,
+            status,
+            warned: false,
+            status_failed: false,
+            started: now,
+            last_shown: now,
+            last_status: None,
+        }
     }
 
     fn begin(&mut self, what: &'static str, total: u64) {
@@ -101,11 +112,25 @@ impl Progress {
         }
     }
 
-    /// Writes the status file. A run does not end for want of one.
+    /// Writes the status file. A run does not end for want of one, but says so once.
     fn tell(&mut self) {
-        if let Some(path) = &self.status {
-            let _ = Status::of(&self.view).write(path);
-            self.last_status = Some(Instant::now());
+        let Some(path) = &self.status else { return };
+        let written = Status::of(&self.view).write(path);
+        self.last_status = Some(Instant::now());
+        if let Err(e) = written
+            && !std::mem::replace(&mut self.status_failed, true)
+        {
+            let text = format!("warning: cannot write the status {}: {e}", path.display());
+            self.say(&text);
+        }
+    }
+
+    /// A line above the view.
+    fn say(&self, text: &str) {
+        match &self.shown {
+            Shown::Terminal { bar, .. } => bar.println(text),
+            Shown::Lines => drop(writeln!(io::stderr(), "{text}")),
+            Shown::Nothing => (),
         }
     }
 
@@ -136,11 +161,7 @@ impl Observer for Progress {
             self.warned = true;
             let text =
                 format!("warning: the loss of step {} is {loss}; try a smaller learning rate", event.step);
-            match &self.shown {
-                Shown::Terminal { bar, .. } => bar.println(text),
-                Shown::Lines => drop(writeln!(io::stderr(), "{text}")),
-                Shown::Nothing => (),
-            }
+            self.say(&text);
         }
         self.view.step(event, &self.engines);
         self.advance(event.tokens);

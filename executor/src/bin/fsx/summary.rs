@@ -38,7 +38,7 @@ fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
     let s = r.step_ms;
     writeln!(
         out,
-        "step       {:.2} ms median, p10 {:.2}, p90 {:.2}, p99 {:.2}",
+        "step       {:.2} ms median of all steps, p10 {:.2}, p90 {:.2}, p99 {:.2}",
         s.median, s.p10, s.p90, s.p99
     )?;
     writeln!(
@@ -113,7 +113,7 @@ fn accounts(out: &mut String, a: &Accounting) -> std::fmt::Result {
     }
     let of = a.predicted.as_ref();
     let head = of.map_or_else(String::new, |p| format!("predicted ({})", p.cluster));
-    writeln!(out, "\n{:<32} {:>12} {head:>24}", "medians per step, ms", "measured")?;
+    writeln!(out, "\n{:<33} {:>11} {head:>24}", "medians of steps in full flow, ms", "measured")?;
     let mut row = |name: &str, measured: f64, predicted: Option<f64>| {
         let predicted = predicted.map_or_else(String::new, |p| format!("{p:.3}"));
         writeln!(out, "{name:<32} {measured:>12.3} {predicted:>24}")
@@ -169,17 +169,19 @@ fn write_comparison(out: &mut String, c: &Comparison, files: &[PathBuf]) -> std:
         let strategy =
             if row.microbatches > 1 { format!("{strategy} x {}", row.microbatches) } else { strategy };
         let (step, ratio) = (row.step_ms, row.ratio);
+        // Of blocks in which the pipeline was never full, only the step is known.
+        let full = |ms: f64| if row.compute_ms > 0.0 { format!("{ms:.3}") } else { "-".into() };
         writeln!(
             out,
-            "{strategy:<12} {:>9.3} {:>17} {:>9.3} {:>9.3} {:>9.3} {:>9} {:>7.3} {:>15}  {:<6} {}",
+            "{strategy:<12} {:>9.3} {:>17} {:>9} {:>9} {:>9} {:>9} {:>7.3} {:>15}  {:<6} {}",
             step.median,
-            format!("{:.2} to {:.2}", step.p10, step.p90),
-            row.exposed_ms,
-            row.straggler_ms,
-            row.compute_ms,
+            if c.rounds > 1 { format!("{:.2} to {:.2}", step.p10, step.p90) } else { "one block".into() },
+            full(row.exposed_ms),
+            full(row.straggler_ms),
+            full(row.compute_ms),
             row.predicted_ms.map_or_else(|| "-".into(), |p| format!("{p:.3}")),
             ratio.median,
-            format!("{:.3} to {:.3}", ratio.min, ratio.max),
+            if c.rounds > 1 { format!("{:.3} to {:.3}", ratio.min, ratio.max) } else { "-".into() },
             match (i, row.equal) {
                 (0, _) => "",
                 (_, true) => "yes",
