@@ -16,7 +16,7 @@ model="$root/examples/movielens.fs"
 
 "$bin/fsc" compile "$model" -o "$work/plain.json" --ranks "$ranks" --strategy serial 2> "$work/said" \
   || { cat "$work/said" >&2; exit 1; }
-"$bin/fsx" profile "$work/plain.json" -o "$work/profile.json" --steps 80 --link "$link" --quiet
+"$bin/fsx" profile "$work/plain.json" -o "$work/profile.json" --link "$link" --quiet
 schedules=()
 for strategy in serial prefetch pec; do
   "$bin/fsc" compile "$model" -o "$work/$strategy.json" --ranks "$ranks" --strategy "$strategy" \

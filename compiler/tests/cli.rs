@@ -368,6 +368,7 @@ fn profile_of(schedule: &Path) -> fs_schedule::Profile {
             link: Some(LinkCost { latency: 7e-3, bandwidth: 1e9 }),
         },
         overhead: Overhead { dispatch: 1e-6, wake: 1e-5 },
+        batch: 1e-4,
         sharing: 0.5,
     }
 }
@@ -427,7 +428,7 @@ fn profiles_that_cannot_be_used() {
     with(&good, &["--ranks", "4"], &["measured on 2 rank(s), this is for 4"]);
     let sizes = vec![("B".into(), 1e9), ("T0".into(), 6.0), ("Q0".into(), 18.0)];
     let large = fs_schedule::Profile { sizes, ..profile.clone() };
-    with(&large.to_text(), &[], &["size `B` is 1000000000, a batch has at most", "measure it again"]);
+    with(&large.to_text(), &[], &["size `B` is 1000000000, but a batch has at most", "measure it again"]);
     let shape = &profile.shape;
     with(&good.replace(shape, "sha256:0"), &[], &["of another schedule", "other tables, inputs"]);
     fails(

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{InputKind, Lengths, Schedule, Sharding};
+use crate::model::{Lengths, Schedule, Sharding};
 use crate::op::Op;
 use crate::reuse::Reuse;
 use crate::size::Symbol;
@@ -70,7 +70,9 @@ pub struct Profile {
     pub transfers: Transfers,
     /// Time between operations.
     pub overhead: Overhead,
-    /// Share of the processor time of transfers that compute loses while they overlap: 1 if the ranks' compute engines
+    /// Seconds of a core in which the host produces a batch of all ranks.
+    pub batch: f64,
+    /// Share of the processor time of transfers and of the host that compute loses while they overlap: 1 if the ranks' compute engines
     /// take all cores, 0 if every engine has one of its own.
     pub sharing: f64,
 }
@@ -363,7 +365,7 @@ impl Profile {
             if x <= most * (1.0 + 1e-6) {
                 return Ok(());
             }
-            Err(ProfileError::Number(format!("{what} is {x}, a batch has at most {most}")))
+            Err(ProfileError::Number(format!("{what} is {x}, but a batch has at most {most}")))
         };
         for (symbol, n) in &self.sizes {
             let most = match symbol.parse() {
@@ -373,12 +375,13 @@ impl Profile {
             };
             at_most(&format!("size `{symbol}`"), *n, most)?;
         }
-        let ids = s.inputs.iter().map(|input| match input.kind {
-            InputKind::Ids { lengths, .. } => batch * longest(lengths),
-            _ => batch,
-        });
-        let ids: f64 = ids.sum();
-        self.rows.iter().try_for_each(|r| at_most(&format!("rows of `{}`", r.table), r.sent, ids))
+        // Ids may be drawn beside those of the data, but unique ones are rows of the table.
+        let unique = s.exchanges.iter().all(|x| x.unique);
+        for rows in self.rows.iter().filter(|_| unique) {
+            let Some(table) = s.tables.iter().find(|t| t.name == rows.table) else { continue };
+            at_most(&format!("rows of `{}`", rows.table), rows.sent, table.rows as f64)?;
+        }
+        Ok(())
     }
 
     /// Fails unless it was measured with a schedule of the same model on as many ranks.
@@ -426,6 +429,7 @@ impl Profile {
         number("`microbatches`", self.microbatches.into(), 1.0, 64.0)?;
         seconds("`step`", self.step)?;
         number("`scatter`", self.scatter, 0.0, 1e6)?;
+        seconds("`batch`", self.batch)?;
         number("`sharing`", self.sharing, 0.0, 1.0)?;
         for (symbol, n) in &self.sizes {
             if !matches!(symbol.parse(), Ok(Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_))) {
@@ -515,6 +519,7 @@ mod tests {
                 link: Some(LinkCost { latency: 5e-5, bandwidth: 25e6 }),
             },
             overhead: Overhead { dispatch: 1e-6, wake: 1e-5 },
+            batch: 1e-4,
             sharing: 1.0,
         }
     }

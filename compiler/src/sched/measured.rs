@@ -117,18 +117,27 @@ impl<'a> Measured<'a> {
         own.or_else(|| list.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b))))
     }
 
-    /// By how much compute is slowed by transfers that overlap with it and run on the same cores: their processor
-    /// time over its own, as far as they share.
+    /// By how much compute is slowed by what runs on the same cores beside it: the processor time of transfers that
+    /// overlap with it, and the host's work on the next batch. In the run that was measured the host worked while cores
+    /// were idle in transfers; of what overlaps nothing is left to it.
     pub fn slowdown(&self, engines: &[Engine], times: &[Time], overlaps: impl Fn(usize) -> bool) -> f64 {
-        let mut compute = 0.0;
-        let mut taken = 0.0;
+        let (mut compute, mut taken, mut idle, mut left) = (0.0, 0.0, 0.0, 0.0);
         for (i, (engine, time)) in engines.iter().zip(times).enumerate() {
             match engine {
                 Engine::Compute => compute += time.whole,
-                _ if overlaps(i) => taken += time.core,
-                _ => {}
+                Engine::Host => {}
+                _ => {
+                    idle += time.whole - time.core;
+                    if overlaps(i) {
+                        taken += time.core;
+                    } else {
+                        left += time.whole - time.core;
+                    }
+                }
             }
         }
+        let host = self.profile.batch / f64::from(self.profile.ranks.max(1));
+        taken += host.min(idle) - host.min(left);
         if compute > 0.0 { 1.0 + self.profile.sharing * taken / compute } else { 1.0 }
     }
 

@@ -151,19 +151,17 @@ pub fn place(d: &Demand<'_>, order: &[u32], period: i64, tries: usize) -> Option
 
 /// The operation that finds no room is the error.
 fn attempt(d: &Demand<'_>, order: &[u32], period: i64) -> Result<Vec<i64>, u32> {
-    let n = d.graph.n;
-    let (mut low, mut high) = (vec![-FAR; n], vec![FAR; n]);
-    let mut placed = vec![false; n];
+    let mut room = Room::new(d, period);
     let mut circles: Vec<Circle> = (0..ENGINES).map(|_| Circle::default()).collect();
     for i in order {
         let i = *i as usize;
         let (engine, time) = (&mut circles[d.engine[i] as usize], d.time[i] as i64);
-        let (from, until) = (low[i], high[i]);
+        let (from, until) = (room.low[i], room.high[i]);
         let at = match (from > -FAR, until < FAR) {
             (true, true) if until - from < d.tight => engine.first(period, from, until, time),
-            (_, true) if d.ahead[i] && placed[d.hub] && d.wish[i] < FAR => {
+            (_, true) if d.ahead[i] && room.placed[d.hub] && d.wish[i] < FAR => {
                 let from = from.max(until - period + 1);
-                let reserve = until.min(low[d.hub] + d.wish[i]).max(from);
+                let reserve = until.min(room.low[d.hub] + d.wish[i]).max(from);
                 let early = engine.snug_last(period, from.max(reserve - period + 1), reserve, time);
                 early.or_else(|| engine.snug_last(period, from, until, time))
             }
@@ -177,54 +175,84 @@ fn attempt(d: &Demand<'_>, order: &[u32], period: i64) -> Result<Vec<i64>, u32> 
         };
         let Some(at) = at else { return Err(i as u32) };
         engine.add(period, at, time);
-        (low[i], high[i]) = (at, at);
-        placed[i] = true;
-        if !tighten(d, period, i, &placed, &mut low, &mut high) {
+        if !room.fix(i, at) {
             return Err(i as u32);
         }
     }
-    Ok(low)
+    Ok(room.low)
 }
 
-/// Carries a placement to the bounds of those that are not placed; false if one has no room left, which rounding of
-/// the period can cause.
-fn tighten(
-    d: &Demand<'_>,
+/// Earliest and latest starts of what is not placed yet.
+struct Room<'a> {
+    d: &'a Demand<'a>,
     period: i64,
-    from: usize,
-    placed: &[bool],
-    low: &mut [i64],
-    high: &mut [i64],
-) -> bool {
-    let mut queue = VecDeque::from([from]);
-    while let Some(x) = queue.pop_front() {
-        for e in d.graph.after(x) {
-            let to = e.to as usize;
-            let least = low[x] + d.time[x] as i64 - period * i64::from(e.distance);
-            if least > low[to] {
-                if placed[to] || least > high[to] {
-                    return false;
+    low: Vec<i64>,
+    high: Vec<i64>,
+    placed: Vec<bool>,
+    /// Operations whose bound changed and has to be carried on, each at most once.
+    queue: VecDeque<u32>,
+    queued: Vec<bool>,
+}
+
+impl<'a> Room<'a> {
+    fn new(d: &'a Demand<'a>, period: i64) -> Self {
+        let n = d.graph.n;
+        let (low, high) = (vec![-FAR; n], vec![FAR; n]);
+        Self { d, period, low, high, placed: vec![false; n], queue: VecDeque::new(), queued: vec![false; n] }
+    }
+
+    /// Places an operation and carries that to the bounds of those that are not placed; false if one has no room
+    /// left, which rounding of the period can cause.
+    fn fix(&mut self, op: usize, at: i64) -> bool {
+        (self.low[op], self.high[op]) = (at, at);
+        self.placed[op] = true;
+        self.raise(op) && self.lower(op)
+    }
+
+    fn raise(&mut self, from: usize) -> bool {
+        self.queue.push_back(from as u32);
+        while let Some(x) = self.queue.pop_front() {
+            let x = x as usize;
+            self.queued[x] = false;
+            let end = self.low[x] + self.d.time[x] as i64;
+            for e in self.d.graph.after(x) {
+                let to = e.to as usize;
+                let least = end - self.period * i64::from(e.distance);
+                if least > self.low[to] {
+                    if self.placed[to] || least > self.high[to] {
+                        return false;
+                    }
+                    self.low[to] = least;
+                    if !std::mem::replace(&mut self.queued[to], true) {
+                        self.queue.push_back(e.to);
+                    }
                 }
-                low[to] = least;
-                queue.push_back(to);
             }
         }
+        true
     }
-    let mut queue = VecDeque::from([from]);
-    while let Some(x) = queue.pop_front() {
-        for e in d.graph.before(x) {
-            let before = e.from as usize;
-            let most = high[x] - d.time[before] as i64 + period * i64::from(e.distance);
-            if most < high[before] {
-                if placed[before] || most < low[before] {
-                    return false;
+
+    fn lower(&mut self, from: usize) -> bool {
+        self.queue.push_back(from as u32);
+        while let Some(x) = self.queue.pop_front() {
+            self.queued[x as usize] = false;
+            let start = self.high[x as usize];
+            for e in self.d.graph.before(x as usize) {
+                let before = e.from as usize;
+                let most = start - self.d.time[before] as i64 + self.period * i64::from(e.distance);
+                if most < self.high[before] {
+                    if self.placed[before] || most < self.low[before] {
+                        return false;
+                    }
+                    self.high[before] = most;
+                    if !std::mem::replace(&mut self.queued[before], true) {
+                        self.queue.push_back(e.from);
+                    }
                 }
-                high[before] = most;
-                queue.push_back(before);
             }
         }
+        true
     }
-    true
 }
 
 #[cfg(test)]

@@ -153,7 +153,8 @@ fn search(
     }
     let most = options.in_flight.map(|f| f.max(least));
     // Without limits first; if that holds too much, with fewer and fewer batches at once.
-    let free = shallower(p, graph, at_depth(p, graph, None)?, least)?;
+    let (free, circle) = at_depth(p, graph, None, p.time.len() <= CIRCLE)?;
+    let free = shallower(p, graph, free, least, circle)?;
     let fits = |c: &Candidate| c.memory <= p.cluster.memory && most.is_none_or(|m| c.in_flight <= m);
     if fits(&free) {
         return Ok(free);
@@ -161,7 +162,7 @@ fn search(
     let (mut found, mut smallest) = (None, serial_order(p, graph)?);
     let mut depth = most.unwrap_or(free.in_flight).min(free.in_flight);
     while depth >= least && found.is_none() {
-        let next = at_depth(p, graph, Some(depth))?;
+        let (next, _) = at_depth(p, graph, Some(depth), circle)?;
         if fits(&next) {
             found = Some(next);
         } else if next.memory < smallest.memory && most.is_none_or(|m| next.in_flight <= m) {
@@ -195,9 +196,10 @@ fn shallower(
     graph: &Graph,
     mut best: Candidate,
     least: u32,
+    circle: bool,
 ) -> Result<Candidate, SchedError> {
     while p.time.len() <= CIRCLE && best.in_flight > least {
-        let fewer = at_depth(p, graph, Some(best.in_flight - 1))?;
+        let (fewer, _) = at_depth(p, graph, Some(best.in_flight - 1), circle)?;
         if !better(&fewer, &best) {
             break;
         }
@@ -206,8 +208,14 @@ fn shallower(
     Ok(best)
 }
 
-/// The best step with at most so many batches in flight, memory aside.
-fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candidate, SchedError> {
+/// The best step with at most so many batches in flight, memory aside, and whether one was found on a circle. What
+/// found no place there without a limit finds none with one, so then `circle` is false.
+fn at_depth(
+    p: &Problem<'_>,
+    graph: &Graph,
+    depth: Option<u32>,
+    circle: bool,
+) -> Result<(Candidate, bool), SchedError> {
     let held = depth.and_then(|d| Some((d, p.load?))).map(|(d, load)| {
         let ops = p.s.train.ops.iter().enumerate();
         ops.map(move |(i, op)| Edge {
@@ -230,7 +238,7 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candid
         }
     };
     let mut on_circle = false;
-    if p.time.len() <= CIRCLE {
+    if circle {
         for stretch in STRETCH {
             let found = on_a_circle(p, graph, hub, (bound * stretch).ceil())?;
             if let Some(c) = found {
@@ -275,7 +283,8 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Candid
     if let Some(found) = best.take() {
         best = Some(roomier(p, graph, (hub, bound), depth, on_circle, found)?);
     }
-    best.ok_or_else(|| SchedError::Defect("no play gave a step".into()))
+    let best = best.ok_or_else(|| SchedError::Defect("no play gave a step".into()))?;
+    Ok((best, on_circle))
 }
 
 /// An order that was found with longer transfers, if it costs no more than [`ROOM`].

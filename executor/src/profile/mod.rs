@@ -37,10 +37,24 @@ const NOTHING: f64 = 1e-6;
 /// Greatest speed of a link: one that adds nothing.
 const FASTEST: f64 = 1e15;
 
+/// Steps of a profile, if nobody says how many.
+pub const STEPS: std::ops::Range<u64> = 60..1000;
+/// Seconds that they should take: other programs disturb short ones as a whole.
+const SECONDS: f64 = 2.0;
+/// Steps that are timed to find out.
+const TIMED: u64 = 8;
+
 /// A run with records.
 struct Run {
     events: Vec<StepEvent>,
     records: Vec<Vec<Record>>,
+}
+
+/// Steps whose profile says enough: trains a few and takes their time.
+pub fn enough(session: &mut Session<f32>) -> Result<u64, Error> {
+    let events = session.advance(TIMED, &mut ())?;
+    let each = median(events.iter().map(|e| e.seconds).collect());
+    Ok(((SECONDS / each.max(1e-6)) as u64).clamp(STEPS.start, STEPS.end))
 }
 
 /// Runs a schedule for `steps` steps (and a few to warm up, and as many again without its emulated link) and gives
@@ -73,6 +87,7 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
     let (source, seed) = session.source_and_seed();
     let mut counter = Counter { schedule: &schedule, source, seed, ranks };
     let rows = counter.count(first..first + steps.min(COUNTED))?;
+    let batch = counter.seconds(first..first + steps.min(COUNTED))?;
     let batches = counter.batch_sizes(&times.instances)?;
     let sizes = Sizes { mean: mean_sizes(&batches), rows: &rows, schedule: &schedule, ranks };
     let ops = op_costs(&schedule, &sizes, &times);
@@ -111,6 +126,7 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
         ops,
         transfers,
         overhead: Overhead { dispatch: times.dispatch, wake: times.wake },
+        batch,
         sharing: ((2 * ranks) as f64 - cores as f64).max(0.0).min(ranks as f64) / ranks as f64,
         rows,
     })

@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use fs_kernels::random::{RandomKey, negatives};
 use fs_schedule::profile::{DISTANCES, ReuseCounts, Rows};
 use fs_schedule::{Action, Place, Schedule, Sharding, Symbol};
 
+use super::fit::median;
 use crate::data::{GlobalBatch, Source};
 use crate::error::Error;
 use crate::runtime::share::{Part, Share};
@@ -116,6 +118,18 @@ impl Counter<'_> {
             found.push(rows);
         }
         Ok(found)
+    }
+
+    /// Median seconds of a core that producing one of these batches takes.
+    pub fn seconds(&mut self, steps: Range<u64>) -> Result<f64, Error> {
+        let mut batch = GlobalBatch::default();
+        let mut each = Vec::new();
+        for step in steps {
+            let start = Instant::now();
+            self.source.fill(step, &mut batch)?;
+            each.push(start.elapsed().as_secs_f64());
+        }
+        Ok(median(each))
     }
 
     /// Samples, tokens and sums of squared lengths of batches on ranks.

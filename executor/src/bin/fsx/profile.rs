@@ -23,9 +23,9 @@ pub(crate) struct Settings {
     /// Number of ranks, as threads of this process [default: what the schedule was planned for]
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
-    /// Steps to measure; with a link as many again without it
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(4..))]
-    steps: u64,
+    /// Steps to measure; with a link as many again without it [default: two seconds of them, 60 to 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(4..))]
+    steps: Option<u64>,
     /// Data file instead of the schedule's
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
@@ -58,12 +58,16 @@ pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
         schedule_file: Some(settings.schedule.clone()),
         link: settings.link,
         // Not a training run: as long as it takes, whatever the model says.
-        steps: Some(settings.steps),
+        steps: settings.steps.or(Some(profile::STEPS.end)),
         evaluate: false,
         ..Options::default()
     };
     let mut session = Session::<f32>::new(schedule, options)?;
-    let found = profile::measure(&mut session, settings.steps)?;
+    let steps = match settings.steps {
+        Some(steps) => steps,
+        None => profile::enough(&mut session)?,
+    };
+    let found = profile::measure(&mut session, steps)?;
     fs_schedule::profile::write(path, &found).map_err(failed)?;
     if !settings.quiet {
         note_idle_link(settings.link, session.ranks());
