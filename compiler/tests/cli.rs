@@ -334,7 +334,9 @@ fn a_model_without_a_workload_compiles_with_a_warning() {
 
 /// A profile of a compiled schedule with a few plausible numbers.
 fn profile_of(schedule: &Path) -> fs_schedule::Profile {
-    use fs_schedule::profile::{FORMAT, KindCost, LinkCost, Overhead, Profile, Transfers, VERSION, shape};
+    use fs_schedule::profile::{
+        FORMAT, KindCost, LinkCost, Overhead, Profile, Rows, Transfers, VERSION, shape,
+    };
     let s = fs_schedule::read(schedule).expect("what fsc wrote");
     let kinds: std::collections::BTreeSet<String> = s.train.ops.iter().map(|op| op.action.name()).collect();
     let line = |kind: String| KindCost {
@@ -359,7 +361,7 @@ fn profile_of(schedule: &Path) -> fs_schedule::Profile {
         step: 1e-3,
         scatter: 0.1,
         sizes: vec![("B".into(), 2.0), ("T0".into(), 6.0), ("Q0".into(), 18.0)],
-        rows: Vec::new(),
+        rows: vec![Rows { table: "items".into(), part: 0, sent: 5.0, busiest: 1.0, reuse: Vec::new() }],
         ops: Vec::new(),
         kinds: kinds.into_iter().map(line).collect(),
         transfers: Transfers {
@@ -429,6 +431,29 @@ fn profiles_that_cannot_be_used() {
     let sizes = vec![("B".into(), 1e9), ("T0".into(), 6.0), ("Q0".into(), 18.0)];
     let large = fs_schedule::Profile { sizes, ..profile.clone() };
     with(&large.to_text(), &[], &["size `B` is 1000000000, but a batch has at most", "measure it again"]);
+    let rows = profile.rows[0].clone();
+    for (bad, says) in [
+        (Vec::new(), "rows of `items` are missing"),
+        (vec![rows.clone(), rows.clone()], "rows of `items` is there twice"),
+        (
+            vec![fs_schedule::profile::Rows { sent: 11.0, ..rows.clone() }],
+            "is 11, but a batch has at most 10",
+        ),
+        (vec![fs_schedule::profile::Rows { busiest: 0.0, ..rows }], "`busiest` of rows of `items` is 0e0"),
+    ] {
+        with(&fs_schedule::Profile { rows: bad, ..profile.clone() }.to_text(), &[], &[says]);
+    }
+    for (bad, says) in [
+        (vec![("B".into(), 2.0), ("T0".into(), 6.0)], "size `Q0` is missing"),
+        (
+            vec![("B".into(), 2.0), ("T0".into(), 6.0), ("Q0".into(), 18.0), ("T9".into(), 1.0)],
+            "size `T9` is of lengths that the model does not have",
+        ),
+    ] {
+        with(&fs_schedule::Profile { sizes: bad, ..profile.clone() }.to_text(), &[], &[says]);
+    }
+    with(&good.replace("2 ranks on 4 cores", "\\u001b[31m"), &[], &["characters that steer a terminal"]);
+    with(&good.replace("2 ranks on 4 cores", &"x".repeat(300)), &[], &["has more than 200 bytes"]);
     let shape = &profile.shape;
     with(&good.replace(shape, "sha256:0"), &[], &["of another schedule", "other tables, inputs"]);
     fails(

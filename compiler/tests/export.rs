@@ -120,6 +120,12 @@ fn inspect_fits_what_it_is_told() {
     let shown = text(&out.stdout);
     assert!(out.status.success() && shown.is_ascii() && !shown.contains('\u{1b}'), "{shown}");
     assert!(shown.lines().filter(|l| l.contains("% |")).all(|l| l.len() == 60), "{shown}");
+    for width in ["40", "50", "60", "80", "100", "133"] {
+        let out = fsc(&["inspect", name(&schedule), "--ascii", "--width", width]);
+        let most: usize = width.parse().expect("a number");
+        let long = text(&out.stdout).lines().find(|l| l.len() > most).map(str::to_owned);
+        assert_eq!(long, None, "{width}");
+    }
     // Not a terminal, but shells say how wide one would be.
     let out = command(&["inspect", name(&schedule)]).env("COLUMNS", "72").output().expect("fsc starts");
     assert!(text(&out.stdout).lines().filter(|l| l.contains("% |")).all(|l| l.len() == 72));

@@ -179,6 +179,18 @@ fn results_do_not_replace_inputs_or_each_other() {
     assert_eq!(fs::read(&place.schedule).unwrap(), before);
     let one = place.folder.path().join("one").to_str().unwrap().to_owned();
     contains(&place.fails(&["--report", &one, "--save", &one]), &["both the report and the values"]);
+    // The schedule's own data as well, which no flag names.
+    let fed = Place::new(&next_item(4, 50, "d.csv"));
+    let data = fed.path("d.csv");
+    fs::write(&data, "userId,movieId,rating,timestamp\n1,31,2.5,10\n1,32,3,11\n1,33,3,12\n").unwrap();
+    let (before, path) = (fs::read(&data).unwrap(), data.to_str().unwrap());
+    for what in ["--report", "--save", "--trace", "--status"] {
+        contains(&fed.fails(&[what, path]), &["would hold both the data and the"]);
+    }
+    let mut profile = Command::new(env!("CARGO_BIN_EXE_fsx"));
+    let output = profile.arg("profile").arg(&fed.schedule).arg("-o").arg(&data).output().unwrap();
+    contains(&String::from_utf8(output.stderr).unwrap(), &["is read, so the profile needs another name"]);
+    assert_eq!(fs::read(&data).unwrap(), before);
     // What can be kept is kept.
     contains(&place.fails(&["--report", "/dev/full", "--save", &one]), &["cannot write the report"]);
     assert!(fs::metadata(&one).is_ok_and(|m| m.len() > 0));
@@ -313,6 +325,11 @@ fn profiling() {
     assert_eq!((found.ranks, found.steps), (2, 6));
     assert!(found.transfers.link.is_some());
     assert_eq!(found.ops.len(), ranking(12, true).train.ops.len());
+    // One rank has no link to measure.
+    let alone = measure(&["--ranks", "1", "--link", "200 Mbit/s, 5 ms"]);
+    contains(&String::from_utf8(alone.stderr).unwrap(), &["one rank has nobody to talk to"]);
+    let found = fs_schedule::profile::read(&profile).unwrap();
+    assert_eq!((found.link, found.transfers.link), (None, None));
     let before = fs::read(&profile).unwrap();
     // What cannot be measured leaves the old profile as it is.
     let bad: [(&[&str], i32, &str); 4] = [

@@ -138,6 +138,9 @@ pub fn parse(path: &Path, bytes: &[u8], check_digest: bool) -> Result<Schedule, 
             return Err(LoadError::Digest { path: path.into(), stated, actual });
         }
     }
+    if steers(text) {
+        return Err(wrong("a text in it has characters that steer a terminal".into()));
+    }
     let schedule: Schedule = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
     let violations = verify::verify(&schedule);
     if violations.is_empty() {
@@ -145,6 +148,31 @@ pub fn parse(path: &Path, bytes: &[u8], check_digest: bool) -> Result<Schedule, 
     } else {
         Err(LoadError::Invalid { path: path.into(), violations })
     }
+}
+
+/// Whether strings of a JSON text have control characters, or change the direction of what follows: names and reasons
+/// are printed as they are.
+pub(crate) fn steers(text: &str) -> bool {
+    let bad = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    // Between strings only white space is left of them.
+    if text.chars().any(|c| bad(c) && !matches!(c, '\n' | '\r' | '\t')) {
+        return true;
+    }
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        let escape = &rest[at + 1..];
+        let code = |digits: &str| u32::from_str_radix(digits, 16).ok().and_then(char::from_u32);
+        let steers = match escape.as_bytes().first() {
+            Some(b'u') => escape.get(1..5).and_then(code).is_some_and(bad),
+            Some(b'b' | b'f' | b'n' | b'r' | b't') => true,
+            _ => false,
+        };
+        if steers {
+            return true;
+        }
+        rest = escape.get(1..).unwrap_or_default();
+    }
+    false
 }
 
 /// The canonical text with the right digest.
@@ -286,5 +314,28 @@ impl Formatter for Lines {
     }
     fn begin_object_value<W: ?Sized + Write>(&mut self, w: &mut W) -> io::Result<()> {
         w.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::steers;
+
+    #[test]
+    fn what_steers_a_terminal() {
+        for harmless in ["{\n\t\"a\": \"b\"\r\n}", r#"{"a": "\u00e9 \\ \" é ü 漢"}"#, r#""\\u001b""#] {
+            assert!(!steers(harmless), "{harmless}");
+        }
+        for harmful in [
+            r#""\u001b[31m""#,
+            r#""a\nb""#,
+            r#""\u202e""#,
+            "\"\u{202e}\"",
+            "\"\u{1b}\"",
+            r#""\u009b""#,
+            "\"\u{85}\"",
+        ] {
+            assert!(steers(harmful), "{harmful}");
+        }
     }
 }

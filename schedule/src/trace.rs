@@ -9,6 +9,7 @@
 //! overlap: the first queue of an engine has the engine's position in the schedule as `tid`, each further one
 //! [`LANES`] more than the one before.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -41,6 +42,9 @@ pub struct Trace {
     #[serde(rename = "traceEvents")]
     pub events: Vec<Event>,
 }
+
+/// Microseconds since a run's start that no run lasts: thirty years.
+const LATEST: f64 = 1e15;
 
 /// The schedule of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -272,13 +276,33 @@ impl Trace {
             let op = schedule.train.ops.get(e.index as usize);
             op.is_some_and(|op| op.name == e.op && op.engine == e.engine)
         };
-        match self.executions().find(|e| !named(e)) {
-            Some(e) => Err(TraceError::Format {
-                path: path.into(),
-                reason: format!("the schedule has no operation {} called `{}`", e.index, e.op),
-            }),
-            None => Ok(()),
+        let wrong = |reason: String| Err(TraceError::Format { path: path.into(), reason });
+        if let Some(e) = self.executions().find(|e| !named(e)) {
+            return wrong(format!("the schedule has no operation {} called `{}`", e.index, e.op));
         }
+        let possible = |e: &Execution<'_>| e.end >= e.start && e.start.abs() < LATEST && e.end.abs() < LATEST;
+        if let Some(e) = self.executions().find(|e| !possible(e)) {
+            return wrong(format!("`{}` of step {} runs from {} to {} us", e.op, e.step, e.start, e.end));
+        }
+        let mut all: Vec<_> =
+            self.executions().map(|e| (e.rank, e.step, e.index, e.start.to_bits())).collect();
+        all.sort_unstable();
+        if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+            let (rank, step, index, _) = pair[0];
+            let name = schedule.train.ops.get(index as usize).map_or("", |op| op.name.as_str());
+            return wrong(format!("`{name}` of step {step} on rank {rank} is there twice"));
+        }
+        let mut starts = self.executions().map(|e| e.start);
+        let first = starts.next();
+        if all.len() > 1 && starts.all(|start| Some(start) == first) {
+            return wrong("all its operations start at the same time".into());
+        }
+        Ok(())
+    }
+
+    /// Ranks that have executions.
+    pub fn ranks(&self) -> BTreeSet<u32> {
+        self.executions().map(|e| e.rank).collect()
     }
 }
 

@@ -78,6 +78,10 @@ def main():
     for part in PARTS:
         assert sum(line.startswith(part) for line in during) == 1, f"`{part}` is not there once: {during}"
     assert all(len(line) <= WIDTH for line in during), during
+    # The parts of a step are all of it, but for rounding.
+    bubble = " ".join(during[during.index(next(line for line in during if line.startswith("bubble"))):])
+    shares = [int(percent) for percent in re.findall(r"(\d+)%", bubble.split("engines")[0])]
+    assert abs(sum(shares) - 100) <= 3, f"{shares} of {during}"
     left = "\n".join(screen(seen))
     assert not any(part in left for part in PARTS), f"the view stays:\n{left}"
     print("\n".join(line for line in during if line))

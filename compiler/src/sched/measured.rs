@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use fs_schedule::op::Op;
 use fs_schedule::profile::{self, KindCost, OpCost};
-use fs_schedule::{Action, Engine, Profile, Schedule};
+use fs_schedule::{Action, Engine, Profile, Schedule, Sharding};
 
 use super::sizes::Sizes;
 
@@ -101,7 +101,9 @@ impl<'a> Measured<'a> {
             let Some(x) = s.exchanges.get(*e as usize) else { continue };
             if let Some(rows) = rows_of(self.profile, s, *e) {
                 let w = rows.sent * f64::from(x.columns(&s.tables));
-                factor += w * rows.busiest;
+                // Counted where ranks share rows, and only there of use.
+                let shared = s.tables.get(x.table as usize).is_some_and(|t| t.sharding == Sharding::RowWise);
+                factor += w * if shared { rows.busiest } else { 1.0 };
                 weight += w;
             }
         }
@@ -152,8 +154,7 @@ impl<'a> Measured<'a> {
 /// What a profile knows of an exchange's rows.
 pub fn rows_of<'a>(profile: &'a Profile, s: &Schedule, exchange: u32) -> Option<&'a profile::Rows> {
     let x = s.exchanges.get(exchange as usize)?;
-    let table = &s.tables.get(x.table as usize)?.name;
-    profile.rows.iter().find(|r| r.table == *table && r.part == x.part)
+    profile.rows_of(&s.tables.get(x.table as usize)?.name, x.part)
 }
 
 fn same(a: f64, b: f64) -> bool {

@@ -208,8 +208,8 @@ fn shallower(
     Ok(best)
 }
 
-/// The best step with at most so many batches in flight, memory aside, and whether one was found on a circle. What
-/// found no place there without a limit finds none with one, so then `circle` is false.
+/// The best step with at most so many batches in flight, memory aside, and whether one was found on a circle. Where none
+/// is found without a limit, looking again with one (`circle`) has never changed a step, and costs most of the search.
 fn at_depth(
     p: &Problem<'_>,
     graph: &Graph,

@@ -191,9 +191,11 @@ fn gaps(t: &Timeline, lane: &Lane, scale: f64, until: f64, y: f64, out: &mut Str
                 px(width)
             );
             let on = g.waits_for.and_then(|l| t.ops.get(l.op as usize));
+            // Where there is little room, the letter that the legend explains.
+            let short = on.map(|o| format!("for {}", o.kind.letter()));
             let on = on.map(|o| format!("waits for {}", o.kind.name()));
             let fits = |l: &String| (l.chars().count() as f64).mul_add(LETTER, 6.0) <= width;
-            let labels = [Some(text), on, Some("idle".to_owned())];
+            let labels = [Some(text), on, short, Some("idle".to_owned())];
             let Some(label) = labels.into_iter().flatten().find(fits) else { continue };
             let _ = writeln!(
                 out,

@@ -36,10 +36,10 @@ pub fn draw(t: &Timeline, o: &Options) -> String {
     let columns = o.width.max(LEAST_WIDTH) - MARGIN - 1;
     let until = t.step * f64::from(o.steps.max(1));
     let mut out = String::new();
-    head(t, &mut out);
+    head(t, o.width.max(LEAST_WIDTH), &mut out);
     let (bar, idle) = if o.ascii { ('|', '.') } else { ('│', '·') };
     out.push('\n');
-    line(&mut out, &format!("{:MARGIN$} {}", "", ruler(t, o.steps.max(1), columns)));
+    line(&mut out, &format!("{:MARGIN$} {}", "", ruler(t, o.steps.max(1), columns - 1)));
     for lane in t.lanes.iter().filter(|l| !l.pieces.is_empty()) {
         let row = cells(t, lane, until, columns);
         let busy = lane.busy / t.step * 100.0;
@@ -53,11 +53,11 @@ pub fn draw(t: &Timeline, o: &Options) -> String {
     let mut items: Vec<String> = kinds.iter().map(|k| format!("{} {}", k.letter(), k.name())).collect();
     items.push(format!("{idle} idle"));
     wrap(&items, o.width.max(LEAST_WIDTH), &mut out);
-    line(
-        &mut out,
-        "small letters: idle more than half of that time; numbers: batches, from that of the first step",
-    );
-    waits(t, &mut out);
+    let width = o.width.max(LEAST_WIDTH);
+    let said =
+        "small letters: idle more than half of that time; numbers: batches, from that of the first step";
+    folded(said, 0, width, &mut out);
+    waits(t, width, &mut out);
     out
 }
 
@@ -66,24 +66,34 @@ fn line(out: &mut String, text: &str) {
     out.push('\n');
 }
 
-fn head(t: &Timeline, out: &mut String) {
+/// A line, folded at spaces; what follows the first is indented.
+fn folded(text: &str, indent: usize, width: usize, out: &mut String) {
+    let mut row = String::new();
+    for word in text.split_inclusive(' ') {
+        if row.chars().count() + word.trim_end().chars().count() > width && !row.trim().is_empty() {
+            line(out, &row);
+            row = " ".repeat(indent);
+        }
+        row.push_str(word);
+    }
+    line(out, &row);
+}
+
+fn head(t: &Timeline, width: usize, out: &mut String) {
     let bound = t.resource_bound.max(t.recurrence_bound);
     let above = if bound > 0.0 { ((t.step / bound - 1.0) * 100.0).max(0.0) } else { 0.0 };
     let ranks = if t.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", t.ranks) };
-    line(
-        out,
-        &format!(
-            "{}, {} on {} ({ranks})",
-            printable(&t.model),
-            strategy_name(t.strategy),
-            printable(&t.cluster)
-        ),
-    );
-    line(out, &format!("predicted step   {}, {above:.1}% above the greater bound", duration(t.step)));
-    line(out, &format!("resource bound   {} ({})", duration(t.resource_bound), t.resource.name()));
-    line(out, &format!("recurrence bound {} ({} operations)", duration(t.recurrence_bound), t.cycle.len()));
+    let (model, cluster) = (printable(&t.model), printable(&t.cluster));
+    folded(&format!("{model}, {} on {cluster} ({ranks})", strategy_name(t.strategy)), 2, width, out);
     let share = t.bubble / t.step * 100.0;
-    line(out, &format!("bubble           {} of compute, {share:.1}% of the step", duration(t.bubble)));
+    for (what, value) in [
+        ("predicted step", format!("{}, {above:.1}% above the greater bound", duration(t.step))),
+        ("resource bound", format!("{} ({})", duration(t.resource_bound), t.resource.name())),
+        ("recurrence bound", format!("{} ({} operations)", duration(t.recurrence_bound), t.cycle.len())),
+        ("bubble", format!("{} of compute, {share:.1}% of the step", duration(t.bubble))),
+    ] {
+        folded(&format!("{what:<16} {value}"), 17, width, out);
+    }
 }
 
 /// Where each step begins.
@@ -188,7 +198,7 @@ fn wrap(items: &[String], width: usize, out: &mut String) {
 }
 
 /// The longest idle times of compute.
-fn waits(t: &Timeline, out: &mut String) {
+fn waits(t: &Timeline, width: usize, out: &mut String) {
     let Some(lane) = t.compute() else { return };
     let mut gaps: Vec<_> = lane.gaps.iter().filter(|g| g.op.is_some()).collect();
     gaps.sort_by(|a, b| (b.end - b.start).total_cmp(&(a.end - a.start)).then(a.start.total_cmp(&b.start)));
@@ -199,6 +209,6 @@ fn waits(t: &Timeline, out: &mut String) {
     let _ = writeln!(out, "\n{} idles longest", name(lane));
     for g in gaps.iter().take(GAPS) {
         let before = g.op.and_then(|(op, _)| t.ops.get(op as usize)).map_or("", |o| o.name.as_str());
-        line(out, &format!("  before {}: {}", printable(before), printable(&g.text)));
+        folded(&format!("  before {}: {}", printable(before), printable(&g.text)), 4, width, out);
     }
 }

@@ -234,6 +234,14 @@ pub fn open(
     })
 }
 
+/// The file that a schedule's data are in, if they are in one.
+pub fn file(schedule: &Schedule, schedule_file: Option<&Path>) -> Option<PathBuf> {
+    match schedule.data.as_ref()? {
+        Data::Csv { path, .. } | Data::Safetensors { path } => Some(find(Path::new(path), schedule_file)),
+        Data::Generate { .. } => None,
+    }
+}
+
 /// The data description with its file replaced.
 fn with_file(data: Option<Data>, file: Option<&Path>) -> Result<Data, DataError> {
     let Some(file) = file else {

@@ -64,7 +64,8 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
         return Err(Error::Settings("a profile needs at least one step".into()));
     }
     let schedule = session.shared_schedule();
-    let link = session.link();
+    // One rank has nobody to talk to.
+    let link = session.link().filter(|_| session.ranks() > 1);
     // Pipelines fill, caches and threads warm up.
     let edge = fill(&schedule) + 2;
     let with_link = run(session, steps, edge)?;

@@ -36,7 +36,8 @@ pub struct StepEvent {
     pub samples: u64,
     /// Tokens of the global batch.
     pub tokens: u64,
-    /// From the end of the step before to its end, on the slowest rank; of the first from when its data was there.
+    /// From when all ranks had ended the step before until all have ended it; of the first from when its data was
+    /// there. The steps of a run add up to its time.
     pub seconds: f64,
     /// Longest wait of a rank for its batch.
     pub data_wait: f64,
@@ -220,6 +221,17 @@ const READY: u64 = 1 << 16;
 /// Steps whose events are made ready at once after those.
 const BLOCK: usize = 1024;
 
+/// A step that some ranks have not ended.
+struct Open {
+    /// Ranks that have.
+    parts: usize,
+    /// The first rank's start.
+    since: u64,
+    /// The last one's end.
+    until: u64,
+    event: StepEvent,
+}
+
 /// Puts the ranks' messages together, step by step.
 fn collect(
     finished: &Receiver<Finished>,
@@ -237,26 +249,29 @@ fn collect(
     let mut blank: Vec<StepEvent> = (0..ready).map(|_| fresh()).collect();
     let mut steps = Vec::with_capacity(ready);
     // Ranks are at most a few steps apart.
-    let mut open: VecDeque<(usize, StepEvent)> = VecDeque::with_capacity(64);
+    let mut open: VecDeque<Open> = VecDeque::with_capacity(64);
+    let mut ended: Option<u64> = None;
     // Work only grows: a step's part is the difference to the rank's message before.
     let mut before: Vec<Option<[u64; ENGINES]>> = vec![None; world];
     for part in finished {
-        let index = open.iter().position(|(_, e)| e.step == part.step).unwrap_or_else(|| {
+        let index = open.iter().position(|o| o.event.step == part.step).unwrap_or_else(|| {
             if blank.is_empty() {
                 blank.extend((0..BLOCK).map(|_| fresh()));
             }
             let event = blank.pop().unwrap_or_else(fresh);
-            open.push_back((0, StepEvent { step: part.step, ..event }));
+            let event = StepEvent { step: part.step, ..event };
+            open.push_back(Open { parts: 0, since: u64::MAX, until: 0, event });
             open.len() - 1
         });
-        let (parts, event) = &mut open[index];
+        let Open { parts, since, until, event } = &mut open[index];
         *parts += 1;
+        *since = part.since.min(*since);
+        *until = part.at.max(*until);
         event.contributions[part.rank] = part.contribution;
         event.samples = part.samples;
         event.tokens = part.tokens;
         let seconds = |nanoseconds: u64| nanoseconds as f64 * 1e-9;
         let time = part.at - part.since;
-        event.seconds = event.seconds.max(seconds(time));
         event.data_wait = event.data_wait.max(seconds(part.data_wait));
         let of = |kind: Kind| part.split[kind as usize];
         let account = Account {
@@ -282,8 +297,9 @@ fn collect(
         for (sum, (now, before)) in event.busy.iter_mut().zip(part.busy.iter().zip(&last)) {
             *sum += seconds(now - before) / world as f64;
         }
-        while open.front().is_some_and(|(parts, _)| *parts == world) {
-            let Some((_, event)) = open.pop_front() else { break };
+        while open.front().is_some_and(|o| o.parts == world) {
+            let Some(Open { since, until, mut event, .. }) = open.pop_front() else { break };
+            event.seconds = seconds(until.saturating_sub(ended.replace(until).unwrap_or(since)));
             each(&event);
             steps.push(event);
         }

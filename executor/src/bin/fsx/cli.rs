@@ -12,7 +12,8 @@ use clap::{Args, Parser, Subcommand};
 use fs_executor::trace::{Steps, Target, window};
 use fs_executor::transport::link::Link;
 use fs_executor::weights::Unmatched;
-use fs_executor::{Error, Options, Report, Session, compare};
+use fs_executor::{Error, Options, Report, Session, compare, data};
+use fs_schedule::Schedule;
 
 use crate::progress::Progress;
 use crate::top::{Top, top};
@@ -48,7 +49,7 @@ struct Compare {
     /// Number of ranks, as threads of this process [default: what the schedules were planned for]
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
-    /// Steps of each schedule
+    /// Steps of each schedule, rounded up to whole blocks
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Steps that one schedule runs before it is the other's turn
@@ -157,14 +158,14 @@ pub(crate) fn note_idle_link(link: Option<Link>, ranks: usize) {
 }
 
 fn execute(run: &Run) -> Result<ExitCode, Error> {
-    check_distinct(run)?;
+    let schedule = fs_schedule::read(&run.schedule)?;
+    check_distinct(run, &schedule)?;
     for (what, path) in [("the report", &run.report), ("the values", &run.save), ("the status", &run.status)]
     {
         if let Some(path) = path {
             check_writable(path).map_err(|source| Error::Write { what, path: path.clone(), source })?;
         }
     }
-    let schedule = fs_schedule::read(&run.schedule)?;
     let planned = schedule.ranks as usize;
     let trace = run.trace.as_deref().map(Target::new);
     let stop = Arc::new(AtomicBool::new(false));
@@ -269,13 +270,14 @@ fn listed(names: &[String]) -> String {
 }
 
 /// A result must not replace what the run reads, nor another result.
-fn check_distinct(run: &Run) -> Result<(), Error> {
+fn check_distinct(run: &Run, schedule: &Schedule) -> Result<(), Error> {
     let real = |path: &PathBuf| {
         fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or(path.clone())
     };
+    let own = data::file(schedule, Some(&run.schedule));
     let inputs = [
         ("schedule", Some(&run.schedule)),
-        ("data", run.data.as_ref()),
+        ("data", run.data.as_ref().or(own.as_ref())),
         ("initial values", run.init.as_ref()),
     ];
     let mut taken: Vec<(&str, PathBuf)> =

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use fs_executor::transport::link::Link;
-use fs_executor::{Error, Options, Session, profile};
+use fs_executor::{Error, Options, Session, data, profile};
 use fs_schedule::Profile;
 
 use crate::cli::{LINK_HELP, check_writable, note_idle_link};
@@ -24,7 +24,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
     /// Steps to measure; with a link as many again without it [default: two seconds of them, 60 to 1000]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(4..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(4..=1_000_000))]
     steps: Option<u64>,
     /// Data file instead of the schedule's
     #[arg(long, value_name = "FILE")]
@@ -44,13 +44,14 @@ pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
     let path = &settings.output;
     let failed = |source| Error::Write { what: "the profile", path: path.clone(), source };
     let real = |p: &PathBuf| std::fs::canonicalize(p).or_else(|_| std::path::absolute(p)).ok();
-    if [Some(&settings.schedule), settings.data.as_ref()].into_iter().flatten().any(|p| real(p) == real(path))
-    {
+    let schedule = fs_schedule::read(&settings.schedule)?;
+    let own = data::file(&schedule, Some(&settings.schedule)).filter(|_| settings.data.is_none());
+    let read = [Some(&settings.schedule), settings.data.as_ref(), own.as_ref()];
+    if read.into_iter().flatten().any(|p| real(p) == real(path)) {
         let message = format!("{} is read, so the profile needs another name", path.display());
         return Err(Error::Settings(message));
     }
     check_writable(path).map_err(failed)?;
-    let schedule = fs_schedule::read(&settings.schedule)?;
     let options = Options {
         ranks: settings.ranks,
         seed: settings.seed,
@@ -63,6 +64,9 @@ pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
         ..Options::default()
     };
     let mut session = Session::<f32>::new(schedule, options)?;
+    if !settings.quiet {
+        note_idle_link(settings.link, session.ranks());
+    }
     let steps = match settings.steps {
         Some(steps) => steps,
         None => profile::enough(&mut session)?,
@@ -70,7 +74,6 @@ pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
     let found = profile::measure(&mut session, steps)?;
     fs_schedule::profile::write(path, &found).map_err(failed)?;
     if !settings.quiet {
-        note_idle_link(settings.link, session.ranks());
         let text = summary(&found, &path.display().to_string());
         let printed = io::stdout().lock().write_all(text.as_bytes());
         printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;

@@ -82,7 +82,8 @@ impl Status {
 pub(crate) fn top(settings: &Top) -> Result<ExitCode, Error> {
     let term = Term::stdout();
     let failed = |source| Error::Write { what: "to", path: "standard output".into(), source };
-    let live = io::stdout().is_terminal() && !settings.once;
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let live = io::stdout().is_terminal() && !settings.once && !dumb;
     let mut drawn = 0;
     loop {
         let status = Status::read(&settings.status)?;
@@ -90,7 +91,11 @@ pub(crate) fn top(settings: &Top) -> Result<ExitCode, Error> {
         if live {
             term.clear_last_lines(drawn).map_err(failed)?;
         }
-        let lines = status.lines(width, now());
+        let mut lines = status.lines(width, now());
+        if live {
+            // What has scrolled away cannot be taken back. The last line is the cursor's.
+            lines.truncate(usize::from(term.size().0).saturating_sub(1).max(1));
+        }
         drawn = lines.len();
         writeln!(io::stdout().lock(), "{}", lines.join("\n")).map_err(failed)?;
         if settings.once || status.view.ended() {

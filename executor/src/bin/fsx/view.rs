@@ -39,7 +39,7 @@ pub(crate) struct View {
 /// Times of a step in milliseconds: means over ranks and the last steps.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Times {
-    /// From one step's end to the next.
+    /// From when all ranks had ended a step until all have ended the next.
     pub(crate) whole: f64,
     /// What it goes to: compute, and what compute waited for: exposed communication, ranks that came later, the
     /// host, anything else.
@@ -153,9 +153,10 @@ impl View {
 }
 
 impl Times {
-    /// Percent of the step.
+    /// Percent of a rank's time, to which the parts add up.
     fn share(&self, ms: f64) -> f64 {
-        if self.whole > 0.0 { 100.0 * ms / self.whole } else { 0.0 }
+        let sum: f64 = self.parts.iter().sum();
+        if sum > 0.0 { 100.0 * ms / sum } else { 0.0 }
     }
 
     /// The parts of a step as a bar.

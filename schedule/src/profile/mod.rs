@@ -5,6 +5,8 @@
 //! constants of transfers. From these follow the times of schedules that never ran. Whether a profile fits a schedule
 //! is told by its *shape*: a digest over what all schedules of one model share.
 
+mod check;
+
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -25,10 +27,6 @@ pub const FORMAT: &str = "fs-profile";
 const MOST_BYTES: u64 = 1 << 26;
 /// Reuse distances that are counted one by one, in microbatches.
 pub const DISTANCES: u32 = 8;
-/// Longest time that a profile may state: an operation of an hour is none.
-const MOST_SECONDS: f64 = 3600.0;
-/// Largest size or number of bytes or operations that a profile may state.
-const MOST_SIZE: f64 = 1e18;
 
 /// What a model costs on a machine. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -245,6 +243,9 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Profile, ProfileError> {
         Some(found) => return Err(ProfileError::Version { path: path.into(), found }),
         None => return Err(wrong("it has no `version`".into())),
     }
+    if file::steers(&String::from_utf8_lossy(bytes)) {
+        return Err(wrong("a text in it has characters that steer a terminal".into()));
+    }
     let profile: Profile = serde_json::from_slice(bytes).map_err(|e| wrong(e.to_string()))?;
     profile.check()?;
     Ok(profile)
@@ -355,126 +356,6 @@ impl Profile {
         let link = self.link.as_ref().map_or_else(String::new, |l| format!(", link {l}"));
         format!("profiled machine ({}{link})", self.machine)
     }
-
-    /// Fails if it has larger sizes than a batch of the model can have.
-    fn fits_in_a_batch(&self, s: &Schedule) -> Result<(), ProfileError> {
-        let batch = f64::from(s.settings.batch);
-        let longest = |g: u32| s.lengths.get(g as usize).map_or(1.0, |l| f64::from(l.max));
-        let at_most = |what: &str, x: f64, most: f64| {
-            // Means of whole numbers, rounded.
-            if x <= most * (1.0 + 1e-6) {
-                return Ok(());
-            }
-            Err(ProfileError::Number(format!("{what} is {x}, but a batch has at most {most}")))
-        };
-        for (symbol, n) in &self.sizes {
-            let most = match symbol.parse() {
-                Ok(Symbol::Tokens(g)) => batch * longest(g),
-                Ok(Symbol::Squares(g)) => batch * longest(g) * longest(g),
-                _ => batch,
-            };
-            at_most(&format!("size `{symbol}`"), *n, most)?;
-        }
-        // Ids may be drawn beside those of the data, but unique ones are rows of the table.
-        let unique = s.exchanges.iter().all(|x| x.unique);
-        for rows in self.rows.iter().filter(|_| unique) {
-            let Some(table) = s.tables.iter().find(|t| t.name == rows.table) else { continue };
-            at_most(&format!("rows of `{}`", rows.table), rows.sent, table.rows as f64)?;
-        }
-        Ok(())
-    }
-
-    /// Fails unless it was measured with a schedule of the same model on as many ranks.
-    pub fn fits(&self, s: &Schedule) -> Result<(), ProfileError> {
-        if self.model != s.model {
-            let (a, b) = (&self.model, &s.model);
-            return Err(ProfileError::Other(format!("it was measured for model `{a}`, this is `{b}`")));
-        }
-        if self.shape != shape(s) {
-            return Err(ProfileError::Other(format!(
-                "it was measured for a model `{}` with other tables, inputs, parameters, batch size or optimizers",
-                self.model
-            )));
-        }
-        if self.ranks != s.ranks {
-            let (a, b) = (self.ranks, s.ranks);
-            return Err(ProfileError::Other(format!("it was measured on {a} rank(s), this is for {b}")));
-        }
-        self.fits_in_a_batch(s)
-    }
-
-    /// Fails if a number is not what a measurement can give.
-    pub fn check(&self) -> Result<(), ProfileError> {
-        let number = |what: &str, x: f64, low: f64, high: f64| {
-            if x.is_finite() && (low..=high).contains(&x) {
-                return Ok(());
-            }
-            Err(ProfileError::Number(format!("{what} is {x:e}, which is not between {low:e} and {high:e}")))
-        };
-        let seconds = |what: &str, x: f64| number(what, x, 0.0, MOST_SECONDS);
-        let size = |what: &str, x: f64| number(what, x, 0.0, MOST_SIZE);
-        for (what, missing) in
-            [("kinds of operations", self.kinds.is_empty()), ("sizes", self.sizes.is_empty())]
-        {
-            if missing {
-                return Err(ProfileError::Number(format!("it holds no {what}")));
-            }
-        }
-        let mut names: Vec<&str> = self.ops.iter().map(|op| op.name.as_str()).collect();
-        names.sort_unstable();
-        if let Some((name, _)) = names.iter().zip(names.iter().skip(1)).find(|(a, b)| a == b) {
-            return Err(ProfileError::Number(format!("operation `{name}` is there twice")));
-        }
-        number("`ranks`", self.ranks.into(), 1.0, 1e6)?;
-        number("`microbatches`", self.microbatches.into(), 1.0, 64.0)?;
-        seconds("`step`", self.step)?;
-        number("`scatter`", self.scatter, 0.0, 1e6)?;
-        seconds("`batch`", self.batch)?;
-        number("`sharing`", self.sharing, 0.0, 1.0)?;
-        for (symbol, n) in &self.sizes {
-            if !matches!(symbol.parse(), Ok(Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_))) {
-                return Err(ProfileError::Number(format!("`{symbol}` in `sizes` is not a size of batches")));
-            }
-            size(&format!("size `{symbol}`"), *n)?;
-        }
-        for rows in &self.rows {
-            let name = format!("rows of `{}`", rows.table);
-            size(&name, rows.sent)?;
-            number(&format!("`busiest` of {name}"), rows.busiest, 0.0, f64::from(self.ranks.max(1)) * 2.0)?;
-            for counts in &rows.reuse {
-                number("`microbatches`", counts.microbatches.into(), 1.0, 64.0)?;
-                for list in [&counts.forward, &counts.backward] {
-                    let whole = list.len() == counts.microbatches as usize
-                        && list.iter().all(|l| l.len() == DISTANCES as usize + 1);
-                    if !whole {
-                        return Err(ProfileError::Number(format!("reuse distances of {name} are missing")));
-                    }
-                    list.iter().flatten().try_for_each(|n| size(&format!("reuse of {name}"), *n))?;
-                }
-            }
-        }
-        for op in &self.ops {
-            let name = format!("operation `{}`", op.name);
-            seconds(&format!("`time` of {name}"), op.time)?;
-            size(&format!("`flops` of {name}"), op.flops)?;
-            size(&format!("`bytes` of {name}"), op.bytes)?;
-        }
-        for kind in &self.kinds {
-            let name = format!("kind `{}`", kind.kind);
-            seconds(&format!("`fixed` of {name}"), kind.fixed)?;
-            number(&format!("`per_flop` of {name}"), kind.per_flop, 0.0, 1.0)?;
-            number(&format!("`per_byte` of {name}"), kind.per_byte, 0.0, 1.0)?;
-        }
-        seconds("`fixed` of `transfers`", self.transfers.fixed)?;
-        number("`per_byte` of `transfers`", self.transfers.per_byte, 0.0, 1.0)?;
-        if let Some(link) = self.transfers.link {
-            seconds("`latency` of `link`", link.latency)?;
-            // Less than a byte a second is no link.
-            number("`bandwidth` of `link`", link.bandwidth, 1.0, MOST_SIZE)?;
-        }
-        seconds("`dispatch` of `overhead`", self.overhead.dispatch)?;
-        seconds("`wake` of `overhead`", self.overhead.wake)
-    }
 }
 
 #[cfg(test)]
@@ -561,6 +442,12 @@ mod tests {
             ("\"bandwidth\": 25000000.0", "\"bandwidth\": 0.0", "`bandwidth` of `link` is 0e0"),
             ("\"sent\": 9.0", "\"sent\": -9.0", "rows of `items` is -9e0"),
             ("\"T0\"", "\"U0\"", "`U0` in `sizes` is not a size of batches"),
+            ("0.5,", "1e18,", "reuse of rows of `items` adds up to 1000"),
+            (
+                "\"kind\": \"add\",\n      \"fixed\"",
+                "\"kind\": \"\\u001b\",\n      \"fixed\"",
+                "steer a terminal",
+            ),
             ("\"sharing\": 1.0", "\"sharing\": 2.0", "`sharing` is 2e0"),
             ("\"ranks\": 2", "\"ranks\": 0", "`ranks` is 0e0"),
             ("\"microbatches\": 2", "\"microbatches\": 3", "reuse distances of rows of `items` are missing"),

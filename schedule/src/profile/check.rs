@@ -1,0 +1,200 @@
+//! Which profiles are refused: numbers that no measurement gives, and those of other schedules.
+
+use std::collections::BTreeSet;
+
+use super::{DISTANCES, Profile, ProfileError, Rows, shape};
+use crate::model::Schedule;
+use crate::size::Symbol;
+
+/// Longest time that a profile may state: an operation of an hour is none.
+const MOST_SECONDS: f64 = 3600.0;
+/// Largest size or number of bytes or operations that a profile may state.
+const MOST_SIZE: f64 = 1e18;
+/// Bytes of what a profile says of the machine and its link.
+const LONGEST_TEXT: usize = 200;
+
+/// Of means of whole numbers.
+const ROUNDING: f64 = 1e-6;
+/// By how much the sum over all distances may differ from what is sent: they are counted over as many batches.
+const SUM: f64 = 0.01;
+
+fn damaged<T>(reason: String) -> Result<T, ProfileError> {
+    Err(ProfileError::Number(reason))
+}
+
+/// Fails if something is there twice.
+fn once<K: Ord>(keys: impl Iterator<Item = K>, what: impl Fn(&K) -> String) -> Result<(), ProfileError> {
+    let mut seen = BTreeSet::new();
+    for key in keys {
+        if seen.contains(&key) {
+            return damaged(format!("{} is there twice", what(&key)));
+        }
+        seen.insert(key);
+    }
+    Ok(())
+}
+
+impl Profile {
+    /// Fails unless it was measured with a schedule of the same model on as many ranks.
+    pub fn fits(&self, s: &Schedule) -> Result<(), ProfileError> {
+        if self.model != s.model {
+            let (a, b) = (&self.model, &s.model);
+            return Err(ProfileError::Other(format!("it was measured for model `{a}`, this is `{b}`")));
+        }
+        if self.shape != shape(s) {
+            return Err(ProfileError::Other(format!(
+                "it was measured for a model `{}` with other tables, inputs, parameters, batch size or optimizers",
+                self.model
+            )));
+        }
+        if self.ranks != s.ranks {
+            let (a, b) = (self.ranks, s.ranks);
+            return Err(ProfileError::Other(format!("it was measured on {a} rank(s), this is for {b}")));
+        }
+        self.fits_in_a_batch(s)
+    }
+
+    /// Fails if it lacks sizes of the model's batches, or has larger ones than they can have.
+    fn fits_in_a_batch(&self, s: &Schedule) -> Result<(), ProfileError> {
+        let batch = f64::from(s.settings.batch);
+        let groups = s.lengths.len() as u32;
+        let wanted =
+            (0..groups).flat_map(|g| [Symbol::Tokens(g), Symbol::Squares(g)]).chain([Symbol::Samples]);
+        for symbol in wanted {
+            if self.sizes.iter().all(|(known, _)| *known != symbol.to_string()) {
+                return damaged(format!("size `{symbol}` is missing"));
+            }
+        }
+        let at_most = |what: &str, x: f64, most: f64| {
+            if x <= most * (1.0 + ROUNDING) {
+                return Ok(());
+            }
+            damaged(format!("{what} is {x}, but a batch has at most {most}"))
+        };
+        for (symbol, n) in &self.sizes {
+            let longest = |g: u32| s.lengths.get(g as usize).map(|l| f64::from(l.max));
+            let most = match symbol.parse() {
+                Ok(Symbol::Tokens(g)) => longest(g).map(|l| batch * l),
+                Ok(Symbol::Squares(g)) => longest(g).map(|l| batch * l * l),
+                _ => Some(batch),
+            };
+            let Some(most) = most else {
+                return damaged(format!("size `{symbol}` is of lengths that the model does not have"));
+            };
+            at_most(&format!("size `{symbol}`"), *n, most)?;
+        }
+        for x in &s.exchanges {
+            let Some(table) = s.tables.get(x.table as usize) else { continue };
+            let name = &table.name;
+            let Some(rows) = self.rows_of(name, x.part) else {
+                return damaged(format!("rows of `{name}` are missing"));
+            };
+            // Ids may be drawn beside those of the data, but unique ones are rows of the table.
+            if x.unique {
+                at_most(&format!("rows of `{name}`"), rows.sent, table.rows as f64)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if a number is not what a measurement can give.
+    pub fn check(&self) -> Result<(), ProfileError> {
+        let number = |what: &str, x: f64, low: f64, high: f64| {
+            if x.is_finite() && (low..=high).contains(&x) {
+                return Ok(());
+            }
+            damaged(format!("{what} is {x:e}, which is not between {low:e} and {high:e}"))
+        };
+        let seconds = |what: &str, x: f64| number(what, x, 0.0, MOST_SECONDS);
+        let size = |what: &str, x: f64| number(what, x, 0.0, MOST_SIZE);
+        self.check_lists()?;
+        number("`ranks`", self.ranks.into(), 1.0, 1e6)?;
+        number("`microbatches`", self.microbatches.into(), 1.0, 64.0)?;
+        seconds("`step`", self.step)?;
+        number("`scatter`", self.scatter, 0.0, 1e6)?;
+        seconds("`batch`", self.batch)?;
+        number("`sharing`", self.sharing, 0.0, 1.0)?;
+        for (symbol, n) in &self.sizes {
+            if !matches!(symbol.parse(), Ok(Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_))) {
+                return damaged(format!("`{symbol}` in `sizes` is not a size of batches"));
+            }
+            size(&format!("size `{symbol}`"), *n)?;
+        }
+        for rows in &self.rows {
+            let name = format!("rows of `{}`", rows.table);
+            size(&name, rows.sent)?;
+            number(
+                &format!("`busiest` of {name}"),
+                rows.busiest,
+                1.0 - ROUNDING,
+                f64::from(self.ranks) + ROUNDING,
+            )?;
+            for counts in &rows.reuse {
+                number("`microbatches`", counts.microbatches.into(), 1.0, 64.0)?;
+                for list in [&counts.forward, &counts.backward] {
+                    let whole = list.len() == counts.microbatches as usize
+                        && list.iter().all(|l| l.len() == DISTANCES as usize + 1);
+                    if !whole {
+                        return damaged(format!("reuse distances of {name} are missing"));
+                    }
+                    list.iter().flatten().try_for_each(|n| size(&format!("reuse of {name}"), *n))?;
+                    // Every entry has a distance, if the last one none.
+                    let sum: f64 = list.iter().flatten().sum();
+                    if (sum - rows.sent).abs() > SUM * rows.sent {
+                        return damaged(format!(
+                            "reuse of {name} adds up to {sum}, but {} are sent",
+                            rows.sent
+                        ));
+                    }
+                }
+            }
+        }
+        for op in &self.ops {
+            let name = format!("operation `{}`", op.name);
+            seconds(&format!("`time` of {name}"), op.time)?;
+            size(&format!("`flops` of {name}"), op.flops)?;
+            size(&format!("`bytes` of {name}"), op.bytes)?;
+        }
+        for kind in &self.kinds {
+            let name = format!("kind `{}`", kind.kind);
+            seconds(&format!("`fixed` of {name}"), kind.fixed)?;
+            number(&format!("`per_flop` of {name}"), kind.per_flop, 0.0, 1.0)?;
+            number(&format!("`per_byte` of {name}"), kind.per_byte, 0.0, 1.0)?;
+        }
+        seconds("`fixed` of `transfers`", self.transfers.fixed)?;
+        number("`per_byte` of `transfers`", self.transfers.per_byte, 0.0, 1.0)?;
+        if let Some(link) = self.transfers.link {
+            seconds("`latency` of `link`", link.latency)?;
+            // Less than a byte a second is no link.
+            number("`bandwidth` of `link`", link.bandwidth, 1.0, MOST_SIZE)?;
+        }
+        seconds("`dispatch` of `overhead`", self.overhead.dispatch)?;
+        seconds("`wake` of `overhead`", self.overhead.wake)
+    }
+
+    /// What is known of the rows of a part of a table. Its parts send the same rows, however many there are.
+    pub fn rows_of(&self, table: &str, part: u32) -> Option<&Rows> {
+        let of = |r: &&Rows| r.table == table;
+        self.rows.iter().filter(of).find(|r| r.part == part).or_else(|| self.rows.iter().find(of))
+    }
+
+    /// Fails if lists are not whole.
+    fn check_lists(&self) -> Result<(), ProfileError> {
+        for (what, missing) in
+            [("kinds of operations", self.kinds.is_empty()), ("sizes", self.sizes.is_empty())]
+        {
+            if missing {
+                return damaged(format!("it holds no {what}"));
+            }
+        }
+        once(self.ops.iter().map(|op| &op.name), |name| format!("operation `{name}`"))?;
+        once(self.kinds.iter().map(|kind| &kind.kind), |name| format!("kind `{name}`"))?;
+        once(self.sizes.iter().map(|size| &size.0), |name| format!("size `{name}`"))?;
+        once(self.rows.iter().map(|r| (&r.table, r.part)), |(name, _)| format!("rows of `{name}`"))?;
+        let texts = [Some(&self.machine), self.link.as_ref()];
+        if texts.into_iter().flatten().any(|text| text.len() > LONGEST_TEXT) {
+            return damaged(format!("`machine` or `link` has more than {LONGEST_TEXT} bytes"));
+        }
+        Ok(())
+    }
+}
