@@ -127,6 +127,10 @@ def one(c, page):
     check("0 shows everything", abs(span(c)[0] - before[0]) < 1 and abs(span(c)[1] - before[1]) < 1)
     for _ in range(40):
         c.wheel(x, y, -500)
+    new = span(c)
+    check("zooming in to the end shows ever less", 0 < new[1] - new[0] < 1e-3 * (before[1] - before[0]), f"{before} {new}")
+    check("but not less than 20 ns", new[1] - new[0] > 19.9, str(new))
+    check("and stays at what was under the pointer", before[0] <= new[0] <= middle <= new[1] <= before[1], f"{before} {new} {middle}")
     quiet(c, "zooming in to the end")
     for _ in range(60):
         c.wheel(x, y, 500)

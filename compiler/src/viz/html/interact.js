@@ -7,8 +7,9 @@ function invalidate() {
   requestAnimationFrame(() => { pending = false; draw(); });
 }
 
+function limited(span) { const whole = EXTENT - BEGIN; return Math.min(Math.max(span, 20, whole * 1e-9), whole * 1.04); }
 function clampView() {
-  const whole = EXTENT - BEGIN, span = Math.min(Math.max(view.to - view.from, 20, whole * 1e-9), whole * 1.04);
+  const whole = EXTENT - BEGIN, span = limited(view.to - view.from);
   const middle = (view.from + view.to) / 2;
   if (span !== view.to - view.from) { view.from = middle - span / 2; view.to = middle + span / 2; }
   const low = BEGIN - whole * 0.02, high = EXTENT + whole * 0.02;
@@ -16,6 +17,8 @@ function clampView() {
   if (view.to > high) { view.from -= view.to - high; view.to = high; }
 }
 function zoom(by, at = (view.from + view.to) / 2) {
+  // At a limit what is under the pointer stays there.
+  by = limited((view.to - view.from) * by) / (view.to - view.from);
   view.from = at + (view.from - at) * by;
   view.to = at + (view.to - at) * by;
   clampView();
