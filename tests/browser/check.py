@@ -263,10 +263,23 @@ def two(c, page):
     c.eval("document.querySelectorAll('canvas').forEach(e => e.style.visibility = '')")
     check("the picture is printed", whole > empty + 4000, f"{whole} bytes, {empty} without it")
     c.media("light")
-    c.size(700, 900)
-    c.frame()
-    check("narrow windows do not scroll sideways", c.eval("document.documentElement.scrollWidth <= innerWidth"), str(c.eval("document.documentElement.scrollWidth")))
+    for width in (700, 420, 340, 320):
+        narrow(c, width)
     quiet(c, "using it")
+
+
+def narrow(c, width):
+    c.size(width, 900)
+    c.key("?")
+    check(f"{width} pixels do not scroll sideways", c.eval("document.documentElement.scrollWidth <= innerWidth"), str(c.eval("document.documentElement.scrollWidth")))
+    c.key("?")
+    beyond = c.eval("""(() => { const c = document.getElementById('canvas').getContext('2d'), texts = [];
+        c.fillText = (text, x, y) => { const w = c.measureText(text).width; texts.push([text, x + (c.textAlign === 'center' ? w / 2 : w)]); };
+        fsviz.draw();
+        delete c.fillText;
+        fsviz.draw();
+        return [texts.length, texts.filter(([, right]) => right > fsviz.view.width)]; })()""")
+    check(f"{width} pixels cut no text of the picture", beyond[0] > 10 and not beyond[1], str(beyond))
 
 
 def run(c, page):
