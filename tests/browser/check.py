@@ -127,6 +127,10 @@ def one(c, page):
     check("0 shows everything", abs(span(c)[0] - before[0]) < 1 and abs(span(c)[1] - before[1]) < 1)
     for _ in range(40):
         c.wheel(x, y, -500)
+    new = span(c)
+    check("zooming in to the end shows ever less", 0 < new[1] - new[0] < 1e-3 * (before[1] - before[0]), f"{before} {new}")
+    check("but not less than 20 ns", new[1] - new[0] > 19.9, str(new))
+    check("and stays at what was under the pointer", before[0] <= new[0] <= middle <= new[1] <= before[1], f"{before} {new} {middle}")
     quiet(c, "zooming in to the end")
     for _ in range(60):
         c.wheel(x, y, 500)
@@ -144,7 +148,6 @@ def one(c, page):
     c.key("Enter")
     first = selected(c).get("name")
     c.key("Escape")
-    c.eval("document.getElementById('canvas').focus()")
     c.key("n")
     second = selected(c).get("name")
     check("Enter and n go from match to match", {first, second} == {"movies.apply", "movies.apply#2"}, f"{first} {second}")
@@ -157,10 +160,8 @@ def one(c, page):
     check("Escape clears", c.eval("fsviz.view.matches === null && fsviz.view.selected === null"))
 
     print("keyboard")
-    c.key("0")
-    c.eval("document.activeElement.blur()")
-    c.eval("document.getElementById('canvas').focus()")
-    old = span(c)
+    open_page(c, page)
+    check("nothing has the focus at first", c.eval("document.activeElement === document.body"))
     c.key("+"); c.key("+")
     zoomed = span(c)
     c.key("ArrowRight")
@@ -184,11 +185,21 @@ def one(c, page):
     c.key("Enter")
     check("Enter goes into the list of dependencies", c.eval("document.activeElement.closest('.links') !== null"))
     c.key("Enter")
-    check("and follows one", selected(c) != back)
-    c.eval("document.getElementById('canvas').focus()")
+    here = selected(c)
+    check("and follows one", here != back)
+    c.key("f")
+    check("f follows it forward", selected(c) != here, str(selected(c)))
+    for selector in ("#selected h2", "#fit"):
+        at = c.eval(f"(() => {{ const r = document.querySelector({selector!r}).getBoundingClientRect(); return [r.left + 8, r.top + 8]; }})()")
+        c.click(*at)
+        here = selected(c)
+        c.key("ArrowLeft")
+        check(f"arrows work after a click on {selector}", here and selected(c) != here, f"{here} {selected(c)}")
     c.key("?")
     check("? shows the keys", not c.eval("document.getElementById('keys').hidden"))
-    c.key("?")
+    c.key("Escape")
+    check("Escape hides them", c.eval("document.getElementById('keys').hidden && document.getElementById('help').ariaExpanded === 'false'"))
+    check("and keeps the selection", selected(c) != {})
     for key, name in (("c", "cycle"), ("i", "idle"), ("m", "memory")):
         c.key(key)
         off = c.eval(f"[fsviz.view.{name}, document.getElementById('{name}').getAttribute('aria-pressed')]")
@@ -236,6 +247,15 @@ def two(c, page):
     c.frame()
     dark = painted(c, 200, 300)
     check("it is dark when the system is", sum(dark) < sum(light) - 200 or sum(dark) < 200, f"{light} {dark}")
+    c.eval("""window.printed = []; for (const e of ['beforeprint', 'afterprint']) addEventListener(e, () =>
+        printed.push([...document.getElementById('canvas').getContext('2d').getImageData(2, 2, 1, 1).data].slice(0, 3)))""")
+    c.pdf()
+    check("it is printed light when the system is dark", c.eval("printed[0]") == [255, 255, 255], str(c.eval("printed")))
+    check("and dark afterwards", len(c.eval("printed")) == 2 and c.eval("printed[1]") == painted(c, 2, c.eval("document.getElementById('canvas').getBoundingClientRect().top + 2"))
+          and sum(c.eval("printed[1]")) < 200, str(c.eval("printed")))
+    c.eval("fsviz.choose(null)")
+    c.media("dark", "print")
+    check("without the hint to select", c.eval("document.getElementById('selected').getBoundingClientRect().height") == 0)
     c.media("light")
     whole = len(c.pdf())
     c.eval("document.querySelectorAll('canvas').forEach(e => e.style.visibility = 'hidden')")
@@ -243,10 +263,23 @@ def two(c, page):
     c.eval("document.querySelectorAll('canvas').forEach(e => e.style.visibility = '')")
     check("the picture is printed", whole > empty + 4000, f"{whole} bytes, {empty} without it")
     c.media("light")
-    c.size(700, 900)
-    c.frame()
-    check("narrow windows do not scroll sideways", c.eval("document.documentElement.scrollWidth <= innerWidth"), str(c.eval("document.documentElement.scrollWidth")))
+    for width in (700, 420, 340, 320):
+        narrow(c, width)
     quiet(c, "using it")
+
+
+def narrow(c, width):
+    c.size(width, 900)
+    c.key("?")
+    check(f"{width} pixels do not scroll sideways", c.eval("document.documentElement.scrollWidth <= innerWidth"), str(c.eval("document.documentElement.scrollWidth")))
+    c.key("?")
+    beyond = c.eval("""(() => { const c = document.getElementById('canvas').getContext('2d'), texts = [];
+        c.fillText = (text, x, y) => { const w = c.measureText(text).width; texts.push([text, x + (c.textAlign === 'center' ? w / 2 : w)]); };
+        fsviz.draw();
+        delete c.fillText;
+        fsviz.draw();
+        return [texts.length, texts.filter(([, right]) => right > fsviz.view.width)]; })()""")
+    check(f"{width} pixels cut no text of the picture", beyond[0] > 10 and not beyond[1], str(beyond))
 
 
 def run(c, page):

@@ -38,7 +38,8 @@ function layOut(growth) {
   return list;
 }
 function headDetail(s) {
-  return `step ${duration(s.step)} \u00b7 ${s.cluster}, ${s.ranks} rank${s.ranks === 1 ? "" : "s"}`;
+  const step = `step ${duration(s.step)}`, where = `${step} \u00b7 ${s.cluster}`;
+  return [`${where}, ${s.ranks} rank${s.ranks === 1 ? "" : "s"}`, where, step];
 }
 let ROWS = rows();
 
@@ -135,6 +136,14 @@ function fitting(name, letter, room) {
   return textWidth(letter) <= room ? letter : "";
 }
 
+// The beginning of a text that fits.
+function cut(text, room) {
+  if (textWidth(text) <= room) return text;
+  let n = Math.floor((room / textWidth(text)) * text.length);
+  while (n > 0 && textWidth(text.slice(0, n) + "\u2026") > room) n--;
+  return text.slice(0, n) + "\u2026";
+}
+
 // Whether something is in focus while search or legend dim the rest.
 function dimmed(s, op) {
   if (view.kind >= 0 && s.ops.kind[op] !== view.kind) return true;
@@ -170,9 +179,14 @@ function head(c, row) {
   const y = row.y + (row.small ? row.height - 14 : 14);
   font(row.small ? 12 : 14, 650);
   c.fillStyle = css.ink;
-  c.fillText(row.text, 12, y);
-  const x = 12 + textWidth(row.text) + 12;
-  if (row.detail) { font(12); c.fillStyle = css.soft; c.fillText(row.detail, x, y); }
+  const title = cut(row.text, view.width - 24);
+  c.fillText(title, 12, y);
+  const x = 12 + textWidth(title) + 12;
+  if (!row.detail) return;
+  font(12);
+  c.fillStyle = css.soft;
+  const detail = row.detail.find((text) => textWidth(text) <= view.width - x - 6);
+  if (detail) c.fillText(detail, x, y);
 }
 
 function lane(c, row, stats) {
@@ -385,7 +399,7 @@ function axis(c) {
   for (let t = Math.ceil(view.from / tick) * tick; t <= view.to; t += tick) {
     const x = xOf(t), text = Math.abs(t) < tick / 2 ? "0" : duration(t, digits);
     c.fillRect(x - 0.5, AXIS - 7, 1, 5);
-    if (x > GUTTER - 1 && x < view.width - 20) c.fillText(text, x, 13);
+    if (x > GUTTER - 1 && x + textWidth(text) / 2 < view.width - 2) c.fillText(text, x, 13);
   }
   c.textAlign = "left";
   c.fillText("time", 12, 13);

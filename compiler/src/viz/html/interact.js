@@ -7,8 +7,9 @@ function invalidate() {
   requestAnimationFrame(() => { pending = false; draw(); });
 }
 
+function limited(span) { const whole = EXTENT - BEGIN; return Math.min(Math.max(span, 20, whole * 1e-9), whole * 1.04); }
 function clampView() {
-  const whole = EXTENT - BEGIN, span = Math.min(Math.max(view.to - view.from, 20, whole * 1e-9), whole * 1.04);
+  const whole = EXTENT - BEGIN, span = limited(view.to - view.from);
   const middle = (view.from + view.to) / 2;
   if (span !== view.to - view.from) { view.from = middle - span / 2; view.to = middle + span / 2; }
   const low = BEGIN - whole * 0.02, high = EXTENT + whole * 0.02;
@@ -16,6 +17,8 @@ function clampView() {
   if (view.to > high) { view.from -= view.to - high; view.to = high; }
 }
 function zoom(by, at = (view.from + view.to) / 2) {
+  // At a limit what is under the pointer stays there.
+  by = limited((view.to - view.from) * by) / (view.to - view.from);
   view.from = at + (view.from - at) * by;
   view.to = at + (view.to - at) * by;
   clampView();
@@ -181,7 +184,8 @@ function help(open = document.getElementById("keys").hidden) {
 }
 function clear() {
   if (!tip.hidden) { showTip(null); view.hover = null; }
-  if (view.selected) choose(null);
+  if (!document.getElementById("keys").hidden) help(false);
+  else if (view.selected) choose(null);
   else if (view.matches) { document.getElementById("search").value = ""; search(""); }
   else if (view.kind >= 0) { view.kind = -1; legend(); }
   invalidate();
@@ -248,12 +252,21 @@ function listen() {
   canvas.addEventListener("dblclick", (e) => zoom(0.4, tOf(local(e)[0])));
   scroller.addEventListener("scroll", invalidate);
 
-  canvas.addEventListener("keydown", (e) => {
+  // Keys of the picture work wherever the focus is, from the start; only controls keep what is theirs.
+  document.addEventListener("keydown", (e) => {
     if (e.ctrlKey || e.metaKey || e.altKey) return;
+    if (e.target.tagName === "INPUT" || (e.key === "Enter" && e.target.tagName === "BUTTON")) return;
     const quarter = (view.to - view.from) / 6, moving = view.selected && !e.shiftKey;
+    // What the picture cannot scroll is left to the page and the panel.
+    const upright = (by) => {
+      if (moving) { moveLane(by); return true; }
+      const before = scroller.scrollTop;
+      if (!e.target.closest("aside")) scroller.scrollTop += 60 * by;
+      return scroller.scrollTop !== before;
+    };
     const keys = {
       ArrowLeft: () => (moving ? move(-1) : pan(-quarter)), ArrowRight: () => (moving ? move(1) : pan(quarter)),
-      ArrowUp: () => (moving ? moveLane(-1) : (scroller.scrollTop -= 60)), ArrowDown: () => (moving ? moveLane(1) : (scroller.scrollTop += 60)),
+      ArrowUp: () => upright(-1), ArrowDown: () => upright(1),
       Enter: () => {
         if (view.selected) { const first = document.querySelector("#selected .links button"); if (first) first.focus(); return; }
         const lane = SCHEDULES[0].lanes.find((l) => l.compute) || SCHEDULES[0].lanes[0];
@@ -263,7 +276,7 @@ function listen() {
       b: () => view.selected && followFirst(true), f: () => view.selected && followFirst(false),
       Home: () => pan(BEGIN - EXTENT), End: () => pan(EXTENT - BEGIN),
     };
-    if (keys[e.key]) { keys[e.key](); e.preventDefault(); e.stopPropagation(); }
+    if (keys[e.key] && keys[e.key]() !== false) e.preventDefault();
   });
   document.addEventListener("keydown", (e) => {
     if (e.ctrlKey || e.metaKey || e.altKey) return;

@@ -29,9 +29,16 @@ differences();
 listen();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 new ResizeObserver(() => resize()).observe(scroller);
-// On paper: everything, in the light theme (the print style sheet sets it), without what was zoomed in on.
-addEventListener("beforeprint", () => { view.printing = true; theme(); resize(); });
-addEventListener("afterprint", () => { view.printing = false; theme(); resize(); });
+// On paper: every row, in the light theme. The print style sheet applies only after `beforeprint`, too late for what is
+// drawn there: a class takes the dark colours away before.
+function print(on) {
+  view.printing = on;
+  document.documentElement.classList.toggle("printing", on);
+  theme();
+  resize();
+}
+addEventListener("beforeprint", () => print(true));
+addEventListener("afterprint", () => print(false));
 start();
 resize();
 

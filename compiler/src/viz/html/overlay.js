@@ -41,7 +41,7 @@ function boundaries(c) {
       const x = Math.round(xOf(t)) + 0.5;
       if (x < GUTTER || x > view.width) return;
       c.beginPath(); c.moveTo(x, from); c.lineTo(x, to); c.stroke();
-      const room = n + 1 < times.length ? (times[n + 1] - t) * scale() - 10 : view.width - x;
+      const room = Math.min(n + 1 < times.length ? (times[n + 1] - t) * scale() - 10 : Infinity, view.width - x - 4);
       const text = [`${name} ${n + s.first}`, String(n + s.first)].find((text) => textWidth(text) <= room);
       if (text && (n + 1 < times.length || name !== "step")) {
         c.fillStyle = css.soft;
@@ -197,6 +197,11 @@ function memoryRow(c, row) {
   c.fillStyle = css.soft;
   c.fillText(`peak ${amount(s.peak ??= peak(m), "B")}`, 12, y + h / 2 + 2);
   c.fillText(`set aside ${amount(m.reserved - base(m), "B")}`, 12, y + h / 2 + 17);
-  const text = `buffers alive, above ${amount(m.tables, "B")} tables, ${amount(m.parameters, "B")} dense parameters and ${amount(m.inputs, "B")} inputs; dashed: set aside`;
-  c.fillText(text, GUTTER + 6, bottom + 9);
+  const [tables, dense, inputs] = [m.tables, m.parameters, m.inputs].map((bytes) => amount(bytes, "B"));
+  const brief = `above ${tables} tables, ${dense} dense, ${inputs} inputs`;
+  // Narrow windows get less, and the room beneath the lane's name.
+  const forms = [[GUTTER + 6, `buffers alive, above ${tables} tables, ${dense} dense parameters and ${inputs} inputs; dashed: set aside`],
+    [GUTTER + 6, brief], [12, brief], [12, `above ${amount(base(m), "B")} that do not change`]];
+  const [x, text] = forms.find(([x, text]) => textWidth(text) <= view.width - x - 6) || forms[forms.length - 1];
+  c.fillText(text, x, bottom + 9);
 }

@@ -118,6 +118,7 @@ function linkList(s, p, links, back) {
 function showSelected() {
   const box = document.getElementById("selected"), p = view.selected;
   box.replaceChildren();
+  box.classList.toggle("none", !p);
   if (!p) { box.append(el("p", { class: "soft", style: "margin:0", text: "Select an operation to see its size, its dependencies and the reason for its place." })); return; }
   const s = p.lane.schedule, o = s.ops, op = p.op;
   box.append(el("h2", { text: o.name[op] }),
