@@ -335,14 +335,14 @@ def large(c, page):
 def pictures(c, folder, to):
     os.makedirs(to, exist_ok=True)
     open_page(c, f"{folder}/two.html", width=1280, height=800)
-    c.screenshot(f"{to}/two.png")
+    c.screenshot(f"{to}/viz-two.png")
     c.media("dark")
     c.key("1")
     p = place(c, "movies.apply", 1, 1)
     c.click(p["x"], p["y"])
-    c.screenshot(f"{to}/selected.png")
+    c.screenshot(f"{to}/viz-selected.png")
     open_page(c, f"{folder}/run.html", width=1280, height=800)
-    c.screenshot(f"{to}/run.png")
+    c.screenshot(f"{to}/viz-run.png")
 
 
 def main():
