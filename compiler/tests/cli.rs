@@ -335,7 +335,8 @@ fn a_model_without_a_workload_compiles_with_a_warning() {
 /// A profile of a compiled schedule with a few plausible numbers.
 fn profile_of(schedule: &Path) -> fs_schedule::Profile {
     use fs_schedule::profile::{
-        FORMAT, KindCost, LinkCost, Overhead, Profile, Rows, Transfers, VERSION, shape,
+        DISTANCES, FORMAT, KindCost, LinkCost, OpCost, Overhead, Profile, ReuseCounts, Rows, Transfers,
+        VERSION, shape,
     };
     let s = fs_schedule::read(schedule).expect("what fsc wrote");
     let kinds: std::collections::BTreeSet<String> = s.train.ops.iter().map(|op| op.action.name()).collect();
@@ -347,6 +348,9 @@ fn profile_of(schedule: &Path) -> fs_schedule::Profile {
         points: 1,
         error: 0.0,
     };
+    let mut far = vec![0.0; DISTANCES as usize + 1];
+    far[DISTANCES as usize] = 5.0;
+    let reuse = ReuseCounts { microbatches: 1, forward: vec![far.clone()], backward: vec![far] };
     Profile {
         format: FORMAT.into(),
         version: VERSION,
@@ -354,15 +358,15 @@ fn profile_of(schedule: &Path) -> fs_schedule::Profile {
         shape: shape(&s),
         ranks: s.ranks,
         machine: "2 ranks on 4 cores".into(),
-        link: None,
+        link: Some("1 GB/s, 7 ms".into()),
         strategy: s.strategy,
         microbatches: s.settings.microbatches.max(1),
         steps: 10,
         step: 1e-3,
         scatter: 0.1,
         sizes: vec![("B".into(), 2.0), ("T0".into(), 6.0), ("Q0".into(), 18.0)],
-        rows: vec![Rows { table: "items".into(), part: 0, sent: 5.0, busiest: 1.0, reuse: Vec::new() }],
-        ops: Vec::new(),
+        rows: vec![Rows { table: "items".into(), part: 0, sent: 5.0, busiest: 1.0, reuse: vec![reuse] }],
+        ops: vec![OpCost { name: "a".into(), kind: "expand".into(), flops: 0.0, bytes: 100.0, time: 3e-6 }],
         kinds: kinds.into_iter().map(line).collect(),
         transfers: Transfers {
             fixed: 1e-5,
@@ -390,7 +394,11 @@ fn profiles_replace_the_cluster() {
         // The number of ranks is the profile's.
         let run = compile(&["--strategy", strategy, "--profile", name(&path)]);
         assert!(run.status.success(), "{}", text(&run.stderr));
-        assert!(text(&run.stderr).contains("on profiled machine (2 ranks on 4 cores) (2 ranks)"), "{run:?}");
+        assert!(
+            text(&run.stderr)
+                .contains("on profiled machine (2 ranks on 4 cores, link 1 GB/s, 7 ms) (2 ranks)"),
+            "{run:?}"
+        );
         let explained = fsc(&["explain", name(&out)]);
         assert!(text(&explained.stdout).contains("profiled machine"), "{explained:?}");
     }
@@ -432,14 +440,24 @@ fn profiles_that_cannot_be_used() {
     let large = fs_schedule::Profile { sizes, ..profile.clone() };
     with(&large.to_text(), &[], &["size `B` is 1000000000, but a batch has at most", "measure it again"]);
     let rows = profile.rows[0].clone();
+    let mut many = fs_schedule::profile::Rows { sent: 11.0, ..rows.clone() };
+    for counts in &mut many.reuse {
+        for list in counts.forward.iter_mut().chain(&mut counts.backward) {
+            list.iter_mut().for_each(|n| *n *= 11.0 / 5.0);
+        }
+    }
     for (bad, says) in [
         (Vec::new(), "rows of `items` are missing"),
         (vec![rows.clone(), rows.clone()], "rows of `items` is there twice"),
+        (vec![many], "is 11, but a batch has at most 10"),
         (
-            vec![fs_schedule::profile::Rows { sent: 11.0, ..rows.clone() }],
-            "is 11, but a batch has at most 10",
+            vec![fs_schedule::profile::Rows { busiest: 4.1, ..rows.clone() }],
+            "`busiest` of rows of `items` is 4.1e0",
         ),
-        (vec![fs_schedule::profile::Rows { busiest: 0.0, ..rows }], "`busiest` of rows of `items` is 0e0"),
+        (
+            vec![fs_schedule::profile::Rows { reuse: Vec::new(), ..rows }],
+            "reuse distances of rows of `items` are missing",
+        ),
     ] {
         with(&fs_schedule::Profile { rows: bad, ..profile.clone() }.to_text(), &[], &[says]);
     }

@@ -185,8 +185,15 @@ fn results_do_not_replace_inputs_or_each_other() {
     fs::write(&data, "userId,movieId,rating,timestamp\n1,31,2.5,10\n1,32,3,11\n1,33,3,12\n").unwrap();
     let (before, path) = (fs::read(&data).unwrap(), data.to_str().unwrap());
     for what in ["--report", "--save", "--trace", "--status"] {
-        contains(&fed.fails(&[what, path]), &["would hold both the data and the"]);
+        contains(&fed.fails(&[what, path]), &["would hold both the schedule's data and the"]);
     }
+    // Names of one file that is not there yet, and the files of a folder of traces.
+    let at = |name: &str| place.path(name).to_str().unwrap().to_owned();
+    fs::create_dir(place.path("sub")).unwrap();
+    let said = place.fails(&["--report", &at("new"), "--save", &at("sub/../new")]);
+    contains(&said, &["both the report and the values"]);
+    let said = place.fails(&["--trace", &(at("sub") + "/"), "--report", &at("sub/rank-0.json")]);
+    contains(&said, &["both the report and the trace"]);
     let mut profile = Command::new(env!("CARGO_BIN_EXE_fsx"));
     let output = profile.arg("profile").arg(&fed.schedule).arg("-o").arg(&data).output().unwrap();
     contains(&String::from_utf8(output.stderr).unwrap(), &["is read, so the profile needs another name"]);

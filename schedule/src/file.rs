@@ -152,8 +152,11 @@ pub fn parse(path: &Path, bytes: &[u8], check_digest: bool) -> Result<Schedule, 
 
 /// Whether strings of a JSON text have control characters, or change the direction of what follows: names and reasons
 /// are printed as they are.
-pub(crate) fn steers(text: &str) -> bool {
-    let bad = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+pub fn steers(text: &str) -> bool {
+    let bad = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     // Between strings only white space is left of them.
     if text.chars().any(|c| bad(c) && !matches!(c, '\n' | '\r' | '\t')) {
         return true;

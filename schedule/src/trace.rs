@@ -280,15 +280,14 @@ impl Trace {
         if let Some(e) = self.executions().find(|e| !named(e)) {
             return wrong(format!("the schedule has no operation {} called `{}`", e.index, e.op));
         }
-        let possible = |e: &Execution<'_>| e.end >= e.start && e.start.abs() < LATEST && e.end.abs() < LATEST;
+        let possible = |e: &Execution<'_>| e.start >= 0.0 && e.end >= e.start && e.end < LATEST;
         if let Some(e) = self.executions().find(|e| !possible(e)) {
             return wrong(format!("`{}` of step {} runs from {} to {} us", e.op, e.step, e.start, e.end));
         }
-        let mut all: Vec<_> =
-            self.executions().map(|e| (e.rank, e.step, e.index, e.start.to_bits())).collect();
+        let mut all: Vec<_> = self.executions().map(|e| (e.rank, e.step, e.index)).collect();
         all.sort_unstable();
         if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
-            let (rank, step, index, _) = pair[0];
+            let (rank, step, index) = pair[0];
             let name = schedule.train.ops.get(index as usize).map_or("", |op| op.name.as_str());
             return wrong(format!("`{name}` of step {step} on rank {rank} is there twice"));
         }

@@ -31,7 +31,7 @@ const MARGIN: usize = 15;
 /// Idle times that are listed.
 const GAPS: usize = 3;
 
-/// The picture, with lines of at most the width as far as names allow.
+/// The picture, with lines of at most the width.
 pub fn draw(t: &Timeline, o: &Options) -> String {
     let columns = o.width.max(LEAST_WIDTH) - MARGIN - 1;
     let until = t.step * f64::from(o.steps.max(1));
@@ -75,6 +75,12 @@ fn folded(text: &str, indent: usize, width: usize, out: &mut String) {
             row = " ".repeat(indent);
         }
         row.push_str(word);
+        // A name longer than a line.
+        while row.trim_end().chars().count() > width {
+            let at = row.char_indices().nth(width).map_or(row.len(), |(at, _)| at);
+            line(out, &row[..at]);
+            row = format!("{}{}", " ".repeat(indent), &row[at..]);
+        }
     }
     line(out, &row);
 }
@@ -210,5 +216,21 @@ fn waits(t: &Timeline, width: usize, out: &mut String) {
     for g in gaps.iter().take(GAPS) {
         let before = g.op.and_then(|(op, _)| t.ops.get(op as usize)).map_or("", |o| o.name.as_str());
         folded(&format!("  before {}: {}", printable(before), printable(&g.text)), 4, width, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folded;
+
+    #[test]
+    fn long_names_are_cut_into_lines() {
+        let name = "n".repeat(101);
+        for width in [40, 41, 80, 200] {
+            let mut out = String::new();
+            folded(&format!("  before {name}: waits 3 us for {name} of the batch"), 4, width, &mut out);
+            assert!(out.lines().all(|l| l.chars().count() <= width), "{width}: {out}");
+            assert_eq!(out.matches('n').count(), 202, "{width}: {out}");
+        }
     }
 }

@@ -71,6 +71,21 @@ impl Profile {
             }
             damaged(format!("{what} is {x}, but a batch has at most {most}"))
         };
+        let size = |wanted: Symbol| {
+            let found = self.sizes.iter().find(|(known, _)| *known == wanted.to_string());
+            found.map_or(0.0, |(_, n)| *n)
+        };
+        if size(Symbol::Samples) <= 0.0 {
+            return damaged("size `B` is 0, so nothing was measured".into());
+        }
+        for g in 0..groups {
+            let (tokens, squares) = (size(Symbol::Tokens(g)), size(Symbol::Squares(g)));
+            if squares < tokens * (1.0 - ROUNDING) {
+                return damaged(format!(
+                    "size `Q{g}`, a sum of squares, is {squares}, less than `T{g}`, {tokens}"
+                ));
+            }
+        }
         for (symbol, n) in &self.sizes {
             let longest = |g: u32| s.lengths.get(g as usize).map(|l| f64::from(l.max));
             let most = match symbol.parse() {
@@ -82,6 +97,13 @@ impl Profile {
                 return damaged(format!("size `{symbol}` is of lengths that the model does not have"));
             };
             at_most(&format!("size `{symbol}`"), *n, most)?;
+        }
+        let parts = self.microbatches.max(1);
+        if !s.settings.batch.is_multiple_of(parts) {
+            return damaged(format!("a batch of {batch} cannot be cut into {parts} microbatches"));
+        }
+        if let Some(r) = self.rows.iter().find(|r| s.tables.iter().all(|t| t.name != r.table)) {
+            return damaged(format!("it has rows of `{}`, which is no table of the model", r.table));
         }
         for x in &s.exchanges {
             let Some(table) = s.tables.get(x.table as usize) else { continue };
@@ -120,15 +142,14 @@ impl Profile {
             }
             size(&format!("size `{symbol}`"), *n)?;
         }
+        // One owner may be asked for everything by all others, in place of its share of what all ask of all; its own rows
+        // are no traffic.
+        let ranks = f64::from(self.ranks);
+        let busiest = ranks * ranks / (ranks - 1.0).max(1.0) + ROUNDING;
         for rows in &self.rows {
             let name = format!("rows of `{}`", rows.table);
             size(&name, rows.sent)?;
-            number(
-                &format!("`busiest` of {name}"),
-                rows.busiest,
-                1.0 - ROUNDING,
-                f64::from(self.ranks) + ROUNDING,
-            )?;
+            number(&format!("`busiest` of {name}"), rows.busiest, 0.0, busiest)?;
             for counts in &rows.reuse {
                 number("`microbatches`", counts.microbatches.into(), 1.0, 64.0)?;
                 for list in [&counts.forward, &counts.backward] {
@@ -158,6 +179,7 @@ impl Profile {
         for kind in &self.kinds {
             let name = format!("kind `{}`", kind.kind);
             seconds(&format!("`fixed` of {name}"), kind.fixed)?;
+            size(&format!("`error` of {name}"), kind.error)?;
             number(&format!("`per_flop` of {name}"), kind.per_flop, 0.0, 1.0)?;
             number(&format!("`per_byte` of {name}"), kind.per_byte, 0.0, 1.0)?;
         }
@@ -180,9 +202,13 @@ impl Profile {
 
     /// Fails if lists are not whole.
     fn check_lists(&self) -> Result<(), ProfileError> {
-        for (what, missing) in
-            [("kinds of operations", self.kinds.is_empty()), ("sizes", self.sizes.is_empty())]
-        {
+        for (what, missing) in [
+            ("kinds of operations", self.kinds.is_empty()),
+            ("operations", self.ops.is_empty()),
+            ("sizes", self.sizes.is_empty()),
+            ("steps", self.steps == 0),
+            ("time", self.step == 0.0 || self.ops.iter().all(|op| op.time == 0.0)),
+        ] {
             if missing {
                 return damaged(format!("it holds no {what}"));
             }
@@ -191,6 +217,17 @@ impl Profile {
         once(self.kinds.iter().map(|kind| &kind.kind), |name| format!("kind `{name}`"))?;
         once(self.sizes.iter().map(|size| &size.0), |name| format!("size `{name}`"))?;
         once(self.rows.iter().map(|r| (&r.table, r.part)), |(name, _)| format!("rows of `{name}`"))?;
+        for rows in &self.rows {
+            let name = &rows.table;
+            if rows.reuse.is_empty() {
+                return damaged(format!("reuse distances of rows of `{name}` are missing"));
+            }
+            let counted = rows.reuse.iter().map(|counts| counts.microbatches);
+            once(counted, |m| format!("reuse of rows of `{name}` for {m} microbatches"))?;
+        }
+        if self.link.is_some() != self.transfers.link.is_some() {
+            return damaged("`link` is named without its constants, or the other way round".into());
+        }
         let texts = [Some(&self.machine), self.link.as_ref()];
         if texts.into_iter().flatten().any(|text| text.len() > LONGEST_TEXT) {
             return damaged(format!("`machine` or `link` has more than {LONGEST_TEXT} bytes"));

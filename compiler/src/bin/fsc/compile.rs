@@ -113,6 +113,12 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
         eprintln!("warning: {model} has no `workload` block: `fsx run` will need `--data FILE`");
     }
     let s = &compiled.schedule;
+    if file::steers(&file::to_text(s)) {
+        return Err(format!(
+            "{}: a path or a column's name has control characters, which no schedule may have; rename it",
+            args.model.display()
+        ));
+    }
     if output == Path::new("-") {
         print(&file::to_text(s))?;
     } else {

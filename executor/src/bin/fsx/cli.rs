@@ -269,28 +269,38 @@ fn listed(names: &[String]) -> String {
     if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
 }
 
+/// Where a path leads, also if only its folder is there yet.
+pub(crate) fn place_of(path: &Path) -> PathBuf {
+    let whole = fs::canonicalize(path).ok();
+    let within = || {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        Some(fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?.join(path.file_name()?))
+    };
+    whole.or_else(within).or_else(|| std::path::absolute(path).ok()).unwrap_or_else(|| path.into())
+}
+
 /// A result must not replace what the run reads, nor another result.
 fn check_distinct(run: &Run, schedule: &Schedule) -> Result<(), Error> {
-    let real = |path: &PathBuf| {
-        fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or(path.clone())
-    };
+    // With data given for this run the schedule's own are worth keeping too.
     let own = data::file(schedule, Some(&run.schedule));
     let inputs = [
         ("schedule", Some(&run.schedule)),
-        ("data", run.data.as_ref().or(own.as_ref())),
+        ("data", run.data.as_ref()),
+        ("schedule's data", own.as_ref()),
         ("initial values", run.init.as_ref()),
     ];
     let mut taken: Vec<(&str, PathBuf)> =
-        inputs.iter().filter_map(|(what, path)| path.map(|p| (*what, real(p)))).collect();
-    for (what, path) in
-        [("report", &run.report), ("values", &run.save), ("trace", &run.trace), ("status", &run.status)]
-    {
-        let Some(path) = path else { continue };
+        inputs.iter().filter_map(|(what, path)| path.map(|p| (*what, place_of(p)))).collect();
+    let ranks = run.ranks.unwrap_or(schedule.ranks as usize);
+    let traces = run.trace.as_deref().map_or_else(Vec::new, |path| Target::new(path).files(ranks));
+    let others = [("report", &run.report), ("values", &run.save), ("status", &run.status)];
+    let others = others.into_iter().filter_map(|(what, path)| Some((what, path.clone()?)));
+    for (what, path) in others.chain(traces.into_iter().map(|path| ("trace", path))) {
         // Devices such as /dev/null take any number of results.
-        if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+        if fs::metadata(&path).is_ok_and(|m| !m.is_file()) {
             continue;
         }
-        let place = real(path);
+        let place = place_of(&path);
         if let Some((other, _)) = taken.iter().find(|(_, p)| *p == place) {
             return Err(Error::Settings(format!(
                 "{} would hold both the {other} and the {what}; give the {what} another name",

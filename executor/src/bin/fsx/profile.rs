@@ -10,7 +10,7 @@ use fs_executor::transport::link::Link;
 use fs_executor::{Error, Options, Session, data, profile};
 use fs_schedule::Profile;
 
-use crate::cli::{LINK_HELP, check_writable, note_idle_link};
+use crate::cli::{LINK_HELP, check_writable, note_idle_link, place_of};
 
 /// Arguments of `fsx profile`.
 #[derive(Args)]
@@ -43,11 +43,10 @@ pub(crate) struct Settings {
 pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
     let path = &settings.output;
     let failed = |source| Error::Write { what: "the profile", path: path.clone(), source };
-    let real = |p: &PathBuf| std::fs::canonicalize(p).or_else(|_| std::path::absolute(p)).ok();
     let schedule = fs_schedule::read(&settings.schedule)?;
-    let own = data::file(&schedule, Some(&settings.schedule)).filter(|_| settings.data.is_none());
+    let own = data::file(&schedule, Some(&settings.schedule));
     let read = [Some(&settings.schedule), settings.data.as_ref(), own.as_ref()];
-    if read.into_iter().flatten().any(|p| real(p) == real(path)) {
+    if read.into_iter().flatten().any(|p| place_of(p) == place_of(path)) {
         let message = format!("{} is read, so the profile needs another name", path.display());
         return Err(Error::Settings(message));
     }

@@ -10,7 +10,7 @@ use fs_executor::{Observer, StepEvent};
 use fs_schedule::Engine;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::top::Status;
+use crate::top::{Status, dumb};
 use crate::view::View;
 
 /// Time between lines, where there is no terminal.
@@ -47,7 +47,7 @@ impl Progress {
     /// Of a model trained on these engines.
     pub(crate) fn new(title: String, engines: Vec<Engine>, status: Option<PathBuf>) -> Self {
         let term = Term::stderr();
-        let shown = if term.is_term() {
+        let shown = if term.is_term() && !dumb() {
             let width = move || usize::from(term.size().1);
             Self::terminal(ProgressDrawTarget::stderr(), Box::new(width))
         } else {

@@ -78,12 +78,16 @@ impl Status {
     }
 }
 
+/// Whether the terminal says that it cannot move its cursor.
+pub(crate) fn dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
 /// Shows the run until it ends.
 pub(crate) fn top(settings: &Top) -> Result<ExitCode, Error> {
     let term = Term::stdout();
     let failed = |source| Error::Write { what: "to", path: "standard output".into(), source };
-    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    let live = io::stdout().is_terminal() && !settings.once && !dumb;
+    let live = io::stdout().is_terminal() && !settings.once && !dumb();
     let mut drawn = 0;
     loop {
         let status = Status::read(&settings.status)?;

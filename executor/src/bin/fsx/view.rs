@@ -76,6 +76,11 @@ impl View {
                 for (old, new) in times.parts.iter_mut().zip(now.parts) {
                     *old = mean(*old, new);
                 }
+                // What was done in the first step is not known.
+                if times.engines.iter().all(|(_, ms)| *ms == 0.0) {
+                    times.engines = now.engines;
+                    return;
+                }
                 for (old, new) in times.engines.iter_mut().zip(now.engines) {
                     old.1 = mean(old.1, new.1);
                 }
