@@ -443,7 +443,9 @@ fn profiles_that_cannot_be_used() {
     let mut many = fs_schedule::profile::Rows { sent: 11.0, ..rows.clone() };
     for counts in &mut many.reuse {
         for list in counts.forward.iter_mut().chain(&mut counts.backward) {
-            list.iter_mut().for_each(|n| *n *= 11.0 / 5.0);
+            for n in list.iter_mut() {
+                *n *= 11.0 / 5.0;
+            }
         }
     }
     for (bad, says) in [
