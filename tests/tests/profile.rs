@@ -121,3 +121,33 @@ fn nothing_is_left_to_assumptions() {
     let limits = schedule.prediction.expect("a prediction").limits;
     assert!(limits.iter().any(|l| l.contains("did not count rows of `users`")), "{limits:?}");
 }
+
+/// A schedule that was planned for other ranks than those that run it moves what theirs move.
+#[test]
+fn bytes_are_of_the_ranks_that_ran() {
+    let model = "model small {
+      table a { rows 400  dim 8  optimizer sgd(lr: 0.1)  sharding row_wise }
+      input x: ids(a) { max 9 }
+      input click: label like x
+      loss bce_with_logits(linear(lookup(x), 1), click, normalize: tokens)
+    }
+    train { batch 12  steps 100 }
+    workload w { generate { lengths uniform(1, 7)  ids zipf(1.05)  labels hash } }";
+    let program = fs_dsl::check_text("model.fs", model).program.expect("it checks");
+    let sent = |planned: u32| {
+        let compiled = compile_with(&program, &CompileOptions::new(Strategy::Serial, planned));
+        let schedule = compiled.unwrap_or_else(|e| panic!("{e}")).schedule;
+        let options = Options { ranks: Some(2), steps: Some(STEPS), evaluate: false, ..Options::default() };
+        let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
+        let profile = profile::measure(&mut session, STEPS).unwrap_or_else(|e| panic!("{e}"));
+        let transfers = profile.ops.iter().filter(|op| op.kind.starts_with("all_to_all"));
+        transfers.map(|op| op.bytes).collect::<Vec<f64>>()
+    };
+    let expected = sent(2);
+    assert!(expected.len() >= 3 && expected.iter().all(|bytes| *bytes > 0.0), "{expected:?}");
+    for planned in [1, 4] {
+        let found = sent(planned);
+        let same = found.iter().zip(&expected).all(|(a, b)| (a / b - 1.0).abs() < 0.1);
+        assert!(found.len() == expected.len() && same, "planned for {planned}: {found:?}, {expected:?}");
+    }
+}

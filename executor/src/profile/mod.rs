@@ -202,8 +202,9 @@ impl Sizes<'_> {
 
     /// Arithmetic and bytes of an operation for a batch; of transfers the busiest rank's.
     fn work(&self, batch: &BTreeMap<Symbol, f64>, op: &Op) -> (f64, f64) {
-        let (flops, bytes) =
-            profile::work(self.schedule, op, |symbol| self.get(batch, symbol, op.microbatch));
+        let (flops, bytes) = profile::work(self.schedule, self.ranks as u32, op, |symbol| {
+            self.get(batch, symbol, op.microbatch)
+        });
         (flops, if op.cost.wire.is_zero() { bytes } else { bytes * self.busiest(op) })
     }
 
