@@ -4,7 +4,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 to=${1:-$here}
 mkdir -p "$to"
-(cd "$here/../.." && cargo build --release --quiet --package fs-compiler --bin fsc)
+(cd "$here/../.." && cargo build --release --quiet --package fsc)
 fsc=${CARGO_TARGET_DIR:-$here/../../target}/release/fsc
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

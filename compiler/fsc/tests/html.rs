@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 fn example(name: &str, strategy: Strategy) -> Schedule {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
     let program = fs_dsl::load(&path).program.expect("examples are right");
     let options = CompileOptions {
         strategy,

@@ -1,5 +1,6 @@
 //! Where a run finds its data, and what it says about a file of initial values that fits only in part.
 
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use std::fs;

@@ -1,5 +1,6 @@
 //! `fsx run --trace` and `--status`: files that are there at the end, and what is said about wishes that cannot be.
 
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use std::fs;

@@ -1,5 +1,6 @@
 //! The binary: results, manners, and what it says about bad input.
 
+#[path = "../../tests/common/mod.rs"]
 mod common;
 
 use std::fs;
@@ -11,7 +12,7 @@ use fs_schedule::{Data, Input, InputKind, Schedule};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const RATINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/ml-latest-small/ratings.csv");
+const RATINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/data/ml-latest-small/ratings.csv");
 
 /// A folder with a schedule in it.
 struct Place {
