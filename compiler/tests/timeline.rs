@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fs_compiler::viz::palette::Kind;
+use fs_compiler::viz::palette::Purpose;
 use fs_compiler::viz::timeline::{Reason, Timeline, VizError};
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Cluster;
@@ -170,28 +170,28 @@ fn kinds_follow_what_operations_are_for() {
     };
     let pec = example("movielens.fs", &options(Strategy::Pec, None, None));
     let t = Timeline::of(&pec).expect("a timeline");
-    assert_eq!(kind(&t, "movies.gather"), Kind::Ol);
-    assert_eq!(kind(&t, "movies.all_to_all_rows"), Kind::Ol);
-    assert_eq!(kind(&t, "movies.gather#2"), Kind::Nol);
-    assert_eq!(kind(&t, "movies.apply#2"), Kind::Gradient);
-    assert_eq!(kind(&t, "movies.partition"), Kind::InputDist);
-    assert_eq!(kind(&t, "load_batch"), Kind::Host);
-    assert_eq!(kind(&t, "all_reduce"), Kind::AllReduce);
-    assert_eq!(kind(&t, "sampled_softmax"), Kind::Forward);
-    assert_eq!(kind(&t, "sampled_softmax_grad"), Kind::Backward);
+    assert_eq!(kind(&t, "movies.gather"), Purpose::Ol);
+    assert_eq!(kind(&t, "movies.all_to_all_rows"), Purpose::Ol);
+    assert_eq!(kind(&t, "movies.gather#2"), Purpose::Nol);
+    assert_eq!(kind(&t, "movies.apply#2"), Purpose::Gradient);
+    assert_eq!(kind(&t, "movies.partition"), Purpose::InputDist);
+    assert_eq!(kind(&t, "load_batch"), Purpose::Host);
+    assert_eq!(kind(&t, "all_reduce"), Purpose::AllReduce);
+    assert_eq!(kind(&t, "sampled_softmax"), Purpose::Forward);
+    assert_eq!(kind(&t, "sampled_softmax_grad"), Purpose::Backward);
     let serial = example("movielens.fs", &options(Strategy::Serial, None, None));
     let t = Timeline::of(&serial).expect("a timeline");
-    assert_eq!(kind(&t, "movies.gather"), Kind::Rows);
+    assert_eq!(kind(&t, "movies.gather"), Purpose::Rows);
     // What comes after the loss in a batch is backward, whatever its action, and nothing before it is.
     for (what, s) in schedules() {
         let t = Timeline::of(&s).expect("a timeline");
         for (op, view) in s.train.ops.iter().zip(&t.ops) {
             let action = view.action.as_str();
             if action.ends_with("_grad") || action.starts_with("linear_grad") {
-                assert_eq!(view.kind, Kind::Backward, "{what}: {}", op.name);
+                assert_eq!(view.kind, Purpose::Backward, "{what}: {}", op.name);
             }
             if matches!(op.action, Action::SiluAttention { .. } | Action::Expand | Action::Pool { .. }) {
-                assert_eq!(view.kind, Kind::Forward, "{what}: {}", op.name);
+                assert_eq!(view.kind, Purpose::Forward, "{what}: {}", op.name);
             }
         }
     }

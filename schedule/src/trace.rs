@@ -70,7 +70,7 @@ pub struct Distributed {
 
 /// Kinds of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Kind {
+pub enum EventType {
     /// A slice: it has a duration.
     #[default]
     #[serde(rename = "X")]
@@ -93,7 +93,7 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Event {
     /// What it is.
-    pub ph: Kind,
+    pub ph: EventType,
     /// What is shown.
     #[serde(default)]
     pub name: String,
@@ -360,7 +360,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Trace, TraceError> {
     }
     for (number, event) in trace.events.iter().enumerate().filter(|(_, e)| e.args.op.is_some()) {
         let args = &event.args;
-        let whole = event.ph == Kind::Complete
+        let whole = event.ph == EventType::Complete
             && args.index.is_some()
             && args.step.is_some()
             && args.engine.is_some()

@@ -5,7 +5,7 @@
 //! summed, so the operations that sum must be the same, in the same order, added into the same places.
 
 use fs_compiler::Strategy;
-use fs_compiler::emit::{Plan, pipeline};
+use fs_compiler::emit::{PipelineOptions, pipeline};
 use fs_compiler::ir::{Module, parse};
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
 use fs_dsl::checked::Program;
@@ -24,7 +24,8 @@ fn check(text: &str) -> Program {
 /// Lowered with a verification after every pass; `None`: the model asks for what cannot be.
 fn lower(program: &Program, strategy: Strategy, lookahead: u32, ranks: u32) -> Option<Module> {
     let mut module = fs_compiler::import::import(program).ok()?;
-    let plan = Plan { lookahead, ..Plan::of(&module, strategy, ranks).expect("settings") };
+    let plan =
+        PipelineOptions { lookahead, ..PipelineOptions::of(&module, strategy, ranks).expect("settings") };
     let stages = parse_pipeline(&pipeline(&plan)).expect("a pipeline");
     if let Err(e) = run(&mut module, &stages, Settings::default(), &mut Log::default()) {
         panic!("{strategy:?} {lookahead} {ranks}: {e}");

@@ -12,7 +12,7 @@ use fs_executor::session::Account;
 use fs_executor::trace::Target;
 use fs_executor::transport::link::Link;
 use fs_executor::{Observer, Options, Session, StepEvent};
-use fs_schedule::trace::{self, Event, Execution, Kind, LAUNCHES, STEPS, TRANSFER, Trace};
+use fs_schedule::trace::{self, Event, EventType, Execution, LAUNCHES, STEPS, TRANSFER, Trace};
 use fs_schedule::{Engine, Schedule};
 
 const STEPS_OF_RUN: u64 = 12;
@@ -91,7 +91,7 @@ fn ns(us: f64) -> i64 {
 }
 
 fn slices(trace: &Trace) -> impl Iterator<Item = (&Event, i64, i64)> {
-    let complete = trace.events.iter().filter(|e| e.ph == Kind::Complete);
+    let complete = trace.events.iter().filter(|e| e.ph == EventType::Complete);
     complete.map(|e| (e, ns(e.ts), ns(e.ts) + ns(e.dur.unwrap())))
 }
 
@@ -160,7 +160,8 @@ fn threads(trace: &Trace) {
         slices.sort_unstable();
         assert!(slices.windows(2).all(|w| w[0].1 <= w[1].0), "{lane:?} overlaps");
         assert!(engines[&lane].len() == usize::from(lane.1 != STEPS), "one engine in a lane");
-        let named = |e: &&Event| e.ph == Kind::Metadata && (e.pid, e.tid) == lane && e.name == "thread_name";
+        let named =
+            |e: &&Event| e.ph == EventType::Metadata && (e.pid, e.tid) == lane && e.name == "thread_name";
         assert_eq!(trace.events.iter().filter(named).count(), 1, "{lane:?} has a name");
     }
 }
@@ -234,7 +235,7 @@ fn arrows(
     steps: &Range<u64>,
 ) {
     let mut ends: BTreeMap<u64, Vec<&Event>> = BTreeMap::new();
-    for event in trace.events.iter().filter(|e| matches!(e.ph, Kind::FlowStart | Kind::FlowEnd)) {
+    for event in trace.events.iter().filter(|e| matches!(e.ph, EventType::FlowStart | EventType::FlowEnd)) {
         ends.entry(event.id.unwrap()).or_default().push(event);
     }
     let mut lanes: BTreeMap<(u32, u32), Vec<&Execution>> = BTreeMap::new();
@@ -245,8 +246,8 @@ fn arrows(
     let mut pairs = BTreeSet::new();
     for (id, ends) in &ends {
         let [a, b] = ends[..] else { panic!("arrow {id} has {} ends", ends.len()) };
-        let (from, to) = if a.ph == Kind::FlowStart { (a, b) } else { (b, a) };
-        assert_eq!((from.ph, to.ph, to.bp.as_deref()), (Kind::FlowStart, Kind::FlowEnd, Some("e")));
+        let (from, to) = if a.ph == EventType::FlowStart { (a, b) } else { (b, a) };
+        assert_eq!((from.ph, to.ph, to.bp.as_deref()), (EventType::FlowStart, EventType::FlowEnd, Some("e")));
         assert!(from.ts <= to.ts, "arrows point forward in time");
         let around = |event: &Event| {
             let lane = lanes.get(&(event.pid, event.tid)).map_or(&[][..], Vec::as_slice);
@@ -295,7 +296,7 @@ fn a_folder_holds_the_same_rank_by_rank() {
     let key = |e: &Execution| (e.rank, e.index, e.step, ns(e.start), ns(e.end), ns(e.ready), ns(e.met));
     let sorted = |t: &Trace| t.executions().map(|e| key(&e)).collect::<BTreeSet<_>>();
     assert_eq!(sorted(&whole), sorted(&parts));
-    assert!(parts.events.iter().all(|e| !matches!(e.ph, Kind::FlowStart | Kind::FlowEnd)));
+    assert!(parts.events.iter().all(|e| !matches!(e.ph, EventType::FlowStart | EventType::FlowEnd)));
     for (rank, path) in target.files(3).iter().enumerate() {
         let text = std::fs::read_to_string(path).unwrap();
         assert!(text.lines().next().unwrap().contains(&format!("\"rank\": {rank}, ")), "HTA looks for this");

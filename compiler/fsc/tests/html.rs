@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use fs_compiler::viz::measured::Measured;
 use fs_compiler::viz::{Timeline, html};
 use fs_compiler::{CompileOptions, Strategy, compile_with};
-use fs_schedule::trace::{self, Args, Distributed, Event, Kind, Origin};
+use fs_schedule::trace::{self, Args, Distributed, Event, EventType, Origin};
 use fs_schedule::{Schedule, file};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -104,7 +104,7 @@ const ORIGIN: f64 = 1e9;
 /// A run of batches `0..batches` as predicted on both ranks, except that steps are longer, and one operation takes
 /// 7 us more and starts 3 us late.
 fn events(s: &Schedule, t: &Timeline, slow: usize, batches: i64) -> Vec<Event> {
-    let mut events = vec![Event { ph: Kind::Metadata, name: "process_name".into(), ..Event::default() }];
+    let mut events = vec![Event { ph: EventType::Metadata, name: "process_name".into(), ..Event::default() }];
     for rank in 0..2 {
         for (i, op) in s.train.ops.iter().enumerate() {
             for batch in 0..batches {

@@ -45,7 +45,7 @@ pub enum CompileError {
 
 /// What decides which passes run, beside the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Plan {
+pub struct PipelineOptions {
     /// The strategy.
     pub strategy: Strategy,
     /// Each row once per rank.
@@ -62,7 +62,7 @@ pub struct Plan {
     pub latency_bytes: Option<u64>,
 }
 
-impl Plan {
+impl PipelineOptions {
     /// As an imported module's settings say.
     pub fn of(module: &Module, strategy: Strategy, ranks: u32) -> Result<Self, CompileError> {
         Ok(Self {
@@ -78,7 +78,7 @@ impl Plan {
 }
 
 /// The passes that a plan runs on an imported module, up to and without the order of operations.
-pub fn pipeline(plan: &Plan) -> String {
+pub fn pipeline(plan: &PipelineOptions) -> String {
     let optional = |name: &str, value: Option<u64>| value.map_or(String::new(), |v| format!(",{name}={v}"));
     let sharding = format!(
         "ranks={}{}{}",
@@ -169,8 +169,8 @@ pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compi
             return Err(CompileError::Options(format!("{name} must be in 1..=64, is {n}")));
         }
     }
-    let asked = Plan::of(&module, options.strategy, ranks)?;
-    let plan = Plan {
+    let asked = PipelineOptions::of(&module, options.strategy, ranks)?;
+    let plan = PipelineOptions {
         lookahead: options.lookahead.unwrap_or(asked.lookahead),
         microbatches: options.microbatches,
         memory: Some(cluster.memory),

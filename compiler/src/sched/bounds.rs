@@ -1,5 +1,5 @@
-//! Two lower bounds on a step, whatever the order: the busiest engine's work, and the greatest ratio of time to
-//! batches over all dependency cycles.
+//! Two lower bounds on the initiation interval (the time of a step), whatever the order: ResMII, the busiest engine's
+//! work, and RecMII, the greatest ratio of time to batches over all dependency cycles.
 //!
 //! A cycle whose operations take t in all and whose edges span d batches forces d steps to take at least t. The
 //! greatest ratio is found by raising a guess: while some cycle is longer than the guess allows (a positive cycle of
@@ -11,9 +11,9 @@ use fs_schedule::Engine;
 
 use super::graph::{Edge, Graph};
 
-/// The busiest engine.
+/// The bound of resources: the busiest engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Resource {
+pub struct ResMii {
     /// Which.
     pub engine: Engine,
     /// Its work in a step, in nanoseconds.
@@ -29,16 +29,16 @@ pub fn busy(engines: &[Engine], time: &[u64]) -> Vec<(Engine, u64)> {
     sums.into_iter().collect()
 }
 
-/// The resource bound.
-pub fn resource(engines: &[Engine], time: &[u64]) -> Resource {
+/// ResMII.
+pub fn res_mii(engines: &[Engine], time: &[u64]) -> ResMii {
     let busy = busy(engines, time);
     let (engine, time) = busy.iter().rev().max_by_key(|b| b.1).copied().unwrap_or((Engine::Compute, 0));
-    Resource { engine, time }
+    ResMii { engine, time }
 }
 
-/// The recurrence bound.
+/// The bound of recurrences.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Recurrence {
+pub struct RecMii {
     /// Nanoseconds per step.
     pub time: f64,
     /// The cycle: each edge leads to the next operation; empty if there is none.
@@ -50,9 +50,9 @@ pub struct Recurrence {
 #[error("operations wait for each other in a cycle")]
 pub struct Deadlock(pub Vec<u32>);
 
-/// The greatest ratio of time to distance over all cycles.
-pub fn recurrence(graph: &Graph, time: &[u64]) -> Result<Recurrence, Deadlock> {
-    let mut best = Recurrence::default();
+/// RecMII: the greatest ratio of time to distance over all cycles.
+pub fn rec_mii(graph: &Graph, time: &[u64]) -> Result<RecMii, Deadlock> {
+    let mut best = RecMii::default();
     loop {
         let Some(cycle) = positive_cycle(graph, time, best.time) else { return Ok(best) };
         let total: u64 = cycle.iter().map(|e| time[e.from as usize]).sum();
@@ -64,23 +64,23 @@ pub fn recurrence(graph: &Graph, time: &[u64]) -> Result<Recurrence, Deadlock> {
         if ratio <= best.time {
             return Ok(best);
         }
-        best = Recurrence { time: ratio, cycle };
+        best = RecMii { time: ratio, cycle };
     }
 }
 
 /// Below this many nanoseconds differences are rounding.
 const EPSILON: f64 = 1e-3;
 
-/// A cycle with time - period * distance > 0.
-fn positive_cycle(graph: &Graph, time: &[u64], period: f64) -> Option<Vec<Edge>> {
+/// A cycle with time - ii * distance > 0.
+fn positive_cycle(graph: &Graph, time: &[u64], ii: f64) -> Option<Vec<Edge>> {
     let mut length = vec![0f64; graph.n];
     let mut parent: Vec<Option<u32>> = vec![None; graph.n];
-    let epsilon = EPSILON.max(period * 1e-12);
+    let epsilon = EPSILON.max(ii * 1e-12);
     loop {
         let mut changed = false;
         for (k, e) in graph.edges.iter().enumerate() {
             let (from, to) = (e.from as usize, e.to as usize);
-            let new = length[from] + time[from] as f64 - period * f64::from(e.distance);
+            let new = length[from] + time[from] as f64 - ii * f64::from(e.distance);
             if new > length[to] + epsilon {
                 length[to] = new;
                 parent[to] = Some(k as u32);
@@ -129,15 +129,15 @@ fn parent_cycle(graph: &Graph, parent: &[Option<u32>]) -> Option<Vec<Edge>> {
     None
 }
 
-/// Earliest starts relative to the load of the same batch, if steps take `period`: longest paths. `period` must not
+/// Earliest starts relative to the load of the same batch, if steps take `ii`: longest paths. `ii` must not
 /// be below the recurrence bound.
-pub fn earliest(graph: &Graph, time: &[u64], period: f64) -> Vec<f64> {
+pub fn earliest(graph: &Graph, time: &[u64], ii: f64) -> Vec<f64> {
     let mut start = vec![0f64; graph.n];
     for _ in 0..SWEEPS {
         let mut changed = false;
         for e in &graph.edges {
             let (from, to) = (e.from as usize, e.to as usize);
-            let new = start[from] + time[from] as f64 - period * f64::from(e.distance);
+            let new = start[from] + time[from] as f64 - ii * f64::from(e.distance);
             if new > start[to] + EPSILON {
                 start[to] = new;
                 changed = true;
@@ -150,7 +150,7 @@ pub fn earliest(graph: &Graph, time: &[u64], period: f64) -> Vec<f64> {
     start
 }
 
-/// How operations stand to one of them, `hub`, if steps take `period`.
+/// How operations stand to one of them, `hub`, if steps take `ii`.
 #[derive(Debug, Clone)]
 pub struct Window {
     /// Earliest starts after the hub's; minus infinity for what does not wait for the hub.
@@ -167,8 +167,8 @@ impl Window {
     }
 }
 
-/// Windows around a hub: longest paths from it and to it. `period` must not be below the recurrence bound.
-pub fn window(graph: &Graph, time: &[u64], period: f64, hub: usize) -> Window {
+/// Windows around a hub: longest paths from it and to it. `ii` must not be below the recurrence bound.
+pub fn window(graph: &Graph, time: &[u64], ii: f64, hub: usize) -> Window {
     let mut early = vec![f64::NEG_INFINITY; graph.n];
     let mut late = vec![f64::INFINITY; graph.n];
     (early[hub], late[hub]) = (0.0, 0.0);
@@ -176,7 +176,7 @@ pub fn window(graph: &Graph, time: &[u64], period: f64, hub: usize) -> Window {
         let mut changed = false;
         for e in &graph.edges {
             let (from, to) = (e.from as usize, e.to as usize);
-            let new = early[from] + time[from] as f64 - period * f64::from(e.distance);
+            let new = early[from] + time[from] as f64 - ii * f64::from(e.distance);
             if new > early[to] + EPSILON {
                 early[to] = new;
                 changed = true;
@@ -191,7 +191,7 @@ pub fn window(graph: &Graph, time: &[u64], period: f64, hub: usize) -> Window {
         for op in (0..graph.n).rev() {
             let least = graph
                 .after(op)
-                .map(|e| late[e.to as usize] + period * f64::from(e.distance) - time[op] as f64)
+                .map(|e| late[e.to as usize] + ii * f64::from(e.distance) - time[op] as f64)
                 .fold(late[op], f64::min);
             if least < late[op] - EPSILON {
                 late[op] = least;
@@ -227,21 +227,21 @@ mod tests {
     fn the_greatest_ratio_with_its_cycle() {
         // 0 -> 1 -> 2 -> 0 over one batch: 60; 2 -> 3 -> 2 over two: 35.
         let g = graph(4, &[(0, 1, 0), (1, 2, 0), (2, 0, 1), (2, 3, 0), (3, 2, 2)]);
-        let r = recurrence(&g, &[10, 20, 30, 40]).unwrap();
+        let r = rec_mii(&g, &[10, 20, 30, 40]).unwrap();
         assert_eq!(r.time, 60.0);
         assert_eq!(r.cycle.iter().map(|e| e.distance).sum::<i32>(), 1);
         assert_eq!(r.cycle.len(), 3);
-        let r = recurrence(&g, &[10, 20, 30, 140]).unwrap();
+        let r = rec_mii(&g, &[10, 20, 30, 140]).unwrap();
         assert_eq!(r.time, 85.0);
-        assert_eq!(recurrence(&graph(2, &[(0, 1, 0)]), &[5, 5]).unwrap(), Recurrence::default());
+        assert_eq!(rec_mii(&graph(2, &[(0, 1, 0)]), &[5, 5]).unwrap(), RecMii::default());
     }
 
     #[test]
     fn cycles_within_a_batch_are_deadlocks() {
-        assert!(recurrence(&graph(2, &[(0, 1, 0), (1, 0, 0)]), &[5, 5]).is_err());
+        assert!(rec_mii(&graph(2, &[(0, 1, 0), (1, 0, 0)]), &[5, 5]).is_err());
         // A negative distance that the rest of the cycle makes up for is not one.
         let g = graph(3, &[(0, 1, -1), (1, 2, 0), (2, 0, 3)]);
-        assert_eq!(recurrence(&g, &[4, 4, 4]).unwrap().time, 6.0);
+        assert_eq!(rec_mii(&g, &[4, 4, 4]).unwrap().time, 6.0);
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
                     }
                 }
             }
-            assert!((recurrence(&g, &time).unwrap().time - best).abs() < 1e-9);
+            assert!((rec_mii(&g, &time).unwrap().time - best).abs() < 1e-9);
         }
     }
 }

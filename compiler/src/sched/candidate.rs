@@ -1,4 +1,5 @@
-//! A finished step: frozen positions with storage, dependencies and the pace that they reach when played.
+//! A finished step: frozen positions with storage, dependencies, and the initiation interval that they reach in
+//! simulation.
 
 use fs_schedule::Engine;
 use fs_schedule::op::{Dep, Op};
@@ -7,8 +8,8 @@ use super::SchedError;
 use super::deps::{self, Before, Queues};
 use super::freeze::{Frozen, freeze};
 use super::graph::{Edge, Graph, Why};
-use super::play::{Times, Work, play};
 use super::problem::Problem;
+use super::simulate::{Tasks, Timing, simulate};
 use super::storage::{self, Storage};
 
 /// How transfers share their engine.
@@ -50,9 +51,9 @@ pub struct Candidate {
     pub memory: u64,
 }
 
-/// Steps that are played before a pace is read, and at most.
+/// Steps that are simulated before the initiation interval is read, and at most.
 const STEPS: (usize, usize) = (10, 40);
-/// Instances that one play may have: a larger program is played over fewer steps.
+/// Instances that one simulation may have: of a larger program fewer steps are simulated.
 const INSTANCES: usize = 1_000_000;
 
 impl Candidate {
@@ -61,13 +62,12 @@ impl Candidate {
         p: &Problem<'_>,
         graph: &Graph,
         position: Vec<i64>,
-        period: i64,
+        ii: i64,
         tiers: Tiers,
         staged: bool,
     ) -> Result<Self, SchedError> {
-        let frozen =
-            freeze(graph, &p.time, position, period.max(1), |at| if staged { p.origin(at) } else { 0 })
-                .map_err(|_| SchedError::Defect("positions cannot be made periodic".into()))?;
+        let frozen = freeze(graph, &p.time, position, ii.max(1), |at| if staged { p.origin(at) } else { 0 })
+            .map_err(|_| SchedError::Defect("positions cannot be made periodic".into()))?;
         let ops = &p.s.train.ops;
         let place = inverse(&frozen.order);
         let queues =
@@ -90,12 +90,12 @@ impl Candidate {
         })?;
         let memory = p.fixed.total(storage.bytes, in_flight);
         let mut this = Self { frozen, tiers, storage, in_flight, deps, step: 0.0, start: Vec::new(), memory };
-        this.pace(p, &queues);
+        this.settle(p, &queues);
         Ok(this)
     }
 
-    /// Plays the finished list until it repeats.
-    fn pace(&mut self, p: &Problem<'_>, queues: &Queues) {
+    /// Simulates the finished list until it repeats.
+    fn settle(&mut self, p: &Problem<'_>, queues: &Queues) {
         let n = self.frozen.order.len();
         let by_place = |of: &dyn Fn(usize) -> u64| {
             self.frozen.order.iter().map(|i| of(*i as usize)).collect::<Vec<u64>>()
@@ -105,14 +105,14 @@ impl Candidate {
         let engine: Vec<u8> = self.frozen.order.iter().map(|i| p.engine[*i as usize] as u8).collect();
         let priority: Vec<i32> = self.frozen.order.iter().map(|i| self.tiers.priority[*i as usize]).collect();
         let (step, times, steps) = steady(&self.deps, queues, &time, &engine, &priority, &chunk);
-        // A play settles to a nanosecond, which may be less than what no order can beat.
-        self.step = step.max(p.bound());
+        // A simulation settles to a nanosecond, which may be less than what no order can beat.
+        self.step = step.max(p.mii());
         let base = (0..n).map(|i| times.start(i, steps - 1)).min().unwrap_or(0);
         self.start = (0..n).map(|i| times.start(i, steps - 1) - base).collect();
     }
 }
 
-/// Plays a list until two steps are alike: nanoseconds of a step, and the times of all steps played.
+/// Simulates a list until two steps are alike: nanoseconds of a step, and the times of all simulated steps.
 pub fn steady(
     deps: &[Vec<Dep>],
     queues: &Queues,
@@ -120,7 +120,7 @@ pub fn steady(
     engine: &[u8],
     priority: &[i32],
     chunk: &[u64],
-) -> (f64, Times, usize) {
+) -> (f64, Timing, usize) {
     let n = time.len();
     let mut edges: Vec<Edge> = Vec::new();
     let edge = |from: u32, to: u32, distance: i32| Edge { from, to, distance, why: Why::Data };
@@ -135,11 +135,11 @@ pub fn steady(
     }
     let graph = Graph::new(n, edges);
     let key: Vec<i64> = (0..n as i64).collect();
-    let work = Work { graph: &graph, time, engine, priority, chunk, in_flight: None };
+    let work = Tasks { graph: &graph, time, engine, priority, chunk, in_flight: None };
     let most = (INSTANCES / n.max(1)).clamp(5, STEPS.1);
     let mut steps = STEPS.0.min(most);
     loop {
-        let times = play(&work, &key, n as i64, steps);
+        let times = simulate(&work, &key, n as i64, steps);
         let mean = |step: usize| (0..n).map(|i| times.start(i, step) as f64).sum::<f64>() / n.max(1) as f64;
         let (a, b, c) = (mean(steps - 3), mean(steps - 2), mean(steps - 1));
         let settled = ((c - b) - (b - a)).abs() <= 1.0;
@@ -169,14 +169,14 @@ pub fn reaches_back(op: &Op) -> i32 {
 /// operation that uses the batch that it replaces.
 fn in_flight(p: &Problem<'_>, frozen: &Frozen, queue: &[u16]) -> (u32, Vec<Edge>) {
     let Some(load) = p.load else { return (1, Vec::new()) };
-    let period = frozen.period;
+    let ii = frozen.ii;
     let mut last: std::collections::BTreeMap<u16, (i64, usize, i32)> = std::collections::BTreeMap::new();
     let mut most = 1i64;
     for (i, op) in p.s.train.ops.iter().enumerate() {
         let back = reaches_back(op);
-        let at = frozen.position[i] - i64::from(back) * period;
+        let at = frozen.position[i] - i64::from(back) * ii;
         let end = at + p.time[i] as i64 - frozen.position[load];
-        most = most.max((end + period - 1).div_euclid(period));
+        most = most.max((end + ii - 1).div_euclid(ii));
         let entry = last.entry(queue[i]).or_insert((at, i, back));
         if (at, i) > (entry.0, entry.1) {
             *entry = (at, i, back);
@@ -191,7 +191,7 @@ fn in_flight(p: &Problem<'_>, frozen: &Frozen, queue: &[u16]) -> (u32, Vec<Edge>
     (most as u32, edges.collect())
 }
 
-/// An engine as a number of [`Work`].
+/// An engine as a number of [`Tasks`].
 pub fn engine_number(engine: Engine) -> u8 {
     engine as u8
 }

@@ -38,7 +38,7 @@ pub struct Usage {
 
 /// An operation of the longest cycle.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Link {
+pub struct CycleOp {
     /// Its name.
     pub op: String,
     /// Nanoseconds.
@@ -49,7 +49,7 @@ pub struct Link {
 
 /// What is known of one operation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Place {
+pub struct OpReport {
     /// Its name.
     pub op: String,
     /// What executes it.
@@ -88,7 +88,7 @@ pub struct Explanation {
     /// The longest cycle, in seconds a step.
     pub recurrence_bound: f64,
     /// That cycle.
-    pub cycle: Vec<Link>,
+    pub cycle: Vec<CycleOp>,
     /// Seconds a step in which compute idles.
     pub bubble: f64,
     /// Bytes of device memory.
@@ -104,7 +104,7 @@ pub struct Explanation {
     /// Engines.
     pub engines: Vec<Usage>,
     /// Operations in the order of the list.
-    pub operations: Vec<Place>,
+    pub operations: Vec<OpReport>,
 }
 
 /// Explains a schedule; `None` if it has no prediction.
@@ -112,7 +112,7 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
     let p = s.prediction.as_ref()?;
     let ops = &s.train.ops;
     let name = |i: u32| ops.get(i as usize).map_or_else(String::new, |o| o.name.clone());
-    let place = |op: &Op| Place {
+    let place = |op: &Op| OpReport {
         op: op.name.clone(),
         engine: op.engine,
         stage: op.stage,
@@ -123,7 +123,7 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         deps: op.deps.iter().map(|d| (name(d.op), d.distance)).collect(),
         reason: op.reason.clone(),
     };
-    let link = |d: &fs_schedule::Dep| Link {
+    let link = |d: &fs_schedule::Dep| CycleOp {
         op: name(d.op),
         time: ops.get(d.op as usize).map_or(0, |o| o.time),
         distance: d.distance,
@@ -321,7 +321,7 @@ impl Explanation {
     }
 }
 
-fn describe(op: &Place) -> String {
+fn describe(op: &OpReport) -> String {
     let mut t = String::new();
     let _ = writeln!(t, "{}", op.op);
     let _ = writeln!(t, "  engine    {}, priority {}", op.engine.name(), op.priority);

@@ -1,10 +1,10 @@
-//! From times of one batch to a step that repeats: stages and list order.
+//! From times of one batch to a step that repeats (the kernel of a software pipeline): stages and list order.
 //!
-//! If operation x of batch m starts at `position(x) + m * period`, the step that begins at time t0 of batch 0 holds
-//! one instance of each operation, of the batch `stage` ahead. The list is in the order of starts. Positions that a
-//! play found are only nearly periodic, so they are first moved apart (later, never earlier) until every dependency
-//! holds between any two batches; then so does the list's order, because an operation starts after everything that
-//! it waits for, and takes time.
+//! If operation x of batch m starts at `position(x) + m * ii` (ii: the initiation interval), the step that begins at
+//! time t0 of batch 0 holds one instance of each operation, of the batch `stage` ahead. The list is in the order of
+//! starts. Positions that a simulation found are only nearly periodic, so they are first moved apart (later, never
+//! earlier) until every dependency holds between any two batches; then so does the list's order, because an operation
+//! starts after everything that it waits for, and takes time.
 
 use super::bounds::Deadlock;
 use super::graph::Graph;
@@ -12,8 +12,8 @@ use super::graph::Graph;
 /// A step that repeats.
 #[derive(Debug, Clone)]
 pub struct Frozen {
-    /// Nanoseconds from one batch to the next, as planned.
-    pub period: i64,
+    /// Initiation interval: nanoseconds from one batch to the next, as planned.
+    pub ii: i64,
     /// Start of each operation in batch 0.
     pub position: Vec<i64>,
     /// Batch offset of each operation.
@@ -30,7 +30,7 @@ pub fn freeze(
     graph: &Graph,
     time: &[u64],
     mut position: Vec<i64>,
-    period: i64,
+    ii: i64,
     origin: impl Fn(&[i64]) -> i64,
 ) -> Result<Frozen, Deadlock> {
     let mut sweeps = 0;
@@ -38,7 +38,7 @@ pub fn freeze(
         let mut changed = false;
         for e in &graph.edges {
             let (from, to) = (e.from as usize, e.to as usize);
-            let least = position[from] + time[from] as i64 - period * i64::from(e.distance);
+            let least = position[from] + time[from] as i64 - ii * i64::from(e.distance);
             if position[to] < least {
                 position[to] = least;
                 changed = true;
@@ -53,10 +53,10 @@ pub fn freeze(
         }
     }
     let t0 = origin(&position);
-    let stage: Vec<i32> = position.iter().map(|p| -((p - t0).div_euclid(period)) as i32).collect();
+    let stage: Vec<i32> = position.iter().map(|p| -((p - t0).div_euclid(ii)) as i32).collect();
     let mut order: Vec<u32> = (0..graph.n as u32).collect();
-    order.sort_by_key(|i| ((position[*i as usize] - t0).rem_euclid(period), *i));
-    Ok(Frozen { period, position, stage, order })
+    order.sort_by_key(|i| ((position[*i as usize] - t0).rem_euclid(ii), *i));
+    Ok(Frozen { ii, position, stage, order })
 }
 
 impl Frozen {

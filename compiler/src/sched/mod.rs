@@ -1,7 +1,7 @@
 //! The modulo scheduler: in which order, how far ahead and on which engine the operations of a step run.
 //!
-//! Four parts: *latency* (expected sizes and times), *resources* (engines at work), *policy* (what goes first),
-//! *limits* (memory, batches in flight). See docs/scheduling.md. It works on the schedule's own operations, in
+//! Four parts: *latency* (expected sizes and times), *resources* (engines and their reservation tables), *policy* (what
+//! waits for what, what goes first), *limits* (memory, batches in flight). See docs/scheduling.md. It works on the schedule's own operations, in
 //! reference order and with a buffer for every value, and gives the finished program: order, stages, priorities,
 //! chunks, dependencies, storage, and for every operation the reason why it stands where it stands.
 
@@ -13,14 +13,14 @@ pub mod freeze;
 pub mod graph;
 pub mod latency;
 pub mod limits;
+pub mod list;
 pub mod measured;
 pub mod modulo;
-pub mod play;
-pub mod policy;
 pub mod problem;
 pub mod reasons;
-pub mod refine;
 pub mod rows;
+pub mod search;
+pub mod simulate;
 pub mod sizes;
 pub mod storage;
 
@@ -30,8 +30,8 @@ use fs_dsl::checked::Cluster;
 use fs_schedule::op::{Dep, Place};
 use fs_schedule::{Busy, Prediction, Profile, Schedule, Strategy};
 
-use policy::Chosen;
 use problem::Problem;
+use search::Chosen;
 
 /// Why there is no schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +75,7 @@ pub fn schedule<'a>(
 ) -> Result<Vec<u32>, SchedError> {
     let options = Options { strategy: s.strategy, in_flight };
     let problem = Problem::new(s, target.into())?;
-    let chosen = policy::choose(&problem, &options)?;
+    let chosen = search::choose(&problem, &options)?;
     let reasons = reasons::explain(&problem, &chosen);
     let prediction = prediction(&problem, &chosen);
     let (engine, time) = (problem.engine.clone(), problem.time.clone());
@@ -153,7 +153,7 @@ fn prediction(p: &Problem<'_>, chosen: &Chosen) -> Prediction {
         .map(|(engine, t)| Busy { engine, time: t as f64 / 1e9 })
         .collect();
     let compute = busy.iter().find(|b| b.engine == fs_schedule::Engine::Compute).map_or(0.0, |b| b.time);
-    let cycle = p.recurrence.cycle.iter();
+    let cycle = p.rec_mii.cycle.iter();
     let mut limits = chosen.limits.clone();
     limits.extend(p.sizes.assumptions.iter().cloned());
     let gpus = u64::from(p.cluster.nodes) * u64::from(p.cluster.gpus_per_node);
@@ -167,9 +167,9 @@ fn prediction(p: &Problem<'_>, chosen: &Chosen) -> Prediction {
     Prediction {
         cluster: profile.map_or_else(|| p.cluster.name.clone(), Profile::describe),
         step: c.step / 1e9,
-        resource_bound: p.resource.time as f64 / 1e9,
-        resource: p.resource.engine,
-        recurrence_bound: p.recurrence.time / 1e9,
+        resource_bound: p.res_mii.time as f64 / 1e9,
+        resource: p.res_mii.engine,
+        recurrence_bound: p.rec_mii.time / 1e9,
         // Each operation with the batches from the one before it in the cycle.
         cycle: cycle.map(|e| Dep { op: place[e.to as usize], distance: e.distance.unsigned_abs() }).collect(),
         bubble: (c.step / 1e9 - compute).max(0.0),

@@ -1,9 +1,9 @@
-//! Placement of one batch on a circle: every engine's time modulo the period.
+//! Modulo scheduling of one batch: every engine has a reservation table, its time modulo the initiation interval (II).
 //!
 //! Operations are placed one by one, those with the least slack first, so that the longest cycle stands unbroken and
 //! the rest fills what it leaves. After each placement the earliest and latest starts of all others are tightened
 //! along the dependencies, so a choice within them never contradicts a dependency; all that can fail is that no gap
-//! of an engine is long enough, and then the period was too short.
+//! of an engine is long enough, and then the ii was too short.
 //!
 //! Where an operation has room it starts as late as possible if it works ahead (its values would only wait), and as
 //! early as possible if it works behind (its operands would).
@@ -11,24 +11,24 @@
 use std::collections::VecDeque;
 
 use super::graph::Graph;
-use super::play::ENGINES;
+use super::simulate::ENGINES;
 
 /// Farther than any start.
 pub const FAR: i64 = i64::MAX / 4;
 
-/// Busy time of an engine on the circle, sorted, without overlaps.
+/// Busy time of an engine modulo the initiation interval, sorted, without overlaps.
 #[derive(Debug, Default)]
-struct Circle {
+struct ReservationTable {
     busy: Vec<(i64, i64)>,
 }
 
-impl Circle {
-    fn add(&mut self, period: i64, start: i64, time: i64) {
-        let from = start.rem_euclid(period);
+impl ReservationTable {
+    fn add(&mut self, ii: i64, start: i64, time: i64) {
+        let from = start.rem_euclid(ii);
         let to = from + time;
-        self.insert(from, to.min(period));
-        if to > period {
-            self.insert(0, to - period);
+        self.insert(from, to.min(ii));
+        if to > ii {
+            self.insert(0, to - ii);
         }
     }
 
@@ -48,27 +48,27 @@ impl Circle {
     }
 
     /// The first start at or after `from` with a gap of `time`, at most `until`.
-    fn first(&self, period: i64, from: i64, until: i64, time: i64) -> Option<i64> {
-        if time > period {
+    fn first(&self, ii: i64, from: i64, until: i64, time: i64) -> Option<i64> {
+        if time > ii {
             return None;
         }
-        let base = from.div_euclid(period) * period;
-        let (mut at, end) = (from, until.min(from + period - 1));
+        let base = from.div_euclid(ii) * ii;
+        let (mut at, end) = (from, until.min(from + ii - 1));
         let mut k = self.busy.partition_point(|b| b.1 + base <= from);
-        let mut turn = base;
+        let mut lap = base;
         while at <= end {
             if k == self.busy.len() {
                 k = 0;
-                turn += period;
+                lap += ii;
                 if self.busy.is_empty() {
                     return Some(at);
                 }
             }
             let (a, b) = self.busy[k];
-            if at + time <= a + turn {
+            if at + time <= a + lap {
                 return Some(at);
             }
-            at = at.max(b + turn);
+            at = at.max(b + lap);
             k += 1;
         }
         None
@@ -76,45 +76,45 @@ impl Circle {
 
     /// The last start at or before `until` with a gap of `time`, at least `from`.
     #[cfg(test)]
-    fn last(&self, period: i64, from: i64, until: i64, time: i64) -> Option<i64> {
-        let mirror = self.mirror(period);
-        mirror.first(period, -(until + time), -(from + time), time).map(|p| -p - time)
+    fn last(&self, ii: i64, from: i64, until: i64, time: i64) -> Option<i64> {
+        let mirror = self.mirror(ii);
+        mirror.first(ii, -(until + time), -(from + time), time).map(|p| -p - time)
     }
 
     /// With time running backwards.
-    fn mirror(&self, period: i64) -> Self {
-        Self { busy: self.busy.iter().rev().map(|(a, b)| (period - b, period - a)).collect() }
+    fn mirror(&self, ii: i64) -> Self {
+        Self { busy: self.busy.iter().rev().map(|(a, b)| (ii - b, ii - a)).collect() }
     }
 
     /// Like [`first`](Self::first), but if that leaves time unused before it, moved to the end of the gap, so that one
     /// piece of the gap is left instead of two.
-    fn snug_first(&self, period: i64, from: i64, until: i64, time: i64) -> Option<i64> {
-        let at = self.first(period, from, until, time)?;
-        if self.busy.is_empty() || self.touches(period, at) {
+    fn snug_first(&self, ii: i64, from: i64, until: i64, time: i64) -> Option<i64> {
+        let at = self.first(ii, from, until, time)?;
+        if self.busy.is_empty() || self.touches(ii, at) {
             return Some(at);
         }
         // The start of whatever is busy next.
-        let base = at.div_euclid(period) * period;
+        let base = at.div_euclid(ii) * ii;
         let k = self.busy.partition_point(|b| b.0 + base < at + time);
-        let next = self.busy.get(k).map_or(self.busy[0].0 + base + period, |b| b.0 + base);
+        let next = self.busy.get(k).map_or(self.busy[0].0 + base + ii, |b| b.0 + base);
         Some(if next - time <= until { next - time } else { at })
     }
 
-    fn snug_last(&self, period: i64, from: i64, until: i64, time: i64) -> Option<i64> {
-        let mirror = self.mirror(period);
-        mirror.snug_first(period, -(until + time), -(from + time), time).map(|p| -p - time)
+    fn snug_last(&self, ii: i64, from: i64, until: i64, time: i64) -> Option<i64> {
+        let mirror = self.mirror(ii);
+        mirror.snug_first(ii, -(until + time), -(from + time), time).map(|p| -p - time)
     }
 
     /// True if something ends where this starts.
-    fn touches(&self, period: i64, at: i64) -> bool {
-        let at = at.rem_euclid(period);
-        self.busy.iter().any(|b| b.1 == at || (at == 0 && b.1 == period))
+    fn touches(&self, ii: i64, at: i64) -> bool {
+        let at = at.rem_euclid(ii);
+        self.busy.iter().any(|b| b.1 == at || (at == 0 && b.1 == ii))
     }
 }
 
 /// What is to be placed.
 #[derive(Debug)]
-pub struct Demand<'a> {
+pub struct Request<'a> {
     /// Dependencies.
     pub graph: &'a Graph,
     /// Nanoseconds of each operation.
@@ -125,7 +125,7 @@ pub struct Demand<'a> {
     pub early: &'a [f64],
     /// Whether an operation works ahead of those that need it.
     pub ahead: &'a [bool],
-    /// Room below which a start is not moved for the sake of others.
+    /// StartRanges below which a start is not moved for the sake of others.
     pub tight: i64,
     /// The operation that `wish` is relative to.
     pub hub: usize,
@@ -133,12 +133,12 @@ pub struct Demand<'a> {
     pub wish: &'a [i64],
 }
 
-/// Starts of all operations such that dependencies hold and engines do one thing at a time, if steps take `period`.
+/// Starts of all operations such that dependencies hold and engines do one thing at a time, if steps take `ii`.
 /// What finds no room is placed first in the next try.
-pub fn place(d: &Demand<'_>, order: &[u32], period: i64, tries: usize) -> Option<Vec<i64>> {
+pub fn place(d: &Request<'_>, order: &[u32], ii: i64, tries: usize) -> Option<Vec<i64>> {
     let mut order = order.to_vec();
     for _ in 0..tries {
-        match attempt(d, &order, period) {
+        match attempt(d, &order, ii) {
             Ok(positions) => return Some(positions),
             Err(failed) => {
                 order.retain(|i| *i != failed);
@@ -150,31 +150,31 @@ pub fn place(d: &Demand<'_>, order: &[u32], period: i64, tries: usize) -> Option
 }
 
 /// The operation that finds no room is the error.
-fn attempt(d: &Demand<'_>, order: &[u32], period: i64) -> Result<Vec<i64>, u32> {
-    let mut room = Room::new(d, period);
-    let mut circles: Vec<Circle> = (0..ENGINES).map(|_| Circle::default()).collect();
+fn attempt(d: &Request<'_>, order: &[u32], ii: i64) -> Result<Vec<i64>, u32> {
+    let mut room = StartRanges::new(d, ii);
+    let mut tables: Vec<ReservationTable> = (0..ENGINES).map(|_| ReservationTable::default()).collect();
     for i in order {
         let i = *i as usize;
-        let (engine, time) = (&mut circles[d.engine[i] as usize], d.time[i] as i64);
+        let (engine, time) = (&mut tables[d.engine[i] as usize], d.time[i] as i64);
         let (from, until) = (room.low[i], room.high[i]);
         let at = match (from > -FAR, until < FAR) {
-            (true, true) if until - from < d.tight => engine.first(period, from, until, time),
+            (true, true) if until - from < d.tight => engine.first(ii, from, until, time),
             (_, true) if d.ahead[i] && room.placed[d.hub] && d.wish[i] < FAR => {
-                let from = from.max(until - period + 1);
+                let from = from.max(until - ii + 1);
                 let reserve = until.min(room.low[d.hub] + d.wish[i]).max(from);
-                let early = engine.snug_last(period, from.max(reserve - period + 1), reserve, time);
-                early.or_else(|| engine.snug_last(period, from, until, time))
+                let early = engine.snug_last(ii, from.max(reserve - ii + 1), reserve, time);
+                early.or_else(|| engine.snug_last(ii, from, until, time))
             }
-            (true, true) if d.ahead[i] => engine.snug_last(period, from, until, time),
-            (true, _) => engine.snug_first(period, from, until, time),
-            (false, true) => engine.snug_last(period, until - period + 1, until, time),
+            (true, true) if d.ahead[i] => engine.snug_last(ii, from, until, time),
+            (true, _) => engine.snug_first(ii, from, until, time),
+            (false, true) => engine.snug_last(ii, until - ii + 1, until, time),
             (false, false) => {
                 let from = d.early[i] as i64;
-                engine.first(period, from, from + period - 1, time)
+                engine.first(ii, from, from + ii - 1, time)
             }
         };
         let Some(at) = at else { return Err(i as u32) };
-        engine.add(period, at, time);
+        engine.add(ii, at, time);
         if !room.fix(i, at) {
             return Err(i as u32);
         }
@@ -183,9 +183,9 @@ fn attempt(d: &Demand<'_>, order: &[u32], period: i64) -> Result<Vec<i64>, u32> 
 }
 
 /// Earliest and latest starts of what is not placed yet.
-struct Room<'a> {
-    d: &'a Demand<'a>,
-    period: i64,
+struct StartRanges<'a> {
+    d: &'a Request<'a>,
+    ii: i64,
     low: Vec<i64>,
     high: Vec<i64>,
     placed: Vec<bool>,
@@ -194,15 +194,15 @@ struct Room<'a> {
     queued: Vec<bool>,
 }
 
-impl<'a> Room<'a> {
-    fn new(d: &'a Demand<'a>, period: i64) -> Self {
+impl<'a> StartRanges<'a> {
+    fn new(d: &'a Request<'a>, ii: i64) -> Self {
         let n = d.graph.n;
         let (low, high) = (vec![-FAR; n], vec![FAR; n]);
-        Self { d, period, low, high, placed: vec![false; n], queue: VecDeque::new(), queued: vec![false; n] }
+        Self { d, ii, low, high, placed: vec![false; n], queue: VecDeque::new(), queued: vec![false; n] }
     }
 
     /// Places an operation and carries that to the bounds of those that are not placed; false if one has no room
-    /// left, which rounding of the period can cause.
+    /// left, which rounding of the ii can cause.
     fn fix(&mut self, op: usize, at: i64) -> bool {
         (self.low[op], self.high[op]) = (at, at);
         self.placed[op] = true;
@@ -217,7 +217,7 @@ impl<'a> Room<'a> {
             let end = self.low[x] + self.d.time[x] as i64;
             for e in self.d.graph.after(x) {
                 let to = e.to as usize;
-                let least = end - self.period * i64::from(e.distance);
+                let least = end - self.ii * i64::from(e.distance);
                 if least > self.low[to] {
                     if self.placed[to] || least > self.high[to] {
                         return false;
@@ -239,7 +239,7 @@ impl<'a> Room<'a> {
             let start = self.high[x as usize];
             for e in self.d.graph.before(x as usize) {
                 let before = e.from as usize;
-                let most = start - self.d.time[before] as i64 + self.period * i64::from(e.distance);
+                let most = start - self.d.time[before] as i64 + self.ii * i64::from(e.distance);
                 if most < self.high[before] {
                     if self.placed[before] || most < self.low[before] {
                         return false;
@@ -261,8 +261,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_of_a_circle() {
-        let mut c = Circle::default();
+    fn gaps_of_a_reservation_table() {
+        let mut c = ReservationTable::default();
         assert_eq!(c.first(100, 250, 1000, 100), Some(250));
         c.add(100, 90, 20);
         c.add(100, 230, 10);
@@ -285,14 +285,14 @@ mod tests {
         assert_eq!(c.first(100, 7, 1000, 1), None);
     }
 
-    /// A cycle of two operations on one engine with a transfer between, and filler: the period is the work itself.
+    /// A cycle of two operations on one engine with a transfer between, and filler: the ii is the work itself.
     #[test]
     fn filler_goes_where_the_cycle_waits() {
         let edge = |from, to, distance| Edge { from, to, distance, why: Why::Data };
         let g =
             Graph::new(5, vec![edge(0, 1, 0), edge(1, 2, 0), edge(2, 0, 1), edge(3, 4, 0), edge(4, 0, 2)]);
         let early = [0.0; 5];
-        let d = Demand {
+        let d = Request {
             graph: &g,
             time: &[30, 40, 20, 15, 25],
             engine: &[1, 3, 1, 1, 1],

@@ -4,7 +4,7 @@ use fs_dsl::checked::Cluster;
 use fs_schedule::op::{Action, Place};
 use fs_schedule::{Engine, Schedule, Strategy};
 
-use super::bounds::{self, Recurrence, Resource};
+use super::bounds::{self, RecMii, ResMii};
 use super::graph::{self, Edge, Graph, Why};
 use super::latency::Machine;
 use super::limits::{self, Fixed};
@@ -41,9 +41,9 @@ pub struct Problem<'a> {
     /// Bytes of each buffer.
     pub buffer_bytes: Vec<f64>,
     /// The busiest engine.
-    pub resource: Resource,
+    pub res_mii: ResMii,
     /// The longest cycle.
-    pub recurrence: Recurrence,
+    pub rec_mii: RecMii,
     /// Operations that belong to the middle of a step: its stage 0 begins with the first of them.
     core: Vec<u32>,
 }
@@ -59,8 +59,8 @@ impl<'a> Problem<'a> {
         let engine: Vec<Engine> = latencies.iter().map(|l| l.engine).collect();
         let time: Vec<u64> = latencies.iter().map(|l| l.time).collect();
         let graph = graph::build(s, &ops.iter().collect::<Vec<_>>());
-        let resource = bounds::resource(&engine, &time);
-        let recurrence = bounds::recurrence(&graph, &time).map_err(|e| {
+        let res_mii = bounds::res_mii(&engine, &time);
+        let rec_mii = bounds::rec_mii(&graph, &time).map_err(|e| {
             let names: Vec<&str> = e.0.iter().map(|i| ops[*i as usize].name.as_str()).collect();
             SchedError::Defect(format!("{e}: {}", names.join(", ")))
         })?;
@@ -80,14 +80,14 @@ impl<'a> Problem<'a> {
             engine,
             time,
             graph,
-            resource,
-            recurrence,
+            res_mii,
+            rec_mii,
         })
     }
 
     /// The greater bound, in nanoseconds.
-    pub fn bound(&self) -> f64 {
-        self.recurrence.time.max(self.resource.time as f64)
+    pub fn mii(&self) -> f64 {
+        self.rec_mii.time.max(self.res_mii.time as f64)
     }
 
     /// Where a step begins: with the first operation of a batch that works on rows or dense features.

@@ -4,8 +4,8 @@ use fs_schedule::op::Action;
 use fs_schedule::{Engine, Strategy};
 
 use super::graph::{Edge, Why};
-use super::policy::Chosen;
 use super::problem::Problem;
+use super::search::Chosen;
 
 /// Nanoseconds for people.
 pub fn duration(ns: f64) -> String {
@@ -36,7 +36,7 @@ pub fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
     let c = &chosen.candidate;
     let graph = p.strategy_graph(p.s.strategy);
     let mut on_cycle = vec![false; p.time.len()];
-    for e in &p.recurrence.cycle {
+    for e in &p.rec_mii.cycle {
         on_cycle[e.to as usize] = true;
     }
     // Who ran before on the same engine, in the order of the list.
@@ -57,7 +57,7 @@ pub fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
         }
         let end = |e: &Edge| {
             let from = e.from as usize;
-            c.frozen.position[from] + p.time[from] as i64 - i64::from(e.distance) * c.frozen.period
+            c.frozen.position[from] + p.time[from] as i64 - i64::from(e.distance) * c.frozen.ii
         };
         let binding = graph.before(i).iter().max_by_key(|e| (end(e), e.from));
         if let Some(e) = binding {

@@ -2,8 +2,8 @@
 //!
 //! A buffer lives from the start of its first use to the end of its last, in planned time, uses by other batches
 //! included. If that is longer than a step, batches overlap in it: it gets as many copies as there are batches at
-//! once, and memory of its own. The others live on a circle, once around the step; those of one element type that do
-//! not overlap there share a slot, chosen so that little memory is added. Whoever writes a buffer then waits for
+//! once, and memory of its own. The others live within one step, modulo the initiation interval; those of one element type
+//! that do not overlap there share a slot, chosen so that little memory is added. Whoever writes a buffer then waits for
 //! whoever used its memory before; since that is earlier as planned, these relations never contradict others.
 
 use std::cmp::Reverse;
@@ -45,7 +45,7 @@ fn lives(buffers: &[Buffer], ops: &[Op], time: &[u64], frozen: &Frozen) -> Vec<L
             let Place::Buffer(b) = o.place else { continue };
             let life = &mut lives[b as usize];
             // An operation of batch m that means batch m + k uses the buffer k steps earlier in that batch's time.
-            let at = frozen.position[i] - i64::from(o.batch) * frozen.period;
+            let at = frozen.position[i] - i64::from(o.batch) * frozen.ii;
             life.first = life.first.min(at);
             life.last = life.last.max(at + time[i] as i64);
             if life.uses.last() != Some(&(i as u32, o.batch)) {
@@ -63,7 +63,7 @@ fn lives(buffers: &[Buffer], ops: &[Op], time: &[u64], frozen: &Frozen) -> Vec<L
 fn ends(life: &Life, frozen: &Frozen, queue: &[u16]) -> Vec<(u32, i32)> {
     let mut last: BTreeMap<u16, (i64, u32, i32)> = BTreeMap::new();
     for (op, batch) in &life.uses {
-        let at = frozen.position[*op as usize] - i64::from(*batch) * frozen.period;
+        let at = frozen.position[*op as usize] - i64::from(*batch) * frozen.ii;
         let entry = last.entry(queue[*op as usize]).or_insert((at, *op, *batch));
         if (at, *op) > (entry.0, entry.1) {
             *entry = (at, *op, *batch);
@@ -95,7 +95,7 @@ pub fn assign(
             shared.push(b);
             continue;
         }
-        let copies = (life.last - life.first + frozen.period - 1).div_euclid(frozen.period).max(1) as u32;
+        let copies = (life.last - life.first + frozen.ii - 1).div_euclid(frozen.ii).max(1) as u32;
         s.copies[b] = copies;
         if copies == 1 {
             shared.push(b);
@@ -149,8 +149,8 @@ fn share(
     bytes: &[f64],
     mut list: Vec<usize>,
 ) {
-    let period = frozen.period;
-    let begin = |b: usize| if lives[b].uses.is_empty() { 0 } else { lives[b].first.rem_euclid(period) };
+    let ii = frozen.ii;
+    let begin = |b: usize| if lives[b].uses.is_empty() { 0 } else { lives[b].first.rem_euclid(ii) };
     let length = |b: usize| if lives[b].uses.is_empty() { 0 } else { lives[b].last - lives[b].first };
     list.sort_by_key(|b| (begin(*b), *b));
     let mut slots: Vec<Slot> = Vec::new();
@@ -171,7 +171,7 @@ fn share(
         // The smallest that is large enough, else the largest that is not.
         let above = free.range((element, size, 0)..=(element, u64::MAX, usize::MAX)).take(TRIES);
         let below = free.range((element, 0, 0)..(element, size, 0)).rev().take(TRIES);
-        let key = above.chain(below).copied().find(|k| to <= slots[k.2].first + period);
+        let key = above.chain(below).copied().find(|k| to <= slots[k.2].first + ii);
         let at = if let Some(key) = key {
             free.remove(&key);
             key.2
@@ -194,8 +194,8 @@ fn share(
             slot.occupants.iter().copied().filter(|b| !lives[*b].uses.is_empty()).collect();
         for (i, b) in used.iter().enumerate() {
             let next = used[(i + 1) % used.len()];
-            let turn = |b: usize| lives[b].first.div_euclid(period) as i32;
-            let distance = turn(*b) - turn(next) + i32::from(i + 1 == used.len());
+            let lap = |b: usize| lives[b].first.div_euclid(ii) as i32;
+            let distance = lap(*b) - lap(next) + i32::from(i + 1 == used.len());
             reuse(&mut s.edges, &ends(&lives[*b], frozen, queue), &lives[next].writers, distance);
         }
     }

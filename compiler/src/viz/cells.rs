@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::palette::Kind;
+use super::palette::Purpose;
 use super::timeline::{Lane, Timeline};
 
 /// A part of the time axis that an engine works in.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Cell {
     /// What it does most of that time.
-    pub(super) kind: Kind,
+    pub(super) kind: Purpose,
     /// On which batch.
     pub(super) batch: i64,
     /// On the longest cycle.
@@ -26,7 +26,7 @@ pub(super) fn steps_until(t: &Timeline, until: f64) -> std::ops::Range<i64> {
 /// `n` parts of the time from 0 to `until`; `None`: idle.
 pub(super) fn cells(t: &Timeline, lane: &Lane, until: f64, n: usize) -> Vec<Option<Cell>> {
     let width = until / n as f64;
-    let mut shares: Vec<BTreeMap<(Kind, i64, bool), f64>> = vec![BTreeMap::new(); n];
+    let mut shares: Vec<BTreeMap<(Purpose, i64, bool), f64>> = vec![BTreeMap::new(); n];
     for i in t.instances(lane, steps_until(t, until)) {
         let (start, end) = (i.start.max(0.0), i.end.min(until));
         if end <= start {
@@ -40,7 +40,7 @@ pub(super) fn cells(t: &Timeline, lane: &Lane, until: f64, n: usize) -> Vec<Opti
             *share.entry((op.kind, i.batch, op.on_cycle)).or_insert(0.0) += inside;
         }
     }
-    let most = |share: BTreeMap<(Kind, i64, bool), f64>| {
+    let most = |share: BTreeMap<(Purpose, i64, bool), f64>| {
         let busy: f64 = share.values().sum();
         let ((kind, batch, on_cycle), _) =
             share.into_iter().filter(|s| s.1 > 0.0).max_by(|a, b| a.1.total_cmp(&b.1))?;

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::cells::printable;
-use super::palette::Kind;
-use super::timeline::{Link, OpView, Reason, Timeline, strategy_name};
+use super::palette::Purpose;
+use super::timeline::{OpView, Predecessor, Reason, Timeline, strategy_name};
 use crate::sched::reasons::duration;
 
 /// Operations from which on groups are drawn.
@@ -138,7 +138,7 @@ fn groups(t: &Timeline) -> (Vec<Group<'_>>, Vec<usize>) {
     let mut groups: Vec<Group<'_>> = Vec::new();
     let mut of = Vec::with_capacity(t.ops.len());
     let mut open: BTreeMap<(u32, i32), usize> = BTreeMap::new();
-    let key = |o: &OpView| -> (Kind, i32, Option<u32>) { (o.kind, o.stage, o.microbatch) };
+    let key = |o: &OpView| -> (Purpose, i32, Option<u32>) { (o.kind, o.stage, o.microbatch) };
     for op in &t.ops {
         let queue = (op.lane, op.priority);
         let last =
@@ -177,7 +177,8 @@ fn edges(t: &Timeline, of: &[usize], cycle: &BTreeMap<Edge, Reason>) -> BTreeMap
     for (to, op) in t.ops.iter().enumerate() {
         // Nearly everything waits for its batch; that is shown where nothing else leads to it.
         let fed = op.deps.iter().any(|l| l.reason == Reason::Data);
-        let shown = |l: &&Link| l.stated || l.reason == Reason::Data || (l.reason == Reason::Batch && !fed);
+        let shown =
+            |l: &&Predecessor| l.stated || l.reason == Reason::Data || (l.reason == Reason::Batch && !fed);
         for l in op.deps.iter().filter(shown) {
             let edge = Edge { from: of[l.op as usize], to: of[to], distance: l.distance.into() };
             if edge.from == edge.to && edge.distance == 0 {

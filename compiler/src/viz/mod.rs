@@ -15,5 +15,5 @@ mod sweep;
 pub mod text;
 pub mod timeline;
 
-pub use palette::Kind;
+pub use palette::Purpose;
 pub use timeline::{Timeline, VizError};

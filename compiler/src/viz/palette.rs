@@ -12,7 +12,7 @@ use serde::Serialize;
 /// What an operation is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum Purpose {
     /// Forward pass.
     Forward,
     /// Backward pass.
@@ -55,7 +55,7 @@ pub enum Pattern {
     Grid,
 }
 
-impl Kind {
+impl Purpose {
     /// All of them, in the order of legends.
     pub const ALL: [Self; 9] = [
         Self::Forward,
@@ -181,9 +181,9 @@ fn is_loss(action: &Action) -> bool {
 }
 
 /// The kind of every operation of the training program. `order`: operations in the order of one batch.
-pub(super) fn kinds(s: &Schedule, order: &[u32]) -> Vec<Kind> {
+pub(super) fn kinds(s: &Schedule, order: &[u32]) -> Vec<Purpose> {
     let ops = &s.train.ops;
-    let mut kinds = vec![Kind::Forward; ops.len()];
+    let mut kinds = vec![Purpose::Forward; ops.len()];
     // What depends on a loss is the backward pass, whatever its action (gradients are added, scaled and copied too).
     let mut derived: BTreeSet<Place> = BTreeSet::new();
     for i in order {
@@ -193,38 +193,38 @@ pub(super) fn kinds(s: &Schedule, order: &[u32]) -> Vec<Kind> {
             let places = op.writes.iter().map(|w| w.place);
             derived.extend(places.filter(|p| matches!(p, Place::Buffer(_) | Place::Gradient(_))));
         }
-        let of_class = |all: Kind| match class(&op.action) {
+        let of_class = |all: Purpose| match class(&op.action) {
             Some((e, _, c)) => match reuse(s, e) {
-                Some(r) if urgent(r, c) => Kind::Ol,
-                Some(_) => Kind::Nol,
+                Some(r) if urgent(r, c) => Purpose::Ol,
+                Some(_) => Purpose::Nol,
                 None => all,
             },
             None => all,
         };
         kinds[*i as usize] = match &op.action {
-            Action::LoadBatch => Kind::Host,
+            Action::LoadBatch => Purpose::Host,
             Action::DrawNegatives { .. }
             | Action::Unique { .. }
             | Action::AllToAllIds { .. }
             | Action::AllGatherIds { .. }
             | Action::Partition { .. }
             | Action::AllToAllClasses { .. }
-            | Action::Positions { .. } => Kind::InputDist,
-            Action::Gather { .. } | Action::AllToAllRows { .. } => of_class(Kind::Rows),
+            | Action::Positions { .. } => Purpose::InputDist,
+            Action::Gather { .. } | Action::AllToAllRows { .. } => of_class(Purpose::Rows),
             // Of several classes it waits for the most urgent one.
             Action::Merge { exchange, classes } => match reuse(s, *exchange) {
-                Some(r) if classes.iter().any(|c| urgent(r, *c)) => Kind::Ol,
-                Some(_) => Kind::Nol,
-                None => Kind::Rows,
+                Some(r) if classes.iter().any(|c| urgent(r, *c)) => Purpose::Ol,
+                Some(_) => Purpose::Nol,
+                None => Purpose::Rows,
             },
             Action::Split { .. }
             | Action::AllToAllGrads { .. }
             | Action::AllGatherGrads { .. }
-            | Action::Apply { .. } => Kind::Gradient,
-            Action::AllReduce | Action::DenseUpdate => Kind::AllReduce,
-            _ if op.engine == Engine::Host => Kind::Host,
-            _ if after_loss => Kind::Backward,
-            _ => Kind::Forward,
+            | Action::Apply { .. } => Purpose::Gradient,
+            Action::AllReduce | Action::DenseUpdate => Purpose::AllReduce,
+            _ if op.engine == Engine::Host => Purpose::Host,
+            _ if after_loss => Purpose::Backward,
+            _ => Purpose::Forward,
         };
     }
     kinds

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::cells::{cells, escape, printable, steps_until};
-use super::palette::{Kind, Pattern};
+use super::palette::{Pattern, Purpose};
 use super::timeline::{Instance, Lane, Timeline, strategy_name};
 use crate::sched::reasons::duration;
 
@@ -56,7 +56,7 @@ const STYLE: &str = "<style>@media (prefers-color-scheme: dark) { .page { fill: 
 struct Run {
     start: f64,
     end: f64,
-    kind: Kind,
+    kind: Purpose,
     batch: i64,
     /// Operations in it; 0: not counted.
     ops: usize,
@@ -72,7 +72,7 @@ pub fn draw(timelines: &[Timeline], o: &Options) -> String {
     let scale = (width - LEFT - EDGE) / until;
     let mut body = String::new();
     let mut y = EDGE;
-    let mut kinds: BTreeSet<Kind> = BTreeSet::new();
+    let mut kinds: BTreeSet<Purpose> = BTreeSet::new();
     for (i, t) in timelines.iter().enumerate() {
         y = schedule(t, o.names.get(i).map(String::as_str), scale, until, y, &mut kinds, &mut body);
     }
@@ -90,7 +90,7 @@ pub fn draw(timelines: &[Timeline], o: &Options) -> String {
     );
     let _ = writeln!(out, "<title>{label}</title>\n{STYLE}\n<defs>");
     // What cannot be seen has a fill too.
-    for kind in Kind::ALL.into_iter().filter(|k| timelines.iter().any(|t| t.kinds().contains(k))) {
+    for kind in Purpose::ALL.into_iter().filter(|k| timelines.iter().any(|t| t.kinds().contains(k))) {
         pattern(kind, &mut out);
     }
     let _ = writeln!(
@@ -125,7 +125,7 @@ fn schedule(
     scale: f64,
     until: f64,
     y: f64,
-    kinds: &mut BTreeSet<Kind>,
+    kinds: &mut BTreeSet<Purpose>,
     out: &mut String,
 ) -> f64 {
     let shown = title(t, name);
@@ -362,7 +362,7 @@ fn axis(until: f64, scale: f64, y: f64, out: &mut String) -> f64 {
     y + 28.0
 }
 
-fn legend(kinds: &BTreeSet<Kind>, width: f64, y: f64, out: &mut String) -> f64 {
+fn legend(kinds: &BTreeSet<Purpose>, width: f64, y: f64, out: &mut String) -> f64 {
     let (mut x, mut y) = (EDGE, y);
     let mut item = |text: &str, symbol: &dyn Fn(f64, f64) -> String, out: &mut String| {
         let wide = 24.0 + text.chars().count() as f64 * LETTER + 14.0;
@@ -418,12 +418,12 @@ fn legend(kinds: &BTreeSet<Kind>, width: f64, y: f64, out: &mut String) -> f64 {
 }
 
 /// The kind's name in the picture.
-fn id(kind: Kind) -> String {
+fn id(kind: Purpose) -> String {
     format!("k{}", kind.letter())
 }
 
 /// A kind's fill.
-fn pattern(kind: Kind, out: &mut String) {
+fn pattern(kind: Purpose, out: &mut String) {
     let lines = match kind.pattern() {
         Pattern::Solid => "",
         Pattern::Rising => "M0 8L8 0",

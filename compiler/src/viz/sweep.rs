@@ -2,7 +2,7 @@
 
 use fs_schedule::op::Op;
 
-use super::timeline::{Gap, Link, OpView, Piece, Reason};
+use super::timeline::{Gap, OpView, Piece, Predecessor, Reason};
 use crate::sched::reasons::{duration, of_batch};
 
 /// Below this many nanoseconds differences are rounding.
@@ -116,7 +116,7 @@ pub(super) fn gaps(ops: &[OpView], pieces: &[Piece], step: f64) -> Vec<Gap> {
         if p.start - free > EPSILON {
             let op = &ops[p.op as usize];
             let frame = f64::from(p.step) * step;
-            let end = |l: &Link| ops[l.op as usize].end - f64::from(l.distance) * step + frame;
+            let end = |l: &Predecessor| ops[l.op as usize].end - f64::from(l.distance) * step + frame;
             // What ended last, of what it needs: dependencies are sorted so. Its queue was not the reason.
             let cause = op.deps.iter().filter(|l| l.reason != Reason::Queue).find(|_| p.first);
             let cause = cause.filter(|l| end(l) > free + EPSILON).copied();

@@ -13,7 +13,7 @@ use fs_schedule::{Engine, Schedule, Strategy};
 use serde::Serialize;
 
 use super::memory::{self, Curve};
-use super::palette::{self, Kind};
+use super::palette::{self, Purpose};
 use super::sweep;
 use crate::sched::graph::{self, Why};
 use crate::sched::reasons::duration;
@@ -28,7 +28,7 @@ pub enum VizError {
     /// No operations.
     #[error("the schedule has no operations")]
     Empty,
-    /// Times that no play of the schedule gives.
+    /// Times that no simulation of the schedule gives.
     #[error(
         "the schedule's times do not fit its step: `{op}` ends {end} after the start of a step of {step}; compile it again"
     )]
@@ -57,7 +57,7 @@ pub enum VizError {
 /// Steps that an operation may end after the start of its own.
 const MOST_STEPS: f64 = 64.0;
 
-/// Part of a step by which an engine's work may exceed it: steps are means of several that were played.
+/// Part of a step by which an engine's work may exceed it: steps are means of several that were simulated.
 const ROUNDING: f64 = 1e-3;
 
 /// A schedule's steady state.
@@ -109,7 +109,7 @@ pub struct OpView {
     /// What it does, as the schedule's actions are called.
     pub action: String,
     /// What it is for.
-    pub kind: Kind,
+    pub kind: Purpose,
     /// Class of reuse distance, for people, if it works on rows of one.
     pub class: Option<String>,
     /// Position of its engine's lane.
@@ -131,7 +131,7 @@ pub struct OpView {
     /// Expected work.
     pub size: Size,
     /// What it needs, by falling end.
-    pub deps: Vec<Link>,
+    pub deps: Vec<Predecessor>,
     /// Why it stands where it stands.
     pub reason: String,
     /// On the longest cycle.
@@ -169,7 +169,7 @@ pub enum Reason {
 
 /// An operation that another needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Link {
+pub struct Predecessor {
     /// Position of the operation that must end first.
     pub op: u32,
     /// Steps before: 0 is the instance of the same step.
@@ -233,7 +233,7 @@ pub struct Gap {
     /// The operation that ends it, and its step.
     pub op: Option<(u32, i32)>,
     /// What that operation waited for.
-    pub waits_for: Option<Link>,
+    pub waits_for: Option<Predecessor>,
     /// For people: `waits for x of the step before`.
     pub text: String,
 }
@@ -337,7 +337,7 @@ impl Timeline {
         }
         for view in 0..views.len() {
             let mut deps = std::mem::take(&mut views[view].deps);
-            let end = |d: &Link| views[d.op as usize].end - f64::from(d.distance) * step;
+            let end = |d: &Predecessor| views[d.op as usize].end - f64::from(d.distance) * step;
             deps.sort_by(|a, b| end(b).total_cmp(&end(a)).then(a.op.cmp(&b.op)));
             views[view].deps = deps;
         }
@@ -396,8 +396,8 @@ impl Timeline {
     }
 
     /// Kinds that occur, in the order of legends.
-    pub fn kinds(&self) -> Vec<Kind> {
-        Kind::ALL.into_iter().filter(|k| self.ops.iter().any(|o| o.kind == *k)).collect()
+    pub fn kinds(&self) -> Vec<Purpose> {
+        Purpose::ALL.into_iter().filter(|k| self.ops.iter().any(|o| o.kind == *k)).collect()
     }
 }
 
@@ -418,10 +418,10 @@ fn batch_order(ops: &[Op]) -> Vec<u32> {
 }
 
 /// What each operation needs: what the data demand, what the schedule states, and who is before it in its queue.
-fn links(s: &Schedule, order: &[u32]) -> Vec<Vec<Link>> {
+fn links(s: &Schedule, order: &[u32]) -> Vec<Vec<Predecessor>> {
     let ops = &s.train.ops;
     let in_order: Vec<&Op> = order.iter().map(|i| &ops[*i as usize]).collect();
-    let mut links: Vec<Vec<Link>> = vec![Vec::new(); ops.len()];
+    let mut links: Vec<Vec<Predecessor>> = vec![Vec::new(); ops.len()];
     for e in &graph::build(s, &in_order).edges {
         let (from, to) = (order[e.from as usize], order[e.to as usize]);
         let distance = e.distance + ops[from as usize].stage - ops[to as usize].stage;
@@ -433,7 +433,7 @@ fn links(s: &Schedule, order: &[u32]) -> Vec<Vec<Link>> {
             Why::Batch => Reason::Batch,
             Why::Blocking | Why::InFlight | Why::Memory => Reason::Order,
         };
-        links[to as usize].push(Link { op: from, distance, reason, stated: false });
+        links[to as usize].push(Predecessor { op: from, distance, reason, stated: false });
     }
     let mut last: std::collections::BTreeMap<(Engine, i32), u32> = std::collections::BTreeMap::new();
     // Twice around: the first of a queue follows its last of the step before.
@@ -444,13 +444,16 @@ fn links(s: &Schedule, order: &[u32]) -> Vec<Vec<Link>> {
                 && let Some(before) = before
             {
                 let distance = u32::from(before >= i as u32);
-                add(&mut links[i], Link { op: before, distance, reason: Reason::Queue, stated: false });
+                add(
+                    &mut links[i],
+                    Predecessor { op: before, distance, reason: Reason::Queue, stated: false },
+                );
             }
         }
     }
     for (i, op) in ops.iter().enumerate() {
         for d in op.deps.iter().filter(|d| (d.op as usize) < ops.len()) {
-            let stated = Link { op: d.op, distance: d.distance, reason: Reason::Order, stated: true };
+            let stated = Predecessor { op: d.op, distance: d.distance, reason: Reason::Order, stated: true };
             add(&mut links[i], stated);
         }
     }
@@ -458,7 +461,7 @@ fn links(s: &Schedule, order: &[u32]) -> Vec<Vec<Link>> {
 }
 
 /// Adds a link, or notes that a known one is stated.
-fn add(links: &mut Vec<Link>, link: Link) {
+fn add(links: &mut Vec<Predecessor>, link: Predecessor) {
     match links.iter_mut().find(|l| (l.op, l.distance) == (link.op, link.distance)) {
         Some(known) => known.stated |= link.stated,
         None => links.push(link),

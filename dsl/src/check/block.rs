@@ -16,7 +16,7 @@ const MAX_CALLS: usize = 64;
 
 /// Where statements stand.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Scope {
     Model,
     Block,
     Repeat,
@@ -255,7 +255,7 @@ impl<'a> Checker<'a> {
             Some((Statement { kind: StatementKind::Return(results), .. }, body)) => (Some(results), body),
             _ => (None, block.body.statements.as_slice()),
         };
-        self.statements(body, Place::Block);
+        self.statements(body, Scope::Block);
         let result = if let Some(results) = last {
             self.results(results)
         } else {
@@ -308,29 +308,29 @@ impl<'a> Checker<'a> {
     }
 
     pub(super) fn model_statements(&mut self, body: &'a Body) {
-        self.statements(&body.statements, Place::Model);
+        self.statements(&body.statements, Scope::Model);
     }
 
-    fn statements(&mut self, statements: &'a [Statement], place: Place) {
+    fn statements(&mut self, statements: &'a [Statement], place: Scope) {
         for s in statements {
             if !self.step(s.span) {
                 return;
             }
             match &s.kind {
                 StatementKind::Table(_) | StatementKind::Input { .. } => {
-                    if place != Place::Model {
+                    if place != Scope::Model {
                         self.misplaced(s.span, "tables and inputs stand directly in the model");
                     }
                 }
                 StatementKind::Loss(e) => {
-                    if place == Place::Model {
+                    if place == Scope::Model {
                         self.loss(e, s.span);
                     } else {
                         self.misplaced(s.span, "the loss stands directly in the model");
                     }
                 }
                 StatementKind::Return(_) => {
-                    let why = if place == Place::Block {
+                    let why = if place == Scope::Block {
                         "nothing follows `return`"
                     } else {
                         "`return` stands last in a block"
@@ -366,7 +366,7 @@ impl<'a> Checker<'a> {
             if let Some(frame) = self.frames.last_mut() {
                 frame.levels.push(HashMap::new());
             }
-            self.statements(&body.statements, Place::Repeat);
+            self.statements(&body.statements, Scope::Repeat);
             if let Some(frame) = self.frames.last_mut() {
                 frame.levels.pop();
             }

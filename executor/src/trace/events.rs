@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fs_schedule::Engine;
-use fs_schedule::trace::{Args, Event, Kind, LANES, LAUNCHES, STEPS, TRANSFER};
+use fs_schedule::trace::{Args, Event, EventType, LANES, LAUNCHES, STEPS, TRANSFER};
 
 use super::Timeline;
 use crate::runtime::record::Record;
@@ -76,7 +76,7 @@ fn lanes(timeline: &Timeline<'_>) -> Lanes {
 /// Names and order of a rank and its threads.
 fn metadata(lanes: &Lanes, rank: u32) -> Vec<Event> {
     let event = |what: &str, tid: u32, args: Args| Event {
-        ph: Kind::Metadata,
+        ph: EventType::Metadata,
         name: what.into(),
         pid: rank,
         tid,
@@ -193,7 +193,7 @@ fn arrows<'a>(timeline: &'a Timeline<'_>) -> impl Iterator<Item = Event> + 'a {
     });
     found.enumerate().flat_map(move |(id, (from, sent, to, received))| {
         let lane = lanes[sent.op as usize];
-        let end = |ph: Kind, rank: usize, at: u64| Event {
+        let end = |ph: EventType, rank: usize, at: u64| Event {
             ph,
             name: "transfer".into(),
             cat: "transfer".into(),
@@ -201,11 +201,11 @@ fn arrows<'a>(timeline: &'a Timeline<'_>) -> impl Iterator<Item = Event> + 'a {
             tid: lane,
             ts: us(at),
             id: Some(id as u64 + 1),
-            bp: (ph == Kind::FlowEnd).then(|| "e".into()),
+            bp: (ph == EventType::FlowEnd).then(|| "e".into()),
             ..Event::default()
         };
         // Inside the slices, whose ends belong to nobody.
         let arrived = received.end.saturating_sub(1).max(received.start);
-        [end(Kind::FlowStart, from, sent.start), end(Kind::FlowEnd, to, arrived)]
+        [end(EventType::FlowStart, from, sent.start), end(EventType::FlowEnd, to, arrived)]
     })
 }

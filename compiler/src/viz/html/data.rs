@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::Shown;
 use crate::viz::measured::Measured;
-use crate::viz::palette::Kind;
+use crate::viz::palette::Purpose;
 use crate::viz::timeline::{Lane, OpView, Reason, Timeline, strategy_name};
 
 /// The JSON of the page's schedules, with nothing that could end a script.
@@ -16,7 +16,7 @@ pub(super) fn text(shown: &[Shown], labels: &[String], steps: u32) -> String {
     texts.get("");
     let schedules =
         shown.iter().zip(labels).map(|(s, label)| schedule(s, label, steps, &mut texts)).collect();
-    let data = Data { kinds: Kind::ALL.map(kind), reasons: REASONS, schedules, texts: texts.list };
+    let data = Data { kinds: Purpose::ALL.map(kind), reasons: REASONS, schedules, texts: texts.list };
     // Only ill-formed maps and failing writers make this fail; there are none.
     serde_json::to_string(&data).unwrap_or_default().replace('<', "\\u003c")
 }
@@ -43,7 +43,7 @@ struct KindData {
     letter: char,
 }
 
-fn kind(k: Kind) -> KindData {
+fn kind(k: Purpose) -> KindData {
     KindData {
         name: k.name(),
         meaning: k.meaning(),
@@ -250,7 +250,7 @@ fn schedule<'a>(shown: &'a Shown, label: &'a str, steps: u32, texts: &mut Texts)
 fn ops<'a>(ops: &'a [OpView], texts: &mut Texts) -> Ops<'a> {
     let column = |of: &dyn Fn(&OpView) -> f64| ops.iter().map(|o| Number(of(o))).collect::<Vec<_>>();
     let mut said = |of: &dyn Fn(&'a OpView) -> &'a str| ops.iter().map(|o| texts.get(of(o))).collect();
-    let kind = |o: &OpView| Kind::ALL.iter().position(|k| *k == o.kind).unwrap_or(0) as u8;
+    let kind = |o: &OpView| Purpose::ALL.iter().position(|k| *k == o.kind).unwrap_or(0) as u8;
     let parts = ops.iter().any(|o| o.microbatch.is_some());
     let chunks = ops.iter().any(|o| o.chunk.is_some());
     Ops {

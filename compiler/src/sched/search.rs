@@ -1,15 +1,15 @@
-//! What goes first.
+//! The search for an order: modulo scheduling, then iterated list scheduling.
 //!
 //! With steps of a given length every operation has an earliest and a latest start relative to the longest cycle
 //! (longest paths over all dependencies); their difference is its slack. Transfers with little slack are a tier of
 //! their own that passes the others between chunks. Two searches use this:
 //!
-//! - one batch is [placed on a circle](super::modulo), the operations with the least slack first, for periods from the
-//!   bound upwards;
-//! - the engines are [played](super::play) over many batches at once, each taking the ready operation whose latest
-//!   start, in absolute time, comes first: rows that somebody waits for before others, and work ahead and behind where
-//!   nothing is urgent. A play gives a pace; with that pace slacks are found again, for some rounds, with more and
-//!   fewer batches in flight.
+//! - *[modulo scheduling](super::modulo)*: one batch is placed into the engines' reservation tables, the operations with
+//!   the least slack first, for initiation intervals from the greater of ResMII and RecMII upwards;
+//! - *[list scheduling](super::list) by simulation*: engines work on many batches at once, each taking the ready
+//!   operation whose latest start, in absolute time, comes first: rows that somebody waits for before others, and work
+//!   ahead and behind where nothing is urgent. A run gives an initiation interval; with it slacks are found again, for
+//!   some rounds, with more and fewer batches in flight.
 //!
 //! The best step that the limits allow is kept.
 
@@ -19,9 +19,9 @@ use super::bounds::{self, Window};
 use super::candidate::{Candidate, Tiers, reaches_back};
 use super::graph::{Edge, Graph, Why};
 use super::limits::human;
-use super::modulo::{Demand, FAR, place};
+use super::list::{Found, ListScheduler};
+use super::modulo::{FAR, Request, place};
 use super::problem::Problem;
-use super::refine::{Found, Search};
 use super::{Options, SchedError};
 
 /// Share of a step below which slack is urgent.
@@ -30,7 +30,7 @@ const URGENT: f64 = 0.15;
 const RESERVE: f64 = 0.3;
 /// Steps this close to a bound are not worth another search.
 pub(super) const ENOUGH: f64 = 1.005;
-/// Rounds of play and slack.
+/// Rounds of simulation and slack.
 const ROUNDS: usize = 3;
 /// Batches in flight beyond those needed that are tried.
 const MORE: u32 = 2;
@@ -48,7 +48,7 @@ pub struct Chosen {
     pub candidate: Candidate,
     /// What kept it from being better, in sentences.
     pub limits: Vec<String>,
-    /// Slack of each operation at the step's own pace, in nanoseconds; infinite for what lies on no cycle with the
+    /// Slack of each operation at the step's own initiation interval, in nanoseconds; infinite for what lies on no cycle with the
     /// longest.
     pub slack: Vec<f64>,
 }
@@ -73,7 +73,7 @@ pub fn choose(p: &Problem<'_>, options: &Options) -> Result<Chosen, SchedError> 
             p.cluster.name
         ));
     }
-    let slack = slacks(&windows(p, &p.graph, hub(p, &p.recurrence.cycle), candidate.step));
+    let slack = slacks(&windows(p, &p.graph, hub(p, &p.rec_mii.cycle), candidate.step));
     Ok(Chosen { candidate, limits, slack })
 }
 
@@ -134,12 +134,12 @@ pub(super) fn tiers(p: &Problem<'_>, slack: &[f64], step: f64) -> Tiers {
     tiers
 }
 
-/// Factors by which a period exceeds its bound, tried in turn.
+/// Factors by which an initiation interval exceeds its bound, tried in turn.
 const STRETCH: [f64; 8] = [1.0, 1.005, 1.015, 1.03, 1.04, 1.045, 1.05, 1.1];
-/// Placements on a circle that are tried for each period, over the number of operations: each costs their square.
+/// Attempts of modulo scheduling for each initiation interval, over the number of operations: each costs their square.
 const TRIES: usize = 1000;
-/// Operations up to which placement on a circle is tried.
-const CIRCLE: usize = 300;
+/// Operations up to which modulo scheduling is tried.
+const MODULO_OPS: usize = 300;
 
 fn search(
     p: &Problem<'_>,
@@ -153,8 +153,8 @@ fn search(
     }
     let most = options.in_flight.map(|f| f.max(least));
     // Without limits first; if that holds too much, with fewer and fewer batches at once.
-    let (free, circle) = at_depth(p, graph, None, p.time.len() <= CIRCLE)?;
-    let free = shallower(p, graph, free, least, circle)?;
+    let (free, modulo) = at_depth(p, graph, None, p.time.len() <= MODULO_OPS)?;
+    let free = fewer_in_flight(p, graph, free, least, modulo)?;
     let fits = |c: &Candidate| c.memory <= p.cluster.memory && most.is_none_or(|m| c.in_flight <= m);
     if fits(&free) {
         return Ok(free);
@@ -162,7 +162,7 @@ fn search(
     let (mut found, mut smallest) = (None, serial_order(p, graph)?);
     let mut depth = most.unwrap_or(free.in_flight).min(free.in_flight);
     while depth >= least && found.is_none() {
-        let (next, _) = at_depth(p, graph, Some(depth), circle)?;
+        let (next, _) = at_depth(p, graph, Some(depth), modulo)?;
         if fits(&next) {
             found = Some(next);
         } else if next.memory < smallest.memory && most.is_none_or(|m| next.in_flight <= m) {
@@ -191,15 +191,15 @@ fn search(
 }
 
 /// As few batches at once as give the same step.
-fn shallower(
+fn fewer_in_flight(
     p: &Problem<'_>,
     graph: &Graph,
     mut best: Candidate,
     least: u32,
-    circle: bool,
+    modulo: bool,
 ) -> Result<Candidate, SchedError> {
-    while p.time.len() <= CIRCLE && best.in_flight > least {
-        let (fewer, _) = at_depth(p, graph, Some(best.in_flight - 1), circle)?;
+    while p.time.len() <= MODULO_OPS && best.in_flight > least {
+        let (fewer, _) = at_depth(p, graph, Some(best.in_flight - 1), modulo)?;
         if !better(&fewer, &best) {
             break;
         }
@@ -208,13 +208,14 @@ fn shallower(
     Ok(best)
 }
 
-/// The best step with at most so many batches in flight, memory aside, and whether one was found on a circle. Where none
-/// is found without a limit, looking again with one (`circle`) has never changed a step, and costs most of the search.
+/// The best step with at most so many batches in flight, memory aside, and whether modulo scheduling found it. Where
+/// it finds none without a limit, looking again with one (`modulo`) has never changed a step, and costs most of the
+/// search.
 fn at_depth(
     p: &Problem<'_>,
     graph: &Graph,
     depth: Option<u32>,
-    circle: bool,
+    modulo: bool,
 ) -> Result<(Candidate, bool), SchedError> {
     let held = depth.and_then(|d| Some((d, p.load?))).map(|(d, load)| {
         let ops = p.s.train.ops.iter().enumerate();
@@ -227,29 +228,29 @@ fn at_depth(
     });
     let held = held.map(|edges| graph.with(edges));
     let graph = held.as_ref().unwrap_or(graph);
-    let recurrence = bounds::recurrence(graph, &p.time)
+    let rec_mii = bounds::rec_mii(graph, &p.time)
         .map_err(|_| SchedError::Defect("the strategy waits for itself".into()))?;
-    let bound = recurrence.time.max(p.resource.time as f64);
-    let hub = hub(p, &recurrence.cycle);
+    let bound = rec_mii.time.max(p.res_mii.time as f64);
+    let hub = hub(p, &rec_mii.cycle);
     let mut best: Option<Candidate> = None;
     let keep = |c: Candidate, best: &mut Option<Candidate>| {
         if best.as_ref().is_none_or(|b| better(&c, b)) {
             *best = Some(c);
         }
     };
-    let mut on_circle = false;
-    if circle {
+    let mut modulo_found = false;
+    if modulo {
         for stretch in STRETCH {
-            let found = on_a_circle(p, graph, hub, (bound * stretch).ceil())?;
+            let found = modulo_schedule(p, graph, hub, (bound * stretch).ceil())?;
             if let Some(c) = found {
                 keep(c, &mut best);
-                on_circle = true;
+                modulo_found = true;
                 break;
             }
         }
     }
     let mut step = bound;
-    let mut most: Option<(Search<'_>, Found)> = None;
+    let mut most: Option<(ListScheduler<'_>, Found)> = None;
     for _ in 0..ROUNDS {
         if best.as_ref().is_some_and(|b| b.step <= bound * ENOUGH) {
             break;
@@ -261,10 +262,10 @@ fn at_depth(
         depths.dedup();
         let before = best.as_ref().map_or(f64::INFINITY, |b| b.step);
         for depth in depths {
-            let search = Search::new(p, graph, hub, step, bound, depth);
-            let found = search.hasten();
+            let search = ListScheduler::new(p, graph, hub, step, bound, depth);
+            let found = search.iterate();
             keep(search.freeze(graph, &found)?, &mut best);
-            if most.as_ref().is_none_or(|m| found.period < m.1.period) {
+            if most.as_ref().is_none_or(|m| found.ii < m.1.ii) {
                 most = Some((search, found));
             }
         }
@@ -277,33 +278,33 @@ fn at_depth(
     if let Some((search, found)) = most
         && best.as_ref().is_none_or(|b| b.step > bound * ENOUGH)
     {
-        keep(search.freeze(graph, &search.climb(found))?, &mut best);
+        keep(search.freeze(graph, &search.hill_climb(found))?, &mut best);
     }
     // Of orders that are about as good the one that hides transfers with room to spare.
     if let Some(found) = best.take() {
-        best = Some(roomier(p, graph, (hub, bound), depth, on_circle, found)?);
+        best = Some(with_margin(p, graph, (hub, bound), depth, modulo_found, found)?);
     }
-    let best = best.ok_or_else(|| SchedError::Defect("no play gave a step".into()))?;
-    Ok((best, on_circle))
+    let best = best.ok_or_else(|| SchedError::Defect("no simulation gave a step".into()))?;
+    Ok((best, modulo_found))
 }
 
 /// An order that was found with longer transfers, if it costs no more than [`ROOM`].
-fn roomier(
+fn with_margin(
     p: &Problem<'_>,
     graph: &Graph,
     (hub, bound): (usize, f64),
     depth: Option<u32>,
-    on_circle: bool,
+    modulo_found: bool,
     best: Candidate,
 ) -> Result<Candidate, SchedError> {
-    // On a circle what works ahead has a reserve already.
-    if on_circle || p.time.len() > LARGE {
+    // In a modulo schedule what works ahead has a reserve already.
+    if modulo_found || p.time.len() > LARGE {
         return Ok(best);
     }
     for margin in MARGINS {
         let most = depth.unwrap_or(best.in_flight + MORE);
-        let search = Search::with_margin(p, graph, hub, best.step, bound, most, margin);
-        let found = search.climb(search.hasten());
+        let search = ListScheduler::with_margin(p, graph, hub, best.step, bound, most, margin);
+        let found = search.hill_climb(search.iterate());
         let c = search.freeze(graph, &found)?;
         if c.step <= best.step * ROOM && c.memory <= best.memory.max(p.cluster.memory) {
             return Ok(c);
@@ -312,16 +313,16 @@ fn roomier(
     Ok(best)
 }
 
-/// Places one batch on a circle of this period, operations with the least slack first.
-fn on_a_circle(
+/// Modulo scheduling with this initiation interval, operations with the least slack first.
+fn modulo_schedule(
     p: &Problem<'_>,
     graph: &Graph,
     hub: usize,
-    period: f64,
+    ii: f64,
 ) -> Result<Option<Candidate>, SchedError> {
-    let window = windows(p, graph, hub, period);
+    let window = windows(p, graph, hub, ii);
     let slack = slacks(&window);
-    let tiers = tiers(p, &slack, period);
+    let tiers = tiers(p, &slack, ii);
     // What only feeds the cycle is placed from the cycle backwards.
     let near = |at: usize| {
         let near = if window.early[at].is_finite() { window.early[at] } else { -window.late[at] };
@@ -338,27 +339,27 @@ fn on_a_circle(
     let engine: Vec<u8> = p.engine.iter().map(|e| *e as u8).collect();
     let early: Vec<f64> = window.early.iter().map(|e| if e.is_finite() { *e } else { 0.0 }).collect();
     let wish = |i: usize| {
-        let roomy = slack[i] > 2.0 * RESERVE * period && window.late[i].is_finite();
-        if roomy { (window.late[i] - RESERVE * period) as i64 } else { FAR }
+        let roomy = slack[i] > 2.0 * RESERVE * ii && window.late[i].is_finite();
+        if roomy { (window.late[i] - RESERVE * ii) as i64 } else { FAR }
     };
     let wish: Vec<i64> = (0..p.time.len()).map(wish).collect();
-    let demand = Demand {
+    let demand = Request {
         graph,
         time: &p.time,
         engine: &engine,
         early: &early,
         ahead: &p.ahead,
-        tight: (period * 0.02) as i64,
+        tight: (ii * 0.02) as i64,
         hub,
         wish: &wish,
     };
     let tries = (TRIES / p.time.len().max(1)).clamp(4, 20);
     // In the order of time first, which interleaves as the model does; then what is tight before what is not.
-    let natural = place(&demand, &ordered(1e18), period as i64, tries);
-    let placed = natural.or_else(|| place(&demand, &ordered(period * 0.02), period as i64, tries));
+    let natural = place(&demand, &ordered(1e18), ii as i64, tries);
+    let placed = natural.or_else(|| place(&demand, &ordered(ii * 0.02), ii as i64, tries));
     match placed {
         None => Ok(None),
-        Some(position) => Candidate::build(p, graph, position, period as i64, tiers, true).map(Some),
+        Some(position) => Candidate::build(p, graph, position, ii as i64, tiers, true).map(Some),
     }
 }
 

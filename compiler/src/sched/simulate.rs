@@ -1,20 +1,20 @@
-//! Engines at work: plays operations forward in time.
+//! Engines at work: a discrete-event simulation of operations.
 //!
 //! Each engine executes one operation at a time: of those whose dependencies have finished, the one of the greatest
 //! priority, and among these the one with the least key. A running operation is not interrupted, except that a
 //! transfer in chunks lets one of a greater priority pass between two chunks.
 //!
-//! The same play searches (keys are deadlines, every batch's operations compete) and judges (keys are positions in
-//! the finished list, queues are edges): what differs is the graph.
+//! The same simulation searches (keys are deadlines, every batch's operations compete) and judges (keys are positions
+//! in the finished list, queues are edges): what differs is the graph.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::graph::Graph;
 
-/// What is played.
+/// What is simulated.
 #[derive(Debug)]
-pub struct Work<'a> {
+pub struct Tasks<'a> {
     /// Dependencies.
     pub graph: &'a Graph,
     /// Nanoseconds of each operation.
@@ -29,19 +29,19 @@ pub struct Work<'a> {
     pub in_flight: Option<(usize, usize)>,
 }
 
-/// Number of engines that [`Work::engine`] may name.
+/// Number of engines that [`Tasks::engine`] may name.
 pub const ENGINES: usize = 6;
 
 /// When everything started and ended.
 #[derive(Debug, Clone)]
-pub struct Times {
+pub struct Timing {
     n: usize,
     start: Vec<u64>,
     end: Vec<u64>,
 }
 
-impl Times {
-    /// Start of an operation in a batch (a step, if the list of a step was played).
+impl Timing {
+    /// Start of an operation in a batch (a step, if the list of a step was simulated).
     pub fn start(&self, op: usize, batch: usize) -> u64 {
         self.start[batch * self.n + op]
     }
@@ -63,10 +63,10 @@ struct Running {
     stops: bool,
 }
 
-struct Play<'a> {
-    work: &'a Work<'a>,
+struct Simulator<'a> {
+    work: &'a Tasks<'a>,
     key: &'a [i64],
-    period: i64,
+    ii: i64,
     batches: usize,
     waits: Vec<u32>,
     left: Vec<u32>,
@@ -74,12 +74,12 @@ struct Play<'a> {
     ready: Vec<Ready>,
     running: Vec<Option<Running>>,
     events: BinaryHeap<Reverse<(u64, u8, u32)>>,
-    times: Times,
+    times: Timing,
     version: Vec<u32>,
 }
 
-/// Plays `batches` batches; instance m of an operation has the key `key + m * period`.
-pub fn play(work: &Work<'_>, key: &[i64], period: i64, batches: usize) -> Times {
+/// Simulates `batches` batches; instance m of an operation has the key `key + m * ii`.
+pub fn simulate(work: &Tasks<'_>, key: &[i64], ii: i64, batches: usize) -> Timing {
     let n = work.graph.n;
     let mut waits = vec![0u32; n * batches];
     for e in &work.graph.edges {
@@ -93,10 +93,10 @@ pub fn play(work: &Work<'_>, key: &[i64], period: i64, batches: usize) -> Times 
     if let Some((load, f)) = work.in_flight {
         (f..batches).for_each(|m| waits[m * n + load] += 1);
     }
-    let mut p = Play {
+    let mut p = Simulator {
         work,
         key,
-        period,
+        ii,
         batches,
         waits,
         left: vec![n as u32; batches],
@@ -104,14 +104,14 @@ pub fn play(work: &Work<'_>, key: &[i64], period: i64, batches: usize) -> Times 
         ready: (0..ENGINES).map(|_| Ready::new()).collect(),
         running: vec![None; ENGINES],
         events: BinaryHeap::new(),
-        times: Times { n, start: vec![u64::MAX; n * batches], end: vec![u64::MAX; n * batches] },
+        times: Timing { n, start: vec![u64::MAX; n * batches], end: vec![u64::MAX; n * batches] },
         version: vec![0; ENGINES],
     };
     p.run();
     p.times
 }
 
-impl Play<'_> {
+impl Simulator<'_> {
     fn run(&mut self) {
         for i in 0..self.waits.len() {
             if self.waits[i] == 0 {
@@ -145,7 +145,7 @@ impl Play<'_> {
         let op = self.op(instance);
         let batch = (instance as usize / self.work.graph.n) as i64;
         let rank = -i64::from(self.work.priority[op]);
-        let key = self.key[op] + batch * self.period;
+        let key = self.key[op] + batch * self.ii;
         self.ready[self.work.engine[op] as usize].push(Reverse((rank, key, instance)));
     }
 
@@ -231,9 +231,9 @@ mod tests {
     }
 
     /// A long transfer (1) is under way when an urgent one (2) gets ready.
-    fn transfers(chunk: u64) -> Times {
+    fn transfers(chunk: u64) -> Timing {
         let g = graph(3, &[(0, 2, 0)]);
-        let work = Work {
+        let work = Tasks {
             graph: &g,
             time: &[25, 100, 10],
             engine: &[1, 3, 3],
@@ -241,7 +241,7 @@ mod tests {
             chunk: &[0, chunk, 0],
             in_flight: None,
         };
-        play(&work, &[0, 1, 2], 10, 1)
+        simulate(&work, &[0, 1, 2], 10, 1)
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_pipeline_of_two_engines_reaches_the_busier_ones_pace() {
         let g = graph(2, &[(0, 1, 0), (0, 0, 1), (1, 1, 1)]);
-        let work = Work {
+        let work = Tasks {
             graph: &g,
             time: &[30, 50],
             engine: &[0, 1],
@@ -267,10 +267,10 @@ mod tests {
             chunk: &[0, 0],
             in_flight: Some((0, 2)),
         };
-        let t = play(&work, &[0, 1], 50, 10);
+        let t = simulate(&work, &[0, 1], 50, 10);
         assert_eq!(t.start(1, 9) - t.start(1, 8), 50);
-        let alone = Work { in_flight: Some((0, 1)), ..work };
-        let t = play(&alone, &[0, 1], 50, 10);
+        let alone = Tasks { in_flight: Some((0, 1)), ..work };
+        let t = simulate(&alone, &[0, 1], 50, 10);
         assert_eq!(t.start(1, 9) - t.start(1, 8), 80, "one batch at a time leaves nothing to overlap");
     }
 }

@@ -1,11 +1,13 @@
-//! Plays that learn from what the busiest engine waited for.
+//! List scheduling by simulation, iterated: each run learns from what the busiest engine waited for.
 //!
-//! A play takes ready operations in the order of their keys. Latest starts are good keys as long as nothing stands in
-//! a queue; they know nothing of the time that queues take. So keys are changed after each play:
+//! A [simulation](super::simulate) takes ready operations in the order of their keys, as a list scheduler does. Latest
+//! starts are good keys as long as nothing stands in a queue; they know nothing of the time that queues take. So keys
+//! are changed after each run:
 //!
-//! - *hasten*: whenever the busiest engine stood still, the operation that it waited for gets an earlier key, and so
+//! - *iterate*: whenever the busiest engine stood still, the operation that it waited for gets an earlier key, and so
 //!   does everything before it that had stood in a queue;
-//! - *climb*: a few keys are changed at random, and what is no worse is kept. The random numbers are always the same.
+//! - *hill climbing*: a few keys are changed at random, and what is no worse is kept. The random numbers are always the
+//!   same.
 //!
 //! For slack, microbatches are taken to come one after the other. Nothing demands that, but all of them share an
 //! engine, and without it every operation of a small microbatch seems to have almost a whole step of room.
@@ -18,22 +20,22 @@ use super::SchedError;
 use super::bounds::{self, Window};
 use super::candidate::{Candidate, Tiers, reaches_back};
 use super::graph::{Edge, Graph, Why};
-use super::play::{Times, Work, play};
-use super::policy::{self, ENOUGH};
 use super::problem::Problem;
+use super::search::{self, ENOUGH};
+use super::simulate::{Tasks, Timing, simulate};
 
-/// Instances that one play may have.
+/// Instances that one simulation may have.
 const INSTANCES: usize = 1_500_000;
 /// Shares of their slack by which operations may come before their latest start, tried in turn.
-const HASTES: [f64; 3] = [0.0, 0.4, 0.7];
-/// Plays of [`Search::hasten`], and instances of all of them together.
-const PLAYS: usize = 40;
+const ADVANCES: [f64; 3] = [0.0, 0.4, 0.7];
+/// Simulations of [`ListScheduler::iterate`], and instances of all of them together.
+const RUNS: usize = 40;
 const BUDGET: usize = 1_000_000;
-/// Plays without a better step after which keys are not changed further.
+/// Simulations without a better step after which keys are not changed further.
 const STALE: usize = 6;
 /// Of the time that an operation stood in a queue: how much earlier it is made.
 const SHARE: f64 = 0.25;
-/// Plays of [`Search::climb`], and instances of all of them together.
+/// Simulations of [`ListScheduler::hill_climb`], and instances of all of them together.
 const CLIMBS: usize = 400;
 const CLIMB_BUDGET: usize = 500_000;
 /// Greatest random change of a key, over the step.
@@ -41,7 +43,7 @@ const CHANGE: f64 = 0.3;
 
 /// A search with a number of batches in flight.
 #[derive(Debug)]
-pub struct Search<'a> {
+pub struct ListScheduler<'a> {
     p: &'a Problem<'a>,
     graph: Graph,
     window: Window,
@@ -50,32 +52,32 @@ pub struct Search<'a> {
     /// Nanoseconds of each operation, transfers with a margin.
     time: Vec<u64>,
     hub: usize,
-    pace: f64,
+    ii: f64,
     bound: f64,
     depth: usize,
     batches: usize,
-    /// Batches between which the pace is read.
+    /// Batches between which the initiation interval is read.
     first: usize,
     last: usize,
 }
 
-/// The best play so far.
+/// The best simulation so far.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// Nanoseconds from one batch to the next.
-    pub period: f64,
+    pub ii: f64,
     position: Vec<i64>,
     key: Vec<i64>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> ListScheduler<'a> {
     /// With slacks of steps that take `step`, and `depth` batches in flight.
     pub fn new(p: &'a Problem<'a>, graph: &Graph, hub: usize, step: f64, bound: f64, depth: u32) -> Self {
         Self::with_margin(p, graph, hub, step, bound, depth, 1.0)
     }
 
     /// The same for transfers that take `margin` times as long as expected. An order that hides those hides the real
-    /// ones too if compute turns out faster or a transfer starts late.
+    /// ones too if compute microbatch_order out faster or a transfer starts late.
     pub fn with_margin(
         p: &'a Problem<'a>,
         graph: &Graph,
@@ -90,13 +92,13 @@ impl<'a> Search<'a> {
             _ => (p.time[i] as f64 * margin) as u64,
         };
         let time: Vec<u64> = (0..p.time.len()).map(longer).collect();
-        let pace = step * 1.0001;
-        let turns = graph.with(turns(p));
-        let window = match bounds::recurrence(&turns, &p.time) {
-            Ok(r) if r.time <= step => policy::windows(p, &turns, policy::hub(p, &r.cycle), pace),
-            _ => policy::windows(p, graph, hub, pace),
+        let ii = step * 1.0001;
+        let microbatch_order = graph.with(microbatch_order(p));
+        let window = match bounds::rec_mii(&microbatch_order, &p.time) {
+            Ok(r) if r.time <= step => search::windows(p, &microbatch_order, search::hub(p, &r.cycle), ii),
+            _ => search::windows(p, graph, hub, ii),
         };
-        let tiers = policy::tiers(p, &policy::slacks(&window), step);
+        let tiers = search::tiers(p, &search::slacks(&window), step);
         // Operations that read batches before their own keep those in flight.
         let held = p.s.train.ops.iter().enumerate().filter_map(|(i, op)| {
             let back = reaches_back(op);
@@ -119,7 +121,7 @@ impl<'a> Search<'a> {
             engine: p.engine.iter().map(|e| *e as u8).collect(),
             time,
             hub,
-            pace,
+            ii,
             bound,
             depth,
             batches,
@@ -128,8 +130,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn play(&self, key: &[i64]) -> (f64, Times) {
-        let work = Work {
+    fn simulate(&self, key: &[i64]) -> (f64, Timing) {
+        let work = Tasks {
             graph: &self.graph,
             time: &self.time,
             engine: &self.engine,
@@ -137,69 +139,70 @@ impl<'a> Search<'a> {
             chunk: &self.tiers.chunk_time,
             in_flight: self.p.load.map(|l| (l, self.depth)),
         };
-        let times = play(&work, key, self.pace as i64, self.batches);
+        let times = simulate(&work, key, self.ii as i64, self.batches);
         let n = self.p.time.len();
         let mean = |m: usize| (0..n).map(|i| times.start(i, m) as f64).sum::<f64>() / n.max(1) as f64;
-        let period = (mean(self.last) - mean(self.first)) / (self.last - self.first) as f64;
-        (period.ceil().max(self.bound.ceil()), times)
+        let ii = (mean(self.last) - mean(self.first)) / (self.last - self.first) as f64;
+        (ii.ceil().max(self.bound.ceil()), times)
     }
 
-    fn found(&self, period: f64, times: &Times, key: &[i64]) -> Found {
+    fn found(&self, ii: f64, times: &Timing, key: &[i64]) -> Found {
         let position = (0..self.p.time.len()).map(|i| times.start(i, self.last) as i64).collect();
-        Found { period, position, key: key.to_vec() }
+        Found { ii, position, key: key.to_vec() }
     }
 
-    fn plays(&self, most: usize, instances: usize) -> usize {
+    fn runs(&self, most: usize, instances: usize) -> usize {
         (instances / (self.p.time.len() * self.batches).max(1)).min(most)
     }
 
     /// When each operation should start: its latest start, or earlier by a share of its slack. What nobody waits for
     /// comes when the rest has been served.
-    fn keys(&self, haste: f64) -> Vec<i64> {
+    fn keys(&self, advance: f64) -> Vec<i64> {
         let w = &self.window;
         let key = |i: usize| match (w.late[i], w.early[i]) {
-            (late, early) if late.is_finite() && early.is_finite() => (late - haste * (late - early)) as i64,
+            (late, early) if late.is_finite() && early.is_finite() => {
+                (late - advance * (late - early)) as i64
+            }
             (late, _) if late.is_finite() => late as i64,
-            (_, early) if early.is_finite() => (early + 2.0 * self.pace) as i64,
-            _ => (2.0 * self.pace) as i64,
+            (_, early) if early.is_finite() => (early + 2.0 * self.ii) as i64,
+            _ => (2.0 * self.ii) as i64,
         };
         (0..w.late.len()).map(key).collect()
     }
 
-    /// Plays with keys that are made earlier where the busiest engine waits.
-    pub fn hasten(&self) -> Found {
-        let mut left = self.plays(PLAYS, BUDGET).max(1);
+    /// Simulations with keys that are made earlier where the busiest engine waits.
+    pub fn iterate(&self) -> Found {
+        let mut left = self.runs(RUNS, BUDGET).max(1);
         let mut best: Option<Found> = None;
-        for haste in HASTES {
-            let mut key = self.keys(haste);
+        for advance in ADVANCES {
+            let mut key = self.keys(advance);
             let mut stale = 0;
             while left > 0 {
                 left -= 1;
-                let (period, times) = self.play(&key);
-                if best.as_ref().is_none_or(|b| period < b.period * 0.9995) {
-                    best = Some(self.found(period, &times, &key));
+                let (ii, times) = self.simulate(&key);
+                if best.as_ref().is_none_or(|b| ii < b.ii * 0.9995) {
+                    best = Some(self.found(ii, &times, &key));
                     stale = 0;
                 }
                 stale += 1;
-                let enough = period <= self.bound * ENOUGH;
+                let enough = ii <= self.bound * ENOUGH;
                 if enough {
                     left = 0;
                 }
-                if enough || stale > STALE || !self.earlier(&times, period, &mut key) {
+                if enough || stale > STALE || !self.earlier(&times, ii, &mut key) {
                     break;
                 }
             }
         }
-        let nothing =
-            || Found { period: f64::INFINITY, position: vec![0; self.p.time.len()], key: Vec::new() };
+        let nothing = || Found { ii: f64::INFINITY, position: vec![0; self.p.time.len()], key: Vec::new() };
         best.unwrap_or_else(nothing)
     }
 
     /// Earlier keys for what the busiest engine waited for. False if there is nothing to change.
-    fn earlier(&self, times: &Times, period: f64, key: &mut [i64]) -> bool {
-        let (n, busiest) = (self.p.time.len(), self.p.resource.engine);
+    fn earlier(&self, times: &Timing, ii: f64, key: &mut [i64]) -> bool {
+        let (n, busiest) = (self.p.time.len(), self.p.res_mii.engine);
         let from = times.start(self.hub, self.last);
-        let until = from + period as u64;
+        let until = from + ii as u64;
         let mut ran: Vec<(u64, u64, usize, usize)> = Vec::new();
         for i in (0..n).filter(|i| self.p.engine[*i] == busiest) {
             for m in self.last.saturating_sub(self.depth)..=self.last + self.depth {
@@ -210,7 +213,7 @@ impl<'a> Search<'a> {
             }
         }
         ran.sort_unstable();
-        let least = (period * 0.001) as u64;
+        let least = (ii * 0.001) as u64;
         let mut amounts: BTreeMap<usize, i64> = BTreeMap::new();
         for pair in ran.windows(2) {
             let gap = pair[1].0.saturating_sub(pair[0].1);
@@ -218,8 +221,8 @@ impl<'a> Search<'a> {
                 continue;
             }
             let (mut op, mut batch) = (pair[1].2, pair[1].3);
-            // Two periods back the chain repeats.
-            let horizon = pair[1].0.saturating_sub(2 * period as u64);
+            // Two intervals back the chain repeats.
+            let horizon = pair[1].0.saturating_sub(2 * ii as u64);
             for _ in 0..n {
                 let before = self.graph.before(op).iter().filter_map(|e| {
                     let m = usize::try_from(batch as i64 - i64::from(e.distance)).ok()?;
@@ -243,8 +246,8 @@ impl<'a> Search<'a> {
         !amounts.is_empty()
     }
 
-    /// Plays with a few keys changed at random.
-    pub fn climb(&self, mut best: Found) -> Found {
+    /// Simulations with a few keys changed at random.
+    pub fn hill_climb(&self, mut best: Found) -> Found {
         let n = self.p.time.len();
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
         let mut random = |below: u64| {
@@ -257,32 +260,32 @@ impl<'a> Search<'a> {
         if best.key.len() != n {
             return best;
         }
-        for _ in 0..self.plays(CLIMBS, CLIMB_BUDGET) {
-            if best.period <= self.bound * ENOUGH {
+        for _ in 0..self.runs(CLIMBS, CLIMB_BUDGET) {
+            if best.ii <= self.bound * ENOUGH {
                 break;
             }
             let mut key = best.key.clone();
             for _ in 0..=random(3) {
-                let most = (self.pace * CHANGE) as u64;
+                let most = (self.ii * CHANGE) as u64;
                 key[random(n as u64) as usize] += random(2 * most) as i64 - most as i64;
             }
-            let (period, times) = self.play(&key);
-            if period <= best.period {
-                best = self.found(period, &times, &key);
+            let (ii, times) = self.simulate(&key);
+            if ii <= best.ii {
+                best = self.found(ii, &times, &key);
             }
         }
         best
     }
 
-    /// The step that a play found, with the dependencies of the strategy.
+    /// The step that a simulation found, with the dependencies of the strategy.
     pub fn freeze(&self, graph: &Graph, found: &Found) -> Result<Candidate, SchedError> {
-        let (position, period) = (found.position.clone(), found.period as i64);
-        Candidate::build(self.p, graph, position, period, self.tiers.clone(), true)
+        let (position, ii) = (found.position.clone(), found.ii as i64);
+        Candidate::build(self.p, graph, position, ii, self.tiers.clone(), true)
     }
 }
 
 /// From the last gradient of rows of a microbatch to what uses rows in the next.
-fn turns(p: &Problem<'_>) -> Vec<Edge> {
+fn microbatch_order(p: &Problem<'_>) -> Vec<Edge> {
     let mut ends: BTreeMap<u32, u32> = BTreeMap::new();
     for (i, op) in p.s.train.ops.iter().enumerate() {
         if let (Action::ExpandGrad | Action::PoolGrad { .. }, Some(m)) = (&op.action, op.microbatch) {
