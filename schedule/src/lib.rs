@@ -5,7 +5,7 @@
 //! [`file`] reads and writes it, [`verify`] proves its invariants, [`schema`] describes its JSON.
 //! Every number that depends on the batch is a symbol ([`size`]), because batches are jagged.
 
-mod action;
+pub mod action;
 pub mod file;
 pub mod model;
 pub mod op;

@@ -1,0 +1,76 @@
+//! Attention within jagged sequences.
+
+use super::Effect::ReadsBatch;
+use super::Flops::Pairs;
+use super::Programs::{Both, Training};
+use super::operands::{Context, Operands, heads_fit, token_group};
+use super::table::entry::{SiluAttention, SiluAttentionGrad, SoftmaxAttention, SoftmaxAttentionGrad};
+use super::{Entry, Facts, Fault, Memory, Results};
+use crate::signature::{Shape, real};
+
+/// Operations per pair of positions and column: scores and weighted sum, two each; their gradients, and scores again.
+const FORWARD: f64 = 4.0;
+const BACKWARD: f64 = 10.0;
+
+/// A causal mask leaves half of the pairs.
+fn pairs(each: f64, causal: bool) -> f64 {
+    if causal { each / 2.0 } else { each }
+}
+
+impl<'a> Entry<'a> for SiluAttention<'a> {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Both, &[ReadsBatch], Results::FRESH, Pairs(pairs(FORWARD, true)), Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(4, 1)?;
+        let (rows, columns) = o.same_reals(0..3)?;
+        heads_fit(columns, *self.heads)?;
+        o.read(3, Shape::Offsets { lengths: token_group(rows)? })?;
+        o.write(0, real(rows, columns))
+    }
+}
+
+impl<'a> Entry<'a> for SiluAttentionGrad<'a> {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Training, &[ReadsBatch], Results::FRESH, Pairs(pairs(BACKWARD, true)), Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(5, 3)?;
+        let (rows, columns) = o.same_reals(0..3)?;
+        heads_fit(columns, *self.heads)?;
+        o.read(3, Shape::Offsets { lengths: token_group(rows)? })?;
+        o.read(4, real(rows, columns))?;
+        (0..3).try_for_each(|i| o.write(i, real(rows, columns)))
+    }
+}
+
+impl<'a> Entry<'a> for SoftmaxAttention<'a> {
+    fn facts(&self) -> Facts<'a> {
+        let flops = Pairs(pairs(FORWARD, *self.causal));
+        Facts::model(Both, &[ReadsBatch], Results::FRESH, flops, Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(4, 2)?;
+        let (rows, columns) = o.same_reals(0..3)?;
+        heads_fit(columns, *self.heads)?;
+        o.read(3, Shape::Offsets { lengths: token_group(rows)? })?;
+        o.write(0, real(rows, columns))?;
+        o.write(1, real(rows, *self.heads))
+    }
+}
+
+impl<'a> Entry<'a> for SoftmaxAttentionGrad<'a> {
+    fn facts(&self) -> Facts<'a> {
+        let flops = Pairs(pairs(BACKWARD, *self.causal));
+        Facts::model(Training, &[ReadsBatch], Results::FRESH, flops, Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(7, 3)?;
+        let (rows, columns) = o.same_reals(0..4)?;
+        heads_fit(columns, *self.heads)?;
+        o.read(4, real(rows, *self.heads))?;
+        o.read(5, Shape::Offsets { lengths: token_group(rows)? })?;
+        o.read(6, real(rows, columns))?;
+        (0..3).try_for_each(|i| o.write(i, real(rows, columns)))
+    }
+}

@@ -1,0 +1,47 @@
+//! Dense features and pairwise interactions.
+
+use super::Effect::ReadsBatch;
+use super::Flops::{self, Crossed};
+use super::Programs::{Both, Training};
+use super::operands::{Context, Operands, SAMPLES};
+use super::table::entry::{Dense, DotInteraction, DotInteractionGrad};
+use super::{Entry, Facts, Fault, Memory, Results};
+use crate::signature::{Shape, real};
+
+impl<'a> Entry<'a> for Dense {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Both, &[ReadsBatch], Results::FRESH, Flops::None, Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(1, 1)?;
+        match o.reads[0] {
+            Shape::Dense { width } => o.write(0, real(SAMPLES, width)),
+            other => Err(format!("operand 0 must be dense features, is {other}")),
+        }
+    }
+}
+
+impl<'a> Entry<'a> for DotInteraction {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Both, &[], Results::FRESH, Crossed, Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(o.reads.len().max(2), 1)?;
+        let (rows, _) = o.same_reals(0..o.reads.len())?;
+        let n = o.reads.len() as u32;
+        o.write(0, real(rows, n * (n - 1) / 2))
+    }
+}
+
+impl<'a> Entry<'a> for DotInteractionGrad {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Training, &[], Results::FRESH, Crossed, Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        let n = o.writes.len();
+        o.count(n.max(2) + 1, n.max(2))?;
+        let (rows, columns) = o.same_reals(0..n)?;
+        o.read(n, real(rows, (n * (n - 1) / 2) as u32))?;
+        (0..n).try_for_each(|i| o.write(i, real(rows, columns)))
+    }
+}

@@ -1,0 +1,107 @@
+//! Normalisations of rows: layer norm, l2 normalisation, softmax.
+
+use super::Effect::{ReadsParameter, WritesGradient};
+use super::Flops::Each;
+use super::Programs::{Both, Training};
+use super::operands::{Context, Operands};
+use super::table::entry::{L2Normalize, L2NormalizeGrad, LayerNorm, LayerNormGrad, Softmax, SoftmaxGrad};
+use super::{At, Entry, Facts, Fault, Memory, Results};
+use crate::signature::{Shape, real};
+
+fn bound(eps: f64) -> bool {
+    eps.is_finite() && eps >= 0.0
+}
+
+impl<'a> Entry<'a> for LayerNorm<'a> {
+    fn facts(&self) -> Facts<'a> {
+        let effects: &[_] = if *self.affine { &[ReadsParameter] } else { &[] };
+        let flops = Each(8.0, At::Written(0));
+        Facts {
+            in_range: bound(*self.eps),
+            ..Facts::model(Both, effects, Results::FRESH, flops, Memory::Once)
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(if *self.affine { 3 } else { 1 }, 2)?;
+        let (rows, columns) = o.real(0)?;
+        if *self.affine {
+            o.read(1, Shape::Parameter { rows: 1, columns })?;
+            o.read(2, Shape::Parameter { rows: 1, columns })?;
+        }
+        o.write(0, real(rows, columns))?;
+        o.write(1, real(rows, 2))
+    }
+}
+
+impl<'a> Entry<'a> for LayerNormGrad<'a> {
+    fn facts(&self) -> Facts<'a> {
+        let flops = Each(12.0, At::Written(0));
+        if *self.affine {
+            let results = Results { adds: &[0, 1, 2], gradients: &[1, 2], in_place: false };
+            Facts::model(Training, &[ReadsParameter, WritesGradient], results, flops, Memory::Once)
+        } else {
+            Facts::model(Training, &[], Results::adding(&[0]), flops, Memory::Once)
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        let extra = usize::from(*self.affine);
+        o.count(3 + extra, 1 + 2 * extra)?;
+        let (rows, columns) = o.real(0)?;
+        if *self.affine {
+            o.read(1, Shape::Parameter { rows: 1, columns })?;
+            o.vector_gradient(1, columns)?;
+            o.vector_gradient(2, columns)?;
+        }
+        o.read(1 + extra, real(rows, 2))?;
+        o.read(2 + extra, real(rows, columns))?;
+        o.write(0, real(rows, columns))
+    }
+}
+
+impl<'a> Entry<'a> for L2Normalize<'a> {
+    fn facts(&self) -> Facts<'a> {
+        let flops = Each(3.0, At::Written(0));
+        Facts { in_range: bound(*self.eps), ..Facts::model(Both, &[], Results::FRESH, flops, Memory::Once) }
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(1, 2)?;
+        let (rows, columns) = o.real(0)?;
+        o.write(0, real(rows, columns))?;
+        o.write(1, real(rows, 1))
+    }
+}
+
+impl<'a> Entry<'a> for L2NormalizeGrad<'a> {
+    fn facts(&self) -> Facts<'a> {
+        let flops = Each(5.0, At::Written(0));
+        Facts {
+            in_range: bound(*self.eps),
+            ..Facts::model(Training, &[], Results::adding(&[0]), flops, Memory::Once)
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(3, 1)?;
+        let (rows, columns) = o.real(0)?;
+        o.read(1, real(rows, 1))?;
+        o.read(2, real(rows, columns))?;
+        o.write(0, real(rows, columns))
+    }
+}
+
+impl<'a> Entry<'a> for Softmax {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Both, &[], Results::FRESH, Each(8.0, At::Written(0)), Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.pointwise(1)
+    }
+}
+
+impl<'a> Entry<'a> for SoftmaxGrad {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Training, &[], Results::adding(&[0]), Each(4.0, At::Written(0)), Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.pointwise(2)
+    }
+}

@@ -1,0 +1,131 @@
+//! Operands of an action: accessors that explain a mismatch, and what rules need to know beside them.
+
+use std::ops::Range;
+
+use super::Fault;
+use crate::model::Exchange;
+use crate::op::{Element, Extent};
+use crate::signature::{Shape, real};
+use crate::size::Symbol;
+
+pub(super) const ONE: Extent = Extent::Fixed(1);
+pub(super) const SAMPLES: Extent = Extent::Symbol(Symbol::Samples);
+
+pub(super) fn tokens(g: u32) -> Extent {
+    Extent::Symbol(Symbol::Tokens(g))
+}
+
+/// What signatures need to know beside the operands.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// The schedule's exchanges.
+    pub exchanges: &'a [Exchange],
+    /// Columns that each exchange moves: those of its part of the table.
+    pub columns: &'a [u32],
+    /// Number of tables.
+    pub tables: usize,
+    /// Microbatches of a batch.
+    pub microbatches: u32,
+}
+
+/// Operands with accessors that explain a mismatch.
+#[derive(Debug, Clone, Copy)]
+pub struct Operands<'a> {
+    /// Those read.
+    pub reads: &'a [Shape],
+    /// Those written.
+    pub writes: &'a [Shape],
+}
+
+impl Operands<'_> {
+    pub(super) fn count(&self, reads: usize, writes: usize) -> Result<(), Fault> {
+        if self.reads.len() != reads || self.writes.len() != writes {
+            return Err(format!(
+                "takes {reads} operands and gives {writes} results, has {} and {}",
+                self.reads.len(),
+                self.writes.len()
+            ));
+        }
+        Ok(())
+    }
+    /// Rows and columns of a real operand.
+    pub(super) fn real(&self, i: usize) -> Result<(Extent, u32), Fault> {
+        match self.reads.get(i) {
+            Some(Shape::Matrix { element: Element::Real, rows, columns }) => Ok((*rows, *columns)),
+            other => Err(format!("operand {i} must be a real matrix, is {}", name(other))),
+        }
+    }
+    pub(super) fn index(&self, i: usize) -> Result<(Extent, u32), Fault> {
+        match self.reads.get(i) {
+            Some(Shape::Matrix { element: Element::Index, rows, columns }) => Ok((*rows, *columns)),
+            other => Err(format!("operand {i} must be an index matrix, is {}", name(other))),
+        }
+    }
+    pub(super) fn parameter(&self, i: usize) -> Result<(u32, u32), Fault> {
+        match self.reads.get(i) {
+            Some(Shape::Parameter { rows, columns }) => Ok((*rows, *columns)),
+            other => Err(format!("operand {i} must be a parameter, is {}", name(other))),
+        }
+    }
+    pub(super) fn offsets(&self, i: usize) -> Result<u32, Fault> {
+        match self.reads.get(i) {
+            Some(Shape::Offsets { lengths }) => Ok(*lengths),
+            other => Err(format!("operand {i} must be offsets, is {}", name(other))),
+        }
+    }
+    pub(super) fn read(&self, i: usize, want: Shape) -> Result<(), Fault> {
+        if self.reads.get(i) == Some(&want) {
+            return Ok(());
+        }
+        Err(format!("operand {i} must be {want}, is {}", name(self.reads.get(i))))
+    }
+    pub(super) fn write(&self, i: usize, want: Shape) -> Result<(), Fault> {
+        if self.writes.get(i) == Some(&want) {
+            return Ok(());
+        }
+        Err(format!("result {i} must be {want}, is {}", name(self.writes.get(i))))
+    }
+    /// Gradient of a vector parameter with `columns` entries.
+    pub(super) fn vector_gradient(&self, i: usize, columns: u32) -> Result<(), Fault> {
+        self.write(i, Shape::Gradient { rows: 1, columns })
+    }
+    /// `n` real matrices of one shape in, one out.
+    pub(super) fn pointwise(&self, n: usize) -> Result<(), Fault> {
+        self.count(n, 1)?;
+        let (rows, columns) = self.same_reals(0..n)?;
+        self.write(0, real(rows, columns))
+    }
+    pub(super) fn same_reals(&self, reads: Range<usize>) -> Result<(Extent, u32), Fault> {
+        let first = self.real(reads.start)?;
+        for i in reads {
+            self.read(i, real(first.0, first.1))?;
+        }
+        Ok(first)
+    }
+}
+
+pub(super) fn name(shape: Option<&Shape>) -> String {
+    shape.map_or("missing".into(), ToString::to_string)
+}
+
+pub(super) fn token_group(rows: Extent) -> Result<u32, Fault> {
+    match rows {
+        Extent::Symbol(Symbol::Tokens(g)) => Ok(g),
+        _ => Err(format!("rows must be tokens, are {rows}")),
+    }
+}
+
+pub(super) fn heads_fit(columns: u32, heads: u32) -> Result<(), Fault> {
+    if heads == 0 || !columns.is_multiple_of(heads) {
+        return Err(format!("{columns} columns do not divide into {heads} heads"));
+    }
+    Ok(())
+}
+
+/// The rows of a gradient that is summed per entry of an exchange.
+pub(super) fn sent_rows(writes: &[Shape]) -> Result<Extent, Fault> {
+    match writes.first() {
+        Some(Shape::Matrix { rows: rows @ Extent::Symbol(Symbol::Sent(_)), .. }) => Ok(*rows),
+        other => Err(format!("result 0 must have a row per entry of an exchange, is {}", name(other))),
+    }
+}

@@ -1,0 +1,92 @@
+//! Pointwise functions, sums and products, copies and zeros.
+
+use super::Flops::{self, Each};
+use super::Programs::{Both, Training};
+use super::operands::{Context, Operands};
+use super::table::entry::{Add, Copy, Mul, MulGrad, Scale, Unary, UnaryGrad, Zero};
+use super::{At, Entry, Facts, Fault, Memory, Results};
+use crate::op::Element;
+use crate::signature::{Shape, real};
+
+impl<'a> Entry<'a> for Unary<'a> {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Both, &[], Results::FRESH, Each(8.0, At::Written(0)), Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.pointwise(1)
+    }
+}
+
+impl<'a> Entry<'a> for UnaryGrad<'a> {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Training, &[], Results::adding(&[0]), Each(12.0, At::Written(0)), Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.pointwise(2)
+    }
+}
+
+impl<'a> Entry<'a> for Add {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Both, &[], Results::FRESH, Each(1.0, At::Written(0)), Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.pointwise(o.reads.len().max(1))
+    }
+}
+
+impl<'a> Entry<'a> for Mul {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Both, &[], Results::FRESH, Each(1.0, At::Written(0)), Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.pointwise(2)
+    }
+}
+
+impl<'a> Entry<'a> for MulGrad {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Training, &[], Results::adding(&[0, 1]), Each(2.0, At::Written(0)), Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(3, 2)?;
+        let (rows, columns) = o.same_reals(0..3)?;
+        o.write(0, real(rows, columns))?;
+        o.write(1, real(rows, columns))
+    }
+}
+
+impl<'a> Entry<'a> for Scale<'a> {
+    fn facts(&self) -> Facts<'a> {
+        let flops = Each(1.0, At::Written(0));
+        Facts {
+            in_range: self.factor.is_finite(),
+            ..Facts::model(Both, &[], Results::adding(&[0]), flops, Memory::Once)
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.pointwise(1)
+    }
+}
+
+impl<'a> Entry<'a> for Copy {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Both, &[], Results::adding(&[0]), Flops::None, Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.pointwise(1)
+    }
+}
+
+impl<'a> Entry<'a> for Zero {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Both, &[], Results::FRESH, Flops::None, Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(0, 1)?;
+        match o.writes[0] {
+            Shape::Matrix { element: Element::Real, .. } => Ok(()),
+            other => Err(format!("result 0 must be a real matrix, is {other}")),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Rows and their gradients: lookup, output dist, gradient dist, update.
+
+use std::slice::from_ref;
+
+use super::Effect::{ReadsTable, WritesTable};
+use super::Flops::Each;
+use super::exchange::{group, owns, subject, table_of};
+use super::operands::{Context, Operands};
+use super::table::entry::{AllGatherGrads, AllToAllGrads, AllToAllRows, Apply, Gather, Merge, Split};
+use super::{
+    At, Entry, Facts, Fault, Flops, Learns, Memory, Of, Payload, Peers, Phase, Programs, Results, Runs,
+    Scope, Transfer,
+};
+use crate::op::Way;
+use crate::signature::{counts, index, real};
+
+impl<'a> Entry<'a> for Gather<'a> {
+    fn facts(&self) -> Facts<'a> {
+        Facts {
+            phase: Phase::OutputDist,
+            runs: Runs::Compute,
+            programs: Programs::Both,
+            transfer: None,
+            effects: &[ReadsTable],
+            results: Results::FRESH,
+            of: Of {
+                exchanges: from_ref(self.exchange),
+                way: Some(Way::Forward),
+                classes: self.class.as_slice(),
+            },
+            learns: Learns::NOTHING,
+            scope: Scope::Entries,
+            entries: None,
+            loss: None,
+            in_range: true,
+            flops: Flops::None,
+            memory: Memory::Looked,
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+        let class = *self.class;
+        let f = subject(cx, *self.exchange)?;
+        o.count(2 + usize::from(class.is_some()), 1)?;
+        table_of(&f, o.reads.first(), "operand 0")?;
+        let (rows, _) = o.index(1)?;
+        let owner = owns(&f, 1, rows)?;
+        o.read(1, index(rows, 1))?;
+        let extent = if owner { f.received(Way::Forward, class)? } else { f.sent(Way::Forward, class)? };
+        if class.is_some() {
+            o.read(2, index(extent, 1))?;
+        }
+        o.write(0, real(extent, f.columns))
+    }
+}
+
+impl<'a> Entry<'a> for AllToAllRows<'a> {
+    fn facts(&self) -> Facts<'a> {
+        Facts {
+            phase: Phase::OutputDist,
+            runs: Runs::Link,
+            programs: Programs::Both,
+            transfer: Some(Transfer { peers: Peers::FromOwners, payload: Payload::Rows, rounds: 1 }),
+            effects: &[],
+            results: Results::FRESH,
+            of: Of { exchanges: self.exchanges, way: Some(Way::Forward), classes: self.class.as_slice() },
+            learns: Learns::NOTHING,
+            scope: Scope::Entries,
+            entries: None,
+            loss: None,
+            in_range: true,
+            flops: Flops::None,
+            memory: Memory::Once,
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+        let class = *self.class;
+        let group = group(cx, self.exchanges)?;
+        o.count(3 * group.len(), group.len())?;
+        for (i, f) in group.iter().enumerate() {
+            o.read(3 * i, real(f.received(Way::Forward, class)?, f.columns))?;
+            o.read(3 * i + 1, counts())?;
+            o.read(3 * i + 2, counts())?;
+            o.write(i, real(f.sent(Way::Forward, class)?, f.columns))?;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Entry<'a> for Merge<'a> {
+    fn facts(&self) -> Facts<'a> {
+        Facts {
+            phase: Phase::OutputDist,
+            runs: Runs::Compute,
+            programs: Programs::Training,
+            transfer: None,
+            effects: &[],
+            results: Results::adding(&[0]),
+            of: Of { exchanges: from_ref(self.exchange), way: Some(Way::Forward), classes: self.classes },
+            learns: Learns::NOTHING,
+            scope: Scope::Entries,
+            entries: None,
+            loss: None,
+            in_range: true,
+            flops: Flops::None,
+            memory: Memory::Placed,
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+        let classes = self.classes;
+        let f = subject(cx, *self.exchange)?;
+        if classes.is_empty() || classes.windows(2).any(|w| w[0] >= w[1]) {
+            return Err("its classes must be at least one, in rising order".into());
+        }
+        o.count(2 * classes.len(), 1)?;
+        for (i, c) in classes.iter().enumerate() {
+            let extent = f.sent(Way::Forward, Some(*c))?;
+            o.read(2 * i, real(extent, f.columns))?;
+            o.read(2 * i + 1, index(extent, 1))?;
+        }
+        o.write(0, real(f.sent(Way::Forward, None)?, f.columns))
+    }
+}
+
+impl<'a> Entry<'a> for Split<'a> {
+    fn facts(&self) -> Facts<'a> {
+        Facts {
+            phase: Phase::GradientDist,
+            runs: Runs::Compute,
+            programs: Programs::Training,
+            transfer: None,
+            effects: &[],
+            results: Results::FRESH,
+            of: Of {
+                exchanges: from_ref(self.exchange),
+                way: Some(Way::Backward),
+                classes: from_ref(self.class),
+            },
+            learns: Learns::NOTHING,
+            scope: Scope::Entries,
+            entries: None,
+            loss: None,
+            in_range: true,
+            flops: Flops::None,
+            memory: Memory::Picked,
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+        let class = *self.class;
+        let f = subject(cx, *self.exchange)?;
+        let extent = f.sent(Way::Backward, Some(class))?;
+        o.count(2, 1)?;
+        o.read(0, real(f.sent(Way::Backward, None)?, f.columns))?;
+        o.read(1, index(extent, 1))?;
+        o.write(0, real(extent, f.columns))
+    }
+}
+
+impl<'a> Entry<'a> for AllToAllGrads<'a> {
+    fn facts(&self) -> Facts<'a> {
+        Facts {
+            phase: Phase::GradientDist,
+            runs: Runs::Link,
+            programs: Programs::Training,
+            transfer: Some(Transfer { peers: Peers::ToOwners, payload: Payload::Gradients, rounds: 1 }),
+            effects: &[],
+            results: Results::FRESH,
+            of: Of { exchanges: self.exchanges, way: Some(Way::Backward), classes: self.class.as_slice() },
+            learns: Learns::NOTHING,
+            scope: Scope::Entries,
+            entries: None,
+            loss: None,
+            in_range: true,
+            flops: Flops::None,
+            memory: Memory::Once,
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+        gradients(o, cx, self.exchanges, *self.class)
+    }
+}
+
+impl<'a> Entry<'a> for AllGatherGrads<'a> {
+    fn facts(&self) -> Facts<'a> {
+        Facts {
+            phase: Phase::GradientDist,
+            runs: Runs::Link,
+            programs: Programs::Training,
+            transfer: Some(Transfer { peers: Peers::Everyone, payload: Payload::Gradients, rounds: 1 }),
+            effects: &[],
+            results: Results::FRESH,
+            of: Of { exchanges: self.exchanges, way: Some(Way::Backward), classes: self.class.as_slice() },
+            learns: Learns::NOTHING,
+            scope: Scope::Entries,
+            entries: None,
+            loss: None,
+            in_range: true,
+            flops: Flops::None,
+            memory: Memory::Once,
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+        gradients(o, cx, self.exchanges, *self.class)
+    }
+}
+
+fn gradients(o: &Operands<'_>, cx: &Context<'_>, exchanges: &[u32], class: Option<u32>) -> Result<(), Fault> {
+    let group = group(cx, exchanges)?;
+    o.count(3 * group.len(), group.len())?;
+    for (i, f) in group.iter().enumerate() {
+        o.read(3 * i, real(f.sent(Way::Backward, class)?, f.columns))?;
+        o.read(3 * i + 1, counts())?;
+        o.read(3 * i + 2, counts())?;
+        o.write(i, real(f.received(Way::Backward, class)?, f.columns))?;
+    }
+    Ok(())
+}
+
+impl<'a> Entry<'a> for Apply<'a> {
+    fn facts(&self) -> Facts<'a> {
+        // A sum and about three operations of the update per received element.
+        let flops = Each(4.0, At::Read(2 + usize::from(self.class.is_some())));
+        Facts {
+            phase: Phase::GradientDist,
+            runs: Runs::Compute,
+            programs: Programs::Training,
+            transfer: None,
+            effects: &[WritesTable],
+            results: Results::FRESH,
+            of: Of {
+                exchanges: from_ref(self.exchange),
+                way: Some(Way::Backward),
+                classes: self.class.as_slice(),
+            },
+            learns: Learns::NOTHING,
+            scope: Scope::Entries,
+            entries: None,
+            loss: None,
+            in_range: true,
+            flops,
+            memory: Memory::UpdatedRows,
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+        let class = *self.class;
+        let f = subject(cx, *self.exchange)?;
+        let more = usize::from(class.is_some());
+        o.count(3 + more, 1)?;
+        table_of(&f, o.writes.first(), "result 0")?;
+        o.read(0, index(f.received(Way::Backward, None)?, 1))?;
+        let extent = f.received(Way::Backward, class)?;
+        if class.is_some() {
+            o.read(1, index(extent, 1))?;
+        }
+        o.read(1 + more, counts())?;
+        o.read(2 + more, real(extent, f.columns))
+    }
+}

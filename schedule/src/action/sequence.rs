@@ -1,0 +1,69 @@
+//! What knows positions within a sequence: positional embedding, dropout.
+
+use super::Effect::{Random, ReadsBatch, ReadsParameter, WritesGradient};
+use super::Flops::{self, Each};
+use super::Programs::{Both, Training};
+use super::operands::{Context, Operands, tokens};
+use super::table::entry::{Dropout, DropoutGrad, Positional, PositionalGrad};
+use super::{At, Entry, Facts, Fault, Memory, Results};
+use crate::signature::{Shape, real};
+
+fn share(p: f64) -> bool {
+    (0.0..1.0).contains(&p)
+}
+
+impl<'a> Entry<'a> for Positional {
+    fn facts(&self) -> Facts<'a> {
+        let flops = Each(1.0, At::Written(0));
+        Facts::model(Both, &[ReadsBatch, ReadsParameter], Results::FRESH, flops, Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(3, 1)?;
+        let ((rows, columns), g, (_, dim)) = (o.real(0)?, o.offsets(1)?, o.parameter(2)?);
+        if rows != tokens(g) || columns != dim {
+            return Err("x must have the rows of the offsets and the columns of the weight".into());
+        }
+        o.write(0, real(rows, columns))
+    }
+}
+
+impl<'a> Entry<'a> for PositionalGrad {
+    fn facts(&self) -> Facts<'a> {
+        let results = Results { adds: &[0], gradients: &[0], in_place: false };
+        Facts::model(Training, &[ReadsBatch, WritesGradient], results, Flops::None, Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.count(2, 1)?;
+        let ((rows, columns), g) = (o.real(0)?, o.offsets(1)?);
+        match o.writes[0] {
+            Shape::Gradient { columns: c, .. } if c == columns && rows == tokens(g) => Ok(()),
+            other => Err(format!("result 0 must be a gradient with {columns} columns, is {other}")),
+        }
+    }
+}
+
+impl<'a> Entry<'a> for Dropout<'a> {
+    fn facts(&self) -> Facts<'a> {
+        let flops = Each(1.0, At::Written(0));
+        Facts {
+            in_range: share(*self.p),
+            ..Facts::model(Training, &[ReadsBatch, Random], Results::FRESH, flops, Memory::Once)
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.pointwise(1)
+    }
+}
+
+impl<'a> Entry<'a> for DropoutGrad<'a> {
+    fn facts(&self) -> Facts<'a> {
+        let flops = Each(1.0, At::Written(0));
+        Facts {
+            in_range: share(*self.p),
+            ..Facts::model(Training, &[ReadsBatch, Random], Results::adding(&[0]), flops, Memory::Once)
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+        o.pointwise(1)
+    }
+}
