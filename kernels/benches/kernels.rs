@@ -16,9 +16,10 @@ use fs_kernels::matmul::{linear, linear_grad_input, linear_grad_weight};
 use fs_kernels::norm::{layer_norm, layer_norm_grad};
 use fs_kernels::optimizer::{SparseKind, SparseOptimizer, sparse_update};
 use fs_kernels::partition::{Classes, Partition, Uses, forward};
-use fs_kernels::random::{Initial, RandomKey, fill, normal, uniform_index};
+use fs_kernels::random::{Initial, RandomKey, fill};
 use fs_kernels::unique::{Unique, unique_by_owner};
 use fs_kernels::{Mat, MatMut, Scratch, Write};
+use fs_workload::random::{normal, uniform_index};
 
 const KEY: RandomKey = RandomKey { seed: 1, stream: 0, step: 0 };
 

@@ -6,9 +6,10 @@ use common::{Grid, Source, assert_close, assert_gradient};
 use fs_kernels::dropout::{dropout, dropout_grad};
 use fs_kernels::interaction::{dot_interaction, dot_interaction_grad};
 use fs_kernels::loss::{bce_with_logits, sampled_softmax, sampled_softmax_grad};
-use fs_kernels::random::{Initial, RandomKey, fill, negatives, normal, philox, uniform_f64, uniform_index};
+use fs_kernels::random::{Initial, RandomKey, fill, negatives};
 use fs_kernels::simd::{Level, limit_level};
 use fs_kernels::{Mat, MatMut, Write};
+use fs_workload::random::{normal, philox, uniform_f64, uniform_index};
 
 const KEY: RandomKey = RandomKey { seed: 42, stream: 3, step: 17 };
 

@@ -1,5 +1,6 @@
 //! What a schedule says about the model: tables, dense parameters, inputs, data and settings.
 
+pub use fs_workload::{IdDistribution, LabelDistribution, LengthDistribution};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -463,52 +464,6 @@ pub enum Data {
         /// Distinct samples before the data repeats.
         samples: Option<u64>,
     },
-}
-
-/// Distribution of sequence lengths.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum LengthDistribution {
-    /// All equal.
-    Fixed(u32),
-    /// Uniform over `min..=max`.
-    Uniform {
-        /// Shortest.
-        min: u32,
-        /// Longest.
-        max: u32,
-    },
-    /// Lognormal whose mean after clipping is `mean`.
-    Lognormal {
-        /// Mean after clipping.
-        mean: f64,
-        /// Sigma of the underlying Gaussian.
-        sigma: f64,
-        /// Shortest.
-        min: u32,
-        /// Longest (the group's maximum without it).
-        max: Option<u32>,
-    },
-}
-
-/// Distribution of ids over a permuted table.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum IdDistribution {
-    /// Uniform.
-    Uniform,
-    /// Zipf with this exponent.
-    Zipf(f64),
-}
-
-/// Distribution of labels.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LabelDistribution {
-    /// `(id * 2654435761 >> 7) & 1` of the first sequence's id.
-    Hash,
-    /// 1 with this probability.
-    Bernoulli(f64),
 }
 
 /// Evaluation after training.

@@ -19,11 +19,11 @@
 
 use std::sync::Arc;
 
-use fs_executor::data::permute::Permutation;
-use fs_executor::data::zipf::Zipf;
 use fs_executor::data::{DataError, GlobalBatch, Source, Values};
-use fs_kernels::random::{RandomKey, uniform_f64};
 use fs_schedule::{InputKind, Schedule};
+use fs_workload::ids::Zipf;
+use fs_workload::permute::Permutation;
+use fs_workload::random::{RandomKey, uniform_f64};
 
 /// Batches for which a row is not taken again after its last use.
 const REST: u32 = 16;

@@ -1,85 +1,11 @@
 //! How many different rows a batch uses, and how soon they are used again.
 //!
-//! A row that one draw hits with probability p is used by n draws with probability 1 - (1 - p)^n. With the rate
-//! r = -n ln(1 - p), that is 1 - e^-r, and rates of independent draws (other inputs, other ranks, other batches) add
-//! up. Expected numbers of rows are sums of such terms over the table. Rows of a Zipf law are summed in bins that grow
-//! with the rank of the row, so a table of a billion rows costs as much as one of a thousand.
+//! Rows are used at rates that add up ([`fs_workload::ids`]), so a class of reuse distance is a product over the
+//! microbatches that it spans.
 
 use fs_schedule::Reuse;
 use fs_schedule::op::Way;
-
-/// Rows that are listed one by one: the head of the law, where neighbours differ.
-const HEAD: u64 = 64;
-/// Each further bin ends this much further out.
-const GROWTH: f64 = 1.15;
-
-/// Rows with about the same probability.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Bin {
-    rows: f64,
-    probability: f64,
-}
-
-/// The probabilities of a table's rows.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Law {
-    bins: Vec<Bin>,
-    rows: f64,
-}
-
-/// An antiderivative of x^-s, taken between two points.
-fn mass(s: f64, from: f64, to: f64) -> f64 {
-    if (s - 1.0).abs() < 1e-9 {
-        (to / from).ln()
-    } else {
-        (to.powf(1.0 - s) - from.powf(1.0 - s)) / (1.0 - s)
-    }
-}
-
-impl Law {
-    /// All rows alike.
-    pub fn uniform(rows: u64) -> Self {
-        let rows = rows.max(1) as f64;
-        Self { bins: vec![Bin { rows, probability: 1.0 / rows }], rows }
-    }
-
-    /// Zipf's law with this exponent.
-    pub fn zipf(rows: u64, exponent: f64) -> Self {
-        let rows = rows.max(1);
-        let mut bins: Vec<Bin> = (1..=rows.min(HEAD))
-            .map(|k| Bin { rows: 1.0, probability: (k as f64).powf(-exponent) })
-            .collect();
-        let mut from = rows.min(HEAD) + 1;
-        while from <= rows {
-            let to = ((from as f64 * GROWTH) as u64).clamp(from, rows);
-            let count = (to - from + 1) as f64;
-            let total = mass(exponent, from as f64 - 0.5, to as f64 + 0.5);
-            bins.push(Bin { rows: count, probability: total / count });
-            from = to + 1;
-        }
-        let total: f64 = bins.iter().map(|b| b.rows * b.probability).sum();
-        for b in &mut bins {
-            b.probability /= total;
-        }
-        Self { bins, rows: rows as f64 }
-    }
-}
-
-/// Draws of one rank from a table in one batch.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Draws {
-    /// By the table's law.
-    pub by_law: f64,
-    /// Uniform (negatives).
-    pub uniform: f64,
-}
-
-impl Draws {
-    /// All of them.
-    pub fn total(self) -> f64 {
-        self.by_law + self.uniform
-    }
-}
+use fs_workload::ids::{Draws, RowLaw, used};
 
 /// Expected entries of one rank's request for a batch, as a whole and by class.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,27 +18,19 @@ pub struct Entries {
     pub backward: Vec<f64>,
 }
 
-/// 1 - e^-x without cancellation.
-fn used(x: f64) -> f64 {
-    -(-x).exp_m1()
-}
-
 impl Entries {
     /// For `ranks` ranks that all draw like this one; `unique`: a row is one entry however often it is drawn.
-    pub fn expect(law: &Law, draws: Draws, ranks: f64, unique: bool, reuse: Option<Reuse>) -> Self {
+    pub fn expect(law: &RowLaw, draws: Draws, ranks: f64, unique: bool, reuse: Option<Reuse>) -> Self {
         let m = reuse.map_or(1, |r| r.microbatches.max(1));
         let forward = reuse.map_or_else(Vec::new, |r| r.classes(Way::Forward));
         let backward = reuse.map_or_else(Vec::new, |r| r.classes(Way::Backward));
         let k = reuse.map_or(0, |r| r.lookahead);
         let mut entries =
             Self { sent: 0.0, forward: vec![0.0; forward.len()], backward: vec![0.0; backward.len()] };
-        for bin in &law.bins {
-            // Finite for the only row of a table too, which every draw hits: e^-64 is no chance to miss it.
-            let per_draw = (-(-bin.probability).ln_1p()).min(64.0);
-            let per_uniform = (-(-1.0 / law.rows).ln_1p()).min(64.0);
+        for bin in law.bins() {
             // Of a batch of this rank, of one of its microbatches, of a microbatch of all ranks, of the others.
-            let batch = draws.by_law * per_draw + draws.uniform * per_uniform;
-            let expected = if unique { used(batch) } else { batch_draws(bin, draws, law) };
+            let batch = law.rate(bin, draws);
+            let expected = if unique { used(batch) } else { law.occurrences(bin, draws) };
             entries.sent += bin.rows * expected;
             if forward.is_empty() {
                 continue;
@@ -148,10 +66,6 @@ impl Entries {
     }
 }
 
-fn batch_draws(bin: &Bin, draws: Draws, law: &Law) -> f64 {
-    draws.by_law * bin.probability + draws.uniform / law.rows
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,7 +79,7 @@ mod tests {
         let reuse = Reuse { lookahead: 1, microbatches: 2 };
         let draws = Draws { by_law: 3.0, uniform: 2.0 };
         for unique in [true, false] {
-            let e = Entries::expect(&Law::uniform(1), draws, 2.0, unique, Some(reuse));
+            let e = Entries::expect(&RowLaw::uniform(1), draws, 2.0, unique, Some(reuse));
             close(e.sent, if unique { 1.0 } else { 5.0 }, 1e-9);
             close(e.forward.iter().sum(), e.sent, 1e-6);
             close(e.backward.iter().sum(), e.sent, 1e-6);
@@ -176,27 +90,11 @@ mod tests {
     fn classes_add_up_to_the_entries() {
         for (k, m, unique) in [(1, 1, true), (3, 1, true), (2, 4, true), (3, 2, false), (5, 2, true)] {
             let reuse = Reuse { lookahead: k, microbatches: m };
-            let law = Law::zipf(100_000, 1.05);
+            let law = RowLaw::zipf(100_000, 1.05);
             let draws = Draws { by_law: 3000.0, uniform: 500.0 };
             let e = Entries::expect(&law, draws, 8.0, unique, Some(reuse));
             close(e.forward.iter().sum(), e.sent, 1e-9);
             close(e.backward.iter().sum(), e.sent, 1e-9);
-        }
-    }
-
-    /// Against a sum over all rows, term by term.
-    #[test]
-    fn bins_agree_with_the_rows_themselves() {
-        for exponent in [0.6, 1.0, 1.05, 1.5] {
-            let rows = 50_000u64;
-            let weights: Vec<f64> = (1..=rows).map(|k| (k as f64).powf(-exponent)).collect();
-            let total: f64 = weights.iter().sum();
-            for n in [10.0, 1e3, 1e5] {
-                let exact: f64 = weights.iter().map(|w| used(-n * (-w / total).ln_1p())).sum();
-                let draws = Draws { by_law: n, uniform: 0.0 };
-                let e = Entries::expect(&Law::zipf(rows, exponent), draws, 1.0, true, None);
-                close(e.sent, exact, 0.01);
-            }
         }
     }
 
@@ -206,7 +104,7 @@ mod tests {
     fn overlap_with_the_batch_before() {
         let reuse = Reuse { lookahead: 1, microbatches: 1 };
         let draws = Draws { by_law: 2048.0 * 1000.0, uniform: 0.0 };
-        let e = Entries::expect(&Law::zipf(50_000_000, 1.05), draws, 1.0, true, Some(reuse));
+        let e = Entries::expect(&RowLaw::zipf(50_000_000, 1.05), draws, 1.0, true, Some(reuse));
         close(e.forward[0] / e.sent, 0.23, 0.06);
         close(e.forward[0], e.backward[0], 1e-9);
     }
@@ -251,7 +149,7 @@ mod tests {
             }
         }
         let draws = Draws { by_law: (per_micro as u32 * m).into(), uniform: 0.0 };
-        let e = Entries::expect(&Law::uniform(rows as u64), draws, 2.0, true, Some(reuse));
+        let e = Entries::expect(&RowLaw::uniform(rows as u64), draws, 2.0, true, Some(reuse));
         for (seen, expected) in forward.iter().zip(&e.forward).chain(backward.iter().zip(&e.backward)) {
             let seen: f64 = seen / f64::from(rounds);
             assert!((seen - expected).abs() < 0.05 + 0.03 * expected, "{seen} for {expected}");

@@ -11,12 +11,11 @@ use fs_schedule::op::{Action, Element, Extent, Op, Place, Way};
 use fs_schedule::{
     Data, IdDistribution, InputKind, LengthDistribution, Profile, Reuse, Schedule, Sharding, Symbol,
 };
+use fs_workload::ids::{ASSUMED_EXPONENT, Draws, RowLaw};
+use fs_workload::lengths::LengthLaw;
 
 use super::measured::rows_of;
-use super::rows::{Draws, Entries, Law};
-
-/// Zipf exponent that is assumed of ids in files.
-const FILE_EXPONENT: f64 = 1.05;
+use super::rows::Entries;
 
 /// Expected sizes of one rank.
 #[derive(Debug, Clone, Default)]
@@ -41,16 +40,17 @@ impl Sizes {
             Some(Data::Generate { lengths, ids, .. }) => (Some(*lengths), *ids),
             Some(_) => {
                 sizes.assume("the data file");
-                (None, IdDistribution::Zipf(FILE_EXPONENT))
+                (None, IdDistribution::ASSUMED)
             }
             None => {
                 sizes.assume("the data, which the model's file does not name,");
-                (None, IdDistribution::Zipf(FILE_EXPONENT))
+                (None, IdDistribution::ASSUMED)
             }
         };
         let mut known: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
         for (g, group) in s.lengths.iter().enumerate() {
-            let (mean, square) = *known.entry(group.max).or_insert_with(|| moments(lengths, group.max));
+            let (mean, square) =
+                *known.entry(group.max).or_insert_with(|| lengths_of(lengths, group.max).moments());
             sizes.values.insert(Symbol::Tokens(g as u32), samples * mean);
             sizes.values.insert(Symbol::Squares(g as u32), samples * square);
         }
@@ -112,7 +112,7 @@ impl Sizes {
 
     fn assume(&mut self, what: &str) {
         self.assumptions.push(format!(
-            "{what} is not read at compile time: lengths are assumed uniform from 1 to their maximum, ids Zipf with exponent {FILE_EXPONENT}"
+            "{what} is not read at compile time: lengths are assumed uniform from 1 to their maximum, ids Zipf with exponent {ASSUMED_EXPONENT}"
         ));
     }
 
@@ -145,7 +145,7 @@ impl Sizes {
         let draws = draws(s, self);
         // Models repeat tables: equal ones are computed once.
         let mut known: BTreeMap<(u64, u64, u64, bool, Option<u32>), Entries> = BTreeMap::new();
-        let mut laws: BTreeMap<u64, Law> = BTreeMap::new();
+        let mut laws: BTreeMap<u64, RowLaw> = BTreeMap::new();
         let mut load: BTreeMap<u32, f64> = BTreeMap::new();
         let mut entries: Vec<Option<Entries>> = Vec::new();
         for (e, x) in s.exchanges.iter().enumerate() {
@@ -156,10 +156,7 @@ impl Sizes {
             };
             let key = (table.rows, d.by_law.to_bits(), d.uniform.to_bits(), x.unique, x.lookahead);
             let found = known.entry(key).or_insert_with(|| {
-                let law = laws.entry(table.rows).or_insert_with(|| match ids {
-                    IdDistribution::Uniform => Law::uniform(table.rows),
-                    IdDistribution::Zipf(a) => Law::zipf(table.rows, a),
-                });
+                let law = laws.entry(table.rows).or_insert_with(|| RowLaw::new(ids, table.rows));
                 let reuse = x
                     .lookahead
                     .map(|lookahead| Reuse { lookahead, microbatches: s.settings.microbatches.max(1) });
@@ -197,6 +194,12 @@ impl Sizes {
     }
 }
 
+/// The law of a group's lengths: the workload's, if it has one that lengths can be drawn from.
+pub fn lengths_of(lengths: Option<LengthDistribution>, max: u32) -> LengthLaw {
+    let law = lengths.and_then(|lengths| LengthLaw::new(lengths, max).ok());
+    law.unwrap_or_else(|| LengthLaw::assumed(max))
+}
+
 /// Draws of each exchange, from the ids that its `unique` reads.
 fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
     let mut all = BTreeMap::new();
@@ -230,49 +233,6 @@ fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
         all.insert(exchange, d);
     }
     all
-}
-
-/// Mean and mean square of a length that is at most `max`.
-fn moments(lengths: Option<LengthDistribution>, max: u32) -> (f64, f64) {
-    let uniform = |a: u32, b: u32| {
-        let (a, b) = (f64::from(a.min(max)), f64::from(b.min(max)));
-        let (mean, width) = (f64::midpoint(a, b), b - a + 1.0);
-        (mean, mean * mean + (width * width - 1.0) / 12.0)
-    };
-    match lengths {
-        None => uniform(1, max),
-        Some(LengthDistribution::Fixed(n)) => uniform(n, n),
-        Some(LengthDistribution::Uniform { min, max: most }) => uniform(min, most),
-        Some(LengthDistribution::Lognormal { mean, sigma, min, max: most }) => {
-            let high = f64::from(most.unwrap_or(max).min(max));
-            let low = f64::from(min).min(high);
-            if mean >= high {
-                return (high, high * high);
-            }
-            clipped_lognormal(mean.max(low), sigma, low, high)
-        }
-    }
-}
-
-/// Mean and mean square of a lognormal clipped to `[low, high]` whose location makes the mean right.
-fn clipped_lognormal(mean: f64, sigma: f64, low: f64, high: f64) -> (f64, f64) {
-    const POINTS: i32 = 400;
-    let weights: Vec<(f64, f64)> = (-POINTS..=POINTS)
-        .map(|i| f64::from(i) * 8.0 / f64::from(POINTS))
-        .map(|z| (z, (-z * z / 2.0).exp()))
-        .collect();
-    let total: f64 = weights.iter().map(|w| w.1).sum();
-    let moment = |mu: f64, power: i32| -> f64 {
-        weights.iter().map(|(z, w)| w * (mu + sigma * z).exp().clamp(low, high).powi(power)).sum::<f64>()
-            / total
-    };
-    let (mut a, mut b) = (low.max(1e-6).ln() - 8.0 * sigma, high.ln() + 8.0 * sigma);
-    for _ in 0..60 {
-        let mid = f64::midpoint(a, b);
-        if moment(mid, 1) < mean { a = mid } else { b = mid }
-    }
-    let mu = f64::midpoint(a, b);
-    (moment(mu, 1), moment(mu, 2))
 }
 
 /// Bytes of an element on the device.
@@ -312,25 +272,5 @@ pub fn input_bytes(s: &Schedule, sizes: &Sizes, input: u32, microbatch: Option<u
         Some(InputKind::SampleLabel) => 4.0 * sizes.get(Symbol::Samples, microbatch),
         Some(InputKind::TokenLabel { lengths }) => 4.0 * sizes.get(Symbol::Tokens(lengths), microbatch),
         None => 0.0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments_of_lengths() {
-        assert_eq!(moments(Some(LengthDistribution::Fixed(9)), 5), (5.0, 25.0));
-        let (mean, square) = moments(Some(LengthDistribution::Uniform { min: 1, max: 3 }), 10);
-        assert!((mean - 2.0).abs() < 1e-12 && (square - 14.0 / 3.0).abs() < 1e-12);
-        let law = LengthDistribution::Lognormal { mean: 200.0, sigma: 1.0, min: 1, max: None };
-        let (mean, square) = moments(Some(law), 1024);
-        assert!((mean - 200.0).abs() < 0.01, "{mean}");
-        assert!(square > 1.5 * mean * mean && square < mean * 1024.0, "{square}");
-        // Hardly clipped: the closed form e^sigma^2.
-        let law = LengthDistribution::Lognormal { mean: 50.0, sigma: 0.5, min: 0, max: None };
-        let (mean, square) = moments(Some(law), 100_000);
-        assert!((square / (mean * mean) - 0.25f64.exp()).abs() < 1e-3);
     }
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use ::csv::{ByteRecord, ErrorKind, ReaderBuilder};
 use fs_schedule::{InputKind, Schedule};
+use fs_workload::permute::order;
 
-use super::permute::order;
 use super::{DataError, Epochs, GlobalBatch, Histories, Source};
 
 /// Names of the columns.

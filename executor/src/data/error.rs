@@ -183,6 +183,14 @@ pub enum DataError {
         /// What to do.
         advice: String,
     },
+    /// A law that nothing can be drawn from.
+    #[error("the data generator cannot draw {what}: {law}")]
+    Law {
+        /// What was to be drawn.
+        what: &'static str,
+        /// Why not.
+        law: fs_workload::LawError,
+    },
     /// A distribution with impossible parameters.
     #[error("the data generator cannot draw {what}: {reason}")]
     Distribution {

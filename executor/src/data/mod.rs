@@ -10,11 +10,9 @@ pub mod csv;
 pub mod error;
 pub mod generate;
 pub mod histories;
-pub mod permute;
 pub mod reader;
 pub mod tensorfile;
 pub mod tensors;
-pub mod zipf;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

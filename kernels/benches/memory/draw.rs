@@ -1,6 +1,6 @@
 //! Rows drawn for measurements.
 
-use fs_kernels::random::{RandomKey, uniform_f64, uniform_index};
+use fs_workload::random::{RandomKey, uniform_f64, uniform_index};
 
 const KEY: RandomKey = RandomKey { seed: 1, stream: 0, step: 0 };
 

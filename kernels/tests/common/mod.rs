@@ -1,8 +1,8 @@
 //! Random matrices, and gradients held against differences.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use fs_kernels::random::{RandomKey, uniform_f64};
 use fs_kernels::{Mat, MatMut, Real};
+use fs_workload::random::{RandomKey, uniform_f64};
 
 /// A reproducible source of numbers.
 pub struct Source {

@@ -4,17 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::op::Extent;
 use fs_schedule::signature::Shape;
-use fs_schedule::{
-    Data, IdDistribution, LengthDistribution, Lengths, Settings, SparseOptimizer, Symbol, Table,
-};
+use fs_schedule::{Data, IdDistribution, Lengths, Settings, SparseOptimizer, Symbol, Table};
+use fs_workload::ids::{Draws, RowLaw};
 
 use crate::dialect::from_attrs;
 use crate::ir::attr::typed;
 use crate::ir::{Module, Type, ValueId};
-use crate::sched::rows::{Draws, Entries, Law};
-
-/// Zipf exponent of ids in files, which are not read at compile time.
-const FILE_EXPONENT: f64 = 1.05;
+use crate::sched::sizes::lengths_of;
 
 /// Work and size of one table.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,11 +47,11 @@ pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load>
     let data = typed::<Option<Data>>(&module.attrs, "data").ok().flatten();
     let (lengths, ids) = match data {
         Some(Data::Generate { lengths, ids, .. }) => (Some(lengths), ids),
-        _ => (None, IdDistribution::Zipf(FILE_EXPONENT)),
+        _ => (None, IdDistribution::ASSUMED),
     };
     let means: Vec<f64> = module
         .decls_of("model.lengths")
-        .map(|op| from_attrs::<Lengths>(&op.attrs).map_or(1.0, |l| mean(lengths, l.max)))
+        .map(|op| from_attrs::<Lengths>(&op.attrs).map_or(1.0, |l| lengths_of(lengths, l.max).mean()))
         .collect();
     let mut drawn = vec![Draws { by_law: 0.0, uniform: 0.0 }; tables.len()];
     for (table, v) in sources(module) {
@@ -77,13 +73,7 @@ pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load>
         .zip(drawn)
         .map(|(t, n)| {
             let key = (t.rows, n.by_law.to_bits(), n.uniform.to_bits());
-            let unique = *known.entry(key).or_insert_with(|| {
-                let law = match ids {
-                    IdDistribution::Uniform => Law::uniform(t.rows),
-                    IdDistribution::Zipf(a) => Law::zipf(t.rows, a),
-                };
-                Entries::expect(&law, n, ranks, true, None).sent
-            });
+            let unique = *known.entry(key).or_insert_with(|| RowLaw::new(ids, t.rows).unique(n));
             let bytes = t.rows.saturating_mul(t.dim.into()).saturating_mul(4).saturating_add(state(t));
             Load { bytes, unique, row: 4.0 * f64::from(t.dim) }
         })
@@ -108,17 +98,4 @@ fn sources(module: &Module) -> BTreeSet<(u32, ValueId)> {
         sources.extend(op.operands.iter().filter(is_ids).map(|v| (table, *v)));
     }
     sources
-}
-
-/// Mean length of a group; half its maximum if nothing is known.
-fn mean(lengths: Option<LengthDistribution>, max: u32) -> f64 {
-    let max = f64::from(max);
-    match lengths {
-        None => (max / 2.0).max(1.0),
-        Some(LengthDistribution::Fixed(n)) => f64::from(n).min(max),
-        Some(LengthDistribution::Uniform { min, max: most }) => {
-            f64::midpoint(f64::from(min), f64::from(most)).min(max)
-        }
-        Some(LengthDistribution::Lognormal { mean, .. }) => mean.min(max),
-    }
 }

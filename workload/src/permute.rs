@@ -1,6 +1,6 @@
 //! Permutations drawn from a seed: of users in an epoch, and of rows without a table of them.
 
-use fs_kernels::random::philox;
+use crate::random::philox;
 
 /// The random stream of epoch orders; far from those that models number from 0.
 const ORDER_STREAM: u32 = 0xF500_0001;

@@ -1,0 +1,20 @@
+//! What is trained on, as far as the one who plans a step and the one who runs it must mean the same by it.
+//!
+//! A workload is described by laws: how long sequences are, which ids they hold, what labels say. The compiler asks a
+//! law what to *expect* (mean lengths, unique rows), the executor *draws* from it. Both stand beside each other, one
+//! file a law, so that neither can change alone; tests hold what is drawn against what is expected.
+//!
+//! Everything drawn is a function of what it is for ([`random`]), never of what was drawn before. This crate knows
+//! no other of the project: the language, the schedule, the kernels and the executor use it.
+
+pub mod error;
+pub mod ids;
+pub mod labels;
+pub mod lengths;
+pub mod permute;
+pub mod random;
+
+pub use error::LawError;
+pub use ids::IdDistribution;
+pub use labels::LabelDistribution;
+pub use lengths::LengthDistribution;
