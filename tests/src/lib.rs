@@ -4,6 +4,7 @@
 
 pub mod arrange;
 pub mod chart;
+pub mod filetest;
 pub mod interpreter;
 pub mod models;
 pub mod mutate;
@@ -46,7 +47,7 @@ pub fn binary(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let folder = BUILT.get_or_init(|| {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--bins", "--package", "fs-compiler", "--package", "fs-executor"]);
+        cargo.args(["build", "--quiet", "--bins", "--package", "fsc", "--package", "fsx"]);
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }

@@ -1,8 +1,12 @@
 //! Tests over textual IR: `tests/filetests/*/*.ir`.
 //!
-//! A file starts with `// run:` and a pipeline (`none` to only parse, verify and print; `emit` at the end to list the
-//! schedule's operations, `order` to list those of a scheduled `@train` in issue order), then comments that say what it shows, then a module, then a line `// expected` and the
-//! expected output, or the error. `UPDATE_EXPECT=1 cargo test --test filetests` rewrites expectations.
+//! A file starts with `// run:` and a pipeline, in several such lines where it is long (`none` to only parse, verify and print; `emit` at the end to list the
+//! schedule's operations, `order` to list those of a scheduled `@train` in issue order), then comments that say what it
+//! shows, then a module. What is expected of it stands there in one of three ways:
+//!
+//! - directives (`// check:`, `// next:`, `// not:`) that match parts of the output: see [`fs_tests::filetest`];
+//! - `// error:` at the lines at fault, those of the pipeline and its passes under the `// run:` line;
+//! - the whole output, below a line `// expected`. `UPDATE_EXPECT=1 cargo test -p fs-tests --test filetests` writes it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,9 +15,13 @@ use std::path::{Path, PathBuf};
 use fs_compiler::emit::{Strategy, emit};
 use fs_compiler::ir::{Module, parse, verify};
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
+use fs_tests::filetest::{Found, Script};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 const MARK: &str = "\n// expected\n";
+
+/// Most characters of a line in a file: more is not read by anybody.
+const WIDEST: usize = 160;
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("filetests");
@@ -22,40 +30,81 @@ fn main() {
         files.extend(fs::read_dir(folder.path()).expect("folder").flatten().map(|f| f.path()));
     }
     files.sort();
-    let trials = files.into_iter().map(|file| {
+    let trials = files.into_iter().flat_map(|file| {
         let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
-        Trial::test(name, move || check(&file))
+        let narrow = file.clone();
+        [
+            Trial::test(format!("{name} (width)"), move || lines_are_short(&narrow)),
+            Trial::test(name, move || check(&file)),
+        ]
     });
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }
 
+fn lines_are_short(file: &Path) -> Result<(), Failed> {
+    let text = fs::read_to_string(file)?;
+    match text.lines().enumerate().find(|(_, l)| l.chars().count() > WIDEST) {
+        None => Ok(()),
+        Some((i, _)) => Err(format!("line {} has more than {WIDEST} characters", i + 1).into()),
+    }
+}
+
 fn check(file: &Path) -> Result<(), Failed> {
     let text = fs::read_to_string(file)?;
-    let (input, expected) = text.split_once(MARK).unwrap_or((text.trim_end(), ""));
-    let pipeline =
-        input.lines().next().and_then(|l| l.strip_prefix("// run:")).ok_or("no `// run:` line")?.trim();
-    let actual = outcome(input, pipeline);
-    if actual.trim_end() == expected.trim_end() {
+    let (input, expected) = match text.split_once(MARK) {
+        Some((input, expected)) => (input, Some(expected)),
+        None => (text.trim_end(), None),
+    };
+    let runs: Vec<&str> = input.lines().map_while(|l| l.strip_prefix("// run:")).map(str::trim).collect();
+    if runs.is_empty() {
+        return Err("no `// run:` line".into());
+    }
+    let pipeline = &runs.concat();
+    let script = Script::parse(input)?;
+    if usize::from(expected.is_some()) + usize::from(script.has_checks()) + usize::from(script.has_errors())
+        > 1
+    {
+        return Err("a file expects its whole output, parts of it, or errors".into());
+    }
+    let output = match outcome(input, pipeline) {
+        Err(errors) => {
+            let all: Vec<String> = errors.iter().map(|e| format!("line {}: {}", e.line, e.message)).collect();
+            return script
+                .match_errors(&errors)
+                .map_err(|e| format!("{e}\nall errors:\n{}", all.join("\n")).into());
+        }
+        Ok(_) if script.has_errors() => return Err("errors are expected, and none came".into()),
+        Ok(output) => output,
+    };
+    if script.has_checks() {
+        return script.match_output(&output).map_err(|e| format!("{e}\nthe output:\n{output}").into());
+    }
+    if expected.is_some_and(|e| e.trim_end() == output.trim_end()) {
         return Ok(());
     }
     if std::env::var_os("UPDATE_EXPECT").is_some() {
-        fs::write(file, format!("{input}{MARK}{}\n", actual.trim_end()))?;
+        fs::write(file, format!("{input}{MARK}{}\n", output.trim_end()))?;
         return Ok(());
     }
-    Err(format!("expected:\n{expected}\nactual:\n{actual}").into())
+    Err(format!("expected:\n{}\nactual:\n{output}", expected.unwrap_or("nothing yet")).into())
 }
 
-/// The printed module, listing or error.
-fn outcome(input: &str, pipeline: &str) -> String {
-    let mut module = match parse::parse(input) {
-        Ok(m) => m,
-        Err(e) => return format!("syntax: {e}"),
-    };
+/// The printed module or listing, or errors with their lines.
+fn outcome(input: &str, pipeline: &str) -> Result<String, Vec<Found>> {
+    let (mut module, lines) = parse::parse_with_lines(input).map_err(|e| {
+        vec![Found { line: e.line, message: format!("syntax, column {}: {}", e.column, e.message) }]
+    })?;
     let errors = verify::verify(&module);
     if !errors.is_empty() {
-        return format!("invalid:\n{}", verify::render(&module, &errors));
+        let found = |e: &verify::VerifyError| Found {
+            line: lines.of(e.op).unwrap_or_default(),
+            message: format!("{} {}", module.op(e.op).def.name, e.message),
+        };
+        return Err(errors.iter().map(found).collect());
     }
     round_trips(&module);
+    // Errors of the pipeline and its passes belong to the line that says what is run.
+    let failed = |message: String| vec![Found { line: 1, message }];
     let views = ["emit", "order"];
     let view = views.into_iter().find(|view| pipeline.ends_with(view));
     let passes = match view {
@@ -63,22 +112,15 @@ fn outcome(input: &str, pipeline: &str) -> String {
         None if pipeline == "none" => "",
         None => pipeline,
     };
-    let stages = match parse_pipeline(passes) {
-        Ok(s) => s,
-        Err(e) => return format!("pipeline: {e}"),
-    };
-    if let Err(e) = run(&mut module, &stages, Settings::default(), &mut Log::default()) {
-        return format!("error: {e}");
-    }
+    let stages = parse_pipeline(passes).map_err(|e| failed(e.to_string()))?;
+    run(&mut module, &stages, Settings::default(), &mut Log::default()).map_err(|e| failed(e.to_string()))?;
     round_trips(&module);
     match view {
-        None => return module.to_string(),
-        Some("order") => return order(&module),
-        Some(_) => {}
-    }
-    match emit(&module, Strategy::Serial, 2) {
-        Ok(schedule) => list(&schedule.train),
-        Err(e) => format!("error: {e}"),
+        None => Ok(module.to_string()),
+        Some("order") => Ok(order(&module)),
+        Some(_) => emit(&module, Strategy::Serial, 2)
+            .map(|schedule| list(&schedule.train))
+            .map_err(|e| failed(e.to_string())),
     }
 }
 

@@ -71,14 +71,17 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     };
     let stages = parse_pipeline(args.pipeline.as_deref().unwrap_or(brought)).map_err(|e| e.to_string())?;
     let verify_each = args.verify_each.unwrap_or(verifies);
-    let mut module = match input {
-        Input::Text(text) => parse::parse(&text).map_err(|e| format!("{}: {e}", file.display()))?,
-        Input::Model(module) => *module,
+    let (mut module, lines) = match input {
+        Input::Text(text) => {
+            parse::parse_with_lines(&text).map_err(|e| format!("{}: {e}", file.display()))?
+        }
+        Input::Model(module) => (*module, parse::Lines::default()),
     };
     if verify_each {
         let errors = verify::verify(&module);
         if !errors.is_empty() {
-            return Err(format!("{} is not valid:\n{}", file.display(), verify::render(&module, &errors)));
+            let errors = verify::render_with_lines(&module, &errors, &lines);
+            return Err(format!("{} is not valid:\n{errors}", file.display()));
         }
     }
     let settings = Settings {

@@ -209,7 +209,7 @@ fn verification_can_be_switched_off() {
     assert!(out.find("bce_with_logits") < out.find("model.lookup"));
     // What a pass then makes of it fails later, and fails the same way again.
     fs::write(place.path("invalid.ir"), &out).expect("written");
-    place.fails(&["invalid.ir"], &["invalid.ir is not valid", "used before it is defined"]);
+    place.fails(&["invalid.ir"], &["invalid.ir is not valid", "^ line ", "used before it is defined"]);
     let pipeline = "debug-invalidate,debug-fail";
     let args = ["model.ir", "--pipeline", pipeline, "--verify-each=false", "--reproducer", "r.ir"];
     let said = place.fails(&args, &["`debug-fail` failed: as asked"]);

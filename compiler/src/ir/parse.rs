@@ -1,4 +1,5 @@
-//! Reads the textual form of a module back. The grammar is small; operands stand on the line of their operation: see [`super::print`].
+//! Reads the textual form of a module back. The grammar is small: see [`super::print`]. The first operand stands on
+//! the line of its operation, the others behind commas.
 
 use std::collections::BTreeMap;
 
@@ -26,6 +27,20 @@ struct Parser<'a> {
     module: Module,
     values: BTreeMap<&'a str, ValueId>,
     depth: usize,
+    lines: Lines,
+    /// A place whose line is known, so that lines are counted once.
+    counted: (usize, usize),
+}
+
+/// On which line of the text each operation starts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lines(Vec<usize>);
+
+impl Lines {
+    /// The line of an operation, from 1; nothing for those that passes made.
+    pub fn of(&self, op: OpId) -> Option<usize> {
+        self.0.get(op.0 as usize).copied()
+    }
 }
 
 /// A use of a value by name, and where it stands.
@@ -43,7 +58,20 @@ struct Uses<'a> {
 
 /// Parses a module.
 pub fn parse(text: &str) -> Result<Module, ParseError> {
-    let mut p = Parser { text, at: 0, module: Module::default(), values: BTreeMap::new(), depth: 0 };
+    parse_with_lines(text).map(|(module, _)| module)
+}
+
+/// Parses a module, and says where its operations stand.
+pub fn parse_with_lines(text: &str) -> Result<(Module, Lines), ParseError> {
+    let mut p = Parser {
+        text,
+        at: 0,
+        module: Module::default(),
+        values: BTreeMap::new(),
+        depth: 0,
+        lines: Lines::default(),
+        counted: (0, 1),
+    };
     p.module().map_err(|message| {
         let before = &text[..p.at];
         ParseError {
@@ -52,7 +80,7 @@ pub fn parse(text: &str) -> Result<Module, ParseError> {
             message,
         }
     })?;
-    Ok(p.module)
+    Ok((p.module, p.lines))
 }
 
 impl<'a> Parser<'a> {
@@ -169,6 +197,9 @@ impl<'a> Parser<'a> {
     }
     fn op(&mut self) -> Result<Uses<'a>, String> {
         let mut results: Vec<(&'a str, Type)> = Vec::new();
+        self.rest();
+        let line = self.counted.1 + self.text[self.counted.0..self.at].matches('\n').count();
+        self.counted = (self.at, line);
         if self.rest().starts_with('%') {
             loop {
                 let name = self.name()?;
@@ -191,19 +222,13 @@ impl<'a> Parser<'a> {
             return Err(format!("there is no operation `{name}`"));
         };
         let (mut operands, mut offsets) = (Vec::new(), Vec::new());
-        // On the line of the name: the next line may start with a result.
-        while self.text[self.at..].trim_start_matches([' ', '\t']).starts_with('%') {
+        // The first on the line of the name: the next line may start with a result.
+        let mut more = self.text[self.at..].trim_start_matches([' ', '\t']).starts_with('%');
+        while more {
             operands.push(Some(self.value()?));
-            offsets.push(
-                if self.text[self.at..].starts_with("@+") || self.text[self.at..].starts_with("@-") {
-                    self.offset()?
-                } else {
-                    0
-                },
-            );
-            if !self.eat(",") {
-                break;
-            }
+            let of_another = ["@+", "@-"].iter().any(|mark| self.text[self.at..].starts_with(mark));
+            offsets.push(if of_another { self.offset()? } else { 0 });
+            more = self.eat(",");
         }
         let mut into = Vec::new();
         if self.eat("into(") {
@@ -229,6 +254,7 @@ impl<'a> Parser<'a> {
         };
         let types: Vec<Type> = results.iter().map(|(_, t)| *t).collect();
         let id = self.module.create(def, Vec::new(), attrs, &types, &scope);
+        self.lines.0.push(line);
         let op = self.module.op_mut(id);
         (op.microbatch, op.placement) = (microbatch, placement);
         if offsets.iter().any(|o| *o != 0) {

@@ -9,7 +9,8 @@
 //!   }
 //! }
 //! ```
-//! Values are numbered in the order of their definition in the text.
+//! Values are numbered in the order of their definition in the text. Lines longer than [`WIDTH`] go on, after a comma,
+//! in lines that are indented by [`CONTINUED`].
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -64,19 +65,64 @@ pub(super) fn quoted(s: &str) -> String {
 impl fmt::Display for Module {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut names = Names::default();
-        writeln!(f, "module {} {} {{", quoted(&self.name), DisplayAttrs(&self.attrs))?;
+        let head = format!("module {} {} {{", quoted(&self.name), DisplayAttrs(&self.attrs));
+        writeln!(f, "{}", folded(&head))?;
         for id in &self.decls {
-            writeln!(f, "  {}", self.line(*id, &mut names))?;
+            writeln!(f, "{}", folded(&format!("  {}", self.line(*id, &mut names))))?;
         }
         for func in &self.funcs {
             writeln!(f, "  func @{} {{", func.name)?;
             for id in &func.body {
-                writeln!(f, "    {}", self.line(*id, &mut names))?;
+                writeln!(f, "{}", folded(&format!("    {}", self.line(*id, &mut names))))?;
             }
             writeln!(f, "  }}")?;
         }
         writeln!(f, "}}")
     }
+}
+
+/// Characters of a line beyond which it is folded.
+pub const WIDTH: usize = 120;
+
+/// What the second and all further lines of a folded one start with. No other line does.
+pub const CONTINUED: &str = "        ";
+
+/// A line of the textual form, folded where it is long: as many items as fit on each line, broken only behind commas,
+/// where the parser takes any white space, and never within quotes.
+pub(super) fn folded(line: &str) -> String {
+    if line.len() <= WIDTH {
+        return line.to_owned();
+    }
+    let mut text = String::with_capacity(line.len() + line.len() / 8);
+    let mut width = 0;
+    for item in items(line) {
+        let length = item.trim_end().chars().count();
+        if width > 0 && width + length > WIDTH {
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+            text.push_str(CONTINUED);
+            width = CONTINUED.len();
+        }
+        text.push_str(item);
+        width += item.chars().count();
+    }
+    text
+}
+
+/// The parts of a line between which it may be broken, each with the comma and the blank that end it.
+fn items(line: &str) -> impl Iterator<Item = &str> {
+    let (mut quoted, mut escaped, mut comma) = (false, false, false);
+    line.split_inclusive(move |c| {
+        let ends = comma && c == ' ';
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            _ => {}
+        }
+        comma = c == ',' && !quoted;
+        ends
+    })
 }
 
 /// Numbers of values in the text.
@@ -131,5 +177,32 @@ impl Module {
             let _ = write!(text, " sched {}", DisplayAttrs(&super::attr::attrs_of(p)));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_folded_behind_commas() {
+        let short = "x".repeat(WIDTH);
+        assert_eq!(folded(&short), short);
+        let list: Vec<String> = (0..100).map(|i| format!("%{i}")).collect();
+        let line = format!("    %100: real<B x 100> = model.concat {}", list.join(", "));
+        let text = folded(&line);
+        assert!(text.lines().all(|l| l.len() <= WIDTH && !l.ends_with(' ')), "{text}");
+        assert!(text.lines().skip(1).all(|l| l.starts_with(CONTINUED)), "{text}");
+        assert_eq!(text.replace(&format!("\n{CONTINUED}"), " "), line);
+    }
+
+    /// A text stays whole, however long it is and whatever stands in it.
+    #[test]
+    fn quotes_are_not_broken() {
+        let reason = r#"after \"a, b\", "#.repeat(20);
+        let line = format!("{{first = 1, reason = \"{reason}\", last = 2}}");
+        let text = folded(&line);
+        assert!(text.lines().any(|l| l.trim() == format!("reason = \"{reason}\",")), "{text}");
+        assert_eq!(text.lines().count(), 3);
     }
 }

@@ -10,10 +10,11 @@
 //! 5. `into` names, for a result that can be added into, a value of the result's own type that is computed in the
 //!    same function and not read at or after the operation: its storage is taken over.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::print::Names;
+use super::parse::Lines;
+use super::print::{Names, folded};
 use super::{Attr, Module, OpId, ValueId};
 use crate::dialect::Context;
 
@@ -187,12 +188,23 @@ fn check_into(
 
 /// The module's text with errors under the operations at fault.
 pub fn render(module: &Module, errors: &[VerifyError]) -> String {
+    render_with_lines(module, errors, &Lines::default())
+}
+
+/// Likewise, with the lines on which the operations stand in the text that was read.
+pub fn render_with_lines(module: &Module, errors: &[VerifyError], lines: &Lines) -> String {
+    let mut at: BTreeMap<OpId, Vec<&str>> = BTreeMap::new();
+    for e in errors {
+        at.entry(e.op).or_default().push(&e.message);
+    }
     let mut names = Names::default();
     let mut text = String::new();
     for id in module.decls.iter().chain(module.funcs.iter().flat_map(|f| &f.body)) {
-        let line = module.line(*id, &mut names);
-        for e in errors.iter().filter(|e| e.op == *id) {
-            let _ = writeln!(text, "  {line}\n  ^ {} {}", module.op(*id).def.name, e.message);
+        // Every line is made, so that values keep the numbers that they have in the whole text.
+        let line = folded(&format!("  {}", module.line(*id, &mut names)));
+        for message in at.get(id).into_iter().flatten() {
+            let place = lines.of(*id).map_or(String::new(), |n| format!("line {n}: "));
+            let _ = writeln!(text, "{line}\n  ^ {place}{} {message}", module.op(*id).def.name);
         }
     }
     text
