@@ -8,7 +8,7 @@ use fs_dsl::checked::{Cluster, Program};
 use fs_schedule::{Strategy, file, profile};
 
 use super::commands::load;
-use super::{StrategyName, keep_input, print};
+use super::{StrategyChoice, keep_input, print, strategies};
 
 /// Arguments of `fsc compile`.
 #[derive(Debug, clap::Args)]
@@ -19,8 +19,8 @@ pub(super) struct Args {
     #[arg(short, long)]
     output: Option<PathBuf>,
     /// How to order operations.
-    #[arg(long, value_enum, default_value_t = StrategyName::Serial)]
-    strategy: StrategyName,
+    #[arg(long, value_parser = strategies(), default_value = "serial")]
+    strategy: StrategyChoice,
     /// Ranks to plan for (default: the GPUs of the cluster; 1 without one).
     #[arg(long)]
     ranks: Option<u32>,
@@ -82,11 +82,12 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
         in_flight: args.in_flight,
         profile: profile.clone(),
     };
-    let mut compiled = match args.strategy.fixed() {
-        Some(strategy) => {
-            compile_with(&program, &options(strategy, args.lookahead)).map_err(|e| e.to_string())?
+    let mut compiled = match args.strategy {
+        StrategyChoice::Fixed(policy) => {
+            let options = options(policy.strategy(), args.lookahead);
+            compile_with(&program, &options).map_err(|e| e.to_string())?
         }
-        None => search(&program, args.lookahead, &options)?,
+        StrategyChoice::Auto => search(&program, args.lookahead, &options)?,
     };
     if let Some(path) = &args.emit_ir {
         let text = compiled.module.to_string();

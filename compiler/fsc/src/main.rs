@@ -12,7 +12,9 @@ mod viz;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Parser, Subcommand};
+use fs_compiler::sched::policy::{self, Policy};
 
 /// Compiler for embedding communication: a model of a sequence recommender in, a checked static schedule out.
 #[derive(Debug, Parser)]
@@ -61,16 +63,23 @@ enum Command {
 }
 
 /// Strategies on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum StrategyName {
-    /// Block on every collective.
-    Serial,
-    /// Move the input dist ahead.
-    Prefetch,
-    /// Prioritised embedding communication.
-    Pec,
+#[derive(Debug, Clone, Copy)]
+enum StrategyChoice {
+    /// This one.
+    Fixed(&'static dyn Policy),
     /// Whichever is predicted to be fastest.
     Auto,
+}
+
+/// The name that asks for the fastest.
+const AUTO: &str = "auto";
+
+/// Names of policies, and `auto`.
+fn strategies() -> impl TypedValueParser<Value = StrategyChoice> {
+    let auto = PossibleValue::new(AUTO).help("Whichever is predicted to be fastest");
+    let fixed = policy::POLICIES.iter().map(|p| PossibleValue::new(p.name()).help(p.summary()));
+    PossibleValuesParser::new(fixed.chain([auto]))
+        .map(|name| policy::find(&name).map_or(StrategyChoice::Auto, StrategyChoice::Fixed))
 }
 
 fn main() -> ExitCode {
@@ -93,18 +102,6 @@ fn main() -> ExitCode {
                 eprintln!("error: {message}");
             }
             ExitCode::FAILURE
-        }
-    }
-}
-
-impl StrategyName {
-    /// The strategy, unless it is to be found.
-    fn fixed(self) -> Option<fs_schedule::Strategy> {
-        match self {
-            Self::Serial => Some(fs_schedule::Strategy::Serial),
-            Self::Prefetch => Some(fs_schedule::Strategy::Prefetch),
-            Self::Pec => Some(fs_schedule::Strategy::Pec),
-            Self::Auto => None,
         }
     }
 }

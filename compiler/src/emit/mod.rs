@@ -12,7 +12,7 @@ use crate::import::{ImportError, import};
 use crate::ir::attr::{boolean, int, typed};
 use crate::ir::{Module, OpId};
 use crate::passes::manager::{self, Log, PipelineError, RunError, Settings};
-use crate::sched::{self, SchedError, Target};
+use crate::sched::{self, SchedError, Target, policy};
 
 /// The strategies that can be asked for.
 pub use fs_schedule::Strategy;
@@ -87,17 +87,18 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
         optional("latency_bytes", plan.latency_bytes)
     );
     let microbatches = plan.microbatches.map_or(String::new(), |m| format!("{{microbatches={m}}}"));
-    let told_apart = plan.strategy == Strategy::Pec && plan.lookahead > 0;
+    let policy = policy::of(plan.strategy);
+    let told_apart = policy.tells_rows_apart() && plan.lookahead > 0;
     let exchanges = format!(
         "unique={}{}",
         plan.unique_rows,
         optional("lookahead", told_apart.then_some(plan.lookahead.into()))
     );
-    let buckets = match (plan.strategy, plan.latency_bytes) {
-        (Strategy::Serial, _) => String::new(),
-        (_, None) => ",bucket-gradients".into(),
+    let buckets = match (policy.buckets_gradients(), plan.latency_bytes) {
+        (false, _) => String::new(),
+        (true, None) => ",bucket-gradients".into(),
         // A bucket is worth its transfer if sending it takes much longer than starting to.
-        (_, Some(bytes)) => format!(",bucket-gradients{{least={}}}", bytes.saturating_mul(8)),
+        (true, Some(bytes)) => format!(",bucket-gradients{{least={}}}", bytes.saturating_mul(8)),
     };
     format!(
         "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,fuse-collectives{buckets}"
@@ -256,10 +257,15 @@ pub fn schedule<'a>(
     if module.func("evaluate").is_some() {
         let (evaluation, _) = listing::list(module, "evaluate").map_err(fail)?;
         let mut other = s::Schedule { train: evaluation, strategy: Strategy::Serial, ..schedule.clone() };
-        sched::schedule(&mut other, target.cluster, None)?;
+        sched::schedule(
+            &mut other,
+            target.cluster,
+            &sched::Options { policy: policy::of(Strategy::Serial), in_flight: None },
+        )?;
         schedule.evaluation = Some(other.train);
     }
-    let order = sched::schedule(&mut schedule, target, in_flight)?;
+    let order =
+        sched::schedule(&mut schedule, target, &sched::Options { policy: policy::of(strategy), in_flight })?;
     place(module, &schedule, &order, &origins);
     let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
     let engines: std::collections::BTreeSet<s::Engine> =

@@ -2,11 +2,10 @@
 //!
 //! The order is that of the schedule which would be written ([`crate::sched`]); see docs/scheduling.md.
 
-use fs_schedule::Strategy;
-
 use super::{Options, PassError, Statistics, option};
 use crate::emit;
 use crate::ir::Module;
+use crate::sched::policy;
 
 /// Schedules `@train`.
 pub(super) fn run(
@@ -24,16 +23,9 @@ pub(super) fn run(
     if ranks == 0 {
         return Err(PassError::new("option ranks must be at least 1"));
     }
-    let strategy = match options.get("strategy").map_or("serial", String::as_str) {
-        "serial" => Strategy::Serial,
-        "prefetch" => Strategy::Prefetch,
-        "pec" => Strategy::Pec,
-        other => {
-            return Err(PassError::new(format!(
-                "option strategy must be serial, prefetch or pec, is `{other}`"
-            )));
-        }
-    };
+    let name = options.get("strategy").map_or("serial", String::as_str);
+    let wrong = || PassError::new(format!("option strategy must be {}, is `{name}`", policy::names()));
+    let strategy = policy::find(name).ok_or_else(wrong)?.strategy();
     if module.func("train").is_none() {
         return Err(PassError::missing("train"));
     }

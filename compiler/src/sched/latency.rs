@@ -12,11 +12,11 @@
 
 use fs_dsl::checked::{Cluster, DType};
 use fs_schedule::op::{Action, Op, Place};
-use fs_schedule::{DenseOptimizer, Engine, Profile, Schedule, SparseOptimizer, Strategy};
+use fs_schedule::{DenseOptimizer, Engine, Profile, Schedule, SparseOptimizer};
 
 use super::Target;
 use super::measured::{Measured, Time};
-use super::problem::waits_for_nothing;
+use super::policy::Policy;
 use super::sizes::{Sizes, bytes, input_bytes, width};
 
 /// Least chunks' duration in units of the link's latency: a chunk that is much shorter than what it costs to start
@@ -92,7 +92,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Durations and engines of all operations. What was not measured is assumed, and said so.
-    pub fn latencies(&self, s: &Schedule, sizes: &mut Sizes) -> Vec<Latency> {
+    pub fn latencies(&self, s: &Schedule, policy: &dyn Policy, sizes: &mut Sizes) -> Vec<Latency> {
         let ops = &s.train.ops;
         let mut all: Vec<Latency> = ops.iter().map(|op| self.latency(s, sizes, op)).collect();
         let Some(measured) = &self.measured else { return all };
@@ -110,11 +110,7 @@ impl<'a> Machine<'a> {
             .map(|(time, l)| time.unwrap_or(Time { whole: l.time as f64 / 1e9, core: 0.0, wire: l.wire }))
             .collect();
         let engines: Vec<Engine> = all.iter().map(|l| l.engine).collect();
-        let overlaps = |i: usize| match s.strategy {
-            Strategy::Serial => false,
-            Strategy::Prefetch => waits_for_nothing(&ops[i].action),
-            Strategy::Pec => true,
-        };
+        let overlaps = |i: usize| !policy.blocks(&ops[i].action);
         let slowdown = measured.slowdown(&engines, &known, overlaps);
         for (latency, time) in all.iter_mut().zip(&known) {
             let factor = if latency.engine == Engine::Compute { slowdown } else { 1.0 };

@@ -20,8 +20,8 @@ use super::SchedError;
 use super::bounds::{self, Window};
 use super::candidate::{Candidate, Tiers, reaches_back};
 use super::graph::{Edge, Graph, Why};
+use super::order::{self, ENOUGH};
 use super::problem::Problem;
-use super::search::{self, ENOUGH};
 use super::simulate::{Tasks, Timing, simulate};
 
 /// Instances that one simulation may have.
@@ -95,10 +95,10 @@ impl<'a> ListScheduler<'a> {
         let ii = step * 1.0001;
         let microbatch_order = graph.with(microbatch_order(p));
         let window = match bounds::rec_mii(&microbatch_order, &p.time) {
-            Ok(r) if r.time <= step => search::windows(p, &microbatch_order, search::hub(p, &r.cycle), ii),
-            _ => search::windows(p, graph, hub, ii),
+            Ok(r) if r.time <= step => order::windows(p, &microbatch_order, order::hub(p, &r.cycle), ii),
+            _ => order::windows(p, graph, hub, ii),
         };
-        let tiers = search::tiers(p, &search::slacks(&window), step);
+        let tiers = order::tiers(p, &order::slacks(&window), step);
         // Operations that read batches before their own keep those in flight.
         let held = p.s.train.ops.iter().enumerate().filter_map(|(i, op)| {
             let back = reaches_back(op);

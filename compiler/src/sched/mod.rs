@@ -16,10 +16,11 @@ pub mod limits;
 pub mod list;
 pub mod measured;
 pub mod modulo;
+pub mod order;
+pub mod policy;
 pub mod problem;
 pub mod reasons;
 pub mod rows;
-pub mod search;
 pub mod simulate;
 pub mod sizes;
 pub mod storage;
@@ -28,10 +29,11 @@ use std::collections::BTreeMap;
 
 use fs_dsl::checked::Cluster;
 use fs_schedule::op::{Dep, Place};
-use fs_schedule::{Busy, Prediction, Profile, Schedule, Strategy};
+use fs_schedule::{Busy, Prediction, Profile, Schedule};
 
+use order::Chosen;
+use policy::Policy;
 use problem::Problem;
-use search::Chosen;
 
 /// Why there is no schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,8 +46,8 @@ pub enum SchedError {
 /// What may be asked of the scheduler.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// What blocks on what.
-    pub strategy: Strategy,
+    /// What waits for what.
+    pub policy: &'static dyn Policy,
     /// Most batches in flight.
     pub in_flight: Option<u32>,
 }
@@ -71,11 +73,10 @@ impl<'a> From<&'a Cluster> for Target<'a> {
 pub fn schedule<'a>(
     s: &mut Schedule,
     target: impl Into<Target<'a>>,
-    in_flight: Option<u32>,
+    options: &Options,
 ) -> Result<Vec<u32>, SchedError> {
-    let options = Options { strategy: s.strategy, in_flight };
-    let problem = Problem::new(s, target.into())?;
-    let chosen = search::choose(&problem, &options)?;
+    let problem = Problem::new(s, target.into(), options.policy)?;
+    let chosen = order::choose(&problem, options)?;
     let reasons = reasons::explain(&problem, &chosen);
     let prediction = prediction(&problem, &chosen);
     let (engine, time) = (problem.engine.clone(), problem.time.clone());
@@ -98,7 +99,7 @@ pub fn schedule<'a>(
     s.train.in_flight = c.in_flight;
     lifetimes(s, &c);
     s.prediction = Some(prediction);
-    conflicts(s);
+    conflicts(s, options.policy);
     Ok(c.frozen.order)
 }
 
@@ -106,10 +107,10 @@ pub fn schedule<'a>(
 const CLOSE: f64 = 1.02;
 
 /// If the bound is not met, says where its engine idles.
-fn conflicts(s: &mut Schedule) {
+fn conflicts(s: &mut Schedule, policy: &dyn Policy) {
     let Some(explanation) = explain::explain(s) else { return };
     let Some(p) = s.prediction.as_mut() else { return };
-    if s.strategy == Strategy::Serial || p.step <= CLOSE * p.resource_bound.max(p.recurrence_bound) {
+    if !policy.reorders() || p.step <= CLOSE * p.resource_bound.max(p.recurrence_bound) {
         return;
     }
     let busiest = explanation.engines.iter().find(|u| u.engine == p.resource);

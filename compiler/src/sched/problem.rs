@@ -2,12 +2,13 @@
 
 use fs_dsl::checked::Cluster;
 use fs_schedule::op::{Action, Place};
-use fs_schedule::{Engine, Schedule, Strategy};
+use fs_schedule::{Engine, Schedule};
 
 use super::bounds::{self, RecMii, ResMii};
-use super::graph::{self, Edge, Graph, Why};
+use super::graph::{self, Graph};
 use super::latency::Machine;
 use super::limits::{self, Fixed};
+use super::policy::{self, Policy};
 use super::sizes::Sizes;
 use super::{SchedError, Target};
 
@@ -16,6 +17,8 @@ use super::{SchedError, Target};
 pub struct Problem<'a> {
     /// The schedule; the training program's operations stand in reference order, each buffer by itself.
     pub s: &'a Schedule,
+    /// What waits for what.
+    pub policy: &'a dyn Policy,
     /// The machine.
     pub machine: Machine<'a>,
     /// Its description.
@@ -30,6 +33,8 @@ pub struct Problem<'a> {
     pub wire: Vec<f64>,
     /// What data demand.
     pub graph: Graph,
+    /// What data and policy demand.
+    pub blocking: Graph,
     /// The operation that loads the batch.
     pub load: Option<usize>,
     /// Batches before or after its own that operations read.
@@ -50,12 +55,12 @@ pub struct Problem<'a> {
 
 impl<'a> Problem<'a> {
     /// Finds sizes, times, dependencies and bounds.
-    pub fn new(s: &'a Schedule, target: Target<'a>) -> Result<Self, SchedError> {
+    pub fn new(s: &'a Schedule, target: Target<'a>, policy: &'a dyn Policy) -> Result<Self, SchedError> {
         let cluster = target.cluster;
         let machine = Machine::new(target, s.ranks);
         let mut sizes = target.profile.map_or_else(|| Sizes::expect(s), |p| Sizes::measured(s, p));
         let ops = &s.train.ops;
-        let latencies = machine.latencies(s, &mut sizes);
+        let latencies = machine.latencies(s, policy, &mut sizes);
         let engine: Vec<Engine> = latencies.iter().map(|l| l.engine).collect();
         let time: Vec<u64> = latencies.iter().map(|l| l.time).collect();
         let graph = graph::build(s, &ops.iter().collect::<Vec<_>>());
@@ -73,7 +78,9 @@ impl<'a> Problem<'a> {
             core: core(s),
             ahead: ops.iter().map(|op| works_ahead(&op.action)).collect(),
             wire: latencies.iter().map(|l| l.wire).collect(),
+            blocking: policy::graph(policy, s, &graph),
             s,
+            policy,
             machine,
             cluster,
             sizes,
@@ -95,21 +102,6 @@ impl<'a> Problem<'a> {
         let core = self.core.iter().map(|i| position[*i as usize]).min();
         core.or_else(|| position.iter().copied().min()).unwrap_or(0)
     }
-
-    /// The dependencies of a strategy: those of the data, and what it blocks on.
-    pub fn strategy_graph(&self, strategy: Strategy) -> Graph {
-        let chain: Vec<u32> = match strategy {
-            Strategy::Serial => (0..self.s.train.ops.len() as u32).collect(),
-            Strategy::Prefetch => {
-                let blocks = |i: &u32| !waits_for_nothing(&self.s.train.ops[*i as usize].action);
-                (0..self.s.train.ops.len() as u32).filter(blocks).collect()
-            }
-            Strategy::Pec => return self.graph.clone(),
-        };
-        let blocking = |from: u32, to: u32, distance: i32| Edge { from, to, distance, why: Why::Blocking };
-        let around = chain.first().zip(chain.last()).map(|(first, last)| blocking(*last, *first, 1));
-        self.graph.with(chain.windows(2).map(|w| blocking(w[0], w[1], 0)).chain(around))
-    }
 }
 
 /// Actions of the input dist, and what tells rows apart: they read ids, never rows, parameters or gradients.
@@ -125,11 +117,6 @@ pub fn needs_ids_only(action: &Action) -> bool {
             | Action::AllToAllClasses { .. }
             | Action::Positions { .. }
     )
-}
-
-/// What `prefetch` lets go its own way: the input dist, and sums of dense gradients.
-pub fn waits_for_nothing(action: &Action) -> bool {
-    needs_ids_only(action) || matches!(action, Action::AllReduce | Action::DenseUpdate)
 }
 
 /// Lookups, and what comes before them.

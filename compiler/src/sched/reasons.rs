@@ -1,11 +1,11 @@
 //! Why each operation stands where it stands, in a sentence: what it waited for, and how long it could have waited.
 
+use fs_schedule::Engine;
 use fs_schedule::op::Action;
-use fs_schedule::{Engine, Strategy};
 
 use super::graph::{Edge, Why};
+use super::order::Chosen;
 use super::problem::Problem;
-use super::search::Chosen;
 
 /// Nanoseconds for people.
 pub fn duration(ns: f64) -> String {
@@ -30,11 +30,11 @@ pub fn of_batch(distance: i32) -> String {
 
 /// A sentence for each operation of the problem.
 pub fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
-    if p.s.strategy == Strategy::Serial {
-        return p.engine.iter().map(|e| serial(*e).to_owned()).collect();
+    let all: Option<Vec<String>> = p.engine.iter().map(|e| p.policy.reason(*e).map(str::to_owned)).collect();
+    if let Some(all) = all {
+        return all;
     }
-    let c = &chosen.candidate;
-    let graph = p.strategy_graph(p.s.strategy);
+    let (c, graph) = (&chosen.candidate, &p.blocking);
     let mut on_cycle = vec![false; p.time.len()];
     for e in &p.rec_mii.cycle {
         on_cycle[e.to as usize] = true;
@@ -100,13 +100,5 @@ fn waits(p: &Problem<'_>, e: &Edge) -> String {
         Why::Blocking => format!("the strategy waits for {name}"),
         Why::InFlight => format!("replaces the batch that {name} uses"),
         Why::Memory => format!("uses the memory of {name}"),
-    }
-}
-
-fn serial(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Compute => "serial: in the order of the model",
-        Engine::Host => "serial: the step starts with its batch",
-        _ => "serial: everything waits for this transfer",
     }
 }

@@ -403,11 +403,7 @@ impl Timeline {
 
 /// Name of a strategy.
 pub fn strategy_name(strategy: Strategy) -> &'static str {
-    match strategy {
-        Strategy::Serial => "serial",
-        Strategy::Prefetch => "prefetch",
-        Strategy::Pec => "pec",
-    }
+    crate::sched::policy::of(strategy).name()
 }
 
 /// Operations in the order of one batch: by falling stage, then position.

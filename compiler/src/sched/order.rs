@@ -13,7 +13,7 @@
 //!
 //! The best step that the limits allow is kept.
 
-use fs_schedule::{Engine, Strategy};
+use fs_schedule::Engine;
 
 use super::bounds::{self, Window};
 use super::candidate::{Candidate, Tiers, reaches_back};
@@ -55,14 +55,11 @@ pub struct Chosen {
 
 /// Schedules a program.
 pub fn choose(p: &Problem<'_>, options: &Options) -> Result<Chosen, SchedError> {
-    let graph = p.strategy_graph(options.strategy);
-    let mut limits = Vec::new();
-    let candidate = match options.strategy {
-        Strategy::Serial => {
-            limits.push("strategy serial: everything waits for each transfer".into());
-            serial(p)?
-        }
-        _ => search(p, &graph, options, &mut limits)?,
+    let mut limits: Vec<String> = p.policy.limit().map(str::to_owned).into_iter().collect();
+    let candidate = if p.policy.reorders() {
+        search(p, &p.blocking, options, &mut limits)?
+    } else {
+        reference_order(p, &p.blocking, false)?
     };
     if candidate.memory > p.cluster.memory {
         let (needs, has) = (human(candidate.memory), human(p.cluster.memory));
@@ -75,21 +72,6 @@ pub fn choose(p: &Problem<'_>, options: &Options) -> Result<Chosen, SchedError> 
     }
     let slack = slacks(&windows(p, &p.graph, hub(p, &p.rec_mii.cycle), candidate.step));
     Ok(Chosen { candidate, limits, slack })
-}
-
-/// One batch after the other, in reference order.
-fn serial(p: &Problem<'_>) -> Result<Candidate, SchedError> {
-    let mut at = 0;
-    let position: Vec<i64> = p
-        .time
-        .iter()
-        .map(|t| {
-            at += *t as i64;
-            at - *t as i64
-        })
-        .collect();
-    let graph = p.strategy_graph(Strategy::Serial);
-    Candidate::build(p, &graph, position, at, Tiers::flat(p.time.len()), false)
 }
 
 /// Room of every operation around the longest cycle if steps take `step`.
@@ -159,7 +141,7 @@ fn search(
     if fits(&free) {
         return Ok(free);
     }
-    let (mut found, mut smallest) = (None, serial_order(p, graph)?);
+    let (mut found, mut smallest) = (None, reference_order(p, graph, true)?);
     let mut depth = most.unwrap_or(free.in_flight).min(free.in_flight);
     while depth >= least && found.is_none() {
         let (next, _) = at_depth(p, graph, Some(depth), modulo)?;
@@ -374,13 +356,14 @@ fn better(a: &Candidate, b: &Candidate) -> bool {
     (a.in_flight, a.memory) < (b.in_flight, b.memory)
 }
 
-/// The operations of a batch one after the other, if nothing else fits.
-fn serial_order(p: &Problem<'_>, graph: &Graph) -> Result<Candidate, SchedError> {
+/// The operations of a batch one after the other, as in the reference; `staged`: the step begins with the first that
+/// works on rows, else with the first of all.
+fn reference_order(p: &Problem<'_>, graph: &Graph, staged: bool) -> Result<Candidate, SchedError> {
     let mut at = 0;
     let mut position = Vec::with_capacity(p.time.len());
     for t in &p.time {
         position.push(at);
         at += *t as i64;
     }
-    Candidate::build(p, graph, position, at, Tiers::flat(p.time.len()), true)
+    Candidate::build(p, graph, position, at, Tiers::flat(p.time.len()), staged)
 }
