@@ -5,16 +5,23 @@
 //! row-wise table, everything or nothing of a table-wise one, and an even share of a data-parallel one. No rank has
 //! whole rows of a column-wise table: there each adds up the products of its columns, and the sums over ranks of a
 //! block of rows become that block's scores.
+//!
+//! It is a transfer of several rounds: each takes in what the round before has brought, works, and fills the next
+//! outbox.
+
+use std::ops::Range;
 
 use fs_kernels::matmul::matmul_nt;
 use fs_kernels::{Mat, MatMut, Real};
-use fs_schedule::Sharding;
+use fs_schedule::{Action, Sharding, Table};
 use parking_lot::RwLockReadGuard;
 
 use super::Outcome;
+use crate::data::{Histories, Question};
+use crate::runtime::collectives::{Inbox, receive};
 use crate::runtime::state::shard_rows;
 use crate::runtime::{Call, Fault, Shard};
-use crate::transport::Section;
+use crate::transport::{Outbox, Section};
 
 /// Scores held at once.
 const SCORES: usize = 1 << 22;
@@ -28,14 +35,17 @@ const BASE: u64 = 1 << 12;
 pub struct Ranking<T> {
     /// One over the norm of each row of the block.
     inverse_norms: Vec<T>,
+    /// Of all samples.
     queries: Vec<T>,
-    gathered: Vec<T>,
+    /// Of the rows of the block, for a chunk of queries.
     scores: Vec<T>,
-    /// Products of this rank's columns with all rows.
+    /// Products of this rank's columns with all rows, and room for one part's.
     products: Vec<T>,
+    /// Each target's score.
+    targets: Vec<T>,
+    /// Numbers of better rows.
+    digits: Vec<T>,
     seen: Vec<u32>,
-    /// Uses of the channel so far.
-    turn: u64,
     /// Outcomes of all users so far; every rank has all of them.
     pub outcomes: Vec<Outcome>,
 }
@@ -45,241 +55,386 @@ impl<T> Default for Ranking<T> {
         Self {
             inverse_norms: Vec::new(),
             queries: Vec::new(),
-            gathered: Vec::new(),
             scores: Vec::new(),
             products: Vec::new(),
+            targets: Vec::new(),
+            digits: Vec::new(),
             seen: Vec::new(),
-            turn: 0,
             outcomes: Vec::new(),
         }
     }
 }
 
-/// Where ranks meet, time and again, within one operation.
-struct Meeting<'c, 'a, T: Real> {
-    call: &'c Call<'a, T>,
-    channel: usize,
-    turn: &'c mut u64,
+/// What a round gives to the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// The own samples' queries.
+    Queries,
+    /// Squares of the own columns.
+    Norms,
+    /// Products of the own columns, for the queries from this one on.
+    Scores(usize),
+    /// Scores of targets in the own block.
+    Targets,
+    /// Products again, where scores were not kept.
+    Again(usize),
+    /// Numbers of better rows in the own block.
+    Digits,
 }
 
-impl<T: Real> Meeting<'_, '_, T> {
-    /// Gives everyone `values`; `take` gets every rank's, in rank order.
-    fn exchange(&mut self, values: &[T], mut take: impl FnMut(&Section<T>)) -> Result<(), Fault> {
-        let (hub, env) = (self.call.hub, self.call.env);
-        hub.outbox(self.channel, *self.turn, env.rank, 1).sections[0].reals.extend_from_slice(values);
-        hub.post(self.channel);
-        hub.wait(self.channel, *self.turn, env.rank)?;
-        for from in 0..env.ranks {
-            take(&hub.inbox(self.channel, *self.turn, from).sections[0]);
+/// A batch of questions to a table.
+struct Asking<'c, 'a, T: Real> {
+    call: &'c Call<'a, T>,
+    table: &'a Table,
+    histories: &'a Histories,
+    questions: &'c [Question],
+    parts: Vec<RwLockReadGuard<'a, Shard<T>>>,
+    cosine: bool,
+    by_columns: bool,
+    /// Queries whose scores are held at once.
+    chunk: usize,
+}
+
+impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
+    fn new(call: &'c Call<'a, T>) -> Result<Self, Fault> {
+        let env = call.env;
+        let cosine = matches!(call.op.action, Action::RankItems { cosine: true });
+        let (number, _) = call.table(false, 2, 0)?;
+        let missing = || Fault::Unsupported("ranking needs data with held-out items".into());
+        let histories = env.histories.as_deref().ok_or_else(missing)?;
+        let table = &env.schedule.tables[number];
+        let by_columns = matches!(table.sharding, Sharding::ColumnWise { .. });
+        let parts = env.tables[number].iter().map(|t| t.read()).collect();
+        let questions = &call.batch.share.batch().questions;
+        let mut asking = Self { call, table, histories, questions, parts, cosine, by_columns, chunk: 1 };
+        // All ranks take the same turns.
+        let held = if by_columns { table.rows as usize } else { asking.block(env.rank).len() };
+        asking.chunk = (SCORES / held.max(1)).clamp(1, questions.len().max(1));
+        Ok(asking)
+    }
+
+    /// The rows that a rank scores; of another rank only where all have every row.
+    fn block(&self, rank: usize) -> Range<usize> {
+        let rows = match self.table.sharding {
+            Sharding::ColumnWise { .. } | Sharding::DataParallel => {
+                shard_rows(self.table.rows, rank, self.call.env.ranks)
+            }
+            Sharding::RowWise | Sharding::TableWise { .. } => self.parts[0].rows.clone(),
+        };
+        rows.start as usize..rows.end as usize
+    }
+
+    fn own(&self) -> Range<usize> {
+        self.block(self.call.env.rank)
+    }
+
+    /// Scores are kept between the two passes if they all fit, else computed again.
+    fn all_fit(&self) -> bool {
+        self.chunk >= self.questions.len()
+    }
+
+    fn chunks(&self) -> usize {
+        if self.by_columns { self.questions.len().div_ceil(self.chunk) } else { 0 }
+    }
+
+    /// The table does not change while it is evaluated, so its norms are found once.
+    fn finds_norms(&self) -> bool {
+        self.cosine && self.call.number == 0
+    }
+
+    /// What the n-th round is for; `None` after the last.
+    fn round(&self, n: u64) -> Option<Round> {
+        let norms = usize::from(self.by_columns && self.finds_norms());
+        let again = if self.all_fit() { 0 } else { self.chunks() };
+        let n = n as usize;
+        let scores = 1 + norms;
+        let targets = scores + self.chunks();
+        let digits = targets + 1 + again;
+        Some(match n {
+            0 => Round::Queries,
+            n if n < scores => Round::Norms,
+            n if n < targets => Round::Scores((n - scores) * self.chunk),
+            n if n == targets => Round::Targets,
+            n if n < digits => Round::Again((n - targets - 1) * self.chunk),
+            n if n == digits => Round::Digits,
+            _ => return None,
+        })
+    }
+
+    fn queries_from(&self, start: usize) -> Range<usize> {
+        start..(start + self.chunk).min(self.questions.len())
+    }
+
+    /// The own block, where ranks have whole rows.
+    fn rows(&self) -> Mat<'_, T> {
+        let (shard, own) = (&self.parts[0], self.own());
+        let start = own.start - (shard.rows.start as usize).min(own.start);
+        Mat::new(&shard.values, shard.len(), shard.dim).rows_range(start..start + own.len())
+    }
+
+    /// Takes in what a round has brought.
+    fn take(&self, round: Round, ranking: &mut Ranking<T>, inbox: Inbox<'_, T>) -> Result<(), Fault> {
+        match round {
+            Round::Queries => {
+                ranking.queries.clear();
+                let queries = &mut ranking.queries;
+                self.each(inbox, |values| queries.extend_from_slice(values))?;
+                if self.finds_norms() && !self.by_columns {
+                    let rows = self.rows();
+                    ranking.inverse_norms.clear();
+                    ranking.inverse_norms.extend((0..rows.rows()).map(|i| inverse_norm(rows.row(i))));
+                }
+                ranking.targets.clear();
+                ranking.targets.resize(self.questions.len(), T::ZERO);
+                ranking.digits.clear();
+                ranking.digits.resize(4 * self.questions.len(), T::ZERO);
+            }
+            Round::Norms => {
+                ranking.inverse_norms.clear();
+                ranking.inverse_norms.resize(self.own().len(), T::ZERO);
+                self.add_up(inbox, &mut ranking.inverse_norms)?;
+                for x in &mut ranking.inverse_norms {
+                    *x = T::from_f64(x.to_f64().sqrt().max(EPS).recip());
+                }
+            }
+            Round::Scores(start) | Round::Again(start) => {
+                let queries = self.queries_from(start);
+                let n = queries.len() * self.own().len();
+                ranking.scores.resize(n.max(ranking.scores.len()), T::ZERO);
+                self.add_up(inbox, &mut ranking.scores[..n])?;
+                self.scale(ranking, n);
+                if round == Round::Scores(start) {
+                    self.find_targets(ranking, queries);
+                } else {
+                    self.count(ranking, queries);
+                }
+            }
+            Round::Targets => self.add_up(inbox, &mut ranking.targets)?,
+            Round::Digits => {
+                self.add_up(inbox, &mut ranking.digits)?;
+                for (question, digits) in self.questions.iter().zip(ranking.digits.chunks_exact(4)) {
+                    let number = |high: T, low: T| high.to_f64() as u64 * BASE + low.to_f64() as u64;
+                    let (all, known) = (number(digits[0], digits[1]), number(digits[2], digits[3]));
+                    ranking.outcomes.push(Outcome { user: question.user, all, unseen: all - known });
+                }
+            }
         }
-        *self.turn += 1;
         Ok(())
     }
 
-    /// Replaces values by their sums over ranks, added in rank order.
-    fn add_up(&mut self, values: &mut [T]) -> Result<(), Fault> {
-        let own = values.to_vec();
-        values.fill(T::ZERO);
-        self.exchange(&own, |section| {
-            for (sum, value) in values.iter_mut().zip(&section.reals) {
+    /// Fills the outbox of a round.
+    fn give(&self, round: Round, ranking: &mut Ranking<T>, outbox: &mut Outbox<T>) -> Result<(), Fault> {
+        let section = &mut outbox.sections[0];
+        match round {
+            Round::Queries => {
+                self.ask(&mut section.reals)?;
+                self.to_everyone(section);
+            }
+            Round::Norms => {
+                let all = self.table.rows as usize;
+                ranking.products.resize(all.max(ranking.products.len()), T::ZERO);
+                let squares = &mut ranking.products[..all];
+                squares.fill(T::ZERO);
+                for part in &self.parts {
+                    let rows = Mat::new(&part.values, part.len(), part.dim);
+                    for (i, square) in squares[..part.len()].iter_mut().enumerate() {
+                        *square += rows.row(i).iter().fold(T::ZERO, |sum, x| sum + *x * *x);
+                    }
+                }
+                self.to_blocks(section, squares);
+            }
+            Round::Scores(start) | Round::Again(start) => {
+                let products = self.products(ranking, self.queries_from(start));
+                self.to_blocks(section, products);
+            }
+            Round::Targets => {
+                if !self.by_columns {
+                    self.in_chunks(ranking, Self::find_targets);
+                }
+                section.reals.extend_from_slice(&ranking.targets);
+                self.to_everyone(section);
+            }
+            Round::Digits => {
+                if self.all_fit() {
+                    self.count(ranking, 0..self.questions.len());
+                } else if !self.by_columns {
+                    self.in_chunks(ranking, Self::count);
+                }
+                section.reals.extend_from_slice(&ranking.digits);
+                self.to_everyone(section);
+            }
+        }
+        Ok(())
+    }
+
+    /// The query of a sample is its last token; samples without tokens ask with zeros.
+    fn ask(&self, queries: &mut Vec<T>) -> Result<(), Fault> {
+        let (h, offsets) = (self.call.read(0)?, self.call.offsets(1)?);
+        for span in offsets.windows(2) {
+            let start = queries.len();
+            if span[1] > span[0] {
+                queries.extend_from_slice(h.mat().row(span[1] - 1));
+            } else {
+                queries.resize(start + self.table.dim as usize, T::ZERO);
+            }
+            if self.cosine {
+                let inverse = inverse_norm(&queries[start..]);
+                queries[start..].iter_mut().for_each(|x| *x *= inverse);
+            }
+        }
+        Ok(())
+    }
+
+    /// Products of the own columns with every row of the table, for some queries.
+    fn products<'s>(&self, ranking: &'s mut Ranking<T>, queries: Range<usize>) -> &'s [T] {
+        let (n, all) = (queries.len(), self.table.rows as usize);
+        let asked = Mat::new(&ranking.queries, self.questions.len(), self.table.dim as usize);
+        let asked = asked.rows_range(queries);
+        let products = &mut ranking.products;
+        products.resize((2 * n * all).max(products.len()), T::ZERO);
+        let (sums, product) = products.split_at_mut(n * all);
+        sums.fill(T::ZERO);
+        for part in self.parts.iter().filter(|p| !p.is_empty()) {
+            let rows = Mat::new(&part.values, part.len(), part.dim);
+            matmul_nt(asked.columns(part.columns.clone()), rows, MatMut::new(product, n, all));
+            for (sum, x) in sums.iter_mut().zip(product.iter()) {
+                *sum += *x;
+            }
+        }
+        sums
+    }
+
+    /// Scores the own block for all queries, a chunk at a time.
+    fn in_chunks(&self, ranking: &mut Ranking<T>, then: fn(&Self, &mut Ranking<T>, Range<usize>)) {
+        let (n, rows) = (self.questions.len(), self.own().len());
+        for start in (0..n).step_by(self.chunk) {
+            let queries = self.queries_from(start);
+            let len = queries.len() * rows;
+            ranking.scores.resize(len.max(ranking.scores.len()), T::ZERO);
+            let asked = Mat::new(&ranking.queries, n, self.table.dim as usize).rows_range(queries.clone());
+            matmul_nt(asked, self.rows(), MatMut::new(&mut ranking.scores[..len], queries.len(), rows));
+            self.scale(ranking, len);
+            then(self, ranking, queries);
+        }
+    }
+
+    /// Divides scores by the norms of their rows.
+    fn scale(&self, ranking: &mut Ranking<T>, len: usize) {
+        if !self.cosine {
+            return;
+        }
+        for scores in ranking.scores[..len].chunks_exact_mut(self.own().len().max(1)) {
+            for (score, inverse) in scores.iter_mut().zip(&ranking.inverse_norms) {
+                *score *= *inverse;
+            }
+        }
+    }
+
+    /// An item's place in the own block.
+    fn local(&self, item: i64) -> Option<usize> {
+        let own = self.own();
+        usize::try_from(item - own.start as i64).ok().filter(|row| *row < own.len())
+    }
+
+    /// Puts down the scores of targets that lie in the own block.
+    fn find_targets(&self, ranking: &mut Ranking<T>, queries: Range<usize>) {
+        let rows = self.own().len();
+        for (i, scores) in queries.zip(ranking.scores.chunks_exact(rows.max(1))) {
+            if let Some(row) = self.local(self.questions[i].target) {
+                ranking.targets[i] = scores[row];
+            }
+        }
+    }
+
+    /// Counts the rows of the own block that are better than the targets.
+    fn count(&self, ranking: &mut Ranking<T>, queries: Range<usize>) {
+        let own = self.own();
+        let Ranking { scores, targets, digits, seen, .. } = ranking;
+        if own.is_empty() {
+            return;
+        }
+        for (i, scores) in queries.zip(scores.chunks_exact(own.len())) {
+            let (question, target) = (&self.questions[i], targets[i]);
+            let below = (question.target - own.start as i64).clamp(0, own.len() as i64) as usize;
+            let better = |row: usize, s: T| s > target || (s == target && row < below);
+            let ahead = scores.iter().enumerate().filter(|(row, s)| better(*row, **s)).count() as u64;
+            self.histories.seen(question.user, seen);
+            let known = seen.iter().filter(|&&item| {
+                i64::from(item) != question.target
+                    && self.local(i64::from(item)).is_some_and(|row| better(row, scores[row]))
+            });
+            let known = known.count() as u64;
+            let numbers = [ahead / BASE, ahead % BASE, known / BASE, known % BASE];
+            for (digit, n) in digits[4 * i..].iter_mut().zip(numbers) {
+                *digit = T::from_f64(n as f64);
+            }
+        }
+    }
+
+    /// All ranks get everything in a section.
+    fn to_everyone(&self, section: &mut Section<T>) {
+        section.everyone = true;
+        section.widths.reals = 1;
+        section.counts.resize(self.call.env.ranks, section.reals.len() as u64);
+    }
+
+    /// Each rank gets the numbers of its block of rows, of lists with one number per row of the table.
+    fn to_blocks(&self, section: &mut Section<T>, values: &[T]) {
+        section.widths.reals = 1;
+        for to in 0..self.call.env.ranks {
+            let (before, block) = (section.reals.len(), self.block(to));
+            for list in values.chunks_exact((self.table.rows as usize).max(1)) {
+                section.reals.extend_from_slice(&list[block.clone()]);
+            }
+            section.counts.push((section.reals.len() - before) as u64);
+        }
+    }
+
+    /// What each rank sent, in rank order.
+    fn each(&self, inbox: Inbox<'_, T>, mut take: impl FnMut(&[T])) -> Result<(), Fault> {
+        (0..self.call.env.ranks).try_for_each(|from| {
+            receive(inbox, from, 0, |part| {
+                take(part.reals);
+                Ok(())
+            })
+        })
+    }
+
+    /// Sums over ranks, added in rank order.
+    fn add_up(&self, inbox: Inbox<'_, T>, sums: &mut [T]) -> Result<(), Fault> {
+        sums.fill(T::ZERO);
+        self.each(inbox, |values| {
+            for (sum, value) in sums.iter_mut().zip(values) {
                 *sum += *value;
             }
         })
     }
 }
 
-/// Scores a block of rows.
-struct Scorer<'c, 'a, T: Real> {
-    meeting: Meeting<'c, 'a, T>,
-    parts: Vec<RwLockReadGuard<'a, Shard<T>>>,
-    /// Rows of the table, and the first and number of those in the block.
-    all: usize,
-    first: usize,
-    rows: usize,
-    by_columns: bool,
-    products: &'c mut Vec<T>,
-    inverse_norms: Option<&'c [T]>,
+/// Rounds of a batch.
+pub(crate) fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
+    let asking = Asking::new(c)?;
+    Ok((0..).take_while(|n| asking.round(*n).is_some()).count() as u64)
 }
 
-impl<T: Real> Scorer<'_, '_, T> {
-    /// The rows of the block, where ranks have whole rows.
-    fn block(&self) -> Mat<'_, T> {
-        let shard = &self.parts[0];
-        let start = self.first - (shard.rows.start as usize).min(self.first);
-        Mat::new(&shard.values, shard.len(), shard.dim).rows_range(start..start + self.rows)
+/// Takes in the round before, and fills the outbox of this one.
+pub(crate) fn fill<T: Real>(
+    c: &Call<T>,
+    round: u64,
+    outbox: &mut Outbox<T>,
+    inbox: Inbox<'_, T>,
+) -> Result<(), Fault> {
+    let asking = Asking::new(c)?;
+    let mut ranking = c.env.ranking.lock();
+    if let Some(before) = round.checked_sub(1).and_then(|n| asking.round(n)) {
+        asking.take(before, &mut ranking, inbox)?;
     }
-
-    /// Sums over ranks of `n` numbers per row of the table, for the rows of the block.
-    fn sums(&mut self, n: usize, out: &mut [T]) -> Result<(), Fault> {
-        let (all, first, rows) = (self.all, self.first, self.rows);
-        out.fill(T::ZERO);
-        let products = std::mem::take(self.products);
-        let done = self.meeting.exchange(&products[..n * all], |section| {
-            for (sums, values) in
-                out.chunks_exact_mut(rows.max(1)).zip(section.reals.chunks_exact(all.max(1)))
-            {
-                for (sum, value) in sums.iter_mut().zip(&values[first..first + rows]) {
-                    *sum += *value;
-                }
-            }
-        });
-        *self.products = products;
-        done
-    }
-
-    /// One over the norm of each row of the block.
-    fn inverse_norms(&mut self, out: &mut Vec<T>) -> Result<(), Fault> {
-        out.clear();
-        if !self.by_columns {
-            let block = self.block();
-            out.extend((0..self.rows).map(|i| inverse_norm(block.row(i))));
-            return Ok(());
-        }
-        self.products.resize(self.all.max(self.products.len()), T::ZERO);
-        self.products[..self.all].fill(T::ZERO);
-        for part in &self.parts {
-            let rows = Mat::new(&part.values, part.len(), part.dim);
-            for (i, square) in self.products[..part.len()].iter_mut().enumerate() {
-                *square += rows.row(i).iter().fold(T::ZERO, |sum, x| sum + *x * *x);
-            }
-        }
-        out.resize(self.rows, T::ZERO);
-        self.sums(1, out)?;
-        for x in out.iter_mut() {
-            *x = T::from_f64(x.to_f64().sqrt().max(EPS).recip());
-        }
-        Ok(())
-    }
-
-    /// Scores of every row of the block for each query.
-    fn score<'s>(&mut self, queries: Mat<'_, T>, scores: &'s mut [T]) -> Result<&'s [T], Fault> {
-        let (n, rows) = (queries.rows(), self.rows);
-        let scores = &mut scores[..n * rows];
-        if self.by_columns {
-            let len = n * self.all;
-            self.products.resize((2 * len).max(self.products.len()), T::ZERO);
-            let (sums, product) = self.products.split_at_mut(len);
-            sums.fill(T::ZERO);
-            for part in self.parts.iter().filter(|p| !p.is_empty()) {
-                let table = Mat::new(&part.values, part.len(), part.dim);
-                matmul_nt(queries.columns(part.columns.clone()), table, MatMut::new(product, n, self.all));
-                for (sum, x) in sums.iter_mut().zip(product.iter()) {
-                    *sum += *x;
-                }
-            }
-            self.sums(n, scores)?;
-        } else {
-            matmul_nt(queries, self.block(), MatMut::new(scores, n, rows));
-        }
-        if let Some(inverse) = self.inverse_norms {
-            for scores in scores.chunks_exact_mut(rows.max(1)) {
-                for (score, inverse) in scores.iter_mut().zip(inverse) {
-                    *score *= *inverse;
-                }
-            }
-        }
-        Ok(scores)
-    }
+    asking.round(round).map_or(Ok(()), |round| asking.give(round, &mut ranking, outbox))
 }
 
-pub(crate) fn rank_items<T: Real>(c: &Call<T>, cosine: bool) -> Result<(), Fault> {
-    let env = c.env;
-    let (h, offsets) = (c.read(0)?, c.offsets(1)?);
-    let (number, _) = c.table(false, 2, 0)?;
-    let table = &env.schedule.tables[number];
-    let missing = || Fault::Unsupported("ranking needs data with held-out items".into());
-    let histories = env.histories.as_ref().ok_or_else(missing)?;
-    let questions = &c.batch.share.batch().questions;
-    let mut ranking = env.ranking.lock();
-    let Ranking { inverse_norms, queries, gathered, scores, products, seen, turn, outcomes } = &mut *ranking;
-
-    let parts: Vec<_> = env.tables[number].iter().map(|t| t.read()).collect();
-    let by_columns = matches!(table.sharding, Sharding::ColumnWise { .. });
-    let block = match table.sharding {
-        Sharding::ColumnWise { .. } | Sharding::DataParallel => shard_rows(table.rows, env.rank, env.ranks),
-        Sharding::RowWise | Sharding::TableWise { .. } => parts[0].rows.clone(),
-    };
-    let (first, rows) = (block.start as usize, (block.end - block.start) as usize);
-    let (all, dim) = (table.rows as usize, table.dim as usize);
-    let meeting = Meeting { call: c, channel: c.channel()?, turn };
-    let mut scorer = Scorer { meeting, parts, all, first, rows, by_columns, products, inverse_norms: None };
-
-    // The query of a sample is its last token; samples without tokens ask with zeros.
-    queries.clear();
-    for span in offsets.windows(2) {
-        let start = queries.len();
-        if span[1] > span[0] {
-            queries.extend_from_slice(h.mat().row(span[1] - 1));
-        } else {
-            queries.resize(start + dim, T::ZERO);
-        }
-        if cosine {
-            let inverse = inverse_norm(&queries[start..]);
-            queries[start..].iter_mut().for_each(|x| *x *= inverse);
-        }
-    }
-    gathered.clear();
-    scorer.meeting.exchange(queries, |section| gathered.extend_from_slice(&section.reals))?;
-    if cosine {
-        // The table does not change while it is evaluated.
-        if c.number == 0 {
-            scorer.inverse_norms(inverse_norms)?;
-        }
-        scorer.inverse_norms = Some(inverse_norms);
-    }
-
-    let n = questions.len();
-    let first = first as i64;
-    let local = |item: i64| usize::try_from(item - first).ok().filter(|&row| row < rows);
-    let mut targets = vec![T::ZERO; n];
-    // Scores are kept between the two passes if they all fit, else computed again. All ranks take the same turns.
-    let chunk = (SCORES / if by_columns { all } else { rows }.max(1)).clamp(1, n.max(1));
-    let all_fit = chunk >= n;
-    scores.resize((chunk * rows).max(scores.len()), T::ZERO);
-    let queries = Mat::new(gathered, n, dim);
-    for start in (0..n).step_by(chunk) {
-        let block = queries.rows_range(start..(start + chunk).min(n));
-        let scores = scorer.score(block, scores)?;
-        for (i, scores) in scores.chunks_exact(rows.max(1)).enumerate() {
-            if let Some(row) = local(questions[start + i].target) {
-                targets[start + i] = scores[row];
-            }
-        }
-    }
-    scorer.meeting.add_up(&mut targets)?;
-
-    let mut digits = vec![T::ZERO; 4 * n];
-    for start in (0..n).step_by(chunk) {
-        let block = queries.rows_range(start..(start + chunk).min(n));
-        let scores = if all_fit { &scores[..n * rows] } else { scorer.score(block, scores)? };
-        for (i, scores) in scores.chunks_exact(rows.max(1)).enumerate() {
-            let (question, target) = (&questions[start + i], targets[start + i]);
-            let below = (question.target - first).clamp(0, rows as i64) as usize;
-            let better = |row: usize, s: T| s > target || (s == target && row < below);
-            let ahead = scores.iter().enumerate().filter(|(row, s)| better(*row, **s)).count() as u64;
-            histories.seen(question.user, seen);
-            let known = seen.iter().filter(|&&item| {
-                i64::from(item) != question.target
-                    && local(i64::from(item)).is_some_and(|row| better(row, scores[row]))
-            });
-            let known = known.count() as u64;
-            for (digit, n) in digits[4 * (start + i)..].iter_mut().zip([
-                ahead / BASE,
-                ahead % BASE,
-                known / BASE,
-                known % BASE,
-            ]) {
-                *digit = T::from_f64(n as f64);
-            }
-        }
-    }
-    scorer.meeting.add_up(&mut digits)?;
-    for (question, digits) in questions.iter().zip(digits.chunks_exact(4)) {
-        let number = |high: T, low: T| high.to_f64() as u64 * BASE + low.to_f64() as u64;
-        let (all, known) = (number(digits[0], digits[1]), number(digits[2], digits[3]));
-        outcomes.push(Outcome { user: question.user, all, unseen: all - known });
-    }
-    Ok(())
+/// Takes in the last round.
+pub(crate) fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>) -> Result<(), Fault> {
+    Asking::new(c)?.take(Round::Digits, &mut c.env.ranking.lock(), inbox)
 }
 
 fn inverse_norm<T: Real>(row: &[T]) -> T {

@@ -7,11 +7,11 @@ use fs_kernels::{MatMut, Real, Write};
 use fs_schedule::{Buffer, Element, Exchange, Extent, Normalize, Op, Operand, Place, Program, Symbol, Table};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+use super::Process;
 use super::arena::{Read, Shape, Slots, Whole, Writes};
 use super::plan::Plan;
 use super::share::{Part, Span};
 use super::{Batch, Env, Fault, Shard, Work};
-use crate::transport::local::Hub;
 
 /// What an operation runs with beside the rank's state.
 #[derive(Clone, Copy)]
@@ -22,8 +22,8 @@ pub struct Context<'a, T: Real> {
     pub program: &'a Program,
     /// The program, prepared.
     pub plan: &'a Plan,
-    /// The other ranks.
-    pub hub: &'a Hub<T>,
+    /// What the threads of this process share.
+    pub process: &'a Process<T>,
     /// Batches that exist: those below it.
     pub end: &'a AtomicU64,
     /// Workspaces of the engine's thread.
@@ -42,8 +42,8 @@ pub struct Call<'a, T: Real> {
     pub number: u64,
     /// Its batch.
     pub batch: RwLockReadGuard<'a, Batch>,
-    /// The other ranks.
-    pub hub: &'a Hub<T>,
+    /// What the threads of this process share.
+    pub process: &'a Process<T>,
     /// Workspaces of the engine's thread.
     pub work: &'a Mutex<Work<T>>,
     cx: Context<'a, T>,
@@ -54,7 +54,7 @@ impl<'a, T: Real> Call<'a, T> {
     pub fn new(cx: Context<'a, T>, index: usize, number: u64) -> Result<Self, Fault> {
         let batch = batch(&cx, number)?;
         let op = &cx.program.ops[index];
-        Ok(Self { env: cx.env, op, index, number, batch, hub: cx.hub, work: cx.work, cx })
+        Ok(Self { env: cx.env, op, index, number, batch, process: cx.process, work: cx.work, cx })
     }
 
     /// The batch that an operand belongs to; `None` if there is no such batch.

@@ -11,18 +11,18 @@ use std::ops::Range;
 use fs_kernels::partition::{Uses, last_uses};
 use fs_kernels::{Mat, MatMut, Real, Write, elementwise};
 use fs_schedule::{Action, Symbol};
-use parking_lot::RwLockReadGuard;
 
 use super::arena::Read;
 use super::state::rows_per_rank;
 use super::{Call, Fault};
-use crate::transport::{Outbox, Section, TransportError};
+use crate::evaluate::rank_items;
+use crate::transport::{Message, Outbox, Part, TransportError, Widths};
 
 /// Called between pieces of a transfer, so that an urgent one can pass.
 pub type Pause<'p> = &'p mut dyn FnMut();
 
-/// Another rank's outbox of a round: `inbox(round, rank)`.
-pub type Inbox<'f, 'h, T> = &'f dyn Fn(usize, usize) -> RwLockReadGuard<'h, Outbox<T>>;
+/// Lets a closure read what a rank sent in the last round.
+pub type Inbox<'f, T> = &'f dyn Fn(usize, &mut dyn FnMut(Message<'_, T>));
 
 /// What a collective moves.
 enum Kind<'a> {
@@ -43,6 +43,8 @@ enum Kind<'a> {
         everyone: bool,
     },
     Reduce,
+    /// Queries, scores and counts, to and fro.
+    Rank,
 }
 
 fn kind(action: &Action) -> Result<Kind<'_>, Fault> {
@@ -54,6 +56,7 @@ fn kind(action: &Action) -> Result<Kind<'_>, Fault> {
         Action::AllToAllGrads { exchanges, .. } => Kind::Grads { exchanges, everyone: false },
         Action::AllGatherGrads { exchanges, .. } => Kind::Grads { exchanges, everyone: true },
         Action::AllReduce => Kind::Reduce,
+        Action::RankItems { .. } => Kind::Rank,
         _ => return Err(Fault::Unsupported("not a transfer".into())),
     })
 }
@@ -71,12 +74,20 @@ pub fn sections(action: &Action) -> usize {
     }
 }
 
+/// Rounds in which a collective goes to and fro for this batch.
+pub fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
+    match kind(&c.op.action)? {
+        Kind::Rank => rank_items::rounds(c),
+        _ => Ok(u64::from(c.op.action.rounds())),
+    }
+}
+
 /// Writes this rank's outbox of a round. `inbox` gives the others' of the round before.
 pub fn fill<T: Real>(
     c: &Call<T>,
-    round: usize,
+    round: u64,
     outbox: &mut Outbox<T>,
-    inbox: Inbox<'_, '_, T>,
+    inbox: Inbox<'_, T>,
     pause: Pause<'_>,
 ) -> Result<(), Fault> {
     let me = c.env.rank;
@@ -108,8 +119,8 @@ pub fn fill<T: Real>(
                         }
                     }
                 }
-                let bytes = size_of::<u32>() + if uses.is_some() { 2 } else { 0 };
-                carry(&mut outbox.wire, &section.counts, bytes);
+                let bytes = if uses.is_some() { 2 } else { 0 };
+                section.widths = Widths { indices: 1, bytes, ..Widths::default() };
                 pause();
             }
         }
@@ -125,7 +136,7 @@ pub fn fill<T: Real>(
                         section.bytes.extend_from_slice(&classes[range]);
                     }
                 }
-                carry(&mut outbox.wire, &section.counts, 1);
+                section.widths.bytes = 1;
                 pause();
             }
         }
@@ -141,7 +152,7 @@ pub fn fill<T: Real>(
                         extend(&mut section.reals, rows.mat(), range, c.op.chunk, pause);
                     }
                 }
-                carry(&mut outbox.wire, &section.counts, rows.shape().columns() * size_of::<T>());
+                section.widths.reals = rows.shape().columns();
             }
         }
         Kind::Grads { exchanges, everyone } => {
@@ -164,16 +175,17 @@ pub fn fill<T: Real>(
                         }
                     }
                 }
-                carry(&mut outbox.wire, &section.counts, mat.cols() * size_of::<T>());
+                section.widths.reals = mat.cols();
             }
         }
         Kind::Reduce => reduce_fill(c, round, outbox, inbox, pause)?,
+        Kind::Rank => rank_items::fill(c, round, outbox, inbox)?,
     }
     Ok(())
 }
 
 /// Reads what the others posted.
-pub fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, '_, T>, pause: Pause<'_>) -> Result<(), Fault> {
+pub fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pause: Pause<'_>) -> Result<(), Fault> {
     let me = c.env.rank;
     match kind(&c.op.action)? {
         Kind::Ids { exchanges, everyone } => {
@@ -194,9 +206,7 @@ pub fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, '_, T>, pause: Pause<'_>) ->
                     if from == me {
                         copy(&own[span(received, me)], target)?;
                     } else {
-                        let inbox = inbox(0, from);
-                        let section = &inbox.sections[i];
-                        copy(&section.bytes[section.entries(me)], target)?;
+                        receive(inbox, from, i, |part| copy(part.bytes, target))?;
                     }
                 }
                 pause();
@@ -214,7 +224,7 @@ pub fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, '_, T>, pause: Pause<'_>) ->
                     if from == me {
                         place(own.mat().rows_range(kept.clone()), part, c.op.chunk, pause)?;
                     } else {
-                        place_section(&inbox(0, from).sections[i], me, part, c.op.chunk, pause)?;
+                        receive(inbox, from, i, |sent| place_part(&sent, part, c.op.chunk, pause))?;
                     }
                 }
             }
@@ -238,12 +248,13 @@ pub fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, '_, T>, pause: Pause<'_>) ->
                     if from == me {
                         place(own.mat().rows_range(kept.clone()), part, c.op.chunk, pause)?;
                     } else {
-                        place_section(&inbox(0, from).sections[i], me, part, c.op.chunk, pause)?;
+                        receive(inbox, from, i, |sent| place_part(&sent, part, c.op.chunk, pause))?;
                     }
                 }
             }
         }
         Kind::Reduce => reduce_drain(c, inbox, pause)?,
+        Kind::Rank => rank_items::drain(c, inbox)?,
     }
     Ok(())
 }
@@ -255,7 +266,7 @@ fn drain_ids<T: Real>(
     exchange: u32,
     exchanges: usize,
     everyone: bool,
-    inbox: Inbox<'_, '_, T>,
+    inbox: Inbox<'_, T>,
 ) -> Result<(), Fault> {
     let me = c.env.rank;
     let (each, wide) = (c.op.reads.len() / exchanges, c.op.writes.len() / exchanges);
@@ -272,7 +283,7 @@ fn drain_ids<T: Real>(
     let received = received.slice();
     check("ranks", received.len(), c.env.ranks)?;
     for (from, count) in received.iter_mut().enumerate() {
-        *count = if from == me { kept.len() as u64 } else { inbox(0, from).sections[i].counts[me] };
+        *count = if from == me { kept.len() } else { receive(inbox, from, i, |part| Ok(part.count))? } as u64;
     }
     c.set_size(Symbol::Received(exchange), sum(received));
     let mut rows = c.write_indices(wide * i)?;
@@ -284,9 +295,7 @@ fn drain_ids<T: Real>(
                 *row = (id - first) as u32;
             }
         } else {
-            let inbox = inbox(0, from);
-            let section = &inbox.sections[i];
-            copy(&section.indices[section.entries(me)], target)?;
+            receive(inbox, from, i, |part| copy(part.indices, target))?;
         }
     }
     if everyone {
@@ -303,10 +312,7 @@ fn drain_ids<T: Real>(
         if from == me {
             copy(&uses[2 * kept.start..2 * kept.end], target)?;
         } else {
-            let inbox = inbox(0, from);
-            let section = &inbox.sections[i];
-            let part = section.entries(me);
-            copy(&section.bytes[2 * part.start..2 * part.end], target)?;
+            receive(inbox, from, i, |part| copy(part.bytes, target))?;
         }
     }
     if everyone {
@@ -323,16 +329,18 @@ fn drain_ids<T: Real>(
 /// First each rank's gradients as they are, then its share of their sums.
 fn reduce_fill<T: Real>(
     c: &Call<T>,
-    round: usize,
+    round: u64,
     outbox: &mut Outbox<T>,
-    inbox: Inbox<'_, '_, T>,
+    inbox: Inbox<'_, T>,
     pause: Pause<'_>,
 ) -> Result<(), Fault> {
     let (me, ranks) = (c.env.rank, c.env.ranks);
     let total = reduced_elements(c)?;
     let section = &mut outbox.sections[0];
-    section.everyone = true;
+    section.widths.reals = 1;
     if round == 0 {
+        // Each rank gets the share that it adds up.
+        section.counts.extend((0..ranks).map(|to| share(total, to, ranks).len() as u64));
         for position in 0..c.op.reads.len() {
             let gradient = &c.env.dense[c.gradient(position)?].gradient;
             let gradient =
@@ -341,30 +349,30 @@ fn reduce_fill<T: Real>(
             extend(&mut section.reals, Mat::new(&gradient, n, 1), 0..n, c.op.chunk, pause);
         }
     } else {
-        let own = share(total, me, ranks);
-        section.reals.resize(own.len(), T::ZERO);
+        let own = share(total, me, ranks).len();
+        section.everyone = true;
+        section.counts.resize(ranks, own as u64);
+        section.reals.resize(own, T::ZERO);
+        let sums = &mut section.reals;
         for from in 0..ranks {
-            let inbox = inbox(0, from);
-            let reals = &inbox.sections[0].reals;
-            check("values of an all-reduce", reals.len(), total)?;
-            let values = &reals[own.clone()];
-            if from == 0 {
-                section.reals.copy_from_slice(values);
-            } else {
-                for (sum, value) in section.reals.iter_mut().zip(values) {
-                    *sum += *value;
+            receive(inbox, from, 0, |part| {
+                check("values of an all-reduce", part.reals.len(), own)?;
+                if from == 0 {
+                    sums.copy_from_slice(part.reals);
+                } else {
+                    for (sum, value) in sums.iter_mut().zip(part.reals) {
+                        *sum += *value;
+                    }
                 }
-            }
+                Ok(())
+            })?;
             pause();
         }
-    }
-    for (to, wire) in outbox.wire.iter_mut().enumerate().filter(|(to, _)| *to != me) {
-        *wire += (share(total, if round == 0 { to } else { me }, ranks).len() * size_of::<T>()) as u64;
     }
     Ok(())
 }
 
-fn reduce_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, '_, T>, pause: Pause<'_>) -> Result<(), Fault> {
+fn reduce_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pause: Pause<'_>) -> Result<(), Fault> {
     let ranks = c.env.ranks;
     let total = reduced_elements(c)?;
     let mut begin = 0;
@@ -377,9 +385,11 @@ fn reduce_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, '_, T>, pause: Pause<'_>)
             let sums = share(total, from, ranks);
             let (start, stop) = (sums.start.max(begin), sums.end.min(end));
             if start < stop {
-                let inbox = inbox(1, from);
-                let values = &inbox.sections[0].reals[start - sums.start..stop - sums.start];
-                gradient[start - begin..stop - begin].copy_from_slice(values);
+                let target = &mut gradient[start - begin..stop - begin];
+                receive(inbox, from, 0, |part| {
+                    check("sums of an all-reduce", part.reals.len(), sums.len())?;
+                    copy(&part.reals[start - sums.start..stop - sums.start], target)
+                })?;
             }
         }
         begin = end;
@@ -451,11 +461,21 @@ fn check(what: &str, found: usize, expected: usize) -> Result<(), Fault> {
     Err(TransportError::Sizes(format!("{what}: {found} where {expected} are expected")).into())
 }
 
-/// Adds what a section weighs on the wire.
-fn carry(wire: &mut [u64], counts: &[u64], bytes: usize) {
-    for (wire, count) in wire.iter_mut().zip(counts) {
-        *wire += count * bytes as u64;
-    }
+/// What a rank sent in a section.
+pub fn receive<T, R>(
+    inbox: Inbox<'_, T>,
+    from: usize,
+    section: usize,
+    read: impl FnOnce(Part<'_, T>) -> Result<R, Fault>,
+) -> Result<R, Fault> {
+    let (mut read, mut found) = (Some(read), None);
+    inbox(from, &mut |message| {
+        if let (Some(part), Some(read)) = (message.part(section), read.take()) {
+            found = Some(read(part));
+        }
+    });
+    let nothing = || TransportError::Sizes(format!("rank {from} sent no section {section}"));
+    found.unwrap_or_else(|| Err(nothing().into()))
 }
 
 fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<(), Fault> {
@@ -504,14 +524,13 @@ fn place<T: Real>(
     Ok(())
 }
 
-fn place_section<T: Real>(
-    section: &Section<T>,
-    me: usize,
+fn place_part<T: Real>(
+    sent: &Part<'_, T>,
     to: MatMut<T>,
     chunk: Option<u64>,
     pause: Pause<'_>,
 ) -> Result<(), Fault> {
-    let (entries, columns) = (section.entries(me), to.cols());
-    let values = &section.reals[entries.start * columns..entries.end * columns];
-    place(Mat::new(values, entries.len(), columns), to, chunk, pause)
+    let columns = to.cols();
+    check("values of a rank", sent.reals.len(), sent.count * columns)?;
+    place(Mat::new(sent.reals, sent.count, columns), to, chunk, pause)
 }

@@ -4,7 +4,6 @@ use fs_kernels::Real;
 use fs_schedule::Action;
 
 use super::{Call, Fault, attention, dense, loss, optimizer, sparse};
-use crate::evaluate::rank_items;
 
 /// Runs an operation that is no transfer and loads no batch.
 pub fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
@@ -57,7 +56,6 @@ pub fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
             loss::sampled_softmax(c, *negatives, *temperature, *normalize)
         }
         Action::SampledSoftmaxGrad { negatives } => loss::sampled_softmax_grad(c, *negatives),
-        Action::RankItems { cosine } => rank_items::rank_items(c, *cosine),
         Action::LoadBatch
         | Action::AllToAllIds { .. }
         | Action::AllGatherIds { .. }
@@ -65,6 +63,7 @@ pub fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
         | Action::AllToAllRows { .. }
         | Action::AllToAllGrads { .. }
         | Action::AllGatherGrads { .. }
-        | Action::AllReduce => Err(Fault::Unsupported("the engine runs this in parts".into())),
+        | Action::AllReduce
+        | Action::RankItems { .. } => Err(Fault::Unsupported("the engine runs this in parts".into())),
     }
 }

@@ -14,10 +14,10 @@ use std::time::Duration;
 use fs_kernels::Real;
 
 use super::account::{Gap, Kind, Ledger, Times, add};
-use super::collectives::{drain, fill, sections};
 use super::profile::Profile;
 use super::rank::Rank;
 use super::record::{Record, Recorder};
+use super::transfer::Active;
 use super::{Call, Context, Fault, dispatch};
 
 /// How long a thread looks for something to do before it sleeps, in nanoseconds: about as long as it takes to fall
@@ -29,39 +29,12 @@ const LONG: u64 = 8 * PATIENCE;
 /// Looks between two readings of the clock.
 const LOOKS: usize = 16;
 
-/// A collective on its way.
-#[derive(Debug, Clone, Copy)]
-struct Active {
-    op: usize,
-    step: u64,
-    batch: u64,
-    round: usize,
-    stage: Stage,
-    began: u64,
-    met: u64,
-    /// When the link may be asked for the next piece.
-    asked: u64,
-    /// Ranks served by the link, and bytes sent to the next one.
-    served: usize,
-    sent: u64,
-    /// Not before this time.
-    at: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Fill,
-    Wire,
-    Wait,
-    Drain,
-}
-
 /// Where a queue stands.
 #[derive(Debug)]
-struct Head {
+pub(super) struct Head {
     position: usize,
     step: u64,
-    active: Option<Active>,
+    pub(super) active: Option<Active>,
 }
 
 /// Runs an engine's queues to the end. The times of its operations, or nothing if the run failed, and the records of
@@ -73,7 +46,7 @@ pub fn run<T: Real>(rank: &Rank<'_, T>, engine: usize) -> (Profile, Vec<Record>)
     if let Err(panic) = outcome {
         let op = at.get().and_then(|op: usize| rank.program.ops.get(op));
         let op = op.map_or("start of a step", |op| op.name.as_str());
-        rank.hub.fail(rank.env.rank, op, &panic_message(panic.as_ref()));
+        rank.process.failures.fail(rank.env.rank, op, &panic_message(panic.as_ref()));
     }
     let records = thread.recorder.take();
     (thread.profile, records)
@@ -92,16 +65,18 @@ pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 /// The state of an engine's thread.
-struct Thread<'r, 'a, T: Real> {
-    rank: &'r Rank<'a, T>,
-    engine: usize,
-    heads: Vec<Head>,
+pub(super) struct Thread<'r, 'a, T: Real> {
+    pub(super) rank: &'r Rank<'a, T>,
+    pub(super) engine: usize,
+    pub(super) heads: Vec<Head>,
     /// Earliest time at which something can go on by itself.
-    deadline: Option<u64>,
-    profile: Profile,
+    pub(super) deadline: Option<u64>,
+    pub(super) profile: Profile,
+    /// Per operation, how often its channel has been used.
+    pub(super) turns: Vec<u64>,
     recorder: Recorder,
     /// The operation in work, to name it if it panics.
-    at: &'r Cell<Option<usize>>,
+    pub(super) at: &'r Cell<Option<usize>>,
     /// Of the engine whose time is accounted for.
     ledger: Option<Ledger>,
     /// Batches accounted for.
@@ -121,6 +96,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             heads: plan.queues[engine].iter().map(|_| head()).collect(),
             deadline: None,
             profile: Profile::new(plan.ops.len()),
+            turns: vec![0; plan.ops.len()],
             recorder: Recorder::new(plan, engine, &rank.settings.record, rank.settings.first_step),
             at,
             ledger: (engine == plan.accounted).then(|| Ledger::new(plan.ops.len())),
@@ -133,10 +109,10 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     }
 
     fn run(&mut self) {
-        let Rank { hub, env, .. } = self.rank;
+        let Rank { process, env, .. } = self.rank;
         warm_locks();
-        hub.enter(env.rank, self.engine);
-        while !hub.has_failed() {
+        process.threads.enter(env.rank, self.engine);
+        while !process.failures.has_failed() {
             self.deadline = None;
             if self.progress(self.heads.len()) {
                 continue;
@@ -144,15 +120,17 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             if self.exhausted() && self.settled() {
                 break;
             }
-            let asked = hub.now();
+            let asked = process.clock.now();
             if !self.look(asked) {
-                let deadline = self.deadline.map(|at| hub.instant(at));
-                hub.sleep(env.rank, self.engine, deadline, || hub.has_failed() || self.can_go_on());
+                let deadline = self.deadline.map(|at| process.clock.instant(at));
+                process.threads.sleep(env.rank, self.engine, deadline, || {
+                    process.failures.has_failed() || self.can_go_on()
+                });
             }
-            let waited = (hub.now() - asked).min(LONG);
+            let waited = (process.clock.now() - asked).min(LONG);
             self.usual_wait = (7 * self.usual_wait + waited) / 8;
         }
-        hub.leave();
+        process.threads.leave();
         if let Some(ledger) = &self.ledger {
             for (op, exposed) in self.profile.ops.iter_mut().zip(ledger.exposed()) {
                 op.exposed = Duration::from_nanos(*exposed);
@@ -162,20 +140,20 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
 
     /// Looks a little longer for something to do, while there is a processor to spare and waits are usually short.
     fn look(&self, asked: u64) -> bool {
-        let hub = self.rank.hub;
+        let process = self.rank.process;
         // Time that is known to pass is slept through.
         if self.deadline.is_some() || self.usual_wait > 4 * PATIENCE {
             return false;
         }
         let until = asked + PATIENCE;
-        while hub.has_room() && !hub.has_failed() {
+        while process.threads.has_room() && !process.failures.has_failed() {
             for _ in 0..LOOKS {
                 if self.can_go_on() {
                     return true;
                 }
                 std::hint::spin_loop();
             }
-            if hub.now() > until {
+            if process.clock.now() > until {
                 break;
             }
         }
@@ -188,9 +166,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         for (queue, head) in self.heads.iter().enumerate() {
             if let Some(active) = head.active {
                 all_passed = false;
-                let waits = active.stage == Stage::Wait
-                    && !self.rank.hub.complete(self.channel(&active), active.batch);
-                if !waits && self.rank.hub.now() >= active.at {
+                if self.can_move(&active) {
                     return true;
                 }
             } else if let Some((op, step)) = self.head(queue) {
@@ -227,8 +203,8 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     }
 
     /// Lets one of the first `queues` queues go on; false if none can.
-    fn progress(&mut self, queues: usize) -> bool {
-        if self.rank.hub.has_failed() {
+    pub(super) fn progress(&mut self, queues: usize) -> bool {
+        if self.rank.process.failures.has_failed() {
             return false;
         }
         let reluctant = self.rank.settings.stress.is_some() && self.chance(4);
@@ -249,7 +225,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             return self.advance(queue, active);
         }
         let Some((op, step)) = self.head(queue) else { return false };
-        let Rank { plan, progress, hub, .. } = self.rank;
+        let Rank { plan, progress, .. } = self.rank;
         if !progress.ready(plan, op, step) {
             return false;
         }
@@ -261,25 +237,9 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             let delay = self.draw() % 400;
             std::thread::sleep(Duration::from_micros(delay));
         }
-        if plan.ops[op].transfer {
-            let now = hub.now();
-            self.close_gap(Gap::Before(op, step), now);
-            let active = Active {
-                op,
-                step,
-                batch,
-                round: 0,
-                stage: Stage::Fill,
-                began: now,
-                met: now,
-                asked: now,
-                served: 1,
-                sent: 0,
-                at: 0,
-            };
-            self.heads[queue].active = Some(active);
-            progress.publish(self.engine, queue, None);
-            return self.advance(queue, active);
+        if plan.ops[op].channel.is_some() {
+            self.begin(queue, (op, step, batch));
+            return true;
         }
         self.local(queue, op, step, batch);
         true
@@ -289,7 +249,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     fn local(&mut self, queue: usize, op: usize, step: u64, batch: u64) {
         let rank = self.rank;
         let outer = self.at.replace(Some(op));
-        let start = rank.hub.now();
+        let start = rank.process.clock.now();
         self.close_gap(Gap::Before(op, step), start);
         let cx = self.context();
         self.obey(op, batch);
@@ -312,124 +272,15 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         self.at.set(outer);
     }
 
-    /// Takes a transfer as far as it can go; false if it cannot move.
-    fn advance(&mut self, queue: usize, mut active: Active) -> bool {
+    pub(super) fn finish(
+        &mut self,
+        queue: usize,
+        (op, step, batch): (usize, u64, u64),
+        start: u64,
+        met: u64,
+    ) {
         let rank = self.rank;
-        let now = rank.hub.now();
-        if now < active.at {
-            self.deadline = Some(self.deadline.map_or(active.at, |d| d.min(active.at)));
-            return false;
-        }
-        let channel = self.channel(&active);
-        match active.stage {
-            Stage::Fill => {
-                if let Err(fault) = self.fill(queue, &active) {
-                    self.fail(active.op, &fault);
-                    return true;
-                }
-                (active.served, active.sent) = (1, 0);
-                active.stage = Stage::Wire;
-            }
-            Stage::Wire => self.wire(&mut active, channel),
-            Stage::Wait => {
-                if !rank.hub.complete(channel, active.batch) {
-                    return false;
-                }
-                // The slowest rank to begin, and the last data to come.
-                for from in 0..rank.env.ranks {
-                    let inbox = rank.hub.inbox(channel, active.batch, from);
-                    active.met = active.met.max(inbox.began);
-                    active.at = active.at.max(inbox.there[rank.env.rank]);
-                }
-                if active.round + 1 < rank.program.ops[active.op].action.rounds() as usize {
-                    active.round += 1;
-                    active.asked = active.at;
-                    active.stage = Stage::Fill;
-                } else {
-                    active.stage = Stage::Drain;
-                }
-            }
-            Stage::Drain => {
-                self.heads[queue].active = Some(active);
-                match self.drain(queue, &active) {
-                    Ok(()) => {
-                        self.heads[queue].active = None;
-                        let instance = (active.op, active.step, active.batch);
-                        self.finish(queue, instance, active.began, active.met);
-                    }
-                    Err(fault) => self.fail(active.op, &fault),
-                }
-                return true;
-            }
-        }
-        self.heads[queue].active = Some(active);
-        true
-    }
-
-    fn fill(&mut self, queue: usize, active: &Active) -> Result<(), Fault> {
-        let rank = self.rank;
-        let outer = self.at.replace(Some(active.op));
-        self.obey(active.op, active.batch);
-        let call = Call::new(self.context(), active.op, active.batch)?;
-        let channel = rank.plan.ops[active.op].channel.unwrap_or(0);
-        let inbox = |round: usize, from: usize| rank.hub.inbox(channel + round, active.batch, from);
-        let n = sections(&call.op.action);
-        let mut outbox = rank.hub.outbox(channel + active.round, active.batch, rank.env.rank, n);
-        outbox.began = active.began;
-        outbox.there.fill(0);
-        fill(&call, active.round, &mut outbox, &inbox, &mut || while self.progress(queue) {})?;
-        self.profile.ops[active.op].sent += outbox.wire.iter().sum::<u64>();
-        self.at.set(outer);
-        Ok(())
-    }
-
-    fn drain(&mut self, queue: usize, active: &Active) -> Result<(), Fault> {
-        let rank = self.rank;
-        let outer = self.at.replace(Some(active.op));
-        let call = Call::new(self.context(), active.op, active.batch)?;
-        let channel = rank.plan.ops[active.op].channel.unwrap_or(0);
-        let inbox = |round: usize, from: usize| rank.hub.inbox(channel + round, active.batch, from);
-        drain(&call, &inbox, &mut || while self.progress(queue) {})?;
-        self.at.set(outer);
-        Ok(())
-    }
-
-    /// Gives the emulated link a chunk, or posts.
-    fn wire(&mut self, active: &mut Active, channel: usize) {
-        let rank = self.rank;
-        let (me, ranks) = (rank.env.rank, rank.env.ranks);
-        if let Some(links) = rank.hub.links() {
-            let mut outbox = rank.hub.amend(channel, active.batch, me);
-            let mut budget = rank.program.ops[active.op].chunk.unwrap_or(u64::MAX).max(1);
-            while active.served < ranks && budget > 0 {
-                let to = (me + active.served) % ranks;
-                let piece = (outbox.wire[to] - active.sent).min(budget);
-                let (free, there) = links.send(me, to, piece, active.asked);
-                outbox.there[to] = there;
-                active.asked = free;
-                active.sent += piece;
-                budget -= piece;
-                if active.sent == outbox.wire[to] {
-                    (active.served, active.sent) = (active.served + 1, 0);
-                }
-            }
-            active.at = active.asked;
-            if active.served < ranks {
-                return;
-            }
-        }
-        rank.hub.post(channel);
-        active.stage = Stage::Wait;
-    }
-
-    /// The channel of a collective's round.
-    fn channel(&self, active: &Active) -> usize {
-        self.rank.plan.ops[active.op].channel.unwrap_or(0) + active.round
-    }
-
-    fn finish(&mut self, queue: usize, (op, step, batch): (usize, u64, u64), start: u64, met: u64) {
-        let rank = self.rank;
-        let end = rank.hub.now();
+        let end = rank.process.clock.now();
         rank.stamps.set(op, step, Times { start, met, end });
         let waited = met.saturating_sub(start);
         let busy = end.saturating_sub(start);
@@ -446,7 +297,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
             if self.ledger.is_some() {
                 self.cover(end, Kind::Other, None);
             } else {
-                rank.hub.call(rank.env.rank, rank.plan.accounted);
+                rank.process.threads.call(rank.env.rank, rank.plan.accounted);
             }
         }
         self.done(queue, op, step);
@@ -454,15 +305,15 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
 
     /// Passes an operation that has no batch in a step.
     fn skip(&mut self, queue: usize, op: usize, step: u64) {
-        let now = self.rank.hub.now();
+        let now = self.rank.process.clock.now();
         self.rank.stamps.set(op, step, Times { start: now, met: now, end: now });
         self.done(queue, op, step);
     }
 
     /// Lets those go on that waited for an operation.
     fn done(&mut self, queue: usize, op: usize, step: u64) {
-        let Rank { hub, env, plan, progress, .. } = self.rank;
-        hub.add_awake(progress.complete(plan, op, step, hub.events(env.rank)));
+        let Rank { process, env, plan, progress, .. } = self.rank;
+        process.threads.add_awake(progress.complete(plan, op, step, process.threads.events(env.rank)));
         self.pass(queue);
     }
 
@@ -485,7 +336,7 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     }
 
     /// Explains the time up to `until`, in which this engine stood still.
-    fn close_gap(&mut self, gap: Gap, until: u64) {
+    pub(super) fn close_gap(&mut self, gap: Gap, until: u64) {
         let Rank { plan, stamps, .. } = self.rank;
         let Some(ledger) = self.ledger.as_mut().filter(|ledger| ledger.at() < until) else { return };
         let segments = ledger.explain(plan, stamps, gap, until);
@@ -511,20 +362,20 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     }
 
     /// Panics if told to.
-    fn obey(&self, op: usize, batch: u64) {
+    pub(super) fn obey(&self, op: usize, batch: u64) {
         let Rank { settings, env, .. } = self.rank;
         assert!(settings.panic_at != Some((env.rank, op, batch)), "told to panic");
     }
 
-    fn fail(&mut self, op: usize, fault: &Fault) {
+    pub(super) fn fail(&mut self, op: usize, fault: &Fault) {
         // A failure that came from another rank is already known to everyone.
         let name = &self.rank.program.ops[op].name;
-        self.rank.hub.fail(self.rank.env.rank, name, &fault.to_string());
+        self.rank.process.failures.fail(self.rank.env.rank, name, &fault.to_string());
     }
 
-    fn context(&self) -> Context<'r, T> {
-        let Rank { env, program, plan, hub, progress, works, .. } = self.rank;
-        Context { env, program, plan, hub, end: &progress.end, work: &works[self.engine] }
+    pub(super) fn context(&self) -> Context<'r, T> {
+        let Rank { env, program, plan, process, progress, works, .. } = self.rank;
+        Context { env, program, plan, process, end: &progress.end, work: &works[self.engine] }
     }
 
     fn draw(&mut self) -> u64 {

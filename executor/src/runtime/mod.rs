@@ -19,6 +19,7 @@ pub mod fault;
 mod loss;
 mod optimizer;
 pub mod plan;
+pub mod process;
 pub mod profile;
 pub mod progress;
 pub mod rank;
@@ -28,6 +29,7 @@ pub mod sizes;
 mod sparse;
 pub mod state;
 pub mod tables;
+mod transfer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +48,7 @@ use crate::evaluate::rank_items::Ranking;
 pub use call::{Call, Context};
 pub use fault::Fault;
 pub use plan::Plan;
+pub use process::Process;
 pub use share::Share;
 pub use state::{Dense, Shard};
 

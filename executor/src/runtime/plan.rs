@@ -52,7 +52,7 @@ pub struct Planned {
     pub first: bool,
     /// Engines whose operations wait for this one.
     pub wakes: u32,
-    /// First channel of a collective.
+    /// The channel of a collective.
     pub channel: Option<usize>,
     /// It moves data only: its engine does other work while it waits.
     pub transfer: bool,
@@ -62,8 +62,6 @@ pub struct Planned {
 
 fn channels_of(op: &Op) -> usize {
     match &op.action {
-        // Sums are sent in a second round.
-        Action::AllReduce => 2,
         action if action.is_transfer() => 1,
         Action::RankItems { .. } => 1,
         _ => 0,
@@ -209,6 +207,6 @@ mod tests {
         assert_eq!(plan.queues[2].iter().map(|q| q.ops.clone()).collect::<Vec<_>>(), [vec![3], vec![1]]);
         assert_eq!((plan.ops[1].wakes, plan.ops[2].wakes, plan.ops[3].wakes), (0b010, 0b001, 0b010));
         assert_eq!((plan.ops[1].channel, plan.ops[3].channel), (Some(0), Some(1)));
-        assert_eq!(plan.channels, [2, 2, 2]);
+        assert_eq!(plan.channels, [2, 2]);
     }
 }

@@ -10,13 +10,13 @@ use fs_kernels::Real;
 use fs_schedule::Program;
 use parking_lot::Mutex;
 
+use super::Process;
 use super::account::{KINDS, Split, Stamps};
 use super::plan::{self, Plan};
 use super::progress::Progress;
 use super::{Context, Env, Fault, Work};
 use crate::data::DataError;
 use crate::data::reader::Batches;
-use crate::transport::local::Hub;
 
 /// What the threads of one rank share while they run a program.
 pub struct Rank<'a, T: Real> {
@@ -26,8 +26,8 @@ pub struct Rank<'a, T: Real> {
     pub program: &'a Program,
     /// The program, prepared.
     pub plan: &'a Plan,
-    /// The other ranks.
-    pub hub: &'a Hub<T>,
+    /// What the threads of this process share.
+    pub process: &'a Process<T>,
     /// Decides for all ranks how many batches there are.
     pub gate: &'a Gate,
     /// Where batches come from.
@@ -176,7 +176,7 @@ impl<'a, T: Real> Rank<'a, T> {
         env: &'a Env<T>,
         program: &'a Program,
         plan: &'a Plan,
-        hub: &'a Hub<T>,
+        process: &'a Process<T>,
         gate: &'a Gate,
         batches: Batches,
         finished: SyncSender<Finished>,
@@ -188,7 +188,7 @@ impl<'a, T: Real> Rank<'a, T> {
             env,
             program,
             plan,
-            hub,
+            process,
             gate,
             batches,
             finished,
@@ -234,7 +234,7 @@ impl<'a, T: Real> Rank<'a, T> {
         };
         self.data_wait[slot].store(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
         if batch == 0 {
-            self.begun.store(self.hub.now(), Ordering::Release);
+            self.begun.store(self.process.clock.now(), Ordering::Release);
         }
         self.env.load(cx, batch, self.settings.first_step + batch, data)?;
         Ok(true)

@@ -17,10 +17,9 @@ use crate::runtime::engine::{self, panic_message};
 use crate::runtime::profile::Profile;
 use crate::runtime::rank::{ENGINES, Finished, Gate, Rank, Settings};
 use crate::runtime::record::{self, Record};
-use crate::runtime::{Env, Plan};
+use crate::runtime::{Env, Plan, Process};
 use crate::transport::TransportError;
 use crate::transport::link::Link;
-use crate::transport::local::Hub;
 
 /// Messages of ranks that may wait.
 const MESSAGES: usize = 1024;
@@ -134,7 +133,7 @@ impl Phase<'_> {
         let margin = if recorded.is_empty() { 0 } else { record::margin(&plan, program) };
         let batch = |step: u64| step.saturating_sub(steps.start).min(planned);
         let held = batch(recorded.start.saturating_sub(margin))..batch(recorded.end.saturating_add(margin));
-        let hub = Hub::<T>::new(world, plan.engines.len(), &plan.channels, link);
+        let process = Process::<T>::new(world, plan.engines.len(), &plan.channels, link);
         let gate = Gate::new(stop, planned);
         let (reader, batches) = reader(world, program.in_flight as usize, envs[0].batches.len());
         let (sender, finished) = sync_channel(MESSAGES);
@@ -147,14 +146,14 @@ impl Phase<'_> {
                     Some((*rank, op, step.checked_sub(steps.start)?))
                 });
                 let settings = Settings { first_step: steps.start, stress, record: held.clone(), panic_at };
-                Rank::new(env, program, &plan, &hub, &gate, batches, sender.clone(), settings)
+                Rank::new(env, program, &plan, &process, &gate, batches, sender.clone(), settings)
             })
             .collect();
         drop(sender);
         // Dropped before the threads are joined, so that the reader sees it if the ranks have failed.
         let ranks = ranks.into_iter().map(Arc::new).collect::<Vec<_>>();
         std::thread::scope(|scope| {
-            let (range, awake) = (steps.clone(), hub.awake());
+            let (range, awake) = (steps.clone(), process.threads.awake());
             let name = "rank-reader".to_owned();
             let reading = std::thread::Builder::new()
                 .name(name)
@@ -174,7 +173,7 @@ impl Phase<'_> {
                     match std::thread::Builder::new().name(name).spawn_scoped(scope, body) {
                         Ok(thread) => threads.push((r, thread)),
                         Err(error) => {
-                            hub.fail(r, "start", &format!("cannot start a thread: {error}"));
+                            process.failures.fail(r, "start", &format!("cannot start a thread: {error}"));
                         }
                     }
                 }
@@ -191,13 +190,13 @@ impl Phase<'_> {
                         results.records[rank].extend(records);
                         failure = failure.or(data_error.map(Error::Data));
                     }
-                    Err(panic) => hub.fail(rank, "start", &panic_message(panic.as_ref())),
+                    Err(panic) => process.failures.fail(rank, "start", &panic_message(panic.as_ref())),
                 }
             }
             let read = reading.join().map_err(|panic| {
                 Error::Settings(format!("reading data failed: {}", panic_message(panic.as_ref())))
             })?;
-            if let Some(failure) = failure.or_else(|| hub.failure().map(rank_error)) {
+            if let Some(failure) = failure.or_else(|| process.failures.first().map(rank_error)) {
                 return Err(failure);
             }
             for records in &mut results.records {

@@ -1,14 +1,9 @@
 //! Links between ranks that are slower than they are: `200 Mbit/s, 50 us`.
 //!
-//! Each rank has one link with two directions, shared by all its engines, like a NIC. A piece of a message first
-//! takes its sender's outgoing side, then, a latency later, its receiver's incoming side; both sides serve pieces one
-//! after the other, in the order in which they were given. Only times are computed here; whoever waits for them
-//! sleeps.
+//! What a link is, and how it is written; [`super::paced`] emulates them.
 
 use std::fmt;
 use std::str::FromStr;
-
-use parking_lot::Mutex;
 
 /// Speed of every rank's link.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -97,34 +92,6 @@ impl fmt::Display for Link {
     }
 }
 
-/// The links of all ranks. Times are nanoseconds since the start of a run.
-#[derive(Debug)]
-pub struct Links {
-    link: Link,
-    /// When each rank's outgoing and incoming side is free.
-    free: Mutex<Vec<[u64; 2]>>,
-}
-
-impl Links {
-    /// Idle links for `ranks` ranks.
-    pub fn new(link: Link, ranks: usize) -> Self {
-        Self { link, free: Mutex::new(vec![[0; 2]; ranks]) }
-    }
-
-    /// Sends `bytes` from one rank to another from `asked` on: when the sender's side is free again, and when the
-    /// receiver has everything.
-    pub fn send(&self, from: usize, to: usize, bytes: u64, asked: u64) -> (u64, u64) {
-        let time = (bytes as f64 / self.link.bandwidth * 1e9) as u64;
-        let latency = (self.link.latency * 1e9) as u64;
-        let mut free = self.free.lock();
-        let start = free[from][0].max(asked);
-        free[from][0] = start + time;
-        let arrives = free[to][1].max(start + latency);
-        free[to][1] = arrives + time;
-        (start + time, arrives + time)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,15 +120,5 @@ mod tests {
             assert!(said.contains(reason), "{bad}: {said}");
         }
         assert_eq!("100 bit/s".parse::<Link>().unwrap().bandwidth, 12.5);
-    }
-
-    #[test]
-    fn sides_are_shared() {
-        // 1 byte a nanosecond, latency 100.
-        let links = Links::new(Link { bandwidth: 1e9, latency: 100e-9 }, 3);
-        assert_eq!(links.send(0, 1, 1000, 0), (1000, 1100));
-        assert_eq!(links.send(0, 2, 500, 0), (1500, 1600), "the sender's side is busy");
-        assert_eq!(links.send(2, 1, 300, 0), (300, 1400), "the receiver's side is busy");
-        assert_eq!(links.send(1, 0, 10, 5000), (5010, 5110), "directions are apart");
     }
 }

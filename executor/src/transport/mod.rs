@@ -1,18 +1,86 @@
 //! How ranks hand data to each other.
 //!
 //! Every collective of a program has a *channel* of its own, so that collectives on different engines never mix and
-//! may overlap in any order. The n-th use of a channel is its turn n. A rank writes its *outbox* of a turn and posts
-//! it, without waiting for anyone; once all ranks have posted, each reads from the others' outboxes. There are two
-//! outboxes per channel and rank, used in turn: whoever writes one again has seen everyone's post of the turn in
-//! between, and everyone posts that one only after reading.
+//! may overlap in any order. The n-th use of a channel is its turn n; a collective of several rounds takes as many
+//! turns. A rank fills its *outbox* of a turn and posts it, without waiting for anyone; once all ranks have posted,
+//! each reads what the others have for it. There are two outboxes per channel and rank, used in turn: whoever writes
+//! one again has seen everyone's post of the turn in between, and everyone posts that one only after reading.
 //!
-//! A rank that fails [stops](local::Hub::fail) all others: every thread that waits is woken and finds the first
-//! failure.
+//! What hands data over is a [`Transport`]: between the ranks of one process ([`local`]), or another one. Emulated
+//! links ([`paced`]) go around any. The rest has its own place: time ([`clock`]), sleeping and waking ([`threads`]),
+//! failures and whatever else ranks must agree on ([`control`]).
 
+pub mod clock;
+pub mod control;
 pub mod event;
 pub mod link;
 pub mod local;
+pub mod outbox;
+pub mod paced;
 pub mod posts;
+pub mod threads;
+
+pub use outbox::{Message, Outbox, Part, Section, Widths};
+
+/// A rank's use of a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// The channel.
+    pub channel: usize,
+    /// How often the channel has been used before.
+    pub turn: u64,
+    /// The rank.
+    pub rank: usize,
+}
+
+/// How far sending is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// Not to be asked again before this time, in nanoseconds of the run.
+    pub at: u64,
+    /// Everything is on its way: the outbox can be posted.
+    pub all: bool,
+}
+
+/// What is known of a turn that is complete; times in nanoseconds of the run, on this process's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// When the last rank began.
+    pub met: u64,
+    /// When everything is there.
+    pub at: u64,
+}
+
+/// Hands over what ranks have for each other. No call waits for another rank, and no lock outlives a call.
+pub trait Transport<T>: Send + Sync {
+    /// Lets `write` fill a rank's outbox of a turn: `sections` sections at least, empty.
+    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut Outbox<T>));
+
+    /// Lets `write` change an outbox that is filled and not posted.
+    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Outbox<T>));
+
+    /// Goes on with the way of an outbox that is filled, by a piece of at most `piece` bytes. The first piece of a
+    /// turn may go from `asked` on.
+    fn send(&self, at: Turn, asked: u64, piece: u64) -> Sent {
+        let _ = (at, asked, piece);
+        Sent { at: 0, all: true }
+    }
+
+    /// Hands the outbox over, once all of it is sent. `began` is when the rank began the collective.
+    fn post(&self, at: Turn, began: u64);
+
+    /// Whether all ranks have posted and what they have for this one is there. Costs next to nothing.
+    fn poll(&self, at: Turn) -> bool;
+
+    /// Of a turn that is complete; to be asked once.
+    fn arrival(&self, at: Turn) -> Arrival;
+
+    /// Lets `read` see what a rank posted for this one, once the turn is complete; also what it posted itself.
+    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, T>));
+
+    /// The ranks that have not posted a turn, as far as it is known here.
+    fn missing(&self, at: Turn) -> Vec<usize>;
+}
 
 /// Why a collective did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,40 +98,4 @@ pub enum TransportError {
     /// Sizes that do not fit together; a defect of the schedule.
     #[error("{0}")]
     Sizes(String),
-}
-
-/// What a rank has for the others in one collective.
-#[derive(Debug, Default)]
-pub struct Outbox<T> {
-    /// One per exchange of the collective.
-    pub sections: Vec<Section<T>>,
-    /// Bytes for each rank, as a network would carry them.
-    pub wire: Vec<u64>,
-    /// When this rank began, in nanoseconds of the run.
-    pub began: u64,
-    /// When each rank has everything, likewise.
-    pub there: Vec<u64>,
-}
-
-/// The data of one exchange.
-#[derive(Debug, Default)]
-pub struct Section<T> {
-    /// Entries for each rank, one after the other; 0 for the own rank, whose part does not travel.
-    pub counts: Vec<u64>,
-    /// All ranks get the same entries, which are there once.
-    pub everyone: bool,
-    /// Rows or gradients.
-    pub reals: Vec<T>,
-    /// Row numbers.
-    pub indices: Vec<u32>,
-    /// Classes or uses.
-    pub bytes: Vec<u8>,
-}
-
-impl<T> Section<T> {
-    /// The entries for rank `to`.
-    pub fn entries(&self, to: usize) -> std::ops::Range<usize> {
-        let start = if self.everyone { 0 } else { self.counts[..to].iter().sum::<u64>() as usize };
-        start..start + self.counts[to] as usize
-    }
 }

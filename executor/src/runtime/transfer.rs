@@ -1,0 +1,174 @@
+//! A transfer on its way: fill an outbox, send it, wait for the others', drain what they sent; round after round.
+//!
+//! Each call of [`Thread::advance`] takes one step and returns; while a transfer waits, its thread runs other queues.
+
+use fs_kernels::Real;
+
+use super::account::Gap;
+use super::collectives::{drain, fill, rounds, sections};
+use super::engine::Thread;
+use super::{Call, Fault};
+use crate::transport::{Message, Turn};
+
+/// A collective on its way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Active {
+    op: usize,
+    step: u64,
+    batch: u64,
+    /// The channel's turn of the first round.
+    first: u64,
+    round: u64,
+    rounds: u64,
+    stage: Stage,
+    began: u64,
+    met: u64,
+    /// When the transport may be asked for the next piece.
+    asked: u64,
+    /// Not before this time.
+    at: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Fill,
+    Send,
+    Wait,
+    Drain,
+}
+
+impl<T: Real> Thread<'_, '_, T> {
+    /// Begins a collective.
+    pub(super) fn begin(&mut self, queue: usize, (op, step, batch): (usize, u64, u64)) {
+        let rank = self.rank;
+        let now = rank.process.clock.now();
+        self.close_gap(Gap::Before(op, step), now);
+        let active = Active {
+            op,
+            step,
+            batch,
+            first: self.turns[op],
+            round: 0,
+            rounds: 1,
+            stage: Stage::Fill,
+            began: now,
+            met: now,
+            asked: now,
+            at: 0,
+        };
+        self.heads[queue].active = Some(active);
+        rank.progress.publish(self.engine, queue, None);
+        self.advance(queue, active);
+    }
+
+    /// Whether a transfer can go on.
+    pub(super) fn can_move(&self, active: &Active) -> bool {
+        let process = self.rank.process;
+        let waits = active.stage == Stage::Wait && !process.transport.poll(self.turn(active, active.round));
+        !waits && process.clock.now() >= active.at
+    }
+
+    /// Takes a transfer as far as it can go; false if it cannot move.
+    pub(super) fn advance(&mut self, queue: usize, mut active: Active) -> bool {
+        let rank = self.rank;
+        let (clock, transport) = (rank.process.clock, &*rank.process.transport);
+        if clock.now() < active.at {
+            self.deadline = Some(self.deadline.map_or(active.at, |d| d.min(active.at)));
+            return false;
+        }
+        let turn = self.turn(&active, active.round);
+        match active.stage {
+            Stage::Fill => {
+                if let Err(fault) = self.fill(queue, &mut active) {
+                    self.fail(active.op, &fault);
+                    return true;
+                }
+                active.stage = Stage::Send;
+            }
+            Stage::Send => {
+                let piece = rank.program.ops[active.op].chunk.unwrap_or(u64::MAX);
+                let sent = transport.send(turn, active.asked, piece);
+                active.at = sent.at;
+                if sent.all {
+                    transport.post(turn, active.began);
+                    active.stage = Stage::Wait;
+                }
+            }
+            Stage::Wait => {
+                if !transport.poll(turn) {
+                    return false;
+                }
+                // The slowest rank to begin, and the last data to come.
+                let arrival = transport.arrival(turn);
+                active.met = active.met.max(arrival.met);
+                active.at = active.at.max(arrival.at);
+                if active.round + 1 < active.rounds {
+                    active.round += 1;
+                    active.asked = active.at.max(active.asked);
+                    active.stage = Stage::Fill;
+                } else {
+                    active.stage = Stage::Drain;
+                }
+            }
+            Stage::Drain => {
+                self.heads[queue].active = Some(active);
+                match self.drain(queue, &active) {
+                    Ok(()) => {
+                        self.heads[queue].active = None;
+                        self.turns[active.op] = active.first + active.rounds;
+                        let instance = (active.op, active.step, active.batch);
+                        self.finish(queue, instance, active.began, active.met);
+                    }
+                    Err(fault) => self.fail(active.op, &fault),
+                }
+                return true;
+            }
+        }
+        self.heads[queue].active = Some(active);
+        true
+    }
+
+    fn fill(&mut self, queue: usize, active: &mut Active) -> Result<(), Fault> {
+        let rank = self.rank;
+        let transport = &*rank.process.transport;
+        let outer = self.at.replace(Some(active.op));
+        self.obey(active.op, active.batch);
+        let call = Call::new(self.context(), active.op, active.batch)?;
+        if active.round == 0 {
+            active.rounds = rounds(&call)?;
+        }
+        let turn = self.turn(active, active.round);
+        let before = Turn { turn: turn.turn.wrapping_sub(1), ..turn };
+        let inbox = |from: usize, read: &mut dyn FnMut(Message<'_, T>)| transport.inbox(before, from, read);
+        let mut done = Ok(());
+        let mut sent = 0;
+        transport.outbox(turn, sections(&call.op.action), &mut |outbox| {
+            done = fill(&call, active.round, outbox, &inbox, &mut || while self.progress(queue) {});
+            sent = (0..rank.env.ranks).filter(|to| *to != turn.rank).map(|to| outbox.wire(to)).sum();
+        });
+        done?;
+        self.profile.ops[active.op].sent += sent;
+        self.at.set(outer);
+        Ok(())
+    }
+
+    fn drain(&mut self, queue: usize, active: &Active) -> Result<(), Fault> {
+        let transport = &*self.rank.process.transport;
+        let outer = self.at.replace(Some(active.op));
+        let call = Call::new(self.context(), active.op, active.batch)?;
+        let turn = self.turn(active, active.round);
+        let inbox = |from: usize, read: &mut dyn FnMut(Message<'_, T>)| transport.inbox(turn, from, read);
+        drain(&call, &inbox, &mut || while self.progress(queue) {})?;
+        self.at.set(outer);
+        Ok(())
+    }
+
+    /// A round's turn of the collective's channel.
+    fn turn(&self, active: &Active, round: u64) -> Turn {
+        Turn {
+            channel: self.rank.plan.ops[active.op].channel.unwrap_or(0),
+            turn: active.first + round,
+            rank: self.rank.env.rank,
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! A process's own time.
+//!
+//! Times are nanoseconds since the start of a run in this process. Those of two processes are never compared: what
+//! another process says of its times are durations.
+
+use std::time::{Duration, Instant};
+
+/// Time since the start of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    started: Instant,
+}
+
+impl Clock {
+    /// Starts now.
+    pub fn start() -> Self {
+        Self { started: Instant::now() }
+    }
+
+    /// Nanoseconds since the start.
+    pub fn now(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// That time as an instant.
+    pub fn instant(&self, nanoseconds: u64) -> Instant {
+        self.started + Duration::from_nanos(nanoseconds)
+    }
+}
