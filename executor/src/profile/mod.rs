@@ -325,7 +325,8 @@ pub fn link(transfers: &[(f64, f64, f64)], own: (f64, f64)) -> LinkCost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::link::{Link, Links};
+    use crate::transport::link::Link;
+    use crate::transport::paced::Links;
 
     /// All-to-alls of `bytes` to each other rank over emulated links, by the links' own clock.
     fn all_to_all(link: Link, ranks: usize, bytes: u64) -> f64 {
@@ -333,7 +334,7 @@ mod tests {
         let (mut there, mut asked) = (0, vec![0; ranks]);
         for other in 1..ranks {
             for (me, asked) in asked.iter_mut().enumerate() {
-                let (free, arrived) = links.send(me, (me + other) % ranks, bytes, *asked);
+                let (free, arrived) = links.carry(me, (me + other) % ranks, bytes, *asked);
                 *asked = free;
                 there = there.max(arrived);
             }

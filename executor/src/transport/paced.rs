@@ -120,7 +120,7 @@ impl<T> Transport<T> for Paced<T> {
 
 /// The links of all ranks.
 #[derive(Debug)]
-struct Links {
+pub(crate) struct Links {
     link: Link,
     /// When each rank's outgoing side is free.
     out: Vec<Mutex<u64>>,
@@ -129,7 +129,7 @@ struct Links {
 }
 
 impl Links {
-    fn new(link: Link, ranks: usize) -> Self {
+    pub(crate) fn new(link: Link, ranks: usize) -> Self {
         Self {
             link,
             out: (0..ranks).map(|_| Mutex::default()).collect(),
@@ -144,6 +144,14 @@ impl Links {
         let start = (*free).max(asked);
         *free = start + time;
         (start, start + time)
+    }
+
+    /// Sends `bytes` from one rank to another from `asked` on, as two ranks of one process would see it: when the
+    /// sender's side is free again, and when the receiver has everything.
+    #[cfg(test)]
+    pub(crate) fn carry(&self, from: usize, to: usize, bytes: u64, asked: u64) -> (u64, u64) {
+        let (start, end) = self.send(from, bytes, asked);
+        (end, self.receive(to, Piece { to, start, end }))
     }
 
     /// When a piece has gone through its receiver's incoming side.
@@ -220,10 +228,7 @@ mod tests {
     fn sides_are_shared() {
         // 1 byte a nanosecond, latency 100.
         let links = Links::new(Link { bandwidth: 1e9, latency: 100e-9 }, 3);
-        let send = |from, to, bytes, asked| {
-            let (start, end) = links.send(from, bytes, asked);
-            (end, links.receive(to, Piece { to, start, end }))
-        };
+        let send = |from, to, bytes, asked| links.carry(from, to, bytes, asked);
         assert_eq!(send(0, 1, 1000, 0), (1000, 1100));
         assert_eq!(send(0, 2, 500, 0), (1500, 1600), "the sender's side is busy");
         assert_eq!(send(2, 1, 300, 0), (300, 1400), "the receiver's side is busy");
