@@ -1,51 +1,13 @@
 //! Documentation generated from the tables that checking uses.
 
+use crate::check::makers;
+use crate::check::primitives::PRIMITIVES;
 use crate::check::settings::{INPUT_KINDS, KEYWORDS};
 use crate::cluster::PRESETS;
 use crate::codes;
-use crate::makers::{self, Maker};
-use crate::primitives::PRIMITIVES;
 use crate::signature::{Need, Param};
 use crate::units::{Dimension, UNITS};
 use std::fmt::Write as _;
-
-/// Name, parameters and description of a constructor.
-type Row = (&'static str, &'static [Param], &'static str);
-
-fn rows<T>(makers: &'static [Maker<T>]) -> Vec<Row> {
-    makers.iter().map(|m| (m.name, m.params, m.doc)).collect()
-}
-
-fn families() -> [(&'static str, Vec<Row>); 7] {
-    [
-        ("Initial values", rows(makers::INITS)),
-        ("Sparse optimizers", rows(makers::SPARSE)),
-        ("Dense optimizers", rows(makers::DENSE)),
-        ("Distributions of lengths", rows(makers::LENGTHS)),
-        ("Distributions of ids", rows(makers::IDS)),
-        ("Distributions of labels", rows(makers::LABELS)),
-        ("Balancing", rows(makers::BALANCE)),
-    ]
-}
-
-/// Names of all constructors; some stand in several families.
-pub(crate) fn maker_names() -> Vec<&'static str> {
-    families().into_iter().flat_map(|f| f.1).map(|r| r.0).collect()
-}
-
-/// Whether a name is a constructor's.
-pub(crate) fn is_maker(name: &str) -> bool {
-    fn has<T>(makers: &[Maker<T>], name: &str) -> bool {
-        makers.iter().any(|m| m.name == name)
-    }
-    has(makers::INITS, name)
-        || has(makers::SPARSE, name)
-        || has(makers::DENSE, name)
-        || has(makers::LENGTHS, name)
-        || has(makers::IDS, name)
-        || has(makers::LABELS, name)
-        || has(makers::BALANCE, name)
-}
 
 /// The reference part of `docs/language.md`: settings, primitives, constructors, units, presets, diagnostics.
 pub fn reference() -> String {
@@ -68,7 +30,7 @@ pub fn reference() -> String {
         }
     }
     out.push_str("\n## Constructors\n");
-    for (title, makers) in families() {
+    for (title, makers) in makers::families() {
         let _ = write!(out, "\n### {title}\n\n");
         for (name, params, doc) in makers {
             let _ = writeln!(out, "- `{name}{}`: {doc}", parameters(params));

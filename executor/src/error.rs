@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::data::DataError;
-use crate::memory::human;
+use crate::units::human;
 
 /// Why a run did not start or did not finish.
 #[derive(Debug, thiserror::Error)]

@@ -16,6 +16,7 @@ pub mod session;
 mod sync;
 pub mod trace;
 pub mod transport;
+pub mod units;
 pub mod weights;
 
 pub use error::Error;

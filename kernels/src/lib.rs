@@ -23,7 +23,6 @@ pub mod optimizer;
 pub mod partition;
 pub mod positional;
 pub mod random;
-pub mod real;
 pub mod reduce;
 mod rows;
 pub mod scratch;
@@ -32,5 +31,5 @@ pub mod simd;
 pub mod unique;
 
 pub use mat::{Mat, MatMut, Write};
-pub use real::Real;
 pub use scratch::Scratch;
+pub use simd::real::{self, Real};

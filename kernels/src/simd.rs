@@ -10,15 +10,16 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::real::Real;
-
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod portable;
+pub mod real;
 
 pub use portable::Portable;
+
+use real::Real;
 
 /// Vectors of `LANES` elements. A value of the type proves that the machine has the instructions.
 pub trait Simd: Copy + 'static {

@@ -7,6 +7,7 @@ pub mod chart;
 pub mod filetest;
 pub mod interpreter;
 pub mod models;
+pub mod modules;
 pub mod mutate;
 pub mod mutations;
 pub mod overlap;

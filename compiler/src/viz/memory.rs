@@ -7,7 +7,7 @@
 use fs_schedule::Schedule;
 use serde::Serialize;
 
-use super::timeline::{OpView, buffers};
+use super::views::{OpView, buffers};
 use crate::sched::limits::{Fixed, buffer_bytes};
 use crate::sched::sizes::Sizes;
 

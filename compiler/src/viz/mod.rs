@@ -14,6 +14,7 @@ pub mod svg;
 mod sweep;
 pub mod text;
 pub mod timeline;
+pub mod views;
 
 pub use palette::Purpose;
 pub use timeline::{Timeline, VizError};

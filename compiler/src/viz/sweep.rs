@@ -2,7 +2,7 @@
 
 use fs_schedule::op::Op;
 
-use super::timeline::{Gap, OpView, Piece, Predecessor, Reason};
+use super::views::{Gap, OpView, Piece, Predecessor, Reason};
 use crate::sched::reasons::{duration, of_batch};
 
 /// Below this many nanoseconds differences are rounding.

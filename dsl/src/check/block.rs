@@ -2,11 +2,11 @@
 
 use super::values::{Failed, Given, Val};
 use super::{Binding, Checker, Frame, Unit, What};
+use super::{makers, primitives};
 use crate::ast::{self, Body, Expr, Ident, Item, Statement, StatementKind};
 use crate::checked::ValueId;
 use crate::codes;
 use crate::diagnostic::Diagnostic;
-use crate::primitives;
 use crate::source::Span;
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ impl<'a> Checker<'a> {
         for item in units.iter().flat_map(|u| &u.file.items) {
             let Item::Block(block) = item else { continue };
             let name = block.name.text.as_str();
-            if primitives::find(name).is_some() || crate::docs::is_maker(name) || name == "width" {
+            if primitives::find(name).is_some() || makers::is_maker(name) || name == "width" {
                 self.push(
                     Diagnostic::error(
                         codes::DUPLICATE_NAME,

@@ -1,13 +1,14 @@
 //! Expressions.
 
 use super::bind::Callee;
+use super::makers;
+use super::primitives::{self, PRIMITIVES};
 use super::values::{Arg, Failed, Given, Make, Val};
 use super::{Checker, What};
 use crate::ast::{self, Expr, ExprKind, Ident};
 use crate::checked::{InputKind, Op, Rows, Type, ValueId};
 use crate::codes;
 use crate::diagnostic::{Diagnostic, closest};
-use crate::primitives::{self, PRIMITIVES};
 use crate::source::Span;
 use crate::units;
 use std::rc::Rc;
@@ -379,7 +380,7 @@ impl<'a> Checker<'a> {
         if name == "width" {
             return self.width(callee, given);
         }
-        if lenient || crate::docs::is_maker(name) {
+        if lenient || makers::is_maker(name) {
             for arg in &given {
                 if matches!(arg.given.val, Val::Make(_) | Val::List(_) | Val::Results(_)) {
                     let d = Diagnostic::error(
@@ -400,7 +401,7 @@ impl<'a> Checker<'a> {
                 .flat_map(|f| f.primitives)
                 .map(|p| p.name)
                 .chain(self.blocks.keys().copied())
-                .chain(crate::docs::maker_names())
+                .chain(makers::names())
                 .chain(["width"])
                 .collect();
             let near = closest(name, known);

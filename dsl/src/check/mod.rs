@@ -6,14 +6,17 @@
 
 mod bind;
 mod block;
+mod bound;
 mod eval;
+pub(crate) mod makers;
 mod model;
+pub(crate) mod primitives;
 mod sections;
 pub(crate) mod settings;
 mod unused;
 mod values;
 
-pub(crate) use bind::Bound;
+pub(crate) use bound::Bound;
 pub(crate) use values::{Failed, Given, Val};
 
 use crate::ast::{self, Item};
@@ -259,7 +262,7 @@ impl<'a> Checker<'a> {
             .label("unknown name");
         if let Some(near) = near {
             d = d.help(format!("did you mean `{near}`?"));
-        } else if crate::primitives::find(name).is_some() || self.blocks.contains_key(name) {
+        } else if primitives::find(name).is_some() || self.blocks.contains_key(name) {
             d = d.help(format!("`{name}` is called with parentheses: `{name}(..)`"));
         } else if self.frames.len() > 1 {
             d = d.help("a block sees its parameters only: pass it as an argument");

@@ -1,7 +1,8 @@
 //! `train`, `workload` and `cluster`.
 
 use super::Checker;
-use super::bind::{Bound, Callee};
+use super::bind::Callee;
+use super::bound::Bound;
 use super::model::dtype;
 use super::settings;
 use super::values::{Arg, Failed, Given};

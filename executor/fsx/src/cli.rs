@@ -1,9 +1,9 @@
 //! Arguments, and a run from them to an exit status: 0 for success, 1 for errors, 2 for wrong usage, 130 after
 //! Ctrl-C.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,8 @@ use fs_executor::weights::Unmatched;
 use fs_executor::{Error, Options, Report, Session, compare, data};
 use fs_schedule::Schedule;
 
+use crate::files::{check_writable, place_of};
+use crate::links::{LINK_HELP, note_idle_link};
 use crate::progress::Progress;
 use crate::top::{Top, top};
 use crate::{profile, summary};
@@ -145,18 +147,6 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Of `--link`.
-pub(crate) const LINK_HELP: &str = "Emulate links between ranks: bandwidth per rank and direction (bit/s, kbit/s to \
-                                    Gbit/s, B/s, kB/s to GB/s, MiB/s, GiB/s) and latency (ns to s), for example \
-                                    \"200 Mbit/s, 50 us\"";
-
-/// A link joins two ranks.
-pub(crate) fn note_idle_link(link: Option<Link>, ranks: usize) {
-    if link.is_some() && ranks == 1 {
-        let _ = writeln!(io::stderr(), "note: one rank has nobody to talk to; --link does nothing");
-    }
-}
-
 fn execute(run: &Run) -> Result<ExitCode, Error> {
     let schedule = fs_schedule::read(&run.schedule)?;
     check_distinct(run, &schedule)?;
@@ -269,16 +259,6 @@ fn listed(names: &[String]) -> String {
     if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
 }
 
-/// Where a path leads, also if only its folder is there yet.
-pub(crate) fn place_of(path: &Path) -> PathBuf {
-    let whole = fs::canonicalize(path).ok();
-    let within = || {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        Some(fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?.join(path.file_name()?))
-    };
-    whole.or_else(within).or_else(|| std::path::absolute(path).ok()).unwrap_or_else(|| path.into())
-}
-
 /// A result must not replace what the run reads, nor another result.
 fn check_distinct(run: &Run, schedule: &Schedule) -> Result<(), Error> {
     // With data given for this run the schedule's own are worth keeping too.
@@ -365,20 +345,4 @@ fn on_interrupt(stop: Arc<AtomicBool>) -> Result<(), Error> {
         let _ = writeln!(io::stderr(), "stopping after this step; press Ctrl-C again to stop at once");
     };
     ctrlc::set_handler(handler).map_err(|e| Error::Settings(format!("cannot watch for Ctrl-C: {e}")))
-}
-
-/// Finds out before training whether a result can be written after it.
-pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
-    match fs::metadata(path) {
-        Ok(found) if found.is_dir() => Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory")),
-        Ok(found) if !found.is_file() => OpenOptions::new().write(true).open(path).map(drop),
-        _ => {
-            // Results are written beside and renamed, so the folder must take a file.
-            let mut name = path.file_name().unwrap_or_default().to_os_string();
-            name.push(format!(".{}.check", std::process::id()));
-            let beside = path.with_file_name(name);
-            OpenOptions::new().write(true).create_new(true).open(&beside)?;
-            fs::remove_file(beside)
-        }
-    }
 }

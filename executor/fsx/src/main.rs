@@ -1,6 +1,8 @@
 //! `fsx`: runs schedules from the command line.
 
 mod cli;
+mod files;
+mod links;
 mod profile;
 mod progress;
 mod summary;

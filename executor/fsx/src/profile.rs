@@ -10,7 +10,8 @@ use fs_executor::transport::link::Link;
 use fs_executor::{Error, Options, Session, data, profile};
 use fs_schedule::Profile;
 
-use crate::cli::{LINK_HELP, check_writable, note_idle_link, place_of};
+use crate::files::{check_writable, place_of};
+use crate::links::{LINK_HELP, note_idle_link};
 
 /// Arguments of `fsx profile`.
 #[derive(Args)]

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use fs_executor::Report;
 use fs_executor::compare::Comparison;
 use fs_executor::evaluate::Metrics;
-use fs_executor::memory::human;
 use fs_executor::report::{Accounting, by_action};
+use fs_executor::units::human;
 
 use crate::view::short;
 

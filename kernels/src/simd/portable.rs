@@ -4,7 +4,7 @@ use std::array;
 use std::marker::PhantomData;
 
 use super::Simd;
-use crate::real::{Real, erf};
+use super::real::{Real, erf};
 
 /// Arrays of eight.
 #[derive(Clone, Copy, Debug)]

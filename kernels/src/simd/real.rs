@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Sub, SubAssign};
 
+use super::Kernel;
 use crate::scratch::Scratch;
-use crate::simd::{self, Kernel};
 
 mod sealed {
     pub trait Sealed {}
@@ -111,8 +111,8 @@ macro_rules! real {
     };
 }
 
-real!(f32, simd::dispatch_f32);
-real!(f64, simd::dispatch_f64);
+real!(f32, super::dispatch_f32);
+real!(f64, super::dispatch_f64);
 
 /// The error function in double precision, from the series with positive terms only
 /// (Abramowitz and Stegun 7.1.6): erf x = 2/sqrt(pi) e^(-x^2) sum 2^n x^(2n+1) / (1 3 5 ... (2n+1)).

@@ -256,3 +256,42 @@ pub(crate) const BALANCE: &[Maker<Option<Balance>>] = &[
         make: |b| Ok(Ok(Some(Balance { cost: Some([b.number("c0")?, b.number("c1")?, b.number("c2")?]) }))),
     },
 ];
+
+/// Name, parameters and description of a constructor.
+pub(crate) type Row = (&'static str, &'static [Param], &'static str);
+
+fn rows<T>(makers: &'static [Maker<T>]) -> Vec<Row> {
+    makers.iter().map(|m| (m.name, m.params, m.doc)).collect()
+}
+
+/// All constructors: the heading of each family, and its members.
+pub(crate) fn families() -> [(&'static str, Vec<Row>); 7] {
+    [
+        ("Initial values", rows(INITS)),
+        ("Sparse optimizers", rows(SPARSE)),
+        ("Dense optimizers", rows(DENSE)),
+        ("Distributions of lengths", rows(LENGTHS)),
+        ("Distributions of ids", rows(IDS)),
+        ("Distributions of labels", rows(LABELS)),
+        ("Balancing", rows(BALANCE)),
+    ]
+}
+
+/// Names of all constructors; some stand in several families.
+pub(crate) fn names() -> Vec<&'static str> {
+    families().into_iter().flat_map(|f| f.1).map(|r| r.0).collect()
+}
+
+/// Whether a name is a constructor's.
+pub(crate) fn is_maker(name: &str) -> bool {
+    fn has<T>(makers: &[Maker<T>], name: &str) -> bool {
+        makers.iter().any(|m| m.name == name)
+    }
+    has(INITS, name)
+        || has(SPARSE, name)
+        || has(DENSE, name)
+        || has(LENGTHS, name)
+        || has(IDS, name)
+        || has(LABELS, name)
+        || has(BALANCE, name)
+}
