@@ -16,6 +16,9 @@ pub enum Error {
     /// The data cannot be used.
     #[error(transparent)]
     Data(Arc<DataError>),
+    /// There is no such device, or it cannot be used.
+    #[error(transparent)]
+    Device(#[from] crate::device::OpenError),
     /// No ranks.
     #[error("--ranks 0: at least one rank is needed")]
     NoRanks,

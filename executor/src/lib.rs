@@ -5,6 +5,7 @@
 
 pub mod compare;
 pub mod data;
+pub mod device;
 mod error;
 pub mod evaluate;
 mod limits;

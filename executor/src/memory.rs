@@ -5,9 +5,9 @@ use std::path::Path;
 use fs_schedule::Schedule;
 use serde::Serialize;
 
+use crate::device::shards::table_bytes;
 use crate::error::Error;
 use crate::limits;
-use crate::runtime::state::table_bytes;
 
 /// What a run holds, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]

@@ -12,8 +12,9 @@ use fs_schedule::{Parameter, Schedule};
 
 use crate::data::DataError;
 use crate::data::tensorfile::{Dtype, TensorFile, TensorInfo};
+use crate::device::{Device, Stored, Values};
 use crate::error::Error;
-use crate::runtime::{Env, tables};
+use crate::runtime::tables;
 
 /// Values moved at once.
 const PIECE: usize = 1 << 18;
@@ -30,7 +31,7 @@ pub struct Unmatched {
 /// Takes dense parameters from tensors `NAME` and tables from `table.NAME`, where the file has them. A file that holds
 /// a whole run marks what training started from with `init.`: then only `init.NAME` and `init.table.NAME` are taken.
 /// Shapes must fit; a file with none of them is an error. What else has no counterpart is returned.
-pub fn load<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Result<Unmatched, Error> {
+pub fn load<D: Device>(schedule: &Schedule, ranks: &[D], path: &Path) -> Result<Unmatched, Error> {
     let file = TensorFile::open(path)?;
     let whole_run = file.names().iter().any(|n| n.starts_with("init."));
     let tensor = |name: &str| if whole_run { format!("init.{name}") } else { name.to_owned() };
@@ -50,10 +51,10 @@ pub fn load<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Resu
         if info.shape != shape {
             return Err(file.mismatch(&name, info, &format!("F32 {shape:?}")).into());
         }
-        let mut values: Vec<T> = Vec::with_capacity(info.len());
+        let mut values: Vec<D::Real> = Vec::with_capacity(info.len());
         read(&file, &name, info, 0..info.len(), |piece| values.extend_from_slice(piece))?;
-        for env in ranks {
-            env.dense[i].values.write().copy_from_slice(&values);
+        for device in ranks {
+            device.write(Stored::Parameter(i, Values::Weights), 0, &values);
         }
         found += 1;
     }
@@ -70,7 +71,7 @@ pub fn load<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Resu
         }
         let mut at = 0;
         read(&file, &name, info, 0..info.len(), |piece| {
-            tables::scatter(ranks, i, at, piece);
+            tables::scatter(schedule, ranks, i, at, piece);
             at += piece.len();
         })?;
         found += 1;
@@ -129,7 +130,7 @@ fn read<T: Real>(
 }
 
 /// Writes tables as `table.NAME` and dense parameters as `NAME`, in f32; whole or not at all.
-pub fn save<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Result<(), Error> {
+pub fn save<D: Device>(schedule: &Schedule, ranks: &[D], path: &Path) -> Result<(), Error> {
     let failed = |source| Error::Write { what: "the values", path: path.into(), source };
     if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
         let file = fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
@@ -145,7 +146,7 @@ pub fn save<T: Real>(schedule: &Schedule, ranks: &[Env<T>], path: &Path) -> Resu
     })
 }
 
-fn write<T: Real>(schedule: &Schedule, ranks: &[Env<T>], file: File) -> io::Result<File> {
+fn write<D: Device>(schedule: &Schedule, ranks: &[D], file: File) -> io::Result<File> {
     let mut header = serde_json::Map::new();
     let mut at = 0u64;
     let mut place = |name: String, shape: Vec<usize>| {
@@ -165,11 +166,11 @@ fn write<T: Real>(schedule: &Schedule, ranks: &[Env<T>], file: File) -> io::Resu
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
     for t in 0..schedule.tables.len() {
-        tables::in_order(ranks, t, |values| put(&mut out, values))?;
+        tables::in_order(schedule, ranks, t, |values| put(&mut out, values))?;
     }
-    if let Some(env) = ranks.first() {
-        for dense in &env.dense {
-            put(&mut out, &dense.values.read())?;
+    if let Some(device) = ranks.first() {
+        for p in 0..schedule.parameters.len() {
+            put(&mut out, &device.all(Stored::Parameter(p, Values::Weights)))?;
         }
     }
     out.into_inner().map_err(io::IntoInnerError::into_error)

@@ -11,6 +11,8 @@ pub mod error;
 pub mod generate;
 pub mod histories;
 pub mod reader;
+pub mod share;
+pub mod sizes;
 pub mod tensorfile;
 pub mod tensors;
 

@@ -5,7 +5,6 @@
 //! Both are given over all items, and over those that the user's history does not contain.
 
 pub mod popularity;
-pub mod rank_items;
 
 use serde::Serialize;
 

@@ -12,7 +12,7 @@ use fs_schedule::Schedule;
 use fs_schedule::profile::Rows;
 
 use super::fit::median;
-use crate::runtime::state::rows_per_rank;
+use crate::device::shards::rows_per_rank;
 
 /// Repetitions; the median counts.
 const TIMES: usize = 7;

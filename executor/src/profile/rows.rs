@@ -13,11 +13,11 @@ use fs_schedule::profile::{DISTANCES, ReuseCounts, Rows};
 use fs_schedule::{Action, Place, Schedule, Sharding, Symbol};
 
 use super::fit::median;
+use crate::data::share::{Part, Share};
+use crate::data::sizes::Layout;
 use crate::data::{GlobalBatch, Source};
+use crate::device::shards::rows_per_rank;
 use crate::error::Error;
-use crate::runtime::share::{Part, Share};
-use crate::runtime::sizes::Layout;
-use crate::runtime::state::rows_per_rank;
 
 /// Numbers of microbatches that are counted.
 const MICROBATCHES: [u32; 4] = [1, 2, 4, 8];

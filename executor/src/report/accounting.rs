@@ -4,13 +4,12 @@
 
 use std::sync::atomic::Ordering;
 
-use fs_kernels::Real;
 use fs_schedule::reuse::Reuse;
 use fs_schedule::{Engine, Schedule, Way};
 use serde::Serialize;
 
+use crate::device::Env;
 use crate::profile::fit::median;
-use crate::runtime::Env;
 use crate::runtime::profile::Profile;
 use crate::session::StepEvent;
 
@@ -88,9 +87,9 @@ pub struct Predicted {
 }
 
 /// The accounts of a run.
-pub fn of<T: Real>(
+pub fn of(
     schedule: &Schedule,
-    ranks: &[Env<T>],
+    ranks: &[Env],
     steps: &[StepEvent],
     engines: &[Engine],
     profiles: &[Profile],
@@ -142,7 +141,7 @@ pub fn of<T: Real>(
     }
 }
 
-fn rows<T: Real>(schedule: &Schedule, ranks: &[Env<T>]) -> Vec<RowShare> {
+fn rows(schedule: &Schedule, ranks: &[Env]) -> Vec<RowShare> {
     let mut shares = Vec::new();
     for (e, exchange) in schedule.exchanges.iter().enumerate() {
         let Some(lookahead) = exchange.lookahead else { continue };

@@ -1,7 +1,8 @@
 //! One engine of one rank: a thread that runs the queues of its priorities.
 //!
 //! An operation starts when the ones it depends on have done the batches that it needs ([`super::progress`]). The
-//! thread takes the first queue, by priority, whose head can go on. Transfers are left while they wait for other ranks
+//! thread takes the first queue, by priority, whose head can go on. A device may say later that an operation has ended;
+//! until then its queue is asked again and again and all others go on. Transfers are left while they wait for other ranks
 //! or for an emulated link, so the thread is free for other queues; and between the pieces of one, queues of greater
 //! priority go first. If nothing can go on the thread looks a few microseconds longer, if there is a processor to
 //! spare, and then sleeps until somebody who has changed that wakes it.
@@ -11,14 +12,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fs_kernels::Real;
-
 use super::account::{Gap, Kind, Ledger, Times, add};
 use super::profile::Profile;
 use super::rank::Rank;
 use super::record::{Record, Recorder};
 use super::transfer::Active;
-use super::{Call, Context, Fault, dispatch};
+use crate::device::{Device, Fault, Progress};
 
 /// How long a thread looks for something to do before it sleeps, in nanoseconds: about as long as it takes to fall
 /// asleep and to be woken again. It does so while it usually waits for less than four times as long, which is what
@@ -29,17 +28,30 @@ const LONG: u64 = 8 * PATIENCE;
 /// Looks between two readings of the clock.
 const LOOKS: usize = 16;
 
+/// An operation that the device has started and not ended.
+#[derive(Debug)]
+pub(super) struct Running<Ticket> {
+    ticket: Ticket,
+    op: usize,
+    step: u64,
+    batch: u64,
+    start: u64,
+    /// When to ask again.
+    again: u64,
+}
+
 /// Where a queue stands.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct Head<Ticket> {
     position: usize,
     step: u64,
     pub(super) active: Option<Active>,
+    running: Option<Running<Ticket>>,
 }
 
 /// Runs an engine's queues to the end. The times of its operations, or nothing if the run failed, and the records of
 /// the steps that are recorded.
-pub fn run<T: Real>(rank: &Rank<'_, T>, engine: usize) -> (Profile, Vec<Record>) {
+pub fn run<D: Device>(rank: &Rank<'_, D>, engine: usize) -> (Profile, Vec<Record>) {
     let at = Cell::new(None);
     let mut thread = Thread::new(rank, engine, &at);
     let outcome = catch_unwind(AssertUnwindSafe(|| thread.run()));
@@ -65,10 +77,10 @@ pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 /// The state of an engine's thread.
-pub(super) struct Thread<'r, 'a, T: Real> {
-    pub(super) rank: &'r Rank<'a, T>,
+pub(super) struct Thread<'r, 'a, D: Device> {
+    pub(super) rank: &'r Rank<'a, D>,
     pub(super) engine: usize,
-    pub(super) heads: Vec<Head>,
+    pub(super) heads: Vec<Head<D::Ticket>>,
     /// Earliest time at which something can go on by itself.
     pub(super) deadline: Option<u64>,
     pub(super) profile: Profile,
@@ -86,10 +98,10 @@ pub(super) struct Thread<'r, 'a, T: Real> {
     random: u64,
 }
 
-impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
-    fn new(rank: &'r Rank<'a, T>, engine: usize, at: &'r Cell<Option<usize>>) -> Self {
+impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
+    fn new(rank: &'r Rank<'a, D>, engine: usize, at: &'r Cell<Option<usize>>) -> Self {
         let plan = rank.plan;
-        let head = || Head { position: 0, step: 0, active: None };
+        let head = || Head { position: 0, step: 0, active: None, running: None };
         Self {
             rank,
             engine,
@@ -164,7 +176,12 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     fn can_go_on(&self) -> bool {
         let mut all_passed = true;
         for (queue, head) in self.heads.iter().enumerate() {
-            if let Some(active) = head.active {
+            if let Some(running) = &head.running {
+                all_passed = false;
+                if self.rank.process.clock.now() >= running.again {
+                    return true;
+                }
+            } else if let Some(active) = head.active {
                 all_passed = false;
                 if self.can_move(&active) {
                     return true;
@@ -199,7 +216,8 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     }
 
     fn exhausted(&self) -> bool {
-        (0..self.heads.len()).all(|q| self.heads[q].active.is_none() && self.head(q).is_none())
+        let idle = |q: usize| self.heads[q].active.is_none() && self.heads[q].running.is_none();
+        (0..self.heads.len()).all(|q| idle(q) && self.head(q).is_none())
     }
 
     /// Lets one of the first `queues` queues go on; false if none can.
@@ -220,6 +238,9 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     }
 
     fn try_queue(&mut self, queue: usize) -> bool {
+        if let Some(running) = self.heads[queue].running.take() {
+            return self.ask(queue, running);
+        }
         if let Some(active) = self.heads[queue].active {
             // Taken out while it is in work: a queue of greater priority may interrupt it, itself may not.
             return self.advance(queue, active);
@@ -251,25 +272,65 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         let outer = self.at.replace(Some(op));
         let start = rank.process.clock.now();
         self.close_gap(Gap::Before(op, step), start);
-        let cx = self.context();
         self.obey(op, batch);
-        let outcome = if rank.plan.load == Some(op) {
-            rank.load(&cx, batch)
-        } else {
-            Call::new(cx, op, batch).and_then(|call| dispatch::execute(&call)).map(|()| true)
-        };
+        let loaded = if rank.plan.load == Some(op) { rank.load(batch) } else { Ok(true) };
+        let outcome = loaded.and_then(|loaded| {
+            if !loaded {
+                return Ok(None);
+            }
+            rank.device.start(&rank.lanes[self.engine], &rank.job(op, batch)?).map(Some)
+        });
         match outcome {
-            Ok(true) => {
+            Ok(Some(progress)) => self.follow(queue, progress, (op, step, batch), start),
+            // The last batch was the one before.
+            Ok(None) => self.skip(queue, op, step),
+            Err(fault) => self.fail(op, &fault),
+        }
+        self.at.set(outer);
+    }
+
+    /// Ends an operation if the device has, or remembers to ask again.
+    fn follow(
+        &mut self,
+        queue: usize,
+        progress: Progress<D::Ticket>,
+        (op, step, batch): (usize, u64, u64),
+        start: u64,
+    ) {
+        let rank = self.rank;
+        match progress {
+            Progress::Done => {
                 self.finish(queue, (op, step, batch), start, start);
                 if rank.plan.load == Some(op) {
                     rank.batches.resume();
                 }
             }
-            // The last batch was the one before.
-            Ok(false) => self.skip(queue, op, step),
+            Progress::Running(ticket, wait) => {
+                let again = rank.process.clock.now() + wait.as_nanos() as u64;
+                self.heads[queue].running = Some(Running { ticket, op, step, batch, start, again });
+                rank.progress.publish(self.engine, queue, None);
+            }
+        }
+    }
+
+    /// Asks the device after an operation; false if it is too early.
+    fn ask(&mut self, queue: usize, running: Running<D::Ticket>) -> bool {
+        let rank = self.rank;
+        if rank.process.clock.now() < running.again {
+            self.deadline = Some(self.deadline.map_or(running.again, |d| d.min(running.again)));
+            self.heads[queue].running = Some(running);
+            return false;
+        }
+        let Running { ticket, op, step, batch, start, .. } = running;
+        let outer = self.at.replace(Some(op));
+        let progress =
+            rank.job(op, batch).and_then(|job| rank.device.poll(&rank.lanes[self.engine], &job, ticket));
+        match progress {
+            Ok(progress) => self.follow(queue, progress, (op, step, batch), start),
             Err(fault) => self.fail(op, &fault),
         }
         self.at.set(outer);
+        true
     }
 
     pub(super) fn finish(
@@ -338,6 +399,10 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
     /// Explains the time up to `until`, in which this engine stood still.
     pub(super) fn close_gap(&mut self, gap: Gap, until: u64) {
         let Rank { plan, stamps, .. } = self.rank;
+        // While the device works for this engine there is nothing to explain.
+        if let Some(op) = self.heads.iter().find_map(|head| head.running.as_ref().map(|r| r.op)) {
+            return self.cover(until, Kind::Compute, Some(op));
+        }
         let Some(ledger) = self.ledger.as_mut().filter(|ledger| ledger.at() < until) else { return };
         let segments = ledger.explain(plan, stamps, gap, until);
         for segment in segments.iter().rev() {
@@ -371,11 +436,6 @@ impl<'r, 'a, T: Real> Thread<'r, 'a, T> {
         // A failure that came from another rank is already known to everyone.
         let name = &self.rank.program.ops[op].name;
         self.rank.process.failures.fail(self.rank.env.rank, name, &fault.to_string());
-    }
-
-    pub(super) fn context(&self) -> Context<'r, T> {
-        let Rank { env, program, plan, process, progress, works, .. } = self.rank;
-        Context { env, program, plan, process, end: &progress.end, work: &works[self.engine] }
     }
 
     fn draw(&mut self) -> u64 {

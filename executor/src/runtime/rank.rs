@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
-use fs_kernels::Real;
 use fs_schedule::Program;
 use parking_lot::Mutex;
 
@@ -14,20 +13,22 @@ use super::Process;
 use super::account::{KINDS, Split, Stamps};
 use super::plan::{self, Plan};
 use super::progress::Progress;
-use super::{Context, Env, Fault, Work};
 use crate::data::DataError;
 use crate::data::reader::Batches;
+use crate::device::{Device, Env, Fault, Job};
 
 /// What the threads of one rank share while they run a program.
-pub struct Rank<'a, T: Real> {
-    /// The rank's state.
-    pub env: &'a Env<T>,
+pub struct Rank<'a, D: Device> {
+    /// What the host knows of it.
+    pub env: &'a Env,
+    /// Runs its operations.
+    pub device: &'a D,
     /// What runs.
     pub program: &'a Program,
     /// The program, prepared.
     pub plan: &'a Plan,
     /// What the threads of this process share.
-    pub process: &'a Process<T>,
+    pub process: &'a Process<D::Real>,
     /// Decides for all ranks how many batches there are.
     pub gate: &'a Gate,
     /// Where batches come from.
@@ -48,7 +49,8 @@ pub struct Rank<'a, T: Real> {
     pub(super) stamps: Stamps,
     /// Work of each of the plan's engines.
     pub(super) busy: Vec<AtomicU64>,
-    pub(super) works: Vec<Mutex<Work<T>>>,
+    /// For the device, per engine.
+    pub(super) lanes: Vec<D::Lane>,
     /// Batches that are done and not yet accounted for.
     pub(super) open: Open,
 }
@@ -170,13 +172,13 @@ impl Gate {
     }
 }
 
-impl<'a, T: Real> Rank<'a, T> {
+impl<'a, D: Device> Rank<'a, D> {
     /// Ready to run up to the gate's number of batches.
     pub fn new(
-        env: &'a Env<T>,
+        (env, device): (&'a Env, &'a D),
         program: &'a Program,
         plan: &'a Plan,
-        process: &'a Process<T>,
+        process: &'a Process<D::Real>,
         gate: &'a Gate,
         batches: Batches,
         finished: SyncSender<Finished>,
@@ -186,6 +188,7 @@ impl<'a, T: Real> Rank<'a, T> {
         let zeros = |n: usize| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
         Self {
             env,
+            device,
             program,
             plan,
             process,
@@ -201,7 +204,7 @@ impl<'a, T: Real> Rank<'a, T> {
             // No operation is further ahead of another one than batches are in flight.
             stamps: Stamps::new(plan.ops.len(), 2 * plan::ring(program)),
             busy: zeros(plan.engines.len()),
-            works: plan.engines.iter().map(|_| Mutex::default()).collect(),
+            lanes: plan.engines.iter().map(|engine| device.lane(*engine)).collect(),
             open: Open { count: AtomicUsize::new(0), list: Mutex::new(VecDeque::with_capacity(2 * ring)) },
         }
     }
@@ -211,33 +214,36 @@ impl<'a, T: Real> Rank<'a, T> {
     }
 
     /// Loads a batch; false if there is none.
-    pub(super) fn load(&self, cx: &Context<'_, T>, batch: u64) -> Result<bool, Fault> {
+    pub(super) fn load(&self, batch: u64) -> Result<bool, Fault> {
         if !self.gate.admit(batch) {
             self.progress.end.fetch_min(batch, Ordering::AcqRel);
             return Ok(false);
         }
         let slot = self.ring(batch);
         if self.left[slot].swap(self.plan.ops.len(), Ordering::AcqRel) != 0 {
-            return Err(Fault::Unsupported(format!(
-                "batch {batch} replaces one that has not finished: more batches are in flight than the schedule says"
-            )));
+            return Err(Fault::Crowded { batch });
         }
         let asked = Instant::now();
         let data = match self.batches.next() {
             Some(Ok(data)) => data,
             Some(Err(error)) => {
-                let message = error.to_string();
-                *self.data_error.lock() = Some(error);
-                return Err(Fault::Unsupported(message));
+                *self.data_error.lock() = Some(Arc::clone(&error));
+                return Err(error.into());
             }
-            None => return Err(Fault::Unsupported("the reader stopped".into())),
+            None => return Err(Fault::ReaderStopped),
         };
         self.data_wait[slot].store(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
         if batch == 0 {
             self.begun.store(self.process.clock.now(), Ordering::Release);
         }
-        self.env.load(cx, batch, self.settings.first_step + batch, data)?;
+        let step = self.settings.first_step + batch;
+        self.env.load(self.program, batch, step, self.plan.losses, data)?;
         Ok(true)
+    }
+
+    /// An operation of a batch that is loaded.
+    pub(super) fn job(&self, op: usize, batch: u64) -> Result<Job<'_>, Fault> {
+        Job::new(self.env, self.program, op, batch, &self.progress.end, self.plan.ops[op].loss)
     }
 
     /// Counts an operation of a batch; if it was the last one, what is to be told of the batch is put down.

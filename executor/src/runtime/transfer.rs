@@ -2,12 +2,9 @@
 //!
 //! Each call of [`Thread::advance`] takes one step and returns; while a transfer waits, its thread runs other queues.
 
-use fs_kernels::Real;
-
 use super::account::Gap;
-use super::collectives::{drain, fill, rounds, sections};
 use super::engine::Thread;
-use super::{Call, Fault};
+use crate::device::{Device, Fault};
 use crate::transport::{Message, Turn};
 
 /// A collective on its way.
@@ -37,7 +34,7 @@ enum Stage {
     Drain,
 }
 
-impl<T: Real> Thread<'_, '_, T> {
+impl<D: Device> Thread<'_, '_, D> {
     /// Begins a collective.
     pub(super) fn begin(&mut self, queue: usize, (op, step, batch): (usize, u64, u64)) {
         let rank = self.rank;
@@ -133,17 +130,22 @@ impl<T: Real> Thread<'_, '_, T> {
         let transport = &*rank.process.transport;
         let outer = self.at.replace(Some(active.op));
         self.obey(active.op, active.batch);
-        let call = Call::new(self.context(), active.op, active.batch)?;
+        let job = rank.job(active.op, active.batch)?;
+        let lane = &rank.lanes[self.engine];
         if active.round == 0 {
-            active.rounds = rounds(&call)?;
+            active.rounds = rank.device.rounds(lane, &job)?;
         }
         let turn = self.turn(active, active.round);
         let before = Turn { turn: turn.turn.wrapping_sub(1), ..turn };
-        let inbox = |from: usize, read: &mut dyn FnMut(Message<'_, T>)| transport.inbox(before, from, read);
+        let inbox =
+            |from: usize, read: &mut dyn FnMut(Message<'_, D::Real>)| transport.inbox(before, from, read);
         let mut done = Ok(());
         let mut sent = 0;
-        transport.outbox(turn, sections(&call.op.action), &mut |outbox| {
-            done = fill(&call, active.round, outbox, &inbox, &mut || while self.progress(queue) {});
+        // One for each exchange.
+        let sections = job.op.action.exchanges().len().max(1);
+        transport.outbox(turn, sections, &mut |outbox| {
+            let pause = &mut || while self.progress(queue) {};
+            done = rank.device.fill(lane, &job, active.round, outbox, &inbox, pause);
             sent = (0..rank.env.ranks).filter(|to| *to != turn.rank).map(|to| outbox.wire(to)).sum();
         });
         done?;
@@ -153,12 +155,15 @@ impl<T: Real> Thread<'_, '_, T> {
     }
 
     fn drain(&mut self, queue: usize, active: &Active) -> Result<(), Fault> {
-        let transport = &*self.rank.process.transport;
+        let rank = self.rank;
+        let transport = &*rank.process.transport;
         let outer = self.at.replace(Some(active.op));
-        let call = Call::new(self.context(), active.op, active.batch)?;
+        let job = rank.job(active.op, active.batch)?;
         let turn = self.turn(active, active.round);
-        let inbox = |from: usize, read: &mut dyn FnMut(Message<'_, T>)| transport.inbox(turn, from, read);
-        drain(&call, &inbox, &mut || while self.progress(queue) {})?;
+        let inbox =
+            |from: usize, read: &mut dyn FnMut(Message<'_, D::Real>)| transport.inbox(turn, from, read);
+        let lane = &rank.lanes[self.engine];
+        rank.device.drain(lane, &job, &inbox, &mut || while self.progress(queue) {})?;
         self.at.set(outer);
         Ok(())
     }

@@ -13,19 +13,19 @@ use std::time::Instant;
 
 use fs_kernels::Real;
 use fs_schedule::{Duration as Length, Evaluate, Program, Schedule};
-use parking_lot::RwLock;
 
 use crate::data::{self, DataError, GlobalBatch, Histories, Source};
+use crate::device::cpu::Cpu;
+use crate::device::shards::table_bytes;
+use crate::device::{Device, Env, Stored, Values};
 use crate::error::Error;
-use crate::evaluate::rank_items::Ranking;
 use crate::evaluate::{Outcome, popularity, scores};
 use crate::memory::{self, Memory};
 use crate::report::accounting;
 use crate::report::{Evaluation, Report, Spread, op_totals};
 use crate::runtime::engine::panic_message;
 use crate::runtime::record::Record;
-use crate::runtime::state::table_bytes;
-use crate::runtime::{Capture, Env, Shard, tables};
+use crate::runtime::{plan, tables};
 use crate::trace::{Timeline, Traced};
 use crate::transport::link::Link;
 use crate::weights::{self, Unmatched};
@@ -110,12 +110,13 @@ pub struct Gradients<T> {
     pub tables: Vec<Vec<T>>,
 }
 
-/// A schedule with its data and ranks.
-pub struct Session<T: Real> {
+/// A schedule with its data and ranks, whose operations run on devices of one kind.
+pub struct Session<T: Real, D: Device<Real = T> = Cpu<T>> {
     schedule: Arc<Schedule>,
     source: Box<dyn Source>,
     histories: Option<Arc<Histories>>,
-    ranks: Vec<Env<T>>,
+    ranks: Vec<Env>,
+    devices: Vec<D>,
     options: Options,
     seed: u64,
     steps: u64,
@@ -124,7 +125,7 @@ pub struct Session<T: Real> {
     records: Vec<Vec<Record>>,
 }
 
-impl<T: Real> Session<T> {
+impl<T: Real, D: Device<Real = T>> Session<T, D> {
     /// Checks the settings, opens the data, allocates and initialises the ranks.
     pub fn new(schedule: Schedule, options: Options) -> Result<Self, Error> {
         let schedule = Arc::new(schedule);
@@ -140,6 +141,16 @@ impl<T: Real> Session<T> {
         options: Options,
         source: Box<dyn Source>,
     ) -> Result<Self, Error> {
+        Self::on(schedule, options, source, &D::Options::default())
+    }
+
+    /// The same with devices as the caller wants them.
+    pub fn on(
+        schedule: Arc<Schedule>,
+        options: Options,
+        source: Box<dyn Source>,
+        device: &D::Options,
+    ) -> Result<Self, Error> {
         let ranks = options.ranks.unwrap_or(schedule.ranks as usize);
         check_ranks(&schedule, ranks)?;
         check_placement(&schedule, ranks)?;
@@ -148,27 +159,28 @@ impl<T: Real> Session<T> {
         let steps = steps(&schedule, &options, source.as_ref())?;
         memory::check(&schedule, ranks, size_of::<T>(), memory::available())?;
         let histories = source.histories();
+        let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
+        let ring = programs.map(plan::ring).max().unwrap_or(1);
+        let ranks: Vec<Env> =
+            (0..ranks).map(|r| Env::new(&schedule, r, ranks, seed, ring, histories.clone())).collect();
         // Each rank's thread touches its own pages first.
-        let ranks = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..ranks)
-                .map(|rank| {
-                    let (schedule, histories) = (&schedule, histories.clone());
-                    scope.spawn(move || Env::new(schedule, rank, ranks, seed, histories))
-                })
-                .collect();
-            threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Result<Vec<_>, _>>()
+        let devices: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = ranks.iter().map(|env| scope.spawn(move || D::open(env, device))).collect();
+            threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
         });
-        let ranks = ranks.map_err(|panic| Error::Rank {
-            rank: 0,
-            op: "initial values".into(),
-            message: panic_message(panic.as_ref()),
-        })?;
+        let failed = |rank, message| Error::Rank { rank, op: "initial values".into(), message };
+        let devices = devices.into_iter().enumerate().map(|(rank, device)| match device {
+            Ok(device) => device.map_err(Error::from),
+            Err(panic) => Err(failed(rank, panic_message(panic.as_ref()))),
+        });
+        let devices = devices.collect::<Result<Vec<D>, Error>>()?;
         let unmatched = Unmatched::default();
         let mut session = Self {
             schedule,
             source,
             histories,
             ranks,
+            devices,
             options,
             seed,
             steps,
@@ -244,7 +256,7 @@ impl<T: Real> Session<T> {
             Questions { schedule: Arc::clone(&schedule), histories: Arc::clone(&histories), batch };
         let batches = histories.users().div_ceil(batch.max(1)) as u64;
         for env in &self.ranks {
-            *env.ranking.lock() = Ranking::default();
+            env.outcomes.lock().clear();
         }
         observer.evaluating(batches);
         let started = Instant::now();
@@ -254,7 +266,7 @@ impl<T: Real> Session<T> {
         if results.stopped {
             return Ok(None);
         }
-        let mut outcomes: Vec<Outcome> = std::mem::take(&mut self.ranks[0].ranking.lock().outcomes);
+        let mut outcomes: Vec<Outcome> = std::mem::take(&mut *self.ranks[0].outcomes.lock());
         outcomes.sort_by_key(|o| o.user);
         Ok(Some(Evaluation {
             users: outcomes.len(),
@@ -318,34 +330,31 @@ impl<T: Real> Session<T> {
 
     /// Loss and gradients of the batch of `step`, with the present values and without changing them.
     pub fn loss_and_gradients(&mut self, step: u64) -> Result<Gradients<T>, Error> {
-        for env in &self.ranks {
-            let zeros = |t: &Vec<RwLock<Shard<T>>>| {
-                t.iter().map(|part| vec![T::ZERO; part.read().values.len()]).collect()
-            };
-            *env.capture.lock() = Some(Capture { tables: env.tables.iter().map(zeros).collect() });
-        }
+        self.devices.iter().for_each(|device| device.capture(true));
         let schedule = Arc::clone(&self.schedule);
         let results = self.phase(&schedule.train, step..step + 1, None, None, &mut |_| {});
-        let captured: Vec<_> = self.ranks.iter().filter_map(|env| env.capture.lock().take()).collect();
-        let results = results?;
         let tables = (0..schedule.tables.len())
-            .map(|t| {
-                tables::assemble(&self.ranks, t, |rank, part, _, take| take(&captured[rank].tables[t][part]))
-            })
+            .map(|t| tables::assemble(&schedule, &self.devices, t, |part| Stored::Captured(t, part)))
             .collect();
-        let parameters = self.ranks[0].dense.iter().map(|d| d.gradient.read().clone()).collect();
+        let parameters =
+            (0..schedule.parameters.len()).map(|p| self.devices[0].all(Stored::Gradient(p))).collect();
+        self.devices.iter().for_each(|device| device.capture(false));
+        let results = results?;
         Ok(Gradients { loss: results.steps.iter().map(StepEvent::loss).sum(), parameters, tables })
     }
 
     /// All values of a table.
     pub fn table(&self, table: usize) -> Vec<T> {
-        tables::assemble(&self.ranks, table, |_, _, shard, take| take(&shard.values))
+        self.of_table(table, Values::Weights)
     }
 
     /// Optimizer state of a table, of all rows: first and second.
     pub fn table_state(&self, table: usize) -> [Vec<T>; 2] {
-        let first = tables::assemble(&self.ranks, table, |_, _, shard, take| take(&shard.state1));
-        [first, tables::assemble(&self.ranks, table, |_, _, shard, take| take(&shard.state2))]
+        [Values::First, Values::Second].map(|values| self.of_table(table, values))
+    }
+
+    fn of_table(&self, table: usize, values: Values) -> Vec<T> {
+        tables::assemble(&self.schedule, &self.devices, table, |part| Stored::Table(table, part, values))
     }
 
     /// Replaces all values of a table.
@@ -355,29 +364,31 @@ impl<T: Real> Session<T> {
         if values.len() != expected {
             return Err(Error::Weights(format!("{} values for a table of {expected}", values.len())));
         }
-        tables::scatter(&self.ranks, table, 0, values);
+        tables::scatter(&self.schedule, &self.devices, table, 0, values);
         Ok(())
     }
 
     /// Values of a dense parameter.
     pub fn parameter(&self, parameter: usize) -> Vec<T> {
-        self.ranks[0].dense[parameter].values.read().clone()
+        self.devices[0].all(Stored::Parameter(parameter, Values::Weights))
     }
 
     /// Optimizer state of a dense parameter: first and second.
     pub fn parameter_state(&self, parameter: usize) -> [Vec<T>; 2] {
-        self.ranks[0].dense[parameter].state()
+        [Values::First, Values::Second]
+            .map(|values| self.devices[0].all(Stored::Parameter(parameter, values)))
     }
 
     /// Replaces the values of a dense parameter on every rank.
     pub fn set_parameter(&mut self, parameter: usize, values: &[T]) -> Result<(), Error> {
-        for env in &self.ranks {
-            let mut own = env.dense[parameter].values.write();
-            if own.len() != values.len() {
-                let message = format!("{} values for a parameter of {}", values.len(), own.len());
+        let weights = Stored::Parameter(parameter, Values::Weights);
+        for device in &self.devices {
+            let own = device.len(weights);
+            if own != values.len() {
+                let message = format!("{} values for a parameter of {own}", values.len());
                 return Err(Error::Weights(message));
             }
-            own.copy_from_slice(values);
+            device.write(weights, 0, values);
         }
         Ok(())
     }
@@ -389,12 +400,12 @@ impl<T: Real> Session<T> {
 
     /// Takes values from a safetensors file; see [`weights::load`].
     pub fn load(&mut self, path: &Path) -> Result<Unmatched, Error> {
-        weights::load(&self.schedule, &self.ranks, path)
+        weights::load(&self.schedule, &self.devices, path)
     }
 
     /// Writes tables and dense parameters to a safetensors file; see [`weights::save`].
     pub fn save(&self, path: &Path) -> Result<(), Error> {
-        weights::save(&self.schedule, &self.ranks, path)
+        weights::save(&self.schedule, &self.devices, path)
     }
 
     fn phase(
@@ -408,7 +419,11 @@ impl<T: Real> Session<T> {
         let source = source.unwrap_or(self.source.as_mut());
         let Options { stop, link, stress, panic_at, .. } = &self.options;
         let (link, stress, panic_at) = (*link, *stress, panic_at.clone());
-        Phase { program, steps, source, stop, link, stress, record, panic_at }.run(&self.ranks, each)
+        Phase { program, steps, source, stop, link, stress, record, panic_at }.run(
+            &self.ranks,
+            &self.devices,
+            each,
+        )
     }
 
     fn report(
@@ -427,8 +442,8 @@ impl<T: Real> Session<T> {
         let mut held = Memory {
             tables,
             optimizer_state: state,
-            parameters: self.ranks.iter().flat_map(|env| &env.dense).map(crate::runtime::Dense::bytes).sum(),
-            buffers: self.ranks.iter().map(|env| env.arena.held()).sum(),
+            parameters: self.devices.iter().map(|d| d.held().parameters).sum(),
+            buffers: self.devices.iter().map(|d| d.held().buffers).sum(),
             batches: results.batch_bytes as u64,
             peak_ratio: 0.0,
         };

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use fs_kernels::Real;
 use fs_schedule::Program;
 
 use crate::data::Source;
 use crate::data::reader::reader;
+use crate::device::{Device, Env};
 use crate::error::Error;
 use crate::runtime::account::Kind;
 use crate::runtime::engine::{self, panic_message};
 use crate::runtime::profile::Profile;
 use crate::runtime::rank::{ENGINES, Finished, Gate, Rank, Settings};
 use crate::runtime::record::{self, Record};
-use crate::runtime::{Env, Plan, Process};
+use crate::runtime::{Plan, Process};
 use crate::transport::TransportError;
 use crate::transport::link::Link;
 
@@ -116,9 +116,10 @@ pub(super) struct Phase<'a> {
 }
 
 impl Phase<'_> {
-    pub(super) fn run<T: Real>(
+    pub(super) fn run<D: Device>(
         self,
-        envs: &[Env<T>],
+        envs: &[Env],
+        devices: &[D],
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
         let Self { program, steps, source, stop, link, stress, record, panic_at } = self;
@@ -133,20 +134,21 @@ impl Phase<'_> {
         let margin = if recorded.is_empty() { 0 } else { record::margin(&plan, program) };
         let batch = |step: u64| step.saturating_sub(steps.start).min(planned);
         let held = batch(recorded.start.saturating_sub(margin))..batch(recorded.end.saturating_add(margin));
-        let process = Process::<T>::new(world, plan.engines.len(), &plan.channels, link);
+        let process = Process::<D::Real>::new(world, plan.engines.len(), &plan.channels, link);
         let gate = Gate::new(stop, planned);
         let (reader, batches) = reader(world, program.in_flight as usize, envs[0].batches.len());
         let (sender, finished) = sync_channel(MESSAGES);
-        let ranks: Vec<Rank<T>> = envs
+        let ranks: Vec<Rank<D>> = envs
             .iter()
+            .zip(devices)
             .zip(batches)
-            .map(|(env, batches)| {
+            .map(|(place, batches)| {
                 let panic_at = panic_at.as_ref().and_then(|(rank, op, step)| {
                     let op = program.ops.iter().position(|o| o.name == *op)?;
                     Some((*rank, op, step.checked_sub(steps.start)?))
                 });
                 let settings = Settings { first_step: steps.start, stress, record: held.clone(), panic_at };
-                Rank::new(env, program, &plan, &process, &gate, batches, sender.clone(), settings)
+                Rank::new(place, program, &plan, &process, &gate, batches, sender.clone(), settings)
             })
             .collect();
         drop(sender);

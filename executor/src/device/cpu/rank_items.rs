@@ -16,11 +16,12 @@ use fs_kernels::{Mat, MatMut, Real};
 use fs_schedule::{Action, Sharding, Table};
 use parking_lot::RwLockReadGuard;
 
-use super::Outcome;
+use super::collectives::receive;
+use super::{Call, Fault, Shard};
 use crate::data::{Histories, Question};
-use crate::runtime::collectives::{Inbox, receive};
-use crate::runtime::state::shard_rows;
-use crate::runtime::{Call, Fault, Shard};
+use crate::device::Inbox;
+use crate::device::shards::shard_rows;
+use crate::evaluate::Outcome;
 use crate::transport::{Outbox, Section};
 
 /// Scores held at once.
@@ -46,8 +47,6 @@ pub struct Ranking<T> {
     /// Numbers of better rows.
     digits: Vec<T>,
     seen: Vec<u32>,
-    /// Outcomes of all users so far; every rank has all of them.
-    pub outcomes: Vec<Outcome>,
 }
 
 impl<T> Default for Ranking<T> {
@@ -60,7 +59,6 @@ impl<T> Default for Ranking<T> {
             targets: Vec::new(),
             digits: Vec::new(),
             seen: Vec::new(),
-            outcomes: Vec::new(),
         }
     }
 }
@@ -100,11 +98,10 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
         let env = call.env;
         let cosine = matches!(call.op.action, Action::RankItems { cosine: true });
         let (number, _) = call.table(false, 2, 0)?;
-        let missing = || Fault::Unsupported("ranking needs data with held-out items".into());
-        let histories = env.histories.as_deref().ok_or_else(missing)?;
+        let histories = env.histories.as_deref().ok_or(Fault::NoHistories)?;
         let table = &env.schedule.tables[number];
         let by_columns = matches!(table.sharding, Sharding::ColumnWise { .. });
-        let parts = env.tables[number].iter().map(|t| t.read()).collect();
+        let parts = call.cpu.tables[number].iter().map(|t| t.read()).collect();
         let questions = &call.batch.share.batch().questions;
         let mut asking = Self { call, table, histories, questions, parts, cosine, by_columns, chunk: 1 };
         // All ranks take the same turns.
@@ -212,10 +209,11 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
             Round::Targets => self.add_up(inbox, &mut ranking.targets)?,
             Round::Digits => {
                 self.add_up(inbox, &mut ranking.digits)?;
+                let mut outcomes = self.call.env.outcomes.lock();
                 for (question, digits) in self.questions.iter().zip(ranking.digits.chunks_exact(4)) {
                     let number = |high: T, low: T| high.to_f64() as u64 * BASE + low.to_f64() as u64;
                     let (all, known) = (number(digits[0], digits[1]), number(digits[2], digits[3]));
-                    ranking.outcomes.push(Outcome { user: question.user, all, unseen: all - known });
+                    outcomes.push(Outcome { user: question.user, all, unseen: all - known });
                 }
             }
         }
@@ -412,20 +410,20 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
 }
 
 /// Rounds of a batch.
-pub(crate) fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
+pub(super) fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
     let asking = Asking::new(c)?;
     Ok((0..).take_while(|n| asking.round(*n).is_some()).count() as u64)
 }
 
 /// Takes in the round before, and fills the outbox of this one.
-pub(crate) fn fill<T: Real>(
+pub(super) fn fill<T: Real>(
     c: &Call<T>,
     round: u64,
     outbox: &mut Outbox<T>,
     inbox: Inbox<'_, T>,
 ) -> Result<(), Fault> {
     let asking = Asking::new(c)?;
-    let mut ranking = c.env.ranking.lock();
+    let mut ranking = c.cpu.ranking.lock();
     if let Some(before) = round.checked_sub(1).and_then(|n| asking.round(n)) {
         asking.take(before, &mut ranking, inbox)?;
     }
@@ -433,8 +431,8 @@ pub(crate) fn fill<T: Real>(
 }
 
 /// Takes in the last round.
-pub(crate) fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>) -> Result<(), Fault> {
-    Asking::new(c)?.take(Round::Digits, &mut c.env.ranking.lock(), inbox)
+pub(super) fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>) -> Result<(), Fault> {
+    Asking::new(c)?.take(Round::Digits, &mut c.cpu.ranking.lock(), inbox)
 }
 
 fn inverse_norm<T: Real>(row: &[T]) -> T {

@@ -1,7 +1,5 @@
 //! Ids and rows: deduplication, lookup, classes of reuse distance, expansion, pooling.
 
-use std::sync::atomic::Ordering;
-
 use fs_kernels::embedding::{self, Pool};
 use fs_kernels::partition::{self, Classes, Uses};
 use fs_kernels::random::negatives;
@@ -11,9 +9,9 @@ use fs_schedule::reuse::Reuse;
 use fs_schedule::{Extent, PoolMode, Sharding, Symbol, Way};
 
 use super::arena::{Few, Read};
-use super::share::Part;
-use super::state::rows_per_rank;
 use super::{Call, Fault, Work};
+use crate::data::share::Part;
+use crate::device::shards::rows_per_rank;
 
 pub(super) fn draw_negatives<T: Real>(
     c: &Call<T>,
@@ -22,8 +20,7 @@ pub(super) fn draw_negatives<T: Real>(
     count: u32,
     stream: u32,
 ) -> Result<(), Fault> {
-    let table = c.env.schedule.tables.get(table as usize);
-    let rows = table.ok_or_else(|| Fault::Unsupported("no such table".into()))?.rows;
+    let rows = c.env.schedule.tables.get(table as usize).ok_or(Fault::NoTable { table })?.rows;
     let mut ids = c.write_ids(0)?;
     negatives(c.key(stream), rows, c.span().token_keys(lengths as usize), count as usize, ids.slice());
     Ok(())
@@ -52,7 +49,7 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
         features.push(match (buffer, c.input(position, microbatch(position))?) {
             (Some(buffer), _) => buffer.slice()?,
             (None, Some(Part::Ids(ids))) => ids,
-            _ => return Err(Fault::Unsupported(format!("read operand {position} does not hold ids"))),
+            _ => return Err(c.wrong(false, position, "ids")),
         });
     }
     let mut work = c.work.lock();
@@ -62,19 +59,12 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
     } else {
         bucketize_by_owner(&features, rows as usize, owners, unique)
     };
-    found.map_err(|e| {
-        Fault::Unsupported(format!(
-            "id {} is out of range for table `{}` with {} rows",
-            e.id, table.name, table.rows
-        ))
-    })?;
+    let out_of_range = |id: i64| Fault::IdOutOfRange { id, table: table.name.clone(), rows: table.rows };
+    found.map_err(|e| out_of_range(e.id))?;
     if let Some(id) = unique.ids.iter().find(|id| **id as u64 >= table.rows) {
-        let (name, rows) = (&table.name, table.rows);
-        return Err(Fault::Unsupported(format!(
-            "id {id} is out of range for table `{name}` with {rows} rows"
-        )));
+        return Err(out_of_range(*id));
     }
-    c.set_size(Symbol::Sent(exchange), unique.ids.len());
+    c.learn(Symbol::Sent(exchange), unique.ids.len());
     c.write_ids(0)?.slice().copy_from_slice(&unique.ids);
     let mut counts = c.write_counts(1)?;
     let counts = counts.slice();
@@ -85,8 +75,7 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
     } else {
         counts.fill(0);
         let owner = table.sharding.owner(plan.part).map_or(c.env.rank, |rank| rank as usize);
-        let missing =
-            || Fault::Unsupported(format!("table `{}` belongs to rank {owner} of {ranks}", table.name));
+        let missing = || Fault::NoOwner { table: table.name.clone(), owner, ranks };
         *counts.get_mut(owner).ok_or_else(missing)? = unique.ids.len() as u64;
     }
     if with_uses {
@@ -113,8 +102,7 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
 /// The reuse distances of an exchange.
 fn reuse<T: Real>(c: &Call<T>, exchange: u32) -> Result<Reuse, Fault> {
     let lookahead = c.exchange(exchange)?.0.lookahead;
-    let lookahead = lookahead
-        .ok_or_else(|| Fault::Unsupported(format!("the rows of exchange {exchange} are not told apart")))?;
+    let lookahead = lookahead.ok_or(Fault::Undivided { exchange })?;
     Ok(Reuse { lookahead, microbatches: c.env.schedule.settings.microbatches.max(1) })
 }
 
@@ -140,7 +128,7 @@ pub(super) fn partition<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result
     for (rows, uses) in rows.iter().zip(&uses) {
         all.push(Uses { rows: rows.slice()?, uses: uses.as_ref().map(Read::slice).transpose()? });
     }
-    let numbers = &c.env.classes[exchange as usize][usize::from(way == Way::Backward)];
+    let numbers = &c.cpu.classes[exchange as usize][usize::from(way == Way::Backward)];
     let (lookahead, microbatches) = (reuse.lookahead, reuse.microbatches);
     let classes = Classes { lookahead, microbatches, table: numbers };
     let mut out = c.write_bytes(0)?;
@@ -151,7 +139,7 @@ pub(super) fn partition<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result
         return Ok(());
     }
     let own = c.buffer_of(true, 0).is_some_and(|b| b.rows == Extent::Symbol(Symbol::Sent(plan.entries)));
-    let last = c.batch.last_uses[exchange as usize].lock();
+    let last = c.last_uses(exchange).lock();
     let last = (own && each > 1).then_some(last.as_slice());
     partition::backward(all[0], last, &all[1..], shard, classes, work, out.slice());
     Ok(())
@@ -187,9 +175,9 @@ pub(super) fn positions<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result
         } else {
             Symbol::SentClass(entries, way, number)
         };
-        c.set_size(size, found.len());
+        c.learn(size, found.len());
         if !owner && way == Way::Forward {
-            c.env.asked[exchange as usize][class].fetch_add(found.len() as u64, Ordering::Relaxed);
+            c.asked(exchange, class, found.len());
         }
         c.write_indices(2 * class)?.slice().copy_from_slice(found);
         c.write_counts(2 * class + 1)?.slice().copy_from_slice(numbers);

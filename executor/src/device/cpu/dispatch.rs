@@ -5,7 +5,7 @@ use fs_schedule::Action;
 
 use super::{Call, Fault, attention, dense, loss, optimizer, sparse};
 
-/// Runs an operation that is no transfer and loads no batch.
+/// Runs an operation that is no transfer.
 pub fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
     match &c.op.action {
         Action::DrawNegatives { table, count, lengths, stream } => {
@@ -56,14 +56,15 @@ pub fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
             loss::sampled_softmax(c, *negatives, *temperature, *normalize)
         }
         Action::SampledSoftmaxGrad { negatives } => loss::sampled_softmax_grad(c, *negatives),
-        Action::LoadBatch
-        | Action::AllToAllIds { .. }
+        // The host's share of the batch is all that there is.
+        Action::LoadBatch => Ok(()),
+        Action::AllToAllIds { .. }
         | Action::AllGatherIds { .. }
         | Action::AllToAllClasses { .. }
         | Action::AllToAllRows { .. }
         | Action::AllToAllGrads { .. }
         | Action::AllGatherGrads { .. }
         | Action::AllReduce
-        | Action::RankItems { .. } => Err(Fault::Unsupported("the engine runs this in parts".into())),
+        | Action::RankItems { .. } => Err(Fault::InParts),
     }
 }

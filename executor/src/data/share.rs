@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fs_schedule::{InputKind, Schedule, Symbol};
 
 use super::sizes::{Layout, Sizes};
-use crate::data::{GlobalBatch, Values};
+use super::{GlobalBatch, Values};
 
 /// What a rank works on in a step.
 #[derive(Debug, Default)]

@@ -6,8 +6,10 @@ use fs_kernels::memory::Block;
 use fs_kernels::optimizer::{SparseKind, SparseOptimizer, state_sizes};
 use fs_kernels::random::{Initial, RandomKey, fill};
 use fs_kernels::{MatMut, Real};
-use fs_schedule::{DenseOptimizer, Init, Parameter, Schedule, Sharding, SparseOptimizer as Rule, Table};
+use fs_schedule::{DenseOptimizer, Init, Parameter, Schedule, SparseOptimizer as Rule, Table};
 use parking_lot::{Mutex, RwLock};
+
+use crate::device::shards;
 
 /// What a rank holds of a table, or of a part of a column-wise one: a range of rows and of columns.
 #[derive(Debug)]
@@ -27,30 +29,13 @@ pub struct Shard<T> {
     optimizer: SparseOptimizer,
 }
 
-/// Rows that each rank owns; the last ranks may own fewer.
-pub fn rows_per_rank(rows: u64, ranks: usize) -> u64 {
-    rows.div_ceil(ranks.max(1) as u64).max(1)
-}
-
-/// The rows of a rank.
-pub fn shard_rows(rows: u64, rank: usize, ranks: usize) -> Range<u64> {
-    let each = rows_per_rank(rows, ranks);
-    (rank as u64 * each).min(rows)..((rank as u64 + 1) * each).min(rows)
-}
-
 /// Rows drawn at once where only some of their columns are kept.
 const DRAWN: usize = 256;
 
 impl<T: Real> Shard<T> {
     /// A shard with its initial values, written on the calling thread.
     pub fn new(table: &Table, part: u32, rank: usize, ranks: usize, seed: u64) -> Self {
-        let rows = match (&table.sharding, table.sharding.owner(part)) {
-            (Sharding::RowWise, _) => shard_rows(table.rows, rank, ranks),
-            (_, Some(owner)) if owner as usize != rank => 0..0,
-            _ => 0..table.rows,
-        };
-        let (start, end) = table.part_columns(part);
-        let columns = start as usize..end as usize;
+        let shards::Shape { rows, columns } = shards::Shape::of(table, part, rank, ranks);
         let (n, dim) = ((rows.end - rows.start) as usize, columns.len());
         let optimizer = sparse(table.optimizer);
         let (first, second) = state_sizes(optimizer.kind, n, dim);
@@ -93,20 +78,6 @@ impl<T: Real> Shard<T> {
     }
 }
 
-/// Bytes of a table's values and of its optimizer state on all ranks, with `element` bytes a number.
-pub fn table_bytes(table: &Table, ranks: usize, element: usize) -> (u64, u64) {
-    let copies = if table.sharding == Sharding::DataParallel { ranks as u64 } else { 1 };
-    let element = (element as u64).saturating_mul(copies);
-    let values = table.rows.saturating_mul(u64::from(table.dim));
-    let state = match table.optimizer {
-        Rule::Sgd { .. } => 0,
-        Rule::RowwiseAdagrad { .. } => table.rows,
-        Rule::Adagrad { .. } => values,
-        Rule::Adam { .. } => values.saturating_mul(2),
-    };
-    (values.saturating_mul(element), state.saturating_mul(element))
-}
-
 fn sparse(rule: Rule) -> SparseOptimizer {
     let plain = |kind, lr| SparseOptimizer { weight_decay: 0.0, ..SparseOptimizer::new(kind, lr) };
     match rule {
@@ -136,7 +107,8 @@ pub struct Dense<T> {
     pub values: RwLock<Vec<T>>,
     /// Gradient of the current step.
     pub gradient: RwLock<Vec<T>>,
-    state: Mutex<[Vec<T>; 2]>,
+    /// The optimizer's state: momentum, or both moments.
+    pub state: Mutex<[Vec<T>; 2]>,
 }
 
 impl<T: Real> Dense<T> {
@@ -182,11 +154,6 @@ impl<T: Real> Dense<T> {
                 );
             }
         }
-    }
-
-    /// The optimizer's state: momentum, or both moments.
-    pub fn state(&self) -> [Vec<T>; 2] {
-        self.state.lock().clone()
     }
 
     /// Bytes of values, gradient and state.

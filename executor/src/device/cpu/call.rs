@@ -1,66 +1,42 @@
 //! One operation about to run: its operands as views.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Deref;
 
-use fs_kernels::random::RandomKey;
 use fs_kernels::{MatMut, Real, Write};
-use fs_schedule::{Buffer, Element, Exchange, Extent, Normalize, Op, Operand, Place, Program, Symbol, Table};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use fs_schedule::{Buffer, Element, Extent, Normalize, Operand, Place, Symbol};
+use parking_lot::{Mutex, RwLock};
 
-use super::Process;
 use super::arena::{Read, Shape, Slots, Whole, Writes};
-use super::plan::Plan;
-use super::share::{Part, Span};
-use super::{Batch, Env, Fault, Shard, Work};
+use super::{Cpu, Fault, Job, Shard, Work};
+use crate::data::share::Part;
 
-/// What an operation runs with beside the rank's state.
-#[derive(Clone, Copy)]
-pub struct Context<'a, T: Real> {
-    /// The rank.
-    pub env: &'a Env<T>,
-    /// Its program.
-    pub program: &'a Program,
-    /// The program, prepared.
-    pub plan: &'a Plan,
-    /// What the threads of this process share.
-    pub process: &'a Process<T>,
-    /// Batches that exist: those below it.
-    pub end: &'a AtomicU64,
+/// An operation of a batch, with the memory that it works on.
+pub struct Call<'a, T: Real> {
+    /// The operation and its batch.
+    pub job: &'a Job<'a>,
+    /// The rank's memory.
+    pub cpu: &'a Cpu<T>,
     /// Workspaces of the engine's thread.
     pub work: &'a Mutex<Work<T>>,
 }
 
-/// An operation, where it runs and on what.
-pub struct Call<'a, T: Real> {
-    /// The rank.
-    pub env: &'a Env<T>,
-    /// The operation.
-    pub op: &'a Op,
-    /// Its position in the program.
-    pub index: usize,
-    /// Its batch, counted from the first of the run.
-    pub number: u64,
-    /// Its batch.
-    pub batch: RwLockReadGuard<'a, Batch>,
-    /// What the threads of this process share.
-    pub process: &'a Process<T>,
-    /// Workspaces of the engine's thread.
-    pub work: &'a Mutex<Work<T>>,
-    cx: Context<'a, T>,
+impl<'a, T: Real> Deref for Call<'a, T> {
+    type Target = Job<'a>;
+    fn deref(&self) -> &Job<'a> {
+        self.job
+    }
 }
 
 impl<'a, T: Real> Call<'a, T> {
-    /// Prepares to run the operation at `index` on a batch.
-    pub fn new(cx: Context<'a, T>, index: usize, number: u64) -> Result<Self, Fault> {
-        let batch = batch(&cx, number)?;
-        let op = &cx.program.ops[index];
-        Ok(Self { env: cx.env, op, index, number, batch, process: cx.process, work: cx.work, cx })
+    /// Prepares to run an operation.
+    pub fn new(cpu: &'a Cpu<T>, work: &'a Mutex<Work<T>>, job: &'a Job<'a>) -> Self {
+        Self { job, cpu, work }
     }
 
-    /// The batch that an operand belongs to; `None` if there is no such batch.
-    fn batch_of(&self, operand: Operand) -> Option<u64> {
-        let batch = self.number.checked_add_signed(i64::from(operand.batch))?;
-        (batch < self.cx.end.load(Ordering::Acquire)).then_some(batch)
+    /// Of a data-parallel exchange with microbatches: the last use by any rank of each entry's row.
+    pub fn last_uses(&self, exchange: u32) -> &'a Mutex<Vec<u8>> {
+        let ring = &self.cpu.last_uses;
+        &ring[(self.number % ring.len() as u64) as usize][exchange as usize]
     }
 
     /// Whether a read operand's batch exists.
@@ -73,7 +49,8 @@ impl<'a, T: Real> Call<'a, T> {
         list.get(position).copied().ok_or_else(|| self.wrong(written, position, "one more"))
     }
 
-    fn wrong(&self, written: bool, position: usize, expected: &'static str) -> Fault {
+    /// The fault of an operand that is not what it should be.
+    pub fn wrong(&self, written: bool, position: usize, expected: &'static str) -> Fault {
         let (side, list) = if written { ("written", &self.op.writes) } else { ("read", &self.op.reads) };
         let found = list.get(position).map_or_else(|| "missing".into(), ToString::to_string);
         Fault::Operand { side, position, found, expected }
@@ -84,39 +61,32 @@ impl<'a, T: Real> Call<'a, T> {
         const EXPECTED: &str = "a buffer of reals, a parameter or a gradient";
         let wrong = || self.wrong(written, position, EXPECTED);
         let operand = self.operand(written, position)?;
-        let env = self.env;
+        let cpu = self.cpu;
         let parameter = |n: u32| -> Result<Shape, Fault> {
-            let p = env.schedule.parameters.get(n as usize).ok_or_else(wrong)?;
+            let p = self.env.schedule.parameters.get(n as usize).ok_or_else(wrong)?;
             Ok(Shape::whole(p.rows as usize, p.columns as usize))
         };
         match operand.place {
             Place::Buffer(n) => {
                 let buffer = self.buffer(n, Element::Real).ok_or_else(wrong)?;
                 let batch = self.batch_of(operand).ok_or_else(wrong)?;
-                let lock = env.arena.reals.get(buffer, batch).ok_or_else(wrong)?;
+                let lock = cpu.arena.reals.get(buffer, batch).ok_or_else(wrong)?;
                 Ok((lock, self.shape(buffer, operand)?.ok_or_else(wrong)?))
             }
-            Place::Parameter(n) => Ok((&env.dense.get(n as usize).ok_or_else(wrong)?.values, parameter(n)?)),
-            Place::Gradient(n) => Ok((&env.dense.get(n as usize).ok_or_else(wrong)?.gradient, parameter(n)?)),
+            Place::Parameter(n) => Ok((&cpu.dense.get(n as usize).ok_or_else(wrong)?.values, parameter(n)?)),
+            Place::Gradient(n) => Ok((&cpu.dense.get(n as usize).ok_or_else(wrong)?.gradient, parameter(n)?)),
             Place::Table(_) | Place::Input(_) | Place::Lengths(_) => Err(wrong()),
         }
     }
 
     fn buffer(&self, n: u32, element: Element) -> Option<&'a Buffer> {
-        self.cx.program.buffers.get(n as usize).filter(|b| b.element == element)
+        self.job.program.buffers.get(n as usize).filter(|b| b.element == element)
     }
 
     fn shape(&self, buffer: &Buffer, operand: Operand) -> Result<Option<Shape>, Fault> {
         let columns = buffer.columns as usize;
         let (start, end) = operand.columns.map_or((0, columns), |(s, e)| (s as usize, e as usize));
-        let rows = match buffer.rows {
-            Extent::Fixed(n) => n as usize,
-            Extent::Symbol(symbol) if operand.batch == 0 => self.batch.share.size(symbol, buffer.microbatch),
-            Extent::Symbol(symbol) => match self.batch_of(operand) {
-                Some(number) => batch(&self.cx, number)?.share.size(symbol, buffer.microbatch),
-                None => return Ok(None),
-            },
-        };
+        let Some(rows) = self.job.rows(buffer, operand)? else { return Ok(None) };
         Ok((start <= end && end <= columns).then_some(Shape { rows, stride: columns, start, end }))
     }
 
@@ -124,7 +94,7 @@ impl<'a, T: Real> Call<'a, T> {
     pub fn buffer_of(&self, written: bool, position: usize) -> Option<&'a Buffer> {
         let list = if written { &self.op.writes } else { &self.op.reads };
         match list.get(position)?.place {
-            Place::Buffer(n) => self.cx.program.buffers.get(n as usize),
+            Place::Buffer(n) => self.job.program.buffers.get(n as usize),
             _ => None,
         }
     }
@@ -218,49 +188,49 @@ impl<'a, T: Real> Call<'a, T> {
 
     /// A read buffer of ids.
     pub fn read_ids(&self, position: usize) -> Result<Read<'a, i64>, Fault> {
-        let pool = &self.env.arena.ids;
+        let pool = &self.cpu.arena.ids;
         let (lock, shape) = self.typed(pool, Element::Id, "a buffer of ids", false, position)?;
         Read::lock(lock, shape, || self.name(false, position))
     }
 
     /// A written buffer of ids.
     pub fn write_ids(&self, position: usize) -> Result<Whole<'a, i64>, Fault> {
-        let pool = &self.env.arena.ids;
+        let pool = &self.cpu.arena.ids;
         let (lock, shape) = self.typed(pool, Element::Id, "a buffer of ids", true, position)?;
         Whole::lock(lock, shape, || self.name(true, position))
     }
 
     /// A read buffer of positions.
     pub fn read_indices(&self, position: usize) -> Result<Read<'a, u32>, Fault> {
-        let pool = &self.env.arena.indices;
+        let pool = &self.cpu.arena.indices;
         let (lock, shape) = self.typed(pool, Element::Index, "a buffer of positions", false, position)?;
         Read::lock(lock, shape, || self.name(false, position))
     }
 
     /// A written buffer of positions.
     pub fn write_indices(&self, position: usize) -> Result<Whole<'a, u32>, Fault> {
-        let pool = &self.env.arena.indices;
+        let pool = &self.cpu.arena.indices;
         let (lock, shape) = self.typed(pool, Element::Index, "a buffer of positions", true, position)?;
         Whole::lock(lock, shape, || self.name(true, position))
     }
 
     /// A read buffer of counts.
     pub fn read_counts(&self, position: usize) -> Result<Read<'a, u64>, Fault> {
-        let pool = &self.env.arena.counts;
+        let pool = &self.cpu.arena.counts;
         let (lock, shape) = self.typed(pool, Element::Count, "a buffer of counts", false, position)?;
         Read::lock(lock, shape, || self.name(false, position))
     }
 
     /// A written buffer of counts.
     pub fn write_counts(&self, position: usize) -> Result<Whole<'a, u64>, Fault> {
-        let pool = &self.env.arena.counts;
+        let pool = &self.cpu.arena.counts;
         let (lock, shape) = self.typed(pool, Element::Count, "a buffer of counts", true, position)?;
         Whole::lock(lock, shape, || self.name(true, position))
     }
 
     /// A read buffer of classes or uses.
     pub fn read_bytes(&self, position: usize) -> Result<Read<'a, u8>, Fault> {
-        let pool = &self.env.arena.bytes;
+        let pool = &self.cpu.arena.bytes;
         let (lock, shape) =
             self.typed(pool, Element::Byte, "a buffer of classes or uses", false, position)?;
         Read::lock(lock, shape, || self.name(false, position))
@@ -268,14 +238,9 @@ impl<'a, T: Real> Call<'a, T> {
 
     /// A written buffer of classes or uses.
     pub fn write_bytes(&self, position: usize) -> Result<Whole<'a, u8>, Fault> {
-        let pool = &self.env.arena.bytes;
+        let pool = &self.cpu.arena.bytes;
         let (lock, shape) = self.typed(pool, Element::Byte, "a buffer of classes or uses", true, position)?;
         Whole::lock(lock, shape, || self.name(true, position))
-    }
-
-    /// Samples and tokens that the operation works on.
-    pub fn span(&self) -> &Span {
-        self.batch.share.part(self.op.microbatch)
     }
 
     /// Offsets of a length group.
@@ -314,37 +279,19 @@ impl<'a, T: Real> Call<'a, T> {
     ) -> Result<(usize, &'a RwLock<Shard<T>>), Fault> {
         let shard = match self.operand(written, position)?.place {
             Place::Table(n) => {
-                self.env.tables.get(n as usize).and_then(|t| Some((n as usize, t.get(part as usize)?)))
+                self.cpu.tables.get(n as usize).and_then(|t| Some((n as usize, t.get(part as usize)?)))
             }
             _ => None,
         };
         shard.ok_or_else(|| self.wrong(written, position, "a table"))
     }
 
-    /// An exchange and its table.
-    pub fn exchange(&self, number: u32) -> Result<(&'a Exchange, &'a Table), Fault> {
-        let schedule = &self.env.schedule;
-        let found = schedule.exchanges.get(number as usize);
-        let found = found.and_then(|e| Some((e, schedule.tables.get(e.table as usize)?)));
-        found.ok_or_else(|| Fault::Unsupported(format!("exchange {number} or its table does not exist")))
-    }
-
-    /// States a size of this batch that the operation has learnt.
-    pub fn set_size(&self, symbol: Symbol, n: usize) {
-        self.batch.share.sizes.set(symbol, n);
-    }
-
     /// The dense parameter that a read gradient belongs to.
     pub fn gradient(&self, position: usize) -> Result<usize, Fault> {
         match self.operand(false, position)?.place {
-            Place::Gradient(n) if (n as usize) < self.env.dense.len() => Ok(n as usize),
+            Place::Gradient(n) if (n as usize) < self.cpu.dense.len() => Ok(n as usize),
             _ => Err(self.wrong(false, position, "a gradient")),
         }
-    }
-
-    /// The random key of a stream in this step.
-    pub fn key(&self, stream: u32) -> RandomKey {
-        RandomKey { seed: self.env.seed, stream, step: self.batch.step }
     }
 
     /// Random keys of the rows of a written buffer: of its samples or tokens, the same whatever the rank.
@@ -372,31 +319,8 @@ impl<'a, T: Real> Call<'a, T> {
         if divisor == 0.0 { 0.0 } else { divisor.recip() }
     }
 
-    /// The channel of an operation in which ranks meet.
-    pub fn channel(&self) -> Result<usize, Fault> {
-        let none = || Fault::Unsupported("the operation has no channel to other ranks".into());
-        self.cx.plan.ops[self.index].channel.ok_or_else(none)
-    }
-
-    /// States this operation's part of the step's loss.
-    pub fn add_loss(&self, value: f64) {
-        if let Some(slot) = self.cx.plan.ops[self.index].loss {
-            self.batch.losses[slot].store(value.to_bits(), Ordering::Relaxed);
-        }
-    }
-
     fn name(&self, written: bool, position: usize) -> String {
         let list = if written { &self.op.writes } else { &self.op.reads };
         list.get(position).map_or_else(String::new, ToString::to_string)
     }
-}
-
-/// A batch in flight.
-fn batch<'a, T: Real>(cx: &Context<'a, T>, number: u64) -> Result<RwLockReadGuard<'a, Batch>, Fault> {
-    let batch = cx.env.batches[(number % cx.env.batches.len() as u64) as usize].try_read();
-    let batch = batch.ok_or_else(|| Fault::Conflict(format!("batch {number}")))?;
-    if batch.number != number {
-        return Err(Fault::Unsupported(format!("batch {number} is needed when it is not in flight")));
-    }
-    Ok(batch)
 }

@@ -13,16 +13,10 @@ use fs_kernels::{Mat, MatMut, Real, Write, elementwise};
 use fs_schedule::{Action, Symbol};
 
 use super::arena::Read;
-use super::state::rows_per_rank;
-use super::{Call, Fault};
-use crate::evaluate::rank_items;
-use crate::transport::{Message, Outbox, Part, TransportError, Widths};
-
-/// Called between pieces of a transfer, so that an urgent one can pass.
-pub type Pause<'p> = &'p mut dyn FnMut();
-
-/// Lets a closure read what a rank sent in the last round.
-pub type Inbox<'f, T> = &'f dyn Fn(usize, &mut dyn FnMut(Message<'_, T>));
+use super::{Call, Fault, rank_items};
+use crate::device::shards::rows_per_rank;
+use crate::device::{Inbox, Pause};
+use crate::transport::{Outbox, Part, TransportError, Widths};
 
 /// What a collective moves.
 enum Kind<'a> {
@@ -57,21 +51,8 @@ fn kind(action: &Action) -> Result<Kind<'_>, Fault> {
         Action::AllGatherGrads { exchanges, .. } => Kind::Grads { exchanges, everyone: true },
         Action::AllReduce => Kind::Reduce,
         Action::RankItems { .. } => Kind::Rank,
-        _ => return Err(Fault::Unsupported("not a transfer".into())),
+        _ => return Err(Fault::NotTransfer),
     })
-}
-
-/// Sections of a collective.
-pub fn sections(action: &Action) -> usize {
-    match kind(action) {
-        Ok(
-            Kind::Ids { exchanges, .. }
-            | Kind::Classes { exchanges }
-            | Kind::Rows { exchanges }
-            | Kind::Grads { exchanges, .. },
-        ) => exchanges.len(),
-        _ => 1,
-    }
 }
 
 /// Rounds in which a collective goes to and fro for this batch.
@@ -285,7 +266,7 @@ fn drain_ids<T: Real>(
     for (from, count) in received.iter_mut().enumerate() {
         *count = if from == me { kept.len() } else { receive(inbox, from, i, |part| Ok(part.count))? } as u64;
     }
-    c.set_size(Symbol::Received(exchange), sum(received));
+    c.learn(Symbol::Received(exchange), sum(received));
     let mut rows = c.write_indices(wide * i)?;
     let rows = rows.slice();
     for (from, range) in spans(received) {
@@ -318,7 +299,7 @@ fn drain_ids<T: Real>(
     if everyone {
         // Gradients of a row stay together: their class follows from its last use by any rank.
         let shard = c.exchange(exchange)?.1.rows as usize;
-        let mut last = c.batch.last_uses[exchange as usize].lock();
+        let mut last = c.last_uses(exchange).lock();
         let mut work = c.work.lock();
         let of_all = Uses { rows, uses: Some(all) };
         last_uses(of_all, span(received, me), shard, &mut work.partition, &mut last);
@@ -342,7 +323,7 @@ fn reduce_fill<T: Real>(
         // Each rank gets the share that it adds up.
         section.counts.extend((0..ranks).map(|to| share(total, to, ranks).len() as u64));
         for position in 0..c.op.reads.len() {
-            let gradient = &c.env.dense[c.gradient(position)?].gradient;
+            let gradient = &c.cpu.dense[c.gradient(position)?].gradient;
             let gradient =
                 gradient.try_read().ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
             let n = gradient.len();
@@ -377,7 +358,7 @@ fn reduce_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pause: Pause<'_>) -> 
     let total = reduced_elements(c)?;
     let mut begin = 0;
     for position in 0..c.op.reads.len() {
-        let gradient = &c.env.dense[c.gradient(position)?].gradient;
+        let gradient = &c.cpu.dense[c.gradient(position)?].gradient;
         let gradient = gradient.try_write();
         let mut gradient = gradient.ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
         let end = begin + gradient.len();

@@ -58,9 +58,7 @@ pub(super) fn linear_grad_weight<T: Real>(c: &Call<T>, bias: bool) -> Result<(),
     let mut writes = c.write([0])?;
     let (gw, mode) = writes.first()?;
     if bias && c.mode(1) != mode {
-        return Err(Fault::Unsupported(
-            "weight and bias gradients must both be added into or both overwritten".into(),
-        ));
+        return Err(Fault::MixedAddition);
     }
     let mut gb = if bias { Some(c.slice_to_add(1)?) } else { None };
     matmul::linear_grad_weight(gy.mat(), x.mat(), gw, gb.as_mut().map(Whole::slice), mode);

@@ -25,9 +25,9 @@ pub(super) fn apply<T: Real>(c: &Call<T>, exchange: u32, class: Option<u32>) -> 
     sum_received(rows, sizes, gradients.mat(), reduced);
     let mut shard = table.try_write().ok_or_else(|| Fault::Conflict(format!("t{number}")))?;
     let sums = Mat::new(&reduced.grads, reduced.rows.len(), shard.dim);
-    if let Some(capture) = &mut *c.env.capture.lock() {
+    if let Some(capture) = &mut *c.cpu.captured.lock() {
         let dim = shard.dim;
-        let captured = &mut capture.tables[number][part as usize];
+        let captured = &mut capture[number][part as usize];
         for (i, &row) in reduced.rows.iter().enumerate() {
             let target = &mut captured[row as usize * dim..(row as usize + 1) * dim];
             for (sum, g) in target.iter_mut().zip(sums.row(i)) {
@@ -41,11 +41,11 @@ pub(super) fn apply<T: Real>(c: &Call<T>, exchange: u32, class: Option<u32>) -> 
 }
 
 pub(super) fn dense_update<T: Real>(c: &Call<T>) -> Result<(), Fault> {
-    if c.env.capture.lock().is_some() {
+    if c.cpu.captured.lock().is_some() {
         return Ok(());
     }
     for position in 0..c.op.reads.len() {
-        c.env.dense[c.gradient(position)?].update(c.env.schedule.settings.optimizer, c.batch.step + 1);
+        c.cpu.dense[c.gradient(position)?].update(c.env.schedule.settings.optimizer, c.batch.step + 1);
     }
     Ok(())
 }

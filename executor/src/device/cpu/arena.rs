@@ -12,7 +12,7 @@ use fs_schedule::{Buffer, Element, Program};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
-use super::fault::Fault;
+use super::Fault;
 
 /// How long an operation waits for a buffer of which another one uses other columns.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -147,10 +147,7 @@ impl<'a, E> Read<'a, E> {
         let guard = lock.try_read().or_else(|| lock.try_read_for(patience));
         let guard = guard.ok_or_else(|| Fault::Conflict(name()))?;
         if guard.len() < shape.elements() {
-            return Err(Fault::Unsupported(format!(
-                "operand {} is read before anything was written to it",
-                name()
-            )));
+            return Err(Fault::Unwritten(name()));
         }
         Ok(Self { guard, shape })
     }
@@ -171,7 +168,7 @@ impl<'a, E> Read<'a, E> {
         if self.shape.is_whole() {
             Ok(&self.guard[aligned(&self.guard, self.shape.elements())])
         } else {
-            Err(Fault::Unsupported("a range of columns stands where a whole buffer is needed".into()))
+            Err(Fault::NotWhole(format!("[{}:{}]", self.shape.start, self.shape.end)))
         }
     }
 }
@@ -187,7 +184,7 @@ impl<'a, E: Copy + Default> Whole<'a, E> {
     /// Locks a vector for writing and makes it long enough.
     pub fn lock(lock: &'a RwLock<Vec<E>>, shape: Shape, name: impl Fn() -> String) -> Result<Self, Fault> {
         if !shape.is_whole() {
-            return Err(Fault::Unsupported(format!("operand {} must be a whole buffer", name())));
+            return Err(Fault::NotWhole(name()));
         }
         let mut guard = lock.try_write().ok_or_else(|| Fault::Conflict(name()))?;
         grow(&mut guard, shape.elements());
@@ -296,18 +293,16 @@ impl<'a, E: Copy + Default> Writes<'a, E> {
 
     /// The first operand.
     pub fn first(&mut self) -> Result<(MatMut<'_, E>, Write), Fault> {
-        let missing = || Fault::Unsupported("an operation writes nothing".into());
-        self.views().into_iter().next().ok_or_else(missing)
+        self.views().into_iter().next().ok_or(Fault::Writes { found: 0, expected: 1 })
     }
 
     /// Exactly `N` operands.
     pub fn array<const N: usize>(&mut self) -> Result<[(MatMut<'_, E>, Write); N], Fault> {
         let found = self.views();
         let n = found.len();
-        let wrong = || Fault::Unsupported(format!("an operation writes {n} operands, not {N}"));
         let mut found = found.into_iter();
         if n != N {
-            return Err(wrong());
+            return Err(Fault::Writes { found: n, expected: N });
         }
         let empty = || (MatMut::new(&mut [], 0, 0), Write::Set);
         Ok(std::array::from_fn(|_| found.next().unwrap_or_else(empty)))

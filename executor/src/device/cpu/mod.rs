@@ -1,0 +1,234 @@
+//! The CPU: operations are done when they are started, on the thread of their engine.
+//!
+//! [`Cpu`] holds a rank's memory. [`Call`] resolves one operation's operands to views of it, [`dispatch`] maps each
+//! action to its handler; handlers are grouped by what they touch. Everything is generic over the number type: `f32`
+//! trains, `f64` lets tests hold gradients against differences.
+
+pub mod arena;
+mod attention;
+mod call;
+mod collectives;
+mod dense;
+mod dispatch;
+mod loss;
+mod optimizer;
+mod rank_items;
+mod sparse;
+pub mod state;
+
+use std::convert::Infallible;
+use std::ops::Range;
+
+use fs_kernels::partition::Partition;
+use fs_kernels::reduce::ReducedRows;
+use fs_kernels::unique::Unique;
+use fs_kernels::{Real, Scratch};
+use fs_schedule::reuse::Reuse;
+use fs_schedule::{Engine, Way};
+use parking_lot::{Mutex, RwLock};
+
+use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Pause, Progress, Stored, Values};
+use crate::transport::Outbox;
+use rank_items::Ranking;
+
+pub use call::Call;
+pub use state::{Dense, Shard};
+
+/// A rank's memory.
+pub struct Cpu<T: Real> {
+    /// Buffers.
+    pub arena: arena::Arena<T>,
+    /// Shards of each part of each table (parts: of column-wise tables, else one).
+    pub tables: Vec<Vec<RwLock<Shard<T>>>>,
+    /// Dense parameters.
+    pub dense: Vec<Dense<T>>,
+    /// Where gradients go instead of updates, when they are asked for: per table and part, like the shard.
+    captured: Mutex<Option<Vec<Vec<Vec<T>>>>>,
+    /// Per exchange the numbers of the classes of lookups and of gradients.
+    classes: Vec<[Vec<u8>; 2]>,
+    /// Data-parallel exchanges with microbatches, per batch in flight: the last use by any rank of each entry's row.
+    last_uses: Vec<Vec<Mutex<Vec<u8>>>>,
+    /// State of evaluation.
+    ranking: Mutex<Ranking<T>>,
+}
+
+/// Workspaces of one thread, reused from step to step.
+#[derive(Debug)]
+pub struct Work<T> {
+    /// For attention.
+    pub scratch: Scratch<T>,
+    /// For deduplication.
+    pub unique: Unique,
+    /// Rows of a class.
+    pub rows: Vec<u32>,
+    /// For telling rows apart by reuse distance.
+    pub partition: Partition,
+    /// Positions by class.
+    pub positions: Vec<Vec<u32>>,
+    /// Entries by class and rank.
+    pub numbers: Vec<u64>,
+    /// For summing received gradients.
+    pub reduced: ReducedRows<T>,
+    /// Counts as the kernels take them.
+    pub counts: Vec<usize>,
+    /// Results that are added to an operand by a kernel that only overwrites.
+    pub temporaries: Vec<Vec<T>>,
+}
+
+impl<T: Real> Default for Work<T> {
+    fn default() -> Self {
+        Self {
+            scratch: Scratch::new(),
+            unique: Unique::new(),
+            rows: Vec::new(),
+            partition: Partition::default(),
+            positions: Vec::new(),
+            numbers: Vec::new(),
+            reduced: ReducedRows::new(),
+            counts: Vec::new(),
+            temporaries: Vec::new(),
+        }
+    }
+}
+
+impl<T: Real> Cpu<T> {
+    /// Hands the elements behind a name to `visit`.
+    fn with<R>(&self, what: Stored, visit: impl FnOnce(&[T]) -> R) -> R {
+        match what {
+            Stored::Table(t, part, values) => {
+                let shard = self.tables[t][part].read();
+                visit(match values {
+                    Values::Weights => &shard.values,
+                    Values::First => &shard.state1,
+                    Values::Second => &shard.state2,
+                })
+            }
+            Stored::Captured(t, part) => {
+                let captured = self.captured.lock();
+                visit(captured.as_ref().map_or(&[], |c| &c[t][part]))
+            }
+            Stored::Parameter(p, Values::Weights) => visit(&self.dense[p].values.read()),
+            Stored::Parameter(p, Values::First) => visit(&self.dense[p].state.lock()[0]),
+            Stored::Parameter(p, Values::Second) => visit(&self.dense[p].state.lock()[1]),
+            Stored::Gradient(p) => visit(&self.dense[p].gradient.read()),
+        }
+    }
+
+    /// Hands the elements behind a name to `visit`, to change them.
+    fn with_mut(&self, what: Stored, visit: impl FnOnce(&mut [T])) {
+        match what {
+            Stored::Table(t, part, values) => {
+                let mut shard = self.tables[t][part].write();
+                visit(match values {
+                    Values::Weights => &mut shard.values,
+                    Values::First => &mut shard.state1,
+                    Values::Second => &mut shard.state2,
+                });
+            }
+            Stored::Captured(t, part) => {
+                visit(self.captured.lock().as_mut().map_or(&mut [], |c| &mut c[t][part]));
+            }
+            Stored::Parameter(p, Values::Weights) => visit(&mut self.dense[p].values.write()),
+            Stored::Parameter(p, Values::First) => visit(&mut self.dense[p].state.lock()[0]),
+            Stored::Parameter(p, Values::Second) => visit(&mut self.dense[p].state.lock()[1]),
+            Stored::Gradient(p) => visit(&mut self.dense[p].gradient.write()),
+        }
+    }
+}
+
+impl<T: Real> Device for Cpu<T> {
+    type Real = T;
+    type Lane = Mutex<Work<T>>;
+    type Ticket = Infallible;
+    type Options = ();
+
+    fn open(env: &Env, (): &()) -> Result<Self, OpenError> {
+        let Env { schedule, rank, ranks, seed, .. } = env;
+        let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
+        let shards = |t: &fs_schedule::Table| {
+            let parts = 0..t.sharding.parts();
+            parts.map(|part| RwLock::new(Shard::new(t, part, *rank, *ranks, *seed))).collect()
+        };
+        let microbatches = schedule.settings.microbatches.max(1);
+        let classes = |e: &fs_schedule::Exchange| {
+            let reuse = e.lookahead.map(|lookahead| Reuse { lookahead, microbatches });
+            [Way::Forward, Way::Backward].map(|way| sparse::class_table(reuse, way))
+        };
+        let last_uses = || schedule.exchanges.iter().map(|_| Mutex::default()).collect();
+        Ok(Self {
+            arena: arena::Arena::new(programs),
+            tables: schedule.tables.iter().map(shards).collect(),
+            dense: state::dense_parameters(schedule, *seed),
+            captured: Mutex::default(),
+            classes: schedule.exchanges.iter().map(classes).collect(),
+            last_uses: env.batches.iter().map(|_| last_uses()).collect(),
+            ranking: Mutex::default(),
+        })
+    }
+
+    fn lane(&self, _: Engine) -> Mutex<Work<T>> {
+        Mutex::default()
+    }
+
+    fn start(&self, lane: &Mutex<Work<T>>, job: &Job<'_>) -> Result<Progress<Infallible>, Fault> {
+        dispatch::execute(&Call::new(self, lane, job)).map(|()| Progress::Done)
+    }
+
+    fn poll(
+        &self,
+        _: &Mutex<Work<T>>,
+        _: &Job<'_>,
+        ticket: Infallible,
+    ) -> Result<Progress<Infallible>, Fault> {
+        match ticket {}
+    }
+
+    fn rounds(&self, lane: &Mutex<Work<T>>, job: &Job<'_>) -> Result<u64, Fault> {
+        collectives::rounds(&Call::new(self, lane, job))
+    }
+
+    fn fill(
+        &self,
+        lane: &Mutex<Work<T>>,
+        job: &Job<'_>,
+        round: u64,
+        outbox: &mut Outbox<T>,
+        inbox: Inbox<'_, T>,
+        pause: Pause<'_>,
+    ) -> Result<(), Fault> {
+        collectives::fill(&Call::new(self, lane, job), round, outbox, inbox, pause)
+    }
+
+    fn drain(
+        &self,
+        lane: &Mutex<Work<T>>,
+        job: &Job<'_>,
+        inbox: Inbox<'_, T>,
+        pause: Pause<'_>,
+    ) -> Result<(), Fault> {
+        collectives::drain(&Call::new(self, lane, job), inbox, pause)
+    }
+
+    fn len(&self, what: Stored) -> usize {
+        self.with(what, <[T]>::len)
+    }
+
+    fn read(&self, what: Stored, elements: Range<usize>, take: &mut dyn FnMut(&[T])) {
+        self.with(what, |values| take(&values[elements]));
+    }
+
+    fn write(&self, what: Stored, first: usize, values: &[T]) {
+        self.with_mut(what, |own| own[first..first + values.len()].copy_from_slice(values));
+    }
+
+    fn capture(&self, on: bool) {
+        let zeros = |t: &Vec<RwLock<Shard<T>>>| {
+            t.iter().map(|part| vec![T::ZERO; part.read().values.len()]).collect()
+        };
+        *self.captured.lock() = on.then(|| self.tables.iter().map(zeros).collect());
+    }
+
+    fn held(&self) -> Held {
+        Held { parameters: self.dense.iter().map(Dense::bytes).sum(), buffers: self.arena.held() }
+    }
+}

@@ -1,0 +1,160 @@
+//! What runs operations, and holds what they work on.
+//!
+//! A [`Device`] belongs to one rank. Buffers, shards of tables, dense parameters and their optimizer states are its
+//! own; the host knows how many rows things have, and reads and writes values only between runs. An operation is
+//! *started* and ends later: [`Device::start`] says that it is done or gives a ticket, which is polled. In between its
+//! queue stands still and all others go on. What the host must learn from an operation (how many distinct ids a batch
+//! has, how many rows others ask for, the loss) is stated through its [`Job`] before it ends; operations that depend on
+//! it find the sizes there.
+//!
+//! Everything is generic over the device, without boxes: the [`Cpu`](cpu::Cpu) is done at once, its ticket has no
+//! value, and the code for waiting does not exist.
+
+pub mod cpu;
+mod fault;
+mod job;
+pub mod shards;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use fs_kernels::Real;
+use fs_schedule::Engine;
+
+use crate::transport::{Message, Outbox};
+
+pub use fault::Fault;
+pub use job::{Batch, Env, Job};
+
+/// Called between pieces of a transfer, so that an urgent one can pass.
+pub type Pause<'p> = &'p mut dyn FnMut();
+
+/// Lets a closure read what a rank sent in the last round.
+pub type Inbox<'f, T> = &'f dyn Fn(usize, &mut dyn FnMut(Message<'_, T>));
+
+/// Runs one rank's operations.
+pub trait Device: Sized + Send + Sync {
+    /// Numbers that it computes with, as the host sees them.
+    type Real: Real;
+    /// What the thread of one engine needs: workspaces, a stream.
+    type Lane: Send + Sync;
+    /// An operation that has not ended.
+    type Ticket: Send;
+    /// What a caller may choose.
+    type Options: Clone + Default + Send + Sync;
+
+    /// A rank's device, with everything allocated and initialised. Called on a thread of the rank's own.
+    fn open(env: &Env, options: &Self::Options) -> Result<Self, OpenError>;
+
+    /// For the thread of an engine.
+    fn lane(&self, engine: Engine) -> Self::Lane;
+
+    /// Starts an operation of which all dependencies have ended. Never waits for it.
+    fn start(&self, lane: &Self::Lane, job: &Job<'_>) -> Result<Progress<Self::Ticket>, Fault>;
+
+    /// Asks after an operation that was started, on the same lane. Never waits for it.
+    fn poll(
+        &self,
+        lane: &Self::Lane,
+        job: &Job<'_>,
+        ticket: Self::Ticket,
+    ) -> Result<Progress<Self::Ticket>, Fault>;
+
+    /// Rounds of a transfer in its batch.
+    fn rounds(&self, lane: &Self::Lane, job: &Job<'_>) -> Result<u64, Fault>;
+
+    /// Writes this rank's outbox of a transfer's round; `inbox` gives the others' of the round before. `pause` lets
+    /// more urgent operations pass between pieces.
+    fn fill(
+        &self,
+        lane: &Self::Lane,
+        job: &Job<'_>,
+        round: u64,
+        outbox: &mut Outbox<Self::Real>,
+        inbox: Inbox<'_, Self::Real>,
+        pause: Pause<'_>,
+    ) -> Result<(), Fault>;
+
+    /// Reads what the others posted.
+    fn drain(
+        &self,
+        lane: &Self::Lane,
+        job: &Job<'_>,
+        inbox: Inbox<'_, Self::Real>,
+        pause: Pause<'_>,
+    ) -> Result<(), Fault>;
+
+    /// Elements behind a name.
+    fn len(&self, what: Stored) -> usize;
+
+    /// Hands some elements to `take`, in order, in as many pieces as suit the device. Between runs only.
+    fn read(&self, what: Stored, elements: Range<usize>, take: &mut dyn FnMut(&[Self::Real]));
+
+    /// Replaces elements from `first` on. Between runs only.
+    fn write(&self, what: Stored, first: usize, values: &[Self::Real]);
+
+    /// From now on gradients are kept ([`Stored::Captured`], from zero on) and nothing is updated; or no longer so.
+    fn capture(&self, on: bool);
+
+    /// Memory in use, in bytes.
+    fn held(&self) -> Held;
+
+    /// All elements behind a name.
+    fn all(&self, what: Stored) -> Vec<Self::Real> {
+        let mut out = Vec::with_capacity(self.len(what));
+        self.read(what, 0..self.len(what), &mut |piece| out.extend_from_slice(piece));
+        out
+    }
+}
+
+/// How far an operation is.
+#[derive(Debug)]
+pub enum Progress<Ticket> {
+    /// It has ended: whoever depends on it may start.
+    Done,
+    /// It has not. It is polled again as soon as nothing more urgent can go on, and at the latest after that time.
+    Running(Ticket, Duration),
+}
+
+/// Values that a device holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    /// Of the rank's shard of a table's part, row-major.
+    Table(usize, usize, Values),
+    /// The gradients of that shard that were kept instead of updating it.
+    Captured(usize, usize),
+    /// Of a dense parameter, row-major.
+    Parameter(usize, Values),
+    /// Its gradient.
+    Gradient(usize),
+}
+
+/// Which values of a table or parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Values {
+    /// What is trained.
+    Weights,
+    /// First optimizer state: momentum, the first moment, sums of squares.
+    First,
+    /// Second optimizer state.
+    Second,
+}
+
+/// Memory that a device holds beside the shards, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Dense parameters with gradients and optimizer state.
+    pub parameters: u64,
+    /// Intermediate values.
+    pub buffers: u64,
+}
+
+/// Why there is no device.
+#[derive(Debug, thiserror::Error)]
+#[error("{device}: {reason}")]
+pub struct OpenError {
+    /// What was asked for.
+    pub device: String,
+    /// What is missing.
+    pub reason: String,
+}

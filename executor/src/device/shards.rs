@@ -1,0 +1,67 @@
+//! Which rows and columns of a table a rank holds.
+
+use std::ops::Range;
+
+use fs_schedule::{Sharding, SparseOptimizer, Table};
+
+/// A rank's shard of a part of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shape {
+    /// Rows of the whole table.
+    pub rows: Range<u64>,
+    /// Columns of the whole table.
+    pub columns: Range<usize>,
+}
+
+impl Shape {
+    /// What `rank` holds of a part.
+    pub fn of(table: &Table, part: u32, rank: usize, ranks: usize) -> Self {
+        let rows = match (&table.sharding, table.sharding.owner(part)) {
+            (Sharding::RowWise, _) => shard_rows(table.rows, rank, ranks),
+            (_, Some(owner)) if owner as usize != rank => 0..0,
+            _ => 0..table.rows,
+        };
+        let (start, end) = table.part_columns(part);
+        Self { rows, columns: start as usize..end as usize }
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        (self.rows.end - self.rows.start) as usize
+    }
+
+    /// Whether the rank holds none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Number of columns.
+    pub fn dim(&self) -> usize {
+        self.columns.len()
+    }
+}
+
+/// Rows that each rank owns; the last ranks may own fewer.
+pub fn rows_per_rank(rows: u64, ranks: usize) -> u64 {
+    rows.div_ceil(ranks.max(1) as u64).max(1)
+}
+
+/// The rows of a rank.
+pub fn shard_rows(rows: u64, rank: usize, ranks: usize) -> Range<u64> {
+    let each = rows_per_rank(rows, ranks);
+    (rank as u64 * each).min(rows)..((rank as u64 + 1) * each).min(rows)
+}
+
+/// Bytes of a table's values and of its optimizer state on all ranks, with `element` bytes a number.
+pub fn table_bytes(table: &Table, ranks: usize, element: usize) -> (u64, u64) {
+    let copies = if table.sharding == Sharding::DataParallel { ranks as u64 } else { 1 };
+    let element = (element as u64).saturating_mul(copies);
+    let values = table.rows.saturating_mul(u64::from(table.dim));
+    let state = match table.optimizer {
+        SparseOptimizer::Sgd { .. } => 0,
+        SparseOptimizer::RowwiseAdagrad { .. } => table.rows,
+        SparseOptimizer::Adagrad { .. } => values,
+        SparseOptimizer::Adam { .. } => values.saturating_mul(2),
+    };
+    (values.saturating_mul(element), state.saturating_mul(element))
+}
