@@ -140,10 +140,15 @@ impl<'a> Job<'a> {
         Ok(Self { env, program, op: &program.ops[index], index, number, batch, end, loss })
     }
 
+    /// Whether there is a batch with this number in the run.
+    pub fn is_batch(&self, number: u64) -> bool {
+        number < self.end.load(Ordering::Acquire)
+    }
+
     /// The batch that an operand belongs to; `None` if there is no such batch.
     pub fn batch_of(&self, operand: Operand) -> Option<u64> {
         let batch = self.number.checked_add_signed(i64::from(operand.batch))?;
-        (batch < self.end.load(Ordering::Acquire)).then_some(batch)
+        self.is_batch(batch).then_some(batch)
     }
 
     /// Rows of an operand's buffer; `None` if its batch does not exist.

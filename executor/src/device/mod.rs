@@ -26,8 +26,8 @@ use crate::transport::{Message, Outbox};
 pub use fault::Fault;
 pub use job::{Batch, Env, Job};
 
-/// Called between pieces of a transfer, so that an urgent one can pass.
-pub type Pause<'p> = &'p mut dyn FnMut();
+/// Asked between pieces of a transfer: whether something more urgent can go on.
+pub type Urgent<'u> = &'u mut dyn FnMut() -> bool;
 
 /// Lets a closure read what a rank sent in the last round.
 pub type Inbox<'f, T> = &'f dyn Fn(usize, &mut dyn FnMut(Message<'_, T>));
@@ -40,6 +40,8 @@ pub trait Device: Sized + Send + Sync {
     type Lane: Send + Sync;
     /// An operation that has not ended.
     type Ticket: Send;
+    /// How far an outbox is written, or others' are read.
+    type Cursor: Copy + Send;
     /// What a caller may choose.
     type Options: Clone + Default + Send + Sync;
 
@@ -63,26 +65,27 @@ pub trait Device: Sized + Send + Sync {
     /// Rounds of a transfer in its batch.
     fn rounds(&self, lane: &Self::Lane, job: &Job<'_>) -> Result<u64, Fault>;
 
-    /// Writes this rank's outbox of a transfer's round; `inbox` gives the others' of the round before. `pause` lets
-    /// more urgent operations pass between pieces.
+    /// Writes this rank's outbox of a transfer's round: from the start, or from where an earlier call has stopped.
+    /// `inbox` gives the others' of the round before. It may stop between pieces, and should when something is urgent.
     fn fill(
         &self,
         lane: &Self::Lane,
         job: &Job<'_>,
-        round: u64,
+        at: (u64, Option<Self::Cursor>),
         outbox: &mut Outbox<Self::Real>,
         inbox: Inbox<'_, Self::Real>,
-        pause: Pause<'_>,
-    ) -> Result<(), Fault>;
+        urgent: Urgent<'_>,
+    ) -> Result<Progress<Self::Cursor>, Fault>;
 
-    /// Reads what the others posted.
+    /// Reads what the others posted in the last round: from the start, or from where an earlier call has stopped.
     fn drain(
         &self,
         lane: &Self::Lane,
         job: &Job<'_>,
+        from: Option<Self::Cursor>,
         inbox: Inbox<'_, Self::Real>,
-        pause: Pause<'_>,
-    ) -> Result<(), Fault>;
+        urgent: Urgent<'_>,
+    ) -> Result<Progress<Self::Cursor>, Fault>;
 
     /// Elements behind a name.
     fn len(&self, what: Stored) -> usize;
@@ -112,7 +115,7 @@ pub trait Device: Sized + Send + Sync {
 pub enum Progress<Ticket> {
     /// It has ended: whoever depends on it may start.
     Done,
-    /// It has not. It is polled again as soon as nothing more urgent can go on, and at the latest after that time.
+    /// It has not. To be asked again after that time, and after whatever is more urgent.
     Running(Ticket, Duration),
 }
 

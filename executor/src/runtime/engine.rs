@@ -42,10 +42,10 @@ pub(super) struct Running<Ticket> {
 
 /// Where a queue stands.
 #[derive(Debug)]
-pub(super) struct Head<Ticket> {
+pub(super) struct Head<Ticket, Cursor> {
     position: usize,
     step: u64,
-    pub(super) active: Option<Active>,
+    pub(super) active: Option<Active<Cursor>>,
     running: Option<Running<Ticket>>,
 }
 
@@ -80,7 +80,7 @@ pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 pub(super) struct Thread<'r, 'a, D: Device> {
     pub(super) rank: &'r Rank<'a, D>,
     pub(super) engine: usize,
-    pub(super) heads: Vec<Head<D::Ticket>>,
+    pub(super) heads: Vec<Head<D::Ticket, D::Cursor>>,
     /// Earliest time at which something can go on by itself.
     pub(super) deadline: Option<u64>,
     pub(super) profile: Profile,
@@ -175,25 +175,27 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
     /// Whether a queue can go on, or the end has come.
     fn can_go_on(&self) -> bool {
         let mut all_passed = true;
-        for (queue, head) in self.heads.iter().enumerate() {
-            if let Some(running) = &head.running {
-                all_passed = false;
-                if self.rank.process.clock.now() >= running.again {
-                    return true;
-                }
-            } else if let Some(active) = head.active {
-                all_passed = false;
-                if self.can_move(&active) {
-                    return true;
-                }
-            } else if let Some((op, step)) = self.head(queue) {
-                all_passed = false;
-                if self.rank.progress.ready(self.rank.plan, op, step) {
-                    return true;
-                }
+        for queue in 0..self.heads.len() {
+            match self.queue_can_go_on(queue) {
+                Some(true) => return true,
+                Some(false) => all_passed = false,
+                None => {}
             }
         }
         all_passed && (self.is_settled() || !self.rank.open.is_empty())
+    }
+
+    /// Whether a queue can go on; `None` if it has come to its end.
+    pub(super) fn queue_can_go_on(&self, queue: usize) -> Option<bool> {
+        let head = &self.heads[queue];
+        if let Some(running) = &head.running {
+            return Some(self.rank.process.clock.now() >= running.again);
+        }
+        if let Some(active) = &head.active {
+            return Some(self.can_move(active));
+        }
+        let (op, step) = self.head(queue)?;
+        Some(self.rank.progress.ready(self.rank.plan, op, step))
     }
 
     /// The next operation of a queue, and its step.

@@ -4,12 +4,12 @@
 
 use super::account::Gap;
 use super::engine::Thread;
-use crate::device::{Device, Fault};
-use crate::transport::{Message, Turn};
+use crate::device::{Device, Fault, Progress};
+use crate::transport::{Message, Outbox, Turn};
 
 /// A collective on its way.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Active {
+pub(super) struct Active<Cursor> {
     op: usize,
     step: u64,
     batch: u64,
@@ -18,6 +18,8 @@ pub(super) struct Active {
     round: u64,
     rounds: u64,
     stage: Stage,
+    /// How far the device is with filling or draining.
+    cursor: Option<Cursor>,
     began: u64,
     met: u64,
     /// When the transport may be asked for the next piece.
@@ -48,6 +50,7 @@ impl<D: Device> Thread<'_, '_, D> {
             round: 0,
             rounds: 1,
             stage: Stage::Fill,
+            cursor: None,
             began: now,
             met: now,
             asked: now,
@@ -59,14 +62,14 @@ impl<D: Device> Thread<'_, '_, D> {
     }
 
     /// Whether a transfer can go on.
-    pub(super) fn can_move(&self, active: &Active) -> bool {
+    pub(super) fn can_move(&self, active: &Active<D::Cursor>) -> bool {
         let process = self.rank.process;
         let waits = active.stage == Stage::Wait && !process.transport.poll(self.turn(active, active.round));
         !waits && process.clock.now() >= active.at
     }
 
     /// Takes a transfer as far as it can go; false if it cannot move.
-    pub(super) fn advance(&mut self, queue: usize, mut active: Active) -> bool {
+    pub(super) fn advance(&mut self, queue: usize, mut active: Active<D::Cursor>) -> bool {
         let rank = self.rank;
         let (clock, transport) = (rank.process.clock, &*rank.process.transport);
         if clock.now() < active.at {
@@ -76,11 +79,10 @@ impl<D: Device> Thread<'_, '_, D> {
         let turn = self.turn(&active, active.round);
         match active.stage {
             Stage::Fill => {
-                if let Err(fault) = self.fill(queue, &mut active) {
-                    self.fail(active.op, &fault);
-                    return true;
+                let progress = self.fill(queue, &mut active);
+                if self.has_ended(&mut active, progress) {
+                    active.stage = Stage::Send;
                 }
-                active.stage = Stage::Send;
             }
             Stage::Send => {
                 let piece = rank.program.ops[active.op].chunk.unwrap_or(u64::MAX);
@@ -108,53 +110,77 @@ impl<D: Device> Thread<'_, '_, D> {
                 }
             }
             Stage::Drain => {
-                self.heads[queue].active = Some(active);
-                match self.drain(queue, &active) {
-                    Ok(()) => {
-                        self.heads[queue].active = None;
-                        self.turns[active.op] = active.first + active.rounds;
-                        let instance = (active.op, active.step, active.batch);
-                        self.finish(queue, instance, active.began, active.met);
-                    }
-                    Err(fault) => self.fail(active.op, &fault),
+                let progress = self.drain(queue, &active);
+                if self.has_ended(&mut active, progress) {
+                    self.heads[queue].active = None;
+                    self.turns[active.op] = active.first + active.rounds;
+                    self.finish(queue, (active.op, active.step, active.batch), active.began, active.met);
+                    return true;
                 }
-                return true;
             }
         }
         self.heads[queue].active = Some(active);
         true
     }
 
-    fn fill(&mut self, queue: usize, active: &mut Active) -> Result<(), Fault> {
+    /// Whether the device has filled or drained all; otherwise remembers how far it is.
+    fn has_ended(
+        &mut self,
+        active: &mut Active<D::Cursor>,
+        progress: Result<Progress<D::Cursor>, Fault>,
+    ) -> bool {
+        match progress {
+            Ok(Progress::Done) => active.cursor = None,
+            Ok(Progress::Running(cursor, wait)) => {
+                active.cursor = Some(cursor);
+                if !wait.is_zero() {
+                    active.at = self.rank.process.clock.now() + wait.as_nanos() as u64;
+                }
+                return false;
+            }
+            Err(fault) => {
+                self.fail(active.op, &fault);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn fill(&mut self, queue: usize, active: &mut Active<D::Cursor>) -> Result<Progress<D::Cursor>, Fault> {
         let rank = self.rank;
         let transport = &*rank.process.transport;
         let outer = self.at.replace(Some(active.op));
         self.obey(active.op, active.batch);
         let job = rank.job(active.op, active.batch)?;
         let lane = &rank.lanes[self.engine];
-        if active.round == 0 {
+        if active.round == 0 && active.cursor.is_none() {
             active.rounds = rank.device.rounds(lane, &job)?;
         }
         let turn = self.turn(active, active.round);
         let before = Turn { turn: turn.turn.wrapping_sub(1), ..turn };
         let inbox =
             |from: usize, read: &mut dyn FnMut(Message<'_, D::Real>)| transport.inbox(before, from, read);
-        let mut done = Ok(());
+        let mut done = Ok(Progress::Done);
         let mut sent = 0;
-        // One for each exchange.
-        let sections = job.op.action.exchanges().len().max(1);
-        transport.outbox(turn, sections, &mut |outbox| {
-            let pause = &mut || while self.progress(queue) {};
-            done = rank.device.fill(lane, &job, active.round, outbox, &inbox, pause);
+        let write = &mut |outbox: &mut Outbox<D::Real>| {
+            let urgent = &mut || self.has_more_urgent(queue);
+            done = rank.device.fill(lane, &job, (active.round, active.cursor), outbox, &inbox, urgent);
             sent = (0..rank.env.ranks).filter(|to| *to != turn.rank).map(|to| outbox.wire(to)).sum();
-        });
-        done?;
-        self.profile.ops[active.op].sent += sent;
+        };
+        if active.cursor.is_some() {
+            transport.amend(turn, write);
+        } else {
+            // A section for each exchange.
+            transport.outbox(turn, job.op.action.exchanges().len().max(1), write);
+        }
+        if let Ok(Progress::Done) = done {
+            self.profile.ops[active.op].sent += sent;
+        }
         self.at.set(outer);
-        Ok(())
+        done
     }
 
-    fn drain(&mut self, queue: usize, active: &Active) -> Result<(), Fault> {
+    fn drain(&self, queue: usize, active: &Active<D::Cursor>) -> Result<Progress<D::Cursor>, Fault> {
         let rank = self.rank;
         let transport = &*rank.process.transport;
         let outer = self.at.replace(Some(active.op));
@@ -163,13 +189,19 @@ impl<D: Device> Thread<'_, '_, D> {
         let inbox =
             |from: usize, read: &mut dyn FnMut(Message<'_, D::Real>)| transport.inbox(turn, from, read);
         let lane = &rank.lanes[self.engine];
-        rank.device.drain(lane, &job, &inbox, &mut || while self.progress(queue) {})?;
+        let urgent = &mut || self.has_more_urgent(queue);
+        let done = rank.device.drain(lane, &job, active.cursor, &inbox, urgent);
         self.at.set(outer);
-        Ok(())
+        done
+    }
+
+    /// Whether a queue of greater priority can go on.
+    fn has_more_urgent(&self, queue: usize) -> bool {
+        (0..queue).any(|queue| self.queue_can_go_on(queue).unwrap_or(false))
     }
 
     /// A round's turn of the collective's channel.
-    fn turn(&self, active: &Active, round: u64) -> Turn {
+    fn turn(&self, active: &Active<D::Cursor>, round: u64) -> Turn {
         Turn {
             channel: self.rank.plan.ops[active.op].channel.unwrap_or(0),
             turn: active.first + round,

@@ -15,8 +15,54 @@ use fs_schedule::{Action, Symbol};
 use super::arena::Read;
 use super::{Call, Fault, rank_items};
 use crate::device::shards::rows_per_rank;
-use crate::device::{Inbox, Pause};
+use crate::device::{Inbox, Urgent};
 use crate::transport::{Outbox, Part, TransportError, Widths};
+
+/// Why a fill or drain stops.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// Something more urgent can go on.
+    Paused,
+    /// It cannot go on.
+    Fault(Fault),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// Counts the pieces of a fill or drain, between which it may stop and be called again.
+pub(super) struct Pieces<'u> {
+    /// Pieces of earlier calls that are still to be passed.
+    skip: u64,
+    /// Pieces done, with those of earlier calls.
+    pub(super) done: u64,
+    /// Whether this call has done one.
+    moved: bool,
+    urgent: Urgent<'u>,
+}
+
+impl<'u> Pieces<'u> {
+    /// After `done` pieces.
+    pub(super) fn new(done: u64, urgent: Urgent<'u>) -> Self {
+        Self { skip: done, done, moved: false, urgent }
+    }
+
+    /// Whether the next piece is still to be done; it then counts as done.
+    fn next(&mut self) -> Result<bool, Stop> {
+        if self.skip > 0 {
+            self.skip -= 1;
+            return Ok(false);
+        }
+        if self.moved && (self.urgent)() {
+            return Err(Stop::Paused);
+        }
+        (self.moved, self.done) = (true, self.done + 1);
+        Ok(true)
+    }
+}
 
 /// What a collective moves.
 enum Kind<'a> {
@@ -56,7 +102,7 @@ fn kind(action: &Action) -> Result<Kind<'_>, Fault> {
 }
 
 /// Rounds in which a collective goes to and fro for this batch.
-pub fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
+pub(super) fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
     match kind(&c.op.action)? {
         Kind::Rank => rank_items::rounds(c),
         _ => Ok(u64::from(c.op.action.rounds())),
@@ -64,18 +110,21 @@ pub fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
 }
 
 /// Writes this rank's outbox of a round. `inbox` gives the others' of the round before.
-pub fn fill<T: Real>(
+pub(super) fn fill<T: Real>(
     c: &Call<T>,
     round: u64,
     outbox: &mut Outbox<T>,
     inbox: Inbox<'_, T>,
-    pause: Pause<'_>,
-) -> Result<(), Fault> {
+    pieces: &mut Pieces<'_>,
+) -> Result<(), Stop> {
     let me = c.env.rank;
     match kind(&c.op.action)? {
         Kind::Ids { exchanges, everyone } => {
             let each = c.op.reads.len() / exchanges.len();
             for (i, exchange) in exchanges.iter().enumerate() {
+                if !pieces.next()? {
+                    continue;
+                }
                 let (entries, counts) = (c.read_ids(each * i)?, c.read_counts(each * i + 1)?);
                 let uses = if each > 2 { Some(c.read_bytes(each * i + 2)?) } else { None };
                 let (entries, uses) = (entries.slice()?, uses.as_ref().map(Read::slice).transpose()?);
@@ -102,11 +151,13 @@ pub fn fill<T: Real>(
                 }
                 let bytes = if uses.is_some() { 2 } else { 0 };
                 section.widths = Widths { indices: 1, bytes, ..Widths::default() };
-                pause();
             }
         }
         Kind::Classes { exchanges } => {
             for i in 0..exchanges.len() {
+                if !pieces.next()? {
+                    continue;
+                }
                 let (classes, received) = (c.read_bytes(3 * i)?, c.read_counts(3 * i + 1)?);
                 let (classes, received) = (classes.slice()?, received.slice()?);
                 check("classes", classes.len(), sum(received))?;
@@ -118,7 +169,6 @@ pub fn fill<T: Real>(
                     }
                 }
                 section.widths.bytes = 1;
-                pause();
             }
         }
         Kind::Rows { exchanges } => {
@@ -127,13 +177,14 @@ pub fn fill<T: Real>(
                 let received = received.slice()?;
                 check("rows to send", rows.mat().rows(), sum(received))?;
                 let section = &mut outbox.sections[i];
+                section.counts.clear();
+                section.widths.reals = rows.shape().columns();
                 for (to, range) in spans(received) {
                     section.counts.push(if to == me { 0 } else { range.len() as u64 });
                     if to != me {
-                        extend(&mut section.reals, rows.mat(), range, c.op.chunk, pause);
+                        extend(&mut section.reals, rows.mat(), range, c.op.chunk, pieces)?;
                     }
                 }
-                section.widths.reals = rows.shape().columns();
             }
         }
         Kind::Grads { exchanges, everyone } => {
@@ -141,42 +192,51 @@ pub fn fill<T: Real>(
                 let (grads, counts) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
                 let (mat, counts) = (grads.mat(), counts.slice()?);
                 let section = &mut outbox.sections[i];
+                section.counts.clear();
+                section.widths.reals = mat.cols();
                 if everyone {
                     check("gradients to send", mat.rows(), sum(counts))?;
                     section.everyone = true;
                     section
                         .counts
                         .extend((0..c.env.ranks).map(|r| if r == me { 0 } else { mat.rows() as u64 }));
-                    extend(&mut section.reals, mat, 0..mat.rows(), c.op.chunk, pause);
+                    extend(&mut section.reals, mat, 0..mat.rows(), c.op.chunk, pieces)?;
                 } else {
                     for (to, range, _) in by_owner(c, *exchange, counts, mat.rows())? {
                         section.counts.push(if to == me { 0 } else { range.len() as u64 });
                         if to != me {
-                            extend(&mut section.reals, mat, range, c.op.chunk, pause);
+                            extend(&mut section.reals, mat, range, c.op.chunk, pieces)?;
                         }
                     }
                 }
-                section.widths.reals = mat.cols();
             }
         }
-        Kind::Reduce => reduce_fill(c, round, outbox, inbox, pause)?,
-        Kind::Rank => rank_items::fill(c, round, outbox, inbox)?,
+        Kind::Reduce => reduce_fill(c, round, outbox, inbox, pieces)?,
+        Kind::Rank => {
+            if pieces.next()? {
+                rank_items::fill(c, round, outbox, inbox)?;
+            }
+        }
     }
     Ok(())
 }
 
 /// Reads what the others posted.
-pub fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pause: Pause<'_>) -> Result<(), Fault> {
+pub(super) fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pieces: &mut Pieces<'_>) -> Result<(), Stop> {
     let me = c.env.rank;
     match kind(&c.op.action)? {
         Kind::Ids { exchanges, everyone } => {
             for (i, exchange) in exchanges.iter().enumerate() {
-                drain_ids(c, i, *exchange, exchanges.len(), everyone, inbox)?;
-                pause();
+                if pieces.next()? {
+                    drain_ids(c, i, *exchange, exchanges.len(), everyone, inbox)?;
+                }
             }
         }
         Kind::Classes { exchanges } => {
             for (i, exchange) in exchanges.iter().enumerate() {
+                if !pieces.next()? {
+                    continue;
+                }
                 let (own, received) = (c.read_bytes(3 * i)?, c.read_counts(3 * i + 1)?);
                 let counts = c.read_counts(3 * i + 2)?;
                 let (own, received) = (own.slice()?, received.slice()?);
@@ -190,7 +250,6 @@ pub fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pause: Pause<'_>) -> Res
                         receive(inbox, from, i, |part| copy(part.bytes, target))?;
                     }
                 }
-                pause();
             }
         }
         Kind::Rows { exchanges } => {
@@ -203,9 +262,9 @@ pub fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pause: Pause<'_>) -> Res
                 for (from, range, _) in by_owner(c, *exchange, counts.slice()?, target.rows())? {
                     let part = target.rows_range_mut(range);
                     if from == me {
-                        place(own.mat().rows_range(kept.clone()), part, c.op.chunk, pause)?;
+                        place(own.mat().rows_range(kept.clone()), part, c.op.chunk, pieces)?;
                     } else {
-                        receive(inbox, from, i, |sent| place_part(&sent, part, c.op.chunk, pause))?;
+                        receive(inbox, from, i, |sent| place_part(&sent, part, c.op.chunk, pieces))?;
                     }
                 }
             }
@@ -227,15 +286,19 @@ pub fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pause: Pause<'_>) -> Res
                 for (from, range) in spans(received) {
                     let part = target.rows_range_mut(range);
                     if from == me {
-                        place(own.mat().rows_range(kept.clone()), part, c.op.chunk, pause)?;
+                        place(own.mat().rows_range(kept.clone()), part, c.op.chunk, pieces)?;
                     } else {
-                        receive(inbox, from, i, |sent| place_part(&sent, part, c.op.chunk, pause))?;
+                        receive(inbox, from, i, |sent| place_part(&sent, part, c.op.chunk, pieces))?;
                     }
                 }
             }
         }
-        Kind::Reduce => reduce_drain(c, inbox, pause)?,
-        Kind::Rank => rank_items::drain(c, inbox)?,
+        Kind::Reduce => reduce_drain(c, inbox, pieces)?,
+        Kind::Rank => {
+            if pieces.next()? {
+                rank_items::drain(c, inbox)?;
+            }
+        }
     }
     Ok(())
 }
@@ -264,7 +327,9 @@ fn drain_ids<T: Real>(
     let received = received.slice();
     check("ranks", received.len(), c.env.ranks)?;
     for (from, count) in received.iter_mut().enumerate() {
-        *count = if from == me { kept.len() } else { receive(inbox, from, i, |part| Ok(part.count))? } as u64;
+        *count =
+            if from == me { kept.len() } else { receive(inbox, from, i, |part| Ok::<_, Fault>(part.count))? }
+                as u64;
     }
     c.learn(Symbol::Received(exchange), sum(received));
     let mut rows = c.write_indices(wide * i)?;
@@ -313,21 +378,22 @@ fn reduce_fill<T: Real>(
     round: u64,
     outbox: &mut Outbox<T>,
     inbox: Inbox<'_, T>,
-    pause: Pause<'_>,
-) -> Result<(), Fault> {
+    pieces: &mut Pieces<'_>,
+) -> Result<(), Stop> {
     let (me, ranks) = (c.env.rank, c.env.ranks);
     let total = reduced_elements(c)?;
     let section = &mut outbox.sections[0];
     section.widths.reals = 1;
     if round == 0 {
         // Each rank gets the share that it adds up.
+        section.counts.clear();
         section.counts.extend((0..ranks).map(|to| share(total, to, ranks).len() as u64));
         for position in 0..c.op.reads.len() {
             let gradient = &c.cpu.dense[c.gradient(position)?].gradient;
             let gradient =
                 gradient.try_read().ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
             let n = gradient.len();
-            extend(&mut section.reals, Mat::new(&gradient, n, 1), 0..n, c.op.chunk, pause);
+            extend(&mut section.reals, Mat::new(&gradient, n, 1), 0..n, c.op.chunk, pieces)?;
         }
     } else {
         let own = share(total, me, ranks).len();
@@ -336,6 +402,9 @@ fn reduce_fill<T: Real>(
         section.reals.resize(own, T::ZERO);
         let sums = &mut section.reals;
         for from in 0..ranks {
+            if !pieces.next()? {
+                continue;
+            }
             receive(inbox, from, 0, |part| {
                 check("values of an all-reduce", part.reals.len(), own)?;
                 if from == 0 {
@@ -345,20 +414,24 @@ fn reduce_fill<T: Real>(
                         *sum += *value;
                     }
                 }
-                Ok(())
+                Ok::<(), Fault>(())
             })?;
-            pause();
         }
     }
     Ok(())
 }
 
-fn reduce_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pause: Pause<'_>) -> Result<(), Fault> {
+fn reduce_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pieces: &mut Pieces<'_>) -> Result<(), Stop> {
     let ranks = c.env.ranks;
     let total = reduced_elements(c)?;
     let mut begin = 0;
     for position in 0..c.op.reads.len() {
-        let gradient = &c.cpu.dense[c.gradient(position)?].gradient;
+        let parameter = c.gradient(position)?;
+        let gradient = &c.cpu.dense[parameter].gradient;
+        if !pieces.next()? {
+            begin += elements(c, parameter);
+            continue;
+        }
         let gradient = gradient.try_write();
         let mut gradient = gradient.ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
         let end = begin + gradient.len();
@@ -374,16 +447,17 @@ fn reduce_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pause: Pause<'_>) -> 
             }
         }
         begin = end;
-        pause();
     }
     Ok(())
 }
 
 fn reduced_elements<T: Real>(c: &Call<T>) -> Result<usize, Fault> {
-    (0..c.op.reads.len()).try_fold(0, |sum, position| {
-        let p = &c.env.schedule.parameters[c.gradient(position)?];
-        Ok(sum + p.rows as usize * p.columns as usize)
-    })
+    (0..c.op.reads.len()).try_fold(0, |sum, position| Ok(sum + elements(c, c.gradient(position)?)))
+}
+
+fn elements<T: Real>(c: &Call<T>, parameter: usize) -> usize {
+    let p = &c.env.schedule.parameters[parameter];
+    p.rows as usize * p.columns as usize
 }
 
 /// The elements that a rank adds up.
@@ -443,12 +517,12 @@ fn check(what: &str, found: usize, expected: usize) -> Result<(), Fault> {
 }
 
 /// What a rank sent in a section.
-pub fn receive<T, R>(
+pub(super) fn receive<T, R, E: From<Fault>>(
     inbox: Inbox<'_, T>,
     from: usize,
     section: usize,
-    read: impl FnOnce(Part<'_, T>) -> Result<R, Fault>,
-) -> Result<R, Fault> {
+    read: impl FnOnce(Part<'_, T>) -> Result<R, E>,
+) -> Result<R, E> {
     let (mut read, mut found) = (Some(read), None);
     inbox(from, &mut |message| {
         if let (Some(part), Some(read)) = (message.part(section), read.take()) {
@@ -456,7 +530,7 @@ pub fn receive<T, R>(
         }
     });
     let nothing = || TransportError::Sizes(format!("rank {from} sent no section {section}"));
-    found.unwrap_or_else(|| Err(nothing().into()))
+    found.unwrap_or_else(|| Err(Fault::from(nothing()).into()))
 }
 
 fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<(), Fault> {
@@ -471,19 +545,27 @@ fn rows_of_chunk<T>(chunk: Option<u64>, columns: usize) -> usize {
 }
 
 /// Appends rows, piece by piece.
-fn extend<T: Real>(to: &mut Vec<T>, from: Mat<T>, rows: Range<usize>, chunk: Option<u64>, pause: Pause<'_>) {
+fn extend<T: Real>(
+    to: &mut Vec<T>,
+    from: Mat<T>,
+    rows: Range<usize>,
+    chunk: Option<u64>,
+    pieces: &mut Pieces<'_>,
+) -> Result<(), Stop> {
     let step = rows_of_chunk::<T>(chunk, from.cols());
     let mut start = rows.start;
     while start < rows.end {
         let end = rows.end.min(start.saturating_add(step));
-        let piece = from.rows_range(start..end);
-        match piece.as_slice() {
-            Some(slice) => to.extend_from_slice(slice),
-            None => (0..piece.rows()).for_each(|i| to.extend_from_slice(piece.row(i))),
+        if pieces.next()? {
+            let piece = from.rows_range(start..end);
+            match piece.as_slice() {
+                Some(slice) => to.extend_from_slice(slice),
+                None => (0..piece.rows()).for_each(|i| to.extend_from_slice(piece.row(i))),
+            }
         }
         start = end;
-        pause();
     }
+    Ok(())
 }
 
 /// Copies rows to their place, piece by piece.
@@ -491,16 +573,17 @@ fn place<T: Real>(
     from: Mat<T>,
     mut to: MatMut<T>,
     chunk: Option<u64>,
-    pause: Pause<'_>,
-) -> Result<(), Fault> {
+    pieces: &mut Pieces<'_>,
+) -> Result<(), Stop> {
     check("rows of a rank", from.rows(), to.rows())?;
     let step = rows_of_chunk::<T>(chunk, to.cols());
     let mut start = 0;
     while start < from.rows() {
         let end = from.rows().min(start.saturating_add(step));
-        elementwise::copy(from.rows_range(start..end), to.rows_range_mut(start..end), Write::Set);
+        if pieces.next()? {
+            elementwise::copy(from.rows_range(start..end), to.rows_range_mut(start..end), Write::Set);
+        }
         start = end;
-        pause();
     }
     Ok(())
 }
@@ -509,9 +592,9 @@ fn place_part<T: Real>(
     sent: &Part<'_, T>,
     to: MatMut<T>,
     chunk: Option<u64>,
-    pause: Pause<'_>,
-) -> Result<(), Fault> {
+    pieces: &mut Pieces<'_>,
+) -> Result<(), Stop> {
     let columns = to.cols();
     check("values of a rank", sent.reals.len(), sent.count * columns)?;
-    place(Mat::new(sent.reals, sent.count, columns), to, chunk, pause)
+    place(Mat::new(sent.reals, sent.count, columns), to, chunk, pieces)
 }

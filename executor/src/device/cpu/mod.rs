@@ -18,6 +18,7 @@ pub mod state;
 
 use std::convert::Infallible;
 use std::ops::Range;
+use std::time::Duration;
 
 use fs_kernels::partition::Partition;
 use fs_kernels::reduce::ReducedRows;
@@ -27,8 +28,9 @@ use fs_schedule::reuse::Reuse;
 use fs_schedule::{Engine, Way};
 use parking_lot::{Mutex, RwLock};
 
-use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Pause, Progress, Stored, Values};
+use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, Stored, Urgent, Values};
 use crate::transport::Outbox;
+use collectives::{Pieces, Stop};
 use rank_items::Ranking;
 
 pub use call::Call;
@@ -140,6 +142,8 @@ impl<T: Real> Device for Cpu<T> {
     type Real = T;
     type Lane = Mutex<Work<T>>;
     type Ticket = Infallible;
+    /// Pieces done.
+    type Cursor = u64;
     type Options = ();
 
     fn open(env: &Env, (): &()) -> Result<Self, OpenError> {
@@ -191,22 +195,27 @@ impl<T: Real> Device for Cpu<T> {
         &self,
         lane: &Mutex<Work<T>>,
         job: &Job<'_>,
-        round: u64,
+        (round, from): (u64, Option<u64>),
         outbox: &mut Outbox<T>,
         inbox: Inbox<'_, T>,
-        pause: Pause<'_>,
-    ) -> Result<(), Fault> {
-        collectives::fill(&Call::new(self, lane, job), round, outbox, inbox, pause)
+        urgent: Urgent<'_>,
+    ) -> Result<Progress<u64>, Fault> {
+        let mut pieces = Pieces::new(from.unwrap_or(0), urgent);
+        let done = collectives::fill(&Call::new(self, lane, job), round, outbox, inbox, &mut pieces);
+        so_far(done, &pieces)
     }
 
     fn drain(
         &self,
         lane: &Mutex<Work<T>>,
         job: &Job<'_>,
+        from: Option<u64>,
         inbox: Inbox<'_, T>,
-        pause: Pause<'_>,
-    ) -> Result<(), Fault> {
-        collectives::drain(&Call::new(self, lane, job), inbox, pause)
+        urgent: Urgent<'_>,
+    ) -> Result<Progress<u64>, Fault> {
+        let mut pieces = Pieces::new(from.unwrap_or(0), urgent);
+        let done = collectives::drain(&Call::new(self, lane, job), inbox, &mut pieces);
+        so_far(done, &pieces)
     }
 
     fn len(&self, what: Stored) -> usize {
@@ -230,5 +239,14 @@ impl<T: Real> Device for Cpu<T> {
 
     fn held(&self) -> Held {
         Held { parameters: self.dense.iter().map(Dense::bytes).sum(), buffers: self.arena.held() }
+    }
+}
+
+/// How far a fill or drain is.
+fn so_far(done: Result<(), Stop>, pieces: &Pieces<'_>) -> Result<Progress<u64>, Fault> {
+    match done {
+        Ok(()) => Ok(Progress::Done),
+        Err(Stop::Paused) => Ok(Progress::Running(pieces.done, Duration::ZERO)),
+        Err(Stop::Fault(fault)) => Err(fault),
     }
 }
