@@ -6,6 +6,7 @@ pub mod arrange;
 pub mod chart;
 pub mod filetest;
 pub mod interpreter;
+pub mod mock;
 pub mod models;
 pub mod modules;
 pub mod mutate;

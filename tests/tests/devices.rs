@@ -1,0 +1,202 @@
+//! Schedules on a device that ends operations late and in another order ([`fs_tests::mock`]): the same bits as on the
+//! CPU, and nothing used before it is there. A schedule that lacks order is noticed.
+
+use std::sync::Arc;
+
+use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_executor::device::Device;
+use fs_executor::device::cpu::Cpu;
+use fs_executor::{Options, Session, data};
+use fs_schedule::Schedule;
+use fs_tests::mock::{self, Mock};
+use fs_tests::models::{Features, models};
+use fs_tests::mutations::{Mutation, mutations};
+use proptest::prelude::*;
+
+/// Losses, then tables, parameters and optimizer states, all as bits.
+type Outcome = Vec<Vec<u64>>;
+
+fn train<D: Device<Real = f32>>(s: &Schedule, device: &D::Options) -> Result<Outcome, String> {
+    let schedule = Arc::new(s.clone());
+    let options = Options { evaluate: false, ..Options::default() };
+    let source = data::open(&schedule, None, None, schedule.settings.seed).map_err(|e| e.to_string())?;
+    let session = Session::<f32, D>::on(schedule, options, source, device);
+    let mut session = session.map_err(|e| e.to_string())?;
+    let report = session.run(&mut ()).map_err(|e| e.to_string())?;
+    let bits = |v: Vec<f32>| v.iter().map(|x| u64::from(x.to_bits())).collect::<Vec<u64>>();
+    let mut out = vec![report.loss.iter().map(|l| l.to_bits()).collect()];
+    for t in 0..s.tables.len() {
+        out.push(bits(session.table(t)));
+        out.extend(session.table_state(t).map(bits));
+    }
+    for p in 0..s.parameters.len() {
+        out.push(bits(session.parameter(p)));
+        out.extend(session.parameter_state(p).map(bits));
+    }
+    Ok(out)
+}
+
+/// What was noticed on the late device, and the outcome.
+fn late(s: &Schedule, seed: u64) -> (Vec<String>, Result<Outcome, String>) {
+    let options = mock::Options { seed, polls: 3, slow: 3 + seed % 7, ..mock::Options::default() };
+    let outcome = train::<Mock>(s, &options);
+    let reports = std::mem::take(&mut *options.reports.lock());
+    (reports, outcome)
+}
+
+/// Two tables, one looked up twice, sequences that may be empty, microbatches that may be.
+fn model(sharding: &str, optimizer: &str, unique: bool) -> String {
+    format!(
+        "model small {{
+          table a {{ rows 60  dim 8  init normal(0, 0.5)  optimizer {optimizer}  sharding {sharding} }}
+          table b {{ rows 40  dim 8  init hash(scale: 0.3)  optimizer {optimizer}  sharding {sharding} }}
+          input x: ids(a) {{ max 9 }}
+          input y: ids(b) like x
+          input z: ids(a) like x
+          input click: label like x
+          let h = lookup(x) + lookup(y) + scale(lookup(z), 0.5)
+          let g = h + linear(layer_norm(h), 8)
+          loss bce_with_logits(linear(g, 1), click, normalize: tokens)
+        }}
+        train {{ batch 12  steps 7  optimizer adam(lr: 1e-2)  unique_rows {unique} }}
+        workload w {{ generate {{ lengths uniform(0, 7)  ids zipf(1.05)  labels hash  samples 31 }} }}"
+    )
+}
+
+fn compile(text: &str, strategy: Strategy, ranks: u32, lookahead: u32, microbatches: u32) -> Schedule {
+    let loaded = fs_dsl::check_text("model.fs", text);
+    let Some(program) = &loaded.program else {
+        panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
+    };
+    let options = CompileOptions {
+        lookahead: Some(lookahead),
+        microbatches: Some(microbatches),
+        ..CompileOptions::new(strategy, ranks)
+    };
+    compile_with(program, &options).unwrap_or_else(|e| panic!("{strategy:?}: {e}\n{text}")).schedule
+}
+
+/// Every strategy, lookahead and number of microbatches on so many ranks, all as the serial schedule on the CPU.
+fn equal(sharding: &str, optimizer: &str, unique: bool, ranks: &[u32]) {
+    let text = model(sharding, optimizer, unique);
+    for (n, ranks) in (0..).zip(ranks) {
+        for microbatches in [1, 2, 4] {
+            let serial = compile(&text, Strategy::Serial, *ranks, 1, microbatches);
+            let expected = train::<Cpu<f32>>(&serial, &()).unwrap_or_else(|e| panic!("{e}"));
+            let mut all = vec![serial, compile(&text, Strategy::Prefetch, *ranks, 1, microbatches)];
+            all.extend((1..=3).map(|k| compile(&text, Strategy::Pec, *ranks, k, microbatches)));
+            for (i, schedule) in (0..).zip(&all) {
+                let seed = 100 * n + 10 * u64::from(microbatches) + i;
+                let (reports, outcome) = late(schedule, seed);
+                let what = format!(
+                    "{sharding}, {ranks} ranks, {microbatches} microbatches, {:?} (schedule {i}), seed {seed}",
+                    schedule.strategy
+                );
+                assert!(reports.is_empty(), "{what}: {reports:#?}");
+                let outcome = outcome.unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert!(outcome == expected, "{what}: other bits than on the CPU");
+            }
+        }
+    }
+}
+
+#[test]
+fn row_wise() {
+    equal("row_wise", "rowwise_adagrad(lr: 0.05)", true, &[1, 2, 3]);
+}
+
+#[test]
+fn one_row_per_occurrence() {
+    equal("row_wise", "adam(lr: 0.05)", false, &[2]);
+}
+
+#[test]
+fn table_wise() {
+    equal("table_wise", "adagrad(lr: 0.05)", true, &[1, 2, 3]);
+}
+
+#[test]
+fn column_wise() {
+    equal("column_wise", "adam(lr: 0.05)", true, &[1, 2, 3]);
+}
+
+#[test]
+fn data_parallel() {
+    equal("data_parallel", "sgd(lr: 0.1)", true, &[1, 2, 3]);
+}
+
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|c| c.parse().ok()).unwrap_or(12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_models(
+        model in models(Features { shardings: true, microbatches: true }),
+        ranks in 1..4u32,
+        lookahead in 1..4u32,
+        seed in 0..1000u64,
+    ) {
+        let text = model.with_lookahead(lookahead).text();
+        let loaded = fs_dsl::check_text("random.fs", &text);
+        let program = loaded.program.expect("a random model checks");
+        let compiled = |strategy| {
+            let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks));
+            let mut schedule = compiled.unwrap_or_else(|e| panic!("{strategy:?}: {e}")).schedule;
+            schedule.settings.batch *= ranks;
+            schedule
+        };
+        let expected = train::<Cpu<f32>>(&compiled(Strategy::Serial), &());
+        for strategy in [Strategy::Serial, Strategy::Prefetch, Strategy::Pec] {
+            let (reports, outcome) = late(&compiled(strategy), seed);
+            prop_assert!(reports.is_empty(), "{:?}: {:#?}", strategy, reports);
+            prop_assert!(outcome == expected, "{:?}: other bits than on the CPU", strategy);
+        }
+    }
+}
+
+/// Kinds of missing order that the device must notice, with the least share of schedules in which it does, in percent.
+const NOTICED: &[(&str, u32)] = &[];
+
+/// In how many of so many schedules a kind of missing order was noticed.
+fn noticed(mutation: &Mutation, bases: &[(Schedule, Outcome)]) -> (u32, u32) {
+    let (mut found, mut tried) = (0, 0);
+    for (base, expected) in bases {
+        let mut broken = base.clone();
+        if (mutation.corrupt)(&mut broken).is_none() {
+            continue;
+        }
+        tried += 1;
+        found += u32::from((0..6).any(|seed| {
+            let (reports, outcome) = late(&broken, 17 * seed + 3);
+            !reports.is_empty() || outcome.as_ref() != Ok(expected)
+        }));
+    }
+    (found, tried)
+}
+
+#[test]
+fn missing_order_is_noticed() {
+    let mut bases = Vec::new();
+    for (sharding, lookahead, microbatches) in
+        [("row_wise", 1, 1), ("row_wise", 2, 2), ("data_parallel", 1, 2), ("column_wise", 2, 1)]
+    {
+        let text = model(sharding, "adagrad(lr: 0.05)", true);
+        let schedule = compile(&text, Strategy::Pec, 2, lookahead, microbatches);
+        let expected = train::<Cpu<f32>>(&schedule, &()).unwrap_or_else(|e| panic!("{e}"));
+        bases.push((schedule, expected));
+    }
+    let mut table = Vec::new();
+    for mutation in mutations().filter(|m| m.order) {
+        table.push((mutation.name, noticed(mutation, &bases)));
+    }
+    for (name, (found, tried)) in &table {
+        println!("{found} of {tried}: {name}");
+    }
+    for (name, share) in NOTICED {
+        let (found, tried) = table.iter().find(|(n, _)| n == name).expect("a kind").1;
+        assert!(tried > 0 && 100 * found >= share * tried, "{name}: noticed in {found} of {tried}");
+    }
+}
