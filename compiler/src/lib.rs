@@ -1,9 +1,10 @@
 //! From a checked model through the IR dialects to a schedule; the library behind `fsc`.
 //!
 //! [`import`] turns a checked program into the `model` dialect, [`passes`] differentiate it and decide how rows
-//! travel, [`emit`] orders it by a strategy and writes the schedule, [`viz`] draws it.
+//! travel, [`emit`] orders it by a strategy and writes the schedule, [`compile`] does all that, [`viz`] draws it.
 
 pub mod chakra;
+pub mod compile;
 pub mod dialect;
 pub mod emit;
 pub mod import;
@@ -13,4 +14,4 @@ pub mod paths;
 pub mod sched;
 pub mod viz;
 
-pub use emit::{CompileOptions, Compiled, Strategy, compile, compile_with};
+pub use compile::{CompileOptions, Compiled, Strategy, compile, compile_with};

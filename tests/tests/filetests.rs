@@ -12,8 +12,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fs_compiler::emit::{Strategy, emit};
-use fs_compiler::ir::{Module, parse, verify};
+use fs_compiler::Strategy;
+use fs_compiler::dialect;
+use fs_compiler::emit::emit;
+use fs_compiler::ir::{Module, verify};
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
 use fs_tests::filetest::{Found, Script};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -91,7 +93,7 @@ fn check(file: &Path) -> Result<(), Failed> {
 
 /// The printed module or listing, or errors with their lines.
 fn outcome(input: &str, pipeline: &str) -> Result<String, Vec<Found>> {
-    let (mut module, lines) = parse::parse_with_lines(input).map_err(|e| {
+    let (mut module, lines) = dialect::parse_with_lines(input).map_err(|e| {
         vec![Found { line: e.line, message: format!("syntax, column {}: {}", e.column, e.message) }]
     })?;
     let errors = verify::verify(&module);
@@ -126,7 +128,7 @@ fn outcome(input: &str, pipeline: &str) -> Result<String, Vec<Found>> {
 
 fn round_trips(module: &Module) {
     let printed = module.to_string();
-    let again = parse::parse(&printed).expect("printed IR parses").to_string();
+    let again = dialect::parse(&printed).expect("printed IR parses").to_string();
     assert_eq!(printed, again, "printing and parsing round-trip");
 }
 

@@ -14,8 +14,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use fs_compiler::emit::CompileError;
-use fs_compiler::ir::{parse, verify};
+use fs_compiler::compile::CompileError;
+use fs_compiler::dialect;
+use fs_compiler::ir::verify;
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
 use fs_schedule::{Strategy as Order, file};
 use fs_tests::models::{Features, models};
@@ -294,10 +295,10 @@ fn modules() -> Vec<Vec<u8>> {
 fn modules_are_parsed_and_verified() {
     let read = |bytes: &[u8]| {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
-        let Ok(module) = parse::parse(text) else { return };
+        let Ok(module) = dialect::parse(text) else { return };
         let printed = module.to_string();
         let again =
-            parse::parse(&printed).unwrap_or_else(|e| panic!("what is printed parses: {e}\n{printed}"));
+            dialect::parse(&printed).unwrap_or_else(|e| panic!("what is printed parses: {e}\n{printed}"));
         assert_eq!(again.to_string(), printed, "the text round-trips");
         let errors = verify::verify(&module);
         assert_eq!(errors.is_empty(), verify::verify(&again).is_empty());
@@ -314,7 +315,7 @@ const PIPELINE: &str = "canonicalize,plan-sharding{ranks=3},make-evaluation,diff
 fn passes_do_not_crash_on_valid_modules() {
     let read = |bytes: &[u8]| {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
-        let Ok(mut module) = parse::parse(text) else { return };
+        let Ok(mut module) = dialect::parse(text) else { return };
         if !verify::verify(&module).is_empty() {
             return;
         }

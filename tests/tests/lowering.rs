@@ -5,8 +5,9 @@
 //! summed, so the operations that sum must be the same, in the same order, added into the same places.
 
 use fs_compiler::Strategy;
-use fs_compiler::emit::{PipelineOptions, pipeline};
-use fs_compiler::ir::{Module, parse};
+use fs_compiler::compile::{PipelineOptions, pipeline};
+use fs_compiler::dialect;
+use fs_compiler::ir::Module;
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
 use fs_dsl::checked::Program;
 use fs_tests::models::{Features, models};
@@ -58,7 +59,7 @@ proptest! {
             let module = lower(&program, strategy, lookahead, ranks).expect("imports as before");
             prop_assert_eq!(sums(&module), sums(&serial), "{:?}", strategy);
             let text = module.to_string();
-            prop_assert_eq!(parse::parse(&text).expect("parses").to_string(), text);
+            prop_assert_eq!(dialect::parse(&text).expect("parses").to_string(), text);
         }
     }
 }

@@ -4,7 +4,8 @@
 //! `PROPTEST_CASES=5000 cargo test -p fs-tests --test properties` looks further.
 
 use fs_compiler::Strategy;
-use fs_compiler::ir::{Module, parse, verify};
+use fs_compiler::dialect;
+use fs_compiler::ir::{Module, verify};
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
 use fs_dsl::checked::Program;
 use fs_schedule::{Schedule, file};
@@ -38,7 +39,7 @@ fn compile(program: &Program, strategy: Strategy, ranks: u32) -> (Schedule, Modu
 /// The module is valid, and its text reads back as the same module.
 fn ir_round_trips(module: &Module) {
     let text = module.to_string();
-    let again = parse::parse(&text).unwrap_or_else(|e| panic!("printed IR parses: {e}\n{text}"));
+    let again = dialect::parse(&text).unwrap_or_else(|e| panic!("printed IR parses: {e}\n{text}"));
     assert_eq!(again.to_string(), text);
     for module in [module, &again] {
         let errors = verify::verify(module);
@@ -96,7 +97,7 @@ proptest! {
         );
         for stage in parse_pipeline(&pipeline).expect("a pipeline") {
             let name = stage.pass.name;
-            let mut reread = parse::parse(&module.to_string()).expect("parses");
+            let mut reread = dialect::parse(&module.to_string()).expect("parses");
             for m in [&mut module, &mut reread] {
                 if let Err(e) = run(m, std::slice::from_ref(&stage), Settings::default(), &mut Log::default()) {
                     panic!("{e}");

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use fs_compiler::dialect;
 use fs_compiler::ir::{Module, parse, verify};
 use fs_compiler::passes::manager::{self, Log, Print, Settings, parse_pipeline};
 use fs_compiler::passes::{PASSES, Pass};
@@ -73,7 +74,7 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     let verify_each = args.verify_each.unwrap_or(verifies);
     let (mut module, lines) = match input {
         Input::Text(text) => {
-            parse::parse_with_lines(&text).map_err(|e| format!("{}: {e}", file.display()))?
+            dialect::parse_with_lines(&text).map_err(|e| format!("{}: {e}", file.display()))?
         }
         Input::Model(module) => (*module, parse::Lines::default()),
     };

@@ -3,9 +3,7 @@
 use fs_schedule::op::Extent;
 use fs_schedule::{Poly, Symbol};
 
-use super::OpDef;
-use crate::ir::{Module, OpData, OpId};
-use crate::passes::differentiate::Vjp;
+use crate::ir::{Attr, Module, OpData, OpDef, OpId, ValueId, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable(
@@ -28,7 +26,7 @@ pub(super) const OPS: &[OpDef] = &[
 
 /// `C` per pair of positions and column; half of the pairs when causal (silu attention always is).
 fn causal_flops<const C: u32>(m: &Module, op: &OpData) -> Poly {
-    let causal = op.attrs.get("causal").is_none_or(|a| *a == crate::ir::Attr::Bool(true));
+    let causal = op.attrs.get("causal").is_none_or(|a| *a == Attr::Bool(true));
     match m.ty(op.operands[0]).as_real() {
         Some((Extent::Symbol(Symbol::Tokens(g)), columns)) => {
             let half = if causal { 0.5 } else { 1.0 };
@@ -60,7 +58,7 @@ fn softmax(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
     Ok(())
 }
 
-fn attention(cx: &mut Vjp<'_>, op: &OpData, grad: &str, operands: Vec<crate::ir::ValueId>) {
+fn attention(cx: &mut Vjp<'_>, op: &OpData, grad: &str, operands: Vec<ValueId>) {
     let ty = cx.module().ty(op.operands[0]);
     let grads = cx.emit(grad, operands, op.attrs.clone(), &[ty; 3], &op.scope);
     for (operand, grad) in op.operands.iter().zip(grads) {

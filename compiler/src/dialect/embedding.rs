@@ -4,19 +4,21 @@ use fs_schedule::op::{Extent, PoolMode};
 use fs_schedule::signature::Shape;
 use fs_schedule::{Poly, Symbol};
 
-use super::{Context, OpDef, elements, expect_results, real, require};
-use crate::ir::{Module, OpData, OpId, Type, ValueId};
-use crate::passes::differentiate::Vjp;
+use super::rules::{expect_results, real, require};
+use super::work::elements;
+use crate::ir::{Context, Module, OpData, OpDef, OpId, Resource, Type, ValueId, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.lookup", "`table, ids -> y [tokens, dim]` Rows of the ids.")
         .with_verify(lookup)
+        .reading(Resource::Table)
         .with_vjp(lookup_vjp),
     OpDef::executable(
         "model.pool",
         "`table, ids, offsets -> y [samples, dim]` Sum or mean of a sample's rows.",
     )
     .with_verify(pool)
+    .reading(Resource::Table)
     .with_flops(pool_flops)
     .with_vjp(pool_vjp),
     OpDef::executable("train.lookup_grad", "`table, ids, gy -> sparse` Gradients of the rows of the ids.")
@@ -24,7 +26,9 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("train.pool_grad", "`table, ids, offsets, gy -> sparse` Gradients of pooled rows.")
         .with_verify(pool_grad),
     OpDef::executable("train.apply", "`table, sparse... ->` The sparse optimizer's update.")
-        .with_verify(apply),
+        .with_verify(apply)
+        .reading(Resource::Table)
+        .writing(Resource::Table),
 ];
 
 /// Table and its columns, from operand `i`.

@@ -2,12 +2,11 @@
 
 use fs_schedule::Poly;
 
-use super::{OpDef, elements};
-use crate::ir::{Attrs, Module, OpData, OpId, Type};
-use crate::passes::differentiate::Vjp;
+use super::work::elements;
+use crate::ir::{Attrs, Module, OpData, OpDef, OpId, Resource, Type, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::executable("model.dense", "`input -> y` Dense features of the batch."),
+    OpDef::executable("model.dense", "`input -> y` Dense features of the batch.").reading(Resource::Batch),
     OpDef::executable("model.dot_interaction", "`x... -> y` Dot products of all pairs.")
         .with_flops(flops)
         .with_vjp(vjp),

@@ -3,10 +3,9 @@
 use fs_schedule::Poly;
 use fs_schedule::signature::Shape;
 
-use super::{OpDef, elements};
+use super::work::{elements, extent};
 use crate::ir::attr::boolean;
-use crate::ir::{Attr, Attrs, Module, OpData, OpId, Type};
-use crate::passes::differentiate::Vjp;
+use crate::ir::{Attr, Attrs, Module, OpData, OpDef, OpId, Type, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.linear", "`x, weight, bias? -> y` x W^T + b.").with_flops(flops).with_vjp(vjp),
@@ -22,7 +21,7 @@ pub(super) const OPS: &[OpDef] = &[
 fn flops(m: &Module, op: &OpData) -> Poly {
     match (m.ty(op.operands[0]).as_real(), m.ty(op.operands[1])) {
         (Some((rows, _)), Type::Shape(Shape::Parameter { rows: out, columns })) => {
-            super::extent(rows).times(2.0 * f64::from(out) * f64::from(columns))
+            extent(rows).times(2.0 * f64::from(out) * f64::from(columns))
         }
         _ => Poly::zero(),
     }

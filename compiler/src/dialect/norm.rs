@@ -1,9 +1,8 @@
 //! Normalisations of rows: layer norm, l2 normalisation, softmax.
 
-use super::{OpDef, flops_per_result};
+use super::work::flops_per_result;
 use crate::ir::attr::boolean;
-use crate::ir::{Attr, Attrs, OpId};
-use crate::passes::differentiate::Vjp;
+use crate::ir::{Attr, Attrs, OpDef, OpId, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable(

@@ -1,8 +1,7 @@
 //! Pointwise operations.
 
-use super::{OpDef, flops_per_result};
-use crate::ir::{Attrs, OpId};
-use crate::passes::differentiate::Vjp;
+use super::work::flops_per_result;
+use crate::ir::{Attrs, OpDef, OpId, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.unary", "`x -> y` silu, relu, gelu or sigmoid.")

@@ -1,8 +1,7 @@
 //! Operations that know positions or draw random numbers: positional embedding, dropout.
 
-use super::{OpDef, flops_per_result};
-use crate::ir::{Attrs, OpId};
-use crate::passes::differentiate::Vjp;
+use super::work::flops_per_result;
+use crate::ir::{Attrs, OpDef, OpId, Resource, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.positional", "`x, offsets, weight -> y` Adds a row per position.")
@@ -15,14 +14,18 @@ pub(super) const OPS: &[OpDef] = &[
         "`x -> y` Zeroes elements with probability p, scales the rest; off in evaluation.",
     )
     .with_flops(flops_per_result::<1>)
-    .with_vjp(dropout),
+    .with_vjp(dropout)
+    .reading(Resource::Random)
+    .only_training(),
     OpDef::executable("train.dropout_grad", "`gy -> gx` The same mask.")
         .with_flops(flops_per_result::<1>)
+        .reading(Resource::Random)
         .accumulating(&[0]),
     OpDef::executable(
         "model.draw_negatives",
         "`-> ids [tokens, count]` Uniform ids, keyed by sample and position.",
-    ),
+    )
+    .reading(Resource::Random),
 ];
 
 fn positional(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {

@@ -1,14 +1,17 @@
 //! Column ranges: split and concat. Neither moves data where the storage allows views.
 
-use super::{Context, OpDef, expect_results, real, require};
-use crate::ir::{Attr, Attrs, OpData, OpId, Type, ValueId};
-use crate::passes::differentiate::Vjp;
+use super::rules::{expect_results, real, require};
+use crate::ir::{Attr, Attrs, Context, OpData, OpDef, OpId, Type, ValueId, View, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::executable("model.split", "`x -> y...` Column ranges.").with_verify(split).with_vjp(split_vjp),
+    OpDef::executable("model.split", "`x -> y...` Column ranges.")
+        .with_verify(split)
+        .with_vjp(split_vjp)
+        .viewing(View::Split),
     OpDef::executable("model.concat", "`x... -> y` Columns side by side.")
         .with_verify(concat)
-        .with_vjp(concat_vjp),
+        .with_vjp(concat_vjp)
+        .viewing(View::Concat),
     OpDef::executable("train.zero", "`-> y` Zeros: the gradient of an unused column range."),
 ];
 

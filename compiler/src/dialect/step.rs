@@ -1,8 +1,13 @@
 //! The frame of a training step.
 
-use super::OpDef;
+use crate::ir::{OpDef, Resource, Updates};
 
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::executable("train.load_batch", "Makes this rank's share of the next batch current."),
-    OpDef::executable("train.dense_update", "`gradients..., parameters... ->` The dense optimizer's update."),
+    OpDef::executable("train.load_batch", "Makes this rank's share of the next batch current.")
+        .writing(Resource::Batch),
+    OpDef::executable("train.dense_update", "`gradients..., parameters... ->` The dense optimizer's update.")
+        .reading(Resource::Gradient)
+        .reading(Resource::Parameter)
+        .writing(Resource::Parameter)
+        .updating(Updates::SecondHalf),
 ];

@@ -9,7 +9,7 @@ use fs_schedule::signature::Shape;
 
 use super::storage::Storage;
 use crate::dialect::{action, cost};
-use crate::ir::{Module, OpData, OpId, ValueId};
+use crate::ir::{Module, OpData, OpId, Updates, ValueId, View};
 
 /// One function as a program in its own order, and the IR operation behind each of the program's.
 pub(super) fn list(module: &Module, func: &str) -> Result<(s::Program, Vec<OpId>), String> {
@@ -20,9 +20,9 @@ pub(super) fn list(module: &Module, func: &str) -> Result<(s::Program, Vec<OpId>
     let mut origins: Vec<OpId> = Vec::new();
     for id in body {
         let op = module.op(*id);
-        match op.def.name {
-            "model.split" => continue,
-            "model.concat" => {
+        match op.def.view {
+            Some(View::Split) => continue,
+            Some(View::Concat) => {
                 // Parts that could not be computed in place are copied.
                 for (value, target) in storage.concat_copies(module, op) {
                     let copied = Op {
@@ -36,7 +36,7 @@ pub(super) fn list(module: &Module, func: &str) -> Result<(s::Program, Vec<OpId>
                 }
                 continue;
             }
-            _ => {}
+            None => {}
         }
         let kind = op.def.name.rsplit('.').next().unwrap_or_default();
         let mut new =
@@ -77,16 +77,12 @@ fn unique_name(names: &mut BTreeMap<String, u32>, scope: &str, kind: &str) -> St
 /// Operands of an executable operation in the schedule's terms.
 fn operands(module: &Module, op: &OpData, storage: &Storage) -> Result<(Vec<Operand>, Vec<Operand>), String> {
     let list = |ids: &[ValueId]| ids.iter().map(|v| storage.operand(*v)).collect::<Result<Vec<_>, _>>();
-    match op.def.name {
-        "comm.apply" => {
-            let (table, reads) = op.operands.split_last().ok_or("needs a table")?;
-            Ok((list(reads)?, list(&[*table])?))
+    match op.def.updates {
+        Updates::Last | Updates::SecondHalf => {
+            let (reads, places) = op.operands.split_at(op.def.updates.reads(op.operands.len()));
+            Ok((list(reads)?, list(places)?))
         }
-        "train.dense_update" => {
-            let (gradients, params) = op.operands.split_at(op.operands.len() / 2);
-            Ok((list(gradients)?, list(params)?))
-        }
-        _ => {
+        Updates::Nothing | Updates::All => {
             let mut writes = list(&op.results)?;
             for (write, base) in writes.iter_mut().zip(&op.into) {
                 write.accumulate = base.is_some();
@@ -123,14 +119,14 @@ pub(super) fn fixed_places(module: &Module, body: &[OpId]) -> Result<BTreeMap<Va
     // A gradient belongs to the parameter that the update pairs it with.
     for id in body.iter().rev() {
         let op = module.op(*id);
-        if op.def.name == "train.dense_update" {
+        if op.def.updates == Updates::SecondHalf {
             let (gradients, params) = op.operands.split_at(op.operands.len() / 2);
             for (g, p) in gradients.iter().zip(params) {
                 if let Some(Place::Parameter(n)) = places.get(p).copied() {
                     places.insert(*g, Place::Gradient(n));
                 }
             }
-        } else if op.def.name == "comm.all_reduce" {
+        } else if op.def.updates == Updates::All {
             for (from, to) in op.operands.iter().zip(&op.results) {
                 if let Some(place) = places.get(to).copied() {
                     places.insert(*from, place);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use fs_schedule::op::{Buffer, Operand, Place};
 use fs_schedule::signature::Shape;
 
-use crate::ir::{Module, OpData, OpId, ValueId};
+use crate::ir::{self, Module, OpData, OpId, ValueId};
 
 /// A column range of another value's storage.
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +62,7 @@ impl Storage {
         for r in &op.results {
             self.columns.insert(*r, columns(module, *r));
         }
-        if op.def.name == "model.split" {
+        if op.def.view == Some(ir::View::Split) {
             let mut start = 0;
             for r in &op.results {
                 self.views.insert(*r, View { of: op.operands[0], start });
@@ -88,7 +88,7 @@ impl Storage {
 
     /// Lets the operands of a concat be computed in place, and notes those that must be copied.
     fn host_concat(&mut self, module: &Module, body: &[OpId], op: &OpData) {
-        if op.def.name != "model.concat" {
+        if op.def.view != Some(ir::View::Concat) {
             return;
         }
         let result = op.results[0];
@@ -103,7 +103,7 @@ impl Storage {
                 && !self.fixed.contains_key(&root)
                 && columns(module, root) == width
                 && root != result
-                && module.def(root).def.name != "model.split";
+                && module.def(root).def.view != Some(ir::View::Split);
             if owns {
                 self.views.insert(root, View { of: result, start });
             }
@@ -122,13 +122,11 @@ impl Storage {
         let (buffer, _) = self.root(v);
         let inside = |v: &ValueId| self.root(*v).0 == buffer;
         body.iter().map(|id| module.op(*id)).any(|op| {
-            if op.def.name == "model.concat" && inside(&op.results[0]) {
+            if op.def.view == Some(ir::View::Concat) && inside(&op.results[0]) {
                 let copied = self.copied.get(&op.results[0]).map_or(&[][..], Vec::as_slice);
                 return copied.iter().any(|(v, _)| inside(v));
             }
-            !matches!(op.def.name, "model.split" | "model.concat")
-                && op.results.iter().any(inside)
-                && op.operands.iter().any(inside)
+            op.def.view.is_none() && op.results.iter().any(inside) && op.operands.iter().any(inside)
         })
     }
 

@@ -265,10 +265,11 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_named() {
-        let attrs = |text: &str| match crate::ir::parse::parse(&format!("module \"m\" {{{text}}} {{}}")) {
-            Ok(m) => m.attrs,
-            Err(e) => unreachable!("{e}"),
-        };
+        let attrs =
+            |text: &str| match crate::ir::parse::parse(&format!("module \"m\" {{{text}}} {{}}"), |_| None) {
+                Ok(m) => m.attrs,
+                Err(e) => unreachable!("{e}"),
+            };
         let wrong = |text: &str| record::<Exchange>(&attrs(text)).unwrap_err();
         assert!(wrong("table = 1").contains("part"));
         assert!(wrong("table = \"x\"").contains("expected u32"));

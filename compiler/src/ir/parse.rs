@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Attr, Attrs, Func, Module, OpId, Type, ValueId};
-use crate::dialect;
+use super::attr::record;
+use super::{Attr, Attrs, Func, Module, OpDef, OpId, Type, ValueId};
 
 /// A syntax error in textual IR.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,8 +21,12 @@ pub struct ParseError {
 /// Nesting of attributes beyond which the text is refused (the parser recurses).
 const DEEPEST: usize = 64;
 
+/// Finds the definition of an operation.
+pub type Find = fn(&str) -> Option<&'static OpDef>;
+
 struct Parser<'a> {
     text: &'a str,
+    find: Find,
     at: usize,
     module: Module,
     values: BTreeMap<&'a str, ValueId>,
@@ -56,15 +60,16 @@ struct Uses<'a> {
     into: Vec<Option<Use<'a>>>,
 }
 
-/// Parses a module.
-pub fn parse(text: &str) -> Result<Module, ParseError> {
-    parse_with_lines(text).map(|(module, _)| module)
+/// Parses a module of the operations that `find` knows.
+pub fn parse(text: &str, find: Find) -> Result<Module, ParseError> {
+    parse_with_lines(text, find).map(|(module, _)| module)
 }
 
 /// Parses a module, and says where its operations stand.
-pub fn parse_with_lines(text: &str) -> Result<(Module, Lines), ParseError> {
+pub fn parse_with_lines(text: &str, find: Find) -> Result<(Module, Lines), ParseError> {
     let mut p = Parser {
         text,
+        find,
         at: 0,
         module: Module::default(),
         values: BTreeMap::new(),
@@ -217,7 +222,7 @@ impl<'a> Parser<'a> {
         let start = self.at;
         let name =
             self.word("an operation", |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.'))?.to_owned();
-        let Some(def) = dialect::find(&name) else {
+        let Some(def) = (self.find)(&name) else {
             self.at = start;
             return Err(format!("there is no operation `{name}`"));
         };
@@ -248,7 +253,7 @@ impl<'a> Parser<'a> {
         };
         let placement = if self.eat("sched") {
             let attrs = self.attrs()?;
-            Some(dialect::from_attrs(&attrs).map_err(|e| format!("not a placement: {e}"))?)
+            Some(record(&attrs).map_err(|e| format!("not a placement: {e}"))?)
         } else {
             None
         };

@@ -7,7 +7,8 @@
 //! 2. An operation obeys its definition: attributes, operands and result types.
 //! 3. Declarations stand before functions and nowhere else; function names are unique.
 //! 4. Microbatches and lookaheads are 1 to 64, as in the language: classes are counted by them.
-//! 5. `into` names, for a result that can be added into, a value of the result's own type that is computed in the
+//! 5. An operation of a function without results acts: on a table, parameters, the batch or what is reported.
+//! 6. `into` names, for a result that can be added into, a value of the result's own type that is computed in the
 //!    same function and not read at or after the operation: its storage is taken over.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +16,7 @@ use std::fmt::Write as _;
 
 use super::parse::Lines;
 use super::print::{Names, folded};
-use super::{Attr, Module, OpId, ValueId};
-use crate::dialect::Context;
+use super::{Attr, Context, Module, OpId, ValueId, View};
 
 /// A broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub fn verify(module: &Module) -> Vec<VerifyError> {
         for (i, id) in body.iter().enumerate() {
             // The copies behind a scheduled concat have places of their own, which the schedule's verifier judges.
             let op = module.op(*id);
-            if op.placement.is_some() && op.def.name == "model.concat" {
+            if op.placement.is_some() && op.def.view == Some(View::Concat) {
                 continue;
             }
             for v in &op.operands {
@@ -124,10 +124,7 @@ pub fn verify(module: &Module) -> Vec<VerifyError> {
 }
 
 fn is_declaration(module: &Module, id: OpId) -> bool {
-    matches!(
-        module.op(id).def.name,
-        "model.table" | "model.lengths" | "model.input" | "model.param" | "comm.exchange"
-    )
+    module.op(id).def.declares.is_some()
 }
 
 fn check(cx: &Context<'_>, id: OpId, known: &Known, own: &Known, errors: &mut Vec<VerifyError>) {
@@ -135,7 +132,7 @@ fn check(cx: &Context<'_>, id: OpId, known: &Known, own: &Known, errors: &mut Ve
     for (i, v) in op.uses().enumerate() {
         // Another batch's value only has to exist, and so does a view that is read in parts.
         let def = cx.def(v);
-        let view = matches!(def.def.name, "model.split" | "model.concat") && def.placement.is_some();
+        let view = def.def.view.is_some() && def.placement.is_some();
         let anywhere = op.offset(i) != 0 || (view && op.placement.is_some());
         if !(if anywhere { own } else { known }).has(v) {
             let what = match op.offset(i) {
@@ -148,6 +145,8 @@ fn check(cx: &Context<'_>, id: OpId, known: &Known, own: &Known, errors: &mut Ve
     }
     if let Err(message) = (op.def.verify)(cx, op) {
         errors.push(VerifyError { op: id, message });
+    } else if op.results.is_empty() && op.def.declares.is_none() && !op.def.effects.acts() {
+        errors.push(VerifyError { op: id, message: "has neither results nor effects".into() });
     }
 }
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PassError, Statistics};
-use crate::ir::{Module, OpId, ValueId};
+use crate::ir::{Module, OpId, ValueId, View};
 
 /// Fuses sums into their parts, in all functions.
 pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<(), PassError> {
@@ -93,15 +93,17 @@ impl Facts {
                     seen = viewed[v.0 as usize];
                 }
             }
-            match op.def.name {
-                "model.split" => op.results.iter().for_each(|r| viewed[r.0 as usize] = Some(op.operands[0])),
-                "model.concat" => {
+            match op.def.view {
+                Some(View::Split) => {
+                    op.results.iter().for_each(|r| viewed[r.0 as usize] = Some(op.operands[0]))
+                }
+                Some(View::Concat) => {
                     for v in &op.operands {
                         facts.shared[v.0 as usize] = true;
                         viewed[v.0 as usize].get_or_insert(op.results[0]);
                     }
                 }
-                _ => {}
+                None => {}
             }
         }
         // What stands in a concat by way of a view is seen by others too.
@@ -199,8 +201,6 @@ fn apply(module: &mut Module, f: usize, fusions: &[Fusion]) {
 
 /// True for values that are computed here into storage of their own: not views, not declarations.
 fn owns_storage(module: &Module, v: ValueId) -> bool {
-    !matches!(
-        module.def(v).def.name,
-        "model.split" | "model.table" | "model.param" | "model.input" | "model.lengths"
-    )
+    let def = module.def(v).def;
+    def.declares.is_none() && def.view != Some(View::Split)
 }

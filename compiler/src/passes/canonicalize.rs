@@ -75,11 +75,8 @@ pub(super) fn eliminate_dead(module: &mut Module, statistics: &mut Statistics) -
         let last = body.last().copied();
         for id in body.iter().rev() {
             let op = module.op(*id);
-            // Operations without results act on tables, parameters or the batch; the last one is the loss.
-            let root = op.results.is_empty()
-                || Some(*id) == last
-                || op.def.name.ends_with("with_logits")
-                || op.def.name.ends_with(".sampled_softmax");
+            // The last one is what a function is for, where nothing else says so.
+            let root = op.def.effects.acts() || Some(*id) == last;
             if root || op.results.iter().any(|r| live.contains(r)) {
                 live.extend(op.uses());
                 kept.push(*id);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{PassError, Statistics};
 use crate::dialect::named;
 use crate::ir::attr::boolean;
-use crate::ir::{Attr, Attrs, Func, Module, OpId, Type, ValueId};
+use crate::ir::{Attr, Attrs, Declares, Func, Module, OpId, Type, ValueId};
 use fs_schedule::Symbol;
 use fs_schedule::op::Extent;
 use fs_schedule::signature::Shape;
@@ -30,7 +30,7 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
     let needed = backward_slice(module, &forward, h);
     let is_next = |v: &ValueId| {
         let input = module.def(*v);
-        input.def.name == "model.input"
+        input.def.declares == Some(Declares::Input)
             && matches!(input.attrs.get("kind"), Some(Attr::Dict(d)) if d.contains_key("next"))
     };
     if needed.iter().any(|id| module.op(*id).operands.iter().any(is_next)) {
@@ -48,7 +48,7 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
     for id in needed {
         let op = module.op(id).clone();
         let operands: Vec<ValueId> = op.operands.iter().map(|v| *map.get(v).unwrap_or(v)).collect();
-        if op.def.name == "model.dropout" {
+        if op.def.only_trains {
             map.insert(op.results[0], operands[0]);
             continue;
         }

@@ -19,8 +19,7 @@ use fs_schedule::signature::Shape;
 use fs_schedule::{Exchange, Symbol};
 
 use super::{PassError, Statistics};
-use crate::dialect::exchanges;
-use crate::ir::{Attr, Module, OpData, OpId, ValueId};
+use crate::ir::{Attr, Module, OpData, OpId, ValueId, exchanges};
 
 /// What collectives of a group have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

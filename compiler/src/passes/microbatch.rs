@@ -11,7 +11,7 @@ use fs_schedule::signature::Shape;
 
 use super::{Options, PassError, Statistics, option};
 use crate::ir::attr::typed;
-use crate::ir::{Attr, Module, OpId, Type, ValueId};
+use crate::ir::{Attr, Module, OpId, Resource, Type, ValueId};
 
 /// Unrolls `@train`.
 pub(super) fn run(
@@ -45,15 +45,14 @@ pub(super) fn run(
     if body.iter().any(|id| module.op(*id).microbatch.is_some()) {
         return Err(PassError::new("the step is already cut into microbatches"));
     }
+    // What acts on more than values does so once a batch; losses are reported by every part.
     let whole = |m: &Module, id: OpId| {
-        matches!(
-            m.op(id).def.name,
-            "train.load_batch" | "train.apply" | "comm.all_reduce" | "train.dense_update"
-        )
+        use Resource::{Batch, Gradient, Parameter, Table};
+        [Batch, Table, Gradient, Parameter].into_iter().any(|r| m.op(id).def.effects.writes(r))
     };
     let (frame, inner): (Vec<OpId>, Vec<OpId>) = body.into_iter().partition(|id| whole(module, *id));
     let (before, after): (Vec<OpId>, Vec<OpId>) =
-        frame.into_iter().partition(|id| module.op(*id).def.name == "train.load_batch");
+        frame.into_iter().partition(|id| module.op(*id).def.effects.writes(Resource::Batch));
     let mut new = before;
     for id in &inner {
         module.op_mut(*id).microbatch = Some(0);
@@ -72,13 +71,13 @@ pub(super) fn run(
     let of = |m: usize, v: ValueId| maps[m].get(&v).copied().unwrap_or(v);
     for id in &after {
         let op = module.op(*id);
-        let operands: Vec<ValueId> = match op.def.name {
-            "train.apply" => {
-                let (table, parts) = op.operands.split_at(1);
-                let parts = (0..maps.len()).flat_map(|m| parts.iter().map(move |v| of(m, *v)));
-                table.iter().copied().chain(parts).collect()
-            }
-            _ => op.operands.iter().map(|v| of(maps.len() - 1, *v)).collect(),
+        // Sparse gradients of all parts, in their order; dense ones have been added into those of the last.
+        let operands: Vec<ValueId> = if op.def.effects.writes(Resource::Table) {
+            let (table, parts) = op.operands.split_at(1);
+            let parts = (0..maps.len()).flat_map(|m| parts.iter().map(move |v| of(m, *v)));
+            table.iter().copied().chain(parts).collect()
+        } else {
+            op.operands.iter().map(|v| of(maps.len() - 1, *v)).collect()
         };
         module.op_mut(*id).operands = operands;
     }

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 
 use super::{Options, PassError, Statistics, option};
 use crate::ir::{Module, OpId, ValueId};
-use plan::{Choice, Declared, Emitter, Lowering, Sources};
+use plan::{Choice, Declared, Emitter, Lowering, Sources, is_update};
 
 /// Replaces table operations in all functions.
 pub(super) fn run(
@@ -98,10 +98,10 @@ fn lower_function(
             continue;
         };
         statistics.count("lowered");
-        if e.module.op(id).def.name == "train.apply" {
+        if is_update(e.module.op(id)) {
             // Neighbours go by stages too.
             let mut updated = vec![table];
-            let is_apply = |id: &OpId| e.module.op(*id).def.name == "train.apply";
+            let is_apply = |id: &OpId| is_update(e.module.op(*id));
             while let Some(next) = rest.next_if(is_apply) {
                 statistics.count("lowered");
                 updated.extend(plan::table_of(e.module, e.module.op(next)));

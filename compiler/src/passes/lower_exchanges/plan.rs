@@ -8,9 +8,11 @@ use fs_schedule::signature::{Shape, counts, index, real};
 use fs_schedule::{Exchange, Sharding, Symbol, Table};
 
 use super::super::PassError;
-use crate::dialect::{exchanges, named, table_of as table_record};
+use crate::dialect::named;
 use crate::ir::attr::{attrs_of, typed};
-use crate::ir::{Attr, Attrs, Module, OpData, OpId, Type, ValueId};
+use crate::ir::{
+    Attr, Attrs, Module, OpData, OpId, Resource, Type, ValueId, exchanges, table_of as table_record,
+};
 
 /// What holds for all tables.
 #[derive(Debug)]
@@ -100,8 +102,13 @@ impl Emitter<'_> {
 /// The table that an operation works on, if it is one that this pass replaces.
 pub(super) fn table_of(module: &Module, op: &OpData) -> Option<ValueId> {
     let is_table = |v: &ValueId| matches!(module.ty(*v), Type::Shape(Shape::Table { .. }));
-    let replaced = op.dialect() != "comm" && op.def.name != "model.rank_items";
+    let replaced = op.dialect() != "comm" && !op.def.effects.writes(Resource::Evaluation);
     op.operands.iter().copied().find(|v| replaced && is_table(v))
+}
+
+/// Whether an operation hands sparse gradients to a table's optimizer.
+pub(super) fn is_update(op: &OpData) -> bool {
+    op.dialect() != "comm" && op.def.effects.writes(Resource::Table)
 }
 
 /// Operands of a table operation that are ids.
@@ -127,11 +134,11 @@ impl Sources {
         // Sequences whose gradients are summed first come first: owners sum occurrences in this order, so one row per
         // occurrence and sums per unique row give the same bits.
         let ops = || body.iter().map(|id| module.op(*id));
-        let summed = ops().filter(|op| op.dialect() == "train" && op.def.name != "train.apply");
+        let summed = ops().filter(|op| op.dialect() == "train" && !is_update(op));
         for op in summed.chain(ops()) {
             let Some(table) = table_of(module, op) else { continue };
             let round = op.microbatch.unwrap_or(0);
-            if round >= rounds || (rounds > 1 && op.microbatch.is_none() && op.def.name != "train.apply") {
+            if round >= rounds || (rounds > 1 && op.microbatch.is_none() && !is_update(op)) {
                 return Err(PassError::new(format!(
                     "{} is not in one of {rounds} microbatches; run `microbatch` first",
                     op.def.name
@@ -154,7 +161,7 @@ impl Sources {
     /// Ids come from the batch or are drawn without operands, so their operations can go first.
     pub(super) fn goes_first(&self, module: &Module, id: OpId) -> bool {
         let op = module.op(id);
-        op.def.name == "train.load_batch" || op.results.iter().any(|r| self.drawn.contains(r))
+        op.def.effects.writes(Resource::Batch) || op.results.iter().any(|r| self.drawn.contains(r))
     }
 }
 
@@ -164,7 +171,7 @@ pub(super) type Gradients = BTreeMap<ValueId, Vec<Vec<ValueId>>>;
 /// Finds them at the updates.
 pub(super) fn gradients(module: &Module, body: &[OpId], rounds: u32) -> Result<Gradients, PassError> {
     let mut gradients = Gradients::new();
-    for op in body.iter().map(|id| module.op(*id)).filter(|op| op.def.name == "train.apply") {
+    for op in body.iter().map(|id| module.op(*id)).filter(|op| is_update(op)) {
         let Some((table, parts)) = op.operands.split_first() else { continue };
         let mut by_round = vec![Vec::new(); rounds as usize];
         for part in parts {

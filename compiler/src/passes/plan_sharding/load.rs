@@ -7,8 +7,7 @@ use fs_schedule::signature::Shape;
 use fs_schedule::{Data, IdDistribution, Lengths, Settings, SparseOptimizer, Symbol, Table};
 use fs_workload::ids::{Draws, RowLaw};
 
-use crate::dialect::from_attrs;
-use crate::ir::attr::typed;
+use crate::ir::attr::{record, typed};
 use crate::ir::{Module, Type, ValueId};
 use crate::sched::sizes::lengths_of;
 
@@ -51,7 +50,7 @@ pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load>
     };
     let means: Vec<f64> = module
         .decls_of("model.lengths")
-        .map(|op| from_attrs::<Lengths>(&op.attrs).map_or(1.0, |l| lengths_of(lengths, l.max).mean()))
+        .map(|op| record::<Lengths>(&op.attrs).map_or(1.0, |l| lengths_of(lengths, l.max).mean()))
         .collect();
     let mut drawn = vec![Draws { by_law: 0.0, uniform: 0.0 }; tables.len()];
     for (table, v) in sources(module) {

@@ -23,8 +23,7 @@ use std::collections::BTreeMap;
 use fs_schedule::{Sharding, SparseOptimizer, Table};
 
 use super::{Options, PassError, Statistics, option};
-use crate::dialect::table_of;
-use crate::ir::{Attr, Attrs, Module, OpId};
+use crate::ir::{Attr, Attrs, Module, OpId, table_of};
 use load::Load;
 use owners::Owners;
 

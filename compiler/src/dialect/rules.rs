@@ -1,0 +1,79 @@
+//! Rules that many operations share: those of the schedule's actions, and of operands and results.
+
+use fs_schedule::op::{Action, Extent};
+use fs_schedule::signature::{self, Shape};
+
+use crate::ir::attr::{typed, variant};
+use crate::ir::{Context, Module, OpData, OpDef, Type, Updates, ValueId};
+
+impl OpDef {
+    /// A pure operation that is an action of the schedule, without derivative, free of arithmetic.
+    pub(super) const fn executable(name: &'static str, summary: &'static str) -> Self {
+        Self::new(name, summary, executable)
+    }
+}
+
+/// The schedule's action of an executable operation.
+pub fn action(op: &OpData) -> Result<Action, String> {
+    let tail = op.def.name.rsplit('.').next().unwrap_or_default();
+    variant(tail, &op.attrs).map_err(|e| format!("attributes do not fit: {e}"))
+}
+
+/// The verifier of executable operations.
+fn executable(m: &Context<'_>, op: &OpData) -> Result<(), String> {
+    let shape =
+        |v: &ValueId| m.ty(*v).shape().ok_or_else(|| format!("a {} operand is not executable", m.ty(*v)));
+    let shapes = |ids: &[ValueId]| ids.iter().map(shape).collect::<Result<Vec<Shape>, String>>();
+    let (reads, places) = op.operands.split_at(op.def.updates.reads(op.operands.len()));
+    let writes = match op.def.updates {
+        Updates::Nothing => shapes(&op.results)?,
+        // Sums stand where gradients stood.
+        Updates::All => shapes(&op.operands)?,
+        // Written places that are not values: their state is the operand itself.
+        Updates::Last | Updates::SecondHalf => {
+            if !op.results.is_empty() {
+                return Err("has no results".into());
+            }
+            shapes(places)?
+        }
+    };
+    if op.def.updates == Updates::Last && writes.is_empty() {
+        return Err("needs a table".into());
+    }
+    let cx = signature::Context {
+        exchanges: &m.exchanges,
+        columns: &m.columns,
+        tables: m.tables,
+        microbatches: if m.evaluating { 1 } else { m.microbatches },
+    };
+    signature::check(&action(op)?, &shapes(reads)?, &writes, &cx)
+}
+
+/// A required attribute of the schedule's vocabulary, for verifiers.
+pub(super) fn require<T: serde::de::DeserializeOwned>(op: &OpData, name: &str) -> Result<T, String> {
+    typed(&op.attrs, name)
+}
+
+/// Rows and columns of a real operand.
+pub(super) fn real(m: &Module, op: &OpData, i: usize) -> Result<(Extent, u32), String> {
+    let v = op.operands.get(i).ok_or_else(|| format!("operand {i} is missing"))?;
+    m.ty(*v).as_real().ok_or_else(|| format!("operand {i} must be a real matrix, is {}", m.ty(*v)))
+}
+
+/// Checks the number of operands and the result types.
+pub(super) fn expect_results(
+    m: &Module,
+    op: &OpData,
+    operands: usize,
+    results: &[Type],
+) -> Result<(), String> {
+    if op.operands.len() != operands {
+        return Err(format!("takes {operands} operands, has {}", op.operands.len()));
+    }
+    let have: Vec<Type> = op.results.iter().map(|v| m.ty(*v)).collect();
+    if have == results {
+        return Ok(());
+    }
+    let list = |types: &[Type]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    Err(format!("must give ({}), gives ({})", list(results), list(&have)))
+}
