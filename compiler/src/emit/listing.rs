@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use fs_schedule as s;
-use fs_schedule::op::{Op, Operand, Place};
-use fs_schedule::signature::Shape;
+use fs_schedule::op::{Op, Operand};
 
 use super::storage::Storage;
 use crate::dialect::{action, cost};
@@ -95,50 +94,4 @@ fn operands(module: &Module, op: &OpData, storage: &Storage) -> Result<(Vec<Oper
             Ok((reads, writes))
         }
     }
-}
-
-/// The places of declared values and of gradients.
-pub(super) fn fixed_places(module: &Module, body: &[OpId]) -> Result<BTreeMap<ValueId, Place>, String> {
-    let mut places = BTreeMap::new();
-    let mut number: BTreeMap<&str, u32> = BTreeMap::new();
-    for id in &module.decls {
-        let op = module.op(*id);
-        let n = number.entry(op.def.name).or_insert(0);
-        for r in &op.results {
-            let place = match module.ty(*r).shape() {
-                Some(Shape::Table { .. }) => Place::Table(*n),
-                Some(Shape::Parameter { .. }) => Place::Parameter(*n),
-                Some(Shape::Offsets { .. }) => Place::Lengths(*n),
-                Some(_) => Place::Input(*n),
-                None => return Err("a declaration without a shape".into()),
-            };
-            places.insert(*r, place);
-        }
-        *n += 1;
-    }
-    // A gradient belongs to the parameter that the update pairs it with.
-    for id in body.iter().rev() {
-        let op = module.op(*id);
-        if op.def.updates == Updates::SecondHalf {
-            let (gradients, params) = op.operands.split_at(op.operands.len() / 2);
-            for (g, p) in gradients.iter().zip(params) {
-                if let Some(Place::Parameter(n)) = places.get(p).copied() {
-                    places.insert(*g, Place::Gradient(n));
-                }
-            }
-        } else if op.def.updates == Updates::All {
-            for (from, to) in op.operands.iter().zip(&op.results) {
-                if let Some(place) = places.get(to).copied() {
-                    places.insert(*from, place);
-                }
-            }
-        }
-        // What a gradient is added into is that gradient, of the microbatches before.
-        for (to, from) in op.results.iter().zip(&op.into) {
-            if let (Some(place @ Place::Gradient(_)), Some(from)) = (places.get(to).copied(), from) {
-                places.insert(*from, place);
-            }
-        }
-    }
-    Ok(places)
 }

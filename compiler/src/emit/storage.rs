@@ -33,7 +33,7 @@ impl Storage {
     /// Decides for all values of a function.
     pub(super) fn assign(module: &Module, body: &[OpId]) -> Result<Self, String> {
         let mut this = Self {
-            fixed: super::listing::fixed_places(module, body)?,
+            fixed: fixed_places(module, body)?,
             views: BTreeMap::new(),
             columns: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -215,4 +215,50 @@ fn columns(module: &Module, v: ValueId) -> u32 {
         Some(Shape::Matrix { columns, .. }) => columns,
         _ => 0,
     }
+}
+
+/// The places of declared values and of gradients.
+fn fixed_places(module: &Module, body: &[OpId]) -> Result<BTreeMap<ValueId, Place>, String> {
+    let mut places = BTreeMap::new();
+    let mut number: BTreeMap<&str, u32> = BTreeMap::new();
+    for id in &module.decls {
+        let op = module.op(*id);
+        let n = number.entry(op.def.name).or_insert(0);
+        for r in &op.results {
+            let place = match module.ty(*r).shape() {
+                Some(Shape::Table { .. }) => Place::Table(*n),
+                Some(Shape::Parameter { .. }) => Place::Parameter(*n),
+                Some(Shape::Offsets { .. }) => Place::Lengths(*n),
+                Some(_) => Place::Input(*n),
+                None => return Err("a declaration without a shape".into()),
+            };
+            places.insert(*r, place);
+        }
+        *n += 1;
+    }
+    // A gradient belongs to the parameter that the update pairs it with.
+    for id in body.iter().rev() {
+        let op = module.op(*id);
+        if op.def.updates == ir::Updates::SecondHalf {
+            let (gradients, params) = op.operands.split_at(op.operands.len() / 2);
+            for (g, p) in gradients.iter().zip(params) {
+                if let Some(Place::Parameter(n)) = places.get(p).copied() {
+                    places.insert(*g, Place::Gradient(n));
+                }
+            }
+        } else if op.def.updates == ir::Updates::All {
+            for (from, to) in op.operands.iter().zip(&op.results) {
+                if let Some(place) = places.get(to).copied() {
+                    places.insert(*from, place);
+                }
+            }
+        }
+        // What a gradient is added into is that gradient, of the microbatches before.
+        for (to, from) in op.results.iter().zip(&op.into) {
+            if let (Some(place @ Place::Gradient(_)), Some(from)) = (places.get(to).copied(), from) {
+                places.insert(*from, place);
+            }
+        }
+    }
+    Ok(places)
 }

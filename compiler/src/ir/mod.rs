@@ -4,23 +4,393 @@
 //! operations over values of the module. Everything is an index into an arena, so passes copy ids, not trees.
 //! What can be said of an operation is its [`OpDef`]; which operations exist is the dialects' business
 //! (`crate::dialect`), which this module does not know: who reads text or differentiates brings them along.
+//! Operations, their definitions and modules know each other, and so stand here together.
 //! The textual form ([`print`], [`parse`]) round-trips.
 
 pub mod attr;
 mod context;
-mod def;
 mod effects;
-mod module;
 pub mod parse;
 pub mod print;
 pub mod types;
 pub mod verify;
 mod vjp;
 
+use std::collections::BTreeMap;
+
+use fs_schedule::Poly;
+
 pub use attr::{Attr, Attrs};
 pub use context::{Context, exchanges, table_of};
-pub use def::{Declares, OpDef, Updates, View, VjpRule};
 pub use effects::{Effects, Resource};
-pub use module::{Func, Module, OpData, OpId, Placement, ValueData, ValueId};
 pub use types::Type;
 pub use vjp::Vjp;
+
+/// The definition of an operation.
+#[derive(Debug)]
+pub struct OpDef {
+    /// Dialect and name: `model.linear`.
+    pub name: &'static str,
+    /// One line of documentation: `operands -> results`, and what is computed.
+    pub summary: &'static str,
+    /// Checks attributes, operands and result types.
+    pub verify: fn(&Context<'_>, &OpData) -> Result<(), String>,
+    /// How cotangents of the results become cotangents of the operands; `None`: it has no derivative (or needs none).
+    pub vjp: Option<VjpRule>,
+    /// Floating-point operations.
+    pub flops: fn(&Module, &OpData) -> Poly,
+    /// Results that can be added into a value instead of written to fresh storage.
+    pub accumulates: &'static [usize],
+    /// What it reads and writes beside its values.
+    pub effects: Effects,
+    /// What it declares, if it stands before functions.
+    pub declares: Option<Declares>,
+    /// Set if it moves nothing where storage allows.
+    pub view: Option<View>,
+    /// Which operands it writes where they stand.
+    pub updates: Updates,
+    /// In evaluation it is its first operand.
+    pub only_trains: bool,
+}
+
+/// A vector-Jacobian rule.
+pub type VjpRule = fn(&mut Vjp<'_>, OpId) -> Result<(), String>;
+
+/// Kinds of declarations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Declares {
+    /// An embedding table.
+    Table,
+    /// A group of sequences that share lengths.
+    Lengths,
+    /// What a sample holds.
+    Input,
+    /// A dense parameter.
+    Parameter,
+    /// Who asks whom for which rows.
+    Exchange,
+}
+
+/// Ranges of columns instead of copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum View {
+    /// Its results are ranges of its operand.
+    Split,
+    /// Its operands are ranges of its result.
+    Concat,
+}
+
+/// Operands that are written, of operations that have places for results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Updates {
+    /// None: results are values of their own.
+    Nothing,
+    /// The last one (a table).
+    Last,
+    /// All, which are read too; results name what then stands there (sums of gradients).
+    All,
+    /// The second half (parameters, behind their gradients).
+    SecondHalf,
+}
+
+impl Updates {
+    /// How many of `operands` are read only.
+    pub const fn reads(self, operands: usize) -> usize {
+        match self {
+            Self::Nothing | Self::All => operands,
+            Self::Last => operands.saturating_sub(1),
+            Self::SecondHalf => operands / 2,
+        }
+    }
+}
+
+impl OpDef {
+    /// A pure operation without derivative, free of arithmetic.
+    pub const fn new(
+        name: &'static str,
+        summary: &'static str,
+        verify: fn(&Context<'_>, &OpData) -> Result<(), String>,
+    ) -> Self {
+        Self {
+            name,
+            summary,
+            verify,
+            vjp: None,
+            flops: no_flops,
+            accumulates: &[],
+            effects: Effects::PURE,
+            declares: None,
+            view: None,
+            updates: Updates::Nothing,
+            only_trains: false,
+        }
+    }
+    /// With a derivative.
+    #[must_use]
+    pub const fn with_vjp(mut self, vjp: VjpRule) -> Self {
+        self.vjp = Some(vjp);
+        self
+    }
+    /// With arithmetic.
+    #[must_use]
+    pub const fn with_flops(mut self, flops: fn(&Module, &OpData) -> Poly) -> Self {
+        self.flops = flops;
+        self
+    }
+    /// With rules of its own.
+    #[must_use]
+    pub const fn with_verify(mut self, verify: fn(&Context<'_>, &OpData) -> Result<(), String>) -> Self {
+        self.verify = verify;
+        self
+    }
+    /// Some results can be added into a value.
+    #[must_use]
+    pub const fn accumulating(mut self, results: &'static [usize]) -> Self {
+        self.accumulates = results;
+        self
+    }
+    /// Reads something beside its operands.
+    #[must_use]
+    pub const fn reading(mut self, what: Resource) -> Self {
+        self.effects = self.effects.reading(what);
+        self
+    }
+    /// Writes something beside its results.
+    #[must_use]
+    pub const fn writing(mut self, what: Resource) -> Self {
+        self.effects = self.effects.writing(what);
+        self
+    }
+    /// Is a declaration.
+    #[must_use]
+    pub const fn declaring(mut self, what: Declares) -> Self {
+        self.declares = Some(what);
+        self
+    }
+    /// Is a view of storage.
+    #[must_use]
+    pub const fn viewing(mut self, view: View) -> Self {
+        self.view = Some(view);
+        self
+    }
+    /// Writes operands where they stand.
+    #[must_use]
+    pub const fn updating(mut self, updates: Updates) -> Self {
+        self.updates = updates;
+        self
+    }
+    /// Does nothing in evaluation.
+    #[must_use]
+    pub const fn only_training(mut self) -> Self {
+        self.only_trains = true;
+        self
+    }
+}
+
+fn no_flops(_: &Module, _: &OpData) -> Poly {
+    Poly::zero()
+}
+
+/// A value of a module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ValueId(pub u32);
+
+/// An operation of a module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u32);
+
+/// What defines a value, and its type.
+#[derive(Debug, Clone)]
+pub struct ValueData {
+    /// Its type.
+    pub ty: Type,
+    /// The operation whose result it is.
+    pub def: OpId,
+    /// Which result.
+    pub result: u32,
+}
+
+/// An operation.
+#[derive(Debug, Clone)]
+pub struct OpData {
+    /// Which operation.
+    pub def: &'static OpDef,
+    /// Operands.
+    pub operands: Vec<ValueId>,
+    /// Of which batch each operand is, relative to the operation's own; empty: all of its own.
+    pub offsets: Vec<i32>,
+    /// Results.
+    pub results: Vec<ValueId>,
+    /// For each result the value that it is added into, whose storage it takes over; empty: none.
+    pub into: Vec<Option<ValueId>>,
+    /// Constants.
+    pub attrs: Attrs,
+    /// Where it comes from: the scope path of the model's source, and the layer's name.
+    pub scope: String,
+    /// The microbatch that it works on; `None`: the whole batch.
+    pub microbatch: Option<u32>,
+    /// When and where it runs, once that is decided.
+    pub placement: Option<Placement>,
+}
+
+/// When and where a scheduled operation runs: the `sched` level. Functions whose operations have placements list them
+/// in issue order; a batch executes them in falling order of stage.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Placement {
+    /// What executes it.
+    pub engine: fs_schedule::Engine,
+    /// In step n it works on batch n + stage.
+    pub stage: i32,
+    /// Greater goes first.
+    pub priority: i32,
+    /// Bytes after which a transfer lets an urgent one pass.
+    pub chunk: Option<u64>,
+    /// Planned start within the step, in nanoseconds.
+    pub start: u64,
+    /// Planned duration, in nanoseconds.
+    pub time: u64,
+    /// Why it stands here.
+    pub reason: String,
+}
+
+impl OpData {
+    /// Operands and accumulated-into values: everything that it reads.
+    pub fn uses(&self) -> impl Iterator<Item = ValueId> {
+        self.operands.iter().copied().chain(self.into.iter().flatten().copied())
+    }
+    /// Of which batch operand `i` is, relative to the operation's own.
+    pub fn offset(&self, i: usize) -> i32 {
+        self.offsets.get(i).copied().unwrap_or(0)
+    }
+    /// The dialect's name, before the dot.
+    pub fn dialect(&self) -> &'static str {
+        self.def.name.split('.').next().unwrap_or_default()
+    }
+}
+
+/// A list of operations.
+#[derive(Debug, Clone)]
+pub struct Func {
+    /// Its name: `forward`, `train`, `evaluate`.
+    pub name: String,
+    /// Operations in order.
+    pub body: Vec<OpId>,
+}
+
+/// A module: what one `.fs` file becomes.
+#[derive(Debug, Clone, Default)]
+pub struct Module {
+    /// Name of the model.
+    pub name: String,
+    /// Settings, data source and the like, in the schedule's own vocabulary.
+    pub attrs: Attrs,
+    /// Declarations in order.
+    pub decls: Vec<OpId>,
+    /// Functions.
+    pub funcs: Vec<Func>,
+    ops: Vec<OpData>,
+    values: Vec<ValueData>,
+}
+
+impl Module {
+    /// An empty module.
+    pub fn named(name: &str) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+    /// The operation behind an id.
+    pub fn op(&self, id: OpId) -> &OpData {
+        &self.ops[id.0 as usize]
+    }
+    /// Likewise, to change it.
+    pub fn op_mut(&mut self, id: OpId) -> &mut OpData {
+        &mut self.ops[id.0 as usize]
+    }
+    /// The value behind an id.
+    pub fn value(&self, id: ValueId) -> &ValueData {
+        &self.values[id.0 as usize]
+    }
+    /// A value's type.
+    pub fn ty(&self, id: ValueId) -> Type {
+        self.value(id).ty
+    }
+    /// The operation that defines a value.
+    pub fn def(&self, id: ValueId) -> &OpData {
+        self.op(self.value(id).def)
+    }
+    /// Number of values ever made; ids are below it.
+    pub fn value_count(&self) -> usize {
+        self.values.len()
+    }
+    /// The function of a name.
+    pub fn func(&self, name: &str) -> Option<&Func> {
+        self.funcs.iter().find(|f| f.name == name)
+    }
+    /// Likewise, to change it.
+    pub fn func_mut(&mut self, name: &str) -> Option<&mut Func> {
+        self.funcs.iter_mut().find(|f| f.name == name)
+    }
+    /// Makes an operation with results of the given types; the caller puts it into a list.
+    pub fn create(
+        &mut self,
+        def: &'static OpDef,
+        operands: Vec<ValueId>,
+        attrs: Attrs,
+        types: &[Type],
+        scope: &str,
+    ) -> OpId {
+        let id = OpId(self.ops.len() as u32);
+        let first = self.values.len() as u32;
+        self.values.extend(types.iter().enumerate().map(|(i, ty)| ValueData {
+            ty: *ty,
+            def: id,
+            result: i as u32,
+        }));
+        let results = (first..self.values.len() as u32).map(ValueId).collect();
+        self.ops.push(OpData {
+            def,
+            operands,
+            offsets: Vec::new(),
+            results,
+            into: Vec::new(),
+            attrs,
+            scope: scope.into(),
+            microbatch: None,
+            placement: None,
+        });
+        id
+    }
+    /// Makes an operation without results define values that another one defined before.
+    pub(crate) fn adopt(&mut self, id: OpId, results: Vec<ValueId>) {
+        for (i, v) in results.iter().enumerate() {
+            let data = &mut self.values[v.0 as usize];
+            (data.def, data.result) = (id, i as u32);
+        }
+        self.ops[id.0 as usize].results = results;
+    }
+    /// Declarations of one kind, in order.
+    pub fn decls_of(&self, name: &str) -> impl Iterator<Item = &OpData> {
+        self.decls.iter().map(|id| self.op(*id)).filter(move |op| op.def.name == name)
+    }
+    /// How often each value is used by the operations of a list.
+    pub fn use_counts(&self, body: &[OpId]) -> BTreeMap<ValueId, usize> {
+        let mut counts = BTreeMap::new();
+        for v in body.iter().flat_map(|id| self.op(*id).uses()) {
+            *counts.entry(v).or_insert(0) += 1;
+        }
+        counts
+    }
+    /// Replaces uses of values in the operations of a list.
+    pub fn replace_uses(&mut self, body: &[OpId], map: &BTreeMap<ValueId, ValueId>) {
+        let resolve = |v: &mut ValueId| {
+            while let Some(n) = map.get(v) {
+                *v = *n;
+            }
+        };
+        for id in body {
+            let op = &mut self.ops[id.0 as usize];
+            op.operands.iter_mut().for_each(resolve);
+            op.into.iter_mut().flatten().for_each(resolve);
+        }
+    }
+}
