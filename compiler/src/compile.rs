@@ -3,12 +3,13 @@
 use fs_dsl::checked::{Cluster, Program};
 use fs_schedule as s;
 
-use crate::emit::{EmitError, emit_for, local};
+use crate::emit::{EmitError, Emitted, emit_for, local, unlimited};
 use crate::import::{ImportError, import};
 use crate::ir::Module;
 use crate::ir::attr::{boolean, int};
-use crate::passes::manager::{self, Log, PipelineError, RunError, Settings};
-use crate::sched::{Target, policy};
+use crate::passes::manager::{self, Log, PipelineError, RunError, Settings, Stage};
+use crate::sched::policy::{self, Policy};
+use crate::sched::{self, Target};
 
 /// The strategies that can be asked for.
 pub use fs_schedule::Strategy;
@@ -39,11 +40,13 @@ pub enum CompileError {
 /// What decides which passes run, beside the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PipelineOptions {
-    /// The strategy.
-    pub strategy: Strategy,
+    /// Rows of different reuse distance travel apart, if there is a lookahead.
+    pub tells_rows_apart: bool,
+    /// Sums of dense gradients are cut into buckets.
+    pub buckets_gradients: bool,
     /// Each row once per rank.
     pub unique_rows: bool,
-    /// Reuse distances (in microbatches) that `pec` tells apart; 0: rows travel together.
+    /// Reuse distances (in microbatches) that are told apart; 0: rows travel together.
     pub lookahead: u32,
     /// Parts of a batch; `None`: as the model's settings say.
     pub microbatches: Option<u32>,
@@ -56,10 +59,11 @@ pub struct PipelineOptions {
 }
 
 impl PipelineOptions {
-    /// As an imported module's settings say.
-    pub fn of(module: &Module, strategy: Strategy, ranks: u32) -> Result<Self, CompileError> {
+    /// As an imported module's settings and a policy say.
+    pub fn of(module: &Module, policy: &dyn Policy, ranks: u32) -> Result<Self, CompileError> {
         Ok(Self {
-            strategy,
+            tells_rows_apart: policy.tells_rows_apart(),
+            buckets_gradients: policy.buckets_gradients(),
             unique_rows: boolean(&module.attrs, "unique_rows").map_err(CompileError::Module)?,
             lookahead: int(&module.attrs, "lookahead").map_err(CompileError::Module)?,
             microbatches: None,
@@ -70,7 +74,7 @@ impl PipelineOptions {
     }
 }
 
-/// The passes that a plan runs on an imported module, up to and without the order of operations.
+/// The passes to run on an imported module, up to and without the order of operations.
 pub fn pipeline(plan: &PipelineOptions) -> String {
     let optional = |name: &str, value: Option<u64>| value.map_or(String::new(), |v| format!(",{name}={v}"));
     let sharding = format!(
@@ -80,14 +84,13 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
         optional("latency_bytes", plan.latency_bytes)
     );
     let microbatches = plan.microbatches.map_or(String::new(), |m| format!("{{microbatches={m}}}"));
-    let policy = policy::of(plan.strategy);
-    let told_apart = policy.tells_rows_apart() && plan.lookahead > 0;
+    let told_apart = plan.tells_rows_apart && plan.lookahead > 0;
     let exchanges = format!(
         "unique={}{}",
         plan.unique_rows,
         optional("lookahead", told_apart.then_some(plan.lookahead.into()))
     );
-    let buckets = match (policy.buckets_gradients(), plan.latency_bytes) {
+    let buckets = match (plan.buckets_gradients, plan.latency_bytes) {
         (false, _) => String::new(),
         (true, None) => ",bucket-gradients".into(),
         // A bucket is worth its transfer if sending it takes much longer than starting to.
@@ -100,14 +103,15 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
 
 /// How to compile.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct CompileOptions {
-    /// The strategy.
-    pub strategy: Strategy,
-    /// Ranks to plan for; `None`: the GPUs of the cluster, or one rank without a cluster.
+    /// What waits for what.
+    pub policy: &'static dyn Policy,
+    /// Ranks to plan for; `None`: those of the profile, the GPUs of the cluster, or one rank without either.
     pub ranks: Option<u32>,
     /// The machine to plan for; `None`: the model's first cluster, else the preset `local` with all ranks on one node.
     pub cluster: Option<Cluster>,
-    /// Reuse distances that `pec` tells apart, in microbatches; `None`: as the model says.
+    /// Reuse distances that are told apart, in microbatches; `None`: as the model says.
     pub lookahead: Option<u32>,
     /// Parts of a batch; `None`: as the model says.
     pub microbatches: Option<u32>,
@@ -119,16 +123,58 @@ pub struct CompileOptions {
 
 impl CompileOptions {
     /// A strategy for a number of ranks, everything else as the model says.
-    pub fn new(strategy: Strategy, ranks: u32) -> Self {
+    pub fn new(strategy: Strategy, ranks: impl Into<Option<u32>>) -> Self {
         Self {
-            strategy,
-            ranks: Some(ranks),
+            policy: policy::of(strategy),
+            ranks: ranks.into(),
             cluster: None,
             lookahead: None,
             microbatches: None,
             in_flight: None,
             profile: None,
         }
+    }
+
+    /// Under another policy, which needs no entry in the table.
+    #[must_use]
+    pub fn policy(mut self, policy: &'static dyn Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// For this machine.
+    #[must_use]
+    pub fn cluster(mut self, cluster: impl Into<Option<Cluster>>) -> Self {
+        self.cluster = cluster.into();
+        self
+    }
+
+    /// Telling apart so many reuse distances.
+    #[must_use]
+    pub fn lookahead(mut self, distances: impl Into<Option<u32>>) -> Self {
+        self.lookahead = distances.into();
+        self
+    }
+
+    /// In so many parts of a batch.
+    #[must_use]
+    pub fn microbatches(mut self, parts: impl Into<Option<u32>>) -> Self {
+        self.microbatches = parts.into();
+        self
+    }
+
+    /// With at most so many batches in flight.
+    #[must_use]
+    pub fn in_flight(mut self, most: impl Into<Option<u32>>) -> Self {
+        self.in_flight = most.into();
+        self
+    }
+
+    /// With these times and sizes.
+    #[must_use]
+    pub fn profile(mut self, profile: impl Into<Option<s::Profile>>) -> Self {
+        self.profile = profile.into();
+        self
     }
 }
 
@@ -149,33 +195,67 @@ pub fn compile(program: &Program, strategy: Strategy, ranks: u32) -> Result<Comp
 /// Compiles a checked program.
 pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compiled, CompileError> {
     let mut module = import(program)?;
-    let declared = options.cluster.clone().or_else(|| program.clusters.first().cloned());
-    let profiled = options.profile.as_ref().map(|p| p.ranks);
-    let ranks = match (options.ranks.or(profiled), &declared) {
-        (Some(0), _) => return Err(CompileError::Options("a schedule is for at least one rank".into())),
-        (Some(ranks), _) => ranks,
-        (None, Some(c)) => c.nodes.saturating_mul(c.gpus_per_node).max(1),
-        (None, None) => 1,
-    };
-    let cluster = declared.unwrap_or_else(|| local(ranks));
-    for (name, value) in [("lookahead", options.lookahead), ("microbatches", options.microbatches)] {
-        if let Some(n) = value.filter(|n| !(1..=64).contains(n)) {
-            return Err(CompileError::Options(format!("{name} must be in 1..=64, is {n}")));
-        }
-    }
-    let asked = PipelineOptions::of(&module, options.strategy, ranks)?;
-    let plan = PipelineOptions {
-        lookahead: options.lookahead.unwrap_or(asked.lookahead),
-        microbatches: options.microbatches,
-        memory: Some(cluster.memory),
-        latency_bytes: Some(latency_bytes(&cluster, ranks)),
-        ..asked
-    };
-    let stages = manager::parse_pipeline(&pipeline(&plan))?;
+    let aim = Aim::new(program, options)?;
+    let stages = aim.stages(&module, options)?;
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
-    let target = Target { cluster: &cluster, profile: options.profile.as_ref() };
-    let schedule = emit_for(&mut module, target, ranks, options.strategy, options.in_flight)?;
-    Ok(Compiled { schedule, module })
+    let asked = sched::Options::new(options.policy).in_flight(options.in_flight);
+    match emit_for(&mut module, aim.target(), aim.ranks, &asked)? {
+        Emitted::Schedule(schedule) => Ok(Compiled { schedule: *schedule, module }),
+        Emitted::Beyond(_) => Err(unlimited().into()),
+    }
+}
+
+/// What a program is compiled for.
+#[derive(Debug)]
+pub(crate) struct Aim {
+    /// The machine.
+    pub cluster: Cluster,
+    /// Its ranks that are used.
+    pub ranks: u32,
+    profile: Option<s::Profile>,
+}
+
+impl Aim {
+    /// As options, profile and program say, in this order.
+    pub(crate) fn new(program: &Program, options: &CompileOptions) -> Result<Self, CompileError> {
+        let declared = options.cluster.clone().or_else(|| program.clusters.first().cloned());
+        let profiled = options.profile.as_ref().map(|p| p.ranks);
+        let ranks = match (options.ranks.or(profiled), &declared) {
+            (Some(0), _) => return Err(CompileError::Options("a schedule is for at least one rank".into())),
+            (Some(ranks), _) => ranks,
+            (None, Some(c)) => c.nodes.saturating_mul(c.gpus_per_node).max(1),
+            (None, None) => 1,
+        };
+        let cluster = declared.unwrap_or_else(|| local(ranks));
+        Ok(Self { cluster, ranks, profile: options.profile.clone() })
+    }
+
+    /// What is scheduled for.
+    pub(crate) fn target(&self) -> Target<'_> {
+        Target { cluster: &self.cluster, profile: self.profile.as_ref() }
+    }
+
+    /// The passes that lower an imported module.
+    pub(crate) fn stages(
+        &self,
+        module: &Module,
+        options: &CompileOptions,
+    ) -> Result<Vec<Stage>, CompileError> {
+        for (name, value) in [("lookahead", options.lookahead), ("microbatches", options.microbatches)] {
+            if let Some(n) = value.filter(|n| !(1..=64).contains(n)) {
+                return Err(CompileError::Options(format!("{name} must be in 1..=64, is {n}")));
+            }
+        }
+        let asked = PipelineOptions::of(module, options.policy, self.ranks)?;
+        let plan = PipelineOptions {
+            lookahead: options.lookahead.unwrap_or(asked.lookahead),
+            microbatches: options.microbatches,
+            memory: Some(self.cluster.memory),
+            latency_bytes: Some(latency_bytes(&self.cluster, self.ranks)),
+            ..asked
+        };
+        Ok(manager::parse_pipeline(&pipeline(&plan))?)
+    }
 }
 
 /// Bytes that a transfer between ranks could have moved in its latency.

@@ -1,7 +1,8 @@
 //! From a checked model through the IR dialects to a schedule; the library behind `fsc`.
 //!
 //! [`import`] turns a checked program into the `model` dialect, [`passes`] differentiate it and decide how rows
-//! travel, [`emit`] orders it by a strategy and writes the schedule, [`compile`] does all that, [`viz`] draws it.
+//! travel, [`emit`] orders it by a policy and writes the schedule; [`compile`] does all that, [`search`] for several
+//! candidates; [`viz`] draws it.
 
 pub mod chakra;
 pub mod compile;
@@ -12,6 +13,7 @@ pub mod ir;
 pub mod passes;
 pub mod paths;
 pub mod sched;
+pub mod search;
 pub mod viz;
 
-pub use compile::{CompileOptions, Compiled, Strategy, compile, compile_with};
+pub use compile::{CompileError, CompileOptions, Compiled, Strategy, compile, compile_with};

@@ -48,15 +48,7 @@ fn compile(text: &str, options: &CompileOptions) -> Schedule {
 }
 
 fn on(cluster: Cluster, strategy: Strategy) -> CompileOptions {
-    CompileOptions {
-        strategy,
-        ranks: None,
-        cluster: Some(cluster),
-        lookahead: None,
-        microbatches: None,
-        in_flight: None,
-        profile: None,
-    }
+    CompileOptions::new(strategy, None).cluster(cluster)
 }
 
 /// Nanoseconds.
@@ -239,9 +231,9 @@ fn memory_limits_the_lookahead_and_is_named() {
 #[test]
 fn batches_in_flight_can_be_limited() {
     let text = model(50_000_000, 64, 4, "sharding row_wise", "");
-    let s = compile(&text, &CompileOptions { in_flight: Some(2), ..on(cluster("h100x256"), Strategy::Pec) });
+    let s = compile(&text, &on(cluster("h100x256"), Strategy::Pec).in_flight(2));
     assert_eq!(s.train.in_flight, 2);
-    let s = compile(&text, &CompileOptions { in_flight: Some(1), ..on(cluster("h100x256"), Strategy::Pec) });
+    let s = compile(&text, &on(cluster("h100x256"), Strategy::Pec).in_flight(1));
     assert_eq!(s.train.in_flight, 2, "gradients are told apart by the ids of the next batch");
     let limits = &s.prediction.as_ref().expect("a prediction").limits;
     assert!(limits.iter().any(|l| l.contains("1 asked for, 2 are needed")), "{limits:?}");

@@ -10,7 +10,7 @@ use fs_schedule::{Action, Engine, Schedule};
 
 fn options(strategy: Strategy, cluster: Option<Cluster>, microbatches: Option<u32>) -> CompileOptions {
     let ranks = if cluster.is_some() { None } else { Some(2) };
-    CompileOptions { strategy, ranks, cluster, lookahead: None, microbatches, in_flight: None, profile: None }
+    CompileOptions::new(strategy, ranks).cluster(cluster).microbatches(microbatches)
 }
 
 fn example(name: &str, options: &CompileOptions) -> Schedule {

@@ -143,12 +143,10 @@ impl Row {
 fn compile(program: &Program, v: Variant, profile: Option<&Profile>) -> Result<Schedule, String> {
     let mut program = program.clone();
     program.train.unique_rows = v.unique;
-    let options = CompileOptions {
-        lookahead: Some(v.lookahead),
-        microbatches: Some(v.microbatches),
-        profile: profile.cloned(),
-        ..CompileOptions::new(v.strategy, RANKS as u32)
-    };
+    let options = CompileOptions::new(v.strategy, RANKS as u32)
+        .lookahead(v.lookahead)
+        .microbatches(v.microbatches)
+        .profile(profile.cloned());
     compile_with(&program, &options).map(|c| c.schedule).map_err(|e| format!("{}: {e}", v.name))
 }
 

@@ -83,11 +83,7 @@ fn steps_allocate_nothing() {
             (Strategy::Pec, 2, 2),
         ];
         for (strategy, lookahead, microbatches) in strategies {
-            let options = CompileOptions {
-                lookahead: Some(lookahead),
-                microbatches: Some(microbatches),
-                ..CompileOptions::new(strategy, 2)
-            };
+            let options = CompileOptions::new(strategy, 2).lookahead(lookahead).microbatches(microbatches);
             let schedule = compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
             let options = Options { ranks: Some(2), evaluate: false, link, ..Options::default() };
             let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));

@@ -52,11 +52,8 @@ fn schedules() -> impl Iterator<Item = (String, Schedule)> {
         let strategies = strategies.into_iter().chain([1, 2, 3].map(|k| (Strategy::Pec, k)));
         for (strategy, lookahead) in strategies {
             for microbatches in [1, 2, 4] {
-                let options = CompileOptions {
-                    lookahead: Some(lookahead),
-                    microbatches: Some(microbatches),
-                    ..CompileOptions::new(strategy, 2)
-                };
+                let options =
+                    CompileOptions::new(strategy, 2).lookahead(lookahead).microbatches(microbatches);
                 let name = format!("{name}, {strategy:?}, K = {lookahead}, M = {microbatches}");
                 let schedule =
                     compile_with(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}")).schedule;

@@ -22,11 +22,7 @@ fn compile(text: &str, strategy: Strategy, ranks: u32, lookahead: u32, microbatc
     let Some(program) = &loaded.program else {
         panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
     };
-    let options = CompileOptions {
-        lookahead: Some(lookahead),
-        microbatches: Some(microbatches),
-        ..CompileOptions::new(strategy, ranks)
-    };
+    let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches);
     match compile_with(program, &options) {
         Ok(compiled) => compiled.schedule,
         Err(e) => panic!(

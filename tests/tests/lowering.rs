@@ -9,6 +9,7 @@ use fs_compiler::compile::{PipelineOptions, pipeline};
 use fs_compiler::dialect;
 use fs_compiler::ir::Module;
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
+use fs_compiler::sched::policy;
 use fs_dsl::checked::Program;
 use fs_tests::models::{Features, models};
 use proptest::prelude::*;
@@ -25,8 +26,10 @@ fn check(text: &str) -> Program {
 /// Lowered with a verification after every pass; `None`: the model asks for what cannot be.
 fn lower(program: &Program, strategy: Strategy, lookahead: u32, ranks: u32) -> Option<Module> {
     let mut module = fs_compiler::import::import(program).ok()?;
-    let plan =
-        PipelineOptions { lookahead, ..PipelineOptions::of(&module, strategy, ranks).expect("settings") };
+    let plan = PipelineOptions {
+        lookahead,
+        ..PipelineOptions::of(&module, policy::of(strategy), ranks).expect("settings")
+    };
     let stages = parse_pipeline(&pipeline(&plan)).expect("a pipeline");
     if let Err(e) = run(&mut module, &stages, Settings::default(), &mut Log::default()) {
         panic!("{strategy:?} {lookahead} {ranks}: {e}");

@@ -13,12 +13,7 @@ fn example(name: &str) -> Program {
 }
 
 fn compile(program: &Program, profile: Option<&Profile>, strategy: Strategy, k: u32, m: u32) -> Schedule {
-    let options = CompileOptions {
-        lookahead: Some(k),
-        microbatches: Some(m),
-        profile: profile.cloned(),
-        ..CompileOptions::new(strategy, 2)
-    };
+    let options = CompileOptions::new(strategy, 2).lookahead(k).microbatches(m).profile(profile.cloned());
     compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule
 }
 

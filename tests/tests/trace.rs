@@ -39,7 +39,7 @@ fn compile(name: &str, strategy: Strategy, ranks: u32, microbatches: u32) -> Sch
     let Some(program) = &loaded.program else {
         panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
     };
-    let options = CompileOptions { microbatches: Some(microbatches), ..CompileOptions::new(strategy, ranks) };
+    let options = CompileOptions::new(strategy, ranks).microbatches(microbatches);
     let schedule = compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
     // With its digest, as from a file.
     let text = fs_schedule::to_text(&schedule);

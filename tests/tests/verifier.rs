@@ -100,11 +100,7 @@ fn corruptions_of_compiled_schedules_are_caught() {
     let mut tried = 0;
     for (name, lookahead, microbatches) in [("movielens.fs", 1, 1), ("dlrm.fs", 2, 2), ("ranking.fs", 3, 1)] {
         let program = fs_dsl::load(&fs_tests::root("examples").join(name)).program.expect("examples check");
-        let options = CompileOptions {
-            lookahead: Some(lookahead),
-            microbatches: Some(microbatches),
-            ..CompileOptions::new(Strategy::Pec, 2)
-        };
+        let options = CompileOptions::new(Strategy::Pec, 2).lookahead(lookahead).microbatches(microbatches);
         let s = compile_with(&program, &options).expect("examples compile").schedule;
         for m in mutations() {
             let mut bad = s.clone();

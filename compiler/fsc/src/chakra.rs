@@ -1,12 +1,14 @@
 //! `fsc chakra`.
 
 use std::fs;
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use fs_compiler::chakra::Export;
 use fs_schedule::file;
+
+use super::failure::Failure;
 
 /// Bytes; most file systems take 255 with the ending.
 const LONGEST_NAME: usize = 200;
@@ -27,25 +29,24 @@ pub(super) struct Args {
     name: Option<String>,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), String> {
-    let s = file::read(&args.schedule).map_err(|e| e.to_string())?;
-    let export = Export::new(&s, args.steps).map_err(|e| format!("{}: {e}", args.schedule.display()))?;
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let s = file::read(&args.schedule)?;
+    let export = Export::new(&s, args.steps).map_err(Failure::of(&args.schedule))?;
     let stem = || args.schedule.file_stem().map(|n| n.to_string_lossy().into_owned());
     let name = args.name.clone().or_else(stem).filter(|n| !n.is_empty()).unwrap_or_else(|| s.model.clone());
     if name.contains(['/', '\\']) {
-        return Err(format!("--name is the start of file names, not a path: `{name}`"));
+        return Err(Failure::Usage(format!("--name is the start of file names, not a path: `{name}`")));
     }
     if name.starts_with('.') || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
         let shown: String = name.chars().take(40).collect();
-        return Err(format!(
+        return Err(Failure::Usage(format!(
             "--name {shown:?} makes bad file names: at most {LONGEST_NAME} bytes, no control characters, no dot first"
-        ));
+        )));
     }
-    let cannot = |path: &Path, e: std::io::Error| format!("cannot write {}: {e}", path.display());
-    fs::create_dir_all(&args.output).map_err(|e| cannot(&args.output, e))?;
+    fs::create_dir_all(&args.output).map_err(Failure::write(&args.output))?;
     // All files or none: they are put in place once the last one is written.
     let part = part_in(&args.output, &name);
-    fs::create_dir(&part).map_err(|e| cannot(&args.output, e))?;
+    fs::create_dir(&part).map_err(Failure::write(&args.output))?;
     let outcome = write(&export, s.ranks, &part, &args.output, &name);
     let _ = fs::remove_dir_all(&part);
     let bytes = outcome?;
@@ -73,8 +74,7 @@ fn part_in(folder: &Path, name: &str) -> PathBuf {
 }
 
 /// Writes the files of all ranks into `part`, then moves them. Returns their bytes.
-fn write(export: &Export<'_>, ranks: u32, part: &Path, folder: &Path, name: &str) -> Result<u64, String> {
-    let cannot = |path: &Path, e: std::io::Error| format!("cannot write {}: {e}", path.display());
+fn write(export: &Export<'_>, ranks: u32, part: &Path, folder: &Path, name: &str) -> Result<u64, Failure> {
     let began = Instant::now();
     let shows = std::io::stderr().is_terminal();
     let mut bytes = 0;
@@ -82,7 +82,7 @@ fn write(export: &Export<'_>, ranks: u32, part: &Path, folder: &Path, name: &str
     for rank in 0..ranks {
         let path = part.join(format!("{name}.{rank}.et"));
         let content = export.file(rank);
-        fs::write(&path, &content).map_err(|e| cannot(&path, e))?;
+        fs::write(&path, &content).map_err(Failure::write(&path))?;
         bytes += content.len() as u64;
         let passed = began.elapsed().as_secs_f64();
         if shows && passed > 2.0 {
@@ -98,13 +98,13 @@ fn write(export: &Export<'_>, ranks: u32, part: &Path, folder: &Path, name: &str
     for rank in 0..ranks {
         let to = folder.join(format!("{name}.{rank}.et"));
         if to.is_dir() {
-            return Err(format!("cannot write {}: it is a folder", to.display()));
+            return Err(Failure::write(&to)(io::Error::other("it is a folder")));
         }
     }
     for rank in 0..ranks {
         let file = format!("{name}.{rank}.et");
         let to = folder.join(&file);
-        fs::rename(part.join(&file), &to).map_err(|e| cannot(&to, e))?;
+        fs::rename(part.join(&file), &to).map_err(Failure::write(&to))?;
     }
     Ok(bytes)
 }

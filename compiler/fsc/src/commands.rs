@@ -7,27 +7,28 @@ use std::path::Path;
 use fs_dsl::checked::Program;
 use fs_schedule::file;
 
+use super::failure::Failure;
 use super::print;
 
 /// Loads a model; diagnostics go to standard error.
-pub(super) fn load(model: &Path) -> Result<Program, String> {
+pub(super) fn load(model: &Path) -> Result<Program, Failure> {
     let loaded = fs_dsl::load(model);
     eprint!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, std::io::stderr().is_terminal()));
     loaded.program.ok_or_else(|| {
         let n = loaded.diagnostics.iter().filter(|d| d.is_error()).count();
-        format!("{} has {n} error{}", model.display(), if n == 1 { "" } else { "s" })
+        Failure::Found(format!("{} has {n} error{}", model.display(), if n == 1 { "" } else { "s" }))
     })
 }
 
-pub(super) fn check(model: &Path) -> Result<(), String> {
+pub(super) fn check(model: &Path) -> Result<(), Failure> {
     load(model).map(|_| ())
 }
 
-pub(super) fn fmt(models: &[impl AsRef<Path>], check: bool) -> Result<(), String> {
+pub(super) fn fmt(models: &[impl AsRef<Path>], check: bool) -> Result<(), Failure> {
     let mut unformatted = Vec::new();
     for model in models {
         let path = model.as_ref();
-        let text = fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        let text = fs::read_to_string(path).map_err(Failure::read(path))?;
         let formatted = fs_dsl::format_text(&path.to_string_lossy(), &text).map_err(|diagnostics| {
             let sources = fs_dsl::source::SourceMap {
                 files: vec![fs_dsl::source::SourceFile {
@@ -36,7 +37,7 @@ pub(super) fn fmt(models: &[impl AsRef<Path>], check: bool) -> Result<(), String
                 }],
             };
             eprint!("{}", fs_dsl::render(&diagnostics, &sources, std::io::stderr().is_terminal()));
-            format!("{} is not formatted: it has syntax errors", path.display())
+            Failure::Found(format!("{} is not formatted: it has syntax errors", path.display()))
         })?;
         if formatted == text {
             continue;
@@ -44,15 +45,18 @@ pub(super) fn fmt(models: &[impl AsRef<Path>], check: bool) -> Result<(), String
         if check {
             unformatted.push(path.display().to_string());
         } else {
-            file::write_atomically(path, formatted.as_bytes())
-                .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+            file::write_atomically(path, formatted.as_bytes()).map_err(Failure::write(path))?;
         }
     }
-    if unformatted.is_empty() { Ok(()) } else { Err(format!("not formatted: {}", unformatted.join(", "))) }
+    if unformatted.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Found(format!("not formatted: {}", unformatted.join(", "))))
+    }
 }
 
-pub(super) fn verify(schedule: &Path, ignore_digest: bool) -> Result<(), String> {
+pub(super) fn verify(schedule: &Path, ignore_digest: bool) -> Result<(), Failure> {
     let read = if ignore_digest { file::read_ignoring_digest(schedule) } else { file::read(schedule) };
-    let s = read.map_err(|e| e.to_string())?;
+    let s = read?;
     print(&format!("{}: valid ({} operations a step)\n", schedule.display(), s.train.ops.len()))
 }

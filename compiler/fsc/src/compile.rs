@@ -3,11 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use fs_compiler::sched::explain::explain;
-use fs_compiler::{CompileOptions, Compiled, compile_with, paths};
+use fs_compiler::sched::{BoundBy, policy};
+use fs_compiler::search::{self, Tried, Verdict};
+use fs_compiler::{CompileOptions, compile_with, paths};
 use fs_dsl::checked::{Cluster, Program};
 use fs_schedule::{Strategy, file, profile};
 
 use super::commands::load;
+use super::failure::Failure;
 use super::{StrategyChoice, keep_input, print, strategies};
 
 /// Arguments of `fsc compile`.
@@ -48,19 +51,18 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Lookaheads that `auto` tries with `pec`.
-const LOOKAHEADS: [u32; 3] = [1, 2, 3];
-
-pub(super) fn run(args: &Args) -> Result<(), String> {
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.ranks == Some(0) {
-        return Err("--ranks must be at least 1".into());
+        return Err(Failure::usage("--ranks must be at least 1"));
     }
     if args.in_flight == Some(0) {
-        return Err("--in-flight must be at least 1".into());
+        return Err(Failure::usage("--in-flight must be at least 1"));
     }
     let to_stdout = |p: Option<&PathBuf>| p.is_some_and(|p| p == Path::new("-"));
     if args.json && (to_stdout(args.output.as_ref()) || to_stdout(args.emit_ir.as_ref())) {
-        return Err("--json prints to standard output, so the schedule and the IR must go to files".into());
+        return Err(Failure::usage(
+            "--json prints to standard output, so the schedule and the IR must go to files",
+        ));
     }
     let default = args.model.with_extension("json");
     let output = args.output.as_ref().unwrap_or(&default);
@@ -72,30 +74,27 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     let program = load(&args.model)?;
     let cluster = args.cluster.as_ref().map(|name| cluster(&program, name)).transpose()?;
     let profile = args.profile.as_ref().map(|path| profile::read(path)).transpose();
-    let profile = profile.map_err(|e| e.to_string())?;
-    let options = |strategy: Strategy, lookahead: Option<u32>| CompileOptions {
-        strategy,
-        ranks: args.ranks,
-        cluster: cluster.clone(),
-        lookahead,
-        microbatches: args.microbatches,
-        in_flight: args.in_flight,
-        profile: profile.clone(),
-    };
+    let profile = profile?;
+    let options = CompileOptions::new(Strategy::Serial, args.ranks)
+        .cluster(cluster)
+        .lookahead(args.lookahead)
+        .microbatches(args.microbatches)
+        .in_flight(args.in_flight)
+        .profile(profile);
     let mut compiled = match args.strategy {
-        StrategyChoice::Fixed(policy) => {
-            let options = options(policy.strategy(), args.lookahead);
-            compile_with(&program, &options).map_err(|e| e.to_string())?
+        StrategyChoice::Fixed(policy) => compile_with(&program, &options.policy(policy))?,
+        StrategyChoice::Auto => {
+            let best = search::search(&program, &options, search::candidates(args.lookahead))?;
+            best.tried.iter().for_each(|t| eprintln!("auto: {}", said(t)));
+            best.compiled
         }
-        StrategyChoice::Auto => search(&program, args.lookahead, &options)?,
     };
     if let Some(path) = &args.emit_ir {
         let text = compiled.module.to_string();
         if path == Path::new("-") {
             print(&text)?;
         } else {
-            file::write_atomically(path, text.as_bytes())
-                .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+            file::write_atomically(path, text.as_bytes()).map_err(Failure::write(path))?;
         }
     }
     for source in &compiled.schedule.sources {
@@ -115,20 +114,20 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     }
     let s = &compiled.schedule;
     if file::steers(&file::to_text(s)) {
-        return Err(format!(
+        return Err(Failure::Usage(format!(
             "{}: a path or a column's name has control characters, which no schedule may have; rename it",
             args.model.display()
-        ));
+        )));
     }
     if output == Path::new("-") {
         print(&file::to_text(s))?;
     } else {
-        file::write(output, s).map_err(|e| format!("cannot write {}: {e}", output.display()))?;
+        file::write(output, s).map_err(Failure::write(output))?;
     }
     let Some(mut explanation) = explain(s) else { return Ok(()) };
     if args.json {
         explanation.operations.clear();
-        let text = serde_json::to_string_pretty(&explanation).map_err(|e| e.to_string())?;
+        let text = serde_json::to_string_pretty(&explanation)?;
         return print(&format!("{text}\n"));
     }
     if output != Path::new("-") {
@@ -138,7 +137,7 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
             s.train.ops.len(),
             s.tables.len(),
             s.parameters.iter().map(|p| u64::from(p.rows) * u64::from(p.columns)).sum::<u64>(),
-            name(s.strategy),
+            policy::of(s.strategy).name(),
             output.display()
         );
     }
@@ -146,55 +145,27 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// The schedule with the shortest predicted step of those within memory and the batches asked for, or else the one that
-/// exceeds them least; what was tried goes to standard error.
-fn search(
-    program: &Program,
-    lookahead: Option<u32>,
-    options: &impl Fn(Strategy, Option<u32>) -> CompileOptions,
-) -> Result<Compiled, String> {
-    let mut tries = vec![(Strategy::Serial, lookahead), (Strategy::Prefetch, lookahead)];
-    match lookahead {
-        Some(_) => tries.push((Strategy::Pec, lookahead)),
-        None => tries.extend(LOOKAHEADS.map(|k| (Strategy::Pec, Some(k)))),
-    }
-    let mut best: Option<((u32, u64, f64), Compiled)> = None;
-    for (strategy, lookahead) in tries {
-        let asked = options(strategy, lookahead);
-        let compiled = compile_with(program, &asked).map_err(|e| e.to_string())?;
-        let cluster = asked.cluster.or_else(|| program.clusters.first().cloned());
-        let has = cluster.unwrap_or_else(|| fs_compiler::emit::local(compiled.schedule.ranks)).memory;
-        let needs = compiled.schedule.prediction.as_ref().map_or(0, |p| p.memory);
-        let in_flight = compiled.schedule.train.in_flight;
-        let beyond = (
-            asked.in_flight.map_or(0, |most| in_flight.saturating_sub(most)),
-            if needs > has { needs } else { 0 },
-        );
-        let step = compiled.schedule.prediction.as_ref().map_or(f64::INFINITY, |p| p.step);
-        let with = lookahead.filter(|_| strategy == Strategy::Pec).map(|k| format!(" with lookahead {k}"));
-        eprintln!("auto: {}{}: {:.3} ms a step", name(strategy), with.unwrap_or_default(), step * 1e3);
-        let rank = (beyond.0, beyond.1, step);
-        if best.as_ref().is_none_or(|b| rank < b.0) {
-            best = Some((rank, compiled));
+/// What became of a candidate.
+fn said(tried: &Tried) -> String {
+    let name = tried.candidate.describe();
+    match tried.verdict {
+        Verdict::Scheduled(cost) => format!("{name}: {:.3} ms a step", cost.step * 1e3),
+        Verdict::Pruned(bound) => {
+            let why = match bound.from {
+                BoundBy::Engine(engine) => format!("the work of {}", engine.name()),
+                BoundBy::Cycle => "its longest cycle".into(),
+            };
+            format!("{name}: at least {:.3} ms a step by {why}, not scheduled", bound.step * 1e3)
         }
     }
-    best.map(|b| b.1).ok_or_else(|| "there is no strategy to try".into())
 }
 
 /// A cluster of the model's file, or a preset.
-fn cluster(program: &Program, name: &str) -> Result<Cluster, String> {
+fn cluster(program: &Program, name: &str) -> Result<Cluster, Failure> {
     let declared = program.clusters.iter().find(|c| c.name == name).cloned();
     declared.or_else(|| fs_dsl::cluster::preset(name)).ok_or_else(|| {
         let known = program.clusters.iter().map(|c| c.name.as_str());
         let known: Vec<&str> = known.chain(fs_dsl::cluster::PRESETS.iter().copied()).collect();
-        format!("there is no cluster `{name}`; there are {}", known.join(", "))
+        Failure::Usage(format!("there is no cluster `{name}`; there are {}", known.join(", ")))
     })
-}
-
-fn name(strategy: Strategy) -> &'static str {
-    match strategy {
-        Strategy::Serial => "serial",
-        Strategy::Prefetch => "prefetch",
-        Strategy::Pec => "pec",
-    }
 }

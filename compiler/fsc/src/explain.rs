@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use fs_schedule::file;
 
+use super::failure::Failure;
 use super::print;
 
 /// Arguments of `fsc explain`.
@@ -19,41 +20,41 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), String> {
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let text = args.what.to_string_lossy();
     let is_code = text.strip_prefix("FS").is_some_and(|d| d.bytes().all(|b| b.is_ascii_digit()));
     if is_code && !args.what.exists() {
         return code(&text);
     }
     if !args.what.exists() && args.what.extension().is_none() {
-        return Err(format!(
+        return Err(Failure::Usage(format!(
             "there is no schedule and no diagnostic `{text}`; codes look like FS0012, see docs/language.md"
-        ));
+        )));
     }
-    let s = file::read(&args.what).map_err(|e| e.to_string())?;
-    let mut explanation = fs_compiler::sched::explain::explain(&s)
-        .ok_or_else(|| format!("{text} has no prediction; compile it again with this version"))?;
+    let s = file::read(&args.what)?;
+    let mut explanation = fs_compiler::sched::explain::explain(&s).ok_or_else(|| {
+        Failure::Found(format!("{text} has no prediction; compile it again with this version"))
+    })?;
     let unknown = || {
         let op = args.op.as_deref().unwrap_or_default();
-        format!("{text} has no operation `{op}`; `fsc explain {text}` lists them")
+        Failure::Usage(format!("{text} has no operation `{op}`; `fsc explain {text}` lists them"))
     };
     if args.json {
         if let Some(name) = &args.op {
             explanation.operations.retain(|o| o.op == *name);
             let op = explanation.operations.first().ok_or_else(unknown)?;
-            return print(&format!("{}\n", serde_json::to_string_pretty(op).map_err(|e| e.to_string())?));
+            return print(&format!("{}\n", serde_json::to_string_pretty(op)?));
         }
-        return print(&format!(
-            "{}\n",
-            serde_json::to_string_pretty(&explanation).map_err(|e| e.to_string())?
-        ));
+        return print(&format!("{}\n", serde_json::to_string_pretty(&explanation)?));
     }
     print(&explanation.text(args.op.as_deref()).ok_or_else(unknown)?)
 }
 
-fn code(code: &str) -> Result<(), String> {
+fn code(code: &str) -> Result<(), Failure> {
     match fs_dsl::codes::find(code) {
         Some(entry) => print(&format!("{}: {}\n\n{}\n", entry.code, entry.title, entry.explanation)),
-        None => Err(format!("there is no diagnostic `{code}`; codes look like FS0012, see docs/language.md")),
+        None => Err(Failure::Usage(format!(
+            "there is no diagnostic `{code}`; codes look like FS0012, see docs/language.md"
+        ))),
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use fs_compiler::viz::{Timeline, text};
 use fs_schedule::file;
 
+use super::failure::Failure;
 use super::print;
 
 /// Columns where nothing says how many there are.
@@ -27,9 +28,9 @@ pub(super) struct Args {
     ascii: bool,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), String> {
-    let s = file::read(&args.schedule).map_err(|e| e.to_string())?;
-    let t = Timeline::of(&s).map_err(|e| format!("{}: {e}", args.schedule.display()))?;
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let s = file::read(&args.schedule)?;
+    let t = Timeline::of(&s).map_err(Failure::of(&args.schedule))?;
     let options = text::Options {
         width: args.width.map_or_else(width, usize::from),
         steps: args.steps,

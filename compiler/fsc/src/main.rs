@@ -4,6 +4,7 @@ mod chakra;
 mod commands;
 mod compile;
 mod explain;
+mod failure;
 mod inspect;
 mod opt;
 mod pictures;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
+use failure::Failure;
 use fs_compiler::sched::policy::{self, Policy};
 
 /// Compiler for embedding communication: a model of a sequence recommender in, a checked static schedule out.
@@ -97,36 +99,32 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            if !message.is_empty() {
-                eprintln!("error: {message}");
-            }
+        Err(failure) => {
+            eprintln!("error: {failure}");
             ExitCode::FAILURE
         }
     }
 }
 
 /// A result must not replace what it is made from, under whatever name.
-fn keep_input(output: &Path, inputs: &[&Path]) -> Result<(), String> {
+fn keep_input(output: &Path, inputs: &[&Path]) -> Result<(), Failure> {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     let Some(place) = real(output) else { return Ok(()) };
     match inputs.iter().find(|input| real(input).is_some_and(|r| r == place)) {
-        Some(input) => Err(format!(
+        Some(input) => Err(Failure::Usage(format!(
             "{} would replace {}, which is read; give the result another name",
             output.display(),
             input.display()
-        )),
+        ))),
         None => Ok(()),
     }
 }
 
 /// Writes to standard output; a closed pipe is no error.
-fn print(text: &str) -> Result<(), String> {
+fn print(text: &str) -> Result<(), Failure> {
     use std::io::Write as _;
     match std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write to standard output: {e}"))
-        }
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::Output(e)),
         _ => Ok(()),
     }
 }

@@ -10,6 +10,7 @@ use fs_compiler::passes::manager::{self, Log, Print, Settings, parse_pipeline};
 use fs_compiler::passes::{PASSES, Pass};
 
 use super::commands::load;
+use super::failure::Failure;
 use super::print;
 
 /// Arguments of `fsc opt`.
@@ -54,7 +55,7 @@ pub(super) struct Args {
     document_operations: bool,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), String> {
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.document_passes {
         return print(&fs_compiler::passes::document());
     }
@@ -64,25 +65,26 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
     if args.list_passes {
         return print(&PASSES.iter().map(describe).collect::<String>());
     }
-    let file = args.file.as_ref().ok_or("give a file with textual IR or a model; see `fsc opt --help`")?;
+    let file = args
+        .file
+        .as_ref()
+        .ok_or_else(|| Failure::usage("give a file with textual IR or a model; see `fsc opt --help`"))?;
     let input = read(file)?;
     let (brought, verifies) = match &input {
         Input::Text(text) => manager::reproduces(text).unwrap_or(("", true)),
         Input::Model(_) => ("", true),
     };
-    let stages = parse_pipeline(args.pipeline.as_deref().unwrap_or(brought)).map_err(|e| e.to_string())?;
+    let stages = parse_pipeline(args.pipeline.as_deref().unwrap_or(brought))?;
     let verify_each = args.verify_each.unwrap_or(verifies);
     let (mut module, lines) = match input {
-        Input::Text(text) => {
-            dialect::parse_with_lines(&text).map_err(|e| format!("{}: {e}", file.display()))?
-        }
+        Input::Text(text) => dialect::parse_with_lines(&text).map_err(Failure::of(file))?,
         Input::Model(module) => (*module, parse::Lines::default()),
     };
     if verify_each {
         let errors = verify::verify(&module);
         if !errors.is_empty() {
             let errors = verify::render_with_lines(&module, &errors, &lines);
-            return Err(format!("{} is not valid:\n{errors}", file.display()));
+            return Err(Failure::Found(format!("{} is not valid:\n{errors}", file.display())));
         }
     }
     let settings = Settings {
@@ -111,7 +113,7 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
                 Ok(()) => format!("`fsc opt {path}` fails the same way"),
                 Err(why) => format!("a reproducer could not be written to {path}: {why}"),
             };
-            Err(format!("{e}\n{kept}"))
+            Err(Failure::Found(format!("{e}\n{kept}")))
         }
     }
 }
@@ -124,9 +126,9 @@ enum Input {
     Model(Box<Module>),
 }
 
-fn read(file: &Path) -> Result<Input, String> {
+fn read(file: &Path) -> Result<Input, Failure> {
     if file.extension().is_some_and(|e| e == "fs") {
-        let module = fs_compiler::import::import(&load(file)?).map_err(|e| e.to_string())?;
+        let module = fs_compiler::import::import(&load(file)?)?;
         return Ok(Input::Model(Box::new(module)));
     }
     let text = if file == Path::new("-") {
@@ -135,7 +137,7 @@ fn read(file: &Path) -> Result<Input, String> {
     } else {
         std::fs::read_to_string(file)
     };
-    text.map(Input::Text).map_err(|e| format!("cannot read {}: {e}", file.display()))
+    text.map(Input::Text).map_err(Failure::read(file))
 }
 
 /// A pass with its options and counters, for people.

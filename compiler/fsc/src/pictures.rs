@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use fs_compiler::viz::{Timeline, dot, svg};
 
+use super::failure::Failure;
+
 /// Endings that this module draws.
 pub(super) const ENDINGS: [&str; 2] = ["svg", "dot"];
 
@@ -12,7 +14,7 @@ pub(super) fn draw(
     ending: &str,
     drawn: &[(PathBuf, Timeline)],
     steps: Option<u32>,
-) -> Option<Result<String, String>> {
+) -> Option<Result<String, Failure>> {
     match ending {
         "svg" => {
             let timelines: Vec<Timeline> = drawn.iter().map(|(_, t)| t.clone()).collect();
@@ -21,11 +23,10 @@ pub(super) fn draw(
             Some(Ok(svg::draw(&timelines, &options)))
         }
         "dot" => Some(match drawn {
-            [(path, t)] => dot::draw(t).map_err(|e| format!("{}: {e}", path.display())),
-            _ => {
-                Err("a .dot file holds the graph of one schedule; write an .svg or .html file to compare two"
-                    .into())
-            }
+            [(path, t)] => dot::draw(t).map_err(Failure::of(path)),
+            _ => Err(Failure::usage(
+                "a .dot file holds the graph of one schedule; write an .svg or .html file to compare two",
+            )),
         }),
         _ => None,
     }

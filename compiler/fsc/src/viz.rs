@@ -6,6 +6,7 @@ use fs_compiler::viz::measured::Measured;
 use fs_compiler::viz::{Timeline, html};
 use fs_schedule::{file, trace};
 
+use super::failure::Failure;
 use super::{keep_input, pictures};
 
 /// Arguments of `fsc viz`.
@@ -25,35 +26,35 @@ pub(super) struct Args {
     steps: Option<u32>,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), String> {
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let ending = args.output.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
     let interactive = matches!(ending.as_str(), "html" | "htm");
     if !interactive && !pictures::ENDINGS.contains(&ending.as_str()) {
-        return Err(format!(
+        return Err(Failure::Usage(format!(
             "{}: the ending says what to draw, and must be .html or .{}",
             args.output.display(),
             pictures::ENDINGS.join(" or .")
-        ));
+        )));
     }
     if !interactive && args.trace.is_some() {
-        return Err("--trace is for .html files only".into());
+        return Err(Failure::usage("--trace is for .html files only"));
     }
     if ending == "dot" && args.steps.is_some() {
-        return Err("--steps is for timelines; a .dot file holds the graph of one step".into());
+        return Err(Failure::usage("--steps is for timelines; a .dot file holds the graph of one step"));
     }
     if args.trace.is_some() && args.schedules.len() > 1 {
-        return Err("--trace goes with one schedule, the one that ran".into());
+        return Err(Failure::usage("--trace goes with one schedule, the one that ran"));
     }
     let inputs: Vec<&Path> = args.schedules.iter().chain(&args.trace).map(PathBuf::as_path).collect();
     keep_input(&args.output, &inputs)?;
     let mut drawn = Vec::new();
     let mut measured = None;
     for path in &args.schedules {
-        let s = file::read(path).map_err(|e| e.to_string())?;
-        let timeline = Timeline::of(&s).map_err(|e| format!("{}: {e}", path.display()))?;
+        let s = file::read(path)?;
+        let timeline = Timeline::of(&s).map_err(Failure::of(path))?;
         if let Some(at) = &args.trace {
-            let ran = trace::read(at).map_err(|e| e.to_string())?;
-            ran.check(at, &s).map_err(|e| e.to_string())?;
+            let ran = trace::read(at)?;
+            ran.check(at, &s)?;
             if ran.schedule.ranks != s.ranks {
                 let (ran, planned) = (ran.schedule.ranks, s.ranks);
                 eprintln!("note: the trace is of {ran} rank(s), the prediction beside it is for {planned}");
@@ -64,10 +65,10 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
                 eprintln!("note: of {} ranks the trace shows {}", ran.schedule.ranks, there.join(", "));
             }
             measured = Some(Measured::of(&timeline, &ran).ok_or_else(|| {
-                format!(
+                Failure::Found(format!(
                     "trace {} holds no executions of operations; trace steps that ran, with `fsx run --trace-steps`",
                     at.display()
-                )
+                ))
             })?);
         }
         drawn.push((path.clone(), timeline));
@@ -76,8 +77,7 @@ pub(super) fn run(args: &Args) -> Result<(), String> {
         Some(text) => text?,
         None => page(drawn, measured, args.steps.unwrap_or(html::STEPS)),
     };
-    file::write_atomically(&args.output, text.as_bytes())
-        .map_err(|e| format!("cannot write {}: {e}", args.output.display()))
+    file::write_atomically(&args.output, text.as_bytes()).map_err(Failure::write(&args.output))
 }
 
 fn page(drawn: Vec<(PathBuf, Timeline)>, mut measured: Option<Measured>, steps: u32) -> String {

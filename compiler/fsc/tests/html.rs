@@ -15,15 +15,7 @@ use tempfile::TempDir;
 fn example(name: &str, strategy: Strategy) -> Schedule {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
     let program = fs_dsl::load(&path).program.expect("examples are right");
-    let options = CompileOptions {
-        strategy,
-        ranks: Some(2),
-        cluster: None,
-        lookahead: None,
-        microbatches: None,
-        in_flight: None,
-        profile: None,
-    };
+    let options = CompileOptions::new(strategy, Some(2));
     compile_with(&program, &options).expect("examples compile").schedule
 }
 

@@ -9,7 +9,7 @@ use s::Strategy;
 
 use crate::ir::attr::{record, typed};
 use crate::ir::{Module, OpId, View};
-use crate::sched::{self, SchedError, Target, policy};
+use crate::sched::{self, Bound, Options, Outcome, SchedError, Target, policy};
 
 /// Why a lowered module has no schedule.
 #[derive(Debug, thiserror::Error)]
@@ -31,25 +31,43 @@ pub fn local(ranks: u32) -> Cluster {
     Cluster { gpus_per_node: ranks.max(1), ..preset }
 }
 
-/// Writes a lowered module as a schedule for a local machine.
-pub fn emit(module: &Module, strategy: Strategy, ranks: u32) -> Result<s::Schedule, EmitError> {
-    emit_for(&mut module.clone(), &local(ranks), ranks, strategy, None)
+/// What came of writing a module as a schedule.
+#[derive(Debug)]
+pub enum Emitted {
+    /// The schedule.
+    Schedule(Box<s::Schedule>),
+    /// No step is as short as was asked for; the module is as it was.
+    Beyond(Bound),
 }
 
-/// Writes a lowered module as a schedule for a cluster, and leaves the order in the module.
+/// Writes a lowered module as a schedule for a local machine.
+pub fn emit(module: &Module, strategy: Strategy, ranks: u32) -> Result<s::Schedule, EmitError> {
+    let options = Options::new(policy::of(strategy));
+    match emit_for(&mut module.clone(), &local(ranks), ranks, &options)? {
+        Emitted::Schedule(schedule) => Ok(*schedule),
+        Emitted::Beyond(_) => Err(unlimited()),
+    }
+}
+
+/// Nothing is beyond a limit that was not given.
+pub(crate) fn unlimited() -> EmitError {
+    EmitError::Form("the scheduler gave up without having been given a limit".into())
+}
+
+/// Writes a lowered module as a schedule for a cluster, verifies it, and leaves the order in the module.
 pub fn emit_for<'a>(
     module: &mut Module,
     target: impl Into<Target<'a>>,
     ranks: u32,
-    strategy: Strategy,
-    in_flight: Option<u32>,
-) -> Result<s::Schedule, EmitError> {
-    let schedule = schedule(module, target, ranks, strategy, in_flight)?;
-    let violations = s::verify::verify(&schedule);
-    match violations.first() {
-        None => Ok(schedule),
-        Some(v) => Err(EmitError::Form(v.to_string())),
+    options: &Options,
+) -> Result<Emitted, EmitError> {
+    let emitted = schedule(module, target, ranks, options)?;
+    if let Emitted::Schedule(schedule) = &emitted
+        && let Some(violation) = s::verify::verify(schedule).first()
+    {
+        return Err(EmitError::Form(violation.to_string()));
     }
+    Ok(emitted)
 }
 
 /// Lists a module's functions, schedules them, and leaves the order in the module.
@@ -57,9 +75,8 @@ pub fn schedule<'a>(
     module: &mut Module,
     target: impl Into<Target<'a>>,
     ranks: u32,
-    strategy: Strategy,
-    in_flight: Option<u32>,
-) -> Result<s::Schedule, EmitError> {
+    options: &Options,
+) -> Result<Emitted, EmitError> {
     let fail = EmitError::Form;
     let target = target.into();
     let (train, origins) = listing::list(module, "train").map_err(fail)?;
@@ -68,7 +85,7 @@ pub fn schedule<'a>(
         version: s::VERSION,
         digest: String::new(),
         model: module.name.clone(),
-        strategy,
+        strategy: options.policy.strategy(),
         ranks,
         sources: typed(&module.attrs, "sources").map_err(fail)?,
         settings: typed(&module.attrs, "settings").map_err(fail)?,
@@ -88,24 +105,25 @@ pub fn schedule<'a>(
     if let Some(profile) = target.profile {
         profile.fits(&schedule)?;
     }
+    let order = match sched::schedule(&mut schedule, target, options)? {
+        Outcome::Scheduled(order) => order,
+        Outcome::Beyond(bound) => return Ok(Emitted::Beyond(bound)),
+    };
     if module.func("evaluate").is_some() {
         let (evaluation, _) = listing::list(module, "evaluate").map_err(fail)?;
-        let mut other = s::Schedule { train: evaluation, strategy: Strategy::Serial, ..schedule.clone() };
-        sched::schedule(
-            &mut other,
-            target.cluster,
-            &sched::Options { policy: policy::of(Strategy::Serial), in_flight: None },
-        )?;
-        schedule.evaluation = Some(other.train);
+        // Scheduled as if it were the training program, which waits aside with its prediction.
+        let train = std::mem::replace(&mut schedule.train, evaluation);
+        let prediction = schedule.prediction.take();
+        sched::schedule(&mut schedule, target.cluster, &Options::new(policy::of(Strategy::Serial)))?;
+        schedule.evaluation = Some(std::mem::replace(&mut schedule.train, train));
+        schedule.prediction = prediction;
     }
-    let order =
-        sched::schedule(&mut schedule, target, &sched::Options { policy: policy::of(strategy), in_flight })?;
     place(module, &schedule, &order, &origins);
     let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
     let engines: std::collections::BTreeSet<s::Engine> =
         programs.flat_map(|p| &p.ops).map(|op| op.engine).collect();
     schedule.engines = engines.into_iter().collect();
-    Ok(schedule)
+    Ok(Emitted::Schedule(Box::new(schedule)))
 }
 
 /// Writes the order into the training function: operations in issue order, each with its placement. Views (splits,

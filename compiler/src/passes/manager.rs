@@ -23,6 +23,12 @@ pub struct Stage {
     pub options: Options,
 }
 
+impl PartialEq for Stage {
+    fn eq(&self, other: &Self) -> bool {
+        (self.pass.name, &self.options) == (other.pass.name, &other.options)
+    }
+}
+
 /// A pipeline that is not one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PipelineError {

@@ -2,6 +2,7 @@
 //! docs/passes.md are made. Adding a pass is a file and a line in the table.
 
 pub mod accumulate;
+pub mod branches;
 pub mod bucket_gradients;
 pub mod canonicalize;
 pub mod debug;

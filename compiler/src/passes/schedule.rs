@@ -3,9 +3,9 @@
 //! The order is that of the schedule which would be written ([`crate::sched`]); see docs/scheduling.md.
 
 use super::{Options, PassError, Statistics, option};
-use crate::emit;
+use crate::emit::{self, Emitted};
 use crate::ir::Module;
-use crate::sched::policy;
+use crate::sched::{self, policy};
 
 /// Schedules `@train`.
 pub(super) fn run(
@@ -25,7 +25,7 @@ pub(super) fn run(
     }
     let name = options.get("strategy").map_or("serial", String::as_str);
     let wrong = || PassError::new(format!("option strategy must be {}, is `{name}`", policy::names()));
-    let strategy = policy::find(name).ok_or_else(wrong)?.strategy();
+    let policy = policy::find(name).ok_or_else(wrong)?;
     if module.func("train").is_none() {
         return Err(PassError::missing("train"));
     }
@@ -33,8 +33,10 @@ pub(super) fn run(
     if in_flight == Some(0) {
         return Err(PassError::new("option in_flight must be at least 1"));
     }
-    let schedule = emit::schedule(module, &cluster, ranks, strategy, in_flight)
-        .map_err(|e| PassError::new(e.to_string()))?;
+    let options = sched::Options::new(policy).in_flight(in_flight);
+    let emitted =
+        emit::schedule(module, &cluster, ranks, &options).map_err(|e| PassError::new(e.to_string()))?;
+    let Emitted::Schedule(schedule) = emitted else { return Ok(()) };
     for op in &schedule.train.ops {
         statistics.count("scheduled");
         if op.stage != 0 {

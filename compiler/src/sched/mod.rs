@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 
 use fs_dsl::checked::Cluster;
 use fs_schedule::op::{Dep, Place};
-use fs_schedule::{Busy, Prediction, Profile, Schedule};
+use fs_schedule::{Busy, Engine, Prediction, Profile, Schedule};
 
 use order::Chosen;
 use policy::Policy;
@@ -45,11 +45,62 @@ pub enum SchedError {
 
 /// What may be asked of the scheduler.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Options {
     /// What waits for what.
     pub policy: &'static dyn Policy,
     /// Most batches in flight.
     pub in_flight: Option<u32>,
+    /// Seconds that a step must take less than; if no order can, none is searched for.
+    pub below: Option<f64>,
+}
+
+impl Options {
+    /// A policy, with as many batches in flight as help.
+    pub fn new(policy: &'static dyn Policy) -> Self {
+        Self { policy, in_flight: None, below: None }
+    }
+
+    /// With at most so many batches in flight.
+    #[must_use]
+    pub fn in_flight(mut self, most: Option<u32>) -> Self {
+        self.in_flight = most;
+        self
+    }
+
+    /// With a step of less than so many seconds, or none.
+    #[must_use]
+    pub fn below(mut self, seconds: Option<f64>) -> Self {
+        self.below = seconds;
+        self
+    }
+}
+
+/// What came of scheduling.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// For each position of the new list where its operation stood.
+    Scheduled(Vec<u32>),
+    /// No step of this program and policy is as short as was asked for; the program is as it was.
+    Beyond(Bound),
+}
+
+/// A lower bound on the step of a program under a policy.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bound {
+    /// Seconds.
+    pub step: f64,
+    /// Where it comes from.
+    pub from: BoundBy,
+}
+
+/// What a step cannot be shorter than.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BoundBy {
+    /// ResMII: the work of this engine.
+    Engine(Engine),
+    /// RecMII: the longest cycle of dependencies.
+    Cycle,
 }
 
 /// What is scheduled for: a cluster, and what was measured on one of its kind.
@@ -68,14 +119,19 @@ impl<'a> From<&'a Cluster> for Target<'a> {
 }
 
 /// Schedules a training program whose operations stand in reference order with a buffer for every value: fills in
-/// everything that is decided here, and the prediction. Returns for each position of the new list where its
-/// operation stood.
+/// everything that is decided here, and the prediction.
 pub fn schedule<'a>(
     s: &mut Schedule,
     target: impl Into<Target<'a>>,
     options: &Options,
-) -> Result<Vec<u32>, SchedError> {
+) -> Result<Outcome, SchedError> {
     let problem = Problem::new(s, target.into(), options.policy)?;
+    if let Some(below) = options.below {
+        let bound = problem.lower_bound(below)?;
+        if bound.step >= below {
+            return Ok(Outcome::Beyond(bound));
+        }
+    }
     let chosen = order::choose(&problem, options)?;
     let reasons = reasons::explain(&problem, &chosen);
     let prediction = prediction(&problem, &chosen);
@@ -100,7 +156,7 @@ pub fn schedule<'a>(
     lifetimes(s, &c);
     s.prediction = Some(prediction);
     conflicts(s, options.policy);
-    Ok(c.frozen.order)
+    Ok(Outcome::Scheduled(c.frozen.order))
 }
 
 /// Above this many times the greater bound a schedule says which waits keep it there.

@@ -211,7 +211,7 @@ fn at_depth(
     let held = held.map(|edges| graph.with(edges));
     let graph = held.as_ref().unwrap_or(graph);
     let rec_mii = bounds::rec_mii(graph, &p.time)
-        .map_err(|_| SchedError::Defect("the strategy waits for itself".into()))?;
+        .map_err(|_| SchedError::Defect("the policy waits for itself".into()))?;
     let bound = rec_mii.time.max(p.res_mii.time as f64);
     let hub = hub(p, &rec_mii.cycle);
     let mut best: Option<Candidate> = None;

@@ -10,7 +10,10 @@ use super::latency::Machine;
 use super::limits::{self, Fixed};
 use super::policy::{self, Policy};
 use super::sizes::Sizes;
-use super::{SchedError, Target};
+use super::{Bound, BoundBy, SchedError, Target};
+
+/// Nanoseconds by which a simulated step may be less than what it settles to.
+const SETTLED: f64 = 2.0;
 
 /// A scheduling problem.
 #[derive(Debug)]
@@ -95,6 +98,25 @@ impl<'a> Problem<'a> {
     /// The greater bound, in nanoseconds.
     pub fn mii(&self) -> f64 {
         self.rec_mii.time.max(self.res_mii.time as f64)
+    }
+
+    /// What no step under the policy is shorter than, in seconds. The policy's cycles are only looked at if the data's
+    /// allow less than `below`.
+    pub fn lower_bound(&self, below: f64) -> Result<Bound, SchedError> {
+        let (engine, cycle) = (self.res_mii.time as f64, self.rec_mii.time);
+        let data = if engine >= cycle {
+            Bound { step: engine / 1e9, from: BoundBy::Engine(self.res_mii.engine) }
+        } else {
+            Bound { step: cycle / 1e9, from: BoundBy::Cycle }
+        };
+        if data.step >= below {
+            return Ok(data);
+        }
+        let blocking = bounds::rec_mii(&self.blocking, &self.time)
+            .map_err(|_| SchedError::Defect("the policy waits for itself".into()))?;
+        // A simulation settles to a nanosecond.
+        let blocking = (blocking.time - SETTLED) / 1e9;
+        Ok(if blocking > data.step { Bound { step: blocking, from: BoundBy::Cycle } } else { data })
     }
 
     /// Where a step begins: with the first operation of a batch that works on rows or dense features.

@@ -1,0 +1,122 @@
+//! Pipelines that begin alike, on copies of one module: what they share runs once.
+//!
+//! Where pipelines part, the module is copied and kept until the last of them has branched off. Pipelines are run in the
+//! order given, so those that share most should stand side by side.
+
+use super::PassError;
+use super::manager::{self, Log, RunError, Settings, Stage};
+use crate::ir::Module;
+
+/// Lowered modules of several pipelines, one after the other.
+#[derive(Debug)]
+pub struct Branches {
+    pipelines: Vec<Vec<Stage>>,
+    next: usize,
+    /// Modules at the places where pipelines part: each is what the first passes of one of them left.
+    kept: Vec<Kept>,
+}
+
+/// What the first `passes` passes of a pipeline left.
+#[derive(Debug)]
+struct Kept {
+    pipeline: usize,
+    passes: usize,
+    module: Module,
+}
+
+fn shared(a: &[Stage], b: &[Stage]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+impl Branches {
+    /// Pipelines to be run on a module.
+    pub fn new(module: Module, pipelines: Vec<Vec<Stage>>) -> Self {
+        Self { pipelines, next: 0, kept: vec![Kept { pipeline: 0, passes: 0, module }] }
+    }
+
+    /// The farthest kept module that this pipeline passes through, with the passes that it has behind it; a copy if a
+    /// later pipeline passes through it too.
+    fn start(&mut self, pipeline: usize) -> Option<(usize, Module)> {
+        let stages = &self.pipelines[pipeline];
+        let through = |k: &Kept, stages: &[Stage]| shared(&self.pipelines[k.pipeline], stages) >= k.passes;
+        while !through(self.kept.last()?, stages) {
+            self.kept.pop();
+        }
+        let last = self.kept.last()?;
+        if self.pipelines[pipeline + 1..].iter().any(|later| through(last, later)) {
+            return Some((last.passes, last.module.clone()));
+        }
+        self.kept.pop().map(|k| (k.passes, k.module))
+    }
+
+    fn run(&mut self, pipeline: usize) -> Result<Module, RunError> {
+        let Some((mut done, mut module)) = self.start(pipeline) else {
+            let what = PassError::new("the module that it starts from is gone").to_string();
+            return Err(RunError { pass: "branches", what, reproducer: String::new() });
+        };
+        let stages = self.pipelines[pipeline].clone();
+        let later = self.pipelines[pipeline + 1..].iter();
+        let mut parts: Vec<usize> = later.map(|l| shared(l, &stages)).filter(|n| *n > done).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        for passes in parts.into_iter().chain([stages.len()]) {
+            manager::run(&mut module, &stages[done..passes], Settings::default(), &mut Log::default())?;
+            done = passes;
+            let parts_here = self.pipelines[pipeline + 1..].iter().any(|l| shared(l, &stages) == passes);
+            if parts_here && self.kept.last().is_none_or(|k| k.passes < passes) {
+                self.kept.push(Kept { pipeline, passes, module: module.clone() });
+            }
+        }
+        Ok(module)
+    }
+}
+
+impl Iterator for Branches {
+    type Item = Result<Module, RunError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let pipeline = self.next;
+        if pipeline == self.pipelines.len() {
+            return None;
+        }
+        self.next += 1;
+        Some(self.run(pipeline))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::manager::parse_pipeline;
+    use super::*;
+
+    const MODEL: &str = "model m { table t { rows 50 dim 4 optimizer sgd(lr: 0.1) sharding row_wise } \
+        input i: ids(t) { max 5 } input click: label  let h = linear(pool(i), 1, name: \"head\") \
+        loss bce_with_logits(h, click, normalize: samples) } train { batch 4 steps 1 } \
+        workload w { generate { lengths uniform(1, 5) } }";
+
+    /// Whatever is shared, every pipeline gives what it gives alone.
+    #[test]
+    fn as_if_each_ran_alone() {
+        let program = fs_dsl::check_text("m.fs", MODEL).program.expect("the model checks");
+        let module = crate::import::import(&program).expect("the model is imported");
+        let front = "canonicalize,plan-sharding{ranks=2},differentiate";
+        let texts = [
+            format!("{front},lower-exchanges,dce"),
+            format!("{front},lower-exchanges,dce,bucket-gradients"),
+            format!("{front},lower-exchanges{{lookahead=1}},dce"),
+            format!("{front},lower-exchanges{{lookahead=2}},dce"),
+            "canonicalize".to_owned(),
+            format!("{front},lower-exchanges,dce"),
+        ];
+        let pipelines: Vec<Vec<Stage>> = texts.iter().map(|t| parse_pipeline(t).expect("parses")).collect();
+        let branches = Branches::new(module.clone(), pipelines.clone());
+        let found: Vec<String> = branches.map(|m| m.expect("passes run").to_string()).collect();
+        for (stages, found) in pipelines.iter().zip(&found) {
+            let mut alone = module.clone();
+            manager::run(&mut alone, stages, Settings::default(), &mut Log::default()).expect("passes run");
+            assert_eq!(&alone.to_string(), found);
+        }
+        assert_eq!(found.len(), texts.len());
+        assert_ne!(found[2], found[3]);
+    }
+}

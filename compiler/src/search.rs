@@ -1,0 +1,148 @@
+//! The search for the fastest schedule of a program over candidates: policies, each with how many reuse distances it
+//! tells apart.
+//!
+//! The program is imported once, and passes that candidates share run once ([`Branches`]). A candidate whose lower
+//! bounds (ResMII, RecMII) are no less than the best step so far is not scheduled. Candidates are taken in the order
+//! given and the first of equal ones wins, so the outcome is the same every time.
+
+use fs_dsl::checked::Program;
+
+use crate::compile::{Aim, CompileError, CompileOptions, Compiled};
+use crate::emit::{Emitted, emit_for};
+use crate::import::import;
+use crate::passes::branches::Branches;
+use crate::passes::manager::Stage;
+use crate::sched::policy::{POLICIES, Policy};
+use crate::sched::{self, Bound};
+
+/// Lookaheads to try where rows are told apart and nobody asked for one.
+const LOOKAHEADS: [u32; 3] = [1, 2, 3];
+
+/// What is tried.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// What waits for what.
+    pub policy: &'static dyn Policy,
+    /// Reuse distances that are told apart, in microbatches; `None`: as the model says.
+    pub lookahead: Option<u32>,
+}
+
+impl Candidate {
+    /// A policy with a lookahead.
+    pub fn new(policy: &'static dyn Policy, lookahead: impl Into<Option<u32>>) -> Self {
+        Self { policy, lookahead: lookahead.into() }
+    }
+
+    /// For people: `pec with lookahead 2`.
+    pub fn describe(&self) -> String {
+        let with = self.lookahead.filter(|_| self.policy.tells_rows_apart());
+        let with = with.map_or_else(String::new, |k| format!(" with lookahead {k}"));
+        format!("{}{with}", self.policy.name())
+    }
+}
+
+/// Every policy, those that tell rows apart with some lookaheads, or the one that is asked for.
+pub fn candidates(lookahead: Option<u32>) -> impl Iterator<Item = Candidate> {
+    POLICIES.iter().flat_map(move |p| {
+        let several = p.tells_rows_apart() && lookahead.is_none();
+        let lookaheads = if several { LOOKAHEADS.map(Some).to_vec() } else { vec![lookahead] };
+        lookaheads.into_iter().map(|k| Candidate::new(*p, k))
+    })
+}
+
+/// What became of a candidate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict {
+    /// It was scheduled.
+    Scheduled(Cost),
+    /// It was not: no order of it can be faster than the best before it.
+    Pruned(Bound),
+}
+
+/// What schedules are compared by: the least in this order is the best.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub struct Cost {
+    /// Batches in flight beyond those asked for.
+    pub beyond_in_flight: u32,
+    /// Bytes of device memory, if they are more than the cluster has.
+    pub beyond_memory: u64,
+    /// Seconds of a step.
+    pub step: f64,
+}
+
+impl Cost {
+    /// Of a schedule that was compiled for a machine.
+    fn of(compiled: &Compiled, memory: u64, in_flight: Option<u32>) -> Self {
+        let s = &compiled.schedule;
+        let needs = s.prediction.as_ref().map_or(0, |p| p.memory);
+        Self {
+            beyond_in_flight: in_flight.map_or(0, |most| s.train.in_flight.saturating_sub(most)),
+            beyond_memory: if needs > memory { needs } else { 0 },
+            step: s.prediction.as_ref().map_or(f64::INFINITY, |p| p.step),
+        }
+    }
+
+    /// Seconds that another schedule's step must be less than to be better, if this one is within limits.
+    fn to_beat(&self) -> Option<f64> {
+        (self.beyond_in_flight == 0 && self.beyond_memory == 0).then_some(self.step)
+    }
+}
+
+/// A candidate and what became of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Tried {
+    /// The candidate.
+    pub candidate: Candidate,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// The outcome of a search.
+#[derive(Debug)]
+pub struct Best {
+    /// The best schedule.
+    pub compiled: Compiled,
+    /// What it is a schedule of: its place among those tried.
+    pub chosen: usize,
+    /// All candidates, in the order given.
+    pub tried: Vec<Tried>,
+}
+
+/// The schedule with the shortest predicted step of those within memory and the batches asked for, or else the one that
+/// exceeds them least. Policy and lookahead are the candidates', everything else the options'.
+pub fn search(
+    program: &Program,
+    options: &CompileOptions,
+    candidates: impl IntoIterator<Item = Candidate>,
+) -> Result<Best, CompileError> {
+    let module = import(program)?;
+    let aim = Aim::new(program, options)?;
+    let candidates: Vec<Candidate> = candidates.into_iter().collect();
+    let stages =
+        |c: &Candidate| aim.stages(&module, &options.clone().policy(c.policy).lookahead(c.lookahead));
+    let pipelines: Vec<Vec<Stage>> = candidates.iter().map(stages).collect::<Result<_, _>>()?;
+    let mut best: Option<(Cost, usize, Compiled)> = None;
+    let mut tried = Vec::with_capacity(candidates.len());
+    for (i, (candidate, module)) in candidates.iter().zip(Branches::new(module, pipelines)).enumerate() {
+        let mut module = module?;
+        let asked = sched::Options::new(candidate.policy)
+            .in_flight(options.in_flight)
+            .below(best.as_ref().and_then(|b| b.0.to_beat()));
+        let verdict = match emit_for(&mut module, aim.target(), aim.ranks, &asked)? {
+            Emitted::Schedule(schedule) => {
+                let compiled = Compiled { schedule: *schedule, module };
+                let cost = Cost::of(&compiled, aim.cluster.memory, options.in_flight);
+                if best.as_ref().is_none_or(|b| cost < b.0) {
+                    best = Some((cost, i, compiled));
+                }
+                Verdict::Scheduled(cost)
+            }
+            Emitted::Beyond(bound) => Verdict::Pruned(bound),
+        };
+        tried.push(Tried { candidate: *candidate, verdict });
+    }
+    let (_, chosen, compiled) =
+        best.ok_or_else(|| CompileError::Options("there is no strategy to try".into()))?;
+    Ok(Best { compiled, chosen, tried })
+}
