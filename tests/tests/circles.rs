@@ -22,7 +22,6 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("compiler", "sched", &["latency", "policy", "problem"]),
     ("compiler", "sched", &["list", "order"]),
     ("compiler", "sched", &["measured", "sizes"]),
-    ("executor", "", &["evaluate", "runtime"]),
     ("executor", "", &["profile", "report", "session", "trace"]),
     ("executor", "runtime", &["engine", "transfer"]),
 ];

@@ -230,14 +230,12 @@ impl Device for Mock {
             None if round == 0 => self.begin(job)?,
             None => self.wait(),
         };
-        match wait.next() {
-            Some(next) => Ok(Progress::Running(next, next.pause)),
-            None => {
-                let done = self.cpu.fill(lane, job, (round, None), outbox, inbox, &mut || false)?;
-                assert!(matches!(done, Progress::Done), "nothing is urgent");
-                Ok(Progress::Done)
-            }
+        if let Some(next) = wait.next() {
+            return Ok(Progress::Running(next, next.pause));
         }
+        let done = self.cpu.fill(lane, job, (round, None), outbox, inbox, &mut || false)?;
+        assert!(matches!(done, Progress::Done), "nothing is urgent");
+        Ok(Progress::Done)
     }
 
     fn drain(
@@ -248,23 +246,17 @@ impl Device for Mock {
         inbox: Inbox<'_, f32>,
         _: Urgent<'_>,
     ) -> Result<Progress<Wait>, Fault> {
-        let wait = match from {
-            Some(wait) => wait,
-            None => {
-                poison::poison_sent(&self.cpu, job)?;
-                self.wait()
-            }
-        };
-        match wait.next() {
-            Some(next) => Ok(Progress::Running(next, next.pause)),
-            None => {
-                self.restore(job)?;
-                let done = self.cpu.drain(lane, job, None, inbox, &mut || false)?;
-                assert!(matches!(done, Progress::Done), "nothing is urgent");
-                self.end(job);
-                Ok(Progress::Done)
-            }
+        if from.is_none() {
+            poison::poison_sent(&self.cpu, job)?;
         }
+        if let Some(next) = from.unwrap_or_else(|| self.wait()).next() {
+            return Ok(Progress::Running(next, next.pause));
+        }
+        self.restore(job)?;
+        let done = self.cpu.drain(lane, job, None, inbox, &mut || false)?;
+        assert!(matches!(done, Progress::Done), "nothing is urgent");
+        self.end(job);
+        Ok(Progress::Done)
     }
 
     fn len(&self, what: Stored) -> usize {

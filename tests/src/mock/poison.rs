@@ -133,7 +133,7 @@ fn reals(cpu: &Cpu<f32>, job: &Job<'_>, operand: &Operand, buffer: &Buffer) -> R
         }
         view.fill(f32::NAN);
     }
-    Ok(operand.accumulate.then(|| Saved::Operand(*operand, old)))
+    Ok(operand.accumulate.then_some(Saved::Operand(*operand, old)))
 }
 
 /// The rows that an update will change.

@@ -13,6 +13,7 @@ use fs_kernels::{Mat, MatMut, Real, Write, elementwise};
 use fs_schedule::{Action, Symbol};
 
 use super::arena::Read;
+use super::inbox::receive;
 use super::{Call, Fault, rank_items};
 use crate::device::shards::rows_per_rank;
 use crate::device::{Inbox, Urgent};
@@ -514,23 +515,6 @@ fn check(what: &str, found: usize, expected: usize) -> Result<(), Fault> {
         return Ok(());
     }
     Err(TransportError::Sizes(format!("{what}: {found} where {expected} are expected")).into())
-}
-
-/// What a rank sent in a section.
-pub(super) fn receive<T, R, E: From<Fault>>(
-    inbox: Inbox<'_, T>,
-    from: usize,
-    section: usize,
-    read: impl FnOnce(Part<'_, T>) -> Result<R, E>,
-) -> Result<R, E> {
-    let (mut read, mut found) = (Some(read), None);
-    inbox(from, &mut |message| {
-        if let (Some(part), Some(read)) = (message.part(section), read.take()) {
-            found = Some(read(part));
-        }
-    });
-    let nothing = || TransportError::Sizes(format!("rank {from} sent no section {section}"));
-    found.unwrap_or_else(|| Err(Fault::from(nothing()).into()))
 }
 
 fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<(), Fault> {

@@ -10,6 +10,7 @@ mod call;
 mod collectives;
 mod dense;
 mod dispatch;
+mod inbox;
 mod loss;
 mod optimizer;
 mod rank_items;

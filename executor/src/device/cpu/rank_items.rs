@@ -16,7 +16,7 @@ use fs_kernels::{Mat, MatMut, Real};
 use fs_schedule::{Action, Sharding, Table};
 use parking_lot::RwLockReadGuard;
 
-use super::collectives::receive;
+use super::inbox::receive;
 use super::{Call, Fault, Shard};
 use crate::data::{Histories, Question};
 use crate::device::Inbox;
@@ -412,7 +412,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
 /// Rounds of a batch.
 pub(super) fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
     let asking = Asking::new(c)?;
-    Ok((0..).take_while(|n| asking.round(*n).is_some()).count() as u64)
+    Ok((0..u64::MAX).take_while(|n| asking.round(*n).is_some()).count() as u64)
 }
 
 /// Takes in the round before, and fills the outbox of this one.
