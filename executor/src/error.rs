@@ -19,6 +19,9 @@ pub enum Error {
     /// There is no such device, or it cannot be used.
     #[error(transparent)]
     Device(#[from] crate::device::OpenError),
+    /// A batch without a sample that is needed.
+    #[error(transparent)]
+    Sample(#[from] crate::data::share::Missing),
     /// No ranks.
     #[error("--ranks 0: at least one rank is needed")]
     NoRanks,

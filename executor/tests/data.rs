@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::{next_item, ranking};
-use fs_executor::data::{DataError, GlobalBatch, Source, Values, open};
+use fs_executor::data::samples::block;
+use fs_executor::data::{DataError, GlobalBatch, Source, Values, Wanted, open};
 use fs_schedule::{
     Data, IdDistribution, Input, InputKind, Keep, LabelDistribution, LengthDistribution, Lengths, Schedule,
 };
@@ -277,4 +278,70 @@ fn labels_need_something_to_hash() {
         all += labels.len() as f32;
     }
     assert!((ones / all - 0.25).abs() < 0.03, "{ones} of {all}");
+}
+
+/// Offsets, lengths and values of a sample of a batch, by input.
+fn sample(schedule: &Schedule, batch: &GlobalBatch, sample: usize) -> Vec<Values> {
+    let at = batch.held.position(sample).unwrap();
+    let span = |group: u32| batch.offsets[group as usize][at]..batch.offsets[group as usize][at + 1];
+    let group = |kind: InputKind| match kind {
+        InputKind::Ids { lengths, .. } | InputKind::TokenLabel { lengths } => Some(lengths),
+        _ => None,
+    };
+    let ranges = schedule.inputs.iter().map(|input| match input.kind {
+        InputKind::Next { of } => span(group(schedule.inputs[of as usize].kind).unwrap()),
+        InputKind::Dense { width } => at * width as usize..(at + 1) * width as usize,
+        InputKind::SampleLabel => at..at + 1,
+        kind => span(group(kind).unwrap()),
+    });
+    let part = |(range, values): (std::ops::Range<usize>, &Values)| match values {
+        Values::Ids(ids) => Values::Ids(ids[range].to_vec()),
+        Values::Reals(reals) => Values::Reals(reals[range].to_vec()),
+    };
+    ranges.zip(&batch.inputs).map(part).collect()
+}
+
+/// A batch of some ranks' samples has the same values for them, and the same totals, as the batch of all.
+#[test]
+fn a_source_gives_the_samples_of_some_ranks() {
+    let mut drawn = ranking(6, true);
+    drawn.inputs.push(Input { name: "next".into(), kind: InputKind::Next { of: 0 } });
+    drawn.inputs.push(Input { name: "dense".into(), kind: InputKind::Dense { width: 2 } });
+    drawn.inputs.push(Input { name: "click".into(), kind: InputKind::SampleLabel });
+    if let Some(Data::Generate { samples, .. }) = &mut drawn.data {
+        *samples = Some(16);
+    }
+    let mut file = ranking(4, true);
+    file.inputs.truncate(2);
+    let (_folder, path) = write(&tensors());
+    let cases = [(drawn, None), (file, Some(path)), (next_item(32, 9066, RATINGS), None)];
+    for (schedule, path) in cases {
+        let mut source = source(&schedule, path.as_deref(), 3).unwrap();
+        let epoch = source.epoch_steps().unwrap();
+        for (ranks, world) in
+            [(vec![0], 1), (vec![0], 3), (vec![2], 3), (vec![0, 2], 3), (vec![1, 2], 4), (vec![], 2)]
+        {
+            let mut some = GlobalBatch::wanting(Wanted::Ranks { ranks: ranks.clone(), world });
+            for step in [0, epoch - 1, epoch] {
+                let all = batch(&mut *source, step).unwrap();
+                source.fill(step, &mut some).unwrap();
+                assert_eq!((some.samples, some.tokens()), (all.samples, all.tokens()));
+                let wanted: Vec<usize> = ranks.iter().flat_map(|r| block(all.samples, *r, world)).collect();
+                assert_eq!(some.offsets[0].len(), wanted.len() + 1);
+                for s in 0..all.samples {
+                    assert_eq!(some.held.position(s).is_some(), wanted.contains(&s));
+                }
+                for s in wanted {
+                    assert_eq!(
+                        sample(&schedule, &some, s),
+                        sample(&schedule, &all, s),
+                        "sample {s} of step {step}"
+                    );
+                }
+                let held: usize = some.offsets[0].last().copied().unwrap();
+                let Values::Ids(ids) = &some.inputs[0] else { panic!("ids") };
+                assert_eq!(ids.len(), held);
+            }
+        }
+    }
 }

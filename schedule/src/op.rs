@@ -34,6 +34,10 @@ pub struct Op {
     /// The microbatch that it works on; `None`: the whole batch. Inputs, offsets and the sizes `B`, `T<n>`, `Q<n>` of
     /// an operation are those of its microbatch.
     pub microbatch: Option<u32>,
+    /// Where its samples are: its inputs, offsets and the sizes `B`, `T<n>`, `Q<n>` are of the samples that its rank
+    /// has there.
+    #[serde(default, skip_serializing_if = "Site::is_home")]
+    pub site: Site,
     /// What must have finished.
     pub deps: Vec<Dep>,
     /// Greater goes first among the ready ones of an engine.
@@ -61,6 +65,7 @@ impl Op {
             engine,
             stage: 0,
             microbatch: None,
+            site: Site::Home,
             deps: Vec::new(),
             priority: 0,
             chunk: None,
@@ -68,6 +73,35 @@ impl Op {
             start: 0,
             time: 0,
             reason: String::new(),
+        }
+    }
+}
+
+/// Where samples are worked on. A rank has some samples at home, which it reads, and some assigned to it, so that all
+/// ranks have about as much to do; either way over all ranks they are the samples of the batch.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Site {
+    /// On the rank that reads them.
+    #[default]
+    Home,
+    /// On the rank that they are assigned to.
+    Assigned,
+}
+
+impl Site {
+    /// Whether samples are where they are read.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub fn is_home(&self) -> bool {
+        *self == Self::Home
+    }
+    /// For messages: `at home`.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Home => "at home",
+            Self::Assigned => "as assigned",
         }
     }
 }
@@ -102,6 +136,9 @@ pub struct Buffer {
     pub columns: u32,
     /// The microbatch whose rows it holds; `None`: the whole batch's.
     pub microbatch: Option<u32>,
+    /// Where the samples are whose rows it holds.
+    #[serde(default, skip_serializing_if = "Site::is_home")]
+    pub site: Site,
     /// Batches that hold it at once: batch m uses copy m mod `copies`.
     pub copies: u32,
     /// Buffers of one element type with the same slot share memory; their lifetimes do not overlap. Slots lie one

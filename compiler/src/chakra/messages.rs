@@ -56,7 +56,7 @@ pub fn of(s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Transfer> {
     let columns = |e: u32| s.exchanges.get(e as usize).map_or(0.0, |x| f64::from(x.columns(&s.tables)));
     let real = width(Element::Real);
     let sent = |e: u32, way: Way, class: Option<u32>| {
-        sizes.get(class.map_or(Symbol::Sent(e), |c| Symbol::SentClass(e, way, c)), None)
+        sizes.of(op, class.map_or(Symbol::Sent(e), |c| Symbol::SentClass(e, way, c)))
     };
     let pairs = |exchanges: &[u32], to_owners: bool, header: u64, bytes: &dyn Fn(u32) -> f64| {
         let parts = exchanges.iter().map(|e| (shares(s, *e), bytes(*e))).collect();

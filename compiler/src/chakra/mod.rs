@@ -261,8 +261,7 @@ impl<'a> Export<'a> {
     }
 
     fn compute(&self, op: &Op, node: Node) -> Node {
-        let size =
-            |poly: &fs_schedule::Poly| poly.eval(|symbol| self.sizes.get(symbol, op.microbatch)).max(0.0);
+        let size = |poly: &fs_schedule::Poly| poly.eval(|symbol| self.sizes.of(op, symbol)).max(0.0);
         let attr = vec![
             Attribute::new("is_cpu_op", Value::Bool(op.engine == Engine::Host)),
             // A roofline divides by both: what only moves bytes has one operation, and what only counts moves one.
@@ -280,7 +279,11 @@ impl<'a> Export<'a> {
             let known = match o.place {
                 Place::Buffer(b) => self.s.train.buffers.get(b as usize).map(|b| {
                     let columns = o.columns.map_or(b.columns, |(a, z)| z - a);
-                    (self.sizes.rows(b.rows, b.microbatch.or(op.microbatch)), columns, element(b.element))
+                    (
+                        self.sizes.extent(b.rows, b.site, b.microbatch.or(op.microbatch)),
+                        columns,
+                        element(b.element),
+                    )
                 }),
                 Place::Parameter(p) | Place::Gradient(p) => parameter(p),
                 Place::Table(_) | Place::Input(_) | Place::Lengths(_) => None,

@@ -56,6 +56,7 @@ fn template(module: &Module, op: &OpData, name: String) -> Op {
         engine: s::Engine::Compute,
         stage: 0,
         microbatch: op.microbatch,
+        site: op.site,
         deps: Vec::new(),
         priority: 0,
         chunk: None,

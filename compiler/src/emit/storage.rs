@@ -153,6 +153,7 @@ impl Storage {
             rows,
             columns,
             microbatch,
+            site: op.site,
             copies: 1,
             slot: 0,
             first: u32::MAX,

@@ -18,7 +18,7 @@ mod vjp;
 
 use std::collections::BTreeMap;
 
-use fs_schedule::Poly;
+use fs_schedule::{Poly, Site};
 
 pub use attr::{Attr, Attrs};
 pub use context::{Context, exchanges, table_of};
@@ -229,6 +229,8 @@ pub struct OpData {
     pub scope: String,
     /// The microbatch that it works on; `None`: the whole batch.
     pub microbatch: Option<u32>,
+    /// Where the samples are that it works on, and those of its results.
+    pub site: Site,
     /// When and where it runs, once that is decided.
     pub placement: Option<Placement>,
 }
@@ -356,6 +358,7 @@ impl Module {
             attrs,
             scope: scope.into(),
             microbatch: None,
+            site: Site::Home,
             placement: None,
         });
         id

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use fs_schedule::Site;
+
 use super::attr::record;
 use super::{Attr, Attrs, Func, Module, OpDef, OpId, Type, ValueId};
 
@@ -251,6 +253,7 @@ impl<'a> Parser<'a> {
         } else {
             None
         };
+        let site = if self.eat("assigned") { Site::Assigned } else { Site::Home };
         let placement = if self.eat("sched") {
             let attrs = self.attrs()?;
             Some(record(&attrs).map_err(|e| format!("not a placement: {e}"))?)
@@ -261,7 +264,7 @@ impl<'a> Parser<'a> {
         let id = self.module.create(def, Vec::new(), attrs, &types, &scope);
         self.lines.0.push(line);
         let op = self.module.op_mut(id);
-        (op.microbatch, op.placement) = (microbatch, placement);
+        (op.microbatch, op.site, op.placement) = (microbatch, site, placement);
         if offsets.iter().any(|o| *o != 0) {
             op.offsets = offsets;
         }

@@ -173,6 +173,9 @@ impl Module {
         if let Some(m) = op.microbatch {
             let _ = write!(text, " microbatch({m})");
         }
+        if !op.site.is_home() {
+            text.push_str(" assigned");
+        }
         if let Some(p) = &op.placement {
             let _ = write!(text, " sched {}", DisplayAttrs(&super::attr::attrs_of(p)));
         }

@@ -10,6 +10,7 @@
 //! 5. An operation of a function without results acts: on a table, parameters, the batch or what is reported.
 //! 6. `into` names, for a result that can be added into, a value of the result's own type that is computed in the
 //!    same function and not read at or after the operation: its storage is taken over.
+//! 6. An operation works on samples at one site: what it uses was computed of samples there, or is declared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -141,6 +142,14 @@ fn check(cx: &Context<'_>, id: OpId, known: &Known, own: &Known, errors: &mut Ve
             };
             errors.push(VerifyError { op: id, message: format!("operand {i} {what}") });
             return;
+        }
+    }
+    for (i, v) in op.uses().enumerate() {
+        let def = cx.def(v);
+        if def.site != op.site && !is_declaration(cx, cx.value(v).def) {
+            let (own, other) = (op.site.describe(), def.site.describe());
+            let message = format!("works on samples {own}, its operand {i} is of samples {other}");
+            errors.push(VerifyError { op: id, message });
         }
     }
     if let Err(message) = (op.def.verify)(cx, op) {

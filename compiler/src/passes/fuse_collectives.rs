@@ -153,12 +153,13 @@ fn fuse(module: &mut Module, members: &[OpId]) -> OpId {
     let first = module.op(members[0]);
     let (def, mut attrs) = (first.def, first.attrs.clone());
     let scope = format!("{}+{}", first.scope.split('+').next().unwrap_or_default(), pieces.len() - 1);
-    let microbatch = first.microbatch;
+    let (microbatch, site) = (first.microbatch, first.site);
     attrs.insert("exchanges".into(), Attr::List(pieces.iter().map(|p| Attr::Int(p.0.into())).collect()));
     let operands = pieces.iter().flat_map(|p| p.1.clone()).collect();
     let results: Vec<ValueId> = pieces.into_iter().flat_map(|p| p.2).collect();
     let fused = module.create(def, operands, attrs, &[], &scope);
-    module.op_mut(fused).microbatch = microbatch;
+    let data = module.op_mut(fused);
+    (data.microbatch, data.site) = (microbatch, site);
     module.adopt(fused, results);
     fused
 }

@@ -114,7 +114,7 @@ fn copy(
         into[i] = Some(before.get(&first).copied().unwrap_or(first));
     }
     let data = module.op_mut(new);
-    (data.microbatch, data.into, data.offsets) = (Some(m), into, op.offsets);
+    (data.microbatch, data.site, data.into, data.offsets) = (Some(m), op.site, into, op.offsets);
     map.extend(op.results.iter().copied().zip(module.op(new).results.clone()));
     Ok(new)
 }

@@ -11,7 +11,7 @@
 //! All constants are those of the cluster's description, unless they were [measured](super::measured).
 
 use fs_dsl::checked::{Cluster, DType};
-use fs_schedule::op::{Action, Op, Place};
+use fs_schedule::op::{Action, Op, Place, Site};
 use fs_schedule::{DenseOptimizer, Engine, Profile, Schedule, SparseOptimizer};
 
 use super::Target;
@@ -124,7 +124,8 @@ impl<'a> Machine<'a> {
     pub fn latency(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Latency {
         let (engine, seconds, wire) = match &op.action {
             Action::LoadBatch => {
-                let batch: f64 = (0..s.inputs.len() as u32).map(|i| input_bytes(s, sizes, i, None)).sum();
+                let batch: f64 =
+                    (0..s.inputs.len() as u32).map(|i| input_bytes(s, sizes, i, Site::Home, None)).sum();
                 (Engine::Host, batch / self.cluster.host.bandwidth + self.cluster.host.latency, 0.0)
             }
             Action::AllReduce => {
@@ -142,7 +143,7 @@ impl<'a> Machine<'a> {
     }
 
     fn compute(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> f64 {
-        let flops = op.cost.flops.eval(|symbol| sizes.get(symbol, op.microbatch));
+        let flops = op.cost.flops.eval(|symbol| sizes.of(op, symbol));
         let moved = traffic(s, sizes, op);
         (flops / self.flops).max(moved / self.cluster.memory_bandwidth) + self.cluster.host.latency
     }
@@ -200,9 +201,9 @@ fn payload(s: &Schedule, sizes: &Sizes, op: &Op) -> f64 {
         // Everyone gets what everyone sends; a rank's own rows are not sent.
         Action::AllGatherIds { .. } => {
             let own: f64 = sent;
-            (sent * sizes.get(fs_schedule::Symbol::Ranks, None)).max(received - own)
+            (sent * sizes.of(op, fs_schedule::Symbol::Ranks)).max(received - own)
         }
-        Action::AllGatherGrads { .. } => (sent * sizes.get(fs_schedule::Symbol::Ranks, None)).max(received),
+        Action::AllGatherGrads { .. } => (sent * sizes.of(op, fs_schedule::Symbol::Ranks)).max(received),
         _ => sent.max(received),
     }
 }

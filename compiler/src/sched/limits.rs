@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::{DenseOptimizer, Schedule, Sharding, SparseOptimizer};
+use fs_schedule::{DenseOptimizer, Schedule, Sharding, Site, SparseOptimizer};
 
 use super::sizes::{Sizes, input_bytes, width};
 
@@ -54,7 +54,7 @@ impl Fixed {
         Self {
             tables: everywhere + owned.values().fold(0.0, |a, b| f64::max(a, *b)),
             parameters: 4.0 * values * (2.0 + state),
-            batch: (0..s.inputs.len() as u32).map(|i| input_bytes(s, sizes, i, None)).sum(),
+            batch: (0..s.inputs.len() as u32).map(|i| input_bytes(s, sizes, i, Site::Home, None)).sum(),
         }
     }
 
@@ -66,9 +66,7 @@ impl Fixed {
 
 /// Bytes of each buffer of the training program at the expected sizes, one copy.
 pub fn buffer_bytes(s: &Schedule, sizes: &Sizes) -> Vec<f64> {
-    let bytes = |b: &fs_schedule::op::Buffer| {
-        sizes.rows(b.rows, b.microbatch) * f64::from(b.columns) * width(b.element)
-    };
+    let bytes = |b: &fs_schedule::op::Buffer| sizes.rows(b) * f64::from(b.columns) * width(b.element);
     s.train.buffers.iter().map(bytes).collect()
 }
 

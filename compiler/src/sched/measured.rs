@@ -55,7 +55,7 @@ impl<'a> Measured<'a> {
     /// Seconds of an operation; `None` if nothing of its kind was measured.
     pub fn time(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Time> {
         let kind = op.action.name();
-        let (flops, bytes) = profile::work(s, s.ranks, op, |symbol| sizes.get(symbol, op.microbatch));
+        let (flops, bytes) = profile::work(s, s.ranks, op, |symbol| sizes.of(op, symbol));
         if !op.cost.wire.is_zero() {
             return Some(self.transfer(s, op, &kind, bytes));
         }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::op::{Action, Element, Extent, Op, Place, Way};
+use fs_schedule::op::{Action, Buffer, Element, Extent, Op, Place, Site, Way};
 use fs_schedule::{
     Data, IdDistribution, InputKind, LengthDistribution, Profile, Reuse, Schedule, Sharding, Symbol,
 };
@@ -21,6 +21,8 @@ use super::rows::Entries;
 #[derive(Debug, Clone, Default)]
 pub struct Sizes {
     values: BTreeMap<Symbol, f64>,
+    /// Those that differ where samples are as assigned.
+    assigned: BTreeMap<Symbol, f64>,
     microbatches: f64,
     /// What had to be assumed, in sentences.
     pub assumptions: Vec<String>,
@@ -31,6 +33,7 @@ impl Sizes {
     pub fn expect(s: &Schedule) -> Self {
         let mut sizes = Self {
             values: BTreeMap::from([(Symbol::Ranks, f64::from(s.ranks))]),
+            assigned: BTreeMap::new(),
             microbatches: f64::from(s.settings.microbatches.max(1)),
             assumptions: Vec::new(),
         };
@@ -105,6 +108,7 @@ impl Sizes {
     pub fn given(values: impl IntoIterator<Item = (Symbol, f64)>, microbatches: u32) -> Self {
         Self {
             values: values.into_iter().collect(),
+            assigned: BTreeMap::new(),
             microbatches: f64::from(microbatches.max(1)),
             assumptions: Vec::new(),
         }
@@ -116,9 +120,16 @@ impl Sizes {
         ));
     }
 
-    /// Value of a symbol for operations or buffers of a microbatch (`None`: of the whole batch).
-    pub fn get(&self, symbol: Symbol, microbatch: Option<u32>) -> f64 {
-        let value = self.values.get(&symbol).copied().unwrap_or(0.0);
+    /// States what a size is where samples are as assigned. Until then it is that of home: on average over ranks the
+    /// two are the same.
+    pub fn assign(&mut self, symbol: Symbol, value: f64) {
+        self.assigned.insert(symbol, value);
+    }
+
+    /// Value of a symbol for operations or buffers of a site and a microbatch (`None`: of the whole batch).
+    pub fn get(&self, symbol: Symbol, site: Site, microbatch: Option<u32>) -> f64 {
+        let assigned = if site.is_home() { None } else { self.assigned.get(&symbol) };
+        let value = assigned.or_else(|| self.values.get(&symbol)).copied().unwrap_or(0.0);
         match symbol {
             Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_) if microbatch.is_some() => {
                 value / self.microbatches
@@ -127,11 +138,21 @@ impl Sizes {
         }
     }
 
+    /// Value of a symbol for an operation.
+    pub fn of(&self, op: &Op, symbol: Symbol) -> f64 {
+        self.get(symbol, op.site, op.microbatch)
+    }
+
     /// Rows of a buffer.
-    pub fn rows(&self, rows: Extent, microbatch: Option<u32>) -> f64 {
+    pub fn rows(&self, b: &Buffer) -> f64 {
+        self.extent(b.rows, b.site, b.microbatch)
+    }
+
+    /// Rows of something of a site and a microbatch.
+    pub fn extent(&self, rows: Extent, site: Site, microbatch: Option<u32>) -> f64 {
         match rows {
             Extent::Fixed(n) => n.into(),
-            Extent::Symbol(s) => self.get(s, microbatch),
+            Extent::Symbol(s) => self.get(s, site, microbatch),
         }
     }
 
@@ -212,7 +233,7 @@ fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
                 Place::Input(i) if !inputs.contains(&i) => inputs.push(i),
                 Place::Buffer(b) => {
                     if let Some(b) = s.train.buffers.get(b as usize).filter(|b| b.element == Element::Id) {
-                        d.uniform += sizes.rows(b.rows, b.microbatch) * f64::from(b.columns);
+                        d.uniform += sizes.rows(b) * f64::from(b.columns);
                     }
                 }
                 _ => {}
@@ -220,11 +241,13 @@ fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
         }
         for i in &inputs {
             d.by_law += match s.inputs.get(*i as usize).map(|i| i.kind) {
-                Some(InputKind::Ids { lengths, .. }) => sizes.get(Symbol::Tokens(lengths), None),
+                Some(InputKind::Ids { lengths, .. }) => sizes.get(Symbol::Tokens(lengths), op.site, None),
                 // What follows a sequence is the sequence but for one id of each sample.
-                Some(InputKind::Next { of }) if inputs.contains(&of) => sizes.get(Symbol::Samples, None),
+                Some(InputKind::Next { of }) if inputs.contains(&of) => {
+                    sizes.get(Symbol::Samples, op.site, None)
+                }
                 Some(InputKind::Next { of }) => match s.inputs.get(of as usize).map(|i| i.kind) {
-                    Some(InputKind::Ids { lengths, .. }) => sizes.get(Symbol::Tokens(lengths), None),
+                    Some(InputKind::Ids { lengths, .. }) => sizes.get(Symbol::Tokens(lengths), op.site, None),
                     _ => 0.0,
                 },
                 _ => 0.0,
@@ -246,31 +269,31 @@ pub fn width(element: Element) -> f64 {
 
 /// Bytes of an operand's values: of a buffer the columns that are meant.
 pub fn bytes(s: &Schedule, sizes: &Sizes, op: &Op, operand: &fs_schedule::op::Operand) -> f64 {
-    let m = op.microbatch;
     let matrix = |rows: u32, columns: u32| 4.0 * f64::from(rows) * f64::from(columns);
     match operand.place {
         Place::Buffer(b) => s.train.buffers.get(b as usize).map_or(0.0, |b| {
             let columns = operand.columns.map_or(b.columns, |(a, z)| z - a);
-            sizes.rows(b.rows, b.microbatch) * f64::from(columns) * width(b.element)
+            sizes.rows(b) * f64::from(columns) * width(b.element)
         }),
         Place::Parameter(p) | Place::Gradient(p) => {
             s.parameters.get(p as usize).map_or(0.0, |p| matrix(p.rows, p.columns))
         }
-        Place::Lengths(_) => 8.0 * sizes.get(Symbol::Samples, m),
-        Place::Input(i) => input_bytes(s, sizes, i, m),
+        Place::Lengths(_) => 8.0 * sizes.of(op, Symbol::Samples),
+        Place::Input(i) => input_bytes(s, sizes, i, op.site, op.microbatch),
         Place::Table(_) => 0.0,
     }
 }
 
 /// Bytes of an input of the batch.
-pub fn input_bytes(s: &Schedule, sizes: &Sizes, input: u32, microbatch: Option<u32>) -> f64 {
+pub fn input_bytes(s: &Schedule, sizes: &Sizes, input: u32, site: Site, microbatch: Option<u32>) -> f64 {
+    let size = |symbol| sizes.get(symbol, site, microbatch);
     match s.inputs.get(input as usize).map(|i| i.kind) {
-        Some(InputKind::Ids { lengths, .. }) => 8.0 * sizes.get(Symbol::Tokens(lengths), microbatch),
+        Some(InputKind::Ids { lengths, .. }) => 8.0 * size(Symbol::Tokens(lengths)),
         // Stored as the end of the sequence that it continues.
-        Some(InputKind::Next { .. }) => 8.0 * sizes.get(Symbol::Samples, microbatch),
-        Some(InputKind::Dense { width }) => 4.0 * f64::from(width) * sizes.get(Symbol::Samples, microbatch),
-        Some(InputKind::SampleLabel) => 4.0 * sizes.get(Symbol::Samples, microbatch),
-        Some(InputKind::TokenLabel { lengths }) => 4.0 * sizes.get(Symbol::Tokens(lengths), microbatch),
+        Some(InputKind::Next { .. }) => 8.0 * size(Symbol::Samples),
+        Some(InputKind::Dense { width }) => 4.0 * f64::from(width) * size(Symbol::Samples),
+        Some(InputKind::SampleLabel) => 4.0 * size(Symbol::Samples),
+        Some(InputKind::TokenLabel { lengths }) => 4.0 * size(Symbol::Tokens(lengths)),
         None => 0.0,
     }
 }

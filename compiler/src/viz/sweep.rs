@@ -150,6 +150,7 @@ mod tests {
             engine: Engine::NicSend,
             stage: 0,
             microbatch: None,
+            site: fs_schedule::Site::Home,
             deps: Vec::new(),
             priority,
             chunk,

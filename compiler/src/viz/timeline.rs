@@ -139,9 +139,8 @@ impl Timeline {
         }
         let mut views: Vec<OpView> = Vec::with_capacity(ops.len());
         for (i, (op, deps)) in ops.iter().zip(links).enumerate() {
-            let size = |poly: &fs_schedule::Poly| {
-                (poly.to_string(), poly.eval(|symbol| sizes.get(symbol, op.microbatch)))
-            };
+            let size =
+                |poly: &fs_schedule::Poly| (poly.to_string(), poly.eval(|symbol| sizes.of(op, symbol)));
             views.push(OpView {
                 name: op.name.clone(),
                 action: op.action.name(),

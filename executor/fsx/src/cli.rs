@@ -173,6 +173,7 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
         stress: None,
         record: None,
         panic_at: None,
+        ..Options::default()
     };
     let mut session = Session::<f32>::new(schedule, options)?;
     if let Some(target) = &trace {

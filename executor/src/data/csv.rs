@@ -92,8 +92,10 @@ impl Source for Csv {
             order(self.histories.users() as u32, self.seed, epoch, &mut self.order);
             self.order_of = Some(epoch);
         }
-        for position in positions {
-            self.histories.push_training(&self.schedule, self.order[position as usize] as usize, batch);
+        batch.begin((positions.end - positions.start) as usize);
+        for (sample, position) in positions.enumerate() {
+            let user = self.order[position as usize] as usize;
+            self.histories.push_training(&self.schedule, user, sample, batch);
         }
         Ok(())
     }

@@ -28,6 +28,8 @@ pub struct Generator {
     labels: LabelDistribution,
     samples: Option<u64>,
     seed: u64,
+    /// Numbers, over all steps, of the samples that a batch holds.
+    here: Vec<u64>,
     scratch: Vec<i64>,
 }
 
@@ -64,7 +66,8 @@ impl Generator {
             _ => Ok(None),
         });
         let ids = ids.collect::<Result<_, _>>().map_err(wrong("ids"))?;
-        Ok(Self { schedule: Arc::clone(schedule), lengths, ids, labels, samples, seed, scratch: Vec::new() })
+        let (here, scratch) = (Vec::new(), Vec::new());
+        Ok(Self { schedule: Arc::clone(schedule), lengths, ids, labels, samples, seed, here, scratch })
     }
 
     fn key(&self, stream: u32, sample: u64) -> RandomKey {
@@ -98,21 +101,29 @@ impl Source for Generator {
             Some(samples) => Epochs { samples, batch: size }.locate(step).1,
             None => step * size..(step + 1) * size,
         };
-        batch.samples = (range.end - range.start) as usize;
+        batch.begin((range.end - range.start) as usize);
+        // The lengths of all, so that everybody knows what losses are divided by.
         for (group, law) in self.lengths.iter().enumerate() {
             let offsets = &mut batch.offsets[group];
-            for sample in range.clone() {
-                let end = offsets.last().copied().unwrap_or(0);
-                offsets.push(end + law.draw(self.key(LENGTHS + group as u32, sample)) as usize);
+            for (i, sample) in range.clone().enumerate() {
+                let length = law.draw(self.key(LENGTHS + group as u32, sample)) as usize;
+                if batch.held.position(i).is_some() {
+                    offsets.push(offsets.last().copied().unwrap_or(0) + length);
+                } else {
+                    batch.elsewhere[group] += length;
+                }
             }
         }
+        self.here.clear();
+        self.here
+            .extend(range.enumerate().filter(|(i, _)| batch.held.position(*i).is_some()).map(|(_, s)| s));
         // Ids and features first, since labels may hash ids.
         for (i, input) in schedule.inputs.iter().enumerate() {
             match (input.kind, self.ids[i]) {
                 (InputKind::Ids { .. }, Some(drawn)) => {
                     let offsets = &batch.offsets[drawn.group];
                     let Some(ids) = batch.inputs[i].ids_mut() else { continue };
-                    for (sample, span) in range.clone().zip(offsets.windows(2)) {
+                    for (&sample, span) in self.here.iter().zip(offsets.windows(2)) {
                         let key = self.key(drawn.stream, sample);
                         ids.extend((0..span[1] - span[0]).map(|p| drawn.sampler.draw(key, p)));
                         give_way(sample);
@@ -120,7 +131,7 @@ impl Source for Generator {
                 }
                 (InputKind::Dense { width }, _) => {
                     let Some(reals) = batch.inputs[i].reals_mut() else { continue };
-                    for sample in range.clone() {
+                    for &sample in &self.here {
                         let key = self.key(REALS + i as u32, sample);
                         reals.extend((0..u64::from(width)).map(|c| normal(key, c) as f32));
                         give_way(sample);
@@ -131,9 +142,9 @@ impl Source for Generator {
         }
         for (i, input) in schedule.inputs.iter().enumerate() {
             match input.kind {
-                InputKind::Next { of } => self.next_ids(of as usize, i, &range, batch),
+                InputKind::Next { of } => self.next_ids(of as usize, i, batch),
                 InputKind::SampleLabel | InputKind::TokenLabel { .. } => {
-                    self.fill_labels(i, &range, batch)?;
+                    self.fill_labels(i, batch)?;
                 }
                 InputKind::Ids { .. } | InputKind::Dense { .. } => {}
             }
@@ -144,11 +155,11 @@ impl Source for Generator {
 
 impl Generator {
     /// What follows each id: the sequence shifted by one, its last a further draw.
-    fn next_ids(&mut self, of: usize, input: usize, range: &std::ops::Range<u64>, batch: &mut GlobalBatch) {
+    fn next_ids(&mut self, of: usize, input: usize, batch: &mut GlobalBatch) {
         let Some(drawn) = self.ids.get(of).copied().flatten() else { return };
         let offsets = &batch.offsets[drawn.group];
         self.scratch.clear();
-        for (sample, span) in range.clone().zip(offsets.windows(2)) {
+        for (&sample, span) in self.here.iter().zip(offsets.windows(2)) {
             let key = self.key(drawn.stream, sample);
             self.scratch.extend((1..=span[1] - span[0]).map(|p| drawn.sampler.draw(key, p)));
         }
@@ -157,12 +168,7 @@ impl Generator {
         }
     }
 
-    fn fill_labels(
-        &self,
-        input: usize,
-        range: &std::ops::Range<u64>,
-        batch: &mut GlobalBatch,
-    ) -> Result<(), DataError> {
+    fn fill_labels(&self, input: usize, batch: &mut GlobalBatch) -> Result<(), DataError> {
         let kinds = &self.schedule.inputs;
         let per_token = match kinds[input].kind {
             InputKind::TokenLabel { lengths } => Some(lengths),
@@ -171,7 +177,7 @@ impl Generator {
         let mut values = batch.inputs[input].reals_mut().map(std::mem::take).unwrap_or_default();
         match self.labels {
             LabelDistribution::Bernoulli(p) => {
-                for (i, sample) in range.clone().enumerate() {
+                for (i, &sample) in self.here.iter().enumerate() {
                     let n = per_token.map_or(1, |g| {
                         let offsets = &batch.offsets[g as usize];
                         offsets[i + 1] - offsets[i]

@@ -60,25 +60,33 @@ impl Histories {
     }
 
     /// Appends a training sample: with a `next` input every id but the last and what follows each, else all ids.
-    pub(super) fn push_training(&self, schedule: &Schedule, user: usize, batch: &mut GlobalBatch) {
+    /// Samples are appended in order; of one that is not wanted only the length is counted.
+    pub(super) fn push_training(
+        &self,
+        schedule: &Schedule,
+        user: usize,
+        sample: usize,
+        batch: &mut GlobalBatch,
+    ) {
         let history = self.history(user);
         let shifted = schedule.inputs.iter().any(|i| matches!(i.kind, InputKind::Next { .. }));
         let (ids, next) = match history.len() {
             n if shifted => (&history[..n.saturating_sub(1)], &history[n.min(1)..]),
             _ => (history, &history[..0]),
         };
-        push(schedule, ids, next, batch);
+        push(schedule, ids, next, sample, batch);
     }
 
     /// Appends an evaluation sample: the newest ids of the history, and the question what came next.
-    pub fn push_question(&self, schedule: &Schedule, user: usize, batch: &mut GlobalBatch) {
+    pub fn push_question(&self, schedule: &Schedule, user: usize, sample: usize, batch: &mut GlobalBatch) {
         let target = i64::from(self.target(user).unwrap_or_default());
-        push(schedule, self.history(user), &[], batch);
+        push(schedule, self.history(user), &[], sample, batch);
         batch.questions.push(Question { user, target });
     }
 }
 
-fn push(schedule: &Schedule, ids: &[u32], next: &[u32], batch: &mut GlobalBatch) {
+fn push(schedule: &Schedule, ids: &[u32], next: &[u32], sample: usize, batch: &mut GlobalBatch) {
+    let here = batch.held.position(sample).is_some();
     let mut added = vec![0; schedule.lengths.len()];
     for (values, input) in batch.inputs.iter_mut().zip(&schedule.inputs) {
         let (group, sequence) = match input.kind {
@@ -91,15 +99,18 @@ fn push(schedule: &Schedule, ids: &[u32], next: &[u32], batch: &mut GlobalBatch)
         };
         let lengths = &schedule.lengths[group as usize];
         let kept = truncate(sequence, lengths.max as usize, lengths.keep);
-        if let Some(values) = values.ids_mut() {
+        if let Some(values) = values.ids_mut().filter(|_| here) {
             values.extend(kept.iter().map(|&id| i64::from(id)));
         }
         if matches!(input.kind, InputKind::Ids { .. }) {
             added[group as usize] = kept.len();
         }
     }
-    for (offsets, n) in batch.offsets.iter_mut().zip(added) {
-        offsets.push(offsets.last().copied().unwrap_or(0) + n);
+    for ((offsets, elsewhere), n) in batch.offsets.iter_mut().zip(&mut batch.elsewhere).zip(added) {
+        if here {
+            offsets.push(offsets.last().copied().unwrap_or(0) + n);
+        } else {
+            *elsewhere += n;
+        }
     }
-    batch.samples += 1;
 }

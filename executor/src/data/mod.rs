@@ -1,8 +1,8 @@
 //! Where samples come from.
 //!
 //! A [`Source`] yields *global* batches: lists of samples that depend on the data, the settings and the seed only,
-//! never on the number of ranks. Each rank then takes a contiguous block of every batch. Sources are read ahead on
-//! a thread of their own ([`reader::Reader`]).
+//! never on the number of ranks. Each rank then works on a list of every batch's samples ([`samples`]); a batch may
+//! hold those of some ranks only. Sources are read ahead on a thread of their own ([`reader::Reader`]).
 //!
 //! A new kind of source is one file here and one line in [`open`].
 
@@ -11,6 +11,7 @@ pub mod error;
 pub mod generate;
 pub mod histories;
 pub mod reader;
+pub mod samples;
 pub mod share;
 pub mod sizes;
 pub mod tensorfile;
@@ -23,19 +24,26 @@ use fs_schedule::{Data, Evaluate, InputKind, Keep, Schedule};
 
 pub use error::DataError;
 pub use histories::Histories;
+pub use samples::{Held, Wanted};
 
-/// The samples of one step, for all ranks together.
+/// The samples of one step, for all ranks together, or those of them that somebody wants here.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GlobalBatch {
     /// The step, from 0.
     pub step: u64,
-    /// Number of samples.
+    /// Number of samples of all ranks, here or not.
     pub samples: usize,
-    /// Per length group: `samples + 1` offsets of the tokens.
+    /// Asked of the source: which samples to put here.
+    pub wanted: Wanted,
+    /// Which samples are here, in the order of their values.
+    pub held: Held,
+    /// Per length group: one more offset of the tokens than samples are here.
     pub offsets: Vec<Vec<usize>>,
+    /// Per length group: tokens of the samples that are not here.
+    pub elsewhere: Vec<usize>,
     /// Per input of the schedule.
     pub inputs: Vec<Values>,
-    /// What evaluation asks about each sample; empty in training.
+    /// What evaluation asks about each sample, here or not; empty in training.
     pub questions: Vec<Question>,
 }
 
@@ -48,7 +56,7 @@ pub struct Question {
     pub target: i64,
 }
 
-/// Values of one input over all samples of a batch.
+/// Values of one input over the samples of a batch that are here.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Values {
     /// Row ids, one per token.
@@ -58,11 +66,25 @@ pub enum Values {
 }
 
 impl GlobalBatch {
+    /// An empty one for these samples of every step.
+    pub fn wanting(wanted: Wanted) -> Self {
+        Self { wanted, ..Self::default() }
+    }
+
+    /// Says how many samples the batch has; from then on `held` says which of them to put here.
+    pub fn begin(&mut self, samples: usize) {
+        self.samples = samples;
+        self.wanted.of(samples, &mut self.held);
+    }
+
     /// Empties the batch for `step`, with room for the schedule's groups and inputs; keeps allocations.
     pub fn reset(&mut self, schedule: &Schedule, step: u64) {
         self.step = step;
         self.samples = 0;
+        self.held.clear();
         self.questions.clear();
+        self.elsewhere.clear();
+        self.elsewhere.resize(schedule.lengths.len(), 0);
         self.offsets.resize(schedule.lengths.len(), Vec::new());
         for offsets in &mut self.offsets {
             offsets.clear();
@@ -86,9 +108,15 @@ impl GlobalBatch {
         }
     }
 
-    /// Tokens of all length groups.
+    /// Tokens of all samples, here or not, in all length groups.
     pub fn tokens(&self) -> usize {
-        self.offsets.iter().filter_map(|o| o.last()).sum()
+        (0..self.offsets.len()).map(|group| self.tokens_of(group)).sum()
+    }
+
+    /// Tokens of all samples, here or not, in a length group.
+    pub fn tokens_of(&self, group: usize) -> usize {
+        let here = self.offsets.get(group).and_then(|o| o.last()).copied().unwrap_or(0);
+        here + self.elsewhere.get(group).copied().unwrap_or(0)
     }
 
     /// Raises `largest`, one number per vector, to the sizes of this batch.
@@ -152,6 +180,25 @@ impl Values {
         }
     }
 
+    /// Empties it, as a list of what another one holds.
+    pub(crate) fn clear_like(&mut self, other: &Self) {
+        match (&mut *self, other) {
+            (Self::Ids(own), Self::Ids(_)) => own.clear(),
+            (Self::Reals(own), Self::Reals(_)) => own.clear(),
+            (own, Self::Ids(_)) => *own = Self::Ids(Vec::new()),
+            (own, Self::Reals(_)) => *own = Self::Reals(Vec::new()),
+        }
+    }
+
+    /// Appends a part of another one of the same kind.
+    pub(crate) fn extend_from(&mut self, other: &Self, range: std::ops::Range<usize>) {
+        match (self, other) {
+            (Self::Ids(own), Self::Ids(ids)) => own.extend_from_slice(&ids[range]),
+            (Self::Reals(own), Self::Reals(reals)) => own.extend_from_slice(&reals[range]),
+            _ => {}
+        }
+    }
+
     /// The reals, to fill; `None` for id inputs.
     pub fn reals_mut(&mut self) -> Option<&mut Vec<f32>> {
         match self {
@@ -169,7 +216,8 @@ pub trait Source: Send {
     /// Steps of one pass over the data; `None` if it never ends.
     fn epoch_steps(&self) -> Option<u64>;
 
-    /// Fills the batch of `step` (which may lie in any epoch). Same step, same content.
+    /// Fills the batch of `step` (which may lie in any epoch): the samples that it wants, or all. Same step, same
+    /// samples, and a sample's values don't depend on which others are wanted.
     fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError>;
 
     /// Users' histories with held-out items, where the source has them.

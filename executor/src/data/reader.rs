@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::{DataError, GlobalBatch, Source};
+use super::{DataError, GlobalBatch, Source, Wanted};
 
 /// Batches that may wait.
 const DEPTH: usize = 4;
@@ -51,6 +51,7 @@ pub struct Reader {
     shelf: Arc<Shelf>,
     /// Batches that are under way at most.
     batches: usize,
+    wanted: Wanted,
 }
 
 /// One rank's receiving half.
@@ -76,7 +77,7 @@ pub fn reader(ranks: usize, in_flight: usize, held: usize) -> (Reader, Vec<Batch
     let shelf = Arc::new(Shelf { state: Mutex::new(state), put, taken, depth });
     let batches = (0..ranks).map(|rank| Batches { shelf: Arc::clone(&shelf), rank }).collect();
     // Beside those that wait, the slowest rank holds some, and one is being filled.
-    (Reader { shelf, batches: depth + held + 2 }, batches)
+    (Reader { shelf, batches: depth + held + 2, wanted: Wanted::All }, batches)
 }
 
 impl Batches {
@@ -128,17 +129,24 @@ impl Drop for Reader {
 }
 
 impl Reader {
+    /// Reads these samples of every batch only.
+    #[must_use]
+    pub fn wanting(mut self, wanted: Wanted) -> Self {
+        self.wanted = wanted;
+        self
+    }
+
     /// Sends the batches of `steps`; ends early when the ranks hang up or after an error. While it works it counts in
     /// `awake` as a thread that needs a processor. Returns the bytes that batches took.
     pub fn run(self, source: &mut dyn Source, steps: std::ops::Range<u64>, awake: &AtomicU64) -> usize {
         // Batches come back by their count: once all ranks are through with one, only this list holds it.
         // They are used in turn, so all have their memory soon.
-        let mut spare: VecDeque<Arc<GlobalBatch>> = (0..self.batches).map(|_| Arc::default()).collect();
+        let mut spare: VecDeque<Arc<GlobalBatch>> = (0..self.batches).map(|_| self.empty()).collect();
         // The largest so far: all grow to its size when they are filled next, and not when chance has it.
         let mut largest = Vec::new();
         for step in steps {
             let free = spare.iter().position(|b| Arc::strong_count(b) == 1);
-            let mut batch = free.and_then(|i| spare.remove(i)).unwrap_or_default();
+            let mut batch = free.and_then(|i| spare.remove(i)).unwrap_or_else(|| self.empty());
             // Nobody else holds it, so nothing is cloned.
             let own = Arc::make_mut(&mut batch);
             own.reserve(&largest);
@@ -156,6 +164,10 @@ impl Reader {
             spare.push_back(batch);
         }
         held(&spare)
+    }
+
+    fn empty(&self) -> Arc<GlobalBatch> {
+        Arc::new(GlobalBatch::wanting(self.wanted.clone()))
     }
 
     /// Waits for room and puts a delivery onto the shelf; false if a rank has hung up.

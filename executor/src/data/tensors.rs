@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fs_schedule::{InputKind, Keep, Schedule};
+use fs_schedule::{InputKind, Keep, Schedule, Table};
 
 use super::tensorfile::{TensorFile, TensorInfo};
 use super::{DataError, GlobalBatch, Source};
@@ -163,9 +163,7 @@ impl Source for Tensors {
         batch.reset(&schedule, step);
         let index = (step % self.steps as u64) as usize;
         let lengths = &self.lengths[index * self.samples..(index + 1) * self.samples];
-        let (start, end) = (self.starts[index], self.starts[index + 1]);
-        let tokens = end - start;
-        batch.samples = self.samples;
+        batch.begin(self.samples);
         // Which of the file's tokens stay after truncation.
         let limit = schedule.lengths.first().map(|g| (g.max as usize, g.keep));
         let kept = |length: i32| {
@@ -176,63 +174,83 @@ impl Source for Tensors {
                 None => 0..length,
             }
         };
-        if let Some(offsets) = batch.offsets.first_mut() {
-            for &length in lengths {
-                offsets.push(offsets.last().copied().unwrap_or(0) + kept(length).len());
+        if let (Some(offsets), Some(elsewhere)) = (batch.offsets.first_mut(), batch.elsewhere.first_mut()) {
+            for (sample, &length) in lengths.iter().enumerate() {
+                if batch.held.position(sample).is_some() {
+                    offsets.push(offsets.last().copied().unwrap_or(0) + kept(length).len());
+                } else {
+                    *elsewhere += kept(length).len();
+                }
             }
         }
-        let mut row = 0;
-        for (input, values) in schedule.inputs.iter().zip(&mut batch.inputs) {
-            match (input.kind, &self.ids, &self.labels, &self.dense) {
-                (InputKind::Ids { table, .. }, Some(info), ..) => {
-                    let table = &schedule.tables[table as usize];
-                    let Some(out) = values.ids_mut() else { continue };
-                    let first = row * info.shape[1] + start;
-                    self.wide.clear();
-                    self.file.read(info, first, tokens, &mut self.bytes, &mut self.wide)?;
-                    if let Some(i) = self.wide.iter().position(|&id| id < 0 || id as u64 >= table.rows) {
-                        let id = self.wide[i];
-                        return Err(DataError::IdOutOfRange {
-                            path: self.file.path().into(),
-                            id,
-                            row,
-                            column: start + i,
-                            table: table.name.clone(),
-                            rows: table.rows,
-                            advice: if id < 0 {
-                                "ids count from 0".into()
-                            } else {
-                                format!("at least {} rows are needed", id as i128 + 1)
-                            },
-                        });
+        let tokens_of = |lengths: &[i32]| lengths.iter().map(|&n| n as usize).sum::<usize>();
+        for run in batch.held.runs(self.samples) {
+            let start = self.starts[index] + tokens_of(&lengths[..run.start]);
+            let (lengths, first) = (&lengths[run.clone()], index * self.samples + run.start);
+            let tokens = tokens_of(lengths);
+            let mut row = 0;
+            for (input, values) in schedule.inputs.iter().zip(&mut batch.inputs) {
+                match (input.kind, &self.ids, &self.labels, &self.dense) {
+                    (InputKind::Ids { table, .. }, Some(info), ..) => {
+                        let table = &schedule.tables[table as usize];
+                        let Some(out) = values.ids_mut() else { continue };
+                        self.wide.clear();
+                        let at = row * info.shape[1] + start;
+                        self.file.read(info, at, tokens, &mut self.bytes, &mut self.wide)?;
+                        in_range(&self.file, table, row, start, &self.wide)?;
+                        cut(&self.wide, lengths, kept, out);
+                        row += 1;
                     }
-                    cut(&self.wide, lengths, kept, out);
-                    row += 1;
+                    (InputKind::TokenLabel { .. }, _, Some(info), _) => {
+                        let Some(out) = values.reals_mut() else { continue };
+                        self.reals.clear();
+                        self.file.read(info, start, tokens, &mut self.bytes, &mut self.reals)?;
+                        finite(&self.file, "labels", start, &self.reals)?;
+                        cut(&self.reals, lengths, kept, out);
+                    }
+                    (InputKind::SampleLabel, _, Some(info), _) => {
+                        let Some(out) = values.reals_mut() else { continue };
+                        let before = out.len();
+                        self.file.read(info, first, run.len(), &mut self.bytes, out)?;
+                        finite(&self.file, "labels", first, &out[before..])?;
+                    }
+                    (InputKind::Dense { width }, _, _, Some(info)) => {
+                        let Some(out) = values.reals_mut() else { continue };
+                        let (before, width) = (out.len(), width as usize);
+                        self.file.read(info, first * width, run.len() * width, &mut self.bytes, out)?;
+                        finite(&self.file, "dense", first * width, &out[before..])?;
+                    }
+                    _ => {}
                 }
-                (InputKind::TokenLabel { .. }, _, Some(info), _) => {
-                    let Some(out) = values.reals_mut() else { continue };
-                    self.reals.clear();
-                    self.file.read(info, start, tokens, &mut self.bytes, &mut self.reals)?;
-                    finite(&self.file, "labels", start, &self.reals)?;
-                    cut(&self.reals, lengths, kept, out);
-                }
-                (InputKind::SampleLabel, _, Some(info), _) => {
-                    let Some(out) = values.reals_mut() else { continue };
-                    let first = index * self.samples;
-                    self.file.read(info, first, self.samples, &mut self.bytes, out)?;
-                    finite(&self.file, "labels", first, out)?;
-                }
-                (InputKind::Dense { width }, _, _, Some(info)) => {
-                    let Some(out) = values.reals_mut() else { continue };
-                    let (first, n) = (index * self.samples * width as usize, self.samples * width as usize);
-                    self.file.read(info, first, n, &mut self.bytes, out)?;
-                    finite(&self.file, "dense", first, out)?;
-                }
-                _ => {}
             }
         }
         Ok(())
     }
+}
+
+/// Ids that the table has; `column` is where in the file they begin.
+fn in_range(
+    file: &TensorFile,
+    table: &Table,
+    row: usize,
+    column: usize,
+    ids: &[i64],
+) -> Result<(), DataError> {
+    let Some(i) = ids.iter().position(|&id| id < 0 || id as u64 >= table.rows) else { return Ok(()) };
+    let id = ids[i];
+    Err(DataError::IdOutOfRange {
+        path: file.path().into(),
+        id,
+        row,
+        column: column + i,
+        table: table.name.clone(),
+        rows: table.rows,
+        advice: if id < 0 {
+            "ids count from 0".into()
+        } else {
+            format!("at least {} rows are needed", id as i128 + 1)
+        },
+    })
 }
 
 /// Appends the kept part of each sample's values.

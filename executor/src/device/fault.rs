@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::data::DataError;
+use crate::data::share::Missing;
 use crate::transport::TransportError;
 
 /// A defect of the schedule or of its data met at run time, or another rank's failure.
@@ -108,6 +109,9 @@ pub enum Fault {
         /// From the start of the run.
         batch: u64,
     },
+    /// A batch without one of the rank's samples.
+    #[error(transparent)]
+    Sample(#[from] Missing),
     /// There is no more data.
     #[error(transparent)]
     Data(#[from] Arc<DataError>),

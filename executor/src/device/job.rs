@@ -8,6 +8,7 @@ use fs_schedule::{Buffer, Exchange, Extent, Op, Operand, Program, Schedule, Symb
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::Fault;
+use crate::data::samples::{Blocks, Deal};
 use crate::data::share::{Share, Span};
 use crate::data::sizes::Layout;
 use crate::data::{GlobalBatch, Histories};
@@ -23,6 +24,8 @@ pub struct Env {
     pub ranks: usize,
     /// Seed of everything random.
     pub seed: u64,
+    /// Which samples of a training batch this rank works on.
+    pub deal: Arc<dyn Deal>,
     /// The batches in flight: batch n at n modulo their number.
     pub batches: Vec<RwLock<Batch>>,
     /// Entries that this rank asked for, per exchange and class of lookups.
@@ -71,6 +74,7 @@ impl Env {
             rank,
             ranks,
             seed,
+            deal: Arc::new(Blocks),
             batches: (0..ring).map(|_| batch()).collect(),
             asked: layout.classes().map(|n| (0..n).map(|_| AtomicU64::new(0)).collect()).collect(),
             histories,
@@ -95,8 +99,9 @@ impl Env {
         place.losses.resize_with(losses, AtomicU64::default);
         place.losses.iter().for_each(|l| l.store(0, Ordering::Relaxed));
         (place.number, place.step) = (number, step);
-        place.share.load(batch, self.rank, self.ranks, cuts);
-        Ok(())
+        // Evaluation ranks samples in the order in which ranks have them.
+        let deal: &dyn Deal = if training { &*self.deal } else { &Blocks };
+        Ok(place.share.load(&self.schedule, batch, (self.rank, self.ranks), cuts, deal)?)
     }
 
     /// A batch in flight.
@@ -155,17 +160,19 @@ impl<'a> Job<'a> {
     pub fn rows(&self, buffer: &Buffer, operand: Operand) -> Result<Option<usize>, Fault> {
         Ok(Some(match buffer.rows {
             Extent::Fixed(n) => n as usize,
-            Extent::Symbol(symbol) if operand.batch == 0 => self.batch.share.size(symbol, buffer.microbatch),
+            Extent::Symbol(symbol) if operand.batch == 0 => {
+                self.batch.share.size(symbol, buffer.site, buffer.microbatch)
+            }
             Extent::Symbol(symbol) => match self.batch_of(operand) {
-                Some(number) => self.env.batch(number)?.share.size(symbol, buffer.microbatch),
+                Some(number) => self.env.batch(number)?.share.size(symbol, buffer.site, buffer.microbatch),
                 None => return Ok(None),
             },
         }))
     }
 
     /// Samples and tokens that the operation works on.
-    pub fn span(&self) -> &Span {
-        self.batch.share.part(self.op.microbatch)
+    pub fn span(&self) -> Span<'_> {
+        self.batch.share.part(self.op.site, self.op.microbatch)
     }
 
     /// An exchange and its table.

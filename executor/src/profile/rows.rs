@@ -10,10 +10,11 @@ use std::time::Instant;
 
 use fs_kernels::random::{RandomKey, negatives};
 use fs_schedule::profile::{DISTANCES, ReuseCounts, Rows};
-use fs_schedule::{Action, Place, Schedule, Sharding, Symbol};
+use fs_schedule::{Action, Place, Schedule, Sharding, Site, Symbol};
 
 use super::fit::median;
-use crate::data::share::{Part, Share};
+use crate::data::samples::Blocks;
+use crate::data::share::{Column, Share};
 use crate::data::sizes::Layout;
 use crate::data::{GlobalBatch, Source};
 use crate::device::shards::rows_per_rank;
@@ -148,11 +149,11 @@ impl Counter<'_> {
                 }
             };
             read = Some((*step, Arc::clone(&batch)));
-            share.load(batch, *rank, self.ranks, 1);
+            share.load(self.schedule, batch, (*rank, self.ranks), 1, &Blocks)?;
             let groups = 0..self.schedule.lengths.len() as u32;
             let symbols = groups.flat_map(|g| [Symbol::Tokens(g), Symbol::Squares(g)]);
             let symbols = symbols.chain([Symbol::Samples]);
-            all.push(symbols.map(|s| (s, share.size(s, None) as f64)).collect());
+            all.push(symbols.map(|s| (s, share.size(s, Site::Home, None) as f64)).collect());
         }
         Ok(all)
     }
@@ -176,7 +177,8 @@ impl Counter<'_> {
             let mut of_ranks = Vec::new();
             for rank in 0..self.ranks {
                 let mut share = Share::new(&layout);
-                share.load(Arc::clone(&batch), rank, self.ranks, microbatches as usize);
+                let of = (rank, self.ranks);
+                share.load(self.schedule, Arc::clone(&batch), of, microbatches as usize, &Blocks)?;
                 let mut list: Vec<Entry> = Vec::new();
                 for m in 0..microbatches {
                     let mut add = |ids: &[i64]| {
@@ -193,12 +195,14 @@ impl Counter<'_> {
                     for origin in origins {
                         match *origin {
                             Origin::Input(i) => {
-                                if let Some(Part::Ids(ids)) = share.input(self.schedule, i, Some(m)) {
+                                if let Some(Column::Ids(ids)) =
+                                    share.input(self.schedule, i, Site::Home, Some(m))
+                                {
                                     add(ids);
                                 }
                             }
                             Origin::Drawn { rows, lengths, count, stream } => {
-                                let keys = share.part(Some(m)).token_keys(lengths as usize);
+                                let keys = share.part(Site::Home, Some(m)).token_keys(lengths as usize);
                                 drawn.clear();
                                 drawn.resize(keys.len() * count as usize, 0);
                                 let key = RandomKey { seed: self.seed, stream, step };

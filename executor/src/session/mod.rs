@@ -14,6 +14,7 @@ use std::time::Instant;
 use fs_kernels::Real;
 use fs_schedule::{Duration as Length, Evaluate, Program, Schedule};
 
+use crate::data::samples::{Blocks, Deal};
 use crate::data::{self, DataError, GlobalBatch, Histories, Source};
 use crate::device::cpu::Cpu;
 use crate::device::shards::table_bytes;
@@ -60,6 +61,8 @@ pub struct Options {
     pub stress: Option<u64>,
     /// Training steps whose operations are recorded; see [`Session::take_records`].
     pub record: Option<std::ops::Range<u64>>,
+    /// Which samples of a training batch each rank works on: blocks of it, if nothing else is said.
+    pub deal: Arc<dyn Deal>,
     /// For tests: the rank, operation and step at which an engine's thread panics.
     pub panic_at: Option<(usize, String, u64)>,
 }
@@ -79,6 +82,7 @@ impl Default for Options {
             link: None,
             stress: None,
             record: None,
+            deal: Arc::new(Blocks),
             panic_at: None,
         }
     }
@@ -161,8 +165,11 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let histories = source.histories();
         let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
         let ring = programs.map(plan::ring).max().unwrap_or(1);
-        let ranks: Vec<Env> =
-            (0..ranks).map(|r| Env::new(&schedule, r, ranks, seed, ring, histories.clone())).collect();
+        let env = |rank| Env {
+            deal: Arc::clone(&options.deal),
+            ..Env::new(&schedule, rank, ranks, seed, ring, histories.clone())
+        };
+        let ranks: Vec<Env> = (0..ranks).map(env).collect();
         // Each rank's thread touches its own pages first.
         let devices: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = ranks.iter().map(|env| scope.spawn(move || D::open(env, device))).collect();
@@ -570,8 +577,10 @@ impl Source for Questions {
     fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError> {
         batch.reset(&self.schedule, step);
         let start = step as usize * self.batch;
-        for user in start..(start + self.batch).min(self.histories.users()) {
-            self.histories.push_question(&self.schedule, user, batch);
+        let end = (start + self.batch).min(self.histories.users());
+        batch.begin(end.saturating_sub(start));
+        for user in start..end {
+            self.histories.push_question(&self.schedule, user, user - start, batch);
         }
         Ok(())
     }

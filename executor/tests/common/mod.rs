@@ -25,6 +25,7 @@ impl Build {
             rows,
             columns,
             microbatch: None,
+            site: fs_schedule::Site::Home,
             copies: 1,
             slot,
             first,

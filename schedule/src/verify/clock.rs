@@ -97,6 +97,7 @@ mod tests {
             engine,
             stage,
             microbatch: None,
+            site: crate::op::Site::Home,
             deps,
             priority,
             chunk: None,

@@ -29,6 +29,7 @@
 //! - `times`: planned times are numbers, in the order of the queue.
 //! - `offsets`: only partitions read buffers of other batches, nothing writes them.
 //! - `microbatch`: an operation uses its own microbatch's samples.
+//! - `site`: an operation and the buffers that it uses are of samples at one site; batches are loaded at home.
 //!
 //! Buffers and gradients ([`storage`]):
 //! - `fresh`: all columns that an operation reads were written before, and the writes come before the read, also those
@@ -101,6 +102,7 @@ pub const RULES: &[&str] = &[
     "times",
     "offsets",
     "microbatch",
+    "site",
     "fresh",
     "sums",
     "storage",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Report;
 use crate::model::{Engine, InputKind, Program, Schedule};
-use crate::op::{Action, Buffer, Extent, Normalize, Operand, Place};
+use crate::op::{Action, Buffer, Extent, Normalize, Operand, Place, Site};
 use crate::signature::{self, Shape};
 use crate::size::Symbol;
 
@@ -30,6 +30,7 @@ pub(super) fn check(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report)
     operands(s, p, evaluation, r);
     order(p, r);
     writes(p, r);
+    sites(p, r);
     if !evaluation {
         microbatches(s, p, r);
     }
@@ -239,6 +240,30 @@ fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
         }
         for o in &op.writes {
             r.check(o.batch == 0, "offsets", || format!("`{name}` writes {o}, of another batch"));
+        }
+    }
+}
+
+/// Samples at home and samples as assigned are different ones, in number too, so no operation uses values of both.
+/// Rows and gradients on their way to and from their owners count as of the site that asked for them.
+fn sites(p: &Program, r: &mut Report) {
+    for op in &p.ops {
+        let (name, site) = (&op.name, op.site);
+        if matches!(op.action, Action::LoadBatch) {
+            r.check(site == Site::Home, "site", || {
+                format!("`{name}` reads samples {}, they are read at home", site.describe())
+            });
+        }
+        for o in op.reads.iter().chain(&op.writes) {
+            let Place::Buffer(b) = o.place else { continue };
+            let of = p.buffers[b as usize].site;
+            r.check(of == site, "site", || {
+                format!(
+                    "`{name}` works on samples {} and uses {o} of samples {}",
+                    site.describe(),
+                    of.describe()
+                )
+            });
         }
     }
 }

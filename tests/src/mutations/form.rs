@@ -1,7 +1,7 @@
 //! Files that say what no schedule may: declarations, operands, engines, ranges.
 
 use fs_schedule::op::{Action, Dep, Element, Extent, Operand, Place, Way};
-use fs_schedule::{Duration, Engine, Init, InputKind, Sharding, SparseOptimizer, Symbol};
+use fs_schedule::{Duration, Engine, Init, InputKind, Sharding, Site, SparseOptimizer, Symbol};
 
 use super::{Mutation, all, classes_of_gather, find, linear, says};
 
@@ -232,5 +232,17 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         let n = s.train.ops[at].writes.len();
         s.train.ops[at].writes.swap(n - 1, n - 2);
         (s.settings.microbatches > 1).then_some(())
+    }),
+    says("rows of samples at home where samples are as assigned", "site", |s| {
+        let at = find(s, |a| matches!(a, Action::Expand))?;
+        s.train.ops[at].site = Site::Assigned;
+        let Place::Buffer(written) = s.train.ops[at].writes[0].place else { return None };
+        s.train.buffers[written as usize].site = Site::Assigned;
+        Some(())
+    }),
+    says("samples loaded where they are assigned", "site", |s| {
+        let at = find(s, |a| matches!(a, Action::LoadBatch))?;
+        s.train.ops[at].site = Site::Assigned;
+        Some(())
     }),
 ];

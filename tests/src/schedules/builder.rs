@@ -1,7 +1,7 @@
 //! Writes the operations of one batch in reference order.
 
 use fs_schedule::model::{Engine, Program, Schedule, Sharding, Strategy};
-use fs_schedule::op::{Action, Buffer, Element, Extent, Normalize, Op, Operand, Place, Way};
+use fs_schedule::op::{Action, Buffer, Element, Extent, Normalize, Op, Operand, Place, Site, Way};
 use fs_schedule::{Cost, Reuse, Symbol};
 
 use super::{DIM, Plan, Stages};
@@ -62,7 +62,9 @@ impl<'a> Builder<'a> {
     fn buffer(&mut self, name: String, element: Element, rows: Extent, columns: u32) -> u32 {
         let microbatch = self.microbatch;
         let slot = self.program.buffers.len() as u32;
-        let new = Buffer { name, element, rows, columns, microbatch, copies: 1, slot, first: 0, last: 0 };
+        let site = Site::Home;
+        let new =
+            Buffer { name, element, rows, columns, microbatch, site, copies: 1, slot, first: 0, last: 0 };
         self.program.buffers.push(new);
         slot
     }
@@ -92,6 +94,7 @@ impl<'a> Builder<'a> {
             engine,
             stage,
             microbatch: self.microbatch,
+            site: Site::Home,
             deps: Vec::new(),
             priority,
             chunk,

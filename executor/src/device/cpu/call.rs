@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::arena::{Read, Shape, Slots, Whole, Writes};
 use super::{Cpu, Fault, Job, Shard, Work};
-use crate::data::share::Part;
+use crate::data::share::Column;
 
 /// An operation of a batch, with the memory that it works on.
 pub struct Call<'a, T: Real> {
@@ -252,10 +252,10 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// An input of the batch, if the operand is one: the part of a microbatch.
-    pub fn input(&self, position: usize, microbatch: Option<u32>) -> Result<Option<Part<'_>>, Fault> {
+    pub fn input(&self, position: usize, microbatch: Option<u32>) -> Result<Option<Column<'_>>, Fault> {
         match self.operand(false, position)?.place {
             Place::Input(n) => {
-                let part = self.batch.share.input(&self.env.schedule, n as usize, microbatch);
+                let part = self.batch.share.input(&self.env.schedule, n as usize, self.op.site, microbatch);
                 part.map(Some).ok_or_else(|| self.wrong(false, position, "an input of the batch"))
             }
             _ => Ok(None),
@@ -265,7 +265,7 @@ impl<'a, T: Real> Call<'a, T> {
     /// Labels or features.
     pub fn input_reals(&self, position: usize) -> Result<&[f32], Fault> {
         match self.input(position, self.op.microbatch)? {
-            Some(Part::Reals(reals)) => Ok(reals),
+            Some(Column::Reals(reals)) => Ok(reals),
             _ => Err(self.wrong(false, position, "an input of reals")),
         }
     }
@@ -298,7 +298,7 @@ impl<'a, T: Real> Call<'a, T> {
     pub fn row_keys(&self, position: usize) -> Result<&[u64], Fault> {
         let wrong = || self.wrong(true, position, "a buffer with a row per sample or token");
         let buffer = self.buffer_of(true, position).ok_or_else(wrong)?;
-        let span = self.batch.share.part(buffer.microbatch);
+        let span = self.batch.share.part(buffer.site, buffer.microbatch);
         match buffer.rows {
             Extent::Symbol(Symbol::Samples) => Ok(span.sample_keys()),
             Extent::Symbol(Symbol::Tokens(g)) => Ok(span.token_keys(g as usize)),
@@ -312,9 +312,7 @@ impl<'a, T: Real> Call<'a, T> {
         let divisor = match normalize {
             Normalize::Constant(c) => c,
             Normalize::Samples => batch.samples as f64,
-            Normalize::Tokens(g) => {
-                batch.offsets.get(g as usize).and_then(|o| o.last()).map_or(0.0, |n| *n as f64)
-            }
+            Normalize::Tokens(g) => batch.tokens_of(g as usize) as f64,
         };
         if divisor == 0.0 { 0.0 } else { divisor.recip() }
     }

@@ -10,7 +10,7 @@ use fs_schedule::{Extent, PoolMode, Sharding, Symbol, Way};
 
 use super::arena::{Few, Read};
 use super::{Call, Fault, Work};
-use crate::data::share::Part;
+use crate::data::share::Column;
 use crate::device::shards::rows_per_rank;
 
 pub(super) fn draw_negatives<T: Real>(
@@ -48,7 +48,7 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
     for (position, buffer) in buffers.iter().enumerate() {
         features.push(match (buffer, c.input(position, microbatch(position))?) {
             (Some(buffer), _) => buffer.slice()?,
-            (None, Some(Part::Ids(ids))) => ids,
+            (None, Some(Column::Ids(ids))) => ids,
             _ => return Err(c.wrong(false, position, "ids")),
         });
     }

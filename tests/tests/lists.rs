@@ -1,0 +1,147 @@
+//! Which rank and microbatch works on a sample decides nothing about it: any lists of samples train to the same losses,
+//! tables and parameters but for the order of sums, and the same lists to the same bits with every strategy.
+
+use std::sync::Arc;
+
+use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_executor::data::samples::{Blocks, Deal, Dealt, Lists};
+use fs_executor::{Options, Session};
+use fs_schedule::verify::verify;
+use fs_schedule::{Action, Schedule, Site};
+use fs_workload::random::{RandomKey, uniform_f64, uniform_index};
+
+/// Each step in another order, with other numbers of samples for each rank and microbatch.
+#[derive(Debug, Clone, Copy)]
+struct Shuffled {
+    seed: u64,
+    /// Moves samples from home; otherwise that is where they are found.
+    assigned: bool,
+}
+
+impl Shuffled {
+    fn deal(self, batch: Dealt, lists: &mut Lists) {
+        let key = RandomKey { seed: self.seed, stream: 1, step: batch.step };
+        let mut order: Vec<usize> = (0..batch.samples).collect();
+        order.sort_by(|a, b| uniform_f64(key, *a as u64).total_cmp(&uniform_f64(key, *b as u64)));
+        let place = |sample: usize, of: usize, stream: u32| {
+            uniform_index(RandomKey { stream, ..key }, sample as u64, of as u64) as usize
+        };
+        for m in 0..batch.microbatches {
+            let own = order
+                .iter()
+                .copied()
+                .filter(|s| place(*s, batch.ranks, 2) == batch.rank && place(*s, batch.microbatches, 3) == m);
+            lists.push(own);
+        }
+    }
+}
+
+impl Deal for Shuffled {
+    fn home(&self, batch: Dealt, lists: &mut Lists) {
+        if self.assigned {
+            Blocks.home(batch, lists);
+        } else {
+            self.deal(batch, lists);
+        }
+    }
+    fn assigned(&self, batch: Dealt, lists: &mut Lists) -> bool {
+        if self.assigned {
+            self.deal(batch, lists);
+        }
+        self.assigned
+    }
+}
+
+/// Dropout and negatives: random draws that belong to samples. Dense features and pooled sequences in the second.
+const MODELS: [&str; 2] = [
+    "model next {
+      table a { rows 90  dim 8  init normal(0, 0.5)  optimizer rowwise_adagrad(lr: 0.05)  sharding row_wise }
+      input x: ids(a) { max 9 }
+      input following: next(x)
+      let h = dropout(positional(lookup(x)), 0.3)
+      let g = h + silu_attention(linear(h, 8), linear(h, 8), linear(h, 8), heads: 2)
+      loss sampled_softmax(g, a, following, negatives: 5, temperature: 0.5, normalize: tokens)
+    }
+    train { batch 12  steps 6  optimizer adam(lr: 1e-2) }
+    workload w { generate { lengths uniform(0, 7)  ids zipf(1.05)  labels bernoulli(0.5)  samples 31 } }",
+    "model click {
+      table a { rows 60  dim 8  init normal(0, 0.5)  optimizer adagrad(lr: 0.05)  sharding table_wise }
+      table b { rows 40  dim 8  init normal(0, 0.5)  optimizer adagrad(lr: 0.05)  sharding data_parallel }
+      input x: ids(a) { max 9 }
+      input y: ids(b) { max 5 }
+      input features: dense(3)
+      input click: label
+      let h = pool(x, sum) + pool(y, mean) + linear(features, 8)
+      loss bce_with_logits(linear(dropout(relu(h), 0.2), 1), click, normalize: samples)
+    }
+    train { batch 12  steps 6  optimizer adam(lr: 1e-2) }
+    workload w { generate { lengths uniform(0, 7)  ids zipf(1.05)  labels bernoulli(0.5)  samples 31 } }",
+];
+
+fn compile(text: &str, strategy: Strategy, microbatches: u32) -> Schedule {
+    let loaded = fs_dsl::check_text("model.fs", text);
+    let Some(program) = &loaded.program else {
+        panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
+    };
+    let options = CompileOptions::new(strategy, 3).microbatches(microbatches);
+    compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule
+}
+
+/// Losses, tables and parameters.
+fn train(schedule: &Schedule, deal: impl Deal + 'static) -> Vec<Vec<f64>> {
+    let options = Options { evaluate: false, deal: Arc::new(deal), ..Options::default() };
+    let mut session = Session::<f64>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
+    let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
+    let mut all = vec![report.loss];
+    all.extend((0..schedule.tables.len()).map(|t| session.table(t)));
+    all.extend((0..schedule.parameters.len()).map(|p| session.parameter(p)));
+    all
+}
+
+fn close(found: &[Vec<f64>], expected: &[Vec<f64>], what: &str) {
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let largest = expected.iter().fold(1e-3, |m: f64, x| m.max(x.abs()));
+        for (a, b) in found.iter().zip(expected) {
+            assert!((a - b).abs() <= 1e-8 * largest, "{what}, value list {i}: {a} is not {b}");
+        }
+    }
+}
+
+#[test]
+fn lists_of_samples_decide_nothing_but_the_order_of_sums() {
+    for text in MODELS {
+        for microbatches in [1, 3] {
+            let schedule = compile(text, Strategy::Pec, microbatches);
+            let serial = compile(text, Strategy::Serial, microbatches);
+            let blocks = train(&schedule, Blocks);
+            for seed in 0..3 {
+                let deal = Shuffled { seed, assigned: false };
+                let shuffled = train(&schedule, deal);
+                close(&shuffled, &blocks, &format!("{microbatches} microbatches, seed {seed}"));
+                assert_ne!(shuffled, blocks, "the lists were not used");
+                assert!(train(&schedule, deal) == shuffled, "the same lists, other bits");
+                assert!(train(&serial, deal) == shuffled, "the same lists, other bits with another strategy");
+            }
+        }
+    }
+}
+
+/// A step whose operations all work on samples as assigned: those lists count, not those of home.
+#[test]
+fn operations_work_on_the_samples_of_their_site() {
+    for microbatches in [1, 3] {
+        let home = compile(MODELS[0], Strategy::Pec, microbatches);
+        let mut moved = home.clone();
+        for op in moved.train.ops.iter_mut().filter(|op| op.action != Action::LoadBatch) {
+            op.site = Site::Assigned;
+        }
+        moved.train.buffers.iter_mut().for_each(|b| b.site = Site::Assigned);
+        assert_eq!(verify(&moved), []);
+        let at_home = train(&home, Shuffled { seed: 4, assigned: false });
+        assert!(train(&moved, Shuffled { seed: 4, assigned: true }) == at_home);
+        // Home's operations know nothing of it, and without lists of their own the assigned samples are home's.
+        let blocks = train(&home, Blocks);
+        assert!(train(&home, Shuffled { seed: 4, assigned: true }) == blocks);
+        assert!(train(&moved, Blocks) == blocks);
+    }
+}
