@@ -1,4 +1,4 @@
-//! How long an operation takes on a described cluster, and which engine executes it.
+//! How long an operation takes on a described cluster.
 //!
 //! - Compute: the greater of arithmetic over the arithmetic rate and memory traffic over the memory bandwidth, plus
 //!   the time from the host's request to the start of a kernel (the latency of the link between them).
@@ -8,39 +8,19 @@
 //! - Sums over ranks: within a node first, then across nodes with 1/G of the data per GPU: each level moves
 //!   2 (n - 1) / n of it, as rings do, in 2 log2 n hops, as trees do.
 //!
-//! All constants are those of the cluster's description, unless they were [measured](super::measured).
+//! All constants are those of the cluster's description.
 
 use fs_dsl::checked::{Cluster, DType};
 use fs_schedule::op::{Action, Op, Place, Site};
-use fs_schedule::{DenseOptimizer, Engine, Profile, Schedule, SparseOptimizer};
+use fs_schedule::{DenseOptimizer, Schedule, SparseOptimizer};
 
-use super::Target;
-use super::measured::{Measured, Time};
-use super::policy::Policy;
+use super::costs::{CostModel, Time};
 use super::sizes::{Sizes, bytes, input_bytes, width};
 
-/// Least chunks' duration in units of the link's latency: a chunk that is much shorter than what it costs to start
-/// one would waste the link.
-const CHUNK_LATENCIES: f64 = 8.0;
-/// Bytes of the least chunk.
-const LEAST_CHUNK: f64 = 8192.0;
-
-/// What an operation occupies, and for how long.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Latency {
-    /// What executes it.
-    pub engine: Engine,
-    /// Nanoseconds, at least 1.
-    pub time: u64,
-    /// Bytes that pass the link that decides, of transfers.
-    pub wire: f64,
-}
-
-/// A cluster as a number of ranks sees it, or what was measured there.
+/// A cluster as a number of ranks sees it.
 #[derive(Debug)]
-pub struct Machine<'a> {
+pub struct ClusterCosts<'a> {
     cluster: &'a Cluster,
-    measured: Option<Measured<'a>>,
     ranks: f64,
     /// Ranks of a node.
     node: f64,
@@ -49,15 +29,53 @@ pub struct Machine<'a> {
     flops: f64,
 }
 
-impl<'a> Machine<'a> {
+impl CostModel for ClusterCosts<'_> {
+    fn describe(&self) -> String {
+        self.cluster.name.clone()
+    }
+
+    fn sizes(&self, s: &Schedule) -> Sizes {
+        Sizes::expect(s)
+    }
+
+    fn time(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Time {
+        let (whole, wire) = match &op.action {
+            Action::LoadBatch => {
+                let batch: f64 =
+                    (0..s.inputs.len() as u32).map(|i| input_bytes(s, sizes, i, Site::Home, None)).sum();
+                (batch / self.cluster.host.bandwidth + self.cluster.host.latency, 0.0)
+            }
+            Action::AllReduce => {
+                let data: f64 = op.reads.iter().map(|r| bytes(s, sizes, op, r)).sum();
+                self.all_reduce(data)
+            }
+            action if action.is_transfer() => self.exchange(payload(s, sizes, op)),
+            _ => (self.compute(s, sizes, op), 0.0),
+        };
+        Time { whole, core: 0.0, wire }
+    }
+
+    fn link(&self) -> (f64, f64) {
+        let l = if self.nodes > 1.0 { self.cluster.inter } else { self.cluster.intra };
+        (l.bandwidth, l.latency)
+    }
+
+    fn assumptions(&self, s: &Schedule, _: &Sizes) -> Vec<String> {
+        let gpus = u64::from(self.cluster.nodes) * u64::from(self.cluster.gpus_per_node);
+        if u64::from(s.ranks) <= gpus {
+            return Vec::new();
+        }
+        vec![format!("{} has {gpus} GPUs; more nodes are assumed for {} ranks", self.cluster.name, s.ranks)]
+    }
+}
+
+impl<'a> ClusterCosts<'a> {
     /// For `ranks` ranks: nodes are filled one after the other.
-    pub fn new(target: impl Into<Target<'a>>, ranks: u32) -> Self {
-        let Target { cluster, profile } = target.into();
+    pub fn new(cluster: &'a Cluster, ranks: u32) -> Self {
         let node = cluster.gpus_per_node.clamp(1, ranks.max(1));
         let flops = cluster.flops.iter().find(|f| f.0 == DType::F32).or(cluster.flops.first());
         Self {
             cluster,
-            measured: profile.map(Measured::new),
             ranks: ranks.max(1).into(),
             node: node.into(),
             nodes: ranks.max(1).div_ceil(node).into(),
@@ -65,81 +83,9 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What was measured.
-    pub fn profile(&self) -> Option<&'a Profile> {
-        self.measured.as_ref().map(Measured::profile)
-    }
-
-    /// Engine that collectives use.
-    pub fn link(&self) -> Engine {
-        if self.nodes > 1.0 { Engine::NicSend } else { Engine::CopyOut }
-    }
-
-    /// Bytes per second and seconds of latency of that engine's link.
-    fn link_speed(&self) -> (f64, f64) {
-        if let Some(measured) = &self.measured {
-            return measured.link_speed();
-        }
-        let l = if self.nodes > 1.0 { self.cluster.inter } else { self.cluster.intra };
-        (l.bandwidth, l.latency)
-    }
-
-    /// Bytes of a chunk: short against a step, long against the latency of the link.
-    pub fn chunk(&self, step: f64) -> u64 {
-        let (bandwidth, latency) = self.link_speed();
-        let seconds = (CHUNK_LATENCIES * latency).max(step / 200.0);
-        ((bandwidth * seconds).max(LEAST_CHUNK) as u64).next_power_of_two()
-    }
-
-    /// Durations and engines of all operations. What was not measured is assumed, and said so.
-    pub fn latencies(&self, s: &Schedule, policy: &dyn Policy, sizes: &mut Sizes) -> Vec<Latency> {
-        let ops = &s.train.ops;
-        let mut all: Vec<Latency> = ops.iter().map(|op| self.latency(s, sizes, op)).collect();
-        let Some(measured) = &self.measured else { return all };
-        let times: Vec<Option<Time>> = ops.iter().map(|op| measured.time(s, sizes, op)).collect();
-        let missing = ops.iter().zip(&times).find(|(_, time)| time.is_none());
-        if let Some((op, _)) = missing {
-            sizes.assumptions.push(format!(
-                "the profile has no time for operations such as `{}`: theirs follow from cluster {}",
-                op.name, self.cluster.name
-            ));
-        }
-        let known: Vec<Time> = times
-            .iter()
-            .zip(&all)
-            .map(|(time, l)| time.unwrap_or(Time { whole: l.time as f64 / 1e9, core: 0.0, wire: l.wire }))
-            .collect();
-        let engines: Vec<Engine> = all.iter().map(|l| l.engine).collect();
-        let overlaps = |i: usize| !policy.blocks(&ops[i].action);
-        let slowdown = measured.slowdown(&engines, &known, overlaps);
-        for (latency, time) in all.iter_mut().zip(&known) {
-            let factor = if latency.engine == Engine::Compute { slowdown } else { 1.0 };
-            latency.time = ((time.whole * factor * 1e9).round() as u64).max(1);
-            latency.wire = time.wire;
-        }
-        all
-    }
-
-    /// Duration and engine of an operation at the expected sizes, by the cluster's description.
-    pub fn latency(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Latency {
-        let (engine, seconds, wire) = match &op.action {
-            Action::LoadBatch => {
-                let batch: f64 =
-                    (0..s.inputs.len() as u32).map(|i| input_bytes(s, sizes, i, Site::Home, None)).sum();
-                (Engine::Host, batch / self.cluster.host.bandwidth + self.cluster.host.latency, 0.0)
-            }
-            Action::AllReduce => {
-                let data: f64 = op.reads.iter().map(|r| bytes(s, sizes, op, r)).sum();
-                let (seconds, wire) = self.all_reduce(data);
-                (self.link(), seconds, wire)
-            }
-            action if action.is_transfer() => {
-                let (seconds, wire) = self.exchange(payload(s, sizes, op));
-                (self.link(), seconds, wire)
-            }
-            _ => (Engine::Compute, self.compute(s, sizes, op), 0.0),
-        };
-        Latency { engine, time: ((seconds * 1e9).round() as u64).max(1), wire }
+    /// The cluster's name.
+    pub(super) fn name(&self) -> &'a str {
+        &self.cluster.name
     }
 
     fn compute(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> f64 {
@@ -255,27 +201,25 @@ mod tests {
     #[test]
     fn exchanges_are_as_slow_as_their_slowest_link() {
         let dgx = fs_dsl::cluster::preset("dgx_h100").unwrap();
-        let m = Machine::new(&dgx, 8);
-        assert_eq!(m.link(), Engine::CopyOut);
+        let m = ClusterCosts::new(&dgx, 8);
         let (seconds, wire) = m.exchange(450e9);
         assert!((seconds - (7.0 / 8.0 + 2e-6)).abs() < 1e-9 && wire == 450e9 * 7.0 / 8.0);
         let many = fs_dsl::cluster::preset("h100x256").unwrap();
-        let m = Machine::new(&many, 256);
-        assert_eq!(m.link(), Engine::NicSend);
+        let m = ClusterCosts::new(&many, 256);
         let (seconds, _) = m.exchange(50e9);
         assert!((seconds - (248.0 / 256.0 + 5e-6)).abs() < 1e-9);
         // One rank has nobody to send to.
-        let (seconds, wire) = Machine::new(&dgx, 1).exchange(3350e9);
+        let (seconds, wire) = ClusterCosts::new(&dgx, 1).exchange(3350e9);
         assert!((seconds - 2.0).abs() < 1e-9 && wire == 0.0);
     }
 
     #[test]
     fn sums_over_ranks() {
         let dgx = fs_dsl::cluster::preset("dgx_h100").unwrap();
-        let (seconds, _) = Machine::new(&dgx, 8).all_reduce(450e9);
+        let (seconds, _) = ClusterCosts::new(&dgx, 8).all_reduce(450e9);
         assert!((seconds - (1.75 + 6.0 * 2e-6)).abs() < 1e-9);
         let many = fs_dsl::cluster::preset("h100x256").unwrap();
-        let (seconds, _) = Machine::new(&many, 256).all_reduce(8e9);
+        let (seconds, _) = ClusterCosts::new(&many, 256).all_reduce(8e9);
         let within = 1.75 * 8e9 / 450e9 + 6.0 * 2e-6;
         let across = 2.0 * 31.0 / 32.0 * 1e9 / 50e9 + 10.0 * 5e-6;
         assert!((seconds - within - across).abs() < 1e-9);

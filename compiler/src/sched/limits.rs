@@ -6,6 +6,36 @@ use fs_schedule::{DenseOptimizer, Schedule, Sharding, Site, SparseOptimizer};
 
 use super::sizes::{Sizes, input_bytes, width};
 
+/// What a schedule must stay within.
+pub trait Limits: std::fmt::Debug {
+    /// Bytes of device memory of a rank.
+    fn memory(&self) -> u64;
+    /// Most batches in flight.
+    fn in_flight(&self) -> Option<u32>;
+    /// Whether a step that needs so much is within them.
+    fn admit(&self, memory: u64, in_flight: u32) -> bool {
+        memory <= self.memory() && self.in_flight().is_none_or(|most| in_flight <= most)
+    }
+}
+
+/// The memory of a cluster's GPUs, and as many batches as are asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct ClusterLimits {
+    /// Bytes of device memory of a rank.
+    pub memory: u64,
+    /// Most batches in flight.
+    pub in_flight: Option<u32>,
+}
+
+impl Limits for ClusterLimits {
+    fn memory(&self) -> u64 {
+        self.memory
+    }
+    fn in_flight(&self) -> Option<u32> {
+        self.in_flight
+    }
+}
+
 /// Device memory of a rank without intermediate values, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fixed {

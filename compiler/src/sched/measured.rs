@@ -11,6 +11,8 @@ use fs_schedule::op::Op;
 use fs_schedule::profile::{self, KindCost, OpCost};
 use fs_schedule::{Action, Engine, Profile, Schedule, Sharding};
 
+use super::costs::{CostModel, Time, nanoseconds};
+use super::latency::ClusterCosts;
 use super::sizes::Sizes;
 
 /// The correction by a kind's line is trusted up to this factor beyond the ratio of sizes.
@@ -24,36 +26,80 @@ pub struct Measured<'a> {
     profile: &'a Profile,
     kinds: BTreeMap<&'a str, &'a KindCost>,
     ops: BTreeMap<&'a str, Vec<&'a OpCost>>,
+    /// For what was not measured.
+    otherwise: ClusterCosts<'a>,
 }
 
-/// What an operation takes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Time {
-    /// Seconds that it occupies its engine.
-    pub whole: f64,
-    /// Seconds of a processor core that a transfer takes besides.
-    pub core: f64,
-    /// Bytes on the link.
-    pub wire: f64,
+impl CostModel for Measured<'_> {
+    fn describe(&self) -> String {
+        self.profile.describe()
+    }
+
+    fn sizes(&self, s: &Schedule) -> Sizes {
+        Sizes::measured(s, self.profile)
+    }
+
+    fn time(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Time {
+        self.measured(s, sizes, op).unwrap_or_else(|| {
+            let time = self.otherwise.time(s, sizes, op);
+            Time { whole: nanoseconds(time.whole) as f64 / 1e9, ..time }
+        })
+    }
+
+    fn link(&self) -> (f64, f64) {
+        let t = &self.profile.transfers;
+        let per_byte = t.per_byte + t.link.map_or(0.0, |l| 1.0 / l.bandwidth);
+        (1.0 / per_byte.max(1e-12), t.fixed + t.link.map_or(0.0, |l| l.latency))
+    }
+
+    /// By the processor time of transfers that overlap with compute, and the host's work on the next batch. In the run
+    /// that was measured the host worked while cores were idle in transfers; of what overlaps nothing is left to it.
+    fn slowdown(&self, engines: &[Engine], times: &[Time], overlaps: &dyn Fn(usize) -> bool) -> f64 {
+        let (mut compute, mut taken, mut idle, mut left) = (0.0, 0.0, 0.0, 0.0);
+        for (i, (engine, time)) in engines.iter().zip(times).enumerate() {
+            match engine {
+                Engine::Compute => compute += time.whole,
+                Engine::Host => {}
+                _ => {
+                    idle += time.whole - time.core;
+                    if overlaps(i) {
+                        taken += time.core;
+                    } else {
+                        left += time.whole - time.core;
+                    }
+                }
+            }
+        }
+        let host = self.profile.batch / f64::from(self.profile.ranks.max(1));
+        taken += host.min(idle) - host.min(left);
+        if compute > 0.0 { 1.0 + self.profile.sharing * taken / compute } else { 1.0 }
+    }
+
+    fn assumptions(&self, s: &Schedule, sizes: &Sizes) -> Vec<String> {
+        let missing = s.train.ops.iter().find(|op| self.measured(s, sizes, op).is_none());
+        let missing = missing.map(|op| {
+            format!(
+                "the profile has no time for operations such as `{}`: theirs follow from cluster {}",
+                op.name,
+                self.otherwise.name()
+            )
+        });
+        missing.into_iter().collect()
+    }
 }
 
 impl<'a> Measured<'a> {
-    /// Of a profile that fits the schedule.
-    pub fn new(profile: &'a Profile) -> Self {
+    /// Of a profile that fits the schedule, and what to take for operations that it does not have.
+    pub fn new(profile: &'a Profile, otherwise: ClusterCosts<'a>) -> Self {
         let mut ops: BTreeMap<&str, Vec<&OpCost>> = BTreeMap::new();
         for op in &profile.ops {
             ops.entry(op.kind.as_str()).or_default().push(op);
         }
-        Self { profile, kinds: profile.kinds.iter().map(|k| (k.kind.as_str(), k)).collect(), ops }
-    }
-
-    /// The profile.
-    pub fn profile(&self) -> &'a Profile {
-        self.profile
+        Self { profile, kinds: profile.kinds.iter().map(|k| (k.kind.as_str(), k)).collect(), ops, otherwise }
     }
 
     /// Seconds of an operation; `None` if nothing of its kind was measured.
-    pub fn time(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Time> {
+    fn measured(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Time> {
         let kind = op.action.name();
         let (flops, bytes) = profile::work(s, s.ranks, op, |symbol| sizes.of(op, symbol));
         if !op.cost.wire.is_zero() {
@@ -117,37 +163,6 @@ impl<'a> Measured<'a> {
         // The operation itself, if it ran: others of about its size may work on other rows of memory.
         let own = list.iter().copied().find(|o| o.name == op.name);
         own.or_else(|| list.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b))))
-    }
-
-    /// By how much compute is slowed by what runs on the same cores beside it: the processor time of transfers that
-    /// overlap with it, and the host's work on the next batch. In the run that was measured the host worked while cores
-    /// were idle in transfers; of what overlaps nothing is left to it.
-    pub fn slowdown(&self, engines: &[Engine], times: &[Time], overlaps: impl Fn(usize) -> bool) -> f64 {
-        let (mut compute, mut taken, mut idle, mut left) = (0.0, 0.0, 0.0, 0.0);
-        for (i, (engine, time)) in engines.iter().zip(times).enumerate() {
-            match engine {
-                Engine::Compute => compute += time.whole,
-                Engine::Host => {}
-                _ => {
-                    idle += time.whole - time.core;
-                    if overlaps(i) {
-                        taken += time.core;
-                    } else {
-                        left += time.whole - time.core;
-                    }
-                }
-            }
-        }
-        let host = self.profile.batch / f64::from(self.profile.ranks.max(1));
-        taken += host.min(idle) - host.min(left);
-        if compute > 0.0 { 1.0 + self.profile.sharing * taken / compute } else { 1.0 }
-    }
-
-    /// Bytes per second and seconds of latency of a transfer.
-    pub fn link_speed(&self) -> (f64, f64) {
-        let t = &self.profile.transfers;
-        let per_byte = t.per_byte + t.link.map_or(0.0, |l| 1.0 / l.bandwidth);
-        (1.0 / per_byte.max(1e-12), t.fixed + t.link.map_or(0.0, |l| l.latency))
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod bounds;
 pub mod candidate;
+pub mod costs;
 pub mod deps;
 pub mod explain;
 pub mod freeze;
@@ -20,6 +21,7 @@ pub mod order;
 pub mod policy;
 pub mod problem;
 pub mod reasons;
+pub mod resources;
 pub mod rows;
 pub mod simulate;
 pub mod sizes;
@@ -125,17 +127,18 @@ pub fn schedule<'a>(
     target: impl Into<Target<'a>>,
     options: &Options,
 ) -> Result<Outcome, SchedError> {
-    let problem = Problem::new(s, target.into(), options.policy)?;
+    let problem = Problem::new(s, target.into(), options)?;
     if let Some(below) = options.below {
         let bound = problem.lower_bound(below)?;
         if bound.step >= below {
             return Ok(Outcome::Beyond(bound));
         }
     }
-    let chosen = order::choose(&problem, options)?;
+    let chosen = order::choose(&problem)?;
     let reasons = reasons::explain(&problem, &chosen);
     let prediction = prediction(&problem, &chosen);
     let (engine, time) = (problem.engine.clone(), problem.time.clone());
+    drop(problem);
     let Chosen { candidate: c, .. } = chosen;
     let old = std::mem::take(&mut s.train.ops);
     let mut old: Vec<Option<fs_schedule::Op>> = old.into_iter().map(Some).collect();
@@ -213,16 +216,9 @@ fn prediction(p: &Problem<'_>, chosen: &Chosen) -> Prediction {
     let cycle = p.rec_mii.cycle.iter();
     let mut limits = chosen.limits.clone();
     limits.extend(p.sizes.assumptions.iter().cloned());
-    let gpus = u64::from(p.cluster.nodes) * u64::from(p.cluster.gpus_per_node);
-    let profile = p.machine.profile();
-    if profile.is_none() && u64::from(p.s.ranks) > gpus {
-        limits.push(format!(
-            "{} has {gpus} GPUs; more nodes are assumed for {} ranks",
-            p.cluster.name, p.s.ranks
-        ));
-    }
+    limits.extend(p.costs.assumptions(p.s, &p.sizes));
     Prediction {
-        cluster: profile.map_or_else(|| p.cluster.name.clone(), Profile::describe),
+        cluster: p.costs.describe(),
         step: c.step / 1e9,
         resource_bound: p.res_mii.time as f64 / 1e9,
         resource: p.res_mii.engine,

@@ -15,14 +15,14 @@
 
 use fs_schedule::Engine;
 
+use super::SchedError;
 use super::bounds::{self, Window};
 use super::candidate::{Candidate, Tiers, reaches_back};
 use super::graph::{Edge, Graph, Why};
-use super::limits::human;
+use super::limits::{ClusterLimits, Limits, human};
 use super::list::{Found, ListScheduler};
 use super::modulo::{FAR, Request, place};
 use super::problem::Problem;
-use super::{Options, SchedError};
 
 /// Share of a step below which slack is urgent.
 const URGENT: f64 = 0.15;
@@ -54,15 +54,15 @@ pub struct Chosen {
 }
 
 /// Schedules a program.
-pub fn choose(p: &Problem<'_>, options: &Options) -> Result<Chosen, SchedError> {
+pub fn choose(p: &Problem<'_>) -> Result<Chosen, SchedError> {
     let mut limits: Vec<String> = p.policy.limit().map(str::to_owned).into_iter().collect();
     let candidate = if p.policy.reorders() {
-        search(p, &p.blocking, options, &mut limits)?
+        search(p, &p.blocking, &mut limits)?
     } else {
         reference_order(p, &p.blocking, false)?
     };
-    if candidate.memory > p.cluster.memory {
-        let (needs, has) = (human(candidate.memory), human(p.cluster.memory));
+    if candidate.memory > p.limits.memory() {
+        let (needs, has) = (human(candidate.memory), human(p.limits.memory()));
         let batches = candidate.in_flight;
         limits.push(format!(
             "memory: a rank needs {needs} with {batches} batch{} at once, the least that was found; {} has {has}",
@@ -104,7 +104,7 @@ pub(super) fn tiers(p: &Problem<'_>, slack: &[f64], step: f64) -> Tiers {
     if !mixed {
         return tiers;
     }
-    let bytes = p.machine.chunk(step / 1e9);
+    let bytes = p.costs.chunk(step / 1e9);
     for i in (0..n).filter(|i| transfer(*i)) {
         if urgent(i) {
             tiers.priority[i] = 1;
@@ -123,21 +123,19 @@ const TRIES: usize = 1000;
 /// Operations up to which modulo scheduling is tried.
 const MODULO_OPS: usize = 300;
 
-fn search(
-    p: &Problem<'_>,
-    graph: &Graph,
-    options: &Options,
-    limits: &mut Vec<String>,
-) -> Result<Candidate, SchedError> {
+fn search(p: &Problem<'_>, graph: &Graph, limits: &mut Vec<String>) -> Result<Candidate, SchedError> {
     let least = p.history + 1;
-    if let Some(asked) = options.in_flight.filter(|f| *f < least) {
+    if let Some(asked) = p.limits.in_flight().filter(|f| *f < least) {
         limits.push(format!("in flight: {asked} asked for, {least} are needed to tell rows apart"));
     }
-    let most = options.in_flight.map(|f| f.max(least));
+    // What telling rows apart needs is beyond any wish.
+    let within =
+        ClusterLimits { memory: p.limits.memory(), in_flight: p.limits.in_flight().map(|f| f.max(least)) };
+    let most = within.in_flight;
     // Without limits first; if that holds too much, with fewer and fewer batches at once.
     let (free, modulo) = at_depth(p, graph, None, p.time.len() <= MODULO_OPS)?;
     let free = fewer_in_flight(p, graph, free, least, modulo)?;
-    let fits = |c: &Candidate| c.memory <= p.cluster.memory && most.is_none_or(|m| c.in_flight <= m);
+    let fits = |c: &Candidate| within.admit(c.memory, c.in_flight);
     if fits(&free) {
         return Ok(free);
     }
@@ -153,14 +151,14 @@ fn search(
         depth -= 1;
     }
     let slower = found.as_ref().is_none_or(|c| c.step > free.step * 1.001);
-    if slower && free.memory > p.cluster.memory {
+    if slower && free.memory > within.memory {
         limits.push(format!(
             "memory: {} batches at once would take {:.3} ms a step and {}, {} has {}",
             free.in_flight,
             free.step / 1e6,
             human(free.memory),
             p.cluster.name,
-            human(p.cluster.memory)
+            human(within.memory)
         ));
     } else if slower {
         limits.push(format!(
@@ -288,7 +286,7 @@ fn with_margin(
         let search = ListScheduler::with_margin(p, graph, hub, best.step, bound, most, margin);
         let found = search.hill_climb(search.iterate());
         let c = search.freeze(graph, &found)?;
-        if c.step <= best.step * ROOM && c.memory <= best.memory.max(p.cluster.memory) {
+        if c.step <= best.step * ROOM && c.memory <= best.memory.max(p.limits.memory()) {
             return Ok(c);
         }
     }

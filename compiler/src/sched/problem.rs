@@ -5,12 +5,13 @@ use fs_schedule::op::{Action, Place};
 use fs_schedule::{Engine, Schedule};
 
 use super::bounds::{self, RecMii, ResMii};
+use super::costs::{self, CostModel, Time};
 use super::graph::{self, Graph};
-use super::latency::Machine;
-use super::limits::{self, Fixed};
+use super::limits::{self, ClusterLimits, Fixed, Limits};
 use super::policy::{self, Policy};
+use super::resources::{ClusterEngines, Resources};
 use super::sizes::Sizes;
-use super::{Bound, BoundBy, SchedError, Target};
+use super::{Bound, BoundBy, Options, SchedError, Target};
 
 /// Nanoseconds by which a simulated step may be less than what it settles to.
 const SETTLED: f64 = 2.0;
@@ -21,9 +22,11 @@ pub struct Problem<'a> {
     /// The schedule; the training program's operations stand in reference order, each buffer by itself.
     pub s: &'a Schedule,
     /// What waits for what.
-    pub policy: &'a dyn Policy,
-    /// The machine.
-    pub machine: Machine<'a>,
+    pub policy: &'static dyn Policy,
+    /// How long operations take.
+    pub costs: Box<dyn CostModel + 'a>,
+    /// What the schedule must stay within.
+    pub limits: Box<dyn Limits>,
     /// Its description.
     pub cluster: &'a Cluster,
     /// Expected sizes.
@@ -58,14 +61,20 @@ pub struct Problem<'a> {
 
 impl<'a> Problem<'a> {
     /// Finds sizes, times, dependencies and bounds.
-    pub fn new(s: &'a Schedule, target: Target<'a>, policy: &'a dyn Policy) -> Result<Self, SchedError> {
+    pub fn new(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<Self, SchedError> {
+        let policy = options.policy;
         let cluster = target.cluster;
-        let machine = Machine::new(target, s.ranks);
-        let mut sizes = target.profile.map_or_else(|| Sizes::expect(s), |p| Sizes::measured(s, p));
+        let costs = costs::of(target, s.ranks);
+        let resources = ClusterEngines::new(cluster, s.ranks);
+        let sizes = costs.sizes(s);
         let ops = &s.train.ops;
-        let latencies = machine.latencies(s, policy, &mut sizes);
-        let engine: Vec<Engine> = latencies.iter().map(|l| l.engine).collect();
-        let time: Vec<u64> = latencies.iter().map(|l| l.time).collect();
+        let engine: Vec<Engine> = ops.iter().map(|op| resources.engine(op)).collect();
+        let times: Vec<Time> = ops.iter().map(|op| costs.time(s, &sizes, op)).collect();
+        let slowdown = costs.slowdown(&engine, &times, &|i| !policy.blocks(&ops[i].action));
+        let slowed = |(t, e): (&Time, &Engine)| {
+            costs::nanoseconds(t.whole * if *e == Engine::Compute { slowdown } else { 1.0 })
+        };
+        let time: Vec<u64> = times.iter().zip(&engine).map(slowed).collect();
         let graph = graph::build(s, &ops.iter().collect::<Vec<_>>());
         let res_mii = bounds::res_mii(&engine, &time);
         let rec_mii = bounds::rec_mii(&graph, &time).map_err(|e| {
@@ -80,11 +89,12 @@ impl<'a> Problem<'a> {
             buffer_bytes: limits::buffer_bytes(s, &sizes),
             core: core(s),
             ahead: ops.iter().map(|op| works_ahead(&op.action)).collect(),
-            wire: latencies.iter().map(|l| l.wire).collect(),
+            wire: times.iter().map(|t| t.wire).collect(),
             blocking: policy::graph(policy, s, &graph),
             s,
             policy,
-            machine,
+            costs,
+            limits: Box::new(ClusterLimits { memory: cluster.memory, in_flight: options.in_flight }),
             cluster,
             sizes,
             engine,

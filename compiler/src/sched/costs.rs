@@ -1,0 +1,70 @@
+//! The cost model: how long operations take, however that is known.
+//!
+//! Two models: a [cluster's description](super::latency) and a [profile](super::measured) of a run. The scheduler sees
+//! this trait only.
+
+use std::fmt::Debug;
+
+use fs_schedule::op::Op;
+use fs_schedule::{Engine, Schedule};
+
+use super::Target;
+use super::latency::ClusterCosts;
+use super::measured::Measured;
+use super::sizes::Sizes;
+
+/// Least chunks' duration in units of the link's latency: a chunk that is much shorter than what it costs to start
+/// one would waste the link.
+const CHUNK_LATENCIES: f64 = 8.0;
+/// Bytes of the least chunk.
+const LEAST_CHUNK: f64 = 8192.0;
+
+/// What an operation takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Time {
+    /// Seconds that it occupies its engine.
+    pub whole: f64,
+    /// Seconds of a processor core that a transfer takes besides.
+    pub core: f64,
+    /// Bytes on the link that decides, of transfers.
+    pub wire: f64,
+}
+
+/// How long operations take.
+pub trait CostModel: Debug {
+    /// Where it is from: the cluster's name, or what was measured.
+    fn describe(&self) -> String;
+    /// Sizes to expect.
+    fn sizes(&self, s: &Schedule) -> Sizes;
+    /// Time of an operation at these sizes.
+    fn time(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Time;
+    /// Bytes per second and seconds of latency of the link between ranks.
+    fn link(&self) -> (f64, f64);
+    /// By how much compute is slowed by what overlaps with it.
+    fn slowdown(&self, _engines: &[Engine], _times: &[Time], _overlaps: &dyn Fn(usize) -> bool) -> f64 {
+        1.0
+    }
+    /// What it assumed, in sentences.
+    fn assumptions(&self, s: &Schedule, sizes: &Sizes) -> Vec<String>;
+
+    /// Bytes of a chunk of a transfer: short against a step of so many seconds, long against the latency of the link.
+    fn chunk(&self, step: f64) -> u64 {
+        let (bandwidth, latency) = self.link();
+        let seconds = (CHUNK_LATENCIES * latency).max(step / 200.0);
+        ((bandwidth * seconds).max(LEAST_CHUNK) as u64).next_power_of_two()
+    }
+}
+
+/// The cost model of a target.
+pub fn of<'a>(target: Target<'a>, ranks: u32) -> Box<dyn CostModel + 'a> {
+    let cluster = ClusterCosts::new(target.cluster, ranks);
+    match target.profile {
+        Some(profile) => Box::new(Measured::new(profile, cluster)),
+        None => Box::new(cluster),
+    }
+}
+
+/// Nanoseconds, at least one.
+pub(super) fn nanoseconds(seconds: f64) -> u64 {
+    ((seconds * 1e9).round() as u64).max(1)
+}
