@@ -127,8 +127,8 @@ pub fn compare_all(schedules: Vec<Schedule>, options: &Options, length: Length) 
             run.timed.extend(events);
         }
     }
-    let rows: Vec<Row> =
-        (0..sessions.len()).map(|i| row(&sessions[0], &runs[0], &sessions[i], &runs[i], i == 0)).collect();
+    let rows = (0..sessions.len()).map(|i| row(&sessions[0], &runs[0], &sessions[i], &runs[i], i == 0));
+    let rows: Vec<Row> = rows.collect::<Result<_, _>>()?;
     let compared = &rows[1..];
     let mut different: Vec<String> = Vec::new();
     for name in compared.iter().flat_map(|r| &r.different) {
@@ -157,12 +157,12 @@ fn edge(s: &Schedule) -> usize {
     (stages.clone().max().unwrap_or(0) - stages.min().unwrap_or(0)) as usize + 1
 }
 
-fn row(a: &Session<f32>, first: &Run, b: &Session<f32>, run: &Run, same: bool) -> Row {
+fn row(a: &Session<f32>, first: &Run, b: &Session<f32>, run: &Run, same: bool) -> Result<Row, Error> {
     let bits = |(x, y): (&f64, &f64)| x.to_bits() != y.to_bits();
     let losses = || first.losses.iter().zip(&run.losses);
     let differs = losses().position(bits);
     let difference = losses().map(|(a, b)| (a - b).abs() / a.abs().max(f64::MIN_POSITIVE));
-    let different = if same { Vec::new() } else { different(a, b) };
+    let different = if same { Vec::new() } else { different(a, b)? };
     let schedule = b.schedule();
     let ms =
         |f: &dyn Fn(&StepEvent) -> f64| Spread::of(run.timed.iter().map(|e| 1e3 * f(e)).collect()).median;
@@ -170,7 +170,7 @@ fn row(a: &Session<f32>, first: &Run, b: &Session<f32>, run: &Run, same: bool) -
     engines.sort_unstable();
     engines.dedup();
     let compute = engines.iter().position(|e| *e == Engine::Compute);
-    Row {
+    Ok(Row {
         strategy: schedule.strategy,
         microbatches: schedule.settings.microbatches.max(1),
         step_ms: Spread::of(run.blocks.clone()),
@@ -187,20 +187,20 @@ fn row(a: &Session<f32>, first: &Run, b: &Session<f32>, run: &Run, same: bool) -
         loss_differs_at: differs.map(|at| at as u64),
         loss_difference: difference.fold(0.0, f64::max),
         different,
-    }
+    })
 }
 
 /// Names of everything that is not equal.
-fn different(a: &Session<f32>, b: &Session<f32>) -> Vec<String> {
+fn different(a: &Session<f32>, b: &Session<f32>) -> Result<Vec<String>, Error> {
     let equal =
         |x: &[f32], y: &[f32]| x.len() == y.len() && x.iter().zip(y).all(|(x, y)| x.to_bits() == y.to_bits());
     let mut names = Vec::new();
     let schedule = a.schedule();
     for (t, table) in schedule.tables.iter().enumerate() {
-        if !equal(&a.table(t), &b.table(t)) {
+        if !equal(&a.table(t)?, &b.table(t)?) {
             names.push(format!("table {}", table.name));
         }
-        if a.table_state(t).iter().zip(&b.table_state(t)).any(|(x, y)| !equal(x, y)) {
+        if a.table_state(t)?.iter().zip(&b.table_state(t)?).any(|(x, y)| !equal(x, y)) {
             names.push(format!("optimizer state of table {}", table.name));
         }
     }
@@ -212,7 +212,7 @@ fn different(a: &Session<f32>, b: &Session<f32>) -> Vec<String> {
             names.push(format!("optimizer state of parameter {}", parameter.name));
         }
     }
-    names
+    Ok(names)
 }
 
 /// Both must train the same thing; placement and order may differ.

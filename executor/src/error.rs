@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::data::DataError;
+use crate::transport::TransportError;
+use crate::transport::wire::BadWorld;
 use crate::units::human;
 
 /// Why a run did not start or did not finish.
@@ -63,6 +65,12 @@ pub enum Error {
         /// What happened.
         message: String,
     },
+    /// Ranks that did not come, or do not fit together.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// A world of processes that cannot be.
+    #[error(transparent)]
+    World(#[from] BadWorld),
     /// A file that cannot be written.
     #[error("cannot write {what} {path}: {source}")]
     Write {

@@ -12,7 +12,7 @@ use fs_schedule::{Parameter, Schedule};
 
 use crate::data::DataError;
 use crate::data::tensorfile::{Dtype, TensorFile, TensorInfo};
-use crate::device::{Device, Stored, Values};
+use crate::device::{Device, Env, Stored, Values};
 use crate::error::Error;
 use crate::runtime::tables;
 
@@ -31,7 +31,11 @@ pub struct Unmatched {
 /// Takes dense parameters from tensors `NAME` and tables from `table.NAME`, where the file has them. A file that holds
 /// a whole run marks what training started from with `init.`: then only `init.NAME` and `init.table.NAME` are taken.
 /// Shapes must fit; a file with none of them is an error. What else has no counterpart is returned.
-pub fn load<D: Device>(schedule: &Schedule, ranks: &[D], path: &Path) -> Result<Unmatched, Error> {
+pub fn load<D: Device>(
+    schedule: &Schedule,
+    (ranks, devices): (&[Env], &[D]),
+    path: &Path,
+) -> Result<Unmatched, Error> {
     let file = TensorFile::open(path)?;
     let whole_run = file.names().iter().any(|n| n.starts_with("init."));
     let tensor = |name: &str| if whole_run { format!("init.{name}") } else { name.to_owned() };
@@ -53,7 +57,7 @@ pub fn load<D: Device>(schedule: &Schedule, ranks: &[D], path: &Path) -> Result<
         }
         let mut values: Vec<D::Real> = Vec::with_capacity(info.len());
         read(&file, &name, info, 0..info.len(), |piece| values.extend_from_slice(piece))?;
-        for device in ranks {
+        for device in devices {
             device.write(Stored::Parameter(i, Values::Weights), 0, &values);
         }
         found += 1;
@@ -71,7 +75,7 @@ pub fn load<D: Device>(schedule: &Schedule, ranks: &[D], path: &Path) -> Result<
         }
         let mut at = 0;
         read(&file, &name, info, 0..info.len(), |piece| {
-            tables::scatter(schedule, ranks, i, at, piece);
+            tables::scatter((ranks, devices), i, at, piece);
             at += piece.len();
         })?;
         found += 1;
@@ -129,24 +133,38 @@ fn read<T: Real>(
     Ok(())
 }
 
-/// Writes tables as `table.NAME` and dense parameters as `NAME`, in f32; whole or not at all.
-pub fn save<D: Device>(schedule: &Schedule, ranks: &[D], path: &Path) -> Result<(), Error> {
+/// Hands out the values of a table, in order.
+pub type InOrder<'a, T> = &'a dyn Fn(usize, &mut dyn FnMut(&[T]) -> io::Result<()>) -> io::Result<()>;
+
+/// Writes tables as `table.NAME` and dense parameters as `NAME`, in f32; whole or not at all. `tables` has the values
+/// of all ranks, `device` those of parameters.
+pub fn save<D: Device>(
+    schedule: &Schedule,
+    device: &D,
+    path: &Path,
+    tables: InOrder<'_, D::Real>,
+) -> Result<(), Error> {
     let failed = |source| Error::Write { what: "the values", path: path.into(), source };
     if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
         let file = fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
-        return write(schedule, ranks, file).map(drop).map_err(failed);
+        return write(schedule, device, tables, file).map(drop).map_err(failed);
     }
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
-    let written = File::create(&temporary).and_then(|file| write(schedule, ranks, file)?.sync_all());
+    let written = File::create(&temporary).and_then(|file| write(schedule, device, tables, file)?.sync_all());
     written.and_then(|()| fs::rename(&temporary, path)).map_err(|error| {
         let _ = fs::remove_file(&temporary);
         failed(error)
     })
 }
 
-fn write<D: Device>(schedule: &Schedule, ranks: &[D], file: File) -> io::Result<File> {
+fn write<D: Device>(
+    schedule: &Schedule,
+    device: &D,
+    tables: InOrder<'_, D::Real>,
+    file: File,
+) -> io::Result<File> {
     let mut header = serde_json::Map::new();
     let mut at = 0u64;
     let mut place = |name: String, shape: Vec<usize>| {
@@ -166,12 +184,10 @@ fn write<D: Device>(schedule: &Schedule, ranks: &[D], file: File) -> io::Result<
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
     for t in 0..schedule.tables.len() {
-        tables::in_order(schedule, ranks, t, |values| put(&mut out, values))?;
+        tables(t, &mut |values| put(&mut out, values))?;
     }
-    if let Some(device) = ranks.first() {
-        for p in 0..schedule.parameters.len() {
-            put(&mut out, &device.all(Stored::Parameter(p, Values::Weights)))?;
-        }
+    for p in 0..schedule.parameters.len() {
+        put(&mut out, &device.all(Stored::Parameter(p, Values::Weights)))?;
     }
     out.into_inner().map_err(io::IntoInnerError::into_error)
 }

@@ -23,7 +23,7 @@ fn a_link_takes_its_time_and_no_processor() {
         let (began, worked) = (std::time::Instant::now(), processor());
         let report = session.run(&mut ()).unwrap();
         let worked = processor().zip(worked).map(|(now, before)| now - before);
-        (report, session.table(0), began.elapsed().as_secs_f64(), worked)
+        (report, session.table(0).unwrap(), began.elapsed().as_secs_f64(), worked)
     };
     let (without, table, ..) = run(None);
     let latency = 0.02;

@@ -43,7 +43,7 @@ fn ranks_agree_on_generated_data() {
             let mean = parts.iter().sum::<f64>() / ranks as f64;
             assert!((mean - loss).abs() < 1e-12 && parts.len() == ranks);
         }
-        assert_eq!(session.table(0).len(), 300 * 8);
+        assert_eq!(session.table(0).unwrap().len(), 300 * 8);
     }
 }
 
@@ -52,8 +52,8 @@ fn runs_are_bit_identical() {
     let schedule = ranking(12, true);
     let ((a, x), (b, y)) = (train(&schedule, 3), train(&schedule, 3));
     assert_eq!(a.loss, b.loss);
-    assert_eq!(x.table(0), y.table(0));
-    assert_eq!(x.table_state(0), y.table_state(0));
+    assert_eq!(x.table(0).unwrap(), y.table(0).unwrap());
+    assert_eq!(x.table_state(0).unwrap(), y.table_state(0).unwrap());
     for i in 0..4 {
         assert_eq!(x.parameter(i), y.parameter(i));
         assert_eq!(x.parameter_state(i), y.parameter_state(i));
@@ -67,7 +67,7 @@ fn runs_are_bit_identical() {
 fn one_row_per_occurrence_gives_the_same_bits() {
     let ((a, x), (b, y)) = (train(&ranking(12, true), 2), train(&ranking(12, false), 2));
     assert_eq!(a.loss, b.loss);
-    assert_eq!(x.table(0), y.table(0));
+    assert_eq!(x.table(0).unwrap(), y.table(0).unwrap());
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn training_goes_on_where_it_stopped() {
     let mut losses = session.run(&mut ()).unwrap().loss;
     losses.extend(session.run(&mut ()).unwrap().loss);
     assert_eq!(losses, whole.loss);
-    assert_eq!(session.table(0), w.table(0));
+    assert_eq!(session.table(0).unwrap(), w.table(0).unwrap());
 }
 
 /// Central differences in f64 of some entries of every parameter and of the table.
@@ -109,7 +109,7 @@ fn check_gradients(schedule: &Schedule, ranks: usize) {
             check(difference, gradients.parameters[p][i], &format!("parameter {p}[{i}]"));
         }
     }
-    let values = session.table(0);
+    let values = session.table(0).unwrap();
     let touched: Vec<usize> = (0..values.len()).filter(|&i| gradients.tables[0][i] != 0.0).collect();
     assert!(!touched.is_empty());
     for &i in touched.iter().step_by(1 + touched.len() / 9) {

@@ -12,6 +12,7 @@ pub mod modules;
 pub mod mutate;
 pub mod mutations;
 pub mod overlap;
+pub mod pipes;
 pub mod schedules;
 
 use std::path::{Path, PathBuf};

@@ -51,9 +51,10 @@ fn train_on(
     let report =
         session.run(&mut ()).unwrap_or_else(|e| panic!("{:?} on {ranks} ranks: {e}", schedule.strategy));
     let bits = |v: Vec<f32>| v.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
-    let mut state: Vec<Vec<u32>> = (0..schedule.tables.len()).map(|t| bits(session.table(t))).collect();
+    let mut state: Vec<Vec<u32>> =
+        (0..schedule.tables.len()).map(|t| bits(session.table(t).unwrap())).collect();
     state.extend((0..schedule.parameters.len()).map(|p| bits(session.parameter(p))));
-    state.extend((0..schedule.tables.len()).flat_map(|t| session.table_state(t).map(bits)));
+    state.extend((0..schedule.tables.len()).flat_map(|t| session.table_state(t).unwrap().map(bits)));
     state.extend((0..schedule.parameters.len()).flat_map(|p| session.parameter_state(p).map(bits)));
     Outcome { losses: report.loss.iter().map(|l| l.to_bits()).collect(), state }
 }

@@ -66,7 +66,7 @@ fn check(name: &str, text: &str) {
         for which in 0..counts.0 + counts.1 {
             let is_table = which >= counts.0;
             let at = if is_table { which - counts.0 } else { which };
-            let start = if is_table { session.table(at) } else { session.parameter(at) };
+            let start = if is_table { session.table(at).unwrap() } else { session.parameter(at) };
             let gradient = if is_table { &exact.tables[at] } else { &exact.parameters[at] };
             assert_eq!(gradient.len(), start.len(), "{name}");
             for i in 0..start.len() {

@@ -73,7 +73,7 @@ fn parity_under(strategy: Strategy, name: &str, ranks: usize) {
         close(session.parameter(i), floats(&tensors, &format!("final.{}", p.name)), &p.name);
     }
     for (i, t) in session.schedule().tables.clone().iter().enumerate() {
-        close(session.table(i), floats(&tensors, &format!("table.{}", t.name)), &t.name);
+        close(session.table(i).unwrap(), floats(&tensors, &format!("table.{}", t.name)), &t.name);
     }
 }
 

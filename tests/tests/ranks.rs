@@ -22,9 +22,10 @@ fn train(schedule: &Schedule, ranks: usize) -> (Report, Vec<Vec<u32>>) {
     let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
     let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
     let bits = |v: Vec<f32>| v.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
-    let mut state: Vec<Vec<u32>> = (0..schedule.tables.len()).map(|t| bits(session.table(t))).collect();
+    let mut state: Vec<Vec<u32>> =
+        (0..schedule.tables.len()).map(|t| bits(session.table(t).unwrap())).collect();
     state.extend((0..schedule.parameters.len()).map(|p| bits(session.parameter(p))));
-    state.extend((0..schedule.tables.len()).flat_map(|t| session.table_state(t).map(bits)));
+    state.extend((0..schedule.tables.len()).flat_map(|t| session.table_state(t).unwrap().map(bits)));
     (report, state)
 }
 

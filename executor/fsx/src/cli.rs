@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use fs_executor::session::TIMEOUT;
 use fs_executor::trace::{Steps, Target, window};
 use fs_executor::transport::link::Link;
 use fs_executor::weights::Unmatched;
@@ -104,6 +106,9 @@ struct Run {
     status: Option<PathBuf>,
     #[arg(long, value_name = "LINK", help = LINK_HELP)]
     link: Option<Link>,
+    /// Seconds that anything of another rank is waited for
+    #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT.as_secs_f64())]
+    timeout: f64,
     /// Start from the values in this safetensors file
     #[arg(long, value_name = "FILE")]
     init: Option<PathBuf>,
@@ -157,6 +162,9 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
         }
     }
     let planned = schedule.ranks as usize;
+    let timeout = Duration::try_from_secs_f64(run.timeout).ok().filter(|t| !t.is_zero());
+    let unfit = || Error::Settings(format!("--timeout {}: give seconds, more than 0", run.timeout));
+    let timeout = timeout.ok_or_else(unfit)?;
     let trace = run.trace.as_deref().map(Target::new);
     let stop = Arc::new(AtomicBool::new(false));
     let options = Options {
@@ -170,9 +178,7 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
         evaluate: !run.no_evaluate,
         stop: Arc::clone(&stop),
         link: run.link,
-        stress: None,
-        record: None,
-        panic_at: None,
+        timeout,
         ..Options::default()
     };
     let mut session = Session::<f32>::new(schedule, options)?;

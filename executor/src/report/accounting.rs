@@ -2,13 +2,10 @@
 //!
 //! Times are means over ranks and medians over the steps in which the pipeline was full.
 
-use std::sync::atomic::Ordering;
-
 use fs_schedule::reuse::Reuse;
 use fs_schedule::{Engine, Schedule, Way};
 use serde::Serialize;
 
-use crate::device::Env;
 use crate::profile::fit::median;
 use crate::runtime::profile::Profile;
 use crate::session::StepEvent;
@@ -89,7 +86,7 @@ pub struct Predicted {
 /// The accounts of a run.
 pub fn of(
     schedule: &Schedule,
-    ranks: &[Env],
+    asked: &[Vec<u64>],
     steps: &[StepEvent],
     engines: &[Engine],
     profiles: &[Profile],
@@ -119,7 +116,7 @@ pub fn of(
         .collect();
     exposed.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     // What was predicted for other ranks says nothing of these.
-    let planned = ranks.len() == schedule.ranks as usize;
+    let planned = profiles.len() == schedule.ranks as usize;
     let predicted = schedule.prediction.as_ref().filter(|_| planned).map(|p| Predicted {
         cluster: p.cluster.clone(),
         step_ms: 1e3 * p.step,
@@ -136,17 +133,18 @@ pub fn of(
         other_ms: ms(&|s| s.other),
         engines: times,
         exposed,
-        rows: rows(schedule, ranks),
+        rows: rows(schedule, asked),
         predicted,
     }
 }
 
-fn rows(schedule: &Schedule, ranks: &[Env]) -> Vec<RowShare> {
+/// `asked` are the entries that ranks asked for, per exchange and class.
+fn rows(schedule: &Schedule, asked: &[Vec<u64>]) -> Vec<RowShare> {
     let mut shares = Vec::new();
     for (e, exchange) in schedule.exchanges.iter().enumerate() {
         let Some(lookahead) = exchange.lookahead else { continue };
         let reuse = Reuse { lookahead, microbatches: schedule.settings.microbatches.max(1) };
-        let sum = |c: usize| ranks.iter().map(|env| env.asked[e][c].load(Ordering::Relaxed)).sum::<u64>();
+        let sum = |c: usize| asked[e][c];
         let classes = reuse.classes(Way::Forward);
         let all: u64 = (0..classes.len()).map(sum).sum();
         if all == 0 {

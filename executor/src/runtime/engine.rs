@@ -58,7 +58,7 @@ pub fn run<D: Device>(rank: &Rank<'_, D>, engine: usize) -> (Profile, Vec<Record
     if let Err(panic) = outcome {
         let op = at.get().and_then(|op: usize| rank.program.ops.get(op));
         let op = op.map_or("start of a step", |op| op.name.as_str());
-        rank.process.failures.fail(rank.env.rank, op, &panic_message(panic.as_ref()));
+        rank.process.fail(rank.env.rank, op, &panic_message(panic.as_ref()));
     }
     let records = thread.recorder.take();
     (thread.profile, records)
@@ -133,6 +133,7 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
                 break;
             }
             let asked = process.clock.now();
+            self.check_waits(asked);
             if !self.look(asked) {
                 let deadline = self.deadline.map(|at| process.clock.instant(at));
                 process.threads.sleep(env.rank, self.engine, deadline, || {
@@ -437,7 +438,7 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
     pub(super) fn fail(&mut self, op: usize, fault: &Fault) {
         // A failure that came from another rank is already known to everyone.
         let name = &self.rank.program.ops[op].name;
-        self.rank.process.failures.fail(self.rank.env.rank, name, &fault.to_string());
+        self.rank.process.fail(self.rank.env.rank, name, &fault.to_string());
     }
 
     fn draw(&mut self) -> u64 {

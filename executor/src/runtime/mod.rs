@@ -6,6 +6,7 @@
 
 pub mod account;
 pub mod engine;
+pub mod gate;
 pub mod plan;
 pub mod process;
 pub mod profile;

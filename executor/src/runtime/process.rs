@@ -1,14 +1,23 @@
 //! What the threads of this process share while they run a program, whichever ranks they run.
 
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::Instant;
 
-use crate::transport::Transport;
+use fs_kernels::Real;
+use parking_lot::Mutex;
+
+use super::gate::Gate;
+use super::rank::Finished;
+use crate::transport::bytes::Bytes;
 use crate::transport::clock::Clock;
-use crate::transport::control::Failures;
+use crate::transport::control::{Control, Failures, Listener};
+use crate::transport::frame::{BadFrame, Kind, Reader, Writer};
 use crate::transport::link::Link;
 use crate::transport::local::Local;
 use crate::transport::paced::Paced;
 use crate::transport::threads::Threads;
+use crate::transport::{Transport, TransportError};
 
 /// What the threads of this process share.
 pub struct Process<T> {
@@ -17,20 +26,162 @@ pub struct Process<T> {
     /// Who sleeps, and on what.
     pub threads: Arc<Threads>,
     /// Whether a rank has failed.
-    pub failures: Failures,
+    pub failures: Arc<Failures>,
     /// Hands data from rank to rank.
     pub transport: Box<dyn Transport<T>>,
+    /// Speaks to other processes.
+    pub control: Arc<dyn Control>,
+    /// Decides for all ranks how many batches there are.
+    pub gate: Arc<Gate>,
+    /// How long a transfer waits, in nanoseconds.
+    pub timeout: u64,
+    /// The run's number among those of the processes.
+    run: u64,
 }
 
-impl<T: Default + Send + Sync + 'static> Process<T> {
-    /// Runs all of `ranks` ranks with `engines` engines each; `channels` names the engine of each channel.
-    pub fn new(ranks: usize, engines: usize, channels: &[usize], link: Option<Link>) -> Self {
-        let own: Vec<usize> = (0..ranks).collect();
-        let threads = Arc::new(Threads::new(ranks, &own, engines));
-        let mut transport: Box<dyn Transport<T>> = Box::new(Local::new(ranks, channels, &threads));
+impl<T: Real> Process<T> {
+    /// Runs the ranks that `control` speaks for, with `engines` engines each; `channels` names the engine of each
+    /// channel. What is finished elsewhere is told to `finished`. Waits until all processes are there.
+    pub fn new(
+        control: &Arc<dyn Control>,
+        engines: usize,
+        channels: &[usize],
+        link: Option<Link>,
+        gate: &Arc<Gate>,
+        finished: &SyncSender<Finished>,
+    ) -> Result<Self, TransportError> {
+        let ranks = control.processes().iter().map(Vec::len).sum();
+        let own = &control.processes()[control.process()];
+        let threads = Arc::new(Threads::new(ranks, own, engines));
+        let failures = Arc::new(Failures::new(&threads));
+        let clock = Clock::start();
+        let mut run = 0;
+        let mut transport: Box<dyn Transport<T>> = if own.len() == ranks {
+            Box::new(Local::new(ranks, channels, &threads))
+        } else {
+            let bytes = Arc::new(Bytes::new(control, channels, &threads, clock));
+            let hearing = Hearing {
+                bytes: Arc::clone(&bytes),
+                failures: Arc::clone(&failures),
+                gate: Arc::clone(gate),
+                finished: Mutex::new(Some(finished.clone())),
+                ended: Mutex::new((0..control.processes().len()).map(|p| p == control.process()).collect()),
+                ranks: control.processes().iter().map(|own| own[0]).collect(),
+            };
+            run = control.enter(Arc::new(hearing));
+            bytes.set_run(run);
+            gate.set_run(run);
+            // Nobody begins before all listen.
+            if let Err(failure) = control.gather("the start of a run", &[]) {
+                control.leave();
+                return Err(failure);
+            }
+            Box::new(bytes)
+        };
         if let Some(link) = link.filter(|_| ranks > 1) {
             transport = Box::new(Paced::new(transport, link, ranks, channels.len()));
         }
-        Self { clock: Clock::start(), failures: Failures::new(&threads), threads, transport }
+        let timeout = u64::try_from(control.timeout().as_nanos()).unwrap_or(u64::MAX);
+        let (control, gate) = (Arc::clone(control), Arc::clone(gate));
+        Ok(Self { clock, threads, failures, transport, control, gate, timeout, run })
+    }
+
+    /// Tells every thread of every rank that a rank of this process cannot go on. The first failure wins.
+    pub fn fail(&self, rank: usize, op: &str, message: &str) {
+        self.fail_with(&TransportError::Failed { rank, op: op.into(), message: message.into() });
+    }
+
+    /// The same with a failure that is already put together.
+    pub fn fail_with(&self, failure: &TransportError) {
+        if self.failures.set(failure) {
+            self.control.fail(failure);
+        }
+    }
+
+    /// Tells other processes of a rank's part of a batch.
+    pub fn report(&self, finished: &Finished) {
+        if self.control.processes().len() > 1 {
+            let mut frame = Vec::new();
+            finished.write(Writer::new(&mut frame, Kind::Report, self.run));
+            self.control.tell(&frame);
+        }
+    }
+
+    /// To be held by all who report: when nobody does any more, other processes know that nothing more comes.
+    pub fn ending(&self) -> Ending {
+        Ending { control: Arc::clone(&self.control), run: self.run }
+    }
+}
+
+/// Says at its end that this process's ranks have reported everything.
+pub struct Ending {
+    control: Arc<dyn Control>,
+    run: u64,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if self.control.processes().len() > 1 {
+            let mut frame = Vec::new();
+            Writer::new(&mut frame, Kind::Ended, self.run);
+            self.control.tell(&frame);
+        }
+    }
+}
+
+/// Hears what other processes send of a run.
+struct Hearing<T> {
+    bytes: Arc<Bytes<T>>,
+    failures: Arc<Failures>,
+    gate: Arc<Gate>,
+    /// Until nothing more comes.
+    finished: Mutex<Option<SyncSender<Finished>>>,
+    /// Processes that have reported everything; this one counts as such.
+    ended: Mutex<Vec<bool>>,
+    /// The first rank of each process.
+    ranks: Vec<usize>,
+}
+
+impl<T: Real> Hearing<T> {
+    fn take(&self, process: usize, frame: &[u8], seen: Instant) -> Result<(), BadFrame> {
+        let (kind, _, reader) = Reader::new(frame)?;
+        match kind {
+            Kind::Data => self.bytes.deliver(process, reader, seen)?,
+            Kind::Report => {
+                let finished = Finished::read(reader, self.bytes.clock().at(seen))?;
+                let sender = self.finished.lock().clone();
+                // Nobody listens any more only when the run is being torn down.
+                let _ = sender.map(|sender| sender.send(finished));
+            }
+            Kind::Ended => {
+                let mut ended = self.ended.lock();
+                ended[process] = true;
+                if ended.iter().all(|ended| *ended) {
+                    *self.finished.lock() = None;
+                }
+            }
+            Kind::Grant | Kind::Stop => self.gate.take(kind, reader)?,
+            // The control's own.
+            Kind::Failure | Kind::Gather => {}
+        }
+        Ok(())
+    }
+}
+
+impl<T: Real> Listener for Hearing<T> {
+    fn frame(&self, process: usize, frame: &[u8], seen: Instant) {
+        if let Err(error) = self.take(process, frame, seen) {
+            let (rank, op) = (self.ranks[process], "connection".into());
+            self.failed(&TransportError::Failed { rank, op, message: error.to_string() });
+        }
+    }
+
+    fn failed(&self, failure: &TransportError) {
+        self.failures.set(failure);
+        *self.finished.lock() = None;
+    }
+
+    fn waits_for(&self, process: usize) -> bool {
+        !self.ended.lock()[process]
     }
 }

@@ -2,20 +2,21 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use fs_schedule::Program;
 use parking_lot::Mutex;
 
-use super::Process;
 use super::account::{KINDS, Split, Stamps};
 use super::plan::{self, Plan};
+use super::process::{Ending, Process};
 use super::progress::Progress;
 use crate::data::DataError;
 use crate::data::reader::Batches;
 use crate::device::{Device, Env, Fault, Job};
+use crate::transport::frame::{BadFrame, Reader, Writer};
 
 /// What the threads of one rank share while they run a program.
 pub struct Rank<'a, D: Device> {
@@ -29,12 +30,12 @@ pub struct Rank<'a, D: Device> {
     pub plan: &'a Plan,
     /// What the threads of this process share.
     pub process: &'a Process<D::Real>,
-    /// Decides for all ranks how many batches there are.
-    pub gate: &'a Gate,
     /// Where batches come from.
     pub batches: Batches,
     /// Told of each batch that is done.
     pub finished: SyncSender<Finished>,
+    /// Held until the last one is told.
+    pub ending: Arc<Ending>,
     /// What a run may choose.
     pub settings: Settings,
     /// Why there is no more data.
@@ -139,36 +140,40 @@ pub struct Finished {
 /// Kinds of engines.
 pub const ENGINES: usize = 6;
 
-/// Says for all ranks alike whether a batch will be trained. The first rank that asks decides.
-#[derive(Debug)]
-pub struct Gate {
-    /// Set from outside to stop.
-    pub stop: Arc<AtomicBool>,
-    /// Batches decided on, and how many there are at most.
-    decided: Mutex<(u64, u64)>,
-}
-
-impl Gate {
-    /// For at most `batches` batches.
-    pub fn new(stop: &Arc<AtomicBool>, batches: u64) -> Self {
-        Self { stop: Arc::clone(stop), decided: Mutex::new((0, batches)) }
+impl Finished {
+    /// Writes it for another process: durations, and no times of this one.
+    pub fn write(&self, writer: Writer<'_>) {
+        let numbers = [
+            self.rank as u64,
+            self.step,
+            self.contribution.to_bits(),
+            self.samples,
+            self.tokens,
+            self.at - self.since,
+            self.data_wait,
+        ];
+        let numbers = numbers.iter().chain(&self.split).chain(&self.busy);
+        numbers.fold(writer, |writer, n| writer.number(*n));
     }
 
-    fn admit(&self, batch: u64) -> bool {
-        let mut decided = self.decided.lock();
-        if batch >= decided.0 && batch < decided.1 {
-            if self.stop.load(Ordering::Relaxed) {
-                decided.1 = batch;
-            } else {
-                decided.0 = batch + 1;
-            }
+    /// Reads what another process has written and this one has seen at `seen`: then it ended, by this clock.
+    pub fn read(mut reader: Reader<'_>, seen: u64) -> Result<Self, BadFrame> {
+        let mut finished = Self {
+            rank: reader.size()?,
+            step: reader.number()?,
+            contribution: f64::from_bits(reader.number()?),
+            samples: reader.number()?,
+            tokens: reader.number()?,
+            ..Self::default()
+        };
+        let time = reader.number()?;
+        (finished.since, finished.at) = (seen.saturating_sub(time), seen.max(time));
+        finished.data_wait = reader.number()?;
+        for n in finished.split.iter_mut().chain(&mut finished.busy) {
+            *n = reader.number()?;
         }
-        batch < decided.1
-    }
-
-    /// Batches in the end.
-    pub fn batches(&self) -> u64 {
-        self.decided.lock().1
+        reader.end()?;
+        Ok(finished)
     }
 }
 
@@ -179,9 +184,9 @@ impl<'a, D: Device> Rank<'a, D> {
         program: &'a Program,
         plan: &'a Plan,
         process: &'a Process<D::Real>,
-        gate: &'a Gate,
         batches: Batches,
         finished: SyncSender<Finished>,
+        ending: Arc<Ending>,
         settings: Settings,
     ) -> Self {
         let ring = env.batches.len();
@@ -192,12 +197,12 @@ impl<'a, D: Device> Rank<'a, D> {
             program,
             plan,
             process,
-            gate,
             batches,
             finished,
+            ending,
             settings,
             data_error: Mutex::default(),
-            progress: Progress::new(plan, gate.batches()),
+            progress: Progress::new(plan, process.gate.batches()),
             left: (0..ring).map(|_| AtomicUsize::new(0)).collect(),
             data_wait: zeros(ring),
             begun: AtomicU64::new(u64::MAX),
@@ -215,7 +220,7 @@ impl<'a, D: Device> Rank<'a, D> {
 
     /// Loads a batch; false if there is none.
     pub(super) fn load(&self, batch: u64) -> Result<bool, Fault> {
-        if !self.gate.admit(batch) {
+        if !self.process.gate.admit(batch, || self.process.failures.has_failed())? {
             self.progress.end.fetch_min(batch, Ordering::AcqRel);
             return Ok(false);
         }
@@ -272,7 +277,9 @@ impl<'a, D: Device> Rank<'a, D> {
         for (sum, engine) in busy.iter_mut().zip(&self.busy) {
             *sum = engine.load(Ordering::Relaxed);
         }
+        let finished = Finished { since, at, split, busy, ..done.finished };
+        self.process.report(&finished);
         // Nobody listens any more only when the run is being torn down.
-        let _ = self.finished.send(Finished { since, at, split, busy, ..done.finished });
+        let _ = self.finished.send(finished);
     }
 }

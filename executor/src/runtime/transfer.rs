@@ -5,7 +5,7 @@
 use super::account::Gap;
 use super::engine::Thread;
 use crate::device::{Device, Fault, Progress};
-use crate::transport::{Message, Outbox, Turn};
+use crate::transport::{Message, Outbox, TransportError, Turn};
 
 /// A collective on its way.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +26,8 @@ pub(super) struct Active<Cursor> {
     asked: u64,
     /// Not before this time.
     at: u64,
+    /// Since when it waits for others.
+    since: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +57,7 @@ impl<D: Device> Thread<'_, '_, D> {
             met: now,
             asked: now,
             at: 0,
+            since: now,
         };
         self.heads[queue].active = Some(active);
         rank.progress.publish(self.engine, queue, None);
@@ -68,11 +71,32 @@ impl<D: Device> Thread<'_, '_, D> {
         !waits && process.clock.now() >= active.at
     }
 
+    /// Fails if a transfer has waited too long for other ranks.
+    pub(super) fn check_waits(&self, now: u64) {
+        let rank = self.rank;
+        for active in self.heads.iter().filter_map(|head| head.active) {
+            if active.stage != Stage::Wait || now.saturating_sub(active.since) <= rank.process.timeout {
+                continue;
+            }
+            let turn = self.turn(&active, active.round);
+            let ranks = rank.process.transport.missing(turn);
+            if !ranks.is_empty() {
+                rank.process.fail_with(&TransportError::Timeout {
+                    op: rank.program.ops[active.op].name.clone(),
+                    batch: Some(rank.settings.first_step + active.batch),
+                    ranks,
+                    seconds: rank.process.timeout as f64 * 1e-9,
+                });
+            }
+        }
+    }
+
     /// Takes a transfer as far as it can go; false if it cannot move.
     pub(super) fn advance(&mut self, queue: usize, mut active: Active<D::Cursor>) -> bool {
         let rank = self.rank;
         let (clock, transport) = (rank.process.clock, &*rank.process.transport);
-        if clock.now() < active.at {
+        let now = clock.now();
+        if now < active.at {
             self.deadline = Some(self.deadline.map_or(active.at, |d| d.min(active.at)));
             return false;
         }
@@ -90,6 +114,7 @@ impl<D: Device> Thread<'_, '_, D> {
                 active.at = sent.at;
                 if sent.all {
                     transport.post(turn, active.began);
+                    active.since = now;
                     active.stage = Stage::Wait;
                 }
             }

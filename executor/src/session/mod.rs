@@ -4,12 +4,14 @@
 //! *phase* ([`phase`]) runs one program over a range of steps: a thread per rank and engine, one thread that reads
 //! ahead, and the calling thread, which collects results and reports progress.
 
+mod gather;
 mod phase;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fs_kernels::Real;
 use fs_schedule::{Duration as Length, Evaluate, Program, Schedule};
@@ -28,11 +30,19 @@ use crate::runtime::engine::panic_message;
 use crate::runtime::record::Record;
 use crate::runtime::{plan, tables};
 use crate::trace::{Timeline, Traced};
+use crate::transport::TransportError;
+use crate::transport::control::{Alone, Control};
 use crate::transport::link::Link;
+use crate::transport::peers::Peers;
+use crate::transport::wire::World;
 use crate::weights::{self, Unmatched};
 
+use gather::Gather;
 pub use phase::{Account, StepEvent};
-use phase::{Phase, Results};
+use phase::{Phase, Results, rank_error};
+
+/// How long ranks wait for each other if nothing else is said.
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What a caller may choose; the rest is in the schedule.
 #[derive(Debug, Clone)]
@@ -55,6 +65,10 @@ pub struct Options {
     pub evaluate: bool,
     /// Set from outside to stop after the batches in flight.
     pub stop: Arc<AtomicBool>,
+    /// The ranks of this process and the way to the others; without it this process runs all ranks.
+    pub world: Option<World>,
+    /// How long anything of another rank is waited for.
+    pub timeout: Duration,
     /// Ranks talk over emulated links of this speed.
     pub link: Option<Link>,
     /// Random operations are delayed by random times, keyed by this: no result may depend on it.
@@ -79,6 +93,8 @@ impl Default for Options {
             init: None,
             evaluate: true,
             stop: Arc::default(),
+            world: None,
+            timeout: TIMEOUT,
             link: None,
             stress: None,
             record: None,
@@ -119,8 +135,10 @@ pub struct Session<T: Real, D: Device<Real = T> = Cpu<T>> {
     schedule: Arc<Schedule>,
     source: Box<dyn Source>,
     histories: Option<Arc<Histories>>,
+    /// Those of this process.
     ranks: Vec<Env>,
     devices: Vec<D>,
+    control: Arc<dyn Control>,
     options: Options,
     seed: u64,
     steps: u64,
@@ -133,7 +151,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     /// Checks the settings, opens the data, allocates and initialises the ranks.
     pub fn new(schedule: Schedule, options: Options) -> Result<Self, Error> {
         let schedule = Arc::new(schedule);
-        check_ranks(&schedule, options.ranks.unwrap_or(schedule.ranks as usize))?;
+        check_ranks(&schedule, number(&schedule, &options)?)?;
         let seed = options.seed.unwrap_or(schedule.settings.seed);
         let source = data::open(&schedule, options.data.as_deref(), options.schedule_file.as_deref(), seed)?;
         Self::with_source(schedule, options, source)
@@ -155,7 +173,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         source: Box<dyn Source>,
         device: &D::Options,
     ) -> Result<Self, Error> {
-        let ranks = options.ranks.unwrap_or(schedule.ranks as usize);
+        let ranks = number(&schedule, &options)?;
         check_ranks(&schedule, ranks)?;
         check_placement(&schedule, ranks)?;
         check_link(options.link)?;
@@ -163,13 +181,26 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let steps = steps(&schedule, &options, source.as_ref())?;
         memory::check(&schedule, ranks, size_of::<T>(), memory::available())?;
         let histories = source.histories();
+        let control: Arc<dyn Control> = match options.world.clone() {
+            Some(world) => Arc::new(Peers::new(world, options.timeout)),
+            None => Arc::new(Alone::new(ranks, options.timeout)),
+        };
+        let facts = [
+            ("the schedule", schedule.digest.clone()),
+            ("the program's version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("the seed", seed.to_string()),
+            ("the number of steps", steps.to_string()),
+            ("the number of bytes of a real", size_of::<T>().to_string()),
+            ("the number of users", histories.as_ref().map_or(0, |h| h.users()).to_string()),
+        ];
+        control.agree("the start", &facts).map_err(rank_error)?;
         let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
         let ring = programs.map(plan::ring).max().unwrap_or(1);
-        let env = |rank| Env {
+        let env = |rank: &usize| Env {
             deal: Arc::clone(&options.deal),
-            ..Env::new(&schedule, rank, ranks, seed, ring, histories.clone())
+            ..Env::new(&schedule, *rank, ranks, seed, ring, histories.clone())
         };
-        let ranks: Vec<Env> = (0..ranks).map(env).collect();
+        let ranks: Vec<Env> = control.processes()[control.process()].iter().map(env).collect();
         // Each rank's thread touches its own pages first.
         let devices: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = ranks.iter().map(|env| scope.spawn(move || D::open(env, device))).collect();
@@ -188,6 +219,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             histories,
             ranks,
             devices,
+            control,
             options,
             seed,
             steps,
@@ -206,9 +238,19 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         &self.schedule
     }
 
-    /// Number of ranks.
+    /// Number of ranks, of all processes.
     pub fn ranks(&self) -> usize {
-        self.ranks.len()
+        self.control.processes().iter().map(Vec::len).sum()
+    }
+
+    /// The ranks of this process.
+    pub fn own_ranks(&self) -> &[usize] {
+        &self.control.processes()[self.control.process()]
+    }
+
+    fn gather(&self) -> Gather<'_, D> {
+        let (control, schedule) = (&self.control, &*self.schedule);
+        Gather { control, schedule, ranks: &self.ranks, devices: &self.devices }
     }
 
     /// Steps of a whole run.
@@ -229,7 +271,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         // Told to stop while it was evaluating: what is missing must not look whole.
         let interrupted = interrupted
             || (evaluation.is_none() && self.options.stop.load(std::sync::atomic::Ordering::Relaxed));
-        Ok(self.report(&mut results, seconds, interrupted, evaluation))
+        self.report(&mut results, seconds, interrupted, evaluation)
     }
 
     /// Trains for some steps and returns them.
@@ -341,27 +383,27 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let schedule = Arc::clone(&self.schedule);
         let results = self.phase(&schedule.train, step..step + 1, None, None, &mut |_| {});
         let tables = (0..schedule.tables.len())
-            .map(|t| tables::assemble(&schedule, &self.devices, t, |part| Stored::Captured(t, part)))
-            .collect();
+            .map(|t| self.gather().table(t, |part| Stored::Captured(t, part)))
+            .collect::<Result<_, _>>();
         let parameters =
             (0..schedule.parameters.len()).map(|p| self.devices[0].all(Stored::Gradient(p))).collect();
         self.devices.iter().for_each(|device| device.capture(false));
-        let results = results?;
+        let (results, tables) = (results?, tables?);
         Ok(Gradients { loss: results.steps.iter().map(StepEvent::loss).sum(), parameters, tables })
     }
 
-    /// All values of a table.
-    pub fn table(&self, table: usize) -> Vec<T> {
+    /// All values of a table. Of several processes all must ask.
+    pub fn table(&self, table: usize) -> Result<Vec<T>, Error> {
         self.of_table(table, Values::Weights)
     }
 
-    /// Optimizer state of a table, of all rows: first and second.
-    pub fn table_state(&self, table: usize) -> [Vec<T>; 2] {
-        [Values::First, Values::Second].map(|values| self.of_table(table, values))
+    /// Optimizer state of a table, of all rows: first and second. Of several processes all must ask.
+    pub fn table_state(&self, table: usize) -> Result<[Vec<T>; 2], Error> {
+        Ok([self.of_table(table, Values::First)?, self.of_table(table, Values::Second)?])
     }
 
-    fn of_table(&self, table: usize, values: Values) -> Vec<T> {
-        tables::assemble(&self.schedule, &self.devices, table, |part| Stored::Table(table, part, values))
+    fn of_table(&self, table: usize, values: Values) -> Result<Vec<T>, Error> {
+        self.gather().table(table, |part| Stored::Table(table, part, values))
     }
 
     /// Replaces all values of a table.
@@ -371,7 +413,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         if values.len() != expected {
             return Err(Error::Weights(format!("{} values for a table of {expected}", values.len())));
         }
-        tables::scatter(&self.schedule, &self.devices, table, 0, values);
+        tables::scatter((&self.ranks, &self.devices), table, 0, values);
         Ok(())
     }
 
@@ -407,12 +449,45 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
 
     /// Takes values from a safetensors file; see [`weights::load`].
     pub fn load(&mut self, path: &Path) -> Result<Unmatched, Error> {
-        weights::load(&self.schedule, &self.devices, path)
+        weights::load(&self.schedule, (&self.ranks, &self.devices), path)
     }
 
-    /// Writes tables and dense parameters to a safetensors file; see [`weights::save`].
+    /// Writes tables and dense parameters to a safetensors file; see [`weights::save`]. Of several processes all must
+    /// call it, and the first writes.
     pub fn save(&self, path: &Path) -> Result<(), Error> {
-        weights::save(&self.schedule, &self.devices, path)
+        let tables = |table: usize, take: &mut dyn FnMut(&[T]) -> io::Result<()>| {
+            if self.control.processes().len() == 1 {
+                return tables::in_order((&self.ranks, &self.devices), table, take);
+            }
+            let mut failed = None;
+            let done =
+                self.gather().pieces(table, &|part| Stored::Table(table, part, Values::Weights), |piece| {
+                    take(piece).map_err(|error| {
+                        let message = error.to_string();
+                        failed = Some(error);
+                        Error::Weights(message)
+                    })
+                });
+            failed.map_or_else(|| done.map_err(io::Error::other), Err)
+        };
+        let outcome = if self.control.process() == 0 {
+            weights::save(&self.schedule, &self.devices[0], path, &tables)
+        } else {
+            let mut all = 0..self.schedule.tables.len();
+            all.try_for_each(|t| tables(t, &mut |_: &[T]| Ok(()))).map_err(|_| self.broken())
+        };
+        if let Err(error) = &outcome {
+            let (rank, op) = (self.own_ranks()[0], "save".into());
+            self.control.fail(&TransportError::Failed { rank, op, message: error.to_string() });
+        }
+        // Nobody says that it is done before it is.
+        outcome.and_then(|()| self.control.gather("the end of saving", &[]).map(drop).map_err(rank_error))
+    }
+
+    /// The failure that another process has told of.
+    fn broken(&self) -> Error {
+        let unknown = || TransportError::Sizes("another process has failed".into());
+        rank_error(self.control.failure().unwrap_or_else(unknown))
     }
 
     fn phase(
@@ -424,9 +499,10 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
         let source = source.unwrap_or(self.source.as_mut());
+        let control = &self.control;
         let Options { stop, link, stress, panic_at, .. } = &self.options;
         let (link, stress, panic_at) = (*link, *stress, panic_at.clone());
-        Phase { program, steps, source, stop, link, stress, record, panic_at }.run(
+        Phase { program, steps, source, stop, control, link, stress, record, panic_at }.run(
             &self.ranks,
             &self.devices,
             each,
@@ -439,32 +515,28 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         seconds: f64,
         interrupted: bool,
         evaluation: Option<Evaluation>,
-    ) -> Report {
+    ) -> Result<Report, Error> {
         let schedule = &self.schedule;
+        let totals = self.gather().totals(results)?;
+        let [parameters, buffers, batches] = totals.bytes;
         let (tables, state) = schedule
             .tables
             .iter()
-            .map(|t| table_bytes(t, self.ranks.len(), size_of::<T>()))
+            .map(|t| table_bytes(t, self.ranks(), size_of::<T>()))
             .fold((0, 0), |(values, state), (v, s)| (values + v, state + s));
-        let mut held = Memory {
-            tables,
-            optimizer_state: state,
-            parameters: self.devices.iter().map(|d| d.held().parameters).sum(),
-            buffers: self.devices.iter().map(|d| d.held().buffers).sum(),
-            batches: results.batch_bytes as u64,
-            peak_ratio: 0.0,
-        };
+        let mut held =
+            Memory { tables, optimizer_state: state, parameters, buffers, batches, peak_ratio: 0.0 };
         let peak = memory::peak();
         held.peak_ratio = peak as f64 / held.total().max(1) as f64;
         let steps = &results.steps;
         let (samples, tokens) = (steps.iter().map(|s| s.samples).sum(), steps.iter().map(|s| s.tokens).sum());
         let rate = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
-        Report {
+        Ok(Report {
             model: schedule.model.clone(),
             schedule: schedule.digest.clone(),
             strategy: schedule.strategy,
             data: self.source.describe(),
-            ranks: self.ranks.len(),
+            ranks: self.ranks(),
             planned_ranks: schedule.ranks as usize,
             seed: self.seed,
             steps: steps.len() as u64,
@@ -482,11 +554,24 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             samples_per_second: rate(samples),
             peak_memory_bytes: peak,
             memory: held,
-            accounting: accounting::of(schedule, &self.ranks, steps, &results.engines, &results.profiles),
-            ops: op_totals(&schedule.train, &results.profiles),
+            accounting: accounting::of(schedule, &totals.asked, steps, &results.engines, &totals.profiles),
+            ops: op_totals(&schedule.train, &totals.profiles),
             traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps)),
             evaluation,
-        }
+        })
+    }
+}
+
+/// Number of ranks of all processes.
+fn number(schedule: &Schedule, options: &Options) -> Result<usize, Error> {
+    let Some(world) = &options.world else { return Ok(options.ranks.unwrap_or(schedule.ranks as usize)) };
+    world.check()?;
+    match options.ranks {
+        Some(ranks) if ranks != world.ranks() => Err(Error::Settings(format!(
+            "{ranks} ranks are asked for, and the processes run {}",
+            world.ranks()
+        ))),
+        _ => Ok(world.ranks()),
     }
 }
 

@@ -1,11 +1,13 @@
-//! One program over a range of steps, on all ranks: a thread per rank and engine, one that reads ahead, and the
+//! One program over a range of steps, on all ranks of this process: a thread per rank and engine, one that reads ahead, and the
 //! calling thread, which puts the ranks' messages together.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
+use fs_kernels::Real;
 use fs_schedule::Program;
 
 use crate::data::Source;
@@ -14,11 +16,13 @@ use crate::device::{Device, Env};
 use crate::error::Error;
 use crate::runtime::account::Kind;
 use crate::runtime::engine::{self, panic_message};
+use crate::runtime::gate::Gate;
 use crate::runtime::profile::Profile;
-use crate::runtime::rank::{ENGINES, Finished, Gate, Rank, Settings};
+use crate::runtime::rank::{ENGINES, Finished, Rank, Settings};
 use crate::runtime::record::{self, Record};
 use crate::runtime::{Plan, Process};
 use crate::transport::TransportError;
+use crate::transport::control::Control;
 use crate::transport::link::Link;
 
 /// Messages of ranks that may wait.
@@ -107,6 +111,7 @@ pub(super) struct Phase<'a> {
     pub(super) steps: std::ops::Range<u64>,
     pub(super) source: &'a mut dyn Source,
     pub(super) stop: &'a Arc<AtomicBool>,
+    pub(super) control: &'a Arc<dyn Control>,
     pub(super) link: Option<Link>,
     pub(super) stress: Option<u64>,
     /// Steps to record.
@@ -122,8 +127,8 @@ impl Phase<'_> {
         devices: &[D],
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
-        let Self { program, steps, source, stop, link, stress, record, panic_at } = self;
-        let world = envs.len();
+        let Self { program, steps, source, stop, control, link, stress, record, panic_at } = self;
+        let world: usize = control.processes().iter().map(Vec::len).sum();
         let planned = steps.end - steps.start;
         let plan = Plan::new(program);
         if plan.load.is_none() && planned > 0 {
@@ -134,10 +139,13 @@ impl Phase<'_> {
         let margin = if recorded.is_empty() { 0 } else { record::margin(&plan, program) };
         let batch = |step: u64| step.saturating_sub(steps.start).min(planned);
         let held = batch(recorded.start.saturating_sub(margin))..batch(recorded.end.saturating_add(margin));
-        let process = Process::<D::Real>::new(world, plan.engines.len(), &plan.channels, link);
-        let gate = Gate::new(stop, planned);
-        let (reader, batches) = reader(world, program.in_flight as usize, envs[0].batches.len());
+        let gate = Arc::new(Gate::new(stop, planned, envs[0].batches.len(), control));
         let (sender, finished) = sync_channel(MESSAGES);
+        let process =
+            Process::<D::Real>::new(control, plan.engines.len(), &plan.channels, link, &gate, &sender)
+                .map_err(rank_error)?;
+        let ending = Arc::new(process.ending());
+        let (reader, batches) = reader(envs.len(), program.in_flight as usize, envs[0].batches.len());
         let ranks: Vec<Rank<D>> = envs
             .iter()
             .zip(devices)
@@ -148,10 +156,11 @@ impl Phase<'_> {
                     Some((*rank, op, step.checked_sub(steps.start)?))
                 });
                 let settings = Settings { first_step: steps.start, stress, record: held.clone(), panic_at };
-                Rank::new(place, program, &plan, &process, &gate, batches, sender.clone(), settings)
+                let ending = Arc::clone(&ending);
+                Rank::new(place, program, &plan, &process, batches, sender.clone(), ending, settings)
             })
             .collect();
-        drop(sender);
+        drop((sender, ending));
         // Dropped before the threads are joined, so that the reader sees it if the ranks have failed.
         let ranks = ranks.into_iter().map(Arc::new).collect::<Vec<_>>();
         std::thread::scope(|scope| {
@@ -163,7 +172,8 @@ impl Phase<'_> {
             let reading =
                 reading.map_err(|e| Error::Settings(format!("cannot start the reader's thread: {e}")))?;
             let mut threads = Vec::with_capacity(world * plan.engines.len());
-            for (r, rank) in ranks.into_iter().enumerate() {
+            for (at, rank) in ranks.into_iter().enumerate() {
+                let r = envs[at].rank;
                 for (e, engine) in plan.engines.iter().enumerate() {
                     let own = Arc::clone(&rank);
                     let body = move || {
@@ -173,28 +183,29 @@ impl Phase<'_> {
                     };
                     let name = format!("rank-{r}-{engine:?}");
                     match std::thread::Builder::new().name(name).spawn_scoped(scope, body) {
-                        Ok(thread) => threads.push((r, thread)),
+                        Ok(thread) => threads.push((at, thread)),
                         Err(error) => {
-                            process.failures.fail(r, "start", &format!("cannot start a thread: {error}"));
+                            process.fail(r, "start", &format!("cannot start a thread: {error}"));
                         }
                     }
                 }
             }
             let mut results =
-                Results { steps: collect(&finished, world, planned, each), ..Results::default() };
+                Results { steps: collect(&finished, &process, world, planned, each), ..Results::default() };
             results.profiles = envs.iter().map(|_| Profile::new(program.ops.len())).collect();
             results.records = envs.iter().map(|_| Vec::new()).collect();
             let mut failure = None;
-            for (rank, thread) in threads {
+            for (at, thread) in threads {
                 match thread.join() {
                     Ok((profile, records, data_error)) => {
-                        results.profiles[rank].add(&profile);
-                        results.records[rank].extend(records);
+                        results.profiles[at].add(&profile);
+                        results.records[at].extend(records);
                         failure = failure.or(data_error.map(Error::Data));
                     }
-                    Err(panic) => process.failures.fail(rank, "start", &panic_message(panic.as_ref())),
+                    Err(panic) => process.fail(envs[at].rank, "start", &panic_message(panic.as_ref())),
                 }
             }
+            control.leave();
             let read = reading.join().map_err(|panic| {
                 Error::Settings(format!("reading data failed: {}", panic_message(panic.as_ref())))
             })?;
@@ -210,13 +221,16 @@ impl Phase<'_> {
     }
 }
 
-fn rank_error(error: TransportError) -> Error {
+pub(super) fn rank_error(error: TransportError) -> Error {
     match error {
         TransportError::Failed { rank, op, message } => Error::Rank { rank, op, message },
         TransportError::Sizes(message) => Error::Rank { rank: 0, op: "start of a step".into(), message },
+        error => Error::Transport(error),
     }
 }
 
+/// How often threads look whether they have waited too long, when nothing else happens: at least, at most.
+const TICKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 /// Steps whose events are made ready before the first one.
 const READY: u64 = 1 << 16;
 /// Steps whose events are made ready at once after those.
@@ -234,8 +248,9 @@ struct Open {
 }
 
 /// Puts the ranks' messages together, step by step.
-fn collect(
+fn collect<T: Real>(
     finished: &Receiver<Finished>,
+    process: &Process<T>,
     world: usize,
     planned: u64,
     each: &mut dyn FnMut(&StepEvent),
@@ -254,7 +269,19 @@ fn collect(
     let mut ended: Option<u64> = None;
     // Work only grows: a step's part is the difference to the rank's message before.
     let mut before: Vec<Option<[u64; ENGINES]>> = vec![None; world];
-    for part in finished {
+    let tick = Duration::from_nanos(process.timeout / 4).clamp(TICKS.0, TICKS.1);
+    loop {
+        let part = match finished.recv_timeout(tick) {
+            Ok(part) => part,
+            Err(RecvTimeoutError::Disconnected) => break,
+            // Who reports from other processes may be gone.
+            Err(RecvTimeoutError::Timeout) if process.failures.has_failed() => break,
+            Err(RecvTimeoutError::Timeout) => {
+                // They sleep without a deadline of their own.
+                process.threads.call_all();
+                continue;
+            }
+        };
         let index = open.iter().position(|o| o.event.step == part.step).unwrap_or_else(|| {
             if blank.is_empty() {
                 blank.extend((0..BLOCK).map(|_| fresh()));

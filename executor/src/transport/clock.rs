@@ -22,6 +22,11 @@ impl Clock {
         self.started.elapsed().as_nanos() as u64
     }
 
+    /// An instant as such a time; 0 for one before the start.
+    pub fn at(&self, instant: Instant) -> u64 {
+        instant.saturating_duration_since(self.started).as_nanos() as u64
+    }
+
     /// That time as an instant.
     pub fn instant(&self, nanoseconds: u64) -> Instant {
         self.started + Duration::from_nanos(nanoseconds)

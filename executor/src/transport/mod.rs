@@ -6,19 +6,24 @@
 //! each reads what the others have for it. There are two outboxes per channel and rank, used in turn: whoever writes
 //! one again has seen everyone's post of the turn in between, and everyone posts that one only after reading.
 //!
-//! What hands data over is a [`Transport`]: between the ranks of one process ([`local`]), or another one. Emulated
-//! links ([`paced`]) go around any. The rest has its own place: time ([`clock`]), sleeping and waking ([`threads`]),
-//! failures and whatever else ranks must agree on ([`control`]).
+//! What hands data over is a [`Transport`]: between the ranks of one process ([`local`]), or also to those of others
+//! ([`bytes`]). Emulated links ([`paced`]) go around any. The rest has its own place: time ([`clock`]), sleeping and
+//! waking ([`threads`]), failures and whatever else ranks must agree on ([`control`], [`peers`]). Whatever carries
+//! bytes between processes is a [`wire`], and the bytes are made and read in one place, [`frame`].
 
+pub mod bytes;
 pub mod clock;
 pub mod control;
 pub mod event;
+pub mod frame;
 pub mod link;
 pub mod local;
 pub mod outbox;
 pub mod paced;
+pub mod peers;
 pub mod posts;
 pub mod threads;
+pub mod wire;
 
 pub use outbox::{Message, Outbox, Part, Section, Widths};
 
@@ -83,7 +88,7 @@ pub trait Transport<T>: Send + Sync {
 }
 
 /// Why a collective did not complete.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TransportError {
     /// Another rank (or this one) failed first.
     #[error("rank {rank} failed in `{op}`: {message}")]
@@ -98,4 +103,65 @@ pub enum TransportError {
     /// Sizes that do not fit together; a defect of the schedule.
     #[error("{0}")]
     Sizes(String),
+    /// Something was waited for too long.
+    #[error("{}", late(.op, *.batch, .ranks, *.seconds))]
+    Timeout {
+        /// The operation, or what else was waited for.
+        op: String,
+        /// Its batch: the step that it trains.
+        batch: Option<u64>,
+        /// The ranks that have not come.
+        ranks: Vec<usize>,
+        /// How long it was waited for.
+        seconds: f64,
+    },
+    /// Processes that must say the same do not.
+    #[error("the ranks do not run the same: {name} is {own} on rank {rank} and {other} on rank {other_rank}")]
+    Differ {
+        /// What differs.
+        name: String,
+        /// A rank.
+        rank: usize,
+        /// What it says.
+        own: String,
+        /// A rank of another process.
+        other_rank: usize,
+        /// What that one says.
+        other: String,
+    },
+}
+
+fn late(op: &str, batch: Option<u64>, ranks: &[usize], seconds: f64) -> String {
+    let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    let of = batch.map_or_else(String::new, |batch| format!(" of step {batch}"));
+    let who = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("`{op}`{of} has waited {seconds} s for {who} {}", ranks.join(", "))
+}
+
+/// A transport that others hold too.
+impl<T, X: Transport<T> + ?Sized> Transport<T> for std::sync::Arc<X> {
+    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut Outbox<T>)) {
+        (**self).outbox(at, sections, write);
+    }
+    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Outbox<T>)) {
+        (**self).amend(at, write);
+    }
+    fn send(&self, at: Turn, asked: u64, piece: u64) -> Sent {
+        (**self).send(at, asked, piece)
+    }
+    fn post(&self, at: Turn, began: u64) {
+        (**self).post(at, began);
+    }
+    fn poll(&self, at: Turn) -> bool {
+        (**self).poll(at)
+    }
+    fn arrival(&self, at: Turn) -> Arrival {
+        (**self).arrival(at)
+    }
+    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, T>)) {
+        (**self).inbox(at, from, read);
+    }
+    fn missing(&self, at: Turn) -> Vec<usize> {
+        (**self).missing(at)
+    }
 }

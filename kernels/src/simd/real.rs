@@ -58,6 +58,11 @@ pub trait Real:
     #[must_use]
     fn min(self, other: Self) -> Self;
 
+    /// Appends values as little-endian bytes.
+    fn write_le(values: &[Self], bytes: &mut Vec<u8>);
+    /// Appends the values of little-endian bytes; what is too short for a value at the end is left out.
+    fn read_le(bytes: &[u8], values: &mut Vec<Self>);
+
     /// Runs `kernel` with the widest vector instructions of this machine.
     fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Output;
     /// Lends this thread's workspace, for packed operands.
@@ -97,6 +102,14 @@ macro_rules! real {
             #[inline(always)]
             fn min(self, other: Self) -> Self {
                 if self < other { self } else { other }
+            }
+            fn write_le(values: &[Self], bytes: &mut Vec<u8>) {
+                bytes.reserve(size_of_val(values));
+                values.iter().for_each(|x| bytes.extend_from_slice(&x.to_le_bytes()));
+            }
+            fn read_le(bytes: &[u8], values: &mut Vec<Self>) {
+                let (whole, _) = bytes.as_chunks();
+                values.extend(whole.iter().map(|x| $t::from_le_bytes(*x)));
             }
             fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Output {
                 $dispatch(kernel)

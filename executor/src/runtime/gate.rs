@@ -1,0 +1,170 @@
+//! How many batches there are: as many as planned, or fewer if somebody wants to stop. All ranks of all processes do
+//! the same number.
+//!
+//! In one process the first rank that asks for a batch decides. Of several processes the first one decides, and the
+//! others must not ask it for every batch: it grants batches ahead, more than any process can be ahead of it while it
+//! waits for them. A stop takes effect after what has been granted.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::transport::TransportError;
+use crate::transport::control::Control;
+use crate::transport::frame::{BadFrame, Kind, Reader, Writer};
+
+/// Says for all ranks alike whether a batch will be trained.
+pub struct Gate {
+    /// Set from outside to stop.
+    stop: Arc<AtomicBool>,
+    planned: u64,
+    /// Batches granted ahead.
+    ahead: u64,
+    control: Arc<dyn Control>,
+    run: AtomicU64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Batches decided on.
+    decided: u64,
+    /// How many there are at most.
+    end: u64,
+    /// Batches that any process may begin.
+    granted: u64,
+    /// The end is known.
+    fixed: bool,
+    /// Another process wants to stop.
+    wished: bool,
+    /// The first process knows that this one wants to stop.
+    told: bool,
+}
+
+/// How often a thread that waits for a grant looks whether the run has failed.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Gate {
+    /// For at most `planned` batches, of which a rank holds at most `held` at once.
+    pub fn new(stop: &Arc<AtomicBool>, planned: u64, held: usize, control: &Arc<dyn Control>) -> Self {
+        // Who asks for a batch so far ahead has ended all that the first process can be in.
+        let ahead = held as u64 + 1;
+        let several = control.processes().len() > 1;
+        let granted = if several { ahead.min(planned) } else { planned };
+        let state = State { decided: 0, end: planned, granted, fixed: false, wished: false, told: false };
+        Self {
+            stop: Arc::clone(stop),
+            planned,
+            ahead,
+            control: Arc::clone(control),
+            run: AtomicU64::new(0),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// The number of the run, once it is known.
+    pub fn set_run(&self, run: u64) {
+        self.run.store(run, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a batch will be trained; `failed` says that there is no use in waiting.
+    pub fn admit(&self, batch: u64, failed: impl Fn() -> bool) -> Result<bool, TransportError> {
+        if self.control.process() == 0 { Ok(self.decide(batch)) } else { self.ask(batch, failed) }
+    }
+
+    /// Batches in the end.
+    pub fn batches(&self) -> u64 {
+        self.lock().end
+    }
+
+    fn decide(&self, batch: u64) -> bool {
+        let mut state = self.lock();
+        let several = self.control.processes().len() > 1;
+        if batch >= state.decided && batch < state.end {
+            let before = (state.granted, state.fixed);
+            if !state.fixed && (state.wished || self.stop.load(Ordering::Relaxed)) {
+                state.end = if several { state.granted } else { batch };
+                state.fixed = true;
+            }
+            if batch < state.end {
+                state.decided = batch + 1;
+            }
+            if several && !state.fixed {
+                state.granted = self.planned.min(state.decided + self.ahead);
+            }
+            if several && before != (state.granted, state.fixed) {
+                let mut frame = Vec::new();
+                Writer::new(&mut frame, Kind::Grant, self.run.load(Ordering::Acquire))
+                    .number(state.granted)
+                    .number(u64::from(state.fixed));
+                self.control.tell(&frame);
+            }
+        }
+        batch < state.end
+    }
+
+    fn ask(&self, batch: u64, failed: impl Fn() -> bool) -> Result<bool, TransportError> {
+        let until = Instant::now() + self.control.timeout();
+        let mut state = self.lock();
+        if self.stop.load(Ordering::Relaxed) && !state.told {
+            state.told = true;
+            let mut frame = Vec::new();
+            Writer::new(&mut frame, Kind::Stop, self.run.load(Ordering::Acquire));
+            self.control.send(0, &frame);
+        }
+        while batch >= state.granted && batch < state.end && !failed() {
+            if Instant::now() >= until {
+                return Err(TransportError::Timeout {
+                    op: "leave to load".into(),
+                    batch: Some(batch),
+                    ranks: self.control.processes()[0].clone(),
+                    seconds: self.control.timeout().as_secs_f64(),
+                });
+            }
+            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(batch < state.end && batch < state.granted)
+    }
+
+    /// Takes what another process says: a grant, or its wish to stop.
+    pub fn take(&self, kind: Kind, mut reader: Reader<'_>) -> Result<(), BadFrame> {
+        let mut state = self.lock();
+        if kind == Kind::Stop {
+            state.wished = true;
+            return Ok(());
+        }
+        let (granted, fixed) = (reader.number()?, reader.number()? != 0);
+        state.granted = state.granted.max(granted);
+        if fixed {
+            (state.end, state.fixed) = (granted.min(self.planned), true);
+        }
+        drop(state);
+        self.changed.notify_all();
+        reader.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::control::Alone;
+
+    #[test]
+    fn alone_a_stop_takes_effect_at_once() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let control: Arc<dyn Control> = Arc::new(Alone::new(2, Duration::from_secs(1)));
+        let gate = Gate::new(&stop, 10, 3, &control);
+        let admit = |batch| gate.admit(batch, || false).unwrap();
+        assert!(admit(0) && admit(1) && admit(0));
+        stop.store(true, Ordering::Relaxed);
+        assert!(admit(1), "another rank has begun it");
+        assert!(!admit(2) && !admit(3));
+        assert_eq!(gate.batches(), 2);
+    }
+}

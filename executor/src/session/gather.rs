@@ -1,0 +1,145 @@
+//! What a session needs of all ranks, gathered from the processes that run them.
+//!
+//! Everything here is called by all processes in the same order. Of one process nothing is written or copied.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fs_schedule::Schedule;
+
+use super::phase::{Results, rank_error};
+use crate::device::{Device, Env, Stored};
+use crate::error::Error;
+use crate::runtime::profile::{OpTime, Profile};
+use crate::runtime::tables;
+use crate::transport::TransportError;
+use crate::transport::control::Control;
+use crate::transport::frame::{BadFrame, Reader};
+
+/// Elements of a table that are gathered at once.
+const PIECE: u64 = 1 << 18;
+
+/// Speaks to all processes about the ranks of this one.
+pub(super) struct Gather<'a, D> {
+    pub(super) control: &'a Arc<dyn Control>,
+    pub(super) schedule: &'a Schedule,
+    pub(super) ranks: &'a [Env],
+    pub(super) devices: &'a [D],
+}
+
+/// What the ranks of all processes have done and hold.
+pub(super) struct Totals {
+    /// Per rank.
+    pub(super) profiles: Vec<Profile>,
+    /// Per exchange and class of lookups, entries that all ranks asked for.
+    pub(super) asked: Vec<Vec<u64>>,
+    /// Bytes of dense parameters, buffers and batches.
+    pub(super) bytes: [u64; 3],
+}
+
+impl<D: Device> Gather<'_, D> {
+    fn alone(&self) -> bool {
+        self.control.processes().len() == 1
+    }
+
+    /// A number per element or per row of a whole table; `what` names those of a part.
+    pub(super) fn table(&self, table: usize, what: impl Fn(usize) -> Stored) -> Result<Vec<D::Real>, Error> {
+        if self.alone() {
+            return Ok(tables::assemble((self.ranks, self.devices), table, what));
+        }
+        let mut out = Vec::new();
+        self.pieces(table, &what, |values| {
+            out.extend_from_slice(values);
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    /// The same, handed out in order.
+    pub(super) fn pieces(
+        &self,
+        table: usize,
+        what: &impl Fn(usize) -> Stored,
+        mut take: impl FnMut(&[D::Real]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let whole = &self.schedule.tables[table];
+        let rows = (PIECE / u64::from(whole.dim).max(1)).max(1);
+        let mut values = Vec::new();
+        let mut start = 0;
+        while start < whole.rows {
+            let block: Range<u64> = start..whole.rows.min(start + rows);
+            let own = tables::pieces((self.ranks, self.devices), table, &block, what);
+            values.clear();
+            for bytes in self.control.gather(&whole.name, &own).map_err(rank_error)? {
+                tables::place(&bytes, &block, whole.dim as usize, &mut values).map_err(bad)?;
+            }
+            take(&values)?;
+            start = block.end;
+        }
+        Ok(())
+    }
+
+    /// What a training run has given, of all ranks.
+    pub(super) fn totals(&self, results: &Results) -> Result<Totals, Error> {
+        let mut numbers = Vec::new();
+        for (env, profile) in self.ranks.iter().zip(&results.profiles) {
+            numbers.push(env.rank as u64);
+            for op in &profile.ops {
+                let times = [op.busy, op.waited, op.exposed].map(|t| t.as_nanos() as u64);
+                numbers.extend(times.into_iter().chain([op.sent, op.count]));
+            }
+        }
+        let asked: Vec<Vec<u64>> = (0..self.schedule.exchanges.len())
+            .map(|e| {
+                let classes = 0..self.ranks[0].asked[e].len();
+                let sum =
+                    |c: usize| self.ranks.iter().map(|env| env.asked[e][c].load(Ordering::Relaxed)).sum();
+                classes.map(sum).collect()
+            })
+            .collect();
+        numbers.extend(asked.iter().flatten());
+        numbers.extend([
+            self.devices.iter().map(|d| d.held().parameters).sum::<u64>(),
+            self.devices.iter().map(|d| d.held().buffers).sum::<u64>(),
+            results.batch_bytes as u64,
+        ]);
+        let own: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+        let processes = self.control.processes();
+        let ops = self.schedule.train.ops.len();
+        let mut totals = Totals {
+            profiles: vec![Profile::new(ops); processes.iter().map(Vec::len).sum()],
+            asked: asked.iter().map(|classes| vec![0; classes.len()]).collect(),
+            bytes: [0; 3],
+        };
+        let all = self.control.gather("the report", &own).map_err(rank_error)?;
+        for (bytes, ranks) in all.iter().zip(processes) {
+            totals.add(bytes, ranks.len()).map_err(bad)?;
+        }
+        Ok(totals)
+    }
+}
+
+impl Totals {
+    fn add(&mut self, bytes: &[u8], ranks: usize) -> Result<(), BadFrame> {
+        let mut reader = Reader::plain(bytes);
+        for _ in 0..ranks {
+            let rank = reader.size()?;
+            let profile = self.profiles.get_mut(rank).ok_or(BadFrame::Short("a report"))?;
+            for op in &mut profile.ops {
+                let mut time = || Ok(Duration::from_nanos(reader.number()?));
+                let (busy, waited, exposed) = (time()?, time()?, time()?);
+                *op = OpTime { busy, waited, exposed, sent: reader.number()?, count: reader.number()? };
+            }
+        }
+        for sum in self.asked.iter_mut().flatten().chain(&mut self.bytes) {
+            *sum += reader.number()?;
+        }
+        reader.end()
+    }
+}
+
+fn bad(error: BadFrame) -> Error {
+    Error::Transport(TransportError::Sizes(error.to_string()))
+}

@@ -1,0 +1,202 @@
+//! A transport that hands other processes nothing but bytes.
+//!
+//! Ranks of this process read each other's outboxes where they are. What a rank has for one of another process is
+//! written as a [frame](super::frame) when it is posted, and read into an inbox of the receiver when it comes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use fs_kernels::Real;
+use parking_lot::{Mutex, RwLock};
+
+use super::clock::Clock;
+use super::control::Control;
+use super::frame::{BadFrame, Header, Reader, read_header, read_message, write_message};
+use super::posts::Posts;
+use super::threads::Threads;
+use super::{Arrival, Message, Outbox, Transport, Turn};
+
+/// The outboxes of this process's ranks, and inboxes for what comes from others.
+pub struct Bytes<T> {
+    /// The process of each rank.
+    processes: Vec<usize>,
+    channels: Vec<Channel<T>>,
+    threads: Arc<Threads>,
+    clock: Clock,
+    control: Arc<dyn Control>,
+    run: AtomicU64,
+}
+
+struct Channel<T> {
+    /// The engine whose threads wait for it.
+    engine: usize,
+    /// Per rank of this process, else none.
+    ranks: Vec<Option<Own<T>>>,
+}
+
+/// What a rank of this process has of a channel.
+struct Own<T> {
+    outboxes: [RwLock<Outbox<T>>; 2],
+    /// Bytes on their way out.
+    frame: Mutex<Vec<u8>>,
+    /// Per sender.
+    from: Vec<Inbox<T>>,
+    /// Posts of even and of odd turns. A fast rank's post may be here before a slow one's of the turn before, but
+    /// not of the one before that.
+    posts: [Posts; 2],
+}
+
+/// What one rank got of another one.
+struct Inbox<T> {
+    /// Of a rank of another process.
+    messages: [RwLock<Outbox<T>>; 2],
+    /// When it began, by this process's clock.
+    began: [AtomicU64; 2],
+    /// Turns that it has posted.
+    posted: AtomicU64,
+}
+
+impl<T: Real> Bytes<T> {
+    /// For the ranks that `control` speaks for; `channels` names the engine of each channel.
+    pub fn new(control: &Arc<dyn Control>, channels: &[usize], threads: &Arc<Threads>, clock: Clock) -> Self {
+        let mut processes = vec![0; control.processes().iter().map(Vec::len).sum()];
+        for (process, own) in control.processes().iter().enumerate() {
+            own.iter().for_each(|rank| processes[*rank] = process);
+        }
+        let ranks = processes.len();
+        let inbox = || Inbox {
+            messages: [(); 2].map(|()| RwLock::default()),
+            began: [(); 2].map(|()| AtomicU64::new(0)),
+            posted: AtomicU64::new(0),
+        };
+        let own = || Own {
+            outboxes: [(); 2].map(|()| RwLock::default()),
+            frame: Mutex::default(),
+            from: (0..ranks).map(|_| inbox()).collect(),
+            posts: [(); 2].map(|()| Posts::new(ranks)),
+        };
+        let me = control.process();
+        let channel = |engine: &usize| Channel {
+            engine: *engine,
+            ranks: processes.iter().map(|process| (*process == me).then(own)).collect(),
+        };
+        Self {
+            channels: channels.iter().map(channel).collect(),
+            processes,
+            threads: Arc::clone(threads),
+            clock,
+            control: Arc::clone(control),
+            run: AtomicU64::new(0),
+        }
+    }
+
+    /// The clock of messages.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The number of the run, once it is known; before anything is posted.
+    pub fn set_run(&self, run: u64) {
+        self.run.store(run, Ordering::Release);
+    }
+
+    /// Takes a message of another process, first seen at `seen`; `reader` stands behind the frame's kind and run.
+    pub fn deliver(&self, process: usize, mut reader: Reader<'_>, seen: Instant) -> Result<(), BadFrame> {
+        let head = read_header(&mut reader)?;
+        let nowhere = BadFrame::Nowhere { from: head.from, to: head.to, channel: head.channel };
+        let channel = self.channels.get(head.channel).ok_or_else(|| nowhere.clone())?;
+        let own = channel.ranks.get(head.to).and_then(Option::as_ref).ok_or_else(|| nowhere.clone())?;
+        if self.processes.get(head.from) != Some(&process) {
+            return Err(nowhere);
+        }
+        let seen = self.clock.at(seen);
+        let slot = Posts::slot(head.turn);
+        let inbox = &own.from[head.from];
+        read_message(reader, head, seen, &mut inbox.messages[slot].write())?;
+        self.posted(channel.engine, own, head, seen.saturating_sub(head.since));
+        Ok(())
+    }
+
+    /// Counts a post to a rank of this process.
+    fn posted(&self, engine: usize, to: &Own<T>, head: Header, began: u64) {
+        let slot = Posts::slot(head.turn);
+        let inbox = &to.from[head.from];
+        // Both are published by the post.
+        inbox.began[slot].store(began, Ordering::Relaxed);
+        inbox.posted.store(head.turn + 1, Ordering::Relaxed);
+        if to.posts[slot].post() {
+            self.threads.call(head.to, engine);
+        }
+    }
+
+    fn own(&self, at: Turn) -> &Own<T> {
+        let own = self.channels[at.channel].ranks[at.rank].as_ref();
+        own.unwrap_or_else(|| unreachable!("rank {} runs in another process", at.rank))
+    }
+}
+
+impl<T: Real> Transport<T> for Bytes<T> {
+    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut Outbox<T>)) {
+        self.amend(at, &mut |outbox| {
+            outbox.clear(sections);
+            write(outbox);
+        });
+    }
+
+    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Outbox<T>)) {
+        write(&mut self.own(at).outboxes[Posts::slot(at.turn)].write());
+    }
+
+    fn post(&self, at: Turn, began: u64) {
+        let (now, run) = (self.clock.now(), self.run.load(Ordering::Acquire));
+        let own = self.own(at);
+        let channel = &self.channels[at.channel];
+        let head = |to: usize| Header {
+            channel: at.channel,
+            turn: at.turn,
+            from: at.rank,
+            to,
+            since: now.saturating_sub(began),
+        };
+        let outbox = own.outboxes[Posts::slot(at.turn)].read();
+        let mut frame = own.frame.lock();
+        for step in 1..self.processes.len() {
+            let to = (at.rank + step) % self.processes.len();
+            if channel.ranks[to].is_none() {
+                write_message(&mut frame, run, head(to), &outbox, now);
+                self.control.send(self.processes[to], &frame);
+            }
+        }
+        drop((outbox, frame));
+        for (to, rank) in channel.ranks.iter().enumerate() {
+            if let Some(rank) = rank {
+                self.posted(channel.engine, rank, head(to), began);
+            }
+        }
+    }
+
+    fn poll(&self, at: Turn) -> bool {
+        // Every other turn is counted.
+        self.own(at).posts[Posts::slot(at.turn)].complete(at.turn / 2)
+    }
+
+    fn arrival(&self, at: Turn) -> Arrival {
+        let began = self.own(at).from.iter().map(|i| i.began[Posts::slot(at.turn)].load(Ordering::Relaxed));
+        Arrival { met: began.max().unwrap_or(0), at: 0 }
+    }
+
+    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, T>)) {
+        let slot = Posts::slot(at.turn);
+        let message = match &self.channels[at.channel].ranks[from] {
+            Some(own) => own.outboxes[slot].read(),
+            None => self.own(at).from[from].messages[slot].read(),
+        };
+        read(Message::new(&message, at.rank));
+    }
+
+    fn missing(&self, at: Turn) -> Vec<usize> {
+        let from = self.own(at).from.iter().enumerate();
+        from.filter(|(_, i)| i.posted.load(Ordering::Relaxed) <= at.turn).map(|(rank, _)| rank).collect()
+    }
+}

@@ -1,0 +1,386 @@
+//! Ranks of several processes that hand each other nothing but bytes train to the same bits as ranks that share
+//! memory: all strategies, on all shardings. Whatever breaks in one process ends all with the right error.
+
+use std::fmt::Write as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_executor::transport::wire::World;
+use fs_executor::{Error, Observer, Options, Report, Session, StepEvent};
+use fs_schedule::Schedule;
+use fs_tests::pipes::{joined, pair};
+
+/// Two tables, one looked up twice, sequences that may be empty, fewer samples in the last batch of a pass than ranks.
+fn model(sharding: &str, optimizer: &str, unique: bool) -> String {
+    format!(
+        "model small {{
+          table a {{ rows 60  dim 8  init normal(0, 0.5)  optimizer {optimizer}  sharding {sharding} }}
+          table b {{ rows 40  dim 8  init hash(scale: 0.3)  optimizer {optimizer}  sharding {sharding} }}
+          input x: ids(a) {{ max 9 }}
+          input y: ids(b) like x
+          input z: ids(a) like x
+          input click: label like x
+          let h = lookup(x) + lookup(y) + scale(lookup(z), 0.5)
+          let g = h + linear(layer_norm(h), 8)
+          loss bce_with_logits(linear(g, 1), click, normalize: tokens)
+        }}
+        train {{ batch 12  steps 7  optimizer adam(lr: 1e-2)  unique_rows {unique} }}
+        workload w {{ generate {{ lengths uniform(0, 7)  ids zipf(1.05)  labels hash  samples 31 }} }}"
+    )
+}
+
+fn compile(text: &str, strategy: Strategy, ranks: u32, lookahead: u32, microbatches: u32) -> Schedule {
+    let loaded = fs_dsl::check_text("model.fs", text);
+    let Some(program) = &loaded.program else {
+        panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
+    };
+    let options = CompileOptions {
+        lookahead: Some(lookahead),
+        microbatches: Some(microbatches),
+        ..CompileOptions::new(strategy, ranks)
+    };
+    compile_with(program, &options).unwrap_or_else(|e| panic!("{strategy:?}: {e}\n{text}")).schedule
+}
+
+/// What must be equal, as bits: losses; tables, parameters, optimizer states; gradients of the next batch.
+#[derive(PartialEq, Debug)]
+struct Outcome {
+    losses: Vec<u64>,
+    state: Vec<Vec<u32>>,
+    gradients: Vec<Vec<u32>>,
+}
+
+/// Trains and looks at everything; of several processes all do.
+fn outcome(session: &mut Session<f32>) -> Result<(Outcome, Report), Error> {
+    let report = session.run(&mut ())?;
+    let bits = |v: Vec<f32>| v.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+    let (tables, parameters) = (session.schedule().tables.len(), session.schedule().parameters.len());
+    let mut state = Vec::new();
+    for t in 0..tables {
+        state.push(bits(session.table(t)?));
+        state.extend(session.table_state(t)?.map(bits));
+    }
+    for p in 0..parameters {
+        state.push(bits(session.parameter(p)));
+        state.extend(session.parameter_state(p).map(bits));
+    }
+    let gradients = session.loss_and_gradients(report.steps)?;
+    let mut losses: Vec<u64> = report.loss.iter().map(|l| l.to_bits()).collect();
+    losses.push(gradients.loss.to_bits());
+    let gradients = gradients.tables.into_iter().chain(gradients.parameters).map(bits).collect();
+    Ok((Outcome { losses, state, gradients }, report))
+}
+
+fn options() -> Options {
+    Options { evaluate: false, timeout: Duration::from_secs(60), ..Options::default() }
+}
+
+fn together(schedule: &Schedule, options: Options) -> (Outcome, Report) {
+    let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
+    outcome(&mut session).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Runs `body` in a thread for each process.
+fn apart<R: Send>(processes: &[Vec<usize>], body: impl Fn(usize, World) -> R + Sync) -> Vec<R> {
+    let worlds = joined(processes).expect("streams");
+    std::thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> = worlds
+            .into_iter()
+            .enumerate()
+            .map(|(process, (world, _))| scope.spawn(move || body(process, world)))
+            .collect();
+        threads.into_iter().map(|t| t.join().expect("a process")).collect()
+    })
+}
+
+fn check(text: &str, processes: &[Vec<usize>], lookaheads: &[u32], microbatches: u32) {
+    let ranks = processes.iter().map(Vec::len).sum::<usize>() as u32;
+    let mut schedules = vec![
+        compile(text, Strategy::Serial, ranks, 1, microbatches),
+        compile(text, Strategy::Prefetch, ranks, 1, microbatches),
+    ];
+    schedules.extend(lookaheads.iter().map(|k| compile(text, Strategy::Pec, ranks, *k, microbatches)));
+    for schedule in schedules {
+        let (expected, _) = together(&schedule, options());
+        let found = apart(processes, |_, world| {
+            let mut session =
+                Session::<f32>::new(schedule.clone(), Options { world: Some(world), ..options() })?;
+            outcome(&mut session).map(|(outcome, _)| outcome)
+        });
+        for (process, found) in found.into_iter().enumerate() {
+            let found = found.unwrap_or_else(|e| panic!("{:?}, process {process}: {e}", schedule.strategy));
+            assert!(found == expected, "{:?}, process {process} of {processes:?}\n{text}", schedule.strategy);
+        }
+    }
+}
+
+#[test]
+fn bytes_train_to_the_same_bits() {
+    check(&model("row_wise", "rowwise_adagrad(lr: 0.05)", true), &[vec![0], vec![1]], &[1, 2], 1);
+    check(&model("row_wise", "adam(lr: 0.05)", false), &[vec![0, 2], vec![1]], &[1, 3], 2);
+    check(&model("table_wise", "adagrad(lr: 0.05)", true), &[vec![0], vec![1], vec![2]], &[1], 1);
+    check(&model("column_wise", "adam(lr: 0.05)", true), &[vec![0, 1], vec![2, 3]], &[2], 1);
+    check(&model("data_parallel", "sgd(lr: 0.1)", true), &[vec![1], vec![0, 2]], &[1], 3);
+}
+
+/// Over emulated links too, and with operations that are delayed; the parts of every step add up to it.
+#[test]
+fn links_and_delays_change_nothing() {
+    #[derive(Default)]
+    struct Sums(u64);
+    impl Observer for Sums {
+        fn step(&mut self, event: &StepEvent) {
+            assert_eq!(event.accounts.len(), 3);
+            for a in &event.accounts {
+                assert_eq!(a.compute + a.exposed + a.straggler + a.host + a.other, a.time, "{event:?}");
+            }
+            self.0 += 1;
+        }
+    }
+    let schedule = compile(&model("row_wise", "adagrad(lr: 0.05)", true), Strategy::Pec, 3, 1, 1);
+    let expected: Vec<u64> = together(&schedule, options()).1.loss.iter().map(|l| l.to_bits()).collect();
+    for stress in [None, Some(3)] {
+        let found = apart(&[vec![0], vec![1, 2]], |_, world| {
+            let link = Some("400 Mbit/s, 100 us".parse().expect("a link"));
+            let options = Options { world: Some(world), link, stress, ..options() };
+            let mut session = Session::<f32>::new(schedule.clone(), options).expect("a session");
+            let mut sums = Sums::default();
+            let report = session.run(&mut sums).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(sums.0, 7);
+            report.loss.iter().map(|l| l.to_bits()).collect::<Vec<_>>()
+        });
+        assert!(found.iter().all(|losses| *losses == expected));
+    }
+}
+
+/// What a report says was sent is what went over the wire, less the headers of messages.
+#[test]
+fn the_bytes_that_are_reported_are_carried() {
+    for sharding in ["row_wise", "data_parallel"] {
+        let schedule = compile(&model(sharding, "sgd(lr: 0.1)", true), Strategy::Pec, 3, 1, 1);
+        let worlds = joined(&[vec![0], vec![1], vec![2]]).expect("streams");
+        let reports: Vec<(Report, u64, u64)> = std::thread::scope(|scope| {
+            let threads = worlds.into_iter().map(|(world, pipes)| {
+                let schedule = schedule.clone();
+                scope.spawn(move || {
+                    let options = Options { world: Some(world), ..options() };
+                    let mut session = Session::<f32>::new(schedule, options).expect("a session");
+                    let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
+                    let (entries, messages) = (&pipes.entries, &pipes.messages);
+                    (report, entries.load(Ordering::Relaxed), messages.load(Ordering::Relaxed))
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|t| t.join().expect("a process")).collect()
+        });
+        let carried: u64 = reports.iter().map(|(_, entries, _)| entries).sum();
+        let messages: u64 = reports.iter().map(|(.., messages)| messages).sum();
+        let local = together(&schedule, options()).1;
+        for report in reports.iter().map(|(report, ..)| report).chain([&local]) {
+            let said: f64 = report.ops.iter().map(|op| op.sent_bytes).sum::<f64>() * 3.0;
+            assert_eq!(said.round() as u64, carried, "{sharding}");
+        }
+        // To each of two others, in each round of each step.
+        let transfers = schedule.train.ops.iter().filter(|op| op.action.is_transfer());
+        let rounds: u64 = transfers.map(|op| u64::from(op.action.rounds())).sum();
+        assert_eq!(messages, rounds * 7 * 3 * 2);
+    }
+}
+
+/// Items are ranked alike, and values saved are the same file.
+#[test]
+fn evaluation_and_saving_gather_from_all() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let data = folder.path().join("visits.csv");
+    let mut text = String::from("user,item\n");
+    for user in 0..24usize {
+        for at in 0..4 + user % 9 {
+            writeln!(text, "u{user},{}", (user * 7 + at * at * 5 + at * user) % 60).expect("text grows");
+        }
+    }
+    std::fs::write(&data, text).expect("the data is written");
+    for (sharding, similarity) in
+        [("row_wise", "dot"), ("column_wise", "cosine"), ("column_wise", "dot"), ("data_parallel", "cosine")]
+    {
+        let text = format!(
+            "model last {{
+              table items {{ rows 60  dim 6  init normal(0, 0.5)  optimizer adagrad(lr: 0.1)  sharding {sharding} }}
+              input history: ids(items) {{ max 50 }}
+              input following: next(history)
+              loss sampled_softmax(lookup(history), items, following, negatives: 3, temperature: 1, similarity: {similarity}, normalize: tokens)
+            }}
+            train {{ batch 12  epochs 2 }}
+            workload visits {{ csv \"visits.csv\" {{ user \"user\"  item \"item\" }}  evaluate leave_last_out }}"
+        );
+        let schedule = compile(&text, Strategy::Pec, 3, 1, 1);
+        let run = |world: Option<World>, file: &Path| -> Result<_, Error> {
+            let options = Options { world, data: Some(data.clone()), evaluate: true, ..options() };
+            let mut session = Session::<f32>::new(schedule.clone(), options)?;
+            let report = session.run(&mut ())?;
+            session.save(file)?;
+            let evaluation = report.evaluation.expect("an evaluation");
+            Ok((report.loss, evaluation.users, evaluation.model, evaluation.popularity))
+        };
+        let file = |name: &str| folder.path().join(name);
+        let expected = run(None, &file("together")).unwrap_or_else(|e| panic!("{sharding}: {e}"));
+        for processes in [&[vec![0], vec![1, 2]][..], &[vec![0], vec![1], vec![2]]] {
+            let found =
+                apart(processes, |process, world| run(Some(world), &file(&format!("apart{process}"))));
+            for found in found {
+                assert_eq!(found.unwrap_or_else(|e| panic!("{sharding}: {e}")), expected);
+            }
+            let read = |name| std::fs::read(file(name)).expect("saved values");
+            assert_eq!(read("apart0"), read("together"), "{sharding}");
+            assert!(!file("apart1").exists(), "the first process writes");
+        }
+    }
+}
+
+/// Whoever wants to stop, all processes do after the same step.
+#[test]
+fn a_stop_takes_effect_everywhere() {
+    struct Stopper(Arc<AtomicBool>, bool);
+    impl Observer for Stopper {
+        fn step(&mut self, event: &StepEvent) {
+            if self.1 && event.step == 5 {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+    let schedule = compile(&model("row_wise", "sgd(lr: 0.1)", true), Strategy::Pec, 3, 1, 1);
+    for stopper in [0, 1] {
+        let reports = apart(&[vec![0], vec![1, 2]], |process, world| {
+            let stop = Arc::new(AtomicBool::new(false));
+            let options =
+                Options { world: Some(world), steps: Some(100_000), stop: Arc::clone(&stop), ..options() };
+            let mut session = Session::<f32>::new(schedule.clone(), options).expect("a session");
+            let report =
+                session.run(&mut Stopper(stop, process == stopper)).unwrap_or_else(|e| panic!("{e}"));
+            (report.interrupted, report.loss)
+        });
+        assert!(reports[0].0 && reports[0].1.len() < 100_000);
+        assert_eq!(reports[0], reports[1]);
+    }
+}
+
+/// A panic in one process is the error of all; so are settings that differ.
+#[test]
+fn failures_are_told_to_all() {
+    let schedule = compile(&model("row_wise", "sgd(lr: 0.1)", true), Strategy::Pec, 2, 1, 1);
+    let op = schedule.train.ops.iter().find(|op| op.action.is_transfer()).expect("a transfer").name.clone();
+    let run = |world: World, seed: u64| -> Result<Report, Error> {
+        let panic_at = Some((1, op.clone(), 3));
+        let options = Options { world: Some(world), panic_at, seed: Some(seed), ..options() };
+        Session::<f32>::new(schedule.clone(), options)?.run(&mut ())
+    };
+    for said in apart(&[vec![0], vec![1]], |_, world| run(world, 1)) {
+        assert_eq!(
+            said.expect_err("it panics").to_string(),
+            format!("rank 1 failed in `{op}`: told to panic")
+        );
+    }
+    for said in apart(&[vec![0], vec![1]], |process, world| run(world, process as u64)) {
+        let said = said.expect_err("seeds differ").to_string();
+        assert!(said.contains("the seed is "), "{said}");
+    }
+}
+
+/// The program of the second process, where this one is told to be it.
+const SECOND: &str = "FS_TEST_SECOND";
+
+fn two(sharding: &str) -> Schedule {
+    compile(&model(sharding, "adagrad(lr: 0.05)", true), Strategy::Pec, 3, 1, 1)
+}
+
+fn ranks() -> [Vec<usize>; 2] {
+    [vec![0, 2], vec![1]]
+}
+
+/// Not a test of its own: what the second process does.
+#[test]
+fn second_process() {
+    let Ok(given) = std::env::var(SECOND) else { return };
+    let given: Vec<&str> = given.split(',').collect();
+    let [folder, sharding, steps] = given[..] else { panic!("{given:?}") };
+    let stream = UnixStream::connect(Path::new(folder).join("socket")).expect("the first process listens");
+    let world = pair(ranks(), 1, stream).expect("a world");
+    let options = Options { world: Some(world), steps: steps.parse().ok(), ..options() };
+    let mut session = Session::<f32>::new(two(sharding), options).expect("a session");
+    let (outcome, _) = outcome(&mut session).unwrap_or_else(|e| panic!("{e}"));
+    std::fs::write(Path::new(folder).join("outcome"), format!("{outcome:?}"))
+        .expect("the outcome is written");
+}
+
+/// Starts a second process; the world of this one.
+fn start(folder: &Path, sharding: &str, steps: u64) -> (Child, World) {
+    let listener = UnixListener::bind(folder.join("socket")).expect("a socket");
+    let child = Command::new(std::env::current_exe().expect("this program"))
+        .args(["second_process", "--exact", "--nocapture"])
+        .env(SECOND, format!("{},{sharding},{steps}", folder.display()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a second process");
+    let (stream, _) = listener.accept().expect("the second process comes");
+    (child, pair(ranks(), 0, stream).expect("a world"))
+}
+
+#[test]
+fn two_processes_train_to_the_same_bits() {
+    for sharding in ["row_wise", "column_wise"] {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let (mut child, world) = start(folder.path(), sharding, 7);
+        let (schedule, options) = (two(sharding), Options { world: Some(world), ..options() });
+        let (found, _) = together(&schedule, options);
+        assert!(child.wait().expect("the second process ends").success());
+        let (expected, _) = together(&schedule, self::options());
+        assert!(found == expected, "{sharding}");
+        let other = std::fs::read_to_string(folder.path().join("outcome")).expect("an outcome");
+        assert!(other == format!("{expected:?}"), "{sharding}");
+    }
+}
+
+/// Signals a process at a step.
+struct At(u64, u32, &'static str);
+
+impl Observer for At {
+    fn step(&mut self, event: &StepEvent) {
+        if event.step == self.0 {
+            let pid = self.1.to_string();
+            assert!(Command::new("kill").args([self.2, &pid]).status().expect("kill").success());
+        }
+    }
+}
+
+/// A second process that is killed or stopped ends the run, soon and with an error that names who is missing.
+#[test]
+fn a_process_that_dies_or_stalls_ends_the_run() {
+    let timeout = Duration::from_secs(2);
+    for (signal, says) in [("-KILL", "rank 1 failed in `connection`"), ("-STOP", "has waited 2 s for rank 1")]
+    {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let (mut child, world) = start(folder.path(), "row_wise", 1_000_000);
+        let options = Options { world: Some(world), timeout, steps: Some(1_000_000), ..options() };
+        let schedule = two("row_wise");
+        let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
+        let began = Instant::now();
+        let error =
+            session.run(&mut At(20, child.id(), signal)).expect_err("a process is missing").to_string();
+        let took = began.elapsed();
+        child.kill().expect("the second process is there");
+        child.wait().expect("the second process ends");
+        assert!(error.contains(says), "{signal}: {error}");
+        assert!(took < timeout + Duration::from_secs(5), "{signal}: {took:?}");
+        if signal == "-STOP" {
+            let named =
+                schedule.train.ops.iter().any(|op| error.starts_with(&format!("`{}` of step ", op.name)));
+            assert!(named || error.contains("leave to load"), "{error}");
+        }
+    }
+}
