@@ -26,8 +26,8 @@ fn train<D: Device<Real = f32>>(s: &Schedule, device: &D::Options) -> Result<Out
     let bits = |v: Vec<f32>| v.iter().map(|x| u64::from(x.to_bits())).collect::<Vec<u64>>();
     let mut out = vec![report.loss.iter().map(|l| l.to_bits()).collect()];
     for t in 0..s.tables.len() {
-        out.push(bits(session.table(t)));
-        out.extend(session.table_state(t).map(bits));
+        out.push(bits(session.table(t).unwrap()));
+        out.extend(session.table_state(t).unwrap().map(bits));
     }
     for p in 0..s.parameters.len() {
         out.push(bits(session.parameter(p)));
