@@ -11,6 +11,12 @@ pub enum DataError {
         "the schedule names no data; add a `workload` block to the model and compile it again, or pass `--data FILE`"
     )]
     NoData,
+    /// A batch that did not come.
+    #[error("the data has given no batch for {seconds} s")]
+    Late {
+        /// How long it was waited for.
+        seconds: f64,
+    },
     /// A file that no source reads.
     #[error(
         "cannot tell how to read {path}: give a .safetensors file, or compile the model with a `workload` whose `csv` names the columns"

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::{DataError, GlobalBatch, Source, Wanted};
 
@@ -81,9 +82,10 @@ pub fn reader(ranks: usize, in_flight: usize, held: usize) -> (Reader, Vec<Batch
 }
 
 impl Batches {
-    /// The next batch; `None` when the reader has come to its end. The reader is told of the room by
-    /// [`resume`](Self::resume).
-    pub fn next(&self) -> Option<Delivery> {
+    /// The next batch, which is waited for no longer than `timeout`; `None` when the reader has come to its end. The
+    /// reader is told of the room by [`resume`](Self::resume).
+    pub fn next(&self, timeout: Duration) -> Option<Delivery> {
+        let until = Instant::now() + timeout;
         let mut state = self.shelf.lock();
         loop {
             let at = (state.taken[self.rank] - state.gone) as usize;
@@ -98,7 +100,11 @@ impl Batches {
             if state.finished {
                 return None;
             }
-            state = self.shelf.put.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Some(Err(Arc::new(DataError::Late { seconds: timeout.as_secs_f64() })));
+            }
+            state = self.shelf.put.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -194,6 +200,8 @@ fn held(batches: &VecDeque<Arc<GlobalBatch>>) -> usize {
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(60);
+
     struct Count;
 
     impl Source for Count {
@@ -220,14 +228,21 @@ mod tests {
                         if step % (50 + rank) == 0 {
                             std::thread::yield_now();
                         }
-                        assert_eq!(batches.next().unwrap().unwrap().step, step as u64);
+                        assert_eq!(batches.next(LONG).unwrap().unwrap().step, step as u64);
                         batches.resume();
                     }
-                    assert!(batches.next().unwrap().is_err());
-                    assert!(batches.next().is_none());
+                    assert!(batches.next(LONG).unwrap().is_err());
+                    assert!(batches.next(LONG).is_none());
                 });
             }
         });
+    }
+
+    #[test]
+    fn a_batch_that_does_not_come_is_an_error() {
+        let (_reader, batches) = reader(1, 1, 1);
+        let said = batches[0].next(Duration::from_millis(5)).unwrap().unwrap_err().to_string();
+        assert_eq!(said, "the data has given no batch for 0.005 s");
     }
 
     #[test]
@@ -237,7 +252,7 @@ mod tests {
             let reading = scope.spawn(move || reader.run(&mut Count, 0..1_000_000, &AtomicU64::default()));
             batches.pop();
             reading.join().unwrap();
-            while batches[0].next().is_some() {
+            while batches[0].next(LONG).is_some() {
                 batches[0].resume();
             }
         });

@@ -151,7 +151,9 @@ impl<T: Real> Hearing<T> {
                 let finished = Finished::read(reader, self.bytes.clock().at(seen))?;
                 let sender = self.finished.lock().clone();
                 // Nobody listens any more only when the run is being torn down.
-                let _ = sender.map(|sender| sender.send(finished));
+                if let Some(sender) = sender {
+                    let _ = sender.send(finished);
+                }
             }
             Kind::Ended => {
                 let mut ended = self.ended.lock();

@@ -229,7 +229,7 @@ impl<'a, D: Device> Rank<'a, D> {
             return Err(Fault::Crowded { batch });
         }
         let asked = Instant::now();
-        let data = match self.batches.next() {
+        let data = match self.batches.next(self.process.control.timeout()) {
             Some(Ok(data)) => data,
             Some(Err(error)) => {
                 *self.data_error.lock() = Some(Arc::clone(&error));

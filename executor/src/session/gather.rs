@@ -73,7 +73,7 @@ impl<D: Device> Gather<'_, D> {
             let own = tables::pieces((self.ranks, self.devices), table, &block, what);
             values.clear();
             for bytes in self.control.gather(&whole.name, &own).map_err(rank_error)? {
-                tables::place(&bytes, &block, whole.dim as usize, &mut values).map_err(bad)?;
+                tables::place(&bytes, &block, whole.dim as usize, &mut values).map_err(|e| bad(&e))?;
             }
             take(&values)?;
             start = block.end;
@@ -115,7 +115,7 @@ impl<D: Device> Gather<'_, D> {
         };
         let all = self.control.gather("the report", &own).map_err(rank_error)?;
         for (bytes, ranks) in all.iter().zip(processes) {
-            totals.add(bytes, ranks.len()).map_err(bad)?;
+            totals.add(bytes, ranks.len()).map_err(|e| bad(&e))?;
         }
         Ok(totals)
     }
@@ -140,6 +140,6 @@ impl Totals {
     }
 }
 
-fn bad(error: BadFrame) -> Error {
+fn bad(error: &BadFrame) -> Error {
     Error::Transport(TransportError::Sizes(error.to_string()))
 }

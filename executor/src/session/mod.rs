@@ -42,7 +42,9 @@ pub use phase::{Account, StepEvent};
 use phase::{Phase, Results, rank_error};
 
 /// How long ranks wait for each other if nothing else is said.
-pub const TIMEOUT: Duration = Duration::from_secs(300);
+pub const TIMEOUT: Duration = Duration::from_mins(5);
+/// Waiting for longer is waiting for ever.
+const LONGEST: Duration = Duration::from_secs(1 << 28);
 
 /// What a caller may choose; the rest is in the schedule.
 #[derive(Debug, Clone)]
@@ -181,9 +183,10 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let steps = steps(&schedule, &options, source.as_ref())?;
         memory::check(&schedule, ranks, size_of::<T>(), memory::available())?;
         let histories = source.histories();
+        let timeout = options.timeout.min(LONGEST);
         let control: Arc<dyn Control> = match options.world.clone() {
-            Some(world) => Arc::new(Peers::new(world, options.timeout)),
-            None => Arc::new(Alone::new(ranks, options.timeout)),
+            Some(world) => Arc::new(Peers::new(world, timeout)),
+            None => Arc::new(Alone::new(ranks, timeout)),
         };
         let facts = [
             ("the schedule", schedule.digest.clone()),

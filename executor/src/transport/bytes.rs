@@ -62,7 +62,9 @@ impl<T: Real> Bytes<T> {
     pub fn new(control: &Arc<dyn Control>, channels: &[usize], threads: &Arc<Threads>, clock: Clock) -> Self {
         let mut processes = vec![0; control.processes().iter().map(Vec::len).sum()];
         for (process, own) in control.processes().iter().enumerate() {
-            own.iter().for_each(|rank| processes[*rank] = process);
+            for rank in own {
+                processes[*rank] = process;
+            }
         }
         let ranks = processes.len();
         let inbox = || Inbox {

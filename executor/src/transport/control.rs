@@ -51,7 +51,8 @@ pub trait Control: Send + Sync {
 
     /// Waits until all are there, and checks that they say the same of everything in `facts`: name and value.
     fn agree(&self, what: &str, facts: &[(&str, String)]) -> Result<(), TransportError> {
-        let own: String = facts.iter().map(|(name, value)| format!("{name}\t{value}\n")).collect();
+        let own: Vec<String> = facts.iter().map(|(name, value)| format!("{name}\t{value}")).collect();
+        let own = own.join("\n");
         let all = self.gather(what, own.as_bytes())?;
         for (process, theirs) in all.iter().enumerate() {
             let theirs = String::from_utf8_lossy(theirs);

@@ -63,6 +63,7 @@ impl Kind {
 #[derive(Debug)]
 pub struct Writer<'b>(&'b mut Vec<u8>);
 
+#[allow(clippy::return_self_not_must_use, reason = "what is appended is in the bytes")]
 impl<'b> Writer<'b> {
     /// Begins a frame of a run in `bytes`, which are overwritten.
     pub fn new(bytes: &'b mut Vec<u8>, kind: Kind, run: u64) -> Self {

@@ -105,7 +105,9 @@ macro_rules! real {
             }
             fn write_le(values: &[Self], bytes: &mut Vec<u8>) {
                 bytes.reserve(size_of_val(values));
-                values.iter().for_each(|x| bytes.extend_from_slice(&x.to_le_bytes()));
+                for x in values {
+                    bytes.extend_from_slice(&x.to_le_bytes());
+                }
             }
             fn read_le(bytes: &[u8], values: &mut Vec<Self>) {
                 let (whole, _) = bytes.as_chunks();
