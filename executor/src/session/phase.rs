@@ -10,8 +10,8 @@ use std::time::Duration;
 use fs_kernels::Real;
 use fs_schedule::Program;
 
-use crate::data::Source;
 use crate::data::reader::reader;
+use crate::data::{Source, Wanted};
 use crate::device::{Device, Env};
 use crate::error::Error;
 use crate::runtime::account::Kind;
@@ -146,6 +146,10 @@ impl Phase<'_> {
                 .map_err(rank_error)?;
         let ending = Arc::new(process.ending());
         let (reader, batches) = reader(envs.len(), program.in_flight as usize, envs[0].batches.len());
+        // Ranks of other processes read their samples there.
+        let own = control.processes()[control.process()].clone();
+        let reader =
+            if own.len() < world { reader.wanting(Wanted::Ranks { ranks: own, world }) } else { reader };
         let ranks: Vec<Rank<D>> = envs
             .iter()
             .zip(devices)
