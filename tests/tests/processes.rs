@@ -39,11 +39,7 @@ fn compile(text: &str, strategy: Strategy, ranks: u32, lookahead: u32, microbatc
     let Some(program) = &loaded.program else {
         panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
     };
-    let options = CompileOptions {
-        lookahead: Some(lookahead),
-        microbatches: Some(microbatches),
-        ..CompileOptions::new(strategy, ranks)
-    };
+    let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches);
     compile_with(program, &options).unwrap_or_else(|e| panic!("{strategy:?}: {e}\n{text}")).schedule
 }
 
