@@ -93,7 +93,7 @@ fn train(schedule: &Schedule, deal: impl Deal + 'static) -> Vec<Vec<f64>> {
     let mut session = Session::<f64>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
     let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
     let mut all = vec![report.loss];
-    all.extend((0..schedule.tables.len()).map(|t| session.table(t)));
+    all.extend((0..schedule.tables.len()).map(|t| session.table(t).unwrap()));
     all.extend((0..schedule.parameters.len()).map(|p| session.parameter(p)));
     all
 }
