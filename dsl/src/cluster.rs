@@ -30,6 +30,7 @@ pub fn preset(name: &str) -> Option<Cluster> {
         intra: Link { bandwidth: 450.0 * GB, latency: 2.0 * US },
         inter: Link { bandwidth: 50.0 * GB, latency: 5.0 * US },
         host: Link { bandwidth: 64.0 * GB, latency: 5.0 * US },
+        host_sync: 0.0,
         copy_engines: 3,
         nics: 1,
         sms: 132,

@@ -261,7 +261,11 @@ macro_rules! as_text {
 }
 pub(crate) use as_text;
 
-as_text!(Poly, "Size", r"^[-+*.0-9eWBTQUR ]+$");
+as_text!(
+    Poly,
+    "Size",
+    r"^-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?(\*([WB]|[TQ][0-9]+|[UR][0-9]+([fb][0-9]+)?))*( \+ -?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?(\*([WB]|[TQ][0-9]+|[UR][0-9]+([fb][0-9]+)?))*)*$"
+);
 
 #[cfg(test)]
 mod tests {

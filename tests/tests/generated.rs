@@ -22,6 +22,16 @@ fn operations() {
     compare("ir-operations.md", &fs_compiler::dialect::document());
 }
 
+/// The part of docs/schedule.md behind its marker.
+#[test]
+fn actions() {
+    const MARKER: &str = "<!-- generated from the table of actions -->\n\n";
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/schedule.md");
+    let have = fs::read_to_string(path).unwrap_or_default();
+    let (head, _) = have.split_once(MARKER).expect("docs/schedule.md has the marker of its table");
+    compare("schedule.md", &format!("{head}{MARKER}{}", fs_schedule::action::document()));
+}
+
 #[test]
 fn schedule_schema() {
     compare("schedule.schema.json", &fs_schedule::schema::text());

@@ -4,10 +4,11 @@
 //! what each owns, so the messages of row-wise tables are nearly equal (the last shard may be shorter), and those of
 //! table- and column-wise tables go to, or come from, one rank only.
 
-use fs_schedule::op::{Action, Element, Op, Place, Way};
-use fs_schedule::{Schedule, Sharding, Symbol};
+use fs_schedule::action::{Operands, Payload, Peers, Runs, Section};
+use fs_schedule::op::{Element, Op};
+use fs_schedule::{Schedule, Sharding};
 
-use crate::sched::sizes::{Sizes, width};
+use crate::sched::sizes::Sizes;
 
 /// What a transfer is.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,62 +53,31 @@ impl Pairs {
 
 /// The transfer of an operation; `None` if it moves nothing between ranks.
 pub fn of(s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Transfer> {
-    let entry = width(Element::Index) + uses(s, op);
-    let columns = |e: u32| s.exchanges.get(e as usize).map_or(0.0, |x| f64::from(x.columns(&s.tables)));
-    let real = width(Element::Real);
-    let sent = |e: u32, way: Way, class: Option<u32>| {
-        sizes.of(op, class.map_or(Symbol::Sent(e), |c| Symbol::SentClass(e, way, c)))
+    let facts = op.action.facts();
+    let transfer = facts.transfer.filter(|_| facts.runs == Runs::Link)?;
+    let (reads, writes) = s.shapes(&s.train, op);
+    let sections = op.action.sections(&Operands { reads: &reads, writes: &writes });
+    // Entries of who asks: they say how many go to each owner, or come from there.
+    let asked = |x: &Section| {
+        let entries = if transfer.peers == Peers::FromOwners { x.received } else { x.sent };
+        x.entry * entries.poly().eval(|symbol| sizes.of(op, symbol))
     };
-    let pairs = |exchanges: &[u32], to_owners: bool, header: u64, bytes: &dyn Fn(u32) -> f64| {
-        let parts = exchanges.iter().map(|e| (shares(s, *e), bytes(*e))).collect();
-        Some(Transfer::Pairs(Pairs { parts, to_owners, header }))
+    // Who gets ids does not know yet how many.
+    let counts = if transfer.payload == Payload::Ids { u64::from(Element::Count.bytes()) } else { 0 };
+    let pairs = |to_owners: bool| {
+        let parts = sections.iter().filter_map(|x| Some((shares(s, x.exchange?), asked(x)))).collect();
+        Transfer::Pairs(Pairs { parts, to_owners, header: counts * sections.len() as u64 })
     };
-    let gather = |exchanges: &[u32], bytes: &dyn Fn(u32) -> f64| {
-        let total: f64 = exchanges.iter().map(|e| bytes(*e)).sum();
-        Some(Transfer::AllGather((total.round() as u64).max(1)))
-    };
-    let count = width(Element::Count) as u64;
-    match &op.action {
-        Action::AllToAllIds { exchanges } => {
-            let header = count * exchanges.len() as u64;
-            pairs(exchanges, true, header, &|e| entry * sent(e, Way::Forward, None))
+    let all: f64 = sections.iter().map(asked).sum();
+    Some(match transfer.peers {
+        Peers::ToOwners => pairs(true),
+        Peers::FromOwners => pairs(false),
+        Peers::Everyone => {
+            let header = (counts * u64::from(s.ranks) * sections.len() as u64) as f64;
+            Transfer::AllGather(((all + header).round() as u64).max(1))
         }
-        Action::AllToAllClasses { exchanges, .. } => {
-            pairs(exchanges, false, 0, &|e| width(Element::Byte) * sent(e, Way::Forward, None))
-        }
-        Action::AllToAllRows { exchanges, class } => {
-            pairs(exchanges, false, 0, &|e| real * columns(e) * sent(e, Way::Forward, *class))
-        }
-        Action::AllToAllGrads { exchanges, class } => {
-            pairs(exchanges, true, 0, &|e| real * columns(e) * sent(e, Way::Backward, *class))
-        }
-        Action::AllGatherIds { exchanges } => {
-            let counts = width(Element::Count) * f64::from(s.ranks);
-            gather(exchanges, &|e| counts + entry * sent(e, Way::Forward, None))
-        }
-        Action::AllGatherGrads { exchanges, class } => {
-            gather(exchanges, &|e| real * columns(e) * sent(e, Way::Backward, *class))
-        }
-        Action::AllReduce => {
-            let values = op.reads.iter().map(|r| match r.place {
-                Place::Gradient(p) => {
-                    s.parameters.get(p as usize).map_or(0, |p| u64::from(p.rows) * u64::from(p.columns))
-                }
-                _ => 0,
-            });
-            Some(Transfer::AllReduce((values.sum::<u64>() * real as u64).max(1)))
-        }
-        _ => None,
-    }
-}
-
-/// Bytes per entry that tell its first and last microbatch, if they travel.
-fn uses(s: &Schedule, op: &Op) -> f64 {
-    let travel = op.writes.iter().any(|w| match w.place {
-        Place::Buffer(b) => s.train.buffers.get(b as usize).is_some_and(|b| b.element == Element::Byte),
-        _ => false,
-    });
-    if travel { 2.0 * width(Element::Byte) } else { 0.0 }
+        Peers::Reduce => Transfer::AllReduce((all.round() as u64).max(1)),
+    })
 }
 
 /// The share of an exchange's rows that each rank owns.

@@ -1,11 +1,10 @@
 //! Lookups before it is decided how rows travel: tables and ids in, rows out, sparse gradients back.
 
+use fs_schedule::Symbol;
 use fs_schedule::op::{Extent, PoolMode};
 use fs_schedule::signature::Shape;
-use fs_schedule::{Poly, Symbol};
 
 use super::rules::{expect_results, real, require};
-use super::work::elements;
 use crate::ir::{Context, Module, OpData, OpDef, OpId, Resource, Type, ValueId, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
@@ -19,7 +18,6 @@ pub(super) const OPS: &[OpDef] = &[
     )
     .with_verify(pool)
     .reading(Resource::Table)
-    .with_flops(pool_flops)
     .with_vjp(pool_vjp),
     OpDef::executable("train.lookup_grad", "`table, ids, gy -> sparse` Gradients of the rows of the ids.")
         .with_verify(lookup_grad),
@@ -73,11 +71,6 @@ fn pooled(m: &Module, op: &OpData) -> Result<(u32, u32), String> {
 fn pool(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let (_, dim) = pooled(m, op)?;
     expect_results(m, op, 3, &[Type::real(Extent::Symbol(Symbol::Samples), dim)])
-}
-
-fn pool_flops(m: &Module, op: &OpData) -> Poly {
-    let dim = m.ty(op.results[0]).as_real().map_or(0, |(_, c)| c);
-    elements(m, op.operands[1]).times(f64::from(dim))
 }
 
 fn lookup_grad(m: &Context<'_>, op: &OpData) -> Result<(), String> {

@@ -1,10 +1,7 @@
 //! Collectives with meaning: how ids, rows and their gradients travel between the ranks that use them and the
 //! ranks that own them, all together or by classes of reuse distance.
 
-use fs_schedule::Poly;
-
-use super::work::{elements, flops_per_result, gradient};
-use crate::ir::{Module, OpData, OpDef, Resource, Updates};
+use crate::ir::{OpDef, Resource, Updates};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable(
@@ -41,12 +38,9 @@ pub(super) const OPS: &[OpDef] = &[
     .accumulating(&[0]),
     OpDef::executable("comm.expand", "`rows, inverse -> y` A row per id."),
     OpDef::executable("comm.expand_grad", "`gy, inverse -> grows` Sums per entry in position order.")
-        .with_flops(flops_per_result::<1>)
         .accumulating(&[0]),
-    OpDef::executable("comm.pool", "`rows, inverse, offsets -> y` Sum or mean of a sample's rows.")
-        .with_flops(flops_per_result::<1>),
+    OpDef::executable("comm.pool", "`rows, inverse, offsets -> y` Sum or mean of a sample's rows."),
     OpDef::executable("comm.pool_grad", "`gy, inverse, offsets -> grows` Sums per entry in position order.")
-        .with_flops(flops_per_result::<1>)
         .accumulating(&[0]),
     OpDef::executable("comm.split", "`grows, positions -> grows` The gradients of a class."),
     OpDef::executable(
@@ -61,7 +55,6 @@ pub(super) const OPS: &[OpDef] = &[
         "comm.apply",
         "`rows, positions?, received counts, received gradients, table ->` Sums in rank order and updates.",
     )
-    .with_flops(apply_flops)
     .reading(Resource::Table)
     .writing(Resource::Table)
     .updating(Updates::Last),
@@ -70,8 +63,3 @@ pub(super) const OPS: &[OpDef] = &[
         .writing(Resource::Gradient)
         .updating(Updates::All),
 ];
-
-/// A sum and about three operations of the update per received element.
-fn apply_flops(m: &Module, op: &OpData) -> Poly {
-    gradient(op).map_or_else(Poly::zero, |g| elements(m, g).times(4.0))
-}

@@ -1,23 +1,12 @@
 //! Pairwise interactions of features.
 
-use fs_schedule::Poly;
-
-use super::work::elements;
-use crate::ir::{Attrs, Module, OpData, OpDef, OpId, Resource, Type, Vjp};
+use crate::ir::{Attrs, OpDef, OpId, Resource, Type, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.dense", "`input -> y` Dense features of the batch.").reading(Resource::Batch),
-    OpDef::executable("model.dot_interaction", "`x... -> y` Dot products of all pairs.")
-        .with_flops(flops)
-        .with_vjp(vjp),
-    OpDef::executable("train.dot_interaction_grad", "`x..., gy -> gx...`").with_flops(flops),
+    OpDef::executable("model.dot_interaction", "`x... -> y` Dot products of all pairs.").with_vjp(vjp),
+    OpDef::executable("train.dot_interaction_grad", "`x..., gy -> gx...`"),
 ];
-
-/// Two per pair and column (twice that for the gradient, which reads one operand more).
-fn flops(m: &Module, op: &OpData) -> Poly {
-    let n = op.operands.len() as f64;
-    elements(m, op.operands[0]).times(n * (n - 1.0))
-}
 
 fn vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
     let op = cx.op(id).clone();

@@ -1,36 +1,14 @@
 //! Linear layers: `y = x W^T + b`, with `W` of shape `[out, in]`.
 
-use fs_schedule::Poly;
-use fs_schedule::signature::Shape;
-
-use super::work::{elements, extent};
 use crate::ir::attr::boolean;
-use crate::ir::{Attr, Attrs, Module, OpData, OpDef, OpId, Type, Vjp};
+use crate::ir::{Attr, Attrs, OpDef, OpId, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::executable("model.linear", "`x, weight, bias? -> y` x W^T + b.").with_flops(flops).with_vjp(vjp),
-    OpDef::executable("train.linear_grad_input", "`gy, weight -> gx` gy W.")
-        .with_flops(flops)
-        .accumulating(&[0]),
+    OpDef::executable("model.linear", "`x, weight, bias? -> y` x W^T + b.").with_vjp(vjp),
+    OpDef::executable("train.linear_grad_input", "`gy, weight -> gx` gy W.").accumulating(&[0]),
     OpDef::executable("train.linear_grad_weight", "`gy, x -> gweight, gbias?` gy^T x and column sums of gy.")
-        .with_flops(weight_flops)
         .accumulating(&[0, 1]),
 ];
-
-/// Two per row and weight.
-fn flops(m: &Module, op: &OpData) -> Poly {
-    match (m.ty(op.operands[0]).as_real(), m.ty(op.operands[1])) {
-        (Some((rows, _)), Type::Shape(Shape::Parameter { rows: out, columns })) => {
-            extent(rows).times(2.0 * f64::from(out) * f64::from(columns))
-        }
-        _ => Poly::zero(),
-    }
-}
-
-fn weight_flops(m: &Module, op: &OpData) -> Poly {
-    let columns = m.ty(op.operands[1]).as_real().map_or(0, |(_, c)| c);
-    elements(m, op.operands[0]).times(2.0 * f64::from(columns))
-}
 
 fn vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
     let op = cx.op(id).clone();

@@ -5,7 +5,6 @@ use fs_schedule::op::{Extent, Normalize};
 
 use super::embedding::{ids_of, table_of};
 use super::rules::{expect_results, real, require};
-use super::work::elements;
 use crate::ir::attr::{boolean, float, int};
 use crate::ir::{Attr, Attrs, Context, Module, OpData, OpDef, OpId, Resource, Type, Vjp};
 
@@ -25,25 +24,13 @@ pub(super) const OPS: &[OpDef] = &[
         .with_verify(sampled_softmax_grad)
         .reading(Resource::Table),
     OpDef::executable("comm.sampled_softmax", "`h, rows, targets, negatives -> loss, gscores` Over exchanged rows.")
-        .with_flops(scores)
         .writing(Resource::Report),
     OpDef::executable("comm.sampled_softmax_grad", "`h, rows, targets, negatives, gscores -> gh, grows`")
-        .with_flops(scores_grad)
         .accumulating(&[0, 1]),
     OpDef::executable("model.rank_items", "`h, offsets, table ->` Evaluation: ranks every row for each last token.")
         .reading(Resource::Table)
         .writing(Resource::Evaluation),
 ];
-
-fn scores(m: &Module, op: &OpData) -> fs_schedule::Poly {
-    let dim = m.ty(op.operands[0]).as_real().map_or(0, |(_, c)| c);
-    elements(m, op.results[1]).times(2.0 * f64::from(dim))
-}
-
-fn scores_grad(m: &Module, op: &OpData) -> fs_schedule::Poly {
-    let dim = m.ty(op.operands[0]).as_real().map_or(0, |(_, c)| c);
-    elements(m, op.operands[4]).times(4.0 * f64::from(dim))
-}
 
 fn bce_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
     let op = cx.op(id).clone();

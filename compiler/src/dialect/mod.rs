@@ -23,7 +23,6 @@ mod rules;
 mod sequence;
 mod shape;
 mod step;
-mod work;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -33,7 +32,6 @@ use crate::ir::{Module, OpDef};
 
 pub(crate) use decl::input_shape;
 pub use rules::action;
-pub use work::{cost, elements, extent};
 
 /// Every family of operations.
 static FAMILIES: &[&[OpDef]] = &[

@@ -1,6 +1,5 @@
 //! Normalisations of rows: layer norm, l2 normalisation, softmax.
 
-use super::work::flops_per_result;
 use crate::ir::attr::boolean;
 use crate::ir::{Attr, Attrs, OpDef, OpId, Vjp};
 
@@ -9,23 +8,14 @@ pub(super) const OPS: &[OpDef] = &[
         "model.layer_norm",
         "`x, (weight, bias)? -> y, stats` Over the columns; keeps mean and 1/deviation.",
     )
-    .with_flops(flops_per_result::<8>)
     .with_vjp(layer_norm),
     OpDef::executable("train.layer_norm_grad", "`x, weight?, stats, gy -> gx, (gweight, gbias)?`")
-        .with_flops(flops_per_result::<12>)
         .accumulating(&[0, 1, 2]),
     OpDef::executable("model.l2_normalize", "`x -> y, norms` Rows divided by max(length, eps).")
-        .with_flops(flops_per_result::<3>)
         .with_vjp(l2_normalize),
-    OpDef::executable("train.l2_normalize_grad", "`y, norms, gy -> gx`")
-        .with_flops(flops_per_result::<5>)
-        .accumulating(&[0]),
-    OpDef::executable("model.softmax", "`x -> y` Over the columns.")
-        .with_flops(flops_per_result::<8>)
-        .with_vjp(softmax),
-    OpDef::executable("train.softmax_grad", "`y, gy -> gx`")
-        .with_flops(flops_per_result::<4>)
-        .accumulating(&[0]),
+    OpDef::executable("train.l2_normalize_grad", "`y, norms, gy -> gx`").accumulating(&[0]),
+    OpDef::executable("model.softmax", "`x -> y` Over the columns.").with_vjp(softmax),
+    OpDef::executable("train.softmax_grad", "`y, gy -> gx`").accumulating(&[0]),
 ];
 
 fn layer_norm(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {

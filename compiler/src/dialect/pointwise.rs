@@ -1,24 +1,14 @@
 //! Pointwise operations.
 
-use super::work::flops_per_result;
 use crate::ir::{Attrs, OpDef, OpId, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
-    OpDef::executable("model.unary", "`x -> y` silu, relu, gelu or sigmoid.")
-        .with_flops(flops_per_result::<8>)
-        .with_vjp(unary),
-    OpDef::executable("train.unary_grad", "`x, gy -> gx`")
-        .with_flops(flops_per_result::<12>)
-        .accumulating(&[0]),
-    OpDef::executable("model.add", "`x... -> y` Sum.").with_flops(flops_per_result::<1>).with_vjp(add),
-    OpDef::executable("model.mul", "`x, y -> z` Product.").with_flops(flops_per_result::<1>).with_vjp(mul),
-    OpDef::executable("train.mul_grad", "`x, y, gz -> gx, gy`")
-        .with_flops(flops_per_result::<2>)
-        .accumulating(&[0, 1]),
-    OpDef::executable("model.scale", "`x -> y` Times a constant.")
-        .with_flops(flops_per_result::<1>)
-        .with_vjp(scale)
-        .accumulating(&[0]),
+    OpDef::executable("model.unary", "`x -> y` silu, relu, gelu or sigmoid.").with_vjp(unary),
+    OpDef::executable("train.unary_grad", "`x, gy -> gx`").accumulating(&[0]),
+    OpDef::executable("model.add", "`x... -> y` Sum.").with_vjp(add),
+    OpDef::executable("model.mul", "`x, y -> z` Product.").with_vjp(mul),
+    OpDef::executable("train.mul_grad", "`x, y, gz -> gx, gy`").accumulating(&[0, 1]),
+    OpDef::executable("model.scale", "`x -> y` Times a constant.").with_vjp(scale).accumulating(&[0]),
 ];
 
 fn unary(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {

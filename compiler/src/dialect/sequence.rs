@@ -1,11 +1,9 @@
 //! Operations that know positions or draw random numbers: positional embedding, dropout.
 
-use super::work::flops_per_result;
 use crate::ir::{Attrs, OpDef, OpId, Resource, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.positional", "`x, offsets, weight -> y` Adds a row per position.")
-        .with_flops(flops_per_result::<1>)
         .with_vjp(positional),
     OpDef::executable("train.positional_grad", "`gy, offsets -> gweight` Sums per position.")
         .accumulating(&[0]),
@@ -13,12 +11,10 @@ pub(super) const OPS: &[OpDef] = &[
         "model.dropout",
         "`x -> y` Zeroes elements with probability p, scales the rest; off in evaluation.",
     )
-    .with_flops(flops_per_result::<1>)
     .with_vjp(dropout)
     .reading(Resource::Random)
     .only_training(),
     OpDef::executable("train.dropout_grad", "`gy -> gx` The same mask.")
-        .with_flops(flops_per_result::<1>)
         .reading(Resource::Random)
         .accumulating(&[0]),
     OpDef::executable(

@@ -7,7 +7,7 @@ use fs_schedule as s;
 use fs_schedule::op::{Op, Operand};
 
 use super::storage::Storage;
-use crate::dialect::{action, cost};
+use crate::dialect::action;
 use crate::ir::{Module, OpData, OpId, Updates, ValueId, View};
 
 /// One function as a program in its own order, and the IR operation behind each of the program's.
@@ -28,7 +28,7 @@ pub(super) fn list(module: &Module, func: &str) -> Result<(s::Program, Vec<OpId>
                         action: s::Action::Copy,
                         reads: vec![storage.operand(value)?],
                         writes: vec![target],
-                        ..template(module, op, unique_name(&mut names, &op.scope, "copy"))
+                        ..template(op, unique_name(&mut names, &op.scope, "copy"))
                     };
                     ops.push(copied);
                     origins.push(*id);
@@ -38,8 +38,7 @@ pub(super) fn list(module: &Module, func: &str) -> Result<(s::Program, Vec<OpId>
             None => {}
         }
         let kind = op.def.name.rsplit('.').next().unwrap_or_default();
-        let mut new =
-            Op { action: action(op)?, ..template(module, op, unique_name(&mut names, &op.scope, kind)) };
+        let mut new = Op { action: action(op)?, ..template(op, unique_name(&mut names, &op.scope, kind)) };
         (new.reads, new.writes) = operands(module, op, &storage)?;
         ops.push(new);
         origins.push(*id);
@@ -47,7 +46,7 @@ pub(super) fn list(module: &Module, func: &str) -> Result<(s::Program, Vec<OpId>
     Ok((s::Program { in_flight: 1, buffers: storage.buffers(), ops }, origins))
 }
 
-fn template(module: &Module, op: &OpData, name: String) -> Op {
+fn template(op: &OpData, name: String) -> Op {
     Op {
         name,
         action: s::Action::Copy,
@@ -60,7 +59,8 @@ fn template(module: &Module, op: &OpData, name: String) -> Op {
         deps: Vec::new(),
         priority: 0,
         chunk: None,
-        cost: cost(module, op),
+        // Priced when all buffers are known.
+        cost: s::Cost::default(),
         start: 0,
         time: 0,
         reason: String::new(),

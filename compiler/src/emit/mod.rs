@@ -105,6 +105,7 @@ pub fn schedule<'a>(
     if let Some(profile) = target.profile {
         profile.fits(&schedule)?;
     }
+    price(&mut schedule);
     let order = match sched::schedule(&mut schedule, target, options)? {
         Outcome::Scheduled(order) => order,
         Outcome::Beyond(bound) => return Ok(Emitted::Beyond(bound)),
@@ -114,6 +115,7 @@ pub fn schedule<'a>(
         // Scheduled as if it were the training program, which waits aside with its prediction.
         let train = std::mem::replace(&mut schedule.train, evaluation);
         let prediction = schedule.prediction.take();
+        price(&mut schedule);
         sched::schedule(&mut schedule, target.cluster, &Options::new(policy::of(Strategy::Serial)))?;
         schedule.evaluation = Some(std::mem::replace(&mut schedule.train, train));
         schedule.prediction = prediction;
@@ -124,6 +126,15 @@ pub fn schedule<'a>(
         programs.flat_map(|p| &p.ops).map(|op| op.engine).collect();
     schedule.engines = engines.into_iter().collect();
     Ok(Emitted::Schedule(Box::new(schedule)))
+}
+
+/// Expected work of every operation, by the table of actions.
+fn price(schedule: &mut s::Schedule) {
+    let costs: Vec<s::Cost> =
+        schedule.train.ops.iter().map(|op| schedule.cost(&schedule.train, op)).collect();
+    for (op, cost) in schedule.train.ops.iter_mut().zip(costs) {
+        op.cost = cost;
+    }
 }
 
 /// Writes the order into the training function: operations in issue order, each with its placement. Views (splits,

@@ -18,7 +18,7 @@ mod vjp;
 
 use std::collections::BTreeMap;
 
-use fs_schedule::{Poly, Site};
+use fs_schedule::Site;
 
 pub use attr::{Attr, Attrs};
 pub use context::{Context, exchanges, table_of};
@@ -37,8 +37,6 @@ pub struct OpDef {
     pub verify: fn(&Context<'_>, &OpData) -> Result<(), String>,
     /// How cotangents of the results become cotangents of the operands; `None`: it has no derivative (or needs none).
     pub vjp: Option<VjpRule>,
-    /// Floating-point operations.
-    pub flops: fn(&Module, &OpData) -> Poly,
     /// Results that can be added into a value instead of written to fresh storage.
     pub accumulates: &'static [usize],
     /// What it reads and writes beside its values.
@@ -116,7 +114,6 @@ impl OpDef {
             summary,
             verify,
             vjp: None,
-            flops: no_flops,
             accumulates: &[],
             effects: Effects::PURE,
             declares: None,
@@ -129,12 +126,6 @@ impl OpDef {
     #[must_use]
     pub const fn with_vjp(mut self, vjp: VjpRule) -> Self {
         self.vjp = Some(vjp);
-        self
-    }
-    /// With arithmetic.
-    #[must_use]
-    pub const fn with_flops(mut self, flops: fn(&Module, &OpData) -> Poly) -> Self {
-        self.flops = flops;
         self
     }
     /// With rules of its own.
@@ -185,10 +176,6 @@ impl OpDef {
         self.only_trains = true;
         self
     }
-}
-
-fn no_flops(_: &Module, _: &OpData) -> Poly {
-    Poly::zero()
 }
 
 /// A value of a module.

@@ -14,11 +14,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fs_schedule::action::Flops;
 use fs_schedule::op::Extent;
 use fs_schedule::signature::Shape;
 use fs_schedule::{Exchange, Symbol};
 
 use super::{PassError, Statistics};
+use crate::dialect::action;
 use crate::ir::{Attr, Module, OpData, OpId, ValueId, exchanges};
 
 /// What collectives of a group have in common.
@@ -135,7 +137,8 @@ fn is_dense(module: &Module, op: &OpData) -> bool {
             Some(Shape::Matrix { rows: Extent::Symbol(Symbol::Sent(_) | Symbol::Received(_)), .. })
         )
     };
-    op.dialect() != "comm" && !op.results.iter().any(of_rows) && !(op.def.flops)(module, op).is_zero()
+    let counts = || action(op).is_ok_and(|a| a.facts().flops != Flops::None);
+    op.dialect() != "comm" && !op.results.iter().any(of_rows) && counts()
 }
 
 /// One collective for several; results keep their values.

@@ -13,7 +13,8 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::op::{Action, Op, Operand, Place};
+use fs_schedule::action::{Effect, Facts};
+use fs_schedule::op::{Op, Operand, Place};
 use fs_schedule::{Reuse, Schedule};
 
 /// What a dependency is for.
@@ -164,10 +165,7 @@ fn edge(from: u32, to: u32, distance: i32, why: Why) -> Edge {
 /// True for actions that read the batch's keys without an operand that says so.
 pub fn reads_batch(op: &Op) -> bool {
     op.reads.iter().any(|o| matches!(o.place, Place::Input(_) | Place::Lengths(_)))
-        || matches!(
-            op.action,
-            Action::DrawNegatives { .. } | Action::Dropout { .. } | Action::DropoutGrad { .. }
-        )
+        || op.action.has(Effect::Random)
 }
 
 /// The dependencies of a training program whose operations stand in reference order.
@@ -229,7 +227,7 @@ fn places(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
         }
     }
     // Uses of a parameter before its update are of that kind too.
-    let updates: Vec<bool> = ops.iter().map(|o| matches!(o.action, Action::DenseUpdate)).collect();
+    let updates: Vec<bool> = ops.iter().map(|o| o.action.has(Effect::WritesParameter)).collect();
     for e in edges.iter_mut().filter(|e| e.distance == 0 && updates[e.to as usize]) {
         let reads_gradient =
             ops[e.from as usize].writes.iter().any(|w| matches!(w.place, Place::Gradient(_)));
@@ -247,12 +245,15 @@ fn tables(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
     let mut gathers: BTreeMap<u32, Vec<(u32, Option<u32>)>> = BTreeMap::new();
     let mut applies: BTreeMap<u32, Vec<(u32, Option<u32>)>> = BTreeMap::new();
     for (i, op) in ops.iter().enumerate() {
-        match op.action {
-            Action::Gather { exchange, class } => {
-                gathers.entry(exchange).or_default().push((i as u32, class));
+        let Facts { of, effects, .. } = op.action.facts();
+        for exchange in of.exchanges {
+            let class = of.classes.first().copied();
+            if effects.contains(&Effect::ReadsTable) {
+                gathers.entry(*exchange).or_default().push((i as u32, class));
             }
-            Action::Apply { exchange, class } => applies.entry(exchange).or_default().push((i as u32, class)),
-            _ => {}
+            if effects.contains(&Effect::WritesTable) {
+                applies.entry(*exchange).or_default().push((i as u32, class));
+            }
         }
     }
     let mut known: BTreeMap<Question, Option<u32>> = BTreeMap::new();
@@ -287,7 +288,7 @@ fn tables(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
 }
 
 fn batches(ops: &[&Op], edges: &mut Vec<Edge>) {
-    let Some(load) = ops.iter().position(|o| matches!(o.action, Action::LoadBatch)) else { return };
+    let Some(load) = ops.iter().position(|o| o.action.has(Effect::LoadsBatch)) else { return };
     let load = load as u32;
     let mut fed = vec![false; ops.len()];
     for e in edges.iter().filter(|e| e.distance == 0 && e.why == Why::Data) {

@@ -11,11 +11,12 @@
 //! All constants are those of the cluster's description.
 
 use fs_dsl::checked::{Cluster, DType};
-use fs_schedule::op::{Action, Op, Place, Site};
-use fs_schedule::{DenseOptimizer, Schedule, SparseOptimizer};
+use fs_schedule::action::{Peers, Runs};
+use fs_schedule::op::{Op, Site};
+use fs_schedule::{Poly, Schedule};
 
 use super::costs::{CostModel, Time};
-use super::sizes::{Sizes, bytes, input_bytes, width};
+use super::sizes::{Sizes, input_bytes};
 
 /// A cluster as a number of ranks sees it.
 #[derive(Debug)]
@@ -39,19 +40,29 @@ impl CostModel for ClusterCosts<'_> {
     }
 
     fn time(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Time {
-        let (whole, wire) = match &op.action {
-            Action::LoadBatch => {
+        let facts = op.action.facts();
+        let of = |size: &Poly| size.eval(|symbol| sizes.of(op, symbol));
+        let (whole, wire) = match facts.runs {
+            Runs::Host => {
                 let batch: f64 =
                     (0..s.inputs.len() as u32).map(|i| input_bytes(s, sizes, i, Site::Home, None)).sum();
                 (batch / self.cluster.host.bandwidth + self.cluster.host.latency, 0.0)
             }
-            Action::AllReduce => {
-                let data: f64 = op.reads.iter().map(|r| bytes(s, sizes, op, r)).sum();
-                self.all_reduce(data)
+            Runs::Link => {
+                // What arrives, or what leaves, whichever is more: owners of whole tables get more than they send.
+                let wire = s.wire(&s.train, op);
+                let data = of(&wire.sent).max(of(&wire.received));
+                let reduces = facts.transfer.is_some_and(|t| t.peers == Peers::Reduce);
+                if reduces { self.all_reduce(data) } else { self.exchange(data) }
             }
-            action if action.is_transfer() => self.exchange(payload(s, sizes, op)),
-            _ => (self.compute(s, sizes, op), 0.0),
+            Runs::Compute => {
+                let arithmetic = of(&op.cost.flops) / self.flops;
+                let memory = of(&op.cost.bytes) / self.cluster.memory_bandwidth;
+                (arithmetic.max(memory) + self.cluster.host.latency, 0.0)
+            }
         };
+        // Until the host knows the sizes, it can start nothing that needs them.
+        let whole = whole + if facts.learns.host_sync { self.cluster.host_sync } else { 0.0 };
         Time { whole, core: 0.0, wire }
     }
 
@@ -88,12 +99,6 @@ impl<'a> ClusterCosts<'a> {
         &self.cluster.name
     }
 
-    fn compute(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> f64 {
-        let flops = op.cost.flops.eval(|symbol| sizes.of(op, symbol));
-        let moved = traffic(s, sizes, op);
-        (flops / self.flops).max(moved / self.cluster.memory_bandwidth) + self.cluster.host.latency
-    }
-
     /// Every rank sends `data` bytes spread evenly over all ranks.
     fn exchange(&self, data: f64) -> (f64, f64) {
         let c = self.cluster;
@@ -119,78 +124,6 @@ impl<'a> ClusterCosts<'a> {
         let (across, far) = level(self.nodes, data / self.node, c.inter);
         let least = c.intra.latency;
         ((within + across).max(least), if self.nodes > 1.0 { far } else { near })
-    }
-}
-
-/// Bytes that a rank sends or receives, whichever is more, its own part included.
-fn payload(s: &Schedule, sizes: &Sizes, op: &Op) -> f64 {
-    let is_payload = |o: &fs_schedule::op::Operand| match o.place {
-        Place::Buffer(b) => {
-            s.train.buffers.get(b as usize).is_some_and(|b| b.element != fs_schedule::op::Element::Count)
-        }
-        _ => false,
-    };
-    let total = |list: &[fs_schedule::op::Operand], per_id: f64| -> f64 {
-        list.iter()
-            .filter(|o| is_payload(o))
-            .map(|o| {
-                let ids = matches!(o.place, Place::Buffer(b)
-                    if s.train.buffers.get(b as usize).is_some_and(|b| b.element == fs_schedule::op::Element::Id));
-                bytes(s, sizes, op, o) * if ids { per_id } else { 1.0 }
-            })
-            .sum()
-    };
-    // Ids of rows travel as positions in the owner's shard.
-    let id = width(fs_schedule::op::Element::Index) / width(fs_schedule::op::Element::Id);
-    let (sent, received) = (total(&op.reads, id), total(&op.writes, id));
-    match op.action {
-        // Everyone gets what everyone sends; a rank's own rows are not sent.
-        Action::AllGatherIds { .. } => {
-            let own: f64 = sent;
-            (sent * sizes.of(op, fs_schedule::Symbol::Ranks)).max(received - own)
-        }
-        Action::AllGatherGrads { .. } => (sent * sizes.of(op, fs_schedule::Symbol::Ranks)).max(received),
-        _ => sent.max(received),
-    }
-}
-
-/// Bytes that an operation reads and writes in device memory.
-fn traffic(s: &Schedule, sizes: &Sizes, op: &Op) -> f64 {
-    let reads: f64 = op.reads.iter().map(|r| bytes(s, sizes, op, r)).sum();
-    let writes: f64 =
-        op.writes.iter().map(|w| bytes(s, sizes, op, w) * if w.accumulate { 2.0 } else { 1.0 }).sum();
-    let more = match &op.action {
-        // Rows of the table that are read.
-        Action::Gather { .. } => writes,
-        // Rows and their optimizer state, read and written once per received gradient.
-        Action::Apply { exchange, .. } => {
-            let gradients = op.reads.last().map_or(0.0, |r| bytes(s, sizes, op, r));
-            let x = s.exchanges.get(*exchange as usize);
-            let state =
-                x.and_then(|x| s.tables.get(x.table as usize)).map_or(0.0, |t| state_per_value(&t.optimizer));
-            2.0 * gradients * (1.0 + state)
-        }
-        // The embedding rows that are expanded or summed are read once per token, not once per row.
-        Action::Expand => writes - op.reads.first().map_or(0.0, |r| bytes(s, sizes, op, r)).min(writes),
-        Action::DenseUpdate => {
-            let state = match s.settings.optimizer {
-                DenseOptimizer::Sgd { momentum: 0.0, .. } => 0.0,
-                DenseOptimizer::Sgd { .. } => 1.0,
-                DenseOptimizer::Adam { .. } => 2.0,
-            };
-            writes * (1.0 + 2.0 * state)
-        }
-        _ => 0.0,
-    };
-    reads + writes + more
-}
-
-/// Optimizer state per value of a table, about: a state per row counts as none.
-pub fn state_per_value(optimizer: &SparseOptimizer) -> f64 {
-    match optimizer {
-        SparseOptimizer::Sgd { .. } | SparseOptimizer::RowwiseAdagrad { .. } => 0.0,
-        SparseOptimizer::Adagrad { .. } => 1.0,
-        SparseOptimizer::Adam { .. } => 2.0,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fs_schedule::{DenseOptimizer, Schedule, Sharding, Site, SparseOptimizer};
 
-use super::sizes::{Sizes, input_bytes, width};
+use super::sizes::{Sizes, input_bytes};
 
 /// What a schedule must stay within.
 pub trait Limits: std::fmt::Debug {
@@ -96,7 +96,8 @@ impl Fixed {
 
 /// Bytes of each buffer of the training program at the expected sizes, one copy.
 pub fn buffer_bytes(s: &Schedule, sizes: &Sizes) -> Vec<f64> {
-    let bytes = |b: &fs_schedule::op::Buffer| sizes.rows(b) * f64::from(b.columns) * width(b.element);
+    let bytes =
+        |b: &fs_schedule::op::Buffer| sizes.rows(b) * f64::from(b.columns) * f64::from(b.element.bytes());
     s.train.buffers.iter().map(bytes).collect()
 }
 

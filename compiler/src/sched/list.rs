@@ -14,7 +14,8 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::{Action, Engine};
+use fs_schedule::action::At;
+use fs_schedule::{Engine, Op};
 
 use super::SchedError;
 use super::bounds::{self, Window};
@@ -286,14 +287,16 @@ impl<'a> ListScheduler<'a> {
 
 /// From the last gradient of rows of a microbatch to what uses rows in the next.
 fn microbatch_order(p: &Problem<'_>) -> Vec<Edge> {
+    // Rows that are all that an operation works on: the loss has them beside its scores.
+    let rows = |op: &Op| op.action.facts().entries.map(|e| e.rows);
     let mut ends: BTreeMap<u32, u32> = BTreeMap::new();
     for (i, op) in p.s.train.ops.iter().enumerate() {
-        if let (Action::ExpandGrad | Action::PoolGrad { .. }, Some(m)) = (&op.action, op.microbatch) {
+        if let (Some(At::Written(0)), Some(m)) = (rows(op), op.microbatch) {
             ends.insert(m, i as u32);
         }
     }
     let starts = p.s.train.ops.iter().enumerate().filter_map(|(i, op)| {
-        let uses = matches!(op.action, Action::Expand | Action::Pool { .. });
+        let uses = rows(op) == Some(At::Read(0));
         let before = op.microbatch.filter(|_| uses)?.checked_sub(1)?;
         Some(Edge { from: *ends.get(&before)?, to: i as u32, distance: 0, why: Why::Blocking })
     });

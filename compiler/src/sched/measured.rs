@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use fs_schedule::action::Runs;
 use fs_schedule::op::Op;
 use fs_schedule::profile::{self, KindCost, OpCost};
 use fs_schedule::{Action, Engine, Profile, Schedule, Sharding};
@@ -125,8 +126,7 @@ impl<'a> Measured<'a> {
         });
         let exact = near.filter(|n| same(parts, 1.0) && same(n.flops, flops) && same(n.bytes, bytes));
         let seconds = exact.map_or(line.time(flops, bytes) * correction, |n| n.time);
-        let wake =
-            if matches!(op.action, Action::LoadBatch) { 2.0 * self.profile.overhead.wake } else { 0.0 };
+        let wake = if op.action.facts().runs == Runs::Host { 2.0 * self.profile.overhead.wake } else { 0.0 };
         Some(Time { whole: seconds + self.profile.overhead.dispatch + wake, core: 0.0, wire: 0.0 })
     }
 

@@ -1,7 +1,8 @@
 //! What is to be scheduled: a training program in reference order on a cluster, with sizes, times and dependencies.
 
 use fs_dsl::checked::Cluster;
-use fs_schedule::op::{Action, Place};
+use fs_schedule::action::{Action, Effect, Phase};
+use fs_schedule::op::Place;
 use fs_schedule::{Engine, Schedule};
 
 use super::bounds::{self, RecMii, ResMii};
@@ -83,7 +84,7 @@ impl<'a> Problem<'a> {
         })?;
         let offsets = ops.iter().flat_map(|o| &o.reads).map(|r| r.batch.unsigned_abs());
         Ok(Self {
-            load: ops.iter().position(|o| matches!(o.action, Action::LoadBatch)),
+            load: ops.iter().position(|o| o.action.has(Effect::LoadsBatch)),
             history: offsets.max().unwrap_or(0),
             fixed: Fixed::of(s, &sizes),
             buffer_bytes: limits::buffer_bytes(s, &sizes),
@@ -136,50 +137,16 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// Actions of the input dist, and what tells rows apart: they read ids, never rows, parameters or gradients.
-pub fn needs_ids_only(action: &Action) -> bool {
-    matches!(
-        action,
-        Action::LoadBatch
-            | Action::DrawNegatives { .. }
-            | Action::Unique { .. }
-            | Action::AllToAllIds { .. }
-            | Action::AllGatherIds { .. }
-            | Action::Partition { .. }
-            | Action::AllToAllClasses { .. }
-            | Action::Positions { .. }
-    )
-}
-
 /// Lookups, and what comes before them.
 fn works_ahead(action: &Action) -> bool {
-    let lookups =
-        matches!(action, Action::Gather { .. } | Action::AllToAllRows { .. } | Action::Merge { .. });
-    lookups || needs_ids_only(action)
+    action.facts().phase <= Phase::OutputDist
 }
 
-/// Compute operations other than those that look up, split and update rows or need ids only.
+/// Operations of the model that read more than an input of the batch.
 fn core(s: &Schedule) -> Vec<u32> {
-    let outside = |a: &Action| {
-        needs_ids_only(a)
-            || matches!(
-                a,
-                Action::Gather { .. }
-                    | Action::AllToAllRows { .. }
-                    | Action::Split { .. }
-                    | Action::AllToAllGrads { .. }
-                    | Action::AllGatherGrads { .. }
-                    | Action::Apply { .. }
-                    | Action::Merge { .. }
-                    | Action::Zero
-                    | Action::Dense
-                    | Action::AllReduce
-                    | Action::DenseUpdate
-            )
-    };
     let of = |(i, op): (usize, &fs_schedule::op::Op)| {
-        let buffers_only = op.reads.iter().all(|r| !matches!(r.place, Place::Input(_)));
-        (!outside(&op.action) && (buffers_only || op.reads.len() > 1)).then_some(i as u32)
+        let derived = op.reads.len() > 1 || op.reads.iter().any(|r| !matches!(r.place, Place::Input(_)));
+        (op.action.facts().phase == Phase::Model && derived).then_some(i as u32)
     };
     s.train.ops.iter().enumerate().filter_map(of).collect()
 }

@@ -1,7 +1,7 @@
 //! Why each operation stands where it stands, in a sentence: what it waited for, and how long it could have waited.
 
 use fs_schedule::Engine;
-use fs_schedule::op::Action;
+use fs_schedule::action::Effect;
 
 use super::graph::{Edge, Why};
 use super::order::Chosen;
@@ -93,7 +93,7 @@ fn waits(p: &Problem<'_>, e: &Edge) -> String {
         Why::FreshRows => format!("its rows may be updated by {name}"),
         Why::EarlyUpdate => format!("may update rows that {name} looks up"),
         Why::UpdateOrder => format!("rows are updated in batch order, after {name}"),
-        Why::Parameter if matches!(p.s.train.ops[e.to as usize].action, Action::DenseUpdate) => {
+        Why::Parameter if p.s.train.ops[e.to as usize].action.has(Effect::WritesParameter) => {
             format!("may not update what {name} reads")
         }
         Why::Parameter => format!("reads what {name} updates"),

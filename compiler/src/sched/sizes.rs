@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::op::{Action, Buffer, Element, Extent, Op, Place, Site, Way};
+use fs_schedule::action::{self, Facts};
+use fs_schedule::op::{Buffer, Element, Extent, Op, Place, Site, Way};
 use fs_schedule::{
     Data, IdDistribution, InputKind, LengthDistribution, Profile, Reuse, Schedule, Sharding, Symbol,
 };
@@ -225,7 +226,8 @@ pub fn lengths_of(lengths: Option<LengthDistribution>, max: u32) -> LengthLaw {
 fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
     let mut all = BTreeMap::new();
     for op in &s.train.ops {
-        let Action::Unique { exchange } = op.action else { continue };
+        let Facts { learns, of, .. } = op.action.facts();
+        let (action::Sizes::Sent, [exchange]) = (learns.sizes, of.exchanges) else { continue };
         let mut d = Draws { by_law: 0.0, uniform: 0.0 };
         let mut inputs: Vec<u32> = Vec::new();
         for r in &op.reads {
@@ -253,35 +255,9 @@ fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
                 _ => 0.0,
             };
         }
-        all.insert(exchange, d);
+        all.insert(*exchange, d);
     }
     all
-}
-
-/// Bytes of an element on the device.
-pub fn width(element: Element) -> f64 {
-    match element {
-        Element::Real | Element::Index => 4.0,
-        Element::Id | Element::Count => 8.0,
-        Element::Byte => 1.0,
-    }
-}
-
-/// Bytes of an operand's values: of a buffer the columns that are meant.
-pub fn bytes(s: &Schedule, sizes: &Sizes, op: &Op, operand: &fs_schedule::op::Operand) -> f64 {
-    let matrix = |rows: u32, columns: u32| 4.0 * f64::from(rows) * f64::from(columns);
-    match operand.place {
-        Place::Buffer(b) => s.train.buffers.get(b as usize).map_or(0.0, |b| {
-            let columns = operand.columns.map_or(b.columns, |(a, z)| z - a);
-            sizes.rows(b) * f64::from(columns) * width(b.element)
-        }),
-        Place::Parameter(p) | Place::Gradient(p) => {
-            s.parameters.get(p as usize).map_or(0.0, |p| matrix(p.rows, p.columns))
-        }
-        Place::Lengths(_) => 8.0 * sizes.of(op, Symbol::Samples),
-        Place::Input(i) => input_bytes(s, sizes, i, op.site, op.microbatch),
-        Place::Table(_) => 0.0,
-    }
 }
 
 /// Bytes of an input of the batch.

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use fs_schedule::op::{Action, Op, Place, Way};
-use fs_schedule::{Engine, Reuse, Schedule};
+use fs_schedule::action::{Action, Effect, Of, Phase};
+use fs_schedule::op::{Op, Place, Way};
+use fs_schedule::{Reuse, Schedule};
 use serde::Serialize;
 
 /// What an operation is for.
@@ -154,19 +155,9 @@ pub(super) fn reuse(s: &Schedule, exchange: u32) -> Option<Reuse> {
 
 /// The exchange, way and class of an operation on rows of one class.
 pub(super) fn class(action: &Action) -> Option<(u32, Way, u32)> {
-    let first = |e: &[u32]| e.first().copied();
-    match action {
-        Action::Gather { exchange, class } => Some((*exchange, Way::Forward, (*class)?)),
-        Action::Apply { exchange, class } => Some((*exchange, Way::Backward, (*class)?)),
-        Action::Split { exchange, class } => Some((*exchange, Way::Backward, *class)),
-        Action::AllToAllRows { exchanges, class } => Some((first(exchanges)?, Way::Forward, (*class)?)),
-        Action::AllToAllGrads { exchanges, class } | Action::AllGatherGrads { exchanges, class } => {
-            Some((first(exchanges)?, Way::Backward, (*class)?))
-        }
-        // A merge that adds a class to those that are there.
-        Action::Merge { exchange, classes } => Some((*exchange, Way::Forward, *classes.first()?)),
-        _ => None,
-    }
+    // Of several classes the first is the most urgent.
+    let Of { exchanges, way, classes } = action.facts().of;
+    Some((*exchanges.first()?, way?, *classes.first()?))
 }
 
 /// True for a class of lookups that the batch before may update: those of a distance that reaches into it.
@@ -174,10 +165,6 @@ fn urgent(reuse: Reuse, class: u32) -> bool {
     let urgent =
         |c: &fs_schedule::reuse::Class| c.distance.is_some_and(|d| d <= c.microbatch + reuse.microbatches);
     reuse.classes(Way::Forward).get(class as usize).is_some_and(urgent)
-}
-
-fn is_loss(action: &Action) -> bool {
-    matches!(action, Action::BceWithLogits { .. } | Action::SampledSoftmax { .. })
 }
 
 /// The kind of every operation of the training program. `order`: operations in the order of one batch.
@@ -189,42 +176,27 @@ pub(super) fn kinds(s: &Schedule, order: &[u32]) -> Vec<Purpose> {
     for i in order {
         let op: &Op = &ops[*i as usize];
         let after_loss = op.reads.iter().any(|r| r.batch == 0 && derived.contains(&r.place));
-        if is_loss(&op.action) || after_loss {
+        let facts = op.action.facts();
+        if facts.effects.contains(&Effect::AddsLoss) || after_loss {
             let places = op.writes.iter().map(|w| w.place);
             derived.extend(places.filter(|p| matches!(p, Place::Buffer(_) | Place::Gradient(_))));
         }
-        let of_class = |all: Purpose| match class(&op.action) {
-            Some((e, _, c)) => match reuse(s, e) {
-                Some(r) if urgent(r, c) => Purpose::Ol,
-                Some(_) => Purpose::Nol,
-                None => all,
-            },
-            None => all,
-        };
-        kinds[*i as usize] = match &op.action {
-            Action::LoadBatch => Purpose::Host,
-            Action::DrawNegatives { .. }
-            | Action::Unique { .. }
-            | Action::AllToAllIds { .. }
-            | Action::AllGatherIds { .. }
-            | Action::Partition { .. }
-            | Action::AllToAllClasses { .. }
-            | Action::Positions { .. } => Purpose::InputDist,
-            Action::Gather { .. } | Action::AllToAllRows { .. } => of_class(Purpose::Rows),
+        kinds[*i as usize] = match facts.phase {
+            Phase::Load => Purpose::Host,
+            Phase::InputDist => Purpose::InputDist,
             // Of several classes it waits for the most urgent one.
-            Action::Merge { exchange, classes } => match reuse(s, *exchange) {
-                Some(r) if classes.iter().any(|c| urgent(r, *c)) => Purpose::Ol,
-                Some(_) => Purpose::Nol,
-                None => Purpose::Rows,
-            },
-            Action::Split { .. }
-            | Action::AllToAllGrads { .. }
-            | Action::AllGatherGrads { .. }
-            | Action::Apply { .. } => Purpose::Gradient,
-            Action::AllReduce | Action::DenseUpdate => Purpose::AllReduce,
-            _ if op.engine == Engine::Host => Purpose::Host,
-            _ if after_loss => Purpose::Backward,
-            _ => Purpose::Forward,
+            Phase::OutputDist => {
+                let reuse = facts.of.exchanges.first().and_then(|e| reuse(s, *e));
+                match reuse.filter(|_| !facts.of.classes.is_empty()) {
+                    Some(r) if facts.of.classes.iter().any(|c| urgent(r, *c)) => Purpose::Ol,
+                    Some(_) => Purpose::Nol,
+                    None => Purpose::Rows,
+                }
+            }
+            Phase::GradientDist => Purpose::Gradient,
+            Phase::DenseUpdate => Purpose::AllReduce,
+            Phase::Model | Phase::Evaluation if after_loss => Purpose::Backward,
+            Phase::Model | Phase::Evaluation => Purpose::Forward,
         };
     }
     kinds

@@ -513,6 +513,7 @@ impl<'a> Checker<'a> {
             intra,
             inter,
             host,
+            host_sync: quantity("host_sync", old.map(|c| c.host_sync))?,
             copy_engines: count("copy_engines", old.map(|c| c.copy_engines))?,
             nics: count("nics", old.map(|c| c.nics))?,
             sms: count("sms", old.map(|c| c.sms))?,

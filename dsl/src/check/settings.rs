@@ -139,6 +139,12 @@ pub(crate) const CLUSTER: &[Param] = &[
     Param::default("comm_sms", Kind::Count { min: 0, max: 4096 }, "0", "SMs that a collective kernel takes."),
     Param::required("memory", Kind::Quantity(Dimension::Bytes), "Memory of a GPU."),
     Param::required("memory_bandwidth", Kind::Quantity(Dimension::Bandwidth), "Bandwidth of that memory."),
+    Param::default(
+        "host_sync",
+        Kind::Quantity(Dimension::Time),
+        "0 us",
+        "Until the host has learnt a size that the GPU found, beside the operation that found it.",
+    ),
 ];
 
 pub(crate) const LINK: &[Param] = &[

@@ -169,6 +169,8 @@ pub struct Cluster {
     pub inter: Link,
     /// Between a GPU and its host.
     pub host: Link,
+    /// Seconds until the host has learnt a size that a device found, beside the operation that found it.
+    pub host_sync: f64,
     /// Copy engines of a GPU.
     pub copy_engines: u32,
     /// Network interfaces per GPU.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fs_kernels::random::RandomKey;
+use fs_schedule::action::Effect;
 use fs_schedule::{Buffer, Exchange, Extent, Op, Operand, Program, Schedule, Symbol, Table};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
@@ -145,6 +146,16 @@ impl<'a> Job<'a> {
         Ok(Self { env, program, op: &program.ops[index], index, number, batch, end, loss })
     }
 
+    /// States that the operation touches something beside its buffers. Debug builds hold the table of actions against
+    /// it, so every test that runs an operation checks that its facts name all that it touches.
+    pub fn touches(&self, effect: Effect) {
+        debug_assert!(
+            self.op.action.has(effect),
+            "`{}` touches what its facts do not name: {effect:?}",
+            self.op.name
+        );
+    }
+
     /// Whether there is a batch with this number in the run.
     pub fn is_batch(&self, number: u64) -> bool {
         number < self.end.load(Ordering::Acquire)
@@ -185,16 +196,24 @@ impl<'a> Job<'a> {
 
     /// The random key of a stream in this step.
     pub fn key(&self, stream: u32) -> RandomKey {
+        self.touches(Effect::Random);
         RandomKey { seed: self.env.seed, stream, step: self.batch.step }
     }
 
     /// States a size of the batch that the operation has learnt, before it ends.
     pub fn learn(&self, symbol: Symbol, n: usize) {
+        let learns = self.op.action.facts().learns;
+        debug_assert!(
+            learns.sizes.holds(symbol),
+            "`{}` learns {symbol}, which its facts do not say",
+            self.op.name
+        );
         self.batch.share.sizes.set(symbol, n);
     }
 
     /// States the operation's part of the step's loss, before it ends.
     pub fn add_loss(&self, value: f64) {
+        self.touches(Effect::AddsLoss);
         if let Some(slot) = self.loss {
             self.batch.losses[slot].store(value.to_bits(), Ordering::Relaxed);
         }

@@ -5,7 +5,8 @@
 //! run some operations have no batch. They do nothing then, but in their turn: what follows from order and
 //! dependencies in every other step so holds in these too.
 
-use fs_schedule::{Action, Dep, Engine, Op, Program};
+use fs_schedule::action::Effect;
+use fs_schedule::{Dep, Engine, Op, Program};
 
 /// A program prepared to run.
 #[derive(Debug)]
@@ -60,14 +61,6 @@ pub struct Planned {
     pub loss: Option<usize>,
 }
 
-fn channels_of(op: &Op) -> usize {
-    match &op.action {
-        action if action.is_transfer() => 1,
-        Action::RankItems { .. } => 1,
-        _ => 0,
-    }
-}
-
 /// Batches that are held at once. Operations that touch no input or size of their batch, such as dense updates, may
 /// still run when the batch that replaces theirs is loaded: for them there are a few more than the schedule asks for.
 pub fn ring(program: &Program) -> usize {
@@ -101,9 +94,8 @@ impl Plan {
             .map(|op| {
                 let (engine, stage) = (engine_of(op), i64::from(op.stage));
                 let dep = |d: &Dep| (d.op, u64::from(d.distance));
-                let n = channels_of(op);
-                let channel = (n > 0).then_some(channels.len());
-                channels.extend(std::iter::repeat_n(engine, n));
+                let channel = op.action.facts().transfer.map(|_| channels.len());
+                channels.extend(channel.map(|_| engine));
                 let deps = op.deps.iter().filter(|d| (d.op as usize) < ops.len()).map(dep).collect();
                 let transfer = op.action.is_transfer();
                 Planned {
@@ -133,13 +125,14 @@ impl Plan {
             }
             planned[queue.ops[0] as usize].first = true;
         }
-        let load = ops.iter().position(|o| o.action == Action::LoadBatch);
+        let load = ops.iter().position(|o| o.action.has(Effect::LoadsBatch));
         if let Some(load) = load {
             // Nothing starts before its batch is there.
             planned[load].wakes = (1 << engines.len()) - 1;
         }
         // Losses are added in an order that no schedule changes.
-        let mut losses: Vec<usize> = (0..ops.len()).filter(|i| adds_to_loss(&ops[*i].action)).collect();
+        let mut losses: Vec<usize> =
+            (0..ops.len()).filter(|i| ops[*i].action.has(Effect::AddsLoss)).collect();
         losses.sort_by_key(|i| (ops[*i].microbatch, &ops[*i].name));
         for (slot, op) in losses.iter().enumerate() {
             planned[*op].loss = Some(slot);
@@ -172,12 +165,10 @@ impl Plan {
     }
 }
 
-fn adds_to_loss(action: &Action) -> bool {
-    matches!(action, Action::BceWithLogits { .. } | Action::SampledSoftmax { .. })
-}
-
 #[cfg(test)]
 mod tests {
+    use fs_schedule::Action;
+
     use super::*;
 
     fn op(name: &str, action: Action, engine: Engine, stage: i32, deps: &[(u32, u32)]) -> Op {

@@ -2,7 +2,7 @@
 
 use std::slice::from_ref;
 
-use super::Effect::{Random, ReadsBatch, ReadsUses, WritesUses};
+use super::Effect::{Random, ReadsBatch, ReadsBatches, ReadsUses, WritesUses};
 use super::exchange::{byte, group, owns, subject};
 use super::operands::{Context, Operands, tokens};
 use super::table::entry::{
@@ -174,7 +174,7 @@ impl<'a> Entry<'a> for Partition<'a> {
             runs: Runs::Compute,
             programs: Programs::Training,
             transfer: None,
-            effects: &[ReadsUses],
+            effects: &[ReadsBatches, ReadsUses],
             results: Results::FRESH,
             of: Of { exchanges: from_ref(self.exchange), way: Some(*self.way), classes: &[] },
             learns: Learns::NOTHING,

@@ -13,6 +13,7 @@
 //! To add an action: a variant in [`table`], an entry in a family's file, a handler per device.
 
 mod attention;
+mod document;
 mod embedding;
 mod exchange;
 mod ids;
@@ -26,12 +27,16 @@ mod rows;
 mod sequence;
 mod step;
 mod table;
+mod work;
 
+pub use document::document;
 pub use operands::{Context, Operands};
 pub use table::Action;
+pub use work::{Section, Surroundings, Wire};
 
 use crate::op::{Normalize, Way};
 use crate::signature::Shape;
+use crate::size::Symbol;
 
 /// Why operands do not fit: a sentence that names the operand.
 pub type Fault = String;
@@ -125,7 +130,7 @@ pub struct Transfer {
     pub peers: Peers,
     /// What travels.
     pub payload: Payload,
-    /// Rounds in which data go to and fro; each uses a channel.
+    /// Rounds in which data go to and fro; of [`Payload::Ranks`] those of a block of items, which the data repeat.
     pub rounds: u32,
 }
 
@@ -170,6 +175,8 @@ pub enum Effect {
     Random,
     /// Looks rows of a table's shard up.
     ReadsTable,
+    /// Reads buffers of other batches.
+    ReadsBatches,
     /// Updates rows of a table's shard and their optimizer state.
     WritesTable,
     /// Reads dense parameters.
@@ -253,6 +260,18 @@ pub enum Sizes {
     Classes,
 }
 
+impl Sizes {
+    /// Whether a size is of this kind.
+    pub fn holds(self, symbol: Symbol) -> bool {
+        match symbol {
+            Symbol::Ranks | Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_) => false,
+            Symbol::Sent(_) => self == Self::Sent,
+            Symbol::Received(_) => self == Self::Received,
+            Symbol::SentClass(..) | Symbol::ReceivedClass(..) => self == Self::Classes,
+        }
+    }
+}
+
 /// The share of a batch that an action works on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
@@ -306,10 +325,9 @@ pub enum Memory {
     Once,
     /// As that, where operands are listed for every microbatch and each is a part of the batch.
     Listed,
-    /// By position: the result is read and written, the lists of rows and positions as far as they are used.
+    /// By position from the first operand: the result is read and written, lists of rows and positions as far as they
+    /// are used.
     Picked,
-    /// Rows of a table, likewise.
-    Looked,
     /// By position into the result: an addition touches the rows that it brings only.
     Placed,
     /// A row is read for each that is written.
@@ -348,18 +366,6 @@ impl Facts<'static> {
     }
 }
 
-/// From the name of a variant to that in schedules.
-fn snake_case(name: &str) -> String {
-    let mut text = String::new();
-    for (i, c) in name.char_indices() {
-        if i > 0 && c.is_ascii_uppercase() {
-            text.push('_');
-        }
-        text.push(c.to_ascii_lowercase());
-    }
-    text
-}
-
 impl Action {
     /// Its name in the schedule's text.
     pub fn name(&self) -> String {
@@ -368,6 +374,11 @@ impl Action {
             Ok(serde_json::Value::Object(fields)) => fields.keys().next().cloned().unwrap_or_default(),
             _ => String::new(),
         }
+    }
+
+    /// The names of all actions.
+    pub fn names() -> Vec<String> {
+        Self::samples().iter().map(Self::name).collect()
     }
 
     /// What is known of it without its operands.
@@ -385,7 +396,7 @@ impl Action {
         self.facts().runs == Runs::Link
     }
 
-    /// Rounds in which it exchanges data with other ranks, 0 if it does not. Each uses a channel.
+    /// Rounds in which it exchanges data with other ranks, 0 if it does not.
     pub fn rounds(&self) -> u32 {
         self.facts().transfer.map_or(0, |t| t.rounds)
     }

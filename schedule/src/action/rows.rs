@@ -34,7 +34,7 @@ impl<'a> Entry<'a> for Gather<'a> {
             loss: None,
             in_range: true,
             flops: Flops::None,
-            memory: Memory::Looked,
+            memory: Memory::Picked,
         }
     }
     fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {

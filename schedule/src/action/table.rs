@@ -11,11 +11,11 @@ use crate::op::{Function, Normalize, PoolMode, Way};
 /// implements [`Entry`], and to the way from one to the other.
 macro_rules! actions {
     ($(#[$meta:meta])* pub enum Action { $(
-        $(#[$doc:meta])* $name:ident $({ $($(#[$about:meta])* $field:ident: $type:ty,)* })?
+        $(#[doc = $doc:literal])* $name:ident $({ $($(#[$about:meta])* $field:ident: $type:ty,)* })?
     ),* $(,)? }) => {
         $(#[$meta])*
         pub enum Action { $(
-            $(#[$doc])* $name $({ $($(#[$about])* $field: $type,)* })?
+            $(#[doc = $doc])* $name $({ $($(#[$about])* $field: $type,)* })?
         ),* }
 
         /// The fields of each action.
@@ -33,9 +33,14 @@ macro_rules! actions {
                 ),* }
             }
 
-            /// The names of all actions, as schedules write them.
-            pub fn names() -> Vec<String> {
-                [$(stringify!($name)),*].into_iter().map(super::snake_case).collect()
+            /// One of each, with some value in every field.
+            pub fn samples() -> Vec<Self> {
+                vec![$(Self::$name $({ $($field: Sample::sample(),)* })?),*]
+            }
+
+            /// What each does, in the order of [`samples`](Self::samples).
+            pub(super) fn summaries() -> Vec<&'static str> {
+                vec![$(concat!($($doc),*).trim_ascii()),*]
             }
         }
     };
@@ -47,6 +52,33 @@ macro_rules! actions {
         #[derive(Debug)]
         pub struct $name;
     };
+}
+
+/// Some value of a field.
+trait Sample {
+    fn sample() -> Self;
+}
+
+macro_rules! samples {
+    ($($type:ty: $value:expr,)*) => { $(
+        impl Sample for $type {
+            fn sample() -> Self {
+                $value
+            }
+        }
+    )* };
+}
+
+samples! {
+    u32: 1,
+    bool: true,
+    f64: 0.5,
+    Vec<u32>: vec![0],
+    Option<u32>: None,
+    Function: Function::Silu,
+    Normalize: Normalize::Samples,
+    PoolMode: PoolMode::Sum,
+    Way: Way::Forward,
 }
 
 actions! {

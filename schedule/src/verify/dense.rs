@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::structure::makes_gradient;
 use super::{Context, Report};
-use crate::op::{Action, Place};
+use crate::action::{Effect, Facts, Phase, Programs};
+use crate::op::Place;
 
 pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
     frame(cx, r);
@@ -14,17 +14,15 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
 fn frame(cx: &Context<'_>, r: &mut Report) {
     let p = cx.p;
     let loads: Vec<u32> =
-        (0..p.ops.len() as u32).filter(|i| matches!(p.ops[*i as usize].action, Action::LoadBatch)).collect();
+        (0..p.ops.len() as u32).filter(|i| p.ops[*i as usize].action.has(Effect::LoadsBatch)).collect();
     r.check(loads.len() == 1, "frame", || format!("a step loads one batch, this one {}", loads.len()));
     for (i, op) in (0..).zip(&p.ops) {
-        let updates = matches!(
-            op.action,
-            Action::Apply { .. } | Action::DenseUpdate | Action::Partition { .. } | Action::Split { .. }
-        );
-        r.check(!(cx.evaluation && (updates || op.stage != 0)), "frame", || {
-            format!("`{}` updates, is staged or split by reuse distance in an evaluation", op.name)
+        let programs = op.action.facts().programs;
+        let strange = programs == Programs::Training || op.stage != 0;
+        r.check(!(cx.evaluation && strange), "frame", || {
+            format!("`{}` trains or is staged in an evaluation", op.name)
         });
-        r.check(cx.evaluation || !matches!(op.action, Action::RankItems { .. }), "frame", || {
+        r.check(cx.evaluation || programs != Programs::Evaluation, "frame", || {
             format!("`{}` ranks items in a training step", op.name)
         });
         let Some(&load) = loads.first().filter(|l| **l != i) else { continue };
@@ -51,7 +49,8 @@ fn parameters(cx: &Context<'_>, r: &mut Report) {
     let mut all: BTreeMap<u32, Users> = BTreeMap::new();
     for &i in &cx.sorted {
         let op = &cx.p.ops[i as usize];
-        let paired = matches!(op.action, Action::AllReduce | Action::DenseUpdate);
+        let Facts { phase, results, .. } = op.action.facts();
+        let paired = phase == Phase::DenseUpdate;
         for (o, w) in op.reads.iter().zip(&op.writes).filter(|_| paired) {
             let pair = match (o.place, w.place) {
                 (Place::Gradient(a), Place::Gradient(b) | Place::Parameter(b)) => a == b,
@@ -59,10 +58,12 @@ fn parameters(cx: &Context<'_>, r: &mut Report) {
             };
             r.check(pair, "dense", || format!("`{}` makes {w} from {o}", op.name));
         }
-        for w in &op.writes {
+        for (at, w) in op.writes.iter().enumerate() {
             match w.place {
                 Place::Parameter(n) => all.entry(n).or_default().updates.push(i),
-                Place::Gradient(n) if makes_gradient(&op.action) => all.entry(n).or_default().makers.push(i),
+                Place::Gradient(n) if results.gradients.contains(&at) => {
+                    all.entry(n).or_default().makers.push(i)
+                }
                 Place::Gradient(n) => all.entry(n).or_default().reductions.push(i),
                 _ => {}
             }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{Context, Report};
-use crate::op::{Action, Buffer, Element, Operand, Place};
+use crate::op::{Buffer, Element, Operand, Place};
 
 /// A use of a buffer or gradient.
 #[derive(Clone, Copy)]
@@ -57,6 +57,7 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
     let mut uses: BTreeMap<Place, Vec<Use>> = BTreeMap::new();
     for &i in &cx.sorted {
         let op = &p.ops[i as usize];
+        let in_place = op.action.facts().results.in_place;
         let reads = op.reads.iter().map(|o| (o, false));
         for (o, writes) in reads.chain(op.writes.iter().map(|o| (o, true))) {
             let whole = match o.place {
@@ -64,8 +65,8 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
                 Place::Gradient(_) => (0, 1),
                 _ => continue,
             };
-            // A reduction works in place: it needs what is there, as an addition does.
-            let adds = writes && (o.accumulate || matches!(op.action, Action::AllReduce));
+            // What works in place needs what is there, as an addition does.
+            let adds = writes && (o.accumulate || in_place);
             let columns = o.columns.unwrap_or(whole);
             uses.entry(o.place).or_default().push(Use {
                 op: i,

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Report;
-use crate::model::{Engine, InputKind, Program, Schedule};
-use crate::op::{Action, Buffer, Extent, Normalize, Operand, Place, Site};
-use crate::signature::{self, Shape};
+use crate::action::{self, Action, Effect, Facts, Runs, Scope};
+use crate::model::{Engine, Program, Schedule};
+use crate::op::{Buffer, Extent, Normalize, Operand, Place, Site};
+use crate::signature::Shape;
 use crate::size::Symbol;
 
 /// Farthest stages and offsets of batches.
@@ -97,91 +98,39 @@ fn indices(s: &Schedule, p: &Program, r: &mut Report) {
                 format!("`{}` has a dependency of {} steps", op.name, d.distance)
             });
         }
-        let normalize = match &op.action {
-            Action::BceWithLogits { normalize } | Action::SampledSoftmax { normalize, .. } => {
-                Some(*normalize)
-            }
-            _ => None,
-        };
+        let facts = op.action.facts();
+        let normalize = facts.loss;
         let normalize_ok = match normalize {
             Some(Normalize::Tokens(g)) => (g as usize) < s.lengths.len(),
             Some(Normalize::Constant(c)) => c.is_finite() && c > 0.0,
             _ => true,
         };
         r.check(normalize_ok, "indices", || format!("`{}` is normalised by {normalize:?}", op.name));
-        r.check(numbers_ok(&op.action), "indices", || {
+        r.check(facts.in_range, "indices", || {
             format!("`{}` has a number out of range: {:?}", op.name, op.action)
         });
     }
 }
 
-/// Numbers of actions in their ranges.
-fn numbers_ok(action: &Action) -> bool {
-    match action {
-        Action::Dropout { p, .. } | Action::DropoutGrad { p, .. } => (0.0..1.0).contains(p),
-        Action::LayerNorm { eps, .. } | Action::L2Normalize { eps } | Action::L2NormalizeGrad { eps } => {
-            eps.is_finite() && *eps >= 0.0
-        }
-        Action::Scale { factor } => factor.is_finite(),
-        Action::SampledSoftmax { temperature, negatives, .. } => {
-            temperature.is_finite() && *temperature > 0.0 && (1..=1 << 20).contains(negatives)
-        }
-        Action::DrawNegatives { count, .. } => (1..=1 << 20).contains(count),
-        _ => true,
-    }
-}
-
-fn shape(s: &Schedule, p: &Program, o: &Operand) -> Shape {
-    match o.place {
-        Place::Buffer(n) => {
-            let b = &p.buffers[n as usize];
-            let columns = o.columns.map_or(b.columns, |(a, z)| z - a);
-            Shape::Matrix { element: b.element, rows: b.rows, columns }
-        }
-        Place::Parameter(n) => {
-            let p = &s.parameters[n as usize];
-            Shape::Parameter { rows: p.rows, columns: p.columns }
-        }
-        Place::Gradient(n) => {
-            let p = &s.parameters[n as usize];
-            Shape::Gradient { rows: p.rows, columns: p.columns }
-        }
-        Place::Table(n) => Shape::Table { table: n, dim: s.tables[n as usize].dim },
-        Place::Lengths(n) => Shape::Offsets { lengths: n },
-        Place::Input(n) => input(s, s.inputs[n as usize].kind),
-    }
-}
-
-fn input(s: &Schedule, kind: InputKind) -> Shape {
-    match kind {
-        InputKind::Ids { table, lengths } => Shape::Ids { table, lengths },
-        // The `inputs` rule has seen to it that this refers to ids, so it ends.
-        InputKind::Next { of } => input(s, s.inputs[of as usize].kind),
-        InputKind::Dense { width } => Shape::Dense { width },
-        InputKind::SampleLabel => Shape::Labels { rows: Extent::Symbol(Symbol::Samples) },
-        InputKind::TokenLabel { lengths } => Shape::Labels { rows: Extent::Symbol(Symbol::Tokens(lengths)) },
-    }
-}
-
 fn operands(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
     let columns: Vec<u32> = s.exchanges.iter().map(|e| e.columns(&s.tables)).collect();
-    let cx = signature::Context {
+    let cx = action::Context {
         exchanges: &s.exchanges,
         columns: &columns,
         tables: s.tables.len(),
         // Evaluation takes whole batches.
         microbatches: if evaluation { 1 } else { s.settings.microbatches },
     };
-    let shapes = |list: &[Operand]| list.iter().map(|o| shape(s, p, o)).collect::<Vec<_>>();
     for op in &p.ops {
-        if let Err(e) = signature::check(&op.action, &shapes(&op.reads), &shapes(&op.writes), &cx) {
+        let (reads, writes) = s.shapes(p, op);
+        if let Err(e) = op.action.check(&reads, &writes, &cx) {
             r.fail("operands", format!("`{}`: {e}", op.name));
         }
         if let Action::Positional | Action::PositionalGrad = op.action
             && let Some(Operand { place: Place::Lengths(g), .. }) = op.reads.get(1)
         {
             let weight = op.reads.get(2).or(op.writes.first());
-            let rows = match weight.map(|w| shape(s, p, w)) {
+            let rows = match weight.and_then(|w| s.shape(p, w)) {
                 Some(Shape::Parameter { rows, .. } | Shape::Gradient { rows, .. }) => rows,
                 _ => 0,
             };
@@ -203,11 +152,12 @@ fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
         r.check(s.engines.contains(&op.engine), "engines", || {
             format!("`{name}` runs on {:?}, which is not declared", op.engine)
         });
+        let facts = op.action.facts();
         let suits = match op.engine {
-            Engine::Host => matches!(op.action, Action::LoadBatch),
-            Engine::Compute => !op.action.is_transfer() && !matches!(op.action, Action::LoadBatch),
+            Engine::Host => facts.runs == Runs::Host,
+            Engine::Compute => facts.runs == Runs::Compute,
             Engine::CopyIn | Engine::CopyOut | Engine::NicSend | Engine::NicReceive => {
-                op.action.is_transfer()
+                facts.runs == Runs::Link
             }
         };
         r.check(suits, "engines", || {
@@ -219,7 +169,7 @@ fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
         r.check((-MOST_PRIORITY..=MOST_PRIORITY).contains(&op.priority), "stages", || {
             format!("`{name}` has priority {}, must be in {}..={MOST_PRIORITY}", op.priority, -MOST_PRIORITY)
         });
-        let chunk = op.chunk.is_none_or(|bytes| bytes > 0 && op.action.is_transfer());
+        let chunk = op.chunk.is_none_or(|bytes| bytes > 0 && facts.runs == Runs::Link);
         r.check(chunk, "chunks", || {
             format!("`{name}` has chunks of {:?} bytes; only transfers have, of at least one", op.chunk)
         });
@@ -231,8 +181,9 @@ fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
                 format!("`{name}` is planned before `{}`, which precedes it in its queue", p.ops[x].name)
             });
         }
+        let around = facts.effects.contains(&Effect::ReadsBatches);
         for o in &op.reads {
-            let looks = matches!(op.action, Action::Partition { .. }) && matches!(o.place, Place::Buffer(_));
+            let looks = around && matches!(o.place, Place::Buffer(_));
             r.check(o.batch == 0 || (looks && o.batch.abs() <= FARTHEST), "offsets", || {
                 format!("`{name}` reads {o}: only partitions look at other batches, at most {FARTHEST} away")
             });
@@ -288,21 +239,13 @@ fn microbatches(s: &Schedule, p: &Program, r: &mut Report) {
         r.check(exists(op.microbatch), "microbatch", || {
             format!("`{name}` is of microbatch {:?} of {m}", op.microbatch)
         });
-        let whole = matches!(
-            op.action,
-            Action::LoadBatch
-                | Action::Unique { .. }
-                | Action::Partition { .. }
-                | Action::Positions { .. }
-                | Action::Apply { .. }
-                | Action::DenseUpdate
-        ) || op.action.is_transfer();
+        let scope = op.action.facts().scope;
         // Transfers of classes may carry the microbatch that they serve; their sizes are the batch's.
-        let unsplit = matches!(op.action, Action::LoadBatch | Action::Unique { .. } | Action::DenseUpdate);
+        let unsplit = matches!(scope, Scope::Batch | Scope::Listed);
         r.check(!unsplit || op.microbatch.is_none(), "microbatch", || {
             format!("`{name}` concerns the whole batch, not microbatch {:?}", op.microbatch)
         });
-        if let Action::Unique { .. } = op.action {
+        if scope == Scope::Listed {
             let each = (op.reads.len() / m.max(1) as usize).max(1);
             let extra = op.writes.len().saturating_sub(op.reads.len());
             for (i, o) in op.reads.iter().enumerate() {
@@ -325,7 +268,8 @@ fn microbatches(s: &Schedule, p: &Program, r: &mut Report) {
         for o in op.reads.iter().chain(&op.writes) {
             let Place::Buffer(b) = o.place else { continue };
             let b = &p.buffers[b as usize];
-            let ok = if whole { !of_part(b) } else { !of_part(b) || b.microbatch == op.microbatch };
+            let own = scope == Scope::Samples && b.microbatch == op.microbatch;
+            let ok = !of_part(b) || own;
             r.check(ok, "microbatch", || {
                 format!(
                     "`{name}` of microbatch {:?} uses {o} of microbatch {:?}",
@@ -353,25 +297,22 @@ fn order(p: &Program, r: &mut Report) {
 fn writes(p: &Program, r: &mut Report) {
     for op in &p.ops {
         let read: BTreeSet<Place> = op.reads.iter().map(|o| o.place).collect();
-        for w in &op.writes {
+        let Facts { effects, results, .. } = op.action.facts();
+        for (i, w) in op.writes.iter().enumerate() {
             let may = match w.place {
                 Place::Buffer(_) => true,
-                Place::Gradient(_) => makes_gradient(&op.action) || matches!(op.action, Action::AllReduce),
-                Place::Parameter(_) => matches!(op.action, Action::DenseUpdate),
-                Place::Table(_) => matches!(op.action, Action::Apply { .. }),
+                Place::Gradient(_) => effects.contains(&Effect::WritesGradient),
+                Place::Parameter(_) => effects.contains(&Effect::WritesParameter),
+                Place::Table(_) => effects.contains(&Effect::WritesTable),
                 Place::Input(_) | Place::Lengths(_) => false,
             };
             r.check(may, "writes", || format!("`{}` may not write {w}", op.name));
-            let can = match w.place {
-                Place::Buffer(_) => can_add(&op.action),
-                Place::Gradient(_) => makes_gradient(&op.action),
-                _ => false,
-            };
-            let adds = !w.accumulate || can;
+            let adds = !w.accumulate || results.adds.contains(&i);
             r.check(adds, "writes", || format!("`{}` cannot add into {w}", op.name));
-            let reduces = matches!(op.action, Action::AllReduce);
             let both = read.contains(&w.place);
-            r.check(reduces || !both, "writes", || format!("`{}` reads and writes {}", op.name, w.place));
+            r.check(results.in_place || !both, "writes", || {
+                format!("`{}` reads and writes {}", op.name, w.place)
+            });
         }
         let mut sorted: Vec<&Operand> = op.writes.iter().collect();
         sorted.sort_by_key(|o| (o.place, o.columns));
@@ -381,31 +322,6 @@ fn writes(p: &Program, r: &mut Report) {
             });
         }
     }
-}
-
-/// Actions that can add to what is there.
-fn can_add(action: &Action) -> bool {
-    matches!(
-        action,
-        Action::LinearGradInput
-            | Action::LayerNormGrad { .. }
-            | Action::UnaryGrad { .. }
-            | Action::SoftmaxGrad
-            | Action::MulGrad
-            | Action::Scale { .. }
-            | Action::Copy
-            | Action::DropoutGrad { .. }
-            | Action::L2NormalizeGrad { .. }
-            | Action::ExpandGrad
-            | Action::PoolGrad { .. }
-            | Action::SampledSoftmaxGrad { .. }
-            | Action::Merge { .. }
-    )
-}
-
-/// Actions that give gradients of dense parameters.
-pub(super) fn makes_gradient(action: &Action) -> bool {
-    matches!(action, Action::LinearGradWeight { .. } | Action::LayerNormGrad { .. } | Action::PositionalGrad)
 }
 
 pub(super) fn overlap(a: &Operand, b: &Operand) -> bool {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{Context, Report};
-use crate::op::Action;
+use crate::action::{Effect, Facts};
 use crate::reuse::Reuse;
 
 /// Class operands: all classes first, then each.
@@ -49,10 +49,15 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
     }
     let mut users: BTreeMap<u32, (Users, Users)> = BTreeMap::new();
     for (i, op) in (0..).zip(&cx.p.ops) {
-        match op.action {
-            Action::Gather { exchange, class } => users.entry(exchange).or_default().0.push((i, class)),
-            Action::Apply { exchange, class } => users.entry(exchange).or_default().1.push((i, class)),
-            _ => {}
+        let Facts { of, effects, .. } = op.action.facts();
+        for exchange in of.exchanges {
+            let class = of.classes.first().copied();
+            if effects.contains(&Effect::ReadsTable) {
+                users.entry(*exchange).or_default().0.push((i, class));
+            }
+            if effects.contains(&Effect::WritesTable) {
+                users.entry(*exchange).or_default().1.push((i, class));
+            }
         }
     }
     let mut known: BTreeMap<u32, Orders> = BTreeMap::new();

@@ -1,8 +1,8 @@
 //! The input dist of batches to come runs ahead, as pipelined trainers do it, and sums of dense gradients behind.
 
+use fs_schedule::action::Phase;
 use fs_schedule::{Action, Strategy};
 
-use super::super::problem::needs_ids_only;
 use super::Policy;
 
 /// Everything waits for rows and their gradients, nothing for ids and dense sums.
@@ -20,6 +20,6 @@ impl Policy for Prefetch {
         "Move the input dist ahead"
     }
     fn blocks(&self, action: &Action) -> bool {
-        !needs_ids_only(action) && !matches!(action, Action::AllReduce | Action::DenseUpdate)
+        !matches!(action.facts().phase, Phase::Load | Phase::InputDist | Phase::DenseUpdate)
     }
 }

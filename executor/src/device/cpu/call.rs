@@ -3,6 +3,7 @@
 use std::ops::Deref;
 
 use fs_kernels::{MatMut, Real, Write};
+use fs_schedule::action::Effect;
 use fs_schedule::{Buffer, Element, Extent, Normalize, Operand, Place, Symbol};
 use parking_lot::{Mutex, RwLock};
 
@@ -73,8 +74,14 @@ impl<'a, T: Real> Call<'a, T> {
                 let lock = cpu.arena.reals.get(buffer, batch).ok_or_else(wrong)?;
                 Ok((lock, self.shape(buffer, operand)?.ok_or_else(wrong)?))
             }
-            Place::Parameter(n) => Ok((&cpu.dense.get(n as usize).ok_or_else(wrong)?.values, parameter(n)?)),
-            Place::Gradient(n) => Ok((&cpu.dense.get(n as usize).ok_or_else(wrong)?.gradient, parameter(n)?)),
+            Place::Parameter(n) => {
+                self.touches(if written { Effect::WritesParameter } else { Effect::ReadsParameter });
+                Ok((&cpu.dense.get(n as usize).ok_or_else(wrong)?.values, parameter(n)?))
+            }
+            Place::Gradient(n) => {
+                self.touches(if written { Effect::WritesGradient } else { Effect::ReadsGradient });
+                Ok((&cpu.dense.get(n as usize).ok_or_else(wrong)?.gradient, parameter(n)?))
+            }
             Place::Table(_) | Place::Input(_) | Place::Lengths(_) => Err(wrong()),
         }
     }
@@ -246,7 +253,10 @@ impl<'a, T: Real> Call<'a, T> {
     /// Offsets of a length group.
     pub fn offsets(&self, position: usize) -> Result<&[usize], Fault> {
         match self.operand(false, position)?.place {
-            Place::Lengths(g) => Ok(self.span().offsets(g as usize)),
+            Place::Lengths(g) => {
+                self.touches(Effect::ReadsBatch);
+                Ok(self.span().offsets(g as usize))
+            }
             _ => Err(self.wrong(false, position, "offsets of a length group")),
         }
     }
@@ -255,6 +265,7 @@ impl<'a, T: Real> Call<'a, T> {
     pub fn input(&self, position: usize, microbatch: Option<u32>) -> Result<Option<Column<'_>>, Fault> {
         match self.operand(false, position)?.place {
             Place::Input(n) => {
+                self.touches(Effect::ReadsBatch);
                 let part = self.batch.share.input(&self.env.schedule, n as usize, self.op.site, microbatch);
                 part.map(Some).ok_or_else(|| self.wrong(false, position, "an input of the batch"))
             }
@@ -277,6 +288,7 @@ impl<'a, T: Real> Call<'a, T> {
         position: usize,
         part: u32,
     ) -> Result<(usize, &'a RwLock<Shard<T>>), Fault> {
+        self.touches(if written { Effect::WritesTable } else { Effect::ReadsTable });
         let shard = match self.operand(written, position)?.place {
             Place::Table(n) => {
                 self.cpu.tables.get(n as usize).and_then(|t| Some((n as usize, t.get(part as usize)?)))
@@ -288,6 +300,7 @@ impl<'a, T: Real> Call<'a, T> {
 
     /// The dense parameter that a read gradient belongs to.
     pub fn gradient(&self, position: usize) -> Result<usize, Fault> {
+        self.touches(Effect::ReadsGradient);
         match self.operand(false, position)?.place {
             Place::Gradient(n) if (n as usize) < self.cpu.dense.len() => Ok(n as usize),
             _ => Err(self.wrong(false, position, "a gradient")),
@@ -296,6 +309,7 @@ impl<'a, T: Real> Call<'a, T> {
 
     /// Random keys of the rows of a written buffer: of its samples or tokens, the same whatever the rank.
     pub fn row_keys(&self, position: usize) -> Result<&[u64], Fault> {
+        self.touches(Effect::ReadsBatch);
         let wrong = || self.wrong(true, position, "a buffer with a row per sample or token");
         let buffer = self.buffer_of(true, position).ok_or_else(wrong)?;
         let span = self.batch.share.part(buffer.site, buffer.microbatch);

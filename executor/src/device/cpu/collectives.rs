@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use fs_kernels::partition::{Uses, last_uses};
 use fs_kernels::{Mat, MatMut, Real, Write, elementwise};
+use fs_schedule::action::{Effect, Facts, Payload, Peers};
 use fs_schedule::{Action, Symbol};
 
 use super::arena::Read;
@@ -89,16 +90,16 @@ enum Kind<'a> {
 }
 
 fn kind(action: &Action) -> Result<Kind<'_>, Fault> {
-    Ok(match action {
-        Action::AllToAllIds { exchanges } => Kind::Ids { exchanges, everyone: false },
-        Action::AllGatherIds { exchanges } => Kind::Ids { exchanges, everyone: true },
-        Action::AllToAllClasses { exchanges, .. } => Kind::Classes { exchanges },
-        Action::AllToAllRows { exchanges, .. } => Kind::Rows { exchanges },
-        Action::AllToAllGrads { exchanges, .. } => Kind::Grads { exchanges, everyone: false },
-        Action::AllGatherGrads { exchanges, .. } => Kind::Grads { exchanges, everyone: true },
-        Action::AllReduce => Kind::Reduce,
-        Action::RankItems { .. } => Kind::Rank,
-        _ => return Err(Fault::NotTransfer),
+    let Facts { transfer, of, .. } = action.facts();
+    let transfer = transfer.ok_or(Fault::NotTransfer)?;
+    let (exchanges, everyone) = (of.exchanges, transfer.peers == Peers::Everyone);
+    Ok(match transfer.payload {
+        Payload::Ids => Kind::Ids { exchanges, everyone },
+        Payload::Classes => Kind::Classes { exchanges },
+        Payload::Rows => Kind::Rows { exchanges },
+        Payload::Gradients => Kind::Grads { exchanges, everyone },
+        Payload::Sums => Kind::Reduce,
+        Payload::Ranks => Kind::Rank,
     })
 }
 
@@ -365,6 +366,7 @@ fn drain_ids<T: Real>(
     if everyone {
         // Gradients of a row stay together: their class follows from its last use by any rank.
         let shard = c.exchange(exchange)?.1.rows as usize;
+        c.touches(Effect::WritesUses);
         let mut last = c.last_uses(exchange).lock();
         let mut work = c.work.lock();
         let of_all = Uses { rows, uses: Some(all) };

@@ -5,6 +5,7 @@ use fs_kernels::partition::{self, Classes, Uses};
 use fs_kernels::random::negatives;
 use fs_kernels::unique::{bucketize_by_owner, unique_by_owner, uses_of_entries};
 use fs_kernels::{Mat, Real, Write};
+use fs_schedule::action::Effect;
 use fs_schedule::reuse::Reuse;
 use fs_schedule::{Extent, PoolMode, Sharding, Symbol, Way};
 
@@ -139,6 +140,7 @@ pub(super) fn partition<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result
         return Ok(());
     }
     let own = c.buffer_of(true, 0).is_some_and(|b| b.rows == Extent::Symbol(Symbol::Sent(plan.entries)));
+    c.touches(Effect::ReadsUses);
     let last = c.last_uses(exchange).lock();
     let last = (own && each > 1).then_some(last.as_slice());
     partition::backward(all[0], last, &all[1..], shard, classes, work, out.slice());

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Flow, Side, Value, per_entry};
-use crate::op::{Action, Operand, Way};
+use crate::action::{Action, At, Entries};
+use crate::op::{Operand, Way};
 use crate::reuse::Reuse;
 use crate::verify::Report;
 
@@ -36,9 +37,11 @@ pub(super) fn check(flow: &Flow<'_>, r: &mut Report) {
             Action::Apply { exchange, class } => {
                 ends.entry(*exchange).or_default().applies.push((i, *class));
             }
-            Action::ExpandGrad | Action::PoolGrad { .. } => summed.extend(per_entry(cx, &op.writes[0])),
-            Action::SampledSoftmaxGrad { .. } => summed.extend(per_entry(cx, &op.writes[1])),
-            _ => {}
+            action => {
+                if let Some(Entries { rows: At::Written(n), .. }) = action.facts().entries {
+                    summed.extend(per_entry(cx, &op.writes[n]));
+                }
+            }
         }
     }
     let known: BTreeSet<Value> = flow.made.keys().map(|v| v.canonical(&cx.s.exchanges)).collect();

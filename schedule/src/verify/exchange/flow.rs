@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Flow, Value, per_entry};
-use crate::op::{Action, Operand, Place, Way};
+use crate::action::{Action, At};
+use crate::op::{Operand, Place, Way};
 use crate::reuse::Reuse;
 use crate::verify::Report;
 
@@ -23,16 +24,17 @@ impl Flow<'_> {
     /// Operations of the model that read rows, or turn ids' gradients into rows' gradients.
     pub(super) fn model_side(&self, i: u32, r: &mut Report) {
         let op = &self.cx.p.ops[i as usize];
+        // A part of whole rows: who reads those is judged.
+        if matches!(op.action, Action::Copy) {
+            return;
+        }
         // Which operand or result has a row per entry, which operands place ids among the entries.
-        let (rows, inverse): (Option<&Operand>, &[usize]) = match op.action {
-            // A part of whole rows: who reads those is judged.
-            Action::Copy => return,
-            Action::Expand | Action::Pool { .. } => (op.reads.first(), &[1]),
-            Action::ExpandGrad | Action::PoolGrad { .. } => (op.writes.first(), &[1]),
-            Action::SampledSoftmax { .. } => (op.reads.get(1), &[2, 3]),
-            Action::SampledSoftmaxGrad { .. } => (op.writes.get(1), &[2, 3]),
-            _ => (None, &[]),
-        };
+        let entries = op.action.facts().entries;
+        let inverse = entries.map_or(&[][..], |e| e.inverse);
+        let rows = entries.and_then(|e| match e.rows {
+            At::Read(n) => op.reads.get(n),
+            At::Written(n) => op.writes.get(n),
+        });
         if !inverse.is_empty() {
             match rows.and_then(|o| per_entry(self.cx, o)) {
                 Some(e) => inverse.iter().for_each(|n| self.expect(i, *n, Value::Inverse(e), "exchange", r)),
@@ -187,11 +189,8 @@ impl Flow<'_> {
                 if to <= start || end <= from {
                     continue;
                 }
-                reached |= match writer.action {
-                    Action::ExpandGrad | Action::PoolGrad { .. } => n == 0,
-                    Action::SampledSoftmaxGrad { .. } => n == 1,
-                    _ => false,
-                };
+                let sums = writer.action.facts().entries;
+                reached |= sums.is_some_and(|e| e.rows == At::Written(n));
                 let of_model = writer.action.exchanges().is_empty();
                 if of_model {
                     open.extend(writer.reads.iter().map(|o| (*o, false)));

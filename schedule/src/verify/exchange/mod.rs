@@ -332,7 +332,8 @@ impl Flow<'_> {
                 self.expect(i, at, counts(*e, Way::Backward, *class, Side::Owning), k, r);
                 self.expect(i, at + 1, Value::Gradients(*e, *class), x, r);
             }
-            _ => self.model_side(i, r),
+            action if action.exchanges().is_empty() => self.model_side(i, r),
+            _ => r.fail(x, format!("no rule says what `{}` of an exchange reads", cx.name(i))),
         }
     }
 

@@ -1,0 +1,380 @@
+//! How much an action does: arithmetic, memory traffic, bytes on the wire, as polynomials in the sizes that its
+//! operands' shapes name. The only place that says so: the compiler's cost model, the costs in schedule.json, exported
+//! traces and the profiler's points all ask here.
+//!
+//! *Arithmetic* counts additions and multiplications, a function such as an exponential as a few.
+//!
+//! *Memory traffic* is what an operation reads and writes in device memory. Most pass once over what they are given.
+//! Where operands are only partly touched, or more than once, this counts what is touched:
+//!
+//! - `gather` and `split` read only the rows that they pick, not the matrix that they pick from;
+//! - an adding `merge` reads and writes only the rows that it brings;
+//! - `expand` reads a row for each that it writes: between two uses of a row others have passed;
+//! - updates read and write values *and* optimizer states: as many states per value as the optimizer keeps (a state per
+//!   row counts as none);
+//! - with microbatches, `unique` lists each microbatch's ids, which together are one batch.
+//!
+//! *Bytes on the wire* are those of a round with destinations spread evenly, a rank's own part included: only who knows
+//! the number of ranks, the owners and the links can say what of it stays where it is. Numbers of entries travel too,
+//! but a few bytes per rank are left out.
+
+use std::collections::BTreeSet;
+
+use super::operands::tokens;
+use super::{Action, At, Flops, Memory, Operands, Payload, Peers, Runs};
+use crate::model::{Cost, DenseOptimizer, InputKind, Program, Schedule, SparseOptimizer};
+use crate::op::{Element, Extent, Op, Operand, Place};
+use crate::signature::Shape;
+use crate::size::{Poly, Symbol};
+
+/// What a transfer moves for one exchange, or one gradient of a sum over ranks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Section {
+    /// The exchange, if it is of one.
+    pub exchange: Option<u32>,
+    /// Bytes of an entry.
+    pub entry: f64,
+    /// Entries that a rank sends, its own included.
+    pub sent: Extent,
+    /// Entries that it receives.
+    pub received: Extent,
+}
+
+/// Bytes on the wire of one round.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Wire {
+    /// What leaves a rank; where everyone gets everything, what arrives.
+    pub sent: Poly,
+    /// What arrives.
+    pub received: Poly,
+}
+
+impl Element {
+    /// Bytes of an element on the device.
+    pub fn bytes(self) -> u32 {
+        match self {
+            Self::Real | Self::Index => 4,
+            Self::Id | Self::Count => 8,
+            Self::Byte => 1,
+        }
+    }
+}
+
+impl Shape {
+    /// Number of elements; a table counts as none, because nothing ever passes over all of it.
+    pub fn elements(&self) -> Poly {
+        match *self {
+            Self::Matrix { rows, columns, .. } => rows.poly().times(columns.into()),
+            Self::Parameter { rows, columns } | Self::Gradient { rows, columns } => {
+                Poly::constant(f64::from(rows) * f64::from(columns))
+            }
+            Self::Ids { lengths, .. } => tokens(lengths).poly(),
+            Self::Dense { width } => Poly::term(width.into(), &[Symbol::Samples]),
+            Self::Labels { rows } => rows.poly(),
+            Self::Offsets { .. } => Poly::term(1.0, &[Symbol::Samples]),
+            Self::Table { .. } => Poly::zero(),
+        }
+    }
+
+    /// Bytes of those elements on the device.
+    pub fn bytes(&self) -> Poly {
+        let element = match self {
+            Self::Matrix { element, .. } => element.bytes(),
+            Self::Ids { .. } | Self::Offsets { .. } => Element::Id.bytes(),
+            _ => Element::Real.bytes(),
+        };
+        self.elements().times(element.into())
+    }
+
+    fn columns(&self) -> u32 {
+        match *self {
+            Self::Matrix { columns, .. }
+            | Self::Parameter { columns, .. }
+            | Self::Gradient { columns, .. } => columns,
+            Self::Table { dim, .. } => dim,
+            Self::Dense { width } => width,
+            Self::Ids { .. } | Self::Labels { .. } | Self::Offsets { .. } => 1,
+        }
+    }
+
+    fn rows(&self) -> Extent {
+        match *self {
+            Self::Matrix { rows, .. } | Self::Labels { rows } => rows,
+            Self::Parameter { rows, .. } | Self::Gradient { rows, .. } => Extent::Fixed(rows),
+            Self::Ids { lengths, .. } => tokens(lengths),
+            Self::Dense { .. } | Self::Offsets { .. } => Extent::Symbol(Symbol::Samples),
+            Self::Table { .. } => Extent::Fixed(0),
+        }
+    }
+}
+
+impl Extent {
+    /// As a polynomial.
+    pub fn poly(self) -> Poly {
+        match self {
+            Self::Symbol(s) => Poly::term(1.0, &[s]),
+            Self::Fixed(n) => Poly::constant(n.into()),
+        }
+    }
+}
+
+/// What memory traffic depends on beside the operands' shapes.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// Which results are added into.
+    pub adds: &'a [bool],
+    /// Microbatches that the operands are listed for.
+    pub parts: u32,
+    /// Optimizer states per value of the table or parameters that it updates.
+    pub states: f64,
+}
+
+fn sum<'s>(shapes: impl IntoIterator<Item = &'s Shape>) -> Poly {
+    shapes.into_iter().map(Shape::bytes).sum()
+}
+
+impl Action {
+    /// Floating-point operations.
+    pub fn flops(&self, o: &Operands<'_>) -> Poly {
+        let at = |at: At| match at {
+            At::Read(n) => o.reads.get(n),
+            At::Written(n) => o.writes.get(n),
+        };
+        let elements = |a: At| at(a).map_or_else(Poly::zero, Shape::elements);
+        match self.facts().flops {
+            Flops::None => Poly::zero(),
+            Flops::Each(c, a) => elements(a).times(c),
+            Flops::Product(c, a, b) => elements(a).times(c * f64::from(at(b).map_or(0, Shape::columns))),
+            Flops::Pairs(c) => match o.reads.first() {
+                Some(Shape::Matrix { rows: Extent::Symbol(Symbol::Tokens(g)), columns, .. }) => {
+                    Poly::term(c * f64::from(*columns), &[Symbol::Squares(*g)])
+                }
+                _ => Poly::zero(),
+            },
+            Flops::Crossed => {
+                let n = o.reads.len() as f64;
+                elements(At::Read(0)).times(n * (n - 1.0))
+            }
+        }
+    }
+
+    /// The sizes among its results' that are known only when it has run.
+    pub fn learned(&self, writes: &[Shape]) -> Vec<Symbol> {
+        let sizes = self.facts().learns.sizes;
+        let symbol = |shape: &Shape| match shape.rows() {
+            Extent::Symbol(symbol) => Some(symbol),
+            Extent::Fixed(_) => None,
+        };
+        let mut learned: Vec<Symbol> = writes.iter().filter_map(symbol).filter(|s| sizes.holds(*s)).collect();
+        learned.sort_unstable();
+        learned.dedup();
+        learned
+    }
+
+    /// Bytes read and written in device memory.
+    pub fn memory(&self, o: &Operands<'_>, around: Surroundings<'_>) -> Poly {
+        let Operands { reads, writes } = *o;
+        let adds = |n: usize| around.adds.get(n).copied().unwrap_or(false);
+        let once = || {
+            let again = writes.iter().enumerate().filter(|(n, _)| adds(*n)).map(|(_, w)| w);
+            sum(reads.iter().chain(writes).chain(again))
+        };
+        let of = |shape: Option<&Shape>| shape.map_or_else(Poly::zero, Shape::bytes);
+        // A position in a list for each row.
+        let listed = |rows: Option<&Shape>, lists: usize| {
+            let rows = rows.map_or_else(Poly::zero, |r| r.rows().poly());
+            rows.times(lists as f64 * f64::from(Element::Index.bytes()))
+        };
+        match self.facts().memory {
+            Memory::Once => once(),
+            Memory::Listed => {
+                let of_parts = |w: &&Shape| matches!(w, Shape::Matrix { element: Element::Index, .. });
+                let parts = sum(reads.iter().chain(writes.iter().filter(of_parts)));
+                let whole = sum(writes.iter().filter(|w| !of_parts(w)));
+                whole.plus(&parts.times(1.0 / f64::from(around.parts.max(1))))
+            }
+            // Lists of rows and positions stand behind what is picked from.
+            Memory::Picked => {
+                let lists = reads.len().saturating_sub(1);
+                of(writes.first()).times(2.0).plus(&listed(writes.first(), lists))
+            }
+            Memory::Placed if adds(0) => {
+                let [rows, positions] = [0, 1].map(|n| sum(reads.iter().skip(n).step_by(2)));
+                rows.times(2.0).plus(&positions)
+            }
+            Memory::Placed => once(),
+            Memory::Repeated => of(writes.first()).times(2.0).plus(&sum(reads.iter().skip(1))),
+            Memory::UpdatedRows => {
+                // Rows, positions?, counts, gradients.
+                let [lists @ .., counts, gradients] = reads else { return Poly::zero() };
+                let values = gradients.bytes().times(1.0 + 2.0 * (1.0 + around.states));
+                values.plus(&counts.bytes()).plus(&listed(Some(gradients), lists.len()))
+            }
+            Memory::UpdatedParameters => sum(reads).plus(&sum(writes).times(2.0 * (1.0 + around.states))),
+        }
+    }
+
+    /// What a transfer moves in a round, in the order of its exchanges (gradients); nothing for other actions.
+    pub fn sections(&self, o: &Operands<'_>) -> Vec<Section> {
+        let facts = self.facts();
+        let Some(transfer) = facts.transfer else { return Vec::new() };
+        let exchanges = facts.of.exchanges;
+        let each = |list: &[Shape], n: usize| {
+            let size = list.len() / exchanges.len().max(1);
+            list.get(n * size..(n + 1) * size).map(<[Shape]>::to_vec).unwrap_or_default()
+        };
+        let of_exchanges = |entry: &dyn Fn(&[Shape]) -> f64| -> Vec<Section> {
+            let section = |(n, exchange): (usize, &u32)| {
+                let (reads, writes) = (each(o.reads, n), each(o.writes, n));
+                let rows = |list: &[Shape]| list.first().map_or(Extent::Fixed(0), Shape::rows);
+                Section {
+                    exchange: Some(*exchange),
+                    entry: entry(&reads),
+                    sent: rows(&reads),
+                    received: rows(&writes),
+                }
+            };
+            exchanges.iter().enumerate().map(section).collect()
+        };
+        let real = f64::from(Element::Real.bytes());
+        match transfer.payload {
+            // Ids travel as rows of the owner's shard; microbatches of use are two bytes.
+            Payload::Ids => of_exchanges(&|reads| {
+                let uses = reads.iter().find_map(|r| match r {
+                    Shape::Matrix { element: Element::Byte, columns, .. } => Some(*columns),
+                    _ => None,
+                });
+                f64::from(Element::Index.bytes() + uses.unwrap_or(0) * Element::Byte.bytes())
+            }),
+            Payload::Classes => of_exchanges(&|_| f64::from(Element::Byte.bytes())),
+            Payload::Rows | Payload::Gradients => {
+                of_exchanges(&|reads| real * f64::from(reads.first().map_or(0, Shape::columns)))
+            }
+            Payload::Sums => {
+                let section = |g: &Shape| Section {
+                    exchange: None,
+                    entry: real * f64::from(g.columns()),
+                    sent: g.rows(),
+                    received: g.rows(),
+                };
+                o.reads.iter().map(section).collect()
+            }
+            // One query per sample; what goes to and fro after them depends on the table's sharding.
+            Payload::Ranks => {
+                let samples = Extent::Symbol(Symbol::Samples);
+                let entry = real * f64::from(o.reads.first().map_or(0, Shape::columns));
+                vec![Section { exchange: None, entry, sent: samples, received: samples }]
+            }
+        }
+    }
+
+    /// Bytes on the wire in a round; none for what is not a transfer.
+    pub fn wire(&self, o: &Operands<'_>) -> Wire {
+        let sections = self.sections(o);
+        let bytes = |of: fn(&Section) -> Extent| sections.iter().map(|s| of(s).poly().times(s.entry)).sum();
+        let (sent, received): (Poly, Poly) = (bytes(|s| s.sent), bytes(|s| s.received));
+        match self.facts().transfer.map(|t| t.peers) {
+            Some(Peers::Everyone) => Wire { sent: received.clone(), received },
+            Some(Peers::ToOwners | Peers::FromOwners | Peers::Reduce) => Wire { sent, received },
+            None => Wire::default(),
+        }
+    }
+}
+
+/// Optimizer states per value of a table, about: a state per row counts as none.
+fn states_of_rows(optimizer: &SparseOptimizer) -> f64 {
+    match optimizer {
+        SparseOptimizer::Sgd { .. } | SparseOptimizer::RowwiseAdagrad { .. } => 0.0,
+        SparseOptimizer::Adagrad { .. } => 1.0,
+        SparseOptimizer::Adam { .. } => 2.0,
+    }
+}
+
+fn states_of_parameters(optimizer: &DenseOptimizer) -> f64 {
+    match optimizer {
+        DenseOptimizer::Sgd { momentum: 0.0, .. } => 0.0,
+        DenseOptimizer::Sgd { .. } => 1.0,
+        DenseOptimizer::Adam { .. } => 2.0,
+    }
+}
+
+impl Schedule {
+    /// The shape of an operand of a program; `None` if it names what does not exist.
+    pub fn shape(&self, p: &Program, o: &Operand) -> Option<Shape> {
+        Some(match o.place {
+            Place::Buffer(n) => {
+                let b = p.buffers.get(n as usize)?;
+                let columns = o.columns.map_or(Some(b.columns), |(a, z)| z.checked_sub(a))?;
+                Shape::Matrix { element: b.element, rows: b.rows, columns }
+            }
+            Place::Parameter(n) => {
+                let p = self.parameters.get(n as usize)?;
+                Shape::Parameter { rows: p.rows, columns: p.columns }
+            }
+            Place::Gradient(n) => {
+                let p = self.parameters.get(n as usize)?;
+                Shape::Gradient { rows: p.rows, columns: p.columns }
+            }
+            Place::Table(n) => Shape::Table { table: n, dim: self.tables.get(n as usize)?.dim },
+            Place::Lengths(n) => Shape::Offsets { lengths: n },
+            Place::Input(n) => self.input_shape(n)?,
+        })
+    }
+
+    fn input_shape(&self, input: u32) -> Option<Shape> {
+        let mut kind = self.inputs.get(input as usize)?.kind;
+        // What follows a sequence is shaped as it is; more steps than inputs would go round in a circle.
+        for _ in 0..=self.inputs.len() {
+            return Some(match kind {
+                InputKind::Ids { table, lengths } => Shape::Ids { table, lengths },
+                InputKind::Dense { width } => Shape::Dense { width },
+                InputKind::SampleLabel => Shape::Labels { rows: Extent::Symbol(Symbol::Samples) },
+                InputKind::TokenLabel { lengths } => Shape::Labels { rows: tokens(lengths) },
+                InputKind::Next { of } => {
+                    kind = self.inputs.get(of as usize)?.kind;
+                    continue;
+                }
+            });
+        }
+        None
+    }
+
+    /// The shapes of an operation's operands and results; what does not exist is left out.
+    pub fn shapes(&self, p: &Program, op: &Op) -> (Vec<Shape>, Vec<Shape>) {
+        let list = |operands: &[Operand]| operands.iter().filter_map(|o| self.shape(p, o)).collect();
+        (list(&op.reads), list(&op.writes))
+    }
+
+    /// Expected work of an operation of one of its programs.
+    pub fn cost(&self, p: &Program, op: &Op) -> Cost {
+        let (reads, writes) = self.shapes(p, op);
+        let o = Operands { reads: &reads, writes: &writes };
+        let adds: Vec<bool> = op.writes.iter().map(|w| w.accumulate).collect();
+        let part = |o: &Operand| match o.place {
+            Place::Buffer(b) => p.buffers.get(b as usize)?.microbatch,
+            _ => None,
+        };
+        let parts: BTreeSet<u32> = op.writes.iter().filter_map(part).collect();
+        let states = op.writes.iter().find_map(|w| match w.place {
+            Place::Table(t) => self.tables.get(t as usize).map(|t| states_of_rows(&t.optimizer)),
+            Place::Parameter(_) => Some(states_of_parameters(&self.settings.optimizer)),
+            _ => None,
+        });
+        let around =
+            Surroundings { adds: &adds, parts: parts.len().max(1) as u32, states: states.unwrap_or(0.0) };
+        let facts = op.action.facts();
+        // What runs on a link is priced by its rounds; what meets other ranks within itself is not.
+        let rounds = facts.transfer.filter(|_| facts.runs == Runs::Link).map_or(0, |t| t.rounds);
+        Cost {
+            flops: op.action.flops(&o),
+            bytes: op.action.memory(&o, around),
+            wire: if rounds > 0 { op.action.wire(&o).sent.times(rounds.into()) } else { Poly::zero() },
+        }
+    }
+
+    /// Bytes on the wire in a round of an operation of one of its programs.
+    pub fn wire(&self, p: &Program, op: &Op) -> Wire {
+        let (reads, writes) = self.shapes(p, op);
+        op.action.wire(&Operands { reads: &reads, writes: &writes })
+    }
+}

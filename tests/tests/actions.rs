@@ -1,0 +1,363 @@
+//! The table of actions against reality: what schedules of all kinds hold, what the executor counts, and the schema.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+
+use fs_compiler::{CompileOptions, compile_with};
+use fs_executor::{Options, Session};
+use fs_schedule::action::{Action, At, Context, Effect, Memory, Peers, Phase, Programs, Runs, Scope, Sizes};
+use fs_schedule::op::{Extent, Op, Place};
+use fs_schedule::signature::Shape;
+use fs_schedule::{Program, Schedule, Strategy, Symbol};
+use fs_tests::models::{Features, models};
+use fs_tests::root;
+use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::test_runner::TestRunner;
+use serde_json::{Value, json};
+
+fn compiled(
+    program: &fs_dsl::checked::Program,
+    strategy: Strategy,
+    lookahead: u32,
+    parts: u32,
+) -> Option<Schedule> {
+    let options = CompileOptions::new(strategy, 2).lookahead(lookahead).microbatches(parts);
+    compile_with(program, &options).ok().map(|c| c.schedule)
+}
+
+/// Every strategy with lookahead 1 to 3 and 1, 2 and 4 microbatches.
+fn all_ways(program: &fs_dsl::checked::Program) -> Vec<Schedule> {
+    let strategies = [(Strategy::Serial, 1), (Strategy::Prefetch, 1)].into_iter();
+    let strategies = strategies.chain([1, 2, 3].map(|k| (Strategy::Pec, k)));
+    let ways = strategies.flat_map(|(s, k)| [1, 2, 4].map(|m| (s, k, m)));
+    ways.filter_map(|(s, k, m)| compiled(program, s, k, m)).collect()
+}
+
+/// The examples, the models of the tests, and random models with every sharding.
+fn programs() -> Vec<(String, fs_dsl::checked::Program)> {
+    let mut files: Vec<_> = ["examples", "tests/models"]
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(root(folder)).expect("a folder of models"))
+        .map(|entry| entry.expect("an entry").path())
+        // Its schedules have hundreds of thousands of lines, of the same kinds as the others.
+        .filter(|p| p.extension().is_some_and(|e| e == "fs") && !p.ends_with("large.fs"))
+        .collect();
+    files.sort();
+    let load = |path: &std::path::PathBuf| {
+        let program = fs_dsl::load(path).program.expect("models of the project check");
+        (path.display().to_string(), program)
+    };
+    let mut all: Vec<_> = files.iter().map(load).collect();
+    let mut runner = TestRunner::deterministic();
+    let kinds = models(Features { shardings: true, microbatches: false });
+    for n in 0..24 {
+        let text = kinds.new_tree(&mut runner).expect("a model").current().text();
+        let loaded = fs_dsl::check_text("random.fs", &text);
+        all.push((format!("random model {n}"), loaded.program.unwrap_or_else(|| panic!("{text}"))));
+    }
+    all
+}
+
+/// Schedules of all those programs, compiled once.
+fn schedules() -> &'static [(String, Vec<Schedule>)] {
+    static ALL: OnceLock<Vec<(String, Vec<Schedule>)>> = OnceLock::new();
+    ALL.get_or_init(|| programs().into_iter().map(|(name, program)| (name, all_ways(&program))).collect())
+}
+
+fn each_program<'s>(s: &'s Schedule) -> impl Iterator<Item = (&'s Program, bool)> {
+    std::iter::once((&s.train, false)).chain(s.evaluation.iter().map(|p| (p, true)))
+}
+
+/// What the operands of an operation say, the table says too.
+fn facts_hold(s: &Schedule, p: &Program, evaluation: bool, op: &Op) {
+    let (name, facts) = (&op.name, op.action.facts());
+    let reads = |f: fn(&Place) -> bool| op.reads.iter().any(|o| f(&o.place));
+    let writes = |f: fn(&Place) -> bool| op.writes.iter().any(|o| f(&o.place));
+    let has = |e: Effect| facts.effects.contains(&e);
+    assert_eq!(has(Effect::ReadsTable), reads(|p| matches!(p, Place::Table(_))), "{name} reads a table");
+    assert_eq!(has(Effect::WritesTable), writes(|p| matches!(p, Place::Table(_))), "{name} writes a table");
+    let parameter = |p: &Place| matches!(p, Place::Parameter(_));
+    assert_eq!(has(Effect::ReadsParameter), reads(parameter), "{name} reads a parameter");
+    assert_eq!(has(Effect::WritesParameter), writes(parameter), "{name} writes a parameter");
+    let gradient = |p: &Place| matches!(p, Place::Gradient(_));
+    assert_eq!(has(Effect::ReadsGradient), reads(gradient), "{name} reads a gradient");
+    assert_eq!(has(Effect::WritesGradient), writes(gradient), "{name} writes a gradient");
+    let batch = reads(|p| matches!(p, Place::Input(_) | Place::Lengths(_)));
+    let keys = has(Effect::Random) || facts.scope == Scope::Listed;
+    assert!(has(Effect::ReadsBatch) == (batch || keys), "{name} reads the batch");
+    let around = op.reads.iter().any(|o| o.batch != 0);
+    assert!(!around || has(Effect::ReadsBatches), "{name} reads other batches");
+    // Results: gradients that it makes, and what it adds into.
+    for (i, w) in op.writes.iter().enumerate() {
+        let made = facts.results.gradients.contains(&i);
+        assert_eq!(made, gradient(&w.place) && !facts.results.in_place, "{name} makes {w}");
+        assert!(!w.accumulate || facts.results.adds.contains(&i), "{name} adds into {w}");
+    }
+    assert_eq!(facts.results.in_place, op.writes.iter().any(|w| op.reads.iter().any(|r| r.place == w.place)));
+    // Programs, engines, exchanges.
+    assert!(facts.programs != if evaluation { Programs::Training } else { Programs::Evaluation }, "{name}");
+    assert_eq!(
+        facts.runs == Runs::Link,
+        op.engine != fs_schedule::Engine::Compute && op.engine != fs_schedule::Engine::Host
+    );
+    assert_eq!(facts.runs == Runs::Host, has(Effect::LoadsBatch), "{name}");
+    assert!(facts.of.exchanges.iter().all(|e| (*e as usize) < s.exchanges.len()), "{name}");
+    assert!(facts.of.classes.is_empty() || facts.of.way.is_some(), "{name} is of a class, but of what");
+    let rows_travel = matches!(facts.phase, Phase::OutputDist | Phase::GradientDist);
+    assert!(!rows_travel || !facts.of.exchanges.is_empty(), "{name} moves rows of no exchange");
+    // Losses, and rows per entry.
+    assert_eq!(facts.loss.is_some(), has(Effect::AddsLoss), "{name}");
+    if let Some(entries) = facts.entries {
+        let at = match entries.rows {
+            At::Read(n) => op.reads[n],
+            At::Written(n) => op.writes[n],
+        };
+        let Place::Buffer(b) = at.place else { panic!("{name}: rows are no buffer") };
+        assert!(matches!(p.buffers[b as usize].rows, Extent::Symbol(Symbol::Sent(_))), "{name}: {at}");
+    }
+    // Costs are the table's; what moves nothing between ranks has nothing on the wire.
+    assert_eq!(op.cost, s.cost(p, op), "{name}");
+    assert_eq!(!op.cost.wire.is_zero(), facts.runs == Runs::Link, "{name} has {} on the wire", op.cost.wire);
+    assert!(op.cost.flops.terms().chain(op.cost.bytes.terms()).all(|(c, _)| c > 0.0), "{name}");
+    let untouched = op.reads.is_empty() && op.writes.is_empty();
+    assert_eq!(op.cost.bytes.is_zero(), untouched, "{name} moves {}", op.cost.bytes);
+    if facts.memory == Memory::Once && facts.results.in_place {
+        assert_eq!(facts.transfer.map(|t| t.peers), Some(Peers::Reduce), "{name}");
+    }
+}
+
+/// Sizes that results of an operation bring into being.
+fn learned(s: &Schedule, p: &Program, op: &Op) -> BTreeSet<Symbol> {
+    let (_, writes) = s.shapes(p, op);
+    op.action.learned(&writes).into_iter().collect()
+}
+
+/// Every size of a buffer is known beforehand, or learned by exactly one operation, which comes first of all that have
+/// buffers of that size.
+fn sizes_are_learned_first(s: &Schedule, p: &Program) {
+    let mut order: Vec<usize> = (0..p.ops.len()).collect();
+    order.sort_by_key(|i| (-p.ops[*i].stage, *i));
+    let mut known: BTreeMap<Symbol, usize> = BTreeMap::new();
+    for i in order {
+        let op = &p.ops[i];
+        for symbol in learned(s, p, op) {
+            // Parts of a column-wise table may tell one size each: they are equal.
+            let again =
+                known.insert(symbol, i).is_none_or(|first| op.action.name() == p.ops[first].action.name());
+            assert!(again, "{} learns {symbol} again", op.name);
+        }
+        for o in op.reads.iter().chain(&op.writes) {
+            let Place::Buffer(b) = o.place else { continue };
+            let Extent::Symbol(symbol) = p.buffers[b as usize].rows else { continue };
+            let given = matches!(symbol, Symbol::Ranks | Symbol::Samples | Symbol::Tokens(_));
+            assert!(given || known.contains_key(&symbol), "{} uses {symbol} before it is known", op.name);
+        }
+    }
+}
+
+#[test]
+fn the_table_says_what_schedules_show() {
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    for (name, ways) in schedules() {
+        assert!(!ways.is_empty(), "{name} compiles in no way");
+        for s in ways {
+            for (p, evaluation) in each_program(s) {
+                for op in &p.ops {
+                    facts_hold(s, p, evaluation, op);
+                    seen.insert(op.action.name());
+                }
+                sizes_are_learned_first(s, p);
+            }
+        }
+    }
+    let all: BTreeSet<String> = Action::names().into_iter().collect();
+    let unseen: Vec<_> = all.difference(&seen).collect();
+    assert!(unseen.is_empty(), "no schedule has {unseen:?}");
+    assert!(seen.is_subset(&all), "names of actions and names in schedules differ");
+}
+
+/// Those marked for a host that waits for sizes are those that learn some, and none else.
+#[test]
+fn the_host_learns_what_is_learned() {
+    for (_, ways) in schedules() {
+        for s in ways {
+            for op in &s.train.ops {
+                let learns = op.action.facts().learns;
+                assert_eq!(learns.host_sync, learns.sizes != Sizes::None, "{}", op.name);
+                assert_eq!(learned(s, &s.train, op).is_empty(), learns.sizes == Sizes::None, "{}", op.name);
+            }
+        }
+    }
+}
+
+fn schema() -> jsonschema::Validator {
+    let text = std::fs::read_to_string(root("docs/schedule.schema.json")).expect("the schema");
+    jsonschema::validator_for(&serde_json::from_str(&text).expect("JSON")).expect("a schema")
+}
+
+#[test]
+fn emitted_schedules_obey_the_schema() {
+    let schema = schema();
+    for (name, ways) in schedules() {
+        for s in ways {
+            let text = fs_schedule::to_text(s);
+            let value: Value = serde_json::from_str(&text).expect("JSON");
+            let errors: Vec<String> =
+                schema.iter_errors(&value).take(3).map(|e| format!("{}: {e}", e.instance_path())).collect();
+            assert!(errors.is_empty(), "{name}, {:?}: {errors:#?}", s.strategy);
+        }
+    }
+}
+
+#[test]
+fn the_schema_refuses_what_is_no_schedule() {
+    let schema = schema();
+    let program = fs_dsl::load(&root("examples/ranking.fs")).program.expect("examples check");
+    let s = compiled(&program, Strategy::Pec, 1, 2).expect("ranking compiles");
+    let good: Value = serde_json::from_str(&fs_schedule::to_text(&s)).expect("JSON");
+    assert!(schema.is_valid(&good));
+    let wrong = [
+        ("/train/ops/0/engine", json!("gpu")),
+        ("/train/ops/0/action", json!("fly")),
+        ("/train/ops/0/action", json!({"linear": {"bias": "yes"}})),
+        ("/train/ops/0/action", json!({"linear": {"bias": true, "more": 1}})),
+        ("/train/ops/0/stage", json!("early")),
+        ("/train/ops/1/reads", json!(["x3"])),
+        ("/train/ops/1/reads", json!(["b3[64-128]"])),
+        ("/train/ops/1/writes", json!(["b3++"])),
+        ("/train/ops/1/cost/flops", json!("512*U0x1")),
+        ("/train/ops/1/cost/flops", json!("512*")),
+        ("/train/ops/1/cost/bytes", json!("U0")),
+        ("/train/ops/1/cost/wire", json!("4*U0 +")),
+        ("/train/ops/1/deps", json!([{"op": -1}])),
+        ("/train/ops/1/more", json!(1)),
+        ("/train/buffers/0/rows", json!("U0f")),
+        ("/train/buffers/0/rows", json!("-3")),
+        ("/train/buffers/0/element", json!("f64")),
+        ("/train", json!(null)),
+        ("/settings", json!({})),
+        ("/exchanges/0/lookahead", json!("far")),
+    ];
+    for (at, value) in wrong {
+        let mut bad = good.clone();
+        let (parent, key) = at.rsplit_once('/').expect("a path");
+        let target = bad.pointer_mut(parent).unwrap_or_else(|| panic!("{parent} is not there"));
+        target[key] = value.clone();
+        assert!(!schema.is_valid(&bad), "{at} may be {value}");
+    }
+    let mut less = good.clone();
+    less["train"]["ops"][0].as_object_mut().expect("an operation").remove("writes");
+    assert!(!schema.is_valid(&less), "an operation without results");
+}
+
+/// A table looked up by itself: every transfer of its exchange carries the same entries, so bytes over the bytes of an
+/// entry are one number. Two ranks send each other what goes to the other.
+fn counted(sharding: &str, strategy: Strategy, parts: u32) {
+    let text = format!(
+        "model one {{
+           table items {{ rows 64 dim 12 optimizer adagrad(lr: 0.1) sharding {sharding} }}
+           input clicked: ids(items) {{ max 6 }}
+           input click: label like clicked
+           let x = linear(lookup(clicked), 2, bias: off)
+           loss bce_with_logits(linear(x, 1, bias: off), click, normalize: samples)
+         }}
+         train {{ batch 8 steps 12 optimizer sgd(lr: 0.1) }}
+         workload {{ generate {{ lengths uniform(1, 6) ids uniform }} }}"
+    );
+    let loaded = fs_dsl::check_text("one.fs", &text);
+    let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
+    let program = loaded.program.unwrap_or_else(|| panic!("{rendered}"));
+    let s = compiled(&program, strategy, 2, parts).expect("the model compiles");
+    let options = Options { evaluate: false, ..Options::default() };
+    let mut session = Session::<f32>::new(s.clone(), options).unwrap_or_else(|e| panic!("{e}"));
+    let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
+    // Entries that went to the other rank, summed over classes, by what carried them.
+    let mut entries: BTreeMap<String, f64> = BTreeMap::new();
+    for (op, total) in s.train.ops.iter().zip(&report.ops) {
+        assert_eq!(op.name, total.name);
+        let facts = op.action.facts();
+        let Some(transfer) = facts.transfer else {
+            assert_eq!(total.sent_bytes, 0.0, "{} is no transfer", op.name);
+            continue;
+        };
+        let (reads, writes) = s.shapes(&s.train, op);
+        let sections = op.action.sections(&fs_schedule::action::Operands { reads: &reads, writes: &writes });
+        if transfer.peers == Peers::Reduce {
+            // Both ranks have half of the elements; a half goes over in each round.
+            let whole = s.wire(&s.train, op).sent.eval(|_| f64::NAN) * f64::from(transfer.rounds);
+            assert_eq!(total.sent_bytes, whole / 2.0 * total.count as f64, "{}", op.name);
+            continue;
+        }
+        // The parts of a column-wise table have the same entries.
+        let each: f64 = sections.iter().map(|x| x.entry).sum::<f64>() / sections.len() as f64;
+        *entries.entry(format!("{:?} {:?}", facts.phase, transfer.payload)).or_default() +=
+            total.sent_bytes / each;
+    }
+    let list: Vec<f64> = entries.values().copied().collect();
+    let most = list.iter().fold(0.0f64, |a, b| a.max(*b));
+    assert!(most > 0.0, "{sharding}: nothing travels");
+    assert!(list.iter().all(|n| (n - most).abs() < 1e-6 * most), "{sharding}, {strategy:?}: {entries:?}");
+}
+
+#[test]
+fn bytes_on_the_wire_are_those_that_the_executor_counts() {
+    for sharding in ["row_wise", "table_wise", "column_wise", "data_parallel"] {
+        counted(sharding, Strategy::Serial, 1);
+        counted(sharding, Strategy::Pec, 1);
+        counted(sharding, Strategy::Pec, 2);
+    }
+}
+
+/// No rule lets everything pass: operands that fit no action are refused by every action, in any number.
+#[test]
+fn every_action_has_a_rule() {
+    let s = compiled(
+        &fs_dsl::load(&root("examples/ranking.fs")).program.expect("examples check"),
+        Strategy::Pec,
+        1,
+        1,
+    );
+    let s = s.expect("ranking compiles");
+    let columns: Vec<u32> = s.exchanges.iter().map(|e| e.columns(&s.tables)).collect();
+    let cx = Context { exchanges: &s.exchanges, columns: &columns, tables: 0, microbatches: 1 };
+    let strange = [Shape::Labels { rows: Extent::Fixed(3) }; 9];
+    for action in Action::samples() {
+        for (reads, writes) in (0..9).flat_map(|r| (0..9).map(move |w| (r, w))) {
+            let refused = action.check(&strange[..reads], &strange[..writes], &cx).is_err();
+            // Nothing to load from, nothing to sum: of nothing, these make nothing.
+            let nothing = matches!(action, Action::LoadBatch | Action::AllReduce | Action::DenseUpdate);
+            assert!(
+                refused || (nothing && reads + writes == 0),
+                "{action:?} takes {reads} and gives {writes}"
+            );
+        }
+    }
+}
+
+/// Names, samples and the schema's variants are the same actions, and every name leads back to its action.
+#[test]
+fn the_table_lists_every_action_once() {
+    let names = Action::names();
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+    for (action, name) in Action::samples().iter().zip(&names) {
+        let text = serde_json::to_value(action).expect("JSON");
+        assert!(text == json!(name) || text.get(name).is_some(), "{text} is called {name}");
+        assert_eq!(serde_json::from_value::<Action>(text).ok().as_ref(), Some(action));
+        assert!(action.facts().in_range, "the sample of {name} is out of range");
+    }
+}
+
+/// Operations of the IR that become actions add into what their actions add into. (A copy is made by storage only.)
+#[test]
+fn operations_add_where_their_actions_do() {
+    for action in Action::samples().iter().filter(|a| **a != Action::Copy) {
+        let name = action.name();
+        let defs: Vec<_> = fs_compiler::dialect::all()
+            .filter(|d| d.name.rsplit('.').next() == Some(name.as_str()))
+            .collect();
+        assert!(!defs.is_empty(), "no operation of the IR becomes {name}");
+        // Before it is said how rows travel there may be another operation of that name, on sparse gradients.
+        let most = defs.iter().map(|d| d.accumulates).max_by_key(|a| a.len()).unwrap_or_default();
+        assert_eq!(most, action.facts().results.adds, "{name}");
+    }
+}
