@@ -6,15 +6,30 @@ use std::sync::Arc;
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_executor::device::Device;
 use fs_executor::device::cpu::Cpu;
-use fs_executor::{Options, Session, data};
-use fs_schedule::Schedule;
+use fs_executor::{Observer, Options, Session, StepEvent, data};
+use fs_schedule::{
+    Data, DenseOptimizer, Duration, IdDistribution, Init, LabelDistribution, LengthDistribution, Schedule,
+    Sharding,
+};
 use fs_tests::mock::{self, Mock};
 use fs_tests::models::{Features, models};
 use fs_tests::mutations::{Mutation, mutations};
+use fs_tests::schedules::{Plan, build};
 use proptest::prelude::*;
 
 /// Losses, then tables, parameters and optimizer states, all as bits.
 type Outcome = Vec<Vec<u64>>;
+
+/// Wherever operations end, the time of a step is accounted for to the nanosecond.
+struct Accounts;
+
+impl Observer for Accounts {
+    fn step(&mut self, event: &StepEvent) {
+        for a in &event.accounts {
+            assert_eq!(a.time, a.compute + a.exposed + a.straggler + a.host + a.other, "step {}", event.step);
+        }
+    }
+}
 
 fn train<D: Device<Real = f32>>(s: &Schedule, device: &D::Options) -> Result<Outcome, String> {
     let schedule = Arc::new(s.clone());
@@ -22,7 +37,7 @@ fn train<D: Device<Real = f32>>(s: &Schedule, device: &D::Options) -> Result<Out
     let source = data::open(&schedule, None, None, schedule.settings.seed).map_err(|e| e.to_string())?;
     let session = Session::<f32, D>::on(schedule, options, source, device);
     let mut session = session.map_err(|e| e.to_string())?;
-    let report = session.run(&mut ()).map_err(|e| e.to_string())?;
+    let report = session.run(&mut Accounts).map_err(|e| e.to_string())?;
     let bits = |v: Vec<f32>| v.iter().map(|x| u64::from(x.to_bits())).collect::<Vec<u64>>();
     let mut out = vec![report.loss.iter().map(|l| l.to_bits()).collect()];
     for t in 0..s.tables.len() {
@@ -153,8 +168,41 @@ proptest! {
     }
 }
 
-/// Kinds of missing order that the device must notice, with the least share of schedules in which it does, in percent.
-const NOTICED: &[(&str, u32)] = &[];
+/// Kinds of missing order that the device must notice. Not among them: an operation before its batch is loaded, which
+/// engines wait for without being told, and an update that is deferred by a whole step, which is through long before. Each in at least half of the schedules that have a place for it.
+const NOTICED: &[&str] = &[
+    "a dependency on the writer of an operand dropped",
+    "rows of another batch compared before they arrive",
+    "additions in no certain order",
+    "an addition while an earlier reader runs",
+    "a slot taken over before its last reader is done",
+    "too few copies",
+    "a copy written again while it is read",
+    "a gradient reduced before it is complete",
+    "a gradient written again before its update",
+    "a parameter read before its update",
+    "a parameter updated while it is read",
+    "a lookup of the next batch before the update",
+    "a distance off by one between update and lookup",
+    "an update before its own batch's lookup",
+    "updates of one row in no certain order",
+];
+
+/// A schedule made by hand, whose lookups and updates have queues of their own.
+fn by_hand(lookahead: u32, microbatches: u32, sharding: Sharding) -> Schedule {
+    let plan = Plan::new(fs_schedule::Strategy::Pec, Some(lookahead), microbatches);
+    let mut s = build(&plan.tables(vec![sharding]));
+    s.settings.duration = Duration::Steps(7);
+    s.settings.optimizer = DenseOptimizer::Sgd { lr: 0.01, momentum: 0.0, weight_decay: 0.0 };
+    s.tables.iter_mut().for_each(|t| t.init = Init::Hash { scale: 0.1, salt: 0 });
+    s.data = Some(Data::Generate {
+        lengths: LengthDistribution::Uniform { min: 0, max: 4 },
+        ids: IdDistribution::Uniform,
+        labels: LabelDistribution::Hash,
+        samples: None,
+    });
+    s
+}
 
 /// In how many of so many schedules a kind of missing order was noticed.
 fn noticed(mutation: &Mutation, bases: &[(Schedule, Outcome)]) -> (u32, u32) {
@@ -164,8 +212,13 @@ fn noticed(mutation: &Mutation, bases: &[(Schedule, Outcome)]) -> (u32, u32) {
         if (mutation.corrupt)(&mut broken).is_none() {
             continue;
         }
+        // An operation moved to another step may wait for itself, on any device.
+        let stages = |s: &Schedule| s.train.ops.iter().map(|op| op.stage).collect::<Vec<_>>();
+        if stages(&broken) != stages(base) {
+            continue;
+        }
         tried += 1;
-        found += u32::from((0..6).any(|seed| {
+        found += u32::from((0..12).any(|seed| {
             let (reports, outcome) = late(&broken, 17 * seed + 3);
             !reports.is_empty() || outcome.as_ref() != Ok(expected)
         }));
@@ -184,15 +237,26 @@ fn missing_order_is_noticed() {
         let expected = train::<Cpu<f32>>(&schedule, &()).unwrap_or_else(|e| panic!("{e}"));
         bases.push((schedule, expected));
     }
+    for (lookahead, microbatches, sharding) in [
+        (1, 1, Sharding::RowWise),
+        (2, 1, Sharding::RowWise),
+        (3, 1, Sharding::RowWise),
+        (2, 2, Sharding::DataParallel),
+    ] {
+        let schedule = by_hand(lookahead, microbatches, sharding);
+        let expected = train::<Cpu<f32>>(&schedule, &()).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(late(&schedule, 1), (Vec::new(), Ok(expected.clone())), "made by hand");
+        bases.push((schedule, expected));
+    }
     let mut table = Vec::new();
-    for mutation in mutations().filter(|m| m.order) {
-        table.push((mutation.name, noticed(mutation, &bases)));
+    // With too few places for batches the reader waits for one of them to come back, on any device.
+    for mutation in mutations().filter(|m| m.order && m.rule != "in-flight") {
+        let (found, tried) = noticed(mutation, &bases);
+        println!("{found} of {tried}: {}", mutation.name);
+        table.push((mutation.name, (found, tried)));
     }
-    for (name, (found, tried)) in &table {
-        println!("{found} of {tried}: {name}");
-    }
-    for (name, share) in NOTICED {
+    for name in NOTICED {
         let (found, tried) = table.iter().find(|(n, _)| n == name).expect("a kind").1;
-        assert!(tried > 0 && 100 * found >= share * tried, "{name}: noticed in {found} of {tried}");
+        assert!(found > 0 && 2 * found >= tried, "{name}: noticed in {found} of {tried}");
     }
 }

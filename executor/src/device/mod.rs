@@ -51,7 +51,8 @@ pub trait Device: Sized + Send + Sync {
     /// For the thread of an engine.
     fn lane(&self, engine: Engine) -> Self::Lane;
 
-    /// Starts an operation of which all dependencies have ended. Never waits for it.
+    /// Starts an operation of which all dependencies have ended. Never waits for it. Sizes that the action's facts say
+    /// it learns, and its part of the loss, are stated through `job` before it ends.
     fn start(&self, lane: &Self::Lane, job: &Job<'_>) -> Result<Progress<Self::Ticket>, Fault>;
 
     /// Asks after an operation that was started, on the same lane. Never waits for it.

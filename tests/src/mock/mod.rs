@@ -30,7 +30,7 @@ pub struct Options {
     pub seed: u64,
     /// Most polls of an operation.
     pub polls: u32,
-    /// One operation in so many takes ten times as long; 0: none.
+    /// One operation of the program in so many always takes thirty times as long; 0: none.
     pub slow: u64,
     /// Broken rules.
     pub reports: Arc<Mutex<Vec<String>>>,
@@ -140,10 +140,10 @@ impl Mock {
         }
         let saved = poison::poison(&self.cpu, job)?;
         state.saved.insert(job.index, saved);
-        let slow = self.options.slow > 0 && state.draw().is_multiple_of(self.options.slow);
+        let slow = self.is_slow(job.index);
         let polls = state.draw() % (u64::from(self.options.polls) + 1);
         let pause = Duration::from_micros(state.draw() % 40);
-        Ok(Wait { polls: polls as u32 * if slow { 10 } else { 1 }, pause })
+        Ok(Wait { polls: polls as u32 * if slow { 30 } else { 1 }, pause })
     }
 
     /// An operation is about to end: what was put aside is there again.
@@ -154,6 +154,19 @@ impl Mock {
 
     fn end(&self, job: &Job<'_>) {
         self.state.lock().ended[job.index] = job.number + 1;
+    }
+
+    /// Whether an operation is one of those that take long: on all ranks, or on some.
+    fn is_slow(&self, op: usize) -> bool {
+        let Options { seed, slow, .. } = self.options;
+        let rank = if seed.is_multiple_of(2) { 0 } else { self.rank as u64 };
+        let mut mixed = State { random: seed ^ (op as u64) << 20 ^ rank << 40, ..State::default() };
+        slow > 0 && (mixed.draw() ^ mixed.draw()).is_multiple_of(slow)
+    }
+
+    /// Whether the CPU is to stop after every piece of a fill or drain.
+    fn coin(&self) -> bool {
+        self.state.lock().draw().is_multiple_of(2)
     }
 
     /// How long a transfer's further parts take.
@@ -233,8 +246,14 @@ impl Device for Mock {
         if let Some(next) = wait.next() {
             return Ok(Progress::Running(next, next.pause));
         }
-        let done = self.cpu.fill(lane, job, (round, None), outbox, inbox, &mut || false)?;
-        assert!(matches!(done, Progress::Done), "nothing is urgent");
+        let urgent = self.coin();
+        let mut from = None;
+        while let Progress::Running(cursor, _) =
+            self.cpu.fill(lane, job, (round, from), outbox, inbox, &mut || urgent)?
+        {
+            assert!(urgent && from < Some(cursor), "it stops only where something is urgent, and goes on");
+            from = Some(cursor);
+        }
         Ok(Progress::Done)
     }
 
@@ -253,8 +272,12 @@ impl Device for Mock {
             return Ok(Progress::Running(next, next.pause));
         }
         self.restore(job)?;
-        let done = self.cpu.drain(lane, job, None, inbox, &mut || false)?;
-        assert!(matches!(done, Progress::Done), "nothing is urgent");
+        let urgent = self.coin();
+        let mut from = None;
+        while let Progress::Running(cursor, _) = self.cpu.drain(lane, job, from, inbox, &mut || urgent)? {
+            assert!(urgent && from < Some(cursor), "it stops only where something is urgent, and goes on");
+            from = Some(cursor);
+        }
         self.end(job);
         Ok(Progress::Done)
     }
