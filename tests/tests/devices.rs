@@ -168,8 +168,9 @@ proptest! {
     }
 }
 
-/// Kinds of missing order that the device must notice. Not among them: an operation before its batch is loaded, which
-/// engines wait for without being told, and an update that is deferred by a whole step, which is through long before. Each in at least half of the schedules that have a place for it.
+/// Kinds of missing order that the device must notice, each in at least half of the schedules that have a place for it.
+/// Not among them: an operation before its batch is loaded, which engines wait for without being told, and an update
+/// that is deferred by a whole step, which is through long before.
 const NOTICED: &[&str] = &[
     "a dependency on the writer of an operand dropped",
     "rows of another batch compared before they arrive",
