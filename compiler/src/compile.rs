@@ -3,6 +3,7 @@
 use fs_dsl::checked::{Cluster, Program};
 use fs_schedule as s;
 
+use crate::distribution::{Lookahead, PerTable, TableOptions};
 use crate::emit::{EmitError, Emitted, emit_for, local, unlimited};
 use crate::import::{ImportError, import};
 use crate::ir::Module;
@@ -38,7 +39,7 @@ pub enum CompileError {
 }
 
 /// What decides which passes run, beside the model.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PipelineOptions {
     /// Rows of different reuse distance travel apart, if there is a lookahead.
     pub tells_rows_apart: bool,
@@ -56,6 +57,8 @@ pub struct PipelineOptions {
     pub memory: Option<u64>,
     /// Bytes that a transfer could have moved in its latency.
     pub latency_bytes: Option<u64>,
+    /// What holds for some tables instead.
+    pub tables: TableOptions,
 }
 
 impl PipelineOptions {
@@ -70,6 +73,7 @@ impl PipelineOptions {
             ranks,
             memory: None,
             latency_bytes: None,
+            tables: TableOptions::default(),
         })
     }
 }
@@ -77,19 +81,26 @@ impl PipelineOptions {
 /// The passes to run on an imported module, up to and without the order of operations.
 pub fn pipeline(plan: &PipelineOptions) -> String {
     let optional = |name: &str, value: Option<u64>| value.map_or(String::new(), |v| format!(",{name}={v}"));
+    let tables = &plan.tables;
     let sharding = format!(
-        "ranks={}{}{}",
+        "ranks={}{}{}{}",
         plan.ranks,
         optional("memory", plan.memory),
-        optional("latency_bytes", plan.latency_bytes)
+        optional("latency_bytes", plan.latency_bytes),
+        per_table(",sharding=", PerTable { others: None, named: tables.sharding.clone() })
     );
     let microbatches = plan.microbatches.map_or(String::new(), |m| format!("{{microbatches={m}}}"));
-    let told_apart = plan.tells_rows_apart && plan.lookahead > 0;
-    let exchanges = format!(
-        "unique={}{}",
-        plan.unique_rows,
-        optional("lookahead", told_apart.then_some(plan.lookahead.into()))
-    );
+    let lookahead = match plan.tells_rows_apart {
+        false => PerTable::default(),
+        true => PerTable {
+            others: Some(plan.lookahead).filter(|k| *k > 0).map(|k| Lookahead(Some(k))),
+            named: tables.lookahead.clone(),
+        },
+    };
+    let unique = PerTable { others: Some(plan.unique_rows), named: tables.unique.clone() };
+    let exchanges = format!("{}{}", per_table("unique=", unique), per_table(",lookahead=", lookahead));
+    let groups = per_table("groups=", PerTable { others: None, named: tables.groups.clone() });
+    let groups = if groups.is_empty() { groups } else { format!("{{{groups}}}") };
     let buckets = match (plan.buckets_gradients, plan.latency_bytes) {
         (false, _) => String::new(),
         (true, None) => ",bucket-gradients".into(),
@@ -97,8 +108,13 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
         (true, Some(bytes)) => format!(",bucket-gradients{{least={}}}", bytes.saturating_mul(8)),
     };
     format!(
-        "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,fuse-collectives{buckets}"
+        "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,group-collectives{groups},fuse-collectives{buckets}"
     )
+}
+
+/// An option that says something for tables, if it does.
+fn per_table<T: std::fmt::Display>(name: &str, values: PerTable<T>) -> String {
+    if values.is_empty() { String::new() } else { format!("{name}{values}") }
 }
 
 /// How to compile.
@@ -119,6 +135,8 @@ pub struct CompileOptions {
     pub in_flight: Option<u32>,
     /// Times and sizes that were measured, instead of those that follow from cluster and workload.
     pub profile: Option<s::Profile>,
+    /// What holds for some tables instead of what holds for all.
+    pub tables: TableOptions,
 }
 
 impl CompileOptions {
@@ -132,6 +150,7 @@ impl CompileOptions {
             microbatches: None,
             in_flight: None,
             profile: None,
+            tables: TableOptions::default(),
         }
     }
 
@@ -170,6 +189,13 @@ impl CompileOptions {
         self
     }
 
+    /// With other choices for some tables.
+    #[must_use]
+    pub fn tables(mut self, tables: TableOptions) -> Self {
+        self.tables = tables;
+        self
+    }
+
     /// With these times and sizes.
     #[must_use]
     pub fn profile(mut self, profile: impl Into<Option<s::Profile>>) -> Self {
@@ -195,8 +221,34 @@ pub fn compile(program: &Program, strategy: Strategy, ranks: u32) -> Result<Comp
 /// Compiles a checked program.
 pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compiled, CompileError> {
     let mut module = import(program)?;
-    let aim = Aim::new(program, options)?;
-    let stages = aim.stages(&module, options)?;
+    let declared = options.cluster.clone().or_else(|| program.clusters.first().cloned());
+    let profiled = options.profile.as_ref().map(|p| p.ranks);
+    let ranks = match (options.ranks.or(profiled), &declared) {
+        (Some(0), _) => return Err(CompileError::Options("a schedule is for at least one rank".into())),
+        (Some(ranks), _) => ranks,
+        (None, Some(c)) => c.nodes.saturating_mul(c.gpus_per_node).max(1),
+        (None, None) => 1,
+    };
+    let cluster = declared.unwrap_or_else(|| local(ranks));
+    for (name, value) in [("lookahead", options.lookahead), ("microbatches", options.microbatches)] {
+        if let Some(n) = value.filter(|n| !(1..=64).contains(n)) {
+            return Err(CompileError::Options(format!("{name} must be in 1..=64, is {n}")));
+        }
+    }
+    let named = options.tables.lookahead.values();
+    if let Some(n) = named.filter_map(|k| k.0).find(|n| !(1..=64).contains(n)) {
+        return Err(CompileError::Options(format!("lookahead of a table must be in 1..=64, is {n}")));
+    }
+    let asked = PipelineOptions::of(&module, options.strategy, ranks)?;
+    let plan = PipelineOptions {
+        lookahead: options.lookahead.unwrap_or(asked.lookahead),
+        microbatches: options.microbatches,
+        memory: Some(cluster.memory),
+        latency_bytes: Some(latency_bytes(&cluster, ranks)),
+        tables: options.tables.clone(),
+        ..asked
+    };
+    let stages = manager::parse_pipeline(&pipeline(&plan))?;
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
     let asked = sched::Options::new(options.policy).in_flight(options.in_flight);
     match emit_for(&mut module, aim.target(), aim.ranks, &asked)? {

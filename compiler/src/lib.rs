@@ -7,6 +7,7 @@
 pub mod chakra;
 pub mod compile;
 pub mod dialect;
+pub mod distribution;
 pub mod emit;
 pub mod import;
 pub mod ir;

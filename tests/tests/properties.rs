@@ -93,7 +93,7 @@ proptest! {
         let apart = if lookahead > 0 { format!(",lookahead={lookahead}") } else { String::new() };
         let unique = program.train.unique_rows;
         let pipeline = format!(
-            "canonicalize,plan-sharding{{ranks={ranks}}},make-evaluation,differentiate,microbatch,lower-exchanges{{unique={unique}{apart}}},dce,accumulate,fuse-collectives,bucket-gradients{{bytes={bytes}}},dce"
+            "canonicalize,plan-sharding{{ranks={ranks}}},make-evaluation,differentiate,microbatch,lower-exchanges{{unique={unique}{apart}}},dce,accumulate,group-collectives,fuse-collectives,bucket-gradients{{bytes={bytes}}},dce"
         );
         for stage in parse_pipeline(&pipeline).expect("a pipeline") {
             let name = stage.pass.name;

@@ -218,6 +218,8 @@ pub struct OpData {
     pub microbatch: Option<u32>,
     /// Where the samples are that it works on, and those of its results.
     pub site: Site,
+    /// Collectives of one function with the same number are to travel as one.
+    pub group: Option<u32>,
     /// When and where it runs, once that is decided.
     pub placement: Option<Placement>,
 }
@@ -346,6 +348,7 @@ impl Module {
             scope: scope.into(),
             microbatch: None,
             site: Site::Home,
+            group: None,
             placement: None,
         });
         id

@@ -202,6 +202,15 @@ impl<'a> Parser<'a> {
         }
         Ok(())
     }
+    /// `head` and a number in parentheses, if it is there.
+    fn numbered(&mut self, head: &str, expected: &str) -> Result<Option<u32>, String> {
+        if !self.eat(head) {
+            return Ok(None);
+        }
+        let number = self.word("a number", |c| c.is_ascii_digit())?;
+        self.expect(")")?;
+        number.parse().map(Some).map_err(|_| expected.into())
+    }
     fn op(&mut self) -> Result<Uses<'a>, String> {
         let mut results: Vec<(&'a str, Type)> = Vec::new();
         self.rest();
@@ -246,14 +255,9 @@ impl<'a> Parser<'a> {
         }
         let attrs = if self.rest().starts_with('{') { self.attrs()? } else { Attrs::new() };
         let scope = if self.eat("@") { self.string()? } else { String::new() };
-        let microbatch = if self.eat("microbatch(") {
-            let number = self.word("a number", |c| c.is_ascii_digit())?;
-            self.expect(")")?;
-            Some(number.parse().map_err(|_| "expected the number of a microbatch")?)
-        } else {
-            None
-        };
+        let microbatch = self.numbered("microbatch(", "expected the number of a microbatch")?;
         let site = if self.eat("assigned") { Site::Assigned } else { Site::Home };
+        let group = self.numbered("group(", "expected the number of a group")?;
         let placement = if self.eat("sched") {
             let attrs = self.attrs()?;
             Some(record(&attrs).map_err(|e| format!("not a placement: {e}"))?)
@@ -264,7 +268,7 @@ impl<'a> Parser<'a> {
         let id = self.module.create(def, Vec::new(), attrs, &types, &scope);
         self.lines.0.push(line);
         let op = self.module.op_mut(id);
-        (op.microbatch, op.site, op.placement) = (microbatch, site, placement);
+        (op.microbatch, op.site, op.group, op.placement) = (microbatch, site, group, placement);
         if offsets.iter().any(|o| *o != 0) {
             op.offsets = offsets;
         }

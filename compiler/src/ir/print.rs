@@ -176,6 +176,9 @@ impl Module {
         if !op.site.is_home() {
             text.push_str(" assigned");
         }
+        if let Some(group) = op.group {
+            let _ = write!(text, " group({group})");
+        }
         if let Some(p) = &op.placement {
             let _ = write!(text, " sched {}", DisplayAttrs(&super::attr::attrs_of(p)));
         }

@@ -1,44 +1,52 @@
-//! Collectives of one group become one: fewer, larger transfers pay the latency once.
+//! Collectives of a group become one: fewer, larger transfers pay the latency once.
 //!
-//! A *group* are collectives of one function that
-//!
-//! - do the same (input dist, classes, output dist, gradient dist), point to point (row-, table- and column-wise
-//!   tables) or to all (data-parallel tables);
-//! - move the same class of rows, told apart up to the same lookahead;
-//! - have their operands ready at the same place: no dense operation stands between, so neither waits for work that
-//!   the other does not need;
-//! - do not need each other's results, and belong to different exchanges.
-//!
-//! The fused one stands where the last of them stood; its exchanges rise. What is fused with what never changes a
-//! bit: every exchange keeps its own counts and buffers.
+//! A group are the collectives of a function with the same number (`group-collectives`, or who writes IR). The fused
+//! one stands where the last of them stood; its exchanges rise. What is fused with what never changes a bit: every
+//! exchange keeps its own counts and buffers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::action::Flops;
-use fs_schedule::op::Extent;
-use fs_schedule::signature::Shape;
-use fs_schedule::{Exchange, Symbol};
+use fs_schedule::Exchange;
 
+use super::collective::{Collective, numbers};
 use super::{PassError, Statistics};
-use crate::dialect::action;
-use crate::ir::{Attr, Module, OpData, OpId, ValueId, exchanges};
+use crate::ir::{Attr, Module, OpId, ValueId, exchanges};
 
-/// What collectives of a group have in common.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    name: &'static str,
-    /// Class and direction, as printed.
-    class: String,
-    lookahead: Option<u32>,
-}
-
-/// Collectives that have been found to belong together.
-#[derive(Debug, Default)]
-struct Group {
-    members: Vec<OpId>,
-    exchanges: BTreeSet<u32>,
-    /// Dense operations before its operands are ready.
-    place: usize,
+/// A group whose members cannot travel as one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// A member is nothing that can be fused.
+    #[error("group {group}: {member} is not a collective of exchanges whose operands divide")]
+    NoCollective {
+        /// The group.
+        group: u32,
+        /// The operation.
+        member: &'static str,
+    },
+    /// Members move different things.
+    #[error("group {group}: {member} cannot travel with {first}: another {what}")]
+    Unlike {
+        /// The group.
+        group: u32,
+        /// The first member.
+        first: &'static str,
+        /// The other.
+        member: &'static str,
+        /// What differs.
+        what: &'static str,
+    },
+    /// A result is needed before all members can run.
+    #[error(
+        "group {group}: the result of exchange {exchange} is needed by {user}, which stands before the last member"
+    )]
+    Needed {
+        /// The group.
+        group: u32,
+        /// The member's first exchange.
+        exchange: u32,
+        /// Who needs it.
+        user: &'static str,
+    },
 }
 
 /// Fuses in all functions.
@@ -46,13 +54,20 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
     let declared = exchanges(module);
     for f in 0..module.funcs.len() {
         let body = module.funcs[f].body.clone();
+        let mut groups: BTreeMap<u32, Vec<OpId>> = BTreeMap::new();
+        for id in &body {
+            if let Some(group) = module.op(*id).group {
+                groups.entry(group).or_default().push(*id);
+            }
+        }
         let mut last: BTreeMap<OpId, OpId> = BTreeMap::new();
         let mut gone = BTreeSet::new();
-        for group in groups(module, &body, &declared) {
-            if let (&[_, .., end], fused) = (&group.members[..], &group.members) {
+        for (group, members) in &groups {
+            check(module, &body, *group, members, &declared)?;
+            if let [_, .., end] = members[..] {
                 statistics.count("fused");
-                last.insert(end, fuse(module, fused));
-                gone.extend(fused.iter().copied());
+                last.insert(end, fuse(module, members));
+                gone.extend(members.iter().copied());
             }
         }
         let place = |id: OpId| match last.get(&id) {
@@ -60,85 +75,52 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
             None => (!gone.contains(&id)).then_some(id),
         };
         module.funcs[f].body = body.into_iter().filter_map(place).collect();
+        for id in module.funcs[f].body.clone() {
+            module.op_mut(id).group = None;
+        }
     }
     Ok(())
 }
 
-/// The groups of a function, in the order of their ends.
-fn groups(module: &Module, body: &[OpId], declared: &[Exchange]) -> Vec<Group> {
-    let mut dense = 0;
-    // Dense operations before each value is ready.
-    let mut ready: BTreeMap<ValueId, usize> = BTreeMap::new();
-    let mut open: BTreeMap<Key, Group> = BTreeMap::new();
-    // The group that makes a value.
-    let mut made: BTreeMap<ValueId, Key> = BTreeMap::new();
-    let mut done = Vec::new();
-    for id in body {
-        let op = module.op(*id);
-        // Who needs a result closes its group: what follows cannot be waited for.
-        for v in op.uses() {
-            let group = made.get(&v).and_then(|k| open.get_key_value(k));
-            if let Some((key, _)) = group.filter(|(_, g)| g.members.contains(&module.value(v).def)) {
-                let key = key.clone();
-                done.extend(open.remove(&key));
-            }
+/// Refuses members that do not belong together.
+fn check(
+    module: &Module,
+    body: &[OpId],
+    group: u32,
+    members: &[OpId],
+    declared: &[Exchange],
+) -> Result<(), GroupError> {
+    let mut first: Option<(Collective, Option<u32>)> = None;
+    let mut taken = BTreeSet::new();
+    for op in members.iter().map(|id| module.op(*id)) {
+        let member = op.def.name;
+        let (what, own) = Collective::of(op, declared).ok_or(GroupError::NoCollective { group, member })?;
+        let (alike, microbatch) = first.get_or_insert_with(|| (what.clone(), op.microbatch));
+        let differs = [
+            ("action", alike.name != what.name),
+            ("class of rows", (alike.way, &alike.classes) != (what.way, &what.classes)),
+            ("lookahead", alike.lookahead != what.lookahead),
+            ("microbatch", *microbatch != op.microbatch),
+            ("transfer of the same exchange", !taken.is_disjoint(&own)),
+        ];
+        if let Some((what, _)) = differs.iter().find(|(_, differs)| *differs) {
+            return Err(GroupError::Unlike { group, first: alike.name, member, what });
         }
-        if is_dense(module, op) {
-            dense += 1;
-        }
-        ready.extend(op.results.iter().map(|r| (*r, dense)));
-        let Some((key, own)) = key(op, declared) else { continue };
-        let place = op.uses().filter_map(|v| ready.get(&v)).max().copied().unwrap_or(0);
-        let group = open.entry(key.clone()).or_default();
-        if !group.members.is_empty() && (group.place != place || !group.exchanges.is_disjoint(&own)) {
-            done.push(std::mem::take(group));
-        }
-        group.place = place;
-        group.members.push(*id);
-        group.exchanges.extend(own);
-        made.extend(op.results.iter().map(|r| (*r, key.clone())));
+        taken.extend(own);
     }
-    done.extend(open.into_values());
-    done
-}
-
-/// Group and exchanges of an operation that can be fused.
-fn key(op: &OpData, declared: &[Exchange]) -> Option<(Key, BTreeSet<u32>)> {
-    let movable = matches!(
-        op.def.name,
-        "comm.all_to_all_ids"
-            | "comm.all_gather_ids"
-            | "comm.all_to_all_classes"
-            | "comm.all_to_all_rows"
-            | "comm.all_to_all_grads"
-            | "comm.all_gather_grads"
-    );
-    let own = if movable { numbers(op) } else { Vec::new() };
-    let first = own.first()?;
-    let lookahead = declared.get(*first as usize)?.lookahead;
-    let class = [op.attrs.get("class"), op.attrs.get("way")].map(|a| a.cloned().unwrap_or(Attr::None));
-    let class = format!("{} {}", class[0], class[1]);
-    let set: BTreeSet<u32> = own.iter().copied().collect();
-    // Operands are cut by exchange, so they must divide.
-    let divides = op.operands.len().is_multiple_of(own.len()) && op.results.len().is_multiple_of(own.len());
-    (divides && set.len() == own.len()).then_some((Key { name: op.def.name, class, lookahead }, set))
-}
-
-/// The exchanges of a collective.
-fn numbers(op: &OpData) -> Vec<u32> {
-    op.attrs.get("exchanges").and_then(|a| a.to().ok()).unwrap_or_default()
-}
-
-/// Work on samples, tokens or parameters, as opposed to rows and their transport.
-fn is_dense(module: &Module, op: &OpData) -> bool {
-    let of_rows = |v: &ValueId| {
-        matches!(
-            module.ty(*v).shape(),
-            Some(Shape::Matrix { rows: Extent::Symbol(Symbol::Sent(_) | Symbol::Received(_)), .. })
-        )
+    // Where the last member stands, all of them will: nobody may need a result before.
+    let Some(end) = members.last().and_then(|last| body.iter().position(|id| id == last)) else {
+        return Ok(());
     };
-    let counts = || action(op).is_ok_and(|a| a.facts().flops != Flops::None);
-    op.dialect() != "comm" && !op.results.iter().any(of_rows) && counts()
+    let results: BTreeMap<ValueId, OpId> =
+        members.iter().flat_map(|id| module.op(*id).results.iter().map(move |r| (*r, *id))).collect();
+    for op in body[..=end].iter().map(|id| module.op(*id)) {
+        if let Some(member) = op.uses().find_map(|v| results.get(&v)) {
+            let exchange = numbers(module.op(*member)).first().copied().unwrap_or_default();
+            return Err(GroupError::Needed { group, exchange, user: op.def.name });
+        }
+    }
+    Ok(())
 }
 
 /// One collective for several; results keep their values.

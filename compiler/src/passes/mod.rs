@@ -5,10 +5,12 @@ pub mod accumulate;
 pub mod branches;
 pub mod bucket_gradients;
 pub mod canonicalize;
+mod collective;
 pub mod debug;
 pub mod differentiate;
 pub mod evaluation;
 pub mod fuse_collectives;
+pub mod group_collectives;
 pub mod lower_exchanges;
 pub mod manager;
 pub mod microbatch;
@@ -24,6 +26,18 @@ use crate::ir::Module;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PassError(String);
+
+impl From<crate::distribution::TypeError> for PassError {
+    fn from(e: crate::distribution::TypeError) -> Self {
+        Self::new(format!("a term does not fit: {e}"))
+    }
+}
+
+impl From<fuse_collectives::GroupError> for PassError {
+    fn from(e: fuse_collectives::GroupError) -> Self {
+        Self::new(e.to_string())
+    }
+}
 
 impl PassError {
     /// With a message.
@@ -80,6 +94,11 @@ pub static PASSES: &[Pass] = &[
             ("ranks", "1", "ranks to plan for"),
             ("memory", "unlimited", "bytes of a rank that tables and their state may take"),
             ("latency_bytes", "262144", "bytes that a transfer could have moved in its latency"),
+            (
+                "sharding",
+                "the tables'",
+                "`items:data_parallel;users:auto`: where rows of these tables live instead",
+            ),
         ],
         statistics: &[
             ("row-wise", "tables placed so"),
@@ -134,12 +153,12 @@ pub static PASSES: &[Pass] = &[
             (
                 "unique",
                 "true",
-                "send each row once per rank; false: once per occurrence (tables of a sampled softmax stay unique)",
+                "send each row once per rank; false: once per occurrence (tables of a sampled softmax stay unique); `true;items:false` says another for a table",
             ),
             (
                 "lookahead",
                 "none",
-                "reuse distances up to this (in microbatches) are told apart and travel by class; none: all rows travel together",
+                "reuse distances up to this (in microbatches) are told apart and travel by class; none: all rows travel together; `1;items:none;users:2` says others for tables",
             ),
         ],
         statistics: &[
@@ -156,8 +175,19 @@ pub static PASSES: &[Pass] = &[
         run: |m, _, s| accumulate::run(m, s),
     },
     Pass {
+        name: "group-collectives",
+        summary: "Says which collectives travel together, by a number on each: same action, same class, point to point or to all, same lookahead, operands ready at the same place (no dense operation between), none needing another's result; or as asked.",
+        options: &[(
+            "groups",
+            "none",
+            "`items:0;users:0;others:1`: tables of one number travel together, wherever their operands are ready, and with no others",
+        )],
+        statistics: &[("groups", "groups of several collectives")],
+        run: group_collectives::run,
+    },
+    Pass {
         name: "fuse-collectives",
-        summary: "Makes one collective of those of a group: same action, same class, point to point or to all, same lookahead, operands ready at the same place (no dense operation between), none needing another's result.",
+        summary: "Makes one collective of those with the same group number. Fails where they cannot travel as one: another action, class, lookahead or microbatch, the same exchange twice, or a result that is needed before the last of them.",
         options: &[],
         statistics: &[("fused", "collectives made of several")],
         run: |m, _, s| fuse_collectives::run(m, s),

@@ -17,18 +17,31 @@
 //! likewise, compared with the batches after, cut up by `split`. The classes of microbatch b stand in front of its
 //! forward operations, the gradients last used in microbatch a right behind its backward ones.
 //!
-//! The order is by stages over all tables, so that collectives of one kind stand side by side for `fuse-collectives`.
+//! The pass writes a plan ([`crate::distribution`]): each table's terms are built as it is chosen for that table, and
+//! walking a function decides only when the operations of a term are written.
 
 mod backward;
+mod declared;
 mod forward;
-mod plan;
+mod generate;
 mod rewrite;
+mod sources;
+mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use fs_schedule::Settings;
+use fs_schedule::op::Way;
+use fs_schedule::reuse::Reuse;
 
 use super::{Options, PassError, Statistics, option};
-use crate::ir::{Module, OpId, ValueId};
-use plan::{Choice, Declared, Emitter, Lowering, Sources, is_update};
+use crate::distribution::{Lookahead, Plan};
+use crate::ir::attr::typed;
+use crate::ir::{Module, OpId, ValueId, table_of};
+use declared::Declared;
+use generate::{Emitter, Generator};
+use sources::{Sources, is_update};
+use table::Lowering;
 
 /// Replaces table operations in all functions.
 pub(super) fn run(
@@ -36,12 +49,54 @@ pub(super) fn run(
     options: &Options,
     statistics: &mut Statistics,
 ) -> Result<(), PassError> {
-    let mut choice = Choice::of(module);
-    choice.unique = option(options, "unique")?.unwrap_or(true);
-    choice.lookahead = option(options, "lookahead")?;
-    choice.check()?;
+    let plan = Plan {
+        unique: option(options, "unique")?.unwrap_or_default(),
+        lookahead: option(options, "lookahead")?.unwrap_or_default(),
+        sampled: sampled(module)?,
+    };
+    let microbatches = typed::<Settings>(&module.attrs, "settings").map_or(1, |s| s.microbatches);
+    check(module, &plan, microbatches)?;
     for f in 0..module.funcs.len() {
-        lower_function(module, f, &choice, statistics)?;
+        lower_function(module, f, &plan, microbatches, statistics)?;
+    }
+    Ok(())
+}
+
+/// Tables of a sampled softmax.
+fn sampled(module: &Module) -> Result<BTreeSet<String>, PassError> {
+    let ops = module.funcs.iter().flat_map(|f| &f.body).map(|id| module.op(*id));
+    let tables = ops.filter(|op| op.def.name == "model.sampled_softmax");
+    let tables = tables.filter_map(|op| sources::table_of(module, op));
+    tables.map(|t| table_of(module.def(t)).map(|t| t.name).map_err(PassError::new)).collect()
+}
+
+/// Refuses tables that are not there, and what classes cannot number.
+fn check(module: &Module, plan: &Plan, microbatches: u32) -> Result<(), PassError> {
+    let names: Vec<String> =
+        module.decls_of("model.table").filter_map(|op| Some(table_of(op).ok()?.name)).collect();
+    let known: Vec<&str> = names.iter().map(String::as_str).collect();
+    for (option, unknown) in
+        [("unique", plan.unique.unknown(&known)), ("lookahead", plan.lookahead.unknown(&known))]
+    {
+        if let Some(name) = unknown {
+            return Err(PassError::new(format!("option {option}: there is no table `{name}`")));
+        }
+    }
+    let chosen = plan.lookahead.others.iter().chain(plan.lookahead.named.values());
+    for lookahead in chosen.filter_map(|Lookahead(k)| *k) {
+        if lookahead == 0 {
+            return Err(PassError::new(
+                "option lookahead must be at least 1; leave it out to move rows together",
+            ));
+        }
+        // Counting is quadratic in neither: bound both first.
+        let many = lookahead as usize > Reuse::MOST || microbatches as usize > Reuse::MOST;
+        if many || (Reuse { lookahead, microbatches }).count(Way::Forward) > Reuse::MOST {
+            return Err(PassError::new(format!(
+                "lookahead {lookahead} with {microbatches} microbatches makes more than {} classes of rows",
+                Reuse::MOST
+            )));
+        }
     }
     Ok(())
 }
@@ -49,11 +104,12 @@ pub(super) fn run(
 fn lower_function(
     module: &mut Module,
     f: usize,
-    choice: &Choice,
+    plan: &Plan,
+    microbatches: u32,
     statistics: &mut Statistics,
 ) -> Result<(), PassError> {
     let trains = module.funcs[f].name == "train";
-    let rounds = if trains { choice.microbatches } else { 1 };
+    let rounds = if trains { microbatches } else { 1 };
     let body = module.funcs[f].body.clone();
     let sources = Sources::find(module, &body, rounds)?;
     if sources.is_empty() {
@@ -63,20 +119,20 @@ fn lower_function(
         body.into_iter().partition(|id| sources.goes_first(module, *id));
     let mut tables: BTreeMap<ValueId, Lowering> = BTreeMap::new();
     let mut declared = Declared::of(module);
-    let gradients = plan::gradients(module, &rest, rounds)?;
+    let gradients = sources::gradients(module, &rest, rounds)?;
+    let mut g = Generator::new(Emitter { module, body: head, microbatch: None });
     // Declarations are numbered in order, so tables are exchanged in the order of their declaration.
     for (table, ids) in &sources.by_table {
-        let partitioned = trains && gradients.contains_key(table);
-        let lowering = Lowering::declare(module, *table, ids, choice, partitioned, &mut declared)?;
-        for _ in &lowering.parts {
+        let updated = (trains && gradients.contains_key(table)).then_some(microbatches);
+        let lowering = Lowering::build(&mut g, *table, ids, plan, updated, &mut declared)?;
+        for _ in &lowering.dist.parts {
             statistics.count("exchanges");
         }
         tables.insert(*table, lowering);
     }
-    let mut e = Emitter { module, body: head, microbatch: None };
-    forward::ask(&mut e, &mut tables);
-    forward::plan(&mut e, &mut tables);
-    forward::fetch(&mut e, &mut tables, 0);
+    forward::ask(&mut g, &tables)?;
+    forward::plan(&mut g, &tables)?;
+    forward::fetch(&mut g, &tables, 0)?;
     let mut cx = rewrite::Rewrite {
         tables,
         gradients,
@@ -88,31 +144,31 @@ fn lower_function(
     };
     let mut rest = rest.into_iter().peekable();
     while let Some(id) = rest.next() {
-        e.module.replace_uses(&[id], &cx.replaced);
-        let op = e.module.op(id);
+        g.e.module.replace_uses(&[id], &cx.replaced);
+        let op = g.e.module.op(id);
         if let Some(m) = op.microbatch.filter(|m| trains && *m > cx.round) {
-            cx.next_round(&mut e, m)?;
+            cx.next_round(&mut g, m)?;
         }
-        let Some(table) = plan::table_of(e.module, e.module.op(id)) else {
-            e.body.push(id);
+        let Some(table) = sources::table_of(g.e.module, g.e.module.op(id)) else {
+            g.e.body.push(id);
             continue;
         };
         statistics.count("lowered");
-        if is_update(e.module.op(id)) {
+        if is_update(g.e.module.op(id)) {
             // Neighbours go by stages too.
             let mut updated = vec![table];
-            let is_apply = |id: &OpId| is_update(e.module.op(*id));
+            let is_apply = |id: &OpId| is_update(g.e.module.op(*id));
             while let Some(next) = rest.next_if(is_apply) {
                 statistics.count("lowered");
-                updated.extend(plan::table_of(e.module, e.module.op(next)));
+                updated.extend(sources::table_of(g.e.module, g.e.module.op(next)));
             }
-            cx.update(&mut e, &updated)?;
+            cx.update(&mut g, &updated)?;
             continue;
         }
-        let op = e.module.op(id).clone();
-        cx.lower(&mut e, table, &op)?;
+        let op = g.e.module.op(id).clone();
+        cx.lower(&mut g, table, &op)?;
     }
-    let new_body = e.body;
+    let new_body = g.e.body;
     module.funcs[f].body = new_body;
     Ok(())
 }

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use fs_schedule::{Sharding, SparseOptimizer, Table};
 
 use super::{Options, PassError, Statistics, option};
+use crate::distribution::PerTable;
 use crate::ir::{Attr, Attrs, Module, OpId, table_of};
 use load::Load;
 use owners::Owners;
@@ -52,6 +53,7 @@ pub(super) fn run(
     }
     let ops: Vec<OpId> =
         module.decls.iter().copied().filter(|id| module.op(*id).def.name == "model.table").collect();
+    ask(module, &ops, &option(options, "sharding")?.unwrap_or_default())?;
     let tables: Vec<Table> =
         ops.iter().map(|id| table_of(module.op(*id))).collect::<Result<_, _>>().map_err(PassError::new)?;
     let asked: Vec<Asked> = ops.iter().map(|id| Asked::of(module.op(*id).attrs.get("sharding"))).collect();
@@ -77,6 +79,24 @@ pub(super) fn run(
         reasons.insert(table.name.clone(), Attr::Str(reason));
     }
     module.attrs.insert("placement".into(), Attr::Dict(reasons));
+    Ok(())
+}
+
+/// Lets tables ask for other placements than they do.
+fn ask(module: &mut Module, ops: &[OpId], asked: &PerTable<String>) -> Result<(), PassError> {
+    let names: Vec<String> = ops.iter().filter_map(|id| Some(table_of(module.op(*id)).ok()?.name)).collect();
+    let known: Vec<&str> = names.iter().map(String::as_str).collect();
+    if let Some(name) = asked.unknown(&known) {
+        return Err(PassError::new(format!("option sharding: there is no table `{name}`")));
+    }
+    for (id, name) in ops.iter().zip(&names) {
+        let Some(sharding) = asked.get(name) else { continue };
+        if !matches!(sharding.as_str(), "auto" | "row_wise" | "table_wise" | "column_wise" | "data_parallel")
+        {
+            return Err(PassError::new(format!("option sharding: there is no placement `{sharding}`")));
+        }
+        module.op_mut(*id).attrs.insert("sharding".into(), Attr::Str(sharding.clone()));
+    }
     Ok(())
 }
 

@@ -1,0 +1,279 @@
+//! The terms of a table: how its rows and gradients travel, as its choice says.
+
+use fs_schedule::Sharding;
+use fs_schedule::op::Way;
+use fs_schedule::reuse::Reuse;
+
+use super::choice::Choice;
+use super::op::Op;
+use super::term::{Id, Terms};
+use super::ty::TypeError;
+
+/// A list at both sides: of all rows that are asked for, or of those of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lists {
+    /// At the owners, or at all replicas.
+    pub owner: Id,
+    /// At those who ask.
+    pub asker: Id,
+}
+
+/// Classes of one way, at both sides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Classes {
+    /// The class of each row, at both sides.
+    pub of_rows: Lists,
+    /// Where the rows of each class stand.
+    pub lists: Vec<Lists>,
+}
+
+/// One exchange of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Its number.
+    pub exchange: u32,
+    /// Columns that it moves.
+    pub columns: (u32, u32),
+    /// Those of the table's rows.
+    pub shard: Id,
+    /// All that is asked for.
+    pub all: Lists,
+    /// Replicated: rows of the rank's own entries.
+    pub own: Option<Id>,
+    /// Classes of lookups, if they are told apart.
+    pub lookups: Option<Classes>,
+    /// Classes of gradients, if they are told apart.
+    pub updates: Option<Classes>,
+}
+
+/// How the rows of one table travel in one function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Distribution {
+    /// Every rank has all rows.
+    pub replicated: bool,
+    /// How rows are told apart; `None`: they travel together.
+    pub reuse: Option<Reuse>,
+    /// What a rank asks for.
+    pub entries: Id,
+    /// Its exchanges: one, or one per part of a column-wise table.
+    pub parts: Vec<Part>,
+}
+
+/// An exchange that has been given a number: which columns of a table it moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numbered {
+    /// Its number.
+    pub exchange: u32,
+    /// First column, and one behind the last.
+    pub columns: (u32, u32),
+}
+
+impl Distribution {
+    /// The terms of a table that is used by `ids`, as chosen. `exchanges` are those of its parts; rows are told apart
+    /// in functions that update them, `microbatches` long.
+    ///
+    /// # Errors
+    /// If ids are none.
+    pub fn build(
+        terms: &mut Terms,
+        table: u32,
+        choice: &Choice,
+        exchanges: &[Numbered],
+        ids: &[Id],
+        microbatches: Option<u32>,
+    ) -> Result<Self, TypeError> {
+        let replicated = choice.sharding == Sharding::DataParallel;
+        let reuse = choice.lookahead.zip(microbatches);
+        let reuse = reuse.map(|(lookahead, microbatches)| Reuse { lookahead, microbatches });
+        let exchange = exchanges.first().map_or(0, |e| e.exchange);
+        let uses = reuse.is_some_and(|r| r.microbatches > 1);
+        let entries = terms.add(Op::Entries { exchange, unique: choice.unique, uses }, ids)?;
+        let mut parts = Vec::with_capacity(exchanges.len());
+        for Numbered { exchange, columns } in exchanges.iter().copied() {
+            let (start, end) = columns;
+            let shard = terms.add(Op::Shard { table, start, end, replicated }, &[])?;
+            let ask = if replicated { Op::AskAll { exchange } } else { Op::Ask { exchange } };
+            let asked = terms.add(ask, &[entries])?;
+            let own = if replicated { Some(terms.add(Op::Own, &[asked, entries])?) } else { None };
+            let all = Lists { owner: asked, asker: entries };
+            let mut part = Part { exchange, columns, shard, all, own, lookups: None, updates: None };
+            if let Some(reuse) = reuse {
+                // Rows of replicas are at home, so their lookups are not told apart.
+                if !replicated {
+                    part.lookups = Some(part.classes(terms, reuse, Way::Forward)?);
+                }
+                part.updates = Some(part.classes(terms, reuse, Way::Backward)?);
+            }
+            parts.push(part);
+        }
+        Ok(Self { replicated, reuse, entries, parts })
+    }
+
+    /// Rows that an exchange brings: of a class, or all.
+    ///
+    /// # Errors
+    /// If there is no such class.
+    pub fn fetched(&self, terms: &mut Terms, part: usize, class: Option<u32>) -> Result<Id, TypeError> {
+        let y = self.looked_up(terms, part, class)?;
+        let p = &self.parts[part];
+        if self.replicated {
+            return Ok(y);
+        }
+        let lists = p.lists(p.lookups.as_ref(), class)?;
+        terms.add(Op::Return, &[y, lists.owner, lists.asker])
+    }
+
+    /// Rows at the owner (at home, of replicas): of a class, or all.
+    ///
+    /// # Errors
+    /// If there is no such class.
+    pub fn looked_up(&self, terms: &mut Terms, part: usize, class: Option<u32>) -> Result<Id, TypeError> {
+        let p = &self.parts[part];
+        if let Some(own) = p.own {
+            return terms.add(Op::Gather, &[p.shard, own]);
+        }
+        match class {
+            None => terms.add(Op::Gather, &[p.shard, p.all.owner]),
+            Some(_) => {
+                let lists = p.lists(p.lookups.as_ref(), class)?;
+                terms.add(Op::Gather, &[p.shard, p.all.owner, lists.owner])
+            }
+        }
+    }
+
+    /// Rows of an exchange that microbatch `round` and those before need, in the order of the entries.
+    ///
+    /// # Errors
+    /// None that a built distribution has.
+    pub fn arrived(&self, terms: &mut Terms, part: usize, round: u32) -> Result<Id, TypeError> {
+        let Some(reuse) = self.reuse.filter(|_| !self.replicated) else {
+            return self.fetched(terms, part, None);
+        };
+        let mut before = None;
+        for r in 0..=round {
+            let mut operands: Vec<Id> = before.into_iter().collect();
+            for class in classes_of(reuse, Way::Forward, r) {
+                operands.push(self.fetched(terms, part, Some(class))?);
+                let p = &self.parts[part];
+                operands.push(p.lists(p.lookups.as_ref(), Some(class))?.asker);
+            }
+            before = Some(terms.add(Op::Merge, &operands)?);
+        }
+        before.ok_or(TypeError { op: "merge", operand: 0, wanted: "there" })
+    }
+
+    /// All columns of the rows that microbatch `round` and those before need.
+    ///
+    /// # Errors
+    /// None that a built distribution has.
+    pub fn rows(&self, terms: &mut Terms, round: u32) -> Result<Id, TypeError> {
+        let parts: Result<Vec<Id>, TypeError> =
+            (0..self.parts.len()).map(|i| self.arrived(terms, i, round)).collect();
+        match parts?[..] {
+            [one] => Ok(one),
+            ref parts => terms.add(Op::Concat, parts),
+        }
+    }
+
+    /// The columns of a part of a rank's summed gradients.
+    ///
+    /// # Errors
+    /// If `sum` has not as many columns as the table.
+    pub fn columns(&self, terms: &mut Terms, part: usize, sum: Id) -> Result<Id, TypeError> {
+        if self.parts.len() == 1 {
+            return Ok(sum);
+        }
+        let (start, end) = self.parts[part].columns;
+        terms.add(Op::Columns { start, end }, &[sum])
+    }
+
+    /// Gradients to send: of a class, or all.
+    ///
+    /// # Errors
+    /// If there is no such class.
+    pub fn to_send(
+        &self,
+        terms: &mut Terms,
+        part: usize,
+        class: Option<u32>,
+        sum: Id,
+    ) -> Result<Id, TypeError> {
+        let own = self.columns(terms, part, sum)?;
+        match class {
+            None => Ok(own),
+            Some(_) => {
+                let p = &self.parts[part];
+                terms.add(Op::Split, &[own, p.lists(p.updates.as_ref(), class)?.asker])
+            }
+        }
+    }
+
+    /// Gradients at the owners, or at all replicas: of a class, or all.
+    ///
+    /// # Errors
+    /// If there is no such class.
+    pub fn sent(&self, terms: &mut Terms, part: usize, class: Option<u32>, sum: Id) -> Result<Id, TypeError> {
+        let own = self.to_send(terms, part, class, sum)?;
+        let p = &self.parts[part];
+        let lists = p.lists(p.updates.as_ref(), class)?;
+        let op = if self.replicated { Op::SendAll } else { Op::Send };
+        terms.add(op, &[own, lists.asker, lists.owner])
+    }
+
+    /// What the optimizer takes: sums per row, of a class or all.
+    ///
+    /// # Errors
+    /// If there is no such class.
+    pub fn total(
+        &self,
+        terms: &mut Terms,
+        part: usize,
+        class: Option<u32>,
+        sum: Id,
+    ) -> Result<Id, TypeError> {
+        let received = self.sent(terms, part, class, sum)?;
+        let p = &self.parts[part];
+        match class {
+            None => terms.add(Op::Total, &[p.all.owner, received]),
+            Some(_) => {
+                let lists = p.lists(p.updates.as_ref(), class)?;
+                terms.add(Op::Total, &[p.all.owner, received, lists.owner])
+            }
+        }
+    }
+}
+
+impl Part {
+    fn classes(&self, terms: &mut Terms, reuse: Reuse, way: Way) -> Result<Classes, TypeError> {
+        let partition = Op::Partition { way, lookahead: reuse.lookahead, microbatches: reuse.microbatches };
+        let owner = terms.add(partition, &[self.all.owner, self.all.owner])?;
+        // Replicas know what all use, and classify their own entries themselves.
+        let asker = match self.own {
+            Some(own) => terms.add(partition, &[own, self.all.owner])?,
+            None => terms.add(Op::Answer, &[owner, self.all.asker])?,
+        };
+        let of = reuse.count(way) as u32;
+        let positions =
+            |terms: &mut Terms, classes, class| terms.add(Op::Positions { way, class, of }, &[classes]);
+        let mut lists = Vec::with_capacity(of as usize);
+        for class in 0..of {
+            lists.push(Lists {
+                owner: positions(terms, owner, class)?,
+                asker: positions(terms, asker, class)?,
+            });
+        }
+        Ok(Classes { of_rows: Lists { owner, asker }, lists })
+    }
+
+    /// Both sides' lists of a class, or of all.
+    fn lists(&self, classes: Option<&Classes>, class: Option<u32>) -> Result<Lists, TypeError> {
+        let Some(class) = class else { return Ok(self.all) };
+        let list = classes.and_then(|c| c.lists.get(class as usize)).copied();
+        list.ok_or(TypeError { op: "positions", operand: 0, wanted: "classes with that number" })
+    }
+}
+
+/// The classes that belong to a microbatch.
+pub fn classes_of(reuse: Reuse, way: Way, round: u32) -> Vec<u32> {
+    (0..).zip(reuse.classes(way)).filter(|(_, c)| c.microbatch == round).map(|(i, _)| i).collect()
+}

@@ -1,0 +1,142 @@
+//! What is chosen for each table: the plan that terms are built from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+
+use fs_schedule::Sharding;
+
+/// One value for all tables, and others for some: `true;items:false;users:true`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PerTable<T> {
+    /// Of tables that are not named; `None`: as it would be anyway.
+    pub others: Option<T>,
+    /// By name.
+    pub named: BTreeMap<String, T>,
+}
+
+impl<T> Default for PerTable<T> {
+    fn default() -> Self {
+        Self { others: None, named: BTreeMap::new() }
+    }
+}
+
+impl<T> PerTable<T> {
+    /// One value for all.
+    pub fn all(value: T) -> Self {
+        Self { others: Some(value), named: BTreeMap::new() }
+    }
+    /// The value of a table.
+    pub fn get(&self, table: &str) -> Option<&T> {
+        self.named.get(table).or(self.others.as_ref())
+    }
+    /// True if it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.others.is_none() && self.named.is_empty()
+    }
+    /// A table that is named and that `known` does not have.
+    pub fn unknown<'a>(&'a self, known: &[&str]) -> Option<&'a str> {
+        self.named.keys().map(String::as_str).find(|name| !known.contains(name))
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for PerTable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let others = self.others.iter().map(ToString::to_string);
+        let named = self.named.iter().map(|(table, value)| format!("{table}:{value}"));
+        f.write_str(&others.chain(named).collect::<Vec<_>>().join(";"))
+    }
+}
+
+/// Text that is not of the form `value;table:value`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is neither a value nor table:value, or says the same twice")]
+pub struct PerTableError(String);
+
+impl<T: FromStr> FromStr for PerTable<T> {
+    type Err = PerTableError;
+    fn from_str(text: &str) -> Result<Self, PerTableError> {
+        let mut this = Self::default();
+        for part in text.split(';').map(str::trim) {
+            let wrong = || PerTableError(part.into());
+            let twice = match part.split_once(':') {
+                None => this.others.replace(part.parse().map_err(|_| wrong())?).is_some(),
+                Some((table, value)) => {
+                    let value = value.trim().parse().map_err(|_| wrong())?;
+                    this.named.insert(table.trim().into(), value).is_some()
+                }
+            };
+            if twice {
+                return Err(wrong());
+            }
+        }
+        Ok(this)
+    }
+}
+
+/// Reuse distances that are told apart: a number, or `none`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lookahead(pub Option<u32>);
+
+impl fmt::Display for Lookahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(k) => write!(f, "{k}"),
+            None => write!(f, "none"),
+        }
+    }
+}
+
+impl FromStr for Lookahead {
+    type Err = std::num::ParseIntError;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "none" { Ok(Self(None)) } else { text.parse().map(|k| Self(Some(k))) }
+    }
+}
+
+/// What is chosen for one table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Each row once per rank, or once per occurrence.
+    pub unique: bool,
+    /// Reuse distances (in microbatches) that are told apart; `None`: rows travel together.
+    pub lookahead: Option<u32>,
+    /// Where rows live: at owners by row, table or columns, or everywhere (replicated).
+    pub sharding: Sharding,
+}
+
+/// What is chosen for the tables of a model, by name: what options say, on top of what holds anyway.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// Each row once per rank, or once per occurrence (default: once per rank).
+    pub unique: PerTable<bool>,
+    /// Reuse distances that are told apart (default: none).
+    pub lookahead: PerTable<Lookahead>,
+    /// Tables whose entries stay unique whatever is asked for: a sampled softmax tells a negative that equals its
+    /// target by their common entry.
+    pub sampled: BTreeSet<String>,
+}
+
+impl Plan {
+    /// The choice for a table that lives as `sharding` says.
+    pub fn choice(&self, table: &str, sharding: &Sharding) -> Choice {
+        Choice {
+            unique: self.sampled.contains(table) || self.unique.get(table).copied().unwrap_or(true),
+            lookahead: self.lookahead.get(table).and_then(|l| l.0),
+            sharding: sharding.clone(),
+        }
+    }
+}
+
+/// What somebody asks for some tables, on top of what holds for all of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TableOptions {
+    /// Each row once per rank, or once per occurrence.
+    pub unique: BTreeMap<String, bool>,
+    /// Reuse distances that are told apart, where a strategy tells rows apart at all.
+    pub lookahead: BTreeMap<String, Lookahead>,
+    /// Where rows live, in the language's words: `row_wise`, `table_wise`, `column_wise`, `data_parallel` or `auto`.
+    pub sharding: BTreeMap<String, String>,
+    /// Tables with the same number travel together, wherever their operands are ready, and with no others.
+    pub groups: BTreeMap<String, u32>,
+}

@@ -1,0 +1,92 @@
+//! Sizes of terms: how many rows a value has, and of which exchange, both follow from the term.
+
+use fs_schedule::op::Extent;
+use fs_schedule::{Poly, Symbol};
+
+use super::op::Op;
+use super::term::{Id, Terms};
+use super::ty::Holds;
+
+impl Terms {
+    /// Rows of a value on one rank; `None` for what has none of its own: shards, sums per row of the table.
+    pub fn extent(&self, id: Id) -> Option<Extent> {
+        let of = |i| self.child(id, i).and_then(|c| self.extent(c));
+        match self.node(id).op {
+            Op::Shard { .. } | Op::Total => None,
+            Op::Ids { rows, .. } | Op::Given { rows, .. } => Some(rows),
+            Op::Offsets { .. } | Op::Pool { .. } => Some(Extent::Symbol(Symbol::Samples)),
+            Op::Entries { exchange, .. } => Some(Extent::Symbol(Symbol::Sent(exchange))),
+            Op::Ask { exchange } | Op::AskAll { exchange } => {
+                Some(Extent::Symbol(Symbol::Received(exchange)))
+            }
+            Op::Positions { way, class, .. } => of(0).map(|whole| of_class(whole, way, class)),
+            // As many as there are ids, entries, classes or gradients.
+            Op::Inverse | Op::Own | Op::Answer | Op::Expand => of(1),
+            Op::Partition { .. }
+            | Op::Gradients { .. }
+            | Op::Sum
+            | Op::Columns { .. }
+            | Op::Concat
+            | Op::Dispatch
+            | Op::Combine
+            | Op::Cast { .. } => of(0),
+            // The last list says how many there are.
+            Op::Gather | Op::Return | Op::Split | Op::Send | Op::SendAll => {
+                let list = self.node(id).children.last()?;
+                self.extent(*list)
+            }
+            // In the order of the entries, all of them.
+            Op::Merge => {
+                let positions = self.node(id).children.last()?;
+                self.extent(self.child(*positions, 0)?)
+            }
+            Op::ExpandGrad | Op::PoolGrad { .. } => self.extent(self.entries_of(self.child(id, 1)?)?),
+        }
+    }
+
+    /// Elements of a value on one rank, as a polynomial in the sizes of a batch.
+    pub fn elements(&self, id: Id) -> Poly {
+        let columns = f64::from(self.ty(id).columns);
+        match self.extent(id) {
+            Some(Extent::Symbol(s)) => Poly::term(columns, &[s]),
+            Some(Extent::Fixed(n)) => Poly::constant(columns * f64::from(n)),
+            None => Poly::zero(),
+        }
+    }
+
+    /// The exchange that a term belongs to.
+    pub fn exchange(&self, id: Id) -> Option<u32> {
+        let of = |i| self.child(id, i).and_then(|c| self.exchange(c));
+        match self.node(id).op {
+            Op::Ask { exchange } | Op::AskAll { exchange } | Op::Entries { exchange, .. } => Some(exchange),
+            Op::Gather | Op::Return | Op::Split => of(1),
+            // Replicas list their own entries, which are those of what was gathered.
+            Op::Send | Op::SendAll => of(2),
+            Op::Merge => of(self.node(id).children.len() - 1),
+            _ => of(0),
+        }
+    }
+
+    /// The class of a list, and of all that goes by it.
+    pub fn class(&self, id: Id) -> Option<u32> {
+        match self.node(id).op {
+            Op::Positions { class, .. } => Some(class),
+            Op::Gather | Op::Return | Op::Split | Op::Send | Op::SendAll | Op::Total => self
+                .node(id)
+                .children
+                .iter()
+                .filter(|c| self.ty(**c).holds == Holds::Positions)
+                .find_map(|c| self.class(*c)),
+            _ => None,
+        }
+    }
+}
+
+/// Of a class instead of all.
+fn of_class(whole: Extent, way: fs_schedule::op::Way, class: u32) -> Extent {
+    match whole {
+        Extent::Symbol(Symbol::Sent(e)) => Extent::Symbol(Symbol::SentClass(e, way, class)),
+        Extent::Symbol(Symbol::Received(e)) => Extent::Symbol(Symbol::ReceivedClass(e, way, class)),
+        other => other,
+    }
+}

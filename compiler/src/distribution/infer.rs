@@ -1,0 +1,270 @@
+//! The types of operations: what operands must be, and what comes out.
+
+use super::op::Op;
+use super::ty::{Holds, Per, Placement, Precision, Sharded, Type, TypeError};
+
+/// The operands of an operation, to be checked.
+struct Operands<'a> {
+    op: Op,
+    types: &'a [Type],
+}
+
+impl Operands<'_> {
+    fn get(&self, i: usize, wanted: &'static str, fits: impl Fn(&Type) -> bool) -> Result<Type, TypeError> {
+        let found = self.types.get(i).copied().filter(|t| fits(t));
+        found.ok_or(TypeError { op: self.op.name(), operand: i, wanted })
+    }
+    fn count(&self, fits: bool, wanted: &'static str) -> Result<(), TypeError> {
+        if fits { Ok(()) } else { Err(TypeError { op: self.op.name(), operand: self.types.len(), wanted }) }
+    }
+    /// All operands, at least one, alike but for columns.
+    fn alike(&self, holds: Holds) -> Result<Type, TypeError> {
+        let first = self.get(0, "there, and of the right kind", |t| t.holds == holds)?;
+        for i in 1..self.types.len() {
+            self.get(i, "like the first", |t| Type { columns: first.columns, ..*t } == first)?;
+        }
+        Ok(first)
+    }
+    /// A list that tells how many go where: requests, entries, or positions of a class among them.
+    fn list(&self, i: usize, sharded: Sharded) -> Result<Type, TypeError> {
+        self.get(i, "a list of entries at the right side", |t| {
+            let a_list = matches!(t.holds, Holds::Ids | Holds::Requests | Holds::Positions);
+            a_list && t.sharded == sharded && matches!(t.per, Per::Entry { .. })
+        })
+    }
+}
+
+const fn is_entry(t: &Type) -> bool {
+    matches!(t.per, Per::Entry { .. })
+}
+
+/// The type of an operation on operands.
+pub(super) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
+    let o = Operands { op, types };
+    let leaf = |holds, sharded, per, columns| {
+        o.count(types.is_empty(), "left out")?;
+        Ok(Type { holds, sharded, per, columns, placement: Placement::Home, precision: Precision::F32 })
+    };
+    match op {
+        Op::Shard { start, end, replicated, .. } => {
+            let sharded = if replicated { Sharded::Replicated } else { Sharded::Owner };
+            leaf(Holds::Rows, sharded, Per::Row, end.saturating_sub(start))
+        }
+        Op::Ids { columns, .. } => leaf(Holds::Ids, Sharded::Sample, Per::Id, columns),
+        Op::Offsets { .. } => leaf(Holds::Offsets, Sharded::Sample, Per::Sample, 1),
+        Op::Given { rows, columns, .. } => {
+            let samples = rows == fs_schedule::op::Extent::Symbol(fs_schedule::Symbol::Samples);
+            let per = if samples { Per::Sample } else { Per::Id };
+            leaf(Holds::Gradients, Sharded::Sample, per, columns)
+        }
+        Op::Entries { unique, .. } => {
+            let ids = o.alike(Holds::Ids)?;
+            o.get(0, "ids of samples", |t| t.sharded == Sharded::Sample && t.per == Per::Id)?;
+            Ok(Type { per: Per::Entry { unique }, columns: 1, ..ids })
+        }
+        Op::Inverse | Op::Ask { .. } | Op::AskAll { .. } | Op::Own | Op::Gradients { .. } => asked(&o),
+        Op::Partition { .. } | Op::Answer | Op::Positions { .. } => classes(&o),
+        Op::Gather | Op::Return | Op::Merge | Op::Concat | Op::Expand | Op::Pool { .. } => rows(&o),
+        Op::ExpandGrad
+        | Op::PoolGrad { .. }
+        | Op::Sum
+        | Op::Columns { .. }
+        | Op::Split
+        | Op::Send
+        | Op::SendAll
+        | Op::Total => gradients(&o),
+        Op::Dispatch | Op::Combine => {
+            let (from, to) = match op {
+                Op::Dispatch => (Placement::Home, Placement::Assigned),
+                _ => (Placement::Assigned, Placement::Home),
+            };
+            let wanted = "of samples, and where they are taken from";
+            let of_samples = |t: &Type| {
+                t.sharded == Sharded::Sample && matches!(t.per, Per::Sample | Per::Id) && t.placement == from
+            };
+            o.count(types.len() == 1, "one")?;
+            Ok(Type { placement: to, ..o.get(0, wanted, of_samples)? })
+        }
+        Op::Cast { to } => {
+            o.count(types.len() == 1, "one")?;
+            let reals = |t: &Type| matches!(t.holds, Holds::Rows | Holds::Gradients);
+            Ok(Type { precision: to, ..o.get(0, "rows or gradients", reals)? })
+        }
+    }
+}
+
+/// Who asks for what.
+fn asked(o: &Operands<'_>) -> Result<Type, TypeError> {
+    let wanted = "the entries of a rank";
+    let entries = |i| o.get(i, wanted, |t| t.holds == Holds::Ids && is_entry(t));
+    match o.op {
+        Op::Inverse => {
+            o.count(o.types.len() == 2, "two")?;
+            let entries = entries(0)?;
+            let ids = o.get(1, "ids of the same samples", |t| {
+                t.holds == Holds::Ids && t.per == Per::Id && t.placement == entries.placement
+            })?;
+            Ok(Type { holds: Holds::Positions, ..ids })
+        }
+        Op::Own => {
+            o.count(o.types.len() == 2, "two")?;
+            let asked = o.get(0, "what all asked for", |t| {
+                t.holds == Holds::Requests && t.sharded == Sharded::Replicated
+            })?;
+            let entries = o.get(1, wanted, |t| t.holds == Holds::Ids && t.per == asked.per)?;
+            Ok(Type { holds: Holds::Requests, ..entries })
+        }
+        Op::Gradients { columns, .. } => {
+            o.count(o.types.len() == 1, "one")?;
+            Ok(Type { holds: Holds::Gradients, columns, ..entries(0)? })
+        }
+        _ => {
+            o.count(o.types.len() == 1, "one")?;
+            let all = matches!(o.op, Op::AskAll { .. });
+            let sharded = if all { Sharded::Replicated } else { Sharded::Owner };
+            Ok(Type { holds: Holds::Requests, sharded, ..entries(0)? })
+        }
+    }
+}
+
+/// By reuse distance.
+fn classes(o: &Operands<'_>) -> Result<Type, TypeError> {
+    let classes = |t: &Type| t.holds == Holds::Classes;
+    match o.op {
+        Op::Partition { .. } => {
+            o.count(o.types.len() == 2, "two")?;
+            let rows = o.get(0, "rows that are asked for", |t| t.holds == Holds::Requests)?;
+            o.get(1, "what owners or replicas know", |t| {
+                t.holds == Holds::Requests && t.sharded != Sharded::Sample && t.per == rows.per
+            })?;
+            Ok(Type { holds: Holds::Classes, ..rows })
+        }
+        Op::Answer => {
+            o.count(o.types.len() == 2, "two")?;
+            let of = o.get(0, "classes at owners", |t| classes(t) && t.sharded == Sharded::Owner)?;
+            let entries = o.get(1, "the entries of a rank", |t| t.holds == Holds::Ids && t.per == of.per)?;
+            Ok(Type { holds: Holds::Classes, ..entries })
+        }
+        _ => {
+            o.count(o.types.len() == 1, "one")?;
+            Ok(Type { holds: Holds::Positions, ..o.get(0, "classes", classes)? })
+        }
+    }
+}
+
+/// Lookups.
+fn rows(o: &Operands<'_>) -> Result<Type, TypeError> {
+    let rows = |t: &Type| t.holds == Holds::Rows && is_entry(t);
+    match o.op {
+        Op::Gather => {
+            o.count((2..=3).contains(&o.types.len()), "left out")?;
+            let shard = o.get(0, "a shard", |t| t.holds == Holds::Rows && t.per == Per::Row)?;
+            let asked = o.get(1, "rows asked for where the shard is", |t| {
+                let there = match shard.sharded {
+                    Sharded::Replicated => true,
+                    sharded => t.sharded == sharded,
+                };
+                t.holds == Holds::Requests && there
+            })?;
+            if o.types.len() == 3 {
+                o.list(2, asked.sharded)?;
+            }
+            Ok(Type { holds: Holds::Rows, columns: shard.columns, precision: shard.precision, ..asked })
+        }
+        Op::Return => {
+            o.count(o.types.len() == 3, "three")?;
+            let y = o.get(0, "rows at owners", |t| rows(t) && t.sharded == Sharded::Owner)?;
+            o.list(1, Sharded::Owner)?;
+            let to = o.list(2, Sharded::Sample)?;
+            Ok(Type { holds: Holds::Rows, columns: y.columns, precision: y.precision, ..to })
+        }
+        Op::Merge => {
+            let odd = o.types.len() % 2;
+            o.count(o.types.len() >= 2, "there")?;
+            let first = o.get(0, "rows of a rank", |t| rows(t) && t.sharded == Sharded::Sample)?;
+            for i in (odd..o.types.len()).step_by(2) {
+                o.get(i, "like the first rows", |t| *t == first)?;
+                o.list(i + 1, Sharded::Sample)?;
+            }
+            Ok(first)
+        }
+        Op::Concat => {
+            let first = o.alike(Holds::Rows)?;
+            let columns = o.types.iter().fold(0u32, |sum, t| sum.saturating_add(t.columns));
+            Ok(Type { columns, ..first })
+        }
+        _ => {
+            let pools = matches!(o.op, Op::Pool { .. });
+            o.count(o.types.len() == 2 + usize::from(pools), "as many as it takes")?;
+            let of = o.get(0, "rows of a rank", |t| rows(t) && t.sharded == Sharded::Sample)?;
+            o.get(1, "positions of ids of the same samples", |t| {
+                t.holds == Holds::Positions && t.per == Per::Id && t.placement == of.placement
+            })?;
+            if pools {
+                o.get(2, "offsets", |t| t.holds == Holds::Offsets && t.placement == of.placement)?;
+            }
+            Ok(Type { per: if pools { Per::Sample } else { Per::Id }, ..of })
+        }
+    }
+}
+
+/// Gradients.
+fn gradients(o: &Operands<'_>) -> Result<Type, TypeError> {
+    let gradients = |t: &Type| t.holds == Holds::Gradients;
+    let at_rank = |t: &Type| gradients(t) && is_entry(t) && t.sharded == Sharded::Sample;
+    match o.op {
+        Op::ExpandGrad | Op::PoolGrad { .. } => {
+            let pools = matches!(o.op, Op::PoolGrad { .. });
+            o.count(o.types.len() == 2 + usize::from(pools), "as many as it takes")?;
+            let per = if pools { Per::Sample } else { Per::Id };
+            let of = o.get(0, "gradients per id or sample", |t| gradients(t) && t.per == per)?;
+            o.get(1, "positions of ids of the same samples", |t| {
+                t.holds == Holds::Positions && t.per == Per::Id && t.placement == of.placement
+            })?;
+            if pools {
+                o.get(2, "offsets", |t| t.holds == Holds::Offsets && t.placement == of.placement)?;
+            }
+            // The arena knows which entries the positions are of, and sets whether they are unique.
+            Ok(Type { per: Per::Entry { unique: true }, ..of })
+        }
+        Op::Sum => {
+            let first = o.alike(Holds::Gradients)?;
+            for i in 1..o.types.len() {
+                o.get(i, "like the first", |t| t.columns == first.columns)?;
+            }
+            Ok(first)
+        }
+        Op::Columns { start, end } => {
+            o.count(o.types.len() == 1, "one")?;
+            let of =
+                o.get(0, "gradients with those columns", |t| at_rank(t) && start < end && end <= t.columns)?;
+            Ok(Type { columns: end - start, ..of })
+        }
+        Op::Split => {
+            o.count(o.types.len() == 2, "two")?;
+            let of = o.get(0, "gradients of a rank's entries", at_rank)?;
+            o.list(1, Sharded::Sample)?;
+            Ok(of)
+        }
+        Op::Send | Op::SendAll => {
+            o.count(o.types.len() == 3, "three")?;
+            let of = o.get(0, "gradients of a rank's entries", at_rank)?;
+            o.list(1, Sharded::Sample)?;
+            let sharded = if o.op == Op::Send { Sharded::Owner } else { Sharded::Replicated };
+            let to = o.list(2, sharded)?;
+            Ok(Type { holds: Holds::Gradients, columns: of.columns, precision: of.precision, ..to })
+        }
+        _ => {
+            o.count((2..=3).contains(&o.types.len()), "left out")?;
+            let asked = o.get(0, "what was asked for", |t| {
+                t.holds == Holds::Requests && t.sharded != Sharded::Sample
+            })?;
+            let received =
+                o.get(1, "gradients that arrived there", |t| gradients(t) && t.sharded == asked.sharded)?;
+            if o.types.len() == 3 {
+                o.list(2, asked.sharded)?;
+            }
+            Ok(Type { per: Per::Row, ..received })
+        }
+    }
+}

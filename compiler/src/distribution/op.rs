@@ -1,0 +1,193 @@
+//! What terms do: the operations of the language, with what they say beside their operands.
+
+use fs_schedule::op::{Extent, PoolMode, Way};
+
+use super::ty::Precision;
+
+/// What a term does. Operands stand in each variant's text, in the order of the node's children; `x?` may be left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Op {
+    /// Columns `start..end` of a table's rows, where they live: at their owners, or everywhere. `->`
+    Shard {
+        /// The table.
+        table: u32,
+        /// First column.
+        start: u32,
+        /// One behind the last column.
+        end: u32,
+        /// Every rank has all rows.
+        replicated: bool,
+    },
+    /// Ids that the samples of a rank use. `->`
+    Ids {
+        /// Which, as the user of the arena numbers them.
+        source: u32,
+        /// Rows of ids.
+        rows: Extent,
+        /// Ids per row.
+        columns: u32,
+        /// The microbatch that uses them.
+        microbatch: u32,
+    },
+    /// Where each sample's ids begin and end. `->`
+    Offsets {
+        /// Which, as the user of the arena numbers them.
+        source: u32,
+    },
+    /// Gradients of what was made of rows: per id or per sample. `->`
+    Given {
+        /// Which, as the user of the arena numbers them.
+        source: u32,
+        /// Rows.
+        rows: Extent,
+        /// Columns.
+        columns: u32,
+    },
+    /// Gradients per entry that something else computed: a sampled softmax, or a sum of microbatches. `entries ->`
+    Gradients {
+        /// Which, as the user of the arena numbers them.
+        source: u32,
+        /// Columns.
+        columns: u32,
+    },
+    /// The rows that a rank asks for, by owner. `ids... ->`
+    Entries {
+        /// The exchange whose sizes they have.
+        exchange: u32,
+        /// Each row once, or once per occurrence.
+        unique: bool,
+        /// With the microbatches that use each first and last.
+        uses: bool,
+    },
+    /// Where each id's row stands among the entries. `entries, ids ->`
+    Inverse,
+    /// All-to-all of entries: who asks an owner for which of its rows. `entries ->`
+    Ask {
+        /// The exchange whose sizes the owners see.
+        exchange: u32,
+    },
+    /// All-gather of entries: what everybody asks for. `entries ->`
+    AskAll {
+        /// The exchange whose sizes every rank sees.
+        exchange: u32,
+    },
+    /// The rank's own part of what was gathered. `asked, entries ->`
+    Own,
+    /// The class of each row by its reuse. `rows, asked by all, of the batches around ->`
+    Partition {
+        /// Lookups look back, gradients ahead.
+        way: Way,
+        /// Distances up to it are told apart, in microbatches.
+        lookahead: u32,
+        /// Microbatches of a batch.
+        microbatches: u32,
+    },
+    /// All-to-all of classes: owners tell those who asked. `classes, entries ->`
+    Answer,
+    /// Where the rows of a class stand. `classes ->`
+    Positions {
+        /// Of lookups or gradients.
+        way: Way,
+        /// The class.
+        class: u32,
+        /// Of so many.
+        of: u32,
+    },
+    /// Rows of a shard. `shard, rows, positions? ->`
+    Gather,
+    /// All-to-all of rows, from the lists of the owners to those of the askers. `rows, at owner, at asker ->`
+    Return,
+    /// Rows of classes in the order of the entries, together with those that are there. `before?, (rows, positions)... ->`
+    Merge,
+    /// Columns side by side. `parts... ->`
+    Concat,
+    /// A row per id. `rows, inverse ->`
+    Expand,
+    /// Sum or mean of a sample's rows. `rows, inverse, offsets ->`
+    Pool {
+        /// Sum or mean.
+        mean: bool,
+    },
+    /// Sums per entry, in the order of the ids. `gradients, inverse ->`
+    ExpandGrad,
+    /// Likewise of pooled rows. `gradients, inverse, offsets ->`
+    PoolGrad {
+        /// Sum or mean.
+        mean: bool,
+    },
+    /// Sums of gradients of the same entries, from left to right. `gradients... ->`
+    Sum,
+    /// A range of columns. `gradients ->`
+    Columns {
+        /// First column.
+        start: u32,
+        /// One behind the last column.
+        end: u32,
+    },
+    /// The gradients of a class. `gradients, positions ->`
+    Split,
+    /// All-to-all of gradients, to the owners. `gradients, at asker, at owner ->`
+    Send,
+    /// All-gather of gradients, to all replicas. `gradients, at asker, at all ->`
+    SendAll,
+    /// What an update adds up: per row, within each rank by position, then by rank. `asked, received, positions? ->`
+    Total,
+    /// From the ranks that have the samples to those that work on them. `x ->`
+    Dispatch,
+    /// Back. `x ->`
+    Combine,
+    /// Another precision. `x ->`
+    Cast {
+        /// Which.
+        to: Precision,
+    },
+}
+
+impl Op {
+    /// Its name in text.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Shard { .. } => "shard",
+            Self::Ids { .. } => "ids",
+            Self::Offsets { .. } => "offsets",
+            Self::Given { .. } => "given",
+            Self::Gradients { .. } => "gradients",
+            Self::Entries { unique: true, .. } => "unique",
+            Self::Entries { unique: false, .. } => "occurrences",
+            Self::Inverse => "inverse",
+            Self::Ask { .. } => "ask",
+            Self::AskAll { .. } => "ask_all",
+            Self::Own => "own",
+            Self::Partition { .. } => "partition",
+            Self::Answer => "answer",
+            Self::Positions { .. } => "positions",
+            Self::Gather => "gather",
+            Self::Return => "return",
+            Self::Merge => "merge",
+            Self::Concat => "concat",
+            Self::Expand => "expand",
+            Self::Pool { .. } => "pool",
+            Self::ExpandGrad => "expand_grad",
+            Self::PoolGrad { .. } => "pool_grad",
+            Self::Sum => "sum",
+            Self::Columns { .. } => "columns",
+            Self::Split => "split",
+            Self::Send => "send",
+            Self::SendAll => "send_all",
+            Self::Total => "total",
+            Self::Dispatch => "dispatch",
+            Self::Combine => "combine",
+            Self::Cast { .. } => "cast",
+        }
+    }
+
+    /// Sum or mean, of poolings.
+    pub const fn pooling(self) -> Option<PoolMode> {
+        match self {
+            Self::Pool { mean } | Self::PoolGrad { mean } => {
+                Some(if mean { PoolMode::Mean } else { PoolMode::Sum })
+            }
+            _ => None,
+        }
+    }
+}

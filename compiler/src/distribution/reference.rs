@@ -1,0 +1,599 @@
+//! What terms mean: values of all ranks, computed one term after the other from ids, tables and gradients.
+//!
+//! Nothing here is fast or parallel. It is what rules and the code generator are held against: two terms mean the same
+//! if their values are the same in every bit on any data.
+
+use std::collections::BTreeMap;
+
+use fs_schedule::op::Way;
+use fs_schedule::reuse::Reuse;
+
+use super::op::Op;
+use super::term::{Id, Terms};
+use super::ty::{Per, Precision, Sharded};
+
+/// A row that a rank asks for, and the microbatches that use it first and last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// The row.
+    pub row: u64,
+    /// First microbatch.
+    pub first: u32,
+    /// Last microbatch.
+    pub last: u32,
+}
+
+/// What one rank has of a value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Values {
+    /// Rows or gradients.
+    Reals(Vec<Vec<f32>>),
+    /// Ids, by row.
+    Ids(Vec<Vec<u64>>),
+    /// Entries or requests.
+    Requests(Vec<Request>),
+    /// Places in a list, by row.
+    Positions(Vec<Vec<usize>>),
+    /// Classes.
+    Classes(Vec<u32>),
+    /// Begins and ends of samples.
+    Offsets(Vec<usize>),
+    /// Sums of gradients by row of the table.
+    Sums(BTreeMap<u64, Vec<f32>>),
+}
+
+/// One rank's part of a value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// What it holds.
+    pub values: Values,
+    /// Of lists: how many go to, or came from, each rank.
+    pub counts: Vec<usize>,
+}
+
+/// Data to compute with: some ranks, one table, batches around the one in question.
+#[derive(Debug, Clone, PartialEq)]
+pub struct World {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// The table's rows.
+    pub table: Vec<Vec<f32>>,
+    /// Ids by source and batch, then by rank.
+    pub ids: BTreeMap<(u32, i32), Vec<Vec<Vec<u64>>>>,
+    /// Offsets by source, then by rank.
+    pub offsets: BTreeMap<u32, Vec<Vec<usize>>>,
+    /// Gradients by source, then by rank.
+    pub gradients: BTreeMap<u32, Vec<Vec<Vec<f32>>>>,
+    /// The rank that works on the samples of each rank: a permutation.
+    pub assigned: Vec<usize>,
+}
+
+/// A term that cannot be computed: data is missing, or values do not fit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0} cannot be computed: {1}")]
+pub struct EvalError(String, &'static str);
+
+impl World {
+    /// The rank that owns a row.
+    pub fn owner(&self, row: u64) -> usize {
+        (row % self.ranks as u64) as usize
+    }
+
+    /// The value of a term for batch 0, by rank.
+    ///
+    /// # Errors
+    /// If data that it needs is missing.
+    pub fn eval(&self, terms: &Terms, id: Id) -> Result<Vec<Part>, EvalError> {
+        Evaluation { world: self, terms, known: BTreeMap::new() }.value(id, 0)
+    }
+}
+
+struct Evaluation<'a> {
+    world: &'a World,
+    terms: &'a Terms,
+    known: BTreeMap<(Id, i32), Vec<Part>>,
+}
+
+/// Operands of all ranks, of one term.
+struct Operands<'a> {
+    name: String,
+    parts: Vec<&'a [Part]>,
+}
+
+impl Operands<'_> {
+    fn wrong(&self, what: &'static str) -> EvalError {
+        EvalError(self.name.clone(), what)
+    }
+    fn part(&self, i: usize, rank: usize) -> Result<&Part, EvalError> {
+        self.parts.get(i).and_then(|p| p.get(rank)).ok_or_else(|| self.wrong("an operand is missing"))
+    }
+    fn reals(&self, i: usize, rank: usize) -> Result<&[Vec<f32>], EvalError> {
+        match &self.part(i, rank)?.values {
+            Values::Reals(v) => Ok(v),
+            _ => Err(self.wrong("an operand has no reals")),
+        }
+    }
+    fn requests(&self, i: usize, rank: usize) -> Result<&[Request], EvalError> {
+        match &self.part(i, rank)?.values {
+            Values::Requests(v) => Ok(v),
+            _ => Err(self.wrong("an operand has no requests")),
+        }
+    }
+    fn positions(&self, i: usize, rank: usize) -> Result<&[Vec<usize>], EvalError> {
+        match &self.part(i, rank)?.values {
+            Values::Positions(v) => Ok(v),
+            _ => Err(self.wrong("an operand has no positions")),
+        }
+    }
+    fn picked<'v, T>(&self, values: &'v [T], at: usize) -> Result<&'v T, EvalError> {
+        values.get(at).ok_or_else(|| self.wrong("a position is out of range"))
+    }
+}
+
+/// Items of a list that go to each rank.
+fn segments<'a, T>(items: &'a [T], counts: &[usize]) -> Vec<&'a [T]> {
+    let mut rest = items;
+    let cut = |n: &usize| {
+        let (head, tail) = rest.split_at((*n).min(rest.len()));
+        rest = tail;
+        head
+    };
+    counts.iter().map(cut).collect()
+}
+
+/// What arrives everywhere when every rank sends its segments: of rank r at o, what r has for o.
+fn exchanged<T: Clone>(lists: &[(&[T], &[usize])]) -> Vec<(Vec<T>, Vec<usize>)> {
+    let cut: Vec<Vec<&[T]>> = lists.iter().map(|(items, counts)| segments(items, counts)).collect();
+    (0..lists.len())
+        .map(|to| {
+            let arriving: Vec<&[T]> = cut.iter().map(|from| from.get(to).copied().unwrap_or(&[])).collect();
+            (arriving.concat(), arriving.iter().map(|s| s.len()).collect())
+        })
+        .collect()
+}
+
+impl Evaluation<'_> {
+    fn value(&mut self, id: Id, batch: i32) -> Result<Vec<Part>, EvalError> {
+        if let Some(known) = self.known.get(&(id, batch)) {
+            return Ok(known.clone());
+        }
+        let node = self.terms.node(id).clone();
+        let mut of_children = Vec::with_capacity(node.children.len());
+        for child in &node.children {
+            of_children.push(self.value(*child, batch)?);
+        }
+        // A partition also sees what is asked for in the batches around.
+        let mut around = Vec::new();
+        if let Op::Partition { way, lookahead, microbatches } = node.op {
+            let sign = if way == Way::Forward { -1 } else { 1 };
+            let reuse = Reuse { lookahead, microbatches };
+            for distance in 1..=reuse.history() as i32 {
+                around.push(self.value(node.children[1], batch + sign * distance)?);
+            }
+        }
+        let o = Operands {
+            name: self.terms.display(id).to_string(),
+            parts: of_children.iter().map(Vec::as_slice).collect(),
+        };
+        let ranks = 0..self.world.ranks;
+        let all = ranks.map(|rank| self.on(id, &o, &around, rank, batch)).collect::<Result<Vec<_>, _>>()?;
+        self.known.insert((id, batch), all.clone());
+        Ok(all)
+    }
+
+    /// A term on one rank.
+    fn on(
+        &self,
+        id: Id,
+        o: &Operands<'_>,
+        around: &[Vec<Part>],
+        rank: usize,
+        batch: i32,
+    ) -> Result<Part, EvalError> {
+        let world = self.world;
+        let op = self.terms.node(id).op;
+        let missing = || o.wrong("there is no such data");
+        let plain = |values| Part { values, counts: Vec::new() };
+        let like = |i, values| Ok::<_, EvalError>(Part { values, counts: o.part(i, rank)?.counts.clone() });
+        match op {
+            Op::Shard { start, end, replicated, .. } => {
+                let cut = |(i, row): (usize, &Vec<f32>)| {
+                    let columns = row.get(start as usize..end as usize)?;
+                    // What a rank does not own is nothing that it may read: it shows.
+                    let own = replicated || world.owner(i as u64) == rank;
+                    Some(if own { columns.to_vec() } else { vec![f32::NAN; columns.len()] })
+                };
+                let rows = world.table.iter().enumerate().map(cut).collect::<Option<Vec<_>>>();
+                Ok(plain(Values::Reals(rows.ok_or_else(missing)?)))
+            }
+            Op::Ids { source, .. } => {
+                let ids = world.ids.get(&(source, batch)).and_then(|by_rank| by_rank.get(rank));
+                Ok(plain(Values::Ids(ids.ok_or_else(missing)?.clone())))
+            }
+            Op::Offsets { source } => {
+                let offsets = world.offsets.get(&source).and_then(|by_rank| by_rank.get(rank));
+                Ok(plain(Values::Offsets(offsets.ok_or_else(missing)?.clone())))
+            }
+            Op::Given { source, .. } | Op::Gradients { source, .. } => {
+                let gradients = world.gradients.get(&source).and_then(|by_rank| by_rank.get(rank));
+                Ok(plain(Values::Reals(gradients.ok_or_else(missing)?.clone())))
+            }
+            Op::Entries { unique, .. } => self.entries(id, o, unique, rank),
+            Op::Inverse => self.inverse(id, o, rank),
+            Op::Ask { .. } => {
+                let lists = self.lists(o, 0, |p, r| p.requests(0, r))?;
+                let (requests, counts) = exchanged(&lists).swap_remove(rank);
+                Ok(Part { values: Values::Requests(requests), counts })
+            }
+            Op::AskAll { .. } => {
+                let lists = self.lists(o, 0, |p, r| p.requests(0, r))?;
+                let requests: Vec<&[Request]> = lists.iter().map(|l| l.0).collect();
+                let counts = requests.iter().map(|r| r.len()).collect();
+                Ok(Part { values: Values::Requests(requests.concat()), counts })
+            }
+            Op::Own => like(1, Values::Requests(o.requests(1, rank)?.to_vec())),
+            Op::Partition { way, lookahead, microbatches } => {
+                let reuse = Reuse { lookahead, microbatches };
+                let classes = partition(o, around, reuse, way, rank)?;
+                like(0, Values::Classes(classes))
+            }
+            Op::Answer => {
+                let lists = self.lists(o, 0, |p, r| match &p.part(0, r)?.values {
+                    Values::Classes(c) => Ok(c.as_slice()),
+                    _ => Err(p.wrong("an operand has no classes")),
+                })?;
+                let (classes, counts) = exchanged(&lists).swap_remove(rank);
+                Ok(Part { values: Values::Classes(classes), counts })
+            }
+            Op::Positions { class, .. } => {
+                let part = o.part(0, rank)?;
+                let Values::Classes(classes) = &part.values else { return Err(missing()) };
+                let of = |c: &[u32]| c.iter().filter(|c| **c == class).count();
+                let counts = segments(classes, &part.counts).into_iter().map(of).collect();
+                let at = classes.iter().enumerate().filter(|(_, c)| **c == class).map(|(i, _)| vec![i]);
+                Ok(Part { values: Values::Positions(at.collect()), counts })
+            }
+            Op::Gather => {
+                let (shard, asked) = (o.reals(0, rank)?, o.requests(1, rank)?);
+                let row = |r: &Request| -> Result<Vec<f32>, EvalError> {
+                    Ok(o.picked(shard, r.row as usize)?.clone())
+                };
+                if o.parts.len() == 2 {
+                    return like(1, Values::Reals(asked.iter().map(row).collect::<Result<_, _>>()?));
+                }
+                let picked = o.positions(2, rank)?.iter().map(|p| row(o.picked(asked, p[0])?));
+                like(2, Values::Reals(picked.collect::<Result<_, EvalError>>()?))
+            }
+            Op::Return | Op::Send => {
+                // Cut as the sender's list says; what arrives has the receiver's.
+                let lists = self.lists(o, 1, |p, r| p.reals(0, r))?;
+                let (rows, _) = exchanged(&lists).swap_remove(rank);
+                like(2, Values::Reals(rows))
+            }
+            Op::SendAll => {
+                let rows: Result<Vec<&[Vec<f32>]>, EvalError> =
+                    (0..world.ranks).map(|r| o.reals(0, r)).collect();
+                like(2, Values::Reals(rows?.concat()))
+            }
+            Op::Merge => self.merge(id, o, rank),
+            Op::Concat => {
+                let mut rows = o.reals(0, rank)?.to_vec();
+                for i in 1..o.parts.len() {
+                    rows.iter_mut().zip(o.reals(i, rank)?).for_each(|(row, more)| row.extend(more));
+                }
+                like(0, Values::Reals(rows))
+            }
+            Op::Expand => {
+                let rows = o.reals(0, rank)?;
+                let of = |at: &Vec<usize>| {
+                    let each = at.iter().map(|p| o.picked(rows, *p).cloned());
+                    each.collect::<Result<Vec<_>, _>>().map(|rows| rows.concat())
+                };
+                let expanded = o.positions(1, rank)?.iter().map(of).collect::<Result<_, _>>()?;
+                Ok(plain(Values::Reals(expanded)))
+            }
+            Op::Pool { mean } => self.pool(id, o, mean, rank),
+            Op::ExpandGrad => {
+                let (gradients, at) = (o.reals(0, rank)?, o.positions(1, rank)?);
+                let by_id = at.iter().zip(gradients).flat_map(|(at, g)| {
+                    let width = g.len() / at.len().max(1);
+                    at.iter().copied().zip(g.chunks(width.max(1)).map(<[f32]>::to_vec)).collect::<Vec<_>>()
+                });
+                let by_id: Vec<(usize, Vec<f32>)> = by_id.collect();
+                self.by_entry(id, o, rank, &by_id)
+            }
+            Op::PoolGrad { mean } => {
+                let (gradients, at) = (o.reals(0, rank)?, o.positions(1, rank)?);
+                let Values::Offsets(offsets) = &o.part(2, rank)?.values else { return Err(missing()) };
+                let mut by_id = Vec::new();
+                for (sample, g) in offsets.windows(2).zip(gradients) {
+                    let scale = if mean { 1.0 / (sample[1] - sample[0]).max(1) as f32 } else { 1.0 };
+                    for at in at.get(sample[0]..sample[1]).ok_or_else(missing)?.iter().flatten() {
+                        by_id.push((*at, g.iter().map(|x| x * scale).collect()));
+                    }
+                }
+                self.by_entry(id, o, rank, &by_id)
+            }
+            Op::Sum => {
+                let mut sum = o.reals(0, rank)?.to_vec();
+                for i in 1..o.parts.len() {
+                    add_rows(&mut sum, o.reals(i, rank)?);
+                }
+                like(0, Values::Reals(sum))
+            }
+            Op::Columns { start, end } => {
+                let cut = |g: &Vec<f32>| g.get(start as usize..end as usize).map(<[f32]>::to_vec);
+                let rows = o.reals(0, rank)?.iter().map(cut).collect::<Option<_>>().ok_or_else(missing)?;
+                like(0, Values::Reals(rows))
+            }
+            Op::Split => {
+                let gradients = o.reals(0, rank)?;
+                let picked = o.positions(1, rank)?.iter().map(|p| o.picked(gradients, p[0]).cloned());
+                like(1, Values::Reals(picked.collect::<Result<_, _>>()?))
+            }
+            Op::Total => self.total(o, rank),
+            Op::Dispatch => {
+                let from = world.assigned.iter().position(|to| *to == rank).ok_or_else(missing)?;
+                o.part(0, from).cloned()
+            }
+            Op::Combine => o.part(0, *world.assigned.get(rank).ok_or_else(missing)?).cloned(),
+            Op::Cast { to } => {
+                let cast = |x: &f32| match to {
+                    Precision::F32 => *x,
+                    Precision::Bf16 => bf16(*x),
+                };
+                let rows = o.reals(0, rank)?.iter().map(|row| row.iter().map(cast).collect());
+                like(0, Values::Reals(rows.collect()))
+            }
+        }
+    }
+
+    /// Every rank's list with how much of it goes where, as operand `counts` says.
+    fn lists<'o, T>(
+        &self,
+        o: &'o Operands<'_>,
+        counts: usize,
+        of: impl Fn(&'o Operands<'_>, usize) -> Result<&'o [T], EvalError>,
+    ) -> Result<Vec<(&'o [T], &'o [usize])>, EvalError> {
+        (0..self.world.ranks).map(|r| Ok((of(o, r)?, o.part(counts, r)?.counts.as_slice()))).collect()
+    }
+
+    /// All ids of a rank with the microbatches that use them, in order.
+    fn used(&self, id: Id, o: &Operands<'_>, rank: usize) -> Result<Vec<(u64, u32)>, EvalError> {
+        let mut used = Vec::new();
+        for (i, child) in self.terms.node(id).children.iter().enumerate() {
+            let Values::Ids(ids) = &o.part(i, rank)?.values else { return Err(o.wrong("no ids")) };
+            let microbatch = self.microbatch(*child);
+            used.extend(ids.iter().flatten().map(|row| (*row, microbatch)));
+        }
+        Ok(used)
+    }
+
+    fn microbatch(&self, ids: Id) -> u32 {
+        match self.terms.node(ids).op {
+            Op::Ids { microbatch, .. } => microbatch,
+            _ => self.terms.child(ids, 0).map_or(0, |c| self.microbatch(c)),
+        }
+    }
+
+    /// Where the occurrences of a rank's ids go among its entries, by owner, and what the entries are.
+    fn listed(&self, used: &[(u64, u32)], unique: bool) -> (Vec<usize>, Vec<Request>, Vec<usize>) {
+        let mut requests: Vec<Request> = Vec::new();
+        let mut counts = vec![0; self.world.ranks];
+        let mut places = vec![0; used.len()];
+        for (owner, count) in counts.iter_mut().enumerate() {
+            let start = requests.len();
+            let mut seen: BTreeMap<u64, usize> = BTreeMap::new();
+            for (place, (row, m)) in places.iter_mut().zip(used) {
+                if self.world.owner(*row) != owner {
+                    continue;
+                }
+                let known = seen.get(row).copied().filter(|_| unique);
+                let at = known.unwrap_or(requests.len());
+                match requests.get_mut(at) {
+                    Some(r) => (r.first, r.last) = (r.first.min(*m), r.last.max(*m)),
+                    None => requests.push(Request { row: *row, first: *m, last: *m }),
+                }
+                seen.insert(*row, at);
+                *place = at;
+            }
+            // Of occurrences, too, it is the row that is used first and last.
+            let uses = |row: u64| used.iter().filter(move |(r, _)| *r == row).map(|(_, m)| *m);
+            for r in &mut requests[start..] {
+                r.first = uses(r.row).min().unwrap_or(r.first);
+                r.last = uses(r.row).max().unwrap_or(r.last);
+            }
+            *count = requests.len() - start;
+        }
+        (places, requests, counts)
+    }
+
+    fn entries(&self, id: Id, o: &Operands<'_>, unique: bool, rank: usize) -> Result<Part, EvalError> {
+        let (_, requests, counts) = self.listed(&self.used(id, o, rank)?, unique);
+        Ok(Part { values: Values::Requests(requests), counts })
+    }
+
+    fn inverse(&self, id: Id, o: &Operands<'_>, rank: usize) -> Result<Part, EvalError> {
+        let node = self.terms.node(id);
+        let (entries, wanted) = (node.children[0], node.children[1]);
+        let unique = self.terms.ty(entries).per == Per::Entry { unique: true };
+        let Values::Ids(ids) = &o.part(1, rank)?.values else { return Err(o.wrong("no ids")) };
+        // The ids' place among all that the entries were made of: those before them come first.
+        let (mut used, mut start) = (Vec::new(), 0);
+        for source in &self.terms.node(entries).children {
+            if *source == wanted {
+                start = used.len();
+            }
+            let Values::Ids(ids) = &self.known_part(*source, o, rank)?.values else {
+                return Err(o.wrong("no ids"));
+            };
+            let microbatch = self.microbatch(*source);
+            used.extend(ids.iter().flatten().map(|row| (*row, microbatch)));
+        }
+        let (places, ..) = self.listed(&used, unique);
+        let mut places = places[start..].iter().copied();
+        let rows = ids.iter().map(|row| places.by_ref().take(row.len()).collect()).collect();
+        Ok(Part { values: Values::Positions(rows), counts: Vec::new() })
+    }
+
+    /// A value of the current batch that has been computed: what entries were made of.
+    fn known_part(&self, id: Id, o: &Operands<'_>, rank: usize) -> Result<&Part, EvalError> {
+        let parts = self.known.get(&(id, 0));
+        parts.and_then(|parts| parts.get(rank)).ok_or_else(|| o.wrong("a source is not known"))
+    }
+
+    fn merge(&self, id: Id, o: &Operands<'_>, rank: usize) -> Result<Part, EvalError> {
+        let odd = o.parts.len() % 2;
+        let list = *self.terms.node(id).children.last().ok_or_else(|| o.wrong("nothing to merge"))?;
+        let entries = self.terms.entries_of(list).ok_or_else(|| o.wrong("no entries"))?;
+        let entries = self.known_part(entries, o, rank)?;
+        let Values::Requests(requests) = &entries.values else { return Err(o.wrong("no entries")) };
+        let width = self.terms.ty(id).columns as usize;
+        // Rows that have not arrived yet are nothing that may be used: they show.
+        let mut rows = match odd {
+            1 => o.reals(0, rank)?.to_vec(),
+            _ => vec![vec![f32::NAN; width]; requests.len()],
+        };
+        for i in (odd..o.parts.len()).step_by(2) {
+            for (row, at) in o.reals(i, rank)?.iter().zip(o.positions(i + 1, rank)?) {
+                let place = rows.get_mut(at[0]).ok_or_else(|| o.wrong("a position is out of range"))?;
+                place.clone_from(row);
+            }
+        }
+        Ok(Part { values: Values::Reals(rows), counts: entries.counts.clone() })
+    }
+
+    fn pool(&self, id: Id, o: &Operands<'_>, mean: bool, rank: usize) -> Result<Part, EvalError> {
+        let (rows, at) = (o.reals(0, rank)?, o.positions(1, rank)?);
+        let Values::Offsets(offsets) = &o.part(2, rank)?.values else {
+            return Err(o.wrong("an operand has no offsets"));
+        };
+        let width = self.terms.ty(id).columns as usize;
+        let mut pooled = Vec::with_capacity(offsets.len());
+        for sample in offsets.windows(2) {
+            let mut sum = vec![0.0; width];
+            let own = at.get(sample[0]..sample[1]).ok_or_else(|| o.wrong("offsets are out of range"))?;
+            for p in own.iter().flatten() {
+                sum.iter_mut().zip(o.picked(rows, *p)?).for_each(|(s, x)| *s += x);
+            }
+            let scale = if mean { 1.0 / own.len().max(1) as f32 } else { 1.0 };
+            pooled.push(sum.into_iter().map(|s| s * scale).collect());
+        }
+        Ok(Part { values: Values::Reals(pooled), counts: Vec::new() })
+    }
+
+    /// Gradients of ids added up per entry, in the order given.
+    fn by_entry(
+        &self,
+        id: Id,
+        o: &Operands<'_>,
+        rank: usize,
+        by_id: &[(usize, Vec<f32>)],
+    ) -> Result<Part, EvalError> {
+        let inverse = self.terms.child(id, 1).and_then(|i| self.terms.entries_of(i));
+        let entries = inverse.ok_or_else(|| o.wrong("no entries"))?;
+        let entries = self.known_part(entries, o, rank)?;
+        let Values::Requests(requests) = &entries.values else { return Err(o.wrong("no entries")) };
+        let mut sums = vec![vec![0.0; self.terms.ty(id).columns as usize]; requests.len()];
+        for (at, g) in by_id {
+            let sum = sums.get_mut(*at).ok_or_else(|| o.wrong("a position is out of range"))?;
+            sum.iter_mut().zip(g).for_each(|(s, x)| *s += x);
+        }
+        Ok(Part { values: Values::Reals(sums), counts: entries.counts.clone() })
+    }
+
+    /// Sums per row of what arrived: within each rank by position, then by rank.
+    fn total(&self, o: &Operands<'_>, rank: usize) -> Result<Part, EvalError> {
+        let (asked, received) = (o.requests(0, rank)?, o.reals(1, rank)?);
+        let (rows, counts): (Vec<u64>, &[usize]) = if o.parts.len() == 3 {
+            let picked = o.positions(2, rank)?.iter().map(|p| Ok(o.picked(asked, p[0])?.row));
+            (picked.collect::<Result<_, EvalError>>()?, &o.part(2, rank)?.counts)
+        } else {
+            (asked.iter().map(|r| r.row).collect(), &o.part(0, rank)?.counts)
+        };
+        let pairs: Vec<(u64, &Vec<f32>)> = rows.into_iter().zip(received).collect();
+        let mut totals: BTreeMap<u64, Vec<f32>> = BTreeMap::new();
+        let add = |sums: &mut BTreeMap<u64, Vec<f32>>, row: u64, g: &[f32]| match sums.get_mut(&row) {
+            Some(sum) => sum.iter_mut().zip(g).for_each(|(s, x)| *s += x),
+            None => drop(sums.insert(row, g.to_vec())),
+        };
+        for from in segments(&pairs, counts) {
+            let mut of_rank = BTreeMap::new();
+            from.iter().for_each(|(row, g)| add(&mut of_rank, *row, g));
+            of_rank.iter().for_each(|(row, g)| add(&mut totals, *row, g));
+        }
+        Ok(Part { values: Values::Sums(totals), counts: Vec::new() })
+    }
+}
+
+/// The class of each row that is asked for.
+fn partition(
+    o: &Operands<'_>,
+    around: &[Vec<Part>],
+    reuse: Reuse,
+    way: Way,
+    rank: usize,
+) -> Result<Vec<u32>, EvalError> {
+    let m = reuse.microbatches;
+    let asked = |parts: &Vec<Part>| match parts.get(rank).map(|p| &p.values) {
+        Some(Values::Requests(requests)) => Ok(requests.clone()),
+        _ => Err(o.wrong("no requests of a batch around")),
+    };
+    let others = around.iter().map(asked).collect::<Result<Vec<_>, _>>()?;
+    let own = o.requests(1, rank)?;
+    let class = |r: &Request| {
+        let of = |list: &'_ [Request]| -> Option<(u32, u32)> {
+            let same = || list.iter().filter(|x| x.row == r.row);
+            Some((same().map(|x| x.first).min()?, same().map(|x| x.last).max()?))
+        };
+        let found = others.iter().zip(1..).find_map(|(list, batches)| Some((of(list)?, batches)));
+        let (microbatch, distance) = match way {
+            Way::Forward => (r.first, found.map(|((_, last), b): (_, u32)| b * m + r.first - last)),
+            Way::Backward => {
+                let last = of(own).map_or(r.last, |(_, last)| last);
+                (last, found.map(|((first, _), b)| b * m + first - last))
+            }
+        };
+        reuse.class(way, microbatch, distance).ok_or_else(|| o.wrong("there is no such class"))
+    };
+    o.requests(0, rank)?.iter().map(class).collect()
+}
+
+fn add_rows(sum: &mut [Vec<f32>], more: &[Vec<f32>]) {
+    for (sum, more) in sum.iter_mut().zip(more) {
+        sum.iter_mut().zip(more).for_each(|(s, x)| *s += x);
+    }
+}
+
+/// Rounded to 8 bits of mantissa, to even.
+fn bf16(x: f32) -> f32 {
+    if x.is_nan() {
+        return x;
+    }
+    let bits = x.to_bits();
+    f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
+}
+
+/// The ranks' shares of what all ranks have are one: sums by row of owners do not overlap, those of replicas are equal.
+///
+/// # Errors
+/// If replicas differ, or two owners have one row.
+pub fn joined(sharded: Sharded, parts: &[Part]) -> Result<BTreeMap<u64, Vec<f32>>, EvalError> {
+    let wrong = |what| EvalError("a sum".into(), what);
+    let mut all = BTreeMap::new();
+    for (i, part) in parts.iter().enumerate() {
+        let Values::Sums(sums) = &part.values else { return Err(wrong("it has no sums")) };
+        match sharded {
+            Sharded::Replicated if i > 0 && *sums != all => return Err(wrong("replicas differ")),
+            Sharded::Replicated => all.clone_from(sums),
+            _ => {
+                for (row, sum) in sums {
+                    if all.insert(*row, sum.clone()).is_some() {
+                        return Err(wrong("two ranks own a row"));
+                    }
+                }
+            }
+        }
+    }
+    Ok(all)
+}

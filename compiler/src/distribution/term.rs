@@ -1,0 +1,117 @@
+//! Terms: how the rows of one table and their gradients travel, each a value of its own.
+//!
+//! A term is an operation on other terms. The arena holds every term once, so equal terms have equal numbers and a
+//! number says all: its type ([`super::ty`]) and the number of its rows ([`super::extent`]) follow from it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::infer::infer;
+use super::op::Op;
+use super::ty::{Type, TypeError};
+
+/// A term of an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u32);
+
+/// An operation and what it works on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Node {
+    /// What it does.
+    pub op: Op,
+    /// To what.
+    pub children: Vec<Id>,
+}
+
+/// An arena of well-typed terms.
+#[derive(Debug, Clone, Default)]
+pub struct Terms {
+    nodes: Vec<Node>,
+    types: Vec<Type>,
+    numbers: BTreeMap<Node, Id>,
+}
+
+impl Terms {
+    /// The term of an operation and its children; the same twice is one term.
+    ///
+    /// # Errors
+    /// If the children do not have the types that the operation needs.
+    pub fn add(&mut self, op: Op, children: &[Id]) -> Result<Id, TypeError> {
+        let node = Node { op, children: children.to_vec() };
+        if let Some(id) = self.numbers.get(&node) {
+            return Ok(*id);
+        }
+        let types: Vec<Type> = children.iter().map(|c| self.ty(*c)).collect();
+        let mut ty = infer(op, &types)?;
+        if matches!(op, Op::ExpandGrad | Op::PoolGrad { .. }) {
+            let entries = self.entries_of(children[1]);
+            ty.per = entries.map_or(ty.per, |e| self.ty(e).per);
+        }
+        // What entries say of ids holds for those that they were made of.
+        if op == Op::Inverse && !self.node(children[0]).children.contains(&children[1]) {
+            return Err(TypeError { op: op.name(), operand: 1, wanted: "ids that the entries were made of" });
+        }
+        let id = Id(self.nodes.len() as u32);
+        self.nodes.push(node.clone());
+        self.types.push(ty);
+        self.numbers.insert(node, id);
+        Ok(id)
+    }
+    /// Operation and children.
+    pub fn node(&self, id: Id) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+    /// The i-th child.
+    pub fn child(&self, id: Id, i: usize) -> Option<Id> {
+        self.node(id).children.get(i).copied()
+    }
+    /// The type.
+    pub fn ty(&self, id: Id) -> Type {
+        self.types[id.0 as usize]
+    }
+    /// The entries that positions of ids, or lists of a rank's rows, are about.
+    pub fn entries_of(&self, id: Id) -> Option<Id> {
+        match self.node(id).op {
+            Op::Entries { .. } => Some(id),
+            Op::Inverse | Op::Dispatch | Op::Combine | Op::Gradients { .. } => {
+                self.entries_of(self.child(id, 0)?)
+            }
+            Op::Own | Op::Answer => self.entries_of(self.child(id, 1)?),
+            Op::Partition { .. } | Op::Positions { .. } => self.entries_of(self.child(id, 0)?),
+            _ => None,
+        }
+    }
+    /// Number of terms.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+    /// True without terms.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+    /// A term as text: `(return (gather shard ask) ask entries)`.
+    pub fn display(&self, id: Id) -> Text<'_> {
+        Text { terms: self, id }
+    }
+}
+
+/// A term to print.
+#[derive(Debug, Clone, Copy)]
+pub struct Text<'a> {
+    terms: &'a Terms,
+    id: Id,
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let node = self.terms.node(self.id);
+        if node.children.is_empty() {
+            return write!(f, "{}", node.op.name());
+        }
+        write!(f, "({}", node.op.name())?;
+        for child in &node.children {
+            write!(f, " {}", self.terms.display(*child))?;
+        }
+        write!(f, ")")
+    }
+}

@@ -1,0 +1,367 @@
+//! Terms that mean the same have the same values on random data, on several ranks, and terms that do not, differ.
+
+use std::collections::BTreeMap;
+
+use fs_compiler::distribution::build::{Distribution, Numbered};
+use fs_compiler::distribution::reference::{Part, Values, World, joined};
+use fs_compiler::distribution::ty::{Precision, Sharded};
+use fs_compiler::distribution::{Choice, Id, Lookahead, Op, PerTable, Terms};
+use fs_schedule::op::{Extent, Way};
+use fs_schedule::{Sharding, Symbol};
+use proptest::prelude::*;
+
+/// Columns of the table.
+const DIM: u32 = 4;
+
+/// Sizes of random data: ranks, rows of the table, microbatches, sequences of a microbatch, lookahead.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    ranks: usize,
+    rows: u64,
+    microbatches: u32,
+    sequences: u32,
+    lookahead: u32,
+    seed: u64,
+}
+
+prop_compose! {
+    fn sizes()(
+        ranks in 1..=4usize,
+        rows in 1..=12u64,
+        microbatches in 1..=3u32,
+        sequences in 1..=2u32,
+        lookahead in 1..=3u32,
+        seed in any::<u64>(),
+    ) -> Sizes {
+        Sizes { ranks, rows, microbatches, sequences, lookahead, seed }
+    }
+}
+
+/// A generator of numbers, good enough for data.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n.max(1)
+    }
+    /// Small whole numbers: their sums are exact in any order.
+    fn row(&mut self) -> Vec<f32> {
+        (0..DIM).map(|_| self.below(64) as f32 - 32.0).collect()
+    }
+}
+
+/// Data, with terms of its ids, offsets and gradients.
+struct Data {
+    world: World,
+    terms: Terms,
+    ids: Vec<Id>,
+    offsets: Vec<Id>,
+    gradients: Vec<Id>,
+    pooled: Vec<Id>,
+}
+
+impl Data {
+    fn new(s: Sizes) -> Self {
+        let mut draws = Draws(s.seed);
+        let mut terms = Terms::default();
+        let mut world = World {
+            ranks: s.ranks,
+            table: (0..s.rows).map(|_| draws.row()).collect(),
+            ids: BTreeMap::new(),
+            offsets: BTreeMap::new(),
+            gradients: BTreeMap::new(),
+            assigned: (0..s.ranks).map(|r| (r + 1) % s.ranks).collect(),
+        };
+        let (mut ids, mut offsets) = (Vec::new(), Vec::new());
+        let (mut gradients, mut pooled) = (Vec::new(), Vec::new());
+        let tokens = Extent::Symbol(Symbol::Tokens(0));
+        for source in 0..s.microbatches * s.sequences {
+            let microbatch = source / s.sequences;
+            // Two samples of up to four ids on each rank, in this batch and those around it.
+            for batch in -4..=4 {
+                let lengths: Vec<usize> = (0..s.ranks).map(|_| draws.below(7) as usize).collect();
+                let of = lengths.iter().map(|n| (0..*n).map(|_| vec![draws.below(s.rows)]).collect());
+                let by_rank: Vec<Vec<Vec<u64>>> = of.collect();
+                if batch == 0 {
+                    let cuts = lengths.iter().map(|n| vec![0, draws.below(*n as u64 + 1) as usize, *n]);
+                    world.offsets.insert(source, cuts.collect());
+                    let given = lengths.iter().map(|n| (0..*n).map(|_| draws.row()).collect());
+                    let given: Vec<Vec<Vec<f32>>> = given.collect();
+                    world.gradients.insert(source, given);
+                    let of_samples = (0..s.ranks).map(|_| vec![draws.row(), draws.row()]).collect();
+                    world.gradients.insert(1000 + source, of_samples);
+                }
+                world.ids.insert((source, batch), by_rank);
+            }
+            let mut add = |op| terms.add(op, &[]).expect("a leaf");
+            ids.push(add(Op::Ids { source, rows: tokens, columns: 1, microbatch }));
+            offsets.push(add(Op::Offsets { source }));
+            gradients.push(add(Op::Given { source, rows: tokens, columns: DIM }));
+            let rows = Extent::Symbol(Symbol::Samples);
+            pooled.push(add(Op::Given { source: 1000 + source, rows, columns: DIM }));
+        }
+        Self { world, terms, ids, offsets, gradients, pooled }
+    }
+
+    fn build(&mut self, choice: &Choice, first: u32, microbatches: u32) -> Distribution {
+        let cuts: Vec<(u32, u32)> = match &choice.sharding {
+            Sharding::ColumnWise { .. } => vec![(0, 1), (1, DIM)],
+            _ => vec![(0, DIM)],
+        };
+        let parts = (first..).zip(cuts).map(|(exchange, columns)| Numbered { exchange, columns });
+        let parts: Vec<Numbered> = parts.collect();
+        Distribution::build(&mut self.terms, 0, choice, &parts, &self.ids.clone(), Some(microbatches))
+            .expect("well-typed")
+    }
+
+    fn add(&mut self, op: Op, children: &[Id]) -> Id {
+        self.terms.add(op, children).expect("well-typed")
+    }
+
+    fn eval(&self, id: Id) -> Vec<Part> {
+        self.world.eval(&self.terms, id).expect("computable")
+    }
+
+    /// Rows of each sequence, per id and pooled, as a distribution brings them.
+    fn used(&mut self, d: &Distribution, microbatches: u32, sequences: u32) -> Vec<Vec<Part>> {
+        let mut all = Vec::new();
+        for round in 0..microbatches {
+            let rows = d.rows(&mut self.terms, round).expect("well-typed");
+            for i in (round * sequences..(round + 1) * sequences).map(|i| i as usize) {
+                let inverse = self.add(Op::Inverse, &[d.entries, self.ids[i]]);
+                for id in [
+                    self.add(Op::Expand, &[rows, inverse]),
+                    self.add(Op::Pool { mean: false }, &[rows, inverse, self.offsets[i]]),
+                    self.add(Op::Pool { mean: true }, &[rows, inverse, self.offsets[i]]),
+                ] {
+                    all.push(self.eval(id));
+                }
+            }
+        }
+        all
+    }
+
+    /// What a distribution adds up for each row of the table, over all classes and parts.
+    fn totals(&mut self, d: &Distribution) -> BTreeMap<u64, Vec<f32>> {
+        let mut sums = Vec::new();
+        for i in 0..self.ids.len() {
+            let inverse = self.add(Op::Inverse, &[d.entries, self.ids[i]]);
+            sums.push(self.add(Op::ExpandGrad, &[self.gradients[i], inverse]));
+            let pool = Op::PoolGrad { mean: false };
+            sums.push(self.add(pool, &[self.pooled[i], inverse, self.offsets[i]]));
+        }
+        let sum = self.add(Op::Sum, &sums);
+        let classes: Vec<Option<u32>> = match d.reuse {
+            None => vec![None],
+            Some(reuse) => (0..reuse.count(Way::Backward) as u32).map(Some).collect(),
+        };
+        let sharded = if d.replicated { Sharded::Replicated } else { Sharded::Owner };
+        let mut all: BTreeMap<u64, Vec<f32>> = BTreeMap::new();
+        for (part, p) in d.parts.iter().enumerate() {
+            for class in &classes {
+                let total = d.total(&mut self.terms, part, *class, sum).expect("well-typed");
+                let of_class = joined(sharded, &self.eval(total)).expect("one owner each");
+                for (row, sum) in of_class {
+                    let whole = all.entry(row).or_insert_with(|| vec![f32::NAN; DIM as usize]);
+                    let columns = &mut whole[p.columns.0 as usize..p.columns.1 as usize];
+                    assert!(columns.iter().all(|x| x.is_nan()), "row {row} is in two classes");
+                    columns.copy_from_slice(&sum);
+                }
+            }
+        }
+        all
+    }
+}
+
+fn choice(unique: bool, lookahead: Option<u32>, sharding: Sharding) -> Choice {
+    Choice { unique, lookahead, sharding }
+}
+
+/// All ways that one table can be distributed.
+fn choices(lookahead: u32) -> Vec<Choice> {
+    let mut all = Vec::new();
+    for sharding in [Sharding::RowWise, Sharding::ColumnWise { ranks: vec![0, 0] }, Sharding::DataParallel] {
+        for unique in [true, false] {
+            for told_apart in [None, Some(lookahead)] {
+                all.push(choice(unique, told_apart, sharding.clone()));
+            }
+        }
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is chosen, every id gets its row and every row its gradients: unique or per occurrence, together or
+    /// merged from classes, of owners or replicas, whole or by columns.
+    #[test]
+    fn choices_mean_the_same(s in sizes()) {
+        let mut data = Data::new(s);
+        // What lookups mean, without any exchange.
+        let expected: Vec<Vec<Vec<Vec<f32>>>> = (0..data.ids.len() as u32).map(|source| {
+            let by_rank = &data.world.ids[&(source, 0)];
+            let row = |id: &Vec<u64>| data.world.table[id[0] as usize].clone();
+            by_rank.iter().map(|ids| ids.iter().map(row).collect()).collect()
+        }).collect();
+        let (mut first_used, mut first_totals) = (None, None);
+        for (i, choice) in (0..).zip(choices(s.lookahead)) {
+            let d = data.build(&choice, 2 * i, s.microbatches);
+            let used = data.used(&d, s.microbatches, s.sequences);
+            for (rows, expanded) in expected.iter().zip(used.iter().step_by(3)) {
+                for (rows, part) in rows.iter().zip(expanded) {
+                    prop_assert_eq!(&part.values, &Values::Reals(rows.clone()), "{:?}", choice);
+                }
+            }
+            prop_assert_eq!(first_used.get_or_insert_with(|| used.clone()), &used, "{:?}", choice);
+            let totals = data.totals(&d);
+            prop_assert_eq!(first_totals.get_or_insert_with(|| totals.clone()), &totals, "{:?}", choice);
+        }
+    }
+
+    /// Moving ids to the ranks that work on them, or their rows, is the same; there and back is nothing.
+    #[test]
+    fn dispatched(s in sizes()) {
+        let mut data = Data::new(s);
+        let d = data.build(&choice(true, None, Sharding::RowWise), 0, s.microbatches);
+        let rows = d.rows(&mut data.terms, 0).expect("well-typed");
+        let inverse = data.add(Op::Inverse, &[d.entries, data.ids[0]]);
+        let after = data.add(Op::Expand, &[rows, inverse]);
+        let after = data.add(Op::Dispatch, &[after]);
+        let moved = data.add(Op::Dispatch, &[data.ids[0]]);
+        let entries = data.add(Op::Entries { exchange: 1, unique: true, uses: false }, &[moved]);
+        let asked = data.add(Op::Ask { exchange: 1 }, &[entries]);
+        let y = data.add(Op::Gather, &[d.parts[0].shard, asked]);
+        let back = data.add(Op::Return, &[y, asked, entries]);
+        let inverse = data.add(Op::Inverse, &[entries, moved]);
+        let before = data.add(Op::Expand, &[back, inverse]);
+        prop_assert_eq!(data.eval(after), data.eval(before));
+        let home = data.add(Op::Combine, &[moved]);
+        prop_assert_eq!(data.eval(home), data.eval(data.ids[0]));
+    }
+
+    /// What must not be mistaken for the same: a class left out, other ids' positions, another precision.
+    #[test]
+    fn what_differs(s in sizes()) {
+        let mut data = Data::new(s);
+        let d = data.build(&choice(true, Some(s.lookahead), Sharding::RowWise), 0, s.microbatches);
+        let whole = d.rows(&mut data.terms, s.microbatches - 1).expect("well-typed");
+        let lookups = d.parts[0].lookups.clone().expect("told apart");
+        for left_out in 0..lookups.lists.len() as u32 {
+            let mut operands = Vec::new();
+            for class in (0..lookups.lists.len() as u32).filter(|c| *c != left_out) {
+                operands.push(d.fetched(&mut data.terms, 0, Some(class)).expect("well-typed"));
+                operands.push(lookups.lists[class as usize].asker);
+            }
+            if operands.is_empty() {
+                continue;
+            }
+            let merged = data.add(Op::Merge, &operands);
+            let of_class = data.eval(lookups.lists[left_out as usize].asker);
+            let empty = of_class.iter().all(|p| p.values == Values::Positions(Vec::new()));
+            let same = data.eval(merged) == data.eval(whole);
+            prop_assert_eq!(same, empty, "class {}", left_out);
+        }
+        // Thirds have no end in 8 bits.
+        data.world.table.iter_mut().flatten().for_each(|x| *x = (*x + 0.5) / 3.0);
+        let cast = data.add(Op::Cast { to: Precision::Bf16 }, &[whole]);
+        let exact = data.eval(whole);
+        let any = exact.iter().any(|p| matches!(&p.values, Values::Reals(rows) if !rows.is_empty()));
+        prop_assert_eq!(data.eval(cast) == exact, !any);
+        let twice = data.add(Op::Cast { to: Precision::Bf16 }, &[cast]);
+        prop_assert_eq!(data.eval(twice), data.eval(cast));
+    }
+}
+
+/// A row of one rank and sizes of several: both follow from the term.
+#[test]
+fn sizes_follow_from_terms() {
+    let s = Sizes { ranks: 2, rows: 5, microbatches: 2, sequences: 1, lookahead: 1, seed: 1 };
+    let mut data = Data::new(s);
+    let d = data.build(&choice(true, Some(1), Sharding::ColumnWise { ranks: vec![0, 1] }), 7, 2);
+    let symbol = |data: &Data, id| data.terms.extent(id).map(|e| e.to_string());
+    let p = &d.parts[1];
+    assert_eq!(symbol(&data, d.entries).as_deref(), Some("U7"));
+    assert_eq!(symbol(&data, p.all.owner).as_deref(), Some("R8"));
+    let lookups = p.lookups.clone().expect("told apart");
+    assert_eq!(symbol(&data, lookups.lists[1].owner).as_deref(), Some("R8f1"));
+    assert_eq!(symbol(&data, lookups.lists[1].asker).as_deref(), Some("U7f1"));
+    let y = d.looked_up(&mut data.terms, 1, Some(1)).expect("well-typed");
+    let z = d.fetched(&mut data.terms, 1, Some(1)).expect("well-typed");
+    assert_eq!((symbol(&data, y).as_deref(), symbol(&data, z).as_deref()), (Some("R8f1"), Some("U7f1")));
+    assert_eq!(data.terms.elements(z).to_string(), "3*U7f1");
+    assert_eq!((data.terms.exchange(z), data.terms.class(z)), (Some(8), Some(1)));
+    let rows = d.rows(&mut data.terms, 1).expect("well-typed");
+    assert_eq!(data.terms.elements(rows).to_string(), "4*U7");
+    let inverse = data.add(Op::Inverse, &[d.entries, data.ids[0]]);
+    let expanded = data.add(Op::Expand, &[rows, inverse]);
+    assert_eq!(data.terms.elements(expanded).to_string(), "4*T0");
+    let sum = data.add(Op::ExpandGrad, &[data.gradients[0], inverse]);
+    let sent = d.sent(&mut data.terms, 1, Some(0), sum).expect("well-typed");
+    assert_eq!(symbol(&data, sent).as_deref(), Some("R8b0"));
+}
+
+/// Equal terms are one, and ill-typed ones are refused with the operand at fault.
+#[test]
+fn terms_are_typed() {
+    let s = Sizes { ranks: 2, rows: 5, microbatches: 1, sequences: 2, lookahead: 1, seed: 1 };
+    let mut data = Data::new(s);
+    let row_wise = choice(true, None, Sharding::RowWise);
+    let d = data.build(&row_wise, 0, 1);
+    let count = data.terms.len();
+    assert_eq!(data.build(&row_wise, 0, 1), d);
+    assert_eq!(data.terms.len(), count, "the same terms");
+    let inverse = data.add(Op::Inverse, &[d.entries, data.ids[0]]);
+    let asked = d.parts[0].all.owner;
+    let y = d.looked_up(&mut data.terms, 0, None).expect("well-typed");
+    let said =
+        |r: Result<Id, _>| r.map(|_| ()).map_err(|e: fs_compiler::distribution::TypeError| e.to_string());
+    let t = &mut data.terms;
+    let (ids, shard) = (data.ids[0], d.parts[0].shard);
+    for (op, children, error) in [
+        // Rows at owners are not where the samples are.
+        (Op::Expand, vec![y, inverse], "operand 0 of expand must be rows of a rank"),
+        (Op::Expand, vec![shard, inverse], "operand 0 of expand must be rows of a rank"),
+        // Ids are not entries.
+        (Op::Ask { exchange: 0 }, vec![ids], "operand 0 of ask must be the entries of a rank"),
+        (
+            Op::Return,
+            vec![y, d.entries, d.entries],
+            "operand 1 of return must be a list of entries at the right side",
+        ),
+        (Op::Gather, vec![shard, d.entries], "operand 1 of gather must be rows asked for where the shard is"),
+        (Op::Combine, vec![ids], "operand 0 of combine must be of samples, and where they are taken from"),
+        (
+            Op::Partition { way: Way::Forward, lookahead: 1, microbatches: 1 },
+            vec![asked],
+            "operand 1 of partition must be two",
+        ),
+    ] {
+        assert_eq!(said(t.add(op, &children)), Err(error.into()), "{op:?}");
+    }
+    let other =
+        t.add(Op::Entries { exchange: 3, unique: true, uses: false }, &[data.ids[1]]).expect("entries");
+    let error = "operand 1 of inverse must be ids that the entries were made of";
+    assert_eq!(said(t.add(Op::Inverse, &[other, ids])), Err(error.into()));
+    // Samples that were moved are not those at home.
+    let moved = t.add(Op::Dispatch, &[ids]).expect("ids of samples");
+    let both = t.add(Op::Entries { exchange: 3, unique: true, uses: false }, &[ids, moved]);
+    assert_eq!(said(both), Err("operand 1 of unique must be like the first".into()));
+}
+
+#[test]
+fn per_table_options_read_back() {
+    for text in ["true", "items:false", "true;items:false;users:true"] {
+        let read: PerTable<bool> = text.parse().expect("well-formed");
+        assert_eq!(read.to_string(), text);
+    }
+    let read: PerTable<Lookahead> = "1; items: none ;users:2".parse().expect("well-formed");
+    assert_eq!(read.to_string(), "1;items:none;users:2");
+    assert_eq!(read.get("items"), Some(&Lookahead(None)));
+    assert_eq!(read.get("others"), Some(&Lookahead(Some(1))));
+    assert_eq!(read.unknown(&["items"]), Some("users"));
+    for text in ["", "maybe", "items:maybe", "true;false", "items:true;items:true"] {
+        assert!(text.parse::<PerTable<bool>>().is_err(), "{text}");
+    }
+}
