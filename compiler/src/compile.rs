@@ -221,34 +221,8 @@ pub fn compile(program: &Program, strategy: Strategy, ranks: u32) -> Result<Comp
 /// Compiles a checked program.
 pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compiled, CompileError> {
     let mut module = import(program)?;
-    let declared = options.cluster.clone().or_else(|| program.clusters.first().cloned());
-    let profiled = options.profile.as_ref().map(|p| p.ranks);
-    let ranks = match (options.ranks.or(profiled), &declared) {
-        (Some(0), _) => return Err(CompileError::Options("a schedule is for at least one rank".into())),
-        (Some(ranks), _) => ranks,
-        (None, Some(c)) => c.nodes.saturating_mul(c.gpus_per_node).max(1),
-        (None, None) => 1,
-    };
-    let cluster = declared.unwrap_or_else(|| local(ranks));
-    for (name, value) in [("lookahead", options.lookahead), ("microbatches", options.microbatches)] {
-        if let Some(n) = value.filter(|n| !(1..=64).contains(n)) {
-            return Err(CompileError::Options(format!("{name} must be in 1..=64, is {n}")));
-        }
-    }
-    let named = options.tables.lookahead.values();
-    if let Some(n) = named.filter_map(|k| k.0).find(|n| !(1..=64).contains(n)) {
-        return Err(CompileError::Options(format!("lookahead of a table must be in 1..=64, is {n}")));
-    }
-    let asked = PipelineOptions::of(&module, options.strategy, ranks)?;
-    let plan = PipelineOptions {
-        lookahead: options.lookahead.unwrap_or(asked.lookahead),
-        microbatches: options.microbatches,
-        memory: Some(cluster.memory),
-        latency_bytes: Some(latency_bytes(&cluster, ranks)),
-        tables: options.tables.clone(),
-        ..asked
-    };
-    let stages = manager::parse_pipeline(&pipeline(&plan))?;
+    let aim = Aim::new(program, options)?;
+    let stages = aim.stages(&module, options)?;
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
     let asked = sched::Options::new(options.policy).in_flight(options.in_flight);
     match emit_for(&mut module, aim.target(), aim.ranks, &asked)? {
@@ -298,12 +272,17 @@ impl Aim {
                 return Err(CompileError::Options(format!("{name} must be in 1..=64, is {n}")));
             }
         }
+        let named = options.tables.lookahead.values();
+        if let Some(n) = named.filter_map(|k| k.0).find(|n| !(1..=64).contains(n)) {
+            return Err(CompileError::Options(format!("lookahead of a table must be in 1..=64, is {n}")));
+        }
         let asked = PipelineOptions::of(module, options.policy, self.ranks)?;
         let plan = PipelineOptions {
             lookahead: options.lookahead.unwrap_or(asked.lookahead),
             microbatches: options.microbatches,
             memory: Some(self.cluster.memory),
             latency_bytes: Some(latency_bytes(&self.cluster, self.ranks)),
+            tables: options.tables.clone(),
             ..asked
         };
         Ok(manager::parse_pipeline(&pipeline(&plan))?)

@@ -365,3 +365,51 @@ fn per_table_options_read_back() {
         assert!(text.parse::<PerTable<bool>>().is_err(), "{text}");
     }
 }
+
+/// Tables that are told apart differently, send occurrences, live elsewhere or travel alone make one schedule, which
+/// the verifier proves.
+#[test]
+fn tables_are_chosen_for_one_by_one() {
+    let text = "model small {
+          table a { rows 60  dim 8  init normal(0, 0.5)  optimizer adagrad(lr: 0.05)  sharding row_wise }
+          table b { rows 40  dim 8  init hash(scale: 0.3)  optimizer adagrad(lr: 0.05)  sharding row_wise }
+          input x: ids(a) { max 9 }
+          input y: ids(b) like x
+          input click: label like x
+          loss bce_with_logits(linear(lookup(x) + lookup(y), 1), click, normalize: tokens)
+        }
+        train { batch 12  steps 7  optimizer adam(lr: 1e-2) }
+        workload w { generate { lengths uniform(0, 7)  ids zipf(1.05)  labels hash  samples 31 } }";
+    let loaded = fs_dsl::check_text("model.fs", text);
+    let program = loaded.program.as_ref().expect("a program");
+    let both = |a: &str, b: &str| [("a".to_owned(), a.to_owned()), ("b".to_owned(), b.to_owned())];
+    for microbatches in [1, 2, 3] {
+        for (lookahead, unique, sharding, group) in [
+            (("2", "none"), (true, true), ("row_wise", "row_wise"), 1),
+            (("1", "3"), (true, false), ("row_wise", "data_parallel"), 0),
+            (("none", "2"), (false, true), ("column_wise", "row_wise"), 1),
+            (("2", "1"), (true, true), ("data_parallel", "table_wise"), 0),
+        ] {
+            let lookahead = both(lookahead.0, lookahead.1).map(|(t, k)| (t, k.parse().expect("a lookahead")));
+            let tables = fs_compiler::distribution::TableOptions {
+                lookahead: lookahead.into(),
+                unique: [("a".to_owned(), unique.0), ("b".to_owned(), unique.1)].into(),
+                sharding: both(sharding.0, sharding.1).into(),
+                groups: [("a".to_owned(), 0), ("b".to_owned(), group)].into(),
+            };
+            let options = fs_compiler::CompileOptions::new(fs_compiler::Strategy::Pec, 3)
+                .microbatches(microbatches)
+                .tables(tables.clone());
+            let compiled = fs_compiler::compile_with(program, &options);
+            let schedule = compiled.unwrap_or_else(|e| panic!("{tables:?}: {e}")).schedule;
+            for e in &schedule.exchanges {
+                let name = &schedule.tables[e.table as usize].name;
+                assert_eq!(
+                    (e.unique, e.lookahead),
+                    (tables.unique[name], tables.lookahead[name].0),
+                    "{name}"
+                );
+            }
+        }
+    }
+}

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use fs_compiler::distribution::TableOptions;
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
 use fs_executor::{Observer, Options, Record, Session, StepEvent};
@@ -103,6 +104,42 @@ fn equal(text: &str, ranks: &[u32], lookaheads: &[u32], microbatches: &[u32], st
                     );
                 }
             }
+        }
+    }
+}
+
+/// Tables that are told apart differently, or not at all, that send occurrences, live elsewhere or travel alone: the
+/// same bits as all alike, serially.
+#[test]
+fn choices_by_table() {
+    let text = model("row_wise", "adagrad(lr: 0.05)", 60, true);
+    let loaded = fs_dsl::check_text("model.fs", &text);
+    let program = loaded.program.as_ref().expect("a program");
+    let named = |a: &'static str, b: &'static str| [("a".to_owned(), a), ("b".to_owned(), b)];
+    for microbatches in [1, 2] {
+        let expected = train(&compile(&text, Strategy::Serial, 3, 1, microbatches), 3, None);
+        for (lookahead, unique, sharding, groups) in [
+            (("2", "none"), (true, true), ("row_wise", "row_wise"), (0, 1)),
+            (("1", "3"), (true, false), ("row_wise", "data_parallel"), (0, 0)),
+            (("none", "2"), (false, true), ("column_wise", "row_wise"), (1, 1)),
+            (("2", "1"), (true, true), ("data_parallel", "table_wise"), (0, 0)),
+        ] {
+            let lookahead =
+                named(lookahead.0, lookahead.1).map(|(t, k)| (t, k.parse().expect("a lookahead")));
+            let tables = TableOptions {
+                lookahead: lookahead.into(),
+                unique: [("a".to_owned(), unique.0), ("b".to_owned(), unique.1)].into(),
+                sharding: named(sharding.0, sharding.1).map(|(t, s)| (t, s.to_owned())).into(),
+                groups: [("a".to_owned(), groups.0), ("b".to_owned(), groups.1)].into(),
+            };
+            let options =
+                CompileOptions::new(Strategy::Pec, 3).microbatches(microbatches).tables(tables.clone());
+            let schedule =
+                compile_with(program, &options).unwrap_or_else(|e| panic!("{tables:?}: {e}")).schedule;
+            let different =
+                schedule.exchanges.iter().filter(|e| e.lookahead != schedule.exchanges[0].lookahead);
+            assert!(different.count() > 0, "tables differ");
+            assert!(train(&schedule, 3, None) == expected, "{tables:?}, {microbatches} microbatches");
         }
     }
 }
