@@ -14,9 +14,9 @@ use fs_kernels::embedding::{expand_grad, gather};
 use fs_kernels::loss::{sampled_softmax, sampled_softmax_grad};
 use fs_kernels::matmul::{linear, linear_grad_input, linear_grad_weight};
 use fs_kernels::norm::{layer_norm, layer_norm_grad};
-use fs_kernels::optimizer::{SparseKind, SparseOptimizer, sparse_update};
+use fs_kernels::optimizer::{RowUpdate, SparseKind, sparse_update};
 use fs_kernels::partition::{Classes, Partition, Uses, forward};
-use fs_kernels::random::{Initial, RandomKey, fill};
+use fs_kernels::random::{Init, RandomKey, fill};
 use fs_kernels::unique::{Unique, unique_by_owner};
 use fs_kernels::{Mat, MatMut, Scratch, Write};
 use fs_workload::random::{normal, uniform_index};
@@ -37,7 +37,7 @@ fn case(name: impl Into<String>, unit: &'static str, work: f64, call: impl FnMut
 
 fn random(n: usize) -> Vec<f32> {
     let mut x = vec![0.0; n];
-    fill(Initial::Normal { mean: 0.0, std: 1.0 }, KEY, 0, 64.min(n.max(1)), &mut x[..n / 64 * 64]);
+    fill(Init::Normal { mean: 0.0, std: 1.0 }, KEY, 0, 64.min(n.max(1)), &mut x[..n / 64 * 64]);
     x
 }
 
@@ -278,7 +278,7 @@ fn rows() -> Vec<Case> {
     rows.dedup();
     let n = rows.len();
     let mut table = vec![0.0f32; table_rows * dim];
-    fill(Initial::Normal { mean: 0.0, std: 0.1 }, KEY, 0, dim, &mut table);
+    fill(Init::Normal { mean: 0.0, std: 0.1 }, KEY, 0, dim, &mut table);
     let bytes = (n * dim * 4) as f64;
     let (rows2, table2) = (rows.clone(), table.clone());
     let mut y = vec![0.0; n * dim];
@@ -293,14 +293,14 @@ fn rows() -> Vec<Case> {
         expand_grad(Mat::new(&gy2, n, dim), &inverse, grows, Write::Set);
     }));
     let mut state = vec![0.0; table_rows];
-    let opt = SparseOptimizer::new(SparseKind::RowwiseAdagrad, 0.01);
+    let opt = RowUpdate::new(SparseKind::RowwiseAdagrad, 0.01);
     cases.push(case("rowwise adagrad on 20,000 rows of 1 GB", "byte", 3.0 * bytes, move || {
         let table = MatMut::new(&mut table, table_rows, dim);
         sparse_update(&opt, 1, table, &mut state, &mut [], &rows, Mat::new(&gy, n, dim));
     }));
     let mut x = vec![0.0f32; 1 << 20];
     cases.push(case("normal initial values", "number", (1 << 20) as f64, move || {
-        fill(Initial::Normal { mean: 0.0, std: 1.0 }, KEY, 0, 64, &mut x);
+        fill(Init::Normal { mean: 0.0, std: 1.0 }, KEY, 0, 64, &mut x);
     }));
     cases
 }

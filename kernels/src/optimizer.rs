@@ -1,5 +1,7 @@
 //! Optimizers: sparse ones on the touched rows of a table, dense ones on whole parameters.
 
+use fs_workload::SparseOptimizer;
+
 use crate::mat::{Mat, MatMut};
 use crate::real::Real;
 use crate::rows::{ahead, assert_rows, prefetch};
@@ -19,9 +21,9 @@ pub enum SparseKind {
     Adam,
 }
 
-/// A sparse optimizer and its settings.
+/// How the rows of a table are updated: a rule, and the settings that it uses.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SparseOptimizer {
+pub struct RowUpdate {
     /// The rule.
     pub kind: SparseKind,
     /// Learning rate.
@@ -36,11 +38,26 @@ pub struct SparseOptimizer {
     pub weight_decay: f64,
 }
 
-impl SparseOptimizer {
+impl RowUpdate {
     /// The usual settings: eps 1e-8 (1e-10 for Adagrad), betas 0.9 and 0.999, no weight decay.
     pub fn new(kind: SparseKind, lr: f64) -> Self {
         let eps = if kind == SparseKind::Adagrad { 1e-10 } else { 1e-8 };
-        SparseOptimizer { kind, lr, eps, beta1: 0.9, beta2: 0.999, weight_decay: 0.0 }
+        RowUpdate { kind, lr, eps, beta1: 0.9, beta2: 0.999, weight_decay: 0.0 }
+    }
+}
+
+impl From<SparseOptimizer> for RowUpdate {
+    fn from(optimizer: SparseOptimizer) -> Self {
+        match optimizer {
+            SparseOptimizer::Sgd { lr } => Self::new(SparseKind::Sgd, lr),
+            SparseOptimizer::RowwiseAdagrad { lr, eps } => {
+                Self { eps, ..Self::new(SparseKind::RowwiseAdagrad, lr) }
+            }
+            SparseOptimizer::Adagrad { lr, eps } => Self { eps, ..Self::new(SparseKind::Adagrad, lr) },
+            SparseOptimizer::Adam { lr, beta1, beta2, eps } => {
+                Self { beta1, beta2, eps, ..Self::new(SparseKind::Adam, lr) }
+            }
+        }
     }
 }
 
@@ -58,7 +75,7 @@ pub fn state_sizes(kind: SparseKind, rows: usize, dim: usize) -> (usize, usize) 
 /// `grads[i]` belongs to `rows[i]`, `step` counts from 1. States have the sizes of [`state_sizes`] and start
 /// from 0.
 pub fn sparse_update<T: Real>(
-    opt: &SparseOptimizer,
+    opt: &RowUpdate,
     step: u64,
     table: MatMut<T>,
     state1: &mut [T],
@@ -82,7 +99,7 @@ pub fn sparse_update<T: Real>(
 }
 
 struct SparseUpdate<'a, T> {
-    opt: SparseOptimizer,
+    opt: RowUpdate,
     step: u64,
     table: MatMut<'a, T>,
     state1: &'a mut [T],

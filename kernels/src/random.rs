@@ -4,6 +4,7 @@
 
 use fs_workload::random::{below, philox_lanes};
 
+pub use fs_workload::Init;
 pub use fs_workload::random::RandomKey;
 
 use crate::real::Real;
@@ -63,47 +64,17 @@ impl Kernel<f32> for Negatives<'_> {
     }
 }
 
-/// Initial values of a parameter; every element depends on the key, its global row and its column only.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Initial {
-    /// 0
-    Zeros,
-    /// The same value everywhere.
-    Constant(f64),
-    /// Normal distribution.
-    Normal {
-        /// Mean.
-        mean: f64,
-        /// Standard deviation.
-        std: f64,
-    },
-    /// Uniform distribution on [low, high).
-    Uniform {
-        /// Lower end.
-        low: f64,
-        /// Upper end.
-        high: f64,
-    },
-    /// Row i, column j: (((i 2654435761 + j 40503 + salt 97) mod 2^32) / 2^32 - 0.5) 2 scale; needs no random
-    /// numbers, so other programs can make the same.
-    Hash {
-        /// Largest magnitude.
-        scale: f64,
-        /// Tells parameters apart.
-        salt: u64,
-    },
-}
-
 /// Fills `out`, rows of `cols` elements of which the first is global row `first_row`.
-pub fn fill<T: Real>(init: Initial, key: RandomKey, first_row: u64, cols: usize, out: &mut [T]) {
+pub fn fill<T: Real>(init: Init, key: RandomKey, first_row: u64, cols: usize, out: &mut [T]) {
     if out.is_empty() {
         return;
     }
     assert!(cols > 0 && out.len().is_multiple_of(cols), "{} elements are not rows of {cols}", out.len());
     match init {
-        Initial::Zeros => out.fill(T::ZERO),
-        Initial::Constant(c) => out.fill(T::from_f64(c)),
-        Initial::Hash { scale, salt } => {
+        // Zero has no sign.
+        Init::Constant(0.0) => out.fill(T::ZERO),
+        Init::Constant(c) => out.fill(T::from_f64(c)),
+        Init::Hash { scale, salt } => {
             for (i, row) in out.chunks_exact_mut(cols).enumerate() {
                 let base =
                     (first_row + i as u64).wrapping_mul(2_654_435_761).wrapping_add(salt.wrapping_mul(97));
@@ -113,7 +84,7 @@ pub fn fill<T: Real>(init: Initial, key: RandomKey, first_row: u64, cols: usize,
                 }
             }
         }
-        Initial::Normal { mean, std } => {
+        Init::Normal { mean, std } => {
             T::dispatch(Fill {
                 key: key.mixed(),
                 first_row,
@@ -124,7 +95,7 @@ pub fn fill<T: Real>(init: Initial, key: RandomKey, first_row: u64, cols: usize,
                 out,
             });
         }
-        Initial::Uniform { low, high } => T::dispatch(Fill {
+        Init::Uniform { low, high } => T::dispatch(Fill {
             key: key.mixed(),
             first_row,
             cols,

@@ -6,7 +6,7 @@ use common::{Grid, Source, assert_close, assert_gradient};
 use fs_kernels::dropout::{dropout, dropout_grad};
 use fs_kernels::interaction::{dot_interaction, dot_interaction_grad};
 use fs_kernels::loss::{bce_with_logits, sampled_softmax, sampled_softmax_grad};
-use fs_kernels::random::{Initial, RandomKey, fill, negatives};
+use fs_kernels::random::{Init, RandomKey, fill, negatives};
 use fs_kernels::simd::{Level, limit_level};
 use fs_kernels::{Mat, MatMut, Write};
 use fs_workload::random::{normal, philox, uniform_f64, uniform_index};
@@ -208,11 +208,11 @@ fn scalar_numbers_have_the_right_moments() {
 #[test]
 fn filled_values_depend_on_row_and_column_only() {
     for init in [
-        Initial::Normal { mean: 0.5, std: 2.0 },
-        Initial::Uniform { low: -1.0, high: 3.0 },
-        Initial::Hash { scale: 0.1, salt: 5 },
-        Initial::Constant(2.5),
-        Initial::Zeros,
+        Init::Normal { mean: 0.5, std: 2.0 },
+        Init::Uniform { low: -1.0, high: 3.0 },
+        Init::Hash { scale: 0.1, salt: 5 },
+        Init::Constant(2.5),
+        Init::Constant(0.0),
     ] {
         for cols in [1, 20, 64, 150] {
             let mut all = vec![0.0f32; 40 * cols];
@@ -229,7 +229,7 @@ fn filled_values_depend_on_row_and_column_only() {
             assert!(all.iter().zip(&double).all(|(a, b)| *a == *b as f32), "{init:?}");
         }
     }
-    fill(Initial::Zeros, KEY, 0, 0, &mut [0.0f32; 0]);
+    fill(Init::Constant(0.0), KEY, 0, 0, &mut [0.0f32; 0]);
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn filled_values_have_their_distribution() {
     let (rows, cols) = (2000, 64);
     let n = (rows * cols) as f64;
     let mut x = vec![0.0f32; rows * cols];
-    fill(Initial::Normal { mean: 0.5, std: 2.0 }, KEY, 0, cols, &mut x);
+    fill(Init::Normal { mean: 0.5, std: 2.0 }, KEY, 0, cols, &mut x);
     let moment = |x: &[f32], p: i32| x.iter().map(|x| ((f64::from(*x) - 0.5) / 2.0).powi(p)).sum::<f64>() / n;
     for (p, expect, room) in [(1, 0.0, 0.012), (2, 1.0, 0.02), (3, 0.0, 0.05), (4, 3.0, 0.15)] {
         assert!((moment(&x, p) - expect).abs() < room, "moment {p} is {}", moment(&x, p));
@@ -250,12 +250,12 @@ fn filled_values_have_their_distribution() {
         let c: f64 = x.windows(lag + 1).map(|w| f64::from(w[0] - 0.5) * f64::from(w[lag] - 0.5)).sum();
         assert!((c / n / 4.0).abs() < 0.012, "lag {lag}: {}", c / n / 4.0);
     }
-    fill(Initial::Uniform { low: -1.0, high: 3.0 }, KEY, 0, cols, &mut x);
+    fill(Init::Uniform { low: -1.0, high: 3.0 }, KEY, 0, cols, &mut x);
     assert!(x.iter().all(|x| (-1.0..3.0).contains(x)));
     let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
     let var = x.iter().map(|x| (f64::from(*x) - 1.0).powi(2)).sum::<f64>() / n;
     assert!((mean - 1.0).abs() < 0.015 && (var - 16.0 / 12.0).abs() < 0.02, "{mean} {var}");
-    fill(Initial::Hash { scale: 0.25, salt: 3 }, KEY, 11, cols, &mut x);
+    fill(Init::Hash { scale: 0.25, salt: 3 }, KEY, 11, cols, &mut x);
     let h = (12u64 * 2_654_435_761 + 5 * 40_503 + 3 * 97) % (1 << 32);
     assert_eq!(x[cols + 5], ((h as f64 / 4_294_967_296.0 - 0.5) * 2.0 * 0.25) as f32);
 }

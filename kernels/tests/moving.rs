@@ -7,7 +7,7 @@ mod common;
 use common::Source;
 use fs_kernels::embedding::{Pool, expand_grad, gather, pool, pool_grad};
 use fs_kernels::memory::Block;
-use fs_kernels::optimizer::{SparseKind, SparseOptimizer, sparse_update, state_sizes};
+use fs_kernels::optimizer::{RowUpdate, SparseKind, sparse_update, state_sizes};
 use fs_kernels::partition::{gather_at, scatter};
 use fs_kernels::reduce::{ReducedRows, sum_received};
 use fs_kernels::{Mat, MatMut, Write};
@@ -139,7 +139,7 @@ fn nothing_past_the_operands_is_touched() {
             for kind in [SparseKind::Sgd, SparseKind::RowwiseAdagrad, SparseKind::Adagrad, SparseKind::Adam] {
                 let (n1, n2) = state_sizes(kind, table_rows, dim);
                 let (mut s1, mut s2) = (Guarded::new(&vec![0.0; n1]), Guarded::new(&vec![0.0; n2]));
-                let opt = SparseOptimizer::new(kind, 0.1);
+                let opt = RowUpdate::new(kind, 0.1);
                 let table = MatMut::new(t.get(), table_rows, dim);
                 sparse_update(&opt, 1, table, s1.get(), s2.get(), &distinct, Mat::new(grads.get(), u, dim));
             }

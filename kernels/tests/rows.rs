@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use common::{Grid, Source, assert_close, assert_gradient, plus_one};
 use fs_kernels::embedding::{Pool, expand, expand_grad, gather, pool, pool_grad};
-use fs_kernels::optimizer::{SparseKind, SparseOptimizer, dense_adam, dense_sgd, sparse_update, state_sizes};
+use fs_kernels::optimizer::{RowUpdate, SparseKind, dense_adam, dense_sgd, sparse_update, state_sizes};
 use fs_kernels::positional::{positional, positional_grad};
 use fs_kernels::reduce::{ReducedRows, sum_in_rank_order, sum_received};
 use fs_kernels::unique::{IdOutOfRange, Unique, bucketize_by_owner, unique_by_owner};
@@ -201,7 +201,7 @@ fn parts_are_added_in_rank_order() {
 }
 
 /// The formulas, one element at a time, in double precision.
-fn expect_sparse(opt: &SparseOptimizer, step: i32, w: &mut [f64], s1: &mut [f64], s2: &mut [f64], g: &[f64]) {
+fn expect_sparse(opt: &RowUpdate, step: i32, w: &mut [f64], s1: &mut [f64], s2: &mut [f64], g: &[f64]) {
     let g: Vec<f64> = g.iter().zip(&*w).map(|(g, w)| g + opt.weight_decay * w).collect();
     match opt.kind {
         SparseKind::Sgd => w.iter_mut().zip(&g).for_each(|(w, g)| *w -= opt.lr * g),
@@ -233,7 +233,7 @@ fn sparse_optimizers_follow_their_formulas() {
     let (n, dim) = (50, 37);
     for kind in [Sgd, RowwiseAdagrad, Adagrad, Adam] {
         for weight_decay in [0.0, 0.01] {
-            let opt = SparseOptimizer { weight_decay, ..SparseOptimizer::new(kind, 0.05) };
+            let opt = RowUpdate { weight_decay, ..RowUpdate::new(kind, 0.05) };
             let (n1, n2) = state_sizes(kind, n, dim);
             let mut w = Grid::<f64>::random(&mut source, n, dim, 0);
             let mut single = w.cast::<f32>();

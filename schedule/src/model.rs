@@ -1,6 +1,8 @@
 //! What a schedule says about the model: tables, dense parameters, inputs, data and settings.
 
-pub use fs_workload::{IdDistribution, LabelDistribution, LengthDistribution};
+pub use fs_workload::{
+    DenseOptimizer, IdDistribution, Init, LabelDistribution, LengthDistribution, SparseOptimizer,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -123,99 +125,6 @@ pub enum Duration {
     Steps(u64),
     /// Passes over the data.
     Epochs(u32),
-}
-
-/// Optimizers of dense parameters, with PyTorch's formulas.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum DenseOptimizer {
-    /// Stochastic gradient descent.
-    Sgd {
-        /// Learning rate.
-        lr: f64,
-        /// Momentum.
-        momentum: f64,
-        /// L2 penalty added to the gradient.
-        weight_decay: f64,
-    },
-    /// Adam.
-    Adam {
-        /// Learning rate.
-        lr: f64,
-        /// First decay.
-        beta1: f64,
-        /// Second decay.
-        beta2: f64,
-        /// Added to the root.
-        eps: f64,
-        /// L2 penalty added to the gradient.
-        weight_decay: f64,
-    },
-}
-
-/// Optimizers of table rows.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum SparseOptimizer {
-    /// `w -= lr g`
-    Sgd {
-        /// Learning rate.
-        lr: f64,
-    },
-    /// State per row: sum of the mean squared gradient.
-    RowwiseAdagrad {
-        /// Learning rate.
-        lr: f64,
-        /// Added to the root.
-        eps: f64,
-    },
-    /// State per element.
-    Adagrad {
-        /// Learning rate.
-        lr: f64,
-        /// Added to the root.
-        eps: f64,
-    },
-    /// Two states per element, of touched rows only.
-    Adam {
-        /// Learning rate.
-        lr: f64,
-        /// First decay.
-        beta1: f64,
-        /// Second decay.
-        beta2: f64,
-        /// Added to the root.
-        eps: f64,
-    },
-}
-
-/// Values before training; element (row, column) depends on the seed, `stream`, row and column only.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Init {
-    /// One value everywhere.
-    Constant(f64),
-    /// Gaussian.
-    Normal {
-        /// Mean.
-        mean: f64,
-        /// Standard deviation.
-        std: f64,
-    },
-    /// Uniform in `[low, high)`.
-    Uniform {
-        /// Lower end.
-        low: f64,
-        /// Upper end.
-        high: f64,
-    },
-    /// `(((i*2654435761 + j*40503 + salt*97) mod 2^32) / 2^32 - 0.5) * 2 * scale` for row i, column j.
-    Hash {
-        /// Half the width of the range.
-        scale: f64,
-        /// Tells tables apart.
-        salt: u64,
-    },
 }
 
 /// A group of sequences with the same lengths.

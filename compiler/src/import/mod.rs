@@ -145,7 +145,7 @@ impl Importer<'_> {
                 rows: t.rows,
                 dim: t.dim,
                 sharding: s::Sharding::RowWise,
-                optimizer: sparse_optimizer(t.optimizer),
+                optimizer: t.optimizer,
                 init: init(t.init, t.rows as f64, f64::from(t.dim), i as u64),
                 stream: TABLES + i as u32,
             };
@@ -242,17 +242,6 @@ fn sharding(s: c::Sharding) -> &'static str {
         c::Sharding::TableWise => "table_wise",
         c::Sharding::ColumnWise => "column_wise",
         c::Sharding::DataParallel => "data_parallel",
-    }
-}
-
-fn sparse_optimizer(o: c::SparseOptimizer) -> s::SparseOptimizer {
-    match o {
-        c::SparseOptimizer::Sgd { lr } => s::SparseOptimizer::Sgd { lr },
-        c::SparseOptimizer::RowwiseAdagrad { lr, eps } => s::SparseOptimizer::RowwiseAdagrad { lr, eps },
-        c::SparseOptimizer::Adagrad { lr, eps } => s::SparseOptimizer::Adagrad { lr, eps },
-        c::SparseOptimizer::Adam { lr, beta1, beta2, eps } => {
-            s::SparseOptimizer::Adam { lr, beta1, beta2, eps }
-        }
     }
 }
 

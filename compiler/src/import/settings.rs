@@ -70,14 +70,7 @@ impl Importer<'_> {
                 c::Duration::Epochs(n) => s::Duration::Epochs(n),
             },
             seed: train.seed,
-            optimizer: match train.optimizer {
-                c::DenseOptimizer::Sgd { lr, momentum, weight_decay } => {
-                    s::DenseOptimizer::Sgd { lr, momentum, weight_decay }
-                }
-                c::DenseOptimizer::Adam { lr, beta1, beta2, eps, weight_decay } => {
-                    s::DenseOptimizer::Adam { lr, beta1, beta2, eps, weight_decay }
-                }
-            },
+            optimizer: train.optimizer,
         };
         let data = self.program.workload.as_ref().map(|w| self.data(w));
         let evaluate = self.program.workload.as_ref().and_then(|w| w.evaluate);
@@ -112,26 +105,9 @@ impl Importer<'_> {
                 min_interactions: *min_interactions,
             },
             c::DataSource::Safetensors { path } => s::Data::Safetensors { path: self.path(workload, path) },
-            c::DataSource::Generate { lengths, ids, labels, samples } => s::Data::Generate {
-                lengths: match *lengths {
-                    c::LengthDistribution::Fixed(n) => s::LengthDistribution::Fixed(n),
-                    c::LengthDistribution::Uniform { min, max } => {
-                        s::LengthDistribution::Uniform { min, max }
-                    }
-                    c::LengthDistribution::Lognormal { mean, sigma, min, max } => {
-                        s::LengthDistribution::Lognormal { mean, sigma, min, max }
-                    }
-                },
-                ids: match *ids {
-                    c::IdDistribution::Uniform => s::IdDistribution::Uniform,
-                    c::IdDistribution::Zipf(a) => s::IdDistribution::Zipf(a),
-                },
-                labels: match *labels {
-                    c::LabelDistribution::Hash => s::LabelDistribution::Hash,
-                    c::LabelDistribution::Bernoulli(p) => s::LabelDistribution::Bernoulli(p),
-                },
-                samples: *samples,
-            },
+            c::DataSource::Generate { lengths, ids, labels, samples } => {
+                s::Data::Generate { lengths: *lengths, ids: *ids, labels: *labels, samples: *samples }
+            }
         }
     }
 }

@@ -6,6 +6,8 @@
 
 mod settings;
 
+pub use fs_workload::{DenseOptimizer, SparseOptimizer};
+
 use crate::source::{SourceMap, Span};
 
 pub use settings::{
@@ -117,7 +119,7 @@ pub enum DType {
     BF16,
 }
 
-/// Values of a table or parameter before training. Counter-based: every element depends on the seed, the
+/// Values of a table or parameter before training, as written: some follow from the shape. Counter-based: every element depends on the seed, the
 /// name of its owner, its row and its column, never on the rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Init {
@@ -150,68 +152,6 @@ pub enum Init {
     Hash {
         /// Half the width of the range.
         scale: f64,
-    },
-}
-
-/// Sparse optimizers and their settings (defaults filled in by checking).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum SparseOptimizer {
-    /// `w -= lr * g`
-    Sgd {
-        /// Learning rate.
-        lr: f64,
-    },
-    /// One state value per row, the running sum of the row's mean squared gradient.
-    RowwiseAdagrad {
-        /// Learning rate.
-        lr: f64,
-        /// Added to the root (default 1e-8).
-        eps: f64,
-    },
-    /// One state value per element.
-    Adagrad {
-        /// Learning rate.
-        lr: f64,
-        /// Added to the root (default 1e-10).
-        eps: f64,
-    },
-    /// Moments of touched rows only (PyTorch's SparseAdam).
-    Adam {
-        /// Learning rate.
-        lr: f64,
-        /// First decay (default 0.9).
-        beta1: f64,
-        /// Second decay (default 0.999).
-        beta2: f64,
-        /// Added to the root (default 1e-8).
-        eps: f64,
-    },
-}
-
-/// Optimizers of the dense parameters.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum DenseOptimizer {
-    /// `w -= lr * g` with PyTorch's momentum.
-    Sgd {
-        /// Learning rate.
-        lr: f64,
-        /// Momentum (default 0).
-        momentum: f64,
-        /// L2 penalty added to the gradient (default 0).
-        weight_decay: f64,
-    },
-    /// PyTorch's Adam.
-    Adam {
-        /// Learning rate.
-        lr: f64,
-        /// First decay (default 0.9).
-        beta1: f64,
-        /// Second decay (default 0.999).
-        beta2: f64,
-        /// Added to the root (default 1e-8).
-        eps: f64,
-        /// L2 penalty added to the gradient (default 0).
-        weight_decay: f64,
     },
 }
 

@@ -1,5 +1,7 @@
 //! What stands beside the model: training settings, the workload and clusters.
 
+pub use fs_workload::{IdDistribution, LabelDistribution, LengthDistribution};
+
 use super::{DType, DenseOptimizer};
 use crate::source::Span;
 
@@ -102,49 +104,6 @@ pub enum DataSource {
         /// Number of distinct samples after which the data repeats; `None`: never (a step is an epoch).
         samples: Option<u64>,
     },
-}
-
-/// Distribution of sequence lengths.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum LengthDistribution {
-    /// All equal.
-    Fixed(u32),
-    /// Uniform over `min..=max`.
-    Uniform {
-        /// Shortest.
-        min: u32,
-        /// Longest.
-        max: u32,
-    },
-    /// Lognormal whose mean after clipping to `min..=max` is `mean`.
-    Lognormal {
-        /// Mean after clipping.
-        mean: f64,
-        /// Sigma of the underlying Gaussian.
-        sigma: f64,
-        /// Shortest (default 1).
-        min: u32,
-        /// Longest (default: the group's max).
-        max: Option<u32>,
-    },
-}
-
-/// Distribution of ids.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum IdDistribution {
-    /// Uniform over the table.
-    Uniform,
-    /// Zipf with the given exponent over a permutation of the table.
-    Zipf(f64),
-}
-
-/// Distribution of labels.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum LabelDistribution {
-    /// A hash bit of the first id sequence's id (of the sample's first id for sample labels): learnable.
-    Hash,
-    /// 1 with the given probability.
-    Bernoulli(f64),
 }
 
 /// Evaluation after training.

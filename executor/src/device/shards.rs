@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fs_schedule::{Sharding, SparseOptimizer, Table};
+use fs_schedule::{Sharding, Table};
 
 /// A rank's shard of a part of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,11 +57,6 @@ pub fn table_bytes(table: &Table, ranks: usize, element: usize) -> (u64, u64) {
     let copies = if table.sharding == Sharding::DataParallel { ranks as u64 } else { 1 };
     let element = (element as u64).saturating_mul(copies);
     let values = table.rows.saturating_mul(u64::from(table.dim));
-    let state = match table.optimizer {
-        SparseOptimizer::Sgd { .. } => 0,
-        SparseOptimizer::RowwiseAdagrad { .. } => table.rows,
-        SparseOptimizer::Adagrad { .. } => values,
-        SparseOptimizer::Adam { .. } => values.saturating_mul(2),
-    };
+    let state = table.optimizer.state(table.rows, table.dim.into());
     (values.saturating_mul(element), state.saturating_mul(element))
 }

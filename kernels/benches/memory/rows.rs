@@ -6,7 +6,7 @@
 
 use fs_kernels::embedding::{expand_grad, gather};
 use fs_kernels::memory::Block;
-use fs_kernels::optimizer::{SparseKind, SparseOptimizer, sparse_update};
+use fs_kernels::optimizer::{RowUpdate, SparseKind, sparse_update};
 use fs_kernels::partition::scatter;
 use fs_kernels::reduce::{ReducedRows, sum_received};
 use fs_kernels::{Mat, MatMut, Write};
@@ -82,7 +82,7 @@ fn cases(dim: usize, draw: Draw, table: *mut Block<f32>) -> Vec<Case> {
     for (name, ids) in [("as drawn", mixed), ("ascending", distinct)] {
         let (gy, mut state) = (filled(u * dim), Block::<f32>::zeros(table_rows));
         state.fill(0.1);
-        let opt = SparseOptimizer::new(SparseKind::RowwiseAdagrad, 1e-6);
+        let opt = RowUpdate::new(SparseKind::RowwiseAdagrad, 1e-6);
         cases.push(case(format!("row-wise Adagrad, {name}"), u as f64 * (3.0 * row + 8.0), move || {
             let table = MatMut::new(table_of(), table_rows, dim);
             sparse_update(&opt, 1, table, &mut state, &mut [], &ids, Mat::new(&gy, u, dim));

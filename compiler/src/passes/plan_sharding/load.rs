@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::op::Extent;
 use fs_schedule::signature::Shape;
-use fs_schedule::{Data, IdDistribution, Lengths, Settings, SparseOptimizer, Symbol, Table};
+use fs_schedule::{Data, IdDistribution, Lengths, Settings, Symbol, Table};
 use fs_workload::ids::{Draws, RowLaw};
 
 use crate::ir::attr::{record, typed};
@@ -26,17 +26,6 @@ impl Load {
     /// Bytes of rows that all ranks together ask for per step: the work of the table's owners.
     pub(super) fn lookups(&self, ranks: f64) -> f64 {
         self.unique * self.row * ranks
-    }
-}
-
-/// Bytes of optimizer state of a table.
-fn state(t: &Table) -> u64 {
-    let elements = t.rows.saturating_mul(t.dim.into());
-    match t.optimizer {
-        SparseOptimizer::Sgd { .. } => 0,
-        SparseOptimizer::RowwiseAdagrad { .. } => t.rows.saturating_mul(4),
-        SparseOptimizer::Adagrad { .. } => elements.saturating_mul(4),
-        SparseOptimizer::Adam { .. } => elements.saturating_mul(8),
     }
 }
 
@@ -73,7 +62,8 @@ pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load>
         .map(|(t, n)| {
             let key = (t.rows, n.by_law.to_bits(), n.uniform.to_bits());
             let unique = *known.entry(key).or_insert_with(|| RowLaw::new(ids, t.rows).unique(n));
-            let bytes = t.rows.saturating_mul(t.dim.into()).saturating_mul(4).saturating_add(state(t));
+            let bytes = t.rows.saturating_mul(t.dim.into()).saturating_mul(4);
+            let bytes = bytes.saturating_add(t.optimizer.state(t.rows, t.dim.into()).saturating_mul(4));
             Load { bytes, unique, row: 4.0 * f64::from(t.dim) }
         })
         .collect()

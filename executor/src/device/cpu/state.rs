@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use fs_kernels::memory::Block;
-use fs_kernels::optimizer::{SparseKind, SparseOptimizer, state_sizes};
-use fs_kernels::random::{Initial, RandomKey, fill};
+use fs_kernels::optimizer::{RowUpdate, state_sizes};
+use fs_kernels::random::{RandomKey, fill};
 use fs_kernels::{MatMut, Real};
-use fs_schedule::{DenseOptimizer, Init, Parameter, Schedule, SparseOptimizer as Rule, Table};
+use fs_schedule::{DenseOptimizer, Parameter, Schedule, Table};
 use parking_lot::{Mutex, RwLock};
 
 use crate::device::shards;
@@ -26,7 +26,7 @@ pub struct Shard<T> {
     pub state1: Block<T>,
     /// Second optimizer state.
     pub state2: Block<T>,
-    optimizer: SparseOptimizer,
+    optimizer: RowUpdate,
 }
 
 /// Rows drawn at once where only some of their columns are kept.
@@ -37,10 +37,10 @@ impl<T: Real> Shard<T> {
     pub fn new(table: &Table, part: u32, rank: usize, ranks: usize, seed: u64) -> Self {
         let shards::Shape { rows, columns } = shards::Shape::of(table, part, rank, ranks);
         let (n, dim) = ((rows.end - rows.start) as usize, columns.len());
-        let optimizer = sparse(table.optimizer);
+        let optimizer = RowUpdate::from(table.optimizer);
         let (first, second) = state_sizes(optimizer.kind, n, dim);
         let mut values = Block::zeros(n * dim);
-        let (init, key) = (initial(table.init), RandomKey { seed, stream: table.stream, step: 0 });
+        let (init, key) = (table.init, RandomKey { seed, stream: table.stream, step: 0 });
         let whole = table.dim as usize;
         if dim == whole {
             fill(init, key, rows.start, dim, &mut values);
@@ -78,28 +78,6 @@ impl<T: Real> Shard<T> {
     }
 }
 
-fn sparse(rule: Rule) -> SparseOptimizer {
-    let plain = |kind, lr| SparseOptimizer { weight_decay: 0.0, ..SparseOptimizer::new(kind, lr) };
-    match rule {
-        Rule::Sgd { lr } => plain(SparseKind::Sgd, lr),
-        Rule::RowwiseAdagrad { lr, eps } => SparseOptimizer { eps, ..plain(SparseKind::RowwiseAdagrad, lr) },
-        Rule::Adagrad { lr, eps } => SparseOptimizer { eps, ..plain(SparseKind::Adagrad, lr) },
-        Rule::Adam { lr, beta1, beta2, eps } => {
-            SparseOptimizer { beta1, beta2, eps, ..plain(SparseKind::Adam, lr) }
-        }
-    }
-}
-
-fn initial(init: Init) -> Initial {
-    match init {
-        Init::Constant(0.0) => Initial::Zeros,
-        Init::Constant(c) => Initial::Constant(c),
-        Init::Normal { mean, std } => Initial::Normal { mean, std },
-        Init::Uniform { low, high } => Initial::Uniform { low, high },
-        Init::Hash { scale, salt } => Initial::Hash { scale, salt },
-    }
-}
-
 /// A dense parameter, the same on every rank.
 #[derive(Debug)]
 pub struct Dense<T> {
@@ -117,7 +95,7 @@ impl<T: Real> Dense<T> {
         let n = parameter.rows as usize * parameter.columns as usize;
         let mut values = vec![T::ZERO; n];
         let key = RandomKey { seed, stream: parameter.stream, step: 0 };
-        fill(initial(parameter.init), key, 0, parameter.columns as usize, &mut values);
+        fill(parameter.init, key, 0, parameter.columns as usize, &mut values);
         let state = match optimizer {
             DenseOptimizer::Sgd { momentum: 0.0, .. } => [0, 0],
             DenseOptimizer::Sgd { .. } => [n, 0],
