@@ -7,7 +7,8 @@ use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::parse;
 use crate::source::{SourceFile, SourceMap, Span};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
 /// What loading found.
@@ -36,7 +37,28 @@ impl<F: Fn(&Path) -> io::Result<Vec<u8>>> Files for F {
 
 /// Loads and checks a file and what it imports.
 pub fn load(path: &Path) -> Loaded {
-    load_from(path, &|p: &Path| std::fs::read(p))
+    load_from(path, &read_file)
+}
+
+/// The bytes of a file or a pipe, no more than show that it is too large. A device need not end.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let file = File::open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_char_device() || kind.is_block_device() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a device, not a file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(parse::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > parse::MAX_BYTES {
+        // The cut may lie within a character.
+        let whole = (bytes.len() - 4..=bytes.len()).rev().find(|n| std::str::from_utf8(&bytes[..*n]).is_ok());
+        if let Some(whole) = whole.filter(|n| *n <= parse::MAX_BYTES) {
+            bytes.truncate(whole);
+            bytes.resize(parse::MAX_BYTES + 1, b' ');
+        }
+    }
+    Ok(bytes)
 }
 
 /// Loads and checks a file from anywhere.

@@ -30,7 +30,7 @@ pub struct Parsed {
     pub unknown_units: Vec<ast::Ident>,
 }
 
-const MAX_BYTES: usize = 4 << 20;
+pub(crate) const MAX_BYTES: usize = 4 << 20;
 const MAX_DEPTH: usize = 64;
 const KEYWORDS: [&str; 15] = [
     "import", "model", "block", "train", "workload", "cluster", "table", "input", "let", "repeat", "loss",

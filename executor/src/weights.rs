@@ -3,12 +3,13 @@
 //! Reading and writing go in pieces, so that a large table needs no second copy in memory.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use fs_kernels::Real;
+use fs_schedule::file::write_atomically_with;
 use fs_schedule::{Parameter, Schedule};
+use safetensors::tensor::{Metadata, TensorInfo as Info};
 
 use crate::data::DataError;
 use crate::data::tensorfile::{Dtype, TensorFile, TensorInfo};
@@ -145,31 +146,20 @@ pub fn save<D: Device>(
     tables: InOrder<'_, D::Real>,
 ) -> Result<(), Error> {
     let failed = |source| Error::Write { what: "the values", path: path.into(), source };
-    if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
-        let file = fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
-        return write(schedule, device, tables, file).map(drop).map_err(failed);
-    }
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let written = File::create(&temporary).and_then(|file| write(schedule, device, tables, file)?.sync_all());
-    written.and_then(|()| fs::rename(&temporary, path)).map_err(|error| {
-        let _ = fs::remove_file(&temporary);
-        failed(error)
-    })
+    write_atomically_with(path, |out| write(schedule, device, tables, out)).map_err(failed)
 }
 
 fn write<D: Device>(
     schedule: &Schedule,
     device: &D,
     tables: InOrder<'_, D::Real>,
-    file: File,
-) -> io::Result<File> {
-    let mut header = serde_json::Map::new();
-    let mut at = 0u64;
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut infos = Vec::new();
+    let mut at = 0;
     let mut place = |name: String, shape: Vec<usize>| {
-        let end = at + shape.iter().product::<usize>() as u64 * 4;
-        header.insert(name, serde_json::json!({ "dtype": "F32", "shape": shape, "data_offsets": [at, end] }));
+        let end = at + shape.iter().product::<usize>() * 4;
+        infos.push((name, Info { dtype: Dtype::F32, shape, data_offsets: (at, end) }));
         at = end;
     };
     for table in &schedule.tables {
@@ -178,20 +168,27 @@ fn write<D: Device>(
     for parameter in &schedule.parameters {
         place(parameter.name.clone(), shape(parameter));
     }
+    let header = Metadata::new(None, infos).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
     let mut header = serde_json::to_vec(&header)?;
     header.resize(header.len().next_multiple_of(8), b' ');
-    let mut out = BufWriter::with_capacity(1 << 20, file);
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
     for t in 0..schedule.tables.len() {
-        tables(t, &mut |values| put(&mut out, values))?;
+        tables(t, &mut |values| put(out, values))?;
     }
     for p in 0..schedule.parameters.len() {
-        put(&mut out, &device.all(Stored::Parameter(p, Values::Weights)))?;
+        put(out, &device.all(Stored::Parameter(p, Values::Weights)))?;
     }
-    out.into_inner().map_err(io::IntoInnerError::into_error)
+    Ok(())
 }
 
-fn put<T: Real>(out: &mut impl Write, values: &[T]) -> io::Result<()> {
-    values.iter().try_for_each(|x| out.write_all(&(x.to_f64() as f32).to_le_bytes()))
+/// Values in f32, many at once.
+fn put<T: Real>(out: &mut dyn Write, values: &[T]) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(4 * PIECE.min(values.len()));
+    for piece in values.chunks(PIECE) {
+        bytes.clear();
+        bytes.extend(piece.iter().flat_map(|x| (x.to_f64() as f32).to_le_bytes()));
+        out.write_all(&bytes)?;
+    }
+    Ok(())
 }

@@ -9,7 +9,9 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -92,14 +94,30 @@ pub fn read(path: &Path) -> Result<Schedule, LoadError> {
     parse(path, &bytes(path)?, true)
 }
 
-/// The bytes of a file, or of a pipe, that is not too large.
 fn bytes(path: &Path) -> Result<Vec<u8>, LoadError> {
-    let read = || {
-        let mut bytes = Vec::new();
-        fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    read().map_err(|source| LoadError::Io { path: path.into(), source })
+    read_some(path, MOST_BYTES + 1).map_err(|source| LoadError::Io { path: path.into(), source })
+}
+
+/// The first `most` bytes of a file or a pipe. A device is refused: it need not end, and holds no file of ours.
+pub fn read_some(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = fs::File::open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_char_device() || kind.is_block_device() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a device, not a file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The text of a file or a pipe of at most `most` bytes; more are an error.
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    let bytes = read_some(path, most + 1)?;
+    if bytes.len() as u64 > most {
+        let why = format!("it is larger than {most} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.utf8_error()))
 }
 
 /// Like [`read`], for a schedule that was edited by hand: the digest may be wrong.
@@ -153,10 +171,7 @@ pub fn parse(path: &Path, bytes: &[u8], check_digest: bool) -> Result<Schedule, 
 /// Whether strings of a JSON text have control characters, or change the direction of what follows: names and reasons
 /// are printed as they are.
 pub fn steers(text: &str) -> bool {
-    let bad = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
+    let bad = steers_by;
     // Between strings only white space is left of them.
     if text.chars().any(|c| bad(c) && !matches!(c, '\n' | '\r' | '\t')) {
         return true;
@@ -176,6 +191,25 @@ pub fn steers(text: &str) -> bool {
         rest = escape.get(1..).unwrap_or_default();
     }
     false
+}
+
+/// Whether a character controls a terminal, or changes the direction of what follows.
+pub fn steers_by(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text for a terminal: what would steer it stands there as its escape, but for the ends of lines.
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if steers_by(c) && c != '\n' {
+            out.extend(c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// The canonical text with the right digest.
@@ -218,11 +252,12 @@ pub fn write_atomically_with(
         return out.flush();
     }
     // What a link points to is replaced, not the link, and keeps its mode.
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let target = target_of(path);
     let path = target.as_path();
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
+    let unfinished = Unfinished::new(&temporary);
     let result = fs::File::create(&temporary).and_then(|file| {
         let mut out = io::BufWriter::new(file);
         fill(&mut out)?;
@@ -232,9 +267,55 @@ pub fn write_atomically_with(
         }
         file.sync_all()
     });
-    result.and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {
+    let result = result.and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {
         let _ = fs::remove_file(&temporary);
-    })
+    });
+    drop(unfinished);
+    result
+}
+
+/// Where a path leads through links, also if nothing is there yet.
+fn target_of(path: &Path) -> PathBuf {
+    /// Links behind links, as the system allows.
+    const MOST_LINKS: usize = 40;
+    let mut path = path.to_path_buf();
+    for _ in 0..MOST_LINKS {
+        let Ok(next) = fs::read_link(&path) else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(next);
+    }
+    fs::canonicalize(&path).unwrap_or(path)
+}
+
+/// Files that are being written.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A file in [`UNFINISHED`], for as long as it lives.
+struct Unfinished<'a>(&'a Path);
+
+impl<'a> Unfinished<'a> {
+    fn new(path: &'a Path) -> Self {
+        UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(path.into());
+        Self(path)
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        let mut all = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(i) = all.iter().position(|p| p == self.0) {
+            all.swap_remove(i);
+        }
+    }
+}
+
+/// Removes what is half written, for a process that is about to end: nothing is begun any more after it.
+pub fn remove_unfinished() {
+    let all = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
+    for path in all.iter() {
+        let _ = fs::remove_file(path);
+    }
+    // What another thread begins now waits for the end of the process.
+    std::mem::forget(all);
 }
 
 /// The stated digest, and the text with its digits zeroed.
@@ -322,7 +403,56 @@ impl Formatter for Lines {
 
 #[cfg(test)]
 mod tests {
-    use super::steers;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_are_written_through() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("far")).expect("a folder");
+        symlink("far/target", at("link")).expect("a link");
+        symlink("link", at("again")).expect("a link");
+        // Nothing is there yet, then something is.
+        for text in ["one", "two"] {
+            write_atomically(&at("again"), text.as_bytes()).expect("written");
+            assert_eq!(std::fs::read_to_string(at("far/target")).expect("the target"), text);
+            assert!(at("link").is_symlink() && at("again").is_symlink());
+        }
+        assert_eq!(std::fs::read_dir(at("far")).expect("listed").count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn half_written_files_can_be_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("result");
+        let _ = write_atomically_with(&path, |out| {
+            out.write_all(b"half")?;
+            let name = std::fs::read_dir(folder.path())?.next().expect("a file")?.path();
+            assert!(UNFINISHED.lock().is_ok_and(|all| all.contains(&name)));
+            Ok(())
+        });
+        let left = UNFINISHED.lock().map(|all| all.iter().filter(|p| p.starts_with(folder.path())).count());
+        assert_eq!(left.ok(), Some(0));
+    }
+
+    #[test]
+    fn devices_and_large_files_are_not_read() {
+        let said = read_text(Path::new("/dev/zero"), 10).unwrap_err().to_string();
+        assert!(said.contains("device"), "{said}");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("text");
+        std::fs::write(&path, "0123456789").expect("written");
+        assert_eq!(read_text(&path, 10).expect("read"), "0123456789");
+        let said = read_text(&path, 9).unwrap_err().to_string();
+        assert!(said.contains("larger than 9 bytes"), "{said}");
+    }
+
+    #[test]
+    fn what_is_printed_steers_nothing() {
+        assert_eq!(printable("a\u{1b}[31m\u{202e}\nb\t"), "a\\u{1b}[31m\\u{202e}\nb\\u{9}");
+    }
 
     #[test]
     fn what_steers_a_terminal() {

@@ -11,12 +11,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::file::write_atomically_with;
+use crate::file::{read_some, write_atomically_with};
 use crate::model::{Engine, Schedule, Strategy};
 
 /// Threads of a process that show queues of one priority order: `tid` modulo this is the engine's position.
@@ -330,12 +330,7 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
 }
 
 fn bytes(path: &Path) -> Result<Vec<u8>, TraceError> {
-    let read = || {
-        let mut bytes = Vec::new();
-        fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    read().map_err(|source| TraceError::Io { path: path.into(), source })
+    read_some(path, MOST_BYTES + 1).map_err(|source| TraceError::Io { path: path.into(), source })
 }
 
 /// The text of one file; `path` is for messages.

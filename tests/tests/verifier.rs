@@ -89,7 +89,7 @@ fn every_corruption_is_caught_by_its_rule() {
     assert_eq!(failures, "");
     let untested: Vec<_> = RULES.iter().filter(|r| !rules.contains(*r)).collect();
     assert!(untested.is_empty(), "rules without a corruption: {untested:?}");
-    assert!(mutations().count() >= 40);
+    assert!(mutations().count() >= 96);
     let _ = write!(table, "\n{} kinds, {} base schedules.\n", mutations().count(), bases.len());
     listed(&table);
 }

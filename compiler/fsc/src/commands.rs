@@ -1,6 +1,5 @@
 //! The small commands: check, format, verify.
 
-use std::fs;
 use std::io::IsTerminal as _;
 use std::path::Path;
 
@@ -20,6 +19,9 @@ pub(super) fn load(model: &Path) -> Result<Program, Failure> {
     })
 }
 
+/// Bytes of the largest text that is read: a model has less.
+pub(super) const MOST_BYTES: u64 = 1 << 26;
+
 pub(super) fn check(model: &Path) -> Result<(), Failure> {
     load(model).map(|_| ())
 }
@@ -28,7 +30,7 @@ pub(super) fn fmt(models: &[impl AsRef<Path>], check: bool) -> Result<(), Failur
     let mut unformatted = Vec::new();
     for model in models {
         let path = model.as_ref();
-        let text = fs::read_to_string(path).map_err(Failure::read(path))?;
+        let text = file::read_text(path, MOST_BYTES).map_err(Failure::read(path))?;
         let formatted = fs_dsl::format_text(&path.to_string_lossy(), &text).map_err(|diagnostics| {
             let sources = fs_dsl::source::SourceMap {
                 files: vec![fs_dsl::source::SourceFile {

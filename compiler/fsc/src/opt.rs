@@ -9,7 +9,7 @@ use fs_compiler::ir::{Module, parse, verify};
 use fs_compiler::passes::manager::{self, Log, Print, Settings, parse_pipeline};
 use fs_compiler::passes::{PASSES, Pass};
 
-use super::commands::load;
+use super::commands::{MOST_BYTES, load};
 use super::failure::Failure;
 use super::print;
 
@@ -133,9 +133,9 @@ fn read(file: &Path) -> Result<Input, Failure> {
     }
     let text = if file == Path::new("-") {
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map(|_| text)
+        std::io::stdin().take(MOST_BYTES).read_to_string(&mut text).map(|_| text)
     } else {
-        std::fs::read_to_string(file)
+        fs_schedule::file::read_text(file, MOST_BYTES)
     };
     text.map(Input::Text).map_err(Failure::read(file))
 }

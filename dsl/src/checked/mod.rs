@@ -104,7 +104,7 @@ pub enum Sharding {
     TableWise,
     /// Each rank owns a block of columns.
     ColumnWise,
-    /// Every rank holds a copy, gradients are all-reduced.
+    /// Every rank holds a copy, and every copy is updated with the gradients of all ranks, in rank order.
     DataParallel,
 }
 

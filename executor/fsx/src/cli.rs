@@ -16,6 +16,7 @@ use fs_executor::transport::link::Link;
 use fs_executor::weights::Unmatched;
 use fs_executor::{Error, Options, Report, Session, compare, data};
 use fs_schedule::Schedule;
+use fs_schedule::file::printable;
 
 use crate::files::{check_writable, place_of};
 use crate::links::{LINK_HELP, note_idle_link};
@@ -146,7 +147,8 @@ pub(crate) fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "error: {error}");
+            // Names of data files' columns, users and tensors are in it as they were found.
+            let _ = writeln!(io::stderr(), "error: {}", printable(&error.to_string()));
             ExitCode::FAILURE
         }
     }
@@ -216,7 +218,7 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
             ("has no values for these, which start as the model says", in_model),
         ];
         for (what, names) in notes.iter().filter(|(_, names)| !names.is_empty()) {
-            let _ = writeln!(io::stderr(), "note: {} {what}: {}", path.display(), listed(names));
+            let _ = writeln!(io::stderr(), "note: {} {what}: {}", path.display(), printable(&listed(names)));
         }
     }
     on_interrupt(stop)?;
@@ -347,6 +349,7 @@ fn write_trace(target: &Target, session: &Session<f32>, quiet: bool) -> Result<(
 fn on_interrupt(stop: Arc<AtomicBool>) -> Result<(), Error> {
     let handler = move || {
         if stop.swap(true, Ordering::Relaxed) {
+            fs_schedule::file::remove_unfinished();
             std::process::exit(i32::from(INTERRUPTED));
         }
         let _ = writeln!(io::stderr(), "stopping after this step; press Ctrl-C again to stop at once");

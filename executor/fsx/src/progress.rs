@@ -130,7 +130,8 @@ impl Progress {
         match &self.shown {
             Shown::Terminal { bar, .. } => bar.println(text),
             Shown::Lines => drop(writeln!(io::stderr(), "{text}")),
-            Shown::Nothing => (),
+            // A warning is said however quiet the run is.
+            Shown::Nothing => drop(writeln!(io::stderr(), "{text}")),
         }
     }
 

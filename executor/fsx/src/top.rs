@@ -1,6 +1,5 @@
 //! `fsx top`: watches a run that another terminal, or a job without one, has started with `--status FILE`.
 
-use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,6 +16,8 @@ use crate::view::View;
 const LOOK: Duration = Duration::from_millis(500);
 /// A run that says nothing for so long has a reason.
 const QUIET: f64 = 10.0;
+/// Bytes of the largest status file that is read; more of it are no JSON.
+const MOST_BYTES: u64 = 1 << 20;
 /// The value of [`Status::format`].
 const FORMAT: &str = "fs-status";
 
@@ -61,7 +62,7 @@ impl Status {
                 path.display()
             ))
         };
-        let text = fs::read(path).map_err(|e| wrong(e.to_string()))?;
+        let text = fs_schedule::file::read_some(path, MOST_BYTES).map_err(|e| wrong(e.to_string()))?;
         let status: Self = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
         if status.format == FORMAT { Ok(status) } else { Err(wrong("its `format` is another".into())) }
     }
@@ -111,6 +112,8 @@ pub(crate) fn top(settings: &Top) -> Result<ExitCode, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use ::csv::{ByteRecord, ErrorKind, ReaderBuilder};
 use fs_schedule::{InputKind, Schedule};
 use fs_workload::permute::order;
 
+use super::error::cut;
 use super::{DataError, Epochs, GlobalBatch, Histories, Source};
 
 /// Names of the columns.
@@ -61,7 +62,7 @@ impl Csv {
                 continue;
             }
             if items.len() < need {
-                let user = String::from_utf8_lossy(&name).into_owned();
+                let user = cut(&String::from_utf8_lossy(&name));
                 return Err(DataError::ShortHistory { path: path.into(), user, found: items.len(), need });
             }
             users.push(items);
@@ -143,6 +144,64 @@ fn check_items(schedule: &Schedule, path: &Path, items: usize) -> Result<(), Dat
     Ok(())
 }
 
+/// Bytes of the longest line that is read.
+const LONGEST_LINE: usize = 1 << 20;
+
+/// A text whose lines end in `\n` alone, so that they are counted where they end, and none of which is too long to be a
+/// line of interactions: a file without lines would be read whole.
+struct Lines<R> {
+    inner: R,
+    /// Bytes of the line so far.
+    line: usize,
+    /// A `\r` that may belong to the next byte.
+    held: bool,
+    raw: Vec<u8>,
+}
+
+impl<R: Read> Lines<R> {
+    fn of(inner: R) -> Self {
+        Self { inner, line: 0, held: false, raw: Vec::new() }
+    }
+}
+
+impl<R: Read> Read for Lines<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        // One place is kept for what was held.
+        let Some(room) = out.len().checked_sub(1).filter(|n| *n > 0) else {
+            return Err(io::Error::other("lines are read in larger pieces"));
+        };
+        loop {
+            self.raw.resize(room, 0);
+            let n = self.inner.read(&mut self.raw)?;
+            let mut filled = 0;
+            for byte in &self.raw[..n] {
+                if std::mem::take(&mut self.held) && *byte != b'\n' {
+                    out[filled] = b'\r';
+                    filled += 1;
+                }
+                if *byte == b'\r' {
+                    self.held = true;
+                    continue;
+                }
+                self.line = if *byte == b'\n' { 0 } else { self.line + 1 };
+                if self.line > LONGEST_LINE {
+                    let why = format!("a line has more than {LONGEST_LINE} bytes");
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+                }
+                out[filled] = *byte;
+                filled += 1;
+            }
+            if n == 0 && std::mem::take(&mut self.held) {
+                out[0] = b'\r';
+                filled = 1;
+            }
+            if filled > 0 || n == 0 {
+                return Ok(filled);
+            }
+        }
+    }
+}
+
 struct Parsed {
     /// Name and items of each user in order of time.
     users: Vec<(Vec<u8>, Vec<u32>)>,
@@ -165,7 +224,7 @@ fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError> {
     if metadata.is_file() && metadata.len() == 0 {
         return Err(DataError::Empty { path: path.into() });
     }
-    let mut reader = ReaderBuilder::new().from_reader(BufReader::with_capacity(1 << 18, file));
+    let mut reader = ReaderBuilder::new().from_reader(Lines::of(BufReader::with_capacity(1 << 18, file)));
     let header = reader.byte_headers().map_err(|e| record_error(path, &e))?.clone();
     let names: Vec<String> = header
         .iter()
@@ -175,6 +234,10 @@ fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError> {
         return Err(DataError::Empty { path: path.into() });
     }
     let find = |column: &str| {
+        if names.iter().filter(|n| *n == column).count() > 1 {
+            let reason = format!("it has several columns `{column}`; leave one of them");
+            return Err(DataError::Content { path: path.into(), reason });
+        }
         names.iter().position(|n| n == column).ok_or_else(|| DataError::UnknownColumn {
             path: path.into(),
             column: column.into(),
@@ -196,8 +259,8 @@ fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError> {
         let wrong = |at: usize, problem| DataError::Field {
             path: path.into(),
             line,
-            column: names[at].clone(),
-            value: String::from_utf8_lossy(field(at)).into_owned(),
+            column: cut(&names[at]),
+            value: cut(&String::from_utf8_lossy(field(at))),
             problem,
         };
         let number = |at: usize| std::str::from_utf8(field(at)).ok().and_then(|t| t.parse::<f64>().ok());

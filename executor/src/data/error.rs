@@ -52,7 +52,7 @@ pub enum DataError {
         path: PathBuf,
     },
     /// A column that is not there.
-    #[error("data file {path} has no column `{column}`{}; its columns are: {}", suggestion(.column, .columns), .columns.join(", "))]
+    #[error("data file {path} has no column `{column}`{}; its columns are: {}", suggestion(.column, .columns), some(.columns))]
     UnknownColumn {
         /// The file.
         path: PathBuf,
@@ -140,7 +140,7 @@ pub enum DataError {
         reason: String,
     },
     /// A tensor that is not there.
-    #[error("{path} has no tensor `{name}`{}; its tensors are: {}", suggestion(.name, .names), .names.join(", "))]
+    #[error("{path} has no tensor `{name}`{}; its tensors are: {}", suggestion(.name, .names), some(.names))]
     MissingTensor {
         /// The file.
         path: PathBuf,
@@ -205,6 +205,25 @@ pub enum DataError {
         /// Why not.
         reason: String,
     },
+}
+
+/// The first of several names, each cut where it is long.
+fn some(names: &[String]) -> String {
+    const SHOWN: usize = 32;
+    let mut list: Vec<String> = names.iter().take(SHOWN).map(|n| cut(n)).collect();
+    if names.len() > SHOWN {
+        list.push(format!("and {} more", names.len() - SHOWN));
+    }
+    list.join(", ")
+}
+
+/// The start of a text that may be a whole file.
+pub(super) fn cut(text: &str) -> String {
+    const LONGEST: usize = 80;
+    match text.char_indices().nth(LONGEST) {
+        None => text.to_owned(),
+        Some((at, _)) => format!("{}...", &text[..at]),
+    }
 }
 
 fn hint(error: &io::Error) -> &'static str {

@@ -3,7 +3,8 @@
 //! Reads are positioned reads of the ranges asked for: constant memory, and a file that shrinks meanwhile is an
 //! error instead of a signal, as it would be with a mapping.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 pub use safetensors::tensor::Dtype;
 use safetensors::tensor::Metadata;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::DataError;
 
@@ -85,6 +87,9 @@ impl TensorFile {
         if metadata.is_dir() {
             return Err(DataError::Directory { path: path.into() });
         }
+        if !metadata.is_file() {
+            return Err(not("tensors are read from their places, so it must be a plain file".into()));
+        }
         let size = metadata.len();
         if size == 0 {
             return Err(DataError::Empty { path: path.into() });
@@ -101,6 +106,9 @@ impl TensorFile {
         let mut header = vec![0; length as usize];
         file.read_exact_at(&mut header, 8).map_err(io)?;
         let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| not(e.to_string()))?;
+        if let Some(name) = repeated(&header) {
+            return Err(not(format!("it has two tensors `{name}`")));
+        }
         let begin = 8 + length;
         let mut tensors = BTreeMap::new();
         let mut found: Vec<_> = metadata.tensors().into_iter().collect();
@@ -111,6 +119,10 @@ impl TensorFile {
             }
             let start = begin + info.data_offsets.0 as u64;
             tensors.insert(name, TensorInfo { dtype: info.dtype, shape: info.shape.clone(), start });
+        }
+        let end = begin + metadata.data_len() as u64;
+        if size > end {
+            return Err(not(format!("{} bytes follow its last tensor", size - end)));
         }
         Ok(Self { path: path.into(), file, tensors })
     }
@@ -170,4 +182,33 @@ impl TensorFile {
         out.extend(bytes.chunks_exact(E::SIZE).map(E::decode));
         Ok(())
     }
+}
+
+/// A name that a header has twice; reading it into a map keeps the last one only.
+fn repeated(header: &[u8]) -> Option<String> {
+    struct Names(Option<String>);
+    impl<'de> Deserialize<'de> for Names {
+        fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+            d.deserialize_map(Keys)
+        }
+    }
+    struct Keys;
+    impl<'de> Visitor<'de> for Keys {
+        type Value = Names;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a header")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
+            let (mut seen, mut twice) = (BTreeSet::new(), None);
+            while let Some(name) = map.next_key::<String>()? {
+                map.next_value::<IgnoredAny>()?;
+                if twice.is_none() && seen.contains(&name) {
+                    twice = Some(name.clone());
+                }
+                seen.insert(name);
+            }
+            Ok(Names(twice))
+        }
+    }
+    serde_json::from_slice::<Names>(header).ok()?.0
 }

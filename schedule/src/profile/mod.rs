@@ -7,7 +7,6 @@
 
 mod check;
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -211,12 +210,8 @@ pub enum ProfileError {
 
 /// Reads and checks a profile.
 pub fn read(path: &Path) -> Result<Profile, ProfileError> {
-    let read = || {
-        let mut bytes = Vec::new();
-        std::fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().map_err(|source| ProfileError::Io { path: path.into(), source })?;
+    let bytes = file::read_some(path, MOST_BYTES + 1)
+        .map_err(|source| ProfileError::Io { path: path.into(), source })?;
     parse(path, &bytes)
 }
 
