@@ -108,7 +108,7 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
         (true, Some(bytes)) => format!(",bucket-gradients{{least={}}}", bytes.saturating_mul(8)),
     };
     format!(
-        "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,group-collectives{groups},fuse-collectives{buckets}"
+        "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,reference,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,group-collectives{groups},fuse-collectives{buckets}"
     )
 }
 

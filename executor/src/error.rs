@@ -52,6 +52,17 @@ pub enum Error {
         /// Bytes that may be taken.
         available: u64,
     },
+    /// More than the machine holds.
+    #[error(
+        "buffers of a fixed size take {}, and {} are available beside the tables; compile the model for fewer microbatches or a shorter lookahead",
+        human(*.bytes), human(*.available)
+    )]
+    BuffersTooLarge {
+        /// Bytes of all ranks' buffers whose size no batch decides.
+        bytes: u64,
+        /// Bytes that tables leave.
+        available: u64,
+    },
     /// Settings that contradict each other.
     #[error("{0}")]
     Settings(String),

@@ -1,8 +1,8 @@
-//! How much memory there is, and whether the tables fit.
+//! How much memory there is, and whether what is known before a run fits: tables, and buffers of a fixed size.
 
 use std::path::Path;
 
-use fs_schedule::Schedule;
+use fs_schedule::{Buffer, Element, Extent, Schedule};
 use serde::Serialize;
 
 use crate::device::shards::table_bytes;
@@ -49,17 +49,40 @@ fn field(path: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kb| kb * 1024)
 }
 
-/// Checks, before anything is allocated, that the tables fit into `available` bytes.
+/// Checks, before anything is allocated, that tables and buffers whose size no batch decides fit into `available`
+/// bytes.
 pub fn check(schedule: &Schedule, ranks: usize, element: usize, available: Option<u64>) -> Result<(), Error> {
     let size = |t| {
         let (values, state) = table_bytes(t, ranks, element);
         values.saturating_add(state)
     };
     let needed = schedule.tables.iter().map(size).fold(0, u64::saturating_add);
+    let buffers = fixed_bytes(schedule, element).saturating_mul(ranks as u64);
+    if let Some(available) = available.filter(|a| buffers > a.saturating_sub(needed) && buffers > 0) {
+        return Err(Error::BuffersTooLarge { bytes: buffers, available: available.saturating_sub(needed) });
+    }
     match (schedule.tables.iter().max_by_key(|t| size(t)), available) {
         (Some(largest), Some(available)) if needed > available => {
             Err(Error::TableTooLarge { table: largest.name.clone(), bytes: size(largest), needed, available })
         }
         _ => Ok(()),
     }
+}
+
+/// Bytes of a rank's buffers that have as many rows whatever the batch.
+fn fixed_bytes(schedule: &Schedule, real: usize) -> u64 {
+    let bytes = |b: &Buffer| {
+        let Extent::Fixed(rows) = b.rows else { return 0 };
+        let element = match b.element {
+            Element::Real => real as u64,
+            Element::Id | Element::Count => 8,
+            Element::Index => 4,
+            Element::Byte => 1,
+        };
+        [u64::from(b.columns), u64::from(b.copies), element]
+            .into_iter()
+            .fold(u64::from(rows), u64::saturating_mul)
+    };
+    let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
+    programs.flat_map(|p| &p.buffers).map(bytes).fold(0, u64::saturating_add)
 }

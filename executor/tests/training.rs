@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::{empty, next_item, ranking};
 use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
 use fs_executor::{Error, Options, Report, Session};
-use fs_schedule::{Action, Data, Duration, Schedule};
+use fs_schedule::{Action, Buffer, Data, Duration, Extent, Schedule};
 
 const RATINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/ml-latest-small/ratings.csv");
 const MOVIES: u64 = 9066;
@@ -173,6 +173,17 @@ fn a_table_that_does_not_fit_is_refused() {
     let error = Session::<f32>::new(schedule, options(1)).err().unwrap();
     assert!(matches!(error, Error::TableTooLarge { .. }), "{error}");
     assert!(error.to_string().contains("`items`"), "{error}");
+}
+
+/// Buffers whose size no batch decides are held against memory before anything is allocated.
+#[test]
+fn fixed_buffers_that_do_not_fit() {
+    let mut schedule = ranking(8, true);
+    let buffer =
+        Buffer { rows: Extent::Fixed(u32::MAX), columns: 1 << 24, ..schedule.train.buffers[0].clone() };
+    schedule.train.buffers.push(buffer);
+    let error = Session::<f32>::new(schedule, options(1)).err().unwrap();
+    assert!(matches!(error, Error::BuffersTooLarge { .. }), "{error}");
 }
 
 #[test]

@@ -7,10 +7,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::op::{Buffer, Dep, Op};
+use crate::reference::Reference;
 use crate::size::Poly;
 
 /// The version of the format that this crate reads and writes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The value of [`Schedule::format`].
 pub const FORMAT: &str = "fs-schedule";
 
@@ -51,6 +52,8 @@ pub struct Schedule {
     pub exchanges: Vec<Exchange>,
     /// What executes operations.
     pub engines: Vec<Engine>,
+    /// What a step computes, whatever the order: the model that the programs are proved against.
+    pub reference: Reference,
     /// One training step.
     pub train: Program,
     /// One evaluation batch.

@@ -308,7 +308,7 @@ fn modules_are_parsed_and_verified() {
 }
 
 /// Every pass that a strategy may use, with classes and several microbatches where the settings have them.
-const PIPELINE: &str = "canonicalize,plan-sharding{ranks=3},make-evaluation,differentiate,microbatch,lower-exchanges{lookahead=2},dce,accumulate,group-collectives,fuse-collectives,bucket-gradients{bytes=256}";
+const PIPELINE: &str = "canonicalize,plan-sharding{ranks=3},make-evaluation,differentiate,reference,microbatch,lower-exchanges{lookahead=2},dce,accumulate,group-collectives,fuse-collectives,bucket-gradients{bytes=256}";
 
 /// Valid modules go through the passes: they may fail on what no model is imported as, but not crash.
 #[test]

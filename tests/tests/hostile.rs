@@ -141,6 +141,22 @@ fn extreme_numbers() {
     soon("engines", &s);
 }
 
+/// Pairs of so many operands are more than columns can number.
+#[test]
+fn more_pairs_than_columns() {
+    let mut s = base();
+    let hidden =
+        s.train.ops.iter().find(|op| matches!(op.action, Action::Linear { .. })).expect("a layer").clone();
+    let mut op = Op { name: "pairs".into(), action: Action::DotInteraction, start: 1 << 50, ..hidden };
+    op.reads = vec![op.writes[0]; 65_537];
+    op.writes = vec![Operand::buffer(s.train.buffers.len() as u32)];
+    let like = s.train.buffers[0].clone();
+    // 65,537 * 65,536 / 2 is 32,768 more than 2^31 in 32 bits that wrap.
+    s.train.buffers.push(Buffer { element: Element::Real, columns: 32_768, ..like });
+    s.train.ops.push(op);
+    broken("65,537 operands of a dot interaction", &s, "operands");
+}
+
 /// Nesting and size are refused before they cost anything.
 #[test]
 fn files_that_are_too_deep_or_too_large() {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use fs_compiler::{CompileOptions, compile_with};
 use fs_schedule::verify::{RULES, verify};
 use fs_schedule::{Schedule, Strategy};
-use fs_tests::mutations::{bases, mutations};
+use fs_tests::mutations::{RANKING, bases, mutations};
 use fs_tests::schedules::build;
 
 fn examples() -> Vec<Schedule> {
@@ -119,6 +119,53 @@ fn corruptions_of_compiled_schedules_are_caught() {
         }
     }
     assert!(tried > 150, "{tried}");
+}
+
+/// Corruptions of a model that ranks items, each by its own rule.
+#[test]
+fn corruptions_of_a_ranking_model_are_caught() {
+    let program = fs_dsl::load(&fs_tests::root("examples/movielens.fs")).program.expect("examples check");
+    for strategy in [Strategy::Serial, Strategy::Prefetch, Strategy::Pec] {
+        let s = fs_compiler::compile(&program, strategy, 2).expect("examples compile").schedule;
+        for m in RANKING {
+            let mut bad = s.clone();
+            assert!((m.corrupt)(&mut bad).is_some(), "{strategy:?}: {} has a place", m.name);
+            let violations = verify(&bad);
+            assert!(
+                violations.iter().any(|v| v.rule == m.rule),
+                "{strategy:?}: {} must break `{}`, breaks {:?}",
+                m.name,
+                m.rule,
+                violations.first()
+            );
+        }
+    }
+}
+
+/// One model, one reference: whatever the strategy, the number of ranks, the lookahead and the placement.
+#[test]
+fn references_are_the_models() {
+    for name in ["movielens.fs", "ranking.fs", "dlrm.fs"] {
+        let program = fs_dsl::load(&fs_tests::root("examples").join(name)).program.expect("examples check");
+        let of = |strategy, ranks, lookahead, microbatches| {
+            let options =
+                CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches);
+            compile_with(&program, &options).expect("examples compile").schedule.reference
+        };
+        let one = of(Strategy::Serial, 1, 1, 1);
+        assert!(!one.train.is_empty() && !one.updates.is_empty(), "{name}");
+        for (strategy, ranks, lookahead) in [
+            (Strategy::Prefetch, 1, 1),
+            (Strategy::Pec, 2, 1),
+            (Strategy::Pec, 4, 3),
+            (Strategy::Serial, 4, 2),
+        ] {
+            assert_eq!(of(strategy, ranks, lookahead, 1), one, "{name}: {strategy:?}, {ranks} ranks");
+        }
+        let parts = of(Strategy::Pec, 2, 2, 2);
+        assert_eq!(parts.train, one.train, "{name}: a microbatch is the model");
+        assert_ne!(parts.digest, one.digest, "{name}: microbatches round differently");
+    }
 }
 
 /// The part of docs/exactness.md between the markers is the table.

@@ -97,11 +97,13 @@ pub fn schedule<'a>(
         parameters: records(module, "model.param")?,
         exchanges: records(module, "comm.exchange")?,
         engines: Vec::new(),
+        reference: optional(module, "reference").map_err(fail)?,
         train,
         evaluation: None,
         prediction: None,
         rewrites: Vec::new(),
     };
+    schedule.reference.digest = s::reference::digest(&schedule);
     if let Some(profile) = target.profile {
         profile.fits(&schedule)?;
     }
@@ -178,6 +180,14 @@ fn place(module: &mut Module, schedule: &s::Schedule, order: &[u32], origins: &[
     }
     if let Some(f) = module.func_mut("train") {
         f.body = keyed.into_iter().map(|(_, _, id)| id).collect();
+    }
+}
+
+/// An attribute of the module, or what stands for its absence.
+fn optional<T: serde::de::DeserializeOwned + Default>(module: &Module, name: &str) -> Result<T, String> {
+    match module.attrs.get(name) {
+        None => Ok(T::default()),
+        Some(_) => typed(&module.attrs, name),
     }
 }
 

@@ -15,6 +15,7 @@ pub mod lower_exchanges;
 pub mod manager;
 pub mod microbatch;
 pub mod plan_sharding;
+pub mod reference;
 pub mod schedule;
 
 use std::collections::BTreeMap;
@@ -138,6 +139,13 @@ pub static PASSES: &[Pass] = &[
         options: &[],
         statistics: &[("derivatives", "operations differentiated")],
         run: |m, _, s| differentiate::run(m, s),
+    },
+    Pass {
+        name: "reference",
+        summary: "Writes down what the step computes, in the module's attribute `reference`: what every schedule of the model is proved against. Right behind `differentiate`, before anything that strategies do differently. Changes no operation.",
+        options: &[],
+        statistics: &[("terms", "operations of a microbatch of training")],
+        run: |m, _, s| reference::run(m, s),
     },
     Pass {
         name: "microbatch",

@@ -191,6 +191,7 @@ pub fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
         train: Program::default(),
         evaluation: None,
         prediction: None,
+        reference: fs_schedule::Reference::default(),
         rewrites: Vec::new(),
     }
 }

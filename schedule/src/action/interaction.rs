@@ -28,8 +28,7 @@ impl<'a> Entry<'a> for DotInteraction {
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
         o.count(o.reads.len().max(2), 1)?;
         let (rows, _) = o.same_reals(0..o.reads.len())?;
-        let n = o.reads.len() as u32;
-        o.write(0, real(rows, n * (n - 1) / 2))
+        o.write(0, real(rows, pairs(o.reads.len())?))
     }
 }
 
@@ -41,7 +40,13 @@ impl<'a> Entry<'a> for DotInteractionGrad {
         let n = o.writes.len();
         o.count(n.max(2) + 1, n.max(2))?;
         let (rows, columns) = o.same_reals(0..n)?;
-        o.read(n, real(rows, (n * (n - 1) / 2) as u32))?;
+        o.read(n, real(rows, pairs(n)?))?;
         (0..n).try_for_each(|i| o.write(i, real(rows, columns)))
     }
+}
+
+/// Pairs of so many operands: columns of the result.
+fn pairs(n: usize) -> Result<u32, Fault> {
+    let pairs = n as u64 * (n as u64).saturating_sub(1) / 2;
+    u32::try_from(pairs).map_err(|_| format!("{n} operands have {pairs} pairs, too many for columns"))
 }

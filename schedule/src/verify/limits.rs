@@ -40,6 +40,7 @@ pub(super) fn check(s: &Schedule, r: &mut Report) {
         .chain(s.lengths.iter().map(|l| &l.name))
         .chain(s.parameters.iter().map(|p| &p.name));
     short_names(names, r);
+    super::reference::limits(s, r);
     for p in std::iter::once(&s.train).chain(&s.evaluation) {
         program(p, r);
     }

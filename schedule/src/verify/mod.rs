@@ -15,14 +15,17 @@
 //! - `exchanges`: one per part of a table, all parts there, parts after the first send the first's entries; lookahead
 //!   in 1..=64, at most [`Reuse::MOST`](crate::reuse::Reuse::MOST) classes.
 //! - `inputs`: inputs refer to tables, length groups and sequences that exist; groups hold at least one token.
+//! - `reference` ([`reference`]): terms refer to what is there and fit together, the digest is that of reference and
+//!   declarations; training has a loss, evaluation ranks once.
 //!
 //! Each program without order ([`structure`]):
 //! - `indices`: operands, dependencies, sizes and classes refer to what exists; column ranges lie in their buffer.
-//! - `operands`: operands obey the action's signature ([`crate::signature`]).
+//! - `operands`: operands obey the action's signature ([`crate::signature`]); lists of numbers are whole buffers.
 //! - `names`: names of operations are unique.
 //! - `order`: dependencies within a step point backwards (so there is no cycle and no wait for oneself), none repeats.
 //! - `writes`: only buffers, gradients, parameters and tables are written, each by the actions that may; no buffer is
-//!   read and written by one operation, not even in different columns.
+//!   read and written by one operation, not even in different columns; an operation adds to all gradients that it makes
+//!   or to none.
 //! - `engines`: engines are declared and do such operations: host loads, compute computes, the others transfer.
 //! - `stages`: batch offsets and priorities are in range.
 //! - `chunks`: only transfers have chunks, of at least one byte.
@@ -38,6 +41,7 @@
 //! - `storage`: nothing is overwritten before its readers are done; lifetimes cover uses; buffers of one slot live one
 //!   after the other around the step.
 //! - `copies`: all uses of batch m's copy come before batch m + copies writes it.
+//! - `sizes` ([`sizes`]): an operation on a buffer whose rows are counted while its batch runs comes after the count.
 //!
 //! Batches and dense parameters ([`dense`]):
 //! - `frame`: a step loads one batch; evaluation updates nothing, is not staged and not split by reuse distance.
@@ -53,15 +57,24 @@
 //!
 //! Exchanges ([`exchange`]), by what buffers hold, not by names:
 //! - `exchange`: every row that is asked for is looked up, sent and put in place once, in time for its first use; every
-//!   gradient is sent and applied once, after its last; ids, classes and positions are this exchange's.
+//!   gradient is sent and applied once, after its last; ids, classes and positions are this exchange's; rows of a
+//!   sampled softmax are unique.
 //! - `history`: a partition sees the rows of exactly the batches that its distances reach.
 //! - `collective`: transfers are of the table's kind, their counts those of the right side.
+//!
+//! The model ([`model`]):
+//! - `model`: every loss, ranking, dense gradient that is reduced and row gradient that is sent is the reference's term
+//!   for each microbatch, additions in the reference's order; none is missing, none comes twice; the ids that are asked
+//!   for are those that the reference uses.
 
 mod clock;
 mod declarations;
 mod dense;
 mod exchange;
 mod limits;
+mod model;
+mod reference;
+mod sizes;
 mod storage;
 mod structure;
 mod tables;
@@ -91,6 +104,7 @@ pub const RULES: &[&str] = &[
     "sharding",
     "exchanges",
     "inputs",
+    "reference",
     "indices",
     "operands",
     "names",
@@ -107,6 +121,7 @@ pub const RULES: &[&str] = &[
     "sums",
     "storage",
     "copies",
+    "sizes",
     "frame",
     "batch",
     "in-flight",
@@ -118,6 +133,7 @@ pub const RULES: &[&str] = &[
     "exchange",
     "history",
     "collective",
+    "model",
 ];
 
 /// Violations of one rule beyond this number are not listed.
@@ -159,15 +175,16 @@ pub fn verify(schedule: &Schedule) -> Vec<Violation> {
         declarations::check(schedule, &mut report);
     }
     if report.0.is_empty() {
-        program(schedule, &schedule.train, false, &mut report);
+        let [train, evaluated] = reference::check(schedule, &mut report);
+        program(schedule, &schedule.train, &train, false, &mut report);
         if let Some(evaluation) = &schedule.evaluation {
-            program(schedule, evaluation, true, &mut report);
+            program(schedule, evaluation, &evaluated, true, &mut report);
         }
     }
     report.0
 }
 
-fn program(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
+fn program(s: &Schedule, p: &Program, widths: &reference::Widths, evaluation: bool, r: &mut Report) {
     let before = r.0.len();
     structure::check(s, p, evaluation, r);
     // Order is judged between operations that make sense by themselves.
@@ -176,9 +193,15 @@ fn program(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
     }
     let cx = Context::new(s, p, evaluation);
     storage::check(&cx, r);
+    sizes::check(&cx, r);
     dense::check(&cx, r);
     tables::check(&cx, r);
     exchange::check(&cx, r);
+    // A broken reference has been reported.
+    let sound = !r.1.contains_key("reference");
+    if sound {
+        model::check(&cx, widths, r);
+    }
     r.check(cx.left.get() > 0, "limits", || {
         "too many operations use the same storage: the order of all pairs takes too long to check".into()
     });

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Report;
 use crate::action::{self, Action, Effect, Facts, Runs, Scope};
 use crate::model::{Engine, Program, Schedule};
-use crate::op::{Buffer, Extent, Normalize, Operand, Place, Site};
+use crate::op::{Buffer, Element, Extent, Normalize, Operand, Place, Site};
 use crate::signature::Shape;
 use crate::size::Symbol;
 
@@ -13,7 +13,7 @@ use crate::size::Symbol;
 const FARTHEST: i32 = 64;
 /// Batches in flight, copies of a buffer, steps that a dependency spans.
 const MOST_BATCHES: u32 = 1 << 10;
-/// Elements of a buffer whose size no batch decides.
+/// Elements of all buffers whose size no batch decides.
 const MOST_FIXED: u64 = 1 << 31;
 /// Greatest priority and its negative.
 const MOST_PRIORITY: i32 = 1 << 10;
@@ -50,6 +50,7 @@ fn indices(s: &Schedule, p: &Program, r: &mut Report) {
         Extent::Symbol(Symbol::Squares(_)) => false,
         Extent::Symbol(Symbol::Ranks | Symbol::Samples) | Extent::Fixed(_) => true,
     };
+    let mut all_fixed = 0u64;
     for (i, b) in p.buffers.iter().enumerate() {
         r.check((1..=MOST_BATCHES).contains(&b.copies), "indices", || {
             format!("buffer b{i} has {} copies, must be in 1..={MOST_BATCHES}", b.copies)
@@ -58,6 +59,7 @@ fn indices(s: &Schedule, p: &Program, r: &mut Report) {
             Extent::Fixed(n) => u64::from(n) * u64::from(b.columns) * u64::from(b.copies),
             Extent::Symbol(_) => 0,
         };
+        all_fixed = all_fixed.saturating_add(fixed);
         r.check(fixed <= MOST_FIXED, "indices", || {
             format!("buffer b{i} `{}` has {fixed} elements whatever the batch", b.name)
         });
@@ -73,6 +75,9 @@ fn indices(s: &Schedule, p: &Program, r: &mut Report) {
             format!("buffer b{i} has slot {}", b.slot)
         });
     }
+    r.check(all_fixed <= MOST_FIXED, "indices", || {
+        format!("all buffers together have {all_fixed} elements whatever the batch")
+    });
     for op in &p.ops {
         for o in op.reads.iter().chain(&op.writes) {
             let (n, count) = match o.place {
@@ -122,6 +127,17 @@ fn operands(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
         microbatches: if evaluation { 1 } else { s.settings.microbatches },
     };
     for op in &p.ops {
+        let (list_reads, list_writes) = whole(&op.action);
+        let sides = [(&op.reads, list_reads), (&op.writes, list_writes)];
+        for (n, o, whole) in sides.iter().flat_map(|(l, w)| (0..).zip(l.iter()).map(|(n, o)| (n, o, *w))) {
+            let Place::Buffer(b) = o.place else { continue };
+            let b = &p.buffers[b as usize];
+            let part = o.columns.is_some_and(|c| c != (0, b.columns));
+            let needs = b.element != Element::Real || whole.contains(&n);
+            r.check(!(part && needs), "operands", || {
+                format!("`{}` uses {o}, some columns, where a whole buffer belongs", op.name)
+            });
+        }
         let (reads, writes) = s.shapes(p, op);
         if let Err(e) = op.action.check(&reads, &writes, &cx) {
             r.fail("operands", format!("`{}`: {e}", op.name));
@@ -139,6 +155,21 @@ fn operands(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
                 format!("`{}` has {rows} positions, sequences have up to {max}", op.name)
             });
         }
+    }
+}
+
+/// Operands and results that are lists of numbers rather than matrices: whole buffers. Those that are not real are, too.
+fn whole(action: &Action) -> (&'static [usize], &'static [usize]) {
+    match action {
+        Action::LayerNorm { .. } | Action::L2Normalize { .. } | Action::SoftmaxAttention { .. } => {
+            (&[], &[1])
+        }
+        Action::LayerNormGrad { affine: false } | Action::L2NormalizeGrad { .. } => (&[1], &[]),
+        Action::LayerNormGrad { affine: true } => (&[2], &[]),
+        Action::SoftmaxAttentionGrad { .. } | Action::SampledSoftmaxGrad { .. } => (&[4], &[]),
+        Action::BceWithLogits { .. } => (&[], &[0]),
+        Action::SampledSoftmax { .. } => (&[], &[0, 1]),
+        _ => (&[], &[]),
     }
 }
 
@@ -314,6 +345,11 @@ fn writes(p: &Program, r: &mut Report) {
                 format!("`{}` reads and writes {}", op.name, w.place)
             });
         }
+        let mut gradients = op.writes.iter().filter(|w| matches!(w.place, Place::Gradient(_)));
+        let first = gradients.next().is_some_and(|w| w.accumulate);
+        r.check(gradients.all(|w| w.accumulate == first), "writes", || {
+            format!("`{}` adds to one gradient and overwrites another", op.name)
+        });
         let mut sorted: Vec<&Operand> = op.writes.iter().collect();
         sorted.sort_by_key(|o| (o.place, o.columns));
         for pair in sorted.windows(2) {

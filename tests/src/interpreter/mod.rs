@@ -36,6 +36,8 @@ struct Memory<'a> {
     cells: BTreeMap<Key, Cell>,
     /// Versions of rows that were updated: table, part, row.
     rows: BTreeMap<(u32, u32, u64), u64>,
+    /// Losses by batch: what the run reports.
+    losses: BTreeMap<i64, Vec<u64>>,
 }
 
 /// An operation that runs.
@@ -68,7 +70,7 @@ impl<'a> Memory<'a> {
             let pieces = vec![((0, 1), Data::Word(u64::from(n)))];
             cells.insert((2, n.into(), 0, 0), Cell { owner: (Place::Parameter(n), 0), pieces });
         }
-        Self { s, physical, cells, rows: BTreeMap::new() }
+        Self { s, physical, cells, rows: BTreeMap::new(), losses: BTreeMap::new() }
     }
 
     /// The cell of a place in a batch, and whom it must belong to.
@@ -261,6 +263,9 @@ impl<'a> Memory<'a> {
             cell.pieces.push((range, data));
             cell.pieces.sort_by_key(|(r, _)| *r);
         }
+        if op.action.facts().loss.is_some() {
+            self.losses.entry(run.batch).or_default().push(word(&left));
+        }
         Ok(word(&left))
     }
 
@@ -270,18 +275,35 @@ impl<'a> Memory<'a> {
         State {
             rows: self.rows.clone(),
             parameters: parameters.map(|(k, c)| (k.1, word(&c.pieces))).collect(),
+            losses: self
+                .losses
+                .iter()
+                .map(|(b, l)| (*b, l.iter().copied().collect::<BTreeSet<_>>(), l.len()))
+                .collect(),
         }
     }
 }
 
-/// Versions of rows and parameters of one rank.
+/// Versions of rows and parameters of one rank, and the losses that it reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     rows: BTreeMap<(u32, u32, u64), u64>,
     parameters: BTreeMap<u64, u64>,
+    /// By batch, in whatever order, with their number.
+    losses: Vec<(i64, BTreeSet<u64>, usize)>,
 }
 
 impl State {
+    /// What all ranks hold together, wherever it lies.
+    pub fn together(states: &[Self]) -> impl PartialEq + use<> {
+        let mut rows: BTreeMap<(u32, u32, u64), BTreeSet<u64>> = BTreeMap::new();
+        for (row, version) in states.iter().flat_map(|s| &s.rows) {
+            rows.entry(*row).or_default().insert(*version);
+        }
+        let dense: Vec<_> = states.iter().map(|s| (s.parameters.clone(), s.losses.clone())).collect();
+        (rows, dense)
+    }
+
     /// What differs from another state: rows by table, part and number, then parameters.
     pub fn differs(&self, other: &Self) -> String {
         let keys: BTreeSet<_> = self.rows.keys().chain(other.rows.keys()).collect();
@@ -292,7 +314,8 @@ impl State {
             .filter(|(k, v)| other.parameters.get(k) != Some(v))
             .map(|(k, _)| k)
             .collect();
-        format!("rows {rows:?}, parameters {parameters:?}")
+        let losses = if self.losses == other.losses { "equal" } else { "other" };
+        format!("rows {rows:?}, parameters {parameters:?}, {losses} losses")
     }
 }
 

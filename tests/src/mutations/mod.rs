@@ -8,6 +8,10 @@ use fs_schedule::{Reuse, Schedule, Sharding, Strategy};
 
 mod flow;
 mod form;
+mod model;
+mod ranking;
+
+pub use ranking::RANKING;
 
 use crate::arrange::{reaches, waits};
 use crate::schedules::Plan;
@@ -249,6 +253,20 @@ fn remove(s: &mut Schedule, at: usize) {
     }
 }
 
+/// Puts an operation at a place in the list; dependencies and lifetimes follow.
+fn insert(s: &mut Schedule, at: usize, op: Op) {
+    let moved = |i: u32| i + u32::from(i as usize >= at);
+    for d in s.train.ops.iter_mut().flat_map(|op| &mut op.deps) {
+        d.op = moved(d.op);
+    }
+    for b in &mut s.train.buffers {
+        (b.first, b.last) = (moved(b.first), moved(b.last));
+    }
+    // The mutation is about something else.
+    s.prediction = None;
+    s.train.ops.insert(at, op);
+}
+
 /// Appends a copy of an operation that waits for it.
 fn again(s: &mut Schedule, at: usize) {
     let mut new = s.train.ops[at].clone();
@@ -265,5 +283,5 @@ fn classes_of_gather(a: &Action) -> Option<u32> {
 
 /// The kinds: what a schedule says, then what its executions do.
 pub fn mutations() -> impl Iterator<Item = &'static Mutation> {
-    form::MUTATIONS.iter().chain(flow::MUTATIONS)
+    form::MUTATIONS.iter().chain(flow::MUTATIONS).chain(model::MUTATIONS)
 }

@@ -13,7 +13,8 @@ use fs_schedule::model::{
     DenseOptimizer, Duration, Engine, Exchange, FORMAT, Init, Input, InputKind, Keep, Lengths, Parameter,
     Program, Schedule, Settings, Sharding, SparseOptimizer, Strategy, Table, VERSION,
 };
-use fs_schedule::op::Way;
+use fs_schedule::op::{Action, Normalize, Way};
+use fs_schedule::reference::Reference;
 
 use crate::arrange::arrange;
 use builder::Builder;
@@ -111,7 +112,40 @@ fn header(plan: &Plan) -> Schedule {
         train: Program::default(),
         evaluation: None,
         prediction: None,
+        reference: reference(plan),
         rewrites: Vec::new(),
+    }
+}
+
+/// The model's terms.
+fn reference(plan: &Plan) -> Reference {
+    let linear = Action::Linear { bias: false };
+    let weight = Action::LinearGradWeight { bias: false };
+    let bce = Action::BceWithLogits { normalize: Normalize::Tokens(0) };
+    let actions =
+        vec![Action::Expand, Action::Add, linear, bce, weight, Action::LinearGradInput, Action::ExpandGrad];
+    let tables = plan.shardings.len() as u32;
+    let mut train: Vec<String> = (0..tables).map(|t| format!("a0 t{t} i{t}")).collect();
+    let rows: Vec<String> = (0..tables).map(|t| format!(" v{t}")).collect();
+    let sum = tables;
+    train.push(format!("a1{}", rows.concat()));
+    train.push(format!("a2 v{sum} p0"));
+    train.push(format!("a2 v{} p1", sum + 1));
+    train.push(format!("a3 v{} i{tables}", sum + 2));
+    train.push(format!("a4 v{}.1 v{}", sum + 3, sum + 1));
+    train.push(format!("a5 v{}.1 p1", sum + 3));
+    train.push(format!("a4 v{} v{sum}", sum + 5));
+    train.push(format!("a5 v{} p0", sum + 5));
+    train.extend((0..tables).map(|t| format!("a6 v{} i{t}", sum + 7)));
+    let mut updates: Vec<String> = (0..tables).map(|t| format!("t{t} v{}", sum + 8 + t)).collect();
+    updates.extend([format!("p0 v{}", sum + 6), format!("p1 v{}", sum + 4)]);
+    let term = |t: &String| t.parse().expect("a term");
+    Reference {
+        digest: String::new(),
+        actions,
+        train: train.iter().map(term).collect(),
+        updates: updates.iter().map(|u| u.parse().expect("an update")).collect(),
+        evaluation: None,
     }
 }
 
@@ -120,6 +154,7 @@ pub fn build(plan: &Plan) -> Schedule {
     let mut s = header(plan);
     s.train = Builder::new(plan, s.exchanges.len()).batch(&s);
     arrange(&mut s);
+    s.reference.digest = fs_schedule::reference::digest(&s);
     s
 }
 

@@ -40,6 +40,7 @@ use crate::ir::attr::typed;
 use crate::ir::{Module, OpId, ValueId, table_of};
 use declared::Declared;
 use generate::{Emitter, Generator};
+pub(super) use rewrite::NORMALIZE_EPS;
 use sources::{Sources, is_update};
 use table::Lowering;
 

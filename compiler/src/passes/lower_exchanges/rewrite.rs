@@ -14,7 +14,7 @@ use crate::ir::attr::{boolean, int, typed};
 use crate::ir::{Attr, Attrs, OpData, Type, ValueId};
 
 /// l2 normalisation's lower bound of the divisor, PyTorch's default.
-const NORMALIZE_EPS: f64 = 1e-12;
+pub(crate) const NORMALIZE_EPS: f64 = 1e-12;
 
 /// Results of the normalisations in front of a cosine softmax.
 #[derive(Debug, Clone, Copy)]

@@ -43,6 +43,13 @@ impl Flow<'_> {
                 }
             }
         }
+        // A negative that equals its target is known by their common entry.
+        let sampled = matches!(op.action, Action::SampledSoftmax { .. } | Action::SampledSoftmaxGrad { .. });
+        if let Some(e) = rows.filter(|_| sampled).and_then(|o| per_entry(self.cx, o)) {
+            r.check(self.cx.exchange(e).unique, "exchange", || {
+                format!("`{}` needs each row of exchange {e} once, not once per occurrence", op.name)
+            });
+        }
         for (n, o) in op.reads.iter().enumerate() {
             if let Some(e) = per_entry(self.cx, o) {
                 self.looked_up(i, n, e, r);

@@ -143,7 +143,7 @@ impl Context<'_> {
     fn exchange(&self, e: u32) -> &Exchange {
         &self.s.exchanges[e as usize]
     }
-    fn reuse(&self, e: u32) -> Option<Reuse> {
+    pub(super) fn reuse(&self, e: u32) -> Option<Reuse> {
         let microbatches = self.s.settings.microbatches;
         self.exchange(e).lookahead.map(|lookahead| Reuse { lookahead, microbatches })
     }
@@ -151,15 +151,15 @@ impl Context<'_> {
     fn uses(&self, e: u32) -> bool {
         !self.evaluation && self.exchange(e).lookahead.is_some() && self.s.settings.microbatches > 1
     }
-    fn replicated(&self, e: u32) -> bool {
+    pub(super) fn replicated(&self, e: u32) -> bool {
         matches!(self.s.tables[self.exchange(e).table as usize].sharding, Sharding::DataParallel)
     }
     /// Columns of its part, within the table's.
-    fn part(&self, e: u32) -> (u32, u32) {
+    pub(super) fn part(&self, e: u32) -> (u32, u32) {
         let x = self.exchange(e);
         self.s.tables[x.table as usize].part_columns(x.part)
     }
-    fn columns(&self, o: &Operand) -> (u32, u32) {
+    pub(super) fn columns(&self, o: &Operand) -> (u32, u32) {
         match o.place {
             Place::Buffer(b) => o.columns.unwrap_or((0, self.p.buffers[b as usize].columns)),
             _ => (0, 1),

@@ -1,0 +1,292 @@
+//! Rule `model`: what a schedule computes is what its reference says.
+//!
+//! One batch is run over [terms](terms) instead of numbers, in the order of a batch, which the rules of order have shown
+//! to be the order of every execution. How rows and gradients travel is taken out: rows that have arrived (rule
+//! `exchange`) are "the rows of table t", places among entries are the ids that they stand for. What is left is compared
+//! with the reference's terms, for each microbatch: dense gradients when they are reduced, row gradients when they leave
+//! (a class may leave when no later microbatch adds to it), losses and rankings, the ids that are asked for. Terms are
+//! made once, so this takes as long as reading the schedule.
+
+mod expected;
+mod terms;
+
+use std::collections::BTreeSet;
+
+use super::reference::Widths;
+use super::{Context, Report};
+use crate::op::{Action, Op, Operand, Place, Way};
+use expected::Expected;
+use terms::{Columns, Id, Node, Part, Terms};
+
+/// What a batch has made so far.
+struct Run<'a, 'b> {
+    cx: &'a Context<'b>,
+    terms: Terms,
+    expected: Expected,
+    buffers: Vec<Columns>,
+    gradients: Vec<Option<Id>>,
+    /// Parameters and tables that are updated; losses and rankings.
+    reduced: BTreeSet<u32>,
+    updated: BTreeSet<u32>,
+    applied: BTreeSet<u32>,
+    outcomes: BTreeSet<Id>,
+}
+
+pub(super) fn check(cx: &Context<'_>, widths: &Widths, r: &mut Report) {
+    let mut terms = Terms::default();
+    let expected = Expected::new(cx, &mut terms, widths);
+    let mut run = Run {
+        cx,
+        terms,
+        expected,
+        buffers: vec![Columns::default(); cx.p.buffers.len()],
+        gradients: vec![None; cx.s.parameters.len()],
+        reduced: BTreeSet::new(),
+        updated: BTreeSet::new(),
+        applied: BTreeSet::new(),
+        outcomes: BTreeSet::new(),
+    };
+    for &i in &cx.sorted {
+        run.operation(&cx.p.ops[i as usize], r);
+    }
+    run.finish(r);
+}
+
+/// Whether it is something that a run reports.
+fn reports(action: &Action) -> bool {
+    matches!(action, Action::BceWithLogits { .. } | Action::SampledSoftmax { .. } | Action::RankItems { .. })
+}
+
+impl Run<'_, '_> {
+    fn operation(&mut self, op: &Op, r: &mut Report) {
+        let cx = self.cx;
+        let part = if cx.s.settings.microbatches > 1 { op.microbatch } else { None };
+        match &op.action {
+            Action::Unique { exchange } => self.unique(op, *exchange, r),
+            Action::Gather { exchange, class: None } if cx.replicated(*exchange) => {
+                self.rows(*exchange, &op.writes[0]);
+            }
+            Action::AllToAllRows { exchanges, class: None } => {
+                for (e, w) in exchanges.iter().zip(&op.writes) {
+                    self.rows(*e, w);
+                }
+            }
+            Action::Merge { exchange, .. } => self.rows(*exchange, &op.writes[0]),
+            Action::Split { exchange, class } => {
+                self.row_gradients(op, 0, *exchange, Some(*class), r);
+                self.others(op);
+            }
+            Action::AllToAllGrads { exchanges, class } | Action::AllGatherGrads { exchanges, class } => {
+                if class.is_none() {
+                    for (n, e) in exchanges.iter().enumerate() {
+                        self.row_gradients(op, 3 * n, *e, None, r);
+                    }
+                }
+                self.others(op);
+            }
+            Action::Apply { exchange, .. } => {
+                self.applied.insert(cx.s.exchanges[*exchange as usize].table);
+            }
+            Action::AllReduce => {
+                for o in &op.reads {
+                    self.reduction(op, o, r);
+                }
+            }
+            Action::DenseUpdate => {
+                self.updated.extend(op.writes.iter().filter_map(|o| match o.place {
+                    Place::Parameter(n) => Some(n),
+                    _ => None,
+                }));
+            }
+            Action::Copy => {
+                let value = self.read(&op.reads[0], part);
+                self.write(&op.writes[0], value);
+            }
+            Action::Zero => {
+                let (start, end) = cx.columns(&op.writes[0]);
+                let value = self.terms.zeros(end - start);
+                self.write(&op.writes[0], value);
+            }
+            Action::Add => {
+                let values: Vec<Id> = op.reads.iter().map(|o| self.read(o, part)).collect();
+                let sum = values.into_iter().reduce(|a, b| self.terms.sum(a, b));
+                if let Some(sum) = sum {
+                    self.write(&op.writes[0], sum);
+                }
+            }
+            action if action.exchanges().is_empty() => self.made(op, part, r),
+            _ => self.others(op),
+        }
+    }
+
+    /// An operation of the model: results that nothing but equal operands and constants give.
+    fn made(&mut self, op: &Op, part: Part, r: &mut Report) {
+        let operands: Vec<Id> = op.reads.iter().map(|o| self.read(o, part)).collect();
+        let action = self.terms.action(&op.action);
+        let made = self.terms.term(Node::Made(action, part, operands.into()), 0);
+        for (n, o) in (0..).zip(&op.writes) {
+            let (start, end) = self.cx.columns(o);
+            let value = self.terms.term(Node::Result(made, n), end - start);
+            self.write(o, value);
+        }
+        if !reports(&op.action) {
+            return;
+        }
+        let known = self.expected.outcomes.contains(&made);
+        r.check(known, "model", || format!("`{}` reports what is not in the reference", op.name));
+        let new = self.outcomes.insert(made);
+        r.check(new, "model", || format!("`{}` reports something a second time", op.name));
+    }
+
+    fn read(&mut self, o: &Operand, part: Part) -> Id {
+        let (start, end) = self.cx.columns(o);
+        match o.place {
+            Place::Buffer(b) => {
+                let buffer = &self.buffers[b as usize];
+                let value =
+                    if self.cx.spend(buffer.len()) { buffer.read(&mut self.terms, start, end) } else { None };
+                value.unwrap_or_else(|| self.terms.other(end - start))
+            }
+            Place::Parameter(n) => self.terms.term(Node::Parameter(n), 1),
+            Place::Gradient(n) => match self.gradients[n as usize] {
+                Some(value) => value,
+                None => self.terms.other(1),
+            },
+            Place::Table(n) => self.terms.term(Node::Rows(n), self.cx.s.tables[n as usize].dim),
+            Place::Input(n) => self.terms.term(Node::Input(n, part), 1),
+            Place::Lengths(n) => self.terms.term(Node::Lengths(n, part), 1),
+        }
+    }
+
+    fn write(&mut self, o: &Operand, value: Id) {
+        let value = if o.accumulate {
+            let before = self.read(o, None);
+            self.terms.sum(before, value)
+        } else {
+            value
+        };
+        match o.place {
+            Place::Buffer(b) => {
+                let (start, _) = self.cx.columns(o);
+                let buffer = &mut self.buffers[b as usize];
+                if self.cx.spend(buffer.len()) {
+                    buffer.write(&self.terms, start, value);
+                }
+            }
+            Place::Gradient(n) => self.gradients[n as usize] = Some(value),
+            _ => {}
+        }
+    }
+
+    /// What is not of the model.
+    fn others(&mut self, op: &Op) {
+        for o in &op.writes {
+            let (start, end) = self.cx.columns(o);
+            let value = self.terms.other(end - start);
+            self.write(&Operand { accumulate: false, ..*o }, value);
+        }
+    }
+
+    /// Rows of a part of a table have arrived, some or all of them.
+    fn rows(&mut self, e: u32, o: &Operand) {
+        let table = self.cx.s.exchanges[e as usize].table;
+        let (a, z) = self.cx.part(e);
+        let all = self.terms.term(Node::Rows(table), self.cx.s.tables[table as usize].dim);
+        let value = self.terms.slice(all, a, z);
+        self.write(&Operand { accumulate: false, ..*o }, value);
+    }
+
+    /// Places stand for the ids whose they are; the ids are those that the model uses, in its order.
+    fn unique(&mut self, op: &Op, e: u32, r: &mut Report) {
+        let cx = self.cx;
+        let microbatches = if cx.evaluation { 1 } else { cx.s.settings.microbatches };
+        let each = (op.reads.len() / microbatches as usize).max(1);
+        let extra = op.writes.len().saturating_sub(op.reads.len());
+        self.others(op);
+        let mut list = Vec::new();
+        for (i, o) in op.reads.iter().enumerate() {
+            let part = (microbatches > 1).then_some((i / each) as u32);
+            let ids = self.read(o, part);
+            list.push(ids);
+            if let Some(w) = op.writes.get(i + extra) {
+                // As wide as the ids: drawn ones have several columns.
+                self.write(w, ids);
+            }
+        }
+        let table = cx.s.exchanges[e as usize].table;
+        let want = self.expected.ids.get(&table);
+        r.check(want == Some(&list), "model", || {
+            format!(
+                "`{}` asks for other ids of `{}` than the reference uses, or in another order",
+                op.name, cx.s.tables[table as usize].name
+            )
+        });
+    }
+
+    /// What is sent is the sum of the reference's row gradients, of all microbatches that use rows of the class.
+    fn row_gradients(&mut self, op: &Op, read: usize, e: u32, class: Option<u32>, r: &mut Report) {
+        let cx = self.cx;
+        let last = class.and_then(|c| {
+            cx.reuse(e).and_then(|k| k.classes(Way::Backward).get(c as usize).map(|k| k.microbatch))
+        });
+        let value = self.read(&op.reads[read], None);
+        let columns = cx.part(e);
+        let table = cx.s.exchanges[e as usize].table;
+        let sums = self.expected.sums(&mut self.terms, table, columns);
+        let complete = sums.iter().rposition(|(sum, _)| *sum == value).is_some_and(|at| {
+            let done = sums[at].1;
+            last.map_or(at + 1 == sums.len(), |last| done > last)
+        });
+        r.check(complete, "model", || {
+            format!(
+                "`{}` sends {} as gradients of `{}`, which is not the sum that the reference makes",
+                op.name, op.reads[read], cx.s.tables[table as usize].name
+            )
+        });
+    }
+
+    fn reduction(&mut self, op: &Op, o: &Operand, r: &mut Report) {
+        let Place::Gradient(n) = o.place else { return };
+        let found = self.gradients[n as usize];
+        let want = self.expected.gradients.get(&n).copied();
+        r.check(found.is_some() && found == want, "model", || {
+            format!(
+                "`{}` reduces {o} of `{}`, which is not the sum that the reference makes",
+                op.name, self.cx.s.parameters[n as usize].name
+            )
+        });
+        self.reduced.insert(n);
+        // What comes of it is for the update only.
+        self.gradients[n as usize] = Some(self.terms.other(1));
+    }
+
+    /// Nothing is missing.
+    fn finish(&self, r: &mut Report) {
+        let s = self.cx.s;
+        for n in self.expected.gradients.keys() {
+            let done = self.reduced.contains(n) && self.updated.contains(n);
+            r.check(done, "model", || {
+                format!(
+                    "the reference updates p{n} `{}`, the schedule does not",
+                    s.parameters[*n as usize].name
+                )
+            });
+        }
+        for n in self.updated.iter().filter(|n| !self.expected.gradients.contains_key(n)) {
+            r.fail("model", format!("the schedule updates p{n}, the reference does not"));
+        }
+        for n in &self.expected.tables {
+            r.check(self.applied.contains(n), "model", || {
+                format!("the reference updates t{n} `{}`, the schedule does not", s.tables[*n as usize].name)
+            });
+        }
+        for n in self.applied.iter().filter(|n| !self.expected.tables.contains(n)) {
+            r.fail("model", format!("the schedule updates t{n}, the reference does not"));
+        }
+        let missing = self.expected.outcomes.iter().filter(|o| !self.outcomes.contains(o)).count();
+        r.check(missing == 0, "model", || {
+            let what = if self.cx.evaluation { "rankings" } else { "losses" };
+            format!("{missing} {what} of the reference are not in the schedule")
+        });
+    }
+}

@@ -1,0 +1,359 @@
+//! Rule `reference`: the reference makes sense by itself, and has its digest.
+//!
+//! Terms refer to earlier terms and to what is declared; operands obey the action's signature, where the rows of a table
+//! are a matrix with a row per entry and ids are places among them. What results are follows from the operands.
+
+use std::collections::BTreeSet;
+
+use super::{Report, limits};
+use crate::model::{InputKind, Schedule};
+use crate::op::{Action, Element, Extent};
+use crate::reference::{Source, Term, Value, digest};
+use crate::signature::{self, Shape, real};
+use crate::size::Symbol;
+
+/// Columns of the results of each term.
+pub(super) type Widths = Vec<Vec<u32>>;
+
+/// What terms of training and of evaluation give; a violation if the reference makes no sense.
+pub(super) fn check(s: &Schedule, r: &mut Report) -> [Widths; 2] {
+    let before = r.0.len();
+    let actual = digest(s);
+    r.check(s.reference.digest == actual, "reference", || {
+        format!(
+            "the reference has digest {}, with the declarations it gives {actual}",
+            brief(&s.reference.digest)
+        )
+    });
+    let train = graph(s, &s.reference.train, 1, r);
+    let evaluation = graph(s, s.reference.evaluation.as_deref().unwrap_or_default(), 1, r);
+    if r.0.len() == before {
+        outcomes(s, &train, r);
+    }
+    let widths = |shapes: Vec<Vec<Shape>>| -> Widths {
+        shapes.iter().map(|results| results.iter().map(width).collect()).collect()
+    };
+    [widths(train), widths(evaluation)]
+}
+
+fn brief(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+fn width(shape: &Shape) -> u32 {
+    if let Shape::Matrix { columns, .. } = shape { *columns } else { 1 }
+}
+
+/// What is updated, reported and ranked.
+fn outcomes(s: &Schedule, train: &[Vec<Shape>], r: &mut Report) {
+    let mut seen = BTreeSet::new();
+    for u in &s.reference.updates {
+        r.check(seen.insert(u.of) && !u.parts.is_empty(), "reference", || {
+            format!("{} is updated twice, or with nothing", u.of)
+        });
+        for part in &u.parts {
+            let shape = match part.source {
+                Source::Term(n, i) if part.columns.is_none() => {
+                    train.get(n as usize).and_then(|t| t.get(i as usize)).copied()
+                }
+                _ => None,
+            };
+            let fits = match (u.of, shape) {
+                (Source::Parameter(n), Some(Shape::Gradient { rows, columns })) => {
+                    let p = s.parameters.get(n as usize);
+                    p.is_some_and(|p| (rows == p.rows || rows == 0, columns) == (true, p.columns))
+                }
+                (Source::Table(n), Some(shape)) => {
+                    let dim = s.tables.get(n as usize).map_or(0, |t| t.dim);
+                    entries(s, n).is_some_and(|e| shape == real(Extent::Symbol(Symbol::Sent(e)), dim))
+                }
+                _ => false,
+            };
+            r.check(fits, "reference", || format!("{part} is no gradient of {}", u.of));
+        }
+    }
+    let action = |t: &Term| t.action.and_then(|a| s.reference.actions.get(a as usize));
+    let ranks =
+        |list: &[Term]| list.iter().filter(|t| matches!(action(t), Some(Action::RankItems { .. }))).count();
+    let losses = |list: &[Term]| {
+        let loss = |t: &&Term| {
+            matches!(action(t), Some(Action::BceWithLogits { .. } | Action::SampledSoftmax { .. }))
+        };
+        list.iter().filter(loss).count()
+    };
+    let evaluation = s.reference.evaluation.as_deref();
+    r.check(losses(&s.reference.train) > 0 && ranks(&s.reference.train) == 0, "reference", || {
+        "training has at least one loss and ranks nothing".into()
+    });
+    // Ranks meet to rank items: once, so that none waits for another's second time.
+    r.check(evaluation.is_none_or(|e| ranks(e) == 1 && losses(e) == 0), "reference", || {
+        "an evaluation ranks items once and has no loss".into()
+    });
+    r.check(evaluation.is_some() == s.evaluation.is_some(), "reference", || {
+        "the schedule and its reference must both have an evaluation, or neither".into()
+    });
+}
+
+/// The exchange that moves a table's entries.
+fn entries(s: &Schedule, table: u32) -> Option<u32> {
+    s.exchanges.iter().position(|e| e.table == table && e.part == 0).map(|e| e as u32)
+}
+
+/// The table that an operand's ids are of.
+pub(super) fn table_of_ids(s: &Schedule, list: &[Term], v: &Value) -> Option<u32> {
+    match v.source {
+        Source::Input(n) => match s.inputs.get(n as usize)?.kind {
+            InputKind::Ids { table, .. } => Some(table),
+            InputKind::Next { of } => match s.inputs.get(of as usize)?.kind {
+                InputKind::Ids { table, .. } => Some(table),
+                _ => None,
+            },
+            _ => None,
+        },
+        Source::Term(n, 0) => match s.reference.actions.get(list.get(n as usize)?.action? as usize)? {
+            Action::DrawNegatives { table, .. } => Some(*table),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Shapes of all results of some terms.
+fn graph(s: &Schedule, list: &[Term], microbatches: u32, r: &mut Report) -> Vec<Vec<Shape>> {
+    let columns: Vec<u32> = s.exchanges.iter().map(|e| e.columns(&s.tables)).collect();
+    let cx = signature::Context {
+        exchanges: &s.exchanges,
+        columns: &columns,
+        tables: s.tables.len(),
+        microbatches,
+    };
+    let first: Vec<Option<u32>> = (0..s.tables.len() as u32).map(|t| entries(s, t)).collect();
+    let mut graph = Graph { s, list, entries: first, shapes: Vec::with_capacity(list.len()) };
+    for (n, term) in list.iter().enumerate() {
+        match graph.term(term, &cx) {
+            Ok(shapes) => graph.shapes.push(shapes),
+            Err(e) => {
+                r.fail("reference", format!("v{n}: {e}"));
+                // What follows would only complain of this one.
+                break;
+            }
+        }
+    }
+    graph.shapes
+}
+
+struct Graph<'a> {
+    s: &'a Schedule,
+    list: &'a [Term],
+    entries: Vec<Option<u32>>,
+    shapes: Vec<Vec<Shape>>,
+}
+
+impl Graph<'_> {
+    fn term(&self, term: &Term, cx: &signature::Context<'_>) -> Result<Vec<Shape>, String> {
+        let Some(number) = term.action else { return self.concat(term) };
+        let action =
+            self.s.reference.actions.get(number as usize).ok_or(format!("there is no action {number}"))?;
+        let of_model = action.exchanges().is_empty()
+            && !matches!(
+                action,
+                Action::LoadBatch | Action::AllReduce | Action::DenseUpdate | Action::Zero | Action::Copy
+            );
+        if !of_model {
+            return Err(format!("{} is not of a model", action.name()));
+        }
+        let reads: Vec<Shape> =
+            term.operands.iter().map(|v| self.shape(v, action)).collect::<Result<_, _>>()?;
+        if let Some((rows, ids)) = self.places(action, term, &reads) {
+            if !rows || ids.is_none() {
+                return Err("rows and ids are of different tables".into());
+            }
+        }
+        let writes = self.results(action, &reads, term);
+        signature::check(action, &reads, &writes, cx).map_err(|e| e.to_string())?;
+        Ok(writes)
+    }
+
+    fn concat(&self, term: &Term) -> Result<Vec<Shape>, String> {
+        let (mut columns, mut height) = (0u32, None);
+        for v in &term.operands {
+            let (rows, width) = match v.source {
+                Source::Zero(n) if n > 0 && v.columns.is_none() => (None, n),
+                _ => match self.shape(v, &Action::Copy)? {
+                    Shape::Matrix { element: Element::Real, rows, columns } => (Some(rows), columns),
+                    other => return Err(format!("{v} is {other}, not real columns")),
+                },
+            };
+            if rows.is_some() && height.is_some() && rows != height {
+                return Err(format!("{v} has other rows than the columns beside it"));
+            }
+            height = height.or(rows);
+            columns = columns.checked_add(width).filter(|c| *c <= 1 << 24).ok_or("too many columns")?;
+        }
+        let rows = height.ok_or("nothing stands side by side")?;
+        Ok(vec![real(rows, columns)])
+    }
+
+    fn shape(&self, v: &Value, action: &Action) -> Result<Shape, String> {
+        let missing = || format!("{v} is not there");
+        let s = self.s;
+        let all = match v.source {
+            Source::Term(n, i) => {
+                *self.shapes.get(n as usize).and_then(|t| t.get(i as usize)).ok_or_else(missing)?
+            }
+            Source::Parameter(n) => {
+                let p = s.parameters.get(n as usize).ok_or_else(missing)?;
+                Shape::Parameter { rows: p.rows, columns: p.columns }
+            }
+            Source::Table(n) => {
+                let dim = s.tables.get(n as usize).ok_or_else(missing)?.dim;
+                match action {
+                    Action::RankItems { .. } => Shape::Table { table: n, dim },
+                    _ => {
+                        real(Extent::Symbol(Symbol::Sent(self.entries[n as usize].ok_or_else(missing)?)), dim)
+                    }
+                }
+            }
+            Source::Input(n) => {
+                let kind = s.inputs.get(n as usize).ok_or_else(missing)?.kind;
+                input(s, kind)
+            }
+            Source::Lengths(n) => {
+                s.lengths.get(n as usize).ok_or_else(missing)?;
+                Shape::Offsets { lengths: n }
+            }
+            Source::Zero(_) => return Err("zeros stand beside other columns only".into()),
+        };
+        // Ids are known by their places among the entries.
+        let all = match all {
+            Shape::Ids { lengths, .. } => signature::index(Extent::Symbol(Symbol::Tokens(lengths)), 1),
+            Shape::Matrix { element: Element::Id, rows, columns } => signature::index(rows, columns),
+            other => other,
+        };
+        let Some((start, end)) = v.columns else { return Ok(all) };
+        match all {
+            Shape::Matrix { element: Element::Real, rows, columns } if start < end && end <= columns => {
+                Ok(real(rows, end - start))
+            }
+            _ => Err(format!("{v} has no such columns")),
+        }
+    }
+
+    /// Whether the operand with a row per entry is of the ids' table, and that table; `None` if there are no ids.
+    fn places(&self, action: &Action, term: &Term, reads: &[Shape]) -> Option<(bool, Option<u32>)> {
+        let (rows, ids): (Option<usize>, &[usize]) = match action {
+            Action::Expand | Action::Pool { .. } => (Some(0), &[1]),
+            Action::ExpandGrad | Action::PoolGrad { .. } => (None, &[1]),
+            Action::SampledSoftmax { .. } | Action::SampledSoftmaxGrad { .. } => (Some(1), &[2, 3]),
+            _ => return None,
+        };
+        let tables: Vec<Option<u32>> = ids
+            .iter()
+            .map(|i| term.operands.get(*i).and_then(|v| table_of_ids(self.s, self.list, v)))
+            .collect();
+        let table = tables.first().copied().flatten().filter(|_| tables.windows(2).all(|w| w[0] == w[1]));
+        let entries = table.and_then(|t| self.entries.get(t as usize).copied().flatten());
+        let fits = rows.is_none_or(|i| match reads.get(i) {
+            Some(Shape::Matrix { rows: Extent::Symbol(Symbol::Sent(e)), .. }) => Some(*e) == entries,
+            _ => false,
+        });
+        Some((fits && entries.is_some(), table))
+    }
+
+    /// What an action gives, if its operands fit; the signature judges both.
+    fn results(&self, action: &Action, reads: &[Shape], term: &Term) -> Vec<Shape> {
+        let matrix = |i: usize| match reads.get(i) {
+            Some(Shape::Matrix { rows, columns, .. }) => (*rows, *columns),
+            _ => (Extent::Fixed(0), 0),
+        };
+        let like = |i: usize| real(matrix(i).0, matrix(i).1);
+        let rows_by = |i: usize, columns: u32| real(matrix(i).0, columns);
+        let samples = Extent::Symbol(Symbol::Samples);
+        let (weight_rows, weight_columns) = match reads.get(1) {
+            Some(Shape::Parameter { rows, columns }) => (*rows, *columns),
+            _ => (0, 0),
+        };
+        let vector = |columns: u32| Shape::Gradient { rows: 1, columns };
+        let summed = |columns: u32| {
+            let table = term.operands.get(1).and_then(|v| table_of_ids(self.s, self.list, v));
+            let e = table.and_then(|t| self.entries.get(t as usize).copied().flatten());
+            e.map_or_else(Vec::new, |e| vec![real(Extent::Symbol(Symbol::Sent(e)), columns)])
+        };
+        match action {
+            Action::DrawNegatives { lengths, count, .. } => {
+                vec![signature::id(Extent::Symbol(Symbol::Tokens(*lengths)), *count)]
+            }
+            Action::Dense => match reads.first() {
+                Some(Shape::Dense { width }) => vec![real(samples, *width)],
+                _ => Vec::new(),
+            },
+            Action::Linear { .. } => vec![rows_by(0, weight_rows)],
+            Action::LinearGradInput => vec![rows_by(0, weight_columns)],
+            Action::LinearGradWeight { bias } => {
+                let mut all = vec![Shape::Gradient { rows: matrix(0).1, columns: matrix(1).1 }];
+                all.extend(bias.then(|| vector(matrix(0).1)));
+                all
+            }
+            Action::LayerNorm { .. } => vec![like(0), rows_by(0, 2)],
+            Action::LayerNormGrad { affine } => {
+                let mut all = vec![like(0)];
+                if *affine {
+                    all.extend([vector(matrix(0).1); 2]);
+                }
+                all
+            }
+            Action::L2Normalize { .. } => vec![like(0), rows_by(0, 1)],
+            Action::MulGrad => vec![like(0), like(0)],
+            // The rows of the weight follow from the parameter that the gradient updates.
+            Action::PositionalGrad => vec![Shape::Gradient { rows: 0, columns: matrix(0).1 }],
+            Action::Expand => vec![real(matrix(1).0, matrix(0).1)],
+            Action::Pool { .. } => vec![real(samples, matrix(0).1)],
+            Action::ExpandGrad | Action::PoolGrad { .. } => summed(matrix(0).1),
+            Action::SoftmaxAttention { heads, .. } => vec![like(0), rows_by(0, *heads)],
+            Action::SiluAttentionGrad { .. } | Action::SoftmaxAttentionGrad { .. } => vec![like(0); 3],
+            Action::DotInteraction => {
+                let n = reads.len() as u64;
+                vec![rows_by(0, u32::try_from(n * n.saturating_sub(1) / 2).unwrap_or(u32::MAX))]
+            }
+            Action::DotInteractionGrad => reads[..reads.len().saturating_sub(1)].to_vec(),
+            Action::BceWithLogits { .. } => vec![real(Extent::Fixed(1), 1), rows_by(0, 1)],
+            Action::SampledSoftmax { negatives, .. } => {
+                vec![real(Extent::Fixed(1), 1), rows_by(0, negatives.saturating_add(1))]
+            }
+            Action::SampledSoftmaxGrad { .. } => vec![like(0), like(1)],
+            Action::RankItems { .. } => Vec::new(),
+            _ => vec![like(0)],
+        }
+    }
+}
+
+/// The shape of an input. The rule `inputs` has seen to it that what continues a sequence refers to ids, so it ends.
+fn input(s: &Schedule, kind: InputKind) -> Shape {
+    match kind {
+        InputKind::Ids { table, lengths } => Shape::Ids { table, lengths },
+        InputKind::Next { of } => input(s, s.inputs[of as usize].kind),
+        InputKind::Dense { width } => Shape::Dense { width },
+        InputKind::SampleLabel => Shape::Labels { rows: Extent::Symbol(Symbol::Samples) },
+        InputKind::TokenLabel { lengths } => Shape::Labels { rows: Extent::Symbol(Symbol::Tokens(lengths)) },
+    }
+}
+
+/// Bounds before anything is computed.
+pub(super) fn limits(s: &Schedule, r: &mut Report) {
+    let lists = std::iter::once(s.reference.train.as_slice()).chain(s.reference.evaluation.as_deref());
+    let terms: usize = lists.clone().map(<[Term]>::len).sum();
+    let operands: usize = lists.flatten().map(|t| t.operands.len()).sum();
+    let parts: usize = s.reference.updates.iter().map(|u| u.parts.len()).sum();
+    let microbatches = s.settings.microbatches.clamp(1, 64) as usize;
+    let counts = [
+        ("terms", terms, limits::MOST_OPS),
+        ("actions", s.reference.actions.len(), limits::MOST_OPS),
+        ("operands over all microbatches", operands.saturating_mul(microbatches), 2 * limits::MOST_LINKS),
+        ("gradients over all microbatches", parts.saturating_mul(microbatches), limits::MOST_LINKS),
+    ];
+    for (what, count, most) in counts {
+        r.check(count <= most, "limits", || {
+            format!("the reference has {count} {what}, at most {most} are allowed")
+        });
+    }
+}

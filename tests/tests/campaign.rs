@@ -1,0 +1,296 @@
+//! Unaimed mutants of random models' schedules: what the verifier takes trains the same bits, in every order.
+//!
+//! Each mutant that the verifier takes, and whose reference has the digest of the unchanged schedule, is run by the
+//! interpreter in random orders and by the executor with delays; losses, tables, parameters, optimizer states and, for
+//! one model, the evaluation must be those of the unchanged schedule. `FS_CAMPAIGN_SECONDS` says how long (3 without
+//! it), `FS_CAMPAIGN_SEED` where to start, `FS_CAMPAIGN_MUTANTS` how many at most.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_executor::{Options, Session};
+use fs_schedule::Schedule;
+use fs_schedule::verify::verify;
+use fs_tests::campaign::{Random, core, mutant};
+use fs_tests::interpreter::{Order, Reference, State, Workload, reference, run};
+use fs_tests::models::{Features, models};
+use fs_tests::schedules::{Plan, build};
+use proptest::strategy::{Strategy as _, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+/// An unchanged schedule with what it gives.
+struct Base {
+    text: String,
+    schedule: Schedule,
+    json: serde_json::Value,
+    core: Schedule,
+    ranks: usize,
+    data: Option<PathBuf>,
+    trained: String,
+    work: Workload,
+    want: Reference,
+}
+
+/// Losses, tables, parameters, states and evaluation as one text.
+fn train(s: &Schedule, ranks: usize, data: Option<&PathBuf>, stress: Option<u64>) -> Result<String, String> {
+    let options = Options {
+        ranks: Some(ranks),
+        evaluate: data.is_some(),
+        data: data.cloned(),
+        stress,
+        ..Options::default()
+    };
+    let mut session = Session::<f32>::new(s.clone(), options).map_err(|e| e.to_string())?;
+    let report = session.run(&mut ()).map_err(|e| e.to_string())?;
+    let mut text = format!("{:?}\n", report.loss.iter().map(|l| l.to_bits()).collect::<Vec<_>>());
+    let mut put = |values: Vec<f32>| {
+        let _ = writeln!(text, "{:?}", values.iter().map(|x| x.to_bits()).collect::<Vec<u32>>());
+    };
+    for t in 0..s.tables.len() {
+        put(session.table(t).map_err(|e| e.to_string())?);
+        session.table_state(t).map_err(|e| e.to_string())?.into_iter().for_each(&mut put);
+    }
+    for p in 0..s.parameters.len() {
+        put(session.parameter(p));
+        session.parameter_state(p).into_iter().for_each(&mut put);
+    }
+    if let Some(e) = report.evaluation {
+        let _ = writeln!(text, "{:?} {:?}", e.model, e.users);
+    }
+    Ok(text)
+}
+
+impl Base {
+    fn new(text: String, schedule: Schedule, ranks: usize, data: Option<PathBuf>) -> Option<Self> {
+        let work = Workload { seed: 5, batches: 5, ranks: ranks as u32 };
+        let want = reference(&schedule, &work).ok()?;
+        let trained = train(&schedule, ranks, data.as_ref(), None).ok()?;
+        Some(Self {
+            json: serde_json::to_value(&schedule).ok()?,
+            core: core(&schedule),
+            text,
+            schedule,
+            ranks,
+            data,
+            trained,
+            work,
+            want,
+        })
+    }
+
+    /// What is wrong with a mutant that the verifier takes.
+    fn fault(&self, s: &Schedule, seed: u64) -> Option<String> {
+        let found = match reference(s, &self.work) {
+            Err(e) => return Some(format!("the interpreter: {e}")),
+            Ok(found) => found,
+        };
+        // Where tables lie is not the model's.
+        if State::together(&found.states) != State::together(&self.want.states) {
+            let pairs = found.states.iter().zip(&self.want.states);
+            let differ: Vec<String> = pairs.map(|(have, want)| have.differs(want)).collect();
+            return Some(format!("the interpreter ends with another state: {differ:?}"));
+        }
+        let n = s.train.ops.len();
+        for round in 0..3 {
+            let slow: BTreeSet<_> = (0..round).map(|i| (None, (seed as usize * 7919 + i * 31) % n)).collect();
+            let order = Order { slow, seed: seed + round as u64, skipped_are_free: false };
+            if let Err(e) = run(s, &self.work, &found, &order) {
+                return Some(format!("the interpreter: {e}"));
+            }
+        }
+        // A hang is a fault too.
+        let (send, receive) = mpsc::channel();
+        let (s, ranks, data) = (s.clone(), self.ranks, self.data.clone());
+        std::thread::spawn(move || {
+            let _ = send.send(train(&s, ranks, data.as_ref(), Some(seed)));
+        });
+        match receive.recv_timeout(Duration::from_mins(2)) {
+            Err(_) => Some("the executor: does not end".into()),
+            Ok(Err(e)) => Some(format!("the executor: {e}")),
+            Ok(Ok(trained)) if trained != self.trained => Some("the executor: trains other bits".into()),
+            Ok(Ok(_)) => None,
+        }
+    }
+}
+
+/// A model that ranks items, with its data.
+fn ranking(folder: &std::path::Path, strategy: Strategy, microbatches: u32) -> Option<Base> {
+    let path = folder.join("visits.csv");
+    let mut lines = String::from("user,item\n");
+    for user in 0..12 {
+        for at in 0..3 + user % 5 {
+            let _ = writeln!(lines, "u{user},{}", (user * 7 + at * at * 5 + at * user) % 24);
+        }
+    }
+    std::fs::write(&path, lines).ok()?;
+    let text = "model last {
+      table items { rows 30  dim 4  optimizer adagrad(lr: 0.1) }
+      input history: ids(items) { max 6 }
+      input following: next(history)
+      let x = dropout(lookup(history), 0.2)
+      let h = x + linear(layer_norm(x), 4)
+      loss sampled_softmax(h, items, following, negatives: 3, temperature: 0.5, similarity: cosine, normalize: tokens)
+    }
+    train { batch 4  steps 4  optimizer adam(lr: 1e-2) }
+    workload visits { csv \"visits.csv\" { user \"user\"  item \"item\" }  evaluate leave_last_out }";
+    let schedule = compiled(text, strategy, 2, 1, microbatches)?;
+    Base::new(text.into(), schedule, 2, Some(path))
+}
+
+fn compiled(
+    text: &str,
+    strategy: Strategy,
+    ranks: u32,
+    lookahead: u32,
+    microbatches: u32,
+) -> Option<Schedule> {
+    let loaded = fs_dsl::check_text("model.fs", text);
+    let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches);
+    compile_with(&loaded.program?, &options).ok().map(|c| c.schedule)
+}
+
+/// Random small models with every strategy.
+fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
+    let mut seeds = [0; 32];
+    seeds[..8].copy_from_slice(&seed.to_le_bytes());
+    let mut runner =
+        TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &seeds));
+    let family = models(Features { shardings: true, microbatches: false });
+    let mut out = Vec::new();
+    for n in 0.. {
+        if out.len() >= count || n > 20 * count {
+            break;
+        }
+        let strategy = [Strategy::Serial, Strategy::Prefetch, Strategy::Pec, Strategy::Pec][n % 4];
+        let microbatches = [1, 2, 1, 2, 3][n % 5] as u32;
+        if n % 6 == 5 {
+            out.extend(ranking(folder, strategy, microbatches.min(2)));
+            continue;
+        }
+        let Ok(tree) = family.new_tree(&mut runner) else { continue };
+        let text = tree.current().text();
+        let Some(mut schedule) = compiled(&text, strategy, 2, 1 + n as u32 % 3, microbatches) else {
+            continue;
+        };
+        if schedule.train.ops.len() > 220 {
+            continue;
+        }
+        schedule.settings.duration = fs_schedule::Duration::Steps(4);
+        schedule.reference.digest = fs_schedule::reference::digest(&schedule);
+        out.extend(Base::new(text, schedule, 2, None));
+    }
+    out
+}
+
+/// Counts of what became of mutants.
+#[derive(Debug, Default)]
+struct Counts {
+    mutants: u64,
+    unreadable: u64,
+    refused: u64,
+    /// Taken: with another digest or number of ranks, with nothing changed that is run, and run.
+    other_model: u64,
+    unchanged: u64,
+    run: u64,
+}
+
+#[test]
+fn what_the_verifier_takes_trains_the_same_bits() {
+    let seconds = setting("FS_CAMPAIGN_SECONDS", 3);
+    let (seed, most) = (setting("FS_CAMPAIGN_SEED", 1), setting("FS_CAMPAIGN_MUTANTS", u64::MAX));
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut counts, mut holes) = (Counts::default(), String::new());
+    let start = Instant::now();
+    let mut random = Random::new(seed);
+    let mut round = 0;
+    while start.elapsed() < Duration::from_secs(seconds) && counts.mutants < most && holes.len() < 20_000 {
+        // A few at a time, so that a short campaign has some of all.
+        let bases = bases(seed.wrapping_mul(1000) + round, 6, folder.path());
+        round += 1;
+        let share = Instant::now();
+        let time = Duration::from_secs((seconds / 3).clamp(2, 60));
+        while share.elapsed() < time
+            && start.elapsed() < Duration::from_secs(seconds)
+            && counts.mutants < most
+        {
+            for base in &bases {
+                one(base, &mut random, &mut counts, &mut holes);
+            }
+        }
+    }
+    println!("seed {seed}: {counts:?}");
+    assert!(holes.is_empty(), "{counts:?}\n{holes}");
+    assert!(counts.refused > 0, "{counts:?}");
+}
+
+fn one(base: &Base, random: &mut Random, counts: &mut Counts, holes: &mut String) {
+    counts.mutants += 1;
+    let Some(s) = mutant(&base.schedule, &base.json, random) else {
+        counts.unreadable += 1;
+        return;
+    };
+    if !verify(&s).is_empty() {
+        counts.refused += 1;
+        return;
+    }
+    // The number of ranks is written beside the digest; sums over more ranks round differently.
+    if s.reference.digest != base.schedule.reference.digest || s.ranks != base.schedule.ranks {
+        counts.other_model += 1;
+        return;
+    }
+    if core(&s) == base.core {
+        counts.unchanged += 1;
+        return;
+    }
+    counts.run += 1;
+    if let Some(fault) = base.fault(&s, counts.mutants) {
+        let _ = writeln!(
+            holes,
+            "mutant {}: {fault}\n{:?}\n{}\n{}",
+            counts.mutants,
+            base.schedule.strategy,
+            difference(&base.schedule, &s),
+            base.text
+        );
+    }
+}
+
+/// Lines of the mutant that the schedule does not have, and the other way.
+fn difference(a: &Schedule, b: &Schedule) -> String {
+    let (a, b) = (fs_schedule::to_text(a), fs_schedule::to_text(b));
+    let (x, y): (BTreeSet<&str>, BTreeSet<&str>) = (a.lines().collect(), b.lines().collect());
+    let short = |l: &str| l.chars().take(600).collect::<String>();
+    let gone = x.difference(&y).take(6).map(|l| format!("- {}\n", short(l)));
+    let new = y.difference(&x).take(6).map(|l| format!("+ {}\n", short(l)));
+    gone.chain(new).collect()
+}
+
+/// The hand-made schedules have the model that they say, too.
+#[test]
+fn schedules_by_hand_are_in_the_campaign() {
+    let schedule = build(&Plan::new(fs_schedule::Strategy::Pec, Some(1), 2));
+    let json = serde_json::to_value(&schedule).expect("plain data");
+    let work = Workload { seed: 3, batches: 5, ranks: 2 };
+    let want = reference(&schedule, &work).expect("a valid schedule");
+    let mut random = Random::new(7);
+    let (mut taken, mut tried) = (0, 0);
+    while tried < 3000 {
+        tried += 1;
+        let Some(s) = mutant(&schedule, &json, &mut random) else { continue };
+        if !verify(&s).is_empty() || s.reference.digest != schedule.reference.digest {
+            continue;
+        }
+        taken += 1;
+        let found = reference(&s, &work).unwrap_or_else(|e| panic!("{e}\n{}", difference(&schedule, &s)));
+        assert_eq!(found.states, want.states, "{}", difference(&schedule, &s));
+    }
+    assert!(taken > 20, "{taken} of {tried}");
+}
