@@ -87,19 +87,20 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
         plan.ranks,
         optional("memory", plan.memory),
         optional("latency_bytes", plan.latency_bytes),
-        per_table(",sharding=", PerTable { others: None, named: tables.sharding.clone() })
+        per_table(",sharding=", &PerTable { others: None, named: tables.sharding.clone() })
     );
     let microbatches = plan.microbatches.map_or(String::new(), |m| format!("{{microbatches={m}}}"));
-    let lookahead = match plan.tells_rows_apart {
-        false => PerTable::default(),
-        true => PerTable {
+    let lookahead = if plan.tells_rows_apart {
+        PerTable {
             others: Some(plan.lookahead).filter(|k| *k > 0).map(|k| Lookahead(Some(k))),
             named: tables.lookahead.clone(),
-        },
+        }
+    } else {
+        PerTable::default()
     };
     let unique = PerTable { others: Some(plan.unique_rows), named: tables.unique.clone() };
-    let exchanges = format!("{}{}", per_table("unique=", unique), per_table(",lookahead=", lookahead));
-    let groups = per_table("groups=", PerTable { others: None, named: tables.groups.clone() });
+    let exchanges = format!("{}{}", per_table("unique=", &unique), per_table(",lookahead=", &lookahead));
+    let groups = per_table("groups=", &PerTable { others: None, named: tables.groups.clone() });
     let groups = if groups.is_empty() { groups } else { format!("{{{groups}}}") };
     let buckets = match (plan.buckets_gradients, plan.latency_bytes) {
         (false, _) => String::new(),
@@ -113,7 +114,7 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
 }
 
 /// An option that says something for tables, if it does.
-fn per_table<T: std::fmt::Display>(name: &str, values: PerTable<T>) -> String {
+fn per_table<T: std::fmt::Display>(name: &str, values: &PerTable<T>) -> String {
     if values.is_empty() { String::new() } else { format!("{name}{values}") }
 }
 

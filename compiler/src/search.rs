@@ -84,7 +84,7 @@ impl Cost {
     }
 
     /// Seconds that another schedule's step must be less than to be better, if this one is within limits.
-    fn to_beat(&self) -> Option<f64> {
+    fn to_beat(self) -> Option<f64> {
         (self.beyond_in_flight == 0 && self.beyond_memory == 0).then_some(self.step)
     }
 }

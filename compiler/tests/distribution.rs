@@ -264,7 +264,7 @@ proptest! {
             prop_assert_eq!(same, empty, "class {}", left_out);
         }
         // Thirds have no end in 8 bits.
-        data.world.table.iter_mut().flatten().for_each(|x| *x = (*x + 0.5) / 3.0);
+        data.world.table.iter_mut().flatten().for_each(|x| *x += 1.0 / 3.0);
         let cast = data.add(Op::Cast { to: Precision::Bf16 }, &[whole]);
         let exact = data.eval(whole);
         let any = exact.iter().any(|p| matches!(&p.values, Values::Reals(rows) if !rows.is_empty()));

@@ -57,16 +57,17 @@ pub fn check(schedule: &Schedule, ranks: usize, element: usize, available: Optio
         values.saturating_add(state)
     };
     let needed = schedule.tables.iter().map(size).fold(0, u64::saturating_add);
-    let buffers = fixed_bytes(schedule, element).saturating_mul(ranks as u64);
-    if let Some(available) = available.filter(|a| buffers > a.saturating_sub(needed) && buffers > 0) {
-        return Err(Error::BuffersTooLarge { bytes: buffers, available: available.saturating_sub(needed) });
+    let Some(available) = available else { return Ok(()) };
+    if let Some(largest) = schedule.tables.iter().max_by_key(|t| size(t)).filter(|_| needed > available) {
+        let table = largest.name.clone();
+        return Err(Error::TableTooLarge { table, bytes: size(largest), needed, available });
     }
-    match (schedule.tables.iter().max_by_key(|t| size(t)), available) {
-        (Some(largest), Some(available)) if needed > available => {
-            Err(Error::TableTooLarge { table: largest.name.clone(), bytes: size(largest), needed, available })
-        }
-        _ => Ok(()),
+    let (bytes, available) =
+        (fixed_bytes(schedule, element).saturating_mul(ranks as u64), available.saturating_sub(needed));
+    if bytes > available {
+        return Err(Error::BuffersTooLarge { bytes, available });
     }
+    Ok(())
 }
 
 /// Bytes of a rank's buffers that have as many rows whatever the batch.

@@ -20,7 +20,9 @@ struct Given {
 }
 
 fn put(lists: &[Vec<usize>], out: &mut Lists) {
-    lists.iter().for_each(|list| out.push(list.iter().copied()));
+    for list in lists {
+        out.push(list.iter().copied());
+    }
 }
 
 impl Deal for Given {

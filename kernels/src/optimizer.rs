@@ -55,7 +55,7 @@ impl From<SparseOptimizer> for RowUpdate {
             }
             SparseOptimizer::Adagrad { lr, eps } => Self { eps, ..Self::new(SparseKind::Adagrad, lr) },
             SparseOptimizer::Adam { lr, beta1, beta2, eps } => {
-                Self { beta1, beta2, eps, ..Self::new(SparseKind::Adam, lr) }
+                Self { eps, beta1, beta2, ..Self::new(SparseKind::Adam, lr) }
             }
         }
     }

@@ -16,8 +16,8 @@ use std::sync::{Mutex, PoisonError};
 use serde::Deserialize;
 use serde::Serialize;
 use serde_json::ser::Formatter;
-use sha2::{Digest, Sha256};
 
+use crate::digest::sha256;
 use crate::model::{FORMAT, Schedule, VERSION};
 use crate::verify::{self, Violation};
 
@@ -219,15 +219,6 @@ pub fn to_text(schedule: &Schedule) -> String {
     let zeroed = canonical(&schedule);
     let digest = sha256(zeroed.as_bytes());
     zeroed.replacen(&schedule.digest, &digest, 1)
-}
-
-/// `sha256:` and the 64 hexadecimal digits of a text's digest.
-pub fn sha256(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    Sha256::digest(bytes).iter().fold(String::from("sha256:"), |mut text, b| {
-        let _ = write!(text, "{b:02x}");
-        text
-    })
 }
 
 /// Writes the canonical text; see [`write_atomically`].

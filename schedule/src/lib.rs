@@ -6,6 +6,7 @@
 //! Every number that depends on the batch is a symbol ([`size`]), because batches are jagged.
 
 pub mod action;
+pub mod digest;
 pub mod file;
 pub mod model;
 pub mod op;

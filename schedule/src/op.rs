@@ -93,7 +93,6 @@ pub enum Site {
 
 impl Site {
     /// Whether samples are where they are read.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub fn is_home(&self) -> bool {
         *self == Self::Home
     }

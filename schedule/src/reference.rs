@@ -217,7 +217,7 @@ pub fn digest(s: &Schedule) -> String {
         [s.lengths, s.inputs, s.parameters, tables],
         [s.settings, data, s.evaluate],
     ]);
-    crate::file::sha256(all.to_string().as_bytes())
+    crate::digest::sha256(all.to_string().as_bytes())
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ pub fn joined(processes: &[Vec<usize>]) -> io::Result<Vec<(World, Arc<Pipes>)>> 
 }
 
 /// The world of two processes that one stream joins.
-pub fn pair(processes: [Vec<usize>; 2], process: usize, stream: UnixStream) -> io::Result<World> {
+pub fn pair(processes: &[Vec<usize>; 2], process: usize, stream: UnixStream) -> io::Result<World> {
     let wire = Pipes::new(2, vec![(1 - process, stream)])?;
     Ok(World { processes: processes.to_vec(), process, wire })
 }

@@ -76,7 +76,7 @@ fn schedules() -> &'static [(String, Vec<Schedule>)] {
     ALL.get_or_init(|| programs().into_iter().map(|(name, program)| (name, all_ways(&program))).collect())
 }
 
-fn each_program<'s>(s: &'s Schedule) -> impl Iterator<Item = (&'s Program, bool)> {
+fn each_program(s: &Schedule) -> impl Iterator<Item = (&Program, bool)> {
     std::iter::once((&s.train, false)).chain(s.evaluation.iter().map(|p| (p, true)))
 }
 

@@ -226,7 +226,7 @@ fn what_the_verifier_takes_trains_the_same_bits() {
             }
         }
     }
-    println!("seed {seed}: {counts:?}");
+    eprintln!("seed {seed}: {counts:?}");
     assert!(holes.is_empty(), "{counts:?}\n{holes}");
     assert!(counts.refused > 0, "{counts:?}");
 }

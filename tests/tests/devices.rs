@@ -253,7 +253,7 @@ fn missing_order_is_noticed() {
     // With too few places for batches the reader waits for one of them to come back, on any device.
     for mutation in mutations().filter(|m| m.order && m.rule != "in-flight") {
         let (found, tried) = noticed(mutation, &bases);
-        println!("{found} of {tried}: {}", mutation.name);
+        eprintln!("{found} of {tried}: {}", mutation.name);
         table.push((mutation.name, (found, tried)));
     }
     for name in NOTICED {

@@ -73,7 +73,7 @@ fn outcome(session: &mut Session<f32>) -> Result<(Outcome, Report), Error> {
 }
 
 fn options() -> Options {
-    Options { evaluate: false, timeout: Duration::from_secs(60), ..Options::default() }
+    Options { evaluate: false, timeout: Duration::from_mins(1), ..Options::default() }
 }
 
 fn together(schedule: &Schedule, options: Options) -> (Outcome, Report) {
@@ -305,7 +305,7 @@ fn second_process() {
     let given: Vec<&str> = given.split(',').collect();
     let [folder, sharding, steps] = given[..] else { panic!("{given:?}") };
     let stream = UnixStream::connect(Path::new(folder).join("socket")).expect("the first process listens");
-    let world = pair(ranks(), 1, stream).expect("a world");
+    let world = pair(&ranks(), 1, stream).expect("a world");
     let options = Options { world: Some(world), steps: steps.parse().ok(), ..options() };
     let mut session = Session::<f32>::new(two(sharding), options).expect("a session");
     let (outcome, _) = outcome(&mut session).unwrap_or_else(|e| panic!("{e}"));
@@ -324,7 +324,7 @@ fn start(folder: &Path, sharding: &str, steps: u64) -> (Child, World) {
         .spawn()
         .expect("a second process");
     let (stream, _) = listener.accept().expect("the second process comes");
-    (child, pair(ranks(), 0, stream).expect("a world"))
+    (child, pair(&ranks(), 0, stream).expect("a world"))
 }
 
 #[test]

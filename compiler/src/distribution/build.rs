@@ -132,13 +132,11 @@ impl Distribution {
         if let Some(own) = p.own {
             return terms.add(Op::Gather, &[p.shard, own]);
         }
-        match class {
-            None => terms.add(Op::Gather, &[p.shard, p.all.owner]),
-            Some(_) => {
-                let lists = p.lists(p.lookups.as_ref(), class)?;
-                terms.add(Op::Gather, &[p.shard, p.all.owner, lists.owner])
-            }
+        if class.is_none() {
+            return terms.add(Op::Gather, &[p.shard, p.all.owner]);
         }
+        let lists = p.lists(p.lookups.as_ref(), class)?;
+        terms.add(Op::Gather, &[p.shard, p.all.owner, lists.owner])
     }
 
     /// Rows of an exchange that microbatch `round` and those before need, in the order of the entries.
@@ -199,13 +197,11 @@ impl Distribution {
         sum: Id,
     ) -> Result<Id, TypeError> {
         let own = self.columns(terms, part, sum)?;
-        match class {
-            None => Ok(own),
-            Some(_) => {
-                let p = &self.parts[part];
-                terms.add(Op::Split, &[own, p.lists(p.updates.as_ref(), class)?.asker])
-            }
+        if class.is_none() {
+            return Ok(own);
         }
+        let p = &self.parts[part];
+        terms.add(Op::Split, &[own, p.lists(p.updates.as_ref(), class)?.asker])
     }
 
     /// Gradients at the owners, or at all replicas: of a class, or all.
@@ -233,13 +229,11 @@ impl Distribution {
     ) -> Result<Id, TypeError> {
         let received = self.sent(terms, part, class, sum)?;
         let p = &self.parts[part];
-        match class {
-            None => terms.add(Op::Total, &[p.all.owner, received]),
-            Some(_) => {
-                let lists = p.lists(p.updates.as_ref(), class)?;
-                terms.add(Op::Total, &[p.all.owner, received, lists.owner])
-            }
+        if class.is_none() {
+            return terms.add(Op::Total, &[p.all.owner, received]);
         }
+        let lists = p.lists(p.updates.as_ref(), class)?;
+        terms.add(Op::Total, &[p.all.owner, received, lists.owner])
     }
 }
 

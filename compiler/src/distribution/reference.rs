@@ -12,6 +12,9 @@ use super::op::Op;
 use super::term::{Id, Terms};
 use super::ty::{Per, Precision, Sharded};
 
+/// Of each rank a list, and how much of it goes where.
+type Lists<'o, T> = Vec<(&'o [T], &'o [usize])>;
+
 /// A row that a rank asks for, and the microbatches that use it first and last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
@@ -331,7 +334,7 @@ impl Evaluation<'_> {
                 let picked = o.positions(1, rank)?.iter().map(|p| o.picked(gradients, p[0]).cloned());
                 like(1, Values::Reals(picked.collect::<Result<_, _>>()?))
             }
-            Op::Total => self.total(o, rank),
+            Op::Total => Self::total(o, rank),
             Op::Dispatch => {
                 let from = world.assigned.iter().position(|to| *to == rank).ok_or_else(missing)?;
                 o.part(0, from).cloned()
@@ -354,7 +357,7 @@ impl Evaluation<'_> {
         o: &'o Operands<'_>,
         counts: usize,
         of: impl Fn(&'o Operands<'_>, usize) -> Result<&'o [T], EvalError>,
-    ) -> Result<Vec<(&'o [T], &'o [usize])>, EvalError> {
+    ) -> Result<Lists<'o, T>, EvalError> {
         (0..self.world.ranks).map(|r| Ok((of(o, r)?, o.part(counts, r)?.counts.as_slice()))).collect()
     }
 
@@ -503,7 +506,7 @@ impl Evaluation<'_> {
     }
 
     /// Sums per row of what arrived: within each rank by position, then by rank.
-    fn total(&self, o: &Operands<'_>, rank: usize) -> Result<Part, EvalError> {
+    fn total(o: &Operands<'_>, rank: usize) -> Result<Part, EvalError> {
         let (asked, received) = (o.requests(0, rank)?, o.reals(1, rank)?);
         let (rows, counts): (Vec<u64>, &[usize]) = if o.parts.len() == 3 {
             let picked = o.positions(2, rank)?.iter().map(|p| Ok(o.picked(asked, p[0])?.row));
@@ -519,8 +522,12 @@ impl Evaluation<'_> {
         };
         for from in segments(&pairs, counts) {
             let mut of_rank = BTreeMap::new();
-            from.iter().for_each(|(row, g)| add(&mut of_rank, *row, g));
-            of_rank.iter().for_each(|(row, g)| add(&mut totals, *row, g));
+            for (row, g) in from {
+                add(&mut of_rank, *row, g);
+            }
+            for (row, g) in &of_rank {
+                add(&mut totals, *row, g);
+            }
         }
         Ok(Part { values: Values::Sums(totals), counts: Vec::new() })
     }

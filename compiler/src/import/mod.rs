@@ -213,7 +213,7 @@ impl Importer<'_> {
 }
 
 fn source(file: &fs_dsl::source::SourceFile) -> Source {
-    Source { path: file.path.clone(), digest: fs_schedule::file::sha256(file.text.as_bytes()) }
+    Source { path: file.path.clone(), digest: fs_schedule::digest::sha256(file.text.as_bytes()) }
 }
 
 fn extent(rows: Rows) -> Extent {

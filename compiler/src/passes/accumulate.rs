@@ -95,7 +95,7 @@ impl Facts {
             }
             match op.def.view {
                 Some(View::Split) => {
-                    op.results.iter().for_each(|r| viewed[r.0 as usize] = Some(op.operands[0]))
+                    op.results.iter().for_each(|r| viewed[r.0 as usize] = Some(op.operands[0]));
                 }
                 Some(View::Concat) => {
                     for v in &op.operands {

@@ -22,13 +22,12 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
     let mut train = Graph::new(module, &mut actions);
     train.function("train")?;
     let (terms, updates) = (train.terms, train.updates);
-    let evaluation = match module.func("evaluate") {
-        None => None,
-        Some(_) => {
-            let mut graph = Graph::new(module, &mut actions);
-            graph.function("evaluate")?;
-            Some(graph.terms)
-        }
+    let evaluation = if module.func("evaluate").is_some() {
+        let mut graph = Graph::new(module, &mut actions);
+        graph.function("evaluate")?;
+        Some(graph.terms)
+    } else {
+        None
     };
     for _ in &terms {
         statistics.count("terms");

@@ -10,6 +10,7 @@ use crate::codes::{self, Code};
 use crate::diagnostic::{Diagnostic, alternatives, closest};
 use crate::signature::{Kind, Need, Param};
 use crate::source::Span;
+use crate::units;
 
 /// What is called, for messages.
 #[derive(Debug, Clone, Copy)]
@@ -413,8 +414,9 @@ fn default_value(text: &str) -> Val {
         let name = Ident { text: name.to_owned(), span: nowhere };
         return Val::Make(std::rc::Rc::new(Make { name, args }));
     }
-    match text.parse::<f64>() {
-        Ok(value) => Val::Number { value, unit: None },
+    let (number, unit) = text.split_once(' ').map_or((text, None), |(n, unit)| (n, units::find(unit)));
+    match number.parse::<f64>() {
+        Ok(value) => Val::Number { value, unit },
         Err(_) => Val::Symbol(text.to_owned()),
     }
 }

@@ -129,9 +129,8 @@ impl Progress {
     fn say(&self, text: &str) {
         match &self.shown {
             Shown::Terminal { bar, .. } => bar.println(text),
-            Shown::Lines => drop(writeln!(io::stderr(), "{text}")),
             // A warning is said however quiet the run is.
-            Shown::Nothing => drop(writeln!(io::stderr(), "{text}")),
+            Shown::Lines | Shown::Nothing => drop(writeln!(io::stderr(), "{text}")),
         }
     }
 

@@ -200,7 +200,7 @@ fn held(batches: &VecDeque<Arc<GlobalBatch>>) -> usize {
 mod tests {
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_mins(1);
 
     struct Count;
 

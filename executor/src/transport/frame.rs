@@ -280,7 +280,10 @@ mod tests {
         Outbox { sections: vec![section, everyone, Section::default()], pieces }
     }
 
-    fn parts(outbox: &Outbox<f32>) -> Vec<(usize, Vec<u32>, Vec<u32>, Vec<u8>)> {
+    /// Count, bits of reals, indices, bytes.
+    type Parts = Vec<(usize, Vec<u32>, Vec<u32>, Vec<u8>)>;
+
+    fn parts(outbox: &Outbox<f32>) -> Parts {
         (0..outbox.sections.len())
             .filter_map(|i| Message::new(outbox, 1).part(i))
             .map(|p| {

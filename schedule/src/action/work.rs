@@ -186,7 +186,11 @@ impl Action {
             rows.times(lists as f64 * f64::from(Element::Index.bytes()))
         };
         match self.facts().memory {
-            Memory::Once => once(),
+            Memory::Placed if adds(0) => {
+                let [rows, positions] = [0, 1].map(|n| sum(reads.iter().skip(n).step_by(2)));
+                rows.times(2.0).plus(&positions)
+            }
+            Memory::Once | Memory::Placed => once(),
             Memory::Listed => {
                 let of_parts = |w: &&Shape| matches!(w, Shape::Matrix { element: Element::Index, .. });
                 let parts = sum(reads.iter().chain(writes.iter().filter(of_parts)));
@@ -198,11 +202,6 @@ impl Action {
                 let lists = reads.len().saturating_sub(1);
                 of(writes.first()).times(2.0).plus(&listed(writes.first(), lists))
             }
-            Memory::Placed if adds(0) => {
-                let [rows, positions] = [0, 1].map(|n| sum(reads.iter().skip(n).step_by(2)));
-                rows.times(2.0).plus(&positions)
-            }
-            Memory::Placed => once(),
             Memory::Repeated => of(writes.first()).times(2.0).plus(&sum(reads.iter().skip(1))),
             Memory::UpdatedRows => {
                 // Rows, positions?, counts, gradients.

@@ -16,7 +16,7 @@ use crate::model::{Lengths, Schedule, Sharding};
 use crate::op::Op;
 use crate::reuse::Reuse;
 use crate::size::Symbol;
-use crate::{Way, file};
+use crate::{Way, digest, file};
 
 /// The version of the format that this crate reads and writes.
 pub const VERSION: u32 = 1;
@@ -269,7 +269,7 @@ pub fn shape(s: &Schedule) -> String {
         unique,
     ));
     // Serialising plain data into memory has no way to fail.
-    file::sha256(text.unwrap_or_default().as_bytes())
+    digest::sha256(text.unwrap_or_default().as_bytes())
 }
 
 /// Work of an operation by its cost formula on the rank that has most of it: floating-point operations, and bytes in

@@ -62,7 +62,7 @@ fn parameters(cx: &Context<'_>, r: &mut Report) {
             match w.place {
                 Place::Parameter(n) => all.entry(n).or_default().updates.push(i),
                 Place::Gradient(n) if results.gradients.contains(&at) => {
-                    all.entry(n).or_default().makers.push(i)
+                    all.entry(n).or_default().makers.push(i);
                 }
                 Place::Gradient(n) => all.entry(n).or_default().reductions.push(i),
                 _ => {}

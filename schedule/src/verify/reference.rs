@@ -164,13 +164,13 @@ impl Graph<'_> {
         }
         let reads: Vec<Shape> =
             term.operands.iter().map(|v| self.shape(v, action)).collect::<Result<_, _>>()?;
-        if let Some((rows, ids)) = self.places(action, term, &reads) {
-            if !rows || ids.is_none() {
-                return Err("rows and ids are of different tables".into());
-            }
+        if let Some((rows, ids)) = self.places(action, term, &reads)
+            && (!rows || ids.is_none())
+        {
+            return Err("rows and ids are of different tables".into());
         }
         let writes = self.results(action, &reads, term);
-        signature::check(action, &reads, &writes, cx).map_err(|e| e.to_string())?;
+        signature::check(action, &reads, &writes, cx)?;
         Ok(writes)
     }
 

@@ -119,7 +119,7 @@ impl<'a> Generator<'a> {
                 positions
             }
         };
-        operands.extend([self.counts(list)?, received, table]);
+        operands.extend([counts_of(list)?, received, table]);
         let attrs = self.of_class(self.single(total)?, total);
         self.e.emit("comm.apply", operands, attrs, &[], scope);
         Ok(())
@@ -157,14 +157,14 @@ impl<'a> Generator<'a> {
             Op::Partition { .. } => self.partition(id, &of, scope)?,
             Op::Answer => {
                 let way = self.way(id)?;
-                let operands = vec![of[0].value, self.counts(of[0])?, self.counts(of[1])?];
+                let operands = vec![of[0].value, counts_of(of[0])?, counts_of(of[1])?];
                 let attrs = with_way(self.grouped(id)?, way);
                 let types = [byte(self.extent(id)?, 1)];
                 let value = self.e.emit("comm.all_to_all_classes", operands, attrs, &types, scope)[0];
                 Made { value, counts: of[1].counts, uses: None }
             }
             Op::Positions { way, class, of: classes } => {
-                let operands = vec![of[0].value, self.counts(of[0])?];
+                let operands = vec![of[0].value, counts_of(of[0])?];
                 let mut all = Vec::new();
                 for class in 0..classes {
                     all.push(self.terms.add(Op::Positions { way, class, of: classes }, &node.children)?);
@@ -189,7 +189,7 @@ impl<'a> Generator<'a> {
                 self.rows("comm.gather", operands, self.single(id)?, id, scope)?
             }
             Op::Return => {
-                let operands = vec![of[0].value, self.counts(of[1])?, self.counts(of[2])?];
+                let operands = vec![of[0].value, counts_of(of[1])?, counts_of(of[2])?];
                 self.rows("comm.all_to_all_rows", operands, self.grouped(id)?, id, scope)?
             }
             Op::Split => {
@@ -199,7 +199,7 @@ impl<'a> Generator<'a> {
             Op::Send | Op::SendAll => {
                 let name =
                     if node.op == Op::Send { "comm.all_to_all_grads" } else { "comm.all_gather_grads" };
-                let operands = vec![of[0].value, self.counts(of[1])?, self.counts(of[2])?];
+                let operands = vec![of[0].value, counts_of(of[1])?, counts_of(of[2])?];
                 self.rows(name, operands, self.grouped(id)?, id, scope)?
             }
             Op::Merge => {
@@ -260,7 +260,7 @@ impl<'a> Generator<'a> {
     fn ask(&mut self, id: Id, entries: Made, scope: &str) -> Result<Made, PassError> {
         let node = self.terms.node(id).clone();
         let received = self.extent(id)?;
-        let mut operands = vec![entries.value, self.counts(entries)?];
+        let mut operands = vec![entries.value, counts_of(entries)?];
         operands.extend(entries.uses);
         let mut types: Vec<Type> = vec![index(received, 1).into(), counts().into()];
         let all = matches!(node.op, Op::AskAll { .. });
@@ -340,9 +340,6 @@ impl<'a> Generator<'a> {
         attrs.extend(self.terms.class(id).map(|c| ("class".into(), Attr::Int(c.into()))));
         attrs
     }
-    fn counts(&self, made: Made) -> Result<ValueId, PassError> {
-        made.counts.ok_or_else(|| PassError::new("a list does not say how many go where"))
-    }
     /// Lookups or gradients, of classes.
     fn way(&self, id: Id) -> Result<Way, PassError> {
         match self.terms.node(id).op {
@@ -364,4 +361,9 @@ fn byte(rows: Extent, columns: u32) -> Type {
 fn with_way(mut attrs: Attrs, way: Way) -> Attrs {
     attrs.insert("way".into(), Attr::from(&way));
     attrs
+}
+
+/// How many entries of a list go where.
+fn counts_of(made: Made) -> Result<ValueId, PassError> {
+    made.counts.ok_or_else(|| PassError::new("a list does not say how many go where"))
 }

@@ -137,7 +137,7 @@ impl Rewrite {
                 self.sparse.insert(op.results[0], new);
             }
             "model.sampled_softmax" => {
-                let (rows, positions) = (g.value(rows, scope)?, self.drawn(g, l, round, op)?);
+                let (rows, positions) = (g.value(rows, scope)?, drawn(g, l, round, op)?);
                 let mut attrs = op.attrs.clone();
                 let cosine = boolean(&attrs, "cosine").map_err(wrong)?;
                 attrs.remove("cosine");
@@ -154,7 +154,7 @@ impl Rewrite {
                 self.replaced.extend(op.results.iter().copied().zip(new));
             }
             "train.sampled_softmax_grad" => {
-                let (rows, positions) = (g.value(rows, scope)?, self.drawn(g, l, round, op)?);
+                let (rows, positions) = (g.value(rows, scope)?, drawn(g, l, round, op)?);
                 let negatives = int(&op.attrs, "negatives").map_err(wrong)?;
                 let attrs = Attrs::from([("negatives".into(), Attr::Int(negatives.into()))]);
                 let extent = g.terms.extent(entries).unwrap_or(Extent::Fixed(0));
@@ -174,19 +174,6 @@ impl Rewrite {
             other => return Err(PassError::new(format!("{other} of a table is not known to this pass"))),
         }
         Ok(())
-    }
-
-    /// Positions of the targets and negatives of a sampled softmax.
-    fn drawn(
-        &self,
-        g: &mut Generator<'_>,
-        l: &Lowering,
-        round: u32,
-        op: &OpData,
-    ) -> Result<[ValueId; 2], PassError> {
-        let (targets, negatives) =
-            (l.inverse(g, round, op.operands[2])?, l.inverse(g, round, op.operands[3])?);
-        Ok([g.value(targets, &op.scope)?, g.value(negatives, &op.scope)?])
     }
 }
 
@@ -225,4 +212,10 @@ fn denormalize(e: &mut Emitter<'_>, (y, norms): (ValueId, ValueId), gy: ValueId,
     let ty = e.module.ty(y);
     let attrs = Attrs::from([("eps".into(), Attr::Float(NORMALIZE_EPS))]);
     e.emit("train.l2_normalize_grad", vec![y, norms, gy], attrs, &[ty], scope)[0]
+}
+
+/// Positions of the targets and negatives of a sampled softmax.
+fn drawn(g: &mut Generator<'_>, l: &Lowering, round: u32, op: &OpData) -> Result<[ValueId; 2], PassError> {
+    let (targets, negatives) = (l.inverse(g, round, op.operands[2])?, l.inverse(g, round, op.operands[3])?);
+    Ok([g.value(targets, &op.scope)?, g.value(negatives, &op.scope)?])
 }

@@ -88,7 +88,8 @@ impl Expected {
     ) -> Values {
         let mut values = Values { results: Vec::with_capacity(list.len()), part };
         // Ids whose gradients are summed first come first, then the others.
-        let (mut summed, mut used): (Vec<(u32, Id)>, Vec<(u32, Id)>) = (Vec::new(), Vec::new());
+        let mut summed: Vec<(u32, Id)> = Vec::new();
+        let mut used: Vec<(u32, Id)> = Vec::new();
         for (term, columns) in list.iter().zip(widths) {
             let operands: Vec<Id> = term.operands.iter().map(|v| values.value(cx, terms, v)).collect();
             let Some(action) = term.action.map(|a| &cx.s.reference.actions[a as usize]) else {

@@ -1,0 +1,160 @@
+//! What a caller may choose of a run, and whether it fits the schedule and the data.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use fs_schedule::{Duration as Length, Schedule};
+
+use crate::data::Source;
+use crate::data::samples::{Blocks, Deal};
+use crate::error::Error;
+use crate::transport::link::Link;
+use crate::transport::wire::World;
+
+/// How long ranks wait for each other if nothing else is said.
+pub const TIMEOUT: Duration = Duration::from_mins(5);
+/// Waiting for longer is waiting for ever.
+pub(super) const LONGEST: Duration = Duration::from_secs(1 << 28);
+
+/// What a caller may choose; the rest is in the schedule.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Number of ranks; the schedule's own without it.
+    pub ranks: Option<usize>,
+    /// Seed instead of the schedule's.
+    pub seed: Option<u64>,
+    /// Steps instead of the schedule's duration.
+    pub steps: Option<u64>,
+    /// Epochs instead of the schedule's duration.
+    pub epochs: Option<u32>,
+    /// Data file instead of the schedule's.
+    pub data: Option<PathBuf>,
+    /// Where the schedule lies; its data is looked for in that folder first.
+    pub schedule_file: Option<PathBuf>,
+    /// Initial values from this file.
+    pub init: Option<PathBuf>,
+    /// Evaluate after training, if the schedule says how.
+    pub evaluate: bool,
+    /// Set from outside to stop after the batches in flight.
+    pub stop: Arc<AtomicBool>,
+    /// The ranks of this process and the way to the others; without it this process runs all ranks.
+    pub world: Option<World>,
+    /// How long anything of another rank is waited for.
+    pub timeout: Duration,
+    /// Ranks talk over emulated links of this speed.
+    pub link: Option<Link>,
+    /// Random operations are delayed by random times, keyed by this: no result may depend on it.
+    pub stress: Option<u64>,
+    /// Training steps whose operations are recorded; see [`Session::take_records`](super::Session::take_records).
+    pub record: Option<std::ops::Range<u64>>,
+    /// Which samples of a training batch each rank works on: blocks of it, if nothing else is said.
+    pub deal: Arc<dyn Deal>,
+    /// For tests: the rank, operation and step at which an engine's thread panics.
+    pub panic_at: Option<(usize, String, u64)>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ranks: None,
+            seed: None,
+            steps: None,
+            epochs: None,
+            data: None,
+            schedule_file: None,
+            init: None,
+            evaluate: true,
+            stop: Arc::default(),
+            world: None,
+            timeout: TIMEOUT,
+            link: None,
+            stress: None,
+            record: None,
+            deal: Arc::new(Blocks),
+            panic_at: None,
+        }
+    }
+}
+
+/// Number of ranks of all processes.
+pub(super) fn number(schedule: &Schedule, options: &Options) -> Result<usize, Error> {
+    let Some(world) = &options.world else { return Ok(options.ranks.unwrap_or(schedule.ranks as usize)) };
+    world.check()?;
+    match options.ranks {
+        Some(ranks) if ranks != world.ranks() => Err(Error::Settings(format!(
+            "{ranks} ranks are asked for, and the processes run {}",
+            world.ranks()
+        ))),
+        _ => Ok(world.ranks()),
+    }
+}
+
+/// Checks the number of ranks against the batch.
+pub(super) fn check_ranks(schedule: &Schedule, ranks: usize) -> Result<(), Error> {
+    let batch = schedule.settings.batch;
+    if ranks == 0 {
+        return Err(Error::NoRanks);
+    }
+    if batch == 0 {
+        return Err(Error::Settings("the schedule has a batch of 0 samples".into()));
+    }
+    if (batch as usize).is_multiple_of(ranks) {
+        return Ok(());
+    }
+    let divisors: Vec<String> =
+        (1..=batch.min(1024)).filter(|r| batch.is_multiple_of(*r)).map(|r| r.to_string()).collect();
+    let nearest = (batch as usize).next_multiple_of(ranks);
+    let advice = format!("use {} ranks, or compile with a batch such as {nearest}", divisors.join(", "));
+    Err(Error::BadBatch { batch, ranks, advice })
+}
+
+/// Checks that the ranks are those that tables were placed on.
+pub(super) fn check_placement(schedule: &Schedule, ranks: usize) -> Result<(), Error> {
+    let placed = schedule.tables.iter().find(|t| t.sharding.fixes_ranks());
+    match placed {
+        Some(table) if ranks != schedule.ranks as usize => Err(Error::Settings(format!(
+            "table `{}` is placed on ranks of {}, so this schedule cannot run with {ranks}; compile it for {ranks} ranks",
+            table.name, schedule.ranks
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that something gets through a link.
+pub(super) fn check_link(link: Option<Link>) -> Result<(), Error> {
+    match link {
+        Some(Link { bandwidth, latency })
+            if !(bandwidth > 0.0 && bandwidth.is_finite() && (0.0..=60.0).contains(&latency)) =>
+        {
+            Err(Error::Settings(format!(
+                "nothing gets through a link of {bandwidth} bytes a second and {latency} seconds of latency; give a \
+                 bandwidth above zero and a latency of at most a minute"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How long to train.
+pub(super) fn steps(schedule: &Schedule, options: &Options, source: &dyn Source) -> Result<u64, Error> {
+    let length = match (options.steps, options.epochs) {
+        (Some(_), Some(_)) => {
+            return Err(Error::Settings(
+                "--steps and --epochs contradict each other; give one of them".into(),
+            ));
+        }
+        (Some(steps), None) => Length::Steps(steps),
+        (None, Some(epochs)) => Length::Epochs(epochs),
+        (None, None) => schedule.settings.duration,
+    };
+    match (length, source.epoch_steps()) {
+        (Length::Steps(n), _) => Ok(n),
+        (Length::Epochs(n), Some(steps)) => Ok(u64::from(n) * steps),
+        (Length::Epochs(_), None) => Err(Error::Settings(format!(
+            "{} has no end, so training cannot be measured in epochs; give `samples` in the workload block, or --steps",
+            source.describe()
+        ))),
+    }
+}
