@@ -23,7 +23,6 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("schedule", "", &["action", "model", "op", "reference", "reuse", "signature", "size"]),
     ("compiler", "sched", &["costs", "latency", "measured", "sizes"]),
     ("compiler", "sched", &["list", "order"]),
-    ("compiler", "sched", &["policy", "problem"]),
     ("executor", "", &["profile", "report", "session", "trace"]),
     ("executor", "runtime", &["engine", "transfer"]),
     ("executor", "runtime", &["process", "rank"]),

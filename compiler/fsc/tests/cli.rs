@@ -180,12 +180,16 @@ fn a_changed_schedule_is_refused_unless_the_digest_is_ignored() {
     assert!(fsc(&["compile", name(&model), "-o", name(&schedule)]).status.success());
     let good = fs::read_to_string(&schedule).expect("read");
 
-    fs::write(&schedule, good.replace("\"batch\": 4", "\"batch\": 8")).expect("written");
+    fs::write(&schedule, good.replace("\"model\": \"tiny\"", "\"model\": \"tony\"")).expect("written");
     fails(&["verify", name(&schedule)], &["changed after it was compiled", "--ignore-digest"]);
     assert!(fsc(&["verify", "--ignore-digest", name(&schedule)]).status.success());
 
-    fs::write(&schedule, good.replace("\"version\": 2", "\"version\": 1")).expect("written");
-    fails(&["verify", name(&schedule)], &["has schedule version 1", "reads version 2"]);
+    // What decides which model is trained is in the model's own digest.
+    fs::write(&schedule, good.replace("\"batch\": 4", "\"batch\": 8")).expect("written");
+    fails(&["verify", "--ignore-digest", name(&schedule)], &["rule `reference`"]);
+
+    fs::write(&schedule, good.replace("\"version\": 3", "\"version\": 1")).expect("written");
+    fails(&["verify", name(&schedule)], &["has schedule version 1", "reads version 3"]);
 
     fs::write(&schedule, good.replacen("\"stage\": 0", "\"stagger\": 0", 1)).expect("written");
     fails(&["verify", "--ignore-digest", name(&schedule)], &["unknown field `stagger`"]);

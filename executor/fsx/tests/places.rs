@@ -33,7 +33,7 @@ fn data_is_looked_for_beside_the_schedule_then_in_the_working_directory() {
         fs::create_dir_all(at(folder)).unwrap();
     }
     let schedule: Schedule = next_item(4, 50, "data.csv");
-    fs_schedule::write(&at("out/s.json"), &schedule).unwrap();
+    common::write(&at("out/s.json"), &schedule);
     let run = |folder: &str, schedule: &str| fsx(&at(folder), &[schedule, "--steps", "0", "--no-evaluate"]);
 
     let missing = said(&run("here", "../out/s.json"));
@@ -60,7 +60,7 @@ fn what_initial_values_do_not_match_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let schedule = ranking(12, true);
-    fs_schedule::write(&at("s.json"), &schedule).unwrap();
+    common::write(&at("s.json"), &schedule);
     assert!(fsx(dir.path(), &["s.json", "--steps", "1", "--save", "all.safetensors"]).status.success());
     let whole = fsx(dir.path(), &["s.json", "--steps", "0", "--init", "all.safetensors"]);
     assert!(!said(&whole).contains("note:"), "everything matches: {}", said(&whole));
@@ -98,7 +98,7 @@ fn a_limit_on_address_space_is_seen_before_memory_is_taken() {
     let mut schedule = ranking(12, true);
     // 2 GiB of values, where 1 GiB may be taken: most machines have that free.
     schedule.tables[0].rows = (2 << 30) / 4 / u64::from(schedule.tables[0].dim);
-    fs_schedule::write(&dir.path().join("s.json"), &schedule).unwrap();
+    common::write(&dir.path().join("s.json"), &schedule);
     let fsx = env!("CARGO_BIN_EXE_fsx");
     let script = format!("ulimit -v 1048576 && exec '{fsx}' run s.json --steps 0");
     let output = Command::new("bash").current_dir(dir.path()).args(["-c", &script]).output().unwrap();

@@ -20,7 +20,7 @@ impl Place {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let schedule = folder.path().join("s.json");
-        fs_schedule::write(&schedule, &ranking(12, true)).unwrap();
+        common::write(&schedule, &ranking(12, true));
         Self { folder, schedule }
     }
 

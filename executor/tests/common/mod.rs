@@ -1,11 +1,13 @@
 //! Schedules built by hand, so that the executor's tests need no compiler.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::path::Path;
+
 use fs_schedule::{
     Action, Buffer, Data, DenseOptimizer, Dep, Duration, Element, Engine, Evaluate, Exchange, FORMAT,
     IdDistribution, Init, Input, InputKind, Keep, LabelDistribution, LengthDistribution, Lengths, Normalize,
-    Op, Operand, Parameter, Place, Program, Schedule, Settings, Sharding, SparseOptimizer, Strategy, Table,
-    VERSION,
+    Op, Operand, Parameter, Place, Program, Reference, Schedule, Settings, Sharding, SparseOptimizer,
+    Strategy, Table, VERSION,
 };
 
 /// Puts a program together: every buffer has a slot of its own.
@@ -191,7 +193,7 @@ pub fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
         train: Program::default(),
         evaluation: None,
         prediction: None,
-        reference: fs_schedule::Reference::default(),
+        reference: Reference::default(),
         rewrites: Vec::new(),
     }
 }
@@ -259,6 +261,41 @@ pub fn ranking(batch: u32, unique: bool) -> Schedule {
     b.op("all_reduce", Action::AllReduce, &gradients, &gradients);
     b.op("update", Action::DenseUpdate, &gradients, &weights);
     s.train = b.finish();
+    s.reference = model(
+        vec![
+            Action::Expand,
+            Action::Dropout { p: 0.2, stream: 20 },
+            Action::Linear { bias: true },
+            Action::SiluAttention { heads: 2 },
+            Action::Add,
+            Action::BceWithLogits { normalize: Normalize::Tokens(0) },
+            Action::LinearGradWeight { bias: true },
+            Action::LinearGradInput,
+            Action::SiluAttentionGrad { heads: 2 },
+            Action::DropoutGrad { p: 0.2, stream: 20 },
+            Action::ExpandGrad,
+        ],
+        &[
+            "a0 t0 i0",
+            "a1 v0",
+            "a2 v1 p0 p1",
+            "a3 v2[0:8] v2[8:16] v2[16:24] l0",
+            "a4 v1 v3",
+            "a2 v4 p2 p3",
+            "a5 v5 i1",
+            "a6 v6.1 v4",
+            "a7 v6.1 p2",
+            "a8 v2[0:8] v2[8:16] v2[16:24] l0 v8",
+            "concat v9 v9.1 v9.2",
+            "a6 v10 v1",
+            "a7 v10 p0",
+            "a4 v8 v12",
+            "a9 v13",
+            "a10 v14 i0",
+        ],
+        &["t0 v15", "p0 v11", "p1 v11.1", "p2 v7", "p3 v7.1"],
+        None,
+    );
     s
 }
 
@@ -287,10 +324,12 @@ pub fn next_item(batch: u32, rows: u64, path: &str) -> Schedule {
     b.op("load", Action::LoadBatch, &[], &[]);
     let drawn = b.buffer("drawn", Element::Id, "T0", NEGATIVES);
     b.op("draw", Action::DrawNegatives { table: 0, lengths: 0, count: NEGATIVES, stream: 30 }, &[], &[drawn]);
-    let ids = [(input(0), "T0", 1), (input(1), "T0", 1), (drawn, "T0", NEGATIVES)];
+    // Ids whose gradients are summed first come first.
+    let ids = [(input(1), "T0", 1), (drawn, "T0", NEGATIVES), (input(0), "T0", 1)];
     let lookup = b.lookup(0, D, &ids);
+    let [targets, negatives, history] = [lookup.inverse[0], lookup.inverse[1], lookup.inverse[2]];
     let x = b.real("x", "T0", D);
-    b.op("expand", Action::Expand, &[lookup.rows, lookup.inverse[0]], &[x]);
+    b.op("expand", Action::Expand, &[lookup.rows, history], &[x]);
     let h = b.real("h", "T0", D);
     b.op("mix", Action::Linear { bias: false }, &[x, weight(0)], &[h]);
     let (hn, hnorms) = (b.real("hn", "T0", D), b.real("hnorms", "T0", 1));
@@ -300,9 +339,9 @@ pub fn next_item(batch: u32, rows: u64, path: &str) -> Schedule {
     let (loss, gscores) = (b.real("loss", "1", 1), b.real("gscores", "T0", 1 + NEGATIVES));
     let action =
         Action::SampledSoftmax { negatives: NEGATIVES, temperature: 0.05, normalize: Normalize::Tokens(0) };
-    b.op("loss", action, &[hn, rn, lookup.inverse[1], lookup.inverse[2]], &[loss, gscores]);
+    b.op("loss", action, &[hn, rn, targets, negatives], &[loss, gscores]);
     let (ghn, grn) = (b.real("ghn", "T0", D), b.real("grn", "U0", D));
-    let reads = [hn, rn, lookup.inverse[1], lookup.inverse[2], gscores];
+    let reads = [hn, rn, targets, negatives, gscores];
     b.op("loss.grad", Action::SampledSoftmaxGrad { negatives: NEGATIVES }, &reads, &[ghn, grn]);
     let (gh, grows) = (b.real("gh", "T0", D), b.real("grows", "U0", D));
     b.op("h.norm.grad", Action::L2NormalizeGrad { eps: 1e-12 }, &[hn, hnorms, ghn], &[gh]);
@@ -310,7 +349,7 @@ pub fn next_item(batch: u32, rows: u64, path: &str) -> Schedule {
     b.op("mix.gw", Action::LinearGradWeight { bias: false }, &[gh, x], &[gradient(0)]);
     let gx = b.real("gx", "T0", D);
     b.op("mix.gx", Action::LinearGradInput, &[gh, weight(0)], &[gx]);
-    b.op("expand.grad", Action::ExpandGrad, &[gx, lookup.inverse[0]], &[add_into(grows)]);
+    b.op("expand.grad", Action::ExpandGrad, &[gx, history], &[add_into(grows)]);
     b.apply(&lookup, grows);
     b.op("all_reduce", Action::AllReduce, &[gradient(0)], &[gradient(0)]);
     b.op("update", Action::DenseUpdate, &[gradient(0)], &[weight(0)]);
@@ -325,5 +364,57 @@ pub fn next_item(batch: u32, rows: u64, path: &str) -> Schedule {
     let lengths = Operand::new(Place::Lengths(0));
     e.op("rank", Action::RankItems { cosine: true }, &[h, lengths, lookup.table], &[]);
     s.evaluation = Some(e.finish());
+    let softmax =
+        Action::SampledSoftmax { negatives: NEGATIVES, temperature: 0.05, normalize: Normalize::Tokens(0) };
+    s.reference = model(
+        vec![
+            Action::Expand,
+            Action::Linear { bias: false },
+            Action::DrawNegatives { table: 0, lengths: 0, count: NEGATIVES, stream: 30 },
+            Action::L2Normalize { eps: 1e-12 },
+            softmax,
+            Action::SampledSoftmaxGrad { negatives: NEGATIVES },
+            Action::L2NormalizeGrad { eps: 1e-12 },
+            Action::LinearGradWeight { bias: false },
+            Action::LinearGradInput,
+            Action::ExpandGrad,
+            Action::RankItems { cosine: true },
+        ],
+        &[
+            "a0 t0 i0",
+            "a1 v0 p0",
+            "a2",
+            "a3 v1",
+            "a3 t0",
+            "a4 v3 v4 i1 v2",
+            "a5 v3 v4 i1 v2 v5.1",
+            "a6 v3 v3.1 v6",
+            "a6 v4 v4.1 v6.1",
+            "a7 v7 v0",
+            "a8 v7 p0",
+            "a9 v10 i0",
+        ],
+        &["t0 v8 v11", "p0 v9"],
+        Some(&["a0 t0 i0", "a1 v0 p0", "a10 v1 l0 t0"]),
+    );
     s
+}
+
+/// What a schedule is a schedule of; [`write`] gives it its digest.
+fn model(actions: Vec<Action>, train: &[&str], updates: &[&str], evaluation: Option<&[&str]>) -> Reference {
+    let terms = |list: &[&str]| list.iter().map(|t| t.parse().unwrap()).collect();
+    Reference {
+        digest: String::new(),
+        actions,
+        train: terms(train),
+        updates: updates.iter().map(|u| u.parse().unwrap()).collect(),
+        evaluation: evaluation.map(terms),
+    }
+}
+
+/// Writes a schedule for the binary, with the digest of its model.
+pub fn write(path: &Path, schedule: &Schedule) {
+    let mut schedule = schedule.clone();
+    schedule.reference.digest = fs_schedule::reference::digest(&schedule);
+    fs_schedule::write(path, &schedule).unwrap();
 }
