@@ -43,7 +43,13 @@ pub enum SchedError {
     /// A defect of the compiler.
     #[error("the scheduler failed: {0}")]
     Defect(String),
+    /// Nanoseconds of a step that cannot be added up: the sizes that are expected are no training step's.
+    #[error("a step is expected to take over {} days; use a smaller batch, shorter sequences or more ranks", LONGEST / 86_400_000_000_000)]
+    TooLong,
 }
+
+/// Nanoseconds that the operations of a step may take together: positions of hundreds of steps still fit into an `i64`.
+pub(crate) const LONGEST: u64 = 1 << 52;
 
 /// What may be asked of the scheduler.
 #[derive(Debug, Clone, Copy)]

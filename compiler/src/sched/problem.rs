@@ -12,7 +12,7 @@ use super::limits::{self, ClusterLimits, Fixed, Limits};
 use super::policy::{self, Policy};
 use super::resources::{ClusterEngines, Resources};
 use super::sizes::Sizes;
-use super::{Bound, BoundBy, Options, SchedError, Target};
+use super::{Bound, BoundBy, LONGEST, Options, SchedError, Target};
 
 /// Nanoseconds by which a simulated step may be less than what it settles to.
 const SETTLED: f64 = 2.0;
@@ -76,6 +76,9 @@ impl<'a> Problem<'a> {
             costs::nanoseconds(t.whole * if *e == Engine::Compute { slowdown } else { 1.0 })
         };
         let time: Vec<u64> = times.iter().zip(&engine).map(slowed).collect();
+        if time.iter().fold(0, |sum: u64, t| sum.saturating_add(*t)) > LONGEST {
+            return Err(SchedError::TooLong);
+        }
         let graph = graph::build(s, &ops.iter().collect::<Vec<_>>());
         let res_mii = bounds::res_mii(&engine, &time);
         let rec_mii = bounds::rec_mii(&graph, &time).map_err(|e| {
