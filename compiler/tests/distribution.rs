@@ -6,8 +6,7 @@ use fs_compiler::distribution::build::{Distribution, Numbered};
 use fs_compiler::distribution::reference::{Part, Values, World, joined};
 use fs_compiler::distribution::ty::{Precision, Sharded};
 use fs_compiler::distribution::{Choice, Id, Lookahead, Op, PerTable, Terms};
-use fs_schedule::op::{Extent, Way};
-use fs_schedule::{Sharding, Symbol};
+use fs_schedule::{Extent, Sharding, Symbol, Way};
 use proptest::prelude::*;
 
 /// Columns of the table.

@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::ser::Formatter;
 
 use crate::digest::sha256;
-use crate::model::{FORMAT, Schedule, VERSION};
+use crate::program::{FORMAT, Schedule, VERSION};
 use crate::verify::{self, Violation};
 
 /// Bytes of the largest file that is read.

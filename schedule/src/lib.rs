@@ -6,24 +6,34 @@
 //! Every number that depends on the batch is a symbol ([`size`]), because batches are jagged.
 
 pub mod action;
+mod attribute;
 pub mod digest;
 pub mod file;
-pub mod model;
-pub mod op;
+mod model;
+mod op;
+mod operand;
 pub mod profile;
+mod program;
 pub mod reference;
 pub mod reuse;
 pub mod schema;
 pub mod signature;
-pub mod size;
+mod size;
 pub mod trace;
 pub mod verify;
+mod work;
 
+pub use action::Action;
+pub use attribute::*;
 pub use file::{LoadError, read, to_text, write};
 pub use model::*;
 pub use op::*;
+pub use operand::*;
 pub use profile::{Profile, ProfileError};
+pub use program::*;
 pub use reference::Reference;
 pub use reuse::Reuse;
-pub use size::{Poly, Symbol};
+pub use signature::OperandType;
+pub use size::{ParseError, Poly, Symbol};
 pub use trace::{Trace, TraceError};
+pub use work::{Section, Surroundings, Wire};

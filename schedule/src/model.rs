@@ -6,103 +6,7 @@ pub use fs_workload::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::op::{Buffer, Dep, Op};
-use crate::reference::Reference;
 use crate::size::Poly;
-
-/// The version of the format that this crate reads and writes.
-pub const VERSION: u32 = 3;
-/// The value of [`Schedule::format`].
-pub const FORMAT: &str = "fs-schedule";
-
-/// One program for all ranks. See docs/schedule.md.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Schedule {
-    /// Always [`FORMAT`].
-    pub format: String,
-    /// [`VERSION`].
-    pub version: u32,
-    /// `sha256:` and the digest of the file's text with the digest's own digits replaced by zeros.
-    pub digest: String,
-    /// Name of the model.
-    pub model: String,
-    /// How the operations were ordered.
-    pub strategy: Strategy,
-    /// The number of ranks that the plan was made for.
-    pub ranks: u32,
-    /// The texts that this was compiled from.
-    pub sources: Vec<Source>,
-    /// Training settings.
-    pub settings: Settings,
-    /// Where samples come from, if the model's file says so.
-    pub data: Option<Data>,
-    /// Evaluation after training.
-    pub evaluate: Option<Evaluate>,
-    /// Groups of sequences that share lengths: `l<n>` and the symbols `T<n>`, `Q<n>`.
-    pub lengths: Vec<Lengths>,
-    /// What a sample holds: `i<n>`.
-    pub inputs: Vec<Input>,
-    /// Embedding tables: `t<n>`.
-    pub tables: Vec<Table>,
-    /// Dense parameters `p<n>` and their gradients `g<n>`.
-    pub parameters: Vec<Parameter>,
-    /// One per table that is looked up (per part of a column-wise table): who asks whom for which rows. Symbols
-    /// `U<n>`, `R<n>`.
-    pub exchanges: Vec<Exchange>,
-    /// What executes operations.
-    pub engines: Vec<Engine>,
-    /// What a step computes, whatever the order: the model that the programs are proved against.
-    pub reference: Reference,
-    /// One training step.
-    pub train: Program,
-    /// One evaluation batch.
-    pub evaluation: Option<Program>,
-    /// Expected times on the cluster that the schedule was planned for.
-    pub prediction: Option<Prediction>,
-    /// Algebraic rewrites that fired, in order.
-    pub rewrites: Vec<String>,
-}
-
-/// A list of operations over buffers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Program {
-    /// Batches whose inputs, offsets and sizes are held at once: batch m replaces batch m - in_flight.
-    pub in_flight: u32,
-    /// Buffers `b<n>`.
-    pub buffers: Vec<Buffer>,
-    /// Operations; dependencies within a step point backwards.
-    pub ops: Vec<Op>,
-}
-
-impl Default for Program {
-    fn default() -> Self {
-        Self { in_flight: 1, buffers: Vec::new(), ops: Vec::new() }
-    }
-}
-
-/// How operations are ordered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Strategy {
-    /// Blocks on every collective.
-    Serial,
-    /// Moves only the input dist ahead.
-    Prefetch,
-    /// Prioritised embedding communication.
-    Pec,
-}
-
-/// A text that a schedule was compiled from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Source {
-    /// As the user wrote it.
-    pub path: String,
-    /// `sha256:` and 64 digits.
-    pub digest: String,
-}
 
 /// Training settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -384,44 +288,6 @@ pub enum Data {
 pub enum Evaluate {
     /// A user's last interaction is the target, the rest the history.
     LeaveLastOut,
-}
-
-/// What the compiler expects on a cluster. Times are in seconds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Prediction {
-    /// The cluster that was planned for.
-    pub cluster: String,
-    /// One step.
-    pub step: f64,
-    /// Work of the busiest engine in one step.
-    pub resource_bound: f64,
-    /// That engine.
-    pub resource: Engine,
-    /// Longest dependency cycle per step that it spans.
-    pub recurrence_bound: f64,
-    /// That cycle: each operation with the batches that its dependency on the one before spans.
-    pub cycle: Vec<Dep>,
-    /// Idle time of the compute engine in one step.
-    pub bubble: f64,
-    /// Busy time of each engine in one step.
-    pub busy: Vec<Busy>,
-    /// Device memory of a rank at the assumed sizes, in bytes: tables, parameters and buffers.
-    pub memory: u64,
-    /// What kept the schedule from being better, in sentences.
-    pub limits: Vec<String>,
-    /// The sizes assumed: symbol and mean value.
-    pub sizes: Vec<(String, f64)>,
-}
-
-/// Busy time of an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Busy {
-    /// The engine.
-    pub engine: Engine,
-    /// Seconds in one step.
-    pub time: f64,
 }
 
 /// Expected work of an operation, in the sizes of the batch.

@@ -3,7 +3,7 @@
 //! A term is one operation of a microbatch of a whole model: forward, derivatives, losses. Tables are whole (`t0` is "the
 //! rows of table 0"), ids are ids, and how rows come and gradients go is left out. What updates parameters and tables is
 //! the list of gradients to be added, from the left. The same model gives the same reference for every strategy, number
-//! of ranks and lookahead; the [`digest`] names it. The verifier checks the schedule's results against it (rule `model`).
+//! of ranks and lookahead; its [`digest`](Reference::digest) names it. The verifier checks the schedule's results against it (rule `model`).
 //!
 //! Texts keep it short: `a3 v1 p0` is the action number 3 of term 1's first result and parameter 0; `v7.1[0:64]` are
 //! columns of term 7's second result, `z16` is 16 columns of zeros, `concat v1 v2` puts columns side by side.
@@ -13,17 +13,15 @@ use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
-use crate::model::{Data, Schedule, Sharding, Table};
-use crate::op::Action;
+use crate::action::Action;
 use crate::size::{ParseError, as_text, decimal};
 
 /// A model's step, one microbatch of it, and its evaluation.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reference {
-    /// `sha256:` and the digest of this and of the declarations that decide what is trained; see [`digest`].
+    /// `sha256:` and the digest of this and of the declarations that decide what is trained.
     pub digest: String,
     /// What terms do, each once: `a<n>`.
     pub actions: Vec<Action>,
@@ -192,33 +190,6 @@ impl FromStr for Update {
 
 as_text!(Term, "Term", r"^(a[0-9]+|concat)( [vptilz][0-9]+(\.[0-9]+)?(\[[0-9]+:[0-9]+\])?)*$");
 as_text!(Update, "Update", r"^[pt][0-9]+( v[0-9]+(\.[0-9]+)?(\[[0-9]+:[0-9]+\])?)*$");
-
-/// The digest of a schedule's reference with the declarations that decide what is trained: inputs, lengths, parameters,
-/// tables without their placement but with how often a row travels, settings, data without its paths, evaluation. Left
-/// out is what may differ between schedules that train the same bits.
-pub fn digest(s: &Schedule) -> String {
-    let tables: Vec<_> = (0..)
-        .zip(&s.tables)
-        .map(|(n, t): (u32, _)| {
-            let unique = s.exchanges.iter().find(|e| e.table == n).map(|e| e.unique);
-            (Table { sharding: Sharding::RowWise, ..t.clone() }, unique)
-        })
-        .collect();
-    let data = s.data.clone().map(|data| match data {
-        Data::Csv { user, item, time, rating, min_interactions, .. } => {
-            Data::Csv { path: String::new(), user, item, time, rating, min_interactions }
-        }
-        Data::Safetensors { .. } => Data::Safetensors { path: String::new() },
-        generated @ Data::Generate { .. } => generated,
-    });
-    let r = &s.reference;
-    let all = json!([
-        [r.actions, r.train, r.updates, r.evaluation],
-        [s.lengths, s.inputs, s.parameters, tables],
-        [s.settings, data, s.evaluate],
-    ]);
-    crate::digest::sha256(all.to_string().as_bytes())
-}
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@
 //! many batches two classes can hold the same row at consecutive uses. Uses that are further apart follow by
 //! transitivity.
 
-use crate::op::Way;
+use crate::attribute::Way;
 
 /// Lookahead and microbatches of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,17 +1,16 @@
-//! Shapes of operands, and whether an action's fit together.
+//! Types of operands: what an operand is, as far as operand rules and costs care.
 //!
 //! Each action's rule stands in its entry of the [table of actions](crate::action). The verifier applies it to
 //! schedules, the compiler to its IR, so an action that passes never makes a kernel meet matrices that do not fit.
 
 use std::fmt;
 
-pub use crate::action::Context;
-use crate::op::{Action, Element, Extent};
-use crate::size::Symbol;
+use crate::operand::{Element, Extent};
+use crate::size::{Poly, Symbol};
 
 /// What an operand is, as far as operand rules care.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub enum OperandType {
     /// A matrix in a buffer.
     Matrix {
         /// Element type.
@@ -66,7 +65,55 @@ pub enum Shape {
     },
 }
 
-impl fmt::Display for Shape {
+impl OperandType {
+    /// Number of elements; a table counts as none, because nothing ever passes over all of it.
+    pub fn elements(&self) -> Poly {
+        match *self {
+            Self::Matrix { rows, columns, .. } => rows.poly().times(columns.into()),
+            Self::Parameter { rows, columns } | Self::Gradient { rows, columns } => {
+                Poly::constant(f64::from(rows) * f64::from(columns))
+            }
+            Self::Ids { lengths, .. } => Extent::Symbol(Symbol::Tokens(lengths)).poly(),
+            Self::Dense { width } => Poly::term(width.into(), &[Symbol::Samples]),
+            Self::Labels { rows } => rows.poly(),
+            Self::Offsets { .. } => Poly::term(1.0, &[Symbol::Samples]),
+            Self::Table { .. } => Poly::zero(),
+        }
+    }
+
+    /// Bytes of those elements on the device.
+    pub fn bytes(&self) -> Poly {
+        let element = match self {
+            Self::Matrix { element, .. } => element.bytes(),
+            Self::Ids { .. } | Self::Offsets { .. } => Element::Id.bytes(),
+            _ => Element::Real.bytes(),
+        };
+        self.elements().times(element.into())
+    }
+
+    pub(crate) fn columns(&self) -> u32 {
+        match *self {
+            Self::Matrix { columns, .. }
+            | Self::Parameter { columns, .. }
+            | Self::Gradient { columns, .. } => columns,
+            Self::Table { dim, .. } => dim,
+            Self::Dense { width } => width,
+            Self::Ids { .. } | Self::Labels { .. } | Self::Offsets { .. } => 1,
+        }
+    }
+
+    pub(crate) fn rows(&self) -> Extent {
+        match *self {
+            Self::Matrix { rows, .. } | Self::Labels { rows } => rows,
+            Self::Parameter { rows, .. } | Self::Gradient { rows, .. } => Extent::Fixed(rows),
+            Self::Ids { lengths, .. } => Extent::Symbol(Symbol::Tokens(lengths)),
+            Self::Dense { .. } | Self::Offsets { .. } => Extent::Symbol(Symbol::Samples),
+            Self::Table { .. } => Extent::Fixed(0),
+        }
+    }
+}
+
+impl fmt::Display for OperandType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Matrix { element, rows, columns } => {
@@ -91,23 +138,18 @@ impl fmt::Display for Shape {
 }
 
 /// A real matrix.
-pub fn real(rows: Extent, columns: u32) -> Shape {
-    Shape::Matrix { element: Element::Real, rows, columns }
+pub fn real(rows: Extent, columns: u32) -> OperandType {
+    OperandType::Matrix { element: Element::Real, rows, columns }
 }
 /// A matrix of positions.
-pub fn index(rows: Extent, columns: u32) -> Shape {
-    Shape::Matrix { element: Element::Index, rows, columns }
+pub fn index(rows: Extent, columns: u32) -> OperandType {
+    OperandType::Matrix { element: Element::Index, rows, columns }
 }
 /// A matrix of row ids.
-pub fn id(rows: Extent, columns: u32) -> Shape {
-    Shape::Matrix { element: Element::Id, rows, columns }
+pub fn id(rows: Extent, columns: u32) -> OperandType {
+    OperandType::Matrix { element: Element::Id, rows, columns }
 }
 /// Numbers of entries per rank.
-pub fn counts() -> Shape {
-    Shape::Matrix { element: Element::Count, rows: Extent::Symbol(Symbol::Ranks), columns: 1 }
-}
-
-/// Checks the operands of an action. The error is a sentence that names the operand.
-pub fn check(action: &Action, reads: &[Shape], writes: &[Shape], cx: &Context<'_>) -> Result<(), String> {
-    action.check(reads, writes, cx)
+pub fn counts() -> OperandType {
+    OperandType::Matrix { element: Element::Count, rows: Extent::Symbol(Symbol::Ranks), columns: 1 }
 }

@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::file::{read_some, write_atomically_with};
-use crate::model::{Engine, Schedule, Strategy};
+use crate::model::Engine;
+use crate::program::{Schedule, Strategy};
 
 /// Threads of a process that show queues of one priority order: `tid` modulo this is the engine's position.
 pub const LANES: u32 = 16;

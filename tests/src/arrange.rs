@@ -6,8 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::op::{Action, Dep, Element, Op, Place};
-use fs_schedule::{Engine, Program, Reuse, Schedule};
+use fs_schedule::{Action, Dep, Element, Engine, Op, Place, Program, Reuse, Schedule};
 
 /// X of batch m comes before Y of batch m + D.
 type Constraint = (usize, usize, i64);

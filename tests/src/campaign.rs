@@ -50,7 +50,7 @@ pub fn mutant(base: &Schedule, json: &Value, random: &mut Random) -> Option<Sche
     }
     // Whoever writes a file can write its digests.
     if random.once_in(4) {
-        s.reference.digest = fs_schedule::reference::digest(&s);
+        s.reference.digest = s.reference_digest();
     }
     Some(s)
 }

@@ -6,9 +6,8 @@ use std::sync::OnceLock;
 use fs_compiler::{CompileOptions, compile_with};
 use fs_executor::{Options, Session};
 use fs_schedule::action::{Action, At, Context, Effect, Memory, Peers, Phase, Programs, Runs, Scope, Sizes};
-use fs_schedule::op::{Extent, Op, Place};
-use fs_schedule::signature::Shape;
-use fs_schedule::{Program, Schedule, Strategy, Symbol};
+use fs_schedule::signature::OperandType;
+use fs_schedule::{Extent, Op, Place, Program, Schedule, Strategy, Symbol};
 use fs_tests::models::{Features, models};
 use fs_tests::root;
 use proptest::strategy::{Strategy as _, ValueTree as _};
@@ -333,7 +332,7 @@ fn every_action_has_a_rule() {
     let s = s.expect("ranking compiles");
     let columns: Vec<u32> = s.exchanges.iter().map(|e| e.columns(&s.tables)).collect();
     let cx = Context { exchanges: &s.exchanges, columns: &columns, tables: 0, microbatches: 1 };
-    let strange = [Shape::Labels { rows: Extent::Fixed(3) }; 9];
+    let strange = [OperandType::Labels { rows: Extent::Fixed(3) }; 9];
     for action in Action::samples() {
         for (reads, writes) in (0..9).flat_map(|r| (0..9).map(move |w| (r, w))) {
             let refused = action.check(&strange[..reads], &strange[..writes], &cx).is_err();

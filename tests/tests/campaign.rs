@@ -184,7 +184,7 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
             continue;
         }
         schedule.settings.duration = fs_schedule::Duration::Steps(4);
-        schedule.reference.digest = fs_schedule::reference::digest(&schedule);
+        schedule.reference.digest = schedule.reference_digest();
         out.extend(Base::new(text, schedule, 2, None));
     }
     out

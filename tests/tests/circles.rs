@@ -20,7 +20,6 @@ const SOURCES: &[&str] = &[
 
 /// Circles that are still there: the sources, the folder, its modules. Nothing is added to this list.
 const KNOWN: &[(&str, &str, &[&str])] = &[
-    ("schedule", "", &["action", "model", "op", "reference", "reuse", "signature", "size"]),
     ("compiler", "sched", &["costs", "latency", "measured", "sizes"]),
     ("compiler", "sched", &["list", "order"]),
     ("executor", "", &["profile", "report", "session", "trace"]),

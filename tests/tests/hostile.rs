@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fs_schedule::op::*;
 use fs_schedule::verify::{Violation, verify};
+use fs_schedule::*;
 use fs_schedule::{Engine, LoadError, Schedule, Strategy};
 use fs_tests::schedules::{Plan, build};
 

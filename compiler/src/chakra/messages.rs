@@ -4,9 +4,8 @@
 //! what each owns, so the messages of row-wise tables are nearly equal (the last shard may be shorter), and those of
 //! table- and column-wise tables go to, or come from, one rank only.
 
-use fs_schedule::action::{Operands, Payload, Peers, Runs, Section};
-use fs_schedule::op::{Element, Op};
-use fs_schedule::{Schedule, Sharding};
+use fs_schedule::action::{Operands, Payload, Peers, Runs};
+use fs_schedule::{Element, Op, Schedule, Section, Sharding};
 
 use crate::sched::sizes::Sizes;
 

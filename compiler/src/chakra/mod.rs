@@ -14,8 +14,7 @@ pub mod messages;
 pub mod proto;
 pub mod unroll;
 
-use fs_schedule::op::{Element, Op, Operand, Place};
-use fs_schedule::{Engine, Schedule, Symbol};
+use fs_schedule::{Element, Engine, Op, Operand, Place, Schedule, Symbol};
 use prost::Message as _;
 
 use crate::sched::sizes::Sizes;

@@ -7,8 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::Schedule;
-use fs_schedule::op::Op;
+use fs_schedule::{Op, Schedule};
 
 use crate::sched::deps::Queues;
 use crate::sched::graph::{self, Why};

@@ -1,8 +1,7 @@
 //! Declarations: tables, length groups, inputs, parameters. Their attributes are the schedule's own records.
 
-use fs_schedule::op::Extent;
-use fs_schedule::signature::Shape;
-use fs_schedule::{Exchange, Input, InputKind, Lengths, Parameter, Symbol};
+use fs_schedule::signature::OperandType;
+use fs_schedule::{Exchange, Extent, Input, InputKind, Lengths, Parameter, Symbol};
 
 use super::rules::expect_results;
 use crate::ir::attr::record;
@@ -35,12 +34,12 @@ fn table(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     if !(1..=MOST_ROWS).contains(&t.rows) || !(1..=MOST_COLUMNS).contains(&t.dim) {
         return Err(format!("a table has 1 to {MOST_ROWS} rows and 1 to {MOST_COLUMNS} columns"));
     }
-    expect_results(m, op, 0, &[Shape::Table { table: position(m, op), dim: t.dim }.into()])
+    expect_results(m, op, 0, &[OperandType::Table { table: position(m, op), dim: t.dim }.into()])
 }
 
 fn lengths(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let _: Lengths = record(&op.attrs)?;
-    expect_results(m, op, 0, &[Shape::Offsets { lengths: position(m, op) }.into()])
+    expect_results(m, op, 0, &[OperandType::Offsets { lengths: position(m, op) }.into()])
 }
 
 fn input(m: &Context<'_>, op: &OpData) -> Result<(), String> {
@@ -50,22 +49,29 @@ fn input(m: &Context<'_>, op: &OpData) -> Result<(), String> {
 }
 
 /// What operands see of an input.
-pub(crate) fn input_shape(inputs: &[Input], kind: InputKind) -> Result<Shape, String> {
+pub(crate) fn input_shape(inputs: &[Input], kind: InputKind) -> Result<OperandType, String> {
     Ok(match kind {
-        InputKind::Ids { table, lengths } => Shape::Ids { table, lengths },
+        InputKind::Ids { table, lengths } => OperandType::Ids { table, lengths },
         InputKind::Next { of } => match inputs.get(of as usize).map(|i| i.kind) {
-            Some(InputKind::Ids { table, lengths }) => Shape::Ids { table, lengths },
+            Some(InputKind::Ids { table, lengths }) => OperandType::Ids { table, lengths },
             _ => return Err(format!("input {of} is not a sequence of ids")),
         },
-        InputKind::Dense { width } => Shape::Dense { width },
-        InputKind::SampleLabel => Shape::Labels { rows: Extent::Symbol(Symbol::Samples) },
-        InputKind::TokenLabel { lengths } => Shape::Labels { rows: Extent::Symbol(Symbol::Tokens(lengths)) },
+        InputKind::Dense { width } => OperandType::Dense { width },
+        InputKind::SampleLabel => OperandType::Labels { rows: Extent::Symbol(Symbol::Samples) },
+        InputKind::TokenLabel { lengths } => {
+            OperandType::Labels { rows: Extent::Symbol(Symbol::Tokens(lengths)) }
+        }
     })
 }
 
 fn param(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let p: Parameter = record(&op.attrs)?;
-    expect_results(m, op, 0, &[Type::Shape(Shape::Parameter { rows: p.rows, columns: p.columns })])
+    expect_results(
+        m,
+        op,
+        0,
+        &[Type::OperandType(OperandType::Parameter { rows: p.rows, columns: p.columns })],
+    )
 }
 
 fn exchange(m: &Context<'_>, op: &OpData) -> Result<(), String> {

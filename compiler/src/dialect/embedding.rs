@@ -1,8 +1,7 @@
 //! Lookups before it is decided how rows travel: tables and ids in, rows out, sparse gradients back.
 
-use fs_schedule::Symbol;
-use fs_schedule::op::{Extent, PoolMode};
-use fs_schedule::signature::Shape;
+use fs_schedule::signature::OperandType;
+use fs_schedule::{Extent, PoolMode, Symbol};
 
 use super::rules::{expect_results, real, require};
 use crate::ir::{Context, Module, OpData, OpDef, OpId, Resource, Type, ValueId, Vjp};
@@ -32,7 +31,7 @@ pub(super) const OPS: &[OpDef] = &[
 /// Table and its columns, from operand `i`.
 pub(super) fn table_of(m: &Module, op: &OpData, i: usize) -> Result<(u32, u32), String> {
     match op.operands.get(i).map(|v| m.ty(*v)) {
-        Some(Type::Shape(Shape::Table { table, dim })) => Ok((table, dim)),
+        Some(Type::OperandType(OperandType::Table { table, dim })) => Ok((table, dim)),
         _ => Err(format!("operand {i} must be a table")),
     }
 }
@@ -40,10 +39,10 @@ pub(super) fn table_of(m: &Module, op: &OpData, i: usize) -> Result<(u32, u32), 
 /// Rows and columns of ids of a table, from operand `i`.
 pub(super) fn ids_of(m: &Module, op: &OpData, i: usize, table: u32) -> Result<(Extent, u32), String> {
     match op.operands.get(i).map(|v| m.ty(*v)) {
-        Some(Type::Shape(Shape::Ids { table: t, lengths })) if t == table => {
+        Some(Type::OperandType(OperandType::Ids { table: t, lengths })) if t == table => {
             Ok((Extent::Symbol(Symbol::Tokens(lengths)), 1))
         }
-        Some(Type::Shape(Shape::Matrix { element: fs_schedule::Element::Id, rows, columns })) => {
+        Some(Type::OperandType(OperandType::Matrix { element: fs_schedule::Element::Id, rows, columns })) => {
             Ok((rows, columns))
         }
         _ => Err(format!("operand {i} must be ids of table {table}")),
@@ -61,7 +60,9 @@ fn pooled(m: &Module, op: &OpData) -> Result<(u32, u32), String> {
     let (rows, _) = ids_of(m, op, 1, table)?;
     let _: PoolMode = require(op, "mode")?;
     match op.operands.get(2).map(|v| m.ty(*v)) {
-        Some(Type::Shape(Shape::Offsets { lengths })) if rows == Extent::Symbol(Symbol::Tokens(lengths)) => {
+        Some(Type::OperandType(OperandType::Offsets { lengths }))
+            if rows == Extent::Symbol(Symbol::Tokens(lengths)) =>
+        {
             Ok((table, dim))
         }
         _ => Err("operand 2 must be the offsets of the ids".into()),

@@ -1,7 +1,7 @@
 //! Losses. Each computes its own gradient in the forward pass, scaled as the whole training loss needs it:
 //! a model has one loss, so its cotangent is one.
 
-use fs_schedule::op::{Extent, Normalize};
+use fs_schedule::{Extent, Normalize};
 
 use super::embedding::{ids_of, table_of};
 use super::rules::{expect_results, real, require};

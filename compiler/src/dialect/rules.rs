@@ -1,7 +1,7 @@
 //! Rules that many operations share: those of the schedule's actions, and of operands and results.
 
-use fs_schedule::op::{Action, Extent};
-use fs_schedule::signature::{self, Shape};
+use fs_schedule::signature::OperandType;
+use fs_schedule::{Action, Extent};
 
 use crate::ir::attr::{typed, variant};
 use crate::ir::{Context, Module, OpData, OpDef, Type, Updates, ValueId};
@@ -23,7 +23,7 @@ pub fn action(op: &OpData) -> Result<Action, String> {
 fn executable(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     let shape =
         |v: &ValueId| m.ty(*v).shape().ok_or_else(|| format!("a {} operand is not executable", m.ty(*v)));
-    let shapes = |ids: &[ValueId]| ids.iter().map(shape).collect::<Result<Vec<Shape>, String>>();
+    let shapes = |ids: &[ValueId]| ids.iter().map(shape).collect::<Result<Vec<OperandType>, String>>();
     let (reads, places) = op.operands.split_at(op.def.updates.reads(op.operands.len()));
     let writes = match op.def.updates {
         Updates::Nothing => shapes(&op.results)?,
@@ -40,13 +40,13 @@ fn executable(m: &Context<'_>, op: &OpData) -> Result<(), String> {
     if op.def.updates == Updates::Last && writes.is_empty() {
         return Err("needs a table".into());
     }
-    let cx = signature::Context {
+    let cx = fs_schedule::action::Context {
         exchanges: &m.exchanges,
         columns: &m.columns,
         tables: m.tables,
         microbatches: if m.evaluating { 1 } else { m.microbatches },
     };
-    signature::check(&action(op)?, &shapes(reads)?, &writes, &cx)
+    action(op)?.check(&shapes(reads)?, &writes, &cx)
 }
 
 /// A required attribute of the schedule's vocabulary, for verifiers.

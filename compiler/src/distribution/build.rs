@@ -1,8 +1,7 @@
 //! The terms of a table: how its rows and gradients travel, as its choice says.
 
-use fs_schedule::Sharding;
-use fs_schedule::op::Way;
 use fs_schedule::reuse::Reuse;
+use fs_schedule::{Sharding, Way};
 
 use super::choice::Choice;
 use super::op::Op;

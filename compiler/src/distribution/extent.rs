@@ -1,7 +1,6 @@
 //! Sizes of terms: how many rows a value has, and of which exchange, both follow from the term.
 
-use fs_schedule::op::Extent;
-use fs_schedule::{Poly, Symbol};
+use fs_schedule::{Extent, Poly, Symbol};
 
 use super::op::Op;
 use super::term::{Id, Terms};
@@ -83,7 +82,7 @@ impl Terms {
 }
 
 /// Of a class instead of all.
-fn of_class(whole: Extent, way: fs_schedule::op::Way, class: u32) -> Extent {
+fn of_class(whole: Extent, way: fs_schedule::Way, class: u32) -> Extent {
     match whole {
         Extent::Symbol(Symbol::Sent(e)) => Extent::Symbol(Symbol::SentClass(e, way, class)),
         Extent::Symbol(Symbol::Received(e)) => Extent::Symbol(Symbol::ReceivedClass(e, way, class)),

@@ -53,7 +53,7 @@ pub(super) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
         Op::Ids { columns, .. } => leaf(Holds::Ids, Sharded::Sample, Per::Id, columns),
         Op::Offsets { .. } => leaf(Holds::Offsets, Sharded::Sample, Per::Sample, 1),
         Op::Given { rows, columns, .. } => {
-            let samples = rows == fs_schedule::op::Extent::Symbol(fs_schedule::Symbol::Samples);
+            let samples = rows == fs_schedule::Extent::Symbol(fs_schedule::Symbol::Samples);
             let per = if samples { Per::Sample } else { Per::Id };
             leaf(Holds::Gradients, Sharded::Sample, per, columns)
         }

@@ -1,6 +1,6 @@
 //! What terms do: the operations of the language, with what they say beside their operands.
 
-use fs_schedule::op::{Extent, PoolMode, Way};
+use fs_schedule::{Extent, PoolMode, Way};
 
 use super::ty::Precision;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use fs_schedule as s;
-use fs_schedule::op::{Op, Operand};
+use fs_schedule::{Op, Operand};
 
 use super::storage::Storage;
 use crate::dialect::action;

@@ -103,7 +103,7 @@ pub fn schedule<'a>(
         prediction: None,
         rewrites: Vec::new(),
     };
-    schedule.reference.digest = s::reference::digest(&schedule);
+    schedule.reference.digest = schedule.reference_digest();
     if let Some(profile) = target.profile {
         profile.fits(&schedule)?;
     }

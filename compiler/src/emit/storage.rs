@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::op::{Buffer, Operand, Place};
-use fs_schedule::signature::Shape;
+use fs_schedule::signature::OperandType;
+use fs_schedule::{Buffer, Operand, Place};
 
 use crate::ir::{self, Module, OpData, OpId, ValueId};
 
@@ -140,7 +140,7 @@ impl Storage {
         if self.fixed.contains_key(&v) || self.views.contains_key(&v) {
             return Ok(());
         }
-        let Some(Shape::Matrix { element, rows, columns }) = module.ty(v).shape() else {
+        let Some(OperandType::Matrix { element, rows, columns }) = module.ty(v).shape() else {
             return Err(format!("{} gives {}, which has no storage", op.def.name, module.ty(v)));
         };
         let kind = op.def.name.rsplit('.').next().unwrap_or_default();
@@ -213,7 +213,7 @@ fn microbatch(op: &OpData, result: usize, microbatches: u32) -> Option<u32> {
 
 fn columns(module: &Module, v: ValueId) -> u32 {
     match module.ty(v).shape() {
-        Some(Shape::Matrix { columns, .. }) => columns,
+        Some(OperandType::Matrix { columns, .. }) => columns,
         _ => 0,
     }
 }
@@ -227,9 +227,9 @@ fn fixed_places(module: &Module, body: &[OpId]) -> Result<BTreeMap<ValueId, Plac
         let n = number.entry(op.def.name).or_insert(0);
         for r in &op.results {
             let place = match module.ty(*r).shape() {
-                Some(Shape::Table { .. }) => Place::Table(*n),
-                Some(Shape::Parameter { .. }) => Place::Parameter(*n),
-                Some(Shape::Offsets { .. }) => Place::Lengths(*n),
+                Some(OperandType::Table { .. }) => Place::Table(*n),
+                Some(OperandType::Parameter { .. }) => Place::Parameter(*n),
+                Some(OperandType::Offsets { .. }) => Place::Lengths(*n),
                 Some(_) => Place::Input(*n),
                 None => return Err("a declaration without a shape".into()),
             };

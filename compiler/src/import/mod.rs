@@ -12,9 +12,8 @@ use fs_dsl::checked::{self as c, Rows};
 use fs_dsl::codes;
 use fs_dsl::diagnostic::Diagnostic;
 use fs_schedule as s;
-use fs_schedule::op::Extent;
-use fs_schedule::signature::Shape;
-use fs_schedule::{Source, Symbol};
+use fs_schedule::signature::OperandType;
+use fs_schedule::{Extent, Source, Symbol};
 
 use crate::dialect::named;
 use crate::ir::attr::attrs_of;
@@ -100,7 +99,7 @@ pub fn import(program: &c::Program) -> Result<Module, ImportError> {
 }
 
 impl Importer<'_> {
-    fn declare(&mut self, name: &str, attrs: Attrs, shape: Shape) -> ValueId {
+    fn declare(&mut self, name: &str, attrs: Attrs, shape: OperandType) -> ValueId {
         let id = self.module.create(named(name), vec![], attrs, &[shape.into()], "");
         self.module.decls.push(id);
         self.module.op(id).results[0]
@@ -152,7 +151,7 @@ impl Importer<'_> {
             let mut attrs = attrs_of(&table);
             // What is asked for; `plan-sharding` finds the ranks.
             attrs.insert("sharding".into(), Attr::Str(sharding(t.sharding).into()));
-            let shape = Shape::Table { table: i as u32, dim: t.dim };
+            let shape = OperandType::Table { table: i as u32, dim: t.dim };
             let v = self.declare("model.table", attrs, shape);
             self.tables.push(v);
         }
@@ -162,7 +161,8 @@ impl Importer<'_> {
                 c::Keep::Last => s::Keep::Last,
             };
             let lengths = s::Lengths { name: l.name.clone(), max: l.max, keep };
-            let v = self.declare("model.lengths", attrs_of(&lengths), Shape::Offsets { lengths: i as u32 });
+            let v =
+                self.declare("model.lengths", attrs_of(&lengths), OperandType::Offsets { lengths: i as u32 });
             self.lengths.push(v);
         }
         let inputs: Vec<s::Input> = model
@@ -192,7 +192,7 @@ impl Importer<'_> {
                 init: init(p.init, f64::from(p.shape[0]), fan_in, i as u64),
                 stream: PARAMETERS + i as u32,
             };
-            let shape = Shape::Parameter { rows: p.shape[0], columns: p.shape[1] };
+            let shape = OperandType::Parameter { rows: p.shape[0], columns: p.shape[1] };
             let v = self.declare("model.param", attrs_of(&param), shape);
             self.params.push(v);
         }

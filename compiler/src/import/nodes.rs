@@ -4,8 +4,7 @@ use fs_dsl::checked::{self as c, LengthsId};
 use fs_dsl::codes;
 use fs_dsl::diagnostic::Diagnostic;
 use fs_dsl::source::Span;
-use fs_schedule::Symbol;
-use fs_schedule::op::{Extent, Function, Normalize, PoolMode};
+use fs_schedule::{Extent, Function, Normalize, PoolMode, Symbol};
 
 use super::{Importer, NEGATIVES, extent};
 use crate::dialect::named;

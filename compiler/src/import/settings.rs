@@ -7,9 +7,8 @@ use fs_dsl::codes;
 use fs_dsl::diagnostic::Diagnostic;
 use fs_dsl::source::Span;
 use fs_schedule as s;
-use fs_schedule::Source;
-use fs_schedule::op::Way;
 use fs_schedule::reuse::Reuse;
+use fs_schedule::{Source, Way};
 
 use super::{Importer, source};
 use crate::ir::{Attr, Attrs};

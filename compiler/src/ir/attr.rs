@@ -216,8 +216,7 @@ pub fn typed<T: serde::de::DeserializeOwned>(attrs: &Attrs, name: &str) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use fs_schedule::op::{Normalize, Way};
-    use fs_schedule::{Action, Data, Exchange, Sharding};
+    use fs_schedule::{Action, Data, Exchange, Normalize, Sharding, Way};
 
     use super::*;
 

@@ -1,16 +1,16 @@
-//! Types of values. Executable shapes are the schedule's own ([`Shape`]), so both sides agree on every rule;
+//! Types of values. Executable shapes are the schedule's own ([`OperandType`]), so both sides agree on every rule;
 //! two more stand for what is not yet lowered to buffers.
 
 use std::fmt;
 
-use fs_schedule::op::{Element, Extent};
-use fs_schedule::signature::Shape;
+use fs_schedule::signature::OperandType;
+use fs_schedule::{Element, Extent};
 
 /// The type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
     /// A matrix, parameter, table, input or offsets.
-    Shape(Shape),
+    OperandType(OperandType),
     /// Gradients of rows of a table, before it is decided how they travel.
     Sparse {
         /// The table.
@@ -21,34 +21,36 @@ pub enum Type {
 impl Type {
     /// A real matrix.
     pub fn real(rows: Extent, columns: u32) -> Self {
-        Self::Shape(fs_schedule::signature::real(rows, columns))
+        Self::OperandType(fs_schedule::signature::real(rows, columns))
     }
     /// Rows and columns of a real matrix.
     pub fn as_real(self) -> Option<(Extent, u32)> {
         match self {
-            Self::Shape(Shape::Matrix { element: Element::Real, rows, columns }) => Some((rows, columns)),
+            Self::OperandType(OperandType::Matrix { element: Element::Real, rows, columns }) => {
+                Some((rows, columns))
+            }
             _ => None,
         }
     }
     /// The executable shape, if it has one.
-    pub fn shape(self) -> Option<Shape> {
+    pub fn shape(self) -> Option<OperandType> {
         match self {
-            Self::Shape(s) => Some(s),
+            Self::OperandType(s) => Some(s),
             Self::Sparse { .. } => None,
         }
     }
 }
 
-impl From<Shape> for Type {
-    fn from(s: Shape) -> Self {
-        Self::Shape(s)
+impl From<OperandType> for Type {
+    fn from(s: OperandType) -> Self {
+        Self::OperandType(s)
     }
 }
 
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shape(s) => write!(f, "{s}"),
+            Self::OperandType(s) => write!(f, "{s}"),
             Self::Sparse { table } => write!(f, "sparse<{table}>"),
         }
     }
@@ -66,7 +68,7 @@ impl std::str::FromStr for Type {
         let pair = || body.split_once(" x ").ok_or(());
         let matrix = |element| {
             let (rows, columns) = pair()?;
-            Ok(Shape::Matrix { element, rows: extent(rows)?, columns: number(columns)? })
+            Ok(OperandType::Matrix { element, rows: extent(rows)?, columns: number(columns)? })
         };
         let shape = match head {
             "real" => matrix(Element::Real)?,
@@ -74,16 +76,16 @@ impl std::str::FromStr for Type {
             "index" => matrix(Element::Index)?,
             "count" => matrix(Element::Count)?,
             "byte" => matrix(Element::Byte)?,
-            "parameter" => Shape::Parameter { rows: number(pair()?.0)?, columns: number(pair()?.1)? },
-            "gradient" => Shape::Gradient { rows: number(pair()?.0)?, columns: number(pair()?.1)? },
-            "table" => Shape::Table { table: number(pair()?.0)?, dim: number(pair()?.1)? },
-            "ids" => Shape::Ids { table: number(pair()?.0)?, lengths: group(pair()?.1)? },
-            "dense" => Shape::Dense { width: number(pair()?.1)? },
-            "labels" => Shape::Labels { rows: extent(body)? },
-            "offsets" => Shape::Offsets { lengths: group(body)? },
+            "parameter" => OperandType::Parameter { rows: number(pair()?.0)?, columns: number(pair()?.1)? },
+            "gradient" => OperandType::Gradient { rows: number(pair()?.0)?, columns: number(pair()?.1)? },
+            "table" => OperandType::Table { table: number(pair()?.0)?, dim: number(pair()?.1)? },
+            "ids" => OperandType::Ids { table: number(pair()?.0)?, lengths: group(pair()?.1)? },
+            "dense" => OperandType::Dense { width: number(pair()?.1)? },
+            "labels" => OperandType::Labels { rows: extent(body)? },
+            "offsets" => OperandType::Offsets { lengths: group(body)? },
             "sparse" => return Ok(Self::Sparse { table: number(body)? }),
             _ => return Err(()),
         };
-        Ok(Self::Shape(shape))
+        Ok(Self::OperandType(shape))
     }
 }

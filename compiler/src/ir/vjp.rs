@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::signature::Shape;
+use fs_schedule::signature::OperandType;
 
 use super::{Attrs, Module, OpData, OpDef, OpId, Type, ValueId};
 
@@ -88,7 +88,9 @@ impl<'a> Vjp<'a> {
     /// The type of a parameter's gradient.
     pub fn gradient_type(&self, param: ValueId) -> Result<Type, String> {
         match self.module.ty(param) {
-            Type::Shape(Shape::Parameter { rows, columns }) => Ok(Shape::Gradient { rows, columns }.into()),
+            Type::OperandType(OperandType::Parameter { rows, columns }) => {
+                Ok(OperandType::Gradient { rows, columns }.into())
+            }
             other => Err(format!("{other} is not a parameter")),
         }
     }

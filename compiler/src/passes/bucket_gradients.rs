@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::signature::Shape;
+use fs_schedule::signature::OperandType;
 
 use super::{Options, PassError, Statistics, option};
 use crate::dialect::named;
@@ -90,7 +90,7 @@ fn gradients(module: &Module, body: &[OpId], reduce: OpId, update: OpId) -> Resu
             return Err(PassError::new("a summed gradient does not reach its parameter"));
         };
         let bytes = match module.ty(*value).shape() {
-            Some(Shape::Gradient { rows, columns }) => 4 * u64::from(rows) * u64::from(columns),
+            Some(OperandType::Gradient { rows, columns }) => 4 * u64::from(rows) * u64::from(columns),
             _ => 0,
         };
         list.push(Gradient { ready: *ready, value: *value, param: *param, bytes });
@@ -104,7 +104,7 @@ fn last_reads(module: &Module, body: &[OpId], update: OpId) -> BTreeMap<ValueId,
     let mut last = BTreeMap::new();
     for (i, id) in body.iter().enumerate().filter(|(_, id)| **id != update) {
         for v in &module.op(*id).operands {
-            if matches!(module.ty(*v), Type::Shape(Shape::Parameter { .. })) {
+            if matches!(module.ty(*v), Type::OperandType(OperandType::Parameter { .. })) {
                 last.insert(*v, i);
             }
         }

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fs_schedule::Exchange;
-use fs_schedule::op::Way;
+use fs_schedule::{Exchange, Way};
 
 use crate::dialect::action;
 use crate::ir::OpData;

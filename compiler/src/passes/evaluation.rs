@@ -6,9 +6,8 @@ use super::{PassError, Statistics};
 use crate::dialect::named;
 use crate::ir::attr::boolean;
 use crate::ir::{Attr, Attrs, Declares, Func, Module, OpId, Type, ValueId};
-use fs_schedule::Symbol;
-use fs_schedule::op::Extent;
-use fs_schedule::signature::Shape;
+use fs_schedule::signature::OperandType;
+use fs_schedule::{Extent, Symbol};
 
 /// Makes `@evaluate`, if the loss is a sampled softmax.
 pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<(), PassError> {
@@ -23,7 +22,8 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
     let Some((Extent::Symbol(Symbol::Tokens(group)), _)) = module.ty(h).as_real() else {
         return Err(PassError::new("the sampled softmax's h has no tokens"));
     };
-    let is_offsets = |v: &ValueId| module.ty(*v) == Type::Shape(Shape::Offsets { lengths: group });
+    let is_offsets =
+        |v: &ValueId| module.ty(*v) == Type::OperandType(OperandType::Offsets { lengths: group });
     let offsets = module.decls.iter().flat_map(|d| module.op(*d).results.clone()).find(is_offsets);
     let offsets = offsets.ok_or_else(|| PassError::new("the length group of h is not declared"))?;
 

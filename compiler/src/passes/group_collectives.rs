@@ -15,9 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::action::Flops;
-use fs_schedule::op::Extent;
-use fs_schedule::signature::Shape;
-use fs_schedule::{Exchange, Symbol};
+use fs_schedule::signature::OperandType;
+use fs_schedule::{Exchange, Extent, Symbol};
 
 use super::collective::Collective;
 use super::{Options, PassError, Statistics, option};
@@ -120,7 +119,7 @@ fn is_dense(module: &Module, op: &OpData) -> bool {
     let of_rows = |v: &ValueId| {
         matches!(
             module.ty(*v).shape(),
-            Some(Shape::Matrix { rows: Extent::Symbol(Symbol::Sent(_) | Symbol::Received(_)), .. })
+            Some(OperandType::Matrix { rows: Extent::Symbol(Symbol::Sent(_) | Symbol::Received(_)), .. })
         )
     };
     let counts = || action(op).is_ok_and(|a| a.facts().flops != Flops::None);

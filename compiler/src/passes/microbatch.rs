@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use fs_schedule::Settings;
-use fs_schedule::signature::Shape;
+use fs_schedule::signature::OperandType;
 
 use super::{Options, PassError, Statistics, option};
 use crate::ir::attr::typed;
@@ -103,7 +103,7 @@ fn copy(
     let mut into: Vec<Option<ValueId>> =
         op.into.iter().map(|v| v.map(|v| map.get(&v).copied().unwrap_or(v))).collect();
     for (i, ty) in types.iter().enumerate() {
-        if !matches!(ty, Type::Shape(Shape::Gradient { .. })) {
+        if !matches!(ty, Type::OperandType(OperandType::Gradient { .. })) {
             continue;
         }
         if !op.def.accumulates.contains(&i) {

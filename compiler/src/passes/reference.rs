@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::op::Action;
+use fs_schedule::Action;
 use fs_schedule::reference::{Reference, Source, Term, Update, Value};
-use fs_schedule::signature::Shape;
+use fs_schedule::signature::OperandType;
 
 use super::lower_exchanges::NORMALIZE_EPS;
 use super::{PassError, Statistics};
@@ -76,9 +76,9 @@ impl<'a> Graph<'a> {
             let n = numbers.entry(op.def.name).or_insert(0);
             for r in &op.results {
                 let source = match module.ty(*r) {
-                    Type::Shape(Shape::Table { .. }) => Source::Table(*n),
-                    Type::Shape(Shape::Parameter { .. }) => Source::Parameter(*n),
-                    Type::Shape(Shape::Offsets { .. }) => Source::Lengths(*n),
+                    Type::OperandType(OperandType::Table { .. }) => Source::Table(*n),
+                    Type::OperandType(OperandType::Parameter { .. }) => Source::Parameter(*n),
+                    Type::OperandType(OperandType::Offsets { .. }) => Source::Lengths(*n),
                     _ => Source::Input(*n),
                 };
                 values.insert(*r, Value::all(source));

@@ -1,8 +1,7 @@
 //! A finished step: frozen positions with storage, dependencies, and the initiation interval that they reach in
 //! simulation.
 
-use fs_schedule::Engine;
-use fs_schedule::op::{Dep, Op};
+use fs_schedule::{Dep, Engine, Op};
 
 use super::SchedError;
 use super::deps::{self, Before, Queues};

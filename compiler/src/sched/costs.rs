@@ -5,8 +5,7 @@
 
 use std::fmt::Debug;
 
-use fs_schedule::op::Op;
-use fs_schedule::{Engine, Schedule};
+use fs_schedule::{Engine, Op, Schedule};
 
 use super::Target;
 use super::latency::ClusterCosts;

@@ -8,8 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::Engine;
-use fs_schedule::op::Dep;
+use fs_schedule::{Dep, Engine};
 
 /// A relation between instances: `from`, `steps` steps earlier, has finished before `to` starts. Positions in the
 /// list.

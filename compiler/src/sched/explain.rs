@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use fs_schedule::op::Op;
-use fs_schedule::{Engine, Schedule, Strategy};
+use fs_schedule::{Engine, Op, Schedule, Strategy};
 use serde::Serialize;
 
 use super::limits::human;

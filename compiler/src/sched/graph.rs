@@ -14,8 +14,7 @@
 use std::collections::BTreeMap;
 
 use fs_schedule::action::{Effect, Facts};
-use fs_schedule::op::{Op, Operand, Place};
-use fs_schedule::{Reuse, Schedule};
+use fs_schedule::{Op, Operand, Place, Reuse, Schedule};
 
 /// What a dependency is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,8 +12,7 @@
 
 use fs_dsl::checked::{Cluster, DType};
 use fs_schedule::action::{Peers, Runs};
-use fs_schedule::op::{Op, Site};
-use fs_schedule::{Poly, Schedule};
+use fs_schedule::{Op, Poly, Schedule, Site};
 
 use super::costs::{CostModel, Time};
 use super::sizes::{Sizes, input_bytes};

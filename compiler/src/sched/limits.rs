@@ -96,8 +96,7 @@ impl Fixed {
 
 /// Bytes of each buffer of the training program at the expected sizes, one copy.
 pub fn buffer_bytes(s: &Schedule, sizes: &Sizes) -> Vec<f64> {
-    let bytes =
-        |b: &fs_schedule::op::Buffer| sizes.rows(b) * f64::from(b.columns) * f64::from(b.element.bytes());
+    let bytes = |b: &fs_schedule::Buffer| sizes.rows(b) * f64::from(b.columns) * f64::from(b.element.bytes());
     s.train.buffers.iter().map(bytes).collect()
 }
 

@@ -8,9 +8,8 @@
 use std::collections::BTreeMap;
 
 use fs_schedule::action::Runs;
-use fs_schedule::op::Op;
 use fs_schedule::profile::{self, KindCost, OpCost};
-use fs_schedule::{Action, Engine, Profile, Schedule, Sharding};
+use fs_schedule::{Action, Engine, Op, Profile, Schedule, Sharding};
 
 use super::costs::{CostModel, Time, nanoseconds};
 use super::latency::ClusterCosts;

@@ -30,8 +30,7 @@ pub mod storage;
 use std::collections::BTreeMap;
 
 use fs_dsl::checked::Cluster;
-use fs_schedule::op::{Dep, Place};
-use fs_schedule::{Busy, Engine, Prediction, Profile, Schedule};
+use fs_schedule::{Busy, Dep, Engine, Place, Prediction, Profile, Schedule};
 
 use order::Chosen;
 use policy::Policy;

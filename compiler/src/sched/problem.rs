@@ -2,8 +2,7 @@
 
 use fs_dsl::checked::Cluster;
 use fs_schedule::action::{Action, Effect, Phase};
-use fs_schedule::op::Place;
-use fs_schedule::{Engine, Schedule};
+use fs_schedule::{Engine, Place, Schedule};
 
 use super::bounds::{self, RecMii, ResMii};
 use super::costs::{self, CostModel, Time};
@@ -147,7 +146,7 @@ fn works_ahead(action: &Action) -> bool {
 
 /// Operations of the model that read more than an input of the batch.
 fn core(s: &Schedule) -> Vec<u32> {
-    let of = |(i, op): (usize, &fs_schedule::op::Op)| {
+    let of = |(i, op): (usize, &fs_schedule::Op)| {
         let derived = op.reads.len() > 1 || op.reads.iter().any(|r| !matches!(r.place, Place::Input(_)));
         (op.action.facts().phase == Phase::Model && derived).then_some(i as u32)
     };

@@ -7,9 +7,8 @@
 use std::fmt::Debug;
 
 use fs_dsl::checked::Cluster;
-use fs_schedule::Engine;
 use fs_schedule::action::Runs;
-use fs_schedule::op::Op;
+use fs_schedule::{Engine, Op};
 
 /// What operations occupy.
 pub trait Resources: Debug {

@@ -3,8 +3,7 @@
 //! Rows are used at rates that add up ([`fs_workload::ids`]), so a class of reuse distance is a product over the
 //! microbatches that it spans.
 
-use fs_schedule::Reuse;
-use fs_schedule::op::Way;
+use fs_schedule::{Reuse, Way};
 use fs_workload::ids::{Draws, RowLaw, used};
 
 /// Expected entries of one rank's request for a batch, as a whole and by class.

@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 
 use fs_schedule::action::{self, Facts};
-use fs_schedule::op::{Buffer, Element, Extent, Op, Place, Site, Way};
 use fs_schedule::{
-    Data, IdDistribution, InputKind, LengthDistribution, Profile, Reuse, Schedule, Sharding, Symbol,
+    Buffer, Data, Element, Extent, IdDistribution, InputKind, LengthDistribution, Op, Place, Profile, Reuse,
+    Schedule, Sharding, Site, Symbol, Way,
 };
 use fs_workload::ids::{ASSUMED_EXPONENT, Draws, RowLaw};
 use fs_workload::lengths::LengthLaw;

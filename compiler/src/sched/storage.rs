@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-use fs_schedule::op::{Buffer, Element, Op, Place};
+use fs_schedule::{Buffer, Element, Op, Place};
 
 use super::freeze::Frozen;
 use super::graph::{Edge, Why};

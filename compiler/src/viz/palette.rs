@@ -6,8 +6,7 @@
 use std::collections::BTreeSet;
 
 use fs_schedule::action::{Action, Effect, Of, Phase};
-use fs_schedule::op::{Op, Place, Way};
-use fs_schedule::{Reuse, Schedule};
+use fs_schedule::{Op, Place, Reuse, Schedule, Way};
 use serde::Serialize;
 
 /// What an operation is for.

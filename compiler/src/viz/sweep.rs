@@ -1,6 +1,6 @@
 //! What one engine does in one period of the steady state: pieces of work, and idle times with their causes.
 
-use fs_schedule::op::Op;
+use fs_schedule::Op;
 
 use super::views::{Gap, OpView, Piece, Predecessor, Reason};
 use crate::sched::reasons::{duration, of_batch};
@@ -136,8 +136,7 @@ pub(super) fn gaps(ops: &[OpView], pieces: &[Piece], step: f64) -> Vec<Gap> {
 
 #[cfg(test)]
 mod tests {
-    use fs_schedule::op::Action;
-    use fs_schedule::{Cost, Engine};
+    use fs_schedule::{Action, Cost, Engine};
 
     use super::*;
 

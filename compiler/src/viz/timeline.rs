@@ -8,8 +8,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use fs_schedule::op::{Op, Way};
-use fs_schedule::{Engine, Schedule, Strategy};
+use fs_schedule::{Engine, Op, Schedule, Strategy, Way};
 use serde::Serialize;
 
 use super::memory::{self, Curve};

@@ -1,7 +1,6 @@
 //! What a timeline is made of: operations, lanes, pieces of work and idle times. Times are in nanoseconds.
 
-use fs_schedule::Engine;
-use fs_schedule::op::{Op, Place};
+use fs_schedule::{Engine, Op, Place};
 use serde::Serialize;
 
 use super::palette::Purpose;

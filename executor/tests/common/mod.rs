@@ -415,6 +415,6 @@ fn model(actions: Vec<Action>, train: &[&str], updates: &[&str], evaluation: Opt
 /// Writes a schedule for the binary, with the digest of its model.
 pub fn write(path: &Path, schedule: &Schedule) {
     let mut schedule = schedule.clone();
-    schedule.reference.digest = fs_schedule::reference::digest(&schedule);
+    schedule.reference.digest = schedule.reference_digest();
     fs_schedule::write(path, &schedule).unwrap();
 }

@@ -6,7 +6,7 @@ use super::Programs::{Both, Training};
 use super::operands::{Context, Operands, heads_fit, token_group};
 use super::table::entry::{SiluAttention, SiluAttentionGrad, SoftmaxAttention, SoftmaxAttentionGrad};
 use super::{Entry, Facts, Fault, Memory, Results};
-use crate::signature::{Shape, real};
+use crate::signature::{OperandType, real};
 
 /// Operations per pair of positions and column: scores and weighted sum, two each; their gradients, and scores again.
 const FORWARD: f64 = 4.0;
@@ -25,7 +25,7 @@ impl<'a> Entry<'a> for SiluAttention<'a> {
         o.count(4, 1)?;
         let (rows, columns) = o.same_reals(0..3)?;
         heads_fit(columns, *self.heads)?;
-        o.read(3, Shape::Offsets { lengths: token_group(rows)? })?;
+        o.read(3, OperandType::Offsets { lengths: token_group(rows)? })?;
         o.write(0, real(rows, columns))
     }
 }
@@ -38,7 +38,7 @@ impl<'a> Entry<'a> for SiluAttentionGrad<'a> {
         o.count(5, 3)?;
         let (rows, columns) = o.same_reals(0..3)?;
         heads_fit(columns, *self.heads)?;
-        o.read(3, Shape::Offsets { lengths: token_group(rows)? })?;
+        o.read(3, OperandType::Offsets { lengths: token_group(rows)? })?;
         o.read(4, real(rows, columns))?;
         (0..3).try_for_each(|i| o.write(i, real(rows, columns)))
     }
@@ -53,7 +53,7 @@ impl<'a> Entry<'a> for SoftmaxAttention<'a> {
         o.count(4, 2)?;
         let (rows, columns) = o.same_reals(0..3)?;
         heads_fit(columns, *self.heads)?;
-        o.read(3, Shape::Offsets { lengths: token_group(rows)? })?;
+        o.read(3, OperandType::Offsets { lengths: token_group(rows)? })?;
         o.write(0, real(rows, columns))?;
         o.write(1, real(rows, *self.heads))
     }
@@ -69,7 +69,7 @@ impl<'a> Entry<'a> for SoftmaxAttentionGrad<'a> {
         let (rows, columns) = o.same_reals(0..4)?;
         heads_fit(columns, *self.heads)?;
         o.read(4, real(rows, *self.heads))?;
-        o.read(5, Shape::Offsets { lengths: token_group(rows)? })?;
+        o.read(5, OperandType::Offsets { lengths: token_group(rows)? })?;
         o.read(6, real(rows, columns))?;
         (0..3).try_for_each(|i| o.write(i, real(rows, columns)))
     }

@@ -2,10 +2,11 @@
 
 use super::Fault;
 use super::operands::{Context, name};
+use crate::attribute::Way;
 use crate::model::Exchange;
-use crate::op::{Element, Extent, Way};
+use crate::operand::{Element, Extent};
 use crate::reuse::Reuse;
-use crate::signature::Shape;
+use crate::signature::OperandType;
 use crate::size::Symbol;
 
 /// An exchange and its sizes.
@@ -50,8 +51,8 @@ impl Subject<'_> {
     }
 }
 
-pub(super) fn byte(rows: Extent, columns: u32) -> Shape {
-    Shape::Matrix { element: Element::Byte, rows, columns }
+pub(super) fn byte(rows: Extent, columns: u32) -> OperandType {
+    OperandType::Matrix { element: Element::Byte, rows, columns }
 }
 
 pub(super) fn subject<'a>(cx: &Context<'a>, number: u32) -> Result<Subject<'a>, Fault> {
@@ -78,9 +79,9 @@ pub(super) fn owns(f: &Subject<'_>, operand: usize, rows: Extent) -> Result<bool
     }
 }
 
-pub(super) fn table_of(f: &Subject<'_>, shape: Option<&Shape>, what: &str) -> Result<(), Fault> {
+pub(super) fn table_of(f: &Subject<'_>, shape: Option<&OperandType>, what: &str) -> Result<(), Fault> {
     match shape {
-        Some(Shape::Table { table, .. }) if *table == f.of.table => Ok(()),
+        Some(OperandType::Table { table, .. }) if *table == f.of.table => Ok(()),
         other => Err(format!("{what} must be table {}, is {}", f.of.table, name(other))),
     }
 }

@@ -12,9 +12,10 @@ use super::{
     Entry, Facts, Fault, Flops, Learns, Memory, Of, Payload, Peers, Phase, Programs, Results, Runs, Scope,
     Sizes, Transfer,
 };
-use crate::op::{Element, Way};
+use crate::attribute::Way;
+use crate::operand::Element;
 use crate::reuse::Reuse;
-use crate::signature::{Shape, counts, id, index};
+use crate::signature::{OperandType, counts, id, index};
 
 impl<'a> Entry<'a> for DrawNegatives<'a> {
     fn facts(&self) -> Facts<'a> {
@@ -81,10 +82,10 @@ impl<'a> Entry<'a> for Unique<'a> {
         }
         for (i, r) in o.reads.iter().enumerate() {
             match r {
-                Shape::Ids { table, lengths } if *table == f.of.table => {
+                OperandType::Ids { table, lengths } if *table == f.of.table => {
                     o.write(i + extra, index(tokens(*lengths), 1))?;
                 }
-                Shape::Matrix { element: Element::Id, rows, columns } => {
+                OperandType::Matrix { element: Element::Id, rows, columns } => {
                     o.write(i + extra, index(*rows, *columns))?;
                 }
                 other => return Err(format!("operand {i} must be ids of table {}, is {other}", f.of.table)),
@@ -265,7 +266,7 @@ impl<'a> Entry<'a> for Positions<'a> {
         let n = f.classes(way)?;
         o.count(2, 2 * n)?;
         let rows = match o.reads[0] {
-            Shape::Matrix { element: Element::Byte, rows, columns: 1 } => rows,
+            OperandType::Matrix { element: Element::Byte, rows, columns: 1 } => rows,
             other => return Err(format!("operand 0 must be classes, is {other}")),
         };
         let owner = owns(&f, 0, rows)?;

@@ -6,7 +6,7 @@ use super::Programs::{Both, Training};
 use super::operands::{Context, Operands, SAMPLES};
 use super::table::entry::{Dense, DotInteraction, DotInteractionGrad};
 use super::{Entry, Facts, Fault, Memory, Results};
-use crate::signature::{Shape, real};
+use crate::signature::{OperandType, real};
 
 impl<'a> Entry<'a> for Dense {
     fn facts(&self) -> Facts<'a> {
@@ -15,7 +15,7 @@ impl<'a> Entry<'a> for Dense {
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
         o.count(1, 1)?;
         match o.reads[0] {
-            Shape::Dense { width } => o.write(0, real(SAMPLES, width)),
+            OperandType::Dense { width } => o.write(0, real(SAMPLES, width)),
             other => Err(format!("operand 0 must be dense features, is {other}")),
         }
     }

@@ -6,7 +6,7 @@ use super::Programs::{Both, Training};
 use super::operands::{Context, Operands};
 use super::table::entry::{Linear, LinearGradInput, LinearGradWeight};
 use super::{At, Entry, Facts, Fault, Memory, Results};
-use crate::signature::{Shape, real};
+use crate::signature::{OperandType, real};
 
 /// Two operations per row and weight.
 const EACH: f64 = 2.0;
@@ -23,7 +23,7 @@ impl<'a> Entry<'a> for Linear<'a> {
             return Err(format!("the weight takes {input} columns, x has {columns}"));
         }
         if *self.bias {
-            o.read(2, Shape::Parameter { rows: 1, columns: out })?;
+            o.read(2, OperandType::Parameter { rows: 1, columns: out })?;
         }
         o.write(0, real(rows, out))
     }
@@ -56,7 +56,7 @@ impl<'a> Entry<'a> for LinearGradWeight<'a> {
         if rows != x_rows {
             return Err("operands 0 and 1 must have the same rows".into());
         }
-        o.write(0, Shape::Gradient { rows: out, columns: input })?;
+        o.write(0, OperandType::Gradient { rows: out, columns: input })?;
         if *self.bias { o.vector_gradient(1, out) } else { Ok(()) }
     }
 }

@@ -6,7 +6,7 @@ use super::Programs::{Evaluation, Training};
 use super::operands::{Context, ONE, Operands, token_group, tokens};
 use super::table::entry::{BceWithLogits, RankItems, SampledSoftmax, SampledSoftmaxGrad};
 use super::{At, Entries, Entry, Facts, Fault, Memory, Payload, Peers, Phase, Results, Transfer};
-use crate::signature::{Shape, index, real};
+use crate::signature::{OperandType, index, real};
 
 impl<'a> Entry<'a> for BceWithLogits<'a> {
     fn facts(&self) -> Facts<'a> {
@@ -21,7 +21,7 @@ impl<'a> Entry<'a> for BceWithLogits<'a> {
         if columns != 1 {
             return Err(format!("logits must have one column, have {columns}"));
         }
-        o.read(1, Shape::Labels { rows })?;
+        o.read(1, OperandType::Labels { rows })?;
         o.write(0, real(ONE, 1))?;
         o.write(1, real(rows, 1))
     }
@@ -95,7 +95,7 @@ impl<'a> Entry<'a> for RankItems<'a> {
         o.count(3, 0)?;
         let ((rows, columns), g) = (o.real(0)?, o.offsets(1)?);
         match o.reads[2] {
-            Shape::Table { dim, .. } if dim == columns && rows == tokens(g) => Ok(()),
+            OperandType::Table { dim, .. } if dim == columns && rows == tokens(g) => Ok(()),
             other => {
                 Err(format!("h must have the columns of the table and a row per token, table is {other}"))
             }

@@ -27,15 +27,13 @@ mod rows;
 mod sequence;
 mod step;
 mod table;
-mod work;
 
 pub use document::document;
 pub use operands::{Context, Operands};
 pub use table::Action;
-pub use work::{Section, Surroundings, Wire};
 
-use crate::op::{Normalize, Way};
-use crate::signature::Shape;
+use crate::attribute::{Normalize, Way};
+use crate::signature::OperandType;
 use crate::size::Symbol;
 
 /// Why operands do not fit: a sentence that names the operand.
@@ -387,7 +385,12 @@ impl Action {
     }
 
     /// Checks its operands' shapes.
-    pub fn check(&self, reads: &[Shape], writes: &[Shape], cx: &Context<'_>) -> Result<(), Fault> {
+    pub fn check(
+        &self,
+        reads: &[OperandType],
+        writes: &[OperandType],
+        cx: &Context<'_>,
+    ) -> Result<(), Fault> {
         self.entry(|entry| entry.operands(&Operands { reads, writes }, cx))
     }
 

@@ -6,7 +6,7 @@ use super::Programs::{Both, Training};
 use super::operands::{Context, Operands};
 use super::table::entry::{L2Normalize, L2NormalizeGrad, LayerNorm, LayerNormGrad, Softmax, SoftmaxGrad};
 use super::{At, Entry, Facts, Fault, Memory, Results};
-use crate::signature::{Shape, real};
+use crate::signature::{OperandType, real};
 
 fn bound(eps: f64) -> bool {
     eps.is_finite() && eps >= 0.0
@@ -25,8 +25,8 @@ impl<'a> Entry<'a> for LayerNorm<'a> {
         o.count(if *self.affine { 3 } else { 1 }, 2)?;
         let (rows, columns) = o.real(0)?;
         if *self.affine {
-            o.read(1, Shape::Parameter { rows: 1, columns })?;
-            o.read(2, Shape::Parameter { rows: 1, columns })?;
+            o.read(1, OperandType::Parameter { rows: 1, columns })?;
+            o.read(2, OperandType::Parameter { rows: 1, columns })?;
         }
         o.write(0, real(rows, columns))?;
         o.write(1, real(rows, 2))
@@ -48,7 +48,7 @@ impl<'a> Entry<'a> for LayerNormGrad<'a> {
         o.count(3 + extra, 1 + 2 * extra)?;
         let (rows, columns) = o.real(0)?;
         if *self.affine {
-            o.read(1, Shape::Parameter { rows: 1, columns })?;
+            o.read(1, OperandType::Parameter { rows: 1, columns })?;
             o.vector_gradient(1, columns)?;
             o.vector_gradient(2, columns)?;
         }

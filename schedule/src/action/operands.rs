@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::Fault;
 use crate::model::Exchange;
-use crate::op::{Element, Extent};
-use crate::signature::{Shape, real};
+use crate::operand::{Element, Extent};
+use crate::signature::{OperandType, real};
 use crate::size::Symbol;
 
 pub(super) const ONE: Extent = Extent::Fixed(1);
@@ -32,9 +32,9 @@ pub struct Context<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Operands<'a> {
     /// Those read.
-    pub reads: &'a [Shape],
+    pub reads: &'a [OperandType],
     /// Those written.
-    pub writes: &'a [Shape],
+    pub writes: &'a [OperandType],
 }
 
 impl Operands<'_> {
@@ -51,35 +51,35 @@ impl Operands<'_> {
     /// Rows and columns of a real operand.
     pub(super) fn real(&self, i: usize) -> Result<(Extent, u32), Fault> {
         match self.reads.get(i) {
-            Some(Shape::Matrix { element: Element::Real, rows, columns }) => Ok((*rows, *columns)),
+            Some(OperandType::Matrix { element: Element::Real, rows, columns }) => Ok((*rows, *columns)),
             other => Err(format!("operand {i} must be a real matrix, is {}", name(other))),
         }
     }
     pub(super) fn index(&self, i: usize) -> Result<(Extent, u32), Fault> {
         match self.reads.get(i) {
-            Some(Shape::Matrix { element: Element::Index, rows, columns }) => Ok((*rows, *columns)),
+            Some(OperandType::Matrix { element: Element::Index, rows, columns }) => Ok((*rows, *columns)),
             other => Err(format!("operand {i} must be an index matrix, is {}", name(other))),
         }
     }
     pub(super) fn parameter(&self, i: usize) -> Result<(u32, u32), Fault> {
         match self.reads.get(i) {
-            Some(Shape::Parameter { rows, columns }) => Ok((*rows, *columns)),
+            Some(OperandType::Parameter { rows, columns }) => Ok((*rows, *columns)),
             other => Err(format!("operand {i} must be a parameter, is {}", name(other))),
         }
     }
     pub(super) fn offsets(&self, i: usize) -> Result<u32, Fault> {
         match self.reads.get(i) {
-            Some(Shape::Offsets { lengths }) => Ok(*lengths),
+            Some(OperandType::Offsets { lengths }) => Ok(*lengths),
             other => Err(format!("operand {i} must be offsets, is {}", name(other))),
         }
     }
-    pub(super) fn read(&self, i: usize, want: Shape) -> Result<(), Fault> {
+    pub(super) fn read(&self, i: usize, want: OperandType) -> Result<(), Fault> {
         if self.reads.get(i) == Some(&want) {
             return Ok(());
         }
         Err(format!("operand {i} must be {want}, is {}", name(self.reads.get(i))))
     }
-    pub(super) fn write(&self, i: usize, want: Shape) -> Result<(), Fault> {
+    pub(super) fn write(&self, i: usize, want: OperandType) -> Result<(), Fault> {
         if self.writes.get(i) == Some(&want) {
             return Ok(());
         }
@@ -87,7 +87,7 @@ impl Operands<'_> {
     }
     /// Gradient of a vector parameter with `columns` entries.
     pub(super) fn vector_gradient(&self, i: usize, columns: u32) -> Result<(), Fault> {
-        self.write(i, Shape::Gradient { rows: 1, columns })
+        self.write(i, OperandType::Gradient { rows: 1, columns })
     }
     /// `n` real matrices of one shape in, one out.
     pub(super) fn pointwise(&self, n: usize) -> Result<(), Fault> {
@@ -104,7 +104,7 @@ impl Operands<'_> {
     }
 }
 
-pub(super) fn name(shape: Option<&Shape>) -> String {
+pub(super) fn name(shape: Option<&OperandType>) -> String {
     shape.map_or("missing".into(), ToString::to_string)
 }
 
@@ -123,9 +123,9 @@ pub(super) fn heads_fit(columns: u32, heads: u32) -> Result<(), Fault> {
 }
 
 /// The rows of a gradient that is summed per entry of an exchange.
-pub(super) fn sent_rows(writes: &[Shape]) -> Result<Extent, Fault> {
+pub(super) fn sent_rows(writes: &[OperandType]) -> Result<Extent, Fault> {
     match writes.first() {
-        Some(Shape::Matrix { rows: rows @ Extent::Symbol(Symbol::Sent(_)), .. }) => Ok(*rows),
+        Some(OperandType::Matrix { rows: rows @ Extent::Symbol(Symbol::Sent(_)), .. }) => Ok(*rows),
         other => Err(format!("result 0 must have a row per entry of an exchange, is {}", name(other))),
     }
 }

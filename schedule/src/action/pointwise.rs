@@ -5,8 +5,8 @@ use super::Programs::{Both, Training};
 use super::operands::{Context, Operands};
 use super::table::entry::{Add, Copy, Mul, MulGrad, Scale, Unary, UnaryGrad, Zero};
 use super::{At, Entry, Facts, Fault, Memory, Results};
-use crate::op::Element;
-use crate::signature::{Shape, real};
+use crate::operand::Element;
+use crate::signature::{OperandType, real};
 
 impl<'a> Entry<'a> for Unary<'a> {
     fn facts(&self) -> Facts<'a> {
@@ -85,7 +85,7 @@ impl<'a> Entry<'a> for Zero {
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
         o.count(0, 1)?;
         match o.writes[0] {
-            Shape::Matrix { element: Element::Real, .. } => Ok(()),
+            OperandType::Matrix { element: Element::Real, .. } => Ok(()),
             other => Err(format!("result 0 must be a real matrix, is {other}")),
         }
     }

@@ -11,7 +11,7 @@ use super::{
     At, Entry, Facts, Fault, Flops, Learns, Memory, Of, Payload, Peers, Phase, Programs, Results, Runs,
     Scope, Transfer,
 };
-use crate::op::Way;
+use crate::attribute::Way;
 use crate::signature::{counts, index, real};
 
 impl<'a> Entry<'a> for Gather<'a> {

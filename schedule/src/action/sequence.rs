@@ -6,7 +6,7 @@ use super::Programs::{Both, Training};
 use super::operands::{Context, Operands, tokens};
 use super::table::entry::{Dropout, DropoutGrad, Positional, PositionalGrad};
 use super::{At, Entry, Facts, Fault, Memory, Results};
-use crate::signature::{Shape, real};
+use crate::signature::{OperandType, real};
 
 fn share(p: f64) -> bool {
     (0.0..1.0).contains(&p)
@@ -36,7 +36,7 @@ impl<'a> Entry<'a> for PositionalGrad {
         o.count(2, 1)?;
         let ((rows, columns), g) = (o.real(0)?, o.offsets(1)?);
         match o.writes[0] {
-            Shape::Gradient { columns: c, .. } if c == columns && rows == tokens(g) => Ok(()),
+            OperandType::Gradient { columns: c, .. } if c == columns && rows == tokens(g) => Ok(()),
             other => Err(format!("result 0 must be a gradient with {columns} columns, is {other}")),
         }
     }

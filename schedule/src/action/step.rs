@@ -7,7 +7,7 @@ use super::{
     Entry, Facts, Fault, Flops, Learns, Memory, Of, Payload, Peers, Phase, Programs, Results, Runs, Scope,
     Transfer,
 };
-use crate::signature::Shape;
+use crate::signature::OperandType;
 
 impl<'a> Entry<'a> for LoadBatch {
     fn facts(&self) -> Facts<'a> {
@@ -58,7 +58,7 @@ impl<'a> Entry<'a> for AllReduce {
         o.count(o.reads.len(), o.reads.len())?;
         for (i, r) in o.reads.iter().enumerate() {
             match r {
-                Shape::Gradient { .. } => o.write(i, *r)?,
+                OperandType::Gradient { .. } => o.write(i, *r)?,
                 other => return Err(format!("operand {i} must be a gradient, is {other}")),
             }
         }
@@ -89,7 +89,9 @@ impl<'a> Entry<'a> for DenseUpdate {
         o.count(o.reads.len(), o.reads.len())?;
         for (i, r) in o.reads.iter().enumerate() {
             match *r {
-                Shape::Gradient { rows, columns } => o.write(i, Shape::Parameter { rows, columns })?,
+                OperandType::Gradient { rows, columns } => {
+                    o.write(i, OperandType::Parameter { rows, columns })?
+                }
                 other => return Err(format!("operand {i} must be a gradient, is {other}")),
             }
         }

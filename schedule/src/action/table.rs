@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Entry;
-use crate::op::{Function, Normalize, PoolMode, Way};
+use crate::attribute::{Function, Normalize, PoolMode, Way};
 
 /// From the list of variants to the enum, to a struct of borrowed fields for each variant, for which its family's file
 /// implements [`Entry`], and to the way from one to the other.

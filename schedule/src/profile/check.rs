@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{DISTANCES, Profile, ProfileError, Rows, shape};
-use crate::model::Schedule;
+use crate::program::Schedule;
 use crate::size::Symbol;
 
 /// Longest time that a profile may state: an operation of an hour is none.

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Lengths, Schedule, Sharding};
+use crate::model::{Lengths, Sharding};
 use crate::op::Op;
+use crate::program::Schedule;
 use crate::reuse::Reuse;
 use crate::size::Symbol;
 use crate::{Way, digest, file};

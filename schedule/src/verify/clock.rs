@@ -12,7 +12,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{Engine, Program};
+use crate::model::Engine;
+use crate::program::Program;
 
 const NEVER: i64 = i64::MIN;
 
@@ -85,7 +86,8 @@ impl Clocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Action, Dep, Op};
+    use crate::action::Action;
+    use crate::op::{Dep, Op};
     use proptest::prelude::*;
 
     fn op(engine: Engine, priority: i32, stage: i32, deps: Vec<Dep>) -> Op {
@@ -97,7 +99,7 @@ mod tests {
             engine,
             stage,
             microbatch: None,
-            site: crate::op::Site::Home,
+            site: crate::attribute::Site::Home,
             deps,
             priority,
             chunk: None,

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Report;
-use crate::model::{
-    DenseOptimizer, Duration, FORMAT, Init, InputKind, Schedule, Sharding, SparseOptimizer, Table, VERSION,
-};
-use crate::op::Way;
+use crate::attribute::Way;
+use crate::model::{DenseOptimizer, Duration, Init, InputKind, Sharding, SparseOptimizer, Table};
+use crate::program::{FORMAT, Schedule, VERSION};
 use crate::reuse::Reuse;
 
 /// Rows of a table beyond which 64-bit offsets of its elements might overflow.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Context, Report};
 use crate::action::{Effect, Facts, Phase, Programs};
-use crate::op::Place;
+use crate::operand::Place;
 
 pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
     frame(cx, r);

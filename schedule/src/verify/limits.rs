@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::Report;
-use crate::model::{Program, Schedule};
+use crate::program::{Program, Schedule};
 
 /// Operations or buffers of a program.
 pub const MOST_OPS: usize = 1 << 19;

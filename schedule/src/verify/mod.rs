@@ -82,7 +82,7 @@ mod tables;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use crate::model::{Program, Schedule};
+use crate::program::{Program, Schedule};
 use clock::Clocks;
 
 /// A broken invariant.

@@ -6,10 +6,13 @@
 use std::collections::BTreeSet;
 
 use super::{Report, limits};
-use crate::model::{InputKind, Schedule};
-use crate::op::{Action, Element, Extent};
-use crate::reference::{Source, Term, Value, digest};
-use crate::signature::{self, Shape, real};
+use crate::action::Action;
+use crate::action::Context;
+use crate::model::InputKind;
+use crate::operand::{Element, Extent};
+use crate::program::Schedule;
+use crate::reference::{Source, Term, Value};
+use crate::signature::{self, OperandType, real};
 use crate::size::Symbol;
 
 /// Columns of the results of each term.
@@ -18,7 +21,7 @@ pub(super) type Widths = Vec<Vec<u32>>;
 /// What terms of training and of evaluation give; a violation if the reference makes no sense.
 pub(super) fn check(s: &Schedule, r: &mut Report) -> [Widths; 2] {
     let before = r.0.len();
-    let actual = digest(s);
+    let actual = s.reference_digest();
     r.check(s.reference.digest == actual, "reference", || {
         format!(
             "the reference has digest {}, with the declarations it gives {actual}",
@@ -30,7 +33,7 @@ pub(super) fn check(s: &Schedule, r: &mut Report) -> [Widths; 2] {
     if r.0.len() == before {
         outcomes(s, &train, r);
     }
-    let widths = |shapes: Vec<Vec<Shape>>| -> Widths {
+    let widths = |shapes: Vec<Vec<OperandType>>| -> Widths {
         shapes.iter().map(|results| results.iter().map(width).collect()).collect()
     };
     [widths(train), widths(evaluation)]
@@ -40,12 +43,12 @@ fn brief(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-fn width(shape: &Shape) -> u32 {
-    if let Shape::Matrix { columns, .. } = shape { *columns } else { 1 }
+fn width(shape: &OperandType) -> u32 {
+    if let OperandType::Matrix { columns, .. } = shape { *columns } else { 1 }
 }
 
 /// What is updated, reported and ranked.
-fn outcomes(s: &Schedule, train: &[Vec<Shape>], r: &mut Report) {
+fn outcomes(s: &Schedule, train: &[Vec<OperandType>], r: &mut Report) {
     let mut seen = BTreeSet::new();
     for u in &s.reference.updates {
         r.check(seen.insert(u.of) && !u.parts.is_empty(), "reference", || {
@@ -59,7 +62,7 @@ fn outcomes(s: &Schedule, train: &[Vec<Shape>], r: &mut Report) {
                 _ => None,
             };
             let fits = match (u.of, shape) {
-                (Source::Parameter(n), Some(Shape::Gradient { rows, columns })) => {
+                (Source::Parameter(n), Some(OperandType::Gradient { rows, columns })) => {
                     let p = s.parameters.get(n as usize);
                     p.is_some_and(|p| (rows == p.rows || rows == 0, columns) == (true, p.columns))
                 }
@@ -119,14 +122,9 @@ pub(super) fn table_of_ids(s: &Schedule, list: &[Term], v: &Value) -> Option<u32
 }
 
 /// Shapes of all results of some terms.
-fn graph(s: &Schedule, list: &[Term], microbatches: u32, r: &mut Report) -> Vec<Vec<Shape>> {
+fn graph(s: &Schedule, list: &[Term], microbatches: u32, r: &mut Report) -> Vec<Vec<OperandType>> {
     let columns: Vec<u32> = s.exchanges.iter().map(|e| e.columns(&s.tables)).collect();
-    let cx = signature::Context {
-        exchanges: &s.exchanges,
-        columns: &columns,
-        tables: s.tables.len(),
-        microbatches,
-    };
+    let cx = Context { exchanges: &s.exchanges, columns: &columns, tables: s.tables.len(), microbatches };
     let first: Vec<Option<u32>> = (0..s.tables.len() as u32).map(|t| entries(s, t)).collect();
     let mut graph = Graph { s, list, entries: first, shapes: Vec::with_capacity(list.len()) };
     for (n, term) in list.iter().enumerate() {
@@ -146,11 +144,11 @@ struct Graph<'a> {
     s: &'a Schedule,
     list: &'a [Term],
     entries: Vec<Option<u32>>,
-    shapes: Vec<Vec<Shape>>,
+    shapes: Vec<Vec<OperandType>>,
 }
 
 impl Graph<'_> {
-    fn term(&self, term: &Term, cx: &signature::Context<'_>) -> Result<Vec<Shape>, String> {
+    fn term(&self, term: &Term, cx: &Context<'_>) -> Result<Vec<OperandType>, String> {
         let Some(number) = term.action else { return self.concat(term) };
         let action =
             self.s.reference.actions.get(number as usize).ok_or(format!("there is no action {number}"))?;
@@ -162,7 +160,7 @@ impl Graph<'_> {
         if !of_model {
             return Err(format!("{} is not of a model", action.name()));
         }
-        let reads: Vec<Shape> =
+        let reads: Vec<OperandType> =
             term.operands.iter().map(|v| self.shape(v, action)).collect::<Result<_, _>>()?;
         if let Some((rows, ids)) = self.places(action, term, &reads)
             && (!rows || ids.is_none())
@@ -170,17 +168,17 @@ impl Graph<'_> {
             return Err("rows and ids are of different tables".into());
         }
         let writes = self.results(action, &reads, term);
-        signature::check(action, &reads, &writes, cx)?;
+        action.check(&reads, &writes, cx)?;
         Ok(writes)
     }
 
-    fn concat(&self, term: &Term) -> Result<Vec<Shape>, String> {
+    fn concat(&self, term: &Term) -> Result<Vec<OperandType>, String> {
         let (mut columns, mut height) = (0u32, None);
         for v in &term.operands {
             let (rows, width) = match v.source {
                 Source::Zero(n) if n > 0 && v.columns.is_none() => (None, n),
                 _ => match self.shape(v, &Action::Copy)? {
-                    Shape::Matrix { element: Element::Real, rows, columns } => (Some(rows), columns),
+                    OperandType::Matrix { element: Element::Real, rows, columns } => (Some(rows), columns),
                     other => return Err(format!("{v} is {other}, not real columns")),
                 },
             };
@@ -194,7 +192,7 @@ impl Graph<'_> {
         Ok(vec![real(rows, columns)])
     }
 
-    fn shape(&self, v: &Value, action: &Action) -> Result<Shape, String> {
+    fn shape(&self, v: &Value, action: &Action) -> Result<OperandType, String> {
         let missing = || format!("{v} is not there");
         let s = self.s;
         let all = match v.source {
@@ -203,12 +201,12 @@ impl Graph<'_> {
             }
             Source::Parameter(n) => {
                 let p = s.parameters.get(n as usize).ok_or_else(missing)?;
-                Shape::Parameter { rows: p.rows, columns: p.columns }
+                OperandType::Parameter { rows: p.rows, columns: p.columns }
             }
             Source::Table(n) => {
                 let dim = s.tables.get(n as usize).ok_or_else(missing)?.dim;
                 match action {
-                    Action::RankItems { .. } => Shape::Table { table: n, dim },
+                    Action::RankItems { .. } => OperandType::Table { table: n, dim },
                     _ => {
                         real(Extent::Symbol(Symbol::Sent(self.entries[n as usize].ok_or_else(missing)?)), dim)
                     }
@@ -220,19 +218,21 @@ impl Graph<'_> {
             }
             Source::Lengths(n) => {
                 s.lengths.get(n as usize).ok_or_else(missing)?;
-                Shape::Offsets { lengths: n }
+                OperandType::Offsets { lengths: n }
             }
             Source::Zero(_) => return Err("zeros stand beside other columns only".into()),
         };
         // Ids are known by their places among the entries.
         let all = match all {
-            Shape::Ids { lengths, .. } => signature::index(Extent::Symbol(Symbol::Tokens(lengths)), 1),
-            Shape::Matrix { element: Element::Id, rows, columns } => signature::index(rows, columns),
+            OperandType::Ids { lengths, .. } => signature::index(Extent::Symbol(Symbol::Tokens(lengths)), 1),
+            OperandType::Matrix { element: Element::Id, rows, columns } => signature::index(rows, columns),
             other => other,
         };
         let Some((start, end)) = v.columns else { return Ok(all) };
         match all {
-            Shape::Matrix { element: Element::Real, rows, columns } if start < end && end <= columns => {
+            OperandType::Matrix { element: Element::Real, rows, columns }
+                if start < end && end <= columns =>
+            {
                 Ok(real(rows, end - start))
             }
             _ => Err(format!("{v} has no such columns")),
@@ -240,7 +240,7 @@ impl Graph<'_> {
     }
 
     /// Whether the operand with a row per entry is of the ids' table, and that table; `None` if there are no ids.
-    fn places(&self, action: &Action, term: &Term, reads: &[Shape]) -> Option<(bool, Option<u32>)> {
+    fn places(&self, action: &Action, term: &Term, reads: &[OperandType]) -> Option<(bool, Option<u32>)> {
         let (rows, ids): (Option<usize>, &[usize]) = match action {
             Action::Expand | Action::Pool { .. } => (Some(0), &[1]),
             Action::ExpandGrad | Action::PoolGrad { .. } => (None, &[1]),
@@ -254,26 +254,26 @@ impl Graph<'_> {
         let table = tables.first().copied().flatten().filter(|_| tables.windows(2).all(|w| w[0] == w[1]));
         let entries = table.and_then(|t| self.entries.get(t as usize).copied().flatten());
         let fits = rows.is_none_or(|i| match reads.get(i) {
-            Some(Shape::Matrix { rows: Extent::Symbol(Symbol::Sent(e)), .. }) => Some(*e) == entries,
+            Some(OperandType::Matrix { rows: Extent::Symbol(Symbol::Sent(e)), .. }) => Some(*e) == entries,
             _ => false,
         });
         Some((fits && entries.is_some(), table))
     }
 
     /// What an action gives, if its operands fit; the signature judges both.
-    fn results(&self, action: &Action, reads: &[Shape], term: &Term) -> Vec<Shape> {
+    fn results(&self, action: &Action, reads: &[OperandType], term: &Term) -> Vec<OperandType> {
         let matrix = |i: usize| match reads.get(i) {
-            Some(Shape::Matrix { rows, columns, .. }) => (*rows, *columns),
+            Some(OperandType::Matrix { rows, columns, .. }) => (*rows, *columns),
             _ => (Extent::Fixed(0), 0),
         };
         let like = |i: usize| real(matrix(i).0, matrix(i).1);
         let rows_by = |i: usize, columns: u32| real(matrix(i).0, columns);
         let samples = Extent::Symbol(Symbol::Samples);
         let (weight_rows, weight_columns) = match reads.get(1) {
-            Some(Shape::Parameter { rows, columns }) => (*rows, *columns),
+            Some(OperandType::Parameter { rows, columns }) => (*rows, *columns),
             _ => (0, 0),
         };
-        let vector = |columns: u32| Shape::Gradient { rows: 1, columns };
+        let vector = |columns: u32| OperandType::Gradient { rows: 1, columns };
         let summed = |columns: u32| {
             let table = term.operands.get(1).and_then(|v| table_of_ids(self.s, self.list, v));
             let e = table.and_then(|t| self.entries.get(t as usize).copied().flatten());
@@ -284,13 +284,13 @@ impl Graph<'_> {
                 vec![signature::id(Extent::Symbol(Symbol::Tokens(*lengths)), *count)]
             }
             Action::Dense => match reads.first() {
-                Some(Shape::Dense { width }) => vec![real(samples, *width)],
+                Some(OperandType::Dense { width }) => vec![real(samples, *width)],
                 _ => Vec::new(),
             },
             Action::Linear { .. } => vec![rows_by(0, weight_rows)],
             Action::LinearGradInput => vec![rows_by(0, weight_columns)],
             Action::LinearGradWeight { bias } => {
-                let mut all = vec![Shape::Gradient { rows: matrix(0).1, columns: matrix(1).1 }];
+                let mut all = vec![OperandType::Gradient { rows: matrix(0).1, columns: matrix(1).1 }];
                 all.extend(bias.then(|| vector(matrix(0).1)));
                 all
             }
@@ -305,7 +305,7 @@ impl Graph<'_> {
             Action::L2Normalize { .. } => vec![like(0), rows_by(0, 1)],
             Action::MulGrad => vec![like(0), like(0)],
             // The rows of the weight follow from the parameter that the gradient updates.
-            Action::PositionalGrad => vec![Shape::Gradient { rows: 0, columns: matrix(0).1 }],
+            Action::PositionalGrad => vec![OperandType::Gradient { rows: 0, columns: matrix(0).1 }],
             Action::Expand => vec![real(matrix(1).0, matrix(0).1)],
             Action::Pool { .. } => vec![real(samples, matrix(0).1)],
             Action::ExpandGrad | Action::PoolGrad { .. } => summed(matrix(0).1),
@@ -328,13 +328,15 @@ impl Graph<'_> {
 }
 
 /// The shape of an input. The rule `inputs` has seen to it that what continues a sequence refers to ids, so it ends.
-fn input(s: &Schedule, kind: InputKind) -> Shape {
+fn input(s: &Schedule, kind: InputKind) -> OperandType {
     match kind {
-        InputKind::Ids { table, lengths } => Shape::Ids { table, lengths },
+        InputKind::Ids { table, lengths } => OperandType::Ids { table, lengths },
         InputKind::Next { of } => input(s, s.inputs[of as usize].kind),
-        InputKind::Dense { width } => Shape::Dense { width },
-        InputKind::SampleLabel => Shape::Labels { rows: Extent::Symbol(Symbol::Samples) },
-        InputKind::TokenLabel { lengths } => Shape::Labels { rows: Extent::Symbol(Symbol::Tokens(lengths)) },
+        InputKind::Dense { width } => OperandType::Dense { width },
+        InputKind::SampleLabel => OperandType::Labels { rows: Extent::Symbol(Symbol::Samples) },
+        InputKind::TokenLabel { lengths } => {
+            OperandType::Labels { rows: Extent::Symbol(Symbol::Tokens(lengths)) }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::{Context, Report};
 use crate::action::Sizes;
-use crate::op::{Extent, Operand, Place};
+use crate::operand::{Extent, Operand, Place};
 use crate::size::Symbol;
 
 /// The size that an operand's buffer has, if it is found while the batch runs.

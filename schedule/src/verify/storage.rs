@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::{Context, Report};
-use crate::op::{Buffer, Element, Operand, Place};
+use crate::op::Buffer;
+use crate::operand::{Element, Operand, Place};
 
 /// A use of a buffer or gradient.
 #[derive(Clone, Copy)]

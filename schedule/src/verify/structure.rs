@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Report;
 use crate::action::{self, Action, Effect, Facts, Runs, Scope};
-use crate::model::{Engine, Program, Schedule};
-use crate::op::{Buffer, Element, Extent, Normalize, Operand, Place, Site};
-use crate::signature::Shape;
+use crate::attribute::{Normalize, Site};
+use crate::model::Engine;
+use crate::op::Buffer;
+use crate::operand::{Element, Extent, Operand, Place};
+use crate::program::{Program, Schedule};
+use crate::signature::OperandType;
 use crate::size::Symbol;
 
 /// Farthest stages and offsets of batches.
@@ -147,7 +150,7 @@ fn operands(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
         {
             let weight = op.reads.get(2).or(op.writes.first());
             let rows = match weight.and_then(|w| s.shape(p, w)) {
-                Some(Shape::Parameter { rows, .. } | Shape::Gradient { rows, .. }) => rows,
+                Some(OperandType::Parameter { rows, .. } | OperandType::Gradient { rows, .. }) => rows,
                 _ => 0,
             };
             let max = s.lengths[*g as usize].max;

@@ -25,7 +25,7 @@ struct Orders {
 
 impl Orders {
     fn new(reuse: Reuse) -> Self {
-        let classes = reuse.count(crate::op::Way::Forward) + 1;
+        let classes = reuse.count(crate::attribute::Way::Forward) + 1;
         let name = |i: usize| i.checked_sub(1).map(|c| c as u32);
         let pairs = || (0..classes * classes).map(|i| (name(i / classes), name(i % classes)));
         Self {

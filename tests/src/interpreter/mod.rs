@@ -14,8 +14,7 @@ mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::model::{Engine, Schedule};
-use fs_schedule::op::{Action, Dep, Operand, Place};
+use fs_schedule::{Action, Dep, Engine, Operand, Place, Schedule};
 
 pub use values::Workload;
 use values::{Call, Data, Pieces, Wrong, meet, word};

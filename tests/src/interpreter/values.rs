@@ -4,9 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use fs_schedule::model::{Schedule, Sharding};
-use fs_schedule::op::{Action, Extent, Op, Operand, Place, Way};
-use fs_schedule::{Reuse, Symbol};
+use fs_schedule::{Action, Extent, Op, Operand, Place, Reuse, Schedule, Sharding, Symbol, Way};
 
 /// An entry of an exchange: who asks for which row, and the microbatches of its first and last use by that rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

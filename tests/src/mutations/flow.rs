@@ -1,7 +1,6 @@
 //! Schedules whose executions go wrong: order, storage, updates and exchanges.
 
-use fs_schedule::op::{Action, Dep, Extent, Place, Way};
-use fs_schedule::{Schedule, Symbol};
+use fs_schedule::{Action, Dep, Extent, Place, Schedule, Symbol, Way};
 
 use super::{
     Mutation, adds, again, all, apply_apply, apply_gather, buffer_pairs, classes_of_gather, find,

@@ -1,7 +1,9 @@
 //! Files that say what no schedule may: declarations, operands, engines, ranges.
 
-use fs_schedule::op::{Action, Dep, Element, Extent, Operand, Place, Way};
-use fs_schedule::{Duration, Engine, Init, InputKind, Sharding, Site, SparseOptimizer, Symbol};
+use fs_schedule::{
+    Action, Dep, Duration, Element, Engine, Extent, Init, InputKind, Operand, Place, Sharding, Site,
+    SparseOptimizer, Symbol, Way,
+};
 
 use super::{Mutation, all, classes_of_gather, find, linear, says};
 

@@ -3,8 +3,7 @@
 //! Those that take order away cut dependencies until nothing orders two operations that must be; the others change
 //! what the file says. docs/exactness.md lists them.
 
-use fs_schedule::op::{Action, Dep, Op, Place};
-use fs_schedule::{Reuse, Schedule, Sharding, Strategy};
+use fs_schedule::{Action, Dep, Op, Place, Reuse, Schedule, Sharding, Strategy};
 
 mod flow;
 mod form;

@@ -1,8 +1,10 @@
 //! Schedules of another model than their reference, or of a reference that is not one.
 
-use fs_schedule::op::{Action, Dep, Extent, Normalize, Op, Operand, Place};
 use fs_schedule::reference::Term;
-use fs_schedule::{Buffer, DenseOptimizer, Element, Engine, Init, Schedule};
+use fs_schedule::{
+    Action, Buffer, DenseOptimizer, Dep, Element, Engine, Extent, Init, Normalize, Op, Operand, Place,
+    Schedule,
+};
 
 use super::{Mutation, adds, again, all, find, insert, rank, remove, says};
 
@@ -192,6 +194,6 @@ fn layer(s: &mut Schedule) -> Option<&mut Term> {
 
 /// The reference with its own digest.
 fn resealed(s: &mut Schedule) -> Option<()> {
-    s.reference.digest = fs_schedule::reference::digest(s);
+    s.reference.digest = s.reference_digest();
     Some(())
 }

@@ -1,7 +1,6 @@
 //! Corruptions of schedules that rank items: with a sampled softmax, biases and an evaluation.
 
-use fs_schedule::Op;
-use fs_schedule::op::Action;
+use fs_schedule::{Action, Op};
 
 use super::{Mutation, again, find, remove, says};
 
@@ -9,7 +8,7 @@ use super::{Mutation, again, find, remove, says};
 pub const RANKING: &[Mutation] = &[
     says("rows of a sampled softmax once per occurrence", "exchange", |s| {
         s.exchanges.iter_mut().for_each(|e| e.unique = false);
-        s.reference.digest = fs_schedule::reference::digest(s);
+        s.reference.digest = s.reference_digest();
         Some(())
     }),
     says("rows once per occurrence under the digest of unique ones", "reference", |s| {

@@ -1,8 +1,9 @@
 //! Writes the operations of one batch in reference order.
 
-use fs_schedule::model::{Engine, Program, Schedule, Sharding, Strategy};
-use fs_schedule::op::{Action, Buffer, Element, Extent, Normalize, Op, Operand, Place, Site, Way};
-use fs_schedule::{Cost, Reuse, Symbol};
+use fs_schedule::{
+    Action, Buffer, Cost, Element, Engine, Extent, Normalize, Op, Operand, Place, Program, Reuse, Schedule,
+    Sharding, Site, Strategy, Symbol, Way,
+};
 
 use super::{DIM, Plan, Stages};
 

@@ -8,13 +8,12 @@
 
 mod builder;
 
-use fs_schedule::Reuse;
-use fs_schedule::model::{
-    DenseOptimizer, Duration, Engine, Exchange, FORMAT, Init, Input, InputKind, Keep, Lengths, Parameter,
-    Program, Schedule, Settings, Sharding, SparseOptimizer, Strategy, Table, VERSION,
-};
-use fs_schedule::op::{Action, Normalize, Way};
 use fs_schedule::reference::Reference;
+use fs_schedule::{
+    Action, DenseOptimizer, Duration, Engine, Exchange, FORMAT, Init, Input, InputKind, Keep, Lengths,
+    Normalize, Parameter, Program, Reuse, Schedule, Settings, Sharding, SparseOptimizer, Strategy, Table,
+    VERSION, Way,
+};
 
 use crate::arrange::arrange;
 use builder::Builder;
@@ -154,7 +153,7 @@ pub fn build(plan: &Plan) -> Schedule {
     let mut s = header(plan);
     s.train = Builder::new(plan, s.exchanges.len()).batch(&s);
     arrange(&mut s);
-    s.reference.digest = fs_schedule::reference::digest(&s);
+    s.reference.digest = s.reference_digest();
     s
 }
 

@@ -1,6 +1,6 @@
 //! Row gradients to the owners, and the updates.
 
-use fs_schedule::op::Way;
+use fs_schedule::Way;
 
 use super::super::PassError;
 use super::forward::tell_apart;

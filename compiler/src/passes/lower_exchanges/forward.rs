@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::op::Way;
+use fs_schedule::Way;
 use fs_schedule::reuse::Reuse;
 
 use super::super::PassError;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::op::{Element, Extent, Way};
 use fs_schedule::reuse::Reuse;
-use fs_schedule::signature::{Shape, counts, id as id_matrix, index, real};
+use fs_schedule::signature::{OperandType, counts, id as id_matrix, index, real};
+use fs_schedule::{Element, Extent, Way};
 
 use super::super::PassError;
 use crate::dialect::named;
@@ -354,7 +354,7 @@ impl<'a> Generator<'a> {
 
 /// Classes, or microbatches of first and last use.
 fn byte(rows: Extent, columns: u32) -> Type {
-    Shape::Matrix { element: Element::Byte, rows, columns }.into()
+    OperandType::Matrix { element: Element::Byte, rows, columns }.into()
 }
 
 /// Attributes and a direction.

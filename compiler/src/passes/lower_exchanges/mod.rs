@@ -30,9 +30,8 @@ mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::Settings;
-use fs_schedule::op::Way;
 use fs_schedule::reuse::Reuse;
+use fs_schedule::{Settings, Way};
 
 use super::{Options, PassError, Statistics, option};
 use crate::distribution::{Lookahead, Plan};

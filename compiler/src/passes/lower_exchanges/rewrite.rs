@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::op::{Extent, PoolMode};
+use fs_schedule::{Extent, PoolMode};
 
 use super::super::PassError;
 use super::generate::{Emitter, Generator};

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::op::Element;
-use fs_schedule::signature::Shape;
+use fs_schedule::Element;
+use fs_schedule::signature::OperandType;
 
 use super::super::PassError;
 use crate::ir::{Module, OpData, OpId, Resource, Type, ValueId};
 
 /// The table that an operation works on, if it is one that this pass replaces.
 pub(super) fn table_of(module: &Module, op: &OpData) -> Option<ValueId> {
-    let is_table = |v: &ValueId| matches!(module.ty(*v), Type::Shape(Shape::Table { .. }));
+    let is_table = |v: &ValueId| matches!(module.ty(*v), Type::OperandType(OperandType::Table { .. }));
     let replaced = op.dialect() != "comm" && !op.def.effects.writes(Resource::Evaluation);
     op.operands.iter().copied().find(|v| replaced && is_table(v))
 }
@@ -23,7 +23,10 @@ pub(super) fn is_update(op: &OpData) -> bool {
 /// Operands of a table operation that are ids.
 fn ids_operands(module: &Module, op: &OpData) -> Vec<ValueId> {
     let is_ids = |v: &ValueId| {
-        matches!(module.ty(*v), Type::Shape(Shape::Ids { .. } | Shape::Matrix { element: Element::Id, .. }))
+        matches!(
+            module.ty(*v),
+            Type::OperandType(OperandType::Ids { .. } | OperandType::Matrix { element: Element::Id, .. })
+        )
     };
     op.operands.iter().copied().filter(is_ids).collect()
 }

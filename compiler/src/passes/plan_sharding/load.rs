@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::op::Extent;
-use fs_schedule::signature::Shape;
-use fs_schedule::{Data, IdDistribution, Lengths, Settings, Symbol, Table};
+use fs_schedule::signature::OperandType;
+use fs_schedule::{Data, Extent, IdDistribution, Lengths, Settings, Symbol, Table};
 use fs_workload::ids::{Draws, RowLaw};
 
 use crate::ir::attr::{record, typed};
@@ -46,9 +45,9 @@ pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load>
         let Some(n) = drawn.get_mut(table as usize) else { continue };
         let tokens = |group: u32| batch / ranks * means.get(group as usize).copied().unwrap_or(1.0);
         match module.ty(v).shape() {
-            Some(Shape::Ids { lengths, .. }) => n.by_law += tokens(lengths),
+            Some(OperandType::Ids { lengths, .. }) => n.by_law += tokens(lengths),
             // Negatives are drawn uniformly.
-            Some(Shape::Matrix { rows: Extent::Symbol(Symbol::Tokens(g)), columns, .. }) => {
+            Some(OperandType::Matrix { rows: Extent::Symbol(Symbol::Tokens(g)), columns, .. }) => {
                 n.uniform += tokens(g) * f64::from(columns);
             }
             _ => {}
@@ -74,14 +73,14 @@ fn sources(module: &Module) -> BTreeSet<(u32, ValueId)> {
     let mut sources = BTreeSet::new();
     for op in module.funcs.iter().flat_map(|f| &f.body).map(|id| module.op(*id)) {
         let table = op.operands.iter().find_map(|v| match module.ty(*v) {
-            Type::Shape(Shape::Table { table, .. }) => Some(table),
+            Type::OperandType(OperandType::Table { table, .. }) => Some(table),
             _ => None,
         });
         let Some(table) = table else { continue };
         let is_ids = |v: &&ValueId| {
             matches!(
                 module.ty(**v).shape(),
-                Some(Shape::Ids { .. } | Shape::Matrix { element: fs_schedule::Element::Id, .. })
+                Some(OperandType::Ids { .. } | OperandType::Matrix { element: fs_schedule::Element::Id, .. })
             )
         };
         sources.extend(op.operands.iter().filter(is_ids).map(|v| (table, *v)));

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Flow, Side, Value, per_entry};
 use crate::action::{Action, At, Entries};
-use crate::op::{Operand, Way};
+use crate::attribute::Way;
+use crate::operand::Operand;
 use crate::reuse::Reuse;
 use crate::verify::Report;
 

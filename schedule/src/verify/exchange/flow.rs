@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Flow, Value, per_entry};
 use crate::action::{Action, At};
-use crate::op::{Operand, Place, Way};
+use crate::attribute::Way;
+use crate::operand::{Operand, Place};
 use crate::reuse::Reuse;
 use crate::verify::Report;
 

@@ -11,8 +11,11 @@ mod flow;
 use std::collections::BTreeMap;
 
 use super::{Context, Report};
+use crate::action::Action;
+use crate::attribute::Way;
 use crate::model::{Exchange, Sharding};
-use crate::op::{Action, Element, Extent, Op, Operand, Place, Way};
+use crate::op::Op;
+use crate::operand::{Element, Extent, Operand, Place};
 use crate::reuse::Reuse;
 use crate::size::Symbol;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::reports;
 use super::terms::{Id, Node, Part, Terms};
-use crate::op::Action;
+use crate::action::Action;
 use crate::reference::{Source, Term, Value};
 use crate::verify::Context;
 use crate::verify::reference::{Widths, table_of_ids};

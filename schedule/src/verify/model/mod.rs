@@ -14,7 +14,10 @@ use std::collections::BTreeSet;
 
 use super::reference::Widths;
 use super::{Context, Report};
-use crate::op::{Action, Op, Operand, Place, Way};
+use crate::action::Action;
+use crate::attribute::Way;
+use crate::op::Op;
+use crate::operand::{Operand, Place};
 use expected::Expected;
 use terms::{Columns, Id, Node, Part, Terms};
 

@@ -57,7 +57,7 @@ impl Terms {
     }
 
     /// The number of an action: of its text, which has every constant.
-    pub(super) fn action(&mut self, action: &crate::op::Action) -> u32 {
+    pub(super) fn action(&mut self, action: &crate::action::Action) -> u32 {
         let text = serde_json::to_string(action).unwrap_or_default();
         let next = self.actions.len() as u32;
         *self.actions.entry(text).or_insert(next)

@@ -20,11 +20,12 @@
 
 use std::collections::BTreeSet;
 
-use super::operands::tokens;
-use super::{Action, At, Flops, Memory, Operands, Payload, Peers, Runs};
-use crate::model::{Cost, DenseOptimizer, InputKind, Program, Schedule, SparseOptimizer};
-use crate::op::{Element, Extent, Op, Operand, Place};
-use crate::signature::Shape;
+use crate::action::{Action, At, Flops, Memory, Operands, Payload, Peers, Runs};
+use crate::model::{Cost, DenseOptimizer, InputKind, SparseOptimizer};
+use crate::op::Op;
+use crate::operand::{Element, Extent, Operand, Place};
+use crate::program::{Program, Schedule};
+use crate::signature::OperandType;
 use crate::size::{Poly, Symbol};
 
 /// What a transfer moves for one exchange, or one gradient of a sum over ranks.
@@ -49,75 +50,6 @@ pub struct Wire {
     pub received: Poly,
 }
 
-impl Element {
-    /// Bytes of an element on the device.
-    pub fn bytes(self) -> u32 {
-        match self {
-            Self::Real | Self::Index => 4,
-            Self::Id | Self::Count => 8,
-            Self::Byte => 1,
-        }
-    }
-}
-
-impl Shape {
-    /// Number of elements; a table counts as none, because nothing ever passes over all of it.
-    pub fn elements(&self) -> Poly {
-        match *self {
-            Self::Matrix { rows, columns, .. } => rows.poly().times(columns.into()),
-            Self::Parameter { rows, columns } | Self::Gradient { rows, columns } => {
-                Poly::constant(f64::from(rows) * f64::from(columns))
-            }
-            Self::Ids { lengths, .. } => tokens(lengths).poly(),
-            Self::Dense { width } => Poly::term(width.into(), &[Symbol::Samples]),
-            Self::Labels { rows } => rows.poly(),
-            Self::Offsets { .. } => Poly::term(1.0, &[Symbol::Samples]),
-            Self::Table { .. } => Poly::zero(),
-        }
-    }
-
-    /// Bytes of those elements on the device.
-    pub fn bytes(&self) -> Poly {
-        let element = match self {
-            Self::Matrix { element, .. } => element.bytes(),
-            Self::Ids { .. } | Self::Offsets { .. } => Element::Id.bytes(),
-            _ => Element::Real.bytes(),
-        };
-        self.elements().times(element.into())
-    }
-
-    fn columns(&self) -> u32 {
-        match *self {
-            Self::Matrix { columns, .. }
-            | Self::Parameter { columns, .. }
-            | Self::Gradient { columns, .. } => columns,
-            Self::Table { dim, .. } => dim,
-            Self::Dense { width } => width,
-            Self::Ids { .. } | Self::Labels { .. } | Self::Offsets { .. } => 1,
-        }
-    }
-
-    fn rows(&self) -> Extent {
-        match *self {
-            Self::Matrix { rows, .. } | Self::Labels { rows } => rows,
-            Self::Parameter { rows, .. } | Self::Gradient { rows, .. } => Extent::Fixed(rows),
-            Self::Ids { lengths, .. } => tokens(lengths),
-            Self::Dense { .. } | Self::Offsets { .. } => Extent::Symbol(Symbol::Samples),
-            Self::Table { .. } => Extent::Fixed(0),
-        }
-    }
-}
-
-impl Extent {
-    /// As a polynomial.
-    pub fn poly(self) -> Poly {
-        match self {
-            Self::Symbol(s) => Poly::term(1.0, &[s]),
-            Self::Fixed(n) => Poly::constant(n.into()),
-        }
-    }
-}
-
 /// What memory traffic depends on beside the operands' shapes.
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings<'a> {
@@ -129,8 +61,8 @@ pub struct Surroundings<'a> {
     pub states: f64,
 }
 
-fn sum<'s>(shapes: impl IntoIterator<Item = &'s Shape>) -> Poly {
-    shapes.into_iter().map(Shape::bytes).sum()
+fn sum<'s>(shapes: impl IntoIterator<Item = &'s OperandType>) -> Poly {
+    shapes.into_iter().map(OperandType::bytes).sum()
 }
 
 impl Action {
@@ -140,13 +72,15 @@ impl Action {
             At::Read(n) => o.reads.get(n),
             At::Written(n) => o.writes.get(n),
         };
-        let elements = |a: At| at(a).map_or_else(Poly::zero, Shape::elements);
+        let elements = |a: At| at(a).map_or_else(Poly::zero, OperandType::elements);
         match self.facts().flops {
             Flops::None => Poly::zero(),
             Flops::Each(c, a) => elements(a).times(c),
-            Flops::Product(c, a, b) => elements(a).times(c * f64::from(at(b).map_or(0, Shape::columns))),
+            Flops::Product(c, a, b) => {
+                elements(a).times(c * f64::from(at(b).map_or(0, OperandType::columns)))
+            }
             Flops::Pairs(c) => match o.reads.first() {
-                Some(Shape::Matrix { rows: Extent::Symbol(Symbol::Tokens(g)), columns, .. }) => {
+                Some(OperandType::Matrix { rows: Extent::Symbol(Symbol::Tokens(g)), columns, .. }) => {
                     Poly::term(c * f64::from(*columns), &[Symbol::Squares(*g)])
                 }
                 _ => Poly::zero(),
@@ -159,9 +93,9 @@ impl Action {
     }
 
     /// The sizes among its results' that are known only when it has run.
-    pub fn learned(&self, writes: &[Shape]) -> Vec<Symbol> {
+    pub fn learned(&self, writes: &[OperandType]) -> Vec<Symbol> {
         let sizes = self.facts().learns.sizes;
-        let symbol = |shape: &Shape| match shape.rows() {
+        let symbol = |shape: &OperandType| match shape.rows() {
             Extent::Symbol(symbol) => Some(symbol),
             Extent::Fixed(_) => None,
         };
@@ -179,9 +113,9 @@ impl Action {
             let again = writes.iter().enumerate().filter(|(n, _)| adds(*n)).map(|(_, w)| w);
             sum(reads.iter().chain(writes).chain(again))
         };
-        let of = |shape: Option<&Shape>| shape.map_or_else(Poly::zero, Shape::bytes);
+        let of = |shape: Option<&OperandType>| shape.map_or_else(Poly::zero, OperandType::bytes);
         // A position in a list for each row.
-        let listed = |rows: Option<&Shape>, lists: usize| {
+        let listed = |rows: Option<&OperandType>, lists: usize| {
             let rows = rows.map_or_else(Poly::zero, |r| r.rows().poly());
             rows.times(lists as f64 * f64::from(Element::Index.bytes()))
         };
@@ -192,7 +126,8 @@ impl Action {
             }
             Memory::Once | Memory::Placed => once(),
             Memory::Listed => {
-                let of_parts = |w: &&Shape| matches!(w, Shape::Matrix { element: Element::Index, .. });
+                let of_parts =
+                    |w: &&OperandType| matches!(w, OperandType::Matrix { element: Element::Index, .. });
                 let parts = sum(reads.iter().chain(writes.iter().filter(of_parts)));
                 let whole = sum(writes.iter().filter(|w| !of_parts(w)));
                 whole.plus(&parts.times(1.0 / f64::from(around.parts.max(1))))
@@ -218,14 +153,14 @@ impl Action {
         let facts = self.facts();
         let Some(transfer) = facts.transfer else { return Vec::new() };
         let exchanges = facts.of.exchanges;
-        let each = |list: &[Shape], n: usize| {
+        let each = |list: &[OperandType], n: usize| {
             let size = list.len() / exchanges.len().max(1);
-            list.get(n * size..(n + 1) * size).map(<[Shape]>::to_vec).unwrap_or_default()
+            list.get(n * size..(n + 1) * size).map(<[OperandType]>::to_vec).unwrap_or_default()
         };
-        let of_exchanges = |entry: &dyn Fn(&[Shape]) -> f64| -> Vec<Section> {
+        let of_exchanges = |entry: &dyn Fn(&[OperandType]) -> f64| -> Vec<Section> {
             let section = |(n, exchange): (usize, &u32)| {
                 let (reads, writes) = (each(o.reads, n), each(o.writes, n));
-                let rows = |list: &[Shape]| list.first().map_or(Extent::Fixed(0), Shape::rows);
+                let rows = |list: &[OperandType]| list.first().map_or(Extent::Fixed(0), OperandType::rows);
                 Section {
                     exchange: Some(*exchange),
                     entry: entry(&reads),
@@ -240,17 +175,17 @@ impl Action {
             // Ids travel as rows of the owner's shard; microbatches of use are two bytes.
             Payload::Ids => of_exchanges(&|reads| {
                 let uses = reads.iter().find_map(|r| match r {
-                    Shape::Matrix { element: Element::Byte, columns, .. } => Some(*columns),
+                    OperandType::Matrix { element: Element::Byte, columns, .. } => Some(*columns),
                     _ => None,
                 });
                 f64::from(Element::Index.bytes() + uses.unwrap_or(0) * Element::Byte.bytes())
             }),
             Payload::Classes => of_exchanges(&|_| f64::from(Element::Byte.bytes())),
             Payload::Rows | Payload::Gradients => {
-                of_exchanges(&|reads| real * f64::from(reads.first().map_or(0, Shape::columns)))
+                of_exchanges(&|reads| real * f64::from(reads.first().map_or(0, OperandType::columns)))
             }
             Payload::Sums => {
-                let section = |g: &Shape| Section {
+                let section = |g: &OperandType| Section {
                     exchange: None,
                     entry: real * f64::from(g.columns()),
                     sent: g.rows(),
@@ -261,7 +196,7 @@ impl Action {
             // One query per sample; what goes to and fro after them depends on the table's sharding.
             Payload::Ranks => {
                 let samples = Extent::Symbol(Symbol::Samples);
-                let entry = real * f64::from(o.reads.first().map_or(0, Shape::columns));
+                let entry = real * f64::from(o.reads.first().map_or(0, OperandType::columns));
                 vec![Section { exchange: None, entry, sent: samples, received: samples }]
             }
         }
@@ -299,36 +234,38 @@ fn states_of_parameters(optimizer: &DenseOptimizer) -> f64 {
 
 impl Schedule {
     /// The shape of an operand of a program; `None` if it names what does not exist.
-    pub fn shape(&self, p: &Program, o: &Operand) -> Option<Shape> {
+    pub fn shape(&self, p: &Program, o: &Operand) -> Option<OperandType> {
         Some(match o.place {
             Place::Buffer(n) => {
                 let b = p.buffers.get(n as usize)?;
                 let columns = o.columns.map_or(Some(b.columns), |(a, z)| z.checked_sub(a))?;
-                Shape::Matrix { element: b.element, rows: b.rows, columns }
+                OperandType::Matrix { element: b.element, rows: b.rows, columns }
             }
             Place::Parameter(n) => {
                 let p = self.parameters.get(n as usize)?;
-                Shape::Parameter { rows: p.rows, columns: p.columns }
+                OperandType::Parameter { rows: p.rows, columns: p.columns }
             }
             Place::Gradient(n) => {
                 let p = self.parameters.get(n as usize)?;
-                Shape::Gradient { rows: p.rows, columns: p.columns }
+                OperandType::Gradient { rows: p.rows, columns: p.columns }
             }
-            Place::Table(n) => Shape::Table { table: n, dim: self.tables.get(n as usize)?.dim },
-            Place::Lengths(n) => Shape::Offsets { lengths: n },
+            Place::Table(n) => OperandType::Table { table: n, dim: self.tables.get(n as usize)?.dim },
+            Place::Lengths(n) => OperandType::Offsets { lengths: n },
             Place::Input(n) => self.input_shape(n)?,
         })
     }
 
-    fn input_shape(&self, input: u32) -> Option<Shape> {
+    fn input_shape(&self, input: u32) -> Option<OperandType> {
         let mut kind = self.inputs.get(input as usize)?.kind;
         // What follows a sequence is shaped as it is; more steps than inputs would go round in a circle.
         for _ in 0..=self.inputs.len() {
             return Some(match kind {
-                InputKind::Ids { table, lengths } => Shape::Ids { table, lengths },
-                InputKind::Dense { width } => Shape::Dense { width },
-                InputKind::SampleLabel => Shape::Labels { rows: Extent::Symbol(Symbol::Samples) },
-                InputKind::TokenLabel { lengths } => Shape::Labels { rows: tokens(lengths) },
+                InputKind::Ids { table, lengths } => OperandType::Ids { table, lengths },
+                InputKind::Dense { width } => OperandType::Dense { width },
+                InputKind::SampleLabel => OperandType::Labels { rows: Extent::Symbol(Symbol::Samples) },
+                InputKind::TokenLabel { lengths } => {
+                    OperandType::Labels { rows: Extent::Symbol(Symbol::Tokens(lengths)) }
+                }
                 InputKind::Next { of } => {
                     kind = self.inputs.get(of as usize)?.kind;
                     continue;
@@ -339,7 +276,7 @@ impl Schedule {
     }
 
     /// The shapes of an operation's operands and results; what does not exist is left out.
-    pub fn shapes(&self, p: &Program, op: &Op) -> (Vec<Shape>, Vec<Shape>) {
+    pub fn shapes(&self, p: &Program, op: &Op) -> (Vec<OperandType>, Vec<OperandType>) {
         let list = |operands: &[Operand]| operands.iter().filter_map(|o| self.shape(p, o)).collect();
         (list(&op.reads), list(&op.writes))
     }
