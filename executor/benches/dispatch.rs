@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Instant;
 
 use common::{Build, empty};
-use fs_executor::profile::fit::median;
+use fs_executor::fit::median;
 use fs_executor::transport::link::Link;
 use fs_executor::{Options, Session};
 use fs_schedule::{

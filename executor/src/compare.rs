@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::report::Spread;
-use crate::session::{Options, Session, StepEvent};
+use crate::session::{Options, Session};
+use crate::step::StepEvent;
 
 /// What a comparison found.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -22,9 +22,6 @@ const SOURCES: &[&str] = &[
 const KNOWN: &[(&str, &str, &[&str])] = &[
     ("compiler", "sched", &["costs", "latency", "measured", "sizes"]),
     ("compiler", "sched", &["list", "order"]),
-    ("executor", "", &["profile", "report", "session", "trace"]),
-    ("executor", "runtime", &["engine", "transfer"]),
-    ("executor", "runtime", &["process", "rank"]),
 ];
 
 #[test]

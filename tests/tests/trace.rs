@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fs_compiler::{CompileOptions, Strategy, compile_with};
-use fs_executor::session::Account;
+use fs_executor::Account;
 use fs_executor::trace::Target;
 use fs_executor::transport::link::Link;
 use fs_executor::{Observer, Options, Session, StepEvent};

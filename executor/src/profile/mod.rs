@@ -2,13 +2,12 @@
 //! compiler predicts other schedules of the model.
 //!
 //! - The times of operations are those of [typical](typical) batches on their slowest rank.
-//! - Per kind of operation a [line](fit) through all ranks' times tells what other sizes would take.
+//! - Per kind of operation a [line](crate::fit) through all ranks' times tells what other sizes would take.
 //! - Sizes and reuse distances are [counted](rows) in the data.
 //! - Kinds that the schedule does not run are [tried](probe) by themselves.
 //! - With an emulated link the schedule runs with and without it: what it takes without is work of the processor, what
 //!   the link adds are its latency and bandwidth.
 
-pub mod fit;
 pub mod probe;
 pub mod rows;
 pub mod typical;
@@ -19,10 +18,11 @@ use fs_schedule::profile::{self, KindCost, LinkCost, OpCost, Overhead, Rows, Tra
 use fs_schedule::{Op, Profile, Schedule, Symbol};
 
 use crate::error::Error;
+use crate::fit::{Line, Point, fit, median};
 use crate::runtime::plan::Plan;
 use crate::runtime::record::Record;
-use crate::session::{Session, StepEvent};
-use fit::{Line, Point, fit, median};
+use crate::session::Session;
+use crate::step::StepEvent;
 use rows::Counter;
 use typical::{Typical, typical};
 

@@ -11,8 +11,8 @@ use fs_kernels::{Mat, MatMut, embedding};
 use fs_schedule::Schedule;
 use fs_schedule::profile::Rows;
 
-use super::fit::median;
 use crate::device::shards::rows_per_rank;
+use crate::fit::median;
 
 /// Repetitions; the median counts.
 const TIMES: usize = 7;

@@ -12,13 +12,13 @@ use fs_kernels::random::{RandomKey, negatives};
 use fs_schedule::profile::{DISTANCES, ReuseCounts, Rows};
 use fs_schedule::{Action, Place, Schedule, Sharding, Site, Symbol};
 
-use super::fit::median;
 use crate::data::samples::Blocks;
 use crate::data::share::{Column, Share};
 use crate::data::sizes::Layout;
 use crate::data::{GlobalBatch, Source};
 use crate::device::shards::rows_per_rank;
 use crate::error::Error;
+use crate::fit::median;
 
 /// Numbers of microbatches that are counted.
 const MICROBATCHES: [u32; 4] = [1, 2, 4, 8];

@@ -6,9 +6,9 @@ use fs_schedule::reuse::Reuse;
 use fs_schedule::{Engine, Schedule, Way};
 use serde::Serialize;
 
-use crate::profile::fit::median;
+use crate::fit::median;
 use crate::runtime::profile::Profile;
-use crate::session::StepEvent;
+use crate::step::StepEvent;
 
 /// Where the time of a step went.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

@@ -6,6 +6,7 @@
 
 pub mod account;
 pub mod engine;
+pub mod finished;
 pub mod gate;
 pub mod plan;
 pub mod process;
@@ -14,6 +15,7 @@ pub mod progress;
 pub mod rank;
 pub mod record;
 pub mod tables;
+mod thread;
 mod transfer;
 
 pub use plan::Plan;

@@ -7,8 +7,8 @@ use std::time::Instant;
 use fs_kernels::Real;
 use parking_lot::Mutex;
 
+use super::finished::Finished;
 use super::gate::Gate;
-use super::rank::Finished;
 use crate::transport::bytes::Bytes;
 use crate::transport::clock::Clock;
 use crate::transport::control::{Control, Failures, Listener};

@@ -9,14 +9,14 @@ use std::time::Instant;
 use fs_schedule::Program;
 use parking_lot::Mutex;
 
-use super::account::{KINDS, Split, Stamps};
+use super::account::{KINDS, Stamps};
+use super::finished::{ENGINES, Finished};
 use super::plan::{self, Plan};
 use super::process::{Ending, Process};
 use super::progress::Progress;
 use crate::data::DataError;
 use crate::data::reader::Batches;
 use crate::device::{Device, Env, Fault, Job};
-use crate::transport::frame::{BadFrame, Reader, Writer};
 
 /// What the threads of one rank share while they run a program.
 pub struct Rank<'a, D: Device> {
@@ -109,71 +109,6 @@ impl Open {
     /// Whether there is none.
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
-    }
-}
-
-/// A rank's part of a finished batch; times in nanoseconds of the run.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Finished {
-    /// The rank.
-    pub rank: usize,
-    /// The step.
-    pub step: u64,
-    /// Its part of the loss.
-    pub contribution: f64,
-    /// Samples of the global batch.
-    pub samples: u64,
-    /// Tokens of the global batch.
-    pub tokens: u64,
-    /// Where its time starts: the end of the batch before; for the first when its data was there.
-    pub since: u64,
-    /// Where it ends: with its last operation.
-    pub at: u64,
-    /// Wait for its data.
-    pub data_wait: u64,
-    /// What that time went to.
-    pub split: Split,
-    /// Work of each of the plan's engines since the start of the run.
-    pub busy: [u64; ENGINES],
-}
-
-/// Kinds of engines.
-pub const ENGINES: usize = 6;
-
-impl Finished {
-    /// Writes it for another process: durations, and no times of this one.
-    pub fn write(&self, writer: Writer<'_>) {
-        let numbers = [
-            self.rank as u64,
-            self.step,
-            self.contribution.to_bits(),
-            self.samples,
-            self.tokens,
-            self.at - self.since,
-            self.data_wait,
-        ];
-        let numbers = numbers.iter().chain(&self.split).chain(&self.busy);
-        numbers.fold(writer, |writer, n| writer.number(*n));
-    }
-
-    /// Reads what another process has written and this one has seen at `seen`: then it ended, by this clock.
-    pub fn read(mut reader: Reader<'_>, seen: u64) -> Result<Self, BadFrame> {
-        let mut finished = Self {
-            rank: reader.size()?,
-            step: reader.number()?,
-            contribution: f64::from_bits(reader.number()?),
-            samples: reader.number()?,
-            tokens: reader.number()?,
-            ..Self::default()
-        };
-        let time = reader.number()?;
-        (finished.since, finished.at) = (seen.saturating_sub(time), seen.max(time));
-        finished.data_wait = reader.number()?;
-        for n in finished.split.iter_mut().chain(&mut finished.busy) {
-            *n = reader.number()?;
-        }
-        reader.end()?;
-        Ok(finished)
     }
 }
 

@@ -3,40 +3,9 @@
 //! Each call of [`Thread::advance`] takes one step and returns; while a transfer waits, its thread runs other queues.
 
 use super::account::Gap;
-use super::engine::Thread;
+use super::thread::{Active, Stage, Thread};
 use crate::device::{Device, Fault, Progress};
 use crate::transport::{Message, Outbox, TransportError, Turn};
-
-/// A collective on its way.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Active<Cursor> {
-    op: usize,
-    step: u64,
-    batch: u64,
-    /// The channel's turn of the first round.
-    first: u64,
-    round: u64,
-    rounds: u64,
-    stage: Stage,
-    /// How far the device is with filling or draining.
-    cursor: Option<Cursor>,
-    began: u64,
-    met: u64,
-    /// When the transport may be asked for the next piece.
-    asked: u64,
-    /// Not before this time.
-    at: u64,
-    /// Since when it waits for others.
-    since: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Fill,
-    Send,
-    Wait,
-    Drain,
-}
 
 impl<D: Device> Thread<'_, '_, D> {
     /// Begins a collective.
@@ -62,13 +31,6 @@ impl<D: Device> Thread<'_, '_, D> {
         self.heads[queue].active = Some(active);
         rank.progress.publish(self.engine, queue, None);
         self.advance(queue, active);
-    }
-
-    /// Whether a transfer can go on.
-    pub(super) fn can_move(&self, active: &Active<D::Cursor>) -> bool {
-        let process = self.rank.process;
-        let waits = active.stage == Stage::Wait && !process.transport.poll(self.turn(active, active.round));
-        !waits && process.clock.now() >= active.at
     }
 
     /// Fails if a transfer has waited too long for other ranks.
@@ -223,14 +185,5 @@ impl<D: Device> Thread<'_, '_, D> {
     /// Whether a queue of greater priority can go on.
     fn has_more_urgent(&self, queue: usize) -> bool {
         (0..queue).any(|queue| self.queue_can_go_on(queue).unwrap_or(false))
-    }
-
-    /// A round's turn of the collective's channel.
-    fn turn(&self, active: &Active<D::Cursor>, round: u64) -> Turn {
-        Turn {
-            channel: self.rank.plan.ops[active.op].channel.unwrap_or(0),
-            turn: active.first + round,
-            rank: self.rank.env.rank,
-        }
     }
 }

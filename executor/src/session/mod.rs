@@ -35,10 +35,10 @@ use crate::transport::link::Link;
 use crate::transport::peers::Peers;
 use crate::weights::{self, Unmatched};
 
+pub use crate::step::{Account, StepEvent};
 use gather::Gather;
 use options::{LONGEST, check_link, check_placement, check_ranks, number, steps};
 pub use options::{Options, TIMEOUT};
-pub use phase::{Account, StepEvent};
 use phase::{Phase, Results, rank_error};
 
 /// Told what happens during a run.

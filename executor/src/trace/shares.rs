@@ -11,7 +11,7 @@ use fs_schedule::Engine;
 use serde::Serialize;
 
 use super::Timeline;
-use crate::session::{Account, StepEvent};
+use crate::step::{Account, StepEvent};
 
 /// The traced steps, as trace tools see them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
