@@ -10,7 +10,7 @@ pub struct Param {
     /// As written in front of the colon, or as a setting.
     pub name: &'static str,
     /// What it takes.
-    pub kind: Kind,
+    pub kind: ParamKind,
     /// What happens without it.
     pub need: Need,
     /// One sentence.
@@ -30,7 +30,7 @@ pub enum Need {
 
 /// What a parameter takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum ParamKind {
     /// A value of the graph.
     Value,
     /// Any number of values, all remaining arguments without a name.
@@ -93,46 +93,48 @@ pub enum Kind {
     Balance,
 }
 
-impl Kind {
+impl ParamKind {
     /// A whole number from 1.
-    pub const POSITIVE: Kind = Kind::Count { min: 1, max: 1 << 20 };
+    pub const POSITIVE: ParamKind = ParamKind::Count { min: 1, max: 1 << 20 };
     /// A number above 0.
-    pub const ABOVE_ZERO: Kind = Kind::Number { min: 0.0, max: f64::INFINITY, open: true };
+    pub const ABOVE_ZERO: ParamKind = ParamKind::Number { min: 0.0, max: f64::INFINITY, open: true };
     /// A number from 0.
-    pub const NOT_NEGATIVE: Kind = Kind::Number { min: 0.0, max: f64::INFINITY, open: false };
+    pub const NOT_NEGATIVE: ParamKind = ParamKind::Number { min: 0.0, max: f64::INFINITY, open: false };
     /// Any finite number.
-    pub const ANY: Kind = Kind::Number { min: f64::NEG_INFINITY, max: f64::INFINITY, open: true };
+    pub const ANY: ParamKind = ParamKind::Number { min: f64::NEG_INFINITY, max: f64::INFINITY, open: true };
 
     /// Words for messages and documentation.
     pub fn words(self) -> String {
         match self {
-            Kind::Value => "a value of the graph".into(),
-            Kind::Values => "values of the graph".into(),
-            Kind::Table => "a table".into(),
-            Kind::Ids => "an `ids` input".into(),
-            Kind::Sequence => "an `ids` or `next` input".into(),
-            Kind::DenseInput => "a `dense` input".into(),
-            Kind::Label => "a `label` input".into(),
-            Kind::Count { min, max } if max == u64::MAX || max >= 1 << 40 => {
+            ParamKind::Value => "a value of the graph".into(),
+            ParamKind::Values => "values of the graph".into(),
+            ParamKind::Table => "a table".into(),
+            ParamKind::Ids => "an `ids` input".into(),
+            ParamKind::Sequence => "an `ids` or `next` input".into(),
+            ParamKind::DenseInput => "a `dense` input".into(),
+            ParamKind::Label => "a `label` input".into(),
+            ParamKind::Count { min, max } if max == u64::MAX || max >= 1 << 40 => {
                 format!("a whole number from {min}")
             }
-            Kind::Count { min, max } => format!("a whole number from {min} to {max}"),
-            Kind::Number { min, max, open } => number_words(min, max, open),
-            Kind::Quantity(d) => d.words().into(),
-            Kind::Switch => "`on` or `off`".into(),
-            Kind::Choice(words) => crate::diagnostic::alternatives(words.iter().copied()),
-            Kind::Text => "a string in quotes".into(),
-            Kind::LayerName => "a name in quotes".into(),
-            Kind::Parts => "a number of equal parts, or a list of sizes such as `[64, 32]`".into(),
-            Kind::Widths => "a list of widths such as `[512, 256, 64]`".into(),
-            Kind::Normalize => "`tokens`, `samples` or a number".into(),
-            Kind::Init => "initial values, such as `normal(0, 0.02)`".into(),
-            Kind::SparseOptimizer => "a sparse optimizer, such as `rowwise_adagrad(lr: 0.05)`".into(),
-            Kind::DenseOptimizer => "a dense optimizer, such as `adam(lr: 1e-3)`".into(),
-            Kind::Lengths => "a distribution of lengths, such as `lognormal(mean: 200, sigma: 1)`".into(),
-            Kind::IdDistribution => "a distribution of ids, such as `zipf(1.05)`".into(),
-            Kind::LabelDistribution => "a distribution of labels, such as `hash`".into(),
-            Kind::Balance => "`off`, `on` or `cost(c0, c1, c2)`".into(),
+            ParamKind::Count { min, max } => format!("a whole number from {min} to {max}"),
+            ParamKind::Number { min, max, open } => number_words(min, max, open),
+            ParamKind::Quantity(d) => d.words().into(),
+            ParamKind::Switch => "`on` or `off`".into(),
+            ParamKind::Choice(words) => crate::diagnostic::alternatives(words.iter().copied()),
+            ParamKind::Text => "a string in quotes".into(),
+            ParamKind::LayerName => "a name in quotes".into(),
+            ParamKind::Parts => "a number of equal parts, or a list of sizes such as `[64, 32]`".into(),
+            ParamKind::Widths => "a list of widths such as `[512, 256, 64]`".into(),
+            ParamKind::Normalize => "`tokens`, `samples` or a number".into(),
+            ParamKind::Init => "initial values, such as `normal(0, 0.02)`".into(),
+            ParamKind::SparseOptimizer => "a sparse optimizer, such as `rowwise_adagrad(lr: 0.05)`".into(),
+            ParamKind::DenseOptimizer => "a dense optimizer, such as `adam(lr: 1e-3)`".into(),
+            ParamKind::Lengths => {
+                "a distribution of lengths, such as `lognormal(mean: 200, sigma: 1)`".into()
+            }
+            ParamKind::IdDistribution => "a distribution of ids, such as `zipf(1.05)`".into(),
+            ParamKind::LabelDistribution => "a distribution of labels, such as `hash`".into(),
+            ParamKind::Balance => "`off`, `on` or `cost(c0, c1, c2)`".into(),
         }
     }
 }
@@ -149,17 +151,22 @@ fn number_words(min: f64, max: f64, open: bool) -> String {
 
 impl Param {
     /// A required parameter.
-    pub const fn required(name: &'static str, kind: Kind, doc: &'static str) -> Self {
+    pub const fn required(name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
         Self { name, kind, need: Need::Required, doc }
     }
 
     /// A parameter that may be left out.
-    pub const fn optional(name: &'static str, kind: Kind, doc: &'static str) -> Self {
+    pub const fn optional(name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
         Self { name, kind, need: Need::Optional, doc }
     }
 
     /// A parameter with a default.
-    pub const fn default(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Self {
+    pub const fn default(
+        name: &'static str,
+        kind: ParamKind,
+        default: &'static str,
+        doc: &'static str,
+    ) -> Self {
         Self { name, kind, need: Need::Default(default), doc }
     }
 }

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use common::{Build, empty};
 use fs_executor::fit::median;
-use fs_executor::transport::link::Link;
+use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Options, Session};
 use fs_schedule::{
     Action, Data, Dep, Element, Engine, IdDistribution, LabelDistribution, LengthDistribution, Schedule,
@@ -135,7 +135,7 @@ fn main() {
 
     // Idle: transfers over a link with a great latency.
     for latency in [1e-4, 1e-3, 1e-2] {
-        let link = Some(Link { bandwidth: 1e9, latency });
+        let link = Some(EmulatedLink { bandwidth: 1e9, latency });
         let steps = (0.2 / latency) as u64;
         let options =
             Options { ranks: Some(2), link, steps: Some(steps), evaluate: false, ..Options::default() };

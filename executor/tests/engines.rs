@@ -3,14 +3,14 @@
 mod common;
 
 use common::{Build, empty, gradient, parameter, ranking};
-use fs_executor::transport::link::Link;
+use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Account, Observer, Options, Record, Session, StepEvent};
 use fs_schedule::{
     Action, Data, Dep, Engine, IdDistribution, LabelDistribution, LengthDistribution, Schedule,
 };
 
 /// Bytes a second, and what a message takes to arrive.
-const LINK: Link = Link { bandwidth: 2e7, latency: 1e-3 };
+const LINK: EmulatedLink = EmulatedLink { bandwidth: 2e7, latency: 1e-3 };
 /// Values of the large gradient.
 const LARGE: u32 = 100_000;
 /// The half of it that the first round carries to the other rank, in nanoseconds.
@@ -102,10 +102,10 @@ fn a_panic_anywhere_ends_the_run_with_one_error() {
 #[test]
 fn a_link_through_which_nothing_gets_is_refused() {
     for link in [
-        Link { bandwidth: 0.0, latency: 0.0 },
-        Link { bandwidth: f64::NAN, latency: 0.0 },
-        Link { bandwidth: f64::INFINITY, latency: 0.0 },
-        Link { bandwidth: 1e6, latency: -1.0 },
+        EmulatedLink { bandwidth: 0.0, latency: 0.0 },
+        EmulatedLink { bandwidth: f64::NAN, latency: 0.0 },
+        EmulatedLink { bandwidth: f64::INFINITY, latency: 0.0 },
+        EmulatedLink { bandwidth: 1e6, latency: -1.0 },
     ] {
         let options = Options { ranks: Some(2), link: Some(link), ..Options::default() };
         let said = Session::<f32>::new(ranking(12, true), options).err().unwrap().to_string();
@@ -128,7 +128,7 @@ impl Observer for Accounts {
 #[test]
 fn exposed_time_is_what_the_link_takes() {
     const LATENCY: u64 = 4_000_000;
-    let link = Some(Link { bandwidth: 1e9, latency: LATENCY as f64 * 1e-9 });
+    let link = Some(EmulatedLink { bandwidth: 1e9, latency: LATENCY as f64 * 1e-9 });
     let options = Options { ranks: Some(2), link, ..Options::default() };
     let mut session = Session::<f32>::new(ranking(12, true), options).unwrap();
     let mut accounts = Accounts::default();

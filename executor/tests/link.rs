@@ -3,7 +3,7 @@
 mod common;
 
 use common::ranking;
-use fs_executor::transport::link::Link;
+use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Options, Session};
 
 /// Processor time of this process so far, in seconds.
@@ -16,7 +16,7 @@ fn processor() -> Option<f64> {
 
 #[test]
 fn a_link_takes_its_time_and_no_processor() {
-    let run = |link: Option<Link>| {
+    let run = |link: Option<EmulatedLink>| {
         let mut session =
             Session::<f32>::new(ranking(12, true), Options { ranks: Some(2), link, ..Options::default() })
                 .unwrap();
@@ -27,7 +27,7 @@ fn a_link_takes_its_time_and_no_processor() {
     };
     let (without, table, ..) = run(None);
     let latency = 0.02;
-    let (with, same_table, elapsed, worked) = run(Some(Link { bandwidth: 1e9, latency }));
+    let (with, same_table, elapsed, worked) = run(Some(EmulatedLink { bandwidth: 1e9, latency }));
     assert_eq!((with.loss, same_table), (without.loss, table));
     // Ids, rows, gradients, and the two rounds of the all-reduce, in each of six steps.
     let least = 5.0 * latency;

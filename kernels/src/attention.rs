@@ -126,7 +126,7 @@ fn measure<T>(like: Mat<T>, others: &[Mat<T>], offsets: &[usize], heads: usize) 
 
 /// One head of one sequence: its size and how its score blocks are laid out.
 #[derive(Clone, Copy)]
-struct Shape {
+struct HeadShape {
     score: Score,
     /// Length of the sequence.
     len: usize,
@@ -137,14 +137,14 @@ struct Shape {
     chunk: usize,
 }
 
-impl Shape {
+impl HeadShape {
     fn new(score: Score, len: usize, dim: usize) -> Self {
         let chunk = match score {
             Score::Silu => PANEL.min(len.next_multiple_of(PAD)),
             // A softmax needs its whole row.
             Score::Softmax { .. } => len.next_multiple_of(PANEL),
         };
-        Shape { score, len, dim, wide: dim.next_multiple_of(PAD), chunk }
+        HeadShape { score, len, dim, wide: dim.next_multiple_of(PAD), chunk }
     }
 
     /// Keys that the query rows below `end` see.
@@ -319,7 +319,7 @@ fn forward<T: Real>(
     if dim == 0 || longest == 0 {
         return;
     }
-    let most = Shape::new(score, longest, dim);
+    let most = HeadShape::new(score, longest, dim);
     let rows = most.rows();
     let [qp, kp, vp, kt, yp, scores] =
         scratch.parts([rows, rows, rows, most.panels(), BLOCK * most.wide, BLOCK * most.chunk]);
@@ -330,7 +330,7 @@ fn forward<T: Real>(
         if tokens.is_empty() {
             continue;
         }
-        let shape = Shape::new(score, tokens.len(), dim);
+        let shape = HeadShape::new(score, tokens.len(), dim);
         for head in 0..heads {
             let columns = head * dim..(head + 1) * dim;
             let wide = shape.wide;
@@ -391,7 +391,7 @@ fn backward<T: Real>(
     if dim == 0 || longest == 0 {
         return;
     }
-    let most = Shape::new(score, longest, dim);
+    let most = HeadShape::new(score, longest, dim);
     let (rows, panels, cell) = (most.rows(), most.panels(), BLOCK * most.chunk);
     let [qp, kp, vp, gyp, kt, vt, gqp, gkp, gvp, weights, grads] =
         scratch.parts([rows, rows, rows, rows, panels, panels, BLOCK * most.wide, rows, rows, cell, cell]);
@@ -401,7 +401,7 @@ fn backward<T: Real>(
         if tokens.is_empty() {
             continue;
         }
-        let shape = Shape::new(score, tokens.len(), dim);
+        let shape = HeadShape::new(score, tokens.len(), dim);
         let (len, wide) = (shape.len, shape.wide);
         // The pointwise weights' 1 / L goes into gy, once an element instead of once a score.
         let gy_factor = if score == Score::Silu { T::ONE / T::from_f64(len as f64) } else { T::ONE };

@@ -8,16 +8,16 @@ use fs_kernels::simd::{Level, limit_level};
 use fs_kernels::{Real, Scratch};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum Scoring {
     Silu,
     Softmax(bool),
 }
 
-const KINDS: [Kind; 3] = [Kind::Silu, Kind::Softmax(true), Kind::Softmax(false)];
+const KINDS: [Scoring; 3] = [Scoring::Silu, Scoring::Softmax(true), Scoring::Softmax(false)];
 
 /// y by the definition, in double precision.
 fn naive(
-    kind: Kind,
+    kind: Scoring,
     q: &Grid<f64>,
     k: &Grid<f64>,
     v: &Grid<f64>,
@@ -29,17 +29,17 @@ fn naive(
     for w in offsets.windows(2) {
         for head in 0..heads {
             for i in w[0]..w[1] {
-                let end = if kind == Kind::Softmax(false) { w[1] } else { i + 1 };
+                let end = if kind == Scoring::Softmax(false) { w[1] } else { i + 1 };
                 let score = |j: usize| {
                     let dot: f64 = (0..dim).map(|c| q.at(i, head * dim + c) * k.at(j, head * dim + c)).sum();
                     dot / (dim as f64).sqrt()
                 };
                 let scores: Vec<f64> = (w[0]..end).map(score).collect();
                 let weights: Vec<f64> = match kind {
-                    Kind::Silu => {
+                    Scoring::Silu => {
                         scores.iter().map(|s| s / (1.0 + (-s).exp()) / (w[1] - w[0]) as f64).collect()
                     }
-                    Kind::Softmax(_) => {
+                    Scoring::Softmax(_) => {
                         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                         let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
                         scores.iter().map(|s| (s - top).exp() / sum).collect()
@@ -56,7 +56,7 @@ fn naive(
 }
 
 fn forward<T: Real>(
-    kind: Kind,
+    kind: Scoring,
     q: &Grid<T>,
     k: &Grid<T>,
     v: &Grid<T>,
@@ -68,8 +68,8 @@ fn forward<T: Real>(
     let mut scratch = Scratch::new();
     let (q, k, v) = (q.view(), k.view(), v.view());
     match kind {
-        Kind::Silu => silu_attention(q, k, v, offsets, heads, y.view_mut(), &mut scratch),
-        Kind::Softmax(causal) => {
+        Scoring::Silu => silu_attention(q, k, v, offsets, heads, y.view_mut(), &mut scratch),
+        Scoring::Softmax(causal) => {
             softmax_attention(q, k, v, offsets, heads, causal, y.view_mut(), &mut stats, &mut scratch);
         }
     }
@@ -77,7 +77,7 @@ fn forward<T: Real>(
 }
 
 fn backward<T: Real>(
-    kind: Kind,
+    kind: Scoring,
     q: &Grid<T>,
     k: &Grid<T>,
     v: &Grid<T>,
@@ -91,8 +91,8 @@ fn backward<T: Real>(
     let (q, k, v, gy) = (q.view(), k.view(), v.view(), gy.view());
     let (mq, mk, mv) = (gq.view_mut(), gk.view_mut(), gv.view_mut());
     match kind {
-        Kind::Silu => silu_attention_grad(q, k, v, offsets, heads, gy, mq, mk, mv, &mut scratch),
-        Kind::Softmax(causal) => {
+        Scoring::Silu => silu_attention_grad(q, k, v, offsets, heads, gy, mq, mk, mv, &mut scratch),
+        Scoring::Softmax(causal) => {
             softmax_attention_grad(q, k, v, stats, offsets, heads, causal, gy, mq, mk, mv, &mut scratch);
         }
     }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Program;
 use fs_executor::profile::rows::Counter;
-use fs_executor::transport::link::Link;
+use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Options, Report, Session};
 use fs_schedule::{Action, Profile, Reuse, Schedule, Way};
 use fs_tests::chart::{Line, draw};
@@ -87,7 +87,7 @@ struct Arguments {
     steps: Option<u64>,
     share: Option<f64>,
     /// Instead of calibrating.
-    link: Option<Link>,
+    link: Option<EmulatedLink>,
     /// Reports and schedules go here.
     keep: Option<PathBuf>,
 }
@@ -153,7 +153,7 @@ fn compile(program: &Program, v: Variant, profile: Option<&Profile>) -> Result<S
 fn session(
     schedule: &Schedule,
     data: &Recorded,
-    link: Option<Link>,
+    link: Option<EmulatedLink>,
     steps: u64,
 ) -> Result<Session<f32>, String> {
     let options = Options { steps: Some(steps), link, evaluate: false, ..Options::default() };
@@ -161,7 +161,12 @@ fn session(
     Session::with_source(Arc::new(schedule.clone()), options, source).map_err(|e| e.to_string())
 }
 
-fn train(schedule: &Schedule, data: &Recorded, link: Option<Link>, steps: u64) -> Result<Report, String> {
+fn train(
+    schedule: &Schedule,
+    data: &Recorded,
+    link: Option<EmulatedLink>,
+    steps: u64,
+) -> Result<Report, String> {
     session(schedule, data, link, steps)?.run(&mut ()).map_err(|e| e.to_string())
 }
 
@@ -175,7 +180,7 @@ fn with_rows(program: &Program, profile: &Profile, unique: bool, data: &Recorded
 }
 
 /// What a serial schedule in as many microbatches costs over the link.
-fn measure(program: &Program, v: Variant, data: &Recorded, link: Link) -> Result<Profile, String> {
+fn measure(program: &Program, v: Variant, data: &Recorded, link: EmulatedLink) -> Result<Profile, String> {
     let (unique, microbatches) = (v.unique, v.microbatches);
     let schedule = compile(program, Variant { microbatches, unique, ..SERIAL }, None)?;
     let mut session = session(&schedule, data, Some(link), PROFILED)?;
@@ -240,12 +245,12 @@ fn row(variant: Variant, share: f64, schedule: &Schedule, report: &Report) -> Ro
 }
 
 /// The link for which communication of `serial` takes half of its compute.
-fn calibrate(program: &Program, steps: u64) -> Result<Link, String> {
+fn calibrate(program: &Program, steps: u64) -> Result<EmulatedLink, String> {
     let schedule = compile(program, SERIAL, None)?;
     let data = batches(&schedule, 0.15, steps)?;
     let report = train(&schedule, &data, None, steps)?;
     let compute = report.accounting.compute_ms / 1e3;
-    let mut link = Link { bandwidth: sent(&report) / (COMMUNICATION * compute), latency: LATENCY };
+    let mut link = EmulatedLink { bandwidth: sent(&report) / (COMMUNICATION * compute), latency: LATENCY };
     let slow = train(&schedule, &data, Some(link), steps)?;
     let ratio = slow.accounting.exposed_ms / (COMMUNICATION * slow.accounting.compute_ms);
     // In whole Mbit/s.
@@ -380,7 +385,7 @@ fn serial_of(candidate: &Row, row: &Row) -> bool {
         && row.variant.strategy != Strategy::Serial
 }
 
-fn to_json(rows: &[Row], link: Link) -> Value {
+fn to_json(rows: &[Row], link: EmulatedLink) -> Value {
     let list: Vec<Value> = rows
         .iter()
         .map(|r| {

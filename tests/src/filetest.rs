@@ -22,7 +22,7 @@ use fs_compiler::ir::print::CONTINUED;
 
 /// What to do with a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Match {
     Check,
     Next,
     Not,
@@ -31,7 +31,7 @@ enum Kind {
 /// One `check`, `next` or `not`.
 #[derive(Debug, Clone)]
 struct Directive {
-    kind: Kind,
+    kind: Match,
     pattern: Pattern,
     /// Where it stands, from 1.
     line: usize,
@@ -104,9 +104,9 @@ impl Script {
             }
             let Some((word, rest)) = comment.split_once(':') else { continue };
             let kind = match word {
-                "check" => Some(Kind::Check),
-                "next" => Some(Kind::Next),
-                "not" => Some(Kind::Not),
+                "check" => Some(Match::Check),
+                "next" => Some(Match::Next),
+                "not" => Some(Match::Not),
                 "error" => None,
                 _ => continue,
             };
@@ -118,7 +118,7 @@ impl Script {
             match kind {
                 None => script.errors.push(Expected { line: at, pattern }),
                 Some(_) if !code.is_empty() => return fail("a directive stands on a line of its own"),
-                Some(Kind::Next) if script.directives.iter().all(|d| d.kind == Kind::Not) => {
+                Some(Match::Next) if script.directives.iter().all(|d| d.kind == Match::Not) => {
                     return fail("`next` needs a `check` before it");
                 }
                 Some(kind) => script.directives.push(Directive { kind, pattern, line }),
@@ -167,16 +167,16 @@ impl Script {
         let mut at = 0;
         for d in &self.directives {
             let found = match d.kind {
-                Kind::Not => {
+                Match::Not => {
                     nots.push(d);
                     continue;
                 }
-                Kind::Next => lines.get(at).is_some_and(|l| d.pattern.finds(l, &mut values)).then_some(at),
-                Kind::Check => (at..lines.len()).find(|i| d.pattern.finds(&lines[*i], &mut values)),
+                Match::Next => lines.get(at).is_some_and(|l| d.pattern.finds(l, &mut values)).then_some(at),
+                Match::Check => (at..lines.len()).find(|i| d.pattern.finds(&lines[*i], &mut values)),
             };
             let Some(found) = found else {
                 let what = match d.kind {
-                    Kind::Next => format!("the next line has no `{}`: {}", d.pattern, around(&lines, at, 1)),
+                    Match::Next => format!("the next line has no `{}`: {}", d.pattern, around(&lines, at, 1)),
                     _ => format!("no line has `{}`, from: {}", d.pattern, around(&lines, at, 8)),
                 };
                 return Err(Mismatch { line: d.line, what });

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use fs_executor::transport::frame::{Kind, Reader, overhead, read_header};
+use fs_executor::transport::frame::{FrameKind, Reader, overhead, read_header};
 use fs_executor::transport::wire::{Sink, Wire, World};
 
 /// Streams to all other processes.
@@ -72,7 +72,7 @@ impl Wire for Pipes {
     }
 
     fn send(&self, process: usize, frame: &[u8]) {
-        if let Ok((Kind::Data, _, mut reader)) = Reader::new(frame) {
+        if let Ok((FrameKind::Data, _, mut reader)) = Reader::new(frame) {
             let numbers = read_header(&mut reader).and_then(|_| Ok((reader.size()?, reader.size()?)));
             let (pieces, sections) = numbers.unwrap_or_default();
             self.entries.fetch_add(frame.len() as u64 - overhead(sections, pieces), Ordering::Relaxed);

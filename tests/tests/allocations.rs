@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fs_compiler::{CompileOptions, Strategy, compile_with};
-use fs_executor::transport::link::Link;
+use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Observer, Options, Session, StepEvent};
 
 struct Counting;
@@ -69,7 +69,7 @@ workload w {{ generate {{ lengths {lengths}  ids zipf(1.05)  labels hash  sample
 fn steps_allocate_nothing() {
     let (equal, jagged) = (model("fixed(6)", "40", "row_wise"), model("uniform(0, 9)", "37", "row_wise"));
     let columns = model("uniform(0, 9)", "37", "column_wise");
-    let link = Link { bandwidth: 1e9, latency: 20e-6 };
+    let link = EmulatedLink { bandwidth: 1e9, latency: 20e-6 };
     for (text, link) in [(&equal, None), (&jagged, None), (&jagged, Some(link)), (&columns, None)] {
         let loaded = fs_dsl::check_text("model.fs", text);
         let Some(program) = &loaded.program else {

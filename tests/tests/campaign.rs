@@ -18,7 +18,7 @@ use fs_schedule::verify::verify;
 use fs_tests::campaign::{Random, core, mutant};
 use fs_tests::interpreter::{Order, Reference, State, Workload, reference, run};
 use fs_tests::models::{Features, models};
-use fs_tests::schedules::{Plan, build};
+use fs_tests::schedules::{Recipe, build};
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -276,7 +276,7 @@ fn difference(a: &Schedule, b: &Schedule) -> String {
 /// The hand-made schedules have the model that they say, too.
 #[test]
 fn schedules_by_hand_are_in_the_campaign() {
-    let schedule = build(&Plan::new(fs_schedule::Strategy::Pec, Some(1), 2));
+    let schedule = build(&Recipe::new(fs_schedule::Strategy::Pec, Some(1), 2));
     let json = serde_json::to_value(&schedule).expect("plain data");
     let work = Workload { seed: 3, batches: 5, ranks: 2 };
     let want = reference(&schedule, &work).expect("a valid schedule");

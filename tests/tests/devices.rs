@@ -14,7 +14,7 @@ use fs_schedule::{
 use fs_tests::mock::{self, Mock};
 use fs_tests::models::{Features, models};
 use fs_tests::mutations::{Mutation, mutations};
-use fs_tests::schedules::{Plan, build};
+use fs_tests::schedules::{Recipe, build};
 use proptest::prelude::*;
 
 /// Losses, then tables, parameters and optimizer states, all as bits.
@@ -191,7 +191,7 @@ const NOTICED: &[&str] = &[
 
 /// A schedule made by hand, whose lookups and updates have queues of their own.
 fn by_hand(lookahead: u32, microbatches: u32, sharding: Sharding) -> Schedule {
-    let plan = Plan::new(fs_schedule::Strategy::Pec, Some(lookahead), microbatches);
+    let plan = Recipe::new(fs_schedule::Strategy::Pec, Some(lookahead), microbatches);
     let mut s = build(&plan.tables(vec![sharding]));
     s.settings.duration = Duration::Steps(7);
     s.settings.optimizer = DenseOptimizer::Sgd { lr: 0.01, momentum: 0.0, weight_decay: 0.0 };

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use fs_schedule::verify::{Violation, verify};
 use fs_schedule::*;
 use fs_schedule::{Engine, LoadError, Schedule, Strategy};
-use fs_tests::schedules::{Plan, build};
+use fs_tests::schedules::{Recipe, build};
 
 fn base() -> Schedule {
-    build(&Plan::new(Strategy::Pec, Some(1), 1))
+    build(&Recipe::new(Strategy::Pec, Some(1), 1))
 }
 
 /// Unoptimised builds on busy machines take long; a hang takes longer.

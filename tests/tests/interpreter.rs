@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use fs_schedule::{Schedule, Strategy};
 use fs_tests::interpreter::{Order, Reference, Workload, reference, run};
 use fs_tests::mutations::{bases, mutations};
-use fs_tests::schedules::{Plan, build};
+use fs_tests::schedules::{Recipe, build};
 
 /// Orders for a schedule: without preference, and with a few operations held back, on all ranks or one.
 fn orders(s: &Schedule, count: u64, seed: u64) -> impl Iterator<Item = Order> {
@@ -55,9 +55,10 @@ fn valid_schedules_are_exact_in_every_order() {
 #[test]
 fn strategies_end_in_the_serial_state() {
     for (n, (name, plan)) in (0..).zip(bases()) {
-        let serial = Plan { strategy: Strategy::Serial, lookahead: None, fused: false, ..plan.clone() };
+        let serial = Recipe { strategy: Strategy::Serial, lookahead: None, fused: false, ..plan.clone() };
         let work = workload(n);
-        let states = |p: &Plan| reference(&build(p), &work).unwrap_or_else(|e| panic!("{name}: {e}")).states;
+        let states =
+            |p: &Recipe| reference(&build(p), &work).unwrap_or_else(|e| panic!("{name}: {e}")).states;
         assert_eq!(states(&plan), states(&serial), "{name}");
     }
 }
@@ -111,7 +112,7 @@ fn missing_order_shows() {
 /// Were waits for them free, schedules that are right in the middle would go wrong at the start or the end.
 #[test]
 fn skipped_instances_keep_their_turn() {
-    let plan = Plan::new(Strategy::Pec, Some(1), 1);
+    let plan = Recipe::new(Strategy::Pec, Some(1), 1);
     let s = build(&plan);
     let work = workload(3);
     let want = reference(&s, &work).expect("a valid schedule");

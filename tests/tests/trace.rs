@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_executor::Account;
 use fs_executor::trace::Target;
-use fs_executor::transport::link::Link;
+use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Observer, Options, Session, StepEvent};
 use fs_schedule::trace::{self, Event, EventType, Execution, LAUNCHES, STEPS, TRANSFER, Trace};
 use fs_schedule::{Engine, Schedule};
@@ -266,7 +266,7 @@ fn arrows(
 #[test]
 fn every_execution_is_in_it_once() {
     let folder = tempfile::tempdir().unwrap();
-    let link = Link { bandwidth: 2e7, latency: 3e-4 };
+    let link = EmulatedLink { bandwidth: 2e7, latency: 3e-4 };
     let cases = [
         (Strategy::Serial, 2, 1, None, None, 4..9),
         (Strategy::Prefetch, 3, 1, Some(link), None, 5..8),

@@ -107,7 +107,7 @@ pub struct Choice {
 
 /// What is chosen for the tables of a model, by name: what options say, on top of what holds anyway.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Plan {
+pub struct TableChoices {
     /// Each row once per rank, or once per occurrence (default: once per rank).
     pub unique: PerTable<bool>,
     /// Reuse distances that are told apart (default: none).
@@ -117,7 +117,7 @@ pub struct Plan {
     pub sampled: BTreeSet<String>,
 }
 
-impl Plan {
+impl TableChoices {
     /// The choice for a table that lives as `sharding` says.
     pub fn choice(&self, table: &str, sharding: &Sharding) -> Choice {
         Choice {

@@ -1,6 +1,6 @@
 //! The pure level of distribution: how the rows and gradients of tables travel, as terms without order or effects.
 //!
-//! A [`Plan`] chooses for each table. From its [`Choice`] follow [`Distribution`]s: terms of one result each that say
+//! A [`TableChoices`] chooses for each table. From its [`Choice`] follow [`Distribution`]s: terms of one result each that say
 //! what is asked of whom, how rows come back, and what gradients are added up. Types say which rank has what, sizes
 //! follow from terms, and [`reference`](mod@reference) computes what any term means, on several ranks. What is updated
 //! when stays outside: `lower-exchanges` walks a function and writes the terms that it needs as operations.
@@ -15,7 +15,7 @@ pub mod term;
 pub mod ty;
 
 pub use build::Distribution;
-pub use choice::{Choice, Lookahead, PerTable, Plan, TableOptions};
+pub use choice::{Choice, Lookahead, PerTable, TableChoices, TableOptions};
 pub use op::Op;
 pub use term::{Id, Terms};
 pub use ty::{Type, TypeError};

@@ -8,7 +8,7 @@ use crate::ast::Ident;
 use crate::checked::{InputKind, Normalize};
 use crate::codes::{self, Code};
 use crate::diagnostic::{Diagnostic, alternatives, closest};
-use crate::signature::{Kind, Need, Param};
+use crate::signature::{Need, Param, ParamKind};
 use crate::source::Span;
 use crate::units;
 
@@ -56,13 +56,13 @@ impl Checker<'_> {
             let Some(name) = arg.name else {
                 while position < params.len()
                     && given[position].is_some()
-                    && params[position].kind != Kind::Values
+                    && params[position].kind != ParamKind::Values
                 {
                     position += 1;
                 }
                 match params.get(position) {
-                    Some(p) if p.kind == Kind::Values => rest.push(arg.given),
-                    Some(p) if p.kind != Kind::LayerName => {
+                    Some(p) if p.kind == ParamKind::Values => rest.push(arg.given),
+                    Some(p) if p.kind != ParamKind::LayerName => {
                         given[position] = Some(arg.given);
                         position += 1;
                     }
@@ -125,7 +125,7 @@ impl Checker<'_> {
         }
         let mut entries = Vec::with_capacity(params.len());
         for (p, g) in params.iter().zip(given) {
-            if p.kind == Kind::Values {
+            if p.kind == ParamKind::Values {
                 let mut values = Vec::new();
                 for g in std::mem::take(&mut rest).into_iter().chain(g) {
                     let span = g.span;
@@ -181,13 +181,13 @@ impl Checker<'_> {
         if let Val::Symbol(name) = &g.val
             && matches!(
                 p.kind,
-                Kind::Value
-                    | Kind::Values
-                    | Kind::Table
-                    | Kind::Ids
-                    | Kind::Sequence
-                    | Kind::DenseInput
-                    | Kind::Label
+                ParamKind::Value
+                    | ParamKind::Values
+                    | ParamKind::Table
+                    | ParamKind::Ids
+                    | ParamKind::Sequence
+                    | ParamKind::DenseInput
+                    | ParamKind::Label
             )
         {
             return self.unknown_name(name, g.span);
@@ -207,25 +207,25 @@ impl Checker<'_> {
             return Err(Failed);
         }
         match p.kind {
-            Kind::Value | Kind::Values => match self.as_value(&g) {
+            ParamKind::Value | ParamKind::Values => match self.as_value(&g) {
                 Some(v) => Ok(Data::Value(v)),
                 None => Err(self.wrong_kind(p, &g, callee)),
             },
-            Kind::Table => match g.val {
+            ParamKind::Table => match g.val {
                 Val::Table(t) => Ok(Data::Table(t)),
                 _ => Err(self.wrong_kind(p, &g, callee)),
             },
-            Kind::Ids | Kind::Sequence | Kind::DenseInput | Kind::Label => {
+            ParamKind::Ids | ParamKind::Sequence | ParamKind::DenseInput | ParamKind::Label => {
                 let Val::Input(i) = g.val else { return Err(self.wrong_kind(p, &g, callee)) };
                 let fits = match self.model.inputs[i.index()].kind {
-                    InputKind::Ids { .. } => matches!(p.kind, Kind::Ids | Kind::Sequence),
-                    InputKind::Next { .. } => p.kind == Kind::Sequence,
-                    InputKind::Dense { .. } => p.kind == Kind::DenseInput,
-                    InputKind::SampleLabel | InputKind::TokenLabel { .. } => p.kind == Kind::Label,
+                    InputKind::Ids { .. } => matches!(p.kind, ParamKind::Ids | ParamKind::Sequence),
+                    InputKind::Next { .. } => p.kind == ParamKind::Sequence,
+                    InputKind::Dense { .. } => p.kind == ParamKind::DenseInput,
+                    InputKind::SampleLabel | InputKind::TokenLabel { .. } => p.kind == ParamKind::Label,
                 };
                 if fits { Ok(Data::Input(i)) } else { Err(self.wrong_kind(p, &g, callee)) }
             }
-            Kind::Count { min, max } => {
+            ParamKind::Count { min, max } => {
                 let value = self.number(p, &g, callee)?;
                 if value.fract() == 0.0 && value >= min as f64 && value <= max as f64 {
                     Ok(Data::Count(value as u64))
@@ -233,12 +233,12 @@ impl Checker<'_> {
                     Err(self.out_of_range(p, value, g.span))
                 }
             }
-            Kind::Number { min, max, open } => {
+            ParamKind::Number { min, max, open } => {
                 let value = self.number(p, &g, callee)?;
                 let fits = if open { value > min && value < max } else { value >= min && value < max };
                 if fits { Ok(Data::Number(value)) } else { Err(self.out_of_range(p, value, g.span)) }
             }
-            Kind::Quantity(dimension) => {
+            ParamKind::Quantity(dimension) => {
                 let Val::Number { value, unit } = g.val else { return Err(self.wrong_kind(p, &g, callee)) };
                 let d = match unit {
                     Some(u) if u.dimension == dimension => {
@@ -263,23 +263,23 @@ impl Checker<'_> {
                 };
                 Err(self.push(d))
             }
-            Kind::Switch => match &g.val {
+            ParamKind::Switch => match &g.val {
                 Val::Symbol(s) if s == "on" || s == "true" => Ok(Data::Switch(true)),
                 Val::Symbol(s) if s == "off" || s == "false" => Ok(Data::Switch(false)),
                 _ => Err(self.wrong_kind(p, &g, callee)),
             },
-            Kind::Choice(words) => match &g.val {
+            ParamKind::Choice(words) => match &g.val {
                 Val::Symbol(s) => match words.iter().find(|w| *w == s) {
                     Some(w) => Ok(Data::Choice(w)),
                     None => Err(self.unknown_choice(p, callee, s, words, g.span)),
                 },
                 _ => Err(self.wrong_kind(p, &g, callee)),
             },
-            Kind::Text => match g.val {
+            ParamKind::Text => match g.val {
                 Val::Text(t) => Ok(Data::Text(t)),
                 _ => Err(self.wrong_kind(p, &g, callee)),
             },
-            Kind::LayerName => match &g.val {
+            ParamKind::LayerName => match &g.val {
                 Val::Text(t) if is_layer_name(t) => Ok(Data::Text(t.clone())),
                 Val::Text(_) => {
                     let d = Diagnostic::error(
@@ -291,11 +291,11 @@ impl Checker<'_> {
                 }
                 _ => Err(self.wrong_kind(p, &g, callee)),
             },
-            Kind::Parts | Kind::Widths => match &g.val {
+            ParamKind::Parts | ParamKind::Widths => match &g.val {
                 Val::List(items) if !items.is_empty() => {
                     let mut widths = Vec::new();
                     for item in items {
-                        let width = Param { kind: Kind::POSITIVE, ..*p };
+                        let width = Param { kind: ParamKind::POSITIVE, ..*p };
                         match self.coerce(&width, item.clone(), callee)? {
                             Data::Count(n) => widths.push(n as u32),
                             _ => return Err(Failed),
@@ -303,30 +303,30 @@ impl Checker<'_> {
                     }
                     Ok(Data::Widths(widths))
                 }
-                Val::Number { .. } if p.kind == Kind::Parts => {
-                    self.coerce(&Param { kind: Kind::Count { min: 2, max: 1 << 10 }, ..*p }, g, callee)
+                Val::Number { .. } if p.kind == ParamKind::Parts => {
+                    self.coerce(&Param { kind: ParamKind::Count { min: 2, max: 1 << 10 }, ..*p }, g, callee)
                 }
                 _ => Err(self.wrong_kind(p, &g, callee)),
             },
-            Kind::Normalize => match &g.val {
+            ParamKind::Normalize => match &g.val {
                 Val::Symbol(s) if s == "tokens" => Ok(Data::Normalize(Normalize::Tokens)),
                 Val::Symbol(s) if s == "samples" => Ok(Data::Normalize(Normalize::Samples)),
                 Val::Symbol(s) => Err(self.unknown_choice(p, callee, s, &["tokens", "samples"], g.span)),
                 Val::Number { .. } => {
-                    match self.coerce(&Param { kind: Kind::ABOVE_ZERO, ..*p }, g, callee)? {
+                    match self.coerce(&Param { kind: ParamKind::ABOVE_ZERO, ..*p }, g, callee)? {
                         Data::Number(c) => Ok(Data::Normalize(Normalize::Constant(c))),
                         _ => Err(Failed),
                     }
                 }
                 _ => Err(self.wrong_kind(p, &g, callee)),
             },
-            Kind::Init => self.make(p, &g, callee, makers::INITS).map(Data::Init),
-            Kind::SparseOptimizer => self.make(p, &g, callee, makers::SPARSE).map(Data::SparseOptimizer),
-            Kind::DenseOptimizer => self.make(p, &g, callee, makers::DENSE).map(Data::DenseOptimizer),
-            Kind::Lengths => self.make(p, &g, callee, makers::LENGTHS).map(Data::Lengths),
-            Kind::IdDistribution => self.make(p, &g, callee, makers::IDS).map(Data::Ids),
-            Kind::LabelDistribution => self.make(p, &g, callee, makers::LABELS).map(Data::Labels),
-            Kind::Balance => self.make(p, &g, callee, makers::BALANCE).map(Data::Balance),
+            ParamKind::Init => self.make(p, &g, callee, makers::INITS).map(Data::Init),
+            ParamKind::SparseOptimizer => self.make(p, &g, callee, makers::SPARSE).map(Data::SparseOptimizer),
+            ParamKind::DenseOptimizer => self.make(p, &g, callee, makers::DENSE).map(Data::DenseOptimizer),
+            ParamKind::Lengths => self.make(p, &g, callee, makers::LENGTHS).map(Data::Lengths),
+            ParamKind::IdDistribution => self.make(p, &g, callee, makers::IDS).map(Data::Ids),
+            ParamKind::LabelDistribution => self.make(p, &g, callee, makers::LABELS).map(Data::Labels),
+            ParamKind::Balance => self.make(p, &g, callee, makers::BALANCE).map(Data::Balance),
         }
     }
 
@@ -351,7 +351,7 @@ impl Checker<'_> {
         let bound = self.bind(inner, maker.params, make.args, g.span, None)?;
         match (maker.make)(&bound) {
             Ok(Ok(made)) => Ok(made),
-            Ok(Err(why)) => Err(self.push(Diagnostic::error(codes::OUT_OF_RANGE, g.span, why))),
+            Ok(Err(why)) => Err(self.push(Diagnostic::error(codes::OUT_OF_RANGE, g.span, why.to_string()))),
             Err(Failed) => Err(Failed),
         }
     }

@@ -4,9 +4,20 @@ use crate::check::{Bound, Failed};
 use crate::checked::{
     Balance, DenseOptimizer, IdDistribution, Init, LabelDistribution, LengthDistribution, SparseOptimizer,
 };
-use crate::signature::{Kind, Param};
+use crate::signature::{Param, ParamKind};
 
-/// A constructor. The inner error is a sentence about arguments that do not fit together.
+/// Arguments that do not fit together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Misfit {
+    #[error("`low` must be below `high`")]
+    LowNotBelowHigh,
+    #[error("`min` must not be above `max`")]
+    MinAboveMax,
+    #[error("`mean` must lie between `min` and `max`")]
+    MeanOutside,
+}
+
+/// A constructor. The inner error is of arguments that are each what they should be.
 pub(crate) struct Maker<T: 'static> {
     /// As written.
     pub(crate) name: &'static str,
@@ -15,7 +26,7 @@ pub(crate) struct Maker<T: 'static> {
     /// One sentence.
     pub(crate) doc: &'static str,
     /// Builds it.
-    pub(crate) make: fn(&Bound) -> Result<Result<T, String>, Failed>,
+    pub(crate) make: fn(&Bound) -> Result<Result<T, Misfit>, Failed>,
 }
 
 /// Initial values of tables and dense parameters.
@@ -24,15 +35,15 @@ pub(crate) const INITS: &[Maker<Init>] = &[
     Maker { name: "ones", params: &[], doc: "All one.", make: |_| Ok(Ok(Init::Constant(1.0))) },
     Maker {
         name: "constant",
-        params: &[Param::required("value", Kind::ANY, "The value.")],
+        params: &[Param::required("value", ParamKind::ANY, "The value.")],
         doc: "All one value.",
         make: |b| Ok(Ok(Init::Constant(b.number("value")?))),
     },
     Maker {
         name: "normal",
         params: &[
-            Param::required("mean", Kind::ANY, "Mean."),
-            Param::required("std", Kind::NOT_NEGATIVE, "Standard deviation."),
+            Param::required("mean", ParamKind::ANY, "Mean."),
+            Param::required("std", ParamKind::NOT_NEGATIVE, "Standard deviation."),
         ],
         doc: "Gaussian.",
         make: |b| Ok(Ok(Init::Normal { mean: b.number("mean")?, std: b.number("std")? })),
@@ -40,17 +51,13 @@ pub(crate) const INITS: &[Maker<Init>] = &[
     Maker {
         name: "uniform",
         params: &[
-            Param::required("low", Kind::ANY, "Lower end."),
-            Param::required("high", Kind::ANY, "Upper end, above the lower one."),
+            Param::required("low", ParamKind::ANY, "Lower end."),
+            Param::required("high", ParamKind::ANY, "Upper end, above the lower one."),
         ],
         doc: "Uniform from `low` up to, but without, `high`.",
         make: |b| {
             let (low, high) = (b.number("low")?, b.number("high")?);
-            Ok(if low < high {
-                Ok(Init::Uniform { low, high })
-            } else {
-                Err("`low` must be below `high`".into())
-            })
+            Ok(if low < high { Ok(Init::Uniform { low, high }) } else { Err(Misfit::LowNotBelowHigh) })
         },
     },
     Maker {
@@ -73,19 +80,19 @@ pub(crate) const INITS: &[Maker<Init>] = &[
     },
     Maker {
         name: "hash",
-        params: &[Param::required("scale", Kind::ABOVE_ZERO, "Half the width of the range.")],
+        params: &[Param::required("scale", ParamKind::ABOVE_ZERO, "Half the width of the range.")],
         doc: "A hash of row, column and table in +-scale: the same values in any language.",
         make: |b| Ok(Ok(Init::Hash { scale: b.number("scale")? })),
     },
 ];
 
-const LR: Param = Param::required("lr", Kind::ABOVE_ZERO, "Learning rate.");
-const DECAY: Kind = Kind::Number { min: 0.0, max: 1.0, open: false };
+const LR: Param = Param::required("lr", ParamKind::ABOVE_ZERO, "Learning rate.");
+const DECAY: ParamKind = ParamKind::Number { min: 0.0, max: 1.0, open: false };
 const BETA1: Param = Param::default("beta1", DECAY, "0.9", "Decay of the first moment.");
 const BETA2: Param = Param::default("beta2", DECAY, "0.999", "Decay of the second moment.");
-const EPS8: Param = Param::default("eps", Kind::NOT_NEGATIVE, "1e-8", "Added to the root.");
+const EPS8: Param = Param::default("eps", ParamKind::NOT_NEGATIVE, "1e-8", "Added to the root.");
 const WEIGHT_DECAY: Param =
-    Param::default("weight_decay", Kind::NOT_NEGATIVE, "0", "L2 penalty added to the gradient.");
+    Param::default("weight_decay", ParamKind::NOT_NEGATIVE, "0", "L2 penalty added to the gradient.");
 
 /// Optimizers of tables.
 pub(crate) const SPARSE: &[Maker<SparseOptimizer>] = &[
@@ -103,7 +110,7 @@ pub(crate) const SPARSE: &[Maker<SparseOptimizer>] = &[
     },
     Maker {
         name: "adagrad",
-        params: &[LR, Param::default("eps", Kind::NOT_NEGATIVE, "1e-10", "Added to the root.")],
+        params: &[LR, Param::default("eps", ParamKind::NOT_NEGATIVE, "1e-10", "Added to the root.")],
         doc: "One state value per element.",
         make: |b| Ok(Ok(SparseOptimizer::Adagrad { lr: b.number("lr")?, eps: b.number("eps")? })),
     },
@@ -152,17 +159,17 @@ pub(crate) const DENSE: &[Maker<DenseOptimizer>] = &[
     },
 ];
 
-const LENGTH: Kind = Kind::Count { min: 0, max: 1 << 20 };
+const LENGTH: ParamKind = ParamKind::Count { min: 0, max: 1 << 20 };
 /// Beyond it nearly every length is the shortest or the longest.
-const SIGMA: Kind = Kind::Number { min: 0.0, max: 10.0, open: false };
+const SIGMA: ParamKind = ParamKind::Number { min: 0.0, max: 10.0, open: false };
 /// Beyond it nearly every id is the first; 0 is `uniform`.
-const EXPONENT: Kind = Kind::Number { min: 0.0, max: 10.0, open: true };
+const EXPONENT: ParamKind = ParamKind::Number { min: 0.0, max: 10.0, open: true };
 
 /// Distributions of lengths.
 pub(crate) const LENGTHS: &[Maker<LengthDistribution>] = &[
     Maker {
         name: "fixed",
-        params: &[Param::required("length", Kind::POSITIVE, "The length.")],
+        params: &[Param::required("length", ParamKind::POSITIVE, "The length.")],
         doc: "All equal.",
         make: |b| Ok(Ok(LengthDistribution::Fixed(b.count("length")? as u32))),
     },
@@ -170,7 +177,7 @@ pub(crate) const LENGTHS: &[Maker<LengthDistribution>] = &[
         name: "uniform",
         params: &[
             Param::required("min", LENGTH, "Shortest."),
-            Param::required("max", Kind::POSITIVE, "Longest, itself possible."),
+            Param::required("max", ParamKind::POSITIVE, "Longest, itself possible."),
         ],
         doc: "Uniform from `min` to `max`, both included.",
         make: |b| {
@@ -178,17 +185,17 @@ pub(crate) const LENGTHS: &[Maker<LengthDistribution>] = &[
             Ok(if min <= max {
                 Ok(LengthDistribution::Uniform { min, max })
             } else {
-                Err("`min` must not be above `max`".into())
+                Err(Misfit::MinAboveMax)
             })
         },
     },
     Maker {
         name: "lognormal",
         params: &[
-            Param::required("mean", Kind::ABOVE_ZERO, "Mean after clipping."),
+            Param::required("mean", ParamKind::ABOVE_ZERO, "Mean after clipping."),
             Param::required("sigma", SIGMA, "Standard deviation of the logarithm."),
             Param::default("min", LENGTH, "1", "Shortest."),
-            Param::optional("max", Kind::POSITIVE, "Longest; without it the input's own maximum."),
+            Param::optional("max", ParamKind::POSITIVE, "Longest; without it the input's own maximum."),
         ],
         doc: "Lognormal, clipped to `min` and `max`, with the given mean after clipping.",
         make: |b| {
@@ -196,7 +203,7 @@ pub(crate) const LENGTHS: &[Maker<LengthDistribution>] = &[
             let max = if b.has("max") { Some(b.count("max")? as u32) } else { None };
             let mean = b.number("mean")?;
             Ok(if f64::from(min) > mean || max.is_some_and(|m| f64::from(m) < mean) {
-                Err("`mean` must lie between `min` and `max`".into())
+                Err(Misfit::MeanOutside)
             } else {
                 Ok(LengthDistribution::Lognormal { mean, sigma: b.number("sigma")?, min, max })
             })
@@ -248,9 +255,9 @@ pub(crate) const BALANCE: &[Maker<Option<Balance>>] = &[
     Maker {
         name: "cost",
         params: &[
-            Param::required("c0", Kind::NOT_NEGATIVE, "Per sample."),
-            Param::required("c1", Kind::NOT_NEGATIVE, "Per token."),
-            Param::required("c2", Kind::NOT_NEGATIVE, "Per pair of tokens."),
+            Param::required("c0", ParamKind::NOT_NEGATIVE, "Per sample."),
+            Param::required("c1", ParamKind::NOT_NEGATIVE, "Per token."),
+            Param::required("c2", ParamKind::NOT_NEGATIVE, "Per pair of tokens."),
         ],
         doc: "A sample of length L costs `c0 + c1 L + c2 L^2`.",
         make: |b| Ok(Ok(Some(Balance { cost: Some([b.number("c0")?, b.number("c1")?, b.number("c2")?]) }))),

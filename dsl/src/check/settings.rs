@@ -1,6 +1,6 @@
 //! Every setting of every keyword, in one table that checking and documentation share.
 
-use crate::signature::{Kind, Param};
+use crate::signature::{Param, ParamKind};
 use crate::units::Dimension;
 
 /// A keyword with settings in braces.
@@ -15,16 +15,16 @@ pub(crate) struct Keyword {
 }
 
 const DTYPES: &[&str] = &["f32", "f16", "bf16"];
-const DTYPE: Kind = Kind::Choice(DTYPES);
+const DTYPE: ParamKind = ParamKind::Choice(DTYPES);
 
 pub(crate) const TABLE: &[Param] = &[
-    Param::required("rows", Kind::Count { min: 1, max: 1 << 40 }, "Ids are 0 to `rows` - 1."),
-    Param::required("dim", Kind::Count { min: 1, max: 65_536 }, "Columns of a row."),
-    Param::default("init", Kind::Init, "normal(0, 0.02)", "Values before training."),
-    Param::required("optimizer", Kind::SparseOptimizer, "Updates the rows that a batch used."),
+    Param::required("rows", ParamKind::Count { min: 1, max: 1 << 40 }, "Ids are 0 to `rows` - 1."),
+    Param::required("dim", ParamKind::Count { min: 1, max: 65_536 }, "Columns of a row."),
+    Param::default("init", ParamKind::Init, "normal(0, 0.02)", "Values before training."),
+    Param::required("optimizer", ParamKind::SparseOptimizer, "Updates the rows that a batch used."),
     Param::default(
         "sharding",
-        Kind::Choice(&["auto", "row_wise", "table_wise", "column_wise", "data_parallel"]),
+        ParamKind::Choice(&["auto", "row_wise", "table_wise", "column_wise", "data_parallel"]),
         "auto",
         "Placement over ranks; `auto` leaves it to the compiler.",
     ),
@@ -32,8 +32,13 @@ pub(crate) const TABLE: &[Param] = &[
 ];
 
 pub(crate) const IDS: &[Param] = &[
-    Param::required("max", Kind::POSITIVE, "Longer sequences are truncated to this."),
-    Param::default("keep", Kind::Choice(&["last", "first"]), "last", "The end that survives truncation."),
+    Param::required("max", ParamKind::POSITIVE, "Longer sequences are truncated to this."),
+    Param::default(
+        "keep",
+        ParamKind::Choice(&["last", "first"]),
+        "last",
+        "The end that survives truncation.",
+    ),
 ];
 
 /// Kinds of input, with what stands in their parentheses.
@@ -41,17 +46,17 @@ pub(crate) const INPUT_KINDS: &[Keyword] = &[
     Keyword {
         name: "ids",
         doc: "A sequence of ids, one per token. It has lengths of its own, unless `like` names another input.",
-        params: &[Param::required("table", Kind::Table, "The table whose rows the ids name.")],
+        params: &[Param::required("table", ParamKind::Table, "The table whose rows the ids name.")],
     },
     Keyword {
         name: "next",
         doc: "For every token of another sequence the id that follows: what next-item prediction learns. A history of n + 1 ids becomes n tokens.",
-        params: &[Param::required("of", Kind::Ids, "The sequence.")],
+        params: &[Param::required("of", ParamKind::Ids, "The sequence.")],
     },
     Keyword {
         name: "dense",
         doc: "Dense features, the same number for every sample. The name stands for their value.",
-        params: &[Param::required("width", Kind::POSITIVE, "Their number.")],
+        params: &[Param::required("width", ParamKind::POSITIVE, "Their number.")],
     },
     Keyword {
         name: "label",
@@ -61,29 +66,43 @@ pub(crate) const INPUT_KINDS: &[Keyword] = &[
 ];
 
 pub(crate) const TRAIN: &[Param] = &[
-    Param::default("batch", Kind::POSITIVE, "32", "Samples of a global batch, over all ranks."),
+    Param::default("batch", ParamKind::POSITIVE, "32", "Samples of a global batch, over all ranks."),
     Param::optional(
         "epochs",
-        Kind::POSITIVE,
+        ParamKind::POSITIVE,
         "Passes over the data (1 if neither this nor `steps` is given).",
     ),
-    Param::optional("steps", Kind::Count { min: 1, max: 1 << 40 }, "Global batches, instead of `epochs`."),
-    Param::default("optimizer", Kind::DenseOptimizer, "adam(1e-3)", "Updates the dense parameters."),
-    Param::default("balance", Kind::Balance, "off", "Moves samples between ranks to even out their cost."),
+    Param::optional(
+        "steps",
+        ParamKind::Count { min: 1, max: 1 << 40 },
+        "Global batches, instead of `epochs`.",
+    ),
+    Param::default("optimizer", ParamKind::DenseOptimizer, "adam(1e-3)", "Updates the dense parameters."),
+    Param::default(
+        "balance",
+        ParamKind::Balance,
+        "off",
+        "Moves samples between ranks to even out their cost.",
+    ),
     Param::default(
         "lookahead",
-        Kind::Count { min: 1, max: 64 },
+        ParamKind::Count { min: 1, max: 64 },
         "1",
         "Reuse distances that `pec` tells apart, in microbatches: rows that were last used longer ago move early.",
     ),
     Param::default(
         "microbatches",
-        Kind::Count { min: 1, max: 64 },
+        ParamKind::Count { min: 1, max: 64 },
         "1",
         "Parts of a batch, whose gradients are summed before the update.",
     ),
-    Param::default("unique_rows", Kind::Switch, "on", "Send a row once per rank, not once per occurrence."),
-    Param::default("seed", Kind::Count { min: 0, max: 1 << 53 }, "0", "Of everything random."),
+    Param::default(
+        "unique_rows",
+        ParamKind::Switch,
+        "on",
+        "Send a row once per rank, not once per occurrence.",
+    ),
+    Param::default("seed", ParamKind::Count { min: 0, max: 1 << 53 }, "0", "Of everything random."),
 ];
 
 pub(crate) const PRECISION: &[Param] = &[
@@ -94,68 +113,77 @@ pub(crate) const PRECISION: &[Param] = &[
 
 pub(crate) const WORKLOAD: &[Param] = &[Param::optional(
     "evaluate",
-    Kind::Choice(&["leave_last_out"]),
+    ParamKind::Choice(&["leave_last_out"]),
     "After training: a user's last interaction is the target, the rest the history.",
 )];
 
 pub(crate) const CSV: &[Param] = &[
-    Param::required("user", Kind::Text, "Column of the user."),
-    Param::required("item", Kind::Text, "Column of the item; ids are numbered by first appearance."),
+    Param::required("user", ParamKind::Text, "Column of the user."),
+    Param::required("item", ParamKind::Text, "Column of the item; ids are numbered by first appearance."),
     Param::optional(
         "time",
-        Kind::Text,
+        ParamKind::Text,
         "Column that orders a user's interactions; ties and files without it follow the order of lines.",
     ),
-    Param::optional("rating", Kind::Text, "Column that must be a finite number on every line."),
+    Param::optional("rating", ParamKind::Text, "Column that must be a finite number on every line."),
     Param::optional(
         "min_interactions",
-        Kind::POSITIVE,
+        ParamKind::POSITIVE,
         "Users with fewer are left out, instead of an error.",
     ),
 ];
 
 pub(crate) const GENERATE: &[Param] = &[
-    Param::required("lengths", Kind::Lengths, "Lengths of the sequences."),
-    Param::default("ids", Kind::IdDistribution, "uniform", "Ids of the sequences."),
-    Param::default("labels", Kind::LabelDistribution, "hash", "Labels."),
+    Param::required("lengths", ParamKind::Lengths, "Lengths of the sequences."),
+    Param::default("ids", ParamKind::IdDistribution, "uniform", "Ids of the sequences."),
+    Param::default("labels", ParamKind::LabelDistribution, "hash", "Labels."),
     Param::optional(
         "samples",
-        Kind::Count { min: 1, max: 1 << 40 },
+        ParamKind::Count { min: 1, max: 1 << 40 },
         "Distinct samples before the data repeats; without it there is no end: train by `steps`.",
     ),
 ];
 
 pub(crate) const CLUSTER: &[Param] = &[
-    Param::default("nodes", Kind::POSITIVE, "1", "Machines."),
-    Param::required("gpus_per_node", Kind::Count { min: 1, max: 1024 }, "Ranks of a machine."),
-    Param::default("copy_engines", Kind::Count { min: 0, max: 64 }, "2", "Copy engines of a GPU."),
-    Param::default("nics", Kind::Count { min: 0, max: 64 }, "1", "Network interfaces per GPU."),
+    Param::default("nodes", ParamKind::POSITIVE, "1", "Machines."),
+    Param::required("gpus_per_node", ParamKind::Count { min: 1, max: 1024 }, "Ranks of a machine."),
+    Param::default("copy_engines", ParamKind::Count { min: 0, max: 64 }, "2", "Copy engines of a GPU."),
+    Param::default("nics", ParamKind::Count { min: 0, max: 64 }, "1", "Network interfaces per GPU."),
     Param::default(
         "sms",
-        Kind::Count { min: 0, max: 4096 },
+        ParamKind::Count { min: 0, max: 4096 },
         "0",
         "Streaming multiprocessors of a GPU; 0 for a CPU.",
     ),
-    Param::default("comm_sms", Kind::Count { min: 0, max: 4096 }, "0", "SMs that a collective kernel takes."),
-    Param::required("memory", Kind::Quantity(Dimension::Bytes), "Memory of a GPU."),
-    Param::required("memory_bandwidth", Kind::Quantity(Dimension::Bandwidth), "Bandwidth of that memory."),
+    Param::default(
+        "comm_sms",
+        ParamKind::Count { min: 0, max: 4096 },
+        "0",
+        "SMs that a collective kernel takes.",
+    ),
+    Param::required("memory", ParamKind::Quantity(Dimension::Bytes), "Memory of a GPU."),
+    Param::required(
+        "memory_bandwidth",
+        ParamKind::Quantity(Dimension::Bandwidth),
+        "Bandwidth of that memory.",
+    ),
     Param::default(
         "host_sync",
-        Kind::Quantity(Dimension::Time),
+        ParamKind::Quantity(Dimension::Time),
         "0 us",
         "Until the host has learnt a size that the GPU found, beside the operation that found it.",
     ),
 ];
 
 pub(crate) const LINK: &[Param] = &[
-    Param::required("bandwidth", Kind::Quantity(Dimension::Bandwidth), "Per GPU and direction."),
-    Param::required("latency", Kind::Quantity(Dimension::Time), "From the start to the first byte."),
+    Param::required("bandwidth", ParamKind::Quantity(Dimension::Bandwidth), "Per GPU and direction."),
+    Param::required("latency", ParamKind::Quantity(Dimension::Time), "From the start to the first byte."),
 ];
 
 pub(crate) const FLOPS: &[Param] = &[
-    Param::optional("f32", Kind::Quantity(Dimension::Rate), "Peak rate in single precision."),
-    Param::optional("f16", Kind::Quantity(Dimension::Rate), "Peak rate in half precision."),
-    Param::optional("bf16", Kind::Quantity(Dimension::Rate), "Peak rate in bfloat16."),
+    Param::optional("f32", ParamKind::Quantity(Dimension::Rate), "Peak rate in single precision."),
+    Param::optional("f16", ParamKind::Quantity(Dimension::Rate), "Peak rate in half precision."),
+    Param::optional("bf16", ParamKind::Quantity(Dimension::Rate), "Peak rate in bfloat16."),
 ];
 
 /// Every keyword with settings, for documentation.

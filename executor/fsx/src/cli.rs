@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use fs_executor::session::TIMEOUT;
 use fs_executor::trace::{Steps, Target, window};
-use fs_executor::transport::link::Link;
+use fs_executor::transport::link::EmulatedLink;
 use fs_executor::weights::Unmatched;
 use fs_executor::{Error, Options, Report, Session, compare, data};
 use fs_schedule::Schedule;
@@ -67,7 +67,7 @@ struct Compare {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     #[arg(long, value_name = "LINK", help = LINK_HELP)]
-    link: Option<Link>,
+    link: Option<EmulatedLink>,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
@@ -106,7 +106,7 @@ struct Run {
     #[arg(long, value_name = "FILE")]
     status: Option<PathBuf>,
     #[arg(long, value_name = "LINK", help = LINK_HELP)]
-    link: Option<Link>,
+    link: Option<EmulatedLink>,
     /// Seconds that anything of another rank is waited for
     #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT.as_secs_f64())]
     timeout: f64,

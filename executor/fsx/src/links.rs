@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-use fs_executor::transport::link::Link;
+use fs_executor::transport::link::EmulatedLink;
 
 /// Of `--link`.
 pub(crate) const LINK_HELP: &str = "Emulate links between ranks: bandwidth per rank and direction (bit/s, kbit/s to \
@@ -10,7 +10,7 @@ pub(crate) const LINK_HELP: &str = "Emulate links between ranks: bandwidth per r
                                     \"200 Mbit/s, 50 us\"";
 
 /// A link joins two ranks.
-pub(crate) fn note_idle_link(link: Option<Link>, ranks: usize) {
+pub(crate) fn note_idle_link(link: Option<EmulatedLink>, ranks: usize) {
     if link.is_some() && ranks == 1 {
         let _ = writeln!(io::stderr(), "note: one rank has nobody to talk to; --link does nothing");
     }

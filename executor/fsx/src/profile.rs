@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use fs_executor::transport::link::Link;
+use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Error, Options, Session, data, profile};
 use fs_schedule::Profile;
 
@@ -34,7 +34,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     #[arg(long, value_name = "LINK", help = LINK_HELP)]
-    link: Option<Link>,
+    link: Option<EmulatedLink>,
     /// Print nothing
     #[arg(long, short)]
     quiet: bool,

@@ -6,14 +6,14 @@ use fs_schedule::{Sharding, Table};
 
 /// A rank's shard of a part of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shape {
+pub struct ShardRange {
     /// Rows of the whole table.
     pub rows: Range<u64>,
     /// Columns of the whole table.
     pub columns: Range<usize>,
 }
 
-impl Shape {
+impl ShardRange {
     /// What `rank` holds of a part.
     pub fn of(table: &Table, part: u32, rank: usize, ranks: usize) -> Self {
         let rows = match (&table.sharding, table.sharding.owner(part)) {

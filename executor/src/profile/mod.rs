@@ -325,11 +325,11 @@ pub fn link(transfers: &[(f64, f64, f64)], own: (f64, f64)) -> LinkCost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::link::Link;
+    use crate::transport::link::EmulatedLink;
     use crate::transport::paced::Links;
 
     /// All-to-alls of `bytes` to each other rank over emulated links, by the links' own clock.
-    fn all_to_all(link: Link, ranks: usize, bytes: u64) -> f64 {
+    fn all_to_all(link: EmulatedLink, ranks: usize, bytes: u64) -> f64 {
         let links = Links::new(link, ranks);
         let (mut there, mut asked) = (0, vec![0; ranks]);
         for other in 1..ranks {
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn the_constants_of_an_emulated_link_come_back() {
         for (text, ranks) in [("200 Mbit/s, 50 us", 2), ("10 Gbit/s, 5 us", 4), ("1 GB/s, 1 ms", 3)] {
-            let known: Link = text.parse().unwrap();
+            let known: EmulatedLink = text.parse().unwrap();
             let own = (12e-6, 1.0 / 7e9);
             let transfers: Vec<(f64, f64, f64)> = [3_000, 40_000, 250_000, 2_000_000]
                 .into_iter()

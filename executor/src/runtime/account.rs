@@ -66,7 +66,7 @@ impl Stamps {
 
 /// What the compute engine's time goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum TimeUse {
     /// Transfers that compute waited for.
     Exposed,
     /// Ranks that began later.
@@ -82,7 +82,7 @@ pub enum Kind {
 /// Number of kinds.
 pub const KINDS: usize = 5;
 
-/// Nanoseconds of each [`Kind`], in its order.
+/// Nanoseconds of each [`TimeUse`], in its order.
 pub type Split = [u64; KINDS];
 
 /// A part of a gap.
@@ -91,7 +91,7 @@ pub struct Segment {
     /// Where it ends; it starts where the one before ends.
     pub until: u64,
     /// What it goes to.
-    pub kind: Kind,
+    pub kind: TimeUse,
     /// The operation that was waited for.
     pub op: Option<usize>,
 }
@@ -117,7 +117,7 @@ pub fn explain(
     out: &mut Vec<Segment>,
 ) {
     out.clear();
-    let mut push = |from: u64, to: u64, kind: Kind, op: Option<usize>| {
+    let mut push = |from: u64, to: u64, kind: TimeUse, op: Option<usize>| {
         if from < to {
             out.push(Segment { until: to, kind, op });
         }
@@ -139,16 +139,16 @@ pub fn explain(
         if end <= begin {
             break;
         }
-        push(end, until, Kind::Other, None);
+        push(end, until, TimeUse::Other, None);
         let start = times.start.clamp(begin, end);
         if plan.ops[op].transfer {
             let met = times.met.clamp(start, end);
-            push(met, end, Kind::Exposed, Some(op));
-            push(start, met, Kind::Straggler, Some(op));
+            push(met, end, TimeUse::Exposed, Some(op));
+            push(start, met, TimeUse::Straggler, Some(op));
         } else if plan.engines[plan.ops[op].engine] == Engine::Host {
-            push(start, end, Kind::Host, Some(op));
+            push(start, end, TimeUse::Host, Some(op));
         } else {
-            push(start, end, Kind::Other, Some(op));
+            push(start, end, TimeUse::Other, Some(op));
         }
         until = start;
         if until <= begin {
@@ -156,7 +156,7 @@ pub fn explain(
         }
         gap = Gap::Before(op, step);
     }
-    push(begin, until, Kind::Other, None);
+    push(begin, until, TimeUse::Other, None);
 }
 
 /// The compute engine's time, covered up to a moment and cut at the ends of steps.
@@ -197,14 +197,14 @@ impl Ledger {
     }
 
     /// Covers the time up to `until`.
-    pub fn cover(&mut self, until: u64, kind: Kind, op: Option<usize>) {
+    pub fn cover(&mut self, until: u64, kind: TimeUse, op: Option<usize>) {
         let time = until.saturating_sub(self.at);
         self.at += time;
         if self.since.is_none() {
             return;
         }
         self.split[kind as usize] += time;
-        if let Some(op) = op.filter(|_| kind == Kind::Exposed) {
+        if let Some(op) = op.filter(|_| kind == TimeUse::Exposed) {
             self.exposed[op] += time;
         }
     }
@@ -310,7 +310,7 @@ mod tests {
     fn times_that_are_no_longer_kept_explain_nothing() {
         let (plan, mut out) = (plan(), Vec::new());
         explain(&plan, &stamps(6), Gap::Before(4, 1), (STEP + 200, STEP + 930), &mut out);
-        assert_eq!(out, [Segment { until: STEP + 930, kind: Kind::Other, op: None }]);
+        assert_eq!(out, [Segment { until: STEP + 930, kind: TimeUse::Other, op: None }]);
     }
 
     #[test]
@@ -323,16 +323,16 @@ mod tests {
     #[test]
     fn cuts_divide_time_between_steps() {
         let mut ledger = Ledger::new(5);
-        ledger.cover(30, Kind::Other, None);
+        ledger.cover(30, TimeUse::Other, None);
         ledger.begin(50);
-        ledger.cover(80, Kind::Compute, None);
+        ledger.cover(80, TimeUse::Compute, None);
         assert_eq!(
             ledger.cut(),
             (50, 80, [0, 0, 0, 0, 30]),
             "what was before the first batch does not count"
         );
-        ledger.cover(70, Kind::Host, None);
-        ledger.cover(95, Kind::Exposed, Some(1));
+        ledger.cover(70, TimeUse::Host, None);
+        ledger.cover(95, TimeUse::Exposed, Some(1));
         assert_eq!((ledger.cut(), ledger.exposed()[1]), ((80, 95, [15, 0, 0, 0, 0]), 15));
     }
 }

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use super::account::{Gap, Kind};
+use super::account::{Gap, TimeUse};
 use super::profile::Profile;
 use super::rank::Rank;
 use super::record::Record;
@@ -243,7 +243,7 @@ impl<D: Device> Thread<'_, '_, D> {
     fn settled(&mut self) -> bool {
         while let Some(done) = self.rank.open.first().filter(|_| self.ledger.is_some()) {
             self.close_gap(Gap::During(done.last.0, done.last.1), done.at);
-            self.cover(done.at, Kind::Other, None);
+            self.cover(done.at, TimeUse::Other, None);
         }
         self.is_settled()
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::transport::TransportError;
 use crate::transport::control::Control;
-use crate::transport::frame::{BadFrame, Kind, Reader, Writer};
+use crate::transport::frame::{BadFrame, FrameKind, Reader, Writer};
 
 /// Says for all ranks alike whether a batch will be trained.
 pub struct Gate {
@@ -100,7 +100,7 @@ impl Gate {
             }
             if several && before != (state.granted, state.fixed) {
                 let mut frame = Vec::new();
-                Writer::new(&mut frame, Kind::Grant, self.run.load(Ordering::Acquire))
+                Writer::new(&mut frame, FrameKind::Grant, self.run.load(Ordering::Acquire))
                     .number(state.granted)
                     .number(u64::from(state.fixed));
                 self.control.tell(&frame);
@@ -115,7 +115,7 @@ impl Gate {
         if self.stop.load(Ordering::Relaxed) && !state.told {
             state.told = true;
             let mut frame = Vec::new();
-            Writer::new(&mut frame, Kind::Stop, self.run.load(Ordering::Acquire));
+            Writer::new(&mut frame, FrameKind::Stop, self.run.load(Ordering::Acquire));
             self.control.send(0, &frame);
         }
         while batch >= state.granted && batch < state.end && !failed() {
@@ -133,9 +133,9 @@ impl Gate {
     }
 
     /// Takes what another process says: a grant, or its wish to stop.
-    pub fn take(&self, kind: Kind, mut reader: Reader<'_>) -> Result<(), BadFrame> {
+    pub fn take(&self, kind: FrameKind, mut reader: Reader<'_>) -> Result<(), BadFrame> {
         let mut state = self.lock();
-        if kind == Kind::Stop {
+        if kind == FrameKind::Stop {
             state.wished = true;
             return Ok(());
         }

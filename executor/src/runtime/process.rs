@@ -12,8 +12,8 @@ use super::gate::Gate;
 use crate::transport::bytes::Bytes;
 use crate::transport::clock::Clock;
 use crate::transport::control::{Control, Failures, Listener};
-use crate::transport::frame::{BadFrame, Kind, Reader, Writer};
-use crate::transport::link::Link;
+use crate::transport::frame::{BadFrame, FrameKind, Reader, Writer};
+use crate::transport::link::EmulatedLink;
 use crate::transport::local::Local;
 use crate::transport::paced::Paced;
 use crate::transport::threads::Threads;
@@ -46,7 +46,7 @@ impl<T: Real> Process<T> {
         control: &Arc<dyn Control>,
         engines: usize,
         channels: &[usize],
-        link: Option<Link>,
+        link: Option<EmulatedLink>,
         gate: &Arc<Gate>,
         finished: &SyncSender<Finished>,
     ) -> Result<Self, TransportError> {
@@ -102,7 +102,7 @@ impl<T: Real> Process<T> {
     pub fn report(&self, finished: &Finished) {
         if self.control.processes().len() > 1 {
             let mut frame = Vec::new();
-            finished.write(Writer::new(&mut frame, Kind::Report, self.run));
+            finished.write(Writer::new(&mut frame, FrameKind::Report, self.run));
             self.control.tell(&frame);
         }
     }
@@ -123,7 +123,7 @@ impl Drop for Ending {
     fn drop(&mut self) {
         if self.control.processes().len() > 1 {
             let mut frame = Vec::new();
-            Writer::new(&mut frame, Kind::Ended, self.run);
+            Writer::new(&mut frame, FrameKind::Ended, self.run);
             self.control.tell(&frame);
         }
     }
@@ -146,8 +146,8 @@ impl<T: Real> Hearing<T> {
     fn take(&self, process: usize, frame: &[u8], seen: Instant) -> Result<(), BadFrame> {
         let (kind, _, reader) = Reader::new(frame)?;
         match kind {
-            Kind::Data => self.bytes.deliver(process, reader, seen)?,
-            Kind::Report => {
+            FrameKind::Data => self.bytes.deliver(process, reader, seen)?,
+            FrameKind::Report => {
                 let finished = Finished::read(reader, self.bytes.clock().at(seen))?;
                 let sender = self.finished.lock().clone();
                 // Nobody listens any more only when the run is being torn down.
@@ -155,16 +155,16 @@ impl<T: Real> Hearing<T> {
                     let _ = sender.send(finished);
                 }
             }
-            Kind::Ended => {
+            FrameKind::Ended => {
                 let mut ended = self.ended.lock();
                 ended[process] = true;
                 if ended.iter().all(|ended| *ended) {
                     *self.finished.lock() = None;
                 }
             }
-            Kind::Grant | Kind::Stop => self.gate.take(kind, reader)?,
+            FrameKind::Grant | FrameKind::Stop => self.gate.take(kind, reader)?,
             // The control's own.
-            Kind::Failure | Kind::Gather => {}
+            FrameKind::Failure | FrameKind::Gather => {}
         }
         Ok(())
     }

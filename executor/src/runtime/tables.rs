@@ -6,7 +6,7 @@ use std::ops::Range;
 use fs_kernels::Real;
 use fs_schedule::{Sharding, Table};
 
-use crate::device::shards::Shape;
+use crate::device::shards::ShardRange;
 use crate::device::{Device, Env, Stored, Values};
 use crate::transport::frame::{BadFrame, Reader};
 
@@ -15,14 +15,14 @@ const ROWS: usize = 256;
 
 /// The shards of this process that, with those of others, are the table once: position of the rank, part, and what it
 /// holds. None is empty.
-fn holders<'a>(table: &'a Table, ranks: &'a [Env]) -> impl Iterator<Item = (usize, usize, Shape)> + 'a {
+fn holders<'a>(table: &'a Table, ranks: &'a [Env]) -> impl Iterator<Item = (usize, usize, ShardRange)> + 'a {
     // Every rank has all of a data-parallel table.
     let replicated = table.sharding == Sharding::DataParallel;
     let holding = ranks.iter().enumerate().filter(move |(_, env)| !replicated || env.rank == 0);
     let parts = table.sharding.parts() as usize;
     let all = holding.flat_map(move |(at, env)| (0..parts).map(move |part| (at, env, part)));
     let shapes =
-        all.map(move |(at, env, part)| (at, part, Shape::of(table, part as u32, env.rank, env.ranks)));
+        all.map(move |(at, env, part)| (at, part, ShardRange::of(table, part as u32, env.rank, env.ranks)));
     shapes.filter(|(_, _, shape)| !shape.is_empty())
 }
 
@@ -115,7 +115,7 @@ pub fn scatter<D: Device>((ranks, devices): (&[Env], &[D]), table: usize, first:
     let dim = whole.dim as usize;
     for (env, device) in ranks.iter().zip(devices) {
         for part in 0..whole.sharding.parts() {
-            let shape = Shape::of(whole, part, env.rank, env.ranks);
+            let shape = ShardRange::of(whole, part, env.rank, env.ranks);
             let weights = Stored::Table(table, part as usize, Values::Weights);
             let (rows, columns, width) = (&shape.rows, &shape.columns, shape.dim());
             // The part of the values, and of the shard, that lies in both: whole rows at once, or row by row.

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-use super::account::{Gap, Kind, Ledger, Times, add};
+use super::account::{Gap, Ledger, TimeUse, Times, add};
 use super::profile::Profile;
 use super::rank::Rank;
 use super::record::Recorder;
@@ -173,14 +173,14 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
         self.recorder.push(op, batch, start, met, end);
         add(&rank.busy[self.engine], busy.saturating_sub(waited));
         if rank.plan.ops[op].transfer {
-            self.cover(met.min(end), Kind::Straggler, Some(op));
-            self.cover(end, Kind::Exposed, Some(op));
+            self.cover(met.min(end), TimeUse::Straggler, Some(op));
+            self.cover(end, TimeUse::Exposed, Some(op));
         } else {
-            self.cover(end, Kind::Compute, Some(op));
+            self.cover(end, TimeUse::Compute, Some(op));
         }
         if rank.count((op, step, batch), end) {
             if self.ledger.is_some() {
-                self.cover(end, Kind::Other, None);
+                self.cover(end, TimeUse::Other, None);
             } else {
                 rank.process.threads.call(rank.env.rank, rank.plan.accounted);
             }
@@ -203,7 +203,7 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
     }
 
     /// Accounts for the time up to `until`, if this is the engine to do so: it went to `kind`.
-    pub(super) fn cover(&mut self, until: u64, kind: Kind, op: Option<usize>) {
+    pub(super) fn cover(&mut self, until: u64, kind: TimeUse, op: Option<usize>) {
         let rank = self.rank;
         let Some(ledger) = &mut self.ledger else { return };
         let begun = rank.begun.load(Ordering::Acquire);
@@ -225,7 +225,7 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
         let Rank { plan, stamps, .. } = self.rank;
         // While the device works for this engine there is nothing to explain.
         if let Some(op) = self.heads.iter().find_map(|head| head.running.as_ref().map(|r| r.op)) {
-            return self.cover(until, Kind::Compute, Some(op));
+            return self.cover(until, TimeUse::Compute, Some(op));
         }
         let Some(ledger) = self.ledger.as_mut().filter(|ledger| ledger.at() < until) else { return };
         let segments = ledger.explain(plan, stamps, gap, until);

@@ -31,7 +31,7 @@ use crate::runtime::{plan, tables};
 use crate::trace::{Timeline, Traced};
 use crate::transport::TransportError;
 use crate::transport::control::{Alone, Control};
-use crate::transport::link::Link;
+use crate::transport::link::EmulatedLink;
 use crate::transport::peers::Peers;
 use crate::weights::{self, Unmatched};
 
@@ -293,11 +293,11 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     }
 
     /// The emulated link.
-    pub(crate) fn link(&self) -> Option<Link> {
+    pub(crate) fn link(&self) -> Option<EmulatedLink> {
         self.options.link
     }
 
-    pub(crate) fn set_link(&mut self, link: Option<Link>) {
+    pub(crate) fn set_link(&mut self, link: Option<EmulatedLink>) {
         self.options.link = link;
     }
 

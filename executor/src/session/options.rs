@@ -10,7 +10,7 @@ use fs_schedule::{Duration as Length, Schedule};
 use crate::data::Source;
 use crate::data::samples::{Blocks, Deal};
 use crate::error::Error;
-use crate::transport::link::Link;
+use crate::transport::link::EmulatedLink;
 use crate::transport::wire::World;
 
 /// How long ranks wait for each other if nothing else is said.
@@ -44,7 +44,7 @@ pub struct Options {
     /// How long anything of another rank is waited for.
     pub timeout: Duration,
     /// Ranks talk over emulated links of this speed.
-    pub link: Option<Link>,
+    pub link: Option<EmulatedLink>,
     /// Random operations are delayed by random times, keyed by this: no result may depend on it.
     pub stress: Option<u64>,
     /// Training steps whose operations are recorded; see [`Session::take_records`](super::Session::take_records).
@@ -123,9 +123,9 @@ pub(super) fn check_placement(schedule: &Schedule, ranks: usize) -> Result<(), E
 }
 
 /// Checks that something gets through a link.
-pub(super) fn check_link(link: Option<Link>) -> Result<(), Error> {
+pub(super) fn check_link(link: Option<EmulatedLink>) -> Result<(), Error> {
     match link {
-        Some(Link { bandwidth, latency })
+        Some(EmulatedLink { bandwidth, latency })
             if !(bandwidth > 0.0 && bandwidth.is_finite() && (0.0..=60.0).contains(&latency)) =>
         {
             Err(Error::Settings(format!(

@@ -14,7 +14,7 @@ use crate::data::reader::reader;
 use crate::data::{Source, Wanted};
 use crate::device::{Device, Env};
 use crate::error::Error;
-use crate::runtime::account::Kind;
+use crate::runtime::account::TimeUse;
 use crate::runtime::engine::{self, panic_message};
 use crate::runtime::finished::{ENGINES, Finished};
 use crate::runtime::gate::Gate;
@@ -25,7 +25,7 @@ use crate::runtime::{Plan, Process};
 use crate::step::{Account, StepEvent};
 use crate::transport::TransportError;
 use crate::transport::control::Control;
-use crate::transport::link::Link;
+use crate::transport::link::EmulatedLink;
 
 /// Messages of ranks that may wait.
 const MESSAGES: usize = 1024;
@@ -52,7 +52,7 @@ pub(super) struct Phase<'a> {
     pub(super) source: &'a mut dyn Source,
     pub(super) stop: &'a Arc<AtomicBool>,
     pub(super) control: &'a Arc<dyn Control>,
-    pub(super) link: Option<Link>,
+    pub(super) link: Option<EmulatedLink>,
     pub(super) stress: Option<u64>,
     /// Steps to record.
     pub(super) record: Option<std::ops::Range<u64>>,
@@ -245,14 +245,14 @@ fn collect<T: Real>(
         let seconds = |nanoseconds: u64| nanoseconds as f64 * 1e-9;
         let time = part.at - part.since;
         event.data_wait = event.data_wait.max(seconds(part.data_wait));
-        let of = |kind: Kind| part.split[kind as usize];
+        let of = |kind: TimeUse| part.split[kind as usize];
         let account = Account {
             time,
-            compute: of(Kind::Compute),
-            exposed: of(Kind::Exposed),
-            straggler: of(Kind::Straggler),
-            host: of(Kind::Host),
-            other: of(Kind::Other),
+            compute: of(TimeUse::Compute),
+            exposed: of(TimeUse::Exposed),
+            straggler: of(TimeUse::Straggler),
+            host: of(TimeUse::Host),
+            other: of(TimeUse::Other),
         };
         event.accounts[part.rank] = account;
         for (mean, own) in [

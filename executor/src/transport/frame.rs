@@ -37,7 +37,7 @@ pub enum BadFrame {
 
 /// What a frame is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// What a rank has for another one in a turn of a channel.
     Data = 1,
     /// A rank's part of a batch is done.
@@ -54,7 +54,7 @@ pub enum Kind {
     Gather = 7,
 }
 
-impl Kind {
+impl FrameKind {
     const ALL: [Self; 7] =
         [Self::Data, Self::Report, Self::Ended, Self::Grant, Self::Stop, Self::Failure, Self::Gather];
 }
@@ -66,7 +66,7 @@ pub struct Writer<'b>(&'b mut Vec<u8>);
 #[allow(clippy::return_self_not_must_use, reason = "what is appended is in the bytes")]
 impl<'b> Writer<'b> {
     /// Begins a frame of a run in `bytes`, which are overwritten.
-    pub fn new(bytes: &'b mut Vec<u8>, kind: Kind, run: u64) -> Self {
+    pub fn new(bytes: &'b mut Vec<u8>, kind: FrameKind, run: u64) -> Self {
         bytes.clear();
         bytes.push(kind as u8);
         Self(bytes).number(run)
@@ -98,9 +98,9 @@ pub struct Reader<'b>(&'b [u8]);
 
 impl<'b> Reader<'b> {
     /// Its kind and its run; the reader goes on behind them.
-    pub fn new(frame: &'b [u8]) -> Result<(Kind, u64, Self), BadFrame> {
+    pub fn new(frame: &'b [u8]) -> Result<(FrameKind, u64, Self), BadFrame> {
         let (kind, rest) = frame.split_first().ok_or(BadFrame::Short("its kind"))?;
-        let known = Kind::ALL.into_iter().find(|k| *k as u8 == *kind).ok_or(BadFrame::Kind(*kind))?;
+        let known = FrameKind::ALL.into_iter().find(|k| *k as u8 == *kind).ok_or(BadFrame::Kind(*kind))?;
         let mut reader = Self(rest);
         let run = reader.number()?;
         Ok((known, run, reader))
@@ -152,7 +152,7 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// Bytes of a [`Kind::Data`] frame beside the entries themselves, for a message of some sections, that took an
+/// Bytes of a [`FrameKind::Data`] frame beside the entries themselves, for a message of some sections, that took an
 /// emulated link in some pieces (0 without one).
 pub fn overhead(sections: usize, pieces: usize) -> u64 {
     (1 + 8 * 8 + 8 * 4 * sections + 8 * 2 * pieces) as u64
@@ -176,7 +176,7 @@ pub struct Header {
 /// Writes what an outbox has for a rank. Times in it count from `now` on, when it is posted.
 pub fn write_message<T: Real>(bytes: &mut Vec<u8>, run: u64, head: Header, outbox: &Outbox<T>, now: u64) {
     let pieces = outbox.pieces.iter().filter(|piece| piece.to == head.to);
-    let mut writer = Writer::new(bytes, Kind::Data, run)
+    let mut writer = Writer::new(bytes, FrameKind::Data, run)
         .number(head.channel as u64)
         .number(head.turn)
         .number(head.from as u64)
@@ -299,7 +299,7 @@ mod tests {
         write_message(&mut bytes, 7, HEAD, &sent, 120);
         assert_eq!(bytes.len() as u64, sent.wire(1) + overhead(3, 1));
         let (kind, run, mut reader) = Reader::new(&bytes).unwrap();
-        assert_eq!((kind, run), (Kind::Data, 7));
+        assert_eq!((kind, run), (FrameKind::Data, 7));
         assert_eq!(read_header(&mut reader).unwrap(), HEAD);
         // Whatever was there before.
         let mut found = outbox();

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// Speed of every rank's link.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Link {
+pub struct EmulatedLink {
     /// Bytes per second and direction.
     pub bandwidth: f64,
     /// Seconds from the start of sending to the start of receiving.
@@ -19,7 +19,26 @@ pub struct Link {
 #[error("`{text}` is not a link: {reason}; write for example `200 Mbit/s, 50 us`")]
 pub struct BadLink {
     text: String,
-    reason: String,
+    reason: Reason,
+}
+
+/// What is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Reason {
+    #[error("the {0} is negative")]
+    Negative(&'static str),
+    #[error("the {what} needs a number and a unit such as {unit}")]
+    NoNumber { what: &'static str, unit: &'static str },
+    #[error("the {what} has no unit; known are {known}")]
+    NoUnit { what: &'static str, known: String },
+    #[error("the {what} has unit `{unit}`; known are {known}")]
+    UnknownUnit { what: &'static str, unit: String, known: String },
+    #[error("nothing gets through less than a byte a second")]
+    Slow,
+    #[error("the bandwidth has no limit; leave the link away")]
+    NoLimit,
+    #[error("a latency of more than a minute")]
+    Late,
 }
 
 const BANDWIDTHS: [(&str, f64); 10] = [
@@ -38,28 +57,30 @@ const BANDWIDTHS: [(&str, f64); 10] = [
 const TIMES: [(&str, f64); 4] = [("ns", 1e9), ("us", 1e6), ("ms", 1e3), ("s", 1.0)];
 
 /// A number and the factor of its unit; otherwise what is wrong with it.
-fn quantity(what: &str, text: &str, units: &[(&str, f64)]) -> Result<(f64, f64), String> {
+fn quantity(what: &'static str, text: &str, units: &[(&'static str, f64)]) -> Result<(f64, f64), Reason> {
     let text = text.trim();
     if text.starts_with('-') {
-        return Err(format!("the {what} is negative"));
+        return Err(Reason::Negative(what));
     }
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, unit) = (&text[..digits], text[digits..].trim());
     let Ok(number) = number.parse::<f64>() else {
-        return Err(format!("the {what} needs a number and a unit such as {}", units[1].0));
+        return Err(Reason::NoNumber { what, unit: units[1].0 });
     };
     if let Some((_, factor)) = units.iter().find(|(name, _)| *name == unit) {
         return Ok((number, *factor));
     }
-    let known: Vec<&str> = units.iter().map(|u| u.0).collect();
-    let said = if unit.is_empty() { "has no unit".into() } else { format!("has unit `{unit}`") };
-    Err(format!("the {what} {said}; known are {}", known.join(", ")))
+    let known = units.iter().map(|u| u.0).collect::<Vec<&str>>().join(", ");
+    Err(match unit {
+        "" => Reason::NoUnit { what, known },
+        unit => Reason::UnknownUnit { what, unit: unit.to_owned(), known },
+    })
 }
 
-impl FromStr for Link {
+impl FromStr for EmulatedLink {
     type Err = BadLink;
     fn from_str(text: &str) -> Result<Self, BadLink> {
-        let fail = |reason: String| BadLink { text: text.chars().take(60).collect(), reason };
+        let fail = |reason: Reason| BadLink { text: text.chars().take(60).collect(), reason };
         let (bandwidth, latency) = match text.split_once(',') {
             Some((bandwidth, latency)) => (bandwidth, Some(latency)),
             None => (text, None),
@@ -74,19 +95,19 @@ impl FromStr for Link {
             }
         };
         if bandwidth < 1.0 {
-            return Err(fail("nothing gets through less than a byte a second".into()));
+            return Err(fail(Reason::Slow));
         }
         if !bandwidth.is_finite() {
-            return Err(fail("the bandwidth has no limit; leave the link away".into()));
+            return Err(fail(Reason::NoLimit));
         }
         if latency > 60.0 {
-            return Err(fail("a latency of more than a minute".into()));
+            return Err(fail(Reason::Late));
         }
         Ok(Self { bandwidth, latency })
     }
 }
 
-impl fmt::Display for Link {
+impl fmt::Display for EmulatedLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} Mbit/s, {} us", self.bandwidth / 125e3, self.latency * 1e6)
     }
@@ -98,10 +119,13 @@ mod tests {
 
     #[test]
     fn texts() {
-        let link: Link = "200 Mbit/s, 50 us".parse().unwrap();
+        let link: EmulatedLink = "200 Mbit/s, 50 us".parse().unwrap();
         assert_eq!((link.bandwidth, link.latency), (25e6, 50e-6));
-        assert_eq!("1.5GB/s".parse::<Link>().unwrap(), Link { bandwidth: 1.5e9, latency: 0.0 });
-        assert_eq!(link.to_string().parse::<Link>().unwrap(), link);
+        assert_eq!(
+            "1.5GB/s".parse::<EmulatedLink>().unwrap(),
+            EmulatedLink { bandwidth: 1.5e9, latency: 0.0 }
+        );
+        assert_eq!(link.to_string().parse::<EmulatedLink>().unwrap(), link);
         for (bad, reason) in [
             ("", "needs a number"),
             ("fast", "needs a number"),
@@ -116,9 +140,9 @@ mod tests {
             ("0 Mbit/s, 1 us", "less than a byte a second"),
             ("7 bit/s", "less than a byte a second"),
         ] {
-            let said = bad.parse::<Link>().unwrap_err().to_string();
+            let said = bad.parse::<EmulatedLink>().unwrap_err().to_string();
             assert!(said.contains(reason), "{bad}: {said}");
         }
-        assert_eq!("100 bit/s".parse::<Link>().unwrap().bandwidth, 12.5);
+        assert_eq!("100 bit/s".parse::<EmulatedLink>().unwrap().bandwidth, 12.5);
     }
 }

@@ -8,7 +8,7 @@
 
 use parking_lot::Mutex;
 
-use super::link::Link;
+use super::link::EmulatedLink;
 use super::outbox::Piece;
 use super::{Arrival, Message, Outbox, Sent, Transport, Turn};
 
@@ -35,7 +35,7 @@ struct Sending {
 
 impl<T> Paced<T> {
     /// The same transport over `link`s, for `channels` channels of `ranks` ranks.
-    pub fn new(inner: Box<dyn Transport<T>>, link: Link, ranks: usize, channels: usize) -> Self {
+    pub fn new(inner: Box<dyn Transport<T>>, link: EmulatedLink, ranks: usize, channels: usize) -> Self {
         let sending = || Mutex::new(Sending { turn: 0, asked: 0, served: 0, sent: 0 });
         Self {
             inner,
@@ -121,7 +121,7 @@ impl<T> Transport<T> for Paced<T> {
 /// The links of all ranks.
 #[derive(Debug)]
 pub(crate) struct Links {
-    link: Link,
+    link: EmulatedLink,
     /// When each rank's outgoing side is free.
     out: Vec<Mutex<u64>>,
     /// When each rank's incoming side is taken.
@@ -129,7 +129,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(crate) fn new(link: Link, ranks: usize) -> Self {
+    pub(crate) fn new(link: EmulatedLink, ranks: usize) -> Self {
         Self {
             link,
             out: (0..ranks).map(|_| Mutex::default()).collect(),
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn sides_are_shared() {
         // 1 byte a nanosecond, latency 100.
-        let links = Links::new(Link { bandwidth: 1e9, latency: 100e-9 }, 3);
+        let links = Links::new(EmulatedLink { bandwidth: 1e9, latency: 100e-9 }, 3);
         let send = |from, to, bytes, asked| links.carry(from, to, bytes, asked);
         assert_eq!(send(0, 1, 1000, 0), (1000, 1100));
         assert_eq!(send(0, 2, 500, 0), (1500, 1600), "the sender's side is busy");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::TransportError;
 use super::control::{Control, Listener};
-use super::frame::{BadFrame, Kind, Reader, Writer};
+use super::frame::{BadFrame, FrameKind, Reader, Writer};
 use super::wire::{Sink, World};
 
 /// Speaks to the other processes of a world.
@@ -83,16 +83,16 @@ impl Shared {
     fn take(&self, process: usize, frame: &[u8], seen: Instant) -> Result<(), BadFrame> {
         let (kind, run, mut reader) = Reader::new(frame)?;
         match kind {
-            Kind::Failure => {
+            FrameKind::Failure => {
                 let failure = read_failure(&mut reader)?;
                 self.set_failure(&failure);
             }
-            Kind::Gather => {
+            FrameKind::Gather => {
                 let what = reader.text()?.to_owned();
                 self.lock().parts.push((run, process, what, reader.rest().to_vec()));
                 self.changed.notify_all();
             }
-            Kind::Data | Kind::Report | Kind::Ended | Kind::Grant | Kind::Stop => {
+            FrameKind::Data | FrameKind::Report | FrameKind::Ended | FrameKind::Grant | FrameKind::Stop => {
                 let listener = {
                     let mut state = self.lock();
                     if run > state.runs || run == state.runs && state.entering {
@@ -168,7 +168,7 @@ impl Control for Peers {
             state.gathered
         };
         let mut frame = Vec::new();
-        Writer::new(&mut frame, Kind::Gather, number).text(what).bytes(own);
+        Writer::new(&mut frame, FrameKind::Gather, number).text(what).bytes(own);
         self.tell(&frame);
         let mut found: Vec<Option<Vec<u8>>> = vec![None; self.world.processes.len()];
         found[self.world.process] = Some(own.to_vec());
@@ -286,7 +286,7 @@ fn write_failure(frame: &mut Vec<u8>, failure: &TransportError) {
     let numbers = |writer: Writer<'_>, ranks: &[usize]| {
         ranks.iter().fold(writer, |w, rank| w.number(*rank as u64));
     };
-    let writer = Writer::new(frame, Kind::Failure, 0);
+    let writer = Writer::new(frame, FrameKind::Failure, 0);
     match failure {
         TransportError::Failed { rank, op, message } => {
             writer.number(0).number(*rank as u64).text(op).text(message);
@@ -350,7 +350,7 @@ mod tests {
             let mut frame = Vec::new();
             write_failure(&mut frame, &failure);
             let (kind, _, mut reader) = Reader::new(&frame).unwrap();
-            assert_eq!(kind, Kind::Failure);
+            assert_eq!(kind, FrameKind::Failure);
             assert_eq!(read_failure(&mut reader).unwrap(), failure);
             reader.end().unwrap();
         }

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::{BLOCK, STEP, Score, Shape};
+use super::{BLOCK, HeadShape, STEP, Score};
 use crate::real::Real;
 use crate::simd::{Kernel, Simd, for_lanes};
 
 /// Turns a block's scores into weights, with zeros past the mask.
 pub(super) struct Weigh<'a, T> {
-    pub(super) shape: Shape,
+    pub(super) shape: HeadShape,
     pub(super) block: Range<usize>,
     pub(super) chunk: Range<usize>,
     pub(super) scores: &'a mut [T],
@@ -18,7 +18,7 @@ pub(super) struct Weigh<'a, T> {
 
 /// Keys of the chunk that a query row sees.
 #[inline(always)]
-pub(super) fn visible(shape: Shape, chunk: &Range<usize>, row: usize) -> usize {
+pub(super) fn visible(shape: HeadShape, chunk: &Range<usize>, row: usize) -> usize {
     let end = if shape.score.causal() { chunk.end.min(row + 1) } else { chunk.end };
     end.saturating_sub(chunk.start)
 }
@@ -26,7 +26,7 @@ pub(super) fn visible(shape: Shape, chunk: &Range<usize>, row: usize) -> usize {
 /// Keys of the chunk for which scores exist in a row: the same for all rows of a step, so that loops over them
 /// are predictable. At least the visible ones.
 #[inline(always)]
-pub(super) fn computed(shape: Shape, chunk: &Range<usize>, row: usize) -> usize {
+pub(super) fn computed(shape: HeadShape, chunk: &Range<usize>, row: usize) -> usize {
     visible(shape, chunk, row | (STEP - 1))
 }
 
@@ -87,7 +87,7 @@ impl<T: Real> Kernel<T> for Weigh<'_, T> {
 
 /// Turns a block's scores into weights, and the gradients of its weights into those of its scores.
 pub(super) struct WeighGrad<'a, T> {
-    pub(super) shape: Shape,
+    pub(super) shape: HeadShape,
     pub(super) block: Range<usize>,
     pub(super) chunk: Range<usize>,
     pub(super) weights: &'a mut [T],

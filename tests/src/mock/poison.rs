@@ -2,7 +2,7 @@
 //! counts and classes. What it adds to, or changes in place, is put aside and comes back just before it ends.
 
 use fs_executor::device::cpu::Cpu;
-use fs_executor::device::cpu::arena::{Read, Shape, Slots, Writes};
+use fs_executor::device::cpu::arena::{ColumnRange, Read, Slots, Writes};
 use fs_executor::device::{Fault, Job};
 use fs_kernels::Write;
 use fs_schedule::{Action, Buffer, Element, Operand, Place};
@@ -118,7 +118,7 @@ fn views<'a>(
     let (start, end) = operand.columns.map_or((0, columns), |(s, e)| (s as usize, e as usize));
     let rows = job.rows(buffer, *operand)?.unwrap_or(0);
     if let Some(lock) = cpu.arena.reals.get(buffer, job.number) {
-        let shape = Shape { rows, stride: columns, start, end };
+        let shape = ColumnRange { rows, stride: columns, start, end };
         writes.lock(lock, shape, Write::Set, || operand.to_string())?;
     }
     Ok(writes)
@@ -145,7 +145,7 @@ fn rows(cpu: &Cpu<f32>, job: &Job<'_>, exchange: u32, of_class: bool) -> Result<
         let rows = job.rows(buffer, *operand)?.unwrap_or(0);
         let lock = cpu.arena.indices.get(buffer, job.number);
         let lock = lock.ok_or_else(|| Fault::Conflict(operand.to_string()))?;
-        let read = Read::lock(lock, Shape::whole(rows, 1), || operand.to_string())?;
+        let read = Read::lock(lock, ColumnRange::whole(rows, 1), || operand.to_string())?;
         Ok(read.slice()?.to_vec())
     };
     let mut rows = list(0)?;

@@ -13,7 +13,7 @@ mod ranking;
 pub use ranking::RANKING;
 
 use crate::arrange::{reaches, waits};
-use crate::schedules::Plan;
+use crate::schedules::Recipe;
 
 /// A kind of corruption.
 pub struct Mutation {
@@ -35,7 +35,7 @@ const fn order(name: &'static str, rule: &'static str, corrupt: fn(&mut Schedule
 }
 
 /// Schedules to corrupt: every strategy, lookahead, number of microbatches and sharding.
-pub fn bases() -> Vec<(String, Plan)> {
+pub fn bases() -> Vec<(String, Recipe)> {
     let column = || Sharding::ColumnWise { ranks: vec![1, 0] };
     let shardings = [
         ("row-wise", vec![Sharding::RowWise]),
@@ -57,10 +57,10 @@ pub fn bases() -> Vec<(String, Plan)> {
             for (microbatches, unique) in [(1, true), (2, true), (4, true), (2, false)] {
                 let fused = tables.len() > 1;
                 let plan =
-                    Plan { fused, ..Plan::new(strategy, lookahead, microbatches).tables(tables.clone()) };
+                    Recipe { fused, ..Recipe::new(strategy, lookahead, microbatches).tables(tables.clone()) };
                 let k = lookahead.map_or(String::new(), |k| format!(", K = {k}"));
                 let rows = if unique { "" } else { ", a row per occurrence" };
-                let plan = Plan { unique, ..plan };
+                let plan = Recipe { unique, ..plan };
                 out.push((format!("{strategy:?}{k}, M = {microbatches}, {name}{rows}"), plan));
             }
         }

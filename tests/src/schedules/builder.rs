@@ -5,7 +5,7 @@ use fs_schedule::{
     Sharding, Site, Strategy, Symbol, Way,
 };
 
-use super::{DIM, Plan, Stages};
+use super::{DIM, Recipe, Stages};
 
 /// Buffers of an exchange.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +27,7 @@ struct Held {
 }
 
 pub(super) struct Builder<'a> {
-    plan: &'a Plan,
+    plan: &'a Recipe,
     program: Program,
     stages: Stages,
     microbatch: Option<u32>,
@@ -50,7 +50,7 @@ const TOKENS: Extent = Extent::Symbol(Symbol::Tokens(0));
 const RANKS: Extent = Extent::Symbol(Symbol::Ranks);
 
 impl<'a> Builder<'a> {
-    pub(super) fn new(plan: &'a Plan, exchanges: usize) -> Self {
+    pub(super) fn new(plan: &'a Recipe, exchanges: usize) -> Self {
         Self {
             plan,
             program: Program::default(),

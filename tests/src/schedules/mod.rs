@@ -20,7 +20,7 @@ use builder::Builder;
 
 /// What to build.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct Recipe {
     /// One table each.
     pub shardings: Vec<Sharding>,
     /// Ranks.
@@ -37,7 +37,7 @@ pub struct Plan {
     pub strategy: Strategy,
 }
 
-impl Plan {
+impl Recipe {
     /// Row-wise, two ranks.
     pub fn new(strategy: Strategy, lookahead: Option<u32>, microbatches: u32) -> Self {
         let shardings = vec![Sharding::RowWise];
@@ -55,7 +55,7 @@ pub const DIM: u32 = 4;
 /// Rows of every table.
 pub const ROWS: u64 = 12;
 
-fn header(plan: &Plan) -> Schedule {
+fn header(plan: &Recipe) -> Schedule {
     let mut tables = Vec::new();
     let mut exchanges: Vec<Exchange> = Vec::new();
     let mut inputs = Vec::new();
@@ -117,7 +117,7 @@ fn header(plan: &Plan) -> Schedule {
 }
 
 /// The model's terms.
-fn reference(plan: &Plan) -> Reference {
+fn reference(plan: &Recipe) -> Reference {
     let linear = Action::Linear { bias: false };
     let weight = Action::LinearGradWeight { bias: false };
     let bce = Action::BceWithLogits { normalize: Normalize::Tokens(0) };
@@ -149,7 +149,7 @@ fn reference(plan: &Plan) -> Reference {
 }
 
 /// Builds, orders and connects.
-pub fn build(plan: &Plan) -> Schedule {
+pub fn build(plan: &Recipe) -> Schedule {
     let mut s = header(plan);
     s.train = Builder::new(plan, s.exchanges.len()).batch(&s);
     arrange(&mut s);
@@ -166,7 +166,7 @@ struct Stages {
 }
 
 impl Stages {
-    fn of(plan: &Plan) -> Self {
+    fn of(plan: &Recipe) -> Self {
         let Some(lookahead) = plan.lookahead else {
             let ids = i32::from(plan.strategy != Strategy::Serial);
             return Self { ids, partition: 0, gathers: Vec::new(), applies: Vec::new() };

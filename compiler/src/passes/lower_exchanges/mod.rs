@@ -34,7 +34,7 @@ use fs_schedule::reuse::Reuse;
 use fs_schedule::{Settings, Way};
 
 use super::{Options, PassError, Statistics, option};
-use crate::distribution::{Lookahead, Plan};
+use crate::distribution::{Lookahead, TableChoices};
 use crate::ir::attr::typed;
 use crate::ir::{Module, OpId, ValueId, table_of};
 use declared::Declared;
@@ -49,7 +49,7 @@ pub(super) fn run(
     options: &Options,
     statistics: &mut Statistics,
 ) -> Result<(), PassError> {
-    let plan = Plan {
+    let plan = TableChoices {
         unique: option(options, "unique")?.unwrap_or_default(),
         lookahead: option(options, "lookahead")?.unwrap_or_default(),
         sampled: sampled(module)?,
@@ -71,7 +71,7 @@ fn sampled(module: &Module) -> Result<BTreeSet<String>, PassError> {
 }
 
 /// Refuses tables that are not there, and what classes cannot number.
-fn check(module: &Module, plan: &Plan, microbatches: u32) -> Result<(), PassError> {
+fn check(module: &Module, plan: &TableChoices, microbatches: u32) -> Result<(), PassError> {
     let names: Vec<String> =
         module.decls_of("model.table").filter_map(|op| Some(table_of(op).ok()?.name)).collect();
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -104,7 +104,7 @@ fn check(module: &Module, plan: &Plan, microbatches: u32) -> Result<(), PassErro
 fn lower_function(
     module: &mut Module,
     f: usize,
-    plan: &Plan,
+    plan: &TableChoices,
     microbatches: u32,
     statistics: &mut Statistics,
 ) -> Result<(), PassError> {

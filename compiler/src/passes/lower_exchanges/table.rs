@@ -8,7 +8,7 @@ use fs_schedule::signature::OperandType;
 use super::super::PassError;
 use super::declared::Declared;
 use super::generate::Generator;
-use crate::distribution::{Distribution, Plan};
+use crate::distribution::{Distribution, TableChoices};
 use crate::distribution::{Id, Op};
 use crate::ir::{Attr, Type, ValueId, table_of};
 
@@ -32,7 +32,7 @@ impl Lowering {
         g: &mut Generator<'_>,
         table: ValueId,
         ids: &[Vec<ValueId>],
-        plan: &Plan,
+        plan: &TableChoices,
         updated: Option<u32>,
         declared: &mut Declared,
     ) -> Result<Self, PassError> {

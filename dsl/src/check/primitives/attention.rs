@@ -6,13 +6,13 @@ use crate::check::{Bound, Checker, Failed};
 use crate::checked::{Op, Rows, Type, ValueId};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
-use crate::signature::{Kind, Param};
+use crate::signature::{Param, ParamKind};
 
-const Q: Param = Param::required("q", Kind::Value, "Queries, all heads side by side.");
-const K: Param = Param::required("k", Kind::Value, "Keys.");
-const V: Param = Param::required("v", Kind::Value, "Values.");
+const Q: Param = Param::required("q", ParamKind::Value, "Queries, all heads side by side.");
+const K: Param = Param::required("k", ParamKind::Value, "Keys.");
+const V: Param = Param::required("v", ParamKind::Value, "Values.");
 const HEADS: Param =
-    Param::default("heads", Kind::Count { min: 1, max: 4096 }, "1", "Heads; they divide the columns.");
+    Param::default("heads", ParamKind::Count { min: 1, max: 4096 }, "1", "Heads; they divide the columns.");
 
 pub(super) const ALL: &[Primitive] = &[
     Primitive {
@@ -32,7 +32,7 @@ pub(super) const ALL: &[Primitive] = &[
             K,
             V,
             HEADS,
-            Param::default("causal", Kind::Switch, "on", "Whether later tokens are hidden."),
+            Param::default("causal", ParamKind::Switch, "on", "Whether later tokens are hidden."),
         ],
         result: "the type of `q`, `k` and `v`",
         doc: "For each head `softmax(q k^T / sqrt(columns per head)) v`.",

@@ -5,13 +5,13 @@ use crate::check::{Checker, Failed};
 use crate::checked::{Op, PoolMode, Rows, Type};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
-use crate::signature::{Kind, Param};
+use crate::signature::{Param, ParamKind};
 use crate::source::Span;
 
 pub(super) const ALL: &[Primitive] = &[
     Primitive {
         name: "lookup",
-        params: &[Param::required("input", Kind::Sequence, "The ids; their table is the input's.")],
+        params: &[Param::required("input", ParamKind::Sequence, "The ids; their table is the input's.")],
         result: "`[tokens of input, dim]`",
         doc: "The table's row of every id.",
         apply: |c, b| {
@@ -26,8 +26,8 @@ pub(super) const ALL: &[Primitive] = &[
     Primitive {
         name: "pool",
         params: &[
-            Param::required("input", Kind::Ids, "The ids; their table is the input's."),
-            Param::default("mode", Kind::Choice(&["sum", "mean"]), "sum", "How rows are combined."),
+            Param::required("input", ParamKind::Ids, "The ids; their table is the input's."),
+            Param::default("mode", ParamKind::Choice(&["sum", "mean"]), "sum", "How rows are combined."),
         ],
         result: "`[samples, dim]`",
         doc: "The sum or mean of the rows of a sample's ids; zeros for a sample without ids.",
@@ -45,7 +45,7 @@ pub(super) const ALL: &[Primitive] = &[
             X,
             Param::default(
                 "init",
-                Kind::Init,
+                ParamKind::Init,
                 "normal(0, 0.02)",
                 "Values of the position rows before training.",
             ),

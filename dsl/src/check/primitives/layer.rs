@@ -4,21 +4,21 @@ use super::embedding::no_loss;
 use super::{NAME, Primitive, X};
 use crate::check::{Bound, Checker, Failed, Val};
 use crate::checked::{Init, Op, Type, ValueId};
-use crate::signature::{Kind, Param};
+use crate::signature::{Param, ParamKind};
 
 const WEIGHT_INIT: Param =
-    Param::default("init", Kind::Init, "kaiming_uniform", "Values of the weight before training.");
+    Param::default("init", ParamKind::Init, "kaiming_uniform", "Values of the weight before training.");
 const BIAS_INIT: Param =
-    Param::default("bias_init", Kind::Init, "kaiming_uniform", "Values of the bias before training.");
-const ACTIVATIONS: Kind = Kind::Choice(&["none", "relu", "silu", "gelu", "sigmoid"]);
+    Param::default("bias_init", ParamKind::Init, "kaiming_uniform", "Values of the bias before training.");
+const ACTIVATIONS: ParamKind = ParamKind::Choice(&["none", "relu", "silu", "gelu", "sigmoid"]);
 
 pub(super) const ALL: &[Primitive] = &[
     Primitive {
         name: "linear",
         params: &[
             X,
-            Param::required("out", Kind::POSITIVE, "Columns of the result."),
-            Param::default("bias", Kind::Switch, "on", "Whether to add a bias."),
+            Param::required("out", ParamKind::POSITIVE, "Columns of the result."),
+            Param::default("bias", ParamKind::Switch, "on", "Whether to add a bias."),
             WEIGHT_INIT,
             BIAS_INIT,
             NAME,
@@ -36,10 +36,10 @@ pub(super) const ALL: &[Primitive] = &[
         name: "mlp",
         params: &[
             X,
-            Param::required("widths", Kind::Widths, "Columns after each layer."),
+            Param::required("widths", ParamKind::Widths, "Columns after each layer."),
             Param::default("activation", ACTIVATIONS, "relu", "Between layers."),
             Param::default("last", ACTIVATIONS, "none", "After the last layer."),
-            Param::default("bias", Kind::Switch, "on", "Whether layers have a bias."),
+            Param::default("bias", ParamKind::Switch, "on", "Whether layers have a bias."),
             WEIGHT_INIT,
             BIAS_INIT,
             NAME,
@@ -71,8 +71,8 @@ pub(super) const ALL: &[Primitive] = &[
         name: "layer_norm",
         params: &[
             X,
-            Param::default("eps", Kind::NOT_NEGATIVE, "1e-5", "Added to the variance."),
-            Param::default("affine", Kind::Switch, "on", "Whether to scale and shift by parameters."),
+            Param::default("eps", ParamKind::NOT_NEGATIVE, "1e-5", "Added to the variance."),
+            Param::default("affine", ParamKind::Switch, "on", "Whether to scale and shift by parameters."),
             NAME,
         ],
         result: "the type of `x`",
@@ -96,7 +96,11 @@ pub(super) const ALL: &[Primitive] = &[
         name: "dropout",
         params: &[
             X,
-            Param::required("p", Kind::Number { min: 0.0, max: 1.0, open: false }, "Probability of zero."),
+            Param::required(
+                "p",
+                ParamKind::Number { min: 0.0, max: 1.0, open: false },
+                "Probability of zero.",
+            ),
         ],
         result: "the type of `x`",
         doc: "In training: elements are zeroed with probability p, the others divided by 1 - p. In evaluation: x.",
@@ -111,7 +115,7 @@ pub(super) const ALL: &[Primitive] = &[
     },
     Primitive {
         name: "l2_normalize",
-        params: &[X, Param::default("eps", Kind::ABOVE_ZERO, "1e-12", "Lower bound of the divisor.")],
+        params: &[X, Param::default("eps", ParamKind::ABOVE_ZERO, "1e-12", "Lower bound of the divisor.")],
         result: "the type of `x`",
         doc: "Every row divided by its Euclidean length, or by eps if that is greater.",
         apply: |c, b| {

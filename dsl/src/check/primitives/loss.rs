@@ -6,12 +6,12 @@ use crate::check::{Bound, Checker, Failed, Val};
 use crate::checked::{Normalize, Op, Rows, Type};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
-use crate::signature::{Kind, Param};
+use crate::signature::{Param, ParamKind};
 
 const SCALAR: Type = Type { rows: Rows::One, columns: 1 };
 const NORMALIZE: Param = Param::required(
     "normalize",
-    Kind::Normalize,
+    ParamKind::Normalize,
     "What the sum over rows is divided by; tokens and samples are those of the global batch.",
 );
 
@@ -19,8 +19,8 @@ pub(super) const ALL: &[Primitive] = &[
     Primitive {
         name: "bce_with_logits",
         params: &[
-            Param::required("logits", Kind::Value, "One column."),
-            Param::required("labels", Kind::Label, "A label for each of its rows."),
+            Param::required("logits", ParamKind::Value, "One column."),
+            Param::required("labels", ParamKind::Label, "A label for each of its rows."),
             NORMALIZE,
         ],
         result: "a loss",
@@ -32,20 +32,20 @@ pub(super) const ALL: &[Primitive] = &[
         params: &[
             Param::required(
                 "x",
-                Kind::Value,
+                ParamKind::Value,
                 "What is scored against rows of the table; as wide as they are.",
             ),
-            Param::required("table", Kind::Table, "The table whose rows are the classes."),
-            Param::required("target", Kind::Sequence, "The true class of each token."),
+            Param::required("table", ParamKind::Table, "The table whose rows are the classes."),
+            Param::required("target", ParamKind::Sequence, "The true class of each token."),
             Param::required(
                 "negatives",
-                Kind::POSITIVE,
+                ParamKind::POSITIVE,
                 "Negatives per token, drawn uniformly with replacement; one that equals the target is left out.",
             ),
-            Param::default("temperature", Kind::ABOVE_ZERO, "1", "Scores are divided by this."),
+            Param::default("temperature", ParamKind::ABOVE_ZERO, "1", "Scores are divided by this."),
             Param::default(
                 "similarity",
-                Kind::Choice(&["dot", "cosine"]),
+                ParamKind::Choice(&["dot", "cosine"]),
                 "dot",
                 "Score: the dot product, or that of l2-normalised rows.",
             ),

@@ -10,7 +10,7 @@ mod loss;
 mod shape;
 
 use crate::check::{Bound, Checker, Failed, Val};
-use crate::signature::{Kind, Param};
+use crate::signature::{Param, ParamKind};
 
 /// A primitive.
 pub(crate) struct Primitive {
@@ -49,6 +49,9 @@ pub(crate) fn find(name: &str) -> Option<&'static Primitive> {
     PRIMITIVES.iter().flat_map(|f| f.primitives).find(|p| p.name == name)
 }
 
-const X: Param = Param::required("x", Kind::Value, "The operand.");
-const NAME: Param =
-    Param::optional("name", Kind::LayerName, "Prefix of its parameters; without it the name after `let`.");
+const X: Param = Param::required("x", ParamKind::Value, "The operand.");
+const NAME: Param = Param::optional(
+    "name",
+    ParamKind::LayerName,
+    "Prefix of its parameters; without it the name after `let`.",
+);

@@ -6,10 +6,10 @@ use crate::check::{Bound, Checker, Failed, Given, Val};
 use crate::checked::{Op, Rows, Type, ValueId};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
-use crate::signature::{Kind, Param};
+use crate::signature::{Param, ParamKind};
 use crate::source::Span;
 
-const VALUES: Param = Param::required("values", Kind::Values, "Two or more operands.");
+const VALUES: Param = Param::required("values", ParamKind::Values, "Two or more operands.");
 
 pub(super) const ALL: &[Primitive] = &[
     Primitive {
@@ -25,8 +25,8 @@ pub(super) const ALL: &[Primitive] = &[
     Primitive {
         name: "mul",
         params: &[
-            Param::required("a", Kind::Value, "An operand."),
-            Param::required("b", Kind::Value, "An operand."),
+            Param::required("a", ParamKind::Value, "An operand."),
+            Param::required("b", ParamKind::Value, "An operand."),
         ],
         result: "the type of the operands",
         doc: "The elementwise product of two values of one type, as `a * b`.",
@@ -37,7 +37,7 @@ pub(super) const ALL: &[Primitive] = &[
     },
     Primitive {
         name: "scale",
-        params: &[X, Param::required("factor", Kind::ANY, "A constant.")],
+        params: &[X, Param::required("factor", ParamKind::ANY, "A constant.")],
         result: "the type of `x`",
         doc: "`x` times a constant, as `2 * x`; `x / 2` and `-x` are other ways to write it.",
         apply: |c, b| {
@@ -49,7 +49,7 @@ pub(super) const ALL: &[Primitive] = &[
     },
     Primitive {
         name: "split",
-        params: &[X, Param::required("parts", Kind::Parts, "How to cut the columns.")],
+        params: &[X, Param::required("parts", ParamKind::Parts, "How to cut the columns.")],
         result: "several values with the rows of `x`",
         doc: "Ranges of columns, from left to right: `let u, v = split(x, 2)`.",
         apply: split,

@@ -96,9 +96,9 @@ impl<T> Arena<T> {
     }
 }
 
-/// Shape of an operand: a range of columns of a row-major matrix.
+/// ColumnRange of an operand: a range of columns of a row-major matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct ColumnRange {
     /// Rows.
     pub rows: usize,
     /// Columns of the whole matrix.
@@ -109,7 +109,7 @@ pub struct Shape {
     pub end: usize,
 }
 
-impl Shape {
+impl ColumnRange {
     /// All columns.
     pub fn whole(rows: usize, columns: usize) -> Self {
         Self { rows, stride: columns, start: 0, end: columns }
@@ -137,12 +137,16 @@ impl Shape {
 #[derive(Debug)]
 pub struct Read<'a, E> {
     guard: RwLockReadGuard<'a, Vec<E>>,
-    shape: Shape,
+    shape: ColumnRange,
 }
 
 impl<'a, E> Read<'a, E> {
     /// Locks a vector for reading; `name` is for messages.
-    pub fn lock(lock: &'a RwLock<Vec<E>>, shape: Shape, name: impl Fn() -> String) -> Result<Self, Fault> {
+    pub fn lock(
+        lock: &'a RwLock<Vec<E>>,
+        shape: ColumnRange,
+        name: impl Fn() -> String,
+    ) -> Result<Self, Fault> {
         let patience = if shape.is_whole() { Duration::ZERO } else { PATIENCE };
         let guard = lock.try_read().or_else(|| lock.try_read_for(patience));
         let guard = guard.ok_or_else(|| Fault::Conflict(name()))?;
@@ -153,13 +157,13 @@ impl<'a, E> Read<'a, E> {
     }
 
     /// Its shape.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> ColumnRange {
         self.shape
     }
 
     /// As a matrix.
     pub fn mat(&self) -> Mat<'_, E> {
-        let Shape { rows, stride, start, end } = self.shape;
+        let ColumnRange { rows, stride, start, end } = self.shape;
         Mat::new(&self.guard[aligned(&self.guard, rows * stride)], rows, stride).columns(start..end)
     }
 
@@ -182,7 +186,11 @@ pub struct Whole<'a, E> {
 
 impl<'a, E: Copy + Default> Whole<'a, E> {
     /// Locks a vector for writing and makes it long enough.
-    pub fn lock(lock: &'a RwLock<Vec<E>>, shape: Shape, name: impl Fn() -> String) -> Result<Self, Fault> {
+    pub fn lock(
+        lock: &'a RwLock<Vec<E>>,
+        shape: ColumnRange,
+        name: impl Fn() -> String,
+    ) -> Result<Self, Fault> {
         if !shape.is_whole() {
             return Err(Fault::NotWhole(name()));
         }
@@ -226,7 +234,7 @@ fn aligned<E>(vector: &[E], len: usize) -> std::ops::Range<usize> {
 }
 
 /// A vector, the right to write it, and its shape.
-type Locked<'a, E> = (&'a RwLock<Vec<E>>, RwLockWriteGuard<'a, Vec<E>>, Shape);
+type Locked<'a, E> = (&'a RwLock<Vec<E>>, RwLockWriteGuard<'a, Vec<E>>, ColumnRange);
 
 /// Lists of operands, which rarely are longer.
 pub type Few<X> = SmallVec<[X; 8]>;
@@ -236,7 +244,7 @@ pub type Few<X> = SmallVec<[X; 8]>;
 pub struct Writes<'a, E> {
     guards: Few<Locked<'a, E>>,
     /// Guard and shape of each operand.
-    parts: Few<(usize, Shape, Write)>,
+    parts: Few<(usize, ColumnRange, Write)>,
 }
 
 impl<E> Default for Writes<'_, E> {
@@ -250,7 +258,7 @@ impl<'a, E: Copy + Default> Writes<'a, E> {
     pub fn lock(
         &mut self,
         lock: &'a RwLock<Vec<E>>,
-        shape: Shape,
+        shape: ColumnRange,
         mode: Write,
         name: impl Fn() -> String,
     ) -> Result<(), Fault> {
@@ -282,7 +290,7 @@ impl<'a, E: Copy + Default> Writes<'a, E> {
             mine.sort_unstable_by_key(|&i| self.parts[i].1.start);
             let mut at = 0;
             for i in mine {
-                let Shape { start, end, .. } = self.parts[i].1;
+                let ColumnRange { start, end, .. } = self.parts[i].1;
                 let [_gap, piece, right] = rest.cut([start - at, end - start]);
                 out[i] = Some((piece, self.parts[i].2));
                 (rest, at) = (right, end);
@@ -317,7 +325,7 @@ mod tests {
     fn columns_of_one_buffer_are_written_together() {
         let lock = RwLock::new(Vec::new());
         let mut writes = Writes::default();
-        let part = |start, end| Shape { rows: 2, stride: 5, start, end };
+        let part = |start, end| ColumnRange { rows: 2, stride: 5, start, end };
         for (start, end) in [(3, 5), (0, 1)] {
             writes.lock(&lock, part(start, end), Write::Set, String::new).unwrap();
         }
@@ -327,7 +335,7 @@ mod tests {
         }
         assert!(Read::lock(&lock, part(0, 5), String::new).is_err(), "written and read at once");
         drop(writes);
-        let whole = Read::lock(&lock, Shape::whole(2, 5), String::new).unwrap();
+        let whole = Read::lock(&lock, ColumnRange::whole(2, 5), String::new).unwrap();
         assert_eq!(whole.slice().unwrap(), [2.0, 0.0, 0.0, 1.0, 1.0, 2.0, 0.0, 0.0, 1.0, 1.0]);
         assert_eq!(whole.slice().unwrap().as_ptr().align_offset(64), 0);
         let (a, b) = (Read::lock(&lock, part(0, 2), String::new), Read::lock(&lock, part(1, 3), String::new));

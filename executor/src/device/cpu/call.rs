@@ -7,7 +7,7 @@ use fs_schedule::action::Effect;
 use fs_schedule::{Buffer, Element, Extent, Normalize, Operand, Place, Symbol};
 use parking_lot::{Mutex, RwLock};
 
-use super::arena::{Read, Shape, Slots, Whole, Writes};
+use super::arena::{ColumnRange, Read, Slots, Whole, Writes};
 use super::{Cpu, Fault, Job, Shard, Work};
 use crate::data::share::Column;
 
@@ -58,14 +58,14 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// A place with values of the training precision: its storage and shape.
-    fn reals(&self, written: bool, position: usize) -> Result<(&'a RwLock<Vec<T>>, Shape), Fault> {
+    fn reals(&self, written: bool, position: usize) -> Result<(&'a RwLock<Vec<T>>, ColumnRange), Fault> {
         const EXPECTED: &str = "a buffer of reals, a parameter or a gradient";
         let wrong = || self.wrong(written, position, EXPECTED);
         let operand = self.operand(written, position)?;
         let cpu = self.cpu;
-        let parameter = |n: u32| -> Result<Shape, Fault> {
+        let parameter = |n: u32| -> Result<ColumnRange, Fault> {
             let p = self.env.schedule.parameters.get(n as usize).ok_or_else(wrong)?;
-            Ok(Shape::whole(p.rows as usize, p.columns as usize))
+            Ok(ColumnRange::whole(p.rows as usize, p.columns as usize))
         };
         match operand.place {
             Place::Buffer(n) => {
@@ -90,11 +90,11 @@ impl<'a, T: Real> Call<'a, T> {
         self.job.program.buffers.get(n as usize).filter(|b| b.element == element)
     }
 
-    fn shape(&self, buffer: &Buffer, operand: Operand) -> Result<Option<Shape>, Fault> {
+    fn shape(&self, buffer: &Buffer, operand: Operand) -> Result<Option<ColumnRange>, Fault> {
         let columns = buffer.columns as usize;
         let (start, end) = operand.columns.map_or((0, columns), |(s, e)| (s as usize, e as usize));
         let Some(rows) = self.job.rows(buffer, operand)? else { return Ok(None) };
-        Ok((start <= end && end <= columns).then_some(Shape { rows, stride: columns, start, end }))
+        Ok((start <= end && end <= columns).then_some(ColumnRange { rows, stride: columns, start, end }))
     }
 
     /// The buffer of an operand.
@@ -183,7 +183,7 @@ impl<'a, T: Real> Call<'a, T> {
         expected: &'static str,
         written: bool,
         position: usize,
-    ) -> Result<(&'a RwLock<Vec<E>>, Shape), Fault> {
+    ) -> Result<(&'a RwLock<Vec<E>>, ColumnRange), Fault> {
         let wrong = || self.wrong(written, position, expected);
         let operand = self.operand(written, position)?;
         let Place::Buffer(n) = operand.place else { return Err(wrong()) };

@@ -67,7 +67,7 @@ impl<'u> Pieces<'u> {
 }
 
 /// What a collective moves.
-enum Kind<'a> {
+enum Moves<'a> {
     Ids {
         exchanges: &'a [u32],
         everyone: bool,
@@ -89,24 +89,24 @@ enum Kind<'a> {
     Rank,
 }
 
-fn kind(action: &Action) -> Result<Kind<'_>, Fault> {
+fn moves(action: &Action) -> Result<Moves<'_>, Fault> {
     let Facts { transfer, of, .. } = action.facts();
     let transfer = transfer.ok_or(Fault::NotTransfer)?;
     let (exchanges, everyone) = (of.exchanges, transfer.peers == Peers::Everyone);
     Ok(match transfer.payload {
-        Payload::Ids => Kind::Ids { exchanges, everyone },
-        Payload::Classes => Kind::Classes { exchanges },
-        Payload::Rows => Kind::Rows { exchanges },
-        Payload::Gradients => Kind::Grads { exchanges, everyone },
-        Payload::Sums => Kind::Reduce,
-        Payload::Ranks => Kind::Rank,
+        Payload::Ids => Moves::Ids { exchanges, everyone },
+        Payload::Classes => Moves::Classes { exchanges },
+        Payload::Rows => Moves::Rows { exchanges },
+        Payload::Gradients => Moves::Grads { exchanges, everyone },
+        Payload::Sums => Moves::Reduce,
+        Payload::Ranks => Moves::Rank,
     })
 }
 
 /// Rounds in which a collective goes to and fro for this batch.
 pub(super) fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
-    match kind(&c.op.action)? {
-        Kind::Rank => rank_items::rounds(c),
+    match moves(&c.op.action)? {
+        Moves::Rank => rank_items::rounds(c),
         _ => Ok(u64::from(c.op.action.rounds())),
     }
 }
@@ -120,8 +120,8 @@ pub(super) fn fill<T: Real>(
     pieces: &mut Pieces<'_>,
 ) -> Result<(), Stop> {
     let me = c.env.rank;
-    match kind(&c.op.action)? {
-        Kind::Ids { exchanges, everyone } => {
+    match moves(&c.op.action)? {
+        Moves::Ids { exchanges, everyone } => {
             let each = c.op.reads.len() / exchanges.len();
             for (i, exchange) in exchanges.iter().enumerate() {
                 if !pieces.next()? {
@@ -155,7 +155,7 @@ pub(super) fn fill<T: Real>(
                 section.widths = Widths { indices: 1, bytes, ..Widths::default() };
             }
         }
-        Kind::Classes { exchanges } => {
+        Moves::Classes { exchanges } => {
             for i in 0..exchanges.len() {
                 if !pieces.next()? {
                     continue;
@@ -173,7 +173,7 @@ pub(super) fn fill<T: Real>(
                 section.widths.bytes = 1;
             }
         }
-        Kind::Rows { exchanges } => {
+        Moves::Rows { exchanges } => {
             for i in 0..exchanges.len() {
                 let (rows, received) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
                 let received = received.slice()?;
@@ -189,7 +189,7 @@ pub(super) fn fill<T: Real>(
                 }
             }
         }
-        Kind::Grads { exchanges, everyone } => {
+        Moves::Grads { exchanges, everyone } => {
             for (i, exchange) in exchanges.iter().enumerate() {
                 let (grads, counts) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
                 let (mat, counts) = (grads.mat(), counts.slice()?);
@@ -213,8 +213,8 @@ pub(super) fn fill<T: Real>(
                 }
             }
         }
-        Kind::Reduce => reduce_fill(c, round, outbox, inbox, pieces)?,
-        Kind::Rank => {
+        Moves::Reduce => reduce_fill(c, round, outbox, inbox, pieces)?,
+        Moves::Rank => {
             if pieces.next()? {
                 rank_items::fill(c, round, outbox, inbox)?;
             }
@@ -226,15 +226,15 @@ pub(super) fn fill<T: Real>(
 /// Reads what the others posted.
 pub(super) fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pieces: &mut Pieces<'_>) -> Result<(), Stop> {
     let me = c.env.rank;
-    match kind(&c.op.action)? {
-        Kind::Ids { exchanges, everyone } => {
+    match moves(&c.op.action)? {
+        Moves::Ids { exchanges, everyone } => {
             for (i, exchange) in exchanges.iter().enumerate() {
                 if pieces.next()? {
                     drain_ids(c, i, *exchange, exchanges.len(), everyone, inbox)?;
                 }
             }
         }
-        Kind::Classes { exchanges } => {
+        Moves::Classes { exchanges } => {
             for (i, exchange) in exchanges.iter().enumerate() {
                 if !pieces.next()? {
                     continue;
@@ -254,7 +254,7 @@ pub(super) fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pieces: &mut Piec
                 }
             }
         }
-        Kind::Rows { exchanges } => {
+        Moves::Rows { exchanges } => {
             for (i, exchange) in exchanges.iter().enumerate() {
                 let (own, received) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
                 let counts = c.read_counts(3 * i + 2)?;
@@ -271,7 +271,7 @@ pub(super) fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pieces: &mut Piec
                 }
             }
         }
-        Kind::Grads { exchanges, everyone } => {
+        Moves::Grads { exchanges, everyone } => {
             for (i, exchange) in exchanges.iter().enumerate() {
                 let (own, counts) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
                 let received = c.read_counts(3 * i + 2)?;
@@ -295,8 +295,8 @@ pub(super) fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pieces: &mut Piec
                 }
             }
         }
-        Kind::Reduce => reduce_drain(c, inbox, pieces)?,
-        Kind::Rank => {
+        Moves::Reduce => reduce_drain(c, inbox, pieces)?,
+        Moves::Rank => {
             if pieces.next()? {
                 rank_items::drain(c, inbox)?;
             }

@@ -35,7 +35,7 @@ const DRAWN: usize = 256;
 impl<T: Real> Shard<T> {
     /// A shard with its initial values, written on the calling thread.
     pub fn new(table: &Table, part: u32, rank: usize, ranks: usize, seed: u64) -> Self {
-        let shards::Shape { rows, columns } = shards::Shape::of(table, part, rank, ranks);
+        let shards::ShardRange { rows, columns } = shards::ShardRange::of(table, part, rank, ranks);
         let (n, dim) = ((rows.end - rows.start) as usize, columns.len());
         let optimizer = RowUpdate::from(table.optimizer);
         let (first, second) = state_sizes(optimizer.kind, n, dim);
