@@ -7,9 +7,6 @@ use std::fmt::Debug;
 
 use fs_schedule::{Engine, Op, Schedule};
 
-use super::Target;
-use super::latency::ClusterCosts;
-use super::measured::Measured;
 use super::sizes::Sizes;
 
 /// Least chunks' duration in units of the link's latency: a chunk that is much shorter than what it costs to start
@@ -51,15 +48,6 @@ pub trait CostModel: Debug {
         let (bandwidth, latency) = self.link();
         let seconds = (CHUNK_LATENCIES * latency).max(step / 200.0);
         ((bandwidth * seconds).max(LEAST_CHUNK) as u64).next_power_of_two()
-    }
-}
-
-/// The cost model of a target.
-pub fn of<'a>(target: Target<'a>, ranks: u32) -> Box<dyn CostModel + 'a> {
-    let cluster = ClusterCosts::new(target.cluster, ranks);
-    match target.profile {
-        Some(profile) => Box::new(Measured::new(profile, cluster)),
-        None => Box::new(cluster),
     }
 }
 

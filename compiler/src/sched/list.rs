@@ -21,9 +21,9 @@ use super::SchedError;
 use super::bounds::{self, Window};
 use super::candidate::{Candidate, Tiers, reaches_back};
 use super::graph::{Edge, Graph, Why};
-use super::order::{self, ENOUGH};
 use super::problem::Problem;
 use super::simulate::{Tasks, Timing, simulate};
+use super::slack::{self, ENOUGH};
 
 /// Instances that one simulation may have.
 const INSTANCES: usize = 1_500_000;
@@ -96,10 +96,10 @@ impl<'a> ListScheduler<'a> {
         let ii = step * 1.0001;
         let microbatch_order = graph.with(microbatch_order(p));
         let window = match bounds::rec_mii(&microbatch_order, &p.time) {
-            Ok(r) if r.time <= step => order::windows(p, &microbatch_order, order::hub(p, &r.cycle), ii),
-            _ => order::windows(p, graph, hub, ii),
+            Ok(r) if r.time <= step => slack::windows(p, &microbatch_order, slack::hub(p, &r.cycle), ii),
+            _ => slack::windows(p, graph, hub, ii),
         };
-        let tiers = order::tiers(p, &order::slacks(&window), step);
+        let tiers = slack::tiers(p, &slack::slacks(&window), step);
         // Operations that read batches before their own keep those in flight.
         let held = p.s.train.ops.iter().enumerate().filter_map(|(i, op)| {
             let back = reaches_back(op);

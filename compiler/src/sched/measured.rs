@@ -13,7 +13,7 @@ use fs_schedule::{Action, Engine, Op, Profile, Schedule, Sharding};
 
 use super::costs::{CostModel, Time, nanoseconds};
 use super::latency::ClusterCosts;
-use super::sizes::Sizes;
+use super::sizes::{Sizes, rows_of};
 
 /// The correction by a kind's line is trusted up to this factor beyond the ratio of sizes.
 const MOST_CORRECTION: f64 = 4.0;
@@ -163,12 +163,6 @@ impl<'a> Measured<'a> {
         let own = list.iter().copied().find(|o| o.name == op.name);
         own.or_else(|| list.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b))))
     }
-}
-
-/// What a profile knows of an exchange's rows.
-pub fn rows_of<'a>(profile: &'a Profile, s: &Schedule, exchange: u32) -> Option<&'a profile::Rows> {
-    let x = s.exchanges.get(exchange as usize)?;
-    profile.rows_of(&s.tables.get(x.table as usize)?.name, x.part)
 }
 
 fn same(a: f64, b: f64) -> bool {

@@ -25,6 +25,7 @@ pub mod resources;
 pub mod rows;
 pub mod simulate;
 pub mod sizes;
+mod slack;
 pub mod storage;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,9 @@ use std::collections::BTreeMap;
 use fs_dsl::checked::Cluster;
 use fs_schedule::{Busy, Dep, Engine, Place, Prediction, Profile, Schedule};
 
+use costs::CostModel;
+use latency::ClusterCosts;
+use measured::Measured;
 use order::Chosen;
 use policy::Policy;
 use problem::Problem;
@@ -122,6 +126,17 @@ pub struct Target<'a> {
 impl<'a> From<&'a Cluster> for Target<'a> {
     fn from(cluster: &'a Cluster) -> Self {
         Self { cluster, profile: None }
+    }
+}
+
+impl<'a> Target<'a> {
+    /// How long operations take there for so many ranks: as was measured, or else as the cluster's description says.
+    fn costs(self, ranks: u32) -> Box<dyn CostModel + 'a> {
+        let cluster = ClusterCosts::new(self.cluster, ranks);
+        match self.profile {
+            Some(profile) => Box::new(Measured::new(profile, cluster)),
+            None => Box::new(cluster),
+        }
     }
 }
 

@@ -13,23 +13,18 @@
 //!
 //! The best step that the limits allow is kept.
 
-use fs_schedule::Engine;
-
 use super::SchedError;
-use super::bounds::{self, Window};
+use super::bounds;
 use super::candidate::{Candidate, Tiers, reaches_back};
 use super::graph::{Edge, Graph, Why};
 use super::limits::{ClusterLimits, Limits, human};
 use super::list::{Found, ListScheduler};
 use super::modulo::{FAR, Request, place};
 use super::problem::Problem;
+use super::slack::{ENOUGH, hub, slacks, tiers, windows};
 
-/// Share of a step below which slack is urgent.
-const URGENT: f64 = 0.15;
 /// Share of a step by which lookups with much room come before they must.
 const RESERVE: f64 = 0.3;
-/// Steps this close to a bound are not worth another search.
-pub(super) const ENOUGH: f64 = 1.005;
 /// Rounds of simulation and slack.
 const ROUNDS: usize = 3;
 /// Batches in flight beyond those needed that are tried.
@@ -74,46 +69,9 @@ pub fn choose(p: &Problem<'_>) -> Result<Chosen, SchedError> {
     Ok(Chosen { candidate, limits, slack })
 }
 
-/// Room of every operation around the longest cycle if steps take `step`.
-pub(super) fn windows(p: &Problem<'_>, graph: &Graph, hub: usize, step: f64) -> Window {
-    bounds::window(graph, &p.time, step * (1.0 + 1e-9), hub)
-}
-
-/// Slack of every operation.
-pub(super) fn slacks(window: &Window) -> Vec<f64> {
-    (0..window.early.len()).map(|i| window.slack(i)).collect()
-}
-
-/// An operation of the longest cycle; without one, the load.
-pub(super) fn hub(p: &Problem<'_>, cycle: &[Edge]) -> usize {
-    cycle.first().map_or(p.load.unwrap_or(0), |e| e.to as usize)
-}
-
 /// When the last operation of a batch ends, after its load.
 fn horizon(p: &Problem<'_>, early: &[f64]) -> f64 {
     early.iter().zip(&p.time).map(|(e, t)| e + *t as f64).fold(0.0, f64::max)
-}
-
-/// Transfers with little slack pass the others.
-pub(super) fn tiers(p: &Problem<'_>, slack: &[f64], step: f64) -> Tiers {
-    let n = p.time.len();
-    let transfer = |i: usize| matches!(p.engine[i], Engine::CopyOut | Engine::NicSend);
-    let urgent = |i: usize| slack[i] < URGENT * step;
-    let mixed = (0..n).any(|i| transfer(i) && urgent(i)) && (0..n).any(|i| transfer(i) && !urgent(i));
-    let mut tiers = Tiers::flat(n);
-    if !mixed {
-        return tiers;
-    }
-    let bytes = p.costs.chunk(step / 1e9);
-    for i in (0..n).filter(|i| transfer(*i)) {
-        if urgent(i) {
-            tiers.priority[i] = 1;
-        } else if p.wire[i] > bytes as f64 {
-            tiers.chunk[i] = Some(bytes);
-            tiers.chunk_time[i] = ((p.time[i] as f64 * bytes as f64 / p.wire[i]) as u64).max(1);
-        }
-    }
-    tiers
 }
 
 /// Factors by which an initiation interval exceeds its bound, tried in turn.

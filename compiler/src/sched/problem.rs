@@ -64,7 +64,7 @@ impl<'a> Problem<'a> {
     pub fn new(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<Self, SchedError> {
         let policy = options.policy;
         let cluster = target.cluster;
-        let costs = costs::of(target, s.ranks);
+        let costs = target.costs(s.ranks);
         let resources = ClusterEngines::new(cluster, s.ranks);
         let sizes = costs.sizes(s);
         let ops = &s.train.ops;

@@ -15,7 +15,6 @@ use fs_schedule::{
 use fs_workload::ids::{ASSUMED_EXPONENT, Draws, RowLaw};
 use fs_workload::lengths::LengthLaw;
 
-use super::measured::rows_of;
 use super::rows::Entries;
 
 /// Expected sizes of one rank.
@@ -258,6 +257,16 @@ fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
         all.insert(*exchange, d);
     }
     all
+}
+
+/// What a profile knows of an exchange's rows.
+pub fn rows_of<'a>(
+    profile: &'a Profile,
+    s: &Schedule,
+    exchange: u32,
+) -> Option<&'a fs_schedule::profile::Rows> {
+    let x = s.exchanges.get(exchange as usize)?;
+    profile.rows_of(&s.tables.get(x.table as usize)?.name, x.part)
 }
 
 /// Bytes of an input of the batch.
