@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_executor::device::Device;
 use fs_executor::device::cpu::Cpu;
+use fs_executor::transport::wire::World;
 use fs_executor::{Observer, Options, Session, StepEvent, data};
 use fs_schedule::{
     Data, DenseOptimizer, Duration, IdDistribution, Init, LabelDistribution, LengthDistribution, Schedule,
@@ -14,6 +15,7 @@ use fs_schedule::{
 use fs_tests::mock::{self, Mock};
 use fs_tests::models::{Features, models};
 use fs_tests::mutations::{Mutation, mutations};
+use fs_tests::pipes::joined;
 use fs_tests::schedules::{Recipe, build};
 use proptest::prelude::*;
 
@@ -32,8 +34,17 @@ impl Observer for Accounts {
 }
 
 fn train<D: Device<Real = f32>>(s: &Schedule, device: &D::Options) -> Result<Outcome, String> {
+    train_in::<D>(None, s, device)
+}
+
+/// The same as one process of a world.
+fn train_in<D: Device<Real = f32>>(
+    world: Option<World>,
+    s: &Schedule,
+    device: &D::Options,
+) -> Result<Outcome, String> {
     let schedule = Arc::new(s.clone());
-    let options = Options { evaluate: false, ..Options::default() };
+    let options = Options { evaluate: false, world, ..Options::default() };
     let source = data::open(&schedule, None, None, schedule.settings.seed).map_err(|e| e.to_string())?;
     let session = Session::<f32, D>::on(schedule, options, source, device);
     let mut session = session.map_err(|e| e.to_string())?;
@@ -134,6 +145,28 @@ fn column_wise() {
 #[test]
 fn data_parallel() {
     equal("data_parallel", "sgd(lr: 0.1)", true, &[1, 2, 3]);
+}
+
+/// Outboxes of a late device, as bytes to other processes and where they are within one.
+#[test]
+fn late_outboxes_travel_as_bytes() {
+    for sharding in ["row_wise", "data_parallel"] {
+        let text = model(sharding, "adagrad(lr: 0.05)", true);
+        let schedule = compile(&text, Strategy::Pec, 3, 2, 2);
+        let expected = train::<Cpu<f32>>(&schedule, &()).unwrap_or_else(|e| panic!("{e}"));
+        let worlds = joined(&[vec![0], vec![1, 2]]).expect("streams");
+        std::thread::scope(|scope| {
+            for (seed, (world, _)) in (0..).zip(worlds) {
+                let (schedule, expected) = (&schedule, &expected);
+                scope.spawn(move || {
+                    let options = mock::Options { seed, polls: 3, ..mock::Options::default() };
+                    let outcome = train_in::<Mock>(Some(world), schedule, &options);
+                    assert!(options.reports.lock().is_empty(), "{:#?}", options.reports.lock());
+                    assert!(outcome.as_ref() == Ok(expected), "{sharding}: other bits than on the CPU");
+                });
+            }
+        });
+    }
 }
 
 fn cases() -> u32 {

@@ -1,7 +1,7 @@
 //! What runs operations, and holds what they work on.
 //!
-//! A [`Device`] belongs to one rank. Buffers, shards of tables, dense parameters and their optimizer states are its
-//! own; the host knows how many rows things have, and reads and writes values only between runs. An operation is
+//! A [`Device`] belongs to one rank. Buffers, shards of tables, dense parameters, their optimizer states and outboxes are
+//! its own; the host knows how many rows things have, and reads and writes values only between runs. An operation is
 //! *started* and ends later: [`Device::start`] says that it is done or gives a ticket, which is polled. In between its
 //! queue stands still and all others go on. What the host must learn from an operation (how many distinct ids a batch
 //! has, how many rows others ask for, the loss) is stated through its [`Job`] before it ends; operations that depend on
@@ -21,7 +21,7 @@ use std::time::Duration;
 use fs_kernels::Real;
 use fs_schedule::Engine;
 
-use crate::transport::{Message, Outbox};
+use crate::transport::{Message, Outbox, Reach};
 
 pub use fault::Fault;
 pub use job::{Batch, Env, Job};
@@ -30,7 +30,7 @@ pub use job::{Batch, Env, Job};
 pub type Urgent<'u> = &'u mut dyn FnMut() -> bool;
 
 /// Lets a closure read what a rank sent in the last round.
-pub type Inbox<'f, T> = &'f dyn Fn(usize, &mut dyn FnMut(Message<'_, T>));
+pub type Inbox<'f, O> = &'f dyn Fn(usize, &mut dyn FnMut(Message<'_, O>));
 
 /// Runs one rank's operations.
 pub trait Device: Sized + Send + Sync {
@@ -42,6 +42,8 @@ pub trait Device: Sized + Send + Sync {
     type Ticket: Send;
     /// How far an outbox is written, or others' are read.
     type Cursor: Copy + Send;
+    /// What it has for other ranks in one turn of a channel, in memory of its own.
+    type Outbox: Outbox + 'static;
     /// What a caller may choose.
     type Options: Clone + Default + Send + Sync;
 
@@ -50,6 +52,9 @@ pub trait Device: Sized + Send + Sync {
 
     /// For the thread of an engine.
     fn lane(&self, engine: Engine) -> Self::Lane;
+
+    /// Makes an outbox, to be written by this device, or to take in what comes for it as bytes. Called between runs.
+    fn outbox(&self, reach: Reach) -> Self::Outbox;
 
     /// Starts an operation of which all dependencies have ended. Never waits for it. Sizes that the action's facts say
     /// it learns, and its part of the loss, are stated through `job` before it ends.
@@ -67,24 +72,26 @@ pub trait Device: Sized + Send + Sync {
     fn rounds(&self, lane: &Self::Lane, job: &Job<'_>) -> Result<u64, Fault>;
 
     /// Writes this rank's outbox of a transfer's round: from the start, or from where an earlier call has stopped.
+    /// Until it says that it is done nobody reads the outbox; what it reads of `inbox` stays as it is until then.
     /// `inbox` gives the others' of the round before. It may stop between pieces, and should when something is urgent.
     fn fill(
         &self,
         lane: &Self::Lane,
         job: &Job<'_>,
         at: (u64, Option<Self::Cursor>),
-        outbox: &mut Outbox<Self::Real>,
-        inbox: Inbox<'_, Self::Real>,
+        outbox: &mut Self::Outbox,
+        inbox: Inbox<'_, Self::Outbox>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<Self::Cursor>, Fault>;
 
-    /// Reads what the others posted in the last round: from the start, or from where an earlier call has stopped.
+    /// Reads what the others posted in the last round: from the start, or from where an earlier call has stopped. What
+    /// they posted stays as it is until it says that it is done.
     fn drain(
         &self,
         lane: &Self::Lane,
         job: &Job<'_>,
         from: Option<Self::Cursor>,
-        inbox: Inbox<'_, Self::Real>,
+        inbox: Inbox<'_, Self::Outbox>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<Self::Cursor>, Fault>;
 

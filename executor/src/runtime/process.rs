@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
-use fs_kernels::Real;
 use parking_lot::Mutex;
 
 use super::finished::Finished;
@@ -17,10 +16,10 @@ use crate::transport::link::EmulatedLink;
 use crate::transport::local::Local;
 use crate::transport::paced::Paced;
 use crate::transport::threads::Threads;
-use crate::transport::{Transport, TransportError};
+use crate::transport::{Outbox, Reach, Transport, TransportError};
 
 /// What the threads of this process share.
-pub struct Process<T> {
+pub struct Process<O> {
     /// Time since the start of the run.
     pub clock: Clock,
     /// Who sleeps, and on what.
@@ -28,7 +27,7 @@ pub struct Process<T> {
     /// Whether a rank has failed.
     pub failures: Arc<Failures>,
     /// Hands data from rank to rank.
-    pub transport: Box<dyn Transport<T>>,
+    pub transport: Box<dyn Transport<O>>,
     /// Speaks to other processes.
     pub control: Arc<dyn Control>,
     /// Decides for all ranks how many batches there are.
@@ -39,9 +38,10 @@ pub struct Process<T> {
     run: u64,
 }
 
-impl<T: Real> Process<T> {
+impl<O: Outbox + 'static> Process<O> {
     /// Runs the ranks that `control` speaks for, with `engines` engines each; `channels` names the engine of each
-    /// channel. What is finished elsewhere is told to `finished`. Waits until all processes are there.
+    /// channel, `make` makes outboxes for a rank. What is finished elsewhere is told to `finished`. Waits until all
+    /// processes are there.
     pub fn new(
         control: &Arc<dyn Control>,
         engines: usize,
@@ -49,6 +49,7 @@ impl<T: Real> Process<T> {
         link: Option<EmulatedLink>,
         gate: &Arc<Gate>,
         finished: &SyncSender<Finished>,
+        make: &dyn Fn(usize, Reach) -> O,
     ) -> Result<Self, TransportError> {
         let ranks = control.processes().iter().map(Vec::len).sum();
         let own = &control.processes()[control.process()];
@@ -56,10 +57,11 @@ impl<T: Real> Process<T> {
         let failures = Arc::new(Failures::new(&threads));
         let clock = Clock::start();
         let mut run = 0;
-        let mut transport: Box<dyn Transport<T>> = if own.len() == ranks {
-            Box::new(Local::new(ranks, channels, &threads))
+        let mut transport: Box<dyn Transport<O>> = if own.len() == ranks {
+            Box::new(Local::new(ranks, channels, &threads, |rank| make(rank, Reach::Process)))
         } else {
-            let bytes = Arc::new(Bytes::new(control, channels, &threads, clock));
+            let bytes =
+                Arc::new(Bytes::new(control, channels, &threads, clock, |rank| make(rank, Reach::Bytes)));
             let hearing = Hearing {
                 bytes: Arc::clone(&bytes),
                 failures: Arc::clone(&failures),
@@ -130,8 +132,8 @@ impl Drop for Ending {
 }
 
 /// Hears what other processes send of a run.
-struct Hearing<T> {
-    bytes: Arc<Bytes<T>>,
+struct Hearing<O> {
+    bytes: Arc<Bytes<O>>,
     failures: Arc<Failures>,
     gate: Arc<Gate>,
     /// Until nothing more comes.
@@ -142,7 +144,7 @@ struct Hearing<T> {
     ranks: Vec<usize>,
 }
 
-impl<T: Real> Hearing<T> {
+impl<O: Outbox> Hearing<O> {
     fn take(&self, process: usize, frame: &[u8], seen: Instant) -> Result<(), BadFrame> {
         let (kind, _, reader) = Reader::new(frame)?;
         match kind {
@@ -170,7 +172,7 @@ impl<T: Real> Hearing<T> {
     }
 }
 
-impl<T: Real> Listener for Hearing<T> {
+impl<O: Outbox> Listener for Hearing<O> {
     fn frame(&self, process: usize, frame: &[u8], seen: Instant) {
         if let Err(error) = self.take(process, frame, seen) {
             let (rank, op) = (self.ranks[process], "connection".into());

@@ -29,7 +29,7 @@ pub struct Rank<'a, D: Device> {
     /// The program, prepared.
     pub plan: &'a Plan,
     /// What the threads of this process share.
-    pub process: &'a Process<D::Real>,
+    pub process: &'a Process<D::Outbox>,
     /// Where batches come from.
     pub batches: Batches,
     /// Told of each batch that is done.
@@ -118,7 +118,7 @@ impl<'a, D: Device> Rank<'a, D> {
         (env, device): (&'a Env, &'a D),
         program: &'a Program,
         plan: &'a Plan,
-        process: &'a Process<D::Real>,
+        process: &'a Process<D::Outbox>,
         batches: Batches,
         finished: SyncSender<Finished>,
         ending: Arc<Ending>,

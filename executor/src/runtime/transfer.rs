@@ -146,16 +146,18 @@ impl<D: Device> Thread<'_, '_, D> {
         let turn = self.turn(active, active.round);
         let before = Turn { turn: turn.turn.wrapping_sub(1), ..turn };
         let inbox =
-            |from: usize, read: &mut dyn FnMut(Message<'_, D::Real>)| transport.inbox(before, from, read);
+            |from: usize, read: &mut dyn FnMut(Message<'_, D::Outbox>)| transport.inbox(before, from, read);
         let mut done = Ok(Progress::Done);
         let mut sent = 0;
-        let write = &mut |outbox: &mut Outbox<D::Real>| {
+        let write = &mut |outbox: &mut D::Outbox| {
             let urgent = &mut || self.has_more_urgent(queue);
             done = rank.device.fill(lane, &job, (active.round, active.cursor), outbox, &inbox, urgent);
-            sent = (0..rank.env.ranks).filter(|to| *to != turn.rank).map(|to| outbox.wire(to)).sum();
+            if let Ok(Progress::Done) = done {
+                sent = (0..rank.env.ranks).filter(|to| *to != turn.rank).map(|to| outbox.wire(to)).sum();
+            }
         };
         if active.cursor.is_some() {
-            transport.amend(turn, write);
+            transport.amend(turn, &mut |envelope| write(&mut envelope.outbox));
         } else {
             // A section for each exchange.
             transport.outbox(turn, job.op.action.exchanges().len().max(1), write);
@@ -174,7 +176,7 @@ impl<D: Device> Thread<'_, '_, D> {
         let job = rank.job(active.op, active.batch)?;
         let turn = self.turn(active, active.round);
         let inbox =
-            |from: usize, read: &mut dyn FnMut(Message<'_, D::Real>)| transport.inbox(turn, from, read);
+            |from: usize, read: &mut dyn FnMut(Message<'_, D::Outbox>)| transport.inbox(turn, from, read);
         let lane = &rank.lanes[self.engine];
         let urgent = &mut || self.has_more_urgent(queue);
         let done = rank.device.drain(lane, &job, active.cursor, &inbox, urgent);

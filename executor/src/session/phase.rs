@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use fs_kernels::Real;
 use fs_schedule::Program;
 
 use crate::data::reader::reader;
@@ -23,9 +22,9 @@ use crate::runtime::rank::{Rank, Settings};
 use crate::runtime::record::{self, Record};
 use crate::runtime::{Plan, Process};
 use crate::step::{Account, StepEvent};
-use crate::transport::TransportError;
 use crate::transport::control::Control;
 use crate::transport::link::EmulatedLink;
+use crate::transport::{Outbox, Reach, TransportError};
 
 /// Messages of ranks that may wait.
 const MESSAGES: usize = 1024;
@@ -69,6 +68,7 @@ impl Phase<'_> {
     ) -> Result<Results, Error> {
         let Self { program, steps, source, stop, control, link, stress, record, panic_at } = self;
         let world: usize = control.processes().iter().map(Vec::len).sum();
+        let own = &control.processes()[control.process()];
         let planned = steps.end - steps.start;
         let plan = Plan::new(program);
         if plan.load.is_none() && planned > 0 {
@@ -81,15 +81,19 @@ impl Phase<'_> {
         let held = batch(recorded.start.saturating_sub(margin))..batch(recorded.end.saturating_add(margin));
         let gate = Arc::new(Gate::new(stop, planned, envs[0].batches.len(), control));
         let (sender, finished) = sync_channel(MESSAGES);
+        let place = |rank: usize| own.iter().position(|own| *own == rank).unwrap_or(0);
+        let outbox = |rank: usize, reach: Reach| devices[place(rank)].outbox(reach);
         let process =
-            Process::<D::Real>::new(control, plan.engines.len(), &plan.channels, link, &gate, &sender)
+            Process::new(control, plan.engines.len(), &plan.channels, link, &gate, &sender, &outbox)
                 .map_err(rank_error)?;
         let ending = Arc::new(process.ending());
         let (reader, batches) = reader(envs.len(), program.in_flight as usize, envs[0].batches.len());
         // Ranks of other processes read their samples there.
-        let own = control.processes()[control.process()].clone();
-        let reader =
-            if own.len() < world { reader.wanting(Wanted::Ranks { ranks: own, world }) } else { reader };
+        let reader = if own.len() < world {
+            reader.wanting(Wanted::Ranks { ranks: own.clone(), world })
+        } else {
+            reader
+        };
         let ranks: Vec<Rank<D>> = envs
             .iter()
             .zip(devices)
@@ -192,9 +196,9 @@ struct Open {
 }
 
 /// Puts the ranks' messages together, step by step.
-fn collect<T: Real>(
+fn collect<O: Outbox + 'static>(
     finished: &Receiver<Finished>,
-    process: &Process<T>,
+    process: &Process<O>,
     world: usize,
     planned: u64,
     each: &mut dyn FnMut(&StepEvent),

@@ -7,59 +7,65 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use fs_kernels::Real;
 use parking_lot::{Mutex, RwLock};
 
 use super::clock::Clock;
 use super::control::Control;
-use super::frame::{BadFrame, Header, Reader, read_header, read_message, write_message};
+use super::frame::{BadFrame, Header, Reader, read_header};
 use super::posts::Posts;
 use super::threads::Threads;
-use super::{Arrival, Message, Outbox, Transport, Turn};
+use super::{Arrival, Envelope, Message, Outbox, Transport, Turn};
 
 /// The outboxes of this process's ranks, and inboxes for what comes from others.
-pub struct Bytes<T> {
+pub struct Bytes<O> {
     /// The process of each rank.
     processes: Vec<usize>,
-    channels: Vec<Channel<T>>,
+    channels: Vec<Channel<O>>,
     threads: Arc<Threads>,
     clock: Clock,
     control: Arc<dyn Control>,
     run: AtomicU64,
 }
 
-struct Channel<T> {
+struct Channel<O> {
     /// The engine whose threads wait for it.
     engine: usize,
     /// Per rank of this process, else none.
-    ranks: Vec<Option<Own<T>>>,
+    ranks: Vec<Option<Own<O>>>,
 }
 
 /// What a rank of this process has of a channel.
-struct Own<T> {
-    outboxes: [RwLock<Outbox<T>>; 2],
+struct Own<O> {
+    outboxes: [RwLock<Envelope<O>>; 2],
     /// Bytes on their way out.
     frame: Mutex<Vec<u8>>,
     /// Per sender.
-    from: Vec<Inbox<T>>,
+    from: Vec<Inbox<O>>,
     /// Posts of even and of odd turns. A fast rank's post may be here before a slow one's of the turn before, but
     /// not of the one before that.
     posts: [Posts; 2],
 }
 
 /// What one rank got of another one.
-struct Inbox<T> {
-    /// Of a rank of another process.
-    messages: [RwLock<Outbox<T>>; 2],
+struct Inbox<O> {
+    /// Of a rank of another process; made by the receiver.
+    messages: Option<[RwLock<Envelope<O>>; 2]>,
     /// When it began, by this process's clock.
     began: [AtomicU64; 2],
     /// Turns that it has posted.
     posted: AtomicU64,
 }
 
-impl<T: Real> Bytes<T> {
-    /// For the ranks that `control` speaks for; `channels` names the engine of each channel.
-    pub fn new(control: &Arc<dyn Control>, channels: &[usize], threads: &Arc<Threads>, clock: Clock) -> Self {
+impl<O: Outbox> Bytes<O> {
+    /// For the ranks that `control` speaks for, each of which `make` makes outboxes for; `channels` names the engine of
+    /// each channel.
+    pub fn new(
+        control: &Arc<dyn Control>,
+        channels: &[usize],
+        threads: &Arc<Threads>,
+        clock: Clock,
+        make: impl Fn(usize) -> O,
+    ) -> Self {
         let mut processes = vec![0; control.processes().iter().map(Vec::len).sum()];
         for (process, own) in control.processes().iter().enumerate() {
             for rank in own {
@@ -67,21 +73,22 @@ impl<T: Real> Bytes<T> {
             }
         }
         let ranks = processes.len();
-        let inbox = || Inbox {
-            messages: [(); 2].map(|()| RwLock::default()),
+        let me = control.process();
+        let two = |rank: usize| [(); 2].map(|()| RwLock::new(Envelope::new(make(rank))));
+        let inbox = |rank: usize, from: usize| Inbox {
+            messages: (processes[from] != me).then(|| two(rank)),
             began: [(); 2].map(|()| AtomicU64::new(0)),
             posted: AtomicU64::new(0),
         };
-        let own = || Own {
-            outboxes: [(); 2].map(|()| RwLock::default()),
+        let own = |rank: usize| Own {
+            outboxes: two(rank),
             frame: Mutex::default(),
-            from: (0..ranks).map(|_| inbox()).collect(),
+            from: (0..ranks).map(|from| inbox(rank, from)).collect(),
             posts: [(); 2].map(|()| Posts::new(ranks)),
         };
-        let me = control.process();
         let channel = |engine: &usize| Channel {
             engine: *engine,
-            ranks: processes.iter().map(|process| (*process == me).then(own)).collect(),
+            ranks: (0..ranks).map(|rank| (processes[rank] == me).then(|| own(rank))).collect(),
         };
         Self {
             channels: channels.iter().map(channel).collect(),
@@ -112,16 +119,15 @@ impl<T: Real> Bytes<T> {
         if self.processes.get(head.from) != Some(&process) {
             return Err(nowhere);
         }
+        let Some(messages) = &own.from[head.from].messages else { return Err(nowhere) };
         let seen = self.clock.at(seen);
-        let slot = Posts::slot(head.turn);
-        let inbox = &own.from[head.from];
-        read_message(reader, head, seen, &mut inbox.messages[slot].write())?;
+        messages[Posts::slot(head.turn)].write().read(reader, head, seen)?;
         self.posted(channel.engine, own, head, seen.saturating_sub(head.since));
         Ok(())
     }
 
     /// Counts a post to a rank of this process.
-    fn posted(&self, engine: usize, to: &Own<T>, head: Header, began: u64) {
+    fn posted(&self, engine: usize, to: &Own<O>, head: Header, began: u64) {
         let slot = Posts::slot(head.turn);
         let inbox = &to.from[head.from];
         // Both are published by the post.
@@ -132,21 +138,21 @@ impl<T: Real> Bytes<T> {
         }
     }
 
-    fn own(&self, at: Turn) -> &Own<T> {
+    fn own(&self, at: Turn) -> &Own<O> {
         let own = self.channels[at.channel].ranks[at.rank].as_ref();
         own.unwrap_or_else(|| unreachable!("rank {} runs in another process", at.rank))
     }
 }
 
-impl<T: Real> Transport<T> for Bytes<T> {
-    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut Outbox<T>)) {
-        self.amend(at, &mut |outbox| {
-            outbox.clear(sections);
-            write(outbox);
+impl<O: Outbox> Transport<O> for Bytes<O> {
+    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut O)) {
+        self.amend(at, &mut |envelope| {
+            envelope.clear(sections);
+            write(&mut envelope.outbox);
         });
     }
 
-    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Outbox<T>)) {
+    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Envelope<O>)) {
         write(&mut self.own(at).outboxes[Posts::slot(at.turn)].write());
     }
 
@@ -161,16 +167,16 @@ impl<T: Real> Transport<T> for Bytes<T> {
             to,
             since: now.saturating_sub(began),
         };
-        let outbox = own.outboxes[Posts::slot(at.turn)].read();
+        let envelope = own.outboxes[Posts::slot(at.turn)].read();
         let mut frame = own.frame.lock();
         for step in 1..self.processes.len() {
             let to = (at.rank + step) % self.processes.len();
             if channel.ranks[to].is_none() {
-                write_message(&mut frame, run, head(to), &outbox, now);
+                envelope.write(&mut frame, run, head(to), now);
                 self.control.send(self.processes[to], &frame);
             }
         }
-        drop((outbox, frame));
+        drop((envelope, frame));
         for (to, rank) in channel.ranks.iter().enumerate() {
             if let Some(rank) = rank {
                 self.posted(channel.engine, rank, head(to), began);
@@ -188,13 +194,11 @@ impl<T: Real> Transport<T> for Bytes<T> {
         Arrival { met: began.max().unwrap_or(0), at: 0 }
     }
 
-    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, T>)) {
+    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, O>)) {
         let slot = Posts::slot(at.turn);
-        let message = match &self.channels[at.channel].ranks[from] {
-            Some(own) => own.outboxes[slot].read(),
-            None => self.own(at).from[from].messages[slot].read(),
-        };
-        read(Message::new(&message, at.rank));
+        let here = self.channels[at.channel].ranks[from].as_ref().map(|own| &own.outboxes);
+        let Some(sent) = here.or(self.own(at).from[from].messages.as_ref()) else { return };
+        read(sent[slot].read().message(at.rank));
     }
 
     fn missing(&self, at: Turn) -> Vec<usize> {

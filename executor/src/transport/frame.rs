@@ -4,10 +4,6 @@
 //! order. It begins with its kind and the number of the program's run that it belongs to, and what follows depends on
 //! the kind. Readers check every length and never trust one.
 
-use fs_kernels::Real;
-
-use super::outbox::{Outbox, Piece, Section, Widths};
-
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadFrame {
@@ -173,35 +169,6 @@ pub struct Header {
     pub since: u64,
 }
 
-/// Writes what an outbox has for a rank. Times in it count from `now` on, when it is posted.
-pub fn write_message<T: Real>(bytes: &mut Vec<u8>, run: u64, head: Header, outbox: &Outbox<T>, now: u64) {
-    let pieces = outbox.pieces.iter().filter(|piece| piece.to == head.to);
-    let mut writer = Writer::new(bytes, FrameKind::Data, run)
-        .number(head.channel as u64)
-        .number(head.turn)
-        .number(head.from as u64)
-        .number(head.to as u64)
-        .number(head.since)
-        .number(pieces.clone().count() as u64)
-        .number(outbox.sections.len() as u64);
-    for piece in pieces {
-        writer = writer.number(piece.start.wrapping_sub(now)).number(piece.end - piece.start);
-    }
-    for section in &outbox.sections {
-        let Widths { reals, indices, bytes } = section.widths;
-        let part = section.part(head.to);
-        writer = writer
-            .number(part.map_or(0, |part| part.count as u64))
-            .number(reals as u64)
-            .number(indices as u64)
-            .number(bytes as u64);
-        let Some(part) = part else { continue };
-        T::write_le(part.reals, writer.0);
-        part.indices.iter().for_each(|n| writer.0.extend_from_slice(&n.to_le_bytes()));
-        writer = writer.bytes(part.bytes);
-    }
-}
-
 /// Reads the header of a message; the reader goes on behind it.
 pub fn read_header(reader: &mut Reader<'_>) -> Result<Header, BadFrame> {
     Ok(Header {
@@ -211,119 +178,4 @@ pub fn read_header(reader: &mut Reader<'_>) -> Result<Header, BadFrame> {
         to: reader.size()?,
         since: reader.number()?,
     })
-}
-
-/// Reads what follows a header: an outbox of which all is for the one receiver, on whose clock the message was first
-/// seen at `seen`.
-pub fn read_message<T: Real>(
-    mut reader: Reader<'_>,
-    head: Header,
-    seen: u64,
-    outbox: &mut Outbox<T>,
-) -> Result<(), BadFrame> {
-    outbox.pieces.clear();
-    let (pieces, sections) = (reader.size()?, reader.size()?);
-    for _ in 0..pieces {
-        // What started before the run did, by this clock, started with it.
-        let start = seen.saturating_add_signed(reader.number()? as i64);
-        outbox.pieces.push(Piece { to: head.to, start, end: start.saturating_add(reader.number()?) });
-    }
-    for i in 0..sections {
-        let count = reader.size()?;
-        let widths = Widths { reals: reader.size()?, indices: reader.size()?, bytes: reader.size()? };
-        let bytes = |width: usize, size: usize| {
-            count.checked_mul(width).and_then(|n| n.checked_mul(size)).ok_or(BadFrame::Short("a section"))
-        };
-        let reals = reader.bytes(bytes(widths.reals, size_of::<T>())?)?;
-        let indices = reader.bytes(bytes(widths.indices, size_of::<u32>())?)?;
-        let small = reader.bytes(bytes(widths.bytes, 1)?)?;
-        if outbox.sections.len() == i {
-            outbox.sections.push(Section::default());
-        }
-        let section = &mut outbox.sections[i];
-        section.clear();
-        (section.everyone, section.widths) = (true, widths);
-        section.counts.resize(head.to + 1, count as u64);
-        T::read_le(reals, &mut section.reals);
-        section.indices.extend(indices.chunks_exact(4).map(|n| u32::from_le_bytes([n[0], n[1], n[2], n[3]])));
-        section.bytes.extend_from_slice(small);
-    }
-    outbox.sections.truncate(sections);
-    reader.end()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::transport::Message;
-    use proptest::prelude::*;
-
-    const HEAD: Header = Header { channel: 3, turn: 9, from: 0, to: 1, since: 70 };
-
-    fn outbox() -> Outbox<f32> {
-        let section = Section {
-            counts: vec![1, 2, 1],
-            widths: Widths { reals: 2, indices: 1, bytes: 3 },
-            reals: (0..8).map(|x| x as f32 - 0.1).collect(),
-            indices: vec![5, 6, 7, 8],
-            bytes: (0..12).collect(),
-            ..Section::default()
-        };
-        let everyone = Section {
-            counts: vec![2; 3],
-            everyone: true,
-            widths: Widths { reals: 1, ..Widths::default() },
-            reals: vec![f32::NAN, -0.0],
-            ..Section::default()
-        };
-        let pieces = vec![Piece { to: 1, start: 100, end: 130 }, Piece { to: 2, start: 130, end: 150 }];
-        Outbox { sections: vec![section, everyone, Section::default()], pieces }
-    }
-
-    /// Count, bits of reals, indices, bytes.
-    type Parts = Vec<(usize, Vec<u32>, Vec<u32>, Vec<u8>)>;
-
-    fn parts(outbox: &Outbox<f32>) -> Parts {
-        (0..outbox.sections.len())
-            .filter_map(|i| Message::new(outbox, 1).part(i))
-            .map(|p| {
-                let reals = p.reals.iter().map(|x| x.to_bits()).collect();
-                (p.count, reals, p.indices.to_vec(), p.bytes.to_vec())
-            })
-            .collect()
-    }
-
-    #[test]
-    fn what_is_sent_arrives() {
-        let (sent, mut bytes) = (outbox(), vec![9; 5]);
-        write_message(&mut bytes, 7, HEAD, &sent, 120);
-        assert_eq!(bytes.len() as u64, sent.wire(1) + overhead(3, 1));
-        let (kind, run, mut reader) = Reader::new(&bytes).unwrap();
-        assert_eq!((kind, run), (FrameKind::Data, 7));
-        assert_eq!(read_header(&mut reader).unwrap(), HEAD);
-        // Whatever was there before.
-        let mut found = outbox();
-        read_message(reader, HEAD, 1000, &mut found).unwrap();
-        assert_eq!(parts(&found)[..2], parts(&sent)[..]);
-        assert_eq!(found.pieces, [Piece { to: 1, start: 980, end: 1010 }]);
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_do_harm(cut in 0..400usize, change in 0..400usize, to: u8) {
-            let mut bytes = Vec::new();
-            write_message(&mut bytes, 7, HEAD, &outbox(), 120);
-            let whole = bytes.len();
-            if let Some(byte) = bytes.get_mut(change) {
-                *byte = to;
-            }
-            bytes.truncate(cut);
-            let mut found = Outbox::<f32>::default();
-            let outcome = Reader::new(&bytes).and_then(|(_, _, mut reader)| {
-                read_header(&mut reader)?;
-                read_message(reader, HEAD, 0, &mut found)
-            });
-            prop_assert!(cut >= whole || outcome.is_err());
-        }
-    }
 }

@@ -7,59 +7,59 @@ use parking_lot::RwLock;
 
 use super::posts::Posts;
 use super::threads::Threads;
-use super::{Arrival, Message, Outbox, Transport, Turn};
+use super::{Arrival, Envelope, Message, Outbox, Transport, Turn};
 
 /// The outboxes of all ranks. Made anew for each run of a program.
 #[derive(Debug)]
-pub struct Local<T> {
-    channels: Vec<Channel<T>>,
+pub struct Local<O> {
+    channels: Vec<Channel<O>>,
     threads: Arc<Threads>,
 }
 
 #[derive(Debug)]
-struct Channel<T> {
+struct Channel<O> {
     /// The engine whose threads wait for it.
     engine: usize,
-    ranks: Vec<Own<T>>,
+    ranks: Vec<Own<O>>,
     posts: Posts,
 }
 
 /// What one rank writes.
 #[derive(Debug)]
-struct Own<T> {
-    outboxes: [RwLock<Outbox<T>>; 2],
+struct Own<O> {
+    outboxes: [RwLock<Envelope<O>>; 2],
     /// When it began each.
     began: [AtomicU64; 2],
     /// Turns that it has posted.
     posted: AtomicU64,
 }
 
-impl<T: Default> Local<T> {
-    /// For `ranks` ranks; `channels` names the engine of each channel.
-    pub fn new(ranks: usize, channels: &[usize], threads: &Arc<Threads>) -> Self {
-        let own = || Own {
-            outboxes: [(); 2].map(|()| RwLock::default()),
+impl<O> Local<O> {
+    /// For `ranks` ranks, each of which `make` makes outboxes for; `channels` names the engine of each channel.
+    pub fn new(ranks: usize, channels: &[usize], threads: &Arc<Threads>, make: impl Fn(usize) -> O) -> Self {
+        let own = |rank: usize| Own {
+            outboxes: [(); 2].map(|()| RwLock::new(Envelope::new(make(rank)))),
             began: [(); 2].map(|()| AtomicU64::new(0)),
             posted: AtomicU64::new(0),
         };
         let channel = |engine: &usize| Channel {
             engine: *engine,
-            ranks: (0..ranks).map(|_| own()).collect(),
+            ranks: (0..ranks).map(own).collect(),
             posts: Posts::new(ranks),
         };
         Self { channels: channels.iter().map(channel).collect(), threads: Arc::clone(threads) }
     }
 }
 
-impl<T: Default + Send + Sync> Transport<T> for Local<T> {
-    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut Outbox<T>)) {
-        self.amend(at, &mut |outbox| {
-            outbox.clear(sections);
-            write(outbox);
+impl<O: Outbox> Transport<O> for Local<O> {
+    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut O)) {
+        self.amend(at, &mut |envelope| {
+            envelope.clear(sections);
+            write(&mut envelope.outbox);
         });
     }
 
-    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Outbox<T>)) {
+    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Envelope<O>)) {
         let own = &self.channels[at.channel].ranks[at.rank];
         write(&mut own.outboxes[Posts::slot(at.turn)].write());
     }
@@ -85,9 +85,9 @@ impl<T: Default + Send + Sync> Transport<T> for Local<T> {
         Arrival { met: began.max().unwrap_or(0), at: 0 }
     }
 
-    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, T>)) {
-        let outbox = self.channels[at.channel].ranks[from].outboxes[Posts::slot(at.turn)].read();
-        read(Message::new(&outbox, at.rank));
+    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, O>)) {
+        let sent = self.channels[at.channel].ranks[from].outboxes[Posts::slot(at.turn)].read();
+        read(sent.message(at.rank));
     }
 
     fn missing(&self, at: Turn) -> Vec<usize> {
@@ -99,6 +99,7 @@ impl<T: Default + Send + Sync> Transport<T> for Local<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::HostOutbox;
 
     /// Ranks post on two channels in different orders and at different speeds; every turn's data arrives.
     #[test]
@@ -107,7 +108,7 @@ mod tests {
         for ranks in 1..5 {
             let own: Vec<usize> = (0..ranks).collect();
             let threads = Arc::new(Threads::new(ranks, &own, 1));
-            let local = Local::<f64>::new(ranks, &[0, 0], &threads);
+            let local = Local::new(ranks, &[0, 0], &threads, |_| HostOutbox::<f64>::default());
             std::thread::scope(|scope| {
                 for me in 0..ranks {
                     let (local, threads) = (&local, &threads);
@@ -152,7 +153,8 @@ mod tests {
 
     #[test]
     fn who_has_not_posted_is_known() {
-        let local = Local::<f32>::new(3, &[0], &Arc::new(Threads::new(3, &[0, 1, 2], 1)));
+        let local =
+            Local::new(3, &[0], &Arc::new(Threads::new(3, &[0, 1, 2], 1)), |_| HostOutbox::<f32>::default());
         let at = |rank| Turn { channel: 0, turn: 0, rank };
         local.post(at(1), 0);
         assert_eq!(local.missing(at(1)), [0, 2]);

@@ -6,7 +6,8 @@
 //! each reads what the others have for it. There are two outboxes per channel and rank, used in turn: whoever writes
 //! one again has seen everyone's post of the turn in between, and everyone posts that one only after reading.
 //!
-//! What hands data over is a [`Transport`]: between the ranks of one process ([`local`]), or also to those of others
+//! An [`Outbox`] is made, filled and read by devices, in memory of their own ([`sections`]: the host's); an [`envelope`]
+//! is one on its way. What hands data over is a [`Transport`]: between the ranks of one process ([`local`]), or also to those of others
 //! ([`bytes`]). Emulated links ([`paced`]) go around any. The rest has its own place: time ([`clock`]), sleeping and
 //! waking ([`threads`]), failures and whatever else ranks must agree on ([`control`], [`peers`]). Whatever carries
 //! bytes between processes is a [`wire`], and the bytes are made and read in one place, [`frame`].
@@ -14,6 +15,7 @@
 pub mod bytes;
 pub mod clock;
 pub mod control;
+pub mod envelope;
 pub mod event;
 pub mod frame;
 pub mod link;
@@ -22,10 +24,13 @@ pub mod outbox;
 pub mod paced;
 pub mod peers;
 pub mod posts;
+pub mod sections;
 pub mod threads;
 pub mod wire;
 
-pub use outbox::{Message, Outbox, Part, Section, Widths};
+pub use envelope::{Envelope, Message};
+pub use outbox::{Outbox, Reach};
+pub use sections::{HostOutbox, Part, Section, Widths};
 
 /// A rank's use of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,12 +62,12 @@ pub struct Arrival {
 }
 
 /// Hands over what ranks have for each other. No call waits for another rank, and no lock outlives a call.
-pub trait Transport<T>: Send + Sync {
-    /// Lets `write` fill a rank's outbox of a turn: `sections` sections at least, empty.
-    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut Outbox<T>));
+pub trait Transport<O>: Send + Sync {
+    /// Lets `write` begin to fill a rank's outbox of a turn: `sections` sections at least, empty.
+    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut O));
 
-    /// Lets `write` change an outbox that is filled and not posted.
-    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Outbox<T>));
+    /// Lets `write` go on with an outbox that is not posted.
+    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Envelope<O>));
 
     /// Goes on with the way of an outbox that is filled, by a piece of at most `piece` bytes. The first piece of a
     /// turn may go from `asked` on.
@@ -81,7 +86,7 @@ pub trait Transport<T>: Send + Sync {
     fn arrival(&self, at: Turn) -> Arrival;
 
     /// Lets `read` see what a rank posted for this one, once the turn is complete; also what it posted itself.
-    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, T>));
+    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, O>));
 
     /// The ranks that have not posted a turn, as far as it is known here.
     fn missing(&self, at: Turn) -> Vec<usize>;
@@ -139,11 +144,11 @@ fn late(op: &str, batch: Option<u64>, ranks: &[usize], seconds: f64) -> String {
 }
 
 /// A transport that others hold too.
-impl<T, X: Transport<T> + ?Sized> Transport<T> for std::sync::Arc<X> {
-    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut Outbox<T>)) {
+impl<O, X: Transport<O> + ?Sized> Transport<O> for std::sync::Arc<X> {
+    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut O)) {
         (**self).outbox(at, sections, write);
     }
-    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Outbox<T>)) {
+    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Envelope<O>)) {
         (**self).amend(at, write);
     }
     fn send(&self, at: Turn, asked: u64, piece: u64) -> Sent {
@@ -158,7 +163,7 @@ impl<T, X: Transport<T> + ?Sized> Transport<T> for std::sync::Arc<X> {
     fn arrival(&self, at: Turn) -> Arrival {
         (**self).arrival(at)
     }
-    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, T>)) {
+    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, O>)) {
         (**self).inbox(at, from, read);
     }
     fn missing(&self, at: Turn) -> Vec<usize> {

@@ -8,13 +8,13 @@
 
 use parking_lot::Mutex;
 
+use super::envelope::Piece;
 use super::link::EmulatedLink;
-use super::outbox::Piece;
-use super::{Arrival, Message, Outbox, Sent, Transport, Turn};
+use super::{Arrival, Envelope, Message, Outbox, Sent, Transport, Turn};
 
 /// A transport whose messages take as long as over links.
-pub struct Paced<T> {
-    inner: Box<dyn Transport<T>>,
+pub struct Paced<O> {
+    inner: Box<dyn Transport<O>>,
     ranks: usize,
     links: Links,
     /// Per channel and rank.
@@ -33,9 +33,9 @@ struct Sending {
     sent: u64,
 }
 
-impl<T> Paced<T> {
+impl<O> Paced<O> {
     /// The same transport over `link`s, for `channels` channels of `ranks` ranks.
-    pub fn new(inner: Box<dyn Transport<T>>, link: EmulatedLink, ranks: usize, channels: usize) -> Self {
+    pub fn new(inner: Box<dyn Transport<O>>, link: EmulatedLink, ranks: usize, channels: usize) -> Self {
         let sending = || Mutex::new(Sending { turn: 0, asked: 0, served: 0, sent: 0 });
         Self {
             inner,
@@ -46,12 +46,12 @@ impl<T> Paced<T> {
     }
 }
 
-impl<T> Transport<T> for Paced<T> {
-    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut Outbox<T>)) {
+impl<O: Outbox> Transport<O> for Paced<O> {
+    fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut O)) {
         self.inner.outbox(at, sections, write);
     }
 
-    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Outbox<T>)) {
+    fn amend(&self, at: Turn, write: &mut dyn FnMut(&mut Envelope<O>)) {
         self.inner.amend(at, write);
     }
 
@@ -61,16 +61,16 @@ impl<T> Transport<T> for Paced<T> {
         if state.turn != at.turn + 1 {
             *state = Sending { turn: at.turn + 1, asked, served: 1, sent: 0 };
         }
-        self.inner.amend(at, &mut |outbox| {
+        self.inner.amend(at, &mut |Envelope { outbox, pieces }| {
             let mut budget = piece.max(1);
             while state.served < ranks && budget > 0 {
                 let to = (me + state.served) % ranks;
                 let wire = outbox.wire(to);
                 let bytes = (wire - state.sent).min(budget);
                 let (start, end) = self.links.send(me, bytes, state.asked);
-                match outbox.pieces.last_mut() {
+                match pieces.last_mut() {
                     Some(last) if last.to == to && last.end == start => last.end = end,
-                    _ => outbox.pieces.push(Piece { to, start, end }),
+                    _ => pieces.push(Piece { to, start, end }),
                 }
                 state.asked = end;
                 state.sent += bytes;
@@ -109,7 +109,7 @@ impl<T> Transport<T> for Paced<T> {
         arrival
     }
 
-    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, T>)) {
+    fn inbox(&self, at: Turn, from: usize, read: &mut dyn FnMut(Message<'_, O>)) {
         self.inner.inbox(at, from, read);
     }
 

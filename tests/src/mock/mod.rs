@@ -5,8 +5,10 @@
 //! Until then whatever it writes is [poisoned](poison). And when an operation starts, everything that it touches is held
 //! against the [rules] of what must have ended: a use of an operand whose writer has not ended, a write where a reader
 //! is not through, rows of a table that an update of another class may share, numbers of rows that are not known yet.
-//! What breaks a rule is reported, whether it would have changed a result or not.
+//! What breaks a rule is reported, whether it would have changed a result or not. Its [outboxes](outbox) are its own, with
+//! rules of theirs.
 
+pub mod outbox;
 mod poison;
 mod rules;
 
@@ -17,10 +19,11 @@ use std::time::Duration;
 
 use fs_executor::device::cpu::Cpu;
 use fs_executor::device::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, Stored, Urgent};
-use fs_executor::transport::Outbox;
+use fs_executor::transport::{HostOutbox, Message, Reach};
 use fs_schedule::{Action, Element, Engine, Place};
 use parking_lot::Mutex;
 
+use outbox::LateOutbox;
 pub use rules::{Need, Rules};
 
 /// What a test chooses, and where it finds what was noticed.
@@ -184,11 +187,22 @@ impl Wait {
     }
 }
 
+/// Shows all ranks' outboxes of a round.
+fn all(job: &Job<'_>, inbox: Inbox<'_, LateOutbox>, show: fn(&LateOutbox)) {
+    (0..job.env.ranks).for_each(|from| inbox(from, &mut |message| show(message.outbox())));
+}
+
+/// What the CPU reads of the others' outboxes.
+fn sent(inbox: Inbox<'_, LateOutbox>) -> impl Fn(usize, &mut dyn FnMut(Message<'_, HostOutbox<f32>>)) {
+    move |from, read| inbox(from, &mut |message| read(message.map(LateOutbox::entries)))
+}
+
 impl Device for Mock {
     type Real = f32;
     type Lane = <Cpu<f32> as Device>::Lane;
     type Ticket = Wait;
     type Cursor = Wait;
+    type Outbox = LateOutbox;
     type Options = Options;
 
     fn open(env: &Env, options: &Options) -> Result<Self, OpenError> {
@@ -206,6 +220,10 @@ impl Device for Mock {
 
     fn lane(&self, engine: Engine) -> Self::Lane {
         self.cpu.lane(engine)
+    }
+
+    fn outbox(&self, _: Reach) -> LateOutbox {
+        LateOutbox::new(self.rank, &self.options.reports)
     }
 
     fn start(&self, lane: &Self::Lane, job: &Job<'_>) -> Result<Progress<Wait>, Fault> {
@@ -234,25 +252,33 @@ impl Device for Mock {
         lane: &Self::Lane,
         job: &Job<'_>,
         (round, from): (u64, Option<Wait>),
-        outbox: &mut Outbox<f32>,
-        inbox: Inbox<'_, f32>,
+        outbox: &mut LateOutbox,
+        inbox: Inbox<'_, LateOutbox>,
         _: Urgent<'_>,
     ) -> Result<Progress<Wait>, Fault> {
         let wait = match from {
             Some(wait) => wait,
             None if round == 0 => self.begin(job)?,
-            None => self.wait(),
+            None => {
+                all(job, inbox, LateOutbox::enter);
+                self.wait()
+            }
         };
         if let Some(next) = wait.next() {
             return Ok(Progress::Running(next, next.pause));
         }
         let urgent = self.coin();
         let mut from = None;
+        let entries = outbox.fill();
         while let Progress::Running(cursor, _) =
-            self.cpu.fill(lane, job, (round, from), outbox, inbox, &mut || urgent)?
+            self.cpu.fill(lane, job, (round, from), entries, &sent(inbox), &mut || urgent)?
         {
             assert!(urgent && from < Some(cursor), "it stops only where something is urgent, and goes on");
             from = Some(cursor);
+        }
+        outbox.end();
+        if round > 0 {
+            all(job, inbox, LateOutbox::leave);
         }
         Ok(Progress::Done)
     }
@@ -262,10 +288,11 @@ impl Device for Mock {
         lane: &Self::Lane,
         job: &Job<'_>,
         from: Option<Wait>,
-        inbox: Inbox<'_, f32>,
+        inbox: Inbox<'_, LateOutbox>,
         _: Urgent<'_>,
     ) -> Result<Progress<Wait>, Fault> {
         if from.is_none() {
+            all(job, inbox, LateOutbox::enter);
             poison::poison_sent(&self.cpu, job)?;
         }
         if let Some(next) = from.unwrap_or_else(|| self.wait()).next() {
@@ -274,10 +301,13 @@ impl Device for Mock {
         self.restore(job)?;
         let urgent = self.coin();
         let mut from = None;
-        while let Progress::Running(cursor, _) = self.cpu.drain(lane, job, from, inbox, &mut || urgent)? {
+        while let Progress::Running(cursor, _) =
+            self.cpu.drain(lane, job, from, &sent(inbox), &mut || urgent)?
+        {
             assert!(urgent && from < Some(cursor), "it stops only where something is urgent, and goes on");
             from = Some(cursor);
         }
+        all(job, inbox, LateOutbox::leave);
         self.end(job);
         Ok(Progress::Done)
     }

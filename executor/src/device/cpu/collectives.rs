@@ -18,7 +18,7 @@ use super::inbox::receive;
 use super::{Call, Fault, rank_items};
 use crate::device::shards::rows_per_rank;
 use crate::device::{Inbox, Urgent};
-use crate::transport::{Outbox, Part, TransportError, Widths};
+use crate::transport::{HostOutbox, Part, TransportError, Widths};
 
 /// Why a fill or drain stops.
 #[derive(Debug)]
@@ -115,8 +115,8 @@ pub(super) fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
 pub(super) fn fill<T: Real>(
     c: &Call<T>,
     round: u64,
-    outbox: &mut Outbox<T>,
-    inbox: Inbox<'_, T>,
+    outbox: &mut HostOutbox<T>,
+    inbox: Inbox<'_, HostOutbox<T>>,
     pieces: &mut Pieces<'_>,
 ) -> Result<(), Stop> {
     let me = c.env.rank;
@@ -224,7 +224,11 @@ pub(super) fn fill<T: Real>(
 }
 
 /// Reads what the others posted.
-pub(super) fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pieces: &mut Pieces<'_>) -> Result<(), Stop> {
+pub(super) fn drain<T: Real>(
+    c: &Call<T>,
+    inbox: Inbox<'_, HostOutbox<T>>,
+    pieces: &mut Pieces<'_>,
+) -> Result<(), Stop> {
     let me = c.env.rank;
     match moves(&c.op.action)? {
         Moves::Ids { exchanges, everyone } => {
@@ -312,7 +316,7 @@ fn drain_ids<T: Real>(
     exchange: u32,
     exchanges: usize,
     everyone: bool,
-    inbox: Inbox<'_, T>,
+    inbox: Inbox<'_, HostOutbox<T>>,
 ) -> Result<(), Fault> {
     let me = c.env.rank;
     let (each, wide) = (c.op.reads.len() / exchanges, c.op.writes.len() / exchanges);
@@ -379,8 +383,8 @@ fn drain_ids<T: Real>(
 fn reduce_fill<T: Real>(
     c: &Call<T>,
     round: u64,
-    outbox: &mut Outbox<T>,
-    inbox: Inbox<'_, T>,
+    outbox: &mut HostOutbox<T>,
+    inbox: Inbox<'_, HostOutbox<T>>,
     pieces: &mut Pieces<'_>,
 ) -> Result<(), Stop> {
     let (me, ranks) = (c.env.rank, c.env.ranks);
@@ -424,7 +428,11 @@ fn reduce_fill<T: Real>(
     Ok(())
 }
 
-fn reduce_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>, pieces: &mut Pieces<'_>) -> Result<(), Stop> {
+fn reduce_drain<T: Real>(
+    c: &Call<T>,
+    inbox: Inbox<'_, HostOutbox<T>>,
+    pieces: &mut Pieces<'_>,
+) -> Result<(), Stop> {
     let ranks = c.env.ranks;
     let total = reduced_elements(c)?;
     let mut begin = 0;

@@ -1,11 +1,11 @@
 //! What other ranks sent.
 
 use crate::device::{Fault, Inbox};
-use crate::transport::{Part, TransportError};
+use crate::transport::{HostOutbox, Part, TransportError};
 
 /// What a rank sent in a section.
 pub(super) fn receive<T, R, E: From<Fault>>(
-    inbox: Inbox<'_, T>,
+    inbox: Inbox<'_, HostOutbox<T>>,
     from: usize,
     section: usize,
     read: impl FnOnce(Part<'_, T>) -> Result<R, E>,

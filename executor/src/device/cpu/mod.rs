@@ -30,7 +30,7 @@ use fs_schedule::{Engine, Way};
 use parking_lot::{Mutex, RwLock};
 
 use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, Stored, Urgent, Values};
-use crate::transport::Outbox;
+use crate::transport::{HostOutbox, Reach};
 use collectives::{Pieces, Stop};
 use rank_items::Ranking;
 
@@ -145,6 +145,7 @@ impl<T: Real> Device for Cpu<T> {
     type Ticket = Infallible;
     /// Pieces done.
     type Cursor = u64;
+    type Outbox = HostOutbox<T>;
     type Options = ();
 
     fn open(env: &Env, (): &()) -> Result<Self, OpenError> {
@@ -175,6 +176,10 @@ impl<T: Real> Device for Cpu<T> {
         Mutex::default()
     }
 
+    fn outbox(&self, _: Reach) -> HostOutbox<T> {
+        HostOutbox::default()
+    }
+
     fn start(&self, lane: &Mutex<Work<T>>, job: &Job<'_>) -> Result<Progress<Infallible>, Fault> {
         dispatch::execute(&Call::new(self, lane, job)).map(|()| Progress::Done)
     }
@@ -197,8 +202,8 @@ impl<T: Real> Device for Cpu<T> {
         lane: &Mutex<Work<T>>,
         job: &Job<'_>,
         (round, from): (u64, Option<u64>),
-        outbox: &mut Outbox<T>,
-        inbox: Inbox<'_, T>,
+        outbox: &mut HostOutbox<T>,
+        inbox: Inbox<'_, HostOutbox<T>>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<u64>, Fault> {
         let mut pieces = Pieces::new(from.unwrap_or(0), urgent);
@@ -211,7 +216,7 @@ impl<T: Real> Device for Cpu<T> {
         lane: &Mutex<Work<T>>,
         job: &Job<'_>,
         from: Option<u64>,
-        inbox: Inbox<'_, T>,
+        inbox: Inbox<'_, HostOutbox<T>>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<u64>, Fault> {
         let mut pieces = Pieces::new(from.unwrap_or(0), urgent);

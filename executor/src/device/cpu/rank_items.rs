@@ -22,7 +22,7 @@ use crate::data::{Histories, Question};
 use crate::device::Inbox;
 use crate::device::shards::shard_rows;
 use crate::evaluate::Outcome;
-use crate::transport::{Outbox, Section};
+use crate::transport::{HostOutbox, Section};
 
 /// Scores held at once.
 const SCORES: usize = 1 << 22;
@@ -170,7 +170,12 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
     }
 
     /// Takes in what a round has brought.
-    fn take(&self, round: Round, ranking: &mut Ranking<T>, inbox: Inbox<'_, T>) -> Result<(), Fault> {
+    fn take(
+        &self,
+        round: Round,
+        ranking: &mut Ranking<T>,
+        inbox: Inbox<'_, HostOutbox<T>>,
+    ) -> Result<(), Fault> {
         match round {
             Round::Queries => {
                 ranking.queries.clear();
@@ -221,7 +226,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
     }
 
     /// Fills the outbox of a round.
-    fn give(&self, round: Round, ranking: &mut Ranking<T>, outbox: &mut Outbox<T>) -> Result<(), Fault> {
+    fn give(&self, round: Round, ranking: &mut Ranking<T>, outbox: &mut HostOutbox<T>) -> Result<(), Fault> {
         let section = &mut outbox.sections[0];
         match round {
             Round::Queries => {
@@ -389,7 +394,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
     }
 
     /// What each rank sent, in rank order.
-    fn each(&self, inbox: Inbox<'_, T>, mut take: impl FnMut(&[T])) -> Result<(), Fault> {
+    fn each(&self, inbox: Inbox<'_, HostOutbox<T>>, mut take: impl FnMut(&[T])) -> Result<(), Fault> {
         (0..self.call.env.ranks).try_for_each(|from| {
             receive(inbox, from, 0, |part| {
                 take(part.reals);
@@ -399,7 +404,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
     }
 
     /// Sums over ranks, added in rank order.
-    fn add_up(&self, inbox: Inbox<'_, T>, sums: &mut [T]) -> Result<(), Fault> {
+    fn add_up(&self, inbox: Inbox<'_, HostOutbox<T>>, sums: &mut [T]) -> Result<(), Fault> {
         sums.fill(T::ZERO);
         self.each(inbox, |values| {
             for (sum, value) in sums.iter_mut().zip(values) {
@@ -419,8 +424,8 @@ pub(super) fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
 pub(super) fn fill<T: Real>(
     c: &Call<T>,
     round: u64,
-    outbox: &mut Outbox<T>,
-    inbox: Inbox<'_, T>,
+    outbox: &mut HostOutbox<T>,
+    inbox: Inbox<'_, HostOutbox<T>>,
 ) -> Result<(), Fault> {
     let asking = Asking::new(c)?;
     let mut ranking = c.cpu.ranking.lock();
@@ -431,7 +436,7 @@ pub(super) fn fill<T: Real>(
 }
 
 /// Takes in the last round.
-pub(super) fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, T>) -> Result<(), Fault> {
+pub(super) fn drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, HostOutbox<T>>) -> Result<(), Fault> {
     Asking::new(c)?.take(Round::Digits, &mut c.cpu.ranking.lock(), inbox)
 }
 
