@@ -46,7 +46,7 @@ fn executable(m: &Context<'_>, op: &OpData) -> Result<(), String> {
         tables: m.tables,
         microbatches: if m.evaluating { 1 } else { m.microbatches },
     };
-    action(op)?.check(&shapes(reads)?, &writes, &cx)
+    action(op)?.check(&shapes(reads)?, &writes, &cx).map_err(|e| e.to_string())
 }
 
 /// A required attribute of the schedule's vocabulary, for verifiers.

@@ -5,7 +5,7 @@ use super::Flops::Pairs;
 use super::Programs::{Both, Training};
 use super::operands::{Context, Operands, heads_fit, token_group};
 use super::table::entry::{SiluAttention, SiluAttentionGrad, SoftmaxAttention, SoftmaxAttentionGrad};
-use super::{Entry, Facts, Fault, Memory, Results};
+use super::{Entry, Facts, Lists, Memory, Misfit, Results};
 use crate::signature::{OperandType, real};
 
 /// Operations per pair of positions and column: scores and weighted sum, two each; their gradients, and scores again.
@@ -19,9 +19,16 @@ fn pairs(each: f64, causal: bool) -> f64 {
 
 impl<'a> Entry<'a> for SiluAttention<'a> {
     fn facts(&self) -> Facts<'a> {
-        Facts::model(Both, &[ReadsBatch], Results::FRESH, Pairs(pairs(FORWARD, true)), Memory::Once)
+        Facts::model(
+            Both,
+            &[ReadsBatch],
+            Results::FRESH,
+            Lists::NONE,
+            Pairs(pairs(FORWARD, true)),
+            Memory::Once,
+        )
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(4, 1)?;
         let (rows, columns) = o.same_reals(0..3)?;
         heads_fit(columns, *self.heads)?;
@@ -32,9 +39,16 @@ impl<'a> Entry<'a> for SiluAttention<'a> {
 
 impl<'a> Entry<'a> for SiluAttentionGrad<'a> {
     fn facts(&self) -> Facts<'a> {
-        Facts::model(Training, &[ReadsBatch], Results::FRESH, Pairs(pairs(BACKWARD, true)), Memory::Once)
+        Facts::model(
+            Training,
+            &[ReadsBatch],
+            Results::FRESH,
+            Lists::NONE,
+            Pairs(pairs(BACKWARD, true)),
+            Memory::Once,
+        )
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(5, 3)?;
         let (rows, columns) = o.same_reals(0..3)?;
         heads_fit(columns, *self.heads)?;
@@ -47,9 +61,9 @@ impl<'a> Entry<'a> for SiluAttentionGrad<'a> {
 impl<'a> Entry<'a> for SoftmaxAttention<'a> {
     fn facts(&self) -> Facts<'a> {
         let flops = Pairs(pairs(FORWARD, *self.causal));
-        Facts::model(Both, &[ReadsBatch], Results::FRESH, flops, Memory::Once)
+        Facts::model(Both, &[ReadsBatch], Results::FRESH, Lists::written(&[1]), flops, Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(4, 2)?;
         let (rows, columns) = o.same_reals(0..3)?;
         heads_fit(columns, *self.heads)?;
@@ -62,9 +76,9 @@ impl<'a> Entry<'a> for SoftmaxAttention<'a> {
 impl<'a> Entry<'a> for SoftmaxAttentionGrad<'a> {
     fn facts(&self) -> Facts<'a> {
         let flops = Pairs(pairs(BACKWARD, *self.causal));
-        Facts::model(Training, &[ReadsBatch], Results::FRESH, flops, Memory::Once)
+        Facts::model(Training, &[ReadsBatch], Results::FRESH, Lists::read(&[4]), flops, Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(7, 3)?;
         let (rows, columns) = o.same_reals(0..4)?;
         heads_fit(columns, *self.heads)?;

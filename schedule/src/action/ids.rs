@@ -9,8 +9,8 @@ use super::table::entry::{
     AllGatherIds, AllToAllClasses, AllToAllIds, DrawNegatives, Partition, Positions, Unique,
 };
 use super::{
-    Entry, Facts, Fault, Flops, Learns, Memory, Of, Payload, Peers, Phase, Programs, Results, Runs, Scope,
-    Sizes, Transfer,
+    At, Entry, Facts, Flops, Learns, Lists, Memory, Misfit, Of, Payload, Peers, Phase, Programs, Results,
+    Runs, Scope, Sizes, Transfer,
 };
 use crate::attribute::Way;
 use crate::operand::Element;
@@ -26,6 +26,7 @@ impl<'a> Entry<'a> for DrawNegatives<'a> {
             transfer: None,
             effects: &[ReadsBatch, Random],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of::NONE,
             learns: Learns::NOTHING,
             scope: Scope::Samples,
@@ -36,10 +37,10 @@ impl<'a> Entry<'a> for DrawNegatives<'a> {
             memory: Memory::Once,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         o.count(0, 1)?;
         if *self.table as usize >= cx.tables {
-            return Err(format!("there is no table {}", self.table));
+            return Err(Misfit::relation(format!("there is no table {}", self.table)));
         }
         o.write(0, id(tokens(*self.lengths), *self.count))
     }
@@ -54,6 +55,7 @@ impl<'a> Entry<'a> for Unique<'a> {
             transfer: None,
             effects: &[ReadsBatch],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of { exchanges: from_ref(self.exchange), way: None, classes: &[] },
             learns: Learns { sizes: Sizes::Sent, host_sync: true },
             scope: Scope::Listed,
@@ -64,15 +66,21 @@ impl<'a> Entry<'a> for Unique<'a> {
             memory: Memory::Listed,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let f = subject(cx, *self.exchange)?;
         if f.of.entries != *self.exchange {
-            return Err(format!("exchange {} sends the entries of exchange {}", self.exchange, f.of.entries));
+            return Err(Misfit::relation(format!(
+                "exchange {} sends the entries of exchange {}",
+                self.exchange, f.of.entries
+            )));
         }
         let (n, extra) = (o.reads.len(), 2 + usize::from(f.uses()));
         o.count(n, n + extra)?;
         if n == 0 || !n.is_multiple_of(cx.microbatches as usize) {
-            return Err(format!("needs sequences of ids for each of {} microbatches", cx.microbatches));
+            return Err(Misfit::relation(format!(
+                "needs sequences of ids for each of {} microbatches",
+                cx.microbatches
+            )));
         }
         let sent = f.sent(Way::Forward, None)?;
         o.write(0, id(sent, 1))?;
@@ -88,7 +96,13 @@ impl<'a> Entry<'a> for Unique<'a> {
                 OperandType::Matrix { element: Element::Id, rows, columns } => {
                     o.write(i + extra, index(*rows, *columns))?;
                 }
-                other => return Err(format!("operand {i} must be ids of table {}, is {other}", f.of.table)),
+                other => {
+                    return Err(Misfit::operand(
+                        At::Read(i),
+                        format!("ids of table {}", f.of.table),
+                        Some(other),
+                    ));
+                }
             }
         }
         Ok(())
@@ -104,6 +118,7 @@ impl<'a> Entry<'a> for AllToAllIds<'a> {
             transfer: Some(Transfer { peers: Peers::ToOwners, payload: Payload::Ids, rounds: 1 }),
             effects: &[],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of { exchanges: self.exchanges, way: None, classes: &[] },
             learns: Learns { sizes: Sizes::Received, host_sync: true },
             scope: Scope::Entries,
@@ -114,7 +129,7 @@ impl<'a> Entry<'a> for AllToAllIds<'a> {
             memory: Memory::Once,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         ids(o, cx, self.exchanges, false)
     }
 }
@@ -128,6 +143,7 @@ impl<'a> Entry<'a> for AllGatherIds<'a> {
             transfer: Some(Transfer { peers: Peers::Everyone, payload: Payload::Ids, rounds: 1 }),
             effects: &[WritesUses],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of { exchanges: self.exchanges, way: None, classes: &[] },
             learns: Learns { sizes: Sizes::Received, host_sync: true },
             scope: Scope::Entries,
@@ -138,12 +154,12 @@ impl<'a> Entry<'a> for AllGatherIds<'a> {
             memory: Memory::Once,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         ids(o, cx, self.exchanges, true)
     }
 }
 
-fn ids(o: &Operands<'_>, cx: &Context<'_>, exchanges: &[u32], replicated: bool) -> Result<(), Fault> {
+fn ids(o: &Operands<'_>, cx: &Context<'_>, exchanges: &[u32], replicated: bool) -> Result<(), Misfit> {
     let (mut r, mut w) = (0, 0);
     let group = group(cx, exchanges)?;
     let count = |each: usize| group.iter().map(|f| each + usize::from(f.uses())).sum::<usize>();
@@ -177,6 +193,7 @@ impl<'a> Entry<'a> for Partition<'a> {
             transfer: None,
             effects: &[ReadsBatches, ReadsUses],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of { exchanges: from_ref(self.exchange), way: Some(*self.way), classes: &[] },
             learns: Learns::NOTHING,
             scope: Scope::Entries,
@@ -187,7 +204,7 @@ impl<'a> Entry<'a> for Partition<'a> {
             memory: Memory::Once,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let way = *self.way;
         let f = subject(cx, *self.exchange)?;
         f.classes(way)?;
@@ -217,6 +234,7 @@ impl<'a> Entry<'a> for AllToAllClasses<'a> {
             transfer: Some(Transfer { peers: Peers::FromOwners, payload: Payload::Classes, rounds: 1 }),
             effects: &[],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of { exchanges: self.exchanges, way: Some(*self.way), classes: &[] },
             learns: Learns::NOTHING,
             scope: Scope::Entries,
@@ -227,7 +245,7 @@ impl<'a> Entry<'a> for AllToAllClasses<'a> {
             memory: Memory::Once,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let group = group(cx, self.exchanges)?;
         o.count(3 * group.len(), group.len())?;
         for (i, f) in group.iter().enumerate() {
@@ -250,6 +268,7 @@ impl<'a> Entry<'a> for Positions<'a> {
             transfer: None,
             effects: &[],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of { exchanges: from_ref(self.exchange), way: Some(*self.way), classes: &[] },
             learns: Learns { sizes: Sizes::Classes, host_sync: true },
             scope: Scope::Entries,
@@ -260,14 +279,14 @@ impl<'a> Entry<'a> for Positions<'a> {
             memory: Memory::Once,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let way = *self.way;
         let f = subject(cx, *self.exchange)?;
         let n = f.classes(way)?;
         o.count(2, 2 * n)?;
         let rows = match o.reads[0] {
             OperandType::Matrix { element: Element::Byte, rows, columns: 1 } => rows,
-            other => return Err(format!("operand 0 must be classes, is {other}")),
+            other => return Err(Misfit::operand(At::Read(0), "classes", Some(&other))),
         };
         let owner = owns(&f, 0, rows)?;
         o.read(1, counts())?;

@@ -5,7 +5,7 @@ use super::Flops::Product;
 use super::Programs::{Both, Training};
 use super::operands::{Context, Operands};
 use super::table::entry::{Linear, LinearGradInput, LinearGradWeight};
-use super::{At, Entry, Facts, Fault, Memory, Results};
+use super::{At, Entry, Facts, Lists, Memory, Misfit, Results};
 use crate::signature::{OperandType, real};
 
 /// Two operations per row and weight.
@@ -14,13 +14,13 @@ const EACH: f64 = 2.0;
 impl<'a> Entry<'a> for Linear<'a> {
     fn facts(&self) -> Facts<'a> {
         let flops = Product(EACH, At::Written(0), At::Read(0));
-        Facts::model(Both, &[ReadsParameter], Results::FRESH, flops, Memory::Once)
+        Facts::model(Both, &[ReadsParameter], Results::FRESH, Lists::NONE, flops, Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(2 + usize::from(*self.bias), 1)?;
         let ((rows, columns), (out, input)) = (o.real(0)?, o.parameter(1)?);
         if columns != input {
-            return Err(format!("the weight takes {input} columns, x has {columns}"));
+            return Err(Misfit::relation(format!("the weight takes {input} columns, x has {columns}")));
         }
         if *self.bias {
             o.read(2, OperandType::Parameter { rows: 1, columns: out })?;
@@ -32,13 +32,15 @@ impl<'a> Entry<'a> for Linear<'a> {
 impl<'a> Entry<'a> for LinearGradInput {
     fn facts(&self) -> Facts<'a> {
         let flops = Product(EACH, At::Written(0), At::Read(0));
-        Facts::model(Training, &[ReadsParameter], Results::adding(&[0]), flops, Memory::Once)
+        Facts::model(Training, &[ReadsParameter], Results::adding(&[0]), Lists::NONE, flops, Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(2, 1)?;
         let ((rows, columns), (out, input)) = (o.real(0)?, o.parameter(1)?);
         if columns != out {
-            return Err(format!("the weight gives {out} columns, the gradient has {columns}"));
+            return Err(Misfit::relation(format!(
+                "the weight gives {out} columns, the gradient has {columns}"
+            )));
         }
         o.write(0, real(rows, input))
     }
@@ -48,13 +50,13 @@ impl<'a> Entry<'a> for LinearGradWeight<'a> {
     fn facts(&self) -> Facts<'a> {
         let results = Results { adds: &[0, 1], gradients: &[0, 1], in_place: false };
         let flops = Product(EACH, At::Read(0), At::Read(1));
-        Facts::model(Training, &[WritesGradient], results, flops, Memory::Once)
+        Facts::model(Training, &[WritesGradient], results, Lists::NONE, flops, Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(2, 1 + usize::from(*self.bias))?;
         let ((rows, out), (x_rows, input)) = (o.real(0)?, o.real(1)?);
         if rows != x_rows {
-            return Err("operands 0 and 1 must have the same rows".into());
+            return Err(Misfit::relation("operands 0 and 1 must have the same rows"));
         }
         o.write(0, OperandType::Gradient { rows: out, columns: input })?;
         if *self.bias { o.vector_gradient(1, out) } else { Ok(()) }

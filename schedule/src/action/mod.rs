@@ -20,6 +20,7 @@ mod ids;
 mod interaction;
 mod linear;
 mod loss;
+mod misfit;
 mod norm;
 mod operands;
 mod pointwise;
@@ -29,6 +30,7 @@ mod step;
 mod table;
 
 pub use document::document;
+pub use misfit::Misfit;
 pub use operands::{Context, Operands};
 pub use table::Action;
 
@@ -36,15 +38,12 @@ use crate::attribute::{Normalize, Way};
 use crate::signature::OperandType;
 use crate::size::Symbol;
 
-/// Why operands do not fit: a sentence that names the operand.
-pub type Fault = String;
-
 /// A line of the table: everything that is said of an action.
 trait Entry<'a> {
     /// What is known without operands.
     fn facts(&self) -> Facts<'a>;
     /// Which shapes fit together.
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault>;
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit>;
 }
 
 /// What is known of an action without its operands.
@@ -62,6 +61,8 @@ pub struct Facts<'a> {
     pub effects: &'static [Effect],
     /// How it writes its results.
     pub results: Results,
+    /// Which real operands and results are lists of numbers.
+    pub lists: Lists,
     /// The exchanges and classes of rows that it concerns.
     pub of: Of<'a>,
     /// Sizes that are known only when it has run.
@@ -215,6 +216,27 @@ impl Results {
     }
 }
 
+/// Real operands and results that are lists of numbers rather than matrices: whole buffers, of which some columns are
+/// no list. Those that are not real are lists all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lists {
+    /// Of those read.
+    pub reads: &'static [usize],
+    /// Of those written.
+    pub writes: &'static [usize],
+}
+
+impl Lists {
+    /// All are matrices.
+    const NONE: Self = Self { reads: &[], writes: &[] };
+    const fn read(reads: &'static [usize]) -> Self {
+        Self { reads, writes: &[] }
+    }
+    const fn written(writes: &'static [usize]) -> Self {
+        Self { reads: &[], writes }
+    }
+}
+
 /// The exchanges and classes of rows that an action concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Of<'a> {
@@ -342,6 +364,7 @@ impl Facts<'static> {
         programs: Programs,
         effects: &'static [Effect],
         results: Results,
+        lists: Lists,
         flops: Flops,
         memory: Memory,
     ) -> Self {
@@ -352,6 +375,7 @@ impl Facts<'static> {
             transfer: None,
             effects,
             results,
+            lists,
             of: Of::NONE,
             learns: Learns::NOTHING,
             scope: Scope::Samples,
@@ -390,7 +414,7 @@ impl Action {
         reads: &[OperandType],
         writes: &[OperandType],
         cx: &Context<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Misfit> {
         self.entry(|entry| entry.operands(&Operands { reads, writes }, cx))
     }
 

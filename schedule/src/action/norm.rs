@@ -5,7 +5,7 @@ use super::Flops::Each;
 use super::Programs::{Both, Training};
 use super::operands::{Context, Operands};
 use super::table::entry::{L2Normalize, L2NormalizeGrad, LayerNorm, LayerNormGrad, Softmax, SoftmaxGrad};
-use super::{At, Entry, Facts, Fault, Memory, Results};
+use super::{At, Entry, Facts, Lists, Memory, Misfit, Results};
 use crate::signature::{OperandType, real};
 
 fn bound(eps: f64) -> bool {
@@ -18,10 +18,10 @@ impl<'a> Entry<'a> for LayerNorm<'a> {
         let flops = Each(8.0, At::Written(0));
         Facts {
             in_range: bound(*self.eps),
-            ..Facts::model(Both, effects, Results::FRESH, flops, Memory::Once)
+            ..Facts::model(Both, effects, Results::FRESH, Lists::written(&[1]), flops, Memory::Once)
         }
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(if *self.affine { 3 } else { 1 }, 2)?;
         let (rows, columns) = o.real(0)?;
         if *self.affine {
@@ -38,12 +38,26 @@ impl<'a> Entry<'a> for LayerNormGrad<'a> {
         let flops = Each(12.0, At::Written(0));
         if *self.affine {
             let results = Results { adds: &[0, 1, 2], gradients: &[1, 2], in_place: false };
-            Facts::model(Training, &[ReadsParameter, WritesGradient], results, flops, Memory::Once)
+            Facts::model(
+                Training,
+                &[ReadsParameter, WritesGradient],
+                results,
+                Lists::read(if *self.affine { &[2] } else { &[1] }),
+                flops,
+                Memory::Once,
+            )
         } else {
-            Facts::model(Training, &[], Results::adding(&[0]), flops, Memory::Once)
+            Facts::model(
+                Training,
+                &[],
+                Results::adding(&[0]),
+                Lists::read(if *self.affine { &[2] } else { &[1] }),
+                flops,
+                Memory::Once,
+            )
         }
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         let extra = usize::from(*self.affine);
         o.count(3 + extra, 1 + 2 * extra)?;
         let (rows, columns) = o.real(0)?;
@@ -61,9 +75,12 @@ impl<'a> Entry<'a> for LayerNormGrad<'a> {
 impl<'a> Entry<'a> for L2Normalize<'a> {
     fn facts(&self) -> Facts<'a> {
         let flops = Each(3.0, At::Written(0));
-        Facts { in_range: bound(*self.eps), ..Facts::model(Both, &[], Results::FRESH, flops, Memory::Once) }
+        Facts {
+            in_range: bound(*self.eps),
+            ..Facts::model(Both, &[], Results::FRESH, Lists::written(&[1]), flops, Memory::Once)
+        }
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(1, 2)?;
         let (rows, columns) = o.real(0)?;
         o.write(0, real(rows, columns))?;
@@ -76,10 +93,10 @@ impl<'a> Entry<'a> for L2NormalizeGrad<'a> {
         let flops = Each(5.0, At::Written(0));
         Facts {
             in_range: bound(*self.eps),
-            ..Facts::model(Training, &[], Results::adding(&[0]), flops, Memory::Once)
+            ..Facts::model(Training, &[], Results::adding(&[0]), Lists::read(&[1]), flops, Memory::Once)
         }
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(3, 1)?;
         let (rows, columns) = o.real(0)?;
         o.read(1, real(rows, 1))?;
@@ -90,18 +107,25 @@ impl<'a> Entry<'a> for L2NormalizeGrad<'a> {
 
 impl<'a> Entry<'a> for Softmax {
     fn facts(&self) -> Facts<'a> {
-        Facts::model(Both, &[], Results::FRESH, Each(8.0, At::Written(0)), Memory::Once)
+        Facts::model(Both, &[], Results::FRESH, Lists::NONE, Each(8.0, At::Written(0)), Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.pointwise(1)
     }
 }
 
 impl<'a> Entry<'a> for SoftmaxGrad {
     fn facts(&self) -> Facts<'a> {
-        Facts::model(Training, &[], Results::adding(&[0]), Each(4.0, At::Written(0)), Memory::Once)
+        Facts::model(
+            Training,
+            &[],
+            Results::adding(&[0]),
+            Lists::NONE,
+            Each(4.0, At::Written(0)),
+            Memory::Once,
+        )
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.pointwise(2)
     }
 }

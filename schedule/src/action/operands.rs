@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Fault;
+use super::{At, Misfit};
 use crate::model::Exchange;
 use crate::operand::{Element, Extent};
 use crate::signature::{OperandType, real};
@@ -38,64 +38,65 @@ pub struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    pub(super) fn count(&self, reads: usize, writes: usize) -> Result<(), Fault> {
+    pub(super) fn count(&self, reads: usize, writes: usize) -> Result<(), Misfit> {
         if self.reads.len() != reads || self.writes.len() != writes {
-            return Err(format!(
-                "takes {reads} operands and gives {writes} results, has {} and {}",
-                self.reads.len(),
-                self.writes.len()
-            ));
+            return Err(Misfit::Count {
+                reads,
+                writes,
+                has_reads: self.reads.len(),
+                has_writes: self.writes.len(),
+            });
         }
         Ok(())
     }
     /// Rows and columns of a real operand.
-    pub(super) fn real(&self, i: usize) -> Result<(Extent, u32), Fault> {
+    pub(super) fn real(&self, i: usize) -> Result<(Extent, u32), Misfit> {
         match self.reads.get(i) {
             Some(OperandType::Matrix { element: Element::Real, rows, columns }) => Ok((*rows, *columns)),
-            other => Err(format!("operand {i} must be a real matrix, is {}", name(other))),
+            other => Err(Misfit::operand(At::Read(i), "a real matrix", other)),
         }
     }
-    pub(super) fn index(&self, i: usize) -> Result<(Extent, u32), Fault> {
+    pub(super) fn index(&self, i: usize) -> Result<(Extent, u32), Misfit> {
         match self.reads.get(i) {
             Some(OperandType::Matrix { element: Element::Index, rows, columns }) => Ok((*rows, *columns)),
-            other => Err(format!("operand {i} must be an index matrix, is {}", name(other))),
+            other => Err(Misfit::operand(At::Read(i), "an index matrix", other)),
         }
     }
-    pub(super) fn parameter(&self, i: usize) -> Result<(u32, u32), Fault> {
+    pub(super) fn parameter(&self, i: usize) -> Result<(u32, u32), Misfit> {
         match self.reads.get(i) {
             Some(OperandType::Parameter { rows, columns }) => Ok((*rows, *columns)),
-            other => Err(format!("operand {i} must be a parameter, is {}", name(other))),
+            other => Err(Misfit::operand(At::Read(i), "a parameter", other)),
         }
     }
-    pub(super) fn offsets(&self, i: usize) -> Result<u32, Fault> {
+    pub(super) fn offsets(&self, i: usize) -> Result<u32, Misfit> {
         match self.reads.get(i) {
             Some(OperandType::Offsets { lengths }) => Ok(*lengths),
-            other => Err(format!("operand {i} must be offsets, is {}", name(other))),
+            other => Err(Misfit::operand(At::Read(i), "offsets", other)),
         }
     }
-    pub(super) fn read(&self, i: usize, want: OperandType) -> Result<(), Fault> {
+    pub(super) fn read(&self, i: usize, want: OperandType) -> Result<(), Misfit> {
         if self.reads.get(i) == Some(&want) {
             return Ok(());
         }
-        Err(format!("operand {i} must be {want}, is {}", name(self.reads.get(i))))
+        Err(Misfit::operand(At::Read(i), want.to_string(), self.reads.get(i)))
     }
-    pub(super) fn write(&self, i: usize, want: OperandType) -> Result<(), Fault> {
+    pub(super) fn write(&self, i: usize, want: OperandType) -> Result<(), Misfit> {
         if self.writes.get(i) == Some(&want) {
             return Ok(());
         }
-        Err(format!("result {i} must be {want}, is {}", name(self.writes.get(i))))
+        Err(Misfit::operand(At::Written(i), want.to_string(), self.writes.get(i)))
     }
     /// Gradient of a vector parameter with `columns` entries.
-    pub(super) fn vector_gradient(&self, i: usize, columns: u32) -> Result<(), Fault> {
+    pub(super) fn vector_gradient(&self, i: usize, columns: u32) -> Result<(), Misfit> {
         self.write(i, OperandType::Gradient { rows: 1, columns })
     }
     /// `n` real matrices of one shape in, one out.
-    pub(super) fn pointwise(&self, n: usize) -> Result<(), Fault> {
+    pub(super) fn pointwise(&self, n: usize) -> Result<(), Misfit> {
         self.count(n, 1)?;
         let (rows, columns) = self.same_reals(0..n)?;
         self.write(0, real(rows, columns))
     }
-    pub(super) fn same_reals(&self, reads: Range<usize>) -> Result<(Extent, u32), Fault> {
+    pub(super) fn same_reals(&self, reads: Range<usize>) -> Result<(Extent, u32), Misfit> {
         let first = self.real(reads.start)?;
         for i in reads {
             self.read(i, real(first.0, first.1))?;
@@ -104,28 +105,27 @@ impl Operands<'_> {
     }
 }
 
-pub(super) fn name(shape: Option<&OperandType>) -> String {
-    shape.map_or("missing".into(), ToString::to_string)
-}
-
-pub(super) fn token_group(rows: Extent) -> Result<u32, Fault> {
+pub(super) fn token_group(rows: Extent) -> Result<u32, Misfit> {
     match rows {
         Extent::Symbol(Symbol::Tokens(g)) => Ok(g),
-        _ => Err(format!("rows must be tokens, are {rows}")),
+        _ => Err(Misfit::relation(format!("rows must be tokens, are {rows}"))),
     }
 }
 
-pub(super) fn heads_fit(columns: u32, heads: u32) -> Result<(), Fault> {
+pub(super) fn heads_fit(columns: u32, heads: u32) -> Result<(), Misfit> {
     if heads == 0 || !columns.is_multiple_of(heads) {
-        return Err(format!("{columns} columns do not divide into {heads} heads"));
+        return Err(Misfit::relation(format!("{columns} columns do not divide into {heads} heads")));
     }
     Ok(())
 }
 
 /// The rows of a gradient that is summed per entry of an exchange.
-pub(super) fn sent_rows(writes: &[OperandType]) -> Result<Extent, Fault> {
+pub(super) fn sent_rows(writes: &[OperandType]) -> Result<Extent, Misfit> {
     match writes.first() {
         Some(OperandType::Matrix { rows: rows @ Extent::Symbol(Symbol::Sent(_)), .. }) => Ok(*rows),
-        other => Err(format!("result 0 must have a row per entry of an exchange, is {}", name(other))),
+        other => {
+            let is = other.map_or("missing".into(), ToString::to_string);
+            Err(Misfit::relation(format!("result 0 must have a row per entry of an exchange, is {is}")))
+        }
     }
 }

@@ -4,51 +4,65 @@ use super::Flops::{self, Each};
 use super::Programs::{Both, Training};
 use super::operands::{Context, Operands};
 use super::table::entry::{Add, Copy, Mul, MulGrad, Scale, Unary, UnaryGrad, Zero};
-use super::{At, Entry, Facts, Fault, Memory, Results};
+use super::{At, Entry, Facts, Lists, Memory, Misfit, Results};
 use crate::operand::Element;
 use crate::signature::{OperandType, real};
 
 impl<'a> Entry<'a> for Unary<'a> {
     fn facts(&self) -> Facts<'a> {
-        Facts::model(Both, &[], Results::FRESH, Each(8.0, At::Written(0)), Memory::Once)
+        Facts::model(Both, &[], Results::FRESH, Lists::NONE, Each(8.0, At::Written(0)), Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.pointwise(1)
     }
 }
 
 impl<'a> Entry<'a> for UnaryGrad<'a> {
     fn facts(&self) -> Facts<'a> {
-        Facts::model(Training, &[], Results::adding(&[0]), Each(12.0, At::Written(0)), Memory::Once)
+        Facts::model(
+            Training,
+            &[],
+            Results::adding(&[0]),
+            Lists::NONE,
+            Each(12.0, At::Written(0)),
+            Memory::Once,
+        )
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.pointwise(2)
     }
 }
 
 impl<'a> Entry<'a> for Add {
     fn facts(&self) -> Facts<'a> {
-        Facts::model(Both, &[], Results::FRESH, Each(1.0, At::Written(0)), Memory::Once)
+        Facts::model(Both, &[], Results::FRESH, Lists::NONE, Each(1.0, At::Written(0)), Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.pointwise(o.reads.len().max(1))
     }
 }
 
 impl<'a> Entry<'a> for Mul {
     fn facts(&self) -> Facts<'a> {
-        Facts::model(Both, &[], Results::FRESH, Each(1.0, At::Written(0)), Memory::Once)
+        Facts::model(Both, &[], Results::FRESH, Lists::NONE, Each(1.0, At::Written(0)), Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.pointwise(2)
     }
 }
 
 impl<'a> Entry<'a> for MulGrad {
     fn facts(&self) -> Facts<'a> {
-        Facts::model(Training, &[], Results::adding(&[0, 1]), Each(2.0, At::Written(0)), Memory::Once)
+        Facts::model(
+            Training,
+            &[],
+            Results::adding(&[0, 1]),
+            Lists::NONE,
+            Each(2.0, At::Written(0)),
+            Memory::Once,
+        )
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(3, 2)?;
         let (rows, columns) = o.same_reals(0..3)?;
         o.write(0, real(rows, columns))?;
@@ -61,32 +75,32 @@ impl<'a> Entry<'a> for Scale<'a> {
         let flops = Each(1.0, At::Written(0));
         Facts {
             in_range: self.factor.is_finite(),
-            ..Facts::model(Both, &[], Results::adding(&[0]), flops, Memory::Once)
+            ..Facts::model(Both, &[], Results::adding(&[0]), Lists::NONE, flops, Memory::Once)
         }
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.pointwise(1)
     }
 }
 
 impl<'a> Entry<'a> for Copy {
     fn facts(&self) -> Facts<'a> {
-        Facts::model(Both, &[], Results::adding(&[0]), Flops::None, Memory::Once)
+        Facts::model(Both, &[], Results::adding(&[0]), Lists::NONE, Flops::None, Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.pointwise(1)
     }
 }
 
 impl<'a> Entry<'a> for Zero {
     fn facts(&self) -> Facts<'a> {
-        Facts::model(Both, &[], Results::FRESH, Flops::None, Memory::Once)
+        Facts::model(Both, &[], Results::FRESH, Lists::NONE, Flops::None, Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(0, 1)?;
         match o.writes[0] {
             OperandType::Matrix { element: Element::Real, .. } => Ok(()),
-            other => Err(format!("result 0 must be a real matrix, is {other}")),
+            other => Err(Misfit::operand(At::Written(0), "a real matrix", Some(&other))),
         }
     }
 }

@@ -8,8 +8,8 @@ use super::exchange::{group, owns, subject, table_of};
 use super::operands::{Context, Operands};
 use super::table::entry::{AllGatherGrads, AllToAllGrads, AllToAllRows, Apply, Gather, Merge, Split};
 use super::{
-    At, Entry, Facts, Fault, Flops, Learns, Memory, Of, Payload, Peers, Phase, Programs, Results, Runs,
-    Scope, Transfer,
+    At, Entry, Facts, Flops, Learns, Lists, Memory, Misfit, Of, Payload, Peers, Phase, Programs, Results,
+    Runs, Scope, Transfer,
 };
 use crate::attribute::Way;
 use crate::signature::{counts, index, real};
@@ -23,6 +23,7 @@ impl<'a> Entry<'a> for Gather<'a> {
             transfer: None,
             effects: &[ReadsTable],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of {
                 exchanges: from_ref(self.exchange),
                 way: Some(Way::Forward),
@@ -37,11 +38,11 @@ impl<'a> Entry<'a> for Gather<'a> {
             memory: Memory::Picked,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let class = *self.class;
         let f = subject(cx, *self.exchange)?;
         o.count(2 + usize::from(class.is_some()), 1)?;
-        table_of(&f, o.reads.first(), "operand 0")?;
+        table_of(&f, o.reads.first(), At::Read(0))?;
         let (rows, _) = o.index(1)?;
         let owner = owns(&f, 1, rows)?;
         o.read(1, index(rows, 1))?;
@@ -62,6 +63,7 @@ impl<'a> Entry<'a> for AllToAllRows<'a> {
             transfer: Some(Transfer { peers: Peers::FromOwners, payload: Payload::Rows, rounds: 1 }),
             effects: &[],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of { exchanges: self.exchanges, way: Some(Way::Forward), classes: self.class.as_slice() },
             learns: Learns::NOTHING,
             scope: Scope::Entries,
@@ -72,7 +74,7 @@ impl<'a> Entry<'a> for AllToAllRows<'a> {
             memory: Memory::Once,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let class = *self.class;
         let group = group(cx, self.exchanges)?;
         o.count(3 * group.len(), group.len())?;
@@ -95,6 +97,7 @@ impl<'a> Entry<'a> for Merge<'a> {
             transfer: None,
             effects: &[],
             results: Results::adding(&[0]),
+            lists: Lists::NONE,
             of: Of { exchanges: from_ref(self.exchange), way: Some(Way::Forward), classes: self.classes },
             learns: Learns::NOTHING,
             scope: Scope::Entries,
@@ -105,11 +108,11 @@ impl<'a> Entry<'a> for Merge<'a> {
             memory: Memory::Placed,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let classes = self.classes;
         let f = subject(cx, *self.exchange)?;
         if classes.is_empty() || classes.windows(2).any(|w| w[0] >= w[1]) {
-            return Err("its classes must be at least one, in rising order".into());
+            return Err(Misfit::NotRising("classes"));
         }
         o.count(2 * classes.len(), 1)?;
         for (i, c) in classes.iter().enumerate() {
@@ -130,6 +133,7 @@ impl<'a> Entry<'a> for Split<'a> {
             transfer: None,
             effects: &[],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of {
                 exchanges: from_ref(self.exchange),
                 way: Some(Way::Backward),
@@ -144,7 +148,7 @@ impl<'a> Entry<'a> for Split<'a> {
             memory: Memory::Picked,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let class = *self.class;
         let f = subject(cx, *self.exchange)?;
         let extent = f.sent(Way::Backward, Some(class))?;
@@ -164,6 +168,7 @@ impl<'a> Entry<'a> for AllToAllGrads<'a> {
             transfer: Some(Transfer { peers: Peers::ToOwners, payload: Payload::Gradients, rounds: 1 }),
             effects: &[],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of { exchanges: self.exchanges, way: Some(Way::Backward), classes: self.class.as_slice() },
             learns: Learns::NOTHING,
             scope: Scope::Entries,
@@ -174,7 +179,7 @@ impl<'a> Entry<'a> for AllToAllGrads<'a> {
             memory: Memory::Once,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         gradients(o, cx, self.exchanges, *self.class)
     }
 }
@@ -188,6 +193,7 @@ impl<'a> Entry<'a> for AllGatherGrads<'a> {
             transfer: Some(Transfer { peers: Peers::Everyone, payload: Payload::Gradients, rounds: 1 }),
             effects: &[],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of { exchanges: self.exchanges, way: Some(Way::Backward), classes: self.class.as_slice() },
             learns: Learns::NOTHING,
             scope: Scope::Entries,
@@ -198,12 +204,17 @@ impl<'a> Entry<'a> for AllGatherGrads<'a> {
             memory: Memory::Once,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         gradients(o, cx, self.exchanges, *self.class)
     }
 }
 
-fn gradients(o: &Operands<'_>, cx: &Context<'_>, exchanges: &[u32], class: Option<u32>) -> Result<(), Fault> {
+fn gradients(
+    o: &Operands<'_>,
+    cx: &Context<'_>,
+    exchanges: &[u32],
+    class: Option<u32>,
+) -> Result<(), Misfit> {
     let group = group(cx, exchanges)?;
     o.count(3 * group.len(), group.len())?;
     for (i, f) in group.iter().enumerate() {
@@ -226,6 +237,7 @@ impl<'a> Entry<'a> for Apply<'a> {
             transfer: None,
             effects: &[WritesTable],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of {
                 exchanges: from_ref(self.exchange),
                 way: Some(Way::Backward),
@@ -240,12 +252,12 @@ impl<'a> Entry<'a> for Apply<'a> {
             memory: Memory::UpdatedRows,
         }
     }
-    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let class = *self.class;
         let f = subject(cx, *self.exchange)?;
         let more = usize::from(class.is_some());
         o.count(3 + more, 1)?;
-        table_of(&f, o.writes.first(), "result 0")?;
+        table_of(&f, o.writes.first(), At::Written(0))?;
         o.read(0, index(f.received(Way::Backward, None)?, 1))?;
         let extent = f.received(Way::Backward, class)?;
         if class.is_some() {

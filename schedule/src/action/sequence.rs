@@ -5,7 +5,7 @@ use super::Flops::{self, Each};
 use super::Programs::{Both, Training};
 use super::operands::{Context, Operands, tokens};
 use super::table::entry::{Dropout, DropoutGrad, Positional, PositionalGrad};
-use super::{At, Entry, Facts, Fault, Memory, Results};
+use super::{At, Entry, Facts, Lists, Memory, Misfit, Results};
 use crate::signature::{OperandType, real};
 
 fn share(p: f64) -> bool {
@@ -15,13 +15,15 @@ fn share(p: f64) -> bool {
 impl<'a> Entry<'a> for Positional {
     fn facts(&self) -> Facts<'a> {
         let flops = Each(1.0, At::Written(0));
-        Facts::model(Both, &[ReadsBatch, ReadsParameter], Results::FRESH, flops, Memory::Once)
+        Facts::model(Both, &[ReadsBatch, ReadsParameter], Results::FRESH, Lists::NONE, flops, Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(3, 1)?;
         let ((rows, columns), g, (_, dim)) = (o.real(0)?, o.offsets(1)?, o.parameter(2)?);
         if rows != tokens(g) || columns != dim {
-            return Err("x must have the rows of the offsets and the columns of the weight".into());
+            return Err(Misfit::relation(
+                "x must have the rows of the offsets and the columns of the weight",
+            ));
         }
         o.write(0, real(rows, columns))
     }
@@ -30,14 +32,18 @@ impl<'a> Entry<'a> for Positional {
 impl<'a> Entry<'a> for PositionalGrad {
     fn facts(&self) -> Facts<'a> {
         let results = Results { adds: &[0], gradients: &[0], in_place: false };
-        Facts::model(Training, &[ReadsBatch, WritesGradient], results, Flops::None, Memory::Once)
+        Facts::model(Training, &[ReadsBatch, WritesGradient], results, Lists::NONE, Flops::None, Memory::Once)
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(2, 1)?;
         let ((rows, columns), g) = (o.real(0)?, o.offsets(1)?);
         match o.writes[0] {
             OperandType::Gradient { columns: c, .. } if c == columns && rows == tokens(g) => Ok(()),
-            other => Err(format!("result 0 must be a gradient with {columns} columns, is {other}")),
+            other => Err(Misfit::operand(
+                At::Written(0),
+                format!("a gradient with {columns} columns"),
+                Some(&other),
+            )),
         }
     }
 }
@@ -47,10 +53,10 @@ impl<'a> Entry<'a> for Dropout<'a> {
         let flops = Each(1.0, At::Written(0));
         Facts {
             in_range: share(*self.p),
-            ..Facts::model(Training, &[ReadsBatch, Random], Results::FRESH, flops, Memory::Once)
+            ..Facts::model(Training, &[ReadsBatch, Random], Results::FRESH, Lists::NONE, flops, Memory::Once)
         }
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.pointwise(1)
     }
 }
@@ -60,10 +66,17 @@ impl<'a> Entry<'a> for DropoutGrad<'a> {
         let flops = Each(1.0, At::Written(0));
         Facts {
             in_range: share(*self.p),
-            ..Facts::model(Training, &[ReadsBatch, Random], Results::adding(&[0]), flops, Memory::Once)
+            ..Facts::model(
+                Training,
+                &[ReadsBatch, Random],
+                Results::adding(&[0]),
+                Lists::NONE,
+                flops,
+                Memory::Once,
+            )
         }
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.pointwise(1)
     }
 }

@@ -4,8 +4,8 @@ use super::Effect::{LoadsBatch, ReadsGradient, WritesGradient, WritesParameter};
 use super::operands::{Context, Operands};
 use super::table::entry::{AllReduce, DenseUpdate, LoadBatch};
 use super::{
-    Entry, Facts, Fault, Flops, Learns, Memory, Of, Payload, Peers, Phase, Programs, Results, Runs, Scope,
-    Transfer,
+    At, Entry, Facts, Flops, Learns, Lists, Memory, Misfit, Of, Payload, Peers, Phase, Programs, Results,
+    Runs, Scope, Transfer,
 };
 use crate::signature::OperandType;
 
@@ -18,6 +18,7 @@ impl<'a> Entry<'a> for LoadBatch {
             transfer: None,
             effects: &[LoadsBatch],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of::NONE,
             // Lengths come with the batch: the host has them before.
             learns: Learns::NOTHING,
@@ -29,7 +30,7 @@ impl<'a> Entry<'a> for LoadBatch {
             memory: Memory::Once,
         }
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(0, 0)
     }
 }
@@ -44,6 +45,7 @@ impl<'a> Entry<'a> for AllReduce {
             transfer: Some(Transfer { peers: Peers::Reduce, payload: Payload::Sums, rounds: 2 }),
             effects: &[ReadsGradient, WritesGradient],
             results: Results { adds: &[], gradients: &[], in_place: true },
+            lists: Lists::NONE,
             of: Of::NONE,
             learns: Learns::NOTHING,
             scope: Scope::Entries,
@@ -54,12 +56,12 @@ impl<'a> Entry<'a> for AllReduce {
             memory: Memory::Once,
         }
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(o.reads.len(), o.reads.len())?;
         for (i, r) in o.reads.iter().enumerate() {
             match r {
                 OperandType::Gradient { .. } => o.write(i, *r)?,
-                other => return Err(format!("operand {i} must be a gradient, is {other}")),
+                other => return Err(Misfit::operand(At::Read(i), "a gradient", Some(other))),
             }
         }
         Ok(())
@@ -75,6 +77,7 @@ impl<'a> Entry<'a> for DenseUpdate {
             transfer: None,
             effects: &[ReadsGradient, WritesParameter],
             results: Results::FRESH,
+            lists: Lists::NONE,
             of: Of::NONE,
             learns: Learns::NOTHING,
             scope: Scope::Batch,
@@ -85,14 +88,14 @@ impl<'a> Entry<'a> for DenseUpdate {
             memory: Memory::UpdatedParameters,
         }
     }
-    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Fault> {
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(o.reads.len(), o.reads.len())?;
         for (i, r) in o.reads.iter().enumerate() {
             match *r {
                 OperandType::Gradient { rows, columns } => {
-                    o.write(i, OperandType::Parameter { rows, columns })?
+                    o.write(i, OperandType::Parameter { rows, columns })?;
                 }
-                other => return Err(format!("operand {i} must be a gradient, is {other}")),
+                other => return Err(Misfit::operand(At::Read(i), "a gradient", Some(&other))),
             }
         }
         Ok(())

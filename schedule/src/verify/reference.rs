@@ -6,14 +6,40 @@
 use std::collections::BTreeSet;
 
 use super::{Report, limits};
-use crate::action::Action;
-use crate::action::Context;
+use crate::action::{Action, At, Context, Effect, Misfit};
 use crate::model::InputKind;
 use crate::operand::{Element, Extent};
 use crate::program::Schedule;
 use crate::reference::{Source, Term, Value};
 use crate::signature::{self, OperandType, real};
 use crate::size::Symbol;
+
+/// Why a term makes no sense.
+#[derive(Debug, thiserror::Error)]
+enum TermError {
+    #[error("there is no action {0}")]
+    NoAction(u32),
+    #[error("{0} is not of a model")]
+    NotOfModel(String),
+    #[error("{0} is not there")]
+    Missing(Value),
+    #[error("{0} has no such columns")]
+    NoColumns(Value),
+    #[error("rows and ids are of different tables")]
+    OtherTable,
+    #[error("zeros stand beside other columns only")]
+    Zeros,
+    #[error("{0} is {1}, not real columns")]
+    NotReal(Value, OperandType),
+    #[error("{0} has other rows than the columns beside it")]
+    OtherRows(Value),
+    #[error("too many columns")]
+    Columns,
+    #[error("nothing stands side by side")]
+    Nothing,
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+}
 
 /// Columns of the results of each term.
 pub(super) type Widths = Vec<Vec<u32>>;
@@ -76,14 +102,10 @@ fn outcomes(s: &Schedule, train: &[Vec<OperandType>], r: &mut Report) {
         }
     }
     let action = |t: &Term| t.action.and_then(|a| s.reference.actions.get(a as usize));
-    let ranks =
-        |list: &[Term]| list.iter().filter(|t| matches!(action(t), Some(Action::RankItems { .. }))).count();
-    let losses = |list: &[Term]| {
-        let loss = |t: &&Term| {
-            matches!(action(t), Some(Action::BceWithLogits { .. } | Action::SampledSoftmax { .. }))
-        };
-        list.iter().filter(loss).count()
-    };
+    let count =
+        |list: &[Term], is: fn(&Action) -> bool| list.iter().filter(|t| action(t).is_some_and(is)).count();
+    let ranks = |list: &[Term]| count(list, |a| a.has(Effect::Ranks));
+    let losses = |list: &[Term]| count(list, |a| a.facts().loss.is_some());
     let evaluation = s.reference.evaluation.as_deref();
     r.check(losses(&s.reference.train) > 0 && ranks(&s.reference.train) == 0, "reference", || {
         "training has at least one loss and ranks nothing".into()
@@ -95,6 +117,28 @@ fn outcomes(s: &Schedule, train: &[Vec<OperandType>], r: &mut Report) {
     r.check(evaluation.is_some() == s.evaluation.is_some(), "reference", || {
         "the schedule and its reference must both have an evaluation, or neither".into()
     });
+}
+
+/// Whether an action is a function of its operands, the batch and random numbers. How rows travel, when sums begin and
+/// what is updated where are a schedule's, not a model's.
+fn of_model(action: &Action) -> bool {
+    let pure = action.facts().effects.iter().all(|e| match e {
+        Effect::ReadsBatch
+        | Effect::Random
+        | Effect::ReadsTable
+        | Effect::ReadsParameter
+        | Effect::WritesGradient
+        | Effect::AddsLoss
+        | Effect::Ranks => true,
+        Effect::LoadsBatch
+        | Effect::ReadsBatches
+        | Effect::WritesTable
+        | Effect::WritesParameter
+        | Effect::ReadsGradient
+        | Effect::ReadsUses
+        | Effect::WritesUses => false,
+    });
+    pure && action.exchanges().is_empty() && !matches!(action, Action::Zero | Action::Copy)
 }
 
 /// The exchange that moves a table's entries.
@@ -148,52 +192,46 @@ struct Graph<'a> {
 }
 
 impl Graph<'_> {
-    fn term(&self, term: &Term, cx: &Context<'_>) -> Result<Vec<OperandType>, String> {
+    fn term(&self, term: &Term, cx: &Context<'_>) -> Result<Vec<OperandType>, TermError> {
         let Some(number) = term.action else { return self.concat(term) };
-        let action =
-            self.s.reference.actions.get(number as usize).ok_or(format!("there is no action {number}"))?;
-        let of_model = action.exchanges().is_empty()
-            && !matches!(
-                action,
-                Action::LoadBatch | Action::AllReduce | Action::DenseUpdate | Action::Zero | Action::Copy
-            );
-        if !of_model {
-            return Err(format!("{} is not of a model", action.name()));
+        let action = self.s.reference.actions.get(number as usize).ok_or(TermError::NoAction(number))?;
+        if !of_model(action) {
+            return Err(TermError::NotOfModel(action.name()));
         }
         let reads: Vec<OperandType> =
             term.operands.iter().map(|v| self.shape(v, action)).collect::<Result<_, _>>()?;
         if let Some((rows, ids)) = self.places(action, term, &reads)
             && (!rows || ids.is_none())
         {
-            return Err("rows and ids are of different tables".into());
+            return Err(TermError::OtherTable);
         }
         let writes = self.results(action, &reads, term);
         action.check(&reads, &writes, cx)?;
         Ok(writes)
     }
 
-    fn concat(&self, term: &Term) -> Result<Vec<OperandType>, String> {
+    fn concat(&self, term: &Term) -> Result<Vec<OperandType>, TermError> {
         let (mut columns, mut height) = (0u32, None);
         for v in &term.operands {
             let (rows, width) = match v.source {
                 Source::Zero(n) if n > 0 && v.columns.is_none() => (None, n),
                 _ => match self.shape(v, &Action::Copy)? {
                     OperandType::Matrix { element: Element::Real, rows, columns } => (Some(rows), columns),
-                    other => return Err(format!("{v} is {other}, not real columns")),
+                    other => return Err(TermError::NotReal(*v, other)),
                 },
             };
             if rows.is_some() && height.is_some() && rows != height {
-                return Err(format!("{v} has other rows than the columns beside it"));
+                return Err(TermError::OtherRows(*v));
             }
             height = height.or(rows);
-            columns = columns.checked_add(width).filter(|c| *c <= 1 << 24).ok_or("too many columns")?;
+            columns = columns.checked_add(width).filter(|c| *c <= 1 << 24).ok_or(TermError::Columns)?;
         }
-        let rows = height.ok_or("nothing stands side by side")?;
+        let rows = height.ok_or(TermError::Nothing)?;
         Ok(vec![real(rows, columns)])
     }
 
-    fn shape(&self, v: &Value, action: &Action) -> Result<OperandType, String> {
-        let missing = || format!("{v} is not there");
+    fn shape(&self, v: &Value, action: &Action) -> Result<OperandType, TermError> {
+        let missing = || TermError::Missing(*v);
         let s = self.s;
         let all = match v.source {
             Source::Term(n, i) => {
@@ -205,11 +243,11 @@ impl Graph<'_> {
             }
             Source::Table(n) => {
                 let dim = s.tables.get(n as usize).ok_or_else(missing)?.dim;
-                match action {
-                    Action::RankItems { .. } => OperandType::Table { table: n, dim },
-                    _ => {
-                        real(Extent::Symbol(Symbol::Sent(self.entries[n as usize].ok_or_else(missing)?)), dim)
-                    }
+                // What looks rows up itself is given the table.
+                if action.has(Effect::ReadsTable) {
+                    OperandType::Table { table: n, dim }
+                } else {
+                    real(Extent::Symbol(Symbol::Sent(self.entries[n as usize].ok_or_else(missing)?)), dim)
                 }
             }
             Source::Input(n) => {
@@ -220,7 +258,7 @@ impl Graph<'_> {
                 s.lengths.get(n as usize).ok_or_else(missing)?;
                 OperandType::Offsets { lengths: n }
             }
-            Source::Zero(_) => return Err("zeros stand beside other columns only".into()),
+            Source::Zero(_) => return Err(TermError::Zeros),
         };
         // Ids are known by their places among the entries.
         let all = match all {
@@ -235,29 +273,30 @@ impl Graph<'_> {
             {
                 Ok(real(rows, end - start))
             }
-            _ => Err(format!("{v} has no such columns")),
+            _ => Err(TermError::NoColumns(*v)),
         }
     }
 
     /// Whether the operand with a row per entry is of the ids' table, and that table; `None` if there are no ids.
     fn places(&self, action: &Action, term: &Term, reads: &[OperandType]) -> Option<(bool, Option<u32>)> {
-        let (rows, ids): (Option<usize>, &[usize]) = match action {
-            Action::Expand | Action::Pool { .. } => (Some(0), &[1]),
-            Action::ExpandGrad | Action::PoolGrad { .. } => (None, &[1]),
-            Action::SampledSoftmax { .. } | Action::SampledSoftmaxGrad { .. } => (Some(1), &[2, 3]),
-            _ => return None,
+        let entries = action.facts().entries?;
+        let rows = match entries.rows {
+            At::Read(n) => Some(n),
+            // What it sums follows from the ids.
+            At::Written(_) => None,
         };
-        let tables: Vec<Option<u32>> = ids
+        let tables: Vec<Option<u32>> = entries
+            .inverse
             .iter()
             .map(|i| term.operands.get(*i).and_then(|v| table_of_ids(self.s, self.list, v)))
             .collect();
         let table = tables.first().copied().flatten().filter(|_| tables.windows(2).all(|w| w[0] == w[1]));
-        let entries = table.and_then(|t| self.entries.get(t as usize).copied().flatten());
+        let sent = table.and_then(|t| self.entries.get(t as usize).copied().flatten());
         let fits = rows.is_none_or(|i| match reads.get(i) {
-            Some(OperandType::Matrix { rows: Extent::Symbol(Symbol::Sent(e)), .. }) => Some(*e) == entries,
+            Some(OperandType::Matrix { rows: Extent::Symbol(Symbol::Sent(e)), .. }) => Some(*e) == sent,
             _ => false,
         });
-        Some((fits && entries.is_some(), table))
+        Some((fits && sent.is_some(), table))
     }
 
     /// What an action gives, if its operands fit; the signature judges both.

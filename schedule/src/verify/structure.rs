@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Report;
-use crate::action::{self, Action, Effect, Facts, Runs, Scope};
+use crate::action::{self, Effect, Facts, Runs, Scope};
 use crate::attribute::{Normalize, Site};
 use crate::model::Engine;
 use crate::op::Buffer;
@@ -130,8 +130,8 @@ fn operands(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
         microbatches: if evaluation { 1 } else { s.settings.microbatches },
     };
     for op in &p.ops {
-        let (list_reads, list_writes) = whole(&op.action);
-        let sides = [(&op.reads, list_reads), (&op.writes, list_writes)];
+        let lists = op.action.facts().lists;
+        let sides = [(&op.reads, lists.reads), (&op.writes, lists.writes)];
         for (n, o, whole) in sides.iter().flat_map(|(l, w)| (0..).zip(l.iter()).map(|(n, o)| (n, o, *w))) {
             let Place::Buffer(b) = o.place else { continue };
             let b = &p.buffers[b as usize];
@@ -145,34 +145,20 @@ fn operands(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
         if let Err(e) = op.action.check(&reads, &writes, &cx) {
             r.fail("operands", format!("`{}`: {e}", op.name));
         }
-        if let Action::Positional | Action::PositionalGrad = op.action
-            && let Some(Operand { place: Place::Lengths(g), .. }) = op.reads.get(1)
-        {
-            let weight = op.reads.get(2).or(op.writes.first());
-            let rows = match weight.and_then(|w| s.shape(p, w)) {
-                Some(OperandType::Parameter { rows, .. } | OperandType::Gradient { rows, .. }) => rows,
-                _ => 0,
-            };
-            let max = s.lengths[*g as usize].max;
-            r.check(rows >= max, "operands", || {
-                format!("`{}` has {rows} positions, sequences have up to {max}", op.name)
-            });
+        // Who has both sequences and a parameter reads or sums a row of it per position.
+        let groups = op.reads.iter().filter_map(|o| match o.place {
+            Place::Lengths(g) => Some(g),
+            _ => None,
+        });
+        for max in groups.map(|g| s.lengths[g as usize].max) {
+            for weight in reads.iter().chain(&writes) {
+                if let OperandType::Parameter { rows, .. } | OperandType::Gradient { rows, .. } = weight {
+                    r.check(*rows >= max, "operands", || {
+                        format!("`{}` has {rows} positions, sequences have up to {max}", op.name)
+                    });
+                }
+            }
         }
-    }
-}
-
-/// Operands and results that are lists of numbers rather than matrices: whole buffers. Those that are not real are, too.
-fn whole(action: &Action) -> (&'static [usize], &'static [usize]) {
-    match action {
-        Action::LayerNorm { .. } | Action::L2Normalize { .. } | Action::SoftmaxAttention { .. } => {
-            (&[], &[1])
-        }
-        Action::LayerNormGrad { affine: false } | Action::L2NormalizeGrad { .. } => (&[1], &[]),
-        Action::LayerNormGrad { affine: true } => (&[2], &[]),
-        Action::SoftmaxAttentionGrad { .. } | Action::SampledSoftmaxGrad { .. } => (&[4], &[]),
-        Action::BceWithLogits { .. } => (&[], &[0]),
-        Action::SampledSoftmax { .. } => (&[], &[0, 1]),
-        _ => (&[], &[]),
     }
 }
 
@@ -234,7 +220,7 @@ fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
 fn sites(p: &Program, r: &mut Report) {
     for op in &p.ops {
         let (name, site) = (&op.name, op.site);
-        if matches!(op.action, Action::LoadBatch) {
+        if op.action.has(Effect::LoadsBatch) {
             r.check(site == Site::Home, "site", || {
                 format!("`{name}` reads samples {}, they are read at home", site.describe())
             });

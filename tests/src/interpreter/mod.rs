@@ -14,7 +14,8 @@ mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::{Action, Dep, Engine, Operand, Place, Schedule};
+use fs_schedule::action::Effect;
+use fs_schedule::{Dep, Engine, Operand, Place, Schedule};
 
 pub use values::Workload;
 use values::{Call, Data, Pieces, Wrong, meet, word};
@@ -131,7 +132,7 @@ impl<'a> Memory<'a> {
             holds: Vec::new(),
             rows: None,
         };
-        let loads = matches!(at.action, Action::LoadBatch);
+        let loads = at.action.has(Effect::LoadsBatch);
         let inputs = Operand::new(Place::Input(0));
         let mut used = BTreeSet::from([batch]);
         used.extend(at.reads.iter().map(|o| batch + i64::from(o.batch)).filter(|b| exists(*b)));
@@ -163,13 +164,16 @@ impl<'a> Memory<'a> {
             run.reads.push(Some(self.read(o, b)?));
             run.holds.push((self.key(o.place, b).0, o.place, columns(self.s, o), false));
         }
-        if matches!(at.action, Action::DenseUpdate) {
+        let updates = at.action.has(Effect::WritesParameter);
+        if updates {
             // An update starts from what is there.
             for o in &at.writes {
                 run.reads.push(Some(self.read(o, batch)?));
             }
         }
-        if let Action::Gather { exchange, .. } | Action::Apply { exchange, .. } = at.action {
+        let changes = at.action.has(Effect::WritesTable);
+        if changes || at.action.has(Effect::ReadsTable) {
+            let exchange = *at.action.exchanges().first().ok_or("a table without an exchange")?;
             let x = &self.s.exchanges[exchange as usize];
             let call = Call {
                 s: self.s,
@@ -186,13 +190,13 @@ impl<'a> Memory<'a> {
                 known.copied().unwrap_or_else(|| word(&("initial", x.table, x.part, row)))
             };
             run.versions = rows.iter().map(|row| (*row, version(*row))).collect();
-            run.rows = Some((x.table, x.part, rows, matches!(at.action, Action::Apply { .. })));
+            run.rows = Some((x.table, x.part, rows, changes));
         }
         for o in at.writes.iter().filter(|o| !matches!(o.place, Place::Table(_))) {
             let (key, owner) = self.key(o.place, batch);
             let range = columns(self.s, o);
             run.holds.push((key, o.place, range, true));
-            let begins = !o.accumulate && !matches!(at.action, Action::AllReduce | Action::DenseUpdate);
+            let begins = !o.accumulate && !at.action.facts().results.in_place && !updates;
             let cell = self.cells.entry(key).or_insert(Cell { owner, pieces: Vec::new() });
             if cell.owner != owner {
                 if !begins {
@@ -318,19 +322,6 @@ impl State {
     }
 }
 
-fn is_collective(action: &Action) -> bool {
-    matches!(
-        action,
-        Action::AllToAllIds { .. }
-            | Action::AllGatherIds { .. }
-            | Action::AllToAllClasses { .. }
-            | Action::AllToAllRows { .. }
-            | Action::AllToAllGrads { .. }
-            | Action::AllGatherGrads { .. }
-            | Action::AllReduce
-    )
-}
-
 /// What the reference gives.
 pub struct Reference {
     /// Hashes of results by rank, operation and batch.
@@ -384,7 +375,7 @@ impl Serial<'_> {
         }
         let calls: Vec<Call<'_>> =
             (0..).zip(&self.memory).zip(&runs).map(|((rank, m), run)| m.call(self.work, rank, run)).collect();
-        let results = if is_collective(&self.s.train.ops[op].action) {
+        let results = if self.s.train.ops[op].action.is_transfer() {
             meet(&calls)?
         } else {
             calls.iter().map(Call::compute).collect::<Result<_, _>>()?
@@ -405,7 +396,7 @@ impl Serial<'_> {
                 for o in &at.reads {
                     self.provide(o.place, batch)?;
                 }
-                let load = self.s.train.ops.iter().position(|x| matches!(x.action, Action::LoadBatch));
+                let load = self.s.train.ops.iter().position(|x| x.action.has(Effect::LoadsBatch));
                 self.ensure(load.ok_or("no batch is loaded")?, batch)?;
                 self.ensure(op, batch)?;
             }
@@ -467,7 +458,7 @@ pub fn run(s: &Schedule, work: &Workload, want: &Reference, order: &Order) -> Re
                 let can = match &queue.running {
                     Some(run) => {
                         let met = meetings.get(&(op, run.batch)).is_some_and(|m| !m.results.is_empty());
-                        !is_collective(&at.action) || met
+                        !at.action.is_transfer() || met
                     }
                     None if queue.step >= end => continue,
                     None => {
@@ -513,7 +504,7 @@ pub fn run(s: &Schedule, work: &Workload, want: &Reference, order: &Order) -> Re
                     )));
                 }
             }
-            if is_collective(&s.train.ops[op].action) {
+            if s.train.ops[op].action.is_transfer() {
                 let meeting = meetings.entry((op, batch)).or_default();
                 meeting.operands.insert(rank, new.reads.clone());
                 if meeting.operands.len() == work.ranks as usize {

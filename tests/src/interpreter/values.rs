@@ -137,7 +137,7 @@ impl Call<'_> {
         let (list, at) = match &self.op.action {
             Action::Gather { class, .. } => (self.entries(1)?, class.map(|_| 2)),
             Action::Apply { class, .. } => (self.entries(0)?, class.map(|_| 1)),
-            _ => return Ok(Vec::new()),
+            other => return Err(format!("{other:?} touches a table in a way that is not known")),
         };
         match at {
             None => Ok(list.iter().map(|e| e.row).collect()),
@@ -227,7 +227,9 @@ impl Call<'_> {
                 (0..n).map(|i| Data::Word(word(&(self.hash(i), self.hash(n + i))))).collect()
             }
             Action::Copy if self.one(0).is_ok() => vec![self.one(0)?.clone()],
-            _ => self.dense(),
+            // A function of its operands.
+            action if action.exchanges().is_empty() && action.facts().transfer.is_none() => self.dense(),
+            other => return Err(format!("{other:?} is not known")),
         })
     }
 

@@ -45,8 +45,8 @@ impl Flow<'_> {
             }
         }
         // A negative that equals its target is known by their common entry.
-        let sampled = matches!(op.action, Action::SampledSoftmax { .. } | Action::SampledSoftmaxGrad { .. });
-        if let Some(e) = rows.filter(|_| sampled).and_then(|o| per_entry(self.cx, o)) {
+        let compares = inverse.len() > 1;
+        if let Some(e) = rows.filter(|_| compares).and_then(|o| per_entry(self.cx, o)) {
             r.check(self.cx.exchange(e).unique, "exchange", || {
                 format!("`{}` needs each row of exchange {e} once, not once per occurrence", op.name)
             });
@@ -165,6 +165,7 @@ impl Flow<'_> {
                 Action::Copy if depth < DEEPEST && columns.1 > 0 => {
                     self.arrivals(&op.reads[0], cx.rank[w as usize], columns.0, depth + 1, &mut *found);
                 }
+                // Whatever else writes there brings no rows.
                 _ => found(w, None, columns, None),
             }
         }

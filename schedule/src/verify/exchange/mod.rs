@@ -219,6 +219,8 @@ fn results(cx: &Context<'_>, op: &Op) -> Vec<(usize, Value)> {
         Action::AllToAllGrads { class, .. } | Action::AllGatherGrads { class, .. } => {
             out.extend(list.iter().map(|e| Value::Gradients(*e, *class)).enumerate());
         }
+        // Whole rows are judged where they are read, tables where they are updated. Others are of no exchange; one that
+        // is of an exchange and not named here is refused with its operands.
         _ => {}
     }
     out

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::reports;
 use super::terms::{Id, Node, Part, Terms};
-use crate::action::Action;
+use crate::action::{Action, At};
 use crate::reference::{Source, Term, Value};
 use crate::verify::Context;
 use crate::verify::reference::{Widths, table_of_ids};
@@ -148,7 +148,7 @@ impl Values {
 }
 
 fn makes_row_gradients(action: &Action) -> bool {
-    matches!(action, Action::ExpandGrad | Action::PoolGrad { .. } | Action::SampledSoftmaxGrad { .. })
+    action.facts().entries.is_some_and(|e| matches!(e.rows, At::Written(_)))
 }
 
 /// Operands that are ids, with their table.
@@ -158,11 +158,7 @@ fn ids<'a>(
     list: &'a [Term],
     term: &'a Term,
 ) -> impl Iterator<Item = (usize, u32)> + 'a {
-    let places: &[usize] = match action {
-        Action::Expand | Action::ExpandGrad | Action::Pool { .. } | Action::PoolGrad { .. } => &[1],
-        Action::SampledSoftmax { .. } | Action::SampledSoftmaxGrad { .. } => &[2, 3],
-        _ => &[],
-    };
+    let places = action.facts().entries.map_or(&[][..], |e| e.inverse);
     places.iter().filter_map(move |i| {
         let table = table_of_ids(cx.s, list, &term.operands[*i])?;
         Some((*i, table))

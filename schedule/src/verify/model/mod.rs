@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use super::reference::Widths;
 use super::{Context, Report};
-use crate::action::Action;
+use crate::action::{Action, Effect};
 use crate::attribute::Way;
 use crate::op::Op;
 use crate::operand::{Operand, Place};
@@ -57,7 +57,7 @@ pub(super) fn check(cx: &Context<'_>, widths: &Widths, r: &mut Report) {
 
 /// Whether it is something that a run reports.
 fn reports(action: &Action) -> bool {
-    matches!(action, Action::BceWithLogits { .. } | Action::SampledSoftmax { .. } | Action::RankItems { .. })
+    action.facts().loss.is_some() || action.has(Effect::Ranks)
 }
 
 impl Run<'_, '_> {
@@ -118,6 +118,7 @@ impl Run<'_, '_> {
                 }
             }
             action if action.exchanges().is_empty() => self.made(op, part, r),
+            // On its way, or not all there yet: equal to nothing that the reference has.
             _ => self.others(op),
         }
     }
