@@ -15,6 +15,7 @@ pub mod mutations;
 pub mod overlap;
 pub mod pipes;
 pub mod schedules;
+pub mod training;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

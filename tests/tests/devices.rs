@@ -17,10 +17,8 @@ use fs_tests::models::{Features, models};
 use fs_tests::mutations::{Mutation, mutations};
 use fs_tests::pipes::joined;
 use fs_tests::schedules::{Recipe, build};
+use fs_tests::training::{self, Outcome, compile, model};
 use proptest::prelude::*;
-
-/// Losses, then tables, parameters and optimizer states, all as bits.
-type Outcome = Vec<Vec<u64>>;
 
 /// Wherever operations end, the time of a step is accounted for to the nanosecond.
 struct Accounts;
@@ -48,18 +46,8 @@ fn train_in<D: Device<Real = f32>>(
     let source = data::open(&schedule, None, None, schedule.settings.seed).map_err(|e| e.to_string())?;
     let session = Session::<f32, D>::on(schedule, options, source, device);
     let mut session = session.map_err(|e| e.to_string())?;
-    let report = session.run(&mut Accounts).map_err(|e| e.to_string())?;
-    let bits = |v: Vec<f32>| v.iter().map(|x| u64::from(x.to_bits())).collect::<Vec<u64>>();
-    let mut out = vec![report.loss.iter().map(|l| l.to_bits()).collect()];
-    for t in 0..s.tables.len() {
-        out.push(bits(session.table(t).unwrap()));
-        out.extend(session.table_state(t).unwrap().map(bits));
-    }
-    for p in 0..s.parameters.len() {
-        out.push(bits(session.parameter(p)));
-        out.extend(session.parameter_state(p).map(bits));
-    }
-    Ok(out)
+    let trained = training::train(&mut session, &mut Accounts);
+    trained.map(|(outcome, _)| outcome).map_err(|e| e.to_string())
 }
 
 /// What was noticed on the late device, and the outcome.
@@ -70,37 +58,9 @@ fn late(s: &Schedule, seed: u64) -> (Vec<String>, Result<Outcome, String>) {
     (reports, outcome)
 }
 
-/// Two tables, one looked up twice, sequences that may be empty, microbatches that may be.
-fn model(sharding: &str, optimizer: &str, unique: bool) -> String {
-    format!(
-        "model small {{
-          table a {{ rows 60  dim 8  init normal(0, 0.5)  optimizer {optimizer}  sharding {sharding} }}
-          table b {{ rows 40  dim 8  init hash(scale: 0.3)  optimizer {optimizer}  sharding {sharding} }}
-          input x: ids(a) {{ max 9 }}
-          input y: ids(b) like x
-          input z: ids(a) like x
-          input click: label like x
-          let h = lookup(x) + lookup(y) + scale(lookup(z), 0.5)
-          let g = h + linear(layer_norm(h), 8)
-          loss bce_with_logits(linear(g, 1), click, normalize: tokens)
-        }}
-        train {{ batch 12  steps 7  optimizer adam(lr: 1e-2)  unique_rows {unique} }}
-        workload w {{ generate {{ lengths uniform(0, 7)  ids zipf(1.05)  labels hash  samples 31 }} }}"
-    )
-}
-
-fn compile(text: &str, strategy: Strategy, ranks: u32, lookahead: u32, microbatches: u32) -> Schedule {
-    let loaded = fs_dsl::check_text("model.fs", text);
-    let Some(program) = &loaded.program else {
-        panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
-    };
-    let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches);
-    compile_with(program, &options).unwrap_or_else(|e| panic!("{strategy:?}: {e}\n{text}")).schedule
-}
-
 /// Every strategy, lookahead and number of microbatches on so many ranks, all as the serial schedule on the CPU.
 fn equal(sharding: &str, optimizer: &str, unique: bool, ranks: &[u32]) {
-    let text = model(sharding, optimizer, unique);
+    let text = model(sharding, optimizer, 60, unique);
     for (n, ranks) in (0..).zip(ranks) {
         for microbatches in [1, 2, 4] {
             let serial = compile(&text, Strategy::Serial, *ranks, 1, microbatches);
@@ -151,7 +111,7 @@ fn data_parallel() {
 #[test]
 fn late_outboxes_travel_as_bytes() {
     for sharding in ["row_wise", "data_parallel"] {
-        let text = model(sharding, "adagrad(lr: 0.05)", true);
+        let text = model(sharding, "adagrad(lr: 0.05)", 60, true);
         let schedule = compile(&text, Strategy::Pec, 3, 2, 2);
         let expected = train::<Cpu<f32>>(&schedule, &()).unwrap_or_else(|e| panic!("{e}"));
         let worlds = joined(&[vec![0], vec![1, 2]]).expect("streams");
@@ -266,7 +226,7 @@ fn missing_order_is_noticed() {
     for (sharding, lookahead, microbatches) in
         [("row_wise", 1, 1), ("row_wise", 2, 2), ("data_parallel", 1, 2), ("column_wise", 2, 1)]
     {
-        let text = model(sharding, "adagrad(lr: 0.05)", true);
+        let text = model(sharding, "adagrad(lr: 0.05)", 60, true);
         let schedule = compile(&text, Strategy::Pec, 2, lookahead, microbatches);
         let expected = train::<Cpu<f32>>(&schedule, &()).unwrap_or_else(|e| panic!("{e}"));
         bases.push((schedule, expected));

@@ -9,28 +9,8 @@ use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
 use fs_executor::{Observer, Options, Record, Session, StepEvent};
 use fs_schedule::{Engine, Schedule};
 use fs_tests::models::{Features, models};
+use fs_tests::training::{self, Outcome, compile, model};
 use proptest::prelude::*;
-
-/// What must be equal: losses, then tables, parameters and optimizer states, all as bits.
-#[derive(PartialEq, Debug)]
-struct Outcome {
-    losses: Vec<u64>,
-    state: Vec<Vec<u32>>,
-}
-
-fn compile(text: &str, strategy: Strategy, ranks: u32, lookahead: u32, microbatches: u32) -> Schedule {
-    let loaded = fs_dsl::check_text("model.fs", text);
-    let Some(program) = &loaded.program else {
-        panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
-    };
-    let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches);
-    match compile_with(program, &options) {
-        Ok(compiled) => compiled.schedule,
-        Err(e) => panic!(
-            "{strategy:?}, {ranks} ranks, lookahead {lookahead}, {microbatches} microbatches: {e}\n{text}"
-        ),
-    }
-}
 
 fn train(schedule: &Schedule, ranks: usize, stress: Option<u64>) -> Outcome {
     train_on(&Arc::new(schedule.clone()), ranks, stress, None)
@@ -49,34 +29,8 @@ fn train_on(
         Some(source) => Session::<f32>::with_source(Arc::clone(schedule), options, source),
     };
     let mut session = session.unwrap_or_else(|e| panic!("{e}"));
-    let report =
-        session.run(&mut ()).unwrap_or_else(|e| panic!("{:?} on {ranks} ranks: {e}", schedule.strategy));
-    let bits = |v: Vec<f32>| v.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
-    let mut state: Vec<Vec<u32>> =
-        (0..schedule.tables.len()).map(|t| bits(session.table(t).unwrap())).collect();
-    state.extend((0..schedule.parameters.len()).map(|p| bits(session.parameter(p))));
-    state.extend((0..schedule.tables.len()).flat_map(|t| session.table_state(t).unwrap().map(bits)));
-    state.extend((0..schedule.parameters.len()).flat_map(|p| session.parameter_state(p).map(bits)));
-    Outcome { losses: report.loss.iter().map(|l| l.to_bits()).collect(), state }
-}
-
-/// Two tables, one looked up twice, sequences that may be empty, fewer samples in the last batch of a pass than ranks.
-fn model(sharding: &str, optimizer: &str, rows: u32, unique: bool) -> String {
-    format!(
-        "model small {{
-          table a {{ rows {rows}  dim 8  init normal(0, 0.5)  optimizer {optimizer}  sharding {sharding} }}
-          table b {{ rows 40  dim 8  init hash(scale: 0.3)  optimizer {optimizer}  sharding {sharding} }}
-          input x: ids(a) {{ max 9 }}
-          input y: ids(b) like x
-          input z: ids(a) like x
-          input click: label like x
-          let h = lookup(x) + lookup(y) + scale(lookup(z), 0.5)
-          let g = h + linear(layer_norm(h), 8)
-          loss bce_with_logits(linear(g, 1), click, normalize: tokens)
-        }}
-        train {{ batch 12  steps 7  optimizer adam(lr: 1e-2)  unique_rows {unique} }}
-        workload w {{ generate {{ lengths uniform(0, 7)  ids zipf(1.05)  labels hash  samples 31 }} }}"
-    )
+    let trained = training::train(&mut session, &mut ());
+    trained.unwrap_or_else(|e| panic!("{:?} on {ranks} ranks: {e}", schedule.strategy)).0
 }
 
 fn equal(text: &str, ranks: &[u32], lookaheads: &[u32], microbatches: &[u32], stress: &[Option<u64>]) {

@@ -2,6 +2,7 @@
 
 use fs_executor::{Options, Report, Session};
 use fs_schedule::{Duration, Schedule};
+use fs_tests::training::state;
 use fs_tests::{compile_file, root};
 
 /// An example cut to a batch that 1, 2, 3 and 4 ranks divide, and to a few steps.
@@ -21,11 +22,7 @@ fn train(schedule: &Schedule, ranks: usize) -> (Report, Vec<Vec<u32>>) {
     let options = Options { ranks: Some(ranks), evaluate: false, ..Options::default() };
     let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
     let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
-    let bits = |v: Vec<f32>| v.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
-    let mut state: Vec<Vec<u32>> =
-        (0..schedule.tables.len()).map(|t| bits(session.table(t).unwrap())).collect();
-    state.extend((0..schedule.parameters.len()).map(|p| bits(session.parameter(p))));
-    state.extend((0..schedule.tables.len()).flat_map(|t| session.table_state(t).unwrap().map(bits)));
+    let state = state(&session).unwrap_or_else(|e| panic!("{e}"));
     (report, state)
 }
 

@@ -1,0 +1,80 @@
+//! Training in tests: a small model, compiled as asked, and everything that must be equal after it.
+
+use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_executor::device::Device;
+use fs_executor::{Error, Observer, Report, Session};
+use fs_schedule::Schedule;
+
+/// Two tables, one looked up twice, sequences that may be empty, fewer samples in the last batch of a pass than ranks,
+/// microbatches that may be empty.
+pub fn model(sharding: &str, optimizer: &str, rows: u32, unique: bool) -> String {
+    format!(
+        "model small {{
+          table a {{ rows {rows}  dim 8  init normal(0, 0.5)  optimizer {optimizer}  sharding {sharding} }}
+          table b {{ rows 40  dim 8  init hash(scale: 0.3)  optimizer {optimizer}  sharding {sharding} }}
+          input x: ids(a) {{ max 9 }}
+          input y: ids(b) like x
+          input z: ids(a) like x
+          input click: label like x
+          let h = lookup(x) + lookup(y) + scale(lookup(z), 0.5)
+          let g = h + linear(layer_norm(h), 8)
+          loss bce_with_logits(linear(g, 1), click, normalize: tokens)
+        }}
+        train {{ batch 12  steps 7  optimizer adam(lr: 1e-2)  unique_rows {unique} }}
+        workload w {{ generate {{ lengths uniform(0, 7)  ids zipf(1.05)  labels hash  samples 31 }} }}"
+    )
+}
+
+/// The schedule of a model's text, which must check and compile.
+pub fn compile(text: &str, strategy: Strategy, ranks: u32, lookahead: u32, microbatches: u32) -> Schedule {
+    let loaded = fs_dsl::check_text("model.fs", text);
+    let Some(program) = &loaded.program else {
+        panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
+    };
+    let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches);
+    match compile_with(program, &options) {
+        Ok(compiled) => compiled.schedule,
+        Err(e) => panic!(
+            "{strategy:?}, {ranks} ranks, lookahead {lookahead}, {microbatches} microbatches: {e}\n{text}"
+        ),
+    }
+}
+
+/// Numbers as they are kept, so that two that print alike are told apart.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Tables, parameters and optimizer states, as bits. Of several processes all must ask.
+pub fn state<D: Device<Real = f32>>(session: &Session<f32, D>) -> Result<Vec<Vec<u32>>, Error> {
+    let (tables, parameters) = (session.schedule().tables.len(), session.schedule().parameters.len());
+    let mut state = Vec::new();
+    for t in 0..tables {
+        state.push(bits(&session.table(t)?));
+        state.extend(session.table_state(t)?.iter().map(|s| bits(s)));
+    }
+    for p in 0..parameters {
+        state.push(bits(&session.parameter(p)));
+        state.extend(session.parameter_state(p).iter().map(|s| bits(s)));
+    }
+    Ok(state)
+}
+
+/// What must be equal, as bits: losses, then tables, parameters and optimizer states.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Of each step.
+    pub losses: Vec<u64>,
+    /// As [`state`] gives it.
+    pub state: Vec<Vec<u32>>,
+}
+
+/// Trains and looks at everything; of several processes all do.
+pub fn train<D: Device<Real = f32>>(
+    session: &mut Session<f32, D>,
+    observer: &mut dyn Observer,
+) -> Result<(Outcome, Report), Error> {
+    let report = session.run(observer)?;
+    let losses = report.loss.iter().map(|l| l.to_bits()).collect();
+    Ok((Outcome { losses, state: state(session)? }, report))
+}
