@@ -248,8 +248,8 @@ pub fn write_atomically_with(
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
-    let unfinished = Unfinished::new(&temporary);
-    let result = fs::File::create(&temporary).and_then(|file| {
+    let (unfinished, file) = Unfinished::create(&temporary);
+    let result = file.and_then(|file| {
         let mut out = io::BufWriter::new(file);
         fill(&mut out)?;
         let file = out.into_inner()?;
@@ -284,9 +284,11 @@ static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 struct Unfinished<'a>(&'a Path);
 
 impl<'a> Unfinished<'a> {
-    fn new(path: &'a Path) -> Self {
-        UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(path.into());
-        Self(path)
+    /// Under the lock, so that no file comes to be once all are being removed.
+    fn create(path: &'a Path) -> (Self, io::Result<fs::File>) {
+        let mut all = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(path.into());
+        (Self(path), fs::File::create(path))
     }
 }
 
