@@ -9,67 +9,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_compiler::Strategy;
 use fs_executor::transport::wire::World;
 use fs_executor::{Error, Observer, Options, Report, Session, StepEvent};
 use fs_schedule::Schedule;
 use fs_tests::pipes::{joined, pair};
+use fs_tests::training::{self, bits, compile, model};
 
-/// Two tables, one looked up twice, sequences that may be empty, fewer samples in the last batch of a pass than ranks.
-fn model(sharding: &str, optimizer: &str, unique: bool) -> String {
-    format!(
-        "model small {{
-          table a {{ rows 60  dim 8  init normal(0, 0.5)  optimizer {optimizer}  sharding {sharding} }}
-          table b {{ rows 40  dim 8  init hash(scale: 0.3)  optimizer {optimizer}  sharding {sharding} }}
-          input x: ids(a) {{ max 9 }}
-          input y: ids(b) like x
-          input z: ids(a) like x
-          input click: label like x
-          let h = lookup(x) + lookup(y) + scale(lookup(z), 0.5)
-          let g = h + linear(layer_norm(h), 8)
-          loss bce_with_logits(linear(g, 1), click, normalize: tokens)
-        }}
-        train {{ batch 12  steps 7  optimizer adam(lr: 1e-2)  unique_rows {unique} }}
-        workload w {{ generate {{ lengths uniform(0, 7)  ids zipf(1.05)  labels hash  samples 31 }} }}"
-    )
-}
-
-fn compile(text: &str, strategy: Strategy, ranks: u32, lookahead: u32, microbatches: u32) -> Schedule {
-    let loaded = fs_dsl::check_text("model.fs", text);
-    let Some(program) = &loaded.program else {
-        panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
-    };
-    let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches);
-    compile_with(program, &options).unwrap_or_else(|e| panic!("{strategy:?}: {e}\n{text}")).schedule
-}
-
-/// What must be equal, as bits: losses; tables, parameters, optimizer states; gradients of the next batch.
+/// What must be equal, as bits: what training gives, and the loss and gradients of the next batch.
 #[derive(PartialEq, Debug)]
 struct Outcome {
-    losses: Vec<u64>,
-    state: Vec<Vec<u32>>,
+    trained: training::Outcome,
+    loss: u64,
     gradients: Vec<Vec<u32>>,
 }
 
 /// Trains and looks at everything; of several processes all do.
 fn outcome(session: &mut Session<f32>) -> Result<(Outcome, Report), Error> {
-    let report = session.run(&mut ())?;
-    let bits = |v: Vec<f32>| v.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
-    let (tables, parameters) = (session.schedule().tables.len(), session.schedule().parameters.len());
-    let mut state = Vec::new();
-    for t in 0..tables {
-        state.push(bits(session.table(t)?));
-        state.extend(session.table_state(t)?.map(bits));
-    }
-    for p in 0..parameters {
-        state.push(bits(session.parameter(p)));
-        state.extend(session.parameter_state(p).map(bits));
-    }
+    let (trained, report) = training::train(session, &mut ())?;
     let gradients = session.loss_and_gradients(report.steps)?;
-    let mut losses: Vec<u64> = report.loss.iter().map(|l| l.to_bits()).collect();
-    losses.push(gradients.loss.to_bits());
-    let gradients = gradients.tables.into_iter().chain(gradients.parameters).map(bits).collect();
-    Ok((Outcome { losses, state, gradients }, report))
+    let loss = gradients.loss.to_bits();
+    let gradients = gradients.tables.iter().chain(&gradients.parameters).map(|g| bits(g)).collect();
+    Ok((Outcome { trained, loss, gradients }, report))
 }
 
 fn options() -> Options {
@@ -118,11 +79,11 @@ fn check(text: &str, processes: &[Vec<usize>], lookaheads: &[u32], microbatches:
 
 #[test]
 fn bytes_train_to_the_same_bits() {
-    check(&model("row_wise", "rowwise_adagrad(lr: 0.05)", true), &[vec![0], vec![1]], &[1, 2], 1);
-    check(&model("row_wise", "adam(lr: 0.05)", false), &[vec![0, 2], vec![1]], &[1, 3], 2);
-    check(&model("table_wise", "adagrad(lr: 0.05)", true), &[vec![0], vec![1], vec![2]], &[1], 1);
-    check(&model("column_wise", "adam(lr: 0.05)", true), &[vec![0, 1], vec![2, 3]], &[2], 1);
-    check(&model("data_parallel", "sgd(lr: 0.1)", true), &[vec![1], vec![0, 2]], &[1], 3);
+    check(&model("row_wise", "rowwise_adagrad(lr: 0.05)", 60, true), &[vec![0], vec![1]], &[1, 2], 1);
+    check(&model("row_wise", "adam(lr: 0.05)", 60, false), &[vec![0, 2], vec![1]], &[1, 3], 2);
+    check(&model("table_wise", "adagrad(lr: 0.05)", 60, true), &[vec![0], vec![1], vec![2]], &[1], 1);
+    check(&model("column_wise", "adam(lr: 0.05)", 60, true), &[vec![0, 1], vec![2, 3]], &[2], 1);
+    check(&model("data_parallel", "sgd(lr: 0.1)", 60, true), &[vec![1], vec![0, 2]], &[1], 3);
 }
 
 /// Over emulated links too, and with operations that are delayed; the parts of every step add up to it.
@@ -139,7 +100,7 @@ fn links_and_delays_change_nothing() {
             self.0 += 1;
         }
     }
-    let schedule = compile(&model("row_wise", "adagrad(lr: 0.05)", true), Strategy::Pec, 3, 1, 1);
+    let schedule = compile(&model("row_wise", "adagrad(lr: 0.05)", 60, true), Strategy::Pec, 3, 1, 1);
     let expected: Vec<u64> = together(&schedule, options()).1.loss.iter().map(|l| l.to_bits()).collect();
     for stress in [None, Some(3)] {
         let found = apart(&[vec![0], vec![1, 2]], |_, world| {
@@ -159,7 +120,7 @@ fn links_and_delays_change_nothing() {
 #[test]
 fn the_bytes_that_are_reported_are_carried() {
     for sharding in ["row_wise", "data_parallel"] {
-        let schedule = compile(&model(sharding, "sgd(lr: 0.1)", true), Strategy::Pec, 3, 1, 1);
+        let schedule = compile(&model(sharding, "sgd(lr: 0.1)", 60, true), Strategy::Pec, 3, 1, 1);
         let worlds = joined(&[vec![0], vec![1], vec![2]]).expect("streams");
         let reports: Vec<(Report, u64, u64)> = std::thread::scope(|scope| {
             let threads = worlds.into_iter().map(|(world, pipes)| {
@@ -221,7 +182,8 @@ fn evaluation_and_saving_gather_from_all() {
             let report = session.run(&mut ())?;
             session.save(file)?;
             let evaluation = report.evaluation.expect("an evaluation");
-            Ok((report.loss, evaluation.users, evaluation.model, evaluation.popularity))
+            let state = (session.next_step(), training::state(&session)?);
+            Ok((report.loss, evaluation.users, evaluation.model, evaluation.popularity, state))
         };
         let file = |name: &str| folder.path().join(name);
         let expected = run(None, &file("together")).unwrap_or_else(|e| panic!("{sharding}: {e}"));
@@ -230,6 +192,17 @@ fn evaluation_and_saving_gather_from_all() {
                 apart(processes, |process, world| run(Some(world), &file(&format!("apart{process}"))));
             for found in found {
                 assert_eq!(found.unwrap_or_else(|e| panic!("{sharding}: {e}")), expected);
+            }
+            // Other processes start from what these have saved.
+            let started = apart(processes, |_, world| {
+                let (world, init) = (Some(world), Some(file("together")));
+                let options = Options { world, init, data: Some(data.clone()), ..options() };
+                let session = Session::<f32>::new(schedule.clone(), options)?;
+                Ok::<_, Error>((session.next_step(), training::state(&session)?))
+            });
+            for started in started {
+                let started = started.unwrap_or_else(|e| panic!("{sharding}: {e}"));
+                assert!(started == expected.4, "{sharding}: what was saved is not where training starts");
             }
             let read = |name| std::fs::read(file(name)).expect("saved values");
             assert_eq!(read("apart0"), read("together"), "{sharding}");
@@ -249,7 +222,7 @@ fn a_stop_takes_effect_everywhere() {
             }
         }
     }
-    let schedule = compile(&model("row_wise", "sgd(lr: 0.1)", true), Strategy::Pec, 3, 1, 1);
+    let schedule = compile(&model("row_wise", "sgd(lr: 0.1)", 60, true), Strategy::Pec, 3, 1, 1);
     for stopper in [0, 1] {
         let reports = apart(&[vec![0], vec![1, 2]], |process, world| {
             let stop = Arc::new(AtomicBool::new(false));
@@ -268,7 +241,7 @@ fn a_stop_takes_effect_everywhere() {
 /// A panic in one process is the error of all; so are settings that differ.
 #[test]
 fn failures_are_told_to_all() {
-    let schedule = compile(&model("row_wise", "sgd(lr: 0.1)", true), Strategy::Pec, 2, 1, 1);
+    let schedule = compile(&model("row_wise", "sgd(lr: 0.1)", 60, true), Strategy::Pec, 2, 1, 1);
     let op = schedule.train.ops.iter().find(|op| op.action.is_transfer()).expect("a transfer").name.clone();
     let run = |world: World, seed: u64| -> Result<Report, Error> {
         let panic_at = Some((1, op.clone(), 3));
@@ -291,7 +264,7 @@ fn failures_are_told_to_all() {
 const SECOND: &str = "FS_TEST_SECOND";
 
 fn two(sharding: &str) -> Schedule {
-    compile(&model(sharding, "adagrad(lr: 0.05)", true), Strategy::Pec, 3, 1, 1)
+    compile(&model(sharding, "adagrad(lr: 0.05)", 60, true), Strategy::Pec, 3, 1, 1)
 }
 
 fn ranks() -> [Vec<usize>; 2] {

@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use fs_executor::session::TIMEOUT;
 use fs_executor::trace::{Steps, Target, window};
 use fs_executor::transport::link::EmulatedLink;
-use fs_executor::weights::Unmatched;
+use fs_executor::weights::{self, Taken};
 use fs_executor::{Error, Options, Report, Session, compare, data};
 use fs_schedule::Schedule;
 use fs_schedule::file::printable;
@@ -110,10 +110,10 @@ struct Run {
     /// Seconds that anything of another rank is waited for
     #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT.as_secs_f64())]
     timeout: f64,
-    /// Start from the values in this safetensors file
+    /// Start from this safetensors file, and go on where its run ended: values, optimizer states, ids' rows
     #[arg(long, value_name = "FILE")]
     init: Option<PathBuf>,
-    /// Write tables and parameters to this safetensors file after training
+    /// Write tables, parameters, optimizer states and ids' rows to this safetensors file after training
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Do not evaluate after training
@@ -163,6 +163,9 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
             check_writable(path).map_err(|source| Error::Write { what, path: path.clone(), source })?;
         }
     }
+    if run.save.is_some() {
+        weights::check(&schedule)?;
+    }
     let planned = schedule.ranks as usize;
     let timeout = Duration::try_from_secs_f64(run.timeout).ok().filter(|t| !t.is_zero());
     let unfit = || Error::Settings(format!("--timeout {}: give seconds, more than 0", run.timeout));
@@ -191,7 +194,9 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
         for path in target.files(ranks) {
             check_writable(&path).map_err(|source| Error::Write { what: "the trace", path, source })?;
         }
-        session.record(Some(steps));
+        // They count from where the run begins, which may go on with a saved one.
+        let first = session.next_step();
+        session.record(Some(first.saturating_add(steps.start)..first.saturating_add(steps.end)));
     }
     if !run.quiet {
         let ranks = session.ranks();
@@ -211,14 +216,15 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
     if !run.quiet {
         note_idle_link(run.link, session.ranks());
     }
-    if let Some(path) = run.init.as_ref().filter(|_| !run.quiet) {
-        let Unmatched { in_file, in_model } = session.unmatched();
-        let notes = [
-            ("has values that the model has no place for", in_file),
-            ("has no values for these, which start as the model says", in_model),
-        ];
-        for (what, names) in notes.iter().filter(|(_, names)| !names.is_empty()) {
-            let _ = writeln!(io::stderr(), "note: {} {what}: {}", path.display(), printable(&listed(names)));
+    if !run.quiet {
+        let cut = summary::truncation(&session.truncation());
+        if let Some(taken) = session.taken() {
+            let _ = writeln!(io::stderr(), "{}", printable(&taken.summary()));
+        }
+        let notes = session.taken().map(Taken::notes).into_iter().flatten().chain(cut);
+        for note in notes {
+            // Names of the file's tensors and of the data's ids are in it as they were found.
+            let _ = writeln!(io::stderr(), "note: {}", printable(&note));
         }
     }
     on_interrupt(stop)?;
@@ -259,13 +265,6 @@ fn compare(settings: &Compare) -> Result<ExitCode, Error> {
     let printed = io::stdout().lock().write_all(shown.as_bytes());
     printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
     Ok(if found.equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// The first names of a list, and how many more there are.
-fn listed(names: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
 }
 
 /// A result must not replace what the run reads, nor another result.

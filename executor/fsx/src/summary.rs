@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use fs_executor::Report;
 use fs_executor::compare::Comparison;
+use fs_executor::data::Truncation;
 use fs_executor::evaluate::Metrics;
-use fs_executor::report::{Accounting, by_action};
+use fs_executor::report::{Accounting, Truncations, by_action};
 use fs_executor::units::human;
 
 use crate::view::short;
@@ -34,6 +35,9 @@ fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
         let tail = &r.loss[r.loss.len() - r.loss.len().div_ceil(10)..];
         let mean = tail.iter().sum::<f64>() / tail.len() as f64;
         writeln!(out, "loss       {first:.4} first, {last:.4} last, {mean:.4} mean of the last tenth")?;
+    }
+    if let Some(cut) = truncation(&r.truncation) {
+        writeln!(out, "window     {cut}")?;
     }
     let s = r.step_ms;
     writeln!(
@@ -101,6 +105,19 @@ fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
         row("popularity, all items", &e.popularity.all)?;
     }
     Ok(())
+}
+
+/// What sequences lose by truncation, if they do.
+pub(crate) fn truncation(cut: &Truncations) -> Option<String> {
+    let of = |what: &str, window: Option<Truncation>| {
+        let window = window.filter(|w| w.left_out > 0)?;
+        let share = 100.0 * window.share();
+        Some(format!("{share:.1}% of {} tokens of {what}", short(window.tokens as f64)))
+    };
+    let parts = [of("training", cut.training), of("evaluation", cut.evaluation)];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let cut = format!("{} lie outside of the inputs' `max` and are left out", parts.join(" and "));
+    (!parts.is_empty()).then_some(cut)
 }
 
 /// Collectives listed with their exposed communication.

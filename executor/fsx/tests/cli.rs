@@ -128,6 +128,73 @@ fn saved_values_are_where_training_starts_again() {
     contains(&other.fails(&["--init", a]), &["`table.items` is F32 [300, 8], expected F32 [301, 8]"]);
 }
 
+/// What was used of a file, and what was not, on standard error and in the report.
+#[test]
+fn what_was_started_from_is_said() {
+    let place = Place::new(&next_item(4, 50, "d.csv"));
+    let lines =
+        "userId,movieId,rating,timestamp\n1,31,2,10\n1,32,3,11\n1,33,3,12\n2,31,1,10\n2,33,2,11\n2,32,2,12\n";
+    fs::write(place.path("d.csv"), lines).unwrap();
+    let saved = place.path("v.safetensors");
+    let saved = saved.to_str().unwrap();
+    assert!(place.fsx(&["--steps", "3", "--save", saved]).status.success());
+    // One item is new, one is gone.
+    fs::write(place.path("d.csv"), lines.replace(",31,", ",77,")).unwrap();
+    let output = place.fsx(&["--steps", "2", "--init", saved, "--json"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    contains(
+        &said,
+        &[
+            "rows of 2 ids, found by id; training goes on after step 3",
+            "lacks ids of the data, whose rows start as the model says: 77",
+            "has ids that the data lacks, whose rows are kept: 31",
+        ],
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["first_step"], &report["steps"]), (&3.into(), &2.into()));
+    let init = &report["init"];
+    assert_eq!((&init["step"], &init["ids"]["matched"]["new"]), (&3.into(), &1.into()));
+    assert!(init["used"].as_array().unwrap().iter().any(|name| name == "table.items"), "{init}");
+    assert!(
+        init["no_state"].as_array().unwrap().is_empty() && init["in_file"].as_array().unwrap().is_empty()
+    );
+    // Generated data has no vocabulary and needs none.
+    let place = Place::new(&ranking(12, true));
+    assert!(place.fsx(&["--steps", "1", "--save", saved]).status.success());
+    let said = String::from_utf8(place.fsx(&["--steps", "1", "--init", saved]).stderr).unwrap();
+    assert!(!said.contains("note:"), "{said}");
+    contains(&said, &["ids of the data are row numbers; training goes on after step 1"]);
+}
+
+/// What inputs' `max` leaves out of training and of evaluation.
+#[test]
+fn tokens_outside_of_the_window_are_said() {
+    let mut schedule = next_item(4, 50, "d.csv");
+    schedule.lengths[0].max = 3;
+    let place = Place::new(&schedule);
+    let mut lines = String::from("userId,movieId,rating,timestamp\n");
+    // Of 9 items 8 are shown in evaluation and 7 trained on, each time the 3 last; of 4 items 3 and 2.
+    for (user, items) in [(1, 9), (2, 4)] {
+        (0..items).for_each(|i| lines += &format!("{user},{i},1,{i}\n"));
+    }
+    fs::write(place.path("d.csv"), lines).unwrap();
+    let output = place.fsx(&["--steps", "1", "--report", place.path("r.json").to_str().unwrap()]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    let cut = "44.4% of 9 tokens of training and 45.5% of 11 tokens of evaluation lie outside";
+    contains(&said, &["note: ", cut]);
+    contains(&String::from_utf8(output.stdout).unwrap(), &["window     44.4%"]);
+    let report: Value = serde_json::from_str(&fs::read_to_string(place.path("r.json")).unwrap()).unwrap();
+    let of = |what: &str| (&report["truncation"][what]["tokens"], &report["truncation"][what]["left_out"]);
+    assert_eq!(of("training"), (&9.into(), &4.into()));
+    assert_eq!(of("evaluation"), (&11.into(), &5.into()));
+    // Nothing is said where nothing is left out.
+    schedule.lengths[0].max = 20;
+    common::write(&place.schedule, &schedule);
+    let said = String::from_utf8(place.fsx(&["--steps", "1"]).stderr).unwrap();
+    assert!(!said.contains("lie outside"), "{said}");
+}
+
 #[test]
 fn wrong_numbers_of_ranks() {
     let place = Place::new(&ranking(12, true));

@@ -1,20 +1,20 @@
 //! Interactions from a CSV file: one user, item and time a line.
 //!
 //! Lines are grouped by user and ordered by time, ties by line. Users and items may be any text; both are numbered
-//! by first appearance. Each epoch visits the users in another order, drawn from the seed and the epoch.
+//! by first appearance, items as a saved model numbers them where there is one ([`Source::adopt`]). Each epoch visits the users in another order, drawn from the seed and the epoch.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::csv::{ByteRecord, ErrorKind, ReaderBuilder};
-use fs_schedule::{InputKind, Schedule};
+use fs_schedule::{InputKind, Schedule, Table};
 use fs_workload::permute::order;
 
 use super::error::cut;
-use super::{DataError, Epochs, GlobalBatch, Histories, Source};
+use super::vocabulary::Vocabulary;
+use super::{DataError, Epochs, GlobalBatch, Histories, Source, Truncation};
 
 /// Names of the columns.
 #[derive(Debug, Clone)]
@@ -35,6 +35,8 @@ pub struct Csv {
     schedule: Arc<Schedule>,
     path: PathBuf,
     histories: Arc<Histories>,
+    /// The items' ids.
+    vocabulary: Arc<Vocabulary>,
     epochs: Epochs,
     seed: u64,
     order: Vec<u32>,
@@ -54,15 +56,15 @@ impl Csv {
     ) -> Result<Self, DataError> {
         let need = check_inputs(schedule, path)? + usize::from(hold_out);
         let parsed = parse(path, columns)?;
-        check_items(schedule, path, parsed.items)?;
+        check_items(schedule, path, parsed.items.len())?;
         let least = min_interactions.map_or(0, |n| n as usize);
         let mut users = Vec::with_capacity(parsed.users.len());
-        for (name, items) in parsed.users {
+        for (user, items) in (0..).zip(parsed.users) {
             if items.len() < least {
                 continue;
             }
             if items.len() < need {
-                let user = cut(&String::from_utf8_lossy(&name));
+                let user = cut(&String::from_utf8_lossy(parsed.names.id(user)));
                 return Err(DataError::ShortHistory { path: path.into(), user, found: items.len(), need });
             }
             users.push(items);
@@ -70,10 +72,11 @@ impl Csv {
         if users.is_empty() {
             return Err(DataError::NoUsers { path: path.into(), need: need.max(least) });
         }
-        let histories = Arc::new(Histories::new(&users, parsed.items, hold_out));
+        let histories = Arc::new(Histories::new(&users, parsed.items.len(), hold_out));
         let epochs = Epochs { samples: users.len() as u64, batch: u64::from(schedule.settings.batch).max(1) };
         let schedule = Arc::clone(schedule);
-        Ok(Self { schedule, path: path.into(), histories, epochs, seed, order: Vec::new(), order_of: None })
+        let (path, vocabulary) = (path.into(), Arc::new(parsed.items));
+        Ok(Self { schedule, path, histories, vocabulary, epochs, seed, order: Vec::new(), order_of: None })
     }
 }
 
@@ -104,6 +107,35 @@ impl Source for Csv {
     fn histories(&self) -> Option<Arc<Histories>> {
         Some(Arc::clone(&self.histories))
     }
+
+    fn vocabulary(&self) -> Option<Arc<Vocabulary>> {
+        Some(Arc::clone(&self.vocabulary))
+    }
+
+    fn adopt(&mut self, mut known: Vocabulary) -> Result<(), DataError> {
+        let before = known.len();
+        let mut rows = Vec::with_capacity(self.vocabulary.len());
+        for n in 0..self.vocabulary.len() as u32 {
+            rows.push(known.add(self.vocabulary.id(n)).ok_or_else(|| too_many(&self.path))?);
+        }
+        if let Some(table) = too_small(&self.schedule, known.len()) {
+            return Err(DataError::TooManyTogether {
+                path: self.path.clone(),
+                known: before,
+                items: known.len(),
+                table: table.name.clone(),
+                rows: table.rows,
+            });
+        }
+        self.histories = Arc::new(self.histories.renumbered(&rows, known.len()));
+        self.vocabulary = Arc::new(known);
+        Ok(())
+    }
+
+    fn truncation(&self) -> (Option<Truncation>, Option<Truncation>) {
+        let (training, evaluation) = self.histories.truncation(&self.schedule);
+        (Some(training), evaluation)
+    }
 }
 
 /// Checks that interactions can fill every input; interactions needed for a training sample.
@@ -128,20 +160,23 @@ fn check_inputs(schedule: &Schedule, path: &Path) -> Result<usize, DataError> {
 }
 
 fn check_items(schedule: &Schedule, path: &Path, items: usize) -> Result<(), DataError> {
-    for input in &schedule.inputs {
-        if let InputKind::Ids { table, .. } = input.kind {
-            let table = &schedule.tables[table as usize];
-            if items as u64 > table.rows {
-                return Err(DataError::TooManyItems {
-                    path: path.into(),
-                    items: items as u64,
-                    table: table.name.clone(),
-                    rows: table.rows,
-                });
-            }
-        }
-    }
-    Ok(())
+    too_small(schedule, items).map_or(Ok(()), |table| {
+        Err(DataError::TooManyItems {
+            path: path.into(),
+            items: items as u64,
+            table: table.name.clone(),
+            rows: table.rows,
+        })
+    })
+}
+
+/// A table that has fewer rows than there are items.
+fn too_small(schedule: &Schedule, items: usize) -> Option<&Table> {
+    let mut looked_up = schedule.inputs.iter().filter_map(|input| match input.kind {
+        InputKind::Ids { table, .. } => Some(&schedule.tables[table as usize]),
+        _ => None,
+    });
+    looked_up.find(|table| items as u64 > table.rows)
 }
 
 /// Bytes of the longest line that is read.
@@ -203,13 +238,13 @@ impl<R: Read> Read for Lines<R> {
 }
 
 struct Parsed {
-    /// Name and items of each user in order of time.
-    users: Vec<(Vec<u8>, Vec<u32>)>,
-    items: usize,
+    /// Items of each user in order of time.
+    users: Vec<Vec<u32>>,
+    /// The users' names.
+    names: Vocabulary,
+    /// The items' ids.
+    items: Vocabulary,
 }
-
-/// A user's name and when which items were met.
-type Events = (Vec<u8>, Vec<(Moment, u32)>);
 
 /// When something happened: the number, and the exact integer where the number cannot tell two apart.
 type Moment = (f64, i64);
@@ -249,9 +284,8 @@ fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError> {
     let time_at = columns.time.as_deref().map(find).transpose()?;
     let rating_at = columns.rating.as_deref().map(find).transpose()?;
 
-    let mut users: Vec<Events> = Vec::new();
-    let mut user_ids: HashMap<Vec<u8>, u32> = HashMap::new();
-    let mut item_ids: HashMap<Vec<u8>, u32> = HashMap::new();
+    let mut users: Vec<Vec<(Moment, u32)>> = Vec::new();
+    let (mut names_of_users, mut items) = (Vocabulary::new(), Vocabulary::new());
     let mut record = ByteRecord::new();
     while reader.read_byte_record(&mut record).map_err(|e| record_error(path, &e))? {
         let line = record.position().map_or(0, ::csv::Position::line);
@@ -286,31 +320,28 @@ fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError> {
                 return Err(wrong(at, "is empty where a name or number is needed"));
             }
         }
-        let item = number_of(&mut item_ids, field(item_at));
-        let user = number_of(&mut user_ids, field(user_at)) as usize;
+        let item = items.add(field(item_at)).ok_or_else(|| too_many(path))?;
+        let user = names_of_users.add(field(user_at)).ok_or_else(|| too_many(path))? as usize;
         if user == users.len() {
-            users.push((field(user_at).to_vec(), Vec::new()));
+            users.push(Vec::new());
         }
-        users[user].1.push((moment, item));
+        users[user].push((moment, item));
     }
     if users.is_empty() {
         return Err(DataError::HeaderOnly { path: path.into() });
     }
-    let in_order = |(name, mut events): Events| {
+    let in_order = |mut events: Vec<(Moment, u32)>| {
         events.sort_by(|(a, _), (b, _)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        (name, events.into_iter().map(|(_, item)| item).collect())
+        events.into_iter().map(|(_, item)| item).collect()
     };
-    Ok(Parsed { users: users.into_iter().map(in_order).collect(), items: item_ids.len() })
+    Ok(Parsed { users: users.into_iter().map(in_order).collect(), names: names_of_users, items })
 }
 
-/// The number of a name, by first appearance.
-fn number_of(numbers: &mut HashMap<Vec<u8>, u32>, name: &[u8]) -> u32 {
-    if let Some(&n) = numbers.get(name) {
-        return n;
+fn too_many(path: &Path) -> DataError {
+    DataError::Content {
+        path: path.into(),
+        reason: "it has more users or items than 32 bits can number".into(),
     }
-    let n = numbers.len() as u32;
-    numbers.insert(name.to_vec(), n);
-    n
 }
 
 fn record_error(path: &Path, error: &::csv::Error) -> DataError {

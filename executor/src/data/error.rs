@@ -99,6 +99,22 @@ pub enum DataError {
         /// Its rows.
         rows: u64,
     },
+    /// More items than rows, with those of the initial values.
+    #[error(
+        "the initial values have {known} ids, with those of {path} there are {items}, but table `{table}` has {rows} rows; give it at least {items} rows and compile again"
+    )]
+    TooManyTogether {
+        /// The file.
+        path: PathBuf,
+        /// Ids of the initial values.
+        known: usize,
+        /// Ids of both.
+        items: usize,
+        /// Name of the table.
+        table: String,
+        /// Its rows.
+        rows: u64,
+    },
     /// A user with too few interactions.
     #[error(
         "{path}: user `{user}` has {found} interaction(s), {need} are needed; leave such users out with `min_interactions {need}` in the workload's csv"

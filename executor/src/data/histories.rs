@@ -2,7 +2,7 @@
 
 use fs_schedule::{InputKind, Schedule};
 
-use super::{GlobalBatch, Question, truncate};
+use super::{GlobalBatch, Question, Truncation, truncate};
 
 /// Items of each user in order of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,32 @@ impl Histories {
             offsets.push(items.len());
         }
         Self { offsets, items, distinct, hold_out }
+    }
+
+    /// The same with other numbers of items: item n becomes `rows[n]`, of `distinct`.
+    #[must_use]
+    pub fn renumbered(&self, rows: &[u32], distinct: usize) -> Self {
+        let items = self.items.iter().map(|item| rows[*item as usize]).collect();
+        Self { offsets: self.offsets.clone(), items, distinct, hold_out: self.hold_out }
+    }
+
+    /// What truncation leaves out of a pass over all users, in training and in evaluation.
+    pub(super) fn truncation(&self, schedule: &Schedule) -> (Truncation, Option<Truncation>) {
+        let (mut training, mut evaluation) = (Truncation::default(), Truncation::default());
+        let ids = |group: usize| {
+            let of = |kind| matches!(kind, InputKind::Ids { lengths, .. } if lengths as usize == group);
+            schedule.inputs.iter().any(|i| of(i.kind))
+        };
+        let shifted = usize::from(schedule.inputs.iter().any(|i| matches!(i.kind, InputKind::Next { .. })));
+        for group in (0..schedule.lengths.len()).filter(|g| ids(*g)) {
+            let max = schedule.lengths[group].max;
+            for user in 0..self.users() {
+                let length = self.history(user).len();
+                training.add(length.saturating_sub(shifted), max);
+                evaluation.add(length, max);
+            }
+        }
+        (training, self.hold_out.then_some(evaluation))
     }
 
     /// Number of users.

@@ -16,15 +16,18 @@ pub mod share;
 pub mod sizes;
 pub mod tensorfile;
 pub mod tensors;
+pub mod vocabulary;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fs_schedule::{Data, Evaluate, InputKind, Keep, Schedule};
+use serde::Serialize;
 
 pub use error::DataError;
 pub use histories::Histories;
 pub use samples::{Held, Wanted};
+pub use vocabulary::Vocabulary;
 
 /// The samples of one step, for all ranks together, or those of them that somebody wants here.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -223,6 +226,44 @@ pub trait Source: Send {
     /// Users' histories with held-out items, where the source has them.
     fn histories(&self) -> Option<Arc<Histories>> {
         None
+    }
+
+    /// Which rows the data's ids have, where the data does not number rows itself.
+    fn vocabulary(&self) -> Option<Arc<Vocabulary>> {
+        None
+    }
+
+    /// From now on ids have the rows that `known` says; those that it lacks get the rows after its last, in the order in
+    /// which the data has them. Only for sources with a vocabulary, before anything is read.
+    fn adopt(&mut self, _known: Vocabulary) -> Result<(), DataError> {
+        Ok(())
+    }
+
+    /// What truncation leaves out of one pass over the data: of training and of evaluation, where that is known.
+    fn truncation(&self) -> (Option<Truncation>, Option<Truncation>) {
+        (None, None)
+    }
+}
+
+/// What truncation leaves out of sequences.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Truncation {
+    /// Tokens of the data.
+    pub tokens: u64,
+    /// Those that lie outside of the inputs' `max`.
+    pub left_out: u64,
+}
+
+impl Truncation {
+    /// Counts a sequence of which at most `max` tokens are kept.
+    pub(crate) fn add(&mut self, length: usize, max: u32) {
+        self.tokens += length as u64;
+        self.left_out += (length as u64).saturating_sub(u64::from(max));
+    }
+
+    /// Share of what is left out.
+    pub fn share(&self) -> f64 {
+        self.left_out as f64 / self.tokens.max(1) as f64
     }
 }
 

@@ -22,6 +22,7 @@ pub struct TensorFile {
     path: PathBuf,
     file: File,
     tensors: BTreeMap<String, TensorInfo>,
+    metadata: BTreeMap<String, String>,
 }
 
 /// A tensor's type, shape and place.
@@ -76,6 +77,7 @@ element!(f32, F32);
 element!(f64, F64);
 element!(i32, I32);
 element!(i64, I64);
+element!(u8, U8);
 
 impl TensorFile {
     /// Opens a file and reads its header.
@@ -124,12 +126,18 @@ impl TensorFile {
         if size > end {
             return Err(not(format!("{} bytes follow its last tensor", size - end)));
         }
-        Ok(Self { path: path.into(), file, tensors })
+        let metadata = metadata.metadata().clone().into_iter().flatten().collect();
+        Ok(Self { path: path.into(), file, tensors, metadata })
     }
 
     /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A text of the header's `__metadata__`, if there.
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str)
     }
 
     /// A tensor, if there.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fs_schedule::{InputKind, Keep, Schedule, Table};
 
 use super::tensorfile::{TensorFile, TensorInfo};
-use super::{DataError, GlobalBatch, Source};
+use super::{DataError, GlobalBatch, Source, Truncation};
 
 /// Batches in a file.
 #[derive(Debug)]
@@ -156,6 +156,14 @@ impl Source for Tensors {
 
     fn epoch_steps(&self) -> Option<u64> {
         Some(self.steps as u64)
+    }
+
+    fn truncation(&self) -> (Option<Truncation>, Option<Truncation>) {
+        let mut window = Truncation::default();
+        for group in &self.schedule.lengths {
+            self.lengths.iter().for_each(|length| window.add(*length as usize, group.max));
+        }
+        (Some(window), None)
     }
 
     fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError> {

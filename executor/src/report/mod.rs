@@ -8,11 +8,13 @@ use std::path::Path;
 use fs_schedule::{Program, Strategy};
 use serde::Serialize;
 
+use crate::data::Truncation;
 use crate::error::Error;
 use crate::evaluate::Scores;
 use crate::memory::Memory;
 use crate::runtime::profile::Profile;
 use crate::trace::Traced;
+use crate::weights::Taken;
 
 pub use accounting::Accounting;
 
@@ -33,6 +35,10 @@ pub struct Report {
     pub planned_ranks: usize,
     /// Seed of everything random.
     pub seed: u64,
+    /// What training started from; `None` if from initial values alone.
+    pub init: Option<Taken>,
+    /// The number of the first step: above 0 where a saved run goes on.
+    pub first_step: u64,
     /// Steps done.
     pub steps: u64,
     /// Steps asked for.
@@ -43,6 +49,8 @@ pub struct Report {
     pub samples: u64,
     /// Tokens trained on.
     pub tokens: u64,
+    /// What truncation to the inputs' `max` leaves out.
+    pub truncation: Truncations,
     /// Duration of training.
     pub seconds: f64,
     /// Loss of each step's global batch.
@@ -71,6 +79,15 @@ pub struct Report {
     pub traced: Option<Traced>,
     /// Evaluation after training.
     pub evaluation: Option<Evaluation>,
+}
+
+/// What truncation leaves out of one pass over the data, where that is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Truncations {
+    /// Of what may be trained on.
+    pub training: Option<Truncation>,
+    /// Of what evaluation shows the model.
+    pub evaluation: Option<Truncation>,
 }
 
 /// Evaluation beside its baseline.

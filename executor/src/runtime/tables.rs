@@ -1,17 +1,90 @@
 //! Whole tables from the shards of all ranks, and back, whatever the sharding.
 
-use std::io;
 use std::ops::Range;
 
 use fs_kernels::Real;
-use fs_schedule::{Sharding, Table};
+use fs_schedule::{Schedule, Sharding, SparseOptimizer, Table};
 
 use crate::device::shards::ShardRange;
 use crate::device::{Device, Env, Stored, Values};
 use crate::transport::frame::{BadFrame, Reader};
 
-/// Rows handed out at once where ranks have some of their columns.
-const ROWS: usize = 256;
+/// Numbers that every row of a table has: its values, their gradients, a state of its optimizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// The table.
+    pub table: usize,
+    /// `None` for the gradients that were kept.
+    values: Option<Values>,
+    each: Each,
+    /// Rows of the table.
+    pub rows: u64,
+    /// Numbers that a row has.
+    pub width: usize,
+}
+
+/// What has a number of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Each {
+    /// An element.
+    Element,
+    /// A part's row: with several parts a row has several.
+    Row,
+    /// Nothing.
+    Nothing,
+}
+
+impl Field {
+    /// Values of a table, or a state of its optimizer; the optimizer's rule says how many numbers a row has of it.
+    pub fn of(schedule: &Schedule, table: usize, values: Values) -> Self {
+        let whole = &schedule.tables[table];
+        let each = match (values, whole.optimizer) {
+            (Values::Weights, _)
+            | (Values::First, SparseOptimizer::Adagrad { .. } | SparseOptimizer::Adam { .. })
+            | (Values::Second, SparseOptimizer::Adam { .. }) => Each::Element,
+            (Values::First, SparseOptimizer::RowwiseAdagrad { .. }) => Each::Row,
+            _ => Each::Nothing,
+        };
+        let width = match each {
+            Each::Element => whole.dim as usize,
+            Each::Row => whole.sharding.parts() as usize,
+            Each::Nothing => 0,
+        };
+        Self { table, values: Some(values), each, rows: whole.rows, width }
+    }
+
+    /// Gradients that were kept instead of updating the table.
+    pub fn captured(schedule: &Schedule, table: usize) -> Self {
+        Self { values: None, ..Self::of(schedule, table, Values::Weights) }
+    }
+
+    /// Whether the numbers are a row's, and not an element's.
+    pub fn by_row(&self) -> bool {
+        self.each == Each::Row
+    }
+
+    fn stored(&self, part: usize) -> Stored {
+        self.values
+            .map_or(Stored::Captured(self.table, part), |values| Stored::Table(self.table, part, values))
+    }
+
+    /// Where a part's numbers are among a row's.
+    fn columns(&self, part: usize, shape: &ShardRange) -> Range<usize> {
+        match self.each {
+            Each::Element => shape.columns.clone(),
+            Each::Row => part..part + 1,
+            Each::Nothing => 0..0,
+        }
+    }
+
+    /// The rows in pieces of about so many numbers.
+    pub fn blocks(&self, numbers: usize) -> impl Iterator<Item = Range<u64>> + use<> {
+        let (rows, each) = (self.rows, (numbers / self.width.max(1)).max(1) as u64);
+        // A field without numbers has no pieces.
+        let end = if self.width == 0 { 0 } else { rows };
+        (0..end.div_ceil(each)).map(move |n| n * each..((n + 1) * each).min(rows))
+    }
+}
 
 /// The shards of this process that, with those of others, are the table once: position of the rank, part, and what it
 /// holds. None is empty.
@@ -19,60 +92,64 @@ fn holders<'a>(table: &'a Table, ranks: &'a [Env]) -> impl Iterator<Item = (usiz
     // Every rank has all of a data-parallel table.
     let replicated = table.sharding == Sharding::DataParallel;
     let holding = ranks.iter().enumerate().filter(move |(_, env)| !replicated || env.rank == 0);
+    shards(table, holding)
+}
+
+fn shards<'a>(
+    table: &'a Table,
+    ranks: impl Iterator<Item = (usize, &'a Env)> + 'a,
+) -> impl Iterator<Item = (usize, usize, ShardRange)> + 'a {
     let parts = table.sharding.parts() as usize;
-    let all = holding.flat_map(move |(at, env)| (0..parts).map(move |part| (at, env, part)));
+    let all = ranks.flat_map(move |(at, env)| (0..parts).map(move |part| (at, env, part)));
     let shapes =
         all.map(move |(at, env, part)| (at, part, ShardRange::of(table, part as u32, env.rank, env.ranks)));
     shapes.filter(|(_, _, shape)| !shape.is_empty())
 }
 
+/// Rows that are in both, if there are any.
+fn common(a: &Range<u64>, b: &Range<u64>) -> Option<Range<u64>> {
+    let (first, last) = (a.start.max(b.start), a.end.min(b.end));
+    (first < last).then_some(first..last)
+}
+
 /// What the shards of this process have of some rows, written so that [`place`] can put it into a table.
-pub fn pieces<D: Device>(
-    (ranks, devices): (&[Env], &[D]),
-    table: usize,
-    rows: &Range<u64>,
-    what: impl Fn(usize) -> Stored,
-) -> Vec<u8> {
+pub fn pieces<D: Device>((ranks, devices): (&[Env], &[D]), field: &Field, rows: &Range<u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let whole = &ranks[0].schedule.tables[table];
+    let whole = &ranks[0].schedule.tables[field.table];
     for (at, part, shard) in holders(whole, ranks) {
-        let (first, last) = (shard.rows.start.max(rows.start), shard.rows.end.min(rows.end));
-        let each = devices[at].len(what(part)) / shard.len();
-        if first >= last || each == 0 {
-            continue;
-        }
-        // One number a row, or one an element.
-        let (width, columns) = match each {
-            1 if shard.dim() != 1 => (1, 0..1),
-            _ => (whole.dim as usize, shard.columns.clone()),
-        };
-        for n in [first, last, columns.start as u64, columns.end as u64, width as u64] {
+        let columns = field.columns(part, &shard);
+        let Some(own) = common(&shard.rows, rows).filter(|_| !columns.is_empty()) else { continue };
+        for n in [own.start, own.end, columns.start as u64, columns.end as u64] {
             bytes.extend_from_slice(&n.to_le_bytes());
         }
-        let of = |row: u64| (row - shard.rows.start) as usize * each;
-        devices[at]
-            .read(what(part), of(first)..of(last), &mut |values| D::Real::write_le(values, &mut bytes));
+        let of = |row: u64| (row - shard.rows.start) as usize * columns.len();
+        let elements = of(own.start)..of(own.end);
+        devices[at].read(field.stored(part), elements, &mut |values| D::Real::write_le(values, &mut bytes));
     }
     bytes
 }
 
-/// Puts what [`pieces`] has written into some rows of a table of `dim` columns; `out` grows to what they hold.
-pub fn place<T: Real>(bytes: &[u8], rows: &Range<u64>, dim: usize, out: &mut Vec<T>) -> Result<(), BadFrame> {
+/// Puts what [`pieces`] has written into some rows of a table that have `width` numbers each; `out` grows to hold them.
+pub fn place<T: Real>(
+    bytes: &[u8],
+    rows: &Range<u64>,
+    width: usize,
+    out: &mut Vec<T>,
+) -> Result<(), BadFrame> {
     let mut reader = Reader::plain(bytes);
     let mut values = Vec::new();
     while !reader.is_empty() {
         let (first, last) = (reader.number()?, reader.number()?);
-        let (start, end, each) = (reader.size()?, reader.size()?, reader.size()?);
+        let (start, end) = (reader.size()?, reader.size()?);
         let fits = rows.start <= first && first < last && last <= rows.end;
-        let fits = fits && start < end && end <= each && (each == 1 || each == dim);
-        if !fits {
+        if !(fits && start < end && end <= width) {
             return Err(BadFrame::Short("the rows of a table"));
         }
         let n = (last - first) as usize * (end - start);
         values.clear();
         T::read_le(reader.bytes(n * size_of::<T>())?, &mut values);
-        out.resize(out.len().max((rows.end - rows.start) as usize * each), T::ZERO);
-        let targets = out[(first - rows.start) as usize * each..].chunks_exact_mut(each);
+        out.resize(out.len().max((rows.end - rows.start) as usize * width), T::ZERO);
+        let targets = out[(first - rows.start) as usize * width..].chunks_exact_mut(width);
         for (target, row) in targets.zip(values.chunks_exact(end - start)) {
             target[start..end].copy_from_slice(row);
         }
@@ -80,103 +157,55 @@ pub fn place<T: Real>(bytes: &[u8], rows: &Range<u64>, dim: usize, out: &mut Vec
     Ok(())
 }
 
-/// Puts what every shard has into the order of the whole table: one number per element, or per row (then no shard
-/// has parts of rows). `what` names the numbers of a part.
-pub fn assemble<D: Device>(
+/// Appends some rows, put together from what every shard has of them.
+pub fn read<D: Device>(
     (ranks, devices): (&[Env], &[D]),
-    table: usize,
-    what: impl Fn(usize) -> Stored,
-) -> Vec<D::Real> {
-    let whole = &ranks[0].schedule.tables[table];
-    let (rows, dim) = (whole.rows as usize, whole.dim as usize);
-    let mut out = Vec::new();
+    field: &Field,
+    rows: &Range<u64>,
+    out: &mut Vec<D::Real>,
+) {
+    let before = out.len();
+    out.resize(before + (rows.end - rows.start) as usize * field.width, D::Real::ZERO);
+    let block = &mut out[before..];
+    let whole = &ranks[0].schedule.tables[field.table];
     for (rank, part, shard) in holders(whole, ranks) {
-        let values = devices[rank].all(what(part));
-        if values.is_empty() {
+        let columns = field.columns(part, &shard);
+        let Some(own) = common(&shard.rows, rows).filter(|_| !columns.is_empty()) else { continue };
+        let of = |row: u64| (row - shard.rows.start) as usize * columns.len();
+        let target = &mut block[(own.start - rows.start) as usize * field.width..];
+        // Pieces end where the device likes.
+        let mut at = 0;
+        devices[rank].read(field.stored(part), of(own.start)..of(own.end), &mut |values| {
+            if columns.len() == field.width {
+                target[at..at + values.len()].copy_from_slice(values);
+                at += values.len();
+                return;
+            }
+            for value in values {
+                target[at / columns.len() * field.width + columns.start + at % columns.len()] = *value;
+                at += 1;
+            }
+        });
+    }
+}
+
+/// Writes rows from `first` on to whoever holds them.
+pub fn write<D: Device>((ranks, devices): (&[Env], &[D]), field: &Field, first: u64, values: &[D::Real]) {
+    let width = field.width.max(1);
+    let rows = first..first + (values.len() / width) as u64;
+    let whole = &ranks[0].schedule.tables[field.table];
+    let mut own_columns = Vec::new();
+    for (rank, part, shard) in shards(whole, ranks.iter().enumerate()) {
+        let columns = field.columns(part, &shard);
+        let Some(own) = common(&shard.rows, &rows).filter(|_| !columns.is_empty()) else { continue };
+        let block = &values[(own.start - first) as usize * width..(own.end - first) as usize * width];
+        let at = (own.start - shard.rows.start) as usize * columns.len();
+        if columns.len() == width {
+            devices[rank].write(field.stored(part), at, block);
             continue;
         }
-        let (each, columns) = match values.len() / shard.len() {
-            1 if shard.dim() != 1 => (1, 0..1),
-            _ => (dim, shard.columns.clone()),
-        };
-        out.resize(rows * each, D::Real::ZERO);
-        let first = shard.rows.start as usize;
-        let targets = out[first * each..].chunks_exact_mut(each);
-        for (target, row) in targets.zip(values.chunks_exact(columns.len())) {
-            target[columns.clone()].copy_from_slice(row);
-        }
+        own_columns.clear();
+        block.chunks_exact(width).for_each(|row| own_columns.extend_from_slice(&row[columns.clone()]));
+        devices[rank].write(field.stored(part), at, &own_columns);
     }
-    out
-}
-
-/// Writes some values of a table, `first` of which come before them, to whoever holds them.
-pub fn scatter<D: Device>((ranks, devices): (&[Env], &[D]), table: usize, first: usize, values: &[D::Real]) {
-    let whole = &ranks[0].schedule.tables[table];
-    let dim = whole.dim as usize;
-    for (env, device) in ranks.iter().zip(devices) {
-        for part in 0..whole.sharding.parts() {
-            let shape = ShardRange::of(whole, part, env.rank, env.ranks);
-            let weights = Stored::Table(table, part as usize, Values::Weights);
-            let (rows, columns, width) = (&shape.rows, &shape.columns, shape.dim());
-            // The part of the values, and of the shard, that lies in both: whole rows at once, or row by row.
-            let (mut at, end) =
-                (first.max(rows.start as usize * dim), (first + values.len()).min(rows.end as usize * dim));
-            if width == dim && at < end {
-                device.write(weights, at - rows.start as usize * dim, &values[at - first..end - first]);
-                continue;
-            }
-            while at < end {
-                let (row, column) = (at / dim, at % dim);
-                let stop = end.min((row + 1) * dim) - row * dim;
-                let (from, to) = (column.max(columns.start), stop.min(columns.end));
-                if from < to {
-                    let own = (row - rows.start as usize) * width;
-                    let source = row * dim + from - first;
-                    device.write(weights, own + from - columns.start, &values[source..source + to - from]);
-                }
-                at = row * dim + stop;
-            }
-        }
-    }
-}
-
-/// Hands out a table's values in order, piece by piece.
-pub fn in_order<D: Device>(
-    (ranks, devices): (&[Env], &[D]),
-    table: usize,
-    mut take: impl FnMut(&[D::Real]) -> io::Result<()>,
-) -> io::Result<()> {
-    let whole = &ranks[0].schedule.tables[table];
-    let mut owners: Vec<_> = holders(whole, ranks).collect();
-    let stored = |part: usize| Stored::Table(table, part, Values::Weights);
-    let mut outcome = Ok(());
-    if whole.sharding.parts() == 1 {
-        for (rank, part, shape) in owners {
-            devices[rank].read(stored(part), 0..shape.len() * shape.dim(), &mut |values| {
-                if outcome.is_ok() {
-                    outcome = take(values);
-                }
-            });
-        }
-        return outcome;
-    }
-    owners.sort_by_key(|(_, _, shape)| shape.columns.start);
-    let mut block = Vec::new();
-    let (rows, dim) = (whole.rows as usize, whole.dim as usize);
-    for first in (0..rows).step_by(ROWS) {
-        let n = ROWS.min(rows - first);
-        block.resize(n * dim, D::Real::ZERO);
-        for (rank, part, shape) in &owners {
-            let width = shape.dim();
-            let mut at = 0;
-            devices[*rank].read(stored(*part), first * width..(first + n) * width, &mut |values| {
-                for value in values {
-                    block[at / width * dim + shape.columns.start + at % width] = *value;
-                    at += 1;
-                }
-            });
-        }
-        take(&block)?;
-    }
-    outcome
 }

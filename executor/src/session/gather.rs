@@ -2,7 +2,6 @@
 //!
 //! Everything here is called by all processes in the same order. Of one process nothing is written or copied.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,16 +9,16 @@ use std::time::Duration;
 use fs_schedule::Schedule;
 
 use super::phase::{Results, rank_error};
-use crate::device::{Device, Env, Stored};
+use crate::device::{Device, Env};
 use crate::error::Error;
 use crate::runtime::profile::{OpTime, Profile};
-use crate::runtime::tables;
+use crate::runtime::tables::{self, Field};
 use crate::transport::TransportError;
 use crate::transport::control::Control;
 use crate::transport::frame::{BadFrame, Reader};
 
 /// Elements of a table that are gathered at once.
-const PIECE: u64 = 1 << 18;
+const PIECE: usize = 1 << 18;
 
 /// Speaks to all processes about the ranks of this one.
 pub(super) struct Gather<'a, D> {
@@ -44,39 +43,37 @@ impl<D: Device> Gather<'_, D> {
         self.control.processes().len() == 1
     }
 
-    /// A number per element or per row of a whole table; `what` names those of a part.
-    pub(super) fn table(&self, table: usize, what: impl Fn(usize) -> Stored) -> Result<Vec<D::Real>, Error> {
-        if self.alone() {
-            return Ok(tables::assemble((self.ranks, self.devices), table, what));
-        }
-        let mut out = Vec::new();
-        self.pieces(table, &what, |values| {
+    /// The numbers of all rows.
+    pub(super) fn table(&self, field: &Field) -> Result<Vec<D::Real>, Error> {
+        let mut out = Vec::with_capacity(field.rows as usize * field.width);
+        self.pieces(field, |values| {
             out.extend_from_slice(values);
             Ok(())
         })?;
         Ok(out)
     }
 
-    /// The same, handed out in order.
+    /// The same, handed out in order, whole rows at a time.
     pub(super) fn pieces(
         &self,
-        table: usize,
-        what: &impl Fn(usize) -> Stored,
+        field: &Field,
         mut take: impl FnMut(&[D::Real]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let whole = &self.schedule.tables[table];
-        let rows = (PIECE / u64::from(whole.dim).max(1)).max(1);
         let mut values = Vec::new();
-        let mut start = 0;
-        while start < whole.rows {
-            let block: Range<u64> = start..whole.rows.min(start + rows);
-            let own = tables::pieces((self.ranks, self.devices), table, &block, what);
+        for block in field.blocks(PIECE) {
             values.clear();
-            for bytes in self.control.gather(&whole.name, &own).map_err(rank_error)? {
-                tables::place(&bytes, &block, whole.dim as usize, &mut values).map_err(|e| bad(&e))?;
+            if self.alone() {
+                tables::read((self.ranks, self.devices), field, &block, &mut values);
+            } else {
+                let (name, own) = (
+                    &self.schedule.tables[field.table].name,
+                    tables::pieces((self.ranks, self.devices), field, &block),
+                );
+                for bytes in self.control.gather(name, &own).map_err(rank_error)? {
+                    tables::place(&bytes, &block, field.width, &mut values).map_err(|e| bad(&e))?;
+                }
             }
             take(&values)?;
-            start = block.end;
         }
         Ok(())
     }

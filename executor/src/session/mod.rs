@@ -7,16 +7,15 @@
 mod gather;
 mod options;
 mod phase;
+mod saving;
 
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use fs_kernels::Real;
 use fs_schedule::{Evaluate, Program, Schedule};
 
-use crate::data::{self, DataError, GlobalBatch, Histories, Source};
+use crate::data::{self, DataError, GlobalBatch, Histories, Source, Vocabulary};
 use crate::device::cpu::Cpu;
 use crate::device::shards::table_bytes;
 use crate::device::{Device, Env, Stored, Values};
@@ -24,16 +23,16 @@ use crate::error::Error;
 use crate::evaluate::{Outcome, popularity, scores};
 use crate::memory::{self, Memory};
 use crate::report::accounting;
-use crate::report::{Evaluation, Report, Spread, op_totals};
+use crate::report::{Evaluation, Report, Spread, Truncations, op_totals};
 use crate::runtime::engine::panic_message;
+use crate::runtime::plan;
 use crate::runtime::record::Record;
-use crate::runtime::{plan, tables};
+use crate::runtime::tables::{self, Field};
 use crate::trace::{Timeline, Traced};
-use crate::transport::TransportError;
 use crate::transport::control::{Alone, Control};
 use crate::transport::link::EmulatedLink;
 use crate::transport::peers::Peers;
-use crate::weights::{self, Unmatched};
+use crate::weights::{Loading, Taken};
 
 pub use crate::step::{Account, StepEvent};
 use gather::Gather;
@@ -80,7 +79,9 @@ pub struct Session<T: Real, D: Device<Real = T> = Cpu<T>> {
     seed: u64,
     steps: u64,
     next_step: u64,
-    unmatched: Unmatched,
+    taken: Option<Taken>,
+    /// A vocabulary that the data has no use for.
+    kept: Option<Arc<Vocabulary>>,
     records: Vec<Vec<Record>>,
 }
 
@@ -107,7 +108,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     pub fn on(
         schedule: Arc<Schedule>,
         options: Options,
-        source: Box<dyn Source>,
+        mut source: Box<dyn Source>,
         device: &D::Options,
     ) -> Result<Self, Error> {
         let ranks = number(&schedule, &options)?;
@@ -117,7 +118,10 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let seed = options.seed.unwrap_or(schedule.settings.seed);
         let steps = steps(&schedule, &options, source.as_ref())?;
         memory::check(&schedule, ranks, size_of::<T>(), memory::available())?;
+        let init = options.init.as_deref();
+        let loading = init.map(|path| Loading::prepare(&schedule, path, source.as_mut())).transpose()?;
         let histories = source.histories();
+        let first = loading.as_ref().map_or(0, |l| l.taken.step);
         let timeout = options.timeout.min(LONGEST);
         let control: Arc<dyn Control> = match options.world.clone() {
             Some(world) => Arc::new(Peers::new(world, timeout)),
@@ -128,8 +132,10 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             ("the program's version", env!("CARGO_PKG_VERSION").to_owned()),
             ("the seed", seed.to_string()),
             ("the number of steps", steps.to_string()),
+            ("the first step", first.to_string()),
             ("the number of bytes of a real", size_of::<T>().to_string()),
             ("the number of users", histories.as_ref().map_or(0, |h| h.users()).to_string()),
+            ("the number of ids", source.vocabulary().map_or(0, |v| v.len()).to_string()),
         ];
         control.agree("the start", &facts).map_err(rank_error)?;
         let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
@@ -150,8 +156,11 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             Err(panic) => Err(failed(rank, panic_message(panic.as_ref()))),
         });
         let devices = devices.collect::<Result<Vec<D>, Error>>()?;
-        let unmatched = Unmatched::default();
-        let mut session = Self {
+        if let Some(loading) = &loading {
+            loading.fill((&ranks, &devices))?;
+        }
+        let (taken, kept) = loading.map_or((None, None), |l| (Some(l.taken), l.kept));
+        Ok(Self {
             schedule,
             source,
             histories,
@@ -161,14 +170,11 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             options,
             seed,
             steps,
-            next_step: 0,
-            unmatched,
+            next_step: first,
+            taken,
+            kept,
             records: Vec::new(),
-        };
-        if let Some(path) = session.options.init.clone() {
-            session.unmatched = session.load(&path)?;
-        }
-        Ok(session)
+        })
     }
 
     /// The schedule.
@@ -189,6 +195,13 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     fn gather(&self) -> Gather<'_, D> {
         let (control, schedule) = (&self.control, &*self.schedule);
         Gather { control, schedule, ranks: &self.ranks, devices: &self.devices }
+    }
+
+    /// What truncation leaves out of the data.
+    pub fn truncation(&self) -> Truncations {
+        let (training, evaluation) = self.source.truncation();
+        let evaluated = self.options.evaluate && self.schedule.evaluation.is_some();
+        Truncations { training, evaluation: evaluation.filter(|_| evaluated) }
     }
 
     /// Steps of a whole run.
@@ -218,7 +231,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     }
 
     fn train(&mut self, steps: u64, observer: &mut dyn Observer) -> Result<(Results, f64), Error> {
-        let range = self.next_step..self.next_step + steps;
+        let range = self.next_step..self.next_step.saturating_add(steps);
         observer.training(steps);
         let started = Instant::now();
         let schedule = Arc::clone(&self.schedule);
@@ -306,7 +319,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     }
 
     /// The step that is trained next.
-    pub(crate) fn next_step(&self) -> u64 {
+    pub fn next_step(&self) -> u64 {
         self.next_step
     }
 
@@ -321,7 +334,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let schedule = Arc::clone(&self.schedule);
         let results = self.phase(&schedule.train, step..step + 1, None, None, &mut |_| {});
         let tables = (0..schedule.tables.len())
-            .map(|t| self.gather().table(t, |part| Stored::Captured(t, part)))
+            .map(|t| self.gather().table(&Field::captured(&schedule, t)))
             .collect::<Result<_, _>>();
         let parameters =
             (0..schedule.parameters.len()).map(|p| self.devices[0].all(Stored::Gradient(p))).collect();
@@ -335,13 +348,14 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         self.of_table(table, Values::Weights)
     }
 
-    /// Optimizer state of a table, of all rows: first and second. Of several processes all must ask.
+    /// Optimizer state of a table, of all rows: first and second; row-wise state of a column-wise table has a number for
+    /// each part of a row. Of several processes all must ask.
     pub fn table_state(&self, table: usize) -> Result<[Vec<T>; 2], Error> {
         Ok([self.of_table(table, Values::First)?, self.of_table(table, Values::Second)?])
     }
 
     fn of_table(&self, table: usize, values: Values) -> Result<Vec<T>, Error> {
-        self.gather().table(table, |part| Stored::Table(table, part, values))
+        self.gather().table(&Field::of(&self.schedule, table, values))
     }
 
     /// Replaces all values of a table.
@@ -351,7 +365,8 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         if values.len() != expected {
             return Err(Error::Weights(format!("{} values for a table of {expected}", values.len())));
         }
-        tables::scatter((&self.ranks, &self.devices), table, 0, values);
+        let weights = Field::of(&self.schedule, table, Values::Weights);
+        tables::write((&self.ranks, &self.devices), &weights, 0, values);
         Ok(())
     }
 
@@ -378,54 +393,6 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             device.write(weights, 0, values);
         }
         Ok(())
-    }
-
-    /// What the file of [`Options::init`] and the model do not share.
-    pub fn unmatched(&self) -> &Unmatched {
-        &self.unmatched
-    }
-
-    /// Takes values from a safetensors file; see [`weights::load`].
-    pub fn load(&mut self, path: &Path) -> Result<Unmatched, Error> {
-        weights::load(&self.schedule, (&self.ranks, &self.devices), path)
-    }
-
-    /// Writes tables and dense parameters to a safetensors file; see [`weights::save`]. Of several processes all must
-    /// call it, and the first writes.
-    pub fn save(&self, path: &Path) -> Result<(), Error> {
-        let tables = |table: usize, take: &mut dyn FnMut(&[T]) -> io::Result<()>| {
-            if self.control.processes().len() == 1 {
-                return tables::in_order((&self.ranks, &self.devices), table, take);
-            }
-            let mut failed = None;
-            let done =
-                self.gather().pieces(table, &|part| Stored::Table(table, part, Values::Weights), |piece| {
-                    take(piece).map_err(|error| {
-                        let message = error.to_string();
-                        failed = Some(error);
-                        Error::Weights(message)
-                    })
-                });
-            failed.map_or_else(|| done.map_err(io::Error::other), Err)
-        };
-        let outcome = if self.control.process() == 0 {
-            weights::save(&self.schedule, &self.devices[0], path, &tables)
-        } else {
-            let mut all = 0..self.schedule.tables.len();
-            all.try_for_each(|t| tables(t, &mut |_: &[T]| Ok(()))).map_err(|_| self.broken())
-        };
-        if let Err(error) = &outcome {
-            let (rank, op) = (self.own_ranks()[0], "save".into());
-            self.control.fail(&TransportError::Failed { rank, op, message: error.to_string() });
-        }
-        // Nobody says that it is done before it is.
-        outcome.and_then(|()| self.control.gather("the end of saving", &[]).map(drop).map_err(rank_error))
-    }
-
-    /// The failure that another process has told of.
-    fn broken(&self) -> Error {
-        let unknown = || TransportError::Sizes("another process has failed".into());
-        rank_error(self.control.failure().unwrap_or_else(unknown))
     }
 
     fn phase(
@@ -494,6 +461,9 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             memory: held,
             accounting: accounting::of(schedule, &totals.asked, steps, &results.engines, &totals.profiles),
             ops: op_totals(&schedule.train, &totals.profiles),
+            first_step: self.next_step - steps.len() as u64,
+            init: self.taken.clone(),
+            truncation: self.truncation(),
             traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps)),
             evaluation,
         })

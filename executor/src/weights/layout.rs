@@ -1,0 +1,149 @@
+//! Names and shapes of what a file holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fs_schedule::{DenseOptimizer, InputKind, Parameter, Schedule, SparseOptimizer};
+use serde::{Deserialize, Serialize};
+
+use crate::device::Values;
+use crate::error::Error;
+use crate::runtime::tables::Field;
+
+/// Where the header's `__metadata__` says what a file is: an [`About`] in JSON.
+pub const KEY: &str = "fsx";
+/// The format of files written now.
+pub const VERSION: u32 = 1;
+/// Values moved at once.
+pub(super) const PIECE: usize = 1 << 18;
+/// The vocabulary of a source that has one.
+pub const ITEMS: &str = "items";
+
+/// What a file says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// The format's version.
+    pub version: u32,
+    /// What wrote it.
+    pub program: String,
+    /// Name of the model.
+    pub model: String,
+    /// Digest of the schedule that trained it.
+    pub schedule: String,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Steps that it was trained for: the number of the next one.
+    pub step: u64,
+    /// Per table whose rows ids of the data were given, the name of the vocabulary.
+    pub vocabulary: BTreeMap<String, String>,
+}
+
+/// Numbers of the model that a file holds in one tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// Of a table.
+    Table(Field),
+    /// Of a dense parameter, by its number.
+    Parameter(usize, Values),
+}
+
+/// A tensor of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedTensor {
+    /// Its name in a file.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// What it holds.
+    pub what: What,
+    /// A state of an optimizer.
+    pub state: bool,
+    /// A sum of squares or a mean of them, never below 0.
+    pub squares: bool,
+}
+
+/// All tensors of a model in the order of a file: tables, then parameters, each followed by its optimizer's states.
+pub fn entries(schedule: &Schedule) -> Vec<SavedTensor> {
+    let mut entries = Vec::new();
+    for (t, table) in schedule.tables.iter().enumerate() {
+        let name = table_name(&table.name);
+        let states: &[_] = match table.optimizer {
+            SparseOptimizer::Sgd { .. } => &[],
+            SparseOptimizer::RowwiseAdagrad { .. } => &[("/row_sum", Values::First)],
+            SparseOptimizer::Adagrad { .. } => &[("/sum", Values::First)],
+            SparseOptimizer::Adam { .. } => ADAM,
+        };
+        for (suffix, values) in [&[("", Values::Weights)], states].concat() {
+            let field = Field::of(schedule, t, values);
+            let (rows, width) = (table.rows as usize, field.width);
+            let shape = if field.by_row() && width == 1 { vec![rows] } else { vec![rows, width] };
+            entries.push(SavedTensor::new(&name, suffix, shape, What::Table(field)));
+        }
+    }
+    for (p, parameter) in schedule.parameters.iter().enumerate() {
+        let states: &[_] = match schedule.settings.optimizer {
+            DenseOptimizer::Sgd { momentum: 0.0, .. } => &[],
+            DenseOptimizer::Sgd { .. } => &[("/momentum_buffer", Values::First)],
+            DenseOptimizer::Adam { .. } => ADAM,
+        };
+        for (suffix, values) in [&[("", Values::Weights)], states].concat() {
+            entries.push(SavedTensor::new(
+                &parameter.name,
+                suffix,
+                shape(parameter),
+                What::Parameter(p, values),
+            ));
+        }
+    }
+    entries
+}
+
+const ADAM: &[(&str, Values)] = &[("/exp_avg", Values::First), ("/exp_avg_sq", Values::Second)];
+
+impl SavedTensor {
+    fn new(of: &str, suffix: &str, shape: Vec<usize>, what: What) -> Self {
+        let squares = matches!(suffix, "/row_sum" | "/sum" | "/exp_avg_sq");
+        Self { name: format!("{of}{suffix}"), shape, what, state: !suffix.is_empty(), squares }
+    }
+}
+
+/// The tensor of a table's values.
+pub fn table_name(table: &str) -> String {
+    format!("table.{table}")
+}
+
+/// The tensors of a vocabulary: where its texts begin, and these.
+pub fn vocabulary_names(name: &str) -> [String; 2] {
+    ["offsets", "text"].map(|what| format!("vocabulary/{name}/{what}"))
+}
+
+/// Tables whose rows ids of the data name.
+pub fn looked_up(schedule: &Schedule) -> BTreeSet<&str> {
+    let tables = schedule.inputs.iter().filter_map(|input| match input.kind {
+        InputKind::Ids { table, .. } => Some(schedule.tables[table as usize].name.as_str()),
+        _ => None,
+    });
+    tables.collect()
+}
+
+fn shape(parameter: &Parameter) -> Vec<usize> {
+    if parameter.vector {
+        vec![parameter.columns as usize]
+    } else {
+        vec![parameter.rows as usize, parameter.columns as usize]
+    }
+}
+
+/// Checks that a model can be saved: no two of its tensors have the same name.
+pub fn check(schedule: &Schedule) -> Result<(), Error> {
+    let mut seen = BTreeSet::from(vocabulary_names(ITEMS));
+    for entry in entries(schedule) {
+        if seen.contains(&entry.name) {
+            return Err(Error::Weights(format!(
+                "the model cannot be saved: two of its tensors would be named `{}`",
+                entry.name
+            )));
+        }
+        seen.insert(entry.name);
+    }
+    Ok(())
+}

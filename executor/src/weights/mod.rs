@@ -1,0 +1,14 @@
+//! Models in safetensors files: values, states of optimizers, and which rows ids have.
+//!
+//! One file, written whole or not at all ([`save`]) and read with checks ([`load`]); names and shapes stand in
+//! [`layout`], the format in docs/weights.md. Reading and writing go in pieces of rows, so that a large table needs no
+//! second copy in memory, and any sharding starts from any other's.
+
+pub mod layout;
+pub mod load;
+pub mod save;
+pub mod taken;
+
+pub use layout::check;
+pub use load::Loading;
+pub use taken::{Ids, Taken};

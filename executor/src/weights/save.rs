@@ -1,0 +1,99 @@
+//! Writing a model.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use fs_kernels::Real;
+use fs_schedule::Schedule;
+use fs_schedule::file::write_atomically_with;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo as Info};
+
+use super::layout::{About, ITEMS, KEY, PIECE, What, check, entries, vocabulary_names};
+use crate::data::Vocabulary;
+use crate::device::{Device, Stored};
+use crate::error::Error;
+use crate::runtime::tables::Field;
+
+/// Hands out the numbers of all of a table's rows, in order.
+pub type InOrder<'a, T> = &'a dyn Fn(&Field, &mut dyn FnMut(&[T]) -> io::Result<()>) -> io::Result<()>;
+
+/// The parts of tables that [`save`] asks for, in its order.
+pub fn fields(schedule: &Schedule) -> Vec<Field> {
+    let fields = entries(schedule).into_iter().filter_map(|entry| match entry.what {
+        What::Table(field) => Some(field),
+        What::Parameter(..) => None,
+    });
+    fields.collect()
+}
+
+/// Writes a model, whole or not at all. `rows` has what all ranks hold of tables, `device` the parameters.
+pub fn save<D: Device>(
+    schedule: &Schedule,
+    device: &D,
+    path: &Path,
+    (about, vocabulary): (&About, Option<&Vocabulary>),
+    rows: InOrder<'_, D::Real>,
+) -> Result<(), Error> {
+    check(schedule)?;
+    let failed = |source| Error::Write { what: "the values", path: path.into(), source };
+    let write = |out: &mut dyn Write| write(schedule, device, (about, vocabulary), rows, out);
+    write_atomically_with(path, write).map_err(failed)
+}
+
+fn write<D: Device>(
+    schedule: &Schedule,
+    device: &D,
+    (about, vocabulary): (&About, Option<&Vocabulary>),
+    rows: InOrder<'_, D::Real>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let entries = entries(schedule);
+    let [offsets, text] = vocabulary_names(ITEMS);
+    let real = if size_of::<D::Real>() == 8 { Dtype::F64 } else { Dtype::F32 };
+    let mut infos = Vec::new();
+    let mut at = 0;
+    let mut place = |name: &str, dtype: Dtype, shape: Vec<usize>| {
+        let end = at + shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        infos.push((name.to_owned(), Info { dtype, shape, data_offsets: (at, end) }));
+        at = end;
+    };
+    // Wide numbers first, bytes last: all lie where readers may use them in place.
+    if let Some(v) = vocabulary {
+        place(&offsets, Dtype::I64, vec![v.offsets().len()]);
+    }
+    entries.iter().for_each(|entry| place(&entry.name, real, entry.shape.clone()));
+    if let Some(v) = vocabulary {
+        place(&text, Dtype::U8, vec![v.text().len()]);
+    }
+    // One text, because the crate writes several in any order.
+    let about = HashMap::from([(KEY.to_owned(), serde_json::to_string(about)?)]);
+    let header =
+        Metadata::new(Some(about), infos).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    let mut header = serde_json::to_vec(&header)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    out.write_all(&(header.len() as u64).to_le_bytes())?;
+    out.write_all(&header)?;
+    let mut bytes = Vec::new();
+    if let Some(v) = vocabulary {
+        for piece in v.offsets().chunks(PIECE) {
+            bytes.clear();
+            bytes.extend(piece.iter().flat_map(|n| n.to_le_bytes()));
+            out.write_all(&bytes)?;
+        }
+    }
+    let mut put = |values: &[D::Real]| {
+        values.chunks(PIECE).try_for_each(|piece| {
+            bytes.clear();
+            D::Real::write_le(piece, &mut bytes);
+            out.write_all(&bytes)
+        })
+    };
+    for entry in &entries {
+        match &entry.what {
+            What::Table(field) => rows(field, &mut put)?,
+            What::Parameter(p, values) => put(&device.all(Stored::Parameter(*p, *values)))?,
+        }
+    }
+    vocabulary.map_or(Ok(()), |v| out.write_all(v.text()))
+}
