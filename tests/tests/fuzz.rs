@@ -11,17 +11,19 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fs_compiler::compile::CompileError;
 use fs_compiler::dialect;
 use fs_compiler::ir::verify;
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
+use fs_executor::{Options, Session};
 use fs_schedule::{Strategy as Order, file};
 use fs_tests::models::{Features, models};
 use fs_tests::mutate::{mutate, mutations};
 use fs_tests::root;
+use fs_tests::training::{compile, state};
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -350,6 +352,64 @@ fn schedules_are_loaded() {
             file::to_text(&compiled.schedule).into_bytes()
         });
     fuzz(Target::new("schedules", (1 << 20, 300), read), schedules.collect());
+}
+
+/// Where saved models are read from, and the schedule that they start.
+struct Start {
+    folder: tempfile::TempDir,
+    schedule: fs_schedule::Schedule,
+}
+
+impl Start {
+    fn get() -> &'static Self {
+        static START: OnceLock<Start> = OnceLock::new();
+        START.get_or_init(|| {
+            let text = "model last {
+              table items { rows 30  dim 2  optimizer rowwise_adagrad(lr: 0.1) }
+              input history: ids(items) { max 5 }
+              input following: next(history)
+              loss sampled_softmax(linear(lookup(history), 2), items, following, negatives: 2, normalize: tokens)
+            }
+            train { batch 4  steps 2  optimizer adam(lr: 1e-2) }
+            workload visits { csv \"d.csv\" { user \"u\"  item \"i\" } }";
+            let folder = tempfile::tempdir().expect("a folder");
+            let lines: String = (0..40).map(|n| format!("u{},item{}\n", n % 6, n * 7 % 23)).collect();
+            fs::write(folder.path().join("d.csv"), format!("u,i\n{lines}")).expect("data");
+            Start { schedule: compile(text, Order::Serial, 1, 1, 1), folder }
+        })
+    }
+
+    fn session(&self, init: Option<PathBuf>) -> Result<Session<f32>, fs_executor::Error> {
+        let data = Some(self.folder.path().join("d.csv"));
+        Session::new(self.schedule.clone(), Options { data, init, evaluate: false, ..Options::default() })
+    }
+}
+
+/// Saved models, with vocabularies and optimizer states: taken or refused, and what is taken can be saved again.
+#[test]
+fn saved_models_are_loaded() {
+    let path = |name: &str| Start::get().folder.path().join(name);
+    let mut trained = Start::get().session(None).expect("a session");
+    let mut corpus = Vec::new();
+    for _ in 0..2 {
+        trained.save(&path("whole")).expect("saved");
+        corpus.push(fs::read(path("whole")).expect("a model"));
+        trained.run(&mut ()).expect("it trains");
+    }
+    let read = |bytes: &[u8]| {
+        let at = |name: &str| Start::get().folder.path().join(name);
+        fs::write(at("v"), bytes).expect("written");
+        match Start::get().session(Some(at("v"))) {
+            Err(e) => drop(e.to_string()),
+            Ok(session) => {
+                session.save(&at("w")).expect("saved");
+                let again = Start::get().session(Some(at("w")));
+                let again = again.unwrap_or_else(|e| panic!("what is written loads: {e}"));
+                assert_eq!(state(&again).expect("state"), state(&session).expect("state"));
+            }
+        }
+    };
+    fuzz(Target::new("saved", (4 << 20, 300), read), corpus);
 }
 
 /// Programs that check, whatever their numbers, compile or are refused.

@@ -186,6 +186,171 @@ fn tensor_files_hold_what_they_say_and_nothing_else() {
     assert!(said(&twice).contains("two tensors `a`"), "{}", said(&twice));
 }
 
+/// Names of tensors reach the terminal as texts, too.
+#[test]
+fn what_tensor_files_say_steers_no_terminal() {
+    let folder = place();
+    let at = folder.path();
+    let file = |name: &str| {
+        let entry = r#"{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
+        let header = format!("{{\"{name}\":{entry}}}");
+        let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 4]].concat();
+        fs::write(at.join("evil.safetensors"), bytes).expect("written");
+    };
+    for name in ["a\\u001b[31m", "a\u{202e}", "a\\u0007"] {
+        file(name);
+        for args in [
+            &["run", "m.json", "--init", "evil.safetensors"][..],
+            &["run", "m.json", "--data", "evil.safetensors"],
+        ] {
+            let said = fails(at, "fsx", args);
+            assert!(!said.contains(['\u{1b}', '\u{202e}', '\u{7}']), "{said:?}");
+            assert!(said.contains("\\u{"), "{said:?}");
+        }
+    }
+    // Ids of the data as well, which notes name.
+    let out = run(at, "fsx", &["run", "m.json", "-q", "--save", "v.safetensors"]);
+    assert!(out.status.success(), "{}", said(&out));
+    fs::write(at.join("new.csv"), "u,i,t\n1,a,1\n1,b,2\n1,\u{1b}[31m\u{202e},3\n").expect("written");
+    let out = run(at, "fsx", &["run", "m.json", "--init", "v.safetensors", "--data", "new.csv"]);
+    let said = said(&out);
+    assert!(out.status.success() && said.contains("lacks ids of the data"), "{said}");
+    assert!(!said.contains(['\u{1b}', '\u{202e}']) && said.contains("\\u{1b}[31m\\u{202e}"), "{said:?}");
+}
+
+/// A safetensors file of these tensors: name, type, shape, bytes; and what it says of itself.
+fn tensors(about: Option<&str>, tensors: &[(&str, &str, Vec<usize>, Vec<u8>)]) -> Vec<u8> {
+    let mut header = serde_json::Map::new();
+    if let Some(about) = about {
+        header.insert("__metadata__".into(), serde_json::json!({ "fsx": about }));
+    }
+    let mut data = Vec::new();
+    for (name, dtype, shape, bytes) in tensors {
+        let offsets = [data.len(), data.len() + bytes.len()];
+        data.extend_from_slice(bytes);
+        header.insert(
+            (*name).to_owned(),
+            serde_json::json!({ "dtype": dtype, "shape": shape, "data_offsets": offsets }),
+        );
+    }
+    let header = serde_json::Value::Object(header).to_string();
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()
+}
+
+/// Saved models whose parts contradict each other are refused, and take no more memory than they have bytes.
+#[test]
+fn saved_models_that_lie_are_refused() {
+    let folder = place();
+    let at = folder.path();
+    let about = |version: u32, step: u64, vocabulary: &str| {
+        format!(
+            "{{\"version\":{version},\"program\":\"p\",\"model\":\"m\",\"schedule\":\"s\",\"seed\":1,\"step\":{step},\"vocabulary\":{vocabulary}}}"
+        )
+    };
+    const ITEMS: &str = "{\"items\":\"items\"}";
+    let reals = |n: usize, x: f32| x.to_le_bytes().repeat(n);
+    let numbers = |n: &[i64]| n.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    let table = || ("table.items", "F32", vec![100, 4], reals(400, 0.1));
+    let ids = |offsets: &[i64], text: &[u8]| {
+        vec![
+            ("vocabulary/items/offsets", "I64", vec![offsets.len()], numbers(offsets)),
+            ("vocabulary/items/text", "U8", vec![text.len()], text.to_vec()),
+            table(),
+        ]
+    };
+    let good = about(1, 3, ITEMS);
+    let init = |bytes: &[u8]| {
+        fs::write(at.join("w.safetensors"), bytes).expect("written");
+        ["run", "m.json", "--init", "w.safetensors"]
+    };
+    let out = run(at, "fsx", &init(&tensors(Some(&good), &ids(&[0, 1, 2], b"bz"))));
+    assert!(out.status.success() && said(&out).contains("rows of 1 ids, found by id"), "{}", said(&out));
+    let many: Vec<i64> = (0..=101).collect();
+    let long = [b'x'; 200];
+    let float = ("vocabulary/items/offsets", "F32", vec![2], reals(2, 0.0));
+    for (about, parts, says) in [
+        (&good, ids(&[], b""), "damaged"),
+        (&good, ids(&[0, 1, 3], b"bz"), "damaged: offset 2 is 3"),
+        (&good, ids(&[0, 2, 1, 2], b"bz"), "damaged: offset 2 is 1"),
+        (&good, ids(&[0, -9, 2], b"bz"), "damaged: offset 1 is -9"),
+        (&good, ids(&[0, i64::MAX, 2], b"bz"), "damaged: offset 1 is 9223372036854775807"),
+        (&good, ids(&[0, 1], b"bz"), "damaged: offset 1 is 1"),
+        (&good, ids(&[0, 1, 2], b"zz"), "ids 0 and 1 are both `z`"),
+        (&good, ids(&many, &long[..101]), "its vocabulary has 101 ids for 100 rows"),
+        (&good, vec![table()], "has no tensor `vocabulary/items/offsets`"),
+        (&good, vec![float, table()], "is F32 [2], expected I64"),
+        (&about(2, 3, ITEMS), ids(&[0, 1], b"b"), "its format has version 2"),
+        (&about(1, u64::MAX, ITEMS), ids(&[0, 1], b"b"), "was trained for 18446744073709551615 steps"),
+        (&about(1, 3, "{\"items\":\"a\",\"other\":\"b\"}"), ids(&[0, 1], b"b"), "several vocabularies"),
+        (&"{}".to_owned(), vec![table()], "what it says of itself cannot be read"),
+        (&good, vec![("table.items", "F32", vec![100, 4], reals(400, f32::NAN))], "has no tensor `vocab"),
+        (
+            &about(1, 3, "{}"),
+            vec![("table.items", "F32", vec![100, 4], reals(400, f32::NAN))],
+            "not a finite",
+        ),
+        (&about(1, 3, "{}"), vec![("table.items", "F32", vec![4, 100], reals(400, 0.1))], "is F32 [4, 100]"),
+        (&about(1, 3, "{}"), vec![("table.items", "I32", vec![100, 4], reals(400, 0.1))], "is I32 [100, 4]"),
+        (&about(1, 3, "{}"), vec![("table.items/sum", "F32", vec![1], reals(1, 0.1))], "values for none"),
+    ] {
+        let said = fails(at, "fsx", &init(&tensors(Some(about), &parts)));
+        assert!(said.contains(says), "{says}: {said}");
+    }
+    // Squares are not negative.
+    let adagrad = MODEL.replace("sgd(lr: 0.1)", "rowwise_adagrad(lr: 0.1)");
+    fs::write(at.join("a.fs"), adagrad).expect("written");
+    assert!(run(at, "fsc", &["compile", "a.fs"]).status.success());
+    let sums = ("table.items/row_sum", "F32", vec![100], reals(100, -1.0));
+    init(&tensors(Some(&about(1, 3, "{}")), &[table(), sums]));
+    let said = fails(at, "fsx", &["run", "a.json", "--init", "w.safetensors"]);
+    assert!(said.contains("element 0 of `table.items/row_sum` is below 0"), "{said}");
+    // A file with a hole in it says that it has more text than there is memory.
+    let terabyte = 1u64 << 40;
+    let header = format!(
+        "{{\"__metadata__\":{{\"fsx\":{}}},\"table.items\":{{\"dtype\":\"F32\",\"shape\":[100,4],\"data_offsets\":[0,1600]}},\
+         \"vocabulary/items/offsets\":{{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[1600,1616]}},\
+         \"vocabulary/items/text\":{{\"dtype\":\"U8\",\"shape\":[{terabyte}],\"data_offsets\":[1616,{}]}}}}",
+        serde_json::Value::from(good.clone()),
+        terabyte + 1616
+    );
+    init(&[&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat());
+    let file = fs::OpenOptions::new().write(true).open(at.join("w.safetensors")).expect("opened");
+    if file.set_len(8 + header.len() as u64 + 1616 + terabyte).is_ok() {
+        let said = fails(at, "fsx", &["run", "m.json", "--init", "w.safetensors"]);
+        assert!(said.contains("its vocabulary takes"), "{said}");
+    }
+}
+
+/// Whoever presses Ctrl-C twice while something is written finds nothing half-written.
+#[test]
+fn a_second_signal_leaves_nothing_behind() {
+    let folder = place();
+    let at = folder.path();
+    fs::write(at.join("large.fs"), MODEL.replace("rows 100  dim 4", "rows 4_000_000  dim 16"))
+        .expect("written");
+    assert!(run(at, "fsc", &["compile", "large.fs"]).status.success());
+    let names = || -> Vec<String> {
+        let entries = fs::read_dir(at).expect("listed").flatten();
+        entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let before = names().len();
+    let mut command = Command::new(binary("fsx"));
+    command.args(["run", "large.json", "-q", "--no-evaluate", "--save", "large.safetensors"]).current_dir(at);
+    let mut child = command.stderr(std::process::Stdio::null()).spawn().expect("it starts");
+    let writing = || names().iter().any(|name| name.ends_with(".tmp"));
+    while !writing() && child.try_wait().expect("it runs").is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(writing(), "it has written before anybody looked");
+    let pid = child.id().to_string();
+    for _ in 0..2 {
+        assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert_eq!(names().len(), before, "{:?}", names());
+}
+
 /// A status that cannot be written is said, also by a run that else says nothing.
 #[test]
 fn a_full_disk_is_said() {
