@@ -373,8 +373,8 @@ impl Start {
             train { batch 4  steps 2  optimizer adam(lr: 1e-2) }
             workload visits { csv \"d.csv\" { user \"u\"  item \"i\" } }";
             let folder = tempfile::tempdir().expect("a folder");
-            let lines: String = (0..40).map(|n| format!("u{},item{}\n", n % 6, n * 7 % 23)).collect();
-            fs::write(folder.path().join("d.csv"), format!("u,i\n{lines}")).expect("data");
+            let lines: Vec<String> = (0..40).map(|n| format!("u{},item{}\n", n % 6, n * 7 % 23)).collect();
+            fs::write(folder.path().join("d.csv"), format!("u,i\n{}", lines.concat())).expect("data");
             Start { schedule: compile(text, Order::Serial, 1, 1, 1), folder }
         })
     }

@@ -187,11 +187,11 @@ fn ids_come_and_go() {
     csv(&at("a.csv"), &lines);
     let items = |lines: &[(usize, String, usize)]| {
         let mut seen: Vec<String> = Vec::new();
-        lines.iter().for_each(|(_, item, _)| {
+        for (_, item, _) in lines {
             if !seen.contains(item) {
                 seen.push(item.clone());
             }
-        });
+        }
         seen
     };
     let known = items(&lines);
@@ -289,7 +289,7 @@ fn evaluation_does_not_collapse() {
     strip(&at("v"), &at("values"));
     let (with, _) = run(1, Some(at("v")));
     let (without, session) = run(1, Some(at("values")));
-    println!("HR@10 {trained:.4}, a step later {with:.4}; without states {without:.4}");
+    eprintln!("HR@10 {trained:.4}, a step later {with:.4}; without states {without:.4}");
     assert!(with > 0.9 * trained, "{trained} became {with}");
     assert!(without < 0.7 * trained, "{trained} became {without}: the test shows nothing");
     let taken = session.taken().unwrap();
@@ -307,7 +307,7 @@ fn python_reads_a_row_by_its_id() {
     let python = std::env::var("FS_PYTHON").unwrap_or_else(|_| "python3".into());
     let packages = Command::new(&python).args(["-c", "import safetensors.numpy"]).output();
     if !packages.is_ok_and(|out| out.status.success()) {
-        println!("skipped: {python} with the packages safetensors and numpy is not here");
+        eprintln!("skipped: {python} with the packages safetensors and numpy is not here");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -173,12 +173,10 @@ fn tokens_outside_of_the_window_are_said() {
     let mut schedule = next_item(4, 50, "d.csv");
     schedule.lengths[0].max = 3;
     let place = Place::new(&schedule);
-    let mut lines = String::from("userId,movieId,rating,timestamp\n");
     // Of 9 items 8 are shown in evaluation and 7 trained on, each time the 3 last; of 4 items 3 and 2.
-    for (user, items) in [(1, 9), (2, 4)] {
-        (0..items).for_each(|i| lines += &format!("{user},{i},1,{i}\n"));
-    }
-    fs::write(place.path("d.csv"), lines).unwrap();
+    let of = |(user, items)| (0..items).map(move |i| format!("{user},{i},1,{i}\n"));
+    let lines: Vec<String> = [(1, 9), (2, 4)].into_iter().flat_map(of).collect();
+    fs::write(place.path("d.csv"), format!("userId,movieId,rating,timestamp\n{}", lines.concat())).unwrap();
     let output = place.fsx(&["--steps", "1", "--report", place.path("r.json").to_str().unwrap()]);
     let said = String::from_utf8(output.stderr).unwrap();
     let cut = "44.4% of 9 tokens of training and 45.5% of 11 tokens of evaluation lie outside";

@@ -44,7 +44,7 @@ struct Copied {
     name: String,
     info: TensorInfo,
     /// Of a table: the rows that are taken.
-    rows: Vec<Range<u64>>,
+    rows: [Range<u64>; 2],
 }
 
 /// Of a file's vocabulary and the data's: ids of the file, and of both together.
@@ -143,7 +143,9 @@ impl Loading {
                 What::Parameter(p, of) => {
                     let mut values: Vec<D::Real> = Vec::with_capacity(copied.info.len());
                     self.read(copied, 0..copied.info.len(), |piece| values.extend_from_slice(piece))?;
-                    devices.iter().for_each(|device| device.write(Stored::Parameter(p, of), 0, &values));
+                    for device in devices {
+                        device.write(Stored::Parameter(p, of), 0, &values);
+                    }
                 }
                 What::Table(field) => {
                     let width = field.width as u64;
@@ -255,11 +257,11 @@ fn vocabulary(file: &TensorFile, about: &About) -> Result<Option<Vocabulary>, Er
     read.map(Some).map_err(|e| content(format!("its vocabulary `{name}` is damaged: {e}")))
 }
 
+/// How ids came to their rows, how many are known if by id, and a vocabulary that is only kept.
+type Adopted = (Ids, Option<Known>, Option<Arc<Vocabulary>>);
+
 /// Gives the data's ids the rows that a file's vocabulary says.
-fn adopt(
-    vocabulary: Option<Vocabulary>,
-    source: &mut dyn Source,
-) -> Result<(Ids, Option<Known>, Option<Arc<Vocabulary>>), Error> {
+fn adopt(vocabulary: Option<Vocabulary>, source: &mut dyn Source) -> Result<Adopted, Error> {
     let (vocabulary, own) = match (vocabulary, source.vocabulary()) {
         (None, None) => return Ok((Ids::RowNumbers, None, None)),
         (None, Some(own)) => return Ok((Ids::ByNumber { ids: own.len() }, None, None)),
@@ -302,7 +304,7 @@ fn fit(
         if info.shape != entry.shape {
             return Err(file.mismatch(&name, &info, &expected()).into());
         }
-        return Ok(Copied { entry, name, info, rows: Vec::new() });
+        return Ok(Copied { entry, name, info, rows: [0..0, 0..0] });
     };
     // All but the number of rows must be the same, and that where rows are matched by number.
     let rows = info.shape.first().copied().unwrap_or(0) as u64;
@@ -312,9 +314,9 @@ fn fit(
     }
     let both = rows.min(field.rows);
     let taken = match known {
-        None => vec![0..both],
+        None => [0..both, both..both],
         // Rows that new ids have now are not taken: they belonged to nobody.
-        Some(k) => vec![0..k.file.min(both), k.all.min(both)..both],
+        Some(k) => [0..k.file.min(both), k.all.min(both)..both],
     };
     Ok(Copied { entry, name, info, rows: taken })
 }

@@ -62,7 +62,9 @@ fn write<D: Device>(
     if let Some(v) = vocabulary {
         place(&offsets, Dtype::I64, vec![v.offsets().len()]);
     }
-    entries.iter().for_each(|entry| place(&entry.name, real, entry.shape.clone()));
+    for entry in &entries {
+        place(&entry.name, real, entry.shape.clone());
+    }
     if let Some(v) = vocabulary {
         place(&text, Dtype::U8, vec![v.text().len()]);
     }
