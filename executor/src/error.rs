@@ -63,6 +63,18 @@ pub enum Error {
         /// Bytes that tables leave.
         available: u64,
     },
+    /// More threads than may be started.
+    #[error(
+        "{ranks} ranks need {threads} threads, and {available} more can be started here; use fewer ranks, or raise the limit of threads"
+    )]
+    TooManyThreads {
+        /// Ranks of this process.
+        ranks: usize,
+        /// Threads for them.
+        threads: u64,
+        /// Threads that may be started.
+        available: u64,
+    },
     /// Settings that contradict each other.
     #[error("{0}")]
     Settings(String),

@@ -1,10 +1,10 @@
 //! Processes joined by streams of bytes: a world for tests, within one process or between two.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fs_executor::transport::frame::{FrameKind, Reader, overhead, read_header};
@@ -14,13 +14,77 @@ use fs_executor::transport::wire::{Sink, Wire, World};
 #[derive(Debug)]
 pub struct Pipes {
     /// Per process what is to be written; none to this one.
-    out: Vec<Option<Sender<Vec<u8>>>>,
+    out: Vec<Option<Arc<Queue>>>,
     /// Streams to read from, until reading starts.
     streams: Mutex<Vec<(usize, UnixStream)>>,
     /// Bytes of entries that were sent, and whole frames with data.
     pub entries: AtomicU64,
     /// Frames with data.
     pub messages: AtomicU64,
+    /// Per process, bytes of frames with something that is gathered.
+    pub gathered: Vec<AtomicU64>,
+}
+
+/// Frames that wait at most, and their bytes, before anything is allocated for them.
+const READY: (usize, usize) = (64, 1 << 16);
+
+/// Frames on their way to a process, in buffers that are used again.
+#[derive(Debug)]
+struct Queue {
+    frames: Mutex<Frames>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Frames {
+    waiting: VecDeque<Vec<u8>>,
+    free: Vec<Vec<u8>>,
+    closed: bool,
+}
+
+impl Queue {
+    fn new() -> Self {
+        let free = (0..READY.0).map(|_| Vec::with_capacity(READY.1)).collect();
+        let frames = Frames { waiting: VecDeque::with_capacity(READY.0), free, closed: false };
+        Self { frames: Mutex::new(frames), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Frames> {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, frame: &[u8]) {
+        let mut frames = self.lock();
+        let mut bytes = frames.free.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(frame);
+        frames.waiting.push_back(bytes);
+        drop(frames);
+        self.changed.notify_one();
+    }
+
+    /// The next frame, once there is one; none after the last.
+    fn next(&self) -> Option<Vec<u8>> {
+        let mut frames = self.lock();
+        loop {
+            if let Some(frame) = frames.waiting.pop_front() {
+                return Some(frame);
+            }
+            if frames.closed {
+                return None;
+            }
+            frames = self.changed.wait(frames).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Pipes {
+    fn drop(&mut self) {
+        for queue in self.out.iter().flatten() {
+            queue.lock().closed = true;
+            queue.changed.notify_one();
+        }
+    }
 }
 
 impl Pipes {
@@ -28,27 +92,29 @@ impl Pipes {
     pub fn new(processes: usize, streams: Vec<(usize, UnixStream)>) -> io::Result<Arc<Self>> {
         let mut out: Vec<_> = (0..processes).map(|_| None).collect();
         for (process, stream) in &streams {
-            let (sender, frames) = channel::<Vec<u8>>();
-            out[*process] = Some(sender);
+            let queue = Arc::new(Queue::new());
+            out[*process] = Some(Arc::clone(&queue));
             let mut stream = stream.try_clone()?;
             std::thread::spawn(move || {
-                for frame in frames {
+                while let Some(frame) = queue.next() {
                     let length = (frame.len() as u64).to_le_bytes();
                     if stream.write_all(&length).and_then(|()| stream.write_all(&frame)).is_err() {
                         return;
                     }
+                    queue.lock().free.push(frame);
                 }
                 let _ = stream.shutdown(std::net::Shutdown::Write);
             });
         }
         let streams = Mutex::new(streams);
-        Ok(Arc::new(Self { out, streams, entries: AtomicU64::new(0), messages: AtomicU64::new(0) }))
+        let gathered = (0..processes).map(|_| AtomicU64::new(0)).collect();
+        Ok(Arc::new(Self { out, streams, entries: AtomicU64::new(0), messages: AtomicU64::new(0), gathered }))
     }
 }
 
 fn listen(process: usize, mut stream: UnixStream, sink: &Arc<dyn Sink>) -> io::Result<()> {
     let mut length = [0; 8];
-    let mut frame = Vec::new();
+    let mut frame = Vec::with_capacity(READY.1);
     loop {
         stream.read_exact(&mut length)?;
         let seen = Instant::now();
@@ -72,14 +138,22 @@ impl Wire for Pipes {
     }
 
     fn send(&self, process: usize, frame: &[u8]) {
-        if let Ok((FrameKind::Data, _, mut reader)) = Reader::new(frame) {
-            let numbers = read_header(&mut reader).and_then(|_| Ok((reader.size()?, reader.size()?)));
-            let (pieces, sections) = numbers.unwrap_or_default();
-            self.entries.fetch_add(frame.len() as u64 - overhead(sections, pieces), Ordering::Relaxed);
-            self.messages.fetch_add(1, Ordering::Relaxed);
+        match Reader::new(frame) {
+            Ok((FrameKind::Data, _, mut reader)) => {
+                let numbers = read_header(&mut reader).and_then(|_| Ok((reader.size()?, reader.size()?)));
+                let (pieces, sections) = numbers.unwrap_or_default();
+                self.entries.fetch_add(frame.len() as u64 - overhead(sections, pieces), Ordering::Relaxed);
+                self.messages.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok((FrameKind::Gather, ..)) => {
+                self.gathered[process].fetch_add(frame.len() as u64, Ordering::Relaxed);
+            }
+            _ => {}
         }
         // Who does not listen any more is known by what its stream says.
-        let _ = self.out[process].as_ref().map(|out| out.send(frame.to_vec()));
+        if let Some(queue) = &self.out[process] {
+            queue.push(frame);
+        }
     }
 }
 

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Observer, Options, Session, StepEvent};
+use fs_schedule::Schedule;
+use fs_tests::pipes::joined;
 
 struct Counting;
 
@@ -64,6 +66,31 @@ workload w {{ generate {{ lengths {lengths}  ids zipf(1.05)  labels hash  sample
     )
 }
 
+fn check(counts: &Counts, what: &str) {
+    // Without the end, where threads take their leave.
+    let steady = &counts.0[200..280];
+    let each: Vec<u64> = steady.windows(2).map(|w| w[1] - w[0]).collect();
+    let some = each.iter().filter(|n| **n > 0).count();
+    assert!(some == 0, "{what}: allocations in {some} of the last {} steps: {each:?}", each.len());
+}
+
+/// Two processes that are joined by streams: frames reuse their buffers on both sides.
+fn apart(schedule: &Schedule, what: &str) {
+    let worlds = joined(&[vec![0], vec![1]]).expect("streams");
+    std::thread::scope(|scope| {
+        for (process, (world, _)) in worlds.into_iter().enumerate() {
+            scope.spawn(move || {
+                let options = Options { world: Some(world), evaluate: false, ..Options::default() };
+                let session = Session::<f32>::new(schedule.clone(), options);
+                let mut session = session.unwrap_or_else(|e| panic!("{e}"));
+                let mut counts = Counts::default();
+                session.run(&mut counts).unwrap_or_else(|e| panic!("{e}"));
+                check(&counts, &format!("{what}, process {process}"));
+            });
+        }
+    });
+}
+
 /// One test, so that nothing else in this process allocates meanwhile.
 #[test]
 fn steps_allocate_nothing() {
@@ -86,19 +113,17 @@ fn steps_allocate_nothing() {
             let options = CompileOptions::new(strategy, 2).lookahead(lookahead).microbatches(microbatches);
             let schedule = compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
             let options = Options { ranks: Some(2), evaluate: false, link, ..Options::default() };
-            let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
+            let mut session =
+                Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
             let mut counts = Counts::default();
             session.run(&mut counts).unwrap_or_else(|e| panic!("{e}"));
-            // Without the end, where threads take their leave.
-            let steady = &counts.0[200..280];
-            let each: Vec<u64> = steady.windows(2).map(|w| w[1] - w[0]).collect();
-            assert!(
-                each.iter().all(|n| *n == 0),
-                "{strategy:?}, lookahead {lookahead}, {microbatches} microbatches, link {link:?}: allocations in {} of the last {} steps: \
-                 {each:?}\n{text}",
-                each.iter().filter(|n| **n > 0).count(),
-                each.len(),
+            let what = format!(
+                "{strategy:?}, lookahead {lookahead}, {microbatches} microbatches, link {link:?}\n{text}"
             );
+            check(&counts, &what);
+            if link.is_none() {
+                apart(&schedule, &what);
+            }
         }
     }
 }

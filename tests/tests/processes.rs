@@ -6,11 +6,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fs_compiler::Strategy;
-use fs_executor::transport::wire::World;
+use fs_executor::transport::wire::{Sink, Wire, World};
 use fs_executor::{Error, Observer, Options, Report, Session, StepEvent};
 use fs_schedule::Schedule;
 use fs_tests::pipes::{joined, pair};
@@ -208,6 +208,117 @@ fn evaluation_and_saving_gather_from_all() {
             assert_eq!(read("apart0"), read("together"), "{sharding}");
             assert!(!file("apart1").exists(), "the first process writes");
         }
+    }
+}
+
+/// Pieces of tables go to the process that writes, and to no other.
+#[test]
+fn what_is_saved_is_sent_to_the_writer_only() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let schedule = compile(&model("row_wise", "sgd(lr: 0.1)", 60, true), Strategy::Serial, 3, 1, 1);
+    let worlds = joined(&[vec![0], vec![1], vec![2]]).expect("streams");
+    let sent: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let threads = worlds.into_iter().enumerate().map(|(process, (world, pipes))| {
+            let (schedule, file) = (schedule.clone(), folder.path().join(process.to_string()));
+            scope.spawn(move || {
+                let options = Options { world: Some(world), ..options() };
+                let mut session = Session::<f32>::new(schedule, options).expect("a session");
+                session.advance(2, &mut ()).unwrap_or_else(|e| panic!("{e}"));
+                let count = || pipes.gathered.iter().map(|n| n.load(Ordering::Relaxed)).collect::<Vec<u64>>();
+                let before = count();
+                session.save(&file).unwrap_or_else(|e| panic!("{e}"));
+                count().iter().zip(before).map(|(after, before)| after - before).collect()
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|t| t.join().expect("a process")).collect()
+    });
+    // Two tables of 100 rows of 8 columns, a third of them each.
+    let third = 100 * 8 * 4 / 3;
+    assert!(sent[1][0] > third - 100 && sent[2][0] > third - 100, "{sent:?}");
+    for (from, to) in [(0, 1), (0, 2), (1, 2), (2, 1)] {
+        assert!(sent[from][to] < 400, "from {from} to {to}: {sent:?}");
+    }
+}
+
+/// Data that differ are noticed before the first step, with one sentence for all.
+#[test]
+fn processes_read_the_same_data() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let lines = |last: u32| format!("user,item\nu,1\nu,2\nu,3\nv,4\nv,{last}\nv,1\n");
+    for (process, last) in [(0, 2), (1, 3)] {
+        std::fs::write(folder.path().join(format!("{process}.csv")), lines(last)).expect("the data");
+    }
+    let text = "model last {
+          table items { rows 60  dim 6  init normal(0, 0.5)  optimizer sgd(lr: 0.1) }
+          input history: ids(items) { max 50 }
+          input following: next(history)
+          loss sampled_softmax(lookup(history), items, following, negatives: 3, temperature: 1, similarity: dot, normalize: tokens)
+        }
+        train { batch 2  steps 3 }
+        workload visits { csv \"visits.csv\" { user \"user\"  item \"item\" } }";
+    let schedule = compile(text, Strategy::Serial, 2, 1, 1);
+    let run = |process: usize, world: World| -> Result<Report, Error> {
+        let data = Some(folder.path().join(format!("{process}.csv")));
+        let options = Options { world: Some(world), data, ..options() };
+        Session::<f32>::new(schedule.clone(), options)?.run(&mut ())
+    };
+    let said = apart(&[vec![0], vec![1]], run).map_said();
+    assert!(said[0].starts_with("the ranks do not run the same: the digest of the data is "), "{said:?}");
+    assert!(said[0].contains(" on rank 0 and ") && said[0].ends_with(" on rank 1"), "{said:?}");
+    assert_eq!(said[0], said[1]);
+    // The same file, whatever its name.
+    std::fs::write(folder.path().join("1.csv"), lines(2)).expect("the data");
+    for report in apart(&[vec![0], vec![1]], run) {
+        assert_eq!(report.unwrap_or_else(|e| panic!("{e}")).steps, 3);
+    }
+}
+
+/// The errors of runs that fail.
+trait Said {
+    fn map_said(self) -> Vec<String>;
+}
+
+impl Said for Vec<Result<Report, Error>> {
+    fn map_said(self) -> Vec<String> {
+        self.into_iter().map(|outcome| outcome.expect_err("it fails").to_string()).collect()
+    }
+}
+
+/// Sends some frames, and then nothing any more.
+#[derive(Debug)]
+struct Muted(Arc<dyn Wire>, AtomicU64);
+
+impl Wire for Muted {
+    fn start(&self, sink: Arc<dyn Sink>) {
+        self.0.start(sink);
+    }
+    fn send(&self, process: usize, frame: &[u8]) {
+        let count = |left: u64| left.checked_sub(1);
+        if self.1.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).is_ok() {
+            self.0.send(process, frame);
+        }
+    }
+}
+
+/// Everyone waits for one of three processes, in operations of their own; all give the same error.
+#[test]
+fn a_timeout_is_the_same_error_everywhere() {
+    let schedule = compile(&model("row_wise", "adagrad(lr: 0.05)", 60, true), Strategy::Pec, 3, 2, 2);
+    for (stress, frames) in (0..).zip([60, 71, 83, 94]) {
+        let said = apart(&[vec![0], vec![1], vec![2]], |process, world| {
+            let wire: Arc<dyn Wire> = match process {
+                2 => Arc::new(Muted(Arc::clone(&world.wire), AtomicU64::new(frames))),
+                _ => Arc::clone(&world.wire),
+            };
+            let world = Some(World { wire, ..world });
+            let timeout = Duration::from_secs(1);
+            let options = Options { world, timeout, steps: Some(100_000), stress: Some(stress), ..options() };
+            Session::<f32>::new(schedule.clone(), options)?.run(&mut ())
+        })
+        .map_said();
+        assert!(said[0].contains("has waited 1 s for rank"), "{said:?}");
+        assert!(said[0] == said[1] && said[1] == said[2], "after {frames} frames: {said:?}");
     }
 }
 

@@ -1,12 +1,11 @@
 //! Arguments, and a run from them to an exit status: 0 for success, 1 for errors, 2 for wrong usage, 130 after
-//! Ctrl-C.
+//! Ctrl-C, 143 if told to terminate.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -19,13 +18,11 @@ use fs_schedule::Schedule;
 use fs_schedule::file::printable;
 
 use crate::files::{check_writable, place_of};
+use crate::interrupt::{Interrupts, Kept};
 use crate::links::{LINK_HELP, note_idle_link};
 use crate::progress::Progress;
 use crate::top::{Top, top};
 use crate::{profile, summary};
-
-/// Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
-const INTERRUPTED: u8 = 130;
 
 #[derive(Parser)]
 #[command(name = "fsx", version, about = "Runs schedules that fsc has compiled", max_term_width = 100)]
@@ -138,12 +135,13 @@ pub(crate) fn main() -> ExitCode {
             hook(info);
         }
     }));
-    let outcome = match Cli::parse().command {
-        Command::Run(run) => execute(&run),
+    let command = Cli::parse().command;
+    let outcome = Interrupts::watch().and_then(|interrupts| match command {
+        Command::Run(run) => execute(&run, &interrupts),
         Command::Compare(settings) => compare(&settings),
         Command::Top(settings) => top(&settings),
         Command::Profile(settings) => profile::run(&settings),
-    };
+    });
     match outcome {
         Ok(code) => code,
         Err(error) => {
@@ -154,7 +152,7 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-fn execute(run: &Run) -> Result<ExitCode, Error> {
+fn execute(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> {
     let schedule = fs_schedule::read(&run.schedule)?;
     check_distinct(run, &schedule)?;
     for (what, path) in [("the report", &run.report), ("the values", &run.save), ("the status", &run.status)]
@@ -171,7 +169,11 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
     let unfit = || Error::Settings(format!("--timeout {}: give seconds, more than 0", run.timeout));
     let timeout = timeout.ok_or_else(unfit)?;
     let trace = run.trace.as_deref().map(Target::new);
-    let stop = Arc::new(AtomicBool::new(false));
+    let ranks = run.ranks.unwrap_or(planned);
+    let seed = run.seed.unwrap_or(schedule.settings.seed);
+    // What there is to say if it ends before it begins.
+    let mut report = Report::begun(&schedule, ranks, seed);
+    interrupts.set_report(run.report.as_ref(), &report);
     let options = Options {
         ranks: run.ranks,
         seed: run.seed,
@@ -181,7 +183,7 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
         schedule_file: Some(run.schedule.clone()),
         init: run.init.clone(),
         evaluate: !run.no_evaluate,
-        stop: Arc::clone(&stop),
+        stop: interrupts.stop(),
         link: run.link,
         timeout,
         ..Options::default()
@@ -227,16 +229,19 @@ fn execute(run: &Run) -> Result<ExitCode, Error> {
             let _ = writeln!(io::stderr(), "note: {}", printable(&note));
         }
     }
-    on_interrupt(stop)?;
+    (report.data, report.planned_steps) = (session.describe_data(), session.steps());
+    interrupts.set_report(run.report.as_ref(), &report);
+    interrupts.set_running();
     let schedule = session.schedule();
     let strategy = format!("{:?}", schedule.strategy).to_lowercase();
     let title = format!("{}, {strategy} on {} rank(s)", schedule.model, session.ranks());
     let engines = fs_executor::runtime::Plan::new(&schedule.train).engines;
     let progress = if run.quiet { Progress::silent } else { Progress::new };
     let mut progress = progress(title, engines, run.status.clone());
-    let report = session.run(&mut progress)?;
+    let report = session.run(&mut Kept::new(&mut progress, interrupts))?;
+    interrupts.set_report(run.report.as_ref(), &report);
     progress.finish(report.interrupted);
-    finish(run, &session, trace.as_ref(), &report)
+    finish(run, &session, trace.as_ref(), &report, interrupts)
 }
 
 /// Success only if everything is equal.
@@ -306,6 +311,7 @@ fn finish(
     session: &Session<f32>,
     trace: Option<&Target>,
     report: &Report,
+    interrupts: &Interrupts,
 ) -> Result<ExitCode, Error> {
     let shown = if run.json {
         report.to_json()
@@ -317,12 +323,12 @@ fn finish(
     let mut out = io::stdout().lock();
     let printed = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
     // Each is tried whatever became of the other.
-    let reported = run.report.as_ref().map_or(Ok(()), |path| report.write(path));
+    let reported = run.report.as_ref().map_or(Ok(()), |path| interrupts.write_report(path, report));
     let saved = run.save.as_ref().map_or(Ok(()), |path| session.save(path));
     let traced = trace.map_or(Ok(()), |target| write_trace(target, session, run.quiet));
     reported.and(saved).and(traced)?;
     printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
-    Ok(if report.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+    Ok(if report.interrupted { ExitCode::from(interrupts.status()) } else { ExitCode::SUCCESS })
 }
 
 /// Writes what was recorded, and says what of it is missing.
@@ -342,16 +348,4 @@ fn write_trace(target: &Target, session: &Session<f32>, quiet: bool) -> Result<(
         );
     }
     Ok(())
-}
-
-/// The first Ctrl-C stops after the current step, the second at once.
-fn on_interrupt(stop: Arc<AtomicBool>) -> Result<(), Error> {
-    let handler = move || {
-        if stop.swap(true, Ordering::Relaxed) {
-            fs_schedule::file::remove_unfinished();
-            std::process::exit(i32::from(INTERRUPTED));
-        }
-        let _ = writeln!(io::stderr(), "stopping after this step; press Ctrl-C again to stop at once");
-    };
-    ctrlc::set_handler(handler).map_err(|e| Error::Settings(format!("cannot watch for Ctrl-C: {e}")))
 }

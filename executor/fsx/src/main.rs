@@ -2,6 +2,7 @@
 
 mod cli;
 mod files;
+mod interrupt;
 mod links;
 mod profile;
 mod progress;

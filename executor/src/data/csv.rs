@@ -104,6 +104,10 @@ impl Source for Csv {
         Ok(())
     }
 
+    fn digest(&self) -> Result<String, DataError> {
+        Ok(self.histories.digest())
+    }
+
     fn histories(&self) -> Option<Arc<Histories>> {
         Some(Arc::clone(&self.histories))
     }

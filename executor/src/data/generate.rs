@@ -28,6 +28,8 @@ pub struct Generator {
     labels: LabelDistribution,
     samples: Option<u64>,
     seed: u64,
+    /// The laws, for those who must draw the same.
+    laws: String,
     /// Numbers, over all steps, of the samples that a batch holds.
     here: Vec<u64>,
     scratch: Vec<i64>,
@@ -51,6 +53,7 @@ impl Generator {
         seed: u64,
     ) -> Result<Self, DataError> {
         let wrong = |what| move |law| DataError::Law { what, law };
+        let laws = format!("lengths {lengths:?}, ids {ids:?}, labels {labels:?}, samples {samples:?}");
         if samples == Some(0) {
             return Err(DataError::Distribution { what: "samples", reason: "`samples` is 0".into() });
         }
@@ -67,7 +70,7 @@ impl Generator {
         });
         let ids = ids.collect::<Result<_, _>>().map_err(wrong("ids"))?;
         let (here, scratch) = (Vec::new(), Vec::new());
-        Ok(Self { schedule: Arc::clone(schedule), lengths, ids, labels, samples, seed, here, scratch })
+        Ok(Self { schedule: Arc::clone(schedule), lengths, ids, labels, samples, seed, laws, here, scratch })
     }
 
     fn key(&self, stream: u32, sample: u64) -> RandomKey {
@@ -86,6 +89,10 @@ fn give_way(sample: u64) {
 impl Source for Generator {
     fn describe(&self) -> String {
         "generated data".into()
+    }
+
+    fn digest(&self) -> Result<String, DataError> {
+        Ok(format!("of generated data, {}", self.laws))
     }
 
     fn epoch_steps(&self) -> Option<u64> {

@@ -2,6 +2,7 @@
 
 use fs_schedule::{InputKind, Schedule};
 
+use super::digest::Digest;
 use super::{GlobalBatch, Question, Truncation, truncate};
 
 /// Items of each user in order of time.
@@ -53,6 +54,15 @@ impl Histories {
             }
         }
         (training, self.hold_out.then_some(evaluation))
+    }
+
+    /// Of all that is trained on or asked about.
+    pub(super) fn digest(&self) -> String {
+        let mut digest = Digest::new();
+        digest.number(u64::from(self.hold_out));
+        self.offsets.iter().for_each(|n| digest.number(*n as u64));
+        self.items.iter().for_each(|item| digest.number(u64::from(*item)));
+        digest.text()
     }
 
     /// Number of users.

@@ -7,6 +7,7 @@
 //! A new kind of source is one file here and one line in [`open`].
 
 pub mod csv;
+mod digest;
 pub mod error;
 pub mod generate;
 pub mod histories;
@@ -222,6 +223,12 @@ pub trait Source: Send {
     /// Fills the batch of `step` (which may lie in any epoch): the samples that it wants, or all. Same step, same
     /// samples, and a sample's values don't depend on which others are wanted.
     fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError>;
+
+    /// Tells data apart from other data: processes that train together must read the same. Cheap to have; of large
+    /// files it may be of samples.
+    fn digest(&self) -> Result<String, DataError> {
+        Ok(self.describe())
+    }
 
     /// Users' histories with held-out items, where the source has them.
     fn histories(&self) -> Option<Arc<Histories>> {

@@ -15,6 +15,7 @@ use safetensors::tensor::Metadata;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::DataError;
+use super::digest::Digest;
 
 /// An open file and where its tensors lie.
 #[derive(Debug)]
@@ -80,6 +81,31 @@ element!(i64, I64);
 element!(u8, U8);
 
 impl TensorFile {
+    /// Of its tensors' names, types and shapes, its length, and blocks all over it: all of a file of up to a megabyte.
+    pub fn digest(&self) -> Result<String, DataError> {
+        const BLOCK: u64 = 4096;
+        const BLOCKS: u64 = 256;
+        let io = |source| DataError::Io { path: self.path.clone(), source };
+        let mut digest = Digest::new();
+        for (name, info) in &self.tensors {
+            digest.bytes(name.as_bytes());
+            digest.bytes(info.describe().as_bytes());
+        }
+        let size = self.file.metadata().map_err(io)?.len();
+        digest.number(size);
+        let mut block = [0; BLOCK as usize];
+        let blocks = size.div_ceil(BLOCK);
+        let read = blocks.min(BLOCKS);
+        for n in 0..read {
+            // Evenly, with the first and the last one.
+            let at = (u128::from(n) * u128::from(blocks - 1) / u128::from(read - 1).max(1)) as u64 * BLOCK;
+            let part = &mut block[..BLOCK.min(size.saturating_sub(at)) as usize];
+            self.file.read_exact_at(part, at).map_err(io)?;
+            digest.bytes(part);
+        }
+        Ok(digest.text())
+    }
+
     /// Opens a file and reads its header.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let io = |source| DataError::Io { path: path.into(), source };

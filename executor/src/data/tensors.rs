@@ -154,6 +154,10 @@ impl Source for Tensors {
         format!("{} ({} steps of {} samples)", self.file.path().display(), self.steps, self.samples)
     }
 
+    fn digest(&self) -> Result<String, DataError> {
+        self.file.digest()
+    }
+
     fn epoch_steps(&self) -> Option<u64> {
         Some(self.steps as u64)
     }

@@ -5,14 +5,15 @@ pub mod accounting;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use fs_schedule::{Program, Strategy};
+use fs_schedule::{Program, Schedule, Strategy};
 use serde::Serialize;
 
 use crate::data::Truncation;
 use crate::error::Error;
 use crate::evaluate::Scores;
-use crate::memory::Memory;
+use crate::memory::{self, Memory};
 use crate::runtime::profile::Profile;
+use crate::step::StepEvent;
 use crate::trace::Traced;
 use crate::weights::Taken;
 
@@ -189,6 +190,54 @@ pub fn by_action(ops: &[OpTotal]) -> Vec<(String, f64, f64)> {
 }
 
 impl Report {
+    /// Of a run that has not trained a step.
+    pub fn begun(schedule: &Schedule, ranks: usize, seed: u64) -> Self {
+        Self {
+            model: schedule.model.clone(),
+            schedule: schedule.digest.clone(),
+            strategy: schedule.strategy,
+            data: String::new(),
+            ranks,
+            planned_ranks: schedule.ranks as usize,
+            seed,
+            steps: 0,
+            planned_steps: 0,
+            interrupted: false,
+            samples: 0,
+            tokens: 0,
+            seconds: 0.0,
+            loss: Vec::new(),
+            loss_per_rank: Vec::new(),
+            step_ms: Spread::default(),
+            data_wait_ms: Spread::default(),
+            straggler_ms: Spread::default(),
+            tokens_per_second: 0.0,
+            samples_per_second: 0.0,
+            peak_memory_bytes: memory::peak(),
+            memory: Memory::default(),
+            accounting: Accounting::default(),
+            ops: Vec::new(),
+            first_step: 0,
+            init: None,
+            truncation: Truncations::default(),
+            traced: None,
+            evaluation: None,
+        }
+    }
+
+    /// Takes in the losses and sizes of some steps more; all steps so far took `seconds`.
+    pub fn count(&mut self, steps: &[StepEvent], seconds: f64) {
+        self.steps += steps.len() as u64;
+        self.samples += steps.iter().map(|s| s.samples).sum::<u64>();
+        self.tokens += steps.iter().map(|s| s.tokens).sum::<u64>();
+        self.loss.extend(steps.iter().map(StepEvent::loss));
+        self.loss_per_rank.extend(steps.iter().map(StepEvent::loss_per_rank));
+        let rate = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+        self.seconds = seconds;
+        self.tokens_per_second = rate(self.tokens);
+        self.samples_per_second = rate(self.samples);
+    }
+
     /// As JSON with a final line break.
     pub fn to_json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();

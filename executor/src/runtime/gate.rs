@@ -40,6 +40,8 @@ struct State {
     wished: bool,
     /// The first process knows that this one wants to stop.
     told: bool,
+    /// Grants on their way out.
+    frame: Vec<u8>,
 }
 
 /// How often a thread that waits for a grant looks whether the run has failed.
@@ -52,7 +54,15 @@ impl Gate {
         let ahead = held as u64 + 1;
         let several = control.processes().len() > 1;
         let granted = if several { ahead.min(planned) } else { planned };
-        let state = State { decided: 0, end: planned, granted, fixed: false, wished: false, told: false };
+        let state = State {
+            decided: 0,
+            end: planned,
+            granted,
+            fixed: false,
+            wished: false,
+            told: false,
+            frame: Vec::new(),
+        };
         Self {
             stop: Arc::clone(stop),
             planned,
@@ -99,11 +109,11 @@ impl Gate {
                 state.granted = self.planned.min(state.decided + self.ahead);
             }
             if several && before != (state.granted, state.fixed) {
-                let mut frame = Vec::new();
-                Writer::new(&mut frame, FrameKind::Grant, self.run.load(Ordering::Acquire))
-                    .number(state.granted)
-                    .number(u64::from(state.fixed));
-                self.control.tell(&frame);
+                let (granted, fixed) = (state.granted, u64::from(state.fixed));
+                Writer::new(&mut state.frame, FrameKind::Grant, self.run.load(Ordering::Acquire))
+                    .number(granted)
+                    .number(fixed);
+                self.control.tell(&state.frame);
             }
         }
         batch < state.end

@@ -1,7 +1,7 @@
 //! What the threads of this process share while they run a program, whichever ranks they run.
 
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -36,6 +36,8 @@ pub struct Process<O> {
     pub timeout: u64,
     /// The run's number among those of the processes.
     run: u64,
+    /// Reports on their way out.
+    frame: Mutex<Vec<u8>>,
 }
 
 impl<O: Outbox + 'static> Process<O> {
@@ -65,6 +67,7 @@ impl<O: Outbox + 'static> Process<O> {
             let hearing = Hearing {
                 bytes: Arc::clone(&bytes),
                 failures: Arc::clone(&failures),
+                control: Arc::downgrade(control),
                 gate: Arc::clone(gate),
                 finished: Mutex::new(Some(finished.clone())),
                 ended: Mutex::new((0..control.processes().len()).map(|p| p == control.process()).collect()),
@@ -85,7 +88,7 @@ impl<O: Outbox + 'static> Process<O> {
         }
         let timeout = u64::try_from(control.timeout().as_nanos()).unwrap_or(u64::MAX);
         let (control, gate) = (Arc::clone(control), Arc::clone(gate));
-        Ok(Self { clock, threads, failures, transport, control, gate, timeout, run })
+        Ok(Self { clock, threads, failures, transport, control, gate, timeout, run, frame: Mutex::default() })
     }
 
     /// Tells every thread of every rank that a rank of this process cannot go on. The first failure wins.
@@ -103,7 +106,7 @@ impl<O: Outbox + 'static> Process<O> {
     /// Tells other processes of a rank's part of a batch.
     pub fn report(&self, finished: &Finished) {
         if self.control.processes().len() > 1 {
-            let mut frame = Vec::new();
+            let mut frame = self.frame.lock();
             finished.write(Writer::new(&mut frame, FrameKind::Report, self.run));
             self.control.tell(&frame);
         }
@@ -135,6 +138,8 @@ impl Drop for Ending {
 struct Hearing<O> {
     bytes: Arc<Bytes<O>>,
     failures: Arc<Failures>,
+    /// Not held, because the control holds this.
+    control: Weak<dyn Control>,
     gate: Arc<Gate>,
     /// Until nothing more comes.
     finished: Mutex<Option<SyncSender<Finished>>>,
@@ -176,7 +181,11 @@ impl<O: Outbox> Listener for Hearing<O> {
     fn frame(&self, process: usize, frame: &[u8], seen: Instant) {
         if let Err(error) = self.take(process, frame, seen) {
             let (rank, op) = (self.ranks[process], "connection".into());
-            self.failed(&TransportError::Failed { rank, op, message: error.to_string() });
+            let failure = TransportError::Failed { rank, op, message: error.to_string() };
+            self.failed(&failure);
+            if let Some(control) = self.control.upgrade() {
+                control.fail(&failure);
+            }
         }
     }
 

@@ -46,17 +46,19 @@ impl<D: Device> Gather<'_, D> {
     /// The numbers of all rows.
     pub(super) fn table(&self, field: &Field) -> Result<Vec<D::Real>, Error> {
         let mut out = Vec::with_capacity(field.rows as usize * field.width);
-        self.pieces(field, |values| {
+        self.pieces(field, None, |values| {
             out.extend_from_slice(values);
             Ok(())
         })?;
         Ok(out)
     }
 
-    /// The same, handed out in order, whole rows at a time.
+    /// The same, handed out in order, whole rows at a time: in all processes, or in one, and then only it is sent
+    /// anything.
     pub(super) fn pieces(
         &self,
         field: &Field,
+        at: Option<usize>,
         mut take: impl FnMut(&[D::Real]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut values = Vec::new();
@@ -64,16 +66,23 @@ impl<D: Device> Gather<'_, D> {
             values.clear();
             if self.alone() {
                 tables::read((self.ranks, self.devices), field, &block, &mut values);
-            } else {
-                let (name, own) = (
-                    &self.schedule.tables[field.table].name,
-                    tables::pieces((self.ranks, self.devices), field, &block),
-                );
-                for bytes in self.control.gather(name, &own).map_err(rank_error)? {
+                take(&values)?;
+                continue;
+            }
+            let (name, own) = (
+                &self.schedule.tables[field.table].name,
+                tables::pieces((self.ranks, self.devices), field, &block),
+            );
+            let all = match at {
+                None => self.control.gather(name, &own).map(Some),
+                Some(process) => self.control.gather_at(process, name, &own),
+            };
+            if let Some(all) = all.map_err(rank_error)? {
+                for bytes in all {
                     tables::place(&bytes, &block, field.width, &mut values).map_err(|e| bad(&e))?;
                 }
+                take(&values)?;
             }
-            take(&values)?;
         }
         Ok(())
     }

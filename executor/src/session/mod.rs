@@ -36,7 +36,7 @@ use crate::weights::{Loading, Taken};
 
 pub use crate::step::{Account, StepEvent};
 use gather::Gather;
-use options::{LONGEST, check_link, check_placement, check_ranks, number, steps};
+use options::{LONGEST, check_link, check_placement, check_ranks, steps};
 pub use options::{Options, TIMEOUT};
 use phase::{Phase, Results, rank_error};
 
@@ -89,7 +89,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     /// Checks the settings, opens the data, allocates and initialises the ranks.
     pub fn new(schedule: Schedule, options: Options) -> Result<Self, Error> {
         let schedule = Arc::new(schedule);
-        check_ranks(&schedule, number(&schedule, &options)?)?;
+        check_ranks(&schedule, &options)?;
         let seed = options.seed.unwrap_or(schedule.settings.seed);
         let source = data::open(&schedule, options.data.as_deref(), options.schedule_file.as_deref(), seed)?;
         Self::with_source(schedule, options, source)
@@ -111,8 +111,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         mut source: Box<dyn Source>,
         device: &D::Options,
     ) -> Result<Self, Error> {
-        let ranks = number(&schedule, &options)?;
-        check_ranks(&schedule, ranks)?;
+        let ranks = check_ranks(&schedule, &options)?;
         check_placement(&schedule, ranks)?;
         check_link(options.link)?;
         let seed = options.seed.unwrap_or(schedule.settings.seed);
@@ -127,6 +126,10 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             Some(world) => Arc::new(Peers::new(world, timeout)),
             None => Arc::new(Alone::new(ranks, timeout)),
         };
+        // Of one process there is nobody to differ from.
+        let several = control.processes().len() > 1;
+        let data = if several { source.digest()? } else { String::new() };
+        let order = if cfg!(target_endian = "little") { "little-endian" } else { "big-endian" };
         let facts = [
             ("the schedule", schedule.digest.clone()),
             ("the program's version", env!("CARGO_PKG_VERSION").to_owned()),
@@ -134,8 +137,10 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             ("the number of steps", steps.to_string()),
             ("the first step", first.to_string()),
             ("the number of bytes of a real", size_of::<T>().to_string()),
+            ("the order of bytes", order.to_owned()),
             ("the number of users", histories.as_ref().map_or(0, |h| h.users()).to_string()),
             ("the number of ids", source.vocabulary().map_or(0, |v| v.len()).to_string()),
+            ("the digest of the data", data),
         ];
         control.agree("the start", &facts).map_err(rank_error)?;
         let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
@@ -147,13 +152,21 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let ranks: Vec<Env> = control.processes()[control.process()].iter().map(env).collect();
         // Each rank's thread touches its own pages first.
         let devices: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = ranks.iter().map(|env| scope.spawn(move || D::open(env, device))).collect();
-            threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+            let threads: Vec<_> = ranks
+                .iter()
+                .map(|env| {
+                    let name = format!("rank-{}-start", env.rank);
+                    let open = move || D::open(env, device);
+                    std::thread::Builder::new().name(name).spawn_scoped(scope, open)
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.map(std::thread::ScopedJoinHandle::join)).collect()
         });
         let failed = |rank, message| Error::Rank { rank, op: "initial values".into(), message };
-        let devices = devices.into_iter().enumerate().map(|(rank, device)| match device {
-            Ok(device) => device.map_err(Error::from),
-            Err(panic) => Err(failed(rank, panic_message(panic.as_ref()))),
+        let devices = ranks.iter().zip(devices).map(|(env, device)| match device {
+            Ok(Ok(device)) => device.map_err(Error::from),
+            Ok(Err(panic)) => Err(failed(env.rank, panic_message(panic.as_ref()))),
+            Err(error) => Err(failed(env.rank, format!("cannot start a thread: {error}"))),
         });
         let devices = devices.collect::<Result<Vec<D>, Error>>()?;
         if let Some(loading) = &loading {
@@ -434,29 +447,15 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let peak = memory::peak();
         held.peak_ratio = peak as f64 / held.total().max(1) as f64;
         let steps = &results.steps;
-        let (samples, tokens) = (steps.iter().map(|s| s.samples).sum(), steps.iter().map(|s| s.tokens).sum());
-        let rate = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+        let mut report = Report::begun(schedule, self.ranks(), self.seed);
+        report.count(steps, seconds);
         Ok(Report {
-            model: schedule.model.clone(),
-            schedule: schedule.digest.clone(),
-            strategy: schedule.strategy,
             data: self.source.describe(),
-            ranks: self.ranks(),
-            planned_ranks: schedule.ranks as usize,
-            seed: self.seed,
-            steps: steps.len() as u64,
             planned_steps: self.steps,
             interrupted,
-            samples,
-            tokens,
-            seconds,
-            loss: steps.iter().map(StepEvent::loss).collect(),
-            loss_per_rank: steps.iter().map(StepEvent::loss_per_rank).collect(),
             step_ms: Spread::of(steps.iter().map(|s| s.seconds * 1e3).collect()),
             data_wait_ms: Spread::of(steps.iter().map(|s| s.data_wait * 1e3).collect()),
             straggler_ms: Spread::of(steps.iter().map(|s| s.waited * 1e3).collect()),
-            tokens_per_second: rate(tokens),
-            samples_per_second: rate(samples),
             peak_memory_bytes: peak,
             memory: held,
             accounting: accounting::of(schedule, &totals.asked, steps, &results.engines, &totals.profiles),
@@ -466,6 +465,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             truncation: self.truncation(),
             traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps)),
             evaluation,
+            ..report
         })
     }
 }

@@ -1,15 +1,17 @@
 //! What a caller may choose of a run, and whether it fits the schedule and the data.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use fs_schedule::{Duration as Length, Schedule};
+use fs_schedule::{Duration as Length, Program, Schedule};
 
 use crate::data::Source;
 use crate::data::samples::{Blocks, Deal};
 use crate::error::Error;
+use crate::limits;
 use crate::transport::link::EmulatedLink;
 use crate::transport::wire::World;
 
@@ -79,7 +81,7 @@ impl Default for Options {
 }
 
 /// Number of ranks of all processes.
-pub(super) fn number(schedule: &Schedule, options: &Options) -> Result<usize, Error> {
+fn number(schedule: &Schedule, options: &Options) -> Result<usize, Error> {
     let Some(world) = &options.world else { return Ok(options.ranks.unwrap_or(schedule.ranks as usize)) };
     world.check()?;
     match options.ranks {
@@ -91,8 +93,16 @@ pub(super) fn number(schedule: &Schedule, options: &Options) -> Result<usize, Er
     }
 }
 
-/// Checks the number of ranks against the batch.
-pub(super) fn check_ranks(schedule: &Schedule, ranks: usize) -> Result<(), Error> {
+/// Checks the number of ranks against the batch, and that of this process's against what may be started.
+pub(super) fn check_ranks(schedule: &Schedule, options: &Options) -> Result<usize, Error> {
+    let ranks = number(schedule, options)?;
+    check_batch(schedule, ranks)?;
+    let own = options.world.as_ref().map_or(ranks, |world| world.processes[world.process].len());
+    check_threads(schedule, own, limits::threads(Path::new("/")))?;
+    Ok(ranks)
+}
+
+fn check_batch(schedule: &Schedule, ranks: usize) -> Result<(), Error> {
     let batch = schedule.settings.batch;
     if ranks == 0 {
         return Err(Error::NoRanks);
@@ -108,6 +118,22 @@ pub(super) fn check_ranks(schedule: &Schedule, ranks: usize) -> Result<(), Error
     let nearest = (batch as usize).next_multiple_of(ranks);
     let advice = format!("use {} ranks, or compile with a batch such as {nearest}", divisors.join(", "));
     Err(Error::BadBatch { batch, ranks, advice })
+}
+
+/// Checks that this process may start the threads of its ranks, of which there are `own`.
+pub(super) fn check_threads(schedule: &Schedule, own: usize, available: Option<u64>) -> Result<(), Error> {
+    /// The reader's, the signals' and some to spare.
+    const OTHERS: u64 = 16;
+    let engines = |program: &Program| program.ops.iter().map(|op| op.engine).collect::<BTreeSet<_>>().len();
+    let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
+    let engines = programs.map(engines).max().unwrap_or(0).max(1) as u64;
+    let threads = (own as u64).saturating_mul(engines).saturating_add(OTHERS);
+    match available {
+        Some(available) if threads > available => {
+            Err(Error::TooManyThreads { ranks: own, threads, available })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks that the ranks are those that tables were placed on.

@@ -157,7 +157,12 @@ impl Phase<'_> {
             let read = reading.join().map_err(|panic| {
                 Error::Settings(format!("reading data failed: {}", panic_message(panic.as_ref())))
             })?;
-            if let Some(failure) = failure.or_else(|| process.failures.first().map(rank_error)) {
+            // All processes say the same, whichever of them noticed it first.
+            let settled = || {
+                let own = process.failures.first()?;
+                Some(rank_error(control.settle().unwrap_or(own)))
+            };
+            if let Some(failure) = failure.or_else(settled) {
                 return Err(failure);
             }
             for records in &mut results.records {

@@ -26,7 +26,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     pub fn save(&self, path: &Path) -> Result<(), Error> {
         let rows = |field: &Field, take: &mut dyn FnMut(&[T]) -> io::Result<()>| {
             let mut failed = None;
-            let done = self.gather().pieces(field, |piece| {
+            let done = self.gather().pieces(field, Some(0), |piece| {
                 take(piece).map_err(|error| {
                     let message = error.to_string();
                     failed = Some(error);

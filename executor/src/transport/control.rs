@@ -28,14 +28,28 @@ pub trait Control: Send + Sync {
     /// must be the same everywhere.
     fn gather(&self, what: &str, own: &[u8]) -> Result<Vec<Vec<u8>>, TransportError>;
 
+    /// The same for one process: only to `process` others give theirs, and only it gets them; `None` in the others,
+    /// which go on once it has all.
+    fn gather_at(
+        &self,
+        process: usize,
+        what: &str,
+        own: &[u8],
+    ) -> Result<Option<Vec<Vec<u8>>>, TransportError>;
+
     /// Sends a frame to another process, without waiting.
     fn send(&self, process: usize, frame: &[u8]);
 
     /// Tells all that a rank of this process has failed.
     fn fail(&self, failure: &TransportError);
 
-    /// The first failure of any process.
+    /// The failure of any process that is known to count.
     fn failure(&self) -> Option<TransportError>;
+
+    /// The failure that counts, once all processes know which: the first to notice one decides, and the others repeat
+    /// its error; if several have noticed one by themselves, that of the first process among them counts. Waits for what
+    /// the others say, but not for long: who has stalled says nothing.
+    fn settle(&self) -> Option<TransportError>;
 
     /// From now on `listener` hears what others send of their next run, until [`leave`](Self::leave): the run's
     /// number.
@@ -54,18 +68,28 @@ pub trait Control: Send + Sync {
         let own: Vec<String> = facts.iter().map(|(name, value)| format!("{name}\t{value}")).collect();
         let own = own.join("\n");
         let all = self.gather(what, own.as_bytes())?;
-        for (process, theirs) in all.iter().enumerate() {
-            let theirs = String::from_utf8_lossy(theirs);
-            let mut theirs = theirs.lines().filter_map(|line| line.split_once('\t'));
-            for (name, value) in facts {
-                let other = theirs.next();
-                if other != Some((name, value)) {
-                    let rank = self.processes()[process][0];
-                    let first = self.processes()[self.process()][0];
-                    let other = other.map_or("nothing", |(_, value)| value).to_owned();
-                    let (own, name) = (value.clone(), (*name).to_owned());
-                    return Err(TransportError::Differ { name, rank: first, own, other_rank: rank, other });
+        let all: Vec<_> = all.iter().map(|theirs| String::from_utf8_lossy(theirs)).collect();
+        let said = |process: usize| all[process].lines().filter_map(|line| line.split_once('\t'));
+        // Held against the first process, whoever asks, so that all say the same.
+        for (process, ranks) in self.processes().iter().enumerate() {
+            let (mut first, mut theirs) = (said(0), said(process));
+            loop {
+                let (own, other) = (first.next(), theirs.next());
+                if own == other {
+                    match own {
+                        Some(_) => continue,
+                        None => break,
+                    }
                 }
+                let value =
+                    |said: Option<(&str, &str)>| said.map_or("nothing", |(_, value)| value).to_owned();
+                return Err(TransportError::Differ {
+                    name: own.or(other).map_or("nothing", |(name, _)| name).to_owned(),
+                    rank: self.processes()[0][0],
+                    own: value(own),
+                    other_rank: ranks[0],
+                    other: value(other),
+                });
             }
         }
         Ok(())
@@ -111,9 +135,15 @@ impl Control for Alone {
     fn gather(&self, _: &str, own: &[u8]) -> Result<Vec<Vec<u8>>, TransportError> {
         Ok(vec![own.to_vec()])
     }
+    fn gather_at(&self, _: usize, _: &str, own: &[u8]) -> Result<Option<Vec<Vec<u8>>>, TransportError> {
+        Ok(Some(vec![own.to_vec()]))
+    }
     fn send(&self, _: usize, _: &[u8]) {}
     fn fail(&self, _: &TransportError) {}
     fn failure(&self) -> Option<TransportError> {
+        None
+    }
+    fn settle(&self) -> Option<TransportError> {
         None
     }
     fn enter(&self, _: Arc<dyn Listener>) -> u64 {
@@ -191,5 +221,68 @@ mod tests {
                 assert_eq!(error.to_string(), "rank 2 failed in `gather`: out of luck");
             }
         });
+    }
+
+    /// A process of three whose others say what a test says.
+    struct Said(usize, Vec<Vec<usize>>, Vec<&'static str>);
+
+    impl Control for Said {
+        fn processes(&self) -> &[Vec<usize>] {
+            &self.1
+        }
+        fn process(&self) -> usize {
+            self.0
+        }
+        fn timeout(&self) -> Duration {
+            Duration::ZERO
+        }
+        fn gather(&self, _: &str, own: &[u8]) -> Result<Vec<Vec<u8>>, TransportError> {
+            assert_eq!(own, self.2[self.0].as_bytes());
+            Ok(self.2.iter().map(|said| said.as_bytes().to_vec()).collect())
+        }
+        fn gather_at(&self, _: usize, _: &str, _: &[u8]) -> Result<Option<Vec<Vec<u8>>>, TransportError> {
+            Ok(None)
+        }
+        fn send(&self, _: usize, _: &[u8]) {}
+        fn fail(&self, _: &TransportError) {}
+        fn failure(&self) -> Option<TransportError> {
+            None
+        }
+        fn settle(&self) -> Option<TransportError> {
+            None
+        }
+        fn enter(&self, _: Arc<dyn Listener>) -> u64 {
+            0
+        }
+        fn leave(&self) {}
+    }
+
+    /// Whoever asks: the same sentence, of the first rank that differs.
+    #[test]
+    fn all_say_alike_who_differs() {
+        let agree = |said: [&'static str; 3]| {
+            let found = [0, 1, 2].map(|process| {
+                let own = said[process].lines().filter_map(|line| line.split_once('\t'));
+                let own: Vec<(&str, String)> = own.map(|(name, value)| (name, value.to_owned())).collect();
+                let control = Said(process, vec![vec![0, 3], vec![1], vec![2]], said.to_vec());
+                control.agree("the start", &own).map_err(|e| e.to_string())
+            });
+            assert!(found[0] == found[1] && found[1] == found[2], "{found:?}");
+            found[0].clone()
+        };
+        assert_eq!(agree(["a\t1\nb\t2"; 3]), Ok(()));
+        let start = "the ranks do not run the same: ";
+        assert_eq!(
+            agree(["a\t1\nb\t2", "a\t1\nb\t2", "a\t1\nb\t3"]),
+            Err(format!("{start}b is 2 on rank 0 and 3 on rank 2"))
+        );
+        assert_eq!(
+            agree(["a\t1\nb\t2", "a\t1", "a\t1\nb\t3"]),
+            Err(format!("{start}b is 2 on rank 0 and nothing on rank 1"))
+        );
+        assert_eq!(
+            agree(["a\t1", "a\t1\nb\t2", "a\t1"]),
+            Err(format!("{start}b is nothing on rank 0 and 2 on rank 1"))
+        );
     }
 }

@@ -2,15 +2,19 @@
 //!
 //! What comes for the run under way goes to its listener; what comes for a later one, because its sender is ahead,
 //! waits until that begins. A gathering has a number, by which processes that are apart do not mix two.
+//!
+//! Of a failure every process says one thing to all others: what it has noticed by itself, or, if it has heard of one
+//! before, that. Both name the process that noticed it. So everyone learns the same set of failures, and takes that of
+//! the first process in it.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::TransportError;
 use super::control::{Control, Listener};
 use super::frame::{BadFrame, FrameKind, Reader, Writer};
-use super::wire::{Sink, World};
+use super::wire::{Sink, Wire, World};
 
 /// Speaks to the other processes of a world.
 #[derive(Debug)]
@@ -20,8 +24,14 @@ pub struct Peers {
     shared: Arc<Shared>,
 }
 
+/// How long at most, and which part of the timeout, processes wait for what others say of a failure.
+const SETTLING: (Duration, u32) = (Duration::from_secs(2), 4);
+
 #[derive(Debug)]
 struct Shared {
+    process: usize,
+    /// Not held, because the wire may hold this.
+    wire: Weak<dyn Wire>,
     /// The first rank of each process.
     ranks: Vec<usize>,
     state: Mutex<State>,
@@ -43,14 +53,22 @@ struct State {
     parts: Vec<(u64, usize, String, Vec<u8>)>,
     /// Why nothing more comes of a process.
     lost: Vec<Option<String>>,
-    failure: Option<TransportError>,
+    /// What each process has said of a failure: which process noticed it, and what it is.
+    failures: Vec<Option<(usize, TransportError)>>,
+}
+
+impl State {
+    /// That of the first process that noticed one.
+    fn failure(&self) -> Option<&TransportError> {
+        self.failures.iter().flatten().min_by_key(|(noticed, _)| *noticed).map(|(_, failure)| failure)
+    }
 }
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State")
             .field("runs", &self.runs)
-            .field("failure", &self.failure)
+            .field("failures", &self.failures)
             .finish_non_exhaustive()
     }
 }
@@ -60,15 +78,35 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_failure(&self, failure: &TransportError) {
-        let listener = {
+    /// Notes what a process says of a failure that `noticed` has noticed, and says it to all if this one has said
+    /// nothing yet. The failure that counts so far is told to the listener.
+    fn fail(&self, process: usize, noticed: usize, failure: &TransportError) {
+        let (listener, repeat, counts) = {
             let mut state = self.lock();
-            state.failure.get_or_insert_with(|| failure.clone());
-            state.listener.clone()
+            state.failures[process].get_or_insert_with(|| (noticed, failure.clone()));
+            let silent = state.failures[self.process].is_none();
+            if silent {
+                state.failures[self.process] = Some((noticed, failure.clone()));
+            }
+            let counts = state.failure().cloned();
+            (state.listener.clone(), silent || process == self.process, counts)
         };
         self.changed.notify_all();
-        if let Some(listener) = listener {
-            listener.failed(failure);
+        if let Some(wire) = self.wire.upgrade().filter(|_| repeat) {
+            let mut frame = Vec::new();
+            write_failure(&mut frame, noticed, failure);
+            let others = (0..self.ranks.len()).filter(|other| *other != self.process);
+            others.for_each(|other| wire.send(other, &frame));
+        }
+        if let (Some(listener), Some(counts)) = (listener, counts) {
+            listener.failed(&counts);
+        }
+    }
+
+    /// The same of what this process notices, if it has said nothing yet.
+    fn notice(&self, failure: &TransportError) {
+        if self.lock().failures[self.process].is_none() {
+            self.fail(self.process, self.process, failure);
         }
     }
 
@@ -84,8 +122,8 @@ impl Shared {
         let (kind, run, mut reader) = Reader::new(frame)?;
         match kind {
             FrameKind::Failure => {
-                let failure = read_failure(&mut reader)?;
-                self.set_failure(&failure);
+                let (noticed, failure) = read_failure(&mut reader)?;
+                self.fail(process, noticed, &failure);
             }
             FrameKind::Gather => {
                 let what = reader.text()?.to_owned();
@@ -114,7 +152,7 @@ impl Shared {
 impl Sink for Shared {
     fn frame(&self, process: usize, frame: &[u8], seen: Instant) {
         if let Err(error) = self.take(process, frame, seen) {
-            self.set_failure(&TransportError::Failed {
+            self.notice(&TransportError::Failed {
                 rank: self.ranks[process],
                 op: "connection".into(),
                 message: error.to_string(),
@@ -130,8 +168,8 @@ impl Sink for Shared {
         };
         self.changed.notify_all();
         // Who has come to the end may go.
-        if let Some(listener) = listener.filter(|l| l.waits_for(process)) {
-            listener.failed(&self.gone(process, reason));
+        if listener.is_some_and(|l| l.waits_for(process)) {
+            self.notice(&self.gone(process, reason));
         }
     }
 }
@@ -140,10 +178,93 @@ impl Peers {
     /// Speaks to the others of `world`; `timeout` is how long anything is waited for.
     pub fn new(world: World, timeout: Duration) -> Self {
         let ranks = world.processes.iter().map(|own| own[0]).collect();
-        let state = State { lost: vec![None; world.processes.len()], ..State::default() };
-        let shared = Arc::new(Shared { ranks, state: Mutex::new(state), changed: Condvar::new() });
+        let processes = world.processes.len();
+        let (lost, failures) = (vec![None; processes], vec![None; processes]);
+        let state = Mutex::new(State { lost, failures, ..State::default() });
+        let (process, wire) = (world.process, Arc::downgrade(&world.wire));
+        let shared = Arc::new(Shared { process, wire, ranks, state, changed: Condvar::new() });
         world.wire.start(Arc::clone(&shared) as Arc<dyn Sink>);
         Self { world, timeout, shared }
+    }
+
+    /// Gives `to` this process's part of a gathering, and waits for those of `from`; the failure that counts otherwise.
+    fn exchange(
+        &self,
+        number: u64,
+        what: &str,
+        own: &[u8],
+        (to, from): (&[usize], &[usize]),
+    ) -> Result<Vec<Option<Vec<u8>>>, TransportError> {
+        self.give(number, what, own, to);
+        self.wait(number, what, from).map_err(|failure| {
+            self.shared.notice(&failure);
+            self.settle().unwrap_or(failure)
+        })
+    }
+
+    fn give(&self, number: u64, what: &str, own: &[u8], to: &[usize]) {
+        let mut frame = Vec::new();
+        Writer::new(&mut frame, FrameKind::Gather, number).text(what).bytes(own);
+        to.iter().for_each(|process| self.send(*process, &frame));
+    }
+
+    fn next_number(&self) -> u64 {
+        let mut state = self.shared.lock();
+        state.gathered += 1;
+        state.gathered
+    }
+
+    fn others(&self) -> Vec<usize> {
+        (0..self.world.processes.len()).filter(|p| *p != self.world.process).collect()
+    }
+
+    fn wait(&self, number: u64, what: &str, from: &[usize]) -> Result<Vec<Option<Vec<u8>>>, TransportError> {
+        let until = Instant::now() + self.timeout;
+        let mut found: Vec<Option<Vec<u8>>> = vec![None; self.world.processes.len()];
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(failure) = state.failure() {
+                return Err(failure.clone());
+            }
+            let mut at = 0;
+            while at < state.parts.len() {
+                if state.parts[at].0 != number {
+                    at += 1;
+                    continue;
+                }
+                let (_, process, of, bytes) = state.parts.swap_remove(at);
+                if of != what {
+                    return Err(TransportError::Differ {
+                        name: "what is gathered".into(),
+                        rank: self.shared.ranks[self.world.process],
+                        own: what.into(),
+                        other_rank: self.shared.ranks[process],
+                        other: of,
+                    });
+                }
+                found[process] = Some(bytes);
+            }
+            let missing: Vec<usize> = from.iter().copied().filter(|p| found[*p].is_none()).collect();
+            if missing.is_empty() {
+                return Ok(found);
+            }
+            let gone = missing.iter().find_map(|p| Some((*p, state.lost[*p].clone()?)));
+            let left = until.saturating_duration_since(Instant::now());
+            if let Some((process, reason)) = gone {
+                return Err(self.shared.gone(process, &reason));
+            }
+            if left.is_zero() {
+                let ranks = missing.iter().flat_map(|p| self.world.processes[*p].clone()).collect();
+                return Err(TransportError::Timeout {
+                    op: what.into(),
+                    batch: None,
+                    ranks,
+                    seconds: self.timeout.as_secs_f64(),
+                });
+            }
+            let waited = self.shared.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }
 
@@ -161,70 +282,27 @@ impl Control for Peers {
     }
 
     fn gather(&self, what: &str, own: &[u8]) -> Result<Vec<Vec<u8>>, TransportError> {
-        let until = Instant::now() + self.timeout;
-        let number = {
-            let mut state = self.shared.lock();
-            state.gathered += 1;
-            state.gathered
-        };
-        let mut frame = Vec::new();
-        Writer::new(&mut frame, FrameKind::Gather, number).text(what).bytes(own);
-        self.tell(&frame);
-        let mut found: Vec<Option<Vec<u8>>> = vec![None; self.world.processes.len()];
+        let others = self.others();
+        let mut found = self.exchange(self.next_number(), what, own, (&others, &others))?;
         found[self.world.process] = Some(own.to_vec());
-        let mut state = self.shared.lock();
-        loop {
-            if let Some(failure) = &state.failure {
-                return Err(failure.clone());
-            }
-            let mut at = 0;
-            while at < state.parts.len() {
-                if state.parts[at].0 != number {
-                    at += 1;
-                    continue;
-                }
-                let (_, process, of, bytes) = state.parts.swap_remove(at);
-                if of != what {
-                    let failure = TransportError::Differ {
-                        name: "what is gathered".into(),
-                        rank: self.shared.ranks[self.world.process],
-                        own: what.into(),
-                        other_rank: self.shared.ranks[process],
-                        other: of,
-                    };
-                    drop(state);
-                    self.fail(&failure);
-                    return Err(failure);
-                }
-                found[process] = Some(bytes);
-            }
-            let missing: Vec<usize> = (0..found.len()).filter(|p| found[*p].is_none()).collect();
-            if missing.is_empty() {
-                break;
-            }
-            let gone = missing.iter().find_map(|p| Some((*p, state.lost[*p].clone()?)));
-            let left = until.saturating_duration_since(Instant::now());
-            let failure = if let Some((process, reason)) = gone {
-                self.shared.gone(process, &reason)
-            } else if left.is_zero() {
-                let ranks = missing.iter().flat_map(|p| self.world.processes[*p].clone()).collect();
-                TransportError::Timeout {
-                    op: what.into(),
-                    batch: None,
-                    ranks,
-                    seconds: self.timeout.as_secs_f64(),
-                }
-            } else {
-                let waited = self.shared.changed.wait_timeout(state, left);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                continue;
-            };
-            drop(state);
-            self.fail(&failure);
-            return Err(failure);
-        }
-        drop(state);
         Ok(found.into_iter().flatten().collect())
+    }
+
+    fn gather_at(
+        &self,
+        process: usize,
+        what: &str,
+        own: &[u8],
+    ) -> Result<Option<Vec<Vec<u8>>>, TransportError> {
+        let number = self.next_number();
+        if process != self.world.process {
+            return self.exchange(number, what, own, (&[process], &[process])).map(|_| None);
+        }
+        let others = self.others();
+        let mut found = self.exchange(number, what, &[], (&[], &others))?;
+        found[process] = Some(own.to_vec());
+        self.give(number, what, &[], &others);
+        Ok(Some(found.into_iter().flatten().collect()))
     }
 
     fn send(&self, process: usize, frame: &[u8]) {
@@ -232,22 +310,27 @@ impl Control for Peers {
     }
 
     fn fail(&self, failure: &TransportError) {
-        let first = {
-            let mut state = self.shared.lock();
-            let first = state.failure.is_none();
-            state.failure.get_or_insert_with(|| failure.clone());
-            first
-        };
-        self.shared.changed.notify_all();
-        if first {
-            let mut frame = Vec::new();
-            write_failure(&mut frame, failure);
-            self.tell(&frame);
-        }
+        self.shared.notice(failure);
     }
 
     fn failure(&self) -> Option<TransportError> {
-        self.shared.lock().failure.clone()
+        self.shared.lock().failure().cloned()
+    }
+
+    fn settle(&self) -> Option<TransportError> {
+        let until = Instant::now() + SETTLING.0.min(self.timeout / SETTLING.1);
+        let mut state = self.shared.lock();
+        loop {
+            let failure = state.failure().cloned()?;
+            let silent = (0..state.failures.len())
+                .any(|process| state.failures[process].is_none() && state.lost[process].is_none());
+            let left = until.saturating_duration_since(Instant::now());
+            if !silent || left.is_zero() {
+                return Some(failure);
+            }
+            let waited = self.shared.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     fn enter(&self, listener: Arc<dyn Listener>) -> u64 {
@@ -264,7 +347,7 @@ impl Control for Peers {
         }
         state.entering = false;
         state.listener = Some(Arc::clone(&listener));
-        let failure = state.failure.clone();
+        let failure = state.failure().cloned();
         let lost: Vec<(usize, String)> =
             state.lost.iter().enumerate().filter_map(|(p, lost)| Some((p, lost.clone()?))).collect();
         drop(state);
@@ -272,7 +355,7 @@ impl Control for Peers {
             listener.failed(&failure);
         }
         for (process, reason) in lost.iter().filter(|(process, _)| listener.waits_for(*process)) {
-            listener.failed(&self.shared.gone(*process, reason));
+            self.shared.notice(&self.shared.gone(*process, reason));
         }
         run
     }
@@ -282,11 +365,11 @@ impl Control for Peers {
     }
 }
 
-fn write_failure(frame: &mut Vec<u8>, failure: &TransportError) {
+fn write_failure(frame: &mut Vec<u8>, noticed: usize, failure: &TransportError) {
     let numbers = |writer: Writer<'_>, ranks: &[usize]| {
         ranks.iter().fold(writer, |w, rank| w.number(*rank as u64));
     };
-    let writer = Writer::new(frame, FrameKind::Failure, 0);
+    let writer = Writer::new(frame, FrameKind::Failure, 0).number(noticed as u64);
     match failure {
         TransportError::Failed { rank, op, message } => {
             writer.number(0).number(*rank as u64).text(op).text(message);
@@ -306,8 +389,9 @@ fn write_failure(frame: &mut Vec<u8>, failure: &TransportError) {
     }
 }
 
-fn read_failure(reader: &mut Reader<'_>) -> Result<TransportError, BadFrame> {
-    Ok(match reader.number()? {
+fn read_failure(reader: &mut Reader<'_>) -> Result<(usize, TransportError), BadFrame> {
+    let noticed = reader.size()?;
+    let failure = match reader.number()? {
         0 => TransportError::Failed {
             rank: reader.size()?,
             op: reader.text()?.into(),
@@ -324,7 +408,8 @@ fn read_failure(reader: &mut Reader<'_>) -> Result<TransportError, BadFrame> {
             let (name, own, other) = (reader.text()?.into(), reader.text()?.into(), reader.text()?.into());
             TransportError::Differ { name, rank: reader.size()?, own, other_rank: reader.size()?, other }
         }
-    })
+    };
+    Ok((noticed, failure))
 }
 
 #[cfg(test)]
@@ -348,11 +433,97 @@ mod tests {
         ];
         for failure in failures {
             let mut frame = Vec::new();
-            write_failure(&mut frame, &failure);
+            write_failure(&mut frame, 3, &failure);
             let (kind, _, mut reader) = Reader::new(&frame).unwrap();
             assert_eq!(kind, FrameKind::Failure);
-            assert_eq!(read_failure(&mut reader).unwrap(), failure);
+            assert_eq!(read_failure(&mut reader).unwrap(), (3, failure));
             reader.end().unwrap();
         }
+    }
+
+    /// What processes of this one send each other, until it is delivered.
+    #[derive(Default)]
+    struct Post {
+        sinks: Mutex<Vec<Option<Arc<dyn Sink>>>>,
+        frames: Mutex<VecDeque<(usize, usize, Vec<u8>)>>,
+    }
+
+    impl Post {
+        /// Delivers what was sent, and what is sent because of that.
+        fn deliver(&self) {
+            loop {
+                let next = self.frames.lock().unwrap().pop_front();
+                let Some((from, to, frame)) = next else { return };
+                let sink = self.sinks.lock().unwrap()[to].clone();
+                sink.unwrap().frame(from, &frame, Instant::now());
+            }
+        }
+    }
+
+    struct Bus(usize, Arc<Post>);
+
+    impl std::fmt::Debug for Bus {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "the bus of process {}", self.0)
+        }
+    }
+
+    impl Wire for Bus {
+        fn start(&self, sink: Arc<dyn Sink>) {
+            self.1.sinks.lock().unwrap()[self.0] = Some(sink);
+        }
+        fn send(&self, process: usize, frame: &[u8]) {
+            self.1.frames.lock().unwrap().push_back((self.0, process, frame.to_vec()));
+        }
+    }
+
+    fn peers(processes: usize) -> (Vec<Peers>, Arc<Post>) {
+        let post = Arc::new(Post { sinks: Mutex::new(vec![None; processes]), ..Post::default() });
+        let world = |process: usize| World {
+            processes: (0..processes).map(|rank| vec![rank]).collect(),
+            process,
+            wire: Arc::new(Bus(process, Arc::clone(&post))),
+        };
+        ((0..processes).map(|p| Peers::new(world(p), Duration::from_secs(20))).collect(), post)
+    }
+
+    /// Three notice a failure of their own before they hear of the others', a fourth none.
+    #[test]
+    fn failures_that_cross_are_settled_alike() {
+        let (peers, post) = peers(4);
+        let of = |op: &str, rank: usize| TransportError::Timeout {
+            op: op.into(),
+            batch: Some(1),
+            ranks: vec![rank],
+            seconds: 1.0,
+        };
+        peers[2].fail(&of("rows", 3));
+        peers[1].fail(&of("ids", 0));
+        peers[3].fail(&of("gradients", 1));
+        assert_eq!(peers[3].failure(), Some(of("gradients", 1)), "that is all that it knows");
+        post.deliver();
+        for peer in &peers {
+            assert_eq!(peer.settle(), Some(of("ids", 0)), "process {}", peer.process());
+        }
+        peers[0].fail(&of("too late", 2));
+        post.deliver();
+        assert_eq!(peers[0].settle(), Some(of("ids", 0)));
+    }
+
+    #[test]
+    fn one_gathers_from_all() {
+        let (peers, post) = peers(3);
+        let found: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = peers
+                .iter()
+                .map(|p| scope.spawn(|| p.gather_at(1, "numbers", &[p.process() as u8 + 5])))
+                .collect();
+            while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                post.deliver();
+                std::thread::yield_now();
+            }
+            threads.into_iter().map(|t| t.join().unwrap().unwrap()).collect()
+        });
+        assert_eq!(found, [None, Some(vec![vec![5], vec![6], vec![7]]), None]);
     }
 }

@@ -1,0 +1,159 @@
+//! Ctrl-C and its like, at any moment of a command.
+//!
+//! The signals are blocked in all threads, and one thread waits for them. Before training a command is ended at once.
+//! While a run trains or evaluates, the first signal asks it to stop, which it does after what is in flight. If that
+//! takes too long (a step may be of any size), or if a second signal comes, it is ended wherever it is. Either way the
+//! report holds the steps that are done, and nothing half written is left.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fs_executor::{Error, Observer, Report, StepEvent};
+use nix::sys::signal::{SigSet, Signal};
+
+/// How long a run that was asked to stop may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// What shells add to the number of the signal that ended a command.
+const SIGNALLED: i32 = 128;
+
+/// What is known of the command when a signal comes.
+pub(crate) struct Interrupts {
+    stop: Arc<AtomicBool>,
+    /// The first signal; 0: none.
+    signal: AtomicI32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Where the report goes, and what it would be now.
+    report: Option<(PathBuf, Report)>,
+    /// It may be asked to stop.
+    running: bool,
+}
+
+impl Interrupts {
+    /// Watches for signals from now on. To be called before there are other threads.
+    pub(crate) fn watch() -> Result<Arc<Self>, Error> {
+        let failed = |e: &dyn std::fmt::Display| Error::Settings(format!("cannot watch for Ctrl-C: {e}"));
+        let mut signals = SigSet::empty();
+        [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|s| signals.add(s));
+        signals.thread_block().map_err(|e| failed(&e))?;
+        let own = Arc::new(Self { stop: Arc::default(), signal: AtomicI32::new(0), state: Mutex::default() });
+        let watching = Arc::clone(&own);
+        let watch = move || {
+            while let Ok(signal) = signals.wait() {
+                watching.take(signal);
+            }
+        };
+        std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(|e| failed(&e))?;
+        Ok(own)
+    }
+
+    /// Set when the command shall stop.
+    pub(crate) fn stop(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on this is the report of a command that is ended.
+    pub(crate) fn set_report(&self, path: Option<&PathBuf>, report: &Report) {
+        self.lock().report = path.map(|path| (path.clone(), report.clone()));
+    }
+
+    /// Writes the report, not at the same time as a signal does.
+    pub(crate) fn write_report(&self, path: &std::path::Path, report: &Report) -> Result<(), Error> {
+        let _state = self.lock();
+        report.write(path)
+    }
+
+    /// From now on the command stops when it is asked to.
+    pub(crate) fn set_running(&self) {
+        self.lock().running = true;
+    }
+
+    /// The exit status of a command that was stopped.
+    pub(crate) fn status(&self) -> u8 {
+        let signal = match self.signal.load(Ordering::Relaxed) {
+            0 => Signal::SIGINT as i32,
+            signal => signal,
+        };
+        u8::try_from(SIGNALLED + signal).unwrap_or(u8::MAX)
+    }
+
+    fn take(self: &Arc<Self>, signal: Signal) {
+        let first = self.signal.compare_exchange(0, signal as i32, Ordering::Relaxed, Ordering::Relaxed);
+        if first.is_err() || !self.lock().running {
+            self.end();
+        }
+        self.stop.store(true, Ordering::Relaxed);
+        let own = Arc::clone(self);
+        let later = move || {
+            std::thread::sleep(PATIENCE);
+            own.end();
+        };
+        if std::thread::Builder::new().name("patience".into()).spawn(later).is_err() {
+            self.end();
+        }
+        // Not waited for: what is behind standard error may have stalled.
+        let tell = || {
+            let text = "stopping after this step; press Ctrl-C again to stop at once";
+            let _ = writeln!(io::stderr(), "{text}");
+        };
+        let _ = std::thread::Builder::new().name("message".into()).spawn(tell);
+    }
+
+    /// Ends the command wherever it is.
+    fn end(&self) -> ! {
+        let mut state = self.lock();
+        if let Some((path, report)) = &mut state.report {
+            report.interrupted = true;
+            // There is nobody left to tell that it cannot be written.
+            let _ = report.write(path);
+        }
+        fs_schedule::file::remove_unfinished();
+        std::process::exit(i32::from(self.status()))
+    }
+}
+
+/// Keeps the report of a run up to date while somebody else watches it.
+pub(crate) struct Kept<'a> {
+    inner: &'a mut dyn Observer,
+    interrupts: &'a Interrupts,
+    started: Instant,
+}
+
+impl<'a> Kept<'a> {
+    /// Tells `inner` of everything, too.
+    pub(crate) fn new(inner: &'a mut dyn Observer, interrupts: &'a Interrupts) -> Self {
+        Self { inner, interrupts, started: Instant::now() }
+    }
+}
+
+impl Observer for Kept<'_> {
+    fn training(&mut self, steps: u64) {
+        self.started = Instant::now();
+        self.inner.training(steps);
+    }
+
+    fn step(&mut self, event: &StepEvent) {
+        if let Some((_, report)) = &mut self.interrupts.lock().report {
+            report.count(std::slice::from_ref(event), self.started.elapsed().as_secs_f64());
+        }
+        self.inner.step(event);
+    }
+
+    fn evaluating(&mut self, batches: u64) {
+        self.inner.evaluating(batches);
+    }
+
+    fn evaluated(&mut self, event: &StepEvent) {
+        self.inner.evaluated(event);
+    }
+}
