@@ -1,5 +1,7 @@
 //! How long compilation takes, and how it grows: `cargo bench -p fs-compiler`. `-- --fit` prints the exponents of growth
-//! in tables and layers, the ratio over ranks, and the time and peak memory of 2,000 tables with 96 layers instead.
+//! in tables and layers, the ratio over ranks, and the time and peak memory of 2,000 tables with 96 layers instead;
+//! `-- --wide` those of one wide concat, of splits and of a deep mlp; `-- --auto` the time of the search over that of
+//! `pec`.
 
 mod models;
 
@@ -7,7 +9,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion};
-use fs_compiler::{Strategy, compile};
+use fs_compiler::search::{candidates, search};
+use fs_compiler::{CompileOptions, Strategy, compile};
 use fs_dsl::checked::Program;
 
 const STRATEGIES: [Strategy; 3] = [Strategy::Serial, Strategy::Prefetch, Strategy::Pec];
@@ -39,6 +42,13 @@ fn bench(c: &mut Criterion) {
                 });
             });
         }
+        group.bench_function(BenchmarkId::new(name, "auto"), |b| {
+            b.iter(|| {
+                let program = fs_dsl::load(&path).program.unwrap_or_else(|| panic!("{name} checks"));
+                let options = CompileOptions::new(Strategy::Pec, 8);
+                search(&program, &options, candidates(None)).unwrap_or_else(|e| panic!("{e}"))
+            });
+        });
     }
     group.finish();
     let mut group = c.benchmark_group("growth");
@@ -49,6 +59,8 @@ fn bench(c: &mut Criterion) {
             b.iter(|| whole(&text, Strategy::Pec, 8));
         });
     }
+    let text = models::model(TABLES[3], 12);
+    group.bench_function(BenchmarkId::new("auto", TABLES[3]), |b| b.iter(|| auto(&text, 8)));
     for layers in LAYERS {
         let text = models::model(50, layers);
         group.bench_function(BenchmarkId::new("layers", layers), |b| {
@@ -64,14 +76,25 @@ fn bench(c: &mut Criterion) {
     group.finish();
 }
 
+/// From text to the best schedule.
+fn auto(text: &str, ranks: u32) {
+    let options = CompileOptions::new(Strategy::Pec, ranks);
+    let best = search(&program(text), &options, candidates(None)).unwrap_or_else(|e| panic!("{e}"));
+    std::hint::black_box(best);
+}
+
 /// The least of a few runs.
-fn least(text: &str, strategy: Strategy, ranks: u32) -> Duration {
-    let run = |_| {
+fn least_of(run: impl Fn()) -> Duration {
+    let timed = |_| {
         let started = Instant::now();
-        whole(text, strategy, ranks);
+        run();
         started.elapsed()
     };
-    (0..3).map(run).min().unwrap_or_default()
+    (0..3).map(timed).min().unwrap_or_default()
+}
+
+fn least(text: &str, strategy: Strategy, ranks: u32) -> Duration {
+    least_of(|| whole(text, strategy, ranks))
 }
 
 /// The slope of a line through the points in log scale.
@@ -89,6 +112,32 @@ fn peak() -> f64 {
     let kilobytes =
         status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse().ok());
     kilobytes.unwrap_or(f64::NAN) / 1024.0
+}
+
+/// How time grows with the operands of a concat, the parts of splits and the layers of an mlp.
+fn wide() {
+    let cases: [(&str, fn(usize) -> String, [usize; 4]); 3] = [
+        ("concat", models::concat, [2_500, 5_000, 10_000, 20_000]),
+        ("split", models::split, [2_500, 5_000, 10_000, 20_000]),
+        ("mlp", models::mlp, [7_500, 15_000, 30_000, 60_000]),
+    ];
+    for strategy in [Strategy::Serial, Strategy::Pec] {
+        for (what, model, sizes) in cases {
+            let points = sizes.map(|n| (n as f64, least(&model(n), strategy, 2).as_secs_f64()));
+            let times: Vec<String> = points.iter().map(|(n, t)| format!("{n}: {:.0} ms", t * 1e3)).collect();
+            eprintln!("{strategy:?}, {what}: exponent {:.2} ({})", exponent(&points), times.join(", "));
+        }
+    }
+}
+
+/// The search beside one of its candidates.
+fn against_pec() {
+    for tables in TABLES {
+        let text = models::model(tables, 12);
+        let (pec, auto) = (least(&text, Strategy::Pec, 8), least_of(|| auto(&text, 8)));
+        let ratio = auto.as_secs_f64() / pec.as_secs_f64();
+        eprintln!("{tables} tables: pec {pec:.2?}, auto {auto:.2?}, ratio {ratio:.2}");
+    }
 }
 
 fn fit() {
@@ -119,8 +168,9 @@ fn fit() {
 }
 
 fn main() {
-    if std::env::args().any(|a| a == "--fit") {
-        return fit();
+    let modes: [(&str, fn()); 3] = [("--fit", fit), ("--wide", wide), ("--auto", against_pec)];
+    if let Some((_, mode)) = modes.into_iter().find(|(name, _)| std::env::args().any(|a| a == *name)) {
+        return mode();
     }
     let mut criterion = Criterion::default().configure_from_args();
     bench(&mut criterion);

@@ -8,7 +8,7 @@
 use fs_dsl::checked::Program;
 
 use crate::compile::{Aim, CompileError, CompileOptions, Compiled};
-use crate::emit::{Emitted, emit_for};
+use crate::emit::{self, Emitted};
 use crate::import::import;
 use crate::passes::branches::Branches;
 use crate::passes::manager::Stage;
@@ -129,7 +129,7 @@ pub fn search(
         let asked = sched::Options::new(candidate.policy)
             .in_flight(options.in_flight)
             .below(best.as_ref().and_then(|b| b.0.to_beat()));
-        let verdict = match emit_for(&mut module, aim.target(), aim.ranks, &asked)? {
+        let verdict = match emit::schedule(&mut module, aim.target(), aim.ranks, &asked)? {
             Emitted::Schedule(schedule) => {
                 let compiled = Compiled { schedule: *schedule, module };
                 let cost = Cost::of(&compiled, aim.cluster.memory, options.in_flight);
@@ -144,5 +144,7 @@ pub fn search(
     }
     let (_, chosen, compiled) =
         best.ok_or_else(|| CompileError::Options("there is no strategy to try".into()))?;
+    // What is thrown away needs no proof.
+    emit::proved(&compiled.schedule)?;
     Ok(Best { compiled, chosen, tried })
 }

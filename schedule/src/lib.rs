@@ -7,6 +7,7 @@
 
 pub mod action;
 mod attribute;
+pub mod columns;
 pub mod digest;
 pub mod file;
 mod model;

@@ -35,3 +35,40 @@ pub fn model(tables: usize, layers: usize) -> String {
     text += "train { batch 64  steps 10 }\nworkload w { generate { lengths uniform(1, 8) } }\n";
     text
 }
+
+/// A click model of dense features: `body` defines what `score` is made of.
+fn dense(body: &str, score: &str) -> String {
+    format!(
+        "model wide {{\n  input f: dense(4)\n  input click: label\n{body}  loss bce_with_logits(linear({score}, 1), click, normalize: samples)\n}}
+train {{ batch 64  steps 10  optimizer adam(lr: 1e-3) }}\nworkload w {{ generate {{ lengths uniform(1, 8) }} }}\n"
+    )
+}
+
+/// A concat of so many values, each computed by itself.
+pub fn concat(operands: usize) -> String {
+    let mut body = String::from("  let h = linear(f, 4)\n");
+    for i in 0..operands {
+        let _ = writeln!(body, "  let a{i} = silu(h)");
+    }
+    let all: Vec<String> = (0..operands).map(|i| format!("a{i}")).collect();
+    dense(&body, &format!("concat({})", all.join(", ")))
+}
+
+/// So many parts of splits, 500 of each, activated by themselves and put side by side again.
+pub fn split(parts: usize) -> String {
+    let (mut body, mut all) = (String::new(), Vec::new());
+    for s in 0..parts.div_ceil(500) {
+        let names: Vec<String> = (0..500).map(|i| format!("s{s}_{i}")).collect();
+        let _ = writeln!(body, "  let h{s} = linear(f, 2000)\n  let {} = split(h{s}, 500)", names.join(", "));
+        for name in names {
+            let _ = writeln!(body, "  let t{name} = silu({name})");
+            all.push(format!("t{name}"));
+        }
+    }
+    dense(&body, &format!("concat({})", all.join(", ")))
+}
+
+/// So many layers.
+pub fn mlp(layers: usize) -> String {
+    dense("", &format!("mlp(f, [{}])", vec!["4"; layers].join(", ")))
+}

@@ -9,20 +9,14 @@ use std::collections::BTreeMap;
 use fs_schedule::signature::OperandType;
 use fs_schedule::{Buffer, Operand, Place};
 
+use super::views::{Users, Views};
 use crate::ir::{self, Module, OpData, OpId, ValueId};
-
-/// A column range of another value's storage.
-#[derive(Debug, Clone, Copy)]
-struct View {
-    of: ValueId,
-    start: u32,
-}
 
 /// Places of the values of one function.
 #[derive(Debug)]
 pub(super) struct Storage {
     fixed: BTreeMap<ValueId, Place>,
-    views: BTreeMap<ValueId, View>,
+    views: Views,
     columns: BTreeMap<ValueId, u32>,
     ids: BTreeMap<ValueId, u32>,
     buffers: Vec<Buffer>,
@@ -34,7 +28,7 @@ impl Storage {
     pub(super) fn assign(module: &Module, body: &[OpId]) -> Result<Self, String> {
         let mut this = Self {
             fixed: fixed_places(module, body)?,
-            views: BTreeMap::new(),
+            views: Views::default(),
             columns: BTreeMap::new(),
             ids: BTreeMap::new(),
             buffers: Vec::new(),
@@ -45,8 +39,13 @@ impl Storage {
         for id in body {
             this.alias(module, module.op(*id));
         }
-        for id in body {
-            this.host_concat(module, body, module.op(*id));
+        let concats: Vec<OpId> =
+            body.iter().copied().filter(|id| module.op(*id).def.view == Some(ir::View::Concat)).collect();
+        if !concats.is_empty() {
+            let mut users = Users::new(module, body, &mut this.views);
+            for id in concats {
+                this.host_concat(module, id, &mut users);
+            }
         }
         for id in body {
             let op = module.op(*id);
@@ -65,69 +64,47 @@ impl Storage {
         if op.def.view == Some(ir::View::Split) {
             let mut start = 0;
             for r in &op.results {
-                self.views.insert(*r, View { of: op.operands[0], start });
+                self.views.add(*r, op.operands[0], start);
                 start += columns(module, *r);
             }
         }
         for (r, base) in op.results.iter().zip(&op.into) {
             if let Some(base) = base {
-                self.views.insert(*r, View { of: *base, start: 0 });
+                self.views.add(*r, *base, 0);
             }
         }
-    }
-
-    /// The value whose storage holds this one, and where in it.
-    fn root(&self, mut v: ValueId) -> (ValueId, u32) {
-        let mut start = 0;
-        while let Some(view) = self.views.get(&v) {
-            start += view.start;
-            v = view.of;
-        }
-        (v, start)
     }
 
     /// Lets the operands of a concat be computed in place, and notes those that must be copied.
-    fn host_concat(&mut self, module: &Module, body: &[OpId], op: &OpData) {
-        if op.def.view != Some(ir::View::Concat) {
-            return;
-        }
+    fn host_concat(&mut self, module: &Module, id: OpId, users: &mut Users) {
+        let op = module.op(id);
         let result = op.results[0];
         let mut start = 0;
         // Storage that several operands see cannot stand in two places: those are copied.
-        let roots: Vec<ValueId> = op.operands.iter().map(|v| self.root(*v).0).collect();
+        let mut seen: BTreeMap<ValueId, u32> = BTreeMap::new();
+        for v in &op.operands {
+            *seen.entry(self.views.root(*v).0).or_insert(0) += 1;
+        }
         for v in &op.operands {
             let width = columns(module, *v);
-            let (root, offset) = self.root(*v);
+            let (root, offset) = self.views.root(*v);
+            let (host, _) = self.views.root(result);
             let owns = offset == 0
-                && roots.iter().filter(|r| **r == root).count() == 1
+                && seen.get(&root) == Some(&1)
                 && !self.fixed.contains_key(&root)
                 && columns(module, root) == width
-                && root != result
+                && root != host
                 && module.def(root).def.view != Some(ir::View::Split);
-            if owns {
-                self.views.insert(root, View { of: result, start });
-            }
-            if owns && self.reads_what_it_writes(module, body, result) {
-                self.views.remove(&root);
-                self.copied.entry(result).or_default().push((*v, start));
-            } else if !owns {
+            // Engines lend a buffer to an operation for reading or for writing, not both.
+            if owns && users.may_share(root, host) {
+                self.views.add(root, result, start);
+                users.share(root, host);
+            } else {
+                users.copied(id, root, host);
                 self.copied.entry(result).or_default().push((*v, start));
             }
             start += width;
         }
-    }
-
-    /// True if some operation would read and write the buffer of a value: engines lend a buffer either way, not both.
-    fn reads_what_it_writes(&self, module: &Module, body: &[OpId], v: ValueId) -> bool {
-        let (buffer, _) = self.root(v);
-        let inside = |v: &ValueId| self.root(*v).0 == buffer;
-        body.iter().map(|id| module.op(*id)).any(|op| {
-            if op.def.view == Some(ir::View::Concat) && inside(&op.results[0]) {
-                let copied = self.copied.get(&op.results[0]).map_or(&[][..], Vec::as_slice);
-                return copied.iter().any(|(v, _)| inside(v));
-            }
-            op.def.view.is_none() && op.results.iter().any(inside) && op.operands.iter().any(inside)
-        })
     }
 
     fn add_buffer(
@@ -137,7 +114,7 @@ impl Storage {
         op: &OpData,
         microbatch: Option<u32>,
     ) -> Result<(), String> {
-        if self.fixed.contains_key(&v) || self.views.contains_key(&v) {
+        if self.fixed.contains_key(&v) || self.views.has(v) {
             return Ok(());
         }
         let Some(OperandType::Matrix { element, rows, columns }) = module.ty(v).shape() else {
@@ -167,7 +144,7 @@ impl Storage {
         if let Some(place) = self.fixed.get(&v) {
             return Ok(Operand::new(*place));
         }
-        let (root, start) = self.root(v);
+        let (root, start) = self.views.find(v);
         if let Some(place) = self.fixed.get(&root) {
             return Ok(Operand::new(*place));
         }
@@ -184,7 +161,7 @@ impl Storage {
     /// Parts of a concat that must be copied, and where to.
     pub(super) fn concat_copies(&self, module: &Module, op: &OpData) -> Vec<(ValueId, Operand)> {
         let result = op.results[0];
-        let (root, base) = self.root(result);
+        let (root, base) = self.views.find(result);
         let Some(id) = self.ids.get(&root) else { return Vec::new() };
         let parts = self.copied.get(&result).map(Vec::as_slice).unwrap_or_default();
         parts.iter().map(|(v, start)| (*v, self.columns_of(*id, base + start, columns(module, *v)))).collect()

@@ -375,15 +375,20 @@ impl Module {
     }
     /// Replaces uses of values in the operations of a list.
     pub fn replace_uses(&mut self, body: &[OpId], map: &BTreeMap<ValueId, ValueId>) {
-        let resolve = |v: &mut ValueId| {
-            while let Some(n) = map.get(v) {
-                *v = *n;
+        let mut ends: BTreeMap<ValueId, ValueId> = BTreeMap::new();
+        let mut resolve = |v: &mut ValueId| {
+            let mut path = Vec::new();
+            while let Some(next) = ends.get(v).or_else(|| map.get(v)) {
+                path.push(*v);
+                *v = *next;
             }
+            // Chains are walked once.
+            ends.extend(path.into_iter().map(|from| (from, *v)));
         };
         for id in body {
             let op = &mut self.ops[id.0 as usize];
-            op.operands.iter_mut().for_each(resolve);
-            op.into.iter_mut().flatten().for_each(resolve);
+            op.operands.iter_mut().for_each(&mut resolve);
+            op.into.iter_mut().flatten().for_each(&mut resolve);
         }
     }
 }

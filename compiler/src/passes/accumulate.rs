@@ -19,7 +19,7 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
             if fusions.is_empty() {
                 break;
             }
-            for _ in &fusions {
+            for _ in fusions.iter().flat_map(|f| &f.parts) {
                 statistics.count("fused");
             }
             apply(module, f, &fusions);
@@ -28,13 +28,12 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
     Ok(())
 }
 
-/// A sum whose last part is to be computed into the rest.
+/// A sum whose last parts are to be computed into the rest, one after the other.
 struct Fusion {
     sum: OpId,
-    producer: OpId,
-    /// Which of the producer's results.
-    result: usize,
-    /// The sum's operands before the part.
+    /// The last part first: what makes each, and which of its results it is.
+    parts: Vec<(OpId, usize)>,
+    /// The sum's operands before them.
     rest: Vec<ValueId>,
 }
 
@@ -135,31 +134,49 @@ fn find(module: &Module, f: usize) -> Vec<Fusion> {
         if sum.def.name != "model.add" || !sum.into.is_empty() {
             continue;
         }
-        let Some((part, rest)) = sum.operands.split_last() else { continue };
-        if rest.is_empty() || sum.operands.iter().chain(&sum.results).any(|v| touched.contains(v)) {
+        if sum.operands.len() < 2 || sum.operands.iter().chain(&sum.results).any(|v| touched.contains(v)) {
             continue;
         }
-        let value = module.value(*part);
-        let (producer, result) = (module.op(value.def), value.result as usize);
-        let Some(made) = facts.position(value.def) else { continue };
-        let plain = producer.def.accumulates.contains(&result)
-            && producer.into.get(result).is_none_or(Option::is_none)
-            && facts.uses(*part).count == 1
-            && !producer.results.iter().any(|r| touched.contains(r));
-        let ready = |v: &ValueId| facts.position(module.value(*v).def).is_some_and(|p| p < made);
-        if !plain || !rest.iter().all(ready) {
-            continue;
-        }
-        // Taking over storage: nobody may read it from the producer on, nor may a split or concat share it. With more
-        // operands the leading ones stay a sum of their own, whose storage is free.
-        if let [only] = rest {
-            let unread = facts.uses(*only).free(made, at);
-            if !unread || facts.shared[only.0 as usize] || !owns_storage(module, *only) {
-                continue;
+        let mut rest = &sum.operands[..];
+        // Where the last of the first so many operands is made; none where one is not made here.
+        let mut made_by = Some(0);
+        let latest: Vec<Option<usize>> = rest
+            .iter()
+            .map(|v| {
+                made_by = made_by.zip(facts.position(module.value(*v).def)).map(|(a, b)| a.max(b));
+                made_by
+            })
+            .collect();
+        let mut parts = Vec::new();
+        while let Some((part, before)) = rest.split_last().filter(|(_, before)| !before.is_empty()) {
+            let value = module.value(*part);
+            let (producer, result) = (module.op(value.def), value.result as usize);
+            let Some(made) = facts.position(value.def) else { break };
+            let plain = producer.def.accumulates.contains(&result)
+                && producer.into.get(result).is_none_or(Option::is_none)
+                && facts.uses(*part).count == 1
+                && !producer.results.iter().any(|r| touched.contains(r));
+            let ready = latest[before.len() - 1].is_some_and(|last| last < made);
+            if !plain || !ready {
+                break;
             }
+            // Taking over storage: nobody may read it from the producer on, nor may a split or concat share it. With more
+            // operands the leading ones stay a sum of their own, whose storage is free.
+            if let [only] = before {
+                let unread = facts.uses(*only).free(made, at);
+                if !unread || facts.shared[only.0 as usize] || !owns_storage(module, *only) {
+                    break;
+                }
+            }
+            parts.push((value.def, result));
+            rest = before;
         }
-        touched.extend(sum.operands.iter().chain(&sum.results).chain(&producer.results));
-        fusions.push(Fusion { sum: *id, producer: value.def, result, rest: rest.to_vec() });
+        if parts.is_empty() {
+            continue;
+        }
+        touched.extend(sum.operands.iter().chain(&sum.results));
+        touched.extend(parts.iter().flat_map(|(producer, _)| &module.op(*producer).results));
+        fusions.push(Fusion { sum: *id, parts, rest: rest.to_vec() });
     }
     fusions
 }
@@ -169,25 +186,28 @@ fn apply(module: &mut Module, f: usize, fusions: &[Fusion]) {
     let mut gone: BTreeSet<OpId> = BTreeSet::new();
     let mut before: BTreeMap<OpId, Vec<OpId>> = BTreeMap::new();
     for fusion in fusions {
-        let part = module.op(fusion.producer).results[fusion.result];
-        map.insert(module.op(fusion.sum).results[0], part);
+        let Some((producer, result)) = fusion.parts.first() else { continue };
+        map.insert(module.op(fusion.sum).results[0], module.op(*producer).results[*result]);
         gone.insert(fusion.sum);
-        if fusion.rest.len() > 1 {
-            before.entry(fusion.producer).or_default().push(fusion.sum);
+        if let (Some((last, _)), true) = (fusion.parts.last(), fusion.rest.len() > 1) {
+            before.entry(*last).or_default().push(fusion.sum);
         }
     }
     let body = module.funcs[f].body.clone();
     module.replace_uses(&body, &map);
     for fusion in fusions {
-        let base = if let [only] = fusion.rest[..] {
+        let mut base = if let [only] = fusion.rest[..] {
             only
         } else {
             module.op_mut(fusion.sum).operands.clone_from(&fusion.rest);
             module.op(fusion.sum).results[0]
         };
-        let producer = module.op_mut(fusion.producer);
-        producer.into.resize(producer.results.len(), None);
-        producer.into[fusion.result] = Some(base);
+        for (producer, result) in fusion.parts.iter().rev() {
+            let producer = module.op_mut(*producer);
+            producer.into.resize(producer.results.len(), None);
+            producer.into[*result] = Some(base);
+            base = producer.results[*result];
+        }
     }
     let mut new = Vec::with_capacity(body.len());
     for id in body {

@@ -34,35 +34,36 @@ impl Branches {
         Self { pipelines, next: 0, kept: vec![Kept { pipeline: 0, passes: 0, module }] }
     }
 
-    /// The farthest kept module that this pipeline passes through, with the passes that it has behind it; a copy if a
-    /// later pipeline passes through it too.
-    fn start(&mut self, pipeline: usize) -> Option<(usize, Module)> {
+    /// Keeps the modules that this pipeline passes through; the last is the farthest.
+    fn start(&mut self, pipeline: usize) -> Option<&Kept> {
         let stages = &self.pipelines[pipeline];
-        let through = |k: &Kept, stages: &[Stage]| shared(&self.pipelines[k.pipeline], stages) >= k.passes;
-        while !through(self.kept.last()?, stages) {
+        let through = |k: &Kept| shared(&self.pipelines[k.pipeline], stages) >= k.passes;
+        while !through(self.kept.last()?) {
             self.kept.pop();
         }
-        let last = self.kept.last()?;
-        if self.pipelines[pipeline + 1..].iter().any(|later| through(last, later)) {
-            return Some((last.passes, last.module.clone()));
-        }
-        self.kept.pop().map(|k| (k.passes, k.module))
+        self.kept.last()
     }
 
     fn run(&mut self, pipeline: usize) -> Result<Module, RunError> {
-        let Some((mut done, mut module)) = self.start(pipeline) else {
+        let gone = || {
             let what = PassError::new("the module that it starts from is gone").to_string();
-            return Err(RunError { pass: "branches", what, reproducer: String::new() });
+            RunError { pass: "branches", what, reproducer: String::new() }
         };
+        let from = self.start(pipeline).ok_or_else(gone)?;
+        let (mut done, mut module) = (from.passes, from.module.clone());
         let stages = self.pipelines[pipeline].clone();
         let later = self.pipelines[pipeline + 1..].iter();
         let mut parts: Vec<usize> = later.map(|l| shared(l, &stages)).filter(|n| *n > done).collect();
         parts.sort_unstable();
         parts.dedup();
         for passes in parts.into_iter().chain([stages.len()]) {
-            manager::run(&mut module, &stages[done..passes], Settings::default(), &mut Log::default())?;
+            // What is kept last is the module as it is here.
+            let from = &self.kept.last().ok_or_else(gone)?.module;
+            let stages = &stages[done..passes];
+            manager::run_from(from, &mut module, stages, Settings::default(), &mut Log::default())?;
             done = passes;
-            let parts_here = self.pipelines[pipeline + 1..].iter().any(|l| shared(l, &stages) == passes);
+            let parts_here =
+                self.pipelines[pipeline + 1..].iter().any(|l| shared(l, &self.pipelines[pipeline]) == passes);
             if parts_here && self.kept.last().is_none_or(|k| k.passes < passes) {
                 self.kept.push(Kept { pipeline, passes, module: module.clone() });
             }

@@ -45,6 +45,7 @@ fn identity(module: &Module, id: OpId) -> Option<(ValueId, ValueId)> {
 /// `add(add(a, b), c)` becomes `add(a, b, c)`: sums go from left to right, so only a leading operand may be merged.
 fn flatten_sums(module: &mut Module, body: &[OpId], statistics: &mut Statistics) {
     let uses = module.use_counts(body);
+    let within: BTreeSet<OpId> = body.iter().copied().collect();
     for id in body {
         loop {
             let op = module.op(*id);
@@ -55,10 +56,13 @@ fn flatten_sums(module: &mut Module, body: &[OpId], statistics: &mut Statistics)
             let inner = module.def(first);
             let mergeable =
                 inner.def.name == "model.add" && inner.into.is_empty() && uses.get(&first) == Some(&1);
-            if !mergeable || !body.contains(&module.value(first).def) {
+            let inner = module.value(first).def;
+            if !mergeable || !within.contains(&inner) {
                 break;
             }
-            let mut operands = inner.operands.clone();
+            // Nobody else uses the inner sum: it is dead from here on, and what it added moves rather than being copied
+            // once for every sum around it.
+            let mut operands = std::mem::take(&mut module.op_mut(inner).operands);
             operands.extend(&module.op(*id).operands[1..]);
             module.op_mut(*id).operands = operands;
             statistics.count("flattened");

@@ -277,6 +277,17 @@ fn said(payload: &(dyn Any + Send)) -> &str {
 /// Runs passes in order. After an error the module is what the failed pass left.
 pub fn run(module: &mut Module, stages: &[Stage], settings: Settings, log: &mut Log) -> Result<(), RunError> {
     let original = if stages.is_empty() { Module::default() } else { module.clone() };
+    run_from(&original, module, stages, settings, log)
+}
+
+/// The same on a module of which there is a copy, for a reproducer.
+pub(super) fn run_from(
+    original: &Module,
+    module: &mut Module,
+    stages: &[Stage],
+    settings: Settings,
+    log: &mut Log,
+) -> Result<(), RunError> {
     let mut before = if settings.print == Print::Changes { module.to_string() } else { String::new() };
     for (i, stage) in stages.iter().enumerate() {
         let name = stage.pass.name;
@@ -287,7 +298,7 @@ pub fn run(module: &mut Module, stages: &[Stage], settings: Settings, log: &mut 
                     guarded(|| module.to_string()).unwrap_or_else(|e| format!("// cannot be printed: {e}\n"));
                 let _ = write!(log.text, "// after {name} (failed)\n{text}");
             }
-            let reproducer = reproducer(original, &stages[..i], &stages[i..], settings.verify_each);
+            let reproducer = reproducer(original.clone(), &stages[..i], &stages[i..], settings.verify_each);
             return Err(RunError { pass: name, what, reproducer });
         }
         if settings.print != Print::Never {

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 
 use fs_schedule::action::{Effect, Facts};
+use fs_schedule::columns::ByColumns;
 use fs_schedule::{Op, Operand, Place, Reuse, Schedule};
 
 /// What a dependency is for.
@@ -110,50 +111,41 @@ impl Graph {
     }
 }
 
-/// One use of a place that later uses may have to wait for.
-#[derive(Debug, Clone, Copy)]
-struct Use {
-    op: u32,
-    columns: (u32, u32),
-    writes: bool,
-}
-
+/// Uses of a place that later uses may have to wait for, by their operations.
 #[derive(Debug, Default)]
 struct Uses {
-    live: Vec<Use>,
+    writes: ByColumns<u32>,
+    reads: ByColumns<u32>,
     /// Writes that no earlier use of the batch comes before.
     first: Vec<u32>,
     /// Reads that no write of the batch comes before: only parameters have them.
     open: Vec<u32>,
 }
 
-fn overlap(a: (u32, u32), b: (u32, u32)) -> bool {
-    a.0 < b.1 && b.0 < a.1
-}
-
-fn covers(a: (u32, u32), b: (u32, u32)) -> bool {
-    a.0 <= b.0 && b.1 <= a.1
-}
-
 impl Uses {
-    fn add(&mut self, new: Use, edges: &mut Vec<Edge>) {
+    fn read(&mut self, op: u32, columns: (u32, u32), edges: &mut Vec<Edge>) {
         let mut found = false;
-        for old in &self.live {
-            if old.op != new.op && (old.writes || new.writes) && overlap(old.columns, new.columns) {
-                found |= old.writes;
-                edges.push(edge(old.op, new.op, 0, Why::Data));
-            }
+        for (.., before) in self.writes.meeting(columns).filter(|(.., before)| **before != op) {
+            found = true;
+            edges.push(edge(*before, op, 0, Why::Data));
         }
-        if new.writes {
-            let waits = self.live.iter().any(|u| u.op != new.op && overlap(u.columns, new.columns));
-            if !waits {
-                self.first.push(new.op);
-            }
-            self.live.retain(|u| u.op == new.op || !covers(new.columns, u.columns));
-        } else if !found {
-            self.open.push(new.op);
+        if !found {
+            self.open.push(op);
         }
-        self.live.push(new);
+        self.reads.add(columns, op);
+    }
+
+    fn write(&mut self, op: u32, columns: (u32, u32), edges: &mut Vec<Edge>) {
+        let known = edges.len();
+        for uses in [&mut self.writes, &mut self.reads] {
+            let before = uses.meeting(columns).filter(|(.., before)| **before != op);
+            edges.extend(before.map(|(.., before)| edge(*before, op, 0, Why::Data)));
+            uses.remove_within(columns, |before| *before != op);
+        }
+        if edges.len() == known {
+            self.first.push(op);
+        }
+        self.writes.add(columns, op);
     }
 }
 
@@ -196,30 +188,28 @@ fn places(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
                 elsewhere.push((i, r.place, r.batch));
                 continue;
             }
-            let new = Use { op: i, columns: columns(s, r), writes: false };
-            uses.entry(r.place).or_default().add(new, edges);
+            uses.entry(r.place).or_default().read(i, columns(s, r), edges);
         }
         for w in op.writes.iter().filter(|w| counted(w.place)) {
-            let new = Use { op: i, columns: columns(s, w), writes: true };
-            uses.entry(w.place).or_default().add(new, edges);
+            uses.entry(w.place).or_default().write(i, columns(s, w), edges);
         }
     }
     for (op, place, offset) in elsewhere {
         let Some(u) = uses.get(&place) else { continue };
-        edges.extend(u.live.iter().filter(|u| u.writes).map(|u| edge(u.op, op, -offset, Why::Data)));
+        edges.extend(u.writes.values().map(|write| edge(*write, op, -offset, Why::Data)));
     }
     for (place, u) in &uses {
         match place {
             // The gradient of a batch is free after the last use of the batch before.
             Place::Gradient(_) => {
-                for last in &u.live {
-                    edges.extend(u.first.iter().map(|f| edge(last.op, *f, 1, Why::Data)));
+                for last in u.writes.values().chain(u.reads.values()) {
+                    edges.extend(u.first.iter().map(|f| edge(*last, *f, 1, Why::Data)));
                 }
             }
             Place::Parameter(_) => {
-                for update in u.live.iter().filter(|u| u.writes) {
-                    let later = u.open.iter().chain(std::iter::once(&update.op));
-                    edges.extend(later.map(|r| edge(update.op, *r, 1, Why::Parameter)));
+                for update in u.writes.values() {
+                    let later = u.open.iter().chain(std::iter::once(update));
+                    edges.extend(later.map(|r| edge(*update, *r, 1, Why::Parameter)));
                 }
             }
             _ => {}

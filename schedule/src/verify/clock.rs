@@ -75,6 +75,13 @@ impl Clocks {
         Self { place, lengths, finished, stages }
     }
 
+    /// The queue of `x`, and when in it `x` has worked on the batch `batches` before: of two operations of a queue the
+    /// one with the greater number is the later.
+    pub(super) fn ends(&self, x: usize, batches: i64) -> (usize, i64) {
+        let (q, at) = self.place[x];
+        (q, at - (batches + self.stages[x]) * self.lengths[q])
+    }
+
     /// True if `x` on batch m surely has finished when `y` on batch m + `batches` starts.
     pub(super) fn before(&self, x: usize, y: usize, batches: i64) -> bool {
         let steps = batches + self.stages[x] - self.stages[y];

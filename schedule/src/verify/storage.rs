@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{Context, Report};
+use crate::columns::ByColumns;
 use crate::op::Buffer;
 use crate::operand::{Element, Operand, Place};
 
@@ -22,9 +23,6 @@ struct Use {
 }
 
 impl Use {
-    fn meets(&self, other: &Self) -> bool {
-        self.columns.0 < other.columns.1 && other.columns.0 < self.columns.1
-    }
     /// Starts a new life of its columns.
     fn begins(&self) -> bool {
         self.writes && !self.adds
@@ -93,11 +91,14 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
         };
         contents(cx, *place, uses, &name, r);
         // The next life of a copy begins when all uses of the last have ended.
+        let mut by = ByColumns::default();
+        uses.iter().for_each(|u| by.add(u.columns, *u));
         for w in uses.iter().filter(|w| w.begins()) {
-            if !cx.spend(uses.len()) {
+            let met = meeting(&by, w);
+            if !cx.spend(1 + met.len()) {
                 return;
             }
-            for u in uses.iter().filter(|u| u.meets(w)) {
+            for u in met {
                 let rule = if matches!(place, Place::Buffer(_)) { "copies" } else { "dense" };
                 cx.need(u.op, w.op, i64::from(copies) + u.batch, rule, r, || {
                     format!("both use one of the {copies} copies of {}", name())
@@ -106,6 +107,26 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
         }
     }
     slots(cx, &uses, r);
+}
+
+/// Of some uses those whose columns one has something to do with, in their order.
+fn meeting(by: &ByColumns<Use>, of: &Use) -> Vec<Use> {
+    let mut met: Vec<(u32, Use)> = by.meeting(of.columns).map(|(_, number, u)| (number, *u)).collect();
+    met.sort_unstable_by_key(|(number, _)| *number);
+    met.into_iter().map(|(_, u)| u).collect()
+}
+
+/// Of some uses the last in each queue: what comes after these comes after all.
+fn latest<'a>(cx: &Context<'_>, uses: &'a [Use]) -> Vec<&'a Use> {
+    let mut last: BTreeMap<usize, (i64, &Use)> = BTreeMap::new();
+    for u in uses {
+        let (queue, at) = cx.clocks.ends(u.op as usize, u.batch);
+        let known = last.entry(queue).or_insert((at, u));
+        if at > known.0 {
+            *known = (at, u);
+        }
+    }
+    last.into_values().map(|(_, u)| u).collect()
 }
 
 fn lifetime(cx: &Context<'_>, number: u32, b: &Buffer, uses: &[Use], r: &mut Report) {
@@ -127,15 +148,19 @@ fn lifetime(cx: &Context<'_>, number: u32, b: &Buffer, uses: &[Use], r: &mut Rep
 /// Within one batch, and reads of its copy by others. `uses` are in the order of a batch.
 fn contents(cx: &Context<'_>, place: Place, uses: &[Use], name: &impl Fn() -> String, r: &mut Report) {
     let mut covered = Covered::default();
-    // Writes so far; reads that later writes must respect.
-    let (mut writes, mut reads): (Vec<&Use>, Vec<&Use>) = (Vec::new(), Vec::new());
+    // Writes so far; reads that later writes must respect. What comes before a write that covers it comes before all
+    // that comes after that write, so it is not asked for again.
+    let (mut writes, mut reads) = (ByColumns::default(), ByColumns::default());
+    let ordered = |x: &Use, u: &Use| x.op == u.op || cx.clocks.before(x.op as usize, u.op as usize, 0);
     let operand = |u: &Use| {
         let columns = Some(u.columns).filter(|_| matches!(place, Place::Buffer(_)));
         Operand { columns, ..Operand::new(place) }
     };
     for u in uses.iter().filter(|u| u.batch == 0) {
         let needs = !u.writes || u.adds;
-        if !cx.spend(writes.len() + if u.writes { reads.len() } else { 0 }) {
+        let written = meeting(&writes, u);
+        let read = if u.writes { meeting(&reads, u) } else { Vec::new() };
+        if !cx.spend(1 + written.len() + read.len()) {
             return;
         }
         r.check(!needs || covered.holds(u.columns), "fresh", || {
@@ -147,7 +172,7 @@ fn contents(cx: &Context<'_>, place: Place, uses: &[Use], name: &impl Fn() -> St
                 name()
             )
         });
-        for w in writes.iter().filter(|w| w.op != u.op && w.meets(u)) {
+        for w in written.iter().filter(|w| w.op != u.op) {
             let (rule, why) = match (u.writes, u.adds) {
                 (false, _) => ("fresh", "reads"),
                 (true, true) => ("sums", "adds to"),
@@ -158,25 +183,28 @@ fn contents(cx: &Context<'_>, place: Place, uses: &[Use], name: &impl Fn() -> St
             });
         }
         if u.writes {
-            for x in reads.iter().filter(|x| x.op != u.op && x.meets(u)) {
+            for x in read.iter().filter(|x| x.op != u.op) {
                 cx.need(x.op, u.op, 0, "storage", r, || {
                     format!("the second writes {}, which the first reads", name())
                 });
             }
             covered.add(u.columns);
-            writes.push(u);
+            writes.remove_within(u.columns, |w| ordered(w, u));
+            reads.remove_within(u.columns, |x| ordered(x, u));
+            writes.add(u.columns, *u);
         } else {
-            reads.push(u);
+            reads.add(u.columns, *u);
         }
     }
     for u in uses.iter().filter(|u| u.batch != 0) {
         r.check(covered.holds(u.columns), "fresh", || {
             format!("`{}` reads {} of another batch, which is not all written", cx.name(u.op), name())
         });
-        if !cx.spend(writes.len()) {
+        let written = meeting(&writes, u);
+        if !cx.spend(1 + written.len()) {
             return;
         }
-        for w in writes.iter().filter(|w| w.meets(u)) {
+        for w in written {
             cx.need(w.op, u.op, -u.batch, "fresh", r, || {
                 format!("the second reads {} of {:+} batches, which the first writes", name(), u.batch)
             });
@@ -208,7 +236,15 @@ fn slots(cx: &Context<'_>, uses: &BTreeMap<Place, Vec<Use>>, r: &mut Report) {
             let (b, around) = if i + 1 < list.len() { (list[i + 1], 0) } else { (list[0], 1) };
             let stage = |b: u32| i64::from(cx.p.ops[first(b) as usize].stage);
             let batches = stage(b) - stage(a) + around;
+            let latest = latest(cx, of(a));
             for w in of(b).iter().filter(|w| w.begins()) {
+                let free = |u: &&Use| cx.clocks.before(u.op as usize, w.op as usize, batches + u.batch);
+                if !cx.spend(latest.len()) {
+                    return;
+                }
+                if latest.iter().all(free) {
+                    continue;
+                }
                 if !cx.spend(of(a).len()) {
                     return;
                 }

@@ -147,8 +147,11 @@ impl Run<'_, '_> {
         match o.place {
             Place::Buffer(b) => {
                 let buffer = &self.buffers[b as usize];
-                let value =
-                    if self.cx.spend(buffer.len()) { buffer.read(&mut self.terms, start, end) } else { None };
+                let value = if self.cx.spend(buffer.touched(start, end)) {
+                    buffer.read(&mut self.terms, start, end)
+                } else {
+                    None
+                };
                 value.unwrap_or_else(|| self.terms.other(end - start))
             }
             Place::Parameter(n) => self.terms.term(Node::Parameter(n), 1),
@@ -171,9 +174,9 @@ impl Run<'_, '_> {
         };
         match o.place {
             Place::Buffer(b) => {
-                let (start, _) = self.cx.columns(o);
+                let (start, end) = self.cx.columns(o);
                 let buffer = &mut self.buffers[b as usize];
-                if self.cx.spend(buffer.len()) {
+                if self.cx.spend(buffer.touched(start, end)) {
                     buffer.write(&self.terms, start, value);
                 }
             }

@@ -157,9 +157,10 @@ impl Columns {
         (at == end).then(|| terms.beside(found))
     }
 
-    /// Ranges that it holds.
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
+    /// Ranges that reading or writing some columns looks at.
+    pub(super) fn touched(&self, start: u32, end: u32) -> usize {
+        let first = self.0.range(..=start).next_back().map_or(start, |(k, _)| *k);
+        self.0.range(first..end.max(first)).count()
     }
 
     /// Puts a term into columns from `start` on.
