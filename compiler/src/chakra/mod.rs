@@ -7,19 +7,24 @@
 //! operation's instance by the same tag. With one rank there is nobody to send to: transfers are local copies then,
 //! which are compute nodes.
 //!
-//! `data_deps` are the values that a node reads, `ctrl_deps` the rest of the order that the schedule demands: its
-//! dependencies and the queues of its engines.
+//! `data_deps` are all that a node waits for: the values that it reads, the schedule's other order, and, of transfers,
+//! the one before on the link ([`turns`]), the same on every rank. Simulators follow nothing else.
 
 pub mod messages;
 pub mod proto;
+mod turns;
 pub mod unroll;
+
+use std::collections::BTreeMap;
 
 use fs_schedule::{Element, Engine, Op, Operand, Place, Schedule, Symbol};
 use prost::Message as _;
 
 use crate::sched::sizes::Sizes;
+use crate::viz::timeline::{Timeline, VizError};
 use messages::Transfer;
 use proto::{Attribute, CollectiveType, GlobalMetadata, IoInfo, Node, NodeType, Value};
+use turns::{Part, Turn};
 use unroll::Instance;
 
 /// Version of Chakra's schema that files name.
@@ -32,7 +37,7 @@ pub const MOST_NODES: u64 = 1 << 24;
 const MOST_TURNS: u64 = 1 << 22;
 
 /// Why there is no export.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ChakraError {
     /// Times and sizes are not known.
     #[error("the schedule has no prediction; compile it again with this version")]
@@ -40,6 +45,9 @@ pub enum ChakraError {
     /// Nothing would be written.
     #[error("--steps must be at least 1")]
     NoSteps,
+    /// Times that are not those of the schedule's steps.
+    #[error(transparent)]
+    Times(#[from] VizError),
     /// More than anything reads.
     #[error(
         "{steps} steps on {ranks} ranks are {nodes} nodes, too many for a trace; export fewer steps, or compile for fewer ranks"
@@ -63,16 +71,43 @@ pub struct Export<'a> {
     steps: u64,
     sizes: Sizes,
     instances: Vec<Instance>,
+    /// Parts of each operation.
+    parts: Vec<Vec<Part>>,
+    /// Parts of all instances, each after all that it waits for.
+    turns: Vec<Turn>,
     transfers: Vec<Option<Transfer>>,
 }
 
-/// First and last nodes of an instance.
+/// Last nodes of an instance.
 #[derive(Debug, Clone, Copy, Default)]
 struct Nodes {
     /// The last one that holds results: the last received message, or the only node.
     result: Option<u64>,
     /// The last sent message.
     sent: Option<u64>,
+}
+
+impl Nodes {
+    fn all(self) -> impl Iterator<Item = u64> {
+        [self.result, self.sent].into_iter().flatten()
+    }
+}
+
+/// Nanoseconds by which the durations of an engine's nodes are less than planned so far, because files have whole
+/// microseconds: what follows makes up for it, so that ends do not drift.
+#[derive(Debug, Default)]
+struct Carry(BTreeMap<(Engine, bool), i64>);
+
+impl Carry {
+    /// Whole microseconds of a node, at least 1: readers take 0 for unknown. No node makes up for more than half of
+    /// itself.
+    fn micros(&mut self, engine: (Engine, bool), nanos: u64) -> u64 {
+        let carry = self.0.entry(engine).or_insert(0);
+        let nanos = nanos as i64;
+        let micros = ((nanos + (*carry).max(-nanos / 2) + 500).div_euclid(1000)).max(1);
+        *carry += nanos - 1000 * micros;
+        micros as u64
+    }
 }
 
 impl<'a> Export<'a> {
@@ -91,14 +126,18 @@ impl<'a> Export<'a> {
             Some(Transfer::Pairs(_)) => (2 * peers).max(1),
             _ => 1,
         };
-        let per_batch: u64 = transfers.iter().map(of).sum();
+        let parts = if s.train.ops.is_empty() { Vec::new() } else { turns::parts(s, &Timeline::of(s)?) };
+        let per_batch: u64 = transfers.iter().zip(&parts).map(|(t, parts)| of(t) * parts.len() as u64).sum();
         let nodes = per_batch.saturating_mul(steps).saturating_mul(s.ranks.into());
         let turns = unroll::extent(s, steps).0.saturating_mul(s.train.ops.len() as u64);
         if nodes > MOST_NODES || turns > MOST_TURNS {
             return Err(ChakraError::Large { steps, ranks: s.ranks, nodes });
         }
         let step = (p.step * 1e9).round().max(0.0) as u64;
-        Ok(Self { s, step, steps, sizes, instances: unroll::unroll(s, steps), transfers })
+        let instances = unroll::unroll(s, steps);
+        let linked: Vec<bool> = transfers.iter().map(|t| t.is_some() && s.ranks > 1).collect();
+        let turns = turns::turns(&instances, &parts, &linked, step);
+        Ok(Self { s, step, steps, sizes, instances, parts, turns, transfers })
     }
 
     /// The file of a rank.
@@ -132,50 +171,88 @@ impl<'a> Export<'a> {
     /// The nodes of a rank, each after all that it waits for.
     pub fn nodes(&self, rank: u32) -> Vec<Node> {
         let mut nodes: Vec<Node> = Vec::new();
-        let mut known: Vec<Nodes> = Vec::with_capacity(self.instances.len());
-        for (tag, instance) in self.instances.iter().enumerate() {
-            let mut data: Vec<u64> = instance.data.iter().filter_map(|i| known[*i as usize].result).collect();
-            data.sort_unstable();
-            let order = instance.order.iter().map(|i| known[*i as usize]);
-            let mut order: Vec<u64> = order.flat_map(|n| [n.result, n.sent]).flatten().collect();
-            order.retain(|id| data.binary_search(id).is_err());
-            order.sort_unstable();
-            let node = self.node(instance, data, order);
-            known.push(self.place(rank, tag, instance, node, &mut nodes));
+        let mut known = vec![Nodes::default(); self.instances.len()];
+        let mut carry = Carry::default();
+        // The last on the link.
+        let mut link = Nodes::default();
+        for turn in &self.turns {
+            let instance = &self.instances[turn.instance as usize];
+            let mut waits: Vec<u64> = known[turn.instance as usize].all().collect();
+            if turn.part == 0 {
+                waits.extend(instance.data.iter().filter_map(|i| known[*i as usize].result));
+                waits.extend(instance.order.iter().flat_map(|i| known[*i as usize].all()));
+            }
+            if turn.linked {
+                waits.extend(link.all());
+            }
+            waits.sort_unstable();
+            waits.dedup();
+            let made = self.place(rank, *turn, waits, &mut carry, &mut nodes);
+            if turn.linked && made.all().next().is_some() {
+                link = made;
+            }
+            let last = &mut known[turn.instance as usize];
+            *last = Nodes { result: made.result.or(last.result), sent: made.sent.or(last.sent) };
         }
         nodes
     }
 
-    /// Puts an instance's nodes into the list.
-    fn place(&self, rank: u32, tag: usize, instance: &Instance, node: Node, nodes: &mut Vec<Node>) -> Nodes {
+    /// Puts the nodes of a part into the list.
+    fn place(
+        &self,
+        rank: u32,
+        turn: Turn,
+        waits: Vec<u64>,
+        carry: &mut Carry,
+        nodes: &mut Vec<Node>,
+    ) -> Nodes {
+        let instance = &self.instances[turn.instance as usize];
         let op = &self.s.train.ops[instance.op as usize];
-        let transfer = self.transfers[instance.op as usize].as_ref().filter(|_| self.s.ranks > 1);
+        let parts = &self.parts[instance.op as usize];
+        let part = parts[turn.part as usize];
+        // What of the whole is moved before this part and with it.
+        let moved = |bytes: u64| {
+            let until = |parts: &[Part]| parts.iter().map(|p| u128::from(p.time)).sum::<u128>();
+            let all = until(parts).max(1);
+            let share = |n: usize| (u128::from(bytes) * until(&parts[..n]) / all) as u64;
+            let (before, after) = (share(turn.part as usize), share(turn.part as usize + 1));
+            // A part is there even if it has less than a byte.
+            (after - before).max(1)
+        };
+        let node = self.node(instance, part, waits);
+        let transfer = self.transfers[instance.op as usize].as_ref().filter(|_| turn.linked);
         let mut add = |mut node: Node| {
             let id = nodes.len() as u64;
             node.id = id;
             nodes.push(node);
             id
         };
-        let collective = |node: Node, kind: CollectiveType, bytes: u64| {
+        let mut collective = |kind: CollectiveType, bytes: u64| {
             let attr = vec![
                 Attribute::new("is_cpu_op", Value::Bool(false)),
                 Attribute::new("comm_type", Value::Int64(kind as i64)),
-                Attribute::new("comm_size", Value::Int64(bytes as i64)),
+                Attribute::new("comm_size", Value::Int64(moved(bytes) as i64)),
                 Attribute::new("comm_priority", Value::Int32(op.priority.max(0))),
             ];
-            Node { kind: NodeType::Collective.into(), attr: [attr, node.attr.clone()].concat(), ..node }
+            Node {
+                kind: NodeType::Collective.into(),
+                duration_micros: carry.micros((op.engine, false), part.time),
+                attr: [attr, node.attr.clone()].concat(),
+                ..node.clone()
+            }
         };
         match transfer {
             None => {
-                let id = add(self.compute(op, node));
+                let duration_micros = carry.micros((op.engine, false), part.time);
+                let id = add(Node { duration_micros, ..self.compute(op, node) });
                 Nodes { result: Some(id), sent: None }
             }
             Some(Transfer::AllReduce(bytes)) => {
-                let id = add(collective(node, CollectiveType::AllReduce, *bytes));
+                let id = add(collective(CollectiveType::AllReduce, *bytes));
                 Nodes { result: Some(id), sent: None }
             }
             Some(Transfer::AllGather(bytes)) => {
-                let id = add(collective(node, CollectiveType::AllGather, *bytes));
+                let id = add(collective(CollectiveType::AllGather, *bytes));
                 Nodes { result: Some(id), sent: None }
             }
             Some(Transfer::Pairs(pairs)) => {
@@ -192,6 +269,7 @@ impl<'a> Export<'a> {
                         .into_iter()
                         .map(|(a, b)| (a, b, pairs.bytes(a, b)))
                         .filter(|m| m.2 > 0)
+                        .map(|(a, b, bytes)| (a, b, moved(bytes)))
                         .collect();
                     let all: u64 = messages.iter().map(|m| m.2).sum();
                     let mut before: u64 = 0;
@@ -203,22 +281,20 @@ impl<'a> Export<'a> {
                         } else {
                             format!("{} from {a}", node.name)
                         };
-                        let share = |part: u64| (op.time as f64 * part as f64 / all as f64) as u64;
-                        let start = self.start(instance) + share(before);
+                        let until = |sent: u64| (part.time as f64 * sent as f64 / all as f64) as u64;
+                        let start = self.start(instance, part) + until(before);
+                        let time = until(before + bytes) - until(before);
                         message.start_time_micros = micros(start);
-                        message.duration_micros = micros(share(bytes)).max(1);
-                        // Only the first waits for anything but the message before it. What arrived before is
-                        // part of the result.
+                        message.duration_micros = carry.micros((op.engine, kind == NodeType::Receive), time);
+                        // The first waits for what all of them wait for, the others for the message before.
                         if let Some(last) = *end {
-                            let (ctrl, data) = (vec![last], Vec::new());
-                            (message.ctrl_deps, message.data_deps) =
-                                if kind == NodeType::Send { (ctrl, data) } else { (data, ctrl) };
+                            message.data_deps = vec![last];
                         }
                         let attr = vec![
                             Attribute::new("is_cpu_op", Value::Bool(false)),
                             Attribute::new("comm_src", Value::Int32(a as i32)),
                             Attribute::new("comm_dst", Value::Int32(b as i32)),
-                            Attribute::new("comm_tag", Value::Int32(tag as i32)),
+                            Attribute::new("comm_tag", Value::Int32(turn.tag as i32)),
                             Attribute::new("comm_size", Value::Int64(bytes as i64)),
                             Attribute::new("comm_priority", Value::Int32(op.priority.max(0))),
                         ];
@@ -232,29 +308,28 @@ impl<'a> Export<'a> {
         }
     }
 
-    fn start(&self, instance: &Instance) -> u64 {
-        instance.step * self.step + self.s.train.ops[instance.op as usize].start
+    fn start(&self, instance: &Instance, part: Part) -> u64 {
+        instance.step * self.step + part.start
     }
 
-    /// What all nodes of an instance have.
-    fn node(&self, instance: &Instance, data_deps: Vec<u64>, ctrl_deps: Vec<u64>) -> Node {
+    /// What all nodes of a part have.
+    fn node(&self, instance: &Instance, part: Part, data_deps: Vec<u64>) -> Node {
         let op = &self.s.train.ops[instance.op as usize];
         Node {
             id: 0,
             name: format!("{}@{}", op.name, instance.batch),
             kind: NodeType::Invalid.into(),
-            ctrl_deps,
+            ctrl_deps: Vec::new(),
             data_deps,
-            start_time_micros: micros(self.start(instance)),
-            // Readers take 0 for unknown.
-            duration_micros: micros(op.time).max(1),
+            start_time_micros: micros(self.start(instance, part)),
+            duration_micros: 0,
             inputs: Some(self.tensors(op, &op.reads)),
             outputs: Some(self.tensors(op, &op.writes)),
             attr: vec![
                 Attribute::new("engine", Value::Text(op.engine.name().into())),
                 Attribute::new("batch", Value::Uint64(instance.batch)),
                 Attribute::new("op", Value::Text(op.name.clone())),
-                Attribute::new("duration_nanos", Value::Uint64(op.time)),
+                Attribute::new("duration_nanos", Value::Uint64(part.time)),
             ],
         }
     }
