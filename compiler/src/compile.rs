@@ -7,7 +7,7 @@ use crate::distribution::{Lookahead, PerTable, TableOptions};
 use crate::emit::{EmitError, Emitted, emit_for, local, unlimited};
 use crate::import::{ImportError, import};
 use crate::ir::Module;
-use crate::ir::attr::{boolean, int};
+use crate::ir::attr::{AttrError, boolean, int};
 use crate::passes::manager::{self, Log, PipelineError, RunError, Settings, Stage};
 use crate::sched::policy::{self, Policy};
 use crate::sched::{self, Target};
@@ -32,7 +32,7 @@ pub enum CompileError {
     Options(String),
     /// The imported module lacks a setting: a defect of the compiler.
     #[error("the imported model cannot be lowered: {0}")]
-    Module(String),
+    Module(#[from] AttrError),
     /// The lowered module has no schedule.
     #[error(transparent)]
     Emit(#[from] EmitError),
@@ -67,8 +67,8 @@ impl PipelineOptions {
         Ok(Self {
             tells_rows_apart: policy.tells_rows_apart(),
             buckets_gradients: policy.buckets_gradients(),
-            unique_rows: boolean(&module.attrs, "unique_rows").map_err(CompileError::Module)?,
-            lookahead: int(&module.attrs, "lookahead").map_err(CompileError::Module)?,
+            unique_rows: boolean(&module.attrs, "unique_rows")?,
+            lookahead: int(&module.attrs, "lookahead")?,
             microbatches: None,
             ranks,
             memory: None,

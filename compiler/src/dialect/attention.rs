@@ -1,6 +1,6 @@
 //! Attention within jagged sequences.
 
-use crate::ir::{OpData, OpDef, OpId, ValueId, Vjp};
+use crate::ir::{OpData, OpDef, OpError, OpId, ValueId, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable(
@@ -17,7 +17,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("train.softmax_attention_grad", "`q, k, v, y, stats, offsets, gy -> gq, gk, gv`"),
 ];
 
-fn silu(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn silu(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     let mut operands = op.operands.clone();
@@ -26,10 +26,12 @@ fn silu(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
     Ok(())
 }
 
-fn softmax(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn softmax(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
-    let [q, k, v, offsets] = op.operands[..] else { return Err("needs q, k, v and offsets".into()) };
+    let [q, k, v, offsets] = op.operands[..] else {
+        return Err(OpError::relation("needs q, k, v and offsets"));
+    };
     attention(
         cx,
         &op,

@@ -4,7 +4,7 @@ use fs_schedule::signature::OperandType;
 use fs_schedule::{Extent, PoolMode, Symbol};
 
 use super::rules::{expect_results, real, require};
-use crate::ir::{Context, Module, OpData, OpDef, OpId, Resource, Type, ValueId, Vjp};
+use crate::ir::{Context, Module, OpData, OpDef, OpError, OpId, Resource, Type, ValueId, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.lookup", "`table, ids -> y [tokens, dim]` Rows of the ids.")
@@ -29,15 +29,15 @@ pub(super) const OPS: &[OpDef] = &[
 ];
 
 /// Table and its columns, from operand `i`.
-pub(super) fn table_of(m: &Module, op: &OpData, i: usize) -> Result<(u32, u32), String> {
+pub(super) fn table_of(m: &Module, op: &OpData, i: usize) -> Result<(u32, u32), OpError> {
     match op.operands.get(i).map(|v| m.ty(*v)) {
         Some(Type::OperandType(OperandType::Table { table, dim })) => Ok((table, dim)),
-        _ => Err(format!("operand {i} must be a table")),
+        _ => Err(OpError::operand(i, "a table")),
     }
 }
 
 /// Rows and columns of ids of a table, from operand `i`.
-pub(super) fn ids_of(m: &Module, op: &OpData, i: usize, table: u32) -> Result<(Extent, u32), String> {
+pub(super) fn ids_of(m: &Module, op: &OpData, i: usize, table: u32) -> Result<(Extent, u32), OpError> {
     match op.operands.get(i).map(|v| m.ty(*v)) {
         Some(Type::OperandType(OperandType::Ids { table: t, lengths })) if t == table => {
             Ok((Extent::Symbol(Symbol::Tokens(lengths)), 1))
@@ -45,17 +45,17 @@ pub(super) fn ids_of(m: &Module, op: &OpData, i: usize, table: u32) -> Result<(E
         Some(Type::OperandType(OperandType::Matrix { element: fs_schedule::Element::Id, rows, columns })) => {
             Ok((rows, columns))
         }
-        _ => Err(format!("operand {i} must be ids of table {table}")),
+        _ => Err(OpError::operand(i, format!("ids of table {table}"))),
     }
 }
 
-fn lookup(m: &Context<'_>, op: &OpData) -> Result<(), String> {
+fn lookup(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
     let (table, dim) = table_of(m, op, 0)?;
     let (rows, _) = ids_of(m, op, 1, table)?;
     expect_results(m, op, 2, &[Type::real(rows, dim)])
 }
 
-fn pooled(m: &Module, op: &OpData) -> Result<(u32, u32), String> {
+fn pooled(m: &Module, op: &OpData) -> Result<(u32, u32), OpError> {
     let (table, dim) = table_of(m, op, 0)?;
     let (rows, _) = ids_of(m, op, 1, table)?;
     let _: PoolMode = require(op, "mode")?;
@@ -65,50 +65,50 @@ fn pooled(m: &Module, op: &OpData) -> Result<(u32, u32), String> {
         {
             Ok((table, dim))
         }
-        _ => Err("operand 2 must be the offsets of the ids".into()),
+        _ => Err(OpError::relation("operand 2 must be the offsets of the ids")),
     }
 }
 
-fn pool(m: &Context<'_>, op: &OpData) -> Result<(), String> {
+fn pool(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
     let (_, dim) = pooled(m, op)?;
     expect_results(m, op, 3, &[Type::real(Extent::Symbol(Symbol::Samples), dim)])
 }
 
-fn lookup_grad(m: &Context<'_>, op: &OpData) -> Result<(), String> {
+fn lookup_grad(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
     let (table, dim) = table_of(m, op, 0)?;
     let (rows, _) = ids_of(m, op, 1, table)?;
     if real(m, op, 2)? != (rows, dim) {
-        return Err("the gradient must have a row per id".into());
+        return Err(OpError::relation("the gradient must have a row per id"));
     }
     expect_results(m, op, 3, &[Type::Sparse { table }])
 }
 
-fn pool_grad(m: &Context<'_>, op: &OpData) -> Result<(), String> {
+fn pool_grad(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
     let (table, dim) = pooled(m, op)?;
     if real(m, op, 3)? != (Extent::Symbol(Symbol::Samples), dim) {
-        return Err("the gradient must have a row per sample".into());
+        return Err(OpError::relation("the gradient must have a row per sample"));
     }
     expect_results(m, op, 4, &[Type::Sparse { table }])
 }
 
-fn apply(m: &Context<'_>, op: &OpData) -> Result<(), String> {
+fn apply(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
     let (table, _) = table_of(m, op, 0)?;
     if op.operands.len() < 2 || op.operands[1..].iter().any(|v| m.ty(*v) != Type::Sparse { table }) {
-        return Err("needs sparse gradients of its table".into());
+        return Err(OpError::relation("needs sparse gradients of its table"));
     }
     expect_results(m, op, op.operands.len(), &[])
 }
 
-fn lookup_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn lookup_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     sparse_vjp(cx, id, "train.lookup_grad")
 }
 
-fn pool_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn pool_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     sparse_vjp(cx, id, "train.pool_grad")
 }
 
 /// The operands and the result's cotangent give the table's cotangent.
-fn sparse_vjp(cx: &mut Vjp<'_>, id: OpId, grad: &str) -> Result<(), String> {
+fn sparse_vjp(cx: &mut Vjp<'_>, id: OpId, grad: &str) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     let (table, _) = table_of(cx.module(), &op, 0)?;

@@ -1,6 +1,6 @@
 //! Pairwise interactions of features.
 
-use crate::ir::{Attrs, OpDef, OpId, Resource, Type, Vjp};
+use crate::ir::{Attrs, OpDef, OpError, OpId, Resource, Type, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.dense", "`input -> y` Dense features of the batch.").reading(Resource::Batch),
@@ -8,7 +8,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("train.dot_interaction_grad", "`x..., gy -> gx...`"),
 ];
 
-fn vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     let types: Vec<Type> = op.operands.iter().map(|x| cx.module().ty(*x)).collect();

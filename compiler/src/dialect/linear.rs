@@ -1,7 +1,7 @@
 //! Linear layers: `y = x W^T + b`, with `W` of shape `[out, in]`.
 
 use crate::ir::attr::boolean;
-use crate::ir::{Attr, Attrs, OpDef, OpId, Vjp};
+use crate::ir::{Attr, Attrs, OpDef, OpError, OpId, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.linear", "`x, weight, bias? -> y` x W^T + b.").with_vjp(vjp),
@@ -10,10 +10,10 @@ pub(super) const OPS: &[OpDef] = &[
         .accumulating(&[0, 1]),
 ];
 
-fn vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
-    let [x, weight, ..] = op.operands[..] else { return Err("needs x and a weight".into()) };
+    let [x, weight, ..] = op.operands[..] else { return Err(OpError::relation("needs x and a weight")) };
     let bias = boolean(&op.attrs, "bias")?;
     let mut types = vec![cx.gradient_type(weight)?];
     if bias {

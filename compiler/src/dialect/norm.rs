@@ -1,7 +1,7 @@
 //! Normalisations of rows: layer norm, l2 normalisation, softmax.
 
 use crate::ir::attr::boolean;
-use crate::ir::{Attr, Attrs, OpDef, OpId, Vjp};
+use crate::ir::{Attr, Attrs, OpDef, OpError, OpId, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable(
@@ -18,7 +18,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("train.softmax_grad", "`y, gy -> gx`").accumulating(&[0]),
 ];
 
-fn layer_norm(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn layer_norm(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     let affine = boolean(&op.attrs, "affine")?;
@@ -39,14 +39,14 @@ fn layer_norm(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
     Ok(())
 }
 
-fn l2_normalize(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn l2_normalize(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     let operands = vec![op.results[0], op.results[1], gy];
     cx.emit_unary("train.l2_normalize_grad", operands, &op)
 }
 
-fn softmax(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn softmax(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     cx.emit_unary("train.softmax_grad", vec![op.results[0], gy], &op)

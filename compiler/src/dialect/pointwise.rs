@@ -1,6 +1,6 @@
 //! Pointwise operations.
 
-use crate::ir::{Attrs, OpDef, OpId, Vjp};
+use crate::ir::{Attrs, OpDef, OpError, OpId, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.unary", "`x -> y` silu, relu, gelu or sigmoid.").with_vjp(unary),
@@ -11,13 +11,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.scale", "`x -> y` Times a constant.").with_vjp(scale).accumulating(&[0]),
 ];
 
-fn unary(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn unary(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     cx.emit_unary("train.unary_grad", vec![op.operands[0], gy], &op)
 }
 
-fn add(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn add(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     for x in &op.operands {
@@ -26,10 +26,10 @@ fn add(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
     Ok(())
 }
 
-fn mul(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn mul(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gz) = cx.cotangent(op.results[0]) else { return Ok(()) };
-    let [x, y] = op.operands[..] else { return Err("needs two operands".into()) };
+    let [x, y] = op.operands[..] else { return Err(OpError::relation("needs two operands")) };
     let ty = cx.module().ty(x);
     let grads = cx.emit("train.mul_grad", vec![x, y, gz], Attrs::new(), &[ty, ty], &op.scope);
     cx.contribute(x, grads[0]);
@@ -37,7 +37,7 @@ fn mul(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
     Ok(())
 }
 
-fn scale(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn scale(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     cx.emit_unary("model.scale", vec![gy], &op)

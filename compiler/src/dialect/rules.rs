@@ -4,7 +4,7 @@ use fs_schedule::signature::OperandType;
 use fs_schedule::{Action, Extent};
 
 use crate::ir::attr::{typed, variant};
-use crate::ir::{Context, Module, OpData, OpDef, Type, Updates, ValueId};
+use crate::ir::{AttrError, Context, Module, OpData, OpDef, OpError, Type, Updates, ValueId};
 
 impl OpDef {
     /// A pure operation that is an action of the schedule, without derivative, free of arithmetic.
@@ -14,16 +14,16 @@ impl OpDef {
 }
 
 /// The schedule's action of an executable operation.
-pub fn action(op: &OpData) -> Result<Action, String> {
+pub fn action(op: &OpData) -> Result<Action, OpError> {
     let tail = op.def.name.rsplit('.').next().unwrap_or_default();
-    variant(tail, &op.attrs).map_err(|e| format!("attributes do not fit: {e}"))
+    variant(tail, &op.attrs).map_err(OpError::Action)
 }
 
 /// The verifier of executable operations.
-fn executable(m: &Context<'_>, op: &OpData) -> Result<(), String> {
-    let shape =
-        |v: &ValueId| m.ty(*v).shape().ok_or_else(|| format!("a {} operand is not executable", m.ty(*v)));
-    let shapes = |ids: &[ValueId]| ids.iter().map(shape).collect::<Result<Vec<OperandType>, String>>();
+fn executable(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
+    let unfit = |v: &ValueId| OpError::relation(format!("a {} operand is not executable", m.ty(*v)));
+    let shape = |v: &ValueId| m.ty(*v).shape().ok_or_else(|| unfit(v));
+    let shapes = |ids: &[ValueId]| ids.iter().map(shape).collect::<Result<Vec<OperandType>, OpError>>();
     let (reads, places) = op.operands.split_at(op.def.updates.reads(op.operands.len()));
     let writes = match op.def.updates {
         Updates::Nothing => shapes(&op.results)?,
@@ -32,13 +32,13 @@ fn executable(m: &Context<'_>, op: &OpData) -> Result<(), String> {
         // Written places that are not values: their state is the operand itself.
         Updates::Last | Updates::SecondHalf => {
             if !op.results.is_empty() {
-                return Err("has no results".into());
+                return Err(OpError::relation("has no results"));
             }
             shapes(places)?
         }
     };
     if op.def.updates == Updates::Last && writes.is_empty() {
-        return Err("needs a table".into());
+        return Err(OpError::relation("needs a table"));
     }
     let cx = fs_schedule::action::Context {
         exchanges: &m.exchanges,
@@ -46,18 +46,18 @@ fn executable(m: &Context<'_>, op: &OpData) -> Result<(), String> {
         tables: m.tables,
         microbatches: if m.evaluating { 1 } else { m.microbatches },
     };
-    action(op)?.check(&shapes(reads)?, &writes, &cx).map_err(|e| e.to_string())
+    Ok(action(op)?.check(&shapes(reads)?, &writes, &cx)?)
 }
 
 /// A required attribute of the schedule's vocabulary, for verifiers.
-pub(super) fn require<T: serde::de::DeserializeOwned>(op: &OpData, name: &str) -> Result<T, String> {
+pub(super) fn require<T: serde::de::DeserializeOwned>(op: &OpData, name: &str) -> Result<T, AttrError> {
     typed(&op.attrs, name)
 }
 
 /// Rows and columns of a real operand.
-pub(super) fn real(m: &Module, op: &OpData, i: usize) -> Result<(Extent, u32), String> {
-    let v = op.operands.get(i).ok_or_else(|| format!("operand {i} is missing"))?;
-    m.ty(*v).as_real().ok_or_else(|| format!("operand {i} must be a real matrix, is {}", m.ty(*v)))
+pub(super) fn real(m: &Module, op: &OpData, i: usize) -> Result<(Extent, u32), OpError> {
+    let v = op.operands.get(i).ok_or(OpError::Missing(i))?;
+    m.ty(*v).as_real().ok_or_else(|| OpError::operand(i, format!("a real matrix, is {}", m.ty(*v))))
 }
 
 /// Checks the number of operands and the result types.
@@ -66,14 +66,13 @@ pub(super) fn expect_results(
     op: &OpData,
     operands: usize,
     results: &[Type],
-) -> Result<(), String> {
+) -> Result<(), OpError> {
     if op.operands.len() != operands {
-        return Err(format!("takes {operands} operands, has {}", op.operands.len()));
+        return Err(OpError::Count { takes: operands, has: op.operands.len() });
     }
-    let have: Vec<Type> = op.results.iter().map(|v| m.ty(*v)).collect();
-    if have == results {
+    let gives: Vec<Type> = op.results.iter().map(|v| m.ty(*v)).collect();
+    if gives == results {
         return Ok(());
     }
-    let list = |types: &[Type]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    Err(format!("must give ({}), gives ({})", list(results), list(&have)))
+    Err(OpError::Results { must: results.to_vec(), gives })
 }

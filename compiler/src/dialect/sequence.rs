@@ -1,6 +1,6 @@
 //! Operations that know positions or draw random numbers: positional embedding, dropout.
 
-use crate::ir::{Attrs, OpDef, OpId, Resource, Vjp};
+use crate::ir::{Attrs, OpDef, OpError, OpId, Resource, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.positional", "`x, offsets, weight -> y` Adds a row per position.")
@@ -24,10 +24,12 @@ pub(super) const OPS: &[OpDef] = &[
     .reading(Resource::Random),
 ];
 
-fn positional(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn positional(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
-    let [x, offsets, weight] = op.operands[..] else { return Err("needs x, offsets and a weight".into()) };
+    let [x, offsets, weight] = op.operands[..] else {
+        return Err(OpError::relation("needs x, offsets and a weight"));
+    };
     cx.contribute(x, gy);
     let ty = cx.gradient_type(weight)?;
     let grad = cx.emit("train.positional_grad", vec![gy, offsets], Attrs::new(), &[ty], &op.scope);
@@ -35,7 +37,7 @@ fn positional(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
     Ok(())
 }
 
-fn dropout(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn dropout(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     cx.emit_unary("train.dropout_grad", vec![gy], &op)

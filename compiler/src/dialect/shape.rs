@@ -1,7 +1,7 @@
 //! Column ranges: split and concat. Neither moves data where the storage allows views.
 
 use super::rules::{expect_results, real, require};
-use crate::ir::{Attr, Attrs, Context, OpData, OpDef, OpId, Type, ValueId, View, Vjp};
+use crate::ir::{Attr, Attrs, Context, OpData, OpDef, OpError, OpId, Type, ValueId, View, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.split", "`x -> y...` Column ranges.")
@@ -15,29 +15,31 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("train.zero", "`-> y` Zeros: the gradient of an unused column range."),
 ];
 
-fn split(m: &Context<'_>, op: &OpData) -> Result<(), String> {
+fn split(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
     let (rows, columns) = real(m, op, 0)?;
     let sizes: Vec<u32> = require(op, "sizes")?;
     if sizes.iter().map(|s| u64::from(*s)).sum::<u64>() != u64::from(columns) || sizes.contains(&0) {
-        return Err(format!("sizes {sizes:?} do not add up to {columns} columns"));
+        return Err(OpError::relation(format!("sizes {sizes:?} do not add up to {columns} columns")));
     }
     expect_results(m, op, 1, &sizes.iter().map(|c| Type::real(rows, *c)).collect::<Vec<_>>())
 }
 
-fn concat(m: &Context<'_>, op: &OpData) -> Result<(), String> {
+fn concat(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
     let (rows, _) = real(m, op, 0)?;
     let mut columns = 0u32;
     for i in 0..op.operands.len() {
         let (r, c) = real(m, op, i)?;
         if r != rows {
-            return Err(format!("operand {i} has other rows than the first"));
+            return Err(OpError::relation(format!("operand {i} has other rows than the first")));
         }
-        columns = columns.checked_add(c).ok_or("the columns of the operands are too many")?;
+        columns = columns
+            .checked_add(c)
+            .ok_or_else(|| OpError::relation("the columns of the operands are too many"))?;
     }
     expect_results(m, op, op.operands.len(), &[Type::real(rows, columns)])
 }
 
-fn split_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn split_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let parts: Vec<Option<ValueId>> = op.results.iter().map(|r| cx.cotangent(*r)).collect();
     if parts.iter().all(Option::is_none) {
@@ -59,7 +61,7 @@ fn split_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
     Ok(())
 }
 
-fn concat_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), String> {
+fn concat_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     let types: Vec<Type> = op.operands.iter().map(|x| cx.module().ty(*x)).collect();

@@ -3,6 +3,8 @@
 //! Nothing here is fast or parallel. It is what rules and the code generator are held against: two terms mean the same
 //! if their values are the same in every bit on any data.
 
+mod rows;
+
 use std::collections::BTreeMap;
 
 use fs_schedule::Way;
@@ -10,7 +12,7 @@ use fs_schedule::reuse::Reuse;
 
 use super::op::Op;
 use super::term::{Id, Terms};
-use super::ty::{Per, Precision, Sharded};
+use super::ty::{Precision, Sharded};
 
 /// Of each rank a list, and how much of it goes where.
 type Lists<'o, T> = Vec<(&'o [T], &'o [usize])>;
@@ -237,7 +239,7 @@ impl Evaluation<'_> {
             Op::Own => like(1, Values::Requests(o.requests(1, rank)?.to_vec())),
             Op::Partition { way, lookahead, microbatches } => {
                 let reuse = Reuse { lookahead, microbatches };
-                let classes = partition(o, around, reuse, way, rank)?;
+                let classes = rows::partition(o, around, reuse, way, rank)?;
                 like(0, Values::Classes(classes))
             }
             Op::Answer => {
@@ -360,210 +362,6 @@ impl Evaluation<'_> {
     ) -> Result<Lists<'o, T>, EvalError> {
         (0..self.world.ranks).map(|r| Ok((of(o, r)?, o.part(counts, r)?.counts.as_slice()))).collect()
     }
-
-    /// All ids of a rank with the microbatches that use them, in order.
-    fn used(&self, id: Id, o: &Operands<'_>, rank: usize) -> Result<Vec<(u64, u32)>, EvalError> {
-        let mut used = Vec::new();
-        for (i, child) in self.terms.node(id).children.iter().enumerate() {
-            let Values::Ids(ids) = &o.part(i, rank)?.values else { return Err(o.wrong("no ids")) };
-            let microbatch = self.microbatch(*child);
-            used.extend(ids.iter().flatten().map(|row| (*row, microbatch)));
-        }
-        Ok(used)
-    }
-
-    fn microbatch(&self, ids: Id) -> u32 {
-        match self.terms.node(ids).op {
-            Op::Ids { microbatch, .. } => microbatch,
-            _ => self.terms.child(ids, 0).map_or(0, |c| self.microbatch(c)),
-        }
-    }
-
-    /// Where the occurrences of a rank's ids go among its entries, by owner, and what the entries are.
-    fn listed(&self, used: &[(u64, u32)], unique: bool) -> (Vec<usize>, Vec<Request>, Vec<usize>) {
-        let mut requests: Vec<Request> = Vec::new();
-        let mut counts = vec![0; self.world.ranks];
-        let mut places = vec![0; used.len()];
-        for (owner, count) in counts.iter_mut().enumerate() {
-            let start = requests.len();
-            let mut seen: BTreeMap<u64, usize> = BTreeMap::new();
-            for (place, (row, m)) in places.iter_mut().zip(used) {
-                if self.world.owner(*row) != owner {
-                    continue;
-                }
-                let known = seen.get(row).copied().filter(|_| unique);
-                let at = known.unwrap_or(requests.len());
-                match requests.get_mut(at) {
-                    Some(r) => (r.first, r.last) = (r.first.min(*m), r.last.max(*m)),
-                    None => requests.push(Request { row: *row, first: *m, last: *m }),
-                }
-                seen.insert(*row, at);
-                *place = at;
-            }
-            // Of occurrences, too, it is the row that is used first and last.
-            let uses = |row: u64| used.iter().filter(move |(r, _)| *r == row).map(|(_, m)| *m);
-            for r in &mut requests[start..] {
-                r.first = uses(r.row).min().unwrap_or(r.first);
-                r.last = uses(r.row).max().unwrap_or(r.last);
-            }
-            *count = requests.len() - start;
-        }
-        (places, requests, counts)
-    }
-
-    fn entries(&self, id: Id, o: &Operands<'_>, unique: bool, rank: usize) -> Result<Part, EvalError> {
-        let (_, requests, counts) = self.listed(&self.used(id, o, rank)?, unique);
-        Ok(Part { values: Values::Requests(requests), counts })
-    }
-
-    fn inverse(&self, id: Id, o: &Operands<'_>, rank: usize) -> Result<Part, EvalError> {
-        let node = self.terms.node(id);
-        let (entries, wanted) = (node.children[0], node.children[1]);
-        let unique = self.terms.ty(entries).per == Per::Entry { unique: true };
-        let Values::Ids(ids) = &o.part(1, rank)?.values else { return Err(o.wrong("no ids")) };
-        // The ids' place among all that the entries were made of: those before them come first.
-        let (mut used, mut start) = (Vec::new(), 0);
-        for source in &self.terms.node(entries).children {
-            if *source == wanted {
-                start = used.len();
-            }
-            let Values::Ids(ids) = &self.known_part(*source, o, rank)?.values else {
-                return Err(o.wrong("no ids"));
-            };
-            let microbatch = self.microbatch(*source);
-            used.extend(ids.iter().flatten().map(|row| (*row, microbatch)));
-        }
-        let (places, ..) = self.listed(&used, unique);
-        let mut places = places[start..].iter().copied();
-        let rows = ids.iter().map(|row| places.by_ref().take(row.len()).collect()).collect();
-        Ok(Part { values: Values::Positions(rows), counts: Vec::new() })
-    }
-
-    /// A value of the current batch that has been computed: what entries were made of.
-    fn known_part(&self, id: Id, o: &Operands<'_>, rank: usize) -> Result<&Part, EvalError> {
-        let parts = self.known.get(&(id, 0));
-        parts.and_then(|parts| parts.get(rank)).ok_or_else(|| o.wrong("a source is not known"))
-    }
-
-    fn merge(&self, id: Id, o: &Operands<'_>, rank: usize) -> Result<Part, EvalError> {
-        let odd = o.parts.len() % 2;
-        let list = *self.terms.node(id).children.last().ok_or_else(|| o.wrong("nothing to merge"))?;
-        let entries = self.terms.entries_of(list).ok_or_else(|| o.wrong("no entries"))?;
-        let entries = self.known_part(entries, o, rank)?;
-        let Values::Requests(requests) = &entries.values else { return Err(o.wrong("no entries")) };
-        let width = self.terms.ty(id).columns as usize;
-        // Rows that have not arrived yet are nothing that may be used: they show.
-        let mut rows = match odd {
-            1 => o.reals(0, rank)?.to_vec(),
-            _ => vec![vec![f32::NAN; width]; requests.len()],
-        };
-        for i in (odd..o.parts.len()).step_by(2) {
-            for (row, at) in o.reals(i, rank)?.iter().zip(o.positions(i + 1, rank)?) {
-                let place = rows.get_mut(at[0]).ok_or_else(|| o.wrong("a position is out of range"))?;
-                place.clone_from(row);
-            }
-        }
-        Ok(Part { values: Values::Reals(rows), counts: entries.counts.clone() })
-    }
-
-    fn pool(&self, id: Id, o: &Operands<'_>, mean: bool, rank: usize) -> Result<Part, EvalError> {
-        let (rows, at) = (o.reals(0, rank)?, o.positions(1, rank)?);
-        let Values::Offsets(offsets) = &o.part(2, rank)?.values else {
-            return Err(o.wrong("an operand has no offsets"));
-        };
-        let width = self.terms.ty(id).columns as usize;
-        let mut pooled = Vec::with_capacity(offsets.len());
-        for sample in offsets.windows(2) {
-            let mut sum = vec![0.0; width];
-            let own = at.get(sample[0]..sample[1]).ok_or_else(|| o.wrong("offsets are out of range"))?;
-            for p in own.iter().flatten() {
-                sum.iter_mut().zip(o.picked(rows, *p)?).for_each(|(s, x)| *s += x);
-            }
-            let scale = if mean { 1.0 / own.len().max(1) as f32 } else { 1.0 };
-            pooled.push(sum.into_iter().map(|s| s * scale).collect());
-        }
-        Ok(Part { values: Values::Reals(pooled), counts: Vec::new() })
-    }
-
-    /// Gradients of ids added up per entry, in the order given.
-    fn by_entry(
-        &self,
-        id: Id,
-        o: &Operands<'_>,
-        rank: usize,
-        by_id: &[(usize, Vec<f32>)],
-    ) -> Result<Part, EvalError> {
-        let inverse = self.terms.child(id, 1).and_then(|i| self.terms.entries_of(i));
-        let entries = inverse.ok_or_else(|| o.wrong("no entries"))?;
-        let entries = self.known_part(entries, o, rank)?;
-        let Values::Requests(requests) = &entries.values else { return Err(o.wrong("no entries")) };
-        let mut sums = vec![vec![0.0; self.terms.ty(id).columns as usize]; requests.len()];
-        for (at, g) in by_id {
-            let sum = sums.get_mut(*at).ok_or_else(|| o.wrong("a position is out of range"))?;
-            sum.iter_mut().zip(g).for_each(|(s, x)| *s += x);
-        }
-        Ok(Part { values: Values::Reals(sums), counts: entries.counts.clone() })
-    }
-
-    /// Sums per row of what arrived: within each rank by position, then by rank.
-    fn total(o: &Operands<'_>, rank: usize) -> Result<Part, EvalError> {
-        let (asked, received) = (o.requests(0, rank)?, o.reals(1, rank)?);
-        let (rows, counts): (Vec<u64>, &[usize]) = if o.parts.len() == 3 {
-            let picked = o.positions(2, rank)?.iter().map(|p| Ok(o.picked(asked, p[0])?.row));
-            (picked.collect::<Result<_, EvalError>>()?, &o.part(2, rank)?.counts)
-        } else {
-            (asked.iter().map(|r| r.row).collect(), &o.part(0, rank)?.counts)
-        };
-        let pairs: Vec<(u64, &Vec<f32>)> = rows.into_iter().zip(received).collect();
-        let mut totals: BTreeMap<u64, Vec<f32>> = BTreeMap::new();
-        let add = |sums: &mut BTreeMap<u64, Vec<f32>>, row: u64, g: &[f32]| match sums.get_mut(&row) {
-            Some(sum) => sum.iter_mut().zip(g).for_each(|(s, x)| *s += x),
-            None => drop(sums.insert(row, g.to_vec())),
-        };
-        for from in segments(&pairs, counts) {
-            let mut of_rank = BTreeMap::new();
-            for (row, g) in from {
-                add(&mut of_rank, *row, g);
-            }
-            for (row, g) in &of_rank {
-                add(&mut totals, *row, g);
-            }
-        }
-        Ok(Part { values: Values::Sums(totals), counts: Vec::new() })
-    }
-}
-
-/// The class of each row that is asked for.
-fn partition(
-    o: &Operands<'_>,
-    around: &[Vec<Part>],
-    reuse: Reuse,
-    way: Way,
-    rank: usize,
-) -> Result<Vec<u32>, EvalError> {
-    let m = reuse.microbatches;
-    let asked = |parts: &Vec<Part>| match parts.get(rank).map(|p| &p.values) {
-        Some(Values::Requests(requests)) => Ok(requests.clone()),
-        _ => Err(o.wrong("no requests of a batch around")),
-    };
-    let others = around.iter().map(asked).collect::<Result<Vec<_>, _>>()?;
-    let own = o.requests(1, rank)?;
-    let class = |r: &Request| {
-        let of = |list: &'_ [Request]| -> Option<(u32, u32)> {
-            let same = || list.iter().filter(|x| x.row == r.row);
-            Some((same().map(|x| x.first).min()?, same().map(|x| x.last).max()?))
-        };
-        let found = others.iter().zip(1..).find_map(|(list, batches)| Some((of(list)?, batches)));
-        let (microbatch, distance) = match way {
-            Way::Forward => (r.first, found.map(|((_, last), b): (_, u32)| b * m + r.first - last)),
-            Way::Backward => {
-                let last = of(own).map_or(r.last, |(_, last)| last);
-                (last, found.map(|((first, _), b)| b * m + first - last))
-            }
-        };
-        reuse.class(way, microbatch, distance).ok_or_else(|| o.wrong("there is no such class"))
-    };
-    o.requests(0, rank)?.iter().map(class).collect()
 }
 
 fn add_rows(sum: &mut [Vec<f32>], more: &[Vec<f32>]) {

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use fs_schedule as s;
 use fs_schedule::{Op, Operand};
 
+use super::FormError;
 use super::storage::Storage;
 use crate::dialect::action;
 use crate::ir::{Module, OpData, OpId, Updates, ValueId, View};
 
 /// One function as a program in its own order, and the IR operation behind each of the program's.
-pub(super) fn list(module: &Module, func: &str) -> Result<(s::Program, Vec<OpId>), String> {
-    let body = &module.func(func).ok_or(format!("there is no function @{func}"))?.body;
+pub(super) fn list(module: &Module, func: &'static str) -> Result<(s::Program, Vec<OpId>), FormError> {
+    let body = &module.func(func).ok_or(FormError::NoFunction(func))?.body;
     let mut storage = Storage::assign(module, body)?;
     let mut names: BTreeMap<String, u32> = BTreeMap::new();
     let mut ops: Vec<Op> = Vec::new();
@@ -75,7 +76,11 @@ fn unique_name(names: &mut BTreeMap<String, u32>, scope: &str, kind: &str) -> St
 }
 
 /// Operands of an executable operation in the schedule's terms.
-fn operands(module: &Module, op: &OpData, storage: &Storage) -> Result<(Vec<Operand>, Vec<Operand>), String> {
+fn operands(
+    module: &Module,
+    op: &OpData,
+    storage: &Storage,
+) -> Result<(Vec<Operand>, Vec<Operand>), FormError> {
     let list = |ids: &[ValueId]| ids.iter().map(|v| storage.operand(*v)).collect::<Result<Vec<_>, _>>();
     match op.def.updates {
         Updates::Last | Updates::SecondHalf => {

@@ -7,9 +7,10 @@ mod views;
 use fs_dsl::checked::Cluster;
 use fs_schedule as s;
 use s::Strategy;
+use s::verify::Violation;
 
 use crate::ir::attr::{record, typed};
-use crate::ir::{Module, OpId, View};
+use crate::ir::{AttrError, Module, OpError, OpId, Type, View};
 use crate::sched::{self, Bound, Options, Outcome, SchedError, Target, policy};
 
 /// Why a lowered module has no schedule.
@@ -23,7 +24,48 @@ pub enum EmitError {
     Profile(#[from] s::ProfileError),
     /// The module does not make a schedule: a defect of the compiler.
     #[error("the compiled model cannot be written as a schedule: {0}")]
-    Form(String),
+    Form(#[from] FormError),
+}
+
+/// Why a module does not make a schedule.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormError {
+    /// A function is missing.
+    #[error("there is no function @{0}")]
+    NoFunction(&'static str),
+    /// A value that no buffer holds.
+    #[error("{op} gives {ty}, which has no storage")]
+    NoStorage {
+        /// What gives it.
+        op: &'static str,
+        /// Its type.
+        ty: Type,
+    },
+    /// A value that nothing on the list gives.
+    #[error("a value without storage")]
+    NoBuffer,
+    /// A declaration that no operand can name.
+    #[error("{0} declares nothing that has a shape")]
+    NoShape(&'static str),
+    /// A constant of the module.
+    #[error(transparent)]
+    Attr(#[from] AttrError),
+    /// An operation that is no action.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// The schedule that came of it is not proved.
+    #[error("{0}")]
+    Unproved(Violation),
+    /// The scheduler met a limit that there was not.
+    #[error("the scheduler gave up without having been given a limit")]
+    Unlimited,
+}
+
+impl From<AttrError> for EmitError {
+    fn from(e: AttrError) -> Self {
+        Self::Form(e.into())
+    }
 }
 
 /// A CPU with so many ranks.
@@ -52,7 +94,7 @@ pub fn emit(module: &Module, strategy: Strategy, ranks: u32) -> Result<s::Schedu
 
 /// Nothing is beyond a limit that was not given.
 pub(crate) fn unlimited() -> EmitError {
-    EmitError::Form("the scheduler gave up without having been given a limit".into())
+    FormError::Unlimited.into()
 }
 
 /// Writes a lowered module as a schedule for a cluster, verifies it, and leaves the order in the module.
@@ -73,7 +115,7 @@ pub fn emit_for<'a>(
 pub(crate) fn proved(schedule: &s::Schedule) -> Result<(), EmitError> {
     match s::verify::verify(schedule).first() {
         None => Ok(()),
-        Some(violation) => Err(EmitError::Form(violation.to_string())),
+        Some(violation) => Err(FormError::Unproved(violation.clone()).into()),
     }
 }
 
@@ -84,9 +126,8 @@ pub fn schedule<'a>(
     ranks: u32,
     options: &Options,
 ) -> Result<Emitted, EmitError> {
-    let fail = EmitError::Form;
     let target = target.into();
-    let (train, origins) = listing::list(module, "train").map_err(fail)?;
+    let (train, origins) = listing::list(module, "train")?;
     let mut schedule = s::Schedule {
         format: s::FORMAT.into(),
         version: s::VERSION,
@@ -94,17 +135,17 @@ pub fn schedule<'a>(
         model: module.name.clone(),
         strategy: options.policy.strategy(),
         ranks,
-        sources: typed(&module.attrs, "sources").map_err(fail)?,
-        settings: typed(&module.attrs, "settings").map_err(fail)?,
-        data: typed(&module.attrs, "data").map_err(fail)?,
-        evaluate: typed(&module.attrs, "evaluate").map_err(fail)?,
+        sources: typed(&module.attrs, "sources")?,
+        settings: typed(&module.attrs, "settings")?,
+        data: typed(&module.attrs, "data")?,
+        evaluate: typed(&module.attrs, "evaluate")?,
         lengths: records(module, "model.lengths")?,
         inputs: records(module, "model.input")?,
         tables: records(module, "model.table")?,
         parameters: records(module, "model.param")?,
         exchanges: records(module, "comm.exchange")?,
         engines: Vec::new(),
-        reference: optional(module, "reference").map_err(fail)?,
+        reference: optional(module, "reference")?,
         train,
         evaluation: None,
         prediction: None,
@@ -120,7 +161,7 @@ pub fn schedule<'a>(
         Outcome::Beyond(bound) => return Ok(Emitted::Beyond(bound)),
     };
     if module.func("evaluate").is_some() {
-        let (evaluation, _) = listing::list(module, "evaluate").map_err(fail)?;
+        let (evaluation, _) = listing::list(module, "evaluate")?;
         // Scheduled as if it were the training program, which waits aside with its prediction.
         let train = std::mem::replace(&mut schedule.train, evaluation);
         let prediction = schedule.prediction.take();
@@ -191,7 +232,7 @@ fn place(module: &mut Module, schedule: &s::Schedule, order: &[u32], origins: &[
 }
 
 /// An attribute of the module, or what stands for its absence.
-fn optional<T: serde::de::DeserializeOwned + Default>(module: &Module, name: &str) -> Result<T, String> {
+fn optional<T: serde::de::DeserializeOwned + Default>(module: &Module, name: &str) -> Result<T, AttrError> {
     match module.attrs.get(name) {
         None => Ok(T::default()),
         Some(_) => typed(&module.attrs, name),
@@ -200,5 +241,5 @@ fn optional<T: serde::de::DeserializeOwned + Default>(module: &Module, name: &st
 
 /// The records behind declarations of one kind.
 fn records<T: serde::de::DeserializeOwned>(module: &Module, kind: &str) -> Result<Vec<T>, EmitError> {
-    module.decls_of(kind).map(|op| record(&op.attrs).map_err(EmitError::Form)).collect()
+    module.decls_of(kind).map(|op| Ok(record(&op.attrs)?)).collect()
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use fs_schedule::signature::OperandType;
 use fs_schedule::{Buffer, Operand, Place};
 
+use super::FormError;
 use super::views::{Users, Views};
 use crate::ir::{self, Module, OpData, OpId, ValueId};
 
@@ -25,7 +26,7 @@ pub(super) struct Storage {
 
 impl Storage {
     /// Decides for all values of a function.
-    pub(super) fn assign(module: &Module, body: &[OpId]) -> Result<Self, String> {
+    pub(super) fn assign(module: &Module, body: &[OpId]) -> Result<Self, FormError> {
         let mut this = Self {
             fixed: fixed_places(module, body)?,
             views: Views::default(),
@@ -113,12 +114,12 @@ impl Storage {
         v: ValueId,
         op: &OpData,
         microbatch: Option<u32>,
-    ) -> Result<(), String> {
+    ) -> Result<(), FormError> {
         if self.fixed.contains_key(&v) || self.views.has(v) {
             return Ok(());
         }
         let Some(OperandType::Matrix { element, rows, columns }) = module.ty(v).shape() else {
-            return Err(format!("{} gives {}, which has no storage", op.def.name, module.ty(v)));
+            return Err(FormError::NoStorage { op: op.def.name, ty: module.ty(v) });
         };
         let kind = op.def.name.rsplit('.').next().unwrap_or_default();
         let name = if op.scope.is_empty() { kind.to_owned() } else { format!("{}.{kind}", op.scope) };
@@ -140,7 +141,7 @@ impl Storage {
     }
 
     /// The operand that names a value.
-    pub(super) fn operand(&self, v: ValueId) -> Result<Operand, String> {
+    pub(super) fn operand(&self, v: ValueId) -> Result<Operand, FormError> {
         if let Some(place) = self.fixed.get(&v) {
             return Ok(Operand::new(*place));
         }
@@ -148,8 +149,8 @@ impl Storage {
         if let Some(place) = self.fixed.get(&root) {
             return Ok(Operand::new(*place));
         }
-        let id = *self.ids.get(&root).ok_or("a value without storage")?;
-        let width = *self.columns.get(&v).ok_or("a value of no operation")?;
+        let id = *self.ids.get(&root).ok_or(FormError::NoBuffer)?;
+        let width = *self.columns.get(&v).ok_or(FormError::NoBuffer)?;
         Ok(self.columns_of(id, start, width))
     }
 
@@ -196,7 +197,7 @@ fn columns(module: &Module, v: ValueId) -> u32 {
 }
 
 /// The places of declared values and of gradients.
-fn fixed_places(module: &Module, body: &[OpId]) -> Result<BTreeMap<ValueId, Place>, String> {
+fn fixed_places(module: &Module, body: &[OpId]) -> Result<BTreeMap<ValueId, Place>, FormError> {
     let mut places = BTreeMap::new();
     let mut number: BTreeMap<&str, u32> = BTreeMap::new();
     for id in &module.decls {
@@ -208,7 +209,7 @@ fn fixed_places(module: &Module, body: &[OpId]) -> Result<BTreeMap<ValueId, Plac
                 Some(OperandType::Parameter { .. }) => Place::Parameter(*n),
                 Some(OperandType::Offsets { .. }) => Place::Lengths(*n),
                 Some(_) => Place::Input(*n),
-                None => return Err("a declaration without a shape".into()),
+                None => return Err(FormError::NoShape(op.def.name)),
             };
             places.insert(*r, place);
         }

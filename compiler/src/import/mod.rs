@@ -174,7 +174,7 @@ impl Importer<'_> {
             let shape = match crate::dialect::input_shape(&inputs, input.kind) {
                 Ok(shape) => shape,
                 Err(e) => {
-                    self.diagnostics.push(Diagnostic::error(codes::WRONG_KIND, declared.span, e));
+                    self.diagnostics.push(Diagnostic::error(codes::WRONG_KIND, declared.span, e.to_string()));
                     continue;
                 }
             };

@@ -7,6 +7,51 @@ use serde::de::value::{Error as ValueError, MapAccessDeserializer, MapDeserializ
 use serde::de::{Deserializer, Error as _, IntoDeserializer, Visitor};
 use serde_json::Value;
 
+/// Why constants are not what is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttrError {
+    /// One is missing, or of another kind.
+    #[error("needs {what}`{name}`")]
+    Missing {
+        /// What it must be, with a blank behind it; empty: something.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// A number beyond what is counted.
+    #[error("`{name}` = {value} is out of range")]
+    Range {
+        /// Its name.
+        name: String,
+        /// What it is.
+        value: i128,
+    },
+    /// One does not convert.
+    #[error("`{name}`: {source}")]
+    Value {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: Box<AttrError>,
+    },
+    /// Names or values do not fit what is read from them.
+    #[error("{0}")]
+    Form(String),
+}
+
+impl AttrError {
+    fn missing(what: &'static str, name: &str) -> Self {
+        Self::Missing { what, name: name.into() }
+    }
+}
+
+impl From<ValueError> for AttrError {
+    fn from(e: ValueError) -> Self {
+        Self::Form(e.to_string())
+    }
+}
+
 /// Named constants, in order of their names.
 pub type Attrs = BTreeMap<String, Attr>;
 
@@ -36,8 +81,8 @@ impl Attr {
         serde_json::to_value(value).map_or(Self::None, |v| Self::from_json(&v))
     }
     /// Into anything that deserialises; the error says what does not fit.
-    pub fn to<T: serde::de::DeserializeOwned>(&self) -> Result<T, String> {
-        T::deserialize(self).map_err(|e| e.to_string())
+    pub fn to<T: serde::de::DeserializeOwned>(&self) -> Result<T, AttrError> {
+        Ok(T::deserialize(self)?)
     }
     fn from_json(value: &Value) -> Self {
         match value {
@@ -137,19 +182,19 @@ fn entries(attrs: &Attrs) -> MapDeserializer<'_, impl Iterator<Item = (&str, &At
 }
 
 /// A record from named constants.
-pub fn record<T: serde::de::DeserializeOwned>(attrs: &Attrs) -> Result<T, String> {
-    T::deserialize(entries(attrs)).map_err(|e| e.to_string())
+pub fn record<T: serde::de::DeserializeOwned>(attrs: &Attrs) -> Result<T, AttrError> {
+    Ok(T::deserialize(entries(attrs))?)
 }
 
 /// A variant from its name and its fields.
-pub fn variant<T: serde::de::DeserializeOwned>(name: &str, attrs: &Attrs) -> Result<T, String> {
+pub fn variant<T: serde::de::DeserializeOwned>(name: &str, attrs: &Attrs) -> Result<T, AttrError> {
     if attrs.is_empty() {
         let name: serde::de::value::StrDeserializer<'_, ValueError> = name.into_deserializer();
-        return T::deserialize(name).map_err(|e| e.to_string());
+        return Ok(T::deserialize(name)?);
     }
     let fields = Fields(attrs);
     let one = MapDeserializer::new(std::iter::once((name, fields)));
-    T::deserialize(MapAccessDeserializer::new(one)).map_err(|e| e.to_string())
+    Ok(T::deserialize(MapAccessDeserializer::new(one))?)
 }
 
 /// Fields of a variant.
@@ -185,33 +230,36 @@ pub fn attrs_of<T: serde::Serialize>(value: &T) -> Attrs {
 }
 
 /// An integer constant.
-pub fn int(attrs: &Attrs, name: &str) -> Result<u32, String> {
+pub fn int(attrs: &Attrs, name: &str) -> Result<u32, AttrError> {
     match attrs.get(name) {
-        Some(Attr::Int(i)) => u32::try_from(*i).map_err(|_| format!("`{name}` = {i} is out of range")),
-        _ => Err(format!("needs an integer `{name}`")),
+        Some(Attr::Int(i)) => {
+            u32::try_from(*i).map_err(|_| AttrError::Range { name: name.into(), value: *i })
+        }
+        _ => Err(AttrError::missing("an integer ", name)),
     }
 }
 
 /// A float constant.
-pub fn float(attrs: &Attrs, name: &str) -> Result<f64, String> {
+pub fn float(attrs: &Attrs, name: &str) -> Result<f64, AttrError> {
     match attrs.get(name) {
         Some(Attr::Float(x)) => Ok(*x),
         Some(Attr::Int(i)) => Ok(*i as f64),
-        _ => Err(format!("needs a number `{name}`")),
+        _ => Err(AttrError::missing("a number ", name)),
     }
 }
 
 /// A Boolean constant.
-pub fn boolean(attrs: &Attrs, name: &str) -> Result<bool, String> {
+pub fn boolean(attrs: &Attrs, name: &str) -> Result<bool, AttrError> {
     match attrs.get(name) {
         Some(Attr::Bool(b)) => Ok(*b),
-        _ => Err(format!("needs true or false for `{name}`")),
+        _ => Err(AttrError::missing("true or false for ", name)),
     }
 }
 
 /// A constant of the schedule's vocabulary.
-pub fn typed<T: serde::de::DeserializeOwned>(attrs: &Attrs, name: &str) -> Result<T, String> {
-    attrs.get(name).ok_or(format!("needs `{name}`"))?.to().map_err(|e| format!("`{name}`: {e}"))
+pub fn typed<T: serde::de::DeserializeOwned>(attrs: &Attrs, name: &str) -> Result<T, AttrError> {
+    let value = attrs.get(name).ok_or_else(|| AttrError::missing("", name))?;
+    value.to().map_err(|e| AttrError::Value { name: name.into(), source: Box::new(e) })
 }
 
 #[cfg(test)]

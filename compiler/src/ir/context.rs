@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fs_schedule::{Exchange, Input, Settings, Table};
 
-use super::attr::{record, typed};
+use super::attr::{AttrError, record, typed};
 use super::{Attr, Module, OpData, ValueId};
 
 /// A module's declarations, read once.
@@ -72,7 +72,7 @@ pub fn exchanges(m: &Module) -> Vec<Exchange> {
 
 /// The record of a table. Placements that are only asked for (`auto`, `table_wise`, `column_wise`) read as row-wise
 /// until `plan-sharding` has decided.
-pub fn table_of(op: &OpData) -> Result<Table, String> {
+pub fn table_of(op: &OpData) -> Result<Table, AttrError> {
     let mut attrs = op.attrs.clone();
     if let Some(Attr::Str(s)) = attrs.get("sharding")
         && matches!(s.as_str(), "auto" | "table_wise" | "column_wise")

@@ -10,6 +10,7 @@
 pub mod attr;
 mod context;
 mod effects;
+mod error;
 pub mod parse;
 pub mod print;
 pub mod types;
@@ -20,9 +21,10 @@ use std::collections::BTreeMap;
 
 use fs_schedule::Site;
 
-pub use attr::{Attr, Attrs};
+pub use attr::{Attr, AttrError, Attrs};
 pub use context::{Context, exchanges, table_of};
 pub use effects::{Effects, Resource};
+pub use error::OpError;
 pub use types::Type;
 pub use vjp::Vjp;
 
@@ -34,7 +36,7 @@ pub struct OpDef {
     /// One line of documentation: `operands -> results`, and what is computed.
     pub summary: &'static str,
     /// Checks attributes, operands and result types.
-    pub verify: fn(&Context<'_>, &OpData) -> Result<(), String>,
+    pub verify: fn(&Context<'_>, &OpData) -> Result<(), OpError>,
     /// How cotangents of the results become cotangents of the operands; `None`: it has no derivative (or needs none).
     pub vjp: Option<VjpRule>,
     /// Results that can be added into a value instead of written to fresh storage.
@@ -52,7 +54,7 @@ pub struct OpDef {
 }
 
 /// A vector-Jacobian rule.
-pub type VjpRule = fn(&mut Vjp<'_>, OpId) -> Result<(), String>;
+pub type VjpRule = fn(&mut Vjp<'_>, OpId) -> Result<(), OpError>;
 
 /// Kinds of declarations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +109,7 @@ impl OpDef {
     pub const fn new(
         name: &'static str,
         summary: &'static str,
-        verify: fn(&Context<'_>, &OpData) -> Result<(), String>,
+        verify: fn(&Context<'_>, &OpData) -> Result<(), OpError>,
     ) -> Self {
         Self {
             name,
@@ -130,7 +132,7 @@ impl OpDef {
     }
     /// With rules of its own.
     #[must_use]
-    pub const fn with_verify(mut self, verify: fn(&Context<'_>, &OpData) -> Result<(), String>) -> Self {
+    pub const fn with_verify(mut self, verify: fn(&Context<'_>, &OpData) -> Result<(), OpError>) -> Self {
         self.verify = verify;
         self
     }

@@ -1,11 +1,12 @@
 //! Reads the textual form of a module back. The grammar is small: see [`super::print`]. The first operand stands on
 //! the line of its operation, the others behind commas.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use fs_schedule::Site;
 
-use super::attr::record;
+use super::attr::{AttrError, record};
 use super::{Attr, Attrs, Func, Module, OpDef, OpId, Type, ValueId};
 
 /// A syntax error in textual IR.
@@ -16,8 +17,53 @@ pub struct ParseError {
     pub line: usize,
     /// Column, from 1.
     pub column: usize,
-    /// What was expected.
-    pub message: String,
+    /// What is wrong.
+    pub message: Syntax,
+}
+
+/// What is wrong with a text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Syntax {
+    /// Something else belongs here.
+    #[error("expected {0}")]
+    Expected(Cow<'static, str>),
+    /// A quoted text without an end.
+    #[error("unfinished quoted text")]
+    Unfinished,
+    /// Attributes in attributes.
+    #[error("attributes are nested too deeply")]
+    Deep,
+    /// Functions of one name.
+    #[error("a second function `{0}`")]
+    SecondFunction(String),
+    /// Values of one name.
+    #[error("%{0} is defined twice")]
+    SecondValue(String),
+    /// Attributes of one name.
+    #[error("attribute `{0}` is given twice")]
+    SecondAttribute(String),
+    /// A value that no operation gives.
+    #[error("%{0} is not defined")]
+    NoValue(String),
+    /// An operation of no dialect.
+    #[error("there is no operation `{0}`")]
+    NoOperation(String),
+    /// A word where a batch offset belongs.
+    #[error("`{0}` is not a batch offset")]
+    NoOffset(String),
+    /// A word where a constant belongs.
+    #[error("`{0}` is not a constant")]
+    NoConstant(String),
+    /// Attributes behind `sched`.
+    #[error("not a placement: {0}")]
+    NoPlacement(#[source] AttrError),
+}
+
+impl Syntax {
+    fn expected(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::Expected(what.into())
+    }
 }
 
 /// Nesting of attributes beyond which the text is refused (the parser recurses).
@@ -110,34 +156,34 @@ impl<'a> Parser<'a> {
         }
         found
     }
-    fn expect(&mut self, token: &str) -> Result<(), String> {
-        if self.eat(token) { Ok(()) } else { Err(format!("expected `{token}`")) }
+    fn expect(&mut self, token: &str) -> Result<(), Syntax> {
+        if self.eat(token) { Ok(()) } else { Err(Syntax::expected(format!("`{token}`"))) }
     }
     /// A run of characters that belong together.
-    fn word(&mut self, what: &str, accept: impl Fn(char) -> bool) -> Result<&'a str, String> {
+    fn word(&mut self, what: &str, accept: impl Fn(char) -> bool) -> Result<&'a str, Syntax> {
         let rest = self.rest();
         let end = rest.find(|c| !accept(c)).unwrap_or(rest.len());
         if end == 0 {
-            return Err(format!("expected {what}"));
+            return Err(Syntax::expected(what.to_owned()));
         }
         self.at += end;
         Ok(&rest[..end])
     }
-    fn string(&mut self) -> Result<String, String> {
+    fn string(&mut self) -> Result<String, Syntax> {
         let rest = self.rest();
         let mut stream = serde_json::Deserializer::from_str(rest).into_iter::<serde_json::Value>();
         if !rest.starts_with('"') {
-            return Err("expected a quoted text".into());
+            return Err(Syntax::expected("a quoted text"));
         }
         match stream.next() {
             Some(Ok(serde_json::Value::String(s))) => {
                 self.at += stream.byte_offset();
                 Ok(s)
             }
-            _ => Err("unfinished quoted text".into()),
+            _ => Err(Syntax::Unfinished),
         }
     }
-    fn module(&mut self) -> Result<(), String> {
+    fn module(&mut self) -> Result<(), Syntax> {
         self.expect("module")?;
         self.module.name = self.string()?;
         self.module.attrs = self.attrs()?;
@@ -148,7 +194,7 @@ impl<'a> Parser<'a> {
                 let name =
                     self.word("a function's name", |c| c.is_ascii_alphanumeric() || c == '_')?.to_owned();
                 if self.module.func(&name).is_some() {
-                    return Err(format!("a second function `{name}`"));
+                    return Err(Syntax::SecondFunction(name));
                 }
                 self.expect("{")?;
                 let (mut body, mut uses) = (Vec::new(), Vec::new());
@@ -165,22 +211,22 @@ impl<'a> Parser<'a> {
                 self.resolve(vec![op])?;
             }
         }
-        if self.rest().is_empty() { Ok(()) } else { Err("expected the end of the text".into()) }
+        if self.rest().is_empty() { Ok(()) } else { Err(Syntax::expected("the end of the text")) }
     }
-    fn name(&mut self) -> Result<&'a str, String> {
+    fn name(&mut self) -> Result<&'a str, Syntax> {
         self.expect("%")?;
         self.word("a value's name", |c| c.is_ascii_alphanumeric() || c == '_')
     }
     /// A use of a value. Its definition may stand below: another batch's, or a scheduled function's.
-    fn value(&mut self) -> Result<Use<'a>, String> {
+    fn value(&mut self) -> Result<Use<'a>, Syntax> {
         self.rest();
         let at = self.at;
         Ok(Use { name: self.name()?, at })
     }
     /// Fills in the operands of operations, now that all values of the function are known.
-    fn resolve(&mut self, uses: Vec<Uses<'a>>) -> Result<(), String> {
+    fn resolve(&mut self, uses: Vec<Uses<'a>>) -> Result<(), Syntax> {
         for u in uses {
-            let mut find = |list: Vec<Option<Use<'a>>>| -> Result<Vec<Option<ValueId>>, String> {
+            let mut find = |list: Vec<Option<Use<'a>>>| -> Result<Vec<Option<ValueId>>, Syntax> {
                 let mut found = Vec::with_capacity(list.len());
                 for u in list {
                     let Some(u) = u else {
@@ -189,7 +235,7 @@ impl<'a> Parser<'a> {
                     };
                     let Some(v) = self.values.get(u.name) else {
                         self.at = u.at;
-                        return Err(format!("%{} is not defined", u.name));
+                        return Err(Syntax::NoValue(u.name.to_owned()));
                     };
                     found.push(Some(*v));
                 }
@@ -203,15 +249,15 @@ impl<'a> Parser<'a> {
         Ok(())
     }
     /// `head` and a number in parentheses, if it is there.
-    fn numbered(&mut self, head: &str, expected: &str) -> Result<Option<u32>, String> {
+    fn numbered(&mut self, head: &str, expected: &'static str) -> Result<Option<u32>, Syntax> {
         if !self.eat(head) {
             return Ok(None);
         }
         let number = self.word("a number", |c| c.is_ascii_digit())?;
         self.expect(")")?;
-        number.parse().map(Some).map_err(|_| expected.into())
+        number.parse().map(Some).map_err(|_| Syntax::expected(expected))
     }
-    fn op(&mut self) -> Result<Uses<'a>, String> {
+    fn op(&mut self) -> Result<Uses<'a>, Syntax> {
         let mut results: Vec<(&'a str, Type)> = Vec::new();
         self.rest();
         let line = self.counted.1 + self.text[self.counted.0..self.at].matches('\n').count();
@@ -220,7 +266,7 @@ impl<'a> Parser<'a> {
             loop {
                 let name = self.name()?;
                 if self.values.contains_key(name) || results.iter().any(|(n, _)| *n == name) {
-                    return Err(format!("%{name} is defined twice"));
+                    return Err(Syntax::SecondValue(name.to_owned()));
                 }
                 self.expect(":")?;
                 results.push((name, self.ty()?));
@@ -235,7 +281,7 @@ impl<'a> Parser<'a> {
             self.word("an operation", |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.'))?.to_owned();
         let Some(def) = (self.find)(&name) else {
             self.at = start;
-            return Err(format!("there is no operation `{name}`"));
+            return Err(Syntax::NoOperation(name));
         };
         let (mut operands, mut offsets) = (Vec::new(), Vec::new());
         // The first on the line of the name: the next line may start with a result.
@@ -255,12 +301,12 @@ impl<'a> Parser<'a> {
         }
         let attrs = if self.rest().starts_with('{') { self.attrs()? } else { Attrs::new() };
         let scope = if self.eat("@") { self.string()? } else { String::new() };
-        let microbatch = self.numbered("microbatch(", "expected the number of a microbatch")?;
+        let microbatch = self.numbered("microbatch(", "the number of a microbatch")?;
         let site = if self.eat("assigned") { Site::Assigned } else { Site::Home };
-        let group = self.numbered("group(", "expected the number of a group")?;
+        let group = self.numbered("group(", "the number of a group")?;
         let placement = if self.eat("sched") {
             let attrs = self.attrs()?;
-            Some(record(&attrs).map_err(|e| format!("not a placement: {e}"))?)
+            Some(record(&attrs).map_err(Syntax::NoPlacement)?)
         } else {
             None
         };
@@ -278,25 +324,25 @@ impl<'a> Parser<'a> {
         Ok(Uses { op: id, operands, into })
     }
     /// The batch of an operand: `@-1`.
-    fn offset(&mut self) -> Result<i32, String> {
+    fn offset(&mut self) -> Result<i32, Syntax> {
         self.expect("@")?;
         let word = self.word("a batch offset", |c| c.is_ascii_digit() || matches!(c, '+' | '-'))?;
-        word.parse().map_err(|_| format!("`{word}` is not a batch offset"))
+        word.parse().map_err(|_| Syntax::NoOffset(word.to_owned()))
     }
-    fn ty(&mut self) -> Result<Type, String> {
+    fn ty(&mut self) -> Result<Type, Syntax> {
         let start = self.at;
         let rest = self.rest();
-        let end = rest.find('>').ok_or("expected a type")? + 1;
+        let end = rest.find('>').ok_or(Syntax::expected("a type"))? + 1;
         self.at += end;
         rest[..end].parse().map_err(|()| {
             self.at = start;
-            "expected a type, for example real<T0 x 64>".into()
+            Syntax::expected("a type, for example real<T0 x 64>")
         })
     }
-    fn attrs(&mut self) -> Result<Attrs, String> {
+    fn attrs(&mut self) -> Result<Attrs, Syntax> {
         self.depth += 1;
         if self.depth > DEEPEST {
-            return Err("attributes are nested too deeply".into());
+            return Err(Syntax::Deep);
         }
         self.expect("{")?;
         let mut attrs = Attrs::new();
@@ -309,7 +355,7 @@ impl<'a> Parser<'a> {
             self.expect("=")?;
             let value = self.attr()?;
             if attrs.insert(key.clone(), value).is_some() {
-                return Err(format!("attribute `{key}` is given twice"));
+                return Err(Syntax::SecondAttribute(key));
             }
             if !self.eat(",") {
                 self.expect("}")?;
@@ -319,14 +365,14 @@ impl<'a> Parser<'a> {
         self.depth -= 1;
         Ok(attrs)
     }
-    fn attr(&mut self) -> Result<Attr, String> {
+    fn attr(&mut self) -> Result<Attr, Syntax> {
         match self.rest().chars().next() {
             Some('"') => Ok(Attr::Str(self.string()?)),
             Some('{') => Ok(Attr::Dict(self.attrs()?)),
             Some('[') => {
                 self.depth += 1;
                 if self.depth > DEEPEST {
-                    return Err("attributes are nested too deeply".into());
+                    return Err(Syntax::Deep);
                 }
                 self.expect("[")?;
                 let mut list = Vec::new();
@@ -350,7 +396,7 @@ impl<'a> Parser<'a> {
                     "false" => Ok(Attr::Bool(false)),
                     _ => word.parse().map(Attr::Int).or_else(|_| match word.parse::<f64>() {
                         Ok(x) if x.is_finite() => Ok(Attr::Float(x)),
-                        _ => Err(format!("`{word}` is not a constant")),
+                        _ => Err(Syntax::NoConstant(word.to_owned())),
                     }),
                 }
             }

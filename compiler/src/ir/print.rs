@@ -186,6 +186,11 @@ impl Module {
     }
 }
 
+/// A list of types.
+pub(super) fn types(types: &[super::Type]) -> String {
+    types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -152,8 +152,8 @@ fn check(cx: &Context<'_>, id: OpId, known: &Known, own: &Known, errors: &mut Ve
             errors.push(VerifyError { op: id, message });
         }
     }
-    if let Err(message) = (op.def.verify)(cx, op) {
-        errors.push(VerifyError { op: id, message });
+    if let Err(broken) = (op.def.verify)(cx, op) {
+        errors.push(VerifyError { op: id, message: broken.to_string() });
     } else if op.results.is_empty() && op.def.declares.is_none() && !op.def.effects.acts() {
         errors.push(VerifyError { op: id, message: "has neither results nor effects".into() });
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::signature::OperandType;
 
-use super::{Attrs, Module, OpData, OpDef, OpId, Type, ValueId};
+use super::{Attrs, Module, OpData, OpDef, OpError, OpId, Type, ValueId};
 
 /// A function that is being differentiated.
 #[derive(Debug)]
@@ -78,20 +78,20 @@ impl<'a> Vjp<'a> {
         self.module.op(id).results.clone()
     }
     /// Appends the gradient of an operation with one differentiable operand, with the same attributes.
-    pub fn emit_unary(&mut self, name: &str, operands: Vec<ValueId>, op: &OpData) -> Result<(), String> {
-        let x = *op.operands.first().ok_or("needs an operand")?;
+    pub fn emit_unary(&mut self, name: &str, operands: Vec<ValueId>, op: &OpData) -> Result<(), OpError> {
+        let x = *op.operands.first().ok_or(OpError::Missing(0))?;
         let ty = self.module.ty(x);
         let grads = self.emit(name, operands, op.attrs.clone(), &[ty], &op.scope);
         self.contribute(x, grads[0]);
         Ok(())
     }
     /// The type of a parameter's gradient.
-    pub fn gradient_type(&self, param: ValueId) -> Result<Type, String> {
+    pub fn gradient_type(&self, param: ValueId) -> Result<Type, OpError> {
         match self.module.ty(param) {
             Type::OperandType(OperandType::Parameter { rows, columns }) => {
                 Ok(OperandType::Gradient { rows, columns }.into())
             }
-            other => Err(format!("{other} is not a parameter")),
+            other => Err(OpError::relation(format!("{other} is not a parameter"))),
         }
     }
 }

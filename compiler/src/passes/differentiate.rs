@@ -29,7 +29,7 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
         }
         let (name, rule) = (op.def.name, op.def.vjp);
         if let Some(rule) = rule {
-            rule(&mut cx, *id).map_err(|e| PassError::new(format!("derivative of {name}: {e}")))?;
+            rule(&mut cx, *id).map_err(|broken| PassError::Derivative { of: name, broken })?;
             statistics.count("derivatives");
         } else if op.operands.iter().any(|v| cx.needs(*v)) {
             return Err(PassError::new(format!("{name} has no derivative")));

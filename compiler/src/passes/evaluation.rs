@@ -18,7 +18,7 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
         return Ok(());
     };
     let (h, table) = (loss.operands[0], loss.operands[1]);
-    let cosine = boolean(&loss.attrs, "cosine").map_err(PassError::new)?;
+    let cosine = boolean(&loss.attrs, "cosine")?;
     let Some((Extent::Symbol(Symbol::Tokens(group)), _)) = module.ty(h).as_real() else {
         return Err(PassError::new("the sampled softmax's h has no tokens"));
     };

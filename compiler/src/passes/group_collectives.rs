@@ -48,8 +48,7 @@ pub(super) fn run(
     statistics: &mut Statistics,
 ) -> Result<(), PassError> {
     let given: PerTable<u32> = option(options, "groups")?.unwrap_or_default();
-    let tables = module.decls_of("model.table").map(table_of).collect::<Result<Vec<_>, _>>();
-    let tables = tables.map_err(PassError::new)?;
+    let tables = module.decls_of("model.table").map(table_of).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<&str> = tables.iter().map(|t| t.name.as_str()).collect();
     if let Some(name) = given.unknown(&names) {
         return Err(PassError::new(format!("option groups: there is no table `{name}`")));

@@ -21,7 +21,7 @@ pub(super) fn run(
 ) -> Result<(), PassError> {
     let mut settings: Option<Settings> = match module.attrs.get("settings") {
         None => None,
-        Some(_) => Some(typed(&module.attrs, "settings").map_err(PassError::new)?),
+        Some(_) => Some(typed(&module.attrs, "settings")?),
     };
     let microbatches = match (option::<u32>(options, "microbatches")?, &mut settings) {
         (Some(n), Some(s)) => {

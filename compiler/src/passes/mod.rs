@@ -21,33 +21,61 @@ pub mod schedule;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::ir::Module;
+use crate::distribution::TypeError;
+use crate::ir::{AttrError, Module, OpData, OpError};
+use fuse_collectives::GroupError;
 
 /// A failed pass.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct PassError(String);
-
-impl From<crate::distribution::TypeError> for PassError {
-    fn from(e: crate::distribution::TypeError) -> Self {
-        Self::new(format!("a term does not fit: {e}"))
-    }
-}
-
-impl From<fuse_collectives::GroupError> for PassError {
-    fn from(e: fuse_collectives::GroupError) -> Self {
-        Self::new(e.to_string())
-    }
+#[non_exhaustive]
+pub enum PassError {
+    /// A function that the pass works on is not there.
+    #[error("the module has no function `@{0}`")]
+    Missing(&'static str),
+    /// A constant of the module, or of an operation that stands for it.
+    #[error(transparent)]
+    Attr(#[from] AttrError),
+    /// An operation that the pass cannot read.
+    #[error("{op}: {broken}")]
+    Operation {
+        /// Its name.
+        op: &'static str,
+        /// What is wrong.
+        #[source]
+        broken: OpError,
+    },
+    /// A derivative that cannot be written.
+    #[error("derivative of {of}: {broken}")]
+    Derivative {
+        /// The operation's name.
+        of: &'static str,
+        /// What is wrong.
+        #[source]
+        broken: OpError,
+    },
+    /// Terms of the plan of an exchange.
+    #[error("a term does not fit: {0}")]
+    Term(#[from] TypeError),
+    /// Collectives that cannot travel as one.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// An option, or a module that the pass has no answer for; a sentence.
+    #[error("{0}")]
+    Other(String),
 }
 
 impl PassError {
     /// With a message.
     pub fn new(message: impl Into<String>) -> Self {
-        Self(message.into())
+        Self::Other(message.into())
     }
     /// A function that the pass works on is not there.
-    pub fn missing(func: &str) -> Self {
-        Self(format!("the module has no function `@{func}`"))
+    pub fn missing(func: &'static str) -> Self {
+        Self::Missing(func)
+    }
+    /// An operation that the pass cannot read.
+    pub fn of(op: &OpData, broken: impl Into<OpError>) -> Self {
+        Self::Operation { op: op.def.name, broken: broken.into() }
     }
 }
 

@@ -14,7 +14,7 @@ use super::lower_exchanges::NORMALIZE_EPS;
 use super::{PassError, Statistics};
 use crate::dialect::action;
 use crate::ir::attr::{boolean, float, int, typed};
-use crate::ir::{Attr, Module, OpData, Type, ValueId};
+use crate::ir::{Attr, AttrError, Module, OpData, OpError, Type, ValueId};
 
 /// Leaves the reference in the module's attribute `reference`.
 pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<(), PassError> {
@@ -89,7 +89,7 @@ impl<'a> Graph<'a> {
         Self { module, actions, values, terms, updates, normalised }
     }
 
-    fn function(&mut self, name: &str) -> Result<(), PassError> {
+    fn function(&mut self, name: &'static str) -> Result<(), PassError> {
         let module = self.module;
         let func = module.func(name).ok_or_else(|| PassError::missing(name))?;
         for op in func.body.iter().map(|id| module.op(*id)) {
@@ -121,7 +121,7 @@ impl<'a> Graph<'a> {
     }
 
     fn operation(&mut self, op: &OpData) -> Result<(), PassError> {
-        let wrong = |e: String| PassError::new(format!("{}: {e}", op.def.name));
+        let wrong = |e: AttrError| PassError::of(op, e);
         match op.def.name {
             "train.load_batch" => {}
             "model.split" => {
@@ -163,10 +163,11 @@ impl<'a> Graph<'a> {
                 let operands = self.all(&[op.operands[3], op.operands[1], op.operands[2]])?;
                 self.define(op, Some(Action::PoolGrad { mode }), operands);
             }
-            "model.sampled_softmax" => self.sampled_softmax(op).map_err(wrong)?,
-            "train.sampled_softmax_grad" => self.sampled_softmax_grad(op).map_err(wrong)?,
+            "model.sampled_softmax" => self.sampled_softmax(op)?,
+            "train.sampled_softmax_grad" => self.sampled_softmax_grad(op)?,
             "train.apply" => {
-                let (table, parts) = op.operands.split_first().ok_or_else(|| wrong("no table".into()))?;
+                let (table, parts) =
+                    op.operands.split_first().ok_or_else(|| PassError::of(op, OpError::Missing(0)))?;
                 let update = Update { of: self.value(*table)?.source, parts: self.all(parts)? };
                 self.updates.push(update);
             }
@@ -185,16 +186,17 @@ impl<'a> Graph<'a> {
             }
             _ => {
                 let operands = self.all(&op.operands)?;
-                let action = action(op).map_err(wrong)?;
+                let action = action(op).map_err(|e| PassError::of(op, e))?;
                 self.define(op, Some(action), operands);
             }
         }
         Ok(())
     }
 
-    fn sampled_softmax(&mut self, op: &OpData) -> Result<(), String> {
-        let mut operands = self.all(&op.operands).map_err(|e| e.to_string())?;
-        let norm = boolean(&op.attrs, "cosine")?.then(|| {
+    fn sampled_softmax(&mut self, op: &OpData) -> Result<(), PassError> {
+        let wrong = |e: AttrError| PassError::of(op, e);
+        let mut operands = self.all(&op.operands)?;
+        let norm = boolean(&op.attrs, "cosine").map_err(wrong)?.then(|| {
             let eps = NORMALIZE_EPS;
             let mut normalize = |x: Value| self.term(Some(Action::L2Normalize { eps }), vec![x]);
             (normalize(operands[0]), normalize(operands[1]))
@@ -203,22 +205,23 @@ impl<'a> Graph<'a> {
             (operands[0], operands[1]) = (Value::all(Source::Term(h, 0)), Value::all(Source::Term(rows, 0)));
         }
         let action = Action::SampledSoftmax {
-            negatives: int(&op.attrs, "negatives")?,
-            temperature: float(&op.attrs, "temperature")?,
-            normalize: typed(&op.attrs, "normalize")?,
+            negatives: int(&op.attrs, "negatives").map_err(wrong)?,
+            temperature: float(&op.attrs, "temperature").map_err(wrong)?,
+            normalize: typed(&op.attrs, "normalize").map_err(wrong)?,
         };
         self.define(op, Some(action), operands);
         self.normalised.extend(norm.map(|n| (op.results[1], n)));
         Ok(())
     }
 
-    fn sampled_softmax_grad(&mut self, op: &OpData) -> Result<(), String> {
-        let mut operands = self.all(&op.operands).map_err(|e| e.to_string())?;
+    fn sampled_softmax_grad(&mut self, op: &OpData) -> Result<(), PassError> {
+        let mut operands = self.all(&op.operands)?;
         let norm = self.normalised.get(&op.operands[4]).copied();
         if let Some((h, rows)) = norm {
             (operands[0], operands[1]) = (Value::all(Source::Term(h, 0)), Value::all(Source::Term(rows, 0)));
         }
-        let action = Action::SampledSoftmaxGrad { negatives: int(&op.attrs, "negatives")? };
+        let negatives = int(&op.attrs, "negatives").map_err(|e| PassError::of(op, e))?;
+        let action = Action::SampledSoftmaxGrad { negatives };
         let grads = self.define(op, Some(action), operands);
         let Some((h, rows)) = norm else { return Ok(()) };
         for (r, of) in [(0, h), (1, rows)] {

@@ -67,7 +67,7 @@ fn sampled(module: &Module) -> Result<BTreeSet<String>, PassError> {
     let ops = module.funcs.iter().flat_map(|f| &f.body).map(|id| module.op(*id));
     let tables = ops.filter(|op| op.def.name == "model.sampled_softmax");
     let tables = tables.filter_map(|op| sources::table_of(module, op));
-    tables.map(|t| table_of(module.def(t)).map(|t| t.name).map_err(PassError::new)).collect()
+    tables.map(|t| Ok(table_of(module.def(t))?.name)).collect()
 }
 
 /// Refuses tables that are not there, and what classes cannot number.

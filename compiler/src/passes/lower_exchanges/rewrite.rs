@@ -11,7 +11,7 @@ use super::table::Lowering;
 use super::{backward, forward};
 use crate::distribution::{Id, Op};
 use crate::ir::attr::{boolean, int, typed};
-use crate::ir::{Attr, Attrs, OpData, Type, ValueId};
+use crate::ir::{Attr, AttrError, Attrs, OpData, Type, ValueId};
 
 /// l2 normalisation's lower bound of the divisor, PyTorch's default.
 pub(crate) const NORMALIZE_EPS: f64 = 1e-12;
@@ -110,7 +110,7 @@ impl Rewrite {
         let round = op.microbatch.unwrap_or(0);
         let rows = l.rows(g, self.round)?;
         let entries = l.dist.entries;
-        let wrong = |e: String| PassError::new(format!("{}: {e}", op.def.name));
+        let wrong = |e: AttrError| PassError::of(op, e);
         let scope = &op.scope;
         match op.def.name {
             "model.lookup" => {
@@ -196,7 +196,7 @@ fn given(g: &mut Generator<'_>, value: ValueId) -> Result<Id, PassError> {
 
 /// Whether a pooling divides by the number of ids.
 fn mean(op: &OpData) -> Result<bool, PassError> {
-    let mode: PoolMode = typed(&op.attrs, "mode").map_err(PassError::new)?;
+    let mode: PoolMode = typed(&op.attrs, "mode")?;
     Ok(mode == PoolMode::Mean)
 }
 

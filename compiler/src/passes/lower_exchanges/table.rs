@@ -40,7 +40,7 @@ impl Lowering {
         let Type::OperandType(OperandType::Table { table: number, dim }) = module.ty(table) else {
             return Err(PassError::new("a table has another type"));
         };
-        let record = table_of(module.def(table)).map_err(PassError::new)?;
+        let record = table_of(module.def(table))?;
         if let Some(Attr::Str(asked)) = module.def(table).attrs.get("sharding")
             && matches!(asked.as_str(), "auto" | "table_wise" | "column_wise")
         {

@@ -54,8 +54,7 @@ pub(super) fn run(
     let ops: Vec<OpId> =
         module.decls.iter().copied().filter(|id| module.op(*id).def.name == "model.table").collect();
     ask(module, &ops, &option(options, "sharding")?.unwrap_or_default())?;
-    let tables: Vec<Table> =
-        ops.iter().map(|id| table_of(module.op(*id))).collect::<Result<_, _>>().map_err(PassError::new)?;
+    let tables: Vec<Table> = ops.iter().map(|id| table_of(module.op(*id))).collect::<Result<_, _>>()?;
     let asked: Vec<Asked> = ops.iter().map(|id| Asked::of(module.op(*id).attrs.get("sharding"))).collect();
     let loads = load::expect(module, &tables, f64::from(ranks));
     let planner = Planner {
