@@ -11,6 +11,7 @@ use fs_schedule::{Strategy, file, profile};
 
 use super::commands::load;
 use super::failure::Failure;
+use super::tables::{self, TableArg};
 use super::{StrategyChoice, keep_input, print, strategies};
 
 /// Arguments of `fsc compile`.
@@ -40,6 +41,9 @@ pub(super) struct Args {
     /// Most batches in flight (default: as many as help and memory allows).
     #[arg(long)]
     in_flight: Option<u32>,
+    /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=data_parallel,group=0. May be repeated.
+    #[arg(long = "table", value_name = "NAME:KEY=VALUE,...")]
+    tables: Vec<TableArg>,
     /// Times and sizes that `fsx profile` measured, instead of what follows from cluster and workload.
     #[arg(long)]
     profile: Option<PathBuf>,
@@ -80,6 +84,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .lookahead(args.lookahead)
         .microbatches(args.microbatches)
         .in_flight(args.in_flight)
+        .tables(tables::options(&args.tables, &program).map_err(|e| Failure::usage(e.to_string()))?)
         .profile(profile);
     let mut compiled = match args.strategy {
         StrategyChoice::Fixed(policy) => compile_with(&program, &options.policy(policy))?,

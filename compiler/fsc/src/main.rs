@@ -8,6 +8,7 @@ mod failure;
 mod inspect;
 mod opt;
 mod pictures;
+mod tables;
 mod viz;
 
 use std::path::{Path, PathBuf};
