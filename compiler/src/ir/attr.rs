@@ -317,11 +317,13 @@ mod tests {
                 Ok(m) => m.attrs,
                 Err(e) => unreachable!("{e}"),
             };
-        let wrong = |text: &str| record::<Exchange>(&attrs(text)).unwrap_err();
+        let wrong = |text: &str| record::<Exchange>(&attrs(text)).unwrap_err().to_string();
         assert!(wrong("table = 1").contains("part"));
         assert!(wrong("table = \"x\"").contains("expected u32"));
         assert!(wrong("size = 1").contains("unknown field `size`"));
-        assert!(variant::<Action>("gather", &attrs("exchange = -1")).unwrap_err().contains("-1"));
-        assert!(variant::<Action>("nothing", &Attrs::new()).unwrap_err().contains("unknown variant"));
+        assert!(variant::<Action>("gather", &attrs("exchange = -1")).unwrap_err().to_string().contains("-1"));
+        assert!(
+            variant::<Action>("nothing", &Attrs::new()).unwrap_err().to_string().contains("unknown variant")
+        );
     }
 }
