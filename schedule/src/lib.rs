@@ -15,6 +15,7 @@ mod op;
 mod operand;
 pub mod profile;
 mod program;
+pub mod ranking;
 pub mod reference;
 pub mod reuse;
 pub mod schema;

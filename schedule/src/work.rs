@@ -20,11 +20,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::action::{Action, At, Flops, Memory, Operands, Payload, Peers, Runs};
-use crate::model::{Cost, DenseOptimizer, InputKind, SparseOptimizer};
+use crate::action::{Action, At, Flops, Memory, Operands, Payload, Peers};
+use crate::model::{Cost, DenseOptimizer, InputKind, SparseOptimizer, Table};
 use crate::op::Op;
 use crate::operand::{Element, Extent, Operand, Place};
 use crate::program::{Program, Schedule};
+use crate::ranking::Rounds;
 use crate::signature::OperandType;
 use crate::size::{Poly, Symbol};
 
@@ -148,7 +149,8 @@ impl Action {
         }
     }
 
-    /// What a transfer moves in a round, in the order of its exchanges (gradients); nothing for other actions.
+    /// What a transfer moves in each of its rounds, in the order of its exchanges (gradients); nothing for other actions,
+    /// nor for the ranking of items, whose rounds differ.
     pub fn sections(&self, o: &Operands<'_>) -> Vec<Section> {
         let facts = self.facts();
         let Some(transfer) = facts.transfer else { return Vec::new() };
@@ -193,16 +195,12 @@ impl Action {
                 };
                 o.reads.iter().map(section).collect()
             }
-            // One query per sample; what goes to and fro after them depends on the table's sharding.
-            Payload::Ranks => {
-                let samples = Extent::Symbol(Symbol::Samples);
-                let entry = real * f64::from(o.reads.first().map_or(0, OperandType::columns));
-                vec![Section { exchange: None, entry, sent: samples, received: samples }]
-            }
+            // No two of its rounds are alike.
+            Payload::Ranks => Vec::new(),
         }
     }
 
-    /// Bytes on the wire in a round; none for what is not a transfer.
+    /// Bytes on the wire in each round; none for what is not a transfer, nor for the ranking of items.
     pub fn wire(&self, o: &Operands<'_>) -> Wire {
         let sections = self.sections(o);
         let bytes = |of: fn(&Section) -> Extent| sections.iter().map(|s| of(s).poly().times(s.entry)).sum();
@@ -298,17 +296,41 @@ impl Schedule {
         });
         let around =
             Surroundings { adds: &adds, parts: parts.len().max(1) as u32, states: states.unwrap_or(0.0) };
-        let facts = op.action.facts();
-        // What runs on a link is priced by its rounds; what meets other ranks within itself is not.
-        let rounds = facts.transfer.filter(|_| facts.runs == Runs::Link).map_or(0, |t| t.rounds);
         Cost {
             flops: op.action.flops(&o),
             bytes: op.action.memory(&o, around),
-            wire: if rounds > 0 { op.action.wire(&o).sent.times(rounds.into()) } else { Poly::zero() },
+            wire: match op.action.facts().transfer {
+                None => Poly::zero(),
+                Some(transfer) => match self.ranking(op, false) {
+                    Some((rounds, table)) => rounds.total(table),
+                    None => self.wire(p, op).sent.times(transfer.rounds.into()),
+                },
+            },
         }
     }
 
-    /// Bytes on the wire in a round of an operation of one of its programs.
+    /// Bytes on the wire in each round of an operation of one of its programs, for a full batch; the first batch of an
+    /// evaluation may have a round that later ones have not. Nothing for what moves nothing between ranks.
+    pub fn rounds(&self, p: &Program, op: &Op, first: bool) -> Vec<Wire> {
+        let Some(transfer) = op.action.facts().transfer else { return Vec::new() };
+        let Some((rounds, table)) = self.ranking(op, first) else {
+            return vec![self.wire(p, op); transfer.rounds as usize];
+        };
+        let list = (0..).map_while(|n| rounds.round(n)).map(|round| rounds.bytes(round, table));
+        list.map(|bytes| Wire { sent: bytes.clone(), received: bytes }).collect()
+    }
+
+    /// The rounds of an operation that ranks items of a table.
+    fn ranking(&self, op: &Op, first: bool) -> Option<(Rounds, &Table)> {
+        let Action::RankItems { cosine } = op.action else { return None };
+        let table = op.reads.iter().find_map(|o| match o.place {
+            Place::Table(t) => self.tables.get(t as usize),
+            _ => None,
+        })?;
+        Some((Rounds::new(table, cosine, first, self.settings.batch as usize, 0), table))
+    }
+
+    /// Bytes on the wire in each of the rounds of an operation of one of its programs, where they are alike.
     pub fn wire(&self, p: &Program, op: &Op) -> Wire {
         let (reads, writes) = self.shapes(p, op);
         op.action.wire(&Operands { reads: &reads, writes: &writes })

@@ -1,13 +1,15 @@
 //! The table of actions against reality: what schedules of all kinds hold, what the executor counts, and the schema.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::OnceLock;
+use std::fmt::Write as _;
+use std::sync::{Arc, OnceLock};
 
 use fs_compiler::{CompileOptions, compile_with};
 use fs_executor::{Options, Session};
 use fs_schedule::action::{Action, At, Context, Effect, Memory, Peers, Phase, Programs, Runs, Scope, Sizes};
 use fs_schedule::signature::OperandType;
-use fs_schedule::{Extent, Op, Place, Program, Schedule, Strategy, Symbol};
+use fs_schedule::{Extent, Op, Place, Poly, Program, Schedule, Strategy, Symbol};
+use fs_tests::mock::Mock;
 use fs_tests::models::{Features, models};
 use fs_tests::root;
 use proptest::strategy::{Strategy as _, ValueTree as _};
@@ -128,7 +130,10 @@ fn facts_hold(s: &Schedule, p: &Program, evaluation: bool, op: &Op) {
     }
     // Costs are the table's; what moves nothing between ranks has nothing on the wire.
     assert_eq!(op.cost, s.cost(p, op), "{name}");
-    assert_eq!(!op.cost.wire.is_zero(), facts.runs == Runs::Link, "{name} has {} on the wire", op.cost.wire);
+    let rounds = s.rounds(p, op, false);
+    assert!(rounds.len() >= op.action.rounds() as usize, "{name}");
+    assert_eq!(rounds.into_iter().map(|round| round.sent).sum::<Poly>(), op.cost.wire, "{name}");
+    assert_eq!(!op.cost.wire.is_zero(), facts.transfer.is_some(), "{name} has {} on the wire", op.cost.wire);
     assert!(op.cost.flops.terms().chain(op.cost.bytes.terms()).all(|(c, _)| c > 0.0), "{name}");
     let untouched = op.reads.is_empty() && op.writes.is_empty();
     assert_eq!(op.cost.bytes.is_zero(), untouched, "{name} moves {}", op.cost.bytes);
@@ -318,6 +323,65 @@ fn bytes_on_the_wire_are_those_that_the_executor_counts() {
         counted(sharding, Strategy::Pec, 1);
         counted(sharding, Strategy::Pec, 2);
     }
+}
+
+/// What ranking of items sends in each round, by the table of actions and by the executor, on three ranks.
+fn ranking(sharding: &str, similarity: &str, rows: u32) {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let data = folder.path().join("visits.csv");
+    let mut text = String::from("user,item\n");
+    for (user, at) in (0..24usize).flat_map(|user| (0..4 + user % 9).map(move |at| (user, at))) {
+        let _ = writeln!(text, "u{user},{}", (user * 7 + at * at * 5 + at * user) % 60);
+    }
+    std::fs::write(&data, text).expect("the data is written");
+    let text = format!(
+        "model last {{
+           table items {{ rows {rows} dim 6 init normal(0, 0.5) optimizer sgd(lr: 0.1) sharding {sharding} }}
+           input history: ids(items) {{ max 50 }}
+           input following: next(history)
+           loss sampled_softmax(lookup(history), items, following, negatives: 3, temperature: 1, similarity: {similarity}, normalize: tokens)
+         }}
+         train {{ batch 12 steps 1 }}
+         workload visits {{ csv \"visits.csv\" {{ user \"user\" item \"item\" }} evaluate leave_last_out }}"
+    );
+    let loaded = fs_dsl::check_text("last.fs", &text);
+    let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
+    let program = loaded.program.unwrap_or_else(|| panic!("{rendered}"));
+    let s = compile_with(&program, &CompileOptions::new(Strategy::Serial, 3)).expect("it compiles").schedule;
+    let device = fs_tests::mock::Options { seed: 3, ..Default::default() };
+    let schedule = Arc::new(s.clone());
+    let source = fs_executor::data::open(&schedule, Some(&data), None, 1).unwrap_or_else(|e| panic!("{e}"));
+    let session = Session::<f32, Mock>::on(schedule, Options::default(), source, &device);
+    let mut session = session.unwrap_or_else(|e| panic!("{e}"));
+    let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(report.evaluation.expect("an evaluation").users, 24);
+    let p = s.evaluation.as_ref().expect("an evaluation");
+    let op = p.ops.iter().find(|op| op.action.has(Effect::Ranks)).expect("items are ranked");
+    let sizes = |symbol| match symbol {
+        Symbol::Ranks => 3.0,
+        Symbol::Samples => 4.0,
+        other => panic!("{other}"),
+    };
+    // Of what is sent, a third is the rank's own.
+    let said = |first| s.rounds(p, op, first).into_iter().map(|w| w.sent.eval(sizes) * 2.0 / 3.0);
+    for (rank, batch) in (0..3).flat_map(|rank| [0, 1].map(|batch| (rank, batch))) {
+        let mut sent = device.sent.lock().clone();
+        sent.retain(|x| (x.rank, x.batch) == (rank, batch) && x.op == op.name);
+        sent.sort_by_key(|x| x.round);
+        let found: Vec<f64> = sent.iter().map(|x| x.bytes as f64).collect();
+        let said: Vec<f64> = said(batch == 0).collect();
+        assert_eq!(found, said, "{sharding}, {similarity}, rank {rank}, batch {batch}");
+    }
+}
+
+#[test]
+fn ranking_sends_what_its_rounds_say() {
+    for sharding in ["row_wise", "table_wise", "column_wise", "data_parallel"] {
+        ranking(sharding, "dot", 60);
+        ranking(sharding, "cosine", 60);
+    }
+    // Too many scores at once: products are summed in turns, and again.
+    ranking("column_wise", "cosine", 450_000);
 }
 
 /// No rule lets everything pass: operands that fit no action are refused by every action, in any number.

@@ -95,7 +95,8 @@ impl<'a> Entry<'a> for RankItems<'a> {
     fn facts(&self) -> Facts<'a> {
         Facts {
             phase: Phase::Evaluation,
-            transfer: Some(Transfer { peers: Peers::Everyone, payload: Payload::Ranks, rounds: 1 }),
+            // Queries, scores of targets, numbers of better rows.
+            transfer: Some(Transfer { peers: Peers::Everyone, payload: Payload::Ranks, rounds: 3 }),
             ..Facts::model(
                 Evaluation,
                 &[ReadsBatch, ReadsTable, Ranks],

@@ -129,7 +129,8 @@ pub struct Transfer {
     pub peers: Peers,
     /// What travels.
     pub payload: Payload,
-    /// Rounds in which data go to and fro; of [`Payload::Ranks`] those of a block of items, which the data repeat.
+    /// Rounds in which data go to and fro. Of [`Payload::Ranks`] those where ranks have whole rows; what a table and a
+    /// batch need more is said by [`Schedule::rounds`](crate::Schedule::rounds).
     pub rounds: u32,
 }
 
@@ -159,7 +160,7 @@ pub enum Payload {
     Gradients,
     /// Gradients of dense parameters.
     Sums,
-    /// A candidate's scores and how many score higher, of each sample.
+    /// Queries, scores of targets and how many rows score higher, of each sample.
     Ranks,
 }
 
@@ -423,7 +424,7 @@ impl Action {
         self.facts().runs == Runs::Link
     }
 
-    /// Rounds in which it exchanges data with other ranks, 0 if it does not.
+    /// Rounds in which it exchanges data with other ranks, 0 if it does not; see [`Transfer::rounds`].
     pub fn rounds(&self) -> u32 {
         self.facts().transfer.map_or(0, |t| t.rounds)
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use fs_executor::device::cpu::Cpu;
 use fs_executor::device::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, Stored, Urgent};
-use fs_executor::transport::{HostOutbox, Message, Reach};
+use fs_executor::transport::{HostOutbox, Message, Outbox as _, Reach};
 use fs_schedule::{Action, Element, Engine, Place};
 use parking_lot::Mutex;
 
@@ -37,6 +37,23 @@ pub struct Options {
     pub slow: u64,
     /// Broken rules.
     pub reports: Arc<Mutex<Vec<String>>>,
+    /// What transfers sent.
+    pub sent: Arc<Mutex<Vec<Sent>>>,
+}
+
+/// What a rank sent to the others in a round of a transfer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sent {
+    /// The rank.
+    pub rank: usize,
+    /// The operation.
+    pub op: String,
+    /// Its batch.
+    pub batch: u64,
+    /// The round.
+    pub round: u64,
+    /// Bytes, without what frames them.
+    pub bytes: u64,
 }
 
 /// An operation that has not ended.
@@ -276,6 +293,10 @@ impl Device for Mock {
             assert!(urgent && from < Some(cursor), "it stops only where something is urgent, and goes on");
             from = Some(cursor);
         }
+        let others = (0..job.env.ranks).filter(|to| *to != self.rank);
+        let bytes = others.map(|to| entries.wire(to)).sum();
+        let (rank, op, batch) = (self.rank, job.op.name.clone(), job.number);
+        self.options.sent.lock().push(Sent { rank, op, batch, round, bytes });
         outbox.end();
         if round > 0 {
             all(job, inbox, LateOutbox::leave);

@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use fs_kernels::matmul::matmul_nt;
 use fs_kernels::{Mat, MatMut, Real};
+use fs_schedule::ranking::{DIGITS, Round, Rounds};
 use fs_schedule::{Action, Sharding, Table};
 use parking_lot::RwLockReadGuard;
 
@@ -24,8 +25,6 @@ use crate::device::shards::shard_rows;
 use crate::evaluate::Outcome;
 use crate::transport::{HostOutbox, Section};
 
-/// Scores held at once.
-const SCORES: usize = 1 << 22;
 /// Lower bound of a norm that divides.
 const EPS: f64 = 1e-12;
 /// Counts travel as two digits of this base, because `f32` holds integers up to 2^24 only.
@@ -63,23 +62,6 @@ impl<T> Default for Ranking<T> {
     }
 }
 
-/// What a round gives to the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Round {
-    /// The own samples' queries.
-    Queries,
-    /// Squares of the own columns.
-    Norms,
-    /// Products of the own columns, for the queries from this one on.
-    Scores(usize),
-    /// Scores of targets in the own block.
-    Targets,
-    /// Products again, where scores were not kept.
-    Again(usize),
-    /// Numbers of better rows in the own block.
-    Digits,
-}
-
 /// A batch of questions to a table.
 struct Asking<'c, 'a, T: Real> {
     call: &'c Call<'a, T>,
@@ -89,8 +71,7 @@ struct Asking<'c, 'a, T: Real> {
     parts: Vec<RwLockReadGuard<'a, Shard<T>>>,
     cosine: bool,
     by_columns: bool,
-    /// Queries whose scores are held at once.
-    chunk: usize,
+    rounds: Rounds,
 }
 
 impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
@@ -101,37 +82,21 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
         let histories = env.histories.as_deref().ok_or(Fault::NoHistories)?;
         let table = &env.schedule.tables[number];
         let by_columns = matches!(table.sharding, Sharding::ColumnWise { .. });
-        let parts = call.cpu.tables[number].iter().map(|t| t.read()).collect();
+        let parts: Vec<_> = call.cpu.tables[number].iter().map(|t| t.read()).collect();
         let questions = &call.batch.share.batch().questions;
-        let mut asking = Self { call, table, histories, questions, parts, cosine, by_columns, chunk: 1 };
-        // All ranks take the same turns.
-        let held = if by_columns { table.rows as usize } else { asking.block(env.rank).len() };
-        asking.chunk = (SCORES / held.max(1)).clamp(1, questions.len().max(1));
-        Ok(asking)
+        let block = block(table, &parts, env.rank, env.ranks).len();
+        let first = call.number == 0;
+        let rounds = Rounds::new(table, cosine, first, questions.len(), block);
+        Ok(Self { call, table, histories, questions, parts, cosine, by_columns, rounds })
     }
 
     /// The rows that a rank scores; of another rank only where all have every row.
     fn block(&self, rank: usize) -> Range<usize> {
-        let rows = match self.table.sharding {
-            Sharding::ColumnWise { .. } | Sharding::DataParallel => {
-                shard_rows(self.table.rows, rank, self.call.env.ranks)
-            }
-            Sharding::RowWise | Sharding::TableWise { .. } => self.parts[0].rows.clone(),
-        };
-        rows.start as usize..rows.end as usize
+        block(self.table, &self.parts, rank, self.call.env.ranks)
     }
 
     fn own(&self) -> Range<usize> {
         self.block(self.call.env.rank)
-    }
-
-    /// Scores are kept between the two passes if they all fit, else computed again.
-    fn all_fit(&self) -> bool {
-        self.chunk >= self.questions.len()
-    }
-
-    fn chunks(&self) -> usize {
-        if self.by_columns { self.questions.len().div_ceil(self.chunk) } else { 0 }
     }
 
     /// The table does not change while it is evaluated, so its norms are found once.
@@ -139,27 +104,8 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
         self.cosine && self.call.number == 0
     }
 
-    /// What the n-th round is for; `None` after the last.
-    fn round(&self, n: u64) -> Option<Round> {
-        let norms = usize::from(self.by_columns && self.finds_norms());
-        let again = if self.all_fit() { 0 } else { self.chunks() };
-        let n = n as usize;
-        let scores = 1 + norms;
-        let targets = scores + self.chunks();
-        let digits = targets + 1 + again;
-        Some(match n {
-            0 => Round::Queries,
-            n if n < scores => Round::Norms,
-            n if n < targets => Round::Scores((n - scores) * self.chunk),
-            n if n == targets => Round::Targets,
-            n if n < digits => Round::Again((n - targets - 1) * self.chunk),
-            n if n == digits => Round::Digits,
-            _ => return None,
-        })
-    }
-
     fn queries_from(&self, start: usize) -> Range<usize> {
-        start..(start + self.chunk).min(self.questions.len())
+        self.rounds.queries_from(start)
     }
 
     /// The own block, where ranks have whole rows.
@@ -189,7 +135,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
                 ranking.targets.clear();
                 ranking.targets.resize(self.questions.len(), T::ZERO);
                 ranking.digits.clear();
-                ranking.digits.resize(4 * self.questions.len(), T::ZERO);
+                ranking.digits.resize(DIGITS * self.questions.len(), T::ZERO);
             }
             Round::Norms => {
                 ranking.inverse_norms.clear();
@@ -215,7 +161,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
             Round::Digits => {
                 self.add_up(inbox, &mut ranking.digits)?;
                 let mut outcomes = self.call.env.outcomes.lock();
-                for (question, digits) in self.questions.iter().zip(ranking.digits.chunks_exact(4)) {
+                for (question, digits) in self.questions.iter().zip(ranking.digits.chunks_exact(DIGITS)) {
                     let number = |high: T, low: T| high.to_f64() as u64 * BASE + low.to_f64() as u64;
                     let (all, known) = (number(digits[0], digits[1]), number(digits[2], digits[3]));
                     outcomes.push(Outcome { user: question.user, all, unseen: all - known });
@@ -258,7 +204,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
                 self.to_everyone(section);
             }
             Round::Digits => {
-                if self.all_fit() {
+                if self.rounds.all_fit() {
                     self.count(ranking, 0..self.questions.len());
                 } else if !self.by_columns {
                     self.in_chunks(ranking, Self::count);
@@ -310,7 +256,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
     /// Scores the own block for all queries, a chunk at a time.
     fn in_chunks(&self, ranking: &mut Ranking<T>, then: fn(&Self, &mut Ranking<T>, Range<usize>)) {
         let (n, rows) = (self.questions.len(), self.own().len());
-        for start in (0..n).step_by(self.chunk) {
+        for start in (0..n).step_by(self.rounds.chunk()) {
             let queries = self.queries_from(start);
             let len = queries.len() * rows;
             ranking.scores.resize(len.max(ranking.scores.len()), T::ZERO);
@@ -368,7 +314,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
             });
             let known = known.count() as u64;
             let numbers = [ahead / BASE, ahead % BASE, known / BASE, known % BASE];
-            for (digit, n) in digits[4 * i..].iter_mut().zip(numbers) {
+            for (digit, n) in digits[DIGITS * i..].iter_mut().zip(numbers) {
                 *digit = T::from_f64(n as f64);
             }
         }
@@ -414,10 +360,24 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
     }
 }
 
+/// The rows that a rank scores.
+fn block<T>(
+    table: &Table,
+    parts: &[RwLockReadGuard<'_, Shard<T>>],
+    rank: usize,
+    ranks: usize,
+) -> Range<usize> {
+    let rows = match table.sharding {
+        Sharding::ColumnWise { .. } | Sharding::DataParallel => shard_rows(table.rows, rank, ranks),
+        Sharding::RowWise | Sharding::TableWise { .. } => parts[0].rows.clone(),
+    };
+    rows.start as usize..rows.end as usize
+}
+
 /// Rounds of a batch.
 pub(super) fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
     let asking = Asking::new(c)?;
-    Ok((0..u64::MAX).take_while(|n| asking.round(*n).is_some()).count() as u64)
+    Ok(asking.rounds.count())
 }
 
 /// Takes in the round before, and fills the outbox of this one.
@@ -429,10 +389,10 @@ pub(super) fn fill<T: Real>(
 ) -> Result<(), Fault> {
     let asking = Asking::new(c)?;
     let mut ranking = c.cpu.ranking.lock();
-    if let Some(before) = round.checked_sub(1).and_then(|n| asking.round(n)) {
+    if let Some(before) = round.checked_sub(1).and_then(|n| asking.rounds.round(n)) {
         asking.take(before, &mut ranking, inbox)?;
     }
-    asking.round(round).map_or(Ok(()), |round| asking.give(round, &mut ranking, outbox))
+    asking.rounds.round(round).map_or(Ok(()), |round| asking.give(round, &mut ranking, outbox))
 }
 
 /// Takes in the last round.
