@@ -1,7 +1,7 @@
 //! What a schedule says about the model: tables, dense parameters, inputs, data and settings.
 
 pub use fs_workload::{
-    DenseOptimizer, IdDistribution, Init, LabelDistribution, LengthDistribution, SparseOptimizer,
+    DenseOptimizer, IdDistribution, Init, LabelDistribution, LengthDistribution, SparseOptimizer, States,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

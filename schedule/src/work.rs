@@ -21,7 +21,7 @@
 use std::collections::BTreeSet;
 
 use crate::action::{Action, At, Flops, Memory, Operands, Payload, Peers};
-use crate::model::{Cost, DenseOptimizer, InputKind, SparseOptimizer, Table};
+use crate::model::{Cost, InputKind, Table};
 use crate::op::Op;
 use crate::operand::{Element, Extent, Operand, Place};
 use crate::program::{Program, Schedule};
@@ -213,23 +213,6 @@ impl Action {
     }
 }
 
-/// Optimizer states per value of a table, about: a state per row counts as none.
-fn states_of_rows(optimizer: &SparseOptimizer) -> f64 {
-    match optimizer {
-        SparseOptimizer::Sgd { .. } | SparseOptimizer::RowwiseAdagrad { .. } => 0.0,
-        SparseOptimizer::Adagrad { .. } => 1.0,
-        SparseOptimizer::Adam { .. } => 2.0,
-    }
-}
-
-fn states_of_parameters(optimizer: &DenseOptimizer) -> f64 {
-    match optimizer {
-        DenseOptimizer::Sgd { momentum: 0.0, .. } => 0.0,
-        DenseOptimizer::Sgd { .. } => 1.0,
-        DenseOptimizer::Adam { .. } => 2.0,
-    }
-}
-
 impl Schedule {
     /// The shape of an operand of a program; `None` if it names what does not exist.
     pub fn shape(&self, p: &Program, o: &Operand) -> Option<OperandType> {
@@ -290,12 +273,15 @@ impl Schedule {
         };
         let parts: BTreeSet<u32> = op.writes.iter().filter_map(part).collect();
         let states = op.writes.iter().find_map(|w| match w.place {
-            Place::Table(t) => self.tables.get(t as usize).map(|t| states_of_rows(&t.optimizer)),
-            Place::Parameter(_) => Some(states_of_parameters(&self.settings.optimizer)),
+            Place::Table(t) => self.tables.get(t as usize).map(|t| t.optimizer.states().per_value),
+            Place::Parameter(_) => Some(self.settings.optimizer.states()),
             _ => None,
         });
-        let around =
-            Surroundings { adds: &adds, parts: parts.len().max(1) as u32, states: states.unwrap_or(0.0) };
+        let around = Surroundings {
+            adds: &adds,
+            parts: parts.len().max(1) as u32,
+            states: states.map_or(0.0, f64::from),
+        };
         Cost {
             flops: op.action.flops(&o),
             bytes: op.action.memory(&o, around),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 
+use fs_compiler::ir::Resource;
 use fs_compiler::{CompileOptions, compile_with};
 use fs_executor::{Options, Session};
 use fs_schedule::action::{Action, At, Context, Effect, Memory, Peers, Phase, Programs, Runs, Scope, Sizes};
@@ -420,6 +421,41 @@ fn the_table_lists_every_action_once() {
         assert!(text == json!(name) || text.get(name).is_some(), "{text} is called {name}");
         assert_eq!(serde_json::from_value::<Action>(text).ok().as_ref(), Some(action));
         assert!(action.facts().in_range, "the sample of {name} is out of range");
+    }
+}
+
+/// Operations of the IR that become actions have their actions' effects: what they write decides what passes may
+/// remove, and draws what they may move. (What is read shows in operands.)
+#[test]
+fn operations_have_the_effects_of_their_actions() {
+    let written = |effect: &Effect| match effect {
+        Effect::LoadsBatch => Some(Resource::Batch),
+        Effect::WritesTable => Some(Resource::Table),
+        Effect::WritesParameter => Some(Resource::Parameter),
+        Effect::AddsLoss => Some(Resource::Report),
+        Effect::Ranks => Some(Resource::Evaluation),
+        // Gradients are values until they are summed over ranks; last uses are of the entries that are values.
+        Effect::WritesGradient | Effect::WritesUses => None,
+        Effect::ReadsBatch
+        | Effect::Random
+        | Effect::ReadsTable
+        | Effect::ReadsBatches
+        | Effect::ReadsParameter
+        | Effect::ReadsGradient
+        | Effect::ReadsUses => None,
+    };
+    for action in Action::samples() {
+        let (name, facts) = (action.name(), action.facts());
+        let mut writes: BTreeSet<Resource> = facts.effects.iter().filter_map(written).collect();
+        if facts.results.in_place {
+            writes.insert(Resource::Gradient);
+        }
+        for def in fs_compiler::dialect::all().filter(|d| d.name.rsplit('.').next() == Some(name.as_str())) {
+            let said = Resource::ALL.into_iter().filter(|r| def.effects.writes(*r));
+            assert_eq!(said.collect::<BTreeSet<_>>(), writes, "{} writes", def.name);
+            let draws = facts.effects.contains(&Effect::Random);
+            assert_eq!(def.effects.reads(Resource::Random), draws, "{} draws", def.name);
+        }
     }
 }
 

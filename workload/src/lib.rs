@@ -24,4 +24,4 @@ pub use ids::IdDistribution;
 pub use initial::Init;
 pub use labels::LabelDistribution;
 pub use lengths::LengthDistribution;
-pub use optimizer::{DenseOptimizer, SparseOptimizer};
+pub use optimizer::{DenseOptimizer, SparseOptimizer, States};

@@ -66,14 +66,41 @@ pub enum SparseOptimizer {
     },
 }
 
+/// Numbers that an optimizer keeps beside the values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct States {
+    /// For each value.
+    pub per_value: u32,
+    /// For each row.
+    pub per_row: u32,
+}
+
 impl SparseOptimizer {
+    /// What it keeps.
+    pub fn states(&self) -> States {
+        match self {
+            Self::Sgd { .. } => States { per_value: 0, per_row: 0 },
+            Self::RowwiseAdagrad { .. } => States { per_value: 0, per_row: 1 },
+            Self::Adagrad { .. } => States { per_value: 1, per_row: 0 },
+            Self::Adam { .. } => States { per_value: 2, per_row: 0 },
+        }
+    }
+
     /// Numbers of state for a table of so many rows and columns.
     pub fn state(&self, rows: u64, columns: u64) -> u64 {
+        let States { per_value, per_row } = self.states();
+        let of_row = columns.saturating_mul(per_value.into()).saturating_add(per_row.into());
+        rows.saturating_mul(of_row)
+    }
+}
+
+impl DenseOptimizer {
+    /// Numbers that it keeps for each value.
+    pub fn states(&self) -> u32 {
         match self {
-            Self::Sgd { .. } => 0,
-            Self::RowwiseAdagrad { .. } => rows,
-            Self::Adagrad { .. } => rows.saturating_mul(columns),
-            Self::Adam { .. } => rows.saturating_mul(columns).saturating_mul(2),
+            Self::Sgd { momentum: 0.0, .. } => 0,
+            Self::Sgd { .. } => 1,
+            Self::Adam { .. } => 2,
         }
     }
 }

@@ -68,12 +68,7 @@ pub(crate) fn input_shape(inputs: &[Input], kind: InputKind) -> Result<OperandTy
 
 fn param(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
     let p: Parameter = record(&op.attrs)?;
-    expect_results(
-        m,
-        op,
-        0,
-        &[Type::OperandType(OperandType::Parameter { rows: p.rows, columns: p.columns })],
-    )
+    expect_results(m, op, 0, &[Type::Operand(OperandType::Parameter { rows: p.rows, columns: p.columns })])
 }
 
 fn exchange(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {

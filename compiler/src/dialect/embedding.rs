@@ -31,7 +31,7 @@ pub(super) const OPS: &[OpDef] = &[
 /// Table and its columns, from operand `i`.
 pub(super) fn table_of(m: &Module, op: &OpData, i: usize) -> Result<(u32, u32), OpError> {
     match op.operands.get(i).map(|v| m.ty(*v)) {
-        Some(Type::OperandType(OperandType::Table { table, dim })) => Ok((table, dim)),
+        Some(Type::Operand(OperandType::Table { table, dim })) => Ok((table, dim)),
         _ => Err(OpError::operand(i, "a table")),
     }
 }
@@ -39,10 +39,10 @@ pub(super) fn table_of(m: &Module, op: &OpData, i: usize) -> Result<(u32, u32), 
 /// Rows and columns of ids of a table, from operand `i`.
 pub(super) fn ids_of(m: &Module, op: &OpData, i: usize, table: u32) -> Result<(Extent, u32), OpError> {
     match op.operands.get(i).map(|v| m.ty(*v)) {
-        Some(Type::OperandType(OperandType::Ids { table: t, lengths })) if t == table => {
+        Some(Type::Operand(OperandType::Ids { table: t, lengths })) if t == table => {
             Ok((Extent::Symbol(Symbol::Tokens(lengths)), 1))
         }
-        Some(Type::OperandType(OperandType::Matrix { element: fs_schedule::Element::Id, rows, columns })) => {
+        Some(Type::Operand(OperandType::Matrix { element: fs_schedule::Element::Id, rows, columns })) => {
             Ok((rows, columns))
         }
         _ => Err(OpError::operand(i, format!("ids of table {table}"))),
@@ -60,7 +60,7 @@ fn pooled(m: &Module, op: &OpData) -> Result<(u32, u32), OpError> {
     let (rows, _) = ids_of(m, op, 1, table)?;
     let _: PoolMode = require(op, "mode")?;
     match op.operands.get(2).map(|v| m.ty(*v)) {
-        Some(Type::OperandType(OperandType::Offsets { lengths }))
+        Some(Type::Operand(OperandType::Offsets { lengths }))
             if rows == Extent::Symbol(Symbol::Tokens(lengths)) =>
         {
             Ok((table, dim))

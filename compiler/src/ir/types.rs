@@ -10,7 +10,7 @@ use fs_schedule::{Element, Extent};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
     /// A matrix, parameter, table, input or offsets.
-    OperandType(OperandType),
+    Operand(OperandType),
     /// Gradients of rows of a table, before it is decided how they travel.
     Sparse {
         /// The table.
@@ -21,12 +21,12 @@ pub enum Type {
 impl Type {
     /// A real matrix.
     pub fn real(rows: Extent, columns: u32) -> Self {
-        Self::OperandType(fs_schedule::signature::real(rows, columns))
+        Self::Operand(fs_schedule::signature::real(rows, columns))
     }
     /// Rows and columns of a real matrix.
     pub fn as_real(self) -> Option<(Extent, u32)> {
         match self {
-            Self::OperandType(OperandType::Matrix { element: Element::Real, rows, columns }) => {
+            Self::Operand(OperandType::Matrix { element: Element::Real, rows, columns }) => {
                 Some((rows, columns))
             }
             _ => None,
@@ -35,7 +35,7 @@ impl Type {
     /// The executable shape, if it has one.
     pub fn shape(self) -> Option<OperandType> {
         match self {
-            Self::OperandType(s) => Some(s),
+            Self::Operand(s) => Some(s),
             Self::Sparse { .. } => None,
         }
     }
@@ -43,14 +43,14 @@ impl Type {
 
 impl From<OperandType> for Type {
     fn from(s: OperandType) -> Self {
-        Self::OperandType(s)
+        Self::Operand(s)
     }
 }
 
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OperandType(s) => write!(f, "{s}"),
+            Self::Operand(s) => write!(f, "{s}"),
             Self::Sparse { table } => write!(f, "sparse<{table}>"),
         }
     }
@@ -86,6 +86,6 @@ impl std::str::FromStr for Type {
             "sparse" => return Ok(Self::Sparse { table: number(body)? }),
             _ => return Err(()),
         };
-        Ok(Self::OperandType(shape))
+        Ok(Self::Operand(shape))
     }
 }

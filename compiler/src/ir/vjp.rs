@@ -88,7 +88,7 @@ impl<'a> Vjp<'a> {
     /// The type of a parameter's gradient.
     pub fn gradient_type(&self, param: ValueId) -> Result<Type, OpError> {
         match self.module.ty(param) {
-            Type::OperandType(OperandType::Parameter { rows, columns }) => {
+            Type::Operand(OperandType::Parameter { rows, columns }) => {
                 Ok(OperandType::Gradient { rows, columns }.into())
             }
             other => Err(OpError::relation(format!("{other} is not a parameter"))),

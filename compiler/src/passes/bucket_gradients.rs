@@ -104,7 +104,7 @@ fn last_reads(module: &Module, body: &[OpId], update: OpId) -> BTreeMap<ValueId,
     let mut last = BTreeMap::new();
     for (i, id) in body.iter().enumerate().filter(|(_, id)| **id != update) {
         for v in &module.op(*id).operands {
-            if matches!(module.ty(*v), Type::OperandType(OperandType::Parameter { .. })) {
+            if matches!(module.ty(*v), Type::Operand(OperandType::Parameter { .. })) {
                 last.insert(*v, i);
             }
         }

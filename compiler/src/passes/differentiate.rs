@@ -51,14 +51,14 @@ fn finish(cx: &mut Vjp<'_>) -> Result<(), PassError> {
     };
     for v in &decls {
         let parts = cx.contributions(*v);
-        if matches!(cx.module().ty(*v), Type::OperandType(OperandType::Table { .. })) && !parts.is_empty() {
+        if matches!(cx.module().ty(*v), Type::Operand(OperandType::Table { .. })) && !parts.is_empty() {
             let operands = std::iter::once(*v).chain(parts.iter().copied()).collect();
             cx.emit("train.apply", operands, Attrs::new(), &[], "");
         }
     }
     let (mut gradients, mut params) = (Vec::new(), Vec::new());
     for v in &decls {
-        if !matches!(cx.module().ty(*v), Type::OperandType(OperandType::Parameter { .. })) {
+        if !matches!(cx.module().ty(*v), Type::Operand(OperandType::Parameter { .. })) {
             continue;
         }
         match cx.contributions(*v) {

@@ -22,8 +22,7 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
     let Some((Extent::Symbol(Symbol::Tokens(group)), _)) = module.ty(h).as_real() else {
         return Err(PassError::new("the sampled softmax's h has no tokens"));
     };
-    let is_offsets =
-        |v: &ValueId| module.ty(*v) == Type::OperandType(OperandType::Offsets { lengths: group });
+    let is_offsets = |v: &ValueId| module.ty(*v) == Type::Operand(OperandType::Offsets { lengths: group });
     let offsets = module.decls.iter().flat_map(|d| module.op(*d).results.clone()).find(is_offsets);
     let offsets = offsets.ok_or_else(|| PassError::new("the length group of h is not declared"))?;
 

@@ -103,7 +103,7 @@ fn copy(
     let mut into: Vec<Option<ValueId>> =
         op.into.iter().map(|v| v.map(|v| map.get(&v).copied().unwrap_or(v))).collect();
     for (i, ty) in types.iter().enumerate() {
-        if !matches!(ty, Type::OperandType(OperandType::Gradient { .. })) {
+        if !matches!(ty, Type::Operand(OperandType::Gradient { .. })) {
             continue;
         }
         if !op.def.accumulates.contains(&i) {

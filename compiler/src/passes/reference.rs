@@ -76,9 +76,9 @@ impl<'a> Graph<'a> {
             let n = numbers.entry(op.def.name).or_insert(0);
             for r in &op.results {
                 let source = match module.ty(*r) {
-                    Type::OperandType(OperandType::Table { .. }) => Source::Table(*n),
-                    Type::OperandType(OperandType::Parameter { .. }) => Source::Parameter(*n),
-                    Type::OperandType(OperandType::Offsets { .. }) => Source::Lengths(*n),
+                    Type::Operand(OperandType::Table { .. }) => Source::Table(*n),
+                    Type::Operand(OperandType::Parameter { .. }) => Source::Parameter(*n),
+                    Type::Operand(OperandType::Offsets { .. }) => Source::Lengths(*n),
                     _ => Source::Input(*n),
                 };
                 values.insert(*r, Value::all(source));

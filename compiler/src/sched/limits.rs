@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::{DenseOptimizer, Schedule, Sharding, Site, SparseOptimizer};
+use fs_schedule::{Schedule, Sharding, Site, States};
 
 use super::sizes::{Sizes, input_bytes};
 
@@ -55,14 +55,8 @@ impl Fixed {
         for t in &s.tables {
             let rows = t.rows as f64;
             let dim = f64::from(t.dim);
-            let row = |columns: f64| {
-                4.0 * match t.optimizer {
-                    SparseOptimizer::Sgd { .. } => columns,
-                    SparseOptimizer::RowwiseAdagrad { .. } => columns + 1.0,
-                    SparseOptimizer::Adagrad { .. } => 2.0 * columns,
-                    SparseOptimizer::Adam { .. } => 3.0 * columns,
-                }
-            };
+            let States { per_value, per_row } = t.optimizer.states();
+            let row = |columns: f64| 4.0 * (columns * f64::from(1 + per_value) + f64::from(per_row));
             match &t.sharding {
                 Sharding::RowWise => everywhere += (rows / f64::from(s.ranks)).ceil() * row(dim),
                 Sharding::DataParallel => everywhere += rows * row(dim),
@@ -75,11 +69,7 @@ impl Fixed {
                 }
             }
         }
-        let state = match s.settings.optimizer {
-            DenseOptimizer::Sgd { momentum: 0.0, .. } => 0.0,
-            DenseOptimizer::Sgd { .. } => 1.0,
-            DenseOptimizer::Adam { .. } => 2.0,
-        };
+        let state = f64::from(s.settings.optimizer.states());
         let values: f64 = s.parameters.iter().map(|p| f64::from(p.rows) * f64::from(p.columns)).sum();
         Self {
             tables: everywhere + owned.values().fold(0.0, |a, b| f64::max(a, *b)),

@@ -10,7 +10,7 @@ use crate::ir::{Module, OpData, OpId, Resource, Type, ValueId};
 
 /// The table that an operation works on, if it is one that this pass replaces.
 pub(super) fn table_of(module: &Module, op: &OpData) -> Option<ValueId> {
-    let is_table = |v: &ValueId| matches!(module.ty(*v), Type::OperandType(OperandType::Table { .. }));
+    let is_table = |v: &ValueId| matches!(module.ty(*v), Type::Operand(OperandType::Table { .. }));
     let replaced = op.dialect() != "comm" && !op.def.effects.writes(Resource::Evaluation);
     op.operands.iter().copied().find(|v| replaced && is_table(v))
 }
@@ -25,7 +25,7 @@ fn ids_operands(module: &Module, op: &OpData) -> Vec<ValueId> {
     let is_ids = |v: &ValueId| {
         matches!(
             module.ty(*v),
-            Type::OperandType(OperandType::Ids { .. } | OperandType::Matrix { element: Element::Id, .. })
+            Type::Operand(OperandType::Ids { .. } | OperandType::Matrix { element: Element::Id, .. })
         )
     };
     op.operands.iter().copied().filter(is_ids).collect()

@@ -37,7 +37,7 @@ impl Lowering {
         declared: &mut Declared,
     ) -> Result<Self, PassError> {
         let module = &mut *g.e.module;
-        let Type::OperandType(OperandType::Table { table: number, dim }) = module.ty(table) else {
+        let Type::Operand(OperandType::Table { table: number, dim }) = module.ty(table) else {
             return Err(PassError::new("a table has another type"));
         };
         let record = table_of(module.def(table))?;
@@ -92,8 +92,8 @@ impl Lowering {
 /// Rows and columns of ids.
 fn ids_shape(ty: Type) -> Result<(fs_schedule::Extent, u32), PassError> {
     match ty {
-        Type::OperandType(OperandType::Matrix { rows, columns, .. }) => Ok((rows, columns)),
-        Type::OperandType(OperandType::Ids { lengths, .. }) => {
+        Type::Operand(OperandType::Matrix { rows, columns, .. }) => Ok((rows, columns)),
+        Type::Operand(OperandType::Ids { lengths, .. }) => {
             Ok((fs_schedule::Extent::Symbol(fs_schedule::Symbol::Tokens(lengths)), 1))
         }
         other => Err(PassError::new(format!("{other} are no ids"))),

@@ -73,7 +73,7 @@ fn sources(module: &Module) -> BTreeSet<(u32, ValueId)> {
     let mut sources = BTreeSet::new();
     for op in module.funcs.iter().flat_map(|f| &f.body).map(|id| module.op(*id)) {
         let table = op.operands.iter().find_map(|v| match module.ty(*v) {
-            Type::OperandType(OperandType::Table { table, .. }) => Some(table),
+            Type::Operand(OperandType::Table { table, .. }) => Some(table),
             _ => None,
         });
         let Some(table) = table else { continue };
