@@ -96,7 +96,7 @@ impl Rounds {
 
     /// How many there are.
     pub fn count(&self) -> u64 {
-        (0..).take_while(|n| self.round(*n).is_some()).count() as u64
+        (0..u64::MAX).take_while(|n| self.round(*n).is_some()).count() as u64
     }
 
     /// Bytes of all rounds that a rank sends, its own parts included.
