@@ -40,7 +40,9 @@ impl Interrupts {
     pub(crate) fn watch() -> Result<Arc<Self>, Error> {
         let failed = |e: &dyn std::fmt::Display| Error::Settings(format!("cannot watch for Ctrl-C: {e}"));
         let mut signals = SigSet::empty();
-        [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|s| signals.add(s));
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            signals.add(signal);
+        }
         signals.thread_block().map_err(|e| failed(&e))?;
         let own = Arc::new(Self { stop: Arc::default(), signal: AtomicI32::new(0), state: Mutex::default() });
         let watching = Arc::clone(&own);

@@ -205,7 +205,9 @@ impl Peers {
     fn give(&self, number: u64, what: &str, own: &[u8], to: &[usize]) {
         let mut frame = Vec::new();
         Writer::new(&mut frame, FrameKind::Gather, number).text(what).bytes(own);
-        to.iter().for_each(|process| self.send(*process, &frame));
+        for process in to {
+            self.send(*process, &frame);
+        }
     }
 
     fn next_number(&self) -> u64 {

@@ -209,8 +209,11 @@ fn all(job: &Job<'_>, inbox: Inbox<'_, LateOutbox>, show: fn(&LateOutbox)) {
     (0..job.env.ranks).for_each(|from| inbox(from, &mut |message| show(message.outbox())));
 }
 
+/// Looks at what the CPU reads of an outbox.
+type Look<'l> = dyn FnMut(Message<'_, HostOutbox<f32>>) + 'l;
+
 /// What the CPU reads of the others' outboxes.
-fn sent(inbox: Inbox<'_, LateOutbox>) -> impl Fn(usize, &mut dyn FnMut(Message<'_, HostOutbox<f32>>)) {
+fn sent(inbox: Inbox<'_, LateOutbox>) -> impl Fn(usize, &mut Look<'_>) {
     move |from, read| inbox(from, &mut |message| read(message.map(LateOutbox::entries)))
 }
 
