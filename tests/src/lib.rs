@@ -3,6 +3,7 @@
 //! What several test files need stands here.
 
 pub mod arrange;
+pub mod boundaries;
 pub mod campaign;
 pub mod chart;
 pub mod filetest;
@@ -16,6 +17,7 @@ pub mod overlap;
 pub mod pipes;
 pub mod schedules;
 pub mod training;
+pub mod verdicts;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
