@@ -116,7 +116,8 @@ fn peak() -> f64 {
 
 /// How time grows with the operands of a concat, the parts of splits and the layers of an mlp.
 fn wide() {
-    let cases: [(&str, fn(usize) -> String, [usize; 4]); 3] = [
+    type Model = fn(usize) -> String;
+    let cases: [(&str, Model, [usize; 4]); 3] = [
         ("concat", models::concat, [2_500, 5_000, 10_000, 20_000]),
         ("split", models::split, [2_500, 5_000, 10_000, 20_000]),
         ("mlp", models::mlp, [7_500, 15_000, 30_000, 60_000]),

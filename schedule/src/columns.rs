@@ -120,7 +120,7 @@ mod tests {
             for (n, (start, width, removes)) in ranges.into_iter().enumerate() {
                 let of = (start, start + width);
                 if removes {
-                    by.remove_within(of, |n: &usize| n % 3 > 0);
+                    by.remove_within(of, |n: &usize| !n.is_multiple_of(3));
                     all.retain(|(o, n): &((u32, u32), usize)| !(of.0 <= o.0 && o.1 <= of.1 && n % 3 > 0));
                 }
                 by.add(of, n);

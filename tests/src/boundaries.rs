@@ -215,7 +215,7 @@ fn declared(all: &mut Cases, base: &Schedule) {
     all.add("more parts than columns", base, SHARDING, |s| columns(s, vec![0; 5]));
     all.add("no parts", base, SHARDING, |s| columns(s, Vec::new()));
     all.add("a part that nothing moves", base, Some(("exchanges", "none moves part 2")), |s| {
-        columns(s, vec![0, 1, 0])
+        columns(s, vec![0, 1, 0]);
     });
     all.add("an exchange of the first part that is not there", base, EXCHANGES, |s| s.exchanges[3].part = 2);
     all.add("an exchange of a part twice", base, Some(("exchanges", "moves the rows of another")), |s| {
@@ -225,10 +225,10 @@ fn declared(all: &mut Cases, base: &Schedule) {
         s.exchanges[2].entries = 3;
     });
     all.add("entries of another table", base, Some(("exchanges", "sends the entries")), |s| {
-        s.exchanges[3].entries = 0
+        s.exchanges[3].entries = 0;
     });
     all.add("no reuse distance", base, Some(("exchanges", "tells apart")), |s| {
-        s.exchanges[0].lookahead = Some(0)
+        s.exchanges[0].lookahead = Some(0);
     });
     all.add("too many reuse distances", base, Some(("exchanges", "tells apart")), |s| {
         s.exchanges[0].lookahead = Some(65);
@@ -303,7 +303,7 @@ fn indices(all: &mut Cases, base: &Schedule) {
     all.add("rows of the first group that is not there", base, wrong(" rows"), more(rows, groups));
     for rows in
         [(|b: &mut Buffer, n| b.rows = Extent::Symbol(Symbol::Sent(n))) as fn(&mut Buffer, u32), |b, n| {
-            b.rows = Extent::Symbol(Symbol::Received(n))
+            b.rows = Extent::Symbol(Symbol::Received(n));
         }]
     {
         all.add("rows of the first exchange that is not there", base, wrong(" rows"), more(rows, exchanges));

@@ -115,5 +115,8 @@ pub fn report(bases: &[(String, Schedule)], mutants: &[(usize, Schedule)]) -> St
 
 /// All violations in words.
 pub fn words(found: &[Violation]) -> String {
-    found.iter().map(|v| format!("{v}\n")).collect()
+    found.iter().fold(String::new(), |mut text, v| {
+        let _ = writeln!(text, "{v}");
+        text
+    })
 }

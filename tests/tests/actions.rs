@@ -435,8 +435,9 @@ fn operations_have_the_effects_of_their_actions() {
         Effect::AddsLoss => Some(Resource::Report),
         Effect::Ranks => Some(Resource::Evaluation),
         // Gradients are values until they are summed over ranks; last uses are of the entries that are values.
-        Effect::WritesGradient | Effect::WritesUses => None,
-        Effect::ReadsBatch
+        Effect::WritesGradient
+        | Effect::WritesUses
+        | Effect::ReadsBatch
         | Effect::Random
         | Effect::ReadsTable
         | Effect::ReadsBatches

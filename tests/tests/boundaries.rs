@@ -1,5 +1,7 @@
 //! Declarations and references at their bounds: `fs_tests::boundaries`.
 
+use std::fmt::Write as _;
+
 use fs_schedule::verify::verify;
 use fs_schedule::{Action, Dep, Op, Operand, Place, Reuse, Strategy, Way};
 use fs_tests::boundaries::cases;
@@ -16,7 +18,7 @@ fn bounds_are_where_they_are_said_to_be() {
             Some((rule, part)) => found.iter().any(|v| v.rule == rule && v.message.contains(part)),
         };
         if !ok {
-            failures += &format!("{}: {:?}, found {:?}\n", case.name, case.wrong, found.first());
+            let _ = writeln!(failures, "{}: {:?}, found {:?}", case.name, case.wrong, found.first());
         }
     }
     assert_eq!(failures, "");

@@ -16,6 +16,7 @@ const SOURCES: &[&str] = &[
     "executor",
     "executor/fsx",
     "tests",
+    "tests/mutants",
 ];
 
 #[test]

@@ -21,9 +21,9 @@ fn compile(choices: &[&str]) -> (Output, Option<fs_schedule::Schedule>) {
     fs::write(&model, MODEL).expect("the model is written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_fsc"));
     command.arg("compile").arg(&model).arg("-o").arg(&out).args(["--strategy", "pec", "--ranks", "2"]);
-    choices.iter().for_each(|c| {
+    for c in choices {
         command.args(["--table", c]);
-    });
+    }
     let ran = command.output().expect("fsc starts");
     let schedule = ran.status.success().then(|| fs_schedule::file::read(&out).expect("a schedule"));
     (ran, schedule)
@@ -60,6 +60,8 @@ fn what_is_wrong_is_said() {
         let (ran, schedule) = compile(choices);
         let said = String::from_utf8_lossy(&ran.stderr);
         assert!(schedule.is_none() && !said.contains("panicked"), "{choices:?}: {said}");
-        parts.iter().for_each(|part| assert!(said.contains(part), "{choices:?} must say `{part}`: {said}"));
+        for part in parts {
+            assert!(said.contains(part), "{choices:?} must say `{part}`: {said}");
+        }
     }
 }

@@ -92,7 +92,9 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
         contents(cx, *place, uses, &name, r);
         // The next life of a copy begins when all uses of the last have ended.
         let mut by = ByColumns::default();
-        uses.iter().for_each(|u| by.add(u.columns, *u));
+        for u in uses {
+            by.add(u.columns, *u);
+        }
         for w in uses.iter().filter(|w| w.begins()) {
             let met = meeting(&by, w);
             if !cx.spend(1 + met.len()) {

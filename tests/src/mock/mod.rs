@@ -209,8 +209,8 @@ fn all(job: &Job<'_>, inbox: Inbox<'_, LateOutbox>, show: fn(&LateOutbox)) {
     (0..job.env.ranks).for_each(|from| inbox(from, &mut |message| show(message.outbox())));
 }
 
-/// Looks at what the CPU reads of an outbox.
-type Look<'l> = dyn FnMut(Message<'_, HostOutbox<f32>>) + 'l;
+/// What looks at a message of the CPU's.
+type Look<'a> = dyn FnMut(Message<'_, HostOutbox<f32>>) + 'a;
 
 /// What the CPU reads of the others' outboxes.
 fn sent(inbox: Inbox<'_, LateOutbox>) -> impl Fn(usize, &mut Look<'_>) {
