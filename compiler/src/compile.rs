@@ -5,6 +5,7 @@ use fs_schedule as s;
 
 use crate::distribution::{Lookahead, PerTable, TableOptions};
 use crate::emit::{EmitError, Emitted, emit_for, local, unlimited};
+use crate::import::settings::divides;
 use crate::import::{ImportError, import};
 use crate::ir::Module;
 use crate::ir::attr::{AttrError, boolean, int};
@@ -253,6 +254,7 @@ impl Aim {
             (None, Some(c)) => c.nodes.saturating_mul(c.gpus_per_node).max(1),
             (None, None) => 1,
         };
+        divides(program, ranks)?;
         let cluster = declared.unwrap_or_else(|| local(ranks));
         Ok(Self { cluster, ranks, profile: options.profile.clone() })
     }

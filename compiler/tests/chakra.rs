@@ -20,7 +20,7 @@ fn model(sharding: &str, train: &str) -> String {
   let x = concat(pool(history, mode: sum), pool(places, mode: mean))
   loss bce_with_logits(linear(silu(linear(x, 16, name: \"a\")), 1, name: \"b\"), click, normalize: samples)
 }}
-train {{ batch 32  steps 2  optimizer sgd(lr: 0.1)  {train} }}
+train {{ batch 48  steps 2  optimizer sgd(lr: 0.1)  {train} }}
 workload w {{ generate {{ lengths fixed(10)  ids zipf(1.05)  labels bernoulli(0.5) }} }}
 "
     )

@@ -5,12 +5,15 @@ use std::path::Path;
 use fs_compiler::sched::policy::Policy;
 use fs_compiler::search::{Candidate, Cost, Verdict, candidates, search};
 use fs_compiler::{CompileOptions, Strategy, compile_with};
-use fs_dsl::checked::Program;
+use fs_dsl::checked::{Cluster, Program};
 use fs_schedule::{Action, file};
 
-fn example(name: &str) -> Program {
+/// An example with the next batch that divides over the ranks of a cluster.
+fn example(name: &str, cluster: &Cluster) -> Program {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../examples/{name}.fs"));
-    fs_dsl::load(&path).program.expect("examples check")
+    let mut program = fs_dsl::load(&path).program.expect("examples check");
+    program.train.batch = program.train.batch.next_multiple_of(cluster.nodes * cluster.gpus_per_node);
+    program
 }
 
 /// For each example the first of the best of all candidates, each compiled by itself.
@@ -24,8 +27,8 @@ fn finds_what_compiling_each_candidate_finds() {
         ("dlrm", "gb200_nvl72"),
         ("histories", "h200"),
     ] {
-        let program = example(name);
         let cluster = fs_dsl::cluster::preset(cluster).expect("a preset");
+        let program = example(name, &cluster);
         let options = CompileOptions::new(Strategy::Serial, None).cluster(cluster);
         let best = search(&program, &options, candidates(None)).expect("a schedule");
         let alone = |c: &Candidate| {
@@ -57,8 +60,8 @@ fn finds_what_compiling_each_candidate_finds() {
 /// What exceeds the memory is chosen only if all do, and nothing is pruned by its step.
 #[test]
 fn limits_come_before_steps() {
-    let program = example("histories");
     let cluster = fs_dsl::cluster::preset("h200").expect("a preset");
+    let program = example("histories", &cluster);
     let options = CompileOptions::new(Strategy::Serial, None).cluster(cluster.clone());
     let best = search(&program, &options, candidates(Some(1))).expect("a schedule");
     let memory = |v: Verdict| match v {
@@ -111,8 +114,8 @@ impl Policy for GradientsBlock {
 #[test]
 fn a_policy_is_one_value() {
     static OWN: GradientsBlock = GradientsBlock;
-    let program = example("movielens");
     let cluster = fs_dsl::cluster::preset("h100x256").expect("a preset");
+    let program = example("movielens", &cluster);
     let options = CompileOptions::new(Strategy::Serial, None).cluster(cluster);
     let all = candidates(None).chain([Candidate::new(&OWN, None)]);
     let best = search(&program, &options, all).expect("a schedule");

@@ -49,6 +49,16 @@ fn compile_loaded(loaded: &fs_dsl::Loaded) -> Schedule {
     }
 }
 
+/// The same program with a batch that divides by so many ranks (and still by its microbatches): without one it does not
+/// compile for them.
+pub fn dividing(mut program: fs_dsl::checked::Program, ranks: u32) -> fs_dsl::checked::Program {
+    let batch = &mut program.train.batch;
+    if !batch.is_multiple_of(ranks) {
+        *batch = batch.saturating_mul(ranks);
+    }
+    program
+}
+
 /// A binary of the workspace, built in the profile of the tests.
 pub fn binary(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();

@@ -12,7 +12,7 @@ use fs_schedule::signature::OperandType;
 use fs_schedule::{Extent, Op, Place, Poly, Program, Schedule, Strategy, Symbol};
 use fs_tests::mock::Mock;
 use fs_tests::models::{Features, models};
-use fs_tests::root;
+use fs_tests::{dividing, root};
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn compiled(
     parts: u32,
 ) -> Option<Schedule> {
     let options = CompileOptions::new(strategy, 2).lookahead(lookahead).microbatches(parts);
-    compile_with(program, &options).ok().map(|c| c.schedule)
+    compile_with(&dividing(program.clone(), 2), &options).ok().map(|c| c.schedule)
 }
 
 /// Every strategy with lookahead 1 to 3 and 1, 2 and 4 microbatches.

@@ -145,12 +145,11 @@ proptest! {
     ) {
         let text = model.with_lookahead(lookahead).text();
         let loaded = fs_dsl::check_text("random.fs", &text);
-        let program = loaded.program.expect("a random model checks");
+        let mut program = loaded.program.expect("a random model checks");
+        program.train.batch *= ranks;
         let compiled = |strategy| {
             let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks));
-            let mut schedule = compiled.unwrap_or_else(|e| panic!("{strategy:?}: {e}")).schedule;
-            schedule.settings.batch *= ranks;
-            schedule
+            compiled.unwrap_or_else(|e| panic!("{strategy:?}: {e}")).schedule
         };
         let expected = train::<Cpu<f32>>(&compiled(Strategy::Serial), &());
         for strategy in [Strategy::Serial, Strategy::Prefetch, Strategy::Pec] {

@@ -462,12 +462,12 @@ proptest! {
     ) {
         let text = model.with_lookahead(lookahead).text();
         let loaded = fs_dsl::check_text("random.fs", &text);
-        let program = loaded.program.expect("a random model checks");
+        let mut program = loaded.program.expect("a random model checks");
+        // Ranks share a batch evenly.
+        program.train.batch *= ranks;
         let outcome = |strategy, stress| {
             let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks));
-            let mut schedule = compiled.unwrap_or_else(|e| panic!("{strategy:?}: {e}")).schedule;
-            // Ranks share a batch evenly.
-            schedule.settings.batch *= ranks;
+            let schedule = compiled.unwrap_or_else(|e| panic!("{strategy:?}: {e}")).schedule;
             train(&schedule, ranks as usize, stress)
         };
         let expected = outcome(Strategy::Serial, None);

@@ -22,8 +22,8 @@ use fs_executor::{Options, Session};
 use fs_schedule::{Strategy as Order, file};
 use fs_tests::models::{Features, models};
 use fs_tests::mutate::{mutate, mutations};
-use fs_tests::root;
 use fs_tests::training::{compile, state};
+use fs_tests::{dividing, root};
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -287,7 +287,11 @@ fn modules() -> Vec<Vec<u8>> {
         let program = program(&text).expect("checks");
         modules.push(fs_compiler::import::import(&program).expect("imports").to_string().into());
         modules.push(
-            fs_compiler::compile(&program, Order::Serial, 2).expect("compiles").module.to_string().into(),
+            fs_compiler::compile(&dividing(program, 2), Order::Serial, 2)
+                .expect("compiles")
+                .module
+                .to_string()
+                .into(),
         );
     }
     modules
@@ -347,8 +351,8 @@ fn schedules_are_loaded() {
     let strategies = [Order::Serial, Order::Prefetch, Order::Pec];
     let schedules =
         random_models().into_iter().zip(strategies.into_iter().cycle()).map(|(text, strategy)| {
-            let compiled =
-                fs_compiler::compile(&program(&text).expect("checks"), strategy, 2).expect("compiles");
+            let program = dividing(program(&text).expect("checks"), 2);
+            let compiled = fs_compiler::compile(&program, strategy, 2).expect("compiles");
             file::to_text(&compiled.schedule).into_bytes()
         });
     fuzz(Target::new("schedules", (1 << 20, 300), read), schedules.collect());
@@ -422,7 +426,7 @@ fn programs_that_check_compile_or_are_refused() {
         if program.model.as_ref().is_some_and(|m| m.nodes.len() > 2000) {
             return;
         }
-        match fs_compiler::compile(&program, Order::Pec, 3) {
+        match fs_compiler::compile(&dividing(program, 3), Order::Pec, 3) {
             Ok(compiled) => {
                 let written = file::to_text(&compiled.schedule);
                 let read = file::parse(Path::new("s.json"), written.as_bytes(), true);

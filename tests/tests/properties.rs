@@ -9,6 +9,7 @@ use fs_compiler::ir::{Module, verify};
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
 use fs_dsl::checked::Program;
 use fs_schedule::{Schedule, file};
+use fs_tests::dividing;
 use fs_tests::models::{Features, Model, models};
 use proptest::prelude::*;
 use std::path::Path;
@@ -60,11 +61,12 @@ fn file_round_trips(schedule: &Schedule) {
 /// Everything, for one model and strategy.
 fn holds(model: &Model, strategy: Strategy, lookahead: u32, ranks: u32) {
     let text = model.with_lookahead(lookahead).text();
-    let (schedule, module) = compile(&check(&text), strategy, ranks);
+    let program = dividing(check(&text), ranks);
+    let (schedule, module) = compile(&program, strategy, ranks);
     assert_eq!((schedule.strategy, schedule.ranks), (strategy, ranks));
     ir_round_trips(&module);
     file_round_trips(&schedule);
-    let (again, _) = compile(&check(&text), strategy, ranks);
+    let (again, _) = compile(&dividing(check(&text), ranks), strategy, ranks);
     assert!(file::to_text(&again) == file::to_text(&schedule), "two compilations give the same bytes");
 }
 
@@ -114,7 +116,7 @@ proptest! {
         let text = model.text();
         let pretty = fs_dsl::format_text("random.fs", &text).expect("formats");
         prop_assert_eq!(fs_dsl::format_text("random.fs", &pretty).expect("formats"), &pretty[..]);
-        let [mut a, mut b] = [&text, &pretty].map(|t| compile(&check(t), Strategy::Serial, 2).0);
+        let [mut a, mut b] = [&text, &pretty].map(|t| compile(&dividing(check(t), 2), Strategy::Serial, 2).0);
         a.sources.clear();
         b.sources.clear();
         prop_assert!(file::to_text(&a) == file::to_text(&b));

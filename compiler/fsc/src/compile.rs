@@ -107,12 +107,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let folder = if output == Path::new("-") { None } else { paths::folder_of(output) };
     paths::anchor(&mut compiled.schedule, &program, folder.as_deref());
-    let (batch, ranks) = (compiled.schedule.settings.batch, compiled.schedule.ranks);
-    if !batch.is_multiple_of(ranks) {
-        eprintln!(
-            "warning: a batch of {batch} samples does not divide over {ranks} ranks: `fsx run` will refuse it; choose another batch or --ranks"
-        );
-    }
     if program.workload.is_none() {
         let model = args.model.display();
         eprintln!("warning: {model} has no `workload` block: `fsx run` will need `--data FILE`");

@@ -80,7 +80,7 @@ fn standard_output_holds_nothing_but_the_schedule() {
 
 #[test]
 fn every_strategy_compiles_verifies_and_is_explained() {
-    let (dir, model) = folder(MODEL);
+    let (dir, model) = folder(&MODEL.replace("batch 4", "batch 8"));
     let out = dir.path().join("s.json");
     for strategy in ["serial", "prefetch", "pec", "auto"] {
         let args =
@@ -334,6 +334,20 @@ fn a_model_without_a_workload_compiles_with_a_warning() {
     assert!(out.status.success() && said.contains("warning: ") && said.contains("--data FILE"), "{said}");
     let (_dir, model) = folder(MODEL);
     assert!(!text(&fsc(&["compile", name(&model)]).stderr).contains("warning"));
+}
+
+/// As `fsx run` would, with the place where the batch is said.
+#[test]
+fn a_batch_that_does_not_divide_by_the_ranks_is_an_error() {
+    let (dir, model) = folder(MODEL);
+    let schedule = dir.path().join("s.json");
+    let out = fsc(&["compile", name(&model), "--ranks", "7", "-o", name(&schedule)]);
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    for part in ["error[FS0064]", "does not divide over 7 ranks", "batch ", "^", "--ranks"] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    assert!(!schedule.exists());
 }
 
 /// A profile of a compiled schedule with a few plausible numbers.

@@ -4,7 +4,7 @@
 //! attributes in the schedule's vocabulary.
 
 mod nodes;
-mod settings;
+pub(crate) mod settings;
 
 use std::collections::BTreeMap;
 

@@ -10,13 +10,34 @@ use fs_schedule as s;
 use fs_schedule::reuse::Reuse;
 use fs_schedule::{Source, Way};
 
-use super::{Importer, source};
+use super::{ImportError, Importer, source};
 use crate::ir::{Attr, Attrs};
+
+/// Where a setting was written, else the model.
+fn setting_span(program: &c::Program, name: &str) -> Option<Span> {
+    let found = program.train.spans.iter().find(|(n, _)| n == name);
+    found.map(|(_, span)| *span).or(program.model.as_ref().map(|m| m.span))
+}
+
+/// Each rank has as many samples as any other.
+pub(crate) fn divides(program: &c::Program, ranks: u32) -> Result<(), ImportError> {
+    let batch = program.train.batch;
+    if batch.is_multiple_of(ranks) {
+        return Ok(());
+    }
+    let message = format!("a batch of {batch} samples does not divide over {ranks} ranks");
+    let d = match setting_span(program, "batch") {
+        Some(span) => Diagnostic::error(codes::CONFLICT, span, message),
+        None => Diagnostic::without_place(codes::CONFLICT, message),
+    };
+    let nearest = u64::from(batch).next_multiple_of(ranks.into());
+    let d = d.help(format!("write a batch such as {nearest}, or choose another number of ranks (`--ranks`)"));
+    Err(ImportError::new(vec![d], program))
+}
 
 impl Importer<'_> {
     fn setting_span(&self, name: &str) -> Span {
-        let found = self.program.train.spans.iter().find(|(n, _)| n == name);
-        found.map_or(self.model.span, |(_, span)| *span)
+        setting_span(self.program, name).unwrap_or(self.model.span)
     }
 
     /// What no pass can do yet, or ever.

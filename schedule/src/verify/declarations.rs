@@ -34,6 +34,9 @@ fn settings(s: &Schedule, r: &mut Report) {
     r.check(in_range(s.ranks), "settings", || format!("ranks is {}, must be in 1..={MOST}", s.ranks));
     let batch = s.settings.batch;
     r.check(in_range(batch), "settings", || format!("batch is {batch}, must be in 1..={MOST}"));
+    r.check(s.ranks == 0 || batch.is_multiple_of(s.ranks), "settings", || {
+        format!("a batch of {batch} samples does not divide over {} ranks", s.ranks)
+    });
     let microbatches = s.settings.microbatches;
     r.check((1..=MOST_MICROBATCHES).contains(&microbatches), "settings", || {
         format!("microbatches is {microbatches}, must be in 1..={MOST_MICROBATCHES}")

@@ -28,6 +28,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         s.settings.batch = 0;
         Some(())
     }),
+    says("a batch that does not divide by the ranks", "settings", |s| {
+        // More than there were: tables' owners stay.
+        s.ranks = (s.ranks..).find(|ranks| !s.settings.batch.is_multiple_of(*ranks))?;
+        Some(())
+    }),
     says("no ranks", "settings", |s| {
         s.ranks = 0;
         Some(())
