@@ -174,7 +174,8 @@ fn step(ranks: &[Rank]) -> f64 {
 /// The schedule of an example; none if it does not fit into the memory of so few ranks.
 fn compile(example: &str, strategy: Strategy, ranks: u32) -> Option<Schedule> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../{example}.fs"));
-    let program = fs_dsl::load(&path).program.unwrap_or_else(|| panic!("{example} checks"));
+    let mut program = fs_dsl::load(&path).program.unwrap_or_else(|| panic!("{example} checks"));
+    program.train.batch = program.train.batch.next_multiple_of(ranks);
     match compile_with(&program, &CompileOptions::new(strategy, ranks)) {
         Ok(compiled) => Some(compiled.schedule),
         Err(e) => {

@@ -24,4 +24,4 @@ for strategy in serial prefetch pec; do
   read_back "$here/../../docs/pictures/movielens.fs" "$strategy" 2
   read_back "$here/../../examples/dlrm.fs" "$strategy" 4
 done
-read_back "$here/../../examples/ranking.fs" pec 3 --microbatches 2
+read_back "$here/../../examples/ranking.fs" pec 4 --microbatches 2

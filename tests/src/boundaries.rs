@@ -240,10 +240,13 @@ fn declared(all: &mut Cases, base: &Schedule) {
     all.add("a column-wise table with halves of rows", base, SHARDING, |s| {
         s.tables[2].optimizer = SparseOptimizer::RowwiseAdagrad { lr: 0.1, eps: 0.1 };
     });
-    for (name, ranks, batch, microbatches) in
-        [("ranks", most + 1, 8, 2), ("batch", 2, most + 1, 2), ("microbatches", 2, 8, 65)]
-    {
-        all.add(format!("too many {name}"), base, SETTINGS, |s| {
+    for (name, wrong, ranks, batch, microbatches) in [
+        ("too many ranks", "ranks is", most + 1, 8, 2),
+        ("too many samples", "batch is", 2, most + 2, 2),
+        ("too many microbatches", "microbatches is", 2, 8, 65),
+        ("a sample more than the ranks share", "does not divide over", 2, 9, 1),
+    ] {
+        all.add(name, base, Some(("settings", wrong)), |s| {
             (s.ranks, s.settings.batch, s.settings.microbatches) = (ranks, batch, microbatches);
         });
     }

@@ -3,7 +3,7 @@
 use fs_schedule::reference::Term;
 use fs_schedule::{
     Action, Buffer, DenseOptimizer, Dep, Element, Engine, Extent, Init, Normalize, Op, Operand, Place,
-    Schedule,
+    Schedule, Symbol,
 };
 
 use super::{Mutation, adds, again, all, find, insert, rank, remove, says};
@@ -14,6 +14,21 @@ fn later(s: &Schedule, fits: impl Fn(&Action) -> bool) -> Option<usize> {
         let op = &s.train.ops[*i];
         op.writes.first().is_some_and(|w| adds(op, w.place))
     })
+}
+
+/// Zeros in a buffer whose rows are such a size, in a queue of their own after the load only.
+fn zeros_too_early(s: &mut Schedule, fits: impl Fn(Symbol) -> bool) -> Option<()> {
+    let load = find(s, |a| matches!(a, Action::LoadBatch))?;
+    let sized = |b: &&Buffer| b.element == Element::Real && matches!(b.rows, Extent::Symbol(s) if fits(s));
+    let like = s.train.buffers.iter().find(sized)?.clone();
+    let (buffer, at) = (s.train.buffers.len() as u32, s.train.ops.len() as u32);
+    s.train.buffers.push(Buffer { name: "early".into(), slot: buffer, first: at, last: at, ..like });
+    let mut zero = Op::new("zero early", Action::Zero, Engine::Compute);
+    zero.writes = vec![Operand::new(Place::Buffer(buffer))];
+    zero.priority = 5;
+    zero.deps = vec![Dep { op: load as u32, distance: u32::try_from(s.train.ops[load].stage).ok()? }];
+    s.train.ops.push(zero);
+    Some(())
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -51,6 +66,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         s.train.buffers[b as usize].first = sum as u32;
         s.train.ops[sum + 1].deps.push(Dep { op: sum as u32, distance: 0 });
         Some(())
+    }),
+    says("rows that arrive, before it is known how many", "sizes", |s| {
+        zeros_too_early(s, |size| matches!(size, Symbol::Received(_)))
+    }),
+    says("rows of a class, before it is known how many", "sizes", |s| {
+        zeros_too_early(s, |size| matches!(size, Symbol::SentClass(..) | Symbol::ReceivedClass(..)))
     }),
     says("another learning rate than the model's", "reference", |s| {
         s.settings.optimizer = DenseOptimizer::Sgd { lr: 0.25, momentum: 0.0, weight_decay: 0.0 };
