@@ -30,7 +30,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     }),
     says("a batch that does not divide by the ranks", "settings", |s| {
         // More than there were: tables' owners stay.
-        s.ranks = (s.ranks..).find(|ranks| !s.settings.batch.is_multiple_of(*ranks))?;
+        s.ranks = (s.ranks..=s.settings.batch + 1).find(|ranks| !s.settings.batch.is_multiple_of(*ranks))?;
         Some(())
     }),
     says("no ranks", "settings", |s| {
