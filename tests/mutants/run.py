@@ -102,6 +102,10 @@ def keys(mutants):
 
 def copy(folder):
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    kept = {folder / name for name in names.decode().split("\0")}
+    for path in folder.rglob("*.rs"):
+        if path not in kept and folder / "target" not in path.parents:
+            path.unlink()
     for name in names.decode().split("\0"):
         if name and (ROOT / name).exists():
             to = folder / name
