@@ -123,7 +123,8 @@ pub fn search(
     let stages =
         |c: &Candidate| aim.stages(&module, &options.clone().policy(c.policy).lookahead(c.lookahead));
     let order = order(&candidates);
-    let pipelines: Vec<Vec<Stage>> = order.iter().map(|i| stages(&candidates[*i])).collect::<Result<_, _>>()?;
+    let pipelines: Vec<Vec<Stage>> =
+        order.iter().map(|i| stages(&candidates[*i])).collect::<Result<_, _>>()?;
     let mut best: Option<(Cost, usize, Compiled)> = None;
     let mut verdicts = vec![None; candidates.len()];
     for (i, module) in order.into_iter().zip(Branches::new(module, pipelines)) {
