@@ -2,9 +2,8 @@
 //! tells apart.
 //!
 //! The program is imported once, and passes that candidates share run once ([`Branches`]). A candidate whose lower
-//! bounds (ResMII, RecMII) are no less than the best step so far is not scheduled. Policies given last, which block on
-//! least, are tried first: their steps prune most. The first given of equal ones wins, so the outcome is the same every
-//! time, and that of any other order.
+//! bounds (ResMII, RecMII) are no less than the best step so far is not scheduled. Candidates are taken in the order
+//! given and the first of equal ones wins, so the outcome is the same every time.
 
 use fs_dsl::checked::Program;
 
@@ -122,44 +121,30 @@ pub fn search(
     let candidates: Vec<Candidate> = candidates.into_iter().collect();
     let stages =
         |c: &Candidate| aim.stages(&module, &options.clone().policy(c.policy).lookahead(c.lookahead));
-    let order = order(&candidates);
-    let pipelines: Vec<Vec<Stage>> =
-        order.iter().map(|i| stages(&candidates[*i])).collect::<Result<_, _>>()?;
+    let pipelines: Vec<Vec<Stage>> = candidates.iter().map(stages).collect::<Result<_, _>>()?;
     let mut best: Option<(Cost, usize, Compiled)> = None;
-    let mut verdicts = vec![None; candidates.len()];
-    for (i, module) in order.into_iter().zip(Branches::new(module, pipelines)) {
+    let mut tried = Vec::with_capacity(candidates.len());
+    for (i, (candidate, module)) in candidates.iter().zip(Branches::new(module, pipelines)).enumerate() {
         let mut module = module?;
-        // One that was given before the best so far wins with an equal step too.
-        let to_beat = best.as_ref().and_then(|(cost, chosen, _)| {
-            cost.to_beat().map(|step| if i < *chosen { step.next_up() } else { step })
-        });
-        let asked = sched::Options::new(candidates[i].policy).in_flight(options.in_flight).below(to_beat);
+        let asked = sched::Options::new(candidate.policy)
+            .in_flight(options.in_flight)
+            .below(best.as_ref().and_then(|b| b.0.to_beat()));
         let verdict = match emit::schedule(&mut module, aim.target(), aim.ranks, &asked)? {
             Emitted::Schedule(schedule) => {
                 let compiled = Compiled { schedule: *schedule, module };
                 let cost = Cost::of(&compiled, aim.cluster.memory, options.in_flight);
-                if best.as_ref().is_none_or(|b| (cost, i) < (b.0, b.1)) {
+                if best.as_ref().is_none_or(|b| cost < b.0) {
                     best = Some((cost, i, compiled));
                 }
                 Verdict::Scheduled(cost)
             }
             Emitted::Beyond(bound) => Verdict::Pruned(bound),
         };
-        verdicts[i] = Some(verdict);
+        tried.push(Tried { candidate: *candidate, verdict });
     }
-    let tried = candidates.iter().zip(verdicts);
-    let tried = tried.filter_map(|(c, verdict)| Some(Tried { candidate: *c, verdict: verdict? })).collect();
     let (_, chosen, compiled) =
         best.ok_or_else(|| CompileError::Options("there is no strategy to try".into()))?;
     // What is thrown away needs no proof.
     emit::proved(&compiled.schedule)?;
     Ok(Best { compiled, chosen, tried })
-}
-
-/// The order in which candidates are tried: policies given last first, each with its lookaheads as given.
-fn order(candidates: &[Candidate]) -> Vec<usize> {
-    let first = |c: &Candidate| candidates.iter().position(|d| d.policy.name() == c.policy.name());
-    let mut order: Vec<usize> = (0..candidates.len()).collect();
-    order.sort_by_key(|i| std::cmp::Reverse(first(&candidates[*i])));
-    order
 }
