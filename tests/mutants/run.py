@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -321,11 +322,14 @@ def main():
     known_path = folder / "known.json"
     known = json.loads(known_path.read_text()) if known_path.exists() else {}
 
+    lock = threading.Lock()
+
     def learn(n, by):
-        known[names[n - 1]] = by
-        if by is None:
-            say(f"unnoticed: {mutants[n - 1]['name']}")
-        known_path.write_text(json.dumps(known, indent=0))
+        with lock:
+            known[names[n - 1]] = by
+            if by is None:
+                say(f"unnoticed: {mutants[n - 1]['name']}")
+            known_path.write_text(json.dumps(known, indent=0))
 
     dropped = {n + 1 for n, k in enumerate(names) if known.get(k) == "build"}
     (folder / "tests/tests/harness.rs").write_bytes((HERE / "harness.rs").read_bytes())
@@ -352,10 +356,8 @@ def main():
 
             list(pool.map(part, [p for p in parts if p]))
             say(f"verifier: {len(first) - len(passed_over)} of {len(first)} noticed")
-            (folder / "left.json").write_text(json.dumps([names[n - 1] for n in sorted(passed_over)], indent=0))
             if given.quick:
-                for n in sorted(passed_over):
-                    say(f"left: {names[n - 1]}")
+                report(mutants, names, known, {names[n - 1] for n in passed_over})
                 return 0
             switch = sorted(passed_over) + [n for n in switch if of(n) != "schedule"]
         if switch:
@@ -380,12 +382,15 @@ def explanations():
     return found
 
 
-def report(mutants, names, known):
+def report(mutants, names, known, left=frozenset()):
+    """Writes the figures into the page; 1 if too much is unnoticed. `left`: by the harness, if nothing else ran."""
     why = explanations()
-    kinds = ["changes", "do not compile", "noticed", "explained", "unnoticed"]
+    kinds = ["changes", "do not compile", "noticed", "explained", "unnoticed", "left by the harness", "not tried"]
     rows, tests, unexplained = {}, {}, []
     for m, k in zip(mutants, names):
-        if k not in known:
+        if k in left:
+            kind = "left by the harness"
+        elif k not in known:
             kind = "not tried"
         elif known[k] == "build":
             kind = "do not compile"
@@ -409,8 +414,11 @@ def report(mutants, names, known):
     text += "".join(f"| {test} | {n} |\n" for test, n in sorted(tests.items(), key=lambda t: -t[1]))
     listed_ = lambda keys, reason: "".join(f"- `{k}`{reason(k)}\n" for k in keys) or "None.\n"
     explained = [k for k in names if known.get(k, "") is None and k in why]
-    text += "\n## Explained\n\n" + listed_(explained, lambda k: f": {why[k]}")
-    text += "\n## Unnoticed\n\n" + listed_(unexplained, lambda k: "")
+    if left:
+        text += "\n## Left by the harness\n\n" + listed_([k for k in names if k in left], lambda k: "")
+    else:
+        text += "\n## Explained\n\n" + listed_(explained, lambda k: f": {why[k]}")
+        text += "\n## Unnoticed\n\n" + listed_(unexplained, lambda k: "")
     say(text)
     head, _, _ = PAGE.read_text().partition(MARK)
     PAGE.write_text(head + MARK + "\n\n" + text)

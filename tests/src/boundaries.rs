@@ -5,8 +5,8 @@
 
 use fs_compiler::{CompileOptions, compile_with};
 use fs_schedule::{
-    Action, Buffer, Busy, DenseOptimizer, Dep, Engine, Extent, Init, InputKind, Normalize, Place, Prediction,
-    Reuse, Schedule, Sharding, SparseOptimizer, Strategy, Symbol, Way,
+    Action, Buffer, Busy, DenseOptimizer, Dep, Engine, Extent, Init, InputKind, Normalize, Parameter, Place,
+    Prediction, Reuse, Schedule, Sharding, SparseOptimizer, Strategy, Symbol, Way,
 };
 
 use crate::schedules::{Recipe, build};
@@ -181,30 +181,13 @@ fn declared(all: &mut Cases, base: &Schedule) {
         all.add(format!("a table of {dim} columns"), base, TABLES, |s| s.tables[0].dim = dim);
     }
     all.add("a table of many rows", base, None, |s| s.tables[0].rows = 1 << 48);
-    for (rows, columns, vector) in
-        [(0, 1, false), (1, 0, false), (most + 1, 1, false), (1, most + 1, false), (2, 4, true)]
-    {
-        all.add(format!("a parameter of {rows} x {columns}, vector {vector}"), base, TABLES, |s| {
-            let more = fs_schedule::Parameter {
-                name: "more".into(),
-                rows,
-                columns,
-                vector,
-                ..s.parameters[0].clone()
-            };
-            s.parameters.push(more);
-        });
-    }
-    for (rows, columns, vector) in [(1, 1, true), (1, most, true), (most, 1, false)] {
-        all.add(format!("a parameter of {rows} x {columns}, vector {vector}"), base, None, |s| {
-            let more = fs_schedule::Parameter {
-                name: "more".into(),
-                rows,
-                columns,
-                vector,
-                ..s.parameters[0].clone()
-            };
-            s.parameters.push(more);
+    let wrong = [(0, 1, false), (1, 0, false), (most + 1, 1, false), (1, most + 1, false), (2, 4, true)];
+    let right = [(1, 1, true), (1, most, true), (most, 1, false)];
+    let shapes = wrong.map(|shape| (shape, TABLES)).into_iter().chain(right.map(|shape| (shape, None)));
+    for ((rows, columns, vector), wrong) in shapes {
+        all.add(format!("a parameter of {rows} x {columns}, vector {vector}"), base, wrong, |s| {
+            let one = s.parameters[0].clone();
+            s.parameters.push(Parameter { name: "more".into(), rows, columns, vector, ..one });
         });
     }
     let columns = |s: &mut Schedule, ranks: Vec<u32>| s.tables[2].sharding = Sharding::ColumnWise { ranks };
