@@ -18,6 +18,7 @@ pub use fs_schedule::Strategy;
 
 /// Why a program has no schedule.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CompileError {
     /// The program asks for what is not possible.
     #[error("{0}")]
@@ -41,6 +42,7 @@ pub enum CompileError {
 
 /// What decides which passes run, beside the model.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct PipelineOptions {
     /// Rows of different reuse distance travel apart, if there is a lookahead.
     pub tells_rows_apart: bool,
@@ -76,6 +78,41 @@ impl PipelineOptions {
             latency_bytes: None,
             tables: TableOptions::default(),
         })
+    }
+
+    /// Telling apart so many reuse distances.
+    #[must_use]
+    pub fn lookahead(mut self, lookahead: u32) -> Self {
+        self.lookahead = lookahead;
+        self
+    }
+
+    /// In so many parts of a batch.
+    #[must_use]
+    pub fn microbatches(mut self, microbatches: impl Into<Option<u32>>) -> Self {
+        self.microbatches = microbatches.into();
+        self
+    }
+
+    /// For ranks with so many bytes for tables.
+    #[must_use]
+    pub fn memory(mut self, memory: impl Into<Option<u64>>) -> Self {
+        self.memory = memory.into();
+        self
+    }
+
+    /// With transfers that could move so many bytes in their latency.
+    #[must_use]
+    pub fn latency_bytes(mut self, latency_bytes: impl Into<Option<u64>>) -> Self {
+        self.latency_bytes = latency_bytes.into();
+        self
+    }
+
+    /// With other choices for some tables.
+    #[must_use]
+    pub fn tables(mut self, tables: TableOptions) -> Self {
+        self.tables = tables;
+        self
     }
 }
 
@@ -280,14 +317,13 @@ impl Aim {
             return Err(CompileError::Options(format!("lookahead of a table must be in 1..=64, is {n}")));
         }
         let asked = PipelineOptions::of(module, options.policy, self.ranks)?;
-        let plan = PipelineOptions {
-            lookahead: options.lookahead.unwrap_or(asked.lookahead),
-            microbatches: options.microbatches,
-            memory: Some(self.cluster.memory),
-            latency_bytes: Some(latency_bytes(&self.cluster, self.ranks)),
-            tables: options.tables.clone(),
-            ..asked
-        };
+        let lookahead = options.lookahead.unwrap_or(asked.lookahead);
+        let plan = asked
+            .lookahead(lookahead)
+            .microbatches(options.microbatches)
+            .memory(self.cluster.memory)
+            .latency_bytes(latency_bytes(&self.cluster, self.ranks))
+            .tables(options.tables.clone());
         Ok(manager::parse_pipeline(&pipeline(&plan))?)
     }
 }

@@ -390,12 +390,11 @@ fn tables_are_chosen_for_one_by_one() {
             (("2", "1"), (true, true), ("data_parallel", "table_wise"), 0),
         ] {
             let lookahead = both(lookahead.0, lookahead.1).map(|(t, k)| (t, k.parse().expect("a lookahead")));
-            let tables = fs_compiler::distribution::TableOptions {
-                lookahead: lookahead.into(),
-                unique: [("a".to_owned(), unique.0), ("b".to_owned(), unique.1)].into(),
-                sharding: both(sharding.0, sharding.1).into(),
-                groups: [("a".to_owned(), 0), ("b".to_owned(), group)].into(),
-            };
+            let tables = fs_compiler::distribution::TableOptions::default()
+                .lookahead(lookahead)
+                .unique([("a".to_owned(), unique.0), ("b".to_owned(), unique.1)])
+                .sharding(both(sharding.0, sharding.1))
+                .groups([("a".to_owned(), 0), ("b".to_owned(), group)]);
             let options = fs_compiler::CompileOptions::new(fs_compiler::Strategy::Pec, 3)
                 .microbatches(microbatches)
                 .tables(tables.clone());

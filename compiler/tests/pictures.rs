@@ -51,7 +51,7 @@ fn hostile() -> Schedule {
 }
 
 fn plain(width: usize) -> text::Options {
-    text::Options { width, steps: 2, ascii: true, colour: false }
+    text::Options::new(width).ascii(true)
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn text_fits_its_width() {
         let t = timeline(&s);
         for width in [40, 57, 80, 200] {
             for steps in [1, 2, 7] {
-                let shown = text::draw(&t, &text::Options { steps, ..plain(width) });
+                let shown = text::draw(&t, &plain(width).steps(steps));
                 assert!(shown.is_ascii());
                 let lanes: Vec<&str> = shown.lines().filter(|l| l.contains("% |")).collect();
                 assert_eq!(lanes.len(), t.lanes.iter().filter(|l| !l.pieces.is_empty()).count());
@@ -81,7 +81,7 @@ fn text_fits_its_width() {
 #[test]
 fn letters_are_in_proportion() {
     let t = timeline(&compile(2, Strategy::Serial));
-    let shown = text::draw(&t, &text::Options { steps: 1, ..plain(2000) });
+    let shown = text::draw(&t, &plain(2000).steps(1));
     let lane = shown.lines().find(|l| l.starts_with("compute")).expect("a lane");
     let (_, row) = lane.split_once('|').expect("a row");
     let compute = t.lanes.iter().position(|l| l.name == "compute").expect("compute") as u32;
@@ -99,9 +99,9 @@ fn colour_and_unicode_only_where_asked() {
     let t = timeline(&compile(1, Strategy::Pec));
     let plain_text = text::draw(&t, &plain(80));
     assert!(!plain_text.contains('\u{1b}'));
-    let unicode = text::draw(&t, &text::Options { ascii: false, ..plain(80) });
+    let unicode = text::draw(&t, &text::Options::new(80));
     assert!(unicode.contains('│') && unicode.contains('·') && !unicode.contains('\u{1b}'));
-    let coloured = text::draw(&t, &text::Options { colour: true, ..plain(80) });
+    let coloured = text::draw(&t, &plain(80).colour(true));
     assert!(coloured.contains("\u{1b}[48;5;"));
     // The same letters, and no colour left on at the end of a line.
     let mut bare = String::new();
@@ -218,7 +218,7 @@ fn svg_of_two_schedules_has_one_scale() {
 #[test]
 fn svg_boxes_are_in_proportion() {
     let t = timeline(&compile(2, Strategy::Serial));
-    let shown = svg::draw(std::slice::from_ref(&t), &svg::Options { steps: 1, ..svg::Options::default() });
+    let shown = svg::draw(std::slice::from_ref(&t), &svg::Options::default().steps(1));
     let doc = roxmltree::Document::parse(&shown).unwrap_or_else(|e| panic!("{e}"));
     let boxes = boxes(&doc);
     let axis = 960.0 - 84.0 - 14.0;

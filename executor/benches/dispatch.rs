@@ -58,7 +58,7 @@ fn tiny(place: impl Fn(usize) -> (Engine, Vec<Dep>)) -> Schedule {
 
 /// Median time of an operation, in nanoseconds.
 fn per_op(schedule: &Schedule) -> f64 {
-    let options = Options { ranks: Some(1), steps: Some(STEPS), evaluate: false, ..Options::default() };
+    let options = Options::default().ranks(1).steps(STEPS).evaluate(false);
     let mut session = Session::<f32>::new(schedule.clone(), options).expect("a session");
     let report = session.run(&mut ()).expect("a run");
     report.step_ms.median * 1e6 / OPS as f64
@@ -137,8 +137,7 @@ fn main() {
     for latency in [1e-4, 1e-3, 1e-2] {
         let link = Some(EmulatedLink { bandwidth: 1e9, latency });
         let steps = (0.2 / latency) as u64;
-        let options =
-            Options { ranks: Some(2), link, steps: Some(steps), evaluate: false, ..Options::default() };
+        let options = Options::default().ranks(2).link(link).steps(steps).evaluate(false);
         let mut session = Session::<f32>::new(common::ranking(12, true), options).expect("a session");
         let (began, worked) = (Instant::now(), processor());
         session.run(&mut ()).expect("a run");

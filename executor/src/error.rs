@@ -11,6 +11,7 @@ use crate::units::human;
 
 /// Why a run did not start or did not finish.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The schedule cannot be loaded.
     #[error(transparent)]

@@ -51,13 +51,7 @@ fn two_transfers(chunk: Option<u64>) -> Schedule {
 /// The large and the urgent transfer of every step and rank in which the urgent one came later.
 fn overtaking(chunk: Option<u64>) -> Vec<(Record, Record)> {
     let steps = 8;
-    let options = Options {
-        ranks: Some(2),
-        link: Some(LINK),
-        steps: Some(steps),
-        record: Some(0..steps),
-        ..Options::default()
-    };
+    let options = Options::default().ranks(2).link(LINK).steps(steps).record(0..steps);
     let mut session = Session::<f32>::new(two_transfers(chunk), options).unwrap();
     session.run(&mut ()).unwrap();
     let mut pairs = Vec::new();
@@ -91,7 +85,7 @@ fn a_panic_anywhere_ends_the_run_with_one_error() {
     for (op, step) in schedule.train.ops.iter().zip([0, 1, 4].into_iter().cycle()) {
         for rank in [0, 2] {
             let panic_at = Some((rank, op.name.clone(), step));
-            let options = Options { ranks: Some(3), panic_at, ..Options::default() };
+            let options = Options::default().ranks(3).panic_at(panic_at);
             let mut session = Session::<f32>::new(schedule.clone(), options).unwrap();
             let said = session.run(&mut ()).unwrap_err().to_string();
             assert_eq!(said, format!("rank {rank} failed in `{}`: told to panic", op.name));
@@ -107,7 +101,7 @@ fn a_link_through_which_nothing_gets_is_refused() {
         EmulatedLink { bandwidth: f64::INFINITY, latency: 0.0 },
         EmulatedLink { bandwidth: 1e6, latency: -1.0 },
     ] {
-        let options = Options { ranks: Some(2), link: Some(link), ..Options::default() };
+        let options = Options::default().ranks(2).link(link);
         let said = Session::<f32>::new(ranking(12, true), options).err().unwrap().to_string();
         assert!(said.contains("nothing gets through a link"), "{said}");
     }
@@ -129,7 +123,7 @@ impl Observer for Accounts {
 fn exposed_time_is_what_the_link_takes() {
     const LATENCY: u64 = 4_000_000;
     let link = Some(EmulatedLink { bandwidth: 1e9, latency: LATENCY as f64 * 1e-9 });
-    let options = Options { ranks: Some(2), link, ..Options::default() };
+    let options = Options::default().ranks(2).link(link);
     let mut session = Session::<f32>::new(ranking(12, true), options).unwrap();
     let mut accounts = Accounts::default();
     let report = session.run(&mut accounts).unwrap();

@@ -18,8 +18,7 @@ fn processor() -> Option<f64> {
 fn a_link_takes_its_time_and_no_processor() {
     let run = |link: Option<EmulatedLink>| {
         let mut session =
-            Session::<f32>::new(ranking(12, true), Options { ranks: Some(2), link, ..Options::default() })
-                .unwrap();
+            Session::<f32>::new(ranking(12, true), Options::default().ranks(2).link(link)).unwrap();
         let (began, worked) = (std::time::Instant::now(), processor());
         let report = session.run(&mut ()).unwrap();
         let worked = processor().zip(worked).map(|(now, before)| now - before);

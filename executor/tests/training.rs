@@ -13,7 +13,7 @@ const RATINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/ml-
 const MOVIES: u64 = 9066;
 
 fn options(ranks: usize) -> Options {
-    Options { ranks: Some(ranks), ..Options::default() }
+    Options::default().ranks(ranks)
 }
 
 fn train(schedule: &Schedule, ranks: usize) -> (Report, Session<f32>) {
@@ -58,7 +58,7 @@ fn runs_are_bit_identical() {
         assert_eq!(x.parameter(i), y.parameter(i));
         assert_eq!(x.parameter_state(i), y.parameter_state(i));
     }
-    let other = Options { seed: Some(6), ..options(3) };
+    let other = options(3).seed(6);
     let c = Session::<f32>::new(schedule, other).unwrap().run(&mut ()).unwrap();
     assert_ne!(a.loss, c.loss);
 }

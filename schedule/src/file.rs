@@ -26,6 +26,7 @@ pub const MOST_BYTES: u64 = 1 << 28;
 
 /// Why a schedule could not be loaded.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LoadError {
     /// The file can't be read.
     #[error("cannot read schedule {path}: {source}")]

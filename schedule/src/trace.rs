@@ -184,6 +184,7 @@ pub struct Execution<'a> {
 
 /// Why a trace cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TraceError {
     /// The file can't be read.
     #[error("cannot read trace {path}: {source}")]

@@ -156,7 +156,7 @@ fn session(
     link: Option<EmulatedLink>,
     steps: u64,
 ) -> Result<Session<f32>, String> {
-    let options = Options { steps: Some(steps), link, evaluate: false, ..Options::default() };
+    let options = Options::default().steps(steps).link(link).evaluate(false);
     let source = Box::new(data.clone());
     Session::with_source(Arc::new(schedule.clone()), options, source).map_err(|e| e.to_string())
 }

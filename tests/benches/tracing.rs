@@ -33,8 +33,7 @@ fn compile(loaded: &fs_dsl::Loaded, ranks: u32) -> Schedule {
 
 fn measure(name: &str, schedule: Schedule, file: Option<&Path>, block: u64, blocks: usize) {
     let ops = schedule.train.ops.len();
-    let options =
-        Options { evaluate: false, schedule_file: file.map(Path::to_path_buf), ..Options::default() };
+    let options = Options::default().evaluate(false).schedule_file(file.map(Path::to_path_buf));
     let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
     let mut step = 0;
     let mut turn = |recorded: bool| {

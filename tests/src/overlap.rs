@@ -375,7 +375,7 @@ mod tests {
         let schedule = fs_compiler::compile(&program, fs_schedule::Strategy::Pec, 3).unwrap().schedule;
         let steps = 10;
         let data = recorded(overlap(0.4, Returning::Popular), steps);
-        let options = fs_executor::Options { steps: Some(steps), ..fs_executor::Options::default() };
+        let options = fs_executor::Options::default().steps(steps);
         let mut session =
             fs_executor::Session::<f32>::with_source(Arc::new(schedule), options, Box::new(data)).unwrap();
         let report = session.run(&mut ()).unwrap();

@@ -285,7 +285,7 @@ fn counted(sharding: &str, strategy: Strategy, parts: u32) {
     let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
     let program = loaded.program.unwrap_or_else(|| panic!("{rendered}"));
     let s = compiled(&program, strategy, 2, parts).expect("the model compiles");
-    let options = Options { evaluate: false, ..Options::default() };
+    let options = Options::default().evaluate(false);
     let mut session = Session::<f32>::new(s.clone(), options).unwrap_or_else(|e| panic!("{e}"));
     let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
     // Entries that went to the other rank, summed over classes, by what carried them.

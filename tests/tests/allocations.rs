@@ -80,7 +80,7 @@ fn apart(schedule: &Schedule, what: &str) {
     std::thread::scope(|scope| {
         for (process, (world, _)) in worlds.into_iter().enumerate() {
             scope.spawn(move || {
-                let options = Options { world: Some(world), evaluate: false, ..Options::default() };
+                let options = Options::default().world(world).evaluate(false);
                 let session = Session::<f32>::new(schedule.clone(), options);
                 let mut session = session.unwrap_or_else(|e| panic!("{e}"));
                 let mut counts = Counts::default();
@@ -112,7 +112,7 @@ fn steps_allocate_nothing() {
         for (strategy, lookahead, microbatches) in strategies {
             let options = CompileOptions::new(strategy, 2).lookahead(lookahead).microbatches(microbatches);
             let schedule = compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
-            let options = Options { ranks: Some(2), evaluate: false, link, ..Options::default() };
+            let options = Options::default().ranks(2).evaluate(false).link(link);
             let mut session =
                 Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
             let mut counts = Counts::default();

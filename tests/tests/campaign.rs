@@ -41,13 +41,7 @@ struct Base {
 
 /// Losses, tables, parameters, states and evaluation as one text.
 fn train(s: &Schedule, ranks: usize, data: Option<&PathBuf>, stress: Option<u64>) -> Result<String, String> {
-    let options = Options {
-        ranks: Some(ranks),
-        evaluate: data.is_some(),
-        data: data.cloned(),
-        stress,
-        ..Options::default()
-    };
+    let options = Options::default().ranks(ranks).evaluate(data.is_some()).data(data.cloned()).stress(stress);
     let mut session = Session::<f32>::new(s.clone(), options).map_err(|e| e.to_string())?;
     let report = session.run(&mut ()).map_err(|e| e.to_string())?;
     let mut text = format!("{:?}\n", report.loss.iter().map(|l| l.to_bits()).collect::<Vec<_>>());

@@ -42,7 +42,7 @@ fn train_in<D: Device<Real = f32>>(
     device: &D::Options,
 ) -> Result<Outcome, String> {
     let schedule = Arc::new(s.clone());
-    let options = Options { evaluate: false, world, ..Options::default() };
+    let options = Options::default().evaluate(false).world(world);
     let source = data::open(&schedule, None, None, schedule.settings.seed).map_err(|e| e.to_string())?;
     let session = Session::<f32, D>::on(schedule, options, source, device);
     let mut session = session.map_err(|e| e.to_string())?;

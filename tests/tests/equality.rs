@@ -23,7 +23,7 @@ fn train_on(
     stress: Option<u64>,
     source: Option<Box<dyn Source>>,
 ) -> Outcome {
-    let options = Options { ranks: Some(ranks), evaluate: false, stress, ..Options::default() };
+    let options = Options::default().ranks(ranks).evaluate(false).stress(stress);
     let session = match source {
         None => Session::<f32>::new(Schedule::clone(schedule), options),
         Some(source) => Session::<f32>::with_source(Arc::clone(schedule), options, source),
@@ -80,12 +80,11 @@ fn choices_by_table() {
         ] {
             let lookahead =
                 named(lookahead.0, lookahead.1).map(|(t, k)| (t, k.parse().expect("a lookahead")));
-            let tables = TableOptions {
-                lookahead: lookahead.into(),
-                unique: [("a".to_owned(), unique.0), ("b".to_owned(), unique.1)].into(),
-                sharding: named(sharding.0, sharding.1).map(|(t, s)| (t, s.to_owned())).into(),
-                groups: [("a".to_owned(), groups.0), ("b".to_owned(), groups.1)].into(),
-            };
+            let tables = TableOptions::default()
+                .lookahead(lookahead)
+                .unique([("a".to_owned(), unique.0), ("b".to_owned(), unique.1)])
+                .sharding(named(sharding.0, sharding.1).map(|(t, s)| (t, s.to_owned())))
+                .groups([("a".to_owned(), groups.0), ("b".to_owned(), groups.1)]);
             let options =
                 CompileOptions::new(Strategy::Pec, 3).microbatches(microbatches).tables(tables.clone());
             let schedule =
@@ -217,7 +216,7 @@ fn microbatches_agree_with_whole_batches() {
 fn stress_delays() {
     let schedule = compile(&model("row_wise", "sgd(lr: 0.05)", 60, true), Strategy::Pec, 2, 1, 1);
     let compute = schedule.train.ops.iter().filter(|op| op.engine == Engine::Compute).count();
-    let options = Options { evaluate: false, stress: Some(1), ..Options::default() };
+    let options = Options::default().evaluate(false).stress(1);
     let mut session = Session::<f32>::new(schedule, options).expect("it runs");
     let report = session.run(&mut ()).expect("it trains");
     let least = (report.steps as usize * compute) as f64 * 10e-6;
@@ -270,8 +269,7 @@ fn accounts_add_up() {
     ] {
         let schedule = compile(&text, strategy, 3, lookahead, microbatches);
         let transfer = |i: u32| schedule.train.ops[i as usize].action.is_transfer();
-        let options =
-            Options { ranks: Some(3), evaluate: false, link, record: Some(0..7), ..Options::default() };
+        let options = Options::default().ranks(3).evaluate(false).link(link).record(0..7);
         let mut session = Session::<f32>::new(schedule.clone(), options).unwrap();
         let mut sums = Sums::default();
         let started = std::time::Instant::now();
@@ -390,7 +388,7 @@ fn failures_end_all_threads() {
         let schedule = Arc::new(compile(&text, Strategy::Pec, 3, 2, microbatches));
         let run = |harm: fn(&mut GlobalBatch), stress| {
             let source = Broken(data::open(&schedule, None, None, 5).unwrap(), harm);
-            let options = Options { ranks: Some(3), evaluate: false, stress, ..Options::default() };
+            let options = Options::default().ranks(3).evaluate(false).stress(stress);
             let session = Session::<f32>::with_source(Arc::clone(&schedule), options, Box::new(source));
             session.unwrap().run(&mut ()).unwrap_err().to_string()
         };
@@ -419,7 +417,7 @@ fn a_panic_anywhere_ends_all_threads() {
     let schedule = compile(&text, Strategy::Pec, 3, 2, 2);
     for (i, op) in schedule.train.ops.iter().enumerate().step_by(3) {
         let panic_at = Some((i % 3, op.name.clone(), (i % 7) as u64));
-        let options = Options { ranks: Some(3), evaluate: false, panic_at, ..Options::default() };
+        let options = Options::default().ranks(3).evaluate(false).panic_at(panic_at);
         let mut session = Session::<f32>::new(schedule.clone(), options).unwrap();
         let said = session.run(&mut ()).unwrap_err().to_string();
         assert_eq!(said, format!("rank {} failed in `{}`: told to panic", i % 3, op.name));
@@ -430,7 +428,7 @@ fn a_panic_anywhere_ends_all_threads() {
 #[test]
 fn other_ranks_than_tables_are_placed_on_are_refused() {
     let schedule = compile(&model("column_wise", "adagrad(lr: 0.05)", 60, true), Strategy::Pec, 2, 1, 1);
-    let said = Session::<f32>::new(schedule, Options { ranks: Some(3), ..Options::default() });
+    let said = Session::<f32>::new(schedule, Options::default().ranks(3));
     let said = said.err().unwrap().to_string();
     assert!(said.contains("cannot run with 3; compile it for 3 ranks"), "{said}");
 }

@@ -63,7 +63,7 @@ workload visits {{ csv \"visits.csv\" {{ user \"user\"  item \"item\" }}  evalua
         }
     }
     for ranks in [1, 2, 3, 4] {
-        let options = Options { ranks: Some(ranks), data: Some(path.clone()), ..Options::default() };
+        let options = Options::default().ranks(ranks).data(path.clone());
         let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
         session.set_table(0, &rows).unwrap_or_else(|e| panic!("{e}"));
         let scores =

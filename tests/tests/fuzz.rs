@@ -385,7 +385,7 @@ impl Start {
 
     fn session(&self, init: Option<PathBuf>) -> Result<Session<f32>, fs_executor::Error> {
         let data = Some(self.folder.path().join("d.csv"));
-        Session::new(self.schedule.clone(), Options { data, init, evaluate: false, ..Options::default() })
+        Session::new(self.schedule.clone(), Options::default().data(data).init(init).evaluate(false))
     }
 }
 

@@ -53,7 +53,7 @@ fn sample_model(body: &str) -> String {
 
 fn check(name: &str, text: &str) {
     for ranks in [1, 2] {
-        let options = Options { ranks: Some(ranks), ..Options::default() };
+        let options = Options::default().ranks(ranks);
         let mut session =
             Session::<f64>::new(compile_text(text), options).unwrap_or_else(|e| panic!("{name}: {e}"));
         let exact = session.loss_and_gradients(0).unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -89,7 +89,7 @@ fn compile(text: &str, strategy: Strategy, microbatches: u32) -> Schedule {
 
 /// Losses, tables and parameters.
 fn train(schedule: &Schedule, deal: impl Deal + 'static) -> Vec<Vec<f64>> {
-    let options = Options { evaluate: false, deal: Arc::new(deal), ..Options::default() };
+    let options = Options::default().evaluate(false).deal(Arc::new(deal));
     let mut session = Session::<f64>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
     let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
     let mut all = vec![report.loss];

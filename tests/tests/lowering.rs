@@ -33,11 +33,10 @@ fn lower(
     tables: &TableOptions,
 ) -> Option<Module> {
     let mut module = fs_compiler::import::import(program).ok()?;
-    let plan = PipelineOptions {
-        lookahead,
-        tables: tables.clone(),
-        ..PipelineOptions::of(&module, policy::of(strategy), ranks).expect("settings")
-    };
+    let plan = PipelineOptions::of(&module, policy::of(strategy), ranks)
+        .expect("settings")
+        .lookahead(lookahead)
+        .tables(tables.clone());
     let stages = parse_pipeline(&pipeline(&plan)).expect("a pipeline");
     if let Err(e) = run(&mut module, &stages, Settings::default(), &mut Log::default()) {
         panic!("{strategy:?} {lookahead} {ranks}: {e}");

@@ -35,7 +35,7 @@ fn parity_under(strategy: Strategy, name: &str, ranks: usize) {
     let model = root(&format!("tests/models/parity_{name}.fs"));
     let program = fs_dsl::load(&model).program.expect("the model checks");
     let schedule = compile(&program, strategy, ranks as u32).unwrap_or_else(|e| panic!("{e}")).schedule;
-    let options = Options { ranks: Some(ranks), init: Some(fixture.clone()), ..Options::default() };
+    let options = Options::default().ranks(ranks).init(fixture.clone());
     let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
 
     // Training must start where PyTorch's did.

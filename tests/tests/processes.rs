@@ -34,7 +34,7 @@ fn outcome(session: &mut Session<f32>) -> Result<(Outcome, Report), Error> {
 }
 
 fn options() -> Options {
-    Options { evaluate: false, timeout: Duration::from_mins(1), ..Options::default() }
+    Options::default().evaluate(false).timeout(Duration::from_mins(1))
 }
 
 fn together(schedule: &Schedule, options: Options) -> (Outcome, Report) {
@@ -66,8 +66,7 @@ fn check(text: &str, processes: &[Vec<usize>], lookaheads: &[u32], microbatches:
     for schedule in schedules {
         let (expected, _) = together(&schedule, options());
         let found = apart(processes, |_, world| {
-            let mut session =
-                Session::<f32>::new(schedule.clone(), Options { world: Some(world), ..options() })?;
+            let mut session = Session::<f32>::new(schedule.clone(), options().world(world))?;
             outcome(&mut session).map(|(outcome, _)| outcome)
         });
         for (process, found) in found.into_iter().enumerate() {
@@ -105,7 +104,7 @@ fn links_and_delays_change_nothing() {
     for stress in [None, Some(3)] {
         let found = apart(&[vec![0], vec![1, 2]], |_, world| {
             let link = Some("400 Mbit/s, 100 us".parse().expect("a link"));
-            let options = Options { world: Some(world), link, stress, ..options() };
+            let options = options().world(world).link(link).stress(stress);
             let mut session = Session::<f32>::new(schedule.clone(), options).expect("a session");
             let mut sums = Sums::default();
             let report = session.run(&mut sums).unwrap_or_else(|e| panic!("{e}"));
@@ -126,7 +125,7 @@ fn the_bytes_that_are_reported_are_carried() {
             let threads = worlds.into_iter().map(|(world, pipes)| {
                 let schedule = schedule.clone();
                 scope.spawn(move || {
-                    let options = Options { world: Some(world), ..options() };
+                    let options = options().world(world);
                     let mut session = Session::<f32>::new(schedule, options).expect("a session");
                     let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
                     let (entries, messages) = (&pipes.entries, &pipes.messages);
@@ -177,7 +176,7 @@ fn evaluation_and_saving_gather_from_all() {
         );
         let schedule = compile(&text, Strategy::Pec, 3, 1, 1);
         let run = |world: Option<World>, file: &Path| -> Result<_, Error> {
-            let options = Options { world, data: Some(data.clone()), evaluate: true, ..options() };
+            let options = options().world(world).data(data.clone()).evaluate(true);
             let mut session = Session::<f32>::new(schedule.clone(), options)?;
             let report = session.run(&mut ())?;
             session.save(file)?;
@@ -196,7 +195,7 @@ fn evaluation_and_saving_gather_from_all() {
             // Other processes start from what these have saved.
             let started = apart(processes, |_, world| {
                 let (world, init) = (Some(world), Some(file("together")));
-                let options = Options { world, init, data: Some(data.clone()), ..options() };
+                let options = options().world(world).init(init).data(data.clone());
                 let session = Session::<f32>::new(schedule.clone(), options)?;
                 Ok::<_, Error>((session.next_step(), training::state(&session)?))
             });
@@ -221,7 +220,7 @@ fn what_is_saved_is_sent_to_the_writer_only() {
         let threads = worlds.into_iter().enumerate().map(|(process, (world, pipes))| {
             let (schedule, file) = (schedule.clone(), folder.path().join(process.to_string()));
             scope.spawn(move || {
-                let options = Options { world: Some(world), ..options() };
+                let options = options().world(world);
                 let mut session = Session::<f32>::new(schedule, options).expect("a session");
                 session.advance(2, &mut ()).unwrap_or_else(|e| panic!("{e}"));
                 let count = || pipes.gathered.iter().map(|n| n.load(Ordering::Relaxed)).collect::<Vec<u64>>();
@@ -260,7 +259,7 @@ fn processes_read_the_same_data() {
     let schedule = compile(text, Strategy::Serial, 2, 1, 1);
     let run = |process: usize, world: World| -> Result<Report, Error> {
         let data = Some(folder.path().join(format!("{process}.csv")));
-        let options = Options { world: Some(world), data, ..options() };
+        let options = options().world(world).data(data);
         Session::<f32>::new(schedule.clone(), options)?.run(&mut ())
     };
     let said = apart(&[vec![0], vec![1]], run).map_said();
@@ -313,7 +312,7 @@ fn a_timeout_is_the_same_error_everywhere() {
             };
             let world = Some(World { wire, ..world });
             let timeout = Duration::from_secs(1);
-            let options = Options { world, timeout, steps: Some(100_000), stress: Some(stress), ..options() };
+            let options = options().world(world).timeout(timeout).steps(100_000).stress(stress);
             Session::<f32>::new(schedule.clone(), options)?.run(&mut ())
         })
         .map_said();
@@ -337,8 +336,7 @@ fn a_stop_takes_effect_everywhere() {
     for stopper in [0, 1] {
         let reports = apart(&[vec![0], vec![1, 2]], |process, world| {
             let stop = Arc::new(AtomicBool::new(false));
-            let options =
-                Options { world: Some(world), steps: Some(100_000), stop: Arc::clone(&stop), ..options() };
+            let options = options().world(world).steps(100_000).stop(Arc::clone(&stop));
             let mut session = Session::<f32>::new(schedule.clone(), options).expect("a session");
             let report =
                 session.run(&mut Stopper(stop, process == stopper)).unwrap_or_else(|e| panic!("{e}"));
@@ -356,7 +354,7 @@ fn failures_are_told_to_all() {
     let op = schedule.train.ops.iter().find(|op| op.action.is_transfer()).expect("a transfer").name.clone();
     let run = |world: World, seed: u64| -> Result<Report, Error> {
         let panic_at = Some((1, op.clone(), 3));
-        let options = Options { world: Some(world), panic_at, seed: Some(seed), ..options() };
+        let options = options().world(world).panic_at(panic_at).seed(seed);
         Session::<f32>::new(schedule.clone(), options)?.run(&mut ())
     };
     for said in apart(&[vec![0], vec![1]], |_, world| run(world, 1)) {
@@ -390,7 +388,7 @@ fn second_process() {
     let [folder, sharding, steps] = given[..] else { panic!("{given:?}") };
     let stream = UnixStream::connect(Path::new(folder).join("socket")).expect("the first process listens");
     let world = pair(&ranks(), 1, stream).expect("a world");
-    let options = Options { world: Some(world), steps: steps.parse().ok(), ..options() };
+    let options = options().world(world).steps(steps.parse().ok());
     let mut session = Session::<f32>::new(two(sharding), options).expect("a session");
     let (outcome, _) = outcome(&mut session).unwrap_or_else(|e| panic!("{e}"));
     std::fs::write(Path::new(folder).join("outcome"), format!("{outcome:?}"))
@@ -416,7 +414,7 @@ fn two_processes_train_to_the_same_bits() {
     for sharding in ["row_wise", "column_wise"] {
         let folder = tempfile::TempDir::new().expect("a folder");
         let (mut child, world) = start(folder.path(), sharding, 7);
-        let (schedule, options) = (two(sharding), Options { world: Some(world), ..options() });
+        let (schedule, options) = (two(sharding), options().world(world));
         let (found, _) = together(&schedule, options);
         assert!(child.wait().expect("the second process ends").success());
         let (expected, _) = together(&schedule, self::options());
@@ -446,7 +444,7 @@ fn a_process_that_dies_or_stalls_ends_the_run() {
     {
         let folder = tempfile::TempDir::new().expect("a folder");
         let (mut child, world) = start(folder.path(), "row_wise", 1_000_000);
-        let options = Options { world: Some(world), timeout, steps: Some(1_000_000), ..options() };
+        let options = options().world(world).timeout(timeout).steps(1_000_000);
         let schedule = two("row_wise");
         let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
         let began = Instant::now();

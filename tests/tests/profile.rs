@@ -3,6 +3,7 @@
 
 use fs_compiler::{CompileOptions, compile_with};
 use fs_dsl::checked::Program;
+use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Options, Session, profile};
 use fs_schedule::{Action, Profile, Schedule, Strategy, Symbol, Way};
 
@@ -18,12 +19,8 @@ fn compile(program: &Program, profile: Option<&Profile>, strategy: Strategy, k: 
 }
 
 fn measured(schedule: Schedule) -> Profile {
-    let options = Options {
-        steps: Some(STEPS),
-        link: Some("10 GB/s, 1 us".parse().expect("a link")),
-        evaluate: false,
-        ..Options::default()
-    };
+    let link: EmulatedLink = "10 GB/s, 1 us".parse().expect("a link");
+    let options = Options::default().steps(STEPS).link(link).evaluate(false);
     let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
     profile::measure(&mut session, STEPS).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -44,7 +41,7 @@ fn reuse_distances_follow_from_serial() {
             .iter()
             .map(|(s, n)| (s.parse().expect("a symbol"), *n))
             .collect();
-        let options = Options { steps: Some(60), evaluate: false, ..Options::default() };
+        let options = Options::default().steps(60).evaluate(false);
         let mut session = Session::<f32>::new(schedule.clone(), options).expect("it runs");
         let report = session.run(&mut ()).expect("it trains");
         for (e, x) in schedule.exchanges.iter().enumerate().filter(|(_, x)| x.lookahead.is_some()) {
@@ -132,7 +129,7 @@ fn bytes_are_of_the_ranks_that_ran() {
     let sent = |planned: u32| {
         let compiled = compile_with(&program, &CompileOptions::new(Strategy::Serial, planned));
         let schedule = compiled.unwrap_or_else(|e| panic!("{e}")).schedule;
-        let options = Options { ranks: Some(2), steps: Some(STEPS), evaluate: false, ..Options::default() };
+        let options = Options::default().ranks(2).steps(STEPS).evaluate(false);
         let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
         let profile = profile::measure(&mut session, STEPS).unwrap_or_else(|e| panic!("{e}"));
         let transfers = profile.ops.iter().filter(|op| op.kind.starts_with("all_to_all"));

@@ -14,7 +14,7 @@ fn session(body: &str) -> Session<f64> {
 train {{ batch 4  steps 2  optimizer sgd(lr: 0.1) }}
 workload same {{ generate {{ lengths fixed(6)  ids uniform  labels bernoulli(0.5)  samples 4 }} }}"
     ));
-    Session::new(schedule, Options { ranks: Some(2), ..Options::default() }).unwrap_or_else(|e| panic!("{e}"))
+    Session::new(schedule, Options::default().ranks(2)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn losses(session: &mut Session<f64>) -> [f64; 2] {

@@ -19,7 +19,7 @@ fn example(name: &str, batch: u32, steps: u64) -> Schedule {
 
 /// Report and every table and parameter, as bits.
 fn train(schedule: &Schedule, ranks: usize) -> (Report, Vec<Vec<u32>>) {
-    let options = Options { ranks: Some(ranks), evaluate: false, ..Options::default() };
+    let options = Options::default().ranks(ranks).evaluate(false);
     let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
     let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
     let state = state(&session).unwrap_or_else(|e| panic!("{e}"));

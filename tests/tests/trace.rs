@@ -70,7 +70,7 @@ impl Observer for Watch {
 }
 
 fn run(schedule: &Schedule, steps: Range<u64>, options: Options) -> Run {
-    let options = Options { evaluate: false, record: Some(steps), ..options };
+    let options = options.evaluate(false).record(steps);
     let mut session = Session::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
     let mut watch = Watch::default();
     session.run(&mut watch).unwrap_or_else(|e| panic!("{e}"));
@@ -277,7 +277,7 @@ fn every_execution_is_in_it_once() {
     ];
     for (case, (strategy, ranks, microbatches, link, stress, steps)) in cases.into_iter().enumerate() {
         let schedule = compile("small", strategy, ranks, microbatches);
-        let options = Options { link, stress, ..Options::default() };
+        let options = Options::default().link(link).stress(stress);
         let run = run(&schedule, steps.clone(), options);
         let trace = written(&run, &folder.path().join(format!("{case}.json")));
         check(&run, &trace, &steps);
@@ -321,7 +321,7 @@ fn a_run_that_is_stopped_has_what_it_did() {
     let folder = tempfile::tempdir().unwrap();
     for (at, asked, least) in [(5, 3..11, 3), (2, 9..11, 0)] {
         let stop = Arc::new(AtomicBool::new(false));
-        let options = Options { stop: Arc::clone(&stop), record: Some(asked.clone()), ..Options::default() };
+        let options = Options::default().stop(Arc::clone(&stop)).record(asked.clone());
         let mut session = Session::<f32>::new(compile("small", Strategy::Pec, 2, 1), options).unwrap();
         let mut watch = Watch { stop: Some((at, stop)), ..Watch::default() };
         let report = session.run(&mut watch).unwrap();

@@ -35,7 +35,7 @@ fn small(sharding: &str, ranks: u32) -> Schedule {
 }
 
 fn options() -> Options {
-    Options { evaluate: false, ..Options::default() }
+    Options::default().evaluate(false)
 }
 
 fn session(schedule: &Schedule, options: Options) -> Session<f32> {
@@ -58,7 +58,7 @@ fn saved_values_start_any_other_sharding() {
             if let Sharding::ColumnWise { ranks } = &schedule.tables[0].sharding {
                 assert!(ranks.len() > 1, "one part only");
             }
-            let started = session(&schedule, Options { init: Some(path.clone()), ..options() });
+            let started = session(&schedule, options().init(path.clone()));
             assert_eq!(state(&started).unwrap(), all, "{from} to {to} on {ranks} ranks");
             let taken = started.taken().unwrap();
             assert!(taken.in_model.is_empty() && taken.in_file.is_empty() && taken.no_state.is_empty());
@@ -66,7 +66,7 @@ fn saved_values_start_any_other_sharding() {
             // Nothing is lost on the way back either.
             let again = folder.path().join("again.safetensors");
             started.save(&again).unwrap();
-            let back = session(&small(from, 2), Options { init: Some(again), ..options() });
+            let back = session(&small(from, 2), options().init(again));
             assert_eq!(state(&back).unwrap(), all, "{from} to {to} and back");
         }
     }
@@ -88,7 +88,7 @@ fn training_goes_on_to_the_bit() {
         for strategy in [Strategy::Serial, Strategy::Pec] {
             let s = fs_tests::training::compile(&text, strategy, 2, lookahead, microbatches);
             let run = |steps: u64, init: Option<PathBuf>| -> (Outcome, Session<f32>) {
-                let mut session = session(&s, Options { steps: Some(steps), init, ..options() });
+                let mut session = session(&s, options().steps(steps).init(init));
                 (train(&mut session, &mut ()).unwrap_or_else(|e| panic!("{e}")).0, session)
             };
             let (whole, _) = run(9, None);
@@ -145,10 +145,7 @@ fn rows_belong_to_ids_and_not_to_the_order_of_lines() {
     csv(&at("b.csv"), &other);
     let s = following(60, 2);
     let start = |data: &str, init: Option<PathBuf>| {
-        session(
-            &s,
-            Options { data: Some(at(data)), init, steps: Some(20), evaluate: true, ..Options::default() },
-        )
+        session(&s, Options::default().data(at(data)).init(init).steps(20).evaluate(true))
     };
     let mut trained = start("a.csv", None);
     trained.run(&mut ()).unwrap();
@@ -200,12 +197,7 @@ fn ids_come_and_go() {
     let mut other: Vec<_> = lines.iter().filter(|(_, item, _)| *item != gone).cloned().collect();
     other.insert(0, (0, "neu ü".into(), 99));
     csv(&at("b.csv"), &other);
-    let options = |data: &str, init: Option<PathBuf>| Options {
-        data: Some(at(data)),
-        init,
-        steps: Some(5),
-        ..options()
-    };
+    let options = |data: &str, init: Option<PathBuf>| options().data(at(data)).init(init).steps(5);
     let rows = known.len() as u32 + 1;
     let s = following(rows, 2);
     let mut trained = session(&s, options("a.csv", None));
@@ -273,11 +265,8 @@ fn evaluation_does_not_collapse() {
     let loaded = fs_dsl::load(&root("examples/movielens.fs"));
     let program = loaded.program.as_ref().unwrap();
     let s = compile_with(program, &CompileOptions::new(Strategy::Pec, 2)).unwrap().schedule;
-    let options = |steps: u64, init: Option<PathBuf>| Options {
-        schedule_file: Some(root("examples/movielens.json")),
-        steps: Some(steps),
-        init,
-        ..Options::default()
+    let options = |steps: u64, init: Option<PathBuf>| {
+        Options::default().schedule_file(root("examples/movielens.json")).steps(steps).init(init)
     };
     let run = |steps: u64, init: Option<PathBuf>| {
         let mut session = session(&s, options(steps, init));
@@ -313,8 +302,7 @@ fn python_reads_a_row_by_its_id() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     csv(&at("a.csv"), &visits());
-    let mut trained =
-        session(&following(60, 2), Options { data: Some(at("a.csv")), steps: Some(5), ..options() });
+    let mut trained = session(&following(60, 2), options().data(at("a.csv")).steps(5));
     trained.run(&mut ()).unwrap();
     trained.save(&at("v")).unwrap();
     let page = fs::read_to_string(root("docs/weights.md")).unwrap();

@@ -2,6 +2,7 @@
 
 /// What is wrong with a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LawError {
     /// Nothing lies in the range.
     #[error("the range {min}..={max} is empty")]

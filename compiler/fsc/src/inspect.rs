@@ -31,12 +31,11 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let s = file::read(&args.schedule)?;
     let t = Timeline::of(&s).map_err(Failure::of(&args.schedule))?;
-    let options = text::Options {
-        width: args.width.map_or_else(width, usize::from),
-        steps: args.steps,
-        ascii: args.ascii || !utf8(),
-        colour: std::io::stdout().is_terminal() && !set("NO_COLOR") && !is("TERM", "dumb"),
-    };
+    let colour = std::io::stdout().is_terminal() && !set("NO_COLOR") && !is("TERM", "dumb");
+    let options = text::Options::new(args.width.map_or_else(width, usize::from))
+        .steps(args.steps)
+        .ascii(args.ascii || !utf8())
+        .colour(colour);
     print(&text::draw(&t, &options))
 }
 

@@ -87,15 +87,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             return Err(Failure::Found(format!("{} is not valid:\n{errors}", file.display())));
         }
     }
-    let settings = Settings {
-        verify_each,
-        print: match (args.print_ir_after_all, args.print_ir_after_change) {
-            (true, _) => Print::All,
-            (false, true) => Print::Changes,
-            (false, false) => Print::Never,
-        },
-        print_after_failure: args.print_ir_after_failure,
+    let printed = match (args.print_ir_after_all, args.print_ir_after_change) {
+        (true, _) => Print::All,
+        (false, true) => Print::Changes,
+        (false, false) => Print::Never,
     };
+    let settings = Settings::default()
+        .verify_each(verify_each)
+        .print(printed)
+        .print_after_failure(args.print_ir_after_failure);
     let mut log = Log::default();
     let outcome = manager::run(&mut module, &stages, settings, &mut log);
     eprint!("{}", log.text);

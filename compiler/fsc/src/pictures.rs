@@ -18,8 +18,11 @@ pub(super) fn draw(
     match ending {
         "svg" => {
             let timelines: Vec<Timeline> = drawn.iter().map(|(_, t)| t.clone()).collect();
-            let mut options = svg::Options { names: names(drawn), ..svg::Options::default() };
-            options.steps = steps.unwrap_or(options.steps);
+            let options = svg::Options::default().names(names(drawn));
+            let options = match steps {
+                Some(steps) => options.steps(steps),
+                None => options,
+            };
             Some(Ok(svg::draw(&timelines, &options)))
         }
         "dot" => Some(match drawn {

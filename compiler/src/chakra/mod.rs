@@ -38,6 +38,7 @@ const MOST_TURNS: u64 = 1 << 22;
 
 /// Why there is no export.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ChakraError {
     /// Times and sizes are not known.
     #[error("the schedule has no prediction; compile it again with this version")]

@@ -130,6 +130,7 @@ impl TableChoices {
 
 /// What somebody asks for some tables, on top of what holds for all of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct TableOptions {
     /// Each row once per rank, or once per occurrence.
     pub unique: BTreeMap<String, bool>,
@@ -139,4 +140,34 @@ pub struct TableOptions {
     pub sharding: BTreeMap<String, String>,
     /// Tables with the same number travel together, wherever their operands are ready, and with no others.
     pub groups: BTreeMap<String, u32>,
+}
+
+impl TableOptions {
+    /// With rows of these tables once per rank, or once per occurrence.
+    #[must_use]
+    pub fn unique(mut self, unique: impl IntoIterator<Item = (String, bool)>) -> Self {
+        self.unique.extend(unique);
+        self
+    }
+
+    /// With these reuse distances told apart.
+    #[must_use]
+    pub fn lookahead(mut self, lookahead: impl IntoIterator<Item = (String, Lookahead)>) -> Self {
+        self.lookahead.extend(lookahead);
+        self
+    }
+
+    /// With rows of these tables at these places.
+    #[must_use]
+    pub fn sharding(mut self, sharding: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.sharding.extend(sharding);
+        self
+    }
+
+    /// With these tables travelling together.
+    #[must_use]
+    pub fn groups(mut self, groups: impl IntoIterator<Item = (String, u32)>) -> Self {
+        self.groups.extend(groups);
+        self
+    }
 }

@@ -15,6 +15,7 @@ use crate::sched::{self, Bound, Options, Outcome, SchedError, Target, policy};
 
 /// Why a lowered module has no schedule.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EmitError {
     /// The scheduler failed.
     #[error("{0}")]

@@ -31,6 +31,7 @@ impl PartialEq for Stage {
 
 /// A pipeline that is not one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PipelineError {
     /// No such pass.
     #[error("there is no pass `{name}`; passes are: {known}")]
@@ -152,6 +153,7 @@ pub enum Print {
 
 /// What to do beside running.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Settings {
     /// Verify the module after every pass.
     pub verify_each: bool,
@@ -164,6 +166,29 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self { verify_each: true, print: Print::Never, print_after_failure: false }
+    }
+}
+
+impl Settings {
+    /// With or without a verification after every pass.
+    #[must_use]
+    pub fn verify_each(mut self, verify_each: bool) -> Self {
+        self.verify_each = verify_each;
+        self
+    }
+
+    /// With modules printed after these passes.
+    #[must_use]
+    pub fn print(mut self, print: Print) -> Self {
+        self.print = print;
+        self
+    }
+
+    /// With the module printed that a pass failed on.
+    #[must_use]
+    pub fn print_after_failure(mut self, print_after_failure: bool) -> Self {
+        self.print_after_failure = print_after_failure;
+        self
     }
 }
 

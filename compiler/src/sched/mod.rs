@@ -42,6 +42,7 @@ use problem::Problem;
 
 /// Why there is no schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SchedError {
     /// A defect of the compiler.
     #[error("the scheduler failed: {0}")]
@@ -74,15 +75,15 @@ impl Options {
 
     /// With at most so many batches in flight.
     #[must_use]
-    pub fn in_flight(mut self, most: Option<u32>) -> Self {
-        self.in_flight = most;
+    pub fn in_flight(mut self, most: impl Into<Option<u32>>) -> Self {
+        self.in_flight = most.into();
         self
     }
 
     /// With a step of less than so many seconds, or none.
     #[must_use]
-    pub fn below(mut self, seconds: Option<f64>) -> Self {
-        self.below = seconds;
+    pub fn below(mut self, seconds: impl Into<Option<f64>>) -> Self {
+        self.below = seconds.into();
         self
     }
 }

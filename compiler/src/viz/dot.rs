@@ -20,6 +20,7 @@ pub const MOST: usize = 1500;
 
 /// Why there is no graph.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DotError {
     /// Too many nodes.
     #[error(

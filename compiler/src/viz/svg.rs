@@ -14,6 +14,7 @@ use crate::sched::reasons::duration;
 
 /// How to draw.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Options {
     /// Steps of the slowest schedule on the axis.
     pub steps: u32,
@@ -26,6 +27,29 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self { steps: 2, width: 960, names: Vec::new() }
+    }
+}
+
+impl Options {
+    /// With so many steps on the axis.
+    #[must_use]
+    pub fn steps(mut self, steps: u32) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    /// So many pixels wide.
+    #[must_use]
+    pub fn width(mut self, width: u32) -> Self {
+        self.width = width;
+        self
+    }
+
+    /// With these names of the schedules.
+    #[must_use]
+    pub fn names(mut self, names: Vec<String>) -> Self {
+        self.names = names;
+        self
     }
 }
 

@@ -11,6 +11,7 @@ use crate::sched::reasons::duration;
 
 /// How to draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
     /// Columns of the terminal.
     pub width: usize,
@@ -20,6 +21,34 @@ pub struct Options {
     pub ascii: bool,
     /// With colours, as terminals understand them.
     pub colour: bool,
+}
+
+impl Options {
+    /// Two steps in so many columns, without colours.
+    pub fn new(width: usize) -> Self {
+        Self { width, steps: 2, ascii: false, colour: false }
+    }
+
+    /// With so many steps on the axis.
+    #[must_use]
+    pub fn steps(mut self, steps: u32) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    /// In ASCII only, or not.
+    #[must_use]
+    pub fn ascii(mut self, ascii: bool) -> Self {
+        self.ascii = ascii;
+        self
+    }
+
+    /// With colours, or without.
+    #[must_use]
+    pub fn colour(mut self, colour: bool) -> Self {
+        self.colour = colour;
+        self
+    }
 }
 
 /// Least columns that anything can be read in.

@@ -21,6 +21,7 @@ use crate::sched::sizes::Sizes;
 
 /// Why a schedule cannot be drawn.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum VizError {
     /// No prediction.
     #[error("the schedule has no prediction; compile it again with this version's fsc")]

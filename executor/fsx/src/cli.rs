@@ -174,20 +174,18 @@ fn execute(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> {
     // What there is to say if it ends before it begins.
     let mut report = Report::begun(&schedule, ranks, seed);
     interrupts.set_report(run.report.as_ref(), &report);
-    let options = Options {
-        ranks: run.ranks,
-        seed: run.seed,
-        steps: run.steps,
-        epochs: run.epochs,
-        data: run.data.clone(),
-        schedule_file: Some(run.schedule.clone()),
-        init: run.init.clone(),
-        evaluate: !run.no_evaluate,
-        stop: interrupts.stop(),
-        link: run.link,
-        timeout,
-        ..Options::default()
-    };
+    let options = Options::default()
+        .ranks(run.ranks)
+        .seed(run.seed)
+        .steps(run.steps)
+        .epochs(run.epochs)
+        .data(run.data.clone())
+        .schedule_file(run.schedule.clone())
+        .init(run.init.clone())
+        .evaluate(!run.no_evaluate)
+        .stop(interrupts.stop())
+        .link(run.link)
+        .timeout(timeout);
     let mut session = Session::<f32>::new(schedule, options)?;
     if let Some(target) = &trace {
         let ranks = session.ranks();
@@ -248,14 +246,12 @@ fn execute(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> {
 fn compare(settings: &Compare) -> Result<ExitCode, Error> {
     let schedules = settings.schedules.iter().map(|path| fs_schedule::read(path));
     let schedules = schedules.collect::<Result<Vec<_>, _>>()?;
-    let options = Options {
-        ranks: settings.ranks,
-        seed: settings.seed,
-        data: settings.data.clone(),
-        schedule_file: settings.schedules.first().cloned(),
-        link: settings.link,
-        ..Options::default()
-    };
+    let options = Options::default()
+        .ranks(settings.ranks)
+        .seed(settings.seed)
+        .data(settings.data.clone())
+        .schedule_file(settings.schedules.first().cloned())
+        .link(settings.link);
     let block = settings.block.clamp(1, settings.steps.max(1));
     let length = compare::Length { blocks: settings.steps.div_ceil(block), steps: block };
     let found = compare::compare_all(schedules, &options, length)?;

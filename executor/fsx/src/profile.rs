@@ -52,17 +52,16 @@ pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
         return Err(Error::Settings(message));
     }
     check_writable(path).map_err(failed)?;
-    let options = Options {
-        ranks: settings.ranks,
-        seed: settings.seed,
-        data: settings.data.clone(),
-        schedule_file: Some(settings.schedule.clone()),
-        link: settings.link,
-        // Not a training run: as long as it takes, whatever the model says.
-        steps: settings.steps.or(Some(profile::STEPS.end)),
-        evaluate: false,
-        ..Options::default()
-    };
+    // Not a training run: as long as it takes, whatever the model says.
+    let steps = settings.steps.unwrap_or(profile::STEPS.end);
+    let options = Options::default()
+        .ranks(settings.ranks)
+        .seed(settings.seed)
+        .data(settings.data.clone())
+        .schedule_file(settings.schedule.clone())
+        .link(settings.link)
+        .steps(steps)
+        .evaluate(false);
     let mut session = Session::<f32>::new(schedule, options)?;
     if !settings.quiet {
         note_idle_link(settings.link, session.ranks());

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 /// Why samples cannot be had.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DataError {
     /// Neither the schedule nor the command line names any.
     #[error(

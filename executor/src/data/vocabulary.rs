@@ -21,6 +21,7 @@ pub struct Vocabulary {
 
 /// Texts and offsets that are no vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BadVocabulary {
     /// Offsets that do not cut the text into ids.
     #[error("offset {at} is {found}, outside of {}..={}", .within.0, .within.1)]

@@ -1,6 +1,7 @@
 //! What a caller may choose of a run, and whether it fits the schedule and the data.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,8 +21,9 @@ pub const TIMEOUT: Duration = Duration::from_mins(5);
 /// Waiting for longer is waiting for ever.
 pub(super) const LONGEST: Duration = Duration::from_secs(1 << 28);
 
-/// What a caller may choose; the rest is in the schedule.
+/// What a caller may choose; the rest is in the schedule. Said as a chain: `Options::default().ranks(2).steps(100)`.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// Number of ranks; the schedule's own without it.
     pub ranks: Option<usize>,
@@ -50,7 +52,7 @@ pub struct Options {
     /// Random operations are delayed by random times, keyed by this: no result may depend on it.
     pub stress: Option<u64>,
     /// Training steps whose operations are recorded; see [`Session::take_records`](super::Session::take_records).
-    pub record: Option<std::ops::Range<u64>>,
+    pub record: Option<Range<u64>>,
     /// Which samples of a training batch each rank works on: blocks of it, if nothing else is said.
     pub deal: Arc<dyn Deal>,
     /// For tests: the rank, operation and step at which an engine's thread panics.
@@ -77,6 +79,120 @@ impl Default for Options {
             deal: Arc::new(Blocks),
             panic_at: None,
         }
+    }
+}
+
+impl Options {
+    /// With so many ranks.
+    #[must_use]
+    pub fn ranks(mut self, ranks: impl Into<Option<usize>>) -> Self {
+        self.ranks = ranks.into();
+        self
+    }
+
+    /// With another seed.
+    #[must_use]
+    pub fn seed(mut self, seed: impl Into<Option<u64>>) -> Self {
+        self.seed = seed.into();
+        self
+    }
+
+    /// For so many steps.
+    #[must_use]
+    pub fn steps(mut self, steps: impl Into<Option<u64>>) -> Self {
+        self.steps = steps.into();
+        self
+    }
+
+    /// For so many epochs.
+    #[must_use]
+    pub fn epochs(mut self, epochs: impl Into<Option<u32>>) -> Self {
+        self.epochs = epochs.into();
+        self
+    }
+
+    /// On this data file.
+    #[must_use]
+    pub fn data(mut self, data: impl Into<Option<PathBuf>>) -> Self {
+        self.data = data.into();
+        self
+    }
+
+    /// With data beside this file.
+    #[must_use]
+    pub fn schedule_file(mut self, schedule_file: impl Into<Option<PathBuf>>) -> Self {
+        self.schedule_file = schedule_file.into();
+        self
+    }
+
+    /// From these initial values.
+    #[must_use]
+    pub fn init(mut self, init: impl Into<Option<PathBuf>>) -> Self {
+        self.init = init.into();
+        self
+    }
+
+    /// With or without evaluation.
+    #[must_use]
+    pub fn evaluate(mut self, evaluate: bool) -> Self {
+        self.evaluate = evaluate;
+        self
+    }
+
+    /// Stopping when this is set.
+    #[must_use]
+    pub fn stop(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = stop;
+        self
+    }
+
+    /// As part of these processes.
+    #[must_use]
+    pub fn world(mut self, world: impl Into<Option<World>>) -> Self {
+        self.world = world.into();
+        self
+    }
+
+    /// Waiting at most so long for another rank.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Over emulated links.
+    #[must_use]
+    pub fn link(mut self, link: impl Into<Option<EmulatedLink>>) -> Self {
+        self.link = link.into();
+        self
+    }
+
+    /// With random delays, keyed by this.
+    #[must_use]
+    pub fn stress(mut self, stress: impl Into<Option<u64>>) -> Self {
+        self.stress = stress.into();
+        self
+    }
+
+    /// Recording these steps.
+    #[must_use]
+    pub fn record(mut self, record: impl Into<Option<Range<u64>>>) -> Self {
+        self.record = record.into();
+        self
+    }
+
+    /// With samples dealt in this way.
+    #[must_use]
+    pub fn deal(mut self, deal: Arc<dyn Deal>) -> Self {
+        self.deal = deal;
+        self
+    }
+
+    /// With a panic of this rank, operation and step.
+    #[must_use]
+    pub fn panic_at(mut self, panic_at: impl Into<Option<(usize, String, u64)>>) -> Self {
+        self.panic_at = panic_at.into();
+        self
     }
 }
 

@@ -27,6 +27,7 @@ pub struct Steps(pub Range<u64>);
 
 /// A text that names no steps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum StepsError {
     /// Not two numbers.
     #[error("expected two step numbers A..B, for example 20..40 for the steps 20 to 39")]

@@ -6,6 +6,7 @@
 
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BadFrame {
     /// They end too early.
     #[error("a frame ends within {0}")]

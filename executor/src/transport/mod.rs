@@ -94,6 +94,7 @@ pub trait Transport<O>: Send + Sync {
 
 /// Why a collective did not complete.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TransportError {
     /// Another rank (or this one) failed first.
     #[error("rank {rank} failed in `{op}`: {message}")]

@@ -36,6 +36,7 @@ pub struct World {
 
 /// A world in which ranks are missing or given twice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BadWorld {
     /// A rank that is run by none or by two.
     #[error("rank {0} is run by {1} processes of the world")]

@@ -172,6 +172,7 @@ pub struct Overhead {
 
 /// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProfileError {
     /// The file can't be read.
     #[error("cannot read profile {path}: {source}")]
