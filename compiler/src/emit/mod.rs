@@ -146,13 +146,12 @@ pub fn schedule<'a>(
         parameters: records(module, "model.param")?,
         exchanges: records(module, "comm.exchange")?,
         engines: Vec::new(),
-        reference: optional(module, "reference")?,
+        reference: s::Reference::default(),
         train,
         evaluation: None,
         prediction: None,
         rewrites: Vec::new(),
     };
-    schedule.reference.digest = schedule.reference_digest();
     if let Some(profile) = target.profile {
         profile.fits(&schedule)?;
     }
@@ -161,6 +160,9 @@ pub fn schedule<'a>(
         Outcome::Scheduled(order) => order,
         Outcome::Beyond(bound) => return Ok(Emitted::Beyond(bound)),
     };
+    // What a schedule says and its order does not depend on.
+    schedule.reference = optional(module, "reference")?;
+    schedule.reference.digest = schedule.reference_digest();
     if module.func("evaluate").is_some() {
         let (evaluation, _) = listing::list(module, "evaluate")?;
         // Scheduled as if it were the training program, which waits aside with its prediction.

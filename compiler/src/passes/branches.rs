@@ -1,10 +1,10 @@
 //! Pipelines that begin alike, on copies of one module: what they share runs once.
 //!
 //! Where pipelines part, the module is copied and kept until the last of them has branched off. Pipelines are run in the
-//! order given, so those that share most should stand side by side.
+//! order given, so those that share most should stand side by side. Modules are verified where pipelines part and end.
 
 use super::PassError;
-use super::manager::{self, Log, RunError, Settings, Stage};
+use super::manager::{self, RunError, Stage};
 use crate::ir::Module;
 
 /// Lowered modules of several pipelines, one after the other.
@@ -59,8 +59,9 @@ impl Branches {
         for passes in parts.into_iter().chain([stages.len()]) {
             // What is kept last is the module as it is here.
             let from = &self.kept.last().ok_or_else(gone)?.module;
-            let stages = &stages[done..passes];
-            manager::run_from(from, &mut module, stages, Settings::default(), &mut Log::default())?;
+            if done < passes {
+                manager::run_verified_once(from, &mut module, &stages[done..passes])?;
+            }
             done = passes;
             let parts_here =
                 self.pipelines[pipeline + 1..].iter().any(|l| shared(l, &self.pipelines[pipeline]) == passes);
@@ -87,7 +88,7 @@ impl Iterator for Branches {
 
 #[cfg(test)]
 mod tests {
-    use super::super::manager::parse_pipeline;
+    use super::super::manager::{Log, Settings, parse_pipeline};
     use super::*;
 
     const MODEL: &str = "model m { table t { rows 50 dim 4 optimizer sgd(lr: 0.1) sharding row_wise } \
@@ -119,5 +120,25 @@ mod tests {
         }
         assert_eq!(found.len(), texts.len());
         assert_ne!(found[2], found[3]);
+    }
+
+    /// What goes wrong is told as where every pass is verified: the pass, what it did, what makes it happen again.
+    #[test]
+    fn the_pass_at_fault_is_found() {
+        let program = fs_dsl::check_text("m.fs", MODEL).program.expect("the model checks");
+        let module = crate::import::import(&program).expect("the model is imported");
+        for fault in ["debug-fail", "debug-panic", "debug-invalidate", "debug-invalidate,dce,canonicalize"] {
+            let stages = parse_pipeline(&format!("canonicalize,{fault},dce")).expect("parses");
+            let mut alone = module.clone();
+            let wanted = manager::run(&mut alone, &stages, Settings::default(), &mut Log::default());
+            let fine = parse_pipeline("canonicalize").expect("parses");
+            let mut branches = Branches::new(module.clone(), vec![fine.clone(), stages, fine]);
+            branches.next().expect("a pipeline").expect("passes run");
+            let found = branches.next().expect("a pipeline").expect_err("a pass goes wrong");
+            let wanted = wanted.expect_err("a pass goes wrong");
+            assert_eq!((found.pass, &found.what), (wanted.pass, &wanted.what));
+            assert!(found.reproducer.contains(fault), "{}", found.reproducer);
+            assert!(branches.next().expect("a pipeline").is_ok(), "others go on");
+        }
     }
 }

@@ -339,6 +339,22 @@ pub(super) fn run_from(
     Ok(())
 }
 
+/// The same, verified once after the last pass. Should anything be wrong the passes run again, verified after each,
+/// which tells the one at fault.
+pub(super) fn run_verified_once(
+    original: &Module,
+    module: &mut Module,
+    stages: &[Stage],
+) -> Result<(), RunError> {
+    let quick = Settings { verify_each: false, ..Settings::default() };
+    let valid = |m: &Module| guarded(|| verify::verify(m).is_empty()) == Ok(true);
+    if run_from(original, module, stages, quick, &mut Log::default()).is_ok() && valid(module) {
+        return Ok(());
+    }
+    *module = original.clone();
+    run_from(original, module, stages, Settings::default(), &mut Log::default())
+}
+
 /// True if some operation has a placement.
 fn scheduled(module: &Module) -> bool {
     module.funcs.iter().flat_map(|f| &f.body).any(|id| module.op(*id).placement.is_some())

@@ -38,7 +38,7 @@ use latency::ClusterCosts;
 use measured::Measured;
 use order::Chosen;
 use policy::Policy;
-use problem::Problem;
+use problem::{Problem, Work};
 
 /// Why there is no schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -148,7 +148,13 @@ pub fn schedule<'a>(
     target: impl Into<Target<'a>>,
     options: &Options,
 ) -> Result<Outcome, SchedError> {
-    let problem = Problem::new(s, target.into(), options)?;
+    let work = Work::new(s, target.into(), options)?;
+    // Dependencies are not looked at where the work alone takes longer.
+    if let Some(bound) = options.below.and_then(|below| Some(work.lower_bound()).filter(|b| b.step >= below))
+    {
+        return Ok(Outcome::Beyond(bound));
+    }
+    let problem = Problem::new(work, options)?;
     if let Some(below) = options.below {
         let bound = problem.lower_bound(below)?;
         if bound.step >= below {

@@ -16,6 +16,48 @@ use super::{Bound, BoundBy, LONGEST, Options, SchedError, Target};
 /// Nanoseconds by which a simulated step may be less than what it settles to.
 const SETTLED: f64 = 2.0;
 
+/// Work of a training program on a cluster: what is known of it before its dependencies are, and what ResMII needs.
+#[derive(Debug)]
+pub struct Work<'a> {
+    s: &'a Schedule,
+    cluster: &'a Cluster,
+    costs: Box<dyn CostModel + 'a>,
+    sizes: Sizes,
+    engine: Vec<Engine>,
+    times: Vec<Time>,
+    time: Vec<u64>,
+    res_mii: ResMii,
+}
+
+impl<'a> Work<'a> {
+    /// Finds sizes, engines and times.
+    pub fn new(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<Self, SchedError> {
+        let policy = options.policy;
+        let cluster = target.cluster;
+        let costs = target.costs(s.ranks);
+        let resources = ClusterEngines::new(cluster, s.ranks);
+        let sizes = costs.sizes(s);
+        let ops = &s.train.ops;
+        let engine: Vec<Engine> = ops.iter().map(|op| resources.engine(op)).collect();
+        let times: Vec<Time> = ops.iter().map(|op| costs.time(s, &sizes, op)).collect();
+        let slowdown = costs.slowdown(&engine, &times, &|i| !policy.blocks(&ops[i].action));
+        let slowed = |(t, e): (&Time, &Engine)| {
+            costs::nanoseconds(t.whole * if *e == Engine::Compute { slowdown } else { 1.0 })
+        };
+        let time: Vec<u64> = times.iter().zip(&engine).map(slowed).collect();
+        if time.iter().fold(0, |sum: u64, t| sum.saturating_add(*t)) > LONGEST {
+            return Err(SchedError::TooLong);
+        }
+        let res_mii = bounds::res_mii(&engine, &time);
+        Ok(Self { s, cluster, costs, sizes, engine, times, time, res_mii })
+    }
+
+    /// ResMII, in seconds.
+    pub fn lower_bound(&self) -> Bound {
+        Bound { step: self.res_mii.time as f64 / 1e9, from: BoundBy::Engine(self.res_mii.engine) }
+    }
+}
+
 /// A scheduling problem.
 #[derive(Debug)]
 pub struct Problem<'a> {
@@ -60,26 +102,12 @@ pub struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    /// Finds sizes, times, dependencies and bounds.
-    pub fn new(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<Self, SchedError> {
+    /// Finds dependencies and bounds.
+    pub fn new(work: Work<'a>, options: &Options) -> Result<Self, SchedError> {
+        let Work { s, cluster, costs, sizes, engine, times, time, res_mii } = work;
         let policy = options.policy;
-        let cluster = target.cluster;
-        let costs = target.costs(s.ranks);
-        let resources = ClusterEngines::new(cluster, s.ranks);
-        let sizes = costs.sizes(s);
         let ops = &s.train.ops;
-        let engine: Vec<Engine> = ops.iter().map(|op| resources.engine(op)).collect();
-        let times: Vec<Time> = ops.iter().map(|op| costs.time(s, &sizes, op)).collect();
-        let slowdown = costs.slowdown(&engine, &times, &|i| !policy.blocks(&ops[i].action));
-        let slowed = |(t, e): (&Time, &Engine)| {
-            costs::nanoseconds(t.whole * if *e == Engine::Compute { slowdown } else { 1.0 })
-        };
-        let time: Vec<u64> = times.iter().zip(&engine).map(slowed).collect();
-        if time.iter().fold(0, |sum: u64, t| sum.saturating_add(*t)) > LONGEST {
-            return Err(SchedError::TooLong);
-        }
         let graph = graph::build(s, &ops.iter().collect::<Vec<_>>());
-        let res_mii = bounds::res_mii(&engine, &time);
         let rec_mii = bounds::rec_mii(&graph, &time).map_err(|e| {
             let names: Vec<&str> = e.0.iter().map(|i| ops[*i as usize].name.as_str()).collect();
             SchedError::Defect(format!("{e}: {}", names.join(", ")))
