@@ -10,6 +10,7 @@
 //! Everything drawn is a function of what it is for ([`random`]), never of what was drawn before. This crate knows
 //! no other of the project: the language, the schedule, the kernels and the executor use it.
 
+pub mod balance;
 pub mod error;
 pub mod ids;
 pub mod initial;

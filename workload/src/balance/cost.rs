@@ -1,0 +1,77 @@
+//! What working on a sample costs, by its lengths.
+
+/// Cost of a sample of one or several sequences: `constant` and, of each sequence of L ids, `linear` L + `square` L^2.
+/// In any unit; only ratios matter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CostModel {
+    /// Of any sample.
+    pub constant: f64,
+    /// Of each length group.
+    pub groups: Vec<GroupCost>,
+}
+
+/// What a sequence adds to a sample's cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct GroupCost {
+    /// Per id.
+    pub linear: f64,
+    /// Per pair of ids.
+    pub square: f64,
+}
+
+/// A cost that is no finite number, or is below zero.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[error("sample {sample} would cost {cost}: its cost must be a finite number, not below zero")]
+pub struct Overflow {
+    /// The sample.
+    pub sample: usize,
+    /// What it would cost.
+    pub cost: f64,
+}
+
+/// The dearest sample's cost has about so many bits, so 2^22 samples can be summed without overflow.
+const BITS: i32 = 40;
+
+impl CostModel {
+    /// Cost of a sample with so many ids in each group, in the model's unit.
+    pub fn of(&self, lengths: impl IntoIterator<Item = u32>) -> f64 {
+        let mut cost = self.constant;
+        for (group, length) in self.groups.iter().zip(lengths) {
+            let length = f64::from(length);
+            cost += length * (group.linear + group.square * length);
+        }
+        cost
+    }
+
+    /// Costs as integers in proportion, the same on every machine: the dearest has 40 bits or 41. What one unit of
+    /// them is worth is returned.
+    ///
+    /// # Errors
+    /// If a cost is no finite number or below zero.
+    pub fn scaled(&self, costs: &[f64], out: &mut Vec<u64>) -> Result<f64, Overflow> {
+        out.clear();
+        let mut most = 0.0;
+        for (sample, cost) in costs.iter().enumerate() {
+            if !(cost.is_finite() && *cost >= 0.0) {
+                return Err(Overflow { sample, cost: *cost });
+            }
+            most = f64::max(most, *cost);
+        }
+        // A power of two, so that scaling rounds nothing but the last bits of small costs.
+        let whole = if most > 0.0 { power_of_two(exponent(most)) } else { 1.0 };
+        let parts = power_of_two(BITS);
+        out.extend(costs.iter().map(|cost| (cost / whole * parts).round() as u64));
+        Ok(whole / parts)
+    }
+}
+
+/// The exponent of the next power of two above a positive number.
+fn exponent(x: f64) -> i32 {
+    let biased = ((x.to_bits() >> 52) & 0x7ff) as i32;
+    // Subnormal numbers count as the smallest normal one.
+    biased.max(1) - 1022
+}
+
+fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(((exponent.clamp(-1022, 1023) + 1023) as u64) << 52)
+}

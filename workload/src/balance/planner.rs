@@ -1,0 +1,400 @@
+//! The planner: see the [module](super)'s page for the steps.
+
+use super::exchange::{Exchange, Pair};
+use super::loads::Loads;
+use super::plan::Plan;
+
+/// Thousandths of the bound for which nothing is moved, if nobody says otherwise.
+pub const SLACK: f64 = 2.0;
+
+/// What is to be planned.
+#[derive(Debug, Clone, Copy)]
+pub struct Problem<'a> {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Of each sample the rank that reads it.
+    pub home: &'a [u32],
+    /// Of each sample what working on it costs, in any unit.
+    pub costs: &'a [u64],
+    /// Of each sample the bytes that moving it takes.
+    pub bytes: &'a [u64],
+    /// What a rank can hold.
+    pub limit: Option<Limit<'a>>,
+    /// Every rank works on as many samples as it reads.
+    pub equal_counts: bool,
+    /// Microbatches into which each rank cuts its samples.
+    pub microbatches: usize,
+    /// How far above the bound a rank's cost may lie without anything being moved for it, in thousandths.
+    pub slack: f64,
+}
+
+/// A limit of what the samples of a rank take up together.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit<'a> {
+    /// What each sample takes up: tokens, bytes.
+    pub sizes: &'a [u64],
+    /// What a rank can hold.
+    pub most: u64,
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Sums would overflow.
+    #[error("the {what} of all samples are no number of 63 bits together")]
+    Overflow {
+        /// Costs, sizes or bytes.
+        what: &'static str,
+    },
+    /// One sample is too large.
+    #[error("sample {sample} of rank {rank} takes up {size}, but a rank can hold {most}")]
+    Sample {
+        /// Which.
+        sample: usize,
+        /// The rank that reads it.
+        rank: usize,
+        /// Its size.
+        size: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// All together are too many, or none of the ways tried fits.
+    #[error(
+        "sample {sample}, which takes up {size}, fits nowhere: of the {most} that a rank can hold, rank {rank} \
+             has most left and holds {held}"
+    )]
+    Full {
+        /// The sample for which no place was found.
+        sample: usize,
+        /// Its size.
+        size: u64,
+        /// The rank with most room.
+        rank: usize,
+        /// What it holds already.
+        held: u64,
+        /// The limit.
+        most: u64,
+    },
+}
+
+/// A sample as a list of a rank has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sample {
+    pub cost: u64,
+    pub size: u64,
+    pub index: u32,
+    /// Bytes that more would be away from home if the sample left the rank; negative if it is away already.
+    pub away: i64,
+}
+
+/// Plans batches, and keeps its storage between them.
+#[derive(Debug, Default)]
+pub struct Planner {
+    plan: Plan,
+    /// Samples of each rank, dearest first.
+    held: Vec<Vec<Sample>>,
+    /// What each rank holds of the limit.
+    sizes: Vec<u64>,
+    loads: Loads,
+    by_size: Loads,
+    pool: Vec<Sample>,
+    tried: Vec<(usize, u64)>,
+}
+
+/// Ranks that are asked for an exchange before the best one is made; if none of them can help, all are asked.
+const PARTNERS: usize = 8;
+
+fn dearest_first(a: &Sample, b: &Sample) -> std::cmp::Ordering {
+    b.cost.cmp(&a.cost).then(a.index.cmp(&b.index))
+}
+
+/// The sum, if it and all of its parts can be added and subtracted as signed numbers too.
+fn total(what: &'static str, numbers: &[u64]) -> Result<u64, PlanError> {
+    let sum = numbers.iter().try_fold(0u64, |sum, n| sum.checked_add(*n));
+    sum.filter(|sum| i64::try_from(*sum).is_ok()).ok_or(PlanError::Overflow { what })
+}
+
+impl Planner {
+    /// Plans a batch.
+    ///
+    /// # Errors
+    /// If the limit can't be kept, or numbers are too large to be added.
+    ///
+    /// # Panics
+    /// If there is no rank, lists of the problem are not equally long, or a home is no rank.
+    pub fn plan(&mut self, problem: &Problem<'_>) -> Result<&Plan, PlanError> {
+        self.start(problem)?;
+        let bound = self.plan.bound;
+        let goal = bound + (bound as f64 * problem.slack / 1000.0) as u64;
+        let over = self.over_limit(problem).is_some();
+        if problem.equal_counts {
+            if over {
+                self.exchange_sizes(problem)?;
+            }
+        } else if over || self.loads.get(self.loads.most()) > goal {
+            self.shed(problem, goal);
+            if self.place(problem, goal).is_err() {
+                self.pack(problem)?;
+            }
+        }
+        self.refine(problem, goal, most(problem));
+        self.finish(problem);
+        Ok(&self.plan)
+    }
+
+    fn over_limit(&self, problem: &Problem<'_>) -> Option<usize> {
+        self.sizes.iter().position(|size| *size > most(problem))
+    }
+
+    fn start(&mut self, p: &Problem<'_>) -> Result<(), PlanError> {
+        let n = p.costs.len();
+        assert!(
+            p.ranks > 0 && p.home.len() == n && p.bytes.len() == n,
+            "a problem has ranks and lists alike"
+        );
+        total("bytes", p.bytes)?;
+        if let Some(limit) = p.limit {
+            total("sizes", limit.sizes)?;
+        }
+        self.held.resize_with(p.ranks, Vec::new);
+        self.held.iter_mut().for_each(Vec::clear);
+        self.sizes.clear();
+        self.sizes.resize(p.ranks, 0);
+        for (index, home) in p.home.iter().enumerate() {
+            let size = p.limit.map_or(0, |l| l.sizes[index]);
+            if size > most(p) {
+                return Err(PlanError::Sample { sample: index, rank: *home as usize, size, most: most(p) });
+            }
+            let away = p.bytes[index] as i64;
+            self.held[*home as usize].push(Sample { cost: p.costs[index], size, index: index as u32, away });
+            self.sizes[*home as usize] += size;
+        }
+        let plan = &mut self.plan;
+        plan.total = total("costs", p.costs)?;
+        for held in &mut self.held {
+            held.sort_unstable_by(dearest_first);
+        }
+        self.loads.fill(self.held.iter().map(|held| held.iter().map(|s| s.cost).sum()));
+        let mean = plan.total.div_ceil(p.ranks as u64);
+        let dearest = self.held.iter().filter_map(|held| held.first()).min_by(|a, b| dearest_first(a, b));
+        plan.bounded_by = dearest.filter(|s| s.cost > mean).map(|s| s.index as usize);
+        plan.bound = mean.max(dearest.map_or(0, |s| s.cost));
+        plan.most_at_home = self.loads.get(self.loads.most());
+        Ok(())
+    }
+
+    /// Ranks above the goal give away what they have too much.
+    fn shed(&mut self, p: &Problem<'_>, goal: u64) {
+        let most = most(p);
+        self.pool.clear();
+        for rank in 0..p.ranks {
+            let (mut load, mut size) = (self.loads.get(rank), self.sizes[rank]);
+            if load <= goal && size <= most {
+                continue;
+            }
+            let pool = &mut self.pool;
+            let mut give = |s: &Sample, load: &mut u64, size: &mut u64| {
+                *load -= s.cost;
+                *size -= s.size;
+                pool.push(*s);
+            };
+            self.held[rank].retain(|s| {
+                let over = load > goal && s.cost <= load - goal;
+                if over {
+                    give(s, &mut load, &mut size);
+                }
+                !over
+            });
+            // What is left of the surplus is less than any sample: the cheapest goes.
+            while load > goal || size > most {
+                let Some(s) = self.held[rank].pop() else { break };
+                give(&s, &mut load, &mut size);
+            }
+            self.loads.set(rank, load);
+            self.sizes[rank] = size;
+        }
+        self.pool.sort_unstable_by(dearest_first);
+    }
+
+    /// What was given away goes to those with the least to do.
+    fn place(&mut self, p: &Problem<'_>, goal: u64) -> Result<(), PlanError> {
+        let most = most(p);
+        let pool = std::mem::take(&mut self.pool);
+        let mut result = Ok(());
+        for s in &pool {
+            let home = p.home[s.index as usize] as usize;
+            let fits = |rank: usize, sizes: &[u64]| sizes[rank] + s.size <= most;
+            let rank = if self.loads.get(home) + s.cost <= goal && fits(home, &self.sizes) {
+                Some(home)
+            } else {
+                let least = self.loads.least();
+                if fits(least, &self.sizes) {
+                    Some(least)
+                } else {
+                    // Rare: the rank with least to do of those that have room.
+                    let roomy = (0..p.ranks).filter(|r| fits(*r, &self.sizes));
+                    roomy.min_by_key(|r| (self.loads.get(*r), *r))
+                }
+            };
+            let Some(rank) = rank else {
+                result = Err(self.full(p, s));
+                break;
+            };
+            self.put(p, rank, *s);
+        }
+        self.pool = pool;
+        result
+    }
+
+    fn full(&self, p: &Problem<'_>, s: &Sample) -> PlanError {
+        let rank = (0..p.ranks).min_by_key(|r| (self.sizes[*r], *r)).unwrap_or(0);
+        let held = self.sizes[rank];
+        PlanError::Full { sample: s.index as usize, size: s.size, rank, held, most: most(p) }
+    }
+
+    /// All samples anew by size alone, largest first to the rank with most room: what is left to try when a limit is
+    /// tight.
+    fn pack(&mut self, p: &Problem<'_>) -> Result<(), PlanError> {
+        let mut pool = std::mem::take(&mut self.pool);
+        pool.clear();
+        self.held.iter_mut().for_each(Vec::clear);
+        let size = |i: usize| p.limit.map_or(0, |l| l.sizes[i]);
+        pool.extend(p.costs.iter().enumerate().map(|(i, cost)| Sample {
+            cost: *cost,
+            size: size(i),
+            index: i as u32,
+            away: 0,
+        }));
+        pool.sort_unstable_by(|a, b| b.size.cmp(&a.size).then(a.index.cmp(&b.index)));
+        self.sizes.fill(0);
+        self.loads.fill((0..p.ranks).map(|_| 0));
+        // For a while sizes take the place of loads.
+        let mut room = std::mem::take(&mut self.by_size);
+        room.fill((0..p.ranks).map(|_| 0));
+        let mut result = Ok(());
+        for s in &pool {
+            let rank = room.least();
+            if self.sizes[rank] + s.size > most(p) {
+                result = Err(self.full(p, s));
+                break;
+            }
+            self.put(p, rank, *s);
+            room.set(rank, self.sizes[rank]);
+        }
+        (self.pool, self.by_size) = (pool, room);
+        result
+    }
+
+    /// Ranks above the limit exchange large samples for small ones.
+    fn exchange_sizes(&mut self, p: &Problem<'_>) -> Result<(), PlanError> {
+        self.turn();
+        self.refine(p, most(p), u64::MAX);
+        let over = self.loads.most();
+        let fits = self.loads.get(over) <= most(p);
+        self.turn();
+        if fits {
+            return Ok(());
+        }
+        let largest = self.held[over].iter().max_by_key(|s| (s.size, std::cmp::Reverse(s.index))).copied();
+        Err(self.full(p, &largest.unwrap_or(Sample { cost: 0, size: 0, index: 0, away: 0 })))
+    }
+
+    /// Sizes become costs, and costs sizes.
+    fn turn(&mut self) {
+        for held in &mut self.held {
+            for s in held.iter_mut() {
+                std::mem::swap(&mut s.cost, &mut s.size);
+            }
+            held.sort_unstable_by(dearest_first);
+        }
+        self.loads.fill(self.held.iter().map(|held| held.iter().map(|s| s.cost).sum()));
+        for (size, held) in self.sizes.iter_mut().zip(&self.held) {
+            *size = held.iter().map(|s| s.size).sum();
+        }
+    }
+
+    fn put(&mut self, p: &Problem<'_>, rank: usize, mut s: Sample) {
+        let bytes = p.bytes[s.index as usize] as i64;
+        s.away = if p.home[s.index as usize] as usize == rank { bytes } else { -bytes };
+        let held = &mut self.held[rank];
+        let at = held.partition_point(|other| dearest_first(other, &s).is_lt());
+        held.insert(at, s);
+        self.loads.set(rank, self.loads.get(rank) + s.cost);
+        self.sizes[rank] += s.size;
+    }
+
+    fn take(&mut self, rank: usize, at: usize) -> Sample {
+        let s = self.held[rank].remove(at);
+        self.loads.set(rank, self.loads.get(rank) - s.cost);
+        self.sizes[rank] -= s.size;
+        s
+    }
+
+    /// The rank with most to do exchanges samples with those that have little, while it exceeds the goal.
+    fn refine(&mut self, p: &Problem<'_>, goal: u64, most: u64) {
+        // Each exchange brings the sum of squares down, so there is an end; this one is for the time it takes.
+        for _ in 0..4 * p.costs.len() {
+            let from = self.loads.most();
+            let load = self.loads.get(from);
+            if load <= goal {
+                break;
+            }
+            let mut best: Option<(u64, usize, Exchange)> = None;
+            for asked in 1..p.ranks {
+                let to = self.loads.least();
+                let gap = load - self.loads.get(to).min(load);
+                if gap == 0 {
+                    break;
+                }
+                let pair = Pair {
+                    from: &self.held[from],
+                    to: &self.held[to],
+                    gap,
+                    room: (most.saturating_sub(self.sizes[from]), most.saturating_sub(self.sizes[to])),
+                    alone: !p.equal_counts,
+                };
+                if let Some((exchange, left)) = pair.best() {
+                    let after = self.loads.get(to).midpoint(load) + left;
+                    if best.is_none_or(|(a, ..)| after < a) {
+                        best = Some((after, to, exchange));
+                    }
+                    if after <= goal {
+                        break;
+                    }
+                }
+                if asked >= PARTNERS && best.is_some_and(|(after, ..)| after < load) {
+                    break;
+                }
+                self.tried.push((to, self.loads.get(to)));
+                self.loads.set(to, u64::MAX);
+            }
+            for (rank, load) in self.tried.drain(..) {
+                self.loads.set(rank, load);
+            }
+            let Some((_, to, exchange)) = best.filter(|(after, ..)| *after < load) else { break };
+            let back = exchange.back.map(|at| self.take(to, at));
+            let given = self.take(from, exchange.give);
+            self.put(p, to, given);
+            if let Some(back) = back {
+                self.put(p, from, back);
+            }
+        }
+    }
+
+    fn finish(&mut self, p: &Problem<'_>) {
+        self.plan.most = self.loads.get(self.loads.most());
+        self.plan.list(&self.held, p.microbatches.max(1));
+        (self.plan.moved, self.plan.moved_bytes) = (0, 0);
+        for ((rank, home), bytes) in self.plan.rank.iter().zip(p.home).zip(p.bytes) {
+            if rank != home {
+                self.plan.moved += 1;
+                self.plan.moved_bytes += bytes;
+            }
+        }
+    }
+}
+
+/// What a rank can hold.
+fn most(p: &Problem<'_>) -> u64 {
+    p.limit.map_or(u64::MAX, |limit| limit.most)
+}
