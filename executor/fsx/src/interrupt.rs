@@ -3,12 +3,12 @@
 //! The signals are blocked in all threads, and one thread waits for them. Before training a command is ended at once.
 //! While a run trains or evaluates, the first signal asks it to stop, which it does after what is in flight. If that
 //! takes too long (a step may be of any size), or if a second signal comes, it is ended wherever it is. Either way the
-//! report holds the steps that are done, and nothing half written is left.
+//! report holds the steps that are done, and nothing half written is left. Nothing is waited for that may never come.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use fs_executor::{Error, Observer, Report, StepEvent};
@@ -16,6 +16,8 @@ use nix::sys::signal::{SigSet, Signal};
 
 /// How long a run that was asked to stop may take.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the report of a command that is ended may take: who reads it may have stalled.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// What shells add to the number of the signal that ended a command.
 const SIGNALLED: i32 = 128;
 
@@ -24,15 +26,10 @@ pub(crate) struct Interrupts {
     stop: Arc<AtomicBool>,
     /// The first signal; 0: none.
     signal: AtomicI32,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Where the report goes, and what it would be now.
-    report: Option<(PathBuf, Report)>,
     /// It may be asked to stop.
-    running: bool,
+    running: AtomicBool,
+    /// Where the report goes, and what it would be now. Held while it is written.
+    report: Mutex<Option<(PathBuf, Report)>>,
 }
 
 impl Interrupts {
@@ -44,7 +41,12 @@ impl Interrupts {
             signals.add(signal);
         }
         signals.thread_block().map_err(|e| failed(&e))?;
-        let own = Arc::new(Self { stop: Arc::default(), signal: AtomicI32::new(0), state: Mutex::default() });
+        let own = Arc::new(Self {
+            stop: Arc::default(),
+            signal: AtomicI32::new(0),
+            running: AtomicBool::new(false),
+            report: Mutex::default(),
+        });
         let watching = Arc::clone(&own);
         let watch = move || {
             while let Ok(signal) = signals.wait() {
@@ -60,24 +62,24 @@ impl Interrupts {
         Arc::clone(&self.stop)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<(PathBuf, Report)>> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on this is the report of a command that is ended.
     pub(crate) fn set_report(&self, path: Option<&PathBuf>, report: &Report) {
-        self.lock().report = path.map(|path| (path.clone(), report.clone()));
+        *self.lock() = path.map(|path| (path.clone(), report.clone()));
     }
 
     /// Writes the report, not at the same time as a signal does.
     pub(crate) fn write_report(&self, path: &std::path::Path, report: &Report) -> Result<(), Error> {
-        let _state = self.lock();
+        let _kept = self.lock();
         report.write(path)
     }
 
     /// From now on the command stops when it is asked to.
     pub(crate) fn set_running(&self) {
-        self.lock().running = true;
+        self.running.store(true, Ordering::Relaxed);
     }
 
     /// The exit status of a command that was stopped.
@@ -91,7 +93,7 @@ impl Interrupts {
 
     fn take(self: &Arc<Self>, signal: Signal) {
         let first = self.signal.compare_exchange(0, signal as i32, Ordering::Relaxed, Ordering::Relaxed);
-        if first.is_err() || !self.lock().running {
+        if first.is_err() || !self.running.load(Ordering::Relaxed) {
             self.end();
         }
         self.stop.store(true, Ordering::Relaxed);
@@ -112,12 +114,23 @@ impl Interrupts {
     }
 
     /// Ends the command wherever it is.
-    fn end(&self) -> ! {
-        let mut state = self.lock();
-        if let Some((path, report)) = &mut state.report {
-            report.interrupted = true;
-            // There is nobody left to tell that it cannot be written.
-            let _ = report.write(path);
+    fn end(self: &Arc<Self>) -> ! {
+        let (done, written) = mpsc::channel();
+        let own = Arc::clone(self);
+        let write = move || {
+            let mut kept = own.lock();
+            if let Some((path, report)) = kept.as_mut() {
+                report.interrupted = true;
+                // There is nobody left to tell that it cannot be written.
+                let _ = report.write(path);
+            }
+            // It stays the last one.
+            std::mem::forget(kept);
+            let _ = done.send(());
+        };
+        // Nor is it waited for by whoever ends the command.
+        if std::thread::Builder::new().name("report".into()).spawn(write).is_ok() {
+            let _ = written.recv_timeout(LAST_WORDS);
         }
         fs_schedule::file::remove_unfinished();
         std::process::exit(i32::from(self.status()))
@@ -145,7 +158,7 @@ impl Observer for Kept<'_> {
     }
 
     fn step(&mut self, event: &StepEvent) {
-        if let Some((_, report)) = &mut self.interrupts.lock().report {
+        if let Some((_, report)) = self.interrupts.lock().as_mut() {
             report.count(std::slice::from_ref(event), self.started.elapsed().as_secs_f64());
         }
         self.inner.step(event);

@@ -6,8 +6,10 @@ mod common;
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{next_item, ranking};
@@ -24,18 +26,22 @@ fn place(schedule: &Schedule) -> TempDir {
     folder
 }
 
-fn start(folder: &Path, arguments: &[&str]) -> Child {
+fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fsx"));
-    command.current_dir(folder).args(["run", "s.json", "--report", "r.json"]).args(arguments);
-    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    command.current_dir(folder).args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn start(folder: &Path, arguments: &[&str]) -> Child {
+    command(folder, &["run", "s.json", "--report", "r.json"]).args(arguments).spawn().unwrap()
 }
 
 fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// Waits for the end, which comes soon: how it ended, and the report. Nothing half written is left.
-fn end(mut child: Child, folder: &Path) -> (ExitStatus, Value) {
+/// Waits for the end, which comes soon. Nothing half written is left.
+fn ended(mut child: Child, folder: &Path) -> ExitStatus {
     let told = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -50,17 +56,42 @@ fn end(mut child: Child, folder: &Path) -> (ExitStatus, Value) {
     };
     let names = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     assert_eq!(names.filter(|name| name.contains(".tmp")).count(), 0);
+    status
+}
+
+/// The same of a run: how it ended, and the report.
+fn end(child: Child, folder: &Path) -> (ExitStatus, Value) {
+    let status = ended(child, folder);
     let report = fs::read_to_string(folder.join("r.json")).unwrap_or_else(|e| panic!("{status}: {e}"));
     (status, serde_json::from_str(&report).unwrap())
 }
 
+/// Looks again and again until it is so.
+fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !so() {
+        assert!(began.elapsed() < Duration::from_mins(2), "it never comes to this: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Until the status file says so.
 fn wait_for(folder: &Path, what: &str) {
-    let began = Instant::now();
-    while !fs::read_to_string(folder.join("now.json")).is_ok_and(|text| text.contains(what)) {
-        assert!(began.elapsed() < Duration::from_mins(2), "it never says {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until(what, || fs::read_to_string(folder.join("now.json")).is_ok_and(|text| text.contains(what)));
+}
+
+/// Until it has a thread of this name.
+fn wait_for_thread(child: &Child, name: &str) {
+    let tasks = format!("/proc/{}/task", child.id());
+    let is =
+        |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).is_ok_and(|c| c.trim() == name);
+    wait_until(name, || fs::read_dir(&tasks).is_ok_and(|tasks| tasks.flatten().any(is)));
+}
+
+/// What is being written beside a file.
+fn half_written(folder: &Path, file: &str) -> bool {
+    let names = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    names.into_iter().any(|name| name.starts_with(file) && name.contains(".tmp"))
 }
 
 /// A batch of evaluation that takes a minute is not waited for.
@@ -126,6 +157,140 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(report["loss"].as_array().unwrap().len() as u64, report["steps"].as_u64().unwrap());
 }
 
+/// What a table of this size takes to be written is long enough to be found being written, and stopped there.
+const LARGE: u64 = 3_000_000;
+
+/// A run that is being saved, stopped (as by a debugger) right after its file has come to be.
+fn saving(folder: &Path, stderr: Stdio) -> Child {
+    fs::write(folder.join("m.safetensors"), "what was there").unwrap();
+    let arguments = ["run", "s.json", "--report", "r.json", "--ranks", "1", "--steps", "1", "--no-evaluate"];
+    let mut command = command(folder, &arguments);
+    let child = command.args(["--save", "m.safetensors"]).stderr(stderr).spawn().unwrap();
+    wait_until("saving", || half_written(folder, "m.safetensors"));
+    signal(&child, "-STOP");
+    assert!(half_written(folder, "m.safetensors"), "it was quicker than this test");
+    child
+}
+
+fn large() -> TempDir {
+    let mut schedule = ranking(12, true);
+    schedule.tables[0].rows = LARGE;
+    place(&schedule)
+}
+
+/// Whoever cannot wait for a file to be written keeps the one that was there.
+#[test]
+fn saving_is_ended_at_once_by_two_signals() {
+    let folder = large();
+    let child = saving(folder.path(), Stdio::null());
+    // Both are there when it goes on; the lesser number is taken first.
+    signal(&child, "-TERM");
+    signal(&child, "-INT");
+    signal(&child, "-CONT");
+    let (status, report) = end(child, folder.path());
+    assert_eq!(status.code(), Some(130));
+    assert_eq!((&report["interrupted"], &report["steps"]), (&true.into(), &1.into()));
+    assert_eq!(fs::read_to_string(folder.path().join("m.safetensors")).unwrap(), "what was there");
+}
+
+/// Nor is it waited for after one signal, if it takes too long: stopped meanwhile it has had its time.
+#[test]
+fn saving_that_takes_long_is_ended() {
+    let folder = large();
+    let mut child = saving(folder.path(), Stdio::piped());
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    signal(&child, "-TERM");
+    signal(&child, "-CONT");
+    lines.find(|line| line.as_ref().unwrap().contains("stopping")).unwrap().unwrap();
+    signal(&child, "-STOP");
+    let half = half_written(folder.path(), "m.safetensors");
+    std::thread::sleep(Duration::from_millis(3500));
+    signal(&child, "-CONT");
+    let (status, report) = end(child, folder.path());
+    let saved = fs::read(folder.path().join("m.safetensors")).unwrap();
+    if saved == b"what was there" {
+        assert_eq!((status.code(), &report["interrupted"]), (Some(143), &true.into()));
+    } else {
+        // On a fast disk the rest was written before.
+        assert!(saved.len() as u64 > 36 * LARGE, "{} bytes, half written: {half}", saved.len());
+    }
+}
+
+/// A signal while a file is written that takes no longer than that: everything is whole, as if there had been none.
+#[test]
+fn saving_that_takes_little_is_finished() {
+    let folder = large();
+    let child = saving(folder.path(), Stdio::null());
+    signal(&child, "-TERM");
+    signal(&child, "-CONT");
+    let (status, report) = end(child, folder.path());
+    let saved = fs::read(folder.path().join("m.safetensors")).unwrap();
+    if status.success() {
+        assert_eq!(report["interrupted"], false);
+        let again =
+            ["run", "s.json", "--ranks", "1", "--steps", "1", "--no-evaluate", "--init", "m.safetensors"];
+        assert!(command(folder.path(), &again).status().unwrap().success(), "it can be gone on with");
+    } else {
+        // A slow disk.
+        assert_eq!((status.code(), &report["interrupted"]), (Some(143), &true.into()));
+        assert_eq!(saved, b"what was there");
+    }
+}
+
+/// Nobody reads the pipe that the report goes to.
+#[test]
+fn a_report_that_nobody_reads_is_not_waited_for() {
+    let folder = place(&ranking(12, true));
+    let pipe = folder.path().join("r.pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let arguments = ["run", "s.json", "--report", "r.pipe", "--ranks", "1", "--status", "now.json"];
+    for (name, status, steps) in [("-TERM", 143, "100000000"), ("-INT", 130, "1")] {
+        let _ = fs::remove_file(folder.path().join("now.json"));
+        let child = command(folder.path(), &arguments).args(["--steps", steps]).spawn().unwrap();
+        // Whether it can be written is found out first.
+        drop(fs::File::open(&pipe).unwrap());
+        if steps == "1" {
+            wait_for(folder.path(), "\"done\"");
+            std::thread::sleep(Duration::from_millis(200));
+        } else {
+            wait_for(folder.path(), "training");
+        }
+        signal(&child, name);
+        assert_eq!(ended(child, folder.path()).code(), Some(status), "{name}");
+    }
+}
+
+/// Comparing and measuring end at once, while they load and while they run, and leave what was there.
+#[test]
+fn comparing_and_measuring_end_at_once() {
+    let folder = place(&ranking(12, true));
+    let compare: &[&str] = &["compare", "s.json", "s.json", "--ranks", "2", "--steps", "100000000"];
+    let profile: &[&str] = &["profile", "s.json", "-o", "p.json", "--ranks", "2", "--steps", "1000000"];
+    fs::write(folder.path().join("p.json"), "what was there").unwrap();
+    let check = |child: Child, name: &str, status: i32| {
+        let began = Instant::now();
+        signal(&child, name);
+        assert_eq!(ended(child, folder.path()).code(), Some(status));
+        assert!(began.elapsed() < Duration::from_secs(3), "at once");
+        assert_eq!(fs::read_to_string(folder.path().join("p.json")).unwrap(), "what was there");
+    };
+    for arguments in [compare, profile] {
+        for (name, status) in [("-TERM", 143), ("-INT", 130)] {
+            let child = command(folder.path(), arguments).spawn().unwrap();
+            wait_for_thread(&child, "rank-reader");
+            check(child, name, status);
+        }
+    }
+    common::write(&folder.path().join("s.json"), &next_item(4, 50, "d.csv"));
+    assert!(Command::new("mkfifo").arg(folder.path().join("d.csv")).status().unwrap().success());
+    for arguments in [compare, profile] {
+        let child = command(folder.path(), arguments).spawn().unwrap();
+        let pipe = fs::File::options().write(true).open(folder.path().join("d.csv")).unwrap();
+        check(child, "-TERM", 143);
+        drop(pipe);
+    }
+}
+
 /// More ranks than threads: said before anything is started.
 #[test]
 fn too_many_ranks_are_refused() {
@@ -145,4 +310,54 @@ fn too_many_ranks_are_refused() {
         assert!(said.contains(" more can be started here"), "{said}");
         assert!(began.elapsed() < SOON);
     }
+}
+/// Runs in `folder` as somebody who may have no more than so many processes and threads. The superuser may have any
+/// number, so it is another user, one that nothing else runs as; `None` where that cannot be.
+fn limited(folder: &Path, most: u64, arguments: &str) -> Option<Output> {
+    let fsx = env!("CARGO_BIN_EXE_fsx");
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let user = 100_000 + std::process::id();
+    let another = || {
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+        command.args(["--clear-groups", "--inh-caps=-all"]);
+        command
+    };
+    if !another().args(["test", "-x", fsx]).status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: needs the superuser, setpriv, and that others may run {fsx}");
+        return None;
+    }
+    let script = format!("ulimit -u {most} && exec '{fsx}' {arguments}");
+    Some(another().args(["bash", "-c", &script]).current_dir(folder).output().unwrap())
+}
+
+/// A user's limit of threads holds; whatever it is, a run succeeds or says what is the matter in one line.
+#[test]
+fn a_users_limit_of_threads_holds() {
+    let folder = place(&ranking(60, true));
+    let run = |most, ranks| {
+        limited(folder.path(), most, &format!("run s.json --ranks {ranks} --steps 2 --no-evaluate --quiet"))
+    };
+    let Some(enough) = run(200, 30) else { return };
+    assert!(enough.status.success(), "{}", String::from_utf8_lossy(&enough.stderr));
+    let refused = run(60, 30).unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(
+        said.starts_with("error: 30 ranks need ") && said.contains(" more can be started here"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let mut outcomes = Vec::new();
+    for most in 1..=40 {
+        let output = run(most, 2).unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        match output.status.code() {
+            Some(0) => assert_eq!(said, "", "{most}"),
+            Some(1) => assert!(said.starts_with("error: ") && said.lines().count() == 1, "{most}: {said}"),
+            other => panic!("{most}: {other:?}: {said}"),
+        }
+        outcomes.push(output.status.success());
+    }
+    assert!(outcomes.is_sorted() && !outcomes[0] && outcomes[39], "more threads help: {outcomes:?}");
 }
