@@ -1,7 +1,7 @@
 //! From a checked model through the IR dialects to a schedule; the library behind `fsc`.
 //!
 //! [`import`] turns a checked program into the `model` dialect, [`passes`] differentiate it and decide how rows
-//! travel, [`emit`] orders it by a policy and writes the schedule; [`compile`] does all that, [`search`] for several
+//! travel, [`emit`] orders it by a policy and writes the schedule; [`compile_with`] does all that, [`search`] for several
 //! candidates; [`viz`] draws it.
 
 pub mod chakra;

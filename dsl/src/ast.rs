@@ -6,12 +6,12 @@ use crate::source::Span;
 #[derive(Debug, Clone, Default)]
 pub struct File {
     /// Top-level parts in order.
-    pub items: Vec<Item>,
+    pub(crate) items: Vec<Item>,
 }
 
 /// A word with its place.
 #[derive(Debug, Clone)]
-pub struct Ident {
+pub(crate) struct Ident {
     /// The word.
     pub text: String,
     /// Its place.
@@ -20,7 +20,7 @@ pub struct Ident {
 
 /// A top-level part.
 #[derive(Debug, Clone)]
-pub enum Item {
+pub(crate) enum Item {
     /// `import "other.fs"`
     Import {
         /// The path as written.
@@ -45,7 +45,7 @@ pub enum Item {
 
 /// A user-defined block.
 #[derive(Debug, Clone)]
-pub struct Block {
+pub(crate) struct Block {
     /// Its name.
     pub name: Ident,
     /// Parameters with their defaults.
@@ -58,7 +58,7 @@ pub struct Block {
 
 /// Statements in braces.
 #[derive(Debug, Clone)]
-pub struct Body {
+pub(crate) struct Body {
     /// In order.
     pub statements: Vec<Statement>,
     /// With the braces.
@@ -67,7 +67,7 @@ pub struct Body {
 
 /// A statement of a model or block.
 #[derive(Debug, Clone)]
-pub struct Statement {
+pub(crate) struct Statement {
     /// What it says.
     pub kind: StatementKind,
     /// The whole statement.
@@ -76,7 +76,7 @@ pub struct Statement {
 
 /// Kinds of statement.
 #[derive(Debug, Clone)]
-pub enum StatementKind {
+pub(crate) enum StatementKind {
     /// `table name { ... }`
     Table(Section),
     /// `input name: kind like other { ... }`
@@ -116,7 +116,7 @@ pub enum StatementKind {
 
 /// A keyword with settings: `train { ... }`, `table movies { ... }`, `cluster mine from dgx_h100 { ... }`.
 #[derive(Debug, Clone)]
-pub struct Section {
+pub(crate) struct Section {
     /// The keyword.
     pub keyword: Ident,
     /// Its name, if the keyword takes one.
@@ -131,7 +131,7 @@ pub struct Section {
 
 /// Settings in braces.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// In order.
     pub entries: Vec<Entry>,
     /// With the braces.
@@ -140,7 +140,7 @@ pub struct Settings {
 
 /// One setting.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// Its key.
     pub key: Ident,
     /// Its value.
@@ -153,7 +153,7 @@ pub struct Entry {
 
 /// A string with its escapes resolved.
 #[derive(Debug, Clone)]
-pub struct Text {
+pub(crate) struct Text {
     /// What it says.
     pub value: String,
     /// With the quotes.
@@ -162,7 +162,7 @@ pub struct Text {
 
 /// An expression.
 #[derive(Debug, Clone)]
-pub struct Expr {
+pub(crate) struct Expr {
     /// What it says.
     pub kind: ExprKind,
     /// Its place.
@@ -171,7 +171,7 @@ pub struct Expr {
 
 /// Kinds of expression. Sums and products are flat, so long chains need no deep recursion.
 #[derive(Debug, Clone)]
-pub enum ExprKind {
+pub(crate) enum ExprKind {
     /// A number as written, and its unit.
     Number {
         /// Digits as written.
@@ -204,7 +204,7 @@ pub enum ExprKind {
 
 /// An argument of a call.
 #[derive(Debug, Clone)]
-pub struct Argument {
+pub(crate) struct Argument {
     /// `name:`
     pub name: Option<Ident>,
     /// Its value.

@@ -51,7 +51,7 @@ impl Diagnostic {
     }
 
     /// A warning at a place.
-    pub fn warning(code: Code, span: Span, message: impl Into<String>) -> Self {
+    pub(crate) fn warning(code: Code, span: Span, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(code, span, message) }
     }
 
@@ -70,7 +70,7 @@ impl Diagnostic {
 
     /// Adds a further place.
     #[must_use]
-    pub fn also(mut self, span: Span, label: impl Into<String>) -> Self {
+    pub(crate) fn also(mut self, span: Span, label: impl Into<String>) -> Self {
         self.secondary.push((span, label.into()));
         self
     }
@@ -91,7 +91,7 @@ impl Diagnostic {
 
     /// Adds `did you mean` if one of the candidates is close to what was written.
     #[must_use]
-    pub fn suggest<'a>(self, word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Self {
+    pub(crate) fn suggest<'a>(self, word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Self {
         match closest(word, candidates) {
             Some(c) => self.help(format!("did you mean `{c}`?")),
             None => self,
@@ -105,7 +105,7 @@ impl Diagnostic {
 }
 
 /// The candidate that differs least from the word, if any is near enough to be a slip.
-pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let allowed = (word.chars().count() / 3).max(1);
     candidates

@@ -1,9 +1,9 @@
 //! The .fs language: grammar, syntax tree, checking, diagnostics and formatter.
 //!
-//! [`load`] reads a file and what it imports and gives a [`checked::Program`] or diagnostics, which
+//! [`load()`] reads a file and what it imports and gives a [`checked::Program`] or diagnostics, which
 //! [`render`] shows.
 
-pub mod ast;
+mod ast;
 mod check;
 pub mod checked;
 pub mod cluster;
@@ -16,7 +16,7 @@ mod parse;
 mod recover;
 mod signature;
 pub mod source;
-pub mod units;
+mod units;
 
 pub use diagnostic::{Diagnostic, Severity, render};
 pub use docs::reference;

@@ -27,7 +27,7 @@ pub struct Parsed {
     /// The parts that were left out: nothing should be said about what is missing there.
     pub damaged: Vec<Span>,
     /// Words that stand where a unit would, but are none.
-    pub unknown_units: Vec<ast::Ident>,
+    pub(crate) unknown_units: Vec<ast::Ident>,
 }
 
 pub(crate) const MAX_BYTES: usize = 4 << 20;

@@ -6,7 +6,7 @@ use crate::units::Dimension;
 
 /// A parameter of a primitive or constructor, or a setting of a keyword.
 #[derive(Debug, Clone, Copy)]
-pub struct Param {
+pub(crate) struct Param {
     /// As written in front of the colon, or as a setting.
     pub name: &'static str,
     /// What it takes.
@@ -19,7 +19,7 @@ pub struct Param {
 
 /// What happens if a parameter is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Need {
+pub(crate) enum Need {
     /// An error.
     Required,
     /// Something that the description explains.
@@ -30,7 +30,7 @@ pub enum Need {
 
 /// What a parameter takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum ParamKind {
+pub(crate) enum ParamKind {
     /// A value of the graph.
     Value,
     /// Any number of values, all remaining arguments without a name.
@@ -95,16 +95,18 @@ pub enum ParamKind {
 
 impl ParamKind {
     /// A whole number from 1.
-    pub const POSITIVE: ParamKind = ParamKind::Count { min: 1, max: 1 << 20 };
+    pub(crate) const POSITIVE: ParamKind = ParamKind::Count { min: 1, max: 1 << 20 };
     /// A number above 0.
-    pub const ABOVE_ZERO: ParamKind = ParamKind::Number { min: 0.0, max: f64::INFINITY, open: true };
+    pub(crate) const ABOVE_ZERO: ParamKind = ParamKind::Number { min: 0.0, max: f64::INFINITY, open: true };
     /// A number from 0.
-    pub const NOT_NEGATIVE: ParamKind = ParamKind::Number { min: 0.0, max: f64::INFINITY, open: false };
+    pub(crate) const NOT_NEGATIVE: ParamKind =
+        ParamKind::Number { min: 0.0, max: f64::INFINITY, open: false };
     /// Any finite number.
-    pub const ANY: ParamKind = ParamKind::Number { min: f64::NEG_INFINITY, max: f64::INFINITY, open: true };
+    pub(crate) const ANY: ParamKind =
+        ParamKind::Number { min: f64::NEG_INFINITY, max: f64::INFINITY, open: true };
 
     /// Words for messages and documentation.
-    pub fn words(self) -> String {
+    pub(crate) fn words(self) -> String {
         match self {
             ParamKind::Value => "a value of the graph".into(),
             ParamKind::Values => "values of the graph".into(),
@@ -151,17 +153,17 @@ fn number_words(min: f64, max: f64, open: bool) -> String {
 
 impl Param {
     /// A required parameter.
-    pub const fn required(name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
+    pub(crate) const fn required(name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
         Self { name, kind, need: Need::Required, doc }
     }
 
     /// A parameter that may be left out.
-    pub const fn optional(name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
+    pub(crate) const fn optional(name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
         Self { name, kind, need: Need::Optional, doc }
     }
 
     /// A parameter with a default.
-    pub const fn default(
+    pub(crate) const fn default(
         name: &'static str,
         kind: ParamKind,
         default: &'static str,

@@ -26,14 +26,3 @@ pub struct SourceMap {
     /// In order of loading.
     pub files: Vec<SourceFile>,
 }
-
-impl SourceMap {
-    /// Line and column (both from 1, columns in characters) where a span starts.
-    pub fn position(&self, span: Span) -> (usize, usize) {
-        let text = self.files.get(span.file as usize).map_or("", |f| f.text.as_str());
-        let before = text.get(..span.start as usize).unwrap_or(text);
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;
-        (line, column)
-    }
-}

@@ -6,7 +6,7 @@ use crate::diagnostic::Diagnostic;
 
 /// What a unit measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dimension {
+pub(crate) enum Dimension {
     /// Bytes.
     Bytes,
     /// Bytes per second.
@@ -19,7 +19,7 @@ pub enum Dimension {
 
 impl Dimension {
     /// Words for messages.
-    pub fn words(self) -> &'static str {
+    pub(crate) fn words(self) -> &'static str {
         match self {
             Dimension::Bytes => "an amount of memory, such as `80 GiB`",
             Dimension::Bandwidth => "a bandwidth, such as `450 GB/s` or `200 Gbit/s`",
@@ -29,7 +29,7 @@ impl Dimension {
     }
 
     /// The noun alone.
-    pub fn noun(self) -> &'static str {
+    pub(crate) fn noun(self) -> &'static str {
         match self {
             Dimension::Bytes => "an amount of memory",
             Dimension::Bandwidth => "a bandwidth",
@@ -41,7 +41,7 @@ impl Dimension {
 
 /// A unit of the language.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Unit {
+pub(crate) struct Unit {
     /// As written.
     pub name: &'static str,
     /// What it measures.
@@ -54,7 +54,7 @@ pub struct Unit {
 
 impl Unit {
     /// A number of this unit in SI.
-    pub fn si(&self, value: f64) -> f64 {
+    pub(crate) fn si(&self, value: f64) -> f64 {
         value * self.factor / self.divisor
     }
 }
@@ -62,7 +62,7 @@ impl Unit {
 macro_rules! units {
     ($($dimension:ident { $($name:literal = $factor:expr, $divisor:expr);* $(;)? })*) => {
         /// Every unit. Decimal prefixes are powers of 1000, `Ki` to `Ti` powers of 1024, a byte has 8 bits.
-        pub const UNITS: &[Unit] = &[
+        pub(crate) const UNITS: &[Unit] = &[
             $($(Unit { name: $name, dimension: Dimension::$dimension, factor: $factor, divisor: $divisor },)*)*
         ];
     };
@@ -88,7 +88,7 @@ units! {
 }
 
 /// The unit of this name.
-pub fn find(name: &str) -> Option<&'static Unit> {
+pub(crate) fn find(name: &str) -> Option<&'static Unit> {
     UNITS.iter().find(|u| u.name == name)
 }
 

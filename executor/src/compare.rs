@@ -85,16 +85,6 @@ struct Run {
     timed: Vec<StepEvent>,
 }
 
-/// Runs two on the same data.
-pub fn compare(
-    first: Schedule,
-    second: Schedule,
-    options: &Options,
-    length: Length,
-) -> Result<Comparison, Error> {
-    compare_all(vec![first, second], options, length)
-}
-
 /// Runs two or more on the same data.
 pub fn compare_all(schedules: Vec<Schedule>, options: &Options, length: Length) -> Result<Comparison, Error> {
     let Some((first, others)) = schedules.split_first().filter(|(_, others)| !others.is_empty()) else {

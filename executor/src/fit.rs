@@ -5,11 +5,11 @@
 //! disturbed measurement does not pull the line (least squares, weighted again a few times).
 
 /// Most coefficients of a line.
-pub const TERMS: usize = 3;
+pub(crate) const TERMS: usize = 3;
 
 /// A measured point.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Point {
+pub(crate) struct Point {
     /// What the coefficients are multiplied with; unused ones are zero.
     pub x: [f64; TERMS],
     /// What was measured; positive.
@@ -18,7 +18,7 @@ pub struct Point {
 
 /// A fitted line.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Line {
+pub(crate) struct Line {
     /// Not negative.
     pub coefficients: [f64; TERMS],
     /// Median relative error at the points.
@@ -27,7 +27,8 @@ pub struct Line {
 
 impl Line {
     /// The line's value.
-    pub fn at(&self, x: [f64; TERMS]) -> f64 {
+    #[cfg(test)]
+    fn at(&self, x: [f64; TERMS]) -> f64 {
         self.coefficients.iter().zip(x).map(|(c, x)| c * x).sum()
     }
 }
@@ -38,7 +39,7 @@ const ROUNDS: usize = 30;
 const LEAST_ERROR: f64 = 1e-4;
 
 /// The line with the least sum of relative errors, about; `None` without points.
-pub fn fit(points: &[Point]) -> Option<Line> {
+pub(crate) fn fit(points: &[Point]) -> Option<Line> {
     let points: Vec<Point> = points
         .iter()
         .copied()

@@ -28,18 +28,18 @@ pub struct Memory {
 
 impl Memory {
     /// Sum of the parts.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.tables + self.optimizer_state + self.parameters + self.buffers + self.batches
     }
 }
 
 /// Peak resident memory of this process; 0 where the system does not tell.
-pub fn peak() -> u64 {
+pub(crate) fn peak() -> u64 {
     field("/proc/self/status", "VmHWM:").unwrap_or(0)
 }
 
 /// Memory that may still be taken: what the machine, control groups and the process's own limits leave.
-pub fn available() -> Option<u64> {
+pub(crate) fn available() -> Option<u64> {
     limits::available(Path::new("/"))
 }
 
@@ -51,7 +51,12 @@ fn field(path: &str, name: &str) -> Option<u64> {
 
 /// Checks, before anything is allocated, that tables and buffers whose size no batch decides fit into `available`
 /// bytes.
-pub fn check(schedule: &Schedule, ranks: usize, element: usize, available: Option<u64>) -> Result<(), Error> {
+pub(crate) fn check(
+    schedule: &Schedule,
+    ranks: usize,
+    element: usize,
+    available: Option<u64>,
+) -> Result<(), Error> {
     let size = |t| {
         let (values, state) = table_bytes(t, ranks, element);
         values.saturating_add(state)

@@ -59,7 +59,7 @@ impl StepEvent {
     }
 
     /// Each rank's loss, so that their mean is the loss.
-    pub fn loss_per_rank(&self) -> Vec<f64> {
+    pub(crate) fn loss_per_rank(&self) -> Vec<f64> {
         self.contributions.iter().map(|c| c * self.contributions.len() as f64).collect()
     }
 }

@@ -196,7 +196,7 @@ pub fn copy<T: Real>(x: Mat<T>, y: MatMut<T>, mode: Write) {
 }
 
 /// `out[j]` = sum over rows of column j, added in row order.
-pub fn sum_rows<T: Real>(x: Mat<T>, out: &mut [T], mode: Write) {
+pub(crate) fn sum_rows<T: Real>(x: Mat<T>, out: &mut [T], mode: Write) {
     assert!(out.len() == x.cols(), "{} sums for {} columns", out.len(), x.cols());
     if mode == Write::Set {
         out.fill(T::ZERO);

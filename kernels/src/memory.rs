@@ -9,10 +9,10 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 /// Bytes of a cache line, on which every block starts.
-pub const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 /// Bytes of a page, on which large blocks start: caches fetch lines in pairs, so that a row of four lines that starts
 /// on an odd one costs six, and a row that crosses pages is translated twice.
-pub const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 /// Blocks from this size on start on a page.
 const PAGED_FROM: usize = 256 << 10;
 /// Blocks below this size do without huge pages: they would be less than two of them.
@@ -40,7 +40,7 @@ impl<T: Copy + Default> Block<T> {
     }
 
     /// Changes the length; contents are unspecified afterwards. Memory moves only to grow, and is kept.
-    pub fn resize(&mut self, len: usize) {
+    pub(crate) fn resize(&mut self, len: usize) {
         if self.buffer.len() < self.start + len {
             // A quarter more, so that lengths that vary a little settle.
             let held = len + len / 4;
@@ -78,7 +78,7 @@ impl<T> fmt::Debug for Block<T> {
 
 /// Asks the system to back the memory of `data` with huge pages from now on. Pages that were touched already may
 /// stay as they are. Small slices are left alone; where there are no huge pages nothing happens.
-pub fn advise_huge<T>(data: &mut [T]) {
+pub(crate) fn advise_huge<T>(data: &mut [T]) {
     #[cfg(target_os = "linux")]
     {
         let bytes = size_of_val(data);

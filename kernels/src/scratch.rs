@@ -19,13 +19,8 @@ impl<T: Copy + Default> Scratch<T> {
         Scratch { buffer: Vec::new() }
     }
 
-    /// Elements held at present.
-    pub fn capacity(&self) -> usize {
-        self.buffer.len()
-    }
-
     /// `N` slices of the given lengths, each aligned to a cache line, with unspecified contents.
-    pub fn parts<const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [T]; N] {
+    pub(crate) fn parts<const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [T]; N] {
         let lane = (ALIGN / size_of::<T>().max(1)).max(1);
         let need: usize = lengths.iter().map(|n| n.next_multiple_of(lane)).sum::<usize>() + lane;
         if self.buffer.len() < need {

@@ -38,7 +38,7 @@ fn power(columns: Columns) -> u8 {
 }
 
 /// True if two ranges have a column in common.
-pub fn meet(a: Columns, b: Columns) -> bool {
+pub(crate) fn meet(a: Columns, b: Columns) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 

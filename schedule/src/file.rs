@@ -195,7 +195,7 @@ pub fn steers(text: &str) -> bool {
 }
 
 /// Whether a character controls a terminal, or changes the direction of what follows.
-pub fn steers_by(c: char) -> bool {
+pub(crate) fn steers_by(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Schedule`] is one program for all ranks: the model's tables and parameters, the buffers, and the
 //! operations of one training step (and of one evaluation batch) with engine, stage and dependencies.
-//! [`file`] reads and writes it, [`verify`] proves its invariants, [`schema`] describes its JSON.
+//! [`mod@file`] reads and writes it, [`verify`] proves its invariants, [`schema`] describes its JSON.
 //! Every number that depends on the batch is a symbol ([`size`]), because batches are jagged.
 
 pub mod action;
@@ -38,4 +38,4 @@ pub use reuse::Reuse;
 pub use signature::OperandType;
 pub use size::{ParseError, Poly, Symbol};
 pub use trace::{Trace, TraceError};
-pub use work::{Section, Surroundings, Wire};
+pub use work::{Section, Wire};

@@ -11,7 +11,7 @@ use crate::operand::Element;
 use crate::size::{Poly, Symbol};
 
 /// Scores that a rank holds at once.
-pub const SCORES: usize = 1 << 22;
+pub(crate) const SCORES: usize = 1 << 22;
 /// Numbers that a count of better rows is sent as: two digits of all, two of those that the user knows.
 pub const DIGITS: usize = 4;
 

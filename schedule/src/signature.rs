@@ -67,7 +67,7 @@ pub enum OperandType {
 
 impl OperandType {
     /// Number of elements; a table counts as none, because nothing ever passes over all of it.
-    pub fn elements(&self) -> Poly {
+    pub(crate) fn elements(&self) -> Poly {
         match *self {
             Self::Matrix { rows, columns, .. } => rows.poly().times(columns.into()),
             Self::Parameter { rows, columns } | Self::Gradient { rows, columns } => {
@@ -82,7 +82,7 @@ impl OperandType {
     }
 
     /// Bytes of those elements on the device.
-    pub fn bytes(&self) -> Poly {
+    pub(crate) fn bytes(&self) -> Poly {
         let element = match self {
             Self::Matrix { element, .. } => element.bytes(),
             Self::Ids { .. } | Self::Offsets { .. } => Element::Id.bytes(),

@@ -147,7 +147,7 @@ impl Poly {
     }
     /// Sum.
     #[must_use]
-    pub fn plus(&self, other: &Self) -> Self {
+    pub(crate) fn plus(&self, other: &Self) -> Self {
         let mut out = self.clone();
         out.add(other);
         out
@@ -164,7 +164,7 @@ impl Poly {
     }
     /// Product with a number.
     #[must_use]
-    pub fn times(&self, factor: f64) -> Self {
+    pub(crate) fn times(&self, factor: f64) -> Self {
         let terms = self.terms.iter().map(|(m, c)| (m.clone(), c * factor)).filter(|(_, c)| *c != 0.0);
         Self { terms: terms.collect() }
     }

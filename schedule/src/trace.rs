@@ -29,7 +29,7 @@ pub const STEPS: u32 = LAUNCHES + 1;
 /// What the names of transfers begin with: HTA takes `nccl...Kernel` for communication.
 pub const TRANSFER: &str = "ncclKernel:";
 /// Bytes of the largest trace that is read.
-pub const MOST_BYTES: u64 = 1 << 31;
+pub(crate) const MOST_BYTES: u64 = 1 << 31;
 
 /// A trace file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

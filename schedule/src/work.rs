@@ -53,7 +53,7 @@ pub struct Wire {
 
 /// What memory traffic depends on beside the operands' shapes.
 #[derive(Debug, Clone, Copy)]
-pub struct Surroundings<'a> {
+pub(crate) struct Surroundings<'a> {
     /// Which results are added into.
     pub adds: &'a [bool],
     /// Microbatches that the operands are listed for.
@@ -68,7 +68,7 @@ fn sum<'s>(shapes: impl IntoIterator<Item = &'s OperandType>) -> Poly {
 
 impl Action {
     /// Floating-point operations.
-    pub fn flops(&self, o: &Operands<'_>) -> Poly {
+    pub(crate) fn flops(&self, o: &Operands<'_>) -> Poly {
         let at = |at: At| match at {
             At::Read(n) => o.reads.get(n),
             At::Written(n) => o.writes.get(n),
@@ -107,7 +107,7 @@ impl Action {
     }
 
     /// Bytes read and written in device memory.
-    pub fn memory(&self, o: &Operands<'_>, around: Surroundings<'_>) -> Poly {
+    pub(crate) fn memory(&self, o: &Operands<'_>, around: Surroundings<'_>) -> Poly {
         let Operands { reads, writes } = *o;
         let adds = |n: usize| around.adds.get(n).copied().unwrap_or(false);
         let once = || {
@@ -201,7 +201,7 @@ impl Action {
     }
 
     /// Bytes on the wire in each round; none for what is not a transfer, nor for the ranking of items.
-    pub fn wire(&self, o: &Operands<'_>) -> Wire {
+    pub(crate) fn wire(&self, o: &Operands<'_>) -> Wire {
         let sections = self.sections(o);
         let bytes = |of: fn(&Section) -> Extent| sections.iter().map(|s| of(s).poly().times(s.entry)).sum();
         let (sent, received): (Poly, Poly) = (bytes(|s| s.sent), bytes(|s| s.received));
@@ -215,7 +215,7 @@ impl Action {
 
 impl Schedule {
     /// The shape of an operand of a program; `None` if it names what does not exist.
-    pub fn shape(&self, p: &Program, o: &Operand) -> Option<OperandType> {
+    pub(crate) fn shape(&self, p: &Program, o: &Operand) -> Option<OperandType> {
         Some(match o.place {
             Place::Buffer(n) => {
                 let b = p.buffers.get(n as usize)?;

@@ -19,18 +19,18 @@ mod progress;
 
 /// The core's atomics and threads.
 mod sync {
-    pub use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
     use loom::sync::{Condvar, Mutex};
 
     /// A token that is waited for. Nothing is modelled that ends by itself.
     #[derive(Debug, Default)]
-    pub struct Parker(Mutex<bool>, Condvar);
+    pub(crate) struct Parker(Mutex<bool>, Condvar);
 
     impl Parker {
         #[allow(clippy::unused_self, reason = "the core's own takes note of the thread")]
-        pub fn attach(&self) {}
+        pub(crate) fn attach(&self) {}
 
-        pub fn park(&self, _: Option<std::time::Instant>) -> bool {
+        pub(crate) fn park(&self, _: Option<std::time::Instant>) -> bool {
             let mut token = self.0.lock().unwrap();
             while !std::mem::take(&mut *token) {
                 token = self.1.wait(token).unwrap();
@@ -38,7 +38,7 @@ mod sync {
             true
         }
 
-        pub fn unpark(&self) {
+        pub(crate) fn unpark(&self) {
             *self.0.lock().unwrap() = true;
             self.1.notify_one();
         }

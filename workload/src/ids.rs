@@ -159,13 +159,6 @@ pub struct Draws {
     pub uniform: f64,
 }
 
-impl Draws {
-    /// All of them.
-    pub fn total(self) -> f64 {
-        self.by_law + self.uniform
-    }
-}
-
 /// An antiderivative of x^-s, taken between two points.
 fn mass(s: f64, from: f64, to: f64) -> f64 {
     if (s - 1.0).abs() < 1e-9 {

@@ -11,12 +11,12 @@
 //! no other of the project: the language, the schedule, the kernels and the executor use it.
 
 pub mod balance;
-pub mod error;
+mod error;
 pub mod ids;
-pub mod initial;
+mod initial;
 pub mod labels;
 pub mod lengths;
-pub mod optimizer;
+mod optimizer;
 pub mod permute;
 pub mod random;
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// A click model with so many tables, pooled, and so many residual layers over them.
-pub fn model(tables: usize, layers: usize) -> String {
+pub(crate) fn model(tables: usize, layers: usize) -> String {
     let mut text = String::from("model large {\n");
     for t in 0..tables {
         let _ = writeln!(
@@ -45,7 +45,7 @@ train {{ batch 64  steps 10  optimizer adam(lr: 1e-3) }}\nworkload w {{ generate
 }
 
 /// A concat of so many values, each computed by itself.
-pub fn concat(operands: usize) -> String {
+pub(crate) fn concat(operands: usize) -> String {
     let mut body = String::from("  let h = linear(f, 4)\n");
     for i in 0..operands {
         let _ = writeln!(body, "  let a{i} = silu(h)");
@@ -55,7 +55,7 @@ pub fn concat(operands: usize) -> String {
 }
 
 /// So many parts of splits, 500 of each, activated by themselves and put side by side again.
-pub fn split(parts: usize) -> String {
+pub(crate) fn split(parts: usize) -> String {
     let (mut body, mut all) = (String::new(), Vec::new());
     for s in 0..parts.div_ceil(500) {
         let names: Vec<String> = (0..500).map(|i| format!("s{s}_{i}")).collect();
@@ -69,6 +69,6 @@ pub fn split(parts: usize) -> String {
 }
 
 /// So many layers.
-pub fn mlp(layers: usize) -> String {
+pub(crate) fn mlp(layers: usize) -> String {
     dense("", &format!("mlp(f, [{}])", vec!["4"; layers].join(", ")))
 }

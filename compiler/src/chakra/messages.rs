@@ -11,7 +11,7 @@ use crate::sched::sizes::Sizes;
 
 /// What a transfer is.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Transfer {
+pub(crate) enum Transfer {
     /// Messages between pairs of ranks.
     Pairs(Pairs),
     /// All ranks contribute this many bytes, everyone gets all.
@@ -22,7 +22,7 @@ pub enum Transfer {
 
 /// Messages of an all-to-all.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pairs {
+pub(crate) struct Pairs {
     /// Per exchange: the owners' shares, and the bytes that a rank exchanges with all owners.
     parts: Vec<(Vec<f64>, f64)>,
     /// From ranks to owners; else from owners to ranks.
@@ -33,7 +33,7 @@ pub struct Pairs {
 
 impl Pairs {
     /// Bytes from one rank to another; 0: there is no message.
-    pub fn bytes(&self, from: u32, to: u32) -> u64 {
+    pub(crate) fn bytes(&self, from: u32, to: u32) -> u64 {
         if from == to {
             return 0;
         }
@@ -51,7 +51,7 @@ impl Pairs {
 }
 
 /// The transfer of an operation; `None` if it moves nothing between ranks.
-pub fn of(s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Transfer> {
+pub(crate) fn of(s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Transfer> {
     let facts = op.action.facts();
     let transfer = facts.transfer.filter(|_| facts.runs == Runs::Link)?;
     let (reads, writes) = s.shapes(&s.train, op);

@@ -10,10 +10,10 @@
 //! `data_deps` are all that a node waits for: the values that it reads, the schedule's other order, and, of transfers,
 //! the one before on the link ([`turns`]), the same on every rank. Simulators follow nothing else.
 
-pub mod messages;
-pub mod proto;
+mod messages;
+mod proto;
 mod turns;
-pub mod unroll;
+mod unroll;
 
 use std::collections::BTreeMap;
 
@@ -28,10 +28,10 @@ use turns::{Part, Turn};
 use unroll::Instance;
 
 /// Version of Chakra's schema that files name.
-pub const SCHEMA: &str = "0.0.4";
+pub(crate) const SCHEMA: &str = "0.0.4";
 
 /// The most nodes of all ranks together that are written: some gigabytes.
-pub const MOST_NODES: u64 = 1 << 24;
+pub(crate) const MOST_NODES: u64 = 1 << 24;
 
 /// The most turns of operations that are written out in memory.
 const MOST_TURNS: u64 = 1 << 22;
@@ -170,7 +170,7 @@ impl<'a> Export<'a> {
     }
 
     /// The nodes of a rank, each after all that it waits for.
-    pub fn nodes(&self, rank: u32) -> Vec<Node> {
+    pub(crate) fn nodes(&self, rank: u32) -> Vec<Node> {
         let mut nodes: Vec<Node> = Vec::new();
         let mut known = vec![Nodes::default(); self.instances.len()];
         let mut carry = Carry::default();

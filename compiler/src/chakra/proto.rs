@@ -7,7 +7,7 @@ use prost::{Enumeration, Message, Oneof};
 
 /// The first message of a file.
 #[derive(Clone, PartialEq, Message)]
-pub struct GlobalMetadata {
+pub(crate) struct GlobalMetadata {
     /// Version of the schema.
     #[prost(string, tag = "1")]
     pub version: String,
@@ -19,7 +19,7 @@ pub struct GlobalMetadata {
 /// Kinds of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]
 #[repr(i32)]
-pub enum NodeType {
+pub(crate) enum NodeType {
     /// Never written.
     Invalid = 0,
     /// Arithmetic, or work of the host.
@@ -35,7 +35,7 @@ pub enum NodeType {
 /// Kinds of collectives: the value of the attribute `comm_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]
 #[repr(i32)]
-pub enum CollectiveType {
+pub(crate) enum CollectiveType {
     /// Sum over ranks.
     AllReduce = 0,
     /// Everyone gets everything.
@@ -44,7 +44,7 @@ pub enum CollectiveType {
 
 /// An operation, or one message of it.
 #[derive(Clone, PartialEq, Message)]
-pub struct Node {
+pub(crate) struct Node {
     /// Unique within its file.
     #[prost(uint64, tag = "1")]
     pub id: u64,
@@ -79,7 +79,7 @@ pub struct Node {
 
 /// Tensors, as texts of lists.
 #[derive(Clone, PartialEq, Message)]
-pub struct IoInfo {
+pub(crate) struct IoInfo {
     /// Names.
     #[prost(string, tag = "1")]
     pub values: String,
@@ -93,7 +93,7 @@ pub struct IoInfo {
 
 /// A named value.
 #[derive(Clone, PartialEq, Message)]
-pub struct Attribute {
+pub(crate) struct Attribute {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
@@ -104,7 +104,7 @@ pub struct Attribute {
 
 /// Values of attributes. Readers of Chakra traces look for one certain type per name.
 #[derive(Clone, PartialEq, Oneof)]
-pub enum Value {
+pub(crate) enum Value {
     /// 32 bits.
     #[prost(int32, tag = "7")]
     Int32(i32),
@@ -124,7 +124,7 @@ pub enum Value {
 
 impl Attribute {
     /// A named value.
-    pub fn new(name: &str, value: Value) -> Self {
+    pub(crate) fn new(name: &str, value: Value) -> Self {
         Self { name: name.into(), value: Some(value) }
     }
 }

@@ -14,7 +14,7 @@ use crate::sched::graph::{self, Why};
 
 /// An instance that does something.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Instance {
+pub(crate) struct Instance {
     /// Its operation.
     pub op: u32,
     /// Its batch, from 0.
@@ -29,7 +29,7 @@ pub struct Instance {
 }
 
 /// Number of steps and instances of `batches` batches.
-pub fn extent(s: &Schedule, batches: u64) -> (u64, u64) {
+pub(crate) fn extent(s: &Schedule, batches: u64) -> (u64, u64) {
     let ahead = s.train.ops.iter().map(|o| o.stage).max().unwrap_or(0).max(0);
     let behind = s.train.ops.iter().map(|o| o.stage).min().unwrap_or(0).min(0);
     let steps = batches.saturating_add(u64::from(ahead.unsigned_abs()) + u64::from(behind.unsigned_abs()));
@@ -37,7 +37,7 @@ pub fn extent(s: &Schedule, batches: u64) -> (u64, u64) {
 }
 
 /// The instances of `batches` batches, each after all that it waits for.
-pub fn unroll(s: &Schedule, batches: u64) -> Vec<Instance> {
+pub(crate) fn unroll(s: &Schedule, batches: u64) -> Vec<Instance> {
     let ops = &s.train.ops;
     let n = ops.len();
     let (steps, count) = extent(s, batches);

@@ -31,7 +31,7 @@ use crate::ir::parse::{self, Lines, ParseError};
 use crate::ir::{Module, OpDef};
 
 pub(crate) use decl::input_shape;
-pub use rules::action;
+pub(crate) use rules::action;
 
 /// Every family of operations.
 static FAMILIES: &[&[OpDef]] = &[
@@ -55,7 +55,7 @@ pub fn all() -> impl Iterator<Item = &'static OpDef> {
 }
 
 /// The operation of a name.
-pub fn find(name: &str) -> Option<&'static OpDef> {
+pub(crate) fn find(name: &str) -> Option<&'static OpDef> {
     static INDEX: OnceLock<BTreeMap<&'static str, &'static OpDef>> = OnceLock::new();
     INDEX.get_or_init(|| all().map(|d| (d.name, d)).collect()).get(name).copied()
 }
@@ -64,7 +64,7 @@ pub fn find(name: &str) -> Option<&'static OpDef> {
 ///
 /// # Panics
 /// If there is none: a misspelling in the compiler, which any test that reaches it shows.
-pub fn named(name: &str) -> &'static OpDef {
+pub(crate) fn named(name: &str) -> &'static OpDef {
     find(name).unwrap_or_else(|| unreachable!("operation {name} is not registered"))
 }
 

@@ -14,7 +14,7 @@ impl OpDef {
 }
 
 /// The schedule's action of an executable operation.
-pub fn action(op: &OpData) -> Result<Action, OpError> {
+pub(crate) fn action(op: &OpData) -> Result<Action, OpError> {
     let tail = op.def.name.rsplit('.').next().unwrap_or_default();
     variant(tail, &op.attrs).map_err(OpError::Action)
 }

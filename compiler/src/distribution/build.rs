@@ -42,7 +42,7 @@ pub struct Part {
     /// Classes of lookups, if they are told apart.
     pub lookups: Option<Classes>,
     /// Classes of gradients, if they are told apart.
-    pub updates: Option<Classes>,
+    pub(crate) updates: Option<Classes>,
 }
 
 /// How the rows of one table travel in one function.
@@ -142,7 +142,7 @@ impl Distribution {
     ///
     /// # Errors
     /// None that a built distribution has.
-    pub fn arrived(&self, terms: &mut Terms, part: usize, round: u32) -> Result<Id, TypeError> {
+    pub(crate) fn arrived(&self, terms: &mut Terms, part: usize, round: u32) -> Result<Id, TypeError> {
         let Some(reuse) = self.reuse.filter(|_| !self.replicated) else {
             return self.fetched(terms, part, None);
         };
@@ -176,7 +176,7 @@ impl Distribution {
     ///
     /// # Errors
     /// If `sum` has not as many columns as the table.
-    pub fn columns(&self, terms: &mut Terms, part: usize, sum: Id) -> Result<Id, TypeError> {
+    pub(crate) fn columns(&self, terms: &mut Terms, part: usize, sum: Id) -> Result<Id, TypeError> {
         if self.parts.len() == 1 {
             return Ok(sum);
         }
@@ -188,7 +188,7 @@ impl Distribution {
     ///
     /// # Errors
     /// If there is no such class.
-    pub fn to_send(
+    pub(crate) fn to_send(
         &self,
         terms: &mut Terms,
         part: usize,
@@ -267,6 +267,6 @@ impl Part {
 }
 
 /// The classes that belong to a microbatch.
-pub fn classes_of(reuse: Reuse, way: Way, round: u32) -> Vec<u32> {
+pub(crate) fn classes_of(reuse: Reuse, way: Way, round: u32) -> Vec<u32> {
     (0..).zip(reuse.classes(way)).filter(|(_, c)| c.microbatch == round).map(|(i, _)| i).collect()
 }

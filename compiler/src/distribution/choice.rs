@@ -22,16 +22,12 @@ impl<T> Default for PerTable<T> {
 }
 
 impl<T> PerTable<T> {
-    /// One value for all.
-    pub fn all(value: T) -> Self {
-        Self { others: Some(value), named: BTreeMap::new() }
-    }
     /// The value of a table.
     pub fn get(&self, table: &str) -> Option<&T> {
         self.named.get(table).or(self.others.as_ref())
     }
     /// True if it says nothing.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.others.is_none() && self.named.is_empty()
     }
     /// A table that is named and that `known` does not have.
@@ -107,7 +103,7 @@ pub struct Choice {
 
 /// What is chosen for the tables of a model, by name: what options say, on top of what holds anyway.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TableChoices {
+pub(crate) struct TableChoices {
     /// Each row once per rank, or once per occurrence (default: once per rank).
     pub unique: PerTable<bool>,
     /// Reuse distances that are told apart (default: none).
@@ -119,7 +115,7 @@ pub struct TableChoices {
 
 impl TableChoices {
     /// The choice for a table that lives as `sharding` says.
-    pub fn choice(&self, table: &str, sharding: &Sharding) -> Choice {
+    pub(crate) fn choice(&self, table: &str, sharding: &Sharding) -> Choice {
         Choice {
             unique: self.sampled.contains(table) || self.unique.get(table).copied().unwrap_or(true),
             lookahead: self.lookahead.get(table).and_then(|l| l.0),

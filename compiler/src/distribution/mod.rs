@@ -6,16 +6,17 @@
 //! when stays outside: `lower-exchanges` walks a function and writes the terms that it needs as operations.
 
 pub mod build;
-pub mod choice;
+mod choice;
 mod extent;
 mod infer;
-pub mod op;
+mod op;
 pub mod reference;
-pub mod term;
+mod term;
 pub mod ty;
 
 pub use build::Distribution;
-pub use choice::{Choice, Lookahead, PerTable, TableChoices, TableOptions};
+pub(crate) use choice::TableChoices;
+pub use choice::{Choice, Lookahead, PerTable, TableOptions};
 pub use op::Op;
 pub use term::{Id, Terms};
 pub use ty::{Type, TypeError};

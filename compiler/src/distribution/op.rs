@@ -1,6 +1,6 @@
 //! What terms do: the operations of the language, with what they say beside their operands.
 
-use fs_schedule::{Extent, PoolMode, Way};
+use fs_schedule::{Extent, Way};
 
 use super::ty::Precision;
 
@@ -145,7 +145,7 @@ pub enum Op {
 
 impl Op {
     /// Its name in text.
-    pub const fn name(&self) -> &'static str {
+    pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Shard { .. } => "shard",
             Self::Ids { .. } => "ids",
@@ -178,16 +178,6 @@ impl Op {
             Self::Dispatch => "dispatch",
             Self::Combine => "combine",
             Self::Cast { .. } => "cast",
-        }
-    }
-
-    /// Sum or mean, of poolings.
-    pub const fn pooling(self) -> Option<PoolMode> {
-        match self {
-            Self::Pool { mean } | Self::PoolGrad { mean } => {
-                Some(if mean { PoolMode::Mean } else { PoolMode::Sum })
-            }
-            _ => None,
         }
     }
 }

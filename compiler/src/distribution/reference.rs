@@ -80,7 +80,7 @@ pub struct EvalError(String, &'static str);
 
 impl World {
     /// The rank that owns a row.
-    pub fn owner(&self, row: u64) -> usize {
+    pub(crate) fn owner(&self, row: u64) -> usize {
         (row % self.ranks as u64) as usize
     }
 

@@ -16,7 +16,7 @@ pub struct Id(pub u32);
 
 /// An operation and what it works on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Node {
+pub(crate) struct Node {
     /// What it does.
     pub op: Op,
     /// To what.
@@ -58,19 +58,19 @@ impl Terms {
         Ok(id)
     }
     /// Operation and children.
-    pub fn node(&self, id: Id) -> &Node {
+    pub(crate) fn node(&self, id: Id) -> &Node {
         &self.nodes[id.0 as usize]
     }
     /// The i-th child.
-    pub fn child(&self, id: Id, i: usize) -> Option<Id> {
+    pub(crate) fn child(&self, id: Id, i: usize) -> Option<Id> {
         self.node(id).children.get(i).copied()
     }
     /// The type.
-    pub fn ty(&self, id: Id) -> Type {
+    pub(crate) fn ty(&self, id: Id) -> Type {
         self.types[id.0 as usize]
     }
     /// The entries that positions of ids, or lists of a rank's rows, are about.
-    pub fn entries_of(&self, id: Id) -> Option<Id> {
+    pub(crate) fn entries_of(&self, id: Id) -> Option<Id> {
         match self.node(id).op {
             Op::Entries { .. } => Some(id),
             Op::Inverse | Op::Dispatch | Op::Combine | Op::Gradients { .. } => {
@@ -90,14 +90,14 @@ impl Terms {
         self.nodes.is_empty()
     }
     /// A term as text: `(return (gather shard ask) ask entries)`.
-    pub fn display(&self, id: Id) -> Text<'_> {
+    pub(crate) fn display(&self, id: Id) -> Text<'_> {
         Text { terms: self, id }
     }
 }
 
 /// A term to print.
 #[derive(Debug, Clone, Copy)]
-pub struct Text<'a> {
+pub(crate) struct Text<'a> {
     terms: &'a Terms,
     id: Id,
 }

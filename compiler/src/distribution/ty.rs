@@ -2,7 +2,7 @@
 
 /// What the elements are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Holds {
+pub(crate) enum Holds {
     /// Rows of a table.
     Rows,
     /// Gradients of rows, or of what was made of them.
@@ -32,7 +32,7 @@ pub enum Sharded {
 
 /// One per what there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Per {
+pub(crate) enum Per {
     /// Sample.
     Sample,
     /// Id of a sequence.
@@ -48,7 +48,7 @@ pub enum Per {
 
 /// Which ranks work on a sample: the one that read it, or the one that balance gives it to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Placement {
+pub(crate) enum Placement {
     /// That read it.
     Home,
     /// That it was given to.
@@ -68,15 +68,15 @@ pub enum Precision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Type {
     /// What.
-    pub holds: Holds,
+    pub(crate) holds: Holds,
     /// Where.
     pub sharded: Sharded,
     /// How many.
-    pub per: Per,
+    pub(crate) per: Per,
     /// Columns of each.
     pub columns: u32,
     /// For which placement of the samples.
-    pub placement: Placement,
+    pub(crate) placement: Placement,
     /// In which precision.
     pub precision: Precision,
 }

@@ -70,14 +70,14 @@ impl From<AttrError> for EmitError {
 }
 
 /// A CPU with so many ranks.
-pub fn local(ranks: u32) -> Cluster {
+pub(crate) fn local(ranks: u32) -> Cluster {
     let preset = fs_dsl::cluster::preset("local").unwrap_or_else(|| unreachable!("`local` is a preset"));
     Cluster { gpus_per_node: ranks.max(1), ..preset }
 }
 
 /// What came of writing a module as a schedule.
 #[derive(Debug)]
-pub enum Emitted {
+pub(crate) enum Emitted {
     /// The schedule.
     Schedule(Box<s::Schedule>),
     /// No step is as short as was asked for; the module is as it was.
@@ -99,7 +99,7 @@ pub(crate) fn unlimited() -> EmitError {
 }
 
 /// Writes a lowered module as a schedule for a cluster, verifies it, and leaves the order in the module.
-pub fn emit_for<'a>(
+pub(crate) fn emit_for<'a>(
     module: &mut Module,
     target: impl Into<Target<'a>>,
     ranks: u32,
@@ -121,7 +121,7 @@ pub(crate) fn proved(schedule: &s::Schedule) -> Result<(), EmitError> {
 }
 
 /// Lists a module's functions, schedules them, and leaves the order in the module.
-pub fn schedule<'a>(
+pub(crate) fn schedule<'a>(
     module: &mut Module,
     target: impl Into<Target<'a>>,
     ranks: u32,

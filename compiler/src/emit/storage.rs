@@ -2,7 +2,7 @@
 //!
 //! A split's results are column ranges of its operand; a concat's operands are computed into column ranges of its
 //! result where they own their storage (else copied); a result that is added into a value takes over its storage.
-//! Which buffers share memory is decided once it is known when they live ([`crate::sched::storage`]).
+//! Which buffers share memory is decided once it is known when they live (`sched/storage.rs`).
 
 use std::collections::BTreeMap;
 

@@ -76,12 +76,12 @@ pub enum Attr {
 
 impl Attr {
     /// From anything that serialises.
-    pub fn from<T: serde::Serialize>(value: &T) -> Self {
+    pub(crate) fn from<T: serde::Serialize>(value: &T) -> Self {
         // Plain data with text keys has no way to fail.
         serde_json::to_value(value).map_or(Self::None, |v| Self::from_json(&v))
     }
     /// Into anything that deserialises; the error says what does not fit.
-    pub fn to<T: serde::de::DeserializeOwned>(&self) -> Result<T, AttrError> {
+    pub(crate) fn to<T: serde::de::DeserializeOwned>(&self) -> Result<T, AttrError> {
         Ok(T::deserialize(self)?)
     }
     fn from_json(value: &Value) -> Self {
@@ -96,22 +96,6 @@ impl Attr {
             Value::String(s) => Self::Str(s.clone()),
             Value::Array(a) => Self::List(a.iter().map(Self::from_json).collect()),
             Value::Object(o) => Self::Dict(o.iter().map(|(k, v)| (k.clone(), Self::from_json(v))).collect()),
-        }
-    }
-    /// As JSON.
-    pub fn to_json(&self) -> Value {
-        match self {
-            Self::None => Value::Null,
-            Self::Bool(b) => Value::Bool(*b),
-            Self::Int(i) => match (i64::try_from(*i), u64::try_from(*i)) {
-                (Ok(i), _) => Value::from(i),
-                (_, Ok(u)) => Value::from(u),
-                _ => Value::from(*i as f64),
-            },
-            Self::Float(x) => Value::from(*x),
-            Self::Str(s) => Value::from(s.as_str()),
-            Self::List(l) => Value::Array(l.iter().map(Self::to_json).collect()),
-            Self::Dict(d) => Value::Object(d.iter().map(|(k, v)| (k.clone(), v.to_json())).collect()),
         }
     }
 }
@@ -182,12 +166,12 @@ fn entries(attrs: &Attrs) -> MapDeserializer<'_, impl Iterator<Item = (&str, &At
 }
 
 /// A record from named constants.
-pub fn record<T: serde::de::DeserializeOwned>(attrs: &Attrs) -> Result<T, AttrError> {
+pub(crate) fn record<T: serde::de::DeserializeOwned>(attrs: &Attrs) -> Result<T, AttrError> {
     Ok(T::deserialize(entries(attrs))?)
 }
 
 /// A variant from its name and its fields.
-pub fn variant<T: serde::de::DeserializeOwned>(name: &str, attrs: &Attrs) -> Result<T, AttrError> {
+pub(crate) fn variant<T: serde::de::DeserializeOwned>(name: &str, attrs: &Attrs) -> Result<T, AttrError> {
     if attrs.is_empty() {
         let name: serde::de::value::StrDeserializer<'_, ValueError> = name.into_deserializer();
         return Ok(T::deserialize(name)?);
@@ -221,7 +205,7 @@ impl<'de> Deserializer<'de> for FieldsOf<'de> {
 }
 
 /// Named constants of anything that serialises to an object.
-pub fn attrs_of<T: serde::Serialize>(value: &T) -> Attrs {
+pub(crate) fn attrs_of<T: serde::Serialize>(value: &T) -> Attrs {
     match Attr::from(value) {
         Attr::Dict(d) => d,
         Attr::None => Attrs::new(),
@@ -230,7 +214,7 @@ pub fn attrs_of<T: serde::Serialize>(value: &T) -> Attrs {
 }
 
 /// An integer constant.
-pub fn int(attrs: &Attrs, name: &str) -> Result<u32, AttrError> {
+pub(crate) fn int(attrs: &Attrs, name: &str) -> Result<u32, AttrError> {
     match attrs.get(name) {
         Some(Attr::Int(i)) => {
             u32::try_from(*i).map_err(|_| AttrError::Range { name: name.into(), value: *i })
@@ -240,7 +224,7 @@ pub fn int(attrs: &Attrs, name: &str) -> Result<u32, AttrError> {
 }
 
 /// A float constant.
-pub fn float(attrs: &Attrs, name: &str) -> Result<f64, AttrError> {
+pub(crate) fn float(attrs: &Attrs, name: &str) -> Result<f64, AttrError> {
     match attrs.get(name) {
         Some(Attr::Float(x)) => Ok(*x),
         Some(Attr::Int(i)) => Ok(*i as f64),
@@ -249,7 +233,7 @@ pub fn float(attrs: &Attrs, name: &str) -> Result<f64, AttrError> {
 }
 
 /// A Boolean constant.
-pub fn boolean(attrs: &Attrs, name: &str) -> Result<bool, AttrError> {
+pub(crate) fn boolean(attrs: &Attrs, name: &str) -> Result<bool, AttrError> {
     match attrs.get(name) {
         Some(Attr::Bool(b)) => Ok(*b),
         _ => Err(AttrError::missing("true or false for ", name)),
@@ -257,7 +241,7 @@ pub fn boolean(attrs: &Attrs, name: &str) -> Result<bool, AttrError> {
 }
 
 /// A constant of the schedule's vocabulary.
-pub fn typed<T: serde::de::DeserializeOwned>(attrs: &Attrs, name: &str) -> Result<T, AttrError> {
+pub(crate) fn typed<T: serde::de::DeserializeOwned>(attrs: &Attrs, name: &str) -> Result<T, AttrError> {
     let value = attrs.get(name).ok_or_else(|| AttrError::missing("", name))?;
     value.to().map_err(|e| AttrError::Value { name: name.into(), source: Box::new(e) })
 }

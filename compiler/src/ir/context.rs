@@ -9,7 +9,7 @@ use super::{Attr, Module, OpData, ValueId};
 
 /// A module's declarations, read once.
 #[derive(Debug)]
-pub struct Context<'a> {
+pub(crate) struct Context<'a> {
     module: &'a Module,
     /// Declared exchanges.
     pub exchanges: Vec<Exchange>,
@@ -29,7 +29,7 @@ pub struct Context<'a> {
 
 impl<'a> Context<'a> {
     /// Reads a module's declarations. Ill-formed ones are left to their own verifiers.
-    pub fn new(module: &'a Module) -> Self {
+    pub(crate) fn new(module: &'a Module) -> Self {
         let mut positions = BTreeMap::new();
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         for op in module.decls.iter().map(|id| module.op(*id)) {
@@ -53,7 +53,7 @@ impl<'a> Context<'a> {
         }
     }
     /// For the operations of a function.
-    pub fn enter(&mut self, function: &str) {
+    pub(crate) fn enter(&mut self, function: &str) {
         self.evaluating = function == "evaluate";
     }
 }
@@ -66,13 +66,13 @@ impl std::ops::Deref for Context<'_> {
 }
 
 /// The exchanges that a module declares.
-pub fn exchanges(m: &Module) -> Vec<Exchange> {
+pub(crate) fn exchanges(m: &Module) -> Vec<Exchange> {
     m.decls_of("comm.exchange").filter_map(|op| record(&op.attrs).ok()).collect()
 }
 
 /// The record of a table. Placements that are only asked for (`auto`, `table_wise`, `column_wise`) read as row-wise
 /// until `plan-sharding` has decided.
-pub fn table_of(op: &OpData) -> Result<Table, AttrError> {
+pub(crate) fn table_of(op: &OpData) -> Result<Table, AttrError> {
     let mut attrs = op.attrs.clone();
     if let Some(Attr::Str(s)) = attrs.get("sharding")
         && matches!(s.as_str(), "auto" | "table_wise" | "column_wise")

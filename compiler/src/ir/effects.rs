@@ -36,7 +36,7 @@ impl Resource {
     ];
 
     /// Its name in documentation.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Batch => "batch",
             Self::Table => "table",
@@ -62,16 +62,16 @@ pub struct Effects {
 
 impl Effects {
     /// Neither reads nor writes anything.
-    pub const PURE: Self = Self { reads: 0, writes: 0 };
+    pub(crate) const PURE: Self = Self { reads: 0, writes: 0 };
 
     /// These, and a read.
     #[must_use]
-    pub const fn reading(self, what: Resource) -> Self {
+    pub(crate) const fn reading(self, what: Resource) -> Self {
         Self { reads: self.reads | what.bit(), ..self }
     }
     /// These, and a write.
     #[must_use]
-    pub const fn writing(self, what: Resource) -> Self {
+    pub(crate) const fn writing(self, what: Resource) -> Self {
         Self { writes: self.writes | what.bit(), ..self }
     }
     /// Whether it reads a resource.
@@ -83,7 +83,7 @@ impl Effects {
         self.writes & what.bit() != 0
     }
     /// Whether it writes anything: then it stays, whoever uses its results.
-    pub const fn acts(self) -> bool {
+    pub(crate) const fn acts(self) -> bool {
         self.writes != 0
     }
 }

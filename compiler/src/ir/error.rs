@@ -54,11 +54,11 @@ pub enum OpError {
 
 impl OpError {
     /// An operand must be something else.
-    pub fn operand(operand: usize, must: impl Into<String>) -> Self {
+    pub(crate) fn operand(operand: usize, must: impl Into<String>) -> Self {
         Self::Operand { operand, must: must.into() }
     }
     /// Operands do not fit each other; a sentence without its subject.
-    pub fn relation(text: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn relation(text: impl Into<Cow<'static, str>>) -> Self {
         Self::Relation(text.into())
     }
 }

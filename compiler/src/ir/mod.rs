@@ -5,15 +5,15 @@
 //! What can be said of an operation is its [`OpDef`]; which operations exist is the dialects' business
 //! (`crate::dialect`), which this module does not know: who reads text or differentiates brings them along.
 //! Operations, their definitions and modules know each other, and so stand here together.
-//! The textual form ([`print`], [`parse`]) round-trips.
+//! The textual form ([`mod@print`], [`parse`]) round-trips.
 
-pub mod attr;
+pub(crate) mod attr;
 mod context;
 mod effects;
 mod error;
 pub mod parse;
 pub mod print;
-pub mod types;
+mod types;
 pub mod verify;
 mod vjp;
 
@@ -22,11 +22,11 @@ use std::collections::BTreeMap;
 use fs_schedule::Site;
 
 pub use attr::{Attr, AttrError, Attrs};
-pub use context::{Context, exchanges, table_of};
+pub(crate) use context::{Context, exchanges, table_of};
 pub use effects::{Effects, Resource};
 pub use error::OpError;
 pub use types::Type;
-pub use vjp::Vjp;
+pub(crate) use vjp::Vjp;
 
 /// The definition of an operation.
 #[derive(Debug)]
@@ -36,29 +36,29 @@ pub struct OpDef {
     /// One line of documentation: `operands -> results`, and what is computed.
     pub summary: &'static str,
     /// Checks attributes, operands and result types.
-    pub verify: fn(&Context<'_>, &OpData) -> Result<(), OpError>,
+    pub(crate) verify: fn(&Context<'_>, &OpData) -> Result<(), OpError>,
     /// How cotangents of the results become cotangents of the operands; `None`: it has no derivative (or needs none).
-    pub vjp: Option<VjpRule>,
+    pub(crate) vjp: Option<VjpRule>,
     /// Results that can be added into a value instead of written to fresh storage.
     pub accumulates: &'static [usize],
     /// What it reads and writes beside its values.
     pub effects: Effects,
     /// What it declares, if it stands before functions.
-    pub declares: Option<Declares>,
+    pub(crate) declares: Option<Declares>,
     /// Set if it moves nothing where storage allows.
-    pub view: Option<View>,
+    pub(crate) view: Option<View>,
     /// Which operands it writes where they stand.
-    pub updates: Updates,
+    pub(crate) updates: Updates,
     /// In evaluation it is its first operand.
     pub only_trains: bool,
 }
 
 /// A vector-Jacobian rule.
-pub type VjpRule = fn(&mut Vjp<'_>, OpId) -> Result<(), OpError>;
+pub(crate) type VjpRule = fn(&mut Vjp<'_>, OpId) -> Result<(), OpError>;
 
 /// Kinds of declarations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Declares {
+pub(crate) enum Declares {
     /// An embedding table.
     Table,
     /// A group of sequences that share lengths.
@@ -73,7 +73,7 @@ pub enum Declares {
 
 /// Ranges of columns instead of copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum View {
+pub(crate) enum View {
     /// Its results are ranges of its operand.
     Split,
     /// Its operands are ranges of its result.
@@ -82,7 +82,7 @@ pub enum View {
 
 /// Operands that are written, of operations that have places for results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Updates {
+pub(crate) enum Updates {
     /// None: results are values of their own.
     Nothing,
     /// The last one (a table).
@@ -95,7 +95,7 @@ pub enum Updates {
 
 impl Updates {
     /// How many of `operands` are read only.
-    pub const fn reads(self, operands: usize) -> usize {
+    pub(crate) const fn reads(self, operands: usize) -> usize {
         match self {
             Self::Nothing | Self::All => operands,
             Self::Last => operands.saturating_sub(1),
@@ -106,7 +106,7 @@ impl Updates {
 
 impl OpDef {
     /// A pure operation without derivative, free of arithmetic.
-    pub const fn new(
+    pub(crate) const fn new(
         name: &'static str,
         summary: &'static str,
         verify: fn(&Context<'_>, &OpData) -> Result<(), OpError>,
@@ -126,55 +126,58 @@ impl OpDef {
     }
     /// With a derivative.
     #[must_use]
-    pub const fn with_vjp(mut self, vjp: VjpRule) -> Self {
+    pub(crate) const fn with_vjp(mut self, vjp: VjpRule) -> Self {
         self.vjp = Some(vjp);
         self
     }
     /// With rules of its own.
     #[must_use]
-    pub const fn with_verify(mut self, verify: fn(&Context<'_>, &OpData) -> Result<(), OpError>) -> Self {
+    pub(crate) const fn with_verify(
+        mut self,
+        verify: fn(&Context<'_>, &OpData) -> Result<(), OpError>,
+    ) -> Self {
         self.verify = verify;
         self
     }
     /// Some results can be added into a value.
     #[must_use]
-    pub const fn accumulating(mut self, results: &'static [usize]) -> Self {
+    pub(crate) const fn accumulating(mut self, results: &'static [usize]) -> Self {
         self.accumulates = results;
         self
     }
     /// Reads something beside its operands.
     #[must_use]
-    pub const fn reading(mut self, what: Resource) -> Self {
+    pub(crate) const fn reading(mut self, what: Resource) -> Self {
         self.effects = self.effects.reading(what);
         self
     }
     /// Writes something beside its results.
     #[must_use]
-    pub const fn writing(mut self, what: Resource) -> Self {
+    pub(crate) const fn writing(mut self, what: Resource) -> Self {
         self.effects = self.effects.writing(what);
         self
     }
     /// Is a declaration.
     #[must_use]
-    pub const fn declaring(mut self, what: Declares) -> Self {
+    pub(crate) const fn declaring(mut self, what: Declares) -> Self {
         self.declares = Some(what);
         self
     }
     /// Is a view of storage.
     #[must_use]
-    pub const fn viewing(mut self, view: View) -> Self {
+    pub(crate) const fn viewing(mut self, view: View) -> Self {
         self.view = Some(view);
         self
     }
     /// Writes operands where they stand.
     #[must_use]
-    pub const fn updating(mut self, updates: Updates) -> Self {
+    pub(crate) const fn updating(mut self, updates: Updates) -> Self {
         self.updates = updates;
         self
     }
     /// Does nothing in evaluation.
     #[must_use]
-    pub const fn only_training(mut self) -> Self {
+    pub(crate) const fn only_training(mut self) -> Self {
         self.only_trains = true;
         self
     }
@@ -190,7 +193,7 @@ pub struct OpId(pub u32);
 
 /// What defines a value, and its type.
 #[derive(Debug, Clone)]
-pub struct ValueData {
+pub(crate) struct ValueData {
     /// Its type.
     pub ty: Type,
     /// The operation whose result it is.
@@ -249,15 +252,15 @@ pub struct Placement {
 
 impl OpData {
     /// Operands and accumulated-into values: everything that it reads.
-    pub fn uses(&self) -> impl Iterator<Item = ValueId> {
+    pub(crate) fn uses(&self) -> impl Iterator<Item = ValueId> {
         self.operands.iter().copied().chain(self.into.iter().flatten().copied())
     }
     /// Of which batch operand `i` is, relative to the operation's own.
-    pub fn offset(&self, i: usize) -> i32 {
+    pub(crate) fn offset(&self, i: usize) -> i32 {
         self.offsets.get(i).copied().unwrap_or(0)
     }
     /// The dialect's name, before the dot.
-    pub fn dialect(&self) -> &'static str {
+    pub(crate) fn dialect(&self) -> &'static str {
         self.def.name.split('.').next().unwrap_or_default()
     }
 }
@@ -288,7 +291,7 @@ pub struct Module {
 
 impl Module {
     /// An empty module.
-    pub fn named(name: &str) -> Self {
+    pub(crate) fn named(name: &str) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
     /// The operation behind an id.
@@ -296,23 +299,23 @@ impl Module {
         &self.ops[id.0 as usize]
     }
     /// Likewise, to change it.
-    pub fn op_mut(&mut self, id: OpId) -> &mut OpData {
+    pub(crate) fn op_mut(&mut self, id: OpId) -> &mut OpData {
         &mut self.ops[id.0 as usize]
     }
     /// The value behind an id.
-    pub fn value(&self, id: ValueId) -> &ValueData {
+    pub(crate) fn value(&self, id: ValueId) -> &ValueData {
         &self.values[id.0 as usize]
     }
     /// A value's type.
-    pub fn ty(&self, id: ValueId) -> Type {
+    pub(crate) fn ty(&self, id: ValueId) -> Type {
         self.value(id).ty
     }
     /// The operation that defines a value.
-    pub fn def(&self, id: ValueId) -> &OpData {
+    pub(crate) fn def(&self, id: ValueId) -> &OpData {
         self.op(self.value(id).def)
     }
     /// Number of values ever made; ids are below it.
-    pub fn value_count(&self) -> usize {
+    pub(crate) fn value_count(&self) -> usize {
         self.values.len()
     }
     /// The function of a name.
@@ -320,11 +323,11 @@ impl Module {
         self.funcs.iter().find(|f| f.name == name)
     }
     /// Likewise, to change it.
-    pub fn func_mut(&mut self, name: &str) -> Option<&mut Func> {
+    pub(crate) fn func_mut(&mut self, name: &str) -> Option<&mut Func> {
         self.funcs.iter_mut().find(|f| f.name == name)
     }
     /// Makes an operation with results of the given types; the caller puts it into a list.
-    pub fn create(
+    pub(crate) fn create(
         &mut self,
         def: &'static OpDef,
         operands: Vec<ValueId>,
@@ -364,11 +367,11 @@ impl Module {
         self.ops[id.0 as usize].results = results;
     }
     /// Declarations of one kind, in order.
-    pub fn decls_of(&self, name: &str) -> impl Iterator<Item = &OpData> {
+    pub(crate) fn decls_of(&self, name: &str) -> impl Iterator<Item = &OpData> {
         self.decls.iter().map(|id| self.op(*id)).filter(move |op| op.def.name == name)
     }
     /// How often each value is used by the operations of a list.
-    pub fn use_counts(&self, body: &[OpId]) -> BTreeMap<ValueId, usize> {
+    pub(crate) fn use_counts(&self, body: &[OpId]) -> BTreeMap<ValueId, usize> {
         let mut counts = BTreeMap::new();
         for v in body.iter().flat_map(|id| self.op(*id).uses()) {
             *counts.entry(v).or_insert(0) += 1;
@@ -376,7 +379,7 @@ impl Module {
         counts
     }
     /// Replaces uses of values in the operations of a list.
-    pub fn replace_uses(&mut self, body: &[OpId], map: &BTreeMap<ValueId, ValueId>) {
+    pub(crate) fn replace_uses(&mut self, body: &[OpId], map: &BTreeMap<ValueId, ValueId>) {
         let mut ends: BTreeMap<ValueId, ValueId> = BTreeMap::new();
         let mut resolve = |v: &mut ValueId| {
             let mut path = Vec::new();

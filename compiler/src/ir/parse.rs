@@ -70,7 +70,7 @@ impl Syntax {
 const DEEPEST: usize = 64;
 
 /// Finds the definition of an operation.
-pub type Find = fn(&str) -> Option<&'static OpDef>;
+pub(crate) type Find = fn(&str) -> Option<&'static OpDef>;
 
 struct Parser<'a> {
     text: &'a str,
@@ -109,12 +109,12 @@ struct Uses<'a> {
 }
 
 /// Parses a module of the operations that `find` knows.
-pub fn parse(text: &str, find: Find) -> Result<Module, ParseError> {
+pub(crate) fn parse(text: &str, find: Find) -> Result<Module, ParseError> {
     parse_with_lines(text, find).map(|(module, _)| module)
 }
 
 /// Parses a module, and says where its operations stand.
-pub fn parse_with_lines(text: &str, find: Find) -> Result<(Module, Lines), ParseError> {
+pub(crate) fn parse_with_lines(text: &str, find: Find) -> Result<(Module, Lines), ParseError> {
     let mut p = Parser {
         text,
         find,

@@ -38,7 +38,7 @@ impl fmt::Display for Attr {
 }
 
 /// Attributes in braces.
-pub struct DisplayAttrs<'a>(pub &'a Attrs);
+pub(crate) struct DisplayAttrs<'a>(pub &'a Attrs);
 
 impl fmt::Display for DisplayAttrs<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -82,7 +82,7 @@ impl fmt::Display for Module {
 }
 
 /// Characters of a line beyond which it is folded.
-pub const WIDTH: usize = 120;
+pub(crate) const WIDTH: usize = 120;
 
 /// What the second and all further lines of a folded one start with. No other line does.
 pub const CONTINUED: &str = "        ";
@@ -127,11 +127,11 @@ fn items(line: &str) -> impl Iterator<Item = &str> {
 
 /// Numbers of values in the text.
 #[derive(Debug, Default)]
-pub struct Names(BTreeMap<ValueId, usize>);
+pub(crate) struct Names(BTreeMap<ValueId, usize>);
 
 impl Names {
     /// The name of a value, new ones numbered on.
-    pub fn get(&mut self, id: ValueId) -> String {
+    pub(crate) fn get(&mut self, id: ValueId) -> String {
         let next = self.0.len();
         format!("%{}", self.0.entry(id).or_insert(next))
     }
@@ -139,7 +139,7 @@ impl Names {
 
 impl Module {
     /// One operation as a line of text.
-    pub fn line(&self, id: OpId, names: &mut Names) -> String {
+    pub(crate) fn line(&self, id: OpId, names: &mut Names) -> String {
         let op = self.op(id);
         let mut text = String::new();
         // Operands first: a use before its definition (invalid, but printable) then keeps its number.

@@ -20,11 +20,11 @@ pub enum Type {
 
 impl Type {
     /// A real matrix.
-    pub fn real(rows: Extent, columns: u32) -> Self {
+    pub(crate) fn real(rows: Extent, columns: u32) -> Self {
         Self::Operand(fs_schedule::signature::real(rows, columns))
     }
     /// Rows and columns of a real matrix.
-    pub fn as_real(self) -> Option<(Extent, u32)> {
+    pub(crate) fn as_real(self) -> Option<(Extent, u32)> {
         match self {
             Self::Operand(OperandType::Matrix { element: Element::Real, rows, columns }) => {
                 Some((rows, columns))
@@ -33,7 +33,7 @@ impl Type {
         }
     }
     /// The executable shape, if it has one.
-    pub fn shape(self) -> Option<OperandType> {
+    pub(crate) fn shape(self) -> Option<OperandType> {
         match self {
             Self::Operand(s) => Some(s),
             Self::Sparse { .. } => None,

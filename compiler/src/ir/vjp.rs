@@ -8,7 +8,7 @@ use super::{Attrs, Module, OpData, OpDef, OpError, OpId, Type, ValueId};
 
 /// A function that is being differentiated.
 #[derive(Debug)]
-pub struct Vjp<'a> {
+pub(crate) struct Vjp<'a> {
     module: &'a mut Module,
     body: Vec<OpId>,
     cotangents: BTreeMap<ValueId, Vec<ValueId>>,
@@ -18,7 +18,7 @@ pub struct Vjp<'a> {
 
 impl<'a> Vjp<'a> {
     /// Derivatives go behind `body`, of the values that are `needed`; operations are found by `named`.
-    pub fn new(
+    pub(crate) fn new(
         module: &'a mut Module,
         body: Vec<OpId>,
         needed: BTreeSet<ValueId>,
@@ -27,27 +27,27 @@ impl<'a> Vjp<'a> {
         Self { module, body, cotangents: BTreeMap::new(), needed, named }
     }
     /// The list with all that was appended.
-    pub fn into_body(self) -> Vec<OpId> {
+    pub(crate) fn into_body(self) -> Vec<OpId> {
         self.body
     }
     /// The module, to look at.
-    pub fn module(&self) -> &Module {
+    pub(crate) fn module(&self) -> &Module {
         self.module
     }
     /// An operation of the forward function.
-    pub fn op(&self, id: OpId) -> &OpData {
+    pub(crate) fn op(&self, id: OpId) -> &OpData {
         self.module.op(id)
     }
     /// True if the loss depends on a trained value through this one.
-    pub fn needs(&self, v: ValueId) -> bool {
+    pub(crate) fn needs(&self, v: ValueId) -> bool {
         self.needed.contains(&v)
     }
     /// What users of a value contributed so far, in this order.
-    pub fn contributions(&self, v: ValueId) -> &[ValueId] {
+    pub(crate) fn contributions(&self, v: ValueId) -> &[ValueId] {
         self.cotangents.get(&v).map_or(&[], Vec::as_slice)
     }
     /// The sum of what users of a value contributed; `None` if nothing did.
-    pub fn cotangent(&mut self, v: ValueId) -> Option<ValueId> {
+    pub(crate) fn cotangent(&mut self, v: ValueId) -> Option<ValueId> {
         let parts = self.cotangents.get(&v)?.clone();
         if parts.len() == 1 {
             return parts.first().copied();
@@ -59,13 +59,13 @@ impl<'a> Vjp<'a> {
         Some(sum)
     }
     /// Adds to a value's cotangent, if it needs one.
-    pub fn contribute(&mut self, v: ValueId, cotangent: ValueId) {
+    pub(crate) fn contribute(&mut self, v: ValueId, cotangent: ValueId) {
         if self.needs(v) {
             self.cotangents.entry(v).or_default().push(cotangent);
         }
     }
     /// Appends an operation.
-    pub fn emit(
+    pub(crate) fn emit(
         &mut self,
         name: &str,
         operands: Vec<ValueId>,
@@ -78,7 +78,12 @@ impl<'a> Vjp<'a> {
         self.module.op(id).results.clone()
     }
     /// Appends the gradient of an operation with one differentiable operand, with the same attributes.
-    pub fn emit_unary(&mut self, name: &str, operands: Vec<ValueId>, op: &OpData) -> Result<(), OpError> {
+    pub(crate) fn emit_unary(
+        &mut self,
+        name: &str,
+        operands: Vec<ValueId>,
+        op: &OpData,
+    ) -> Result<(), OpError> {
         let x = *op.operands.first().ok_or(OpError::Missing(0))?;
         let ty = self.module.ty(x);
         let grads = self.emit(name, operands, op.attrs.clone(), &[ty], &op.scope);
@@ -86,7 +91,7 @@ impl<'a> Vjp<'a> {
         Ok(())
     }
     /// The type of a parameter's gradient.
-    pub fn gradient_type(&self, param: ValueId) -> Result<Type, OpError> {
+    pub(crate) fn gradient_type(&self, param: ValueId) -> Result<Type, OpError> {
         match self.module.ty(param) {
             Type::Operand(OperandType::Parameter { rows, columns }) => {
                 Ok(OperandType::Gradient { rows, columns }.into())

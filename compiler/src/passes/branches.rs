@@ -9,7 +9,7 @@ use crate::ir::Module;
 
 /// Lowered modules of several pipelines, one after the other.
 #[derive(Debug)]
-pub struct Branches {
+pub(crate) struct Branches {
     pipelines: Vec<Vec<Stage>>,
     next: usize,
     /// Modules at the places where pipelines part: each is what the first passes of one of them left.
@@ -30,7 +30,7 @@ fn shared(a: &[Stage], b: &[Stage]) -> usize {
 
 impl Branches {
     /// Pipelines to be run on a module.
-    pub fn new(module: Module, pipelines: Vec<Vec<Stage>>) -> Self {
+    pub(crate) fn new(module: Module, pipelines: Vec<Vec<Stage>>) -> Self {
         Self { pipelines, next: 0, kept: vec![Kept { pipeline: 0, passes: 0, module }] }
     }
 

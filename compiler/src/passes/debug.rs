@@ -5,7 +5,7 @@ use super::{Options, Pass, PassError, Statistics};
 use crate::ir::Module;
 
 /// Found by their names only.
-pub static DEBUG_PASSES: &[Pass] = &[
+pub(crate) static DEBUG_PASSES: &[Pass] = &[
     Pass {
         name: "debug-panic",
         summary: "Panics after it has removed the last operation of every function.",

@@ -117,7 +117,7 @@ pub fn parse_pipeline(text: &str) -> Result<Vec<Stage>, PipelineError> {
 }
 
 /// A pipeline as text, which parses back.
-pub fn pipeline_text(stages: &[Stage]) -> String {
+pub(crate) fn pipeline_text(stages: &[Stage]) -> String {
     let one = |s: &Stage| {
         let options: Vec<String> = s.options.iter().map(|(k, v)| format!("{k}={v}")).collect();
         if options.is_empty() {
@@ -198,12 +198,12 @@ pub struct Log {
     /// Printed modules, for standard error.
     pub text: String,
     /// What each pass took and counted, in order.
-    pub passes: Vec<Record>,
+    pub(crate) passes: Vec<Record>,
 }
 
 /// One pass of a run.
 #[derive(Debug)]
-pub struct Record {
+pub(crate) struct Record {
     /// Its name.
     pub name: &'static str,
     /// Its own time.

@@ -1,22 +1,22 @@
 //! Passes over the IR, declared in one table ([`PASSES`]) from which the pipeline parser, `fsc opt --help` and
 //! docs/passes.md are made. Adding a pass is a file and a line in the table.
 
-pub mod accumulate;
-pub mod branches;
-pub mod bucket_gradients;
-pub mod canonicalize;
+mod accumulate;
+pub(crate) mod branches;
+mod bucket_gradients;
+mod canonicalize;
 mod collective;
-pub mod debug;
-pub mod differentiate;
-pub mod evaluation;
-pub mod fuse_collectives;
-pub mod group_collectives;
-pub mod lower_exchanges;
+mod debug;
+mod differentiate;
+mod evaluation;
+mod fuse_collectives;
+mod group_collectives;
+mod lower_exchanges;
 pub mod manager;
-pub mod microbatch;
-pub mod plan_sharding;
-pub mod reference;
-pub mod schedule;
+mod microbatch;
+mod plan_sharding;
+mod reference;
+mod schedule;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,8 +27,7 @@ use fuse_collectives::GroupError;
 
 /// A failed pass.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PassError {
+pub(crate) enum PassError {
     /// A function that the pass works on is not there.
     #[error("the module has no function `@{0}`")]
     Missing(&'static str),
@@ -66,32 +65,32 @@ pub enum PassError {
 
 impl PassError {
     /// With a message.
-    pub fn new(message: impl Into<String>) -> Self {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
         Self::Other(message.into())
     }
     /// A function that the pass works on is not there.
-    pub fn missing(func: &'static str) -> Self {
+    pub(crate) fn missing(func: &'static str) -> Self {
         Self::Missing(func)
     }
     /// An operation that the pass cannot read.
-    pub fn of(op: &OpData, broken: impl Into<OpError>) -> Self {
+    pub(crate) fn of(op: &OpData, broken: impl Into<OpError>) -> Self {
         Self::Operation { op: op.def.name, broken: broken.into() }
     }
 }
 
 /// Counters that a pass keeps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Statistics(pub BTreeMap<&'static str, usize>);
+pub(crate) struct Statistics(pub BTreeMap<&'static str, usize>);
 
 impl Statistics {
     /// Adds one.
-    pub fn count(&mut self, name: &'static str) {
+    pub(crate) fn count(&mut self, name: &'static str) {
         *self.0.entry(name).or_insert(0) += 1;
     }
 }
 
 /// Options given in a pipeline: `name{key=value}`.
-pub type Options = BTreeMap<String, String>;
+pub(crate) type Options = BTreeMap<String, String>;
 
 /// The value of an option, if it is given.
 fn option<T: std::str::FromStr>(options: &Options, name: &str) -> Result<Option<T>, PassError> {
@@ -260,7 +259,7 @@ pub static PASSES: &[Pass] = &[
 ];
 
 /// The pass of a name, those of [`debug`] included.
-pub fn find(name: &str) -> Option<&'static Pass> {
+pub(crate) fn find(name: &str) -> Option<&'static Pass> {
     PASSES.iter().chain(debug::DEBUG_PASSES).find(|p| p.name == name)
 }
 

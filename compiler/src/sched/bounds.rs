@@ -13,7 +13,7 @@ use super::graph::{Edge, Graph};
 
 /// The bound of resources: the busiest engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ResMii {
+pub(crate) struct ResMii {
     /// Which.
     pub engine: Engine,
     /// Its work in a step, in nanoseconds.
@@ -21,7 +21,7 @@ pub struct ResMii {
 }
 
 /// Work of each engine that has some, in nanoseconds.
-pub fn busy(engines: &[Engine], time: &[u64]) -> Vec<(Engine, u64)> {
+pub(crate) fn busy(engines: &[Engine], time: &[u64]) -> Vec<(Engine, u64)> {
     let mut sums: std::collections::BTreeMap<Engine, u64> = std::collections::BTreeMap::new();
     for (e, t) in engines.iter().zip(time) {
         *sums.entry(*e).or_insert(0) += t;
@@ -30,7 +30,7 @@ pub fn busy(engines: &[Engine], time: &[u64]) -> Vec<(Engine, u64)> {
 }
 
 /// ResMII.
-pub fn res_mii(engines: &[Engine], time: &[u64]) -> ResMii {
+pub(crate) fn res_mii(engines: &[Engine], time: &[u64]) -> ResMii {
     let busy = busy(engines, time);
     let (engine, time) = busy.iter().rev().max_by_key(|b| b.1).copied().unwrap_or((Engine::Compute, 0));
     ResMii { engine, time }
@@ -38,7 +38,7 @@ pub fn res_mii(engines: &[Engine], time: &[u64]) -> ResMii {
 
 /// The bound of recurrences.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct RecMii {
+pub(crate) struct RecMii {
     /// Nanoseconds per step.
     pub time: f64,
     /// The cycle: each edge leads to the next operation; empty if there is none.
@@ -48,10 +48,10 @@ pub struct RecMii {
 /// A cycle without batches between its operations: no order satisfies it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("operations wait for each other in a cycle")]
-pub struct Deadlock(pub Vec<u32>);
+pub(crate) struct Deadlock(pub Vec<u32>);
 
 /// RecMII: the greatest ratio of time to distance over all cycles.
-pub fn rec_mii(graph: &Graph, time: &[u64]) -> Result<RecMii, Deadlock> {
+pub(crate) fn rec_mii(graph: &Graph, time: &[u64]) -> Result<RecMii, Deadlock> {
     let mut best = RecMii::default();
     loop {
         let Some(cycle) = positive_cycle(graph, time, best.time) else { return Ok(best) };
@@ -131,7 +131,7 @@ fn parent_cycle(graph: &Graph, parent: &[Option<u32>]) -> Option<Vec<Edge>> {
 
 /// Earliest starts relative to the load of the same batch, if steps take `ii`: longest paths. `ii` must not
 /// be below the recurrence bound.
-pub fn earliest(graph: &Graph, time: &[u64], ii: f64) -> Vec<f64> {
+pub(crate) fn earliest(graph: &Graph, time: &[u64], ii: f64) -> Vec<f64> {
     let mut start = vec![0f64; graph.n];
     for _ in 0..SWEEPS {
         let mut changed = false;
@@ -152,7 +152,7 @@ pub fn earliest(graph: &Graph, time: &[u64], ii: f64) -> Vec<f64> {
 
 /// How operations stand to one of them, `hub`, if steps take `ii`.
 #[derive(Debug, Clone)]
-pub struct Window {
+pub(crate) struct Window {
     /// Earliest starts after the hub's; minus infinity for what does not wait for the hub.
     pub early: Vec<f64>,
     /// Latest starts such that the hub is not late; infinity for what the hub does not wait for.
@@ -162,13 +162,13 @@ pub struct Window {
 impl Window {
     /// Room of an operation: how much the cycles through it and the hub are shorter than the batches that they span
     /// allow. Infinite for what lies on none.
-    pub fn slack(&self, op: usize) -> f64 {
+    pub(crate) fn slack(&self, op: usize) -> f64 {
         (self.late[op] - self.early[op]).max(0.0)
     }
 }
 
 /// Windows around a hub: longest paths from it and to it. `ii` must not be below the recurrence bound.
-pub fn window(graph: &Graph, time: &[u64], ii: f64, hub: usize) -> Window {
+pub(crate) fn window(graph: &Graph, time: &[u64], ii: f64, hub: usize) -> Window {
     let mut early = vec![f64::NEG_INFINITY; graph.n];
     let mut late = vec![f64::INFINITY; graph.n];
     (early[hub], late[hub]) = (0.0, 0.0);

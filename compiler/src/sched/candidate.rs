@@ -1,7 +1,7 @@
 //! A finished step: frozen positions with storage, dependencies, and the initiation interval that they reach in
 //! simulation.
 
-use fs_schedule::{Dep, Engine, Op};
+use fs_schedule::{Dep, Op};
 
 use super::SchedError;
 use super::deps::{self, Before, Queues};
@@ -13,7 +13,7 @@ use super::storage::{self, Storage};
 
 /// How transfers share their engine.
 #[derive(Debug, Clone)]
-pub struct Tiers {
+pub(crate) struct Tiers {
     /// Priority of each operation.
     pub priority: Vec<i32>,
     /// Bytes of a chunk, of those that let others pass.
@@ -24,14 +24,14 @@ pub struct Tiers {
 
 impl Tiers {
     /// Everything in one piece and equally urgent.
-    pub fn flat(n: usize) -> Self {
+    pub(crate) fn flat(n: usize) -> Self {
         Self { priority: vec![0; n], chunk: vec![None; n], chunk_time: vec![0; n] }
     }
 }
 
 /// A finished step. Operations are numbered as in the problem, in `deps` and `times` by position in the list.
 #[derive(Debug, Clone)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// Stages and order.
     pub frozen: Frozen,
     /// Priorities and chunks.
@@ -57,7 +57,7 @@ const INSTANCES: usize = 1_000_000;
 
 impl Candidate {
     /// Freezes positions and finishes the step.
-    pub fn build(
+    pub(crate) fn build(
         p: &Problem<'_>,
         graph: &Graph,
         position: Vec<i64>,
@@ -112,7 +112,7 @@ impl Candidate {
 }
 
 /// Simulates a list until two steps are alike: nanoseconds of a step, and the times of all simulated steps.
-pub fn steady(
+pub(crate) fn steady(
     deps: &[Vec<Dep>],
     queues: &Queues,
     time: &[u64],
@@ -151,7 +151,7 @@ pub fn steady(
 }
 
 /// Where each operation stands in an order.
-pub fn inverse(order: &[u32]) -> Vec<u32> {
+pub(crate) fn inverse(order: &[u32]) -> Vec<u32> {
     let mut place = vec![0; order.len()];
     for (at, op) in order.iter().enumerate() {
         place[*op as usize] = at as u32;
@@ -160,7 +160,7 @@ pub fn inverse(order: &[u32]) -> Vec<u32> {
 }
 
 /// The batch before its own that an operation still reads, as a negative offset.
-pub fn reaches_back(op: &Op) -> i32 {
+pub(crate) fn reaches_back(op: &Op) -> i32 {
     op.reads.iter().map(|r| r.batch).min().unwrap_or(0).min(0)
 }
 
@@ -188,9 +188,4 @@ fn in_flight(p: &Problem<'_>, frozen: &Frozen, queue: &[u16]) -> (u32, Vec<Edge>
         why: Why::InFlight,
     });
     (most as u32, edges.collect())
-}
-
-/// An engine as a number of [`Tasks`].
-pub fn engine_number(engine: Engine) -> u8 {
-    engine as u8
 }

@@ -17,7 +17,7 @@ const LEAST_CHUNK: f64 = 8192.0;
 
 /// What an operation takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Time {
+pub(crate) struct Time {
     /// Seconds that it occupies its engine.
     pub whole: f64,
     /// Seconds of a processor core that a transfer takes besides.
@@ -27,7 +27,7 @@ pub struct Time {
 }
 
 /// How long operations take.
-pub trait CostModel: Debug {
+pub(crate) trait CostModel: Debug {
     /// Where it is from: the cluster's name, or what was measured.
     fn describe(&self) -> String;
     /// Sizes to expect.

@@ -13,7 +13,7 @@ use fs_schedule::{Dep, Engine};
 /// A relation between instances: `from`, `steps` steps earlier, has finished before `to` starts. Positions in the
 /// list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Before {
+pub(crate) struct Before {
     /// What comes first.
     pub from: u32,
     /// What waits.
@@ -24,7 +24,7 @@ pub struct Before {
 
 /// Queues of a list.
 #[derive(Debug)]
-pub struct Queues {
+pub(crate) struct Queues {
     /// Queue of each operation.
     pub of: Vec<u16>,
     /// Position in its queue.
@@ -35,7 +35,7 @@ pub struct Queues {
 
 impl Queues {
     /// Operations of one engine and priority are a queue.
-    pub fn new(ops: impl Iterator<Item = (Engine, i32)>) -> Self {
+    pub(crate) fn new(ops: impl Iterator<Item = (Engine, i32)>) -> Self {
         let mut numbers: BTreeMap<(Engine, i32), u16> = BTreeMap::new();
         let (mut of, mut at, mut members) = (Vec::new(), Vec::new(), Vec::<Vec<u32>>::new());
         for (i, key) in ops.enumerate() {
@@ -57,7 +57,7 @@ impl Queues {
     }
 
     /// Operations of a queue that have finished once `op`, `steps` steps ago, has.
-    pub fn count(&self, op: usize, steps: i32) -> i64 {
+    pub(crate) fn count(&self, op: usize, steps: i32) -> i64 {
         self.at[op] + 1 - i64::from(steps) * self.len(self.of[op] as usize)
     }
 
@@ -75,10 +75,10 @@ const NONE: i64 = i64::MIN / 4;
 /// A relation that the list's own order contradicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("operation {} of the list must wait for {}, which stands behind it", .0.to, .0.from)]
-pub struct Contradiction(pub Before);
+pub(crate) struct Contradiction(pub Before);
 
 /// The fewest dependencies of each operation from which all relations follow.
-pub fn reduce(
+pub(crate) fn reduce(
     queues: &Queues,
     relations: impl IntoIterator<Item = Before>,
 ) -> Result<Vec<Vec<Dep>>, Contradiction> {

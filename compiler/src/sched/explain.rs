@@ -13,7 +13,7 @@ use super::reasons::{duration, of_batch};
 
 /// Idle time of an engine, ended by an operation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Gap {
+pub(crate) struct Gap {
     /// The operation that ends it.
     pub op: String,
     /// Nanoseconds.
@@ -24,7 +24,7 @@ pub struct Gap {
 
 /// What an engine does in a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Usage {
+pub(crate) struct Usage {
     /// Which.
     pub engine: Engine,
     /// Share of the step that it works.
@@ -37,7 +37,7 @@ pub struct Usage {
 
 /// An operation of the longest cycle.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CycleOp {
+pub(crate) struct CycleOp {
     /// Its name.
     pub op: String,
     /// Nanoseconds.
@@ -87,7 +87,7 @@ pub struct Explanation {
     /// The longest cycle, in seconds a step.
     pub recurrence_bound: f64,
     /// That cycle.
-    pub cycle: Vec<CycleOp>,
+    pub(crate) cycle: Vec<CycleOp>,
     /// Seconds a step in which compute idles.
     pub bubble: f64,
     /// Bytes of device memory.
@@ -101,7 +101,7 @@ pub struct Explanation {
     /// Algebraic rewrites that fired.
     pub rewrites: Vec<String>,
     /// Engines.
-    pub engines: Vec<Usage>,
+    pub(crate) engines: Vec<Usage>,
     /// Operations in the order of the list.
     pub operations: Vec<OpReport>,
 }

@@ -11,7 +11,7 @@ use super::graph::Graph;
 
 /// A step that repeats.
 #[derive(Debug, Clone)]
-pub struct Frozen {
+pub(crate) struct Frozen {
     /// Initiation interval: nanoseconds from one batch to the next, as planned.
     pub ii: i64,
     /// Start of each operation in batch 0.
@@ -26,7 +26,7 @@ pub struct Frozen {
 const SWEEPS: usize = 400;
 
 /// Freezes positions into a step that begins at `origin(positions)`.
-pub fn freeze(
+pub(crate) fn freeze(
     graph: &Graph,
     time: &[u64],
     mut position: Vec<i64>,
@@ -61,7 +61,7 @@ pub fn freeze(
 
 impl Frozen {
     /// Steps between `from` of a batch and `to` of the batch `distance` later.
-    pub fn steps(&self, from: usize, to: usize, distance: i32) -> i32 {
+    pub(crate) fn steps(&self, from: usize, to: usize, distance: i32) -> i32 {
         distance + self.stage[from] - self.stage[to]
     }
 }

@@ -19,7 +19,7 @@ use fs_schedule::{Op, Operand, Place, Reuse, Schedule};
 
 /// What a dependency is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Why {
+pub(crate) enum Why {
     /// A value in a buffer or gradient: written, then read; or read, then overwritten.
     Data,
     /// An update of rows, then a lookup that may meet them.
@@ -42,7 +42,7 @@ pub enum Why {
 
 /// A dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Edge {
+pub(crate) struct Edge {
     /// What comes first.
     pub from: u32,
     /// What waits.
@@ -55,7 +55,7 @@ pub struct Edge {
 
 /// Edges by their ends.
 #[derive(Debug, Clone, Default)]
-pub struct Graph {
+pub(crate) struct Graph {
     /// Number of operations.
     pub n: usize,
     /// All edges, sorted by `to`, then `from`, then distance.
@@ -67,7 +67,7 @@ pub struct Graph {
 
 impl Graph {
     /// From a list of edges; of equal ones the first is kept.
-    pub fn new(n: usize, mut edges: Vec<Edge>) -> Self {
+    pub(crate) fn new(n: usize, mut edges: Vec<Edge>) -> Self {
         edges.sort_unstable_by_key(|e| (e.to, e.from, e.distance, e.why));
         edges.dedup_by_key(|e| (e.to, e.from, e.distance));
         let mut into = vec![0u32; n + 1];
@@ -91,12 +91,12 @@ impl Graph {
     }
 
     /// Edges into an operation.
-    pub fn before(&self, op: usize) -> &[Edge] {
+    pub(crate) fn before(&self, op: usize) -> &[Edge] {
         &self.edges[self.into[op] as usize..self.into[op + 1] as usize]
     }
 
     /// Edges out of an operation.
-    pub fn after(&self, op: usize) -> impl Iterator<Item = &Edge> {
+    pub(crate) fn after(&self, op: usize) -> impl Iterator<Item = &Edge> {
         self.out[self.out_start[op] as usize..self.out_start[op + 1] as usize]
             .iter()
             .map(|k| &self.edges[*k as usize])
@@ -104,7 +104,7 @@ impl Graph {
 
     /// With more edges.
     #[must_use]
-    pub fn with(&self, more: impl IntoIterator<Item = Edge>) -> Self {
+    pub(crate) fn with(&self, more: impl IntoIterator<Item = Edge>) -> Self {
         let mut edges = self.edges.clone();
         edges.extend(more);
         Self::new(self.n, edges)
@@ -154,13 +154,13 @@ fn edge(from: u32, to: u32, distance: i32, why: Why) -> Edge {
 }
 
 /// True for actions that read the batch's keys without an operand that says so.
-pub fn reads_batch(op: &Op) -> bool {
+pub(crate) fn reads_batch(op: &Op) -> bool {
     op.reads.iter().any(|o| matches!(o.place, Place::Input(_) | Place::Lengths(_)))
         || op.action.has(Effect::Random)
 }
 
 /// The dependencies of a training program whose operations stand in reference order.
-pub fn build(s: &Schedule, ops: &[&Op]) -> Graph {
+pub(crate) fn build(s: &Schedule, ops: &[&Op]) -> Graph {
     let mut edges: Vec<Edge> = Vec::new();
     places(s, ops, &mut edges);
     tables(s, ops, &mut edges);

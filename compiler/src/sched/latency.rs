@@ -19,7 +19,7 @@ use super::sizes::{Sizes, input_bytes};
 
 /// A cluster as a number of ranks sees it.
 #[derive(Debug)]
-pub struct ClusterCosts<'a> {
+pub(crate) struct ClusterCosts<'a> {
     cluster: &'a Cluster,
     ranks: f64,
     /// Ranks of a node.
@@ -81,7 +81,7 @@ impl CostModel for ClusterCosts<'_> {
 
 impl<'a> ClusterCosts<'a> {
     /// For `ranks` ranks: nodes are filled one after the other.
-    pub fn new(cluster: &'a Cluster, ranks: u32) -> Self {
+    pub(crate) fn new(cluster: &'a Cluster, ranks: u32) -> Self {
         let node = cluster.gpus_per_node.clamp(1, ranks.max(1));
         let flops = cluster.flops.iter().find(|f| f.0 == DType::F32).or(cluster.flops.first());
         Self {

@@ -7,7 +7,7 @@ use fs_schedule::{Schedule, Sharding, Site, States};
 use super::sizes::{Sizes, input_bytes};
 
 /// What a schedule must stay within.
-pub trait Limits: std::fmt::Debug {
+pub(crate) trait Limits: std::fmt::Debug {
     /// Bytes of device memory of a rank.
     fn memory(&self) -> u64;
     /// Most batches in flight.
@@ -20,7 +20,7 @@ pub trait Limits: std::fmt::Debug {
 
 /// The memory of a cluster's GPUs, and as many batches as are asked for.
 #[derive(Debug, Clone, Copy)]
-pub struct ClusterLimits {
+pub(crate) struct ClusterLimits {
     /// Bytes of device memory of a rank.
     pub memory: u64,
     /// Most batches in flight.
@@ -38,7 +38,7 @@ impl Limits for ClusterLimits {
 
 /// Device memory of a rank without intermediate values, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Fixed {
+pub(crate) struct Fixed {
     /// Tables with their optimizer state, of the rank that holds most.
     pub tables: f64,
     /// Dense parameters with gradients and optimizer state.
@@ -49,7 +49,7 @@ pub struct Fixed {
 
 impl Fixed {
     /// Of a schedule.
-    pub fn of(s: &Schedule, sizes: &Sizes) -> Self {
+    pub(crate) fn of(s: &Schedule, sizes: &Sizes) -> Self {
         let mut everywhere = 0.0;
         let mut owned: BTreeMap<u32, f64> = BTreeMap::new();
         for t in &s.tables {
@@ -79,19 +79,19 @@ impl Fixed {
     }
 
     /// With intermediate values and a number of batches in flight.
-    pub fn total(&self, buffers: f64, in_flight: u32) -> u64 {
+    pub(crate) fn total(&self, buffers: f64, in_flight: u32) -> u64 {
         (self.tables + self.parameters + buffers + self.batch * f64::from(in_flight)).ceil() as u64
     }
 }
 
 /// Bytes of each buffer of the training program at the expected sizes, one copy.
-pub fn buffer_bytes(s: &Schedule, sizes: &Sizes) -> Vec<f64> {
+pub(crate) fn buffer_bytes(s: &Schedule, sizes: &Sizes) -> Vec<f64> {
     let bytes = |b: &fs_schedule::Buffer| sizes.rows(b) * f64::from(b.columns) * f64::from(b.element.bytes());
     s.train.buffers.iter().map(bytes).collect()
 }
 
 /// Bytes for people: `1.5 GB`, as clusters are described.
-pub fn human(bytes: u64) -> String {
+pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     let (mut value, mut unit) = (bytes as f64, 0);
     while value >= 1000.0 && unit + 1 < UNITS.len() {

@@ -44,7 +44,7 @@ const CHANGE: f64 = 0.3;
 
 /// A search with a number of batches in flight.
 #[derive(Debug)]
-pub struct ListScheduler<'a> {
+pub(crate) struct ListScheduler<'a> {
     p: &'a Problem<'a>,
     graph: Graph,
     window: Window,
@@ -64,7 +64,7 @@ pub struct ListScheduler<'a> {
 
 /// The best simulation so far.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub(crate) struct Found {
     /// Nanoseconds from one batch to the next.
     pub ii: f64,
     position: Vec<i64>,
@@ -73,13 +73,20 @@ pub struct Found {
 
 impl<'a> ListScheduler<'a> {
     /// With slacks of steps that take `step`, and `depth` batches in flight.
-    pub fn new(p: &'a Problem<'a>, graph: &Graph, hub: usize, step: f64, bound: f64, depth: u32) -> Self {
+    pub(crate) fn new(
+        p: &'a Problem<'a>,
+        graph: &Graph,
+        hub: usize,
+        step: f64,
+        bound: f64,
+        depth: u32,
+    ) -> Self {
         Self::with_margin(p, graph, hub, step, bound, depth, 1.0)
     }
 
     /// The same for transfers that take `margin` times as long as expected. An order that hides those hides the real
     /// ones too if compute microbatch_order out faster or a transfer starts late.
-    pub fn with_margin(
+    pub(crate) fn with_margin(
         p: &'a Problem<'a>,
         graph: &Graph,
         hub: usize,
@@ -172,7 +179,7 @@ impl<'a> ListScheduler<'a> {
     }
 
     /// Simulations with keys that are made earlier where the busiest engine waits.
-    pub fn iterate(&self) -> Found {
+    pub(crate) fn iterate(&self) -> Found {
         let mut left = self.runs(RUNS, BUDGET).max(1);
         let mut best: Option<Found> = None;
         for advance in ADVANCES {
@@ -248,7 +255,7 @@ impl<'a> ListScheduler<'a> {
     }
 
     /// Simulations with a few keys changed at random.
-    pub fn hill_climb(&self, mut best: Found) -> Found {
+    pub(crate) fn hill_climb(&self, mut best: Found) -> Found {
         let n = self.p.time.len();
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
         let mut random = |below: u64| {
@@ -279,7 +286,7 @@ impl<'a> ListScheduler<'a> {
     }
 
     /// The step that a simulation found, with the dependencies of the strategy.
-    pub fn freeze(&self, graph: &Graph, found: &Found) -> Result<Candidate, SchedError> {
+    pub(crate) fn freeze(&self, graph: &Graph, found: &Found) -> Result<Candidate, SchedError> {
         let (position, ii) = (found.position.clone(), found.ii as i64);
         Candidate::build(self.p, graph, position, ii, self.tiers.clone(), true)
     }

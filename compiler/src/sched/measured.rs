@@ -22,7 +22,7 @@ const SAME: f64 = 0.02;
 
 /// A profile, prepared to be asked.
 #[derive(Debug)]
-pub struct Measured<'a> {
+pub(crate) struct Measured<'a> {
     profile: &'a Profile,
     kinds: BTreeMap<&'a str, &'a KindCost>,
     ops: BTreeMap<&'a str, Vec<&'a OpCost>>,
@@ -90,7 +90,7 @@ impl CostModel for Measured<'_> {
 
 impl<'a> Measured<'a> {
     /// Of a profile that fits the schedule, and what to take for operations that it does not have.
-    pub fn new(profile: &'a Profile, otherwise: ClusterCosts<'a>) -> Self {
+    pub(crate) fn new(profile: &'a Profile, otherwise: ClusterCosts<'a>) -> Self {
         let mut ops: BTreeMap<&str, Vec<&OpCost>> = BTreeMap::new();
         for op in &profile.ops {
             ops.entry(op.kind.as_str()).or_default().push(op);

@@ -5,28 +5,28 @@
 //! reference order and with a buffer for every value, and gives the finished program: order, stages, priorities,
 //! chunks, dependencies, storage, and for every operation the reason why it stands where it stands.
 
-pub mod bounds;
-pub mod candidate;
-pub mod costs;
-pub mod deps;
+mod bounds;
+mod candidate;
+mod costs;
+pub(crate) mod deps;
 pub mod explain;
-pub mod freeze;
-pub mod graph;
-pub mod latency;
-pub mod limits;
-pub mod list;
-pub mod measured;
-pub mod modulo;
-pub mod order;
+mod freeze;
+pub(crate) mod graph;
+mod latency;
+pub(crate) mod limits;
+mod list;
+mod measured;
+mod modulo;
+mod order;
 pub mod policy;
-pub mod problem;
-pub mod reasons;
-pub mod resources;
-pub mod rows;
-pub mod simulate;
-pub mod sizes;
+mod problem;
+pub(crate) mod reasons;
+mod resources;
+mod rows;
+mod simulate;
+pub(crate) mod sizes;
 mod slack;
-pub mod storage;
+mod storage;
 
 use std::collections::BTreeMap;
 
@@ -57,8 +57,7 @@ pub(crate) const LONGEST: u64 = 1 << 52;
 
 /// What may be asked of the scheduler.
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct Options {
+pub(crate) struct Options {
     /// What waits for what.
     pub policy: &'static dyn Policy,
     /// Most batches in flight.
@@ -69,20 +68,20 @@ pub struct Options {
 
 impl Options {
     /// A policy, with as many batches in flight as help.
-    pub fn new(policy: &'static dyn Policy) -> Self {
+    pub(crate) fn new(policy: &'static dyn Policy) -> Self {
         Self { policy, in_flight: None, below: None }
     }
 
     /// With at most so many batches in flight.
     #[must_use]
-    pub fn in_flight(mut self, most: impl Into<Option<u32>>) -> Self {
+    pub(crate) fn in_flight(mut self, most: impl Into<Option<u32>>) -> Self {
         self.in_flight = most.into();
         self
     }
 
     /// With a step of less than so many seconds, or none.
     #[must_use]
-    pub fn below(mut self, seconds: impl Into<Option<f64>>) -> Self {
+    pub(crate) fn below(mut self, seconds: impl Into<Option<f64>>) -> Self {
         self.below = seconds.into();
         self
     }
@@ -90,7 +89,7 @@ impl Options {
 
 /// What came of scheduling.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// For each position of the new list where its operation stood.
     Scheduled(Vec<u32>),
     /// No step of this program and policy is as short as was asked for; the program is as it was.
@@ -117,7 +116,7 @@ pub enum BoundBy {
 
 /// What is scheduled for: a cluster, and what was measured on one of its kind.
 #[derive(Debug, Clone, Copy)]
-pub struct Target<'a> {
+pub(crate) struct Target<'a> {
     /// Engines, memory and, without a profile, speeds.
     pub cluster: &'a Cluster,
     /// Times and sizes instead of those that follow from the cluster and the workload.
@@ -143,7 +142,7 @@ impl<'a> Target<'a> {
 
 /// Schedules a training program whose operations stand in reference order with a buffer for every value: fills in
 /// everything that is decided here, and the prediction.
-pub fn schedule<'a>(
+pub(crate) fn schedule<'a>(
     s: &mut Schedule,
     target: impl Into<Target<'a>>,
     options: &Options,

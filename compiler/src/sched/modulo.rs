@@ -14,7 +14,7 @@ use super::graph::Graph;
 use super::simulate::ENGINES;
 
 /// Farther than any start.
-pub const FAR: i64 = i64::MAX / 4;
+pub(crate) const FAR: i64 = i64::MAX / 4;
 
 /// Busy time of an engine modulo the initiation interval, sorted, without overlaps.
 #[derive(Debug, Default)]
@@ -114,7 +114,7 @@ impl ReservationTable {
 
 /// What is to be placed.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub(crate) struct Request<'a> {
     /// Dependencies.
     pub graph: &'a Graph,
     /// Nanoseconds of each operation.
@@ -135,7 +135,7 @@ pub struct Request<'a> {
 
 /// Starts of all operations such that dependencies hold and engines do one thing at a time, if steps take `ii`.
 /// What finds no room is placed first in the next try.
-pub fn place(d: &Request<'_>, order: &[u32], ii: i64, tries: usize) -> Option<Vec<i64>> {
+pub(crate) fn place(d: &Request<'_>, order: &[u32], ii: i64, tries: usize) -> Option<Vec<i64>> {
     let mut order = order.to_vec();
     for _ in 0..tries {
         match attempt(d, &order, ii) {

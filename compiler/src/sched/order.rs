@@ -38,7 +38,7 @@ const LARGE: usize = 600;
 
 /// The outcome of the search.
 #[derive(Debug)]
-pub struct Chosen {
+pub(crate) struct Chosen {
     /// The step.
     pub candidate: Candidate,
     /// What kept it from being better, in sentences.
@@ -49,7 +49,7 @@ pub struct Chosen {
 }
 
 /// Schedules a program.
-pub fn choose(p: &Problem<'_>) -> Result<Chosen, SchedError> {
+pub(crate) fn choose(p: &Problem<'_>) -> Result<Chosen, SchedError> {
     let mut limits: Vec<String> = p.policy.limit().map(str::to_owned).into_iter().collect();
     let candidate = if p.policy.reorders() {
         search(p, &p.blocking, &mut limits)?

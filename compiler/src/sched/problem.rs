@@ -18,7 +18,7 @@ const SETTLED: f64 = 2.0;
 
 /// Work of a training program on a cluster: what is known of it before its dependencies are, and what ResMII needs.
 #[derive(Debug)]
-pub struct Work<'a> {
+pub(crate) struct Work<'a> {
     s: &'a Schedule,
     cluster: &'a Cluster,
     costs: Box<dyn CostModel + 'a>,
@@ -31,7 +31,7 @@ pub struct Work<'a> {
 
 impl<'a> Work<'a> {
     /// Finds sizes, engines and times.
-    pub fn new(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<Self, SchedError> {
+    pub(crate) fn new(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<Self, SchedError> {
         let policy = options.policy;
         let cluster = target.cluster;
         let costs = target.costs(s.ranks);
@@ -53,14 +53,14 @@ impl<'a> Work<'a> {
     }
 
     /// ResMII, in seconds.
-    pub fn lower_bound(&self) -> Bound {
+    pub(crate) fn lower_bound(&self) -> Bound {
         Bound { step: self.res_mii.time as f64 / 1e9, from: BoundBy::Engine(self.res_mii.engine) }
     }
 }
 
 /// A scheduling problem.
 #[derive(Debug)]
-pub struct Problem<'a> {
+pub(crate) struct Problem<'a> {
     /// The schedule; the training program's operations stand in reference order, each buffer by itself.
     pub s: &'a Schedule,
     /// What waits for what.
@@ -103,7 +103,7 @@ pub struct Problem<'a> {
 
 impl<'a> Problem<'a> {
     /// Finds dependencies and bounds.
-    pub fn new(work: Work<'a>, options: &Options) -> Result<Self, SchedError> {
+    pub(crate) fn new(work: Work<'a>, options: &Options) -> Result<Self, SchedError> {
         let Work { s, cluster, costs, sizes, engine, times, time, res_mii } = work;
         let policy = options.policy;
         let ops = &s.train.ops;
@@ -137,13 +137,13 @@ impl<'a> Problem<'a> {
     }
 
     /// The greater bound, in nanoseconds.
-    pub fn mii(&self) -> f64 {
+    pub(crate) fn mii(&self) -> f64 {
         self.rec_mii.time.max(self.res_mii.time as f64)
     }
 
     /// What no step under the policy is shorter than, in seconds. The policy's cycles are only looked at if the data's
     /// allow less than `below`.
-    pub fn lower_bound(&self, below: f64) -> Result<Bound, SchedError> {
+    pub(crate) fn lower_bound(&self, below: f64) -> Result<Bound, SchedError> {
         let (engine, cycle) = (self.res_mii.time as f64, self.rec_mii.time);
         let data = if engine >= cycle {
             Bound { step: engine / 1e9, from: BoundBy::Engine(self.res_mii.engine) }
@@ -161,7 +161,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Where a step begins: with the first operation of a batch that works on rows or dense features.
-    pub fn origin(&self, position: &[i64]) -> i64 {
+    pub(crate) fn origin(&self, position: &[i64]) -> i64 {
         let core = self.core.iter().map(|i| position[*i as usize]).min();
         core.or_else(|| position.iter().copied().min()).unwrap_or(0)
     }

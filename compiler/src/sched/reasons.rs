@@ -8,7 +8,7 @@ use super::order::Chosen;
 use super::problem::Problem;
 
 /// Nanoseconds for people.
-pub fn duration(ns: f64) -> String {
+pub(crate) fn duration(ns: f64) -> String {
     match ns.abs() {
         x if x < 1e3 => format!("{ns:.0} ns"),
         x if x < 1e6 => format!("{:.1} us", ns / 1e3),
@@ -18,7 +18,7 @@ pub fn duration(ns: f64) -> String {
 }
 
 /// `of 2 batches before`.
-pub fn of_batch(distance: i32) -> String {
+pub(crate) fn of_batch(distance: i32) -> String {
     match distance {
         0 => String::new(),
         1 => " of the batch before".into(),
@@ -29,7 +29,7 @@ pub fn of_batch(distance: i32) -> String {
 }
 
 /// A sentence for each operation of the problem.
-pub fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
+pub(crate) fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
     let all: Option<Vec<String>> = p.engine.iter().map(|e| p.policy.reason(*e).map(str::to_owned)).collect();
     if let Some(all) = all {
         return all;

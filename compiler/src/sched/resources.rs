@@ -11,20 +11,20 @@ use fs_schedule::action::Runs;
 use fs_schedule::{Engine, Op};
 
 /// What operations occupy.
-pub trait Resources: Debug {
+pub(crate) trait Resources: Debug {
     /// The engine that an operation occupies.
     fn engine(&self, op: &Op) -> Engine;
 }
 
 /// A GPU with its host and its links: collectives take the network if ranks are on several nodes, else copy engines.
 #[derive(Debug, Clone, Copy)]
-pub struct ClusterEngines {
+pub(crate) struct ClusterEngines {
     link: Engine,
 }
 
 impl ClusterEngines {
     /// Of `ranks` ranks of a cluster; nodes are filled one after the other.
-    pub fn new(cluster: &Cluster, ranks: u32) -> Self {
+    pub(crate) fn new(cluster: &Cluster, ranks: u32) -> Self {
         let several = ranks > cluster.gpus_per_node.max(1);
         Self { link: if several { Engine::NicSend } else { Engine::CopyOut } }
     }

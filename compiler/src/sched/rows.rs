@@ -8,7 +8,7 @@ use fs_workload::ids::{Draws, RowLaw, used};
 
 /// Expected entries of one rank's request for a batch, as a whole and by class.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entries {
+pub(crate) struct Entries {
     /// Entries.
     pub sent: f64,
     /// Those of each class of lookups.
@@ -19,7 +19,7 @@ pub struct Entries {
 
 impl Entries {
     /// For `ranks` ranks that all draw like this one; `unique`: a row is one entry however often it is drawn.
-    pub fn expect(law: &RowLaw, draws: Draws, ranks: f64, unique: bool, reuse: Option<Reuse>) -> Self {
+    pub(crate) fn expect(law: &RowLaw, draws: Draws, ranks: f64, unique: bool, reuse: Option<Reuse>) -> Self {
         let m = reuse.map_or(1, |r| r.microbatches.max(1));
         let forward = reuse.map_or_else(Vec::new, |r| r.classes(Way::Forward));
         let backward = reuse.map_or_else(Vec::new, |r| r.classes(Way::Backward));

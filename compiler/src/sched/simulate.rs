@@ -14,7 +14,7 @@ use super::graph::Graph;
 
 /// What is simulated.
 #[derive(Debug)]
-pub struct Tasks<'a> {
+pub(crate) struct Tasks<'a> {
     /// Dependencies.
     pub graph: &'a Graph,
     /// Nanoseconds of each operation.
@@ -30,11 +30,11 @@ pub struct Tasks<'a> {
 }
 
 /// Number of engines that [`Tasks::engine`] may name.
-pub const ENGINES: usize = 6;
+pub(crate) const ENGINES: usize = 6;
 
 /// When everything started and ended.
 #[derive(Debug, Clone)]
-pub struct Timing {
+pub(crate) struct Timing {
     n: usize,
     start: Vec<u64>,
     end: Vec<u64>,
@@ -42,11 +42,11 @@ pub struct Timing {
 
 impl Timing {
     /// Start of an operation in a batch (a step, if the list of a step was simulated).
-    pub fn start(&self, op: usize, batch: usize) -> u64 {
+    pub(crate) fn start(&self, op: usize, batch: usize) -> u64 {
         self.start[batch * self.n + op]
     }
     /// Its end.
-    pub fn end(&self, op: usize, batch: usize) -> u64 {
+    pub(crate) fn end(&self, op: usize, batch: usize) -> u64 {
         self.end[batch * self.n + op]
     }
 }
@@ -79,7 +79,7 @@ struct Simulator<'a> {
 }
 
 /// Simulates `batches` batches; instance m of an operation has the key `key + m * ii`.
-pub fn simulate(work: &Tasks<'_>, key: &[i64], ii: i64, batches: usize) -> Timing {
+pub(crate) fn simulate(work: &Tasks<'_>, key: &[i64], ii: i64, batches: usize) -> Timing {
     let n = work.graph.n;
     let mut waits = vec![0u32; n * batches];
     for e in &work.graph.edges {

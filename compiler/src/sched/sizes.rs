@@ -19,7 +19,7 @@ use super::rows::Entries;
 
 /// Expected sizes of one rank.
 #[derive(Debug, Clone, Default)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     values: BTreeMap<Symbol, f64>,
     /// Those that differ where samples are as assigned.
     assigned: BTreeMap<Symbol, f64>,
@@ -30,7 +30,7 @@ pub struct Sizes {
 
 impl Sizes {
     /// Of a schedule whose operations are known, for its number of ranks.
-    pub fn expect(s: &Schedule) -> Self {
+    pub(crate) fn expect(s: &Schedule) -> Self {
         let mut sizes = Self {
             values: BTreeMap::from([(Symbol::Ranks, f64::from(s.ranks))]),
             assigned: BTreeMap::new(),
@@ -62,7 +62,7 @@ impl Sizes {
     }
 
     /// As a profile has them; classes that it did not count follow from the workload's law, in proportion.
-    pub fn measured(s: &Schedule, profile: &Profile) -> Self {
+    pub(crate) fn measured(s: &Schedule, profile: &Profile) -> Self {
         let mut sizes = Self::expect(s);
         sizes.assumptions.clear();
         for (symbol, value) in &profile.sizes {
@@ -105,7 +105,7 @@ impl Sizes {
     }
 
     /// Of given values, for tests and for schedules that carry them.
-    pub fn given(values: impl IntoIterator<Item = (Symbol, f64)>, microbatches: u32) -> Self {
+    pub(crate) fn given(values: impl IntoIterator<Item = (Symbol, f64)>, microbatches: u32) -> Self {
         Self {
             values: values.into_iter().collect(),
             assigned: BTreeMap::new(),
@@ -122,12 +122,13 @@ impl Sizes {
 
     /// States what a size is where samples are as assigned. Until then it is that of home: on average over ranks the
     /// two are the same.
-    pub fn assign(&mut self, symbol: Symbol, value: f64) {
+    #[allow(dead_code, reason = "who assigns samples says it")]
+    pub(crate) fn assign(&mut self, symbol: Symbol, value: f64) {
         self.assigned.insert(symbol, value);
     }
 
     /// Value of a symbol for operations or buffers of a site and a microbatch (`None`: of the whole batch).
-    pub fn get(&self, symbol: Symbol, site: Site, microbatch: Option<u32>) -> f64 {
+    pub(crate) fn get(&self, symbol: Symbol, site: Site, microbatch: Option<u32>) -> f64 {
         let assigned = if site.is_home() { None } else { self.assigned.get(&symbol) };
         let value = assigned.or_else(|| self.values.get(&symbol)).copied().unwrap_or(0.0);
         match symbol {
@@ -139,17 +140,17 @@ impl Sizes {
     }
 
     /// Value of a symbol for an operation.
-    pub fn of(&self, op: &Op, symbol: Symbol) -> f64 {
+    pub(crate) fn of(&self, op: &Op, symbol: Symbol) -> f64 {
         self.get(symbol, op.site, op.microbatch)
     }
 
     /// Rows of a buffer.
-    pub fn rows(&self, b: &Buffer) -> f64 {
+    pub(crate) fn rows(&self, b: &Buffer) -> f64 {
         self.extent(b.rows, b.site, b.microbatch)
     }
 
     /// Rows of something of a site and a microbatch.
-    pub fn extent(&self, rows: Extent, site: Site, microbatch: Option<u32>) -> f64 {
+    pub(crate) fn extent(&self, rows: Extent, site: Site, microbatch: Option<u32>) -> f64 {
         match rows {
             Extent::Fixed(n) => n.into(),
             Extent::Symbol(s) => self.get(s, site, microbatch),
@@ -157,7 +158,7 @@ impl Sizes {
     }
 
     /// Symbols with their values, of the whole batch.
-    pub fn list(&self) -> Vec<(String, f64)> {
+    pub(crate) fn list(&self) -> Vec<(String, f64)> {
         self.values.iter().map(|(s, v)| (s.to_string(), *v)).collect()
     }
 
@@ -216,7 +217,7 @@ impl Sizes {
 }
 
 /// The law of a group's lengths: the workload's, if it has one that lengths can be drawn from.
-pub fn lengths_of(lengths: Option<LengthDistribution>, max: u32) -> LengthLaw {
+pub(crate) fn lengths_of(lengths: Option<LengthDistribution>, max: u32) -> LengthLaw {
     let law = lengths.and_then(|lengths| LengthLaw::new(lengths, max).ok());
     law.unwrap_or_else(|| LengthLaw::assumed(max))
 }
@@ -260,7 +261,7 @@ fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
 }
 
 /// What a profile knows of an exchange's rows.
-pub fn rows_of<'a>(
+pub(crate) fn rows_of<'a>(
     profile: &'a Profile,
     s: &Schedule,
     exchange: u32,
@@ -270,7 +271,13 @@ pub fn rows_of<'a>(
 }
 
 /// Bytes of an input of the batch.
-pub fn input_bytes(s: &Schedule, sizes: &Sizes, input: u32, site: Site, microbatch: Option<u32>) -> f64 {
+pub(crate) fn input_bytes(
+    s: &Schedule,
+    sizes: &Sizes,
+    input: u32,
+    site: Site,
+    microbatch: Option<u32>,
+) -> f64 {
     let size = |symbol| sizes.get(symbol, site, microbatch);
     match s.inputs.get(input as usize).map(|i| i.kind) {
         Some(InputKind::Ids { lengths, .. }) => 8.0 * size(Symbol::Tokens(lengths)),

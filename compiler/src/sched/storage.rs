@@ -26,7 +26,7 @@ struct Life {
 
 /// Storage of a program.
 #[derive(Debug, Clone, Default)]
-pub struct Storage {
+pub(crate) struct Storage {
     /// Copies of each buffer.
     pub copies: Vec<u32>,
     /// Slot of each buffer.
@@ -73,7 +73,7 @@ fn ends(life: &Life, frozen: &Frozen, queue: &[u16]) -> Vec<(u32, i32)> {
 }
 
 /// Assigns copies and slots. `bytes`: of each buffer at the expected sizes; `queue`: of each operation.
-pub fn assign(
+pub(crate) fn assign(
     buffers: &[Buffer],
     ops: &[Op],
     time: &[u64],

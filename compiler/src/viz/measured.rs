@@ -66,7 +66,7 @@ pub struct Difference {
 const WHOLE: f64 = 0.9;
 
 /// The middle of a list; the mean of both middles of an even one.
-pub fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let n = values.len();
     let upper = *values.get(n / 2)?;

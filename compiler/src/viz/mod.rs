@@ -8,13 +8,13 @@ mod cells;
 pub mod dot;
 pub mod html;
 pub mod measured;
-pub mod memory;
+mod memory;
 pub mod palette;
 pub mod svg;
 mod sweep;
 pub mod text;
 pub mod timeline;
-pub mod views;
+mod views;
 
 pub use palette::Purpose;
 pub use timeline::{Timeline, VizError};

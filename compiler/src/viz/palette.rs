@@ -36,7 +36,7 @@ pub enum Purpose {
 /// How a kind's boxes are filled besides their colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Pattern {
+pub(crate) enum Pattern {
     /// Nothing.
     Solid,
     /// Lines like `/`.
@@ -57,7 +57,7 @@ pub enum Pattern {
 
 impl Purpose {
     /// All of them, in the order of legends.
-    pub const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Forward,
         Self::Backward,
         Self::InputDist,
@@ -83,7 +83,7 @@ impl Purpose {
         }
     }
     /// What it means, in a sentence.
-    pub fn meaning(self) -> &'static str {
+    pub(crate) fn meaning(self) -> &'static str {
         match self {
             Self::Forward => "forward pass of the dense model",
             Self::Backward => "backward pass of the dense model",
@@ -97,7 +97,7 @@ impl Purpose {
         }
     }
     /// Fill, as `#rrggbb`; the same on light and dark backgrounds.
-    pub fn colour(self) -> &'static str {
+    pub(crate) fn colour(self) -> &'static str {
         match self {
             Self::Forward => "#0072b2",
             Self::Backward => "#d55e00",
@@ -111,14 +111,14 @@ impl Purpose {
         }
     }
     /// Text on it, as `#rrggbb`.
-    pub fn ink(self) -> &'static str {
+    pub(crate) fn ink(self) -> &'static str {
         match self {
             Self::Forward | Self::AllReduce => "#ffffff",
             _ => "#000000",
         }
     }
     /// Its pattern.
-    pub fn pattern(self) -> Pattern {
+    pub(crate) fn pattern(self) -> Pattern {
         match self {
             Self::Forward | Self::Host => Pattern::Solid,
             Self::Backward => Pattern::Rising,

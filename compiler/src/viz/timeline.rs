@@ -246,7 +246,7 @@ impl Timeline {
 }
 
 /// Name of a strategy.
-pub fn strategy_name(strategy: Strategy) -> &'static str {
+pub(crate) fn strategy_name(strategy: Strategy) -> &'static str {
     crate::sched::policy::of(strategy).name()
 }
 

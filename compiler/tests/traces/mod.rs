@@ -50,7 +50,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// A node of a trace.
 #[derive(Debug, Default, Clone)]
-pub struct Node {
+pub(crate) struct Node {
     pub id: u64,
     pub name: String,
     pub kind: u64,
@@ -62,7 +62,7 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn number(&self, name: &str) -> u64 {
+    pub(crate) fn number(&self, name: &str) -> u64 {
         self.attr.get(name).unwrap_or_else(|| panic!("{} has no {name}", self.name)).1
     }
 }
@@ -109,13 +109,13 @@ fn node(bytes: &[u8]) -> Node {
     node
 }
 
-pub const COMPUTE: u64 = 4;
-pub const SEND: u64 = 5;
-pub const RECEIVE: u64 = 6;
-pub const COLLECTIVE: u64 = 7;
+pub(crate) const COMPUTE: u64 = 4;
+pub(crate) const SEND: u64 = 5;
+pub(crate) const RECEIVE: u64 = 6;
+pub(crate) const COLLECTIVE: u64 = 7;
 
 /// The nodes of a file, after its metadata.
-pub fn read(mut bytes: &[u8]) -> Vec<Node> {
+pub(crate) fn read(mut bytes: &[u8]) -> Vec<Node> {
     let metadata = fields(cut(&mut bytes));
     assert_eq!(metadata[0], (1, Field::Bytes(b"0.0.4")), "the schema's version comes first");
     let mut nodes = Vec::new();

@@ -233,7 +233,7 @@ fn execute(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> {
     let schedule = session.schedule();
     let strategy = format!("{:?}", schedule.strategy).to_lowercase();
     let title = format!("{}, {strategy} on {} rank(s)", schedule.model, session.ranks());
-    let engines = fs_executor::runtime::Plan::new(&schedule.train).engines;
+    let engines = session.engines();
     let progress = if run.quiet { Progress::silent } else { Progress::new };
     let mut progress = progress(title, engines, run.status.clone());
     let report = session.run(&mut Kept::new(&mut progress, interrupts))?;

@@ -18,7 +18,7 @@ use super::{DataError, Epochs, GlobalBatch, Histories, Source, Truncation};
 
 /// Names of the columns.
 #[derive(Debug, Clone)]
-pub struct Columns {
+pub(crate) struct Columns {
     /// The user.
     pub user: String,
     /// The item.
@@ -31,7 +31,7 @@ pub struct Columns {
 
 /// Users' histories from a file.
 #[derive(Debug)]
-pub struct Csv {
+pub(crate) struct Csv {
     schedule: Arc<Schedule>,
     path: PathBuf,
     histories: Arc<Histories>,
@@ -46,7 +46,7 @@ pub struct Csv {
 impl Csv {
     /// Reads the whole file and checks it against the schedule. With `hold_out` each user's last item is kept for
     /// evaluation. Users with fewer than `min_interactions` are left out.
-    pub fn open(
+    pub(crate) fn open(
         schedule: &Arc<Schedule>,
         path: &Path,
         columns: &Columns,

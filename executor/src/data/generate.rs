@@ -20,7 +20,7 @@ const ROWS: u32 = 0xF540_0000;
 
 /// Draws batches.
 #[derive(Debug)]
-pub struct Generator {
+pub(crate) struct Generator {
     schedule: Arc<Schedule>,
     lengths: Vec<LengthLaw>,
     /// Per input: how its ids are drawn.
@@ -44,7 +44,7 @@ struct Ids {
 
 impl Generator {
     /// Checks the distributions against the schedule's tables and length groups.
-    pub fn new(
+    pub(crate) fn new(
         schedule: &Arc<Schedule>,
         lengths: LengthDistribution,
         ids: IdDistribution,

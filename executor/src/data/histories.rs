@@ -20,7 +20,7 @@ pub struct Histories {
 
 impl Histories {
     /// From the items of each user.
-    pub fn new(users: &[Vec<u32>], distinct: usize, hold_out: bool) -> Self {
+    pub(crate) fn new(users: &[Vec<u32>], distinct: usize, hold_out: bool) -> Self {
         let mut offsets = vec![0];
         let mut items = Vec::new();
         for user in users {
@@ -32,7 +32,7 @@ impl Histories {
 
     /// The same with other numbers of items: item n becomes `rows[n]`, of `distinct`.
     #[must_use]
-    pub fn renumbered(&self, rows: &[u32], distinct: usize) -> Self {
+    pub(crate) fn renumbered(&self, rows: &[u32], distinct: usize) -> Self {
         let items = self.items.iter().map(|item| rows[*item as usize]).collect();
         Self { offsets: self.offsets.clone(), items, distinct, hold_out: self.hold_out }
     }
@@ -82,13 +82,13 @@ impl Histories {
     }
 
     /// The held-out item.
-    pub fn target(&self, user: usize) -> Option<u32> {
+    pub(crate) fn target(&self, user: usize) -> Option<u32> {
         let all = &self.items[self.offsets[user]..self.offsets[user + 1]];
         all.last().copied().filter(|_| self.hold_out)
     }
 
     /// Distinct items of a user's history, ascending, into `seen`.
-    pub fn seen(&self, user: usize, seen: &mut Vec<u32>) {
+    pub(crate) fn seen(&self, user: usize, seen: &mut Vec<u32>) {
         seen.clear();
         seen.extend_from_slice(self.history(user));
         seen.sort_unstable();
@@ -114,7 +114,13 @@ impl Histories {
     }
 
     /// Appends an evaluation sample: the newest ids of the history, and the question what came next.
-    pub fn push_question(&self, schedule: &Schedule, user: usize, sample: usize, batch: &mut GlobalBatch) {
+    pub(crate) fn push_question(
+        &self,
+        schedule: &Schedule,
+        user: usize,
+        sample: usize,
+        batch: &mut GlobalBatch,
+    ) {
         let target = i64::from(self.target(user).unwrap_or_default());
         push(schedule, self.history(user), &[], sample, batch);
         batch.questions.push(Question { user, target });

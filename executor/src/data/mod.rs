@@ -6,18 +6,18 @@
 //!
 //! A new kind of source is one file here and one line in [`open`].
 
-pub mod csv;
+mod csv;
 mod digest;
-pub mod error;
-pub mod generate;
-pub mod histories;
-pub mod reader;
+mod error;
+mod generate;
+mod histories;
+pub(crate) mod reader;
 pub mod samples;
 pub mod share;
 pub mod sizes;
-pub mod tensorfile;
-pub mod tensors;
-pub mod vocabulary;
+pub(crate) mod tensorfile;
+mod tensors;
+mod vocabulary;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,9 +26,10 @@ use fs_schedule::{Data, Evaluate, InputKind, Keep, Schedule};
 use serde::Serialize;
 
 pub use error::DataError;
-pub use histories::Histories;
-pub use samples::{Held, Wanted};
-pub use vocabulary::Vocabulary;
+pub(crate) use histories::Histories;
+pub(crate) use samples::Held;
+pub use samples::Wanted;
+pub(crate) use vocabulary::Vocabulary;
 
 /// The samples of one step, for all ranks together, or those of them that somebody wants here.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -48,12 +49,12 @@ pub struct GlobalBatch {
     /// Per input of the schedule.
     pub inputs: Vec<Values>,
     /// What evaluation asks about each sample, here or not; empty in training.
-    pub questions: Vec<Question>,
+    pub(crate) questions: Vec<Question>,
 }
 
 /// Evaluation: what happened after a sample's history.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Question {
+pub(crate) struct Question {
     /// Position of the user in [`Histories`].
     pub user: usize,
     /// The item that followed.
@@ -76,7 +77,7 @@ impl GlobalBatch {
     }
 
     /// Says how many samples the batch has; from then on `held` says which of them to put here.
-    pub fn begin(&mut self, samples: usize) {
+    pub(crate) fn begin(&mut self, samples: usize) {
         self.samples = samples;
         self.wanted.of(samples, &mut self.held);
     }
@@ -118,7 +119,7 @@ impl GlobalBatch {
     }
 
     /// Tokens of all samples, here or not, in a length group.
-    pub fn tokens_of(&self, group: usize) -> usize {
+    pub(crate) fn tokens_of(&self, group: usize) -> usize {
         let here = self.offsets.get(group).and_then(|o| o.last()).copied().unwrap_or(0);
         here + self.elsewhere.get(group).copied().unwrap_or(0)
     }
@@ -156,7 +157,7 @@ impl GlobalBatch {
     }
 
     /// Bytes held.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let inputs = self.inputs.iter().map(|v| match v {
             Values::Ids(v) => v.capacity() * size_of::<i64>(),
             Values::Reals(v) => v.capacity() * size_of::<f32>(),
@@ -177,7 +178,7 @@ impl Values {
     }
 
     /// The ids, to fill; `None` for real inputs.
-    pub fn ids_mut(&mut self) -> Option<&mut Vec<i64>> {
+    pub(crate) fn ids_mut(&mut self) -> Option<&mut Vec<i64>> {
         match self {
             Self::Ids(v) => Some(v),
             Self::Reals(_) => None,
@@ -276,7 +277,7 @@ impl Truncation {
 
 /// Passes over `samples` samples in batches of `batch`; the last one of a pass may be smaller.
 #[derive(Debug, Clone, Copy)]
-pub struct Epochs {
+pub(crate) struct Epochs {
     /// Samples of one pass.
     pub samples: u64,
     /// Samples of a full batch.
@@ -285,12 +286,12 @@ pub struct Epochs {
 
 impl Epochs {
     /// Steps of one pass.
-    pub fn steps(self) -> u64 {
+    pub(crate) fn steps(self) -> u64 {
         self.samples.div_ceil(self.batch)
     }
 
     /// The epoch of a step and the positions of its samples in that epoch's order.
-    pub fn locate(self, step: u64) -> (u64, std::ops::Range<u64>) {
+    pub(crate) fn locate(self, step: u64) -> (u64, std::ops::Range<u64>) {
         let (epoch, index) = (step / self.steps(), step % self.steps());
         let start = index * self.batch;
         (epoch, start..(start + self.batch).min(self.samples))
@@ -298,7 +299,7 @@ impl Epochs {
 }
 
 /// The part of a sequence that truncation to `max` keeps.
-pub fn truncate<V>(sequence: &[V], max: usize, keep: Keep) -> &[V] {
+pub(crate) fn truncate<V>(sequence: &[V], max: usize, keep: Keep) -> &[V] {
     let n = sequence.len().min(max);
     match keep {
         Keep::First => &sequence[..n],

@@ -24,7 +24,7 @@ pub struct Share {
     assigned: Samples,
     moved: bool,
     /// Of its exchanges.
-    pub sizes: Sizes,
+    pub(crate) sizes: Sizes,
 }
 
 /// A sample that a rank is to work on and that the batch does not hold.

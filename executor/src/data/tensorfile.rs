@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-pub use safetensors::tensor::Dtype;
+pub(crate) use safetensors::tensor::Dtype;
 use safetensors::tensor::Metadata;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
@@ -19,7 +19,7 @@ use super::digest::Digest;
 
 /// An open file and where its tensors lie.
 #[derive(Debug)]
-pub struct TensorFile {
+pub(crate) struct TensorFile {
     path: PathBuf,
     file: File,
     tensors: BTreeMap<String, TensorInfo>,
@@ -28,7 +28,7 @@ pub struct TensorFile {
 
 /// A tensor's type, shape and place.
 #[derive(Debug, Clone)]
-pub struct TensorInfo {
+pub(crate) struct TensorInfo {
     /// Element type.
     pub dtype: Dtype,
     /// Extents.
@@ -38,23 +38,18 @@ pub struct TensorInfo {
 
 impl TensorInfo {
     /// Number of elements.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Whether it has no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// For messages: `F32 [2, 3]`.
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         format!("{:?} {:?}", self.dtype, self.shape)
     }
 }
 
 /// Element types that are read.
-pub trait Element: Copy + Default {
+pub(crate) trait Element: Copy + Default {
     /// The type's name in a file.
     const DTYPE: Dtype;
     /// Bytes of one.
@@ -82,7 +77,7 @@ element!(u8, U8);
 
 impl TensorFile {
     /// Of its tensors' names, types and shapes, its length, and blocks all over it: all of a file of up to a megabyte.
-    pub fn digest(&self) -> Result<String, DataError> {
+    pub(crate) fn digest(&self) -> Result<String, DataError> {
         const BLOCK: u64 = 4096;
         const BLOCKS: u64 = 256;
         let io = |source| DataError::Io { path: self.path.clone(), source };
@@ -107,7 +102,7 @@ impl TensorFile {
     }
 
     /// Opens a file and reads its header.
-    pub fn open(path: &Path) -> Result<Self, DataError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
         let io = |source| DataError::Io { path: path.into(), source };
         let not = |reason: String| DataError::NotTensors { path: path.into(), reason };
         let file = File::open(path).map_err(io)?;
@@ -157,27 +152,27 @@ impl TensorFile {
     }
 
     /// The file's path.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// A text of the header's `__metadata__`, if there.
-    pub fn metadata(&self, key: &str) -> Option<&str> {
+    pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
     }
 
     /// A tensor, if there.
-    pub fn get(&self, name: &str) -> Option<&TensorInfo> {
+    pub(crate) fn get(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }
 
     /// Names of all tensors.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.tensors.keys().cloned().collect()
     }
 
     /// A tensor that must be there with this element type.
-    pub fn expect<E: Element>(&self, name: &str, shape: &str) -> Result<&TensorInfo, DataError> {
+    pub(crate) fn expect<E: Element>(&self, name: &str, shape: &str) -> Result<&TensorInfo, DataError> {
         let info = self.get(name).ok_or_else(|| DataError::MissingTensor {
             path: self.path.clone(),
             name: name.into(),
@@ -191,7 +186,7 @@ impl TensorFile {
     }
 
     /// The error that `info` is not what was expected.
-    pub fn mismatch(&self, name: &str, info: &TensorInfo, expected: &str) -> DataError {
+    pub(crate) fn mismatch(&self, name: &str, info: &TensorInfo, expected: &str) -> DataError {
         DataError::Tensor {
             path: self.path.clone(),
             name: name.into(),
@@ -201,7 +196,7 @@ impl TensorFile {
     }
 
     /// Appends elements `[first, first + count)` of a tensor to `out`; `bytes` is scratch.
-    pub fn read<E: Element>(
+    pub(crate) fn read<E: Element>(
         &self,
         info: &TensorInfo,
         first: usize,

@@ -15,7 +15,7 @@ use super::{DataError, GlobalBatch, Source, Truncation};
 
 /// Batches in a file.
 #[derive(Debug)]
-pub struct Tensors {
+pub(crate) struct Tensors {
     schedule: Arc<Schedule>,
     file: TensorFile,
     steps: usize,
@@ -34,7 +34,7 @@ pub struct Tensors {
 
 impl Tensors {
     /// Opens the file and checks shapes, types and sums; values are checked as they are read.
-    pub fn open(schedule: &Arc<Schedule>, path: &Path) -> Result<Self, DataError> {
+    pub(crate) fn open(schedule: &Arc<Schedule>, path: &Path) -> Result<Self, DataError> {
         let file = TensorFile::open(path)?;
         let content = |reason: String| DataError::Content { path: path.into(), reason };
         let info = file.expect::<i32>("lengths", "[steps, world, batch]")?.clone();

@@ -21,8 +21,7 @@ pub struct Vocabulary {
 
 /// Texts and offsets that are no vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BadVocabulary {
+pub(crate) enum BadVocabulary {
     /// Offsets that do not cut the text into ids.
     #[error("offset {at} is {found}, outside of {}..={}", .within.0, .within.1)]
     Offset {
@@ -50,12 +49,12 @@ pub enum BadVocabulary {
 
 impl Vocabulary {
     /// No ids.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { offsets: vec![0], ..Self::default() }
     }
 
     /// Ids from their texts and where these begin, as [`text`](Self::text) and [`offsets`](Self::offsets) give them.
-    pub fn from_parts(text: Vec<u8>, offsets: Vec<i64>) -> Result<Self, BadVocabulary> {
+    pub(crate) fn from_parts(text: Vec<u8>, offsets: Vec<i64>) -> Result<Self, BadVocabulary> {
         let end = text.len() as i64;
         let mut least = 0;
         for (at, &found) in offsets.iter().enumerate() {
@@ -95,27 +94,22 @@ impl Vocabulary {
     }
 
     /// Number of ids.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The text of an id.
-    pub fn id(&self, number: u32) -> &[u8] {
+    pub(crate) fn id(&self, number: u32) -> &[u8] {
         slice(&self.text, &self.offsets, number)
     }
 
     /// The number of an id.
-    pub fn number(&self, id: &[u8]) -> Option<u32> {
+    pub(crate) fn number(&self, id: &[u8]) -> Option<u32> {
         self.numbers.find(self.hasher.hash_one(id), |n| self.id(*n) == id).copied()
     }
 
     /// The number of an id, which is the next one if it is new; `None` if there is none left.
-    pub fn add(&mut self, id: &[u8]) -> Option<u32> {
+    pub(crate) fn add(&mut self, id: &[u8]) -> Option<u32> {
         let Self { text, offsets, numbers, hasher } = self;
         let hash = hasher.hash_one(id);
         if let Some(n) = numbers.find(hash, |n| slice(text, offsets, *n) == id) {
@@ -129,12 +123,12 @@ impl Vocabulary {
     }
 
     /// Texts of all ids, one after the other.
-    pub fn text(&self) -> &[u8] {
+    pub(crate) fn text(&self) -> &[u8] {
         &self.text
     }
 
     /// Where each text begins, and the end of the last: one more than there are ids.
-    pub fn offsets(&self) -> &[i64] {
+    pub(crate) fn offsets(&self) -> &[i64] {
         &self.offsets
     }
 }
@@ -159,7 +153,7 @@ mod tests {
             [&b"ab"[..], b"a", b"", b"b", b"c"].map(|id| again.number(id)),
             [Some(3), Some(2), Some(1), Some(0), None]
         );
-        assert!(Vocabulary::from_parts(Vec::new(), vec![0]).unwrap().is_empty());
+        assert!(Vocabulary::from_parts(Vec::new(), vec![0]).unwrap().len() == 0);
     }
 
     #[test]

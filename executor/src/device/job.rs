@@ -32,9 +32,9 @@ pub struct Env {
     /// Entries that this rank asked for, per exchange and class of lookups.
     pub asked: Vec<Vec<AtomicU64>>,
     /// Users' histories, for evaluation.
-    pub histories: Option<Arc<Histories>>,
+    pub(crate) histories: Option<Arc<Histories>>,
     /// Ranks of held-out items in the present evaluation; every rank has all of them.
-    pub outcomes: Mutex<Vec<Outcome>>,
+    pub(crate) outcomes: Mutex<Vec<Outcome>>,
 }
 
 /// A rank's part of a batch in flight.

@@ -13,7 +13,7 @@
 pub mod cpu;
 mod fault;
 mod job;
-pub mod shards;
+pub(crate) mod shards;
 
 use std::ops::Range;
 use std::time::Duration;

@@ -6,7 +6,7 @@ use fs_schedule::{Sharding, Table};
 
 /// A rank's shard of a part of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShardRange {
+pub(crate) struct ShardRange {
     /// Rows of the whole table.
     pub rows: Range<u64>,
     /// Columns of the whole table.
@@ -15,7 +15,7 @@ pub struct ShardRange {
 
 impl ShardRange {
     /// What `rank` holds of a part.
-    pub fn of(table: &Table, part: u32, rank: usize, ranks: usize) -> Self {
+    pub(crate) fn of(table: &Table, part: u32, rank: usize, ranks: usize) -> Self {
         let rows = match (&table.sharding, table.sharding.owner(part)) {
             (Sharding::RowWise, _) => shard_rows(table.rows, rank, ranks),
             (_, Some(owner)) if owner as usize != rank => 0..0,
@@ -25,35 +25,25 @@ impl ShardRange {
         Self { rows, columns: start as usize..end as usize }
     }
 
-    /// Number of rows.
-    pub fn len(&self) -> usize {
-        (self.rows.end - self.rows.start) as usize
-    }
-
     /// Whether the rank holds none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
-    }
-
-    /// Number of columns.
-    pub fn dim(&self) -> usize {
-        self.columns.len()
     }
 }
 
 /// Rows that each rank owns; the last ranks may own fewer.
-pub fn rows_per_rank(rows: u64, ranks: usize) -> u64 {
+pub(crate) fn rows_per_rank(rows: u64, ranks: usize) -> u64 {
     rows.div_ceil(ranks.max(1) as u64).max(1)
 }
 
 /// The rows of a rank.
-pub fn shard_rows(rows: u64, rank: usize, ranks: usize) -> Range<u64> {
+pub(crate) fn shard_rows(rows: u64, rank: usize, ranks: usize) -> Range<u64> {
     let each = rows_per_rank(rows, ranks);
     (rank as u64 * each).min(rows)..((rank as u64 + 1) * each).min(rows)
 }
 
 /// Bytes of a table's values and of its optimizer state on all ranks, with `element` bytes a number.
-pub fn table_bytes(table: &Table, ranks: usize, element: usize) -> (u64, u64) {
+pub(crate) fn table_bytes(table: &Table, ranks: usize, element: usize) -> (u64, u64) {
     let copies = if table.sharding == Sharding::DataParallel { ranks as u64 } else { 1 };
     let element = (element as u64).saturating_mul(copies);
     let values = table.rows.saturating_mul(u64::from(table.dim));

@@ -4,13 +4,13 @@
 //! from 0. HR@k is the share of users whose item ranks below k; NDCG@k counts such a hit as 1 / log2(rank + 2).
 //! Both are given over all items, and over those that the user's history does not contain.
 
-pub mod popularity;
+pub(crate) mod popularity;
 
 use serde::Serialize;
 
 /// Where a user's held-out item ranks, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Position of the user.
     pub user: usize,
     /// Among all items.
@@ -40,7 +40,7 @@ pub struct Scores {
 }
 
 /// Averages of outcomes.
-pub fn scores(outcomes: &[Outcome]) -> Scores {
+pub(crate) fn scores(outcomes: &[Outcome]) -> Scores {
     let metrics = |rank: fn(&Outcome) -> u64| {
         let n = outcomes.len().max(1) as f64;
         let hits = |k: u64| outcomes.iter().filter(|o| rank(o) < k).count() as f64 / n;

@@ -4,7 +4,7 @@ use super::Outcome;
 use crate::data::Histories;
 
 /// Outcome of each user when items are scored by how often all histories hold them, out of `items` items.
-pub fn outcomes(histories: &Histories) -> Vec<Outcome> {
+pub(crate) fn outcomes(histories: &Histories) -> Vec<Outcome> {
     let items = histories.distinct_items();
     let mut counts = vec![0u64; items];
     for user in 0..histories.users() {

@@ -1,16 +1,16 @@
 //! Measures what a model costs on this machine: [`measure`] runs a schedule and gives a [`Profile`], from which the
 //! compiler predicts other schedules of the model.
 //!
-//! - The times of operations are those of [typical](typical) batches on their slowest rank.
+//! - The times of operations are those of [typical](mod@typical) batches on their slowest rank.
 //! - Per kind of operation a [line](crate::fit) through all ranks' times tells what other sizes would take.
 //! - Sizes and reuse distances are [counted](rows) in the data.
 //! - Kinds that the schedule does not run are [tried](probe) by themselves.
 //! - With an emulated link the schedule runs with and without it: what it takes without is work of the processor, what
 //!   the link adds are its latency and bandwidth.
 
-pub mod probe;
+mod probe;
 pub mod rows;
-pub mod typical;
+mod typical;
 
 use std::collections::BTreeMap;
 
@@ -307,7 +307,7 @@ fn transfers(schedule: &Schedule, sizes: &Sizes<'_>, times: &Typical, alone: Opt
 }
 
 /// Seconds per round and per byte of transfers (rounds, bytes, seconds).
-pub fn line(transfers: &[(f64, f64, f64)]) -> (f64, f64) {
+pub(crate) fn line(transfers: &[(f64, f64, f64)]) -> (f64, f64) {
     let points: Vec<Point> =
         transfers.iter().map(|(r, b, t)| Point { x: [*r, *b, 0.0], y: t.max(1e-9) }).collect();
     fit(&points).map_or((0.0, 0.0), |l| (l.coefficients[0], l.coefficients[1]))
@@ -315,7 +315,7 @@ pub fn line(transfers: &[(f64, f64, f64)]) -> (f64, f64) {
 
 /// The constants of the link that transfers (rounds, bytes, seconds) took, beside the processor's own `(per round, per
 /// byte)`.
-pub fn link(transfers: &[(f64, f64, f64)], own: (f64, f64)) -> LinkCost {
+pub(crate) fn link(transfers: &[(f64, f64, f64)], own: (f64, f64)) -> LinkCost {
     let beside = transfers.iter().map(|(r, b, t)| (*r, *b, t - r * own.0 - b * own.1));
     let beside: Vec<_> = beside.filter(|t| t.2 > 0.0).collect();
     let (latency, per_byte) = line(&beside);

@@ -22,10 +22,10 @@ const SHARES: [f64; 3] = [1.0, 0.5, 0.15];
 const MOST: usize = 1 << 20;
 
 /// A measured kernel: kind, bytes, seconds.
-pub type Probe = (&'static str, f64, f64);
+pub(crate) type Probe = (&'static str, f64, f64);
 
 /// Probes of every exchange of one table; models repeat tables.
-pub fn probes(schedule: &Schedule, rows: &[Rows], ranks: usize) -> Vec<Probe> {
+pub(crate) fn probes(schedule: &Schedule, rows: &[Rows], ranks: usize) -> Vec<Probe> {
     let mut done: Vec<(u64, u32, usize)> = Vec::new();
     let mut out = Vec::new();
     for (x, of) in schedule.exchanges.iter().filter_map(|x| {

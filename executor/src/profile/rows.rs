@@ -122,7 +122,7 @@ impl Counter<'_> {
     }
 
     /// Median seconds of a core that producing one of these batches takes.
-    pub fn seconds(&mut self, steps: Range<u64>) -> Result<f64, Error> {
+    pub(crate) fn seconds(&mut self, steps: Range<u64>) -> Result<f64, Error> {
         let mut batch = GlobalBatch::default();
         let mut each = Vec::new();
         for step in steps {
@@ -134,7 +134,10 @@ impl Counter<'_> {
     }
 
     /// Samples, tokens and sums of squared lengths of batches on ranks.
-    pub fn batch_sizes(&mut self, instances: &[(u64, usize)]) -> Result<Vec<BTreeMap<Symbol, f64>>, Error> {
+    pub(crate) fn batch_sizes(
+        &mut self,
+        instances: &[(u64, usize)],
+    ) -> Result<Vec<BTreeMap<Symbol, f64>>, Error> {
         let layout = Arc::new(Layout::default());
         let mut share = Share::new(&layout);
         let mut all = Vec::with_capacity(instances.len());

@@ -12,11 +12,11 @@ use fs_schedule::{Engine, Program};
 use crate::runtime::record::Record;
 
 /// A typical batch: its step, and its slowest rank.
-pub type Instance = (u64, usize);
+pub(crate) type Instance = (u64, usize);
 
 /// Times of operations in typical batches, in seconds.
 #[derive(Debug, Clone, Default)]
-pub struct Typical {
+pub(crate) struct Typical {
     /// Batches with their slowest ranks.
     pub instances: Vec<Instance>,
     /// Per operation: mean from start to end.
@@ -30,7 +30,7 @@ pub struct Typical {
 }
 
 /// Of the records of all ranks; `engines` are those that the program uses, rising.
-pub fn typical(program: &Program, engines: &[Engine], records: &[Vec<Record>]) -> Typical {
+pub(crate) fn typical(program: &Program, engines: &[Engine], records: &[Vec<Record>]) -> Typical {
     let n = program.ops.len();
     let compute = |r: &Record| {
         engines.get(r.engine as usize) == Some(&Engine::Compute)

@@ -84,7 +84,7 @@ pub struct Predicted {
 }
 
 /// The accounts of a run.
-pub fn of(
+pub(crate) fn of(
     schedule: &Schedule,
     asked: &[Vec<u64>],
     steps: &[StepEvent],

@@ -1,6 +1,6 @@
 //! What a run says at its end.
 
-pub mod accounting;
+pub(crate) mod accounting;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -158,7 +158,7 @@ pub struct OpTotal {
 }
 
 /// Means over ranks.
-pub fn op_totals(program: &Program, profiles: &[Profile]) -> Vec<OpTotal> {
+pub(crate) fn op_totals(program: &Program, profiles: &[Profile]) -> Vec<OpTotal> {
     let ranks = profiles.len().max(1) as f64;
     let total = |i: usize, op: &fs_schedule::Op| {
         let times = profiles.iter().filter_map(|p| p.ops.get(i));

@@ -17,7 +17,7 @@ use super::plan::Plan;
 
 /// Times of an operation's execution, in nanoseconds of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Times {
+pub(crate) struct Times {
     /// It started.
     pub start: u64,
     /// All ranks had begun.
@@ -29,7 +29,7 @@ pub struct Times {
 /// Times of the last executions of every operation: as many as can be asked for, so that a question about one never
 /// gets the times of another.
 #[derive(Debug)]
-pub struct Stamps {
+pub(crate) struct Stamps {
     /// Per operation and step, modulo the number kept: 1 + the step, start, met, end.
     slots: Vec<[AtomicU64; 4]>,
     kept: u64,
@@ -37,7 +37,7 @@ pub struct Stamps {
 
 impl Stamps {
     /// For a program of which at most `kept` steps are under way at once.
-    pub fn new(ops: usize, kept: usize) -> Self {
+    pub(crate) fn new(ops: usize, kept: usize) -> Self {
         let kept = kept.next_power_of_two();
         let slot = || std::array::from_fn(|_| AtomicU64::new(0));
         Self { slots: (0..ops * kept).map(|_| slot()).collect(), kept: kept as u64 }
@@ -48,7 +48,7 @@ impl Stamps {
     }
 
     /// States the times of an operation's step; to be published by counting it as done.
-    pub fn set(&self, op: usize, step: u64, times: Times) {
+    pub(crate) fn set(&self, op: usize, step: u64, times: Times) {
         let [tag, start, met, end] = self.slot(op, step);
         tag.store(step + 1, Ordering::Relaxed);
         start.store(times.start, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl Stamps {
     }
 
     /// The times of an operation's step that is done; `None` if they are no longer kept.
-    pub fn get(&self, op: usize, step: u64) -> Option<Times> {
+    pub(crate) fn get(&self, op: usize, step: u64) -> Option<Times> {
         let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let [tag, start, met, end] = self.slot(op, step);
         (load(tag) == step + 1).then(|| Times { start: load(start), met: load(met), end: load(end) })
@@ -66,7 +66,7 @@ impl Stamps {
 
 /// What the compute engine's time goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimeUse {
+pub(crate) enum TimeUse {
     /// Transfers that compute waited for.
     Exposed,
     /// Ranks that began later.
@@ -80,14 +80,14 @@ pub enum TimeUse {
 }
 
 /// Number of kinds.
-pub const KINDS: usize = 5;
+pub(crate) const KINDS: usize = 5;
 
 /// Nanoseconds of each [`TimeUse`], in its order.
-pub type Split = [u64; KINDS];
+pub(crate) type Split = [u64; KINDS];
 
 /// A part of a gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
+pub(crate) struct Segment {
     /// Where it ends; it starts where the one before ends.
     pub until: u64,
     /// What it goes to.
@@ -101,7 +101,7 @@ const CHAIN: usize = 64;
 
 /// What stood in the way.
 #[derive(Debug, Clone, Copy)]
-pub enum Gap {
+pub(crate) enum Gap {
     /// This operation's step could not start before the end of the gap.
     Before(usize, u64),
     /// Nothing was left to do but this operation's step, on another engine.
@@ -109,7 +109,7 @@ pub enum Gap {
 }
 
 /// Explains why the compute engine stood still from `begin` to `until`: segments, last one first.
-pub fn explain(
+pub(crate) fn explain(
     plan: &Plan,
     stamps: &Stamps,
     gap: Gap,
@@ -161,7 +161,7 @@ pub fn explain(
 
 /// The compute engine's time, covered up to a moment and cut at the ends of steps.
 #[derive(Debug)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     at: u64,
     /// Where the present step starts; none before the first batch is there.
     since: Option<u64>,
@@ -173,23 +173,23 @@ pub struct Ledger {
 
 impl Ledger {
     /// For a program of `ops` operations, from the start of the run.
-    pub fn new(ops: usize) -> Self {
+    pub(crate) fn new(ops: usize) -> Self {
         let segments = Vec::with_capacity(3 * CHAIN + 1);
         Self { at: 0, since: None, split: [0; KINDS], exposed: vec![0; ops], segments }
     }
 
     /// Up to where time is accounted for.
-    pub fn at(&self) -> u64 {
+    pub(crate) fn at(&self) -> u64 {
         self.at
     }
 
     /// Exposed time of each operation.
-    pub fn exposed(&self) -> &[u64] {
+    pub(crate) fn exposed(&self) -> &[u64] {
         &self.exposed
     }
 
     /// Counts what comes from now on: the first batch was there at `begin`.
-    pub fn begin(&mut self, begin: u64) {
+    pub(crate) fn begin(&mut self, begin: u64) {
         if self.since.is_none() {
             self.at = self.at.max(begin);
             self.since = Some(self.at);
@@ -197,7 +197,7 @@ impl Ledger {
     }
 
     /// Covers the time up to `until`.
-    pub fn cover(&mut self, until: u64, kind: TimeUse, op: Option<usize>) {
+    pub(crate) fn cover(&mut self, until: u64, kind: TimeUse, op: Option<usize>) {
         let time = until.saturating_sub(self.at);
         self.at += time;
         if self.since.is_none() {
@@ -210,26 +210,26 @@ impl Ledger {
     }
 
     /// Ends a step where time is covered to: where it started, where it ends, and what its time went to.
-    pub fn cut(&mut self) -> (u64, u64, Split) {
+    pub(crate) fn cut(&mut self) -> (u64, u64, Split) {
         let since = self.since.replace(self.at).unwrap_or(self.at);
         (since, self.at, std::mem::take(&mut self.split))
     }
 
     /// The segments of the gap from where time is covered to up to `until`, last one first; to be given back.
-    pub fn explain(&mut self, plan: &Plan, stamps: &Stamps, gap: Gap, until: u64) -> Vec<Segment> {
+    pub(crate) fn explain(&mut self, plan: &Plan, stamps: &Stamps, gap: Gap, until: u64) -> Vec<Segment> {
         let mut segments = std::mem::take(&mut self.segments);
         explain(plan, stamps, gap, (self.at, until), &mut segments);
         segments
     }
 
     /// Takes the segments back for the next gap.
-    pub fn give_back(&mut self, segments: Vec<Segment>) {
+    pub(crate) fn give_back(&mut self, segments: Vec<Segment>) {
         self.segments = segments;
     }
 }
 
 /// Adds to a sum that one thread writes.
-pub fn add(sum: &AtomicU64, n: u64) {
+pub(crate) fn add(sum: &AtomicU64, n: u64) {
     sum.store(sum.load(Ordering::Relaxed) + n, Ordering::Relaxed);
 }
 

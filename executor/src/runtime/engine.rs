@@ -29,7 +29,7 @@ const LOOKS: usize = 16;
 
 /// Runs an engine's queues to the end. The times of its operations, or nothing if the run failed, and the records of
 /// the steps that are recorded.
-pub fn run<D: Device>(rank: &Rank<'_, D>, engine: usize) -> (Profile, Vec<Record>) {
+pub(crate) fn run<D: Device>(rank: &Rank<'_, D>, engine: usize) -> (Profile, Vec<Record>) {
     let at = Cell::new(None);
     let mut thread = Thread::new(rank, engine, &at);
     let outcome = catch_unwind(AssertUnwindSafe(|| thread.run()));
@@ -49,7 +49,7 @@ fn warm_locks() {
 }
 
 /// The text of a panic.
-pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".into())
 }

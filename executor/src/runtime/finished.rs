@@ -4,11 +4,11 @@ use super::account::Split;
 use crate::transport::frame::{BadFrame, Reader, Writer};
 
 /// Kinds of engines.
-pub const ENGINES: usize = 6;
+pub(crate) const ENGINES: usize = 6;
 
 /// A rank's part of a finished batch; times in nanoseconds of the run.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Finished {
+pub(crate) struct Finished {
     /// The rank.
     pub rank: usize,
     /// The step.
@@ -33,7 +33,7 @@ pub struct Finished {
 
 impl Finished {
     /// Writes it for another process: durations, and no times of this one.
-    pub fn write(&self, writer: Writer<'_>) {
+    pub(crate) fn write(&self, writer: Writer<'_>) {
         let numbers = [
             self.rank as u64,
             self.step,
@@ -48,7 +48,7 @@ impl Finished {
     }
 
     /// Reads what another process has written and this one has seen at `seen`: then it ended, by this clock.
-    pub fn read(mut reader: Reader<'_>, seen: u64) -> Result<Self, BadFrame> {
+    pub(crate) fn read(mut reader: Reader<'_>, seen: u64) -> Result<Self, BadFrame> {
         let mut finished = Self {
             rank: reader.size()?,
             step: reader.number()?,

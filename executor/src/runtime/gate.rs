@@ -14,7 +14,7 @@ use crate::transport::control::Control;
 use crate::transport::frame::{BadFrame, FrameKind, Reader, Writer};
 
 /// Says for all ranks alike whether a batch will be trained.
-pub struct Gate {
+pub(crate) struct Gate {
     /// Set from outside to stop.
     stop: Arc<AtomicBool>,
     planned: u64,
@@ -49,7 +49,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 impl Gate {
     /// For at most `planned` batches, of which a rank holds at most `held` at once.
-    pub fn new(stop: &Arc<AtomicBool>, planned: u64, held: usize, control: &Arc<dyn Control>) -> Self {
+    pub(crate) fn new(stop: &Arc<AtomicBool>, planned: u64, held: usize, control: &Arc<dyn Control>) -> Self {
         // Who asks for a batch so far ahead has ended all that the first process can be in.
         let ahead = held as u64 + 1;
         let several = control.processes().len() > 1;
@@ -75,7 +75,7 @@ impl Gate {
     }
 
     /// The number of the run, once it is known.
-    pub fn set_run(&self, run: u64) {
+    pub(crate) fn set_run(&self, run: u64) {
         self.run.store(run, Ordering::Release);
     }
 
@@ -84,12 +84,12 @@ impl Gate {
     }
 
     /// Whether a batch will be trained; `failed` says that there is no use in waiting.
-    pub fn admit(&self, batch: u64, failed: impl Fn() -> bool) -> Result<bool, TransportError> {
+    pub(crate) fn admit(&self, batch: u64, failed: impl Fn() -> bool) -> Result<bool, TransportError> {
         if self.control.process() == 0 { Ok(self.decide(batch)) } else { self.ask(batch, failed) }
     }
 
     /// Batches in the end.
-    pub fn batches(&self) -> u64 {
+    pub(crate) fn batches(&self) -> u64 {
         self.lock().end
     }
 
@@ -143,7 +143,7 @@ impl Gate {
     }
 
     /// Takes what another process says: a grant, or its wish to stop.
-    pub fn take(&self, kind: FrameKind, mut reader: Reader<'_>) -> Result<(), BadFrame> {
+    pub(crate) fn take(&self, kind: FrameKind, mut reader: Reader<'_>) -> Result<(), BadFrame> {
         let mut state = self.lock();
         if kind == FrameKind::Stop {
             state.wished = true;

@@ -4,19 +4,19 @@
 //! it starts operations on the rank's [device](crate::device) and learns when they have ended. Operations that only move
 //! data between ranks are not one call but several, so that nobody waits for another rank inside one: [`transfer`].
 
-pub mod account;
-pub mod engine;
-pub mod finished;
-pub mod gate;
-pub mod plan;
-pub mod process;
-pub mod profile;
-pub mod progress;
-pub mod rank;
-pub mod record;
-pub mod tables;
+pub(crate) mod account;
+pub(crate) mod engine;
+pub(crate) mod finished;
+pub(crate) mod gate;
+pub(crate) mod plan;
+mod process;
+pub(crate) mod profile;
+mod progress;
+pub(crate) mod rank;
+pub(crate) mod record;
+pub(crate) mod tables;
 mod thread;
 mod transfer;
 
-pub use plan::Plan;
-pub use process::Process;
+pub(crate) use plan::Plan;
+pub(crate) use process::Process;

@@ -10,7 +10,7 @@ use fs_schedule::{Dep, Engine, Op, Program};
 
 /// A program prepared to run.
 #[derive(Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Engines that the program uses, rising.
     pub engines: Vec<Engine>,
     /// Per engine its queues, greatest priority first.
@@ -31,7 +31,7 @@ pub struct Plan {
 
 /// Operations of one engine and priority, in order.
 #[derive(Debug)]
-pub struct Queue {
+pub(crate) struct Queue {
     /// Their priority.
     pub priority: i32,
     /// Positions in the program.
@@ -40,7 +40,7 @@ pub struct Queue {
 
 /// What the runtime needs to know about an operation.
 #[derive(Debug)]
-pub struct Planned {
+pub(crate) struct Planned {
     /// Position among the plan's engines.
     pub engine: usize,
     /// Batch offset.
@@ -63,7 +63,7 @@ pub struct Planned {
 
 /// Batches that are held at once. Operations that touch no input or size of their batch, such as dense updates, may
 /// still run when the batch that replaces theirs is loaded: for them there are a few more than the schedule asks for.
-pub fn ring(program: &Program) -> usize {
+pub(crate) fn ring(program: &Program) -> usize {
     let stages = program.ops.iter().map(|o| i64::from(o.stage));
     let span = stages.clone().max().unwrap_or(0) - stages.min().unwrap_or(0);
     program.in_flight.max(1) as usize + span as usize + 2
@@ -71,7 +71,7 @@ pub fn ring(program: &Program) -> usize {
 
 impl Plan {
     /// Prepares `program`.
-    pub fn new(program: &Program) -> Self {
+    pub(crate) fn new(program: &Program) -> Self {
         let ops = &program.ops;
         let mut engines: Vec<Engine> = ops.iter().map(|o| o.engine).collect();
         engines.sort_unstable();
@@ -144,14 +144,14 @@ impl Plan {
     }
 
     /// The operation, and its step, that loads the batch of another one's step; `None` for itself.
-    pub fn load_of(&self, op: usize, step: u64) -> Option<(usize, u64)> {
+    pub(crate) fn load_of(&self, op: usize, step: u64) -> Option<(usize, u64)> {
         let load = self.load.filter(|load| *load != op)?;
         let at = step as i64 + self.ops[op].stage - self.ops[load].stage;
         u64::try_from(at).ok().map(|at| (load, at))
     }
 
     /// The instances of operations that must be done before another one's step.
-    pub fn needs(&self, op: usize, step: u64) -> impl Iterator<Item = (usize, u64)> {
+    pub(crate) fn needs(&self, op: usize, step: u64) -> impl Iterator<Item = (usize, u64)> {
         let deps = self.ops[op].deps.iter();
         let deps =
             deps.filter_map(move |(other, distance)| Some((*other as usize, step.checked_sub(*distance)?)));
@@ -159,7 +159,7 @@ impl Plan {
     }
 
     /// The instance before another one in its queue.
-    pub fn before(&self, op: usize, step: u64) -> Option<(usize, u64)> {
+    pub(crate) fn before(&self, op: usize, step: u64) -> Option<(usize, u64)> {
         let before = self.ops[op].before?;
         Some((before, if self.ops[op].first { step.checked_sub(1)? } else { step }))
     }

@@ -19,7 +19,7 @@ use crate::transport::threads::Threads;
 use crate::transport::{Outbox, Reach, Transport, TransportError};
 
 /// What the threads of this process share.
-pub struct Process<O> {
+pub(crate) struct Process<O> {
     /// Time since the start of the run.
     pub clock: Clock,
     /// Who sleeps, and on what.
@@ -44,7 +44,7 @@ impl<O: Outbox + 'static> Process<O> {
     /// Runs the ranks that `control` speaks for, with `engines` engines each; `channels` names the engine of each
     /// channel, `make` makes outboxes for a rank. What is finished elsewhere is told to `finished`. Waits until all
     /// processes are there.
-    pub fn new(
+    pub(crate) fn new(
         control: &Arc<dyn Control>,
         engines: usize,
         channels: &[usize],
@@ -92,19 +92,19 @@ impl<O: Outbox + 'static> Process<O> {
     }
 
     /// Tells every thread of every rank that a rank of this process cannot go on. The first failure wins.
-    pub fn fail(&self, rank: usize, op: &str, message: &str) {
+    pub(crate) fn fail(&self, rank: usize, op: &str, message: &str) {
         self.fail_with(&TransportError::Failed { rank, op: op.into(), message: message.into() });
     }
 
     /// The same with a failure that is already put together.
-    pub fn fail_with(&self, failure: &TransportError) {
+    pub(crate) fn fail_with(&self, failure: &TransportError) {
         if self.failures.set(failure) {
             self.control.fail(failure);
         }
     }
 
     /// Tells other processes of a rank's part of a batch.
-    pub fn report(&self, finished: &Finished) {
+    pub(crate) fn report(&self, finished: &Finished) {
         if self.control.processes().len() > 1 {
             let mut frame = self.frame.lock();
             finished.write(Writer::new(&mut frame, FrameKind::Report, self.run));
@@ -113,13 +113,13 @@ impl<O: Outbox + 'static> Process<O> {
     }
 
     /// To be held by all who report: when nobody does any more, other processes know that nothing more comes.
-    pub fn ending(&self) -> Ending {
+    pub(crate) fn ending(&self) -> Ending {
         Ending { control: Arc::clone(&self.control), run: self.run }
     }
 }
 
 /// Says at its end that this process's ranks have reported everything.
-pub struct Ending {
+pub(crate) struct Ending {
     control: Arc<dyn Control>,
     run: u64,
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 /// Totals of one program on one rank.
 #[derive(Debug, Clone, Default)]
-pub struct Profile {
+pub(crate) struct Profile {
     /// Per operation.
     pub ops: Vec<OpTime>,
 }
 
 /// Totals of one operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OpTime {
+pub(crate) struct OpTime {
     /// From start to end.
     pub busy: Duration,
     /// The part of it spent waiting for other ranks to begin.
@@ -26,12 +26,12 @@ pub struct OpTime {
 
 impl Profile {
     /// Nothing yet, for a program of `ops` operations.
-    pub fn new(ops: usize) -> Self {
+    pub(crate) fn new(ops: usize) -> Self {
         Self { ops: vec![OpTime::default(); ops] }
     }
 
     /// Adds one execution; times in nanoseconds.
-    pub fn record(&mut self, op: usize, busy: u64, waited: u64) {
+    pub(crate) fn record(&mut self, op: usize, busy: u64, waited: u64) {
         if let Some(total) = self.ops.get_mut(op) {
             total.busy += Duration::from_nanos(busy);
             total.waited += Duration::from_nanos(waited);
@@ -40,7 +40,7 @@ impl Profile {
     }
 
     /// Adds another thread's totals.
-    pub fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         for (sum, more) in self.ops.iter_mut().zip(&other.ops) {
             sum.busy += more.busy;
             sum.waited += more.waited;

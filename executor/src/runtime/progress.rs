@@ -14,7 +14,7 @@ const BUSY: u64 = u64::MAX;
 
 /// How far the operations of one rank are.
 #[derive(Debug)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// Batches that exist: those below it.
     pub end: AtomicU64,
     /// Steps that each operation has done.
@@ -25,7 +25,7 @@ pub struct Progress {
 
 impl Progress {
     /// At the start of up to `batches` batches.
-    pub fn new(plan: &Plan, batches: u64) -> Self {
+    pub(crate) fn new(plan: &Plan, batches: u64) -> Self {
         Self {
             end: AtomicU64::new(batches),
             done: plan.ops.iter().map(|_| AtomicU64::new(0)).collect(),
@@ -34,18 +34,18 @@ impl Progress {
     }
 
     /// The batch of an operation in a step, counted from the plan's first; `None` if there is none.
-    pub fn batch(&self, plan: &Plan, op: usize, step: u64) -> Option<u64> {
+    pub(crate) fn batch(&self, plan: &Plan, op: usize, step: u64) -> Option<u64> {
         let batch = step as i64 - plan.stages.1 + plan.ops[op].stage;
         (batch >= 0 && (batch as u64) < self.end.load(Ordering::Acquire)).then_some(batch as u64)
     }
 
     /// Whether an operation has done a step.
-    pub fn has_done(&self, op: usize, step: u64) -> bool {
+    pub(crate) fn has_done(&self, op: usize, step: u64) -> bool {
         self.done[op].load(Ordering::Acquire) > step
     }
 
     /// Whether everything that an operation waits for is done.
-    pub fn ready(&self, plan: &Plan, op: usize, step: u64) -> bool {
+    pub(crate) fn ready(&self, plan: &Plan, op: usize, step: u64) -> bool {
         // Whether there is a batch, and what is in it, is known once it is loaded.
         let loaded = plan
             .load_of(op, step)
@@ -58,25 +58,25 @@ impl Progress {
     }
 
     /// The operation after `passed` of a queue, and its step; `None` at the end of the run.
-    pub fn head(&self, plan: &Plan, engine: usize, queue: usize, passed: u64) -> Option<(usize, u64)> {
+    pub(crate) fn head(&self, plan: &Plan, engine: usize, queue: usize, passed: u64) -> Option<(usize, u64)> {
         let ops = &plan.queues[engine][queue].ops;
         let (step, position) = (passed / ops.len() as u64, passed % ops.len() as u64);
         self.exists(plan, step).then(|| (ops[position as usize] as usize, step))
     }
 
     /// Whether there is such a step: steps go on until the last operation has had the last batch.
-    pub fn exists(&self, plan: &Plan, step: u64) -> bool {
+    pub(crate) fn exists(&self, plan: &Plan, step: u64) -> bool {
         let (last, first) = plan.stages;
         (step as i64) < self.end.load(Ordering::Acquire) as i64 + first - last
     }
 
     /// States where a queue stands; `None` while its head waits for other ranks or for time to pass.
-    pub fn publish(&self, engine: usize, queue: usize, passed: Option<u64>) {
+    pub(crate) fn publish(&self, engine: usize, queue: usize, passed: Option<u64>) {
         self.heads[engine][queue].store(passed.unwrap_or(BUSY), Ordering::Relaxed);
     }
 
     /// Counts a step of an operation as done and wakes the threads that this lets go on: how many.
-    pub fn complete(&self, plan: &Plan, op: usize, step: u64, events: &[Event]) -> u64 {
+    pub(crate) fn complete(&self, plan: &Plan, op: usize, step: u64, events: &[Event]) -> u64 {
         self.done[op].store(step + 1, Ordering::Release);
         let mut left = plan.ops[op].wakes;
         if left == 0 {

@@ -19,7 +19,7 @@ use crate::data::reader::Batches;
 use crate::device::{Device, Env, Fault, Job};
 
 /// What the threads of one rank share while they run a program.
-pub struct Rank<'a, D: Device> {
+pub(crate) struct Rank<'a, D: Device> {
     /// What the host knows of it.
     pub env: &'a Env,
     /// Runs its operations.
@@ -35,6 +35,7 @@ pub struct Rank<'a, D: Device> {
     /// Told of each batch that is done.
     pub finished: SyncSender<Finished>,
     /// Held until the last one is told.
+    #[expect(dead_code, reason = "the last one to drop it tells")]
     pub ending: Arc<Ending>,
     /// What a run may choose.
     pub settings: Settings,
@@ -58,7 +59,7 @@ pub struct Rank<'a, D: Device> {
 
 /// What a run may choose.
 #[derive(Debug, Clone, Default)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Step of batch 0.
     pub first_step: u64,
     /// Random delays, for tests.
@@ -114,7 +115,7 @@ impl Open {
 
 impl<'a, D: Device> Rank<'a, D> {
     /// Ready to run up to the gate's number of batches.
-    pub fn new(
+    pub(crate) fn new(
         (env, device): (&'a Env, &'a D),
         program: &'a Program,
         plan: &'a Plan,

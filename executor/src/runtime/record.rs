@@ -32,7 +32,7 @@ pub struct Record {
 
 /// What one engine's thread records.
 #[derive(Debug, Default)]
-pub struct Recorder {
+pub(crate) struct Recorder {
     engine: u8,
     batches: Range<u64>,
     first_step: u64,
@@ -42,7 +42,7 @@ pub struct Recorder {
 impl Recorder {
     /// For the thread of an engine; `batches` are counted from the start of the phase, whose first step is
     /// `first_step`.
-    pub fn new(plan: &Plan, engine: usize, batches: &Range<u64>, first_step: u64) -> Self {
+    pub(crate) fn new(plan: &Plan, engine: usize, batches: &Range<u64>, first_step: u64) -> Self {
         let ops: usize = plan.queues[engine].iter().map(|q| q.ops.len()).sum();
         let steps = batches.end.saturating_sub(batches.start) as usize;
         Self {
@@ -54,7 +54,7 @@ impl Recorder {
     }
 
     /// One execution.
-    pub fn push(&mut self, op: usize, batch: u64, start: u64, met: u64, end: u64) {
+    pub(crate) fn push(&mut self, op: usize, batch: u64, start: u64, met: u64, end: u64) {
         if batch >= self.batches.start && batch < self.batches.end {
             let (op, batch) = (op as u32, self.first_step + batch);
             self.records.push(Record { op, engine: self.engine, batch, ready: start, start, met, end });
@@ -62,14 +62,14 @@ impl Recorder {
     }
 
     /// What was recorded, in the order of ends.
-    pub fn take(&mut self) -> Vec<Record> {
+    pub(crate) fn take(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.records)
     }
 }
 
 /// Steps recorded before and after those asked for: batches of which an operation may run, or be waited for, while
 /// one of those runs.
-pub fn margin(plan: &Plan, program: &Program) -> u64 {
+pub(crate) fn margin(plan: &Plan, program: &Program) -> u64 {
     let apart = |op: &super::plan::Planned| {
         op.deps
             .iter()
@@ -85,7 +85,7 @@ fn offset(plan: &Plan, stage: i64, other: usize, distance: u64) -> i64 {
 }
 
 /// Finds out when each operation was ready, and sorts by start.
-pub fn sort(plan: &Plan, mut records: Vec<Record>) -> Vec<Record> {
+pub(crate) fn sort(plan: &Plan, mut records: Vec<Record>) -> Vec<Record> {
     let first = records.iter().map(|r| r.batch).min().unwrap_or(0);
     let batches = records.iter().map(|r| r.batch + 1 - first).max().unwrap_or(0);
     let mut ends = vec![0; batches as usize * plan.ops.len()];

@@ -11,7 +11,7 @@ use crate::transport::frame::{BadFrame, Reader};
 
 /// Numbers that every row of a table has: its values, their gradients, a state of its optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Field {
+pub(crate) struct Field {
     /// The table.
     pub table: usize,
     /// `None` for the gradients that were kept.
@@ -36,7 +36,7 @@ enum Each {
 
 impl Field {
     /// Values of a table, or a state of its optimizer; the optimizer's rule says how many numbers a row has of it.
-    pub fn of(schedule: &Schedule, table: usize, values: Values) -> Self {
+    pub(crate) fn of(schedule: &Schedule, table: usize, values: Values) -> Self {
         let whole = &schedule.tables[table];
         let each = match (values, whole.optimizer) {
             (Values::Weights, _)
@@ -54,12 +54,12 @@ impl Field {
     }
 
     /// Gradients that were kept instead of updating the table.
-    pub fn captured(schedule: &Schedule, table: usize) -> Self {
+    pub(crate) fn captured(schedule: &Schedule, table: usize) -> Self {
         Self { values: None, ..Self::of(schedule, table, Values::Weights) }
     }
 
     /// Whether the numbers are a row's, and not an element's.
-    pub fn by_row(&self) -> bool {
+    pub(crate) fn by_row(&self) -> bool {
         self.each == Each::Row
     }
 
@@ -78,7 +78,7 @@ impl Field {
     }
 
     /// The rows in pieces of about so many numbers.
-    pub fn blocks(&self, numbers: usize) -> impl Iterator<Item = Range<u64>> + use<> {
+    pub(crate) fn blocks(&self, numbers: usize) -> impl Iterator<Item = Range<u64>> + use<> {
         let (rows, each) = (self.rows, (numbers / self.width.max(1)).max(1) as u64);
         // A field without numbers has no pieces.
         let end = if self.width == 0 { 0 } else { rows };
@@ -113,7 +113,11 @@ fn common(a: &Range<u64>, b: &Range<u64>) -> Option<Range<u64>> {
 }
 
 /// What the shards of this process have of some rows, written so that [`place`] can put it into a table.
-pub fn pieces<D: Device>((ranks, devices): (&[Env], &[D]), field: &Field, rows: &Range<u64>) -> Vec<u8> {
+pub(crate) fn pieces<D: Device>(
+    (ranks, devices): (&[Env], &[D]),
+    field: &Field,
+    rows: &Range<u64>,
+) -> Vec<u8> {
     let mut bytes = Vec::new();
     let whole = &ranks[0].schedule.tables[field.table];
     for (at, part, shard) in holders(whole, ranks) {
@@ -130,7 +134,7 @@ pub fn pieces<D: Device>((ranks, devices): (&[Env], &[D]), field: &Field, rows: 
 }
 
 /// Puts what [`pieces`] has written into some rows of a table that have `width` numbers each; `out` grows to hold them.
-pub fn place<T: Real>(
+pub(crate) fn place<T: Real>(
     bytes: &[u8],
     rows: &Range<u64>,
     width: usize,
@@ -158,7 +162,7 @@ pub fn place<T: Real>(
 }
 
 /// Appends some rows, put together from what every shard has of them.
-pub fn read<D: Device>(
+pub(crate) fn read<D: Device>(
     (ranks, devices): (&[Env], &[D]),
     field: &Field,
     rows: &Range<u64>,
@@ -190,7 +194,12 @@ pub fn read<D: Device>(
 }
 
 /// Writes rows from `first` on to whoever holds them.
-pub fn write<D: Device>((ranks, devices): (&[Env], &[D]), field: &Field, first: u64, values: &[D::Real]) {
+pub(crate) fn write<D: Device>(
+    (ranks, devices): (&[Env], &[D]),
+    field: &Field,
+    first: u64,
+    values: &[D::Real],
+) {
     let width = field.width.max(1);
     let rows = first..first + (values.len() / width) as u64;
     let whole = &ranks[0].schedule.tables[field.table];

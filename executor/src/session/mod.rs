@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fs_kernels::Real;
-use fs_schedule::{Evaluate, Program, Schedule};
+use fs_schedule::{Engine, Evaluate, Program, Schedule};
 
 use crate::data::{self, DataError, GlobalBatch, Histories, Source, Vocabulary};
 use crate::device::cpu::Cpu;
@@ -201,7 +201,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     }
 
     /// The ranks of this process.
-    pub fn own_ranks(&self) -> &[usize] {
+    pub(crate) fn own_ranks(&self) -> &[usize] {
         &self.control.processes()[self.control.process()]
     }
 
@@ -220,6 +220,11 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     /// Steps of a whole run.
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// The engines that a training step uses, in the order of their numbers.
+    pub fn engines(&self) -> Vec<Engine> {
+        plan::Plan::new(&self.schedule.train).engines
     }
 
     /// What the data is, for messages.

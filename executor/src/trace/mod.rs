@@ -5,7 +5,7 @@
 
 mod events;
 mod shares;
-pub mod target;
+mod target;
 mod timeline;
 pub mod window;
 

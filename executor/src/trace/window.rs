@@ -13,11 +13,11 @@ use fs_schedule::Schedule;
 use crate::error::Error;
 
 /// Steps that are traced without a wish.
-pub const USUAL: u64 = 20;
+pub(crate) const USUAL: u64 = 20;
 /// Steps before them.
-pub const WARM: u64 = 10;
+pub(crate) const WARM: u64 = 10;
 /// Operations of all ranks that may be traced: their records take 100 MB, their text about a gigabyte.
-pub const MOST: u64 = 2_000_000;
+pub(crate) const MOST: u64 = 2_000_000;
 /// The same without a wish, so that viewers open the trace quickly.
 const MOST_USUAL: u64 = 100_000;
 

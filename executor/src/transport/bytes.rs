@@ -17,7 +17,7 @@ use super::threads::Threads;
 use super::{Arrival, Envelope, Message, Outbox, Transport, Turn};
 
 /// The outboxes of this process's ranks, and inboxes for what comes from others.
-pub struct Bytes<O> {
+pub(crate) struct Bytes<O> {
     /// The process of each rank.
     processes: Vec<usize>,
     channels: Vec<Channel<O>>,
@@ -59,7 +59,7 @@ struct Inbox<O> {
 impl<O: Outbox> Bytes<O> {
     /// For the ranks that `control` speaks for, each of which `make` makes outboxes for; `channels` names the engine of
     /// each channel.
-    pub fn new(
+    pub(crate) fn new(
         control: &Arc<dyn Control>,
         channels: &[usize],
         threads: &Arc<Threads>,
@@ -101,17 +101,22 @@ impl<O: Outbox> Bytes<O> {
     }
 
     /// The clock of messages.
-    pub fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         self.clock
     }
 
     /// The number of the run, once it is known; before anything is posted.
-    pub fn set_run(&self, run: u64) {
+    pub(crate) fn set_run(&self, run: u64) {
         self.run.store(run, Ordering::Release);
     }
 
     /// Takes a message of another process, first seen at `seen`; `reader` stands behind the frame's kind and run.
-    pub fn deliver(&self, process: usize, mut reader: Reader<'_>, seen: Instant) -> Result<(), BadFrame> {
+    pub(crate) fn deliver(
+        &self,
+        process: usize,
+        mut reader: Reader<'_>,
+        seen: Instant,
+    ) -> Result<(), BadFrame> {
         let head = read_header(&mut reader)?;
         let nowhere = BadFrame::Nowhere { from: head.from, to: head.to, channel: head.channel };
         let channel = self.channels.get(head.channel).ok_or_else(|| nowhere.clone())?;

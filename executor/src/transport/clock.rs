@@ -7,28 +7,28 @@ use std::time::{Duration, Instant};
 
 /// Time since the start of a run.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock {
+pub(crate) struct Clock {
     started: Instant,
 }
 
 impl Clock {
     /// Starts now.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self { started: Instant::now() }
     }
 
     /// Nanoseconds since the start.
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
     }
 
     /// An instant as such a time; 0 for one before the start.
-    pub fn at(&self, instant: Instant) -> u64 {
+    pub(crate) fn at(&self, instant: Instant) -> u64 {
         instant.saturating_duration_since(self.started).as_nanos() as u64
     }
 
     /// That time as an instant.
-    pub fn instant(&self, nanoseconds: u64) -> Instant {
+    pub(crate) fn instant(&self, nanoseconds: u64) -> Instant {
         self.started + Duration::from_nanos(nanoseconds)
     }
 }

@@ -14,7 +14,7 @@ use super::TransportError;
 use super::threads::Threads;
 
 /// Speaks for the ranks of this process.
-pub trait Control: Send + Sync {
+pub(crate) trait Control: Send + Sync {
     /// The ranks of each process.
     fn processes(&self) -> &[Vec<usize>];
 
@@ -97,7 +97,7 @@ pub trait Control: Send + Sync {
 }
 
 /// Hears what other processes send of a run.
-pub trait Listener: Send + Sync {
+pub(crate) trait Listener: Send + Sync {
     /// A frame; `seen` is when its first byte was here.
     fn frame(&self, process: usize, frame: &[u8], seen: std::time::Instant);
 
@@ -110,14 +110,14 @@ pub trait Listener: Send + Sync {
 
 /// All ranks are of this process.
 #[derive(Debug)]
-pub struct Alone {
+pub(crate) struct Alone {
     ranks: Vec<Vec<usize>>,
     timeout: Duration,
 }
 
 impl Alone {
     /// Runs `ranks` ranks.
-    pub fn new(ranks: usize, timeout: Duration) -> Self {
+    pub(crate) fn new(ranks: usize, timeout: Duration) -> Self {
         Self { ranks: vec![(0..ranks).collect()], timeout }
     }
 }
@@ -154,7 +154,7 @@ impl Control for Alone {
 
 /// Whether a rank has failed in a run, and which did so first.
 #[derive(Debug)]
-pub struct Failures {
+pub(crate) struct Failures {
     failed: AtomicBool,
     first: Mutex<Option<TransportError>>,
     threads: Arc<Threads>,
@@ -162,12 +162,12 @@ pub struct Failures {
 
 impl Failures {
     /// None yet; one wakes all threads.
-    pub fn new(threads: &Arc<Threads>) -> Self {
+    pub(crate) fn new(threads: &Arc<Threads>) -> Self {
         Self { failed: AtomicBool::new(false), first: Mutex::default(), threads: Arc::clone(threads) }
     }
 
     /// Tells every thread of this process that a rank cannot go on: whether this is the first failure, which wins.
-    pub fn set(&self, failure: &TransportError) -> bool {
+    pub(crate) fn set(&self, failure: &TransportError) -> bool {
         let mut first = self.first.lock();
         let is_first = first.is_none();
         first.get_or_insert_with(|| failure.clone());
@@ -178,12 +178,12 @@ impl Failures {
     }
 
     /// Whether a rank has failed.
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
     /// The first failure.
-    pub fn first(&self) -> Option<TransportError> {
+    pub(crate) fn first(&self) -> Option<TransportError> {
         if self.has_failed() { self.first.lock().clone() } else { None }
     }
 }

@@ -9,12 +9,12 @@ pub struct Envelope<O> {
     /// What is sent.
     pub outbox: O,
     /// Over an emulated link: when pieces started, on the clock of whoever holds the envelope.
-    pub pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<Piece>,
 }
 
 /// Pieces of a message that took a link one right after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub(crate) struct Piece {
     /// The receiver.
     pub to: usize,
     /// When the first one started, in nanoseconds.
@@ -58,7 +58,7 @@ impl<'a, O> Message<'a, O> {
     }
 
     /// The receiver.
-    pub fn to(&self) -> usize {
+    pub(crate) fn to(&self) -> usize {
         self.to
     }
 
@@ -68,7 +68,7 @@ impl<'a, O> Message<'a, O> {
     }
 
     /// When its pieces took the sender's side of an emulated link, on the receiver's clock.
-    pub fn pieces(&self) -> impl Iterator<Item = Piece> + 'a {
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> + 'a {
         let to = self.to;
         self.pieces.iter().filter(move |piece| piece.to == to).copied()
     }
@@ -82,7 +82,7 @@ impl<O: Outbox> Envelope<O> {
     }
 
     /// Writes what it has for a rank. Times in it count from `now` on, when it is posted.
-    pub fn write(&self, bytes: &mut Vec<u8>, run: u64, head: Header, now: u64) {
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>, run: u64, head: Header, now: u64) {
         let pieces = self.pieces.iter().filter(|piece| piece.to == head.to);
         let mut writer = Writer::new(bytes, FrameKind::Data, run)
             .number(head.channel as u64)
@@ -99,7 +99,7 @@ impl<O: Outbox> Envelope<O> {
     }
 
     /// Reads what follows a header, of a message that was first seen at `seen` on the receiver's clock.
-    pub fn read(&mut self, mut reader: Reader<'_>, head: Header, seen: u64) -> Result<(), BadFrame> {
+    pub(crate) fn read(&mut self, mut reader: Reader<'_>, head: Header, seen: u64) -> Result<(), BadFrame> {
         self.pieces.clear();
         let (pieces, sections) = (reader.size()?, reader.size()?);
         for _ in 0..pieces {

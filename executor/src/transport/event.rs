@@ -11,19 +11,19 @@ use crate::sync::{AtomicBool, Ordering, Parker, fence};
 
 /// What one thread sleeps on.
 #[derive(Debug, Default)]
-pub struct Event {
+pub(crate) struct Event {
     asleep: AtomicBool,
     parker: Parker,
 }
 
 impl Event {
     /// Makes the calling thread the one that sleeps. Only the first call counts.
-    pub fn attach(&self) {
+    pub(crate) fn attach(&self) {
         self.parker.attach();
     }
 
     /// Sleeps until woken, or until `deadline`, unless `look` finds something to do: whether nobody has woken it.
-    pub fn sleep(&self, deadline: Option<Instant>, look: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn sleep(&self, deadline: Option<Instant>, look: impl FnOnce() -> bool) -> bool {
         self.announce();
         if !look() {
             self.park(deadline);
@@ -32,19 +32,19 @@ impl Event {
     }
 
     /// Announces that the thread will sleep: it must look once more whether it can go on.
-    pub fn announce(&self) {
+    pub(crate) fn announce(&self) {
         // What the thread wrote before is seen by those that see this.
         self.asleep.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
     /// Takes the announcement back: whether it still stood.
-    pub fn retract(&self) -> bool {
+    pub(crate) fn retract(&self) -> bool {
         self.asleep.compare_exchange(true, false, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Sleeps until somebody takes the announcement back, or until `deadline`.
-    pub fn park(&self, deadline: Option<Instant>) {
+    pub(crate) fn park(&self, deadline: Option<Instant>) {
         while self.asleep.load(Ordering::Acquire) {
             if !self.parker.park(deadline) {
                 return;
@@ -53,12 +53,12 @@ impl Event {
     }
 
     /// Whether the thread sleeps, or is about to; after [`publish`].
-    pub fn is_asleep(&self) -> bool {
+    pub(crate) fn is_asleep(&self) -> bool {
         self.asleep.load(Ordering::Acquire)
     }
 
     /// Wakes the thread if it sleeps: whether it did. After [`publish`].
-    pub fn wake(&self) -> bool {
+    pub(crate) fn wake(&self) -> bool {
         let slept = self.is_asleep() && self.retract();
         if slept {
             self.parker.unpark();
@@ -68,6 +68,6 @@ impl Event {
 }
 
 /// Stands between a change and the question who sleeps.
-pub fn publish() {
+pub(crate) fn publish() {
     fence(Ordering::SeqCst);
 }

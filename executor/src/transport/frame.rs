@@ -58,32 +58,32 @@ impl FrameKind {
 
 /// Writes a frame.
 #[derive(Debug)]
-pub struct Writer<'b>(&'b mut Vec<u8>);
+pub(crate) struct Writer<'b>(&'b mut Vec<u8>);
 
 #[allow(clippy::return_self_not_must_use, reason = "what is appended is in the bytes")]
 impl<'b> Writer<'b> {
     /// Begins a frame of a run in `bytes`, which are overwritten.
-    pub fn new(bytes: &'b mut Vec<u8>, kind: FrameKind, run: u64) -> Self {
+    pub(crate) fn new(bytes: &'b mut Vec<u8>, kind: FrameKind, run: u64) -> Self {
         bytes.clear();
         bytes.push(kind as u8);
         Self(bytes).number(run)
     }
 
     /// Appends a number.
-    pub fn number(self, n: u64) -> Self {
+    pub(crate) fn number(self, n: u64) -> Self {
         self.0.extend_from_slice(&n.to_le_bytes());
         self
     }
 
     /// Appends a text and its length.
-    pub fn text(self, text: &str) -> Self {
+    pub(crate) fn text(self, text: &str) -> Self {
         let own = self.number(text.len() as u64);
         own.0.extend_from_slice(text.as_bytes());
         own
     }
 
     /// Appends bytes as they are.
-    pub fn bytes(self, bytes: &[u8]) -> Self {
+    pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
         self.0.extend_from_slice(bytes);
         self
     }
@@ -104,17 +104,17 @@ impl<'b> Reader<'b> {
     }
 
     /// Of bytes that are no frame.
-    pub fn plain(bytes: &'b [u8]) -> Self {
+    pub(crate) fn plain(bytes: &'b [u8]) -> Self {
         Self(bytes)
     }
 
     /// Whether nothing is left.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The next number.
-    pub fn number(&mut self) -> Result<u64, BadFrame> {
+    pub(crate) fn number(&mut self) -> Result<u64, BadFrame> {
         let (head, rest) = self.0.split_first_chunk::<8>().ok_or(BadFrame::Short("a number"))?;
         self.0 = rest;
         Ok(u64::from_le_bytes(*head))
@@ -126,25 +126,25 @@ impl<'b> Reader<'b> {
     }
 
     /// The next text.
-    pub fn text(&mut self) -> Result<&'b str, BadFrame> {
+    pub(crate) fn text(&mut self) -> Result<&'b str, BadFrame> {
         let n = self.size()?;
         std::str::from_utf8(self.bytes(n)?).map_err(|_| BadFrame::Text)
     }
 
     /// The next bytes.
-    pub fn bytes(&mut self, n: usize) -> Result<&'b [u8], BadFrame> {
+    pub(crate) fn bytes(&mut self, n: usize) -> Result<&'b [u8], BadFrame> {
         let (head, rest) = self.0.split_at_checked(n).ok_or(BadFrame::Short("its contents"))?;
         self.0 = rest;
         Ok(head)
     }
 
     /// All bytes that are left.
-    pub fn rest(self) -> &'b [u8] {
+    pub(crate) fn rest(self) -> &'b [u8] {
         self.0
     }
 
     /// Checks that nothing is left.
-    pub fn end(self) -> Result<(), BadFrame> {
+    pub(crate) fn end(self) -> Result<(), BadFrame> {
         if self.0.is_empty() { Ok(()) } else { Err(BadFrame::Long(self.0.len())) }
     }
 }

@@ -11,7 +11,7 @@ use super::{Arrival, Envelope, Message, Outbox, Transport, Turn};
 
 /// The outboxes of all ranks. Made anew for each run of a program.
 #[derive(Debug)]
-pub struct Local<O> {
+pub(crate) struct Local<O> {
     channels: Vec<Channel<O>>,
     threads: Arc<Threads>,
 }
@@ -36,7 +36,12 @@ struct Own<O> {
 
 impl<O> Local<O> {
     /// For `ranks` ranks, each of which `make` makes outboxes for; `channels` names the engine of each channel.
-    pub fn new(ranks: usize, channels: &[usize], threads: &Arc<Threads>, make: impl Fn(usize) -> O) -> Self {
+    pub(crate) fn new(
+        ranks: usize,
+        channels: &[usize],
+        threads: &Arc<Threads>,
+        make: impl Fn(usize) -> O,
+    ) -> Self {
         let own = |rank: usize| Own {
             outboxes: [(); 2].map(|()| RwLock::new(Envelope::new(make(rank)))),
             began: [(); 2].map(|()| AtomicU64::new(0)),

@@ -12,20 +12,20 @@
 //! waking ([`threads`]), failures and whatever else ranks must agree on ([`control`], [`peers`]). Whatever carries
 //! bytes between processes is a [`wire`], and the bytes are made and read in one place, [`frame`].
 
-pub mod bytes;
-pub mod clock;
-pub mod control;
-pub mod envelope;
-pub mod event;
+pub(crate) mod bytes;
+pub(crate) mod clock;
+pub(crate) mod control;
+mod envelope;
+pub(crate) mod event;
 pub mod frame;
 pub mod link;
-pub mod local;
-pub mod outbox;
-pub mod paced;
-pub mod peers;
-pub mod posts;
-pub mod sections;
-pub mod threads;
+pub(crate) mod local;
+mod outbox;
+pub(crate) mod paced;
+pub(crate) mod peers;
+mod posts;
+mod sections;
+pub(crate) mod threads;
 pub mod wire;
 
 pub use envelope::{Envelope, Message};
@@ -34,7 +34,8 @@ pub use sections::{HostOutbox, Part, Section, Widths};
 
 /// A rank's use of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turn {
+#[allow(clippy::struct_field_names, reason = "the turn is what a turn of a channel is counted by")]
+pub(crate) struct Turn {
     /// The channel.
     pub channel: usize,
     /// How often the channel has been used before.
@@ -45,7 +46,7 @@ pub struct Turn {
 
 /// How far sending is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sent {
+pub(crate) struct Sent {
     /// Not to be asked again before this time, in nanoseconds of the run.
     pub at: u64,
     /// Everything is on its way: the outbox can be posted.
@@ -54,7 +55,7 @@ pub struct Sent {
 
 /// What is known of a turn that is complete; times in nanoseconds of the run, on this process's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
+pub(crate) struct Arrival {
     /// When the last rank began.
     pub met: u64,
     /// When everything is there.
@@ -62,7 +63,7 @@ pub struct Arrival {
 }
 
 /// Hands over what ranks have for each other. No call waits for another rank, and no lock outlives a call.
-pub trait Transport<O>: Send + Sync {
+pub(crate) trait Transport<O>: Send + Sync {
     /// Lets `write` begin to fill a rank's outbox of a turn: `sections` sections at least, empty.
     fn outbox(&self, at: Turn, sections: usize, write: &mut dyn FnMut(&mut O));
 

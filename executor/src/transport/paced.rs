@@ -13,7 +13,7 @@ use super::link::EmulatedLink;
 use super::{Arrival, Envelope, Message, Outbox, Sent, Transport, Turn};
 
 /// A transport whose messages take as long as over links.
-pub struct Paced<O> {
+pub(crate) struct Paced<O> {
     inner: Box<dyn Transport<O>>,
     ranks: usize,
     links: Links,
@@ -35,7 +35,12 @@ struct Sending {
 
 impl<O> Paced<O> {
     /// The same transport over `link`s, for `channels` channels of `ranks` ranks.
-    pub fn new(inner: Box<dyn Transport<O>>, link: EmulatedLink, ranks: usize, channels: usize) -> Self {
+    pub(crate) fn new(
+        inner: Box<dyn Transport<O>>,
+        link: EmulatedLink,
+        ranks: usize,
+        channels: usize,
+    ) -> Self {
         let sending = || Mutex::new(Sending { turn: 0, asked: 0, served: 0, sent: 0 });
         Self {
             inner,

@@ -18,7 +18,7 @@ use super::wire::{Sink, Wire, World};
 
 /// Speaks to the other processes of a world.
 #[derive(Debug)]
-pub struct Peers {
+pub(crate) struct Peers {
     world: World,
     timeout: Duration,
     shared: Arc<Shared>,
@@ -176,7 +176,7 @@ impl Sink for Shared {
 
 impl Peers {
     /// Speaks to the others of `world`; `timeout` is how long anything is waited for.
-    pub fn new(world: World, timeout: Duration) -> Self {
+    pub(crate) fn new(world: World, timeout: Duration) -> Self {
         let ranks = world.processes.iter().map(|own| own[0]).collect();
         let processes = world.processes.len();
         let (lost, failures) = (vec![None; processes], vec![None; processes]);

@@ -8,29 +8,29 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// The posts of one channel.
 #[derive(Debug)]
-pub struct Posts {
+pub(crate) struct Posts {
     ranks: u64,
     count: AtomicU64,
 }
 
 impl Posts {
     /// None yet.
-    pub fn new(ranks: usize) -> Self {
+    pub(crate) fn new(ranks: usize) -> Self {
         Self { ranks: ranks as u64, count: AtomicU64::new(0) }
     }
 
     /// The outbox of a turn.
-    pub fn slot(turn: u64) -> usize {
+    pub(crate) fn slot(turn: u64) -> usize {
         turn as usize & 1
     }
 
     /// Adds a rank's post of its next turn: whether it was the last one of the turn.
-    pub fn post(&self) -> bool {
+    pub(crate) fn post(&self) -> bool {
         (self.count.fetch_add(1, Ordering::AcqRel) + 1).is_multiple_of(self.ranks)
     }
 
     /// Whether all ranks have posted a turn.
-    pub fn complete(&self, turn: u64) -> bool {
+    pub(crate) fn complete(&self, turn: u64) -> bool {
         self.count.load(Ordering::Acquire) >= (turn + 1) * self.ranks
     }
 }

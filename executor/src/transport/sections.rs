@@ -112,7 +112,7 @@ impl<'a, T> Message<'a, HostOutbox<T>> {
 
 impl<T> Section<T> {
     /// Empties it.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.counts.clear();
         self.everyone = false;
         self.widths = Widths::default();
@@ -133,7 +133,7 @@ impl<T> Section<T> {
     }
 
     /// What rank `to` gets; `None` if the section does not hold what it says.
-    pub fn part(&self, to: usize) -> Option<Part<'_, T>> {
+    pub(crate) fn part(&self, to: usize) -> Option<Part<'_, T>> {
         self.counts.get(to)?;
         let entries = self.entries(to);
         let of = |width: usize| entries.start * width..entries.end * width;

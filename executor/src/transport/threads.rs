@@ -9,7 +9,7 @@ use super::event::{Event, publish};
 
 /// The threads that run a process's ranks.
 #[derive(Debug)]
-pub struct Threads {
+pub(crate) struct Threads {
     /// Per rank and engine; of ranks that run elsewhere none.
     events: Vec<Vec<Event>>,
     /// Threads that need a processor, and processors for them.
@@ -19,7 +19,7 @@ pub struct Threads {
 
 impl Threads {
     /// `engines` for each rank of `own`, out of `ranks` ranks.
-    pub fn new(ranks: usize, own: &[usize], engines: usize) -> Self {
+    pub(crate) fn new(ranks: usize, own: &[usize], engines: usize) -> Self {
         let of = |rank: usize| if own.contains(&rank) { engines } else { 0 };
         Self {
             events: (0..ranks).map(|rank| (0..of(rank)).map(|_| Event::default()).collect()).collect(),
@@ -29,47 +29,47 @@ impl Threads {
     }
 
     /// What the threads of a rank's engines sleep on.
-    pub fn events(&self, rank: usize) -> &[Event] {
+    pub(crate) fn events(&self, rank: usize) -> &[Event] {
         &self.events[rank]
     }
 
     /// The calling thread runs an engine from now on.
-    pub fn enter(&self, rank: usize, engine: usize) {
+    pub(crate) fn enter(&self, rank: usize, engine: usize) {
         self.events[rank][engine].attach();
         self.add_awake(1);
     }
 
     /// The calling thread no longer runs an engine.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.awake.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Counts threads that have been woken.
-    pub fn add_awake(&self, threads: u64) {
+    pub(crate) fn add_awake(&self, threads: u64) {
         if threads > 0 {
             self.awake.fetch_add(threads, Ordering::Relaxed);
         }
     }
 
     /// Threads that need a processor: those of engines that do not sleep, and the reader while it works.
-    pub fn awake(&self) -> &AtomicU64 {
+    pub(crate) fn awake(&self) -> &AtomicU64 {
         &self.awake
     }
 
     /// Whether every thread that is awake has a processor, so that one may look for work a little longer.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.awake.load(Ordering::Relaxed) <= self.processors
     }
 
     /// Wakes the thread of an engine if it sleeps; after [`publish`].
-    pub fn wake(&self, rank: usize, engine: usize) {
+    pub(crate) fn wake(&self, rank: usize, engine: usize) {
         if let Some(event) = self.events[rank].get(engine) {
             self.add_awake(u64::from(event.wake()));
         }
     }
 
     /// Wakes the threads of an engine on all ranks, after publishing what has changed.
-    pub fn call_engine(&self, engine: usize) {
+    pub(crate) fn call_engine(&self, engine: usize) {
         publish();
         for rank in 0..self.events.len() {
             self.wake(rank, engine);
@@ -77,13 +77,13 @@ impl Threads {
     }
 
     /// Wakes the thread of an engine if it sleeps, after publishing what has changed.
-    pub fn call(&self, rank: usize, engine: usize) {
+    pub(crate) fn call(&self, rank: usize, engine: usize) {
         publish();
         self.wake(rank, engine);
     }
 
     /// Wakes every thread that sleeps, after publishing what has changed.
-    pub fn call_all(&self) {
+    pub(crate) fn call_all(&self) {
         publish();
         for event in self.events.iter().flatten() {
             self.add_awake(u64::from(event.wake()));
@@ -91,7 +91,13 @@ impl Threads {
     }
 
     /// Sleeps until woken, or until `deadline`, unless `look` finds something to do.
-    pub fn sleep(&self, rank: usize, engine: usize, deadline: Option<Instant>, look: impl FnOnce() -> bool) {
+    pub(crate) fn sleep(
+        &self,
+        rank: usize,
+        engine: usize,
+        deadline: Option<Instant>,
+        look: impl FnOnce() -> bool,
+    ) {
         // Whoever wakes the thread counts it again, from the moment at which it needs a processor.
         self.leave();
         self.add_awake(u64::from(self.events[rank][engine].sleep(deadline, look)));

@@ -10,17 +10,17 @@ use crate::error::Error;
 use crate::runtime::tables::Field;
 
 /// Where the header's `__metadata__` says what a file is: an [`About`] in JSON.
-pub const KEY: &str = "fsx";
+pub(crate) const KEY: &str = "fsx";
 /// The format of files written now.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Values moved at once.
 pub(super) const PIECE: usize = 1 << 18;
 /// The vocabulary of a source that has one.
-pub const ITEMS: &str = "items";
+pub(crate) const ITEMS: &str = "items";
 
 /// What a file says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct About {
+pub(crate) struct About {
     /// The format's version.
     pub version: u32,
     /// What wrote it.
@@ -39,7 +39,7 @@ pub struct About {
 
 /// Numbers of the model that a file holds in one tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub(crate) enum What {
     /// Of a table.
     Table(Field),
     /// Of a dense parameter, by its number.
@@ -48,7 +48,7 @@ pub enum What {
 
 /// A tensor of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SavedTensor {
+pub(crate) struct SavedTensor {
     /// Its name in a file.
     pub name: String,
     /// Its shape.
@@ -62,7 +62,7 @@ pub struct SavedTensor {
 }
 
 /// All tensors of a model in the order of a file: tables, then parameters, each followed by its optimizer's states.
-pub fn entries(schedule: &Schedule) -> Vec<SavedTensor> {
+pub(crate) fn entries(schedule: &Schedule) -> Vec<SavedTensor> {
     let mut entries = Vec::new();
     for (t, table) in schedule.tables.iter().enumerate() {
         let name = table_name(&table.name);
@@ -107,17 +107,17 @@ impl SavedTensor {
 }
 
 /// The tensor of a table's values.
-pub fn table_name(table: &str) -> String {
+pub(crate) fn table_name(table: &str) -> String {
     format!("table.{table}")
 }
 
 /// The tensors of a vocabulary: where its texts begin, and these.
-pub fn vocabulary_names(name: &str) -> [String; 2] {
+pub(crate) fn vocabulary_names(name: &str) -> [String; 2] {
     ["offsets", "text"].map(|what| format!("vocabulary/{name}/{what}"))
 }
 
 /// Tables whose rows ids of the data name.
-pub fn looked_up(schedule: &Schedule) -> BTreeSet<&str> {
+pub(crate) fn looked_up(schedule: &Schedule) -> BTreeSet<&str> {
     let tables = schedule.inputs.iter().filter_map(|input| match input.kind {
         InputKind::Ids { table, .. } => Some(schedule.tables[table as usize].name.as_str()),
         _ => None,

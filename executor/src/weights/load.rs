@@ -27,7 +27,7 @@ const NAMED: usize = 8;
 
 /// A file that fits the model, before its values are read.
 #[derive(Debug)]
-pub struct Loading {
+pub(crate) struct Loading {
     file: TensorFile,
     copies: Vec<Copied>,
     /// What is used, and what not.
@@ -60,7 +60,7 @@ impl Loading {
     /// Dense parameters are tensors `NAME`, tables `table.NAME`, their states follow after a `/`. A file that holds a
     /// whole run marks what training started from with `init.`: then only `init.NAME` and `init.table.NAME` are taken.
     /// Shapes must fit; a file with no values of the model is an error.
-    pub fn prepare(schedule: &Schedule, path: &Path, source: &mut dyn Source) -> Result<Self, Error> {
+    pub(crate) fn prepare(schedule: &Schedule, path: &Path, source: &mut dyn Source) -> Result<Self, Error> {
         let file = TensorFile::open(path)?;
         let about = about(&file)?;
         let vocabulary = match &about {
@@ -137,7 +137,7 @@ impl Loading {
     }
 
     /// Copies the values to whoever holds them, piece by piece.
-    pub fn fill<D: Device>(&self, (ranks, devices): (&[Env], &[D])) -> Result<(), Error> {
+    pub(crate) fn fill<D: Device>(&self, (ranks, devices): (&[Env], &[D])) -> Result<(), Error> {
         for copied in &self.copies {
             match copied.entry.what {
                 What::Parameter(p, of) => {

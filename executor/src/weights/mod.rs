@@ -4,11 +4,11 @@
 //! [`layout`], the format in docs/weights.md. Reading and writing go in pieces of rows, so that a large table needs no
 //! second copy in memory, and any sharding starts from any other's.
 
-pub mod layout;
-pub mod load;
-pub mod save;
-pub mod taken;
+pub(crate) mod layout;
+mod load;
+pub(crate) mod save;
+mod taken;
 
 pub use layout::check;
-pub use load::Loading;
+pub(crate) use load::Loading;
 pub use taken::{Ids, Taken};

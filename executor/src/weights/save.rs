@@ -16,10 +16,10 @@ use crate::error::Error;
 use crate::runtime::tables::Field;
 
 /// Hands out the numbers of all of a table's rows, in order.
-pub type InOrder<'a, T> = &'a dyn Fn(&Field, &mut dyn FnMut(&[T]) -> io::Result<()>) -> io::Result<()>;
+pub(crate) type InOrder<'a, T> = &'a dyn Fn(&Field, &mut dyn FnMut(&[T]) -> io::Result<()>) -> io::Result<()>;
 
 /// The parts of tables that [`save`] asks for, in its order.
-pub fn fields(schedule: &Schedule) -> Vec<Field> {
+pub(crate) fn fields(schedule: &Schedule) -> Vec<Field> {
     let fields = entries(schedule).into_iter().filter_map(|entry| match entry.what {
         What::Table(field) => Some(field),
         What::Parameter(..) => None,
@@ -28,7 +28,7 @@ pub fn fields(schedule: &Schedule) -> Vec<Field> {
 }
 
 /// Writes a model, whole or not at all. `rows` has what all ranks hold of tables, `device` the parameters.
-pub fn save<D: Device>(
+pub(crate) fn save<D: Device>(
     schedule: &Schedule,
     device: &D,
     path: &Path,

@@ -12,12 +12,12 @@ use fs_schedule::{
 
 /// Puts a program together: every buffer has a slot of its own.
 #[derive(Default)]
-pub struct Build {
+pub(crate) struct Build {
     pub program: Program,
 }
 
 impl Build {
-    pub fn buffer(&mut self, name: &str, element: Element, rows: &str, columns: u32) -> Operand {
+    pub(crate) fn buffer(&mut self, name: &str, element: Element, rows: &str, columns: u32) -> Operand {
         let slot = self.program.buffers.len() as u32;
         let (first, last) = (0, 0);
         let rows = rows.parse().unwrap();
@@ -36,11 +36,11 @@ impl Build {
         Operand::buffer(slot)
     }
 
-    pub fn real(&mut self, name: &str, rows: &str, columns: u32) -> Operand {
+    pub(crate) fn real(&mut self, name: &str, rows: &str, columns: u32) -> Operand {
         self.buffer(name, Element::Real, rows, columns)
     }
 
-    pub fn op(&mut self, name: &str, action: Action, reads: &[Operand], writes: &[Operand]) {
+    pub(crate) fn op(&mut self, name: &str, action: Action, reads: &[Operand], writes: &[Operand]) {
         let engine = match &action {
             Action::LoadBatch => Engine::Host,
             action if action.is_transfer() => Engine::CopyOut,
@@ -51,7 +51,7 @@ impl Build {
     }
 
     /// The program, each operation after the one before, each step after the last one.
-    pub fn finish(mut self) -> Program {
+    pub(crate) fn finish(mut self) -> Program {
         let ops = &mut self.program.ops;
         let last = ops.len() as u32 - 1;
         for (i, op) in ops.iter_mut().enumerate() {
@@ -71,7 +71,7 @@ impl Build {
 
     /// Rows of `ids` (inputs or id buffers) from a table: the rows buffer and an inverse for each of `ids`, whose
     /// numbers of rows and columns are given beside.
-    pub fn lookup(&mut self, table: u32, dim: u32, ids: &[(Operand, &str, u32)]) -> Lookup {
+    pub(crate) fn lookup(&mut self, table: u32, dim: u32, ids: &[(Operand, &str, u32)]) -> Lookup {
         let entries = self.buffer("entries", Element::Id, "U0", 1);
         let counts = self.buffer("counts", Element::Count, "W", 1);
         let asked = self.buffer("asked", Element::Index, "R0", 1);
@@ -103,7 +103,7 @@ impl Build {
     }
 
     /// Sends `grows` back and applies it.
-    pub fn apply(&mut self, lookup: &Lookup, grows: Operand) {
+    pub(crate) fn apply(&mut self, lookup: &Lookup, grows: Operand) {
         let owned = self.real("gowned", "R0", lookup.dim);
         let reads = [grows, lookup.counts, lookup.received];
         self.op("gradient_dist", Action::AllToAllGrads { exchanges: vec![0], class: None }, &reads, &[owned]);
@@ -116,7 +116,7 @@ impl Build {
     }
 }
 
-pub struct Lookup {
+pub(crate) struct Lookup {
     pub table: Operand,
     pub counts: Operand,
     pub asked: Operand,
@@ -126,33 +126,33 @@ pub struct Lookup {
     pub dim: u32,
 }
 
-pub fn input(n: u32) -> Operand {
+pub(crate) fn input(n: u32) -> Operand {
     Operand::new(Place::Input(n))
 }
 
-pub fn weight(n: u32) -> Operand {
+pub(crate) fn weight(n: u32) -> Operand {
     Operand::new(Place::Parameter(n))
 }
 
-pub fn gradient(n: u32) -> Operand {
+pub(crate) fn gradient(n: u32) -> Operand {
     Operand::new(Place::Gradient(n))
 }
 
-pub fn columns(operand: Operand, start: u32, end: u32) -> Operand {
+pub(crate) fn columns(operand: Operand, start: u32, end: u32) -> Operand {
     Operand { columns: Some((start, end)), ..operand }
 }
 
-pub fn add_into(operand: Operand) -> Operand {
+pub(crate) fn add_into(operand: Operand) -> Operand {
     Operand { accumulate: true, ..operand }
 }
 
-pub fn parameter(name: &str, rows: u32, cols: u32, stream: u32) -> Parameter {
+pub(crate) fn parameter(name: &str, rows: u32, cols: u32, stream: u32) -> Parameter {
     let init = Init::Normal { mean: 0.0, std: 0.3 };
     Parameter { name: name.into(), rows, columns: cols, vector: rows == 1, init, stream }
 }
 
 /// A schedule with one table and nothing else.
-pub fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
+pub(crate) fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
     Schedule {
         format: FORMAT.into(),
         version: VERSION,
@@ -199,7 +199,7 @@ pub fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
 }
 
 /// Generated ids with a label per token: one attention block between lookup and a linear head.
-pub fn ranking(batch: u32, unique: bool) -> Schedule {
+pub(crate) fn ranking(batch: u32, unique: bool) -> Schedule {
     const D: u32 = 8;
     let mut s = empty(batch, 300, D);
     s.exchanges[0].unique = unique;
@@ -300,7 +300,7 @@ pub fn ranking(batch: u32, unique: bool) -> Schedule {
 }
 
 /// Next items from a CSV file: normalised rows, sampled softmax over the table that also embeds the history.
-pub fn next_item(batch: u32, rows: u64, path: &str) -> Schedule {
+pub(crate) fn next_item(batch: u32, rows: u64, path: &str) -> Schedule {
     const D: u32 = 8;
     const NEGATIVES: u32 = 16;
     let mut s = empty(batch, rows, D);
@@ -413,7 +413,7 @@ fn model(actions: Vec<Action>, train: &[&str], updates: &[&str], evaluation: Opt
 }
 
 /// Writes a schedule for the binary, with the digest of its model.
-pub fn write(path: &Path, schedule: &Schedule) {
+pub(crate) fn write(path: &Path, schedule: &Schedule) {
     let mut schedule = schedule.clone();
     schedule.reference.digest = schedule.reference_digest();
     fs_schedule::write(path, &schedule).unwrap();

@@ -6,7 +6,7 @@ const KEY: RandomKey = RandomKey { seed: 1, stream: 0, step: 0 };
 
 /// How rows are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Draw {
+pub(crate) enum Draw {
     /// All rows alike.
     Uniform,
     /// P(rank) ~ 1 / rank, ranks scattered over the table.
@@ -14,7 +14,7 @@ pub enum Draw {
 }
 
 /// `n` rows of `rows`, in the order drawn.
-pub fn rows(draw: Draw, n: usize, rows: usize, salt: u64) -> Vec<u32> {
+pub(crate) fn rows(draw: Draw, n: usize, rows: usize, salt: u64) -> Vec<u32> {
     let one = |i: usize| {
         let counter = i as u64 + (salt << 40);
         match draw {
@@ -30,7 +30,7 @@ pub fn rows(draw: Draw, n: usize, rows: usize, salt: u64) -> Vec<u32> {
 }
 
 /// The distinct ones, ascending, and the place of each drawn row among them.
-pub fn unique(drawn: &[u32]) -> (Vec<u32>, Vec<u32>) {
+pub(crate) fn unique(drawn: &[u32]) -> (Vec<u32>, Vec<u32>) {
     let mut distinct = drawn.to_vec();
     distinct.sort_unstable();
     distinct.dedup();
@@ -39,7 +39,7 @@ pub fn unique(drawn: &[u32]) -> (Vec<u32>, Vec<u32>) {
 }
 
 /// The same rows in random order.
-pub fn shuffled(rows: &[u32]) -> Vec<u32> {
+pub(crate) fn shuffled(rows: &[u32]) -> Vec<u32> {
     let mut rows = rows.to_vec();
     for i in (1..rows.len()).rev() {
         let j = uniform_index(KEY, i as u64 + (99 << 40), i as u64 + 1) as usize;

@@ -114,7 +114,7 @@ fn cases(drawn: &[u32], rows: usize) -> Vec<Case> {
 }
 
 /// Prints the table.
-pub fn table() {
+pub(crate) fn table() {
     let mut reference = copy();
     (reference.call)();
     let bandwidth = reference.work / seconds(&mut reference.call);

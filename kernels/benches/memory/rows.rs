@@ -92,7 +92,7 @@ fn cases(dim: usize, draw: Draw, table: *mut Block<f32>) -> Vec<Case> {
 }
 
 /// Prints the table; arguments may name dims.
-pub fn table(arguments: &[String]) {
+pub(crate) fn table(arguments: &[String]) {
     let dims = [64, 128, 256];
     let asked: Vec<usize> =
         arguments.iter().filter_map(|a| a.parse().ok()).filter(|d| dims.contains(d)).collect();

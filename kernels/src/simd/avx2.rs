@@ -7,7 +7,7 @@ use super::{ERF, EXP_POLY, EXP_RANGE, Kernel, LN2, Simd};
 
 /// Proof that the machine has AVX2 and FMA.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx2(());
+pub(crate) struct Avx2(());
 
 /// # Safety
 /// The machine has AVX2, FMA and POPCNT.

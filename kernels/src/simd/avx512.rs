@@ -7,7 +7,7 @@ use super::{ERF, EXP_POLY, EXP_RANGE, EXP2_POLY, Kernel, LN2, Simd};
 
 /// Proof that the machine has AVX-512 F, BW, DQ and VL.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx512(());
+pub(crate) struct Avx512(());
 
 /// # Safety
 /// The machine has AVX-512 F, BW, DQ, VL, AVX2, FMA and POPCNT.

@@ -46,11 +46,11 @@ macro_rules! actions {
     };
     (@fields $name:ident { $($field:ident: $type:ty,)* }) => {
         #[derive(Debug)]
-        pub struct $name<'a> { $(pub $field: &'a $type,)* }
+        pub(crate) struct $name<'a> { $(pub $field: &'a $type,)* }
     };
     (@fields $name:ident) => {
         #[derive(Debug)]
-        pub struct $name;
+        pub(crate) struct $name;
     };
 }
 

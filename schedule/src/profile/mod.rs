@@ -109,7 +109,7 @@ pub struct ReuseCounts {
 pub struct OpCost {
     /// Its name.
     pub name: String,
-    /// Its [`kind`].
+    /// Its kind: the name of its action.
     pub kind: String,
     /// Floating-point operations, by its cost formula at the mean sizes.
     pub flops: f64,
@@ -123,7 +123,7 @@ pub struct OpCost {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KindCost {
-    /// The [`kind`].
+    /// The name of the action.
     pub kind: String,
     /// Seconds.
     pub fixed: f64,
@@ -218,7 +218,7 @@ pub fn read(path: &Path) -> Result<Profile, ProfileError> {
 }
 
 /// The text of a profile; `path` is for messages.
-pub fn parse(path: &Path, bytes: &[u8]) -> Result<Profile, ProfileError> {
+pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Profile, ProfileError> {
     #[derive(Deserialize)]
     struct Head {
         format: Option<String>,

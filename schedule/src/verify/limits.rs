@@ -8,21 +8,21 @@ use super::Report;
 use crate::program::{Program, Schedule};
 
 /// Operations or buffers of a program.
-pub const MOST_OPS: usize = 1 << 19;
+pub(crate) const MOST_OPS: usize = 1 << 19;
 /// Operands and dependencies of a program.
-pub const MOST_LINKS: usize = 1 << 22;
+pub(crate) const MOST_LINKS: usize = 1 << 22;
 /// Tables, inputs, length groups, exchanges.
-pub const MOST_DECLARATIONS: usize = 1 << 17;
+pub(crate) const MOST_DECLARATIONS: usize = 1 << 17;
 /// Dense parameters.
-pub const MOST_PARAMETERS: usize = 1 << 19;
+pub(crate) const MOST_PARAMETERS: usize = 1 << 19;
 /// Queues (engines times priorities) of a program.
-pub const MOST_QUEUES: usize = 64;
+pub(crate) const MOST_QUEUES: usize = 64;
 /// Entries of all vector clocks of a program.
-pub const MOST_CLOCKS: usize = 1 << 24;
+pub(crate) const MOST_CLOCKS: usize = 1 << 24;
 /// Bytes of a name: messages repeat names.
-pub const MOST_NAME: usize = 1 << 10;
+pub(crate) const MOST_NAME: usize = 1 << 10;
 /// Comparisons between the users of shared storage.
-pub const MOST_STEPS: u64 = 1 << 28;
+pub(crate) const MOST_STEPS: u64 = 1 << 28;
 
 pub(super) fn check(s: &Schedule, r: &mut Report) {
     let declared = [

@@ -15,7 +15,7 @@
 //! - `exchanges`: one per part of a table, all parts there, parts after the first send the first's entries; lookahead
 //!   in 1..=64, at most [`Reuse::MOST`](crate::reuse::Reuse::MOST) classes.
 //! - `inputs`: inputs refer to tables, length groups and sequences that exist; groups hold at least one token.
-//! - `reference` ([`reference`]): terms refer to what is there and fit together, the digest is that of reference and
+//! - `reference` ([`mod@reference`]): terms refer to what is there and fit together, the digest is that of reference and
 //!   declarations; training has a loss, evaluation ranks once.
 //!
 //! Each program without order ([`structure`]):

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 /// What becomes of a stretch of the source.
-pub enum Edit {
+pub(crate) enum Edit {
     /// An expression that is another one under a change: number and text.
     Choice { range: Range<usize>, arms: Vec<(usize, String)> },
     /// Text put in at a place.
@@ -22,7 +22,7 @@ impl Edit {
 
 /// The source with all edits. Each change lies between `/*M<n>*/` and `/*E*/`, so that a compiler's complaint can be
 /// traced to it.
-pub fn apply(source: &str, edits: &[Edit]) -> String {
+pub(crate) fn apply(source: &str, edits: &[Edit]) -> String {
     let mut sorted: Vec<&Edit> = edits.iter().collect();
     // Outer before inner, and what is put in before a choice that starts there.
     sorted.sort_by_key(|e| {

@@ -15,7 +15,7 @@ use crate::edit::Edit;
 type Place = (usize, usize);
 
 /// An entry of the list.
-pub struct Change {
+pub(crate) struct Change {
     /// Its number, from 1.
     pub number: usize,
     /// The file, below the workspace's root.
@@ -27,7 +27,7 @@ pub struct Change {
 
 impl Change {
     /// Reads an entry of `cargo mutants --list --json`.
-    pub fn new(number: usize, entry: &serde_json::Value) -> Option<Self> {
+    pub(crate) fn new(number: usize, entry: &serde_json::Value) -> Option<Self> {
         let text = |key: &str| Some(entry.get(key)?.as_str()?.to_string());
         let start = entry.get("span")?.get("start")?;
         let number_of = |key: &str| Some(start.get(key)?.as_u64()? as usize);
@@ -52,7 +52,7 @@ struct Finder<'a> {
 }
 
 /// The edits for the changes, and the numbers of those that can't be switched.
-pub fn edits(source: &str, changes: &[Change]) -> syn::Result<(Vec<Edit>, Vec<usize>)> {
+pub(crate) fn edits(source: &str, changes: &[Change]) -> syn::Result<(Vec<Edit>, Vec<usize>)> {
     let file = syn::parse_file(source)?;
     let mut open: BTreeMap<(&str, Place), Vec<&Change>> = BTreeMap::new();
     for c in changes {

@@ -8,7 +8,7 @@ use fs_schedule::{Action, Extent, Op, Operand, Place, Reuse, Schedule, Sharding,
 
 /// An entry of an exchange: who asks for which row, and the microbatches of its first and last use by that rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub from: u32,
     pub row: u64,
     pub first: u32,
@@ -19,11 +19,11 @@ pub struct Entry {
 const DRAWN: u64 = 1000;
 
 /// A value per row, with its entry's place, who asked and which row.
-pub type Rows = BTreeMap<u32, (u32, u64, u64)>;
+pub(crate) type Rows = BTreeMap<u32, (u32, u64, u64)>;
 
 /// Contents of a buffer, or of a column range of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Data {
+pub(crate) enum Data {
     Word(u64),
     Ids(Vec<u64>),
     Entries(Vec<Entry>),
@@ -35,10 +35,10 @@ pub enum Data {
 }
 
 /// Pieces of a buffer by column range.
-pub type Pieces = Vec<((u32, u32), Data)>;
+pub(crate) type Pieces = Vec<((u32, u32), Data)>;
 
 /// A hash of anything.
-pub fn word(x: &impl Hash) -> u64 {
+pub(crate) fn word(x: &impl Hash) -> u64 {
     let mut h = DefaultHasher::new();
     x.hash(&mut h);
     h.finish()
@@ -69,7 +69,7 @@ impl Workload {
 }
 
 /// Everything that one rank's operation sees.
-pub struct Call<'a> {
+pub(crate) struct Call<'a> {
     pub s: &'a Schedule,
     pub op: &'a Op,
     pub rank: u32,
@@ -82,10 +82,10 @@ pub struct Call<'a> {
 }
 
 /// Why an operation makes no sense: a fault of the schedule.
-pub type Wrong = String;
+pub(crate) type Wrong = String;
 
 /// The rank that owns a row in an exchange; `None`: every one.
-pub fn owner(s: &Schedule, e: u32, row: u64, ranks: u32) -> Option<u32> {
+pub(crate) fn owner(s: &Schedule, e: u32, row: u64, ranks: u32) -> Option<u32> {
     let x = &s.exchanges[e as usize];
     let t = &s.tables[x.table as usize];
     match &t.sharding {
@@ -133,7 +133,7 @@ impl Call<'_> {
     }
 
     /// Rows that a lookup or update concerns.
-    pub fn concerns(&self) -> Result<Vec<u64>, Wrong> {
+    pub(crate) fn concerns(&self) -> Result<Vec<u64>, Wrong> {
         let (list, at) = match &self.op.action {
             Action::Gather { class, .. } => (self.entries(1)?, class.map(|_| 2)),
             Action::Apply { class, .. } => (self.entries(0)?, class.map(|_| 1)),
@@ -146,7 +146,7 @@ impl Call<'_> {
     }
 
     /// Results of an operation that concerns this rank only; updated rows come as values of result 0.
-    pub fn compute(&self) -> Result<Vec<Data>, Wrong> {
+    pub(crate) fn compute(&self) -> Result<Vec<Data>, Wrong> {
         Ok(match &self.op.action {
             Action::Unique { exchange } => self.unique(*exchange)?,
             Action::DrawNegatives { table, stream, .. } => {
@@ -450,7 +450,7 @@ fn used(s: &Schedule, work: &Workload, e: u32, rank: u32, batch: i64) -> Vec<(u3
 }
 
 /// Results of a collective for every rank, from every rank's operands.
-pub fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
+pub(crate) fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
     let s = calls[0].s;
     let ranks = calls.len() as u32;
     let mine = |e: u32, rank: u32, row: u64| owner(s, e, row, ranks).is_none_or(|o| o == rank);

@@ -9,7 +9,7 @@ use fs_schedule::{Action, Buffer, Element, Operand, Place};
 
 /// Values put aside.
 #[derive(Debug)]
-pub enum Saved {
+pub(crate) enum Saved {
     /// Of a written operand.
     Operand(Operand, Vec<f32>),
     /// Of rows of a table's part.
@@ -17,7 +17,7 @@ pub enum Saved {
 }
 
 /// Poisons what an operation writes; what it returns is for [`restore`].
-pub fn poison(cpu: &Cpu<f32>, job: &Job<'_>) -> Result<Vec<Saved>, Fault> {
+pub(crate) fn poison(cpu: &Cpu<f32>, job: &Job<'_>) -> Result<Vec<Saved>, Fault> {
     let mut saved = Vec::new();
     for operand in &job.op.writes {
         match operand.place {
@@ -50,7 +50,7 @@ pub fn poison(cpu: &Cpu<f32>, job: &Job<'_>) -> Result<Vec<Saved>, Fault> {
 }
 
 /// The gradients of an all-reduce, once they are sent.
-pub fn poison_sent(cpu: &Cpu<f32>, job: &Job<'_>) -> Result<(), Fault> {
+pub(crate) fn poison_sent(cpu: &Cpu<f32>, job: &Job<'_>) -> Result<(), Fault> {
     if job.op.action == Action::AllReduce {
         for operand in &job.op.writes {
             vector(cpu, operand)?.fill(f32::NAN);
@@ -60,7 +60,7 @@ pub fn poison_sent(cpu: &Cpu<f32>, job: &Job<'_>) -> Result<(), Fault> {
 }
 
 /// Brings back what was put aside.
-pub fn restore(cpu: &Cpu<f32>, job: &Job<'_>, saved: Vec<Saved>) -> Result<(), Fault> {
+pub(crate) fn restore(cpu: &Cpu<f32>, job: &Job<'_>, saved: Vec<Saved>) -> Result<(), Fault> {
     for saved in saved {
         match saved {
             Saved::Operand(operand, values) => match operand.place {

@@ -28,7 +28,7 @@ pub(super) struct Pair<'a> {
 impl Pair<'_> {
     /// The exchange that moves most nearly half the gap, and what then remains of it; none if nothing makes it smaller.
     /// Of two that move as much, the one with fewer bytes away from home.
-    pub fn best(&self) -> Option<(Exchange, u64)> {
+    pub(crate) fn best(&self) -> Option<(Exchange, u64)> {
         let half = self.gap / 2;
         let mut best: Option<(Exchange, u64, i64)> = None;
         let mut consider = |give: usize, back: Option<usize>| {

@@ -12,7 +12,7 @@ pub(super) struct Loads {
 
 impl Loads {
     /// Sets all loads.
-    pub fn fill(&mut self, loads: impl IntoIterator<Item = u64>) {
+    pub(crate) fn fill(&mut self, loads: impl IntoIterator<Item = u64>) {
         self.of.clear();
         self.of.extend(loads);
         self.ranks = self.of.len();
@@ -36,11 +36,11 @@ impl Loads {
         self.nodes[node] = (most, least);
     }
 
-    pub fn get(&self, rank: usize) -> u64 {
+    pub(crate) fn get(&self, rank: usize) -> u64 {
         self.of[rank]
     }
 
-    pub fn set(&mut self, rank: usize, load: u64) {
+    pub(crate) fn set(&mut self, rank: usize, load: u64) {
         self.of[rank] = load;
         let mut node = (self.leaves + rank) >> 1;
         while node > 0 {
@@ -49,11 +49,11 @@ impl Loads {
         }
     }
 
-    pub fn most(&self) -> usize {
+    pub(crate) fn most(&self) -> usize {
         self.nodes[1].0 as usize
     }
 
-    pub fn least(&self) -> usize {
+    pub(crate) fn least(&self) -> usize {
         self.nodes[1].1 as usize
     }
 }

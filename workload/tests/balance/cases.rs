@@ -1,4 +1,5 @@
 //! Batches to plan.
+#![allow(dead_code, reason = "each program uses a part")]
 
 use fs_workload::LengthDistribution;
 use fs_workload::balance::{CostModel, GroupCost, Plan, Planner, Problem, SLACK};
@@ -7,7 +8,7 @@ use fs_workload::random::{RandomKey, uniform_index};
 
 /// Where lengths come from.
 #[derive(Debug, Clone, Copy)]
-pub enum Lengths {
+pub(crate) enum Lengths {
     /// Ratings of each user of ml-latest-small, drawn with replacement.
     MovieLens,
     /// Lognormal of this sigma, mean 300, to 4,096.
@@ -18,11 +19,11 @@ pub enum Lengths {
 
 impl Lengths {
     /// Those of a table.
-    pub const ALL: [Self; 5] =
+    pub(crate) const ALL: [Self; 5] =
         [Self::MovieLens, Self::Lognormal(0.8), Self::Lognormal(1.0), Self::Lognormal(1.2), Self::Heavy];
 
     /// For people.
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             Self::MovieLens => "MovieLens".into(),
             Self::Lognormal(sigma) => format!("lognormal {sigma}"),
@@ -31,7 +32,7 @@ impl Lengths {
     }
 
     /// Lengths of a batch.
-    pub fn draw(self, n: usize, seed: u64) -> Vec<u32> {
+    pub(crate) fn draw(self, n: usize, seed: u64) -> Vec<u32> {
         let key = |i: usize| RandomKey { seed, stream: 3, step: i as u64 };
         match self {
             Self::MovieLens => {
@@ -66,13 +67,13 @@ fn movielens() -> Vec<u32> {
 
 /// Work on a sequence in blocks of HSTU of width `dim`: products of 5 dim^2 a token, attention of dim a pair (half of
 /// the pairs, two products).
-pub fn hstu(dim: u32) -> CostModel {
+pub(crate) fn hstu(dim: u32) -> CostModel {
     let d = f64::from(dim);
     CostModel { constant: 0.0, groups: vec![GroupCost { linear: 10.0 * d * d, square: 2.0 * d }] }
 }
 
 /// A batch with all that planning asks for.
-pub struct Batch {
+pub(crate) struct Batch {
     pub costs: Vec<u64>,
     pub bytes: Vec<u64>,
     pub home: Vec<u32>,
@@ -81,7 +82,7 @@ pub struct Batch {
 
 impl Batch {
     /// Ranks read as many samples each, of 8 bytes an id and 16 more.
-    pub fn new(model: &CostModel, lengths: &[u32], ranks: usize) -> Self {
+    pub(crate) fn new(model: &CostModel, lengths: &[u32], ranks: usize) -> Self {
         let n = lengths.len();
         let costs: Vec<f64> = lengths.iter().map(|l| model.of([*l])).collect();
         let mut scaled = Vec::new();
@@ -94,7 +95,7 @@ impl Batch {
         }
     }
 
-    pub fn problem(&self) -> Problem<'_> {
+    pub(crate) fn problem(&self) -> Problem<'_> {
         Problem {
             ranks: self.ranks,
             home: &self.home,
@@ -107,12 +108,12 @@ impl Batch {
         }
     }
 
-    pub fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> Plan {
         Planner::default().plan(&self.problem()).expect("there is no limit").clone()
     }
 
     /// Share of a step in which the mean rank waits for the slowest, and bytes that are not at home.
-    pub fn score(&self, to: &[u32]) -> (f64, u64) {
+    pub(crate) fn score(&self, to: &[u32]) -> (f64, u64) {
         let mut loads = vec![0u64; self.ranks];
         let mut bytes = 0;
         for (i, rank) in to.iter().enumerate() {

@@ -3,7 +3,7 @@
 use fs_workload::random::{RandomKey, uniform_index};
 
 /// Any rank, as many samples each.
-pub fn random(costs: &[u64], ranks: usize, seed: u64) -> Vec<u32> {
+pub(crate) fn random(costs: &[u64], ranks: usize, seed: u64) -> Vec<u32> {
     let n = costs.len();
     let mut to: Vec<u32> = (0..n).map(|i| (i * ranks / n) as u32).collect();
     for i in (1..n).rev() {
@@ -14,7 +14,7 @@ pub fn random(costs: &[u64], ranks: usize, seed: u64) -> Vec<u32> {
 }
 
 /// Dearest first, each to the rank with the least to do.
-pub fn largest_first(costs: &[u64], ranks: usize) -> Vec<u32> {
+pub(crate) fn largest_first(costs: &[u64], ranks: usize) -> Vec<u32> {
     let mut order: Vec<usize> = (0..costs.len()).collect();
     order.sort_by_key(|i| (std::cmp::Reverse(costs[*i]), *i));
     let mut heap: std::collections::BinaryHeap<_> =
@@ -30,7 +30,7 @@ pub fn largest_first(costs: &[u64], ranks: usize) -> Vec<u32> {
 
 /// Karmarkar and Karp's differencing of sets (1982), for several ranks: the two partitions of greatest difference are
 /// joined, the greatest part of one with the least of the other, until one is left.
-pub fn karmarkar_karp(costs: &[u64], ranks: usize) -> Vec<u32> {
+pub(crate) fn karmarkar_karp(costs: &[u64], ranks: usize) -> Vec<u32> {
     struct Partition {
         /// Sums and samples, greatest first; parts that are not there are empty.
         parts: Vec<(u64, Vec<u32>)>,

@@ -18,8 +18,6 @@
 mod load;
 mod owners;
 
-use std::collections::BTreeMap;
-
 use fs_schedule::{Sharding, SparseOptimizer, Table};
 
 use super::{Options, PassError, Statistics, option};
@@ -292,14 +290,4 @@ fn bytes(n: u64) -> String {
         unit += 1;
     }
     if unit == 0 { format!("{n} bytes") } else { format!("{value:.1} {}", UNITS[unit]) }
-}
-
-/// Reasons by table, as a run of the pass left them.
-pub fn reasons(module: &Module) -> BTreeMap<String, String> {
-    let Some(Attr::Dict(d)) = module.attrs.get("placement") else { return BTreeMap::new() };
-    let text = |(k, v): (&String, &Attr)| match v {
-        Attr::Str(s) => Some((k.clone(), s.clone())),
-        _ => None,
-    };
-    d.iter().filter_map(text).collect()
 }

@@ -61,7 +61,7 @@ pub fn find(name: &str) -> Option<&'static dyn Policy> {
 }
 
 /// Names of all policies, for messages: `a, b or c`.
-pub fn names() -> String {
+pub(crate) fn names() -> String {
     let names: Vec<&str> = POLICIES.iter().map(|p| p.name()).collect();
     match names.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),

@@ -18,7 +18,7 @@ use super::Fault;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Vectors behind slots of one element type.
-pub type Pool<E> = Vec<RwLock<Vec<E>>>;
+pub(crate) type Pool<E> = Vec<RwLock<Vec<E>>>;
 
 /// The vectors of one element type. A slot whose buffers have several copies is as many vectors.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub struct Arena<T> {
 
 impl<T> Arena<T> {
     /// Empty storage for several programs that never run at the same time.
-    pub fn new<'p>(programs: impl Iterator<Item = &'p Program> + Clone) -> Self {
+    pub(crate) fn new<'p>(programs: impl Iterator<Item = &'p Program> + Clone) -> Self {
         Self {
             reals: Slots::new(programs.clone(), Element::Real),
             ids: Slots::new(programs.clone(), Element::Id),
@@ -84,7 +84,7 @@ impl<T> Arena<T> {
     }
 
     /// Bytes held.
-    pub fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         let parts = [
             self.reals.bytes(),
             self.ids.bytes(),
@@ -116,7 +116,7 @@ impl ColumnRange {
     }
 
     /// Columns in the range.
-    pub fn columns(self) -> usize {
+    pub(crate) fn columns(self) -> usize {
         self.end - self.start
     }
 
@@ -157,12 +157,12 @@ impl<'a, E> Read<'a, E> {
     }
 
     /// Its shape.
-    pub fn shape(&self) -> ColumnRange {
+    pub(crate) fn shape(&self) -> ColumnRange {
         self.shape
     }
 
     /// As a matrix.
-    pub fn mat(&self) -> Mat<'_, E> {
+    pub(crate) fn mat(&self) -> Mat<'_, E> {
         let ColumnRange { rows, stride, start, end } = self.shape;
         Mat::new(&self.guard[aligned(&self.guard, rows * stride)], rows, stride).columns(start..end)
     }
@@ -179,14 +179,14 @@ impl<'a, E> Read<'a, E> {
 
 /// A written operand with all columns of its buffer.
 #[derive(Debug)]
-pub struct Whole<'a, E> {
+pub(crate) struct Whole<'a, E> {
     guard: RwLockWriteGuard<'a, Vec<E>>,
     len: usize,
 }
 
 impl<'a, E: Copy + Default> Whole<'a, E> {
     /// Locks a vector for writing and makes it long enough.
-    pub fn lock(
+    pub(crate) fn lock(
         lock: &'a RwLock<Vec<E>>,
         shape: ColumnRange,
         name: impl Fn() -> String,
@@ -200,7 +200,7 @@ impl<'a, E: Copy + Default> Whole<'a, E> {
     }
 
     /// Its elements, with unspecified contents.
-    pub fn slice(&mut self) -> &mut [E] {
+    pub(crate) fn slice(&mut self) -> &mut [E] {
         let range = aligned(&self.guard, self.len);
         &mut self.guard[range]
     }
@@ -237,7 +237,7 @@ fn aligned<E>(vector: &[E], len: usize) -> std::ops::Range<usize> {
 type Locked<'a, E> = (&'a RwLock<Vec<E>>, RwLockWriteGuard<'a, Vec<E>>, ColumnRange);
 
 /// Lists of operands, which rarely are longer.
-pub type Few<X> = SmallVec<[X; 8]>;
+pub(crate) type Few<X> = SmallVec<[X; 8]>;
 
 /// Written operands, several of which may be columns of one buffer.
 #[derive(Debug)]
@@ -300,12 +300,12 @@ impl<'a, E: Copy + Default> Writes<'a, E> {
     }
 
     /// The first operand.
-    pub fn first(&mut self) -> Result<(MatMut<'_, E>, Write), Fault> {
+    pub(crate) fn first(&mut self) -> Result<(MatMut<'_, E>, Write), Fault> {
         self.views().into_iter().next().ok_or(Fault::Writes { found: 0, expected: 1 })
     }
 
     /// Exactly `N` operands.
-    pub fn array<const N: usize>(&mut self) -> Result<[(MatMut<'_, E>, Write); N], Fault> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[(MatMut<'_, E>, Write); N], Fault> {
         let found = self.views();
         let n = found.len();
         let mut found = found.into_iter();

@@ -12,7 +12,7 @@ use super::{Cpu, Fault, Job, Shard, Work};
 use crate::data::share::Column;
 
 /// An operation of a batch, with the memory that it works on.
-pub struct Call<'a, T: Real> {
+pub(crate) struct Call<'a, T: Real> {
     /// The operation and its batch.
     pub job: &'a Job<'a>,
     /// The rank's memory.
@@ -30,18 +30,18 @@ impl<'a, T: Real> Deref for Call<'a, T> {
 
 impl<'a, T: Real> Call<'a, T> {
     /// Prepares to run an operation.
-    pub fn new(cpu: &'a Cpu<T>, work: &'a Mutex<Work<T>>, job: &'a Job<'a>) -> Self {
+    pub(crate) fn new(cpu: &'a Cpu<T>, work: &'a Mutex<Work<T>>, job: &'a Job<'a>) -> Self {
         Self { job, cpu, work }
     }
 
     /// Of a data-parallel exchange with microbatches: the last use by any rank of each entry's row.
-    pub fn last_uses(&self, exchange: u32) -> &'a Mutex<Vec<u8>> {
+    pub(crate) fn last_uses(&self, exchange: u32) -> &'a Mutex<Vec<u8>> {
         let ring = &self.cpu.last_uses;
         &ring[(self.number % ring.len() as u64) as usize][exchange as usize]
     }
 
     /// Whether a read operand's batch exists.
-    pub fn exists(&self, position: usize) -> bool {
+    pub(crate) fn exists(&self, position: usize) -> bool {
         self.op.reads.get(position).is_some_and(|o| self.batch_of(*o).is_some())
     }
 
@@ -51,7 +51,7 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// The fault of an operand that is not what it should be.
-    pub fn wrong(&self, written: bool, position: usize, expected: &'static str) -> Fault {
+    pub(crate) fn wrong(&self, written: bool, position: usize, expected: &'static str) -> Fault {
         let (side, list) = if written { ("written", &self.op.writes) } else { ("read", &self.op.reads) };
         let found = list.get(position).map_or_else(|| "missing".into(), ToString::to_string);
         Fault::Operand { side, position, found, expected }
@@ -98,7 +98,7 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// The buffer of an operand.
-    pub fn buffer_of(&self, written: bool, position: usize) -> Option<&'a Buffer> {
+    pub(crate) fn buffer_of(&self, written: bool, position: usize) -> Option<&'a Buffer> {
         let list = if written { &self.op.writes } else { &self.op.reads };
         match list.get(position)?.place {
             Place::Buffer(n) => self.job.program.buffers.get(n as usize),
@@ -107,13 +107,13 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// A read operand of reals.
-    pub fn read(&self, position: usize) -> Result<Read<'a, T>, Fault> {
+    pub(crate) fn read(&self, position: usize) -> Result<Read<'a, T>, Fault> {
         let (lock, shape) = self.reals(false, position)?;
         Read::lock(lock, shape, || self.name(false, position))
     }
 
     /// A written operand of reals that the kernel needs as a slice; it must not be added into.
-    pub fn slice(&self, position: usize) -> Result<Whole<'a, T>, Fault> {
+    pub(crate) fn slice(&self, position: usize) -> Result<Whole<'a, T>, Fault> {
         let (lock, shape) = self.reals(true, position)?;
         if self.mode(position) == Write::Add {
             return Err(self.wrong(true, position, "overwritten, not added into"));
@@ -122,13 +122,13 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// A written operand of reals whose present contents matter: to be added into.
-    pub fn slice_to_add(&self, position: usize) -> Result<Whole<'a, T>, Fault> {
+    pub(crate) fn slice_to_add(&self, position: usize) -> Result<Whole<'a, T>, Fault> {
         let (lock, shape) = self.reals(true, position)?;
         Whole::lock(lock, shape, || self.name(true, position))
     }
 
     /// Written operands of reals.
-    pub fn write(&self, positions: impl IntoIterator<Item = usize>) -> Result<Writes<'a, T>, Fault> {
+    pub(crate) fn write(&self, positions: impl IntoIterator<Item = usize>) -> Result<Writes<'a, T>, Fault> {
         let mut writes = Writes::default();
         for position in positions {
             let (lock, shape) = self.reals(true, position)?;
@@ -138,7 +138,7 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// Runs a kernel that only overwrites, also where its results are to be added to what is there.
-    pub fn produce<const N: usize>(
+    pub(crate) fn produce<const N: usize>(
         &self,
         positions: [usize; N],
         kernel: impl FnOnce([MatMut<'_, T>; N]),
@@ -171,7 +171,7 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// Whether a written operand is added into.
-    pub fn mode(&self, position: usize) -> Write {
+    pub(crate) fn mode(&self, position: usize) -> Write {
         let add = self.op.writes.get(position).is_some_and(|o| o.accumulate);
         if add { Write::Add } else { Write::Set }
     }
@@ -194,49 +194,49 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// A read buffer of ids.
-    pub fn read_ids(&self, position: usize) -> Result<Read<'a, i64>, Fault> {
+    pub(crate) fn read_ids(&self, position: usize) -> Result<Read<'a, i64>, Fault> {
         let pool = &self.cpu.arena.ids;
         let (lock, shape) = self.typed(pool, Element::Id, "a buffer of ids", false, position)?;
         Read::lock(lock, shape, || self.name(false, position))
     }
 
     /// A written buffer of ids.
-    pub fn write_ids(&self, position: usize) -> Result<Whole<'a, i64>, Fault> {
+    pub(crate) fn write_ids(&self, position: usize) -> Result<Whole<'a, i64>, Fault> {
         let pool = &self.cpu.arena.ids;
         let (lock, shape) = self.typed(pool, Element::Id, "a buffer of ids", true, position)?;
         Whole::lock(lock, shape, || self.name(true, position))
     }
 
     /// A read buffer of positions.
-    pub fn read_indices(&self, position: usize) -> Result<Read<'a, u32>, Fault> {
+    pub(crate) fn read_indices(&self, position: usize) -> Result<Read<'a, u32>, Fault> {
         let pool = &self.cpu.arena.indices;
         let (lock, shape) = self.typed(pool, Element::Index, "a buffer of positions", false, position)?;
         Read::lock(lock, shape, || self.name(false, position))
     }
 
     /// A written buffer of positions.
-    pub fn write_indices(&self, position: usize) -> Result<Whole<'a, u32>, Fault> {
+    pub(crate) fn write_indices(&self, position: usize) -> Result<Whole<'a, u32>, Fault> {
         let pool = &self.cpu.arena.indices;
         let (lock, shape) = self.typed(pool, Element::Index, "a buffer of positions", true, position)?;
         Whole::lock(lock, shape, || self.name(true, position))
     }
 
     /// A read buffer of counts.
-    pub fn read_counts(&self, position: usize) -> Result<Read<'a, u64>, Fault> {
+    pub(crate) fn read_counts(&self, position: usize) -> Result<Read<'a, u64>, Fault> {
         let pool = &self.cpu.arena.counts;
         let (lock, shape) = self.typed(pool, Element::Count, "a buffer of counts", false, position)?;
         Read::lock(lock, shape, || self.name(false, position))
     }
 
     /// A written buffer of counts.
-    pub fn write_counts(&self, position: usize) -> Result<Whole<'a, u64>, Fault> {
+    pub(crate) fn write_counts(&self, position: usize) -> Result<Whole<'a, u64>, Fault> {
         let pool = &self.cpu.arena.counts;
         let (lock, shape) = self.typed(pool, Element::Count, "a buffer of counts", true, position)?;
         Whole::lock(lock, shape, || self.name(true, position))
     }
 
     /// A read buffer of classes or uses.
-    pub fn read_bytes(&self, position: usize) -> Result<Read<'a, u8>, Fault> {
+    pub(crate) fn read_bytes(&self, position: usize) -> Result<Read<'a, u8>, Fault> {
         let pool = &self.cpu.arena.bytes;
         let (lock, shape) =
             self.typed(pool, Element::Byte, "a buffer of classes or uses", false, position)?;
@@ -244,14 +244,14 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// A written buffer of classes or uses.
-    pub fn write_bytes(&self, position: usize) -> Result<Whole<'a, u8>, Fault> {
+    pub(crate) fn write_bytes(&self, position: usize) -> Result<Whole<'a, u8>, Fault> {
         let pool = &self.cpu.arena.bytes;
         let (lock, shape) = self.typed(pool, Element::Byte, "a buffer of classes or uses", true, position)?;
         Whole::lock(lock, shape, || self.name(true, position))
     }
 
     /// Offsets of a length group.
-    pub fn offsets(&self, position: usize) -> Result<&[usize], Fault> {
+    pub(crate) fn offsets(&self, position: usize) -> Result<&[usize], Fault> {
         match self.operand(false, position)?.place {
             Place::Lengths(g) => {
                 self.touches(Effect::ReadsBatch);
@@ -262,7 +262,11 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// An input of the batch, if the operand is one: the part of a microbatch.
-    pub fn input(&self, position: usize, microbatch: Option<u32>) -> Result<Option<Column<'_>>, Fault> {
+    pub(crate) fn input(
+        &self,
+        position: usize,
+        microbatch: Option<u32>,
+    ) -> Result<Option<Column<'_>>, Fault> {
         match self.operand(false, position)?.place {
             Place::Input(n) => {
                 self.touches(Effect::ReadsBatch);
@@ -274,7 +278,7 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// Labels or features.
-    pub fn input_reals(&self, position: usize) -> Result<&[f32], Fault> {
+    pub(crate) fn input_reals(&self, position: usize) -> Result<&[f32], Fault> {
         match self.input(position, self.op.microbatch)? {
             Some(Column::Reals(reals)) => Ok(reals),
             _ => Err(self.wrong(false, position, "an input of reals")),
@@ -282,7 +286,7 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// This rank's shard of a part of a read or written table, and the table's number.
-    pub fn table(
+    pub(crate) fn table(
         &self,
         written: bool,
         position: usize,
@@ -299,7 +303,7 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// The dense parameter that a read gradient belongs to.
-    pub fn gradient(&self, position: usize) -> Result<usize, Fault> {
+    pub(crate) fn gradient(&self, position: usize) -> Result<usize, Fault> {
         self.touches(Effect::ReadsGradient);
         match self.operand(false, position)?.place {
             Place::Gradient(n) if (n as usize) < self.cpu.dense.len() => Ok(n as usize),
@@ -308,7 +312,7 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// Random keys of the rows of a written buffer: of its samples or tokens, the same whatever the rank.
-    pub fn row_keys(&self, position: usize) -> Result<&[u64], Fault> {
+    pub(crate) fn row_keys(&self, position: usize) -> Result<&[u64], Fault> {
         self.touches(Effect::ReadsBatch);
         let wrong = || self.wrong(true, position, "a buffer with a row per sample or token");
         let buffer = self.buffer_of(true, position).ok_or_else(wrong)?;
@@ -321,7 +325,7 @@ impl<'a, T: Real> Call<'a, T> {
     }
 
     /// What a loss is multiplied by: one over the divisor, counted over the global batch.
-    pub fn norm(&self, normalize: Normalize) -> f64 {
+    pub(crate) fn norm(&self, normalize: Normalize) -> f64 {
         let batch = self.batch.share.batch();
         let divisor = match normalize {
             Normalize::Constant(c) => c,

@@ -6,7 +6,7 @@ use fs_schedule::Action;
 use super::{Call, Fault, attention, dense, loss, optimizer, sparse};
 
 /// Runs an operation that is no transfer.
-pub fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
+pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
     match &c.op.action {
         Action::DrawNegatives { table, count, lengths, stream } => {
             sparse::draw_negatives(c, *table, *lengths, *count, *stream)

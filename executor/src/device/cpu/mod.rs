@@ -15,7 +15,7 @@ mod loss;
 mod optimizer;
 mod rank_items;
 mod sparse;
-pub mod state;
+mod state;
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -34,8 +34,8 @@ use crate::transport::{HostOutbox, Reach};
 use collectives::{Pieces, Stop};
 use rank_items::Ranking;
 
-pub use call::Call;
-pub use state::{Dense, Shard};
+pub(crate) use call::Call;
+pub(crate) use state::{Dense, Shard};
 
 /// A rank's memory.
 pub struct Cpu<T: Real> {

@@ -32,7 +32,7 @@ const BASE: u64 = 1 << 12;
 
 /// State of an evaluation.
 #[derive(Debug)]
-pub struct Ranking<T> {
+pub(crate) struct Ranking<T> {
     /// One over the norm of each row of the block.
     inverse_norms: Vec<T>,
     /// Of all samples.

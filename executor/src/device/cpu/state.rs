@@ -34,7 +34,7 @@ const DRAWN: usize = 256;
 
 impl<T: Real> Shard<T> {
     /// A shard with its initial values, written on the calling thread.
-    pub fn new(table: &Table, part: u32, rank: usize, ranks: usize, seed: u64) -> Self {
+    pub(crate) fn new(table: &Table, part: u32, rank: usize, ranks: usize, seed: u64) -> Self {
         let shards::ShardRange { rows, columns } = shards::ShardRange::of(table, part, rank, ranks);
         let (n, dim) = ((rows.end - rows.start) as usize, columns.len());
         let optimizer = RowUpdate::from(table.optimizer);
@@ -65,12 +65,12 @@ impl<T: Real> Shard<T> {
     }
 
     /// Whether this rank owns none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// Updates distinct rows with their summed gradients; `step` counts from 1.
-    pub fn update(&mut self, step: u64, rows: &[u32], gradients: fs_kernels::Mat<'_, T>) {
+    pub(crate) fn update(&mut self, step: u64, rows: &[u32], gradients: fs_kernels::Mat<'_, T>) {
         let n = self.len();
         let table = MatMut::new(&mut self.values, n, self.dim);
         let (first, second) = (&mut self.state1, &mut self.state2);
@@ -91,7 +91,7 @@ pub struct Dense<T> {
 
 impl<T: Real> Dense<T> {
     /// A parameter with its initial values.
-    pub fn new(parameter: &Parameter, optimizer: DenseOptimizer, seed: u64) -> Self {
+    pub(crate) fn new(parameter: &Parameter, optimizer: DenseOptimizer, seed: u64) -> Self {
         let n = parameter.rows as usize * parameter.columns as usize;
         let mut values = vec![T::ZERO; n];
         let key = RandomKey { seed, stream: parameter.stream, step: 0 };
@@ -109,7 +109,7 @@ impl<T: Real> Dense<T> {
     }
 
     /// One step of the optimizer; `step` counts from 1.
-    pub fn update(&self, optimizer: DenseOptimizer, step: u64) {
+    pub(crate) fn update(&self, optimizer: DenseOptimizer, step: u64) {
         let (mut w, g, mut state) = (self.values.write(), self.gradient.read(), self.state.lock());
         let [first, second] = &mut *state;
         match optimizer {
@@ -135,13 +135,13 @@ impl<T: Real> Dense<T> {
     }
 
     /// Bytes of values, gradient and state.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let state = self.state.lock().iter().map(Vec::len).sum::<usize>();
         ((self.values.read().len() + self.gradient.read().len() + state) * size_of::<T>()) as u64
     }
 }
 
 /// All dense parameters of a schedule.
-pub fn dense_parameters<T: Real>(schedule: &Schedule, seed: u64) -> Vec<Dense<T>> {
+pub(crate) fn dense_parameters<T: Real>(schedule: &Schedule, seed: u64) -> Vec<Dense<T>> {
     schedule.parameters.iter().map(|p| Dense::new(p, schedule.settings.optimizer, seed)).collect()
 }
