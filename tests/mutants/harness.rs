@@ -1,8 +1,9 @@
-//! The verifier's tests (verifier.rs, boundaries.rs, verdicts.rs of tests/tests) in one process for many changes: the same schedules and corruptions,
-//! made once without a change, judged under each. `run.py` puts this beside the tests of its copy.
+//! Tests in one process for many changes. For the verifier's (verifier.rs, boundaries.rs, verdicts.rs of tests/tests): the same
+//! schedules and corruptions, made once without a change, judged under each. For the compiler's (snapshots.rs): the same
+//! models, compiled under each. `run.py` puts this beside the tests of its copy.
 //!
-//! `FS_MUTANTS` lists the numbers. A line for each: the number and what noticed it, or `none`. A panic is noticed; a hang
-//! or an end of the process is for `run.py` to notice.
+//! `FS_MUTANTS` lists the numbers, all of one `FS_CRATE`. A line for each: the number and what noticed it, or `none`. A
+//! panic is noticed; a hang or an end of the process is for `run.py` to notice.
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,12 +13,13 @@ use fs_compiler::{CompileOptions, compile_with};
 use fs_schedule::verify::verify;
 use fs_schedule::{Schedule, Strategy};
 use fs_tests::boundaries::cases;
-use fs_tests::verdicts;
 use fs_tests::mutations::{RANKING, bases, mutations};
 use fs_tests::schedules::build;
+use fs_tests::{snapshots, verdicts};
 
 fn switch(n: u32) {
     fs_schedule::MUTANT.store(n, Ordering::Relaxed);
+    fs_compiler::MUTANT.store(n, Ordering::Relaxed);
 }
 
 fn example(name: &str, options: &CompileOptions) -> Schedule {
@@ -105,7 +107,7 @@ impl Suite {
     fn notices(&self) -> Option<&'static str> {
         let valid = |s: &Schedule| catch_unwind(|| verify(s)).is_ok_and(|v| v.is_empty());
         if !self.valid.iter().all(valid) {
-            return Some("valid");
+            return Some("verifier or boundaries (valid)");
         }
         let caught = |(s, wrong): &(Schedule, Option<(&str, &str)>)| {
             catch_unwind(AssertUnwindSafe(|| verify(s))).is_ok_and(|v| {
@@ -115,7 +117,7 @@ impl Suite {
             })
         };
         if !self.broken.iter().all(caught) {
-            return Some("corrupted");
+            return Some("verifier or boundaries (wrong)");
         }
         let same = |(s, words): &(Schedule, String)| {
             catch_unwind(AssertUnwindSafe(|| verify(s))).is_ok_and(|v| verdicts::words(&v) == *words)
@@ -124,17 +126,39 @@ impl Suite {
     }
 }
 
+/// Models with what was compiled of them.
+struct Compiled(Vec<(snapshots::Wanted, String)>);
+
+impl Compiled {
+    fn new() -> Self {
+        Self(snapshots::wanted().into_iter().map(|w| { let line = w.line(); (w, line) }).collect())
+    }
+
+    fn notices(&self) -> Option<&'static str> {
+        let same = |(w, line): &(snapshots::Wanted, String)| {
+            catch_unwind(AssertUnwindSafe(|| w.line())).is_ok_and(|now| now == *line)
+        };
+        if !self.0.iter().all(same) { Some("snapshots") } else { None }
+    }
+}
+
 #[test]
 fn changes_are_noticed() {
     let Ok(numbers) = std::env::var("FS_MUTANTS") else { return };
     switch(0);
-    let suite = Suite::new();
+    let notices: Box<dyn Fn() -> Option<&'static str>> = if std::env::var("FS_CRATE").is_ok_and(|c| c == "compiler") {
+        let compiled = Compiled::new();
+        Box::new(move || compiled.notices())
+    } else {
+        let suite = Suite::new();
+        Box::new(move || suite.notices())
+    };
     std::panic::set_hook(Box::new(|_| {}));
     let mut out = std::fs::File::options().append(true).open(std::env::var("FS_NOTICED").expect("a file")).expect("it is there");
     for n in numbers.split(',').map(|n| n.parse::<u32>().expect("a number")) {
         writeln!(out, "{n} begun").expect("written");
         switch(n);
-        let by = suite.notices();
+        let by = notices();
         switch(0);
         writeln!(out, "{n} {}", by.unwrap_or("none")).expect("written");
     }

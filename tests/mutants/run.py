@@ -6,8 +6,8 @@
 Lists the changes that cargo-mutants makes to the files of files.txt, builds all of them into one copy of the workspace
 (fs-mutants, a change is chosen by FS_MUTANT), and runs the tests of STAGES for each until one fails. A change that breaks
 the build is left out, as cargo-mutants does; one that can't be switched at run time is built by itself. Survivors that
-equivalent.txt does not explain are printed; there may be 2% of them. The figures go to docs/mutants.md. --dir keeps the copy and what is known so far, so
-that a run which was stopped goes on.
+equivalent.txt does not explain are printed; there may be 2% of them. The figures go to docs/mutants.md. --dir keeps the
+copy and what is known so far, so that a run which was stopped goes on; --again tries anew what nothing noticed.
 """
 
 import argparse
@@ -27,15 +27,19 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-# The tests of verifier.rs in one process for many changes of the verifier; what they leave goes on to STAGES.
+# Tests in one process for many changes: those of HARNESSED, of each crate. What they leave goes on to STAGES.
 HARNESS = ("fs-tests", "test", "harness")
+HARNESSED = {"schedule": ("verifier", "boundaries", "verdicts"), "compiler": ("snapshots",)}
 # What is run for each change, in this order: package, kind of target, target, and for changes of which crates.
 BOTH = ("schedule", "compiler")
 STAGES = [
     ("fs-schedule", "lib", "fs_schedule", ("schedule",)),
     ("fs-compiler", "lib", "fs_compiler", ("compiler",)),
     ("fs-tests", "test", "filetests", ("compiler",)),
+    ("fs-tests", "test", "verifier", ("schedule",)),
     ("fs-tests", "test", "boundaries", ("schedule",)),
+    ("fs-tests", "test", "verdicts", ("schedule",)),
+    ("fs-tests", "test", "snapshots", BOTH),
     ("fs-tests", "test", "hostile", ("schedule",)),
     ("fs-tests", "test", "compiled", BOTH),
     ("fs-tests", "test", "campaign", BOTH),
@@ -43,10 +47,10 @@ STAGES = [
     ("fs-tests", "test", "interpreter", BOTH),
 ]
 # Seconds after which a change hangs in the harness, where all of it takes a few.
-HANGS = 120
+HANGS = 60
 PAGE = ROOT / "docs/mutants.md"
 MARK = "<!-- figures: from here on written by tests/mutants/run.py -->"
-MEMORY = 12 << 30
+MEMORY = 8 << 30
 SHARE = 0.02
 SWITCH = """
 
@@ -223,13 +227,14 @@ def passes(folder, key, executable, number, limit):
         return False
 
 
-def harness(folder, executable, numbers):
+def harness(folder, executable, numbers, crate):
     """What notices each change in the harness: (number, name or None)."""
     left = list(numbers)
     path = folder / f"noticed-{os.getpid()}-{numbers[0]}.txt"
     while left:
         path.write_text("")
-        test = start(folder, HARNESS, executable, FS_MUTANTS=",".join(map(str, left)), FS_NOTICED=str(path))
+        test = start(folder, HARNESS, executable, FS_MUTANTS=",".join(map(str, left)), FS_NOTICED=str(path),
+                     FS_CRATE=crate)
         seen, changed, hung = "", time.monotonic(), False
         while test.poll() is None:
             time.sleep(0.5)
@@ -241,16 +246,16 @@ def harness(folder, executable, numbers):
                 end(test)
         begun = None
         for line in path.read_text().splitlines():
-            number, what = line.split()
+            number, what = line.split(maxsplit=1)
             if what == "begun":
                 begun = int(number)
             else:
                 begun = None
                 left.remove(int(number))
-                yield int(number), None if what == "none" else f"verifier ({what})"
+                yield int(number), None if what == "none" else what
         if begun is not None:
             left.remove(begun)
-            yield begun, "verifier (hang)" if hung else "verifier (abort)"
+            yield begun, "a hang" if hung else "an abort"
         elif left and test.returncode != 0:
             sys.exit("the harness fails without a change")
     path.unlink()
@@ -274,7 +279,7 @@ class Stages:
     def notice(self, number, crate):
         """The test that notices a change, if one does."""
         for key, executable, crates_, limit in self.stages:
-            if crate in crates_ and not passes(self.folder, key, executable, number, limit):
+            if crate in crates_ and key[2] not in HARNESSED[crate] and not passes(self.folder, key, executable, number, limit):
                 return key[2]
         return None
 
@@ -290,9 +295,12 @@ def single(folder, mutant):
         crate = mutant["file"].split("/")[0]
         if cargo(["check", "-p", f"fs-{crate}"], folder).returncode != 0:
             return "build"
-        keys_ = [("fs-tests", "test", "verifier")] + [(p, k, t) for p, k, t, c in STAGES if crate in c]
-        for key in keys_:
-            built = binaries(folder, [key])
+        keys_ = [(p, k, t) for p, k, t, c in STAGES if crate in c]
+        # What is cheap to run is built at once: a build is what takes time.
+        first = [k for k in keys_ if k[2] in HARNESSED[crate]]
+        built = binaries(folder, first)
+        for key in first + [k for k in keys_ if k not in first]:
+            built = built if key in built else binaries(folder, [key])
             if not passes(folder, key, built[key], 0, 600):
                 return key[2]
         return None
@@ -313,6 +321,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--only", default="")
     parser.add_argument("--quick", action="store_true", help="the harness only")
+    parser.add_argument("--again", action="store_true", help="what is known as unnoticed is tried anew")
     given = parser.parse_args()
     folder = (given.dir or Path(tempfile.mkdtemp(prefix="mutants-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -321,6 +330,8 @@ def main():
     copy(folder)
     known_path = folder / "known.json"
     known = json.loads(known_path.read_text()) if known_path.exists() else {}
+    if given.again:
+        known = {k: by for k, by in known.items() if by is not None}
 
     lock = threading.Lock()
 
@@ -341,25 +352,25 @@ def main():
     switch = [n for n in todo if n not in not_switched]
     of = lambda n: mutants[n - 1]["file"].split("/")[0]
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        first = [n for n in switch if of(n) == "schedule"]
-        if first:
-            executable = binaries(folder, [HARNESS])[HARNESS]
+        left = set()
+        executable = binaries(folder, [HARNESS])[HARNESS] if switch else None
+        for crate in HARNESSED:
+            first = [n for n in switch if of(n) == crate]
             parts = [first[i :: given.jobs] for i in range(given.jobs)]
-            passed_over = set()
 
-            def part(numbers):
-                for n, by in harness(folder, executable, numbers):
+            def part(numbers, crate=crate):
+                for n, by in harness(folder, executable, numbers, crate):
                     if by is None:
-                        passed_over.add(n)
+                        left.add(n)
                     else:
                         learn(n, by)
 
             list(pool.map(part, [p for p in parts if p]))
-            say(f"verifier: {len(first) - len(passed_over)} of {len(first)} noticed")
-            if given.quick:
-                report(mutants, names, known, {names[n - 1] for n in passed_over})
-                return 0
-            switch = sorted(passed_over) + [n for n in switch if of(n) != "schedule"]
+            say(f"{crate}: {len(first) - len(left & set(first))} of {len(first)} noticed by the harness")
+        if given.quick:
+            report(mutants, names, known, {names[n - 1] for n in left})
+            return 0
+        switch = sorted(left)
         if switch:
             stages = Stages(folder)
             for n, by in pool.map(lambda n: (n, stages.notice(n, of(n))), switch):

@@ -18,7 +18,7 @@ use crate::mutations::bases as built_by_hand;
 use crate::schedules::build;
 
 /// Attention, norms, pools and columns of columns, in every way that rows travel.
-const RICH: &str = "model rich {
+pub(crate) const RICH: &str = "model rich {
   table items { rows 40  dim 8  optimizer adagrad(lr: 0.1) }
   table users { rows 30  dim 8  optimizer sgd(lr: 0.1)  sharding column_wise }
   table words { rows 20  dim 8  optimizer sgd(lr: 0.1)  sharding data_parallel }
