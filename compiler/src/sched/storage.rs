@@ -200,3 +200,72 @@ fn share(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fs_schedule::{Action, Engine, Extent, Operand, Site};
+
+    use super::*;
+
+    fn buffer(element: Element) -> Buffer {
+        Buffer {
+            name: String::new(),
+            element,
+            rows: Extent::Fixed(1),
+            columns: 2,
+            microbatch: None,
+            site: Site::Home,
+            copies: 1,
+            slot: 0,
+            first: 0,
+            last: 0,
+        }
+    }
+
+    fn op(reads: &[Operand], writes: &[Operand]) -> Op {
+        let mut op = Op::new("op", Action::Copy, Engine::Compute);
+        (op.reads, op.writes) = (reads.to_vec(), writes.to_vec());
+        op
+    }
+
+    fn frozen(position: &[i64]) -> Frozen {
+        Frozen { ii: 10, position: position.to_vec(), stage: Vec::new(), order: Vec::new() }
+    }
+
+    fn edge(from: u32, to: u32, distance: i32) -> Edge {
+        Edge { from, to, distance, why: Why::Memory }
+    }
+
+    /// Who reads two batches back holds a copy for two steps more; who reads the next batch's, less.
+    #[test]
+    fn other_batches_hold_copies() {
+        let of = |batch| Operand { batch, ..Operand::buffer(0) };
+        let half = |start| Operand { columns: Some((start, start + 1)), ..of(0) };
+        let ops = [
+            op(&[], &[half(0), half(1)]),
+            op(&[of(0)], &[]),
+            op(&[of(1)], &[]),
+            op(&[of(-2)], &[]),
+            op(&[of(0)], &[]),
+        ];
+        // Written at 0, read at 3, at 12 - 10, at 1 + 20 and at 4.
+        let frozen = frozen(&[0, 3, 12, 1, 4]);
+        let s = assign(&[buffer(Element::Index)], &ops, &[2; 5], &frozen, &[0, 1, 1, 2, 2], &[7.0]);
+        assert_eq!(s.copies, [3], "23 ns of 10 ns each");
+        assert!((s.bytes - 21.0).abs() < 1e-9, "{}", s.bytes);
+        // The last of each queue, once: the writer itself, the reader at 3, the one two batches behind.
+        assert_eq!(s.edges, [edge(0, 0, 3), edge(1, 0, 3), edge(3, 0, 1)]);
+    }
+
+    /// Lives within a step share a slot of the greater size, around the step.
+    #[test]
+    fn slots_are_shared_around_the_step() {
+        let of = |b| Operand::buffer(b);
+        let ops = [op(&[], &[of(0)]), op(&[of(0)], &[]), op(&[], &[of(1)]), op(&[of(1)], &[of(2)])];
+        let all = [Element::Real, Element::Real, Element::Index].map(buffer);
+        let s = assign(&all, &ops, &[2; 4], &frozen(&[0, 2, 4, 7]), &[0, 0, 0, 0], &[5.0, 6.0, 1.0]);
+        assert_eq!((s.copies, s.slot), (vec![1; 3], vec![0, 0, 0]));
+        assert!((s.bytes - 7.0).abs() < 1e-9, "{}", s.bytes);
+        assert_eq!(s.edges, [edge(1, 2, 0), edge(3, 0, 1), edge(3, 3, 1)]);
+    }
+}
