@@ -163,6 +163,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         remove(s, at);
         Some(())
     }),
+    says("pooled rows' gradients left out", "model", |s| {
+        let at = find(s, |a| matches!(a, Action::PoolGrad { .. }))?;
+        remove(s, at);
+        Some(())
+    }),
     says("zeros over finished row gradients", "model", |s| {
         let sum = all(s, |a| matches!(a, Action::ExpandGrad)).into_iter().max_by_key(|i| rank(s, *i))?;
         let place = s.train.ops[sum].writes[0].place;
