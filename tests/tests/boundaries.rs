@@ -98,6 +98,11 @@ fn counts_of_the_reference_add_up() {
         let v = s.reference.train[last].operands[0];
         s.reference.train[last].operands = vec![v; (1 << 22) + 1];
     });
+    // Half of the limit is not too much.
+    let mut s = base.clone();
+    let v = s.reference.train[last].operands[0];
+    s.reference.train[last].operands = vec![v; (1 << 21) + 2];
+    assert!(verify(&s).iter().all(|v| v.rule != "limits"));
     check("gradients over all", &|s| {
         let v = s.reference.updates[0].parts[0];
         s.reference.updates[0].parts = vec![v; (1 << 21) + 1];
@@ -121,5 +126,37 @@ fn classes_are_found_by_what_they_are() {
             assert_eq!(far, reuse.class(way, 0, None), "{reuse:?}: beyond the lookahead");
             assert_eq!(reuse.class(way, microbatches, None), None, "{reuse:?}: no such microbatch");
         }
+    }
+}
+
+/// One complaint of distances is enough: classes are counted where distances and microbatches are in range.
+#[test]
+fn classes_of_too_many_distances_are_not_counted() {
+    let mut s = build(&Recipe::new(Strategy::Pec, Some(2), 2));
+    s.exchanges[0].lookahead = Some(300);
+    s.reference.digest = s.reference_digest();
+    let found = verify(&s);
+    let said: Vec<&str> =
+        found.iter().filter(|v| v.rule == "exchanges").map(|v| v.message.as_str()).collect();
+    assert_eq!(said, ["exchange 0 tells apart 300 reuse distances, must be in 1..=64"]);
+}
+
+/// Pairs of lookups and updates are compared for so many of them and no more.
+#[test]
+fn lookups_and_updates_are_counted() {
+    let base = build(&Recipe::new(Strategy::Pec, Some(2), 1));
+    let said = |fits: fn(&Action) -> bool, count: usize| {
+        let mut s = base.clone();
+        let there = s.train.ops.iter().filter(|op| fits(&op.action)).count();
+        let op = s.train.ops.iter().find(|op| fits(&op.action)).expect("one of them").clone();
+        for n in there..count {
+            s.train.ops.push(Op { name: format!("more {n}"), start: 1 << 50, ..op.clone() });
+        }
+        verify(&s).iter().any(|v| v.rule == "exchange" && v.message.contains("more than 256 times"))
+    };
+    for fits in
+        [|a: &Action| matches!(a, Action::Gather { .. }), |a: &Action| matches!(a, Action::Apply { .. })]
+    {
+        assert_eq!([256, 257, 258].map(|n| said(fits, n)), [false, true, true]);
     }
 }

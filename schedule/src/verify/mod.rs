@@ -202,7 +202,7 @@ fn program(s: &Schedule, p: &Program, widths: &reference::Widths, evaluation: bo
     if sound {
         model::check(&cx, widths, r);
     }
-    r.check(cx.left.get() > 0, "limits", || {
+    r.check(cx.steps.any(), "limits", || {
         "too many operations use the same storage: the order of all pairs takes too long to check".into()
     });
 }
@@ -218,7 +218,22 @@ struct Context<'a> {
     /// The operations in that order.
     sorted: Vec<u32>,
     /// Comparisons that may still be made.
-    left: Cell<u64>,
+    steps: Steps,
+}
+
+/// Comparisons that may still be made.
+struct Steps(Cell<u64>);
+
+impl Steps {
+    /// Pays for asking and for `n` comparisons; false if there were too many.
+    fn pay(&self, n: usize) -> bool {
+        self.0.set(self.0.get().saturating_sub(n as u64).saturating_sub(1));
+        self.any()
+    }
+    /// Whether there were not too many so far.
+    fn any(&self) -> bool {
+        self.0.get() != 0
+    }
 }
 
 impl<'a> Context<'a> {
@@ -229,7 +244,15 @@ impl<'a> Context<'a> {
         for (at, i) in sorted.iter().enumerate() {
             rank[*i as usize] = at as u32;
         }
-        Self { s, p, evaluation, clocks: Clocks::new(p), rank, sorted, left: Cell::new(limits::MOST_STEPS) }
+        Self {
+            s,
+            p,
+            evaluation,
+            clocks: Clocks::new(p),
+            rank,
+            sorted,
+            steps: Steps(Cell::new(limits::MOST_STEPS)),
+        }
     }
     /// Fails unless `x` of batch m comes before `y` of batch m + `batches`; `why` ends the sentence.
     fn need(
@@ -254,11 +277,25 @@ impl<'a> Context<'a> {
     }
     /// Pays for `n` comparisons; false if there were too many.
     fn spend(&self, n: usize) -> bool {
-        let left = self.left.get().saturating_sub(n as u64);
-        self.left.set(left);
-        left > 0
+        self.steps.pay(n)
     }
     fn name(&self, op: u32) -> &'a str {
         &self.p.ops[op as usize].name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asking costs one, so that what asks without end ends; what is spent stays spent.
+    #[test]
+    fn steps_run_out() {
+        let steps = Steps(Cell::new(8));
+        assert!(steps.pay(4) && steps.any(), "five of eight");
+        assert!(steps.pay(1), "seven of eight");
+        assert!(!steps.pay(0) && !steps.any(), "all of them");
+        assert!(!steps.pay(0) && !steps.any());
+        assert!(!Steps(Cell::new(8)).pay(usize::MAX));
     }
 }

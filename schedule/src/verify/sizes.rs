@@ -51,7 +51,7 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
             }
             seen.push((s, o.batch));
             let finders = found.get(&s).map(Vec::as_slice).unwrap_or_default();
-            if !cx.spend(finders.len() + 1) {
+            if !cx.spend(finders.len()) {
                 return;
             }
             let batches = -i64::from(o.batch);

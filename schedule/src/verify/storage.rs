@@ -97,7 +97,7 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
         }
         for w in uses.iter().filter(|w| w.begins()) {
             let met = meeting(&by, w);
-            if !cx.spend(1 + met.len()) {
+            if !cx.spend(met.len()) {
                 return;
             }
             for u in met {
@@ -162,7 +162,7 @@ fn contents(cx: &Context<'_>, place: Place, uses: &[Use], name: &impl Fn() -> St
         let needs = !u.writes || u.adds;
         let written = meeting(&writes, u);
         let read = if u.writes { meeting(&reads, u) } else { Vec::new() };
-        if !cx.spend(1 + written.len() + read.len()) {
+        if !cx.spend(written.iter().chain(&read).count()) {
             return;
         }
         r.check(!needs || covered.holds(u.columns), "fresh", || {
@@ -203,7 +203,7 @@ fn contents(cx: &Context<'_>, place: Place, uses: &[Use], name: &impl Fn() -> St
             format!("`{}` reads {} of another batch, which is not all written", cx.name(u.op), name())
         });
         let written = meeting(&writes, u);
-        if !cx.spend(1 + written.len()) {
+        if !cx.spend(written.len()) {
             return;
         }
         for w in written {
@@ -240,7 +240,8 @@ fn slots(cx: &Context<'_>, uses: &BTreeMap<Place, Vec<Use>>, r: &mut Report) {
             let batches = stage(b) - stage(a) + around;
             let latest = latest(cx, of(a));
             for w in of(b).iter().filter(|w| w.begins()) {
-                let free = |u: &&Use| cx.clocks.before(u.op as usize, w.op as usize, batches + u.batch);
+                let apart = |u: &Use| batches + u.batch;
+                let free = |u: &&Use| cx.clocks.before(u.op as usize, w.op as usize, apart(u));
                 if !cx.spend(latest.len()) {
                     return;
                 }
@@ -251,7 +252,7 @@ fn slots(cx: &Context<'_>, uses: &BTreeMap<Place, Vec<Use>>, r: &mut Report) {
                     return;
                 }
                 for u in of(a) {
-                    cx.need(u.op, w.op, batches + u.batch, "storage", r, || {
+                    cx.need(u.op, w.op, apart(u), "storage", r, || {
                         let name = |b: u32| &cx.p.buffers[b as usize].name;
                         format!("b{b} `{}` takes over the slot of b{a} `{}`", name(b), name(a))
                     });

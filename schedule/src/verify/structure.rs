@@ -353,3 +353,28 @@ pub(super) fn overlap(a: &Operand, b: &Operand) -> bool {
     let (Some((s, e)), Some((t, f))) = (a.columns, b.columns) else { return a.place == b.place };
     a.place == b.place && s < f && t < e
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Columns of one place that meet, either way round; whatever is whole meets all of its place.
+    #[test]
+    fn operands_overlap_where_columns_meet() {
+        let at = |b, columns| Operand { columns, ..Operand::buffer(b) };
+        for (x, y, meet) in [
+            (Some((0, 4)), Some((3, 8)), true),
+            (Some((0, 8)), Some((3, 4)), true),
+            (Some((2, 4)), Some((2, 4)), true),
+            (Some((0, 4)), Some((4, 8)), false),
+            (Some((0, 4)), Some((6, 8)), false),
+            (None, Some((3, 8)), true),
+            (None, None, true),
+        ] {
+            for (x, y) in [(x, y), (y, x)] {
+                assert_eq!(overlap(&at(1, x), &at(1, y)), meet, "{x:?} {y:?}");
+                assert!(!overlap(&at(1, x), &at(2, y)), "{x:?} {y:?} of different buffers");
+            }
+        }
+    }
+}

@@ -69,11 +69,11 @@ pub fn bases() -> Vec<(String, Recipe)> {
 }
 
 /// Position of the first operation that fits.
-fn find(s: &Schedule, fits: impl Fn(&Action) -> bool) -> Option<usize> {
+pub(crate) fn find(s: &Schedule, fits: impl Fn(&Action) -> bool) -> Option<usize> {
     s.train.ops.iter().position(|op| fits(&op.action))
 }
 
-fn all(s: &Schedule, fits: impl Fn(&Action) -> bool) -> Vec<usize> {
+pub(crate) fn all(s: &Schedule, fits: impl Fn(&Action) -> bool) -> Vec<usize> {
     (0..s.train.ops.len()).filter(|i| fits(&s.train.ops[*i].action)).collect()
 }
 
@@ -226,7 +226,7 @@ fn update(s: &Schedule) -> Option<usize> {
 }
 
 /// Removes an operation; dependencies on it become its own.
-fn remove(s: &mut Schedule, at: usize) {
+pub(crate) fn remove(s: &mut Schedule, at: usize) {
     let gone = s.train.ops.remove(at);
     // It may be on the cycle, and the mutation is about something else.
     s.prediction = None;
@@ -253,7 +253,7 @@ fn remove(s: &mut Schedule, at: usize) {
 }
 
 /// Puts an operation at a place in the list; dependencies and lifetimes follow.
-fn insert(s: &mut Schedule, at: usize, op: Op) {
+pub(crate) fn insert(s: &mut Schedule, at: usize, op: Op) {
     let moved = |i: u32| i + u32::from(i as usize >= at);
     for d in s.train.ops.iter_mut().flat_map(|op| &mut op.deps) {
         d.op = moved(d.op);

@@ -18,9 +18,6 @@ struct Part {
     classes: BTreeSet<u32>,
 }
 
-/// Copies that are looked through.
-const DEEPEST: usize = 8;
-
 impl Flow<'_> {
     /// Operations of the model that read rows, or turn ids' gradients into rows' gradients.
     pub(super) fn model_side(&self, i: u32, r: &mut Report) {
@@ -67,7 +64,7 @@ impl Flow<'_> {
         let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
         // What the model makes of rows is the model's business; a buffer holds either.
         let (mut wrong, mut derived) = (None, None);
-        self.arrivals(operand, cx.rank[i as usize], 0, 0, &mut |at, e, columns, class| {
+        self.arrivals(operand, cx.rank[i as usize], &mut |at, e, columns, class| {
             let (start, end) = e.map_or((0, 0), |e| cx.part(e));
             match e {
                 None if cx.p.ops[at as usize].action.exchanges().is_empty() => {
@@ -98,7 +95,9 @@ impl Flow<'_> {
                 ),
             );
         }
-        let microbatch = op.microbatch.unwrap_or(if cx.s.settings.microbatches > 1 { u32::MAX } else { 0 });
+        // Who adds may pass rows on to other microbatches: a sum is that of any microbatch, results of the rest of the
+        // model's operations are those of their own.
+        let microbatch = op.microbatch.filter(|_| op.action != Action::Add).unwrap_or(u32::MAX);
         let list = self.parts.get(entries as usize).map(Vec::as_slice).unwrap_or_default();
         for (n, x) in list.iter().map(|n| (*n, cx.exchange(*n))) {
             if !cx.spend(Reuse::MOST) {
@@ -124,49 +123,61 @@ impl Flow<'_> {
     }
 
     /// Calls `found` for everything that is written into an operand before a place in the order of a batch: the
-    /// operation, the exchange whose rows it brings, their columns relative to the operand's, the class.
+    /// operation, the exchange whose rows it brings, their columns relative to the operand's, the class. What is copied
+    /// counts as written by who wrote it first.
     fn arrivals(
         &self,
         o: &Operand,
         before: u32,
-        shift: u32,
-        depth: usize,
         found: &mut impl FnMut(u32, Option<u32>, (u32, u32), Option<u32>),
     ) {
         let cx = self.cx;
-        let Place::Buffer(b) = o.place else { return };
-        let (start, end) = cx.columns(o);
-        if !cx.spend(self.writers[b as usize].len()) {
-            return;
-        }
-        for &(w, n) in self.writers[b as usize].iter().filter(|(w, _)| cx.rank[*w as usize] < before) {
-            let op = &cx.p.ops[w as usize];
-            let (from, to) = cx.columns(&op.writes[n]);
-            if to <= start || end <= from {
-                continue;
+        // Operands to look at, each with what comes after it and the column of the first one at which it stands.
+        let mut open = vec![(*o, before, 0)];
+        let mut seen = BTreeSet::new();
+        while let Some((o, before, shift)) = open.pop() {
+            let Place::Buffer(b) = o.place else { continue };
+            let (start, end) = cx.columns(&o);
+            if !cx.spend(self.writers[b as usize].len()) {
+                return;
             }
-            // More than the operand is no part of its rows; columns that no part has say so.
-            let columns = match from.checked_sub(start).filter(|_| to <= end) {
-                Some(from) => (from + shift, to - start + shift),
-                None => (u32::MAX, 0),
-            };
-            match &op.action {
-                Action::AllToAllRows { exchanges, class: None } => {
-                    found(w, exchanges.get(n).copied(), columns, None);
+            for &(w, n) in self.writers[b as usize].iter().filter(|(w, _)| cx.rank[*w as usize] < before) {
+                let op = &cx.p.ops[w as usize];
+                let (from, to) = cx.columns(&op.writes[n]);
+                if to <= start || end <= from {
+                    continue;
                 }
-                Action::Gather { exchange, class: None } if cx.replicated(*exchange) => {
-                    found(w, Some(*exchange), columns, None);
-                }
-                Action::Merge { exchange, classes } => {
-                    for c in classes {
-                        found(w, Some(*exchange), columns, Some(*c));
+                if op.action == Action::Copy {
+                    // Of what is copied the columns that the operand has.
+                    let (a, z) = (from.max(start), to.min(end));
+                    let source = cx.columns(&op.reads[0]).0;
+                    let columns = Some((source + a - from, source + z - from));
+                    let shift = shift + a - start;
+                    if seen.insert((w, columns, shift)) {
+                        open.push((Operand { columns, ..op.reads[0] }, cx.rank[w as usize], shift));
                     }
+                    continue;
                 }
-                Action::Copy if depth < DEEPEST && columns.1 > 0 => {
-                    self.arrivals(&op.reads[0], cx.rank[w as usize], columns.0, depth + 1, &mut *found);
+                // More than the operand is no part of its rows; columns that no part has say so.
+                let columns = match from.checked_sub(start).filter(|_| to <= end) {
+                    Some(from) => (from + shift, to - start + shift),
+                    None => (u32::MAX, 0),
+                };
+                match &op.action {
+                    Action::AllToAllRows { exchanges, class: None } => {
+                        found(w, exchanges.get(n).copied(), columns, None);
+                    }
+                    Action::Gather { exchange, class: None } if cx.replicated(*exchange) => {
+                        found(w, Some(*exchange), columns, None);
+                    }
+                    Action::Merge { exchange, classes } => {
+                        for c in classes {
+                            found(w, Some(*exchange), columns, Some(*c));
+                        }
+                    }
+                    // Whatever else writes there brings no rows.
+                    _ => found(w, None, columns, None),
                 }
-                // Whatever else writes there brings no rows.
-                _ => found(w, None, columns, None),
             }
         }
     }
@@ -185,7 +196,10 @@ impl Flow<'_> {
         let mut open = vec![(*operand, true)];
         while let Some((o, sent)) = open.pop() {
             let Place::Buffer(b) = o.place else { continue };
-            if per_entry(cx, &o) != Some(entries) || !seen.insert((b, o.columns)) {
+            if per_entry(cx, &o) != Some(entries) {
+                continue;
+            }
+            if !seen.insert((b, o.columns)) {
                 continue;
             }
             let (start, end) = cx.columns(&o);

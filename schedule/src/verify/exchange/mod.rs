@@ -168,6 +168,11 @@ impl Context<'_> {
             _ => (0, 1),
         }
     }
+    /// How many columns that is.
+    pub(super) fn width(&self, o: &Operand) -> u32 {
+        let (start, end) = self.columns(o);
+        end - start
+    }
 }
 
 /// Results of an operation that are values. The signature has seen to their number.
@@ -177,11 +182,10 @@ fn results(cx: &Context<'_>, op: &Op) -> Vec<(usize, Value)> {
     match &op.action {
         Action::Unique { exchange: e } => {
             out.extend([(0, Value::Entries(*e)), (1, Value::Counts(*e, Side::Asking))]);
-            let extra = 2 + usize::from(cx.uses(*e));
             if cx.uses(*e) {
                 out.push((2, Value::Uses(*e, Side::Asking)));
             }
-            out.extend((extra..op.writes.len()).map(|i| (i, Value::Inverse(*e))));
+            out.extend((out.len()..op.writes.len()).map(|i| (i, Value::Inverse(*e))));
         }
         Action::AllToAllIds { .. } | Action::AllGatherIds { .. } => {
             let replicated = matches!(op.action, Action::AllGatherIds { .. });
@@ -382,7 +386,8 @@ impl Flow<'_> {
             self.expect(i, 1, uses, "exchange", r);
         }
         for (n, o) in op.reads.iter().enumerate() {
-            let away = (n / each) as i32 * if way == Way::Forward { -1 } else { 1 };
+            let distance = (n / each) as i32;
+            let away = if way == Way::Forward { -distance } else { distance };
             r.check(o.batch == away, "history", || {
                 format!("operand {n} ({o}) of `{}` must be of batch {away:+}", op.name)
             });

@@ -63,7 +63,7 @@ fn reports(action: &Action) -> bool {
 impl Run<'_, '_> {
     fn operation(&mut self, op: &Op, r: &mut Report) {
         let cx = self.cx;
-        let part = if cx.s.settings.microbatches > 1 { op.microbatch } else { None };
+        let part = op.microbatch;
         match &op.action {
             Action::Unique { exchange } => self.unique(op, *exchange, r),
             Action::Gather { exchange, class: None } if cx.replicated(*exchange) => {
@@ -106,8 +106,7 @@ impl Run<'_, '_> {
                 self.write(&op.writes[0], value);
             }
             Action::Zero => {
-                let (start, end) = cx.columns(&op.writes[0]);
-                let value = self.terms.zeros(end - start);
+                let value = self.terms.zeros(cx.width(&op.writes[0]));
                 self.write(&op.writes[0], value);
             }
             Action::Add => {
@@ -129,8 +128,7 @@ impl Run<'_, '_> {
         let action = self.terms.action(&op.action);
         let made = self.terms.term(Node::Made(action, part, operands.into()), 0);
         for (n, o) in (0..).zip(&op.writes) {
-            let (start, end) = self.cx.columns(o);
-            let value = self.terms.term(Node::Result(made, n), end - start);
+            let value = self.terms.term(Node::Result(made, n), self.cx.width(o));
             self.write(o, value);
         }
         if !reports(&op.action) {
@@ -152,7 +150,7 @@ impl Run<'_, '_> {
                 } else {
                     None
                 };
-                value.unwrap_or_else(|| self.terms.other(end - start))
+                value.unwrap_or_else(|| self.terms.other(self.cx.width(o)))
             }
             Place::Parameter(n) => self.terms.term(Node::Parameter(n), 1),
             Place::Gradient(n) => match self.gradients[n as usize] {
@@ -188,8 +186,7 @@ impl Run<'_, '_> {
     /// What is not of the model.
     fn others(&mut self, op: &Op) {
         for o in &op.writes {
-            let (start, end) = self.cx.columns(o);
-            let value = self.terms.other(end - start);
+            let value = self.terms.other(self.cx.width(o));
             self.write(&Operand { accumulate: false, ..*o }, value);
         }
     }

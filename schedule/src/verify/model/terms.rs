@@ -220,4 +220,77 @@ mod tests {
         assert_eq!(buffer.read(&mut t, 0, 12), Some(both));
         assert_ne!(t.sum(a, b), t.sum(b, a));
     }
+
+    /// What is of no model equals nothing, whatever its shape.
+    #[test]
+    fn other_terms_are_all_different() {
+        let mut t = Terms::default();
+        let (a, b) = (t.other(2), t.other(2));
+        assert_ne!(a, b);
+        assert_eq!(t.pieces(b), vec![(b, 0, 2)]);
+    }
+
+    /// A range that is written splits what it does not cover, and work is counted by ranges.
+    #[test]
+    fn ranges_are_counted() {
+        let mut t = Terms::default();
+        let (a, b) = (t.term(Node::Parameter(0), 8), t.term(Node::Parameter(1), 2));
+        let mut buffer = Columns::default();
+        assert_eq!(buffer.touched(0, 8), 0);
+        buffer.write(&t, 0, a);
+        buffer.write(&t, 3, b);
+        assert_eq!([buffer.touched(0, 8), buffer.touched(4, 5), buffer.touched(4, 6)], [3, 1, 2]);
+        assert_eq!([buffer.touched(5, 8), buffer.touched(0, 3), buffer.touched(9, 9)], [1, 1, 1]);
+    }
+
+    /// Against columns one by one: whatever is written and read, in any order.
+    #[test]
+    fn ranges_are_columns() {
+        const WIDE: u32 = 12;
+        let mut state = 5u64;
+        let mut next = |n: u32| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as u32 % n
+        };
+        let mut t = Terms::default();
+        let widths = [1, 3, 4, WIDE];
+        let of_model: Vec<Id> = (0..4).map(|n| t.term(Node::Parameter(n), widths[n as usize])).collect();
+        let one_by_one = |t: &Terms, id: Id| -> Vec<(Id, u32)> {
+            let zero = |term: Id| t.nodes[term as usize] == Node::Zero;
+            let each = |(term, from, to): Piece| (from..to).map(move |c| (term, c));
+            t.pieces(id).into_iter().flat_map(each).map(|(x, c)| (x, if zero(x) { 0 } else { c })).collect()
+        };
+        for _ in 0..300 {
+            let (mut buffer, mut columns) = (Columns::default(), vec![None; WIDE as usize]);
+            let mut known = of_model.clone();
+            for _ in 0..8 {
+                let all = known[next(known.len() as u32) as usize];
+                let width = one_by_one(&t, all).len() as u32;
+                let start = next(width);
+                let end = start + 1 + next(width - start);
+                let zeros = next(5) == 0;
+                let slice = if zeros { t.zeros(end - start) } else { t.slice(all, start, end) };
+                let value = one_by_one(&t, slice);
+                if !zeros {
+                    assert_eq!(value, one_by_one(&t, all)[start as usize..end as usize], "{start}..{end}");
+                }
+                let at = next(WIDE - value.len() as u32 + 1);
+                buffer.write(&t, at, slice);
+                for (c, v) in (at as usize..).zip(&value) {
+                    columns[c] = Some(*v);
+                }
+                let a = next(WIDE);
+                let z = a + 1 + next(WIDE - a);
+                let want: Option<Vec<(Id, u32)>> = columns[a as usize..z as usize].iter().copied().collect();
+                let read = buffer.read(&mut t, a, z);
+                assert_eq!(read.map(|id| one_by_one(&t, id)), want, "{a}..{z}");
+                // One form: what is equal column by column is one term.
+                if let (Some(id), Some(want)) = (read, want) {
+                    let single = want.iter().map(|(x, c)| (*x, *c, c + 1)).collect();
+                    assert_eq!(t.beside(single), id, "{a}..{z}");
+                    known.push(id);
+                }
+            }
+        }
+    }
 }

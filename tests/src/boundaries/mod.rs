@@ -3,6 +3,8 @@
 //! The kinds of corruption (`mutations`) break one thing far beyond its bound. These stand right at it: the last value that
 //! is taken, the first that is not, each half of a condition alone.
 
+mod flow;
+
 use fs_compiler::{CompileOptions, compile_with};
 use fs_schedule::{
     Action, Buffer, Busy, DenseOptimizer, Dep, Engine, Extent, Init, InputKind, Normalize, Parameter, Place,
@@ -71,6 +73,8 @@ pub fn cases() -> Vec<Case> {
     indices(&mut all, &mixed);
     terms(&mut all, &mixed);
     evaluations(&mut all);
+    times(&mut all, &simple);
+    flow::flows(&mut all);
     all.0
 }
 
@@ -323,6 +327,7 @@ fn indices(all: &mut Cases, base: &Schedule) {
         (1 << 20, 1 << 11, 2, false),
         ((1 << 20) + 1, 1 << 11, 1, false),
         (1 << 31, 2, 1, false),
+        (1 << 19, 1 << 11, 3, false),
     ] {
         let why = if fits { None } else { wrong("elements whatever the batch") };
         all.add(format!("{n} x {c} elements, {k} times"), base, why, |s| {
@@ -496,4 +501,19 @@ fn evaluations(all: &mut Cases) {
         schedule: wrong,
         wrong: Some(("reference", "has digest another another another")),
     });
+}
+
+/// Planned times: each alone may be too late.
+fn times(all: &mut Cases, base: &Schedule) {
+    let last = base.train.ops.len() - 1;
+    let most = 1 << 53;
+    for (start, time, wrong) in [
+        (most, most, None),
+        (most + 1, 0, Some(("times", "is planned for"))),
+        (most, most + 1, Some(("times", "is planned for"))),
+    ] {
+        all.add(format!("planned for {start} + {time} ns"), base, wrong, |s| {
+            (s.train.ops[last].start, s.train.ops[last].time) = (start, time);
+        });
+    }
 }
