@@ -34,6 +34,7 @@ HARNESSED = {"schedule": ("verifier", "boundaries", "verdicts"), "compiler": ("s
 BOTH = ("schedule", "compiler")
 STAGES = [
     ("fs-schedule", "lib", "fs_schedule", ("schedule",)),
+    ("fs-schedule", "test", "valid", ("schedule",)),
     ("fs-compiler", "lib", "fs_compiler", ("compiler",)),
     ("fs-tests", "test", "filetests", ("compiler",)),
     ("fs-tests", "test", "verifier", ("schedule",)),
@@ -180,13 +181,13 @@ def build(folder, mutants, dropped):
         dropped |= new
 
 
-def binaries(folder, wanted):
+def binaries(folder, wanted, **more):
     """Builds tests; their executables."""
     found, targets = {}, {}
     for package, kind, target in wanted:
         targets.setdefault(package, []).extend(["--lib"] if kind == "lib" else ["--test", target])
     for package, flags in targets.items():
-        done = cargo(["test", "--no-run", "--message-format=json", "-p", package, *flags], folder)
+        done = cargo(["test", "--no-run", "--message-format=json", "-p", package, *flags], folder, **more)
         if done.returncode != 0:
             sys.exit(done.stdout[-2000:] + done.stderr[-4000:])
         for line in done.stdout.splitlines():
@@ -261,27 +262,25 @@ def harness(folder, executable, numbers, crate):
     path.unlink()
 
 
-class Stages:
-    """The tests of STAGES with the time that each takes unchanged."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        built = binaries(folder, [(p, k, t) for p, k, t, _ in STAGES])
-        self.stages = []
-        for *key, crates_ in STAGES:
-            executable, at = built[tuple(key)], time.monotonic()
+def stages(folder, crate_of, numbers, until, pool, learn):
+    """Runs the tests of STAGES, one after the other for all changes that are left; the changes that all of them leave."""
+    left = list(numbers)
+    for package, kind, target, crates_ in STAGES:
+        key = (package, kind, target)
+        mine = [n for n in left if crate_of(n) in crates_ and target not in HARNESSED[crate_of(n)]]
+        if mine:
+            executable, at = binaries(folder, [key])[key], time.monotonic()
             if not passes(folder, key, executable, 0, 600):
-                sys.exit(f"{key[2]} fails without a change")
+                sys.exit(f"{target} fails without a change")
             took = time.monotonic() - at
-            say(f"{key[2]}: {took:.1f} s")
-            self.stages.append((key, executable, crates_, 20 + 10 * took))
-
-    def notice(self, number, crate):
-        """The test that notices a change, if one does."""
-        for key, executable, crates_, limit in self.stages:
-            if crate in crates_ and key[2] not in HARNESSED[crate] and not passes(self.folder, key, executable, number, limit):
-                return key[2]
-        return None
+            for n, ok in zip(mine, pool.map(lambda n: passes(folder, key, executable, n, 20 + 10 * took), mine)):
+                if not ok:
+                    learn(n, target)
+                    left.remove(n)
+            say(f"{target}, {took:.1f} s: {len(left)} left")
+        if target == until:
+            break
+    return left
 
 
 def single(folder, mutant):
@@ -293,14 +292,18 @@ def single(folder, mutant):
         if done.returncode != 0:
             sys.exit(f"{mutant['name']}: not applied: {done.stdout}")
         crate = mutant["file"].split("/")[0]
-        if cargo(["check", "-p", f"fs-{crate}"], folder).returncode != 0:
+        # A build is what takes time: the changed crate only and not optimised, then what is cheap to run, all at once.
+        plain_build = {"env": {**os.environ, "CARGO_PROFILE_DEV_OPT_LEVEL": "0", "CARGO_INCREMENTAL": "1"}}
+        if cargo(["check", "-p", f"fs-{crate}"], folder, **plain_build).returncode != 0:
             return "build"
         keys_ = [(p, k, t) for p, k, t, c in STAGES if crate in c]
-        # What is cheap to run is built at once: a build is what takes time.
-        first = [k for k in keys_ if k[2] in HARNESSED[crate]]
-        built = binaries(folder, first)
-        for key in first + [k for k in keys_ if k not in first]:
-            built = built if key in built else binaries(folder, [key])
+        own = [k for k in keys_ if k[0] == f"fs-{crate}"]
+        cheap = [k for k in keys_ if k[2] in HARNESSED[crate]]
+        built = {}
+        for key in own + cheap + [k for k in keys_ if k not in own + cheap]:
+            if key not in built:
+                group = own if key in own else cheap if key in cheap else [key]
+                built = binaries(folder, group, **(plain_build if group is own else {}))
             if not passes(folder, key, built[key], 0, 600):
                 return key[2]
         return None
@@ -321,6 +324,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--only", default="")
     parser.add_argument("--quick", action="store_true", help="the harness only")
+    parser.add_argument("--until", metavar="TEST", help="no further than this test of STAGES")
     parser.add_argument("--again", action="store_true", help="what is known as unnoticed is tried anew")
     given = parser.parse_args()
     folder = (given.dir or Path(tempfile.mkdtemp(prefix="mutants-"))).resolve()
@@ -367,14 +371,13 @@ def main():
 
             list(pool.map(part, [p for p in parts if p]))
             say(f"{crate}: {len(first) - len(left & set(first))} of {len(first)} noticed by the harness")
-        if given.quick:
+        if not given.quick:
+            left = stages(folder, of, sorted(left), given.until, pool, learn)
+        if given.quick or given.until:
             report(mutants, names, known, {names[n - 1] for n in left})
             return 0
-        switch = sorted(left)
-        if switch:
-            stages = Stages(folder)
-            for n, by in pool.map(lambda n: (n, stages.notice(n, of(n))), switch):
-                learn(n, by)
+        for n in left:
+            learn(n, None)
     plain(folder, mutants)
     for n in [n for n in todo if n in not_switched]:
         learn(n, single(folder, mutants[n - 1]))
@@ -394,13 +397,13 @@ def explanations():
 
 
 def report(mutants, names, known, left=frozenset()):
-    """Writes the figures into the page; 1 if too much is unnoticed. `left`: by the harness, if nothing else ran."""
+    """Writes the figures into the page; 1 if too much is unnoticed. `left`: by the tests that ran, if not all did."""
     why = explanations()
-    kinds = ["changes", "do not compile", "noticed", "explained", "unnoticed", "left by the harness", "not tried"]
+    kinds = ["changes", "do not compile", "noticed", "explained", "unnoticed", "left", "not tried"]
     rows, tests, unexplained = {}, {}, []
     for m, k in zip(mutants, names):
         if k in left:
-            kind = "left by the harness"
+            kind = "left"
         elif k not in known:
             kind = "not tried"
         elif known[k] == "build":
@@ -426,7 +429,7 @@ def report(mutants, names, known, left=frozenset()):
     listed_ = lambda keys, reason: "".join(f"- `{k}`{reason(k)}\n" for k in keys) or "None.\n"
     explained = [k for k in names if known.get(k, "") is None and k in why]
     if left:
-        text += "\n## Left by the harness\n\n" + listed_([k for k in names if k in left], lambda k: "")
+        text += "\n## Left\n\n" + listed_([k for k in names if k in left], lambda k: "")
     else:
         text += "\n## Explained\n\n" + listed_(explained, lambda k: f": {why[k]}")
         text += "\n## Unnoticed\n\n" + listed_(unexplained, lambda k: "")

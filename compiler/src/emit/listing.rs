@@ -26,7 +26,6 @@ pub(super) fn list(module: &Module, func: &'static str) -> Result<(s::Program, V
                 // Parts that could not be computed in place are copied.
                 for (value, target) in storage.concat_copies(module, op) {
                     let copied = Op {
-                        action: s::Action::Copy,
                         reads: vec![storage.operand(value)?],
                         writes: vec![target],
                         ..template(op, unique_name(&mut names, &op.scope, "copy"))
@@ -47,6 +46,7 @@ pub(super) fn list(module: &Module, func: &'static str) -> Result<(s::Program, V
     Ok((s::Program { in_flight: 1, buffers: storage.buffers(), ops }, origins))
 }
 
+/// A copy of nothing yet.
 fn template(op: &OpData, name: String) -> Op {
     Op {
         name,

@@ -177,6 +177,23 @@ impl<'a> Visit<'a> for Finder<'a> {
         visit::visit_expr_binary(self, e);
     }
 
+    fn visit_expr_struct(&mut self, e: &'a syn::ExprStruct) {
+        let whole = e.span().byte_range();
+        let mut arms = Vec::new();
+        for field in &e.fields {
+            for c in self.take("StructField", field.span()) {
+                // Without it, and with the comma behind it.
+                let mut range = field.span().byte_range();
+                let rest = self.text(range.end..whole.end);
+                range.end += rest.len() - rest.trim_start().trim_start_matches(',').len();
+                let text = [self.text(whole.start..range.start), self.text(range.end..whole.end)].concat();
+                arms.push((c.number, text));
+            }
+        }
+        self.choose(whole, arms);
+        visit::visit_expr_struct(self, e);
+    }
+
     fn visit_expr_unary(&mut self, e: &'a syn::ExprUnary) {
         let inner = self.text(e.expr.span().byte_range());
         let arms =

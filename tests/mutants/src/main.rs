@@ -6,8 +6,7 @@
 //! change everything else is as it was, since one change is on at a time; so the text grows by the depth of nesting only.
 //!
 //! `fs-mutants LIST ROOT` reads what `cargo mutants --list --json` printed (a number stands for each entry, from 1) and
-//! rewrites the files below ROOT. It prints the numbers that can't be switched at run time (constants, `let` chains,
-//! fields), one a line; `run.py` tests those by a build of their own.
+//! rewrites the files below ROOT. It prints the numbers that can't be switched at run time (constants, `let` chains), one a line; `run.py` tests those by a build of their own.
 
 mod edit;
 mod find;

@@ -113,10 +113,11 @@ fn copies(cases: &mut Cases) {
             });
         }
         cases.add(format!("columns of wider copies {when} all rows are there"), &base, wrong, |s| {
-            let zeros = put(s, at, Action::Zero, &[], DIM + 3, (0, 3));
-            let beside = Operand { columns: Some((3, DIM + 3)), ..zeros };
-            into(s, at + 1, "beside", Action::Copy, &[rows], beside);
-            let most = Operand { columns: Some((1, DIM + 3)), ..zeros };
+            let beside = put(s, at, Action::Copy, &[rows], DIM + 3, (3, DIM + 3));
+            // Zeros in front of them, behind them in time.
+            let zeros = Operand { columns: Some((1, 3)), ..beside };
+            into(s, at + 1, "beside", Action::Zero, &[], zeros);
+            let most = Operand { columns: Some((1, DIM + 3)), ..beside };
             let wide = put(s, at + 2, Action::Copy, &[most], DIM + 4, (2, DIM + 4));
             s.train.ops[reader + 3].reads[0] = Operand { columns: Some((4, DIM + 4)), ..wide };
         });

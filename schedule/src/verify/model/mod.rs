@@ -186,8 +186,9 @@ impl Run<'_, '_> {
     /// What is not of the model.
     fn others(&mut self, op: &Op) {
         for o in &op.writes {
+            // Added to something, it is something else as well.
             let value = self.terms.other(self.cx.width(o));
-            self.write(&Operand { accumulate: false, ..*o }, value);
+            self.write(o, value);
         }
     }
 
