@@ -29,9 +29,20 @@ pub enum CompileError {
     /// The strategy's pipeline is malformed: a defect of the compiler.
     #[error("{0}")]
     Pipeline(#[from] PipelineError),
-    /// Options that do not fit the program or each other.
-    #[error("{0}")]
-    Options(String),
+    /// A search without candidates.
+    #[error("there is no strategy to try")]
+    NoCandidate,
+    /// A schedule for nobody.
+    #[error("a schedule is for at least one rank")]
+    NoRanks,
+    /// A number of reuse distances or microbatches that nothing counts up to.
+    #[error("{option} must be in 1..=64, is {value}")]
+    Beyond {
+        /// What was asked for.
+        option: &'static str,
+        /// How many.
+        value: u32,
+    },
     /// The imported module lacks a setting: a defect of the compiler.
     #[error("the imported model cannot be lowered: {0}")]
     Module(#[from] AttrError),
@@ -286,7 +297,7 @@ impl Aim {
         let declared = options.cluster.clone().or_else(|| program.clusters.first().cloned());
         let profiled = options.profile.as_ref().map(|p| p.ranks);
         let ranks = match (options.ranks.or(profiled), &declared) {
-            (Some(0), _) => return Err(CompileError::Options("a schedule is for at least one rank".into())),
+            (Some(0), _) => return Err(CompileError::NoRanks),
             (Some(ranks), _) => ranks,
             (None, Some(c)) => c.nodes.saturating_mul(c.gpus_per_node).max(1),
             (None, None) => 1,
@@ -307,14 +318,14 @@ impl Aim {
         module: &Module,
         options: &CompileOptions,
     ) -> Result<Vec<Stage>, CompileError> {
-        for (name, value) in [("lookahead", options.lookahead), ("microbatches", options.microbatches)] {
-            if let Some(n) = value.filter(|n| !(1..=64).contains(n)) {
-                return Err(CompileError::Options(format!("{name} must be in 1..=64, is {n}")));
+        for (option, asked) in [("lookahead", options.lookahead), ("microbatches", options.microbatches)] {
+            if let Some(value) = asked.filter(|n| !(1..=64).contains(n)) {
+                return Err(CompileError::Beyond { option, value });
             }
         }
         let named = options.tables.lookahead.values();
-        if let Some(n) = named.filter_map(|k| k.0).find(|n| !(1..=64).contains(n)) {
-            return Err(CompileError::Options(format!("lookahead of a table must be in 1..=64, is {n}")));
+        if let Some(value) = named.filter_map(|k| k.0).find(|n| !(1..=64).contains(n)) {
+            return Err(CompileError::Beyond { option: "lookahead of a table", value });
         }
         let asked = PipelineOptions::of(module, options.policy, self.ranks)?;
         let lookahead = options.lookahead.unwrap_or(asked.lookahead);

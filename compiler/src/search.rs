@@ -142,8 +142,7 @@ pub fn search(
         };
         tried.push(Tried { candidate: *candidate, verdict });
     }
-    let (_, chosen, compiled) =
-        best.ok_or_else(|| CompileError::Options("there is no strategy to try".into()))?;
+    let (_, chosen, compiled) = best.ok_or(CompileError::NoCandidate)?;
     // What is thrown away needs no proof.
     emit::proved(&compiled.schedule)?;
     Ok(Best { compiled, chosen, tried })

@@ -23,6 +23,7 @@ pub mod units;
 pub mod weights;
 
 pub use error::Error;
+pub use memory::Memory;
 pub use report::Report;
 pub use runtime::record::Record;
 pub use session::{Gradients, Observer, Options, Session};

@@ -100,7 +100,7 @@ fn outcome(input: &str, pipeline: &str) -> Result<String, Vec<Found>> {
     if !errors.is_empty() {
         let found = |e: &verify::VerifyError| Found {
             line: lines.of(e.op).unwrap_or_default(),
-            message: format!("{} {}", module.op(e.op).def.name, e.message),
+            message: format!("{} {}", module.op(e.op).def.name, e.broken),
         };
         return Err(errors.iter().map(found).collect());
     }

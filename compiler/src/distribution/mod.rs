@@ -16,7 +16,7 @@ pub mod ty;
 
 pub use build::Distribution;
 pub(crate) use choice::TableChoices;
-pub use choice::{Choice, Lookahead, PerTable, TableOptions};
+pub use choice::{Choice, Lookahead, PerTable, PerTableError, TableOptions};
 pub use op::Op;
 pub use term::{Id, Terms};
 pub use ty::{Type, TypeError};

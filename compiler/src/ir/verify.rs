@@ -17,15 +17,89 @@ use std::fmt::Write as _;
 
 use super::parse::Lines;
 use super::print::{Names, folded};
-use super::{Attr, Context, Module, OpId, ValueId, View};
+use super::{Attr, Context, Module, OpError, OpId, Type, ValueId, View};
 
 /// A broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifyError {
     /// The operation at fault.
     pub op: OpId,
-    /// What is wrong.
-    pub message: String,
+    /// What is wrong, as a sentence whose subject is the operation.
+    pub broken: Broken,
+}
+
+/// What is wrong with an operation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Broken {
+    /// An operand is used above its definition.
+    #[error("operand {operand} is used before it is defined")]
+    Undefined {
+        /// Which.
+        operand: usize,
+    },
+    /// An operand of another batch that no operation of the function gives.
+    #[error("operand {operand} of another batch is not computed in this function")]
+    OtherFunction {
+        /// Which.
+        operand: usize,
+    },
+    /// Samples at one site meet those of another.
+    #[error("works on samples {own}, its operand {operand} is of samples {other}")]
+    Site {
+        /// Where the operation works.
+        own: &'static str,
+        /// Which operand.
+        operand: usize,
+        /// Where it was computed.
+        other: &'static str,
+    },
+    /// A rule of the operation's definition.
+    #[error(transparent)]
+    Definition(#[from] OpError),
+    /// It does nothing that can be noticed.
+    #[error("has neither results nor effects")]
+    Idle,
+    /// An operation among declarations.
+    #[error("is not a declaration and belongs into a function")]
+    NoDeclaration,
+    /// A declaration in a function.
+    #[error("is a declaration and belongs before functions")]
+    Declaration,
+    /// It begins a function whose name is taken.
+    #[error("a second function @{0}")]
+    SecondFunction(String),
+    /// A number that others count up to.
+    #[error("has a number of {0} outside 1 to {MOST}")]
+    Limit(&'static str),
+    /// `into` does not match the results.
+    #[error("`into` names a value or `_` for every result")]
+    IntoCount,
+    /// A result that nothing can be added up in.
+    #[error("result {result} cannot be added into a value")]
+    NoSum {
+        /// Which.
+        result: usize,
+    },
+    /// A result is added into a value of another type.
+    #[error("result {result} is {ty}, the value that it is added into {into}")]
+    IntoType {
+        /// Which.
+        result: usize,
+        /// Its type.
+        ty: Type,
+        /// The value's.
+        into: Type,
+    },
+    /// A result is added into what a declaration gives.
+    #[error("a declared value cannot be added into")]
+    IntoDeclared,
+    /// A result is added into a value whose storage is not free yet.
+    #[error("the value that result {result} is added into is still read")]
+    IntoRead {
+        /// Which.
+        result: usize,
+    },
 }
 
 /// A set of a module's values.
@@ -57,8 +131,7 @@ fn limits(module: &Module) -> Vec<VerifyError> {
     let microbatches = all.clone().take(usize::from(settings)).map(|op| (*op, "microbatches"));
     let lookaheads =
         all.filter(|op| many(module.op(**op).attrs.get("lookahead"))).map(|op| (*op, "lookahead"));
-    let error =
-        |(op, what)| VerifyError { op, message: format!("has a number of {what} outside 1 to {MOST}") };
+    let error = |(op, what)| VerifyError { op, broken: Broken::Limit(what) };
     microbatches.chain(lookaheads).map(error).collect()
 }
 
@@ -74,10 +147,7 @@ pub fn verify(module: &Module) -> Vec<VerifyError> {
     for id in &module.decls {
         check(&cx, *id, &declared, &declared, &mut errors);
         if !is_declaration(module, *id) {
-            errors.push(VerifyError {
-                op: *id,
-                message: "is not a declaration and belongs into a function".into(),
-            });
+            errors.push(VerifyError { op: *id, broken: Broken::NoDeclaration });
         }
         declared.add(&module.op(*id).results);
     }
@@ -107,10 +177,7 @@ pub fn verify(module: &Module) -> Vec<VerifyError> {
         for (i, id) in body.iter().enumerate() {
             check(&cx, *id, &known, &own, &mut errors);
             if is_declaration(module, *id) {
-                errors.push(VerifyError {
-                    op: *id,
-                    message: "is a declaration and belongs before functions".into(),
-                });
+                errors.push(VerifyError { op: *id, broken: Broken::Declaration });
             }
             check_into(module, *id, i, &declared, &last_read, &mut errors);
             known.add(&module.op(*id).results);
@@ -118,7 +185,7 @@ pub fn verify(module: &Module) -> Vec<VerifyError> {
         if !names.insert(&func.name)
             && let Some(first) = func.body.first()
         {
-            errors.push(VerifyError { op: *first, message: format!("a second function @{}", func.name) });
+            errors.push(VerifyError { op: *first, broken: Broken::SecondFunction(func.name.clone()) });
         }
     }
     errors
@@ -136,11 +203,11 @@ fn check(cx: &Context<'_>, id: OpId, known: &Known, own: &Known, errors: &mut Ve
         let view = def.def.view.is_some() && def.placement.is_some();
         let anywhere = op.offset(i) != 0 || (view && op.placement.is_some());
         if !(if anywhere { own } else { known }).has(v) {
-            let what = match op.offset(i) {
-                0 => "is used before it is defined",
-                _ => "of another batch is not computed in this function",
+            let broken = match op.offset(i) {
+                0 => Broken::Undefined { operand: i },
+                _ => Broken::OtherFunction { operand: i },
             };
-            errors.push(VerifyError { op: id, message: format!("operand {i} {what}") });
+            errors.push(VerifyError { op: id, broken });
             return;
         }
     }
@@ -148,14 +215,13 @@ fn check(cx: &Context<'_>, id: OpId, known: &Known, own: &Known, errors: &mut Ve
         let def = cx.def(v);
         if def.site != op.site && !is_declaration(cx, cx.value(v).def) {
             let (own, other) = (op.site.describe(), def.site.describe());
-            let message = format!("works on samples {own}, its operand {i} is of samples {other}");
-            errors.push(VerifyError { op: id, message });
+            errors.push(VerifyError { op: id, broken: Broken::Site { own, operand: i, other } });
         }
     }
     if let Err(broken) = (op.def.verify)(cx, op) {
-        errors.push(VerifyError { op: id, message: broken.to_string() });
+        errors.push(VerifyError { op: id, broken: broken.into() });
     } else if op.results.is_empty() && op.def.declares.is_none() && !op.def.effects.acts() {
-        errors.push(VerifyError { op: id, message: "has neither results nor effects".into() });
+        errors.push(VerifyError { op: id, broken: Broken::Idle });
     }
 }
 
@@ -171,25 +237,21 @@ fn check_into(
     if op.into.is_empty() {
         return;
     }
-    let mut fail = |message: String| errors.push(VerifyError { op: id, message });
+    let mut fail = |broken| errors.push(VerifyError { op: id, broken });
     if op.into.len() != op.results.len() {
-        fail("`into` names a value or `_` for every result".into());
+        fail(Broken::IntoCount);
         return;
     }
     for (i, (base, result)) in op.into.iter().zip(&op.results).enumerate() {
         let Some(base) = base else { continue };
         if !op.def.accumulates.contains(&i) {
-            fail(format!("result {i} cannot be added into a value"));
+            fail(Broken::NoSum { result: i });
         } else if module.ty(*base) != module.ty(*result) {
-            fail(format!(
-                "result {i} is {}, the value that it is added into {}",
-                module.ty(*result),
-                module.ty(*base)
-            ));
+            fail(Broken::IntoType { result: i, ty: module.ty(*result), into: module.ty(*base) });
         } else if declared.has(*base) {
-            fail("a declared value cannot be added into".into());
+            fail(Broken::IntoDeclared);
         } else if last_read[base.0 as usize].is_some_and(|last| last >= at) {
-            fail(format!("the value that result {i} is added into is still read"));
+            fail(Broken::IntoRead { result: i });
         }
     }
 }
@@ -201,18 +263,18 @@ pub fn render(module: &Module, errors: &[VerifyError]) -> String {
 
 /// Likewise, with the lines on which the operations stand in the text that was read.
 pub fn render_with_lines(module: &Module, errors: &[VerifyError], lines: &Lines) -> String {
-    let mut at: BTreeMap<OpId, Vec<&str>> = BTreeMap::new();
+    let mut at: BTreeMap<OpId, Vec<&Broken>> = BTreeMap::new();
     for e in errors {
-        at.entry(e.op).or_default().push(&e.message);
+        at.entry(e.op).or_default().push(&e.broken);
     }
     let mut names = Names::default();
     let mut text = String::new();
     for id in module.decls.iter().chain(module.funcs.iter().flat_map(|f| &f.body)) {
         // Every line is made, so that values keep the numbers that they have in the whole text.
         let line = folded(&format!("  {}", module.line(*id, &mut names)));
-        for message in at.get(id).into_iter().flatten() {
+        for broken in at.get(id).into_iter().flatten() {
             let place = lines.of(*id).map_or(String::new(), |n| format!("line {n}: "));
-            let _ = writeln!(text, "{line}\n  ^ {place}{} {message}", module.op(*id).def.name);
+            let _ = writeln!(text, "{line}\n  ^ {place}{} {broken}", module.op(*id).def.name);
         }
     }
     text

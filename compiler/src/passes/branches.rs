@@ -3,8 +3,7 @@
 //! Where pipelines part, the module is copied and kept until the last of them has branched off. Pipelines are run in the
 //! order given, so those that share most should stand side by side. Modules are verified where pipelines part and end.
 
-use super::PassError;
-use super::manager::{self, RunError, Stage};
+use super::manager::{self, RunError, Stage, Stop};
 use crate::ir::Module;
 
 /// Lowered modules of several pipelines, one after the other.
@@ -45,10 +44,7 @@ impl Branches {
     }
 
     fn run(&mut self, pipeline: usize) -> Result<Module, RunError> {
-        let gone = || {
-            let what = PassError::new("the module that it starts from is gone").to_string();
-            RunError { pass: "branches", what, reproducer: String::new() }
-        };
+        let gone = || RunError { pass: "branches", stop: Box::new(Stop::Gone), reproducer: String::new() };
         let from = self.start(pipeline).ok_or_else(gone)?;
         let (mut done, mut module) = (from.passes, from.module.clone());
         let stages = self.pipelines[pipeline].clone();
@@ -136,7 +132,7 @@ mod tests {
             branches.next().expect("a pipeline").expect("passes run");
             let found = branches.next().expect("a pipeline").expect_err("a pass goes wrong");
             let wanted = wanted.expect_err("a pass goes wrong");
-            assert_eq!((found.pass, &found.what), (wanted.pass, &wanted.what));
+            assert_eq!((found.pass, found.stop.to_string()), (wanted.pass, wanted.stop.to_string()));
             assert!(found.reproducer.contains(fault), "{}", found.reproducer);
             assert!(branches.next().expect("a pipeline").is_ok(), "others go on");
         }

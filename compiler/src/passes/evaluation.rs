@@ -36,10 +36,7 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
         // What follows is what evaluation asks for, so such a model has no evaluation.
         return match module.attrs.get("evaluate") {
             None | Some(Attr::None) => Ok(()),
-            Some(_) => Err(PassError::new(
-                "evaluation asks for the item that follows, so the value that is scored must not depend on a `next` input; \
-                 leave that input out of it, or leave `evaluate` out of the workload",
-            )),
+            Some(_) => Err(PassError::ScoresNext),
         };
     }
     let mut map: BTreeMap<ValueId, ValueId> = BTreeMap::new();

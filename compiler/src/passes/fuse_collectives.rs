@@ -14,7 +14,8 @@ use crate::ir::{Attr, Module, OpId, ValueId, exchanges};
 
 /// A group whose members cannot travel as one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum GroupError {
+#[non_exhaustive]
+pub enum GroupError {
     /// A member is nothing that can be fused.
     #[error("group {group}: {member} is not a collective of exchanges whose operands divide")]
     NoCollective {

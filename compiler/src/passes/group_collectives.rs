@@ -19,7 +19,7 @@ use fs_schedule::signature::OperandType;
 use fs_schedule::{Exchange, Extent, Symbol};
 
 use super::collective::Collective;
-use super::{Options, PassError, Statistics, option};
+use super::{OptionError, Options, PassError, Statistics, option};
 use crate::dialect::action;
 use crate::distribution::PerTable;
 use crate::ir::{Module, OpData, OpId, ValueId, exchanges, table_of};
@@ -51,7 +51,7 @@ pub(super) fn run(
     let tables = module.decls_of("model.table").map(table_of).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<&str> = tables.iter().map(|t| t.name.as_str()).collect();
     if let Some(name) = given.unknown(&names) {
-        return Err(PassError::new(format!("option groups: there is no table `{name}`")));
+        return Err(OptionError::NoTable { option: "groups", table: name.into() }.into());
     }
     let declared = exchanges(module);
     let by_exchange: Vec<Option<u32>> = declared

@@ -7,11 +7,11 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use super::{Options, Pass, Statistics, find};
+use super::{Options, Pass, PassError, Statistics, find};
 use crate::ir::{Module, verify};
 
 /// A pass with its options.
@@ -245,15 +245,56 @@ impl Log {
 }
 
 /// A pipeline that stopped.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("pass `{pass}` {what}")]
+#[derive(Debug, thiserror::Error)]
+#[error("pass `{pass}` {stop}")]
 pub struct RunError {
     /// The pass.
     pub pass: &'static str,
     /// What happened.
-    pub what: String,
+    #[source]
+    pub stop: Box<Stop>,
     /// Textual IR that makes it happen again, headed by the rest of the pipeline.
     pub reproducer: String,
+}
+
+/// What a pass did, or would have done, that stopped its pipeline.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Stop {
+    /// It has no answer.
+    #[error("failed: {0}")]
+    Failed(#[source] PassError),
+    /// It panicked.
+    #[error("crashed, a defect of the compiler: panic {0}")]
+    Crashed(Panic),
+    /// It left a module that breaks rules: operations with what is wrong below them, for people.
+    #[error("left an invalid module:\n{0}")]
+    Invalid(String),
+    /// The verifier panicked.
+    #[error("left a module that the verifier cannot read: panic {0}")]
+    Unreadable(Panic),
+    /// Passes read a function from top to bottom, which is not the order in which a scheduled one runs.
+    #[error("cannot run: the module is scheduled already, and `schedule` comes last")]
+    Scheduled,
+    /// Nothing is there to run on.
+    #[error("the module that it starts from is gone")]
+    Gone,
+}
+
+/// What a panic said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Panic {
+    /// Its message.
+    pub said: String,
+    /// File, line and column, if panics of passes are [taken](take_panics).
+    pub place: Option<String>,
+}
+
+impl fmt::Display for Panic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.said)?;
+        self.place.as_ref().map_or(Ok(()), |place| write!(f, " at {place}"))
+    }
 }
 
 thread_local! {
@@ -277,18 +318,12 @@ pub fn take_panics() {
 }
 
 /// Runs `work` and turns a panic into what it said.
-fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     let outer = RUNNING.replace(true);
     PLACE.set(None);
     let outcome = catch_unwind(AssertUnwindSafe(work));
     RUNNING.set(outer);
-    outcome.map_err(|payload| {
-        let said = said(payload.as_ref());
-        match PLACE.take() {
-            Some(place) => format!("`{said}` at {place}"),
-            None => format!("`{said}`"),
-        }
-    })
+    outcome.map_err(|payload| Panic { said: said(payload.as_ref()).to_owned(), place: PLACE.take() })
 }
 
 fn said(payload: &(dyn Any + Send)) -> &str {
@@ -316,7 +351,7 @@ pub(super) fn run_from(
     let mut before = if settings.print == Print::Changes { module.to_string() } else { String::new() };
     for (i, stage) in stages.iter().enumerate() {
         let name = stage.pass.name;
-        if let Err(what) = step(module, stage, settings.verify_each, log) {
+        if let Err(stop) = step(module, stage, settings.verify_each, log) {
             if settings.print_after_failure {
                 // What a crash leaves may not even print.
                 let text =
@@ -324,7 +359,7 @@ pub(super) fn run_from(
                 let _ = write!(log.text, "// after {name} (failed)\n{text}");
             }
             let reproducer = reproducer(original.clone(), &stages[..i], &stages[i..], settings.verify_each);
-            return Err(RunError { pass: name, what, reproducer });
+            return Err(RunError { pass: name, stop: Box::new(stop), reproducer });
         }
         if settings.print != Print::Never {
             let after = module.to_string();
@@ -361,11 +396,10 @@ fn scheduled(module: &Module) -> bool {
 }
 
 /// Runs one pass and verifies what it leaves; the error says what went wrong.
-fn step(module: &mut Module, stage: &Stage, verify_each: bool, log: &mut Log) -> Result<(), String> {
+fn step(module: &mut Module, stage: &Stage, verify_each: bool, log: &mut Log) -> Result<(), Stop> {
     let mut statistics = Statistics(stage.pass.statistics.iter().map(|(name, _)| (*name, 0)).collect());
-    // Passes read a function from top to bottom, which is not the order in which a scheduled one runs.
     if scheduled(module) {
-        return Err("cannot run: the module is scheduled already, and `schedule` comes last".into());
+        return Err(Stop::Scheduled);
     }
     let started = Instant::now();
     let outcome = guarded(|| (stage.pass.run)(module, &stage.options, &mut statistics));
@@ -377,12 +411,12 @@ fn step(module: &mut Module, stage: &Stage, verify_each: bool, log: &mut Log) ->
             if errors.is_empty() { String::new() } else { verify::render(module, &errors) }
         }) {
             Ok(errors) if errors.is_empty() => Ok(()),
-            Ok(errors) => Err(format!("left an invalid module:\n{errors}")),
-            Err(panic) => Err(format!("left a module that the verifier cannot read: panic {panic}")),
+            Ok(errors) => Err(Stop::Invalid(errors)),
+            Err(panic) => Err(Stop::Unreadable(panic)),
         },
         Ok(Ok(())) => Ok(()),
-        Ok(Err(e)) => Err(format!("failed: {e}")),
-        Err(panic) => Err(format!("crashed, a defect of the compiler: panic {panic}")),
+        Ok(Err(e)) => Err(Stop::Failed(e)),
+        Err(panic) => Err(Stop::Crashed(panic)),
     };
     log.passes.push(Record { name: stage.pass.name, time, verification: started.elapsed(), statistics });
     outcome

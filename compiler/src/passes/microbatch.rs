@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use fs_schedule::Settings;
 use fs_schedule::signature::OperandType;
 
-use super::{Options, PassError, Statistics, option};
+use super::{OptionError, Options, PassError, Statistics, option};
 use crate::ir::attr::typed;
 use crate::ir::{Attr, Module, OpId, Resource, Type, ValueId};
 
@@ -34,9 +34,7 @@ pub(super) fn run(
         (None, Some(s)) => s.microbatches,
     };
     if microbatches == 0 || settings.is_some_and(|s| !s.batch.is_multiple_of(microbatches)) {
-        return Err(PassError::new(format!(
-            "the batch cannot be cut into {microbatches} equal microbatches"
-        )));
+        return Err(OptionError::Microbatches { microbatches }.into());
     }
     if microbatches == 1 {
         return Ok(());

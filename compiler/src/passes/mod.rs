@@ -14,20 +14,27 @@ mod group_collectives;
 mod lower_exchanges;
 pub mod manager;
 mod microbatch;
+mod option;
 mod plan_sharding;
 mod reference;
 mod schedule;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::distribution::TypeError;
+use crate::emit::EmitError;
 use crate::ir::{AttrError, Module, OpData, OpError};
-use fuse_collectives::GroupError;
+
+pub use fuse_collectives::GroupError;
+pub use option::OptionError;
+pub use plan_sharding::PlacementError;
 
 /// A failed pass.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum PassError {
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PassError {
     /// A function that the pass works on is not there.
     #[error("the module has no function `@{0}`")]
     Missing(&'static str),
@@ -58,15 +65,31 @@ pub(crate) enum PassError {
     /// Collectives that cannot travel as one.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// An option, or a module that the pass has no answer for; a sentence.
+    /// An option that cannot be followed.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// Tables that cannot be placed.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// A model that cannot be evaluated as it asks for.
+    #[error(
+        "evaluation asks for the item that follows, so the value that is scored must not depend on a `next` input; \
+         leave that input out of it, or leave `evaluate` out of the workload"
+    )]
+    ScoresNext,
+    /// The module has no schedule.
+    #[error(transparent)]
+    Emit(#[from] Box<EmitError>),
+    /// A module that no model is lowered to, or passes in another order; a sentence. Only who writes IR by hand gets to
+    /// read it, and nothing depends on which it is.
     #[error("{0}")]
-    Other(String),
+    Form(Cow<'static, str>),
 }
 
 impl PassError {
-    /// With a message.
-    pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self::Other(message.into())
+    /// A module that the pass has no answer for; a sentence.
+    pub(crate) fn new(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::Form(message.into())
     }
     /// A function that the pass works on is not there.
     pub(crate) fn missing(func: &'static str) -> Self {
@@ -93,9 +116,9 @@ impl Statistics {
 pub(crate) type Options = BTreeMap<String, String>;
 
 /// The value of an option, if it is given.
-fn option<T: std::str::FromStr>(options: &Options, name: &str) -> Result<Option<T>, PassError> {
-    let Some(text) = options.get(name) else { return Ok(None) };
-    let wrong = |_| PassError::new(format!("option {name} cannot be `{text}`"));
+fn option<T: std::str::FromStr>(options: &Options, option: &'static str) -> Result<Option<T>, OptionError> {
+    let Some(text) = options.get(option) else { return Ok(None) };
+    let wrong = |_| OptionError::Value { option, text: text.clone() };
     text.parse().map(Some).map_err(wrong)
 }
 

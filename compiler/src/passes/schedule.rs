@@ -2,7 +2,7 @@
 //!
 //! The order is that of the schedule which would be written ([`crate::sched`]); see docs/scheduling.md.
 
-use super::{Options, PassError, Statistics, option};
+use super::{OptionError, Options, PassError, Statistics, option};
 use crate::emit::{self, Emitted};
 use crate::ir::Module;
 use crate::sched::{self, policy};
@@ -16,26 +16,26 @@ pub(super) fn run(
     let ranks = option::<u32>(options, "ranks")?;
     let cluster = match options.get("cluster").map(String::as_str) {
         None => emit::local(ranks.unwrap_or(1)),
-        Some(name) => fs_dsl::cluster::preset(name)
-            .ok_or_else(|| PassError::new(format!("option cluster: there is no preset `{name}`")))?,
+        Some(name) => {
+            fs_dsl::cluster::preset(name).ok_or_else(|| OptionError::NoPreset { name: name.into() })?
+        }
     };
     let ranks = ranks.unwrap_or(cluster.nodes * cluster.gpus_per_node);
     if ranks == 0 {
-        return Err(PassError::new("option ranks must be at least 1"));
+        return Err(OptionError::Zero { option: "ranks" }.into());
     }
     let name = options.get("strategy").map_or("serial", String::as_str);
-    let wrong = || PassError::new(format!("option strategy must be {}, is `{name}`", policy::names()));
+    let wrong = || OptionError::NoStrategy { known: policy::names(), name: name.into() };
     let policy = policy::find(name).ok_or_else(wrong)?;
     if module.func("train").is_none() {
         return Err(PassError::missing("train"));
     }
     let in_flight = option::<u32>(options, "in_flight")?;
     if in_flight == Some(0) {
-        return Err(PassError::new("option in_flight must be at least 1"));
+        return Err(OptionError::Zero { option: "in_flight" }.into());
     }
     let options = sched::Options::new(policy).in_flight(in_flight);
-    let emitted =
-        emit::schedule(module, &cluster, ranks, &options).map_err(|e| PassError::new(e.to_string()))?;
+    let emitted = emit::schedule(module, &cluster, ranks, &options).map_err(Box::new)?;
     let Emitted::Schedule(schedule) = emitted else { return Ok(()) };
     for op in &schedule.train.ops {
         statistics.count("scheduled");

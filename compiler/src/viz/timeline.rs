@@ -11,7 +11,8 @@ use std::ops::Range;
 use fs_schedule::{Engine, Op, Schedule, Strategy, Way};
 use serde::Serialize;
 
-use super::memory::{self, Curve};
+use super::memory;
+pub use super::memory::Curve;
 use super::palette::{self, Purpose};
 use super::sweep;
 pub use super::views::{CycleLink, Gap, Instance, Lane, OpView, Piece, Predecessor, Reason, Size};

@@ -26,10 +26,10 @@ use fs_schedule::{Data, Evaluate, InputKind, Keep, Schedule};
 use serde::Serialize;
 
 pub use error::DataError;
-pub(crate) use histories::Histories;
+pub use histories::Histories;
 pub(crate) use samples::Held;
 pub use samples::Wanted;
-pub(crate) use vocabulary::Vocabulary;
+pub use vocabulary::Vocabulary;
 
 /// The samples of one step, for all ranks together, or those of them that somebody wants here.
 #[derive(Debug, Clone, Default, PartialEq)]

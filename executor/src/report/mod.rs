@@ -17,7 +17,7 @@ use crate::step::StepEvent;
 use crate::trace::Traced;
 use crate::weights::Taken;
 
-pub use accounting::Accounting;
+pub use accounting::{Accounting, EngineTime, Exposed, Predicted, RowShare};
 
 /// Everything measured in a run; `--report` writes it as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fs_schedule::reuse::Reuse;
 use fs_schedule::{Settings, Way};
 
-use super::{Options, PassError, Statistics, option};
+use super::{OptionError, Options, PassError, Statistics, option};
 use crate::distribution::{Lookahead, TableChoices};
 use crate::ir::attr::typed;
 use crate::ir::{Module, OpId, ValueId, table_of};
@@ -79,23 +79,18 @@ fn check(module: &Module, plan: &TableChoices, microbatches: u32) -> Result<(), 
         [("unique", plan.unique.unknown(&known)), ("lookahead", plan.lookahead.unknown(&known))]
     {
         if let Some(name) = unknown {
-            return Err(PassError::new(format!("option {option}: there is no table `{name}`")));
+            return Err(OptionError::NoTable { option, table: name.into() }.into());
         }
     }
     let chosen = plan.lookahead.others.iter().chain(plan.lookahead.named.values());
     for lookahead in chosen.filter_map(|Lookahead(k)| *k) {
         if lookahead == 0 {
-            return Err(PassError::new(
-                "option lookahead must be at least 1; leave it out to move rows together",
-            ));
+            return Err(OptionError::NoLookahead.into());
         }
         // Counting is quadratic in neither: bound both first.
         let many = lookahead as usize > Reuse::MOST || microbatches as usize > Reuse::MOST;
         if many || (Reuse { lookahead, microbatches }).count(Way::Forward) > Reuse::MOST {
-            return Err(PassError::new(format!(
-                "lookahead {lookahead} with {microbatches} microbatches makes more than {} classes of rows",
-                Reuse::MOST
-            )));
+            return Err(OptionError::Classes { lookahead, microbatches, most: Reuse::MOST }.into());
         }
     }
     Ok(())

@@ -20,7 +20,7 @@ mod owners;
 
 use fs_schedule::{Sharding, SparseOptimizer, Table};
 
-use super::{Options, PassError, Statistics, option};
+use super::{OptionError, Options, PassError, Statistics, option};
 use crate::distribution::PerTable;
 use crate::ir::{Attr, Attrs, Module, OpId, table_of};
 use load::Load;
@@ -37,6 +37,54 @@ const SMALL: u64 = 64 << 20;
 /// Every rank applies every gradient of a replicated table: the time for that, in parts of its transfer's.
 const APPLY: f64 = 0.5;
 
+/// Why tables cannot be placed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlacementError {
+    /// All of them together.
+    #[error(
+        "the tables and their optimizer state need {} on a rank, which has {}; use more ranks or smaller tables",
+        bytes(*.needed), bytes(*.memory)
+    )]
+    TooLarge {
+        /// Bytes of the rank that holds most.
+        needed: u64,
+        /// Bytes of a rank.
+        memory: u64,
+    },
+    /// One that should have an owner.
+    #[error(
+        "no rank has {} left for table {table}, of {} each; use more ranks, or row_wise",
+        bytes(*.needed), bytes(*.memory)
+    )]
+    NoRoom {
+        /// Its name.
+        table: String,
+        /// Bytes of it, or of each of its parts.
+        needed: u64,
+        /// Bytes of a rank.
+        memory: u64,
+    },
+    /// The rank that a table asks for.
+    #[error("table {table} is placed on rank {rank} of {ranks} ranks")]
+    NoRank {
+        /// The table's name.
+        table: String,
+        /// As asked for.
+        rank: u32,
+        /// Number of ranks.
+        ranks: u32,
+    },
+    /// A table whose optimizer needs whole rows.
+    #[error(
+        "table {table} cannot be column-wise: the state of rowwise_adagrad is the mean over a whole row, which no part sees"
+    )]
+    WholeRows {
+        /// Its name.
+        table: String,
+    },
+}
+
 /// Places all tables.
 pub(super) fn run(
     module: &mut Module,
@@ -47,7 +95,7 @@ pub(super) fn run(
     let memory = option::<u64>(options, "memory")?.unwrap_or(u64::MAX);
     let latency = option::<f64>(options, "latency_bytes")?.unwrap_or(262_144.0);
     if ranks == 0 {
-        return Err(PassError::new("option ranks must be at least 1"));
+        return Err(OptionError::Zero { option: "ranks" }.into());
     }
     let ops: Vec<OpId> =
         module.decls.iter().copied().filter(|id| module.op(*id).def.name == "model.table").collect();
@@ -84,13 +132,13 @@ fn ask(module: &mut Module, ops: &[OpId], asked: &PerTable<String>) -> Result<()
     let names: Vec<String> = ops.iter().filter_map(|id| Some(table_of(module.op(*id)).ok()?.name)).collect();
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
     if let Some(name) = asked.unknown(&known) {
-        return Err(PassError::new(format!("option sharding: there is no table `{name}`")));
+        return Err(OptionError::NoTable { option: "sharding", table: name.into() }.into());
     }
     for (id, name) in ops.iter().zip(&names) {
         let Some(sharding) = asked.get(name) else { continue };
         if !matches!(sharding.as_str(), "auto" | "row_wise" | "table_wise" | "column_wise" | "data_parallel")
         {
-            return Err(PassError::new(format!("option sharding: there is no placement `{sharding}`")));
+            return Err(OptionError::NoPlacement { sharding: sharding.clone() }.into());
         }
         module.op_mut(*id).attrs.insert("sharding".into(), Attr::Str(sharding.clone()));
     }
@@ -133,7 +181,7 @@ struct Planner<'a> {
 type Placed = (Sharding, String);
 
 impl Planner<'_> {
-    fn place(&self, asked: &[Asked]) -> Result<Vec<Placed>, PassError> {
+    fn place(&self, asked: &[Asked]) -> Result<Vec<Placed>, PlacementError> {
         let mut placed: Vec<Option<Placed>> = Vec::new();
         let mut owned: Vec<usize> = Vec::new();
         for (i, asked) in asked.iter().enumerate() {
@@ -181,11 +229,7 @@ impl Planner<'_> {
         }
         let needed = spilled.saturating_add(owners.fullest());
         if needed > self.memory {
-            return Err(PassError::new(format!(
-                "the tables and their optimizer state need {} on a rank, which has {}; use more ranks or smaller tables",
-                bytes(needed),
-                bytes(self.memory)
-            )));
+            return Err(PlacementError::TooLarge { needed, memory: self.memory });
         }
         Ok(placed.into_iter().flatten().collect())
     }
@@ -232,12 +276,10 @@ impl Planner<'_> {
         None
     }
 
-    fn owned(&self, i: usize, ranks: &[u32], owners: &mut Owners) -> Result<(), PassError> {
+    fn owned(&self, i: usize, ranks: &[u32], owners: &mut Owners) -> Result<(), PlacementError> {
         if let Some(rank) = ranks.iter().find(|r| **r >= self.ranks) {
-            return Err(PassError::new(format!(
-                "table {} is placed on rank {rank} of {} ranks",
-                self.tables[i].name, self.ranks
-            )));
+            let table = self.tables[i].name.clone();
+            return Err(PlacementError::NoRank { table, rank: *rank, ranks: self.ranks });
         }
         let parts = ranks.len().max(1) as u64;
         for rank in ranks {
@@ -246,20 +288,17 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn table_wise(&self, i: usize, owners: &mut Owners, why: &str) -> Result<Placed, PassError> {
+    fn table_wise(&self, i: usize, owners: &mut Owners, why: &str) -> Result<Placed, PlacementError> {
         let load = &self.loads[i];
         let found = owners.take(1, self.work(i), load.bytes);
         let rank = *found.first().ok_or_else(|| self.no_room(i, load.bytes))?;
         Ok((Sharding::TableWise { rank }, format!("{why} ({} of rows a step)", bytes(self.work(i) as u64))))
     }
 
-    fn column_wise(&self, i: usize, owners: &mut Owners, why: &str) -> Result<Placed, PassError> {
+    fn column_wise(&self, i: usize, owners: &mut Owners, why: &str) -> Result<Placed, PlacementError> {
         let t = &self.tables[i];
         if matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. }) {
-            return Err(PassError::new(format!(
-                "table {} cannot be column-wise: the state of rowwise_adagrad is the mean over a whole row, which no part sees",
-                t.name
-            )));
+            return Err(PlacementError::WholeRows { table: t.name.clone() });
         }
         let parts = (t.dim / NARROWEST).max(2).min(t.dim).min(self.ranks);
         let part_bytes = self.loads[i].bytes.div_ceil(parts.into());
@@ -270,13 +309,8 @@ impl Planner<'_> {
         Ok((Sharding::ColumnWise { ranks }, format!("{why}: {} columns in {parts} parts", t.dim)))
     }
 
-    fn no_room(&self, i: usize, needed: u64) -> PassError {
-        PassError::new(format!(
-            "no rank has {} left for table {}, of {} each; use more ranks, or row_wise",
-            bytes(needed),
-            self.tables[i].name,
-            bytes(self.memory)
-        ))
+    fn no_room(&self, i: usize, needed: u64) -> PlacementError {
+        PlacementError::NoRoom { table: self.tables[i].name.clone(), needed, memory: self.memory }
     }
 }
 

@@ -35,7 +35,7 @@ use collectives::{Pieces, Stop};
 use rank_items::Ranking;
 
 pub(crate) use call::Call;
-pub(crate) use state::{Dense, Shard};
+pub use state::{Dense, Shard};
 
 /// A rank's memory.
 pub struct Cpu<T: Real> {

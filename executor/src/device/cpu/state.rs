@@ -65,7 +65,7 @@ impl<T: Real> Shard<T> {
     }
 
     /// Whether this rank owns none.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 

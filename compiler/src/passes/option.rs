@@ -1,0 +1,68 @@
+//! What can be wrong with the options of a pass.
+
+/// An option of a pass that cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OptionError {
+    /// Text that is no value of it.
+    #[error("option {option} cannot be `{text}`")]
+    Value {
+        /// Its name.
+        option: &'static str,
+        /// As given.
+        text: String,
+    },
+    /// Something is said for a table that the model does not have.
+    #[error("option {option}: there is no table `{table}`")]
+    NoTable {
+        /// Its name.
+        option: &'static str,
+        /// As given.
+        table: String,
+    },
+    /// A number of nothing.
+    #[error("option {option} must be at least 1")]
+    Zero {
+        /// Its name.
+        option: &'static str,
+    },
+    /// No classes of rows, which is not said by a number.
+    #[error("option lookahead must be at least 1; leave it out to move rows together")]
+    NoLookahead,
+    /// More classes of rows than can be numbered.
+    #[error("lookahead {lookahead} with {microbatches} microbatches makes more than {most} classes of rows")]
+    Classes {
+        /// Reuse distances that are told apart.
+        lookahead: u32,
+        /// Parts of a batch.
+        microbatches: u32,
+        /// The most.
+        most: usize,
+    },
+    /// Samples that do not divide.
+    #[error("the batch cannot be cut into {microbatches} equal microbatches")]
+    Microbatches {
+        /// Parts asked for.
+        microbatches: u32,
+    },
+    /// A machine that nobody knows.
+    #[error("option cluster: there is no preset `{name}`")]
+    NoPreset {
+        /// As given.
+        name: String,
+    },
+    /// A way of ordering that nobody knows.
+    #[error("option strategy must be {known}, is `{name}`")]
+    NoStrategy {
+        /// All of them.
+        known: String,
+        /// As given.
+        name: String,
+    },
+    /// A place for rows that nobody knows.
+    #[error("option sharding: there is no placement `{sharding}`")]
+    NoPlacement {
+        /// As given.
+        sharding: String,
+    },
+}
