@@ -1,6 +1,6 @@
 //! The exchange between two ranks that brings the greater of their loads down the most.
 
-use super::planner::Sample;
+use super::plan::Sample;
 
 /// A sample given away, and one taken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

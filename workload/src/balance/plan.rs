@@ -1,6 +1,14 @@
 //! What was planned.
 
-use super::planner::Sample;
+/// A sample as a list of a rank has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sample {
+    pub cost: u64,
+    pub size: u64,
+    pub index: u32,
+    /// Bytes that more would be away from home if the sample left the rank; negative if it is away already.
+    pub away: i64,
+}
 
 /// A plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

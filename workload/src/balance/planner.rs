@@ -2,7 +2,7 @@
 
 use super::exchange::{Exchange, Pair};
 use super::loads::Loads;
-use super::plan::Plan;
+use super::plan::{Plan, Sample};
 
 /// Thousandths of the bound for which nothing is moved, if nobody says otherwise.
 pub const SLACK: f64 = 2.0;
@@ -75,16 +75,6 @@ pub enum PlanError {
         /// The limit.
         most: u64,
     },
-}
-
-/// A sample as a list of a rank has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sample {
-    pub cost: u64,
-    pub size: u64,
-    pub index: u32,
-    /// Bytes that more would be away from home if the sample left the rank; negative if it is away already.
-    pub away: i64,
 }
 
 /// Plans batches, and keeps its storage between them.
