@@ -400,22 +400,24 @@ def report(mutants, names, known, left=frozenset()):
     """Writes the figures into the page; 1 if too much is unnoticed. `left`: by the tests that ran, if not all did."""
     why = explanations()
     kinds = ["changes", "do not compile", "noticed", "explained", "unnoticed", "left", "not tried"]
-    rows, tests, unexplained = {}, {}, []
+    rows, tests, explained, some, unexplained, untried = {}, {}, [], [], [], []
     for m, k in zip(mutants, names):
-        if k in left:
-            kind = "left"
-        elif k not in known:
-            kind = "not tried"
-        elif known[k] == "build":
-            kind = "do not compile"
-        elif known[k] is not None:
-            kind = "noticed"
-            tests[known[k]] = tests.get(known[k], 0) + 1
-        elif k in why:
+        if known.get(k) is not None:
+            kind = "do not compile" if known[k] == "build" else "noticed"
+        elif k in why and (k in left or k in known):
             kind = "explained"
-        else:
+            explained.append(k)
+        elif k in left:
+            kind = "left"
+            some.append(k)
+        elif k in known:
             kind = "unnoticed"
             unexplained.append(k)
+        else:
+            kind = "not tried"
+            untried.append(k)
+        if kind == "noticed":
+            tests[known[k]] = tests.get(known[k], 0) + 1
         for row in (m["file"], "all"):
             counts = rows.setdefault(row, {})
             counts[kind] = counts.get(kind, 0) + 1
@@ -427,12 +429,10 @@ def report(mutants, names, known, left=frozenset()):
     text += "\n| noticed by | changes |\n|---|---:|\n"
     text += "".join(f"| {test} | {n} |\n" for test, n in sorted(tests.items(), key=lambda t: -t[1]))
     listed_ = lambda keys, reason: "".join(f"- `{k}`{reason(k)}\n" for k in keys) or "None.\n"
-    explained = [k for k in names if known.get(k, "") is None and k in why]
-    if left:
-        text += "\n## Left\n\n" + listed_([k for k in names if k in left], lambda k: "")
-    else:
-        text += "\n## Explained\n\n" + listed_(explained, lambda k: f": {why[k]}")
-        text += "\n## Unnoticed\n\n" + listed_(unexplained, lambda k: "")
+    text += "\n## Explained\n\n" + listed_(explained, lambda k: f": {why[k]}")
+    for what, keys_ in [("Left by the tests that ran", some), ("Unnoticed", unexplained), ("Not tried", untried)]:
+        if keys_:
+            text += f"\n## {what}\n\n" + listed_(keys_, lambda k: "")
     say(text)
     head, _, _ = PAGE.read_text().partition(MARK)
     PAGE.write_text(head + MARK + "\n\n" + text)

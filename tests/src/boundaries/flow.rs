@@ -113,13 +113,14 @@ fn copies(cases: &mut Cases) {
             });
         }
         cases.add(format!("columns of wider copies {when} all rows are there"), &base, wrong, |s| {
-            let beside = put(s, at, Action::Copy, &[rows], DIM + 3, (3, DIM + 3));
-            // Zeros in front of them, behind them in time.
-            let zeros = Operand { columns: Some((1, 3)), ..beside };
-            into(s, at + 1, "beside", Action::Zero, &[], zeros);
+            let beside = put(s, at, Action::Copy, &[rows], DIM + 5, (3, DIM + 3));
+            // Zeros on both sides of them, behind them in time.
+            for (n, columns) in [(1, (1, 3)), (2, (DIM + 3, DIM + 5))] {
+                into(s, at + n, "beside", Action::Zero, &[], Operand { columns: Some(columns), ..beside });
+            }
             let most = Operand { columns: Some((1, DIM + 3)), ..beside };
-            let wide = put(s, at + 2, Action::Copy, &[most], DIM + 4, (2, DIM + 4));
-            s.train.ops[reader + 3].reads[0] = Operand { columns: Some((4, DIM + 4)), ..wide };
+            let wide = put(s, at + 3, Action::Copy, &[most], DIM + 4, (2, DIM + 4));
+            s.train.ops[reader + 4].reads[0] = Operand { columns: Some((4, DIM + 4)), ..wide };
         });
         cases.add(format!("a sum for another microbatch {when} all rows are there"), &base, wrong, |s| {
             let sum = put(s, at, Action::Add, &[rows], DIM, (0, DIM));
