@@ -10,6 +10,7 @@ use crate::import::{ImportError, import};
 use crate::ir::Module;
 use crate::ir::attr::{AttrError, boolean, int};
 use crate::passes::manager::{self, Log, PipelineError, RunError, Settings, Stage};
+use crate::passes::plan_sharding;
 use crate::sched::policy::{self, Policy};
 use crate::sched::{self, Target};
 
@@ -132,11 +133,12 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
     let optional = |name: &str, value: Option<u64>| value.map_or(String::new(), |v| format!(",{name}={v}"));
     let tables = &plan.tables;
     let sharding = format!(
-        "ranks={}{}{}{}",
+        "ranks={}{}{}{}{}",
         plan.ranks,
         optional("memory", plan.memory),
         optional("latency_bytes", plan.latency_bytes),
-        per_table(",sharding=", &PerTable { others: None, named: tables.sharding.clone() })
+        per_table(",sharding=", &PerTable { others: None, named: tables.sharding.clone() }),
+        per_table(",placement=", &PerTable { others: None, named: tables.placement.clone() })
     );
     let microbatches = plan.microbatches.map_or(String::new(), |m| format!("{{microbatches={m}}}"));
     let lookahead = if plan.tells_rows_apart {
@@ -272,6 +274,7 @@ pub fn compile(program: &Program, strategy: Strategy, ranks: u32) -> Result<Comp
 pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compiled, CompileError> {
     let mut module = import(program)?;
     let aim = Aim::new(program, options)?;
+    aim.count(&mut module);
     let stages = aim.stages(&module, options)?;
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
     let asked = sched::Options::new(options.policy).in_flight(options.in_flight);
@@ -310,6 +313,13 @@ impl Aim {
     /// What is scheduled for.
     pub(crate) fn target(&self) -> Target<'_> {
         Target { cluster: &self.cluster, profile: self.profile.as_ref() }
+    }
+
+    /// Puts down in an imported module what the profile has counted of rows.
+    pub(crate) fn count(&self, module: &mut Module) {
+        if let Some(profile) = &self.profile {
+            plan_sharding::count(module, &profile.rows);
+        }
     }
 
     /// The passes that lower an imported module.

@@ -116,8 +116,9 @@ pub fn search(
     options: &CompileOptions,
     candidates: impl IntoIterator<Item = Candidate>,
 ) -> Result<Best, CompileError> {
-    let module = import(program)?;
+    let mut module = import(program)?;
     let aim = Aim::new(program, options)?;
+    aim.count(&mut module);
     let candidates: Vec<Candidate> = candidates.into_iter().collect();
     let stages =
         |c: &Candidate| aim.stages(&module, &options.clone().policy(c.policy).lookahead(c.lookahead));

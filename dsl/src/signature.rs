@@ -91,6 +91,8 @@ pub(crate) enum ParamKind {
     LabelDistribution,
     /// `off`, `on` or `cost(c0, c1, c2)`.
     Balance,
+    /// A placement of a table.
+    Sharding,
 }
 
 impl ParamKind {
@@ -137,6 +139,9 @@ impl ParamKind {
             ParamKind::IdDistribution => "a distribution of ids, such as `zipf(1.05)`".into(),
             ParamKind::LabelDistribution => "a distribution of labels, such as `hash`".into(),
             ParamKind::Balance => "`off`, `on` or `cost(c0, c1, c2)`".into(),
+            ParamKind::Sharding => {
+                "`auto`, `row_wise`, `row_wise(placement: hashed)`, `table_wise`, `column_wise` or `data_parallel`".into()
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What a schedule says about the model: tables, dense parameters, inputs, data and settings.
 
 pub use fs_workload::{
-    DenseOptimizer, IdDistribution, Init, LabelDistribution, LengthDistribution, SparseOptimizer, States,
+    DenseOptimizer, IdDistribution, Init, LabelDistribution, LengthDistribution, PlacementError, RowMap,
+    RowPlacement, SparseOptimizer, States,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -108,6 +109,9 @@ pub struct Table {
     pub dim: u32,
     /// Placement.
     pub sharding: Sharding,
+    /// Which rows of a row-wise table each rank owns; ranges if it is left out, and of all other tables.
+    #[serde(default, skip_serializing_if = "RowPlacement::is_range")]
+    pub placement: RowPlacement,
     /// Update rule.
     pub optimizer: SparseOptimizer,
     /// Values before training.
@@ -120,7 +124,8 @@ pub struct Table {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Sharding {
-    /// Rank r owns rows `[r * ceil(rows / W), (r + 1) * ceil(rows / W))`.
+    /// Rank r owns the rows in slots `[r * ceil(rows / W), (r + 1) * ceil(rows / W))`; the table's `placement` says which
+    /// row is in which slot.
     RowWise,
     /// One rank owns everything.
     TableWise {
@@ -152,13 +157,18 @@ impl Sharding {
             Self::RowWise | Self::DataParallel => None,
         }
     }
-    /// True if the plan is for one number of ranks only.
-    pub fn fixes_ranks(&self) -> bool {
-        matches!(self, Self::TableWise { .. } | Self::ColumnWise { .. })
-    }
 }
 
 impl Table {
+    /// True if the plan is for one number of ranks only.
+    pub fn fixes_ranks(&self) -> bool {
+        let owned = matches!(self.sharding, Sharding::TableWise { .. } | Sharding::ColumnWise { .. });
+        owned || matches!(self.placement, RowPlacement::Planned { .. })
+    }
+    /// Which slot of the table each of its rows is in, on so many ranks.
+    pub fn row_map(&self, ranks: u32) -> Result<RowMap, PlacementError> {
+        RowMap::new(&self.placement, self.rows, ranks.into())
+    }
     /// Columns `[start, end)` of a part.
     pub fn part_columns(&self, part: u32) -> (u32, u32) {
         let parts = u64::from(self.sharding.parts().max(1));

@@ -4,7 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::model::{Data, Engine, Evaluate, Exchange, Input, Lengths, Parameter, Settings, Sharding, Table};
+use crate::model::{
+    Data, Engine, Evaluate, Exchange, Input, Lengths, Parameter, RowPlacement, Settings, Sharding, Table,
+};
 use crate::op::{Buffer, Dep, Op};
 use crate::reference::Reference;
 
@@ -149,7 +151,8 @@ impl Schedule {
             .zip(&self.tables)
             .map(|(n, t): (u32, _)| {
                 let unique = self.exchanges.iter().find(|e| e.table == n).map(|e| e.unique);
-                (Table { sharding: Sharding::RowWise, ..t.clone() }, unique)
+                let (sharding, placement) = (Sharding::RowWise, RowPlacement::Range);
+                (Table { sharding, placement, ..t.clone() }, unique)
             })
             .collect();
         let data = self.data.clone().map(|data| match data {

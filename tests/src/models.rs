@@ -18,6 +18,8 @@ pub struct Features {
     pub shardings: bool,
     /// Up to four microbatches; otherwise one.
     pub microbatches: bool,
+    /// Rows by range, hashed and planned, and rows numbered by popularity; otherwise as the compiler chooses.
+    pub placements: bool,
 }
 
 /// Programs that compile.
@@ -29,7 +31,7 @@ pub fn models(features: Features) -> impl Strategy<Value = Model> {
         vec(layer(), 0..=5),
         loss(),
         train(features),
-        workload(),
+        workload(features),
     )
         .prop_map(|(tables, groups, inputs, layers, loss, train, workload)| Model {
             tables,
@@ -133,7 +135,18 @@ fn one_of(list: &'static [&'static str]) -> impl Strategy<Value = &'static str> 
 }
 
 fn table(features: Features) -> BoxedStrategy<Table> {
-    let shardings: &[&str] = if features.shardings {
+    let shardings: &[&str] = if features.shardings && features.placements {
+        &[
+            "auto",
+            "row_wise",
+            "row_wise(placement: range)",
+            "row_wise(placement: hashed)",
+            "row_wise(placement: planned)",
+            "table_wise",
+            "data_parallel",
+            "column_wise",
+        ]
+    } else if features.shardings {
         &["auto", "row_wise", "table_wise", "data_parallel", "column_wise"]
     } else {
         &["auto", "row_wise"]
@@ -208,10 +221,11 @@ fn train(features: Features) -> impl Strategy<Value = Train> {
         })
 }
 
-fn workload() -> impl Strategy<Value = Workload> {
+fn workload(features: Features) -> impl Strategy<Value = Workload> {
+    let ids: &[&str] = &["uniform", "zipf(1.05)", "zipf(1.2, numbered: by_popularity)"];
     (
         one_of(&["fixed(3)", "uniform(0, 7)", "lognormal(mean: 3, sigma: 1, max: 9)"]),
-        one_of(&["uniform", "zipf(1.05)"]),
+        one_of(if features.placements { ids } else { &ids[..2] }),
         one_of(&["hash", "bernoulli(0.3)"]),
         prop::option::of(1u32..=40),
     )

@@ -116,7 +116,7 @@ pub fn wanted() -> Vec<Wanted> {
     }
     let mut runner =
         TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &[3; 32]));
-    let family = models(Features { shardings: true, microbatches: false });
+    let family = models(Features { shardings: true, microbatches: false, placements: false });
     for n in 0..12 {
         let text = family.new_tree(&mut runner).expect("a model").current().text();
         if let Some(program) = fs_dsl::check_text("model.fs", &text).program {

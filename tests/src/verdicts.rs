@@ -61,7 +61,7 @@ pub fn bases() -> Vec<(String, Schedule)> {
     }
     let mut runner =
         TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]));
-    let family = models(Features { shardings: true, microbatches: false });
+    let family = models(Features { shardings: true, microbatches: false, placements: false });
     let mut n = 0;
     while out.len() < 18 {
         let text = family.new_tree(&mut runner).expect("a model").current().text();

@@ -63,7 +63,7 @@ fn programs() -> Vec<(String, fs_dsl::checked::Program)> {
     let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
     all.push(("the rest".into(), loaded.program.unwrap_or_else(|| panic!("{rendered}"))));
     let mut runner = TestRunner::deterministic();
-    let kinds = models(Features { shardings: true, microbatches: false });
+    let kinds = models(Features { shardings: true, microbatches: false, placements: false });
     for n in 0..24 {
         let text = kinds.new_tree(&mut runner).expect("a model").current().text();
         let loaded = fs_dsl::check_text("random.fs", &text);

@@ -96,8 +96,11 @@ fn apart(schedule: &Schedule, what: &str) {
 fn steps_allocate_nothing() {
     let (equal, jagged) = (model("fixed(6)", "40", "row_wise"), model("uniform(0, 9)", "37", "row_wise"));
     let columns = model("uniform(0, 9)", "37", "column_wise");
+    let hashed = model("uniform(0, 9)", "37", "row_wise(placement: hashed)");
+    let planned = model("uniform(0, 9)", "37", "row_wise(placement: planned)");
     let link = EmulatedLink { bandwidth: 1e9, latency: 20e-6 };
-    for (text, link) in [(&equal, None), (&jagged, None), (&jagged, Some(link)), (&columns, None)] {
+    let all = [&equal, &jagged, &columns, &hashed, &planned].map(|text| (text, None));
+    for (text, link) in all.into_iter().chain([(&jagged, Some(link))]) {
         let loaded = fs_dsl::check_text("model.fs", text);
         let Some(program) = &loaded.program else {
             panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))

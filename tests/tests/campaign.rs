@@ -157,7 +157,7 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
     seeds[..8].copy_from_slice(&seed.to_le_bytes());
     let mut runner =
         TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &seeds));
-    let family = models(Features { shardings: true, microbatches: false });
+    let family = models(Features { shardings: true, microbatches: false, placements: false });
     let mut out = Vec::new();
     for n in 0.. {
         if out.len() >= count || n > 20 * count {

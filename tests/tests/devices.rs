@@ -93,6 +93,11 @@ fn one_row_per_occurrence() {
 }
 
 #[test]
+fn hashed_rows() {
+    equal("row_wise(placement: hashed)", "adagrad(lr: 0.05)", true, &[2, 3]);
+}
+
+#[test]
 fn table_wise() {
     equal("table_wise", "adagrad(lr: 0.05)", true, &[1, 2, 3]);
 }
@@ -138,7 +143,7 @@ proptest! {
 
     #[test]
     fn random_models(
-        model in models(Features { shardings: true, microbatches: true }),
+        model in models(Features { shardings: true, microbatches: true, placements: true }),
         ranks in 1..4u32,
         lookahead in 1..4u32,
         seed in 0..1000u64,

@@ -453,7 +453,7 @@ proptest! {
 
     #[test]
     fn random_models(
-        model in models(Features { shardings: true, microbatches: true }),
+        model in models(Features { shardings: true, microbatches: true, placements: true }),
         ranks in prop::sample::select(&[1u32, 2, 3, 4, 7][..]),
         lookahead in 1..4u32,
         stress in prop::option::of(1..1000u64),

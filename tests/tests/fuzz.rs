@@ -217,7 +217,7 @@ fn fuzz(target: Target, corpus: Vec<Vec<u8>>) {
 
 /// Small models, always the same ones.
 fn random_models() -> Vec<String> {
-    let features = Features { shardings: true, microbatches: true };
+    let features = Features { shardings: true, microbatches: true, placements: true };
     let mut runner = TestRunner::deterministic();
     let strategy = models(features);
     (0..20).map(|_| strategy.new_tree(&mut runner).expect("a model").current().text()).collect()

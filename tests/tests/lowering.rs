@@ -15,7 +15,7 @@ use fs_dsl::checked::Program;
 use fs_tests::models::{Features, models};
 use proptest::prelude::{Strategy as Strategies, *};
 
-const FEATURES: Features = Features { shardings: true, microbatches: true };
+const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
 
 fn check(text: &str) -> Program {
     let loaded = fs_dsl::check_text("random.fs", text);

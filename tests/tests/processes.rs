@@ -161,9 +161,13 @@ fn evaluation_and_saving_gather_from_all() {
         }
     }
     std::fs::write(&data, text).expect("the data is written");
-    for (sharding, similarity) in
-        [("row_wise", "dot"), ("column_wise", "cosine"), ("column_wise", "dot"), ("data_parallel", "cosine")]
-    {
+    for (sharding, similarity) in [
+        ("row_wise", "dot"),
+        ("row_wise(placement: hashed)", "cosine"),
+        ("column_wise", "cosine"),
+        ("column_wise", "dot"),
+        ("data_parallel", "cosine"),
+    ] {
         let text = format!(
             "model last {{
               table items {{ rows 60  dim 6  init normal(0, 0.5)  optimizer adagrad(lr: 0.1)  sharding {sharding} }}

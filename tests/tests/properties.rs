@@ -14,7 +14,7 @@ use fs_tests::models::{Features, Model, models};
 use proptest::prelude::*;
 use std::path::Path;
 
-const FEATURES: Features = Features { shardings: true, microbatches: true };
+const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
 const STRATEGIES: &[Strategy] = &[Strategy::Serial, Strategy::Prefetch, Strategy::Pec];
 const RANKS: &[u32] = &[1, 2, 3, 8];
 

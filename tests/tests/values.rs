@@ -14,7 +14,14 @@ use fs_schedule::{Schedule, Sharding};
 use fs_tests::root;
 use fs_tests::training::{Outcome, bits, model, state, train};
 
-const SHARDINGS: [&str; 4] = ["row_wise", "table_wise", "column_wise", "data_parallel"];
+const SHARDINGS: [&str; 6] = [
+    "row_wise",
+    "table_wise",
+    "column_wise",
+    "data_parallel",
+    "row_wise(placement: hashed)",
+    "row_wise(placement: planned)",
+];
 
 fn compile(text: &str, ranks: u32) -> Schedule {
     fs_tests::training::compile(text, Strategy::Pec, ranks, 1, 1)
@@ -29,7 +36,7 @@ fn small(sharding: &str, ranks: u32) -> Schedule {
           loss bce_with_logits(linear(lookup(x), 1), click, normalize: tokens)
         }}
         train {{ batch 12  steps 3  optimizer adam(lr: 1e-2) }}
-        workload w {{ generate {{ lengths uniform(0, 7)  ids uniform  labels hash }} }}"
+        workload w {{ generate {{ lengths uniform(0, 7)  ids zipf(1.05)  labels hash }} }}"
     );
     compile(&text, ranks)
 }
@@ -46,7 +53,7 @@ fn session(schedule: &Schedule, options: Options) -> Session<f32> {
 fn saved_values_start_any_other_sharding() {
     let folder = tempfile::tempdir().unwrap();
     for (n, from) in SHARDINGS.iter().enumerate() {
-        let mut trained = session(&small(from, [1, 2, 3, 4][n]), options());
+        let mut trained = session(&small(from, [1, 2, 3, 4, 3, 4][n]), options());
         let initial = bits(&trained.table(0).unwrap());
         trained.run(&mut ()).unwrap();
         let all = state(&trained).unwrap();
@@ -83,6 +90,8 @@ fn training_goes_on_to_the_bit() {
         ("table_wise", "sgd(lr: 0.1)", "sgd(lr: 0.1)", 1, 1),
         ("column_wise", "adam(lr: 0.05)", "adam(lr: 1e-2)", 2, 1),
         ("data_parallel", "adagrad(lr: 0.05)", "adam(lr: 1e-2)", 1, 2),
+        ("row_wise(placement: hashed)", "adam(lr: 0.05)", "adam(lr: 1e-2)", 2, 1),
+        ("row_wise(placement: planned)", "rowwise_adagrad(lr: 0.05)", "adam(lr: 1e-2)", 1, 2),
     ] {
         let text = model(sharding, optimizer, 60, true).replace("adam(lr: 1e-2)", dense);
         for strategy in [Strategy::Serial, Strategy::Pec] {

@@ -12,15 +12,17 @@ use crate::LawError;
 use crate::permute::Permutation;
 use crate::random::{RandomKey, uniform_f64, uniform_index};
 
-/// Distribution of ids over a permuted table.
+/// Distribution of ids.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", serde(rename_all = "snake_case"))]
 pub enum IdDistribution {
     /// Uniform.
     Uniform,
-    /// Zipf with this exponent.
+    /// Zipf with this exponent, over a permutation of the table.
     Zipf(f64),
+    /// Zipf with this exponent, over rows that are numbered by popularity: 0 is the most popular one.
+    PopularityZipf(f64),
 }
 
 /// Zipf exponent that is assumed of ids that nobody has described.
@@ -29,6 +31,11 @@ pub const ASSUMED_EXPONENT: f64 = 1.05;
 impl IdDistribution {
     /// What is assumed of ids that nobody has described.
     pub const ASSUMED: Self = Self::Zipf(ASSUMED_EXPONENT);
+
+    /// Whether rows are asked for the more often, the lower their numbers are.
+    pub fn by_popularity(self) -> bool {
+        matches!(self, Self::PopularityZipf(_))
+    }
 }
 
 /// Draws ids of a table.
@@ -36,20 +43,34 @@ impl IdDistribution {
 pub struct IdSampler {
     rows: u64,
     zipf: Option<Zipf>,
-    permutation: Permutation,
+    /// The row of each popularity rank; `None`: of the same number.
+    permutation: Option<Permutation>,
 }
+
+/// The random stream that says which rows of the first table are the popular ones; those of others follow. Far from
+/// the streams that models number from 0.
+const ROWS: u32 = 0xF540_0000;
 
 /// Draws that one position may need before its counter runs into the next one's.
 const TRIES: u64 = 1 << 16;
 
 impl IdSampler {
-    /// For a table of `rows` rows; `seed` and `stream` say which rows are the popular ones.
-    pub fn new(ids: IdDistribution, rows: u64, seed: u64, stream: u32) -> Result<Self, LawError> {
+    /// For the table with this number, of `rows` rows; it and `seed` say which rows are the popular ones.
+    pub fn new(ids: IdDistribution, rows: u64, seed: u64, table: u32) -> Result<Self, LawError> {
         let zipf = match ids {
             IdDistribution::Uniform => None,
-            IdDistribution::Zipf(s) => Some(Zipf::new(rows, s).ok_or(LawError::Exponent(s))?),
+            IdDistribution::Zipf(s) | IdDistribution::PopularityZipf(s) => {
+                Some(Zipf::new(rows, s).ok_or(LawError::Exponent(s))?)
+            }
         };
-        Ok(Self { rows, zipf, permutation: Permutation::new(rows, seed, stream) })
+        let permuted = !ids.by_popularity();
+        let permutation = permuted.then(|| Permutation::new(rows, seed, ROWS.wrapping_add(table)));
+        Ok(Self { rows, zipf, permutation })
+    }
+
+    /// The row of a popularity rank, which must be below the number of rows; rank 0 is the most popular.
+    pub fn row(&self, rank: u64) -> u64 {
+        self.permutation.map_or(rank, |permutation| permutation.apply(rank))
     }
 
     /// The id at a position of the sequence that `key` belongs to.
@@ -64,7 +85,7 @@ impl IdSampler {
                 }) - 1
             }
         };
-        self.permutation.apply(rank) as i64
+        self.row(rank) as i64
     }
 }
 
@@ -178,7 +199,9 @@ impl RowLaw {
     pub fn new(ids: IdDistribution, rows: u64) -> Self {
         match ids {
             IdDistribution::Uniform => Self::uniform(rows),
-            IdDistribution::Zipf(exponent) => Self::zipf(rows, exponent),
+            IdDistribution::Zipf(exponent) | IdDistribution::PopularityZipf(exponent) => {
+                Self::zipf(rows, exponent)
+            }
         }
     }
 
@@ -209,7 +232,7 @@ impl RowLaw {
         Self { bins, rows: rows as f64 }
     }
 
-    /// All rows, in bins.
+    /// All rows, in bins, the most popular first.
     pub fn bins(&self) -> &[Bin] {
         &self.bins
     }
@@ -225,6 +248,11 @@ impl RowLaw {
     /// Expected number of draws that hit one row of a bin.
     pub fn occurrences(&self, bin: &Bin, draws: Draws) -> f64 {
         draws.by_law * bin.probability + draws.uniform / self.rows
+    }
+
+    /// Expected requests for one row of a bin: whether draws use it, or how often.
+    pub fn requests(&self, bin: &Bin, draws: Draws, unique: bool) -> f64 {
+        if unique { used(self.rate(bin, draws)) } else { self.occurrences(bin, draws) }
     }
 
     /// Expected number of different rows among draws.
@@ -253,7 +281,11 @@ mod tests {
     }
 
     fn any() -> impl Strategy<Value = (IdDistribution, u64, usize)> {
-        let law = prop_oneof![Just(IdDistribution::Uniform), (0.3..2.0f64).prop_map(IdDistribution::Zipf)];
+        let law = prop_oneof![
+            Just(IdDistribution::Uniform),
+            (0.3..2.0f64).prop_map(IdDistribution::Zipf),
+            (0.3..2.0f64).prop_map(IdDistribution::PopularityZipf),
+        ];
         (law, 1..20_000u64, 1..3000usize)
     }
 
@@ -279,6 +311,18 @@ mod tests {
                 let tolerance = 6.0 * (expected / lots).sqrt() + 0.01 * expected + 1e-6;
                 prop_assert!((found - expected).abs() <= tolerance, "{ids:?} {rows} {n}: {found} for {expected}");
             }
+        }
+    }
+
+    /// Popularity ranks are drawn alike, whichever rows they are.
+    #[test]
+    fn rows_by_popularity_are_the_ranks() {
+        let permuted = IdSampler::new(IdDistribution::Zipf(1.2), 500, 3, 4).unwrap();
+        let ordered = IdSampler::new(IdDistribution::PopularityZipf(1.2), 500, 3, 4).unwrap();
+        let key = RandomKey { seed: 3, stream: 1, step: 0 };
+        for position in 0..200 {
+            let rank = ordered.draw(key, position);
+            assert_eq!(permuted.row(rank as u64) as i64, permuted.draw(key, position));
         }
     }
 

@@ -18,6 +18,7 @@ pub mod labels;
 pub mod lengths;
 mod optimizer;
 pub mod permute;
+pub mod placement;
 pub mod random;
 
 pub use error::LawError;
@@ -26,3 +27,4 @@ pub use initial::Init;
 pub use labels::LabelDistribution;
 pub use lengths::LengthDistribution;
 pub use optimizer::{DenseOptimizer, SparseOptimizer, States};
+pub use placement::{PlacementError, RowMap, RowPlacement};

@@ -19,8 +19,8 @@ pub fn order(n: u32, seed: u64, epoch: u64, out: &mut Vec<u32>) {
 }
 
 /// A bijection of `0..n` in constant memory: a Feistel network over the next power of two, walked until it lands
-/// inside.
-#[derive(Debug, Clone, Copy)]
+/// inside. Its inverse walks the rounds backwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permutation {
     n: u64,
     low_bits: u32,
@@ -52,6 +52,17 @@ impl Permutation {
         }
     }
 
+    /// What goes to `j`, which must be below `n`.
+    pub fn invert(&self, j: u64) -> u64 {
+        let mut x = j;
+        loop {
+            x = self.rounds_back(x);
+            if x < self.n {
+                return x;
+            }
+        }
+    }
+
     fn rounds(&self, x: u64) -> u64 {
         let (mut low, mut high) = (x & self.low_mask, x >> self.low_bits);
         for pair in self.keys.chunks_exact(2) {
@@ -60,10 +71,19 @@ impl Permutation {
         }
         high << self.low_bits | low
     }
+
+    fn rounds_back(&self, x: u64) -> u64 {
+        let (mut low, mut high) = (x & self.low_mask, x >> self.low_bits);
+        for pair in self.keys.chunks_exact(2).rev() {
+            high ^= mix(low ^ pair[1]) & self.high_mask;
+            low ^= mix(high ^ pair[0]) & self.low_mask;
+        }
+        high << self.low_bits | low
+    }
 }
 
 /// The finaliser of SplitMix64.
-fn mix(mut z: u64) -> u64 {
+pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
@@ -82,6 +102,7 @@ mod tests {
             for i in 0..n {
                 let j = permutation.apply(i) as usize;
                 prop_assert!(!hit[j]);
+                prop_assert_eq!(permutation.invert(j as u64), i);
                 hit[j] = true;
             }
         }

@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// Most batches in flight (default: as many as help and memory allows).
     #[arg(long)]
     in_flight: Option<u32>,
-    /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=data_parallel,group=0. May be repeated.
+    /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=row_wise,placement=hashed,group=0. May be repeated.
     #[arg(long = "table", value_name = "NAME:KEY=VALUE,...")]
     tables: Vec<TableArg>,
     /// Times and sizes that `fsx profile` measured, instead of what follows from cluster and workload.

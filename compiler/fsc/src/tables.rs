@@ -13,6 +13,7 @@ pub(super) struct TableArg {
     unique: Option<bool>,
     lookahead: Option<Lookahead>,
     sharding: Option<String>,
+    placement: Option<String>,
     group: Option<u32>,
 }
 
@@ -23,7 +24,7 @@ pub(super) enum TableArgError {
     #[error("write NAME:KEY=VALUE,..., for example items:lookahead=2,unique=off")]
     Form,
     /// A key that there is not.
-    #[error("there is no choice `{0}`; there are unique, lookahead, sharding and group")]
+    #[error("there is no choice `{0}`; there are unique, lookahead, sharding, placement and group")]
     Key(String),
     /// A value that its key does not take.
     #[error("{key} must be {wanted}, is `{value}`")]
@@ -78,6 +79,7 @@ impl FromStr for TableArg {
                     arg.lookahead = Some(known);
                 }
                 "sharding" => arg.sharding = Some(value.to_owned()),
+                "placement" => arg.placement = Some(value.to_owned()),
                 "group" => arg.group = Some(value.parse().map_err(|_| wrong("group", "a number"))?),
                 other => return Err(TableArgError::Key(other.to_owned())),
             }
@@ -97,6 +99,7 @@ pub(super) fn options(args: &[TableArg], program: &Program) -> Result<TableOptio
         put(&mut options.unique, "unique", arg, arg.unique)?;
         put(&mut options.lookahead, "lookahead", arg, arg.lookahead)?;
         put(&mut options.sharding, "sharding", arg, arg.sharding.clone())?;
+        put(&mut options.placement, "placement", arg, arg.placement.clone())?;
         put(&mut options.groups, "group", arg, arg.group)?;
     }
     Ok(options)

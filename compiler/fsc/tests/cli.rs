@@ -383,7 +383,15 @@ fn profile_of(schedule: &Path) -> fs_schedule::Profile {
         step: 1e-3,
         scatter: 0.1,
         sizes: vec![("B".into(), 2.0), ("T0".into(), 6.0), ("Q0".into(), 18.0)],
-        rows: vec![Rows { table: "items".into(), part: 0, sent: 5.0, busiest: 1.0, reuse: vec![reuse] }],
+        rows: vec![Rows {
+            table: "items".into(),
+            part: 0,
+            sent: 5.0,
+            busiest: 1.0,
+            hashed: None,
+            hot: Vec::new(),
+            reuse: vec![reuse],
+        }],
         ops: vec![OpCost { name: "a".into(), kind: "expand".into(), flops: 0.0, bytes: 100.0, time: 3e-6 }],
         kinds: kinds.into_iter().map(line).collect(),
         transfers: Transfers {

@@ -45,6 +45,14 @@ fn each_table_gets_what_is_said_of_it() {
 }
 
 #[test]
+fn rows_are_placed_as_is_said() {
+    let (_, schedule) = compile(&["items:placement=hashed", "users:placement=planned"]);
+    let s = schedule.expect("it compiles");
+    let of = |name: &str| s.tables.iter().find(|t| t.name == name).map(|t| t.placement.name());
+    assert_eq!((of("items"), of("users")), (Some("hashed"), Some("planned")));
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     for (choices, parts) in [
         (&["itms:unique=off"][..], &["no table `itms`", "items, users"][..]),
@@ -55,6 +63,12 @@ fn what_is_wrong_is_said() {
         (&["items:lookahead=65"], &["1..=64"]),
         (&["items:depth=1"], &["no choice `depth`", "sharding"]),
         (&["items:sharding=anywhere"], &["no placement `anywhere`"]),
+        (&["items:placement=sorted"], &["no placement of rows `sorted`"]),
+        (
+            &["items:sharding=data_parallel,placement=hashed"],
+            &["table items has a placement of rows, but is data-parallel"],
+        ),
+        (&["items:placement=hashed", "items:placement=range"], &["placement of `items` twice"]),
         (&["items:unique=on", "items:unique=off"], &["unique of `items` twice"]),
     ] {
         let (ran, schedule) = compile(choices);

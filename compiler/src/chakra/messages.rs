@@ -1,8 +1,9 @@
 //! Who sends how many bytes to whom: an all-to-all of a schedule as messages between pairs of ranks.
 //!
 //! Sizes are the expected ones that the schedule was planned with. Rows are spread over their owners in proportion to
-//! what each owns, so the messages of row-wise tables are nearly equal (the last shard may be shorter), and those of
-//! table- and column-wise tables go to, or come from, one rank only.
+//! what each owns, so the messages of row-wise tables are nearly equal (the last shard may be shorter), unless the
+//! workload asks some owners for more than others. Those of table- and column-wise tables go to, or come from, one rank
+//! only.
 
 use fs_schedule::action::{Operands, Payload, Peers, Runs};
 use fs_schedule::{Element, Op, Schedule, Section, Sharding};
@@ -51,7 +52,9 @@ impl Pairs {
 }
 
 /// The transfer of an operation; `None` if it moves nothing between ranks.
-pub(crate) fn of(s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Transfer> {
+///
+/// `spread` says how evenly owners are asked.
+pub(crate) fn of(s: &Schedule, sizes: &Sizes, spread: &Sizes, op: &Op) -> Option<Transfer> {
     let facts = op.action.facts();
     let transfer = facts.transfer.filter(|_| facts.runs == Runs::Link)?;
     let (reads, writes) = s.shapes(&s.train, op);
@@ -64,7 +67,8 @@ pub(crate) fn of(s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Transfer> {
     // Who gets ids does not know yet how many.
     let counts = if transfer.payload == Payload::Ids { u64::from(Element::Count.bytes()) } else { 0 };
     let pairs = |to_owners: bool| {
-        let parts = sections.iter().filter_map(|x| Some((shares(s, x.exchange?), asked(x)))).collect();
+        let parts =
+            sections.iter().filter_map(|x| Some((shares(s, spread, x.exchange?), asked(x)))).collect();
         Transfer::Pairs(Pairs { parts, to_owners, header: counts * sections.len() as u64 })
     };
     let all: f64 = sections.iter().map(asked).sum();
@@ -79,8 +83,12 @@ pub(crate) fn of(s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Transfer> {
     })
 }
 
-/// The share of an exchange's rows that each rank owns.
-fn shares(s: &Schedule, exchange: u32) -> Vec<f64> {
+/// The share of an exchange's rows that each rank owns, or that it is asked for, where owners are not asked evenly.
+fn shares(s: &Schedule, spread: &Sizes, exchange: u32) -> Vec<f64> {
+    if let Some(loads) = spread.owners(exchange) {
+        let all: f64 = loads.iter().sum();
+        return loads.iter().map(|load| if all > 0.0 { load / all } else { 0.0 }).collect();
+    }
     let mut shares = vec![0.0; s.ranks as usize];
     let Some(x) = s.exchanges.get(exchange as usize) else { return shares };
     let Some(t) = s.tables.get(x.table as usize) else { return shares };

@@ -121,7 +121,9 @@ impl<'a> Export<'a> {
         let sizes =
             p.sizes.iter().filter_map(|(symbol, value)| Some((symbol.parse::<Symbol>().ok()?, *value)));
         let sizes = Sizes::given(sizes, s.settings.microbatches);
-        let transfers: Vec<_> = s.train.ops.iter().map(|op| messages::of(s, &sizes, op)).collect();
+        // How rows are spread over owners is no size, and follows from the workload.
+        let spread = Sizes::expect(s);
+        let transfers: Vec<_> = s.train.ops.iter().map(|op| messages::of(s, &sizes, &spread, op)).collect();
         let peers = u64::from(s.ranks.saturating_sub(1));
         let of = |t: &Option<Transfer>| match t {
             Some(Transfer::Pairs(_)) => (2 * peers).max(1),

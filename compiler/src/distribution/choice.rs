@@ -134,6 +134,8 @@ pub struct TableOptions {
     pub lookahead: BTreeMap<String, Lookahead>,
     /// Where rows live, in the language's words: `row_wise`, `table_wise`, `column_wise`, `data_parallel` or `auto`.
     pub sharding: BTreeMap<String, String>,
+    /// Which rows the ranks of a row-wise table own, in the language's words: `range`, `hashed` or `planned`.
+    pub placement: BTreeMap<String, String>,
     /// Tables with the same number travel together, wherever their operands are ready, and with no others.
     pub groups: BTreeMap<String, u32>,
 }
@@ -157,6 +159,13 @@ impl TableOptions {
     #[must_use]
     pub fn sharding(mut self, sharding: impl IntoIterator<Item = (String, String)>) -> Self {
         self.sharding.extend(sharding);
+        self
+    }
+
+    /// With rows of these row-wise tables placed so.
+    #[must_use]
+    pub fn placement(mut self, placement: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.placement.extend(placement);
         self
     }
 

@@ -144,6 +144,7 @@ impl Importer<'_> {
                 rows: t.rows,
                 dim: t.dim,
                 sharding: s::Sharding::RowWise,
+                placement: s::RowPlacement::Range,
                 optimizer: t.optimizer,
                 init: init(t.init, t.rows as f64, f64::from(t.dim), i as u64),
                 stream: TABLES + i as u32,
@@ -151,6 +152,9 @@ impl Importer<'_> {
             let mut attrs = attrs_of(&table);
             // What is asked for; `plan-sharding` finds the ranks.
             attrs.insert("sharding".into(), Attr::Str(sharding(t.sharding).into()));
+            if let c::Sharding::RowWise { placement: Some(rows) } = t.sharding {
+                attrs.insert("placement".into(), Attr::Str(placement(rows).into()));
+            }
             let shape = OperandType::Table { table: i as u32, dim: t.dim };
             let v = self.declare("model.table", attrs, shape);
             self.tables.push(v);
@@ -238,10 +242,19 @@ fn input_kind(kind: c::InputKind) -> s::InputKind {
 fn sharding(s: c::Sharding) -> &'static str {
     match s {
         c::Sharding::Auto => "auto",
-        c::Sharding::RowWise => "row_wise",
+        c::Sharding::RowWise { .. } => "row_wise",
         c::Sharding::TableWise => "table_wise",
         c::Sharding::ColumnWise => "column_wise",
         c::Sharding::DataParallel => "data_parallel",
+    }
+}
+
+/// A placement of rows as text, before hot ones are dealt.
+fn placement(p: c::Placement) -> &'static str {
+    match p {
+        c::Placement::Range => "range",
+        c::Placement::Hashed => "hashed",
+        c::Placement::Planned => "planned",
     }
 }
 

@@ -79,5 +79,9 @@ pub(crate) fn table_of(op: &OpData) -> Result<Table, AttrError> {
     {
         attrs.insert("sharding".into(), Attr::Str("row_wise".into()));
     }
+    // Rows that are to be planned, before they are.
+    if matches!(attrs.get("placement"), Some(Attr::Str(s)) if s == "planned") {
+        attrs.remove("placement");
+    }
     record(&attrs)
 }

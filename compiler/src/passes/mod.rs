@@ -15,7 +15,7 @@ mod lower_exchanges;
 pub mod manager;
 mod microbatch;
 mod option;
-mod plan_sharding;
+pub(crate) mod plan_sharding;
 mod reference;
 mod schedule;
 
@@ -150,12 +150,19 @@ pub static PASSES: &[Pass] = &[
                 "the tables'",
                 "`items:data_parallel;users:auto`: where rows of these tables live instead",
             ),
+            (
+                "placement",
+                "the tables'",
+                "`items:hashed;users:range`: which rows the ranks of these row-wise tables own instead",
+            ),
         ],
         statistics: &[
             ("row-wise", "tables placed so"),
             ("table-wise", "tables placed so"),
             ("column-wise", "tables placed so"),
             ("data-parallel", "tables placed so"),
+            ("hashed", "row-wise tables whose rows are hashed"),
+            ("planned", "row-wise tables whose hot rows are dealt"),
         ],
         run: plan_sharding::run,
     },

@@ -59,6 +59,12 @@ pub enum OptionError {
         /// As given.
         name: String,
     },
+    /// A placement of rows that nobody knows.
+    #[error("option placement: there is no placement of rows `{placement}`")]
+    NoRows {
+        /// As given.
+        placement: String,
+    },
     /// A place for rows that nobody knows.
     #[error("option sharding: there is no placement `{sharding}`")]
     NoPlacement {

@@ -147,8 +147,8 @@ impl<'a> Measured<'a> {
             if let Some(rows) = rows_of(self.profile, s, *e) {
                 let w = rows.sent * f64::from(x.columns(&s.tables));
                 // Counted where ranks share rows, and only there of use.
-                let shared = s.tables.get(x.table as usize).is_some_and(|t| t.sharding == Sharding::RowWise);
-                factor += w * if shared { rows.busiest } else { 1.0 };
+                let shared = s.tables.get(x.table as usize).filter(|t| t.sharding == Sharding::RowWise);
+                factor += w * shared.map_or(1.0, |t| rows.busiest_of(t, s.ranks));
                 weight += w;
             }
         }

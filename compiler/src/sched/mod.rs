@@ -18,6 +18,7 @@ mod list;
 mod measured;
 mod modulo;
 mod order;
+pub(crate) mod owners;
 pub mod policy;
 mod problem;
 pub(crate) mod reasons;

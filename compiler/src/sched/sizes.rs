@@ -1,8 +1,9 @@
 //! Expected value of every size symbol, per rank, from the workload.
 //!
 //! Samples are spread evenly over ranks; lengths and ids follow the workload's distributions; see [`super::rows`] for
-//! unique rows and classes. What an owner receives is what ranks send on average; where one rank owns a whole table
-//! or part, the rank described is the busiest owner. Files are not read at compile time: lengths are then taken to be
+//! unique rows and classes. What an owner receives is what ranks send on average, and more where one owner of a row-wise
+//! table is asked more than others ([`super::owners`]): the rank described is the busiest owner. So it is where one rank
+//! owns a whole table or part. Files are not read at compile time: lengths are then taken to be
 //! uniform up to their maximum and ids to follow Zipf's law, and the schedule says so.
 
 use std::collections::BTreeMap;
@@ -14,7 +15,9 @@ use fs_schedule::{
 };
 use fs_workload::ids::{ASSUMED_EXPONENT, Draws, RowLaw};
 use fs_workload::lengths::LengthLaw;
+use fs_workload::placement::busiest;
 
+use super::owners::Requests;
 use super::rows::Entries;
 
 /// Expected sizes of one rank.
@@ -24,6 +27,8 @@ pub(crate) struct Sizes {
     /// Those that differ where samples are as assigned.
     assigned: BTreeMap<Symbol, f64>,
     microbatches: f64,
+    /// Per exchange, expected requests to each owner, where they are not even.
+    owners: BTreeMap<u32, Vec<f64>>,
     /// What had to be assumed, in sentences.
     pub assumptions: Vec<String>,
 }
@@ -35,6 +40,7 @@ impl Sizes {
             values: BTreeMap::from([(Symbol::Ranks, f64::from(s.ranks))]),
             assigned: BTreeMap::new(),
             microbatches: f64::from(s.settings.microbatches.max(1)),
+            owners: BTreeMap::new(),
             assumptions: Vec::new(),
         };
         let samples = f64::from(s.settings.batch) / f64::from(s.ranks);
@@ -110,6 +116,7 @@ impl Sizes {
             values: values.into_iter().collect(),
             assigned: BTreeMap::new(),
             microbatches: f64::from(microbatches.max(1)),
+            owners: BTreeMap::new(),
             assumptions: Vec::new(),
         }
     }
@@ -157,6 +164,11 @@ impl Sizes {
         }
     }
 
+    /// Expected requests to each owner of an exchange's rows; `None`: they are asked evenly.
+    pub(crate) fn owners(&self, exchange: u32) -> Option<&[f64]> {
+        self.owners.get(&exchange).map(Vec::as_slice)
+    }
+
     /// Symbols with their values, of the whole batch.
     pub(crate) fn list(&self) -> Vec<(String, f64)> {
         self.values.iter().map(|(s, v)| (s.to_string(), *v)).collect()
@@ -189,8 +201,13 @@ impl Sizes {
             }
             self.values.insert(Symbol::Sent(e as u32), found.sent);
             entries.push(Some(found.clone()));
+            if let (Some(law), Ok(map)) = (laws.get(&table.rows), table.row_map(s.ranks)) {
+                let requests = Requests { ids, law, draws: d, unique: x.unique };
+                let loads = requests.loads(table, &map, s.ranks);
+                self.owners.extend(loads.map(|loads| (e as u32, loads)));
+            }
         }
-        let busiest = load.iter().fold(None, |best: Option<(u32, f64)>, (rank, l)| match best {
+        let owner = load.iter().fold(None, |best: Option<(u32, f64)>, (rank, l)| match best {
             Some((_, most)) if most >= *l => best,
             _ => Some((*rank, *l)),
         });
@@ -199,9 +216,9 @@ impl Sizes {
             let factor = match s.tables.get(x.table as usize).map(|t| (&t.sharding, t.sharding.owner(x.part)))
             {
                 Some((Sharding::DataParallel, _)) => ranks,
-                Some((_, Some(rank))) if busiest.is_some_and(|b| b.0 == rank) => ranks,
+                Some((_, Some(rank))) if owner.is_some_and(|b| b.0 == rank) => ranks,
                 Some((_, Some(_))) => 0.0,
-                _ => 1.0,
+                _ => self.owners(e as u32).map_or(1.0, busiest),
             };
             let e = e as u32;
             self.values.insert(Symbol::Received(e), found.sent * factor);

@@ -327,6 +327,7 @@ impl Checker<'_> {
             ParamKind::IdDistribution => self.make(p, &g, callee, makers::IDS).map(Data::Ids),
             ParamKind::LabelDistribution => self.make(p, &g, callee, makers::LABELS).map(Data::Labels),
             ParamKind::Balance => self.make(p, &g, callee, makers::BALANCE).map(Data::Balance),
+            ParamKind::Sharding => self.make(p, &g, callee, makers::SHARDINGS).map(Data::Sharding),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::values::Failed;
 use crate::checked::{
     Balance, DenseOptimizer, IdDistribution, Init, InputId, LabelDistribution, LengthDistribution, Normalize,
-    SparseOptimizer, TableId, ValueId,
+    Sharding, SparseOptimizer, TableId, ValueId,
 };
 use crate::source::Span;
 
@@ -29,6 +29,7 @@ pub(crate) enum Data {
     Ids(IdDistribution),
     Labels(LabelDistribution),
     Balance(Option<Balance>),
+    Sharding(Sharding),
 }
 
 /// The arguments of one call, by parameter.
@@ -86,5 +87,6 @@ impl Bound {
         ids: Ids => IdDistribution;
         labels: Labels => LabelDistribution;
         balance: Balance => Option<Balance>;
+        sharding: Sharding => Sharding;
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::check::{Bound, Failed};
 use crate::checked::{
-    Balance, DenseOptimizer, IdDistribution, Init, LabelDistribution, LengthDistribution, SparseOptimizer,
+    Balance, DenseOptimizer, IdDistribution, Init, LabelDistribution, LengthDistribution, Placement,
+    Sharding, SparseOptimizer,
 };
 use crate::signature::{Param, ParamKind};
 
@@ -221,9 +222,23 @@ pub(crate) const IDS: &[Maker<IdDistribution>] = &[
     },
     Maker {
         name: "zipf",
-        params: &[Param::required("exponent", EXPONENT, "Exponent of the law.")],
-        doc: "Zipf's law over a permutation of the table.",
-        make: |b| Ok(Ok(IdDistribution::Zipf(b.number("exponent")?))),
+        params: &[
+            Param::required("exponent", EXPONENT, "Exponent of the law."),
+            Param::default(
+                "numbered",
+                ParamKind::Choice(&["at_random", "by_popularity"]),
+                "at_random",
+                "Which rows are popular: those of a permutation, or those with low numbers.",
+            ),
+        ],
+        doc: "Zipf's law over a permutation of the table, or over its rows in their order.",
+        make: |b| {
+            let exponent = b.number("exponent")?;
+            Ok(Ok(match b.choice("numbered")? {
+                "by_popularity" => IdDistribution::PopularityZipf(exponent),
+                _ => IdDistribution::Zipf(exponent),
+            }))
+        },
     },
 ];
 
@@ -264,6 +279,55 @@ pub(crate) const BALANCE: &[Maker<Option<Balance>>] = &[
     },
 ];
 
+/// Placements of a table.
+pub(crate) const SHARDINGS: &[Maker<Sharding>] = &[
+    Maker {
+        name: "auto",
+        params: &[],
+        doc: "The compiler chooses by memory, lookups and communication.",
+        make: |_| Ok(Ok(Sharding::Auto)),
+    },
+    Maker {
+        name: "row_wise",
+        params: &[Param::optional(
+            "placement",
+            ParamKind::Choice(&["range", "hashed", "planned"]),
+            "Which rows a rank owns: those that follow each other, those that a fixed permutation puts there, or the same with hot rows dealt out by counted use. Without it the compiler chooses `range` or `hashed`.",
+        )],
+        doc: "Each rank owns some rows.",
+        make: |b| {
+            let placement = if b.has("placement") {
+                Some(match b.choice("placement")? {
+                    "hashed" => Placement::Hashed,
+                    "planned" => Placement::Planned,
+                    _ => Placement::Range,
+                })
+            } else {
+                None
+            };
+            Ok(Ok(Sharding::RowWise { placement }))
+        },
+    },
+    Maker {
+        name: "table_wise",
+        params: &[],
+        doc: "One rank owns the table.",
+        make: |_| Ok(Ok(Sharding::TableWise)),
+    },
+    Maker {
+        name: "column_wise",
+        params: &[],
+        doc: "Each rank owns some columns.",
+        make: |_| Ok(Ok(Sharding::ColumnWise)),
+    },
+    Maker {
+        name: "data_parallel",
+        params: &[],
+        doc: "Every rank holds a copy.",
+        make: |_| Ok(Ok(Sharding::DataParallel)),
+    },
+];
+
 /// Name, parameters and description of a constructor.
 pub(crate) type Row = (&'static str, &'static [Param], &'static str);
 
@@ -272,7 +336,7 @@ fn rows<T>(makers: &'static [Maker<T>]) -> Vec<Row> {
 }
 
 /// All constructors: the heading of each family, and its members.
-pub(crate) fn families() -> [(&'static str, Vec<Row>); 7] {
+pub(crate) fn families() -> [(&'static str, Vec<Row>); 8] {
     [
         ("Initial values", rows(INITS)),
         ("Sparse optimizers", rows(SPARSE)),
@@ -281,6 +345,7 @@ pub(crate) fn families() -> [(&'static str, Vec<Row>); 7] {
         ("Distributions of ids", rows(IDS)),
         ("Distributions of labels", rows(LABELS)),
         ("Balancing", rows(BALANCE)),
+        ("Shardings", rows(SHARDINGS)),
     ]
 }
 
@@ -301,4 +366,5 @@ pub(crate) fn is_maker(name: &str) -> bool {
         || has(IDS, name)
         || has(LABELS, name)
         || has(BALANCE, name)
+        || has(SHARDINGS, name)
 }

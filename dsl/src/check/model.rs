@@ -5,9 +5,7 @@ use super::settings;
 use super::values::{Failed, Given, Val};
 use super::{Checker, Frame, What};
 use crate::ast::{self, Body, Expr, ExprKind, Ident, StatementKind};
-use crate::checked::{
-    DType, Input, InputId, InputKind, Keep, Lengths, LengthsId, Op, Sharding, Table, TableId, Type,
-};
+use crate::checked::{DType, Input, InputId, InputKind, Keep, Lengths, LengthsId, Op, Table, TableId, Type};
 use crate::codes;
 use crate::diagnostic::{Diagnostic, alternatives};
 use crate::source::Span;
@@ -77,13 +75,7 @@ impl<'a> Checker<'a> {
             dim: b.count("dim")? as u32,
             init: b.init("init")?,
             optimizer: b.sparse_optimizer("optimizer")?,
-            sharding: match b.choice("sharding")? {
-                "row_wise" => Sharding::RowWise,
-                "table_wise" => Sharding::TableWise,
-                "column_wise" => Sharding::ColumnWise,
-                "data_parallel" => Sharding::DataParallel,
-                _ => Sharding::Auto,
-            },
+            sharding: b.sharding("sharding")?,
             dtype: dtype(b.choice("dtype")?),
             span: name.span,
         })

@@ -24,7 +24,7 @@ pub(crate) const TABLE: &[Param] = &[
     Param::required("optimizer", ParamKind::SparseOptimizer, "Updates the rows that a batch used."),
     Param::default(
         "sharding",
-        ParamKind::Choice(&["auto", "row_wise", "table_wise", "column_wise", "data_parallel"]),
+        ParamKind::Sharding,
         "auto",
         "Placement over ranks; `auto` leaves it to the compiler.",
     ),

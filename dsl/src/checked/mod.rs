@@ -98,14 +98,28 @@ pub struct Table {
 pub enum Sharding {
     /// The compiler chooses.
     Auto,
-    /// Each rank owns a block of rows.
-    RowWise,
+    /// Each rank owns some rows; without a placement the compiler chooses which.
+    RowWise {
+        /// Which rows a rank owns.
+        placement: Option<Placement>,
+    },
     /// One rank owns the table.
     TableWise,
     /// Each rank owns a block of columns.
     ColumnWise,
     /// Every rank holds a copy, and every copy is updated with the gradients of all ranks, in rank order.
     DataParallel,
+}
+
+/// Which rows of a row-wise table a rank owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// Those that follow each other.
+    Range,
+    /// Those that a fixed permutation puts there.
+    Hashed,
+    /// Hot rows are dealt to ranks by counted use, all others are hashed.
+    Planned,
 }
 
 /// Storage and wire types.

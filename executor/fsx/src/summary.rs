@@ -154,6 +154,10 @@ fn accounts(out: &mut String, a: &Accounting) -> std::fmt::Result {
         let name = format!("rows of {}, {distance}{first}", rows.table);
         writeln!(out, "{name:<32} {:>11.1}%", 100.0 * rows.share)?;
     }
+    for owners in &a.owners {
+        let name = format!("busiest owner of {} ({})", owners.table, owners.placement);
+        writeln!(out, "{name:<32} {:>12.3} x the mean", owners.busiest)?;
+    }
     writeln!(out)
 }
 

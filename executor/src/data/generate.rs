@@ -16,7 +16,6 @@ use super::{DataError, Epochs, GlobalBatch, Source};
 const LENGTHS: u32 = 0xF510_0000;
 const IDS: u32 = 0xF520_0000;
 const REALS: u32 = 0xF530_0000;
-const ROWS: u32 = 0xF540_0000;
 
 /// Draws batches.
 #[derive(Debug)]
@@ -63,7 +62,7 @@ impl Generator {
         let ids = schedule.inputs.iter().enumerate().map(|(i, input)| match input.kind {
             InputKind::Ids { table, lengths } => {
                 let rows = schedule.tables[table as usize].rows;
-                let sampler = IdSampler::new(ids, rows, seed, ROWS + table)?;
+                let sampler = IdSampler::new(ids, rows, seed, table)?;
                 Ok(Some(Ids { sampler, group: lengths as usize, stream: IDS + i as u32 }))
             }
             _ => Ok(None),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fs_kernels::random::RandomKey;
 use fs_schedule::action::Effect;
-use fs_schedule::{Buffer, Exchange, Extent, Op, Operand, Program, Schedule, Symbol, Table};
+use fs_schedule::{Buffer, Exchange, Extent, Op, Operand, Program, RowMap, Schedule, Symbol, Table};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::Fault;
@@ -25,12 +25,16 @@ pub struct Env {
     pub ranks: usize,
     /// Seed of everything random.
     pub seed: u64,
+    /// Per table, which slot each of its rows is in.
+    pub maps: Arc<[RowMap]>,
     /// Which samples of a training batch this rank works on.
     pub deal: Arc<dyn Deal>,
     /// The batches in flight: batch n at n modulo their number.
     pub batches: Vec<RwLock<Batch>>,
     /// Entries that this rank asked for, per exchange and class of lookups.
     pub asked: Vec<Vec<AtomicU64>>,
+    /// Entries that this rank was asked for in training, per exchange.
+    pub served: Vec<AtomicU64>,
     /// Users' histories, for evaluation.
     pub(crate) histories: Option<Arc<Histories>>,
     /// Ranks of held-out items in the present evaluation; every rank has all of them.
@@ -61,8 +65,8 @@ impl Env {
     /// A rank of `ranks` that has `ring` batches in flight.
     pub fn new(
         schedule: &Arc<Schedule>,
-        rank: usize,
-        ranks: usize,
+        maps: &Arc<[RowMap]>,
+        (rank, ranks): (usize, usize),
         seed: u64,
         ring: usize,
         histories: Option<Arc<Histories>>,
@@ -75,9 +79,11 @@ impl Env {
             rank,
             ranks,
             seed,
+            maps: Arc::clone(maps),
             deal: Arc::new(Blocks),
             batches: (0..ring).map(|_| batch()).collect(),
             asked: layout.classes().map(|n| (0..n).map(|_| AtomicU64::new(0)).collect()).collect(),
+            served: schedule.exchanges.iter().map(|_| AtomicU64::new(0)).collect(),
             histories,
             outcomes: Mutex::default(),
         }
@@ -222,5 +228,12 @@ impl<'a> Job<'a> {
     /// Counts entries that this rank asks for in a class of lookups.
     pub fn asked(&self, exchange: u32, class: usize, entries: usize) {
         self.env.asked[exchange as usize][class].fetch_add(entries as u64, Ordering::Relaxed);
+    }
+
+    /// Counts entries that this rank is asked for, in training.
+    pub fn served(&self, exchange: u32, entries: usize) {
+        if std::ptr::eq(self.program, &raw const self.env.schedule.train) {
+            self.env.served[exchange as usize].fetch_add(entries as u64, Ordering::Relaxed);
+        }
     }
 }

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use fs_schedule::{Sharding, Table};
+use fs_workload::placement;
 
 /// A rank's shard of a part of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ShardRange {
-    /// Rows of the whole table.
+    /// Slots of the whole table: row numbers, unless its rows are hashed or planned.
     pub rows: Range<u64>,
     /// Columns of the whole table.
     pub columns: Range<usize>,
@@ -33,13 +34,12 @@ impl ShardRange {
 
 /// Rows that each rank owns; the last ranks may own fewer.
 pub(crate) fn rows_per_rank(rows: u64, ranks: usize) -> u64 {
-    rows.div_ceil(ranks.max(1) as u64).max(1)
+    placement::rows_per_rank(rows, ranks as u64)
 }
 
-/// The rows of a rank.
+/// The slots of a rank.
 pub(crate) fn shard_rows(rows: u64, rank: usize, ranks: usize) -> Range<u64> {
-    let each = rows_per_rank(rows, ranks);
-    (rank as u64 * each).min(rows)..((rank as u64 + 1) * each).min(rows)
+    placement::slots_of(rows, rank as u64, ranks as u64)
 }
 
 /// Bytes of a table's values and of its optimizer state on all ranks, with `element` bytes a number.

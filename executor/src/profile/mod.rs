@@ -211,10 +211,11 @@ impl Sizes<'_> {
     fn busiest(&self, op: &Op) -> f64 {
         let (mut factor, mut weight) = (0.0, 0.0);
         for e in op.action.exchanges() {
-            let columns = self.schedule.exchanges.get(*e as usize).map(|x| x.columns(&self.schedule.tables));
-            if let (Some(rows), Some(columns)) = (self.of_exchange(*e), columns) {
-                let w = rows.sent * f64::from(columns);
-                factor += w * rows.busiest;
+            let Some(x) = self.schedule.exchanges.get(*e as usize) else { continue };
+            let table = self.schedule.tables.get(x.table as usize);
+            if let (Some(rows), Some(table)) = (self.of_exchange(*e), table) {
+                let w = rows.sent * f64::from(x.columns(&self.schedule.tables));
+                factor += w * rows.busiest_of(table, self.ranks as u32);
                 weight += w;
             }
         }

@@ -3,6 +3,7 @@
 //! Sources give the same batch for the same step, and negatives are drawn by keys, so the ids of any step can be had
 //! without running it, and cut into any number of microbatches: a profile of one schedule tells the classes of all.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use std::time::Instant;
 
 use fs_kernels::random::{RandomKey, negatives};
 use fs_schedule::profile::{DISTANCES, ReuseCounts, Rows};
-use fs_schedule::{Action, Place, Schedule, Sharding, Site, Symbol};
+use fs_schedule::{Action, Place, RowMap, RowPlacement, Schedule, Sharding, Site, Symbol};
+use fs_workload::placement::MOST_HOT;
 
 use crate::data::samples::Blocks;
 use crate::data::share::{Column, Share};
@@ -101,17 +103,31 @@ impl Counter<'_> {
                 continue;
             }
             let origins = origins(&schedule, e as u32);
-            let mut rows =
-                Rows { table: table.name.clone(), part: x.part, sent: 0.0, busiest: 1.0, reuse: Vec::new() };
+            let mut rows = Rows {
+                table: table.name.clone(),
+                part: x.part,
+                sent: 0.0,
+                busiest: 1.0,
+                hashed: None,
+                hot: Vec::new(),
+                reuse: Vec::new(),
+            };
             for microbatches in MICROBATCHES {
                 let margin = u64::from(DISTANCES.div_ceil(microbatches)) + 1;
                 let range = steps.start.saturating_sub(margin)..steps.end + margin;
                 let entries = self.entries(&origins, table.rows, x.unique, microbatches, range.clone())?;
                 let window = (steps.start - range.start) as usize..(steps.end - range.start) as usize;
                 if microbatches == 1 {
-                    rows.sent = mean(entries[window.clone()].iter().flatten().map(|l| l.len() as f64));
+                    let entries = &entries[window.clone()];
+                    rows.sent = mean(entries.iter().flatten().map(|l| l.len() as f64));
                     if table.sharding == Sharding::RowWise {
-                        rows.busiest = busiest(&entries[window.clone()], table.rows, self.ranks);
+                        let hashed = RowMap::new(&RowPlacement::Hashed, table.rows, self.ranks as u64);
+                        let hashed = hashed
+                            .ok()
+                            .map(|map| busiest(entries, table.rows, self.ranks, |row| map.slot(row)));
+                        rows.busiest = busiest(entries, table.rows, self.ranks, |row| row);
+                        rows.hashed = hashed;
+                        rows.hot = hot(entries, self.ranks);
                     }
                 }
                 rows.reuse.push(distances(&entries, window, table.rows, microbatches));
@@ -299,15 +315,29 @@ fn distances(entries: &Entries, window: Range<usize>, rows: u64, microbatches: u
     ReuseCounts { microbatches, forward, backward }
 }
 
-/// The most that a rank sends or receives, over what it would be if rows were spread evenly.
-fn busiest(entries: &[Vec<Vec<Entry>>], rows: u64, ranks: usize) -> f64 {
-    let shard = rows_per_rank(rows, ranks) as i64;
+/// Rows that were asked for more than once, the most asked for of many, with how often a rank asks in a batch.
+fn hot(entries: &[Vec<Vec<Entry>>], ranks: usize) -> Vec<(u64, f64)> {
+    let mut counts: BTreeMap<i64, u64> = BTreeMap::new();
+    for e in entries.iter().flatten().flatten() {
+        *counts.entry(e.row).or_default() += 1;
+    }
+    let mut hot: Vec<(i64, u64)> = counts.into_iter().filter(|(_, n)| *n > 1).collect();
+    hot.sort_by_key(|(row, n)| (Reverse(*n), *row));
+    hot.truncate(MOST_HOT);
+    hot.sort_unstable();
+    let each = 1.0 / (entries.len() * ranks).max(1) as f64;
+    hot.into_iter().map(|(row, n)| (row as u64, n as f64 * each)).collect()
+}
+
+/// The most that a rank sends or receives, over what it would be if rows were spread evenly; rows are in these slots.
+fn busiest(entries: &[Vec<Vec<Entry>>], rows: u64, ranks: usize, slot: impl Fn(u64) -> u64) -> f64 {
+    let shard = rows_per_rank(rows, ranks);
     let (mut most, mut even) = (0.0, 0.0);
     for batch in entries {
         let mut traffic = vec![[0u64; 2]; ranks];
         for (rank, list) in batch.iter().enumerate() {
             for e in list {
-                let owner = ((e.row / shard.max(1)) as usize).min(ranks - 1);
+                let owner = ((slot(e.row as u64) / shard) as usize).min(ranks - 1);
                 if owner != rank {
                     traffic[rank][0] += 1;
                     traffic[owner][1] += 1;
@@ -363,6 +393,10 @@ mod tests {
     fn the_busiest_rank() {
         // Four rows, two a rank: rank 0 asks for both of the other's, rank 1 for none of its.
         let entries = vec![vec![vec![entry(2, 0, 0), entry(3, 0, 0)], vec![entry(2, 0, 0), entry(3, 0, 0)]]];
-        assert_eq!(busiest(&entries, 4, 2), 2.0);
+        assert_eq!(busiest(&entries, 4, 2, |row| row), 2.0);
+        assert_eq!(busiest(&entries, 4, 2, |row| row ^ 1), 2.0);
+        // In other slots each asks the other for one.
+        assert_eq!(busiest(&entries, 4, 2, |row| (row + 1) % 4), 1.0);
+        assert_eq!(hot(&entries, 2), [(2, 1.0), (3, 1.0)]);
     }
 }

@@ -3,7 +3,8 @@
 //! Times are means over ranks and medians over the steps in which the pipeline was full.
 
 use fs_schedule::reuse::Reuse;
-use fs_schedule::{Engine, Schedule, Way};
+use fs_schedule::{Engine, Exchange, Schedule, Sharding, Way};
+use fs_workload::placement::busiest;
 use serde::Serialize;
 
 use crate::fit::median;
@@ -33,6 +34,8 @@ pub struct Accounting {
     pub exposed: Vec<Exposed>,
     /// How far apart the uses of rows were.
     pub rows: Vec<RowShare>,
+    /// How evenly the owners of row-wise tables were asked.
+    pub owners: Vec<OwnerShare>,
     /// What the schedule expected.
     pub predicted: Option<Predicted>,
 }
@@ -70,6 +73,17 @@ pub struct RowShare {
     pub share: f64,
 }
 
+/// How evenly the ranks that share a table's rows were asked for them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OwnerShare {
+    /// The table.
+    pub table: String,
+    /// How its rows are placed: `range`, `hashed` or `planned`.
+    pub placement: &'static str,
+    /// Rows that the busiest owner was asked for, over the mean of all.
+    pub busiest: f64,
+}
+
 /// The schedule's expectation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Predicted {
@@ -83,10 +97,19 @@ pub struct Predicted {
     pub engines: Vec<EngineTime>,
 }
 
+/// Entries of exchanges that a run counted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entries<'a> {
+    /// That all ranks asked for, per exchange and class of lookups.
+    pub asked: &'a [Vec<u64>],
+    /// That owners were asked for, per rank and exchange.
+    pub served: &'a [Vec<u64>],
+}
+
 /// The accounts of a run.
 pub(crate) fn of(
     schedule: &Schedule,
-    asked: &[Vec<u64>],
+    entries: Entries<'_>,
     steps: &[StepEvent],
     engines: &[Engine],
     profiles: &[Profile],
@@ -133,9 +156,22 @@ pub(crate) fn of(
         other_ms: ms(&|s| s.other),
         engines: times,
         exposed,
-        rows: rows(schedule, asked),
+        rows: rows(schedule, entries.asked),
+        owners: owners(schedule, entries.served),
         predicted,
     }
+}
+
+fn owners(schedule: &Schedule, served: &[Vec<u64>]) -> Vec<OwnerShare> {
+    let shared = |(e, x): (usize, &Exchange)| {
+        let table = schedule.tables.get(x.table as usize).filter(|t| t.sharding == Sharding::RowWise)?;
+        let loads: Vec<f64> = served.iter().map(|of_rank| of_rank[e] as f64).collect();
+        let (name, placement) = (table.name.clone(), table.placement.name());
+        Some(OwnerShare { table: name, placement, busiest: busiest(&loads) })
+    };
+    // One rank owns everything, and is asked for it.
+    let several = served.len() > 1;
+    schedule.exchanges.iter().enumerate().filter(|_| several).filter_map(shared).collect()
 }
 
 /// `asked` are the entries that ranks asked for, per exchange and class.

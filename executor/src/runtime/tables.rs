@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use fs_kernels::Real;
-use fs_schedule::{Schedule, Sharding, SparseOptimizer, Table};
+use fs_schedule::{RowMap, Schedule, Sharding, SparseOptimizer, Table};
 
 use crate::device::shards::ShardRange;
 use crate::device::{Device, Env, Stored, Values};
@@ -112,6 +112,19 @@ fn common(a: &Range<u64>, b: &Range<u64>) -> Option<Range<u64>> {
     (first < last).then_some(first..last)
 }
 
+/// The rows of a shard among some rows of its table, in order: runs of rows whose slots follow each other, each with its
+/// first slot.
+fn runs<'a>(
+    map: &'a RowMap,
+    shard: &'a ShardRange,
+    rows: &Range<u64>,
+) -> impl Iterator<Item = (Range<u64>, u64)> + use<'a> {
+    let (whole, each) = if map.is_range() { (common(&shard.rows, rows), 0..0) } else { (None, rows.clone()) };
+    let slots = each.map(|row| (row..row + 1, map.slot(row)));
+    let whole = whole.map(|rows| (rows.clone(), rows.start));
+    whole.into_iter().chain(slots.filter(|(_, slot)| shard.rows.contains(slot)))
+}
+
 /// What the shards of this process have of some rows, written so that [`place`] can put it into a table.
 pub(crate) fn pieces<D: Device>(
     (ranks, devices): (&[Env], &[D]),
@@ -122,13 +135,20 @@ pub(crate) fn pieces<D: Device>(
     let whole = &ranks[0].schedule.tables[field.table];
     for (at, part, shard) in holders(whole, ranks) {
         let columns = field.columns(part, &shard);
-        let Some(own) = common(&shard.rows, rows).filter(|_| !columns.is_empty()) else { continue };
-        for n in [own.start, own.end, columns.start as u64, columns.end as u64] {
+        let own: Vec<_> = runs(&ranks[at].maps[field.table], &shard, rows).collect();
+        if own.is_empty() || columns.is_empty() {
+            continue;
+        }
+        let header = [columns.start as u64, columns.end as u64, own.len() as u64];
+        for n in header.into_iter().chain(own.iter().flat_map(|(rows, _)| [rows.start, rows.end])) {
             bytes.extend_from_slice(&n.to_le_bytes());
         }
-        let of = |row: u64| (row - shard.rows.start) as usize * columns.len();
-        let elements = of(own.start)..of(own.end);
-        devices[at].read(field.stored(part), elements, &mut |values| D::Real::write_le(values, &mut bytes));
+        for (rows, slot) in own {
+            let from = (slot - shard.rows.start) as usize;
+            let elements = from * columns.len()..(from + (rows.end - rows.start) as usize) * columns.len();
+            let mut write = |values: &[D::Real]| D::Real::write_le(values, &mut bytes);
+            devices[at].read(field.stored(part), elements, &mut write);
+        }
     }
     bytes
 }
@@ -141,21 +161,30 @@ pub(crate) fn place<T: Real>(
     out: &mut Vec<T>,
 ) -> Result<(), BadFrame> {
     let mut reader = Reader::plain(bytes);
-    let mut values = Vec::new();
+    let (mut values, mut runs) = (Vec::new(), Vec::new());
     while !reader.is_empty() {
-        let (first, last) = (reader.number()?, reader.number()?);
         let (start, end) = (reader.size()?, reader.size()?);
-        let fits = rows.start <= first && first < last && last <= rows.end;
-        if !(fits && start < end && end <= width) {
-            return Err(BadFrame::Short("the rows of a table"));
+        let bad = Err(BadFrame::Short("the rows of a table"));
+        if !(start < end && end <= width) {
+            return bad;
         }
-        let n = (last - first) as usize * (end - start);
-        values.clear();
-        T::read_le(reader.bytes(n * size_of::<T>())?, &mut values);
+        runs.clear();
+        for _ in 0..reader.number()? {
+            let (first, last) = (reader.number()?, reader.number()?);
+            if !(rows.start <= first && first < last && last <= rows.end) {
+                return bad;
+            }
+            runs.push((first, last));
+        }
         out.resize(out.len().max((rows.end - rows.start) as usize * width), T::ZERO);
-        let targets = out[(first - rows.start) as usize * width..].chunks_exact_mut(width);
-        for (target, row) in targets.zip(values.chunks_exact(end - start)) {
-            target[start..end].copy_from_slice(row);
+        for (first, last) in &runs {
+            let n = (last - first) as usize * (end - start);
+            values.clear();
+            T::read_le(reader.bytes(n * size_of::<T>())?, &mut values);
+            let targets = out[(first - rows.start) as usize * width..].chunks_exact_mut(width);
+            for (target, row) in targets.zip(values.chunks_exact(end - start)) {
+                target[start..end].copy_from_slice(row);
+            }
         }
     }
     Ok(())
@@ -174,22 +203,27 @@ pub(crate) fn read<D: Device>(
     let whole = &ranks[0].schedule.tables[field.table];
     for (rank, part, shard) in holders(whole, ranks) {
         let columns = field.columns(part, &shard);
-        let Some(own) = common(&shard.rows, rows).filter(|_| !columns.is_empty()) else { continue };
-        let of = |row: u64| (row - shard.rows.start) as usize * columns.len();
-        let target = &mut block[(own.start - rows.start) as usize * field.width..];
-        // Pieces end where the device likes.
-        let mut at = 0;
-        devices[rank].read(field.stored(part), of(own.start)..of(own.end), &mut |values| {
-            if columns.len() == field.width {
-                target[at..at + values.len()].copy_from_slice(values);
-                at += values.len();
-                return;
-            }
-            for value in values {
-                target[at / columns.len() * field.width + columns.start + at % columns.len()] = *value;
-                at += 1;
-            }
-        });
+        if columns.is_empty() {
+            continue;
+        }
+        for (own, slot) in runs(&ranks[rank].maps[field.table], &shard, rows) {
+            let from = (slot - shard.rows.start) as usize;
+            let elements = from * columns.len()..(from + (own.end - own.start) as usize) * columns.len();
+            let target = &mut block[(own.start - rows.start) as usize * field.width..];
+            // Pieces end where the device likes.
+            let mut at = 0;
+            devices[rank].read(field.stored(part), elements, &mut |values| {
+                if columns.len() == field.width {
+                    target[at..at + values.len()].copy_from_slice(values);
+                    at += values.len();
+                    return;
+                }
+                for value in values {
+                    target[at / columns.len() * field.width + columns.start + at % columns.len()] = *value;
+                    at += 1;
+                }
+            });
+        }
     }
 }
 
@@ -206,15 +240,19 @@ pub(crate) fn write<D: Device>(
     let mut own_columns = Vec::new();
     for (rank, part, shard) in shards(whole, ranks.iter().enumerate()) {
         let columns = field.columns(part, &shard);
-        let Some(own) = common(&shard.rows, &rows).filter(|_| !columns.is_empty()) else { continue };
-        let block = &values[(own.start - first) as usize * width..(own.end - first) as usize * width];
-        let at = (own.start - shard.rows.start) as usize * columns.len();
-        if columns.len() == width {
-            devices[rank].write(field.stored(part), at, block);
+        if columns.is_empty() {
             continue;
         }
-        own_columns.clear();
-        block.chunks_exact(width).for_each(|row| own_columns.extend_from_slice(&row[columns.clone()]));
-        devices[rank].write(field.stored(part), at, &own_columns);
+        for (own, slot) in runs(&ranks[rank].maps[field.table], &shard, &rows) {
+            let block = &values[(own.start - first) as usize * width..(own.end - first) as usize * width];
+            let at = (slot - shard.rows.start) as usize * columns.len();
+            if columns.len() == width {
+                devices[rank].write(field.stored(part), at, block);
+                continue;
+            }
+            own_columns.clear();
+            block.chunks_exact(width).for_each(|row| own_columns.extend_from_slice(&row[columns.clone()]));
+            devices[rank].write(field.stored(part), at, &own_columns);
+        }
     }
 }

@@ -34,6 +34,8 @@ pub(super) struct Totals {
     pub(super) profiles: Vec<Profile>,
     /// Per exchange and class of lookups, entries that all ranks asked for.
     pub(super) asked: Vec<Vec<u64>>,
+    /// Per rank and exchange, entries that it was asked for.
+    pub(super) served: Vec<Vec<u64>>,
     /// Bytes of dense parameters, buffers and batches.
     pub(super) bytes: [u64; 3],
 }
@@ -96,6 +98,7 @@ impl<D: Device> Gather<'_, D> {
                 let times = [op.busy, op.waited, op.exposed].map(|t| t.as_nanos() as u64);
                 numbers.extend(times.into_iter().chain([op.sent, op.count]));
             }
+            numbers.extend(env.served.iter().map(|n| n.load(Ordering::Relaxed)));
         }
         let asked: Vec<Vec<u64>> = (0..self.schedule.exchanges.len())
             .map(|e| {
@@ -114,8 +117,10 @@ impl<D: Device> Gather<'_, D> {
         let own: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
         let processes = self.control.processes();
         let ops = self.schedule.train.ops.len();
+        let ranks = processes.iter().map(Vec::len).sum();
         let mut totals = Totals {
-            profiles: vec![Profile::new(ops); processes.iter().map(Vec::len).sum()],
+            profiles: vec![Profile::new(ops); ranks],
+            served: vec![vec![0; asked.len()]; ranks],
             asked: asked.iter().map(|classes| vec![0; classes.len()]).collect(),
             bytes: [0; 3],
         };
@@ -137,6 +142,9 @@ impl Totals {
                 let mut time = || Ok(Duration::from_nanos(reader.number()?));
                 let (busy, waited, exposed) = (time()?, time()?, time()?);
                 *op = OpTime { busy, waited, exposed, sent: reader.number()?, count: reader.number()? };
+            }
+            for served in self.served.get_mut(rank).into_iter().flatten() {
+                *served = reader.number()?;
             }
         }
         for sum in self.asked.iter_mut().flatten().chain(&mut self.bytes) {

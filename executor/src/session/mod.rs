@@ -22,7 +22,7 @@ use crate::device::{Device, Env, Stored, Values};
 use crate::error::Error;
 use crate::evaluate::{Outcome, popularity, scores};
 use crate::memory::{self, Memory};
-use crate::report::accounting;
+use crate::report::accounting::{self, Entries};
 use crate::report::{Evaluation, Report, Spread, Truncations, op_totals};
 use crate::runtime::engine::panic_message;
 use crate::runtime::plan;
@@ -36,7 +36,7 @@ use crate::weights::{Loading, Taken};
 
 pub use crate::step::{Account, StepEvent};
 use gather::Gather;
-use options::{LONGEST, check_link, check_placement, check_ranks, steps};
+use options::{LONGEST, check_link, check_placement, check_ranks, row_maps, steps};
 pub use options::{Options, TIMEOUT};
 use phase::{Phase, Results, rank_error};
 
@@ -145,9 +145,10 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         control.agree("the start", &facts).map_err(rank_error)?;
         let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
         let ring = programs.map(plan::ring).max().unwrap_or(1);
+        let maps = row_maps(&schedule, ranks)?;
         let env = |rank: &usize| Env {
             deal: Arc::clone(&options.deal),
-            ..Env::new(&schedule, *rank, ranks, seed, ring, histories.clone())
+            ..Env::new(&schedule, &maps, (*rank, ranks), seed, ring, histories.clone())
         };
         let ranks: Vec<Env> = control.processes()[control.process()].iter().map(env).collect();
         // Each rank's thread touches its own pages first.
@@ -442,6 +443,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let schedule = &self.schedule;
         let totals = self.gather().totals(results)?;
         let [parameters, buffers, batches] = totals.bytes;
+        let entries = Entries { asked: &totals.asked, served: &totals.served };
         let (tables, state) = schedule
             .tables
             .iter()
@@ -463,7 +465,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             straggler_ms: Spread::of(steps.iter().map(|s| s.waited * 1e3).collect()),
             peak_memory_bytes: peak,
             memory: held,
-            accounting: accounting::of(schedule, &totals.asked, steps, &results.engines, &totals.profiles),
+            accounting: accounting::of(schedule, entries, steps, &results.engines, &totals.profiles),
             ops: op_totals(&schedule.train, &totals.profiles),
             first_step: self.next_step - steps.len() as u64,
             init: self.taken.clone(),

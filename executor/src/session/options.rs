@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use fs_schedule::{Duration as Length, Program, Schedule};
+use fs_schedule::{Duration as Length, Program, RowMap, Schedule, Table};
 
 use crate::data::Source;
 use crate::data::samples::{Blocks, Deal};
@@ -254,7 +254,7 @@ pub(super) fn check_threads(schedule: &Schedule, own: usize, available: Option<u
 
 /// Checks that the ranks are those that tables were placed on.
 pub(super) fn check_placement(schedule: &Schedule, ranks: usize) -> Result<(), Error> {
-    let placed = schedule.tables.iter().find(|t| t.sharding.fixes_ranks());
+    let placed = schedule.tables.iter().find(|t| t.fixes_ranks());
     match placed {
         Some(table) if ranks != schedule.ranks as usize => Err(Error::Settings(format!(
             "table `{}` is placed on ranks of {}, so this schedule cannot run with {ranks}; compile it for {ranks} ranks",
@@ -262,6 +262,13 @@ pub(super) fn check_placement(schedule: &Schedule, ranks: usize) -> Result<(), E
         ))),
         _ => Ok(()),
     }
+}
+
+/// Which slot each row of each table is in.
+pub(super) fn row_maps(schedule: &Schedule, ranks: usize) -> Result<Arc<[RowMap]>, Error> {
+    let map =
+        |t: &Table| t.row_map(ranks as u32).map_err(|e| Error::Settings(format!("table `{}`: {e}", t.name)));
+    schedule.tables.iter().map(map).collect()
 }
 
 /// Checks that something gets through a link.

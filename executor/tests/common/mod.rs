@@ -183,6 +183,7 @@ pub(crate) fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
             rows,
             dim,
             sharding: Sharding::RowWise,
+            placement: fs_schedule::RowPlacement::Range,
             optimizer: SparseOptimizer::RowwiseAdagrad { lr: 0.1, eps: 1e-8 },
             init: Init::Normal { mean: 0.0, std: 0.5 },
             stream: 1,

@@ -111,6 +111,9 @@ impl Profile {
             let Some(rows) = self.rows_of(name, x.part) else {
                 return damaged(format!("rows of `{name}` are missing"));
             };
+            if let Some((row, _)) = rows.hot.last().filter(|(row, _)| *row >= table.rows) {
+                return damaged(format!("hot row {row} of `{name}` is none of its {}", table.rows));
+            }
             // Ids may be drawn beside those of the data, but unique ones are rows of the table.
             if x.unique {
                 at_most(&format!("rows of `{name}`"), rows.sent, table.rows as f64)?;
@@ -150,6 +153,15 @@ impl Profile {
             let name = format!("rows of `{}`", rows.table);
             size(&name, rows.sent)?;
             number(&format!("`busiest` of {name}"), rows.busiest, 0.0, busiest)?;
+            number(&format!("`hashed` of {name}"), rows.hashed.unwrap_or(1.0), 0.0, busiest)?;
+            rows.hot.iter().try_for_each(|row| size(&format!("hot {name}"), row.1))?;
+            if rows.hot.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
+                return damaged(format!("hot {name} are not in order"));
+            }
+            let hot: f64 = rows.hot.iter().map(|row| row.1).sum();
+            if hot > rows.sent * (1.0 + SUM) {
+                return damaged(format!("hot {name} add up to {hot}, but {} are sent", rows.sent));
+            }
             for counts in &rows.reuse {
                 number("`microbatches`", counts.microbatches.into(), 1.0, 64.0)?;
                 for list in [&counts.forward, &counts.backward] {

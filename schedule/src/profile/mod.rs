@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Lengths, Sharding};
+use fs_workload::placement;
+
+use crate::model::{Lengths, RowPlacement, Sharding, Table};
 use crate::op::Op;
 use crate::program::Schedule;
 use crate::reuse::Reuse;
@@ -85,8 +87,14 @@ pub struct Rows {
     pub part: u32,
     /// Entries that a rank sends.
     pub sent: f64,
-    /// Traffic of the busiest rank over what evenly spread rows would be.
+    /// Traffic of the busiest rank over what evenly spread rows would be, if ranks own ranges of rows.
     pub busiest: f64,
+    /// The same if rows are hashed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hashed: Option<f64>,
+    /// Rows that were asked for most, by number, each with how often a rank asks for it in a batch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hot: Vec<(u64, f64)>,
     /// For some numbers of microbatches how soon rows are used again.
     pub reuse: Vec<ReuseCounts>,
 }
@@ -321,6 +329,31 @@ impl Transfers {
     }
 }
 
+impl Rows {
+    /// Traffic of the busiest rank over what evenly spread rows would be, where a table's rows are placed as they are on
+    /// so many ranks. Of other tables than row-wise ones, what was counted.
+    pub fn busiest_of(&self, table: &Table, ranks: u32) -> f64 {
+        let hashed = self.hashed.unwrap_or(self.busiest);
+        match &table.placement {
+            RowPlacement::Range => self.busiest,
+            RowPlacement::Hashed => hashed,
+            // Of rows that nobody counted there is no telling where they are but that they are hashed.
+            RowPlacement::Planned { .. } if self.hot.is_empty() => hashed,
+            RowPlacement::Planned { hot } => {
+                let all: f64 = self.hot.iter().map(|row| row.1).sum();
+                let even = (self.sent - all).max(0.0) / f64::from(ranks.max(1));
+                let of = |row: &u64| {
+                    let at = self.hot.binary_search_by_key(row, |(row, _)| *row);
+                    at.map_or(0.0, |at| self.hot[at].1)
+                };
+                let loads: Vec<f64> =
+                    hot.iter().map(|list| even + list.iter().map(of).sum::<f64>()).collect();
+                placement::busiest(&loads)
+            }
+        }
+    }
+}
+
 impl ReuseCounts {
     /// Entries of each class; `None` if distances that far apart were not counted.
     pub fn classes(&self, reuse: Reuse, way: Way) -> Option<Vec<f64>> {
@@ -380,6 +413,8 @@ mod tests {
                 part: 0,
                 sent: 9.0,
                 busiest: 1.1,
+                hashed: Some(1.05),
+                hot: vec![(3, 0.5), (7, 1.0)],
                 reuse: vec![ReuseCounts { microbatches: 2, forward: counts(2), backward: counts(2) }],
             }],
             ops: vec![OpCost { name: "a".into(), kind: "add".into(), flops: 1.0, bytes: 8.0, time: 1e-5 }],
@@ -438,6 +473,13 @@ mod tests {
             ("\"time\": 0.00001", "\"time\": 1e999", "is not a profile"),
             ("\"bandwidth\": 25000000.0", "\"bandwidth\": 0.0", "`bandwidth` of `link` is 0e0"),
             ("\"sent\": 9.0", "\"sent\": -9.0", "rows of `items` is -9e0"),
+            ("\"hashed\": 1.05", "\"hashed\": -1.0", "`hashed` of rows of `items` is -1e0"),
+            ("          7,\n", "          3,\n", "hot rows of `items` are not in order"),
+            (
+                "          7,\n          1.0",
+                "          7,\n          9.0",
+                "hot rows of `items` add up to 9.5",
+            ),
             ("\"T0\"", "\"U0\"", "`U0` in `sizes` is not a size of batches"),
             ("0.5,", "1e18,", "reuse of rows of `items` adds up to 1000"),
             (

@@ -142,6 +142,13 @@ fn sharding(s: &Schedule, t: &Table, r: &mut Report) {
             format!("table `{}`: row-wise Adagrad needs whole rows, which no part of the columns has", t.name)
         });
     }
+    if t.sharding != Sharding::RowWise {
+        r.check(t.placement.is_range(), "sharding", || {
+            format!("table `{}` has {} rows, but no rank owns some rows of it", t.name, t.placement.name())
+        });
+    } else if let Err(e) = t.row_map(s.ranks) {
+        r.fail("sharding", format!("table `{}`: {e}", t.name));
+    }
 }
 
 fn exchanges(s: &Schedule, r: &mut Report) {

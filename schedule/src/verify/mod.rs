@@ -11,7 +11,8 @@
 //! - `version`: format and version are this crate's.
 //! - `settings`: batch, ranks and microbatches are in range, numbers are finite, rates and divisors in their ranges.
 //! - `tables`: tables have rows and columns, names of tables, inputs and parameters are unique.
-//! - `sharding`: owners are ranks, parts have columns; column-wise tables have no row-wise optimizer.
+//! - `sharding`: owners are ranks, parts have columns; column-wise tables have no row-wise optimizer; only row-wise
+//!   tables have a placement of rows, and hot rows are rows of the table, each on one rank that has room for them.
 //! - `exchanges`: one per part of a table, all parts there, parts after the first send the first's entries; lookahead
 //!   in 1..=64, at most [`Reuse::MOST`](crate::reuse::Reuse::MOST) classes.
 //! - `inputs`: inputs refer to tables, length groups and sequences that exist; groups hold at least one token.

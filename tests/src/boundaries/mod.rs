@@ -8,7 +8,7 @@ mod flow;
 use fs_compiler::{CompileOptions, compile_with};
 use fs_schedule::{
     Action, Buffer, Busy, DenseOptimizer, Dep, Engine, Extent, Init, InputKind, Normalize, Parameter, Place,
-    Prediction, Reuse, Schedule, Sharding, SparseOptimizer, Strategy, Symbol, Way,
+    Prediction, Reuse, RowPlacement, Schedule, Sharding, SparseOptimizer, Strategy, Symbol, Way,
 };
 
 use crate::schedules::{Recipe, build};
@@ -199,6 +199,33 @@ fn declared(all: &mut Cases, base: &Schedule) {
     all.add("a table on the first rank that is not there", base, SHARDING, |s| {
         s.tables[0].sharding = Sharding::TableWise { rank: s.ranks };
     });
+    let plan = |s: &mut Schedule, hot: Vec<Vec<u64>>| s.tables[0].placement = RowPlacement::Planned { hot };
+    let rows = base.tables[0].rows;
+    let own = rows.div_ceil(2);
+    all.add("hashed rows", base, None, |s| s.tables[0].placement = RowPlacement::Hashed);
+    all.add("no hot rows", base, None, |s| plan(s, vec![Vec::new(); 2]));
+    all.add("every row a hot one", base, None, |s| plan(s, vec![(0..own).collect(), (own..rows).collect()]));
+    for (name, says, hot) in [
+        ("hot rows of one rank less", "hot rows of 1 ranks", vec![vec![0]]),
+        ("hot rows of one rank more", "hot rows of 3 ranks", vec![vec![0], vec![], vec![]]),
+        ("the first row that is not there", "there are", vec![vec![], vec![rows]]),
+        ("one hot row more than a rank owns", "which owns", vec![(0..=own).collect(), vec![]]),
+        ("a hot row twice on a rank", "twice", vec![vec![1, 1], vec![]]),
+        ("a hot row on both ranks", "twice", vec![vec![1], vec![1]]),
+    ] {
+        all.add(name, base, Some(("sharding", says)), |s| plan(s, hot));
+    }
+    for (most, wrong) in [(4096, None), (4097, Some(("sharding", "the most is 4096")))] {
+        all.add(format!("{most} hot rows"), base, wrong, |s| {
+            s.tables[0].rows = 1 << 14;
+            plan(s, vec![(0..most).collect(), vec![]]);
+        });
+    }
+    for t in [1, 2] {
+        all.add(format!("hashed rows of table {t}"), base, Some(("sharding", "has hashed rows")), |s| {
+            s.tables[t].placement = RowPlacement::Hashed;
+        });
+    }
     all.add("more parts than columns", base, SHARDING, |s| columns(s, vec![0; 5]));
     all.add("no parts", base, SHARDING, |s| columns(s, Vec::new()));
     all.add("a part that nothing moves", base, Some(("exchanges", "none moves part 2")), |s| {

@@ -89,7 +89,10 @@ pub(crate) fn owner(s: &Schedule, e: u32, row: u64, ranks: u32) -> Option<u32> {
     let x = &s.exchanges[e as usize];
     let t = &s.tables[x.table as usize];
     match &t.sharding {
-        Sharding::RowWise => Some((row / t.rows.div_ceil(u64::from(ranks))) as u32),
+        Sharding::RowWise => {
+            let map = t.row_map(ranks).unwrap_or_else(|e| panic!("{e}"));
+            Some((map.slot(row) / t.rows.div_ceil(u64::from(ranks))) as u32)
+        }
         Sharding::TableWise { rank } => Some(*rank),
         Sharding::ColumnWise { ranks } => Some(ranks[x.part as usize]),
         Sharding::DataParallel => None,

@@ -1,11 +1,20 @@
 //! Files that say what no schedule may: declarations, operands, engines, ranges.
 
 use fs_schedule::{
-    Action, Dep, Duration, Element, Engine, Extent, Init, InputKind, Operand, Place, Sharding, Site,
-    SparseOptimizer, Symbol, Way,
+    Action, Dep, Duration, Element, Engine, Extent, Init, InputKind, Operand, Place, RowPlacement, Schedule,
+    Sharding, Site, SparseOptimizer, Symbol, Way,
 };
 
 use super::{Mutation, all, classes_of_gather, find, linear, says};
+
+/// Plans the rows of a row-wise table, wrongly.
+fn plan(s: &mut Schedule, wrong: impl FnOnce(&mut Vec<Vec<u64>>)) -> Option<()> {
+    let mut hot = vec![Vec::new(); s.ranks as usize];
+    wrong(&mut hot);
+    let table = s.tables.iter_mut().find(|t| t.sharding == Sharding::RowWise)?;
+    table.placement = RowPlacement::Planned { hot };
+    Some(())
+}
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     says("another version", "version", |s| {
@@ -75,6 +84,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         t.optimizer = SparseOptimizer::RowwiseAdagrad { lr: 0.1, eps: 1e-8 };
         Some(())
     }),
+    says("hashed rows of a table that no ranks share", "sharding", |s| {
+        s.tables.iter_mut().find(|t| t.sharding != Sharding::RowWise)?.placement = RowPlacement::Hashed;
+        Some(())
+    }),
+    says("a hot row that is not there", "sharding", |s| plan(s, |hot| hot[0] = vec![u64::MAX])),
+    says("a hot row on two ranks", "sharding", |s| plan(s, |hot| (hot[0], hot[1]) = (vec![3], vec![3]))),
+    says("hot rows out of order", "sharding", |s| plan(s, |hot| hot[0] = vec![2, 1])),
+    says("more hot rows than their rank owns", "sharding", |s| {
+        let t = s.tables.iter_mut().find(|t| t.sharding == Sharding::RowWise)?;
+        t.rows = 12;
+        plan(s, |hot| hot[1] = (0..7).collect())
+    }),
+    says("hot rows of more ranks than there are", "sharding", |s| plan(s, |hot| hot.push(Vec::new()))),
     says("a part of the columns that no exchange moves", "exchanges", |s| {
         let t = s.tables.iter_mut().find(|t| t.sharding.parts() > 1)?;
         t.sharding = Sharding::ColumnWise { ranks: vec![0, 1, 0] };

@@ -61,6 +61,7 @@ fn header(plan: &Recipe) -> Schedule {
     let mut inputs = Vec::new();
     for (t, sharding) in (0..).zip(&plan.shardings) {
         tables.push(Table {
+            placement: fs_schedule::RowPlacement::Range,
             name: format!("table{t}"),
             rows: ROWS,
             dim: DIM,

@@ -19,6 +19,8 @@ pub(super) struct Load {
     pub unique: f64,
     /// Bytes of a row's values.
     pub row: f64,
+    /// The law of its ids, if the data have one, and draws of a rank.
+    pub law: Option<(IdDistribution, Draws)>,
 }
 
 impl Load {
@@ -32,9 +34,9 @@ impl Load {
 pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load> {
     let batch = typed::<Settings>(&module.attrs, "settings").map_or(1.0, |s| f64::from(s.batch));
     let data = typed::<Option<Data>>(&module.attrs, "data").ok().flatten();
-    let (lengths, ids) = match data {
-        Some(Data::Generate { lengths, ids, .. }) => (Some(lengths), ids),
-        _ => (None, IdDistribution::ASSUMED),
+    let (lengths, ids, stated) = match data {
+        Some(Data::Generate { lengths, ids, .. }) => (Some(lengths), ids, true),
+        _ => (None, IdDistribution::ASSUMED, false),
     };
     let means: Vec<f64> = module
         .decls_of("model.lengths")
@@ -63,7 +65,7 @@ pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load>
             let unique = *known.entry(key).or_insert_with(|| RowLaw::new(ids, t.rows).unique(n));
             let bytes = t.rows.saturating_mul(t.dim.into()).saturating_mul(4);
             let bytes = bytes.saturating_add(t.optimizer.state(t.rows, t.dim.into()).saturating_mul(4));
-            Load { bytes, unique, row: 4.0 * f64::from(t.dim) }
+            Load { bytes, unique, row: 4.0 * f64::from(t.dim), law: stated.then_some((ids, n)) }
         })
         .collect()
 }

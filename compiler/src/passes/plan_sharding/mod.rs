@@ -17,14 +17,17 @@
 
 mod load;
 mod owners;
+mod rows;
 
-use fs_schedule::{Sharding, SparseOptimizer, Table};
+use fs_schedule::profile::Rows;
+use fs_schedule::{RowPlacement, Sharding, SparseOptimizer, Table};
 
 use super::{OptionError, Options, PassError, Statistics, option};
 use crate::distribution::PerTable;
 use crate::ir::{Attr, Attrs, Module, OpId, table_of};
 use load::Load;
 use owners::Owners;
+use rows::{Known, Wish};
 
 /// Narrower parts send more than they spare.
 const NARROWEST: u32 = 16;
@@ -38,7 +41,7 @@ const SMALL: u64 = 64 << 20;
 const APPLY: f64 = 0.5;
 
 /// Why tables cannot be placed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
     /// All of them together.
@@ -83,6 +86,31 @@ pub enum PlacementError {
         /// Its name.
         table: String,
     },
+    /// A placement of rows where no rank owns some of them.
+    #[error("table {table} has a placement of rows, but is {sharding}: only row_wise tables have one")]
+    NoRows {
+        /// The table's name.
+        table: String,
+        /// Where it lives, for people.
+        sharding: &'static str,
+    },
+    /// Rows that are to be planned, of data that nobody has counted.
+    #[error(
+        "table {table}: nothing says which rows are asked for most, so they cannot be planned; compile with a profile (fsx profile, fsc compile --profile), or with data that are generated"
+    )]
+    Uncounted {
+        /// The table's name.
+        table: String,
+    },
+    /// A law of ids that cannot be.
+    #[error("table {table}: {law}")]
+    Law {
+        /// The table's name.
+        table: String,
+        /// What is wrong with it.
+        #[source]
+        law: fs_workload::LawError,
+    },
 }
 
 /// Places all tables.
@@ -100,9 +128,12 @@ pub(super) fn run(
     let ops: Vec<OpId> =
         module.decls.iter().copied().filter(|id| module.op(*id).def.name == "model.table").collect();
     ask(module, &ops, &option(options, "sharding")?.unwrap_or_default())?;
+    ask_rows(module, &ops, &option(options, "placement")?.unwrap_or_default())?;
     let tables: Vec<Table> = ops.iter().map(|id| table_of(module.op(*id))).collect::<Result<_, _>>()?;
     let asked: Vec<Asked> = ops.iter().map(|id| Asked::of(module.op(*id).attrs.get("sharding"))).collect();
     let loads = load::expect(module, &tables, f64::from(ranks));
+    let laws: Vec<_> = loads.iter().map(|l| l.law).collect();
+    let known = Known::take(module, ranks, &laws)?;
     let planner = Planner {
         total: loads.iter().map(|l| l.lookups(f64::from(ranks))).sum(),
         loads,
@@ -113,13 +144,32 @@ pub(super) fn run(
     };
     let placed = planner.place(&asked)?;
     let mut reasons = Attrs::new();
-    for ((id, table), (sharding, reason)) in ops.into_iter().zip(&tables).zip(placed) {
-        statistics.count(match sharding {
-            Sharding::RowWise => "row-wise",
-            Sharding::TableWise { .. } => "table-wise",
-            Sharding::ColumnWise { .. } => "column-wise",
-            Sharding::DataParallel => "data-parallel",
-        });
+    for (i, ((id, table), (sharding, mut reason))) in ops.into_iter().zip(&tables).zip(placed).enumerate() {
+        let wish = Wish::of(module.op(id).attrs.get("placement"))?;
+        let (rows, why) = match sharding {
+            Sharding::RowWise => known.place(i, table, wish)?,
+            _ if matches!(wish, Wish::Open | Wish::Placed(RowPlacement::Range)) => Default::default(),
+            _ => {
+                let sharding = name(&sharding);
+                return Err(PlacementError::NoRows { table: table.name.clone(), sharding }.into());
+            }
+        };
+        if !why.is_empty() {
+            reason = format!("{reason}; {why}");
+        }
+        match &rows {
+            RowPlacement::Range => {}
+            RowPlacement::Hashed => statistics.count("hashed"),
+            RowPlacement::Planned { .. } => statistics.count("planned"),
+        }
+        // Ranges go without saying.
+        let attrs = &mut module.op_mut(id).attrs;
+        if rows.is_range() {
+            attrs.remove("placement");
+        } else {
+            attrs.insert("placement".into(), Attr::from(&rows));
+        }
+        statistics.count(name(&sharding));
         module.op_mut(id).attrs.insert("sharding".into(), Attr::from(&sharding));
         reasons.insert(table.name.clone(), Attr::Str(reason));
     }
@@ -127,20 +177,60 @@ pub(super) fn run(
     Ok(())
 }
 
+/// For people.
+fn name(sharding: &Sharding) -> &'static str {
+    match sharding {
+        Sharding::RowWise => "row-wise",
+        Sharding::TableWise { .. } => "table-wise",
+        Sharding::ColumnWise { .. } => "column-wise",
+        Sharding::DataParallel => "data-parallel",
+    }
+}
+
 /// Lets tables ask for other placements than they do.
 fn ask(module: &mut Module, ops: &[OpId], asked: &PerTable<String>) -> Result<(), PassError> {
-    let names: Vec<String> = ops.iter().filter_map(|id| Some(table_of(module.op(*id)).ok()?.name)).collect();
-    let known: Vec<&str> = names.iter().map(String::as_str).collect();
-    if let Some(name) = asked.unknown(&known) {
-        return Err(OptionError::NoTable { option: "sharding", table: name.into() }.into());
-    }
+    let names = names(module, ops);
+    known("sharding", &names, asked)?;
     for (id, name) in ops.iter().zip(&names) {
         let Some(sharding) = asked.get(name) else { continue };
         if !matches!(sharding.as_str(), "auto" | "row_wise" | "table_wise" | "column_wise" | "data_parallel")
         {
             return Err(OptionError::NoPlacement { sharding: sharding.clone() }.into());
         }
-        module.op_mut(*id).attrs.insert("sharding".into(), Attr::Str(sharding.clone()));
+        let attrs = &mut module.op_mut(*id).attrs;
+        attrs.insert("sharding".into(), Attr::Str(sharding.clone()));
+        // What the model says of rows is of another sharding.
+        if sharding != "row_wise" {
+            attrs.remove("placement");
+        }
+    }
+    Ok(())
+}
+
+/// Names of tables.
+fn names(module: &Module, ops: &[OpId]) -> Vec<String> {
+    ops.iter().filter_map(|id| Some(table_of(module.op(*id)).ok()?.name)).collect()
+}
+
+/// Fails if an option names a table that there is not.
+fn known(option: &'static str, names: &[String], asked: &PerTable<String>) -> Result<(), PassError> {
+    let known: Vec<&str> = names.iter().map(String::as_str).collect();
+    match asked.unknown(&known) {
+        Some(name) => Err(OptionError::NoTable { option, table: name.into() }.into()),
+        None => Ok(()),
+    }
+}
+
+/// Lets row-wise tables ask for other placements of their rows than they do.
+fn ask_rows(module: &mut Module, ops: &[OpId], asked: &PerTable<String>) -> Result<(), PassError> {
+    let names = names(module, ops);
+    known("placement", &names, asked)?;
+    for (id, name) in ops.iter().zip(&names) {
+        let Some(word) = asked.get(name) else { continue };
+        if Wish::of_word(word).is_none() {
+            return Err(OptionError::NoRows { placement: word.clone() }.into());
+        }
+        module.op_mut(*id).attrs.insert("placement".into(), Attr::Str(word.clone()));
     }
     Ok(())
 }
@@ -324,4 +414,9 @@ fn bytes(n: u64) -> String {
         unit += 1;
     }
     if unit == 0 { format!("{n} bytes") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// Puts down in a module what a profile has counted of rows, for the next run of the pass.
+pub(crate) fn count(module: &mut Module, counted: &[Rows]) {
+    rows::put(module, counted);
 }

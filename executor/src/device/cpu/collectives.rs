@@ -338,6 +338,7 @@ fn drain_ids<T: Real>(
                 as u64;
     }
     c.learn(Symbol::Received(exchange), sum(received));
+    c.served(exchange, sum(received));
     let mut rows = c.write_indices(wide * i)?;
     let rows = rows.slice();
     for (from, range) in spans(received) {

@@ -62,6 +62,8 @@ pub struct Work<T> {
     pub scratch: Scratch<T>,
     /// For deduplication.
     pub unique: Unique,
+    /// Slots of ids, of tables whose slots are not row numbers.
+    pub slots: Vec<i64>,
     /// Rows of a class.
     pub rows: Vec<u32>,
     /// For telling rows apart by reuse distance.
@@ -83,6 +85,7 @@ impl<T: Real> Default for Work<T> {
         Self {
             scratch: Scratch::new(),
             unique: Unique::new(),
+            slots: Vec::new(),
             rows: Vec::new(),
             partition: Partition::default(),
             positions: Vec::new(),
@@ -151,9 +154,9 @@ impl<T: Real> Device for Cpu<T> {
     fn open(env: &Env, (): &()) -> Result<Self, OpenError> {
         let Env { schedule, rank, ranks, seed, .. } = env;
         let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
-        let shards = |t: &fs_schedule::Table| {
+        let shards = |(t, map): (&fs_schedule::Table, &fs_schedule::RowMap)| {
             let parts = 0..t.sharding.parts();
-            parts.map(|part| RwLock::new(Shard::new(t, part, *rank, *ranks, *seed))).collect()
+            parts.map(|part| RwLock::new(Shard::new(t, map, part, (*rank, *ranks), *seed))).collect()
         };
         let microbatches = schedule.settings.microbatches.max(1);
         let classes = |e: &fs_schedule::Exchange| {
@@ -163,7 +166,7 @@ impl<T: Real> Device for Cpu<T> {
         let last_uses = || schedule.exchanges.iter().map(|_| Mutex::default()).collect();
         Ok(Self {
             arena: arena::Arena::new(programs),
-            tables: schedule.tables.iter().map(shards).collect(),
+            tables: schedule.tables.iter().zip(env.maps.iter()).map(shards).collect(),
             dense: state::dense_parameters(schedule, *seed),
             captured: Mutex::default(),
             classes: schedule.exchanges.iter().map(classes).collect(),

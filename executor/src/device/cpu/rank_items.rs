@@ -14,7 +14,7 @@ use std::ops::Range;
 use fs_kernels::matmul::matmul_nt;
 use fs_kernels::{Mat, MatMut, Real};
 use fs_schedule::ranking::{DIGITS, Round, Rounds};
-use fs_schedule::{Action, Sharding, Table};
+use fs_schedule::{Action, RowMap, Sharding, Table};
 use parking_lot::RwLockReadGuard;
 
 use super::inbox::receive;
@@ -66,6 +66,7 @@ impl<T> Default for Ranking<T> {
 struct Asking<'c, 'a, T: Real> {
     call: &'c Call<'a, T>,
     table: &'a Table,
+    map: &'a RowMap,
     histories: &'a Histories,
     questions: &'c [Question],
     parts: Vec<RwLockReadGuard<'a, Shard<T>>>,
@@ -87,7 +88,8 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
         let block = block(table, &parts, env.rank, env.ranks).len();
         let first = call.number == 0;
         let rounds = Rounds::new(table, cosine, first, questions.len(), block);
-        Ok(Self { call, table, histories, questions, parts, cosine, by_columns, rounds })
+        let map = &env.maps[number];
+        Ok(Self { call, table, map, histories, questions, parts, cosine, by_columns, rounds })
     }
 
     /// The rows that a rank scores; of another rank only where all have every row.
@@ -282,7 +284,24 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
     /// An item's place in the own block.
     fn local(&self, item: i64) -> Option<usize> {
         let own = self.own();
-        usize::try_from(item - own.start as i64).ok().filter(|row| *row < own.len())
+        let slot = self.map.slot(u64::try_from(item).ok().filter(|row| *row < self.table.rows)?);
+        usize::try_from(slot).ok()?.checked_sub(own.start).filter(|row| *row < own.len())
+    }
+
+    /// Rows of the own block, with these scores, that are better than a target: of equal ones, those with lower ids.
+    fn better(&self, scores: &[T], (target, score): (i64, T)) -> u64 {
+        let own = self.own();
+        let count = if self.map.is_range() {
+            let below = (target - own.start as i64).clamp(0, own.len() as i64) as usize;
+            let better = |row: usize, s: T| s > score || (s == score && row < below);
+            scores.iter().enumerate().filter(|(row, s)| better(*row, **s)).count()
+        } else {
+            // Few scores are equal, so few rows are looked up.
+            let equal = scores.iter().zip(own.start..).filter(|(s, _)| **s == score);
+            let lower = equal.filter(|(_, slot)| (self.map.row(*slot as u64) as i64) < target).count();
+            lower + scores.iter().filter(|s| **s > score).count()
+        };
+        count as u64
     }
 
     /// Puts down the scores of targets that lie in the own block.
@@ -304,13 +323,12 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
         }
         for (i, scores) in queries.zip(scores.chunks_exact(own.len())) {
             let (question, target) = (&self.questions[i], targets[i]);
-            let below = (question.target - own.start as i64).clamp(0, own.len() as i64) as usize;
-            let better = |row: usize, s: T| s > target || (s == target && row < below);
-            let ahead = scores.iter().enumerate().filter(|(row, s)| better(*row, **s)).count() as u64;
+            let ahead = self.better(scores, (question.target, target));
             self.histories.seen(question.user, seen);
             let known = seen.iter().filter(|&&item| {
-                i64::from(item) != question.target
-                    && self.local(i64::from(item)).is_some_and(|row| better(row, scores[row]))
+                let item = i64::from(item);
+                let better = |s: T| s > target || (s == target && item < question.target);
+                item != question.target && self.local(item).is_some_and(|row| better(scores[row]))
             });
             let known = known.count() as u64;
             let numbers = [ahead / BASE, ahead % BASE, known / BASE, known % BASE];

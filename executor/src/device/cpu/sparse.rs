@@ -54,13 +54,29 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
         });
     }
     let mut work = c.work.lock();
-    let Work { unique, counts: boundaries, .. } = &mut *work;
-    let found = if plan.unique {
-        unique_by_owner(&features, rows as usize, owners, unique)
-    } else {
-        bucketize_by_owner(&features, rows as usize, owners, unique)
-    };
+    let Work { unique, counts: boundaries, slots, .. } = &mut *work;
     let out_of_range = |id: i64| Fault::IdOutOfRange { id, table: table.name.clone(), rows: table.rows };
+    let map = &c.env.maps[plan.table as usize];
+    let mut placed: Few<&[i64]> = Few::new();
+    let features = if map.is_range() {
+        features.as_slice()
+    } else {
+        // From here on rows are called by their slots; what is learnt of them is the same.
+        slots.clear();
+        features.iter().try_for_each(|ids| map.slots(ids, table.rows, slots)).map_err(out_of_range)?;
+        let mut rest = slots.as_slice();
+        for ids in &features {
+            let (own, others) = rest.split_at(ids.len());
+            placed.push(own);
+            rest = others;
+        }
+        placed.as_slice()
+    };
+    let found = if plan.unique {
+        unique_by_owner(features, rows as usize, owners, unique)
+    } else {
+        bucketize_by_owner(features, rows as usize, owners, unique)
+    };
     found.map_err(|e| out_of_range(e.id))?;
     if let Some(id) = unique.ids.iter().find(|id| **id as u64 >= table.rows) {
         return Err(out_of_range(*id));

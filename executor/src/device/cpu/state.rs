@@ -6,7 +6,7 @@ use fs_kernels::memory::Block;
 use fs_kernels::optimizer::{RowUpdate, state_sizes};
 use fs_kernels::random::{RandomKey, fill};
 use fs_kernels::{MatMut, Real};
-use fs_schedule::{DenseOptimizer, Parameter, Schedule, Table};
+use fs_schedule::{DenseOptimizer, Parameter, RowMap, Schedule, Table};
 use parking_lot::{Mutex, RwLock};
 
 use crate::device::shards;
@@ -14,7 +14,7 @@ use crate::device::shards;
 /// What a rank holds of a table, or of a part of a column-wise one: a range of rows and of columns.
 #[derive(Debug)]
 pub struct Shard<T> {
-    /// Rows of the whole table.
+    /// Slots of the whole table: row numbers, unless its rows are hashed or planned.
     pub rows: Range<u64>,
     /// Columns of the whole table.
     pub columns: Range<usize>,
@@ -34,7 +34,13 @@ const DRAWN: usize = 256;
 
 impl<T: Real> Shard<T> {
     /// A shard with its initial values, written on the calling thread.
-    pub(crate) fn new(table: &Table, part: u32, rank: usize, ranks: usize, seed: u64) -> Self {
+    pub(crate) fn new(
+        table: &Table,
+        map: &RowMap,
+        part: u32,
+        (rank, ranks): (usize, usize),
+        seed: u64,
+    ) -> Self {
         let shards::ShardRange { rows, columns } = shards::ShardRange::of(table, part, rank, ranks);
         let (n, dim) = ((rows.end - rows.start) as usize, columns.len());
         let optimizer = RowUpdate::from(table.optimizer);
@@ -42,7 +48,12 @@ impl<T: Real> Shard<T> {
         let mut values = Block::zeros(n * dim);
         let (init, key) = (table.init, RandomKey { seed, stream: table.stream, step: 0 });
         let whole = table.dim as usize;
-        if dim == whole {
+        if !map.is_range() {
+            // Only row-wise tables are not, and their shards have whole rows.
+            for (slot, row) in (rows.start..).zip(values.chunks_exact_mut(dim)) {
+                fill(init, key, map.row(slot), dim, row);
+            }
+        } else if dim == whole {
             fill(init, key, rows.start, dim, &mut values);
         } else if dim > 0 {
             // An element depends on its row and its column in the whole table.

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Rows by range, hashed and planned in turns, of a ranking model whose rows are numbered by popularity, over an emulated
+# link: which is faster, and whether all train the same bits. Takes a minute.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/.."
+cargo build --release --quiet -p fsc -p fsx
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+cp -r "$here/blocks" "$out"
+sed 's/zipf(1.05)/zipf(1.05, numbered: by_popularity)/' "$here/ranking.fs" > "$out/ranking.fs"
+for rows in range hashed planned; do
+    target/release/fsc compile "$out/ranking.fs" -o "$out/$rows.json" --strategy pec --ranks "${RANKS:-4}" \
+        --table "items:sharding=row_wise,placement=$rows" --table "authors:sharding=row_wise,placement=$rows"
+done
+target/release/fsx compare "$out/range.json" "$out/hashed.json" "$out/planned.json" \
+    --link "${LINK:-200 Mbit/s, 50 us}" --steps "${STEPS:-40}"
+for rows in range hashed planned; do
+    target/release/fsx run "$out/$rows.json" --link "${LINK:-200 Mbit/s, 50 us}" --steps 10 | grep 'busiest owner'
+done
