@@ -14,7 +14,7 @@ for rows in range hashed planned; do
         --table "items:sharding=row_wise,placement=$rows" --table "authors:sharding=row_wise,placement=$rows"
 done
 target/release/fsx compare "$out/range.json" "$out/hashed.json" "$out/planned.json" \
-    --link "${LINK:-200 Mbit/s, 50 us}" --steps "${STEPS:-40}"
+    --link "${LINK:-20 Mbit/s, 50 us}" --steps "${STEPS:-24}" --block 4
 for rows in range hashed planned; do
-    target/release/fsx run "$out/$rows.json" --link "${LINK:-200 Mbit/s, 50 us}" --steps 10 | grep 'busiest owner'
+    target/release/fsx run "$out/$rows.json" --link "${LINK:-20 Mbit/s, 50 us}" --steps 10 | grep 'busiest owner'
 done
