@@ -72,6 +72,8 @@ pub struct PipelineOptions {
     pub memory: Option<u64>,
     /// Bytes that a transfer could have moved in its latency.
     pub latency_bytes: Option<u64>,
+    /// Whether samples go to the ranks that have least to do; `None`: as the model's settings say.
+    pub balance: Option<bool>,
     /// What holds for some tables instead.
     pub tables: TableOptions,
 }
@@ -88,6 +90,7 @@ impl PipelineOptions {
             ranks,
             memory: None,
             latency_bytes: None,
+            balance: None,
             tables: TableOptions::default(),
         })
     }
@@ -117,6 +120,13 @@ impl PipelineOptions {
     #[must_use]
     pub fn latency_bytes(mut self, latency_bytes: impl Into<Option<u64>>) -> Self {
         self.latency_bytes = latency_bytes.into();
+        self
+    }
+
+    /// With samples given to the ranks that have least to do, or not.
+    #[must_use]
+    pub fn balance(mut self, on: impl Into<Option<bool>>) -> Self {
+        self.balance = on.into();
         self
     }
 
@@ -159,8 +169,9 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
         // A bucket is worth its transfer if sending it takes much longer than starting to.
         (true, Some(bytes)) => format!(",bucket-gradients{{least={}}}", bytes.saturating_mul(8)),
     };
+    let balance = plan.balance.map_or("", |on| if on { "{samples=on}" } else { "{samples=off}" });
     format!(
-        "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,reference,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,group-collectives{groups},fuse-collectives{buckets}"
+        "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,reference,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,group-collectives{groups},fuse-collectives{buckets},balance{balance}"
     )
 }
 
@@ -185,6 +196,8 @@ pub struct CompileOptions {
     pub microbatches: Option<u32>,
     /// Most batches in flight; `None`: as many as help.
     pub in_flight: Option<u32>,
+    /// Whether samples go to the ranks that have least to do; `None`: as the model says.
+    pub balance: Option<bool>,
     /// Times and sizes that were measured, instead of those that follow from cluster and workload.
     pub profile: Option<s::Profile>,
     /// What holds for some tables instead of what holds for all.
@@ -201,6 +214,7 @@ impl CompileOptions {
             lookahead: None,
             microbatches: None,
             in_flight: None,
+            balance: None,
             profile: None,
             tables: TableOptions::default(),
         }
@@ -231,6 +245,13 @@ impl CompileOptions {
     #[must_use]
     pub fn microbatches(mut self, parts: impl Into<Option<u32>>) -> Self {
         self.microbatches = parts.into();
+        self
+    }
+
+    /// With samples given to the ranks that have least to do, or not.
+    #[must_use]
+    pub fn balance(mut self, on: impl Into<Option<bool>>) -> Self {
+        self.balance = on.into();
         self
     }
 
@@ -344,6 +365,7 @@ impl Aim {
             .microbatches(options.microbatches)
             .memory(self.cluster.memory)
             .latency_bytes(latency_bytes(&self.cluster, self.ranks))
+            .balance(options.balance)
             .tables(options.tables.clone());
         Ok(manager::parse_pipeline(&pipeline(&plan))?)
     }

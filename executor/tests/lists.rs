@@ -12,11 +12,10 @@ use fs_executor::data::{GlobalBatch, Values, Wanted, open};
 use fs_schedule::{Input, InputKind, Schedule, Site, Symbol};
 use proptest::prelude::*;
 
-/// Lists at home and as assigned, by rank and microbatch.
+/// Lists at home, by rank and microbatch.
 #[derive(Debug)]
 struct Given {
     home: Vec<Vec<Vec<usize>>>,
-    assigned: Option<Vec<Vec<Vec<usize>>>>,
 }
 
 fn put(lists: &[Vec<usize>], out: &mut Lists) {
@@ -29,12 +28,32 @@ impl Deal for Given {
     fn home(&self, batch: Dealt, lists: &mut Lists) {
         put(&self.home[batch.rank], lists);
     }
-    fn assigned(&self, batch: Dealt, lists: &mut Lists) -> bool {
-        self.assigned.as_ref().is_some_and(|all| {
-            put(&all[batch.rank], lists);
-            true
-        })
-    }
+}
+
+/// Gives a share the samples of other lists, with their values as other ranks would send them.
+fn assign(schedule: &Schedule, share: &Share, assigned: &[Vec<usize>]) {
+    let batch = share.batch();
+    let length = |s: u64, g: usize| batch.offsets[g][s as usize + 1] - batch.offsets[g][s as usize];
+    assert!(share.assign(|lists| put(assigned, lists), schedule.lengths.len(), length));
+    assert!(!share.assign(|lists| put(assigned, lists), schedule.lengths.len(), length), "once a batch");
+    let bring = |values: &mut Vec<Values>| {
+        values.clear();
+        for input in 0..schedule.inputs.len() {
+            let all = assigned.iter().flatten().map(|s| share.sample(schedule, input, *s as u64).unwrap());
+            values.push(match batch.inputs[input] {
+                Values::Ids(_) => Values::Ids(
+                    all.flat_map(|c| if let Column::Ids(ids) = c { ids.to_vec() } else { panic!("ids") })
+                        .collect(),
+                ),
+                Values::Reals(_) => Values::Reals(
+                    all.flat_map(|c| if let Column::Reals(x) = c { x.to_vec() } else { panic!("reals") })
+                        .collect(),
+                ),
+            });
+        }
+    };
+    assert!(share.bring(bring));
+    assert!(!share.bring(|_| {}), "once a batch");
 }
 
 fn schedule() -> Arc<Schedule> {
@@ -107,11 +126,15 @@ proptest! {
     fn a_share_holds_the_samples_of_its_lists(home in lists(), assigned in prop::option::of(lists())) {
         let schedule = schedule();
         let batch = batch(&schedule, Wanted::All);
-        let deal = Given { home: home.clone(), assigned: assigned.clone() };
+        let deal = Given { home: home.clone() };
         let mut share = Share::new(&Arc::new(Layout::default()));
         for rank in 0..2 {
             share.load(&schedule, Arc::clone(&batch), (rank, 2), 3, &deal).unwrap();
-            let assigned = assigned.as_ref().unwrap_or(&home);
+            assert!(share.lists(Site::Assigned).is_none(), "not known yet");
+            assert_eq!(share.size(Symbol::Samples, Site::Assigned, Some(0)), 0);
+            assert!(!share.bring(|_| {}), "nothing is assigned yet");
+            let Some(assigned) = &assigned else { continue };
+            assign(&schedule, &share, &assigned[rank]);
             for (site, lists) in [(Site::Home, &home[rank]), (Site::Assigned, &assigned[rank])] {
                 agrees(&schedule, &share, site, None, &lists.concat());
                 for (m, list) in lists.iter().enumerate() {

@@ -68,6 +68,13 @@ impl Site {
     pub fn is_home(&self) -> bool {
         *self == Self::Home
     }
+    /// For messages: where a step's samples are worked on.
+    pub(crate) fn works(self) -> &'static str {
+        match self {
+            Self::Home => "nothing assigns them to other ranks",
+            Self::Assigned => "which the step assigns to ranks",
+        }
+    }
     /// For messages: `at home`.
     pub fn describe(self) -> &'static str {
         match self {

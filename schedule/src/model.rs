@@ -1,5 +1,6 @@
 //! What a schedule says about the model: tables, dense parameters, inputs, data and settings.
 
+pub use fs_workload::balance::{CostModel, GroupCost};
 pub use fs_workload::{
     DenseOptimizer, IdDistribution, Init, LabelDistribution, LengthDistribution, PlacementError, RowMap,
     RowPlacement, SparseOptimizer, States,
@@ -23,6 +24,32 @@ pub struct Settings {
     pub seed: u64,
     /// Optimizer of the dense parameters.
     pub optimizer: DenseOptimizer,
+    /// How samples are given to ranks in training; none: each works on those that it reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balance: Option<Balance>,
+}
+
+/// How samples are given to ranks, so that all have about as much to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Balance {
+    /// What working on a sample costs by its lengths, in any unit.
+    pub cost: CostModel,
+    /// How far above the mean (or the dearest sample) a rank's cost may lie without anything being moved for it, in
+    /// thousandths.
+    pub slack: f64,
+    /// Tokens that a rank can hold, of all groups together.
+    pub tokens: Option<u64>,
+    /// Every rank works on as many samples as it reads.
+    pub equal_counts: bool,
+}
+
+impl Default for Balance {
+    /// By costs that are still to be found.
+    fn default() -> Self {
+        let slack = fs_workload::balance::SLACK;
+        Self { cost: CostModel::default(), slack, tokens: None, equal_counts: false }
+    }
 }
 
 /// How long to train.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::action::Action;
+use crate::action::{Action, Payload};
 use crate::attribute::Site;
 use crate::model::{Cost, Engine};
 use crate::operand::{Element, Extent, Operand};
@@ -48,6 +48,15 @@ pub struct Op {
 }
 
 impl Op {
+    /// Sections of what it sends to a rank, if it is a transfer: one for each exchange or input.
+    pub fn sections(&self) -> usize {
+        let facts = self.action.facts();
+        match facts.transfer.map(|t| t.payload) {
+            Some(Payload::Samples) => self.reads.len().saturating_sub(1),
+            _ => facts.of.exchanges.len(),
+        }
+        .max(1)
+    }
     /// An operation of a whole batch that nothing is known of yet but what it does and where.
     pub fn new(name: &str, action: Action, engine: Engine) -> Self {
         Self {

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::action::Context;
 use crate::model::{
     Data, Engine, Evaluate, Exchange, Input, Lengths, Parameter, RowPlacement, Settings, Sharding, Table,
 };
@@ -143,6 +144,19 @@ pub struct Busy {
 }
 
 impl Schedule {
+    /// What operand rules need to know; `columns` are those that each exchange moves.
+    pub fn context<'a>(&'a self, columns: &'a [u32], microbatches: u32) -> Context<'a> {
+        Context {
+            exchanges: &self.exchanges,
+            columns,
+            tables: self.tables.len(),
+            microbatches,
+            batch: self.settings.batch,
+            groups: self.lengths.len() as u32,
+            inputs: self.inputs.len() as u32,
+        }
+    }
+
     /// The digest of the reference with the declarations that decide what is trained: inputs, lengths, parameters, tables
     /// without their placement but with how often a row travels, settings, data without its paths, evaluation. Left out
     /// is what may differ between schedules that train the same bits.

@@ -195,6 +195,21 @@ impl Action {
                 };
                 o.reads.iter().map(section).collect()
             }
+            Payload::Lengths => {
+                let (groups, received) =
+                    o.writes.first().map_or((0, Extent::Fixed(0)), |w| (w.columns(), w.rows()));
+                let entry = f64::from(Element::Index.bytes() * groups);
+                vec![Section { exchange: None, entry, sent: Extent::Symbol(Symbol::Samples), received }]
+            }
+            // Ids as rows of the table, features and labels as reals: four bytes each.
+            Payload::Samples => {
+                let moved = if let Self::Dispatch { moved } = self { *moved } else { 1.0 };
+                let section = |input: &OperandType| {
+                    let (rows, entry) = (input.rows(), real * f64::from(input.columns()) * moved);
+                    Section { exchange: None, entry, sent: rows, received: rows }
+                };
+                o.reads.iter().skip(1).map(section).collect()
+            }
             // No two of its rounds are alike.
             Payload::Ranks => Vec::new(),
         }
@@ -207,7 +222,9 @@ impl Action {
         let (sent, received): (Poly, Poly) = (bytes(|s| s.sent), bytes(|s| s.received));
         match self.facts().transfer.map(|t| t.peers) {
             Some(Peers::Everyone) => Wire { sent: received.clone(), received },
-            Some(Peers::ToOwners | Peers::FromOwners | Peers::Reduce) => Wire { sent, received },
+            Some(Peers::ToOwners | Peers::FromOwners | Peers::ToAssigned | Peers::Reduce) => {
+                Wire { sent, received }
+            }
             None => Wire::default(),
         }
     }

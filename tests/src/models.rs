@@ -115,6 +115,7 @@ struct Train {
     microbatches: u32,
     lookahead: u32,
     unique_rows: bool,
+    balance: &'static str,
     optimizer: &'static str,
     duration: &'static str,
     seed: u64,
@@ -209,16 +210,20 @@ fn train(features: Features) -> impl Strategy<Value = Train> {
         one_of(&["adam(lr: 1e-3)", "sgd(lr: 0.1)", "sgd(lr: 0.1, momentum: 0.9, weight_decay: 1e-3)"]),
         one_of(&["steps 5", "epochs 2"]),
         0u64..1000,
+        one_of(&["off", "off", "on", "cost(1, 2, 3)"]),
     )
-        .prop_map(|(samples, microbatches, lookahead, unique_rows, optimizer, duration, seed)| Train {
-            samples,
-            microbatches,
-            lookahead,
-            unique_rows,
-            optimizer,
-            duration,
-            seed,
-        })
+        .prop_map(
+            |(samples, microbatches, lookahead, unique_rows, optimizer, duration, seed, balance)| Train {
+                samples,
+                microbatches,
+                lookahead,
+                unique_rows,
+                balance,
+                optimizer,
+                duration,
+                seed,
+            },
+        )
 }
 
 fn workload(features: Features) -> impl Strategy<Value = Workload> {
@@ -447,12 +452,13 @@ impl Writer {
     }
 
     fn settings(&mut self, train: &Train, workload: &Workload) {
-        let Train { samples, microbatches, lookahead, unique_rows, optimizer, duration, seed } = train;
+        let Train { samples, microbatches, lookahead, unique_rows, balance, optimizer, duration, seed } =
+            train;
         // Without an end to the data only steps say how long.
         let duration = if workload.samples.is_none() { "steps 5" } else { duration };
         let unique = if *unique_rows { "on" } else { "off" };
         self.line(&format!(
-            "train {{ batch {}  microbatches {microbatches}  lookahead {lookahead}  unique_rows {unique}  optimizer {optimizer}  {duration}  seed {seed} }}",
+            "train {{ batch {}  microbatches {microbatches}  lookahead {lookahead}  unique_rows {unique}  balance {balance}  optimizer {optimizer}  {duration}  seed {seed} }}",
             samples * microbatches
         ));
         let Workload { lengths, ids, labels, samples } = workload;

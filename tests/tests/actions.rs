@@ -114,7 +114,8 @@ fn facts_hold(s: &Schedule, p: &Program, evaluation: bool, op: &Op) {
         facts.runs == Runs::Link,
         op.engine != fs_schedule::Engine::Compute && op.engine != fs_schedule::Engine::Host
     );
-    assert_eq!(facts.runs == Runs::Host, has(Effect::LoadsBatch), "{name}");
+    let plans = facts.learns.sizes == Sizes::Assigned;
+    assert_eq!(facts.runs == Runs::Host, has(Effect::LoadsBatch) || plans, "{name}");
     assert!(facts.of.exchanges.iter().all(|e| (*e as usize) < s.exchanges.len()), "{name}");
     assert!(facts.of.classes.is_empty() || facts.of.way.is_some(), "{name} is of a class, but of what");
     let rows_travel = matches!(facts.phase, Phase::OutputDist | Phase::GradientDist);
@@ -134,7 +135,10 @@ fn facts_hold(s: &Schedule, p: &Program, evaluation: bool, op: &Op) {
     let rounds = s.rounds(p, op, false);
     assert!(rounds.len() >= op.action.rounds() as usize, "{name}");
     assert_eq!(rounds.into_iter().map(|round| round.sent).sum::<Poly>(), op.cost.wire, "{name}");
-    assert_eq!(!op.cost.wire.is_zero(), facts.transfer.is_some(), "{name} has {} on the wire", op.cost.wire);
+    // Where all samples are alike none is expected to move.
+    let still = op.action == Action::Dispatch { moved: 0.0 };
+    let wire = facts.transfer.is_some() && !still;
+    assert_eq!(!op.cost.wire.is_zero(), wire, "{name} has {} on the wire", op.cost.wire);
     assert!(op.cost.flops.terms().chain(op.cost.bytes.terms()).all(|(c, _)| c > 0.0), "{name}");
     let untouched = op.reads.is_empty() && op.writes.is_empty();
     assert_eq!(op.cost.bytes.is_zero(), untouched, "{name} moves {}", op.cost.bytes);
@@ -201,7 +205,9 @@ fn the_host_learns_what_is_learned() {
             for op in &s.train.ops {
                 let learns = op.action.facts().learns;
                 assert_eq!(learns.host_sync, learns.sizes != Sizes::None, "{}", op.name);
-                assert_eq!(learned(s, &s.train, op).is_empty(), learns.sizes == Sizes::None, "{}", op.name);
+                // Sizes of samples as assigned are those of all that works on them.
+                let shown = !matches!(learns.sizes, Sizes::None | Sizes::Assigned);
+                assert_eq!(!learned(s, &s.train, op).is_empty(), shown, "{}", op.name);
             }
         }
     }
@@ -396,7 +402,7 @@ fn every_action_has_a_rule() {
     );
     let s = s.expect("ranking compiles");
     let columns: Vec<u32> = s.exchanges.iter().map(|e| e.columns(&s.tables)).collect();
-    let cx = Context { exchanges: &s.exchanges, columns: &columns, tables: 0, microbatches: 1 };
+    let cx = Context { tables: 0, ..s.context(&columns, 1) };
     let strange = [OperandType::Labels { rows: Extent::Fixed(3) }; 9];
     for action in Action::samples() {
         for (reads, writes) in (0..9).flat_map(|r| (0..9).map(move |w| (r, w))) {
@@ -429,7 +435,7 @@ fn the_table_lists_every_action_once() {
 #[test]
 fn operations_have_the_effects_of_their_actions() {
     let written = |effect: &Effect| match effect {
-        Effect::LoadsBatch => Some(Resource::Batch),
+        Effect::LoadsBatch | Effect::AssignsBatch => Some(Resource::Batch),
         Effect::WritesTable => Some(Resource::Table),
         Effect::WritesParameter => Some(Resource::Parameter),
         Effect::AddsLoss => Some(Resource::Report),

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_executor::data::samples::{Blocks, Deal, Dealt, Lists};
 use fs_executor::{Options, Session};
-use fs_schedule::verify::verify;
-use fs_schedule::{Action, Schedule, Site};
+use fs_schedule::Schedule;
 use fs_workload::random::{RandomKey, uniform_f64, uniform_index};
 
 /// Each step in another order, with other numbers of samples for each rank and microbatch.
@@ -16,13 +15,17 @@ struct Shuffled {
     seed: u64,
     /// Moves samples from home; otherwise that is where they are found.
     assigned: bool,
+    /// In the order of their numbers, as samples that move are.
+    ascending: bool,
 }
 
 impl Shuffled {
     fn deal(self, batch: Dealt, lists: &mut Lists) {
         let key = RandomKey { seed: self.seed, stream: 1, step: batch.step };
         let mut order: Vec<usize> = (0..batch.samples).collect();
-        order.sort_by(|a, b| uniform_f64(key, *a as u64).total_cmp(&uniform_f64(key, *b as u64)));
+        if !self.ascending {
+            order.sort_by(|a, b| uniform_f64(key, *a as u64).total_cmp(&uniform_f64(key, *b as u64)));
+        }
         let place = |sample: usize, of: usize, stream: u32| {
             uniform_index(RandomKey { stream, ..key }, sample as u64, of as u64) as usize
         };
@@ -115,7 +118,7 @@ fn lists_of_samples_decide_nothing_but_the_order_of_sums() {
             let serial = compile(text, Strategy::Serial, microbatches);
             let blocks = train(&schedule, Blocks);
             for seed in 0..3 {
-                let deal = Shuffled { seed, assigned: false };
+                let deal = Shuffled { seed, assigned: false, ascending: false };
                 let shuffled = train(&schedule, deal);
                 close(&shuffled, &blocks, &format!("{microbatches} microbatches, seed {seed}"));
                 assert_ne!(shuffled, blocks, "the lists were not used");
@@ -126,22 +129,29 @@ fn lists_of_samples_decide_nothing_but_the_order_of_sums() {
     }
 }
 
-/// A step whose operations all work on samples as assigned: those lists count, not those of home.
+/// Samples that are moved to other ranks train as if they had been read there, whatever goes where: to the same bits.
 #[test]
-fn operations_work_on_the_samples_of_their_site() {
-    for microbatches in [1, 3] {
-        let home = compile(MODELS[0], Strategy::Pec, microbatches);
-        let mut moved = home.clone();
-        for op in moved.train.ops.iter_mut().filter(|op| op.action != Action::LoadBatch) {
-            op.site = Site::Assigned;
+fn samples_that_move_train_as_if_they_were_read_there() {
+    for text in MODELS {
+        for microbatches in [1, 3] {
+            let home = compile(text, Strategy::Pec, microbatches);
+            let balanced = text.replace("train {", "train { balance on");
+            let moved = compile(&balanced, Strategy::Pec, microbatches);
+            let serial = compile(&balanced, Strategy::Serial, microbatches);
+            for seed in 0..3 {
+                let at_home = train(&home, Shuffled { seed, assigned: false, ascending: true });
+                let deal = Shuffled { seed, assigned: true, ascending: true };
+                assert!(train(&moved, deal) == at_home, "{microbatches} microbatches, seed {seed}");
+                assert!(train(&serial, deal) == at_home, "{microbatches} microbatches, seed {seed}, serial");
+            }
+            // Home's operations know nothing of what is assigned.
+            let blocks = train(&home, Blocks);
+            assert!(train(&home, Shuffled { seed: 4, assigned: true, ascending: true }) == blocks);
+            // As planned: the same but for the order of sums.
+            let planned = train(&moved, Blocks);
+            assert!(train(&serial, Blocks) == planned, "two strategies, one plan");
+            close(&planned, &blocks, "planned");
+            assert_ne!(planned, blocks, "nothing was moved");
         }
-        moved.train.buffers.iter_mut().for_each(|b| b.site = Site::Assigned);
-        assert_eq!(verify(&moved), []);
-        let at_home = train(&home, Shuffled { seed: 4, assigned: false });
-        assert!(train(&moved, Shuffled { seed: 4, assigned: true }) == at_home);
-        // Home's operations know nothing of it, and without lists of their own the assigned samples are home's.
-        let blocks = train(&home, Blocks);
-        assert!(train(&home, Shuffled { seed: 4, assigned: true }) == blocks);
-        assert!(train(&moved, Blocks) == blocks);
     }
 }

@@ -6,9 +6,10 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use fs_compiler::{CompileOptions, compile_with};
+use fs_schedule::action::Phase;
 use fs_schedule::verify::{RULES, verify};
 use fs_schedule::{Schedule, Strategy};
-use fs_tests::mutations::{RANKING, bases, mutations};
+use fs_tests::mutations::{BALANCED, BALANCED_MODEL, RANKING, bases, mutations};
 use fs_tests::schedules::build;
 
 fn examples() -> Vec<Schedule> {
@@ -147,6 +148,47 @@ fn corruptions_of_a_ranking_model_are_caught() {
             );
         }
     }
+}
+
+/// Samples that go to other ranks: every listed corruption is caught by its rule, and no dependency can be left out.
+#[test]
+fn corruptions_of_balance_break_their_rules() {
+    let mut tried = 0;
+    let program = fs_dsl::check_text("model.fs", BALANCED_MODEL).program.expect("the model checks");
+    for (strategy, microbatches) in
+        [(Strategy::Serial, 1), (Strategy::Prefetch, 2), (Strategy::Pec, 1), (Strategy::Pec, 3)]
+    {
+        let options = CompileOptions::new(strategy, 3).microbatches(microbatches);
+        let s = compile_with(&program, &options).expect("the model compiles").schedule;
+        assert_eq!(verify(&s), vec![]);
+        for m in BALANCED {
+            let mut bad = s.clone();
+            // What waits for nothing but samples waits for more in a serial order.
+            if (m.corrupt)(&mut bad).is_none() {
+                assert!(m.order && strategy == Strategy::Serial, "{strategy:?}: {} has a place", m.name);
+                continue;
+            }
+            let violations = verify(&bad);
+            assert!(
+                violations.iter().any(|v| v.rule == m.rule),
+                "{strategy:?}: {} must break `{}`, breaks {:?}",
+                m.name,
+                m.rule,
+                violations.first()
+            );
+        }
+        // Serial orders wait for more than they must.
+        let brings = |i: usize| s.train.ops[i].action.facts().phase == Phase::Balance;
+        for (i, op) in s.train.ops.iter().enumerate().filter(|_| strategy == Strategy::Pec) {
+            for n in (0..op.deps.len()).filter(|n| brings(i) || brings(op.deps[*n].op as usize)) {
+                let mut dropped = s.clone();
+                dropped.train.ops[i].deps.remove(n);
+                assert_ne!(verify(&dropped), vec![], "{strategy:?}: `{}` without {:?}", op.name, op.deps[n]);
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried >= 8, "{tried}");
 }
 
 /// One model, one reference: whatever the strategy, the number of ranks, the lookahead and the placement.

@@ -41,6 +41,9 @@ pub(super) struct Args {
     /// Most batches in flight (default: as many as help and memory allows).
     #[arg(long)]
     in_flight: Option<u32>,
+    /// Give samples to the ranks that have least to do (default: as the model says).
+    #[arg(long, value_enum, value_name = "on|off")]
+    balance: Option<Switch>,
     /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=row_wise,placement=hashed,group=0. May be repeated.
     #[arg(long = "table", value_name = "NAME:KEY=VALUE,...")]
     tables: Vec<TableArg>,
@@ -53,6 +56,15 @@ pub(super) struct Args {
     /// Print the summary as JSON on standard output.
     #[arg(long)]
     json: bool,
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    /// On.
+    On,
+    /// Off.
+    Off,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -84,6 +96,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .lookahead(args.lookahead)
         .microbatches(args.microbatches)
         .in_flight(args.in_flight)
+        .balance(args.balance.map(|s| s == Switch::On))
         .tables(tables::options(&args.tables, &program).map_err(|e| Failure::usage(e.to_string()))?)
         .profile(profile);
     let mut compiled = match args.strategy {

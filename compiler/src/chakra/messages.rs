@@ -75,6 +75,12 @@ pub(crate) fn of(s: &Schedule, sizes: &Sizes, spread: &Sizes, op: &Op) -> Option
     Some(match transfer.peers {
         Peers::ToOwners => pairs(true),
         Peers::FromOwners => pairs(false),
+        // As many samples go to each rank as to any other.
+        Peers::ToAssigned => {
+            let shares = vec![1.0 / f64::from(s.ranks.max(1)); s.ranks as usize];
+            let parts = sections.iter().map(|x| (shares.clone(), asked(x))).collect();
+            Transfer::Pairs(Pairs { parts, to_owners: true, header: 0 })
+        }
         Peers::Everyone => {
             let header = (counts * u64::from(s.ranks) * sections.len() as u64) as f64;
             Transfer::AllGather(((all + header).round() as u64).max(1))

@@ -45,6 +45,9 @@ fn executable(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
         columns: &m.columns,
         tables: m.tables,
         microbatches: if m.evaluating { 1 } else { m.microbatches },
+        batch: m.batch,
+        groups: m.groups,
+        inputs: m.inputs.len() as u32,
     };
     Ok(action(op)?.check(&shapes(reads)?, &writes, &cx)?)
 }

@@ -156,6 +156,10 @@ pub(crate) fn schedule<'a>(
         profile.fits(&schedule)?;
     }
     price(&mut schedule);
+    if schedule.settings.balance.is_some() {
+        sched::balance::complete(&mut schedule);
+        price(&mut schedule);
+    }
     let order = match sched::schedule(&mut schedule, target, options)? {
         Outcome::Scheduled(order) => order,
         Outcome::Beyond(bound) => return Ok(Emitted::Beyond(bound)),

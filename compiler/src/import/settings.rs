@@ -57,11 +57,6 @@ impl Importer<'_> {
             );
             self.diagnostics.push(d.help(format!("write `{name} f32`, or leave it out")));
         }
-        if train.balance.is_some() {
-            let span = self.setting_span("balance");
-            let d = Diagnostic::error(codes::NOT_BUILT, span, "sample balancing is not built yet");
-            self.diagnostics.push(d.help("write `balance off`, or leave it out"));
-        }
         let (lookahead, microbatches) = (train.lookahead, train.microbatches);
         let reuse = Reuse { lookahead, microbatches };
         // More microbatches than classes can be are not worth counting.
@@ -82,6 +77,7 @@ impl Importer<'_> {
     pub(super) fn settings(&mut self) {
         self.check_settings();
         let train = &self.program.train;
+        let groups = self.model.lengths.len();
         let settings = s::Settings {
             batch: train.batch,
             microbatches: train.microbatches,
@@ -91,6 +87,13 @@ impl Importer<'_> {
             },
             seed: train.seed,
             optimizer: train.optimizer,
+            balance: train.balance.as_ref().map(|balance| s::Balance {
+                // Without costs of its own: those of the model's arithmetic, once it is known.
+                cost: balance.cost.map_or_else(s::CostModel::default, |[constant, linear, square]| {
+                    s::CostModel { constant, groups: vec![s::GroupCost { linear, square }; groups] }
+                }),
+                ..s::Balance::default()
+            }),
         };
         let data = self.program.workload.as_ref().map(|w| self.data(w));
         let evaluate = self.program.workload.as_ref().and_then(|w| w.evaluate);

@@ -21,6 +21,10 @@ pub(crate) struct Context<'a> {
     pub microbatches: u32,
     /// Evaluation runs whole batches, whatever training does.
     pub evaluating: bool,
+    /// Samples of a global batch.
+    pub batch: u32,
+    /// Number of length groups.
+    pub groups: u32,
     /// Declared inputs.
     pub inputs: Vec<Input>,
     /// Where each declared value stands among those of its kind.
@@ -46,7 +50,9 @@ impl<'a> Context<'a> {
             columns: exchanges.iter().map(|e| e.columns(&tables)).collect(),
             exchanges,
             tables: tables.len(),
-            microbatches: settings.map_or(1, |s| s.microbatches),
+            microbatches: settings.as_ref().map_or(1, |s| s.microbatches),
+            batch: settings.map_or(1, |s| s.batch),
+            groups: module.decls_of("model.lengths").count() as u32,
             evaluating: false,
             inputs: inputs.filter_map(Result::ok).collect(),
             positions,

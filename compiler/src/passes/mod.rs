@@ -2,6 +2,7 @@
 //! docs/passes.md are made. Adding a pass is a file and a line in the table.
 
 mod accumulate;
+mod balance;
 pub(crate) mod branches;
 mod bucket_gradients;
 mod canonicalize;
@@ -270,6 +271,13 @@ pub static PASSES: &[Pass] = &[
         ],
         statistics: &[("buckets", "buckets made")],
         run: bucket_gradients::run,
+    },
+    Pass {
+        name: "balance",
+        summary: "Gives samples of `@train` to ranks so that all have about as much to do: lengths go to all ranks, each plans, samples go to the ranks that work on them, and everything else works on those. Nothing without `balance` in the settings.",
+        options: &[("samples", "the settings'", "`on` or `off`: whatever the settings say")],
+        statistics: &[("assigned", "operations that work on samples as assigned")],
+        run: balance::run,
     },
     Pass {
         name: "schedule",

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use fs_schedule::{Engine, Op, Schedule, Strategy};
 use serde::Serialize;
 
+use super::balance::{self, Expected};
 use super::limits::human;
 use super::reasons::{duration, of_batch};
 
@@ -96,6 +97,10 @@ pub struct Explanation {
     pub in_flight: u32,
     /// Buffers that several batches share at once.
     pub copied_buffers: usize,
+    /// What giving samples to ranks is expected to do.
+    pub balance: Option<Expected>,
+    /// The same in a sentence, where ranks have unlike amounts to do.
+    pub(crate) samples: Option<String>,
     /// What kept the schedule from being better.
     pub limits: Vec<String>,
     /// Algebraic rewrites that fired.
@@ -127,6 +132,7 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         time: ops.get(d.op as usize).map_or(0, |o| o.time),
         distance: d.distance,
     };
+    let balance = balance::expect(s);
     Some(Explanation {
         strategy: s.strategy,
         cluster: p.cluster.clone(),
@@ -140,6 +146,8 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         memory: p.memory,
         in_flight: s.train.in_flight,
         copied_buffers: s.train.buffers.iter().filter(|b| b.copies > 1).count(),
+        balance,
+        samples: balance.and_then(|e| balance::describe(s, e)),
         limits: p.limits.clone(),
         rewrites: s.rewrites.clone(),
         engines: usage(ops, p.step * 1e9),
@@ -242,6 +250,9 @@ impl Explanation {
         }
         let mut t = self.summary();
         self.cycle_text(&mut t);
+        if let Some(samples) = &self.samples {
+            let _ = writeln!(t, "\nsamples: {samples}");
+        }
         for u in &self.engines {
             let _ = writeln!(
                 t,

@@ -283,10 +283,12 @@ fn batches(ops: &[&Op], edges: &mut Vec<Edge>) {
     for e in edges.iter().filter(|e| e.distance == 0 && e.why == Why::Data) {
         fed[e.to as usize] = true;
     }
+    let assigns = ops.iter().position(|o| o.action.has(Effect::AssignsBatch)).map(|i| i as u32);
     for (i, op) in ops.iter().enumerate() {
         // What nothing feeds still has the sizes of its batch.
         if i as u32 != load && (reads_batch(op) || !fed[i]) {
-            edges.push(edge(load, i as u32, 0, Why::Batch));
+            let brings = if op.site.is_home() { None } else { assigns };
+            edges.push(edge(brings.unwrap_or(load), i as u32, 0, Why::Batch));
         }
     }
     edges.push(edge(load, load, 1, Why::Batch));

@@ -5,6 +5,7 @@
 //! reference order and with a buffer for every value, and gives the finished program: order, stages, priorities,
 //! chunks, dependencies, storage, and for every operation the reason why it stands where it stands.
 
+pub(crate) mod balance;
 mod bounds;
 mod candidate;
 mod costs;

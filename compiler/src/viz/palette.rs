@@ -181,7 +181,7 @@ pub(super) fn kinds(s: &Schedule, order: &[u32]) -> Vec<Purpose> {
             derived.extend(places.filter(|p| matches!(p, Place::Buffer(_) | Place::Gradient(_))));
         }
         kinds[*i as usize] = match facts.phase {
-            Phase::Load => Purpose::Host,
+            Phase::Load | Phase::Balance => Purpose::Host,
             Phase::InputDist => Purpose::InputDist,
             // Of several classes it waits for the most urgent one.
             Phase::OutputDist => {

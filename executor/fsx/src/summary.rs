@@ -7,7 +7,7 @@ use fs_executor::Report;
 use fs_executor::compare::Comparison;
 use fs_executor::data::Truncation;
 use fs_executor::evaluate::Metrics;
-use fs_executor::report::{Accounting, Truncations, by_action};
+use fs_executor::report::{Accounting, Balance, Longest, Truncations, by_action};
 use fs_executor::units::human;
 
 use crate::view::short;
@@ -56,6 +56,9 @@ fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
         "waits      {:.2} ms for other ranks, {:.2} ms for data (medians per step)",
         r.straggler_ms.median, r.data_wait_ms.median
     )?;
+    if let Some(b) = &r.balance {
+        balance(out, b)?;
+    }
     let m = &r.memory;
     writeln!(
         out,
@@ -103,6 +106,27 @@ fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
         row("popularity, unseen items", &e.popularity.unseen)?;
         row("model, all items", &e.model.all)?;
         row("popularity, all items", &e.popularity.all)?;
+    }
+    Ok(())
+}
+
+/// What giving samples to ranks bought.
+fn balance(out: &mut String, b: &Balance) -> std::fmt::Result {
+    writeln!(
+        out,
+        "balance    ranks wait {:.1}% of a step for the slowest, {:.1}% if samples had stayed; {:.1}% of them moved, {} a step, planned in {:.2} ms",
+        100.0 * b.waiting,
+        100.0 * b.waiting_at_home,
+        100.0 * b.moved_share,
+        human(b.moved_bytes as u64),
+        b.planning_ms
+    )?;
+    if let Some(Longest { step, sample, tokens }) = b.longest {
+        writeln!(
+            out,
+            "           sample {sample} of {tokens} ids bounds step {step}; one sample bounds {} of {} steps",
+            b.bounded_batches, b.batches
+        )?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 //!
 //! A new kind of source is one file here and one line in [`open`].
 
+pub(crate) mod assign;
 mod csv;
 mod digest;
 mod error;
@@ -182,6 +183,16 @@ impl Values {
         match self {
             Self::Ids(v) => Some(v),
             Self::Reals(_) => None,
+        }
+    }
+
+    /// Makes it a list of so many ids or reals, whose values are those of an earlier batch or zero.
+    pub(crate) fn resize_as(&mut self, ids: bool, n: usize) {
+        match (&mut *self, ids) {
+            (Self::Ids(own), true) => own.resize(n, 0),
+            (Self::Reals(own), false) => own.resize(n, 0.0),
+            (own, true) => *own = Self::Ids(vec![0; n]),
+            (own, false) => *own = Self::Reals(vec![0.0; n]),
         }
     }
 

@@ -3,12 +3,14 @@
 //!
 //! A share has its samples at home, where they were read, and as they are assigned to be worked on; an operation says
 //! by its site which of the two it means. Samples that lie in the batch one after the other are used where they
-//! lie; others are gathered, in the order of the lists, into storage of the share's own.
+//! lie; others are gathered, in the order of the lists, into storage of the share's own. What is assigned becomes known
+//! while the batch is in flight: first the lists, from then on sizes are there, then the values that other ranks sent.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use fs_schedule::{InputKind, Schedule, Site, Symbol};
+use parking_lot::Mutex;
 
 use super::samples::{Deal, Dealt, Lists};
 use super::sizes::{Layout, Sizes};
@@ -20,9 +22,10 @@ pub struct Share {
     batch: Arc<GlobalBatch>,
     ranks: usize,
     home: Samples,
-    /// Where they are others than at home.
-    assigned: Samples,
-    moved: bool,
+    /// Once it is known which they are.
+    assigned: OnceLock<Samples>,
+    /// Those of an earlier batch, whose storage is used again.
+    spare: Mutex<Samples>,
     /// Of its exchanges.
     pub(crate) sizes: Sizes,
 }
@@ -43,7 +46,9 @@ struct Samples {
     lists: Lists,
     /// Position in the batch of the first, if all lie there one after the other; otherwise they are gathered.
     run: Option<usize>,
-    gathered: Vec<Values>,
+    gathered: OnceLock<Vec<Values>>,
+    /// The storage of an earlier batch.
+    spare: Mutex<Vec<Values>>,
     /// Random keys of the tokens of each group: sample << 32 | position.
     token_keys: Vec<Vec<u64>>,
     /// All samples, then those of each microbatch (if there are several).
@@ -102,29 +107,38 @@ impl Samples {
             run = run.filter(|first| first + i == at);
         }
         self.run = run;
-        let cuts = self.lists.microbatches();
+        let within = |offsets: &[usize], at: usize| {
+            assert!(offsets[at] <= offsets[at + 1], "the offsets of a batch fall");
+            offsets[at + 1] - offsets[at]
+        };
+        let held = |sample: u64| batch.held.position(sample as usize).unwrap_or(0);
+        self.lay(groups, |sample, group| within(&batch.offsets[group], held(sample)));
+        if run.is_none() {
+            let mut gathered = self.storage();
+            self.gather(schedule, batch, &mut gathered)?;
+            self.gathered = OnceLock::from(gathered);
+        }
+        Ok(())
+    }
+
+    /// Offsets and keys of the samples in the lists, all and by microbatch.
+    fn lay(&mut self, groups: usize, length: impl Fn(u64, usize) -> usize) {
+        let (list, cuts) = (self.lists.samples(), self.lists.microbatches());
         self.parts.resize_with(1 + if cuts > 1 { cuts } else { 0 }, Part::default);
         self.token_keys.resize_with(groups, Vec::new);
-        let [all, microbatches @ ..] = &mut self.parts[..] else { return Ok(()) };
+        let [all, microbatches @ ..] = &mut self.parts[..] else { return };
         all.samples = 0..list.len();
         all.offsets.resize_with(groups, Vec::new);
-        for ((offsets, own), keys) in batch.offsets.iter().zip(&mut all.offsets).zip(&mut self.token_keys) {
+        for (group, (own, keys)) in all.offsets.iter_mut().zip(&mut self.token_keys).enumerate() {
             own.clear();
             keys.clear();
-            if let Some(first) = run {
-                let offsets = &offsets[first..=first + list.len()];
-                assert!(offsets.is_sorted(), "the offsets of a batch fall");
-                own.extend(offsets.iter().map(|o| o - offsets[0]));
-            } else {
-                own.push(0);
-                for sample in list {
-                    let at = position(*sample)?;
-                    assert!(offsets[at] <= offsets[at + 1], "the offsets of a batch fall");
-                    own.push(own[own.len() - 1] + offsets[at + 1] - offsets[at]);
-                }
-            }
-            for (sample, span) in list.iter().zip(own.windows(2)) {
-                keys.extend((0..(span[1] - span[0]) as u64).map(|place| sample << 32 | place));
+            own.push(0);
+            let mut end = 0;
+            for sample in list {
+                let n = length(*sample, group);
+                end += n;
+                own.push(end);
+                keys.extend((0..n as u64).map(|place| sample << 32 | place));
             }
         }
         for (m, part) in microbatches.iter_mut().enumerate() {
@@ -136,16 +150,22 @@ impl Samples {
                 own.extend(all.iter().map(|o| o - all[0]));
             }
         }
-        if run.is_none() {
-            self.gather(schedule, batch)?;
-        }
-        Ok(())
+    }
+
+    /// Storage for values: that of an earlier batch, if there is one.
+    fn storage(&mut self) -> Vec<Values> {
+        self.gathered.take().unwrap_or_else(|| std::mem::take(self.spare.get_mut()))
     }
 
     /// Copies the values of all inputs, sample by sample.
-    fn gather(&mut self, schedule: &Schedule, batch: &GlobalBatch) -> Result<(), Missing> {
-        self.gathered.resize_with(batch.inputs.len(), || Values::Ids(Vec::new()));
-        for (i, (from, to)) in batch.inputs.iter().zip(&mut self.gathered).enumerate() {
+    fn gather(
+        &self,
+        schedule: &Schedule,
+        batch: &GlobalBatch,
+        gathered: &mut Vec<Values>,
+    ) -> Result<(), Missing> {
+        gathered.resize_with(batch.inputs.len(), || Values::Ids(Vec::new()));
+        for (i, (from, to)) in batch.inputs.iter().zip(gathered).enumerate() {
             to.clear_like(from);
             let Some(rows) = rows(schedule, i) else { continue };
             for sample in self.lists.samples() {
@@ -178,7 +198,7 @@ impl Samples {
         microbatch: Option<u32>,
     ) -> Option<Column<'a>> {
         let span = self.span(microbatch);
-        let values = if self.run.is_some() { &batch.inputs } else { &self.gathered };
+        let values = if self.run.is_some() { &batch.inputs } else { self.gathered.get()? };
         let range = match rows(schedule, input)? {
             Rows::Samples(width) => {
                 let base = self.run.unwrap_or(0);
@@ -239,13 +259,67 @@ impl Share {
         self.home.lists.clear();
         deal.home(dealt, &mut self.home.lists);
         self.home.load(schedule, &batch)?;
-        self.assigned.lists.clear();
-        self.moved = deal.assigned(dealt, &mut self.assigned.lists);
-        if self.moved {
-            self.assigned.load(schedule, &batch)?;
-        }
         self.batch = batch;
+        if let Some(mut before) = self.assigned.take() {
+            let values = before.storage();
+            *before.spare.get_mut() = values;
+            *self.spare.get_mut() = before;
+        }
         Ok(())
+    }
+
+    /// Says which samples are assigned to the rank, once for each batch, and how long each is in each length group.
+    /// False if that was said before.
+    pub fn assign(
+        &self,
+        fill: impl FnOnce(&mut Lists),
+        groups: usize,
+        length: impl Fn(u64, usize) -> usize,
+    ) -> bool {
+        let mut samples = std::mem::take(&mut *self.spare.lock());
+        samples.lists.clear();
+        fill(&mut samples.lists);
+        samples.run = None;
+        samples.lay(groups, length);
+        self.assigned.set(samples).is_ok()
+    }
+
+    /// Stores the values of the samples that are assigned, once for each batch. False if that was done before, or nothing
+    /// is assigned.
+    pub fn bring(&self, fill: impl FnOnce(&mut Vec<Values>)) -> bool {
+        self.assigned.get().is_some_and(|samples| {
+            let mut values = std::mem::take(&mut *samples.spare.lock());
+            fill(&mut values);
+            samples.gathered.set(values).is_ok()
+        })
+    }
+
+    /// The samples of a site in the order of their lists; none if they are not known.
+    pub fn lists(&self, site: Site) -> Option<&Lists> {
+        self.samples(site).map(|samples| &samples.lists)
+    }
+
+    /// The values that an input has for a sample which the batch holds.
+    pub fn sample(&self, schedule: &Schedule, input: usize, sample: u64) -> Option<Column<'_>> {
+        let at = self.batch.held.position(sample as usize)?;
+        let range = match rows(schedule, input)? {
+            Rows::Samples(width) => at * width..(at + 1) * width,
+            Rows::Tokens(group) => {
+                let offsets = self.batch.offsets.get(group)?;
+                *offsets.get(at)?..*offsets.get(at + 1)?
+            }
+        };
+        match self.batch.inputs.get(input)? {
+            Values::Ids(ids) => ids.get(range).map(Column::Ids),
+            Values::Reals(reals) => reals.get(range).map(Column::Reals),
+        }
+    }
+
+    /// Ids in a length group of a sample which the batch holds.
+    pub fn length(&self, group: usize, sample: u64) -> Option<usize> {
+        let at = self.batch.held.position(sample as usize)?;
+        let offsets = self.batch.offsets.get(group)?;
+        offsets.get(at + 1)?.checked_sub(*offsets.get(at)?)
     }
 
     /// The whole batch, as far as it is here.
@@ -253,16 +327,21 @@ impl Share {
         &self.batch
     }
 
-    fn samples(&self, site: Site) -> &Samples {
+    fn samples(&self, site: Site) -> Option<&Samples> {
         match site {
-            Site::Assigned if self.moved => &self.assigned,
-            Site::Assigned | Site::Home => &self.home,
+            Site::Assigned => self.assigned.get(),
+            Site::Home => Some(&self.home),
         }
     }
 
-    /// The samples of a microbatch, or all.
+    /// The samples of a microbatch, or all; none if they are not known.
     pub fn part(&self, site: Site, microbatch: Option<u32>) -> Span<'_> {
-        self.samples(site).span(microbatch)
+        static NONE: LazyLock<Samples> = LazyLock::new(|| {
+            let mut samples = Samples::default();
+            samples.lay(0, |_, _| 0);
+            samples
+        });
+        self.samples(site).unwrap_or(&NONE).span(microbatch)
     }
 
     /// Values of an input, for the samples of a microbatch.
@@ -273,7 +352,7 @@ impl Share {
         site: Site,
         microbatch: Option<u32>,
     ) -> Option<Column<'_>> {
-        self.samples(site).input(schedule, &self.batch, input, microbatch)
+        self.samples(site)?.input(schedule, &self.batch, input, microbatch)
     }
 
     /// A size of this share; samples and tokens are those of a microbatch.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::data::DataError;
+use crate::data::assign::AssignError;
 use crate::data::share::Missing;
 use crate::transport::TransportError;
 
@@ -112,6 +113,12 @@ pub enum Fault {
     /// A batch without one of the rank's samples.
     #[error(transparent)]
     Sample(#[from] Missing),
+    /// Samples that cannot be given to ranks.
+    #[error(transparent)]
+    Assign(#[from] AssignError),
+    /// A batch is assigned twice, or brought before it is assigned.
+    #[error("samples are assigned once in a batch, and then brought once")]
+    Assigned,
     /// There is no more data.
     #[error(transparent)]
     Data(#[from] Arc<DataError>),

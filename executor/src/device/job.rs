@@ -9,6 +9,7 @@ use fs_schedule::{Buffer, Exchange, Extent, Op, Operand, Program, RowMap, Schedu
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::Fault;
+use crate::data::assign::Assigner;
 use crate::data::samples::{Blocks, Deal};
 use crate::data::share::{Share, Span};
 use crate::data::sizes::Layout;
@@ -29,6 +30,8 @@ pub struct Env {
     pub maps: Arc<[RowMap]>,
     /// Which samples of a training batch this rank works on.
     pub deal: Arc<dyn Deal>,
+    /// Plans which rank works on which sample.
+    pub assigner: Mutex<Assigner>,
     /// The batches in flight: batch n at n modulo their number.
     pub batches: Vec<RwLock<Batch>>,
     /// Entries that this rank asked for, per exchange and class of lookups.
@@ -81,6 +84,7 @@ impl Env {
             seed,
             maps: Arc::clone(maps),
             deal: Arc::new(Blocks),
+            assigner: Mutex::default(),
             batches: (0..ring).map(|_| batch()).collect(),
             asked: layout.classes().map(|n| (0..n).map(|_| AtomicU64::new(0)).collect()).collect(),
             served: schedule.exchanges.iter().map(|_| AtomicU64::new(0)).collect(),

@@ -1,6 +1,7 @@
 //! What a run says at its end.
 
 pub(crate) mod accounting;
+mod balance;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,6 +19,7 @@ use crate::trace::Traced;
 use crate::weights::Taken;
 
 pub use accounting::{Accounting, EngineTime, Exposed, Predicted, RowShare};
+pub use balance::{Balance, Longest};
 
 /// Everything measured in a run; `--report` writes it as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -78,6 +80,8 @@ pub struct Report {
     pub ops: Vec<OpTotal>,
     /// The steps that were traced, as trace tools see them.
     pub traced: Option<Traced>,
+    /// What giving samples to ranks bought; nothing if all stayed where they were read.
+    pub balance: Option<Balance>,
     /// Evaluation after training.
     pub evaluation: Option<Evaluation>,
 }
@@ -221,6 +225,7 @@ impl Report {
             init: None,
             truncation: Truncations::default(),
             traced: None,
+            balance: None,
             evaluation: None,
         }
     }

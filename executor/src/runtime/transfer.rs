@@ -159,8 +159,7 @@ impl<D: Device> Thread<'_, '_, D> {
         if active.cursor.is_some() {
             transport.amend(turn, &mut |envelope| write(&mut envelope.outbox));
         } else {
-            // A section for each exchange.
-            transport.outbox(turn, job.op.action.exchanges().len().max(1), write);
+            transport.outbox(turn, job.op.sections(), write);
         }
         if let Ok(Progress::Done) = done {
             self.profile.ops[active.op].sent += sent;

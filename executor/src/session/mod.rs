@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::evaluate::{Outcome, popularity, scores};
 use crate::memory::{self, Memory};
 use crate::report::accounting::{self, Entries};
-use crate::report::{Evaluation, Report, Spread, Truncations, op_totals};
+use crate::report::{Balance, Evaluation, Report, Spread, Truncations, op_totals};
 use crate::runtime::engine::panic_message;
 use crate::runtime::plan;
 use crate::runtime::record::Record;
@@ -471,6 +471,8 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             init: self.taken.clone(),
             truncation: self.truncation(),
             traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps)),
+            // All ranks plan alike.
+            balance: self.ranks.first().and_then(|rank| Balance::of(&rank.assigner.lock().take_totals())),
             evaluation,
             ..report
         })

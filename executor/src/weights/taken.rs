@@ -78,7 +78,11 @@ impl Taken {
             Some(_) if self.step > 0 => format!("training goes on after step {}", self.step),
             _ => "steps count from 0".into(),
         };
-        format!("{}: {} tensors are used; {ids}; {on}", self.file.display(), self.used.len())
+        let used = match self.used.len() {
+            1 => "1 tensor is".into(),
+            n => format!("{n} tensors are"),
+        };
+        format!("{}: {used} used; {ids}; {on}", self.file.display())
     }
 
     /// What is left or missing; nothing if all fits.

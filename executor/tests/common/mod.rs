@@ -173,6 +173,7 @@ pub(crate) fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
                 eps: 1e-8,
                 weight_decay: 0.0,
             },
+            balance: None,
         },
         data: None,
         evaluate: None,

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use super::{Action, At, Effect, Facts, Flops, Learns, Memory, Payload, Peers, Phase, Sizes};
 
 /// The parts of a step with their headings, in order.
-const PHASES: [(Phase, &str); 7] = [
+const PHASES: [(Phase, &str); 8] = [
     (Phase::Load, "Batch"),
+    (Phase::Balance, "Balance"),
     (Phase::InputDist, "Input dist"),
     (Phase::OutputDist, "Lookup and output dist"),
     (Phase::Model, "Model"),
@@ -55,11 +56,14 @@ fn transfer(f: &Facts<'_>) -> String {
         Payload::Gradients => "gradients",
         Payload::Sums => "dense gradients",
         Payload::Ranks => "queries, scores, counts",
+        Payload::Lengths => "lengths",
+        Payload::Samples => "samples",
     };
     let peers = match t.peers {
         Peers::ToOwners => "to owners",
         Peers::FromOwners => "from owners",
         Peers::Everyone => "to everyone",
+        Peers::ToAssigned => "to who works on them",
         Peers::Reduce => "summed for everyone",
     };
     let rounds = if t.rounds == 1 { String::new() } else { format!(", {} rounds", t.rounds) };
@@ -69,6 +73,7 @@ fn transfer(f: &Facts<'_>) -> String {
 fn effect(effect: Effect) -> &'static str {
     match effect {
         Effect::LoadsBatch => "loads the batch",
+        Effect::AssignsBatch => "assigns the batch",
         Effect::ReadsBatch => "the batch",
         Effect::ReadsBatches => "buffers of other batches",
         Effect::Random => "random numbers",
@@ -99,6 +104,7 @@ fn learns(learns: Learns) -> String {
         Sizes::Sent => "`U`",
         Sizes::Received => "`R`",
         Sizes::Classes => "`U` or `R` of each class",
+        Sizes::Assigned => "`B`, `T`, `Q` as assigned",
     };
     format!("{sizes}{}", if learns.host_sync { ", and so must the host" } else { "" })
 }

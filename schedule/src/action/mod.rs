@@ -13,6 +13,7 @@
 //! To add an action: a variant in [`table`], an entry in a family's file, a handler per device.
 
 mod attention;
+mod balance;
 mod document;
 mod embedding;
 mod exchange;
@@ -86,6 +87,8 @@ pub struct Facts<'a> {
 pub enum Phase {
     /// The host brings a batch.
     Load,
+    /// Samples go to the ranks that work on them.
+    Balance,
     /// Ids go to the owners of their rows, and what tells rows apart: reads ids, never rows, parameters or gradients.
     InputDist,
     /// Lookup of rows and their way to who asked.
@@ -143,6 +146,8 @@ pub enum Peers {
     FromOwners,
     /// Everyone gets what everyone sends.
     Everyone,
+    /// Point to point: each rank sends samples to the ranks that work on them.
+    ToAssigned,
     /// Everyone gets the sum: first each rank's part goes to who sums it, then the sums to everyone.
     Reduce,
 }
@@ -162,6 +167,10 @@ pub enum Payload {
     Sums,
     /// Queries, scores of targets and how many rows score higher, of each sample.
     Ranks,
+    /// Lengths of samples.
+    Lengths,
+    /// All inputs of samples.
+    Samples,
 }
 
 /// Something that an action touches beside the buffers of its operands.
@@ -169,6 +178,8 @@ pub enum Payload {
 pub enum Effect {
     /// Makes a batch current.
     LoadsBatch,
+    /// Makes the samples that are assigned to the rank current.
+    AssignsBatch,
     /// Reads inputs, offsets or the samples' keys of the batch.
     ReadsBatch,
     /// Draws random numbers, keyed by seed, step and sample: it reads the batch's keys without an operand that says so.
@@ -279,6 +290,8 @@ pub enum Sizes {
     Received,
     /// Entries of each class.
     Classes,
+    /// Samples and tokens that are assigned to a rank, in each microbatch.
+    Assigned,
 }
 
 impl Sizes {

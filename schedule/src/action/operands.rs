@@ -26,6 +26,12 @@ pub struct Context<'a> {
     pub tables: usize,
     /// Microbatches of a batch.
     pub microbatches: u32,
+    /// Samples of a global batch.
+    pub batch: u32,
+    /// Number of length groups.
+    pub groups: u32,
+    /// Number of inputs.
+    pub inputs: u32,
 }
 
 /// Operands with accessors that explain a mismatch.

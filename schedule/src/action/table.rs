@@ -88,6 +88,17 @@ actions! {
     pub enum Action {
         /// Makes this rank's share of the batch current. `-> `
         LoadBatch,
+        /// All ranks learn the lengths of all samples. `offsets of each group... -> lengths (Index, batch x groups)`
+        ShareLengths,
+        /// Gives each sample to a rank and a microbatch, such that all have about as much to do; every rank finds the
+        /// same. `lengths -> rank and microbatch (Index, batch x 2)`
+        Assign,
+        /// All inputs of samples go to the ranks that work on them, where they are current from then on.
+        /// `rank and microbatch, inputs... -> `
+        Dispatch {
+            /// Share of the tokens that is expected to move.
+            moved: f64,
+        },
         /// Uniform ids per token, keyed by seed, step, sample and draw. `-> ids[tokens, count]`
         DrawNegatives {
             /// Table.

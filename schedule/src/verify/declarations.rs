@@ -41,6 +41,19 @@ fn settings(s: &Schedule, r: &mut Report) {
     r.check((1..=MOST_MICROBATCHES).contains(&microbatches), "settings", || {
         format!("microbatches is {microbatches}, must be in 1..={MOST_MICROBATCHES}")
     });
+    if let Some(balance) = &s.settings.balance {
+        let groups = balance.cost.groups.len();
+        r.check(groups == s.lengths.len(), "settings", || {
+            format!("the balance has costs of {groups} length groups, there are {}", s.lengths.len())
+        });
+        let costs = balance.cost.groups.iter().flat_map(|g| [g.linear, g.square]);
+        let numbers = costs.chain([balance.cost.constant, balance.slack]).all(|x| x.is_finite() && x >= 0.0);
+        let longest = balance.cost.of(s.lengths.iter().map(|l| l.max));
+        r.check(numbers && longest.is_finite(), "settings", || {
+            "costs and slack of the balance must be numbers of at least 0, also of the longest sample".into()
+        });
+        r.check(balance.tokens != Some(0), "settings", || "a rank must be able to hold tokens".into());
+    }
     let endless = matches!(s.settings.duration, Duration::Steps(0) | Duration::Epochs(0));
     r.check(!endless, "settings", || "the duration is zero".into());
     let numbers: Vec<(&str, f64, bool)> = match s.settings.optimizer {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{Context, Report};
-use crate::action::{Effect, Facts, Phase, Programs};
+use crate::action::{Action, Effect, Facts, Phase, Programs};
+use crate::attribute::Site;
 use crate::operand::Place;
 
 pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
@@ -16,6 +17,7 @@ fn frame(cx: &Context<'_>, r: &mut Report) {
     let loads: Vec<u32> =
         (0..p.ops.len() as u32).filter(|i| p.ops[*i as usize].action.has(Effect::LoadsBatch)).collect();
     r.check(loads.len() == 1, "frame", || format!("a step loads one batch, this one {}", loads.len()));
+    let assigns = balance(cx, r);
     for (i, op) in (0..).zip(&p.ops) {
         let programs = op.action.facts().programs;
         let strange = programs == Programs::Training || op.stage != 0;
@@ -27,6 +29,11 @@ fn frame(cx: &Context<'_>, r: &mut Report) {
         });
         let Some(&load) = loads.first().filter(|l| **l != i) else { continue };
         cx.need(load, i, 0, "batch", r, || "the first loads the batch that the second works on".into());
+        if let Some(assigns) = assigns.filter(|_| op.site == Site::Assigned) {
+            cx.need(assigns, i, 0, "batch", r, || {
+                "the first brings the samples that the second works on".into()
+            });
+        }
         // Sizes of buffers of an earlier batch are needed as long.
         let oldest = op.reads.iter().map(|o| i64::from(o.batch)).min().unwrap_or(0).min(0);
         let replaced = i64::from(p.in_flight) + oldest;
@@ -34,6 +41,21 @@ fn frame(cx: &Context<'_>, r: &mut Report) {
             format!("with {} batches in flight, that load replaces what the first uses", p.in_flight)
         });
     }
+}
+
+/// Samples are given to ranks once if the settings say so, and not at all otherwise. The operation that brings them.
+fn balance(cx: &Context<'_>, r: &mut Report) -> Option<u32> {
+    let wanted = usize::from(cx.s.settings.balance.is_some() && !cx.evaluation);
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for op in cx.p.ops.iter().filter(|op| op.action.facts().phase == Phase::Balance) {
+        *counts.entry(op.action.name()).or_default() += 1;
+    }
+    let steps = [Action::ShareLengths, Action::Assign, Action::Dispatch { moved: 0.0 }];
+    for name in steps.map(|action| action.name()) {
+        let found = counts.get(&name).copied().unwrap_or(0);
+        r.check(found == wanted, "frame", || format!("a step has {wanted} of `{name}`, this one {found}"));
+    }
+    (0..).zip(&cx.p.ops).find(|(_, op)| op.action.has(Effect::AssignsBatch)).map(|(i, _)| i)
 }
 
 /// Who makes, reduces, uses for an update, and reads a parameter's gradient or the parameter.

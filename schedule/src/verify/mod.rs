@@ -9,7 +9,7 @@
 //! What a file may hold ([`limits`], [`declarations`]):
 //! - `limits`: counts that bound the verifier's own time and memory.
 //! - `version`: format and version are this crate's.
-//! - `settings`: batch, ranks and microbatches are in range, numbers are finite, rates and divisors in their ranges.
+//! - `settings`: batch, ranks and microbatches are in range, a balance has costs of every length group, numbers are finite, rates and divisors in their ranges.
 //! - `tables`: tables have rows and columns, names of tables, inputs and parameters are unique.
 //! - `sharding`: owners are ranks, parts have columns; column-wise tables have no row-wise optimizer; only row-wise
 //!   tables have a placement of rows, and hot rows are rows of the table, each on one rank that has room for them.
@@ -33,7 +33,9 @@
 //! - `times`: planned times are numbers, in the order of the queue.
 //! - `offsets`: only partitions read buffers of other batches, nothing writes them.
 //! - `microbatch`: an operation uses its own microbatch's samples.
-//! - `site`: an operation and the buffers that it uses are of samples at one site; batches are loaded at home.
+//! - `site`: an operation and the buffers that it uses are of samples at one site: as assigned, where samples go to other
+//!   ranks, at home otherwise, and home is where they are loaded, planned and sent away.
+//! - `inputs`: lengths of all groups are shared, and samples travel with all of their inputs.
 //!
 //! Buffers and gradients ([`storage`]):
 //! - `fresh`: all columns that an operation reads were written before, and the writes come before the read, also those
@@ -45,8 +47,8 @@
 //! - `sizes` ([`sizes`]): an operation on a buffer whose rows are counted while its batch runs comes after the count.
 //!
 //! Batches and dense parameters ([`dense`]):
-//! - `frame`: a step loads one batch; evaluation updates nothing, is not staged and not split by reuse distance.
-//! - `batch`: every operation comes after the load of its batch.
+//! - `frame`: a step loads one batch, and gives its samples to ranks once if the settings say so; evaluation updates nothing, is not staged and not split by reuse distance.
+//! - `batch`: every operation comes after the load of its batch, and on samples as assigned after they were brought.
 //! - `in-flight`: every use of a batch and its sizes comes before the load of the batch that replaces it.
 //! - `dense`: each gradient that is made is reduced once and updates its parameter once, in this order.
 //! - `parameter`: a parameter is read after the update of the batch before and before the update of its own batch.

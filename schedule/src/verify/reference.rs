@@ -131,6 +131,7 @@ fn of_model(action: &Action) -> bool {
         | Effect::AddsLoss
         | Effect::Ranks => true,
         Effect::LoadsBatch
+        | Effect::AssignsBatch
         | Effect::ReadsBatches
         | Effect::WritesTable
         | Effect::WritesParameter
@@ -168,7 +169,7 @@ pub(super) fn table_of_ids(s: &Schedule, list: &[Term], v: &Value) -> Option<u32
 /// Shapes of all results of some terms.
 fn graph(s: &Schedule, list: &[Term], microbatches: u32, r: &mut Report) -> Vec<Vec<OperandType>> {
     let columns: Vec<u32> = s.exchanges.iter().map(|e| e.columns(&s.tables)).collect();
-    let cx = Context { exchanges: &s.exchanges, columns: &columns, tables: s.tables.len(), microbatches };
+    let cx = s.context(&columns, microbatches);
     let first: Vec<Option<u32>> = (0..s.tables.len() as u32).map(|t| entries(s, t)).collect();
     let mut graph = Graph { s, list, entries: first, shapes: Vec::with_capacity(list.len()) };
     for (n, term) in list.iter().enumerate() {

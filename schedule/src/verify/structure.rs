@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Report;
-use crate::action::{self, Effect, Facts, Runs, Scope};
+use crate::action::{Effect, Facts, Phase, Runs, Scope};
 use crate::attribute::{Normalize, Site};
 use crate::model::Engine;
 use crate::op::Buffer;
@@ -35,6 +35,7 @@ pub(super) fn check(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report)
     order(p, r);
     writes(p, r);
     sites(p, r);
+    travels(p, r);
     if !evaluation {
         microbatches(s, p, r);
     }
@@ -122,13 +123,8 @@ fn indices(s: &Schedule, p: &Program, r: &mut Report) {
 
 fn operands(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
     let columns: Vec<u32> = s.exchanges.iter().map(|e| e.columns(&s.tables)).collect();
-    let cx = action::Context {
-        exchanges: &s.exchanges,
-        columns: &columns,
-        tables: s.tables.len(),
-        // Evaluation takes whole batches.
-        microbatches: if evaluation { 1 } else { s.settings.microbatches },
-    };
+    // Evaluation takes whole batches.
+    let cx = s.context(&columns, if evaluation { 1 } else { s.settings.microbatches });
     for op in &p.ops {
         let lists = op.action.facts().lists;
         let sides = [(&op.reads, lists.reads), (&op.writes, lists.writes)];
@@ -215,16 +211,32 @@ fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
     }
 }
 
+/// Samples travel with all of their inputs, lengths of all groups are shared: in order, none twice.
+fn travels(p: &Program, r: &mut Report) {
+    for op in p.ops.iter().filter(|op| op.action.facts().phase == Phase::Balance) {
+        let numbers = op.reads.iter().filter_map(|o| match o.place {
+            Place::Input(n) | Place::Lengths(n) => Some(n),
+            _ => None,
+        });
+        r.check(numbers.zip(0..).all(|(n, i)| n == i), "inputs", || {
+            format!("`{}` must list everything that a sample has, in order", op.name)
+        });
+    }
+}
+
 /// Samples at home and samples as assigned are different ones, in number too, so no operation uses values of both.
-/// Rows and gradients on their way to and from their owners count as of the site that asked for them.
+/// Rows and gradients on their way to and from their owners count as of the site that asked for them. What is summed over
+/// microbatches must be of all samples, so all work is done at one site: where samples go if they go anywhere.
 fn sites(p: &Program, r: &mut Report) {
+    let assigns = p.ops.iter().any(|op| op.action.has(Effect::AssignsBatch));
     for op in &p.ops {
         let (name, site) = (&op.name, op.site);
-        if op.action.has(Effect::LoadsBatch) {
-            r.check(site == Site::Home, "site", || {
-                format!("`{name}` reads samples {}, they are read at home", site.describe())
-            });
-        }
+        let brings = matches!(op.action.facts().phase, Phase::Load | Phase::Balance);
+        let wanted = if assigns && !brings { Site::Assigned } else { Site::Home };
+        r.check(site == wanted, "site", || {
+            let why = if brings { "they are read at home" } else { wanted.works() };
+            format!("`{name}` works on samples {}, {why}", site.describe())
+        });
         for o in op.reads.iter().chain(&op.writes) {
             let Place::Buffer(b) = o.place else { continue };
             let of = p.buffers[b as usize].site;

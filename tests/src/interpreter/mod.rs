@@ -28,6 +28,10 @@ struct Cell {
     pieces: Pieces,
 }
 
+/// Stand for all samples that a rank reads, and all that are assigned to it.
+const HOME: Place = Place::Input(0);
+const ASSIGNED: Place = Place::Input(1);
+
 /// Memory of a rank.
 struct Memory<'a> {
     s: &'a Schedule,
@@ -85,9 +89,9 @@ impl<'a> Memory<'a> {
             }
             Place::Gradient(n) => ((1, n.into(), around(1), 0), (place, batch)),
             Place::Parameter(n) | Place::Table(n) => ((2, n.into(), 0, 0), (place, 0)),
-            Place::Input(_) | Place::Lengths(_) => {
-                ((3, around(self.s.train.in_flight), 0, 0), (Place::Input(0), batch))
-            }
+            // The batch as it is read, and as it is assigned.
+            Place::Input(n) => ((3, around(self.s.train.in_flight), n.into(), 0), (place, batch)),
+            Place::Lengths(_) => self.key(HOME, batch),
         }
     }
 
@@ -133,15 +137,22 @@ impl<'a> Memory<'a> {
             rows: None,
         };
         let loads = at.action.has(Effect::LoadsBatch);
-        let inputs = Operand::new(Place::Input(0));
+        let assigns = at.action.has(Effect::AssignsBatch);
+        let site = if at.site.is_home() { HOME } else { ASSIGNED };
         let mut used = BTreeSet::from([batch]);
         used.extend(at.reads.iter().map(|o| batch + i64::from(o.batch)).filter(|b| exists(*b)));
+        let mut samples = Data::Word(0);
         for b in used {
-            let (key, _) = self.key(inputs.place, b);
-            run.holds.push((key, inputs.place, (0, 1), loads));
+            run.holds.push((self.key(site, b).0, site, (0, 1), loads));
             if !loads {
-                self.read(&inputs, b)?;
+                let found = self.read(&Operand::new(site), b)?;
+                if let (true, Some((_, data))) = (b == batch, found.into_iter().next()) {
+                    samples = data;
+                }
             }
+        }
+        if assigns {
+            run.holds.push((self.key(ASSIGNED, batch).0, ASSIGNED, (0, 1), true));
         }
         for o in &at.reads {
             let b = batch + i64::from(o.batch);
@@ -151,7 +162,7 @@ impl<'a> Memory<'a> {
             }
             match o.place {
                 Place::Input(_) | Place::Lengths(_) => {
-                    let what = Data::Word(word(&(o.place, b, rank, at.microbatch)));
+                    let what = Data::Word(word(&(o.place, b, rank, at.microbatch, &samples)));
                     run.reads.push(Some(vec![((0, 1), what)]));
                     continue;
                 }
@@ -211,9 +222,13 @@ impl<'a> Memory<'a> {
                 cell.pieces.retain(|(r, _)| !meets(*r, range));
             }
         }
-        if loads {
-            let (key, owner) = self.key(inputs.place, batch);
-            self.cells.insert(key, Cell { owner, pieces: vec![((0, 1), Data::Word(0))] });
+        for (place, brings) in [(HOME, loads), (ASSIGNED, assigns)] {
+            if brings {
+                let (key, owner) = self.key(place, batch);
+                // Of what is assigned, by what.
+                let what = Data::Word(word(&run.reads));
+                self.cells.insert(key, Cell { owner, pieces: vec![((0, 1), what)] });
+            }
         }
         Ok(run)
     }

@@ -522,6 +522,14 @@ pub(crate) fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
                 }
             }
         }
+        Action::ShareLengths => {
+            let lengths = word(&calls.iter().map(|c| c.reads.clone()).collect::<Vec<_>>());
+            for o in &mut out {
+                o.push(Data::Word(lengths));
+            }
+        }
+        // What arrives is held with the batch.
+        Action::Dispatch { .. } => {}
         other => return Err(format!("{other:?} is no collective")),
     }
     Ok(out)

@@ -5,11 +5,13 @@
 
 use fs_schedule::{Action, Dep, Op, Place, Reuse, Schedule, Sharding, Strategy};
 
+mod balance;
 mod flow;
 mod form;
 mod model;
 mod ranking;
 
+pub use balance::{BALANCED, BALANCED_MODEL};
 pub use ranking::RANKING;
 
 use crate::arrange::{reaches, waits};

@@ -100,6 +100,7 @@ fn header(plan: &Recipe) -> Schedule {
             duration: Duration::Steps(4),
             seed: 1,
             optimizer: DenseOptimizer::Sgd { lr: 0.5, momentum: 0.0, weight_decay: 0.0 },
+            balance: None,
         },
         data: None,
         evaluate: None,

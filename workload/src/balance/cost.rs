@@ -2,7 +2,9 @@
 
 /// Cost of a sample of one or several sequences: `constant` and, of each sequence of L ids, `linear` L + `square` L^2.
 /// In any unit; only ratios matter.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", serde(deny_unknown_fields))]
 pub struct CostModel {
     /// Of any sample.
     pub constant: f64,
@@ -12,6 +14,8 @@ pub struct CostModel {
 
 /// What a sequence adds to a sample's cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", serde(deny_unknown_fields))]
 pub struct GroupCost {
     /// Per id.
     pub linear: f64,
@@ -29,7 +33,7 @@ pub struct Overflow {
     pub cost: f64,
 }
 
-/// The dearest sample's cost has about so many bits, so 2^22 samples can be summed without overflow.
+/// The dearest sample's cost has at most about so many bits, fewer where many samples are to be summed.
 const BITS: i32 = 40;
 
 impl CostModel {
@@ -43,7 +47,8 @@ impl CostModel {
         cost
     }
 
-    /// Costs as integers in proportion, the same on every machine: the dearest has 40 bits or 41. What one unit of
+    /// Costs as integers in proportion, the same on every machine: the dearest has 40 bits or 41 (fewer of
+    /// more than two million samples, so that they can be added). What one unit of
     /// them is worth is returned.
     ///
     /// # Errors
@@ -59,7 +64,8 @@ impl CostModel {
         }
         // A power of two, so that scaling rounds nothing but the last bits of small costs.
         let whole = if most > 0.0 { power_of_two(exponent(most)) } else { 1.0 };
-        let parts = power_of_two(BITS);
+        let counted = 64 - (costs.len() as u64).leading_zeros() as i32;
+        let parts = power_of_two(BITS.min(61 - counted));
         out.extend(costs.iter().map(|cost| (cost / whole * parts).round() as u64));
         Ok(whole / parts)
     }

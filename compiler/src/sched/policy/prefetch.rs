@@ -20,6 +20,6 @@ impl Policy for Prefetch {
         "Move the input dist ahead"
     }
     fn blocks(&self, action: &Action) -> bool {
-        !matches!(action.facts().phase, Phase::Load | Phase::InputDist | Phase::DenseUpdate)
+        !matches!(action.facts().phase, Phase::Load | Phase::Balance | Phase::InputDist | Phase::DenseUpdate)
     }
 }

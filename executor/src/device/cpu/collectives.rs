@@ -15,56 +15,11 @@ use fs_schedule::{Action, Symbol};
 
 use super::arena::Read;
 use super::inbox::receive;
-use super::{Call, Fault, rank_items};
+use super::pieces::{Pieces, Stop, check};
+use super::{Call, Fault, balance, rank_items};
+use crate::device::Inbox;
 use crate::device::shards::rows_per_rank;
-use crate::device::{Inbox, Urgent};
-use crate::transport::{HostOutbox, Part, TransportError, Widths};
-
-/// Why a fill or drain stops.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// Something more urgent can go on.
-    Paused,
-    /// It cannot go on.
-    Fault(Fault),
-}
-
-impl From<Fault> for Stop {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-/// Counts the pieces of a fill or drain, between which it may stop and be called again.
-pub(super) struct Pieces<'u> {
-    /// Pieces of earlier calls that are still to be passed.
-    skip: u64,
-    /// Pieces done, with those of earlier calls.
-    pub(super) done: u64,
-    /// Whether this call has done one.
-    moved: bool,
-    urgent: Urgent<'u>,
-}
-
-impl<'u> Pieces<'u> {
-    /// After `done` pieces.
-    pub(super) fn new(done: u64, urgent: Urgent<'u>) -> Self {
-        Self { skip: done, done, moved: false, urgent }
-    }
-
-    /// Whether the next piece is still to be done; it then counts as done.
-    fn next(&mut self) -> Result<bool, Stop> {
-        if self.skip > 0 {
-            self.skip -= 1;
-            return Ok(false);
-        }
-        if self.moved && (self.urgent)() {
-            return Err(Stop::Paused);
-        }
-        (self.moved, self.done) = (true, self.done + 1);
-        Ok(true)
-    }
-}
+use crate::transport::{HostOutbox, Part, Widths};
 
 /// What a collective moves.
 enum Moves<'a> {
@@ -87,6 +42,8 @@ enum Moves<'a> {
     Reduce,
     /// Queries, scores and counts, to and fro.
     Rank,
+    Lengths,
+    Samples,
 }
 
 fn moves(action: &Action) -> Result<Moves<'_>, Fault> {
@@ -100,6 +57,8 @@ fn moves(action: &Action) -> Result<Moves<'_>, Fault> {
         Payload::Gradients => Moves::Grads { exchanges, everyone },
         Payload::Sums => Moves::Reduce,
         Payload::Ranks => Moves::Rank,
+        Payload::Lengths => Moves::Lengths,
+        Payload::Samples => Moves::Samples,
     })
 }
 
@@ -219,6 +178,12 @@ pub(super) fn fill<T: Real>(
                 rank_items::fill(c, round, outbox, inbox)?;
             }
         }
+        Moves::Lengths => {
+            if pieces.next()? {
+                balance::share_fill(c, outbox)?;
+            }
+        }
+        Moves::Samples => balance::dispatch_fill(c, outbox, pieces)?,
     }
     Ok(())
 }
@@ -303,6 +268,16 @@ pub(super) fn drain<T: Real>(
         Moves::Rank => {
             if pieces.next()? {
                 rank_items::drain(c, inbox)?;
+            }
+        }
+        Moves::Lengths => {
+            if pieces.next()? {
+                balance::share_drain(c, inbox)?;
+            }
+        }
+        Moves::Samples => {
+            if pieces.next()? {
+                balance::dispatch_drain(c, inbox)?;
             }
         }
     }
@@ -519,13 +494,6 @@ fn span(counts: &[u64], rank: usize) -> Range<usize> {
 
 fn sum(counts: &[u64]) -> usize {
     counts.iter().sum::<u64>() as usize
-}
-
-fn check(what: &str, found: usize, expected: usize) -> Result<(), Fault> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(TransportError::Sizes(format!("{what}: {found} where {expected} are expected")).into())
 }
 
 fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<(), Fault> {

@@ -3,7 +3,7 @@
 use fs_kernels::Real;
 use fs_schedule::Action;
 
-use super::{Call, Fault, attention, dense, loss, optimizer, sparse};
+use super::{Call, Fault, attention, balance, dense, loss, optimizer, sparse};
 
 /// Runs an operation that is no transfer.
 pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
@@ -58,6 +58,7 @@ pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
         Action::SampledSoftmaxGrad { negatives } => loss::sampled_softmax_grad(c, *negatives),
         // The host's share of the batch is all that there is.
         Action::LoadBatch => Ok(()),
+        Action::Assign => balance::assign(c),
         Action::AllToAllIds { .. }
         | Action::AllGatherIds { .. }
         | Action::AllToAllClasses { .. }
@@ -65,6 +66,8 @@ pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
         | Action::AllToAllGrads { .. }
         | Action::AllGatherGrads { .. }
         | Action::AllReduce
+        | Action::ShareLengths
+        | Action::Dispatch { .. }
         | Action::RankItems { .. } => Err(Fault::InParts),
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod arena;
 mod attention;
+mod balance;
 mod call;
 mod collectives;
 mod dense;
@@ -13,6 +14,7 @@ mod dispatch;
 mod inbox;
 mod loss;
 mod optimizer;
+mod pieces;
 mod rank_items;
 mod sparse;
 mod state;
@@ -31,7 +33,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, Stored, Urgent, Values};
 use crate::transport::{HostOutbox, Reach};
-use collectives::{Pieces, Stop};
+use pieces::{Pieces, Stop};
 use rank_items::Ranking;
 
 pub(crate) use call::Call;
@@ -68,6 +70,8 @@ pub struct Work<T> {
     pub rows: Vec<u32>,
     /// For telling rows apart by reuse distance.
     pub partition: Partition,
+    /// Samples that leave: to which rank, in which microbatch, which.
+    pub order: Vec<(u32, u32, u64)>,
     /// Positions by class.
     pub positions: Vec<Vec<u32>>,
     /// Entries by class and rank.
@@ -88,6 +92,7 @@ impl<T: Real> Default for Work<T> {
             slots: Vec::new(),
             rows: Vec::new(),
             partition: Partition::default(),
+            order: Vec::new(),
             positions: Vec::new(),
             numbers: Vec::new(),
             reduced: ReducedRows::new(),
