@@ -244,7 +244,7 @@ pub fn write_atomically_with(
         return out.flush();
     }
     // What a link points to is replaced, not the link, and keeps its mode.
-    let target = target_of(path);
+    let target = target_of(path)?;
     let path = target.as_path();
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
@@ -267,15 +267,15 @@ pub fn write_atomically_with(
 }
 
 /// Where a path leads through links, also if nothing is there yet.
-fn target_of(path: &Path) -> PathBuf {
+fn target_of(path: &Path) -> io::Result<PathBuf> {
     /// Links behind links, as the system allows.
     const MOST_LINKS: usize = 40;
     let mut path = path.to_path_buf();
     for _ in 0..MOST_LINKS {
-        let Ok(next) = fs::read_link(&path) else { break };
+        let Ok(next) = fs::read_link(&path) else { return Ok(fs::canonicalize(&path).unwrap_or(path)) };
         path = path.parent().unwrap_or(Path::new("")).join(next);
     }
-    fs::canonicalize(&path).unwrap_or(path)
+    Err(io::Error::other("its links lead in a circle"))
 }
 
 /// Files that are being written.
@@ -415,6 +415,16 @@ mod tests {
             assert!(at("link").is_symlink() && at("again").is_symlink());
         }
         assert_eq!(std::fs::read_dir(at("far")).expect("listed").count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn links_in_a_circle_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        symlink("b", at("a")).expect("a link");
+        symlink("a", at("b")).expect("a link");
+        let said = write_atomically(&at("a"), b"text").unwrap_err().to_string();
+        assert!(said.contains("circle") && at("a").is_symlink() && at("b").is_symlink(), "{said}");
     }
 
     #[test]

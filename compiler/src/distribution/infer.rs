@@ -1,7 +1,9 @@
 //! The types of operations: what operands must be, and what comes out.
 
+use fs_schedule::Site;
+
 use super::op::Op;
-use super::ty::{Holds, Per, Placement, Precision, Sharded, Type, TypeError};
+use super::ty::{Holds, Per, Precision, Sharded, Type, TypeError};
 
 /// The operands of an operation, to be checked.
 struct Operands<'a> {
@@ -43,7 +45,7 @@ pub(super) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
     let o = Operands { op, types };
     let leaf = |holds, sharded, per, columns| {
         o.count(types.is_empty(), "left out")?;
-        Ok(Type { holds, sharded, per, columns, placement: Placement::Home, precision: Precision::F32 })
+        Ok(Type { holds, sharded, per, columns, site: Site::Home, precision: Precision::F32 })
     };
     match op {
         Op::Shard { start, end, replicated, .. } => {
@@ -75,15 +77,15 @@ pub(super) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
         | Op::Total => gradients(&o),
         Op::Dispatch | Op::Combine => {
             let (from, to) = match op {
-                Op::Dispatch => (Placement::Home, Placement::Assigned),
-                _ => (Placement::Assigned, Placement::Home),
+                Op::Dispatch => (Site::Home, Site::Assigned),
+                _ => (Site::Assigned, Site::Home),
             };
             let wanted = "of samples, and where they are taken from";
             let of_samples = |t: &Type| {
-                t.sharded == Sharded::Sample && matches!(t.per, Per::Sample | Per::Id) && t.placement == from
+                t.sharded == Sharded::Sample && matches!(t.per, Per::Sample | Per::Id) && t.site == from
             };
             o.count(types.len() == 1, "one")?;
-            Ok(Type { placement: to, ..o.get(0, wanted, of_samples)? })
+            Ok(Type { site: to, ..o.get(0, wanted, of_samples)? })
         }
         Op::Cast { to } => {
             o.count(types.len() == 1, "one")?;
@@ -102,7 +104,7 @@ fn asked(o: &Operands<'_>) -> Result<Type, TypeError> {
             o.count(o.types.len() == 2, "two")?;
             let entries = entries(0)?;
             let ids = o.get(1, "ids of the same samples", |t| {
-                t.holds == Holds::Ids && t.per == Per::Id && t.placement == entries.placement
+                t.holds == Holds::Ids && t.per == Per::Id && t.site == entries.site
             })?;
             Ok(Type { holds: Holds::Positions, ..ids })
         }
@@ -198,10 +200,10 @@ fn rows(o: &Operands<'_>) -> Result<Type, TypeError> {
             o.count(o.types.len() == 2 + usize::from(pools), "as many as it takes")?;
             let of = o.get(0, "rows of a rank", |t| rows(t) && t.sharded == Sharded::Sample)?;
             o.get(1, "positions of ids of the same samples", |t| {
-                t.holds == Holds::Positions && t.per == Per::Id && t.placement == of.placement
+                t.holds == Holds::Positions && t.per == Per::Id && t.site == of.site
             })?;
             if pools {
-                o.get(2, "offsets", |t| t.holds == Holds::Offsets && t.placement == of.placement)?;
+                o.get(2, "offsets", |t| t.holds == Holds::Offsets && t.site == of.site)?;
             }
             Ok(Type { per: if pools { Per::Sample } else { Per::Id }, ..of })
         }
@@ -219,10 +221,10 @@ fn gradients(o: &Operands<'_>) -> Result<Type, TypeError> {
             let per = if pools { Per::Sample } else { Per::Id };
             let of = o.get(0, "gradients per id or sample", |t| gradients(t) && t.per == per)?;
             o.get(1, "positions of ids of the same samples", |t| {
-                t.holds == Holds::Positions && t.per == Per::Id && t.placement == of.placement
+                t.holds == Holds::Positions && t.per == Per::Id && t.site == of.site
             })?;
             if pools {
-                o.get(2, "offsets", |t| t.holds == Holds::Offsets && t.placement == of.placement)?;
+                o.get(2, "offsets", |t| t.holds == Holds::Offsets && t.site == of.site)?;
             }
             // The arena knows which entries the positions are of, and sets whether they are unique.
             Ok(Type { per: Per::Entry { unique: true }, ..of })

@@ -1,5 +1,7 @@
 //! Types of terms: what a value holds, which rank has which part of it, and one per what there is.
 
+use fs_schedule::Site;
+
 /// What the elements are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Holds {
@@ -46,15 +48,6 @@ pub(crate) enum Per {
     Row,
 }
 
-/// Which ranks work on a sample: the one that read it, or the one that balance gives it to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Placement {
-    /// That read it.
-    Home,
-    /// That it was given to.
-    Assigned,
-}
-
 /// Precision of reals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Precision {
@@ -75,8 +68,8 @@ pub struct Type {
     pub(crate) per: Per,
     /// Columns of each.
     pub columns: u32,
-    /// For which placement of the samples.
-    pub(crate) placement: Placement,
+    /// On which ranks the samples are worked on.
+    pub(crate) site: Site,
     /// In which precision.
     pub precision: Precision,
 }

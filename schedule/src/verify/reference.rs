@@ -362,7 +362,40 @@ impl Graph<'_> {
             }
             Action::SampledSoftmaxGrad { .. } => vec![like(0), like(1)],
             Action::RankItems { .. } => Vec::new(),
-            _ => vec![like(0)],
+            Action::Unary { .. }
+            | Action::UnaryGrad { .. }
+            | Action::Softmax
+            | Action::SoftmaxGrad
+            | Action::Add
+            | Action::Mul
+            | Action::Scale { .. }
+            | Action::Copy
+            | Action::Zero
+            | Action::Positional
+            | Action::Dropout { .. }
+            | Action::DropoutGrad { .. }
+            | Action::L2NormalizeGrad { .. }
+            | Action::SiluAttention { .. }
+            // How rows travel and what is updated is no part of a reference, which was said before (`of_model`).
+            | Action::LoadBatch
+            | Action::ShareLengths
+            | Action::Assign
+            | Action::Dispatch { .. }
+            | Action::Unique { .. }
+            | Action::AllToAllIds { .. }
+            | Action::AllGatherIds { .. }
+            | Action::Partition { .. }
+            | Action::AllToAllClasses { .. }
+            | Action::Positions { .. }
+            | Action::Gather { .. }
+            | Action::AllToAllRows { .. }
+            | Action::Merge { .. }
+            | Action::Split { .. }
+            | Action::AllToAllGrads { .. }
+            | Action::AllGatherGrads { .. }
+            | Action::Apply { .. }
+            | Action::AllReduce
+            | Action::DenseUpdate => vec![like(0)],
         }
     }
 }
