@@ -147,7 +147,7 @@ fn errors_name_the_place_and_nothing_is_written() {
 #[test]
 fn what_is_not_built_yet_is_refused_with_its_place() {
     for (setting, word) in [
-        ("train { batch 4  steps 2  balance on }", "balanc"),
+        ("train { batch 4  steps 2  precision { gradient_dist bf16 } }", "gradient_dist"),
         ("train { batch 4  steps 2  precision { output_dist bf16 } }", "precision"),
     ] {
         let (_dir, model) = folder(&MODEL.replace("train { batch 4  steps 2 }", setting));

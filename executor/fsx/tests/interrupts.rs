@@ -183,12 +183,12 @@ fn large() -> TempDir {
 fn saving_is_ended_at_once_by_two_signals() {
     let folder = large();
     let child = saving(folder.path(), Stdio::null());
-    // Both are there when it goes on; the lesser number is taken first.
+    // Both are there when it goes on, and which is taken first is the system's choice.
     signal(&child, "-TERM");
     signal(&child, "-INT");
     signal(&child, "-CONT");
     let (status, report) = end(child, folder.path());
-    assert_eq!(status.code(), Some(130));
+    assert!(matches!(status.code(), Some(130 | 143)), "{status}");
     assert_eq!((&report["interrupted"], &report["steps"]), (&true.into(), &1.into()));
     assert_eq!(fs::read_to_string(folder.path().join("m.safetensors")).unwrap(), "what was there");
 }
