@@ -231,6 +231,40 @@ impl Action {
 }
 
 impl Schedule {
+    /// The table whose ids an input holds.
+    pub fn input_table(&self, input: usize) -> Option<&Table> {
+        let table = match self.inputs[input].kind {
+            InputKind::Ids { table, .. } => table,
+            InputKind::Next { of } => match self.inputs[of as usize].kind {
+                InputKind::Ids { table, .. } => table,
+                _ => return None,
+            },
+            InputKind::Dense { .. } | InputKind::SampleLabel | InputKind::TokenLabel { .. } => return None,
+        };
+        self.tables.get(table as usize)
+    }
+
+    /// Numbers of 32 bits that a value of an input takes on its way between ranks: two for ids of tables with more rows than
+    /// one can tell apart.
+    pub fn input_words(&self, input: usize) -> usize {
+        if self.input_table(input).is_some_and(|t| t.rows > 1 << 32) { 2 } else { 1 }
+    }
+
+    /// Bytes that a sample with so many ids in each length group takes on its way between ranks.
+    pub fn sample_bytes(&self, lengths: &[u32]) -> u64 {
+        let tokens = |group: u32| u64::from(lengths.get(group as usize).copied().unwrap_or(0));
+        let values = |input: usize| match self.inputs[input].kind {
+            InputKind::Ids { lengths, .. } | InputKind::TokenLabel { lengths } => tokens(lengths),
+            InputKind::Next { of } => match self.inputs[of as usize].kind {
+                InputKind::Ids { lengths, .. } => tokens(lengths),
+                _ => 0,
+            },
+            InputKind::Dense { width } => width.into(),
+            InputKind::SampleLabel => 1,
+        };
+        (0..self.inputs.len()).map(|i| 4 * values(i) * self.input_words(i) as u64).sum()
+    }
+
     /// The shape of an operand of a program; `None` if it names what does not exist.
     pub(crate) fn shape(&self, p: &Program, o: &Operand) -> Option<OperandType> {
         Some(match o.place {

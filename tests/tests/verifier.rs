@@ -9,7 +9,7 @@ use fs_compiler::{CompileOptions, compile_with};
 use fs_schedule::action::Phase;
 use fs_schedule::verify::{RULES, verify};
 use fs_schedule::{Schedule, Strategy};
-use fs_tests::mutations::{BALANCED, BALANCED_MODEL, RANKING, bases, mutations};
+use fs_tests::mutations::{BALANCED, BALANCED_MODEL, Mutation, RANKING, bases, mutations};
 use fs_tests::schedules::build;
 
 fn examples() -> Vec<Schedule> {
@@ -129,6 +129,13 @@ fn corruptions_of_compiled_schedules_are_caught() {
     assert!(tried > 150, "{tried}");
 }
 
+/// A corrupted schedule breaks its rule, whatever else it breaks.
+fn breaks(bad: &Schedule, m: &Mutation, strategy: Strategy) {
+    let violations = verify(bad);
+    let (found, first) = (violations.iter().any(|v| v.rule == m.rule), violations.first());
+    assert!(found, "{strategy:?}: {} must break `{}`, breaks {first:?}", m.name, m.rule);
+}
+
 /// Corruptions of a model that ranks items, each by its own rule.
 #[test]
 fn corruptions_of_a_ranking_model_are_caught() {
@@ -138,14 +145,7 @@ fn corruptions_of_a_ranking_model_are_caught() {
         for m in RANKING {
             let mut bad = s.clone();
             assert!((m.corrupt)(&mut bad).is_some(), "{strategy:?}: {} has a place", m.name);
-            let violations = verify(&bad);
-            assert!(
-                violations.iter().any(|v| v.rule == m.rule),
-                "{strategy:?}: {} must break `{}`, breaks {:?}",
-                m.name,
-                m.rule,
-                violations.first()
-            );
+            breaks(&bad, m, strategy);
         }
     }
 }
@@ -168,14 +168,7 @@ fn corruptions_of_balance_break_their_rules() {
                 assert!(m.order && strategy == Strategy::Serial, "{strategy:?}: {} has a place", m.name);
                 continue;
             }
-            let violations = verify(&bad);
-            assert!(
-                violations.iter().any(|v| v.rule == m.rule),
-                "{strategy:?}: {} must break `{}`, breaks {:?}",
-                m.name,
-                m.rule,
-                violations.first()
-            );
+            breaks(&bad, m, strategy);
         }
         // Serial orders wait for more than they must.
         let brings = |i: usize| s.train.ops[i].action.facts().phase == Phase::Balance;

@@ -2,7 +2,7 @@
 //! executor plans them, and compared with leaving every sample where it is read.
 
 use fs_schedule::action::{Phase, Scope};
-use fs_schedule::{Action, Balance, CostModel, Data, GroupCost, InputKind, Schedule, Symbol};
+use fs_schedule::{Action, Balance, CostModel, Data, GroupCost, Schedule, Symbol};
 use fs_workload::balance::{PlanError, Planner, Problem};
 use fs_workload::random::RandomKey;
 
@@ -82,17 +82,6 @@ pub(crate) fn complete(s: &mut Schedule) {
     }
 }
 
-/// Bytes of a sample's inputs: four a number.
-fn bytes(s: &Schedule, lengths: &[u32]) -> u64 {
-    let tokens = |g: u32| u64::from(lengths.get(g as usize).copied().unwrap_or(0));
-    let input = |kind: InputKind| match kind {
-        InputKind::Ids { lengths, .. } | InputKind::TokenLabel { lengths } => 4 * tokens(lengths),
-        InputKind::Dense { width } => 4 * u64::from(width),
-        InputKind::Next { .. } | InputKind::SampleLabel => 4,
-    };
-    s.inputs.iter().map(|i| input(i.kind)).sum()
-}
-
 /// Draws, plans and compares; `None` where costs cannot be planned.
 pub(crate) fn expect(s: &Schedule) -> Option<Expected> {
     let each = (s.settings.batch / s.ranks.max(1)) as usize;
@@ -120,7 +109,7 @@ pub(crate) fn expect(s: &Schedule) -> Option<Expected> {
             let key = |g: usize| RandomKey { seed: batch << 32 | sample, stream: STREAM, step: g as u64 };
             let lengths: Vec<u32> = laws.iter().enumerate().map(|(g, law)| law.draw(key(g))).collect();
             costs.push(settings.cost.of(lengths.iter().copied()));
-            sizes.push(bytes(s, &lengths));
+            sizes.push(s.sample_bytes(&lengths));
         }
         settings.cost.scaled(&costs, &mut scaled).ok()?;
         let problem = Problem {

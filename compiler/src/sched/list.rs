@@ -85,7 +85,7 @@ impl<'a> ListScheduler<'a> {
     }
 
     /// The same for transfers that take `margin` times as long as expected. An order that hides those hides the real
-    /// ones too if compute microbatch_order out faster or a transfer starts late.
+    /// ones too if compute turns out faster or a transfer starts late.
     pub(crate) fn with_margin(
         p: &'a Problem<'a>,
         graph: &Graph,

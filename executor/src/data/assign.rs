@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use fs_schedule::{CostModel, InputKind, Schedule};
+use fs_schedule::{CostModel, Schedule};
 use fs_workload::balance::{Limit, Overflow, PlanError, Planner, Problem};
 
 use super::samples::{Deal, Dealt, Lists};
@@ -128,7 +128,7 @@ impl Assigner {
         self.tokens.clear();
         for sample in 0..batch.samples {
             self.costs.push(balance.cost.of(of(sample).iter().copied()));
-            self.bytes.push(bytes(schedule, of(sample)));
+            self.bytes.push(schedule.sample_bytes(of(sample)));
             self.tokens.push(of(sample).iter().map(|n| u64::from(*n)).sum());
         }
         let unit = CostModel::scaled(&balance.cost, &self.costs, &mut self.scaled);
@@ -190,39 +190,4 @@ impl Assigner {
         }
         true
     }
-}
-
-/// Bytes of a sample's inputs on their way.
-pub(crate) fn bytes(schedule: &Schedule, lengths: &[u32]) -> u64 {
-    let numbers =
-        |input: usize| numbers(schedule, input, |group| lengths.get(group).map_or(0, |n| *n as usize));
-    (0..schedule.inputs.len()).map(|input| 4 * numbers(input) as u64).sum()
-}
-
-/// Numbers of 32 bits that an input of a sample takes on its way, which has so many tokens in each group.
-pub(crate) fn numbers(schedule: &Schedule, input: usize, length: impl Fn(usize) -> usize) -> usize {
-    match schedule.inputs[input].kind {
-        InputKind::Ids { lengths, .. } => length(lengths as usize) * words(schedule, input),
-        InputKind::Next { of } => match schedule.inputs[of as usize].kind {
-            InputKind::Ids { lengths, .. } => length(lengths as usize) * words(schedule, input),
-            _ => 0,
-        },
-        InputKind::TokenLabel { lengths } => length(lengths as usize),
-        InputKind::Dense { width } => width as usize,
-        InputKind::SampleLabel => 1,
-    }
-}
-
-/// Numbers of 32 bits that a value of an input takes: two for ids of tables with more rows than one can tell apart.
-pub(crate) fn words(schedule: &Schedule, input: usize) -> usize {
-    let table = match schedule.inputs[input].kind {
-        InputKind::Ids { table, .. } => Some(table),
-        InputKind::Next { of } => match schedule.inputs[of as usize].kind {
-            InputKind::Ids { table, .. } => Some(table),
-            _ => None,
-        },
-        InputKind::Dense { .. } | InputKind::SampleLabel | InputKind::TokenLabel { .. } => None,
-    };
-    let rows = table.map_or(0, |t| schedule.tables[t as usize].rows);
-    if rows > 1 << 32 { 2 } else { 1 }
 }

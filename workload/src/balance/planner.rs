@@ -116,7 +116,7 @@ impl Planner {
         self.start(problem)?;
         let bound = self.plan.bound;
         let goal = bound + (bound as f64 * problem.slack / 1000.0) as u64;
-        let over = self.over_limit(problem).is_some();
+        let over = self.sizes.iter().any(|size| *size > most(problem));
         if problem.equal_counts {
             if over {
                 self.exchange_sizes(problem)?;
@@ -130,10 +130,6 @@ impl Planner {
         self.refine(problem, goal, most(problem));
         self.finish(problem);
         Ok(&self.plan)
-    }
-
-    fn over_limit(&self, problem: &Problem<'_>) -> Option<usize> {
-        self.sizes.iter().position(|size| *size > most(problem))
     }
 
     fn start(&mut self, p: &Problem<'_>) -> Result<(), PlanError> {

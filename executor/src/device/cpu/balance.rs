@@ -5,13 +5,13 @@
 
 use fs_kernels::Real;
 use fs_schedule::action::Effect;
-use fs_schedule::{InputKind, Site};
+use fs_schedule::{InputKind, Site, Table};
 
 use super::inbox::receive;
 use super::pieces::{Pieces, Stop, check};
 use super::{Call, Fault};
 use crate::data::Values;
-use crate::data::assign::{homes, words};
+use crate::data::assign::homes;
 use crate::data::samples::{Dealt, Lists};
 use crate::data::share::Column;
 use crate::device::Inbox;
@@ -132,10 +132,15 @@ pub(super) fn dispatch_fill<T: Real>(
         let section = &mut outbox.sections[input];
         section.counts.resize(c.env.ranks, 0);
         section.widths = Widths { indices: 1, ..Widths::default() };
-        let wide = words(schedule, input) == 2;
+        let wide = schedule.input_words(input) == 2;
+        let table = schedule.input_table(input);
         for (to, _, sample) in &order {
             let before = section.indices.len();
-            match share.sample(schedule, input, *sample) {
+            let found = share.sample(schedule, input, *sample);
+            if let (Some(table), Some(Column::Ids(ids))) = (table, &found) {
+                known(ids, table)?;
+            }
+            match found {
                 Some(Column::Ids(ids)) if wide => {
                     section.indices.extend(ids.iter().flat_map(|id| [*id as u32, (*id >> 32) as u32]));
                 }
@@ -187,7 +192,7 @@ fn gather<T: Real>(
         };
         let total = if list.is_empty() { 0 } else { places(list.len() - 1).end };
         let ids = matches!(schedule.inputs[input].kind, InputKind::Ids { .. } | InputKind::Next { .. });
-        let each = words(schedule, input);
+        let each = schedule.input_words(input);
         own.resize_as(ids, total);
         for (k, sample) in list.iter().enumerate().filter(|(_, s)| home[**s as usize] as usize == me) {
             let found = share.sample(schedule, input, *sample);
@@ -224,6 +229,14 @@ fn gather<T: Real>(
         }
     }
     Ok(())
+}
+
+/// Ids travel in as many bits as their table's rows take, so those that it does not have must not leave.
+fn known(ids: &[i64], table: &Table) -> Result<(), Fault> {
+    match ids.iter().find(|id| !u64::try_from(**id).is_ok_and(|id| id < table.rows)) {
+        Some(id) => Err(Fault::IdOutOfRange { id: *id, table: table.name.clone(), rows: table.rows }),
+        None => Ok(()),
+    }
 }
 
 fn short(from: usize, input: usize) -> Fault {
