@@ -137,6 +137,25 @@ fn microbatches() {
     equal(&model("data_parallel", "sgd(lr: 0.1)", 20, true), &[3, 4], &[1, 2], &[3], &[None]);
 }
 
+/// Under one plan, whatever is planned: strategies, lookaheads and delays decide nothing.
+#[test]
+fn balanced_samples() {
+    for (sharding, ranks, microbatches) in [
+        ("row_wise", &[2, 3, 4][..], &[1, 2, 3][..]),
+        ("row_wise(placement: hashed)", &[3], &[2]),
+        ("table_wise", &[2, 4], &[1, 2]),
+        ("column_wise", &[3], &[1, 2]),
+        ("data_parallel", &[2, 4], &[1, 3]),
+    ] {
+        for balance in ["on", "cost(c0: 0, c1: 0, c2: 1)"] {
+            let text = model(sharding, "adagrad(lr: 0.05)", 60, true);
+            let text = text.replace("train {", &format!("train {{ balance {balance} "));
+            assert!(compile(&text, Strategy::Pec, 2, 1, 1).settings.balance.is_some());
+            equal(&text, ranks, &[1, 2], microbatches, &[None, Some(3)]);
+        }
+    }
+}
+
 #[test]
 fn rows_that_never_and_always_overlap() {
     for rows in [1, 1_000_000] {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_executor::data::samples::{Blocks, Deal, Dealt, Lists};
+use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
 use fs_executor::{Options, Session};
 use fs_schedule::Schedule;
 use fs_workload::random::{RandomKey, uniform_f64, uniform_index};
@@ -153,5 +154,107 @@ fn samples_that_move_train_as_if_they_were_read_there() {
             close(&planned, &blocks, "planned");
             assert_ne!(planned, blocks, "nothing was moved");
         }
+    }
+}
+
+/// What is saved are values: the same file whether samples were read where they were worked on, or moved there.
+#[test]
+fn saved_files_do_not_know_who_worked() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    for text in MODELS {
+        let schedule = compile(&text.replace("train {", "train { balance on"), Strategy::Pec, 2);
+        let save = |name: &str, home: Shuffled, assigned: Shuffled| {
+            let options = Options::default().evaluate(false).deal(Arc::new(Both(home, assigned)));
+            let mut session =
+                Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
+            session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
+            let path = folder.path().join(name);
+            session.save(&path).unwrap_or_else(|e| panic!("{e}"));
+            std::fs::read(path).expect("the file")
+        };
+        let lists = |seed| Shuffled { seed, assigned: false, ascending: true };
+        let at_home = save("home", lists(1), lists(1));
+        assert!(save("moved", lists(2), lists(1)) == at_home, "moved samples, another file");
+        assert!(save("other", lists(1), lists(2)) != at_home, "the lists were not used");
+    }
+}
+
+/// Home by one rule, assigned by another.
+#[derive(Debug)]
+struct Both(Shuffled, Shuffled);
+
+impl Deal for Both {
+    fn home(&self, batch: Dealt, lists: &mut Lists) {
+        self.0.deal(batch, lists);
+    }
+    fn assigned(&self, batch: Dealt, lists: &mut Lists) -> bool {
+        self.1.deal(batch, lists);
+        true
+    }
+}
+
+/// Data with one id in its third batch that its table does not have.
+struct Beyond {
+    source: Box<dyn Source>,
+    input: usize,
+    id: i64,
+}
+
+impl Source for Beyond {
+    fn describe(&self) -> String {
+        "ids beyond a table".into()
+    }
+    fn epoch_steps(&self) -> Option<u64> {
+        None
+    }
+    fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError> {
+        self.source.fill(step, batch)?;
+        if let (2, Values::Ids(ids)) = (step, &mut batch.inputs[self.input]) {
+            ids[0] = self.id;
+        }
+        Ok(())
+    }
+}
+
+/// Every sample is read on rank 0 and worked on on rank 1.
+#[derive(Debug)]
+struct Away;
+
+impl Deal for Away {
+    fn home(&self, batch: Dealt, lists: &mut Lists) {
+        every(batch, 0, lists);
+    }
+    fn assigned(&self, batch: Dealt, lists: &mut Lists) -> bool {
+        every(batch, 1, lists);
+        true
+    }
+}
+
+fn every(batch: Dealt, rank: usize, lists: &mut Lists) {
+    for m in 0..batch.microbatches {
+        let all = if (batch.rank, m) == (rank, 0) { batch.samples } else { 0 };
+        lists.push(0..all);
+    }
+}
+
+/// An id that a table does not have ends a run before its sample leaves: in the bits in which ids travel it would be
+/// another row's.
+#[test]
+fn ids_beyond_a_table_do_not_travel() {
+    let schedule = compile(&MODELS[0].replace("train {", "train { balance on"), Strategy::Pec, 1);
+    let rows = schedule.tables[0].rows as i64;
+    for (input, id) in
+        [(0, rows), (0, rows + (1 << 32)), (0, 5 + (1 << 32)), (0, -1), (1, 5 + (1 << 32)), (1, i64::MIN + 5)]
+    {
+        let schedule = Arc::new(schedule.clone());
+        let source = data::open(&schedule, None, None, 5).unwrap_or_else(|e| panic!("{e}"));
+        let source = Box::new(Beyond { source, input, id });
+        let options = Options::default().evaluate(false).deal(Arc::new(Away));
+        let mut session =
+            Session::<f64>::with_source(schedule, options, source).unwrap_or_else(|e| panic!("{e}"));
+        let error = session.run(&mut ()).expect_err("an id that no row has");
+        let expected =
+            format!("rank 0 failed in `dispatch`: id {id} is out of range for table `a` with {rows} rows");
+        assert_eq!(error.to_string(), expected);
     }
 }
