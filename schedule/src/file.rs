@@ -246,9 +246,7 @@ pub fn write_atomically_with(
     // What a link points to is replaced, not the link, and keeps its mode.
     let target = target_of(path)?;
     let path = target.as_path();
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
+    let temporary = beside(path, "tmp");
     let (unfinished, file) = Unfinished::create(&temporary);
     let result = file.and_then(|file| {
         let mut out = io::BufWriter::new(file);
@@ -264,6 +262,27 @@ pub fn write_atomically_with(
     });
     drop(unfinished);
     result
+}
+
+/// Finds out whether [`write_atomically`] can write a file, before there is something to write.
+pub fn check_writable(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory")),
+        Ok(found) if !found.is_file() => fs::OpenOptions::new().write(true).open(path).map(drop),
+        _ => {
+            let temporary = beside(&target_of(path)?, "check");
+            let (_unfinished, file) = Unfinished::create(&temporary);
+            drop(file?);
+            fs::remove_file(&temporary)
+        }
+    }
+}
+
+/// A file beside another, of this process alone.
+fn beside(target: &Path, what: &str) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.{what}", std::process::id()));
+    target.with_file_name(name)
 }
 
 /// Where a path leads through links, also if nothing is there yet.

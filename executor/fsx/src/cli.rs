@@ -15,9 +15,9 @@ use fs_executor::transport::link::EmulatedLink;
 use fs_executor::weights::{self, Taken};
 use fs_executor::{Error, Options, Report, Session, compare, data};
 use fs_schedule::Schedule;
-use fs_schedule::file::printable;
+use fs_schedule::file::{check_writable, printable};
 
-use crate::files::{check_writable, place_of};
+use crate::files::place_of;
 use crate::interrupt::{Interrupts, Kept};
 use crate::links::{LINK_HELP, note_idle_link};
 use crate::progress::Progress;

@@ -14,8 +14,12 @@ use std::time::{Duration, Instant};
 use fs_executor::{Error, Observer, Report, StepEvent};
 use nix::sys::signal::{SigSet, Signal};
 
-/// How long a run that was asked to stop may take.
+/// How long a run that was asked to stop may take, with few threads.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// What a thread takes off that: the system ends them one by one, and all before the end compete with the last words.
+/// 15,000 threads on two cores end within 5 s of a signal.
+const PATIENCE_OF_A_THREAD: Duration = Duration::from_micros(150);
+const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the report of a command that is ended may take: who reads it may have stalled.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// What shells add to the number of the signal that ended a command.
@@ -98,8 +102,9 @@ impl Interrupts {
         }
         self.stop.store(true, Ordering::Relaxed);
         let own = Arc::clone(self);
+        let threads = threads();
         let later = move || {
-            std::thread::sleep(PATIENCE);
+            std::thread::sleep(patience(threads));
             own.end();
         };
         if std::thread::Builder::new().name("patience".into()).spawn(later).is_err() {
@@ -137,6 +142,18 @@ impl Interrupts {
     }
 }
 
+/// Threads of this process; 0 where the system does not tell.
+fn threads() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let number = status.lines().find_map(|line| line.strip_prefix("Threads:"));
+    number.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+}
+
+/// How long a run of so many threads may take to stop.
+fn patience(threads: u32) -> Duration {
+    PATIENCE.saturating_sub(PATIENCE_OF_A_THREAD.saturating_mul(threads)).max(LEAST_PATIENCE)
+}
+
 /// Keeps the report of a run up to date while somebody else watches it.
 pub(crate) struct Kept<'a> {
     inner: &'a mut dyn Observer,
@@ -170,5 +187,23 @@ impl Observer for Kept<'_> {
 
     fn evaluated(&mut self, event: &StepEvent) {
         self.inner.evaluated(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_threads_have_less_time() {
+        assert_eq!(patience(0), PATIENCE);
+        assert!(patience(16) > PATIENCE - Duration::from_millis(10));
+        assert_eq!(patience(10_000), Duration::from_millis(1500));
+        assert_eq!(patience(u32::MAX), LEAST_PATIENCE);
+        let (beside, end) = (threads(), mpsc::channel::<()>());
+        let waiting = std::thread::spawn(move || end.1.recv());
+        assert!(threads() > 1 || beside == 0, "{beside}");
+        drop(end.0);
+        assert!(waiting.join().is_ok_and(|r| r.is_err()));
     }
 }

@@ -9,8 +9,9 @@ use clap::Args;
 use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Error, Options, Session, data, profile};
 use fs_schedule::Profile;
+use fs_schedule::file::check_writable;
 
-use crate::files::{check_writable, place_of};
+use crate::files::place_of;
 use crate::links::{LINK_HELP, note_idle_link};
 
 /// Arguments of `fsx profile`.

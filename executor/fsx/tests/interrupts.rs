@@ -55,7 +55,7 @@ fn ended(mut child: Child, folder: &Path) -> ExitStatus {
         std::thread::sleep(Duration::from_millis(10));
     };
     let names = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    assert_eq!(names.filter(|name| name.contains(".tmp")).count(), 0);
+    assert_eq!(names.filter(|name| name.contains(".tmp") || name.contains(".check")).count(), 0);
     status
 }
 
@@ -138,6 +138,23 @@ fn loading_ends_soon() {
         drop(pipe);
         fs::remove_file(&data).unwrap();
         fs::remove_file(folder.path().join("r.json")).unwrap();
+    }
+}
+
+/// Threads by the thousand compete with whoever ends them, and are ended one by one.
+#[test]
+fn thousands_of_threads_end_soon() {
+    let mut schedule = ranking(12, true);
+    schedule.settings.batch = 1000;
+    let folder = place(&schedule);
+    for (name, status) in [("-TERM", 143), ("-INT", 130)] {
+        let child =
+            start(folder.path(), &["--ranks", "1000", "--steps", "100000000", "--status", "now.json"]);
+        wait_for(folder.path(), "training");
+        signal(&child, name);
+        let (ended, report) = end(child, folder.path());
+        assert_eq!((ended.code(), &report["interrupted"]), (Some(status), &true.into()));
+        fs::remove_file(folder.path().join("now.json")).unwrap();
     }
 }
 

@@ -91,6 +91,24 @@ fn what_initial_values_do_not_match_is_said() {
     assert_eq!(said(&quiet), "");
 }
 
+/// What is written goes where a link leads, so that is where it is tried before training.
+#[test]
+fn a_link_to_nowhere_is_found_before_training() {
+    let dir = tempfile::tempdir().unwrap();
+    common::write(&dir.path().join("s.json"), &ranking(12, true));
+    std::os::unix::fs::symlink("no-such-folder/m.safetensors", dir.path().join("m.safetensors")).unwrap();
+    for option in ["--save", "--report"] {
+        let output =
+            fsx(dir.path(), &["s.json", "--steps", "1", "--status", "now.json", option, "m.safetensors"]);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("m.safetensors"), "{said}");
+        // What is there from the first step on.
+        assert!(!dir.path().join("now.json").exists(), "{option}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_limit_on_address_space_is_seen_before_memory_is_taken() {
