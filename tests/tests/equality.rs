@@ -154,6 +154,9 @@ fn balanced_samples() {
             equal(&text, ranks, &[1, 2], microbatches, &[None, Some(3)]);
         }
     }
+    // The last batch of a pass has one sample for seven ranks.
+    let text = model("row_wise", "adagrad(lr: 0.05)", 60, true).replace("batch 12", "balance on  batch 14");
+    equal(&text.replace("samples 31", "samples 15"), &[7], &[1, 2], &[1, 2], &[None]);
 }
 
 #[test]

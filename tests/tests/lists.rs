@@ -7,7 +7,7 @@ use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_executor::data::samples::{Blocks, Deal, Dealt, Lists};
 use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
 use fs_executor::{Options, Session};
-use fs_schedule::Schedule;
+use fs_schedule::{Data, LengthDistribution, Schedule};
 use fs_workload::random::{RandomKey, uniform_f64, uniform_index};
 
 /// Each step in another order, with other numbers of samples for each rank and microbatch.
@@ -153,6 +153,25 @@ fn samples_that_move_train_as_if_they_were_read_there() {
             assert!(train(&serial, Blocks) == planned, "two strategies, one plan");
             close(&planned, &blocks, "planned");
             assert_ne!(planned, blocks, "nothing was moved");
+        }
+    }
+}
+
+/// Sequences without ids, and all alike: nothing moves, and every bit is that of samples that stay.
+#[test]
+fn lengths_that_are_zero_or_equal_move_nothing() {
+    for text in MODELS {
+        for length in [0, 3] {
+            let of = |text: &str| {
+                let mut schedule = compile(text, Strategy::Pec, 1);
+                let Some(Data::Generate { lengths, samples, .. }) = &mut schedule.data else {
+                    panic!("a generator")
+                };
+                // A last batch of six for three ranks.
+                (*lengths, *samples) = (LengthDistribution::Fixed(length), Some(30));
+                format!("{:?}", train(&schedule, Blocks))
+            };
+            assert!(of(text) == of(&text.replace("train {", "train { balance on")), "{length} ids");
         }
     }
 }

@@ -76,6 +76,11 @@ fn check(text: &str, processes: &[Vec<usize>], lookaheads: &[u32], microbatches:
     }
 }
 
+/// Samples go to other processes, too.
+fn balanced() -> String {
+    model("row_wise", "adagrad(lr: 0.05)", 60, true).replace("train {", "train { balance on")
+}
+
 #[test]
 fn bytes_train_to_the_same_bits() {
     check(&model("row_wise", "rowwise_adagrad(lr: 0.05)", 60, true), &[vec![0], vec![1]], &[1, 2], 1);
@@ -83,6 +88,8 @@ fn bytes_train_to_the_same_bits() {
     check(&model("table_wise", "adagrad(lr: 0.05)", 60, true), &[vec![0], vec![1], vec![2]], &[1], 1);
     check(&model("column_wise", "adam(lr: 0.05)", 60, true), &[vec![0, 1], vec![2, 3]], &[2], 1);
     check(&model("data_parallel", "sgd(lr: 0.1)", 60, true), &[vec![1], vec![0, 2]], &[1], 3);
+    check(&balanced(), &[vec![0], vec![1], vec![2]], &[1, 2], 1);
+    check(&balanced(), &[vec![0, 2], vec![1]], &[2], 2);
 }
 
 /// Over emulated links too, and with operations that are delayed; the parts of every step add up to it.
@@ -371,6 +378,34 @@ fn failures_are_told_to_all() {
         let said = said.expect_err("seeds differ").to_string();
         assert!(said.contains("the seed is "), "{said}");
     }
+}
+
+/// A batch that cannot be given to ranks is one error for all; so is what breaks one rank's plan.
+#[test]
+fn plans_that_fail_are_told_to_all() {
+    let mut schedule = compile(&balanced(), Strategy::Pec, 2, 1, 1);
+    let run = |schedule: &Schedule, panic_at: Option<(usize, String, u64)>| {
+        let said = apart(&[vec![0], vec![1]], |_, world| {
+            let options = options().world(world).panic_at(panic_at.clone());
+            let mut session =
+                Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
+            session.run(&mut ()).expect_err("it fails").to_string()
+        });
+        assert_eq!(said[0], said[1], "one message");
+        said[0].clone()
+    };
+    for op in ["share_lengths", "assign", "dispatch"] {
+        let said = run(&schedule, Some((1, op.into(), 3)));
+        assert_eq!(said, format!("rank 1 failed in `{op}`: told to panic"));
+    }
+    // No rank can hold the longest sample.
+    schedule.settings.balance.as_mut().expect("a balance").tokens = Some(3);
+    let said = run(&schedule, None);
+    let rest = said.split_once(" failed in `assign`: step 0: sample ").expect("it names the sample").1;
+    assert!(
+        rest.contains(" of rank ") && rest.contains(", but a rank can hold 3; raise the limit"),
+        "{said}"
+    );
 }
 
 /// The program of the second process, where this one is told to be it.

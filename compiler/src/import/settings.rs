@@ -19,6 +19,11 @@ fn setting_span(program: &c::Program, name: &str) -> Option<Span> {
     found.map(|(_, span)| *span).or(program.model.as_ref().map(|m| m.span))
 }
 
+/// The same costs for all length groups.
+fn cost_model([constant, linear, square]: [f64; 3], groups: usize) -> s::CostModel {
+    s::CostModel { constant, groups: vec![s::GroupCost { linear, square }; groups] }
+}
+
 /// Each rank has as many samples as any other.
 pub(crate) fn divides(program: &c::Program, ranks: u32) -> Result<(), ImportError> {
     let batch = program.train.batch;
@@ -72,6 +77,19 @@ impl Importer<'_> {
             self.diagnostics
                 .push(d.label("this many").help("lower the lookahead or the number of microbatches"));
         }
+        if let Some(cost) = train.balance.and_then(|b| b.cost) {
+            let longest = || self.model.lengths.iter().map(|l| l.max);
+            if !cost_model(cost, self.model.lengths.len()).usable(longest()) {
+                let ids: u64 = longest().map(u64::from).sum();
+                let d = Diagnostic::error(
+                    codes::CONFLICT,
+                    self.setting_span("balance"),
+                    format!("a sample of {ids} ids would cost more than can be added up"),
+                );
+                self.diagnostics
+                    .push(d.help("only ratios of costs matter: divide all of them by the largest"));
+            }
+        }
     }
 
     pub(super) fn settings(&mut self) {
@@ -89,9 +107,7 @@ impl Importer<'_> {
             optimizer: train.optimizer,
             balance: train.balance.as_ref().map(|balance| s::Balance {
                 // Without costs of its own: those of the model's arithmetic, once it is known.
-                cost: balance.cost.map_or_else(s::CostModel::default, |[constant, linear, square]| {
-                    s::CostModel { constant, groups: vec![s::GroupCost { linear, square }; groups] }
-                }),
+                cost: balance.cost.map_or_else(s::CostModel::default, |cost| cost_model(cost, groups)),
                 ..s::Balance::default()
             }),
         };

@@ -8,7 +8,7 @@ use fs_executor::compare::Comparison;
 use fs_executor::data::Truncation;
 use fs_executor::evaluate::Metrics;
 use fs_executor::report::{Accounting, Balance, Longest, Truncations, by_action};
-use fs_executor::units::human;
+use fs_executor::units::{grouped, human};
 
 use crate::view::short;
 
@@ -112,20 +112,34 @@ fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
 
 /// What giving samples to ranks bought.
 fn balance(out: &mut String, b: &Balance) -> std::fmt::Result {
-    writeln!(
-        out,
-        "balance    ranks wait {:.1}% of a step for the slowest, {:.1}% if samples had stayed; {:.1}% of them moved, {} a step, planned in {:.2} ms",
-        100.0 * b.waiting,
-        100.0 * b.waiting_at_home,
-        100.0 * b.moved_share,
-        human(b.moved_bytes as u64),
-        b.planning_ms
-    )?;
+    write!(out, "balance    ")?;
+    if b.moved_samples > 0.0 {
+        write!(
+            out,
+            "ranks wait {:.1}% of a step for the slowest, {:.1}% if samples had stayed; {:.1}% of them moved, {} a step",
+            100.0 * b.waiting,
+            100.0 * b.waiting_at_home,
+            100.0 * b.moved_share,
+            human(b.moved_bytes as u64),
+        )?;
+    } else if b.waiting < 5e-4 {
+        write!(out, "samples cost the ranks the same, nothing moved")?;
+    } else {
+        write!(
+            out,
+            "nothing moved: ranks wait {:.1}% of a step for the slowest, with any plan {:.1}%",
+            100.0 * b.waiting,
+            100.0 * b.waiting_at_least
+        )?;
+    }
+    writeln!(out, "; planned in {:.2} ms", b.planning_ms)?;
     if let Some(Longest { step, sample, tokens }) = b.longest {
         writeln!(
             out,
-            "           sample {sample} of {tokens} ids bounds step {step}; one sample bounds {} of {} steps",
-            b.bounded_batches, b.batches
+            "           sample {sample} of {} ids bounds step {step}; one sample bounds {} of {} steps",
+            grouped(tokens),
+            b.bounded_batches,
+            b.batches
         )?;
     }
     Ok(())

@@ -46,11 +46,10 @@ fn settings(s: &Schedule, r: &mut Report) {
         r.check(groups == s.lengths.len(), "settings", || {
             format!("the balance has costs of {groups} length groups, there are {}", s.lengths.len())
         });
-        let costs = balance.cost.groups.iter().flat_map(|g| [g.linear, g.square]);
-        let numbers = costs.chain([balance.cost.constant, balance.slack]).all(|x| x.is_finite() && x >= 0.0);
-        let longest = balance.cost.of(s.lengths.iter().map(|l| l.max));
-        r.check(numbers && longest.is_finite(), "settings", || {
-            "costs and slack of the balance must be numbers of at least 0, also of the longest sample".into()
+        let usable = balance.cost.usable(s.lengths.iter().map(|l| l.max));
+        r.check(usable && balance.slack.is_finite() && balance.slack >= 0.0, "settings", || {
+            "costs and slack of the balance must be numbers from 0, and the longest sample's cost one that can be added up"
+                .into()
         });
         r.check(balance.tokens != Some(0), "settings", || "a rank must be able to hold tokens".into());
     }

@@ -23,9 +23,12 @@ pub struct GroupCost {
     pub square: f64,
 }
 
-/// A cost that is no finite number, or is below zero.
+/// The dearest that a sample may be: sums over many batches of many samples are still numbers.
+const MOST: f64 = 1e100;
+
+/// A cost that is beyond what can be added up, or is below zero.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-#[error("sample {sample} would cost {cost}: its cost must be a finite number, not below zero")]
+#[error("sample {sample} would cost {cost}: a cost must be a number from 0 to {MOST:e}")]
 pub struct Overflow {
     /// The sample.
     pub sample: usize,
@@ -47,17 +50,24 @@ impl CostModel {
         cost
     }
 
+    /// Whether samples of up to so many ids in each group cost what can be planned with: numbers from 0 that can be added.
+    pub fn usable(&self, longest: impl IntoIterator<Item = u32>) -> bool {
+        let parts = self.groups.iter().flat_map(|g| [g.linear, g.square]);
+        let numbers = parts.chain([self.constant]).all(|x| x.is_finite() && x >= 0.0);
+        numbers && self.of(longest) <= MOST
+    }
+
     /// Costs as integers in proportion, the same on every machine: the dearest has 40 bits or 41 (fewer of
     /// more than two million samples, so that they can be added). What one unit of
     /// them is worth is returned.
     ///
     /// # Errors
-    /// If a cost is no finite number or below zero.
+    /// If a cost is no number, too large to be added up, or below zero.
     pub fn scaled(&self, costs: &[f64], out: &mut Vec<u64>) -> Result<f64, Overflow> {
         out.clear();
         let mut most = 0.0;
         for (sample, cost) in costs.iter().enumerate() {
-            if !(cost.is_finite() && *cost >= 0.0) {
+            if !(0.0..=MOST).contains(cost) {
                 return Err(Overflow { sample, cost: *cost });
             }
             most = f64::max(most, *cost);
