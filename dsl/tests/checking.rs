@@ -182,7 +182,7 @@ fn settings() {
     let t = &p.train;
     assert_eq!((t.batch, t.duration, t.lookahead, t.microbatches), (64, Duration::Steps(10), 2, 4));
     assert_eq!(t.optimizer, DenseOptimizer::Sgd { lr: 0.1, momentum: 0.9, weight_decay: 0.0 });
-    assert_eq!(t.balance, Some(Balance { cost: Some([1.0, 2.0, 0.5]) }));
+    assert_eq!(t.balance, Some(Balance { cost: Some([1.0, 2.0, 0.5]), fit: false }));
     assert!(!t.unique_rows && t.seed == 1000);
     assert_eq!((t.precision.output_dist, t.precision.all_reduce), (DType::BF16, DType::F32));
     assert!(t.spans.iter().any(|s| s.0 == "seed"));

@@ -42,13 +42,16 @@ pub struct Balance {
     pub tokens: Option<u64>,
     /// Every rank works on as many samples as it reads.
     pub equal_counts: bool,
+    /// While training, costs follow the times that ranks measure: two runs then plan otherwise and differ in the last bits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fit: bool,
 }
 
 impl Default for Balance {
     /// By costs that are still to be found.
     fn default() -> Self {
         let slack = fs_workload::balance::SLACK;
-        Self { cost: CostModel::default(), slack, tokens: None, equal_counts: false }
+        Self { cost: CostModel::default(), slack, tokens: None, equal_counts: false, fit: false }
     }
 }
 

@@ -9,6 +9,7 @@ use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_executor::{Options, Session, data};
 use fs_kernels::Real;
 use fs_schedule::{Data, Duration, LengthDistribution, Schedule};
+use fs_tests::pipes::joined;
 
 /// An example with small tables and batches for three ranks, 50 steps.
 fn small(name: &str, balance: bool) -> (Arc<Schedule>, std::path::PathBuf) {
@@ -88,6 +89,46 @@ fn ranking_agrees_over_50_steps() {
 #[test]
 fn clicks_agree_over_50_steps() {
     agrees("dlrm.fs");
+}
+
+/// Costs that follow measured times plan otherwise each time, and train the same; from the same times processes plan alike.
+#[test]
+fn fitted_costs_train_the_same() {
+    let ((home, path), (mut balanced, _)) = (small("ranking.fs", false), small("ranking.fs", true));
+    let settings = Arc::make_mut(&mut balanced).settings.balance.as_mut().expect("a balance");
+    // Wrong ones to begin with.
+    (settings.fit, settings.cost.constant) = (true, 1.0);
+    settings.cost.groups.iter_mut().for_each(|g| (g.linear, g.square) = (0.0, 0.0));
+    let expected = train::<f64>(&home, &path, false);
+    for processes in [&[vec![0, 1, 2]][..], &[vec![0], vec![1, 2]]] {
+        let worlds = joined(processes).expect("streams");
+        let reports: Vec<_> = std::thread::scope(|scope| {
+            let (balanced, path) = (&balanced, &path);
+            let threads = worlds.into_iter().map(|(world, _)| {
+                scope.spawn(move || {
+                    let source = data::open(balanced, None, Some(path), 5).unwrap_or_else(|e| panic!("{e}"));
+                    let options = Options::default().evaluate(false).world(world).stress(7);
+                    let session = Session::<f64>::with_source(Arc::clone(balanced), options, source);
+                    let mut session = session.unwrap_or_else(|e| panic!("{e}"));
+                    session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"))
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|t| t.join().expect("a process")).collect()
+        });
+        for report in &reports {
+            let off = off(&report.loss, &expected[0]);
+            assert!(off < 1e-9, "losses are off by {off:e}");
+            let balance = report.balance.as_ref().expect("a balance");
+            let fitted = balance.fitted.as_ref().expect("fitted costs");
+            assert!(balance.moved_samples > 0.0 && fitted.batches > 10, "{balance:?}");
+            assert!(fitted.measured_ms.iter().chain(&fitted.expected_ms).all(|ms| *ms > 0.0), "{fitted:?}");
+            assert_eq!(
+                fitted,
+                reports[0].balance.as_ref().and_then(|b| b.fitted.as_ref()).expect("the same")
+            );
+        }
+    }
 }
 
 /// Evaluation ranks samples where they are read, balanced or not: one program, and of the same values the same figures.

@@ -168,6 +168,44 @@ fn costs_that_are_no_numbers() {
     }
 }
 
+/// Costs that follow measured times are a setting that the schedule says and its digests cover; the summary has what they
+/// came to.
+#[test]
+fn costs_are_fitted_where_that_is_asked_for() {
+    let place = Place::new();
+    for balance in ["on(fit: on)", "cost(c0: 1, c1: 0, c2: 0, fit: on)"] {
+        let text = model("uniform(1, 9)", 12, balance)
+            .replace("steps 5", "steps 80")
+            .replace("samples 13", "samples 999");
+        let (summary, report) = place.trains(&text, "2", |_| {});
+        assert!(summary.contains("\n           fitted: a sample takes "), "{summary}");
+        let fitted = &report["fitted"];
+        assert!(fitted["batches"].as_u64().is_some_and(|n| n > 20), "{report}");
+        let group = &fitted["cost"]["groups"][0];
+        for cost in [&fitted["step_ns"], &fitted["cost"]["constant"], &group["linear"], &group["square"]] {
+            assert!(cost.as_f64().is_some_and(|c| c >= 0.0), "{report}");
+        }
+        for times in ["expected_ms", "measured_ms"] {
+            let times = fitted[times].as_array().expect("times of ranks");
+            assert!(
+                times.len() == 2 && times.iter().all(|t| t.as_f64().is_some_and(|t| t > 0.0)),
+                "{report}"
+            );
+        }
+    }
+    let (summary, report) = place.trains(&model("uniform(1, 9)", 12, "on"), "2", |s| {
+        assert!(!s.settings.balance.as_ref().expect("a balance").fit);
+    });
+    assert!(!summary.contains("fitted") && report.get("fitted").is_none(), "{summary}");
+    // Switched on behind the back of the digests.
+    let path = place.path("m.json");
+    let bytes = fs::read(&path).expect("a schedule");
+    let mut schedule = file::parse(&path, &bytes, true).unwrap_or_else(|e| panic!("{e}"));
+    schedule.settings.balance.as_mut().expect("a balance").fit = true;
+    fs::write(&path, file::to_text(&schedule)).expect("the schedule is written");
+    fails(&place.run("fsx", &["run", "m.json"]), &["rule `reference`"]);
+}
+
 #[test]
 fn a_limit_that_nobody_can_meet() {
     let place = Place::new();

@@ -108,6 +108,7 @@ impl Importer<'_> {
             balance: train.balance.as_ref().map(|balance| s::Balance {
                 // Without costs of its own: those of the model's arithmetic, once it is known.
                 cost: balance.cost.map_or_else(s::CostModel::default, |cost| cost_model(cost, groups)),
+                fit: balance.fit,
                 ..s::Balance::default()
             }),
         };

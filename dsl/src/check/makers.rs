@@ -258,14 +258,21 @@ pub(crate) const LABELS: &[Maker<LabelDistribution>] = &[
     },
 ];
 
+const FIT: Param = Param::default(
+    "fit",
+    ParamKind::Switch,
+    "off",
+    "While training, costs follow the times that ranks measure. Two runs then plan otherwise and differ in the last bits.",
+);
+
 /// Sample balancing.
 pub(crate) const BALANCE: &[Maker<Option<Balance>>] = &[
     Maker { name: "off", params: &[], doc: "Samples stay where they are.", make: |_| Ok(Ok(None)) },
     Maker {
         name: "on",
-        params: &[],
+        params: &[FIT],
         doc: "Costs of samples are derived from the model.",
-        make: |_| Ok(Ok(Some(Balance { cost: None }))),
+        make: |b| Ok(Ok(Some(Balance { cost: None, fit: b.switch("fit")? }))),
     },
     Maker {
         name: "cost",
@@ -273,9 +280,13 @@ pub(crate) const BALANCE: &[Maker<Option<Balance>>] = &[
             Param::required("c0", ParamKind::NOT_NEGATIVE, "Per sample."),
             Param::required("c1", ParamKind::NOT_NEGATIVE, "Per token."),
             Param::required("c2", ParamKind::NOT_NEGATIVE, "Per pair of tokens."),
+            FIT,
         ],
         doc: "A sample of length L costs `c0 + c1 L + c2 L^2`.",
-        make: |b| Ok(Ok(Some(Balance { cost: Some([b.number("c0")?, b.number("c1")?, b.number("c2")?]) }))),
+        make: |b| {
+            let cost = [b.number("c0")?, b.number("c1")?, b.number("c2")?];
+            Ok(Ok(Some(Balance { cost: Some(cost), fit: b.switch("fit")? })))
+        },
     },
 ];
 

@@ -44,6 +44,8 @@ pub enum Duration {
 pub struct Balance {
     /// `None`: derived from the model's flops.
     pub cost: Option<[f64; 3]>,
+    /// Costs follow measured times.
+    pub fit: bool,
 }
 
 /// Wire types of the collectives.

@@ -7,7 +7,7 @@ use fs_executor::Report;
 use fs_executor::compare::Comparison;
 use fs_executor::data::Truncation;
 use fs_executor::evaluate::Metrics;
-use fs_executor::report::{Accounting, Balance, Longest, Truncations, by_action};
+use fs_executor::report::{Accounting, Balance, FittedCosts, Longest, Truncations, by_action};
 use fs_executor::units::{grouped, human};
 
 use crate::view::short;
@@ -142,7 +142,23 @@ fn balance(out: &mut String, b: &Balance) -> std::fmt::Result {
             b.batches
         )?;
     }
+    if let Some(f) = &b.fitted {
+        fitted(out, f)?;
+    }
     Ok(())
+}
+
+/// Costs by measured times.
+fn fitted(out: &mut String, f: &FittedCosts) -> std::fmt::Result {
+    write!(out, "           fitted: a sample takes {:.2} us", 1e-3 * f.cost.constant)?;
+    for group in &f.cost.groups {
+        write!(out, " + {:.3} ns L + {:.5} ns L^2", group.linear, group.square)?;
+    }
+    write!(out, ", a rank {:.2} us more", 1e-3 * f.step_ns)?;
+    if let (Some(given), Some(fitted)) = (f.waiting_given, f.waiting_fitted) {
+        write!(out, "; by measured work ranks wait {:.1}%, {:.1}% before", 100.0 * fitted, 100.0 * given)?;
+    }
+    writeln!(out, "; times of ranks are off by {:.1}%", 100.0 * f.off)
 }
 
 /// What sequences lose by truncation, if they do.

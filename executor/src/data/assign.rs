@@ -1,13 +1,16 @@
 //! Which samples of a batch a rank works on: every rank plans all of them, from the same lengths, and finds the same.
 //!
 //! What plans cost and what they buy is added up over batches. All of it follows from lengths and the settings, so every
-//! rank has the same sums, but for the time that planning took.
+//! rank has the same sums, but for the time that planning took. Where the settings ask for it, costs follow measured times
+//! ([`measured`](super::measured)), which all ranks hear of.
 
 use std::time::{Duration, Instant};
 
 use fs_schedule::{CostModel, Schedule};
 use fs_workload::balance::{Limit, Overflow, PlanError, Planner, Problem};
 
+pub(crate) use super::measured::FittedTotals;
+use super::measured::Measured;
 use super::samples::{Deal, Dealt, Lists};
 
 /// Samples cannot be given to ranks.
@@ -69,6 +72,8 @@ pub struct Totals {
     pub longest: Option<(u64, u64, u64)>,
     /// Planning.
     pub time: Duration,
+    /// Costs by measured times, where they are fitted.
+    pub fitted: Option<FittedTotals>,
 }
 
 /// Plans batches.
@@ -81,6 +86,7 @@ pub struct Assigner {
     bytes: Vec<u64>,
     tokens: Vec<u64>,
     lists: Lists,
+    measured: Option<Measured>,
     totals: Totals,
 }
 
@@ -100,7 +106,16 @@ pub(crate) fn homes(deal: &dyn Deal, batch: Dealt, lists: &mut Lists, home: &mut
 impl Assigner {
     /// What plans came to since the last call.
     pub fn take_totals(&mut self) -> Totals {
-        std::mem::take(&mut self.totals)
+        let fitted = self.measured.as_mut().and_then(Measured::take_totals);
+        Totals { fitted, ..std::mem::take(&mut self.totals) }
+    }
+
+    /// A rank says with the lengths of a batch for how many nanoseconds its compute engine worked for the one `before` it,
+    /// or 0 if it does not know. To be told before the batch is planned.
+    pub fn hear(&mut self, schedule: &Schedule, batch: Dealt, before: usize, time: u64) {
+        let measured =
+            self.measured.get_or_insert_with(|| Measured::new(batch.ranks, schedule.lengths.len(), before));
+        measured.hear(batch.step, batch.rank, time);
     }
 
     /// Writes rank and microbatch of each sample of a batch into `out`. `lengths` has a row per sample, a number for each
@@ -123,16 +138,31 @@ impl Assigner {
         homes(deal, batch, &mut self.lists, &mut self.home);
         let columns = lengths.len() / (out.len() / 2).max(1);
         let of = |sample: usize| &lengths[sample * columns..sample * columns + groups];
+        let measured = self.measured.as_mut().filter(|_| balance.fit);
+        let longest = || schedule.lengths.iter().map(|l| l.max);
+        let fitted = measured.and_then(|m| {
+            m.plan(step);
+            m.cost(longest())
+        });
+        let cost = fitted.unwrap_or(&balance.cost);
+        // Of what is given and what is fitted, in the unit of the given.
+        let mut given = 0.0;
         self.costs.clear();
         self.bytes.clear();
         self.tokens.clear();
         for sample in 0..batch.samples {
-            self.costs.push(balance.cost.of(of(sample).iter().copied()));
+            self.costs.push(cost.of(of(sample).iter().copied()));
+            given += if fitted.is_some() { balance.cost.of(of(sample).iter().copied()) } else { 0.0 };
             self.bytes.push(schedule.sample_bytes(of(sample)));
             self.tokens.push(of(sample).iter().map(|n| u64::from(*n)).sum());
         }
-        let unit = CostModel::scaled(&balance.cost, &self.costs, &mut self.scaled);
-        let unit = unit.map_err(|reason| AssignError::Cost { step, reason })?;
+        let unit = CostModel::scaled(cost, &self.costs, &mut self.scaled);
+        let mut unit = unit.map_err(|reason| AssignError::Cost { step, reason })?;
+        let by_fit = fitted.is_some();
+        let total: f64 = self.costs.iter().sum();
+        if by_fit && given > 0.0 && total > 0.0 {
+            unit *= given / total;
+        }
         let problem = Problem {
             ranks: batch.ranks,
             home: &self.home,
@@ -151,6 +181,9 @@ impl Assigner {
                     out[2 * *sample as usize + 1] = m as u32;
                 }
             }
+        }
+        if let Some(measured) = self.measured.as_mut().filter(|_| balance.fit) {
+            measured.planned(step, plan, by_fit, of);
         }
         let t = &mut self.totals;
         t.batches += 1;

@@ -12,6 +12,7 @@ mod digest;
 mod error;
 mod generate;
 mod histories;
+mod measured;
 pub(crate) mod reader;
 pub mod samples;
 pub mod share;

@@ -53,6 +53,9 @@ pub struct Batch {
     pub step: u64,
     /// The rank's share.
     pub share: Share,
+    /// For how many nanoseconds the rank's compute engine worked for the batch that had this place before; 0 if that is not
+    /// known, or nobody asks.
+    pub worked: u64,
     /// This rank's contributions to the loss (bits of f64), in the plan's order.
     pub losses: Vec<AtomicU64>,
 }
@@ -93,13 +96,20 @@ impl Env {
         }
     }
 
-    /// Puts a batch of a program into its place in the ring; `losses` operations add to its loss.
+    /// Whether it is worth knowing how long batches of a program take.
+    pub fn measures(&self, program: &Program) -> bool {
+        let fits = self.schedule.settings.balance.as_ref().is_some_and(|b| b.fit);
+        fits && std::ptr::eq(program, &raw const self.schedule.train)
+    }
+
+    /// Puts a batch of a program into its place in the ring, where one was for which the rank `worked`; `losses` operations
+    /// add to its loss.
     pub fn load(
         &self,
         program: &Program,
-        number: u64,
-        step: u64,
+        (number, step): (u64, u64),
         losses: usize,
+        worked: u64,
         batch: Arc<GlobalBatch>,
     ) -> Result<(), Fault> {
         let place = self.batches[(number % self.batches.len() as u64) as usize].try_write();
@@ -109,7 +119,7 @@ impl Env {
         let cuts = if training { self.schedule.settings.microbatches as usize } else { 1 };
         place.losses.resize_with(losses, AtomicU64::default);
         place.losses.iter().for_each(|l| l.store(0, Ordering::Relaxed));
-        (place.number, place.step) = (number, step);
+        (place.number, place.step, place.worked) = (number, step, worked);
         // Evaluation ranks samples in the order in which ranks have them.
         let deal: &dyn Deal = if training { &*self.deal } else { &Blocks };
         Ok(place.share.load(&self.schedule, batch, (self.rank, self.ranks), cuts, deal)?)

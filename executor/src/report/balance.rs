@@ -3,9 +3,10 @@
 //! The plans know what every rank would have had to do without them, so a run says what it gained without a second run.
 //! Shares are those of a step in which the mean rank waits for the slowest, if a step took what its samples cost.
 
+use fs_schedule::CostModel;
 use serde::Serialize;
 
-use crate::data::assign::Totals;
+use crate::data::assign::{FittedTotals, Totals};
 
 /// Means over the batches of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -32,6 +33,31 @@ pub struct Balance {
     pub bounded_batches: u64,
     /// The longest of these samples.
     pub longest: Option<Longest>,
+    /// Costs fitted to measured times; none where they are given, or too few steps were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fitted: Option<FittedCosts>,
+}
+
+/// Costs by measured times, and what they are worth. Times are of the compute engine's work, without waits.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FittedCosts {
+    /// Nanoseconds of a rank's step whatever it works on.
+    pub step_ns: f64,
+    /// What samples cost, in nanoseconds.
+    pub cost: CostModel,
+    /// Batches that were planned by fitted costs and measured.
+    pub batches: u64,
+    /// Share of the slowest rank's work for which the mean rank has nothing to do, as measured in batches planned by the costs
+    /// given.
+    pub waiting_given: Option<f64>,
+    /// The same of batches planned by fitted costs.
+    pub waiting_fitted: Option<f64>,
+    /// Mean time of each rank by fitted costs, in milliseconds.
+    pub expected_ms: Vec<f64>,
+    /// Mean time of each rank as measured.
+    pub measured_ms: Vec<f64>,
+    /// Mean difference of the two, batch by batch, in parts of what was measured.
+    pub off: f64,
 }
 
 /// A sample that bounds a step alone.
@@ -62,6 +88,23 @@ impl Balance {
             planning_ms: t.time.as_secs_f64() * 1e3 / batches,
             bounded_batches: t.bounded,
             longest: t.longest.map(|(step, sample, tokens)| Longest { step, sample, tokens }),
+            fitted: t.fitted.as_ref().map(FittedCosts::of),
         })
+    }
+}
+
+impl FittedCosts {
+    fn of(t: &FittedTotals) -> Self {
+        let ms = |times: &[f64]| times.iter().map(|ns| ns * 1e-6).collect();
+        Self {
+            step_ns: t.step_ns,
+            cost: t.cost.clone(),
+            batches: t.batches,
+            waiting_given: t.waiting[0],
+            waiting_fitted: t.waiting[1],
+            expected_ms: ms(&t.expected_ns),
+            measured_ms: ms(&t.measured_ns),
+            off: t.off,
+        }
     }
 }

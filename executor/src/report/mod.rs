@@ -19,7 +19,7 @@ use crate::trace::Traced;
 use crate::weights::Taken;
 
 pub use accounting::{Accounting, EngineTime, Exposed, Predicted, RowShare};
-pub use balance::{Balance, Longest};
+pub use balance::{Balance, FittedCosts, Longest};
 
 /// Everything measured in a run; `--report` writes it as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]

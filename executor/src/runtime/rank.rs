@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
-use fs_schedule::Program;
+use fs_schedule::{Engine, Program};
 use parking_lot::Mutex;
 
 use super::account::{KINDS, Stamps};
@@ -178,8 +178,23 @@ impl<'a, D: Device> Rank<'a, D> {
             self.begun.store(self.process.clock.now(), Ordering::Release);
         }
         let step = self.settings.first_step + batch;
-        self.env.load(self.program, batch, step, self.plan.losses, data)?;
+        let worked = if self.env.measures(self.program) { self.worked(batch) } else { 0 };
+        self.env.load(self.program, (batch, step), self.plan.losses, worked, data)?;
         Ok(true)
+    }
+
+    /// Nanoseconds that compute worked for the batch whose place this one takes; 0 if there was none, or not all of its
+    /// times are kept.
+    fn worked(&self, batch: u64) -> u64 {
+        let Some(batch) = batch.checked_sub(self.left.len() as u64) else { return 0 };
+        let plan = self.plan;
+        let compute =
+            |op: &usize| plan.engines[plan.ops[*op].engine] == Engine::Compute && !plan.ops[*op].transfer;
+        let time = |op: usize| {
+            let step = (batch as i64 + plan.stages.1 - plan.ops[op].stage) as u64;
+            self.stamps.get(op, step).map(|times| times.end.saturating_sub(times.start))
+        };
+        (0..plan.ops.len()).filter(compute).map(time).sum::<Option<u64>>().unwrap_or(0)
     }
 
     /// An operation of a batch that is loaded.

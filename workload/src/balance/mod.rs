@@ -20,10 +20,12 @@
 
 mod cost;
 mod exchange;
+mod fit;
 mod loads;
 mod plan;
 mod planner;
 
 pub use cost::{CostModel, GroupCost, Overflow};
+pub use fit::{Fit, Fitted};
 pub use plan::Plan;
 pub use planner::{Limit, PlanError, Planner, Problem, SLACK};

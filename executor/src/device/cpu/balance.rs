@@ -43,10 +43,26 @@ pub(super) fn share_fill<T: Real>(c: &Call<T>, outbox: &mut HostOutbox<T>) -> Re
     section.everyone = true;
     section.widths = Widths { indices: columns, ..Widths::default() };
     section.counts.extend((0..c.env.ranks).map(|to| if to == me { 0 } else { own.len() as u64 }));
+    let worked = worked_rows(c, columns);
+    if worked > 0 {
+        section
+            .counts
+            .iter_mut()
+            .enumerate()
+            .filter(|(to, _)| *to != me)
+            .for_each(|(_, n)| *n += worked as u64);
+        section.indices.extend([c.batch.worked as u32, (c.batch.worked >> 32) as u32]);
+        section.indices.resize(worked * columns, 0);
+    }
     for sample in own {
         lengths(c, *sample, columns, &mut section.indices);
     }
     Ok(())
+}
+
+/// Rows before the lengths in which a rank says how long it worked: two numbers.
+fn worked_rows<T: Real>(c: &Call<T>, columns: usize) -> usize {
+    if c.env.measures(c.program) { 2usize.div_ceil(columns) } else { 0 }
 }
 
 fn columns<T: Real>(c: &Call<T>) -> Result<usize, Fault> {
@@ -61,12 +77,18 @@ pub(super) fn share_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, HostOutbox<T>>)
     let all = all.slice();
     all.fill(0);
     check("samples of a batch", batch.samples.min(all.len() / columns), batch.samples)?;
-    let (mut lists, mut own) = (Lists::default(), Vec::new());
+    let (mut lists, mut own, home) = std::mem::take(&mut c.work.lock().homes);
+    let worked = worked_rows(c, columns);
     for from in 0..c.env.ranks {
         lists.clear();
         c.env.deal.home(Dealt { rank: from, ..batch }, &mut lists);
         let mut put = |numbers: &[u32]| {
-            check("lengths of a rank", numbers.len(), lists.samples().len() * columns)?;
+            check("lengths of a rank", numbers.len(), (worked + lists.samples().len()) * columns)?;
+            let (time, numbers) = numbers.split_at(worked * columns);
+            if let [low, high, ..] = *time {
+                let (time, batch) = (u64::from(low) | u64::from(high) << 32, Dealt { rank: from, ..batch });
+                c.env.assigner.lock().hear(&c.env.schedule, batch, c.env.batches.len(), time);
+            }
             for (sample, lengths) in lists.samples().iter().zip(numbers.chunks_exact(columns)) {
                 let at = *sample as usize * columns;
                 all[at..at + columns].copy_from_slice(lengths);
@@ -75,6 +97,10 @@ pub(super) fn share_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, HostOutbox<T>>)
         };
         if from == me {
             own.clear();
+            if worked > 0 {
+                own.extend([c.batch.worked as u32, (c.batch.worked >> 32) as u32]);
+                own.resize(worked * columns, 0);
+            }
             for sample in lists.samples() {
                 lengths(c, *sample, columns, &mut own);
             }
@@ -83,6 +109,7 @@ pub(super) fn share_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, HostOutbox<T>>)
             receive(inbox, from, 0, |part| put(part.indices))?;
         }
     }
+    c.work.lock().homes = (lists, own, home);
     Ok(())
 }
 
@@ -171,8 +198,8 @@ fn gather<T: Real>(
 ) -> Result<(), Fault> {
     let (schedule, share, me) = (&c.env.schedule, &c.batch.share, c.env.rank);
     let list = share.lists(Site::Assigned).map(Lists::samples).unwrap_or_default();
-    let (mut scratch, mut home) = (Lists::default(), Vec::new());
-    homes(&*c.env.deal, dealt(c), &mut scratch, &mut home);
+    let (mut lists, lengths, mut home) = std::mem::take(&mut c.work.lock().homes);
+    homes(&*c.env.deal, dealt(c), &mut lists, &mut home);
     let span = share.part(Site::Assigned, None);
     values.resize_with(schedule.inputs.len(), || Values::Ids(Vec::new()));
     for (input, own) in values.iter_mut().enumerate() {
@@ -228,6 +255,7 @@ fn gather<T: Real>(
             })?;
         }
     }
+    c.work.lock().homes = (lists, lengths, home);
     Ok(())
 }
 

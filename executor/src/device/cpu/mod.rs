@@ -32,6 +32,7 @@ use fs_schedule::{Engine, Way};
 use parking_lot::{Mutex, RwLock};
 
 use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, Stored, Urgent, Values};
+use crate::data::samples::Lists;
 use crate::transport::{HostOutbox, Reach};
 use pieces::{Pieces, Stop};
 use rank_items::Ranking;
@@ -72,6 +73,8 @@ pub struct Work<T> {
     pub partition: Partition,
     /// Samples that leave: to which rank, in which microbatch, which.
     pub order: Vec<(u32, u32, u64)>,
+    /// Samples of a rank, their lengths as they travel, and the rank that reads each.
+    pub homes: (Lists, Vec<u32>, Vec<u32>),
     /// Positions by class.
     pub positions: Vec<Vec<u32>>,
     /// Entries by class and rank.
@@ -93,6 +96,7 @@ impl<T: Real> Default for Work<T> {
             rows: Vec::new(),
             partition: Partition::default(),
             order: Vec::new(),
+            homes: Default::default(),
             positions: Vec::new(),
             numbers: Vec::new(),
             reduced: ReducedRows::new(),
