@@ -1,5 +1,7 @@
 //! From a checked program to a schedule: import, a strategy's pipeline of passes, and emission.
 
+pub(crate) mod balance;
+
 use fs_dsl::checked::{Cluster, Program};
 use fs_schedule as s;
 
@@ -296,11 +298,16 @@ pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compi
     let mut module = import(program)?;
     let aim = Aim::new(program, options)?;
     aim.count(&mut module);
+    let decided = balance::decide(program, &module, &aim, options);
+    let options = &decided.options(options);
     let stages = aim.stages(&module, options)?;
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
     let asked = sched::Options::new(options.policy).in_flight(options.in_flight);
     match emit_for(&mut module, aim.target(), aim.ranks, &asked)? {
-        Emitted::Schedule(schedule) => Ok(Compiled { schedule: *schedule, module }),
+        Emitted::Schedule(mut schedule) => {
+            decided.note(&mut schedule);
+            Ok(Compiled { schedule: *schedule, module })
+        }
         Emitted::Beyond(_) => Err(unlimited().into()),
     }
 }
@@ -312,7 +319,7 @@ pub(crate) struct Aim {
     pub cluster: Cluster,
     /// Its ranks that are used.
     pub ranks: u32,
-    profile: Option<s::Profile>,
+    pub profile: Option<s::Profile>,
 }
 
 impl Aim {

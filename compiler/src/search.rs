@@ -7,7 +7,7 @@
 
 use fs_dsl::checked::Program;
 
-use crate::compile::{Aim, CompileError, CompileOptions, Compiled};
+use crate::compile::{Aim, CompileError, CompileOptions, Compiled, balance};
 use crate::emit::{self, Emitted};
 use crate::import::import;
 use crate::passes::branches::Branches;
@@ -119,6 +119,8 @@ pub fn search(
     let mut module = import(program)?;
     let aim = Aim::new(program, options)?;
     aim.count(&mut module);
+    let decided = balance::decide(program, &module, &aim, options);
+    let options = &decided.options(options);
     let candidates: Vec<Candidate> = candidates.into_iter().collect();
     let stages =
         |c: &Candidate| aim.stages(&module, &options.clone().policy(c.policy).lookahead(c.lookahead));
@@ -131,7 +133,8 @@ pub fn search(
             .in_flight(options.in_flight)
             .below(best.as_ref().and_then(|b| b.0.to_beat()));
         let verdict = match emit::schedule(&mut module, aim.target(), aim.ranks, &asked)? {
-            Emitted::Schedule(schedule) => {
+            Emitted::Schedule(mut schedule) => {
+                decided.note(&mut schedule);
                 let compiled = Compiled { schedule: *schedule, module };
                 let cost = Cost::of(&compiled, aim.cluster.memory, options.in_flight);
                 if best.as_ref().is_none_or(|b| cost < b.0) {

@@ -89,8 +89,10 @@ pub(crate) enum ParamKind {
     IdDistribution,
     /// A distribution of labels.
     LabelDistribution,
-    /// `off`, `on` or `cost(c0, c1, c2)`.
+    /// `auto`, `on`, `off` or `cost(c0, c1, c2)`.
     Balance,
+    /// A number of tokens, or an amount of memory.
+    Limit,
     /// A placement of a table.
     Sharding,
 }
@@ -138,7 +140,8 @@ impl ParamKind {
             }
             ParamKind::IdDistribution => "a distribution of ids, such as `zipf(1.05)`".into(),
             ParamKind::LabelDistribution => "a distribution of labels, such as `hash`".into(),
-            ParamKind::Balance => "`off`, `on` or `cost(c0, c1, c2)`".into(),
+            ParamKind::Balance => "`auto`, `on`, `off` or `cost(c0, c1, c2)`".into(),
+            ParamKind::Limit => "an amount of tokens or memory, such as `4096 tokens` or `64 KiB`".into(),
             ParamKind::Sharding => {
                 "`auto`, `row_wise`, `row_wise(placement: hashed)`, `table_wise`, `column_wise` or `data_parallel`".into()
             }

@@ -15,6 +15,8 @@ pub(crate) enum Dimension {
     Time,
     /// Floating-point operations per second.
     Rate,
+    /// Ids of sequences.
+    Tokens,
 }
 
 impl Dimension {
@@ -25,6 +27,7 @@ impl Dimension {
             Dimension::Bandwidth => "a bandwidth, such as `450 GB/s` or `200 Gbit/s`",
             Dimension::Time => "a time, such as `8 us`",
             Dimension::Rate => "a rate of operations, such as `67 TFLOP/s`",
+            Dimension::Tokens => "a number of ids, such as `4096 tokens`",
         }
     }
 
@@ -35,6 +38,7 @@ impl Dimension {
             Dimension::Bandwidth => "a bandwidth",
             Dimension::Time => "a time",
             Dimension::Rate => "a rate of operations",
+            Dimension::Tokens => "a number of ids",
         }
     }
 }
@@ -85,6 +89,7 @@ units! {
         "FLOP/s" = 1.0, 1.0; "MFLOP/s" = 1e6, 1.0; "GFLOP/s" = 1e9, 1.0; "TFLOP/s" = 1e12, 1.0;
         "PFLOP/s" = 1e15, 1.0;
     }
+    Tokens { "tokens" = 1.0, 1.0 }
 }
 
 /// The unit of this name.

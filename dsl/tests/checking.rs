@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
 use fs_dsl::checked::{
-    Balance, DType, DataSource, DenseOptimizer, Duration, Init, InputKind, LengthDistribution, Model, Op,
-    Program, Rows, SparseOptimizer,
+    Balance, Balancing, DType, DataSource, DenseOptimizer, Duration, Init, InputKind, LengthDistribution,
+    Limit, Model, Op, Program, Rows, SparseOptimizer,
 };
 use fs_dsl::{check_text, codes, render};
 
@@ -175,14 +175,22 @@ fn units_are_si() {
 #[test]
 fn settings() {
     let p = program(
-        "train { batch 64  steps 10  optimizer sgd(0.1, momentum: 0.9)  balance cost(1, 2, 0.5)  lookahead 2
+        "train { batch 64  steps 10  optimizer sgd(0.1, momentum: 0.9)  balance cost(1, 2, 0.5, limit: 64 KiB)  lookahead 2
             microbatches 4  unique_rows off  precision { output_dist bf16 }  seed 1_000 }
         workload w { generate { lengths lognormal(mean: 20, sigma: 1)  ids zipf(1.05)  samples 5 } }",
     );
     let t = &p.train;
     assert_eq!((t.batch, t.duration, t.lookahead, t.microbatches), (64, Duration::Steps(10), 2, 4));
     assert_eq!(t.optimizer, DenseOptimizer::Sgd { lr: 0.1, momentum: 0.9, weight_decay: 0.0 });
-    assert_eq!(t.balance, Some(Balance { cost: Some([1.0, 2.0, 0.5]), fit: false }));
+    assert_eq!(
+        t.balance,
+        Balancing::On(Balance {
+            cost: Some([1.0, 2.0, 0.5]),
+            limit: Some(Limit::Bytes(65_536)),
+            equal_counts: false,
+            fit: false,
+        })
+    );
     assert!(!t.unique_rows && t.seed == 1000);
     assert_eq!((t.precision.output_dist, t.precision.all_reduce), (DType::BF16, DType::F32));
     assert!(t.spans.iter().any(|s| s.0 == "seed"));
@@ -201,6 +209,21 @@ fn settings() {
     let m = model("let x = lookup(a)");
     assert_eq!(m.tables[0].init, Init::Normal { mean: 0.0, std: 0.02 });
     assert_eq!(m.tables[0].optimizer, SparseOptimizer::Sgd { lr: 0.1 });
+}
+
+#[test]
+fn balance_takes_a_limit_in_tokens_or_bytes() {
+    let balance =
+        |text: &str| program(&format!("train {{ batch 8  {text}  seed 3 }} cluster local")).train.balance;
+    let on = |limit, equal_counts| Balancing::On(Balance { cost: None, limit, equal_counts, fit: false });
+    assert_eq!(balance(""), Balancing::Auto);
+    assert_eq!(balance("balance auto"), Balancing::Auto);
+    assert_eq!(balance("balance off"), Balancing::Off);
+    assert_eq!(balance("balance on"), on(None, false));
+    assert_eq!(balance("balance on(equal_counts: on)"), on(None, true));
+    assert_eq!(balance("balance on(limit: 4096 tokens)"), on(Some(Limit::Tokens(4096)), false));
+    assert_eq!(balance("balance on(2 * 4_096 tokens, on)"), on(Some(Limit::Tokens(8192)), true));
+    assert_eq!(balance("balance on(limit: 1.5 KiB)"), on(Some(Limit::Bytes(1536)), false));
 }
 
 #[test]

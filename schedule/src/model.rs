@@ -8,6 +8,7 @@ pub use fs_workload::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::program::Schedule;
 use crate::size::Poly;
 
 /// Training settings.
@@ -38,8 +39,9 @@ pub struct Balance {
     /// How far above the mean (or the dearest sample) a rank's cost may lie without anything being moved for it, in
     /// thousandths.
     pub slack: f64,
-    /// Tokens that a rank can hold, of all groups together.
-    pub tokens: Option<u64>,
+    /// What the samples of a rank may take up together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<RankLimit>,
     /// Every rank works on as many samples as it reads.
     pub equal_counts: bool,
     /// While training, costs follow the times that ranks measure: two runs then plan otherwise and differ in the last bits.
@@ -51,7 +53,40 @@ impl Default for Balance {
     /// By costs that are still to be found.
     fn default() -> Self {
         let slack = fs_workload::balance::SLACK;
-        Self { cost: CostModel::default(), slack, tokens: None, equal_counts: false, fit: false }
+        Self { cost: CostModel::default(), slack, limit: None, equal_counts: false, fit: false }
+    }
+}
+
+/// What a rank can hold of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RankLimit {
+    /// Ids, of all length groups together.
+    Tokens(u64),
+    /// Bytes of ids, features and labels, as they travel between ranks.
+    Bytes(u64),
+}
+
+impl RankLimit {
+    /// The limit, in its unit.
+    pub fn most(self) -> u64 {
+        match self {
+            Self::Tokens(most) | Self::Bytes(most) => most,
+        }
+    }
+    /// What a sample with so many ids in each length group takes up.
+    pub fn of(self, s: &Schedule, lengths: &[u32]) -> u64 {
+        match self {
+            Self::Tokens(_) => lengths.iter().map(|n| u64::from(*n)).sum(),
+            Self::Bytes(_) => s.sample_bytes(lengths),
+        }
+    }
+    /// Its unit, for people.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Tokens(_) => "tokens",
+            Self::Bytes(_) => "bytes",
+        }
     }
 }
 

@@ -129,8 +129,51 @@ pub struct Prediction {
     pub memory: u64,
     /// What kept the schedule from being better, in sentences.
     pub limits: Vec<String>,
-    /// The sizes assumed: symbol and mean value.
+    /// The sizes assumed: symbol and mean value, of the rank that takes longest.
     pub sizes: Vec<(String, f64)>,
+    /// How unevenly samples load ranks, where their lengths differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stragglers: Option<Stragglers>,
+}
+
+/// What ranks are expected to have to do in a step, as multiples of the mean over ranks: means over batches of samples with
+/// the lengths that are expected.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Stragglers {
+    /// The rank with most to do, if every sample stays where it is read.
+    pub at_home: f64,
+    /// The rank with most to do, if samples are given to ranks.
+    pub planned: f64,
+    /// No plan is below this.
+    pub bound: f64,
+    /// Share of the samples' bytes that move.
+    pub moved: f64,
+    /// Ranks from the one with most to do to the one with least: all, or some that stand for many.
+    pub ranks: Vec<RankWork>,
+    /// What decided whether samples are given to ranks, if the model leaves it to the compiler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compared: Option<Compared>,
+}
+
+/// What a rank is expected to have to do. It is the n-th of each batch, not the same one in all.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RankWork {
+    /// If every sample stays where it is read.
+    pub at_home: f64,
+    /// If samples are given to ranks.
+    pub planned: f64,
+}
+
+/// Predicted steps of the same model under `serial`, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Compared {
+    /// Every sample stays where it is read.
+    pub at_home: f64,
+    /// Samples are given to ranks.
+    pub planned: f64,
 }
 
 /// Busy time of an engine.

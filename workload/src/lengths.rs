@@ -102,6 +102,15 @@ impl LengthLaw {
         }
     }
 
+    /// Whether two sequences may differ in length.
+    pub fn varies(self) -> bool {
+        match self.0 {
+            Law::Fixed(_) => false,
+            Law::Uniform { min, max } => min < max,
+            Law::Lognormal { sigma, min, max, .. } => sigma > 0.0 && min < max,
+        }
+    }
+
     /// Expected length.
     pub fn mean(self) -> f64 {
         self.moments().0

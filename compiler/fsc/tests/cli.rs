@@ -402,6 +402,9 @@ fn profile_of(schedule: &Path) -> fs_schedule::Profile {
         overhead: Overhead { dispatch: 1e-6, wake: 1e-5 },
         batch: 1e-4,
         sharing: 0.5,
+        cores: Some(4),
+        balanced: false,
+        lengths: Vec::new(),
     }
 }
 

@@ -157,7 +157,7 @@ pub(crate) fn schedule<'a>(
     }
     price(&mut schedule);
     if schedule.settings.balance.is_some() {
-        sched::balance::complete(&mut schedule);
+        sched::balance::complete(&mut schedule, target.profile);
         price(&mut schedule);
     }
     let order = match sched::schedule(&mut schedule, target, options)? {

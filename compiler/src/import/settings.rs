@@ -105,12 +105,21 @@ impl Importer<'_> {
             },
             seed: train.seed,
             optimizer: train.optimizer,
-            balance: train.balance.as_ref().map(|balance| s::Balance {
-                // Without costs of its own: those of the model's arithmetic, once it is known.
-                cost: balance.cost.map_or_else(s::CostModel::default, |cost| cost_model(cost, groups)),
-                fit: balance.fit,
-                ..s::Balance::default()
-            }),
+            balance: match train.balance {
+                // What is left to the compiler is decided where the passes are chosen.
+                c::Balancing::Auto | c::Balancing::Off => None,
+                c::Balancing::On(balance) => Some(s::Balance {
+                    // Without costs of its own: those of the model's arithmetic, once it is known.
+                    cost: balance.cost.map_or_else(s::CostModel::default, |cost| cost_model(cost, groups)),
+                    limit: balance.limit.map(|limit| match limit {
+                        c::Limit::Tokens(most) => s::RankLimit::Tokens(most),
+                        c::Limit::Bytes(most) => s::RankLimit::Bytes(most),
+                    }),
+                    equal_counts: balance.equal_counts,
+                    fit: balance.fit,
+                    ..s::Balance::default()
+                }),
+            },
         };
         let data = self.program.workload.as_ref().map(|w| self.data(w));
         let evaluate = self.program.workload.as_ref().and_then(|w| w.evaluate);

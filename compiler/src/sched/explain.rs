@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use fs_schedule::{Engine, Op, Schedule, Strategy};
+use fs_schedule::{Engine, Op, Schedule, Stragglers, Strategy};
 use serde::Serialize;
 
-use super::balance::{self, Expected};
+use super::balance;
 use super::limits::human;
 use super::reasons::{duration, of_batch};
 
@@ -97,8 +97,8 @@ pub struct Explanation {
     pub in_flight: u32,
     /// Buffers that several batches share at once.
     pub copied_buffers: usize,
-    /// What giving samples to ranks is expected to do.
-    pub balance: Option<Expected>,
+    /// How unevenly samples load ranks, and what giving them to ranks is expected to do.
+    pub balance: Option<Stragglers>,
     /// The same in a sentence, where ranks have unlike amounts to do.
     pub(crate) samples: Option<String>,
     /// What kept the schedule from being better.
@@ -132,7 +132,6 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         time: ops.get(d.op as usize).map_or(0, |o| o.time),
         distance: d.distance,
     };
-    let balance = balance::expect(s);
     Some(Explanation {
         strategy: s.strategy,
         cluster: p.cluster.clone(),
@@ -146,8 +145,8 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         memory: p.memory,
         in_flight: s.train.in_flight,
         copied_buffers: s.train.buffers.iter().filter(|b| b.copies > 1).count(),
-        balance,
-        samples: balance.and_then(|e| balance::describe(s, e)),
+        balance: p.stragglers.clone(),
+        samples: p.stragglers.as_ref().and_then(|e| balance::describe(s, e)),
         limits: p.limits.clone(),
         rewrites: s.rewrites.clone(),
         engines: usage(ops, p.step * 1e9),

@@ -125,7 +125,9 @@ impl<'a> Measured<'a> {
         });
         let exact = near.filter(|n| same(parts, 1.0) && same(n.flops, flops) && same(n.bytes, bytes));
         let seconds = exact.map_or(line.time(flops, bytes) * correction, |n| n.time);
-        let wake = if op.action.facts().runs == Runs::Host { 2.0 * self.profile.overhead.wake } else { 0.0 };
+        let runs = op.action.facts().runs;
+        let seconds = if runs == Runs::Compute { seconds * sizes.crowded } else { seconds };
+        let wake = if runs == Runs::Host { 2.0 * self.profile.overhead.wake } else { 0.0 };
         Some(Time { whole: seconds + self.profile.overhead.dispatch + wake, core: 0.0, wire: 0.0 })
     }
 

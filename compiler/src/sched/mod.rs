@@ -29,6 +29,7 @@ mod simulate;
 pub(crate) mod sizes;
 mod slack;
 mod storage;
+pub(crate) mod stragglers;
 
 use std::collections::BTreeMap;
 
@@ -258,5 +259,6 @@ fn prediction(p: &Problem<'_>, chosen: &Chosen) -> Prediction {
         memory: c.memory,
         limits,
         sizes: p.sizes.list(),
+        stragglers: p.sizes.stragglers.clone(),
     }
 }

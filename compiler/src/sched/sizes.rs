@@ -1,6 +1,7 @@
 //! Expected value of every size symbol, per rank, from the workload.
 //!
-//! Samples are spread evenly over ranks; lengths and ids follow the workload's distributions; see [`super::rows`] for
+//! Lengths and ids follow the workload's distributions. Samples, tokens and their squares are those of the rank that has most
+//! to do ([`super::stragglers`]), because the others wait for it; rows that travel are a mean rank's; see [`super::rows`] for
 //! unique rows and classes. What an owner receives is what ranks send on average, and more where one owner of a row-wise
 //! table is asked more than others ([`super::owners`]): the rank described is the busiest owner. So it is where one rank
 //! owns a whole table or part. Files are not read at compile time: lengths are then taken to be
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use fs_schedule::action::{self, Facts};
 use fs_schedule::{
     Buffer, Data, Element, Extent, IdDistribution, InputKind, LengthDistribution, Op, Place, Profile, Reuse,
-    Schedule, Sharding, Site, Symbol, Way,
+    Schedule, Sharding, Site, Stragglers, Symbol, Way,
 };
 use fs_workload::ids::{ASSUMED_EXPONENT, Draws, RowLaw};
 use fs_workload::lengths::LengthLaw;
@@ -19,6 +20,7 @@ use fs_workload::placement::busiest;
 
 use super::owners::Requests;
 use super::rows::Entries;
+use super::stragglers;
 
 /// Expected sizes of one rank.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +29,10 @@ pub(crate) struct Sizes {
     /// Those that differ where samples are as assigned.
     assigned: BTreeMap<Symbol, f64>,
     microbatches: f64,
+    /// How much longer compute takes on cores that ranks share than where it was measured.
+    pub crowded: f64,
+    /// How unevenly samples load ranks; none if they do not.
+    pub stragglers: Option<Stragglers>,
     /// Per exchange, expected requests to each owner, where they are not even.
     owners: BTreeMap<u32, Vec<f64>>,
     /// What had to be assumed, in sentences.
@@ -36,10 +42,42 @@ pub(crate) struct Sizes {
 impl Sizes {
     /// Of a schedule whose operations are known, for its number of ranks.
     pub(crate) fn expect(s: &Schedule) -> Self {
+        let mut sizes = Self::mean(s);
+        let Some(drawn) = stragglers::draw(s, None) else { return sizes };
+        sizes.stragglers = Some(drawn.stragglers());
+        // Of lengths that are only assumed nobody knows that much.
+        if stragglers::known(s, None) {
+            let planned = s.settings.balance.is_some();
+            let slowest = drawn.at(planned);
+            sizes.straggle(planned, |symbol| (slowest.of(symbol), 1.0));
+        }
+        sizes
+    }
+
+    /// Puts the slowest rank's sizes in place of those that are known: a factor for operations, and one for what is done where
+    /// samples are read if that is elsewhere.
+    fn straggle(&mut self, planned: bool, factors: impl Fn(Symbol) -> (f64, f64)) {
+        let known: Vec<(Symbol, f64)> = self.values.iter().map(|(s, v)| (*s, *v)).collect();
+        let samples = |s: &Symbol| matches!(s, Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_));
+        for (symbol, value) in known.into_iter().filter(|(s, _)| samples(s)) {
+            let (slowest, home) = factors(symbol);
+            if planned {
+                self.assigned.insert(symbol, value * slowest);
+                self.values.insert(symbol, value * home);
+            } else {
+                self.values.insert(symbol, value * slowest);
+            }
+        }
+    }
+
+    /// If all ranks had the same to do.
+    pub(crate) fn mean(s: &Schedule) -> Self {
         let mut sizes = Self {
             values: BTreeMap::from([(Symbol::Ranks, f64::from(s.ranks))]),
             assigned: BTreeMap::new(),
             microbatches: f64::from(s.settings.microbatches.max(1)),
+            crowded: 1.0,
+            stragglers: None,
             owners: BTreeMap::new(),
             assumptions: Vec::new(),
         };
@@ -69,12 +107,22 @@ impl Sizes {
 
     /// As a profile has them; classes that it did not count follow from the workload's law, in proportion.
     pub(crate) fn measured(s: &Schedule, profile: &Profile) -> Self {
-        let mut sizes = Self::expect(s);
+        let mut sizes = Self::mean(s);
         sizes.assumptions.clear();
         for (symbol, value) in &profile.sizes {
             if let Ok(symbol) = symbol.parse::<Symbol>() {
                 sizes.values.insert(symbol, *value);
             }
+        }
+        if let Some(drawn) =
+            stragglers::draw(s, Some(profile)).filter(|_| stragglers::known(s, Some(profile)))
+        {
+            // What was measured is the slowest rank's, under the plan of the run.
+            let planned = s.settings.balance.is_some();
+            let (then, now) = (drawn.at(profile.balanced), drawn.at(planned));
+            sizes.straggle(planned, |symbol| (now.of(symbol) / then.of(symbol), 1.0 / then.of(symbol)));
+            sizes.crowded = now.crowded / then.crowded;
+            sizes.stragglers = Some(drawn.stragglers());
         }
         let microbatches = s.settings.microbatches.max(1);
         for e in 0..s.exchanges.len() as u32 {
@@ -116,6 +164,8 @@ impl Sizes {
             values: values.into_iter().collect(),
             assigned: BTreeMap::new(),
             microbatches: f64::from(microbatches.max(1)),
+            crowded: 1.0,
+            stragglers: None,
             owners: BTreeMap::new(),
             assumptions: Vec::new(),
         }
@@ -125,13 +175,6 @@ impl Sizes {
         self.assumptions.push(format!(
             "{what} is not read at compile time: lengths are assumed uniform from 1 to their maximum, ids Zipf with exponent {ASSUMED_EXPONENT}"
         ));
-    }
-
-    /// States what a size is where samples are as assigned. Until then it is that of home: on average over ranks the
-    /// two are the same.
-    #[allow(dead_code, reason = "who assigns samples says it")]
-    pub(crate) fn assign(&mut self, symbol: Symbol, value: f64) {
-        self.assigned.insert(symbol, value);
     }
 
     /// Value of a symbol for operations or buffers of a site and a microbatch (`None`: of the whole batch).
@@ -169,9 +212,10 @@ impl Sizes {
         self.owners.get(&exchange).map(Vec::as_slice)
     }
 
-    /// Symbols with their values, of the whole batch.
+    /// Symbols with their values, of the whole batch where it is worked on.
     pub(crate) fn list(&self) -> Vec<(String, f64)> {
-        self.values.iter().map(|(s, v)| (s.to_string(), *v)).collect()
+        let worked_on = |(s, v): (&Symbol, &f64)| (s.to_string(), *self.assigned.get(s).unwrap_or(v));
+        self.values.iter().map(worked_on).collect()
     }
 
     fn exchanges(&mut self, s: &Schedule, ids: IdDistribution) {

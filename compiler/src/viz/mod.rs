@@ -10,6 +10,7 @@ pub mod html;
 pub mod measured;
 mod memory;
 pub mod palette;
+mod ranks;
 pub mod svg;
 mod sweep;
 pub mod text;

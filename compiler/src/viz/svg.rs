@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 
 use super::cells::{cells, escape, printable, steps_until};
 use super::palette::{Pattern, Purpose};
+use super::ranks;
 use super::timeline::{Instance, Lane, Timeline, strategy_name};
 use crate::sched::reasons::duration;
 
@@ -61,6 +62,8 @@ const EDGE: f64 = 14.0;
 const BOX: f64 = 24.0;
 /// From lane to lane.
 const LANE: f64 = 34.0;
+/// Height of a rank's bar.
+const RANK: f64 = 9.0;
 /// Height of a schedule's heading.
 const HEAD: f64 = 26.0;
 /// Least pixels between what is drawn apart.
@@ -193,7 +196,45 @@ fn schedule(
         marks(t, lane, scale, until, at, out);
         at += LANE;
     }
-    at + 8.0
+    side_by_side(t, scale, until, at + 8.0, out)
+}
+
+/// How long ranks compute and wait, with samples where they are read and given to ranks; returns where it ends.
+fn side_by_side(t: &Timeline, scale: f64, until: f64, y: f64, out: &mut String) -> f64 {
+    let mut at = y;
+    for group in ranks::groups(t) {
+        let _ = writeln!(
+            out,
+            "<text x=\"{}\" y=\"{}\" class=\"dim\" fill=\"#59636e\">{}</text>",
+            px(LEFT),
+            px(at + 9.0),
+            xml(&group.title)
+        );
+        at += 14.0;
+        for bar in group.bars {
+            let (work, end) = (bar.compute.min(until), (bar.compute + bar.wait).min(until));
+            let _ = writeln!(
+                out,
+                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" class=\"dim\" fill=\"#59636e\" font-size=\"9\">{}</text><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{RANK}\" fill=\"{}\"><title>{}: computes {}</title></rect><rect class=\"idle\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{RANK}\" fill=\"#e4e7eb\"><title>waits {}</title></rect>",
+                px(LEFT - 8.0),
+                px(at + 8.0),
+                bar.name,
+                px(LEFT),
+                px(at),
+                px(work * scale),
+                Purpose::Forward.colour(),
+                bar.name,
+                duration(bar.compute),
+                px(LEFT + work * scale),
+                px(at),
+                px((end - work) * scale),
+                duration(bar.wait)
+            );
+            at += RANK + 3.0;
+        }
+        at += 8.0;
+    }
+    at
 }
 
 /// Idle times, shaded, with what they wait for.

@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use fs_schedule::{Engine, Op, Schedule, Strategy, Way};
+use fs_schedule::{Engine, Op, Schedule, Stragglers, Strategy, Way};
 use serde::Serialize;
 
 use super::memory;
@@ -101,6 +101,10 @@ pub struct Timeline {
     pub cycle: Vec<CycleLink>,
     /// Device memory over a step.
     pub memory: Curve,
+    /// How unevenly samples load ranks.
+    pub stragglers: Option<Stragglers>,
+    /// Samples are given to ranks.
+    pub balanced: bool,
 }
 
 impl Timeline {
@@ -205,6 +209,8 @@ impl Timeline {
             bubble: p.bubble * 1e9,
             limits: p.limits.clone(),
             sizes: p.sizes.clone(),
+            stragglers: p.stragglers.clone(),
+            balanced: s.settings.balance.is_some(),
             memory: memory::curve(s, &sizes, step, &views),
             ops: views,
             lanes,

@@ -5,12 +5,15 @@ use super::bound::{Bound, Data};
 use super::makers::{self, Maker};
 use super::values::{Arg, Failed, Given, Make, Val, plain};
 use crate::ast::Ident;
-use crate::checked::{InputKind, Normalize};
+use crate::checked::{InputKind, Limit, Normalize};
 use crate::codes::{self, Code};
 use crate::diagnostic::{Diagnostic, alternatives, closest};
 use crate::signature::{Need, Param, ParamKind};
 use crate::source::Span;
-use crate::units;
+use crate::units::{self, Dimension};
+
+/// Tokens or bytes of the largest limit: those of a rank can be counted exactly.
+const MOST_LIMIT: f64 = (1u64 << 53) as f64;
 
 /// What is called, for messages.
 #[derive(Debug, Clone, Copy)]
@@ -262,6 +265,37 @@ impl Checker<'_> {
                     .label(format!("expected {}", dimension.words())),
                 };
                 Err(self.push(d))
+            }
+            ParamKind::Limit => {
+                let Val::Number { value, unit } = g.val else { return Err(self.wrong_kind(p, &g, callee)) };
+                let limit = match unit.map(|u| (u.dimension, u.si(value))) {
+                    Some((Dimension::Tokens, n)) => (n, Limit::Tokens(n as u64)),
+                    Some((Dimension::Bytes, n)) => (n, Limit::Bytes(n as u64)),
+                    measured => {
+                        let d = Diagnostic::error(
+                            codes::WRONG_UNIT,
+                            g.span,
+                            match measured {
+                                None => format!("`{}` of `{}` needs a unit", p.name, callee.name),
+                                Some(_) => {
+                                    format!("`{}` of `{}` must be {}", p.name, callee.name, p.kind.words())
+                                }
+                            },
+                        )
+                        .label(match unit {
+                            None => format!("expected {}", p.kind.words()),
+                            Some(u) => format!("`{}` measures {}", u.name, u.dimension.noun()),
+                        });
+                        return Err(self.push(d));
+                    }
+                };
+                // More bytes than can be counted are no limit.
+                match limit {
+                    (n, limit) if n.fract() == 0.0 && (1.0..=MOST_LIMIT).contains(&n) => {
+                        Ok(Data::Limit(limit))
+                    }
+                    (n, _) => Err(self.out_of_range(p, n, g.span)),
+                }
             }
             ParamKind::Switch => match &g.val {
                 Val::Symbol(s) if s == "on" || s == "true" => Ok(Data::Switch(true)),

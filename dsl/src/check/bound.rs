@@ -2,8 +2,8 @@
 
 use super::values::Failed;
 use crate::checked::{
-    Balance, DenseOptimizer, IdDistribution, Init, InputId, LabelDistribution, LengthDistribution, Normalize,
-    Sharding, SparseOptimizer, TableId, ValueId,
+    Balancing, DenseOptimizer, IdDistribution, Init, InputId, LabelDistribution, LengthDistribution, Limit,
+    Normalize, Sharding, SparseOptimizer, TableId, ValueId,
 };
 use crate::source::Span;
 
@@ -28,7 +28,8 @@ pub(crate) enum Data {
     Lengths(LengthDistribution),
     Ids(IdDistribution),
     Labels(LabelDistribution),
-    Balance(Option<Balance>),
+    Balance(Balancing),
+    Limit(Limit),
     Sharding(Sharding),
 }
 
@@ -86,7 +87,8 @@ impl Bound {
         lengths: Lengths => LengthDistribution;
         ids: Ids => IdDistribution;
         labels: Labels => LabelDistribution;
-        balance: Balance => Option<Balance>;
+        balance: Balance => Balancing;
+        limit: Limit => Limit;
         sharding: Sharding => Sharding;
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::check::{Bound, Failed};
 use crate::checked::{
-    Balance, DenseOptimizer, IdDistribution, Init, LabelDistribution, LengthDistribution, Placement,
-    Sharding, SparseOptimizer,
+    Balance, Balancing, DenseOptimizer, IdDistribution, Init, LabelDistribution, LengthDistribution,
+    Placement, Sharding, SparseOptimizer,
 };
 use crate::signature::{Param, ParamKind};
 
@@ -265,14 +265,38 @@ const FIT: Param = Param::default(
     "While training, costs follow the times that ranks measure. Two runs then plan otherwise and differ in the last bits.",
 );
 
+const LIMIT: Param = Param::optional(
+    "limit",
+    ParamKind::Limit,
+    "What the samples of a rank may take up together: ids of all sequences, or bytes of ids, features and labels (4 a number). A batch for which that cannot be kept ends the run and is named.",
+);
+const EQUAL_COUNTS: Param = Param::default(
+    "equal_counts",
+    ParamKind::Switch,
+    "off",
+    "Every rank works on as many samples as it reads.",
+);
+
+/// Samples go to the ranks that have least to do.
+fn balance(b: &Bound, cost: Option<[f64; 3]>) -> Result<Balancing, Failed> {
+    let limit = if b.has("limit") { Some(b.limit("limit")?) } else { None };
+    Ok(Balancing::On(Balance { cost, limit, equal_counts: b.switch("equal_counts")?, fit: b.switch("fit")? }))
+}
+
 /// Sample balancing.
-pub(crate) const BALANCE: &[Maker<Option<Balance>>] = &[
-    Maker { name: "off", params: &[], doc: "Samples stay where they are.", make: |_| Ok(Ok(None)) },
+pub(crate) const BALANCE: &[Maker<Balancing>] = &[
+    Maker {
+        name: "auto",
+        params: &[],
+        doc: "As `on`, where lengths are known to differ and a step is expected to be shorter by 1% at least; else as `off`.",
+        make: |_| Ok(Ok(Balancing::Auto)),
+    },
+    Maker { name: "off", params: &[], doc: "Samples stay where they are.", make: |_| Ok(Ok(Balancing::Off)) },
     Maker {
         name: "on",
-        params: &[FIT],
+        params: &[LIMIT, EQUAL_COUNTS, FIT],
         doc: "Costs of samples are derived from the model.",
-        make: |b| Ok(Ok(Some(Balance { cost: None, fit: b.switch("fit")? }))),
+        make: |b| Ok(Ok(balance(b, None)?)),
     },
     Maker {
         name: "cost",
@@ -280,12 +304,14 @@ pub(crate) const BALANCE: &[Maker<Option<Balance>>] = &[
             Param::required("c0", ParamKind::NOT_NEGATIVE, "Per sample."),
             Param::required("c1", ParamKind::NOT_NEGATIVE, "Per token."),
             Param::required("c2", ParamKind::NOT_NEGATIVE, "Per pair of tokens."),
+            LIMIT,
+            EQUAL_COUNTS,
             FIT,
         ],
         doc: "A sample of length L costs `c0 + c1 L + c2 L^2`.",
         make: |b| {
             let cost = [b.number("c0")?, b.number("c1")?, b.number("c2")?];
-            Ok(Ok(Some(Balance { cost: Some(cost), fit: b.switch("fit")? })))
+            Ok(Ok(balance(b, Some(cost))?))
         },
     },
 ];

@@ -8,8 +8,8 @@ use super::settings;
 use super::values::{Arg, Failed, Given};
 use crate::ast::{self, Entry, ExprKind, Section};
 use crate::checked::{
-    Cluster, DType, DataSource, DenseOptimizer, Duration, Evaluate, InputKind, Link, Precision, Train,
-    Workload,
+    Balancing, Cluster, DType, DataSource, DenseOptimizer, Duration, Evaluate, InputKind, Link, Precision,
+    Train, Workload,
 };
 use crate::cluster;
 use crate::codes;
@@ -29,7 +29,7 @@ impl Default for Train {
                 eps: 1e-8,
                 weight_decay: 0.0,
             },
-            balance: None,
+            balance: Balancing::Auto,
             lookahead: 1,
             microbatches: 1,
             unique_rows: true,

@@ -81,8 +81,8 @@ pub(crate) const TRAIN: &[Param] = &[
     Param::default(
         "balance",
         ParamKind::Balance,
-        "off",
-        "Moves samples between ranks to even out their cost.",
+        "auto",
+        "Moves samples between ranks to even out their cost; `auto` leaves it to the compiler.",
     ),
     Param::default(
         "lookahead",

@@ -11,8 +11,8 @@ pub use fs_workload::{DenseOptimizer, SparseOptimizer};
 use crate::source::{SourceMap, Span};
 
 pub use settings::{
-    Balance, Cluster, DataSource, Duration, Evaluate, IdDistribution, LabelDistribution, LengthDistribution,
-    Link, Precision, Train, Workload,
+    Balance, Balancing, Cluster, DataSource, Duration, Evaluate, IdDistribution, LabelDistribution,
+    LengthDistribution, Limit, Link, Precision, Train, Workload,
 };
 
 /// A checked program: all blocks of a `.fs` file and of the files that it imports.

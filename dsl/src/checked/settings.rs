@@ -14,8 +14,8 @@ pub struct Train {
     pub duration: Duration,
     /// Default Adam with PyTorch's settings, lr 1e-3.
     pub optimizer: DenseOptimizer,
-    /// Sample balancing; `None` is off (default).
-    pub balance: Option<Balance>,
+    /// Sample balancing (default: the compiler chooses).
+    pub balance: Balancing,
     /// Batches of lookahead (default 1).
     pub lookahead: u32,
     /// Microbatches per batch (default 1).
@@ -39,13 +39,38 @@ pub enum Duration {
     Epochs(u32),
 }
 
-/// Cost of a sample of length L: `c0 + c1 L + c2 L^2`.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Whether samples are given to ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Balancing {
+    /// Where lengths are known to differ and it is expected to pay.
+    #[default]
+    Auto,
+    /// They stay where they are read.
+    Off,
+    /// They go to the ranks that have least to do.
+    On(Balance),
+}
+
+/// How samples are given to ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Balance {
-    /// `None`: derived from the model's flops.
+    /// Cost of a sample of length L: `c0 + c1 L + c2 L^2`. `None`: derived from the model's flops.
     pub cost: Option<[f64; 3]>,
+    /// What the samples of a rank may take up together.
+    pub limit: Option<Limit>,
+    /// Every rank works on as many samples as it reads.
+    pub equal_counts: bool,
     /// Costs follow measured times.
     pub fit: bool,
+}
+
+/// What a rank can hold of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// Ids of all sequences.
+    Tokens(u64),
+    /// Bytes of ids, features and labels.
+    Bytes(u64),
 }
 
 /// Wire types of the collectives.

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use fs_schedule::{CostModel, Schedule};
+use fs_schedule::{CostModel, RankLimit, Schedule};
 use fs_workload::balance::{Limit, Overflow, PlanError, Planner, Problem};
 
 pub(crate) use super::measured::FittedTotals;
@@ -17,10 +17,12 @@ use super::samples::{Deal, Dealt, Lists};
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AssignError {
     /// By what the settings say.
-    #[error("step {step}: {reason}{}", hint(reason))]
+    #[error("step {step}: {reason}{}", hint(reason, *limit))]
     Plan {
         /// The step.
         step: u64,
+        /// What a rank can hold.
+        limit: Option<RankLimit>,
         /// Why not.
         reason: PlanError,
     },
@@ -34,12 +36,13 @@ pub enum AssignError {
     },
 }
 
-fn hint(reason: &PlanError) -> &'static str {
-    match reason {
-        PlanError::Overflow { .. } => "",
-        PlanError::Sample { .. } | PlanError::Full { .. } => {
-            "; raise the limit of tokens of a rank, or use shorter sequences, a smaller batch or more ranks"
-        }
+fn hint(reason: &PlanError, limit: Option<RankLimit>) -> String {
+    match (reason, limit) {
+        (PlanError::Sample { .. } | PlanError::Full { .. }, Some(limit)) => format!(
+            "; in {}: raise the `limit` of `balance`, or use shorter sequences, a smaller batch or more ranks",
+            limit.unit()
+        ),
+        _ => String::new(),
     }
 }
 
@@ -85,6 +88,7 @@ pub struct Assigner {
     scaled: Vec<u64>,
     bytes: Vec<u64>,
     tokens: Vec<u64>,
+    limited: Vec<u64>,
     lists: Lists,
     measured: Option<Measured>,
     totals: Totals,
@@ -150,11 +154,13 @@ impl Assigner {
         self.costs.clear();
         self.bytes.clear();
         self.tokens.clear();
+        self.limited.clear();
         for sample in 0..batch.samples {
             self.costs.push(cost.of(of(sample).iter().copied()));
             given += if fitted.is_some() { balance.cost.of(of(sample).iter().copied()) } else { 0.0 };
             self.bytes.push(schedule.sample_bytes(of(sample)));
             self.tokens.push(of(sample).iter().map(|n| u64::from(*n)).sum());
+            self.limited.extend(balance.limit.map(|limit| limit.of(schedule, of(sample))));
         }
         let unit = CostModel::scaled(cost, &self.costs, &mut self.scaled);
         let mut unit = unit.map_err(|reason| AssignError::Cost { step, reason })?;
@@ -168,12 +174,16 @@ impl Assigner {
             home: &self.home,
             costs: &self.scaled,
             bytes: &self.bytes,
-            limit: balance.tokens.map(|most| Limit { sizes: &self.tokens, most }),
+            limit: balance.limit.map(|limit| Limit { sizes: &self.limited, most: limit.most() }),
             equal_counts: balance.equal_counts,
             microbatches: batch.microbatches,
             slack: balance.slack,
         };
-        let plan = self.planner.plan(&problem).map_err(|reason| AssignError::Plan { step, reason })?;
+        let plan = self.planner.plan(&problem).map_err(|reason| AssignError::Plan {
+            step,
+            limit: balance.limit,
+            reason,
+        })?;
         for rank in 0..batch.ranks {
             for m in 0..batch.microbatches {
                 for sample in plan.samples(rank, m) {

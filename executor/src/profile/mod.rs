@@ -89,6 +89,7 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
     let mut counter = Counter { schedule: &schedule, source, seed, ranks };
     let rows = counter.count(first..first + steps.min(COUNTED))?;
     let batch = counter.seconds(first..first + steps.min(COUNTED))?;
+    let lengths = counter.sample_lengths(first..first + steps)?;
     let batches = counter.batch_sizes(&times.instances)?;
     let sizes = Sizes { mean: mean_sizes(&batches), rows: &rows, schedule: &schedule, ranks };
     let ops = op_costs(&schedule, &sizes, &times);
@@ -129,6 +130,9 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
         overhead: Overhead { dispatch: times.dispatch, wake: times.wake },
         batch,
         sharing: ((2 * ranks) as f64 - cores as f64).max(0.0).min(ranks as f64) / ranks as f64,
+        cores: Some(cores as u32),
+        balanced: schedule.settings.balance.is_some(),
+        lengths,
         rows,
     })
 }

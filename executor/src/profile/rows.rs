@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fs_kernels::random::{RandomKey, negatives};
-use fs_schedule::profile::{DISTANCES, ReuseCounts, Rows};
+use fs_schedule::profile::{DISTANCES, MOST_LENGTHS, ReuseCounts, Rows};
 use fs_schedule::{Action, Place, RowMap, RowPlacement, Schedule, Sharding, Site, Symbol};
 use fs_workload::placement::MOST_HOT;
 
-use crate::data::samples::Blocks;
+use crate::data::assign::{Assigner, homes};
+use crate::data::samples::{Blocks, Dealt, Lists};
 use crate::data::share::{Column, Share};
 use crate::data::sizes::Layout;
 use crate::data::{GlobalBatch, Source};
@@ -154,27 +155,67 @@ impl Counter<'_> {
         &mut self,
         instances: &[(u64, usize)],
     ) -> Result<Vec<BTreeMap<Symbol, f64>>, Error> {
-        let layout = Arc::new(Layout::default());
-        let mut share = Share::new(&layout);
+        let (groups, microbatches) = (self.schedule.lengths.len(), self.schedule.settings.microbatches);
+        let balanced = self.schedule.settings.balance.is_some();
+        let (mut assigner, mut known) = (Assigner::default(), None);
         let mut all = Vec::with_capacity(instances.len());
-        let mut read: Option<(u64, Arc<GlobalBatch>)> = None;
         for (step, rank) in instances {
-            let batch = match &read {
-                Some((known, batch)) if known == step => Arc::clone(batch),
-                _ => {
-                    let mut batch = GlobalBatch::default();
-                    self.source.fill(*step, &mut batch)?;
-                    Arc::new(batch)
+            if known.as_ref().is_none_or(|(of, ..): &(u64, Vec<u32>, Vec<u32>)| of != step) {
+                let (samples, lengths) = self.lengths(*step)?;
+                let batch = Dealt {
+                    step: *step,
+                    samples,
+                    rank: 0,
+                    ranks: self.ranks,
+                    microbatches: microbatches.max(1) as usize,
+                };
+                let (mut lists, mut works) = (Lists::default(), Vec::new());
+                homes(&Blocks, batch, &mut lists, &mut works);
+                if balanced {
+                    let mut plan = vec![0; 2 * samples];
+                    let planned = assigner.assign(self.schedule, &Blocks, batch, &lengths, &mut plan);
+                    planned.map_err(|e| Error::Settings(e.to_string()))?;
+                    works = plan.iter().step_by(2).copied().collect();
                 }
-            };
-            read = Some((*step, Arc::clone(&batch)));
-            share.load(self.schedule, batch, (*rank, self.ranks), 1, &Blocks)?;
-            let groups = 0..self.schedule.lengths.len() as u32;
-            let symbols = groups.flat_map(|g| [Symbol::Tokens(g), Symbol::Squares(g)]);
-            let symbols = symbols.chain([Symbol::Samples]);
-            all.push(symbols.map(|s| (s, share.size(s, Site::Home, None) as f64)).collect());
+                known = Some((*step, lengths, works));
+            }
+            let Some((_, lengths, works)) = &known else { continue };
+            let own = || (0..works.len()).filter(|sample| works[*sample] == *rank as u32);
+            let mut sizes = BTreeMap::from([(Symbol::Samples, own().count() as f64)]);
+            for g in 0..groups {
+                let each = || own().map(|sample| f64::from(lengths[sample * groups + g]));
+                sizes.insert(Symbol::Tokens(g as u32), each().sum());
+                sizes.insert(Symbol::Squares(g as u32), each().map(|n| n * n).sum());
+            }
+            all.push(sizes);
         }
         Ok(all)
+    }
+
+    /// Lengths of samples of these batches, up to [`MOST_LENGTHS`]: a list for each group.
+    pub(crate) fn sample_lengths(&mut self, steps: Range<u64>) -> Result<Vec<Vec<u32>>, Error> {
+        let groups = self.schedule.lengths.len();
+        let mut lists: Vec<Vec<u32>> = vec![Vec::new(); groups];
+        for step in steps {
+            let (samples, lengths) = self.lengths(step)?;
+            let room = MOST_LENGTHS - lists.first().map_or(MOST_LENGTHS, Vec::len);
+            for sample in lengths.chunks_exact(groups.max(1)).take(room) {
+                lists.iter_mut().zip(sample).for_each(|(list, n)| list.push(*n));
+            }
+            if room <= samples {
+                break;
+            }
+        }
+        Ok(lists)
+    }
+
+    /// Samples of a batch, and the ids of each in every group, sample by sample.
+    fn lengths(&mut self, step: u64) -> Result<(usize, Vec<u32>), Error> {
+        let mut batch = GlobalBatch::default();
+        self.source.fill(step, &mut batch)?;
+        let of = |sample: usize, offsets: &Vec<usize>| (offsets[sample + 1] - offsets[sample]) as u32;
+        let each = |sample: usize| batch.offsets.iter().map(move |offsets| of(sample, offsets));
+        Ok((batch.samples, (0..batch.samples).flat_map(each).collect()))
     }
 
     fn entries(

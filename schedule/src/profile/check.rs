@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{DISTANCES, Profile, ProfileError, Rows, shape};
+use super::{DISTANCES, MOST_LENGTHS, Profile, ProfileError, Rows, shape};
 use crate::program::Schedule;
 use crate::size::Symbol;
 
@@ -98,6 +98,16 @@ impl Profile {
             };
             at_most(&format!("size `{symbol}`"), *n, most)?;
         }
+        if !self.lengths.is_empty() && self.lengths.len() != s.lengths.len() {
+            let (found, groups) = (self.lengths.len(), s.lengths.len());
+            return damaged(format!("it has {found} lists of lengths, the model {groups} of sequences"));
+        }
+        for (list, group) in self.lengths.iter().zip(&s.lengths) {
+            if let Some(n) = list.iter().find(|n| **n > group.max) {
+                let (name, most) = (&group.name, group.max);
+                return damaged(format!("a sequence of `{name}` has {n} ids, but has at most {most}"));
+            }
+        }
         let parts = self.microbatches.max(1);
         if !s.settings.batch.is_multiple_of(parts) {
             return damaged(format!("a batch of {batch} cannot be cut into {parts} microbatches"));
@@ -139,6 +149,12 @@ impl Profile {
         number("`scatter`", self.scatter, 0.0, 1e6)?;
         seconds("`batch`", self.batch)?;
         number("`sharing`", self.sharing, 0.0, 1.0)?;
+        number("`cores`", self.cores.unwrap_or(1).into(), 1.0, 1e6)?;
+        let samples = self.lengths.first().map_or(0, Vec::len);
+        if self.lengths.iter().any(|group| group.len() != samples) {
+            return damaged("lists of `lengths` differ in length".into());
+        }
+        number("the number of `lengths`", samples as f64, 0.0, MOST_LENGTHS as f64)?;
         for (symbol, n) in &self.sizes {
             if !matches!(symbol.parse(), Ok(Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_))) {
                 return damaged(format!("`{symbol}` in `sizes` is not a size of batches"));

@@ -27,6 +27,8 @@ pub const VERSION: u32 = 1;
 pub const FORMAT: &str = "fs-profile";
 /// Bytes of the largest profile that is read.
 const MOST_BYTES: u64 = 1 << 26;
+/// Samples whose lengths a profile lists at most.
+pub const MOST_LENGTHS: usize = 1 << 12;
 /// Reuse distances that are counted one by one, in microbatches.
 pub const DISTANCES: u32 = 8;
 
@@ -75,6 +77,15 @@ pub struct Profile {
     /// Share of the processor time of transfers and of the host that compute loses while they overlap: 1 if the ranks' compute engines
     /// take all cores, 0 if every engine has one of its own.
     pub sharing: f64,
+    /// Cores that the ranks share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<u32>,
+    /// Whether the schedule that ran gave samples to ranks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub balanced: bool,
+    /// Lengths of some samples, in the order of the data, one batch after the other: a list for each length group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lengths: Vec<Vec<u32>>,
 }
 
 /// Rows of an exchange: means over ranks and batches.
@@ -434,6 +445,9 @@ mod tests {
             overhead: Overhead { dispatch: 1e-6, wake: 1e-5 },
             batch: 1e-4,
             sharing: 1.0,
+            cores: Some(2),
+            balanced: true,
+            lengths: vec![vec![5, 3, 2]],
         }
     }
 
@@ -488,6 +502,8 @@ mod tests {
                 "steer a terminal",
             ),
             ("\"sharing\": 1.0", "\"sharing\": 2.0", "`sharing` is 2e0"),
+            ("\"cores\": 2", "\"cores\": 0", "`cores` is 0e0"),
+            ("      5,\n", "      5\n    ],\n    [\n", "lists of `lengths` differ in length"),
             ("\"ranks\": 2", "\"ranks\": 0", "`ranks` is 0e0"),
             ("\"microbatches\": 2", "\"microbatches\": 3", "reuse distances of rows of `items` are missing"),
             ("\"steps\": 10", "\"steps\": 10, \"more\": 1", "unknown field `more`"),

@@ -51,7 +51,8 @@ fn settings(s: &Schedule, r: &mut Report) {
             "costs and slack of the balance must be numbers from 0, and the longest sample's cost one that can be added up"
                 .into()
         });
-        r.check(balance.tokens != Some(0), "settings", || "a rank must be able to hold tokens".into());
+        let holds = balance.limit.is_none_or(|limit| limit.most() > 0);
+        r.check(holds, "settings", || "a rank must be able to hold samples".into());
     }
     let endless = matches!(s.settings.duration, Duration::Steps(0) | Duration::Epochs(0));
     r.check(!endless, "settings", || "the duration is zero".into());
@@ -105,7 +106,12 @@ fn prediction(s: &Schedule, r: &mut Report) {
     let numbers = [p.step, p.resource_bound, p.recurrence_bound, p.bubble];
     let busy = p.busy.iter().map(|b| b.time);
     let sizes = p.sizes.iter().map(|(_, n)| *n);
-    let ok = numbers.into_iter().chain(busy).chain(sizes).all(|x| x.is_finite() && x >= 0.0);
+    let spread = p.stragglers.iter().flat_map(|x| {
+        let pairs = x.ranks.iter().map(|r| (r.at_home, r.planned));
+        let pairs = pairs.chain(x.compared.map(|c| (c.at_home, c.planned)));
+        pairs.chain([(x.at_home, x.planned), (x.bound, x.moved)]).flat_map(|(a, b)| [a, b])
+    });
+    let ok = numbers.into_iter().chain(busy).chain(sizes).chain(spread).all(|x| x.is_finite() && x >= 0.0);
     r.check(ok, "times", || "a predicted time or size is not a number of at least 0".into());
     let known = p.cycle.iter().all(|d| (d.op as usize) < s.train.ops.len());
     r.check(known, "times", || "the critical cycle names an operation that is not there".into());

@@ -157,6 +157,14 @@ fn predictions(all: &mut Cases, base: &Schedule) {
         memory: 1,
         limits: Vec::new(),
         sizes: vec![("B".into(), 1.0)],
+        stragglers: Some(fs_schedule::Stragglers {
+            at_home: 1.5,
+            planned: 1.0,
+            bound: 1.0,
+            moved: 0.0,
+            ranks: vec![fs_schedule::RankWork { at_home: 1.5, planned: 1.0 }],
+            compared: Some(fs_schedule::Compared { at_home: 1.0, planned: 1.0 }),
+        }),
     };
     let mut add = |name: &str, wrong, change: &dyn Fn(&mut Prediction)| {
         let mut p = good.clone();
@@ -171,6 +179,11 @@ fn predictions(all: &mut Cases, base: &Schedule) {
         add("a bubble", TIMES, &|p| p.bubble = x);
         add("a busy time", TIMES, &|p| p.busy[0].time = x);
         add("a size", TIMES, &|p| p.sizes[0].1 = x);
+        add("a straggler", TIMES, &|p| p.stragglers.as_mut().expect("one").at_home = x);
+        add("a rank's work", TIMES, &|p| p.stragglers.as_mut().expect("one").ranks[0].planned = x);
+        add("a compared step", TIMES, &|p| {
+            p.stragglers.as_mut().and_then(|s| s.compared.as_mut()).expect("one").planned = x;
+        });
     }
     add("a cycle over what is not there", TIMES, &|p| p.cycle[0].op += 1);
 }

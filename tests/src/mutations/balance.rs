@@ -48,7 +48,7 @@ pub const BALANCED: &[Mutation] = &[
         Some(())
     }),
     says("ranks that hold no token", "settings", |s| {
-        s.settings.balance.as_mut()?.tokens = Some(0);
+        s.settings.balance.as_mut()?.limit = Some(fs_schedule::RankLimit::Tokens(0));
         Some(())
     }),
     says("samples that move more than all", "indices", |s| {

@@ -7,6 +7,7 @@ mod data;
 
 use super::cells::escape;
 use super::measured::Measured;
+use super::ranks;
 use super::timeline::{Timeline, strategy_name};
 
 const PAGE: &str = include_str!("page.html");
@@ -53,6 +54,10 @@ pub fn page(shown: &[Shown], steps: u32) -> String {
             "label" => escape(&mut out, &label),
             "style" => out.push_str(STYLE),
             "data" => out.push_str(&data),
+            "ranks" => {
+                let all = shown.iter().zip(&labels).map(|(s, label)| ranks::html(&s.timeline, label));
+                all.for_each(|text| out.push_str(&text));
+            }
             "script" => {
                 out.push_str("\"use strict\";\n(() => {\n");
                 out.push_str(&SCRIPTS.concat());

@@ -1,0 +1,367 @@
+//! How much more than the mean rank the slowest one has to do: batches are drawn with the lengths that are expected, dealt
+//! to ranks as the executor deals them, every sample at home and as planned, and the rank that costs most is looked at.
+//!
+//! A step is as long as its slowest rank's, so that rank's sizes are those of a step. Its work is attention's squares more
+//! than it is tokens, so each size has a factor of its own.
+
+use fs_schedule::action::Scope;
+use fs_schedule::{CostModel, Data, GroupCost, Profile, RankWork, Schedule, Stragglers, Symbol};
+use fs_workload::balance::{Limit, Plan, Planner, Problem};
+use fs_workload::lengths::LengthLaw;
+use fs_workload::random::RandomKey;
+
+use super::policy;
+use super::sizes::lengths_of;
+
+/// Samples to draw about, in all batches, and in one at most. Of larger batches the samples of some ranks stand for all.
+const SAMPLES: usize = 1 << 15;
+const MOST: usize = 1 << 14;
+/// Batches to draw at least and at most.
+const BATCHES: std::ops::RangeInclusive<usize> = 8..=128;
+/// Ranks that are listed at most.
+const SHOWN: usize = 8;
+/// The random stream of expected lengths; models number theirs from 0.
+const STREAM: u32 = 0xF500_0002;
+
+/// Sizes of the slowest rank over the mean rank's.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Spread {
+    /// Its work.
+    pub most: f64,
+    /// How much longer that takes because ranks share cores: until a rank waits it leaves none to others.
+    pub crowded: f64,
+    samples: f64,
+    tokens: Vec<f64>,
+    squares: Vec<f64>,
+}
+
+impl Spread {
+    /// The factor of a size; 1 of what does not depend on samples.
+    pub(crate) fn of(&self, symbol: Symbol) -> f64 {
+        let group = |list: &[f64], g: u32| list.get(g as usize).copied().unwrap_or(1.0);
+        match symbol {
+            Symbol::Samples => self.samples,
+            Symbol::Tokens(g) => group(&self.tokens, g),
+            Symbol::Squares(g) => group(&self.squares, g),
+            _ => 1.0,
+        }
+    }
+}
+
+/// What came of drawing.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Drawn {
+    /// Every sample is worked on where it is read.
+    pub home: Spread,
+    /// Samples are given to ranks; none if no plan keeps the limits that are asked for.
+    pub planned: Option<Spread>,
+    bound: f64,
+    moved: f64,
+    ranks: Vec<RankWork>,
+}
+
+impl Drawn {
+    /// For a schedule and for people.
+    pub(crate) fn stragglers(&self) -> Stragglers {
+        let planned = self.planned.as_ref().map_or(self.home.most, |p| p.most);
+        Stragglers {
+            at_home: self.home.most,
+            planned,
+            bound: self.bound,
+            moved: self.moved,
+            ranks: self.ranks.clone(),
+            compared: None,
+        }
+    }
+
+    /// Where samples are worked on.
+    pub(crate) fn at(&self, planned: bool) -> &Spread {
+        self.planned.as_ref().filter(|_| planned).unwrap_or(&self.home)
+    }
+}
+
+/// Where lengths come from.
+#[derive(Debug)]
+enum Known<'a> {
+    Laws(Vec<LengthLaw>),
+    /// Of the data's own samples, a list for each group.
+    Counted(&'a [Vec<u32>]),
+}
+
+impl<'a> Known<'a> {
+    fn of(s: &Schedule, profile: Option<&'a Profile>) -> Self {
+        match profile {
+            Some(p) if p.lengths.first().is_some_and(|list| !list.is_empty()) => Self::Counted(&p.lengths),
+            _ => {
+                let law = match &s.data {
+                    Some(Data::Generate { lengths, .. }) => Some(*lengths),
+                    _ => None,
+                };
+                Self::Laws(s.lengths.iter().map(|g| lengths_of(law, g.max)).collect())
+            }
+        }
+    }
+
+    fn vary(&self) -> bool {
+        match self {
+            Self::Laws(laws) => laws.iter().any(|law| law.varies()),
+            Self::Counted(lists) => lists.iter().any(|list| list.iter().any(|n| Some(n) != list.first())),
+        }
+    }
+
+    /// Lengths of a sample of a batch of `n`.
+    fn lengths(&self, (batch, n, sample): (u64, usize, u64), out: &mut Vec<u32>) {
+        match self {
+            Self::Laws(laws) => {
+                let key = |g: usize| RandomKey { seed: batch << 32 | sample, stream: STREAM, step: g as u64 };
+                out.extend(laws.iter().enumerate().map(|(g, law)| law.draw(key(g))));
+            }
+            Self::Counted(lists) => {
+                let at = |list: &Vec<u32>| list[(batch as usize * n + sample as usize) % list.len()];
+                out.extend(lists.iter().map(at));
+            }
+        }
+    }
+}
+
+/// Whether lengths are known, by the workload's law or a profile's count, and not only assumed.
+pub(crate) fn known(s: &Schedule, profile: Option<&Profile>) -> bool {
+    matches!(s.data, Some(Data::Generate { .. })) || profile.is_some_and(|p| !p.lengths.is_empty())
+}
+
+/// What a sample costs by the arithmetic of a step whose operations are priced.
+pub(crate) fn cost_of(s: &Schedule) -> CostModel {
+    let mut cost = CostModel { constant: 0.0, groups: vec![GroupCost::default(); s.lengths.len()] };
+    for op in s.train.ops.iter().filter(|op| op.action.facts().scope == Scope::Samples) {
+        for (c, symbols) in op.cost.flops.terms() {
+            match *symbols {
+                [Symbol::Samples] => cost.constant += c,
+                [Symbol::Tokens(g)] => add(&mut cost, g, |group| group.linear += c),
+                [Symbol::Squares(g)] => add(&mut cost, g, |group| group.square += c),
+                _ => {}
+            }
+        }
+    }
+    cost
+}
+
+fn add(cost: &mut CostModel, group: u32, change: impl FnOnce(&mut GroupCost)) {
+    if let Some(group) = cost.groups.get_mut(group as usize) {
+        change(group);
+    }
+}
+
+/// What ranks of some batches have to do. A unit is what ranks do before they wait for each other: a microbatch where every
+/// transfer is waited for, else a batch.
+struct Work {
+    ranks: usize,
+    units: usize,
+    /// Samples, tokens and squares of each group.
+    sizes: usize,
+    cost: Vec<u64>,
+    of: Vec<f64>,
+    /// Sums over batches: the slowest rank's sizes, its work over the mean, its work and when it is done on shared cores.
+    slowest: Vec<f64>,
+    most: f64,
+    alone: f64,
+    shared: f64,
+    finish: Vec<u64>,
+    /// Of the rank with most to do to that with least.
+    falling: Vec<f64>,
+}
+
+impl Work {
+    fn new(ranks: usize, units: usize, groups: usize) -> Self {
+        let sizes = 1 + 2 * groups;
+        Self {
+            ranks,
+            units,
+            sizes,
+            cost: Vec::new(),
+            of: Vec::new(),
+            slowest: vec![0.0; sizes],
+            most: 0.0,
+            alone: 0.0,
+            shared: 0.0,
+            finish: Vec::new(),
+            falling: vec![0.0; ranks],
+        }
+    }
+
+    fn clear(&mut self) {
+        self.cost.clear();
+        self.cost.resize(self.ranks * self.units, 0);
+        self.of.clear();
+        self.of.resize(self.ranks * self.units * self.sizes, 0.0);
+    }
+
+    fn add(&mut self, rank: usize, unit: usize, cost: u64, lengths: &[u32]) {
+        let at = rank * self.units + unit.min(self.units - 1);
+        self.cost[at] += cost;
+        let of = &mut self.of[at * self.sizes..][..self.sizes];
+        of[0] += 1.0;
+        for (g, n) in lengths.iter().enumerate() {
+            let n = f64::from(*n);
+            of[1 + 2 * g] += n;
+            of[2 + 2 * g] += n * n;
+        }
+    }
+
+    /// Ends a batch.
+    fn count(&mut self, mean: f64, cores: Option<u32>) {
+        let mut most = 0;
+        for unit in 0..self.units {
+            let at = |rank: usize| rank * self.units + unit;
+            let slowest = (0..self.ranks).rev().max_by_key(|rank| self.cost[at(*rank)]).unwrap_or(0);
+            most += self.cost[at(slowest)];
+            let of = &self.of[at(slowest) * self.sizes..][..self.sizes];
+            self.slowest.iter_mut().zip(of).for_each(|(sum, x)| *sum += x);
+            self.finish.clear();
+            self.finish.extend((0..self.ranks).map(|rank| self.cost[at(rank)]));
+            self.finish.sort_unstable();
+            self.shared += shared(&self.finish, cores);
+            let falling = self.finish.iter().rev();
+            self.falling.iter_mut().zip(falling).for_each(|(sum, work)| *sum += *work as f64 / mean);
+        }
+        self.most += most as f64 / mean;
+        self.alone += most as f64;
+    }
+
+    fn spread(&self, mean: &[f64], batches: usize) -> Spread {
+        let over = |i: usize| if mean[i] > 0.0 { self.slowest[i] / mean[i] } else { 1.0 };
+        let groups = (self.sizes - 1) / 2;
+        Spread {
+            most: self.most / batches as f64,
+            crowded: if self.alone > 0.0 { self.shared / self.alone } else { 1.0 },
+            samples: over(0),
+            tokens: (0..groups).map(|g| over(1 + 2 * g)).collect(),
+            squares: (0..groups).map(|g| over(2 + 2 * g)).collect(),
+        }
+    }
+}
+
+/// When the last of some ranks is done whose work is given, rising, if those at work share so many cores evenly.
+fn shared(work: &[u64], cores: Option<u32>) -> f64 {
+    let (mut time, mut before) = (0.0, 0);
+    for (i, w) in work.iter().enumerate() {
+        let at_work = (work.len() - i) as f64;
+        let slower = cores.map_or(1.0, |cores| (at_work / f64::from(cores.max(1))).max(1.0));
+        time += (w - before) as f64 * slower;
+        before = *w;
+    }
+    time
+}
+
+/// Draws, plans and compares; `None` where all ranks have the same to do, or costs are no numbers.
+pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
+    let each = (s.settings.batch / s.ranks.max(1)) as usize;
+    let ranks = (s.ranks as usize).min(MOST / each.max(1));
+    let (n, groups) = (ranks * each, s.lengths.len());
+    let known = Known::of(s, profile);
+    if ranks < 2 || !known.vary() {
+        return None;
+    }
+    let balance = s.settings.balance.clone().unwrap_or_default();
+    let cost = if balance.cost == CostModel::default() { cost_of(s) } else { balance.cost.clone() };
+    let cores = profile.and_then(|p| p.cores);
+    let microbatches = s.settings.microbatches.max(1) as usize;
+    // Where transfers stop compute ranks meet in every microbatch.
+    let meets = !policy::of(s.strategy).reorders();
+    let units = if meets { microbatches } else { 1 };
+    let homes: Vec<u32> = (0..n).map(|i| (i * ranks / n) as u32).collect();
+    let batches = (SAMPLES / n).clamp(*BATCHES.start(), *BATCHES.end());
+    let mut planner = Planner::default();
+    let (mut home, mut planned) = (Work::new(ranks, units, groups), Work::new(ranks, units, groups));
+    let (mut all, mut bound, mut bytes, mut moved) = (vec![0.0; 1 + 2 * groups], 0.0, 0u64, 0u64);
+    let mut keeps = true;
+    let (mut costs, mut sizes, mut limited, mut scaled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut lengths: Vec<u32> = Vec::new();
+    for batch in 0..batches as u64 {
+        costs.clear();
+        sizes.clear();
+        limited.clear();
+        lengths.clear();
+        for sample in 0..n {
+            known.lengths((batch, n, sample as u64), &mut lengths);
+            let own = &lengths[sample * groups..];
+            costs.push(cost.of(own.iter().copied()));
+            sizes.push(s.sample_bytes(own));
+            limited.extend(balance.limit.map(|limit| limit.of(s, own)));
+            all[0] += 1.0;
+            for (g, n) in own.iter().enumerate() {
+                all[1 + 2 * g] += f64::from(*n);
+                all[2 + 2 * g] += f64::from(*n) * f64::from(*n);
+            }
+        }
+        cost.scaled(&costs, &mut scaled).ok()?;
+        let total: u64 = scaled.iter().sum();
+        let mean = (total as f64 / ranks as f64).max(1.0);
+        let own = |sample: usize| &lengths[sample * groups..(sample + 1) * groups];
+        home.clear();
+        for (sample, rank) in homes.iter().enumerate() {
+            let place = sample - *rank as usize * each;
+            home.add(*rank as usize, place * units / each, scaled[sample], own(sample));
+        }
+        home.count(mean, cores);
+        let problem = Problem {
+            ranks,
+            home: &homes,
+            costs: &scaled,
+            bytes: &sizes,
+            limit: balance.limit.map(|limit| Limit { sizes: &limited, most: limit.most() }),
+            equal_counts: balance.equal_counts,
+            microbatches,
+            slack: balance.slack,
+        };
+        // A limit that lengths break is an error of the run, which names the sample.
+        let Ok(plan) = planner.plan(&problem) else {
+            keeps = false;
+            continue;
+        };
+        planned.clear();
+        assign(plan, &mut planned, |sample| (scaled[sample], own(sample)));
+        planned.count(mean, cores);
+        bound += plan.bound as f64 / mean / batches as f64;
+        bytes += sizes.iter().sum::<u64>();
+        moved += plan.moved_bytes;
+    }
+    let mean: Vec<f64> = all.iter().map(|x| x / ranks as f64).collect();
+    let planned_falling = if keeps { &planned.falling } else { &home.falling };
+    let falling = home.falling.iter().zip(planned_falling);
+    let falling: Vec<RankWork> =
+        falling.map(|(a, b)| RankWork { at_home: a / batches as f64, planned: b / batches as f64 }).collect();
+    let some = ranks.min(SHOWN);
+    let home = home.spread(&mean, batches);
+    Some(Drawn {
+        ranks: (0..some).map(|i| falling[i * (ranks - 1) / (some - 1)]).collect(),
+        planned: keeps.then(|| planned.spread(&mean, batches)),
+        bound: if keeps { bound } else { home.most },
+        moved: moved as f64 / bytes.max(1) as f64,
+        home,
+    })
+}
+
+fn assign<'a>(plan: &Plan, work: &mut Work, of: impl Fn(usize) -> (u64, &'a [u32])) {
+    for rank in 0..work.ranks {
+        for m in 0..plan.microbatches() {
+            for sample in plan.samples(rank, m) {
+                let (cost, lengths) = of(*sample as usize);
+                work.add(rank, m, cost, lengths);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_share_cores_until_they_wait() {
+        // Two cores: 1 of each at half speed, then 1 of three at two thirds, then two and one alone.
+        assert!((shared(&[1, 2, 4, 7], Some(2)) - (2.0 + 1.5 + 2.0 + 3.0)).abs() < 1e-12);
+        assert!((shared(&[5, 5, 5, 5], Some(2)) - 10.0).abs() < 1e-12);
+        assert!((shared(&[3, 9], Some(2)) - 9.0).abs() < 1e-12);
+        assert!((shared(&[1, 2, 4, 7], None) - 7.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,236 @@
+//! What samples of unlike lengths cost is predicted, with and without giving them to ranks, and decides whether that is
+//! done where a model does not say.
+
+use fs_compiler::sched::explain::explain;
+use fs_compiler::search::{candidates, search};
+use fs_compiler::viz::{Timeline, html, svg};
+use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_dsl::checked::Program;
+use fs_schedule::{Action, Engine, LengthDistribution, Place, RankLimit, Schedule, Stragglers};
+use fs_workload::lengths::LengthLaw;
+use fs_workload::random::RandomKey;
+
+const UNEVEN: &str = "lognormal(mean: 100, sigma: 1, max: 400)";
+
+/// A dense stack over tokens: work is in proportion to them. Equal lengths have the same mean.
+fn program(lengths: &str, train: &str) -> Program {
+    let text = format!(
+        "model m {{
+  table items {{ rows 5000  dim 64  optimizer sgd(lr: 0.1) }}
+  input history: ids(items) {{ max 400 }}
+  input click: label like history
+  let x = lookup(history)
+  repeat 4 as layers {{ x = x + linear(silu(linear(x, 256)), 64) }}
+  loss bce_with_logits(linear(x, 1, name: \"head\"), click, normalize: tokens)
+}}
+train {{ batch 64  steps 2  optimizer sgd(lr: 0.1)  {train} }}
+{lengths}"
+    );
+    let loaded = fs_dsl::check_text("model.fs", &text);
+    let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
+    loaded.program.unwrap_or_else(|| panic!("{rendered}"))
+}
+
+fn generated(lengths: &str, train: &str) -> Program {
+    program(&format!("workload w {{ generate {{ lengths {lengths}  ids zipf(1.05) }} }}"), train)
+}
+
+fn compile(program: &Program, strategy: Strategy, ranks: u32) -> Schedule {
+    match compile_with(program, &CompileOptions::new(strategy, ranks)) {
+        Ok(compiled) => compiled.schedule,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn compute(s: &Schedule) -> f64 {
+    let busy = &s.prediction.as_ref().expect("a prediction").busy;
+    busy.iter().find(|b| b.engine == Engine::Compute).map_or(0.0, |b| b.time)
+}
+
+fn stragglers(s: &Schedule) -> Option<Stragglers> {
+    s.prediction.as_ref().expect("a prediction").stragglers.clone()
+}
+
+fn step(s: &Schedule) -> f64 {
+    s.prediction.as_ref().expect("a prediction").step
+}
+
+/// The greatest number of tokens of a rank over the mean, by other draws of the same law.
+fn drawn(ranks: u64) -> f64 {
+    let lengths = LengthDistribution::Lognormal { mean: 100.0, sigma: 1.0, min: 1, max: Some(400) };
+    let law = LengthLaw::new(lengths, 400).expect("a law");
+    let batches = 600;
+    let (mut most, mut all) = (0.0, 0.0);
+    for batch in 0..batches {
+        let of = |rank: u64| -> f64 {
+            let samples = 0..64 / ranks;
+            let key = |i: u64| RandomKey { seed: 77, stream: 1, step: batch * 64 + rank * 64 / ranks + i };
+            samples.map(|i| f64::from(law.draw(key(i)))).sum()
+        };
+        let tokens: Vec<f64> = (0..ranks).map(of).collect();
+        most += tokens.iter().copied().fold(0.0, f64::max);
+        all += tokens.iter().sum::<f64>() / ranks as f64;
+    }
+    most / all
+}
+
+#[test]
+fn the_slowest_rank_is_predicted() {
+    for ranks in [2, 4] {
+        let found = drawn(ranks.into());
+        assert!(found > 1.05, "{found}");
+        let even = compile(&generated("fixed(100)", "balance off"), Strategy::Serial, ranks);
+        assert_eq!(stragglers(&even), None);
+        for strategy in [Strategy::Serial, Strategy::Prefetch, Strategy::Pec] {
+            let home = compile(&generated(UNEVEN, "balance off"), strategy, ranks);
+            let expected = stragglers(&home).expect("lengths differ");
+            assert!((expected.at_home / found - 1.0).abs() < 0.04, "{ranks}: {expected:?} for {found}");
+            // All work but that on rows and parameters is in proportion to tokens.
+            let longer = compute(&home) / compute(&even);
+            assert!((longer / expected.at_home - 1.0).abs() < 0.04, "{ranks}: {longer} for {expected:?}");
+            assert!(step(&home) > 0.95 * found * step(&even) || strategy != Strategy::Serial);
+            let planned = compile(&generated(UNEVEN, "balance on"), strategy, ranks);
+            let same = stragglers(&planned).expect("lengths differ");
+            assert!((same.at_home - expected.at_home).abs() < 1e-9 && same.planned < 1.02, "{same:?}");
+            let longer = compute(&planned) / compute(&even);
+            assert!((longer / same.planned - 1.0).abs() < 0.04, "{ranks}: {longer} for {same:?}");
+            assert!(step(&planned) < step(&home), "{ranks} {strategy:?}");
+        }
+    }
+}
+
+/// Where transfers stop compute, ranks wait for each other in every microbatch.
+#[test]
+fn ranks_meet_in_every_microbatch_of_serial() {
+    let wait = |strategy, train: &str| {
+        stragglers(&compile(&generated(UNEVEN, train), strategy, 4)).expect("lengths differ").at_home
+    };
+    let whole = wait(Strategy::Serial, "balance off");
+    let parts = wait(Strategy::Serial, "balance off  microbatches 4");
+    assert!(parts > 1.1 * whole, "{parts} and {whole}");
+    assert!((wait(Strategy::Pec, "balance off  microbatches 4") - whole).abs() < 1e-9);
+}
+
+#[test]
+fn the_compiler_balances_where_it_pays() {
+    let balanced = |p: &Program, strategy, ranks| {
+        let s = compile(p, strategy, ranks);
+        let moves = s.train.ops.iter().any(|op| matches!(op.action, Action::Dispatch { .. }));
+        assert_eq!(moves, s.settings.balance.is_some());
+        (moves, stragglers(&s).and_then(|s| s.compared))
+    };
+    for text in ["", "balance auto"] {
+        let uneven = generated(UNEVEN, text);
+        let mut known = None;
+        for strategy in [Strategy::Serial, Strategy::Prefetch, Strategy::Pec] {
+            let (on, compared) = balanced(&uneven, strategy, 4);
+            let compared = compared.expect("both were predicted");
+            assert!(on && compared.planned * 1.01 <= compared.at_home, "{compared:?}");
+            // All strategies have one plan.
+            assert_eq!(*known.get_or_insert(compared), compared);
+        }
+        // What was compared are the steps that `serial` has.
+        let forced = |train| step(&compile(&generated(UNEVEN, train), Strategy::Serial, 4));
+        let known = known.expect("compared");
+        assert_eq!((known.at_home, known.planned), (forced("balance off"), forced("balance on")));
+        assert_eq!(balanced(&uneven, Strategy::Serial, 1), (false, None));
+        assert_eq!(balanced(&generated("fixed(100)", text), Strategy::Serial, 4), (false, None));
+        // A hundred times as much work for each sample as for its tokens: nothing is gained.
+        assert!(!balanced(&generated("uniform(100, 101)", text), Strategy::Pec, 4).0);
+        // Lengths in a file are not read at compile time.
+        let file = "workload w { safetensors \"d.safetensors\" }";
+        assert_eq!(balanced(&program(file, text), Strategy::Serial, 4), (false, None));
+        assert!(!balanced(&program("", text), Strategy::Serial, 4).0);
+        let best = search(&uneven, &CompileOptions::new(Strategy::Serial, 4), candidates(None));
+        assert!(best.expect("a schedule").compiled.schedule.settings.balance.is_some());
+    }
+    assert!(!balanced(&generated(UNEVEN, "balance off"), Strategy::Pec, 4).0);
+    let options = CompileOptions::new(Strategy::Pec, 4).balance(false);
+    let forced = compile_with(&generated(UNEVEN, ""), &options).expect("it compiles").schedule;
+    assert!(forced.settings.balance.is_none() && stragglers(&forced).is_some_and(|s| s.compared.is_none()));
+}
+
+#[test]
+fn what_the_language_says_of_a_plan_stands_in_the_schedule() {
+    let balance = |text: &str| {
+        let s = compile(&generated(UNEVEN, text), Strategy::Serial, 2);
+        s.settings.balance.expect("balanced")
+    };
+    let given = balance("balance on(limit: 4096 tokens, equal_counts: on)");
+    assert_eq!((given.limit, given.equal_counts), (Some(RankLimit::Tokens(4096)), true));
+    assert!(given.cost.groups[0].linear > 0.0, "derived: {:?}", given.cost);
+    let given = balance("balance cost(1, 2, 3, limit: 64 KiB)");
+    assert_eq!((given.limit, given.equal_counts), (Some(RankLimit::Bytes(65_536)), false));
+    assert_eq!((given.cost.constant, given.cost.groups[0].square), (1.0, 3.0));
+    // A limit below the mean cannot be kept, one just above it is expected to bind.
+    let expected = |text: &str| stragglers(&compile(&generated(UNEVEN, text), Strategy::Serial, 2));
+    let free = expected("balance cost(1, 0, 0)").expect("lengths differ");
+    let tight = expected("balance cost(1, 0, 0, limit: 3_500 tokens)").expect("lengths differ");
+    assert!(free.moved < 1e-9 && tight.moved > 0.01, "{free:?} {tight:?}");
+}
+
+#[test]
+fn an_explanation_says_what_a_plan_buys_and_where_it_sits() {
+    let said = |train: &str| {
+        let s = compile(&generated(UNEVEN, train), Strategy::Pec, 4);
+        explain(&s).and_then(|e| e.text(None)).expect("an explanation")
+    };
+    let on = said("");
+    for part in [
+        "samples: ranks wait",
+        "and would wait",
+        "they move in `dispatch`",
+        "chosen because a step of `serial`",
+    ] {
+        assert!(on.contains(part), "{part}: {on}");
+    }
+    let off = said("balance off");
+    assert!(off.contains("(`balance on`)") && !off.contains("dispatch") && !off.contains("chosen"), "{off}");
+}
+
+/// Operations that work on samples take the slowest rank's sizes, the operation that moves them a mean rank's.
+#[test]
+fn samples_travel_from_mean_ranks() {
+    let s = compile(&generated(UNEVEN, "balance on"), Strategy::Serial, 4);
+    let sizes = &s.prediction.as_ref().expect("a prediction").sizes;
+    let tokens = sizes.iter().find(|(name, _)| name == "T0").expect("tokens").1;
+    let mean = 16.0 * 100.0;
+    let planned = stragglers(&s).expect("lengths differ").planned;
+    assert!((tokens / (mean * planned) - 1.0).abs() < 0.02, "{tokens} for {planned}");
+    let dispatch = s.train.ops.iter().find(|op| matches!(op.action, Action::Dispatch { .. }));
+    let reads = &dispatch.expect("samples move").reads;
+    assert!(reads.iter().any(|r| matches!(r.place, Place::Input(_))));
+}
+
+/// The pictures show ranks side by side where they differ, and nothing where they do not.
+#[test]
+fn pictures_show_who_waits() {
+    let pictures = |lengths: &str, train: &str, ranks: u32| {
+        let timeline =
+            Timeline::of(&compile(&generated(lengths, train), Strategy::Pec, ranks)).expect("a timeline");
+        let shown = html::Shown { timeline: timeline.clone(), measured: None, name: "s.json".into() };
+        [svg::draw(&[timeline], &svg::Options::default()), html::page(&[shown], 3)]
+    };
+    for text in pictures("fixed(100)", "", 4) {
+        assert!(!text.contains("ranks wait"), "{text}");
+    }
+    for (train, this) in [("balance off", "where they are read"), ("balance on", "given to ranks")] {
+        for text in pictures(UNEVEN, train, 4) {
+            assert!(text.contains(&format!("{this} (this schedule): ranks wait")), "{text}");
+            assert_eq!(text.matches("ranks wait").count(), 2);
+            for name in ["slowest", "2nd", "3rd", "fastest"] {
+                assert!(text.matches(&format!(">{name}<")).count() == 2, "{name}: {text}");
+            }
+        }
+    }
+    // Of many ranks some stand for all.
+    for text in pictures(UNEVEN, "balance off", 32) {
+        assert!(
+            text.contains("slowest") && text.contains(" of 32") && text.matches(">fastest<").count() == 2
+        );
+    }
+    let s =
+        stragglers(&compile(&generated(UNEVEN, "balance off"), Strategy::Pec, 32)).expect("lengths differ");
+    assert!((s.ranks[0].at_home - s.at_home).abs() < 1e-9 && (s.ranks[0].planned - s.planned).abs() < 1e-9);
+    assert!(s.ranks.windows(2).all(|r| r[0].at_home >= r[1].at_home && r[0].planned >= r[1].planned));
+}
