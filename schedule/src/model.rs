@@ -8,7 +8,6 @@ pub use fs_workload::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::program::Schedule;
 use crate::size::Poly;
 
 /// Training settings.
@@ -72,13 +71,6 @@ impl RankLimit {
     pub fn most(self) -> u64 {
         match self {
             Self::Tokens(most) | Self::Bytes(most) => most,
-        }
-    }
-    /// What a sample with so many ids in each length group takes up.
-    pub fn of(self, s: &Schedule, lengths: &[u32]) -> u64 {
-        match self {
-            Self::Tokens(_) => lengths.iter().map(|n| u64::from(*n)).sum(),
-            Self::Bytes(_) => s.sample_bytes(lengths),
         }
     }
     /// Its unit, for people.

@@ -21,7 +21,7 @@
 use std::collections::BTreeSet;
 
 use crate::action::{Action, At, Flops, Memory, Operands, Payload, Peers};
-use crate::model::{Cost, InputKind, Table};
+use crate::model::{Cost, InputKind, RankLimit, Table};
 use crate::op::Op;
 use crate::operand::{Element, Extent, Operand, Place};
 use crate::program::{Program, Schedule};
@@ -263,6 +263,14 @@ impl Schedule {
             InputKind::SampleLabel => 1,
         };
         (0..self.inputs.len()).map(|i| 4 * values(i) * self.input_words(i) as u64).sum()
+    }
+
+    /// What a sample with so many ids in each length group takes up of a limit, in its unit.
+    pub fn sample_size(&self, limit: RankLimit, lengths: &[u32]) -> u64 {
+        match limit {
+            RankLimit::Tokens(_) => lengths.iter().map(|n| u64::from(*n)).sum(),
+            RankLimit::Bytes(_) => self.sample_bytes(lengths),
+        }
     }
 
     /// The shape of an operand of a program; `None` if it names what does not exist.

@@ -43,14 +43,14 @@ fn a_limit_that_nobody_can_meet_names_sample_and_rank() {
     assert_eq!(schedule.settings.balance.expect("balanced").limit, Some(RankLimit::Tokens(40)));
     let said = error(&output);
     assert!(said.contains("sample 0 of rank 0 takes up 50, but a rank can hold 40"), "{said}");
-    assert!(said.contains("in tokens: raise the `limit` of `balance`"), "{said}");
+    assert!(said.contains("; raise the limit of tokens of a rank, or use"), "{said}");
     // Each fits, all together do not: 400 ids on two ranks.
     let said = error(&run("fixed(50)", "balance on(limit: 199 tokens)").0);
     assert!(said.contains("which takes up 50, fits nowhere: of the 199 that a rank can hold"), "{said}");
     assert!(run("fixed(50)", "balance on(limit: 200 tokens)").0.status.success());
     // Ids and labels, four bytes each: 400 a sample.
     let said = error(&run("fixed(50)", "balance on(limit: 399 B)").0);
-    assert!(said.contains("takes up 400, but a rank can hold 399; in bytes"), "{said}");
+    assert!(said.contains("takes up 400, but a rank can hold 399; raise the limit of bytes"), "{said}");
     assert!(run("fixed(50)", "balance on(limit: 1600 B)").0.status.success());
 }
 

@@ -399,7 +399,7 @@ fn plans_that_fail_are_told_to_all() {
         assert_eq!(said, format!("rank 1 failed in `{op}`: told to panic"));
     }
     // No rank can hold the longest sample.
-    schedule.settings.balance.as_mut().expect("a balance").tokens = Some(3);
+    schedule.settings.balance.as_mut().expect("a balance").limit = Some(fs_schedule::RankLimit::Tokens(3));
     let said = run(&schedule, None);
     let rest = said.split_once(" failed in `assign`: step 0: sample ").expect("it names the sample").1;
     assert!(

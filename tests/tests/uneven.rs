@@ -210,7 +210,10 @@ fn costs_are_fitted_where_that_is_asked_for() {
 fn a_limit_that_nobody_can_meet() {
     let place = Place::new();
     let limit = |tokens| {
-        move |s: &mut Schedule| s.settings.balance.as_mut().expect("a balance").tokens = Some(tokens)
+        move |s: &mut Schedule| {
+            s.settings.balance.as_mut().expect("a balance").limit =
+                Some(fs_schedule::RankLimit::Tokens(tokens))
+        }
     };
     assert!(place.compile(&model("fixed(9)", 8, "on"), "4").status.success());
     place.change(limit(8));

@@ -77,7 +77,7 @@ impl Importer<'_> {
             self.diagnostics
                 .push(d.label("this many").help("lower the lookahead or the number of microbatches"));
         }
-        if let Some(cost) = train.balance.and_then(|b| b.cost) {
+        if let c::Balancing::On(c::Balance { cost: Some(cost), .. }) = train.balance {
             let longest = || self.model.lengths.iter().map(|l| l.max);
             if !cost_model(cost, self.model.lengths.len()).usable(longest()) {
                 let ids: u64 = longest().map(u64::from).sum();

@@ -1,5 +1,7 @@
 //! Samples that are given to ranks: what the passes could not know of it, and what it is expected to buy.
 
+use std::fmt::Write as _;
+
 use fs_schedule::action::Phase;
 use fs_schedule::{Action, CostModel, Profile, Schedule, Stragglers};
 
@@ -43,11 +45,12 @@ pub(crate) fn describe(s: &Schedule, e: &Stragglers) -> Option<String> {
             _ => String::new(),
         };
         let (name, engine, time) = (&op.name, op.engine.name(), duration(op.time as f64));
-        text += &format!("; they move in `{name}` ({engine}, {time}{ahead})");
+        let _ = write!(text, "; they move in `{name}` ({engine}, {time}{ahead})");
     }
     if let Some(c) = e.compared {
         let ms = |seconds: f64| duration(seconds * 1e9);
-        text += &format!(
+        let _ = write!(
+            text,
             "; chosen because a step of `serial` is expected to take {} balanced and {} not",
             ms(c.planned),
             ms(c.at_home)

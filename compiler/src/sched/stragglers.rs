@@ -286,7 +286,7 @@ pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
             let own = &lengths[sample * groups..];
             costs.push(cost.of(own.iter().copied()));
             sizes.push(s.sample_bytes(own));
-            limited.extend(balance.limit.map(|limit| limit.of(s, own)));
+            limited.extend(balance.limit.map(|limit| s.sample_size(limit, own)));
             all[0] += 1.0;
             for (g, n) in own.iter().enumerate() {
                 all[1 + 2 * g] += f64::from(*n);

@@ -39,7 +39,7 @@ pub enum AssignError {
 fn hint(reason: &PlanError, limit: Option<RankLimit>) -> String {
     match (reason, limit) {
         (PlanError::Sample { .. } | PlanError::Full { .. }, Some(limit)) => format!(
-            "; in {}: raise the `limit` of `balance`, or use shorter sequences, a smaller batch or more ranks",
+            "; raise the limit of {} of a rank, or use shorter sequences, a smaller batch or more ranks",
             limit.unit()
         ),
         _ => String::new(),
@@ -160,7 +160,7 @@ impl Assigner {
             given += if fitted.is_some() { balance.cost.of(of(sample).iter().copied()) } else { 0.0 };
             self.bytes.push(schedule.sample_bytes(of(sample)));
             self.tokens.push(of(sample).iter().map(|n| u64::from(*n)).sum());
-            self.limited.extend(balance.limit.map(|limit| limit.of(schedule, of(sample))));
+            self.limited.extend(balance.limit.map(|limit| schedule.sample_size(limit, of(sample))));
         }
         let unit = CostModel::scaled(cost, &self.costs, &mut self.scaled);
         let mut unit = unit.map_err(|reason| AssignError::Cost { step, reason })?;
