@@ -383,6 +383,7 @@ fn profile_of(schedule: &Path) -> fs_schedule::Profile {
         step: 1e-3,
         scatter: 0.1,
         sizes: vec![("B".into(), 2.0), ("T0".into(), 6.0), ("Q0".into(), 18.0)],
+        samples: None,
         rows: vec![Rows {
             table: "items".into(),
             part: 0,
@@ -436,6 +437,34 @@ fn profiles_replace_the_cluster() {
     // Ids and gradients of the replicated table, and two rounds of sums, each with the link's latency.
     let step = s.prediction.expect("a prediction").step;
     assert!((4.0 * 7e-3..4.4 * 7e-3).contains(&step), "{step}");
+}
+
+/// What samples cost is the profile's, if it says so and the model does not.
+#[test]
+fn profiles_price_samples() {
+    let (dir, model) = folder(MODEL);
+    let (out, path) = (dir.path().join("s.json"), dir.path().join("p.json"));
+    let compile =
+        |more: &[&str]| fsc(&[&["compile", name(&model), "-o", name(&out), "--ranks", "2"], more].concat());
+    let cost = || fs_schedule::read(&out).expect("a schedule").settings.balance.expect("a balance").cost;
+    assert!(compile(&["--balance", "on"]).status.success());
+    let arithmetic = cost();
+    let mut profile = profile_of(&out);
+    let groups = arithmetic.groups.len();
+    let group = fs_schedule::GroupCost { linear: 3e-7, square: 4e-9 };
+    let measured = fs_schedule::CostModel { constant: 2e-6, groups: vec![group; groups] };
+    for (samples, expected) in [(None, &arithmetic), (Some(measured.clone()), &measured)] {
+        profile.samples = samples;
+        fs_schedule::profile::write(&path, &profile).expect("the profile is written");
+        let run = compile(&["--balance", "on", "--profile", name(&path)]);
+        assert!(run.status.success(), "{}", text(&run.stderr));
+        assert_eq!(cost(), *expected);
+    }
+    profile.samples = Some(fs_schedule::CostModel { groups: vec![group; groups + 1], ..measured });
+    fs_schedule::profile::write(&path, &profile).expect("the profile is written");
+    let run = compile(&["--balance", "on", "--profile", name(&path)]);
+    let expected = format!("it has costs of {} groups of sequences, the model has {groups}", groups + 1);
+    assert!(!run.status.success() && text(&run.stderr).contains(&expected), "{run:?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::stragglers::{cost_of, draw};
 /// Completes what the passes could not know: what a sample costs, unless the model says so, and how much is expected to
 /// move. Operations must be priced, and are to be priced again.
 pub(crate) fn complete(s: &mut Schedule, profile: Option<&Profile>) {
-    let cost = cost_of(s);
+    let cost = cost_of(s, profile);
     let Some(balance) = &mut s.settings.balance else { return };
     if balance.cost == CostModel::default() {
         balance.cost = cost;

@@ -129,8 +129,12 @@ pub(crate) fn known(s: &Schedule, profile: Option<&Profile>) -> bool {
     matches!(s.data, Some(Data::Generate { .. })) || profile.is_some_and(|p| !p.lengths.is_empty())
 }
 
-/// What a sample costs by the arithmetic of a step whose operations are priced.
-pub(crate) fn cost_of(s: &Schedule) -> CostModel {
+/// What a sample costs by the times of a profile; without them by the arithmetic of a step whose operations are priced.
+pub(crate) fn cost_of(s: &Schedule, profile: Option<&Profile>) -> CostModel {
+    let longest = || s.lengths.iter().map(|l| l.max);
+    if let Some(measured) = profile.and_then(|p| p.samples.as_ref()).filter(|cost| cost.usable(longest())) {
+        return measured.clone();
+    }
     let mut cost = CostModel { constant: 0.0, groups: vec![GroupCost::default(); s.lengths.len()] };
     for op in s.train.ops.iter().filter(|op| op.action.facts().scope == Scope::Samples) {
         for (c, symbols) in op.cost.flops.terms() {
@@ -262,7 +266,7 @@ pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
         return None;
     }
     let balance = s.settings.balance.clone().unwrap_or_default();
-    let cost = if balance.cost == CostModel::default() { cost_of(s) } else { balance.cost.clone() };
+    let cost = if balance.cost == CostModel::default() { cost_of(s, profile) } else { balance.cost.clone() };
     let cores = profile.and_then(|p| p.cores);
     let microbatches = s.settings.microbatches.max(1) as usize;
     // Where transfers stop compute ranks meet in every microbatch.

@@ -250,7 +250,7 @@ mod tests {
                 ranks: RANKS,
                 home: &home,
                 costs: &scaled,
-                bytes: &vec![1; SAMPLES],
+                bytes: &[1; SAMPLES],
                 limit: None,
                 equal_counts: false,
                 microbatches: 1,

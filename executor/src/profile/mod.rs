@@ -4,12 +4,14 @@
 //! - The times of operations are those of [typical](mod@typical) batches on their slowest rank.
 //! - Per kind of operation a [line](crate::fit) through all ranks' times tells what other sizes would take.
 //! - Sizes and reuse distances are [counted](rows) in the data.
+//! - So are costs of [samples](mod@samples), by which they are given to ranks.
 //! - Kinds that the schedule does not run are [tried](probe) by themselves.
 //! - With an emulated link the schedule runs with and without it: what it takes without is work of the processor, what
 //!   the link adds are its latency and bandwidth.
 
 mod probe;
 pub mod rows;
+mod samples;
 mod typical;
 
 use std::collections::BTreeMap;
@@ -125,6 +127,7 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
         scatter: scatter(with_link.events.iter().map(|e| e.seconds).collect()),
         kinds: kinds.collect(),
         sizes: sizes.mean.iter().map(|(s, n)| (s.to_string(), *n)).collect(),
+        samples: samples::cost(schedule.lengths.len(), &per_instance, &times.worked),
         ops,
         transfers,
         overhead: Overhead { dispatch: times.dispatch, wake: times.wake },

@@ -19,6 +19,8 @@ pub(crate) type Instance = (u64, usize);
 pub(crate) struct Typical {
     /// Batches with their slowest ranks.
     pub instances: Vec<Instance>,
+    /// Nanoseconds that each rank's compute worked for these batches.
+    pub worked: BTreeMap<Instance, u64>,
     /// Per operation: mean from start to end.
     pub whole: Vec<f64>,
     /// Per operation: mean from when all ranks had begun to the end.
@@ -88,6 +90,11 @@ pub(crate) fn typical(program: &Program, engines: &[Engine], records: &[Vec<Reco
     }
     typical.dispatch = dispatch.0 / dispatch.1.max(1) as f64;
     typical.wake = wake.0 / wake.1.max(1) as f64;
+    let of_batch = |batch: u64| work.get(&batch).into_iter().flatten().enumerate();
+    typical.worked = instances
+        .iter()
+        .flat_map(|(batch, _)| of_batch(*batch).map(|(rank, of)| ((*batch, rank), of.0)))
+        .collect();
     typical.instances = instances;
     typical
 }

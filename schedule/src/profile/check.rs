@@ -108,6 +108,12 @@ impl Profile {
                 return damaged(format!("a sequence of `{name}` has {n} ids, but has at most {most}"));
             }
         }
+        if let Some(found) =
+            self.samples.as_ref().map(|cost| cost.groups.len()).filter(|n| *n != s.lengths.len())
+        {
+            let groups = s.lengths.len();
+            return damaged(format!("it has costs of {found} groups of sequences, the model has {groups}"));
+        }
         let parts = self.microbatches.max(1);
         if !s.settings.batch.is_multiple_of(parts) {
             return damaged(format!("a batch of {batch} cannot be cut into {parts} microbatches"));
@@ -148,6 +154,9 @@ impl Profile {
         seconds("`step`", self.step)?;
         number("`scatter`", self.scatter, 0.0, 1e6)?;
         seconds("`batch`", self.batch)?;
+        if self.samples.as_ref().is_some_and(|cost| !cost.usable(cost.groups.iter().map(|_| u32::MAX))) {
+            return damaged("costs of `samples` are no numbers from 0".into());
+        }
         number("`sharing`", self.sharing, 0.0, 1.0)?;
         number("`cores`", self.cores.unwrap_or(1).into(), 1.0, 1e6)?;
         let samples = self.lengths.first().map_or(0, Vec::len);

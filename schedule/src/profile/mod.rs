@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use fs_workload::placement;
 
-use crate::model::{Lengths, RowPlacement, Sharding, Table};
+use crate::model::{CostModel, Lengths, RowPlacement, Sharding, Table};
 use crate::op::Op;
 use crate::program::Schedule;
 use crate::reuse::Reuse;
@@ -62,6 +62,9 @@ pub struct Profile {
     pub scatter: f64,
     /// Mean sizes of a batch on the rank that took longest: `B`, `T<g>` and `Q<g>`.
     pub sizes: Vec<(String, f64)>,
+    /// What a sample takes by its lengths, fitted to the times of all ranks in typical batches; none if those were too few.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<CostModel>,
     /// Rows of each exchange.
     pub rows: Vec<Rows>,
     /// Times of the operations that ran.
@@ -402,6 +405,7 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::GroupCost;
 
     fn example() -> Profile {
         let counts = |m: u32| vec![vec![0.5; DISTANCES as usize + 1]; m as usize];
@@ -419,6 +423,10 @@ mod tests {
             step: 0.01,
             scatter: 0.1,
             sizes: vec![("B".into(), 16.0), ("T0".into(), 100.0), ("Q0".into(), 900.0)],
+            samples: Some(CostModel {
+                constant: 1e-6,
+                groups: vec![GroupCost { linear: 0.25, square: 0.0 }],
+            }),
             rows: vec![Rows {
                 table: "items".into(),
                 part: 0,
@@ -505,6 +513,7 @@ mod tests {
             ("\"cores\": 2", "\"cores\": 0", "`cores` is 0e0"),
             ("      5,\n", "      5\n    ],\n    [\n", "lists of `lengths` differ in length"),
             ("\"ranks\": 2", "\"ranks\": 0", "`ranks` is 0e0"),
+            ("\"linear\": 0.25", "\"linear\": -0.25", "costs of `samples` are no numbers"),
             ("\"microbatches\": 2", "\"microbatches\": 3", "reuse distances of rows of `items` are missing"),
             ("\"steps\": 10", "\"steps\": 10, \"more\": 1", "unknown field `more`"),
         ];
