@@ -13,7 +13,7 @@ use fs_compiler::{CompileOptions, compile_with};
 use fs_schedule::verify::verify;
 use fs_schedule::{Schedule, Strategy};
 use fs_tests::boundaries::cases;
-use fs_tests::mutations::{RANKING, bases, mutations};
+use fs_tests::mutations::{BALANCED, BALANCED_MODEL, RANKING, bases, mutations};
 use fs_tests::schedules::build;
 use fs_tests::{snapshots, verdicts};
 
@@ -58,6 +58,18 @@ impl Suite {
                 (m.corrupt)(&mut bad).expect("a place");
                 broken.push((bad, Some((m.rule, ""))));
             }
+        }
+        let balanced = fs_dsl::check_text("model.fs", BALANCED_MODEL).program.expect("the model checks");
+        for (strategy, microbatches) in [(Strategy::Serial, 1), (Strategy::Pec, 1), (Strategy::Pec, 3)] {
+            let options = CompileOptions::new(strategy, 3).microbatches(microbatches);
+            let s = compile_with(&balanced, &options).expect("the model compiles").schedule;
+            for m in BALANCED {
+                let mut bad = s.clone();
+                if (m.corrupt)(&mut bad).is_some() {
+                    broken.push((bad, Some((m.rule, ""))));
+                }
+            }
+            valid.push(s);
         }
         for s in built.iter().step_by(4) {
             for (i, op) in s.train.ops.iter().enumerate() {
