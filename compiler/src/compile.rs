@@ -383,3 +383,47 @@ fn latency_bytes(cluster: &Cluster, ranks: u32) -> u64 {
     let link = if ranks > cluster.gpus_per_node { cluster.inter } else { cluster.intra };
     (link.bandwidth * link.latency).ceil() as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums in place round otherwise than sums of rounded values: the reference tells them apart, and a schedule cannot
+    /// pass for one that makes them the other way.
+    #[test]
+    fn references_say_how_sums_round() {
+        let text = "model m {
+              table a { rows 50  dim 4  init normal(0, 0.5)  optimizer sgd(lr: 0.1)  sharding row_wise }
+              input x: ids(a) { max 5 }
+              input y: label
+              let h = pool(x, sum)
+              let g = linear(h, 4) + linear(h, 4)
+              loss bce_with_logits(linear(g, 1), y, normalize: samples)
+            }
+            train { batch 8  steps 2  optimizer sgd(lr: 0.1) }
+            workload w { generate { lengths uniform(0, 5)  ids uniform  labels bernoulli(0.5)  samples 16 } }";
+        let program = fs_dsl::check_text("m.fs", text).program.expect("the model checks");
+        let options = CompileOptions::new(Strategy::Serial, 2).microbatches(2);
+        let in_place = compile_with(&program, &options).expect("it compiles").schedule;
+        let aim = Aim::new(&program, &options).expect("an aim");
+        let mut module = import(&program).expect("it is imported");
+        let mut stages = aim.stages(&module, &options).expect("stages");
+        stages.retain(|stage| stage.pass.name != "accumulate");
+        manager::run(&mut module, &stages, Settings::default(), &mut Log::default()).expect("passes run");
+        let asked = sched::Options::new(options.policy);
+        let Emitted::Schedule(mut apart) =
+            emit_for(&mut module, aim.target(), 2, &asked).expect("it is proved")
+        else {
+            panic!("no bound was asked for")
+        };
+        let (one, other) = (&in_place.reference, &apart.reference);
+        assert_eq!((&one.train, &one.updates), (&other.train, &other.updates));
+        assert_ne!(one.sums, other.sums);
+        assert_ne!(one.digest, other.digest);
+        apart.reference = one.clone();
+        assert_eq!(apart.reference_digest(), one.digest);
+        let violations = s::verify::verify(&apart);
+        assert!(violations.iter().all(|v| v.rule == "model"), "{violations:?}");
+        assert!(violations.iter().any(|v| v.message.contains("sums round as")), "{violations:?}");
+    }
+}

@@ -12,7 +12,7 @@ use crate::op::{Buffer, Dep, Op};
 use crate::reference::Reference;
 
 /// The version of the format that this crate reads and writes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The value of [`Schedule::format`].
 pub const FORMAT: &str = "fs-schedule";
 
@@ -221,10 +221,16 @@ impl Schedule {
         });
         let r = &self.reference;
         let all = json!([
-            [r.actions, r.train, r.updates, r.evaluation],
+            [r.actions, r.train, r.updates, r.evaluation, r.sums],
             [self.lengths, self.inputs, self.parameters, tables],
             [self.settings, data, self.evaluate],
         ]);
         crate::digest::sha256(all.to_string().as_bytes())
+    }
+
+    /// Writes down how this schedule's sums round, and the digest of the whole reference.
+    pub fn seal(&mut self) {
+        self.reference.sums = crate::verify::sums(self);
+        self.reference.digest = self.reference_digest();
     }
 }

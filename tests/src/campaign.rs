@@ -50,7 +50,11 @@ pub fn mutant(base: &Schedule, json: &Value, random: &mut Random) -> Option<Sche
     }
     // Whoever writes a file can write its digests.
     if random.once_in(4) {
-        s.reference.digest = s.reference_digest();
+        if random.once_in(2) {
+            s.seal();
+        } else {
+            s.reference.digest = s.reference_digest();
+        }
     }
     Some(s)
 }

@@ -159,8 +159,10 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
         TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &seeds));
     let family = models(Features { shardings: true, microbatches: false, placements: false });
     let mut out = Vec::new();
-    for n in 0.. {
-        if out.len() >= count || n > 20 * count {
+    // Strategies, lookaheads and microbatches meet in other ways in each round.
+    let first = seed as usize % 60;
+    for n in first.. {
+        if out.len() >= count || n > first + 20 * count {
             break;
         }
         let strategy = [Strategy::Serial, Strategy::Prefetch, Strategy::Pec, Strategy::Pec][n % 4];
@@ -178,7 +180,7 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
             continue;
         }
         schedule.settings.duration = fs_schedule::Duration::Steps(4);
-        schedule.reference.digest = schedule.reference_digest();
+        schedule.seal();
         out.extend(Base::new(text, schedule, 2, None));
     }
     out
@@ -222,7 +224,7 @@ fn what_the_verifier_takes_trains_the_same_bits() {
     }
     eprintln!("seed {seed}: {counts:?}");
     assert!(holes.is_empty(), "{counts:?}\n{holes}");
-    assert!(counts.refused > 0, "{counts:?}");
+    assert!(counts.refused > 0 && counts.run > 0, "{counts:?}");
 }
 
 fn one(base: &Base, random: &mut Random, counts: &mut Counts, holes: &mut String) {

@@ -70,7 +70,7 @@ fn devices_that_do_not_end_are_refused() {
         assert!(said.contains("device"), "{args:?}: {said}");
     }
     let said = fails(at, "fsx", &["run", "m.json", "--data", "/dev/zero"]);
-    assert!(said.contains("a line has more than"), "{said}");
+    assert!(said.contains("a record has more than"), "{said}");
 }
 
 #[test]
@@ -81,8 +81,20 @@ fn large_files_are_refused() {
     assert!(fails(at, "fsc", &["check", "large.fs"]).contains("larger than 4 MiB"));
     fs::write(at.join("large.csv"), "column,".repeat(3 << 20)).expect("written");
     let said = fails(at, "fsx", &["run", "m.json", "--data", "large.csv"]);
-    assert!(said.contains("a line has more than") && said.len() < 1000, "{said}");
-    // Within a line's bounds what is said of it still is short.
+    assert!(said.contains("a record has more than") && said.len() < 1000, "{said}");
+    // Ends of lines within quotes end nothing.
+    let quoted = format!("{}\"{}", '\u{feff}', "7,8,9\n".repeat(1 << 20));
+    for (name, text, line) in
+        [("header", quoted.clone(), 1), ("record", format!("u,i,t\n1,a,1\n1,{quoted}"), 3)]
+    {
+        // A mark at the start of a file only.
+        let text = if line > 1 { text.replace('\u{feff}', "") } else { text };
+        fs::write(at.join("quoted.csv"), text).expect("written");
+        let said = fails(at, "fsx", &["run", "m.json", "--data", "quoted.csv"]);
+        let wanted = format!("line {line}: a record has more than");
+        assert!(said.contains(&wanted) && said.contains("quote") && said.len() < 1000, "{name}: {said}");
+    }
+    // Within a record's bounds what is said of it still is short.
     fs::write(at.join("wide.csv"), "column,".repeat(10_000)).expect("written");
     let said = fails(at, "fsx", &["run", "m.json", "--data", "wide.csv"]);
     assert!(said.contains("no column") && said.len() < 1000, "{said}");
@@ -183,7 +195,31 @@ fn tensor_files_hold_what_they_say_and_nothing_else() {
     let header = format!("{{{one},{one}}}");
     let twice = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 4]].concat();
     let twice = init(&twice);
-    assert!(said(&twice).contains("two tensors `a`"), "{}", said(&twice));
+    assert!(said(&twice).contains("it has `a` twice"), "{}", said(&twice));
+    // What a header says beside tensors counts as well, and within a tensor's entry.
+    for twice in [
+        r#""__metadata__":{"k":"1","k":"2"}"#,
+        r#""b":{"dtype":"F32","shape":[0],"shape":[0],"data_offsets":[4,4]}"#,
+    ] {
+        let header = format!("{{{twice},{one}}}");
+        let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 4]].concat();
+        let out = init(&file);
+        assert!(
+            !out.status.success() && (said(&out).contains("twice") || said(&out).contains("duplicate")),
+            "{}",
+            said(&out)
+        );
+    }
+    let many: Vec<String> = (0..20_000).map(|n| one.replacen("\"a\"", &format!("\"t{n}\""), 1)).collect();
+    let many: Vec<String> = many
+        .iter()
+        .enumerate()
+        .map(|(n, t)| t.replace("[0,4]", &format!("[{},{}]", 4 * n, 4 * n + 4)))
+        .collect();
+    let header = format!("{{{}}}", many.join(","));
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; 80_000]].concat();
+    let out = init(&file);
+    assert!(said(&out).contains("it holds: t0") && said(&out).len() < 4000, "{}", said(&out).len());
 }
 
 /// Names of tensors reach the terminal as texts, too.

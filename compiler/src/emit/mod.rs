@@ -166,7 +166,6 @@ pub(crate) fn schedule<'a>(
     };
     // What a schedule says and its order does not depend on.
     schedule.reference = optional(module, "reference")?;
-    schedule.reference.digest = schedule.reference_digest();
     if module.func("evaluate").is_some() {
         let (evaluation, _) = listing::list(module, "evaluate")?;
         // Scheduled as if it were the training program, which waits aside with its prediction.
@@ -182,6 +181,7 @@ pub(crate) fn schedule<'a>(
     let engines: std::collections::BTreeSet<s::Engine> =
         programs.flat_map(|p| &p.ops).map(|op| op.engine).collect();
     schedule.engines = engines.into_iter().collect();
+    schedule.seal();
     Ok(Emitted::Schedule(Box::new(schedule)))
 }
 

@@ -33,7 +33,7 @@ pub(super) fn run(module: &mut Module, statistics: &mut Statistics) -> Result<()
         statistics.count("terms");
     }
     let reference =
-        Reference { digest: String::new(), actions: actions.list, train: terms, updates, evaluation };
+        Reference { actions: actions.list, train: terms, updates, evaluation, ..Reference::default() };
     module.attrs.insert("reference".into(), Attr::from(&reference));
     Ok(())
 }

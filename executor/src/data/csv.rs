@@ -183,23 +183,74 @@ fn too_small(schedule: &Schedule, items: usize) -> Option<&Table> {
     looked_up.find(|table| items as u64 > table.rows)
 }
 
-/// Bytes of the longest line that is read.
-const LONGEST_LINE: usize = 1 << 20;
+/// Bytes of the longest record that is read.
+const LONGEST_RECORD: usize = 1 << 20;
 
-/// A text whose lines end in `\n` alone, so that they are counted where they end, and none of which is too long to be a
-/// line of interactions: a file without lines would be read whole.
+/// A text whose lines end in `\n` alone, so that they are counted where they end, and none of whose records is too long to
+/// be one of interactions: a file without ends of lines would be read whole, and so would one that a quote opens.
 struct Lines<R> {
     inner: R,
-    /// Bytes of the line so far.
-    line: usize,
+    /// Bytes of the record so far, and the line that it began in, from 0.
+    record: usize,
+    began: u64,
+    line: u64,
+    at: At,
     /// A `\r` that may belong to the next byte.
     held: bool,
     raw: Vec<u8>,
 }
 
+/// Where in a record a byte is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// The start of a field.
+    Start,
+    Plain,
+    Quoted,
+    /// Behind a quote within quotes: their end, or one of two.
+    Quote,
+}
+
+impl At {
+    fn next(self, byte: u8) -> Self {
+        match (self, byte) {
+            (Self::Start | Self::Quote, b'"') => Self::Quoted,
+            (Self::Quoted, b'"') => Self::Quote,
+            (Self::Quoted, _) => Self::Quoted,
+            (_, b',' | b'\n') => Self::Start,
+            _ => Self::Plain,
+        }
+    }
+}
+
 impl<R: Read> Lines<R> {
     fn of(inner: R) -> Self {
-        Self { inner, line: 0, held: false, raw: Vec::new() }
+        let (record, began, line, at) = (0, 0, 0, At::Start);
+        Self { inner, record, began, line, at, held: false, raw: Vec::new() }
+    }
+
+    /// Counts a byte, if there may be another one.
+    fn count(&mut self, byte: u8) -> io::Result<()> {
+        // Readers pass over a mark of the order of bytes, and a quote may follow it.
+        let mark =
+            self.line == 0 && self.record < 3 && self.at == At::Start && b"\xef\xbb\xbf"[self.record] == byte;
+        if !mark {
+            self.at = self.at.next(byte);
+        }
+        self.record += 1;
+        if byte == b'\n' {
+            self.line += 1;
+            if self.at != At::Quoted {
+                (self.record, self.began) = (0, self.line);
+            }
+        }
+        if self.record > LONGEST_RECORD {
+            let line = self.began + 1;
+            let quoted = if self.line > self.began { "; does a quote in it end?" } else { "" };
+            let why = format!("line {line}: a record has more than {LONGEST_RECORD} bytes{quoted}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Ok(())
     }
 }
 
@@ -213,21 +264,18 @@ impl<R: Read> Read for Lines<R> {
             self.raw.resize(room, 0);
             let n = self.inner.read(&mut self.raw)?;
             let mut filled = 0;
-            for byte in &self.raw[..n] {
-                if std::mem::take(&mut self.held) && *byte != b'\n' {
+            for k in 0..n {
+                let byte = self.raw[k];
+                if std::mem::take(&mut self.held) && byte != b'\n' {
                     out[filled] = b'\r';
                     filled += 1;
                 }
-                if *byte == b'\r' {
+                if byte == b'\r' {
                     self.held = true;
                     continue;
                 }
-                self.line = if *byte == b'\n' { 0 } else { self.line + 1 };
-                if self.line > LONGEST_LINE {
-                    let why = format!("a line has more than {LONGEST_LINE} bytes");
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-                }
-                out[filled] = *byte;
+                self.count(byte)?;
+                out[filled] = byte;
                 filled += 1;
             }
             if n == 0 && std::mem::take(&mut self.held) {

@@ -225,7 +225,7 @@ pub enum DataError {
 }
 
 /// The first of several names, each cut where it is long.
-fn some(names: &[String]) -> String {
+pub(crate) fn some(names: &[String]) -> String {
     const SHOWN: usize = 32;
     let mut list: Vec<String> = names.iter().take(SHOWN).map(|n| cut(n)).collect();
     if names.len() > SHOWN {
@@ -253,8 +253,11 @@ fn hint(error: &io::Error) -> &'static str {
 
 /// `, did you mean X?` for a name that is nearly right.
 fn suggestion(name: &str, names: &[String]) -> String {
+    // Longer ones are no names, and take long to compare.
+    const LONGEST: usize = 256;
     let lower = name.to_lowercase();
-    let best = names.iter().map(|n| (strsim::normalized_damerau_levenshtein(&lower, &n.to_lowercase()), n));
+    let names = names.iter().filter(|n| n.len().max(lower.len()) <= LONGEST);
+    let best = names.map(|n| (strsim::normalized_damerau_levenshtein(&lower, &n.to_lowercase()), n));
     match best.max_by(|a, b| a.0.total_cmp(&b.0)) {
         Some((score, best)) if score >= 0.5 => format!(", did you mean `{best}`?"),
         _ => String::new(),

@@ -9,7 +9,7 @@
 pub(crate) mod assign;
 mod csv;
 mod digest;
-mod error;
+pub(crate) mod error;
 mod generate;
 mod histories;
 mod measured;

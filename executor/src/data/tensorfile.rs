@@ -123,14 +123,17 @@ impl TensorFile {
         }
         file.read_exact_at(&mut head, 0).map_err(io)?;
         let length = u64::from_le_bytes(head);
-        if length > size - 8 || length > 100 << 20 {
+        if length > size - 8 {
             return Err(not("its header is longer than the file".into()));
+        }
+        if length > LONGEST_HEADER {
+            return Err(not(format!("its header has {length} bytes, more than {LONGEST_HEADER}")));
         }
         let mut header = vec![0; length as usize];
         file.read_exact_at(&mut header, 8).map_err(io)?;
         let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| not(e.to_string()))?;
         if let Some(name) = repeated(&header) {
-            return Err(not(format!("it has two tensors `{name}`")));
+            return Err(not(format!("it has `{name}` twice")));
         }
         let begin = 8 + length;
         let mut tensors = BTreeMap::new();
@@ -213,15 +216,27 @@ impl TensorFile {
     }
 }
 
-/// A name that a header has twice; reading it into a map keeps the last one only.
+/// Bytes of the longest header, as the format's own readers have it.
+const LONGEST_HEADER: u64 = 100 << 20;
+
+/// A name that a header has twice, of a tensor or within one's entry; reading it into a map keeps the last one only.
 fn repeated(header: &[u8]) -> Option<String> {
     struct Names(Option<String>);
     impl<'de> Deserialize<'de> for Names {
         fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-            d.deserialize_map(Keys)
+            d.deserialize_map(Keys { nested: true })
         }
     }
-    struct Keys;
+    struct Inner(Option<String>);
+    impl<'de> Deserialize<'de> for Inner {
+        fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+            d.deserialize_map(Keys { nested: false }).map(|Names(twice)| Self(twice))
+        }
+    }
+    struct Keys {
+        /// Values are maps too.
+        nested: bool,
+    }
     impl<'de> Visitor<'de> for Keys {
         type Value = Names;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -230,7 +245,13 @@ fn repeated(header: &[u8]) -> Option<String> {
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
             let (mut seen, mut twice) = (BTreeSet::new(), None);
             while let Some(name) = map.next_key::<String>()? {
-                map.next_value::<IgnoredAny>()?;
+                let within = if self.nested {
+                    map.next_value::<Inner>()?.0
+                } else {
+                    map.next_value::<IgnoredAny>()?;
+                    None
+                };
+                twice = twice.or(within);
                 if twice.is_none() && seen.contains(&name) {
                     twice = Some(name.clone());
                 }

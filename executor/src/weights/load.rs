@@ -13,6 +13,7 @@ use fs_schedule::Schedule;
 
 use super::layout::{About, KEY, PIECE, SavedTensor, VERSION, What, entries, table_name, vocabulary_names};
 use super::taken::{Ids, Taken};
+use crate::data::error::some;
 use crate::data::tensorfile::{Dtype, TensorFile, TensorInfo};
 use crate::data::{DataError, Source, Vocabulary};
 use crate::device::{Device, Env, Stored};
@@ -125,7 +126,7 @@ impl Loading {
             return Err(Error::Weights(format!(
                 "{} has values for none of the model's tables and parameters; it holds: {}",
                 path.display(),
-                file.names().join(", ")
+                some(&file.names())
             )));
         }
         taken.in_file = left.into_iter().collect();

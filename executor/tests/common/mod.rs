@@ -411,12 +411,13 @@ fn model(actions: Vec<Action>, train: &[&str], updates: &[&str], evaluation: Opt
         train: terms(train),
         updates: updates.iter().map(|u| u.parse().unwrap()).collect(),
         evaluation: evaluation.map(terms),
+        sums: Default::default(),
     }
 }
 
 /// Writes a schedule for the binary, with the digest of its model.
 pub(crate) fn write(path: &Path, schedule: &Schedule) {
     let mut schedule = schedule.clone();
-    schedule.reference.digest = schedule.reference_digest();
+    schedule.seal();
     fs_schedule::write(path, &schedule).unwrap();
 }

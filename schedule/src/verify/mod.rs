@@ -187,6 +187,34 @@ pub fn verify(schedule: &Schedule) -> Vec<Violation> {
     report.0
 }
 
+/// How the sums of a schedule's training and evaluation round, as [`Reference::sums`](crate::reference::Reference::sums)
+/// has it; empty where it makes no sense by itself.
+pub(crate) fn sums(s: &Schedule) -> [String; 2] {
+    let mut report = Report::default();
+    limits::check(s, &mut report);
+    if report.0.is_empty() {
+        declarations::check(s, &mut report);
+    }
+    if !report.0.is_empty() {
+        return Default::default();
+    }
+    let widths = reference::terms(s, &mut report);
+    if !report.0.is_empty() {
+        return Default::default();
+    }
+    let sound = |p: &Program, evaluation: bool| {
+        let mut report = Report::default();
+        structure::check(s, p, evaluation, &mut report);
+        report.0.is_empty()
+    };
+    let of = |p: &Program, evaluation: bool| {
+        let cx = sound(p, evaluation).then(|| Context::new(s, p, evaluation));
+        let run = |cx| model::run(&cx, &widths[usize::from(evaluation)], &mut Report::default());
+        cx.map(run).unwrap_or_default()
+    };
+    [of(&s.train, false), s.evaluation.as_ref().map_or_else(String::new, |p| of(p, true))]
+}
+
 fn program(s: &Schedule, p: &Program, widths: &reference::Widths, evaluation: bool, r: &mut Report) {
     let before = r.0.len();
     structure::check(s, p, evaluation, r);

@@ -46,7 +46,6 @@ pub(super) type Widths = Vec<Vec<u32>>;
 
 /// What terms of training and of evaluation give; a violation if the reference makes no sense.
 pub(super) fn check(s: &Schedule, r: &mut Report) -> [Widths; 2] {
-    let before = r.0.len();
     let actual = s.reference_digest();
     r.check(s.reference.digest == actual, "reference", || {
         format!(
@@ -54,6 +53,12 @@ pub(super) fn check(s: &Schedule, r: &mut Report) -> [Widths; 2] {
             brief(&s.reference.digest)
         )
     });
+    terms(s, r)
+}
+
+/// What the terms are by themselves: columns of their results.
+pub(super) fn terms(s: &Schedule, r: &mut Report) -> [Widths; 2] {
+    let before = r.0.len();
     let train = graph(s, &s.reference.train, 1, r);
     let evaluation = graph(s, s.reference.evaluation.as_deref().unwrap_or_default(), 1, r);
     if r.0.len() == before {

@@ -147,6 +147,7 @@ fn reference(plan: &Recipe) -> Reference {
         train: train.iter().map(term).collect(),
         updates: updates.iter().map(|u| u.parse().expect("an update")).collect(),
         evaluation: None,
+        sums: Default::default(),
     }
 }
 
@@ -155,7 +156,7 @@ pub fn build(plan: &Recipe) -> Schedule {
     let mut s = header(plan);
     s.train = Builder::new(plan, s.exchanges.len()).batch(&s);
     arrange(&mut s);
-    s.reference.digest = s.reference_digest();
+    s.seal();
     s
 }
 

@@ -10,7 +10,8 @@
 mod expected;
 mod terms;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use super::reference::Widths;
 use super::{Context, Report};
@@ -33,11 +34,24 @@ struct Run<'a, 'b> {
     updated: BTreeSet<u32>,
     applied: BTreeSet<u32>,
     outcomes: BTreeSet<Id>,
+    /// Sums that were made, and whether in place.
+    sums: BTreeMap<Id, bool>,
 }
 
 pub(super) fn check(cx: &Context<'_>, widths: &Widths, r: &mut Report) {
+    let sums = run(cx, widths, r);
+    let said = &cx.s.reference.sums[usize::from(cx.evaluation)];
+    r.check(*said == sums, "model", || {
+        let (said, sums) = (brief(said), brief(&sums));
+        format!("the reference says that sums round as `{said}`, in the schedule they do as `{sums}`")
+    });
+}
+
+/// Runs a batch over terms; how its sums round.
+pub(super) fn run(cx: &Context<'_>, widths: &Widths, r: &mut Report) -> String {
     let mut terms = Terms::default();
     let expected = Expected::new(cx, &mut terms, widths);
+    let of_model = terms.count();
     let mut run = Run {
         cx,
         terms,
@@ -48,11 +62,38 @@ pub(super) fn check(cx: &Context<'_>, widths: &Widths, r: &mut Report) {
         updated: BTreeSet::new(),
         applied: BTreeSet::new(),
         outcomes: BTreeSet::new(),
+        sums: BTreeMap::new(),
     };
     for &i in &cx.sorted {
         run.operation(&cx.p.ops[i as usize], r);
     }
     run.finish(r);
+    // Terms of the reference came first, so their numbers depend on nothing that the schedule does.
+    let ways = run.terms.sums(of_model).map(|sum| match run.sums.get(&sum) {
+        Some(true) => 'i',
+        Some(false) => 'a',
+        None => 'n',
+    });
+    counted(ways)
+}
+
+/// Equal letters one after the other as one and their number.
+fn counted(letters: impl Iterator<Item = char>) -> String {
+    let mut runs: Vec<(char, u64)> = Vec::new();
+    for letter in letters {
+        match runs.last_mut() {
+            Some((last, n)) if *last == letter => *n += 1,
+            _ => runs.push((letter, 1)),
+        }
+    }
+    runs.iter().fold(String::new(), |mut text, (letter, n)| {
+        let _ = write!(text, "{letter}{n}");
+        text
+    })
+}
+
+fn brief(text: &str) -> String {
+    text.chars().take(80).collect()
 }
 
 /// Whether it is something that a run reports.
@@ -67,17 +108,17 @@ impl Run<'_, '_> {
         match &op.action {
             Action::Unique { exchange } => self.unique(op, *exchange, r),
             Action::Gather { exchange, class: None } if cx.replicated(*exchange) => {
-                self.rows(*exchange, &op.writes[0]);
+                self.rows(*exchange, &op.writes[0], r);
             }
             Action::AllToAllRows { exchanges, class: None } => {
                 for (e, w) in exchanges.iter().zip(&op.writes) {
-                    self.rows(*e, w);
+                    self.rows(*e, w, r);
                 }
             }
-            Action::Merge { exchange, .. } => self.rows(*exchange, &op.writes[0]),
+            Action::Merge { exchange, .. } => self.rows(*exchange, &op.writes[0], r),
             Action::Split { exchange, class } => {
                 self.row_gradients(op, 0, *exchange, Some(*class), r);
-                self.others(op);
+                self.others(op, r);
             }
             Action::AllToAllGrads { exchanges, class } | Action::AllGatherGrads { exchanges, class } => {
                 if class.is_none() {
@@ -85,7 +126,7 @@ impl Run<'_, '_> {
                         self.row_gradients(op, 3 * n, *e, None, r);
                     }
                 }
-                self.others(op);
+                self.others(op, r);
             }
             Action::Apply { exchange, .. } => {
                 self.applied.insert(cx.s.exchanges[*exchange as usize].table);
@@ -103,22 +144,22 @@ impl Run<'_, '_> {
             }
             Action::Copy => {
                 let value = self.read(&op.reads[0], part);
-                self.write(&op.writes[0], value);
+                self.write(&op.writes[0], value, r);
             }
             Action::Zero => {
                 let value = self.terms.zeros(cx.width(&op.writes[0]));
-                self.write(&op.writes[0], value);
+                self.write(&op.writes[0], value, r);
             }
             Action::Add => {
                 let values: Vec<Id> = op.reads.iter().map(|o| self.read(o, part)).collect();
-                let sum = values.into_iter().reduce(|a, b| self.terms.sum(a, b));
+                let sum = values.into_iter().reduce(|a, b| self.sum(a, b, false, r));
                 if let Some(sum) = sum {
-                    self.write(&op.writes[0], sum);
+                    self.write(&op.writes[0], sum, r);
                 }
             }
             action if action.exchanges().is_empty() => self.made(op, part, r),
             // On its way, or not all there yet: equal to nothing that the reference has.
-            _ => self.others(op),
+            _ => self.others(op, r),
         }
     }
 
@@ -129,7 +170,7 @@ impl Run<'_, '_> {
         let made = self.terms.term(Node::Made(action, part, operands.into()), 0);
         for (n, o) in (0..).zip(&op.writes) {
             let value = self.terms.term(Node::Result(made, n), self.cx.width(o));
-            self.write(o, value);
+            self.write(o, value, r);
         }
         if !reports(&op.action) {
             return;
@@ -163,10 +204,20 @@ impl Run<'_, '_> {
         }
     }
 
-    fn write(&mut self, o: &Operand, value: Id) {
+    /// The second added to the first: in place, or as values that are rounded before.
+    fn sum(&mut self, a: Id, b: Id, in_place: bool, r: &mut Report) -> Id {
+        let sum = self.terms.sum(a, b);
+        let known = *self.sums.entry(sum).or_insert(in_place);
+        r.check(known == in_place, "model", || {
+            "a sum is made in place and once more of rounded values: the two may differ".into()
+        });
+        sum
+    }
+
+    fn write(&mut self, o: &Operand, value: Id, r: &mut Report) {
         let value = if o.accumulate {
             let before = self.read(o, None);
-            self.terms.sum(before, value)
+            self.sum(before, value, true, r)
         } else {
             value
         };
@@ -184,21 +235,21 @@ impl Run<'_, '_> {
     }
 
     /// What is not of the model.
-    fn others(&mut self, op: &Op) {
+    fn others(&mut self, op: &Op, r: &mut Report) {
         for o in &op.writes {
             // Added to something, it is something else as well.
             let value = self.terms.other(self.cx.width(o));
-            self.write(o, value);
+            self.write(o, value, r);
         }
     }
 
     /// Rows of a part of a table have arrived, some or all of them.
-    fn rows(&mut self, e: u32, o: &Operand) {
+    fn rows(&mut self, e: u32, o: &Operand, r: &mut Report) {
         let table = self.cx.s.exchanges[e as usize].table;
         let (a, z) = self.cx.part(e);
         let all = self.terms.term(Node::Rows(table), self.cx.s.tables[table as usize].dim);
         let value = self.terms.slice(all, a, z);
-        self.write(&Operand { accumulate: false, ..*o }, value);
+        self.write(&Operand { accumulate: false, ..*o }, value, r);
     }
 
     /// Places stand for the ids whose they are; the ids are those that the model uses, in its order.
@@ -207,7 +258,7 @@ impl Run<'_, '_> {
         let microbatches = if cx.evaluation { 1 } else { cx.s.settings.microbatches };
         let each = (op.reads.len() / microbatches as usize).max(1);
         let extra = op.writes.len().saturating_sub(op.reads.len());
-        self.others(op);
+        self.others(op, r);
         let mut list = Vec::new();
         for (i, o) in op.reads.iter().enumerate() {
             let part = (microbatches > 1).then_some((i / each) as u32);
@@ -215,7 +266,7 @@ impl Run<'_, '_> {
             list.push(ids);
             if let Some(w) = op.writes.get(i + extra) {
                 // As wide as the ids: drawn ones have several columns.
-                self.write(w, ids);
+                self.write(w, ids, r);
             }
         }
         let table = cx.s.exchanges[e as usize].table;

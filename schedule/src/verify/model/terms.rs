@@ -74,6 +74,17 @@ impl Terms {
         self.beside(vec![(zero, 0, columns)])
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The sums among the first so many, in the order in which they came to be.
+    pub(super) fn sums(&self, first: usize) -> impl Iterator<Item = Id> {
+        let all = (0..).zip(&self.nodes[..first]);
+        all.filter(|(_, node)| matches!(node, Node::Sum(..))).map(|(id, _)| id)
+    }
+
     /// The second added to the first.
     pub(super) fn sum(&mut self, a: Id, b: Id) -> Id {
         let columns = self.columns[a as usize];
