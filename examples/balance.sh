@@ -29,4 +29,4 @@ status=0
 (cd "$out" && "$bin/fsx" compare off.json on.json --steps "${STEPS:-96}" --block 12) > "$out/compared" || status=$?
 [ "$status" -le 1 ]
 grep -v '^DIFFERENT.*\(table\|parameter\)' "$out/compared"
-"$bin/fsx" run "$out/on.json" --steps 60 | grep -A2 '^balance'
+"$bin/fsx" run "$out/on.json" --steps 60 2> "$out/said" | grep -A1 '^balance' || { cat "$out/said" >&2; exit 1; }

@@ -5,7 +5,7 @@ use fs_compiler::{CompileOptions, compile_with};
 use fs_dsl::checked::Program;
 use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Options, Session, profile};
-use fs_schedule::{Action, Profile, Schedule, Strategy, Symbol, Way};
+use fs_schedule::{Action, Engine, Profile, Schedule, Strategy, Symbol, Way};
 
 const STEPS: u64 = 24;
 
@@ -142,4 +142,66 @@ fn bytes_are_of_the_ranks_that_ran() {
         let same = found.iter().zip(&expected).all(|(a, b)| (a / b - 1.0).abs() < 0.1);
         assert!(found.len() == expected.len() && same, "planned for {planned}: {found:?}, {expected:?}");
     }
+}
+
+/// A profile of one plan predicts the other, either way and on shared cores: work is in proportion to tokens here, of which
+/// the second rank reads twice as many as the first.
+#[test]
+fn a_profile_of_one_plan_predicts_the_other() {
+    let model = |balance: &str| {
+        let text = format!(
+            "model small {{
+              table a {{ rows 400  dim 8  optimizer sgd(lr: 0.1) }}
+              input x: ids(a) {{ max 40 }}
+              input click: label like x
+              loss bce_with_logits(linear(relu(linear(lookup(x), 64)), 1), click, normalize: tokens)
+            }}
+            train {{ batch 16  steps 100  {balance} }}
+            workload w {{ generate {{ lengths uniform(1, 40)  ids zipf(1.05) }} }}"
+        );
+        fs_dsl::check_text("model.fs", &text).program.expect("it checks")
+    };
+    let (off, on) = (model("balance off"), model("balance on"));
+    let found = measured(compile(&off, None, Strategy::Serial, 1, 1));
+    assert!(!found.balanced && found.cores.is_some_and(|n| n > 0));
+    assert!(found.lengths.len() == 1 && found.lengths[0].len() == STEPS as usize * 16);
+    assert!(found.lengths[0].iter().all(|n| (1..=40).contains(n)));
+    assert!(measured(compile(&on, None, Strategy::Serial, 1, 1)).balanced);
+    // Times in proportion to arithmetic, and lengths that are the same in every batch.
+    let mut profile = found;
+    for kind in &mut profile.kinds {
+        (kind.fixed, kind.per_flop, kind.per_byte) = (0.0, 1e-9, 0.0);
+    }
+    (profile.overhead.dispatch, profile.overhead.wake, profile.sharing) = (0.0, 0.0, 0.0);
+    profile.samples = None;
+    profile.lengths = vec![[[10; 8], [20; 8]].concat().repeat(4)];
+    let tokens = |p: &Profile| p.sizes.iter().find(|s| s.0 == "T0").expect("tokens").1;
+    let predicted = |program: &Program, profile: &Profile| {
+        let s = compile(program, Some(profile), Strategy::Serial, 1, 1);
+        let sizes = &s.prediction.as_ref().expect("a prediction").sizes;
+        let tokens = sizes.iter().find(|s| s.0 == "T0").expect("tokens").1;
+        let op = s.train.ops.iter().filter(|op| !op.action.is_transfer() && op.engine == Engine::Compute);
+        (tokens, op.map(|op| op.time).max().expect("work") as f64)
+    };
+    let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 0.01, "{a} for {b}");
+    for (cores, on_time, off_time) in [(2, 0.75, 1.0 / 0.75), (1, 1.0, 1.0)] {
+        profile.cores = Some(cores);
+        profile.balanced = false;
+        let (home, home_time) = predicted(&off, &profile);
+        close(home, tokens(&profile));
+        let (planned, planned_time) = predicted(&on, &profile);
+        close(planned / home, 0.75);
+        // On one core nobody gains: what a rank waits for is what the other has of the core.
+        close(planned_time / home_time, on_time);
+        profile.balanced = true;
+        let (planned, planned_time) = predicted(&on, &profile);
+        close(planned, tokens(&profile));
+        let (home, home_time) = predicted(&off, &profile);
+        close(home / planned, 1.0 / 0.75);
+        close(home_time / planned_time, off_time);
+    }
+    // Lists that are not the model's are refused.
+    profile.lengths[0][3] = 41;
+    let refused = profile.fits(&compile(&off, None, Strategy::Serial, 1, 1)).expect_err("too long");
+    assert!(refused.to_string().contains("has 41 ids, but has at most 40"), "{refused}");
 }

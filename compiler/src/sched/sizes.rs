@@ -11,11 +11,10 @@ use std::collections::BTreeMap;
 
 use fs_schedule::action::{self, Facts};
 use fs_schedule::{
-    Buffer, Data, Element, Extent, IdDistribution, InputKind, LengthDistribution, Op, Place, Profile, Reuse,
-    Schedule, Sharding, Site, Stragglers, Symbol, Way,
+    Buffer, Data, Element, Extent, IdDistribution, InputKind, Op, Place, Profile, Reuse, Schedule, Sharding,
+    Site, Stragglers, Symbol, Way,
 };
 use fs_workload::ids::{ASSUMED_EXPONENT, Draws, RowLaw};
-use fs_workload::lengths::LengthLaw;
 use fs_workload::placement::busiest;
 
 use super::owners::Requests;
@@ -96,8 +95,9 @@ impl Sizes {
         };
         let mut known: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
         for (g, group) in s.lengths.iter().enumerate() {
-            let (mean, square) =
-                *known.entry(group.max).or_insert_with(|| lengths_of(lengths, group.max).moments());
+            let (mean, square) = *known
+                .entry(group.max)
+                .or_insert_with(|| stragglers::lengths_of(lengths, group.max).moments());
             sizes.values.insert(Symbol::Tokens(g as u32), samples * mean);
             sizes.values.insert(Symbol::Squares(g as u32), samples * square);
         }
@@ -275,12 +275,6 @@ impl Sizes {
             }
         }
     }
-}
-
-/// The law of a group's lengths: the workload's, if it has one that lengths can be drawn from.
-pub(crate) fn lengths_of(lengths: Option<LengthDistribution>, max: u32) -> LengthLaw {
-    let law = lengths.and_then(|lengths| LengthLaw::new(lengths, max).ok());
-    law.unwrap_or_else(|| LengthLaw::assumed(max))
 }
 
 /// Draws of each exchange, from the ids that its `unique` reads.

@@ -5,13 +5,14 @@
 //! than it is tokens, so each size has a factor of its own.
 
 use fs_schedule::action::Scope;
-use fs_schedule::{CostModel, Data, GroupCost, Profile, RankWork, Schedule, Stragglers, Symbol};
+use fs_schedule::{
+    CostModel, Data, GroupCost, LengthDistribution, Profile, RankWork, Schedule, Stragglers, Symbol,
+};
 use fs_workload::balance::{Limit, Plan, Planner, Problem};
 use fs_workload::lengths::LengthLaw;
 use fs_workload::random::RandomKey;
 
 use super::policy;
-use super::sizes::lengths_of;
 
 /// Samples to draw about, in all batches, and in one at most. Of larger batches the samples of some ranks stand for all.
 const SAMPLES: usize = 1 << 15;
@@ -122,6 +123,12 @@ impl<'a> Known<'a> {
             }
         }
     }
+}
+
+/// The law of a group's lengths: the workload's, if it has one that lengths can be drawn from.
+pub(crate) fn lengths_of(lengths: Option<LengthDistribution>, max: u32) -> LengthLaw {
+    let law = lengths.and_then(|lengths| LengthLaw::new(lengths, max).ok());
+    law.unwrap_or_else(|| LengthLaw::assumed(max))
 }
 
 /// Whether lengths are known, by the workload's law or a profile's count, and not only assumed.

@@ -215,14 +215,13 @@ fn side_by_side(t: &Timeline, scale: f64, until: f64, y: f64, out: &mut String) 
             let (work, end) = (bar.compute.min(until), (bar.compute + bar.wait).min(until));
             let _ = writeln!(
                 out,
-                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" class=\"dim\" fill=\"#59636e\" font-size=\"9\">{}</text><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{RANK}\" fill=\"{}\"><title>{}: computes {}</title></rect><rect class=\"idle\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{RANK}\" fill=\"#e4e7eb\"><title>waits {}</title></rect>",
+                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" class=\"dim\" fill=\"#59636e\" font-size=\"9\">{}</text><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{RANK}\" fill=\"#6e7781\"><title>{}: computes {}</title></rect><rect class=\"idle\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{RANK}\" fill=\"#e4e7eb\"><title>waits {}</title></rect>",
                 px(LEFT - 8.0),
                 px(at + 8.0),
                 bar.name,
                 px(LEFT),
                 px(at),
                 px(work * scale),
-                Purpose::Forward.colour(),
                 bar.name,
                 duration(bar.compute),
                 px(LEFT + work * scale),

@@ -8,7 +8,7 @@ use fs_workload::ids::{Draws, RowLaw};
 
 use crate::ir::attr::{record, typed};
 use crate::ir::{Module, Type, ValueId};
-use crate::sched::sizes::lengths_of;
+use crate::sched::stragglers::lengths_of;
 
 /// Work and size of one table.
 #[derive(Debug, Clone, Copy, PartialEq)]
