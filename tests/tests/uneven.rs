@@ -1,5 +1,6 @@
 //! Balance and bad input, through the binaries: what cannot be balanced is said at its place, what need not be costs nothing.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -54,6 +55,9 @@ impl Place {
     }
 }
 
+/// Changes a setting.
+type Change = fn(&mut fs_schedule::Balance);
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
@@ -62,7 +66,9 @@ fn text(bytes: &[u8]) -> String {
 fn fails(output: &Output, parts: &[&str]) {
     let said = text(&output.stderr);
     assert!(!output.status.success() && !said.contains("panicked"), "{said}");
-    parts.iter().for_each(|part| assert!(said.contains(part), "no `{part}` in: {said}"));
+    for part in parts {
+        assert!(said.contains(part), "no `{part}` in: {said}");
+    }
 }
 
 fn model(lengths: &str, batch: u32, balance: &str) -> String {
@@ -151,7 +157,6 @@ fn costs_that_are_no_numbers() {
         );
     }
     // Schedules with such costs are refused.
-    type Change = fn(&mut fs_schedule::Balance);
     let changes: [Change; 4] = [
         |b| b.cost.constant = -1.0,
         |b| b.cost.groups[0].square = 1e300,
@@ -212,7 +217,7 @@ fn a_limit_that_nobody_can_meet() {
     let limit = |tokens| {
         move |s: &mut Schedule| {
             s.settings.balance.as_mut().expect("a balance").limit =
-                Some(fs_schedule::RankLimit::Tokens(tokens))
+                Some(fs_schedule::RankLimit::Tokens(tokens));
         }
     };
     assert!(place.compile(&model("fixed(9)", 8, "on"), "4").status.success());
@@ -246,7 +251,7 @@ fn one_history_bounds_the_step() {
     let mut visits = String::from("user,item\n");
     for user in 0..16 {
         let n = if user == 5 { 21_001 } else { 30 + user };
-        (0..n).for_each(|at| visits.push_str(&format!("{user},{}\n", at % 40)));
+        (0..n).for_each(|at| writeln!(visits, "{user},{}", at % 40).expect("text grows"));
     }
     fs::write(place.path("visits.csv"), visits).expect("the data is written");
     let text = "model last {
