@@ -5,7 +5,7 @@ pub(crate) mod balance;
 use fs_dsl::checked::{Cluster, Program};
 use fs_schedule as s;
 
-use crate::distribution::{Lookahead, PerTable, TableOptions};
+use crate::distribution::{At, Lookahead, PerTable, TableOptions};
 use crate::emit::{EmitError, Emitted, emit_for, local, unlimited};
 use crate::import::settings::divides;
 use crate::import::{ImportError, import};
@@ -76,6 +76,8 @@ pub struct PipelineOptions {
     pub latency_bytes: Option<u64>,
     /// Whether samples go to the ranks that have least to do; `None`: as the model's settings say.
     pub balance: Option<bool>,
+    /// Where they go; `None`: before ids are looked at.
+    pub balance_at: Option<At>,
     /// What holds for some tables instead.
     pub tables: TableOptions,
 }
@@ -93,6 +95,7 @@ impl PipelineOptions {
             memory: None,
             latency_bytes: None,
             balance: None,
+            balance_at: None,
             tables: TableOptions::default(),
         })
     }
@@ -129,6 +132,13 @@ impl PipelineOptions {
     #[must_use]
     pub fn balance(mut self, on: impl Into<Option<bool>>) -> Self {
         self.balance = on.into();
+        self
+    }
+
+    /// With samples that move there.
+    #[must_use]
+    pub fn balance_at(mut self, at: impl Into<Option<At>>) -> Self {
+        self.balance_at = at.into();
         self
     }
 
@@ -171,7 +181,10 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
         // A bucket is worth its transfer if sending it takes much longer than starting to.
         (true, Some(bytes)) => format!(",bucket-gradients{{least={}}}", bytes.saturating_mul(8)),
     };
-    let balance = plan.balance.map_or("", |on| if on { "{samples=on}" } else { "{samples=off}" });
+    let samples = plan.balance.map(|on| if on { "samples=on" } else { "samples=off" }.to_owned());
+    let at = plan.balance_at.map(|at| format!("at={at}"));
+    let balance: Vec<String> = samples.into_iter().chain(at).collect();
+    let balance = if balance.is_empty() { String::new() } else { format!("{{{}}}", balance.join(",")) };
     format!(
         "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,reference,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,group-collectives{groups},fuse-collectives{buckets},balance{balance}"
     )
@@ -200,6 +213,8 @@ pub struct CompileOptions {
     pub in_flight: Option<u32>,
     /// Whether samples go to the ranks that have least to do; `None`: as the model says.
     pub balance: Option<bool>,
+    /// Where they go; `None`: where a step is predicted to be shortest.
+    pub balance_at: Option<At>,
     /// Times and sizes that were measured, instead of those that follow from cluster and workload.
     pub profile: Option<s::Profile>,
     /// What holds for some tables instead of what holds for all.
@@ -217,6 +232,7 @@ impl CompileOptions {
             microbatches: None,
             in_flight: None,
             balance: None,
+            balance_at: None,
             profile: None,
             tables: TableOptions::default(),
         }
@@ -264,6 +280,13 @@ impl CompileOptions {
         self
     }
 
+    /// With samples that move there.
+    #[must_use]
+    pub fn balance_at(mut self, at: impl Into<Option<At>>) -> Self {
+        self.balance_at = at.into();
+        self
+    }
+
     /// With other choices for some tables.
     #[must_use]
     pub fn tables(mut self, tables: TableOptions) -> Self {
@@ -293,7 +316,7 @@ pub fn compile(program: &Program, strategy: Strategy, ranks: u32) -> Result<Comp
     compile_with(program, &CompileOptions::new(strategy, ranks))
 }
 
-/// Compiles a checked program.
+/// Compiles a checked program. Whether samples go to other ranks, and where, is decided unless options or model say it.
 pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compiled, CompileError> {
     let mut module = import(program)?;
     let aim = Aim::new(program, options)?;
@@ -304,9 +327,10 @@ pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compi
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
     let asked = sched::Options::new(options.policy).in_flight(options.in_flight);
     match emit_for(&mut module, aim.target(), aim.ranks, &asked)? {
-        Emitted::Schedule(mut schedule) => {
-            decided.note(&mut schedule);
-            Ok(Compiled { schedule: *schedule, module })
+        Emitted::Schedule(schedule) => {
+            let mut compiled = Compiled { schedule: *schedule, module };
+            decided.note(&mut compiled);
+            Ok(compiled)
         }
         Emitted::Beyond(_) => Err(unlimited().into()),
     }
@@ -373,6 +397,7 @@ impl Aim {
             .memory(self.cluster.memory)
             .latency_bytes(latency_bytes(&self.cluster, self.ranks))
             .balance(options.balance)
+            .balance_at(options.balance_at)
             .tables(options.tables.clone());
         Ok(manager::parse_pipeline(&pipeline(&plan))?)
     }

@@ -18,3 +18,4 @@ pub mod search;
 pub mod viz;
 
 pub use compile::{CompileError, CompileOptions, Compiled, Strategy, compile, compile_with};
+pub use distribution::At;

@@ -110,7 +110,8 @@ pub struct Best {
 }
 
 /// The schedule with the shortest predicted step of those within memory and the batches asked for, or else the one that
-/// exceeds them least. Policy and lookahead are the candidates', everything else the options'.
+/// exceeds them least. Policy and lookahead are the candidates', everything else the options'. Where samples go to other
+/// ranks is chosen before, and is the same for all.
 pub fn search(
     program: &Program,
     options: &CompileOptions,
@@ -133,9 +134,9 @@ pub fn search(
             .in_flight(options.in_flight)
             .below(best.as_ref().and_then(|b| b.0.to_beat()));
         let verdict = match emit::schedule(&mut module, aim.target(), aim.ranks, &asked)? {
-            Emitted::Schedule(mut schedule) => {
-                decided.note(&mut schedule);
-                let compiled = Compiled { schedule: *schedule, module };
+            Emitted::Schedule(schedule) => {
+                let mut compiled = Compiled { schedule: *schedule, module };
+                decided.note(&mut compiled);
                 let cost = Cost::of(&compiled, aim.cluster.memory, options.in_flight);
                 if best.as_ref().is_none_or(|b| cost < b.0) {
                     best = Some((cost, i, compiled));

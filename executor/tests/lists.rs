@@ -141,6 +141,16 @@ proptest! {
                     agrees(&schedule, &share, site, Some(m as u32), list);
                 }
             }
+            // Samples at home in other microbatches, once that is planned.
+            let mut planned = home[rank].clone();
+            planned.rotate_left(1);
+            let fill = |lists: &mut Lists| planned.iter().for_each(|list| lists.push(list.iter().copied()));
+            assert!(share.cut(&schedule, fill).unwrap());
+            agrees(&schedule, &share, Site::Home, None, &planned.concat());
+            for (m, list) in planned.iter().enumerate() {
+                agrees(&schedule, &share, Site::Home, Some(m as u32), list);
+            }
+            assert!(!share.cut(&schedule, |_| {}).unwrap(), "planned once");
         }
     }
 }

@@ -38,4 +38,4 @@ pub use reuse::Reuse;
 pub use signature::OperandType;
 pub use size::{ParseError, Poly, Symbol};
 pub use trace::{Trace, TraceError};
-pub use work::{Section, Wire};
+pub use work::{Section, Travel, Wire};

@@ -49,6 +49,20 @@ pub enum Extent {
 }
 
 impl Extent {
+    /// Whether so many rows are those of samples, or follow from some (a loss). Entries and rows on their way to and from
+    /// owners are a rank's, wherever the samples are that it asks for.
+    pub fn of_samples(self) -> bool {
+        match self {
+            Self::Fixed(_) | Self::Symbol(Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_)) => true,
+            Self::Symbol(
+                Symbol::Ranks
+                | Symbol::Sent(_)
+                | Symbol::Received(_)
+                | Symbol::SentClass(..)
+                | Symbol::ReceivedClass(..),
+            ) => false,
+        }
+    }
     /// As a polynomial.
     pub fn poly(self) -> Poly {
         match self {

@@ -4,11 +4,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::action::Context;
+use crate::action::{Action, Context};
 use crate::model::{
     Data, Engine, Evaluate, Exchange, Input, Lengths, Parameter, RowPlacement, Settings, Sharding, Table,
 };
 use crate::op::{Buffer, Dep, Op};
+use crate::operand::{Operand, Place};
 use crate::reference::Reference;
 
 /// The version of the format that this crate reads and writes.
@@ -184,6 +185,17 @@ pub struct Busy {
     pub engine: Engine,
     /// Seconds in one step.
     pub time: f64,
+}
+
+impl Program {
+    /// The place that ids come from: an input, though it was copied into a buffer, or the buffer that they were drawn
+    /// into.
+    pub fn ids_of(&self, operand: &Operand) -> Place {
+        let copied =
+            |op: &&Op| op.action == Action::CopyIds && op.writes.iter().any(|w| w.place == operand.place);
+        let from = matches!(operand.place, Place::Buffer(_)).then(|| self.ops.iter().find(copied)).flatten();
+        from.and_then(|op| op.reads.first()).map_or(operand.place, |o| o.place)
+    }
 }
 
 impl Schedule {

@@ -210,6 +210,17 @@ impl Action {
                 };
                 o.reads.iter().skip(1).map(section).collect()
             }
+            Payload::Values => {
+                let moved = match self {
+                    Self::DispatchRows { moved } | Self::Combine { moved } => *moved,
+                    _ => 1.0,
+                };
+                let section = |x: &OperandType| {
+                    let (rows, entry) = (x.rows(), real * f64::from(x.columns()) * moved);
+                    Section { exchange: None, entry, sent: rows, received: rows }
+                };
+                o.reads.iter().skip(1).map(section).collect()
+            }
             // No two of its rounds are alike.
             Payload::Ranks => Vec::new(),
         }
@@ -222,11 +233,28 @@ impl Action {
         let (sent, received): (Poly, Poly) = (bytes(|s| s.sent), bytes(|s| s.received));
         match self.facts().transfer.map(|t| t.peers) {
             Some(Peers::Everyone) => Wire { sent: received.clone(), received },
-            Some(Peers::ToOwners | Peers::FromOwners | Peers::ToAssigned | Peers::Reduce) => {
-                Wire { sent, received }
-            }
+            Some(
+                Peers::ToOwners | Peers::FromOwners | Peers::ToAssigned | Peers::FromAssigned | Peers::Reduce,
+            ) => Wire { sent, received },
             None => Wire::default(),
         }
+    }
+}
+
+/// Bytes that a sample takes on its way between ranks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Travel {
+    /// However long it is.
+    pub constant: u64,
+    /// Of each token of a length group.
+    pub tokens: Vec<u64>,
+}
+
+impl Travel {
+    /// Bytes of a sample with so many ids in each length group.
+    pub fn bytes(&self, lengths: &[u32]) -> u64 {
+        let tokens = self.tokens.iter().zip(lengths).map(|(each, n)| each * u64::from(*n));
+        self.constant + tokens.sum::<u64>()
     }
 }
 
@@ -250,8 +278,51 @@ impl Schedule {
         if self.input_table(input).is_some_and(|t| t.rows > 1 << 32) { 2 } else { 1 }
     }
 
-    /// Bytes that a sample with so many ids in each length group takes on its way between ranks.
-    pub fn sample_bytes(&self, lengths: &[u32]) -> u64 {
+    /// What a sample takes along when it moves, by what travels with it in a step: its inputs, and what is made of
+    /// rows with its gradients. A schedule that moves none says what its inputs would take.
+    pub fn travel(&self) -> Travel {
+        let mut travel = Travel { constant: 0, tokens: vec![0; self.lengths.len()] };
+        let mut samples = false;
+        for op in &self.train.ops {
+            match op.action.facts().transfer.map(|t| t.payload) {
+                Some(Payload::Samples) => {
+                    samples = true;
+                    op.reads.iter().for_each(|o| self.carry(&self.train, o, &mut travel));
+                }
+                Some(Payload::Values) if op.microbatch.unwrap_or(0) == 0 => {
+                    op.reads.iter().skip(1).for_each(|o| self.carry(&self.train, o, &mut travel));
+                }
+                _ => {}
+            }
+        }
+        if !samples {
+            let inputs = (0..self.inputs.len() as u32).map(|i| Operand::new(Place::Input(i)));
+            inputs.for_each(|o| self.carry(&self.train, &o, &mut travel));
+        }
+        travel
+    }
+
+    /// Adds four bytes for every number of an operand that is of samples or tokens.
+    fn carry(&self, p: &Program, o: &Operand, travel: &mut Travel) {
+        let words = match o.place {
+            Place::Input(i) => self.input_words(i as usize),
+            _ => 1,
+        };
+        let Some(shape) = self.shape(p, o) else { return };
+        let bytes = 4 * words as u64 * u64::from(shape.columns());
+        match shape.rows() {
+            Extent::Symbol(Symbol::Samples) => travel.constant += bytes,
+            Extent::Symbol(Symbol::Tokens(group)) => {
+                if let Some(each) = travel.tokens.get_mut(group as usize) {
+                    *each += bytes;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Bytes that all inputs of a sample with so many ids in each length group take on their way between ranks.
+    fn sample_bytes(&self, lengths: &[u32]) -> u64 {
         let tokens = |group: u32| u64::from(lengths.get(group as usize).copied().unwrap_or(0));
         let values = |input: usize| match self.inputs[input].kind {
             InputKind::Ids { lengths, .. } | InputKind::TokenLabel { lengths } => tokens(lengths),

@@ -7,6 +7,7 @@
 
 use std::fmt::{self, Write as _};
 
+use fs_compiler::At;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::BoxedStrategy;
@@ -263,6 +264,11 @@ impl Model {
         let mut other = self.clone();
         other.train.lookahead = lookahead;
         other
+    }
+
+    /// Where samples go to other ranks, if they do: no part of the program.
+    pub fn at(&self) -> At {
+        At::ALL[self.train.seed as usize % At::ALL.len()]
     }
 
     /// The program.

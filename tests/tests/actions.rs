@@ -32,7 +32,14 @@ fn all_ways(program: &fs_dsl::checked::Program) -> Vec<Schedule> {
     let strategies = [(Strategy::Serial, 1), (Strategy::Prefetch, 1)].into_iter();
     let strategies = strategies.chain([1, 2, 3].map(|k| (Strategy::Pec, k)));
     let ways = strategies.flat_map(|(s, k)| [1, 2, 4].map(|m| (s, k, m)));
-    ways.filter_map(|(s, k, m)| compiled(program, s, k, m)).collect()
+    let mut all: Vec<Schedule> = ways.filter_map(|(s, k, m)| compiled(program, s, k, m)).collect();
+    // Samples that move behind the output dist.
+    let options = CompileOptions::new(Strategy::Pec, 2).balance(true).balance_at(fs_compiler::At::Rows);
+    for parts in [1, 2] {
+        let options = options.clone().microbatches(parts);
+        all.extend(compile_with(&dividing(program.clone(), 2), &options).ok().map(|c| c.schedule));
+    }
+    all
 }
 
 /// The examples, the models of the tests, and random models with every sharding.
@@ -136,7 +143,10 @@ fn facts_hold(s: &Schedule, p: &Program, evaluation: bool, op: &Op) {
     assert!(rounds.len() >= op.action.rounds() as usize, "{name}");
     assert_eq!(rounds.into_iter().map(|round| round.sent).sum::<Poly>(), op.cost.wire, "{name}");
     // Where all samples are alike none is expected to move.
-    let still = op.action == Action::Dispatch { moved: 0.0 };
+    let still = matches!(
+        op.action,
+        Action::Dispatch { moved } | Action::DispatchRows { moved } | Action::Combine { moved } if moved == 0.0
+    );
     let wire = facts.transfer.is_some() && !still;
     assert_eq!(!op.cost.wire.is_zero(), wire, "{name} has {} on the wire", op.cost.wire);
     assert!(op.cost.flops.terms().chain(op.cost.bytes.terms()).all(|(c, _)| c > 0.0), "{name}");

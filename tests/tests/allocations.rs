@@ -6,7 +6,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Observer, Options, Session, StepEvent};
 use fs_schedule::Schedule;
@@ -100,8 +100,11 @@ fn steps_allocate_nothing() {
     let planned = model("uniform(0, 9)", "37", "row_wise(placement: planned)");
     let balanced = jagged.replace("train {", "train { balance on");
     let link = EmulatedLink { bandwidth: 1e9, latency: 20e-6 };
-    let all = [&equal, &jagged, &balanced, &columns, &hashed, &planned].map(|text| (text, None));
-    for (text, link) in all.into_iter().chain([(&jagged, Some(link))]) {
+    let few = model("uniform(0, 9)", "11", "row_wise").replace("train {", "train { balance cost(1, 2, 3) ");
+    let all = [&equal, &jagged, &balanced, &columns, &hashed, &planned].map(|text| (text, At::Ids, None));
+    // Few samples, so that all sizes that a plan can come to have been there soon.
+    let moved = At::ALL.map(|at| (&few, at, None));
+    for (text, at, link) in all.into_iter().chain(moved).chain([(&jagged, At::Ids, Some(link))]) {
         let loaded = fs_dsl::check_text("model.fs", text);
         let Some(program) = &loaded.program else {
             panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
@@ -114,7 +117,10 @@ fn steps_allocate_nothing() {
             (Strategy::Pec, 2, 2),
         ];
         for (strategy, lookahead, microbatches) in strategies {
-            let options = CompileOptions::new(strategy, 2).lookahead(lookahead).microbatches(microbatches);
+            let options = CompileOptions::new(strategy, 2)
+                .lookahead(lookahead)
+                .microbatches(microbatches)
+                .balance_at(at);
             let mut schedule = compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
             if let Some(balance) = &mut schedule.settings.balance {
                 // Costs that are fitted and change no plan: every batch is within what is not worth moving anything for.
@@ -127,7 +133,7 @@ fn steps_allocate_nothing() {
             let mut counts = Counts::default();
             session.run(&mut counts).unwrap_or_else(|e| panic!("{e}"));
             let what = format!(
-                "{strategy:?}, lookahead {lookahead}, {microbatches} microbatches, link {link:?}\n{text}"
+                "{strategy:?} at {at}, lookahead {lookahead}, {microbatches} microbatches, link {link:?}\n{text}"
             );
             check(&counts, &what);
             if link.is_none() {

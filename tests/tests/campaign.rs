@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::{Options, Session};
 use fs_schedule::Schedule;
 use fs_schedule::verify::verify;
@@ -135,19 +135,19 @@ fn ranking(folder: &std::path::Path, strategy: Strategy, microbatches: u32) -> O
     }
     train { batch 4  steps 4  optimizer adam(lr: 1e-2) }
     workload visits { csv \"visits.csv\" { user \"user\"  item \"item\" }  evaluate leave_last_out }";
-    let schedule = compiled(text, strategy, 2, 1, microbatches)?;
+    let schedule = compiled(text, At::Ids, strategy, (2, 1, microbatches))?;
     Base::new(text.into(), schedule, 2, Some(path))
 }
 
 fn compiled(
     text: &str,
+    at: At,
     strategy: Strategy,
-    ranks: u32,
-    lookahead: u32,
-    microbatches: u32,
+    (ranks, lookahead, microbatches): (u32, u32, u32),
 ) -> Option<Schedule> {
     let loaded = fs_dsl::check_text("model.fs", text);
-    let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches);
+    let options =
+        CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches).balance_at(at);
     compile_with(&loaded.program?, &options).ok().map(|c| c.schedule)
 }
 
@@ -172,8 +172,10 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
             continue;
         }
         let Ok(tree) = family.new_tree(&mut runner) else { continue };
-        let text = tree.current().text();
-        let Some(mut schedule) = compiled(&text, strategy, 2, 1 + n as u32 % 3, microbatches) else {
+        let model = tree.current();
+        let Some(mut schedule) =
+            compiled(&model.text(), model.at(), strategy, (2, 1 + n as u32 % 3, microbatches))
+        else {
             continue;
         };
         if schedule.train.ops.len() > 220 {
@@ -181,7 +183,7 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
         }
         schedule.settings.duration = fs_schedule::Duration::Steps(4);
         schedule.seal();
-        out.extend(Base::new(text, schedule, 2, None));
+        out.extend(Base::new(model.text(), schedule, 2, None));
     }
     out
 }

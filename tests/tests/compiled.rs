@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use fs_compiler::{CompileOptions, compile_with};
+use fs_compiler::{At, CompileOptions, compile_with};
 use fs_schedule::verify::verify;
 use fs_schedule::{Schedule, Strategy};
 use fs_tests::interpreter::{Order, Workload, reference, run};
@@ -48,6 +48,28 @@ fn programs() -> Vec<(String, fs_dsl::checked::Program)> {
 fn schedules() -> impl Iterator<Item = (String, Schedule)> {
     programs().into_iter().flat_map(|(name, program)| {
         let mut out = Vec::new();
+        // Samples that move, before their ids are looked at and behind the output dist.
+        for at in At::ALL {
+            for (strategy, lookahead, microbatches) in [
+                (Strategy::Serial, 1, 1),
+                (Strategy::Serial, 1, 2),
+                (Strategy::Serial, 1, 4),
+                (Strategy::Prefetch, 1, 1),
+                (Strategy::Pec, 1, 2),
+                (Strategy::Pec, 2, 1),
+                (Strategy::Pec, 3, 4),
+            ] {
+                let options = CompileOptions::new(strategy, 2)
+                    .lookahead(lookahead)
+                    .microbatches(microbatches)
+                    .balance(true)
+                    .balance_at(at);
+                let name = format!("{name}, {strategy:?} at {at}, K = {lookahead}, M = {microbatches}");
+                let schedule =
+                    compile_with(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}")).schedule;
+                out.push((name, schedule));
+            }
+        }
         let strategies = [(Strategy::Serial, 1), (Strategy::Prefetch, 1)];
         let strategies = strategies.into_iter().chain([1, 2, 3].map(|k| (Strategy::Pec, k)));
         for (strategy, lookahead) in strategies {

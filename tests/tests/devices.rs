@@ -153,7 +153,7 @@ proptest! {
         let mut program = loaded.program.expect("a random model checks");
         program.train.batch *= ranks;
         let compiled = |strategy| {
-            let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks));
+            let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks).balance_at(model.at()));
             compiled.unwrap_or_else(|e| panic!("{strategy:?}: {e}")).schedule
         };
         let expected = train::<Cpu<f32>>(&compiled(Strategy::Serial), &());

@@ -486,7 +486,7 @@ proptest! {
         // Ranks share a batch evenly.
         program.train.batch *= ranks;
         let outcome = |strategy, stress| {
-            let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks));
+            let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks).balance_at(model.at()));
             let schedule = compiled.unwrap_or_else(|e| panic!("{strategy:?}: {e}")).schedule;
             train(&schedule, ranks as usize, stress)
         };

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::data::samples::{Blocks, Deal, Dealt, Lists};
 use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
 use fs_executor::{Options, Session};
@@ -83,17 +83,26 @@ const MODELS: [&str; 2] = [
 ];
 
 fn compile(text: &str, strategy: Strategy, microbatches: u32) -> Schedule {
+    placed(text, strategy, (3, microbatches), At::Ids)
+}
+
+/// With samples that move there, if they do, on so many ranks and in so many microbatches.
+fn placed(text: &str, strategy: Strategy, (ranks, microbatches): (u32, u32), at: At) -> Schedule {
     let loaded = fs_dsl::check_text("model.fs", text);
     let Some(program) = &loaded.program else {
         panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
     };
-    let options = CompileOptions::new(strategy, 3).microbatches(microbatches);
+    let options = CompileOptions::new(strategy, ranks).microbatches(microbatches).balance_at(at);
     compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule
 }
 
 /// Losses, tables and parameters.
 fn train(schedule: &Schedule, deal: impl Deal + 'static) -> Vec<Vec<f64>> {
-    let options = Options::default().evaluate(false).deal(Arc::new(deal));
+    trained(schedule, Arc::new(deal))
+}
+
+fn trained(schedule: &Schedule, deal: Arc<dyn Deal>) -> Vec<Vec<f64>> {
+    let options = Options::default().evaluate(false).deal(deal);
     let mut session = Session::<f64>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
     let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
     let mut all = vec![report.loss];
@@ -275,5 +284,38 @@ fn ids_beyond_a_table_do_not_travel() {
         let expected =
             format!("rank 0 failed in `dispatch`: id {id} is out of range for table `a` with {rows} rows");
         assert_eq!(error.to_string(), expected);
+    }
+}
+/// What is made of rows travels instead of ids: the same but for the order of sums as if samples had been read there, and as if
+/// their ids travelled; the same bits with every strategy under one plan, on any number of ranks.
+#[test]
+fn rows_that_move_train_as_ids_that_move() {
+    for text in MODELS {
+        let balanced = text.replace("train {", "train { balance on");
+        for (ranks, microbatches) in [(2, 1), (2, 3), (3, 1), (3, 2), (4, 1), (4, 3)] {
+            let what = format!("{ranks} ranks, {microbatches} microbatches");
+            let of = |strategy, at| placed(&balanced, strategy, (ranks, microbatches), at);
+            let home = placed(text, Strategy::Serial, (ranks, microbatches), At::Ids);
+            let ids = of(Strategy::Serial, At::Ids);
+            let rows = [Strategy::Serial, Strategy::Prefetch, Strategy::Pec].map(|s| of(s, At::Rows));
+            for s in &rows {
+                let carried = s.train.ops.iter().filter(|op| op.action.facts().carries().is_some()).count();
+                assert!(carried > 0, "{what}: nothing but ids moves");
+            }
+            let mut moved = false;
+            let deals: [Arc<dyn Deal>; 2] =
+                [Arc::new(Blocks), Arc::new(Shuffled { seed: 1, assigned: true, ascending: true })];
+            for deal in deals {
+                let first = trained(&rows[0], Arc::clone(&deal));
+                for other in &rows[1..] {
+                    assert!(trained(other, Arc::clone(&deal)) == first, "{what}, {:?}", other.strategy);
+                }
+                close(&first, &trained(&ids, deal), &what);
+                let stayed = trained(&home, Arc::new(Blocks));
+                close(&first, &stayed, &format!("{what}, at home"));
+                moved |= first != stayed;
+            }
+            assert!(moved, "{what}: nothing was moved");
+        }
     }
 }

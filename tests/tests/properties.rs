@@ -3,10 +3,10 @@
 //!
 //! `PROPTEST_CASES=5000 cargo test -p fs-tests --test properties` looks further.
 
-use fs_compiler::Strategy;
 use fs_compiler::dialect;
 use fs_compiler::ir::{Module, verify};
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
+use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Program;
 use fs_schedule::{Schedule, file};
 use fs_tests::dividing;
@@ -30,8 +30,9 @@ fn check(text: &str) -> Program {
     loaded.program.expect("a program")
 }
 
-fn compile(program: &Program, strategy: Strategy, ranks: u32) -> (Schedule, Module) {
-    match fs_compiler::compile(program, strategy, ranks) {
+fn compile(program: &Program, strategy: Strategy, ranks: u32, at: At) -> (Schedule, Module) {
+    let options = CompileOptions::new(strategy, ranks).balance_at(at);
+    match compile_with(program, &options) {
         Ok(compiled) => (compiled.schedule, compiled.module),
         Err(e) => panic!("{strategy:?} on {ranks} ranks: {e}"),
     }
@@ -62,11 +63,11 @@ fn file_round_trips(schedule: &Schedule) {
 fn holds(model: &Model, strategy: Strategy, lookahead: u32, ranks: u32) {
     let text = model.with_lookahead(lookahead).text();
     let program = dividing(check(&text), ranks);
-    let (schedule, module) = compile(&program, strategy, ranks);
+    let (schedule, module) = compile(&program, strategy, ranks, model.at());
     assert_eq!((schedule.strategy, schedule.ranks), (strategy, ranks));
     ir_round_trips(&module);
     file_round_trips(&schedule);
-    let (again, _) = compile(&dividing(check(&text), ranks), strategy, ranks);
+    let (again, _) = compile(&dividing(check(&text), ranks), strategy, ranks, model.at());
     assert!(file::to_text(&again) == file::to_text(&schedule), "two compilations give the same bytes");
 }
 
@@ -116,7 +117,7 @@ proptest! {
         let text = model.text();
         let pretty = fs_dsl::format_text("random.fs", &text).expect("formats");
         prop_assert_eq!(fs_dsl::format_text("random.fs", &pretty).expect("formats"), &pretty[..]);
-        let [mut a, mut b] = [&text, &pretty].map(|t| compile(&dividing(check(t), 2), Strategy::Serial, 2).0);
+        let [mut a, mut b] = [&text, &pretty].map(|t| compile(&dividing(check(t), 2), Strategy::Serial, 2, model.at()).0);
         a.sources.clear();
         b.sources.clear();
         prop_assert!(file::to_text(&a) == file::to_text(&b));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use fs_compiler::sched::explain::explain;
 use fs_compiler::sched::{BoundBy, policy};
 use fs_compiler::search::{self, Tried, Verdict};
-use fs_compiler::{CompileOptions, compile_with, paths};
+use fs_compiler::{At, CompileOptions, compile_with, paths};
 use fs_dsl::checked::{Cluster, Program};
 use fs_schedule::{Strategy, file, profile};
 
@@ -44,6 +44,10 @@ pub(super) struct Args {
     /// Give samples to the ranks that have least to do (default: as the model says).
     #[arg(long, value_enum, value_name = "on|off")]
     balance: Option<Switch>,
+    /// Where samples go to other ranks, if they do: `ids`, before ids are looked at; `rows`, behind the output dist, as
+    /// what is made of rows (default: where a step is predicted to be shorter).
+    #[arg(long, value_name = "ids|rows")]
+    balance_at: Option<At>,
     /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=row_wise,placement=hashed,group=0. May be repeated.
     #[arg(long = "table", value_name = "NAME:KEY=VALUE,...")]
     tables: Vec<TableArg>,
@@ -97,6 +101,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .microbatches(args.microbatches)
         .in_flight(args.in_flight)
         .balance(args.balance.map(|s| s == Switch::On))
+        .balance_at(args.balance_at)
         .tables(tables::options(&args.tables, &program).map_err(|e| Failure::usage(e.to_string()))?)
         .profile(profile);
     let mut compiled = match args.strategy {
@@ -107,6 +112,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             best.compiled
         }
     };
+    if args.balance_at.is_some() && compiled.schedule.settings.balance.is_none() {
+        return Err(Failure::usage("--balance-at says where samples move, but none do; add `--balance on`"));
+    }
     if let Some(path) = &args.emit_ir {
         let text = compiled.module.to_string();
         if path == Path::new("-") {

@@ -76,7 +76,7 @@ pub(crate) fn of(s: &Schedule, sizes: &Sizes, spread: &Sizes, op: &Op) -> Option
         Peers::ToOwners => pairs(true),
         Peers::FromOwners => pairs(false),
         // As many samples go to each rank as to any other.
-        Peers::ToAssigned => {
+        Peers::ToAssigned | Peers::FromAssigned => {
             let shares = vec![1.0 / f64::from(s.ranks.max(1)); s.ranks as usize];
             let parts = sections.iter().map(|x| (shares.clone(), asked(x))).collect();
             Transfer::Pairs(Pairs { parts, to_owners: true, header: 0 })

@@ -1,40 +1,52 @@
 //! Whether samples are given to ranks, where the model leaves it to the compiler (`balance auto`): where lengths are known
-//! to differ and a step is expected to be shorter by so much that it pays.
+//! to differ and a step is expected to be shorter by so much that it pays. And where they go, before their ids are looked at
+//! or as what is made of their rows: where a step is expected to be shorter.
 //!
-//! The two steps that are compared are those of `serial`, whatever strategy is asked for: nothing hides there what moving
+//! The steps that are compared are those of `serial`, whatever strategy is asked for: nothing hides there what moving
 //! samples costs, and all strategies of a model have one plan, so they train to the same bits.
 
 use fs_dsl::checked::{Balancing, DataSource, Program};
-use fs_schedule::{Compared, Schedule, Strategy};
+use fs_schedule::action::Effect;
+use fs_schedule::{Compared, Stragglers, Strategy};
 
-use super::{Aim, CompileOptions};
+use super::{Aim, CompileOptions, Compiled};
+use crate::distribution::At;
 use crate::emit::{self, Emitted};
 use crate::ir::Module;
 use crate::passes::manager::{self, Log, Settings};
-use crate::sched::{self, policy};
+use crate::sched::{self, Bound, policy};
 
 /// How much longer a step must be without: what is gained must be more than what is not known.
 const PAYS: f64 = 1.01;
 
 /// What was decided.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Decided {
     /// None: as options and model say.
     balance: Option<bool>,
     compared: Option<Compared>,
+    /// Where samples go, and what that takes beside what it would take elsewhere.
+    place: Option<(At, String)>,
 }
 
 impl Decided {
     /// The options with what was decided.
-    pub(crate) fn options(self, options: &CompileOptions) -> CompileOptions {
-        options.clone().balance(self.balance.or(options.balance))
+    pub(crate) fn options(&self, options: &CompileOptions) -> CompileOptions {
+        let at = self.place.as_ref().map(|(at, _)| *at);
+        options.clone().balance(self.balance.or(options.balance)).balance_at(at.or(options.balance_at))
     }
 
     /// Leaves in a schedule what decided.
-    pub(crate) fn note(self, s: &mut Schedule) {
+    pub(crate) fn note(&self, compiled: &mut Compiled) {
+        let s = &mut compiled.schedule;
         if let Some(stragglers) = s.prediction.as_mut().and_then(|p| p.stragglers.as_mut()) {
             stragglers.compared = self.compared;
         }
+        let Some((_, said)) = &self.place else { return };
+        for op in s.train.ops.iter_mut().filter(|op| op.action.has(Effect::AssignsBatch)) {
+            op.reason = format!("{}; {said}", op.reason);
+        }
+        compiled.module.say_of("train.dispatch", said);
     }
 }
 
@@ -46,29 +58,68 @@ pub(crate) fn decide(program: &Program, module: &Module, aim: &Aim, options: &Co
         Some(DataSource::Generate { .. }) => true,
         _ => aim.profile.as_ref().is_some_and(|p| !p.lengths.is_empty()),
     };
-    if !left || !known || aim.ranks < 2 {
+    if aim.ranks < 2 {
         return Decided::default();
     }
-    compare(module, aim, options).unwrap_or_default()
+    let mut decided = Decided::default();
+    if left && known {
+        decided = compare(module, aim, options).unwrap_or_default();
+    }
+    let asked = options.balance.unwrap_or(matches!(program.train.balance, Balancing::On(_)));
+    if options.balance_at.is_none() && decided.balance.unwrap_or(asked) {
+        decided.place = place(module, aim, options);
+    }
+    decided
+}
+
+/// A serial step.
+fn serial(
+    module: &Module,
+    aim: &Aim,
+    options: &CompileOptions,
+    below: Option<f64>,
+) -> Option<Result<(f64, Option<Stragglers>), Bound>> {
+    let options = options.clone().policy(policy::of(Strategy::Serial)).in_flight(None);
+    let mut module = module.clone();
+    let stages = aim.stages(&module, &options).ok()?;
+    manager::run(&mut module, &stages, Settings::default(), &mut Log::default()).ok()?;
+    let asked = sched::Options::new(options.policy).below(below);
+    match emit::schedule(&mut module, aim.target(), aim.ranks, &asked).ok()? {
+        Emitted::Schedule(s) => s.prediction.map(|p| Ok((p.step, p.stragglers))),
+        Emitted::Beyond(bound) => Some(Err(bound)),
+    }
 }
 
 fn compare(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Decided> {
-    let serial = |on: bool| -> Option<(f64, Option<fs_schedule::Stragglers>)> {
-        let options = options.clone().policy(policy::of(Strategy::Serial)).in_flight(None).balance(on);
-        let mut module = module.clone();
-        let stages = aim.stages(&module, &options).ok()?;
-        manager::run(&mut module, &stages, Settings::default(), &mut Log::default()).ok()?;
-        let asked = sched::Options::new(options.policy);
-        match emit::schedule(&mut module, aim.target(), aim.ranks, &asked).ok()? {
-            Emitted::Schedule(s) => s.prediction.map(|p| (p.step, p.stragglers)),
-            Emitted::Beyond(_) => None,
-        }
-    };
-    let (at_home, stragglers) = serial(false)?;
+    let of = |on| serial(module, aim, &options.clone().balance(on), None)?.ok();
+    let (at_home, stragglers) = of(false)?;
     // Where ranks have as much to do, or no plan helps, there is nothing to compare.
     if stragglers.as_ref().is_none_or(|s| s.at_home < PAYS * s.planned) {
         return None;
     }
-    let (planned, _) = serial(true)?;
-    Some(Decided { balance: Some(planned * PAYS <= at_home), compared: Some(Compared { at_home, planned }) })
+    let (planned, _) = of(true)?;
+    Some(Decided {
+        balance: Some(planned * PAYS <= at_home),
+        compared: Some(Compared { at_home, planned }),
+        place: None,
+    })
+}
+
+/// Where samples that move are expected to cost less; the same for all strategies, because the order of sums follows from
+/// it. Nothing where there is no choice.
+fn place(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<(At, String)> {
+    let of = |at, below| serial(module, aim, &options.clone().balance(true).balance_at(at), below);
+    let (ids, _) = of(At::Ids, None)?.ok()?;
+    let ms = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
+    let (at, said) = match of(At::Rows, Some(ids))? {
+        Ok((rows, _)) if rows < ids => {
+            (At::Rows, format!("`rows`: {} a serial step; at `ids` {}", ms(rows), ms(ids)))
+        }
+        Ok((rows, _)) => (At::Ids, format!("`ids`: {} a serial step; at `rows` {}", ms(ids), ms(rows))),
+        Err(least) => {
+            let least = ms(least.step);
+            (At::Ids, format!("`ids`: {} a serial step; at `rows` at least {least}", ms(ids)))
+        }
+    };
+    Some((at, format!("samples move at {said}")))
 }

@@ -1,13 +1,14 @@
 //! Collectives with meaning: how ids, rows and their gradients travel between the ranks that use them and the
 //! ranks that own them, all together or by classes of reuse distance.
 
-use crate::ir::{OpDef, Resource, Updates};
+use crate::ir::{OpDef, Resource, Sites, Updates};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef::executable(
         "comm.unique",
         "`ids... -> entries, counts, uses?, inverse...` What to ask each owner for.",
-    ),
+    )
+    .placing(Sites::Listed),
     OpDef::executable(
         "comm.all_to_all_ids",
         "`(entries, counts, uses?)... -> (rows, received counts, received uses?)...` Input dist.",

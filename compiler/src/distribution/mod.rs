@@ -5,6 +5,7 @@
 //! follow from terms, and [`reference`](mod@reference) computes what any term means, on several ranks. What is updated
 //! when stays outside: `lower-exchanges` walks a function and writes the terms that it needs as operations.
 
+mod at;
 pub mod build;
 mod choice;
 mod extent;
@@ -14,6 +15,7 @@ pub mod reference;
 mod term;
 pub mod ty;
 
+pub use at::{At, AtError};
 pub use build::Distribution;
 pub(crate) use choice::TableChoices;
 pub use choice::{Choice, Lookahead, PerTable, PerTableError, TableOptions};

@@ -131,7 +131,7 @@ impl Storage {
             rows,
             columns,
             microbatch,
-            site: op.site,
+            site: module.site(v),
             copies: 1,
             slot: 0,
             first: u32::MAX,

@@ -51,6 +51,19 @@ pub struct OpDef {
     pub(crate) updates: Updates,
     /// In evaluation it is its first operand.
     pub only_trains: bool,
+    /// Where its operands and results are.
+    pub(crate) sites: Sites,
+}
+
+/// Where the samples are whose values an operation takes and gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sites {
+    /// All where it works.
+    Own,
+    /// The first operand is of home, the others are of one site, results of another.
+    Between(Site, Site),
+    /// Operands are of any site, and for each the result at its place from the end is of its site.
+    Listed,
 }
 
 /// A vector-Jacobian rule.
@@ -122,6 +135,7 @@ impl OpDef {
             view: None,
             updates: Updates::Nothing,
             only_trains: false,
+            sites: Sites::Own,
         }
     }
     /// With a derivative.
@@ -173,6 +187,12 @@ impl OpDef {
     #[must_use]
     pub(crate) const fn updating(mut self, updates: Updates) -> Self {
         self.updates = updates;
+        self
+    }
+    /// Takes operands of other sites than its own, or gives results there.
+    #[must_use]
+    pub(crate) const fn placing(mut self, sites: Sites) -> Self {
+        self.sites = sites;
         self
     }
     /// Does nothing in evaluation.
@@ -314,6 +334,29 @@ impl Module {
     pub(crate) fn def(&self, id: ValueId) -> &OpData {
         self.op(self.value(id).def)
     }
+    /// Where the samples are that a value is of; home for what is of none: declarations, rows on their way.
+    pub(crate) fn site(&self, id: ValueId) -> Site {
+        let (value, def) = (self.value(id), self.def(id));
+        let of_samples = match value.ty {
+            Type::Operand(fs_schedule::OperandType::Matrix { rows, .. }) => rows.of_samples(),
+            Type::Operand(_) | Type::Sparse { .. } => true,
+        };
+        if !of_samples || def.def.declares.is_some() {
+            return Site::Home;
+        }
+        match def.def.sites {
+            Sites::Own => def.site,
+            Sites::Between(_, to) => to,
+            Sites::Listed => {
+                let extra = def.results.len().saturating_sub(def.operands.len());
+                let of = (value.result as usize).checked_sub(extra).and_then(|i| def.operands.get(i));
+                match of.filter(|v| self.def(**v).def.declares.is_none()) {
+                    Some(v) => self.site(*v),
+                    None => def.site,
+                }
+            }
+        }
+    }
     /// Number of values ever made; ids are below it.
     pub(crate) fn value_count(&self) -> usize {
         self.values.len()
@@ -377,6 +420,13 @@ impl Module {
             *counts.entry(v).or_insert(0) += 1;
         }
         counts
+    }
+    /// Adds to the reason why operations of a name stand where they do.
+    pub(crate) fn say_of(&mut self, name: &str, said: &str) {
+        let of_name = self.ops.iter_mut().filter(|op| op.def.name == name);
+        for placement in of_name.filter_map(|op| op.placement.as_mut()) {
+            placement.reason = format!("{}; {said}", placement.reason);
+        }
     }
     /// Replaces uses of values in the operations of a list.
     pub(crate) fn replace_uses(&mut self, body: &[OpId], map: &BTreeMap<ValueId, ValueId>) {

@@ -10,14 +10,17 @@
 //! 5. An operation of a function without results acts: on a table, parameters, the batch or what is reported.
 //! 6. `into` names, for a result that can be added into, a value of the result's own type that is computed in the
 //!    same function and not read at or after the operation: its storage is taken over.
-//! 6. An operation works on samples at one site: what it uses was computed of samples there, or is declared.
+//! 7. An operation works on samples at one site: what it uses was computed of samples there, or is declared, or is of a
+//!    rank (rows on their way). Some bring values from one site to another, and a rank's list of ids has ids of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use fs_schedule::{OperandType, Site};
+
 use super::parse::Lines;
 use super::print::{Names, folded};
-use super::{Attr, Context, Module, OpError, OpId, Type, ValueId, View};
+use super::{Attr, Context, Module, OpError, OpId, Sites, Type, ValueId, View};
 
 /// A broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -212,9 +215,24 @@ fn check(cx: &Context<'_>, id: OpId, known: &Known, own: &Known, errors: &mut Ve
         }
     }
     for (i, v) in op.uses().enumerate() {
-        let def = cx.def(v);
-        if def.site != op.site && !is_declaration(cx, cx.value(v).def) {
-            let (own, other) = (op.site.describe(), def.site.describe());
+        let of_rank = match cx.ty(v) {
+            Type::Operand(OperandType::Matrix { rows, .. }) => !rows.of_samples(),
+            _ => false,
+        };
+        let wanted = match op.def.sites {
+            Sites::Own => op.site,
+            Sites::Between(from, _) => {
+                if i == 0 {
+                    Site::Home
+                } else {
+                    from
+                }
+            }
+            Sites::Listed => continue,
+        };
+        let found = cx.site(v);
+        if found != wanted && !of_rank && !is_declaration(cx, cx.value(v).def) {
+            let (own, other) = (wanted.describe(), found.describe());
             errors.push(VerifyError { op: id, broken: Broken::Site { own, operand: i, other } });
         }
     }

@@ -274,9 +274,19 @@ pub static PASSES: &[Pass] = &[
     },
     Pass {
         name: "balance",
-        summary: "Gives samples of `@train` to ranks so that all have about as much to do: lengths go to all ranks, each plans, samples go to the ranks that work on them, and everything else works on those. Nothing without `balance` in the settings.",
-        options: &[("samples", "the settings'", "`on` or `off`: whatever the settings say")],
-        statistics: &[("assigned", "operations that work on samples as assigned")],
+        summary: "Gives samples of `@train` to ranks so that all have about as much to do: lengths go to all ranks, each plans, samples go to the ranks that work on them, and everything else works on those; or rows are asked for where samples are read, and what is made of rows travels. Nothing without `balance` in the settings.",
+        options: &[
+            ("samples", "the settings'", "`on` or `off`: whatever the settings say"),
+            (
+                "at",
+                "ids",
+                "`ids`: before ids are looked at; `rows`: behind the output dist, values made of rows travel to the ranks that use them and their gradients back",
+            ),
+        ],
+        statistics: &[
+            ("assigned", "operations that work on samples as assigned"),
+            ("carried", "values and gradients that are brought elsewhere"),
+        ],
         run: balance::run,
     },
     Pass {

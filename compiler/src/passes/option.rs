@@ -1,5 +1,7 @@
 //! What can be wrong with the options of a pass.
 
+use crate::distribution::AtError;
+
 /// An option of a pass that cannot be followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -39,6 +41,12 @@ pub enum OptionError {
         /// The most.
         most: usize,
     },
+    /// Samples move nowhere.
+    #[error("option at: {0}")]
+    At(#[source] AtError),
+    /// Rows that nothing makes values of samples of.
+    #[error("samples cannot move at `rows`: no values are made of rows alone; use `ids`")]
+    NothingCarried,
     /// Samples that do not divide.
     #[error("the batch cannot be cut into {microbatches} equal microbatches")]
     Microbatches {

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use fs_schedule::action::Phase;
 use fs_schedule::{Action, CostModel, Profile, Schedule, Stragglers};
 
 use super::reasons::duration;
@@ -17,8 +16,11 @@ pub(crate) fn complete(s: &mut Schedule, profile: Option<&Profile>) {
         balance.cost = cost;
     }
     let moved = draw(s, profile).map_or(0.0, |drawn| drawn.stragglers().moved);
-    for op in s.train.ops.iter_mut().filter(|op| op.action.facts().phase == Phase::Balance) {
-        if let Action::Dispatch { moved: share } = &mut op.action {
+    for op in &mut s.train.ops {
+        if let Action::Dispatch { moved: share }
+        | Action::DispatchRows { moved: share }
+        | Action::Combine { moved: share } = &mut op.action
+        {
             *share = moved;
         }
     }

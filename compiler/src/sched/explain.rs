@@ -5,12 +5,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use fs_schedule::action::Effect;
 use fs_schedule::{Engine, Op, Schedule, Stragglers, Strategy};
 use serde::Serialize;
 
 use super::balance;
 use super::limits::human;
 use super::reasons::{duration, of_batch};
+use crate::distribution::At;
 
 /// Idle time of an engine, ended by an operation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -101,6 +103,8 @@ pub struct Explanation {
     pub balance: Option<Stragglers>,
     /// The same in a sentence, where ranks have unlike amounts to do.
     pub(crate) samples: Option<String>,
+    /// Where samples go to other ranks, and what it would cost elsewhere.
+    pub(crate) moves: Option<String>,
     /// What kept the schedule from being better.
     pub limits: Vec<String>,
     /// Algebraic rewrites that fired.
@@ -147,11 +151,21 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         copied_buffers: s.train.buffers.iter().filter(|b| b.copies > 1).count(),
         balance: p.stragglers.clone(),
         samples: p.stragglers.as_ref().and_then(|e| balance::describe(s, e)),
+        moves: moves(s),
         limits: p.limits.clone(),
         rewrites: s.rewrites.clone(),
         engines: usage(ops, p.step * 1e9),
         operations: ops.iter().map(place).collect(),
     })
+}
+
+/// Where samples go to other ranks: what was found when that was chosen, if it was.
+fn moves(s: &Schedule) -> Option<String> {
+    let op = s.train.ops.iter().find(|op| op.action.has(Effect::AssignsBatch))?;
+    let chosen = op.reason.find("samples move at ").and_then(|at| op.reason.get(at..));
+    let carries = s.train.ops.iter().any(|op| op.action.facts().carries().is_some());
+    let at = if carries { At::Rows } else { At::Ids };
+    Some(chosen.map_or_else(|| format!("samples move at `{at}`"), str::to_owned))
 }
 
 /// Work and idle times of every engine, around the step.
@@ -251,6 +265,9 @@ impl Explanation {
         self.cycle_text(&mut t);
         if let Some(samples) = &self.samples {
             let _ = writeln!(t, "\nsamples: {samples}");
+        }
+        if let Some(moves) = &self.moves {
+            let _ = writeln!(t, "{}{moves}", if self.samples.is_some() { "" } else { "\n" });
         }
         for u in &self.engines {
             let _ = writeln!(

@@ -13,9 +13,9 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::action::{Effect, Facts};
+use fs_schedule::action::{Effect, Facts, Phase, Sizes};
 use fs_schedule::columns::ByColumns;
-use fs_schedule::{Op, Operand, Place, Reuse, Schedule};
+use fs_schedule::{Op, Operand, Place, Reuse, Schedule, Site};
 
 /// What a dependency is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -284,10 +284,19 @@ fn batches(ops: &[&Op], edges: &mut Vec<Edge>) {
         fed[e.to as usize] = true;
     }
     let assigns = ops.iter().position(|o| o.action.has(Effect::AssignsBatch)).map(|i| i as u32);
+    // Samples at home form microbatches once they are planned.
+    let cut = ops.iter().any(|o| o.microbatch.is_some());
+    let plans = ops.iter().position(|o| o.action.facts().learns.sizes == Sizes::Assigned).filter(|_| cut);
     for (i, op) in ops.iter().enumerate() {
+        // Values that come to samples as assigned come to all that these have.
+        let there = op.action.facts().carries().is_some_and(|(_, to)| to == Site::Assigned);
         // What nothing feeds still has the sizes of its batch.
-        if i as u32 != load && (reads_batch(op) || !fed[i]) {
-            let brings = if op.site.is_home() { None } else { assigns };
+        if i as u32 != load && (reads_batch(op) || !fed[i] || there) {
+            let brings = match op.site {
+                Site::Assigned => assigns,
+                Site::Home if there => assigns,
+                Site::Home => plans.filter(|_| op.action.facts().phase != Phase::Balance).map(|i| i as u32),
+            };
             edges.push(edge(brings.unwrap_or(load), i as u32, 0, Why::Batch));
         }
     }

@@ -286,7 +286,7 @@ fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
         let mut d = Draws { by_law: 0.0, uniform: 0.0 };
         let mut inputs: Vec<u32> = Vec::new();
         for r in &op.reads {
-            match r.place {
+            match s.train.ids_of(r) {
                 Place::Input(i) if !inputs.contains(&i) => inputs.push(i),
                 Place::Buffer(b) => {
                     if let Some(b) = s.train.buffers.get(b as usize).filter(|b| b.element == Element::Id) {

@@ -281,6 +281,7 @@ pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
     let units = if meets { microbatches } else { 1 };
     let homes: Vec<u32> = (0..n).map(|i| (i * ranks / n) as u32).collect();
     let batches = (SAMPLES / n).clamp(*BATCHES.start(), *BATCHES.end());
+    let travel = s.travel();
     let mut planner = Planner::default();
     let (mut home, mut planned) = (Work::new(ranks, units, groups), Work::new(ranks, units, groups));
     let (mut all, mut bound, mut bytes, mut moved) = (vec![0.0; 1 + 2 * groups], 0.0, 0u64, 0u64);
@@ -296,7 +297,7 @@ pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
             known.lengths((batch, n, sample as u64), &mut lengths);
             let own = &lengths[sample * groups..];
             costs.push(cost.of(own.iter().copied()));
-            sizes.push(s.sample_bytes(own));
+            sizes.push(travel.bytes(own));
             limited.extend(balance.limit.map(|limit| s.sample_size(limit, own)));
             all[0] += 1.0;
             for (g, n) in own.iter().enumerate() {

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use fs_schedule::{CostModel, RankLimit, Schedule};
+use fs_schedule::{CostModel, RankLimit, Schedule, Travel};
 use fs_workload::balance::{Limit, Overflow, PlanError, Planner, Problem};
 
 pub(crate) use super::measured::FittedTotals;
@@ -79,7 +79,7 @@ pub struct Totals {
     pub fitted: Option<FittedTotals>,
 }
 
-/// Plans batches.
+/// Plans batches of one schedule.
 #[derive(Debug, Default)]
 pub struct Assigner {
     planner: Planner,
@@ -91,6 +91,8 @@ pub struct Assigner {
     limited: Vec<u64>,
     lists: Lists,
     measured: Option<Measured>,
+    /// Of the schedule.
+    travel: Option<Travel>,
     totals: Totals,
 }
 
@@ -139,6 +141,7 @@ impl Assigner {
         }
         let begun = Instant::now();
         let (groups, step) = (schedule.lengths.len(), batch.step);
+        let travel = self.travel.get_or_insert_with(|| schedule.travel());
         homes(deal, batch, &mut self.lists, &mut self.home);
         let columns = lengths.len() / (out.len() / 2).max(1);
         let of = |sample: usize| &lengths[sample * columns..sample * columns + groups];
@@ -158,7 +161,7 @@ impl Assigner {
         for sample in 0..batch.samples {
             self.costs.push(cost.of(of(sample).iter().copied()));
             given += if fitted.is_some() { balance.cost.of(of(sample).iter().copied()) } else { 0.0 };
-            self.bytes.push(schedule.sample_bytes(of(sample)));
+            self.bytes.push(travel.bytes(of(sample)));
             self.tokens.push(of(sample).iter().map(|n| u64::from(*n)).sum());
             self.limited.extend(balance.limit.map(|limit| schedule.sample_size(limit, of(sample))));
         }

@@ -22,10 +22,12 @@ pub struct Share {
     batch: Arc<GlobalBatch>,
     ranks: usize,
     home: Samples,
+    /// The same by planned microbatch, once those are known; only if work is done on them there.
+    cut: OnceLock<Samples>,
     /// Once it is known which they are.
     assigned: OnceLock<Samples>,
-    /// Those of an earlier batch, whose storage is used again.
-    spare: Mutex<Samples>,
+    /// Those of an earlier batch, whose storage is used again: as they were cut and as they were assigned.
+    spare: [Mutex<Samples>; 2],
     /// Of its exchanges.
     pub(crate) sizes: Sizes,
 }
@@ -260,10 +262,12 @@ impl Share {
         deal.home(dealt, &mut self.home.lists);
         self.home.load(schedule, &batch)?;
         self.batch = batch;
-        if let Some(mut before) = self.assigned.take() {
-            let values = before.storage();
-            *before.spare.get_mut() = values;
-            *self.spare.get_mut() = before;
+        for (samples, spare) in [&mut self.cut, &mut self.assigned].into_iter().zip(&mut self.spare) {
+            if let Some(mut before) = samples.take() {
+                let values = before.storage();
+                *before.spare.get_mut() = values;
+                *spare.get_mut() = before;
+            }
         }
         Ok(())
     }
@@ -276,12 +280,21 @@ impl Share {
         groups: usize,
         length: impl Fn(u64, usize) -> usize,
     ) -> bool {
-        let mut samples = std::mem::take(&mut *self.spare.lock());
+        let mut samples = std::mem::take(&mut *self.spare[1].lock());
         samples.lists.clear();
         fill(&mut samples.lists);
         samples.run = None;
         samples.lay(groups, length);
         self.assigned.set(samples).is_ok()
+    }
+
+    /// Says which of the samples at home belong to each microbatch, once for each batch. False if that was said before.
+    pub fn cut(&self, schedule: &Schedule, fill: impl FnOnce(&mut Lists)) -> Result<bool, Missing> {
+        let mut samples = std::mem::take(&mut *self.spare[0].lock());
+        samples.lists.clear();
+        fill(&mut samples.lists);
+        samples.load(schedule, &self.batch)?;
+        Ok(self.cut.set(samples).is_ok())
     }
 
     /// Stores the values of the samples that are assigned, once for each batch. False if that was done before, or nothing
@@ -330,7 +343,7 @@ impl Share {
     fn samples(&self, site: Site) -> Option<&Samples> {
         match site {
             Site::Assigned => self.assigned.get(),
-            Site::Home => Some(&self.home),
+            Site::Home => Some(self.cut.get().unwrap_or(&self.home)),
         }
     }
 

@@ -289,7 +289,7 @@ fn origins(schedule: &Schedule, exchange: u32) -> Vec<Origin> {
     let mut found: Vec<Origin> = Vec::new();
     let unique = ops.iter().filter(|op| op.action == Action::Unique { exchange });
     for operand in unique.flat_map(|op| &op.reads) {
-        let origin = match operand.place {
+        let origin = match schedule.train.ids_of(operand) {
             Place::Input(i) => Some(Origin::Input(i as usize)),
             Place::Buffer(b) => ops.iter().find_map(|op| match op.action {
                 Action::DrawNegatives { table, lengths, count, stream }

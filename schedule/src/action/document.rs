@@ -58,12 +58,14 @@ fn transfer(f: &Facts<'_>) -> String {
         Payload::Ranks => "queries, scores, counts",
         Payload::Lengths => "lengths",
         Payload::Samples => "samples",
+        Payload::Values => "values of samples",
     };
     let peers = match t.peers {
         Peers::ToOwners => "to owners",
         Peers::FromOwners => "from owners",
         Peers::Everyone => "to everyone",
         Peers::ToAssigned => "to who works on them",
+        Peers::FromAssigned => "to who read them",
         Peers::Reduce => "summed for everyone",
     };
     let rounds = if t.rounds == 1 { String::new() } else { format!(", {} rounds", t.rounds) };

@@ -35,7 +35,7 @@ pub use misfit::Misfit;
 pub use operands::{Context, Operands};
 pub use table::Action;
 
-use crate::attribute::{Normalize, Way};
+use crate::attribute::{Normalize, Site, Way};
 use crate::signature::OperandType;
 use crate::size::Symbol;
 
@@ -148,6 +148,8 @@ pub enum Peers {
     Everyone,
     /// Point to point: each rank sends samples to the ranks that work on them.
     ToAssigned,
+    /// Point to point: who works on samples sends something of them to the ranks that read them.
+    FromAssigned,
     /// Everyone gets the sum: first each rank's part goes to who sums it, then the sums to everyone.
     Reduce,
 }
@@ -169,8 +171,10 @@ pub enum Payload {
     Ranks,
     /// Lengths of samples.
     Lengths,
-    /// All inputs of samples.
+    /// Inputs of samples.
     Samples,
+    /// Values of samples or their tokens.
+    Values,
 }
 
 /// Something that an action touches beside the buffers of its operands.
@@ -370,6 +374,20 @@ pub enum Memory {
     UpdatedRows,
     /// Gradients once, parameters and optimizer states twice.
     UpdatedParameters,
+}
+
+impl Facts<'_> {
+    /// Where the samples are whose values it takes, and where those that it gives, if it brings values elsewhere.
+    pub fn carries(&self) -> Option<(Site, Site)> {
+        let transfer = self.transfer.filter(|t| t.payload == Payload::Values)?;
+        let assigned = transfer.peers == Peers::ToAssigned;
+        Some(if assigned { (Site::Home, Site::Assigned) } else { (Site::Assigned, Site::Home) })
+    }
+    /// Whether it may work on samples at home where others work on them as assigned: what brings them and what moves rows
+    /// works for a rank rather than for samples, and what stands between rows and values works where its ids are.
+    pub(crate) fn either_site(&self) -> bool {
+        self.phase != Phase::Model || self.entries.is_some() || self.carries().is_some()
+    }
 }
 
 impl Facts<'static> {

@@ -93,12 +93,27 @@ actions! {
         /// Gives each sample to a rank and a microbatch, such that all have about as much to do; every rank finds the
         /// same. `lengths -> rank and microbatch (Index, batch x 2)`
         Assign,
-        /// All inputs of samples go to the ranks that work on them, where they are current from then on.
-        /// `rank and microbatch, inputs... -> `
+        /// Inputs of samples go to the ranks that work on them, where they are current from then on: all that is read
+        /// there, in rising order. `rank and microbatch, inputs... -> `
         Dispatch {
             /// Share of the tokens that is expected to move.
             moved: f64,
         },
+        /// Values of samples at home go to the ranks that work on them.
+        /// `rank and microbatch, x (samples or tokens at home x columns) -> x (those as assigned x columns)`
+        DispatchRows {
+            /// Share of the tokens that is expected to move.
+            moved: f64,
+        },
+        /// Gradients of samples as assigned go back to the ranks that read them.
+        /// `rank and microbatch, gx (samples or tokens as assigned x columns) -> gx (those at home x columns)`
+        Combine {
+            /// Share of the tokens that is expected to move.
+            moved: f64,
+        },
+        /// Ids of an input in a buffer, so that `unique` can ask for them together with ids of samples elsewhere.
+        /// `ids (an input) -> ids (Id, tokens x 1)`
+        CopyIds,
         /// Uniform ids per token, keyed by seed, step, sample and draw. `-> ids[tokens, count]`
         DrawNegatives {
             /// Table.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Context, Report};
-use crate::action::{Action, Effect, Facts, Phase, Programs};
+use crate::action::{Action, Effect, Facts, Phase, Programs, Sizes};
 use crate::attribute::Site;
 use crate::operand::Place;
 
@@ -17,7 +17,7 @@ fn frame(cx: &Context<'_>, r: &mut Report) {
     let loads: Vec<u32> =
         (0..p.ops.len() as u32).filter(|i| p.ops[*i as usize].action.has(Effect::LoadsBatch)).collect();
     r.check(loads.len() == 1, "frame", || format!("a step loads one batch, this one {}", loads.len()));
-    let assigns = balance(cx, r);
+    let (plans, assigns) = balance(cx, r);
     for (i, op) in (0..).zip(&p.ops) {
         let programs = op.action.facts().programs;
         let strange = programs == Programs::Training || op.stage != 0;
@@ -34,6 +34,14 @@ fn frame(cx: &Context<'_>, r: &mut Report) {
                 "the first brings the samples that the second works on".into()
             });
         }
+        // Microbatches are planned, at home too.
+        let brings = matches!(op.action.facts().phase, Phase::Load | Phase::Balance);
+        let cut = cx.s.settings.microbatches > 1 && op.site == Site::Home && !brings;
+        if let Some(plans) = plans.filter(|_| cut) {
+            cx.need(plans, i, 0, "batch", r, || {
+                "the first says which samples at home are of the second's microbatch".into()
+            });
+        }
         // Sizes of buffers of an earlier batch are needed as long.
         let oldest = op.reads.iter().map(|o| i64::from(o.batch)).min().unwrap_or(0).min(0);
         let replaced = i64::from(p.in_flight) + oldest;
@@ -43,8 +51,9 @@ fn frame(cx: &Context<'_>, r: &mut Report) {
     }
 }
 
-/// Samples are given to ranks once if the settings say so, and not at all otherwise. The operation that brings them.
-fn balance(cx: &Context<'_>, r: &mut Report) -> Option<u32> {
+/// Samples are given to ranks once if the settings say so, and not at all otherwise. The operations that plan and that
+/// bring them.
+fn balance(cx: &Context<'_>, r: &mut Report) -> (Option<u32>, Option<u32>) {
     let wanted = usize::from(cx.s.settings.balance.is_some() && !cx.evaluation);
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for op in cx.p.ops.iter().filter(|op| op.action.facts().phase == Phase::Balance) {
@@ -55,7 +64,10 @@ fn balance(cx: &Context<'_>, r: &mut Report) -> Option<u32> {
         let found = counts.get(&name).copied().unwrap_or(0);
         r.check(found == wanted, "frame", || format!("a step has {wanted} of `{name}`, this one {found}"));
     }
-    (0..).zip(&cx.p.ops).find(|(_, op)| op.action.has(Effect::AssignsBatch)).map(|(i, _)| i)
+    let first = |is: &dyn Fn(&Facts<'_>) -> bool| {
+        (0..).zip(&cx.p.ops).find(|(_, op)| is(&op.action.facts())).map(|(i, _)| i)
+    };
+    (first(&|f| f.learns.sizes == Sizes::Assigned), first(&|f| f.effects.contains(&Effect::AssignsBatch)))
 }
 
 /// Who makes, reduces, uses for an update, and reads a parameter's gradient or the parameter.

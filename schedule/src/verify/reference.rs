@@ -144,7 +144,8 @@ fn of_model(action: &Action) -> bool {
         | Effect::ReadsUses
         | Effect::WritesUses => false,
     });
-    pure && action.exchanges().is_empty() && !matches!(action, Action::Zero | Action::Copy)
+    let moves = action.facts().carries().is_some() || *action == Action::CopyIds;
+    pure && !moves && action.exchanges().is_empty() && !matches!(action, Action::Zero | Action::Copy)
 }
 
 /// The exchange that moves a table's entries.
@@ -386,6 +387,9 @@ impl Graph<'_> {
             | Action::ShareLengths
             | Action::Assign
             | Action::Dispatch { .. }
+            | Action::DispatchRows { .. }
+            | Action::Combine { .. }
+            | Action::CopyIds
             | Action::Unique { .. }
             | Action::AllToAllIds { .. }
             | Action::AllGatherIds { .. }

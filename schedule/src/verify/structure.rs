@@ -6,7 +6,7 @@ use super::Report;
 use crate::action::{Effect, Facts, Phase, Runs, Scope};
 use crate::attribute::{Normalize, Site};
 use crate::model::Engine;
-use crate::op::Buffer;
+use crate::op::{Buffer, Op};
 use crate::operand::{Element, Extent, Operand, Place};
 use crate::program::{Program, Schedule};
 use crate::signature::OperandType;
@@ -211,40 +211,86 @@ fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
     }
 }
 
-/// Samples travel with all of their inputs, lengths of all groups are shared: in order, none twice.
+/// Samples travel with all of their inputs that are read where they are worked on, lengths of all groups are shared: in
+/// order, none twice.
 fn travels(p: &Program, r: &mut Report) {
+    let input = |o: &Operand| match o.place {
+        Place::Input(n) | Place::Lengths(n) => Some(n),
+        _ => None,
+    };
     for op in p.ops.iter().filter(|op| op.action.facts().phase == Phase::Balance) {
-        let numbers = op.reads.iter().filter_map(|o| match o.place {
-            Place::Input(n) | Place::Lengths(n) => Some(n),
-            _ => None,
+        let numbers: Vec<u32> = op.reads.iter().filter_map(input).collect();
+        r.check(numbers.windows(2).all(|pair| pair[0] < pair[1]), "inputs", || {
+            format!("`{}` must list what a sample has in order", op.name)
         });
-        r.check(numbers.zip(0..).all(|(n, i)| n == i), "inputs", || {
-            format!("`{}` must list everything that a sample has, in order", op.name)
-        });
+    }
+    let brings: Vec<&Op> = p.ops.iter().filter(|op| op.action.has(Effect::AssignsBatch)).collect();
+    for op in p.ops.iter().filter(|op| op.site == Site::Assigned && !brings.is_empty()) {
+        for o in op.reads.iter().filter(|o| matches!(o.place, Place::Input(_))) {
+            let brought = brings.iter().any(|b| b.reads.iter().any(|i| i.place == o.place));
+            r.check(brought, "inputs", || {
+                format!("`{}` reads {o} of samples as assigned, which do not bring it along", op.name)
+            });
+        }
     }
 }
 
-/// Samples at home and samples as assigned are different ones, in number too, so no operation uses values of both.
-/// Rows and gradients on their way to and from their owners count as of the site that asked for them. What is summed over
-/// microbatches must be of all samples, so all work is done at one site: where samples go if they go anywhere.
+/// Samples at home and samples as assigned are different ones, in number too, so no operation uses values of both, but for
+/// those that bring values from one to the other and the one that lists the ids of a rank. Rows and gradients on their way
+/// to and from their owners are a rank's: they have no site but home. Work is done where samples go if they go
+/// anywhere, but for what makes values of rows.
 fn sites(p: &Program, r: &mut Report) {
     let assigns = p.ops.iter().any(|op| op.action.has(Effect::AssignsBatch));
+    let buffer = |o: &Operand| match o.place {
+        Place::Buffer(b) => Some(&p.buffers[b as usize]),
+        _ => None,
+    };
+    for (n, b) in p.buffers.iter().enumerate() {
+        let wanted = !assigns || !b.rows.of_samples();
+        r.check(!wanted || b.site.is_home(), "site", || {
+            let why = if assigns { "its rows are of none" } else { Site::Home.works() };
+            format!("b{n} `{}` is of samples as assigned, {why}", b.name)
+        });
+    }
     for op in &p.ops {
-        let (name, site) = (&op.name, op.site);
-        let brings = matches!(op.action.facts().phase, Phase::Load | Phase::Balance);
-        let wanted = if assigns && !brings { Site::Assigned } else { Site::Home };
-        r.check(site == wanted, "site", || {
-            let why = if brings { "they are read at home" } else { wanted.works() };
+        let (name, site, facts) = (&op.name, op.site, op.action.facts());
+        let brings = matches!(facts.phase, Phase::Load | Phase::Balance) || facts.carries().is_some();
+        let of_samples = |o: &Operand| buffer(o).is_some_and(|b| b.rows.of_samples());
+        let buffers = op.reads.iter().chain(&op.writes).filter(|o| buffer(o).is_some()).count();
+        let of_rank = buffers > 0 && !op.reads.iter().chain(&op.writes).any(of_samples);
+        let wanted = if !assigns || brings {
+            Some(Site::Home)
+        } else {
+            (!facts.either_site() && !of_rank).then_some(Site::Assigned)
+        };
+        r.check(wanted.is_none_or(|wanted| site == wanted), "site", || {
+            let why = if brings { "they are read at home" } else { wanted.unwrap_or_default().works() };
             format!("`{name}` works on samples {}, {why}", site.describe())
         });
-        for o in op.reads.iter().chain(&op.writes) {
-            let Place::Buffer(b) = o.place else { continue };
-            let of = p.buffers[b as usize].site;
-            r.check(of == site, "site", || {
+        // Where each operand must be.
+        let listed = facts.scope == Scope::Listed;
+        let extra = op.writes.len().saturating_sub(op.reads.len());
+        let read = |i: usize| match facts.carries() {
+            Some((from, _)) => Some(if i == 0 { Site::Home } else { from }),
+            None => (!listed).then_some(site),
+        };
+        let written = |i: usize| match facts.carries() {
+            Some((_, to)) => Some(to),
+            // Places of ids are where the ids are.
+            None if listed && i >= extra => Some(buffer(&op.reads[i - extra]).map_or(site, |b| b.site)),
+            None => Some(site),
+        };
+        let reads = op.reads.iter().enumerate().map(|(i, o)| (o, read(i)));
+        let writes = op.writes.iter().enumerate().map(|(i, o)| (o, written(i)));
+        for (o, wanted) in reads.chain(writes) {
+            let (Some(b), Some(wanted)) = (buffer(o).filter(|b| b.rows.of_samples()), wanted) else {
+                continue;
+            };
+            r.check(b.site == wanted, "site", || {
                 format!(
-                    "`{name}` works on samples {} and uses {o} of samples {}",
-                    site.describe(),
-                    of.describe()
+                    "`{name}` needs {o} of samples {}, which is of samples {}",
+                    wanted.describe(),
+                    b.site.describe()
                 )
             });
         }

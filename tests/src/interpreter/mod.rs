@@ -14,7 +14,7 @@ mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::action::Effect;
+use fs_schedule::action::{Effect, Phase, Scope, Sizes};
 use fs_schedule::{Dep, Engine, Operand, Place, Schedule};
 
 pub use values::Workload;
@@ -31,6 +31,8 @@ struct Cell {
 /// Stand for all samples that a rank reads, and all that are assigned to it.
 const HOME: Place = Place::Input(0);
 const ASSIGNED: Place = Place::Input(1);
+/// Which samples at home are of which microbatch, once that is planned.
+const CUT: Place = Place::Input(2);
 
 /// Memory of a rank.
 struct Memory<'a> {
@@ -139,6 +141,18 @@ impl<'a> Memory<'a> {
         let loads = at.action.has(Effect::LoadsBatch);
         let assigns = at.action.has(Effect::AssignsBatch);
         let site = if at.site.is_home() { HOME } else { ASSIGNED };
+        let facts = at.action.facts();
+        let plans = facts.learns.sizes == Sizes::Assigned;
+        let brings = matches!(facts.phase, Phase::Load | Phase::Balance);
+        let parts = self.s.settings.microbatches > 1;
+        let planned = parts && self.s.settings.balance.is_some() && at.site.is_home() && !brings;
+        let mut cut = Data::Word(0);
+        if planned && (at.microbatch.is_some() || facts.scope == Scope::Listed) {
+            run.holds.push((self.key(CUT, batch).0, CUT, (0, 1), false));
+            if let Some((_, data)) = self.read(&Operand::new(CUT), batch)?.into_iter().next() {
+                cut = data;
+            }
+        }
         let mut used = BTreeSet::from([batch]);
         used.extend(at.reads.iter().map(|o| batch + i64::from(o.batch)).filter(|b| exists(*b)));
         let mut samples = Data::Word(0);
@@ -154,6 +168,9 @@ impl<'a> Memory<'a> {
         if assigns {
             run.holds.push((self.key(ASSIGNED, batch).0, ASSIGNED, (0, 1), true));
         }
+        if plans {
+            run.holds.push((self.key(CUT, batch).0, CUT, (0, 1), true));
+        }
         for o in &at.reads {
             let b = batch + i64::from(o.batch);
             if !exists(b) {
@@ -162,7 +179,7 @@ impl<'a> Memory<'a> {
             }
             match o.place {
                 Place::Input(_) | Place::Lengths(_) => {
-                    let what = Data::Word(word(&(o.place, b, rank, at.microbatch, &samples)));
+                    let what = Data::Word(word(&(o.place, b, rank, at.microbatch, &samples, &cut)));
                     run.reads.push(Some(vec![((0, 1), what)]));
                     continue;
                 }
@@ -222,7 +239,7 @@ impl<'a> Memory<'a> {
                 cell.pieces.retain(|(r, _)| !meets(*r, range));
             }
         }
-        for (place, brings) in [(HOME, loads), (ASSIGNED, assigns)] {
+        for (place, brings) in [(HOME, loads), (ASSIGNED, assigns), (CUT, plans)] {
             if brings {
                 let (key, owner) = self.key(place, batch);
                 // Of what is assigned, by what.
@@ -411,8 +428,13 @@ impl Serial<'_> {
                 for o in &at.reads {
                     self.provide(o.place, batch)?;
                 }
-                let load = self.s.train.ops.iter().position(|x| x.action.has(Effect::LoadsBatch));
-                self.ensure(load.ok_or("no batch is loaded")?, batch)?;
+                // The batch, and its samples where they are worked on.
+                for first in self.order.clone() {
+                    let phase = self.s.train.ops[first].action.facts().phase;
+                    if matches!(phase, Phase::Load | Phase::Balance) {
+                        self.ensure(first, batch)?;
+                    }
+                }
                 self.ensure(op, batch)?;
             }
         }

@@ -157,6 +157,13 @@ impl Call<'_> {
                 let stream = DRAWN + u64::from(*stream);
                 vec![Data::Ids(self.work.ids(rows, stream, self.rank, self.batch, self.microbatch()))]
             }
+            Action::CopyIds => {
+                let Some(Place::Input(n)) = self.op.reads.first().map(|o| o.place) else {
+                    return Err("a copy of no input".into());
+                };
+                let rows = self.s.input_table(n as usize).ok_or("a copy of no ids")?.rows;
+                vec![Data::Ids(self.work.ids(rows, u64::from(n), self.rank, self.batch, self.microbatch()))]
+            }
             Action::Partition { exchange, way } => vec![Data::Classes(self.partition(*exchange, *way)?)],
             Action::Positions { exchange, way } => self.positions(*exchange, *way)?,
             Action::Gather { class, .. } => {
@@ -442,7 +449,7 @@ fn used(s: &Schedule, work: &Workload, e: u32, rank: u32, batch: i64) -> Vec<(u3
     for (i, o) in unique.reads.iter().enumerate() {
         let part = (i / each) as u32;
         let drawn = ops.iter().find(|op| op.writes.first().is_some_and(|w| w.place == o.place));
-        let stream = match (o.place, drawn.map(|op| &op.action)) {
+        let stream = match (s.train.ids_of(o), drawn.map(|op| &op.action)) {
             (Place::Input(n), _) => u64::from(n),
             (_, Some(Action::DrawNegatives { stream, .. })) => DRAWN + u64::from(*stream),
             _ => continue,
@@ -526,6 +533,13 @@ pub(crate) fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
             let lengths = word(&calls.iter().map(|c| c.reads.clone()).collect::<Vec<_>>());
             for o in &mut out {
                 o.push(Data::Word(lengths));
+            }
+        }
+        // To each rank something of what every rank has.
+        Action::DispatchRows { .. } | Action::Combine { .. } => {
+            let parts: Vec<_> = calls.iter().map(|c| (c.hash(0), c.hash(1))).collect();
+            for (rank, o) in out.iter_mut().enumerate() {
+                o.push(Data::Word(word(&(format!("{:?}", calls[0].op.action), rank, &parts))));
             }
         }
         // What arrives is held with the batch.

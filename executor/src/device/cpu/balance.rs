@@ -5,7 +5,7 @@
 
 use fs_kernels::Real;
 use fs_schedule::action::Effect;
-use fs_schedule::{InputKind, Site, Table};
+use fs_schedule::{InputKind, Place, Site, Table};
 
 use super::inbox::receive;
 use super::pieces::{Pieces, Stop, check};
@@ -16,17 +16,6 @@ use crate::data::samples::{Dealt, Lists};
 use crate::data::share::Column;
 use crate::device::Inbox;
 use crate::transport::{HostOutbox, Widths};
-
-fn dealt<T: Real>(c: &Call<T>) -> Dealt {
-    let schedule = &c.env.schedule;
-    Dealt {
-        step: c.batch.step,
-        samples: c.batch.share.batch().samples,
-        rank: c.env.rank,
-        ranks: c.env.ranks,
-        microbatches: schedule.settings.microbatches.max(1) as usize,
-    }
-}
 
 /// The lengths of a sample at home.
 fn lengths<T: Real>(c: &Call<T>, sample: u64, columns: usize, out: &mut Vec<u32>) {
@@ -72,7 +61,7 @@ fn columns<T: Real>(c: &Call<T>) -> Result<usize, Fault> {
 
 /// Everyone's lengths, by sample.
 pub(super) fn share_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, HostOutbox<T>>) -> Result<(), Fault> {
-    let (me, columns, batch) = (c.env.rank, columns(c)?, dealt(c));
+    let (me, columns, batch) = (c.env.rank, columns(c)?, c.dealt());
     let mut all = c.write_indices(0)?;
     let all = all.slice();
     all.fill(0);
@@ -115,7 +104,7 @@ pub(super) fn share_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, HostOutbox<T>>)
 
 /// Plans, and makes the rank's lists of samples known.
 pub(super) fn assign<T: Real>(c: &Call<T>) -> Result<(), Fault> {
-    let (lengths, batch) = (c.read_indices(0)?, dealt(c));
+    let (lengths, batch) = (c.read_indices(0)?, c.dealt());
     let lengths = lengths.slice()?;
     let mut out = c.write_indices(0)?;
     let out = out.slice();
@@ -129,6 +118,19 @@ pub(super) fn assign<T: Real>(c: &Call<T>) -> Result<(), Fault> {
         }
     };
     let length = |sample: u64, group: usize| lengths[sample as usize * columns + group] as usize;
+    // Where work is done at home by microbatch, samples there are cut as those that are assigned.
+    if c.program.ops.iter().any(|op| op.site.is_home() && op.microbatch.is_some()) {
+        let home = c.batch.share.lists(Site::Home).map(Lists::samples).unwrap_or_default();
+        let fill = |lists: &mut Lists| {
+            for m in 0..batch.microbatches as u32 {
+                let own = home.iter().filter(|sample| out[2 * **sample as usize + 1] == m);
+                lists.push(own.map(|sample| *sample as usize));
+            }
+        };
+        if !c.batch.share.cut(&c.env.schedule, fill)? {
+            return Err(Fault::Assigned);
+        }
+    }
     if c.batch.share.assign(fill, groups, length) { Ok(()) } else { Err(Fault::Assigned) }
 }
 
@@ -152,11 +154,11 @@ pub(super) fn dispatch_fill<T: Real>(
         }
     }
     order.sort_unstable();
-    for input in 0..schedule.inputs.len() {
+    for (n, input) in inputs(c).enumerate() {
         if !pieces.next()? {
             continue;
         }
-        let section = &mut outbox.sections[input];
+        let section = &mut outbox.sections[n];
         section.counts.resize(c.env.ranks, 0);
         section.widths = Widths { indices: 1, ..Widths::default() };
         let wide = schedule.input_words(input) == 2;
@@ -173,13 +175,29 @@ pub(super) fn dispatch_fill<T: Real>(
                 }
                 Some(Column::Ids(ids)) => section.indices.extend(ids.iter().map(|id| *id as u32)),
                 Some(Column::Reals(reals)) => section.indices.extend(reals.iter().map(|x| x.to_bits())),
-                None => return Err(c.wrong(false, 1 + input, "an input of the batch").into()),
+                None => return Err(c.wrong(false, 1 + n, "an input of the batch").into()),
             }
             section.counts[*to as usize] += (section.indices.len() - before) as u64;
         }
     }
     c.work.lock().order = order;
     Ok(())
+}
+
+/// The inputs that travel, in order.
+fn inputs<T: Real>(c: &Call<T>) -> impl Iterator<Item = usize> {
+    c.op.reads.iter().filter_map(|o| match o.place {
+        Place::Input(n) => Some(n as usize),
+        _ => None,
+    })
+}
+
+/// Ids of an input in a buffer.
+pub(super) fn copy_ids<T: Real>(c: &Call<T>) -> Result<(), Fault> {
+    let Some(Column::Ids(ids)) = c.input(0, c.op.microbatch)? else {
+        return Err(c.wrong(false, 0, "ids of an input"));
+    };
+    copy(ids, Some(c.write_ids(0)?.slice()))
 }
 
 /// The samples that this rank works on, from those who read them.
@@ -199,10 +217,11 @@ fn gather<T: Real>(
     let (schedule, share, me) = (&c.env.schedule, &c.batch.share, c.env.rank);
     let list = share.lists(Site::Assigned).map(Lists::samples).unwrap_or_default();
     let (mut lists, lengths, mut home) = std::mem::take(&mut c.work.lock().homes);
-    homes(&*c.env.deal, dealt(c), &mut lists, &mut home);
+    homes(&*c.env.deal, c.dealt(), &mut lists, &mut home);
     let span = share.part(Site::Assigned, None);
     values.resize_with(schedule.inputs.len(), || Values::Ids(Vec::new()));
-    for (input, own) in values.iter_mut().enumerate() {
+    for (n, input) in inputs(c).enumerate() {
+        let own = &mut values[input];
         let group = |input: usize| match schedule.inputs[input].kind {
             InputKind::Ids { lengths, .. } | InputKind::TokenLabel { lengths } => Some(lengths as usize),
             _ => None,
@@ -223,15 +242,15 @@ fn gather<T: Real>(
         own.resize_as(ids, total);
         for (k, sample) in list.iter().enumerate().filter(|(_, s)| home[**s as usize] as usize == me) {
             let found = share.sample(schedule, input, *sample);
-            let found = found.ok_or_else(|| c.wrong(false, 1 + input, "an input of the batch"))?;
+            let found = found.ok_or_else(|| c.wrong(false, 1 + n, "an input of the batch"))?;
             match (&mut *own, found) {
                 (Values::Ids(own), Column::Ids(ids)) => copy(ids, own.get_mut(places(k)))?,
                 (Values::Reals(own), Column::Reals(reals)) => copy(reals, own.get_mut(places(k)))?,
-                _ => return Err(c.wrong(false, 1 + input, "an input of this kind")),
+                _ => return Err(c.wrong(false, 1 + n, "an input of this kind")),
             }
         }
         for from in (0..c.env.ranks).filter(|from| *from != me) {
-            receive(inbox, from, input, |part| {
+            receive(inbox, from, n, |part| {
                 let mut left = part.indices;
                 for (k, _) in list.iter().enumerate().filter(|(_, s)| home[**s as usize] as usize == from) {
                     let n = places(k).len() * each;

@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::arena::{ColumnRange, Read, Slots, Whole, Writes};
 use super::{Cpu, Fault, Job, Shard, Work};
+use crate::data::samples::Dealt;
 use crate::data::share::Column;
 
 /// An operation of a batch, with the memory that it works on.
@@ -103,6 +104,17 @@ impl<'a, T: Real> Call<'a, T> {
         match list.get(position)?.place {
             Place::Buffer(n) => self.job.program.buffers.get(n as usize),
             _ => None,
+        }
+    }
+
+    /// Its batch, whose samples are dealt to ranks.
+    pub(crate) fn dealt(&self) -> Dealt {
+        Dealt {
+            step: self.batch.step,
+            samples: self.batch.share.batch().samples,
+            rank: self.env.rank,
+            ranks: self.env.ranks,
+            microbatches: self.env.schedule.settings.microbatches.max(1) as usize,
         }
     }
 

@@ -16,7 +16,7 @@ use fs_schedule::{Action, Symbol};
 use super::arena::Read;
 use super::inbox::receive;
 use super::pieces::{Pieces, Stop, check};
-use super::{Call, Fault, balance, rank_items};
+use super::{Call, Fault, balance, carry, rank_items};
 use crate::device::Inbox;
 use crate::device::shards::rows_per_rank;
 use crate::transport::{HostOutbox, Part, Widths};
@@ -44,6 +44,8 @@ enum Moves<'a> {
     Rank,
     Lengths,
     Samples,
+    /// To who works on samples, or back.
+    Values,
 }
 
 fn moves(action: &Action) -> Result<Moves<'_>, Fault> {
@@ -59,6 +61,7 @@ fn moves(action: &Action) -> Result<Moves<'_>, Fault> {
         Payload::Ranks => Moves::Rank,
         Payload::Lengths => Moves::Lengths,
         Payload::Samples => Moves::Samples,
+        Payload::Values => Moves::Values,
     })
 }
 
@@ -184,6 +187,7 @@ pub(super) fn fill<T: Real>(
             }
         }
         Moves::Samples => balance::dispatch_fill(c, outbox, pieces)?,
+        Moves::Values => carry::fill(c, outbox, pieces)?,
     }
     Ok(())
 }
@@ -280,6 +284,7 @@ pub(super) fn drain<T: Real>(
                 balance::dispatch_drain(c, inbox)?;
             }
         }
+        Moves::Values => carry::drain(c, inbox, pieces)?,
     }
     Ok(())
 }

@@ -59,6 +59,7 @@ pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
         // The host's share of the batch is all that there is.
         Action::LoadBatch => Ok(()),
         Action::Assign => balance::assign(c),
+        Action::CopyIds => balance::copy_ids(c),
         Action::AllToAllIds { .. }
         | Action::AllGatherIds { .. }
         | Action::AllToAllClasses { .. }
@@ -68,6 +69,8 @@ pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
         | Action::AllReduce
         | Action::ShareLengths
         | Action::Dispatch { .. }
+        | Action::DispatchRows { .. }
+        | Action::Combine { .. }
         | Action::RankItems { .. } => Err(Fault::InParts),
     }
 }

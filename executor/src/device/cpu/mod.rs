@@ -8,6 +8,7 @@ pub mod arena;
 mod attention;
 mod balance;
 mod call;
+mod carry;
 mod collectives;
 mod dense;
 mod dispatch;
@@ -75,6 +76,8 @@ pub struct Work<T> {
     pub order: Vec<(u32, u32, u64)>,
     /// Samples of a rank, their lengths as they travel, and the rank that reads each.
     pub homes: (Lists, Vec<u32>, Vec<u32>),
+    /// Samples whose values travel.
+    pub(self) carry: carry::Scratch,
     /// Positions by class.
     pub positions: Vec<Vec<u32>>,
     /// Entries by class and rank.
@@ -97,6 +100,7 @@ impl<T: Real> Default for Work<T> {
             partition: Partition::default(),
             order: Vec::new(),
             homes: Default::default(),
+            carry: carry::Scratch::default(),
             positions: Vec::new(),
             numbers: Vec::new(),
             reduced: ReducedRows::new(),

@@ -17,6 +17,7 @@ use crate::model::{Exchange, Sharding};
 use crate::op::Op;
 use crate::operand::{Element, Extent, Operand, Place};
 use crate::reuse::Reuse;
+use crate::signature::OperandType;
 use crate::size::Symbol;
 
 /// Who holds a value: the rank that asks for rows, or the one that owns them.
@@ -354,7 +355,7 @@ impl Flow<'_> {
         });
     }
 
-    /// Drawn ids must be of the exchange's table.
+    /// Ids in buffers must be of the exchange's table.
     fn ids(&self, i: u32, e: u32, r: &mut Report) {
         let table = self.cx.exchange(e).table;
         for o in &self.cx.p.ops[i as usize].reads {
@@ -362,10 +363,17 @@ impl Flow<'_> {
             if !self.cx.spend(self.writers[b as usize].len()) {
                 return;
             }
-            let drawn = self.writers[b as usize].iter().all(|(w, _)| {
-                matches!(self.cx.p.ops[*w as usize].action, Action::DrawNegatives { table: t, .. } if t == table)
+            let of_table = self.writers[b as usize].iter().all(|(w, _)| {
+                let writer = &self.cx.p.ops[*w as usize];
+                match writer.action {
+                    Action::DrawNegatives { table: t, .. } => t == table,
+                    Action::CopyIds => writer.reads.iter().all(|o| {
+                        matches!(self.cx.s.shape(self.cx.p, o), Some(OperandType::Ids { table: t, .. }) if t == table)
+                    }),
+                    _ => false,
+                }
             });
-            r.check(drawn, "exchange", || {
+            r.check(of_table, "exchange", || {
                 format!("`{}` takes {o}, which are not ids of table {table}", self.cx.name(i))
             });
         }

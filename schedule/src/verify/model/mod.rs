@@ -142,8 +142,9 @@ impl Run<'_, '_> {
                     _ => None,
                 }));
             }
-            Action::Copy => {
-                let value = self.read(&op.reads[0], part);
+            // Elsewhere the same values, of the same samples: rule `site` tells the two apart.
+            Action::Copy | Action::CopyIds | Action::DispatchRows { .. } | Action::Combine { .. } => {
+                let value = self.read(&op.reads[op.reads.len() - 1], part);
                 self.write(&op.writes[0], value, r);
             }
             Action::Zero => {

@@ -1,0 +1,103 @@
+//! Where samples go to other ranks: where a step is predicted to be shorter, the same place for every strategy.
+
+use fs_compiler::sched::explain::explain;
+use fs_compiler::search::{candidates, search};
+use fs_compiler::{At, CompileOptions, Strategy, compile_with};
+use fs_dsl::checked::Program;
+use fs_schedule::Schedule;
+
+const STRATEGIES: [Strategy; 3] = [Strategy::Serial, Strategy::Prefetch, Strategy::Pec];
+
+fn program(text: &str) -> Program {
+    let loaded = fs_dsl::check_text("model.fs", text);
+    loaded
+        .program
+        .unwrap_or_else(|| panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false)))
+}
+
+/// Long histories that are pooled into a few columns, over a slow link: a row of values is less than the ids.
+fn pooled(balance: &str) -> Program {
+    program(&format!(
+        "model pooled {{
+           table a {{ rows 20000  dim 4  init normal(0, 0.5)  optimizer sgd(lr: 0.05)  sharding row_wise }}
+           input x: ids(a) {{ max 400 }}
+           input click: label
+           loss bce_with_logits(linear(pool(x), 1), click, normalize: samples)
+         }}
+         train {{ batch 64  steps 6  optimizer sgd(lr: 0.1)  {balance} }}
+         workload w {{ generate {{ lengths lognormal(mean: 200, sigma: 1, max: 400)  ids uniform }} }}
+         cluster slow {{ nodes 2  gpus_per_node 1  intra {{ bandwidth 1 Gbit/s  latency 1 us }}
+           inter {{ bandwidth 100 Mbit/s  latency 1 us }}  host {{ bandwidth 100 Gbit/s  latency 1 us }}
+           flops {{ f32 1 TFLOP/s }}  memory 8 GiB  memory_bandwidth 100 GB/s }}"
+    ))
+}
+
+/// Wide rows of every token.
+fn tokens() -> Program {
+    program(
+        "model tokens {
+           table a { rows 2000  dim 64  init normal(0, 0.5)  optimizer sgd(lr: 0.05)  sharding row_wise }
+           input x: ids(a) { max 40 }
+           input click: label like x
+           loss bce_with_logits(linear(lookup(x), 1), click, normalize: tokens)
+         }
+         train { batch 64  steps 6  optimizer sgd(lr: 0.1)  balance on }
+         workload w { generate { lengths lognormal(mean: 20, sigma: 1, max: 40)  ids uniform } }",
+    )
+}
+
+fn place(s: &Schedule) -> At {
+    let carries = s.train.ops.iter().any(|op| op.action.facts().carries().is_some());
+    if carries { At::Rows } else { At::Ids }
+}
+
+fn schedule(program: &Program, strategy: Strategy, at: Option<At>) -> Schedule {
+    let options = CompileOptions::new(strategy, 2).balance_at(at);
+    compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule
+}
+
+#[test]
+fn samples_go_where_a_step_is_shorter() {
+    for (program, wanted, other) in
+        [(pooled("balance cost(1, 1, 0)"), At::Rows, At::Ids), (tokens(), At::Ids, At::Rows)]
+    {
+        let step = |at| schedule(&program, Strategy::Serial, Some(at)).prediction.expect("a prediction").step;
+        assert!(step(wanted) < step(other), "{wanted}: {} and {}", step(wanted), step(other));
+        for strategy in STRATEGIES {
+            let s = schedule(&program, strategy, None);
+            assert_eq!(place(&s), wanted, "{strategy:?}");
+            let said = explain(&s).and_then(|e| e.text(None)).expect("an explanation");
+            let line = said.lines().find(|l| l.starts_with("samples move at ")).expect("where samples move");
+            assert!(line.starts_with(&format!("samples move at `{wanted}`: ")), "{line}");
+            assert!(line.contains(&format!("at `{other}`")), "{line}");
+            // Nothing but the reason differs from what was asked for.
+            let mut asked = schedule(&program, strategy, Some(wanted));
+            for (op, own) in asked.train.ops.iter_mut().zip(&s.train.ops) {
+                op.reason.clone_from(&own.reason);
+            }
+            assert_eq!(fs_schedule::to_text(&asked), fs_schedule::to_text(&s), "{strategy:?}");
+        }
+        let best = search(&program, &CompileOptions::new(Strategy::Serial, 2), candidates(Some(1)));
+        assert_eq!(place(&best.expect("a schedule").compiled.schedule), wanted);
+    }
+}
+
+#[test]
+fn a_place_can_be_asked_for() {
+    for at in At::ALL {
+        let s = schedule(&tokens(), Strategy::Pec, Some(at));
+        assert_eq!(place(&s), at);
+        let said = explain(&s).and_then(|e| e.text(None)).expect("an explanation");
+        assert!(said.lines().any(|l| l == format!("samples move at `{at}`")), "{said}");
+        assert_eq!(at.to_string().parse(), Ok(at));
+    }
+    let folded = "folded".parse::<At>().expect_err("not built");
+    assert!(folded.to_string().contains("`folded` is not built"), "{folded}");
+    assert!("token".parse::<At>().expect_err("no place").to_string().contains("not at `token`"));
+    // Who moves nothing has no place.
+    let s = schedule(&pooled(""), Strategy::Pec, None);
+    assert_eq!(
+        explain(&s).and_then(|e| e.text(None)).map(|said| said.contains("samples move at")),
+        Some(false)
+    );
+}
