@@ -214,9 +214,8 @@ enum At {
 impl At {
     fn next(self, byte: u8) -> Self {
         match (self, byte) {
-            (Self::Start | Self::Quote, b'"') => Self::Quoted,
             (Self::Quoted, b'"') => Self::Quote,
-            (Self::Quoted, _) => Self::Quoted,
+            (Self::Start | Self::Quote, b'"') | (Self::Quoted, _) => Self::Quoted,
             (_, b',' | b'\n') => Self::Start,
             _ => Self::Plain,
         }
