@@ -451,4 +451,25 @@ mod tests {
         assert!(violations.iter().all(|v| v.rule == "model"), "{violations:?}");
         assert!(violations.iter().any(|v| v.message.contains("sums round as")), "{violations:?}");
     }
+
+    /// Of an expression that is written twice one sum may be made in place and the other not.
+    #[test]
+    fn expressions_may_be_written_twice() {
+        let text = "model m {
+              table a { rows 50  dim 4  init normal(0, 0.5)  optimizer sgd(lr: 0.1)  sharding row_wise }
+              input x: ids(a) { max 5 }
+              input y: label
+              let p = pool(x, sum)
+              let u = relu(p) + 2 * p
+              let r = relu(p)
+              loss bce_with_logits(linear(u, 1) + linear((r + 2 * p) * r, 1), y, normalize: samples)
+            }
+            train { batch 8  steps 2  optimizer sgd(lr: 0.1) }
+            workload w { generate { lengths uniform(0, 5)  ids uniform  labels bernoulli(0.5)  samples 16 } }";
+        let program = fs_dsl::check_text("m.fs", text).program.expect("the model checks");
+        for strategy in [Strategy::Serial, Strategy::Pec] {
+            let schedule = compile(&program, strategy, 2).expect("it compiles").schedule;
+            assert!(schedule.reference.sums[0].contains('b'), "{:?}", schedule.reference.sums);
+        }
+    }
 }

@@ -33,7 +33,7 @@ pub struct Reference {
     pub evaluation: Option<Vec<Term>>,
     /// How the sums of training and of evaluation round, in the order in which terms and updates make them: `i4` are four
     /// that an operation makes where the sum stands, and may round within; `a2` are two of values that are rounded
-    /// before; `n1` is one that is not made. The schedule must make them so.
+    /// before; `b1` is one that is made twice, once in each way; `n1` is one that is not made. The schedule must make them so.
     pub sums: [String; 2],
 }
 

@@ -94,6 +94,24 @@ fn large_files_are_refused() {
         let wanted = format!("line {line}: a record has more than");
         assert!(said.contains(&wanted) && said.contains("quote") && said.len() < 1000, "{name}: {said}");
     }
+    // A lone return ends a record, and what looks like a mark is one at the start of a file only.
+    let lines = "7,8,9\n".repeat(1 << 20);
+    for text in
+        [format!("u,i,t\n1,a,1\r\"{lines}"), format!("u,i,t\r\"{lines}"), format!(",\u{feff}\",\"x{lines}")]
+    {
+        fs::write(at.join("quoted.csv"), text).expect("written");
+        let said = fails(at, "fsx", &["run", "m.json", "--data", "quoted.csv"]);
+        assert!(said.contains("a record has more than"), "{said}");
+    }
+    let rows = (0..200_000).map(|n| format!("{},{},{n}", n % 50, ["a", "b", "c"][n % 3]));
+    fs::write(
+        at.join("returns.csv"),
+        ["u,i,t".to_owned()].into_iter().chain(rows).collect::<Vec<_>>().join("\r"),
+    )
+    .expect("written");
+    let out =
+        run(at, "fsx", &["run", "m.json", "-q", "--steps", "1", "--no-evaluate", "--data", "returns.csv"]);
+    assert!(out.status.success(), "{}", self::said(&out));
     // Within a record's bounds what is said of it still is short.
     fs::write(at.join("wide.csv"), "column,".repeat(10_000)).expect("written");
     let said = fails(at, "fsx", &["run", "m.json", "--data", "wide.csv"]);
@@ -136,7 +154,7 @@ fn a_column_that_comes_twice_is_refused() {
 #[test]
 fn lines_are_counted_whatever_ends_them() {
     let folder = place();
-    for end in ["\n", "\r\n"] {
+    for end in ["\n", "\r\n", "\r"] {
         let text = ["u,i,t", "1,a,1", "", "1,\"b\",2", "1,c,never"].join(end);
         fs::write(folder.path().join("bad.csv"), text).expect("written");
         let said = fails(folder.path(), "fsx", &["run", "m.json", "--data", "bad.csv"]);
@@ -209,6 +227,14 @@ fn tensor_files_hold_what_they_say_and_nothing_else() {
             "{}",
             said(&out)
         );
+    }
+    let long = one.replacen("\"a\"", &format!("\"{}\"", "n".repeat(100_000)), 1);
+    let twice = format!("{{{long},{long}}}");
+    let dtype = format!("{{{}}}", one.replace("F32", &"F".repeat(100_000)));
+    for header in [format!("{{{long}}}"), twice, dtype] {
+        let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 4]].concat();
+        let out = init(&file);
+        assert!(!out.status.success() && said(&out).len() < 4000, "{}", said(&out).len());
     }
     let many: Vec<String> = (0..20_000).map(|n| one.replacen("\"a\"", &format!("\"t{n}\""), 1)).collect();
     let many: Vec<String> = many

@@ -195,6 +195,8 @@ struct Lines<R> {
     began: u64,
     line: u64,
     at: At,
+    /// Bytes of a mark of the order of bytes at the start, which readers pass over.
+    mark: usize,
     /// A `\r` that may belong to the next byte.
     held: bool,
     raw: Vec<u8>,
@@ -224,16 +226,16 @@ impl At {
 
 impl<R: Read> Lines<R> {
     fn of(inner: R) -> Self {
-        let (record, began, line, at) = (0, 0, 0, At::Start);
-        Self { inner, record, began, line, at, held: false, raw: Vec::new() }
+        let (record, began, line, at, mark) = (0, 0, 0, At::Start, 0);
+        Self { inner, record, began, line, at, mark, held: false, raw: Vec::new() }
     }
 
     /// Counts a byte, if there may be another one.
     fn count(&mut self, byte: u8) -> io::Result<()> {
-        // Readers pass over a mark of the order of bytes, and a quote may follow it.
-        let mark =
-            self.line == 0 && self.record < 3 && self.at == At::Start && b"\xef\xbb\xbf"[self.record] == byte;
-        if !mark {
+        const MARK: &[u8] = b"\xef\xbb\xbf";
+        if self.line == 0 && self.record == self.mark && MARK.get(self.mark) == Some(&byte) {
+            self.mark += 1;
+        } else {
             self.at = self.at.next(byte);
         }
         self.record += 1;
@@ -266,7 +268,9 @@ impl<R: Read> Read for Lines<R> {
             for k in 0..n {
                 let byte = self.raw[k];
                 if std::mem::take(&mut self.held) && byte != b'\n' {
-                    out[filled] = b'\r';
+                    // By itself it ends a line too, but for one within quotes.
+                    out[filled] = if self.at == At::Quoted { b'\r' } else { b'\n' };
+                    self.count(out[filled])?;
                     filled += 1;
                 }
                 if byte == b'\r' {

@@ -235,7 +235,7 @@ pub(crate) fn some(names: &[String]) -> String {
 }
 
 /// The start of a text that may be a whole file.
-pub(super) fn cut(text: &str) -> String {
+pub(crate) fn cut(text: &str) -> String {
     const LONGEST: usize = 80;
     match text.char_indices().nth(LONGEST) {
         None => text.to_owned(),

@@ -16,6 +16,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::DataError;
 use super::digest::Digest;
+use super::error::cut;
 
 /// An open file and where its tensors lie.
 #[derive(Debug)]
@@ -131,9 +132,9 @@ impl TensorFile {
         }
         let mut header = vec![0; length as usize];
         file.read_exact_at(&mut header, 8).map_err(io)?;
-        let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| not(e.to_string()))?;
+        let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| not(cut(&e.to_string())))?;
         if let Some(name) = repeated(&header) {
-            return Err(not(format!("it has `{name}` twice")));
+            return Err(not(format!("it has `{}` twice", cut(&name))));
         }
         let begin = 8 + length;
         let mut tensors = BTreeMap::new();

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::data::error::cut;
+
 /// What was taken from a file of values, and what not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Taken {
@@ -61,7 +63,7 @@ pub enum Ids {
 /// The first names of a list, and how many more there are.
 fn listed(names: &[String], count: usize) -> String {
     const SHOWN: usize = 8;
-    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let shown = names.iter().take(SHOWN).map(|name| cut(name)).collect::<Vec<_>>().join(", ");
     let more = count.saturating_sub(names.len().min(SHOWN));
     if more > 0 { format!("{shown} and {more} more") } else { shown }
 }

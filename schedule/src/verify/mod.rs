@@ -187,9 +187,17 @@ pub fn verify(schedule: &Schedule) -> Vec<Violation> {
     report.0
 }
 
+impl Schedule {
+    /// Writes down how this schedule's sums round, and the digest of the whole reference.
+    pub fn seal(&mut self) {
+        self.reference.sums = sums(self);
+        self.reference.digest = self.reference_digest();
+    }
+}
+
 /// How the sums of a schedule's training and evaluation round, as [`Reference::sums`](crate::reference::Reference::sums)
 /// has it; empty where it makes no sense by itself.
-pub(crate) fn sums(s: &Schedule) -> [String; 2] {
+fn sums(s: &Schedule) -> [String; 2] {
     let mut report = Report::default();
     limits::check(s, &mut report);
     if report.0.is_empty() {

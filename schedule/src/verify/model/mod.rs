@@ -34,8 +34,8 @@ struct Run<'a, 'b> {
     updated: BTreeSet<u32>,
     applied: BTreeSet<u32>,
     outcomes: BTreeSet<Id>,
-    /// Sums that were made, and whether in place.
-    sums: BTreeMap<Id, bool>,
+    /// Sums that were made: by what adds where they stand, of values rounded before, or in both ways.
+    sums: BTreeMap<Id, char>,
 }
 
 pub(super) fn check(cx: &Context<'_>, widths: &Widths, r: &mut Report) {
@@ -69,13 +69,15 @@ pub(super) fn run(cx: &Context<'_>, widths: &Widths, r: &mut Report) -> String {
     }
     run.finish(r);
     // Terms of the reference came first, so their numbers depend on nothing that the schedule does.
-    let ways = run.terms.sums(of_model).map(|sum| match run.sums.get(&sum) {
-        Some(true) => 'i',
-        Some(false) => 'a',
-        None => 'n',
-    });
+    let ways = run.terms.sums(of_model).map(|sum| run.sums.get(&sum).copied().unwrap_or(UNMADE));
     counted(ways)
 }
+
+/// How a sum is made: where it stands, of rounded values, in both ways, not at all.
+const IN_PLACE: char = 'i';
+const ROUNDED: char = 'a';
+const BOTH: char = 'b';
+const UNMADE: char = 'n';
 
 /// Equal letters one after the other as one and their number.
 fn counted(letters: impl Iterator<Item = char>) -> String {
@@ -108,17 +110,17 @@ impl Run<'_, '_> {
         match &op.action {
             Action::Unique { exchange } => self.unique(op, *exchange, r),
             Action::Gather { exchange, class: None } if cx.replicated(*exchange) => {
-                self.rows(*exchange, &op.writes[0], r);
+                self.rows(*exchange, &op.writes[0]);
             }
             Action::AllToAllRows { exchanges, class: None } => {
                 for (e, w) in exchanges.iter().zip(&op.writes) {
-                    self.rows(*e, w, r);
+                    self.rows(*e, w);
                 }
             }
-            Action::Merge { exchange, .. } => self.rows(*exchange, &op.writes[0], r),
+            Action::Merge { exchange, .. } => self.rows(*exchange, &op.writes[0]),
             Action::Split { exchange, class } => {
                 self.row_gradients(op, 0, *exchange, Some(*class), r);
-                self.others(op, r);
+                self.others(op);
             }
             Action::AllToAllGrads { exchanges, class } | Action::AllGatherGrads { exchanges, class } => {
                 if class.is_none() {
@@ -126,7 +128,7 @@ impl Run<'_, '_> {
                         self.row_gradients(op, 3 * n, *e, None, r);
                     }
                 }
-                self.others(op, r);
+                self.others(op);
             }
             Action::Apply { exchange, .. } => {
                 self.applied.insert(cx.s.exchanges[*exchange as usize].table);
@@ -145,22 +147,22 @@ impl Run<'_, '_> {
             // Elsewhere the same values, of the same samples: rule `site` tells the two apart.
             Action::Copy | Action::CopyIds | Action::DispatchRows { .. } | Action::Combine { .. } => {
                 let value = self.read(&op.reads[op.reads.len() - 1], part);
-                self.write(&op.writes[0], value, r);
+                self.put(&op.writes[0], value, false);
             }
             Action::Zero => {
                 let value = self.terms.zeros(cx.width(&op.writes[0]));
-                self.write(&op.writes[0], value, r);
+                self.write(&op.writes[0], value);
             }
             Action::Add => {
                 let values: Vec<Id> = op.reads.iter().map(|o| self.read(o, part)).collect();
-                let sum = values.into_iter().reduce(|a, b| self.sum(a, b, false, r));
+                let sum = values.into_iter().reduce(|a, b| self.sum(a, b, false));
                 if let Some(sum) = sum {
-                    self.write(&op.writes[0], sum, r);
+                    self.write(&op.writes[0], sum);
                 }
             }
             action if action.exchanges().is_empty() => self.made(op, part, r),
             // On its way, or not all there yet: equal to nothing that the reference has.
-            _ => self.others(op, r),
+            _ => self.others(op),
         }
     }
 
@@ -171,7 +173,7 @@ impl Run<'_, '_> {
         let made = self.terms.term(Node::Made(action, part, operands.into()), 0);
         for (n, o) in (0..).zip(&op.writes) {
             let value = self.terms.term(Node::Result(made, n), self.cx.width(o));
-            self.write(o, value, r);
+            self.write(o, value);
         }
         if !reports(&op.action) {
             return;
@@ -206,19 +208,25 @@ impl Run<'_, '_> {
     }
 
     /// The second added to the first: in place, or as values that are rounded before.
-    fn sum(&mut self, a: Id, b: Id, in_place: bool, r: &mut Report) -> Id {
+    fn sum(&mut self, a: Id, b: Id, in_place: bool) -> Id {
         let sum = self.terms.sum(a, b);
-        let known = *self.sums.entry(sum).or_insert(in_place);
-        r.check(known == in_place, "model", || {
-            "a sum is made in place and once more of rounded values: the two may differ".into()
-        });
+        let way = if in_place { IN_PLACE } else { ROUNDED };
+        let known = self.sums.entry(sum).or_insert(way);
+        if *known != way {
+            *known = BOTH;
+        }
         sum
     }
 
-    fn write(&mut self, o: &Operand, value: Id, r: &mut Report) {
+    fn write(&mut self, o: &Operand, value: Id) {
+        self.put(o, value, true);
+    }
+
+    /// The same; `in_place` is whether what is added is not rounded before.
+    fn put(&mut self, o: &Operand, value: Id, in_place: bool) {
         let value = if o.accumulate {
             let before = self.read(o, None);
-            self.sum(before, value, true, r)
+            self.sum(before, value, in_place)
         } else {
             value
         };
@@ -236,21 +244,21 @@ impl Run<'_, '_> {
     }
 
     /// What is not of the model.
-    fn others(&mut self, op: &Op, r: &mut Report) {
+    fn others(&mut self, op: &Op) {
         for o in &op.writes {
             // Added to something, it is something else as well.
             let value = self.terms.other(self.cx.width(o));
-            self.write(o, value, r);
+            self.write(o, value);
         }
     }
 
     /// Rows of a part of a table have arrived, some or all of them.
-    fn rows(&mut self, e: u32, o: &Operand, r: &mut Report) {
+    fn rows(&mut self, e: u32, o: &Operand) {
         let table = self.cx.s.exchanges[e as usize].table;
         let (a, z) = self.cx.part(e);
         let all = self.terms.term(Node::Rows(table), self.cx.s.tables[table as usize].dim);
         let value = self.terms.slice(all, a, z);
-        self.write(&Operand { accumulate: false, ..*o }, value, r);
+        self.write(&Operand { accumulate: false, ..*o }, value);
     }
 
     /// Places stand for the ids whose they are; the ids are those that the model uses, in its order.
@@ -259,7 +267,7 @@ impl Run<'_, '_> {
         let microbatches = if cx.evaluation { 1 } else { cx.s.settings.microbatches };
         let each = (op.reads.len() / microbatches as usize).max(1);
         let extra = op.writes.len().saturating_sub(op.reads.len());
-        self.others(op, r);
+        self.others(op);
         let mut list = Vec::new();
         for (i, o) in op.reads.iter().enumerate() {
             let part = (microbatches > 1).then_some((i / each) as u32);
@@ -267,7 +275,7 @@ impl Run<'_, '_> {
             list.push(ids);
             if let Some(w) = op.writes.get(i + extra) {
                 // As wide as the ids: drawn ones have several columns.
-                self.write(w, ids, r);
+                self.write(w, ids);
             }
         }
         let table = cx.s.exchanges[e as usize].table;
