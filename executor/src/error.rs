@@ -25,6 +25,10 @@ pub enum Error {
     /// A batch without a sample that is needed.
     #[error(transparent)]
     Sample(#[from] crate::data::share::Missing),
+    /// Processes cannot be joined, or what joins them broke.
+    #[cfg(feature = "mpi")]
+    #[error(transparent)]
+    Mpi(#[from] crate::transport::mpi::MpiError),
     /// No ranks.
     #[error("--ranks 0: at least one rank is needed")]
     NoRanks,

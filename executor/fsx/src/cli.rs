@@ -22,6 +22,7 @@ use crate::interrupt::{Interrupts, Kept};
 use crate::links::{LINK_HELP, note_idle_link};
 use crate::progress::Progress;
 use crate::top::{Top, top};
+use crate::transport::{Processes, Transport};
 use crate::{profile, summary};
 
 #[derive(Parser)]
@@ -75,9 +76,12 @@ struct Compare {
 struct Run {
     /// The schedule, as `fsc compile` writes it
     schedule: PathBuf,
-    /// Number of ranks, as threads of this process [default: what the schedule was planned for]
+    /// Number of ranks, in all processes together [default: what the schedule was planned for]
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
+    /// Where ranks run [default: mpi if mpirun or srun has started several processes, else local]
+    #[arg(long, value_name = "TRANSPORT")]
+    transport: Option<Transport>,
     /// Train for this many steps instead of the schedule's duration
     #[arg(long, value_name = "N")]
     steps: Option<u64>,
@@ -137,7 +141,7 @@ pub(crate) fn main() -> ExitCode {
     }));
     let command = Cli::parse().command;
     let outcome = Interrupts::watch().and_then(|interrupts| match command {
-        Command::Run(run) => execute(&run, &interrupts),
+        Command::Run(run) => together(&run, &interrupts),
         Command::Compare(settings) => compare(&settings),
         Command::Top(settings) => top(&settings),
         Command::Profile(settings) => profile::run(&settings),
@@ -152,12 +156,40 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-fn execute(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> {
+/// Runs this process's part of a run, and ends when the other processes do.
+fn together(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> {
+    let timeout = Duration::try_from_secs_f64(run.timeout).ok().filter(|t| !t.is_zero());
+    let unfit = || Error::Settings(format!("--timeout {}: give seconds, more than 0", run.timeout));
+    let timeout = timeout.ok_or_else(unfit)?;
+    let processes = Processes::join(run.transport, timeout)?;
+    let outcome = execute(run, timeout, &processes, interrupts);
+    match &outcome {
+        Ok(_) => processes.finish()?,
+        Err(error) if processes.place().1 > 1 => {
+            let text = printable(&error.to_string());
+            let _ = writeln!(io::stderr(), "error: {text}");
+            processes.abort(&text);
+        }
+        Err(_) => {}
+    }
+    outcome
+}
+
+fn execute(
+    run: &Run,
+    timeout: Duration,
+    processes: &Processes,
+    interrupts: &Arc<Interrupts>,
+) -> Result<ExitCode, Error> {
+    // One process speaks and writes for all.
+    let quiet = run.quiet || !processes.is_first();
+    let first = |path: &Option<PathBuf>| path.clone().filter(|_| processes.is_first());
+    let (report_file, status_file) = (first(&run.report), first(&run.status));
     let schedule = fs_schedule::read(&run.schedule)?;
     check_distinct(run, &schedule)?;
     for (what, path) in [("the report", &run.report), ("the values", &run.save), ("the status", &run.status)]
     {
-        if let Some(path) = path {
+        if let Some(path) = path.as_ref().filter(|_| processes.is_first()) {
             check_writable(path).map_err(|source| Error::Write { what, path: path.clone(), source })?;
         }
     }
@@ -165,15 +197,12 @@ fn execute(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> {
         weights::check(&schedule)?;
     }
     let planned = schedule.ranks as usize;
-    let timeout = Duration::try_from_secs_f64(run.timeout).ok().filter(|t| !t.is_zero());
-    let unfit = || Error::Settings(format!("--timeout {}: give seconds, more than 0", run.timeout));
-    let timeout = timeout.ok_or_else(unfit)?;
     let trace = run.trace.as_deref().map(Target::new);
     let ranks = run.ranks.unwrap_or(planned);
     let seed = run.seed.unwrap_or(schedule.settings.seed);
     // What there is to say if it ends before it begins.
     let mut report = Report::begun(&schedule, ranks, seed);
-    interrupts.set_report(run.report.as_ref(), &report);
+    interrupts.set_report(report_file.as_ref(), &report);
     let options = Options::default()
         .ranks(run.ranks)
         .seed(run.seed)
@@ -185,7 +214,8 @@ fn execute(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> {
         .evaluate(!run.no_evaluate)
         .stop(interrupts.stop())
         .link(run.link)
-        .timeout(timeout);
+        .timeout(timeout)
+        .world(processes.world(ranks)?);
     let mut session = Session::<f32>::new(schedule, options)?;
     if let Some(target) = &trace {
         let ranks = session.ranks();
@@ -198,7 +228,7 @@ fn execute(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> {
         let first = session.next_step();
         session.record(Some(first.saturating_add(steps.start)..first.saturating_add(steps.end)));
     }
-    if !run.quiet {
+    if !quiet {
         let ranks = session.ranks();
         let _ = writeln!(
             io::stderr(),
@@ -213,10 +243,10 @@ fn execute(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> {
             );
         }
     }
-    if !run.quiet {
+    if !quiet {
         note_idle_link(run.link, session.ranks());
     }
-    if !run.quiet {
+    if !quiet {
         let cut = summary::truncation(&session.truncation());
         if let Some(taken) = session.taken() {
             let _ = writeln!(io::stderr(), "{}", printable(&taken.summary()));
@@ -228,18 +258,18 @@ fn execute(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> {
         }
     }
     (report.data, report.planned_steps) = (session.describe_data(), session.steps());
-    interrupts.set_report(run.report.as_ref(), &report);
+    interrupts.set_report(report_file.as_ref(), &report);
     interrupts.set_running();
     let schedule = session.schedule();
     let strategy = format!("{:?}", schedule.strategy).to_lowercase();
     let title = format!("{}, {strategy} on {} rank(s)", schedule.model, session.ranks());
     let engines = session.engines();
-    let progress = if run.quiet { Progress::silent } else { Progress::new };
-    let mut progress = progress(title, engines, run.status.clone());
+    let progress = if quiet { Progress::silent } else { Progress::new };
+    let mut progress = progress(title, engines, status_file);
     let report = session.run(&mut Kept::new(&mut progress, interrupts))?;
-    interrupts.set_report(run.report.as_ref(), &report);
+    interrupts.set_report(report_file.as_ref(), &report);
     progress.finish(report.interrupted);
-    finish(run, &session, trace.as_ref(), &report, interrupts)
+    finish(run, processes, &session, trace.as_ref(), &report, interrupts)
 }
 
 /// Success only if everything is equal.
@@ -304,12 +334,15 @@ fn check_distinct(run: &Run, schedule: &Schedule) -> Result<(), Error> {
 /// Prints and writes what was asked for.
 fn finish(
     run: &Run,
+    processes: &Processes,
     session: &Session<f32>,
     trace: Option<&Target>,
     report: &Report,
     interrupts: &Interrupts,
 ) -> Result<ExitCode, Error> {
-    let shown = if run.json {
+    let shown = if !processes.is_first() {
+        String::new()
+    } else if run.json {
         report.to_json()
     } else if run.quiet {
         String::new()
@@ -319,7 +352,8 @@ fn finish(
     let mut out = io::stdout().lock();
     let printed = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
     // Each is tried whatever became of the other.
-    let reported = run.report.as_ref().map_or(Ok(()), |path| interrupts.write_report(path, report));
+    let report_file = run.report.as_ref().filter(|_| processes.is_first());
+    let reported = report_file.map_or(Ok(()), |path| interrupts.write_report(path, report));
     let saved = run.save.as_ref().map_or(Ok(()), |path| session.save(path));
     let traced = trace.map_or(Ok(()), |target| write_trace(target, session, run.quiet));
     reported.and(saved).and(traced)?;

@@ -8,6 +8,7 @@ mod profile;
 mod progress;
 mod summary;
 mod top;
+mod transport;
 mod view;
 
 use std::process::ExitCode;

@@ -5,6 +5,7 @@
 //! run some operations have no batch. They do nothing then, but in their turn: what follows from order and
 //! dependencies in every other step so holds in these too.
 
+use crate::transport::Channel;
 use fs_schedule::action::Effect;
 use fs_schedule::{Dep, Engine, Op, Program};
 
@@ -17,8 +18,8 @@ pub(crate) struct Plan {
     pub queues: Vec<Vec<Queue>>,
     /// Per operation.
     pub ops: Vec<Planned>,
-    /// The engine of each channel.
-    pub channels: Vec<usize>,
+    /// A channel for each transfer.
+    pub channels: Vec<Channel>,
     /// The operation that loads a batch.
     pub load: Option<usize>,
     /// Least and greatest stage.
@@ -95,7 +96,7 @@ impl Plan {
                 let (engine, stage) = (engine_of(op), i64::from(op.stage));
                 let dep = |d: &Dep| (d.op, u64::from(d.distance));
                 let channel = op.action.facts().transfer.map(|_| channels.len());
-                channels.extend(channel.map(|_| engine));
+                channels.extend(channel.map(|_| Channel { engine, priority: op.priority }));
                 let deps = op.deps.iter().filter(|d| (d.op as usize) < ops.len()).map(dep).collect();
                 let transfer = op.action.is_transfer();
                 Planned {
@@ -198,6 +199,6 @@ mod tests {
         assert_eq!(plan.queues[2].iter().map(|q| q.ops.clone()).collect::<Vec<_>>(), [vec![3], vec![1]]);
         assert_eq!((plan.ops[1].wakes, plan.ops[2].wakes, plan.ops[3].wakes), (0b010, 0b001, 0b010));
         assert_eq!((plan.ops[1].channel, plan.ops[3].channel), (Some(0), Some(1)));
-        assert_eq!(plan.channels, [2, 2]);
+        assert_eq!(plan.channels, [0, 1].map(|priority| Channel { engine: 2, priority }));
     }
 }

@@ -16,7 +16,7 @@ use crate::transport::link::EmulatedLink;
 use crate::transport::local::Local;
 use crate::transport::paced::Paced;
 use crate::transport::threads::Threads;
-use crate::transport::{Outbox, Reach, Transport, TransportError};
+use crate::transport::{Channel, Outbox, Reach, Transport, TransportError};
 
 /// What the threads of this process share.
 pub(crate) struct Process<O> {
@@ -41,13 +41,13 @@ pub(crate) struct Process<O> {
 }
 
 impl<O: Outbox + 'static> Process<O> {
-    /// Runs the ranks that `control` speaks for, with `engines` engines each; `channels` names the engine of each
-    /// channel, `make` makes outboxes for a rank. What is finished elsewhere is told to `finished`. Waits until all
+    /// Runs the ranks that `control` speaks for, with `engines` engines each; `channels` are the
+    /// program's, `make` makes outboxes for a rank. What is finished elsewhere is told to `finished`. Waits until all
     /// processes are there.
     pub(crate) fn new(
         control: &Arc<dyn Control>,
         engines: usize,
-        channels: &[usize],
+        channels: &[Channel],
         link: Option<EmulatedLink>,
         gate: &Arc<Gate>,
         finished: &SyncSender<Finished>,

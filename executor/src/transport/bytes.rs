@@ -14,22 +14,23 @@ use super::control::Control;
 use super::frame::{BadFrame, Header, Reader, read_header};
 use super::posts::Posts;
 use super::threads::Threads;
-use super::{Arrival, Envelope, Message, Outbox, Transport, Turn};
+use super::{Arrival, Channel, Envelope, Message, Outbox, Transport, Turn};
 
 /// The outboxes of this process's ranks, and inboxes for what comes from others.
 pub(crate) struct Bytes<O> {
     /// The process of each rank.
     processes: Vec<usize>,
-    channels: Vec<Channel<O>>,
+    channels: Vec<Lane<O>>,
     threads: Arc<Threads>,
     clock: Clock,
     control: Arc<dyn Control>,
     run: AtomicU64,
 }
 
-struct Channel<O> {
+struct Lane<O> {
     /// The engine whose threads wait for it.
     engine: usize,
+    priority: i32,
     /// Per rank of this process, else none.
     ranks: Vec<Option<Own<O>>>,
 }
@@ -57,11 +58,11 @@ struct Inbox<O> {
 }
 
 impl<O: Outbox> Bytes<O> {
-    /// For the ranks that `control` speaks for, each of which `make` makes outboxes for; `channels` names the engine of
-    /// each channel.
+    /// For the ranks that `control` speaks for, each of which `make` makes outboxes for; `channels` are the
+    /// channels.
     pub(crate) fn new(
         control: &Arc<dyn Control>,
-        channels: &[usize],
+        channels: &[Channel],
         threads: &Arc<Threads>,
         clock: Clock,
         make: impl Fn(usize) -> O,
@@ -86,8 +87,9 @@ impl<O: Outbox> Bytes<O> {
             from: (0..ranks).map(|from| inbox(rank, from)).collect(),
             posts: [(); 2].map(|()| Posts::new(ranks)),
         };
-        let channel = |engine: &usize| Channel {
-            engine: *engine,
+        let channel = |channel: &Channel| Lane {
+            engine: channel.engine,
+            priority: channel.priority,
             ranks: (0..ranks).map(|rank| (processes[rank] == me).then(|| own(rank))).collect(),
         };
         Self {
@@ -178,7 +180,7 @@ impl<O: Outbox> Transport<O> for Bytes<O> {
             let to = (at.rank + step) % self.processes.len();
             if channel.ranks[to].is_none() {
                 envelope.write(&mut frame, run, head(to), now);
-                self.control.send(self.processes[to], &frame);
+                self.control.send_data(self.processes[to], &frame, channel.priority);
             }
         }
         drop((envelope, frame));

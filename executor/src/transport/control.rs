@@ -40,6 +40,12 @@ pub(crate) trait Control: Send + Sync {
     /// Sends a frame to another process, without waiting.
     fn send(&self, process: usize, frame: &[u8]);
 
+    /// Sends a frame with data, which those of greater priority may pass.
+    fn send_data(&self, process: usize, frame: &[u8], priority: i32) {
+        let _ = priority;
+        self.send(process, frame);
+    }
+
     /// Tells all that a rank of this process has failed.
     fn fail(&self, failure: &TransportError);
 

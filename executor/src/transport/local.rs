@@ -7,17 +7,17 @@ use parking_lot::RwLock;
 
 use super::posts::Posts;
 use super::threads::Threads;
-use super::{Arrival, Envelope, Message, Outbox, Transport, Turn};
+use super::{Arrival, Channel, Envelope, Message, Outbox, Transport, Turn};
 
 /// The outboxes of all ranks. Made anew for each run of a program.
 #[derive(Debug)]
 pub(crate) struct Local<O> {
-    channels: Vec<Channel<O>>,
+    channels: Vec<Lane<O>>,
     threads: Arc<Threads>,
 }
 
 #[derive(Debug)]
-struct Channel<O> {
+struct Lane<O> {
     /// The engine whose threads wait for it.
     engine: usize,
     ranks: Vec<Own<O>>,
@@ -35,10 +35,10 @@ struct Own<O> {
 }
 
 impl<O> Local<O> {
-    /// For `ranks` ranks, each of which `make` makes outboxes for; `channels` names the engine of each channel.
+    /// For `ranks` ranks, each of which `make` makes outboxes for; `channels` are the channels.
     pub(crate) fn new(
         ranks: usize,
-        channels: &[usize],
+        channels: &[Channel],
         threads: &Arc<Threads>,
         make: impl Fn(usize) -> O,
     ) -> Self {
@@ -47,8 +47,8 @@ impl<O> Local<O> {
             began: [(); 2].map(|()| AtomicU64::new(0)),
             posted: AtomicU64::new(0),
         };
-        let channel = |engine: &usize| Channel {
-            engine: *engine,
+        let channel = |channel: &Channel| Lane {
+            engine: channel.engine,
             ranks: (0..ranks).map(own).collect(),
             posts: Posts::new(ranks),
         };
@@ -113,7 +113,9 @@ mod tests {
         for ranks in 1..5 {
             let own: Vec<usize> = (0..ranks).collect();
             let threads = Arc::new(Threads::new(ranks, &own, 1));
-            let local = Local::new(ranks, &[0, 0], &threads, |_| HostOutbox::<f64>::default());
+            let local = Local::new(ranks, &[Channel { engine: 0, priority: 0 }; 2], &threads, |_| {
+                HostOutbox::<f64>::default()
+            });
             std::thread::scope(|scope| {
                 for me in 0..ranks {
                     let (local, threads) = (&local, &threads);
@@ -158,8 +160,12 @@ mod tests {
 
     #[test]
     fn who_has_not_posted_is_known() {
-        let local =
-            Local::new(3, &[0], &Arc::new(Threads::new(3, &[0, 1, 2], 1)), |_| HostOutbox::<f32>::default());
+        let local = Local::new(
+            3,
+            &[Channel { engine: 0, priority: 0 }],
+            &Arc::new(Threads::new(3, &[0, 1, 2], 1)),
+            |_| HostOutbox::<f32>::default(),
+        );
         let at = |rank| Turn { channel: 0, turn: 0, rank };
         local.post(at(1), 0);
         assert_eq!(local.missing(at(1)), [0, 2]);

@@ -18,8 +18,11 @@ pub(crate) mod control;
 mod envelope;
 pub(crate) mod event;
 pub mod frame;
+pub mod launch;
 pub mod link;
 pub(crate) mod local;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 mod outbox;
 pub(crate) mod paced;
 pub(crate) mod peers;
@@ -31,6 +34,15 @@ pub mod wire;
 pub use envelope::{Envelope, Message};
 pub use outbox::{Outbox, Reach};
 pub use sections::{HostOutbox, Part, Section, Widths};
+
+/// What a channel is to those who wait for it and carry it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Channel {
+    /// The engine whose threads wait for it.
+    pub engine: usize,
+    /// Of its operation: what is greater goes first.
+    pub priority: i32,
+}
 
 /// A rank's use of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -311,6 +311,10 @@ impl Control for Peers {
         self.world.wire.send(process, frame);
     }
 
+    fn send_data(&self, process: usize, frame: &[u8], priority: i32) {
+        self.world.wire.send_data(process, frame, priority);
+    }
+
     fn fail(&self, failure: &TransportError) {
         self.shared.notice(failure);
     }

@@ -4,14 +4,20 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Carries frames between processes: whole, and those of two processes in order. Nothing here waits for another
-/// process.
+/// Carries frames between processes: whole, and those of two processes in order but for data. Nothing here waits for
+/// another process.
 pub trait Wire: Debug + Send + Sync {
     /// From now on hands what comes to `sink`, from threads of the wire's own. Called once.
     fn start(&self, sink: Arc<dyn Sink>);
 
     /// Takes a frame for a process. That a process cannot be reached is told to the sink.
     fn send(&self, process: usize, frame: &[u8]);
+
+    /// The same of a frame with data. Frames of greater priority may pass it, and it may pass all others of data.
+    fn send_data(&self, process: usize, frame: &[u8], priority: i32) {
+        let _ = priority;
+        self.send(process, frame);
+    }
 }
 
 /// Takes what a wire brings.

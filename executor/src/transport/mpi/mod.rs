@@ -1,0 +1,345 @@
+//! Ranks in several processes that MPI joins: what carries frames between them, and who is who.
+//!
+//! One thread of a process makes all calls of MPI ([`calls`]) and carries all frames ([`courier`]); ranks hand it frames and
+//! never wait for it. MPI makes progress only when it is called, and most MPIs spin while they wait, so nothing here waits
+//! in MPI: the thread asks what is done and sleeps between, for longer the longer nothing has come, and is woken by whoever
+//! hands it a frame. No core is taken from compute; a message is noticed up to a sleep after it has come.
+//!
+//! The end of one process is the end of all. After an error each says why it ends, waits a moment for the others to do
+//! so, and aborts the job.
+
+mod calls;
+mod courier;
+mod window;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use self::calls::Mpi;
+use self::courier::{CONTROL, Courier, HEADER, Messages, Outgoing};
+use super::event::{Event, publish};
+use super::launch::launched;
+use super::wire::{Sink, Wire, World};
+
+/// Why processes cannot be joined, or their wire broke.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MpiError {
+    /// Started by no launcher.
+    #[error(
+        "`--transport mpi` needs a launcher, which starts a process for each rank or for several: `mpirun -n 4 fsx run S.json`, or `srun --mpi=pmix -n 4 fsx run S.json`"
+    )]
+    NotLaunched,
+    /// A launcher that this MPI does not know.
+    #[error(
+        "{launcher} has started {processes} processes, and MPI sees one: it was built without this launcher; try `srun --mpi=pmix` or mpirun of the same MPI"
+    )]
+    Alone {
+        /// Who has started this process.
+        launcher: &'static str,
+        /// How many it has started.
+        processes: usize,
+    },
+    /// More processes than ranks.
+    #[error(
+        "{processes} processes for {ranks} rank(s): start at most one a rank, or compile for more with `fsc compile --ranks {processes}`"
+    )]
+    Processes {
+        /// Processes.
+        processes: usize,
+        /// Ranks.
+        ranks: usize,
+    },
+    /// MPI was started by somebody else.
+    #[error("MPI was started in this process before")]
+    StartedBefore,
+    /// MPI may not be called by a thread of a process of several.
+    #[error("this MPI does not allow processes with threads (MPI_THREAD_FUNNELED)")]
+    Threads,
+    /// A call failed.
+    #[error("{call} failed: {reason}")]
+    Call {
+        /// The call.
+        call: &'static str,
+        /// What MPI says of it.
+        reason: String,
+    },
+    /// A message that no process of this version sends.
+    #[error("process {from} has sent what is not a message of this version")]
+    Message {
+        /// The sender.
+        from: usize,
+    },
+    /// The thread that calls MPI is gone.
+    #[error("the thread that speaks MPI has ended")]
+    Gone,
+}
+
+/// How long the thread sleeps when nothing was done: after a burst, after a while, and after long.
+const SLEEPS: [(Duration, Duration); 3] = [
+    (Duration::from_millis(5), Duration::from_micros(40)),
+    (Duration::from_millis(200), Duration::from_micros(200)),
+    (Duration::MAX, Duration::from_millis(1)),
+];
+/// How long processes that end after an error wait for each other.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How exactly the system wakes it, in nanoseconds.
+const TIMER_SLACK: u64 = 1_000;
+
+/// What ranks' threads hand over.
+#[derive(Debug, Default)]
+struct Mailbox {
+    state: Mutex<Handed>,
+    event: Event,
+}
+
+#[derive(Debug, Default)]
+struct Handed {
+    frames: Vec<Outgoing>,
+    /// Buffers to be used again.
+    free: Vec<Vec<u8>>,
+    sink: Option<Arc<dyn Sink>>,
+    end: Option<End>,
+    /// The thread takes nothing more.
+    closed: bool,
+}
+
+impl std::fmt::Debug for dyn Sink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a sink")
+    }
+}
+
+/// How the job ends.
+#[derive(Debug, Clone)]
+enum End {
+    /// In order.
+    Finish,
+    /// For this reason, with this status.
+    Abort(String, i32),
+}
+
+impl Mailbox {
+    fn hand(&self, process: usize, frame: &[u8], urgency: i64) {
+        let mut state = self.state.lock();
+        if state.closed {
+            return;
+        }
+        let mut bytes = state.free.pop().unwrap_or_default();
+        drop(state);
+        bytes.clear();
+        bytes.resize(HEADER, 0);
+        bytes.extend_from_slice(frame);
+        self.state.lock().frames.push(Outgoing { to: process, urgency, bytes });
+        self.wake();
+    }
+
+    fn wake(&self) {
+        publish();
+        self.event.wake();
+    }
+}
+
+/// The wire that MPI is.
+#[derive(Debug)]
+struct MpiWire(Arc<Mailbox>);
+
+impl Wire for MpiWire {
+    fn start(&self, sink: Arc<dyn Sink>) {
+        self.0.state.lock().sink = Some(sink);
+        self.0.wake();
+    }
+
+    fn send(&self, process: usize, frame: &[u8]) {
+        self.0.hand(process, frame, CONTROL);
+    }
+
+    fn send_data(&self, process: usize, frame: &[u8], priority: i32) {
+        self.0.hand(process, frame, i64::from(priority));
+    }
+}
+
+/// This process among those that a launcher has started together.
+#[derive(Debug)]
+pub struct Job {
+    process: usize,
+    processes: usize,
+    mailbox: Arc<Mailbox>,
+    thread: Option<JoinHandle<Result<(), MpiError>>>,
+}
+
+impl Job {
+    /// Starts MPI. Whoever says nothing for `timeout` counts as lost.
+    ///
+    /// # Errors
+    /// If no launcher has started this process, or MPI does not start.
+    pub fn join(timeout: Duration) -> Result<Self, MpiError> {
+        let launched = launched().ok_or(MpiError::NotLaunched)?;
+        let mailbox = Arc::new(Mailbox::default());
+        let (started, place) = sync_channel(1);
+        let own = Arc::clone(&mailbox);
+        let run = move || speak(&own, timeout, &started);
+        let thread = std::thread::Builder::new().name("mpi".into()).spawn(run);
+        let thread = thread.map_err(|e| MpiError::Call { call: "spawn", reason: e.to_string() })?;
+        let (process, processes) = wait_for_place(&place)?;
+        if processes == 1 && launched.processes > 1 {
+            return Err(MpiError::Alone { launcher: launched.by, processes: launched.processes });
+        }
+        Ok(Self { process, processes, mailbox, thread: Some(thread) })
+    }
+
+    /// The number of this process, and of all.
+    pub fn place(&self) -> (usize, usize) {
+        (self.process, self.processes)
+    }
+
+    /// The world of so many ranks, of which each process runs some that follow each other.
+    ///
+    /// # Errors
+    /// If there are more processes than ranks.
+    pub fn world(&self, ranks: usize) -> Result<World, MpiError> {
+        if ranks < self.processes {
+            return Err(MpiError::Processes { processes: self.processes, ranks });
+        }
+        let first = |process: usize| process * ranks / self.processes;
+        let processes = (0..self.processes).map(|p| (first(p)..first(p + 1)).collect()).collect();
+        Ok(World { processes, process: self.process, wire: Arc::new(MpiWire(Arc::clone(&self.mailbox))) })
+    }
+
+    fn end(&mut self, end: End) -> Result<(), MpiError> {
+        self.mailbox.state.lock().end = Some(end);
+        self.mailbox.wake();
+        let thread = self.thread.take();
+        thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(MpiError::Gone)))
+    }
+
+    /// Waits until all processes have come here, and ends MPI.
+    ///
+    /// # Errors
+    /// If a process is lost before it has come here.
+    pub fn finish(mut self) -> Result<(), MpiError> {
+        self.end(End::Finish)
+    }
+
+    /// Tells the others why this process ends, waits a moment until they end too, and aborts the job.
+    pub fn abort(mut self, reason: &str, status: u8) -> ! {
+        let _ = self.end(End::Abort(reason.to_owned(), i32::from(status)));
+        std::process::exit(i32::from(status))
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            let _ = self.end(End::Abort("it has ended".into(), 1));
+        }
+    }
+}
+
+fn wait_for_place(place: &Receiver<Result<(usize, usize), MpiError>>) -> Result<(usize, usize), MpiError> {
+    place.recv().unwrap_or(Err(MpiError::Gone))
+}
+
+/// What the thread does, from MPI's start to its end.
+fn speak(
+    mailbox: &Arc<Mailbox>,
+    timeout: Duration,
+    started: &SyncSender<Result<(usize, usize), MpiError>>,
+) -> Result<(), MpiError> {
+    mailbox.event.attach();
+    // Without it short sleeps are half as long again; what cannot be had is not needed.
+    let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK);
+    let mpi = match Mpi::start() {
+        Ok(mpi) => mpi,
+        Err(error) => {
+            let _ = started.send(Err(error.clone()));
+            return Err(error);
+        }
+    };
+    let place = mpi.place();
+    let _ = started.send(Ok(place));
+    let mut courier = Courier::new(mpi, place, timeout, Instant::now())?;
+    let outcome = carry(mailbox, &mut courier, timeout);
+    mailbox.state.lock().closed = true;
+    match outcome {
+        Ok(End::Finish) => Ok(()),
+        Ok(End::Abort(_, status)) => courier.into_messages().abort(status),
+        Err(error) => {
+            // Nothing can be said any more; whoever waits for others learns it from the sink.
+            let sink = mailbox.state.lock().sink.clone();
+            if let Some(sink) = sink {
+                (0..place.1).filter(|p| *p != place.0).for_each(|p| sink.lost(p, &error.to_string()));
+            }
+            wait_for_end(mailbox);
+            courier.into_messages().abort(1)
+        }
+    }
+}
+
+fn wait_for_end(mailbox: &Mailbox) {
+    let until = Instant::now() + LAST_WORDS;
+    while mailbox.state.lock().end.is_none() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Carries frames until the end is said and all is done for it.
+fn carry<M: Messages>(
+    mailbox: &Mailbox,
+    courier: &mut Courier<M>,
+    timeout: Duration,
+) -> Result<End, MpiError> {
+    let mut frames = Vec::new();
+    let mut busy = Instant::now();
+    // The end, since when, and whether the others have been told.
+    let mut ending: Option<(End, Instant, bool)> = None;
+    loop {
+        let (sink, end) = {
+            let mut state = mailbox.state.lock();
+            std::mem::swap(&mut state.frames, &mut frames);
+            while state.free.len() < 16 {
+                let Some(bytes) = courier.spare() else { break };
+                state.free.push(bytes);
+            }
+            (state.sink.take(), state.end.take())
+        };
+        let now = Instant::now();
+        let mut moved = !frames.is_empty();
+        if let Some(sink) = sink {
+            courier.listen(sink);
+        }
+        frames.drain(..).for_each(|frame| courier.take(frame));
+        moved |= courier.step(now)?;
+        if let Some(end) = end {
+            ending = Some((end, now, false));
+        }
+        if let Some((end, since, told)) = &mut ending {
+            let (reason, patience) = match end {
+                End::Finish => ("it has come to its end", timeout),
+                End::Abort(reason, _) => (reason.as_str(), LAST_WORDS / 2),
+            };
+            let late = now.saturating_duration_since(*since) > patience;
+            if !*told && (courier.is_idle() || late) {
+                courier.bye(reason, now)?;
+                (*told, *since) = (true, now);
+            } else if *told && (courier.all_said_bye() || late) {
+                return Ok(end.clone());
+            }
+        }
+        if moved {
+            busy = now;
+            continue;
+        }
+        let idle = now.saturating_duration_since(busy);
+        let (_, sleep) = SLEEPS[SLEEPS.iter().position(|(most, _)| idle < *most).unwrap_or(SLEEPS.len() - 1)];
+        let handed = || {
+            let state = mailbox.state.lock();
+            !state.frames.is_empty() || state.sink.is_some() || state.end.is_some()
+        };
+        mailbox.event.sleep(Some(now + sleep), handed);
+    }
+}
