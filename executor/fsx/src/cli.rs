@@ -150,10 +150,15 @@ pub(crate) fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             // Names of data files' columns, users and tensors are in it as they were found.
-            let _ = writeln!(io::stderr(), "error: {}", printable(&error.to_string()));
+            say_error(&printable(&error.to_string()));
             ExitCode::FAILURE
         }
     }
+}
+
+/// In one piece: other processes may write to the same place.
+fn say_error(text: &str) {
+    let _ = io::stderr().write_all(format!("error: {text}\n").as_bytes());
 }
 
 /// Runs this process's part of a run, and ends when the other processes do.
@@ -167,7 +172,7 @@ fn together(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> 
         Ok(_) => processes.finish()?,
         Err(error) if processes.place().1 > 1 => {
             let text = printable(&error.to_string());
-            let _ = writeln!(io::stderr(), "error: {text}");
+            say_error(&text);
             processes.abort(&text);
         }
         Err(_) => {}

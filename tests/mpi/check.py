@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""Ranks in processes that MPI joins train to the same bits as threads of one process, and failures end all of them.
+
+    tests/mpi/check.py FSC FSX [--hosts]
+
+FSX is built with `--features mpi`. Runs on this machine, with mpirun of Open MPI. With --hosts (as root, with iproute2) two
+network namespaces are two hosts, joined by a limited link (two_hosts.sh). Every run has a time in which it must end, and
+leaves no process behind.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+MODEL = """
+model m {
+  table a { rows 90  dim 8  init normal(0, 0.5)  optimizer adagrad(lr: 0.05)  sharding SHARDING }
+  input x: ids(a) { max 9 }
+  input following: next(x)
+  let h = dropout(positional(lookup(x)), 0.3)
+  let g = h + silu_attention(linear(h, 8), linear(h, 8), linear(h, 8), heads: 2)
+  loss sampled_softmax(g, a, following, negatives: 5, temperature: 0.5, normalize: tokens)
+}
+train { batch 12  steps 20  optimizer adam(lr: 1e-2)  BALANCE }
+workload w { generate { lengths uniform(0, 7)  ids zipf(1.05)  labels bernoulli(0.5)  samples 31 } }
+"""
+PASSED = 0
+
+
+def fail(text):
+    sys.exit(f"FAILED: {text}")
+
+
+def ok(text):
+    global PASSED
+    PASSED += 1
+    print(f"ok  {text}", flush=True)
+
+
+class Job:
+    """A run of several processes, which ends within a time."""
+
+    def __init__(self, command, cwd, **more):
+        self.command, self.began = command, time.monotonic()
+        self.process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        start_new_session=True, **more)
+
+    def end(self, within):
+        try:
+            out, err = self.process.communicate(timeout=within)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            fail(f"{' '.join(map(str, self.command))} goes on after {within} s")
+        return self.process.returncode, out, err, time.monotonic() - self.began
+
+
+def workers(fsx):
+    """Processes of fsx, but for those of others."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.path.realpath(entry / "exe") == os.path.realpath(fsx):
+                    found.append(int(entry.name))
+            except OSError:
+                pass
+    return sorted(found)
+
+
+def gone(fsx):
+    until = time.monotonic() + 5
+    while workers(fsx):
+        if time.monotonic() > until:
+            fail(f"processes are left: {workers(fsx)}")
+        time.sleep(0.1)
+
+
+def equal(given, folder):
+    """All strategies and shardings, on 2, 3 and 4 processes, with and without balance."""
+    reference = None
+    for sharding in ["row_wise", "table_wise", "column_wise", "data_parallel"]:
+        for balance in ["", "balance on"]:
+            text = MODEL.replace("SHARDING", sharding).replace("BALANCE", balance)
+            (folder / "m.fs").write_text(text)
+            for strategy in ["serial", "prefetch", "pec"]:
+                microbatches = "2" if strategy == "prefetch" else "1"
+                run = [given.fsc, "compile", "m.fs", "-o", "m.json", "--ranks", "4", "--strategy", strategy]
+                done = subprocess.run(run + ["--microbatches", microbatches], cwd=folder, capture_output=True, text=True)
+                if done.returncode != 0:
+                    fail(f"{sharding} {strategy}: {done.stderr}")
+                train = [given.fsx, "run", "m.json", "-q", "--save"]
+                subprocess.run(train + ["local.safetensors"], cwd=folder, check=True)
+                reference = (folder / "local.safetensors").read_bytes()
+                for processes in [2, 3, 4]:
+                    job = Job(MPIRUN + ["-np", str(processes)] + train + ["mpi.safetensors"], folder)
+                    code, _, err, _ = job.end(60)
+                    if code != 0:
+                        fail(f"{sharding} {strategy} {processes}: {code}\n{err}")
+                    if (folder / "mpi.safetensors").read_bytes() != reference:
+                        fail(f"{sharding} {balance} {strategy}: {processes} processes train other bits")
+                    (folder / "mpi.safetensors").unlink()
+        ok(f"{sharding}: 2, 3 and 4 processes train the bits of one, all strategies, balance on and off")
+
+
+def long(given, folder):
+    """Many steps, one process that is now and then stopped for a while."""
+    (folder / "m.fs").write_text(MODEL.replace("SHARDING", "row_wise").replace("BALANCE", ""))
+    compile_ = [given.fsc, "compile", "m.fs", "-o", "m.json", "--ranks", "3", "--strategy", "pec"]
+    subprocess.run(compile_, cwd=folder, check=True, capture_output=True)
+    train = [given.fsx, "run", "m.json", "-q", "--steps", "3000", "--save"]
+    subprocess.run(train + ["local.safetensors"], cwd=folder, check=True)
+    job = Job(MPIRUN + ["-np", "3"] + train + ["mpi.safetensors"], folder)
+    stops = 0
+    while job.process.poll() is None and stops < 40:
+        for pid in workers(given.fsx)[stops % 3 : stops % 3 + 1]:
+            try:
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.01 + 0.003 * (stops * 7 % 11))
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass
+        stops += 1
+        time.sleep(0.02)
+    code, _, err, _ = job.end(120)
+    if code != 0 or (folder / "mpi.safetensors").read_bytes() != (folder / "local.safetensors").read_bytes():
+        fail(f"3,000 steps with stops: {code}\n{err}")
+    ok(f"3,000 steps on 3 processes, stopped {stops} times, train the same bits")
+
+
+def one_error(text, code, err, wanted, processes):
+    """All that are left say the same, and the job fails. (A job that may recover does not fail for mpirun.)"""
+    said = [line for line in err.splitlines() if line.startswith("error: ")]
+    if code == 0 or len(said) < processes or not all(re.search(wanted, line) for line in said):
+        fail(f"{text}: {code}\n{err}")
+    if len(set(said)) != 1:
+        fail(f"{text}: not all say the same\n{err}")
+
+
+def failures(given, folder):
+    base = [given.fsx, "run", "m.json", "-q"]
+    many = base + ["--steps", "100000000", "--timeout", "4"]
+
+    def mpirun(arguments, processes=3, recover=False):
+        return Job(MPIRUN + (["--enable-recovery"] if recover else []) + ["-np", str(processes)] + arguments, folder)
+
+    def one(script):
+        return ["sh", "-c", f"if [ $OMPI_COMM_WORLD_RANK = 1 ]; then {script}"]
+
+    own = " ".join(map(str, base))
+    code, _, err, took = mpirun(one(f"exec {own} --data /nowhere.csv; fi; exec {own}")).end(30)
+    said = [line for line in err.splitlines() if line.startswith("error: ")]
+    if code == 0 or len(said) != 3 or not all("/nowhere.csv" in line for line in said):
+        fail(f"a missing file: {code}\n{err}")
+    gone(given.fsx)
+    ok(f"a data file that one process lacks ends all with its name ({took:.1f} s)")
+
+    code, _, err, _ = mpirun(one(f"exec {own} --seed 7; fi; exec {own}")).end(30)
+    one_error("another seed", code, err, r"the seed is 0 on rank 0 and 7 on rank 1", 3)
+    ok("another seed is named, with its rank")
+
+    code, _, err, _ = mpirun(base, processes=4).end(30)
+    one_error("more processes than ranks", code, err, r"4 processes for 3 rank", 4)
+    ok("more processes than ranks are refused")
+
+    for name, sent in [("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)]:
+        # mpirun itself would end the others of one that is killed before they can say why.
+        killed = sent == signal.SIGKILL
+        job = mpirun(many, recover=killed)
+        time.sleep(3)
+        victim = workers(given.fsx)[-1]
+        os.kill(victim, sent)
+        began = time.monotonic()
+        if sent == signal.SIGSTOP:
+            # Whoever is stopped is ended by whoever started it.
+            code, _, err, _ = job.end(4 + 5 + 6)
+        else:
+            code, _, err, _ = job.end(4 + 5)
+        one_error(f"a process that is {name}", code or killed, err, r"rank \d|ranks? \d", 2)
+        gone(given.fsx)
+        ok(f"a process that is {name} ends all, with one message ({time.monotonic() - began:.1f} s, timeout 4 s)")
+
+    job = mpirun(many)
+    time.sleep(3)
+    os.kill(workers(given.fsx)[0], signal.SIGINT)
+    code, _, err, _ = job.end(10)
+    gone(given.fsx)
+    if code == 0:
+        fail(f"interrupted: {code}\n{err}")
+    ok("a signal to one process ends all")
+
+    alone = subprocess.run(base + ["--transport", "mpi"], cwd=folder, capture_output=True, text=True)
+    if alone.returncode != 1 or "mpirun -n 4" not in alone.stderr:
+        fail(f"without a launcher: {alone.returncode}\n{alone.stderr}")
+    ok("without a launcher it says what to do")
+
+    full = base + ["--save", "/dev/full"]
+    code, _, err, _ = mpirun(full).end(30)
+    if code == 0 or "No space left" not in err:
+        fail(f"a full disk: {code}\n{err}")
+    gone(given.fsx)
+    ok("a full disk ends all")
+
+
+def hosts(given, folder):
+    """Two network namespaces, a link of 200 Mbit/s."""
+    two = HERE / "two_hosts.sh"
+    subprocess.run([two, "up", "200mbit"], check=True)
+    try:
+        train = [given.fsx, "run", "m.json", "-q", "--steps", "200", "--save"]
+        compile_ = [given.fsc, "compile", "m.fs", "-o", "m.json", "--ranks", "2", "--strategy", "pec"]
+        subprocess.run(compile_, cwd=folder, check=True, capture_output=True)
+        subprocess.run(train + ["local.safetensors"], cwd=folder, check=True)
+        code, _, err, took = Job([HERE / "mpirun_two_hosts.sh"] + train + ["mpi.safetensors"], folder).end(120)
+        if code != 0 or (folder / "mpi.safetensors").read_bytes() != (folder / "local.safetensors").read_bytes():
+            fail(f"two hosts: {code}\n{err}")
+        ok(f"two hosts train the same bits ({took:.1f} s)")
+        many = [given.fsx, "run", "m.json", "-q", "--steps", "100000000", "--timeout", "4"]
+        # To a file: the launcher's half on the other host keeps what it writes to open.
+        said = folder / "said.txt"
+        with said.open("w") as out:
+            job = subprocess.Popen([HERE / "mpirun_two_hosts.sh"] + many, cwd=folder, stdout=out, stderr=out, text=True)
+        time.sleep(4)
+        if len(workers(given.fsx)) != 2:
+            fail(f"two hosts: {workers(given.fsx)} run")
+        began = time.monotonic()
+        subprocess.run(["ip", "-n", "hostB", "link", "set", "vethB", "down"], check=True)
+        # The launcher's own link is the one that is cut: it may wait for its other half, the ranks must not.
+        until = began + 4 + 5
+        while workers(given.fsx) and time.monotonic() < until:
+            time.sleep(0.1)
+        took, left = time.monotonic() - began, workers(given.fsx)
+        job.kill()
+        for host in ["hostA", "hostB"]:
+            pids = subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True).stdout.split()
+            for pid in pids:
+                os.kill(int(pid), signal.SIGKILL)
+        job.wait()
+        if left or "error: " not in said.read_text():
+            fail(f"a cut link: {left} are left\n{said.read_text()}")
+        ok(f"a cut link ends both hosts ({took:.1f} s, timeout 4 s)")
+    finally:
+        subprocess.run([two, "down"], check=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("fsc", type=Path)
+    parser.add_argument("fsx", type=Path)
+    parser.add_argument("--hosts", action="store_true")
+    given = parser.parse_args()
+    given.fsc, given.fsx = given.fsc.resolve(), given.fsx.resolve()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        equal(given, folder)
+        long(given, folder)
+        failures(given, folder)
+        if given.hosts:
+            hosts(given, folder)
+    print(f"{PASSED} passed")
+
+
+if __name__ == "__main__":
+    main()
