@@ -5,6 +5,9 @@
 //! wait for each other for good, or use one outbox at once. Each property has twins that are broken on purpose, in
 //! which it must find the fault.
 
+#[path = "../../executor/src/transport/channel.rs"]
+#[allow(dead_code, reason = "a part is used here")]
+mod channel;
 #[path = "../../executor/src/transport/event.rs"]
 #[allow(dead_code, reason = "a part is used here")]
 mod event;
@@ -46,6 +49,7 @@ mod sync {
 }
 
 mod transport {
+    pub(crate) use crate::channel::Channel;
     pub(crate) use crate::event;
 }
 

@@ -13,6 +13,7 @@
 //! bytes between processes is a [`wire`], and the bytes are made and read in one place, [`frame`].
 
 pub(crate) mod bytes;
+mod channel;
 pub(crate) mod clock;
 pub(crate) mod control;
 mod envelope;
@@ -31,18 +32,10 @@ mod sections;
 pub(crate) mod threads;
 pub mod wire;
 
+pub(crate) use channel::Channel;
 pub use envelope::{Envelope, Message};
 pub use outbox::{Outbox, Reach};
 pub use sections::{HostOutbox, Part, Section, Widths};
-
-/// What a channel is to those who wait for it and carry it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Channel {
-    /// The engine whose threads wait for it.
-    pub engine: usize,
-    /// Of its operation: what is greater goes first.
-    pub priority: i32,
-}
 
 /// A rank's use of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
