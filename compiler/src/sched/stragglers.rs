@@ -269,7 +269,7 @@ pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
     let ranks = (s.ranks as usize).min(MOST / each.max(1));
     let (n, groups) = (ranks * each, s.lengths.len());
     let known = Known::of(s, profile);
-    if ranks < 2 || !known.vary() {
+    if n == 0 || ranks < 2 || !known.vary() {
         return None;
     }
     let balance = s.settings.balance.clone().unwrap_or_default();

@@ -141,12 +141,25 @@ pub(super) fn dispatch_fill<T: Real>(
     pieces: &mut Pieces<'_>,
 ) -> Result<(), Stop> {
     c.touches(Effect::ReadsBatch);
+    let mut order = std::mem::take(&mut c.work.lock().order);
+    order.clear();
+    // Kept also if it stops here for something more urgent.
+    let outcome = fill_samples(c, outbox, pieces, &mut order);
+    c.work.lock().order = order;
+    outcome
+}
+
+/// The same; `order` is for the samples that leave: to which rank, in which microbatch, which.
+fn fill_samples<T: Real>(
+    c: &Call<T>,
+    outbox: &mut HostOutbox<T>,
+    pieces: &mut Pieces<'_>,
+    order: &mut Vec<(u32, u32, u64)>,
+) -> Result<(), Stop> {
     let (schedule, share) = (&c.env.schedule, &c.batch.share);
     let assignment = c.read_indices(0)?;
     let assignment = assignment.slice()?;
     let me = c.env.rank as u32;
-    let mut order = std::mem::take(&mut c.work.lock().order);
-    order.clear();
     for sample in share.lists(Site::Home).map(Lists::samples).unwrap_or_default() {
         let at = 2 * *sample as usize;
         if assignment[at] != me {
@@ -163,7 +176,7 @@ pub(super) fn dispatch_fill<T: Real>(
         section.widths = Widths { indices: 1, ..Widths::default() };
         let wide = schedule.input_words(input) == 2;
         let table = schedule.input_table(input);
-        for (to, _, sample) in &order {
+        for (to, _, sample) in &*order {
             let before = section.indices.len();
             let found = share.sample(schedule, input, *sample);
             if let (Some(table), Some(Column::Ids(ids))) = (table, &found) {
@@ -180,7 +193,6 @@ pub(super) fn dispatch_fill<T: Real>(
             section.counts[*to as usize] += (section.indices.len() - before) as u64;
         }
     }
-    c.work.lock().order = order;
     Ok(())
 }
 
