@@ -203,6 +203,10 @@ fn execute(
     }
     let planned = schedule.ranks as usize;
     let trace = run.trace.as_deref().map(Target::new);
+    if trace.is_some() && processes.place().1 > 1 {
+        let why = "--trace: the ranks of several processes cannot be traced yet; trace them as threads of one process";
+        return Err(Error::Settings(why.into()));
+    }
     let ranks = run.ranks.unwrap_or(planned);
     let seed = run.seed.unwrap_or(schedule.settings.seed);
     // What there is to say if it ends before it begins.
