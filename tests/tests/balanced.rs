@@ -32,7 +32,9 @@ fn small(name: &str, balance: bool) -> (Arc<Schedule>, std::path::PathBuf) {
         let groups = &mut balance.cost.groups;
         if groups.iter().all(|g| g.linear == 0.0) {
             balance.cost.constant = 0.0;
-            groups.iter_mut().for_each(|g| g.linear = 1.0);
+            for group in groups.iter_mut() {
+                group.linear = 1.0;
+            }
         }
     }
     (Arc::new(schedule), path)

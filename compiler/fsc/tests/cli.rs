@@ -188,7 +188,7 @@ fn a_changed_schedule_is_refused_unless_the_digest_is_ignored() {
     fs::write(&schedule, good.replace("\"batch\": 4", "\"batch\": 8")).expect("written");
     fails(&["verify", "--ignore-digest", name(&schedule)], &["rule `reference`"]);
 
-    fs::write(&schedule, good.replace("\"version\": 3", "\"version\": 1")).expect("written");
+    fs::write(&schedule, good.replace("\"version\": 4", "\"version\": 1")).expect("written");
     fails(&["verify", name(&schedule)], &["has schedule version 1", "reads version 4"]);
 
     fs::write(&schedule, good.replacen("\"stage\": 0", "\"stagger\": 0", 1)).expect("written");

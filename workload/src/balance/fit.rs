@@ -142,21 +142,22 @@ impl Fit {
             self.rows.chunks_exact(self.solver.columns).zip(&self.times).zip(&self.weights)
         {
             if *weight > 0.0 {
-                self.solver.add(row, *time, *weight);
+                // Times scatter in parts of themselves, so that is what errors are counted in.
+                self.solver.add(row, *time, *weight / (time * time));
             }
         }
         self.solver.solve();
         self.measure()
     }
 
-    /// Absolute errors of all points; their median.
+    /// Errors of all points in parts of their times; their median.
     fn measure(&mut self) -> f64 {
         self.errors.clear();
         let found = &self.solver.found;
         let rows = self.rows.chunks_exact(self.solver.columns).zip(&self.times);
         self.errors.extend(rows.map(|(row, time)| {
             let at: f64 = row.iter().zip(found).map(|(x, c)| x * c).sum();
-            (time - at).abs()
+            (time - at).abs() / time
         }));
         self.sorted.clear();
         self.sorted.extend_from_slice(&self.errors);
@@ -342,14 +343,24 @@ mod tests {
             cost: CostModel { constant: 2_000.0, groups: vec![GroupCost { linear: 400.0, square: 3.0 }] },
         };
         for seed in 0..10 {
-            let (mut fit, mut found) = (Fit::new(1, 400), empty());
-            disturbed(&mut fit, &known, seed, 400);
+            // So many that what is left of noise of 2% is no excuse.
+            let (mut fit, mut found) = (Fit::new(1, 4000), empty());
+            disturbed(&mut fit, &known, seed, 4000);
             assert!(fit.fit(&mut found));
             // What is asked of costs: ratios of samples.
             for (a, b) in [(10u32, 190u32), (50, 100), (1, 200)] {
                 let ratio = |c: &CostModel| c.of([b]) / c.of([a]);
                 let off = ratio(&found.cost) / ratio(&known.cost) - 1.0;
                 assert!(off.abs() < 0.25, "seed {seed}: {a} against {b} ids is off by {off}: {found:?}");
+            }
+            // A short sample is lost in a rank's noise of 2%, and there is as little to plan with it: it is held against the
+            // mean one.
+            for length in [1u32, 200] {
+                let off = found.cost.of([length]) - known.cost.of([length]);
+                assert!(
+                    off.abs() < 0.05 * known.cost.of([100]),
+                    "seed {seed}: {length} ids are off by {off}: {found:?}"
+                );
             }
             let group = found.cost.groups[0];
             assert!((group.square / 3.0 - 1.0).abs() < 0.15, "seed {seed}: {found:?}");

@@ -259,8 +259,8 @@ fn costs_that_are_too_large_are_refused() {
     let cost = model.of([u32::MAX]);
     let error = model.scaled(&[1.0, cost], &mut Vec::new()).unwrap_err();
     assert_eq!(error.sample, 1);
-    // What is finite is scaled, however large or small.
-    for scale in [1e-300, 1e-9, 1.0, 1e9, 1e300] {
+    // What is within the bound is scaled, however small.
+    for scale in [1e-300, 1e-9, 1.0, 1e9, 1e30] {
         let mut out = Vec::new();
         model.scaled(&[scale, 2.0 * scale, 0.0], &mut out).expect("finite");
         assert!(
