@@ -413,21 +413,30 @@ fn latency_bytes(cluster: &Cluster, ranks: u32) -> u64 {
 mod tests {
     use super::*;
 
+    /// A model of one pooled sequence `p` and a label `y`.
+    fn program(body: &str) -> Program {
+        let text = format!(
+            "model m {{
+               table a {{ rows 50  dim 4  init normal(0, 0.5)  optimizer sgd(lr: 0.1)  sharding row_wise }}
+               input x: ids(a) {{ max 5 }}
+               input y: label
+               let p = pool(x, sum)
+               {body}
+             }}
+             train {{ batch 8  steps 2  optimizer sgd(lr: 0.1) }}
+             workload w {{ generate {{ lengths uniform(0, 5)  ids uniform  labels bernoulli(0.5)  samples 16 }} }}"
+        );
+        fs_dsl::check_text("m.fs", &text).program.expect("the model checks")
+    }
+
     /// Sums in place round otherwise than sums of rounded values: the reference tells them apart, and a schedule cannot
     /// pass for one that makes them the other way.
     #[test]
     fn references_say_how_sums_round() {
-        let text = "model m {
-              table a { rows 50  dim 4  init normal(0, 0.5)  optimizer sgd(lr: 0.1)  sharding row_wise }
-              input x: ids(a) { max 5 }
-              input y: label
-              let h = pool(x, sum)
-              let g = linear(h, 4) + linear(h, 4)
-              loss bce_with_logits(linear(g, 1), y, normalize: samples)
-            }
-            train { batch 8  steps 2  optimizer sgd(lr: 0.1) }
-            workload w { generate { lengths uniform(0, 5)  ids uniform  labels bernoulli(0.5)  samples 16 } }";
-        let program = fs_dsl::check_text("m.fs", text).program.expect("the model checks");
+        let program = program(
+            "let g = linear(p, 4) + linear(p, 4)
+             loss bce_with_logits(linear(g, 1), y, normalize: samples)",
+        );
         let options = CompileOptions::new(Strategy::Serial, 2).microbatches(2);
         let in_place = compile_with(&program, &options).expect("it compiles").schedule;
         let aim = Aim::new(&program, &options).expect("an aim");
@@ -455,18 +464,11 @@ mod tests {
     /// Of an expression that is written twice one sum may be made in place and the other not.
     #[test]
     fn expressions_may_be_written_twice() {
-        let text = "model m {
-              table a { rows 50  dim 4  init normal(0, 0.5)  optimizer sgd(lr: 0.1)  sharding row_wise }
-              input x: ids(a) { max 5 }
-              input y: label
-              let p = pool(x, sum)
-              let u = relu(p) + 2 * p
-              let r = relu(p)
-              loss bce_with_logits(linear(u, 1) + linear((r + 2 * p) * r, 1), y, normalize: samples)
-            }
-            train { batch 8  steps 2  optimizer sgd(lr: 0.1) }
-            workload w { generate { lengths uniform(0, 5)  ids uniform  labels bernoulli(0.5)  samples 16 } }";
-        let program = fs_dsl::check_text("m.fs", text).program.expect("the model checks");
+        let program = program(
+            "let u = relu(p) + 2 * p
+             let r = relu(p)
+             loss bce_with_logits(linear(u, 1) + linear((r + 2 * p) * r, 1), y, normalize: samples)",
+        );
         for strategy in [Strategy::Serial, Strategy::Pec] {
             let schedule = compile(&program, strategy, 2).expect("it compiles").schedule;
             assert!(schedule.reference.sums[0].contains('b'), "{:?}", schedule.reference.sums);

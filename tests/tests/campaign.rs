@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::{Options, Session};
-use fs_schedule::Schedule;
 use fs_schedule::verify::verify;
+use fs_schedule::{Action, Schedule};
 use fs_tests::campaign::{Random, core, mutant};
 use fs_tests::interpreter::{Order, Reference, State, Workload, reference, run};
 use fs_tests::models::{Features, models};
@@ -291,4 +291,35 @@ fn schedules_by_hand_are_in_the_campaign() {
         assert_eq!(found.states, want.states, "{}", difference(&schedule, &s));
     }
     assert!(taken > 20, "{taken} of {tried}");
+}
+
+/// How much is expected to move is planned with, and changes nothing that is trained.
+#[test]
+fn expectations_change_no_values() {
+    let text = "model m {
+      table a { rows 40  dim 4  optimizer adagrad(lr: 0.1) }
+      input x: ids(a) { max 9 }
+      input y: label
+      loss bce_with_logits(linear(pool(x, sum), 1), y, normalize: samples)
+    }
+    train { batch 8  steps 4  balance on  optimizer sgd(lr: 0.1) }
+    workload w { generate { lengths lognormal(mean: 3, sigma: 1, max: 9)  ids uniform  labels bernoulli(0.5) } }";
+    for at in [At::Ids, At::Rows] {
+        let schedule = compiled(text, at, Strategy::Pec, (2, 1, 1)).expect("it compiles");
+        let mut other = schedule.clone();
+        let mut changed = 0;
+        for op in &mut other.train.ops {
+            if let Action::Dispatch { moved } | Action::DispatchRows { moved } | Action::Combine { moved } =
+                &mut op.action
+            {
+                *moved = 1.0 - *moved / 2.0;
+                changed += 1;
+            }
+        }
+        other.seal();
+        let faults = verify(&other);
+        assert!(changed > 0 && faults.is_empty(), "{changed} changed: {faults:?}");
+        let base = Base::new(text.into(), schedule, 2, None).expect("a base");
+        assert_eq!(base.fault(&other, 1), None);
+    }
 }

@@ -16,8 +16,8 @@ use nix::sys::signal::{SigSet, Signal};
 
 /// How long a run that was asked to stop may take, with few threads.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// What a thread takes off that: the system ends them one by one, and all before the end compete with the last words.
-/// 15,000 threads on two cores end within 5 s of a signal.
+/// What a thread takes off that: the system ends them one by one, and all before the end compete with the last words. With
+/// thousands for each core the thread that hears the signal waits its turn as well, which nothing here shortens.
 const PATIENCE_OF_A_THREAD: Duration = Duration::from_micros(150);
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the report of a command that is ended may take: who reads it may have stalled.

@@ -538,8 +538,10 @@ pub(crate) fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
         // To each rank something of what every rank has.
         Action::DispatchRows { .. } | Action::Combine { .. } => {
             let parts: Vec<_> = calls.iter().map(|c| (c.hash(0), c.hash(1))).collect();
+            // The share that is expected to move is the plan's, not the values'.
+            let what = calls[0].op.action.name();
             for (rank, o) in out.iter_mut().enumerate() {
-                o.push(Data::Word(word(&(format!("{:?}", calls[0].op.action), rank, &parts))));
+                o.push(Data::Word(word(&(&what, rank, &parts))));
             }
         }
         // What arrives is held with the batch.
