@@ -1,6 +1,8 @@
 //! Ctrl-C and its like, at any moment of a command.
 //!
-//! The signals are blocked in all threads, and one thread waits for them. Before training a command is ended at once.
+//! The signals are blocked in all threads, and one thread waits for them. What is to be done then is done by threads that
+//! are there from the start: among thousands that compute, a new one waits for its first turn as long as all others
+//! take, one that has slept does not. Before training a command is ended at once.
 //! While a run trains or evaluates, the first signal asks it to stop, which it does after what is in flight. If that
 //! takes too long (a step may be of any size), or if a second signal comes, it is ended wherever it is. Either way the
 //! report holds the steps that are done, and nothing half written is left. Nothing is waited for that may never come.
@@ -16,8 +18,7 @@ use nix::sys::signal::{SigSet, Signal};
 
 /// How long a run that was asked to stop may take, with few threads.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// What a thread takes off that: the system ends them one by one, and all before the end compete with the last words. With
-/// thousands for each core the thread that hears the signal waits its turn as well, which nothing here shortens.
+/// What a thread takes off that: the system ends them one by one, and all before the end compete with the last words.
 const PATIENCE_OF_A_THREAD: Duration = Duration::from_micros(150);
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the report of a command that is ended may take: who reads it may have stalled.
@@ -34,6 +35,10 @@ pub(crate) struct Interrupts {
     running: AtomicBool,
     /// Where the report goes, and what it would be now. Held while it is written.
     report: Mutex<Option<(PathBuf, Report)>>,
+    /// Wake the threads that end a command that does not stop, say that it will, and write its report (and answer).
+    patience: mpsc::Sender<()>,
+    message: mpsc::Sender<()>,
+    last_words: mpsc::Sender<mpsc::Sender<()>>,
 }
 
 impl Interrupts {
@@ -45,19 +50,33 @@ impl Interrupts {
             signals.add(signal);
         }
         signals.thread_block().map_err(|e| failed(&e))?;
+        let (patience, asked_to_wait) = mpsc::channel();
+        let (message, asked_to_tell) = mpsc::channel();
+        let (last_words, asked_to_write) = mpsc::channel();
         let own = Arc::new(Self {
             stop: Arc::default(),
             signal: AtomicI32::new(0),
             running: AtomicBool::new(false),
             report: Mutex::default(),
+            patience,
+            message,
+            last_words,
         });
-        let watching = Arc::clone(&own);
+        let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.into()).spawn(body).map_err(|e| failed(&e))
+        };
+        let this = Arc::clone(&own);
+        start("patience", Box::new(move || this.wait_and_end(&asked_to_wait)))?;
+        start("message", Box::new(move || tell(&asked_to_tell)))?;
+        let this = Arc::clone(&own);
+        start("report", Box::new(move || this.write_last(&asked_to_write)))?;
+        let this = Arc::clone(&own);
         let watch = move || {
             while let Ok(signal) = signals.wait() {
-                watching.take(signal);
+                this.take(signal);
             }
         };
-        std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(|e| failed(&e))?;
+        start("signals", Box::new(watch))?;
         Ok(own)
     }
 
@@ -95,50 +114,58 @@ impl Interrupts {
         u8::try_from(SIGNALLED + signal).unwrap_or(u8::MAX)
     }
 
-    fn take(self: &Arc<Self>, signal: Signal) {
+    fn take(&self, signal: Signal) {
         let first = self.signal.compare_exchange(0, signal as i32, Ordering::Relaxed, Ordering::Relaxed);
         if first.is_err() || !self.running.load(Ordering::Relaxed) {
             self.end();
         }
         self.stop.store(true, Ordering::Relaxed);
-        let own = Arc::clone(self);
-        let threads = threads();
-        let later = move || {
-            std::thread::sleep(patience(threads));
-            own.end();
-        };
-        if std::thread::Builder::new().name("patience".into()).spawn(later).is_err() {
+        if self.patience.send(()).is_err() {
             self.end();
         }
         // Not waited for: what is behind standard error may have stalled.
-        let tell = || {
-            let text = "stopping after this step; press Ctrl-C again to stop at once";
-            let _ = writeln!(io::stderr(), "{text}");
-        };
-        let _ = std::thread::Builder::new().name("message".into()).spawn(tell);
+        let _ = self.message.send(());
+    }
+
+    /// Ends a command that has been asked to stop and does not.
+    fn wait_and_end(&self, asked: &mpsc::Receiver<()>) {
+        if asked.recv().is_ok() {
+            std::thread::sleep(patience(threads()));
+            self.end();
+        }
+    }
+
+    /// Writes the report of a command that is ended, once.
+    fn write_last(&self, asked: &mpsc::Receiver<mpsc::Sender<()>>) {
+        let Ok(done) = asked.recv() else { return };
+        let mut kept = self.lock();
+        if let Some((path, report)) = kept.as_mut() {
+            report.interrupted = true;
+            // There is nobody left to tell that it cannot be written.
+            let _ = report.write(path);
+        }
+        // It stays the last one.
+        std::mem::forget(kept);
+        let _ = done.send(());
     }
 
     /// Ends the command wherever it is.
-    fn end(self: &Arc<Self>) -> ! {
+    fn end(&self) -> ! {
         let (done, written) = mpsc::channel();
-        let own = Arc::clone(self);
-        let write = move || {
-            let mut kept = own.lock();
-            if let Some((path, report)) = kept.as_mut() {
-                report.interrupted = true;
-                // There is nobody left to tell that it cannot be written.
-                let _ = report.write(path);
-            }
-            // It stays the last one.
-            std::mem::forget(kept);
-            let _ = done.send(());
-        };
-        // Nor is it waited for by whoever ends the command.
-        if std::thread::Builder::new().name("report".into()).spawn(write).is_ok() {
+        // Nor is this waited for by whoever ends the command. A second one hears of the first one's end.
+        if self.last_words.send(done).is_ok() {
             let _ = written.recv_timeout(LAST_WORDS);
         }
         fs_schedule::file::remove_unfinished();
         std::process::exit(i32::from(self.status()))
+    }
+}
+
+/// Says that a command will stop.
+fn tell(asked: &mpsc::Receiver<()>) {
+    while asked.recv().is_ok() {
+        let text = "stopping after this step; press Ctrl-C again to stop at once";
+        let _ = writeln!(io::stderr(), "{text}");
     }
 }
 
