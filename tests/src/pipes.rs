@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use fs_executor::transport::frame::{FrameKind, Reader, overhead, read_header};
@@ -15,6 +16,7 @@ use fs_executor::transport::wire::{Sink, Wire, World};
 pub struct Pipes {
     /// Per process what is to be written; none to this one.
     out: Vec<Option<Arc<Queue>>>,
+    writers: Vec<JoinHandle<()>>,
     /// Streams to read from, until reading starts.
     streams: Mutex<Vec<(usize, UnixStream)>>,
     /// Bytes of entries that were sent, and whole frames with data.
@@ -84,6 +86,10 @@ impl Drop for Pipes {
             queue.lock().closed = true;
             queue.changed.notify_one();
         }
+        // What waits is written first: others may need it after this process has ended.
+        for writer in self.writers.drain(..) {
+            let _ = writer.join();
+        }
     }
 }
 
@@ -91,11 +97,12 @@ impl Pipes {
     /// Over streams to the processes given.
     pub fn new(processes: usize, streams: Vec<(usize, UnixStream)>) -> io::Result<Arc<Self>> {
         let mut out: Vec<_> = (0..processes).map(|_| None).collect();
+        let mut writers = Vec::with_capacity(streams.len());
         for (process, stream) in &streams {
             let queue = Arc::new(Queue::new());
             out[*process] = Some(Arc::clone(&queue));
             let mut stream = stream.try_clone()?;
-            std::thread::spawn(move || {
+            writers.push(std::thread::spawn(move || {
                 while let Some(frame) = queue.next() {
                     let length = (frame.len() as u64).to_le_bytes();
                     if stream.write_all(&length).and_then(|()| stream.write_all(&frame)).is_err() {
@@ -104,11 +111,12 @@ impl Pipes {
                     queue.lock().free.push(frame);
                 }
                 let _ = stream.shutdown(std::net::Shutdown::Write);
-            });
+            }));
         }
         let streams = Mutex::new(streams);
         let gathered = (0..processes).map(|_| AtomicU64::new(0)).collect();
-        Ok(Arc::new(Self { out, streams, entries: AtomicU64::new(0), messages: AtomicU64::new(0), gathered }))
+        let (entries, messages) = Default::default();
+        Ok(Arc::new(Self { out, writers, streams, entries, messages, gathered }))
     }
 }
 

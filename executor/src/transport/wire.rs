@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Carries frames between processes: whole, and those of two processes in order but for data. Nothing here waits for
-/// another process.
+/// another process. What was sent before it is dropped still leaves: others may need it once this process has ended.
 pub trait Wire: Debug + Send + Sync {
     /// From now on hands what comes to `sink`, from threads of the wire's own. Called once.
     fn start(&self, sink: Arc<dyn Sink>);
