@@ -15,6 +15,7 @@ pub mod profile;
 pub mod report;
 mod runtime;
 pub mod session;
+pub mod stall;
 mod step;
 mod sync;
 pub mod trace;

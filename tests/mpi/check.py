@@ -77,6 +77,16 @@ def workers(fsx):
     return sorted(found)
 
 
+def by_rank(fsx):
+    """The process of each rank."""
+    found = {}
+    for pid in workers(fsx):
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        rank = next(v for v in variables if v.startswith(b"OMPI_COMM_WORLD_RANK="))
+        found[int(rank.split(b"=")[1])] = pid
+    return found
+
+
 def gone(fsx):
     until = time.monotonic() + 5
     while workers(fsx):
@@ -120,13 +130,17 @@ def long(given, folder):
     train = [given.fsx, "run", "m.json", "-q", "--steps", "3000", "--save"]
     subprocess.run(train + ["local.safetensors"], cwd=folder, check=True)
     job = Job(MPIRUN + ["-np", "3"] + train + ["mpi.safetensors"], folder)
-    stops = 0
+    stops = asked = 0
     while job.process.poll() is None and stops < 40:
         for pid in workers(given.fsx)[stops % 3 : stops % 3 + 1]:
             try:
                 os.kill(pid, signal.SIGSTOP)
                 time.sleep(0.01 + 0.003 * (stops * 7 % 11))
                 os.kill(pid, signal.SIGCONT)
+                # A process by itself, and all of them by mpirun.
+                if stops % 10 == 5:
+                    os.kill(pid if stops % 20 == 5 else job.process.pid, signal.SIGUSR1)
+                    asked += 1
             except ProcessLookupError:
                 pass
         stops += 1
@@ -134,12 +148,21 @@ def long(given, folder):
     code, _, err, _ = job.end(120)
     if code != 0 or (folder / "mpi.safetensors").read_bytes() != (folder / "local.safetensors").read_bytes():
         fail(f"3,000 steps with stops: {code}\n{err}")
-    ok(f"3,000 steps on 3 processes, stopped {stops} times, train the same bits")
+    tables = err.count("where the ranks are:\n")
+    if not 0 < tables <= asked or "error" in err:
+        fail(f"asked {asked} times, {tables} answers\n{err}")
+    ok(f"3,000 steps on 3 processes, stopped {stops} times and asked {asked} times where they are, train the same bits")
 
 
-def one_error(text, code, err, wanted, processes):
-    """All that are left say the same, and the job fails. (A job that may recover does not fail for mpirun.)"""
+def one_error(text, code, err, wanted, processes, back=None):
+    """All that are left say the same, and the job fails. (A job that may recover does not fail for mpirun.) `back` is the
+    number of the rank that was stopped: mpirun lets it go on to end it, and on a busy machine it may first say that it has
+    lost the others, once."""
     said = [line for line in err.splitlines() if line.startswith("error: ")]
+    blames = rf"error: (rank {back} failed in |.* for rank {back}$)"
+    strays = [line for line in said if back is not None and not re.match(blames, line)]
+    if len(strays) == 1:
+        said.remove(strays[0])
     if code == 0 or len(said) < processes or not all(re.search(wanted, line) for line in said):
         fail(f"{text}: {code}\n{err}")
     if len(set(said)) != 1:
@@ -177,7 +200,7 @@ def failures(given, folder):
         killed = sent == signal.SIGKILL
         job = mpirun(many, recover=killed)
         time.sleep(3)
-        victim = workers(given.fsx)[-1]
+        victim = by_rank(given.fsx)[2]
         os.kill(victim, sent)
         began = time.monotonic()
         if sent == signal.SIGSTOP:
@@ -185,9 +208,39 @@ def failures(given, folder):
             code, _, err, _ = job.end(4 + 5 + 6)
         else:
             code, _, err, _ = job.end(4 + 5)
-        one_error(f"a process that is {name}", code or killed, err, r"rank \d|ranks? \d", 2)
+        one_error(f"a process that is {name}", code or killed, err, "rank 2", 2, None if killed else 2)
+        why = "is gone" if killed else "(is gone|says nothing)"
+        # Who comes back when mpirun ends it may say where it is, too.
+        if len(re.findall(rf"\n  rank 2: its process {why}", err)) != 1:
+            fail(f"a process that is {name}: where the others are is not said once\n{err}")
+        if not re.search(r"the first operation that not all have begun is .*: ranks 0, 1 have, rank 2 not", err):
+            fail(f"a process that is {name}: what it has not begun is not said\n{err}")
         gone(given.fsx)
         ok(f"a process that is {name} ends all, with one message ({time.monotonic() - began:.1f} s, timeout 4 s)")
+
+    # The answer of a job of which a process is stopped, asked of each of the others, and of one whose first is.
+    for victim, asked, wanted in [
+        (2, 0, r"ranks 0, 1 have, rank 2 not(.|\n)*\n  rank 2: its process says nothing"),
+        (2, 1, r"ranks 0, 1 have, rank 2 not(.|\n)*\n  rank 2: its process says nothing"),
+        (0, 1, r"\n  rank 0: its process says nothing(.|\n)*\n  rank 1\n"),
+    ]:
+        job = mpirun(base + ["--steps", "100000000", "--timeout", "20"])
+        time.sleep(2)
+        pids = by_rank(given.fsx)
+        os.kill(pids[victim], signal.SIGSTOP)
+        time.sleep(0.5)
+        os.kill(pids[asked], signal.SIGUSR1)
+        time.sleep(2)
+        os.kill(pids[victim], signal.SIGCONT)
+        time.sleep(0.5)
+        os.kill(pids[1], signal.SIGINT)
+        code, _, err, _ = job.end(10)
+        gone(given.fsx)
+        # The first process answers late, once it goes on.
+        answers = err.count("where the ranks are:\n")
+        if answers not in ([1, 2] if victim == 0 else [1]) or not re.search(wanted, err) or "error: " in err:
+            fail(f"process {victim} is stopped, {asked} is asked: {code}\n{err}")
+    ok("where the ranks are is said though a process is stopped, and the job goes on")
 
     job = mpirun(many)
     time.sleep(3)

@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use fs_compiler::Strategy;
+use fs_executor::stall::Watch;
 use fs_executor::transport::wire::{Sink, Wire, World};
 use fs_executor::{Error, Observer, Options, Report, Session, StepEvent};
 use fs_schedule::Schedule;
@@ -463,19 +464,21 @@ fn two_processes_train_to_the_same_bits() {
     }
 }
 
-/// Signals a process at a step.
-struct At(u64, u32, &'static str);
+/// Signals a process at a step, and asks where the ranks are.
+struct At(u64, u32, &'static str, Arc<Watch>);
 
 impl Observer for At {
     fn step(&mut self, event: &StepEvent) {
         if event.step == self.0 {
             let pid = self.1.to_string();
             assert!(Command::new("kill").args([self.2, &pid]).status().expect("kill").success());
+            self.3.ask();
         }
     }
 }
 
-/// A second process that is killed or stopped ends the run, soon and with an error that names who is missing.
+/// A second process that is killed or stopped ends the run, soon and with an error that names who is missing. Where the
+/// others are is said all the same, when it is asked and at the end.
 #[test]
 fn a_process_that_dies_or_stalls_ends_the_run() {
     let timeout = Duration::from_secs(2);
@@ -483,13 +486,28 @@ fn a_process_that_dies_or_stalls_ends_the_run() {
     {
         let folder = tempfile::TempDir::new().expect("a folder");
         let (mut child, world) = start(folder.path(), "row_wise", 1_000_000);
-        let options = options().world(world).timeout(timeout).steps(1_000_000);
+        let (say, said) = mpsc::channel::<String>();
+        let watch = Watch::new(move |text| say.send(text.to_owned()).expect("the test listens"));
+        let options = options().world(world).timeout(timeout).steps(1_000_000).watch(Arc::clone(&watch));
         let schedule = two("row_wise");
         let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
         let began = Instant::now();
-        let error =
-            session.run(&mut At(20, child.id(), signal)).expect_err("a process is missing").to_string();
+        let error = session
+            .run(&mut At(20, child.id(), signal, Arc::clone(&watch)))
+            .expect_err("a process is missing")
+            .to_string();
         let took = began.elapsed();
+        drop(session);
+        watch.explain();
+        let said: Vec<String> = (0..2).map(|_| said.recv_timeout(timeout).expect("it is said")).collect();
+        let why = if signal == "-STOP" { "its process says nothing" } else { "its process is gone: " };
+        assert!(said.iter().all(|text| text.contains(&format!("\n  rank 1: {why}"))), "{signal}: {said:?}");
+        let first = said[1].lines().nth(1).expect("a second line").to_owned();
+        assert!(
+            first.starts_with("  the first operation that not all have begun is ")
+                && first.ends_with(": ranks 0, 2 have, rank 1 not"),
+            "{signal}: {said:?}"
+        );
         child.kill().expect("the second process is there");
         child.wait().expect("the second process ends");
         assert!(error.contains(says), "{signal}: {error}");

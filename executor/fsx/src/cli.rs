@@ -168,6 +168,9 @@ fn together(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> 
     let timeout = timeout.ok_or_else(unfit)?;
     let processes = Processes::join(run.transport, timeout)?;
     let outcome = execute(run, timeout, &processes, interrupts);
+    if outcome.is_err() {
+        interrupts.places().explain();
+    }
     match &outcome {
         Ok(_) => processes.finish()?,
         Err(error) if processes.place().1 > 1 => {
@@ -224,6 +227,7 @@ fn execute(
         .stop(interrupts.stop())
         .link(run.link)
         .timeout(timeout)
+        .watch(interrupts.places())
         .world(processes.world(ranks)?);
     let mut session = Session::<f32>::new(schedule, options)?;
     if let Some(target) = &trace {

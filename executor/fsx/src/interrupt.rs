@@ -1,11 +1,12 @@
-//! Ctrl-C and its like, at any moment of a command.
+//! Ctrl-C and its like, at any moment of a command, and the question where its ranks are (`SIGUSR1`).
 //!
 //! The signals are blocked in all threads, and one thread waits for them. What is to be done then is done by threads that
 //! are there from the start: among thousands that compute, a new one waits for its first turn as long as all others
 //! take, one that has slept does not. Before training a command is ended at once.
 //! While a run trains or evaluates, the first signal asks it to stop, which it does after what is in flight. If that
 //! takes too long (a step may be of any size), or if a second signal comes, it is ended wherever it is. Either way the
-//! report holds the steps that are done, and nothing half written is left. Nothing is waited for that may never come.
+//! report holds the steps that are done, and nothing half written is left. Nothing is waited for that may never come. Who only
+//! asks gets an answer, and nothing else changes.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use fs_executor::stall::Watch;
 use fs_executor::{Error, Observer, Report, StepEvent};
 use nix::sys::signal::{SigSet, Signal};
 
@@ -39,6 +41,8 @@ pub(crate) struct Interrupts {
     patience: mpsc::Sender<()>,
     message: mpsc::Sender<()>,
     last_words: mpsc::Sender<mpsc::Sender<()>>,
+    /// Says where ranks are.
+    places: Arc<Watch>,
 }
 
 impl Interrupts {
@@ -46,7 +50,7 @@ impl Interrupts {
     pub(crate) fn watch() -> Result<Arc<Self>, Error> {
         let failed = |e: &dyn std::fmt::Display| Error::Settings(format!("cannot watch for Ctrl-C: {e}"));
         let mut signals = SigSet::empty();
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1] {
             signals.add(signal);
         }
         signals.thread_block().map_err(|e| failed(&e))?;
@@ -61,6 +65,10 @@ impl Interrupts {
             patience,
             message,
             last_words,
+            // In one piece: other processes may write to the same place.
+            places: Watch::new(|text| {
+                let _ = io::stderr().write_all(text.as_bytes());
+            }),
         });
         let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.into()).spawn(body).map_err(|e| failed(&e))
@@ -73,7 +81,11 @@ impl Interrupts {
         let this = Arc::clone(&own);
         let watch = move || {
             while let Ok(signal) = signals.wait() {
-                this.take(signal);
+                if signal == Signal::SIGUSR1 {
+                    this.places.ask();
+                } else {
+                    this.take(signal);
+                }
             }
         };
         start("signals", Box::new(watch))?;
@@ -83,6 +95,11 @@ impl Interrupts {
     /// Set when the command shall stop.
     pub(crate) fn stop(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
+    }
+
+    /// Says where the command's ranks are.
+    pub(crate) fn places(&self) -> Arc<Watch> {
+        Arc::clone(&self.places)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<(PathBuf, Report)>> {

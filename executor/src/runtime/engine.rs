@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use super::account::{Gap, TimeUse};
+use super::place::Doing;
 use super::profile::Profile;
 use super::rank::Rank;
 use super::record::Record;
@@ -178,8 +179,10 @@ impl<D: Device> Thread<'_, '_, D> {
         let outer = self.at.replace(Some(op));
         let start = rank.process.clock.now();
         self.close_gap(Gap::Before(op, step), start);
+        let note = |doing: Doing| rank.places.set((self.engine, queue), (op, step), doing);
+        note(Doing::Runs);
         self.obey(op, batch);
-        let loaded = if rank.plan.load == Some(op) { rank.load(batch) } else { Ok(true) };
+        let loaded = if rank.plan.load == Some(op) { rank.load(batch, note) } else { Ok(true) };
         let outcome = loaded.and_then(|loaded| {
             if !loaded {
                 return Ok(None);

@@ -16,7 +16,7 @@ use crate::transport::link::EmulatedLink;
 use crate::transport::local::Local;
 use crate::transport::paced::Paced;
 use crate::transport::threads::Threads;
-use crate::transport::{Channel, Outbox, Reach, Transport, TransportError};
+use crate::transport::{CONNECTION, Channel, Outbox, Reach, Transport, TransportError, Turn};
 
 /// What the threads of this process share.
 pub(crate) struct Process<O> {
@@ -27,7 +27,7 @@ pub(crate) struct Process<O> {
     /// Whether a rank has failed.
     pub failures: Arc<Failures>,
     /// Hands data from rank to rank.
-    pub transport: Box<dyn Transport<O>>,
+    pub transport: Arc<dyn Transport<O>>,
     /// Speaks to other processes.
     pub control: Arc<dyn Control>,
     /// Decides for all ranks how many batches there are.
@@ -59,8 +59,8 @@ impl<O: Outbox + 'static> Process<O> {
         let failures = Arc::new(Failures::new(&threads));
         let clock = Clock::start();
         let mut run = 0;
-        let mut transport: Box<dyn Transport<O>> = if own.len() == ranks {
-            Box::new(Local::new(ranks, channels, &threads, |rank| make(rank, Reach::Process)))
+        let mut transport: Arc<dyn Transport<O>> = if own.len() == ranks {
+            Arc::new(Local::new(ranks, channels, &threads, |rank| make(rank, Reach::Process)))
         } else {
             let bytes =
                 Arc::new(Bytes::new(control, channels, &threads, clock, |rank| make(rank, Reach::Bytes)));
@@ -81,10 +81,10 @@ impl<O: Outbox + 'static> Process<O> {
                 control.leave();
                 return Err(failure);
             }
-            Box::new(bytes)
+            bytes
         };
         if let Some(link) = link.filter(|_| ranks > 1) {
-            transport = Box::new(Paced::new(transport, link, ranks, channels.len()));
+            transport = Arc::new(Paced::new(transport, link, ranks, channels.len()));
         }
         let timeout = u64::try_from(control.timeout().as_nanos()).unwrap_or(u64::MAX);
         let (control, gate) = (Arc::clone(control), Arc::clone(gate));
@@ -98,9 +98,18 @@ impl<O: Outbox + 'static> Process<O> {
 
     /// The same with a failure that is already put together.
     pub(crate) fn fail_with(&self, failure: &TransportError) {
+        if failure.is_stall() {
+            self.control.freeze();
+        }
         if self.failures.set(failure) {
             self.control.fail(failure);
         }
+    }
+
+    /// Says which ranks have not posted a turn, for as long as anybody asks.
+    pub(crate) fn missing(&self) -> impl Fn(Turn) -> Vec<usize> + Send + Sync + 'static {
+        let transport = Arc::clone(&self.transport);
+        move |turn| transport.missing(turn)
     }
 
     /// Tells other processes of a rank's part of a batch.
@@ -171,7 +180,7 @@ impl<O: Outbox> Hearing<O> {
             }
             FrameKind::Grant | FrameKind::Stop => self.gate.take(kind, reader)?,
             // The control's own.
-            FrameKind::Failure | FrameKind::Gather => {}
+            FrameKind::Failure | FrameKind::Gather | FrameKind::Ask | FrameKind::Where => {}
         }
         Ok(())
     }
@@ -180,7 +189,7 @@ impl<O: Outbox> Hearing<O> {
 impl<O: Outbox> Listener for Hearing<O> {
     fn frame(&self, process: usize, frame: &[u8], seen: Instant) {
         if let Err(error) = self.take(process, frame, seen) {
-            let (rank, op) = (self.ranks[process], "connection".into());
+            let (rank, op) = (self.ranks[process], CONNECTION.into());
             let failure = TransportError::Failed { rank, op, message: error.to_string() };
             self.failed(&failure);
             if let Some(control) = self.control.upgrade() {

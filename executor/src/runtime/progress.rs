@@ -75,6 +75,22 @@ impl Progress {
         self.heads[engine][queue].store(passed.unwrap_or(BUSY), Ordering::Relaxed);
     }
 
+    /// Operations that a queue has passed; `None` while its head waits for other ranks or for time to pass.
+    pub(crate) fn passed(&self, engine: usize, queue: usize) -> Option<u64> {
+        let passed = self.heads[engine][queue].load(Ordering::Relaxed);
+        (passed != BUSY).then_some(passed)
+    }
+
+    /// Batches that exist, as far as it is known.
+    pub(crate) fn batches(&self) -> u64 {
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// Steps that an operation has done.
+    pub(crate) fn steps(&self, op: usize) -> u64 {
+        self.done[op].load(Ordering::Acquire)
+    }
+
     /// Counts a step of an operation as done and wakes the threads that this lets go on: how many.
     pub(crate) fn complete(&self, plan: &Plan, op: usize, step: u64, events: &[Event]) -> u64 {
         self.done[op].store(step + 1, Ordering::Release);

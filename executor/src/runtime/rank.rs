@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::account::{KINDS, Stamps};
 use super::finished::{ENGINES, Finished};
+use super::place::{Doing, Places};
 use super::plan::{self, Plan};
 use super::process::{Ending, Process};
 use super::progress::Progress;
@@ -41,7 +42,9 @@ pub(crate) struct Rank<'a, D: Device> {
     pub settings: Settings,
     /// Why there is no more data.
     pub data_error: Mutex<Option<Arc<DataError>>>,
-    pub(super) progress: Progress,
+    pub(super) progress: Arc<Progress>,
+    /// Where its queues are, for whoever asks.
+    pub(super) places: Arc<Places>,
     /// Operations that each batch in flight still has to run.
     pub(super) left: Vec<AtomicUsize>,
     /// Per batch in flight, the wait for its data.
@@ -138,7 +141,8 @@ impl<'a, D: Device> Rank<'a, D> {
             ending,
             settings,
             data_error: Mutex::default(),
-            progress: Progress::new(plan, process.gate.batches()),
+            progress: Arc::new(Progress::new(plan, process.gate.batches())),
+            places: Arc::new(Places::new(plan.ops.len(), plan.queues.iter().map(Vec::len))),
             left: (0..ring).map(|_| AtomicUsize::new(0)).collect(),
             data_wait: zeros(ring),
             begun: AtomicU64::new(u64::MAX),
@@ -154,8 +158,14 @@ impl<'a, D: Device> Rank<'a, D> {
         (batch % self.left.len() as u64) as usize
     }
 
-    /// Loads a batch; false if there is none.
-    pub(super) fn load(&self, batch: u64) -> Result<bool, Fault> {
+    /// How far its operations are, and where its queues are.
+    pub(crate) fn standing(&self) -> (Arc<Progress>, Arc<Places>) {
+        (Arc::clone(&self.progress), Arc::clone(&self.places))
+    }
+
+    /// Loads a batch; false if there is none. `note` is told what it waits for.
+    pub(super) fn load(&self, batch: u64, note: impl Fn(Doing)) -> Result<bool, Fault> {
+        note(Doing::Leave);
         if !self.process.gate.admit(batch, || self.process.failures.has_failed())? {
             self.progress.end.fetch_min(batch, Ordering::AcqRel);
             return Ok(false);
@@ -164,6 +174,7 @@ impl<'a, D: Device> Rank<'a, D> {
         if self.left[slot].swap(self.plan.ops.len(), Ordering::AcqRel) != 0 {
             return Err(Fault::Crowded { batch });
         }
+        note(Doing::Reads);
         let asked = Instant::now();
         let data = match self.batches.next(self.process.control.timeout()) {
             Some(Ok(data)) => data,
@@ -173,6 +184,7 @@ impl<'a, D: Device> Rank<'a, D> {
             }
             None => return Err(Fault::ReaderStopped),
         };
+        note(Doing::Runs);
         self.data_wait[slot].store(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
         if batch == 0 {
             self.begun.store(self.process.clock.now(), Ordering::Release);

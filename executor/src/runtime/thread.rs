@@ -248,6 +248,12 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
     }
 
     pub(super) fn fail(&mut self, op: usize, fault: &Fault) {
+        // Who has waited too long says so and names those that were waited for, not itself.
+        if let Fault::Transport(stall) = fault
+            && stall.is_stall()
+        {
+            return self.rank.process.fail_with(stall);
+        }
         // A failure that came from another rank is already known to everyone.
         let name = &self.rank.program.ops[op].name;
         self.rank.process.fail(self.rank.env.rank, name, &fault.to_string());

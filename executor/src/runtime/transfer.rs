@@ -3,6 +3,7 @@
 //! Each call of [`Thread::advance`] takes one step and returns; while a transfer waits, its thread runs other queues.
 
 use super::account::Gap;
+use super::place::Doing;
 use super::thread::{Active, Stage, Thread};
 use crate::device::{Device, Fault, Progress};
 use crate::transport::{Message, Outbox, TransportError, Turn};
@@ -29,6 +30,7 @@ impl<D: Device> Thread<'_, '_, D> {
             since: now,
         };
         self.heads[queue].active = Some(active);
+        self.note(queue, &active, Doing::Fills);
         rank.progress.publish(self.engine, queue, None);
         self.advance(queue, active);
     }
@@ -68,6 +70,7 @@ impl<D: Device> Thread<'_, '_, D> {
                 let progress = self.fill(queue, &mut active);
                 if self.has_ended(&mut active, progress) {
                     active.stage = Stage::Send;
+                    self.note(queue, &active, Doing::Sends);
                 }
             }
             Stage::Send => {
@@ -75,6 +78,7 @@ impl<D: Device> Thread<'_, '_, D> {
                 let sent = transport.send(turn, active.asked, piece);
                 active.at = sent.at;
                 if sent.all {
+                    rank.places.meet((self.engine, queue), (active.op, active.step), turn.turn);
                     transport.post(turn, active.began);
                     active.since = now;
                     active.stage = Stage::Wait;
@@ -92,8 +96,10 @@ impl<D: Device> Thread<'_, '_, D> {
                     active.round += 1;
                     active.asked = active.at.max(active.asked);
                     active.stage = Stage::Fill;
+                    self.note(queue, &active, Doing::Fills);
                 } else {
                     active.stage = Stage::Drain;
+                    self.note(queue, &active, Doing::Drains);
                 }
             }
             Stage::Drain => {
@@ -108,6 +114,10 @@ impl<D: Device> Thread<'_, '_, D> {
         }
         self.heads[queue].active = Some(active);
         true
+    }
+
+    fn note(&self, queue: usize, active: &Active<D::Cursor>, doing: Doing) {
+        self.rank.places.set((self.engine, queue), (active.op, active.step), doing);
     }
 
     /// Whether the device has filled or drained all; otherwise remembers how far it is.

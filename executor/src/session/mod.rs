@@ -123,9 +123,10 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let first = loading.as_ref().map_or(0, |l| l.taken.step);
         let timeout = options.timeout.min(LONGEST);
         let control: Arc<dyn Control> = match options.world.clone() {
-            Some(world) => Arc::new(Peers::new(world, timeout)),
-            None => Arc::new(Alone::new(ranks, timeout)),
+            Some(world) => Arc::new(Peers::new(world, timeout, Some(options.watch.witness()))),
+            None => Arc::new(Alone::new(ranks, timeout).with_witness(options.watch.witness())),
         };
+        options.watch.attach(&schedule, &control);
         // Of one process there is nobody to differ from.
         let several = control.processes().len() > 1;
         let data = if several { source.digest()? } else { String::new() };
@@ -424,9 +425,10 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     ) -> Result<Results, Error> {
         let source = source.unwrap_or(self.source.as_mut());
         let control = &self.control;
+        let watch = (&self.schedule, &self.options.watch);
         let Options { stop, link, stress, panic_at, .. } = &self.options;
         let (link, stress, panic_at) = (*link, *stress, panic_at.clone());
-        Phase { program, steps, source, stop, control, link, stress, record, panic_at }.run(
+        Phase { program, steps, source, stop, control, watch, link, stress, record, panic_at }.run(
             &self.ranks,
             &self.devices,
             each,

@@ -13,6 +13,7 @@ use crate::data::Source;
 use crate::data::samples::{Blocks, Deal};
 use crate::error::Error;
 use crate::limits;
+use crate::stall::Watch;
 use crate::transport::link::EmulatedLink;
 use crate::transport::wire::World;
 
@@ -55,6 +56,8 @@ pub struct Options {
     pub record: Option<Range<u64>>,
     /// Which samples of a training batch each rank works on: blocks of it, if nothing else is said.
     pub deal: Arc<dyn Deal>,
+    /// Says where all ranks are, if they wait for too long or it is asked.
+    pub watch: Arc<Watch>,
     /// For tests: the rank, operation and step at which an engine's thread panics.
     pub panic_at: Option<(usize, String, u64)>,
 }
@@ -77,6 +80,7 @@ impl Default for Options {
             stress: None,
             record: None,
             deal: Arc::new(Blocks),
+            watch: Arc::default(),
             panic_at: None,
         }
     }
@@ -185,6 +189,13 @@ impl Options {
     #[must_use]
     pub fn deal(mut self, deal: Arc<dyn Deal>) -> Self {
         self.deal = deal;
+        self
+    }
+
+    /// Watched by this.
+    #[must_use]
+    pub fn watch(mut self, watch: Arc<Watch>) -> Self {
+        self.watch = watch;
         self
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use fs_schedule::Program;
+use fs_schedule::{Program, Schedule};
 
 use crate::data::reader::reader;
 use crate::data::{Source, Wanted};
@@ -21,6 +21,8 @@ use crate::runtime::profile::Profile;
 use crate::runtime::rank::{Rank, Settings};
 use crate::runtime::record::{self, Record};
 use crate::runtime::{Plan, Process};
+use crate::stall::Watch;
+use crate::stall::look::Look;
 use crate::step::{Account, StepEvent};
 use crate::transport::control::Control;
 use crate::transport::link::EmulatedLink;
@@ -51,6 +53,8 @@ pub(super) struct Phase<'a> {
     pub(super) source: &'a mut dyn Source,
     pub(super) stop: &'a Arc<AtomicBool>,
     pub(super) control: &'a Arc<dyn Control>,
+    /// Of the program, and who is told where its ranks are.
+    pub(super) watch: (&'a Arc<Schedule>, &'a Arc<Watch>),
     pub(super) link: Option<EmulatedLink>,
     pub(super) stress: Option<u64>,
     /// Steps to record.
@@ -66,11 +70,11 @@ impl Phase<'_> {
         devices: &[D],
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
-        let Self { program, steps, source, stop, control, link, stress, record, panic_at } = self;
+        let Self { program, steps, source, stop, control, watch, link, stress, record, panic_at } = self;
         let world: usize = control.processes().iter().map(Vec::len).sum();
         let own = &control.processes()[control.process()];
         let planned = steps.end - steps.start;
-        let plan = Plan::new(program);
+        let plan = Arc::new(Plan::new(program));
         if plan.load.is_none() && planned > 0 {
             return Err(Error::Settings("the program loads no batches".into()));
         }
@@ -83,6 +87,8 @@ impl Phase<'_> {
         let (sender, finished) = sync_channel(MESSAGES);
         let place = |rank: usize| own.iter().position(|own| *own == rank).unwrap_or(0);
         let outbox = |rank: usize, reach: Reach| devices[place(rank)].outbox(reach);
+        let (schedule, watch) = watch;
+        watch.attach(schedule, control);
         let process =
             Process::new(control, plan.engines.len(), &plan.channels, link, &gate, &sender, &outbox)
                 .map_err(rank_error)?;
@@ -109,6 +115,17 @@ impl Phase<'_> {
             })
             .collect();
         drop((sender, ending));
+        let standing = ranks.iter().map(|rank| {
+            let (progress, places) = rank.standing();
+            (rank.env.rank, progress, places)
+        });
+        let evaluation = !std::ptr::eq(program, &raw const schedule.train);
+        watch.begin(Look::new(
+            (program, &plan),
+            (evaluation, steps.start),
+            standing.collect(),
+            process.missing(),
+        ));
         // Dropped before the threads are joined, so that the reader sees it if the ranks have failed.
         let ranks = ranks.into_iter().map(Arc::new).collect::<Vec<_>>();
         std::thread::scope(|scope| {
@@ -153,6 +170,7 @@ impl Phase<'_> {
                     Err(panic) => process.fail(envs[at].rank, "start", &panic_message(panic.as_ref())),
                 }
             }
+            watch.end();
             control.leave();
             let read = reading.join().map_err(|panic| {
                 Error::Settings(format!("reading data failed: {}", panic_message(panic.as_ref())))

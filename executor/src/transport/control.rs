@@ -4,14 +4,15 @@
 //! A [`Control`] speaks for the ranks of one process. With [`Alone`] these are all; [`Peers`](super::peers::Peers)
 //! speaks to other processes. All processes of a world call the same in the same order.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::TransportError;
 use super::threads::Threads;
+use super::witness::{Answers, Witness};
 
 /// Speaks for the ranks of this process.
 pub(crate) trait Control: Send + Sync {
@@ -64,6 +65,20 @@ pub(crate) trait Control: Send + Sync {
     /// The run is over.
     fn leave(&self);
 
+    /// Asks where all ranks are. The first process gathers what all say, for at most `patience`; others ask it to.
+    fn inquire(&self, patience: Duration) -> Answers;
+
+    /// What processes have said of where they were with the failure that ends the run.
+    fn last_words(&self) -> Answers;
+
+    /// Lets the witness note where the ranks of this process are.
+    fn freeze(&self) {}
+
+    /// What this process gathers just now, and the ranks that it waits for.
+    fn gathering(&self) -> Option<(String, Vec<usize>)> {
+        None
+    }
+
     /// Sends a frame to all others.
     fn tell(&self, frame: &[u8]) {
         (0..self.processes().len()).filter(|p| *p != self.process()).for_each(|p| self.send(p, frame));
@@ -115,16 +130,26 @@ pub(crate) trait Listener: Send + Sync {
 }
 
 /// All ranks are of this process.
-#[derive(Debug)]
 pub(crate) struct Alone {
     ranks: Vec<Vec<usize>>,
     timeout: Duration,
+    witness: Option<Weak<dyn Witness>>,
 }
 
 impl Alone {
     /// Runs `ranks` ranks.
     pub(crate) fn new(ranks: usize, timeout: Duration) -> Self {
-        Self { ranks: vec![(0..ranks).collect()], timeout }
+        Self { ranks: vec![(0..ranks).collect()], timeout, witness: None }
+    }
+
+    /// With somebody who knows where they are.
+    #[must_use]
+    pub(crate) fn with_witness(self, witness: Weak<dyn Witness>) -> Self {
+        Self { witness: Some(witness), ..self }
+    }
+
+    fn witness(&self) -> Option<Arc<dyn Witness>> {
+        self.witness.as_ref().and_then(Weak::upgrade)
     }
 }
 
@@ -151,6 +176,17 @@ impl Control for Alone {
     }
     fn settle(&self) -> Option<TransportError> {
         None
+    }
+    fn inquire(&self, _: Duration) -> Answers {
+        self.last_words()
+    }
+    fn last_words(&self) -> Answers {
+        Answers::All(self.witness().iter().map(|witness| Ok(witness.testify())).collect())
+    }
+    fn freeze(&self) {
+        if let Some(witness) = self.witness() {
+            witness.freeze();
+        }
     }
     fn enter(&self, _: Arc<dyn Listener>) -> u64 {
         0
@@ -256,6 +292,12 @@ mod tests {
         }
         fn settle(&self) -> Option<TransportError> {
             None
+        }
+        fn inquire(&self, _: Duration) -> Answers {
+            Answers::Elsewhere
+        }
+        fn last_words(&self) -> Answers {
+            Answers::Elsewhere
         }
         fn enter(&self, _: Arc<dyn Listener>) -> u64 {
             0

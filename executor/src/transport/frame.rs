@@ -49,11 +49,24 @@ pub enum FrameKind {
     Failure = 6,
     /// This process's part of something that all gather.
     Gather = 7,
+    /// Another process wants to know where all ranks are.
+    Ask = 8,
+    /// Where this process's ranks are.
+    Where = 9,
 }
 
 impl FrameKind {
-    const ALL: [Self; 7] =
-        [Self::Data, Self::Report, Self::Ended, Self::Grant, Self::Stop, Self::Failure, Self::Gather];
+    const ALL: [Self; 9] = [
+        Self::Data,
+        Self::Report,
+        Self::Ended,
+        Self::Grant,
+        Self::Stop,
+        Self::Failure,
+        Self::Gather,
+        Self::Ask,
+        Self::Where,
+    ];
 }
 
 /// Writes a frame.
@@ -67,6 +80,12 @@ impl<'b> Writer<'b> {
         bytes.clear();
         bytes.push(kind as u8);
         Self(bytes).number(run)
+    }
+
+    /// Begins bytes that are no frame.
+    pub(crate) fn plain(bytes: &'b mut Vec<u8>) -> Self {
+        bytes.clear();
+        Self(bytes)
     }
 
     /// Appends a number.

@@ -18,6 +18,7 @@ pub(crate) mod clock;
 pub(crate) mod control;
 mod envelope;
 pub(crate) mod event;
+mod failure;
 pub mod frame;
 pub mod launch;
 pub mod link;
@@ -31,6 +32,7 @@ mod posts;
 mod sections;
 pub(crate) mod threads;
 pub mod wire;
+pub(crate) mod witness;
 
 pub(crate) use channel::Channel;
 pub use envelope::{Envelope, Message};
@@ -142,6 +144,20 @@ pub enum TransportError {
         other: String,
     },
 }
+
+impl TransportError {
+    /// Whether somebody has said nothing for too long, so that it matters where all are.
+    pub(crate) fn is_stall(&self) -> bool {
+        match self {
+            Self::Timeout { .. } => true,
+            Self::Failed { op, .. } => op == CONNECTION,
+            Self::Sizes(_) | Self::Differ { .. } => false,
+        }
+    }
+}
+
+/// What fails when a process is gone.
+pub(crate) const CONNECTION: &str = "connection";
 
 fn late(op: &str, batch: Option<u64>, ranks: &[usize], seconds: f64) -> String {
     let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();

@@ -6,6 +6,8 @@
 //! whoever waits for them sleeps. The sender reckons its side and sends along when pieces started, the receiver
 //! reckons its own, each on its own clock.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 
 use super::envelope::Piece;
@@ -14,7 +16,7 @@ use super::{Arrival, Envelope, Message, Outbox, Sent, Transport, Turn};
 
 /// A transport whose messages take as long as over links.
 pub(crate) struct Paced<O> {
-    inner: Box<dyn Transport<O>>,
+    inner: Arc<dyn Transport<O>>,
     ranks: usize,
     links: Links,
     /// Per channel and rank.
@@ -36,7 +38,7 @@ struct Sending {
 impl<O> Paced<O> {
     /// The same transport over `link`s, for `channels` channels of `ranks` ranks.
     pub(crate) fn new(
-        inner: Box<dyn Transport<O>>,
+        inner: Arc<dyn Transport<O>>,
         link: EmulatedLink,
         ranks: usize,
         channels: usize,

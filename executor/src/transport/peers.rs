@@ -5,19 +5,24 @@
 //!
 //! Of a failure every process says one thing to all others: what it has noticed by itself, or, if it has heard of one
 //! before, that. Both name the process that noticed it. So everyone learns the same set of failures, and takes that of
-//! the first process in it.
+//! the first process in it. Where the failure is that nothing was heard for too long, a process says to the first one,
+//! before that, where its ranks are.
+//!
+//! Whoever wants to know where all ranks are asks the first process, which asks all others. They answer on the wire's
+//! thread, whatever their ranks wait for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::TransportError;
 use super::control::{Control, Listener};
+use super::failure::{read_failure, write_failure};
 use super::frame::{BadFrame, FrameKind, Reader, Writer};
 use super::wire::{Sink, Wire, World};
+use super::witness::{Answers, Witness};
+use super::{CONNECTION, TransportError};
 
 /// Speaks to the other processes of a world.
-#[derive(Debug)]
 pub(crate) struct Peers {
     world: World,
     timeout: Duration,
@@ -27,13 +32,14 @@ pub(crate) struct Peers {
 /// How long at most, and which part of the timeout, processes wait for what others say of a failure.
 const SETTLING: (Duration, u32) = (Duration::from_secs(2), 4);
 
-#[derive(Debug)]
 struct Shared {
     process: usize,
     /// Not held, because the wire may hold this.
     wire: Weak<dyn Wire>,
     /// The first rank of each process.
     ranks: Vec<usize>,
+    /// Not held, because it may hold this.
+    witness: Option<Weak<dyn Witness>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -55,7 +61,17 @@ struct State {
     lost: Vec<Option<String>>,
     /// What each process has said of a failure: which process noticed it, and what it is.
     failures: Vec<Option<(usize, TransportError)>>,
+    /// What is gathered here, and the ranks that are waited for.
+    gathering: Option<(String, Vec<usize>)>,
+    /// How often the first process has asked, and how often this one was asked.
+    inquiries: u64,
+    asked: u64,
+    /// Where each process has said last that its ranks are, and the inquiry that it has answered.
+    places: Vec<Option<(u64, Vec<u8>)>>,
 }
+
+/// The inquiry that is answered with a failure.
+const LAST_WORDS: u64 = u64::MAX;
 
 impl State {
     /// That of the first process that noticed one.
@@ -81,6 +97,10 @@ impl Shared {
     /// Notes what a process says of a failure that `noticed` has noticed, and says it to all if this one has said
     /// nothing yet. The failure that counts so far is told to the listener.
     fn fail(&self, process: usize, noticed: usize, failure: &TransportError) {
+        let witness = self.witness().filter(|_| failure.is_stall());
+        if let Some(witness) = &witness {
+            witness.freeze();
+        }
         let (listener, repeat, counts) = {
             let mut state = self.lock();
             state.failures[process].get_or_insert_with(|| (noticed, failure.clone()));
@@ -94,12 +114,64 @@ impl Shared {
         self.changed.notify_all();
         if let Some(wire) = self.wire.upgrade().filter(|_| repeat) {
             let mut frame = Vec::new();
+            if let Some(witness) = witness.filter(|_| self.process != 0) {
+                write_places(&mut frame, LAST_WORDS, witness.as_ref());
+                wire.send(0, &frame);
+            }
             write_failure(&mut frame, noticed, failure);
             let others = (0..self.ranks.len()).filter(|other| *other != self.process);
             others.for_each(|other| wire.send(other, &frame));
         }
         if let (Some(listener), Some(counts)) = (listener, counts) {
             listener.failed(&counts);
+        }
+    }
+
+    fn witness(&self) -> Option<Arc<dyn Witness>> {
+        self.witness.as_ref().and_then(Weak::upgrade)
+    }
+
+    /// Takes note of where another process's ranks are, or says where this one's are.
+    fn inquired(&self, process: usize, kind: FrameKind, number: u64, bytes: &[u8]) {
+        if kind == FrameKind::Where {
+            self.lock().places[process] = Some((number, bytes.to_vec()));
+            return self.changed.notify_all();
+        }
+        let (Some(witness), Some(wire)) = (self.witness(), self.wire.upgrade()) else { return };
+        let mut frame = Vec::new();
+        if self.process == 0 {
+            // So that the other one knows that it is heard.
+            Writer::new(&mut frame, FrameKind::Ask, self.lock().inquiries);
+            wire.send(process, &frame);
+            witness.asked();
+        } else {
+            self.lock().asked += 1;
+            self.changed.notify_all();
+            write_places(&mut frame, number, witness.as_ref());
+            wire.send(process, &frame);
+        }
+    }
+
+    /// Of each process what it said in an inquiry, or why nothing was heard of it; `own` is what this one says.
+    fn answers(&self, state: &State, number: u64, own: &[u8]) -> Vec<Result<Vec<u8>, String>> {
+        let of = |process: usize| match (&state.places[process], &state.lost[process]) {
+            _ if process == self.process => Ok(own.to_vec()),
+            (Some((answered, bytes)), _) if *answered == number => Ok(bytes.clone()),
+            (_, Some(reason)) => Err(format!("its process is gone: {reason}")),
+            (_, None) => Err("its process says nothing".into()),
+        };
+        (0..self.ranks.len()).map(of).collect()
+    }
+
+    /// Waits until `there` says so, at most until `until`.
+    fn wait_until(&self, until: Instant, there: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || there(&state) {
+                return state;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -113,7 +185,7 @@ impl Shared {
     fn gone(&self, process: usize, reason: &str) -> TransportError {
         TransportError::Failed {
             rank: self.ranks[process],
-            op: "connection".into(),
+            op: CONNECTION.into(),
             message: format!("its process is gone: {reason}"),
         }
     }
@@ -130,6 +202,7 @@ impl Shared {
                 self.lock().parts.push((run, process, what, reader.rest().to_vec()));
                 self.changed.notify_all();
             }
+            FrameKind::Ask | FrameKind::Where => self.inquired(process, kind, run, reader.rest()),
             FrameKind::Data | FrameKind::Report | FrameKind::Ended | FrameKind::Grant | FrameKind::Stop => {
                 let listener = {
                     let mut state = self.lock();
@@ -154,7 +227,7 @@ impl Sink for Shared {
         if let Err(error) = self.take(process, frame, seen) {
             self.notice(&TransportError::Failed {
                 rank: self.ranks[process],
-                op: "connection".into(),
+                op: CONNECTION.into(),
                 message: error.to_string(),
             });
         }
@@ -176,13 +249,14 @@ impl Sink for Shared {
 
 impl Peers {
     /// Speaks to the others of `world`; `timeout` is how long anything is waited for.
-    pub(crate) fn new(world: World, timeout: Duration) -> Self {
+    /// `witness` knows where the ranks of this process are.
+    pub(crate) fn new(world: World, timeout: Duration, witness: Option<Weak<dyn Witness>>) -> Self {
         let ranks = world.processes.iter().map(|own| own[0]).collect();
         let processes = world.processes.len();
-        let (lost, failures) = (vec![None; processes], vec![None; processes]);
-        let state = Mutex::new(State { lost, failures, ..State::default() });
+        let (lost, failures, places) = (vec![None; processes], vec![None; processes], vec![None; processes]);
+        let state = Mutex::new(State { lost, failures, places, ..State::default() });
         let (process, wire) = (world.process, Arc::downgrade(&world.wire));
-        let shared = Arc::new(Shared { process, wire, ranks, state, changed: Condvar::new() });
+        let shared = Arc::new(Shared { process, wire, ranks, witness, state, changed: Condvar::new() });
         world.wire.start(Arc::clone(&shared) as Arc<dyn Sink>);
         Self { world, timeout, shared }
     }
@@ -196,7 +270,9 @@ impl Peers {
         (to, from): (&[usize], &[usize]),
     ) -> Result<Vec<Option<Vec<u8>>>, TransportError> {
         self.give(number, what, own, to);
-        self.wait(number, what, from).map_err(|failure| {
+        let found = self.wait(number, what, from);
+        self.shared.lock().gathering = None;
+        found.map_err(|failure| {
             self.shared.notice(&failure);
             self.settle().unwrap_or(failure)
         })
@@ -250,17 +326,18 @@ impl Peers {
             if missing.is_empty() {
                 return Ok(found);
             }
+            let ranks = || missing.iter().flat_map(|p| self.world.processes[*p].clone()).collect();
+            state.gathering = Some((what.to_owned(), ranks()));
             let gone = missing.iter().find_map(|p| Some((*p, state.lost[*p].clone()?)));
             let left = until.saturating_duration_since(Instant::now());
             if let Some((process, reason)) = gone {
                 return Err(self.shared.gone(process, &reason));
             }
             if left.is_zero() {
-                let ranks = missing.iter().flat_map(|p| self.world.processes[*p].clone()).collect();
                 return Err(TransportError::Timeout {
                     op: what.into(),
                     batch: None,
-                    ranks,
+                    ranks: ranks(),
                     seconds: self.timeout.as_secs_f64(),
                 });
             }
@@ -339,6 +416,57 @@ impl Control for Peers {
         }
     }
 
+    fn inquire(&self, patience: Duration) -> Answers {
+        let Some(witness) = self.shared.witness() else { return Answers::Elsewhere };
+        let until = Instant::now() + patience;
+        let mut frame = Vec::new();
+        if self.world.process != 0 {
+            let asked = self.shared.lock().asked;
+            Writer::new(&mut frame, FrameKind::Ask, 0);
+            self.send(0, &frame);
+            let heard =
+                self.shared.wait_until(until, |s| s.asked > asked || s.lost[0].is_some()).asked > asked;
+            return if heard { Answers::Elsewhere } else { Answers::Own(witness.testify()) };
+        }
+        let number = {
+            let mut state = self.shared.lock();
+            state.inquiries += 1;
+            state.inquiries
+        };
+        Writer::new(&mut frame, FrameKind::Ask, number);
+        self.tell(&frame);
+        let others = self.others();
+        let there = |state: &State, process: &usize| {
+            state.lost[*process].is_some() || state.places[*process].as_ref().is_some_and(|p| p.0 == number)
+        };
+        drop(self.shared.wait_until(until, |state| others.iter().all(|p| there(state, p))));
+        // Now: those that wait for somebody who is silent have come to that.
+        let own = witness.testify();
+        let state = self.shared.lock();
+        Answers::All(self.shared.answers(&state, number, &own))
+    }
+
+    fn last_words(&self) -> Answers {
+        let Some(witness) = self.shared.witness() else { return Answers::Elsewhere };
+        let own = witness.testify();
+        let state = self.shared.lock();
+        match self.world.process {
+            0 => Answers::All(self.shared.answers(&state, LAST_WORDS, &own)),
+            _ if state.failures[0].is_some() => Answers::Elsewhere,
+            _ => Answers::Own(own),
+        }
+    }
+
+    fn freeze(&self) {
+        if let Some(witness) = self.shared.witness() {
+            witness.freeze();
+        }
+    }
+
+    fn gathering(&self) -> Option<(String, Vec<usize>)> {
+        self.shared.lock().gathering.clone()
+    }
+
     fn enter(&self, listener: Arc<dyn Listener>) -> u64 {
         let mut state = self.shared.lock();
         state.runs += 1;
@@ -371,81 +499,16 @@ impl Control for Peers {
     }
 }
 
-fn write_failure(frame: &mut Vec<u8>, noticed: usize, failure: &TransportError) {
-    let numbers = |writer: Writer<'_>, ranks: &[usize]| {
-        ranks.iter().fold(writer, |w, rank| w.number(*rank as u64));
-    };
-    let writer = Writer::new(frame, FrameKind::Failure, 0).number(noticed as u64);
-    match failure {
-        TransportError::Failed { rank, op, message } => {
-            writer.number(0).number(*rank as u64).text(op).text(message);
-        }
-        TransportError::Sizes(message) => {
-            writer.number(1).text(message);
-        }
-        TransportError::Timeout { op, batch, ranks, seconds } => {
-            let batch = batch.map_or(0, |batch| batch + 1);
-            let writer = writer.number(2).text(op).number(batch).number(seconds.to_bits());
-            numbers(writer.number(ranks.len() as u64), ranks);
-        }
-        TransportError::Differ { name, rank, own, other_rank, other } => {
-            let ranks = [*rank, *other_rank];
-            numbers(writer.number(3).text(name).text(own).text(other), &ranks);
-        }
-    }
-}
-
-fn read_failure(reader: &mut Reader<'_>) -> Result<(usize, TransportError), BadFrame> {
-    let noticed = reader.size()?;
-    let failure = match reader.number()? {
-        0 => TransportError::Failed {
-            rank: reader.size()?,
-            op: reader.text()?.into(),
-            message: reader.text()?.into(),
-        },
-        1 => TransportError::Sizes(reader.text()?.into()),
-        2 => {
-            let (op, batch) = (reader.text()?.to_owned(), reader.number()?.checked_sub(1));
-            let (seconds, n) = (f64::from_bits(reader.number()?), reader.size()?);
-            let ranks = (0..n).map(|_| reader.size()).collect::<Result<_, _>>()?;
-            TransportError::Timeout { op, batch, ranks, seconds }
-        }
-        _ => {
-            let (name, own, other) = (reader.text()?.into(), reader.text()?.into(), reader.text()?.into());
-            TransportError::Differ { name, rank: reader.size()?, own, other_rank: reader.size()?, other }
-        }
-    };
-    Ok((noticed, failure))
+fn write_places(frame: &mut Vec<u8>, number: u64, witness: &dyn Witness) {
+    let bytes = witness.testify();
+    Writer::new(frame, FrameKind::Where, number).bytes(&bytes);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
-    #[test]
-    fn failures_travel() {
-        let failures = [
-            TransportError::Failed { rank: 3, op: "rows".into(), message: "out of luck".into() },
-            TransportError::Sizes("3 of 4".into()),
-            TransportError::Timeout { op: "ids".into(), batch: Some(0), ranks: vec![1, 2], seconds: 0.5 },
-            TransportError::Timeout { op: "end".into(), batch: None, ranks: Vec::new(), seconds: 2.0 },
-            TransportError::Differ {
-                name: "seed".into(),
-                rank: 0,
-                own: "1".into(),
-                other_rank: 2,
-                other: "7".into(),
-            },
-        ];
-        for failure in failures {
-            let mut frame = Vec::new();
-            write_failure(&mut frame, 3, &failure);
-            let (kind, _, mut reader) = Reader::new(&frame).unwrap();
-            assert_eq!(kind, FrameKind::Failure);
-            assert_eq!(read_failure(&mut reader).unwrap(), (3, failure));
-            reader.end().unwrap();
-        }
-    }
+    use super::*;
 
     /// What processes of this one send each other, until it is delivered.
     #[derive(Default)]
@@ -457,9 +520,17 @@ mod tests {
     impl Post {
         /// Delivers what was sent, and what is sent because of that.
         fn deliver(&self) {
+            self.deliver_but(usize::MAX);
+        }
+
+        /// The same, but for what is for one of them.
+        fn deliver_but(&self, deaf: usize) {
             loop {
                 let next = self.frames.lock().unwrap().pop_front();
                 let Some((from, to, frame)) = next else { return };
+                if to == deaf {
+                    continue;
+                }
                 let sink = self.sinks.lock().unwrap()[to].clone();
                 sink.unwrap().frame(from, &frame, Instant::now());
             }
@@ -483,14 +554,37 @@ mod tests {
         }
     }
 
+    /// Says its number, and counts how often it is asked.
+    struct Here(u8, AtomicU64);
+
+    impl Witness for Here {
+        fn testify(&self) -> Vec<u8> {
+            vec![self.0]
+        }
+        fn freeze(&self) {}
+        fn asked(self: Arc<Self>) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn peers(processes: usize) -> (Vec<Peers>, Arc<Post>) {
+        let (peers, post, _) = witnessed(processes);
+        (peers, post)
+    }
+
+    fn witnessed(processes: usize) -> (Vec<Peers>, Arc<Post>, Vec<Arc<Here>>) {
+        let here: Vec<_> = (0..processes).map(|p| Arc::new(Here(p as u8 + 10, AtomicU64::new(0)))).collect();
         let post = Arc::new(Post { sinks: Mutex::new(vec![None; processes]), ..Post::default() });
         let world = |process: usize| World {
             processes: (0..processes).map(|rank| vec![rank]).collect(),
             process,
             wire: Arc::new(Bus(process, Arc::clone(&post))),
         };
-        ((0..processes).map(|p| Peers::new(world(p), Duration::from_secs(20))).collect(), post)
+        let peer = |process: usize| {
+            let witness: Weak<Here> = Arc::downgrade(&here[process]);
+            Peers::new(world(process), Duration::from_secs(20), Some(witness))
+        };
+        ((0..processes).map(peer).collect(), post, here)
     }
 
     /// Three notice a failure of their own before they hear of the others', a fourth none.
@@ -514,6 +608,54 @@ mod tests {
         peers[0].fail(&of("too late", 2));
         post.deliver();
         assert_eq!(peers[0].settle(), Some(of("ids", 0)));
+    }
+
+    /// The first process gathers what all say, at once or until its patience ends.
+    #[test]
+    fn where_ranks_are_is_gathered() {
+        let (peers, post, here) = witnessed(3);
+        let inquire = |process: usize, patience: u64, deliver: bool| {
+            std::thread::scope(|scope| {
+                let asking = scope.spawn(|| peers[process].inquire(Duration::from_millis(patience)));
+                while !asking.is_finished() {
+                    if deliver {
+                        post.deliver();
+                    }
+                    std::thread::yield_now();
+                }
+                asking.join().unwrap()
+            })
+        };
+        let all = Answers::All([10, 11, 12].map(|n| Ok(vec![n])).to_vec());
+        assert_eq!(inquire(0, 20_000, true), all);
+        assert_eq!(inquire(2, 20_000, true), Answers::Elsewhere);
+        assert_eq!(here[0].1.load(Ordering::Relaxed), 1, "the first process is asked");
+        // Nothing arrives.
+        let began = Instant::now();
+        assert_eq!(inquire(2, 50, false), Answers::Own(vec![12]));
+        post.frames.lock().unwrap().clear();
+        let silent = || Err("its process says nothing".to_owned());
+        assert_eq!(inquire(0, 50, false), Answers::All(vec![Ok(vec![10]), silent(), silent()]));
+        assert!(began.elapsed() < Duration::from_secs(5));
+        post.frames.lock().unwrap().clear();
+        peers[0].shared.lost(1, "it was killed");
+        let gone = Err("its process is gone: it was killed".to_owned());
+        assert_eq!(inquire(0, 50, false), Answers::All(vec![Ok(vec![10]), gone, silent()]));
+    }
+
+    /// Who says that it has waited too long says before that where its ranks are.
+    #[test]
+    fn last_words_come_before_the_failure() {
+        let (peers, post, _here) = witnessed(3);
+        let stall =
+            TransportError::Timeout { op: "rows".into(), batch: Some(1), ranks: vec![1], seconds: 1.0 };
+        peers[2].fail(&stall);
+        assert_eq!(peers[2].last_words(), Answers::Own(vec![12]), "nothing was heard of the first process");
+        post.deliver_but(1);
+        assert_eq!(peers[0].failure(), Some(stall));
+        let silent = Err("its process says nothing".to_owned());
+        assert_eq!(peers[0].last_words(), Answers::All(vec![Ok(vec![10]), silent, Ok(vec![12])]));
+        assert_eq!(peers[2].last_words(), Answers::Elsewhere);
     }
 
     #[test]
