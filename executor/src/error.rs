@@ -29,6 +29,9 @@ pub enum Error {
     #[cfg(feature = "mpi")]
     #[error(transparent)]
     Mpi(#[from] crate::transport::mpi::MpiError),
+    /// Links cannot be measured.
+    #[error(transparent)]
+    Net(#[from] crate::net::NetError),
     /// No ranks.
     #[error("--ranks 0: at least one rank is needed")]
     NoRanks,

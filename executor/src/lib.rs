@@ -11,6 +11,7 @@ pub mod evaluate;
 pub mod fit;
 mod limits;
 mod memory;
+pub mod net;
 pub mod profile;
 pub mod report;
 mod runtime;

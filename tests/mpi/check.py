@@ -264,6 +264,41 @@ def failures(given, folder):
     ok("a full disk ends all")
 
 
+def links(given, folder):
+    """`fsx net` measures all pairs and writes profiles that `fsc` plans with."""
+    net = [given.fsx, "net", "--seconds", "1", "--json"]
+    compile_ = [given.fsc, "compile", "m.fs", "-o", "m.json", "--ranks", "3", "--strategy", "serial"]
+    subprocess.run(compile_, cwd=folder, check=True, capture_output=True)
+    measure = [given.fsx, "profile", "m.json", "-o", "p.json", "--steps", "20", "-q"]
+    subprocess.run(measure, cwd=folder, check=True)
+    code, out, err, _ = Job(MPIRUN + ["-np", "3"] + net + ["--profile", "p.json", "-o", "q.json"], folder).end(60)
+    if code != 0:
+        fail(f"fsx net: {code}\n{err}")
+    found = json.loads(out)
+    pairs = sorted((d["from"], d["to"]) for d in found["directions"])
+    if pairs != [(a, b) for a in range(3) for b in range(3) if a != b]:
+        fail(f"fsx net: {pairs}")
+    if any(d["latency"] <= 0 or d["bandwidth"] <= 0 for d in found["directions"]) or len(found["hosts"]) != 3:
+        fail(f"fsx net: {found}")
+    before, after = (json.loads((folder / name).read_text()) for name in ["p.json", "q.json"])
+    link = after["transfers"]["link"]
+    if link["bandwidth"] != found["together"] or "3 processes" not in after["link"]:
+        fail(f"fsx net: {link} {after['link']}")
+    before["transfers"]["link"], before["link"] = link, after["link"]
+    if before != after:
+        fail("fsx net changes more of a profile than its link")
+    plan = [given.fsc, "compile", "m.fs", "--profile", "q.json", "-o", "n.json"]
+    subprocess.run(plan, cwd=folder, check=True, capture_output=True)
+    ok("links of three processes are measured, and planned with")
+    before["ranks"] = 2
+    (folder / "two.json").write_text(json.dumps(before))
+    wrong = net + ["--profile", "two.json", "-o", "q.json"]
+    code, _, err, _ = Job(MPIRUN + ["-np", "3"] + wrong, folder).end(60)
+    if code == 0 or "2 rank(s)" not in err or "Traceback" in err or "panicked" in err:
+        fail(f"fsx net with a profile of two ranks: {code}\n{err}")
+    ok("a profile of fewer ranks than processes is refused")
+
+
 def hosts(given, folder):
     """Two network namespaces, a link of 200 Mbit/s."""
     two = HERE / "two_hosts.sh"
@@ -277,6 +312,15 @@ def hosts(given, folder):
         if code != 0 or (folder / "mpi.safetensors").read_bytes() != (folder / "local.safetensors").read_bytes():
             fail(f"two hosts: {code}\n{err}")
         ok(f"two hosts train the same bits ({took:.1f} s)")
+        net = [given.fsx, "net", "--seconds", "4", "--json"]
+        code, out, err, _ = Job([HERE / "mpirun_two_hosts.sh"] + net, folder).end(120)
+        if code != 0:
+            fail(f"fsx net on two hosts: {code}\n{err}")
+        rates = [d["bandwidth"] / 125e3 for d in json.loads(out)["directions"]] + [json.loads(out)["together"] / 125e3]
+        # Nothing is faster than the link, but for the 64 kB that it lets through at once.
+        if not all(50 < rate < 205 for rate in rates):
+            fail(f"fsx net on a link of 200 Mbit/s: {rates}")
+        ok(f"links of 200 Mbit/s are found ({', '.join(f'{rate:.0f}' for rate in rates)} Mbit/s)")
         many = [given.fsx, "run", "m.json", "-q", "--steps", "100000000", "--timeout", "4"]
         # To a file: the launcher's half on the other host keeps what it writes to open.
         said = folder / "said.txt"
@@ -317,6 +361,7 @@ def main():
         equal(given, folder)
         long(given, folder)
         failures(given, folder)
+        links(given, folder)
         if given.hosts:
             hosts(given, folder)
     print(f"{PASSED} passed")

@@ -22,8 +22,8 @@ use crate::interrupt::{Interrupts, Kept};
 use crate::links::{LINK_HELP, note_idle_link};
 use crate::progress::Progress;
 use crate::top::{Top, top};
-use crate::transport::{Processes, Transport};
-use crate::{profile, summary};
+use crate::transport::{Processes, Transport, end_together, say_error, seconds};
+use crate::{net, profile, summary};
 
 #[derive(Parser)]
 #[command(name = "fsx", version, about = "Runs schedules that fsc has compiled", max_term_width = 100)]
@@ -42,6 +42,8 @@ enum Command {
     Top(Top),
     /// Measure what operations and transfers take here, for `fsc compile --profile`
     Profile(profile::Settings),
+    /// Measure the links between processes that mpirun or srun has started, and put them into a profile
+    Net(net::Settings),
 }
 
 #[derive(Args)]
@@ -145,6 +147,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Compare(settings) => compare(&settings),
         Command::Top(settings) => top(&settings),
         Command::Profile(settings) => profile::run(&settings),
+        Command::Net(settings) => net::run(&settings),
     });
     match outcome {
         Ok(code) => code,
@@ -156,31 +159,15 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// In one piece: other processes may write to the same place.
-fn say_error(text: &str) {
-    let _ = io::stderr().write_all(format!("error: {text}\n").as_bytes());
-}
-
 /// Runs this process's part of a run, and ends when the other processes do.
 fn together(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> {
-    let timeout = Duration::try_from_secs_f64(run.timeout).ok().filter(|t| !t.is_zero());
-    let unfit = || Error::Settings(format!("--timeout {}: give seconds, more than 0", run.timeout));
-    let timeout = timeout.ok_or_else(unfit)?;
+    let timeout = seconds("--timeout", run.timeout)?;
     let processes = Processes::join(run.transport, timeout)?;
     let outcome = execute(run, timeout, &processes, interrupts);
     if outcome.is_err() {
         interrupts.places().explain();
     }
-    match &outcome {
-        Ok(_) => processes.finish()?,
-        Err(error) if processes.place().1 > 1 => {
-            let text = printable(&error.to_string());
-            say_error(&text);
-            processes.abort(&text);
-        }
-        Err(_) => {}
-    }
-    outcome
+    end_together(processes, outcome)
 }
 
 fn execute(

@@ -4,6 +4,7 @@ mod cli;
 mod files;
 mod interrupt;
 mod links;
+mod net;
 mod profile;
 mod progress;
 mod summary;

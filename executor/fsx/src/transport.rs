@@ -1,5 +1,7 @@
 //! Between which processes a run's ranks are, and how all of them end.
 
+use std::io::{self, Write as _};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -8,6 +10,7 @@ use fs_executor::transport::launch::launched;
 #[cfg(feature = "mpi")]
 use fs_executor::transport::mpi::Job;
 use fs_executor::transport::wire::World;
+use fs_schedule::file::printable;
 
 /// What hands data from rank to rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -105,4 +108,32 @@ impl Processes {
         #[cfg(not(feature = "mpi"))]
         let _ = error;
     }
+}
+
+/// So many seconds, which an option gives.
+pub(crate) fn seconds(option: &str, given: f64) -> Result<Duration, Error> {
+    let time = Duration::try_from_secs_f64(given).ok().filter(|t| !t.is_zero());
+    time.ok_or_else(|| Error::Settings(format!("{option} {given}: give seconds, more than 0")))
+}
+
+/// In one piece: other processes may write to the same place.
+pub(crate) fn say_error(text: &str) {
+    let _ = io::stderr().write_all(format!("error: {text}\n").as_bytes());
+}
+
+/// Waits for the other processes, or ends them too after an error.
+pub(crate) fn end_together(
+    processes: Processes,
+    outcome: Result<ExitCode, Error>,
+) -> Result<ExitCode, Error> {
+    match &outcome {
+        Ok(_) => processes.finish()?,
+        Err(error) if processes.place().1 > 1 => {
+            let text = printable(&error.to_string());
+            say_error(&text);
+            processes.abort(&text);
+        }
+        Err(_) => {}
+    }
+    outcome
 }

@@ -151,8 +151,19 @@ fn an_interrupted_run_has_its_trace() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fsx"));
         command.arg("run").arg(&place.schedule).args(["--ranks", "2", "--steps", "100000000"]);
         command.args(["--trace", &file, "--trace-steps", wish]);
+        let status = place.path(if held { "a.status" } else { "b.status" });
+        command.args(["--status", &status]);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(700));
+        // Until it has done more steps than shall be traced, however slow the machine is.
+        let done = || {
+            let text = std::fs::read_to_string(&status).ok()?;
+            serde_json::from_str::<serde_json::Value>(&text).ok()?["view"]["done"].as_u64()
+        };
+        let began = std::time::Instant::now();
+        while done().is_none_or(|steps| steps < 100) {
+            assert!(began.elapsed().as_secs() < 120, "{:?} steps are done", done());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
         assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();

@@ -172,10 +172,10 @@ impl Mpi {
         if landing.begun < landing.bytes.len() {
             return self.begin_part(key);
         }
-        if landing.open == 0 {
-            if let Some(landing) = self.landings[key].take() {
-                done.push(Done::Landed { from: landing.from, bytes: landing.bytes });
-            }
+        if landing.open == 0
+            && let Some(landing) = self.landings[key].take()
+        {
+            done.push(Done::Landed { from: landing.from, bytes: landing.bytes });
         }
         Ok(())
     }
