@@ -19,7 +19,7 @@ pub struct IdOutOfRange {
 /// What [`unique_by_owner`] and [`bucketize_by_owner`] find, and their workspace, which grows once.
 #[derive(Debug, Default)]
 pub struct Unique {
-    /// The rows to ask for, grouped by owner: ascending and distinct, or in order of occurrence.
+    /// The rows to ask for, grouped by owner: ascending, or in order of occurrence.
     pub ids: Vec<i64>,
     /// How many of them each owner holds.
     pub counts: Vec<usize>,
@@ -61,6 +61,12 @@ pub fn unique_by_owner(
     } else {
         by_sorting(features, rows, out)?;
     }
+    count_by_owner(rows_per_owner, owners, out);
+    Ok(())
+}
+
+/// Of ascending ids how many each owner holds.
+fn count_by_owner(rows_per_owner: usize, owners: usize, out: &mut Unique) {
     out.counts.clear();
     let mut start = 0;
     for owner in 1..=owners {
@@ -69,7 +75,6 @@ pub fn unique_by_owner(
         out.counts.push(end - start);
         start = end;
     }
-    Ok(())
 }
 
 struct ByBitmap<'a> {
@@ -108,6 +113,18 @@ impl Kernel<f32> for ByBitmap<'_> {
 
 /// For tables so large that a bitmap would cost more than the batch.
 fn by_sorting(features: &[&[i64]], rows: usize, out: &mut Unique) -> Result<(), IdOutOfRange> {
+    sort(features, rows, out)?;
+    for (id, position) in &out.sorted {
+        if out.ids.last() != Some(id) {
+            out.ids.push(*id);
+        }
+        out.inverse[*position as usize] = (out.ids.len() - 1) as u32;
+    }
+    Ok(())
+}
+
+/// Ids with their positions, ascending.
+fn sort(features: &[&[i64]], rows: usize, out: &mut Unique) -> Result<(), IdOutOfRange> {
     out.sorted.clear();
     for (position, id) in features.iter().flat_map(|f| f.iter()).enumerate() {
         if *id as u64 >= rows as u64 {
@@ -116,12 +133,27 @@ fn by_sorting(features: &[&[i64]], rows: usize, out: &mut Unique) -> Result<(), 
         out.sorted.push((*id, position as u32));
     }
     out.sorted.sort_unstable();
-    for (id, position) in &out.sorted {
-        if out.ids.last() != Some(id) {
-            out.ids.push(*id);
-        }
-        out.inverse[*position as usize] = (out.ids.len() - 1) as u32;
+    Ok(())
+}
+
+/// [`unique_by_owner`] without removing duplicates: every occurrence is an entry, ascending by id, those of one id in order
+/// of occurrence.
+pub fn occurrences_by_owner(
+    features: &[&[i64]],
+    rows_per_owner: usize,
+    owners: usize,
+    out: &mut Unique,
+) -> Result<(), IdOutOfRange> {
+    let rows = total_rows(rows_per_owner, owners);
+    sort(features, rows, out)?;
+    out.ids.clear();
+    out.inverse.clear();
+    out.inverse.resize(out.sorted.len(), 0);
+    for (at, (id, position)) in (0..).zip(&out.sorted) {
+        out.ids.push(*id);
+        out.inverse[*position as usize] = at;
     }
+    count_by_owner(rows_per_owner, owners, out);
     Ok(())
 }
 

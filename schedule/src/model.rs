@@ -268,6 +268,10 @@ pub struct Exchange {
     /// Training rows travel by reuse distance (in microbatches) up to this one; `None`: all together. See
     /// [`crate::reuse`].
     pub lookahead: Option<u32>,
+    /// In training, who reads samples asks for the rows on behalf of the ranks that work on them. A rank's entries are then
+    /// ascending rows for each owner, also where there is one per occurrence: the owner finds the same list.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub folded: bool,
 }
 
 impl Exchange {

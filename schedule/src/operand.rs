@@ -58,6 +58,7 @@ impl Extent {
                 Symbol::Ranks
                 | Symbol::Sent(_)
                 | Symbol::Received(_)
+                | Symbol::Asked(_)
                 | Symbol::SentClass(..)
                 | Symbol::ReceivedClass(..),
             ) => false,
@@ -91,7 +92,7 @@ impl FromStr for Extent {
     }
 }
 
-as_text!(Extent, "Extent", r"^([0-9]+|[WB]|[TQ][0-9]+|[UR][0-9]+([fb][0-9]+)?)$");
+as_text!(Extent, "Extent", r"^([0-9]+|[WB]|[TQA][0-9]+|[UR][0-9]+([fb][0-9]+)?)$");
 
 /// What an operation reads or writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

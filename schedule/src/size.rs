@@ -27,6 +27,8 @@ pub enum Symbol {
     Sent(u32),
     /// `R<e>`: entries that exchange e receives as an owner.
     Received(u32),
+    /// `A<e>`: entries that exchange e asks for on behalf of the ranks that work on samples.
+    Asked(u32),
     /// `U<e>f<c>`, `U<e>b<c>`: those sent entries of exchange e that are in class c of lookups or gradients.
     SentClass(u32, Way, u32),
     /// `R<e>f<c>`, `R<e>b<c>`: those received entries.
@@ -49,6 +51,7 @@ impl fmt::Display for Symbol {
             Self::Squares(g) => write!(f, "Q{g}"),
             Self::Sent(e) => write!(f, "U{e}"),
             Self::Received(e) => write!(f, "R{e}"),
+            Self::Asked(e) => write!(f, "A{e}"),
             Self::SentClass(e, way, c) => write!(f, "U{e}{}{c}", letter(*way)),
             Self::ReceivedClass(e, way, c) => write!(f, "R{e}{}{c}", letter(*way)),
         }
@@ -83,6 +86,7 @@ impl FromStr for Symbol {
             'B' if rest.is_empty() => Ok(Self::Samples),
             'T' => Ok(Self::Tokens(index()?)),
             'Q' => Ok(Self::Squares(index()?)),
+            'A' => Ok(Self::Asked(index()?)),
             'U' | 'R' => {
                 let class = ['f', 'b'].into_iter().find_map(|l| rest.split_once(l).map(|(e, c)| (e, l, c)));
                 match class {
@@ -264,7 +268,7 @@ pub(crate) use as_text;
 as_text!(
     Poly,
     "Size",
-    r"^-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?(\*([WB]|[TQ][0-9]+|[UR][0-9]+([fb][0-9]+)?))*( \+ -?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?(\*([WB]|[TQ][0-9]+|[UR][0-9]+([fb][0-9]+)?))*)*$"
+    r"^-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?(\*([WB]|[TQA][0-9]+|[UR][0-9]+([fb][0-9]+)?))*( \+ -?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?(\*([WB]|[TQA][0-9]+|[UR][0-9]+([fb][0-9]+)?))*)*$"
 );
 
 #[cfg(test)]
@@ -280,6 +284,7 @@ mod tests {
             (0..9u32).prop_map(Symbol::Squares),
             (0..9u32).prop_map(Symbol::Sent),
             (0..9u32).prop_map(Symbol::Received),
+            (0..9u32).prop_map(Symbol::Asked),
         ]
     }
 
@@ -290,7 +295,7 @@ mod tests {
             prop_assert_eq!(poly.to_string().parse::<Poly>().unwrap(), poly);
         }
         #[test]
-        fn parsing_never_panics(text in "[-+*.0-9eWBTQUR é]{0,20}") {
+        fn parsing_never_panics(text in "[-+*.0-9eWBTQURA é]{0,20}") {
             let _ = text.parse::<Poly>();
             let _ = text.parse::<Symbol>();
         }

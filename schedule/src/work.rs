@@ -127,10 +127,14 @@ impl Action {
             }
             Memory::Once | Memory::Placed => once(),
             Memory::Listed => {
-                let of_parts =
-                    |w: &&OperandType| matches!(w, OperandType::Matrix { element: Element::Index, .. });
-                let parts = sum(reads.iter().chain(writes.iter().filter(of_parts)));
-                let whole = sum(writes.iter().filter(|w| !of_parts(w)));
+                let listed = self.facts().listed(reads.len());
+                let places = !self.facts().asks_for_others();
+                let of_parts = |w: &&OperandType| {
+                    places && matches!(w, OperandType::Matrix { element: Element::Index, .. })
+                };
+                let (before, lists) = reads.split_at(listed.start);
+                let parts = sum(lists.iter().chain(writes.iter().filter(of_parts)));
+                let whole = sum(before.iter().chain(writes.iter().filter(|w| !of_parts(w))));
                 whole.plus(&parts.times(1.0 / f64::from(around.parts.max(1))))
             }
             // Lists of rows and positions stand behind what is picked from.
@@ -175,12 +179,14 @@ impl Action {
         let real = f64::from(Element::Real.bytes());
         match transfer.payload {
             // Ids travel as rows of the owner's shard; microbatches of use are two bytes.
-            Payload::Ids => of_exchanges(&|reads| {
+            // For whom they are asked is another number.
+            Payload::Ids | Payload::Asked => of_exchanges(&|reads| {
                 let uses = reads.iter().find_map(|r| match r {
                     OperandType::Matrix { element: Element::Byte, columns, .. } => Some(*columns),
                     _ => None,
                 });
-                f64::from(Element::Index.bytes() + uses.unwrap_or(0) * Element::Byte.bytes())
+                let numbers = if transfer.payload == Payload::Asked { 2 } else { 1 };
+                f64::from(numbers * Element::Index.bytes() + uses.unwrap_or(0) * Element::Byte.bytes())
             }),
             Payload::Classes => of_exchanges(&|_| f64::from(Element::Byte.bytes())),
             Payload::Rows | Payload::Gradients => {
@@ -402,16 +408,15 @@ impl Schedule {
             _ => None,
         };
         let parts: BTreeSet<u32> = op.writes.iter().filter_map(part).collect();
+        // Who asks for others has a list for each microbatch, and no result that is of one.
+        let asks = op.action.facts().asks_for_others();
+        let parts = if asks { self.settings.microbatches } else { parts.len() as u32 };
         let states = op.writes.iter().find_map(|w| match w.place {
             Place::Table(t) => self.tables.get(t as usize).map(|t| t.optimizer.states().per_value),
             Place::Parameter(_) => Some(self.settings.optimizer.states()),
             _ => None,
         });
-        let around = Surroundings {
-            adds: &adds,
-            parts: parts.len().max(1) as u32,
-            states: states.map_or(0.0, f64::from),
-        };
+        let around = Surroundings { adds: &adds, parts: parts.max(1), states: states.map_or(0.0, f64::from) };
         Cost {
             flops: op.action.flops(&o),
             bytes: op.action.memory(&o, around),

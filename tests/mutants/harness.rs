@@ -13,7 +13,7 @@ use fs_compiler::{CompileOptions, compile_with};
 use fs_schedule::verify::verify;
 use fs_schedule::{Schedule, Strategy};
 use fs_tests::boundaries::cases;
-use fs_tests::mutations::{BALANCED, BALANCED_MODEL, RANKING, bases, mutations};
+use fs_tests::mutations::{BALANCED, BALANCED_MODEL, CLASSES_MODEL, FOLDED, RANKING, bases, mutations};
 use fs_tests::schedules::build;
 use fs_tests::{snapshots, verdicts};
 
@@ -64,6 +64,19 @@ impl Suite {
             let options = CompileOptions::new(strategy, 3).microbatches(microbatches);
             let s = compile_with(&balanced, &options).expect("the model compiles").schedule;
             for m in BALANCED {
+                let mut bad = s.clone();
+                if (m.corrupt)(&mut bad).is_some() {
+                    broken.push((bad, Some((m.rule, ""))));
+                }
+            }
+            valid.push(s);
+        }
+        let classes = fs_dsl::check_text("model.fs", CLASSES_MODEL).program.expect("the model checks");
+        for (program, microbatches) in [(&balanced, 1), (&classes, 1), (&classes, 2)] {
+            let options = CompileOptions::new(Strategy::Pec, 3).microbatches(microbatches);
+            let options = options.balance_at(fs_compiler::At::Folded);
+            let s = compile_with(program, &options).expect("the model compiles").schedule;
+            for m in FOLDED {
                 let mut bad = s.clone();
                 if (m.corrupt)(&mut bad).is_some() {
                     broken.push((bad, Some((m.rule, ""))));

@@ -268,7 +268,10 @@ impl Model {
 
     /// Where samples go to other ranks, if they do: no part of the program.
     pub fn at(&self) -> At {
-        At::ALL[self.train.seed as usize % At::ALL.len()]
+        // Where a table has owners they can be asked on behalf of others.
+        let owned = |t: &Table| !matches!(t.sharding, "auto" | "data_parallel");
+        let places = if self.tables.iter().any(owned) { &At::ALL[..] } else { &[At::Ids, At::Rows] };
+        places[self.train.seed as usize % places.len()]
     }
 
     /// The program.

@@ -59,7 +59,9 @@ impl Wanted {
 /// Every operation and buffer of both programs.
 pub fn listed(s: &Schedule) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "{:?}", s.exchanges);
+    // What files leave out says nothing here.
+    let exchanges = format!("{:?}", s.exchanges).replace(", folded: false", "");
+    let _ = writeln!(text, "{exchanges}");
     programs(&mut text, &s.train);
     if let Some(p) = &s.evaluation {
         programs(&mut text, p);

@@ -1,6 +1,6 @@
 //! Training in tests: a small model, compiled as asked, and everything that must be equal after it.
 
-use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::device::Device;
 use fs_executor::{Error, Observer, Report, Session};
 use fs_schedule::Schedule;
@@ -27,11 +27,22 @@ pub fn model(sharding: &str, optimizer: &str, rows: u32, unique: bool) -> String
 
 /// The schedule of a model's text, which must check and compile.
 pub fn compile(text: &str, strategy: Strategy, ranks: u32, lookahead: u32, microbatches: u32) -> Schedule {
+    compile_at(text, strategy, None, (ranks, lookahead, microbatches))
+}
+
+/// The same with samples that move there, if they do.
+pub fn compile_at(
+    text: &str,
+    strategy: Strategy,
+    at: Option<At>,
+    (ranks, lookahead, microbatches): (u32, u32, u32),
+) -> Schedule {
     let loaded = fs_dsl::check_text("model.fs", text);
     let Some(program) = &loaded.program else {
         panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
     };
     let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches);
+    let options = options.balance_at(at);
     match compile_with(program, &options) {
         Ok(compiled) => compiled.schedule,
         Err(e) => panic!(

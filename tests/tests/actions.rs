@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 
 use fs_compiler::ir::Resource;
-use fs_compiler::{CompileOptions, compile_with};
+use fs_compiler::{At as Moved, CompileOptions, compile_with};
 use fs_executor::{Options, Session};
 use fs_schedule::action::{Action, At, Context, Effect, Memory, Peers, Phase, Programs, Runs, Scope, Sizes};
 use fs_schedule::signature::OperandType;
@@ -33,10 +33,10 @@ fn all_ways(program: &fs_dsl::checked::Program) -> Vec<Schedule> {
     let strategies = strategies.chain([1, 2, 3].map(|k| (Strategy::Pec, k)));
     let ways = strategies.flat_map(|(s, k)| [1, 2, 4].map(|m| (s, k, m)));
     let mut all: Vec<Schedule> = ways.filter_map(|(s, k, m)| compiled(program, s, k, m)).collect();
-    // Samples that move behind the output dist.
-    let options = CompileOptions::new(Strategy::Pec, 2).balance(true).balance_at(fs_compiler::At::Rows);
-    for parts in [1, 2] {
-        let options = options.clone().microbatches(parts);
+    // Samples that move behind the output dist, and into it.
+    let options = CompileOptions::new(Strategy::Pec, 2).balance(true);
+    for (at, parts) in [Moved::Rows, Moved::Folded].into_iter().flat_map(|at| [(at, 1), (at, 2)]) {
+        let options = options.clone().microbatches(parts).balance_at(at);
         all.extend(compile_with(&dividing(program.clone(), 2), &options).ok().map(|c| c.schedule));
     }
     all
@@ -284,8 +284,10 @@ fn the_schema_refuses_what_is_no_schedule() {
 }
 
 /// A table looked up by itself: every transfer of its exchange carries the same entries, so bytes over the bytes of an
-/// entry are one number. Two ranks send each other what goes to the other.
-fn counted(sharding: &str, strategy: Strategy, parts: u32) {
+/// entry are one number. Two ranks send each other what goes to the other. Where samples cost the same none moves, and who
+/// reads them asks for as much as who works on them.
+fn counted(sharding: &str, strategy: Strategy, parts: u32, at: Option<Moved>) {
+    let balance = if at.is_some() { "balance cost(1, 0, 0)" } else { "balance off" };
     let text = format!(
         "model one {{
            table items {{ rows 64 dim 12 optimizer adagrad(lr: 0.1) sharding {sharding} }}
@@ -294,13 +296,15 @@ fn counted(sharding: &str, strategy: Strategy, parts: u32) {
            let x = linear(lookup(clicked), 2, bias: off)
            loss bce_with_logits(linear(x, 1, bias: off), click, normalize: samples)
          }}
-         train {{ batch 8 steps 12 optimizer sgd(lr: 0.1) }}
+         train {{ batch 8 steps 12 {balance} optimizer sgd(lr: 0.1) }}
          workload short {{ generate {{ lengths uniform(1, 6) ids uniform }} }}"
     );
     let loaded = fs_dsl::check_text("one.fs", &text);
     let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
     let program = loaded.program.unwrap_or_else(|| panic!("{rendered}"));
-    let s = compiled(&program, strategy, 2, parts).expect("the model compiles");
+    let options = CompileOptions::new(strategy, 2).lookahead(2).microbatches(parts).balance_at(at);
+    let s = compile_with(&dividing(program, 2), &options).expect("the model compiles").schedule;
+    assert_eq!(Moved::of(&s), at);
     let options = Options::default().evaluate(false);
     let mut session = Session::<f32>::new(s.clone(), options).unwrap_or_else(|e| panic!("{e}"));
     let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
@@ -315,6 +319,9 @@ fn counted(sharding: &str, strategy: Strategy, parts: u32) {
         };
         let (reads, writes) = s.shapes(&s.train, op);
         let sections = op.action.sections(&fs_schedule::action::Operands { reads: &reads, writes: &writes });
+        if facts.phase == Phase::Balance {
+            continue;
+        }
         if transfer.peers == Peers::Reduce {
             // Both ranks have half of the elements; a half goes over in each round.
             let whole = s.wire(&s.train, op).sent.eval(|_| f64::NAN) * f64::from(transfer.rounds);
@@ -336,9 +343,12 @@ fn counted(sharding: &str, strategy: Strategy, parts: u32) {
 #[test]
 fn bytes_on_the_wire_are_those_that_the_executor_counts() {
     for sharding in ["row_wise", "table_wise", "column_wise", "data_parallel"] {
-        counted(sharding, Strategy::Serial, 1);
-        counted(sharding, Strategy::Pec, 1);
-        counted(sharding, Strategy::Pec, 2);
+        let places = if sharding == "data_parallel" { &[None][..] } else { &[None, Some(Moved::Folded)] };
+        for at in places {
+            counted(sharding, Strategy::Serial, 1, *at);
+            counted(sharding, Strategy::Pec, 1, *at);
+            counted(sharding, Strategy::Pec, 2, *at);
+        }
     }
 }
 

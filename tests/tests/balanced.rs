@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::{Options, Session, data};
 use fs_kernels::Real;
 use fs_schedule::{Data, Duration, LengthDistribution, Schedule};
@@ -13,10 +13,15 @@ use fs_tests::pipes::joined;
 
 /// An example with small tables and batches for three ranks, 50 steps.
 fn small(name: &str, balance: bool) -> (Arc<Schedule>, std::path::PathBuf) {
+    small_at(name, balance, None)
+}
+
+/// With samples that move there, if they do.
+fn small_at(name: &str, balance: bool, at: Option<At>) -> (Arc<Schedule>, std::path::PathBuf) {
     let path = fs_tests::root("examples").join(name);
     let program = fs_dsl::load(&path).program.expect("an example checks");
     let program = fs_tests::dividing(program, 3);
-    let options = CompileOptions::new(Strategy::Pec, 3).balance(balance);
+    let options = CompileOptions::new(Strategy::Pec, 3).balance(balance).balance_at(at);
     let mut schedule = compile_with(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}")).schedule;
     schedule.tables.iter_mut().for_each(|t| t.rows = t.rows.min(20_000));
     schedule.lengths.iter_mut().for_each(|l| l.max = l.max.min(40));
@@ -70,6 +75,14 @@ fn agrees(name: &str) {
         assert!(off < 1e-9, "{name}, double precision: value list {i} is off by {off:e}");
     }
     assert_ne!(found, expected, "sums in another order");
+    // Where samples move into the output dist, sums have the order that they have where ids move.
+    let [ids, folded] = [At::Ids, At::Folded].map(|at| small_at(name, true, Some(at)).0);
+    let folded = train::<f64>(&folded, &path, true);
+    assert!(folded == train::<f64>(&ids, &path, true), "{name}: not the bits of ids that move");
+    for (i, (found, expected)) in folded.iter().zip(&expected).enumerate() {
+        let off = off(found, expected);
+        assert!(off < 1e-9, "{name}, folded: value list {i} is off by {off:e}");
+    }
     // In single precision what Adam makes of a gradient near zero is its sign, so losses are compared; where rounding
     // takes the unbalanced run itself further from its double than 1e-5, balance takes it no further.
     let exact = expected;

@@ -304,7 +304,7 @@ fn expectations_change_no_values() {
     }
     train { batch 8  steps 4  balance on  optimizer sgd(lr: 0.1) }
     workload w { generate { lengths lognormal(mean: 3, sigma: 1, max: 9)  ids uniform  labels bernoulli(0.5) } }";
-    for at in [At::Ids, At::Rows] {
+    for at in At::ALL {
         let schedule = compiled(text, at, Strategy::Pec, (2, 1, 1)).expect("it compiles");
         let mut other = schedule.clone();
         let mut changed = 0;

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use fs_compiler::distribution::TableOptions;
-use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
 use fs_executor::{Observer, Options, Record, Session, StepEvent};
 use fs_schedule::{Engine, Schedule};
 use fs_tests::models::{Features, models};
-use fs_tests::training::{self, Outcome, compile, model};
+use fs_tests::training::{self, Outcome, compile, compile_at, model};
 use proptest::prelude::*;
 
 fn train(schedule: &Schedule, ranks: usize, stress: Option<u64>) -> Outcome {
@@ -157,6 +157,45 @@ fn balanced_samples() {
     // The last batch of a pass has one sample for seven ranks.
     let text = model("row_wise", "adagrad(lr: 0.05)", 60, true).replace("batch 12", "balance on  batch 14");
     equal(&text.replace("samples 31", "samples 15"), &[7], &[1, 2], &[1, 2], &[None]);
+}
+
+/// Who reads samples asks for their rows in place of who works on them: the bits of a serial run in which ids move and
+/// every rank asks for itself.
+#[test]
+fn rows_asked_for_on_behalf_of_others() {
+    for (sharding, unique, ranks, parts) in [
+        ("row_wise", true, &[1, 2, 4][..], &[1, 2, 3][..]),
+        ("row_wise", false, &[3], &[1, 2]),
+        ("row_wise(placement: hashed)", true, &[3], &[2]),
+        ("row_wise(placement: planned)", true, &[3], &[1]),
+        ("table_wise", true, &[2, 4], &[1, 2]),
+        ("column_wise", true, &[3], &[1, 2]),
+    ] {
+        let text = model(sharding, "adagrad(lr: 0.05)", 60, unique);
+        let text = text.replace("train {", "train { balance cost(c0: 0, c1: 0, c2: 1) ");
+        for (ranks, parts) in ranks.iter().flat_map(|ranks| parts.iter().map(move |parts| (*ranks, *parts))) {
+            let of = |strategy, at, lookahead| compile_at(&text, strategy, at, (ranks, lookahead, parts));
+            let expected = train(&of(Strategy::Serial, Some(At::Ids), 1), ranks as usize, None);
+            for (strategy, lookahead, stress) in [
+                (Strategy::Serial, 1, None),
+                (Strategy::Prefetch, 1, Some(1)),
+                (Strategy::Pec, 1, None),
+                (Strategy::Pec, 2, Some(3)),
+                (Strategy::Pec, 3, None),
+            ] {
+                let folded = of(strategy, Some(At::Folded), lookahead);
+                assert_eq!(At::of(&folded), Some(At::Folded));
+                let outcome = train(&folded, ranks as usize, stress);
+                let what = format!("{strategy:?}, lookahead {lookahead}, {ranks} ranks, {parts} parts");
+                assert!(outcome == expected, "{what}, {sharding}, unique: {unique}");
+            }
+        }
+    }
+    // The last batch of a pass has one sample for seven ranks.
+    let text = model("row_wise", "adagrad(lr: 0.05)", 60, true).replace("batch 12", "balance on  batch 14");
+    let text = text.replace("samples 31", "samples 15");
+    let of = |at| train(&compile_at(&text, Strategy::Pec, Some(at), (7, 1, 2)), 7, None);
+    assert!(of(At::Folded) == of(At::Ids));
 }
 
 #[test]

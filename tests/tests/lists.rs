@@ -319,3 +319,64 @@ fn rows_that_move_train_as_ids_that_move() {
         }
     }
 }
+
+/// A column-wise table, and one whose rows travel once per occurrence.
+const MORE: [&str; 2] = [
+    "model parts {
+      table a { rows 60  dim 8  init normal(0, 0.5)  optimizer adagrad(lr: 0.05)  sharding column_wise }
+      table b { rows 40  dim 4  init normal(0, 0.5)  optimizer sgd(lr: 0.05)  sharding row_wise(placement: hashed) }
+      input x: ids(a) { max 9 }
+      input z: ids(a) { max 4 }
+      input y: ids(b) { max 5 }
+      input click: label
+      let h = concat(pool(x, sum) + pool(z, mean), pool(y, mean))
+      loss bce_with_logits(linear(dropout(relu(h), 0.2), 1), click, normalize: samples)
+    }
+    train { batch 12  steps 6  optimizer adam(lr: 1e-2) }
+    workload w { generate { lengths uniform(0, 7)  ids zipf(1.05)  labels bernoulli(0.5)  samples 31 } }",
+    "model each {
+      table a { rows 25  dim 4  init normal(0, 0.5)  optimizer adam(lr: 0.05)  sharding row_wise }
+      input x: ids(a) { max 9 }
+      input y: ids(a) { max 5 }
+      input click: label
+      loss bce_with_logits(linear(pool(x, sum) + pool(y, mean), 1), click, normalize: samples)
+    }
+    train { batch 12  steps 6  unique_rows off  optimizer adam(lr: 1e-2) }
+    workload w { generate { lengths uniform(0, 7)  ids zipf(1.05)  labels bernoulli(0.5)  samples 31 } }",
+];
+
+/// Who reads samples asks for their rows in place of who works on them: the same bits as if ids had moved and each rank had
+/// asked for itself, with every strategy, sharding and plan.
+#[test]
+fn rows_asked_for_on_behalf_of_others_train_as_ids_that_move() {
+    for text in MODELS.into_iter().chain(MORE) {
+        let balanced = text.replace("train {", "train { balance on");
+        for (ranks, microbatches) in [(2, 1), (2, 3), (3, 1), (3, 2), (4, 1), (4, 3)] {
+            let what = format!("{ranks} ranks, {microbatches} microbatches");
+            let of = |strategy, at| placed(&balanced, strategy, (ranks, microbatches), at);
+            let home = placed(text, Strategy::Serial, (ranks, microbatches), At::Ids);
+            let ids = of(Strategy::Serial, At::Ids);
+            let folded = [Strategy::Serial, Strategy::Prefetch, Strategy::Pec].map(|s| of(s, At::Folded));
+            let mut moved = false;
+            let deals: [Arc<dyn Deal>; 3] = [
+                Arc::new(Blocks),
+                Arc::new(Shuffled { seed: 1, assigned: true, ascending: true }),
+                Arc::new(Both(
+                    Shuffled { seed: 2, assigned: false, ascending: false },
+                    Shuffled { seed: 1, assigned: true, ascending: true },
+                )),
+            ];
+            let stayed = trained(&home, Arc::new(Blocks));
+            for deal in deals {
+                let expected = trained(&ids, Arc::clone(&deal));
+                for s in &folded {
+                    assert_eq!(At::of(s), Some(At::Folded));
+                    assert!(trained(s, Arc::clone(&deal)) == expected, "{what}, {:?}", s.strategy);
+                }
+                close(&expected, &stayed, &format!("{what}, at home"));
+                moved |= expected != stayed;
+            }
+            assert!(moved, "{what}: nothing was moved");
+        }
+    }
+}

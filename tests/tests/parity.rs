@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::{Options, Session};
 use fs_tests::root;
 use safetensors::{Dtype, SafeTensors};
@@ -26,7 +26,7 @@ fn floats(tensors: &SafeTensors<'_>, name: &str) -> Vec<f64> {
 /// On as many ranks as PyTorch had, where each has the loss that it had there; then by plan.
 fn parity(name: &str, ranks: usize, others: &[usize]) {
     for strategy in [Strategy::Serial, Strategy::Prefetch, Strategy::Pec] {
-        let home = trained(strategy, name, ranks, 1, false);
+        let home = trained(strategy, name, (ranks, 1), (false, None));
         assert_eq!(home.losses.len() * ranks, home.expected.len());
         for (step, per_rank) in home.losses.iter().enumerate() {
             for (rank, loss) in per_rank.iter().enumerate() {
@@ -37,14 +37,15 @@ fn parity(name: &str, ranks: usize, others: &[usize]) {
                 );
             }
         }
-        for (others, microbatches) in others.iter().flat_map(|n| [(*n, 1), (*n, 2)]) {
-            let balanced = trained(strategy, name, others, microbatches, true);
+        let ways = others.iter().flat_map(|n| [(*n, 1, None), (*n, 2, None), (*n, 2, Some(At::Folded))]);
+        for (others, microbatches, at) in ways {
+            let balanced = trained(strategy, name, (others, microbatches), (true, at));
             assert!(balanced.moved > 0.0, "{name} on {others} ranks: nothing moved");
             for (step, per_rank) in balanced.losses.iter().enumerate() {
                 let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
                 let expected = mean(&balanced.expected[step * ranks..(step + 1) * ranks]);
                 let name = format!(
-                    "{strategy:?}, balanced on {others} ranks, {microbatches} microbatches, step {step}"
+                    "{strategy:?}, balanced on {others} ranks at {at:?}, {microbatches} microbatches, step {step}"
                 );
                 close(mean(per_rank), expected, &name);
             }
@@ -67,13 +68,20 @@ struct Trained {
     moved: f64,
 }
 
-fn trained(strategy: Strategy, name: &str, ranks: usize, microbatches: u32, balance: bool) -> Trained {
+/// Where samples move, they do there or where the compiler chooses.
+fn trained(
+    strategy: Strategy,
+    name: &str,
+    (ranks, microbatches): (usize, u32),
+    (balance, at): (bool, Option<At>),
+) -> Trained {
     let fixture = root(&format!("tests/fixtures/{name}.safetensors"));
     let bytes = fs::read(&fixture).expect("the fixture is there");
     let tensors = SafeTensors::deserialize(&bytes).expect("the fixture is whole");
     let model = root(&format!("tests/models/parity_{name}.fs"));
     let program = fs_dsl::load(&model).program.expect("the model checks");
-    let options = CompileOptions::new(strategy, ranks as u32).balance(balance).microbatches(microbatches);
+    let options = CompileOptions::new(strategy, ranks as u32).microbatches(microbatches);
+    let options = options.balance(balance).balance_at(at);
     let schedule = compile_with(&program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
     let options = Options::default().ranks(ranks).init(fixture.clone());
     let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use fs_compiler::Strategy;
+use fs_compiler::{At as Moved, Strategy};
 use fs_executor::stall::Watch;
 use fs_executor::transport::wire::{Sink, Wire, World};
 use fs_executor::{Error, Observer, Options, Report, Session, StepEvent};
 use fs_schedule::Schedule;
 use fs_tests::pipes::{joined, pair};
-use fs_tests::training::{self, bits, compile, model};
+use fs_tests::training::{self, bits, compile, compile_at, model};
 
 /// What must be equal, as bits: what training gives, and the loss and gradients of the next batch.
 #[derive(PartialEq, Debug)]
@@ -58,12 +58,19 @@ fn apart<R: Send>(processes: &[Vec<usize>], body: impl Fn(usize, World) -> R + S
 }
 
 fn check(text: &str, processes: &[Vec<usize>], lookaheads: &[u32], microbatches: u32) {
+    check_at(text, None, processes, (lookaheads, microbatches));
+}
+
+fn check_at(
+    text: &str,
+    at: Option<Moved>,
+    processes: &[Vec<usize>],
+    (lookaheads, microbatches): (&[u32], u32),
+) {
     let ranks = processes.iter().map(Vec::len).sum::<usize>() as u32;
-    let mut schedules = vec![
-        compile(text, Strategy::Serial, ranks, 1, microbatches),
-        compile(text, Strategy::Prefetch, ranks, 1, microbatches),
-    ];
-    schedules.extend(lookaheads.iter().map(|k| compile(text, Strategy::Pec, ranks, *k, microbatches)));
+    let compile = |strategy, lookahead| compile_at(text, strategy, at, (ranks, lookahead, microbatches));
+    let mut schedules = vec![compile(Strategy::Serial, 1), compile(Strategy::Prefetch, 1)];
+    schedules.extend(lookaheads.iter().map(|k| compile(Strategy::Pec, *k)));
     for schedule in schedules {
         let (expected, _) = together(&schedule, options());
         let found = apart(processes, |_, world| {
@@ -91,6 +98,9 @@ fn bytes_train_to_the_same_bits() {
     check(&model("data_parallel", "sgd(lr: 0.1)", 60, true), &[vec![1], vec![0, 2]], &[1], 3);
     check(&balanced(), &[vec![0], vec![1], vec![2]], &[1, 2], 1);
     check(&balanced(), &[vec![0, 2], vec![1]], &[2], 2);
+    for parts in [1, 2] {
+        check_at(&balanced(), Some(Moved::Folded), &[vec![0, 2], vec![1]], (&[1, 2], parts));
+    }
 }
 
 /// Over emulated links too, and with operations that are delayed; the parts of every step add up to it.
@@ -126,8 +136,13 @@ fn links_and_delays_change_nothing() {
 /// What a report says was sent is what went over the wire, less the headers of messages.
 #[test]
 fn the_bytes_that_are_reported_are_carried() {
-    for sharding in ["row_wise", "data_parallel"] {
-        let schedule = compile(&model(sharding, "sgd(lr: 0.1)", 60, true), Strategy::Pec, 3, 1, 1);
+    let of = |sharding| model(sharding, "sgd(lr: 0.1)", 60, true);
+    for (sharding, text, at) in [
+        ("row_wise", of("row_wise"), None),
+        ("data_parallel", of("data_parallel"), None),
+        ("folded", balanced(), Some(Moved::Folded)),
+    ] {
+        let schedule = compile_at(&text, Strategy::Pec, at, (3, 1, 1));
         let worlds = joined(&[vec![0], vec![1], vec![2]]).expect("streams");
         let reports: Vec<(Report, u64, u64)> = std::thread::scope(|scope| {
             let threads = worlds.into_iter().map(|(world, pipes)| {

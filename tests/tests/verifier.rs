@@ -6,11 +6,11 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use fs_compiler::{At, CompileOptions, compile_with};
-use fs_schedule::action::Phase;
+use fs_schedule::action::{Facts, Payload, Phase};
 use fs_schedule::verify::{RULES, verify};
 use fs_schedule::{Schedule, Strategy};
 use fs_tests::mutations::{
-    BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, Mutation, RANKING, bases, mutations,
+    BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, FOLDED, Mutation, RANKING, bases, mutations,
 };
 use fs_tests::schedules::build;
 
@@ -186,20 +186,19 @@ fn corruptions_of_balance_break_their_rules() {
     assert!(tried >= 8, "{tried}");
 }
 
-/// Values that are brought to other ranks, and gradients that come back: every listed corruption is caught by its rule, in
-/// some schedule at least, and no dependency of what moves can be left out.
-#[test]
-fn corruptions_of_carried_rows_break_their_rules() {
+/// Samples that move to a place: every listed corruption is caught by its rule, in some schedule at least, and no
+/// dependency of what moves can be left out.
+fn break_rules(at: At, list: &[Mutation], least: usize, moves: fn(&Facts<'_>) -> bool) {
     let (mut tried, mut placed) = (0, BTreeSet::new());
     for text in [BALANCED_MODEL, CLASSES_MODEL] {
         let program = fs_dsl::check_text("model.fs", text).program.expect("the model checks");
         for (strategy, microbatches) in
             [(Strategy::Serial, 1), (Strategy::Prefetch, 2), (Strategy::Pec, 1), (Strategy::Pec, 3)]
         {
-            let options = CompileOptions::new(strategy, 3).microbatches(microbatches).balance_at(At::Rows);
+            let options = CompileOptions::new(strategy, 3).microbatches(microbatches).balance_at(at);
             let s = compile_with(&program, &options).expect("the model compiles").schedule;
             assert_eq!(verify(&s), vec![]);
-            for m in CARRIED {
+            for m in list {
                 let mut bad = s.clone();
                 if (m.corrupt)(&mut bad).is_some() {
                     breaks(&bad, m, strategy);
@@ -208,27 +207,37 @@ fn corruptions_of_carried_rows_break_their_rules() {
             }
             let moves = |i: usize| {
                 let facts = s.train.ops[i].action.facts();
-                facts.phase == Phase::Balance || facts.carries().is_some()
+                facts.phase == Phase::Balance || moves(&facts)
             };
             for (i, op) in s.train.ops.iter().enumerate().filter(|_| strategy == Strategy::Pec) {
                 for n in (0..op.deps.len()).filter(|n| moves(i) || moves(op.deps[*n].op as usize)) {
                     let mut dropped = s.clone();
                     dropped.train.ops[i].deps.remove(n);
-                    assert_ne!(
-                        verify(&dropped),
-                        vec![],
-                        "{strategy:?}: `{}` without {:?}",
-                        op.name,
-                        op.deps[n]
-                    );
+                    let (name, dep) = (&op.name, op.deps[n]);
+                    assert_ne!(verify(&dropped), vec![], "{strategy:?}: `{name}` without {dep:?}");
                     tried += 1;
                 }
             }
         }
     }
-    assert!(tried >= 30, "{tried}");
-    let missing: Vec<_> = CARRIED.iter().map(|m| m.name).filter(|name| !placed.contains(name)).collect();
+    assert!(tried >= least, "{tried}");
+    let missing: Vec<_> = list.iter().map(|m| m.name).filter(|name| !placed.contains(name)).collect();
     assert!(missing.is_empty(), "no schedule has a place for {missing:?}");
+}
+
+/// Values that are brought to other ranks, and gradients that come back.
+#[test]
+fn corruptions_of_carried_rows_break_their_rules() {
+    break_rules(At::Rows, CARRIED, 30, |facts| facts.carries().is_some());
+}
+
+/// Rows that are asked for on behalf of others.
+#[test]
+fn corruptions_of_rows_asked_for_others_break_their_rules() {
+    let asks = |facts: &Facts<'_>| {
+        facts.asks_for_others() || facts.transfer.is_some_and(|t| t.payload == Payload::Asked)
+    };
+    break_rules(At::Folded, FOLDED, 20, asks);
 }
 
 /// One model, one reference: whatever the strategy, the number of ranks, the lookahead and the placement.

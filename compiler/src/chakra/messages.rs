@@ -65,7 +65,11 @@ pub(crate) fn of(s: &Schedule, sizes: &Sizes, spread: &Sizes, op: &Op) -> Option
         x.entry * entries.poly().eval(|symbol| sizes.of(op, symbol))
     };
     // Who gets ids does not know yet how many.
-    let counts = if transfer.payload == Payload::Ids { u64::from(Element::Count.bytes()) } else { 0 };
+    let counts = if matches!(transfer.payload, Payload::Ids | Payload::Asked) {
+        u64::from(Element::Count.bytes())
+    } else {
+        0
+    };
     let pairs = |to_owners: bool| {
         let parts =
             sections.iter().filter_map(|x| Some((shares(s, spread, x.exchange?), asked(x)))).collect();

@@ -109,17 +109,23 @@ fn compare(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Decid
 /// it. Nothing where there is no choice.
 fn place(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<(At, String)> {
     let of = |at, below| serial(module, aim, &options.clone().balance(true).balance_at(at), below);
-    let (ids, _) = of(At::Ids, None)?.ok()?;
     let ms = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
-    let (at, said) = match of(At::Rows, Some(ids))? {
-        Ok((rows, _)) if rows < ids => {
-            (At::Rows, format!("`rows`: {} a serial step; at `ids` {}", ms(rows), ms(ids)))
+    let (mut at, (mut least, _)) = (At::default(), of(At::default(), None)?.ok()?);
+    let mut others = Vec::new();
+    for other in At::ALL.into_iter().filter(|other| *other != At::default()) {
+        match of(other, Some(least)) {
+            // A model that has nothing to move there.
+            None => {}
+            Some(Ok((step, _))) if step < least => {
+                others.push(format!("at `{at}` {}", ms(least)));
+                (at, least) = (other, step);
+            }
+            Some(Ok((step, _))) => others.push(format!("at `{other}` {}", ms(step))),
+            Some(Err(bound)) => others.push(format!("at `{other}` at least {}", ms(bound.step))),
         }
-        Ok((rows, _)) => (At::Ids, format!("`ids`: {} a serial step; at `rows` {}", ms(ids), ms(rows))),
-        Err(least) => {
-            let least = ms(least.step);
-            (At::Ids, format!("`ids`: {} a serial step; at `rows` at least {least}", ms(ids)))
-        }
-    };
-    Some((at, format!("samples move at {said}")))
+    }
+    if others.is_empty() {
+        return None;
+    }
+    Some((at, format!("samples move at `{at}`: {} a serial step; {}", ms(least), others.join(", "))))
 }

@@ -14,6 +14,15 @@ pub(super) const OPS: &[OpDef] = &[
         "`(entries, counts, uses?)... -> (rows, received counts, received uses?)...` Input dist.",
     ),
     OpDef::executable(
+        "comm.unique_for",
+        "`rank and microbatch, ids... -> entries, counts, for whom, uses?` What to ask each owner for on behalf of others.",
+    )
+    .reading(Resource::Batch),
+    OpDef::executable(
+        "comm.all_to_all_ids_for",
+        "`(entries, counts, for whom, uses?)... -> (rows, received counts, received uses?)...` Input dist on behalf of others.",
+    ),
+    OpDef::executable(
         "comm.all_gather_ids",
         "`(entries, counts, uses?)... -> (rows, received counts, own rows, received uses?)...` Input dist of replicated tables.",
     ),

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use fs_schedule::Schedule;
+use fs_schedule::action::Effect;
+
 /// Where samples go to other ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum At {
@@ -11,11 +14,26 @@ pub enum At {
     Ids,
     /// Behind the output dist: what is made of their rows travels.
     Rows,
+    /// Inside the output dist: who reads samples asks for their rows, which go to who works on them.
+    Folded,
 }
 
 impl At {
-    /// All places that are built.
-    pub const ALL: [Self; 2] = [Self::Ids, Self::Rows];
+    /// All places.
+    pub const ALL: [Self; 3] = [Self::Ids, Self::Rows, Self::Folded];
+
+    /// Where samples of a schedule go; none if they stay.
+    pub fn of(schedule: &Schedule) -> Option<Self> {
+        let ops = &schedule.train.ops;
+        ops.iter().find(|op| op.action.has(Effect::AssignsBatch))?;
+        Some(if ops.iter().any(|op| op.action.facts().asks_for_others()) {
+            Self::Folded
+        } else if ops.iter().any(|op| op.action.facts().carries().is_some()) {
+            Self::Rows
+        } else {
+            Self::Ids
+        })
+    }
 }
 
 impl fmt::Display for At {
@@ -23,30 +41,19 @@ impl fmt::Display for At {
         f.write_str(match self {
             Self::Ids => "ids",
             Self::Rows => "rows",
+            Self::Folded => "folded",
         })
     }
 }
 
 /// No place where samples can go to other ranks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AtError {
-    /// Designed (docs/balance.md), not built.
-    #[error("samples cannot move inside the output dist: `folded` is not built; use `ids` or `rows`")]
-    Folded,
-    /// Nothing of the kind.
-    #[error("samples move at `ids` or `rows`, not at `{0}`")]
-    Unknown(String),
-}
+#[error("samples move at `ids`, `rows` or `folded`, not at `{0}`")]
+pub struct AtError(String);
 
 impl FromStr for At {
     type Err = AtError;
     fn from_str(text: &str) -> Result<Self, AtError> {
-        match text {
-            "folded" => Err(AtError::Folded),
-            _ => Self::ALL
-                .into_iter()
-                .find(|at| at.to_string() == text)
-                .ok_or_else(|| AtError::Unknown(text.into())),
-        }
+        Self::ALL.into_iter().find(|at| at.to_string() == text).ok_or_else(|| AtError(text.into()))
     }
 }

@@ -265,8 +265,15 @@ mod tests {
         round_trips(&Sharding::ColumnWise { ranks: vec![2, 0] });
         round_trips(&Normalize::Constant(3.0));
         round_trips(&Normalize::Tokens(1));
-        round_trips(&Exchange { table: 1, part: 0, entries: 4, unique: true, lookahead: Some(2) });
-        round_trips(&Exchange { table: 1, part: 0, entries: 4, unique: true, lookahead: None });
+        round_trips(&Exchange {
+            table: 1,
+            part: 0,
+            entries: 4,
+            unique: true,
+            lookahead: Some(2),
+            folded: false,
+        });
+        round_trips(&Exchange { table: 1, part: 0, entries: 4, unique: true, lookahead: None, folded: true });
         round_trips(&None::<Data>);
         round_trips(&Some(Data::Safetensors { path: "x".into() }));
         round_trips(&vec![u64::MAX, 0]);

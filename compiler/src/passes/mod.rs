@@ -274,18 +274,19 @@ pub static PASSES: &[Pass] = &[
     },
     Pass {
         name: "balance",
-        summary: "Gives samples of `@train` to ranks so that all have about as much to do: lengths go to all ranks, each plans, samples go to the ranks that work on them, and everything else works on those; or rows are asked for where samples are read, and what is made of rows travels. Nothing without `balance` in the settings.",
+        summary: "Gives samples of `@train` to ranks so that all have about as much to do: lengths go to all ranks, each plans, samples go to the ranks that work on them, and everything else works on those; or rows are asked for where samples are read, and what is made of rows travels, or rows go straight to who works on the samples. Nothing without `balance` in the settings.",
         options: &[
             ("samples", "the settings'", "`on` or `off`: whatever the settings say"),
             (
                 "at",
                 "ids",
-                "`ids`: before ids are looked at; `rows`: behind the output dist, values made of rows travel to the ranks that use them and their gradients back",
+                "`ids`: before ids are looked at; `rows`: behind the output dist, values made of rows travel to the ranks that use them and their gradients back; `folded`: into the output dist, who reads samples asks for rows on behalf of who works on them",
             ),
         ],
         statistics: &[
             ("assigned", "operations that work on samples as assigned"),
             ("carried", "values and gradients that are brought elsewhere"),
+            ("asked", "lists of rows that are asked for on behalf of others"),
         ],
         run: balance::run,
     },

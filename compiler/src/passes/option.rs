@@ -47,6 +47,11 @@ pub enum OptionError {
     /// Rows that nothing makes values of samples of.
     #[error("samples cannot move at `rows`: no values are made of rows alone; use `ids`")]
     NothingCarried,
+    /// Rows that nobody is asked for.
+    #[error(
+        "samples cannot move at `folded`: no owner is asked for rows, of which every rank has all; use `ids`"
+    )]
+    NothingAsked,
     /// Samples that do not divide.
     #[error("the batch cannot be cut into {microbatches} equal microbatches")]
     Microbatches {

@@ -163,8 +163,7 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
 fn moves(s: &Schedule) -> Option<String> {
     let op = s.train.ops.iter().find(|op| op.action.has(Effect::AssignsBatch))?;
     let chosen = op.reason.find("samples move at ").and_then(|at| op.reason.get(at..));
-    let carries = s.train.ops.iter().any(|op| op.action.facts().carries().is_some());
-    let at = if carries { At::Rows } else { At::Ids };
+    let at = At::of(s)?;
     Some(chosen.map_or_else(|| format!("samples move at `{at}`"), str::to_owned))
 }
 

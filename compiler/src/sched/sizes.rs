@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use fs_schedule::action::{self, Facts};
 use fs_schedule::{
-    Buffer, Data, Element, Extent, IdDistribution, InputKind, Op, Place, Profile, Reuse, Schedule, Sharding,
-    Site, Stragglers, Symbol, Way,
+    Action, Buffer, Data, Element, Extent, IdDistribution, InputKind, Op, Place, Profile, Reuse, Schedule,
+    Sharding, Site, Stragglers, Symbol, Way,
 };
 use fs_workload::ids::{ASSUMED_EXPONENT, Draws, RowLaw};
 use fs_workload::placement::busiest;
@@ -134,6 +134,10 @@ impl Sizes {
             let received = get(&sizes, Symbol::Received(e));
             let factor = if before > 0.0 { received / before } else { 1.0 };
             sizes.values.insert(Symbol::Sent(e), rows.sent);
+            let asked = get(&sizes, Symbol::Asked(e));
+            if asked > 0.0 {
+                sizes.values.insert(Symbol::Asked(e), asked * scale);
+            }
             sizes.values.insert(Symbol::Received(e), rows.sent * factor);
             let Some(lookahead) = s.exchanges[e as usize].lookahead else { continue };
             let reuse = Reuse { lookahead, microbatches };
@@ -218,9 +222,25 @@ impl Sizes {
         self.values.iter().map(worked_on).collect()
     }
 
+    /// Entries that a rank asks for on behalf of others, of which `moved` is the share of its tokens that leave: once those of the
+    /// samples that stay, and those of each that leaves, for its own rank.
+    fn asked(&self, law: &RowLaw, d: Draws, (ranks, unique): (f64, bool), moved: f64) -> f64 {
+        let of = |share: f64| {
+            let draws = Draws { by_law: d.by_law * share, uniform: d.uniform * share };
+            Entries::expect(law, draws, ranks, unique, None).sent
+        };
+        let samples = self.values.get(&Symbol::Samples).copied().unwrap_or(1.0).max(1.0);
+        of(1.0 - moved) + moved * samples * of(1.0 / samples)
+    }
+
     fn exchanges(&mut self, s: &Schedule, ids: IdDistribution) {
         let ranks = f64::from(s.ranks);
         let draws = draws(s, self);
+        let moved = s.train.ops.iter().find_map(|op| match op.action {
+            Action::Dispatch { moved } => Some(moved),
+            _ => None,
+        });
+        let moved = moved.unwrap_or(0.0);
         // Models repeat tables: equal ones are computed once.
         let mut known: BTreeMap<(u64, u64, u64, bool, Option<u32>), Entries> = BTreeMap::new();
         let mut laws: BTreeMap<u64, RowLaw> = BTreeMap::new();
@@ -244,6 +264,10 @@ impl Sizes {
                 *load.entry(owner).or_insert(0.0) += found.sent * f64::from(x.columns(&s.tables));
             }
             self.values.insert(Symbol::Sent(e as u32), found.sent);
+            if let Some(law) = laws.get(&table.rows).filter(|_| x.folded) {
+                let asked = self.asked(law, d, (ranks, x.unique), moved);
+                self.values.insert(Symbol::Asked(e as u32), asked);
+            }
             entries.push(Some(found.clone()));
             if let (Some(law), Ok(map)) = (laws.get(&table.rows), table.row_map(s.ranks)) {
                 let requests = Requests { ids, law, draws: d, unique: x.unique };

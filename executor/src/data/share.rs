@@ -376,9 +376,11 @@ impl Share {
             Symbol::Samples => span().part.samples.len(),
             Symbol::Tokens(g) => span().offsets(g as usize).last().copied().unwrap_or(0),
             Symbol::Squares(g) => span().offsets(g as usize).windows(2).map(|s| (s[1] - s[0]).pow(2)).sum(),
-            Symbol::Sent(_) | Symbol::Received(_) | Symbol::SentClass(..) | Symbol::ReceivedClass(..) => {
-                self.sizes.get(symbol)
-            }
+            Symbol::Sent(_)
+            | Symbol::Received(_)
+            | Symbol::Asked(_)
+            | Symbol::SentClass(..)
+            | Symbol::ReceivedClass(..) => self.sizes.get(symbol),
         }
     }
 }

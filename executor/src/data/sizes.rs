@@ -23,7 +23,7 @@ impl Layout {
                 fs_schedule::reuse::Reuse { lookahead, microbatches }.count(Way::Forward)
             });
             layout.exchanges.push((layout.len, classes));
-            layout.len += 2 + 4 * classes;
+            layout.len += 3 + 4 * classes;
         }
         layout
     }
@@ -37,11 +37,12 @@ impl Layout {
         let class = |e: u32, way: Way, c: u32, received: usize| {
             let (start, classes) = *self.exchanges.get(e as usize)?;
             let part = received + 2 * usize::from(way == Way::Backward);
-            ((c as usize) < classes).then_some(start + 2 + part * classes + c as usize)
+            ((c as usize) < classes).then_some(start + 3 + part * classes + c as usize)
         };
         match symbol {
             Symbol::Sent(e) => self.exchanges.get(e as usize).map(|(start, _)| *start),
             Symbol::Received(e) => self.exchanges.get(e as usize).map(|(start, _)| start + 1),
+            Symbol::Asked(e) => self.exchanges.get(e as usize).map(|(start, _)| start + 2),
             Symbol::SentClass(e, way, c) => class(e, way, c, 0),
             Symbol::ReceivedClass(e, way, c) => class(e, way, c, 1),
             Symbol::Ranks | Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_) => None,
@@ -82,8 +83,9 @@ mod tests {
 
     #[test]
     fn every_size_has_a_place_of_its_own() {
-        let layout = Layout { exchanges: vec![(0, 0), (2, 3), (16, 1)], len: 22 };
-        let mut symbols: Vec<Symbol> = (0..3).flat_map(|e| [Symbol::Sent(e), Symbol::Received(e)]).collect();
+        let layout = Layout { exchanges: vec![(0, 0), (3, 3), (18, 1)], len: 25 };
+        let mut symbols: Vec<Symbol> =
+            (0..3).flat_map(|e| [Symbol::Sent(e), Symbol::Received(e), Symbol::Asked(e)]).collect();
         for (e, c) in [(1, 0), (1, 1), (1, 2), (2, 0)] {
             for way in [Way::Forward, Way::Backward] {
                 symbols.extend([Symbol::SentClass(e, way, c), Symbol::ReceivedClass(e, way, c)]);
@@ -91,7 +93,7 @@ mod tests {
         }
         let mut places: Vec<usize> = symbols.iter().map(|s| layout.place(*s).unwrap()).collect();
         places.sort_unstable();
-        assert_eq!(places, (0..22).collect::<Vec<_>>());
+        assert_eq!(places, (0..25).collect::<Vec<_>>());
         assert_eq!(layout.place(Symbol::SentClass(0, Way::Forward, 0)), None);
     }
 }

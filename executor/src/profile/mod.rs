@@ -200,7 +200,8 @@ impl Sizes<'_> {
                 let whole = batch.get(&symbol).copied().unwrap_or(0.0);
                 if microbatch.is_some() { whole / parts } else { whole }
             }
-            Symbol::Sent(e) | Symbol::Received(e) => sent(e),
+            // Who reads samples asks for about as much as who works on them needs.
+            Symbol::Sent(e) | Symbol::Received(e) | Symbol::Asked(e) => sent(e),
             Symbol::SentClass(e, way, c) | Symbol::ReceivedClass(e, way, c) => {
                 class(e, way, c).unwrap_or(0.0)
             }

@@ -37,7 +37,7 @@ fn lengths(cx: &Context<'_>) -> OperandType {
 }
 
 /// The rank and the microbatch of all samples of a batch.
-fn assignment(cx: &Context<'_>) -> OperandType {
+pub(super) fn assignment(cx: &Context<'_>) -> OperandType {
     index(Extent::Fixed(cx.batch), 2)
 }
 

@@ -51,6 +51,7 @@ fn transfer(f: &Facts<'_>) -> String {
     let Some(t) = f.transfer else { return String::new() };
     let payload = match t.payload {
         Payload::Ids => "ids",
+        Payload::Asked => "ids and for whom",
         Payload::Classes => "classes",
         Payload::Rows => "rows",
         Payload::Gradients => "gradients",
@@ -105,6 +106,7 @@ fn learns(learns: Learns) -> String {
         Sizes::None => return String::new(),
         Sizes::Sent => "`U`",
         Sizes::Received => "`R`",
+        Sizes::Asked => "`A`",
         Sizes::Classes => "`U` or `R` of each class",
         Sizes::Assigned => "`B`, `T`, `Q` as assigned",
     };

@@ -32,6 +32,10 @@ impl Subject<'_> {
         let e = self.number;
         Ok(Extent::Symbol(class.map_or(Symbol::Received(e), |c| Symbol::ReceivedClass(e, way, c))))
     }
+    /// Entries that are asked for on behalf of others.
+    pub(super) fn asked(&self) -> Extent {
+        Extent::Symbol(Symbol::Asked(self.of.entries))
+    }
     pub(super) fn class(&self, way: Way, class: Option<u32>) -> Result<(), Misfit> {
         let Some(class) = class else { return Ok(()) };
         let classes = self.classes(way)?;

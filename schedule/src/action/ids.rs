@@ -3,10 +3,12 @@
 use std::slice::from_ref;
 
 use super::Effect::{Random, ReadsBatch, ReadsBatches, ReadsUses, WritesUses};
-use super::exchange::{byte, group, owns, subject};
+use super::balance::assignment;
+use super::exchange::{Subject, byte, group, owns, subject};
 use super::operands::{Context, Operands, tokens};
 use super::table::entry::{
-    AllGatherIds, AllToAllClasses, AllToAllIds, DrawNegatives, Partition, Positions, Unique,
+    AllGatherIds, AllToAllClasses, AllToAllIds, AllToAllIdsFor, DrawNegatives, Partition, Positions, Unique,
+    UniqueFor,
 };
 use super::{
     At, Entry, Facts, Flops, Learns, Lists, Memory, Misfit, Of, Payload, Peers, Phase, Programs, Results,
@@ -67,21 +69,10 @@ impl<'a> Entry<'a> for Unique<'a> {
         }
     }
     fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
-        let f = subject(cx, *self.exchange)?;
-        if f.of.entries != *self.exchange {
-            return Err(Misfit::relation(format!(
-                "exchange {} sends the entries of exchange {}",
-                self.exchange, f.of.entries
-            )));
-        }
+        let f = first_part(cx, *self.exchange)?;
         let (n, extra) = (o.reads.len(), 2 + usize::from(f.uses()));
         o.count(n, n + extra)?;
-        if n == 0 || !n.is_multiple_of(cx.microbatches as usize) {
-            return Err(Misfit::relation(format!(
-                "needs sequences of ids for each of {} microbatches",
-                cx.microbatches
-            )));
-        }
+        sequences(cx, n)?;
         let sent = f.sent(Way::Forward, None)?;
         o.write(0, id(sent, 1))?;
         o.write(1, counts())?;
@@ -103,6 +94,70 @@ impl<'a> Entry<'a> for Unique<'a> {
                         Some(other),
                     ));
                 }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An exchange that sends its own entries.
+fn first_part<'a>(cx: &Context<'a>, exchange: u32) -> Result<Subject<'a>, Misfit> {
+    let f = subject(cx, exchange)?;
+    if f.of.entries != exchange {
+        let entries = f.of.entries;
+        return Err(Misfit::relation(format!("exchange {exchange} sends the entries of exchange {entries}")));
+    }
+    Ok(f)
+}
+
+/// So many sequences must be as many for every microbatch.
+fn sequences(cx: &Context<'_>, n: usize) -> Result<(), Misfit> {
+    if n == 0 || !n.is_multiple_of(cx.microbatches as usize) {
+        let parts = cx.microbatches;
+        return Err(Misfit::relation(format!("needs sequences of ids for each of {parts} microbatches")));
+    }
+    Ok(())
+}
+
+impl<'a> Entry<'a> for UniqueFor<'a> {
+    fn facts(&self) -> Facts<'a> {
+        Facts {
+            phase: Phase::InputDist,
+            runs: Runs::Compute,
+            programs: Programs::Training,
+            transfer: None,
+            effects: &[ReadsBatch],
+            results: Results::FRESH,
+            lists: Lists::NONE,
+            of: Of { exchanges: from_ref(self.exchange), way: None, classes: &[] },
+            learns: Learns { sizes: Sizes::Asked, host_sync: true },
+            scope: Scope::Listed,
+            entries: None,
+            loss: None,
+            in_range: true,
+            flops: Flops::None,
+            memory: Memory::Listed,
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
+        let f = first_part(cx, *self.exchange)?;
+        o.count(o.reads.len(), 3 + usize::from(f.uses()))?;
+        o.read(0, assignment(cx))?;
+        sequences(cx, o.reads.len() - 1)?;
+        o.write(0, id(f.asked(), 1))?;
+        o.write(1, counts())?;
+        o.write(2, index(f.asked(), 1))?;
+        if f.uses() {
+            o.write(3, byte(f.asked(), 2))?;
+        }
+        for (i, r) in o.reads.iter().enumerate().skip(1) {
+            let ids = match r {
+                OperandType::Ids { table, .. } => *table == f.of.table,
+                OperandType::Matrix { element, .. } => *element == Element::Id,
+                _ => false,
+            };
+            if !ids {
+                return Err(Misfit::operand(At::Read(i), format!("ids of table {}", f.of.table), Some(r)));
             }
         }
         Ok(())
@@ -131,6 +186,49 @@ impl<'a> Entry<'a> for AllToAllIds<'a> {
     }
     fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         ids(o, cx, self.exchanges, false)
+    }
+}
+
+impl<'a> Entry<'a> for AllToAllIdsFor<'a> {
+    fn facts(&self) -> Facts<'a> {
+        Facts {
+            phase: Phase::InputDist,
+            runs: Runs::Link,
+            programs: Programs::Training,
+            transfer: Some(Transfer { peers: Peers::ToOwners, payload: Payload::Asked, rounds: 1 }),
+            effects: &[],
+            results: Results::FRESH,
+            lists: Lists::NONE,
+            of: Of { exchanges: self.exchanges, way: None, classes: &[] },
+            learns: Learns { sizes: Sizes::Received, host_sync: true },
+            scope: Scope::Entries,
+            entries: None,
+            loss: None,
+            in_range: true,
+            flops: Flops::None,
+            memory: Memory::Once,
+        }
+    }
+    fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
+        let group = group(cx, self.exchanges)?;
+        let count = |each: usize| group.iter().map(|f| each + usize::from(f.uses())).sum::<usize>();
+        o.count(count(3), count(2))?;
+        let (mut r, mut w) = (0, 0);
+        for f in &group {
+            let received = f.received(Way::Forward, None)?;
+            o.read(r, id(f.asked(), 1))?;
+            o.read(r + 1, counts())?;
+            o.read(r + 2, index(f.asked(), 1))?;
+            o.write(w, index(received, 1))?;
+            o.write(w + 1, counts())?;
+            (r, w) = (r + 3, w + 2);
+            if f.uses() {
+                o.read(r, byte(f.asked(), 2))?;
+                o.write(w, byte(received, 2))?;
+                (r, w) = (r + 1, w + 1);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -35,6 +35,8 @@ pub use misfit::Misfit;
 pub use operands::{Context, Operands};
 pub use table::Action;
 
+use std::ops::Range;
+
 use crate::attribute::{Normalize, Site, Way};
 use crate::signature::OperandType;
 use crate::size::Symbol;
@@ -159,6 +161,8 @@ pub enum Peers {
 pub enum Payload {
     /// Rows of the owner's shard that are asked for, and in which microbatches they are used.
     Ids,
+    /// The same, and the rank for which each is asked.
+    Asked,
     /// A class of reuse distance per entry.
     Classes,
     /// Values of rows.
@@ -292,6 +296,8 @@ pub enum Sizes {
     Sent,
     /// Entries that an exchange receives.
     Received,
+    /// Entries that an exchange asks for on behalf of others.
+    Asked,
     /// Entries of each class.
     Classes,
     /// Samples and tokens that are assigned to a rank, in each microbatch.
@@ -305,6 +311,7 @@ impl Sizes {
             Symbol::Ranks | Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_) => false,
             Symbol::Sent(_) => self == Self::Sent,
             Symbol::Received(_) => self == Self::Received,
+            Symbol::Asked(_) => self == Self::Asked,
             Symbol::SentClass(..) | Symbol::ReceivedClass(..) => self == Self::Classes,
         }
     }
@@ -382,6 +389,15 @@ impl Facts<'_> {
         let transfer = self.transfer.filter(|t| t.payload == Payload::Values)?;
         let assigned = transfer.peers == Peers::ToAssigned;
         Some(if assigned { (Site::Home, Site::Assigned) } else { (Site::Assigned, Site::Home) })
+    }
+    /// Whether it lists what samples at home need where they are worked on.
+    pub fn asks_for_others(&self) -> bool {
+        self.learns.sizes == Sizes::Asked
+    }
+    /// Of so many operands those that are listed microbatch by microbatch.
+    pub fn listed(&self, reads: usize) -> Range<usize> {
+        let first = usize::from(self.asks_for_others()).min(reads);
+        if self.scope == Scope::Listed { first..reads } else { 0..0 }
     }
     /// Whether it may work on samples at home where others work on them as assigned: what brings them and what moves rows
     /// works for a rank rather than for samples, and what stands between rows and values works where its ids are.

@@ -134,10 +134,26 @@ actions! {
             /// Exchange.
             exchange: u32,
         },
+        /// Entries that samples at home need where they are worked on: sorted by owner, then by the rank that works on
+        /// them, each with that rank. With microbatches the ids of the first come first, then those of the second, ...
+        /// `rank and microbatch, ids... (inputs or id buffers, at home) -> entries (Id, A), counts (Count, W), for whom
+        /// (Index, A), uses? (Byte, A x 2)`
+        UniqueFor {
+            /// Exchange.
+            exchange: u32,
+        },
         /// Input dist of row-, table- and column-wise tables. For each exchange
         /// `entries, counts, uses? -> rows of the own shard (Index, R), received counts (Count, W), received uses? (Byte,
         /// R x 2)`
         AllToAllIds {
+            /// Exchanges that travel together.
+            exchanges: Vec<u32>,
+        },
+        /// Input dist on behalf of the ranks that work on samples. What several ask for one is one list, ascending, as that
+        /// rank's own `unique` finds it. For each exchange
+        /// `entries, counts, for whom, uses? -> rows of the own shard (Index, R), counts of each rank's list (Count, W), uses
+        /// of these? (Byte, R x 2)`
+        AllToAllIdsFor {
             /// Exchanges that travel together.
             exchanges: Vec<u32>,
         },

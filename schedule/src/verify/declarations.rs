@@ -183,13 +183,20 @@ fn exchanges(s: &Schedule, r: &mut Report) {
         r.check(twice.is_none(), "exchanges", || format!("exchange {i} moves the rows of another one"));
         let first = s.exchanges.get(e.entries as usize);
         let alike = first.is_some_and(|f| {
-            let same = (f.table, f.unique, f.lookahead) == (e.table, e.unique, e.lookahead);
+            let of = |x: &crate::model::Exchange| (x.table, x.unique, x.lookahead, x.folded);
+            let same = of(f) == of(e);
             same && f.part == 0 && (e.part > 0 || e.entries as usize == i)
         });
         r.check(alike, "exchanges", || {
             format!(
                 "exchange {i} sends the entries of exchange {}, which must be that of the table's first part",
                 e.entries
+            )
+        });
+        let may = s.settings.balance.is_some() && table.sharding != Sharding::DataParallel;
+        r.check(!e.folded || may, "exchanges", || {
+            format!(
+                "exchange {i} asks on behalf of others, which is for owners of rows and for samples that move"
             )
         });
         if let Some(k) = e.lookahead {

@@ -391,7 +391,9 @@ impl Graph<'_> {
             | Action::Combine { .. }
             | Action::CopyIds
             | Action::Unique { .. }
+            | Action::UniqueFor { .. }
             | Action::AllToAllIds { .. }
+            | Action::AllToAllIdsFor { .. }
             | Action::AllGatherIds { .. }
             | Action::Partition { .. }
             | Action::AllToAllClasses { .. }

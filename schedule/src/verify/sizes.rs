@@ -24,6 +24,7 @@ fn kind(s: Symbol) -> Sizes {
     match s {
         Symbol::Sent(_) => Sizes::Sent,
         Symbol::Received(_) => Sizes::Received,
+        Symbol::Asked(_) => Sizes::Asked,
         Symbol::SentClass(..) | Symbol::ReceivedClass(..) => Sizes::Classes,
         Symbol::Ranks | Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_) => Sizes::None,
     }

@@ -34,7 +34,7 @@ pub(super) fn check(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report)
     operands(s, p, evaluation, r);
     order(p, r);
     writes(p, r);
-    sites(p, r);
+    sites(s, p, r);
     travels(p, r);
     if !evaluation {
         microbatches(s, p, r);
@@ -44,7 +44,9 @@ pub(super) fn check(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report)
 fn indices(s: &Schedule, p: &Program, r: &mut Report) {
     let symbol_ok = |e: Extent| match e {
         Extent::Symbol(Symbol::Tokens(g)) => (g as usize) < s.lengths.len(),
-        Extent::Symbol(Symbol::Sent(e) | Symbol::Received(e)) => (e as usize) < s.exchanges.len(),
+        Extent::Symbol(Symbol::Sent(e) | Symbol::Received(e) | Symbol::Asked(e)) => {
+            (e as usize) < s.exchanges.len()
+        }
         Extent::Symbol(Symbol::SentClass(e, way, c) | Symbol::ReceivedClass(e, way, c)) => {
             s.exchanges.get(e as usize).and_then(|x| x.lookahead).is_some_and(|lookahead| {
                 let reuse = crate::reuse::Reuse { lookahead, microbatches: s.settings.microbatches };
@@ -238,8 +240,9 @@ fn travels(p: &Program, r: &mut Report) {
 /// Samples at home and samples as assigned are different ones, in number too, so no operation uses values of both, but for
 /// those that bring values from one to the other and the one that lists the ids of a rank. Rows and gradients on their way
 /// to and from their owners are a rank's: they have no site but home. Work is done where samples go if they go
-/// anywhere, but for what makes values of rows.
-fn sites(p: &Program, r: &mut Report) {
+/// anywhere, but for what makes values of rows. Who asks on behalf of others lists samples at home; those others list what
+/// they work on, and nothing else.
+fn sites(s: &Schedule, p: &Program, r: &mut Report) {
     let assigns = p.ops.iter().any(|op| op.action.has(Effect::AssignsBatch));
     let buffer = |o: &Operand| match o.place {
         Place::Buffer(b) => Some(&p.buffers[b as usize]),
@@ -258,13 +261,28 @@ fn sites(p: &Program, r: &mut Report) {
         let of_samples = |o: &Operand| buffer(o).is_some_and(|b| b.rows.of_samples());
         let buffers = op.reads.iter().chain(&op.writes).filter(|o| buffer(o).is_some()).count();
         let of_rank = buffers > 0 && !op.reads.iter().chain(&op.writes).any(of_samples);
+        // Of lists that two ranks make of the same samples: whose they are.
+        let mut exchanges = op.action.exchanges().iter().filter_map(|e| s.exchanges.get(*e as usize));
+        let folds = assigns && exchanges.any(|x| x.folded);
+        let list = match (facts.scope, facts.asks_for_others()) {
+            (Scope::Listed, true) => Some(Site::Home),
+            (Scope::Listed, false) if folds => Some(Site::Assigned),
+            _ => None,
+        };
         let wanted = if !assigns || brings {
             Some(Site::Home)
+        } else if list.is_some() {
+            list
         } else {
             (!facts.either_site() && !of_rank).then_some(Site::Assigned)
         };
         r.check(wanted.is_none_or(|wanted| site == wanted), "site", || {
-            let why = if brings { "they are read at home" } else { wanted.unwrap_or_default().works() };
+            let why = match list {
+                _ if brings => "they are read at home",
+                Some(Site::Home) => "on whose behalf it asks",
+                Some(Site::Assigned) => "whose rows others ask for",
+                None => wanted.unwrap_or_default().works(),
+            };
             format!("`{name}` works on samples {}, {why}", site.describe())
         });
         // Where each operand must be.
@@ -272,12 +290,15 @@ fn sites(p: &Program, r: &mut Report) {
         let extra = op.writes.len().saturating_sub(op.reads.len());
         let read = |i: usize| match facts.carries() {
             Some((from, _)) => Some(if i == 0 { Site::Home } else { from }),
-            None => (!listed).then_some(site),
+            None if listed => list,
+            None => Some(site),
         };
         let written = |i: usize| match facts.carries() {
             Some((_, to)) => Some(to),
             // Places of ids are where the ids are.
-            None if listed && i >= extra => Some(buffer(&op.reads[i - extra]).map_or(site, |b| b.site)),
+            None if listed && i >= extra && !facts.asks_for_others() => {
+                Some(buffer(&op.reads[i - extra]).map_or(site, |b| b.site))
+            }
             None => Some(site),
         };
         let reads = op.reads.iter().enumerate().map(|(i, o)| (o, read(i)));
@@ -324,11 +345,18 @@ fn microbatches(s: &Schedule, p: &Program, r: &mut Report) {
             format!("`{name}` concerns the whole batch, not microbatch {:?}", op.microbatch)
         });
         if scope == Scope::Listed {
-            let each = (op.reads.len() / m.max(1) as usize).max(1);
-            let extra = op.writes.len().saturating_sub(op.reads.len());
-            for (i, o) in op.reads.iter().enumerate() {
+            let facts = op.action.facts();
+            let listed = &op.reads[facts.listed(op.reads.len())];
+            let each = (listed.len() / m.max(1) as usize).max(1);
+            // Places of ids, if it finds them.
+            let extra = if facts.asks_for_others() {
+                op.writes.len()
+            } else {
+                op.writes.len().saturating_sub(listed.len())
+            };
+            for (i, o) in listed.iter().enumerate() {
                 let part = (m > 1).then_some((i / each) as u32);
-                let same_input = op.reads[i % each].place == o.place || matches!(o.place, Place::Buffer(_));
+                let same_input = listed[i % each].place == o.place || matches!(o.place, Place::Buffer(_));
                 r.check(same_input, "microbatch", || {
                     format!("`{name}` must list the same sequences for every microbatch, {o} is another")
                 });

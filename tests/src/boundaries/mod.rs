@@ -331,11 +331,11 @@ fn indices(all: &mut Cases, base: &Schedule) {
     let wrong = |why| Some(("indices", why));
     let rows = |b: &mut Buffer, n| b.rows = Extent::Symbol(Symbol::Tokens(n));
     all.add("rows of the first group that is not there", base, wrong(" rows"), more(rows, groups));
-    for rows in
-        [(|b: &mut Buffer, n| b.rows = Extent::Symbol(Symbol::Sent(n))) as fn(&mut Buffer, u32), |b, n| {
-            b.rows = Extent::Symbol(Symbol::Received(n));
-        }]
-    {
+    for rows in [
+        (|b: &mut Buffer, n| b.rows = Extent::Symbol(Symbol::Sent(n))) as fn(&mut Buffer, u32),
+        |b, n| b.rows = Extent::Symbol(Symbol::Received(n)),
+        |b, n| b.rows = Extent::Symbol(Symbol::Asked(n)),
+    ] {
         all.add("rows of the first exchange that is not there", base, wrong(" rows"), more(rows, exchanges));
     }
     let count = Reuse { lookahead: 2, microbatches: 2 }.count(Way::Forward) as u32;

@@ -10,6 +10,7 @@
 //! reference's (one batch after the other, unlimited storage), and on a deadlock. It knows nothing of the verifier,
 //! and finds classes of reuse distance from ids.
 
+mod folded;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};

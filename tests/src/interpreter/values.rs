@@ -6,6 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use fs_schedule::{Action, Extent, Op, Operand, Place, Reuse, Schedule, Sharding, Symbol, Way};
 
+use super::folded;
+
 /// An entry of an exchange: who asks for which row, and the microbatches of its first and last use by that rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Entry {
@@ -100,13 +102,13 @@ pub(crate) fn owner(s: &Schedule, e: u32, row: u64, ranks: u32) -> Option<u32> {
 }
 
 impl Call<'_> {
-    fn one(&self, i: usize) -> Result<&Data, Wrong> {
+    pub(super) fn one(&self, i: usize) -> Result<&Data, Wrong> {
         match self.reads.get(i).and_then(Option::as_ref).map(Vec::as_slice) {
             Some([(_, data)]) => Ok(data),
             _ => Err(format!("operand {i} of `{}` is not one value", self.op.name)),
         }
     }
-    fn entries(&self, i: usize) -> Result<&[Entry], Wrong> {
+    pub(super) fn entries(&self, i: usize) -> Result<&[Entry], Wrong> {
         match self.one(i)? {
             Data::Entries(list) => Ok(list),
             _ => Err(format!("operand {i} of `{}` is not a list of entries", self.op.name)),
@@ -152,6 +154,7 @@ impl Call<'_> {
     pub(crate) fn compute(&self) -> Result<Vec<Data>, Wrong> {
         Ok(match &self.op.action {
             Action::Unique { exchange } => self.unique(*exchange)?,
+            Action::UniqueFor { exchange } => folded::asks(self, *exchange)?,
             Action::DrawNegatives { table, stream, .. } => {
                 let rows = self.s.tables[*table as usize].rows;
                 let stream = DRAWN + u64::from(*stream);
@@ -337,7 +340,7 @@ impl Call<'_> {
                 order.push((home(*row), *row, i, n));
             }
         }
-        if x.unique {
+        if x.unique || x.folded {
             order.sort_unstable();
             order.dedup();
         } else {
@@ -437,8 +440,8 @@ impl Call<'_> {
     }
 }
 
-/// Uses of an exchange's rows by a rank: microbatch and row.
-fn used(s: &Schedule, work: &Workload, e: u32, rank: u32, batch: i64) -> Vec<(u32, u64)> {
+/// Uses of an exchange's rows by a rank: microbatch and row, in the order of its list.
+pub(super) fn used(s: &Schedule, work: &Workload, e: u32, rank: u32, batch: i64) -> Vec<(u32, u64)> {
     let (x, ops) = (&s.exchanges[e as usize], &s.train.ops);
     let rows = s.tables[x.table as usize].rows;
     let unique =
@@ -495,6 +498,7 @@ pub(crate) fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
                 at += 2 + usize::from(uses);
             }
         }
+        Action::AllToAllIdsFor { exchanges } => folded::joined(calls, exchanges, &mut out)?,
         Action::AllToAllClasses { exchanges, .. } => {
             for n in 0..exchanges.len() {
                 for (rank, o) in (0..).zip(&mut out) {

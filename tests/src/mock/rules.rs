@@ -206,6 +206,7 @@ impl Rules {
                 let is = match symbol {
                     Symbol::Sent(_) => kind == Sizes::Sent,
                     Symbol::Received(_) => kind == Sizes::Received,
+                    Symbol::Asked(_) => kind == Sizes::Asked,
                     Symbol::SentClass(..) | Symbol::ReceivedClass(..) => kind == Sizes::Classes,
                     Symbol::Ranks | Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_) => false,
                 };

@@ -304,3 +304,177 @@ pub const CARRIED: &[Mutation] = &[
         Some(())
     }),
 ];
+
+fn asks(action: &Action) -> bool {
+    matches!(action, Action::UniqueFor { .. })
+}
+
+fn sends(action: &Action) -> bool {
+    matches!(action, Action::AllToAllIdsFor { .. })
+}
+
+/// The `unique` of an exchange.
+fn lists(s: &Schedule, exchange: u32) -> Option<usize> {
+    find(s, |a| *a == Action::Unique { exchange })
+}
+
+/// A `unique_for`, and the operation that draws some of its ids.
+fn drawn(s: &Schedule) -> Option<(usize, usize, usize)> {
+    let at = find(s, asks)?;
+    let draws = |o: &Operand| {
+        let is = |op: &Op| matches!(op.action, Action::DrawNegatives { .. }) && op.writes[0].place == o.place;
+        s.train.ops.iter().position(is)
+    };
+    let reads = s.train.ops[at].reads.iter().enumerate();
+    reads.skip(1).find_map(|(n, o)| draws(o).map(|by| (at, n, by)))
+}
+
+/// For compiled models in which who reads samples asks for rows on behalf of who works on them; not all have a place for
+/// each.
+pub const FOLDED: &[Mutation] = &[
+    says("asking on behalf of others for samples as assigned", "site", |s| {
+        let at = find(s, asks)?;
+        s.train.ops[at].site = Site::Assigned;
+        Some(())
+    }),
+    says("a list of samples at home that others ask for too", "site", |s| {
+        let at = find(s, |a| matches!(a, Action::Unique { .. }))?;
+        s.train.ops[at].site = Site::Home;
+        let inverses = s.train.ops[at].writes.len() - s.train.ops[at].reads.len();
+        for w in &s.train.ops[at].writes[inverses..] {
+            let Place::Buffer(b) = w.place else { continue };
+            s.train.buffers[b as usize].site = Site::Home;
+        }
+        Some(())
+    }),
+    says("drawn ids of samples as assigned asked for by who read others", "site", |s| {
+        let (at, n, _) = drawn(s)?;
+        let Action::UniqueFor { exchange } = s.train.ops[at].action else { return None };
+        let own = lists(s, exchange)?;
+        s.train.ops[at].reads[n] = s.train.ops[own].reads[n - 1];
+        Some(())
+    }),
+    says("drawn ids of samples at home listed by who works on others", "site", |s| {
+        let (at, n, _) = drawn(s)?;
+        let Action::UniqueFor { exchange } = s.train.ops[at].action else { return None };
+        let own = lists(s, exchange)?;
+        s.train.ops[own].reads[n - 1] = s.train.ops[at].reads[n];
+        Some(())
+    }),
+    says("rows of other ids asked for on behalf of others", "model", |s| {
+        let at = find(s, |a| *a == Action::UniqueFor { exchange: 0 })?;
+        let inputs = s.train.ops[at].reads.iter_mut().skip(1).filter(|o| matches!(o.place, Place::Input(_)));
+        let mut inputs: Vec<_> = inputs.collect();
+        let first = inputs.first()?.place;
+        let other = inputs.iter().map(|o| o.place).find(|place| *place != first)?;
+        for o in &mut inputs {
+            o.place = if o.place == first { other } else { first };
+        }
+        Some(())
+    }),
+    says("rows of some ids asked for on behalf of others", "model", |s| {
+        let (at, n, _) = drawn(s)?;
+        if s.settings.microbatches > 1 {
+            return None;
+        }
+        s.train.ops[at].reads.remove(n);
+        Some(())
+    }),
+    says("drawn ids of another microbatch asked for", "microbatch", |s| {
+        let (at, n, _) = drawn(s)?;
+        let op = &s.train.ops[at];
+        let each = (op.reads.len() - 1) / s.settings.microbatches as usize;
+        if s.settings.microbatches < 2 {
+            return None;
+        }
+        s.train.ops[at].reads.swap(n, n + each);
+        Some(())
+    }),
+    says("on behalf of whom lengths seem to say", "exchange", |s| {
+        let (at, share) = (find(s, asks)?, find(s, |a| *a == Action::ShareLengths)?);
+        let lengths = s.train.ops[share].writes[0];
+        let Place::Buffer(b) = lengths.place else { return None };
+        if s.train.buffers[b as usize].columns != 2 {
+            return None;
+        }
+        s.train.ops[at].reads[0] = lengths;
+        Some(())
+    }),
+    says("samples sent to whom lengths seem to say", "exchange", |s| {
+        let (at, share) = (dispatch(s)?, find(s, |a| *a == Action::ShareLengths)?);
+        let lengths = s.train.ops[share].writes[0];
+        let Place::Buffer(b) = lengths.place else { return None };
+        if s.train.buffers[b as usize].columns != 2 {
+            return None;
+        }
+        s.train.ops[at].reads[0] = lengths;
+        Some(())
+    }),
+    says("as many entries sent on behalf of others as a rank lists for itself", "collective", |s| {
+        let at = find(s, sends)?;
+        let own = lists(s, s.train.ops[at].action.exchanges()[0])?;
+        s.train.ops[at].reads[1] = s.train.ops[own].writes[1];
+        Some(())
+    }),
+    says("lists that ranks send for themselves beside what others ask for them", "exchange", |s| {
+        let at = find(s, sends)?;
+        let exchanges = s.train.ops[at].action.exchanges().to_vec();
+        let uses = s.train.ops[at].reads.len() > 3 * exchanges.len();
+        let mut reads = Vec::new();
+        for exchange in &exchanges {
+            let own = lists(s, *exchange)?;
+            reads.extend_from_slice(&s.train.ops[own].writes[..2 + usize::from(uses)]);
+        }
+        let op = &mut s.train.ops[at];
+        (op.action, op.reads) = (Action::AllToAllIds { exchanges }, reads);
+        Some(())
+    }),
+    says("asking on behalf of others where each rank asks for itself", "exchange", |s| {
+        s.exchanges.iter_mut().for_each(|x| x.folded = false);
+        Some(())
+    }),
+    says("asking on behalf of others for rows that lie everywhere", "exchanges", |s| {
+        let e = s.exchanges.iter().position(|x| x.folded)?;
+        let table = s.exchanges[e].table as usize;
+        s.tables[table].sharding = fs_schedule::Sharding::DataParallel;
+        Some(())
+    }),
+    says("asking on behalf of others though nothing is balanced", "exchanges", |s| {
+        s.settings.balance.take()?;
+        s.reference.digest = s.reference_digest();
+        Some(())
+    }),
+    says("nothing asked for on behalf of others", "exchange", |s| {
+        let at = find(s, asks)?;
+        remove(s, at);
+        Some(())
+    }),
+    says("entries of an exchange that there is not", "indices", |s| {
+        let at = find(s, asks)?;
+        let Place::Buffer(b) = s.train.ops[at].writes[0].place else { return None };
+        let none = s.exchanges.len() as u32;
+        s.train.buffers[b as usize].rows = fs_schedule::Extent::Symbol(fs_schedule::Symbol::Asked(none));
+        Some(())
+    }),
+    order("samples at home listed before they are planned", "fresh", |s| {
+        let (at, plan) = (find(s, asks)?, find(s, |a| matches!(a, Action::Assign))?);
+        super::unorder(s, plan, at, 0)
+    }),
+    order("microbatches at home listed before those are planned", "batch", |s| {
+        let (at, plan) = (find(s, asks)?, find(s, |a| matches!(a, Action::Assign))?);
+        if s.settings.microbatches < 2 {
+            return None;
+        }
+        super::unorder(s, plan, at, 0)
+    }),
+    order("entries sent before they are listed", "fresh", |s| {
+        let (at, list) = (find(s, sends)?, find(s, asks)?);
+        super::unorder(s, list, at, 0)
+    }),
+    order("rows looked up before anybody has asked", "sizes", |s| {
+        let sent = find(s, sends)?;
+        let exchange = s.train.ops[sent].action.exchanges()[0];
+        let at = find(s, |a| matches!(a, Action::Gather { exchange: e, .. } if *e == exchange))?;
+        super::unorder(s, sent, at, 0)
+    }),
+];

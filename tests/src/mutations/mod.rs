@@ -11,7 +11,7 @@ mod form;
 mod model;
 mod ranking;
 
-pub use balance::{BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL};
+pub use balance::{BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, FOLDED};
 pub use ranking::RANKING;
 
 use crate::arrange::{reaches, waits};

@@ -74,7 +74,7 @@ fn header(plan: &Recipe) -> Schedule {
         let entries = exchanges.len() as u32;
         for part in 0..sharding.parts() {
             let (unique, lookahead) = (plan.unique, plan.lookahead);
-            exchanges.push(Exchange { table: t, part, entries, unique, lookahead });
+            exchanges.push(Exchange { table: t, part, entries, unique, lookahead, folded: false });
         }
     }
     inputs.push(Input { name: "labels".into(), kind: InputKind::TokenLabel { lengths: 0 } });

@@ -3,14 +3,15 @@
 //! Behind the load of a batch stand three operations: lengths go to everyone, every rank plans, inputs of samples travel.
 //! What follows works on samples as assigned; gradients of parameters are summed over all ranks. [`At`] says what is
 //! done with rows: ids are looked at where samples are worked on (`ids`), and nothing has to go back; or where they are
-//! read (`rows`), and what is made of rows travels, and its gradients travel back ([`rows`](mod@rows)). What a
-//! sample costs and how much is expected to move is filled in when operations are priced.
+//! read (`rows`), and what is made of rows travels, and its gradients travel back ([`rows`](mod@rows)); or both, where who
+//! reads samples asks for their rows in place of who works on them ([`folded`]). What a sample costs and how much is expected to move is filled in when operations are priced.
 
+mod folded;
 mod rows;
 
 use fs_schedule::action::{Action, Phase};
 use fs_schedule::signature::index;
-use fs_schedule::{Extent, Settings, Site};
+use fs_schedule::{Extent, OperandType, Settings, Site};
 
 use super::{OptionError, Options, PassError, Statistics};
 use crate::dialect::{action, named};
@@ -26,6 +27,17 @@ fn phase(module: &Module, id: OpId) -> Option<Phase> {
 fn known(module: &Module, id: OpId) -> Option<Action> {
     let op = module.op(id);
     if op.def.view.is_some() { None } else { action(op).ok() }
+}
+
+/// Whether it only uses rows on their way, which are a rank's and of no samples.
+fn of_rows_only(module: &Module, id: OpId) -> bool {
+    let op = module.op(id);
+    let mut values = op.uses().chain(op.results.iter().copied()).peekable();
+    let of_rank = |v: ValueId| match module.ty(v) {
+        Type::Operand(OperandType::Matrix { rows, .. }) => !rows.of_samples(),
+        _ => false,
+    };
+    values.peek().is_some() && values.all(of_rank)
 }
 
 fn declared(module: &Module, kind: &str) -> Vec<ValueId> {
@@ -70,13 +82,14 @@ pub(super) fn run(
     let assign = module.create(named("train.assign"), known, Attrs::new(), &[matrix(2)], "");
     let plan = module.op(assign).results[0];
     let (body, inputs) = match at {
-        At::Ids => {
+        At::Ids | At::Folded => {
             for id in &body {
                 if phase(module, *id) != Some(Phase::Load) {
                     module.op_mut(*id).site = Site::Assigned;
                 }
             }
-            (body, declared(module, "model.input"))
+            let inputs = declared(module, "model.input");
+            (if at == At::Folded { folded::place(module, body, plan, statistics)? } else { body }, inputs)
         }
         At::Rows => rows::place(module, body, plan, statistics)?,
     };

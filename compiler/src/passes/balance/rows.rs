@@ -15,7 +15,7 @@ use fs_schedule::action::{Action, Phase};
 use fs_schedule::signature::id as ids_of;
 use fs_schedule::{OperandType, Site};
 
-use super::{declared, known, moved, phase};
+use super::{declared, known, moved, of_rows_only, phase};
 use crate::dialect::named;
 use crate::ir::{Attrs, Module, OpId, Type, ValueId};
 use crate::passes::{OptionError, PassError, Statistics};
@@ -90,18 +90,12 @@ fn as_assigned(module: &Module, body: &[OpId]) -> BTreeSet<ValueId> {
 /// Where an operation works.
 fn site(module: &Module, id: OpId, elsewhere: &BTreeSet<ValueId>) -> Site {
     let op = module.op(id);
-    let values: Vec<ValueId> = op.uses().chain(op.results.iter().copied()).collect();
-    let of_rank = |v: &ValueId| match module.ty(*v) {
-        Type::Operand(OperandType::Matrix { rows, .. }) => !rows.of_samples(),
-        _ => false,
-    };
-    let of_rows_only = !values.is_empty() && values.iter().all(of_rank);
     let home = match known(module, id) {
         Some(Action::DrawNegatives { .. }) => false,
         Some(action) if between(&action) => {
             op.operands.get(1).is_some_and(|place| !elsewhere.contains(place))
         }
-        _ if of_rows_only => true,
+        _ if of_rows_only(module, id) => true,
         _ => matches!(
             phase(module, id),
             Some(Phase::Load | Phase::InputDist | Phase::OutputDist | Phase::GradientDist)

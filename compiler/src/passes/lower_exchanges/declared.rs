@@ -36,7 +36,7 @@ impl Declared {
             let exchange = *self.0.entry((number, part, unique, lookahead)).or_insert(next);
             let entries = *entries.get_or_insert(exchange);
             if exchange == next {
-                let record = Exchange { table: number, part, entries, unique, lookahead };
+                let record = Exchange { table: number, part, entries, unique, lookahead, folded: false };
                 let decl = module.create(named("comm.exchange"), vec![], attrs_of(&record), &[], "");
                 module.decls.push(decl);
             }

@@ -5,7 +5,7 @@
 
 use fs_kernels::Real;
 use fs_schedule::action::Effect;
-use fs_schedule::{InputKind, Place, Site, Table};
+use fs_schedule::{InputKind, Op, Place, Site, Table};
 
 use super::inbox::receive;
 use super::pieces::{Pieces, Stop, check};
@@ -119,7 +119,9 @@ pub(super) fn assign<T: Real>(c: &Call<T>) -> Result<(), Fault> {
     };
     let length = |sample: u64, group: usize| lengths[sample as usize * columns + group] as usize;
     // Where work is done at home by microbatch, samples there are cut as those that are assigned.
-    if c.program.ops.iter().any(|op| op.site.is_home() && op.microbatch.is_some()) {
+    let lists = |op: &Op| batch.microbatches > 1 && op.action.facts().asks_for_others();
+    let by_part = |op: &Op| op.site.is_home() && (op.microbatch.is_some() || lists(op));
+    if c.program.ops.iter().any(by_part) {
         let home = c.batch.share.lists(Site::Home).map(Lists::samples).unwrap_or_default();
         let fill = |lists: &mut Lists| {
             for m in 0..batch.microbatches as u32 {

@@ -16,7 +16,7 @@ use fs_schedule::{Action, Symbol};
 use super::arena::Read;
 use super::inbox::receive;
 use super::pieces::{Pieces, Stop, check};
-use super::{Call, Fault, balance, carry, rank_items};
+use super::{Call, Fault, asked, balance, carry, rank_items};
 use crate::device::Inbox;
 use crate::device::shards::rows_per_rank;
 use crate::transport::{HostOutbox, Part, Widths};
@@ -26,6 +26,10 @@ enum Moves<'a> {
     Ids {
         exchanges: &'a [u32],
         everyone: bool,
+    },
+    /// On behalf of the ranks that work on samples.
+    Asked {
+        exchanges: &'a [u32],
     },
     Classes {
         exchanges: &'a [u32],
@@ -54,6 +58,7 @@ fn moves(action: &Action) -> Result<Moves<'_>, Fault> {
     let (exchanges, everyone) = (of.exchanges, transfer.peers == Peers::Everyone);
     Ok(match transfer.payload {
         Payload::Ids => Moves::Ids { exchanges, everyone },
+        Payload::Asked => Moves::Asked { exchanges },
         Payload::Classes => Moves::Classes { exchanges },
         Payload::Rows => Moves::Rows { exchanges },
         Payload::Gradients => Moves::Grads { exchanges, everyone },
@@ -115,6 +120,13 @@ pub(super) fn fill<T: Real>(
                 }
                 let bytes = if uses.is_some() { 2 } else { 0 };
                 section.widths = Widths { indices: 1, bytes, ..Widths::default() };
+            }
+        }
+        Moves::Asked { exchanges } => {
+            for (i, exchange) in exchanges.iter().enumerate() {
+                if pieces.next()? {
+                    asked::fill(c, (i, *exchange, exchanges.len()), &mut outbox.sections[i])?;
+                }
             }
         }
         Moves::Classes { exchanges } => {
@@ -204,6 +216,13 @@ pub(super) fn drain<T: Real>(
             for (i, exchange) in exchanges.iter().enumerate() {
                 if pieces.next()? {
                     drain_ids(c, i, *exchange, exchanges.len(), everyone, inbox)?;
+                }
+            }
+        }
+        Moves::Asked { exchanges } => {
+            for (i, exchange) in exchanges.iter().enumerate() {
+                if pieces.next()? {
+                    asked::drain(c, (i, *exchange, exchanges.len()), inbox)?;
                 }
             }
         }
@@ -459,7 +478,7 @@ fn share(total: usize, rank: usize, ranks: usize) -> Range<usize> {
 }
 
 /// For each rank the entries that it owns, and the first row of its shard.
-fn by_owner<'a, T: Real>(
+pub(super) fn by_owner<'a, T: Real>(
     c: &Call<'a, T>,
     exchange: u32,
     counts: &'a [u64],

@@ -3,7 +3,7 @@
 use fs_kernels::Real;
 use fs_schedule::Action;
 
-use super::{Call, Fault, attention, balance, dense, loss, optimizer, sparse};
+use super::{Call, Fault, asked, attention, balance, dense, loss, optimizer, sparse};
 
 /// Runs an operation that is no transfer.
 pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
@@ -12,6 +12,7 @@ pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
             sparse::draw_negatives(c, *table, *lengths, *count, *stream)
         }
         Action::Unique { exchange } => sparse::unique(c, *exchange),
+        Action::UniqueFor { exchange } => asked::unique_for(c, *exchange),
         Action::Partition { exchange, way } => sparse::partition(c, *exchange, *way),
         Action::Positions { exchange, way } => sparse::positions(c, *exchange, *way),
         Action::Gather { exchange, class } => sparse::gather(c, *exchange, *class),
@@ -61,6 +62,7 @@ pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
         Action::Assign => balance::assign(c),
         Action::CopyIds => balance::copy_ids(c),
         Action::AllToAllIds { .. }
+        | Action::AllToAllIdsFor { .. }
         | Action::AllGatherIds { .. }
         | Action::AllToAllClasses { .. }
         | Action::AllToAllRows { .. }

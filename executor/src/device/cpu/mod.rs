@@ -5,6 +5,7 @@
 //! trains, `f64` lets tests hold gradients against differences.
 
 pub mod arena;
+mod asked;
 mod attention;
 mod balance;
 mod call;
@@ -24,6 +25,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::time::Duration;
 
+use fs_kernels::asked::Request;
 use fs_kernels::partition::Partition;
 use fs_kernels::reduce::ReducedRows;
 use fs_kernels::unique::Unique;
@@ -68,6 +70,12 @@ pub struct Work<T> {
     pub unique: Unique,
     /// Slots of ids, of tables whose slots are not row numbers.
     pub slots: Vec<i64>,
+    /// What an owner is asked for on behalf of users.
+    pub requests: Vec<Request>,
+    /// Where the next entry of each owner goes.
+    pub next: Vec<usize>,
+    /// Uses of entries before they are grouped by owner.
+    pub uses: Vec<u8>,
     /// Rows of a class.
     pub rows: Vec<u32>,
     /// For telling rows apart by reuse distance.
@@ -96,6 +104,9 @@ impl<T: Real> Default for Work<T> {
             scratch: Scratch::new(),
             unique: Unique::new(),
             slots: Vec::new(),
+            requests: Vec::new(),
+            next: Vec::new(),
+            uses: Vec::new(),
             rows: Vec::new(),
             partition: Partition::default(),
             order: Vec::new(),

@@ -3,7 +3,7 @@
 use fs_kernels::embedding::{self, Pool};
 use fs_kernels::partition::{self, Classes, Uses};
 use fs_kernels::random::negatives;
-use fs_kernels::unique::{bucketize_by_owner, unique_by_owner, uses_of_entries};
+use fs_kernels::unique::{bucketize_by_owner, occurrences_by_owner, unique_by_owner, uses_of_entries};
 use fs_kernels::{Mat, Real, Write};
 use fs_schedule::action::Effect;
 use fs_schedule::reuse::Reuse;
@@ -72,10 +72,10 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
         }
         placed.as_slice()
     };
-    let found = if plan.unique {
-        unique_by_owner(features, rows as usize, owners, unique)
-    } else {
-        bucketize_by_owner(features, rows as usize, owners, unique)
+    let found = match (plan.unique, plan.folded) {
+        (true, _) => unique_by_owner(features, rows as usize, owners, unique),
+        (false, true) => occurrences_by_owner(features, rows as usize, owners, unique),
+        (false, false) => bucketize_by_owner(features, rows as usize, owners, unique),
     };
     found.map_err(|e| out_of_range(e.id))?;
     if let Some(id) = unique.ids.iter().find(|id| **id as u64 >= table.rows) {
@@ -96,14 +96,7 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
         *counts.get_mut(owner).ok_or_else(missing)? = unique.ids.len() as u64;
     }
     if with_uses {
-        let microbatches = (c.env.schedule.settings.microbatches.max(1) as usize).min(features.len().max(1));
-        let each = features.len() / microbatches;
-        boundaries.clear();
-        let mut end = 0;
-        for group in features.chunks(each.max(1)) {
-            end += group.iter().map(|f| f.len()).sum::<usize>();
-            boundaries.push(end);
-        }
+        bound(c, features, boundaries);
         let mut uses = c.write_bytes(2)?;
         uses_of_entries(&unique.inverse, boundaries, unique.ids.len(), uses.slice());
     }
@@ -114,6 +107,18 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
         inverse = rest;
     }
     Ok(())
+}
+
+/// Where the positions of each microbatch's ids end.
+pub(super) fn bound<T: Real>(c: &Call<T>, features: &[&[i64]], boundaries: &mut Vec<usize>) {
+    let microbatches = (c.env.schedule.settings.microbatches.max(1) as usize).min(features.len().max(1));
+    let each = features.len() / microbatches;
+    boundaries.clear();
+    let mut end = 0;
+    for group in features.chunks(each.max(1)) {
+        end += group.iter().map(|f| f.len()).sum::<usize>();
+        boundaries.push(end);
+    }
 }
 
 /// The reuse distances of an exchange.

@@ -56,6 +56,9 @@ pub(super) fn check(flow: &Flow<'_>, r: &mut Report) {
             r.check(flow.made.contains_key(&value), "exchange", || format!("no operation makes {value}"));
         };
         need(Value::Entries(x.entries), r);
+        if cx.folded(e) {
+            need(Value::Asked(x.entries), r);
+        }
         need(Value::Rows(e), r);
         lookups(flow, e, ends, r);
         gradients(flow, e, ends, summed.contains(&x.entries), &known, r);

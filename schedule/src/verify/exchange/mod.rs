@@ -35,6 +35,13 @@ enum Value {
     Counts(u32, Side),
     Uses(u32, Side),
     Inverse(u32),
+    /// Entries to ask for on behalf of others, their counts, microbatches of use and for whom each is; the plan that says who
+    /// works on which sample.
+    Asked(u32),
+    AskedCounts(u32),
+    AskedUses(u32),
+    ForWhom(u32),
+    Plan,
     /// Rows as the owner received them; those of a rank's own entries (replicated tables).
     Rows(u32),
     Own(u32),
@@ -72,6 +79,11 @@ impl std::fmt::Display for Value {
             Self::Counts(e, s) => write!(f, "the {} counts of exchange {e}", side(s)),
             Self::Uses(e, s) => write!(f, "the {} uses of exchange {e}", side(s)),
             Self::Inverse(e) => write!(f, "the places of ids among the entries of exchange {e}"),
+            Self::Asked(e) => write!(f, "the entries that exchange {e} asks for on behalf of others"),
+            Self::AskedCounts(e) => write!(f, "the counts of what exchange {e} asks for on behalf of others"),
+            Self::AskedUses(e) => write!(f, "the uses of what exchange {e} asks for on behalf of others"),
+            Self::ForWhom(e) => write!(f, "the ranks on whose behalf exchange {e} asks"),
+            Self::Plan => write!(f, "the plan of who works on which sample"),
             Self::Rows(e) => write!(f, "the received rows of exchange {e}"),
             Self::Own(e) => write!(f, "the own rows of exchange {e}"),
             Self::Classes(e, w, s) => write!(f, "the classes of {} {} of exchange {e}", side(s), way(w)),
@@ -155,6 +167,10 @@ impl Context<'_> {
     fn uses(&self, e: u32) -> bool {
         !self.evaluation && self.exchange(e).lookahead.is_some() && self.s.settings.microbatches > 1
     }
+    /// Whether others ask for what a rank needs.
+    fn folded(&self, e: u32) -> bool {
+        !self.evaluation && self.exchange(e).folded
+    }
     pub(super) fn replicated(&self, e: u32) -> bool {
         matches!(self.s.tables[self.exchange(e).table as usize].sharding, Sharding::DataParallel)
     }
@@ -188,7 +204,14 @@ fn results(cx: &Context<'_>, op: &Op) -> Vec<(usize, Value)> {
             }
             out.extend((out.len()..op.writes.len()).map(|i| (i, Value::Inverse(*e))));
         }
-        Action::AllToAllIds { .. } | Action::AllGatherIds { .. } => {
+        Action::Assign => out.push((0, Value::Plan)),
+        Action::UniqueFor { exchange: e } => {
+            out.extend([(0, Value::Asked(*e)), (1, Value::AskedCounts(*e)), (2, Value::ForWhom(*e))]);
+            if cx.uses(*e) {
+                out.push((3, Value::AskedUses(*e)));
+            }
+        }
+        Action::AllToAllIds { .. } | Action::AllToAllIdsFor { .. } | Action::AllGatherIds { .. } => {
             let replicated = matches!(op.action, Action::AllGatherIds { .. });
             let mut at = 0;
             for e in list {
@@ -267,11 +290,32 @@ impl Flow<'_> {
         let (x, k) = ("exchange", "collective");
         match &op.action {
             Action::Unique { exchange } => self.ids(i, *exchange, r),
+            Action::UniqueFor { exchange } => {
+                self.expect(i, 0, Value::Plan, x, r);
+                self.ids(i, *exchange, r);
+                self.asks(i, *exchange, true, r);
+            }
+            Action::AllToAllIdsFor { exchanges } => {
+                let mut at = 0;
+                for e in exchanges {
+                    self.kind(i, *e, false, r);
+                    self.asks(i, *e, true, r);
+                    self.expect(i, at, Value::Asked(first(*e)), x, r);
+                    self.expect(i, at + 1, Value::AskedCounts(first(*e)), k, r);
+                    self.expect(i, at + 2, Value::ForWhom(first(*e)), x, r);
+                    at += 3;
+                    if cx.uses(*e) {
+                        self.expect(i, at, Value::AskedUses(first(*e)), x, r);
+                        at += 1;
+                    }
+                }
+            }
             Action::AllToAllIds { exchanges } | Action::AllGatherIds { exchanges } => {
                 let gathers = matches!(op.action, Action::AllGatherIds { .. });
                 let mut at = 0;
                 for e in exchanges {
                     self.kind(i, *e, gathers, r);
+                    self.asks(i, *e, false, r);
                     self.expect(i, at, Value::Entries(first(*e)), x, r);
                     self.expect(i, at + 1, Value::Counts(first(*e), Side::Asking), k, r);
                     at += 2;
@@ -342,6 +386,10 @@ impl Flow<'_> {
                 self.expect(i, at, counts(*e, Way::Backward, *class, Side::Owning), k, r);
                 self.expect(i, at + 1, Value::Gradients(*e, *class), x, r);
             }
+            Action::Dispatch { .. } | Action::DispatchRows { .. } | Action::Combine { .. } => {
+                self.expect(i, 0, Value::Plan, x, r);
+                self.model_side(i, r);
+            }
             action if action.exchanges().is_empty() => self.model_side(i, r),
             _ => r.fail(x, format!("no rule says what `{}` of an exchange reads", cx.name(i))),
         }
@@ -355,10 +403,19 @@ impl Flow<'_> {
         });
     }
 
+    /// Where others ask for what a rank needs nobody asks for himself.
+    fn asks(&self, i: u32, e: u32, for_others: bool, r: &mut Report) {
+        r.check(self.cx.folded(e) == for_others, "exchange", || {
+            let who = if for_others { "each rank asks for itself" } else { "others ask on a rank's behalf" };
+            format!("`{}` is of exchange {e}, in which {who}", self.cx.name(i))
+        });
+    }
+
     /// Ids in buffers must be of the exchange's table.
     fn ids(&self, i: u32, e: u32, r: &mut Report) {
         let table = self.cx.exchange(e).table;
-        for o in &self.cx.p.ops[i as usize].reads {
+        let op = &self.cx.p.ops[i as usize];
+        for o in &op.reads[op.action.facts().listed(op.reads.len())] {
             let Place::Buffer(b) = o.place else { continue };
             if !self.cx.spend(self.writers[b as usize].len()) {
                 return;

@@ -108,7 +108,7 @@ impl Run<'_, '_> {
         let cx = self.cx;
         let part = op.microbatch;
         match &op.action {
-            Action::Unique { exchange } => self.unique(op, *exchange, r),
+            Action::Unique { exchange } | Action::UniqueFor { exchange } => self.unique(op, *exchange, r),
             Action::Gather { exchange, class: None } if cx.replicated(*exchange) => {
                 self.rows(*exchange, &op.writes[0]);
             }
@@ -265,11 +265,18 @@ impl Run<'_, '_> {
     fn unique(&mut self, op: &Op, e: u32, r: &mut Report) {
         let cx = self.cx;
         let microbatches = if cx.evaluation { 1 } else { cx.s.settings.microbatches };
-        let each = (op.reads.len() / microbatches as usize).max(1);
-        let extra = op.writes.len().saturating_sub(op.reads.len());
+        let facts = op.action.facts();
+        let listed = &op.reads[facts.listed(op.reads.len())];
+        let each = (listed.len() / microbatches as usize).max(1);
+        // Places of ids, if it finds them.
+        let extra = if facts.asks_for_others() {
+            op.writes.len()
+        } else {
+            op.writes.len().saturating_sub(listed.len())
+        };
         self.others(op);
         let mut list = Vec::new();
-        for (i, o) in op.reads.iter().enumerate() {
+        for (i, o) in listed.iter().enumerate() {
             let part = (microbatches > 1).then_some((i / each) as u32);
             let ids = self.read(o, part);
             list.push(ids);

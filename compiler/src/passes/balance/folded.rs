@@ -1,0 +1,113 @@
+//! Who reads samples asks the owners for their rows on behalf of the ranks that work on them.
+//!
+//! Everything works on samples as assigned, as where their ids move, and a rank lists for itself what it needs. But the
+//! owners do not wait for that list: home lists the same rows from the samples that it reads (`unique_for`) and sends
+//! them with the rank that each is for (`all_to_all_ids_for`). Drawn ids are keyed by the sample, so home draws them too.
+//! Rows of replicated tables lie everywhere: nobody is asked for them, and their lists stay as they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fs_schedule::action::{Action, Phase};
+use fs_schedule::signature::{counts, id as ids_of, index};
+use fs_schedule::{Element, Exchange, Extent, OperandType, Sharding, Site, Symbol, Table};
+
+use super::{known, of_rows_only, phase};
+use crate::dialect::named;
+use crate::ir::attr::record;
+use crate::ir::{Attr, Attrs, Module, OpId, Type, ValueId, exchanges};
+use crate::passes::{OptionError, PassError, Statistics};
+
+/// What asks in place of a rank's own list: entries, their numbers, for whom they are, and their uses.
+type Asked = Vec<ValueId>;
+
+/// Puts in what asks on behalf of others. The new body; operations at home are said to be there.
+pub(super) fn place(
+    module: &mut Module,
+    body: Vec<OpId>,
+    plan: ValueId,
+    statistics: &mut Statistics,
+) -> Result<Vec<OpId>, PassError> {
+    let owned = owned(module)?;
+    // By the entries of each rank's own list.
+    let mut asked: BTreeMap<ValueId, Asked> = BTreeMap::new();
+    let mut new = Vec::with_capacity(body.len());
+    for id in body {
+        match known(module, id) {
+            Some(Action::Unique { exchange }) if owned.contains(&exchange) => {
+                let (made, values) = ask(module, id, exchange, plan);
+                asked.insert(module.op(id).results[0], values);
+                statistics.count("asked");
+                new.extend(made);
+            }
+            Some(Action::AllToAllIds { exchanges }) => send(module, id, exchanges.len(), &asked),
+            _ => {}
+        }
+        // Owners wait for nobody's samples.
+        let on_its_way = matches!(phase(module, id), Some(Phase::OutputDist | Phase::GradientDist));
+        if on_its_way || of_rows_only(module, id) {
+            module.op_mut(id).site = Site::Home;
+        }
+        new.push(id);
+    }
+    if asked.is_empty() {
+        return Err(OptionError::NothingAsked.into());
+    }
+    let named = |id: &OpId| module.op(*id).def.name == "comm.exchange";
+    let decls: Vec<OpId> = module.decls.iter().copied().filter(named).collect();
+    for (number, decl) in (0..).zip(decls) {
+        if owned.contains(&number) {
+            module.op_mut(decl).attrs.insert("folded".into(), Attr::Bool(true));
+        }
+    }
+    Ok(new)
+}
+
+/// Exchanges of rows that have an owner.
+fn owned(module: &Module) -> Result<BTreeSet<u32>, PassError> {
+    let tables: Vec<Table> =
+        module.decls_of("model.table").map(|op| record(&op.attrs)).collect::<Result<_, _>>()?;
+    let has_owner = |x: &Exchange| {
+        tables.get(x.table as usize).is_some_and(|table| table.sharding != Sharding::DataParallel)
+    };
+    Ok((0..).zip(exchanges(module)).filter(|(_, x)| has_owner(x)).map(|(number, _)| number).collect())
+}
+
+/// Lists for others what a `unique` lists for itself, of samples at home.
+fn ask(module: &mut Module, unique: OpId, exchange: u32, plan: ValueId) -> (Vec<OpId>, Asked) {
+    let op = module.op(unique).clone();
+    let mut made = Vec::new();
+    let mut operands = vec![plan];
+    for v in &op.operands {
+        let drawn = module.op(module.value(*v).def).clone();
+        if drawn.def.declares.is_some() {
+            operands.push(*v);
+            continue;
+        }
+        let types: Vec<Type> = drawn.results.iter().map(|r| module.ty(*r)).collect();
+        let again = module.create(drawn.def, drawn.operands, drawn.attrs, &types, &drawn.scope);
+        let result = module.value(*v).result as usize;
+        let data = module.op_mut(again);
+        (data.site, data.microbatch) = (Site::Home, drawn.microbatch);
+        operands.push(data.results[result]);
+        made.push(again);
+    }
+    let rows = Extent::Symbol(Symbol::Asked(exchange));
+    let mut types = vec![ids_of(rows, 1), counts(), index(rows, 1)];
+    if op.results.len() > op.operands.len() + 2 {
+        types.push(OperandType::Matrix { element: Element::Byte, rows, columns: 2 });
+    }
+    let types: Vec<Type> = types.into_iter().map(Type::Operand).collect();
+    let attrs = Attrs::from([("exchange".into(), Attr::Int(exchange.into()))]);
+    let list = module.create(named("comm.unique_for"), operands, attrs, &types, &op.scope);
+    made.push(list);
+    (made, module.op(list).results.clone())
+}
+
+/// Sends what home asks for instead of what a rank lists for itself.
+fn send(module: &mut Module, id: OpId, exchanges: usize, asked: &BTreeMap<ValueId, Asked>) {
+    let op = module.op_mut(id);
+    let each = op.operands.len() / exchanges.max(1);
+    let own = std::mem::take(&mut op.operands);
+    op.operands = own.chunks(each.max(1)).filter_map(|of| asked.get(&of[0])).flatten().copied().collect();
+    op.def = named("comm.all_to_all_ids_for");
+}
