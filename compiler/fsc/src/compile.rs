@@ -45,8 +45,9 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_name = "on|off")]
     balance: Option<Switch>,
     /// Where samples go to other ranks, if they do: `ids`, before ids are looked at; `rows`, behind the output dist, as
-    /// what is made of rows (default: where a step is predicted to be shorter).
-    #[arg(long, value_name = "ids|rows")]
+    /// what is made of rows; `folded`, into the output dist: who reads samples asks for rows in place of who works on
+    /// them (default: where a step is predicted to be shortest).
+    #[arg(long, value_name = "ids|rows|folded")]
     balance_at: Option<At>,
     /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=row_wise,placement=hashed,group=0. May be repeated.
     #[arg(long = "table", value_name = "NAME:KEY=VALUE,...")]

@@ -298,7 +298,7 @@ pub fn shape(s: &Schedule) -> String {
 
 /// Work of an operation by its cost formula on the rank that has most of it: floating-point operations, and bytes in
 /// memory or, of transfers, bytes that leave it if rows are spread evenly. Of exchanges, `size` is asked only for what
-/// is sent. `ranks` run it, which may be others than it was planned for.
+/// is sent or asked for on behalf of others. `ranks` run it, which may be others than it was planned for.
 pub fn work(s: &Schedule, ranks: u32, op: &Op, size: impl Fn(Symbol) -> f64) -> (f64, f64) {
     let ranks = f64::from(ranks);
     let sharding = |e: u32| {
