@@ -297,7 +297,7 @@ fn schedules_by_hand_are_in_the_campaign() {
 #[test]
 fn expectations_change_no_values() {
     let text = "model m {
-      table a { rows 40  dim 4  optimizer adagrad(lr: 0.1) }
+      table a { rows 40  dim 4  optimizer adagrad(lr: 0.1)  sharding row_wise }
       input x: ids(a) { max 9 }
       input y: label
       loss bce_with_logits(linear(pool(x, sum), 1), y, normalize: samples)

@@ -1,11 +1,31 @@
 //! Rows that are asked for on behalf of other ranks: who reads an id is anybody but who works on it.
 
-use fs_schedule::Place;
+use fs_schedule::{Action, Place};
 
-use super::values::{Call, Data, Entry, Wrong, owner, used, word};
+use super::values::{self, Call, Data, Entry, Wrong, owner, used, word};
+
+/// Results of an operation that concerns one rank only.
+pub(super) fn compute(call: &Call<'_>) -> Result<Vec<Data>, Wrong> {
+    match call.op.action {
+        Action::UniqueFor { exchange } => asks(call, exchange),
+        _ => call.compute(),
+    }
+}
+
+/// Results of a collective for every rank.
+pub(super) fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
+    match &calls[0].op.action {
+        Action::AllToAllIdsFor { exchanges } => {
+            let mut out = vec![Vec::new(); calls.len()];
+            joined(calls, exchanges, &mut out)?;
+            Ok(out)
+        }
+        _ => values::meet(calls),
+    }
+}
 
 /// What a rank asks for: of every use by any rank it has read some, whichever, before they moved.
-pub(super) fn asks(call: &Call<'_>, e: u32) -> Result<Vec<Data>, Wrong> {
+fn asks(call: &Call<'_>, e: u32) -> Result<Vec<Data>, Wrong> {
     let (s, work) = (call.s, call.work);
     let x = &s.exchanges[e as usize];
     // What it lists must be there.
@@ -54,7 +74,7 @@ fn distinct(mut entries: Vec<Entry>, unique: bool) -> Vec<Entry> {
 }
 
 /// The lists of all users that each owner puts together.
-pub(super) fn joined(calls: &[Call<'_>], exchanges: &[u32], out: &mut [Vec<Data>]) -> Result<(), Wrong> {
+fn joined(calls: &[Call<'_>], exchanges: &[u32], out: &mut [Vec<Data>]) -> Result<(), Wrong> {
     let (s, ranks) = (calls[0].s, calls.len() as u32);
     let mut at = 0;
     for e in exchanges {

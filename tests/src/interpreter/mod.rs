@@ -18,8 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use fs_schedule::action::{Effect, Phase, Scope, Sizes};
 use fs_schedule::{Dep, Engine, Operand, Place, Schedule};
 
+use folded::{compute, meet};
 pub use values::Workload;
-use values::{Call, Data, Pieces, Wrong, meet, word};
+use values::{Call, Data, Pieces, Wrong, word};
 
 /// Memory that can be raced for.
 type Key = (u8, u64, u64, u64);
@@ -411,7 +412,7 @@ impl Serial<'_> {
         let results = if self.s.train.ops[op].action.is_transfer() {
             meet(&calls)?
         } else {
-            calls.iter().map(Call::compute).collect::<Result<_, _>>()?
+            calls.iter().map(compute).collect::<Result<_, _>>()?
         };
         drop(calls);
         for ((rank, run), result) in (0..).zip(&runs).zip(results) {
@@ -566,7 +567,7 @@ pub fn run(s: &Schedule, work: &Workload, want: &Reference, order: &Order) -> Re
             let named = |e: String| format!("rank {r}, `{}` of batch {batch}: {e}", s.train.ops[op].name);
             let results = match meetings.get_mut(&(op, batch)) {
                 Some(meeting) => std::mem::take(&mut meeting.results[r]),
-                None => memory[r].call(work, rank, &run).compute().map_err(named)?,
+                None => compute(&memory[r].call(work, rank, &run)).map_err(named)?,
             };
             let hash = memory[r].end(&run, results).map_err(named)?;
             if want.results.get(&(rank, op, batch)) != Some(&hash) {

@@ -6,8 +6,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use fs_schedule::{Action, Extent, Op, Operand, Place, Reuse, Schedule, Sharding, Symbol, Way};
 
-use super::folded;
-
 /// An entry of an exchange: who asks for which row, and the microbatches of its first and last use by that rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Entry {
@@ -154,7 +152,6 @@ impl Call<'_> {
     pub(crate) fn compute(&self) -> Result<Vec<Data>, Wrong> {
         Ok(match &self.op.action {
             Action::Unique { exchange } => self.unique(*exchange)?,
-            Action::UniqueFor { exchange } => folded::asks(self, *exchange)?,
             Action::DrawNegatives { table, stream, .. } => {
                 let rows = self.s.tables[*table as usize].rows;
                 let stream = DRAWN + u64::from(*stream);
@@ -498,7 +495,6 @@ pub(crate) fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
                 at += 2 + usize::from(uses);
             }
         }
-        Action::AllToAllIdsFor { exchanges } => folded::joined(calls, exchanges, &mut out)?,
         Action::AllToAllClasses { exchanges, .. } => {
             for n in 0..exchanges.len() {
                 for (rank, o) in (0..).zip(&mut out) {

@@ -11,8 +11,8 @@ use fs_schedule::action::Effect;
 use fs_schedule::{Extent, InputKind, Place, Sharding, Site, Symbol};
 
 use super::arena::{Few, Read, Whole};
-use super::collectives::by_owner;
 use super::inbox::receive;
+use super::owners::by_owner;
 use super::pieces::check;
 use super::sparse::bound;
 use super::{Call, Fault, Work};

@@ -15,10 +15,10 @@ use fs_schedule::{Action, Symbol};
 
 use super::arena::Read;
 use super::inbox::receive;
+use super::owners::{by_owner, span, spans, sum};
 use super::pieces::{Pieces, Stop, check};
 use super::{Call, Fault, asked, balance, carry, rank_items};
 use crate::device::Inbox;
-use crate::device::shards::rows_per_rank;
 use crate::transport::{HostOutbox, Part, Widths};
 
 /// What a collective moves.
@@ -475,49 +475,6 @@ fn elements<T: Real>(c: &Call<T>, parameter: usize) -> usize {
 fn share(total: usize, rank: usize, ranks: usize) -> Range<usize> {
     let each = total.div_ceil(ranks);
     (rank * each).min(total)..((rank + 1) * each).min(total)
-}
-
-/// For each rank the entries that it owns, and the first row of its shard.
-pub(super) fn by_owner<'a, T: Real>(
-    c: &Call<'a, T>,
-    exchange: u32,
-    counts: &'a [u64],
-    entries: usize,
-) -> Result<impl Iterator<Item = (usize, Range<usize>, i64)> + use<'a, T>, Fault> {
-    let (exchange, table) = c.exchange(exchange)?;
-    check("entries", entries, sum(counts))?;
-    check("counts", counts.len(), c.env.ranks)?;
-    let sole = table.sharding.owner(exchange.part).map(|rank| rank as usize);
-    let each = rows_per_rank(table.rows, c.env.ranks) as i64;
-    let mut at = 0;
-    Ok(counts.iter().enumerate().map(move |(rank, count)| {
-        let n = match sole {
-            Some(owner) if owner == rank => entries,
-            Some(_) => 0,
-            None => *count as usize,
-        };
-        let range = at..at + n;
-        at += n;
-        (rank, range, if sole.is_some() { 0 } else { rank as i64 * each })
-    }))
-}
-
-/// Each rank's entries, one rank's after the other's.
-fn spans(counts: &[u64]) -> impl Iterator<Item = (usize, Range<usize>)> {
-    let mut at = 0;
-    counts.iter().enumerate().map(move |(rank, n)| {
-        let range = at..at + *n as usize;
-        at = range.end;
-        (rank, range)
-    })
-}
-
-fn span(counts: &[u64], rank: usize) -> Range<usize> {
-    spans(counts).nth(rank).map_or(0..0, |(_, range)| range)
-}
-
-fn sum(counts: &[u64]) -> usize {
-    counts.iter().sum::<u64>() as usize
 }
 
 fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<(), Fault> {

@@ -16,6 +16,7 @@ mod dispatch;
 mod inbox;
 mod loss;
 mod optimizer;
+mod owners;
 mod pieces;
 mod rank_items;
 mod sparse;
