@@ -58,6 +58,21 @@ pub struct Origin {
     pub strategy: Strategy,
     /// Ranks that ran.
     pub ranks: u32,
+    /// Of a run of several processes, the clocks of those but the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clocks: Vec<ProcessClock>,
+}
+
+/// What is known of the clock of a process whose times were translated to the first one's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessClock {
+    /// The ranks of the process.
+    pub ranks: Vec<u32>,
+    /// How far it was ahead before and after the run, in nanoseconds; a straight line between the two was taken off. Clocks
+    /// count from when the process met the others.
+    pub ahead_ns: [i64; 2],
+    /// The round trips by which that was measured: it is wrong by half of them at most.
+    pub round_trip_ns: [i64; 2],
 }
 
 /// Where a file stands among those of a run.
@@ -240,7 +255,7 @@ impl Origin {
     /// Of a run of a schedule on some ranks.
     pub fn new(schedule: &Schedule, ranks: u32) -> Self {
         let (model, digest) = (schedule.model.clone(), schedule.digest.clone());
-        Self { model, digest, strategy: schedule.strategy, ranks }
+        Self { model, digest, strategy: schedule.strategy, ranks, clocks: Vec::new() }
     }
 }
 

@@ -154,6 +154,44 @@ def long(given, folder):
     ok(f"3,000 steps on 3 processes, stopped {stops} times and asked {asked} times where they are, train the same bits")
 
 
+def traced(given, folder):
+    """One trace of all processes, on one clock."""
+    (folder / "m.fs").write_text(MODEL.replace("SHARDING", "row_wise").replace("BALANCE", ""))
+    compile_ = [given.fsc, "compile", "m.fs", "-o", "m.json", "--ranks", "3", "--strategy", "pec"]
+    subprocess.run(compile_, cwd=folder, check=True, capture_output=True)
+    train = [given.fsx, "run", "m.json", "-q", "--steps", "60", "--trace"]
+    code, _, err, _ = Job(MPIRUN + ["-np", "3"] + train + ["t.json", "--trace-steps", "20..40"], folder).end(60)
+    if code != 0:
+        fail(f"a trace: {code}\n{err}")
+    trace = json.loads((folder / "t.json").read_text())
+    events = [e for e in trace["traceEvents"] if "op" in e.get("args", {})]
+    clocks = trace["schedule"]["clocks"]
+    if {e["pid"] for e in events} != {0, 1, 2} or [c["ranks"] for c in clocks] != [[1], [2]]:
+        fail(f"a trace: {clocks}, {len(events)} events")
+    # No transfer ends on a rank before all have begun it, but for what is not known of clocks.
+    wrong = max(trip for c in clocks for trip in c["round_trip_ns"]) / 1e3 + 1
+    spans = {}
+    for e in events:
+        if e["name"].startswith("nccl"):
+            spans.setdefault((e["args"]["op"], e["args"]["step"]), []).append((e["ts"], e["ts"] + e["dur"]))
+    early = [at for at, s in spans.items() if len(s) != 3 or min(end for _, end in s) + wrong < max(start for start, _ in s)]
+    if early or not spans:
+        fail(f"a trace: {early[:3]} end before all have begun, clocks {clocks}")
+    viz = [given.fsc, "viz", "m.json", "--trace", "t.json", "-o", "t.html"]
+    drawn = subprocess.run(viz, cwd=folder, capture_output=True, text=True)
+    if drawn.returncode != 0 or "note" in drawn.stderr:
+        fail(f"a trace is not drawn: {drawn.stderr}")
+    code, _, err, took = Job(MPIRUN + ["-np", "3"] + train + ["no/t.json"], folder).end(30)
+    if code == 0 or "no/t.json" not in err or (folder / "no").exists():
+        fail(f"a trace that cannot be written: {code}\n{err}")
+    gone(given.fsx)
+    code, _, err, _ = Job(MPIRUN + ["-np", "3"] + train + ["traces/"], folder).end(60)
+    files = sorted(path.name for path in (folder / "traces").iterdir())
+    if code != 0 or files != ["rank-0.json", "rank-1.json", "rank-2.json"]:
+        fail(f"a folder of traces: {code} {files}\n{err}")
+    ok(f"one trace of 3 processes, whose clocks are known to {wrong:.0f} us; one that cannot be written ends all before training")
+
+
 def one_error(text, code, err, wanted, processes, back=None):
     """All that are left say the same, and the job fails. (A job that may recover does not fail for mpirun.) `back` is the
     number of the rank that was stopped: mpirun lets it go on to end it, and on a busy machine it may first say that it has
@@ -360,6 +398,7 @@ def main():
         folder = Path(name)
         equal(given, folder)
         long(given, folder)
+        traced(given, folder)
         failures(given, folder)
         links(given, folder)
         if given.hosts:

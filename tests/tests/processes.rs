@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use fs_compiler::{At as Moved, Strategy};
 use fs_executor::stall::Watch;
+use fs_executor::trace::Target;
 use fs_executor::transport::wire::{Sink, Wire, World};
 use fs_executor::{Error, Observer, Options, Report, Session, StepEvent};
-use fs_schedule::Schedule;
+use fs_schedule::{Schedule, trace};
 use fs_tests::pipes::{joined, pair};
 use fs_tests::training::{self, bits, compile, compile_at, model};
 
@@ -422,6 +423,57 @@ fn plans_that_fail_are_told_to_all() {
         rest.contains(" of rank ") && rest.contains(", but a rank can hold 3; raise the limit"),
         "{said}"
     );
+}
+
+/// Records of all processes come to the first one, on its clock, whenever each process began.
+#[test]
+fn traces_of_several_processes_are_one() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let file = folder.path().join("t.json");
+    let schedule = compile(&model("row_wise", "adagrad(lr: 0.05)", 60, true), Strategy::Pec, 3, 1, 1);
+    let late = Duration::from_millis(150);
+    let found = apart(&[vec![0], vec![1, 2]], |process, world| {
+        std::thread::sleep(late * process as u32);
+        let options = options().world(world).record(2..5);
+        let mut session = Session::<f32>::new(schedule.clone(), options).expect("a session");
+        let report = session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
+        let traced = report.traced.map_or(0, |traced| traced.ranks.len());
+        let clocks = session.timeline().map(|(timeline, asked)| {
+            assert_eq!(timeline.steps, asked);
+            Target::File(file.clone()).write(&timeline).expect("the trace is written");
+            timeline.clocks.clone()
+        });
+        (clocks, traced, session.take_records())
+    });
+    let [(Some(clocks), 3, records), (None, 0, own)] = &found[..] else {
+        panic!("the first process alone has a timeline, of all ranks");
+    };
+    assert_eq!(own.len(), 2, "the others have their own records");
+    assert_eq!((clocks.len(), &clocks[0].ranks), (1, &vec![1, 2]));
+    for (ahead, trip) in clocks[0].ahead_ns.into_iter().zip(clocks[0].round_trip_ns) {
+        let late = late.as_nanos() as i64;
+        assert!(-2 * late < ahead && ahead < -late / 2 && trip > 0 && trip < late, "{clocks:?}");
+    }
+    // Nothing ends before all have begun it; half a round trip is how wrong clocks may be.
+    let wrong = clocks[0].round_trip_ns.into_iter().max().expect("two") as u64;
+    let of = |rank: usize, op: u32, batch: u64| {
+        let found = records[rank].iter().find(|r| (r.op, r.batch) == (op, batch));
+        *found.unwrap_or_else(|| panic!("operation {op} of step {batch} on rank {rank}"))
+    };
+    for (op, what) in (0..).zip(&schedule.train.ops) {
+        for batch in 2..5 {
+            let all = [0, 1, 2].map(|rank| of(rank, op, batch));
+            assert!(all.iter().all(|r| r.ready <= r.start && r.start <= r.end));
+            let begun = all.iter().map(|r| r.start).max().expect("three");
+            let early = all.iter().find(|r| what.action.is_transfer() && r.end + wrong < begun);
+            assert!(early.is_none(), "{}: {all:?}, clocks {clocks:?}", what.name);
+        }
+    }
+    let trace = trace::read(&file).expect("a trace");
+    trace.check(&file, &schedule).expect("a trace of this schedule");
+    assert_eq!(trace.ranks().into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(trace.executions().count(), 3 * 3 * schedule.train.ops.len());
+    assert_eq!(&trace.schedule.clocks, clocks);
 }
 
 /// The program of the second process, where this one is told to be it.

@@ -193,10 +193,6 @@ fn execute(
     }
     let planned = schedule.ranks as usize;
     let trace = run.trace.as_deref().map(Target::new);
-    if trace.is_some() && processes.place().1 > 1 {
-        let why = "--trace: the ranks of several processes cannot be traced yet; trace them as threads of one process";
-        return Err(Error::Settings(why.into()));
-    }
     let ranks = run.ranks.unwrap_or(planned);
     let seed = run.seed.unwrap_or(schedule.settings.seed);
     // What there is to say if it ends before it begins.
@@ -220,9 +216,11 @@ fn execute(
     if let Some(target) = &trace {
         let ranks = session.ranks();
         let steps = window::choose(run.trace_steps.as_ref(), session.schedule(), ranks, session.steps())?;
-        target.prepare(ranks)?;
-        for path in target.files(ranks) {
-            check_writable(&path).map_err(|source| Error::Write { what: "the trace", path, source })?;
+        if processes.is_first() {
+            target.prepare(ranks)?;
+            for path in target.files(ranks) {
+                check_writable(&path).map_err(|source| Error::Write { what: "the trace", path, source })?;
+            }
         }
         // They count from where the run begins, which may go on with a saved one.
         let first = session.next_step();

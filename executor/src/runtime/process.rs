@@ -180,7 +180,12 @@ impl<O: Outbox> Hearing<O> {
             }
             FrameKind::Grant | FrameKind::Stop => self.gate.take(kind, reader)?,
             // The control's own.
-            FrameKind::Failure | FrameKind::Gather | FrameKind::Ask | FrameKind::Where => {}
+            FrameKind::Failure
+            | FrameKind::Gather
+            | FrameKind::Ask
+            | FrameKind::Where
+            | FrameKind::Tick
+            | FrameKind::Tock => {}
         }
         Ok(())
     }

@@ -8,11 +8,13 @@ mod gather;
 mod options;
 mod phase;
 mod saving;
+mod traced;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use fs_kernels::Real;
+use fs_schedule::trace::ProcessClock;
 use fs_schedule::{Engine, Evaluate, Program, Schedule};
 
 use crate::data::{self, DataError, GlobalBatch, Histories, Source, Vocabulary};
@@ -83,6 +85,8 @@ pub struct Session<T: Real, D: Device<Real = T> = Cpu<T>> {
     /// A vocabulary that the data has no use for.
     kept: Option<Arc<Vocabulary>>,
     records: Vec<Vec<Record>>,
+    /// Of other processes whose records are among them.
+    clocks: Vec<ProcessClock>,
 }
 
 impl<T: Real, D: Device<Real = T>> Session<T, D> {
@@ -189,6 +193,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             taken,
             kept,
             records: Vec::new(),
+            clocks: Vec::new(),
         })
     }
 
@@ -258,7 +263,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let record = self.options.record.clone();
         let mut results =
             self.phase(&schedule.train, range, None, record, &mut |event| observer.step(event))?;
-        self.records = std::mem::take(&mut results.records);
+        (self.records, self.clocks) = self.gather().records(&mut results)?;
         self.next_step += results.steps.len() as u64;
         Ok((results, started.elapsed().as_secs_f64()))
     }
@@ -302,7 +307,8 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     }
 
     /// Takes what the last training run (or [`advance`](Self::advance)) recorded of the steps of [`Options::record`]:
-    /// per rank every execution of every operation, by start. Times count from the start of that run.
+    /// per rank every execution of every operation, by start. Times count from the start of that run. Of several processes
+    /// the first has all ranks', the others their own.
     pub fn take_records(&mut self) -> Vec<Vec<Record>> {
         let mut records = std::mem::take(&mut self.records);
         if let Some(steps) = &self.options.record {
@@ -314,10 +320,13 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     }
 
     /// What the last training run recorded, with the steps around it, and the steps that were asked for; `None` if
-    /// nothing was to be recorded.
+    /// nothing was to be recorded, and in all processes but the first.
     pub fn timeline(&self) -> Option<(Timeline<'_>, std::ops::Range<u64>)> {
-        let steps = self.options.record.clone().filter(|_| !self.records.is_empty())?;
-        Some((Timeline::new(&self.schedule, &self.records, steps.clone()), steps))
+        // Other processes have their own ranks' only.
+        let all = self.records.len() == self.ranks() && !self.records.is_empty();
+        let steps = self.options.record.clone().filter(|_| all)?;
+        let timeline = Timeline::new(&self.schedule, &self.records, steps.clone());
+        Some((Timeline { clocks: self.clocks.clone(), ..timeline }, steps))
     }
 
     /// For measurements: the schedule to keep while the session runs.

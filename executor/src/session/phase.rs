@@ -26,6 +26,7 @@ use crate::stall::look::Look;
 use crate::step::{Account, StepEvent};
 use crate::transport::control::Control;
 use crate::transport::link::EmulatedLink;
+use crate::transport::tick::Reading;
 use crate::transport::{Outbox, Reach, TransportError};
 
 /// Messages of ranks that may wait.
@@ -45,6 +46,16 @@ pub(super) struct Results {
     pub(super) batch_bytes: usize,
     /// Per rank, by start.
     pub(super) records: Vec<Vec<Record>>,
+    /// What is needed to lay records of other processes beside them, if there are any of either.
+    pub(super) clocks: Option<Clocks>,
+}
+
+/// When the run began on this process's clock, and in the first process the others' clocks before and after.
+#[derive(Debug)]
+pub(super) struct Clocks {
+    pub(super) began: i64,
+    pub(super) before: Vec<Option<Reading>>,
+    pub(super) after: Vec<Option<Reading>>,
 }
 
 pub(super) struct Phase<'a> {
@@ -92,6 +103,11 @@ impl Phase<'_> {
         let process =
             Process::new(control, plan.engines.len(), &plan.channels, link, &gate, &sender, &outbox)
                 .map_err(rank_error)?;
+        let mut clocks = (own.len() < world && !recorded.is_empty()).then(|| Clocks {
+            began: process.clock.since(control.epoch()),
+            before: control.read_clocks(),
+            after: Vec::new(),
+        });
         let ending = Arc::new(process.ending());
         let (reader, batches) = reader(envs.len(), program.in_flight as usize, envs[0].batches.len());
         // Ranks of other processes read their samples there.
@@ -183,11 +199,14 @@ impl Phase<'_> {
             if let Some(failure) = failure.or_else(settled) {
                 return Err(failure);
             }
+            if let Some(clocks) = &mut clocks {
+                clocks.after = control.read_clocks();
+            }
             for records in &mut results.records {
                 *records = record::sort(&plan, std::mem::take(records));
             }
             let stopped = gate.batches() < planned;
-            Ok(Results { batch_bytes: read, stopped, engines: plan.engines.clone(), ..results })
+            Ok(Results { batch_bytes: read, stopped, engines: plan.engines.clone(), clocks, ..results })
         })
     }
 }

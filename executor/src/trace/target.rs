@@ -62,7 +62,8 @@ impl Target {
     /// Writes the trace; each file whole or not at all.
     pub fn write(&self, timeline: &Timeline<'_>) -> Result<(), Error> {
         let ranks = timeline.ranks.len();
-        let origin = Origin::new(timeline.schedule, ranks as u32);
+        let clocks = timeline.clocks.clone();
+        let origin = Origin { clocks, ..Origin::new(timeline.schedule, ranks as u32) };
         let one = |path: &Path, rank: usize, shown: std::ops::Range<usize>| {
             let distributed = Distributed { rank: rank as u32, world_size: ranks as u32 };
             let failed = |source: io::Error| Error::Write { what: "the trace", path: path.into(), source };

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use fs_schedule::Schedule;
+use fs_schedule::trace::ProcessClock;
 
 use crate::runtime::Plan;
 use crate::runtime::record::Record;
@@ -22,6 +23,8 @@ pub struct Timeline<'a> {
     pub ranks: Vec<Vec<Record>>,
     /// Per rank where the traced steps begin, and where the last one ends.
     pub bounds: Vec<Vec<u64>>,
+    /// Of several processes, the clocks of those but the first.
+    pub clocks: Vec<ProcessClock>,
     /// The program, prepared.
     pub(crate) plan: Plan,
 }
@@ -40,7 +43,7 @@ impl<'a> Timeline<'a> {
         let kept = |r: &&Record| within(r) || (from..until).contains(&r.start);
         let ranks = records.iter().map(|own| own.iter().filter(kept).copied().collect()).collect();
         let bounds = records.iter().map(|own| bounds(&plan, own, &steps)).collect();
-        Self { schedule, steps, ranks, bounds, plan }
+        Self { schedule, steps, ranks, bounds, clocks: Vec::new(), plan }
     }
 
     /// Whether an operation moves data between ranks.

@@ -27,6 +27,11 @@ impl Clock {
         instant.saturating_duration_since(self.started).as_nanos() as u64
     }
 
+    /// When it started, in nanoseconds since `epoch`.
+    pub(crate) fn since(&self, epoch: Instant) -> i64 {
+        self.started.saturating_duration_since(epoch).as_nanos() as i64
+    }
+
     /// That time as an instant.
     pub(crate) fn instant(&self, nanoseconds: u64) -> Instant {
         self.started + Duration::from_nanos(nanoseconds)

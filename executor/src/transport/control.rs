@@ -6,12 +6,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::TransportError;
 use super::threads::Threads;
+use super::tick::Reading;
 use super::witness::{Answers, Witness};
 
 /// Speaks for the ranks of this process.
@@ -79,6 +80,15 @@ pub(crate) trait Control: Send + Sync {
         None
     }
 
+    /// What the times of this process count from, as others read them.
+    fn epoch(&self) -> Instant;
+
+    /// Reads the clocks of all other processes, in the first one: per process, none of itself and of those that do not
+    /// answer. The others answer on the wire's thread.
+    fn read_clocks(&self) -> Vec<Option<Reading>> {
+        Vec::new()
+    }
+
     /// Sends a frame to all others.
     fn tell(&self, frame: &[u8]) {
         (0..self.processes().len()).filter(|p| *p != self.process()).for_each(|p| self.send(p, frame));
@@ -133,13 +143,14 @@ pub(crate) trait Listener: Send + Sync {
 pub(crate) struct Alone {
     ranks: Vec<Vec<usize>>,
     timeout: Duration,
+    epoch: Instant,
     witness: Option<Weak<dyn Witness>>,
 }
 
 impl Alone {
     /// Runs `ranks` ranks.
     pub(crate) fn new(ranks: usize, timeout: Duration) -> Self {
-        Self { ranks: vec![(0..ranks).collect()], timeout, witness: None }
+        Self { ranks: vec![(0..ranks).collect()], timeout, epoch: Instant::now(), witness: None }
     }
 
     /// With somebody who knows where they are.
@@ -187,6 +198,9 @@ impl Control for Alone {
         if let Some(witness) = self.witness() {
             witness.freeze();
         }
+    }
+    fn epoch(&self) -> Instant {
+        self.epoch
     }
     fn enter(&self, _: Arc<dyn Listener>) -> u64 {
         0
@@ -298,6 +312,9 @@ mod tests {
         }
         fn last_words(&self) -> Answers {
             Answers::Elsewhere
+        }
+        fn epoch(&self) -> Instant {
+            Instant::now()
         }
         fn enter(&self, _: Arc<dyn Listener>) -> u64 {
             0

@@ -53,10 +53,14 @@ pub enum FrameKind {
     Ask = 8,
     /// Where this process's ranks are.
     Where = 9,
+    /// The first process asks for the time.
+    Tick = 10,
+    /// This process's time.
+    Tock = 11,
 }
 
 impl FrameKind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Data,
         Self::Report,
         Self::Ended,
@@ -66,6 +70,8 @@ impl FrameKind {
         Self::Gather,
         Self::Ask,
         Self::Where,
+        Self::Tick,
+        Self::Tock,
     ];
 }
 

@@ -31,6 +31,7 @@ pub(crate) mod peers;
 mod posts;
 mod sections;
 pub(crate) mod threads;
+pub(crate) mod tick;
 pub mod wire;
 pub(crate) mod witness;
 

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use super::control::{Control, Listener};
 use super::failure::{read_failure, write_failure};
 use super::frame::{BadFrame, FrameKind, Reader, Writer};
+use super::tick::Reading;
 use super::wire::{Sink, Wire, World};
 use super::witness::{Answers, Witness};
 use super::{CONNECTION, TransportError};
@@ -40,6 +41,8 @@ struct Shared {
     ranks: Vec<usize>,
     /// Not held, because it may hold this.
     witness: Option<Weak<dyn Witness>>,
+    /// What its times count from.
+    epoch: Instant,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -68,10 +71,15 @@ struct State {
     asked: u64,
     /// Where each process has said last that its ranks are, and the inquiry that it has answered.
     places: Vec<Option<(u64, Vec<u8>)>>,
+    /// The number of the last question for the time, and its answer: when it came, and the time.
+    ticks: u64,
+    tock: Option<(u64, Instant, i64)>,
 }
 
 /// The inquiry that is answered with a failure.
 const LAST_WORDS: u64 = u64::MAX;
+/// Questions for the time, of whose answers the quickest counts.
+const TICKS: u64 = 32;
 
 impl State {
     /// That of the first process that noticed one.
@@ -152,6 +160,31 @@ impl Shared {
         }
     }
 
+    /// Says what the time is, or takes note of what another process says it is.
+    fn ticked(
+        &self,
+        process: usize,
+        kind: FrameKind,
+        number: u64,
+        mut reader: Reader<'_>,
+        seen: Instant,
+    ) -> Result<(), BadFrame> {
+        if kind == FrameKind::Tock {
+            let time = reader.number()? as i64;
+            self.lock().tock = Some((number, seen, time));
+            self.changed.notify_all();
+        } else if let Some(wire) = self.wire.upgrade() {
+            let mut frame = Vec::new();
+            Writer::new(&mut frame, FrameKind::Tock, number).number(self.time(Instant::now()) as u64);
+            wire.send(process, &frame);
+        }
+        reader.end()
+    }
+
+    fn time(&self, at: Instant) -> i64 {
+        at.saturating_duration_since(self.epoch).as_nanos() as i64
+    }
+
     /// Of each process what it said in an inquiry, or why nothing was heard of it; `own` is what this one says.
     fn answers(&self, state: &State, number: u64, own: &[u8]) -> Vec<Result<Vec<u8>, String>> {
         let of = |process: usize| match (&state.places[process], &state.lost[process]) {
@@ -202,6 +235,7 @@ impl Shared {
                 self.lock().parts.push((run, process, what, reader.rest().to_vec()));
                 self.changed.notify_all();
             }
+            FrameKind::Tick | FrameKind::Tock => self.ticked(process, kind, run, reader, seen)?,
             FrameKind::Ask | FrameKind::Where => self.inquired(process, kind, run, reader.rest()),
             FrameKind::Data | FrameKind::Report | FrameKind::Ended | FrameKind::Grant | FrameKind::Stop => {
                 let listener = {
@@ -256,7 +290,15 @@ impl Peers {
         let (lost, failures, places) = (vec![None; processes], vec![None; processes], vec![None; processes]);
         let state = Mutex::new(State { lost, failures, places, ..State::default() });
         let (process, wire) = (world.process, Arc::downgrade(&world.wire));
-        let shared = Arc::new(Shared { process, wire, ranks, witness, state, changed: Condvar::new() });
+        let shared = Arc::new(Shared {
+            process,
+            wire,
+            ranks,
+            witness,
+            epoch: Instant::now(),
+            state,
+            changed: Condvar::new(),
+        });
         world.wire.start(Arc::clone(&shared) as Arc<dyn Sink>);
         Self { world, timeout, shared }
     }
@@ -290,6 +332,32 @@ impl Peers {
         let mut state = self.shared.lock();
         state.gathered += 1;
         state.gathered
+    }
+
+    /// Another process's clock, by the quickest of some answers; none if one does not come.
+    fn read_clock(&self, process: usize) -> Option<Reading> {
+        let mut best: Option<Reading> = None;
+        for _ in 0..TICKS {
+            let number = {
+                let mut state = self.shared.lock();
+                state.ticks += 1;
+                state.ticks
+            };
+            let mut frame = Vec::new();
+            Writer::new(&mut frame, FrameKind::Tick, number);
+            let asked = Instant::now();
+            self.send(process, &frame);
+            let came = |state: &State| state.tock.is_some_and(|tock| tock.0 == number);
+            let until = asked + SETTLING.0.min(self.timeout);
+            let (_, seen, time) = self
+                .shared
+                .wait_until(until, |s| came(s) || s.lost[process].is_some())
+                .tock
+                .filter(|t| t.0 == number)?;
+            let reading = Reading::of(self.shared.time(asked), self.shared.time(seen), time);
+            best = Some(best.filter(|best| best.round_trip <= reading.round_trip).unwrap_or(reading));
+        }
+        best
     }
 
     fn others(&self) -> Vec<usize> {
@@ -463,6 +531,15 @@ impl Control for Peers {
         }
     }
 
+    fn epoch(&self) -> Instant {
+        self.shared.epoch
+    }
+
+    fn read_clocks(&self) -> Vec<Option<Reading>> {
+        let read = |process: usize| (process != 0).then(|| self.read_clock(process)).flatten();
+        if self.world.process == 0 { (0..self.world.processes.len()).map(read).collect() } else { Vec::new() }
+    }
+
     fn gathering(&self) -> Option<(String, Vec<usize>)> {
         self.shared.lock().gathering.clone()
     }
@@ -505,173 +582,4 @@ fn write_places(frame: &mut Vec<u8>, number: u64, witness: &dyn Witness) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use super::*;
-
-    /// What processes of this one send each other, until it is delivered.
-    #[derive(Default)]
-    struct Post {
-        sinks: Mutex<Vec<Option<Arc<dyn Sink>>>>,
-        frames: Mutex<VecDeque<(usize, usize, Vec<u8>)>>,
-    }
-
-    impl Post {
-        /// Delivers what was sent, and what is sent because of that.
-        fn deliver(&self) {
-            self.deliver_but(usize::MAX);
-        }
-
-        /// The same, but for what is for one of them.
-        fn deliver_but(&self, deaf: usize) {
-            loop {
-                let next = self.frames.lock().unwrap().pop_front();
-                let Some((from, to, frame)) = next else { return };
-                if to == deaf {
-                    continue;
-                }
-                let sink = self.sinks.lock().unwrap()[to].clone();
-                sink.unwrap().frame(from, &frame, Instant::now());
-            }
-        }
-    }
-
-    struct Bus(usize, Arc<Post>);
-
-    impl std::fmt::Debug for Bus {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            write!(f, "the bus of process {}", self.0)
-        }
-    }
-
-    impl Wire for Bus {
-        fn start(&self, sink: Arc<dyn Sink>) {
-            self.1.sinks.lock().unwrap()[self.0] = Some(sink);
-        }
-        fn send(&self, process: usize, frame: &[u8]) {
-            self.1.frames.lock().unwrap().push_back((self.0, process, frame.to_vec()));
-        }
-    }
-
-    /// Says its number, and counts how often it is asked.
-    struct Here(u8, AtomicU64);
-
-    impl Witness for Here {
-        fn testify(&self) -> Vec<u8> {
-            vec![self.0]
-        }
-        fn freeze(&self) {}
-        fn asked(self: Arc<Self>) {
-            self.1.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn peers(processes: usize) -> (Vec<Peers>, Arc<Post>) {
-        let (peers, post, _) = witnessed(processes);
-        (peers, post)
-    }
-
-    fn witnessed(processes: usize) -> (Vec<Peers>, Arc<Post>, Vec<Arc<Here>>) {
-        let here: Vec<_> = (0..processes).map(|p| Arc::new(Here(p as u8 + 10, AtomicU64::new(0)))).collect();
-        let post = Arc::new(Post { sinks: Mutex::new(vec![None; processes]), ..Post::default() });
-        let world = |process: usize| World {
-            processes: (0..processes).map(|rank| vec![rank]).collect(),
-            process,
-            wire: Arc::new(Bus(process, Arc::clone(&post))),
-        };
-        let peer = |process: usize| {
-            let witness: Weak<Here> = Arc::downgrade(&here[process]);
-            Peers::new(world(process), Duration::from_secs(20), Some(witness))
-        };
-        ((0..processes).map(peer).collect(), post, here)
-    }
-
-    /// Three notice a failure of their own before they hear of the others', a fourth none.
-    #[test]
-    fn failures_that_cross_are_settled_alike() {
-        let (peers, post) = peers(4);
-        let of = |op: &str, rank: usize| TransportError::Timeout {
-            op: op.into(),
-            batch: Some(1),
-            ranks: vec![rank],
-            seconds: 1.0,
-        };
-        peers[2].fail(&of("rows", 3));
-        peers[1].fail(&of("ids", 0));
-        peers[3].fail(&of("gradients", 1));
-        assert_eq!(peers[3].failure(), Some(of("gradients", 1)), "that is all that it knows");
-        post.deliver();
-        for peer in &peers {
-            assert_eq!(peer.settle(), Some(of("ids", 0)), "process {}", peer.process());
-        }
-        peers[0].fail(&of("too late", 2));
-        post.deliver();
-        assert_eq!(peers[0].settle(), Some(of("ids", 0)));
-    }
-
-    /// The first process gathers what all say, at once or until its patience ends.
-    #[test]
-    fn where_ranks_are_is_gathered() {
-        let (peers, post, here) = witnessed(3);
-        let inquire = |process: usize, patience: u64, deliver: bool| {
-            std::thread::scope(|scope| {
-                let asking = scope.spawn(|| peers[process].inquire(Duration::from_millis(patience)));
-                while !asking.is_finished() {
-                    if deliver {
-                        post.deliver();
-                    }
-                    std::thread::yield_now();
-                }
-                asking.join().unwrap()
-            })
-        };
-        let all = Answers::All([10, 11, 12].map(|n| Ok(vec![n])).to_vec());
-        assert_eq!(inquire(0, 20_000, true), all);
-        assert_eq!(inquire(2, 20_000, true), Answers::Elsewhere);
-        assert_eq!(here[0].1.load(Ordering::Relaxed), 1, "the first process is asked");
-        // Nothing arrives.
-        let began = Instant::now();
-        assert_eq!(inquire(2, 50, false), Answers::Own(vec![12]));
-        post.frames.lock().unwrap().clear();
-        let silent = || Err("its process says nothing".to_owned());
-        assert_eq!(inquire(0, 50, false), Answers::All(vec![Ok(vec![10]), silent(), silent()]));
-        assert!(began.elapsed() < Duration::from_secs(5));
-        post.frames.lock().unwrap().clear();
-        peers[0].shared.lost(1, "it was killed");
-        let gone = Err("its process is gone: it was killed".to_owned());
-        assert_eq!(inquire(0, 50, false), Answers::All(vec![Ok(vec![10]), gone, silent()]));
-    }
-
-    /// Who says that it has waited too long says before that where its ranks are.
-    #[test]
-    fn last_words_come_before_the_failure() {
-        let (peers, post, _here) = witnessed(3);
-        let stall =
-            TransportError::Timeout { op: "rows".into(), batch: Some(1), ranks: vec![1], seconds: 1.0 };
-        peers[2].fail(&stall);
-        assert_eq!(peers[2].last_words(), Answers::Own(vec![12]), "nothing was heard of the first process");
-        post.deliver_but(1);
-        assert_eq!(peers[0].failure(), Some(stall));
-        let silent = Err("its process says nothing".to_owned());
-        assert_eq!(peers[0].last_words(), Answers::All(vec![Ok(vec![10]), silent, Ok(vec![12])]));
-        assert_eq!(peers[2].last_words(), Answers::Elsewhere);
-    }
-
-    #[test]
-    fn one_gathers_from_all() {
-        let (peers, post) = peers(3);
-        let found: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = peers
-                .iter()
-                .map(|p| scope.spawn(|| p.gather_at(1, "numbers", &[p.process() as u8 + 5])))
-                .collect();
-            while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-                post.deliver();
-                std::thread::yield_now();
-            }
-            threads.into_iter().map(|t| t.join().unwrap().unwrap()).collect()
-        });
-        assert_eq!(found, [None, Some(vec![vec![5], vec![6], vec![7]]), None]);
-    }
-}
+mod tests;
