@@ -11,7 +11,8 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -321,14 +322,26 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Removes what is half written, for a process that is about to end: nothing is begun any more after it.
+/// Removes what is half written, for a process that is about to end: nothing is begun any more after it. Whoever is just
+/// beginning a file is waited for, no longer than half a second: among thousands of threads its turn may not come.
 pub fn remove_unfinished() {
-    let all = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
-    for path in all.iter() {
-        let _ = fs::remove_file(path);
+    const TRIES: u32 = 500;
+    for _ in 0..TRIES {
+        let all = match UNFINISHED.try_lock() {
+            Ok(all) => all,
+            Err(TryLockError::Poisoned(all)) => all.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+        };
+        for path in all.iter() {
+            let _ = fs::remove_file(path);
+        }
+        // What another thread begins now waits for the end of the process.
+        std::mem::forget(all);
+        return;
     }
-    // What another thread begins now waits for the end of the process.
-    std::mem::forget(all);
 }
 
 /// The stated digest, and the text with its digits zeroed.

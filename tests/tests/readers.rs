@@ -420,3 +420,17 @@ fn a_full_disk_is_said() {
     let out = run(folder.path(), "fsx", &["run", "m.json", "-q", "--status", "/dev/full"]);
     assert!(out.status.success() && said(&out).contains("cannot write the status"), "{}", said(&out));
 }
+
+/// Records without end fill memory, whatever each of them takes.
+#[test]
+fn records_without_end_end_with_an_error() {
+    let folder = place();
+    let lines = "ulimit -v 1200000; (echo u,i,t; yes 1,2,3) | \"$0\" run m.json --data /dev/stdin -q";
+    let mut command = Command::new("sh");
+    command.args(["-c", lines]).arg(binary("fsx")).current_dir(folder.path());
+    let out = command.output().expect("it starts");
+    let said = said(&out);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("does not fit into memory: at line "), "{said}");
+    assert!(said.contains("use a part of it, or more memory") && said.lines().count() == 1, "{said}");
+}

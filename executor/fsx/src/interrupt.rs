@@ -1,17 +1,20 @@
 //! Ctrl-C and its like, at any moment of a command, and the question where its ranks are (`SIGUSR1`).
 //!
 //! The signals are blocked in all threads, and one thread waits for them. What is to be done then is done by threads that
-//! are there from the start: among thousands that compute, a new one waits for its first turn as long as all others
-//! take, one that has slept does not. Before training a command is ended at once.
+//! are there from the start, and they neither allocate nor take locks of others until the command ends: among thousands that
+//! compute, a new thread waits for its first turn as long as all others take, and whoever holds a lock (of an arena of memory,
+//! say) may wait for its own as long. Only the report needs memory, and is waited for no longer than a second.
+//! Before training a command is ended at once.
 //! While a run trains or evaluates, the first signal asks it to stop, which it does after what is in flight. If that
 //! takes too long (a step may be of any size), or if a second signal comes, it is ended wherever it is. Either way the
 //! report holds the steps that are done, and nothing half written is left. Nothing is waited for that may never come. Who only
 //! asks gets an answer, and nothing else changes.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fs_executor::stall::Watch;
@@ -37,12 +40,23 @@ pub(crate) struct Interrupts {
     running: AtomicBool,
     /// Where the report goes, and what it would be now. Held while it is written.
     report: Mutex<Option<(PathBuf, Report)>>,
-    /// Wake the threads that end a command that does not stop, say that it will, and write its report (and answer).
-    patience: mpsc::Sender<()>,
-    message: mpsc::Sender<()>,
-    last_words: mpsc::Sender<mpsc::Sender<()>>,
+    /// What the other threads shall do.
+    asked: Mutex<Asked>,
+    changed: Condvar,
     /// Says where ranks are.
     places: Arc<Watch>,
+}
+
+/// What has been asked for, and what is done.
+#[derive(Debug, Default)]
+struct Asked {
+    /// End the command if it does not stop.
+    patience: bool,
+    /// Say that it will stop.
+    message: bool,
+    /// Write its report.
+    report: bool,
+    written: bool,
 }
 
 impl Interrupts {
@@ -54,17 +68,13 @@ impl Interrupts {
             signals.add(signal);
         }
         signals.thread_block().map_err(|e| failed(&e))?;
-        let (patience, asked_to_wait) = mpsc::channel();
-        let (message, asked_to_tell) = mpsc::channel();
-        let (last_words, asked_to_write) = mpsc::channel();
         let own = Arc::new(Self {
             stop: Arc::default(),
             signal: AtomicI32::new(0),
             running: AtomicBool::new(false),
             report: Mutex::default(),
-            patience,
-            message,
-            last_words,
+            asked: Mutex::default(),
+            changed: Condvar::new(),
             // In one piece: other processes may write to the same place.
             places: Watch::new(|text| {
                 let _ = io::stderr().write_all(text.as_bytes());
@@ -74,10 +84,11 @@ impl Interrupts {
             std::thread::Builder::new().name(name.into()).spawn(body).map_err(|e| failed(&e))
         };
         let this = Arc::clone(&own);
-        start("patience", Box::new(move || this.wait_and_end(&asked_to_wait)))?;
-        start("message", Box::new(move || tell(&asked_to_tell)))?;
+        start("patience", Box::new(move || this.wait_and_end()))?;
         let this = Arc::clone(&own);
-        start("report", Box::new(move || this.write_last(&asked_to_write)))?;
+        start("message", Box::new(move || this.tell()))?;
+        let this = Arc::clone(&own);
+        start("report", Box::new(move || this.write_last()))?;
         let this = Arc::clone(&own);
         let watch = move || {
             while let Ok(signal) = signals.wait() {
@@ -137,24 +148,37 @@ impl Interrupts {
             self.end();
         }
         self.stop.store(true, Ordering::Relaxed);
-        if self.patience.send(()).is_err() {
-            self.end();
-        }
-        // Not waited for: what is behind standard error may have stalled.
-        let _ = self.message.send(());
+        // What is behind standard error may have stalled: that is another thread's.
+        self.ask(|asked| (asked.patience, asked.message) = (true, true));
+    }
+
+    fn ask(&self, what: impl FnOnce(&mut Asked)) {
+        what(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+    }
+
+    /// Sleeps until it is asked.
+    fn wait_for(&self, what: impl Fn(&Asked) -> bool) {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(asked, |asked| !what(asked)));
     }
 
     /// Ends a command that has been asked to stop and does not.
-    fn wait_and_end(&self, asked: &mpsc::Receiver<()>) {
-        if asked.recv().is_ok() {
-            std::thread::sleep(patience(threads()));
-            self.end();
-        }
+    fn wait_and_end(&self) {
+        self.wait_for(|asked| asked.patience);
+        std::thread::sleep(patience(threads()));
+        self.end();
+    }
+
+    /// Says that a command will stop.
+    fn tell(&self) {
+        self.wait_for(|asked| asked.message);
+        let _ = io::stderr().write_all(b"stopping after this step; press Ctrl-C again to stop at once\n");
     }
 
     /// Writes the report of a command that is ended, once.
-    fn write_last(&self, asked: &mpsc::Receiver<mpsc::Sender<()>>) {
-        let Ok(done) = asked.recv() else { return };
+    fn write_last(&self) {
+        self.wait_for(|asked| asked.report);
         let mut kept = self.lock();
         if let Some((path, report)) = kept.as_mut() {
             report.interrupted = true;
@@ -163,32 +187,26 @@ impl Interrupts {
         }
         // It stays the last one.
         std::mem::forget(kept);
-        let _ = done.send(());
+        self.ask(|asked| asked.written = true);
     }
 
     /// Ends the command wherever it is.
     fn end(&self) -> ! {
-        let (done, written) = mpsc::channel();
+        self.ask(|asked| asked.report = true);
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         // Nor is this waited for by whoever ends the command. A second one hears of the first one's end.
-        if self.last_words.send(done).is_ok() {
-            let _ = written.recv_timeout(LAST_WORDS);
-        }
+        drop(self.changed.wait_timeout_while(asked, LAST_WORDS, |asked| !asked.written));
         fs_schedule::file::remove_unfinished();
         std::process::exit(i32::from(self.status()))
     }
 }
 
-/// Says that a command will stop.
-fn tell(asked: &mpsc::Receiver<()>) {
-    while asked.recv().is_ok() {
-        let text = "stopping after this step; press Ctrl-C again to stop at once";
-        let _ = writeln!(io::stderr(), "{text}");
-    }
-}
-
 /// Threads of this process; 0 where the system does not tell.
 fn threads() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // The line is among the first 1,000 bytes or so.
+    let mut status = [0; 4096];
+    let read = File::open("/proc/self/status").and_then(|mut file| file.read(&mut status));
+    let status = std::str::from_utf8(&status[..read.unwrap_or(0)]).unwrap_or_default();
     let number = status.lines().find_map(|line| line.strip_prefix("Threads:"));
     number.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
 }
@@ -236,6 +254,8 @@ impl Observer for Kept<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     #[test]

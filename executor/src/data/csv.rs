@@ -15,6 +15,8 @@ use fs_workload::permute::order;
 use super::error::cut;
 use super::vocabulary::Vocabulary;
 use super::{DataError, Epochs, GlobalBatch, Histories, Source, Truncation};
+use crate::limits;
+use crate::units::human;
 
 /// Names of the columns.
 #[derive(Debug, Clone)]
@@ -342,6 +344,7 @@ fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError> {
     let mut users: Vec<Vec<(Moment, u32)>> = Vec::new();
     let (mut names_of_users, mut items) = (Vocabulary::new(), Vocabulary::new());
     let mut record = ByteRecord::new();
+    let (mut records, mut longest) = (0u64, 0);
     while reader.read_byte_record(&mut record).map_err(|e| record_error(path, &e))? {
         let line = record.position().map_or(0, ::csv::Position::line);
         let field = |at: usize| record.get(at).unwrap_or_default().trim_ascii();
@@ -381,6 +384,15 @@ fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError> {
             users.push(Vec::new());
         }
         users[user].push((moment, item));
+        longest = longest.max(users[user].len());
+        records += 1;
+        if records.is_multiple_of(LOOK) {
+            let more = growth(longest, names_of_users.len() + items.len());
+            let free = limits::available(Path::new("/"));
+            if let Some(free) = free.filter(|free| *free < more) {
+                return Err(too_large(path, line, free));
+            }
+        }
     }
     if users.is_empty() {
         return Err(DataError::HeaderOnly { path: path.into() });
@@ -390,6 +402,27 @@ fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError> {
         events.into_iter().map(|(_, item)| item).collect()
     };
     Ok(Parsed { users: users.into_iter().map(in_order).collect(), names: names_of_users, items })
+}
+
+/// Records after which memory is looked at.
+const LOOK: u64 = 1 << 16;
+
+/// Bytes that there must be for more records: lists are copied as they grow, the longest of a user and those of names.
+fn growth(longest: usize, names: usize) -> u64 {
+    /// For whatever else.
+    const LEAST: u64 = 64 << 20;
+    /// Of a name, with its place in the map.
+    const NAME: u64 = 64;
+    let list = 2 * longest * size_of::<(Moment, u32)>();
+    LEAST + list as u64 + 2 * NAME * names as u64
+}
+
+fn too_large(path: &Path, line: u64, free: u64) -> DataError {
+    let reason = format!(
+        "it does not fit into memory: at line {line} this process may take only {} more; use a part of it, or more memory",
+        human(free)
+    );
+    DataError::Content { path: path.into(), reason }
 }
 
 fn too_many(path: &Path) -> DataError {

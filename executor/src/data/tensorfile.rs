@@ -45,7 +45,11 @@ impl TensorInfo {
 
     /// For messages: `F32 [2, 3]`.
     pub(crate) fn describe(&self) -> String {
-        format!("{:?} {:?}", self.dtype, self.shape)
+        const EXTENTS: usize = 8;
+        let shown: Vec<String> = self.shape.iter().take(EXTENTS).map(ToString::to_string).collect();
+        let rest = self.shape.len() - shown.len();
+        let rest = if rest > 0 { format!(", and {rest} more") } else { String::new() };
+        format!("{:?} [{}{rest}]", self.dtype, shown.join(", "))
     }
 }
 
@@ -262,4 +266,17 @@ fn repeated(header: &[u8]) -> Option<String> {
         }
     }
     serde_json::from_slice::<Names>(header).ok()?.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_told_up_to_a_few() {
+        let said = |shape: Vec<usize>| TensorInfo { dtype: Dtype::F32, shape, start: 0 }.describe();
+        assert_eq!(said(vec![]), "F32 []");
+        assert_eq!(said(vec![2, 3]), "F32 [2, 3]");
+        assert_eq!(said(vec![1; 100_000]), "F32 [1, 1, 1, 1, 1, 1, 1, 1, and 99992 more]");
+    }
 }
