@@ -16,6 +16,7 @@ use fs_executor::{Options, Session};
 use fs_schedule::verify::verify;
 use fs_schedule::{Action, Schedule};
 use fs_tests::campaign::{Random, core, mutant};
+use fs_tests::dividing;
 use fs_tests::interpreter::{Order, Reference, State, Workload, reference, run};
 use fs_tests::models::{Features, models};
 use fs_tests::schedules::{Recipe, build};
@@ -115,8 +116,13 @@ impl Base {
     }
 }
 
-/// A model that ranks items, with its data.
-fn ranking(folder: &std::path::Path, strategy: Strategy, microbatches: u32) -> Option<Base> {
+/// A model that ranks items, with its data, and maybe with samples that move.
+fn ranking(
+    folder: &std::path::Path,
+    strategy: Strategy,
+    microbatches: u32,
+    balance: Option<At>,
+) -> Option<Base> {
     let path = folder.join("visits.csv");
     let mut lines = String::from("user,item\n");
     for user in 0..12 {
@@ -133,10 +139,11 @@ fn ranking(folder: &std::path::Path, strategy: Strategy, microbatches: u32) -> O
       let h = x + linear(layer_norm(x), 4)
       loss sampled_softmax(h, items, following, negatives: 3, temperature: 0.5, similarity: cosine, normalize: tokens)
     }
-    train { batch 4  steps 4  optimizer adam(lr: 1e-2) }
+    train { batch 4  steps 4  balance WHETHER  optimizer adam(lr: 1e-2) }
     workload visits { csv \"visits.csv\" { user \"user\"  item \"item\" }  evaluate leave_last_out }";
-    let schedule = compiled(text, At::Ids, strategy, (2, 1, microbatches))?;
-    Base::new(text.into(), schedule, 2, Some(path))
+    let text = text.replace("WHETHER", if balance.is_some() { "on" } else { "off" });
+    let schedule = compiled(&text, balance.unwrap_or(At::Ids), strategy, (2, 1, microbatches))?;
+    Base::new(text, schedule, 2, Some(path))
 }
 
 fn compiled(
@@ -148,7 +155,7 @@ fn compiled(
     let loaded = fs_dsl::check_text("model.fs", text);
     let options =
         CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches).balance_at(at);
-    compile_with(&loaded.program?, &options).ok().map(|c| c.schedule)
+    compile_with(&dividing(loaded.program?, ranks), &options).ok().map(|c| c.schedule)
 }
 
 /// Random small models with every strategy.
@@ -157,7 +164,7 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
     seeds[..8].copy_from_slice(&seed.to_le_bytes());
     let mut runner =
         TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &seeds));
-    let family = models(Features { shardings: true, microbatches: false, placements: false });
+    let family = models(Features { shardings: true, microbatches: false, placements: true });
     let mut out = Vec::new();
     // Strategies, lookaheads and microbatches meet in other ways in each round.
     let first = seed as usize % 60;
@@ -168,13 +175,15 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
         let strategy = [Strategy::Serial, Strategy::Prefetch, Strategy::Pec, Strategy::Pec][n % 4];
         let microbatches = [1, 2, 1, 2, 3][n % 5] as u32;
         if n % 6 == 5 {
-            out.extend(ranking(folder, strategy, microbatches.min(2)));
+            let balance = [None, Some(At::Ids), Some(At::Rows), Some(At::Folded)][n / 6 % 4];
+            out.extend(ranking(folder, strategy, microbatches.min(2), balance));
             continue;
         }
+        let ranks = [2, 3, 2, 4][n / 6 % 4];
         let Ok(tree) = family.new_tree(&mut runner) else { continue };
         let model = tree.current();
         let Some(mut schedule) =
-            compiled(&model.text(), model.at(), strategy, (2, 1 + n as u32 % 3, microbatches))
+            compiled(&model.text(), model.at(), strategy, (ranks, 1 + n as u32 % 3, microbatches))
         else {
             continue;
         };
@@ -183,7 +192,7 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
         }
         schedule.settings.duration = fs_schedule::Duration::Steps(4);
         schedule.seal();
-        out.extend(Base::new(model.text(), schedule, 2, None));
+        out.extend(Base::new(model.text(), schedule, ranks as usize, None));
     }
     out
 }

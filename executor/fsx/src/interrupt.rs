@@ -49,6 +49,7 @@ pub(crate) struct Interrupts {
 
 /// What has been asked for, and what is done.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is asked for by itself")]
 struct Asked {
     /// End the command if it does not stop.
     patience: bool,
