@@ -277,11 +277,11 @@ fn sites(s: &Schedule, p: &Program, r: &mut Report) {
             (!facts.either_site() && !of_rank).then_some(Site::Assigned)
         };
         r.check(wanted.is_none_or(|wanted| site == wanted), "site", || {
-            let why = match list {
-                _ if brings => "they are read at home",
-                Some(Site::Home) => "on whose behalf it asks",
-                Some(Site::Assigned) => "whose rows others ask for",
-                None => wanted.unwrap_or_default().works(),
+            let why = match (brings, list) {
+                (true, _) => "they are read at home",
+                (false, Some(Site::Home)) => "on whose behalf it asks",
+                (false, Some(Site::Assigned)) => "whose rows others ask for",
+                (false, None) => wanted.unwrap_or_default().works(),
             };
             format!("`{name}` works on samples {}, {why}", site.describe())
         });
