@@ -539,9 +539,25 @@ impl Observer for At {
         if event.step == self.0 {
             let pid = self.1.to_string();
             assert!(Command::new("kill").args([self.2, &pid]).status().expect("kill").success());
+            // A signal takes effect thread by thread: until then it answers.
+            let began = Instant::now();
+            while !is_still(&pid) {
+                assert!(began.elapsed() < Duration::from_secs(20), "{} has no effect", self.2);
+                std::thread::sleep(Duration::from_millis(1));
+            }
             self.3.ask();
         }
     }
+}
+
+/// Whether all threads of a process are stopped or have ended.
+fn is_still(pid: &str) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state stands behind the name, which is in brackets.
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 'Z', 'X']))
+    })
 }
 
 /// A second process that is killed or stopped ends the run, soon and with an error that names who is missing. Where the

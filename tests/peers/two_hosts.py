@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Times TorchRec and `fsx run` on two hosts that a limited link joins, on one data file, and prints tables.
+
+    tests/peers/two_hosts.py PYTHON FSC FSX [--rates 100,200,500,1000,0] [--steps 40] [--json FILE]
+
+PYTHON: of the environment made by install_torchrec.sh; FSX is built with `--features mpi`. Hosts are network namespaces of this
+machine (tests/mpi/two_hosts.sh), so it needs root and iproute2, and both share its cores; nothing else should run. Rates are in
+Mbit/s, 0: not limited. Bytes are counted on the interface of the first host, both ways, start and end included.
+
+`fsx` runs with a row per occurrence, as TorchRec does (equal traffic), and with unique rows. The bound of a step is what takes
+longer: its compute, or its bytes (of the busier direction) at the link's rate.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+MPI = HERE.parent / "mpi"
+SHAPE = ["--world", "2", "--tables", "4", "--rows", "200000", "--dim", "64", "--batch", "16", "--mean-len", "100",
+         "--max-len", "512", "--sigma", "0.8", "--layers", "1", "--heads", "2"]
+# TorchRec allocates large arrays in every step: without these settings each goes back to the system.
+ALLOCATOR = ["OMP_NUM_THREADS=1", "MALLOC_MMAP_THRESHOLD_=4000000000", "MALLOC_TRIM_THRESHOLD_=8000000000",
+             "MALLOC_TOP_PAD_=500000000"]
+STRATEGIES = ["serial", "prefetch", "pec", "auto"]
+WARMUP = 3
+
+
+def run(command, folder, within=600):
+    done = subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=within)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def carried():
+    """Bytes that the first host's interface has sent and received."""
+    out = subprocess.run(["ip", "-n", "hostA", "-s", "-j", "link", "show", "vethA"], capture_output=True, text=True, check=True)
+    stats = json.loads(out.stdout)[0]["stats64"]
+    return stats["tx"]["bytes"], stats["rx"]["bytes"]
+
+
+def counted(work):
+    """What `work` returns, and the bytes of the busier direction meanwhile."""
+    before = carried()
+    found = work()
+    return found, max(now - then for now, then in zip(carried(), before))
+
+
+def torchrec(given, folder, mode):
+    """Both hosts' processes; milliseconds of each step on the slower rank, and of its compute."""
+    common = [given.python, HERE / "torchrec_step.py", *SHAPE, "--steps", str(given.steps), "--addr", "10.77.0.1",
+              "--mode", mode, "--data", "data.safetensors"]
+    def one(rank):
+        host = "AB"[rank]
+        command = ["ip", "netns", "exec", f"host{host}", "env", f"GLOO_SOCKET_IFNAME=veth{host}", *ALLOCATOR, *common,
+                   "--rank", str(rank)] + (["--json", "peer.json"] if rank == 0 else [])
+        return subprocess.Popen(list(map(str, command)), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def both():
+        jobs = [one(1), one(0)]
+        for job in jobs:
+            _, err = job.communicate(timeout=600)
+            if job.returncode != 0:
+                sys.exit(f"TorchRec {mode}: {job.returncode}\n{err}")
+    _, wire = counted(both)
+    ranks = json.loads((folder / "peer.json").read_text())["ranks"]
+    step = statistics.median([max(t) for t in zip(*(r["total"] for r in ranks))][WARMUP:])
+    compute = max(r["med"]["dense_fwd"] + r["med"]["dense_bwd"] + r["med"]["optimizer"] for r in ranks)
+    return {"step": step, "compute": compute, "wire": wire / given.steps, "predicted": None}
+
+
+def fsx(given, folder, strategy, unique, profile):
+    rows = ["--table", *(f"t{t}:unique={'on' if unique else 'off'}" for t in range(4))]
+    tables = [x for t in range(4) for x in ("--table", rows[1 + t])]
+    run([given.fsc, "compile", "peer.fs", "-o", "s.json", "--strategy", strategy, "--profile", profile, "--balance", "off", *tables], folder)
+    predicted = json.loads((folder / "s.json").read_text())["prediction"]["step"] * 1e3
+    train = [MPI / "mpirun_two_hosts.sh", given.fsx, "run", "s.json", "-q", "--data", "data.safetensors", "--steps",
+             str(given.steps), "--report", "r.json"]
+    _, wire = counted(lambda: run(train, folder))
+    report = json.loads((folder / "r.json").read_text())
+    return {"step": report["step_ms"]["median"], "compute": report["accounting"]["compute_ms"],
+            "exposed": report["accounting"]["exposed_ms"], "wire": wire / given.steps, "predicted": predicted}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ["python", "fsc", "fsx"]:
+        parser.add_argument(name, type=lambda p: Path(p).absolute())
+    parser.add_argument("--rates", default="100,200,500,1000,0")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    found = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = (HERE / "two_hosts.fs").read_text().replace("../../examples/blocks", str(HERE.parent.parent / "examples/blocks"))
+        (folder / "peer.fs").write_text(text)
+        run([given.python, HERE / "torchrec_step.py", *SHAPE, "--steps", given.steps, "--save-data", "data.safetensors"], folder)
+        run([given.fsc, "compile", "peer.fs", "-o", "serial.json", "--ranks", "2", "--strategy", "serial", "--balance", "off"], folder)
+        run([given.fsx, "profile", "serial.json", "-o", "here.json", "--data", "data.safetensors", "-q"], folder)
+        for rate in map(int, given.rates.split(",")):
+            two = [MPI / "two_hosts.sh", "up"] + ([f"{rate}mbit"] if rate else [])
+            run(two, folder)
+            try:
+                net = [given.fsx, "net", "--profile", "here.json", "-o", "there.json", "--seconds", "4", "-q"]
+                run([MPI / "mpirun_two_hosts.sh", *net], folder)
+                rows = {f"TorchRec {mode}": torchrec(given, folder, mode) for mode in ["base", "pec"]}
+                for unique in [False, True]:
+                    for strategy in STRATEGIES:
+                        what = f"fsx {strategy}, {'unique rows' if unique else 'a row per occurrence'}"
+                        rows[what] = fsx(given, folder, strategy, unique, "there.json")
+            finally:
+                run([MPI / "two_hosts.sh", "down"], folder)
+            found[rate] = rows
+            print(f"\n{f'{rate} Mbit/s' if rate else 'not limited'}\n")
+            print("| | step, ms | compute | wire a step, kB | bound | step / bound | predicted | over measured |")
+            print("|---|---:|---:|---:|---:|---:|---:|---:|")
+            for what, row in rows.items():
+                wire = row["wire"] / (rate * 125) if rate else 0
+                bound = max(row["compute"], wire)
+                told = f"{row['predicted']:.1f} | {row['predicted'] / row['step']:.2f}" if row["predicted"] else "|"
+                print(f"| {what} | {row['step']:.1f} | {row['compute']:.1f} | {row['wire'] / 1e3:.0f} | {bound:.1f} | "
+                      f"{row['step'] / bound:.2f} | {told} |", flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
