@@ -73,10 +73,13 @@ def torchrec(given, folder, mode):
     return {"step": step, "compute": compute, "wire": wire / given.steps, "predicted": None}
 
 
+def plan(given, folder, unique, options):
+    tables = [x for t in range(4) for x in ("--table", f"t{t}:unique={'on' if unique else 'off'}")]
+    run([given.fsc, "compile", "peer.fs", "--balance", "off", *tables, *options], folder)
+
+
 def fsx(given, folder, strategy, unique, profile):
-    rows = ["--table", *(f"t{t}:unique={'on' if unique else 'off'}" for t in range(4))]
-    tables = [x for t in range(4) for x in ("--table", rows[1 + t])]
-    run([given.fsc, "compile", "peer.fs", "-o", "s.json", "--strategy", strategy, "--profile", profile, "--balance", "off", *tables], folder)
+    plan(given, folder, unique, ["-o", "s.json", "--strategy", strategy, "--profile", profile])
     predicted = json.loads((folder / "s.json").read_text())["prediction"]["step"] * 1e3
     train = [MPI / "mpirun_two_hosts.sh", given.fsx, "run", "s.json", "-q", "--data", "data.safetensors", "--steps",
              str(given.steps), "--report", "r.json"]
@@ -100,19 +103,22 @@ def main():
         text = (HERE / "two_hosts.fs").read_text().replace("../../examples/blocks", str(HERE.parent.parent / "examples/blocks"))
         (folder / "peer.fs").write_text(text)
         run([given.python, HERE / "torchrec_step.py", *SHAPE, "--steps", given.steps, "--save-data", "data.safetensors"], folder)
-        run([given.fsc, "compile", "peer.fs", "-o", "serial.json", "--ranks", "2", "--strategy", "serial", "--balance", "off"], folder)
-        run([given.fsx, "profile", "serial.json", "-o", "here.json", "--data", "data.safetensors", "-q"], folder)
+        for unique in [False, True]:
+            plan(given, folder, unique, ["-o", "serial.json", "--ranks", "2", "--strategy", "serial"])
+            run([given.fsx, "profile", "serial.json", "-o", f"here{unique}.json", "--data", "data.safetensors", "-q",
+                 "--steps", str(given.steps - 8)], folder)
         for rate in map(int, given.rates.split(",")):
             two = [MPI / "two_hosts.sh", "up"] + ([f"{rate}mbit"] if rate else [])
             run(two, folder)
             try:
-                net = [given.fsx, "net", "--profile", "here.json", "-o", "there.json", "--seconds", "4", "-q"]
-                run([MPI / "mpirun_two_hosts.sh", *net], folder)
+                for unique in [False, True]:
+                    net = [given.fsx, "net", "--profile", f"here{unique}.json", "-o", f"there{unique}.json", "--seconds", "4", "-q"]
+                    run([MPI / "mpirun_two_hosts.sh", *net], folder)
                 rows = {f"TorchRec {mode}": torchrec(given, folder, mode) for mode in ["base", "pec"]}
                 for unique in [False, True]:
                     for strategy in STRATEGIES:
                         what = f"fsx {strategy}, {'unique rows' if unique else 'a row per occurrence'}"
-                        rows[what] = fsx(given, folder, strategy, unique, "there.json")
+                        rows[what] = fsx(given, folder, strategy, unique, f"there{unique}.json")
             finally:
                 run([MPI / "two_hosts.sh", "down"], folder)
             found[rate] = rows
