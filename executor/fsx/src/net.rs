@@ -63,6 +63,8 @@ fn all(
     if let Some((mut profile, to)) = given {
         let link = links.of_a_rank(profile.ranks as usize).map_err(|e| Error::Settings(e.to_string()))?;
         profile.transfers.link = Some(link);
+        // What transfers took without these links says nothing of them.
+        profile.ops.retain(|op| !fs_schedule::Action::is_name_of_transfer(&op.kind));
         profile.link = Some(links.describe());
         fs_schedule::profile::write(to, &profile).map_err(|e| write(to, e))?;
     }

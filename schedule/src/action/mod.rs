@@ -451,6 +451,11 @@ impl Action {
         Self::samples().iter().map(Self::name).collect()
     }
 
+    /// Whether actions of this name are transfers.
+    pub fn is_name_of_transfer(name: &str) -> bool {
+        Self::samples().iter().any(|action| action.name() == name && action.facts().transfer.is_some())
+    }
+
     /// What is known of it without its operands.
     pub fn facts(&self) -> Facts<'_> {
         self.entry(|entry| entry.facts())
