@@ -14,6 +14,10 @@
 //! 4. While a rank exceeds the goal, it exchanges a sample for a cheaper one, or for none, with a rank that has little
 //!    to do.
 //!
+//! Where exchanges end above the goal, the plan is made once more from scratch, largest first and wherever samples are
+//! read; if that gets further, its lists go to the ranks that read most of them. What is reached then becomes the
+//! goal from home, so that nothing moves in vain; and where home is as good, everything stays.
+//!
 //! Then every rank cuts its samples into microbatches of about the same cost. A limit of what a rank can hold (tokens,
 //! bytes) is kept throughout; equal numbers of samples on all ranks are had by
 //! exchanging only. Nothing is allocated once a [`Planner`] has seen its largest batch.

@@ -83,12 +83,18 @@ pub struct Planner {
     plan: Plan,
     /// Samples of each rank, dearest first.
     held: Vec<Vec<Sample>>,
+    /// The same of another plan, while there are two.
+    other: Vec<Vec<Sample>>,
     /// What each rank holds of the limit.
     sizes: Vec<u64>,
     loads: Loads,
     by_size: Loads,
     pool: Vec<Sample>,
     tried: Vec<(usize, u64)>,
+    /// Bytes of a plan's list that are read by a rank, with both.
+    shared: Vec<(u64, u32, u32)>,
+    /// Per list the rank that it is for.
+    names: Vec<u32>,
 }
 
 /// Ranks that are asked for an exchange before the best one is made; if none of them can help, all are asked.
@@ -116,20 +122,77 @@ impl Planner {
         self.start(problem)?;
         let bound = self.plan.bound;
         let goal = bound + (bound as f64 * problem.slack / 1000.0) as u64;
-        let over = self.sizes.iter().any(|size| *size > most(problem));
-        if problem.equal_counts {
-            if over {
-                self.exchange_sizes(problem)?;
-            }
-        } else if over || self.loads.get(self.loads.most()) > goal {
-            self.shed(problem, goal);
-            if self.place(problem, goal).is_err() {
-                self.pack(problem)?;
-            }
+        let fits_at_home = self.sizes.iter().all(|size| *size <= most(problem));
+        if fits_at_home && self.plan.most_at_home <= goal {
+            self.finish(problem);
+            return Ok(&self.plan);
         }
-        self.refine(problem, goal, most(problem));
+        self.from_home(problem, goal, fits_at_home)?;
+        let mut reached = self.greatest();
+        if reached > goal {
+            // Exchanges have found no better way from there. From elsewhere they may.
+            std::mem::swap(&mut self.held, &mut self.other);
+            let begun = !problem.equal_counts && self.anew(problem).is_ok();
+            if begun {
+                self.refine(problem, goal, most(problem));
+            }
+            // Which takes more bytes, so not for less than what nothing is moved for.
+            if begun && self.greatest() + (goal - bound) < reached {
+                reached = self.greatest();
+                self.name_after_home(problem);
+            } else {
+                std::mem::swap(&mut self.held, &mut self.other);
+                self.weigh();
+            }
+            // Nothing moves for a goal that is not reached.
+            self.keep_home(problem, reached);
+        }
         self.finish(problem);
         Ok(&self.plan)
+    }
+
+    /// From where samples are read to what exchanges reach, within the limit.
+    fn from_home(&mut self, p: &Problem<'_>, goal: u64, fits: bool) -> Result<(), PlanError> {
+        if p.equal_counts {
+            if !fits {
+                self.exchange_sizes(p)?;
+            }
+        } else {
+            self.shed(p, goal);
+            if self.place(p, goal).is_err() {
+                // A tight limit: by exchanges only, or all anew.
+                if fits {
+                    self.at_home(p);
+                } else {
+                    self.pack(p)?;
+                }
+            }
+        }
+        self.refine(p, goal, most(p));
+        Ok(())
+    }
+
+    /// The same from home for what can be reached, if that takes no more of any rank's time: fewer samples move.
+    fn keep_home(&mut self, p: &Problem<'_>, reached: u64) {
+        let away = self.bytes_away();
+        std::mem::swap(&mut self.held, &mut self.other);
+        self.at_home(p);
+        let fits = self.sizes.iter().all(|size| *size <= most(p));
+        if !fits || self.greatest() > reached {
+            let found = self.from_home(p, reached, fits);
+            if found.is_err() || self.greatest() > reached || self.bytes_away() > away {
+                std::mem::swap(&mut self.held, &mut self.other);
+                self.weigh();
+            }
+        }
+    }
+
+    fn bytes_away(&self) -> u64 {
+        self.held.iter().flatten().map(|s| (-s.away).max(0) as u64).sum()
+    }
+
+    fn greatest(&self) -> u64 {
+        self.loads.get(self.loads.most())
     }
 
     fn start(&mut self, p: &Problem<'_>) -> Result<(), PlanError> {
@@ -142,31 +205,106 @@ impl Planner {
         if let Some(limit) = p.limit {
             total("sizes", limit.sizes)?;
         }
-        self.held.resize_with(p.ranks, Vec::new);
-        self.held.iter_mut().for_each(Vec::clear);
-        self.sizes.clear();
-        self.sizes.resize(p.ranks, 0);
-        for (index, home) in p.home.iter().enumerate() {
-            let size = p.limit.map_or(0, |l| l.sizes[index]);
-            if size > most(p) {
-                return Err(PlanError::Sample { sample: index, rank: *home as usize, size, most: most(p) });
+        if let Some(limit) = p.limit {
+            let large = |i: &usize| limit.sizes[*i] > limit.most;
+            if let Some(sample) = (0..n).find(large) {
+                let (rank, size) = (p.home[sample] as usize, limit.sizes[sample]);
+                return Err(PlanError::Sample { sample, rank, size, most: limit.most });
             }
-            let away = p.bytes[index] as i64;
-            self.held[*home as usize].push(Sample { cost: p.costs[index], size, index: index as u32, away });
-            self.sizes[*home as usize] += size;
         }
+        self.plan.total = total("costs", p.costs)?;
+        self.at_home(p);
         let plan = &mut self.plan;
-        plan.total = total("costs", p.costs)?;
-        for held in &mut self.held {
-            held.sort_unstable_by(dearest_first);
-        }
-        self.loads.fill(self.held.iter().map(|held| held.iter().map(|s| s.cost).sum()));
         let mean = plan.total.div_ceil(p.ranks as u64);
         let dearest = self.held.iter().filter_map(|held| held.first()).min_by(|a, b| dearest_first(a, b));
         plan.bounded_by = dearest.filter(|s| s.cost > mean).map(|s| s.index as usize);
         plan.bound = mean.max(dearest.map_or(0, |s| s.cost));
         plan.most_at_home = self.loads.get(self.loads.most());
         Ok(())
+    }
+
+    /// Every sample where it is read.
+    fn at_home(&mut self, p: &Problem<'_>) {
+        self.held.resize_with(p.ranks, Vec::new);
+        self.held.iter_mut().for_each(Vec::clear);
+        for (index, home) in p.home.iter().enumerate() {
+            let away = p.bytes[index] as i64;
+            self.held[*home as usize].push(Sample { away, ..sample(p, index) });
+        }
+        for held in &mut self.held {
+            held.sort_unstable_by(dearest_first);
+        }
+        self.weigh();
+    }
+
+    /// Loads and sizes of what ranks hold.
+    fn weigh(&mut self) {
+        self.loads.fill(self.held.iter().map(|held| held.iter().map(|s| s.cost).sum()));
+        self.sizes.clear();
+        self.sizes.extend(self.held.iter().map(|held| held.iter().map(|s| s.size).sum::<u64>()));
+    }
+
+    /// All samples anew, wherever they are read: dearest first to the rank with least to do.
+    fn anew(&mut self, p: &Problem<'_>) -> Result<(), PlanError> {
+        self.held.resize_with(p.ranks, Vec::new);
+        self.held.iter_mut().for_each(Vec::clear);
+        self.weigh();
+        self.pool.clear();
+        self.pool.extend((0..p.costs.len()).map(|index| sample(p, index)));
+        self.pool.sort_unstable_by(dearest_first);
+        self.place(p, 0)
+    }
+
+    /// Gives the lists of a plan to ranks so that much of each is read where it is worked on: those that share most bytes
+    /// first. All ranks can hold the same.
+    fn name_after_home(&mut self, p: &Problem<'_>) {
+        const NOBODY: u32 = u32::MAX;
+        self.shared.clear();
+        for (list, held) in self.held.iter().enumerate() {
+            let start = self.shared.len();
+            self.shared.extend(
+                held.iter().map(|s| (p.bytes[s.index as usize], list as u32, p.home[s.index as usize])),
+            );
+            self.shared[start..].sort_unstable_by_key(|(_, _, home)| *home);
+        }
+        self.shared.dedup_by(|next, kept| {
+            let same = (next.1, next.2) == (kept.1, kept.2);
+            if same {
+                kept.0 += next.0;
+            }
+            same
+        });
+        self.shared.sort_unstable_by(|a, b| b.0.cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        self.names.clear();
+        // The first half: of lists; the second: of ranks.
+        self.names.resize(2 * p.ranks, NOBODY);
+        for (_, list, rank) in &self.shared {
+            let (of, whose) = (*list as usize, p.ranks + *rank as usize);
+            if self.names[of] == NOBODY && self.names[whose] == NOBODY {
+                (self.names[of], self.names[whose]) = (*rank, *list);
+            }
+        }
+        let mut free = 0;
+        for list in 0..p.ranks {
+            if self.names[list] == NOBODY {
+                while self.names[p.ranks + free] != NOBODY {
+                    free += 1;
+                }
+                (self.names[list], self.names[p.ranks + free]) = (free as u32, list as u32);
+            }
+        }
+        self.other.resize_with(p.ranks, Vec::new);
+        for (list, held) in self.held.iter_mut().enumerate() {
+            std::mem::swap(held, &mut self.other[self.names[list] as usize]);
+        }
+        std::mem::swap(&mut self.held, &mut self.other);
+        for (rank, held) in self.held.iter_mut().enumerate() {
+            for s in held {
+                let bytes = p.bytes[s.index as usize] as i64;
+                s.away = if p.home[s.index as usize] as usize == rank { bytes } else { -bytes };
+            }
+        }
+        self.weigh();
     }
 
     /// Ranks above the goal give away what they have too much.
@@ -244,13 +382,7 @@ impl Planner {
         let mut pool = std::mem::take(&mut self.pool);
         pool.clear();
         self.held.iter_mut().for_each(Vec::clear);
-        let size = |i: usize| p.limit.map_or(0, |l| l.sizes[i]);
-        pool.extend(p.costs.iter().enumerate().map(|(i, cost)| Sample {
-            cost: *cost,
-            size: size(i),
-            index: i as u32,
-            away: 0,
-        }));
+        pool.extend((0..p.costs.len()).map(|index| sample(p, index)));
         pool.sort_unstable_by(|a, b| b.size.cmp(&a.size).then(a.index.cmp(&b.index)));
         self.sizes.fill(0);
         self.loads.fill((0..p.ranks).map(|_| 0));
@@ -378,6 +510,12 @@ impl Planner {
             }
         }
     }
+}
+
+/// A sample that no rank has yet.
+fn sample(p: &Problem<'_>, index: usize) -> Sample {
+    let size = p.limit.map_or(0, |l| l.sizes[index]);
+    Sample { cost: p.costs[index], size, index: index as u32, away: 0 }
 }
 
 /// What a rank can hold.
