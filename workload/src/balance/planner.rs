@@ -127,7 +127,7 @@ impl Planner {
             self.finish(problem);
             return Ok(&self.plan);
         }
-        self.from_home(problem, goal, fits_at_home)?;
+        self.level(problem, goal, fits_at_home)?;
         let mut reached = self.greatest();
         if reached > goal {
             // Exchanges have found no better way from there. From elsewhere they may.
@@ -152,7 +152,7 @@ impl Planner {
     }
 
     /// From where samples are read to what exchanges reach, within the limit.
-    fn from_home(&mut self, p: &Problem<'_>, goal: u64, fits: bool) -> Result<(), PlanError> {
+    fn level(&mut self, p: &Problem<'_>, goal: u64, fits: bool) -> Result<(), PlanError> {
         if p.equal_counts {
             if !fits {
                 self.exchange_sizes(p)?;
@@ -179,7 +179,7 @@ impl Planner {
         self.at_home(p);
         let fits = self.sizes.iter().all(|size| *size <= most(p));
         if !fits || self.greatest() > reached {
-            let found = self.from_home(p, reached, fits);
+            let found = self.level(p, reached, fits);
             if found.is_err() || self.greatest() > reached || self.bytes_away() > away {
                 std::mem::swap(&mut self.held, &mut self.other);
                 self.weigh();
