@@ -29,7 +29,8 @@ fn main() {
 fn row(ranks: usize, samples: usize, dim: u32, lengths: Lengths) {
     let seeds = if ranks > 100 { 3 } else { 8 };
     let mut sums = [0.0; 8];
-    let mut time = f64::MAX;
+    // Of the seed that takes longest the best of five.
+    let mut time = 0.0;
     for seed in 1..=seeds {
         let batch = Batch::new(&cases::hstu(dim), &lengths.draw(ranks * samples, seed), ranks);
         let (random, _) = batch.score(&peers::random(&batch.costs, ranks, seed));
@@ -38,13 +39,15 @@ fn row(ranks: usize, samples: usize, dim: u32, lengths: Lengths) {
         let plan = batch.plan();
         let (ours, moved) = batch.score(&plan.rank);
         let bound = 1.0 - plan.total as f64 / ranks as f64 / plan.bound as f64;
+        let mut best = f64::MAX;
         for _ in 0..5 {
             let mut planner = fs_workload::balance::Planner::default();
             planner.plan(&batch.problem()).expect("no limit");
             let start = Instant::now();
             planner.plan(&batch.problem()).expect("no limit");
-            time = time.min(start.elapsed().as_secs_f64());
+            best = best.min(start.elapsed().as_secs_f64());
         }
+        time = f64::max(time, best);
         for (sum, x) in sums.iter_mut().zip([bound, random, largest, kk, ours, away as f64, moved as f64]) {
             *sum += x / f64::from(seeds as u32);
         }
