@@ -32,6 +32,9 @@ pub struct Parsed {
 
 pub(crate) const MAX_BYTES: usize = 4 << 20;
 const MAX_DEPTH: usize = 64;
+/// Characters of a name or a number, and between quotes: they stand in messages, pictures and names of files.
+const MAX_WORD: usize = 255;
+const MAX_TEXT: usize = 4096;
 const KEYWORDS: [&str; 15] = [
     "import", "model", "block", "train", "workload", "cluster", "table", "input", "let", "repeat", "loss",
     "return", "as", "like", "from",
@@ -59,6 +62,14 @@ pub fn parse(file: u32, text: &str) -> Parsed {
             )
             .help("give inner parts a name with `let`"),
         );
+    }
+    if let Some(word) = recover::too_long(text, MAX_WORD, MAX_TEXT) {
+        let quoted = text[word.start..].starts_with('"');
+        let (what, most) =
+            if quoted { ("a text between quotes", MAX_TEXT) } else { ("a name or number", MAX_WORD) };
+        let start = word.start as u32;
+        let message = format!("{what} has more than {most} characters");
+        return refuse(Diagnostic::error(codes::TOO_LONG, Span { file, start, end: start + 1 }, message));
     }
     let mut parsed = Parsed::default();
     let mut rest = text.to_owned();

@@ -5,16 +5,30 @@ use std::ops::Range;
 /// Where the comments are, in order.
 pub(crate) fn comments(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
-    walk(text, |_, _| true, |comment| found.push(comment));
+    walk(text, |_, _| true, |part| found.extend(Some(part).filter(|p| text[p.start..].starts_with('/'))));
     found
+}
+
+/// The first word that has more characters than allowed, or text between quotes.
+pub(crate) fn too_long(text: &str, word: usize, quoted: usize) -> Option<Range<usize>> {
+    let (mut own, mut strings) = (0..0, Vec::new());
+    let each = |at: usize, c: char| {
+        if c.is_ascii_alphanumeric() || c == '_' {
+            own = if own.end == at { own.start..at + 1 } else { at..at + 1 };
+        }
+        own.len() <= word
+    };
+    walk(text, each, |part| strings.push(part));
+    let long = strings.into_iter().find(|p| text[p.start..].starts_with('"') && p.len() > quoted + 2);
+    long.or((own.len() > word).then_some(own))
 }
 
 fn scan(text: &str, each: impl FnMut(usize, char) -> bool) {
     walk(text, each, |_| {});
 }
 
-/// Calls back with every byte offset and character that is neither in a comment nor in a string.
-fn walk(text: &str, mut each: impl FnMut(usize, char) -> bool, mut comment: impl FnMut(Range<usize>)) {
+/// Calls back with every byte offset and character that is neither in a comment nor in a string, and with where those are.
+fn walk(text: &str, mut each: impl FnMut(usize, char) -> bool, mut skipped: impl FnMut(Range<usize>)) {
     let bytes = text.as_bytes();
     let mut i = 0;
     while i < bytes.len() {
@@ -24,7 +38,7 @@ fn walk(text: &str, mut each: impl FnMut(usize, char) -> bool, mut comment: impl
                 while i < bytes.len() && bytes[i] != b'\n' {
                     i += 1;
                 }
-                comment(start..i);
+                skipped(start..i);
                 continue;
             }
             b'"' => {
@@ -34,6 +48,7 @@ fn walk(text: &str, mut each: impl FnMut(usize, char) -> bool, mut comment: impl
                 }
                 // An open string ends with its line.
                 if j < bytes.len() && bytes[j] == b'"' {
+                    skipped(i..j + 1);
                     i = j + 1;
                     continue;
                 }
@@ -190,6 +205,9 @@ pub(crate) fn blank(text: &mut String, range: Range<usize>) -> bool {
     true
 }
 
+/// Characters of a token that are shown.
+const LONGEST_TOKEN: usize = 80;
+
 /// The word or character at a place, after white space and comments.
 pub(crate) fn token(text: &str, at: usize) -> Range<usize> {
     let mut at = at;
@@ -207,6 +225,8 @@ pub(crate) fn token(text: &str, at: usize) -> Range<usize> {
     if rest.starts_with("/*") {
         return at..at + 2;
     }
+    // Whoever reads it wants to find it, not to read a whole file of it.
+    let rest = rest.char_indices().nth(LONGEST_TOKEN).map_or(rest, |(end, _)| &rest[..end]);
     if rest.starts_with('"') {
         return at..at + rest.find('\n').unwrap_or(rest.len());
     }

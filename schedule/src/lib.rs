@@ -21,6 +21,7 @@ pub mod reuse;
 pub mod schema;
 pub mod signature;
 mod size;
+pub mod terminal;
 pub mod trace;
 pub mod verify;
 mod work;

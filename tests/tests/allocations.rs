@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::transport::link::EmulatedLink;
-use fs_executor::{Observer, Options, Session, StepEvent};
+use fs_executor::{Observer, Options, Report, Session, StepEvent};
 use fs_schedule::Schedule;
+use fs_schedule::file::Reserved;
 use fs_tests::pipes::joined;
 
 struct Counting;
@@ -91,6 +92,18 @@ fn apart(schedule: &Schedule, what: &str) {
     });
 }
 
+/// A command that is ended writes its report without memory: another thread may hold the allocator's locks.
+fn last_words(report: &Report) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("report.json");
+    let reserved = Reserved::new(&path).expect("a place");
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let written = reserved.write(|out| report.write_json(out));
+    let taken = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert!(written.is_ok() && taken == 0, "{written:?}, {taken} allocations");
+    assert_eq!(std::fs::read_to_string(&path).expect("written"), report.to_json());
+}
+
 /// One test, so that nothing else in this process allocates meanwhile.
 #[test]
 fn steps_allocate_nothing() {
@@ -131,7 +144,8 @@ fn steps_allocate_nothing() {
             let mut session =
                 Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
             let mut counts = Counts::default();
-            session.run(&mut counts).unwrap_or_else(|e| panic!("{e}"));
+            let report = session.run(&mut counts).unwrap_or_else(|e| panic!("{e}"));
+            last_words(&report);
             let what = format!(
                 "{strategy:?} at {at}, lookahead {lookahead}, {microbatches} microbatches, link {link:?}\n{text}"
             );

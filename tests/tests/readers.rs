@@ -421,16 +421,65 @@ fn a_full_disk_is_said() {
     assert!(out.status.success() && said(&out).contains("cannot write the status"), "{}", said(&out));
 }
 
-/// Records without end fill memory, whatever each of them takes.
+/// Records without end fill memory, whatever each of them takes: short ones, names of a megabyte, users with a list each.
 #[test]
 fn records_without_end_end_with_an_error() {
     let folder = place();
-    let lines = "ulimit -v 1200000; (echo u,i,t; yes 1,2,3) | \"$0\" run m.json --data /dev/stdin -q";
+    let long = "x=$(head -c 900000 /dev/zero | tr '\\0' x); n=0; while n=$((n + 1)); do echo \"$n$x,2,3\" || exit; done";
+    let turns = "awk 'BEGIN {while (1) print n++ % 100000 \",2,3\"}'";
+    for records in ["yes 1,2,3", long, turns] {
+        let said = said_of_pipe(folder.path(), "ulimit -v 1200000; ", &format!("echo u,i,t; {records}"));
+        assert!(said.contains("does not fit into memory: at line "), "{records}: {said}");
+        assert!(said.contains("use a part of it, or more memory") && said.lines().count() == 1, "{said}");
+    }
+    let said = said_of_pipe(folder.path(), "", "echo u,i,t; yes ''");
+    assert!(said.contains("line 1048578: 1048576 lines before it are empty"), "{said}");
+}
+
+/// What a run on the records that a command writes says, which fails.
+fn said_of_pipe(folder: &Path, limit: &str, records: &str) -> String {
+    let lines = format!("{limit}({records}) | \"$0\" run m.json --data /dev/stdin -q");
     let mut command = Command::new("sh");
-    command.args(["-c", lines]).arg(binary("fsx")).current_dir(folder.path());
+    command.args(["-c", &lines]).arg(binary("fsx")).current_dir(folder);
     let out = command.output().expect("it starts");
     let said = said(&out);
     assert_eq!(out.status.code(), Some(1), "{said}");
-    assert!(said.contains("does not fit into memory: at line "), "{said}");
-    assert!(said.contains("use a part of it, or more memory") && said.lines().count() == 1, "{said}");
+    said
+}
+
+/// What is wrong is said in words that can be read, not in as many as the file has.
+#[test]
+fn messages_are_short() {
+    const MOST: usize = 6000;
+    let folder = place();
+    let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).expect("written");
+    let long = |what: &str| what.repeat((2 << 20) / what.len());
+    let schedule = std::fs::read_to_string(folder.path().join("m.json")).expect("read");
+    let with = |from: &str, to: String| {
+        assert!(schedule.contains(from), "{from}");
+        schedule.replacen(from, &to, 1)
+    };
+    let first = "\n \"model\": ";
+    write("field.json", with(first, format!("\n \"{}\": 1,{first}", long("a b "))));
+    write("version.json", with("\"version\": ", format!("\"version\": \"{}\", \"x\": ", long("a"))));
+    write("action.json", with("\"action\": \"load_batch\"", format!("\"action\": \"{}\"", long("load_"))));
+    write("model.json", with(first, format!("{first}\"{}\", \"x\":", long("m "))));
+    for name in ["field.json", "version.json", "action.json", "model.json"] {
+        for (program, args) in [("fsc", vec!["verify", "--ignore-digest"]), ("fsx", vec!["run", "-q"])] {
+            let said = fails(folder.path(), program, &[&args[..], &[name]].concat());
+            assert!(said.len() < MOST, "{program} {name}: {} bytes: {}", said.len(), &said[..MOST]);
+        }
+    }
+    write("name.fs", format!("model {} {{ }}\n", long("m")));
+    write("use.fs", format!("model m {{ let x = {}(1) }}\n", long("f")));
+    write("import.fs", format!("import \"{}\"\n", long("../i")));
+    write("number.fs", format!("model m {{ let x = {} }}\n", long("1")));
+    write("none.fs", format!("model m {{ let x = {} }}\n", long("\u{e9}")));
+    write("lines.fs", format!("model m {{ {} }}\n", long("let x = y(z) ; ")));
+    for name in ["name.fs", "use.fs", "import.fs", "number.fs", "none.fs", "lines.fs"] {
+        for args in [["check", name], ["compile", name]] {
+            let said = fails(folder.path(), "fsc", &args);
+            assert!(said.len() < MOST, "{name}: {} bytes: {}", said.len(), &said[..MOST]);
+        }
+    }
 }

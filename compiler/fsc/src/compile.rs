@@ -7,7 +7,7 @@ use fs_compiler::sched::{BoundBy, policy};
 use fs_compiler::search::{self, Tried, Verdict};
 use fs_compiler::{At, CompileOptions, compile_with, paths};
 use fs_dsl::checked::{Cluster, Program};
-use fs_schedule::{Strategy, file, profile};
+use fs_schedule::{Strategy, file, profile, terminal};
 
 use super::commands::load;
 use super::failure::Failure;
@@ -134,7 +134,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         eprintln!("warning: {model} has no `workload` block: `fsx run` will need `--data FILE`");
     }
     let s = &compiled.schedule;
-    if file::steers(&file::to_text(s)) {
+    if terminal::steers(&file::to_text(s)) {
         return Err(Failure::Usage(format!(
             "{}: a path or a column's name has control characters, which no schedule may have; rename it",
             args.model.display()

@@ -18,6 +18,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use failure::Failure;
 use fs_compiler::sched::policy::{self, Policy};
+use fs_schedule::terminal::message;
 
 /// Compiler for embedding communication: a model of a sequence recommender in, a checked static schedule out.
 #[derive(Debug, Parser)]
@@ -101,7 +102,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            eprintln!("error: {}", message(&failure.to_string()));
             ExitCode::FAILURE
         }
     }

@@ -15,10 +15,11 @@ use fs_executor::transport::link::EmulatedLink;
 use fs_executor::weights::{self, Taken};
 use fs_executor::{Error, Options, Report, Session, compare, data};
 use fs_schedule::Schedule;
-use fs_schedule::file::{check_writable, printable};
+use fs_schedule::file::check_writable;
+use fs_schedule::terminal::message;
 
 use crate::files::place_of;
-use crate::interrupt::{Interrupts, Kept};
+use crate::interrupt::{Counting, Interrupts};
 use crate::links::{LINK_HELP, note_idle_link};
 use crate::progress::Progress;
 use crate::top::{Top, top};
@@ -153,7 +154,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             // Names of data files' columns, users and tensors are in it as they were found.
-            say_error(&printable(&error.to_string()));
+            say_error(&message(&error.to_string()));
             ExitCode::FAILURE
         }
     }
@@ -197,7 +198,7 @@ fn execute(
     let seed = run.seed.unwrap_or(schedule.settings.seed);
     // What there is to say if it ends before it begins.
     let mut report = Report::begun(&schedule, ranks, seed);
-    interrupts.set_report(report_file.as_ref(), &report);
+    interrupts.reserve_report(report_file.as_ref(), &report)?;
     let options = Options::default()
         .ranks(run.ranks)
         .seed(run.seed)
@@ -247,16 +248,16 @@ fn execute(
     if !quiet {
         let cut = summary::truncation(&session.truncation());
         if let Some(taken) = session.taken() {
-            let _ = writeln!(io::stderr(), "{}", printable(&taken.summary()));
+            let _ = writeln!(io::stderr(), "{}", message(&taken.summary()));
         }
         let notes = session.taken().map(Taken::notes).into_iter().flatten().chain(cut);
         for note in notes {
             // Names of the file's tensors and of the data's ids are in it as they were found.
-            let _ = writeln!(io::stderr(), "note: {}", printable(&note));
+            let _ = writeln!(io::stderr(), "note: {}", message(&note));
         }
     }
     (report.data, report.planned_steps) = (session.describe_data(), session.steps());
-    interrupts.set_report(report_file.as_ref(), &report);
+    interrupts.set_report(&report);
     interrupts.set_running();
     let schedule = session.schedule();
     let strategy = format!("{:?}", schedule.strategy).to_lowercase();
@@ -264,8 +265,8 @@ fn execute(
     let engines = session.engines();
     let progress = if quiet { Progress::silent } else { Progress::new };
     let mut progress = progress(title, engines, status_file);
-    let report = session.run(&mut Kept::new(&mut progress, interrupts))?;
-    interrupts.set_report(report_file.as_ref(), &report);
+    let report = session.run(&mut Counting::new(&mut progress, interrupts))?;
+    interrupts.set_report(&report);
     progress.finish(report.interrupted);
     finish(run, processes, &session, trace.as_ref(), &report, interrupts)
 }

@@ -3,7 +3,8 @@
 //! The signals are blocked in all threads, and one thread waits for them. What is to be done then is done by threads that
 //! are there from the start, and they neither allocate nor take locks of others until the command ends: among thousands that
 //! compute, a new thread waits for its first turn as long as all others take, and whoever holds a lock (of an arena of memory,
-//! say) may wait for its own as long. Only the report needs memory, and is waited for no longer than a second.
+//! say) may wait for its own as long. The report is kept twice for that, one of which nobody holds; it is waited for no
+//! longer than a second, for who reads it may have stalled.
 //! Before training a command is ended at once.
 //! While a run trains or evaluates, the first signal asks it to stop, which it does after what is in flight. If that
 //! takes too long (a step may be of any size), or if a second signal comes, it is ended wherever it is. Either way the
@@ -12,13 +13,14 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use fs_executor::stall::Watch;
 use fs_executor::{Error, Observer, Report, StepEvent};
+use fs_schedule::file::Reserved;
 use nix::sys::signal::{SigSet, Signal};
 
 /// How long a run that was asked to stop may take, with few threads.
@@ -38,8 +40,7 @@ pub(crate) struct Interrupts {
     signal: AtomicI32,
     /// It may be asked to stop.
     running: AtomicBool,
-    /// Where the report goes, and what it would be now. Held while it is written.
-    report: Mutex<Option<(PathBuf, Report)>>,
+    report: Kept<Report>,
     /// What the other threads shall do.
     asked: Mutex<Asked>,
     changed: Condvar,
@@ -58,6 +59,8 @@ struct Asked {
     /// Write its report.
     report: bool,
     written: bool,
+    /// Say where the ranks are.
+    places: bool,
 }
 
 impl Interrupts {
@@ -73,7 +76,7 @@ impl Interrupts {
             stop: Arc::default(),
             signal: AtomicI32::new(0),
             running: AtomicBool::new(false),
-            report: Mutex::default(),
+            report: Kept::default(),
             asked: Mutex::default(),
             changed: Condvar::new(),
             // In one piece: other processes may write to the same place.
@@ -91,10 +94,12 @@ impl Interrupts {
         let this = Arc::clone(&own);
         start("report", Box::new(move || this.write_last()))?;
         let this = Arc::clone(&own);
+        start("places", Box::new(move || this.say_places()))?;
+        let this = Arc::clone(&own);
         let watch = move || {
             while let Ok(signal) = signals.wait() {
                 if signal == Signal::SIGUSR1 {
-                    this.places.ask();
+                    this.ask(|asked| asked.places = true);
                 } else {
                     this.take(signal);
                 }
@@ -114,18 +119,22 @@ impl Interrupts {
         Arc::clone(&self.places)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(PathBuf, Report)>> {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Where the report goes if the command is ended, and what it is so far.
+    pub(crate) fn reserve_report(&self, path: Option<&PathBuf>, report: &Report) -> Result<(), Error> {
+        path.map_or(Ok(()), |path| {
+            let failed = |source| Error::Write { what: "the report", path: path.clone(), source };
+            self.report.reserve(path, report).map_err(failed)
+        })
     }
 
     /// From now on this is the report of a command that is ended.
-    pub(crate) fn set_report(&self, path: Option<&PathBuf>, report: &Report) {
-        *self.lock() = path.map(|path| (path.clone(), report.clone()));
+    pub(crate) fn set_report(&self, report: &Report) {
+        self.report.change(|kept| kept.clone_from(report));
     }
 
     /// Writes the report, not at the same time as a signal does.
-    pub(crate) fn write_report(&self, path: &std::path::Path, report: &Report) -> Result<(), Error> {
-        let _kept = self.lock();
+    pub(crate) fn write_report(&self, path: &Path, report: &Report) -> Result<(), Error> {
+        let _both = self.report.0.each_ref().map(locked);
         report.write(path)
     }
 
@@ -159,35 +168,39 @@ impl Interrupts {
     }
 
     /// Sleeps until it is asked.
-    fn wait_for(&self, what: impl Fn(&Asked) -> bool) {
+    fn wait_for(&self, what: impl Fn(&Asked) -> bool) -> MutexGuard<'_, Asked> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_while(asked, |asked| !what(asked)));
+        self.changed.wait_while(asked, |asked| !what(asked)).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says where the ranks are, whenever somebody asks.
+    fn say_places(&self) {
+        loop {
+            self.wait_for(|asked| asked.places).places = false;
+            self.places.ask();
+        }
     }
 
     /// Ends a command that has been asked to stop and does not.
     fn wait_and_end(&self) {
-        self.wait_for(|asked| asked.patience);
+        drop(self.wait_for(|asked| asked.patience));
         std::thread::sleep(patience(threads()));
         self.end();
     }
 
     /// Says that a command will stop.
     fn tell(&self) {
-        self.wait_for(|asked| asked.message);
+        drop(self.wait_for(|asked| asked.message));
         let _ = io::stderr().write_all(b"stopping after this step; press Ctrl-C again to stop at once\n");
     }
 
     /// Writes the report of a command that is ended, once.
     fn write_last(&self) {
-        self.wait_for(|asked| asked.report);
-        let mut kept = self.lock();
-        if let Some((path, report)) = kept.as_mut() {
+        drop(self.wait_for(|asked| asked.report));
+        self.report.write_last(|report, out| {
             report.interrupted = true;
-            // There is nobody left to tell that it cannot be written.
-            let _ = report.write(path);
-        }
-        // It stays the last one.
-        std::mem::forget(kept);
+            report.write_json(out)
+        });
         self.ask(|asked| asked.written = true);
     }
 
@@ -199,6 +212,57 @@ impl Interrupts {
         drop(self.changed.wait_timeout_while(asked, LAST_WORDS, |asked| !asked.written));
         fs_schedule::file::remove_unfinished();
         std::process::exit(i32::from(self.status()))
+    }
+}
+
+/// A text of which the end of the command may be the last, and where it goes. It is there twice: of the two, at most one is
+/// held by whoever changes it, and that may be for long.
+struct Kept<T>([Mutex<Option<(Reserved, T)>>; 2]);
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self([Mutex::new(None), Mutex::new(None)])
+    }
+}
+
+fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T: Clone> Kept<T> {
+    fn reserve(&self, path: &Path, text: &T) -> io::Result<()> {
+        for kept in &self.0 {
+            *locked(kept) = Some((Reserved::new(path)?, text.clone()));
+        }
+        Ok(())
+    }
+
+    fn change(&self, change: impl Fn(&mut T)) {
+        for kept in &self.0 {
+            if let Some((_, text)) = locked(kept).as_mut() {
+                change(text);
+            }
+        }
+    }
+
+    /// Writes it, and waits for nobody who changes it. Nothing is written after it.
+    fn write_last(&self, write: impl Fn(&mut T, &mut dyn Write) -> io::Result<()>) {
+        loop {
+            for kept in &self.0 {
+                let mut kept = match kept.try_lock() {
+                    Ok(kept) => kept,
+                    Err(TryLockError::Poisoned(kept)) => kept.into_inner(),
+                    Err(TryLockError::WouldBlock) => continue,
+                };
+                if let Some((reserved, text)) = kept.as_mut() {
+                    // There is nobody left to tell that it cannot be written.
+                    let _ = reserved.write(|out| write(text, out));
+                }
+                std::mem::forget(kept);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -218,29 +282,28 @@ fn patience(threads: u32) -> Duration {
 }
 
 /// Keeps the report of a run up to date while somebody else watches it.
-pub(crate) struct Kept<'a> {
+pub(crate) struct Counting<'a> {
     inner: &'a mut dyn Observer,
     interrupts: &'a Interrupts,
     started: Instant,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> Counting<'a> {
     /// Tells `inner` of everything, too.
     pub(crate) fn new(inner: &'a mut dyn Observer, interrupts: &'a Interrupts) -> Self {
         Self { inner, interrupts, started: Instant::now() }
     }
 }
 
-impl Observer for Kept<'_> {
+impl Observer for Counting<'_> {
     fn training(&mut self, steps: u64) {
         self.started = Instant::now();
         self.inner.training(steps);
     }
 
     fn step(&mut self, event: &StepEvent) {
-        if let Some((_, report)) = self.interrupts.lock().as_mut() {
-            report.count(std::slice::from_ref(event), self.started.elapsed().as_secs_f64());
-        }
+        let seconds = self.started.elapsed().as_secs_f64();
+        self.interrupts.report.change(|report| report.count(std::slice::from_ref(event), seconds));
         self.inner.step(event);
     }
 
@@ -270,5 +333,21 @@ mod tests {
         assert!(threads() > 1 || beside == 0, "{beside}");
         drop(end.0);
         assert!(waiting.join().is_ok_and(|r| r.is_err()));
+    }
+
+    #[test]
+    fn whoever_counts_holds_up_no_last_report() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        for held in [0, 1] {
+            let kept = Kept::default();
+            kept.reserve(&path, &1).unwrap();
+            kept.change(|n| *n += 1);
+            let _held = kept.0[held].lock();
+            kept.write_last(|n, out| write!(out, "{n}"));
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), "2");
+            std::fs::remove_file(&path).unwrap();
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

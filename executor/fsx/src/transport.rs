@@ -10,7 +10,7 @@ use fs_executor::transport::launch::launched;
 #[cfg(feature = "mpi")]
 use fs_executor::transport::mpi::Job;
 use fs_executor::transport::wire::World;
-use fs_schedule::file::printable;
+use fs_schedule::terminal::message;
 
 /// What hands data from rank to rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -129,7 +129,7 @@ pub(crate) fn end_together(
     match &outcome {
         Ok(_) => processes.finish()?,
         Err(error) if processes.place().1 > 1 => {
-            let text = printable(&error.to_string());
+            let text = message(&error.to_string());
             say_error(&text);
             processes.abort(&text);
         }

@@ -20,9 +20,13 @@ pub struct Histories {
 
 impl Histories {
     /// From the items of each user.
-    pub(crate) fn new(users: &[Vec<u32>], distinct: usize, hold_out: bool) -> Self {
+    pub(crate) fn new<'a>(
+        users: impl Iterator<Item = &'a [u32]> + Clone,
+        distinct: usize,
+        hold_out: bool,
+    ) -> Self {
         let mut offsets = vec![0];
-        let mut items = Vec::new();
+        let mut items = Vec::with_capacity(users.clone().map(<[u32]>::len).sum());
         for user in users {
             items.extend_from_slice(user);
             offsets.push(items.len());

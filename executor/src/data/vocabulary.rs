@@ -122,6 +122,21 @@ impl Vocabulary {
         Some(n)
     }
 
+    /// Bytes that it takes at most while ids of so many bytes, no more than so many, are added: lists are copied as they
+    /// grow.
+    pub(crate) fn growth(&self, bytes: u64, ids: usize) -> u64 {
+        /// Of a place for a number, and what tells whether it is taken; an eighth of all places stays free.
+        const PLACE: u64 = 6;
+        let list = |capacity: usize, length: usize, more: u64, size: u64| match (capacity - length) as u64 {
+            spare if spare >= more => 0,
+            _ => size * (2 * capacity as u64).max(length as u64 + more),
+        };
+        let Self { text, offsets, numbers, .. } = self;
+        list(text.capacity(), text.len(), bytes, 1)
+            + list(offsets.capacity(), offsets.len(), ids as u64, size_of::<i64>() as u64)
+            + list(numbers.capacity(), numbers.len(), ids as u64, PLACE)
+    }
+
     /// Texts of all ids, one after the other.
     pub(crate) fn text(&self) -> &[u8] {
         &self.text

@@ -4,6 +4,7 @@ pub(crate) mod accounting;
 mod balance;
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::Path;
 
 use fs_schedule::{Program, Schedule, Strategy};
@@ -245,9 +246,16 @@ impl Report {
 
     /// As JSON with a final line break.
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
-        text.push('\n');
-        text
+        let mut text = Vec::new();
+        // Plain data into memory has no way to fail.
+        let _ = self.write_json(&mut text);
+        String::from_utf8(text).unwrap_or_default()
+    }
+
+    /// Writes the same piece by piece, and takes no memory for it.
+    pub fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut *out, self)?;
+        out.write_all(b"\n")
     }
 
     /// Writes the JSON, whole or not at all.

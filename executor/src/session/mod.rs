@@ -4,6 +4,7 @@
 //! *phase* ([`phase`]) runs one program over a range of steps: a thread per rank and engine, one thread that reads
 //! ahead, and the calling thread, which collects results and reports progress.
 
+mod crowd;
 mod gather;
 mod options;
 mod phase;
@@ -16,6 +17,8 @@ use std::time::Instant;
 use fs_kernels::Real;
 use fs_schedule::trace::ProcessClock;
 use fs_schedule::{Engine, Evaluate, Program, Schedule};
+
+use crowd::give_way;
 
 use crate::data::{self, DataError, GlobalBatch, Histories, Source, Vocabulary};
 use crate::device::cpu::Cpu;
@@ -158,11 +161,15 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let ranks: Vec<Env> = control.processes()[control.process()].iter().map(env).collect();
         // Each rank's thread touches its own pages first.
         let devices: Vec<_> = std::thread::scope(|scope| {
+            let crowd = ranks.len();
             let threads: Vec<_> = ranks
                 .iter()
                 .map(|env| {
                     let name = format!("rank-{}-start", env.rank);
-                    let open = move || D::open(env, device);
+                    let open = move || {
+                        give_way(crowd);
+                        D::open(env, device)
+                    };
                     std::thread::Builder::new().name(name).spawn_scoped(scope, open)
                 })
                 .collect();

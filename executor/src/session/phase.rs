@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use fs_schedule::{Program, Schedule};
 
+use super::crowd::give_way;
 use crate::data::reader::reader;
 use crate::data::{Source, Wanted};
 use crate::device::{Device, Env};
@@ -152,12 +153,14 @@ impl Phase<'_> {
                 .spawn_scoped(scope, move || reader.run(source, range, awake));
             let reading =
                 reading.map_err(|e| Error::Settings(format!("cannot start the reader's thread: {e}")))?;
-            let mut threads = Vec::with_capacity(world * plan.engines.len());
+            let crowd = ranks.len() * plan.engines.len();
+            let mut threads = Vec::with_capacity(crowd);
             for (at, rank) in ranks.into_iter().enumerate() {
                 let r = envs[at].rank;
                 for (e, engine) in plan.engines.iter().enumerate() {
                     let own = Arc::clone(&rank);
                     let body = move || {
+                        give_way(crowd);
                         let (profile, records) = engine::run(&own, e);
                         let data_error = own.data_error.lock().take();
                         (profile, records, data_error)

@@ -19,7 +19,7 @@ use crate::op::Op;
 use crate::program::Schedule;
 use crate::reuse::Reuse;
 use crate::size::Symbol;
-use crate::{Way, digest, file};
+use crate::{Way, digest, file, terminal};
 
 /// The version of the format that this crate reads and writes.
 pub const VERSION: u32 = 1;
@@ -262,7 +262,7 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Profile, ProfileError> 
         Some(found) => return Err(ProfileError::Version { path: path.into(), found }),
         None => return Err(wrong("it has no `version`".into())),
     }
-    if file::steers(&String::from_utf8_lossy(bytes)) {
+    if terminal::steers(&String::from_utf8_lossy(bytes)) {
         return Err(wrong("a text in it has characters that steer a terminal".into()));
     }
     let profile: Profile = serde_json::from_slice(bytes).map_err(|e| wrong(e.to_string()))?;
