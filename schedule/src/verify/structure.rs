@@ -239,7 +239,8 @@ fn travels(p: &Program, r: &mut Report) {
 
 /// Samples at home and samples as assigned are different ones, in number too, so no operation uses values of both, but for
 /// those that bring values from one to the other and the one that lists the ids of a rank. Rows and gradients on their way
-/// to and from their owners are a rank's: they have no site but home. Work is done where samples go if they go
+/// to and from their owners are a rank's: they have no site but home, and what works on nothing else is at home where
+/// anything about rows is; all else that is of a rank is said to be as assigned. Work is done where samples go if they go
 /// anywhere, but for what makes values of rows. Who asks on behalf of others lists samples at home; those others list what
 /// they work on, and nothing else.
 fn sites(s: &Schedule, p: &Program, r: &mut Report) {
@@ -255,12 +256,17 @@ fn sites(s: &Schedule, p: &Program, r: &mut Report) {
             format!("b{n} `{}` is of samples as assigned, {why}", b.name)
         });
     }
+    // Rows are looked up, or asked for, where samples are read.
+    let mut facts = p.ops.iter().map(|op| op.action.facts());
+    let parted = facts.any(|facts| facts.asks_for_others() || facts.carries().is_some());
     for op in &p.ops {
         let (name, site, facts) = (&op.name, op.site, op.action.facts());
         let brings = matches!(facts.phase, Phase::Load | Phase::Balance) || facts.carries().is_some();
         let of_samples = |o: &Operand| buffer(o).is_some_and(|b| b.rows.of_samples());
         let buffers = op.reads.iter().chain(&op.writes).filter(|o| buffer(o).is_some()).count();
         let of_rank = buffers > 0 && !op.reads.iter().chain(&op.writes).any(of_samples);
+        let of_parameters =
+            buffers == 0 && !op.reads.iter().any(|o| matches!(o.place, Place::Input(_) | Place::Lengths(_)));
         // Of lists that two ranks make of the same samples: whose they are.
         let mut exchanges = op.action.exchanges().iter().filter_map(|e| s.exchanges.get(*e as usize));
         let folds = assigns && exchanges.any(|x| x.folded);
@@ -273,12 +279,21 @@ fn sites(s: &Schedule, p: &Program, r: &mut Report) {
             Some(Site::Home)
         } else if list.is_some() {
             list
+        } else if of_rank {
+            Some(if parted { Site::Home } else { Site::Assigned })
         } else {
-            (!facts.either_site() && !of_rank).then_some(Site::Assigned)
+            (of_parameters || !facts.either_site()).then_some(Site::Assigned)
         };
         r.check(wanted.is_none_or(|wanted| site == wanted), "site", || {
             let why = match (brings, list) {
                 (true, _) => "they are read at home",
+                (false, None) if assigns && (of_rank || of_parameters) => {
+                    let wanted = wanted.unwrap_or_default().describe();
+                    return format!(
+                        "`{name}` uses no samples, so it is to be {wanted}, not {}",
+                        site.describe()
+                    );
+                }
                 (false, Some(Site::Home)) => "on whose behalf it asks",
                 (false, Some(Site::Assigned)) => "whose rows others ask for",
                 (false, None) => wanted.unwrap_or_default().works(),

@@ -88,6 +88,17 @@ pub const BALANCED: &[Mutation] = &[
         s.train.ops[at].site = Site::Assigned;
         Some(())
     }),
+    says("rows on their way at another site than what asks for them", "site", |s| {
+        let at = find(s, |a| matches!(a, Action::Gather { .. }))?;
+        let site = &mut s.train.ops[at].site;
+        *site = if site.is_home() { Site::Assigned } else { Site::Home };
+        Some(())
+    }),
+    says("an update of parameters at home", "site", |s| {
+        let at = find(s, |a| matches!(a, Action::DenseUpdate))?;
+        s.train.ops[at].site = Site::Home;
+        Some(())
+    }),
     says("work on samples at home where they are as assigned", "site", |s| {
         let at = find(s, |a| matches!(a, Action::Linear { .. }))?;
         s.train.ops[at].site = Site::Home;
