@@ -76,13 +76,18 @@ fn agrees(name: &str) {
     }
     assert_ne!(found, expected, "sums in another order");
     // Where samples move into the output dist, sums have the order that they have where ids move.
-    let [ids, folded] = [At::Ids, At::Folded].map(|at| small_at(name, true, Some(at)).0);
-    let folded = train::<f64>(&folded, &path, true);
-    assert!(folded == train::<f64>(&ids, &path, true), "{name}: not the bits of ids that move");
-    for (i, (found, expected)) in folded.iter().zip(&expected).enumerate() {
-        let off = off(found, expected);
-        assert!(off < 1e-9, "{name}, folded: value list {i} is off by {off:e}");
-    }
+    let [ids, rows, folded] = At::ALL.map(|at| {
+        let schedule = small_at(name, true, Some(at)).0;
+        assert_eq!(At::of(&schedule), Some(at));
+        let found = train::<f64>(&schedule, &path, true);
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let off = off(found, expected);
+            assert!(off < 1e-9, "{name}, at {at}: value list {i} is off by {off:e}");
+        }
+        found
+    });
+    assert!(folded == ids, "{name}: not the bits of ids that move");
+    assert_ne!(rows, ids, "rows' gradients are summed by others");
     // In single precision what Adam makes of a gradient near zero is its sign, so losses are compared; where rounding
     // takes the unbalanced run itself further from its double than 1e-5, balance takes it no further.
     let exact = expected;
@@ -99,6 +104,22 @@ fn histories_agree_over_50_steps() {
 #[test]
 fn ranking_agrees_over_50_steps() {
     agrees("ranking.fs");
+}
+
+/// The example as it is, whose losses single precision takes apart by 1e-4 in as many steps.
+#[test]
+#[ignore = "a minute and more"]
+fn ranking_at_its_own_size_agrees_over_50_steps() {
+    let path = fs_tests::root("examples/ranking.fs");
+    let program = fs_dsl::load(&path).program.expect("an example checks");
+    let [home, balanced] = [false, true].map(|balance| {
+        let options = CompileOptions::new(Strategy::Pec, 2).balance(balance);
+        let mut schedule = compile_with(&program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
+        schedule.settings.duration = Duration::Steps(50);
+        train::<f64>(&Arc::new(schedule), &path, balance)
+    });
+    let worst: Vec<f64> = balanced.iter().zip(&home).map(|(found, expected)| off(found, expected)).collect();
+    assert!(worst.iter().all(|off| *off < 1e-9), "value lists are off by {worst:?}");
 }
 
 #[test]

@@ -23,6 +23,16 @@ fn train_on(
     stress: Option<u64>,
     source: Option<Box<dyn Source>>,
 ) -> Outcome {
+    trained(schedule, ranks, stress, source).0
+}
+
+/// The same, and whether samples moved.
+fn trained(
+    schedule: &Arc<Schedule>,
+    ranks: usize,
+    stress: Option<u64>,
+    source: Option<Box<dyn Source>>,
+) -> (Outcome, bool) {
     let options = Options::default().ranks(ranks).evaluate(false).stress(stress);
     let session = match source {
         None => Session::<f32>::new(Schedule::clone(schedule), options),
@@ -30,14 +40,24 @@ fn train_on(
     };
     let mut session = session.unwrap_or_else(|e| panic!("{e}"));
     let trained = training::train(&mut session, &mut ());
-    trained.unwrap_or_else(|e| panic!("{:?} on {ranks} ranks: {e}", schedule.strategy)).0
+    let (outcome, report) =
+        trained.unwrap_or_else(|e| panic!("{:?} on {ranks} ranks: {e}", schedule.strategy));
+    (outcome, report.balance.is_some_and(|b| b.moved_samples > 0.0))
+}
+
+/// Of a schedule that gives samples to ranks, of which some must move.
+fn train_moving(schedule: &Schedule, ranks: usize) -> Outcome {
+    let (outcome, moved) = trained(&Arc::new(schedule.clone()), ranks, None, None);
+    let wanted = schedule.settings.balance.is_some() && ranks > 1;
+    assert_eq!(moved, wanted, "{:?} on {ranks} ranks: samples moved", schedule.strategy);
+    outcome
 }
 
 fn equal(text: &str, ranks: &[u32], lookaheads: &[u32], microbatches: &[u32], stress: &[Option<u64>]) {
     for ranks in ranks {
         for microbatches in microbatches {
             let serial = compile(text, Strategy::Serial, *ranks, 1, *microbatches);
-            let expected = train(&serial, *ranks as usize, None);
+            let expected = train_moving(&serial, *ranks as usize);
             assert!(expected.losses.iter().all(|l| f64::from_bits(*l).is_finite()));
             let mut others = vec![(1, compile(text, Strategy::Prefetch, *ranks, 1, *microbatches))];
             others.extend(
@@ -175,7 +195,7 @@ fn rows_asked_for_on_behalf_of_others() {
         let text = text.replace("train {", "train { balance cost(c0: 0, c1: 0, c2: 1) ");
         for (ranks, parts) in ranks.iter().flat_map(|ranks| parts.iter().map(move |parts| (*ranks, *parts))) {
             let of = |strategy, at, lookahead| compile_at(&text, strategy, at, (ranks, lookahead, parts));
-            let expected = train(&of(Strategy::Serial, Some(At::Ids), 1), ranks as usize, None);
+            let expected = train_moving(&of(Strategy::Serial, Some(At::Ids), 1), ranks as usize);
             for (strategy, lookahead, stress) in [
                 (Strategy::Serial, 1, None),
                 (Strategy::Prefetch, 1, Some(1)),
@@ -194,7 +214,7 @@ fn rows_asked_for_on_behalf_of_others() {
     // The last batch of a pass has one sample for seven ranks.
     let text = model("row_wise", "adagrad(lr: 0.05)", 60, true).replace("batch 12", "balance on  batch 14");
     let text = text.replace("samples 31", "samples 15");
-    let of = |at| train(&compile_at(&text, Strategy::Pec, Some(at), (7, 1, 2)), 7, None);
+    let of = |at| train_moving(&compile_at(&text, Strategy::Pec, Some(at), (7, 1, 2)), 7);
     assert!(of(At::Folded) == of(At::Ids));
 }
 

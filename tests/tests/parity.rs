@@ -37,7 +37,8 @@ fn parity(name: &str, ranks: usize, others: &[usize]) {
                 );
             }
         }
-        let ways = others.iter().flat_map(|n| [(*n, 1, None), (*n, 2, None), (*n, 2, Some(At::Folded))]);
+        let places = At::ALL.map(Some).into_iter().chain([None]);
+        let ways = places.flat_map(|at| others.iter().flat_map(move |n| [(*n, 1, at), (*n, 2, at)]));
         for (others, microbatches, at) in ways {
             let balanced = trained(strategy, name, (others, microbatches), (true, at));
             assert!(balanced.moved > 0.0, "{name} on {others} ranks: nothing moved");
@@ -83,6 +84,7 @@ fn trained(
     let options = CompileOptions::new(strategy, ranks as u32).microbatches(microbatches);
     let options = options.balance(balance).balance_at(at);
     let schedule = compile_with(&program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
+    assert!(At::of(&schedule).is_some() == balance && (at.is_none() || At::of(&schedule) == at));
     let options = Options::default().ranks(ranks).init(fixture.clone());
     let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
 
