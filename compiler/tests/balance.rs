@@ -186,6 +186,47 @@ fn an_explanation_says_what_a_plan_buys_and_where_it_sits() {
     }
     let off = said("balance off");
     assert!(off.contains("(`balance on`)") && !off.contains("dispatch") && !off.contains("chosen"), "{off}");
+    // Shares of a batch, as ranks meet once in one; of a microbatch where they meet in each.
+    assert!(!said("microbatches 4").contains("microbatches, if samples stay"));
+    let parts = compile(&generated(UNEVEN, "microbatches 4"), Strategy::Serial, 4);
+    let parts = explain(&parts).and_then(|e| e.text(None)).expect("an explanation");
+    assert!(parts.contains("for the slowest, in each of 4 microbatches, if samples stay"), "{parts}");
+}
+
+/// Of a data file that no profile has counted it is said why samples stay, and that shares are of assumed lengths.
+#[test]
+fn an_explanation_says_that_lengths_are_not_known() {
+    let said = |lengths: &str, train: &str| {
+        let s = compile(&program(lengths, train), Strategy::Pec, 4);
+        explain(&s).and_then(|e| e.text(None)).expect("an explanation")
+    };
+    let file = "workload w { safetensors \"d.safetensors\" }";
+    for lengths in [file, ""] {
+        let stay = said(lengths, "");
+        let why = "lengths are not known without a profile, so with `balance auto` samples stay";
+        assert!(stay.contains(why) && stay.contains("(`balance on`)"), "{stay}");
+        let on = said(lengths, "balance on");
+        assert!(on.contains("lengths are not known; as assumed, ranks wait"), "{on}");
+    }
+    let known = format!("workload w {{ generate {{ lengths {UNEVEN}  ids zipf(1.05) }} }}");
+    assert!(!said(&known, "balance off").contains("not known"));
+}
+
+/// Few samples a rank, of which one is longer than the mean rank's all: that no plan helps is said.
+#[test]
+fn an_explanation_says_what_no_plan_avoids() {
+    let said = |ranks| {
+        let s = compile(&generated(UNEVEN, "balance on"), Strategy::Pec, ranks);
+        let bound = stragglers(&s).expect("lengths differ").bound;
+        (bound, explain(&s).and_then(|e| e.text(None)).expect("an explanation"))
+    };
+    let (bound, few) = said(32);
+    let share = 100.0 * (1.0 - 1.0 / bound);
+    assert!(
+        share > 5.0 && few.contains(&format!("; no plan avoids {share:.1}%, for which single samples")),
+        "{few}"
+    );
+    assert!(!said(2).1.contains("no plan avoids"));
 }
 
 /// What is said of sizes is the slowest rank's, also where no plan evens samples out: two a rank.

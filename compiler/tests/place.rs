@@ -89,7 +89,16 @@ fn a_place_can_be_asked_for() {
         let s = schedule(&tokens(), Strategy::Pec, Some(at));
         assert_eq!(place(&s), at);
         let said = explain(&s).and_then(|e| e.text(None)).expect("an explanation");
-        assert!(said.lines().any(|l| l == format!("samples move at `{at}`")), "{said}");
+        // As asked, beside what was predicted of all.
+        let line = said.lines().find(|l| l.starts_with("samples move at ")).expect("where samples move");
+        assert!(line.starts_with(&format!("samples move at `{at}`, as asked: ")), "{line}");
+        assert!(At::ALL.iter().all(|other| line.contains(&format!("at `{other}`"))), "{line}");
+        let moves = ["they move in `dispatch`", "what is not looked up moves in `dispatch`"];
+        let rows = usize::from(at == At::Rows);
+        assert!(said.contains(moves[rows]) && !said.contains(moves[1 - rows]), "{said}");
+        for part in ["what is made of rows in `dispatch_", "its gradients come back in `combine"] {
+            assert_eq!(said.contains(part), at == At::Rows, "{said}");
+        }
         assert_eq!(at.to_string().parse(), Ok(at));
     }
     assert!("token".parse::<At>().expect_err("no place").to_string().contains("not at `token`"));

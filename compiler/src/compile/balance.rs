@@ -66,7 +66,7 @@ pub(crate) fn decide(program: &Program, module: &Module, aim: &Aim, options: &Co
         decided = compare(module, aim, options).unwrap_or_default();
     }
     let asked = options.balance.unwrap_or(matches!(program.train.balance, Balancing::On(_)));
-    if options.balance_at.is_none() && decided.balance.unwrap_or(asked) {
+    if decided.balance.unwrap_or(asked) {
         decided.place = place(module, aim, options);
     }
     decided
@@ -105,18 +105,20 @@ fn compare(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Decid
     })
 }
 
-/// Where samples that move are expected to cost less; the same for all strategies, because the order of sums follows from
-/// it. Nothing where there is no choice.
+/// Where samples that move are expected to cost less, or where they are asked to go, beside what it would take elsewhere;
+/// the same for all strategies, because the order of sums follows from it. Nothing where there is no choice.
 fn place(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<(At, String)> {
     let of = |at, below| serial(module, aim, &options.clone().balance(true).balance_at(at), below);
     let ms = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
-    let (mut at, (mut least, _)) = (At::default(), of(At::default(), None)?.ok()?);
+    let asked = options.balance_at;
+    let first = asked.unwrap_or_default();
+    let (mut at, (mut least, _)) = (first, of(first, None)?.ok()?);
     let mut others = Vec::new();
-    for other in At::ALL.into_iter().filter(|other| *other != At::default()) {
+    for other in At::ALL.into_iter().filter(|other| *other != first) {
         match of(other, Some(least)) {
             // A model that has nothing to move there.
             None => {}
-            Some(Ok((step, _))) if step < least => {
+            Some(Ok((step, _))) if step < least && asked.is_none() => {
                 others.push(format!("at `{at}` {}", ms(least)));
                 (at, least) = (other, step);
             }
@@ -127,5 +129,6 @@ fn place(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<(At, St
     if others.is_empty() {
         return None;
     }
-    Some((at, format!("samples move at `{at}`: {} a serial step; {}", ms(least), others.join(", "))))
+    let why = if asked.is_some() { ", as asked" } else { "" };
+    Some((at, format!("samples move at `{at}`{why}: {} a serial step; {}", ms(least), others.join(", "))))
 }

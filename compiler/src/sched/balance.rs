@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use fs_schedule::{Action, CostModel, Profile, Schedule, Stragglers};
 
+use super::policy;
 use super::reasons::duration;
+use super::sizes::Sizes;
 use super::stragglers::{cost_of, draw};
 
 /// Completes what the passes could not know: what a sample costs, unless the model says so, and how much is expected to
@@ -33,22 +35,35 @@ pub(crate) fn describe(s: &Schedule, e: &Stragglers) -> Option<String> {
     if waits(e.at_home) < 0.05 {
         return None;
     }
-    let home =
-        format!("{:.1}% of a step for the slowest if samples stay where they are read", waits(e.at_home));
+    // Where transfers stop compute; otherwise once a batch.
+    let microbatches = s.settings.microbatches;
+    let meet = if microbatches > 1 && !policy::of(s.strategy).reorders() {
+        format!(", in each of {microbatches} microbatches,")
+    } else {
+        String::new()
+    };
+    let home = format!(
+        "{:.1}% of a step for the slowest{meet} if samples stay where they are read",
+        waits(e.at_home)
+    );
     let planned = format!("{:.1}% with {:.1}% of their bytes moved", waits(e.planned), 100.0 * e.moved);
+    let assumed = s.prediction.as_ref().is_some_and(|p| Sizes::assumed(&p.limits));
     let mut text = match s.settings.balance {
+        Some(_) if assumed => {
+            format!("lengths are not known; as assumed, ranks wait {planned}, and would wait {home}")
+        }
         Some(_) => format!("ranks wait {planned}, and would wait {home}"),
+        None if assumed => format!(
+            "lengths are not known without a profile, so with `balance auto` samples stay; as \
+             assumed, ranks wait {home}; they would wait {planned} (`balance on`)"
+        ),
         None => format!("ranks wait {home}; they would wait {planned} (`balance on`)"),
     };
-    for op in s.train.ops.iter().filter(|op| matches!(op.action, Action::Dispatch { .. })) {
-        let ahead = match op.stage {
-            n if n > 1 => format!(", {n} batches ahead"),
-            1 => ", a batch ahead".into(),
-            _ => String::new(),
-        };
-        let (name, engine, time) = (&op.name, op.engine.name(), duration(op.time as f64));
-        let _ = write!(text, "; they move in `{name}` ({engine}, {time}{ahead})");
+    if waits(e.bound) >= 0.5 {
+        let _ =
+            write!(text, "; no plan avoids {:.1}%, for which single samples are too long", waits(e.bound));
     }
+    moves(s, &mut text);
     if let Some(c) = e.compared {
         let ms = |seconds: f64| duration(seconds * 1e9);
         let _ = write!(
@@ -59,4 +74,35 @@ pub(crate) fn describe(s: &Schedule, e: &Stragglers) -> Option<String> {
         );
     }
     Some(text)
+}
+
+/// In which operations samples move, and what is made of their rows where that moves instead of ids.
+fn moves(s: &Schedule, text: &mut String) {
+    let of = |is: fn(&Action) -> bool| s.train.ops.iter().filter(move |op| is(&op.action));
+    let rows = of(|a| matches!(a, Action::DispatchRows { .. })).next().is_some();
+    for op in of(|a| matches!(a, Action::Dispatch { .. })) {
+        let ahead = match op.stage {
+            n if n > 1 => format!(", {n} batches ahead"),
+            1 => ", a batch ahead".into(),
+            _ => String::new(),
+        };
+        let (name, engine, time) = (&op.name, op.engine.name(), duration(op.time as f64));
+        let what = if rows { "what is not looked up moves" } else { "they move" };
+        let _ = write!(text, "; {what} in `{name}` ({engine}, {time}{ahead})");
+    }
+    let all = |is: fn(&Action) -> bool| {
+        let time: u64 = of(is).map(|op| op.time).sum();
+        let first = of(is).next()?;
+        let more = match of(is).count() {
+            1 => String::new(),
+            n => format!(" and {} more", n - 1),
+        };
+        Some(format!("`{}`{more} ({}, {} a step)", first.name, first.engine.name(), duration(time as f64)))
+    };
+    if let Some(there) = all(|a| matches!(a, Action::DispatchRows { .. })) {
+        let _ = write!(text, ", what is made of rows in {there}");
+        if let Some(back) = all(|a| matches!(a, Action::Combine { .. })) {
+            let _ = write!(text, ", and its gradients come back in {back}");
+        }
+    }
 }

@@ -38,6 +38,8 @@ pub(crate) struct Sizes {
     pub assumptions: Vec<String>,
 }
 
+const NOT_READ: &str = "is not read at compile time: lengths are assumed";
+
 impl Sizes {
     /// Of a schedule whose operations are known, for its number of ranks.
     pub(crate) fn expect(s: &Schedule) -> Self {
@@ -177,8 +179,13 @@ impl Sizes {
 
     fn assume(&mut self, what: &str) {
         self.assumptions.push(format!(
-            "{what} is not read at compile time: lengths are assumed uniform from 1 to their maximum, ids Zipf with exponent {ASSUMED_EXPONENT}"
+            "{what} {NOT_READ} uniform from 1 to their maximum, ids Zipf with exponent {ASSUMED_EXPONENT}"
         ));
+    }
+
+    /// Whether one of a prediction's limits says that lengths are only assumed.
+    pub(crate) fn assumed(limits: &[String]) -> bool {
+        limits.iter().any(|limit| limit.contains(NOT_READ))
     }
 
     /// Value of a symbol for operations or buffers of a site and a microbatch (`None`: of the whole batch).

@@ -7,7 +7,7 @@ use fs_executor::Report;
 use fs_executor::compare::Comparison;
 use fs_executor::data::Truncation;
 use fs_executor::evaluate::Metrics;
-use fs_executor::report::{Accounting, Balance, FittedCosts, Longest, Truncations, by_action};
+use fs_executor::report::{Accounting, Balance, FittedCosts, Longest, Meeting, Truncations, by_action};
 use fs_executor::units::{grouped, human};
 
 use crate::view::short;
@@ -113,26 +113,52 @@ fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
 /// What giving samples to ranks bought.
 fn balance(out: &mut String, b: &Balance) -> std::fmt::Result {
     write!(out, "balance    ")?;
-    if b.moved_samples > 0.0 {
+    let batch = (b.waiting, b.waiting_at_home);
+    let parts = (b.waiting_in_microbatches, b.waiting_in_microbatches_at_home);
+    let (own, other) = match b.meeting {
+        Meeting::Batch => (batch, parts),
+        Meeting::Microbatch => (parts, batch),
+    };
+    let of = |meeting: Meeting| match meeting {
+        Meeting::Microbatch => format!("in each of {} microbatches", b.microbatches),
+        Meeting::Batch => "once a batch".into(),
+    };
+    let meet = if b.microbatches > 1 { format!(", {}", of(b.meeting)) } else { String::new() };
+    let moved = b.moved_samples > 0.0;
+    if moved || own.1 > own.0 + 5e-4 {
         write!(
             out,
-            "ranks wait {:.1}% of a step for the slowest, {:.1}% if samples had stayed; {:.1}% of them moved, {} a step",
-            100.0 * b.waiting,
-            100.0 * b.waiting_at_home,
-            100.0 * b.moved_share,
-            human(b.moved_bytes as u64),
+            "ranks wait {:.1}% of a step for the slowest{meet}, {:.1}% if samples had stayed; ",
+            100.0 * own.0,
+            100.0 * own.1
         )?;
-    } else if b.waiting < 5e-4 {
+        if moved {
+            let (share, bytes) = (100.0 * b.moved_share, human(b.moved_bytes.max(0.0) as u64));
+            write!(out, "{share:.1}% of them moved, {bytes} a step")?;
+        } else {
+            write!(out, "none moved to another rank")?;
+        }
+    } else if own.0 < 5e-4 {
         write!(out, "samples cost the ranks the same, nothing moved")?;
     } else {
         write!(
             out,
-            "nothing moved: ranks wait {:.1}% of a step for the slowest, with any plan {:.1}%",
-            100.0 * b.waiting,
+            "nothing moved: ranks wait {:.1}% of a step for the slowest{meet}, with any plan {:.1}%",
+            100.0 * own.0,
             100.0 * b.waiting_at_least
         )?;
     }
     writeln!(out, "; planned in {:.2} ms", b.planning_ms)?;
+    if b.microbatches > 1 && other.1 > 5e-4 {
+        let meeting = if b.meeting == Meeting::Batch { Meeting::Microbatch } else { Meeting::Batch };
+        writeln!(
+            out,
+            "           if they met {}: {:.1}%, {:.1}% if samples had stayed",
+            of(meeting),
+            100.0 * other.0,
+            100.0 * other.1
+        )?;
+    }
     if let Some(Longest { step, sample, tokens }) = b.longest {
         writeln!(
             out,

@@ -61,6 +61,8 @@ pub struct Totals {
     pub bound: f64,
     /// The greatest of a microbatch of a rank, over microbatches, as planned.
     pub in_turns: f64,
+    /// The same, if samples had stayed at home and in the microbatches that they have there.
+    pub in_turns_at_home: f64,
     /// Samples.
     pub samples: u64,
     /// Those that moved.
@@ -90,6 +92,8 @@ pub struct Assigner {
     tokens: Vec<u64>,
     limited: Vec<u64>,
     lists: Lists,
+    /// The greatest cost of each microbatch at home.
+    longest: Vec<u64>,
     measured: Option<Measured>,
     /// Of the schedule.
     travel: Option<Travel>,
@@ -107,6 +111,26 @@ pub(crate) fn homes(deal: &dyn Deal, batch: Dealt, lists: &mut Lists, home: &mut
             home[*sample as usize] = rank as u32;
         }
     }
+}
+
+/// The greatest cost of a microbatch of a rank, added up over microbatches, where samples are worked on as they are read.
+fn in_turns_at_home(
+    deal: &dyn Deal,
+    batch: Dealt,
+    costs: &[u64],
+    (lists, longest): (&mut Lists, &mut Vec<u64>),
+) -> u64 {
+    longest.clear();
+    longest.resize(batch.microbatches, 0);
+    for rank in 0..batch.ranks {
+        lists.clear();
+        deal.home(Dealt { rank, ..batch }, lists);
+        for (m, most) in longest.iter_mut().enumerate().take(lists.microbatches()) {
+            let own = &lists.samples()[lists.microbatch(m)];
+            *most = (*most).max(own.iter().map(|sample| costs[*sample as usize]).sum());
+        }
+    }
+    longest.iter().sum()
 }
 
 impl Assigner {
@@ -205,6 +229,12 @@ impl Assigner {
         t.planned += plan.most as f64 * unit;
         t.bound += plan.bound as f64 * unit;
         t.in_turns += plan.most_in_turns as f64 * unit;
+        let at_home = if batch.microbatches > 1 {
+            in_turns_at_home(deal, batch, &self.scaled, (&mut self.lists, &mut self.longest))
+        } else {
+            plan.most_at_home
+        };
+        t.in_turns_at_home += at_home as f64 * unit;
         t.samples += batch.samples as u64;
         t.moved += plan.moved as u64;
         t.bytes += self.bytes.iter().sum::<u64>();

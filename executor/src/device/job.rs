@@ -38,6 +38,8 @@ pub struct Env {
     pub asked: Vec<Vec<AtomicU64>>,
     /// Entries that this rank was asked for in training, per exchange.
     pub served: Vec<AtomicU64>,
+    /// Bytes that other ranks did not send to this one because rows were asked for on their behalf, in training.
+    pub spared: AtomicU64,
     /// Users' histories, for evaluation.
     pub(crate) histories: Option<Arc<Histories>>,
     /// Ranks of held-out items in the present evaluation; every rank has all of them.
@@ -91,6 +93,7 @@ impl Env {
             batches: (0..ring).map(|_| batch()).collect(),
             asked: layout.classes().map(|n| (0..n).map(|_| AtomicU64::new(0)).collect()).collect(),
             served: schedule.exchanges.iter().map(|_| AtomicU64::new(0)).collect(),
+            spared: AtomicU64::new(0),
             histories,
             outcomes: Mutex::default(),
         }
@@ -248,6 +251,13 @@ impl<'a> Job<'a> {
     pub fn served(&self, exchange: u32, entries: usize) {
         if std::ptr::eq(self.program, &raw const self.env.schedule.train) {
             self.env.served[exchange as usize].fetch_add(entries as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts bytes that ranks did not send because others asked on their behalf, in training.
+    pub fn spared(&self, bytes: usize) {
+        if std::ptr::eq(self.program, &raw const self.env.schedule.train) {
+            self.env.spared.fetch_add(bytes as u64, Ordering::Relaxed);
         }
     }
 }

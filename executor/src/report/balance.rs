@@ -3,16 +3,32 @@
 //! The plans know what every rank would have had to do without them, so a run says what it gained without a second run.
 //! Shares are those of a step in which the mean rank waits for the slowest, if a step took what its samples cost.
 
-use fs_schedule::CostModel;
+use fs_schedule::action::Payload;
+use fs_schedule::{CostModel, Schedule, Strategy};
 use serde::Serialize;
 
 use crate::data::assign::{FittedTotals, Totals};
+use crate::runtime::profile::Profile;
+
+/// After what ranks wait for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Meeting {
+    /// A batch.
+    Batch,
+    /// Every microbatch: where every transfer is waited for before compute goes on.
+    Microbatch,
+}
 
 /// Means over the batches of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Balance {
     /// Batches that were planned.
     pub batches: u64,
+    /// Microbatches of a batch.
+    pub microbatches: u32,
+    /// After what ranks of this schedule wait for each other: which of the shares below are those of its step.
+    pub meeting: Meeting,
     /// Share of waiting, if every sample had stayed on the rank that read it.
     pub waiting_at_home: f64,
     /// Share of waiting as planned.
@@ -21,12 +37,21 @@ pub struct Balance {
     pub waiting_at_least: f64,
     /// Share of waiting where ranks meet in every microbatch.
     pub waiting_in_microbatches: f64,
+    /// The same, if every sample had stayed on the rank that read it, in the microbatch that it has there.
+    pub waiting_in_microbatches_at_home: f64,
     /// Samples that moved, in a batch.
     pub moved_samples: f64,
     /// Their share.
     pub moved_share: f64,
-    /// Bytes that moved, in a batch, of all ranks together.
+    /// Bytes that ranks sent to each other because samples moved, in a batch, of all ranks together: inputs, what is made of
+    /// rows and its gradients, and what asking on behalf of others takes more than asking for oneself.
     pub moved_bytes: f64,
+    /// The part of it for asking on behalf of others.
+    pub asked_bytes: f64,
+    /// Bytes that moving was planned to take, by lengths alone: all but that part, in single precision.
+    pub planned_bytes: f64,
+    /// Bytes for lengths, which are sent to everyone whatever moves.
+    pub lengths_bytes: f64,
     /// Planning a batch, in milliseconds.
     pub planning_ms: f64,
     /// Batches in which one sample cost more than the mean of the ranks.
@@ -71,20 +96,64 @@ pub struct Longest {
     pub tokens: u64,
 }
 
+/// What ranks sent to each other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent<'a> {
+    /// Of all ranks.
+    pub profiles: &'a [Profile],
+    /// Bytes that were not sent because others asked on behalf of the rank.
+    pub spared: u64,
+}
+
+impl Sent<'_> {
+    /// Bytes of all ranks in a batch, in operations that carry something.
+    fn of(self, schedule: &Schedule, payload: Payload) -> f64 {
+        let ops = schedule.train.ops.iter().enumerate();
+        let carry = ops.filter(|(_, op)| op.action.facts().transfer.is_some_and(|t| t.payload == payload));
+        carry
+            .map(|(i, _)| self.profiles.iter().map(|p| each(p.ops[i].sent, p.ops[i].count)).sum::<f64>())
+            .sum()
+    }
+
+    /// The same that was not sent.
+    fn spared(self, schedule: &Schedule) -> f64 {
+        let asks =
+            |op: &fs_schedule::Op| op.action.facts().transfer.is_some_and(|t| t.payload == Payload::Asked);
+        let at = schedule.train.ops.iter().position(asks);
+        at.map_or(0.0, |i| each(self.spared, self.profiles.first().map_or(0, |p| p.ops[i].count)))
+    }
+}
+
+fn each(bytes: u64, times: u64) -> f64 {
+    bytes as f64 / times.max(1) as f64
+}
+
 impl Balance {
     /// Of what plans came to; nothing if there were none.
-    pub(crate) fn of(t: &Totals) -> Option<Self> {
+    pub(crate) fn of(schedule: &Schedule, t: &Totals, sent: Sent<'_>) -> Option<Self> {
         let batches = t.batches as f64;
         let waiting = |most: f64| if most > 0.0 { 1.0 - t.mean / most } else { 0.0 };
+        let microbatches = schedule.settings.microbatches.max(1);
+        let asked = sent.of(schedule, Payload::Asked) - sent.spared(schedule);
         (t.batches > 0).then(|| Self {
             batches: t.batches,
+            microbatches,
+            meeting: if microbatches > 1 && schedule.strategy == Strategy::Serial {
+                Meeting::Microbatch
+            } else {
+                Meeting::Batch
+            },
             waiting_at_home: waiting(t.at_home),
             waiting: waiting(t.planned),
             waiting_at_least: waiting(t.bound),
             waiting_in_microbatches: waiting(t.in_turns),
+            waiting_in_microbatches_at_home: waiting(t.in_turns_at_home),
             moved_samples: t.moved as f64 / batches,
             moved_share: t.moved as f64 / t.samples.max(1) as f64,
-            moved_bytes: t.moved_bytes as f64 / batches,
+            moved_bytes: sent.of(schedule, Payload::Samples) + sent.of(schedule, Payload::Values) + asked,
+            asked_bytes: asked,
+            planned_bytes: t.moved_bytes as f64 / batches,
+            lengths_bytes: sent.of(schedule, Payload::Lengths),
             planning_ms: t.time.as_secs_f64() * 1e3 / batches,
             bounded_batches: t.bounded,
             longest: t.longest.map(|(step, sample, tokens)| Longest { step, sample, tokens }),

@@ -1,7 +1,7 @@
 //! What a run says at its end.
 
 pub(crate) mod accounting;
-mod balance;
+pub(crate) mod balance;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use crate::trace::Traced;
 use crate::weights::Taken;
 
 pub use accounting::{Accounting, EngineTime, Exposed, Predicted, RowShare};
-pub use balance::{Balance, FittedCosts, Longest};
+pub use balance::{Balance, FittedCosts, Longest, Meeting};
 
 /// Everything measured in a run; `--report` writes it as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -36,8 +36,8 @@ pub(super) struct Totals {
     pub(super) asked: Vec<Vec<u64>>,
     /// Per rank and exchange, entries that it was asked for.
     pub(super) served: Vec<Vec<u64>>,
-    /// Bytes of dense parameters, buffers and batches.
-    pub(super) bytes: [u64; 3],
+    /// Bytes of dense parameters, buffers and batches, and those that others spared ranks to send.
+    pub(super) bytes: [u64; 4],
 }
 
 impl<D: Device> Gather<'_, D> {
@@ -113,6 +113,7 @@ impl<D: Device> Gather<'_, D> {
             self.devices.iter().map(|d| d.held().parameters).sum::<u64>(),
             self.devices.iter().map(|d| d.held().buffers).sum::<u64>(),
             results.batch_bytes as u64,
+            self.ranks.iter().map(|env| env.spared.swap(0, Ordering::Relaxed)).sum::<u64>(),
         ]);
         let own: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
         let processes = self.control.processes();
@@ -122,7 +123,7 @@ impl<D: Device> Gather<'_, D> {
             profiles: vec![Profile::new(ops); ranks],
             served: vec![vec![0; asked.len()]; ranks],
             asked: asked.iter().map(|classes| vec![0; classes.len()]).collect(),
-            bytes: [0; 3],
+            bytes: [0; 4],
         };
         let all = self.control.gather("the report", &own).map_err(rank_error)?;
         for (bytes, ranks) in all.iter().zip(processes) {

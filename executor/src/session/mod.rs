@@ -28,7 +28,8 @@ use crate::error::Error;
 use crate::evaluate::{Outcome, popularity, scores};
 use crate::memory::{self, Memory};
 use crate::report::accounting::{self, Entries};
-use crate::report::{Balance, Evaluation, Report, Spread, Truncations, op_totals};
+use crate::report::balance::{Balance, Sent};
+use crate::report::{Evaluation, Report, Spread, Truncations, op_totals};
 use crate::runtime::engine::panic_message;
 use crate::runtime::plan;
 use crate::runtime::record::Record;
@@ -460,7 +461,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     ) -> Result<Report, Error> {
         let schedule = &self.schedule;
         let totals = self.gather().totals(results)?;
-        let [parameters, buffers, batches] = totals.bytes;
+        let [parameters, buffers, batches, spared] = totals.bytes;
         let entries = Entries { asked: &totals.asked, served: &totals.served };
         let (tables, state) = schedule
             .tables
@@ -484,13 +485,16 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             peak_memory_bytes: peak,
             memory: held,
             accounting: accounting::of(schedule, entries, steps, &results.engines, &totals.profiles),
+            // All ranks plan alike.
+            balance: self.ranks.first().and_then(|rank| {
+                let plans = rank.assigner.lock().take_totals();
+                Balance::of(schedule, &plans, Sent { profiles: &totals.profiles, spared })
+            }),
             ops: op_totals(&schedule.train, &totals.profiles),
             first_step: self.next_step - steps.len() as u64,
             init: self.taken.clone(),
             truncation: self.truncation(),
             traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps)),
-            // All ranks plan alike.
-            balance: self.ranks.first().and_then(|rank| Balance::of(&rank.assigner.lock().take_totals())),
             evaluation,
             ..report
         })

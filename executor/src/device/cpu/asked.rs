@@ -246,6 +246,9 @@ fn state<T: Real>(c: &Call<T>, at: Places, exchange: u32, requests: &mut Vec<Req
     }
     c.learn(Symbol::Received(exchange), requests.len());
     c.served(exchange, requests.len());
+    // Asking for itself, a user would have sent each entry of its list once: the row, and the uses where they are told.
+    let entry = 4 + if at.uses { 2 } else { 0 };
+    c.spared(entry * requests.iter().filter(|request| request.user as usize != c.env.rank).count());
     let mut rows = c.write_indices(at.rows)?;
     rows.slice().iter_mut().zip(&*requests).for_each(|(row, request)| *row = request.row);
     if at.uses {
