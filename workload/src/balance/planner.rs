@@ -154,8 +154,8 @@ impl Planner {
     /// From where samples are read to what exchanges reach, within the limit.
     fn level(&mut self, p: &Problem<'_>, goal: u64, fits: bool) -> Result<(), PlanError> {
         if p.equal_counts {
-            if !fits {
-                self.exchange_sizes(p)?;
+            if !fits && let Err(error) = self.exchange_sizes(p) {
+                self.crowd(p).map_err(|_| error)?;
             }
         } else {
             self.shed(p, goal);
@@ -163,8 +163,8 @@ impl Planner {
                 // A tight limit: by exchanges only, or all anew.
                 if fits {
                     self.at_home(p);
-                } else {
-                    self.pack(p)?;
+                } else if let Err(error) = self.pack(p) {
+                    self.crowd(p).map_err(|_| error)?;
                 }
             }
         }
@@ -401,6 +401,29 @@ impl Planner {
         }
         (self.pool, self.by_size) = (pool, room);
         result
+    }
+
+    /// The last way: all samples anew by size, whether a rank can hold them or not, largest first to the rank that holds
+    /// least, and then exchanges.
+    fn crowd(&mut self, p: &Problem<'_>) -> Result<(), PlanError> {
+        let mut pool = std::mem::take(&mut self.pool);
+        pool.clear();
+        pool.extend((0..p.costs.len()).map(|index| sample(p, index)));
+        pool.sort_unstable_by(|a, b| b.size.cmp(&a.size).then(a.index.cmp(&b.index)));
+        self.held.iter_mut().for_each(Vec::clear);
+        self.weigh();
+        // With equal counts as many as are read there.
+        let mut most = vec![if p.equal_counts { 0 } else { usize::MAX }; p.ranks];
+        for home in p.home.iter().filter(|_| p.equal_counts) {
+            most[*home as usize] += 1;
+        }
+        for s in &pool {
+            let free = (0..p.ranks).filter(|r| self.held[*r].len() < most[*r]);
+            let rank = free.min_by_key(|r| (self.sizes[*r], *r)).unwrap_or(0);
+            self.put(p, rank, *s);
+        }
+        self.pool = pool;
+        self.exchange_sizes(p)
     }
 
     /// Ranks above the limit exchange large samples for small ones.

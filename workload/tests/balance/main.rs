@@ -299,3 +299,59 @@ fn costs_that_are_too_large_are_refused() {
         );
     }
 }
+
+/// The least limit that some assignment keeps, with as many samples on each rank as at home if asked for.
+fn least_limit(sizes: &[u64], home: &[u32], ranks: usize, equal_counts: bool) -> u64 {
+    let counts = |to: &[u32]| {
+        let mut counts = vec![0; ranks];
+        for rank in to {
+            counts[*rank as usize] += 1;
+        }
+        counts
+    };
+    let wanted = counts(home);
+    let (mut best, mut to) = (u64::MAX, vec![0u32; sizes.len()]);
+    for number in 0..ranks.pow(sizes.len() as u32) {
+        let mut left = number;
+        for rank in &mut to {
+            *rank = (left % ranks) as u32;
+            left /= ranks;
+        }
+        if equal_counts && counts(&to) != wanted {
+            continue;
+        }
+        let mut sums = vec![0; ranks];
+        to.iter().zip(sizes).for_each(|(rank, size)| sums[*rank as usize] += size);
+        best = best.min(sums.into_iter().max().unwrap_or(0));
+    }
+    best
+}
+
+/// Packing is hard, so a limit that only just can be met may be refused; one that leaves a little room is met.
+#[test]
+fn limits_that_leave_room_are_met() {
+    use fs_workload::random::{RandomKey, uniform_index};
+    let mut refused = [[0; 4]; 2];
+    for seed in 0..200 {
+        let draw = |stream, i: usize, most| {
+            uniform_index(RandomKey { seed, stream, step: 0 }, i as u64, most) as usize
+        };
+        let (ranks, n) = (2 + draw(1, 0, 2), 5 + draw(2, 0, 4));
+        let sizes: Vec<u64> = (0..n).map(|i| 1 + draw(3, i, 60) as u64).collect();
+        let costs: Vec<u64> = sizes.iter().map(|size| size * size).collect();
+        let home: Vec<u32> = (0..n).map(|i| (i * ranks / n) as u32).collect();
+        let batch = Batch { costs, bytes: sizes.clone(), home, ranks };
+        for equal_counts in [false, true] {
+            let least = least_limit(&sizes, &batch.home, ranks, equal_counts);
+            for (i, room) in [0, 5, 10, 20].into_iter().enumerate() {
+                let limit = Some(Limit { sizes: &sizes, most: least + least * room / 100 });
+                let problem = Problem { limit, equal_counts, ..batch.problem() };
+                refused[usize::from(equal_counts)][i] +=
+                    usize::from(Planner::default().plan(&problem).is_err());
+            }
+        }
+    }
+    let [[tight, close, ..], [tight_counts, close_counts, ..]] = refused;
+    assert!(tight <= 20 && tight_counts <= 5 && close <= 1 && close_counts <= 2, "{refused:?}");
+    assert!(refused.iter().all(|refused| refused[2..] == [0, 0]), "{refused:?}");
+}
