@@ -9,7 +9,9 @@ use fs_workload::balance::Planner;
 
 fn planning(c: &mut Criterion) {
     let mut group = c.benchmark_group("plan");
-    for (ranks, samples) in [(16, 64), (64, 64), (256, 64), (1024, 64), (4096, 64), (256, 32)] {
+    for (ranks, samples) in
+        [(16, 64), (32, 64), (64, 64), (256, 64), (512, 64), (1024, 64), (4096, 64), (256, 32)]
+    {
         for lengths in [Lengths::MovieLens, Lengths::Lognormal(1.2)] {
             let batch = Batch::new(&hstu(512), &lengths.draw(ranks * samples, 1), ranks);
             let mut planner = Planner::default();
