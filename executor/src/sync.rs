@@ -1,8 +1,11 @@
-//! What the signalling core is made of: `transport/event.rs`, `transport/posts.rs` and `runtime/progress.rs`.
+//! What the signalling core is made of: `transport/event.rs`, `transport/posts.rs`, `transport/mpi/mailbox.rs` and
+//! `runtime/progress.rs`.
 //!
 //! They use nothing else of the standard library's primitives, so that a model checker can put its own in their place
 //! and run through every interleaving (`tests/tests/signalling.rs`).
 
+#[cfg(feature = "mpi")]
+pub(crate) use parking_lot::Mutex;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use std::sync::OnceLock;

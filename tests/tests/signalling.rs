@@ -11,6 +11,9 @@ mod channel;
 #[path = "../../executor/src/transport/event.rs"]
 #[allow(dead_code, reason = "a part is used here")]
 mod event;
+#[path = "../../executor/src/transport/mpi/mailbox.rs"]
+#[allow(dead_code, reason = "a part is used here")]
+mod mailbox;
 #[path = "../../executor/src/runtime/plan.rs"]
 #[allow(dead_code, reason = "a part is used here")]
 mod plan;
@@ -23,11 +26,25 @@ mod progress;
 /// The core's atomics and threads.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-    use loom::sync::{Condvar, Mutex};
+    use loom::sync::{Condvar, MutexGuard};
+
+    /// A lock that no panic leaves behind.
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+    }
 
     /// A token that is waited for. Nothing is modelled that ends by itself.
     #[derive(Debug, Default)]
-    pub(crate) struct Parker(Mutex<bool>, Condvar);
+    pub(crate) struct Parker(loom::sync::Mutex<bool>, Condvar);
 
     impl Parker {
         #[allow(clippy::unused_self, reason = "the core's own takes note of the thread")]
@@ -60,6 +77,7 @@ use event::{Event, publish};
 use fs_schedule::{Action, Dep, Engine, Op, Program};
 use loom::cell::UnsafeCell;
 use loom::thread;
+use mailbox::{End, Mailbox};
 use plan::Plan;
 use posts::Posts;
 use progress::Progress;
@@ -246,4 +264,76 @@ fn turns_of_a_channel_do_not_mix() {
     assert!(said.contains("another turn") || said.contains("Concurrent"), "{said}");
     let said = fault(Some(2), || exchange(2, 3, 2, false)).unwrap_or_default();
     assert!(said.contains("deadlock"), "the model misses the fault: {said}");
+}
+
+/// How frames are handed over, and how they are waited for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Handing {
+    Right,
+    /// The thread is woken before the frame is there.
+    WakeFirst,
+    /// Nobody wakes the thread.
+    Silent,
+    /// The end is said before the frames are handed over.
+    EndFirst,
+}
+
+/// Two threads hand over frames, one of them the end behind its own; another takes all of them.
+fn hand_over(handing: Handing) {
+    let mailbox = Arc::new(Mailbox::<()>::new(1));
+    let hand = move |mailbox: &Mailbox<()>, urgency| match handing {
+        Handing::WakeFirst => {
+            mailbox.wake();
+            mailbox.put(0, &[7], urgency);
+        }
+        Handing::Silent => drop(mailbox.put(0, &[7], urgency)),
+        _ => mailbox.hand(0, &[7], urgency),
+    };
+    let other = Arc::clone(&mailbox);
+    let other = thread::spawn(move || hand(&other, 10));
+    let last = Arc::clone(&mailbox);
+    let last = thread::spawn(move || {
+        if handing == Handing::EndFirst {
+            last.end(End::Finish);
+        }
+        hand(&last, 20);
+        if handing == Handing::Right {
+            hand(&last, 21);
+            last.end(End::Finish);
+        }
+    });
+    mailbox.attach();
+    let expected: &[i64] = if handing == Handing::Right { &[20, 21] } else { &[20] };
+    let (mut frames, mut taken, mut ended) = (Vec::new(), Vec::new(), false);
+    while taken.len() <= expected.len() || (handing == Handing::Right && !ended) {
+        let (_, end) = mailbox.take(&mut frames, || None);
+        for frame in frames.drain(..) {
+            assert_eq!((frame.to, &frame.bytes[..]), (0, &[0, 7][..]));
+            taken.push(frame.urgency);
+        }
+        if end.is_some() {
+            ended = true;
+            assert!(expected.iter().all(|f| taken.contains(f)), "the end overtakes what was handed over");
+        }
+        if taken.len() <= expected.len() || (handing == Handing::Right && !ended) {
+            mailbox.sleep(None);
+        }
+    }
+    other.join().unwrap();
+    last.join().unwrap();
+    assert_eq!(taken.iter().filter(|f| **f == 10).count(), 1);
+    taken.retain(|frame| *frame != 10);
+    assert_eq!(taken, expected, "frames of one thread keep their order");
+}
+
+/// Frames reach the thread that carries them, once and in order, and the end comes behind them.
+#[test]
+fn nothing_that_is_handed_over_stays_behind() {
+    explore(Some(3), || hand_over(Handing::Right));
+    for wrong in [Handing::WakeFirst, Handing::Silent] {
+        let found = fault(Some(3), move || hand_over(wrong)).unwrap_or_default();
+        assert!(found.contains("deadlock"), "{wrong:?}: {found}");
+    }
+    let found = fault(Some(3), || hand_over(Handing::EndFirst)).unwrap_or_default();
+    assert!(found.contains("overtakes"), "{found}");
 }

@@ -1,10 +1,10 @@
-//! How frames travel as messages: in parts, the most urgent first, no more at once than a window.
+//! How frames travel as messages: in parts, the most urgent first, as fast as the link carries them.
 //!
 //! A frame's first message carries a header and up to [`FIRST`] of its bytes; receives for first messages are always
 //! posted, for any sender. The rest follows in parts under a tag of the frame's own, received where they belong, for which
 //! receives are posted as soon as the first has come. (A tag for each channel and turn would allow no more: how much a
 //! rank has for another is not known before it comes.) Between parts a more urgent frame may go first. What has
-//! come is acknowledged in bytes, and no more than a [`Window`] is on its way to a process.
+//! come is acknowledged in bytes, with the time, and parts leave at the [`Pace`] at which they arrive.
 //!
 //! Frames with data may pass each other. Those that control a run keep their order: they are numbered and held until their
 //! turn. A process that nothing is heard of for the timeout is lost; whoever has nothing to say says so now and then.
@@ -16,21 +16,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::MpiError;
-use super::window::Window;
+use super::mailbox::{Outgoing, fitting};
+use super::pace::Pace;
 use crate::transport::wire::Sink;
 
 /// Bytes of a header.
-pub(super) const HEADER: usize = 48;
+pub(super) const HEADER: usize = 56;
 /// Bytes of a frame in its first message, and so of every receive that is always posted.
 const FIRST: usize = 32 << 10;
 /// Receives that are always posted: so many for each other process, within bounds.
 const POSTED: (usize, usize, usize) = (4, 8, 256);
-/// Bounds of a part.
-const PARTS: (usize, usize) = (32 << 10, 4 << 20);
+/// Bounds of a part. Above 64 KiB Open MPI asks the receiver before it sends over TCP, and both words wait behind all that
+/// is on its way: three times as long as the bytes themselves.
+const PARTS: (usize, usize) = (32 << 10, 60 << 10);
 /// The tag of first messages; frames' own tags come behind it.
 const FIRST_TAG: i32 = 1;
-/// Buffers that are kept to be used again, and the size of the largest of them.
-const KEPT: (usize, usize) = (64, 8 << 20);
+/// Buffers that are kept to be used again, and bytes of all of them.
+const KEPT: (usize, usize) = (64, 256 << 20);
 /// Control comes before all data.
 pub(super) const CONTROL: i64 = i64::MAX;
 
@@ -96,11 +98,13 @@ struct Head {
     part: u64,
     /// Bytes that have come from the receiver so far.
     come: u64,
+    /// When that was, in nanoseconds of the sender's clock; 0: some time ago.
+    stamp: u64,
 }
 
 impl Head {
     fn write(&self, to: &mut [u8]) {
-        let numbers = [self.kind as u64, self.id, self.number, self.total, self.part, self.come];
+        let numbers = [self.kind as u64, self.id, self.number, self.total, self.part, self.come, self.stamp];
         for (to, n) in to.chunks_exact_mut(8).zip(numbers) {
             to.copy_from_slice(&n.to_le_bytes());
         }
@@ -111,17 +115,10 @@ impl Head {
         let number = |at: usize| head[8 * at..].first_chunk::<8>().map(|n| u64::from_le_bytes(*n));
         let kind = [Kind::Data, Kind::Control, Kind::Alive, Kind::Bye];
         let kind = kind.into_iter().find(|k| Some(*k as u64) == number(0))?;
-        let [id, n, total, part, come] = [number(1)?, number(2)?, number(3)?, number(4)?, number(5)?];
-        Some(Self { kind, id, number: n, total, part, come })
+        let [id, n, total, part, come, stamp] =
+            [number(1)?, number(2)?, number(3)?, number(4)?, number(5)?, number(6)?];
+        Some(Self { kind, id, number: n, total, part, come, stamp })
     }
-}
-
-/// A frame on its way out, behind room for a header.
-#[derive(Debug)]
-pub(super) struct Outgoing {
-    pub(super) to: usize,
-    pub(super) urgency: i64,
-    pub(super) bytes: Vec<u8>,
 }
 
 /// A frame that waits, and what of it has left.
@@ -156,7 +153,7 @@ impl Eq for Waiting {}
 #[derive(Debug)]
 struct Peer {
     waiting: BinaryHeap<Waiting>,
-    window: Window,
+    pace: Pace,
     order: u64,
     numbered: u64,
     /// Bytes that have come of it, and those that it knows of.
@@ -186,6 +183,7 @@ pub(super) struct Courier<M> {
     done: Vec<Done>,
     free: Vec<Vec<u8>>,
     timeout: Duration,
+    began: Instant,
     looked: Instant,
 }
 
@@ -205,7 +203,7 @@ impl<M: Messages> Courier<M> {
     ) -> Result<Self, MpiError> {
         let peer = |other: usize| Peer {
             waiting: BinaryHeap::new(),
-            window: Window::new(),
+            pace: Pace::new(now),
             order: 0,
             numbered: 0,
             come: 0,
@@ -222,7 +220,7 @@ impl<M: Messages> Courier<M> {
         (0..posted).try_for_each(|_| messages.receive(FIRST_TAG, vec![0; HEADER + FIRST]))?;
         let peers = (0..processes).map(peer).collect();
         let (held, gone, done, free) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { messages, me, peers, sink: None, held, gone, done, free, timeout, looked: now })
+        Ok(Self { messages, me, peers, sink: None, held, gone, done, free, timeout, began: now, looked: now })
     }
 
     /// From now on what comes goes to `sink`, with what has come before.
@@ -249,25 +247,27 @@ impl<M: Messages> Courier<M> {
         if peer.lost {
             return;
         }
-        let part = usize::try_from(peer.window.size() / 4).unwrap_or(PARTS.1).clamp(PARTS.0, PARTS.1);
+        let part = usize::try_from(peer.pace.part()).unwrap_or(PARTS.1).clamp(PARTS.0, PARTS.1);
         let number = peer.numbered;
         peer.numbered += u64::from(kind == Kind::Control);
         let (id, total) = (peer.order, (bytes.len() - HEADER) as u64);
         peer.order += 1;
-        let head = Head { kind, id, number, total, part: part as u64, come: peer.come };
+        let head = Head { kind, id, number, total, part: part as u64, come: peer.come, stamp: 0 };
         head.write(&mut bytes[..HEADER]);
         let tag = FIRST_TAG + 1 + i32::try_from(id % tags).unwrap_or(0);
         peer.waiting.push(Waiting { urgency, order: id, tag, part, left: 0, bytes: Arc::new(bytes) });
     }
 
-    /// A sign of life, or a word at the end: ahead of everything and without regard to the window.
+    /// A sign of life, or a word at the end: ahead of everything, whatever else is on its way.
     fn say(&mut self, to: usize, kind: Kind, text: &str, now: Instant) -> Result<(), MpiError> {
         let mut bytes = vec![0; HEADER];
         let text = text.as_bytes();
         bytes.extend_from_slice(&text[..text.len().min(FIRST)]);
         let peer = &mut self.peers[to];
         (peer.spoke, peer.told) = (now, peer.come);
-        let head = Head { kind, id: 0, number: 0, total: text.len() as u64, part: 0, come: peer.come };
+        let stamp = 1 + now.saturating_duration_since(self.began).as_nanos() as u64;
+        let total = text.len() as u64;
+        let head = Head { kind, id: 0, number: 0, total, part: 0, come: peer.come, stamp };
         head.write(&mut bytes[..HEADER]);
         let n = bytes.len();
         self.messages.send(to, FIRST_TAG, &Arc::new(bytes), 0..n)
@@ -303,17 +303,24 @@ impl<M: Messages> Courier<M> {
         Ok(moved)
     }
 
-    /// Lets parts of what waits for a process leave while its window is open.
+    /// Lets parts of what waits for a process leave, as fast as its link carries them.
     fn pump(&mut self, to: usize, now: Instant) -> Result<bool, MpiError> {
         let peer = &mut self.peers[to];
         let mut moved = false;
-        while peer.window.is_open() {
+        loop {
+            if peer.waiting.is_empty() {
+                peer.pace.rest();
+                break;
+            }
+            if !peer.pace.is_open(now) {
+                break;
+            }
             let Some(mut next) = peer.waiting.pop() else { break };
             let start = next.left;
             let first = start == 0;
             let end = (start + if first { HEADER + FIRST } else { next.part }).min(next.bytes.len());
             self.messages.send(to, if first { FIRST_TAG } else { next.tag }, &next.bytes, start..end)?;
-            peer.window.send((end - start) as u64, now);
+            peer.pace.send((end - start) as u64, now);
             (peer.spoke, moved, next.left) = (now, true, end);
             if end < next.bytes.len() {
                 peer.waiting.push(next);
@@ -326,7 +333,8 @@ impl<M: Messages> Courier<M> {
         let head = Head::read(&bytes[..len]).ok_or(MpiError::Message { from })?;
         let peer = &mut self.peers[from];
         peer.heard = now;
-        peer.window.acknowledge(head.come, now);
+        let stamp = (head.stamp > 0).then(|| head.stamp as f64 / 1e9);
+        peer.pace.acknowledge(head.come, stamp, now);
         match head.kind {
             Kind::Alive => {}
             Kind::Bye => {
@@ -404,6 +412,11 @@ impl<M: Messages> Courier<M> {
         }
     }
 
+    /// Nothing comes of anybody any more.
+    pub(super) fn lose_all(&mut self, reason: &str) {
+        (0..self.peers.len()).for_each(|process| self.lose(process, reason));
+    }
+
     /// Tells what has come, once it is much or nothing else says it.
     fn acknowledge(&mut self, now: Instant) -> Result<(), MpiError> {
         for process in 0..self.peers.len() {
@@ -445,7 +458,7 @@ impl<M: Messages> Courier<M> {
 
     /// Whether everything that was taken has arrived.
     pub(super) fn is_idle(&self) -> bool {
-        self.peers.iter().all(|p| p.lost || p.waiting.is_empty() && p.window.is_empty())
+        self.peers.iter().all(|p| p.lost || p.waiting.is_empty() && p.pace.is_empty())
     }
 
     /// Says that nothing more comes, and why.
@@ -466,13 +479,14 @@ impl<M: Messages> Courier<M> {
 
     /// A buffer of this size.
     fn fresh(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes = self.free.pop().unwrap_or_default();
+        let mut bytes = fitting(&mut self.free, len).unwrap_or_default();
         bytes.resize(len, 0);
         bytes
     }
 
     fn keep(&mut self, bytes: Vec<u8>) {
-        if self.free.len() < KEPT.0 && bytes.capacity() <= KEPT.1 {
+        let all: usize = self.free.iter().map(Vec::capacity).sum();
+        if self.free.len() < KEPT.0 && all + bytes.capacity() <= KEPT.1 {
             self.free.push(bytes);
         }
     }

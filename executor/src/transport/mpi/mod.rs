@@ -10,18 +10,17 @@
 
 mod calls;
 mod courier;
-mod window;
+mod mailbox;
+mod pace;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use self::calls::Mpi;
-use self::courier::{CONTROL, Courier, HEADER, Messages, Outgoing};
-use super::event::{Event, publish};
+use self::courier::{CONTROL, Courier, HEADER, Messages};
+use self::mailbox::End;
 use super::launch::launched;
 use super::wire::{Sink, Wire, World};
 
@@ -90,59 +89,14 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How exactly the system wakes it, in nanoseconds.
 const TIMER_SLACK: u64 = 1_000;
 
-/// What ranks' threads hand over.
-#[derive(Debug, Default)]
-struct Mailbox {
-    state: Mutex<Handed>,
-    event: Event,
-}
-
-#[derive(Debug, Default)]
-struct Handed {
-    frames: Vec<Outgoing>,
-    /// Buffers to be used again.
-    free: Vec<Vec<u8>>,
-    sink: Option<Arc<dyn Sink>>,
-    end: Option<End>,
-    /// The thread takes nothing more.
-    closed: bool,
-}
-
 impl std::fmt::Debug for dyn Sink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("a sink")
     }
 }
 
-/// How the job ends.
-#[derive(Debug, Clone)]
-enum End {
-    /// In order.
-    Finish,
-    /// For this reason, with this status.
-    Abort(String, i32),
-}
-
-impl Mailbox {
-    fn hand(&self, process: usize, frame: &[u8], urgency: i64) {
-        let mut state = self.state.lock();
-        if state.closed {
-            return;
-        }
-        let mut bytes = state.free.pop().unwrap_or_default();
-        drop(state);
-        bytes.clear();
-        bytes.resize(HEADER, 0);
-        bytes.extend_from_slice(frame);
-        self.state.lock().frames.push(Outgoing { to: process, urgency, bytes });
-        self.wake();
-    }
-
-    fn wake(&self) {
-        publish();
-        self.event.wake();
-    }
-}
+/// What ranks' threads hand over.
+type Mailbox = mailbox::Mailbox<Arc<dyn Sink>>;
 
 /// The wire that MPI is.
 #[derive(Debug)]
@@ -150,8 +104,7 @@ struct MpiWire(Arc<Mailbox>);
 
 impl Wire for MpiWire {
     fn start(&self, sink: Arc<dyn Sink>) {
-        self.0.state.lock().sink = Some(sink);
-        self.0.wake();
+        self.0.listen(sink);
     }
 
     fn send(&self, process: usize, frame: &[u8]) {
@@ -179,7 +132,7 @@ impl Job {
     /// If no launcher has started this process, or MPI does not start.
     pub fn join(timeout: Duration) -> Result<Self, MpiError> {
         let launched = launched().ok_or(MpiError::NotLaunched)?;
-        let mailbox = Arc::new(Mailbox::default());
+        let mailbox = Arc::new(Mailbox::new(HEADER));
         let (started, place) = sync_channel(1);
         let own = Arc::clone(&mailbox);
         let run = move || speak(&own, timeout, &started);
@@ -211,8 +164,7 @@ impl Job {
     }
 
     fn end(&mut self, end: End) -> Result<(), MpiError> {
-        self.mailbox.state.lock().end = Some(end);
-        self.mailbox.wake();
+        self.mailbox.end(end);
         let thread = self.thread.take();
         thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(MpiError::Gone)))
     }
@@ -250,7 +202,7 @@ fn speak(
     timeout: Duration,
     started: &SyncSender<Result<(usize, usize), MpiError>>,
 ) -> Result<(), MpiError> {
-    mailbox.event.attach();
+    mailbox.attach();
     // Without it short sleeps are half as long again; what cannot be had is not needed.
     let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK);
     let mpi = match Mpi::start() {
@@ -264,16 +216,13 @@ fn speak(
     let _ = started.send(Ok(place));
     let mut courier = Courier::new(mpi, place, timeout, Instant::now())?;
     let outcome = carry(mailbox, &mut courier, timeout);
-    mailbox.state.lock().closed = true;
+    mailbox.close();
     match outcome {
         Ok(End::Finish) => Ok(()),
         Ok(End::Abort(_, status)) => courier.into_messages().abort(status),
         Err(error) => {
-            // Nothing can be said any more; whoever waits for others learns it from the sink.
-            let sink = mailbox.state.lock().sink.clone();
-            if let Some(sink) = sink {
-                (0..place.1).filter(|p| *p != place.0).for_each(|p| sink.lost(p, &error.to_string()));
-            }
+            // Nothing can be said any more; whoever waits for others learns it here.
+            courier.lose_all(&error.to_string());
             wait_for_end(mailbox);
             courier.into_messages().abort(1)
         }
@@ -282,7 +231,7 @@ fn speak(
 
 fn wait_for_end(mailbox: &Mailbox) {
     let until = Instant::now() + LAST_WORDS;
-    while mailbox.state.lock().end.is_none() && Instant::now() < until {
+    while !mailbox.is_ended() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -298,15 +247,7 @@ fn carry<M: Messages>(
     // The end, since when, and whether the others have been told.
     let mut ending: Option<(End, Instant, bool)> = None;
     loop {
-        let (sink, end) = {
-            let mut state = mailbox.state.lock();
-            std::mem::swap(&mut state.frames, &mut frames);
-            while state.free.len() < 16 {
-                let Some(bytes) = courier.spare() else { break };
-                state.free.push(bytes);
-            }
-            (state.sink.take(), state.end.take())
-        };
+        let (sink, end) = mailbox.take(&mut frames, || courier.spare());
         let now = Instant::now();
         let mut moved = !frames.is_empty();
         if let Some(sink) = sink {
@@ -336,10 +277,6 @@ fn carry<M: Messages>(
         }
         let idle = now.saturating_duration_since(busy);
         let (_, sleep) = SLEEPS[SLEEPS.iter().position(|(most, _)| idle < *most).unwrap_or(SLEEPS.len() - 1)];
-        let handed = || {
-            let state = mailbox.state.lock();
-            !state.frames.is_empty() || state.sink.is_some() || state.end.is_some()
-        };
-        mailbox.event.sleep(Some(now + sleep), handed);
+        mailbox.sleep(Some(now + sleep));
     }
 }

@@ -149,7 +149,7 @@ fn frames_arrive() {
         let (mut couriers, heard, net) = world(3, seed, now);
         let mut sent: Vec<Vec<(usize, bool, Vec<u8>)>> = vec![Vec::new(); 3];
         for n in 0..60_u64 {
-            let mut random = |n| net.borrow_mut().random(n);
+            let random = |n| net.borrow_mut().random(n);
             let (from, step) = (random(3), 1 + random(2));
             let size = [0, 9, FIRST - 1, FIRST, FIRST + 1, 3 * PARTS.0 + 77, 400_000][random(7)];
             let control = random(3) == 0;
@@ -268,4 +268,19 @@ fn other_messages_are_refused() {
         net.borrow_mut().under_way[1].push_back((0, FIRST_TAG, message));
         assert_eq!(couriers[1].step(now), Err(MpiError::Message { from: 0 }));
     }
+}
+
+/// Where MPI itself fails, whoever waits for others is told, once.
+#[test]
+fn a_broken_wire_loses_everybody() {
+    let now = Instant::now();
+    let (mut couriers, heard, _) = world(3, 9, now);
+    couriers[1].listen(Arc::clone(&heard[1]) as Arc<dyn Sink>);
+    couriers[1].lose_all("MPI_Isend failed");
+    couriers[1].lose_all("again");
+    couriers[1].take(outgoing(0, 1, b"nobody gets it"));
+    couriers[1].step(now).unwrap();
+    let lost = [0, 2].map(|process| (process, "MPI_Isend failed".to_owned()));
+    assert_eq!(*heard[1].1.lock(), lost);
+    assert!(couriers[1].is_idle());
 }
