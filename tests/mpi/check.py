@@ -304,7 +304,7 @@ def failures(given, folder):
 
 def links(given, folder):
     """`fsx net` measures all pairs and writes profiles that `fsc` plans with."""
-    net = [given.fsx, "net", "--seconds", "1", "--json"]
+    net = [given.fsx, "net", "--seconds", "1", "--json", "--sizes", "0,1k,1M"]
     compile_ = [given.fsc, "compile", "m.fs", "-o", "m.json", "--ranks", "3", "--strategy", "serial"]
     subprocess.run(compile_, cwd=folder, check=True, capture_output=True)
     measure = [given.fsx, "profile", "m.json", "-o", "p.json", "--steps", "20", "-q"]
@@ -318,6 +318,9 @@ def links(given, folder):
         fail(f"fsx net: {pairs}")
     if any(d["latency"] <= 0 or d["bandwidth"] <= 0 for d in found["directions"]) or len(found["hosts"]) != 3:
         fail(f"fsx net: {found}")
+    timed = [(e["bytes"], e["seconds"] > 0) for e in found["exchanges"]]
+    if timed != [(0, True), (1024, True), (1 << 20, True)]:
+        fail(f"fsx net: {found['exchanges']}")
     before, after = (json.loads((folder / name).read_text()) for name in ["p.json", "q.json"])
     link = after["transfers"]["link"]
     if link["bandwidth"] != found["together"] or "3 processes" not in after["link"]:

@@ -4,17 +4,24 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fs_executor::net::{Links, NetError, measure};
+use fs_executor::net::{Asked, Exchange, Links, NetError, measure};
 use fs_executor::transport::wire::{Sink, Wire, World};
 use fs_tests::pipes::joined;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
+const SIZES: [u64; 3] = [0, 1000, 300_000];
+
+fn asked(seconds: f64, timeout: Duration) -> Asked {
+    Asked { seconds, sizes: SIZES.into(), timeout }
+}
 
 /// Measures in a thread for each process; what the first has found, and what the others said.
 fn measured(worlds: Vec<World>, seconds: f64) -> Vec<Result<Option<Links>, NetError>> {
     std::thread::scope(|scope| {
-        let all: Vec<_> =
-            worlds.into_iter().map(|world| scope.spawn(move || measure(&world, seconds, TIMEOUT))).collect();
+        let all: Vec<_> = worlds
+            .into_iter()
+            .map(|world| scope.spawn(move || measure(&world, &asked(seconds, TIMEOUT))))
+            .collect();
         all.into_iter().map(|t| t.join().expect("no panic")).collect()
     })
 }
@@ -37,6 +44,12 @@ fn every_pair_is_measured_once_in_both_directions() {
         assert!(links.directions.iter().all(|d| d.latency > 0.0 && d.bandwidth > 0.0), "{links:?}");
         assert_eq!(links.hosts.len(), n);
         assert!(links.together > 0.0);
+        assert_eq!(links.exchanges.iter().map(|e| e.bytes).collect::<Vec<_>>(), SIZES);
+        let carried = |e: &Exchange| (n - 1) as f64 * e.bytes as f64 / e.seconds;
+        assert!(
+            links.exchanges.iter().all(|e| (e.bandwidth - carried(e)).abs() <= 1e-9 * carried(e)),
+            "{links:?}"
+        );
     }
 }
 
@@ -95,6 +108,10 @@ fn slow_links_are_told_from_fast_ones() {
     assert_eq!(slowest.map(|d| (d.from, d.to)), Some((0, 2)), "{links:?}");
     // What all get is what the slowest link lets through, in both of its process's directions.
     assert!(links.together <= 2.0 * 1.01 * 2e7, "{links:?}");
+    // Nor is an exchange faster than what its slowest pair takes.
+    for e in &links.exchanges {
+        assert!(e.seconds >= LATENCY + e.bytes as f64 / 2e7, "{e:?}");
+    }
     assert!(links.of_a_rank(2).is_err());
     // Of three ranks each has a process; of six, two share one and need four of five links.
     let (three, six) = (links.of_a_rank(3).expect("enough"), links.of_a_rank(6).expect("enough"));
@@ -105,7 +122,7 @@ fn slow_links_are_told_from_fast_ones() {
 #[test]
 fn who_is_missing_is_named() {
     let alone = joined(&ranks(1)).expect("no streams").remove(0).0;
-    assert_eq!(measure(&alone, 0.1, TIMEOUT), Err(NetError::Alone));
+    assert_eq!(measure(&alone, &asked(0.1, TIMEOUT)), Err(NetError::Alone));
 
     let mut worlds = joined(&ranks(3)).expect("streams").into_iter().map(|(world, _)| world);
     let (first, second, third) = (worlds.next(), worlds.next(), worlds.next());
@@ -117,7 +134,7 @@ fn who_is_missing_is_named() {
     let mut worlds = joined(&ranks(2)).expect("streams").into_iter().map(|(world, _)| world);
     let (first, silent) = (worlds.next().expect("a world"), worlds.next());
     let began = Instant::now();
-    let found = measure(&first, 0.1, Duration::from_millis(300));
+    let found = measure(&first, &asked(0.1, Duration::from_millis(300)));
     assert_eq!(found, Err(NetError::Timeout { process: 1, seconds: 0.3 }));
     assert!(began.elapsed() >= Duration::from_millis(300));
     // And one that speaks of something else.
@@ -125,6 +142,6 @@ fn who_is_missing_is_named() {
     silent.wire.send(0, b"?");
     let worlds = joined(&ranks(2)).expect("streams");
     worlds[1].0.wire.send(0, &[200; 40]);
-    let found = measure(&worlds[0].0, 0.1, TIMEOUT);
+    let found = measure(&worlds[0].0, &asked(0.1, TIMEOUT));
     assert_eq!(found, Err(NetError::Unasked { process: 1 }));
 }

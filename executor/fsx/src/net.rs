@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use fs_executor::Error;
-use fs_executor::net::{Links, NetError, measure};
+use fs_executor::net::{Asked, Links, NetError, measure};
 use fs_schedule::file::check_writable;
 
 use crate::transport::{Processes, Transport, end_together, seconds};
@@ -27,6 +27,9 @@ pub(crate) struct Settings {
     /// Seconds that anything of another process is waited for
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     timeout: f64,
+    /// Time exchanges in which everybody sends so much to everybody: bytes, with k or M for 1024 or 1024^2 of them
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = size, default_value = "4k,64k,1M,4M")]
+    sizes: Vec<u64>,
     /// Print what is found as JSON
     #[arg(long)]
     json: bool,
@@ -40,15 +43,25 @@ pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
     let timeout = seconds("--timeout", settings.timeout)?;
     let time = seconds("--seconds", settings.seconds)?;
     let processes = Processes::join(Some(Transport::Mpi), timeout)?;
-    let outcome = all(settings, &processes, (time.as_secs_f64(), timeout)).map(|()| ExitCode::SUCCESS);
+    let asked = Asked { seconds: time.as_secs_f64(), sizes: settings.sizes.clone(), timeout };
+    let outcome = all(settings, &processes, &asked).map(|()| ExitCode::SUCCESS);
     end_together(processes, outcome)
 }
 
-fn all(
-    settings: &Settings,
-    processes: &Processes,
-    (time, timeout): (f64, std::time::Duration),
-) -> Result<(), Error> {
+/// Bytes of an exchange.
+fn size(text: &str) -> Result<u64, String> {
+    /// What a process can hold of many, and a frame can say.
+    const MOST: u64 = 1 << 30;
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let bytes = digits.parse().ok().and_then(|n: u64| n.checked_mul(unit)).filter(|n| *n <= MOST);
+    bytes.ok_or_else(|| format!("give bytes up to {}M, such as 65536, 64k or 1M", MOST >> 20))
+}
+
+fn all(settings: &Settings, processes: &Processes, asked: &Asked) -> Result<(), Error> {
     let write = |path: &PathBuf, source| Error::Write { what: "the profile", path: path.clone(), source };
     let mut given = None;
     if let (Some(from), Some(to), true) = (&settings.profile, &settings.output, processes.is_first()) {
@@ -59,7 +72,7 @@ fn all(
     }
     let count = processes.place().1;
     let world = processes.world(count)?.ok_or(NetError::Alone)?;
-    let Some(links) = measure(&world, time, timeout)? else { return Ok(()) };
+    let Some(links) = measure(&world, asked)? else { return Ok(()) };
     if let Some((mut profile, to)) = given {
         let link = links.of_a_rank(profile.ranks as usize).map_err(|e| Error::Settings(e.to_string()))?;
         profile.transfers.link = Some(link);
@@ -103,5 +116,15 @@ fn summary(links: &Links) -> String {
         let _ = writeln!(t, "{pair:<12} {:>10.1} {:>12.0}", d.latency * 1e6, d.bandwidth / 125e3);
     }
     let _ = writeln!(t, "\nall to all   {:.0} Mbit/s out of each process", links.together / 125e3);
+    if !links.exchanges.is_empty() {
+        let _ = writeln!(
+            t,
+            "\n{:<12} {:>10} {:>12}  exchanges of all with all, one by one",
+            "bytes", "us", "Mbit/s"
+        );
+    }
+    for e in &links.exchanges {
+        let _ = writeln!(t, "{:<12} {:>10.1} {:>12.0}", e.bytes, e.seconds * 1e6, e.bandwidth / 125e3);
+    }
     t
 }

@@ -5,10 +5,13 @@
 //! 1 MiB, twice as many each time, until they take long enough to tell, and the other answers the last. In the end all
 //! send to all, as the exchanges of a step do: the slowest process says what each gets then.
 //!
+//! Then exchanges of given sizes are timed one by one ([`sizes`]).
+//!
 //! All processes go through the same pairs in the same order. Between them all meet at the first process, which keeps
 //! what was found.
 
 mod post;
+mod sizes;
 
 use std::time::{Duration, Instant};
 
@@ -17,6 +20,8 @@ use serde::Serialize;
 use crate::fit::median;
 use crate::transport::wire::World;
 use post::{Post, Tag};
+
+pub use sizes::Exchange;
 
 /// Bytes of a frame whose bandwidth is measured.
 const FRAME: usize = 1 << 20;
@@ -82,22 +87,34 @@ pub struct Links {
     pub directions: Vec<Direction>,
     /// Bytes per second that leave each process, and reach it, while all send to all.
     pub together: f64,
+    /// Exchanges by size.
+    pub exchanges: Vec<Exchange>,
 }
 
-/// Measures the links of a world within about `seconds`; nothing is waited for longer than `timeout`. The first process
-/// gets what was found.
+/// What is measured, and for how long.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asked {
+    /// Seconds for all of it, in about.
+    pub seconds: f64,
+    /// Bytes from each process to each other one, of exchanges that are timed.
+    pub sizes: Vec<u64>,
+    /// How long anything is waited for.
+    pub timeout: Duration,
+}
+
+/// Measures the links of a world. The first process gets what was found. All processes must ask for the same.
 ///
 /// # Errors
 /// If there is one process, or another one is lost or does something else.
-pub fn measure(world: &World, seconds: f64, timeout: Duration) -> Result<Option<Links>, NetError> {
+pub fn measure(world: &World, asked: &Asked) -> Result<Option<Links>, NetError> {
     let n = world.processes.len();
     if n < 2 {
         return Err(NetError::Alone);
     }
-    let post = Post::new(world, timeout);
+    let post = Post::new(world, asked.timeout);
     let own = world.process;
     // Twice as many frames take about as long as all before.
-    let each = (seconds / (n * n) as f64 / 2.0).min(LONGEST);
+    let each = (asked.seconds / (n * n + asked.sizes.len()) as f64 / 2.0).min(LONGEST);
     let mut found = Vec::new();
     let hosts = post.gather(host().as_bytes())?;
     for a in 0..n {
@@ -123,6 +140,7 @@ pub fn measure(world: &World, seconds: f64, timeout: Duration) -> Result<Option<
     let slowest = post.gather(&took.to_le_bytes())?;
     let slowest = slowest.iter().filter_map(|b| Some(f64::from_le_bytes(b.as_slice().try_into().ok()?)));
     let slowest = slowest.fold(0.0, f64::max);
+    let exchanges = sizes::exchanges(&post, &asked.sizes, each)?;
     // So that nobody leaves whose frames others need.
     post.meet(0)?;
     if world.process != 0 {
@@ -132,6 +150,7 @@ pub fn measure(world: &World, seconds: f64, timeout: Duration) -> Result<Option<
         hosts: hosts.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect(),
         directions,
         together: ((n - 1) as u64 * count * FRAME as u64) as f64 / slowest.max(1e-9),
+        exchanges,
     }))
 }
 

@@ -107,6 +107,10 @@ impl Post {
         self.process
     }
 
+    pub(super) fn processes(&self) -> usize {
+        self.processes
+    }
+
     /// Sends a frame with so many bytes of no meaning. Series travel as data do.
     pub(super) fn send(&self, to: usize, tag: Tag, number: u64, bytes: usize) {
         let mut frame = self.frame.lock().unwrap_or_else(PoisonError::into_inner);
