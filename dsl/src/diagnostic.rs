@@ -2,6 +2,9 @@
 
 use crate::codes::Code;
 use crate::source::{SourceMap, Span};
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
@@ -127,16 +130,35 @@ pub(crate) fn alternatives<'a>(words: impl IntoIterator<Item = &'a str>) -> Stri
     }
 }
 
+/// Findings that are shown.
+const SHOWN: usize = 50;
+
+/// A text of a message; of a very long one the beginning and the end.
+fn short(text: &str) -> Cow<'_, str> {
+    const LONGEST: usize = 600;
+    const END: usize = 100;
+    let at = |n: usize| text.char_indices().nth(n).map(|(at, _)| at);
+    let Some(count) = at(LONGEST).map(|_| text.chars().count()) else { return text.into() };
+    let (head, tail) = (at(LONGEST - END).unwrap_or(0), at(count - END).unwrap_or(0));
+    format!("{} ... {}", &text[..head], &text[tail..]).into()
+}
+
 /// All findings as text for a terminal (`color`) or a file, in the order given, with a count at the end.
 pub fn render(diagnostics: &[Diagnostic], sources: &SourceMap, color: bool) -> String {
     let renderer = if color { Renderer::styled() } else { Renderer::plain() };
     let renderer = renderer.decor_style(DecorStyle::Ascii);
     let mut out = String::new();
-    for d in diagnostics {
+    let errors = diagnostics.iter().filter(|d| d.is_error()).count();
+    // All errors, if there is room for them, and then warnings.
+    let shown = |d: &&Diagnostic| d.is_error() || errors <= SHOWN;
+    let all: Vec<_> = diagnostics.iter().filter(shown).collect();
+    for d in all.iter().take(SHOWN) {
         out.push_str(&render_one(d, sources, &renderer));
         out.push_str("\n\n");
     }
-    let errors = diagnostics.iter().filter(|d| d.is_error()).count();
+    if diagnostics.len() > SHOWN {
+        let _ = write!(out, "{} more are not shown\n\n", diagnostics.len() - all.len().min(SHOWN));
+    }
     let warnings = diagnostics.len() - errors;
     let count = |n: usize, word: &str| match n {
         0 => None,
@@ -157,7 +179,7 @@ fn render_one(d: &Diagnostic, sources: &SourceMap, renderer: &Renderer) -> Strin
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
     };
-    let mut group = Group::with_title(level.primary_title(d.message.as_str()).id(d.code.to_string()));
+    let mut group = Group::with_title(level.primary_title(short(&d.message)).id(d.code.to_string()));
     if let Some(span) = d.span {
         let mut files = vec![span.file];
         for (s, _) in &d.secondary {
@@ -169,23 +191,23 @@ fn render_one(d: &Diagnostic, sources: &SourceMap, renderer: &Renderer) -> Strin
             let Some(source) = sources.files.get(file as usize) else { continue };
             let mut snippet = Snippet::source(source.text.as_str()).path(source.path.as_str());
             if file == span.file {
-                let label = (!d.label.is_empty()).then_some(d.label.as_str());
+                let label = (!d.label.is_empty()).then(|| short(&d.label));
                 snippet = snippet
                     .annotation(AnnotationKind::Primary.span(first_line(&source.text, span)).label(label));
             }
             for (s, label) in d.secondary.iter().filter(|(s, _)| s.file == file) {
                 snippet = snippet.annotation(
-                    AnnotationKind::Context.span(first_line(&source.text, *s)).label(label.as_str()),
+                    AnnotationKind::Context.span(first_line(&source.text, *s)).label(short(label)),
                 );
             }
             group = group.element(snippet);
         }
     }
     for note in &d.notes {
-        group = group.element(Level::NOTE.message(note.as_str()));
+        group = group.element(Level::NOTE.message(short(note)));
     }
     for help in &d.help {
-        group = group.element(Level::HELP.message(help.as_str()));
+        group = group.element(Level::HELP.message(short(help)));
     }
     renderer.render(&[group])
 }

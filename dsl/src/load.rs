@@ -7,6 +7,7 @@ use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::parse;
 use crate::source::{SourceFile, SourceMap, Span};
+use fs_workload::names::steers;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
@@ -103,7 +104,7 @@ impl<'a> Loader<'a> {
     }
 
     fn read(&self, path: &Path) -> Result<String, (codes::Code, String)> {
-        let shown = path.display();
+        let shown = shown(path);
         let bytes =
             self.files.read(path).map_err(|e| (codes::UNREADABLE, format!("cannot read `{shown}`: {e}")))?;
         String::from_utf8(bytes).map_err(|e| {
@@ -116,7 +117,7 @@ impl<'a> Loader<'a> {
     fn add(&mut self, path: &Path, text: String) {
         let file = self.sources.files.len() as u32;
         let parsed = parse::parse(file, &text);
-        self.sources.files.push(SourceFile { path: path.display().to_string(), text });
+        self.sources.files.push(SourceFile { path: shown(path), text });
         self.paths.push(normal(path));
         self.diagnostics.extend(parsed.errors);
         let imports: Vec<(String, Span)> = parsed
@@ -140,7 +141,7 @@ impl<'a> Loader<'a> {
         let key = normal(&from.parent().unwrap_or(Path::new("")).join(import));
         if let Some(start) = self.open.iter().position(|p| *p == key) {
             let chain: Vec<String> =
-                self.open[start..].iter().chain([&key]).map(|p| format!("`{}`", p.display())).collect();
+                self.open[start..].iter().chain([&key]).map(|p| format!("`{}`", shown(p))).collect();
             self.diagnostics.push(
                 Diagnostic::error(
                     codes::IMPORT_CYCLE,
@@ -187,6 +188,12 @@ impl<'a> Loader<'a> {
         self.diagnostics.sort_by_key(|d| (d.span.map(|s| (s.file, s.start)), d.severity, d.code));
         Loaded { program, diagnostics: self.diagnostics, sources: self.sources }
     }
+}
+
+/// A path for messages, which steers no terminal.
+fn shown(path: &Path) -> String {
+    let escaped = |c: char| if steers(c) { c.escape_unicode().to_string() } else { c.to_string() };
+    path.display().to_string().chars().map(escaped).collect()
 }
 
 /// A path without `.` and, where possible, without `..`, so that one file has one name.

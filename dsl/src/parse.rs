@@ -7,6 +7,7 @@ use crate::diagnostic::{Diagnostic, closest};
 use crate::recover;
 use crate::source::Span;
 use crate::units;
+use fs_workload::names::steers;
 use pest::Parser;
 use pest::error::{ErrorVariant, InputLocation};
 use pest::iterators::Pair;
@@ -62,6 +63,13 @@ pub fn parse(file: u32, text: &str) -> Parsed {
             )
             .help("give inner parts a name with `let`"),
         );
+    }
+    let plain = |c: char| matches!(c, '\n' | '\r' | '\t');
+    if let Some((at, c)) = text.char_indices().find(|(_, c)| steers(*c) && !plain(*c)) {
+        // Shown beside the text it would do what it is refused for.
+        let line = 1 + text[..at].matches('\n').count();
+        let message = format!("line {line} has the character U+{:04X}, which is not seen", u32::from(c));
+        return refuse(Diagnostic { span: None, ..Diagnostic::error(codes::INVISIBLE, whole, message) });
     }
     if let Some(word) = recover::too_long(text, MAX_WORD, MAX_TEXT) {
         let quoted = text[word.start..].starts_with('"');

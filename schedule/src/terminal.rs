@@ -5,11 +5,13 @@
 
 use std::fmt::Write as _;
 
+use fs_workload::names::steers as steers_by;
+
 /// Whether strings of a JSON text have characters that steer a terminal: names and reasons are printed as they are.
 pub fn steers(text: &str) -> bool {
     let bad = steers_by;
     // Between strings only white space is left of them.
-    if text.chars().any(|c| bad(c) && !matches!(c, '\n' | '\r' | '\t')) {
+    if steers_plainly(text) {
         return true;
     }
     let mut rest = text;
@@ -28,21 +30,17 @@ pub fn steers(text: &str) -> bool {
     false
 }
 
+/// Whether a text has such characters as they are, but for ends of lines and tabs.
+pub fn steers_plainly(text: &str) -> bool {
+    text.chars().any(|c| steers_by(c) && !matches!(c, '\n' | '\r' | '\t'))
+}
+
 /// The character of `u202e`, or of the pair `ud800\udc00`.
 fn escaped(escape: &str) -> Option<char> {
     let code = |from: usize| u16::from_str_radix(escape.get(from..from + 4)?, 16).ok();
     let first = code(1)?;
     let second = escape.get(5..7).filter(|between| *between == "\\u").and_then(|_| code(7));
     char::decode_utf16([first].into_iter().chain(second)).next()?.ok()
-}
-
-/// Whether a character controls a terminal, changes the direction of what follows, breaks lines elsewhere than at their
-/// ends, or is not seen at all. Joiners within words are letters' own.
-pub fn steers_by(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{feff}')
-        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{fff9}'..='\u{fffb}')
-        || matches!(c, '\u{e0000}'..='\u{e007f}')
 }
 
 /// A text for a terminal: what would steer it stands there as its escape, but for the ends of lines.

@@ -440,8 +440,9 @@ def report(mutants, names, known, left=frozenset()):
     wrong += [f"explained, but not there: {k}" for k in why if k not in names]
     wrong += [f"{everything['not tried']} not tried"] if "not tried" in everything else []
     tried = everything["changes"] - everything.get("do not compile", 0)
-    if len(unexplained) > SHARE * tried:
-        wrong.append(f"{len(unexplained)} of {tried} changes are unnoticed, {SHARE:.0%} may be")
+    open_ = len(unexplained) + len(some)
+    if open_ > SHARE * tried:
+        wrong.append(f"{open_} of {tried} changes are unnoticed or left, {SHARE:.0%} may be")
     for line in wrong:
         say(line)
     return 1 if wrong else 0

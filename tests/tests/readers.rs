@@ -447,6 +447,35 @@ fn said_of_pipe(folder: &Path, limit: &str, records: &str) -> String {
     said
 }
 
+/// A file that ends is read, or does not fit into memory, whatever there is of it.
+#[test]
+fn files_fit_into_memory_or_are_refused() {
+    use std::fmt::Write as _;
+    let folder = place();
+    let mut text = String::from("u,i,t\n");
+    for n in 0..1_200_000 {
+        writeln!(text, "{},{},{n}", n % 9, n % 7).expect("text");
+    }
+    fs::write(folder.path().join("r.csv"), text).expect("written");
+    let (mut fitted, mut refused) = (0, 0);
+    for limit in (60_000..1_060_000).step_by(40_000) {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("ulimit -v {limit}; exec \"$0\" run m.json -q --no-evaluate"));
+        let out = command.arg(binary("fsx")).current_dir(folder.path()).output().expect("it starts");
+        match out.status.code() {
+            Some(0) => fitted += 1,
+            // With less there is no room for the threads that hear signals, or for the file's first pieces.
+            _ if limit < 120_000 => {}
+            Some(1) => {
+                refused += 1;
+                assert!(said(&out).contains("memory") || said(&out).contains("threads"), "{}", said(&out));
+            }
+            other => panic!("{limit}: {other:?}: {}", said(&out)),
+        }
+    }
+    assert!(fitted > 0 && refused > 0, "{fitted} {refused}");
+}
+
 /// What is wrong is said in words that can be read, not in as many as the file has.
 #[test]
 fn messages_are_short() {
@@ -475,11 +504,59 @@ fn messages_are_short() {
     write("import.fs", format!("import \"{}\"\n", long("../i")));
     write("number.fs", format!("model m {{ let x = {} }}\n", long("1")));
     write("none.fs", format!("model m {{ let x = {} }}\n", long("\u{e9}")));
+    let imports: Vec<String> = (0..300).map(|n| format!("import \"{}{n}\"\n", "a/".repeat(2000))).collect();
+    write("imports.fs", imports.concat());
     write("lines.fs", format!("model m {{ {} }}\n", long("let x = y(z) ; ")));
-    for name in ["name.fs", "use.fs", "import.fs", "number.fs", "none.fs", "lines.fs"] {
+    for name in ["name.fs", "use.fs", "import.fs", "number.fs", "none.fs", "lines.fs", "imports.fs"] {
+        let most = if name == "imports.fs" { 60_000 } else { MOST };
         for args in [["check", name], ["compile", name]] {
             let said = fails(folder.path(), "fsc", &args);
-            assert!(said.len() < MOST, "{name}: {} bytes: {}", said.len(), &said[..MOST]);
+            assert!(said.len() < most, "{name}: {} bytes: {}", said.len(), &said[..most]);
         }
+    }
+}
+
+/// Long and hidden texts are no part of a schedule, whatever its digest says; paths of the user's own are shown escaped.
+#[test]
+fn texts_of_schedules_are_short_and_seen() {
+    let folder = place();
+    let path = |name: &str| folder.path().join(name);
+    let read = || fs_schedule::read(&path("m.json")).unwrap_or_else(|e| panic!("{e}"));
+    type Change = fn(&mut fs_schedule::Schedule, String);
+    let changes: [(&str, Change); 4] = [
+        ("model", |s, text| s.model = text),
+        ("cluster", |s, text| s.prediction.as_mut().expect("a prediction").cluster = text),
+        ("reason", |s, text| s.train.ops[0].reason = text),
+        ("source", |s, text| s.sources[0].path = text),
+    ];
+    for (name, change) in changes {
+        for text in ["long ".repeat(1 << 18), "a\u{200b}b".into(), "a\u{3164}b".into(), "a\u{e0041}b".into()]
+        {
+            let mut schedule = read();
+            change(&mut schedule, text);
+            fs_schedule::write(&path("x.json"), &schedule).expect("written");
+            for (program, args) in [("fsc", ["verify", "x.json"]), ("fsx", ["run", "x.json"])] {
+                let said = fails(folder.path(), program, &args);
+                assert!(
+                    said.len() < 3000 && said.contains("text in it") || said.contains("limits"),
+                    "{name}: {said}"
+                );
+            }
+        }
+    }
+    let hidden = path("a\u{202e}b\u{1b}[31m");
+    fs::create_dir(&hidden).expect("a folder");
+    fs::copy(path("m.json"), hidden.join("m.json")).expect("copied");
+    fs::copy(path("r.csv"), hidden.join("r.csv")).expect("copied");
+    let schedule = hidden.join("m.json").display().to_string();
+    for (program, args) in [
+        ("fsc", &["verify", &schedule][..]),
+        ("fsx", &["run", &schedule]),
+        ("fsx", &["compare", &schedule, &schedule, "--steps", "2"]),
+    ] {
+        let out = run(folder.path(), program, args);
+        assert!(out.status.success(), "{program} {args:?}: {}", said(&out));
+        let all = format!("{}{}", said(&out), String::from_utf8_lossy(&out.stdout));
+        assert!(!all.contains('\u{202e}') && !all.contains('\u{1b}'), "{program} {args:?}: {all:?}");
     }
 }

@@ -16,6 +16,7 @@ pub mod ids;
 mod initial;
 pub mod labels;
 pub mod lengths;
+pub mod names;
 mod optimizer;
 pub mod permute;
 pub mod placement;

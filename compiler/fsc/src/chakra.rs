@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let _ = fs::remove_dir_all(&part);
     let bytes = outcome?;
     let prefix = args.output.join(&name);
-    eprintln!(
+    tell!(
         "{}: {} step{} of {} rank{}, {:.1} MB -> {}.0.et{}",
         s.model,
         args.steps,
@@ -64,7 +64,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     );
     let beyond = args.output.join(format!("{name}.{}.et", s.ranks));
     if beyond.exists() {
-        eprintln!("warning: {} is of another export and was left there", beyond.display());
+        tell!("warning: {} is of another export and was left there", beyond.display());
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use fs_dsl::checked::Program;
 use fs_schedule::file;
+use fs_schedule::terminal::printable;
 
 use super::failure::Failure;
 use super::print;
@@ -60,5 +61,6 @@ pub(super) fn fmt(models: &[impl AsRef<Path>], check: bool) -> Result<(), Failur
 pub(super) fn verify(schedule: &Path, ignore_digest: bool) -> Result<(), Failure> {
     let read = if ignore_digest { file::read_ignoring_digest(schedule) } else { file::read(schedule) };
     let s = read?;
-    print(&format!("{}: valid ({} operations a step)\n", schedule.display(), s.train.ops.len()))
+    let path = printable(&schedule.display().to_string());
+    print(&format!("{path}: valid ({} operations a step)\n", s.train.ops.len()))
 }

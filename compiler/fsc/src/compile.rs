@@ -109,7 +109,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         StrategyChoice::Fixed(policy) => compile_with(&program, &options.policy(policy))?,
         StrategyChoice::Auto => {
             let best = search::search(&program, &options, search::candidates(args.lookahead))?;
-            best.tried.iter().for_each(|t| eprintln!("auto: {}", said(t)));
+            best.tried.iter().for_each(|t| tell!("auto: {}", said(t)));
             best.compiled
         }
     };
@@ -131,7 +131,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     paths::anchor(&mut compiled.schedule, &program, folder.as_deref());
     if program.workload.is_none() {
         let model = args.model.display();
-        eprintln!("warning: {model} has no `workload` block: `fsx run` will need `--data FILE`");
+        tell!("warning: {model} has no `workload` block: `fsx run` will need `--data FILE`");
     }
     let s = &compiled.schedule;
     if terminal::steers(&file::to_text(s)) {
@@ -152,7 +152,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return print(&format!("{text}\n"));
     }
     if output != Path::new("-") {
-        eprintln!(
+        tell!(
             "{}: {} operations a step, {} tables, {} parameters, {} strategy -> {}",
             s.model,
             s.train.ops.len(),

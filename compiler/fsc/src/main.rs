@@ -1,5 +1,10 @@
 //! `fsc`: checks, formats and compiles `.fs` models, runs passes on textual IR, verifies schedules.
 
+/// Says something on standard error that steers no terminal.
+macro_rules! tell {
+    ($($words:tt)*) => { eprintln!("{}", fs_schedule::terminal::message(&format!($($words)*))) };
+}
+
 mod chakra;
 mod commands;
 mod compile;

@@ -8,6 +8,7 @@ use fs_compiler::dialect;
 use fs_compiler::ir::{Module, parse, verify};
 use fs_compiler::passes::manager::{self, Log, Print, Settings, parse_pipeline};
 use fs_compiler::passes::{PASSES, Pass};
+use fs_schedule::terminal;
 
 use super::commands::{MOST_BYTES, load};
 use super::failure::Failure;
@@ -137,7 +138,11 @@ fn read(file: &Path) -> Result<Input, Failure> {
     } else {
         fs_schedule::file::read_text(file, MOST_BYTES)
     };
-    text.map(Input::Text).map_err(Failure::read(file))
+    let text = text.map_err(Failure::read(file))?;
+    if terminal::steers_plainly(&text) {
+        return Err(Failure::Found(format!("{}: it has characters that steer a terminal", file.display())));
+    }
+    Ok(Input::Text(text))
 }
 
 /// A pass with its options and counters, for people.

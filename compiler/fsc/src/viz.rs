@@ -57,12 +57,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             ran.check(at, &s)?;
             if ran.schedule.ranks != s.ranks {
                 let (ran, planned) = (ran.schedule.ranks, s.ranks);
-                eprintln!("note: the trace is of {ran} rank(s), the prediction beside it is for {planned}");
+                tell!("note: the trace is of {ran} rank(s), the prediction beside it is for {planned}");
             }
             let there = ran.ranks();
             if there.len() < ran.schedule.ranks as usize && !there.is_empty() {
                 let there: Vec<String> = there.iter().map(u32::to_string).collect();
-                eprintln!("note: of {} ranks the trace shows {}", ran.schedule.ranks, there.join(", "));
+                tell!("note: of {} ranks the trace shows {}", ran.schedule.ranks, there.join(", "));
             }
             measured = Some(Measured::of(&timeline, &ran).ok_or_else(|| {
                 Failure::Found(format!(

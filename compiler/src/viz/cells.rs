@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::terminal::steers_by;
+use fs_workload::names::steers;
 
 use super::palette::Purpose;
 use super::timeline::{Lane, Timeline};
@@ -53,7 +53,7 @@ pub(super) fn cells(t: &Timeline, lane: &Lane, until: f64, n: usize) -> Vec<Opti
 
 /// Text on one line: what would end it, or steer a terminal, is replaced.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if steers_by(c) { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
 }
 
 /// Appends text as it stands in elements and quoted attributes of HTML and XML.

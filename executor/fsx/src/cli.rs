@@ -144,7 +144,11 @@ pub(crate) fn main() -> ExitCode {
     }));
     let command = Cli::parse().command;
     let outcome = Interrupts::watch().and_then(|interrupts| match command {
-        Command::Run(run) => together(&run, &interrupts),
+        Command::Run(run) => {
+            let outcome = together(&run, &interrupts);
+            interrupts.leave();
+            outcome
+        }
         Command::Compare(settings) => compare(&settings),
         Command::Top(settings) => top(&settings),
         Command::Profile(settings) => profile::run(&settings),
@@ -167,6 +171,7 @@ fn together(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> 
     let outcome = execute(run, timeout, &processes, interrupts);
     if outcome.is_err() {
         interrupts.places().explain();
+        interrupts.leave();
     }
     end_together(processes, outcome)
 }
@@ -233,7 +238,7 @@ fn execute(
             io::stderr(),
             "{}: {} on {ranks} rank(s)",
             session.schedule().model,
-            session.describe_data()
+            message(&session.describe_data())
         );
         if ranks != planned {
             let _ = writeln!(

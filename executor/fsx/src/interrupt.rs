@@ -14,7 +14,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -26,12 +26,24 @@ use nix::sys::signal::{SigSet, Signal};
 /// How long a run that was asked to stop may take, with few threads.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// What a thread takes off that: the system ends them one by one, and all before the end compete with the last words.
-const PATIENCE_OF_A_THREAD: Duration = Duration::from_micros(150);
+const PATIENCE_OF_A_THREAD: Duration = Duration::from_micros(400);
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the report of a command that is ended may take: who reads it may have stalled.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// What shells add to the number of the signal that ended a command.
 const SIGNALLED: i32 = 128;
+
+/// Who ends the command: nobody yet, a signal, or it ends by itself.
+const RUNS: u8 = 0;
+const ENDS: u8 = 1;
+const LEAVES: u8 = 2;
+
+/// Waits for the end of the process.
+fn forever() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
 
 /// What is known of the command when a signal comes.
 pub(crate) struct Interrupts {
@@ -46,6 +58,8 @@ pub(crate) struct Interrupts {
     changed: Condvar,
     /// Says where ranks are.
     places: Arc<Watch>,
+    /// Whether somebody ends the command, or it leaves by itself.
+    last: AtomicU8,
 }
 
 /// What has been asked for, and what is done.
@@ -64,6 +78,22 @@ struct Asked {
 }
 
 impl Interrupts {
+    fn new() -> Self {
+        Self {
+            stop: Arc::default(),
+            signal: AtomicI32::new(0),
+            running: AtomicBool::new(false),
+            report: Kept::default(),
+            asked: Mutex::default(),
+            changed: Condvar::new(),
+            last: AtomicU8::new(RUNS),
+            // In one piece: other processes may write to the same place.
+            places: Watch::new(|text| {
+                let _ = io::stderr().write_all(text.as_bytes());
+            }),
+        }
+    }
+
     /// Watches for signals from now on. To be called before there are other threads.
     pub(crate) fn watch() -> Result<Arc<Self>, Error> {
         let failed = |e: &dyn std::fmt::Display| Error::Settings(format!("cannot watch for Ctrl-C: {e}"));
@@ -72,18 +102,7 @@ impl Interrupts {
             signals.add(signal);
         }
         signals.thread_block().map_err(|e| failed(&e))?;
-        let own = Arc::new(Self {
-            stop: Arc::default(),
-            signal: AtomicI32::new(0),
-            running: AtomicBool::new(false),
-            report: Kept::default(),
-            asked: Mutex::default(),
-            changed: Condvar::new(),
-            // In one piece: other processes may write to the same place.
-            places: Watch::new(|text| {
-                let _ = io::stderr().write_all(text.as_bytes());
-            }),
-        });
+        let own = Arc::new(Self::new());
         let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.into()).spawn(body).map_err(|e| failed(&e))
         };
@@ -204,8 +223,20 @@ impl Interrupts {
         self.ask(|asked| asked.written = true);
     }
 
+    /// The command has come to its own end: no signal ends it any more. If one is doing so, this waits for it, that
+    /// nothing is cut off half way.
+    pub(crate) fn leave(&self) {
+        if self.last.swap(LEAVES, Ordering::AcqRel) == ENDS {
+            forever();
+        }
+    }
+
     /// Ends the command wherever it is.
     fn end(&self) -> ! {
+        if self.last.swap(ENDS, Ordering::AcqRel) != RUNS {
+            // Somebody else does so, or it ends by itself.
+            forever();
+        }
         self.ask(|asked| asked.report = true);
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         // Nor is this waited for by whoever ends the command. A second one hears of the first one's end.
@@ -326,7 +357,8 @@ mod tests {
     fn many_threads_have_less_time() {
         assert_eq!(patience(0), PATIENCE);
         assert!(patience(16) > Duration::from_millis(2990));
-        assert_eq!(patience(10_000), Duration::from_millis(1500));
+        assert_eq!(patience(5_000), Duration::from_secs(1));
+        assert_eq!(patience(10_000), LEAST_PATIENCE);
         assert_eq!(patience(u32::MAX), LEAST_PATIENCE);
         let (beside, end) = (threads(), mpsc::channel::<()>());
         let waiting = std::thread::spawn(move || end.1.recv());
@@ -349,5 +381,19 @@ mod tests {
             std::fs::remove_file(&path).unwrap();
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn who_ends_a_command_is_waited_for() {
+        for (last, leaves) in [(RUNS, true), (LEAVES, true), (ENDS, false)] {
+            let own = Arc::new(Interrupts { last: AtomicU8::new(last), ..Interrupts::new() });
+            let (left, other) = (mpsc::channel(), Arc::clone(&own));
+            std::thread::spawn(move || {
+                other.leave();
+                left.0.send(())
+            });
+            let found = left.1.recv_timeout(Duration::from_millis(if leaves { 20_000 } else { 200 }));
+            assert_eq!(found.is_ok(), leaves, "{last}");
+        }
     }
 }

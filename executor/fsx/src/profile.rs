@@ -10,6 +10,7 @@ use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Error, Options, Session, data, profile};
 use fs_schedule::Profile;
 use fs_schedule::file::check_writable;
+use fs_schedule::terminal::printable;
 
 use crate::files::place_of;
 use crate::links::{LINK_HELP, note_idle_link};
@@ -74,7 +75,7 @@ pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
     let found = profile::measure(&mut session, steps)?;
     fs_schedule::profile::write(path, &found).map_err(failed)?;
     if !settings.quiet {
-        let text = summary(&found, &path.display().to_string());
+        let text = summary(&found, &printable(&path.display().to_string()));
         let printed = io::stdout().lock().write_all(text.as_bytes());
         printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
     }

@@ -9,6 +9,7 @@ use fs_executor::data::Truncation;
 use fs_executor::evaluate::Metrics;
 use fs_executor::report::{Accounting, Balance, FittedCosts, Longest, Meeting, Truncations, by_action};
 use fs_executor::units::{grouped, human};
+use fs_schedule::terminal::printable;
 
 use crate::view::short;
 
@@ -288,7 +289,7 @@ fn write_comparison(out: &mut String, c: &Comparison, files: &[PathBuf]) -> std:
                 (_, true) => "yes",
                 (_, false) => "NO",
             },
-            file.display()
+            printable(&file.display().to_string())
         )?;
     }
     writeln!(out)?;
@@ -296,7 +297,7 @@ fn write_comparison(out: &mut String, c: &Comparison, files: &[PathBuf]) -> std:
         return writeln!(out, "equal    losses, tables, parameters and optimizer states, in every bit");
     }
     for (row, file) in c.schedules.iter().zip(files).skip(1).filter(|(row, _)| !row.equal) {
-        let file = file.display();
+        let file = printable(&file.display().to_string());
         match row.loss_differs_at {
             Some(step) => writeln!(
                 out,

@@ -55,7 +55,10 @@ fn ended(mut child: Child, folder: &Path) -> ExitStatus {
         std::thread::sleep(Duration::from_millis(10));
     };
     let names = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    assert_eq!(names.filter(|name| name.contains(".tmp") || name.contains(".check")).count(), 0);
+    assert_eq!(
+        names.filter(|name| [".tmp", ".check", ".last"].iter().any(|end| name.contains(end))).count(),
+        0
+    );
     status
 }
 

@@ -26,6 +26,8 @@ pub use atomic::{Reserved, check_writable, remove_unfinished, write_atomically, 
 
 /// Bytes of the largest file that is read.
 pub const MOST_BYTES: u64 = 1 << 28;
+/// Bytes of the longest text in a schedule: messages and pictures repeat them.
+const MOST_TEXT: usize = 1 << 13;
 
 /// Why a schedule could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -163,6 +165,9 @@ pub fn parse(path: &Path, bytes: &[u8], check_digest: bool) -> Result<Schedule, 
     if steers(text) {
         return Err(wrong("a text in it has characters that steer a terminal".into()));
     }
+    if let Some(bytes) = longest(text).filter(|bytes| *bytes > MOST_TEXT) {
+        return Err(wrong(format!("a text in it has {bytes} bytes, at most {MOST_TEXT} are allowed")));
+    }
     let schedule: Schedule = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
     let violations = verify::verify(&schedule);
     if violations.is_empty() {
@@ -184,6 +189,24 @@ pub fn to_text(schedule: &Schedule) -> String {
 /// Writes the canonical text; see [`write_atomically`].
 pub fn write(path: &Path, schedule: &Schedule) -> io::Result<()> {
     write_atomically(path, to_text(schedule).as_bytes())
+}
+
+/// Bytes of the longest string of a JSON text, as it stands there.
+fn longest(text: &str) -> Option<usize> {
+    let (mut began, mut escaped, mut longest) = (None, false, None);
+    for (at, byte) in text.bytes().enumerate() {
+        match (began, byte) {
+            (None, b'"') => began = Some(at + 1),
+            (Some(_), _) if escaped => escaped = false,
+            (Some(_), b'\\') => escaped = true,
+            (Some(start), b'"') => {
+                longest = longest.max(Some(at - start));
+                began = None;
+            }
+            _ => {}
+        }
+    }
+    longest
 }
 
 /// The stated digest, and the text with its digits zeroed.

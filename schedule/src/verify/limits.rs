@@ -38,7 +38,9 @@ pub(super) fn check(s: &Schedule, r: &mut Report) {
     let names = (s.tables.iter().map(|t| &t.name))
         .chain(s.inputs.iter().map(|i| &i.name))
         .chain(s.lengths.iter().map(|l| &l.name))
-        .chain(s.parameters.iter().map(|p| &p.name));
+        .chain(s.parameters.iter().map(|p| &p.name))
+        .chain([&s.model])
+        .chain(s.prediction.iter().map(|p| &p.cluster));
     short_names(names, r);
     super::reference::limits(s, r);
     for p in std::iter::once(&s.train).chain(&s.evaluation) {

@@ -236,7 +236,10 @@ impl Call<'_> {
                 let n = self.op.writes.len();
                 (0..n).map(|i| Data::Word(word(&(self.hash(i), self.hash(n + i))))).collect()
             }
-            Action::Copy if self.one(0).is_ok() => vec![self.one(0)?.clone()],
+            // A sum of one value is that value.
+            Action::Copy | Action::Add if self.op.reads.len() == 1 && self.one(0).is_ok() => {
+                vec![self.one(0)?.clone()]
+            }
             // A function of its operands.
             action if action.exchanges().is_empty() && action.facts().transfer.is_none() => self.dense(),
             other => return Err(format!("{other:?} is not known")),
@@ -245,7 +248,11 @@ impl Call<'_> {
 
     /// Dense operations; those with a row per entry work row by row.
     fn dense(&self) -> Vec<Data> {
-        let what = format!("{:?}", self.op.action);
+        let action = match &self.op.action {
+            Action::Add if self.reads.len() == 1 => &Action::Copy,
+            action => action,
+        };
+        let what = format!("{action:?}");
         let per_entry = |o: &Operand| match o.place {
             Place::Buffer(b) => {
                 matches!(self.s.train.buffers[b as usize].rows, Extent::Symbol(Symbol::Sent(_)))

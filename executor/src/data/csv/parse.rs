@@ -86,6 +86,8 @@ pub(super) fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError>
     let (mut names_of_users, mut items) = (Vocabulary::new(), Vocabulary::new());
     let mut record = ByteRecord::new();
     let mut looked = 0;
+    // Of a pipe it is not known.
+    let length = metadata.is_file().then_some(metadata.len());
     while reader.read_byte_record(&mut record).map_err(|e| record_error(path, &e))? {
         let line = record.position().map_or(0, ::csv::Position::line);
         let field = |at: usize| record.get(at).unwrap_or_default().trim_ascii();
@@ -111,7 +113,8 @@ pub(super) fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError>
                     .filter(|t| t.is_finite())
                     .ok_or_else(|| wrong(at, "is not a finite number"))?;
                 let exact = std::str::from_utf8(field(at)).ok().and_then(|t| t.parse().ok());
-                (time, exact.unwrap_or(0))
+                // `-0` is no time before 0, nor `1.0` another one than 1.
+                (time + 0.0, exact.unwrap_or(time as i64))
             }
         };
         for at in [user_at, item_at] {
@@ -125,9 +128,9 @@ pub(super) fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError>
         let full = events.last().is_none_or(|piece| piece.len() == PIECE);
         if full || byte - looked > LOOK {
             looked = byte;
-            let more = to_go_on(events.len() * PIECE, &names_of_users, &items);
-            // A small file needs no look, nor a machine that says nothing.
-            let free = limits::available(Path::new("/")).filter(|_| byte > LOOK);
+            let ahead = length.map_or(u64::MAX, |all| all.saturating_sub(byte)).min(2 * LOOK);
+            let more = to_go_on(events.len() * PIECE, ahead, &names_of_users, &items);
+            let free = limits::available(Path::new("/"));
             if let Some(free) = free.filter(|free| *free < more) {
                 return Err(too_large(path, line, free));
             }
@@ -175,16 +178,19 @@ const PIECE: usize = 1 << 16;
 /// Bytes of the file after which memory is looked at.
 const LOOK: u64 = 16 << 20;
 
-/// Bytes that there must be to read on until the next look, and then to put everything in order.
-fn to_go_on(events: usize, users: &Vocabulary, items: &Vocabulary) -> u64 {
-    /// For whatever else.
+/// Bytes that there must be to read on until the next look, no more than `ahead` bytes of the file, and then to put everything
+/// in order.
+fn to_go_on(events: usize, ahead: u64, users: &Vocabulary, items: &Vocabulary) -> u64 {
+    /// For whatever else; less where the rest of the file is small.
     const LEAST: u64 = 64 << 20;
+    const SMALL: u64 = 8 << 20;
     /// Of an interaction, once more and as an item of its user, twice.
     const EVENT: usize = size_of::<Event>() + 2 * size_of::<u32>();
     /// Of a user: offsets, and those of the histories.
     const USER: usize = 4 * size_of::<usize>();
     let events = (events + PIECE) * EVENT + users.len() * USER;
-    LEAST + events as u64 + users.growth(2 * LOOK, PIECE) + items.growth(2 * LOOK, PIECE)
+    let rest = if ahead < SMALL { SMALL } else { LEAST };
+    rest + events as u64 + users.growth(ahead, PIECE) + items.growth(ahead, PIECE)
 }
 
 fn too_large(path: &Path, line: u64, free: u64) -> DataError {

@@ -1,0 +1,3 @@
+model m {
+  // a path ​that hides
+}
