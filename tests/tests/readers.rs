@@ -516,13 +516,15 @@ fn messages_are_short() {
     }
 }
 
+/// What puts a text somewhere into a schedule.
+type Change = fn(&mut fs_schedule::Schedule, String);
+
 /// Long and hidden texts are no part of a schedule, whatever its digest says; paths of the user's own are shown escaped.
 #[test]
 fn texts_of_schedules_are_short_and_seen() {
     let folder = place();
     let path = |name: &str| folder.path().join(name);
     let read = || fs_schedule::read(&path("m.json")).unwrap_or_else(|e| panic!("{e}"));
-    type Change = fn(&mut fs_schedule::Schedule, String);
     let changes: [(&str, Change); 4] = [
         ("model", |s, text| s.model = text),
         ("cluster", |s, text| s.prediction.as_mut().expect("a prediction").cluster = text),
