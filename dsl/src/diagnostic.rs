@@ -109,11 +109,14 @@ impl Diagnostic {
 
 /// The candidate that differs least from the word, if any is near enough to be a slip.
 pub(crate) fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    /// Candidates that are looked at: thousands of names, each unknown, shall not take minutes.
+    const MOST: usize = 5000;
     let lower = word.to_lowercase();
     let allowed = (word.chars().count() / 3).max(1);
     candidates
         .into_iter()
-        .filter(|c| !c.is_empty() && *c != word)
+        .take(MOST)
+        .filter(|c| !c.is_empty() && *c != word && c.len().abs_diff(word.len()) <= 4 * allowed)
         .map(|c| (strsim::damerau_levenshtein(&lower, &c.to_lowercase()), c))
         .filter(|(d, c)| *d <= allowed && *d < c.chars().count())
         .min()

@@ -46,6 +46,13 @@ const MAX_ERRORS: usize = 20;
 pub fn parse(file: u32, text: &str) -> Parsed {
     let whole = Span { file, start: 0, end: text.len().min(u32::MAX as usize) as u32 };
     let refuse = |d| Parsed { errors: vec![d], damaged: vec![whole], ..Parsed::default() };
+    let plain = |c: char| matches!(c, '\n' | '\r' | '\t');
+    if let Some((at, c)) = text.char_indices().find(|(_, c)| steers(*c) && !plain(*c)) {
+        // Shown beside the text it would do what it is refused for.
+        let line = 1 + text[..at].matches('\n').count();
+        let message = format!("line {line} has the character U+{:04X}, which is not seen", u32::from(c));
+        return refuse(Diagnostic { span: None, ..Diagnostic::error(codes::INVISIBLE, whole, message) });
+    }
     if text.len() > MAX_BYTES {
         let start = Span { end: 0, ..whole };
         return refuse(
@@ -63,13 +70,6 @@ pub fn parse(file: u32, text: &str) -> Parsed {
             )
             .help("give inner parts a name with `let`"),
         );
-    }
-    let plain = |c: char| matches!(c, '\n' | '\r' | '\t');
-    if let Some((at, c)) = text.char_indices().find(|(_, c)| steers(*c) && !plain(*c)) {
-        // Shown beside the text it would do what it is refused for.
-        let line = 1 + text[..at].matches('\n').count();
-        let message = format!("line {line} has the character U+{:04X}, which is not seen", u32::from(c));
-        return refuse(Diagnostic { span: None, ..Diagnostic::error(codes::INVISIBLE, whole, message) });
     }
     if let Some(word) = recover::too_long(text, MAX_WORD, MAX_TEXT) {
         let quoted = text[word.start..].starts_with('"');

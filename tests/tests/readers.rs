@@ -546,18 +546,28 @@ fn texts_of_schedules_are_short_and_seen() {
             }
         }
     }
+    for text in ["T\\u001b[31m", "T\u{202e}", "T\\udb40\\udc41"] {
+        let status =
+            format!("{{\"format\": \"fs-status\", \"at\": 0.0, \"view\": {{\"title\": \"{text}\"}}}}");
+        fs::write(path("status.json"), status).expect("written");
+        let said = fails(folder.path(), "fsx", &["top", "--once", "status.json"]);
+        assert!(said.contains("steer a terminal"), "{said}");
+    }
     let hidden = path("a\u{202e}b\u{1b}[31m");
     fs::create_dir(&hidden).expect("a folder");
     fs::copy(path("m.json"), hidden.join("m.json")).expect("copied");
     fs::copy(path("r.csv"), hidden.join("r.csv")).expect("copied");
-    let schedule = hidden.join("m.json").display().to_string();
+    let (schedule, model) =
+        (hidden.join("m.json").display().to_string(), hidden.join("m.fs").display().to_string());
+    fs::write(&model, "model m { let x = }\n").expect("written");
     for (program, args) in [
         ("fsc", &["verify", &schedule][..]),
+        ("fsc", &["fmt", &model]),
         ("fsx", &["run", &schedule]),
         ("fsx", &["compare", &schedule, &schedule, "--steps", "2"]),
     ] {
         let out = run(folder.path(), program, args);
-        assert!(out.status.success(), "{program} {args:?}: {}", said(&out));
+        assert_eq!(out.status.success(), args[0] != "fmt", "{program} {args:?}: {}", said(&out));
         let all = format!("{}{}", said(&out), String::from_utf8_lossy(&out.stdout));
         assert!(!all.contains('\u{202e}') && !all.contains('\u{1b}'), "{program} {args:?}: {all:?}");
     }

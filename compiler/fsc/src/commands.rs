@@ -32,12 +32,10 @@ pub(super) fn fmt(models: &[impl AsRef<Path>], check: bool) -> Result<(), Failur
     for model in models {
         let path = model.as_ref();
         let text = file::read_text(path, MOST_BYTES).map_err(Failure::read(path))?;
-        let formatted = fs_dsl::format_text(&path.to_string_lossy(), &text).map_err(|diagnostics| {
+        let shown = printable(&path.to_string_lossy());
+        let formatted = fs_dsl::format_text(&shown, &text).map_err(|diagnostics| {
             let sources = fs_dsl::source::SourceMap {
-                files: vec![fs_dsl::source::SourceFile {
-                    path: path.to_string_lossy().into_owned(),
-                    text: text.clone(),
-                }],
+                files: vec![fs_dsl::source::SourceFile { path: shown.clone(), text: text.clone() }],
             };
             eprint!("{}", fs_dsl::render(&diagnostics, &sources, std::io::stderr().is_terminal()));
             Failure::Found(format!("{} is not formatted: it has syntax errors", path.display()))

@@ -143,25 +143,28 @@ pub(crate) fn main() -> ExitCode {
         }
     }));
     let command = Cli::parse().command;
-    let outcome = Interrupts::watch().and_then(|interrupts| match command {
-        Command::Run(run) => {
-            let outcome = together(&run, &interrupts);
-            interrupts.leave();
-            outcome
+    let interrupts = match Interrupts::watch() {
+        Ok(interrupts) => interrupts,
+        Err(error) => {
+            say_error(&message(&error.to_string()));
+            return ExitCode::FAILURE;
         }
+    };
+    let outcome = match command {
+        Command::Run(run) => together(&run, &interrupts),
         Command::Compare(settings) => compare(&settings),
         Command::Top(settings) => top(&settings),
         Command::Profile(settings) => profile::run(&settings),
         Command::Net(settings) => net::run(&settings),
+    };
+    let code = outcome.unwrap_or_else(|error| {
+        // Names of data files' columns, users and tensors are in it as they were found.
+        say_error(&message(&error.to_string()));
+        ExitCode::FAILURE
     });
-    match outcome {
-        Ok(code) => code,
-        Err(error) => {
-            // Names of data files' columns, users and tensors are in it as they were found.
-            say_error(&message(&error.to_string()));
-            ExitCode::FAILURE
-        }
-    }
+    // Until here a signal ends it, whoever does not take its last words.
+    interrupts.leave();
+    code
 }
 
 /// Runs this process's part of a run, and ends when the other processes do.
@@ -171,7 +174,6 @@ fn together(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> 
     let outcome = execute(run, timeout, &processes, interrupts);
     if outcome.is_err() {
         interrupts.places().explain();
-        interrupts.leave();
     }
     end_together(processes, outcome)
 }

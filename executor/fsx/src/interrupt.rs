@@ -223,17 +223,22 @@ impl Interrupts {
         self.ask(|asked| asked.written = true);
     }
 
-    /// The command has come to its own end: no signal ends it any more. If one is doing so, this waits for it, that
+    /// Settles how it ends; it may be settled already.
+    fn settle(&self, how: u8) -> Result<u8, u8> {
+        self.last.compare_exchange(RUNS, how, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    /// The command has come to its own end, and leaves right after this, once: no signal ends it any more. If one is doing so, this waits for it, that
     /// nothing is cut off half way.
     pub(crate) fn leave(&self) {
-        if self.last.swap(LEAVES, Ordering::AcqRel) == ENDS {
+        if self.settle(LEAVES).is_err() {
             forever();
         }
     }
 
     /// Ends the command wherever it is.
     fn end(&self) -> ! {
-        if self.last.swap(ENDS, Ordering::AcqRel) != RUNS {
+        if self.settle(ENDS).is_err() {
             // Somebody else does so, or it ends by itself.
             forever();
         }
@@ -385,7 +390,7 @@ mod tests {
 
     #[test]
     fn who_ends_a_command_is_waited_for() {
-        for (last, leaves) in [(RUNS, true), (LEAVES, true), (ENDS, false)] {
+        for (last, leaves) in [(RUNS, true), (ENDS, false)] {
             let own = Arc::new(Interrupts { last: AtomicU8::new(last), ..Interrupts::new() });
             let (left, other) = (mpsc::channel(), Arc::clone(&own));
             std::thread::spawn(move || {

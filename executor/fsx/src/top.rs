@@ -18,6 +18,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const QUIET: f64 = 10.0;
 /// Bytes of the largest status file that is read; more of it are no JSON.
 const MOST_BYTES: u64 = 1 << 20;
+/// Lines that are shown at most.
+const MOST_LINES: usize = 100;
 /// The value of [`Status::format`].
 const FORMAT: &str = "fs-status";
 
@@ -63,6 +65,9 @@ impl Status {
             ))
         };
         let text = fs_schedule::file::read_some(path, MOST_BYTES).map_err(|e| wrong(e.to_string()))?;
+        if fs_schedule::terminal::steers(&String::from_utf8_lossy(&text)) {
+            return Err(wrong("a text in it has characters that steer a terminal".into()));
+        }
         let status: Self = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
         if status.format == FORMAT { Ok(status) } else { Err(wrong("its `format` is another".into())) }
     }
@@ -71,6 +76,7 @@ impl Status {
     fn lines(&self, width: usize, at: f64) -> Vec<String> {
         let mut lines = vec![self.view.title.chars().take(width).collect()];
         lines.extend(self.view.lines(width));
+        lines.truncate(MOST_LINES);
         let since = at - self.at;
         if since > QUIET && !self.view.ended() {
             lines.push(format!("no news for {since:.0} s"));

@@ -161,6 +161,36 @@ fn thousands_of_threads_end_soon() {
     }
 }
 
+/// A run that has failed ends too where nobody takes its last words.
+#[test]
+fn a_failed_run_whose_words_nobody_takes_ends() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let folder = place(&ranking(12, true));
+    // Full: nothing more goes in until somebody reads.
+    let filler = std::thread::spawn(move || {
+        let stalled = writer.try_clone().unwrap();
+        let _ = std::io::Write::write_all(&mut writer, &vec![b'x'; 1 << 20]);
+        drop(stalled);
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let mut command = command(folder.path(), &["run", "nothere.json"]);
+    let stderr =
+        std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", fd(&reader))).unwrap();
+    let child = command.stderr(stderr).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    signal(&child, "-TERM");
+    std::thread::sleep(Duration::from_millis(100));
+    signal(&child, "-TERM");
+    let status = ended(child, folder.path());
+    assert_eq!(status.code(), Some(143));
+    drop(reader);
+    filler.join().unwrap();
+}
+
+fn fd(pipe: &impl std::os::fd::AsRawFd) -> i32 {
+    pipe.as_raw_fd()
+}
+
 /// The second signal does not wait for anything.
 #[test]
 fn a_second_signal_ends_it_at_once() {
