@@ -228,8 +228,8 @@ impl Interrupts {
         self.last.compare_exchange(RUNS, how, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// The command has come to its own end, and leaves right after this, once: no signal ends it any more. If one is doing so, this waits for it, that
-    /// nothing is cut off half way.
+    /// The command has come to its own end, and leaves right after this, once: no signal ends it any more. If one is doing
+    /// so, this waits for it, that nothing is cut off half way.
     pub(crate) fn leave(&self) {
         if self.settle(LEAVES).is_err() {
             forever();
