@@ -53,6 +53,8 @@ struct Place {
     word: AtomicU64,
     /// The turn of its channel.
     turn: AtomicU64,
+    /// Since when it waits for others in that turn.
+    since: AtomicU64,
 }
 
 impl Places {
@@ -68,9 +70,11 @@ impl Places {
         self.places[engine][queue].word.store(word, Ordering::Relaxed);
     }
 
-    /// The same of a transfer, in a turn of its channel.
-    pub(crate) fn meet(&self, at: (usize, usize), instance: (usize, u64), turn: u64) {
-        self.places[at.0][at.1].turn.store(turn, Ordering::Relaxed);
+    /// The same of a transfer that waits for others, in a turn of its channel, from a time of the run's on.
+    pub(crate) fn meet(&self, at: (usize, usize), instance: (usize, u64), (turn, since): (u64, u64)) {
+        let place = &self.places[at.0][at.1];
+        place.turn.store(turn, Ordering::Relaxed);
+        place.since.store(since, Ordering::Relaxed);
         self.set(at, instance, Doing::Meets);
     }
 
@@ -82,9 +86,10 @@ impl Places {
         Some(((at % self.ops) as usize, at / self.ops, doing))
     }
 
-    /// The turn in which a queue met others last.
-    pub(crate) fn turn(&self, (engine, queue): (usize, usize)) -> u64 {
-        self.places[engine][queue].turn.load(Ordering::Relaxed)
+    /// The turn in which a queue met others last, and since when it waited for them.
+    pub(crate) fn met(&self, (engine, queue): (usize, usize)) -> (u64, u64) {
+        let place = &self.places[engine][queue];
+        (place.turn.load(Ordering::Relaxed), place.since.load(Ordering::Relaxed))
     }
 }
 
@@ -100,8 +105,8 @@ mod tests {
             places.set((1, 1), (6 - n, 1 << 40), doing);
             assert_eq!(places.get((1, 1)), Some((6 - n, 1 << 40, doing)));
         }
-        places.meet((0, 0), (0, 3), 11);
-        assert_eq!((places.get((0, 0)), places.turn((0, 0))), (Some((0, 3, Doing::Meets)), 11));
+        places.meet((0, 0), (0, 3), (11, 5));
+        assert_eq!((places.get((0, 0)), places.met((0, 0))), (Some((0, 3, Doing::Meets)), (11, 5)));
         assert_eq!(Doing::from_number(0), None);
     }
 }

@@ -78,7 +78,7 @@ impl<D: Device> Thread<'_, '_, D> {
                 let sent = transport.send(turn, active.asked, piece);
                 active.at = sent.at;
                 if sent.all {
-                    rank.places.meet((self.engine, queue), (active.op, active.step), turn.turn);
+                    rank.places.meet((self.engine, queue), (active.op, active.step), (turn.turn, now));
                     transport.post(turn, active.began);
                     active.since = now;
                     active.stage = Stage::Wait;

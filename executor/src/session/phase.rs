@@ -139,7 +139,7 @@ impl Phase<'_> {
         let evaluation = !std::ptr::eq(program, &raw const schedule.train);
         watch.begin(Look::new(
             (program, &plan),
-            (evaluation, steps.start),
+            (process.clock, evaluation, steps.start),
             standing.collect(),
             process.missing(),
         ));

@@ -1,6 +1,7 @@
 //! A look at the notes of this process's threads.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fs_schedule::{Element, Op, Place, Program};
 
@@ -8,11 +9,15 @@ use super::sighting::{Head, Need, Running, Standing, State};
 use crate::runtime::Plan;
 use crate::runtime::place::{Doing, Places};
 use crate::runtime::progress::Progress;
-use crate::transport::Turn;
+use crate::transport::clock::Clock;
+use crate::transport::{TransportError, Turn};
 
 /// Sees where the ranks of this process are in a program.
 pub(crate) struct Look {
     plan: Arc<Plan>,
+    /// Of operations.
+    names: Vec<String>,
+    clock: Clock,
     evaluation: bool,
     first_step: u64,
     /// Per operation and dependency, the buffer whose memory is waited for.
@@ -22,10 +27,11 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// At ranks of this process with their notes; `missing` says which ranks have not posted a turn.
+    /// At ranks of this process with their notes, whose times are those of `clock`; `missing` says which ranks have not
+    /// posted a turn.
     pub(crate) fn new(
         (program, plan): (&Program, &Arc<Plan>),
-        (evaluation, first_step): (bool, u64),
+        (clock, evaluation, first_step): (Clock, bool, u64),
         ranks: Vec<(usize, Arc<Progress>, Arc<Places>)>,
         missing: impl Fn(Turn) -> Vec<usize> + Send + Sync + 'static,
     ) -> Self {
@@ -34,7 +40,31 @@ impl Look {
             plan.ops[op].deps.iter().map(of).collect()
         };
         let buffers = (0..plan.ops.len()).map(buffers).collect();
-        Self { plan: Arc::clone(plan), evaluation, first_step, buffers, ranks, missing: Box::new(missing) }
+        let names = program.ops.iter().map(|op| op.name.clone()).collect();
+        let (plan, missing) = (Arc::clone(plan), Box::new(missing));
+        Self { plan, names, clock, evaluation, first_step, buffers, ranks, missing }
+    }
+
+    /// What one of them has waited for longest, if that is at least so long.
+    pub(super) fn overdue(&self, least: Duration) -> Option<TransportError> {
+        let queues = |engine: usize| (0..self.plan.queues[engine].len()).map(move |queue| (engine, queue));
+        let places: Vec<_> = (0..self.plan.queues.len()).flat_map(queues).collect();
+        let waits = self.ranks.iter().flat_map(|own| places.iter().map(move |at| (own, *at)));
+        let waits = waits.filter_map(|((rank, progress, places), at)| {
+            let head = self.head(*rank, progress, places, at)?;
+            let State::Begun(Doing::Meets, missing) = head.state else { return None };
+            let since = places.met(at).1;
+            let batch = progress.batch(&self.plan, head.op, head.step)?;
+            (!missing.is_empty()).then_some((since, head.op, batch, missing))
+        });
+        let (since, op, batch, ranks) = waits.min_by_key(|(since, ..)| *since)?;
+        let waited = Duration::from_nanos(self.clock.now().saturating_sub(since));
+        (waited >= least).then(|| TransportError::Timeout {
+            op: self.names[op].clone(),
+            batch: Some(self.first_step + batch),
+            ranks,
+            seconds: (waited.as_secs_f64() * 10.0).round() / 10.0,
+        })
     }
 
     /// Where they are.
@@ -76,7 +106,7 @@ impl Look {
         let (op, step, state) = match begun {
             Ok((op, step, doing)) => {
                 let channel = self.plan.ops[op].channel.filter(|_| doing == Doing::Meets);
-                let turn = channel.map(|channel| Turn { channel, turn: places.turn(at), rank });
+                let turn = channel.map(|channel| Turn { channel, turn: places.met(at).0, rank });
                 (op, step, State::Begun(doing, turn.map(&self.missing).unwrap_or_default()))
             }
             Err((op, step)) => (op, step, State::Waits(self.needs(progress, op, step))),

@@ -239,7 +239,9 @@ mod tests {
     use super::super::look::Look;
     use crate::runtime::place::Places;
     use crate::runtime::progress::Progress;
+    use crate::transport::clock::Clock;
     use std::sync::Arc;
+    use std::time::Duration;
 
     /// Loads on the host, sends on a link, works on what has come; what comes has one buffer.
     fn program() -> Program {
@@ -274,6 +276,10 @@ mod tests {
 
     /// A rank that has done so many steps of each operation, and is in one.
     fn seen(rank: usize, done: [u64; 3], doing: Option<(usize, Doing)>) -> Sighting {
+        Sighting::Running(look(rank, done, doing).running())
+    }
+
+    fn look(rank: usize, done: [u64; 3], doing: Option<(usize, Doing)>) -> Look {
         let program = program();
         let plan = Arc::new(Plan::new(&program));
         let (progress, places) = (Progress::new(&plan, 50), Places::new(3, [1, 1, 1].into_iter()));
@@ -286,7 +292,7 @@ mod tests {
             });
             progress.publish(engine, 0, Some(steps));
             if let Some((of, doing)) = doing.filter(|(of, _)| *of == op) {
-                places.meet((engine, 0), (of, steps), steps);
+                places.meet((engine, 0), (of, steps), (steps, 1_000 * rank as u64));
                 places.set((engine, 0), (of, steps), doing);
                 progress.publish(engine, 0, None);
             }
@@ -294,7 +300,19 @@ mod tests {
         let ranks = vec![(rank, Arc::new(progress), Arc::new(places))];
         // Rank 1 has posted nothing since turn 3, and rank 3 never does.
         let missing = |turn: crate::transport::Turn| if turn.turn > 3 { vec![1, 3] } else { vec![3] };
-        Sighting::Running(Look::new((&program, &plan), (false, 100), ranks, missing).running())
+        Look::new((&program, &plan), (Clock::start(), false, 100), ranks, missing)
+    }
+
+    #[test]
+    fn who_has_waited_for_long_says_for_whom() {
+        let least = Duration::from_micros(1);
+        let meets = look(0, [6, 4, 4], Some((1, Doing::Meets)));
+        std::thread::sleep(2 * least);
+        let waits = meets.overdue(least).expect("it waits since the start");
+        assert_eq!(waits.to_string(), "`send` of step 104 has waited 0 s for ranks 1, 3");
+        assert_eq!(meets.overdue(Duration::from_secs(1_000)), None, "not for so long");
+        let runs = look(0, [6, 5, 4], Some((2, Doing::Runs)));
+        assert_eq!(runs.overdue(Duration::ZERO), None, "it works");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::look::Look;
 use super::sighting::Sighting;
 use super::table::{some, table};
+use crate::transport::TransportError;
 use crate::transport::control::Control;
 use crate::transport::witness::{Answers, Witness};
 
@@ -159,6 +160,10 @@ impl Witness for Watch {
         if state.frozen.is_none() {
             state.frozen = Some(Self::see(&state));
         }
+    }
+
+    fn overdue(&self, least: Duration) -> Option<TransportError> {
+        self.state.lock().look.as_ref()?.overdue(least)
     }
 
     fn asked(self: Arc<Self>) {

@@ -55,8 +55,8 @@ pub(crate) trait Control: Send + Sync {
     fn failure(&self) -> Option<TransportError>;
 
     /// The failure that counts, once all processes know which: the first to notice one decides, and the others repeat
-    /// its error; if several have noticed one by themselves, that of the first process among them counts. Waits for what
-    /// the others say, but not for long: who has stalled says nothing.
+    /// its error; if several have noticed one by themselves, that of the first process among them which has not waited
+    /// for another of them. Waits for what the others say, but not for long: who has stalled says nothing.
     fn settle(&self) -> Option<TransportError>;
 
     /// From now on `listener` hears what others send of their next run, until [`leave`](Self::leave): the run's

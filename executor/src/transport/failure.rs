@@ -1,7 +1,7 @@
-//! Failures as bytes, as processes tell each other of them.
+//! Failures as bytes, as processes tell each other of them, and which of several counts.
 
-use super::TransportError;
 use super::frame::{BadFrame, FrameKind, Reader, Writer};
+use super::{CONNECTION, TransportError};
 
 /// Writes what `noticed` has noticed.
 pub(super) fn write_failure(frame: &mut Vec<u8>, noticed: usize, failure: &TransportError) {
@@ -52,9 +52,83 @@ pub(super) fn read_failure(reader: &mut Reader<'_>) -> Result<(usize, TransportE
     Ok((noticed, failure))
 }
 
+/// The failure that counts among those that processes have said: per process the one that noticed it, and what it is.
+/// `process_of` says which process runs a rank.
+///
+/// Who stands still makes others wait, and these others still: of those who have waited too long, the ones count who
+/// have waited only for processes that have noticed nothing themselves. Of several that of the first process counts.
+pub(super) fn that_counts<'a>(
+    said: &'a [Option<(usize, TransportError)>],
+    process_of: &[usize],
+) -> Option<&'a TransportError> {
+    let noticed = |process: usize| said[process].as_ref().is_some_and(|(by, _)| *by == process);
+    let is_symptom = |(by, failure): &(usize, TransportError)| {
+        let mut processes = blamed(failure).iter().filter_map(|rank| process_of.get(*rank));
+        processes.any(|process| process != by && noticed(*process))
+    };
+    let first = |causes: bool| {
+        let said = said.iter().flatten().filter(|said| !causes || !is_symptom(said));
+        said.min_by_key(|(by, _)| *by).map(|(_, failure)| failure)
+    };
+    first(true).or_else(|| first(false))
+}
+
+/// The ranks of which nothing was heard.
+pub(super) fn blamed(failure: &TransportError) -> &[usize] {
+    match failure {
+        TransportError::Timeout { ranks, .. } => ranks,
+        TransportError::Failed { rank, op, .. } if op == CONNECTION => std::slice::from_ref(rank),
+        _ => &[],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn waits_for(ranks: &[usize]) -> TransportError {
+        TransportError::Timeout { op: "ids".into(), batch: Some(1), ranks: ranks.to_vec(), seconds: 1.0 }
+    }
+
+    /// Four processes, the last with two ranks.
+    #[test]
+    fn who_waits_for_one_that_waits_does_not_count() {
+        let process_of = [0, 1, 2, 3, 3];
+        let counts = |said: [Option<(usize, &[usize])>; 4]| {
+            let said = said.map(|said| said.map(|(by, ranks)| (by, waits_for(ranks))));
+            match that_counts(&said, &process_of) {
+                Some(TransportError::Timeout { ranks, .. }) => ranks.clone(),
+                _ => Vec::new(),
+            }
+        };
+        assert!(counts([None; 4]).is_empty());
+        // All have heard of one.
+        assert_eq!(counts([Some((0, &[1])), Some((0, &[1])), None, Some((0, &[1]))]), [1]);
+        // The second waits too, for the third.
+        assert_eq!(counts([Some((0, &[1])), Some((1, &[2])), None, Some((0, &[1]))]), [2]);
+        assert_eq!(counts([Some((0, &[1, 2])), Some((1, &[2])), None, Some((3, &[1]))]), [2]);
+        // Two wait for the same one; a rank that is the second of its process.
+        assert_eq!(counts([Some((0, &[3])), Some((1, &[3, 4])), Some((2, &[0])), None]), [3]);
+        assert_eq!(counts([Some((0, &[4])), None, None, Some((3, &[2]))]), [2]);
+        // For a rank beside its own, which another process waits for.
+        assert_eq!(counts([Some((0, &[4])), None, None, Some((3, &[4]))]), [4]);
+        // In a circle: the first. A rank that does not exist is nobody's.
+        assert_eq!(counts([Some((0, &[1])), Some((1, &[0])), None, None]), [1]);
+        assert_eq!(counts([Some((0, &[9])), Some((1, &[0])), None, None]), [9]);
+    }
+
+    #[test]
+    fn a_lost_connection_blames_and_a_failure_does_not() {
+        let failed = |rank: usize, op: &str| TransportError::Failed {
+            rank,
+            op: op.into(),
+            message: "out of luck".into(),
+        };
+        let said = [Some((0, failed(1, CONNECTION))), Some((1, waits_for(&[2]))), None];
+        assert_eq!(that_counts(&said, &[0, 1, 2]), Some(&waits_for(&[2])));
+        let said = [Some((0, failed(1, "gather"))), Some((1, waits_for(&[2]))), None];
+        assert_eq!(that_counts(&said, &[0, 1, 2]), Some(&failed(1, "gather")));
+    }
 
     #[test]
     fn failures_travel() {

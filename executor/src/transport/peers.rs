@@ -4,8 +4,9 @@
 //! waits until that begins. A gathering has a number, by which processes that are apart do not mix two.
 //!
 //! Of a failure every process says one thing to all others: what it has noticed by itself, or, if it has heard of one
-//! before, that. Both name the process that noticed it. So everyone learns the same set of failures, and takes that of
-//! the first process in it. Where the failure is that nothing was heard for too long, a process says to the first one,
+//! before, that. Both name the process that noticed it. A process for which others have waited too long, and which
+//! has itself waited for most of that time, says for whom. So everyone learns the same set of failures, of which the
+//! same one [counts](that_counts). Where the failure is that nothing was heard for too long, a process says to the first one,
 //! before that, where its ranks are.
 //!
 //! Whoever wants to know where all ranks are asks the first process, which asks all others. They answer on the wire's
@@ -16,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::control::{Control, Listener};
-use super::failure::{read_failure, write_failure};
+use super::failure::{blamed, read_failure, that_counts, write_failure};
 use super::frame::{BadFrame, FrameKind, Reader, Writer};
 use super::tick::Reading;
 use super::wire::{Sink, Wire, World};
@@ -37,8 +38,11 @@ struct Shared {
     process: usize,
     /// Not held, because the wire may hold this.
     wire: Weak<dyn Wire>,
-    /// The first rank of each process.
+    /// The first rank of each process, and the process of each rank.
     ranks: Vec<usize>,
+    process_of: Vec<usize>,
+    /// Who has waited for so long is not why others wait.
+    overdue: Duration,
     /// Not held, because it may hold this.
     witness: Option<Weak<dyn Witness>>,
     /// What its times count from.
@@ -81,13 +85,6 @@ const LAST_WORDS: u64 = u64::MAX;
 /// Questions for the time, of whose answers the quickest counts.
 const TICKS: u64 = 32;
 
-impl State {
-    /// That of the first process that noticed one.
-    fn failure(&self) -> Option<&TransportError> {
-        self.failures.iter().flatten().min_by_key(|(noticed, _)| *noticed).map(|(_, failure)| failure)
-    }
-}
-
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State")
@@ -109,14 +106,19 @@ impl Shared {
         if let Some(witness) = &witness {
             witness.freeze();
         }
+        let is_blamed = process != self.process
+            && blamed(failure).iter().any(|rank| self.process_of.get(*rank) == Some(&self.process));
+        let overdue =
+            witness.as_ref().filter(|_| is_blamed).and_then(|witness| witness.overdue(self.overdue));
+        let own = overdue.map_or_else(|| (noticed, failure.clone()), |overdue| (self.process, overdue));
         let (listener, repeat, counts) = {
             let mut state = self.lock();
             state.failures[process].get_or_insert_with(|| (noticed, failure.clone()));
             let silent = state.failures[self.process].is_none();
             if silent {
-                state.failures[self.process] = Some((noticed, failure.clone()));
+                state.failures[self.process] = Some(own.clone());
             }
-            let counts = state.failure().cloned();
+            let counts = self.that_counts(&state);
             (state.listener.clone(), silent || process == self.process, counts)
         };
         self.changed.notify_all();
@@ -126,13 +128,17 @@ impl Shared {
                 write_places(&mut frame, LAST_WORDS, witness.as_ref());
                 wire.send(0, &frame);
             }
-            write_failure(&mut frame, noticed, failure);
+            write_failure(&mut frame, own.0, &own.1);
             let others = (0..self.ranks.len()).filter(|other| *other != self.process);
             others.for_each(|other| wire.send(other, &frame));
         }
         if let (Some(listener), Some(counts)) = (listener, counts) {
             listener.failed(&counts);
         }
+    }
+
+    fn that_counts(&self, state: &State) -> Option<TransportError> {
+        that_counts(&state.failures, &self.process_of).cloned()
     }
 
     fn witness(&self) -> Option<Arc<dyn Witness>> {
@@ -286,6 +292,10 @@ impl Peers {
     /// `witness` knows where the ranks of this process are.
     pub(crate) fn new(world: World, timeout: Duration, witness: Option<Weak<dyn Witness>>) -> Self {
         let ranks = world.processes.iter().map(|own| own[0]).collect();
+        let mut process_of = vec![0; world.ranks()];
+        for (process, own) in world.processes.iter().enumerate() {
+            own.iter().for_each(|rank| process_of[*rank] = process);
+        }
         let processes = world.processes.len();
         let (lost, failures, places) = (vec![None; processes], vec![None; processes], vec![None; processes]);
         let state = Mutex::new(State { lost, failures, places, ..State::default() });
@@ -294,6 +304,8 @@ impl Peers {
             process,
             wire,
             ranks,
+            process_of,
+            overdue: timeout / 2,
             witness,
             epoch: Instant::now(),
             state,
@@ -369,7 +381,7 @@ impl Peers {
         let mut found: Vec<Option<Vec<u8>>> = vec![None; self.world.processes.len()];
         let mut state = self.shared.lock();
         loop {
-            if let Some(failure) = state.failure() {
+            if let Some(failure) = self.shared.that_counts(&state) {
                 return Err(failure.clone());
             }
             let mut at = 0;
@@ -465,14 +477,14 @@ impl Control for Peers {
     }
 
     fn failure(&self) -> Option<TransportError> {
-        self.shared.lock().failure().cloned()
+        self.shared.that_counts(&self.shared.lock())
     }
 
     fn settle(&self) -> Option<TransportError> {
         let until = Instant::now() + SETTLING.0.min(self.timeout / SETTLING.1);
         let mut state = self.shared.lock();
         loop {
-            let failure = state.failure().cloned()?;
+            let failure = self.shared.that_counts(&state)?;
             let silent = (0..state.failures.len())
                 .any(|process| state.failures[process].is_none() && state.lost[process].is_none());
             let left = until.saturating_duration_since(Instant::now());
@@ -558,7 +570,7 @@ impl Control for Peers {
         }
         state.entering = false;
         state.listener = Some(Arc::clone(&listener));
-        let failure = state.failure().cloned();
+        let failure = self.shared.that_counts(&state);
         let lost: Vec<(usize, String)> =
             state.lost.iter().enumerate().filter_map(|(p, lost)| Some((p, lost.clone()?))).collect();
         drop(state);

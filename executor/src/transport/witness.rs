@@ -1,6 +1,9 @@
 //! Who can say where this process's ranks are, and what is heard of those of others.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use super::TransportError;
 
 /// Says where the ranks of this process are, as bytes that another [`Witness`] reads.
 pub(crate) trait Witness: Send + Sync {
@@ -9,6 +12,9 @@ pub(crate) trait Witness: Send + Sync {
 
     /// Notes where they are, because they will not stay there: a rank has waited too long.
     fn freeze(&self);
+
+    /// What one of them has waited for longest, if it has for at least so long.
+    fn overdue(&self, least: Duration) -> Option<TransportError>;
 
     /// Another process wants to know where all ranks are. Does not wait.
     fn asked(self: Arc<Self>);

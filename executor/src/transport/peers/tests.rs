@@ -48,14 +48,17 @@ impl Wire for Bus {
     }
 }
 
-/// Says its number, and counts how often it is asked.
-struct Here(u8, AtomicU64);
+/// Says its number, counts how often it is asked, and may have waited for 12 s.
+struct Here(u8, AtomicU64, Mutex<Option<TransportError>>);
 
 impl Witness for Here {
     fn testify(&self) -> Vec<u8> {
         vec![self.0]
     }
     fn freeze(&self) {}
+    fn overdue(&self, least: Duration) -> Option<TransportError> {
+        self.2.lock().unwrap().clone().filter(|_| least <= Duration::from_secs(12))
+    }
     fn asked(self: Arc<Self>) {
         self.1.fetch_add(1, Ordering::Relaxed);
     }
@@ -67,7 +70,8 @@ fn peers(processes: usize) -> (Vec<Peers>, Arc<Post>) {
 }
 
 fn witnessed(processes: usize) -> (Vec<Peers>, Arc<Post>, Vec<Arc<Here>>) {
-    let here: Vec<_> = (0..processes).map(|p| Arc::new(Here(p as u8 + 10, AtomicU64::new(0)))).collect();
+    let here: Vec<_> =
+        (0..processes).map(|p| Arc::new(Here(p as u8 + 10, AtomicU64::new(0), Mutex::default()))).collect();
     let post = Arc::new(Post { sinks: Mutex::new(vec![None; processes]), ..Post::default() });
     let world = |process: usize| World {
         processes: (0..processes).map(|rank| vec![rank]).collect(),
@@ -102,6 +106,38 @@ fn failures_that_cross_are_settled_alike() {
     peers[0].fail(&of("too late", 2));
     post.deliver();
     assert_eq!(peers[0].settle(), Some(of("ids", 0)));
+}
+
+/// The third of four stands still: the second waits for it, and the others for the second. All name the third, whether
+/// the second has noticed by itself or hears that it is waited for.
+#[test]
+fn who_stands_still_is_named_and_not_who_waits_for_that() {
+    let waits = |op: &str, rank: usize, seconds: f64| TransportError::Timeout {
+        op: op.into(),
+        batch: Some(1),
+        ranks: vec![rank],
+        seconds,
+    };
+    for notices in [true, false] {
+        let (peers, post, here) = witnessed(4);
+        let waited = waits("gradients", 2, 12.0);
+        *here[1].2.lock().unwrap() = Some(waited.clone());
+        // Who is not waited for has nothing to say of its own.
+        *here[3].2.lock().unwrap() = Some(waits("ids", 0, 12.0));
+        if notices {
+            peers[1].fail(&waited);
+        }
+        peers[0].fail(&waits("rows", 1, 20.0));
+        post.deliver_but(2);
+        for process in [0, 1, 3] {
+            assert_eq!(peers[process].failure(), Some(waited.clone()), "process {process}, {notices}");
+        }
+    }
+    // Who has not waited for long is waited for indeed.
+    let (peers, post, _here) = witnessed(3);
+    peers[0].fail(&waits("rows", 1, 20.0));
+    post.deliver();
+    assert_eq!(peers[2].settle(), Some(waits("rows", 1, 20.0)));
 }
 
 /// The first process gathers what all say, at once or until its patience ends.
