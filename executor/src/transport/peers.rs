@@ -294,7 +294,9 @@ impl Peers {
         let ranks = world.processes.iter().map(|own| own[0]).collect();
         let mut process_of = vec![0; world.ranks()];
         for (process, own) in world.processes.iter().enumerate() {
-            own.iter().for_each(|rank| process_of[*rank] = process);
+            for rank in own {
+                process_of[*rank] = process;
+            }
         }
         let processes = world.processes.len();
         let (lost, failures, places) = (vec![None; processes], vec![None; processes], vec![None; processes]);
