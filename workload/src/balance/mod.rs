@@ -15,8 +15,11 @@
 //!    to do.
 //!
 //! Where exchanges end above the goal, the plan is made once more from scratch, largest first and wherever samples are
-//! read; if that gets further, its lists go to the ranks that read most of them. What is reached then becomes the
-//! goal from home, so that nothing moves in vain; and where home is as good, everything stays.
+//! read, and for few samples a search tries assignments (`search`). What is reached then becomes the goal from home; and
+//! where home is as good, everything stays.
+//!
+//! The last pass over every plan (`home`) takes back what was moved in vain: lists go to the ranks that read most of
+//! them (`names`), and samples go home, alone or for another, until none can.
 //!
 //! Then every rank cuts its samples into microbatches of about the same cost. A limit of what a rank can hold (tokens,
 //! bytes) is kept throughout; equal numbers of samples on all ranks are had by
@@ -25,9 +28,13 @@
 mod cost;
 mod exchange;
 mod fit;
+mod home;
 mod loads;
+mod names;
+mod pack;
 mod plan;
 mod planner;
+mod search;
 
 pub use cost::{CostModel, GroupCost, Overflow};
 pub use fit::{Fit, Fitted};

@@ -2,7 +2,9 @@
 
 use super::exchange::{Exchange, Pair};
 use super::loads::Loads;
+use super::names::Names;
 use super::plan::{Plan, Sample};
+use super::search::{FEW, Item, Search};
 
 /// Thousandths of the bound for which nothing is moved, if nobody says otherwise.
 pub const SLACK: f64 = 2.0;
@@ -82,25 +84,35 @@ pub enum PlanError {
 pub struct Planner {
     plan: Plan,
     /// Samples of each rank, dearest first.
-    held: Vec<Vec<Sample>>,
+    pub(super) held: Vec<Vec<Sample>>,
     /// The same of another plan, while there are two.
     other: Vec<Vec<Sample>>,
+    /// Lists under other names.
+    pub(super) spare: Vec<Vec<Sample>>,
     /// What each rank holds of the limit.
-    sizes: Vec<u64>,
-    loads: Loads,
-    by_size: Loads,
-    pool: Vec<Sample>,
+    pub(super) sizes: Vec<u64>,
+    pub(super) loads: Loads,
+    pub(super) by_size: Loads,
+    pub(super) pool: Vec<Sample>,
     tried: Vec<(usize, u64)>,
-    /// Bytes of a plan's list that are read by a rank, with both.
-    shared: Vec<(u64, u32, u32)>,
-    /// Per list the rank that it is for.
-    names: Vec<u32>,
+    pub(super) names: Names,
+    /// Samples that are not at home, and who has them.
+    pub(super) away: Vec<Sample>,
+    pub(super) at: Vec<u32>,
+    /// The round in which a rank's list last changed.
+    pub(super) changed: Vec<u32>,
+    search: Search,
 }
 
 /// Ranks that are asked for an exchange before the best one is made; if none of them can help, all are asked.
 const PARTNERS: usize = 8;
+/// Targets that are tried for few samples, and steps of the search for each.
+const TARGETS: usize = 8;
+const STEPS: u32 = 1 << 10;
+/// Steps of the search for few samples under a limit that nothing else has met.
+const LAST: u32 = 1 << 12;
 
-fn dearest_first(a: &Sample, b: &Sample) -> std::cmp::Ordering {
+pub(super) fn dearest_first(a: &Sample, b: &Sample) -> std::cmp::Ordering {
     b.cost.cmp(&a.cost).then(a.index.cmp(&b.index))
 }
 
@@ -139,13 +151,19 @@ impl Planner {
             // Which takes more bytes, so not for less than what nothing is moved for.
             if begun && self.greatest() + (goal - bound) < reached {
                 reached = self.greatest();
-                self.name_after_home(problem);
             } else {
                 std::mem::swap(&mut self.held, &mut self.other);
                 self.weigh();
             }
+            if reached > goal {
+                self.search_below(problem, goal);
+                reached = self.greatest();
+            }
+            self.settle(problem, reached.max(goal));
             // Nothing moves for a goal that is not reached.
-            self.keep_home(problem, reached);
+            self.keep_home(problem, reached.max(goal));
+        } else {
+            self.settle(problem, goal);
         }
         self.finish(problem);
         Ok(&self.plan)
@@ -155,7 +173,7 @@ impl Planner {
     fn level(&mut self, p: &Problem<'_>, goal: u64, fits: bool) -> Result<(), PlanError> {
         if p.equal_counts {
             if !fits && let Err(error) = self.exchange_sizes(p) {
-                self.crowd(p).map_err(|_| error)?;
+                self.crowd(p).or_else(|_| self.search_sizes(p).ok_or(error))?;
             }
         } else {
             self.shed(p, goal);
@@ -164,7 +182,7 @@ impl Planner {
                 if fits {
                     self.at_home(p);
                 } else if let Err(error) = self.pack(p) {
-                    self.crowd(p).map_err(|_| error)?;
+                    self.crowd(p).or_else(|_| self.search_sizes(p).ok_or(error))?;
                 }
             }
         }
@@ -180,11 +198,76 @@ impl Planner {
         let fits = self.sizes.iter().all(|size| *size <= most(p));
         if !fits || self.greatest() > reached {
             let found = self.level(p, reached, fits);
-            if found.is_err() || self.greatest() > reached || self.bytes_away() > away {
+            let reaches = found.is_ok() && self.greatest() <= reached;
+            if reaches {
+                self.settle(p, reached);
+            }
+            if !reaches || self.bytes_away() > away {
                 std::mem::swap(&mut self.held, &mut self.other);
                 self.weigh();
             }
         }
+    }
+
+    /// Of few samples: a plan of less than what exchanges have come to, wherever samples are read. Nothing changes if there is
+    /// none, or it takes too long to find.
+    fn search_below(&mut self, p: &Problem<'_>, goal: u64) {
+        if !self.begin_search(p, |s| (s.cost, s.size), most(p)) {
+            return;
+        }
+        // What is not worth looking for: a part of what nothing is moved for.
+        let worth = ((goal - self.plan.bound) / 4).max(1);
+        let (mut least, mut reached, mut target) = (self.plan.bound, self.greatest(), goal);
+        for _ in 0..TARGETS {
+            if target.saturating_add(worth) > reached {
+                break;
+            }
+            if let Some(found) = self.search.find(target, STEPS) {
+                reached = found;
+                self.take_found(p);
+                if reached <= goal {
+                    break;
+                }
+            } else {
+                least = target;
+            }
+            target = least.midpoint(reached);
+        }
+    }
+
+    /// Of few samples: one of the plans that keep the limit, if any does and is found.
+    fn search_sizes(&mut self, p: &Problem<'_>) -> Option<()> {
+        // Sizes take the place of costs.
+        self.begin_search(p, |s| (s.size, 0), u64::MAX).then_some(())?;
+        self.search.find(most(p), LAST)?;
+        self.take_found(p);
+        Some(())
+    }
+
+    fn begin_search(&mut self, p: &Problem<'_>, of: impl Fn(&Sample) -> Item, most: u64) -> bool {
+        if p.costs.len() > FEW || p.ranks > FEW {
+            return false;
+        }
+        self.pool.clear();
+        self.pool.extend((0..p.costs.len()).map(|index| sample(p, index)));
+        self.pool.sort_unstable_by_key(|s| (std::cmp::Reverse(of(s)), s.index));
+        let counts = (0..p.ranks).filter(|_| p.equal_counts);
+        let counts = counts.map(|rank| p.home.iter().filter(|home| **home as usize == rank).count());
+        self.search.begin(self.pool.iter().map(of), (p.ranks, most), counts);
+        true
+    }
+
+    /// Ranks hold what was found; samples are those that the search was begun with.
+    fn take_found(&mut self, p: &Problem<'_>) {
+        self.held.iter_mut().for_each(Vec::clear);
+        self.weigh();
+        let (search, pool) = (std::mem::take(&mut self.search), std::mem::take(&mut self.pool));
+        for (rank, mask) in search.found() {
+            for (_, s) in pool.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1) {
+                self.put(p, rank, *s);
+            }
+        }
+        (self.search, self.pool) = (search, pool);
     }
 
     fn bytes_away(&self) -> u64 {
@@ -238,7 +321,7 @@ impl Planner {
     }
 
     /// Loads and sizes of what ranks hold.
-    fn weigh(&mut self) {
+    pub(super) fn weigh(&mut self) {
         self.loads.fill(self.held.iter().map(|held| held.iter().map(|s| s.cost).sum()));
         self.sizes.clear();
         self.sizes.extend(self.held.iter().map(|held| held.iter().map(|s| s.size).sum::<u64>()));
@@ -253,58 +336,6 @@ impl Planner {
         self.pool.extend((0..p.costs.len()).map(|index| sample(p, index)));
         self.pool.sort_unstable_by(dearest_first);
         self.place(p, 0)
-    }
-
-    /// Gives the lists of a plan to ranks so that much of each is read where it is worked on: those that share most bytes
-    /// first. All ranks can hold the same.
-    fn name_after_home(&mut self, p: &Problem<'_>) {
-        const NOBODY: u32 = u32::MAX;
-        self.shared.clear();
-        for (list, held) in self.held.iter().enumerate() {
-            let start = self.shared.len();
-            self.shared.extend(
-                held.iter().map(|s| (p.bytes[s.index as usize], list as u32, p.home[s.index as usize])),
-            );
-            self.shared[start..].sort_unstable_by_key(|(_, _, home)| *home);
-        }
-        self.shared.dedup_by(|next, kept| {
-            let same = (next.1, next.2) == (kept.1, kept.2);
-            if same {
-                kept.0 += next.0;
-            }
-            same
-        });
-        self.shared.sort_unstable_by(|a, b| b.0.cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-        self.names.clear();
-        // The first half: of lists; the second: of ranks.
-        self.names.resize(2 * p.ranks, NOBODY);
-        for (_, list, rank) in &self.shared {
-            let (of, whose) = (*list as usize, p.ranks + *rank as usize);
-            if self.names[of] == NOBODY && self.names[whose] == NOBODY {
-                (self.names[of], self.names[whose]) = (*rank, *list);
-            }
-        }
-        let mut free = 0;
-        for list in 0..p.ranks {
-            if self.names[list] == NOBODY {
-                while self.names[p.ranks + free] != NOBODY {
-                    free += 1;
-                }
-                (self.names[list], self.names[p.ranks + free]) = (free as u32, list as u32);
-            }
-        }
-        self.other.resize_with(p.ranks, Vec::new);
-        for (list, held) in self.held.iter_mut().enumerate() {
-            std::mem::swap(held, &mut self.other[self.names[list] as usize]);
-        }
-        std::mem::swap(&mut self.held, &mut self.other);
-        for (rank, held) in self.held.iter_mut().enumerate() {
-            for s in held {
-                let bytes = p.bytes[s.index as usize] as i64;
-                s.away = if p.home[s.index as usize] as usize == rank { bytes } else { -bytes };
-            }
-        }
-        self.weigh();
     }
 
     /// Ranks above the goal give away what they have too much.
@@ -323,7 +354,8 @@ impl Planner {
                 pool.push(*s);
             };
             self.held[rank].retain(|s| {
-                let over = load > goal && s.cost <= load - goal;
+                // What costs nothing takes nothing off.
+                let over = load > goal && s.cost > 0 && s.cost <= load - goal;
                 if over {
                     give(s, &mut load, &mut size);
                 }
@@ -331,7 +363,9 @@ impl Planner {
             });
             // What is left of the surplus is less than any sample: the cheapest goes.
             while load > goal || size > most {
-                let Some(s) = self.held[rank].pop() else { break };
+                let of_cost = self.held[rank].partition_point(|s| s.cost > 0 || size > most);
+                let Some(at) = of_cost.checked_sub(1) else { break };
+                let s = self.held[rank].remove(at);
                 give(&s, &mut load, &mut size);
             }
             self.loads.set(rank, load);
@@ -370,91 +404,13 @@ impl Planner {
         result
     }
 
-    fn full(&self, p: &Problem<'_>, s: &Sample) -> PlanError {
+    pub(super) fn full(&self, p: &Problem<'_>, s: &Sample) -> PlanError {
         let rank = (0..p.ranks).min_by_key(|r| (self.sizes[*r], *r)).unwrap_or(0);
         let held = self.sizes[rank];
         PlanError::Full { sample: s.index as usize, size: s.size, rank, held, most: most(p) }
     }
 
-    /// All samples anew by size alone, largest first to the rank with most room: what is left to try when a limit is
-    /// tight.
-    fn pack(&mut self, p: &Problem<'_>) -> Result<(), PlanError> {
-        let mut pool = std::mem::take(&mut self.pool);
-        pool.clear();
-        self.held.iter_mut().for_each(Vec::clear);
-        pool.extend((0..p.costs.len()).map(|index| sample(p, index)));
-        pool.sort_unstable_by(|a, b| b.size.cmp(&a.size).then(a.index.cmp(&b.index)));
-        self.sizes.fill(0);
-        self.loads.fill((0..p.ranks).map(|_| 0));
-        // For a while sizes take the place of loads.
-        let mut room = std::mem::take(&mut self.by_size);
-        room.fill((0..p.ranks).map(|_| 0));
-        let mut result = Ok(());
-        for s in &pool {
-            let rank = room.least();
-            if self.sizes[rank] + s.size > most(p) {
-                result = Err(self.full(p, s));
-                break;
-            }
-            self.put(p, rank, *s);
-            room.set(rank, self.sizes[rank]);
-        }
-        (self.pool, self.by_size) = (pool, room);
-        result
-    }
-
-    /// The last way: all samples anew by size, whether a rank can hold them or not, largest first to the rank that holds
-    /// least, and then exchanges.
-    fn crowd(&mut self, p: &Problem<'_>) -> Result<(), PlanError> {
-        let mut pool = std::mem::take(&mut self.pool);
-        pool.clear();
-        pool.extend((0..p.costs.len()).map(|index| sample(p, index)));
-        pool.sort_unstable_by(|a, b| b.size.cmp(&a.size).then(a.index.cmp(&b.index)));
-        self.held.iter_mut().for_each(Vec::clear);
-        self.weigh();
-        // With equal counts as many as are read there.
-        let mut most = vec![if p.equal_counts { 0 } else { usize::MAX }; p.ranks];
-        for home in p.home.iter().filter(|_| p.equal_counts) {
-            most[*home as usize] += 1;
-        }
-        for s in &pool {
-            let free = (0..p.ranks).filter(|r| self.held[*r].len() < most[*r]);
-            let rank = free.min_by_key(|r| (self.sizes[*r], *r)).unwrap_or(0);
-            self.put(p, rank, *s);
-        }
-        self.pool = pool;
-        self.exchange_sizes(p)
-    }
-
-    /// Ranks above the limit exchange large samples for small ones.
-    fn exchange_sizes(&mut self, p: &Problem<'_>) -> Result<(), PlanError> {
-        self.turn();
-        self.refine(p, most(p), u64::MAX);
-        let over = self.loads.most();
-        let fits = self.loads.get(over) <= most(p);
-        self.turn();
-        if fits {
-            return Ok(());
-        }
-        let largest = self.held[over].iter().max_by_key(|s| (s.size, std::cmp::Reverse(s.index))).copied();
-        Err(self.full(p, &largest.unwrap_or(Sample { cost: 0, size: 0, index: 0, away: 0 })))
-    }
-
-    /// Sizes become costs, and costs sizes.
-    fn turn(&mut self) {
-        for held in &mut self.held {
-            for s in held.iter_mut() {
-                std::mem::swap(&mut s.cost, &mut s.size);
-            }
-            held.sort_unstable_by(dearest_first);
-        }
-        self.loads.fill(self.held.iter().map(|held| held.iter().map(|s| s.cost).sum()));
-        for (size, held) in self.sizes.iter_mut().zip(&self.held) {
-            *size = held.iter().map(|s| s.size).sum();
-        }
-    }
-
-    fn put(&mut self, p: &Problem<'_>, rank: usize, mut s: Sample) {
+    pub(super) fn put(&mut self, p: &Problem<'_>, rank: usize, mut s: Sample) {
         let bytes = p.bytes[s.index as usize] as i64;
         s.away = if p.home[s.index as usize] as usize == rank { bytes } else { -bytes };
         let held = &mut self.held[rank];
@@ -464,7 +420,7 @@ impl Planner {
         self.sizes[rank] += s.size;
     }
 
-    fn take(&mut self, rank: usize, at: usize) -> Sample {
+    pub(super) fn take(&mut self, rank: usize, at: usize) -> Sample {
         let s = self.held[rank].remove(at);
         self.loads.set(rank, self.loads.get(rank) - s.cost);
         self.sizes[rank] -= s.size;
@@ -472,7 +428,7 @@ impl Planner {
     }
 
     /// The rank with most to do exchanges samples with those that have little, while it exceeds the goal.
-    fn refine(&mut self, p: &Problem<'_>, goal: u64, most: u64) {
+    pub(super) fn refine(&mut self, p: &Problem<'_>, goal: u64, most: u64) {
         // Each exchange brings the sum of squares down, so there is an end; this one is for the time it takes.
         for _ in 0..4 * p.costs.len() {
             let from = self.loads.most();
@@ -536,12 +492,12 @@ impl Planner {
 }
 
 /// A sample that no rank has yet.
-fn sample(p: &Problem<'_>, index: usize) -> Sample {
+pub(super) fn sample(p: &Problem<'_>, index: usize) -> Sample {
     let size = p.limit.map_or(0, |l| l.sizes[index]);
     Sample { cost: p.costs[index], size, index: index as u32, away: 0 }
 }
 
 /// What a rank can hold.
-fn most(p: &Problem<'_>) -> u64 {
+pub(super) fn most(p: &Problem<'_>) -> u64 {
     p.limit.map_or(u64::MAX, |limit| limit.most)
 }

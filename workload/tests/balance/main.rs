@@ -2,6 +2,8 @@
 
 mod cases;
 mod peers;
+mod small;
+mod vain;
 
 use cases::{Batch, Lengths, hstu};
 use fs_workload::balance::{CostModel, GroupCost, Limit, PlanError, Planner, Problem};
@@ -170,7 +172,8 @@ fn as_good_as_karmarkar_karp_with_fewer_bytes() {
 #[test]
 fn as_good_wherever_samples_are_read() {
     let mut tried = 0;
-    for (ranks, samples) in [(8, 4), (8, 8), (4, 8), (8, 32)] {
+    let sizes = [(2, 4), (2, 8), (2, 32), (3, 5), (4, 4), (16, 4), (8, 4), (8, 8), (4, 8), (8, 32)];
+    for (ranks, samples) in sizes {
         for seed in 0..60 {
             for (lengths, cut) in
                 [(Lengths::MovieLens, 200), (Lengths::MovieLens, 25), (Lengths::Lognormal(1.0), 4096)]
@@ -178,18 +181,26 @@ fn as_good_wherever_samples_are_read() {
                 let lengths: Vec<u32> =
                     lengths.draw(ranks * samples, seed).into_iter().map(|l| l.min(cut)).collect();
                 for dim in [64, 512] {
-                    let batch = Batch::new(&hstu(dim), &lengths, ranks);
-                    let plan = batch.plan();
-                    let (ours, _) = batch.score(&plan.rank);
+                    let mut batch = Batch::new(&hstu(dim), &lengths, ranks);
                     let (kk, _) = batch.score(&peers::karmarkar_karp(&batch.costs, ranks));
-                    let case = format!("{ranks} x {samples}, D {dim}, cut at {cut}, seed {seed}");
-                    assert!(ours <= kk + 0.005, "{case}: {ours} of a step against {kk}");
-                    tried += 1;
+                    // In blocks, in turns, and all by one rank.
+                    let homes: [fn(usize, usize, usize) -> usize; 3] =
+                        [|i, ranks, n| i * ranks / n, |i, ranks, _| i % ranks, |_, ranks, _| ranks - 1];
+                    for (kind, home) in homes.into_iter().enumerate() {
+                        batch.home =
+                            (0..lengths.len()).map(|i| home(i, ranks, lengths.len()) as u32).collect();
+                        let plan = batch.plan();
+                        let (ours, _) = batch.score(&plan.rank);
+                        let case =
+                            format!("{ranks} x {samples}, D {dim}, cut at {cut}, seed {seed}, homes {kind}");
+                        assert!(ours <= kk + 0.005, "{case}: {ours} of a step against {kk}");
+                        tried += 1;
+                    }
                 }
             }
         }
     }
-    assert_eq!(tried, 4 * 60 * 3 * 2);
+    assert_eq!(tried, 10 * 60 * 3 * 2 * 3);
 }
 
 /// Equal counts cost some balance, but not much where samples are many.
@@ -327,9 +338,9 @@ fn least_limit(sizes: &[u64], home: &[u32], ranks: usize, equal_counts: bool) ->
     best
 }
 
-/// Packing is hard, so a limit that only just can be met may be refused; one that leaves a little room is met.
+/// Of few samples all assignments are tried if need be, so a limit is refused only if none keeps it.
 #[test]
-fn limits_that_leave_room_are_met() {
+fn limits_that_can_be_met_are_met() {
     use fs_workload::random::{RandomKey, uniform_index};
     let mut refused = [[0; 4]; 2];
     for seed in 0..200 {
@@ -351,7 +362,5 @@ fn limits_that_leave_room_are_met() {
             }
         }
     }
-    let [[tight, close, ..], [tight_counts, close_counts, ..]] = refused;
-    assert!(tight <= 20 && tight_counts <= 5 && close <= 1 && close_counts <= 2, "{refused:?}");
-    assert!(refused.iter().all(|refused| refused[2..] == [0, 0]), "{refused:?}");
+    assert_eq!(refused, [[0; 4]; 2]);
 }
