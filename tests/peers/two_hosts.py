@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """Times TorchRec and `fsx run` on two hosts that a limited link joins, on one data file, and prints tables.
 
-    tests/peers/two_hosts.py PYTHON FSC FSX [--rates 100,200,500,1000,0] [--steps 40] [--json FILE]
+    tests/peers/two_hosts.py PYTHON FSC FSX [--shape wide|deep] [--rates 100,200,500,1000,0] [--steps 40] [--json FILE]
 
 PYTHON: of the environment made by install_torchrec.sh; FSX is built with `--features mpi`. Hosts are network namespaces of this
 machine (tests/mpi/two_hosts.sh), so it needs root and iproute2, and both share its cores; nothing else should run. Rates are in
 Mbit/s, 0: not limited. Bytes are counted on the interface of the first host, both ways, start and end included.
+
+Shapes: wide, four tables and one layer, in which links are busiest; deep, one table and two layers of longer sequences, in which
+compute and communication are alike. TorchRec's exposed communication is its step without its compute, which it times apart; `fsx`
+tells it from waiting for the other rank.
 
 `fsx` runs with a row per occurrence, as TorchRec does (equal traffic), and with unique rows. The bound of a step is what takes
 longer: its compute, or its bytes (of the busier direction) at the link's rate.
@@ -21,8 +25,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MPI = HERE.parent / "mpi"
-SHAPE = ["--world", "2", "--tables", "4", "--rows", "200000", "--dim", "64", "--batch", "16", "--mean-len", "100",
-         "--max-len", "512", "--sigma", "0.8", "--layers", "1", "--heads", "2"]
+COMMON = ["--world", "2", "--rows", "200000", "--dim", "64", "--batch", "16", "--heads", "2"]
+# What TorchRec is told, the model, and its tables.
+SHAPES = {
+    "wide": (["--tables", "4", "--mean-len", "100", "--max-len", "512", "--sigma", "0.8", "--layers", "1"],
+             HERE / "two_hosts.fs", 4),
+    "deep": (["--tables", "1", "--mean-len", "200", "--max-len", "1024", "--sigma", "1", "--layers", "2"],
+             HERE.parent / "models/peer_t1.fs", 1),
+}
 # TorchRec allocates large arrays in every step: without these settings each goes back to the system.
 ALLOCATOR = ["OMP_NUM_THREADS=1", "MALLOC_MMAP_THRESHOLD_=4000000000", "MALLOC_TRIM_THRESHOLD_=8000000000",
              "MALLOC_TOP_PAD_=500000000"]
@@ -53,7 +63,7 @@ def counted(work):
 
 def torchrec(given, folder, mode):
     """Both hosts' processes; milliseconds of each step on the slower rank, and of its compute."""
-    common = [given.python, HERE / "torchrec_step.py", *SHAPE, "--steps", str(given.steps), "--addr", "10.77.0.1",
+    common = [given.python, HERE / "torchrec_step.py", *COMMON, *SHAPES[given.shape][0], "--steps", str(given.steps), "--addr", "10.77.0.1",
               "--mode", mode, "--data", "data.safetensors"]
     def one(rank):
         host = "AB"[rank]
@@ -70,11 +80,12 @@ def torchrec(given, folder, mode):
     ranks = json.loads((folder / "peer.json").read_text())["ranks"]
     step = statistics.median([max(t) for t in zip(*(r["total"] for r in ranks))][WARMUP:])
     compute = max(r["med"]["dense_fwd"] + r["med"]["dense_bwd"] + r["med"]["optimizer"] for r in ranks)
-    return {"step": step, "compute": compute, "wire": wire / given.steps, "predicted": None}
+    return {"step": step, "compute": compute, "exposed": step - compute, "waits": None, "wire": wire / given.steps,
+            "predicted": None}
 
 
 def plan(given, folder, unique, options):
-    tables = [x for t in range(4) for x in ("--table", f"t{t}:unique={'on' if unique else 'off'}")]
+    tables = [x for t in range(SHAPES[given.shape][2]) for x in ("--table", f"t{t}:unique={'on' if unique else 'off'}")]
     run([given.fsc, "compile", "peer.fs", "--balance", "off", *tables, *options], folder)
 
 
@@ -86,13 +97,14 @@ def fsx(given, folder, strategy, unique, profile):
     _, wire = counted(lambda: run(train, folder))
     report = json.loads((folder / "r.json").read_text())
     return {"step": report["step_ms"]["median"], "compute": report["accounting"]["compute_ms"],
-            "exposed": report["accounting"]["exposed_ms"], "wire": wire / given.steps, "predicted": predicted}
+            "exposed": report["accounting"]["exposed_ms"], "waits": report["accounting"]["straggler_ms"], "wire": wire / given.steps, "predicted": predicted}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ["python", "fsc", "fsx"]:
         parser.add_argument(name, type=lambda p: Path(p).absolute())
+    parser.add_argument("--shape", choices=SHAPES, default="wide")
     parser.add_argument("--rates", default="100,200,500,1000,0")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--json", type=Path)
@@ -100,9 +112,10 @@ def main():
     found = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        text = (HERE / "two_hosts.fs").read_text().replace("../../examples/blocks", str(HERE.parent.parent / "examples/blocks"))
+        shape, model, _ = SHAPES[given.shape]
+        text = model.read_text().replace("../../examples/blocks", str(HERE.parent.parent / "examples/blocks"))
         (folder / "peer.fs").write_text(text)
-        run([given.python, HERE / "torchrec_step.py", *SHAPE, "--steps", given.steps, "--save-data", "data.safetensors"], folder)
+        run([given.python, HERE / "torchrec_step.py", *COMMON, *shape, "--steps", given.steps, "--save-data", "data.safetensors"], folder)
         for unique in [False, True]:
             plan(given, folder, unique, ["-o", "serial.json", "--ranks", "2", "--strategy", "serial"])
             run([given.fsx, "profile", "serial.json", "-o", f"here{unique}.json", "--data", "data.safetensors", "-q",
@@ -123,13 +136,14 @@ def main():
                 run([MPI / "two_hosts.sh", "down"], folder)
             found[rate] = rows
             print(f"\n{f'{rate} Mbit/s' if rate else 'not limited'}\n")
-            print("| | step, ms | compute | wire a step, kB | bound | step / bound | predicted | over measured |")
-            print("|---|---:|---:|---:|---:|---:|---:|---:|")
+            print("| | step, ms | compute | exposed | waits for the other | wire a step, kB | bound | step / bound | predicted | over measured |")
+            print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
             for what, row in rows.items():
                 wire = row["wire"] / (rate * 125) if rate else 0
                 bound = max(row["compute"], wire)
+                waits = "" if row["waits"] is None else f"{row['waits']:.1f}"
                 told = f"{row['predicted']:.1f} | {row['predicted'] / row['step']:.2f}" if row["predicted"] else "|"
-                print(f"| {what} | {row['step']:.1f} | {row['compute']:.1f} | {row['wire'] / 1e3:.0f} | {bound:.1f} | "
+                print(f"| {what} | {row['step']:.1f} | {row['compute']:.1f} | {row['exposed']:.1f} | {waits} | {row['wire'] / 1e3:.0f} | {bound:.1f} | "
                       f"{row['step'] / bound:.2f} | {told} |", flush=True)
     if given.json:
         given.json.write_text(json.dumps(found, indent=1))

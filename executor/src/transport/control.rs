@@ -129,7 +129,7 @@ pub(crate) trait Control: Send + Sync {
 
 /// Hears what other processes send of a run.
 pub(crate) trait Listener: Send + Sync {
-    /// A frame; `seen` is when its first byte was here.
+    /// A frame; `seen` is as the wire has it.
     fn frame(&self, process: usize, frame: &[u8], seen: std::time::Instant);
 
     /// A rank of another process has failed, or the process is gone.

@@ -22,7 +22,8 @@ pub trait Wire: Debug + Send + Sync {
 
 /// Takes what a wire brings.
 pub trait Sink: Send + Sync {
-    /// A frame of a process; `seen` is when its first byte was here.
+    /// A frame of a process; `seen` is when its first byte was here, or, of data, when they were handed over, if that is
+    /// known.
     fn frame(&self, process: usize, frame: &[u8], seen: Instant);
 
     /// Nothing more will come of a process.

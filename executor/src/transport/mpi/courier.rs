@@ -7,7 +7,8 @@
 //! come is acknowledged in bytes, with the time, and parts leave at the [`Pace`] at which they arrive.
 //!
 //! Frames with data may pass each other. Those that control a run keep their order: they are numbered and held until their
-//! turn. A process that nothing is heard of for the timeout is lost; whoever has nothing to say says so now and then.
+//! turn. With data goes when they were handed over, so that whoever waits for them knows who was late and how long they took.
+//! A process that nothing is heard of for the timeout is lost; whoever has nothing to say says so now and then.
 //! Nothing here calls MPI: [`Messages`] does.
 
 use std::collections::{BTreeMap, BinaryHeap};
@@ -16,12 +17,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::MpiError;
+use super::apart::Apart;
 use super::mailbox::{Outgoing, fitting};
 use super::pace::Pace;
 use crate::transport::wire::Sink;
 
 /// Bytes of a header.
-pub(super) const HEADER: usize = 56;
+pub(super) const HEADER: usize = 64;
 /// Bytes of a frame in its first message, and so of every receive that is always posted.
 const FIRST: usize = 32 << 10;
 /// Receives that are always posted: so many for each other process, within bounds.
@@ -100,11 +102,22 @@ struct Head {
     come: u64,
     /// When that was, in nanoseconds of the sender's clock; 0: some time ago.
     stamp: u64,
+    /// Of frames with data: when they were handed over, by the same clock.
+    handed: u64,
 }
 
 impl Head {
     fn write(&self, to: &mut [u8]) {
-        let numbers = [self.kind as u64, self.id, self.number, self.total, self.part, self.come, self.stamp];
+        let numbers = [
+            self.kind as u64,
+            self.id,
+            self.number,
+            self.total,
+            self.part,
+            self.come,
+            self.stamp,
+            self.handed,
+        ];
         for (to, n) in to.chunks_exact_mut(8).zip(numbers) {
             to.copy_from_slice(&n.to_le_bytes());
         }
@@ -115,9 +128,8 @@ impl Head {
         let number = |at: usize| head[8 * at..].first_chunk::<8>().map(|n| u64::from_le_bytes(*n));
         let kind = [Kind::Data, Kind::Control, Kind::Alive, Kind::Bye];
         let kind = kind.into_iter().find(|k| Some(*k as u64) == number(0))?;
-        let [id, n, total, part, come, stamp] =
-            [number(1)?, number(2)?, number(3)?, number(4)?, number(5)?, number(6)?];
-        Some(Self { kind, id, number: n, total, part, come, stamp })
+        let [id, n, total, part, come] = [number(1)?, number(2)?, number(3)?, number(4)?, number(5)?];
+        Some(Self { kind, id, number: n, total, part, come, stamp: number(6)?, handed: number(7)? })
     }
 }
 
@@ -162,6 +174,7 @@ struct Peer {
     /// The next number of a frame that controls, and those that came too early.
     next: u64,
     early: BTreeMap<u64, Vec<u8>>,
+    apart: Apart,
     heard: Instant,
     spoke: Instant,
     /// Whether somebody here looks whether it lives.
@@ -210,6 +223,7 @@ impl<M: Messages> Courier<M> {
             told: 0,
             next: 0,
             early: BTreeMap::new(),
+            apart: Apart::default(),
             heard: now,
             spoke: now,
             watched: other != me && watches(me, other, processes),
@@ -238,10 +252,8 @@ impl<M: Messages> Courier<M> {
     pub(super) fn take(&mut self, frame: Outgoing) {
         let control = frame.urgency == CONTROL;
         let kind = if control { Kind::Control } else { Kind::Data };
-        self.queue(frame.to, kind, frame.urgency, frame.bytes);
-    }
-
-    fn queue(&mut self, to: usize, kind: Kind, urgency: i64, mut bytes: Vec<u8>) {
+        let (to, urgency, mut bytes) = (frame.to, frame.urgency, frame.bytes);
+        let handed = self.time(frame.handed);
         let tags = u64::try_from(self.messages.greatest_tag() - FIRST_TAG).unwrap_or(1);
         let peer = &mut self.peers[to];
         if peer.lost {
@@ -252,10 +264,15 @@ impl<M: Messages> Courier<M> {
         peer.numbered += u64::from(kind == Kind::Control);
         let (id, total) = (peer.order, (bytes.len() - HEADER) as u64);
         peer.order += 1;
-        let head = Head { kind, id, number, total, part: part as u64, come: peer.come, stamp: 0 };
+        let head = Head { kind, id, number, total, part: part as u64, come: peer.come, stamp: 0, handed };
         head.write(&mut bytes[..HEADER]);
         let tag = FIRST_TAG + 1 + i32::try_from(id % tags).unwrap_or(0);
         peer.waiting.push(Waiting { urgency, order: id, tag, part, left: 0, bytes: Arc::new(bytes) });
+    }
+
+    /// As others are told of it: in nanoseconds, and never 0.
+    fn time(&self, at: Instant) -> u64 {
+        1 + at.saturating_duration_since(self.began).as_nanos() as u64
     }
 
     /// A sign of life, or a word at the end: ahead of everything, whatever else is on its way.
@@ -265,9 +282,9 @@ impl<M: Messages> Courier<M> {
         bytes.extend_from_slice(&text[..text.len().min(FIRST)]);
         let peer = &mut self.peers[to];
         (peer.spoke, peer.told) = (now, peer.come);
-        let stamp = 1 + now.saturating_duration_since(self.began).as_nanos() as u64;
-        let total = text.len() as u64;
-        let head = Head { kind, id: 0, number: 0, total, part: 0, come: peer.come, stamp };
+        let (come, total) = (peer.come, text.len() as u64);
+        let stamp = self.time(now);
+        let head = Head { kind, id: 0, number: 0, total, part: 0, come, stamp, handed: 0 };
         head.write(&mut bytes[..HEADER]);
         let n = bytes.len();
         self.messages.send(to, FIRST_TAG, &Arc::new(bytes), 0..n)
@@ -294,7 +311,7 @@ impl<M: Messages> Courier<M> {
                     let peer = &mut self.peers[from];
                     (peer.come, peer.heard) = (peer.come + bytes as u64, now);
                 }
-                Done::Landed { from, bytes } => self.whole(from, bytes, HEADER, now),
+                Done::Landed { from, bytes } => self.whole(from, bytes, now),
             }
         }
         self.done = done;
@@ -331,8 +348,10 @@ impl<M: Messages> Courier<M> {
 
     fn received(&mut self, from: usize, bytes: Vec<u8>, len: usize, now: Instant) -> Result<(), MpiError> {
         let head = Head::read(&bytes[..len]).ok_or(MpiError::Message { from })?;
+        let here = self.time(now);
         let peer = &mut self.peers[from];
         peer.heard = now;
+        [head.stamp, head.handed].iter().filter(|at| **at > 0).for_each(|at| peer.apart.heard(*at, here));
         let stamp = (head.stamp > 0).then(|| head.stamp as f64 / 1e9);
         peer.pace.acknowledge(head.come, stamp, now);
         match head.kind {
@@ -349,7 +368,7 @@ impl<M: Messages> Courier<M> {
                     return Err(MpiError::Message { from });
                 }
                 if len == total {
-                    self.frame(from, head.kind, head.number, &bytes[HEADER..len], now);
+                    self.frame(from, &head, &bytes[HEADER..len], now);
                 } else {
                     let tags = u64::try_from(self.messages.greatest_tag() - FIRST_TAG).unwrap_or(1);
                     let tag = FIRST_TAG + 1 + i32::try_from(head.id % tags).unwrap_or(0);
@@ -367,20 +386,21 @@ impl<M: Messages> Courier<M> {
     }
 
     /// A frame behind its header is there.
-    fn whole(&mut self, from: usize, bytes: Vec<u8>, begin: usize, now: Instant) {
+    fn whole(&mut self, from: usize, bytes: Vec<u8>, now: Instant) {
         if let Some(head) = Head::read(&bytes) {
-            self.frame(from, head.kind, head.number, &bytes[begin..], now);
+            self.frame(from, &head, &bytes[HEADER..], now);
         }
         self.keep(bytes);
     }
 
-    fn frame(&mut self, from: usize, kind: Kind, number: u64, frame: &[u8], now: Instant) {
-        if kind == Kind::Data {
-            return self.hand(from, frame, now);
+    fn frame(&mut self, from: usize, head: &Head, frame: &[u8], now: Instant) {
+        if head.kind == Kind::Data {
+            let handed = self.peers[from].apart.here(head.handed, self.time(now));
+            return self.hand(from, frame, self.began + Duration::from_nanos(handed - 1));
         }
         let peer = &mut self.peers[from];
-        if number != peer.next {
-            peer.early.insert(number, frame.to_vec());
+        if head.number != peer.next {
+            peer.early.insert(head.number, frame.to_vec());
             return;
         }
         peer.next += 1;

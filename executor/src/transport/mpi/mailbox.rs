@@ -16,6 +16,8 @@ pub(super) struct Outgoing {
     pub(super) to: usize,
     pub(super) urgency: i64,
     pub(super) bytes: Vec<u8>,
+    /// When it was handed over.
+    pub(super) handed: Instant,
 }
 
 /// How the job ends.
@@ -75,6 +77,7 @@ impl<S> Mailbox<S> {
 
     /// Puts a frame there: whether somebody takes it.
     pub(super) fn put(&self, process: usize, frame: &[u8], urgency: i64) -> bool {
+        let handed = Instant::now();
         let mut state = self.state.lock();
         if state.closed {
             return false;
@@ -84,7 +87,7 @@ impl<S> Mailbox<S> {
         bytes.clear();
         bytes.resize(self.room, 0);
         bytes.extend_from_slice(frame);
-        self.state.lock().frames.push(Outgoing { to: process, urgency, bytes });
+        self.state.lock().frames.push(Outgoing { to: process, urgency, bytes, handed });
         true
     }
 

@@ -8,6 +8,7 @@
 //! The end of one process is the end of all. After an error each says why it ends, waits a moment for the others to do
 //! so, and aborts the job.
 
+mod apart;
 mod calls;
 mod courier;
 mod mailbox;

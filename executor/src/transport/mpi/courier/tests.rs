@@ -109,11 +109,12 @@ impl Messages for End {
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<(usize, Vec<u8>)>>, Mutex<Vec<(usize, String)>>);
+struct Heard(Mutex<Vec<(usize, Vec<u8>)>>, Mutex<Vec<(usize, String)>>, Mutex<Vec<Instant>>);
 
 impl Sink for Heard {
-    fn frame(&self, process: usize, frame: &[u8], _: Instant) {
+    fn frame(&self, process: usize, frame: &[u8], seen: Instant) {
         self.0.lock().push((process, frame.to_vec()));
+        self.2.lock().push(seen);
     }
     fn lost(&self, process: usize, reason: &str) {
         self.1.lock().push((process, reason.into()));
@@ -138,7 +139,47 @@ fn world(n: usize, seed: u64, now: Instant) -> (Vec<Courier<End>>, Vec<Arc<Heard
 }
 
 fn outgoing(to: usize, urgency: i64, frame: &[u8]) -> Outgoing {
-    Outgoing { to, urgency, bytes: [&[0; HEADER][..], frame].concat() }
+    handed(Instant::now(), to, urgency, frame)
+}
+
+fn handed(handed: Instant, to: usize, urgency: i64, frame: &[u8]) -> Outgoing {
+    Outgoing { to, urgency, bytes: [&[0; HEADER][..], frame].concat(), handed }
+}
+
+/// With data comes when they were handed over, by the receiver's clock, however long they wait and travel. Clocks began apart.
+#[test]
+fn when_data_were_handed_over_is_known() {
+    let began = Instant::now();
+    let (mut couriers, heard, _) = world(2, 7, began);
+    couriers[0].began = began - Duration::from_secs(9);
+    couriers[1].listen(Arc::clone(&heard[1]) as Arc<dyn Sink>);
+    let mut now = began;
+    let tick = Duration::from_micros(200);
+    let mut steps = |couriers: &mut Vec<Courier<End>>, n: usize| {
+        for _ in 0..n {
+            now += tick;
+            couriers.iter_mut().for_each(|c| drop(c.step(now)));
+        }
+        now
+    };
+    // Signs of life, which are quick.
+    let began = steps(&mut couriers, 5_000);
+    for n in 0..10 {
+        couriers[0].take(handed(began, 1, 0, &vec![n; 400_000]));
+    }
+    // That control a run, when they came: clocks are read by them.
+    couriers[0].take(handed(began, 1, CONTROL, &[99]));
+    let ended = steps(&mut couriers, 5_000);
+    assert_eq!(heard[1].0.lock().len(), 11);
+    let took = ended - began;
+    for ((_, frame), seen) in heard[1].0.lock().iter().zip(&*heard[1].2.lock()) {
+        if frame[0] == 99 {
+            assert!(*seen > began, "{:?} after", *seen - began);
+        } else {
+            let wrong = seen.max(&began).duration_since(*seen.min(&began));
+            assert!(wrong <= 4 * tick, "{wrong:?} beside, of {took:?}");
+        }
+    }
 }
 
 /// Frames of any size arrive whole and once; those that control in order. Tags are used again and again.
