@@ -229,6 +229,76 @@ fn an_explanation_says_what_no_plan_avoids() {
     assert!(!said(2).1.contains("no plan avoids"));
 }
 
+/// A limit that drawn batches do not keep: that is said, and not that samples are long; a limit that would do is one.
+#[test]
+fn a_limit_that_cannot_be_kept_is_said() {
+    let with = |lengths: &str, limit: u64| {
+        let train = format!("balance cost(1, 1, 0, limit: {limit} tokens)");
+        compile(&generated(lengths, &train), Strategy::Pec, 2)
+    };
+    let said = |s: &Schedule| explain(s).and_then(|e| e.text(None)).expect("an explanation");
+    let warned = |s: &Schedule| explain(s).and_then(|e| e.warning);
+    let free = stragglers(&compile(&generated(UNEVEN, "balance cost(1, 1, 0)"), Strategy::Pec, 2));
+    let tight = with(UNEVEN, 2_900);
+    let expected = stragglers(&tight).expect("lengths differ");
+    let unkept = expected.unkept.expect("it cannot be kept");
+    assert!(unkept.drawn == 128 && (1..128).contains(&unkept.batches), "{unkept:?}");
+    assert_eq!(expected.bound, free.expect("lengths differ").bound, "what samples bound is another thing");
+    let text = said(&tight);
+    let why = format!(
+        "in {} of 128 batches drawn no plan was found that keeps the limit of 2900 tokens a rank, and such a batch ends \
+         the run; {} tokens would do for these; the step is predicted as if samples stayed, which has ranks wait",
+        unkept.batches, unkept.least
+    );
+    assert!(text.contains(&why) && !text.contains("single samples"), "{text}");
+    assert!(warned(&tight).is_some_and(|warning| why.starts_with(&warning)));
+    // It is the least to a hundredth.
+    let least = with(UNEVEN, unkept.least);
+    assert!(warned(&least).is_none() && said(&least).contains("samples: ranks wait"));
+    assert!(warned(&with(UNEVEN, unkept.least - unkept.least / 50)).is_some());
+    // Pictures do not show a plan that is not there.
+    let timeline = Timeline::of(&tight).expect("a timeline");
+    let shown = html::Shown { timeline: timeline.clone(), measured: None, name: "s.json".into() };
+    for text in [svg::draw(&[timeline], &svg::Options::default()), html::page(&[shown], 3)] {
+        let title = format!("no plan keeps the limit in {} of 128 batches drawn", unkept.batches);
+        assert!(text.contains(&title) && !text.contains("given to ranks"), "{text}");
+    }
+    // All lengths equal: 64 samples of 100 ids on two ranks.
+    assert!(warned(&with("fixed(100)", 3_200)).is_none());
+    let short = stragglers(&with("fixed(100)", 3_199)).and_then(|s| s.unkept).expect("it cannot be kept");
+    assert_eq!((short.batches, short.drawn, short.least), (128, 128, 3_200));
+    // One sample is more than a rank can hold.
+    assert!(warned(&with("fixed(100)", 99)).is_some_and(|warning| warning.contains("3200 tokens would do")));
+}
+
+/// What no plan avoids bounds steps in microbatches too, because they take no less than their batch.
+#[test]
+fn what_no_plan_avoids_bounds_microbatches_too() {
+    let of = |strategy, train: &str| {
+        stragglers(&compile(&generated(UNEVEN, train), strategy, 16)).expect("lengths differ")
+    };
+    let parts = of(Strategy::Serial, "balance on  microbatches 4");
+    let whole = of(Strategy::Pec, "balance on  microbatches 4");
+    assert_eq!(parts.bound, whole.bound);
+    assert!(parts.planned >= whole.planned && whole.planned >= whole.bound * (1.0 - 1e-9), "{parts:?}");
+}
+
+/// One number for one step: the one that decided, and the one of where samples move.
+#[test]
+fn a_step_is_said_with_one_number() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/histories.fs");
+    let program = fs_dsl::load(&path).program.expect("the example checks");
+    let compiled = compile_with(&program, &CompileOptions::new(Strategy::Serial, None)).expect("it compiles");
+    let text = explain(&compiled.schedule).and_then(|e| e.text(None)).expect("an explanation");
+    let number = |before: &str, after: &str| {
+        let rest = text.split(before).nth(1).unwrap_or_else(|| panic!("{before}: {text}"));
+        rest.split(after).next().unwrap_or_default().to_owned()
+    };
+    let decided = number("a step of `serial` is expected to take ", " balanced");
+    let moves = number("\nsamples move at `rows`: ", " a serial step");
+    assert_eq!(decided, moves, "{text}");
+}
+
 /// What is said of sizes is the slowest rank's, also where no plan evens samples out: two a rank.
 #[test]
 fn sizes_are_those_of_the_slowest_rank() {

@@ -155,6 +155,21 @@ pub struct Stragglers {
     /// What decided whether samples are given to ranks, if the model leaves it to the compiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared: Option<Compared>,
+    /// Whether the limit that is asked for can be kept; none where it was in all batches that were drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unkept: Option<Unkept>,
+}
+
+/// A limit of what ranks can hold that some batches do not keep. With one of them the rest is of samples at home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Unkept {
+    /// Batches that were drawn.
+    pub drawn: u32,
+    /// Those of them for which no plan was found that keeps it.
+    pub batches: u32,
+    /// A limit that plans were found to keep in all of them, in its unit: no more than a hundredth above the least.
+    pub least: u64,
 }
 
 /// What a rank is expected to have to do. It is the n-th of each batch, not the same one in all.

@@ -44,9 +44,12 @@ fn a_limit_that_nobody_can_meet_names_sample_and_rank() {
     let said = error(&output);
     assert!(said.contains("sample 0 of rank 0 takes up 50, but a rank can hold 40"), "{said}");
     assert!(said.contains("; raise the limit of tokens of a rank, or use"), "{said}");
+    // A smaller batch or more ranks do not make it smaller.
+    assert!(said.trim_end().ends_with("or use shorter sequences"), "{said}");
     // Each fits, all together do not: 400 ids on two ranks.
     let said = error(&run("fixed(50)", "balance on(limit: 199 tokens)").0);
     assert!(said.contains("which takes up 50, fits nowhere: of the 199 that a rank can hold"), "{said}");
+    assert!(said.contains("shorter sequences, a smaller batch or more ranks"), "{said}");
     assert!(run("fixed(50)", "balance on(limit: 200 tokens)").0.status.success());
     // Ids and labels, four bytes each: 400 a sample.
     let said = error(&run("fixed(50)", "balance on(limit: 399 B)").0);

@@ -146,6 +146,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         file::write(output, s).map_err(Failure::write(output))?;
     }
     let Some(mut explanation) = explain(s) else { return Ok(()) };
+    if let Some(warning) = &explanation.warning {
+        tell!("warning: {warning}");
+    }
     if args.json {
         explanation.operations.clear();
         let text = serde_json::to_string_pretty(&explanation)?;

@@ -337,6 +337,22 @@ fn a_model_without_a_workload_compiles_with_a_warning() {
 }
 
 /// As `fsx run` would, with the place where the batch is said.
+/// A limit that no plan keeps: four samples of 3 ids on two ranks.
+#[test]
+fn a_limit_that_cannot_be_kept_is_a_warning() {
+    for (limit, warned) in [(5, true), (6, false)] {
+        let (_dir, model) =
+            folder(&MODEL.replace("train {", &format!("train {{ balance on(limit: {limit} tokens) ")));
+        let out = fsc(&["compile", name(&model), "--ranks", "2"]);
+        let said = text(&out.stderr);
+        assert!(out.status.success(), "{said}");
+        let warning =
+            "warning: in 128 of 128 batches drawn no plan was found that keeps the limit of 5 tokens a rank";
+        assert_eq!(said.contains(warning) && said.contains("6 tokens would do"), warned, "{said}");
+        assert_eq!(said.contains("no plan"), warned, "{said}");
+    }
+}
+
 #[test]
 fn a_batch_that_does_not_divide_by_the_ranks_is_an_error() {
     let (dir, model) = folder(MODEL);

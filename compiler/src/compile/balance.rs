@@ -25,14 +25,23 @@ pub(crate) struct Decided {
     /// None: as options and model say.
     balance: Option<bool>,
     compared: Option<Compared>,
-    /// Where samples go, and what that takes beside what it would take elsewhere.
-    place: Option<(At, String)>,
+    place: Option<Place>,
+}
+
+/// Where samples go.
+#[derive(Debug, Clone)]
+struct Place {
+    at: At,
+    /// A serial step.
+    step: f64,
+    /// For people: what it takes, beside what it would take elsewhere.
+    said: String,
 }
 
 impl Decided {
     /// The options with what was decided.
     pub(crate) fn options(&self, options: &CompileOptions) -> CompileOptions {
-        let at = self.place.as_ref().map(|(at, _)| *at);
+        let at = self.place.as_ref().map(|place| place.at);
         options.clone().balance(self.balance.or(options.balance)).balance_at(at.or(options.balance_at))
     }
 
@@ -42,7 +51,7 @@ impl Decided {
         if let Some(stragglers) = s.prediction.as_mut().and_then(|p| p.stragglers.as_mut()) {
             stragglers.compared = self.compared;
         }
-        let Some((_, said)) = &self.place else { return };
+        let Some(Place { said, .. }) = &self.place else { return };
         for op in s.train.ops.iter_mut().filter(|op| op.action.has(Effect::AssignsBatch)) {
             op.reason = format!("{}; {said}", op.reason);
         }
@@ -68,6 +77,10 @@ pub(crate) fn decide(program: &Program, module: &Module, aim: &Aim, options: &Co
     let asked = options.balance.unwrap_or(matches!(program.train.balance, Balancing::On(_)));
     if decided.balance.unwrap_or(asked) {
         decided.place = place(module, aim, options);
+        // Whether it pays was seen where samples go first; what is said is of where they do go, which takes no longer.
+        if let (Some(compared), Some(place)) = (&mut decided.compared, &decided.place) {
+            compared.planned = place.step;
+        }
     }
     decided
 }
@@ -107,7 +120,7 @@ fn compare(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Decid
 
 /// Where samples that move are expected to cost less, or where they are asked to go, beside what it would take elsewhere;
 /// the same for all strategies, because the order of sums follows from it. Nothing where there is no choice.
-fn place(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<(At, String)> {
+fn place(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Place> {
     let of = |at, below| serial(module, aim, &options.clone().balance(true).balance_at(at), below);
     let ms = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
     let asked = options.balance_at;
@@ -130,5 +143,6 @@ fn place(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<(At, St
         return None;
     }
     let why = if asked.is_some() { ", as asked" } else { "" };
-    Some((at, format!("samples move at `{at}`{why}: {} a serial step; {}", ms(least), others.join(", "))))
+    let said = format!("samples move at `{at}`{why}: {} a serial step; {}", ms(least), others.join(", "));
+    Some(Place { at, step: least, said })
 }

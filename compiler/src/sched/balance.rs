@@ -32,8 +32,9 @@ pub(crate) fn complete(s: &mut Schedule, profile: Option<&Profile>) {
 /// as much to do.
 pub(crate) fn describe(s: &Schedule, e: &Stragglers) -> Option<String> {
     let waits = |most: f64| 100.0 * (1.0 - 1.0 / most.max(1.0));
+    let unkept = unkept(s, e);
     if waits(e.at_home) < 0.05 {
-        return None;
+        return unkept;
     }
     // Where transfers stop compute; otherwise once a batch.
     let microbatches = s.settings.microbatches;
@@ -49,6 +50,10 @@ pub(crate) fn describe(s: &Schedule, e: &Stragglers) -> Option<String> {
     let planned = format!("{:.1}% with {:.1}% of their bytes moved", waits(e.planned), 100.0 * e.moved);
     let assumed = s.prediction.as_ref().is_some_and(|p| Sizes::assumed(&p.limits));
     let mut text = match s.settings.balance {
+        _ if unkept.is_some() => format!(
+            "{}; the step is predicted as if samples stayed, which has ranks wait {home}",
+            unkept.unwrap_or_default()
+        ),
         Some(_) if assumed => {
             format!("lengths are not known; as assumed, ranks wait {planned}, and would wait {home}")
         }
@@ -65,7 +70,8 @@ pub(crate) fn describe(s: &Schedule, e: &Stragglers) -> Option<String> {
     }
     moves(s, &mut text);
     if let Some(c) = e.compared {
-        let ms = |seconds: f64| duration(seconds * 1e9);
+        // As much of it as tells places apart.
+        let ms = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
         let _ = write!(
             text,
             "; chosen because a step of `serial` is expected to take {} balanced and {} not",
@@ -74,6 +80,19 @@ pub(crate) fn describe(s: &Schedule, e: &Stragglers) -> Option<String> {
         );
     }
     Some(text)
+}
+
+/// That ranks cannot hold what they are to work on, if that is expected.
+pub(crate) fn unkept(s: &Schedule, e: &Stragglers) -> Option<String> {
+    let (u, limit) = (e.unkept?, s.settings.balance.as_ref()?.limit?);
+    let assumed = s.prediction.as_ref().is_some_and(|p| Sizes::assumed(&p.limits));
+    let assumed = if assumed { "lengths are not known; as assumed, " } else { "" };
+    let (most, unit) = (limit.most(), limit.unit());
+    Some(format!(
+        "{assumed}in {} of {} batches drawn no plan was found that keeps the limit of {most} {unit} a rank, and such a batch \
+         ends the run; {} {unit} would do for these",
+        u.batches, u.drawn, u.least
+    ))
 }
 
 /// In which operations samples move, and what is made of their rows where that moves instead of ids.

@@ -103,6 +103,8 @@ pub struct Explanation {
     pub balance: Option<Stragglers>,
     /// The same in a sentence, where ranks have unlike amounts to do.
     pub(crate) samples: Option<String>,
+    /// What is expected to end a run, in a sentence.
+    pub warning: Option<String>,
     /// Where samples go to other ranks, and what it would cost elsewhere.
     pub(crate) moves: Option<String>,
     /// What kept the schedule from being better.
@@ -151,6 +153,7 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         copied_buffers: s.train.buffers.iter().filter(|b| b.copies > 1).count(),
         balance: p.stragglers.clone(),
         samples: p.stragglers.as_ref().and_then(|e| balance::describe(s, e)),
+        warning: p.stragglers.as_ref().and_then(|e| balance::unkept(s, e)),
         moves: moves(s),
         limits: p.limits.clone(),
         rewrites: s.rewrites.clone(),

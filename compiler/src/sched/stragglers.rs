@@ -6,7 +6,7 @@
 
 use fs_schedule::action::Scope;
 use fs_schedule::{
-    CostModel, Data, GroupCost, LengthDistribution, Profile, RankWork, Schedule, Stragglers, Symbol,
+    CostModel, Data, GroupCost, LengthDistribution, Profile, RankWork, Schedule, Stragglers, Symbol, Unkept,
 };
 use fs_workload::balance::{Limit, Plan, Planner, Problem};
 use fs_workload::lengths::LengthLaw;
@@ -59,6 +59,7 @@ pub(crate) struct Drawn {
     bound: f64,
     moved: f64,
     ranks: Vec<RankWork>,
+    unkept: Option<Unkept>,
 }
 
 impl Drawn {
@@ -72,6 +73,7 @@ impl Drawn {
             moved: self.moved,
             ranks: self.ranks.clone(),
             compared: None,
+            unkept: self.unkept,
         }
     }
 
@@ -263,16 +265,41 @@ fn shared(work: &[u64], cores: Option<u32>) -> f64 {
     time
 }
 
+/// A limit that a batch keeps which keeps no lower one that was tried; from one on that another batch asks for. To a hundredth.
+fn least_limit(planner: &mut Planner, problem: &Problem<'_>, from: u64) -> u64 {
+    let Some(limit) = problem.limit else { return from };
+    let mut keeps =
+        |most| planner.plan(&Problem { limit: Some(Limit { most, ..limit }), ..*problem }).is_ok();
+    let all: u64 = limit.sizes.iter().sum();
+    let largest = limit.sizes.iter().copied().max().unwrap_or(0);
+    let (mut most, mut step) = (from.max(largest).max(all.div_ceil(problem.ranks as u64)), 1);
+    if keeps(most) {
+        return most;
+    }
+    let mut below = most;
+    while most < all && !keeps(most) {
+        below = most;
+        most = most.saturating_add(step).min(all);
+        step *= 2;
+    }
+    while most - below > (below / 100).max(1) {
+        let middle = below.midpoint(most);
+        *(if keeps(middle) { &mut most } else { &mut below }) = middle;
+    }
+    most
+}
+
 /// Draws, plans and compares; `None` where all ranks have the same to do, or costs are no numbers.
 pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
     let each = (s.settings.batch / s.ranks.max(1)) as usize;
     let ranks = (s.ranks as usize).min(MOST / each.max(1));
     let (n, groups) = (ranks * each, s.lengths.len());
     let known = Known::of(s, profile);
-    if n == 0 || ranks < 2 || !known.vary() {
+    let balance = s.settings.balance.clone().unwrap_or_default();
+    // Samples that are all alike may still be more than a rank can hold.
+    if n == 0 || ranks < 2 || !(known.vary() || balance.limit.is_some()) {
         return None;
     }
-    let balance = s.settings.balance.clone().unwrap_or_default();
     let cost = if balance.cost == CostModel::default() { cost_of(s, profile) } else { balance.cost.clone() };
     let cores = profile.and_then(|p| p.cores);
     let microbatches = s.settings.microbatches.max(1) as usize;
@@ -285,7 +312,7 @@ pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
     let mut planner = Planner::default();
     let (mut home, mut planned) = (Work::new(ranks, units, groups), Work::new(ranks, units, groups));
     let (mut all, mut bound, mut bytes, mut moved) = (vec![0.0; 1 + 2 * groups], 0.0, 0u64, 0u64);
-    let mut keeps = true;
+    let mut unkept: Option<Unkept> = None;
     let (mut costs, mut sizes, mut limited, mut scaled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut lengths: Vec<u32> = Vec::new();
     for batch in 0..batches as u64 {
@@ -325,17 +352,24 @@ pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
             microbatches,
             slack: balance.slack,
         };
+        let dearest = scaled.iter().copied().max().unwrap_or(0);
+        bound += total.div_ceil(ranks as u64).max(dearest) as f64 / mean / batches as f64;
         // A limit that lengths break is an error of the run, which names the sample.
         let Ok(plan) = planner.plan(&problem) else {
-            keeps = false;
+            let u = unkept.get_or_insert(Unkept { drawn: batches as u32, batches: 0, least: 0 });
+            u.batches += 1;
+            u.least = least_limit(&mut planner, &problem, u.least);
             continue;
         };
         planned.clear();
         assign(plan, &mut planned, |sample| (scaled[sample], own(sample)));
         planned.count(mean, cores);
-        bound += plan.bound as f64 / mean / batches as f64;
         bytes += sizes.iter().sum::<u64>();
         moved += plan.moved_bytes;
+    }
+    let keeps = unkept.is_none();
+    if keeps && !known.vary() {
+        return None;
     }
     let mean: Vec<f64> = all.iter().map(|x| x / ranks as f64).collect();
     let planned_falling = if keeps { &planned.falling } else { &home.falling };
@@ -347,7 +381,8 @@ pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
     Some(Drawn {
         ranks: (0..some).map(|i| falling[i * (ranks - 1) / (some - 1)]).collect(),
         planned: keeps.then(|| planned.spread(&mean, batches)),
-        bound: if keeps { bound } else { home.most },
+        bound,
+        unkept,
         moved: moved as f64 / bytes.max(1) as f64,
         home,
     })

@@ -32,7 +32,7 @@ pub(super) struct Group {
     pub bars: Vec<Bar>,
 }
 
-/// With samples at home, then as planned; nothing where all ranks have as much to do.
+/// With samples at home, then as planned, if there are plans that keep the limit; nothing where all ranks have as much to do.
 pub(super) fn groups(t: &Timeline) -> Vec<Group> {
     let Some(s) = t.stragglers.as_ref().filter(|s| s.at_home > 1.0005) else { return Vec::new() };
     let now = if t.balanced { s.planned } else { s.at_home };
@@ -51,6 +51,13 @@ pub(super) fn groups(t: &Timeline) -> Vec<Group> {
             bars: s.ranks.iter().enumerate().map(bar).collect(),
         }
     };
+    if let Some(u) = s.unkept {
+        let title = format!(
+            "samples where they are read (no plan keeps the limit in {} of {} batches drawn)",
+            u.batches, u.drawn
+        );
+        return vec![group(&title, s.at_home, false, |r| r.at_home)];
+    }
     vec![
         group("samples where they are read", s.at_home, !t.balanced, |r| r.at_home),
         group("samples given to ranks", s.planned, t.balanced, |r| r.planned),

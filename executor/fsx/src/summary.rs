@@ -144,7 +144,7 @@ fn balance(out: &mut String, b: &Balance) -> std::fmt::Result {
     } else {
         write!(
             out,
-            "nothing moved: ranks wait {:.1}% of a step for the slowest{meet}, with any plan {:.1}%",
+            "nothing moved: ranks wait {:.1}% of a step for the slowest{meet}, with any plan at least {:.1}%",
             100.0 * own.0,
             100.0 * b.waiting_at_least
         )?;

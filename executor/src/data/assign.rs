@@ -38,7 +38,11 @@ pub enum AssignError {
 
 fn hint(reason: &PlanError, limit: Option<RankLimit>) -> String {
     match (reason, limit) {
-        (PlanError::Sample { .. } | PlanError::Full { .. }, Some(limit)) => format!(
+        // One sample is as large in any batch and on any number of ranks.
+        (PlanError::Sample { .. }, Some(limit)) => {
+            format!("; raise the limit of {} of a rank, or use shorter sequences", limit.unit())
+        }
+        (PlanError::Full { .. }, Some(limit)) => format!(
             "; raise the limit of {} of a rank, or use shorter sequences, a smaller batch or more ranks",
             limit.unit()
         ),

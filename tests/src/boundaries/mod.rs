@@ -164,6 +164,7 @@ fn predictions(all: &mut Cases, base: &Schedule) {
             moved: 0.0,
             ranks: vec![fs_schedule::RankWork { at_home: 1.5, planned: 1.0 }],
             compared: Some(fs_schedule::Compared { at_home: 1.0, planned: 1.0 }),
+            unkept: Some(fs_schedule::Unkept { drawn: 8, batches: 1, least: 100 }),
         }),
     };
     let mut add = |name: &str, wrong, change: &dyn Fn(&mut Prediction)| {
