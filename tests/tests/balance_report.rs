@@ -100,6 +100,9 @@ fn shares_are_those_of_what_ranks_wait_after() {
         };
         assert!((share(expected.at_home) - home).abs() < 0.04, "{expected:?} and {b:?}");
         assert!((share(expected.planned) - planned).abs() < 0.02, "{expected:?} and {b:?}");
+        // What no plan avoids is the same number in both, and below both.
+        assert!((share(expected.bound) - b.waiting_at_least).abs() < 0.02, "{expected:?} and {b:?}");
+        assert!(b.waiting_at_least <= b.waiting.min(b.waiting_in_microbatches) + 1e-9, "{b:?}");
         let said = explain(&s).and_then(|e| e.text(None)).expect("an explanation");
         assert_eq!(said.contains("in each of 4 microbatches"), meeting == Meeting::Microbatch, "{said}");
     }
@@ -127,6 +130,10 @@ fn bytes_are_those_that_were_sent() {
             let expected = if at == At::Folded { all(report) - ids } else { 0.0 };
             assert!((b.asked_bytes - expected).abs() < 1e-6, "{what}: {b:?}, {expected} more sent");
             assert_eq!(expected > 0.0, at == At::Folded, "{what}");
+            assert!(
+                !b.asked_bytes.is_sign_negative() && !report.to_json().contains("-0.0,"),
+                "{what}: {b:?}"
+            );
             // Four bytes for each group of lengths of each sample, to everyone else.
             let groups = s.lengths.len() as f64;
             assert!(

@@ -145,6 +145,44 @@ fn rankings_and_files_are_the_same() {
     }
 }
 
+/// What a file says of itself is of the model too: saved after any schedule of equal values, it is the same bytes.
+#[test]
+fn saved_files_are_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut digests = Vec::new();
+    let mut saved = |schedule: Schedule, ranks: usize| {
+        // As read from a file, with its digest.
+        let text = fs_schedule::to_text(&schedule);
+        let schedule = fs_schedule::file::parse(Path::new("s.json"), text.as_bytes(), true).unwrap();
+        digests.push(schedule.digest.clone());
+        let options = Options::default().ranks(ranks).evaluate(false);
+        let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
+        train(&mut session, &mut ()).unwrap_or_else(|e| panic!("{e}"));
+        let file = folder.path().join("saved");
+        session.save(&file).unwrap();
+        std::fs::read(file).unwrap()
+    };
+    let text = |placement: &str| model(&sharding(placement), "adagrad(lr: 0.05)", 61, true);
+    let expected = saved(compile(&text("range"), Strategy::Serial, 2, 1, 1), 2);
+    for placement in PLACEMENTS {
+        for (strategy, lookahead) in [(Strategy::Serial, 1), (Strategy::Prefetch, 1), (Strategy::Pec, 2)] {
+            let schedule = compile(&text(placement), strategy, 2, lookahead, 1);
+            assert!(saved(schedule, 2) == expected, "{placement}, {strategy:?}");
+        }
+    }
+    // Samples of equal lengths are given to ranks, and stay.
+    let even = |balance: &str| {
+        let text = text("range").replace("uniform(0, 7)", "fixed(5)");
+        compile(&text.replace("train {", &format!("train {{ balance {balance} ")), Strategy::Pec, 2, 1, 1)
+    };
+    let (on, off) = (even("on"), even("off"));
+    assert!(on.settings.balance.is_some() && off.settings.balance.is_none());
+    assert!(saved(on, 2) == saved(off, 2), "balance");
+    digests.sort();
+    digests.dedup();
+    assert_eq!(digests.len(), 11, "they are schedules of their own");
+}
+
 fn skewed(ids: &str, sharding: &str) -> Program {
     let text = format!(
         "model skewed {{

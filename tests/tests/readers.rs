@@ -341,7 +341,7 @@ fn saved_models_that_lie_are_refused() {
         (&good, ids(&many, &long[..101]), "its vocabulary has 101 ids for 100 rows"),
         (&good, vec![table()], "has no tensor `vocabulary/items/offsets`"),
         (&good, vec![float, table()], "is F32 [2], expected I64"),
-        (&about(2, 3, ITEMS), ids(&[0, 1], b"b"), "its format has version 2"),
+        (&about(3, 3, ITEMS), ids(&[0, 1], b"b"), "its format has version 3"),
         (&about(1, u64::MAX, ITEMS), ids(&[0, 1], b"b"), "was trained for 18446744073709551615 steps"),
         (&about(1, 3, "{\"items\":\"a\",\"other\":\"b\"}"), ids(&[0, 1], b"b"), "several vocabularies"),
         (&"{}".to_owned(), vec![table()], "what it says of itself cannot be read"),

@@ -33,7 +33,8 @@ pub struct Balance {
     pub waiting_at_home: f64,
     /// Share of waiting as planned.
     pub waiting: f64,
-    /// Share of waiting that no plan avoids: of the dearest samples.
+    /// Share of waiting that no plan avoids: of the dearest samples. It bounds both ways to meet, because microbatches
+    /// together take no less than their batch.
     pub waiting_at_least: f64,
     /// Share of waiting where ranks meet in every microbatch.
     pub waiting_in_microbatches: f64,
@@ -110,9 +111,9 @@ impl Sent<'_> {
     fn of(self, schedule: &Schedule, payload: Payload) -> f64 {
         let ops = schedule.train.ops.iter().enumerate();
         let carry = ops.filter(|(_, op)| op.action.facts().transfer.is_some_and(|t| t.payload == payload));
-        carry
-            .map(|(i, _)| self.profiles.iter().map(|p| each(p.ops[i].sent, p.ops[i].count)).sum::<f64>())
-            .sum()
+        let ranks = carry.flat_map(|(i, _)| self.profiles.iter().map(move |p| &p.ops[i]));
+        // The sum of nothing would be -0.
+        ranks.map(|op| each(op.sent, op.count)).fold(0.0, |sum, bytes| sum + bytes)
     }
 
     /// The same that was not sent.

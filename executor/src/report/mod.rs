@@ -2,6 +2,7 @@
 
 pub(crate) mod accounting;
 pub(crate) mod balance;
+mod json;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -254,7 +255,7 @@ impl Report {
 
     /// Writes the same piece by piece, and takes no memory for it.
     pub fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
-        serde_json::to_writer_pretty(&mut *out, self)?;
+        json::write(&mut *out, self)?;
         out.write_all(b"\n")
     }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use fs_kernels::Real;
+use fs_schedule::profile::shape;
 
 use super::Session;
 use super::phase::rank_error;
@@ -58,7 +59,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             version: VERSION,
             program: format!("fsx {}", env!("CARGO_PKG_VERSION")),
             model: self.schedule.model.clone(),
-            schedule: self.schedule.digest.clone(),
+            shape: shape(&self.schedule),
             seed: self.seed,
             step: self.next_step,
             vocabulary: tables.map(|table| (table.to_owned(), ITEMS.to_owned())).collect(),

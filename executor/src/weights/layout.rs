@@ -11,8 +11,8 @@ use crate::runtime::tables::Field;
 
 /// Where the header's `__metadata__` says what a file is: an [`About`] in JSON.
 pub(crate) const KEY: &str = "fsx";
-/// The format of files written now.
-pub(crate) const VERSION: u32 = 1;
+/// The format of files written now. Those of version 1 named the schedule's digest, which nothing reads.
+pub(crate) const VERSION: u32 = 2;
 /// Values moved at once.
 pub(super) const PIECE: usize = 1 << 18;
 /// The vocabulary of a source that has one.
@@ -27,8 +27,9 @@ pub(crate) struct About {
     pub program: String,
     /// Name of the model.
     pub model: String,
-    /// Digest of the schedule that trained it.
-    pub schedule: String,
+    /// Digest of what all schedules of the model share: a file of equal values is the same bytes, whichever trained it.
+    #[serde(default)]
+    pub shape: String,
     /// Seed of everything random.
     pub seed: u64,
     /// Steps that it was trained for: the number of the next one.
