@@ -1,12 +1,13 @@
 //! Errors and warnings with places in the text, and how they are shown.
 
-use crate::codes::Code;
-use crate::source::{SourceMap, Span};
+use crate::codes::{self, Code};
+use crate::source::{SourceFile, SourceMap, Span};
+use fs_workload::names::steers;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use annotate_snippets::renderer::DecorStyle;
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -192,6 +193,10 @@ fn render_one(d: &Diagnostic, sources: &SourceMap, renderer: &Renderer) -> Strin
         }
         for file in files {
             let Some(source) = sources.files.get(file as usize) else { continue };
+            if d.code == codes::INVISIBLE {
+                group = group.element(seen(source, span));
+                continue;
+            }
             let mut snippet = Snippet::source(source.text.as_str()).path(source.path.as_str());
             if file == span.file {
                 let label = (!d.label.is_empty()).then(|| short(&d.label));
@@ -213,6 +218,27 @@ fn render_one(d: &Diagnostic, sources: &SourceMap, renderer: &Renderer) -> Strin
         group = group.element(Level::HELP.message(short(help)));
     }
     renderer.render(&[group])
+}
+
+/// The place of a character that is not seen: as it is it would do what it is refused for, so that it and others of its
+/// kind stand there as their escapes.
+fn seen(source: &SourceFile, span: Span) -> Snippet<'static, Annotation<'static>> {
+    let escaped = |text: &str| {
+        let mut out = String::with_capacity(text.len());
+        for c in text.chars() {
+            if steers(c) && !matches!(c, '\n' | '\r' | '\t') {
+                out.extend(c.escape_unicode());
+            } else {
+                out.push(c);
+            }
+        }
+        out
+    };
+    let [start, end] =
+        [span.start, span.end].map(|at| escaped(&source.text[..floor(&source.text, at as usize)]).len());
+    Snippet::source(escaped(&source.text))
+        .path(source.path.clone())
+        .annotation(AnnotationKind::Primary.span(start..end))
 }
 
 /// The part of a span that lies on its first line: carets under whole bodies say nothing.

@@ -7,6 +7,7 @@ use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::parse;
 use crate::source::{SourceFile, SourceMap, Span};
+use fs_workload::encoding::unmarked;
 use fs_workload::names::steers;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -107,8 +108,9 @@ impl<'a> Loader<'a> {
         let shown = shown(path);
         let bytes =
             self.files.read(path).map_err(|e| (codes::UNREADABLE, format!("cannot read `{shown}`: {e}")))?;
-        String::from_utf8(bytes).map_err(|e| {
-            let at = e.utf8_error().valid_up_to();
+        let text = unmarked(&bytes).map_err(|e| (codes::NOT_UTF8, format!("cannot read `{shown}`: {e}")))?;
+        String::from_utf8(text.to_vec()).map_err(|e| {
+            let at = e.utf8_error().valid_up_to() + (bytes.len() - text.len());
             (codes::NOT_UTF8, format!("`{shown}` is not UTF-8 text: byte {at} does not belong there"))
         })
     }
@@ -193,7 +195,7 @@ impl<'a> Loader<'a> {
 /// A path for messages, which steers no terminal.
 fn shown(path: &Path) -> String {
     let escaped = |c: char| if steers(c) { c.escape_unicode().to_string() } else { c.to_string() };
-    path.display().to_string().chars().map(escaped).collect()
+    path.to_string_lossy().chars().map(escaped).collect()
 }
 
 /// A path without `.` and, where possible, without `..`, so that one file has one name.

@@ -7,7 +7,7 @@ use crate::diagnostic::{Diagnostic, closest};
 use crate::recover;
 use crate::source::Span;
 use crate::units;
-use fs_workload::names::steers;
+use fs_workload::names::{kind, steers};
 use pest::Parser;
 use pest::error::{ErrorVariant, InputLocation};
 use pest::iterators::Pair;
@@ -48,10 +48,9 @@ pub fn parse(file: u32, text: &str) -> Parsed {
     let refuse = |d| Parsed { errors: vec![d], damaged: vec![whole], ..Parsed::default() };
     let plain = |c: char| matches!(c, '\n' | '\r' | '\t');
     if let Some((at, c)) = text.char_indices().find(|(_, c)| steers(*c) && !plain(*c)) {
-        // Shown beside the text it would do what it is refused for.
-        let line = 1 + text[..at].matches('\n').count();
-        let message = format!("line {line} has the character U+{:04X}, which is not seen", u32::from(c));
-        return refuse(Diagnostic { span: None, ..Diagnostic::error(codes::INVISIBLE, whole, message) });
+        let span = Span { file, start: at as u32, end: (at + c.len_utf8()) as u32 };
+        let message = format!("the text has the character U+{:04X}, {}", u32::from(c), kind(c));
+        return refuse(Diagnostic::error(codes::INVISIBLE, span, message));
     }
     if text.len() > MAX_BYTES {
         let start = Span { end: 0, ..whole };

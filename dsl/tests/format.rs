@@ -58,7 +58,7 @@ fn programs_of_the_repository_are_formatted() {
         if std::env::var_os("UPDATE_EXPECT").is_some() {
             std::fs::write(&path, &formatted).unwrap();
         } else {
-            assert_eq!(text, formatted, "{} is not formatted", path.display());
+            assert_eq!(text, formatted, "{} is not formatted", path.to_string_lossy());
         }
     }
 }

@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use fs_schedule::terminal::shown;
+
 use crate::data::DataError;
 use crate::transport::TransportError;
 use crate::transport::wire::BadWorld;
@@ -103,7 +105,7 @@ pub enum Error {
     #[error(transparent)]
     World(#[from] BadWorld),
     /// A file that cannot be written.
-    #[error("cannot write {what} {path}: {source}")]
+    #[error("cannot write {what} {path}: {source}", path = shown(.path))]
     Write {
         /// What it is.
         what: &'static str,

@@ -9,7 +9,6 @@ pub mod device;
 mod error;
 pub mod evaluate;
 pub mod fit;
-mod limits;
 mod memory;
 pub mod net;
 pub mod profile;

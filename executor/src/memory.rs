@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use fs_schedule::{Buffer, Element, Extent, Schedule};
+use fs_schedule::{Buffer, Element, Extent, Schedule, limits};
 use serde::Serialize;
 
 use crate::device::shards::table_bytes;
 use crate::error::Error;
-use crate::limits;
 
 /// What a run holds, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]

@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "this crate is where vector instructions and strided views live")]
 #![allow(clippy::needless_range_loop, reason = "fixed-size register arrays are indexed together")]
 
+pub mod allocator;
 pub mod asked;
 pub mod attention;
 pub mod dropout;

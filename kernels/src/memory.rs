@@ -5,8 +5,12 @@
 //! more than it fills. [`Block`] mends both: it starts on a cache line, and asks for huge pages before the first
 //! touch, since that is when pages are chosen.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+
+use crate::Real;
+use crate::allocator::tolerant;
 
 /// Bytes of a cache line, on which every block starts.
 pub(crate) const LINE: usize = 64;
@@ -19,6 +23,35 @@ const PAGED_FROM: usize = 256 << 10;
 #[cfg(target_os = "linux")]
 const HUGE_FROM: usize = 4 << 20;
 
+/// Memory that the system does not give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} bytes of memory cannot be had")]
+pub struct NoMemory {
+    /// How much was asked for.
+    pub bytes: u64,
+}
+
+/// `len` zeros, of which those that are never used take no memory; an error where there is none, not the end of the process.
+pub fn zeroed<T: Real>(len: usize) -> Result<Vec<T>, NoMemory> {
+    let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+    let none = NoMemory { bytes };
+    let layout = Layout::array::<T>(len).map_err(|_| none)?;
+    if layout.size() == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the layout has a size. Nothing else owns the memory, which was had from the allocator of boxes with the layout of
+    // one of `len` elements, and all of them are initialised: `Real` is sealed, and its types, floating-point
+    // numbers, are zero where all bits are.
+    unsafe {
+        let start = tolerant(|| alloc_zeroed(layout)).cast::<T>();
+        if start.is_null() {
+            Err(none)
+        } else {
+            Ok(Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, len)).into_vec())
+        }
+    }
+}
+
 /// A slice that starts on a cache line and lies on huge pages where the system gives them.
 pub struct Block<T> {
     /// The elements, with up to a page before them and room after them. It never grows, so they never move.
@@ -30,10 +63,18 @@ pub struct Block<T> {
 impl<T: Copy + Default> Block<T> {
     /// `len` zeros. Their memory is taken when they are first used, as with `vec!`.
     pub fn zeros(len: usize) -> Self {
-        let align = if len.saturating_mul(size_of::<T>()) < PAGED_FROM { LINE } else { PAGE };
-        let room = align / size_of::<T>().clamp(1, LINE);
+        let (align, room) = Self::place(len);
         // Zeros come untouched from the system, so the advice comes before their pages exist.
-        let mut buffer = vec![T::default(); len.saturating_add(room)];
+        Self::within(vec![T::default(); len.saturating_add(room)], len, align, room)
+    }
+
+    /// Where a block starts, and how many elements more that takes.
+    fn place(len: usize) -> (usize, usize) {
+        let align = if len.saturating_mul(size_of::<T>()) < PAGED_FROM { LINE } else { PAGE };
+        (align, align / size_of::<T>().clamp(1, LINE))
+    }
+
+    fn within(mut buffer: Vec<T>, len: usize, align: usize, room: usize) -> Self {
         let start = buffer.as_ptr().align_offset(align).min(room);
         advise_huge(&mut buffer);
         Block { buffer, start, len }
@@ -48,6 +89,14 @@ impl<T: Copy + Default> Block<T> {
             *self = Block::zeros(held);
         }
         self.len = len;
+    }
+}
+
+impl<T: Real> Block<T> {
+    /// [`Block::zeros`] of what may be more than there is: tables and the states of their optimizers.
+    pub fn try_zeros(len: usize) -> Result<Self, NoMemory> {
+        let (align, room) = Self::place(len);
+        Ok(Self::within(zeroed(len.saturating_add(room))?, len, align, room))
     }
 }
 
@@ -112,7 +161,8 @@ mod tests {
             block.fill(2.0);
             assert!(block.iter().all(|x| *x == 2.0));
             assert!(len < 1 << 20 || block.as_ptr().addr().is_multiple_of(PAGE));
-            let other = Block::<f64>::zeros(len);
+            let other = Block::<f64>::try_zeros(len).expect("there is so much");
+            assert!(other.iter().all(|x| *x == 0.0));
             assert_eq!((other.len(), other.as_ptr() as usize % LINE), (len, 0));
         }
         let mut block = Block::<f32>::default();
@@ -122,6 +172,17 @@ mod tests {
             block.fill(1.0);
         }
         assert!(Block::<f32>::default().is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_an_error() {
+        for len in [usize::MAX, usize::MAX / 8, 1 << 60] {
+            let bytes = (len as u64).saturating_mul(4);
+            assert_eq!(zeroed::<f32>(len).err(), Some(NoMemory { bytes }));
+            assert!(Block::<f64>::try_zeros(len).is_err());
+        }
+        assert_eq!(zeroed::<f64>(0), Ok(vec![]));
+        assert_eq!(zeroed::<f64>(3), Ok(vec![0.0; 3]));
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Texts for terminals.
 //!
 //! Names, words and reasons from files that anybody may have written stand in messages. None of them may steer the terminal
-//! that shows it, or hide a part of itself, and none makes a message as long as the file.
+//! that shows it, hide a part of itself, or pass for a message of ours by beginning a line, and none makes a message as long
+//! as the file. So what comes from outside goes through [`inline`] or [`shown`] where it enters a text, and each text through
+//! [`entry`] where it is printed, which indents all of its lines but the first: whatever was forgotten begins no line.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use fs_workload::names::steers as steers_by;
 
@@ -56,6 +59,39 @@ pub fn printable(text: &str) -> String {
     out
 }
 
+/// A word from outside, within a line: [`printable`], and the ends of lines as their escapes too.
+pub fn inline(text: &str) -> String {
+    printable(text).replace('\n', "\\u{a}")
+}
+
+/// A path within a line.
+pub fn shown(path: &Path) -> String {
+    inline(&path.to_string_lossy())
+}
+
+/// A word of a command line that is no name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it has a character that no name has: one that steers a terminal or is not seen, or a backslash")]
+pub struct NoName;
+
+/// A word of a command line that is no path: messages repeat it. What [`inline`] had to change is none either.
+pub fn word(text: &str) -> Result<String, NoName> {
+    if text.chars().any(|c| steers_by(c) || c == '\\') { Err(NoName) } else { Ok(text.to_owned()) }
+}
+
+/// What is printed behind `error: `, or as a note: [`message`], whose further lines are indented.
+pub fn entry(text: &str) -> String {
+    let text = message(text);
+    let mut out = String::with_capacity(text.len());
+    for (n, line) in text.split('\n').enumerate() {
+        let bare = n > 0 && !line.is_empty() && !line.starts_with(' ');
+        out.push_str(if n > 0 { "\n" } else { "" });
+        out.push_str(if bare { "  " } else { "" });
+        out.push_str(line);
+    }
+    out
+}
+
 /// Characters of the longest line of a message, and how many of them are its end where it is cut.
 const LINE: usize = 1200;
 const LINE_END: usize = 400;
@@ -102,6 +138,18 @@ mod tests {
             printable("a\u{2028}\u{feff}\u{e0041}é\u{200d}漢"),
             "a\\u{2028}\\u{feff}\\u{e0041}é\u{200d}漢"
         );
+    }
+
+    #[test]
+    fn what_comes_from_outside_begins_no_line() {
+        assert_eq!(inline("a\nerror: b\r\n"), "a\\u{a}error: b\\u{d}\\u{a}");
+        assert_eq!(shown(Path::new("a\n\u{1b}b")), "a\\u{a}\\u{1b}b");
+        assert_eq!(entry("a\nerror: b\n\n  c\nd"), "a\n  error: b\n\n  c\n  d");
+        assert_eq!(entry("one line"), "one line");
+        assert_eq!(word("items:lookahead=2"), Ok("items:lookahead=2".into()));
+        for none in ["a\nb", "a\u{202e}", &inline("a\nb")] {
+            assert_eq!(word(none), Err(NoName));
+        }
     }
 
     #[test]

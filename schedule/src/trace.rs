@@ -14,11 +14,15 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use fs_workload::encoding::unmarked;
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::file::{read_some, write_atomically_with};
+use crate::file::{read_within_memory, write_atomically_with};
+use crate::limits;
 use crate::model::Engine;
 use crate::program::{Schedule, Strategy};
+use crate::terminal::{inline, shown};
 
 /// Threads of a process that show queues of one priority order: `tid` modulo this is the engine's position.
 pub const LANES: u32 = 16;
@@ -40,12 +44,46 @@ pub struct Trace {
     #[serde(rename = "distributedInfo")]
     pub distributed: Distributed,
     /// Events in no particular order.
-    #[serde(rename = "traceEvents")]
+    #[serde(rename = "traceEvents", deserialize_with = "events")]
     pub events: Vec<Event>,
 }
 
 /// Microseconds since a run's start that no run lasts: thirty years.
 const LATEST: f64 = 1e15;
+
+/// What is said where events take more memory than there is.
+const NO_MEMORY: &str = "its events do not fit into memory";
+
+/// Events, of which each is far larger than its text: memory is looked at whenever there must be more for them.
+fn events<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Event>, D::Error> {
+    struct Events;
+    impl<'de> Visitor<'de> for Events {
+        type Value = Vec<Event>;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("events")
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<Event>, A::Error> {
+            /// Events for which there is room at first.
+            const FIRST: usize = 1 << 12;
+            /// Bytes of an event, twice while they move, with what the allocator adds to its texts.
+            const EACH: usize = 2 * size_of::<Event>() + 4 * 32;
+            let mut events: Vec<Event> = Vec::new();
+            while let Some(event) = from.next_element()? {
+                if events.len() == events.capacity() {
+                    let more = events.len().max(FIRST);
+                    let need = ((events.len() + more) * EACH) as u64;
+                    if limits::available(Path::new("/")).is_some_and(|free| free < need) {
+                        return Err(A::Error::custom(NO_MEMORY));
+                    }
+                    events.reserve_exact(more);
+                }
+                events.push(event);
+            }
+            Ok(events)
+        }
+    }
+    from.deserialize_seq(Events)
+}
 
 /// The schedule of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,7 +240,7 @@ pub struct Execution<'a> {
 #[non_exhaustive]
 pub enum TraceError {
     /// The file can't be read.
-    #[error("cannot read trace {path}: {source}")]
+    #[error("cannot read trace {path}: {source}", path = shown(.path))]
     Io {
         /// The file.
         path: PathBuf,
@@ -211,14 +249,24 @@ pub enum TraceError {
     },
     /// Larger than what is read.
     #[error(
-        "trace {path} is larger than {MOST_BYTES} bytes; trace fewer steps with `fsx run --trace-steps A..B`"
+        "trace {path} is larger than {MOST_BYTES} bytes; trace fewer steps with `fsx run --trace-steps A..B`",
+        path = shown(.path)
     )]
     Large {
         /// The file.
         path: PathBuf,
     },
+    /// More than there is memory for.
+    #[error(
+        "trace {path} does not fit into the memory that this process may take; trace fewer steps with `fsx run --trace-steps A..B`, or raise the limit",
+        path = shown(.path)
+    )]
+    Memory {
+        /// The file.
+        path: PathBuf,
+    },
     /// It ends in the middle.
-    #[error("trace {path} is truncated: {reason}; write it again with `fsx run --trace`")]
+    #[error("trace {path} is truncated: {reason}; write it again with `fsx run --trace`", path = shown(.path))]
     Truncated {
         /// The file.
         path: PathBuf,
@@ -227,7 +275,8 @@ pub enum TraceError {
     },
     /// Something else.
     #[error(
-        "{path} is not a trace of fsx: {reason}; write one with `fsx run SCHEDULE.json --trace TRACE.json`"
+        "{path} is not a trace of fsx: {reason}; write one with `fsx run SCHEDULE.json --trace TRACE.json`",
+        path = shown(.path)
     )]
     Format {
         /// The file.
@@ -237,7 +286,8 @@ pub enum TraceError {
     },
     /// Of another schedule.
     #[error(
-        "trace {path} is of another schedule: of model `{model}` with digest {found}, not {wanted}; trace a run of this schedule"
+        "trace {path} is of another schedule: of model `{model}` with digest {found}, not {wanted}; trace a run of this schedule",
+        path = shown(.path)
     )]
     Other {
         /// The file.
@@ -284,8 +334,8 @@ impl Trace {
         if self.schedule.digest != schedule.digest {
             return Err(TraceError::Other {
                 path: path.into(),
-                model: self.schedule.model.clone(),
-                found: self.schedule.digest.clone(),
+                model: inline(&self.schedule.model),
+                found: inline(&self.schedule.digest),
                 wanted: schedule.digest.clone(),
             });
         }
@@ -295,11 +345,17 @@ impl Trace {
         };
         let wrong = |reason: String| Err(TraceError::Format { path: path.into(), reason });
         if let Some(e) = self.executions().find(|e| !named(e)) {
-            return wrong(format!("the schedule has no operation {} called `{}`", e.index, e.op));
+            return wrong(format!("the schedule has no operation {} called `{}`", e.index, inline(e.op)));
         }
         let possible = |e: &Execution<'_>| e.start >= 0.0 && e.end >= e.start && e.end < LATEST;
         if let Some(e) = self.executions().find(|e| !possible(e)) {
-            return wrong(format!("`{}` of step {} runs from {} to {} us", e.op, e.step, e.start, e.end));
+            return wrong(format!(
+                "`{}` of step {} runs from {} to {} us",
+                inline(e.op),
+                e.step,
+                e.start,
+                e.end
+            ));
         }
         let mut all: Vec<_> = self.executions().map(|e| (e.rank, e.step, e.index)).collect();
         all.sort_unstable();
@@ -347,7 +403,10 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
 }
 
 fn bytes(path: &Path) -> Result<Vec<u8>, TraceError> {
-    read_some(path, MOST_BYTES + 1).map_err(|source| TraceError::Io { path: path.into(), source })
+    read_within_memory(path, MOST_BYTES + 1).map_err(|source| match source.kind() {
+        io::ErrorKind::OutOfMemory => TraceError::Memory { path: path.into() },
+        _ => TraceError::Io { path: path.into(), source },
+    })
 }
 
 /// The text of one file; `path` is for messages.
@@ -356,14 +415,17 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Trace, TraceError> {
     if bytes.len() as u64 > MOST_BYTES {
         return Err(TraceError::Large { path: path.into() });
     }
+    let bytes = unmarked(bytes).map_err(|e| wrong(e.to_string()))?;
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(wrong("it is empty".into()));
     }
     let trace: Trace = serde_json::from_slice(bytes).map_err(|error| {
         if error.is_eof() {
-            TraceError::Truncated { path: path.into(), reason: error.to_string() }
+            TraceError::Truncated { path: path.into(), reason: inline(&error.to_string()) }
+        } else if error.to_string().starts_with(NO_MEMORY) {
+            TraceError::Memory { path: path.into() }
         } else {
-            wrong(error.to_string())
+            wrong(inline(&error.to_string()))
         }
     })?;
     let ranks = trace.schedule.ranks;
@@ -379,7 +441,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Trace, TraceError> {
             && event.pid < ranks;
         let times = [Some(event.ts), event.dur, args.ready_us.or(Some(0.0)), args.met_us.or(Some(0.0))];
         if !whole || !times.iter().all(|t| t.is_some_and(|t| t.is_finite() && t >= 0.0)) {
-            let name = args.op.as_deref().unwrap_or_default();
+            let name = inline(args.op.as_deref().unwrap_or_default());
             return Err(wrong(format!("event {number}, an execution of `{name}`, is incomplete")));
         }
     }

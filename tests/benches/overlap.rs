@@ -342,7 +342,7 @@ fn run() -> Result<(), String> {
             print(&found, reference);
             if let Some(folder) = &arguments.keep {
                 let name = format!("{share}-{}", v.name.replace(", ", "-").replace(' ', "_"));
-                let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", folder.display());
+                let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", folder.to_string_lossy());
                 fs_schedule::file::write(&folder.join(format!("{name}.json")), &schedule)
                     .map_err(|e| failed(&e))?;
                 report.write(&folder.join(format!("{name}.report.json"))).map_err(|e| failed(&e))?;
@@ -355,10 +355,10 @@ fn run() -> Result<(), String> {
     }
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&to_json(&rows, link)).map_err(|e| e.to_string())?;
-        std::fs::write(path, text + "\n").map_err(|e| format!("{}: {e}", path.display()))?;
+        std::fs::write(path, text + "\n").map_err(|e| format!("{}: {e}", path.to_string_lossy()))?;
     }
     if let Some(path) = &arguments.svg {
-        std::fs::write(path, figure(&rows)).map_err(|e| format!("{}: {e}", path.display()))?;
+        std::fs::write(path, figure(&rows)).map_err(|e| format!("{}: {e}", path.to_string_lossy()))?;
     }
     Ok(())
 }

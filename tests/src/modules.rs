@@ -89,7 +89,8 @@ fn find(sources: &BTreeMap<Module, Source>) -> Vec<Circle> {
     for (module, source, reference, target) in &targets {
         let shared = module.iter().zip(target).take_while(|(a, b)| a == b).count();
         let (Some(from), Some(to)) = (module.get(shared), target.get(shared)) else { continue };
-        let said = format!("{}:{}: {}", source.file.display(), reference.line, reference.path.join("::"));
+        let said =
+            format!("{}:{}: {}", source.file.to_string_lossy(), reference.line, reference.path.join("::"));
         folders.entry(&module[..shared]).or_default().entry((from, to)).or_default().push(said);
     }
     let mut circles = Vec::new();

@@ -54,7 +54,7 @@ fn programs() -> Vec<(String, fs_dsl::checked::Program)> {
     files.sort();
     let load = |path: &std::path::PathBuf| {
         let program = fs_dsl::load(path).program.expect("models of the project check");
-        (path.display().to_string(), program)
+        (path.to_string_lossy().to_string(), program)
     };
     let mut all: Vec<_> = files.iter().map(load).collect();
     // What random models rarely have: softmax attention, and columns that nothing uses.

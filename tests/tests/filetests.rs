@@ -33,7 +33,7 @@ fn main() {
     }
     files.sort();
     let trials = files.into_iter().flat_map(|file| {
-        let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
+        let name = file.strip_prefix(&root).unwrap_or(&file).to_string_lossy().to_string();
         let narrow = file.clone();
         [
             Trial::test(format!("{name} (width)"), move || lines_are_short(&narrow)),

@@ -163,7 +163,7 @@ impl Fuzzer {
             }
             let path = self.keep("fault", &worst);
             let shown = String::from_utf8_lossy(&worst[..worst.len().min(2000)]).into_owned();
-            panic!("{}: {fault:?}\nthe input is in {}:\n{shown}", self.target.name, path.display());
+            panic!("{}: {fault:?}\nthe input is in {}:\n{shown}", self.target.name, path.to_string_lossy());
         }
         let _ = fs::remove_file(self.folder.join(format!("{}-last", self.target.name)));
         let (memory, time) = self.most;

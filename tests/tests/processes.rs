@@ -507,7 +507,7 @@ fn start(folder: &Path, sharding: &str, steps: u64) -> (Child, World) {
     let listener = UnixListener::bind(folder.join("socket")).expect("a socket");
     let child = Command::new(std::env::current_exe().expect("this program"))
         .args(["second_process", "--exact", "--nocapture"])
-        .env(SECOND, format!("{},{sharding},{steps}", folder.display()))
+        .env(SECOND, format!("{},{sharding},{steps}", folder.to_string_lossy()))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

@@ -11,6 +11,7 @@
 //! no other of the project: the language, the schedule, the kernels and the executor use it.
 
 pub mod balance;
+pub mod encoding;
 mod error;
 pub mod ids;
 mod initial;

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use fs_compiler::chakra::Export;
-use fs_schedule::file;
+use fs_schedule::file::{self, PartFolder};
+use fs_schedule::terminal::{inline, shown, word};
 
 use super::failure::Failure;
 
@@ -25,7 +26,7 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 4)]
     steps: u64,
     /// Name of the files (default: the schedule's).
-    #[arg(long)]
+    #[arg(long, value_parser = word)]
     name: Option<String>,
 }
 
@@ -35,20 +36,22 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let stem = || args.schedule.file_stem().map(|n| n.to_string_lossy().into_owned());
     let name = args.name.clone().or_else(stem).filter(|n| !n.is_empty()).unwrap_or_else(|| s.model.clone());
     if name.contains(['/', '\\']) {
-        return Err(Failure::Usage(format!("--name is the start of file names, not a path: `{name}`")));
+        return Err(Failure::Usage(format!(
+            "--name is the start of file names, not a path: `{}`",
+            inline(&name)
+        )));
     }
     if name.starts_with('.') || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
-        let shown: String = name.chars().take(40).collect();
+        let start = inline(&name.chars().take(40).collect::<String>());
         return Err(Failure::Usage(format!(
-            "--name {shown:?} makes bad file names: at most {LONGEST_NAME} bytes, no control characters, no dot first"
+            "--name `{start}` makes bad file names: at most {LONGEST_NAME} bytes, no control characters, no dot first"
         )));
     }
     fs::create_dir_all(&args.output).map_err(Failure::write(&args.output))?;
     // All files or none: they are put in place once the last one is written.
-    let part = part_in(&args.output, &name);
-    fs::create_dir(&part).map_err(Failure::write(&args.output))?;
-    let outcome = write(&export, s.ranks, &part, &args.output, &name);
-    let _ = fs::remove_dir_all(&part);
+    let part = PartFolder::create(&part_in(&args.output, &name)).map_err(Failure::write(&args.output))?;
+    let outcome = write(&export, s.ranks, part.path(), &args.output, &name);
+    drop(part);
     let bytes = outcome?;
     let prefix = args.output.join(&name);
     tell!(
@@ -59,12 +62,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         s.ranks,
         if s.ranks == 1 { "" } else { "s" },
         bytes as f64 / 1e6,
-        prefix.display(),
-        if s.ranks == 1 { String::new() } else { format!(" to {}.{}.et", prefix.display(), s.ranks - 1) }
+        shown(&prefix),
+        if s.ranks == 1 { String::new() } else { format!(" to {}.{}.et", shown(&prefix), s.ranks - 1) }
     );
     let beyond = args.output.join(format!("{name}.{}.et", s.ranks));
     if beyond.exists() {
-        tell!("warning: {} is of another export and was left there", beyond.display());
+        tell!("warning: {} is of another export and was left there", shown(&beyond));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use fs_dsl::checked::Program;
 use fs_schedule::file;
-use fs_schedule::terminal::printable;
+use fs_schedule::terminal::shown;
 
 use super::failure::Failure;
 use super::print;
@@ -16,7 +16,7 @@ pub(super) fn load(model: &Path) -> Result<Program, Failure> {
     eprint!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, std::io::stderr().is_terminal()));
     loaded.program.ok_or_else(|| {
         let n = loaded.diagnostics.iter().filter(|d| d.is_error()).count();
-        Failure::Found(format!("{} has {n} error{}", model.display(), if n == 1 { "" } else { "s" }))
+        Failure::Found(format!("{} has {n} error{}", shown(model), if n == 1 { "" } else { "s" }))
     })
 }
 
@@ -32,19 +32,19 @@ pub(super) fn fmt(models: &[impl AsRef<Path>], check: bool) -> Result<(), Failur
     for model in models {
         let path = model.as_ref();
         let text = file::read_text(path, MOST_BYTES).map_err(Failure::read(path))?;
-        let shown = printable(&path.to_string_lossy());
-        let formatted = fs_dsl::format_text(&shown, &text).map_err(|diagnostics| {
+        let name = shown(path);
+        let formatted = fs_dsl::format_text(&name, &text).map_err(|diagnostics| {
             let sources = fs_dsl::source::SourceMap {
-                files: vec![fs_dsl::source::SourceFile { path: shown.clone(), text: text.clone() }],
+                files: vec![fs_dsl::source::SourceFile { path: name.clone(), text: text.clone() }],
             };
             eprint!("{}", fs_dsl::render(&diagnostics, &sources, std::io::stderr().is_terminal()));
-            Failure::Found(format!("{} is not formatted: it has syntax errors", path.display()))
+            Failure::Found(format!("{} is not formatted: it has syntax errors", shown(path)))
         })?;
         if formatted == text {
             continue;
         }
         if check {
-            unformatted.push(path.display().to_string());
+            unformatted.push(shown(path));
         } else {
             file::write_atomically(path, formatted.as_bytes()).map_err(Failure::write(path))?;
         }
@@ -59,6 +59,6 @@ pub(super) fn fmt(models: &[impl AsRef<Path>], check: bool) -> Result<(), Failur
 pub(super) fn verify(schedule: &Path, ignore_digest: bool) -> Result<(), Failure> {
     let read = if ignore_digest { file::read_ignoring_digest(schedule) } else { file::read(schedule) };
     let s = read?;
-    let path = printable(&schedule.display().to_string());
+    let path = shown(schedule);
     print(&format!("{path}: valid ({} operations a step)\n", s.train.ops.len()))
 }

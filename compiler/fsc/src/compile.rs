@@ -7,7 +7,8 @@ use fs_compiler::sched::{BoundBy, policy};
 use fs_compiler::search::{self, Tried, Verdict};
 use fs_compiler::{At, CompileOptions, compile_with, paths};
 use fs_dsl::checked::{Cluster, Program};
-use fs_schedule::{Strategy, file, profile, terminal};
+use fs_schedule::terminal::{self, shown};
+use fs_schedule::{Strategy, file, profile};
 
 use super::commands::load;
 use super::failure::Failure;
@@ -30,7 +31,7 @@ pub(super) struct Args {
     ranks: Option<u32>,
     /// Cluster to plan for: a preset, or a block of the model's file (default: the first block, else `local` with
     /// the given ranks).
-    #[arg(long)]
+    #[arg(long, value_parser = terminal::word)]
     cluster: Option<String>,
     /// Reuse distances that `pec` tells apart, in microbatches (default: as the model says).
     #[arg(long)]
@@ -130,14 +131,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let folder = if output == Path::new("-") { None } else { paths::folder_of(output) };
     paths::anchor(&mut compiled.schedule, &program, folder.as_deref());
     if program.workload.is_none() {
-        let model = args.model.display();
+        let model = shown(&args.model);
         tell!("warning: {model} has no `workload` block: `fsx run` will need `--data FILE`");
     }
     let s = &compiled.schedule;
     if terminal::steers(&file::to_text(s)) {
         return Err(Failure::Usage(format!(
             "{}: a path or a column's name has control characters, which no schedule may have; rename it",
-            args.model.display()
+            shown(&args.model)
         )));
     }
     if output == Path::new("-") {
@@ -162,7 +163,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             s.tables.len(),
             s.parameters.iter().map(|p| u64::from(p.rows) * u64::from(p.columns)).sum::<u64>(),
             policy::of(s.strategy).name(),
-            output.display()
+            shown(output)
         );
     }
     eprint!("{}", explanation.summary());

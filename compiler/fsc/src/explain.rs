@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use fs_schedule::file;
+use fs_schedule::terminal::{shown, word};
 
 use super::failure::Failure;
 use super::print;
@@ -13,7 +14,7 @@ pub(super) struct Args {
     /// A schedule, or the code of a diagnostic such as FS0012.
     what: PathBuf,
     /// Explain this operation of the schedule only.
-    #[arg(long)]
+    #[arg(long, value_parser = word)]
     op: Option<String>,
     /// Print as JSON.
     #[arg(long)]
@@ -21,7 +22,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let text = args.what.to_string_lossy();
+    let text = shown(&args.what);
     let is_code = text.strip_prefix("FS").is_some_and(|d| d.bytes().all(|b| b.is_ascii_digit()));
     if is_code && !args.what.exists() {
         return code(&text);

@@ -9,6 +9,7 @@ use fs_compiler::import::ImportError;
 use fs_compiler::passes::manager::PipelineError;
 use fs_schedule::file::LoadError;
 use fs_schedule::profile::ProfileError;
+use fs_schedule::terminal::shown;
 use fs_schedule::trace::TraceError;
 
 /// A command that failed.
@@ -21,7 +22,7 @@ pub(super) enum Failure {
     #[error("{0}")]
     Found(String),
     /// A file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}", shown(path))]
     Read {
         /// Which.
         path: PathBuf,
@@ -29,7 +30,7 @@ pub(super) enum Failure {
         source: io::Error,
     },
     /// A file cannot be written.
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write {}: {source}", shown(path))]
     Write {
         /// Which.
         path: PathBuf,
@@ -43,7 +44,7 @@ pub(super) enum Failure {
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     /// Something about a file.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}", shown(path))]
     Of {
         /// The file.
         path: PathBuf,

@@ -2,7 +2,7 @@
 
 /// Says something on standard error that steers no terminal.
 macro_rules! tell {
-    ($($words:tt)*) => { eprintln!("{}", fs_schedule::terminal::message(&format!($($words)*))) };
+    ($($words:tt)*) => { eprintln!("{}", fs_schedule::terminal::entry(&format!($($words)*))) };
 }
 
 mod chakra;
@@ -11,6 +11,7 @@ mod compile;
 mod explain;
 mod failure;
 mod inspect;
+mod interrupt;
 mod opt;
 mod pictures;
 mod tables;
@@ -23,11 +24,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use failure::Failure;
 use fs_compiler::sched::policy::{self, Policy};
-use fs_schedule::terminal::message;
+use fs_schedule::terminal::{entry, inline, message, shown};
 
 /// Compiler for embedding communication: a model of a sequence recommender in, a checked static schedule out.
 #[derive(Debug, Parser)]
-#[command(name = "fsc", version, arg_required_else_help = true)]
+#[command(name = "fsc", bin_name = "fsc", version, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -93,7 +94,15 @@ fn strategies() -> impl TypedValueParser<Value = StrategyChoice> {
 
 fn main() -> ExitCode {
     fs_compiler::passes::manager::take_panics();
-    let outcome = match Cli::parse().command {
+    let command = match parsed() {
+        Ok(cli) => cli.command,
+        Err(code) => return code,
+    };
+    if let Err(e) = interrupt::watch() {
+        eprintln!("error: cannot watch for Ctrl-C: {e}");
+        return ExitCode::FAILURE;
+    }
+    let outcome = match command {
         Command::Check { model } => commands::check(&model),
         Command::Fmt { models, check } => commands::fmt(&models, check),
         Command::Compile(args) => compile::run(&args),
@@ -104,13 +113,34 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Chakra(args) => chakra::run(&args),
     };
+    interrupt::leave();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {}", message(&failure.to_string()));
+            eprintln!("error: {}", entry(&failure.to_string()));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line, or the exit status once it is said what is wrong with it.
+fn parsed() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        let code = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX));
+        // What was asked for: help, the version.
+        if !error.use_stderr() {
+            let _ = error.print();
+            return code;
+        }
+        // It repeats arguments: the same is said of what is left of them in a line.
+        let plain = std::env::args_os().skip(1).map(|argument| inline(&argument.to_string_lossy()));
+        let plain = Cli::try_parse_from(std::iter::once("fsc".to_owned()).chain(plain)).err();
+        match plain.filter(clap::Error::use_stderr) {
+            Some(error) => eprint!("{}", message(&error.render().to_string())),
+            None => eprint!("{}", entry(&error.render().to_string())),
+        }
+        code
+    })
 }
 
 /// A result must not replace what it is made from, under whatever name.
@@ -120,8 +150,8 @@ fn keep_input(output: &Path, inputs: &[&Path]) -> Result<(), Failure> {
     match inputs.iter().find(|input| real(input).is_some_and(|r| r == place)) {
         Some(input) => Err(Failure::Usage(format!(
             "{} would replace {}, which is read; give the result another name",
-            output.display(),
-            input.display()
+            shown(output),
+            shown(input)
         ))),
         None => Ok(()),
     }

@@ -1,14 +1,13 @@
 //! `fsc opt`: passes on textual IR.
 
 use std::fmt::Write as _;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use fs_compiler::dialect;
 use fs_compiler::ir::{Module, parse, verify};
 use fs_compiler::passes::manager::{self, Log, Print, Settings, parse_pipeline};
 use fs_compiler::passes::{PASSES, Pass};
-use fs_schedule::terminal;
+use fs_schedule::terminal::{self, shown};
 
 use super::commands::{MOST_BYTES, load};
 use super::failure::Failure;
@@ -22,7 +21,7 @@ pub(super) struct Args {
     /// Textual IR (`-`: standard input), a `.fs` model, or the reproducer of a failed pass.
     file: Option<PathBuf>,
     /// Passes, for example `canonicalize,lower-exchanges{unique=false}`; a reproducer brings its own.
-    #[arg(long)]
+    #[arg(long, value_parser = terminal::word)]
     pipeline: Option<String>,
     /// Print the IR after every pass (standard error).
     #[arg(long)]
@@ -85,7 +84,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let errors = verify::verify(&module);
         if !errors.is_empty() {
             let errors = verify::render_with_lines(&module, &errors, &lines);
-            return Err(Failure::Found(format!("{} is not valid:\n{errors}", file.display())));
+            return Err(Failure::Found(format!("{} is not valid:\n{errors}", shown(file))));
         }
     }
     let printed = match (args.print_ir_after_all, args.print_ir_after_change) {
@@ -109,7 +108,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match outcome {
         Ok(()) => print(&module.to_string()),
         Err(e) => {
-            let path = args.reproducer.display();
+            let path = shown(&args.reproducer);
             let kept = match fs_schedule::file::write_atomically(&args.reproducer, e.reproducer.as_bytes()) {
                 Ok(()) => format!("`fsc opt {path}` fails the same way"),
                 Err(why) => format!("a reproducer could not be written to {path}: {why}"),
@@ -133,14 +132,13 @@ fn read(file: &Path) -> Result<Input, Failure> {
         return Ok(Input::Model(Box::new(module)));
     }
     let text = if file == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().take(MOST_BYTES).read_to_string(&mut text).map(|_| text)
+        fs_schedule::file::read_text_from(std::io::stdin(), MOST_BYTES)
     } else {
         fs_schedule::file::read_text(file, MOST_BYTES)
     };
     let text = text.map_err(Failure::read(file))?;
     if terminal::steers_plainly(&text) {
-        return Err(Failure::Found(format!("{}: it has characters that steer a terminal", file.display())));
+        return Err(Failure::Found(format!("{}: it has characters that steer a terminal", shown(file))));
     }
     Ok(Input::Text(text))
 }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use fs_compiler::distribution::{Lookahead, TableOptions};
 use fs_dsl::checked::Program;
+use fs_schedule::terminal::{NoName, word};
 
 /// What one `--table` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,6 +24,9 @@ pub(super) enum TableArgError {
     /// No table, or no choice.
     #[error("write NAME:KEY=VALUE,..., for example items:lookahead=2,unique=off")]
     Form,
+    /// What no message may repeat.
+    #[error(transparent)]
+    Name(#[from] NoName),
     /// A key that there is not.
     #[error("there is no choice `{0}`; there are unique, lookahead, sharding, placement and group")]
     Key(String),
@@ -62,6 +66,7 @@ pub(super) enum TablesError {
 impl FromStr for TableArg {
     type Err = TableArgError;
     fn from_str(text: &str) -> Result<Self, TableArgError> {
+        word(text)?;
         let (name, choices) = text.split_once(':').ok_or(TableArgError::Form)?;
         let mut arg = Self { name: name.trim().to_owned(), ..Self::default() };
         for choice in choices.split(',') {

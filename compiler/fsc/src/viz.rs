@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use fs_compiler::viz::measured::Measured;
 use fs_compiler::viz::{Timeline, html};
+use fs_schedule::terminal::shown;
 use fs_schedule::{file, trace};
 
 use super::failure::Failure;
@@ -32,7 +33,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !interactive && !pictures::ENDINGS.contains(&ending.as_str()) {
         return Err(Failure::Usage(format!(
             "{}: the ending says what to draw, and must be .html or .{}",
-            args.output.display(),
+            shown(&args.output),
             pictures::ENDINGS.join(" or .")
         )));
     }
@@ -67,7 +68,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             measured = Some(Measured::of(&timeline, &ran).ok_or_else(|| {
                 Failure::Found(format!(
                     "trace {} holds no executions of operations; trace steps that ran, with `fsx run --trace-steps`",
-                    at.display()
+                    shown(at)
                 ))
             })?);
         }

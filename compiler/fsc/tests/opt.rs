@@ -70,7 +70,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.to_string_lossy()))
 }
 
 #[test]

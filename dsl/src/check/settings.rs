@@ -123,7 +123,7 @@ pub(crate) const CSV: &[Param] = &[
     Param::optional(
         "time",
         ParamKind::Text,
-        "Column that orders a user's interactions; ties and files without it follow the order of lines.",
+        "Column that orders a user's interactions, compared as its text says to 18 digits behind the point (whole numbers only from 2^53 on); ties and files without it follow the order of lines.",
     ),
     Param::optional("rating", ParamKind::Text, "Column that must be a finite number on every line."),
     Param::optional(

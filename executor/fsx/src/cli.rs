@@ -1,5 +1,5 @@
-//! Arguments, and a run from them to an exit status: 0 for success, 1 for errors, 2 for wrong usage, 130 after
-//! Ctrl-C, 143 if told to terminate.
+//! Arguments, and a run from them to an exit status: 0 if all that was asked for is done, 1 for errors, 2 for wrong usage, 128
+//! and the signal's number if a signal ended it before.
 
 use std::fs;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use fs_executor::weights::{self, Taken};
 use fs_executor::{Error, Options, Report, Session, compare, data};
 use fs_schedule::Schedule;
 use fs_schedule::file::check_writable;
-use fs_schedule::terminal::message;
+use fs_schedule::terminal::{entry, inline, message, shown};
 
 use crate::files::place_of;
 use crate::interrupt::{Counting, Interrupts};
@@ -27,11 +27,23 @@ use crate::transport::{Processes, Transport, end_together, say_error, seconds};
 use crate::{net, profile, summary};
 
 #[derive(Parser)]
-#[command(name = "fsx", version, about = "Runs schedules that fsc has compiled", max_term_width = 100)]
+#[command(
+    name = "fsx",
+    bin_name = "fsx",
+    version,
+    about = "Runs schedules that fsc has compiled",
+    max_term_width = 100
+)]
+#[command(after_help = STATUS_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+const STATUS_HELP: &str = "\
+Exit status: 0 if all that was asked for is done, also if a signal came when nothing was left to stop; 1 after an error, or \
+if what is compared differs; 2 after wrong usage; 128 and the signal's number if a signal ended it before (130 after Ctrl-C, \
+143 after SIGTERM, 129 after SIGHUP).";
 
 #[derive(Subcommand)]
 enum Command {
@@ -134,6 +146,27 @@ struct Run {
     json: bool,
 }
 
+/// The command line, or the exit status once it is said what is wrong with it.
+fn parsed() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        let code = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX));
+        // What was asked for: help, the version.
+        if !error.use_stderr() {
+            let _ = error.print();
+            return code;
+        }
+        // It repeats arguments: the same is said of what is left of them in a line.
+        let plain = std::env::args_os().skip(1).map(|argument| inline(&argument.to_string_lossy()));
+        let plain = Cli::try_parse_from(std::iter::once("fsx".to_owned()).chain(plain)).err();
+        let said = match plain.filter(clap::Error::use_stderr) {
+            Some(error) => message(&error.render().to_string()),
+            None => entry(&error.render().to_string()),
+        };
+        let _ = io::stderr().write_all(said.as_bytes());
+        code
+    })
+}
+
 pub(crate) fn main() -> ExitCode {
     // A panic on a rank's thread becomes the run's error; its own message would be a second one.
     let hook = std::panic::take_hook();
@@ -142,11 +175,14 @@ pub(crate) fn main() -> ExitCode {
             hook(info);
         }
     }));
-    let command = Cli::parse().command;
+    let command = match parsed() {
+        Ok(cli) => cli.command,
+        Err(code) => return code,
+    };
     let interrupts = match Interrupts::watch() {
         Ok(interrupts) => interrupts,
         Err(error) => {
-            say_error(&message(&error.to_string()));
+            say_error(&entry(&error.to_string()));
             return ExitCode::FAILURE;
         }
     };
@@ -155,11 +191,11 @@ pub(crate) fn main() -> ExitCode {
         Command::Compare(settings) => compare(&settings),
         Command::Top(settings) => top(&settings),
         Command::Profile(settings) => profile::run(&settings),
-        Command::Net(settings) => net::run(&settings),
+        Command::Net(settings) => net::run(&settings, &interrupts),
     };
     let code = outcome.unwrap_or_else(|error| {
         // Names of data files' columns, users and tensors are in it as they were found.
-        say_error(&message(&error.to_string()));
+        say_error(&entry(&error.to_string()));
         ExitCode::FAILURE
     });
     // Until here a signal ends it, whoever does not take its last words.
@@ -175,7 +211,7 @@ fn together(run: &Run, interrupts: &Arc<Interrupts>) -> Result<ExitCode, Error> 
     if outcome.is_err() {
         interrupts.places().explain();
     }
-    end_together(processes, outcome)
+    end_together(processes, outcome, interrupts)
 }
 
 fn execute(
@@ -240,7 +276,7 @@ fn execute(
             io::stderr(),
             "{}: {} on {ranks} rank(s)",
             session.schedule().model,
-            message(&session.describe_data())
+            entry(&session.describe_data())
         );
         if ranks != planned {
             let _ = writeln!(
@@ -255,12 +291,12 @@ fn execute(
     if !quiet {
         let cut = summary::truncation(&session.truncation());
         if let Some(taken) = session.taken() {
-            let _ = writeln!(io::stderr(), "{}", message(&taken.summary()));
+            let _ = writeln!(io::stderr(), "{}", entry(&taken.summary()));
         }
         let notes = session.taken().map(Taken::notes).into_iter().flatten().chain(cut);
         for note in notes {
             // Names of the file's tensors and of the data's ids are in it as they were found.
-            let _ = writeln!(io::stderr(), "note: {}", message(&note));
+            let _ = writeln!(io::stderr(), "note: {}", entry(&note));
         }
     }
     (report.data, report.planned_steps) = (session.describe_data(), session.steps());
@@ -329,7 +365,7 @@ fn check_distinct(run: &Run, schedule: &Schedule) -> Result<(), Error> {
         if let Some((other, _)) = taken.iter().find(|(_, p)| *p == place) {
             return Err(Error::Settings(format!(
                 "{} would hold both the {other} and the {what}; give the {what} another name",
-                path.display()
+                shown(&path)
             )));
         }
         taken.push((what, place));
@@ -364,6 +400,9 @@ fn finish(
     let traced = trace.map_or(Ok(()), |target| write_trace(target, session, run.quiet));
     reported.and(saved).and(traced)?;
     printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
+    if !report.interrupted && interrupts.asked_to_stop() && processes.is_first() {
+        let _ = writeln!(io::stderr(), "note: nothing was left to stop: the run is whole");
+    }
     Ok(if report.interrupted { ExitCode::from(interrupts.status()) } else { ExitCode::SUCCESS })
 }
 

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use fs_executor::stall::Watch;
 use fs_executor::{Error, Observer, Report, StepEvent};
 use fs_schedule::file::Reserved;
+use fs_schedule::signals::is_ignored;
 use nix::sys::signal::{SigSet, Signal};
 
 /// How long a run that was asked to stop may take, with few threads.
@@ -99,7 +100,10 @@ impl Interrupts {
         let failed = |e: &dyn std::fmt::Display| Error::Settings(format!("cannot watch for Ctrl-C: {e}"));
         let mut signals = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1] {
-            signals.add(signal);
+            // `nohup` and shells have said so of what shall outlive them.
+            if !is_ignored(signal as u32) {
+                signals.add(signal);
+            }
         }
         signals.thread_block().map_err(|e| failed(&e))?;
         let own = Arc::new(Self::new());
@@ -153,8 +157,19 @@ impl Interrupts {
 
     /// Writes the report, not at the same time as a signal does.
     pub(crate) fn write_report(&self, path: &Path, report: &Report) -> Result<(), Error> {
-        let _both = self.report.0.each_ref().map(locked);
+        let _both = self.report.hold();
         report.write(path)
+    }
+
+    /// Until what is returned is dropped no signal begins the last report: whoever ends the process otherwise would leave
+    /// half of it. If a signal is writing it, this waits for that, and so for the end.
+    pub(crate) fn hold_report(&self) -> Held<'_, Report> {
+        self.report.hold()
+    }
+
+    /// Whether a signal has asked the command to stop.
+    pub(crate) fn asked_to_stop(&self) -> bool {
+        self.signal.load(Ordering::Relaxed) != 0
     }
 
     /// From now on the command stops when it is asked to.
@@ -263,6 +278,15 @@ impl<T> Default for Kept<T> {
 
 fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Both places of a [`Kept`] text, which is not written as long as these live.
+type Held<'a, T> = [MutexGuard<'a, Option<(Reserved, T)>>; 2];
+
+impl<T> Kept<T> {
+    fn hold(&self) -> Held<'_, T> {
+        self.0.each_ref().map(locked)
+    }
 }
 
 impl<T: Clone> Kept<T> {
@@ -386,6 +410,24 @@ mod tests {
             std::fs::remove_file(&path).unwrap();
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    /// As where MPI ends the process: a report that was just begun would stay beside its place.
+    #[test]
+    fn whoever_holds_the_report_keeps_it_from_being_begun() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        let kept = Arc::new(Kept::default());
+        kept.reserve(&path, &1).unwrap();
+        let held = kept.hold();
+        let other = Arc::clone(&kept);
+        let writing = std::thread::spawn(move || other.write_last(|n, out| write!(out, "{n}")));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!writing.is_finished());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        drop(held);
+        writing.join().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "1");
     }
 
     #[test]

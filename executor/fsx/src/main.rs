@@ -14,6 +14,12 @@ mod view;
 
 use std::process::ExitCode;
 
+use fs_kernels::allocator::{Ending, before_end};
+
+#[global_allocator]
+static ALLOCATOR: Ending = Ending;
+
 fn main() -> ExitCode {
+    before_end(fs_schedule::file::remove_unfinished);
     cli::main()
 }

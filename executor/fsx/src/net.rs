@@ -10,6 +10,7 @@ use fs_executor::Error;
 use fs_executor::net::{Asked, Links, NetError, measure};
 use fs_schedule::file::check_writable;
 
+use crate::interrupt::Interrupts;
 use crate::transport::{Processes, Transport, end_together, seconds};
 
 /// Arguments of `fsx net`.
@@ -39,13 +40,13 @@ pub(crate) struct Settings {
 }
 
 /// Measures in all processes; the first one says and writes what was found.
-pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
+pub(crate) fn run(settings: &Settings, interrupts: &Interrupts) -> Result<ExitCode, Error> {
     let timeout = seconds("--timeout", settings.timeout)?;
     let time = seconds("--seconds", settings.seconds)?;
     let processes = Processes::join(Some(Transport::Mpi), timeout)?;
     let asked = Asked { seconds: time.as_secs_f64(), sizes: settings.sizes.clone(), timeout };
     let outcome = all(settings, &processes, &asked).map(|()| ExitCode::SUCCESS);
-    end_together(processes, outcome)
+    end_together(processes, outcome, interrupts)
 }
 
 /// Bytes of an exchange.

@@ -10,7 +10,7 @@ use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Error, Options, Session, data, profile};
 use fs_schedule::Profile;
 use fs_schedule::file::check_writable;
-use fs_schedule::terminal::printable;
+use fs_schedule::terminal::shown;
 
 use crate::files::place_of;
 use crate::links::{LINK_HELP, note_idle_link};
@@ -50,7 +50,7 @@ pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
     let own = data::file(&schedule, Some(&settings.schedule));
     let read = [Some(&settings.schedule), settings.data.as_ref(), own.as_ref()];
     if read.into_iter().flatten().any(|p| place_of(p) == place_of(path)) {
-        let message = format!("{} is read, so the profile needs another name", path.display());
+        let message = format!("{} is read, so the profile needs another name", shown(path));
         return Err(Error::Settings(message));
     }
     check_writable(path).map_err(failed)?;
@@ -75,7 +75,7 @@ pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Error> {
     let found = profile::measure(&mut session, steps)?;
     fs_schedule::profile::write(path, &found).map_err(failed)?;
     if !settings.quiet {
-        let text = summary(&found, &printable(&path.display().to_string()));
+        let text = summary(&found, &shown(path));
         let printed = io::stdout().lock().write_all(text.as_bytes());
         printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
     }

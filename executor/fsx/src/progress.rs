@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use console::Term;
 use fs_executor::{Observer, StepEvent};
 use fs_schedule::Engine;
-use fs_schedule::terminal::message;
+use fs_schedule::terminal::{entry, shown};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::top::{Status, dumb};
@@ -121,8 +121,8 @@ impl Progress {
         if let Err(e) = written
             && !std::mem::replace(&mut self.status_failed, true)
         {
-            let text = format!("warning: cannot write the status {}: {e}", path.display());
-            self.say(&message(&text));
+            let text = format!("warning: cannot write the status {}: {e}", shown(path));
+            self.say(&entry(&text));
         }
     }
 
@@ -162,7 +162,7 @@ impl Observer for Progress {
             self.warned = true;
             let text =
                 format!("warning: the loss of step {} is {loss}; try a smaller learning rate", event.step);
-            self.say(&message(&text));
+            self.say(&entry(&text));
         }
         self.view.step(event, &self.engines);
         self.advance(event.tokens);

@@ -9,7 +9,7 @@ use fs_executor::data::Truncation;
 use fs_executor::evaluate::Metrics;
 use fs_executor::report::{Accounting, Balance, FittedCosts, Longest, Meeting, Truncations, by_action};
 use fs_executor::units::{grouped, human};
-use fs_schedule::terminal::printable;
+use fs_schedule::terminal::shown;
 
 use crate::view::short;
 
@@ -289,7 +289,7 @@ fn write_comparison(out: &mut String, c: &Comparison, files: &[PathBuf]) -> std:
                 (_, true) => "yes",
                 (_, false) => "NO",
             },
-            printable(&file.display().to_string())
+            shown(file)
         )?;
     }
     writeln!(out)?;
@@ -297,7 +297,7 @@ fn write_comparison(out: &mut String, c: &Comparison, files: &[PathBuf]) -> std:
         return writeln!(out, "equal    losses, tables, parameters and optimizer states, in every bit");
     }
     for (row, file) in c.schedules.iter().zip(files).skip(1).filter(|(row, _)| !row.equal) {
-        let file = printable(&file.display().to_string());
+        let file = shown(file);
         match row.loss_differs_at {
             Some(step) => writeln!(
                 out,

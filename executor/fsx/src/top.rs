@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use console::Term;
 use fs_executor::Error;
+use fs_schedule::terminal::{inline, shown};
 use serde::{Deserialize, Serialize};
 
 use crate::view::View;
@@ -16,7 +17,7 @@ use crate::view::View;
 const LOOK: Duration = Duration::from_millis(500);
 /// A run that says nothing for so long has a reason.
 const QUIET: f64 = 10.0;
-/// Bytes of the largest status file that is read; more of it are no JSON.
+/// Bytes of the largest status file that is read.
 const MOST_BYTES: u64 = 1 << 20;
 /// Lines that are shown at most.
 const MOST_LINES: usize = 100;
@@ -61,14 +62,14 @@ impl Status {
         let wrong = |reason: String| {
             Error::Settings(format!(
                 "{} is not the status of a run: {reason}; start one with `fsx run SCHEDULE.json --status {0}`",
-                path.display()
+                shown(path)
             ))
         };
-        let text = fs_schedule::file::read_some(path, MOST_BYTES).map_err(|e| wrong(e.to_string()))?;
-        if fs_schedule::terminal::steers(&String::from_utf8_lossy(&text)) {
+        let text = fs_schedule::file::read_text(path, MOST_BYTES).map_err(|e| wrong(e.to_string()))?;
+        if fs_schedule::terminal::steers(&text) {
             return Err(wrong("a text in it has characters that steer a terminal".into()));
         }
-        let status: Self = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
+        let status: Self = serde_json::from_str(&text).map_err(|e| wrong(inline(&e.to_string())))?;
         if status.format == FORMAT { Ok(status) } else { Err(wrong("its `format` is another".into())) }
     }
 

@@ -10,7 +10,9 @@ use fs_executor::transport::launch::launched;
 #[cfg(feature = "mpi")]
 use fs_executor::transport::mpi::Job;
 use fs_executor::transport::wire::World;
-use fs_schedule::terminal::message;
+use fs_schedule::terminal::entry;
+
+use crate::interrupt::Interrupts;
 
 /// What hands data from rank to rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -125,12 +127,15 @@ pub(crate) fn say_error(text: &str) {
 pub(crate) fn end_together(
     processes: Processes,
     outcome: Result<ExitCode, Error>,
+    interrupts: &Interrupts,
 ) -> Result<ExitCode, Error> {
     match &outcome {
         Ok(_) => processes.finish()?,
         Err(error) if processes.place().1 > 1 => {
-            let text = message(&error.to_string());
+            let text = entry(&error.to_string());
             say_error(&text);
+            // MPI ends the process wherever it is.
+            let _held = interrupts.hold_report();
             processes.abort(&text);
         }
         Err(_) => {}

@@ -270,13 +270,17 @@ fn saving_that_takes_long_is_ended() {
 #[test]
 fn saving_that_takes_little_is_finished() {
     let folder = large();
-    let child = saving(folder.path(), Stdio::null());
+    let mut child = saving(folder.path(), Stdio::piped());
+    let mut stderr = child.stderr.take().unwrap();
     signal(&child, "-TERM");
     signal(&child, "-CONT");
     let (status, report) = end(child, folder.path());
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
     let saved = fs::read(folder.path().join("m.safetensors")).unwrap();
     if status.success() {
         assert_eq!(report["interrupted"], false);
+        assert!(said.contains("note: nothing was left to stop: the run is whole"), "{said}");
         let again =
             ["run", "s.json", "--ranks", "1", "--steps", "1", "--no-evaluate", "--init", "m.safetensors"];
         assert!(command(folder.path(), &again).status().unwrap().success(), "it can be gone on with");
@@ -285,6 +289,24 @@ fn saving_that_takes_little_is_finished() {
         assert_eq!((status.code(), &report["interrupted"]), (Some(143), &true.into()));
         assert_eq!(saved, b"what was there");
     }
+}
+
+/// As `nohup` starts a run: it goes on when its terminal is gone.
+#[test]
+fn signals_that_are_to_be_passed_over_are() {
+    let folder = place(&ranking(12, true));
+    let script =
+        "trap '' HUP; exec \"$0\" run s.json --report r.json --ranks 2 --steps 100000000 --status now.json";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(env!("CARGO_BIN_EXE_fsx")).current_dir(folder.path());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for(folder.path(), "training");
+    signal(&child, "-HUP");
+    signal(&child, "-HUP");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().unwrap().is_none(), "it has ended");
+    signal(&child, "-TERM");
+    assert_eq!(end(child, folder.path()).0.code(), Some(143));
 }
 
 /// Nobody reads the pipe that the report goes to.

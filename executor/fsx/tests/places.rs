@@ -124,3 +124,33 @@ fn a_limit_on_address_space_is_seen_before_memory_is_taken() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("does not fit") || said.contains("available"), "{said}");
 }
+
+/// Whatever is missing, of what was looked at before or of what was not: it ends in one line.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_on_address_space_ends_in_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut schedule = ranking(12, true);
+    schedule.tables[0].rows = (64 << 20) / 4 / u64::from(schedule.tables[0].dim);
+    common::write(&dir.path().join("s.json"), &schedule);
+    let (mut trained, mut refused) = (0, 0);
+    for limit in (60_000..900_000).step_by(47_000) {
+        let script =
+            format!("ulimit -v {limit}; exec \"$0\" run s.json -q --ranks 2 --steps 2 --save m.safetensors");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(env!("CARGO_BIN_EXE_fsx")).current_dir(dir.path());
+        let output = command.output().unwrap();
+        let said = said(&output);
+        match output.status.code() {
+            Some(0) => trained += 1,
+            Some(1) => {
+                refused += 1;
+                assert!(said.starts_with("error: ") && said.lines().count() <= 2, "{limit}: {said}");
+            }
+            _ => panic!("{limit}: {:?}: {said}", output.status),
+        }
+        let names = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        assert_eq!(names.filter(|name| name.contains(".tmp")).count(), 0, "{limit}");
+    }
+    assert!(trained > 3 && refused > 3, "{trained} {refused}");
+}

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use fs_schedule::terminal::{inline, shown};
+
 /// Why samples cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -20,14 +22,15 @@ pub enum DataError {
     },
     /// A file that no source reads.
     #[error(
-        "cannot tell how to read {path}: give a .safetensors file, or compile the model with a `workload` whose `csv` names the columns"
+        "cannot tell how to read {path}: give a .safetensors file, or compile the model with a `workload` whose `csv` names the columns",
+        path = shown(.path)
     )]
     UnknownFormat {
         /// The file.
         path: PathBuf,
     },
     /// The file cannot be read.
-    #[error("cannot read data file {path}: {source}{}", hint(.source))]
+    #[error("cannot read data file {path}: {source}{}", hint(.source), path = shown(.path))]
     Io {
         /// The file.
         path: PathBuf,
@@ -35,25 +38,25 @@ pub enum DataError {
         source: io::Error,
     },
     /// A directory where a file should be.
-    #[error("data file {path} is a directory; name a file in it")]
+    #[error("data file {path} is a directory; name a file in it", path = shown(.path))]
     Directory {
         /// The path.
         path: PathBuf,
     },
     /// Nothing in it.
-    #[error("data file {path} is empty")]
+    #[error("data file {path} is empty", path = shown(.path))]
     Empty {
         /// The file.
         path: PathBuf,
     },
     /// Only a header.
-    #[error("data file {path} has a header line but no interactions")]
+    #[error("data file {path} has a header line but no interactions", path = shown(.path))]
     HeaderOnly {
         /// The file.
         path: PathBuf,
     },
     /// A column that is not there.
-    #[error("data file {path} has no column `{column}`{}; its columns are: {}", suggestion(.column, .columns), some(.columns))]
+    #[error("data file {path} has no column `{column}`{}; its columns are: {}", suggestion(.column, .columns), some(.columns), path = shown(.path))]
     UnknownColumn {
         /// The file.
         path: PathBuf,
@@ -63,7 +66,7 @@ pub enum DataError {
         columns: Vec<String>,
     },
     /// A field that cannot be used.
-    #[error("{path}, line {line}, column `{column}`: `{value}` {problem}")]
+    #[error("{path}, line {line}, column `{column}`: `{value}` {problem}", path = shown(.path))]
     Field {
         /// The file.
         path: PathBuf,
@@ -77,7 +80,7 @@ pub enum DataError {
         problem: &'static str,
     },
     /// A line that is not a record.
-    #[error("{path}, line {line}: {reason}")]
+    #[error("{path}, line {line}: {reason}", path = shown(.path))]
     Record {
         /// The file.
         path: PathBuf,
@@ -88,7 +91,8 @@ pub enum DataError {
     },
     /// More items than rows.
     #[error(
-        "{path} has {items} distinct items, but table `{table}` has {rows} rows; give it at least {items} rows and compile again"
+        "{path} has {items} distinct items, but table `{table}` has {rows} rows; give it at least {items} rows and compile again",
+        path = shown(.path)
     )]
     TooManyItems {
         /// The file.
@@ -102,7 +106,8 @@ pub enum DataError {
     },
     /// More items than rows, with those of the initial values.
     #[error(
-        "the initial values have {known} ids, with those of {path} there are {items}, but table `{table}` has {rows} rows; give it at least {items} rows and compile again"
+        "the initial values have {known} ids, with those of {path} there are {items}, but table `{table}` has {rows} rows; give it at least {items} rows and compile again",
+        path = shown(.path)
     )]
     TooManyTogether {
         /// The file.
@@ -118,7 +123,8 @@ pub enum DataError {
     },
     /// A user with too few interactions.
     #[error(
-        "{path}: user `{user}` has {found} interaction(s), {need} are needed; leave such users out with `min_interactions {need}` in the workload's csv"
+        "{path}: user `{user}` has {found} interaction(s), {need} are needed; leave such users out with `min_interactions {need}` in the workload's csv",
+        path = shown(.path)
     )]
     ShortHistory {
         /// The file.
@@ -131,7 +137,7 @@ pub enum DataError {
         need: usize,
     },
     /// Nobody left.
-    #[error("{path}: no user has {need} interactions; lower `min_interactions` or give more data")]
+    #[error("{path}: no user has {need} interactions; lower `min_interactions` or give more data", path = shown(.path))]
     NoUsers {
         /// The file.
         path: PathBuf,
@@ -149,7 +155,7 @@ pub enum DataError {
         reason: String,
     },
     /// Not a safetensors file.
-    #[error("{path} is not a safetensors file: {reason}")]
+    #[error("{path} is not a safetensors file: {reason}", path = shown(.path))]
     NotTensors {
         /// The file.
         path: PathBuf,
@@ -157,7 +163,7 @@ pub enum DataError {
         reason: String,
     },
     /// A tensor that is not there.
-    #[error("{path} has no tensor `{name}`{}; its tensors are: {}", suggestion(.name, .names), some(.names))]
+    #[error("{path} has no tensor `{name}`{}; its tensors are: {}", suggestion(.name, .names), some(.names), path = shown(.path))]
     MissingTensor {
         /// The file.
         path: PathBuf,
@@ -167,7 +173,7 @@ pub enum DataError {
         names: Vec<String>,
     },
     /// A tensor of another type or shape.
-    #[error("{path}: tensor `{name}` is {found}, expected {expected}")]
+    #[error("{path}: tensor `{name}` is {found}, expected {expected}", path = shown(.path))]
     Tensor {
         /// The file.
         path: PathBuf,
@@ -179,7 +185,7 @@ pub enum DataError {
         expected: String,
     },
     /// Tensors that contradict each other, or a value out of range.
-    #[error("{path}: {reason}")]
+    #[error("{path}: {reason}", path = shown(.path))]
     Content {
         /// The file.
         path: PathBuf,
@@ -188,7 +194,8 @@ pub enum DataError {
     },
     /// An id without a row.
     #[error(
-        "{path}: id {id} (tensor `ids`, row {row}, column {column}) is out of range for table `{table}` with {rows} rows; {advice}"
+        "{path}: id {id} (tensor `ids`, row {row}, column {column}) is out of range for table `{table}` with {rows} rows; {advice}",
+        path = shown(.path)
     )]
     IdOutOfRange {
         /// The file.
@@ -234,12 +241,12 @@ pub(crate) fn some(names: &[String]) -> String {
     list.join(", ")
 }
 
-/// The start of a text that may be a whole file.
+/// The start of a text that may be a whole file, within a line.
 pub(crate) fn cut(text: &str) -> String {
     const LONGEST: usize = 80;
     match text.char_indices().nth(LONGEST) {
-        None => text.to_owned(),
-        Some((at, _)) => format!("{}...", &text[..at]),
+        None => inline(text),
+        Some((at, _)) => format!("{}...", inline(&text[..at])),
     }
 }
 
@@ -259,7 +266,7 @@ fn suggestion(name: &str, names: &[String]) -> String {
     let names = names.iter().filter(|n| n.len().max(lower.len()) <= LONGEST);
     let best = names.map(|n| (strsim::normalized_damerau_levenshtein(&lower, &n.to_lowercase()), n));
     match best.max_by(|a, b| a.0.total_cmp(&b.0)) {
-        Some((score, best)) if score >= 0.5 => format!(", did you mean `{best}`?"),
+        Some((score, best)) if score >= 0.5 => format!(", did you mean `{}`?", cut(best)),
         _ => String::new(),
     }
 }

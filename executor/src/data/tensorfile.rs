@@ -146,7 +146,10 @@ impl TensorFile {
         found.sort_by(|a, b| a.0.cmp(&b.0));
         for (name, info) in found {
             if begin + info.data_offsets.1 as u64 > size {
-                return Err(not(format!("tensor `{name}` lies beyond its end; the file was cut off")));
+                return Err(not(format!(
+                    "tensor `{}` lies beyond its end; the file was cut off",
+                    cut(&name)
+                )));
             }
             let start = begin + info.data_offsets.0 as u64;
             tensors.insert(name, TensorInfo { dtype: info.dtype, shape: info.shape.clone(), start });

@@ -8,6 +8,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use fs_schedule::terminal::shown;
 use fs_schedule::{InputKind, Keep, Schedule, Table};
 
 use super::tensorfile::{TensorFile, TensorInfo};
@@ -93,7 +94,7 @@ fn check(schedule: &Schedule, file: &TensorFile, samples: usize, tokens: usize) 
     if schedule.lengths.len() > 1 {
         return Err(DataError::Unsupported {
             input: schedule.lengths[1].name.clone(),
-            from: file.path().display().to_string(),
+            from: shown(file.path()),
             reason:
                 "the file has one set of lengths, the model has several; give its sequences the same lengths"
                     .into(),
@@ -138,7 +139,7 @@ fn check(schedule: &Schedule, file: &TensorFile, samples: usize, tokens: usize) 
             InputKind::Next { .. } => {
                 return Err(DataError::Unsupported {
                     input: input.name.clone(),
-                    from: file.path().display().to_string(),
+                    from: shown(file.path()),
                     reason:
                         "safetensors batches hold ids and labels, not what follows each id; use a CSV file"
                             .into(),
@@ -151,7 +152,7 @@ fn check(schedule: &Schedule, file: &TensorFile, samples: usize, tokens: usize) 
 
 impl Source for Tensors {
     fn describe(&self) -> String {
-        format!("{} ({} steps of {} samples)", self.file.path().display(), self.steps, self.samples)
+        format!("{} ({} steps of {} samples)", shown(self.file.path()), self.steps, self.samples)
     }
 
     fn digest(&self) -> Result<String, DataError> {

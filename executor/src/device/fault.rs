@@ -6,6 +6,7 @@ use crate::data::DataError;
 use crate::data::assign::AssignError;
 use crate::data::share::Missing;
 use crate::transport::TransportError;
+use crate::units::human;
 
 /// A defect of the schedule or of its data met at run time, or another rank's failure.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +44,17 @@ pub enum Fault {
     /// One gradient is added and the other replaced, which no kernel does.
     #[error("weight and bias gradients must both be added into or both overwritten")]
     MixedAddition,
+    /// A buffer for which there is no memory.
+    #[error(
+        "operand {operand} takes {}, which cannot be had; use smaller batches, shorter sequences or fewer ranks, or raise the limit of memory",
+        human(*.bytes)
+    )]
+    NoMemory {
+        /// As in the schedule.
+        operand: String,
+        /// Its bytes.
+        bytes: u64,
+    },
     /// An id that its table does not have.
     #[error("id {id} is out of range for table `{table}` with {rows} rows")]
     IdOutOfRange {

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use fs_schedule::{Duration as Length, Program, RowMap, Schedule, Table};
+use fs_schedule::{Duration as Length, Program, RowMap, Schedule, Table, limits};
 
 use crate::data::Source;
 use crate::data::samples::{Blocks, Deal};
 use crate::error::Error;
-use crate::limits;
 use crate::stall::Watch;
 use crate::transport::link::EmulatedLink;
 use crate::transport::wire::World;

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fs_schedule::terminal::shown;
 use fs_schedule::trace::{Distributed, Origin, rank_file, write};
 
 use super::{Timeline, events};
@@ -53,7 +54,7 @@ impl Target {
         match others.first() {
             Some(other) => Err(Error::Settings(format!(
                 "{} is not of this run, but trace tools would take it for one of its ranks; give --trace another folder",
-                other.display()
+                shown(other)
             ))),
             None => Ok(()),
         }

@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use fs_kernels::Real;
 use fs_schedule::Schedule;
+use fs_schedule::terminal::shown;
 
 use super::layout::{About, KEY, PIECE, SavedTensor, VERSION, What, entries, table_name, vocabulary_names};
 use super::taken::{Ids, Taken};
-use crate::data::error::some;
+use crate::data::error::{cut, some};
 use crate::data::tensorfile::{Dtype, TensorFile, TensorInfo};
 use crate::data::{DataError, Source, Vocabulary};
 use crate::device::{Device, Env, Stored};
@@ -125,7 +126,7 @@ impl Loading {
         if values == 0 {
             return Err(Error::Weights(format!(
                 "{} has values for none of the model's tables and parameters; it holds: {}",
-                path.display(),
+                shown(path),
                 some(&file.names())
             )));
         }
@@ -272,7 +273,7 @@ fn adopt(vocabulary: Option<Vocabulary>, source: &mut dyn Source) -> Result<Adop
         (Some(known), Some(own)) => (known, own),
     };
     let file = vocabulary.len();
-    let text = |v: &Vocabulary, n: u32| String::from_utf8_lossy(v.id(n)).chars().take(80).collect::<String>();
+    let text = |v: &Vocabulary, n: u32| cut(&String::from_utf8_lossy(v.id(n)));
     let absent_ids = (0..file as u32).filter(|n| own.number(vocabulary.id(*n)).is_none());
     let shared = (0..own.len() as u32).filter(|n| vocabulary.number(own.id(*n)).is_some()).count();
     let absent = file - shared;

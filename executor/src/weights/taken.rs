@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use fs_schedule::terminal::shown;
 use serde::Serialize;
 
 use crate::data::error::cut;
@@ -84,12 +85,12 @@ impl Taken {
             1 => "1 tensor is".into(),
             n => format!("{n} tensors are"),
         };
-        format!("{}: {used} used; {ids}; {on}", self.file.display())
+        format!("{}: {used} used; {ids}; {on}", shown(&self.file))
     }
 
     /// What is left or missing; nothing if all fits.
     pub fn notes(&self) -> Vec<String> {
-        let file = self.file.display();
+        let file = shown(&self.file);
         let mut notes = Vec::new();
         let mut name = |what: &str, names: &[String], count: usize| {
             if count > 0 {

@@ -171,7 +171,37 @@ fn target_of(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("its links lead in a circle"))
 }
 
-/// Files that are being written.
+/// A folder that is gone once this is: for files that come to their places together. It goes with a process that is ended,
+/// too.
+#[derive(Debug)]
+pub struct PartFolder(PathBuf);
+
+impl PartFolder {
+    /// Makes it.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let mut all = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
+        fs::create_dir(path)?;
+        all.push(path.into());
+        Ok(Self(path.into()))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for PartFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+        let mut all = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(i) = all.iter().position(|p| *p == self.0) {
+            all.swap_remove(i);
+        }
+    }
+}
+
+/// Files and folders that are being written.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A file in [`UNFINISHED`], for as long as it lives.
@@ -198,10 +228,17 @@ impl Drop for Unfinished<'_> {
 /// Removes what is half written, for a process that is about to end: nothing is begun any more after it. Whoever is just
 /// beginning a file is waited for, no longer than half a second each: among thousands of threads its turn may not come.
 pub fn remove_unfinished() {
+    const TRIES: u32 = 100;
     let reserved = patient(&RESERVED);
     let all = patient(&UNFINISHED);
     for path in all.iter().flat_map(|all| all.iter()) {
-        let _ = fs::remove_file(path);
+        // Whoever fills a folder may be about to begin a file in it.
+        for _ in 0..TRIES {
+            if fs::remove_file(path).is_ok() || !fs::symlink_metadata(path).is_ok_and(|m| m.is_dir()) {
+                break;
+            }
+            let _ = fs::remove_dir_all(path);
+        }
     }
     // What another thread begins now waits for the end of the process.
     std::mem::forget((reserved, all));

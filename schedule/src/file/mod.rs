@@ -14,15 +14,19 @@ use std::path::{Path, PathBuf};
 
 mod atomic;
 
+use fs_workload::encoding::{MARK, unmarked};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::Formatter;
 
 use crate::digest::sha256;
+use crate::limits;
 use crate::program::{FORMAT, Schedule, VERSION};
-use crate::terminal::steers;
+use crate::terminal::{inline, shown, steers};
 use crate::verify::{self, Violation};
 
-pub use atomic::{Reserved, check_writable, remove_unfinished, write_atomically, write_atomically_with};
+pub use atomic::{
+    PartFolder, Reserved, check_writable, remove_unfinished, write_atomically, write_atomically_with,
+};
 
 /// Bytes of the largest file that is read.
 pub const MOST_BYTES: u64 = 1 << 28;
@@ -34,7 +38,7 @@ const MOST_TEXT: usize = 1 << 13;
 #[non_exhaustive]
 pub enum LoadError {
     /// The file can't be read.
-    #[error("cannot read schedule {path}: {source}")]
+    #[error("cannot read schedule {path}: {source}", path = shown(.path))]
     Io {
         /// The file.
         path: PathBuf,
@@ -42,13 +46,13 @@ pub enum LoadError {
         source: io::Error,
     },
     /// Larger than any schedule.
-    #[error("{path} is larger than {MOST_BYTES} bytes, which no schedule is")]
+    #[error("{path} is larger than {MOST_BYTES} bytes, which no schedule is", path = shown(.path))]
     Large {
         /// The file.
         path: PathBuf,
     },
     /// Not JSON, or not a schedule.
-    #[error("{path} is not a schedule: {reason}; compile one with `fsc compile MODEL.fs -o SCHEDULE.json`")]
+    #[error("{path} is not a schedule: {reason}; compile one with `fsc compile MODEL.fs -o SCHEDULE.json`", path = shown(.path))]
     Format {
         /// The file.
         path: PathBuf,
@@ -57,7 +61,8 @@ pub enum LoadError {
     },
     /// Written by another version.
     #[error(
-        "{path} has schedule version {found}, this program reads version {VERSION}; compile the model again with this version's fsc"
+        "{path} has schedule version {found}, this program reads version {VERSION}; compile the model again with this version's fsc",
+        path = shown(.path)
     )]
     Version {
         /// The file.
@@ -67,7 +72,8 @@ pub enum LoadError {
     },
     /// The content does not match the digest.
     #[error(
-        "{path} was changed after it was compiled: its digest is {stated}, its content has {actual}; compile it again, or check an edited schedule with `fsc verify --ignore-digest`"
+        "{path} was changed after it was compiled: its digest is {stated}, its content has {actual}; compile it again, or check an edited schedule with `fsc verify --ignore-digest`",
+        path = shown(.path)
     )]
     Digest {
         /// The file.
@@ -78,7 +84,7 @@ pub enum LoadError {
         actual: String,
     },
     /// The verifier found broken invariants.
-    #[error("{path} breaks the rules of schedules:{}", list(.violations))]
+    #[error("{path} breaks the rules of schedules:{}", list(.violations), path = shown(.path))]
     Invalid {
         /// The file.
         path: PathBuf,
@@ -107,23 +113,71 @@ fn bytes(path: &Path) -> Result<Vec<u8>, LoadError> {
 /// The first `most` bytes of a file or a pipe. A device is refused: it need not end, and holds no file of ours.
 pub fn read_some(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = fs::File::open(path)?;
-    let kind = file.metadata()?.file_type();
-    if kind.is_char_device() || kind.is_block_device() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a device, not a file"));
-    }
+    refuse_device(&file)?;
     let mut bytes = Vec::new();
     file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
+/// Bytes between looks at memory.
+const LOOK: u64 = 16 << 20;
+
+/// [`read_some`] of what may be far larger than memory, which is looked at before each piece: there must be as much again
+/// as is read, for what is made of it. Too little is [`io::ErrorKind::OutOfMemory`].
+pub fn read_within_memory(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = fs::File::open(path)?;
+    refuse_device(&file)?;
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < most {
+        let piece = LOOK.min(most - bytes.len() as u64);
+        let need = 2 * (bytes.len() as u64 + piece);
+        if limits::available(Path::new("/")).is_some_and(|free| free < need) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        if (&file).take(piece).read_to_end(&mut bytes)? == 0 {
+            break;
+        }
+    }
+    Ok(bytes)
+}
+
+fn refuse_device(file: &fs::File) -> io::Result<()> {
+    let kind = file.metadata()?.file_type();
+    if kind.is_char_device() || kind.is_block_device() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a device, not a file"));
+    }
+    Ok(())
+}
+
 /// The text of a file or a pipe of at most `most` bytes; more are an error.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     let bytes = read_some(path, most + 1)?;
-    if bytes.len() as u64 > most {
-        let why = format!("it is larger than {most} bytes");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    within(&bytes, most)?;
+    text_of(&bytes)
+}
+
+/// The same of what can only be read on, such as standard input.
+pub fn read_text_from(from: impl Read, most: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    from.take(most + 1).read_to_end(&mut bytes)?;
+    within(&bytes, most)?;
+    text_of(&bytes)
+}
+
+fn within(bytes: &[u8], most: u64) -> io::Result<()> {
+    if bytes.len() as u64 <= most {
+        return Ok(());
     }
-    String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.utf8_error()))
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {most} bytes")))
+}
+
+/// A text, without a mark of the order of bytes.
+fn text_of(bytes: &[u8]) -> io::Result<String> {
+    let wrong = |e: Box<dyn std::error::Error + Send + Sync>| io::Error::new(io::ErrorKind::InvalidData, e);
+    let text = unmarked(bytes).map_err(|e| wrong(e.into()))?;
+    std::str::from_utf8(text)
+        .map(str::to_owned)
+        .map_err(|e| wrong(format!("it is not UTF-8 text: {e}").into()))
 }
 
 /// Like [`read`], for a schedule that was edited by hand: the digest may be wrong.
@@ -142,11 +196,18 @@ pub fn parse(path: &Path, bytes: &[u8], check_digest: bool) -> Result<Schedule, 
     if bytes.len() as u64 > MOST_BYTES {
         return Err(LoadError::Large { path: path.into() });
     }
+    // Its digest is of every byte.
+    if bytes.starts_with(MARK) {
+        return Err(wrong(
+            "it begins with a byte order mark, which its digest does not know; save it without".into(),
+        ));
+    }
+    unmarked(bytes).map_err(|e| wrong(e.to_string()))?;
     let text = std::str::from_utf8(bytes).map_err(|e| wrong(format!("it is not UTF-8 text ({e})")))?;
     if text.trim().is_empty() {
         return Err(wrong("it is empty".into()));
     }
-    let head: Head = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+    let head: Head = serde_json::from_str(text).map_err(|e| wrong(inline(&e.to_string())))?;
     if head.format.as_deref() != Some(FORMAT) {
         return Err(wrong(format!("its `format` is not `{FORMAT}`")));
     }
@@ -168,7 +229,7 @@ pub fn parse(path: &Path, bytes: &[u8], check_digest: bool) -> Result<Schedule, 
     if let Some(bytes) = longest(text).filter(|bytes| *bytes > MOST_TEXT) {
         return Err(wrong(format!("a text in it has {bytes} bytes, at most {MOST_TEXT} are allowed")));
     }
-    let schedule: Schedule = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+    let schedule: Schedule = serde_json::from_str(text).map_err(|e| wrong(inline(&e.to_string())))?;
     let violations = verify::verify(&schedule);
     if violations.is_empty() {
         Ok(schedule)
@@ -306,6 +367,9 @@ mod tests {
         std::fs::write(&path, "0123456789").expect("written");
         assert_eq!(read_text(&path, 10).expect("read"), "0123456789");
         let said = read_text(&path, 9).unwrap_err().to_string();
+        assert!(said.contains("larger than 9 bytes"), "{said}");
+        assert_eq!(read_text_from(&b"0123456789"[..], 10).expect("read"), "0123456789");
+        let said = read_text_from(&b"0123456789"[..], 9).unwrap_err().to_string();
         assert!(said.contains("larger than 9 bytes"), "{said}");
     }
 }

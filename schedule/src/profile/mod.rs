@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use fs_workload::encoding::unmarked;
 use fs_workload::placement;
 
 use crate::model::{CostModel, Lengths, RowPlacement, Sharding, Table};
@@ -19,6 +20,7 @@ use crate::op::Op;
 use crate::program::Schedule;
 use crate::reuse::Reuse;
 use crate::size::Symbol;
+use crate::terminal::{inline, shown};
 use crate::{Way, digest, file, terminal};
 
 /// The version of the format that this crate reads and writes.
@@ -197,7 +199,7 @@ pub struct Overhead {
 #[non_exhaustive]
 pub enum ProfileError {
     /// The file can't be read.
-    #[error("cannot read profile {path}: {source}")]
+    #[error("cannot read profile {path}: {source}", path = shown(.path))]
     Io {
         /// The file.
         path: PathBuf,
@@ -206,7 +208,8 @@ pub enum ProfileError {
     },
     /// Not JSON, cut off, or not a profile.
     #[error(
-        "{path} is not a profile: {reason}; measure one with `fsx profile SCHEDULE.json -o PROFILE.json`"
+        "{path} is not a profile: {reason}; measure one with `fsx profile SCHEDULE.json -o PROFILE.json`",
+        path = shown(.path)
     )]
     Format {
         /// The file.
@@ -216,7 +219,8 @@ pub enum ProfileError {
     },
     /// Written by another version.
     #[error(
-        "{path} has profile version {found}, this program reads version {VERSION}; measure it again with this version's fsx"
+        "{path} has profile version {found}, this program reads version {VERSION}; measure it again with this version's fsx",
+        path = shown(.path)
     )]
     Version {
         /// The file.
@@ -253,7 +257,8 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Profile, ProfileError> 
     if bytes.trim_ascii().is_empty() {
         return Err(wrong("it is empty".into()));
     }
-    let head: Head = serde_json::from_slice(bytes).map_err(|e| wrong(e.to_string()))?;
+    let bytes = unmarked(bytes).map_err(|e| wrong(e.to_string()))?;
+    let head: Head = serde_json::from_slice(bytes).map_err(|e| wrong(inline(&e.to_string())))?;
     if head.format.as_deref() != Some(FORMAT) {
         return Err(wrong(format!("its `format` is not `{FORMAT}`")));
     }
@@ -265,7 +270,7 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Profile, ProfileError> 
     if terminal::steers(&String::from_utf8_lossy(bytes)) {
         return Err(wrong("a text in it has characters that steer a terminal".into()));
     }
-    let profile: Profile = serde_json::from_slice(bytes).map_err(|e| wrong(e.to_string()))?;
+    let profile: Profile = serde_json::from_slice(bytes).map_err(|e| wrong(inline(&e.to_string())))?;
     profile.check()?;
     Ok(profile)
 }

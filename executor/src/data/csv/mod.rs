@@ -9,6 +9,7 @@ mod parse;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fs_schedule::terminal::shown;
 use fs_schedule::{InputKind, Schedule, Table};
 use fs_workload::permute::order;
 
@@ -79,7 +80,7 @@ impl Csv {
 
 impl Source for Csv {
     fn describe(&self) -> String {
-        format!("{} ({} users)", self.path.display(), self.histories.users())
+        format!("{} ({} users)", shown(&self.path), self.histories.users())
     }
 
     fn epoch_steps(&self) -> Option<u64> {
@@ -149,7 +150,7 @@ fn check_inputs(schedule: &Schedule, path: &Path) -> Result<usize, DataError> {
             InputKind::Dense { .. } | InputKind::SampleLabel | InputKind::TokenLabel { .. } => {
                 return Err(DataError::Unsupported {
                     input: input.name.clone(),
-                    from: format!("the interactions in {}", path.display()),
+                    from: format!("the interactions in {}", shown(path)),
                     reason: "they give item sequences and what follows each item only; use safetensors batches for \
                              dense features and labels"
                         .into(),

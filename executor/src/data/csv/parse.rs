@@ -4,16 +4,17 @@
 //! order user by user. Before each piece there must be memory for that, too.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 
 use ::csv::{ByteRecord, ErrorKind, ReaderBuilder};
+use fs_schedule::limits;
+use fs_workload::encoding::unmarked;
 
 use super::super::error::cut;
 use super::super::vocabulary::Vocabulary;
 use super::lines::Lines;
 use super::{Columns, DataError};
-use crate::limits;
 use crate::units::human;
 
 /// What a file holds.
@@ -35,8 +36,60 @@ impl Parsed {
     }
 }
 
-/// When something happened: the number, and the exact integer where the number cannot tell two apart.
+/// When something happened: the number, and what the text says beyond it, where numbers cannot tell two apart.
 type Moment = (f64, i64);
+
+/// The moment that a text says, of which `time` is the nearest number. Of two with one number the order is exact to 18 digits
+/// behind the point below 2^53, where numbers are whole to the next whole one; those of other texts are 0, as those are
+/// that numbers say exactly.
+fn moment(text: &[u8], time: f64) -> Moment {
+    /// Beyond it there are no fractions.
+    const WHOLE: f64 = 9007199254740992.0;
+    // `-0` is no time before 0.
+    let time = time + 0.0;
+    let exact = std::str::from_utf8(text).ok().and_then(|t| t.parse::<i64>().ok());
+    let beyond = match exact {
+        // What most files have.
+        Some(_) if time.abs() < WHOLE => 0,
+        Some(exact) => i128::from(exact) - time as i128,
+        None if time.abs() < WHOLE => {
+            const DIGITS: i32 = 18;
+            const ONE: i128 = 10_i128.pow(DIGITS as u32);
+            let number = time.trunc() as i128 * ONE + (time.fract() * ONE as f64) as i128;
+            scaled(text, DIGITS).map_or(0, |exact| exact - number)
+        }
+        None => scaled(text, 0).map_or(0, |exact| exact.saturating_sub(time as i128)),
+    };
+    (time, beyond.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+}
+
+/// A decimal number times a power of ten, without its fraction; none if it is not one or has more digits than there is room for.
+fn scaled(text: &[u8], power: i32) -> Option<i128> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        all => (false, all),
+    };
+    let end = digits.iter().position(|b| matches!(b, b'e' | b'E')).unwrap_or(digits.len());
+    let exponent = match digits.get(end + 1..) {
+        Some(exponent) => std::str::from_utf8(exponent).ok()?.parse().ok()?,
+        None => 0,
+    };
+    let (mut value, mut behind, mut point) = (0_i128, 0_i32, false);
+    for digit in &digits[..end] {
+        if *digit == b'.' {
+            point = true;
+            continue;
+        }
+        let digit = char::from(*digit).to_digit(10)?;
+        value = value.checked_mul(10)?.checked_add(digit.into())?;
+        behind += i32::from(point);
+    }
+    let shift = power.checked_add(exponent)?.checked_sub(behind)?;
+    let of_ten = 10_i128.checked_pow(shift.unsigned_abs());
+    let value = if shift >= 0 { value.checked_mul(of_ten?)? } else { of_ten.map_or(0, |t| value / t) };
+    Some(if negative { -value } else { value })
+}
 
 /// An interaction.
 #[derive(Clone, Copy)]
@@ -57,7 +110,11 @@ pub(super) fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError>
     if metadata.is_file() && metadata.len() == 0 {
         return Err(DataError::Empty { path: path.into() });
     }
-    let mut reader = ReaderBuilder::new().from_reader(Lines::of(BufReader::with_capacity(1 << 18, file)));
+    let mut file = BufReader::with_capacity(1 << 18, file);
+    if let Err(utf16) = unmarked(file.fill_buf().map_err(io)?) {
+        return Err(DataError::Content { path: path.into(), reason: utf16.to_string() });
+    }
+    let mut reader = ReaderBuilder::new().from_reader(Lines::of(file));
     let header = reader.byte_headers().map_err(|e| record_error(path, &e))?.clone();
     let names: Vec<String> = header
         .iter()
@@ -112,9 +169,7 @@ pub(super) fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError>
                 let time = number(at)
                     .filter(|t| t.is_finite())
                     .ok_or_else(|| wrong(at, "is not a finite number"))?;
-                let exact = std::str::from_utf8(field(at)).ok().and_then(|t| t.parse().ok());
-                // `-0` is no time before 0, nor `1.0` another one than 1.
-                (time + 0.0, exact.unwrap_or(time as i64))
+                moment(field(at), time)
             }
         };
         for at in [user_at, item_at] {
@@ -225,9 +280,51 @@ fn record_error(path: &Path, error: &::csv::Error) -> DataError {
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Ordering;
+
     use fs_workload::random::{RandomKey, uniform_index};
 
     use super::*;
+
+    #[test]
+    fn times_are_in_the_order_of_their_texts() {
+        let order = [
+            ["-9223372036854775809", "-9223372036854775808"],
+            ["-1", "-0.999999999999999999"],
+            ["0.100000000000000001", "0.100000000000000002"],
+            ["1700000000.123456788", "1700000000.123456789"],
+            ["1700000000", "1700000000.00000001"],
+            ["9007199254740991.4", "9007199254740991.41"],
+            ["9007199254740992", "9007199254740993"],
+            ["9223372036854775807", "9223372036854775808"],
+            ["18446744073709551615", "18446744073709551616"],
+            ["18446744073709551616.5", "18446744073709551617.0"],
+            ["1e300", "1e301"],
+        ];
+        let of = |text: &str| moment(text.as_bytes(), text.parse().expect("a number"));
+        let before = |a: &str, b: &str| {
+            let (a, b) = (of(a), of(b));
+            a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))
+        };
+        for [early, late] in order {
+            assert_eq!(before(early, late), Ordering::Less, "{early} {late}");
+            assert_eq!(before(late, early), Ordering::Greater, "{early} {late}");
+        }
+        for [one, other] in [
+            ["0", "-0"],
+            ["1", "1.0"],
+            ["1e3", "1000"],
+            ["1234567.1", "1.2345671e6"],
+            ["+5", "5"],
+            [".5", "0.50"],
+            ["9007199254740993", "9007199254740993.0"],
+            // Beyond the 18th digit nothing is told apart.
+            ["-1.0000000000000000002", "-1.0000000000000000001"],
+            ["1e-400000", "0"],
+        ] {
+            assert_eq!(before(one, other), Ordering::Equal, "{one} {other}");
+        }
+    }
 
     /// Whatever pieces they were read in.
     #[test]

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use fs_kernels::allocator::tolerant;
 use fs_kernels::{Mat, MatMut, Write};
 use fs_schedule::{Buffer, Element, Program};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -195,7 +196,7 @@ impl<'a, E: Copy + Default> Whole<'a, E> {
             return Err(Fault::NotWhole(name()));
         }
         let mut guard = lock.try_write().ok_or_else(|| Fault::Conflict(name()))?;
-        grow(&mut guard, shape.elements());
+        grow(&mut guard, shape.elements(), name)?;
         Ok(Self { guard, len: shape.elements() })
     }
 
@@ -213,16 +214,20 @@ const fn line<E>() -> usize {
 
 /// Makes a vector at least `len` long, with room to start on a cache line and without doubling large ones.
 /// Vectors that are long enough, as those of parameters are, stay as they are.
-fn grow<E: Copy + Default>(vector: &mut Vec<E>, len: usize) {
+fn grow<E: Copy + Default>(vector: &mut Vec<E>, len: usize, name: impl Fn() -> String) -> Result<(), Fault> {
     if vector.len() < len {
         let padded = len + line::<E>();
         // Contents are unspecified: no need to carry old ones over.
         if vector.capacity() < padded {
             *vector = Vec::new();
-            vector.reserve_exact(padded + len / 16);
+            let room = padded + len / 16;
+            let bytes = (room as u64).saturating_mul(size_of::<E>() as u64);
+            tolerant(|| vector.try_reserve_exact(room))
+                .map_err(|_| Fault::NoMemory { operand: name(), bytes })?;
         }
         vector.resize(padded, E::default());
     }
+    Ok(())
 }
 
 /// Where `len` elements lie: from the first cache line on, if there is room for that. Writing and reading find the
@@ -272,7 +277,7 @@ impl<'a, E: Copy + Default> Writes<'a, E> {
             let patience = if shape.is_whole() { Duration::ZERO } else { PATIENCE };
             let guard = lock.try_write().or_else(|| lock.try_write_for(patience));
             let mut guard = guard.ok_or_else(|| Fault::Conflict(name()))?;
-            grow(&mut guard, shape.elements());
+            grow(&mut guard, shape.elements(), name)?;
             self.guards.push((lock, guard, shape));
             self.guards.len() - 1
         };
@@ -320,6 +325,21 @@ impl<'a, E: Copy + Default> Writes<'a, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_buffer_that_no_memory_holds_is_an_error() {
+        let lock = RwLock::new(Vec::<f32>::new());
+        let shape = ColumnRange::whole(1 << 40, 1 << 20);
+        let faults = [
+            Whole::lock(&lock, shape, || "b".into()).err(),
+            Writes::default().lock(&lock, shape, Write::Set, || "b".into()).err(),
+        ];
+        for fault in faults {
+            assert!(matches!(fault, Some(Fault::NoMemory { operand, .. }) if operand == "b"));
+        }
+        // Whoever comes later finds nothing written, not something half made.
+        assert!(matches!(Read::lock(&lock, shape, String::new), Err(Fault::Unwritten(_))));
+    }
 
     #[test]
     fn columns_of_one_buffer_are_written_together() {

@@ -27,6 +27,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use fs_kernels::asked::Request;
+use fs_kernels::memory::NoMemory;
 use fs_kernels::partition::Partition;
 use fs_kernels::reduce::ReducedRows;
 use fs_kernels::unique::Unique;
@@ -38,6 +39,7 @@ use parking_lot::{Mutex, RwLock};
 use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, Stored, Urgent, Values};
 use crate::data::samples::Lists;
 use crate::transport::{HostOutbox, Reach};
+use crate::units::human;
 use pieces::{Pieces, Stop};
 use rank_items::Ranking;
 
@@ -167,6 +169,16 @@ impl<T: Real> Cpu<T> {
     }
 }
 
+/// Said where the system gives less than it has promised, or others were quicker.
+fn no_memory(error: NoMemory, what: &str, name: &str, rank: usize) -> OpenError {
+    let reason = format!(
+        "{what} `{name}` takes another {} on rank {rank}, which cannot be had; use fewer rows or columns, fewer ranks, or raise \
+         the limit of memory",
+        human(error.bytes)
+    );
+    OpenError { device: "too little memory".into(), reason }
+}
+
 impl<T: Real> Device for Cpu<T> {
     type Real = T;
     type Lane = Mutex<Work<T>>;
@@ -181,7 +193,8 @@ impl<T: Real> Device for Cpu<T> {
         let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
         let shards = |(t, map): (&fs_schedule::Table, &fs_schedule::RowMap)| {
             let parts = 0..t.sharding.parts();
-            parts.map(|part| RwLock::new(Shard::new(t, map, part, (*rank, *ranks), *seed))).collect()
+            let shard = |part| Ok(RwLock::new(Shard::new(t, map, part, (*rank, *ranks), *seed)?));
+            parts.map(shard).collect::<Result<Vec<_>, _>>().map_err(|e| no_memory(e, "table", &t.name, *rank))
         };
         let microbatches = schedule.settings.microbatches.max(1);
         let classes = |e: &fs_schedule::Exchange| {
@@ -191,8 +204,9 @@ impl<T: Real> Device for Cpu<T> {
         let last_uses = || schedule.exchanges.iter().map(|_| Mutex::default()).collect();
         Ok(Self {
             arena: arena::Arena::new(programs),
-            tables: schedule.tables.iter().zip(env.maps.iter()).map(shards).collect(),
-            dense: state::dense_parameters(schedule, *seed),
+            tables: schedule.tables.iter().zip(env.maps.iter()).map(shards).collect::<Result<_, _>>()?,
+            dense: state::dense_parameters(schedule, *seed)
+                .map_err(|(e, p)| no_memory(e, "parameter", &p.name, *rank))?,
             captured: Mutex::default(),
             classes: schedule.exchanges.iter().map(classes).collect(),
             last_uses: env.batches.iter().map(|_| last_uses()).collect(),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fs_kernels::memory::Block;
+use fs_kernels::memory::{Block, NoMemory, zeroed};
 use fs_kernels::optimizer::{RowUpdate, state_sizes};
 use fs_kernels::random::{RandomKey, fill};
 use fs_kernels::{MatMut, Real};
@@ -40,12 +40,14 @@ impl<T: Real> Shard<T> {
         part: u32,
         (rank, ranks): (usize, usize),
         seed: u64,
-    ) -> Self {
+    ) -> Result<Self, NoMemory> {
         let shards::ShardRange { rows, columns } = shards::ShardRange::of(table, part, rank, ranks);
         let (n, dim) = ((rows.end - rows.start) as usize, columns.len());
         let optimizer = RowUpdate::from(table.optimizer);
         let (first, second) = state_sizes(optimizer.kind, n, dim);
-        let mut values = Block::zeros(n * dim);
+        let mut values = Block::try_zeros(n.saturating_mul(dim))?;
+        // Before any of it is written: what is written takes memory for good.
+        let (state1, state2) = (Block::try_zeros(first)?, Block::try_zeros(second)?);
         let (init, key) = (table.init, RandomKey { seed, stream: table.stream, step: 0 });
         let whole = table.dim as usize;
         if !map.is_range() {
@@ -66,8 +68,7 @@ impl<T: Real> Shard<T> {
                 }
             }
         }
-        let (state1, state2) = (Block::zeros(first), Block::zeros(second));
-        Self { rows, columns, dim, values, state1, state2, optimizer }
+        Ok(Self { rows, columns, dim, values, state1, state2, optimizer })
     }
 
     /// Number of rows.
@@ -102,21 +103,21 @@ pub struct Dense<T> {
 
 impl<T: Real> Dense<T> {
     /// A parameter with its initial values.
-    pub(crate) fn new(parameter: &Parameter, optimizer: DenseOptimizer, seed: u64) -> Self {
+    pub(crate) fn new(parameter: &Parameter, optimizer: DenseOptimizer, seed: u64) -> Result<Self, NoMemory> {
         let n = parameter.rows as usize * parameter.columns as usize;
-        let mut values = vec![T::ZERO; n];
+        let mut values = zeroed(n)?;
         let key = RandomKey { seed, stream: parameter.stream, step: 0 };
         fill(parameter.init, key, 0, parameter.columns as usize, &mut values);
-        let state = match optimizer {
+        let [first, second] = match optimizer {
             DenseOptimizer::Sgd { momentum: 0.0, .. } => [0, 0],
             DenseOptimizer::Sgd { .. } => [n, 0],
             DenseOptimizer::Adam { .. } => [n, n],
         };
-        Self {
+        Ok(Self {
             values: RwLock::new(values),
-            gradient: RwLock::new(vec![T::ZERO; n]),
-            state: Mutex::new(state.map(|n| vec![T::ZERO; n])),
-        }
+            gradient: RwLock::new(zeroed(n)?),
+            state: Mutex::new([zeroed(first)?, zeroed(second)?]),
+        })
     }
 
     /// One step of the optimizer; `step` counts from 1.
@@ -153,6 +154,10 @@ impl<T: Real> Dense<T> {
 }
 
 /// All dense parameters of a schedule.
-pub(crate) fn dense_parameters<T: Real>(schedule: &Schedule, seed: u64) -> Vec<Dense<T>> {
-    schedule.parameters.iter().map(|p| Dense::new(p, schedule.settings.optimizer, seed)).collect()
+pub(crate) fn dense_parameters<T: Real>(
+    schedule: &Schedule,
+    seed: u64,
+) -> Result<Vec<Dense<T>>, (NoMemory, &Parameter)> {
+    let one = |p| Dense::new(p, schedule.settings.optimizer, seed).map_err(|e| (e, p));
+    schedule.parameters.iter().map(one).collect()
 }

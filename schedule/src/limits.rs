@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// The memory in bytes that may still be taken, with the system's files below `root` (`/` outside of tests); `None` where
 /// the system does not tell.
-pub(crate) fn available(root: &Path) -> Option<u64> {
+pub fn available(root: &Path) -> Option<u64> {
     let file = |name: &str| fs::read_to_string(root.join(name)).unwrap_or_default();
     let free = kilobytes(&file("proc/meminfo"), "MemAvailable:");
     let (limits, status) = (file("proc/self/limits"), file("proc/self/status"));
@@ -28,7 +28,7 @@ pub(crate) fn available(root: &Path) -> Option<u64> {
 const STACK: u64 = 2 << 20;
 
 /// The threads that may still be started, with the system's files below `root`; `None` where the system does not tell.
-pub(crate) fn threads(root: &Path) -> Option<u64> {
+pub fn threads(root: &Path) -> Option<u64> {
     let file = |name: &str| fs::read_to_string(root.join(name)).unwrap_or_default();
     let number = |name: &str| file(name).trim().parse::<u64>().ok();
     // Of the form `running/all`.

@@ -1,0 +1,125 @@
+//! An allocator that ends the process with a line that says why.
+//!
+//! What cannot be had is an error to whoever can tell one: tables, states and buffers ask for memory with
+//! [`tolerant`]. All others, thousands of places in this and other crates, cannot, and the process would be aborted in the
+//! middle of whatever it writes. [`Ending`] is the system's allocator, which says what was missing, lets the command remove what it has begun,
+//! and ends it as any other error does.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::Write as _;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The system's allocator; what it does not give ends the process. For `#[global_allocator]`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ending;
+
+/// What is done before the end.
+static BEFORE: OnceLock<fn()> = OnceLock::new();
+/// Somebody ends the process.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Whoever asks for memory can do without.
+    static TOLERANT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on this is done before the end. It must be able to do without memory.
+pub fn before_end(what: fn()) {
+    let _ = BEFORE.set(what);
+}
+
+/// Asks for memory that may not be there: whatever `ask` does, the process does not end for want of it here.
+pub fn tolerant<R>(ask: impl FnOnce() -> R) -> R {
+    let before = TOLERANT.replace(true);
+    let found = ask();
+    TOLERANT.set(before);
+    found
+}
+
+/// Says what is missing, and ends the process.
+#[cold]
+fn missing(layout: Layout) {
+    // A thread that is ending has no such words any more.
+    if TOLERANT.try_with(Cell::get).unwrap_or(false) {
+        return;
+    }
+    if ENDS.swap(true, Ordering::AcqRel) {
+        // Another thread is doing so; if it is this one, which needs memory for that, the system's own end comes next.
+        std::thread::sleep(Duration::from_secs(3));
+        return;
+    }
+    let mut line = [0; 160];
+    let mut rest = &mut line[..];
+    let _ = writeln!(
+        rest,
+        "error: {} bytes of memory cannot be had; use smaller batches or fewer ranks, or raise the limit of memory",
+        layout.size()
+    );
+    let left = rest.len();
+    let _ = std::io::stderr().write_all(&line[..line.len() - left]);
+    if let Some(before) = BEFORE.get() {
+        before();
+    }
+    std::process::exit(1)
+}
+
+// SAFETY: every call is the system's allocator's, which keeps the contract; what it returns is returned, null included.
+// Nothing unwinds: `missing` panics nowhere.
+unsafe impl GlobalAlloc for Ending {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are the system's allocator's.
+        let found = unsafe { System.alloc(layout) };
+        if found.is_null() {
+            missing(layout);
+        }
+        found
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        let found = unsafe { System.alloc_zeroed(layout) };
+        if found.is_null() {
+            missing(layout);
+        }
+        found
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        let found = unsafe { System.realloc(at, layout, size) };
+        if found.is_null() {
+            missing(Layout::from_size_align(size, layout.align()).unwrap_or(layout));
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_comes_and_what_is_asked_for_with_care_ends_nothing() {
+        let impossible = Layout::from_size_align(isize::MAX as usize / 64 * 64, 64).expect("a layout");
+        // SAFETY: layouts have a size; what is returned is given back with its own.
+        unsafe {
+            assert!(tolerant(|| Ending.alloc(impossible)).is_null());
+            assert!(tolerant(|| Ending.alloc_zeroed(impossible)).is_null());
+            let small = Layout::from_size_align(64, 64).expect("a layout");
+            let at = Ending.alloc_zeroed(small);
+            assert_eq!(*at, 0);
+            assert!(tolerant(|| Ending.realloc(at, small, impossible.size())).is_null());
+            let at = Ending.realloc(at, small, 128);
+            Ending.dealloc(at, Layout::from_size_align(128, 64).expect("a layout"));
+        }
+        assert!(!TOLERANT.get());
+    }
+}
