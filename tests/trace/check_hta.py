@@ -67,7 +67,7 @@ def main():
         if not (idle["idle_time"] >= 0).all():
             wrong.append(f"{name}: negative idle times, so kernels of a stream overlap")
     # A check that sees no overlap anywhere would prove little.
-    if not overlap_of["serial-1"] < POINT < 2 * POINT < max(overlap_of["pec-1"], overlap_of["pec-4"]):
+    if "serial-1" in overlap_of and not overlap_of["serial-1"] < POINT < 2 * POINT < max(overlap_of["pec-1"], overlap_of["pec-4"]):
         wrong.append(f"overlaps are not what the strategies mean: {overlap_of}")
     # Of one file of all ranks it makes one rank.
     whole = TraceAnalysis(trace_files=[everything]).get_temporal_breakdown(visualize=False)
