@@ -284,10 +284,10 @@ fn hand_over(handing: Handing) {
     let hand = move |mailbox: &Mailbox<()>, urgency| match handing {
         Handing::WakeFirst => {
             mailbox.wake();
-            mailbox.put(0, &[7], urgency);
+            mailbox.put(0, urgency, 1, &mut |bytes| bytes.push(7));
         }
-        Handing::Silent => drop(mailbox.put(0, &[7], urgency)),
-        _ => mailbox.hand(0, &[7], urgency),
+        Handing::Silent => drop(mailbox.put(0, urgency, 1, &mut |bytes| bytes.push(7))),
+        _ => mailbox.hand(0, urgency, 1, &mut |bytes| bytes.push(7)),
     };
     let other = Arc::clone(&mailbox);
     let other = thread::spawn(move || hand(&other, 10));

@@ -114,12 +114,17 @@ impl Post {
     /// Sends a frame with so many bytes of no meaning. Series travel as data do.
     pub(super) fn send(&self, to: usize, tag: Tag, number: u64, bytes: usize) {
         let mut frame = self.frame.lock().unwrap_or_else(PoisonError::into_inner);
-        frame.resize(HEADER + bytes, 0);
-        head(&mut frame, tag, number);
-        match tag {
-            Tag::Frame => self.wire.send_data(to, &frame, 0),
-            _ => self.wire.send(to, &frame),
+        let write = &mut |frame: &mut Vec<u8>| {
+            let begin = frame.len();
+            frame.resize(begin + HEADER + bytes, 0);
+            head(&mut frame[begin..], tag, number);
+        };
+        if tag == Tag::Frame {
+            return self.wire.send_data(to, (0, HEADER + bytes), &mut frame, write);
         }
+        frame.clear();
+        write(&mut frame);
+        self.wire.send(to, &frame);
     }
 
     /// The first frame of a process with one of these tags: what is not data may overtake what is.

@@ -185,7 +185,8 @@ impl<O: Outbox> Hearing<O> {
             | FrameKind::Ask
             | FrameKind::Where
             | FrameKind::Tick
-            | FrameKind::Tock => {}
+            | FrameKind::Tock
+            | FrameKind::Verdict => {}
         }
         Ok(())
     }

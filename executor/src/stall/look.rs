@@ -45,7 +45,8 @@ impl Look {
         Self { plan, names, clock, evaluation, first_step, buffers, ranks, missing }
     }
 
-    /// What one of them has waited for longest, if that is at least so long.
+    /// What one of them has waited for longest, if that is at least so long: for ranks of other processes alone, if one
+    /// does.
     pub(super) fn overdue(&self, least: Duration) -> Option<TransportError> {
         let queues = |engine: usize| (0..self.plan.queues[engine].len()).map(move |queue| (engine, queue));
         let places: Vec<_> = (0..self.plan.queues.len()).flat_map(queues).collect();
@@ -57,7 +58,9 @@ impl Look {
             let batch = progress.batch(&self.plan, head.op, head.step)?;
             (!missing.is_empty()).then_some((since, head.op, batch, missing))
         });
-        let (since, op, batch, ranks) = waits.min_by_key(|(since, ..)| *since)?;
+        let own = |rank: &usize| self.ranks.iter().any(|(own, ..)| own == rank);
+        let (since, op, batch, ranks) =
+            waits.min_by_key(|(since, _, _, missing)| (missing.iter().any(own), *since))?;
         let waited = Duration::from_nanos(self.clock.now().saturating_sub(since));
         (waited >= least).then(|| TransportError::Timeout {
             op: self.names[op].clone(),

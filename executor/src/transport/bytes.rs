@@ -179,8 +179,9 @@ impl<O: Outbox> Transport<O> for Bytes<O> {
         for step in 1..self.processes.len() {
             let to = (at.rank + step) % self.processes.len();
             if channel.ranks[to].is_none() {
-                envelope.write(&mut frame, run, head(to), now);
-                self.control.send_data(self.processes[to], &frame, channel.priority);
+                let write = &mut |bytes: &mut Vec<u8>| envelope.write(bytes, run, head(to), now);
+                let about = (channel.priority, envelope.about(to));
+                self.control.send_data(self.processes[to], about, &mut frame, write);
             }
         }
         drop((envelope, frame));

@@ -42,10 +42,18 @@ pub(crate) trait Control: Send + Sync {
     /// Sends a frame to another process, without waiting.
     fn send(&self, process: usize, frame: &[u8]);
 
-    /// Sends a frame with data, which those of greater priority may pass.
-    fn send_data(&self, process: usize, frame: &[u8], priority: i32) {
-        let _ = priority;
-        self.send(process, frame);
+    /// Sends a frame with data, which those of greater priority may pass; as [`Wire::send_data`](super::wire::Wire::send_data).
+    fn send_data(
+        &self,
+        process: usize,
+        (priority, bytes): (i32, usize),
+        buffer: &mut Vec<u8>,
+        write: &mut dyn FnMut(&mut Vec<u8>),
+    ) {
+        let _ = (priority, bytes);
+        buffer.clear();
+        write(buffer);
+        self.send(process, buffer);
     }
 
     /// Tells all that a rank of this process has failed.

@@ -1,6 +1,6 @@
 //! An outbox on its way: with what its transport knows of it, and as the frame that other processes get.
 
-use super::frame::{BadFrame, FrameKind, Header, Reader, Writer};
+use super::frame::{BadFrame, FrameKind, Header, Reader, Writer, overhead};
 use super::outbox::Outbox;
 
 /// An outbox, and what its transport knows of it.
@@ -81,10 +81,16 @@ impl<O: Outbox> Envelope<O> {
         self.outbox.clear(sections);
     }
 
-    /// Writes what it has for a rank. Times in it count from `now` on, when it is posted.
+    /// How many bytes what it has for a rank takes as a frame, about.
+    pub(crate) fn about(&self, to: usize) -> usize {
+        let frame = overhead(self.outbox.sections(), self.pieces.len());
+        usize::try_from(self.outbox.wire(to).saturating_add(frame)).unwrap_or(0)
+    }
+
+    /// Appends what it has for a rank as a frame. Times in it count from `now` on, when it is posted.
     pub(crate) fn write(&self, bytes: &mut Vec<u8>, run: u64, head: Header, now: u64) {
         let pieces = self.pieces.iter().filter(|piece| piece.to == head.to);
-        let mut writer = Writer::new(bytes, FrameKind::Data, run)
+        let mut writer = Writer::behind(bytes, FrameKind::Data, run)
             .number(head.channel as u64)
             .number(head.turn)
             .number(head.from as u64)
@@ -115,7 +121,7 @@ impl<O: Outbox> Envelope<O> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::frame::{overhead, read_header};
+    use crate::transport::frame::read_header;
     use crate::transport::sections::{HostOutbox, Section, Widths};
     use proptest::prelude::*;
 
@@ -158,8 +164,9 @@ mod tests {
     fn what_is_sent_arrives() {
         let (sent, mut bytes) = (envelope(), vec![9; 5]);
         sent.write(&mut bytes, 7, HEAD, 120);
-        assert_eq!(bytes.len() as u64, sent.outbox.wire(1) + overhead(3, 1));
-        let (kind, run, mut reader) = Reader::new(&bytes).unwrap();
+        assert_eq!(bytes[..5], [9; 5], "it is appended");
+        assert_eq!(bytes.len() as u64 - 5, sent.outbox.wire(1) + overhead(3, 1));
+        let (kind, run, mut reader) = Reader::new(&bytes[5..]).unwrap();
         assert_eq!((kind, run), (FrameKind::Data, 7));
         assert_eq!(read_header(&mut reader).unwrap(), HEAD);
         // Whatever was there before.

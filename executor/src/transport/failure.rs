@@ -3,12 +3,12 @@
 use super::frame::{BadFrame, FrameKind, Reader, Writer};
 use super::{CONNECTION, TransportError};
 
-/// Writes what `noticed` has noticed.
-pub(super) fn write_failure(frame: &mut Vec<u8>, noticed: usize, failure: &TransportError) {
+/// Writes what `noticed` has noticed, or what `noticed` says that counts.
+pub(super) fn write_failure(frame: &mut Vec<u8>, kind: FrameKind, noticed: usize, failure: &TransportError) {
     let numbers = |writer: Writer<'_>, ranks: &[usize]| {
         ranks.iter().fold(writer, |w, rank| w.number(*rank as u64));
     };
-    let writer = Writer::new(frame, FrameKind::Failure, 0).number(noticed as u64);
+    let writer = Writer::new(frame, kind, 0).number(noticed as u64);
     match failure {
         TransportError::Failed { rank, op, message } => {
             writer.number(0).number(*rank as u64).text(op).text(message);
@@ -55,22 +55,21 @@ pub(super) fn read_failure(reader: &mut Reader<'_>) -> Result<(usize, TransportE
 /// The failure that counts among those that processes have said: per process the one that noticed it, and what it is.
 /// `process_of` says which process runs a rank.
 ///
-/// Who stands still makes others wait, and these others still: of those who have waited too long, the ones count who
-/// have waited only for processes that have noticed nothing themselves. Of several that of the first process counts.
+/// Who stands still makes others wait, and these others still, but who waits says so. So of those who have waited too long the ones
+/// count who have waited only for processes that have said nothing at all, then those who have waited for such a one beside
+/// others; of several that of the first process.
 pub(super) fn that_counts<'a>(
     said: &'a [Option<(usize, TransportError)>],
     process_of: &[usize],
 ) -> Option<&'a TransportError> {
-    let noticed = |process: usize| said[process].as_ref().is_some_and(|(by, _)| *by == process);
-    let is_symptom = |(by, failure): &(usize, TransportError)| {
-        let mut processes = blamed(failure).iter().filter_map(|rank| process_of.get(*rank));
-        processes.any(|process| process != by && noticed(*process))
+    let speaks = |rank: &usize| process_of.get(*rank).is_none_or(|process| said[*process].is_some());
+    let doubt = |failure: &TransportError| match blamed(failure) {
+        ranks if !ranks.iter().any(speaks) => 0,
+        ranks if !ranks.iter().all(speaks) => 1,
+        _ => 2,
     };
-    let first = |causes: bool| {
-        let said = said.iter().flatten().filter(|said| !causes || !is_symptom(said));
-        said.min_by_key(|(by, _)| *by).map(|(_, failure)| failure)
-    };
-    first(true).or_else(|| first(false))
+    let first = said.iter().flatten().min_by_key(|(by, failure)| (doubt(failure), *by));
+    first.map(|(_, failure)| failure)
 }
 
 /// The ranks of which nothing was heard.
@@ -102,18 +101,19 @@ mod tests {
             }
         };
         assert!(counts([None; 4]).is_empty());
-        // All have heard of one.
-        assert_eq!(counts([Some((0, &[1])), Some((0, &[1])), None, Some((0, &[1]))]), [1]);
-        // The second waits too, for the third.
+        // All others have heard of one.
+        assert_eq!(counts([Some((0, &[2])), Some((0, &[2])), None, Some((0, &[2]))]), [2]);
+        // The second waits too, for the third, whether the first waits for that, too, or not.
         assert_eq!(counts([Some((0, &[1])), Some((1, &[2])), None, Some((0, &[1]))]), [2]);
         assert_eq!(counts([Some((0, &[1, 2])), Some((1, &[2])), None, Some((3, &[1]))]), [2]);
-        // Two wait for the same one; a rank that is the second of its process.
+        assert_eq!(counts([Some((0, &[1, 2])), Some((0, &[1, 2])), None, Some((3, &[1]))]), [1, 2]);
+        // Two wait for the same one, of which a rank is the second of its process.
         assert_eq!(counts([Some((0, &[3])), Some((1, &[3, 4])), Some((2, &[0])), None]), [3]);
-        assert_eq!(counts([Some((0, &[4])), None, None, Some((3, &[2]))]), [2]);
-        // For a rank beside its own, which another process waits for.
-        assert_eq!(counts([Some((0, &[4])), None, None, Some((3, &[4]))]), [4]);
+        assert_eq!(counts([Some((0, &[4])), Some((0, &[4])), Some((0, &[4])), Some((0, &[4]))]), [4]);
+        // One that hears all others and is not heard takes what these say.
+        assert_eq!(counts([Some((0, &[2])), Some((0, &[2])), Some((2, &[1, 2])), Some((0, &[2]))]), [2]);
         // In a circle: the first. A rank that does not exist is nobody's.
-        assert_eq!(counts([Some((0, &[1])), Some((1, &[0])), None, None]), [1]);
+        assert_eq!(counts([Some((0, &[1])), Some((1, &[0])), Some((1, &[0])), Some((1, &[0]))]), [1]);
         assert_eq!(counts([Some((0, &[9])), Some((1, &[0])), None, None]), [9]);
     }
 
@@ -147,7 +147,7 @@ mod tests {
         ];
         for failure in failures {
             let mut frame = Vec::new();
-            write_failure(&mut frame, 3, &failure);
+            write_failure(&mut frame, FrameKind::Failure, 3, &failure);
             let (kind, _, mut reader) = Reader::new(&frame).unwrap();
             assert_eq!(kind, FrameKind::Failure);
             assert_eq!(read_failure(&mut reader).unwrap(), (3, failure));

@@ -57,10 +57,12 @@ pub enum FrameKind {
     Tick = 10,
     /// This process's time.
     Tock = 11,
+    /// The failure that counts.
+    Verdict = 12,
 }
 
 impl FrameKind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Data,
         Self::Report,
         Self::Ended,
@@ -72,6 +74,7 @@ impl FrameKind {
         Self::Where,
         Self::Tick,
         Self::Tock,
+        Self::Verdict,
     ];
 }
 
@@ -84,6 +87,11 @@ impl<'b> Writer<'b> {
     /// Begins a frame of a run in `bytes`, which are overwritten.
     pub(crate) fn new(bytes: &'b mut Vec<u8>, kind: FrameKind, run: u64) -> Self {
         bytes.clear();
+        Self::behind(bytes, kind, run)
+    }
+
+    /// Begins a frame behind what is in `bytes`.
+    pub(crate) fn behind(bytes: &'b mut Vec<u8>, kind: FrameKind, run: u64) -> Self {
         bytes.push(kind as u8);
         Self(bytes).number(run)
     }

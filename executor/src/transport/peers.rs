@@ -5,8 +5,8 @@
 //!
 //! Of a failure every process says one thing to all others: what it has noticed by itself, or, if it has heard of one
 //! before, that. Both name the process that noticed it. A process for which others have waited too long, and which
-//! has itself waited for most of that time, says for whom. So everyone learns the same set of failures, of which the
-//! same one [counts](that_counts). Where the failure is that nothing was heard for too long, a process says to the first one,
+//! has itself waited for most of that time, says for whom. Which of all these [counts](that_counts) the first
+//! process decides that has said anything ([`settle`]). Where the failure is that nothing was heard for too long, a process says to the first one,
 //! before that, where its ranks are.
 //!
 //! Whoever wants to know where all ranks are asks the first process, which asks all others. They answer on the wire's
@@ -68,6 +68,8 @@ struct State {
     lost: Vec<Option<String>>,
     /// What each process has said of a failure: which process noticed it, and what it is.
     failures: Vec<Option<(usize, TransportError)>>,
+    /// The failure that counts, as the process says that decides.
+    verdict: Option<TransportError>,
     /// What is gathered here, and the ranks that are waited for.
     gathering: Option<(String, Vec<usize>)>,
     /// How often the first process has asked, and how often this one was asked.
@@ -106,18 +108,19 @@ impl Shared {
         if let Some(witness) = &witness {
             witness.freeze();
         }
-        let is_blamed = process != self.process
-            && blamed(failure).iter().any(|rank| self.process_of.get(*rank) == Some(&self.process));
-        let overdue =
-            witness.as_ref().filter(|_| is_blamed).and_then(|witness| witness.overdue(self.overdue));
-        let own = overdue.map_or_else(|| (noticed, failure.clone()), |overdue| (self.process, overdue));
+        // Who is waited for waits for somebody, too, perhaps; a rank of this process that waits for another one knows more.
+        let blames_own = |failure: &TransportError| {
+            blamed(failure).iter().any(|rank| self.process_of.get(*rank) == Some(&self.process))
+        };
+        let overdue = witness.as_ref().filter(|_| blames_own(failure)).and_then(|w| w.overdue(self.overdue));
+        let overdue = overdue.filter(|other| process != self.process || !blames_own(other));
+        let heard = (noticed, failure.clone());
+        let own = overdue.map_or_else(|| heard.clone(), |overdue| (self.process, overdue));
         let (listener, repeat, counts) = {
             let mut state = self.lock();
-            state.failures[process].get_or_insert_with(|| (noticed, failure.clone()));
             let silent = state.failures[self.process].is_none();
-            if silent {
-                state.failures[self.process] = Some(own.clone());
-            }
+            state.failures[self.process].get_or_insert_with(|| own.clone());
+            state.failures[process].get_or_insert(heard);
             let counts = self.that_counts(&state);
             (state.listener.clone(), silent || process == self.process, counts)
         };
@@ -128,7 +131,7 @@ impl Shared {
                 write_places(&mut frame, LAST_WORDS, witness.as_ref());
                 wire.send(0, &frame);
             }
-            write_failure(&mut frame, own.0, &own.1);
+            write_failure(&mut frame, FrameKind::Failure, own.0, &own.1);
             let others = (0..self.ranks.len()).filter(|other| *other != self.process);
             others.for_each(|other| wire.send(other, &frame));
         }
@@ -235,6 +238,11 @@ impl Shared {
             FrameKind::Failure => {
                 let (noticed, failure) = read_failure(&mut reader)?;
                 self.fail(process, noticed, &failure);
+            }
+            FrameKind::Verdict => {
+                let (_, failure) = read_failure(&mut reader)?;
+                self.lock().verdict.get_or_insert(failure);
+                self.changed.notify_all();
             }
             FrameKind::Gather => {
                 let what = reader.text()?.to_owned();
@@ -363,11 +371,8 @@ impl Peers {
             self.send(process, &frame);
             let came = |state: &State| state.tock.is_some_and(|tock| tock.0 == number);
             let until = asked + SETTLING.0.min(self.timeout);
-            let (_, seen, time) = self
-                .shared
-                .wait_until(until, |s| came(s) || s.lost[process].is_some())
-                .tock
-                .filter(|t| t.0 == number)?;
+            let ended = |s: &State| came(s) || s.lost[process].is_some();
+            let (_, seen, time) = self.shared.wait_until(until, ended).tock.filter(|t| t.0 == number)?;
             let reading = Reading::of(self.shared.time(asked), self.shared.time(seen), time);
             best = Some(best.filter(|best| best.round_trip <= reading.round_trip).unwrap_or(reading));
         }
@@ -470,8 +475,14 @@ impl Control for Peers {
         self.world.wire.send(process, frame);
     }
 
-    fn send_data(&self, process: usize, frame: &[u8], priority: i32) {
-        self.world.wire.send_data(process, frame, priority);
+    fn send_data(
+        &self,
+        process: usize,
+        (priority, bytes): (i32, usize),
+        buffer: &mut Vec<u8>,
+        write: &mut dyn FnMut(&mut Vec<u8>),
+    ) {
+        self.world.wire.send_data(process, (priority, bytes), buffer, write);
     }
 
     fn fail(&self, failure: &TransportError) {
@@ -483,19 +494,7 @@ impl Control for Peers {
     }
 
     fn settle(&self) -> Option<TransportError> {
-        let until = Instant::now() + SETTLING.0.min(self.timeout / SETTLING.1);
-        let mut state = self.shared.lock();
-        loop {
-            let failure = self.shared.that_counts(&state)?;
-            let silent = (0..state.failures.len())
-                .any(|process| state.failures[process].is_none() && state.lost[process].is_none());
-            let left = until.saturating_duration_since(Instant::now());
-            if !silent || left.is_zero() {
-                return Some(failure);
-            }
-            let waited = self.shared.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        self.shared.settle(SETTLING.0.min(self.timeout / SETTLING.1))
     }
 
     fn inquire(&self, patience: Duration) -> Answers {
@@ -595,5 +594,6 @@ fn write_places(frame: &mut Vec<u8>, number: u64, witness: &dyn Witness) {
     Writer::new(frame, FrameKind::Where, number).bytes(&bytes);
 }
 
+mod settle;
 #[cfg(test)]
 mod tests;

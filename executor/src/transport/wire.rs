@@ -13,10 +13,19 @@ pub trait Wire: Debug + Send + Sync {
     /// Takes a frame for a process. That a process cannot be reached is told to the sink.
     fn send(&self, process: usize, frame: &[u8]);
 
-    /// The same of a frame with data. Frames of greater priority may pass it, and it may pass all others of data.
-    fn send_data(&self, process: usize, frame: &[u8], priority: i32) {
-        let _ = priority;
-        self.send(process, frame);
+    /// The same of a frame with data, of about so many `bytes`, which `write` appends to what it is given: `buffer`, or that in which
+    /// it will leave. Frames of greater priority may pass it, and it may pass all others of data.
+    fn send_data(
+        &self,
+        process: usize,
+        (priority, bytes): (i32, usize),
+        buffer: &mut Vec<u8>,
+        write: &mut dyn FnMut(&mut Vec<u8>),
+    ) {
+        let _ = (priority, bytes);
+        buffer.clear();
+        write(buffer);
+        self.send(process, buffer);
     }
 }
 

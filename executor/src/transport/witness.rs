@@ -13,7 +13,8 @@ pub(crate) trait Witness: Send + Sync {
     /// Notes where they are, because they will not stay there: a rank has waited too long.
     fn freeze(&self);
 
-    /// What one of them has waited for longest, if it has for at least so long.
+    /// What one of them has waited for longest, if it has for at least so long: for ranks of other processes alone, if one
+    /// does.
     fn overdue(&self, least: Duration) -> Option<TransportError>;
 
     /// Another process wants to know where all ranks are. Does not wait.

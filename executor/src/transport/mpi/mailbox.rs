@@ -68,25 +68,37 @@ impl<S> Mailbox<S> {
         Self { room, state: Mutex::new(state), event: Event::default() }
     }
 
-    /// Hands over a frame for a process.
-    pub(super) fn hand(&self, process: usize, frame: &[u8], urgency: i64) {
-        if self.put(process, frame, urgency) {
+    /// Hands over a frame for a process, which `write` appends to what it is given; it will be of about `expected` bytes.
+    pub(super) fn hand(
+        &self,
+        process: usize,
+        urgency: i64,
+        expected: usize,
+        write: &mut dyn FnMut(&mut Vec<u8>),
+    ) {
+        if self.put(process, urgency, expected, write) {
             self.wake();
         }
     }
 
     /// Puts a frame there: whether somebody takes it.
-    pub(super) fn put(&self, process: usize, frame: &[u8], urgency: i64) -> bool {
+    pub(super) fn put(
+        &self,
+        process: usize,
+        urgency: i64,
+        expected: usize,
+        write: &mut dyn FnMut(&mut Vec<u8>),
+    ) -> bool {
         let handed = Instant::now();
         let mut state = self.state.lock();
         if state.closed {
             return false;
         }
-        let mut bytes = fitting(&mut state.free, self.room + frame.len()).unwrap_or_default();
+        let mut bytes = fitting(&mut state.free, self.room + expected).unwrap_or_default();
         drop(state);
         bytes.clear();
         bytes.resize(self.room, 0);
-        bytes.extend_from_slice(frame);
+        write(&mut bytes);
         self.state.lock().frames.push(Outgoing { to: process, urgency, bytes, handed });
         true
     }

@@ -109,11 +109,17 @@ impl Wire for MpiWire {
     }
 
     fn send(&self, process: usize, frame: &[u8]) {
-        self.0.hand(process, frame, CONTROL);
+        self.0.hand(process, CONTROL, frame.len(), &mut |bytes| bytes.extend_from_slice(frame));
     }
 
-    fn send_data(&self, process: usize, frame: &[u8], priority: i32) {
-        self.0.hand(process, frame, i64::from(priority));
+    fn send_data(
+        &self,
+        process: usize,
+        (priority, bytes): (i32, usize),
+        _: &mut Vec<u8>,
+        write: &mut dyn FnMut(&mut Vec<u8>),
+    ) {
+        self.0.hand(process, i64::from(priority), bytes, write);
     }
 }
 

@@ -102,6 +102,7 @@ fn failures_that_cross_are_settled_alike() {
     post.deliver();
     for peer in &peers {
         assert_eq!(peer.settle(), Some(of("ids", 0)), "process {}", peer.process());
+        post.deliver();
     }
     peers[0].fail(&of("too late", 2));
     post.deliver();
@@ -137,7 +138,53 @@ fn who_stands_still_is_named_and_not_who_waits_for_that() {
     let (peers, post, _here) = witnessed(3);
     peers[0].fail(&waits("rows", 1, 20.0));
     post.deliver();
+    assert_eq!(peers[0].settle(), Some(waits("rows", 1, 20.0)));
+    post.deliver();
     assert_eq!(peers[2].settle(), Some(waits("rows", 1, 20.0)));
+}
+
+/// A rank of a process waits for another one of it, and that for another process: what this one waits for counts.
+#[test]
+fn a_rank_beside_is_not_named() {
+    let (peers, post, here) = witnessed(3);
+    let waits = |op: &str, ranks: &[usize]| TransportError::Timeout {
+        op: op.into(),
+        batch: Some(1),
+        ranks: ranks.to_vec(),
+        seconds: 20.0,
+    };
+    *here[0].2.lock().unwrap() = Some(waits("rows", &[1]));
+    peers[0].fail(&waits("sum", &[0, 1]));
+    post.deliver_but(1);
+    assert_eq!(peers[0].failure(), Some(waits("rows", &[1])));
+    assert_eq!(peers[2].failure(), Some(waits("rows", &[1])));
+    // If nobody knows more, that is what is said.
+    let (peers, _, here) = witnessed(3);
+    *here[0].2.lock().unwrap() = Some(waits("sum", &[0, 2]));
+    peers[0].fail(&waits("sum", &[0, 1]));
+    assert_eq!(peers[0].failure(), Some(waits("sum", &[0, 1])));
+}
+
+/// The third of three hears the others and is not heard: it says what they say, and not what it has noticed itself.
+#[test]
+fn one_decides_for_those_that_are_not_heard() {
+    let (peers, post) = peers(3);
+    let waits = |ranks: &[usize]| TransportError::Timeout {
+        op: "rows".into(),
+        batch: Some(1),
+        ranks: ranks.to_vec(),
+        seconds: 1.0,
+    };
+    peers[2].fail(&waits(&[1, 2]));
+    post.frames.lock().unwrap().clear();
+    peers[0].fail(&waits(&[1, 2]));
+    peers[1].fail(&waits(&[2]));
+    post.deliver();
+    assert_ne!(peers[2].failure(), Some(waits(&[2])), "by what it knows another one counts");
+    for peer in &peers {
+        assert_eq!(peer.settle(), Some(waits(&[2])), "process {}", peer.process());
+        post.deliver();
+    }
 }
 
 /// The first process gathers what all say, at once or until its patience ends.

@@ -1,0 +1,42 @@
+//! Which failure counts, settled by all processes alike.
+//!
+//! Everyone waits a moment until all have said what they know of a failure. Who stands still, or is not heard, has not, and
+//! those that are left may not know the same: one that is not heard hears what others say, and knows what it has noticed
+//! itself. So one process decides, the first that has said anything, and tells the others; if nothing comes of it, everyone
+//! decides for itself.
+
+use std::time::{Duration, Instant};
+
+use super::super::failure::write_failure;
+use super::super::frame::FrameKind;
+use super::{Shared, State, TransportError};
+
+impl Shared {
+    /// The failure that counts; waits for `patience` at most, and half as long again for who decides and began later.
+    pub(super) fn settle(&self, patience: Duration) -> Option<TransportError> {
+        self.that_counts(&self.lock())?;
+        let all_said = |state: &State| {
+            let mut processes = state.failures.iter().zip(&state.lost);
+            state.verdict.is_some() || processes.all(|(said, lost)| said.is_some() || lost.is_some())
+        };
+        let (first, counts) = {
+            let state = self.wait_until(Instant::now() + patience, all_said);
+            if state.verdict.is_some() {
+                return state.verdict.clone();
+            }
+            (state.failures.iter().position(Option::is_some)?, self.that_counts(&state)?)
+        };
+        if first != self.process {
+            let decided = |state: &State| state.verdict.is_some() || state.lost[first].is_some();
+            let state = self.wait_until(Instant::now() + patience + patience / 2, decided);
+            return Some(state.verdict.clone().unwrap_or(counts));
+        }
+        self.lock().verdict = Some(counts.clone());
+        if let Some(wire) = self.wire.upgrade() {
+            let mut frame = Vec::new();
+            write_failure(&mut frame, FrameKind::Verdict, self.process, &counts);
+            (0..self.ranks.len()).filter(|p| *p != self.process).for_each(|p| wire.send(p, &frame));
+        }
+        Some(counts)
+    }
+}
