@@ -217,7 +217,7 @@ mod tests {
         let lines: Vec<&str> = seen.lines().collect();
         assert_eq!(lines.len(), 5, "one view, not several: {seen}");
         for (line, start) in
-            lines.iter().zip(["training 1", "loss 0.5", "step     |█", "bubble ", "engines  compute 50%"])
+            lines.iter().zip(["training ", "loss 0.5", "step     |█", "bubble ", "engines  compute 50%"])
         {
             assert!(line.starts_with(start), "{start}: {seen}");
         }
