@@ -30,8 +30,9 @@ pub use atomic::{
 
 /// Bytes of the largest file that is read.
 pub const MOST_BYTES: u64 = 1 << 28;
-/// Bytes of the longest text in a schedule: messages and pictures repeat them.
-const MOST_TEXT: usize = 1 << 13;
+/// Bytes of the longest text in a schedule: pictures repeat them. The work of an operation with many operands is written
+/// as one (of 20,000 operands 300 kB).
+const MOST_TEXT: usize = 1 << 20;
 
 /// Why a schedule could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -226,8 +227,8 @@ pub fn parse(path: &Path, bytes: &[u8], check_digest: bool) -> Result<Schedule, 
     if steers(text) {
         return Err(wrong("a text in it has characters that steer a terminal".into()));
     }
-    if let Some(bytes) = longest(text).filter(|bytes| *bytes > MOST_TEXT) {
-        return Err(wrong(format!("a text in it has {bytes} bytes, at most {MOST_TEXT} are allowed")));
+    if let Some(message) = too_long(text) {
+        return Err(wrong(message));
     }
     let schedule: Schedule = serde_json::from_str(text).map_err(|e| wrong(inline(&e.to_string())))?;
     let violations = verify::verify(&schedule);
@@ -247,9 +248,19 @@ pub fn to_text(schedule: &Schedule) -> String {
     zeroed.replacen(&schedule.digest, &digest, 1)
 }
 
-/// Writes the canonical text; see [`write_atomically`].
+/// Writes the canonical text; see [`write_atomically`]. What could not be read again is an error.
 pub fn write(path: &Path, schedule: &Schedule) -> io::Result<()> {
-    write_atomically(path, to_text(schedule).as_bytes())
+    let text = to_text(schedule);
+    match too_long(&text) {
+        Some(message) => Err(io::Error::other(message)),
+        None => write_atomically(path, text.as_bytes()),
+    }
+}
+
+/// What is wrong with a text of a schedule that is too long, if one is.
+fn too_long(text: &str) -> Option<String> {
+    let bytes = longest(text).filter(|bytes| *bytes > MOST_TEXT)?;
+    Some(format!("a text in it has {bytes} bytes, at most {MOST_TEXT} are allowed"))
 }
 
 /// Bytes of the longest string of a JSON text, as it stands there.
