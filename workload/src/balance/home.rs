@@ -93,6 +93,8 @@ impl Planner {
                 let own = self.held[rank].partition_point(|other| dearest_first(other, &s).is_lt());
                 let s = self.take(rank, own);
                 self.put(p, home, s);
+                // It may stand there twice: gone home for another one, and away again for a third.
+                self.at[s.index as usize] = home as u32;
                 away.swap_remove(at);
                 if let Some(back) = back {
                     if !is_away(home, &back) {
