@@ -42,7 +42,7 @@ fn a_limit_that_nobody_can_meet_names_sample_and_rank() {
     let (output, schedule) = run("fixed(50)", "balance on(limit: 40 tokens)");
     assert_eq!(schedule.settings.balance.expect("balanced").limit, Some(RankLimit::Tokens(40)));
     let said = error(&output);
-    assert!(said.contains("sample 0 of rank 0 takes up 50, but a rank can hold 40"), "{said}");
+    assert!(said.contains("sample 0, which rank 0 reads, takes up 50, but a rank can hold 40"), "{said}");
     assert!(said.contains("; raise the limit of tokens of a rank, or use"), "{said}");
     // A smaller batch or more ranks do not make it smaller.
     assert!(said.trim_end().ends_with("or use shorter sequences"), "{said}");

@@ -226,7 +226,7 @@ fn a_limit_that_nobody_can_meet() {
     fails(
         &said,
         &[
-            " failed in `assign`: step 0: sample 0 of rank 0 takes up 9, but a rank can hold 8; raise the limit",
+            " failed in `assign`: step 0: sample 0, which rank 0 reads, takes up 9, but a rank can hold 8; raise the limit",
         ],
     );
     // Each sample fits, all together do not.

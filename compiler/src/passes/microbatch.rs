@@ -33,8 +33,9 @@ pub(super) fn run(
         (Some(_), None) => return Err(PassError::new("the module has no settings to change")),
         (None, Some(s)) => s.microbatches,
     };
-    if microbatches == 0 || settings.is_some_and(|s| !s.batch.is_multiple_of(microbatches)) {
-        return Err(OptionError::Microbatches { microbatches }.into());
+    let batch = settings.as_ref().map_or(1, |s| s.batch);
+    if microbatches == 0 || !batch.is_multiple_of(microbatches) {
+        return Err(OptionError::Microbatches { batch, microbatches }.into());
     }
     if microbatches == 1 {
         return Ok(());

@@ -53,8 +53,12 @@ pub enum OptionError {
     )]
     NothingAsked,
     /// Samples that do not divide.
-    #[error("the batch cannot be cut into {microbatches} equal microbatches")]
+    #[error(
+        "a batch of {batch} samples cannot be cut into {microbatches} equal microbatches; use a divisor of {batch}, or another batch"
+    )]
     Microbatches {
+        /// Samples of the batch.
+        batch: u32,
         /// Parts asked for.
         microbatches: u32,
     },

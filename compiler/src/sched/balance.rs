@@ -29,12 +29,14 @@ pub(crate) fn complete(s: &mut Schedule, profile: Option<&Profile>) {
 }
 
 /// For people: what giving samples to ranks buys, or would, where it sits, and what decided it; nothing where all ranks have
-/// as much to do.
+/// as much to do and nobody asks for more.
 pub(crate) fn describe(s: &Schedule, e: &Stragglers) -> Option<String> {
     let waits = |most: f64| 100.0 * (1.0 - 1.0 / most.max(1.0));
     let unkept = unkept(s, e);
     if waits(e.at_home) < 0.05 {
-        return unkept;
+        let same =
+            || "what is known of lengths has them cost all ranks the same, and none is expected to move";
+        return unkept.or_else(|| s.settings.balance.as_ref().map(|_| same().into()));
     }
     // Where transfers stop compute; otherwise once a batch.
     let microbatches = s.settings.microbatches;
@@ -68,7 +70,7 @@ pub(crate) fn describe(s: &Schedule, e: &Stragglers) -> Option<String> {
         let _ =
             write!(text, "; no plan avoids {:.1}%, for which single samples are too long", waits(e.bound));
     }
-    moves(s, &mut text);
+    moves(s, e.unkept.is_some(), &mut text);
     if let Some(c) = e.compared {
         // As much of it as tells places apart.
         let ms = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
@@ -95,8 +97,9 @@ pub(crate) fn unkept(s: &Schedule, e: &Stragglers) -> Option<String> {
     ))
 }
 
-/// In which operations samples move, and what is made of their rows where that moves instead of ids.
-fn moves(s: &Schedule, text: &mut String) {
+/// In which operations samples move (those of some batches, if `some`), and what is made of their rows where that moves instead
+/// of ids.
+fn moves(s: &Schedule, some: bool, text: &mut String) {
     let of = |is: fn(&Action) -> bool| s.train.ops.iter().filter(move |op| is(&op.action));
     let rows = of(|a| matches!(a, Action::DispatchRows { .. })).next().is_some();
     for op in of(|a| matches!(a, Action::Dispatch { .. })) {
@@ -107,7 +110,8 @@ fn moves(s: &Schedule, text: &mut String) {
         };
         let (name, engine, time) = (&op.name, op.engine.name(), duration(op.time as f64));
         let what = if rows { "what is not looked up moves" } else { "they move" };
-        let _ = write!(text, "; {what} in `{name}` ({engine}, {time}{ahead})");
+        let which = if some { "where a plan is found " } else { "" };
+        let _ = write!(text, "; {which}{what} in `{name}` ({engine}, {time}{ahead})");
     }
     let all = |is: fn(&Action) -> bool| {
         let time: u64 = of(is).map(|op| op.time).sum();

@@ -165,6 +165,9 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
 /// Where samples go to other ranks: what was found when that was chosen, if it was.
 fn moves(s: &Schedule) -> Option<String> {
     let op = s.train.ops.iter().find(|op| op.action.has(Effect::AssignsBatch))?;
+    if s.ranks < 2 {
+        return Some("samples stay: there is one rank".into());
+    }
     let chosen = op.reason.find("samples move at ").and_then(|at| op.reason.get(at..));
     let at = At::of(s)?;
     Some(chosen.map_or_else(|| format!("samples move at `{at}`"), str::to_owned))

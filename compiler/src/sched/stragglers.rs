@@ -14,9 +14,11 @@ use fs_workload::random::RandomKey;
 
 use super::policy;
 
-/// Samples to draw about, in all batches, and in one at most. Of larger batches the samples of some ranks stand for all.
+/// Samples to draw about, in all batches, and in one at most. Of larger batches some of each rank's stand for all: of these many
+/// at least, and if they are still too many, for fewer ranks than there are.
 const SAMPLES: usize = 1 << 15;
-const MOST: usize = 1 << 14;
+const MOST: usize = 1 << 16;
+const EACH: usize = 1 << 11;
 /// Batches to draw at least and at most.
 const BATCHES: std::ops::RangeInclusive<usize> = 8..=128;
 /// Ranks that are listed at most.
@@ -173,13 +175,14 @@ struct Work {
     sizes: usize,
     cost: Vec<u64>,
     of: Vec<f64>,
-    /// Sums over batches: the slowest rank's sizes, its work over the mean, its work and when it is done on shared cores.
+    /// Sums over batches: the slowest rank's sizes, its work, the mean rank's, and when the slowest is done on shared cores.
+    /// A dear batch counts as what it costs, as a report of a run counts it.
     slowest: Vec<f64>,
-    most: f64,
     alone: f64,
+    mean: f64,
     shared: f64,
     finish: Vec<u64>,
-    /// Of the rank with most to do to that with least.
+    /// Work of the rank with most to do to that with least.
     falling: Vec<f64>,
 }
 
@@ -193,8 +196,8 @@ impl Work {
             cost: Vec::new(),
             of: Vec::new(),
             slowest: vec![0.0; sizes],
-            most: 0.0,
             alone: 0.0,
+            mean: 0.0,
             shared: 0.0,
             finish: Vec::new(),
             falling: vec![0.0; ranks],
@@ -220,37 +223,40 @@ impl Work {
         }
     }
 
-    /// Ends a batch.
-    fn count(&mut self, mean: f64, cores: Option<u32>) {
-        let mut most = 0;
+    /// Ends a batch. Costs are integers of which one is `worth` so much, in the same unit for all batches.
+    fn count(&mut self, worth: f64, cores: Option<u32>) {
         for unit in 0..self.units {
             let at = |rank: usize| rank * self.units + unit;
             let slowest = (0..self.ranks).rev().max_by_key(|rank| self.cost[at(*rank)]).unwrap_or(0);
-            most += self.cost[at(slowest)];
+            self.alone += self.cost[at(slowest)] as f64 * worth;
             let of = &self.of[at(slowest) * self.sizes..][..self.sizes];
             self.slowest.iter_mut().zip(of).for_each(|(sum, x)| *sum += x);
             self.finish.clear();
             self.finish.extend((0..self.ranks).map(|rank| self.cost[at(rank)]));
             self.finish.sort_unstable();
-            self.shared += shared(&self.finish, cores);
+            self.shared += shared(&self.finish, cores) * worth;
             let falling = self.finish.iter().rev();
-            self.falling.iter_mut().zip(falling).for_each(|(sum, work)| *sum += *work as f64 / mean);
+            self.falling.iter_mut().zip(falling).for_each(|(sum, work)| *sum += *work as f64 * worth);
         }
-        self.most += most as f64 / mean;
-        self.alone += most as f64;
+        self.mean += self.cost.iter().sum::<u64>() as f64 / self.ranks as f64 * worth;
     }
 
-    fn spread(&self, mean: &[f64], batches: usize) -> Spread {
-        let over = |i: usize| if mean[i] > 0.0 { self.slowest[i] / mean[i] } else { 1.0 };
+    fn spread(&self, mean: &[f64], fewer: f64) -> Spread {
+        let over = |i: usize| over(self.slowest[i], mean[i], fewer);
         let groups = (self.sizes - 1) / 2;
         Spread {
-            most: self.most / batches as f64,
+            most: self::over(self.alone, self.mean, fewer),
             crowded: if self.alone > 0.0 { self.shared / self.alone } else { 1.0 },
             samples: over(0),
             tokens: (0..groups).map(|g| over(1 + 2 * g)).collect(),
             squares: (0..groups).map(|g| over(2 + 2 * g)).collect(),
         }
     }
+}
+
+/// A sum over batches, in means. Sums of more samples than were drawn differ less, by `fewer` (the root of what part was drawn).
+fn over(sum: f64, mean: f64, fewer: f64) -> f64 {
+    if mean > 0.0 { 1.0 + (sum / mean - 1.0) * fewer } else { 1.0 }
 }
 
 /// When the last of some ranks is done whose work is given, rising, if those at work share so many cores evenly.
@@ -268,11 +274,12 @@ fn shared(work: &[u64], cores: Option<u32>) -> f64 {
 /// A limit that a batch keeps which keeps no lower one that was tried; from one on that another batch asks for. To a hundredth.
 fn least_limit(planner: &mut Planner, problem: &Problem<'_>, from: u64) -> u64 {
     let Some(limit) = problem.limit else { return from };
-    let mut keeps =
-        |most| planner.plan(&Problem { limit: Some(Limit { most, ..limit }), ..*problem }).is_ok();
+    let mut keeps = |most| planner.keeps(&Problem { limit: Some(Limit { most, ..limit }), ..*problem });
     let all: u64 = limit.sizes.iter().sum();
     let largest = limit.sizes.iter().copied().max().unwrap_or(0);
-    let (mut most, mut step) = (from.max(largest).max(all.div_ceil(problem.ranks as u64)), 1);
+    let mut most = from.max(largest).max(all.div_ceil(problem.ranks as u64));
+    // A limit that is nearly met takes longest, so not one more than it takes.
+    let mut step = (most / 100).max(1);
     if keeps(most) {
         return most;
     }
@@ -291,9 +298,13 @@ fn least_limit(planner: &mut Planner, problem: &Problem<'_>, from: u64) -> u64 {
 
 /// Draws, plans and compares; `None` where all ranks have the same to do, or costs are no numbers.
 pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
-    let each = (s.settings.batch / s.ranks.max(1)) as usize;
+    let read = s.settings.batch / s.ranks.max(1);
+    let each = (read as usize).min(EACH.max(MOST / s.ranks.max(1) as usize));
     let ranks = (s.ranks as usize).min(MOST / each.max(1));
     let (n, groups) = (ranks * each, s.lengths.len());
+    // Of a rank that reads more than are drawn, a part of what it can hold.
+    let part = |most: u64| (u128::from(most) * each as u128 / u128::from(read.max(1))) as u64;
+    let whole = |most: u64| (u128::from(most) * u128::from(read) / each.max(1) as u128) as u64;
     let known = Known::of(s, profile);
     let balance = s.settings.balance.clone().unwrap_or_default();
     // Samples that are all alike may still be more than a rank can hold.
@@ -332,28 +343,27 @@ pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
                 all[2 + 2 * g] += f64::from(*n) * f64::from(*n);
             }
         }
-        cost.scaled(&costs, &mut scaled).ok()?;
+        let worth = cost.scaled(&costs, &mut scaled).ok()?;
         let total: u64 = scaled.iter().sum();
-        let mean = (total as f64 / ranks as f64).max(1.0);
         let own = |sample: usize| &lengths[sample * groups..(sample + 1) * groups];
         home.clear();
         for (sample, rank) in homes.iter().enumerate() {
             let place = sample - *rank as usize * each;
             home.add(*rank as usize, place * units / each, scaled[sample], own(sample));
         }
-        home.count(mean, cores);
+        home.count(worth, cores);
         let problem = Problem {
             ranks,
             home: &homes,
             costs: &scaled,
             bytes: &sizes,
-            limit: balance.limit.map(|limit| Limit { sizes: &limited, most: limit.most() }),
+            limit: balance.limit.map(|limit| Limit { sizes: &limited, most: part(limit.most()) }),
             equal_counts: balance.equal_counts,
             microbatches,
             slack: balance.slack,
         };
         let dearest = scaled.iter().copied().max().unwrap_or(0);
-        bound += total.div_ceil(ranks as u64).max(dearest) as f64 / mean / batches as f64;
+        bound += total.div_ceil(ranks as u64).max(dearest) as f64 * worth;
         // A limit that lengths break is an error of the run, which names the sample.
         let Ok(plan) = planner.plan(&problem) else {
             let u = unkept.get_or_insert(Unkept { drawn: batches as u32, batches: 0, least: 0 });
@@ -363,10 +373,11 @@ pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
         };
         planned.clear();
         assign(plan, &mut planned, |sample| (scaled[sample], own(sample)));
-        planned.count(mean, cores);
+        planned.count(worth, cores);
         bytes += sizes.iter().sum::<u64>();
         moved += plan.moved_bytes;
     }
+    let unkept = unkept.map(|unkept| Unkept { least: whole(unkept.least), ..unkept });
     let keeps = unkept.is_none();
     if keeps && !known.vary() {
         return None;
@@ -374,16 +385,19 @@ pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
     let mean: Vec<f64> = all.iter().map(|x| x / ranks as f64).collect();
     let planned_falling = if keeps { &planned.falling } else { &home.falling };
     let falling = home.falling.iter().zip(planned_falling);
+    let fewer = (each as f64 / f64::from(read.max(1))).sqrt();
+    let in_means = |work: f64| over(work, home.mean, fewer);
     let falling: Vec<RankWork> =
-        falling.map(|(a, b)| RankWork { at_home: a / batches as f64, planned: b / batches as f64 }).collect();
+        falling.map(|(a, b)| RankWork { at_home: in_means(*a), planned: in_means(*b) }).collect();
     let some = ranks.min(SHOWN);
-    let home = home.spread(&mean, batches);
+    let bound = in_means(bound);
+    let home = home.spread(&mean, fewer);
     Some(Drawn {
         ranks: (0..some).map(|i| falling[i * (ranks - 1) / (some - 1)]).collect(),
-        planned: keeps.then(|| planned.spread(&mean, batches)),
+        planned: keeps.then(|| planned.spread(&mean, fewer)),
         bound,
         unkept,
-        moved: moved as f64 / bytes.max(1) as f64,
+        moved: moved as f64 / bytes.max(1) as f64 * fewer,
         home,
     })
 }
@@ -410,5 +424,22 @@ mod tests {
         assert!((shared(&[5, 5, 5, 5], Some(2)) - 10.0).abs() < 1e-12);
         assert!((shared(&[3, 9], Some(2)) - 9.0).abs() < 1e-12);
         assert!((shared(&[1, 2, 4, 7], None) - 7.0).abs() < 1e-12);
+    }
+
+    /// Two batches of two ranks: 3 and 1 of a unit of 10, and 5 and 5 of a unit of 1. The second is worth little.
+    #[test]
+    fn batches_count_by_what_they_cost() {
+        let mut work = Work::new(2, 1, 1);
+        for (costs, worth) in [([3, 1], 10.0), ([5, 5], 1.0)] {
+            work.clear();
+            costs.iter().enumerate().for_each(|(rank, cost)| work.add(rank, 0, *cost, &[2]));
+            work.count(worth, Some(1));
+        }
+        let spread = work.spread(&[2.0, 4.0, 8.0], 1.0);
+        // 30 and 5 of the slowest, 20 and 5 of the mean, all of them one after the other.
+        assert!((spread.most - 35.0 / 25.0).abs() < 1e-12, "{spread:?}");
+        assert!((spread.crowded - 50.0 / 35.0).abs() < 1e-12, "{spread:?}");
+        assert_eq!(work.falling, [35.0, 15.0]);
+        assert!((work.spread(&[2.0, 4.0, 8.0], 0.5).most - 1.2).abs() < 1e-12);
     }
 }

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use fs_schedule::{CostModel, RankLimit, Schedule, Travel};
-use fs_workload::balance::{Limit, Overflow, PlanError, Planner, Problem};
+use fs_workload::balance::{Fitted, Limit, Overflow, PlanError, Planner, Problem};
 
 pub(crate) use super::measured::FittedTotals;
 use super::measured::Measured;
@@ -99,6 +99,8 @@ pub struct Assigner {
     /// The greatest cost of each microbatch at home.
     longest: Vec<u64>,
     measured: Option<Measured>,
+    /// Fitted costs to begin with.
+    known: Option<Fitted>,
     /// Of the schedule.
     travel: Option<Travel>,
     totals: Totals,
@@ -144,11 +146,28 @@ impl Assigner {
         Totals { fitted, ..std::mem::take(&mut self.totals) }
     }
 
+    /// Fitted costs, if there are any: of a rank's step and of samples.
+    pub fn fitted(&self) -> Option<(f64, CostModel)> {
+        let known = self.measured.as_ref().and_then(Measured::fitted).or(self.known.as_ref());
+        known.map(|fitted| (fitted.step, fitted.cost.clone()))
+    }
+
+    /// Begins with costs that an earlier run has fitted, until there are times to fit.
+    pub fn begin_with(&mut self, (step, cost): (f64, CostModel)) {
+        self.known = Some(Fitted { step, cost });
+    }
+
     /// A rank says with the lengths of a batch for how many nanoseconds its compute engine worked for the one `before` it,
     /// or 0 if it does not know. To be told before the batch is planned.
     pub fn hear(&mut self, schedule: &Schedule, batch: Dealt, before: usize, time: u64) {
-        let measured =
-            self.measured.get_or_insert_with(|| Measured::new(batch.ranks, schedule.lengths.len(), before));
+        let known = &mut self.known;
+        let measured = self.measured.get_or_insert_with(|| {
+            let fresh = Measured::new(batch.ranks, schedule.lengths.len(), before);
+            match known.take() {
+                Some(known) => fresh.knowing(known),
+                None => fresh,
+            }
+        });
         measured.hear(batch.step, batch.rank, time);
     }
 

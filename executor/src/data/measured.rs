@@ -95,6 +95,16 @@ impl Measured {
         }
     }
 
+    /// The same, with costs to use until there are times to fit.
+    pub(super) fn knowing(self, fitted: Fitted) -> Self {
+        Self { fitted, known: true, ..self }
+    }
+
+    /// Fitted costs, if there are any.
+    pub(super) fn fitted(&self) -> Option<&Fitted> {
+        self.known.then_some(&self.fitted)
+    }
+
     fn place(&self, step: u64) -> usize {
         (step % self.kept.len() as u64) as usize
     }
@@ -314,5 +324,17 @@ mod tests {
         }
         assert_eq!(measured.fit.points(), 0);
         assert_eq!(measured.take_totals(), None);
+    }
+
+    #[test]
+    fn costs_of_an_earlier_run_are_used_at_once() {
+        let cost = CostModel { constant: 900.0, groups: vec![GroupCost { linear: 40.0, square: 2.0 }] };
+        let known = Fitted { step: 5_000.0, cost };
+        let mut measured = Measured::new(2, 1, 3).knowing(known.clone());
+        measured.hear(0, 0, 0);
+        measured.plan(0);
+        assert_eq!((measured.cost([200]), measured.fitted()), (Some(&known.cost), Some(&known)));
+        let fresh = Measured::new(2, 1, 3);
+        assert_eq!((fresh.cost([200]), fresh.fitted()), (None, None));
     }
 }

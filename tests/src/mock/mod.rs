@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fs_executor::device::cpu::Cpu;
-use fs_executor::device::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, Stored, Urgent};
+use fs_executor::device::{
+    Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, PutAside, Stored, Urgent,
+};
 use fs_executor::transport::{HostOutbox, Message, Outbox as _, Reach};
 use fs_schedule::{Action, Element, Engine, Place};
 use parking_lot::Mutex;
@@ -350,6 +352,34 @@ impl Device for Mock {
 
     fn capture(&self, on: bool) {
         self.cpu.capture(on);
+    }
+
+    fn keep(&self, from: u64, first: bool) {
+        self.cpu.keep(from, first);
+    }
+
+    fn begin_taking(&self) {
+        self.cpu.begin_taking();
+    }
+
+    fn take_rows(&self, table: usize, part: usize, rows: Range<usize>, out: &mut [Vec<f32>; 3]) {
+        self.cpu.take_rows(table, part, rows, out);
+    }
+
+    fn take_parameter(&self, parameter: usize) -> [Vec<f32>; 3] {
+        self.cpu.take_parameter(parameter)
+    }
+
+    fn forget(&self) {
+        self.cpu.forget();
+    }
+
+    fn crowded(&self) -> bool {
+        self.cpu.crowded()
+    }
+
+    fn aside(&self) -> PutAside {
+        self.cpu.aside()
     }
 
     fn held(&self) -> Held {

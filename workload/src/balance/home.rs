@@ -32,10 +32,10 @@ impl Planner {
             return;
         }
         let names = &mut self.names;
-        names.clear(p.ranks);
-        for (list, held) in self.held.iter().enumerate() {
+        names.clear();
+        for held in &self.held {
             let homes = held.iter().map(|s| (p.home[s.index as usize], p.bytes[s.index as usize]));
-            names.list(list, if p.equal_counts { held.len() } else { 0 }, homes);
+            names.list(if p.equal_counts { held.len() } else { 0 }, homes);
         }
         if !names.find() {
             return;

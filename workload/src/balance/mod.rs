@@ -14,22 +14,25 @@
 //! 4. While a rank exceeds the goal, it exchanges a sample for a cheaper one, or for none, with a rank that has little
 //!    to do.
 //!
-//! Where exchanges end above the goal, the plan is made once more from scratch, largest first and wherever samples are
-//! read, and for few samples a search tries assignments (`search`). What is reached then becomes the goal from home; and
-//! where home is as good, everything stays.
+//! Where exchanges end above the goal, the plan is made again from scratch, wherever samples are read: largest first, and if
+//! samples are not too many by differencing (`differ`); for few samples a search tries assignments (`search`). What is
+//! reached then becomes the goal from home; and where home is as good, everything stays.
 //!
 //! The last pass over every plan (`home`) takes back what was moved in vain: lists go to the ranks that read most of
 //! them (`names`), and samples go home, alone or for another, until none can.
 //!
-//! Then every rank cuts its samples into microbatches of about the same cost. A limit of what a rank can hold (tokens,
+//! Then what ranks hold is cut into microbatches (`cut`). A limit of what a rank can hold (tokens,
 //! bytes) is kept throughout; equal numbers of samples on all ranks are had by
 //! exchanging only. Nothing is allocated once a [`Planner`] has seen its largest batch.
 
 mod cost;
+mod cut;
+mod differ;
 mod exchange;
 mod fit;
 mod home;
 mod loads;
+mod matching;
 mod names;
 mod pack;
 mod plan;

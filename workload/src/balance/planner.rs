@@ -1,5 +1,7 @@
 //! The planner: see the [module](super)'s page for the steps.
 
+use super::cut::Cut;
+use super::differ::{self, Differ};
 use super::exchange::{Exchange, Pair};
 use super::loads::Loads;
 use super::names::Names;
@@ -49,7 +51,7 @@ pub enum PlanError {
         what: &'static str,
     },
     /// One sample is too large.
-    #[error("sample {sample} of rank {rank} takes up {size}, but a rank can hold {most}")]
+    #[error("sample {sample}, which rank {rank} reads, takes up {size}, but a rank can hold {most}")]
     Sample {
         /// Which.
         sample: usize,
@@ -102,10 +104,20 @@ pub struct Planner {
     /// The round in which a rank's list last changed.
     pub(super) changed: Vec<u32>,
     search: Search,
+    cut: Cut,
+    differ: Differ,
 }
 
 /// Ranks that are asked for an exchange before the best one is made; if none of them can help, all are asked.
 const PARTNERS: usize = 8;
+/// How many samples are looked at in asking more than [`PARTNERS`], for each sample of the batch: where ranks are full most that
+/// are asked cannot help, and there must be an end.
+const LOOKED_AT: usize = 1 << 9;
+/// The same where only samples that fit may be exchanged, and single ones may go: more takes tenths of a point off the step, and
+/// moves twice the bytes.
+const LOOKED_AT_FULL: usize = 1 << 7;
+/// What finding a partner takes, in samples looked at.
+const ASKING: usize = 1 << 5;
 /// Targets that are tried for few samples, and steps of the search for each.
 const TARGETS: usize = 8;
 const STEPS: u32 = 1 << 10;
@@ -131,10 +143,8 @@ impl Planner {
     /// # Panics
     /// If there is no rank, lists of the problem are not equally long, or a home is no rank.
     pub fn plan(&mut self, problem: &Problem<'_>) -> Result<&Plan, PlanError> {
-        self.start(problem)?;
+        let (goal, fits_at_home) = self.start(problem)?;
         let bound = self.plan.bound;
-        let goal = bound + (bound as f64 * problem.slack / 1000.0) as u64;
-        let fits_at_home = self.sizes.iter().all(|size| *size <= most(problem));
         if fits_at_home && self.plan.most_at_home <= goal {
             self.finish(problem);
             return Ok(&self.plan);
@@ -143,17 +153,22 @@ impl Planner {
         let mut reached = self.greatest();
         if reached > goal {
             // Exchanges have found no better way from there. From elsewhere they may.
-            std::mem::swap(&mut self.held, &mut self.other);
-            let begun = !problem.equal_counts && self.anew(problem).is_ok();
-            if begun {
-                self.refine(problem, goal, most(problem));
-            }
-            // Which takes more bytes, so not for less than what nothing is moved for.
-            if begun && self.greatest() + (goal - bound) < reached {
-                reached = self.greatest();
-            } else {
+            for differ in [false, true] {
+                if problem.equal_counts || reached <= goal {
+                    break;
+                }
                 std::mem::swap(&mut self.held, &mut self.other);
-                self.weigh();
+                let begun = if differ { self.differ(problem).is_some() } else { self.anew(problem).is_ok() };
+                if begun {
+                    self.refine(problem, goal, most(problem));
+                }
+                // Which takes more bytes, so not for less than what nothing is moved for.
+                if begun && self.greatest() + (goal - bound) < reached {
+                    reached = self.greatest();
+                } else {
+                    std::mem::swap(&mut self.held, &mut self.other);
+                    self.weigh();
+                }
             }
             if reached > goal {
                 self.search_below(problem, goal);
@@ -169,8 +184,24 @@ impl Planner {
         Ok(&self.plan)
     }
 
+    /// Whether a batch can be planned, which takes less time than the plan.
+    ///
+    /// # Panics
+    /// As [`plan`](Self::plan).
+    pub fn keeps(&mut self, problem: &Problem<'_>) -> bool {
+        let begun = self.start(problem);
+        begun.is_ok_and(|(goal, fits)| fits || self.fit(problem, goal, fits).is_ok())
+    }
+
     /// From where samples are read to what exchanges reach, within the limit.
     fn level(&mut self, p: &Problem<'_>, goal: u64, fits: bool) -> Result<(), PlanError> {
+        self.fit(p, goal, fits)?;
+        self.refine(p, goal, most(p));
+        Ok(())
+    }
+
+    /// From where samples are read into the limit.
+    fn fit(&mut self, p: &Problem<'_>, goal: u64, fits: bool) -> Result<(), PlanError> {
         if p.equal_counts {
             if !fits && let Err(error) = self.exchange_sizes(p) {
                 self.crowd(p).or_else(|_| self.search_sizes(p).ok_or(error))?;
@@ -186,7 +217,6 @@ impl Planner {
                 }
             }
         }
-        self.refine(p, goal, most(p));
         Ok(())
     }
 
@@ -278,7 +308,8 @@ impl Planner {
         self.loads.get(self.loads.most())
     }
 
-    fn start(&mut self, p: &Problem<'_>) -> Result<(), PlanError> {
+    /// Every sample at home: the cost for which nothing moves, and whether ranks can hold what they read.
+    fn start(&mut self, p: &Problem<'_>) -> Result<(u64, bool), PlanError> {
         let n = p.costs.len();
         assert!(
             p.ranks > 0 && p.home.len() == n && p.bytes.len() == n,
@@ -303,7 +334,13 @@ impl Planner {
         plan.bounded_by = dearest.filter(|s| s.cost > mean).map(|s| s.index as usize);
         plan.bound = mean.max(dearest.map_or(0, |s| s.cost));
         plan.most_at_home = self.loads.get(self.loads.most());
-        Ok(())
+        let goal = plan.bound + (plan.bound as f64 * p.slack / 1000.0) as u64;
+        let fits = self.sizes.iter().all(|size| *size <= most(p));
+        if self.sizes.iter().sum::<u64>() > most(p).saturating_mul(p.ranks as u64) {
+            // It finds the sample for which there is no room, and soon.
+            self.pack(p)?;
+        }
+        Ok((goal, fits))
     }
 
     /// Every sample where it is read.
@@ -336,6 +373,25 @@ impl Planner {
         self.pool.extend((0..p.costs.len()).map(|index| sample(p, index)));
         self.pool.sort_unstable_by(dearest_first);
         self.place(p, 0)
+    }
+
+    /// The same by differencing, if that takes no long time and keeps the limit.
+    fn differ(&mut self, p: &Problem<'_>) -> Option<()> {
+        if p.costs.len() > differ::MOST {
+            return None;
+        }
+        self.differ.find(p.costs, p.ranks);
+        self.held.resize_with(p.ranks, Vec::new);
+        self.held.iter_mut().for_each(Vec::clear);
+        for (rank, index) in self.differ.found() {
+            let home = p.home[index as usize] as usize;
+            let bytes = p.bytes[index as usize] as i64;
+            let away = if home == rank { bytes } else { -bytes };
+            self.held[rank].push(Sample { away, ..sample(p, index as usize) });
+        }
+        self.held.iter_mut().for_each(|held| held.sort_unstable_by(dearest_first));
+        self.weigh();
+        self.sizes.iter().all(|size| *size <= most(p)).then_some(())
     }
 
     /// Ranks above the goal give away what they have too much.
@@ -429,6 +485,8 @@ impl Planner {
 
     /// The rank with most to do exchanges samples with those that have little, while it exceeds the goal.
     pub(super) fn refine(&mut self, p: &Problem<'_>, goal: u64, most: u64) {
+        let each = if p.equal_counts || most == u64::MAX { LOOKED_AT } else { LOOKED_AT_FULL };
+        let mut to_look_at = each * p.costs.len();
         // Each exchange brings the sum of squares down, so there is an end; this one is for the time it takes.
         for _ in 0..4 * p.costs.len() {
             let from = self.loads.most();
@@ -459,8 +517,12 @@ impl Planner {
                         break;
                     }
                 }
-                if asked >= PARTNERS && best.is_some_and(|(after, ..)| after < load) {
-                    break;
+                if asked >= PARTNERS {
+                    if best.is_some_and(|(after, ..)| after < load) || to_look_at == 0 {
+                        break;
+                    }
+                    to_look_at =
+                        to_look_at.saturating_sub(self.held[from].len() + self.held[to].len() + ASKING);
                 }
                 self.tried.push((to, self.loads.get(to)));
                 self.loads.set(to, u64::MAX);
@@ -480,7 +542,10 @@ impl Planner {
 
     fn finish(&mut self, p: &Problem<'_>) {
         self.plan.most = self.loads.get(self.loads.most());
-        self.plan.list(&self.held, p.microbatches.max(1));
+        let microbatches = p.microbatches.max(1);
+        self.cut.cut(&self.held, microbatches, self.plan.most, p.slack);
+        self.plan.list(&self.held, |rank| self.cut.parts(rank), microbatches);
+        self.plan.most_in_turns = self.cut.most_in_turns();
         (self.plan.moved, self.plan.moved_bytes) = (0, 0);
         for ((rank, home), bytes) in self.plan.rank.iter().zip(p.home).zip(p.bytes) {
             if rank != home {

@@ -15,6 +15,8 @@ pub(crate) enum Lengths {
     Lognormal(f64),
     /// Pareto of exponent 1.2 from 20 on, to 21,000.
     Heavy,
+    /// Any of these, each as often.
+    Uniform(u32, u32),
 }
 
 impl Lengths {
@@ -28,6 +30,7 @@ impl Lengths {
             Self::MovieLens => "MovieLens".into(),
             Self::Lognormal(sigma) => format!("lognormal {sigma}"),
             Self::Heavy => "heavy".into(),
+            Self::Uniform(least, most) => format!("uniform {least} to {most}"),
         }
     }
 
@@ -49,6 +52,10 @@ impl Lengths {
                     let u = (uniform_index(key(i), 0, 1 << 30) as f64 + 0.5) / f64::from(1 << 30);
                     (20.0 * u.powf(-1.0 / 1.2)).min(21_000.0) as u32
                 };
+                (0..n).map(length).collect()
+            }
+            Self::Uniform(least, most) => {
+                let length = |i| least + uniform_index(key(i), 0, u64::from(most - least) + 1) as u32;
                 (0..n).map(length).collect()
             }
         }
