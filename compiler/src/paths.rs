@@ -8,12 +8,26 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use fs_dsl::checked::{DataSource, Program};
+use fs_schedule::terminal::shown;
 use fs_schedule::{Data, Schedule};
+use fs_workload::names::steers;
+
+/// A path that no schedule can hold.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the path of the data, {}, has characters that no schedule can hold; rename the folder, or give the data's whole path", shown(.0)
+)]
+pub struct Unnamed(PathBuf);
 
 /// Rewrites the paths of a schedule that was compiled from `program` for a file in `folder`; `None` if it goes into no
-/// file, then the data is named relative to the model's folder too.
-pub fn anchor(schedule: &mut Schedule, program: &Program, folder: Option<&Path>) {
-    let Some(model) = program.sources.files.first() else { return };
+/// file, then the data is named relative to the model's folder too. `given` is the model's path, as it was loaded.
+pub fn anchor(
+    schedule: &mut Schedule,
+    program: &Program,
+    given: &Path,
+    folder: Option<&Path>,
+) -> Result<(), Unnamed> {
+    let Some(model) = program.sources.files.first() else { return Ok(()) };
     let home = Path::new(&model.path).parent().unwrap_or(Path::new(""));
     for source in &mut schedule.sources {
         source.path = text(&relative(&lexical(home), &lexical(Path::new(&source.path))));
@@ -21,16 +35,25 @@ pub fn anchor(schedule: &mut Schedule, program: &Program, folder: Option<&Path>)
     let Some(DataSource::Csv { path: written, .. } | DataSource::Safetensors { path: written }) =
         program.workload.as_ref().map(|w| &w.source)
     else {
-        return;
+        return Ok(());
     };
     if Path::new(written).is_absolute() {
-        return;
+        return Ok(());
+    }
+    // Sources have the names that may be shown, which are others then.
+    if given.to_str() != Some(&model.path) {
+        return Err(Unnamed(given.with_file_name(written)));
     }
     if let Some(Data::Csv { path, .. } | Data::Safetensors { path }) = &mut schedule.data {
         // Two ways to write one folder must not look like two folders: links are followed where they exist.
         let (from, to) = (real(folder.unwrap_or(home)), real(Path::new(path)));
-        *path = text(&relative(&from, &to));
+        let way = relative(&from, &to);
+        if way.to_str().is_none_or(|way| way.contains(steers)) {
+            return Err(Unnamed(to));
+        }
+        *path = text(&way);
     }
+    Ok(())
 }
 
 /// The folder of an output file; `None` for a device or the like.

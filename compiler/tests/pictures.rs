@@ -184,6 +184,22 @@ fn svg_is_well_formed_and_stays_on_its_page() {
     }
 }
 
+/// However many steps of the shorter one the longer one takes, as many are drawn as can be told apart.
+#[test]
+fn svg_of_unlike_steps_ends() {
+    let said = "the first 200 steps";
+    for (longer, cut) in [(10.0, false), (1e3, true), (1e9, true)] {
+        let mut timelines = [Strategy::Serial, Strategy::Pec].map(|s| timeline(&compile(2, s)));
+        timelines[0].step = longer * timelines[1].step;
+        let shown = draw(&timelines);
+        assert!(roxmltree::Document::parse(&shown).is_ok());
+        assert_eq!(shown.contains(said), cut, "{longer}");
+        assert!(shown.len() < 1 << 20, "{longer}: {} bytes", shown.len());
+        timelines.reverse();
+        assert_eq!(draw(&timelines).contains(said), cut, "{longer}");
+    }
+}
+
 /// Both schedules on one axis: a step of each is as wide as it is long.
 #[test]
 fn svg_of_two_schedules_has_one_scale() {

@@ -39,7 +39,7 @@ codes! {
     NUMBER_TOO_LARGE = 4, "number too large", "The number cannot be represented: whole numbers are exact up to 2^53, others are IEEE doubles.";
     TOO_LONG = 5, "word too long", "A name or number may have at most 255 characters, the text between two quotes at most 4096.";
     INVISIBLE = 6, "character that is not seen", "Control characters other than ends of lines and tabs, and characters that change the direction of a text or are not seen at all, hide what a text says, also in comments. Where an editor shows nothing, the message says which character it is. Write a path that has one under another name. A byte order mark at the start of a file is passed over.";
-    UNREADABLE = 10, "file cannot be read", "The file, or a file that it imports, does not exist, is a directory or may not be read. Imports are relative to the file that contains them.";
+    UNREADABLE = 10, "file cannot be read", "The file, or a file that it imports, does not exist, is a directory or may not be read; an import may not be a pipe. Or whoever parses it has too small a stack, which the system limits (`ulimit -s`). Imports are relative to the file that contains them.";
     NOT_UTF8 = 11, "file is not UTF-8", "Source files are UTF-8 text. The message says at which byte the text stops being that, or that the file is UTF-16.";
     IMPORT_CYCLE = 12, "imports form a cycle", "A file imports itself, directly or through others. Move what they share into a third file.";
     EMPTY = 13, "nothing declared", "The file has no `model`, `block`, `train`, `workload` or `cluster`, so there is nothing to check.";

@@ -39,16 +39,23 @@ impl<F: Fn(&Path) -> io::Result<Vec<u8>>> Files for F {
 
 /// Loads and checks a file and what it imports.
 pub fn load(path: &Path) -> Loaded {
-    load_from(path, &read_file)
+    load_from(path, &|at: &Path| read_file(at, at == path))
 }
 
-/// The bytes of a file or a pipe, no more than show that it is too large. A device need not end.
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+/// The bytes of a file, no more than show that it is too large. A device need not end. What the user names may be a pipe;
+/// that of an import would be waited for if nobody fills it.
+fn read_file(path: &Path, named: bool) -> io::Result<Vec<u8>> {
     use std::os::unix::fs::FileTypeExt as _;
+    let wrong = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
+    // Before it is opened, which may be what waits.
+    let kind = std::fs::metadata(path)?.file_type();
+    if !named && (kind.is_fifo() || kind.is_socket()) {
+        return Err(wrong("it is a pipe, not a file"));
+    }
     let file = File::open(path)?;
     let kind = file.metadata()?.file_type();
     if kind.is_char_device() || kind.is_block_device() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a device, not a file"));
+        return Err(wrong("it is a device, not a file"));
     }
     let mut bytes = Vec::new();
     file.take(parse::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;

@@ -98,9 +98,15 @@ pub fn parse(file: u32, text: &str) -> Parsed {
                 let at = match error.location {
                     InputLocation::Pos(at) | InputLocation::Span((at, _)) => at,
                 };
-                let (positives, at) = match error.variant {
-                    ErrorVariant::ParsingError { positives, .. } => (positives, at),
-                    ErrorVariant::CustomError { .. } => (Vec::new(), at),
+                let positives = match error.variant {
+                    ErrorVariant::ParsingError { positives, .. } => positives,
+                    // The grammar has none of its own: the parser stops where little of the thread's stack is left.
+                    ErrorVariant::CustomError { message } => {
+                        let start = Span { end: 0, ..whole };
+                        let message = format!("the file cannot be parsed: {message}");
+                        let help = "the stack of this thread is too small; allow a larger one, such as with `ulimit -s 1024`";
+                        return refuse(Diagnostic::error(codes::UNREADABLE, start, message).help(help));
+                    }
                 };
                 parsed.errors.push(describe(file, &rest, at, &positives));
                 // Where a statement is cut short, the next one is where that shows, but not what is wrong.

@@ -8,16 +8,19 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::Write as _;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 /// The system's allocator; what it does not give ends the process. For `#[global_allocator]`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ending;
 
-/// What is done before the end.
-static BEFORE: OnceLock<fn()> = OnceLock::new();
+/// What to do about it, and what is done before the end.
+static BEFORE: OnceLock<(&str, fn())> = OnceLock::new();
+/// Memory that is given back for that: what lists a folder takes some.
+static SPARE: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+const SPARE_BYTES: usize = 1 << 18;
 /// Somebody ends the process.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
@@ -26,9 +29,12 @@ thread_local! {
     static TOLERANT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on this is done before the end. It must be able to do without memory.
-pub fn before_end(what: fn()) {
-    let _ = BEFORE.set(what);
+/// From now on this is done before the end, of which a line says what is missing and what to do: `advice`, of at most 100
+/// bytes. It must be able to do with little memory.
+pub fn before_end(advice: &'static str, what: fn()) {
+    if let (Ok(mut spare), Ok(())) = (SPARE.lock(), BEFORE.set((advice, what))) {
+        *spare = vec![0; SPARE_BYTES];
+    }
 }
 
 /// Asks for memory that may not be there: whatever `ask` does, the process does not end for want of it here.
@@ -51,16 +57,17 @@ fn missing(layout: Layout) {
         std::thread::sleep(Duration::from_secs(3));
         return;
     }
-    let mut line = [0; 160];
+    let before = BEFORE.get();
+    let mut line = [0; 200];
     let mut rest = &mut line[..];
-    let _ = writeln!(
-        rest,
-        "error: {} bytes of memory cannot be had; use smaller batches or fewer ranks, or raise the limit of memory",
-        layout.size()
-    );
+    let advice = before.map_or("raise the limit of memory", |before| before.0);
+    let _ = writeln!(rest, "error: {} bytes of memory cannot be had; {advice}", layout.size());
     let left = rest.len();
     let _ = std::io::stderr().write_all(&line[..line.len() - left]);
-    if let Some(before) = BEFORE.get() {
+    if let Some((_, before)) = before {
+        if let Ok(mut spare) = SPARE.try_lock() {
+            drop(std::mem::take(&mut *spare));
+        }
         before();
     }
     std::process::exit(1)

@@ -2,8 +2,9 @@
 //!
 //! Each mutant that the verifier takes, and whose reference has the digest of the unchanged schedule, is run by the
 //! interpreter in random orders and by the executor with delays; losses, tables, parameters, optimizer states and, for
-//! one model, the evaluation must be those of the unchanged schedule. `FS_CAMPAIGN_SECONDS` says how long (3 without
-//! it), `FS_CAMPAIGN_SEED` where to start, `FS_CAMPAIGN_MUTANTS` how many at most.
+//! one model, the evaluation must be those of the unchanged schedule. Those of another model are run too, and must end: in an
+//! error only before an operation begins. `FS_CAMPAIGN_SECONDS` says how long (3 without it), `FS_CAMPAIGN_SEED` where to
+//! start, `FS_CAMPAIGN_MUTANTS` how many at most.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -113,6 +114,33 @@ impl Base {
             Ok(Ok(trained)) if trained != self.trained => Some("the executor: trains other bits".into()),
             Ok(Ok(_)) => None,
         }
+    }
+}
+
+/// What is wrong with how a schedule of another model runs. What it trains is not known; that it ends is, and that no operation
+/// fails, but for the limit of what a rank can hold, which depends on the data.
+fn fault_of_another(s: &Schedule, data: Option<&PathBuf>, seed: u64) -> Option<String> {
+    const MOST: u64 = 1 << 20;
+    let tables = s.tables.iter().map(|t| t.rows.saturating_mul(t.dim.into()));
+    let parameters = s.parameters.iter().map(|p| u64::from(p.rows) * u64::from(p.columns));
+    let (ranks, batch) = (s.ranks as usize, s.settings.batch);
+    if ranks > 8 || batch > 256 || tables.chain(parameters).any(|n| n > MOST) {
+        return None;
+    }
+    let mut s = s.clone();
+    s.settings.duration = fs_schedule::Duration::Steps(2);
+    s.seal();
+    let (send, receive) = mpsc::channel();
+    let data = data.cloned();
+    std::thread::spawn(move || {
+        let _ = send.send(train(&s, ranks, data.as_ref(), Some(seed)));
+    });
+    match receive.recv_timeout(Duration::from_mins(2)) {
+        Err(_) => Some("the executor: does not end, or panics".into()),
+        Ok(Err(e)) if e.contains(" failed in `") && !e.contains("a rank can hold") => {
+            Some(format!("the executor: {e}"))
+        }
+        Ok(_) => None,
     }
 }
 
@@ -251,6 +279,10 @@ fn one(base: &Base, random: &mut Random, counts: &mut Counts, holes: &mut String
     // The number of ranks is written beside the digest; sums over more ranks round differently.
     if s.reference.digest != base.schedule.reference.digest || s.ranks != base.schedule.ranks {
         counts.other_model += 1;
+        if let Some(fault) = fault_of_another(&s, base.data.as_ref(), counts.mutants) {
+            let difference = difference(&base.schedule, &s);
+            let _ = writeln!(holes, "mutant {}, of another model: {fault}\n{difference}", counts.mutants);
+        }
         return;
     }
     if core(&s) == base.core {

@@ -12,16 +12,7 @@ use fs_executor::weights::Ids;
 use fs_executor::{Options, Session};
 use fs_schedule::{Schedule, Sharding};
 use fs_tests::root;
-use fs_tests::training::{Outcome, bits, model, state, train};
-
-const SHARDINGS: [&str; 6] = [
-    "row_wise",
-    "table_wise",
-    "column_wise",
-    "data_parallel",
-    "row_wise(placement: hashed)",
-    "row_wise(placement: planned)",
-];
+use fs_tests::training::{Outcome, SHARDINGS, bits, model, state, train};
 
 fn compile(text: &str, ranks: u32) -> Schedule {
     fs_tests::training::compile(text, Strategy::Pec, ranks, 1, 1)

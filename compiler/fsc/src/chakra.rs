@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use fs_compiler::chakra::Export;
-use fs_schedule::file::{self, PartFolder};
+use fs_schedule::file::{self, MadeFolders, PartFolder};
 use fs_schedule::terminal::{inline, shown, word};
 
 use super::failure::Failure;
@@ -47,10 +47,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             "--name `{start}` makes bad file names: at most {LONGEST_NAME} bytes, no control characters, no dot first"
         )));
     }
-    fs::create_dir_all(&args.output).map_err(Failure::write(&args.output))?;
+    let _made = MadeFolders::create(&args.output).map_err(Failure::write(&args.output))?;
     // All files or none: they are put in place once the last one is written.
     let part = PartFolder::create(&part_in(&args.output, &name)).map_err(Failure::write(&args.output))?;
-    let outcome = write(&export, s.ranks, part.path(), &args.output, &name);
+    let outcome = write(&export, s.ranks, &part, &args.output, &name);
     drop(part);
     let bytes = outcome?;
     let prefix = args.output.join(&name);
@@ -77,37 +77,39 @@ fn part_in(folder: &Path, name: &str) -> PathBuf {
 }
 
 /// Writes the files of all ranks into `part`, then moves them. Returns their bytes.
-fn write(export: &Export<'_>, ranks: u32, part: &Path, folder: &Path, name: &str) -> Result<u64, Failure> {
+fn write(
+    export: &Export<'_>,
+    ranks: u32,
+    part: &PartFolder,
+    folder: &Path,
+    name: &str,
+) -> Result<u64, Failure> {
     let began = Instant::now();
     let shows = std::io::stderr().is_terminal();
     let mut bytes = 0;
     let mut shown = false;
     for rank in 0..ranks {
-        let path = part.join(format!("{name}.{rank}.et"));
+        let path = part.path().join(format!("{name}.{rank}.et"));
         let content = export.file(rank);
         fs::write(&path, &content).map_err(Failure::write(&path))?;
         bytes += content.len() as u64;
         let passed = began.elapsed().as_secs_f64();
         if shows && passed > 2.0 {
             let left = passed / f64::from(rank + 1) * f64::from(ranks - rank - 1);
-            eprint!("\r{} of {ranks} ranks, {left:.0} s left  ", rank + 1);
+            say!("\r{} of {ranks} ranks, {left:.0} s left  ", rank + 1);
             shown = true;
         }
     }
     if shown {
-        eprintln!();
+        say!("\n");
     }
+    let place = |rank| format!("{name}.{rank}.et");
+    let moves = (0..ranks).map(|rank| (part.path().join(place(rank)), folder.join(place(rank))));
+    let moves: Vec<(PathBuf, PathBuf)> = moves.collect();
     // What would refuse a file refuses all of them.
-    for rank in 0..ranks {
-        let to = folder.join(format!("{name}.{rank}.et"));
-        if to.is_dir() {
-            return Err(Failure::write(&to)(io::Error::other("it is a folder")));
-        }
+    if let Some((_, to)) = moves.iter().find(|(_, to)| to.is_dir()) {
+        return Err(Failure::write(to)(io::Error::other("it is a folder")));
     }
-    for rank in 0..ranks {
-        let file = format!("{name}.{rank}.et");
-        let to = folder.join(&file);
-        fs::rename(part.join(&file), &to).map_err(Failure::write(&to))?;
-    }
+    part.put(&moves).map_err(|(to, e)| Failure::write(&to)(e))?;
     Ok(bytes)
 }

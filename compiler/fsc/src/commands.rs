@@ -13,7 +13,7 @@ use super::print;
 /// Loads a model; diagnostics go to standard error.
 pub(super) fn load(model: &Path) -> Result<Program, Failure> {
     let loaded = fs_dsl::load(model);
-    eprint!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, std::io::stderr().is_terminal()));
+    say!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, std::io::stderr().is_terminal()));
     loaded.program.ok_or_else(|| {
         let n = loaded.diagnostics.iter().filter(|d| d.is_error()).count();
         Failure::Found(format!("{} has {n} error{}", shown(model), if n == 1 { "" } else { "s" }))
@@ -31,13 +31,13 @@ pub(super) fn fmt(models: &[impl AsRef<Path>], check: bool) -> Result<(), Failur
     let mut unformatted = Vec::new();
     for model in models {
         let path = model.as_ref();
-        let text = file::read_text(path, MOST_BYTES).map_err(Failure::read(path))?;
+        let text = file::read_text_file(path, MOST_BYTES).map_err(Failure::read(path))?;
         let name = shown(path);
         let formatted = fs_dsl::format_text(&name, &text).map_err(|diagnostics| {
             let sources = fs_dsl::source::SourceMap {
                 files: vec![fs_dsl::source::SourceFile { path: name.clone(), text: text.clone() }],
             };
-            eprint!("{}", fs_dsl::render(&diagnostics, &sources, std::io::stderr().is_terminal()));
+            say!("{}", fs_dsl::render(&diagnostics, &sources, std::io::stderr().is_terminal()));
             Failure::Found(format!("{} is not formatted: it has syntax errors", shown(path)))
         })?;
         if formatted == text {

@@ -129,7 +129,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         keep_input(output, &[Path::new(&source.path)])?;
     }
     let folder = if output == Path::new("-") { None } else { paths::folder_of(output) };
-    paths::anchor(&mut compiled.schedule, &program, folder.as_deref());
+    paths::anchor(&mut compiled.schedule, &program, &args.model, folder.as_deref())
+        .map_err(|e| Failure::usage(e.to_string()))?;
     if program.workload.is_none() {
         let model = shown(&args.model);
         tell!("warning: {model} has no `workload` block: `fsx run` will need `--data FILE`");
@@ -166,7 +167,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             shown(output)
         );
     }
-    eprint!("{}", explanation.summary());
+    say!("{}", explanation.summary());
     Ok(())
 }
 

@@ -1,8 +1,15 @@
 //! `fsc`: checks, formats and compiles `.fs` models, runs passes on textual IR, verifies schedules.
 
+/// Says something on standard error. Nobody is left to tell that it cannot be written: a full disk changes no result.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), format!($($words)*).as_bytes());
+    }};
+}
+
 /// Says something on standard error that steers no terminal.
 macro_rules! tell {
-    ($($words:tt)*) => { eprintln!("{}", fs_schedule::terminal::entry(&format!($($words)*))) };
+    ($($words:tt)*) => { say!("{}\n", fs_schedule::terminal::entry(&format!($($words)*))) };
 }
 
 mod chakra;
@@ -24,7 +31,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use failure::Failure;
 use fs_compiler::sched::policy::{self, Policy};
+use fs_kernels::allocator::{Ending, before_end};
 use fs_schedule::terminal::{entry, inline, message, shown};
+
+#[global_allocator]
+static ALLOCATOR: Ending = Ending;
 
 /// Compiler for embedding communication: a model of a sequence recommender in, a checked static schedule out.
 #[derive(Debug, Parser)]
@@ -93,13 +104,17 @@ fn strategies() -> impl TypedValueParser<Value = StrategyChoice> {
 }
 
 fn main() -> ExitCode {
+    before_end(
+        "use a smaller model or fewer ranks, or raise the limit of memory",
+        fs_schedule::file::remove_unfinished,
+    );
     fs_compiler::passes::manager::take_panics();
     let command = match parsed() {
         Ok(cli) => cli.command,
         Err(code) => return code,
     };
     if let Err(e) = interrupt::watch() {
-        eprintln!("error: cannot watch for Ctrl-C: {e}");
+        say!("error: cannot watch for Ctrl-C: {e}\n");
         return ExitCode::FAILURE;
     }
     let outcome = match command {
@@ -117,7 +132,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {}", entry(&failure.to_string()));
+            say!("error: {}\n", entry(&failure.to_string()));
             ExitCode::FAILURE
         }
     }
@@ -136,8 +151,8 @@ fn parsed() -> Result<Cli, ExitCode> {
         let plain = std::env::args_os().skip(1).map(|argument| inline(&argument.to_string_lossy()));
         let plain = Cli::try_parse_from(std::iter::once("fsc".to_owned()).chain(plain)).err();
         match plain.filter(clap::Error::use_stderr) {
-            Some(error) => eprint!("{}", message(&error.render().to_string())),
-            None => eprint!("{}", entry(&error.render().to_string())),
+            Some(error) => say!("{}", message(&error.render().to_string())),
+            None => say!("{}", entry(&error.render().to_string())),
         }
         code
     })

@@ -98,12 +98,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .print_after_failure(args.print_ir_after_failure);
     let mut log = Log::default();
     let outcome = manager::run(&mut module, &stages, settings, &mut log);
-    eprint!("{}", log.text);
+    say!("{}", log.text);
     if args.timing {
-        eprint!("{}", log.timing());
+        say!("{}", log.timing());
     }
     if args.statistics {
-        eprint!("{}", log.statistics());
+        say!("{}", log.statistics());
     }
     match outcome {
         Ok(()) => print(&module.to_string()),

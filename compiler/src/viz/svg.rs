@@ -72,6 +72,8 @@ const APART: f64 = 0.35;
 const SLIVER: f64 = 0.6;
 /// Boxes of a lane from which on it is drawn at a resolution of half a pixel.
 const MANY: usize = 800;
+/// Steps of a schedule that are drawn where the axis has more of them.
+const STEPS: u32 = 200;
 /// Pixels of a letter, about.
 const LETTER: f64 = 6.2;
 
@@ -101,7 +103,10 @@ pub fn draw(timelines: &[Timeline], o: &Options) -> String {
     let mut y = EDGE;
     let mut kinds: BTreeSet<Purpose> = BTreeSet::new();
     for (i, t) in timelines.iter().enumerate() {
-        y = schedule(t, o.names.get(i).map(String::as_str), scale, until, y, &mut kinds, &mut body);
+        // More steps than can be told apart are not drawn.
+        let most = f64::from(o.steps.max(STEPS));
+        let drawn = if until > t.step * most { (t.step * most, Some(most)) } else { (until, None) };
+        y = schedule(t, o.names.get(i).map(String::as_str), scale, (until, drawn), y, &mut kinds, &mut body);
     }
     y = axis(until, scale, y, &mut body);
     y = legend(&kinds, width, y, &mut body);
@@ -145,17 +150,21 @@ fn title(t: &Timeline, name: Option<&str>) -> String {
     )
 }
 
-/// Draws one schedule from `y` on, and collects the kinds that can be seen; returns where it ends.
+/// Draws one schedule from `y` on, as far as `until` (how many steps that are, if the axis is longer), and collects the kinds that
+/// can be seen; returns where it ends.
 fn schedule(
     t: &Timeline,
     name: Option<&str>,
     scale: f64,
-    until: f64,
+    (axis, (until, steps)): (f64, (f64, Option<f64>)),
     y: f64,
     kinds: &mut BTreeSet<Purpose>,
     out: &mut String,
 ) -> f64 {
-    let shown = title(t, name);
+    let mut shown = title(t, name);
+    if let Some(steps) = steps {
+        let _ = write!(shown, ", the first {steps} steps");
+    }
     let (bold, rest) =
         shown.split_once(": step").map_or((shown.as_str(), String::new()), |(a, b)| (a, format!("step{b}")));
     let _ = writeln!(
@@ -196,7 +205,7 @@ fn schedule(
         marks(t, lane, scale, until, at, out);
         at += LANE;
     }
-    side_by_side(t, scale, until, at + 8.0, out)
+    side_by_side(t, scale, axis, at + 8.0, out)
 }
 
 /// How long ranks compute and wait, with samples where they are read and given to ranks; returns where it ends.

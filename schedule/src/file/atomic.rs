@@ -72,7 +72,8 @@ impl Reserved {
         }
         let target = target_of(path)?;
         let temporary = beside(&target, "last");
-        UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner).push(temporary.clone());
+        let own = temporary.clone();
+        with_room(&UNFINISHED).push(own);
         Ok(Self { target, temporary: Some(temporary) })
     }
 
@@ -98,7 +99,7 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            let mut all = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = locked(&UNFINISHED);
             if let Some(i) = all.iter().position(|p| p == temporary) {
                 all.swap_remove(i);
             }
@@ -179,24 +180,81 @@ pub struct PartFolder(PathBuf);
 impl PartFolder {
     /// Makes it.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let mut all = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
-        fs::create_dir(path)?;
-        all.push(path.into());
-        Ok(Self(path.into()))
+        let (own, listed) = (Self(path.into()), path.to_path_buf());
+        let mut all = with_room(&UNFINISHED);
+        if let Err(e) = fs::create_dir(path) {
+            // It is not this one's.
+            std::mem::forget(own);
+            return Err(e);
+        }
+        all.push(listed);
+        Ok(own)
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }
+
+    /// Moves files of it to their places. A signal does not come between them; an error says which could not be moved.
+    pub fn put(&self, files: &[(PathBuf, PathBuf)]) -> Result<(), (PathBuf, io::Error)> {
+        let _held = locked(&UNFINISHED);
+        files.iter().try_for_each(|(from, to)| fs::rename(from, to).map_err(|e| (to.clone(), e)))
+    }
 }
 
 impl Drop for PartFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
-        let mut all = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&UNFINISHED);
         if let Some(i) = all.iter().position(|p| *p == self.0) {
             all.swap_remove(i);
+        }
+    }
+}
+
+/// Folders that were made for what is written into them. Those that are still empty are gone once this is, and with a
+/// process that is ended.
+#[derive(Debug)]
+pub struct MadeFolders(Vec<PathBuf>);
+
+/// Folders that [`MadeFolders`] have made.
+static MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+impl MadeFolders {
+    /// Makes a folder, and those that it lies in, where they are missing.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let missing = path.ancestors().take_while(|p| !p.as_os_str().is_empty() && !p.exists());
+        let missing: Vec<PathBuf> = missing.map(Path::to_path_buf).collect();
+        let mut made = Self(Vec::new());
+        for folder in missing.into_iter().rev() {
+            made.0.push(folder.clone());
+            let mut all = with_room(&MADE);
+            match fs::create_dir(&folder) {
+                Ok(()) => all.push(folder),
+                // Somebody else has made it, or it is another word for one that was made here (`a/.`, `a/b/..`).
+                Err(e) => {
+                    made.0.pop();
+                    if !folder.is_dir() {
+                        return Err(e);
+                    }
+                }
+            }
+        }
+        // What is no folder says so.
+        fs::create_dir_all(path).map(|()| made)
+    }
+}
+
+impl Drop for MadeFolders {
+    fn drop(&mut self) {
+        let mut all = locked(&MADE);
+        for folder in self.0.iter().rev() {
+            // One that something is in stays.
+            let _ = fs::remove_dir(folder);
+            if let Some(i) = all.iter().position(|p| p == folder) {
+                all.remove(i);
+            }
         }
     }
 }
@@ -204,21 +262,45 @@ impl Drop for PartFolder {
 /// Files and folders that are being written.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
+/// A list with room for one more. Memory is asked for while nobody holds it: whoever asks in vain ends the process, and
+/// then removes what is on it.
+fn with_room<T>(list: &Mutex<Vec<T>>) -> MutexGuard<'_, Vec<T>> {
+    loop {
+        let held = locked(list);
+        if held.len() < held.capacity() {
+            return held;
+        }
+        let more = 2 * held.capacity() + 8;
+        drop(held);
+        let mut larger = Vec::with_capacity(more);
+        let mut held = locked(list);
+        if held.capacity() < more {
+            larger.append(&mut held);
+            std::mem::swap(&mut *held, &mut larger);
+        }
+    }
+}
+
+fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A file in [`UNFINISHED`], for as long as it lives.
 struct Unfinished<'a>(&'a Path);
 
 impl<'a> Unfinished<'a> {
     /// Under the lock, so that no file comes to be once all are being removed.
     fn create(path: &'a Path) -> (Self, io::Result<fs::File>) {
-        let mut all = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(path.into());
+        let listed = path.to_path_buf();
+        let mut all = with_room(&UNFINISHED);
+        all.push(listed);
         (Self(path), fs::File::create(path))
     }
 }
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        let mut all = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&UNFINISHED);
         if let Some(i) = all.iter().position(|p| p == self.0) {
             all.swap_remove(i);
         }
@@ -240,8 +322,12 @@ pub fn remove_unfinished() {
             let _ = fs::remove_dir_all(path);
         }
     }
+    let made = patient(&MADE);
+    for folder in made.iter().flat_map(|made| made.iter().rev()) {
+        let _ = fs::remove_dir(folder);
+    }
     // What another thread begins now waits for the end of the process.
-    std::mem::forget((reserved, all));
+    std::mem::forget((reserved, all, made));
 }
 
 /// A lock that is had within half a second.

@@ -25,7 +25,8 @@ use crate::terminal::{inline, shown, steers};
 use crate::verify::{self, Violation};
 
 pub use atomic::{
-    PartFolder, Reserved, check_writable, remove_unfinished, write_atomically, write_atomically_with,
+    MadeFolders, PartFolder, Reserved, check_writable, remove_unfinished, write_atomically,
+    write_atomically_with,
 };
 
 /// Bytes of the largest file that is read.
@@ -118,6 +119,15 @@ pub fn read_some(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// [`read_text`] of a file only: a pipe is refused before it is opened, which may wait for good.
+pub fn read_text_file(path: &Path, most: u64) -> io::Result<String> {
+    let kind = fs::metadata(path)?.file_type();
+    if kind.is_fifo() || kind.is_socket() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a pipe, not a file"));
+    }
+    read_text(path, most)
 }
 
 /// Bytes between looks at memory.
