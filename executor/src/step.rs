@@ -13,6 +13,8 @@ pub struct StepEvent {
     pub samples: u64,
     /// Tokens of the global batch.
     pub tokens: u64,
+    /// A checkpoint was being written when it ended, as far as the first process knows.
+    pub checkpoint: bool,
     /// From when all ranks had ended the step before until all have ended it; of the first from when its data was
     /// there. The steps of a run add up to its time.
     pub seconds: f64,

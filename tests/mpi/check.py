@@ -12,12 +12,14 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from random import Random
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -302,6 +304,43 @@ def failures(given, folder):
     ok("a full disk ends all")
 
 
+def kept(given, folder):
+    """Killed at random moments, one process or all, jobs of 2 and of 3 processes go on to the bits of a run that never stopped.
+    FS_KILLS says how often (6 without it)."""
+    kills, random = int(os.environ.get("FS_KILLS", "6")), Random(7)
+    text = MODEL.replace("SHARDING", "row_wise(placement: hashed)").replace("BALANCE", "").replace("rows 90", "rows 30000")
+    (folder / "m.fs").write_text(text)
+    compile_ = [given.fsc, "compile", "m.fs", "-o", "m.json", "--ranks", "3", "--strategy", "pec"]
+    subprocess.run(compile_, cwd=folder, check=True, capture_output=True)
+    run = [given.fsx, "run", "m.json", "-q", "--steps", "2000", "--save"]
+    subprocess.run(run + ["local.safetensors"], cwd=folder, check=True)
+    wanted = (folder / "local.safetensors").read_bytes()
+    leaves = run + ["mpi.safetensors", "--checkpoint", "c", "--every", "100", "--keep", "2", "--resume", "c", "--timeout", "20"]
+    killed, gone_on, ended, longest = 0, 0, 0, 2.0
+    while killed < kills or ended == 0:
+        more = MPIRUN + ["-np", str(random.choice([2, 3]))]
+        job, resumed = Job(more + leaves, folder), len(list(folder.glob("c/step-*[0-9]")))
+        if killed < kills:
+            time.sleep(random.uniform(0.2, longest))
+        own = workers(given.fsx)
+        if killed < kills and own and job.process.poll() is None:
+            for pid in own if killed % 3 else own[-1:]:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            killed, gone_on = killed + 1, gone_on + (resumed > 0)
+            job.end(60)
+            gone(given.fsx)
+            continue
+        code, _, err, took = job.end(120)
+        if code != 0 or (folder / "mpi.safetensors").read_bytes() != wanted:
+            fail(f"after {killed} kills: {code}\n{err}")
+        ended, longest = ended + 1, max(1.0, 0.9 * took)
+        shutil.rmtree(folder / "c")
+    ok(f"killed {killed} times, {gone_on} of them after going on, {ended} jobs of 2 and 3 processes end with the same bits")
+
+
 def links(given, folder):
     """`fsx net` measures all pairs and writes profiles that `fsc` plans with."""
     net = [given.fsx, "net", "--seconds", "1", "--json", "--sizes", "0,1k,1M"]
@@ -358,6 +397,19 @@ def hosts(given, folder):
         if code != 0 or (folder / "mpi.safetensors").read_bytes() != (folder / "local.safetensors").read_bytes():
             fail(f"two hosts: {code}\n{err}")
         ok(f"two hosts train the same bits ({took:.1f} s)")
+        leaves = ["--checkpoint", "kept", "--every", "30"]
+        train = [given.fsx, "run", "m.json", "-q", "--steps"]
+        code, _, err, _ = Job([HERE / "mpirun_two_hosts.sh"] + train + ["100"] + leaves, folder).end(120)
+        if code != 0:
+            fail(f"checkpoints of two hosts: {code}\n{err}")
+        left = sorted(path.name for path in (folder / "kept").iterdir())
+        if "step-000000000100" not in left or any("part" in name for name in left):
+            fail(f"checkpoints of two hosts: {left}")
+        going = train + ["200", "--resume", "kept", "--save", "kept.safetensors"]
+        subprocess.run(going, cwd=folder, check=True)
+        if (folder / "kept.safetensors").read_bytes() != (folder / "local.safetensors").read_bytes():
+            fail("what two hosts have left goes on to other bits")
+        ok("threads go on from a checkpoint of two hosts, to the same bits")
         net = [given.fsx, "net", "--seconds", "4", "--json"]
         code, out, err, _ = Job([HERE / "mpirun_two_hosts.sh"] + net, folder).end(120)
         if code != 0:
@@ -408,6 +460,7 @@ def main():
         long(given, folder)
         traced(given, folder)
         failures(given, folder)
+        kept(given, folder)
         links(given, folder)
         if given.hosts:
             hosts(given, folder)

@@ -10,8 +10,9 @@ stop() {
   for file in "$work"/ctld.pid "$work"/d.pid "$work"/munge.pid; do
     [ ! -s "$file" ] || kill "$(cat "$file")" 2> /dev/null || true
   done
-  for _ in 1 2 3 4 5; do pgrep -f "$work" > /dev/null || break; sleep 1; done
-  rm -rf "$work"
+  for _ in 1 2 3 4 5 6 7 8 9 10; do pgrep -f "$work" > /dev/null || break; sleep 1; done
+  # A daemon that takes longer writes its state once more.
+  rm -rf "$work" 2> /dev/null || { sleep 3; rm -rf "$work"; } || true
 }
 trap stop EXIT
 [ "$(id -u)" = 0 ] || skip 'only root can start a cluster'

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Times TorchRec's step and `fsx run` on one data file, in turn, and prints the ratio of their median step times.
 # Usage: tests/peers/compare.sh PYTHON [ROUNDS]   PYTHON: of the environment made by install_torchrec.sh
+# BALANCE=on gives samples to ranks (lengths of a data file are not known, so otherwise they stay). STEPS: of each round.
 # Both use one compute thread a rank. Nothing else should run meanwhile.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -10,7 +11,7 @@ steps=${STEPS:-20}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cargo build --release --quiet --bins
-target/release/fsc compile tests/models/peer_t1.fs --ranks 2 -o "$work/peer.json"
+target/release/fsc compile tests/models/peer_t1.fs --ranks 2 ${BALANCE:+--balance "$BALANCE"} -o "$work/peer.json"
 peer() {
   # TorchRec allocates large arrays in every step: without these settings each goes back to the system.
   OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=8000000000 MALLOC_TOP_PAD_=500000000 \

@@ -5,6 +5,16 @@ use fs_executor::device::Device;
 use fs_executor::{Error, Observer, Report, Session};
 use fs_schedule::Schedule;
 
+/// Every sharding, and every placement of rows.
+pub const SHARDINGS: [&str; 6] = [
+    "row_wise",
+    "table_wise",
+    "column_wise",
+    "data_parallel",
+    "row_wise(placement: hashed)",
+    "row_wise(placement: planned)",
+];
+
 /// Two tables, one looked up twice, sequences that may be empty, fewer samples in the last batch of a pass than ranks,
 /// microbatches that may be empty.
 pub fn model(sharding: &str, optimizer: &str, rows: u32, unique: bool) -> String {

@@ -44,7 +44,7 @@ static COUNTING: Counting = Counting;
 struct Counts(Vec<u64>);
 
 impl Observer for Counts {
-    fn training(&mut self, steps: u64) {
+    fn training(&mut self, _: u64, steps: u64) {
         self.0.reserve(steps as usize);
     }
     fn step(&mut self, _: &StepEvent) {

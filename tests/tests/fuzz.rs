@@ -18,6 +18,8 @@ use fs_compiler::compile::CompileError;
 use fs_compiler::dialect;
 use fs_compiler::ir::verify;
 use fs_compiler::passes::manager::{Log, Settings, Stop, parse_pipeline, run};
+use fs_executor::session::{Checkpoint, Every};
+use fs_executor::weights::{checkpoints, convert, differences};
 use fs_executor::{Options, Session};
 use fs_schedule::{Strategy as Order, file};
 use fs_tests::models::{Features, models};
@@ -28,6 +30,7 @@ use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use sha2::{Digest as _, Sha256};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -414,6 +417,64 @@ fn saved_models_are_loaded() {
         }
     };
     fuzz(Target::new("saved", (4 << 20, 300), read), corpus);
+}
+
+/// Manifests of checkpoints: whatever one says, what is taken are the values that were written.
+#[test]
+fn manifests_are_read() {
+    static KEPT: OnceLock<(PathBuf, Vec<Vec<u32>>)> = OnceLock::new();
+    let folder = Start::get().folder.path().join("kept");
+    let leaves = Checkpoint { folder: folder.clone(), every: Every::Steps(9), keep: 1, best: None };
+    let data = Some(Start::get().folder.path().join("d.csv"));
+    let options = Options::default().data(data).evaluate(false).checkpoint(leaves);
+    let mut trained = Session::<f32>::new(Start::get().schedule.clone(), options).expect("a session");
+    trained.run(&mut ()).expect("it trains");
+    let own = folder.join("step-000000000002");
+    let manifest = fs::read(own.join("manifest.json")).expect("a manifest");
+    KEPT.get_or_init(|| (own, state(&trained).expect("state")));
+    let read = |bytes: &[u8]| {
+        let (own, wanted) = KEPT.get().expect("a checkpoint");
+        fs::write(own.join("manifest.json"), bytes).expect("written");
+        match Start::get().session(Some(own.clone())) {
+            Err(e) => drop(e.to_string()),
+            Ok(session) => assert_eq!(&state(&session).expect("state"), wanted),
+        }
+        let one = own.with_file_name("one.safetensors");
+        let _ = checkpoints(own, true).map_err(|e| e.to_string());
+        if convert(own, &one, false).is_ok() {
+            let found = differences(own, &one).expect("both are read");
+            assert!(found.tensors.is_empty(), "{found:?}");
+        }
+    };
+    // Also those that say of themselves that they are whole, which is no use against whoever wants to lie.
+    let read_sealed = |bytes: &[u8]| {
+        let (own, _) = KEPT.get().expect("a checkpoint");
+        let sealed = sealed(bytes);
+        fs::write(own.join("manifest.json"), sealed).expect("written");
+        let _ = Start::get().session(Some(own.clone())).map_err(|e| e.to_string());
+        let one = own.with_file_name("one.safetensors");
+        if convert(own, &one, false).is_ok() {
+            let _ = differences(own, &one).map_err(|e| e.to_string());
+        }
+    };
+    fuzz(Target::new("manifests", (16 << 20, 300), read), vec![manifest.clone()]);
+    fuzz(Target::new("sealed manifests", (16 << 20, 300), read_sealed), vec![manifest]);
+}
+
+/// A text with the digest that a manifest has, if it has a place for one.
+fn sealed(text: &[u8]) -> Vec<u8> {
+    let key = b"\"digest\": \"";
+    let Some(at) = text.windows(key.len()).position(|part| part == key) else { return text.to_vec() };
+    let at = at + key.len();
+    let mut text = text.to_vec();
+    let Some(place) = text.get_mut(at..at + 64) else { return text };
+    place.fill(b'0');
+    let digit = |n: u8| b"0123456789abcdef"[usize::from(n)];
+    let digest = Sha256::digest(&text);
+    for (place, byte) in text[at..at + 64].chunks_exact_mut(2).zip(digest) {
+        place.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+    }
+    text
 }
 
 /// Programs that check, whatever their numbers, compile or are refused.

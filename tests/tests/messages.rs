@@ -25,7 +25,7 @@ const DATA: &str = "u,i,t\n1,a,1\n1,b,2\n1,c,3\n2,a,1\n2,c,2\n2,b,3\n";
 const FORGED: &str = "error: forged";
 
 /// Each command with arguments that it takes.
-const COMMANDS: [(&str, &[&str]); 13] = [
+const COMMANDS: [(&str, &[&str]); 14] = [
     ("fsc", &["check", "m.fs"]),
     ("fsc", &["fmt", "m.fs"]),
     ("fsc", &["compile", "m.fs", "-o", "o.json"]),
@@ -37,6 +37,7 @@ const COMMANDS: [(&str, &[&str]); 13] = [
     ("fsc", &["chakra", "m.json", "-o", "out"]),
     ("fsx", &["run", "m.json", "--steps", "1"]),
     ("fsx", &["compare", "m.json", "m.json", "--steps", "1"]),
+    ("fsx", &["checkpoint", "kept"]),
     ("fsx", &["top", "now.json", "--once"]),
     ("fsx", &["profile", "m.json", "-o", "p.json", "--steps", "9"]),
 ];
@@ -175,7 +176,9 @@ fn names_of_files_begin_no_line() {
                     run(at, program, &changed);
                 }
             }
-            for option in ["--data", "--init", "--report", "--save", "--status", "--trace"] {
+            for option in
+                ["--data", "--init", "--resume", "--checkpoint", "--report", "--save", "--status", "--trace"]
+            {
                 run(at, "fsx", &["run".into(), "m.json".into(), option.into(), name.clone()]);
             }
             for (option, program) in [("--profile", "compile"), ("--trace", "viz")] {

@@ -422,7 +422,7 @@ fn plans_that_fail_are_told_to_all() {
     let said = run(&schedule, None);
     let rest = said.split_once(" failed in `assign`: step 0: sample ").expect("it names the sample").1;
     assert!(
-        rest.contains(" of rank ") && rest.contains(", but a rank can hold 3; raise the limit"),
+        rest.contains(", which rank ") && rest.contains(", but a rank can hold 3; raise the limit"),
         "{said}"
     );
 }

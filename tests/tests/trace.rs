@@ -291,7 +291,8 @@ fn a_folder_holds_the_same_rank_by_rank() {
     let run = run(&schedule, 3..6, Options::default());
     let whole = written(&run, &folder.path().join("all.json"));
     let target = Target::Folder(folder.path().join("ranks"));
-    target.prepare(3).unwrap();
+    // A folder that nothing is written into goes with what has made it.
+    let _made = target.prepare(3).unwrap();
     let parts = written(&run, &folder.path().join("ranks"));
     let key = |e: &Execution| (e.rank, e.index, e.step, ns(e.start), ns(e.end), ns(e.ready), ns(e.met));
     let sorted = |t: &Trace| t.executions().map(|e| key(&e)).collect::<BTreeSet<_>>();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The reader of docs/weights.md, with the packages safetensors and numpy from PyPI.
+# The readers of docs/weights.md and docs/checkpoints.md, with the packages safetensors and numpy from PyPI.
 #
 # Usage: python.sh FOLDER; the folder takes a Python environment, and may be used again.
 set -euo pipefail
@@ -15,4 +15,4 @@ if ! [ -x "$python" ] || ! "$python" -c 'import safetensors.numpy' 2> /dev/null;
     exit 0
   fi
 fi
-FS_PYTHON=$(realpath -s "$python") cargo test --quiet --package fs-tests --test values -- --nocapture python_reads
+FS_PYTHON=$(realpath -s "$python") cargo test --quiet --package fs-tests --test values --test checkpoints -- --nocapture python_reads

@@ -3,16 +3,16 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use fs_executor::session::TIMEOUT;
+use fs_executor::session::{Checkpoint, Every, TIMEOUT};
 use fs_executor::trace::{Steps, Target, window};
 use fs_executor::transport::link::EmulatedLink;
-use fs_executor::weights::{self, Taken};
+use fs_executor::weights::{self, Metric, Taken};
 use fs_executor::{Error, Options, Report, Session, compare, data};
 use fs_schedule::Schedule;
 use fs_schedule::file::check_writable;
@@ -24,7 +24,7 @@ use crate::links::{LINK_HELP, note_idle_link};
 use crate::progress::Progress;
 use crate::top::{Top, top};
 use crate::transport::{Processes, Transport, end_together, say_error, seconds};
-use crate::{net, profile, summary};
+use crate::{checkpoint, net, profile, summary};
 
 #[derive(Parser)]
 #[command(
@@ -48,9 +48,11 @@ if what is compared differs; 2 after wrong usage; 128 and the signal's number if
 #[derive(Subcommand)]
 enum Command {
     /// Train, then evaluate if the schedule says how
-    Run(Run),
+    Run(Box<Run>),
     /// Train schedules of one model in turns: is every bit equal, and which is faster?
     Compare(Compare),
+    /// List checkpoints, verify, convert or compare them
+    Checkpoint(checkpoint::Settings),
     /// Watch a run that was started with `fsx run --status FILE`
     Top(Top),
     /// Measure what operations and transfers take here, for `fsc compile --profile`
@@ -132,13 +134,28 @@ struct Run {
     /// Write tables, parameters, optimizer states and ids' rows to this safetensors file after training
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    /// Leave checkpoints in this folder while training goes on, and one at the end
+    #[arg(long, value_name = "DIR")]
+    checkpoint: Option<PathBuf>,
+    /// How often: a number of steps, or a time such as 30s, 10m, 2h
+    #[arg(long, value_name = "STEPS|TIME", default_value = "10m", requires = "checkpoint")]
+    every: Every,
+    /// How many checkpoints stay, the newest ones
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "checkpoint", value_parser = clap::value_parser!(u32).range(1..))]
+    keep: u32,
+    /// Also keep the best one: the model is evaluated at each, by hr@10, hr@50 or ndcg@10 of unseen items
+    #[arg(long, value_name = "METRIC", requires = "checkpoint")]
+    keep_best: Option<Metric>,
+    /// Go on with the run that left the newest checkpoint in this folder (or this checkpoint) as if it had never stopped
+    #[arg(long, value_name = "DIR", conflicts_with = "init")]
+    resume: Option<PathBuf>,
     /// Do not evaluate after training
     #[arg(long)]
     no_evaluate: bool,
     /// Also list the time of every operation
     #[arg(long)]
     profile: bool,
-    /// No progress and no summary
+    /// No progress and no summary; of --init only what does not fit
     #[arg(long, short)]
     quiet: bool,
     /// Print the report as JSON instead of the summary
@@ -189,6 +206,7 @@ pub(crate) fn main() -> ExitCode {
     let outcome = match command {
         Command::Run(run) => together(&run, &interrupts),
         Command::Compare(settings) => compare(&settings),
+        Command::Checkpoint(settings) => checkpoint::run(&settings),
         Command::Top(settings) => top(&settings),
         Command::Profile(settings) => profile::run(&settings),
         Command::Net(settings) => net::run(&settings, &interrupts),
@@ -239,6 +257,16 @@ fn execute(
     let trace = run.trace.as_deref().map(Target::new);
     let ranks = run.ranks.unwrap_or(planned);
     let seed = run.seed.unwrap_or(schedule.settings.seed);
+    // A run that leaves checkpoints where it looks for one may be its first.
+    let first_start =
+        run.resume.is_some() && run.resume == run.checkpoint && !has_checkpoint(run.resume.as_deref());
+    if first_start && !quiet {
+        let folder = run.resume.as_deref().map(shown).unwrap_or_default();
+        let _ = writeln!(
+            io::stderr(),
+            "note: there is no checkpoint in {folder} yet; the run begins with step 0"
+        );
+    }
     // What there is to say if it ends before it begins.
     let mut report = Report::begun(&schedule, ranks, seed);
     interrupts.reserve_report(report_file.as_ref(), &report)?;
@@ -250,6 +278,13 @@ fn execute(
         .data(run.data.clone())
         .schedule_file(run.schedule.clone())
         .init(run.init.clone())
+        .resume(run.resume.clone().filter(|_| !first_start))
+        .checkpoint(run.checkpoint.clone().map(|folder| Checkpoint {
+            folder,
+            every: run.every,
+            keep: run.keep as usize,
+            best: run.keep_best,
+        }))
         .evaluate(!run.no_evaluate)
         .stop(interrupts.stop())
         .link(run.link)
@@ -257,11 +292,12 @@ fn execute(
         .watch(interrupts.places())
         .world(processes.world(ranks)?);
     let mut session = Session::<f32>::new(schedule, options)?;
+    let mut _made = None;
     if let Some(target) = &trace {
         let ranks = session.ranks();
         let steps = window::choose(run.trace_steps.as_ref(), session.schedule(), ranks, session.steps())?;
         if processes.is_first() {
-            target.prepare(ranks)?;
+            _made = target.prepare(ranks)?;
             for path in target.files(ranks) {
                 check_writable(&path).map_err(|source| Error::Write { what: "the trace", path, source })?;
             }
@@ -288,11 +324,12 @@ fn execute(
     if !quiet {
         note_idle_link(run.link, session.ranks());
     }
-    if !quiet {
-        let cut = summary::truncation(&session.truncation());
-        if let Some(taken) = session.taken() {
+    if processes.is_first() {
+        let cut = summary::truncation(&session.truncation()).filter(|_| !quiet);
+        if let Some(taken) = session.taken().filter(|_| !quiet) {
             let _ = writeln!(io::stderr(), "{}", entry(&taken.summary()));
         }
+        // What of the initial values does not fit may undo what was trained: that is said in any case.
         let notes = session.taken().map(Taken::notes).into_iter().flatten().chain(cut);
         for note in notes {
             // Names of the file's tensors and of the data's ids are in it as they were found.
@@ -312,6 +349,10 @@ fn execute(
     interrupts.set_report(&report);
     progress.finish(report.interrupted);
     finish(run, processes, &session, trace.as_ref(), &report, interrupts)
+}
+
+fn has_checkpoint(folder: Option<&Path>) -> bool {
+    folder.is_some_and(weights::has_checkpoint)
 }
 
 /// Success only if everything is equal.

@@ -5,7 +5,8 @@
 //! compute, a new thread waits for its first turn as long as all others take, and whoever holds a lock (of an arena of memory,
 //! say) may wait for its own as long. The report is kept twice for that, one of which nobody holds; it is waited for no
 //! longer than a second, for who reads it may have stalled.
-//! Before training a command is ended at once.
+//! Before training a command is ended at once, and so it is by `SIGQUIT` at any time: whoever sends that wants to look at
+//! what the process leaves (its core), so the signal itself ends it once nothing half written is left.
 //! While a run trains or evaluates, the first signal asks it to stop, which it does after what is in flight. If that
 //! takes too long (a step may be of any size), or if a second signal comes, it is ended wherever it is. Either way the
 //! report holds the steps that are done, and nothing half written is left. Nothing is waited for that may never come. Who only
@@ -22,7 +23,7 @@ use fs_executor::stall::Watch;
 use fs_executor::{Error, Observer, Report, StepEvent};
 use fs_schedule::file::Reserved;
 use fs_schedule::signals::is_ignored;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, raise};
 
 /// How long a run that was asked to stop may take, with few threads.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -31,6 +32,10 @@ const PATIENCE_OF_A_THREAD: Duration = Duration::from_micros(400);
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the report of a command that is ended may take: who reads it may have stalled.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Those that end a command.
+const ENDING: [Signal; 6] =
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGXCPU, Signal::SIGUSR2];
+
 /// What shells add to the number of the signal that ended a command.
 const SIGNALLED: i32 = 128;
 
@@ -99,13 +104,15 @@ impl Interrupts {
     pub(crate) fn watch() -> Result<Arc<Self>, Error> {
         let failed = |e: &dyn std::fmt::Display| Error::Settings(format!("cannot watch for Ctrl-C: {e}"));
         let mut signals = SigSet::empty();
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1] {
+        for signal in ENDING.into_iter().chain([Signal::SIGUSR1]) {
             // `nohup` and shells have said so of what shall outlive them.
             if !is_ignored(signal as u32) {
                 signals.add(signal);
             }
         }
-        signals.thread_block().map_err(|e| failed(&e))?;
+        // Nobody takes this one: what would write more than may be written gets an error.
+        let blocked = signals | Signal::SIGXFSZ;
+        blocked.thread_block().map_err(|e| failed(&e))?;
         let own = Arc::new(Self::new());
         let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.into()).spawn(body).map_err(|e| failed(&e))
@@ -188,7 +195,10 @@ impl Interrupts {
 
     fn take(&self, signal: Signal) {
         let first = self.signal.compare_exchange(0, signal as i32, Ordering::Relaxed, Ordering::Relaxed);
-        if first.is_err() || !self.running.load(Ordering::Relaxed) {
+        if signal == Signal::SIGQUIT {
+            self.signal.store(signal as i32, Ordering::Relaxed);
+        }
+        if signal == Signal::SIGQUIT || first.is_err() || !self.running.load(Ordering::Relaxed) {
             self.end();
         }
         self.stop.store(true, Ordering::Relaxed);
@@ -262,6 +272,10 @@ impl Interrupts {
         // Nor is this waited for by whoever ends the command. A second one hears of the first one's end.
         drop(self.changed.wait_timeout_while(asked, LAST_WORDS, |asked| !asked.written));
         fs_schedule::file::remove_unfinished();
+        if self.signal.load(Ordering::Relaxed) == Signal::SIGQUIT as i32 {
+            let quit = SigSet::from(Signal::SIGQUIT);
+            let _ = quit.thread_unblock().and_then(|()| raise(Signal::SIGQUIT));
+        }
         std::process::exit(i32::from(self.status()))
     }
 }
@@ -356,9 +370,11 @@ impl<'a> Counting<'a> {
 }
 
 impl Observer for Counting<'_> {
-    fn training(&mut self, steps: u64) {
-        self.started = Instant::now();
-        self.inner.training(steps);
+    fn training(&mut self, done: u64, steps: u64) {
+        if done == 0 {
+            self.started = Instant::now();
+        }
+        self.inner.training(done, steps);
     }
 
     fn step(&mut self, event: &StepEvent) {

@@ -1,5 +1,6 @@
 //! `fsx`: runs schedules from the command line.
 
+mod checkpoint;
 mod cli;
 mod files;
 mod interrupt;
@@ -20,6 +21,9 @@ use fs_kernels::allocator::{Ending, before_end};
 static ALLOCATOR: Ending = Ending;
 
 fn main() -> ExitCode {
-    before_end(fs_schedule::file::remove_unfinished);
+    before_end(
+        "use smaller batches or fewer ranks, or raise the limit of memory",
+        fs_schedule::file::remove_unfinished,
+    );
     cli::main()
 }

@@ -86,8 +86,8 @@ impl Progress {
         }
     }
 
-    fn begin(&mut self, what: &'static str, total: u64) {
-        self.view.begin(what, total);
+    fn begin(&mut self, what: &'static str, done: u64, total: u64) {
+        self.view.begin(what, done, total);
         self.started = Instant::now();
         self.last_shown = self.started;
         self.last_status = None;
@@ -152,8 +152,8 @@ impl Progress {
 }
 
 impl Observer for Progress {
-    fn training(&mut self, steps: u64) {
-        self.begin("training", steps);
+    fn training(&mut self, done: u64, steps: u64) {
+        self.begin("training", done, steps);
     }
 
     fn step(&mut self, event: &StepEvent) {
@@ -169,7 +169,7 @@ impl Observer for Progress {
     }
 
     fn evaluating(&mut self, batches: u64) {
-        self.begin("evaluating", batches);
+        self.begin("evaluating", 0, batches);
     }
 
     fn evaluated(&mut self, event: &StepEvent) {
@@ -208,7 +208,7 @@ mod tests {
         let target = ProgressDrawTarget::term_like(Box::new(term.clone()));
         let shown = Progress::terminal(target, Box::new(|| 80));
         let mut progress = Progress::with("m".into(), vec![Engine::Compute], None, shown);
-        progress.training(50);
+        progress.training(0, 50);
         for step in 0..20 {
             progress.step(&event(step, 0.5));
             std::thread::sleep(REFRESH / 4);

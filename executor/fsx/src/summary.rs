@@ -7,7 +7,9 @@ use fs_executor::Report;
 use fs_executor::compare::Comparison;
 use fs_executor::data::Truncation;
 use fs_executor::evaluate::Metrics;
-use fs_executor::report::{Accounting, Balance, FittedCosts, Longest, Meeting, Truncations, by_action};
+use fs_executor::report::{
+    Accounting, Balance, Checkpoints, FittedCosts, Longest, Meeting, Truncations, by_action,
+};
 use fs_executor::units::{grouped, human};
 use fs_schedule::terminal::shown;
 
@@ -60,6 +62,9 @@ fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
     if let Some(b) = &r.balance {
         balance(out, b)?;
     }
+    if let Some(c) = &r.checkpoints {
+        checkpoints(out, c)?;
+    }
     let m = &r.memory;
     writeln!(
         out,
@@ -107,6 +112,35 @@ fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
         row("popularity, unseen items", &e.popularity.unseen)?;
         row("model, all items", &e.model.all)?;
         row("popularity, all items", &e.popularity.all)?;
+    }
+    Ok(())
+}
+
+/// What was left on the way.
+fn checkpoints(out: &mut String, c: &Checkpoints) -> std::fmt::Result {
+    let Some(newest) = c.newest else { return writeln!(out, "checkpoint none") };
+    write!(
+        out,
+        "checkpoint {} written, the newest after step {newest} ({}), in {:.1} s each; {} rows put aside",
+        c.written,
+        human(c.bytes),
+        c.seconds,
+        grouped(c.rows_aside)
+    )?;
+    if c.step_ms.median > 0.0 && c.others_ms.median > 0.0 {
+        let (beside, others) = (c.step_ms.median, c.others_ms.median);
+        write!(out, ", steps meanwhile {beside:.2} ms, others {others:.2} (medians)")?;
+    }
+    if c.waited_ms >= 1.0 {
+        write!(out, ", updates waited {:.0} ms for room", c.waited_ms)?;
+    }
+    if c.left_out > 0 {
+        write!(out, "; {} left out, because the one before was still being written", c.left_out)?;
+    }
+    writeln!(out)?;
+    if let Some(best) = &c.best {
+        let place = shown(&best.path);
+        writeln!(out, "best       {} {:.4} after step {}: {place}", best.metric, best.score, best.step)?;
     }
     Ok(())
 }
@@ -163,8 +197,9 @@ fn balance(out: &mut String, b: &Balance) -> std::fmt::Result {
     if let Some(Longest { step, sample, tokens }) = b.longest {
         writeln!(
             out,
-            "           sample {sample} of {} ids bounds step {step}; one sample bounds {} of {} steps",
+            "           sample {sample} of {} {} bounds step {step}; one sample bounds {} of {} steps",
             grouped(tokens),
+            if tokens == 1 { "id" } else { "ids" },
             b.bounded_batches,
             b.batches
         )?;

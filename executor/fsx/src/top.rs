@@ -65,7 +65,7 @@ impl Status {
                 shown(path)
             ))
         };
-        let text = fs_schedule::file::read_text(path, MOST_BYTES).map_err(|e| wrong(e.to_string()))?;
+        let text = fs_schedule::file::read_text_file(path, MOST_BYTES).map_err(|e| wrong(e.to_string()))?;
         if fs_schedule::terminal::steers(&text) {
             return Err(wrong("a text in it has characters that steer a terminal".into()));
         }
@@ -128,7 +128,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("status.json");
         let mut view = View { title: "hstu, pec".into(), ..View::default() };
-        view.begin("training", 4);
+        view.begin("training", 0, 4);
         view.advance(10, 1.0);
         let status = Status::of(&view);
         status.write(&path).unwrap();

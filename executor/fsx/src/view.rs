@@ -26,6 +26,9 @@ pub(crate) struct View {
     pub(crate) done: u64,
     /// Of how many.
     pub(crate) total: u64,
+    /// Of those done, how many were before this began.
+    #[serde(default)]
+    pub(crate) before: u64,
     /// Seconds since it began.
     pub(crate) elapsed: f64,
     /// Tokens so far.
@@ -54,9 +57,10 @@ impl View {
         matches!(self.what.as_str(), "done" | "interrupted" | "failed")
     }
 
-    /// Begins training or evaluation.
-    pub(crate) fn begin(&mut self, what: &str, total: u64) {
-        *self = Self { title: std::mem::take(&mut self.title), what: what.into(), total, ..Self::default() };
+    /// Begins training or evaluation, or goes on with it.
+    pub(crate) fn begin(&mut self, what: &str, done: u64, total: u64) {
+        let title = std::mem::take(&mut self.title);
+        *self = Self { title, what: what.into(), done, before: done, total, ..Self::default() };
     }
 
     /// A step is done; `engines` are those of the program.
@@ -97,7 +101,8 @@ impl View {
 
     /// Seconds until it ends at the mean speed so far.
     fn left(&self) -> f64 {
-        self.elapsed / self.done.max(1) as f64 * self.total.saturating_sub(self.done) as f64
+        self.elapsed / self.done.saturating_sub(self.before).max(1) as f64
+            * self.total.saturating_sub(self.done) as f64
     }
 
     fn speed(&self) -> String {
@@ -235,7 +240,7 @@ mod tests {
 
     fn view() -> View {
         let mut view = View::default();
-        view.begin("training", 8);
+        view.begin("training", 0, 8);
         for _ in 0..2 {
             view.step(&event(0.01), &[Engine::Host, Engine::Compute, Engine::CopyOut]);
             view.advance(3000, 0.02);
@@ -277,7 +282,7 @@ mod tests {
         view.step(&event(0.02), &[Engine::Host, Engine::Compute, Engine::CopyOut]);
         let times = view.step.clone().unwrap();
         assert!((times.whole - 11.0).abs() < 1e-9 && (times.parts[1] - 2.2).abs() < 1e-9, "{times:?}");
-        view.begin("evaluating", 3);
+        view.begin("evaluating", 0, 3);
         assert_eq!((view.step.clone(), view.loss, view.done), (None, None, 0));
         assert_eq!(view.lines(80).len(), 2);
     }

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -205,6 +206,24 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(ended.code(), Some(143));
     assert_eq!(report["interrupted"], true);
     assert_eq!(report["loss"].as_array().unwrap().len() as u64, report["steps"].as_u64().unwrap());
+}
+
+/// A limit of time, a job's end, a question for what the process leaves: the report is there each time.
+#[test]
+fn other_signals_end_it_too() {
+    let folder = place(&ranking(12, true));
+    for (name, code) in [("-USR2", 140), ("-XCPU", 152), ("-QUIT", 0)] {
+        let child = start(folder.path(), &["--ranks", "3", "--steps", "100000000", "--status", "now.json"]);
+        wait_for(folder.path(), "training");
+        signal(&child, name);
+        let (ended, report) = end(child, folder.path());
+        let quit = ended.signal() == Some(3);
+        assert!(if code == 0 { quit } else { ended.code() == Some(code) }, "{name}: {ended:?}");
+        assert_eq!(report["interrupted"], true, "{name}");
+        let _ = fs::remove_file(folder.path().join("core"));
+        fs::remove_file(folder.path().join("now.json")).unwrap();
+        fs::remove_file(folder.path().join("r.json")).unwrap();
+    }
 }
 
 /// What a table of this size takes to be written is long enough to be found being written, and stopped there.

@@ -23,6 +23,7 @@ use super::error::cut;
 pub(crate) struct TensorFile {
     path: PathBuf,
     file: File,
+    size: u64,
     tensors: BTreeMap<String, TensorInfo>,
     metadata: BTreeMap<String, String>,
 }
@@ -38,6 +39,16 @@ pub(crate) struct TensorInfo {
 }
 
 impl TensorInfo {
+    /// Of a tensor that lies in several files.
+    pub(crate) fn whole(dtype: Dtype, shape: Vec<usize>) -> Self {
+        Self { dtype, shape, start: 0 }
+    }
+
+    /// Bytes of its elements.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.len() * self.dtype.bitsize() / 8) as u64
+    }
+
     /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         self.shape.iter().product()
@@ -110,15 +121,16 @@ impl TensorFile {
     pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
         let io = |source| DataError::Io { path: path.into(), source };
         let not = |reason: String| DataError::NotTensors { path: path.into(), reason };
-        let file = File::open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
+        // Before it is opened: that of a pipe waits for whoever fills it.
+        let metadata = std::fs::metadata(path).map_err(io)?;
         if metadata.is_dir() {
             return Err(DataError::Directory { path: path.into() });
         }
         if !metadata.is_file() {
             return Err(not("tensors are read from their places, so it must be a plain file".into()));
         }
-        let size = metadata.len();
+        let file = File::open(path).map_err(io)?;
+        let size = file.metadata().map_err(io)?.len();
         if size == 0 {
             return Err(DataError::Empty { path: path.into() });
         }
@@ -159,7 +171,29 @@ impl TensorFile {
             return Err(not(format!("{} bytes follow its last tensor", size - end)));
         }
         let metadata = metadata.metadata().clone().into_iter().flatten().collect();
-        Ok(Self { path: path.into(), file, tensors, metadata })
+        Ok(Self { path: path.into(), file, size, tensors, metadata })
+    }
+
+    /// Length of the file, as it is by its header.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.size
+    }
+
+    /// Replaces `out` by some bytes of a tensor.
+    pub(crate) fn read_bytes(
+        &self,
+        info: &TensorInfo,
+        range: std::ops::Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), DataError> {
+        out.resize((range.end - range.start) as usize, 0);
+        self.read_into(info, range.start, out)
+    }
+
+    /// Fills `out` with a tensor's bytes from a place on.
+    pub(crate) fn read_into(&self, info: &TensorInfo, from: u64, out: &mut [u8]) -> Result<(), DataError> {
+        let failed = |source: io::Error| DataError::Io { path: self.path.clone(), source };
+        self.file.read_exact_at(out, info.start + from).map_err(failed)
     }
 
     /// The file's path.
@@ -180,6 +214,14 @@ impl TensorFile {
     /// Names of all tensors.
     pub(crate) fn names(&self) -> Vec<String> {
         self.tensors.keys().cloned().collect()
+    }
+
+    /// Names of all tensors, by their places in the file.
+    pub(crate) fn in_order(&self) -> Vec<String> {
+        let mut names: Vec<(u64, u64, &String)> =
+            self.tensors.iter().map(|(name, info)| (info.start, info.bytes(), name)).collect();
+        names.sort_unstable();
+        names.into_iter().map(|(.., name)| name.clone()).collect()
     }
 
     /// A tensor that must be there with this element type.

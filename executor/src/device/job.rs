@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fs_kernels::random::RandomKey;
 use fs_schedule::action::Effect;
-use fs_schedule::{Buffer, Exchange, Extent, Op, Operand, Program, RowMap, Schedule, Symbol, Table};
+use fs_schedule::{
+    Buffer, CostModel, Exchange, Extent, Op, Operand, Program, RowMap, Schedule, Symbol, Table,
+};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::Fault;
@@ -70,6 +72,11 @@ impl Batch {
 }
 
 impl Env {
+    /// Costs of a rank's step and of samples, if they were fitted to measured times.
+    pub(crate) fn fitted(&self) -> Option<(f64, CostModel)> {
+        self.assigner.lock().fitted()
+    }
+
     /// A rank of `ranks` that has `ring` batches in flight.
     pub fn new(
         schedule: &Arc<Schedule>,

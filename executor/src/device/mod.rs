@@ -1,7 +1,8 @@
 //! What runs operations, and holds what they work on.
 //!
 //! A [`Device`] belongs to one rank. Buffers, shards of tables, dense parameters, their optimizer states and outboxes are
-//! its own; the host knows how many rows things have, and reads and writes values only between runs. An operation is
+//! its own; the host knows how many rows things have, and reads and writes values only between runs, but for
+//! what a checkpoint takes ([`Device::keep`]). An operation is
 //! *started* and ends later: [`Device::start`] says that it is done or gives a ticket, which is polled. In between its
 //! queue stands still and all others go on. What the host must learn from an operation (how many distinct ids a batch
 //! has, how many rows others ask for, the loss) is stated through its [`Job`] before it ends; operations that depend on
@@ -107,6 +108,30 @@ pub trait Device: Sized + Send + Sync {
     /// From now on gradients are kept ([`Stored::Captured`], from zero on) and nothing is updated; or no longer so.
     fn capture(&self, on: bool);
 
+    /// From the updates of a step on what they change is put aside, so that it can be taken as it was before. Of what all ranks have
+    /// (dense parameters, data-parallel tables) only by the `first`. Called when no update of that step may have begun.
+    fn keep(&self, from: u64, first: bool);
+
+    /// From now on it is taken, so an update that finds no room for more waits until there is some.
+    fn begin_taking(&self);
+
+    /// Hands over some rows of a shard as they were before the updates of the step of [`keep`](Self::keep): values, first and
+    /// second state. Called when all updates of earlier steps have ended, while others go on; of each shard in order of
+    /// rows. `out` is cleared.
+    fn take_rows(&self, table: usize, part: usize, rows: Range<usize>, out: &mut [Vec<Self::Real>; 3]);
+
+    /// The same of a dense parameter, once.
+    fn take_parameter(&self, parameter: usize) -> [Vec<Self::Real>; 3];
+
+    /// Nothing is put aside any more.
+    fn forget(&self);
+
+    /// Whether there is little room left for what is put aside: what takes it should not rest.
+    fn crowded(&self) -> bool;
+
+    /// What was put aside so far.
+    fn aside(&self) -> PutAside;
+
     /// Memory in use, in bytes.
     fn held(&self) -> Held;
 
@@ -158,6 +183,15 @@ pub struct Held {
     pub parameters: u64,
     /// Intermediate values.
     pub buffers: u64,
+}
+
+/// What updates have put aside for checkpoints.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PutAside {
+    /// Rows of tables.
+    pub rows: u64,
+    /// How long updates have waited for room.
+    pub waited: Duration,
 }
 
 /// Why there is no device.

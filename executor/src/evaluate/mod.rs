@@ -6,7 +6,7 @@
 
 pub(crate) mod popularity;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Where a user's held-out item ranks, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) struct Outcome {
 }
 
 /// Averages over users.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Share of users whose item is among the first 10.
     pub hr_10: f64,
@@ -31,7 +31,7 @@ pub struct Metrics {
 }
 
 /// Metrics with and without the items of the user's history.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     /// Over all items.
     pub all: Metrics,

@@ -2,6 +2,7 @@
 
 pub(crate) mod accounting;
 pub(crate) mod balance;
+mod checkpoints;
 mod json;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use crate::weights::Taken;
 
 pub use accounting::{Accounting, EngineTime, Exposed, Predicted, RowShare};
 pub use balance::{Balance, FittedCosts, Longest, Meeting};
+pub use checkpoints::{Checkpoints, Validation};
 
 /// Everything measured in a run; `--report` writes it as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -84,6 +86,10 @@ pub struct Report {
     pub traced: Option<Traced>,
     /// What giving samples to ranks bought; nothing if all stayed where they were read.
     pub balance: Option<Balance>,
+    /// Checkpoints that were left; nothing if none were asked for.
+    pub checkpoints: Option<Checkpoints>,
+    /// Evaluations at checkpoints, where the best one is kept.
+    pub validations: Vec<Validation>,
     /// Evaluation after training.
     pub evaluation: Option<Evaluation>,
 }
@@ -228,6 +234,8 @@ impl Report {
             truncation: Truncations::default(),
             traced: None,
             balance: None,
+            checkpoints: None,
+            validations: Vec::new(),
             evaluation: None,
         }
     }

@@ -4,11 +4,14 @@
 //! In one process the first rank that asks for a batch decides. Of several processes the first one decides, and the
 //! others must not ask it for every batch: it grants batches ahead, more than any process can be ahead of it while it
 //! waits for them. A stop takes effect after what has been granted.
+//!
+//! It also says before which batches checkpoints cut: among those that no rank may have begun, and before any rank may.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::pace::Pace;
 use crate::transport::TransportError;
 use crate::transport::control::Control;
 use crate::transport::frame::{BadFrame, FrameKind, Reader, Writer};
@@ -21,6 +24,8 @@ pub(crate) struct Gate {
     /// Batches granted ahead.
     ahead: u64,
     control: Arc<dyn Control>,
+    /// When checkpoints are left.
+    pace: Option<Arc<Pace>>,
     run: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
@@ -34,6 +39,8 @@ struct State {
     end: u64,
     /// Batches that any process may begin.
     granted: u64,
+    /// The batch before which the last checkpoint cuts.
+    cut: Option<u64>,
     /// The end is known.
     fixed: bool,
     /// Another process wants to stop.
@@ -49,15 +56,27 @@ const LOOK: Duration = Duration::from_millis(20);
 
 impl Gate {
     /// For at most `planned` batches, of which a rank holds at most `held` at once.
-    pub(crate) fn new(stop: &Arc<AtomicBool>, planned: u64, held: usize, control: &Arc<dyn Control>) -> Self {
+    pub(crate) fn new(
+        stop: &Arc<AtomicBool>,
+        planned: u64,
+        held: usize,
+        control: &Arc<dyn Control>,
+        pace: Option<&Arc<Pace>>,
+    ) -> Self {
         // Who asks for a batch so far ahead has ended all that the first process can be in.
         let ahead = held as u64 + 1;
         let several = control.processes().len() > 1;
-        let granted = if several { ahead.min(planned) } else { planned };
+        // Before what nobody has been told of nothing can be cut.
+        let granted = match pace {
+            _ if !several => planned,
+            None => ahead.min(planned),
+            Some(_) => 1.min(planned),
+        };
         let state = State {
             decided: 0,
             end: planned,
             granted,
+            cut: None,
             fixed: false,
             wished: false,
             told: false,
@@ -68,6 +87,7 @@ impl Gate {
             planned,
             ahead,
             control: Arc::clone(control),
+            pace: pace.cloned(),
             run: AtomicU64::new(0),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -88,6 +108,11 @@ impl Gate {
         if self.control.process() == 0 { Ok(self.decide(batch)) } else { self.ask(batch, failed) }
     }
 
+    /// The batch before which the last checkpoint cuts, of those that were admitted.
+    pub(crate) fn cut(&self) -> Option<u64> {
+        if self.pace.is_some() { self.lock().cut } else { None }
+    }
+
     /// Batches in the end.
     pub(crate) fn batches(&self) -> u64 {
         self.lock().end
@@ -98,6 +123,7 @@ impl Gate {
         let several = self.control.processes().len() > 1;
         if batch >= state.decided && batch < state.end {
             let before = (state.granted, state.fixed);
+            let begun = if several { state.granted } else { batch };
             if !state.fixed && (state.wished || self.stop.load(Ordering::Relaxed)) {
                 state.end = if several { state.granted } else { batch };
                 state.fixed = true;
@@ -108,11 +134,17 @@ impl Gate {
             if several && !state.fixed {
                 state.granted = self.planned.min(state.decided + self.ahead);
             }
+            let free = begun..if several { state.granted } else { state.decided.min(state.end) };
+            if let Some(cut) = self.pace.as_ref().and_then(|pace| pace.choose(free)) {
+                state.cut = Some(cut);
+            }
             if several && before != (state.granted, state.fixed) {
                 let (granted, fixed) = (state.granted, u64::from(state.fixed));
+                let cut = state.cut.map_or(0, |cut| cut + 1);
                 Writer::new(&mut state.frame, FrameKind::Grant, self.run.load(Ordering::Acquire))
                     .number(granted)
-                    .number(fixed);
+                    .number(fixed)
+                    .number(cut);
                 self.control.tell(&state.frame);
             }
         }
@@ -149,7 +181,9 @@ impl Gate {
             state.wished = true;
             return Ok(());
         }
-        let (granted, fixed) = (reader.number()?, reader.number()? != 0);
+        let (granted, fixed, cut) = (reader.number()?, reader.number()? != 0, reader.number()?);
+        // Said before any batch after it may begin.
+        state.cut = cut.checked_sub(1).or(state.cut);
         state.granted = state.granted.max(granted);
         if fixed {
             (state.end, state.fixed) = (granted.min(self.planned), true);
@@ -169,7 +203,7 @@ mod tests {
     fn alone_a_stop_takes_effect_at_once() {
         let stop = Arc::new(AtomicBool::new(false));
         let control: Arc<dyn Control> = Arc::new(Alone::new(2, Duration::from_secs(1)));
-        let gate = Gate::new(&stop, 10, 3, &control);
+        let gate = Gate::new(&stop, 10, 3, &control, None);
         let admit = |batch| gate.admit(batch, || false).unwrap();
         assert!(admit(0) && admit(1) && admit(0));
         stop.store(true, Ordering::Relaxed);

@@ -8,6 +8,7 @@ pub(crate) mod account;
 pub(crate) mod engine;
 pub(crate) mod finished;
 pub(crate) mod gate;
+pub(crate) mod pace;
 pub(crate) mod place;
 pub(crate) mod plan;
 mod process;

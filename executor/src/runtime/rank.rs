@@ -170,6 +170,9 @@ impl<'a, D: Device> Rank<'a, D> {
             self.progress.end.fetch_min(batch, Ordering::AcqRel);
             return Ok(false);
         }
+        if self.process.gate.cut() == Some(batch) {
+            self.device.keep(self.settings.first_step + batch, self.env.rank == 0);
+        }
         let slot = self.ring(batch);
         if self.left[slot].swap(self.plan.ops.len(), Ordering::AcqRel) != 0 {
             return Err(Fault::Crowded { batch });

@@ -63,13 +63,18 @@ impl Field {
         self.each == Each::Row
     }
 
+    /// Which of a table's numbers; none of gradients.
+    pub(crate) fn values(&self) -> Option<Values> {
+        self.values
+    }
+
     fn stored(&self, part: usize) -> Stored {
         self.values
             .map_or(Stored::Captured(self.table, part), |values| Stored::Table(self.table, part, values))
     }
 
     /// Where a part's numbers are among a row's.
-    fn columns(&self, part: usize, shape: &ShardRange) -> Range<usize> {
+    pub(crate) fn columns(&self, part: usize, shape: &ShardRange) -> Range<usize> {
         match self.each {
             Each::Element => shape.columns.clone(),
             Each::Row => part..part + 1,
@@ -88,7 +93,10 @@ impl Field {
 
 /// The shards of this process that, with those of others, are the table once: position of the rank, part, and what it
 /// holds. None is empty.
-fn holders<'a>(table: &'a Table, ranks: &'a [Env]) -> impl Iterator<Item = (usize, usize, ShardRange)> + 'a {
+pub(crate) fn holders<'a>(
+    table: &'a Table,
+    ranks: &'a [Env],
+) -> impl Iterator<Item = (usize, usize, ShardRange)> + 'a {
     // Every rank has all of a data-parallel table.
     let replicated = table.sharding == Sharding::DataParallel;
     let holding = ranks.iter().enumerate().filter(move |(_, env)| !replicated || env.rank == 0);
@@ -123,6 +131,36 @@ fn runs<'a>(
     let slots = each.map(|row| (row..row + 1, map.slot(row)));
     let whole = whole.map(|rows| (rows.clone(), rows.start));
     whole.into_iter().chain(slots.filter(|(_, slot)| shard.rows.contains(slot)))
+}
+
+/// Which rows of a table this process holds.
+pub(crate) struct Holding<'a> {
+    map: &'a RowMap,
+    slots: Vec<Range<u64>>,
+}
+
+impl<'a> Holding<'a> {
+    /// Those of which it has some of these columns.
+    pub(crate) fn new(ranks: &'a [Env], field: &Field, columns: &Range<usize>) -> Self {
+        let own = shards(&ranks[0].schedule.tables[field.table], ranks.iter().enumerate());
+        let own = own.filter(|(_, part, shard)| {
+            let has = field.columns(*part, shard);
+            has.start.max(columns.start) < has.end.min(columns.end)
+        });
+        Self { map: &ranks[0].maps[field.table], slots: own.map(|(.., shard)| shard.rows).collect() }
+    }
+
+    /// Whether some of these rows are, or may be.
+    pub(crate) fn some(&self, rows: &Range<u64>) -> bool {
+        let here = |slots: &Range<u64>| !self.map.is_range() || common(slots, rows).is_some();
+        self.slots.iter().any(here)
+    }
+
+    /// Whether a row is.
+    pub(crate) fn has(&self, row: u64) -> bool {
+        let slot = if self.map.is_range() { row } else { self.map.slot(row) };
+        self.slots.iter().any(|slots| slots.contains(&slot))
+    }
 }
 
 /// What the shards of this process have of some rows, written so that [`place`] can put it into a table.
@@ -227,32 +265,39 @@ pub(crate) fn read<D: Device>(
     }
 }
 
-/// Writes rows from `first` on to whoever holds them.
+/// Writes some columns of rows from `first` on to whoever holds them.
 pub(crate) fn write<D: Device>(
     (ranks, devices): (&[Env], &[D]),
     field: &Field,
-    first: u64,
+    (first, given): (u64, &Range<usize>),
     values: &[D::Real],
 ) {
-    let width = field.width.max(1);
+    let width = given.len().max(1);
     let rows = first..first + (values.len() / width) as u64;
     let whole = &ranks[0].schedule.tables[field.table];
     let mut own_columns = Vec::new();
     for (rank, part, shard) in shards(whole, ranks.iter().enumerate()) {
         let columns = field.columns(part, &shard);
-        if columns.is_empty() {
+        let both = columns.start.max(given.start)..columns.end.min(given.end);
+        if both.is_empty() {
             continue;
         }
+        let taken = both.start - given.start..both.end - given.start;
         for (own, slot) in runs(&ranks[rank].maps[field.table], &shard, &rows) {
             let block = &values[(own.start - first) as usize * width..(own.end - first) as usize * width];
             let at = (slot - shard.rows.start) as usize * columns.len();
-            if columns.len() == width {
+            if columns == *given {
                 devices[rank].write(field.stored(part), at, block);
-                continue;
+            } else if both == columns {
+                own_columns.clear();
+                block.chunks_exact(width).for_each(|row| own_columns.extend_from_slice(&row[taken.clone()]));
+                devices[rank].write(field.stored(part), at, &own_columns);
+            } else {
+                let starts = (at + both.start - columns.start..).step_by(columns.len());
+                for (at, row) in starts.zip(block.chunks_exact(width)) {
+                    devices[rank].write(field.stored(part), at, &row[taken.clone()]);
+                }
             }
-            own_columns.clear();
-            block.chunks_exact(width).for_each(|row| own_columns.extend_from_slice(&row[columns.clone()]));
-            devices[rank].write(field.stored(part), at, &own_columns);
         }
     }
 }

@@ -10,6 +10,7 @@ mod options;
 mod phase;
 mod saving;
 mod traced;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,21 +36,25 @@ use crate::runtime::plan;
 use crate::runtime::record::Record;
 use crate::runtime::tables::{self, Field};
 use crate::trace::{Timeline, Traced};
+use crate::transport::TransportError;
 use crate::transport::control::{Alone, Control};
 use crate::transport::link::EmulatedLink;
 use crate::transport::peers::Peers;
 use crate::weights::{Loading, Taken};
 
+pub use crate::runtime::pace::{BadEvery, Every};
 pub use crate::step::{Account, StepEvent};
 use gather::Gather;
-use options::{LONGEST, check_link, check_placement, check_ranks, row_maps, steps};
-pub use options::{Options, TIMEOUT};
-use phase::{Phase, Results, rank_error};
+pub use options::{Checkpoint, Options, TIMEOUT};
+use options::{LONGEST, check_best, check_link, check_placement, check_ranks, row_maps, seed, steps};
+use phase::{Checkpoints, Phase, Results, rank_error};
+use saving::Leaving;
+use turns::Trained;
 
 /// Told what happens during a run.
 pub trait Observer {
-    /// Training begins.
-    fn training(&mut self, _steps: u64) {}
+    /// Training begins, or goes on after an evaluation: of so many steps some are done.
+    fn training(&mut self, _done: u64, _steps: u64) {}
     /// A step is done on all ranks.
     fn step(&mut self, _event: &StepEvent) {}
     /// Evaluation begins.
@@ -88,6 +93,8 @@ pub struct Session<T: Real, D: Device<Real = T> = Cpu<T>> {
     taken: Option<Taken>,
     /// A vocabulary that the data has no use for.
     kept: Option<Arc<Vocabulary>>,
+    /// Of a run that leaves checkpoints.
+    leaving: Option<Leaving>,
     records: Vec<Vec<Record>>,
     /// Of other processes whose records are among them.
     clocks: Vec<ProcessClock>,
@@ -98,7 +105,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     pub fn new(schedule: Schedule, options: Options) -> Result<Self, Error> {
         let schedule = Arc::new(schedule);
         check_ranks(&schedule, &options)?;
-        let seed = options.seed.unwrap_or(schedule.settings.seed);
+        let seed = seed(&schedule, &options)?;
         let source = data::open(&schedule, options.data.as_deref(), options.schedule_file.as_deref(), seed)?;
         Self::with_source(schedule, options, source)
     }
@@ -122,19 +129,31 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let ranks = check_ranks(&schedule, &options)?;
         check_placement(&schedule, ranks)?;
         check_link(options.link)?;
-        let seed = options.seed.unwrap_or(schedule.settings.seed);
+        let seed = seed(&schedule, &options)?;
         let steps = steps(&schedule, &options, source.as_ref())?;
         memory::check(&schedule, ranks, size_of::<T>(), memory::available())?;
-        let init = options.init.as_deref();
+        // Before a vocabulary is taken on, which may number the ids otherwise.
+        let asked = options.resume.is_some() || options.checkpoint.is_some();
+        let read = if asked { source.digest()? } else { String::new() };
+        let init = options.resume.as_deref().or(options.init.as_deref());
         let loading = init.map(|path| Loading::prepare(&schedule, path, source.as_mut())).transpose()?;
+        if let Some(loading) = loading.as_ref().filter(|_| options.resume.is_some()) {
+            loading.resumes(&read)?;
+        }
         let histories = source.histories();
+        check_best(&schedule, &options, histories.is_some())?;
         let first = loading.as_ref().map_or(0, |l| l.taken.step);
+        // Those of a run that goes on count from its first start.
+        let steps = if options.resume.is_some() { steps.saturating_sub(first) } else { steps };
         let timeout = options.timeout.min(LONGEST);
         let control: Arc<dyn Control> = match options.world.clone() {
             Some(world) => Arc::new(Peers::new(world, timeout, Some(options.watch.witness()))),
             None => Arc::new(Alone::new(ranks, timeout).with_witness(options.watch.witness())),
         };
         options.watch.attach(&schedule, &control);
+        let leaving =
+            options.checkpoint.as_ref().map(|of| Leaving::new(of, (first, read), control.process() == 0));
+        let leaving = leaving.transpose()?;
         // Of one process there is nobody to differ from.
         let several = control.processes().len() > 1;
         let data = if several { source.digest()? } else { String::new() };
@@ -184,7 +203,15 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         });
         let devices = devices.collect::<Result<Vec<D>, Error>>()?;
         if let Some(loading) = &loading {
-            loading.fill((&ranks, &devices))?;
+            loading.fill((&ranks, &devices)).inspect_err(|error| {
+                let (rank, op) = (ranks[0].rank, "initial values".into());
+                control.fail(&TransportError::Failed { rank, op, message: error.to_string() });
+            })?;
+            if let Some(fitted) = loading.fitted().filter(|_| options.resume.is_some()) {
+                for env in &ranks {
+                    env.assigner.lock().begin_with(fitted.clone());
+                }
+            }
         }
         let (taken, kept) = loading.map_or((None, None), |l| (Some(l.taken), l.kept));
         Ok(Self {
@@ -200,6 +227,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             next_step: first,
             taken,
             kept,
+            leaving,
             records: Vec::new(),
             clocks: Vec::new(),
         })
@@ -249,23 +277,39 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
 
     /// Trains for all steps (or until stopped) and evaluates. May be called again to train further.
     pub fn run(&mut self, observer: &mut dyn Observer) -> Result<Report, Error> {
-        let (mut results, seconds) = self.train(self.steps, observer)?;
+        let Trained { mut results, seconds, validations } = if let Some(every) = self.validates() {
+            self.train_in_turns(every, observer)?
+        } else {
+            observer.training(0, self.steps);
+            let (results, seconds) = self.train(self.steps, observer)?;
+            self.leave_last(None)?;
+            Trained { results, seconds, validations: Vec::new() }
+        };
         let interrupted = results.stopped;
-        let evaluation = if interrupted { None } else { self.evaluate(observer)? };
+        let last = validations.last().filter(|last| last.step == self.next_step);
+        let evaluation = match last {
+            _ if interrupted => None,
+            Some(last) => Some(last.evaluation),
+            None => self.evaluate(observer)?,
+        };
         // Told to stop while it was evaluating: what is missing must not look whole.
         let interrupted = interrupted
             || (evaluation.is_none() && self.options.stop.load(std::sync::atomic::Ordering::Relaxed));
-        self.report(&mut results, seconds, interrupted, evaluation)
+        let report = self.report(&mut results, seconds, interrupted, evaluation)?;
+        let checkpoints = self.checkpoints(&results.steps);
+        Ok(Report { checkpoints, validations, ..report })
     }
 
     /// Trains for some steps and returns them.
     pub fn advance(&mut self, steps: u64, observer: &mut dyn Observer) -> Result<Vec<StepEvent>, Error> {
-        Ok(self.train(steps, observer)?.0.steps)
+        observer.training(0, steps);
+        let steps = self.train(steps, observer)?.0.steps;
+        self.leave_last(None)?;
+        Ok(steps)
     }
 
     fn train(&mut self, steps: u64, observer: &mut dyn Observer) -> Result<(Results, f64), Error> {
         let range = self.next_step..self.next_step.saturating_add(steps);
-        observer.training(steps);
         let started = Instant::now();
         let schedule = Arc::clone(&self.schedule);
         let record = self.options.record.clone();
@@ -403,7 +447,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             return Err(Error::Weights(format!("{} values for a table of {expected}", values.len())));
         }
         let weights = Field::of(&self.schedule, table, Values::Weights);
-        tables::write((&self.ranks, &self.devices), &weights, 0, values);
+        tables::write((&self.ranks, &self.devices), &weights, (0, &(0..weights.width)), values);
         Ok(())
     }
 
@@ -440,14 +484,27 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         record: Option<std::ops::Range<u64>>,
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
-        let source = source.unwrap_or(self.source.as_mut());
+        // Evaluation changes nothing, and what asks for gradients once keeps nothing.
+        let leaves = source.is_none() && std::ptr::eq(program, &raw const self.schedule.train);
+        let parts = if leaves { self.parts() } else { None };
         let control = &self.control;
+        let checkpoints = self.leaving.as_ref().zip(parts.as_ref()).map(|(leaving, parts)| {
+            leaving.pace.begin(steps.start);
+            let held = (&*self.schedule, &self.ranks[..], &self.devices[..]);
+            Checkpoints {
+                pace: &leaving.pace,
+                writing: leaving.writing(parts, held, control),
+                written: &leaving.written,
+            }
+        });
+        let source = source.unwrap_or(self.source.as_mut());
         let watch = (&self.schedule, &self.options.watch);
         let Options { stop, link, stress, panic_at, .. } = &self.options;
         let (link, stress, panic_at) = (*link, *stress, panic_at.clone());
         Phase { program, steps, source, stop, control, watch, link, stress, record, panic_at }.run(
             &self.ranks,
             &self.devices,
+            checkpoints,
             each,
         )
     }

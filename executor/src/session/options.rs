@@ -12,9 +12,11 @@ use fs_schedule::{Duration as Length, Program, RowMap, Schedule, Table, limits};
 use crate::data::Source;
 use crate::data::samples::{Blocks, Deal};
 use crate::error::Error;
+use crate::runtime::pace::Every;
 use crate::stall::Watch;
 use crate::transport::link::EmulatedLink;
 use crate::transport::wire::World;
+use crate::weights::{self, Metric};
 
 /// How long ranks wait for each other if nothing else is said.
 pub const TIMEOUT: Duration = Duration::from_mins(5);
@@ -39,6 +41,10 @@ pub struct Options {
     pub schedule_file: Option<PathBuf>,
     /// Initial values from this file.
     pub init: Option<PathBuf>,
+    /// Go on with the run that left this checkpoint, or the newest one of this folder.
+    pub resume: Option<PathBuf>,
+    /// Checkpoints to leave.
+    pub checkpoint: Option<Checkpoint>,
     /// Evaluate after training, if the schedule says how.
     pub evaluate: bool,
     /// Set from outside to stop after the batches in flight.
@@ -61,6 +67,19 @@ pub struct Options {
     pub panic_at: Option<(usize, String, u64)>,
 }
 
+/// Checkpoints that a run leaves; one more at its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Where. All processes must see this folder.
+    pub folder: PathBuf,
+    /// How often.
+    pub every: Every,
+    /// How many of them stay, the newest ones; at least one.
+    pub keep: usize,
+    /// The model is evaluated at each, and the best one by this stays too. They are then left after a number of steps.
+    pub best: Option<Metric>,
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -71,6 +90,8 @@ impl Default for Options {
             data: None,
             schedule_file: None,
             init: None,
+            resume: None,
+            checkpoint: None,
             evaluate: true,
             stop: Arc::default(),
             world: None,
@@ -132,6 +153,20 @@ impl Options {
     #[must_use]
     pub fn init(mut self, init: impl Into<Option<PathBuf>>) -> Self {
         self.init = init.into();
+        self
+    }
+
+    /// Going on with the run that left a checkpoint.
+    #[must_use]
+    pub fn resume(mut self, resume: impl Into<Option<PathBuf>>) -> Self {
+        self.resume = resume.into();
+        self
+    }
+
+    /// Leaving checkpoints.
+    #[must_use]
+    pub fn checkpoint(mut self, checkpoint: impl Into<Option<Checkpoint>>) -> Self {
+        self.checkpoint = checkpoint.into();
         self
     }
 
@@ -281,6 +316,25 @@ pub(super) fn row_maps(schedule: &Schedule, ranks: usize) -> Result<Arc<[RowMap]
     schedule.tables.iter().map(map).collect()
 }
 
+/// Checks that checkpoints which are to be evaluated can be: `histories` says whether the data has what that needs.
+pub(super) fn check_best(schedule: &Schedule, options: &Options, histories: bool) -> Result<(), Error> {
+    let Some(Checkpoint { every, best: Some(metric), .. }) = &options.checkpoint else { return Ok(()) };
+    let no = |reason: &str| {
+        Err(Error::Settings(format!("the best checkpoint by {metric} cannot be known: {reason}")))
+    };
+    if !matches!(every, Every::Steps(_)) {
+        return no("evaluation has its place between two steps, so give --every a number of steps");
+    }
+    match (options.evaluate, schedule.evaluate.is_some() && schedule.evaluation.is_some()) {
+        (false, _) => no("--no-evaluate says that nothing is evaluated"),
+        (true, false) => no(
+            "the model does not say how it is evaluated; give `evaluate leave_last_out` in its workload block",
+        ),
+        (true, true) if !histories => no("the data has no users' histories to hold items out of"),
+        (true, true) => Ok(()),
+    }
+}
+
 /// Checks that something gets through a link.
 pub(super) fn check_link(link: Option<EmulatedLink>) -> Result<(), Error> {
     match link {
@@ -293,6 +347,19 @@ pub(super) fn check_link(link: Option<EmulatedLink>) -> Result<(), Error> {
             )))
         }
         _ => Ok(()),
+    }
+}
+
+/// The seed of everything random: a run that goes on has its own.
+pub(super) fn seed(schedule: &Schedule, options: &Options) -> Result<u64, Error> {
+    let given = options.seed.unwrap_or(schedule.settings.seed);
+    let Some(path) = &options.resume else { return Ok(given) };
+    let own = weights::seed(path)?;
+    match options.seed {
+        Some(seed) if seed != own => Err(Error::Settings(format!(
+            "the run that is to go on has the seed {own}, not {seed}; leave out --seed, or start another run from it with --init"
+        ))),
+        _ => Ok(own),
     }
 }
 

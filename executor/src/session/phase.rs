@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
 use std::time::Duration;
 
 use fs_schedule::{Program, Schedule};
+use parking_lot::Mutex;
 
 use super::crowd::give_way;
 use crate::data::reader::reader;
@@ -18,6 +19,7 @@ use crate::runtime::account::TimeUse;
 use crate::runtime::engine::{self, panic_message};
 use crate::runtime::finished::{ENGINES, Finished};
 use crate::runtime::gate::Gate;
+use crate::runtime::pace::Pace;
 use crate::runtime::profile::Profile;
 use crate::runtime::rank::{Rank, Settings};
 use crate::runtime::record::{self, Record};
@@ -29,6 +31,7 @@ use crate::transport::control::Control;
 use crate::transport::link::EmulatedLink;
 use crate::transport::tick::Reading;
 use crate::transport::{Outbox, Reach, TransportError};
+use crate::weights::checkpoint::run::{Ended, Totals, Writing};
 
 /// Messages of ranks that may wait.
 const MESSAGES: usize = 1024;
@@ -59,6 +62,16 @@ pub(super) struct Clocks {
     pub(super) after: Vec<Option<Reading>>,
 }
 
+impl Results {
+    /// Takes in those of steps that were trained next.
+    pub(super) fn join(&mut self, next: Self) {
+        self.steps.extend(next.steps);
+        self.profiles.iter_mut().zip(&next.profiles).for_each(|(own, next)| own.add(next));
+        self.stopped |= next.stopped;
+        self.batch_bytes = self.batch_bytes.max(next.batch_bytes);
+    }
+}
+
 pub(super) struct Phase<'a> {
     pub(super) program: &'a Program,
     pub(super) steps: std::ops::Range<u64>,
@@ -75,11 +88,21 @@ pub(super) struct Phase<'a> {
     pub(super) panic_at: Option<(usize, String, u64)>,
 }
 
+/// Checkpoints of a phase.
+pub(super) struct Checkpoints<'a, D: Device> {
+    pub(super) pace: &'a Arc<Pace>,
+    pub(super) writing: Writing<'a, D>,
+    /// Those that are whole.
+    pub(super) written: &'a Mutex<Totals>,
+}
+
 impl Phase<'_> {
+    /// `checkpoints`: when they are left, who writes them, and who is told of each.
     pub(super) fn run<D: Device>(
         self,
         envs: &[Env],
         devices: &[D],
+        checkpoints: Option<Checkpoints<'_, D>>,
         each: &mut dyn FnMut(&StepEvent),
     ) -> Result<Results, Error> {
         let Self { program, steps, source, stop, control, watch, link, stress, record, panic_at } = self;
@@ -95,7 +118,8 @@ impl Phase<'_> {
         let margin = if recorded.is_empty() { 0 } else { record::margin(&plan, program) };
         let batch = |step: u64| step.saturating_sub(steps.start).min(planned);
         let held = batch(recorded.start.saturating_sub(margin))..batch(recorded.end.saturating_add(margin));
-        let gate = Arc::new(Gate::new(stop, planned, envs[0].batches.len(), control));
+        let pace = checkpoints.as_ref().map(|checkpoints| checkpoints.pace);
+        let gate = Arc::new(Gate::new(stop, planned, envs[0].batches.len(), control, pace));
         let (sender, finished) = sync_channel(MESSAGES);
         let place = |rank: usize| own.iter().position(|own| *own == rank).unwrap_or(0);
         let outbox = |rank: usize, reach: Reach| devices[place(rank)].outbox(reach);
@@ -153,6 +177,26 @@ impl Phase<'_> {
                 .spawn_scoped(scope, move || reader.run(source, range, awake));
             let reading =
                 reading.map_err(|e| Error::Settings(format!("cannot start the reader's thread: {e}")))?;
+            let (cuts, asked) = channel();
+            let mut cuts = checkpoints.is_some().then(|| Ended::new(own, steps.start, cuts));
+            let writing = checkpoints.map(|checkpoints| {
+                let process = &process;
+                let write = move || {
+                    let mut done = |written| {
+                        checkpoints.written.lock().add(written);
+                        checkpoints.pace.done();
+                    };
+                    let ended = || process.failures.has_failed();
+                    let Checkpoints { writing, pace, .. } = &checkpoints;
+                    if let Err(error) = writing.serve(&asked, pace, &ended, &mut done) {
+                        process.fail(own[0], "checkpoint", &error.to_string());
+                    }
+                };
+                std::thread::Builder::new().name("rank-checkpoint".into()).spawn_scoped(scope, write)
+            });
+            let writing = writing
+                .transpose()
+                .map_err(|e| Error::Settings(format!("cannot start the thread of checkpoints: {e}")))?;
             let crowd = ranks.len() * plan.engines.len();
             let mut threads = Vec::with_capacity(crowd);
             for (at, rank) in ranks.into_iter().enumerate() {
@@ -174,8 +218,14 @@ impl Phase<'_> {
                     }
                 }
             }
-            let mut results =
-                Results { steps: collect(&finished, &process, world, planned, each), ..Results::default() };
+            let mut ended = |rank, step| {
+                cuts.as_mut().zip(pace).is_some_and(|(cuts, pace)| {
+                    pace.ended(cuts.step(rank, step, gate.cut()));
+                    pace.is_writing()
+                })
+            };
+            let steps = collect(&finished, &process, (world, planned), &mut ended, each);
+            let mut results = Results { steps, ..Results::default() };
             results.profiles = envs.iter().map(|_| Profile::new(program.ops.len())).collect();
             results.records = envs.iter().map(|_| Vec::new()).collect();
             let mut failure = None;
@@ -188,6 +238,14 @@ impl Phase<'_> {
                     }
                     Err(panic) => process.fail(envs[at].rank, "start", &panic_message(panic.as_ref())),
                 }
+            }
+            // What was begun is written.
+            if let Some(pace) = pace {
+                pace.hurry();
+            }
+            drop(cuts);
+            if let Some(Err(panic)) = writing.map(std::thread::ScopedJoinHandle::join) {
+                process.fail(own[0], "checkpoint", &panic_message(panic.as_ref()));
             }
             watch.end();
             control.leave();
@@ -244,8 +302,8 @@ struct Open {
 fn collect<O: Outbox + 'static>(
     finished: &Receiver<Finished>,
     process: &Process<O>,
-    world: usize,
-    planned: u64,
+    (world, planned): (usize, u64),
+    done: &mut dyn FnMut(usize, u64) -> bool,
     each: &mut dyn FnMut(&StepEvent),
 ) -> Vec<StepEvent> {
     let fresh = || StepEvent {
@@ -289,6 +347,7 @@ fn collect<O: Outbox + 'static>(
         *since = part.since.min(*since);
         *until = part.at.max(*until);
         event.contributions[part.rank] = part.contribution;
+        event.checkpoint |= done(part.rank, part.step);
         event.samples = part.samples;
         event.tokens = part.tokens;
         let seconds = |nanoseconds: u64| nanoseconds as f64 * 1e-9;

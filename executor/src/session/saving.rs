@@ -2,21 +2,150 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use fs_kernels::Real;
+use fs_schedule::Schedule;
 use fs_schedule::profile::shape;
+use parking_lot::Mutex;
 
-use super::Session;
 use super::phase::rank_error;
+use super::{Checkpoint, Session};
 use crate::data::Vocabulary;
-use crate::device::Device;
+use crate::device::{Device, Env};
 use crate::error::Error;
+use crate::evaluate::Scores;
+use crate::report::{Checkpoints, Spread};
+use crate::runtime::pace::{Every, Pace};
 use crate::runtime::tables::Field;
+use crate::step::StepEvent;
 use crate::transport::TransportError;
+use crate::transport::control::Control;
+use crate::weights::checkpoint::Metric;
+use crate::weights::checkpoint::folder::Folder;
+use crate::weights::checkpoint::run::{Totals, Writing};
+use crate::weights::checkpoint::throttle::Throttle;
+use crate::weights::checkpoint::write::State;
 use crate::weights::layout::{About, ITEMS, VERSION, looked_up};
 use crate::weights::{Taken, save};
 
+/// Checkpoints of a session.
+pub(super) struct Leaving {
+    folder: Folder,
+    keep: (usize, Option<Metric>),
+    /// Digest of the data as they are read.
+    data: String,
+    pub(super) pace: Arc<Pace>,
+    pub(super) written: Mutex<Totals>,
+}
+
+/// What a checkpoint says beside values.
+pub(super) struct Parts {
+    about: About,
+    vocabulary: Option<Arc<Vocabulary>>,
+    data: (String, String),
+}
+
+impl Leaving {
+    /// For a run from a step on, of data with this digest; `writes` in the process that owns the folder.
+    pub(super) fn new(of: &Checkpoint, (first, data): (u64, String), writes: bool) -> Result<Self, Error> {
+        let folder = Folder::open(&of.folder, writes)?;
+        if writes {
+            folder.check(first)?;
+        }
+        Ok(Self {
+            folder,
+            keep: (of.keep, of.best),
+            data,
+            pace: Arc::new(Pace::new(of.every)),
+            written: Mutex::new(Totals::new(first)),
+        })
+    }
+
+    /// Ready to write.
+    pub(super) fn writing<'a, D: Device>(
+        &'a self,
+        parts: &'a Parts,
+        (schedule, ranks, devices): (&'a Schedule, &'a [Env], &'a [D]),
+        control: &Arc<dyn Control>,
+    ) -> Writing<'a, D> {
+        Writing {
+            folder: &self.folder,
+            keep: self.keep,
+            state: State { schedule, ranks, devices, vocabulary: parts.vocabulary.as_deref() },
+            about: parts.about.clone(),
+            data: parts.data.clone(),
+            process: (control.process(), control.processes().len()),
+            ranks: control.processes().iter().map(Vec::len).sum(),
+        }
+    }
+}
+
 impl<T: Real, D: Device<Real = T>> Session<T, D> {
+    /// What checkpoints say beside values, if there are to be any.
+    pub(super) fn parts(&self) -> Option<Parts> {
+        let leaving = self.leaving.as_ref()?;
+        let vocabulary = self.source.vocabulary().or_else(|| self.kept.clone());
+        let about = self.about(vocabulary.is_some());
+        let data = (self.source.describe(), leaving.data.clone());
+        Some(Parts { about, vocabulary, data })
+    }
+
+    /// What was left, and what that took; `None` if nothing was to be.
+    pub(super) fn checkpoints(&self, steps: &[StepEvent]) -> Option<Checkpoints> {
+        let leaving = self.leaving.as_ref()?;
+        let written = leaving.written.lock();
+        let times = |beside: bool| {
+            let own = steps.iter().filter(|step| step.checkpoint == beside);
+            Spread::of(own.map(|step| step.seconds * 1e3).collect())
+        };
+        let aside = self.devices.iter().map(Device::aside);
+        let (rows, waited) =
+            aside.fold((0, Duration::ZERO), |(rows, waited), own| (rows + own.rows, waited + own.waited));
+        Some(Checkpoints {
+            folder: leaving.folder.path().into(),
+            written: written.number,
+            left_out: leaving.pace.left_out(),
+            newest: (written.number > 0).then_some(written.newest),
+            bytes: written.bytes,
+            seconds: written.time.as_secs_f64() / written.number.max(1) as f64,
+            step_ms: times(true),
+            others_ms: times(false),
+            rows_aside: rows,
+            waited_ms: waited.as_secs_f64() * 1e3,
+            best: leaving.keep.1.and_then(|metric| leaving.folder.best(metric)),
+        })
+    }
+
+    /// By which metric the best checkpoint is kept, and after how many steps each is evaluated.
+    pub(super) fn validates(&self) -> Option<u64> {
+        match self.options.checkpoint {
+            Some(Checkpoint { every: Every::Steps(steps), best: Some(_), .. }) => Some(steps),
+            _ => None,
+        }
+    }
+
+    /// Leaves a checkpoint of where training has ended, if there is none yet. Of several processes all must call it.
+    pub(super) fn leave_last(&self, scores: Option<Scores>) -> Result<(), Error> {
+        let Some((leaving, parts)) = self.leaving.as_ref().zip(self.parts()) else { return Ok(()) };
+        if leaving.written.lock().newest == self.next_step {
+            return Ok(());
+        }
+        let held = (&*self.schedule, &self.ranks[..], &self.devices[..]);
+        let control = &self.control;
+        let ended = || control.failure().is_some();
+        let written =
+            leaving.writing(&parts, held, control).write(self.next_step, scores, &Throttle::none(&ended));
+        if let Err(error) = &written {
+            let (rank, op) = (self.own_ranks()[0], "checkpoint".into());
+            self.control.fail(&TransportError::Failed { rank, op, message: error.to_string() });
+        }
+        leaving.written.lock().add(written.map_err(|error| Error::Weights(error.to_string()))?);
+        // Nobody goes on before it is whole.
+        self.control.gather("the end of a checkpoint", &[]).map(drop).map_err(rank_error)
+    }
+
     /// What was taken from the file of [`Options::init`](super::Options::init), and what was not.
     pub fn taken(&self) -> Option<&Taken> {
         self.taken.as_ref()
@@ -63,6 +192,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             seed: self.seed,
             step: self.next_step,
             vocabulary: tables.map(|table| (table.to_owned(), ITEMS.to_owned())).collect(),
+            run: None,
         }
     }
 

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fs_schedule::file::MadeFolders;
 use fs_schedule::terminal::shown;
 use fs_schedule::trace::{Distributed, Origin, rank_file, write};
 
@@ -37,11 +38,12 @@ impl Target {
         }
     }
 
-    /// Makes the folder, and checks that nothing else in it would be taken for a rank.
-    pub fn prepare(&self, ranks: usize) -> Result<(), Error> {
-        let Self::Folder(folder) = self else { return Ok(()) };
+    /// Makes the folder, and checks that nothing else in it would be taken for a rank. If it is still empty when what is
+    /// returned is dropped, it goes.
+    pub fn prepare(&self, ranks: usize) -> Result<Option<MadeFolders>, Error> {
+        let Self::Folder(folder) = self else { return Ok(None) };
         let failed = |source| Error::Write { what: "the trace", path: folder.clone(), source };
-        fs::create_dir_all(folder).map_err(failed)?;
+        let made = MadeFolders::create(folder).map_err(failed)?;
         let own = self.files(ranks);
         let mut others: Vec<PathBuf> = Vec::new();
         for entry in fs::read_dir(folder).map_err(failed)? {
@@ -56,7 +58,7 @@ impl Target {
                 "{} is not of this run, but trace tools would take it for one of its ranks; give --trace another folder",
                 shown(other)
             ))),
-            None => Ok(()),
+            None => Ok(Some(made)),
         }
     }
 

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::{DenseOptimizer, InputKind, Parameter, Schedule, SparseOptimizer};
+use fs_schedule::{CostModel, DenseOptimizer, InputKind, Parameter, Schedule, SparseOptimizer};
 use serde::{Deserialize, Serialize};
 
 use crate::device::Values;
 use crate::error::Error;
+use crate::evaluate::Scores;
 use crate::runtime::tables::Field;
 
 /// Where the header's `__metadata__` says what a file is: an [`About`] in JSON.
@@ -14,12 +15,12 @@ pub(crate) const KEY: &str = "fsx";
 /// The format of files written now. Those of version 1 named the schedule's digest, which nothing reads.
 pub(crate) const VERSION: u32 = 2;
 /// Values moved at once.
-pub(super) const PIECE: usize = 1 << 18;
+pub(crate) const PIECE: usize = 1 << 18;
 /// The vocabulary of a source that has one.
 pub(crate) const ITEMS: &str = "items";
 
 /// What a file says of itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct About {
     /// The format's version.
     pub version: u32,
@@ -36,6 +37,29 @@ pub(crate) struct About {
     pub step: u64,
     /// Per table whose rows ids of the data were given, the name of the vocabulary.
     pub vocabulary: BTreeMap<String, String>,
+    /// What a checkpoint knows beside this, in a file made from one: with it a checkpoint can be made from the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<Run>,
+}
+
+/// The run that left a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Run {
+    /// Digest of the schedule.
+    pub schedule: String,
+    /// Digest of what it trains, whatever its strategy and ranks.
+    #[serde(default)]
+    pub model: String,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// What the data was, for people, and its digest.
+    pub data: (String, String),
+    /// Of a rank's step and of samples, where costs are fitted to measured times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fitted: Option<(f64, CostModel)>,
+    /// Scores of an evaluation at this step, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scores: Option<Scores>,
 }
 
 /// Numbers of the model that a file holds in one tensor.
@@ -115,6 +139,12 @@ pub(crate) fn table_name(table: &str) -> String {
 /// The tensors of a vocabulary: where its texts begin, and these.
 pub(crate) fn vocabulary_names(name: &str) -> [String; 2] {
     ["offsets", "text"].map(|what| format!("vocabulary/{name}/{what}"))
+}
+
+/// Whether a tensor is a state of an optimizer, by its name and those of all others.
+pub(crate) fn is_state(name: &str, all: &BTreeSet<String>) -> bool {
+    const STATES: [&str; 5] = ["row_sum", "sum", "momentum_buffer", "exp_avg", "exp_avg_sq"];
+    name.rsplit_once('/').is_some_and(|(of, state)| STATES.contains(&state) && all.contains(of))
 }
 
 /// Tables whose rows ids of the data name.

@@ -7,30 +7,39 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use fs_kernels::Real;
-use fs_schedule::Schedule;
 use fs_schedule::terminal::shown;
+use fs_schedule::{CostModel, Schedule};
+use parking_lot::Mutex;
 
-use super::layout::{About, KEY, PIECE, SavedTensor, VERSION, What, entries, table_name, vocabulary_names};
+use super::checkpoint::blocks::Blocks;
+use super::checkpoint::lying::{Lying, Which};
+use super::checkpoint::read::{Checkpoint, find};
+use super::layout::{About, PIECE, SavedTensor, VERSION, What, entries, table_name, vocabulary_names};
+use super::origin::Origin;
 use super::taken::{Ids, Taken};
 use crate::data::error::{cut, some};
-use crate::data::tensorfile::{Dtype, TensorFile, TensorInfo};
+use crate::data::tensorfile::{Dtype, TensorInfo};
 use crate::data::{DataError, Source, Vocabulary};
 use crate::device::{Device, Env, Stored};
 use crate::error::Error;
 use crate::memory;
-use crate::runtime::tables;
+use crate::runtime::tables::{self, Field, Holding};
 
 /// More steps than any run has.
 const MOST_STEPS: u64 = 1 << 48;
+/// Most threads that read.
+const THREADS: usize = 8;
 /// Ids that are named in messages.
 const NAMED: usize = 8;
 
 /// A file that fits the model, before its values are read.
 #[derive(Debug)]
 pub(crate) struct Loading {
-    file: TensorFile,
+    origin: Origin,
     copies: Vec<Copied>,
     /// What is used, and what not.
     pub taken: Taken,
@@ -63,10 +72,14 @@ impl Loading {
     /// whole run marks what training started from with `init.`: then only `init.NAME` and `init.table.NAME` are taken.
     /// Shapes must fit; a file with no values of the model is an error.
     pub(crate) fn prepare(schedule: &Schedule, path: &Path, source: &mut dyn Source) -> Result<Self, Error> {
-        let file = TensorFile::open(path)?;
-        let about = about(&file)?;
+        if path.is_dir() {
+            // Of a run that goes on this was looked at before.
+            find(path).map_err(|e| Error::Weights(format!("no initial values can be had: {e}")))?;
+        }
+        let origin = Origin::open(path)?;
+        let about = about(&origin)?;
         let vocabulary = match &about {
-            Some(about) => vocabulary(&file, about)?,
+            Some(about) => vocabulary(&origin, about)?,
             None => None,
         };
         let by_id = match &about {
@@ -76,10 +89,10 @@ impl Loading {
             _ => BTreeSet::new(),
         };
         let (ids, known, kept) = adopt(vocabulary, source)?;
-        let whole_run = file.names().iter().any(|n| n.starts_with("init."));
+        let whole_run = origin.names().iter().any(|n| n.starts_with("init."));
         let tensor = |name: &str| if whole_run { format!("init.{name}") } else { name.to_owned() };
         // Of a whole run only the start could have been taken; the rest is not left over. Vocabularies are no values.
-        let offered = file
+        let offered = origin
             .names()
             .into_iter()
             .filter(|n| !n.starts_with("vocabulary/") && (!whole_run || n.starts_with("init.")));
@@ -93,13 +106,14 @@ impl Loading {
             in_model: Vec::new(),
             no_state: Vec::new(),
             resized: Vec::new(),
+            other_model: origin.run().is_some_and(|run| run.model != schedule.reference.digest),
             ids,
         };
         let mut copies = Vec::new();
         let mut values = 0;
         for entry in entries(schedule) {
             let name = tensor(&entry.name);
-            let Some(info) = file.get(&name).cloned() else {
+            let Some(info) = origin.get(&name) else {
                 match entry.state {
                     false => taken.in_model.push(entry.name),
                     // What a run starts from needs none.
@@ -114,7 +128,7 @@ impl Loading {
                 What::Table(field) => known.filter(|_| by_id.contains(&schedule.tables[field.table].name)),
                 What::Parameter(..) => None,
             };
-            let copied = fit(&file, (entry, name, info), known)?;
+            let copied = fit(&origin, (entry, name, info), known)?;
             let other_rows =
                 matches!(copied.entry.what, What::Table(f) if copied.info.shape[0] as u64 != f.rows);
             if other_rows && !copied.entry.state {
@@ -127,7 +141,7 @@ impl Loading {
             return Err(Error::Weights(format!(
                 "{} has values for none of the model's tables and parameters; it holds: {}",
                 shown(path),
-                some(&file.names())
+                some(&origin.names())
             )));
         }
         taken.in_file = left.into_iter().collect();
@@ -135,31 +149,156 @@ impl Loading {
         if let Some(about) = about.filter(|_| taken.in_model.is_empty() && taken.no_state.is_empty()) {
             taken.step = about.step;
         }
-        Ok(Self { file, copies, taken, kept })
+        Ok(Self { origin, copies, taken, kept })
     }
 
-    /// Copies the values to whoever holds them, piece by piece.
-    pub(crate) fn fill<D: Device>(&self, (ranks, devices): (&[Env], &[D])) -> Result<(), Error> {
+    /// Whether a run can go on as if it had never stopped: all of the model is there, and the data, whose digest is given, is that.
+    pub(crate) fn resumes(&self, data: &str) -> Result<(), Error> {
+        let at = shown(self.origin.path());
+        let other = |reason: String| {
+            Error::Weights(format!(
+                "no run can go on from {at}: {reason}; --init starts another run from it, with what fits"
+            ))
+        };
+        let Origin::Checkpoint(checkpoint) = &self.origin else {
+            return Err(other("it is a file of values, and no checkpoint".into()));
+        };
+        let Taken { in_model, in_file, no_state, resized, .. } = &self.taken;
+        for (names, what) in [
+            (in_model, "it has no values for"),
+            (in_file, "the model lacks"),
+            (no_state, "it has no optimizer state"),
+            (resized, "of other numbers of rows are"),
+        ] {
+            if !names.is_empty() {
+                return Err(other(format!("{what} {}", some(names))));
+            }
+        }
+        let (said, digest) = &checkpoint.manifest.run.data;
+        if digest.is_empty() {
+            return Err(other("it does not say what data it was trained on".into()));
+        }
+        if digest != data {
+            return Err(other(format!("it was trained on other data ({})", cut(said))));
+        }
+        Ok(())
+    }
+
+    /// Costs of samples that the run had fitted.
+    pub(crate) fn fitted(&self) -> Option<&(f64, CostModel)> {
+        self.origin.run()?.fitted.as_ref()
+    }
+
+    /// Copies the values to whoever holds them, piece by piece, and of a checkpoint only what this process holds. Bytes are held
+    /// against their digests on the way.
+    pub(crate) fn fill<D: Device>(&self, held: (&[Env], &[D])) -> Result<(), Error> {
+        let mut jobs = Vec::new();
         for copied in &self.copies {
-            match copied.entry.what {
-                What::Parameter(p, of) => {
-                    let mut values: Vec<D::Real> = Vec::with_capacity(copied.info.len());
-                    self.read(copied, 0..copied.info.len(), |piece| values.extend_from_slice(piece))?;
-                    for device in devices {
-                        device.write(Stored::Parameter(p, of), 0, &values);
+            let lying = self.origin.lying(&copied.name);
+            match &copied.entry.what {
+                What::Parameter(..) => jobs.push((copied, lying)),
+                What::Table(_) => jobs.extend(lying.into_iter().map(|lying| (copied, vec![lying]))),
+            }
+        }
+        let next = AtomicUsize::new(0);
+        // Of several failures the one that is said does not depend on threads.
+        let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
+        let work = || {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some((copied, lying)) = jobs.get(at) else { return };
+                if let Err(error) = copied.fill(lying, held) {
+                    let mut first = failed.lock();
+                    if first.as_ref().is_none_or(|(other, _)| *other > at) {
+                        *first = Some((at, error));
                     }
+                    next.store(jobs.len(), Ordering::Relaxed);
                 }
-                What::Table(field) => {
-                    let width = field.width as u64;
-                    for rows in &copied.rows {
-                        let each = (PIECE as u64 / width).max(1);
-                        for first in (rows.start..rows.end).step_by(each as usize) {
-                            let last = rows.end.min(first + each);
-                            let elements = (first * width) as usize..(last * width) as usize;
-                            let mut block: Vec<D::Real> = Vec::with_capacity(elements.len());
-                            self.read(copied, elements, |piece| block.extend_from_slice(piece))?;
-                            tables::write((ranks, devices), &field, first, &block);
-                        }
+            }
+        };
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS).min(jobs.len());
+        thread::scope(|scope| {
+            for _ in 1..threads {
+                // Where there is no thread to be had the others do its work.
+                let _ = thread::Builder::new().name("rank-values".into()).spawn_scoped(scope, work);
+            }
+            work();
+        });
+        failed.into_inner().map_or(Ok(()), |(_, error)| Err(error))
+    }
+}
+
+impl Copied {
+    /// Copies what lies in some files to whoever holds it.
+    fn fill<D: Device>(&self, lying: &[Lying<'_>], (ranks, devices): (&[Env], &[D])) -> Result<(), Error> {
+        match self.entry.what {
+            What::Parameter(p, of) => {
+                let mut values: Vec<D::Real> = Vec::with_capacity(self.info.len());
+                let [lying] = lying else {
+                    let reason = format!("`{}` is in {} pieces; only tables may be", self.name, lying.len());
+                    let path = lying.first().map(|lying| lying.values().path().into()).unwrap_or_default();
+                    return Err(DataError::Content { path, reason }.into());
+                };
+                let mut blocks = lying.values();
+                let all = 0..blocks.info().len();
+                self.read(&mut blocks, all, |piece| values.extend_from_slice(piece))?;
+                for device in devices {
+                    device.write(Stored::Parameter(p, of), 0, &values);
+                }
+                Ok(())
+            }
+            What::Table(field) => {
+                lying.iter().try_for_each(|lying| self.fill_rows(lying, &field, (ranks, devices)))
+            }
+        }
+    }
+
+    /// Copies the rows that one file has of a table to whoever holds them.
+    fn fill_rows<D: Device>(
+        &self,
+        lying: &Lying<'_>,
+        field: &Field,
+        (ranks, devices): (&[Env], &[D]),
+    ) -> Result<(), Error> {
+        // Of tensors without columns a row is a number.
+        let width = lying.columns.max(1);
+        let columns = lying.column..lying.column + width;
+        let own = Holding::new(ranks, field, &columns);
+        let each = (PIECE / width).max(1) as u64;
+        let (mut values, mut numbers) = (lying.values(), lying.numbers());
+        let (mut block, mut which): (Vec<D::Real>, Vec<i64>) = Default::default();
+        for first in (0..lying.rows).step_by(each as usize) {
+            let last = lying.rows.min(first + each);
+            let elements = first as usize * width..last as usize * width;
+            block.clear();
+            if let (Which::From(offset), None) = (lying.which, &mut numbers) {
+                let parts = self.rows.iter().filter_map(|wanted| {
+                    let (from, to) = (wanted.start.max(offset + first), wanted.end.min(offset + last));
+                    (from < to && own.some(&(from..to))).then_some(from..to)
+                });
+                for part in parts {
+                    if block.is_empty() {
+                        self.read(&mut values, elements.clone(), |piece| block.extend_from_slice(piece))?;
+                    }
+                    let at = |row: u64| (row - offset - first) as usize * width;
+                    let own = &block[at(part.start)..at(part.end)];
+                    tables::write((ranks, devices), field, (part.start, &columns), own);
+                }
+            } else if let Some(numbers) = &mut numbers {
+                which.clear();
+                numbers.elements(first as usize..last as usize, &mut which)?;
+                let row = |n: &i64| u64::try_from(*n).ok().filter(|row| *row < field.rows);
+                if which.iter().any(|n| row(n).is_none()) {
+                    let reason = format!("it numbers a row of `{}` that the table has not", self.name);
+                    return Err(DataError::Content { path: values.path().into(), reason }.into());
+                }
+                if !which.iter().filter_map(row).any(|row| own.has(row)) {
+                    continue;
+                }
+                self.read(&mut values, elements, |piece| block.extend_from_slice(piece))?;
+                for (row, values) in which.iter().filter_map(row).zip(block.chunks_exact(width)) {
+                    if self.rows.iter().any(|wanted| wanted.contains(&row)) {
+                        tables::write((ranks, devices), field, (row, &columns), values);
                     }
                 }
             }
@@ -170,30 +309,29 @@ impl Loading {
     /// Hands elements to `take`, piece by piece; all must be finite, and squares not below 0.
     fn read<T: Real>(
         &self,
-        copied: &Copied,
+        blocks: &mut Blocks<'_>,
         range: Range<usize>,
         mut take: impl FnMut(&[T]),
     ) -> Result<(), Error> {
-        let (file, info) = (&self.file, &copied.info);
-        let (mut bytes, mut single, mut double) = (Vec::new(), Vec::<f32>::new(), Vec::<f64>::new());
+        let (mut single, mut double) = (Vec::<f32>::new(), Vec::<f64>::new());
         let mut values: Vec<T> = Vec::with_capacity(PIECE.min(range.len()));
         for start in range.clone().step_by(PIECE) {
-            let n = PIECE.min(range.end - start);
+            let part = start..range.end.min(start + PIECE);
             values.clear();
-            if info.dtype == Dtype::F32 {
+            if blocks.info().dtype == Dtype::F32 {
                 single.clear();
-                file.read(info, start, n, &mut bytes, &mut single)?;
+                blocks.elements(part, &mut single)?;
                 values.extend(single.iter().map(|x| T::from_f64(f64::from(*x))));
             } else {
                 double.clear();
-                file.read(info, start, n, &mut bytes, &mut double)?;
+                blocks.elements(part, &mut double)?;
                 values.extend(double.iter().map(|x| T::from_f64(*x)));
             }
-            let bad = |x: &T| !x.to_f64().is_finite() || (copied.entry.squares && x.to_f64() < 0.0);
+            let bad = |x: &T| !x.to_f64().is_finite() || (self.entry.squares && x.to_f64() < 0.0);
             if let Some(i) = values.iter().position(bad) {
                 let what = if values[i].to_f64() < 0.0 { "below 0" } else { "not a finite number" };
-                let reason = format!("element {} of `{}` is {what}", start + i, copied.name);
-                return Err(DataError::Content { path: file.path().into(), reason }.into());
+                let reason = format!("element {} of `{}` is {what}", start + i, self.name);
+                return Err(DataError::Content { path: blocks.path().into(), reason }.into());
             }
             take(&values);
         }
@@ -201,12 +339,16 @@ impl Loading {
     }
 }
 
+/// The seed of the run that left a checkpoint.
+pub(crate) fn seed(path: &Path) -> Result<u64, Error> {
+    Ok(Checkpoint::open(&find(path)?)?.manifest.about.seed)
+}
+
 /// What a file says of itself, if it does.
-fn about(file: &TensorFile) -> Result<Option<About>, Error> {
-    let content = |reason: String| Error::from(DataError::Content { path: file.path().into(), reason });
-    let Some(text) = file.metadata(KEY) else { return Ok(None) };
-    let about: About = serde_json::from_str(text)
-        .map_err(|e| content(format!("what it says of itself cannot be read: {e}")))?;
+pub(super) fn about(origin: &Origin) -> Result<Option<About>, Error> {
+    let content = |reason: String| Error::from(DataError::Content { path: origin.path().into(), reason });
+    let about = origin.about().map_err(|e| content(format!("what it says of itself cannot be read: {e}")))?;
+    let Some(about) = about else { return Ok(None) };
     if about.version > VERSION {
         let (found, by) = (about.version, &about.program);
         let reason =
@@ -220,40 +362,41 @@ fn about(file: &TensorFile) -> Result<Option<About>, Error> {
 }
 
 /// The file's vocabulary, if it says that tables have one.
-fn vocabulary(file: &TensorFile, about: &About) -> Result<Option<Vocabulary>, Error> {
-    let content = |reason: String| Error::from(DataError::Content { path: file.path().into(), reason });
+fn vocabulary(origin: &Origin, about: &About) -> Result<Option<Vocabulary>, Error> {
+    let content = |reason: String| Error::from(DataError::Content { path: origin.path().into(), reason });
     let names: BTreeSet<&String> = about.vocabulary.values().collect();
     let Some(name) = names.first() else { return Ok(None) };
     if names.len() > 1 {
         return Err(content("its tables have several vocabularies, of which this program reads one".into()));
     }
     let tensors = vocabulary_names(name);
-    let offsets = file.expect::<i64>(&tensors[0], "[ids + 1]")?;
-    let text = file.expect::<u8>(&tensors[1], "[bytes]")?;
-    for (info, name) in [(offsets, &tensors[0]), (text, &tensors[1])] {
-        if info.shape.len() != 1 {
-            return Err(file.mismatch(name, info, &format!("{:?}, one row of numbers", info.dtype)).into());
+    let mut offsets = origin.expect::<i64>(&tensors[0], "[ids + 1]")?;
+    let mut text = origin.expect::<u8>(&tensors[1], "[bytes]")?;
+    for (own, name) in [(&offsets, &tensors[0]), (&text, &tensors[1])] {
+        if own.info().shape.len() != 1 {
+            let expected = format!("{:?}, one row of numbers", own.info().dtype);
+            return Err(origin.mismatch(name, own.info(), &expected).into());
         }
     }
+    let (ids_and_one, bytes) = (offsets.info().len(), text.info().len());
     // An id has a row, so there are not more of them; and what is read must have room, whatever the file says.
-    let tables = about.vocabulary.keys().filter_map(|t| file.get(&table_name(t)));
+    let tables = about.vocabulary.keys().filter_map(|t| origin.get(&table_name(t)));
     let rows = tables.filter_map(|info| info.shape.first().copied()).min();
-    let ids = offsets.len().saturating_sub(1);
+    let ids = ids_and_one.saturating_sub(1);
     if let Some(rows) = rows.filter(|rows| ids > *rows) {
         return Err(content(format!("its vocabulary has {ids} ids for {rows} rows")));
     }
-    let needed = (text.len() as u64).saturating_add(offsets.len() as u64 * 16);
+    let needed = (bytes as u64).saturating_add(ids_and_one as u64 * 16);
     if memory::available().is_some_and(|available| needed > available) {
         return Err(content(format!("its vocabulary takes {needed} bytes, more than there are")));
     }
-    let mut bytes = Vec::new();
-    let mut numbers: Vec<i64> = Vec::with_capacity(offsets.len());
-    for start in (0..offsets.len()).step_by(PIECE) {
-        file.read(offsets, start, PIECE.min(offsets.len() - start), &mut bytes, &mut numbers)?;
+    let mut numbers: Vec<i64> = Vec::with_capacity(ids_and_one);
+    for start in (0..ids_and_one).step_by(PIECE) {
+        offsets.elements(start..ids_and_one.min(start + PIECE), &mut numbers)?;
     }
-    let mut texts: Vec<u8> = Vec::with_capacity(text.len());
-    for start in (0..text.len()).step_by(PIECE) {
-        file.read(text, start, PIECE.min(text.len() - start), &mut bytes, &mut texts)?;
+    let mut texts: Vec<u8> = Vec::with_capacity(bytes);
+    for start in (0..bytes).step_by(PIECE) {
+        text.elements(start..bytes.min(start + PIECE), &mut texts)?;
     }
     let read = Vocabulary::from_parts(texts, numbers);
     read.map(Some).map_err(|e| content(format!("its vocabulary `{name}` is damaged: {e}")))
@@ -291,7 +434,7 @@ fn adopt(vocabulary: Option<Vocabulary>, source: &mut dyn Source) -> Result<Adop
 
 /// Checks a tensor's type and shape, and finds the rows that are taken of it.
 fn fit(
-    file: &TensorFile,
+    origin: &Origin,
     (entry, name, info): (SavedTensor, String, TensorInfo),
     known: Option<Known>,
 ) -> Result<Copied, Error> {
@@ -300,11 +443,11 @@ fn fit(
         format!("F32 [{}]", shape.join(", "))
     };
     if !matches!(info.dtype, Dtype::F32 | Dtype::F64) {
-        return Err(file.mismatch(&name, &info, &expected()).into());
+        return Err(origin.mismatch(&name, &info, &expected()).into());
     }
     let What::Table(field) = entry.what else {
         if info.shape != entry.shape {
-            return Err(file.mismatch(&name, &info, &expected()).into());
+            return Err(origin.mismatch(&name, &info, &expected()).into());
         }
         return Ok(Copied { entry, name, info, rows: [0..0, 0..0] });
     };
@@ -312,7 +455,7 @@ fn fit(
     let rows = info.shape.first().copied().unwrap_or(0) as u64;
     let row_fits = info.shape.len() == entry.shape.len() && info.shape[1..] == entry.shape[1..];
     if !row_fits || !known.map_or(rows == field.rows, |k| k.file <= rows) {
-        return Err(file.mismatch(&name, &info, &expected()).into());
+        return Err(origin.mismatch(&name, &info, &expected()).into());
     }
     let both = rows.min(field.rows);
     let taken = match known {

@@ -4,11 +4,20 @@
 //! [`layout`], the format in docs/weights.md. Reading and writing go in pieces of rows, so that a large table needs no
 //! second copy in memory, and any sharding starts from any other's.
 
+pub(crate) mod checkpoint;
+mod convert;
+mod differ;
+mod header;
 pub(crate) mod layout;
 mod load;
+mod ordered;
+mod origin;
 pub(crate) mod save;
 mod taken;
 
+pub use checkpoint::{BadMetric, Best, Listed, Metric, checkpoints, has_checkpoint};
+pub use convert::{Converted, convert};
+pub use differ::{Difference, Differences, differences};
 pub use layout::check;
-pub(crate) use load::Loading;
+pub(crate) use load::{Loading, seed};
 pub use taken::{Ids, Taken};

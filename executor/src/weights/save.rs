@@ -1,15 +1,15 @@
 //! Writing a model.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
 use fs_kernels::Real;
 use fs_schedule::Schedule;
 use fs_schedule::file::write_atomically_with;
-use safetensors::tensor::{Dtype, Metadata, TensorInfo as Info};
+use safetensors::tensor::Dtype;
 
-use super::layout::{About, ITEMS, KEY, PIECE, What, check, entries, vocabulary_names};
+use super::header::{Planned, head};
+use super::layout::{About, ITEMS, PIECE, What, check, entries, vocabulary_names};
 use crate::data::Vocabulary;
 use crate::device::{Device, Stored};
 use crate::error::Error;
@@ -51,31 +51,16 @@ fn write<D: Device>(
     let entries = entries(schedule);
     let [offsets, text] = vocabulary_names(ITEMS);
     let real = if size_of::<D::Real>() == 8 { Dtype::F64 } else { Dtype::F32 };
-    let mut infos = Vec::new();
-    let mut at = 0;
-    let mut place = |name: &str, dtype: Dtype, shape: Vec<usize>| {
-        let end = at + shape.iter().product::<usize>() * dtype.bitsize() / 8;
-        infos.push((name.to_owned(), Info { dtype, shape, data_offsets: (at, end) }));
-        at = end;
-    };
+    let mut planned: Vec<Planned> = Vec::new();
     // Wide numbers first, bytes last: all lie where readers may use them in place.
     if let Some(v) = vocabulary {
-        place(&offsets, Dtype::I64, vec![v.offsets().len()]);
+        planned.push((offsets, Dtype::I64, vec![v.offsets().len()]));
     }
-    for entry in &entries {
-        place(&entry.name, real, entry.shape.clone());
-    }
+    planned.extend(entries.iter().map(|entry| (entry.name.clone(), real, entry.shape.clone())));
     if let Some(v) = vocabulary {
-        place(&text, Dtype::U8, vec![v.text().len()]);
+        planned.push((text, Dtype::U8, vec![v.text().len()]));
     }
-    // One text, because the crate writes several in any order.
-    let about = HashMap::from([(KEY.to_owned(), serde_json::to_string(about)?)]);
-    let header =
-        Metadata::new(Some(about), infos).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-    let mut header = serde_json::to_vec(&header)?;
-    header.resize(header.len().next_multiple_of(8), b' ');
-    out.write_all(&(header.len() as u64).to_le_bytes())?;
-    out.write_all(&header)?;
+    out.write_all(&head(&planned, Some(about))?)?;
     let mut bytes = Vec::new();
     if let Some(v) = vocabulary {
         for piece in v.offsets().chunks(PIECE) {

@@ -26,6 +26,8 @@ pub struct Taken {
     pub no_state: Vec<String>,
     /// Tables that have another number of rows in the file.
     pub resized: Vec<String>,
+    /// A checkpoint of another model, or of one that is trained otherwise.
+    pub other_model: bool,
     /// Which rows ids have.
     pub ids: Ids,
 }
@@ -117,6 +119,12 @@ impl Taken {
                  which the data has them, which is right for the data that it was trained on only"
             )),
             Ids::RowNumbers => {}
+        }
+        if self.other_model {
+            notes.push(format!(
+                "{file} was left by another model, or with other settings of its training (batch, learning rates, what a step \
+                 computes): from here on those of this schedule count"
+            ));
         }
         if !self.no_state.is_empty() {
             notes.push(format!(

@@ -17,10 +17,12 @@ mod inbox;
 mod loss;
 mod optimizer;
 mod owners;
+mod picture;
 mod pieces;
 mod rank_items;
 mod sparse;
 mod state;
+mod whole;
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -33,10 +35,10 @@ use fs_kernels::reduce::ReducedRows;
 use fs_kernels::unique::Unique;
 use fs_kernels::{Real, Scratch};
 use fs_schedule::reuse::Reuse;
-use fs_schedule::{Engine, Way};
+use fs_schedule::{Engine, Sharding, Way};
 use parking_lot::{Mutex, RwLock};
 
-use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, Stored, Urgent, Values};
+use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, PutAside, Stored, Urgent, Values};
 use crate::data::samples::Lists;
 use crate::transport::{HostOutbox, Reach};
 use crate::units::human;
@@ -52,6 +54,10 @@ pub struct Cpu<T: Real> {
     pub arena: arena::Arena<T>,
     /// Shards of each part of each table (parts: of column-wise tables, else one).
     pub tables: Vec<Vec<RwLock<Shard<T>>>>,
+    /// The same while checkpoints are written.
+    pictures: Vec<Vec<picture::Picture<T>>>,
+    /// Tables that all ranks have whole.
+    replicated: Vec<bool>,
     /// Dense parameters.
     pub dense: Vec<Dense<T>>,
     /// Where gradients go instead of updates, when they are asked for: per table and part, like the shard.
@@ -202,8 +208,12 @@ impl<T: Real> Device for Cpu<T> {
             [Way::Forward, Way::Backward].map(|way| sparse::class_table(reuse, way))
         };
         let last_uses = || schedule.exchanges.iter().map(|_| Mutex::default()).collect();
+        let pictures =
+            |t: &fs_schedule::Table| (0..t.sharding.parts()).map(|_| picture::Picture::default()).collect();
         Ok(Self {
             arena: arena::Arena::new(programs),
+            pictures: schedule.tables.iter().map(pictures).collect(),
+            replicated: schedule.tables.iter().map(|t| t.sharding == Sharding::DataParallel).collect(),
             tables: schedule.tables.iter().zip(env.maps.iter()).map(shards).collect::<Result<_, _>>()?,
             dense: state::dense_parameters(schedule, *seed)
                 .map_err(|(e, p)| no_memory(e, "parameter", &p.name, *rank))?,
@@ -283,6 +293,48 @@ impl<T: Real> Device for Cpu<T> {
             t.iter().map(|part| vec![T::ZERO; part.read().values.len()]).collect()
         };
         *self.captured.lock() = on.then(|| self.tables.iter().map(zeros).collect());
+    }
+
+    fn keep(&self, from: u64, first: bool) {
+        let shards = self.tables.iter().map(Vec::len).sum();
+        for ((table, pictures), replicated) in self.tables.iter().zip(&self.pictures).zip(&self.replicated) {
+            if first || !replicated {
+                table.iter().zip(pictures).for_each(|(shard, picture)| picture.keep(from, shard, shards));
+            }
+        }
+        self.dense.iter().filter(|_| first).for_each(|dense| dense.whole.keep(from));
+    }
+
+    fn begin_taking(&self) {
+        self.pictures.iter().flatten().for_each(picture::Picture::begin);
+    }
+
+    fn take_rows(&self, table: usize, part: usize, rows: Range<usize>, out: &mut [Vec<T>; 3]) {
+        self.pictures[table][part].take(rows, &self.tables[table][part], out);
+    }
+
+    fn take_parameter(&self, parameter: usize) -> [Vec<T>; 3] {
+        let dense = &self.dense[parameter];
+        dense.whole.take(|| {
+            let values = dense.values.read().clone();
+            let [first, second] = dense.state.lock().clone();
+            [values, first, second]
+        })
+    }
+
+    fn forget(&self) {
+        self.pictures.iter().flatten().for_each(picture::Picture::forget);
+        self.dense.iter().for_each(|dense| dense.whole.forget());
+    }
+
+    fn crowded(&self) -> bool {
+        self.pictures.iter().flatten().any(picture::Picture::crowded)
+    }
+
+    fn aside(&self) -> PutAside {
+        self.pictures.iter().flatten().map(picture::Picture::counted).fold(PutAside::default(), |all, own| {
+            PutAside { rows: all.rows + own.rows, waited: all.waited + own.waited }
+        })
     }
 
     fn held(&self) -> Held {

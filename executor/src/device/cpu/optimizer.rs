@@ -23,7 +23,10 @@ pub(super) fn apply<T: Real>(c: &Call<T>, exchange: u32, class: Option<u32>) -> 
         rows = listed;
     }
     sum_received(rows, sizes, gradients.mat(), reduced);
-    let mut shard = table.try_write().ok_or_else(|| Fault::Conflict(format!("t{number}")))?;
+    let conflict = || Fault::Conflict(format!("t{number}"));
+    let picture = &c.cpu.pictures[number][part as usize];
+    let _held = picture.before(c.batch.step, &reduced.rows, table, conflict)?;
+    let mut shard = table.try_write().ok_or_else(conflict)?;
     let sums = Mat::new(&reduced.grads, reduced.rows.len(), shard.dim);
     if let Some(capture) = &mut *c.cpu.captured.lock() {
         let dim = shard.dim;

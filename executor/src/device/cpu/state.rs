@@ -9,6 +9,7 @@ use fs_kernels::{MatMut, Real};
 use fs_schedule::{DenseOptimizer, Parameter, RowMap, Schedule, Table};
 use parking_lot::{Mutex, RwLock};
 
+use super::whole::Whole;
 use crate::device::shards;
 
 /// What a rank holds of a table, or of a part of a column-wise one: a range of rows and of columns.
@@ -99,6 +100,8 @@ pub struct Dense<T> {
     pub gradient: RwLock<Vec<T>>,
     /// The optimizer's state: momentum, or both moments.
     pub state: Mutex<[Vec<T>; 2]>,
+    /// All of that while checkpoints are written.
+    pub(crate) whole: Whole<T>,
 }
 
 impl<T: Real> Dense<T> {
@@ -117,12 +120,17 @@ impl<T: Real> Dense<T> {
             values: RwLock::new(values),
             gradient: RwLock::new(zeroed(n)?),
             state: Mutex::new([zeroed(first)?, zeroed(second)?]),
+            whole: Whole::default(),
         })
     }
 
     /// One step of the optimizer; `step` counts from 1.
     pub(crate) fn update(&self, optimizer: DenseOptimizer, step: u64) {
+        let mut held = self.whole.hold();
         let (mut w, g, mut state) = (self.values.write(), self.gradient.read(), self.state.lock());
+        if let Some(was) = &mut *held {
+            was.before(step - 1, &w, &state);
+        }
         let [first, second] = &mut *state;
         match optimizer {
             DenseOptimizer::Sgd { lr, momentum, weight_decay } => {

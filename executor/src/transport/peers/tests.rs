@@ -187,6 +187,30 @@ fn one_decides_for_those_that_are_not_heard() {
     }
 }
 
+/// Who would decide for those that are not heard is gone before it has: the next one does.
+#[test]
+fn the_next_decides_if_the_first_is_gone() {
+    let (peers, post) = peers(4);
+    let waits = |ranks: &[usize]| TransportError::Timeout {
+        op: "rows".into(),
+        batch: Some(1),
+        ranks: ranks.to_vec(),
+        seconds: 1.0,
+    };
+    peers[3].fail(&waits(&[2, 3]));
+    post.frames.lock().unwrap().clear();
+    peers[0].fail(&waits(&[2, 3]));
+    peers[1].fail(&waits(&[2, 3]));
+    peers[2].fail(&waits(&[3]));
+    post.deliver();
+    assert_ne!(peers[3].failure(), Some(waits(&[3])), "by what it knows another one counts");
+    peers[1..].iter().for_each(|peer| peer.shared.lost(0, "it was killed"));
+    for peer in &peers[1..] {
+        assert_eq!(peer.settle(), Some(waits(&[3])), "process {}", peer.process());
+        post.deliver();
+    }
+}
+
 /// The first process gathers what all say, at once or until its patience ends.
 #[test]
 fn where_ranks_are_is_gathered() {

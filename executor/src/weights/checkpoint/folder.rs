@@ -1,0 +1,241 @@
+//! A folder of checkpoints: their names, who may write, which are whole.
+//!
+//! A checkpoint is written into a folder whose name ends in `.part`, its manifest last, everything is made durable, and then
+//! it is renamed. What is removed loses its manifest first. So at any moment what has a name of a checkpoint and a manifest is whole.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use fs_schedule::file::write_atomically;
+use fs_schedule::terminal::shown;
+
+use super::best::{Best, Metric, best};
+use super::manifest::{MANIFEST, Manifest};
+use crate::data::error::some;
+use crate::error::Error;
+
+/// Held by the run that writes into a folder.
+const LOCK: &str = "lock";
+const PREFIX: &str = "step-";
+const PART: &str = ".part";
+
+/// A folder that this run writes checkpoints into.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// Given up with the process, however that ends.
+    _lock: Option<File>,
+}
+
+/// The name of a checkpoint.
+fn name(step: u64) -> String {
+    format!("{PREFIX}{step:012}")
+}
+
+/// The step of a checkpoint's folder.
+fn step_of(path: &Path) -> Option<u64> {
+    let digits = path.file_name()?.to_str()?.strip_prefix(PREFIX)?;
+    let plain = digits.len() >= 12 && digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|_| plain)
+}
+
+/// Checkpoints of a folder that have a manifest, newest first.
+pub(crate) fn whole(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if let Some(step) = step_of(&path).filter(|_| path.join(MANIFEST).is_file()) {
+            found.push((step, path));
+        }
+    }
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(found)
+}
+
+impl Folder {
+    /// Makes it where it is missing, and keeps other runs out of it if `lock`; what runs that were ended have left is removed.
+    pub(crate) fn open(path: &Path, lock: bool) -> Result<Self, Error> {
+        let failed = |source| Error::Write { what: "checkpoints", path: path.into(), source };
+        if !lock {
+            return Ok(Self { path: path.into(), _lock: None });
+        }
+        fs::create_dir_all(path).map_err(failed)?;
+        let file = File::options().create(true).truncate(false).write(true).open(path.join(LOCK));
+        let file = file.map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::Settings(format!(
+                    "another run writes checkpoints into {}; wait for it, or give this one another folder",
+                    shown(path)
+                )));
+            }
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        let folder = Self { path: path.into(), _lock: Some(file) };
+        folder.clean().map_err(failed)?;
+        Ok(folder)
+    }
+
+    /// For a run that begins with a step: with later checkpoints there, of another run or of one that it goes back in, what it
+    /// leaves would not be the newest.
+    pub(crate) fn check(&self, first: u64) -> Result<(), Error> {
+        let failed = |source| Error::Write { what: "checkpoints", path: self.path.clone(), source };
+        match whole(&self.path).map_err(failed)?.first() {
+            Some((step, path)) if *step > first => Err(Error::Settings(format!(
+                "{} is there already, and this run begins with step {first}; go on from it with --resume {}, or give this run \
+                 another folder",
+                shown(path),
+                shown(&self.path)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes what is no checkpoint and was to become or has been one; one that only lacks its name gets it.
+    fn clean(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let part = name.strip_suffix(PART).and_then(|rest| step_of(Path::new(rest)));
+            match (part, path.join(MANIFEST).is_file()) {
+                (Some(step), true) => self.finish(step)?,
+                (Some(_), false) => fs::remove_dir_all(&path)?,
+                (None, false) if step_of(&path).is_some() => fs::remove_dir_all(&path)?,
+                (None, _) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The best of those that were evaluated.
+    pub(crate) fn best(&self, metric: Metric) -> Option<Best> {
+        best(&whole(&self.path).ok()?, metric)
+    }
+
+    /// Where a checkpoint is once it is whole.
+    pub(crate) fn named(&self, step: u64) -> PathBuf {
+        self.path.join(name(step))
+    }
+
+    /// Where a checkpoint is written.
+    pub(crate) fn part(&self, step: u64) -> PathBuf {
+        self.path.join(name(step) + PART)
+    }
+
+    /// Gives a checkpoint, which is whole and durable, its name; one that had it goes.
+    fn finish(&self, step: u64) -> io::Result<()> {
+        let to = self.named(step);
+        remove(&to)?;
+        fs::rename(self.part(step), &to)?;
+        sync(&self.path)
+    }
+
+    /// Writes the manifest of a checkpoint whose files are written, and gives it its name.
+    pub(crate) fn seal(&self, step: u64, manifest: Manifest) -> io::Result<()> {
+        let path = self.part(step);
+        // Files are durable, and their names must be before the manifest is.
+        sync(&path)?;
+        write_atomically(&path.join(MANIFEST), &manifest.seal()?)?;
+        sync(&path)?;
+        self.finish(step)
+    }
+
+    /// Keeps the newest ones, and the best one by a metric.
+    pub(crate) fn prune(&self, (keep, metric): (usize, Option<Metric>)) -> io::Result<()> {
+        let found = whole(&self.path)?;
+        let best = metric.and_then(|metric| best(&found, metric));
+        let best = best.map(|best| best.step);
+        let mut old = found.iter().skip(keep.max(1)).filter(|(step, _)| best != Some(*step));
+        old.try_for_each(|(_, path)| remove(path))
+    }
+}
+
+/// Removes a checkpoint, if it is there: at no moment is a part of it taken for whole.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path.join(MANIFEST)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        other => other?,
+    }
+    match fs::remove_dir_all(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Makes the entries of a folder durable.
+pub(crate) fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// The error that a checkpoint cannot be used, and which other could.
+pub(super) fn bad(path: &Path, reason: &str) -> Error {
+    let folder = path.parent().unwrap_or_else(|| Path::new("."));
+    let others = whole(folder).unwrap_or_default();
+    let others: Vec<String> =
+        others.iter().filter(|(_, other)| other != path).map(|(_, other)| shown(other)).collect();
+    let advice = if others.is_empty() { String::new() } else { format!("; others: {}", some(&others)) };
+    Error::Weights(format!("the checkpoint {} cannot be used: {reason}{advice}", shown(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(folder: &Path, name: &str, whole: bool) {
+        let path = folder.join(name);
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("rank-00000.safetensors"), "values").unwrap();
+        if whole {
+            fs::write(path.join(MANIFEST), "{}").unwrap();
+        }
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_is_not_whole_is_none_and_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path();
+        write(at, "step-000000000100", true);
+        write(at, "step-000000000200", false);
+        write(at, "step-000000000300.part", false);
+        write(at, "step-300", true);
+        write(at, "other.part", false);
+        let steps = |at: &Path| whole(at).unwrap().iter().map(|(step, _)| *step).collect::<Vec<_>>();
+        assert_eq!(steps(at), [100]);
+        let folder = Folder::open(at, true).unwrap();
+        assert_eq!(names(at), ["lock", "other.part", "step-000000000100", "step-300"]);
+        // Everything was written, but for the name.
+        write(at, "step-000000000400.part", true);
+        drop(folder);
+        let folder = Folder::open(at, true).unwrap();
+        write(at, "step-000000000100.part", true);
+        folder.finish(100).unwrap();
+        assert_eq!(steps(at), [400, 100]);
+        folder.prune((1, None)).unwrap();
+        assert_eq!(names(at), ["lock", "other.part", "step-000000000400", "step-300"]);
+    }
+
+    #[test]
+    fn two_runs_do_not_share_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("a/b");
+        let first = Folder::open(&at, true).unwrap();
+        let said = Folder::open(&at, true).unwrap_err().to_string();
+        assert!(said.contains("another run writes checkpoints into"), "{said}");
+        drop(first);
+        Folder::open(&at, true).unwrap();
+    }
+}

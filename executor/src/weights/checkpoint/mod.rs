@@ -1,0 +1,27 @@
+//! Checkpoints: the state after a step, written while later ones are trained.
+//!
+//! A checkpoint is a folder of safetensors files, one for each rank, and a manifest that says what is in them
+//! ([`manifest`]). How a state can be had while it changes is told in docs/checkpoints.md; the device's part of it is
+//! [`Device::keep`](crate::device::Device::keep), the gate's the choice of a batch that nobody has begun.
+
+use std::path::Path;
+
+pub(crate) mod best;
+pub(crate) mod blocks;
+pub(crate) mod folder;
+mod list;
+pub(crate) mod lying;
+pub(crate) mod manifest;
+pub(crate) mod read;
+pub(crate) mod run;
+pub(crate) mod shard;
+pub(crate) mod throttle;
+pub(crate) mod write;
+
+pub use best::{BadMetric, Best, Metric};
+pub use list::{Listed, checkpoints};
+
+/// Whether a path is a checkpoint, or a folder that has one.
+pub fn has_checkpoint(path: &Path) -> bool {
+    read::find(path).is_ok()
+}

@@ -1,0 +1,214 @@
+//! The thread of a process that writes its part of checkpoints while training goes on.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use fs_schedule::file::write_atomically;
+
+use super::best::Metric;
+use super::folder::Folder;
+use super::manifest::{BLOCK, FORMAT, Manifest, Part};
+use super::throttle::{Throttle, given_up};
+use super::write::{State, make};
+use crate::device::Device;
+use crate::evaluate::Scores;
+use crate::runtime::pace::Pace;
+use crate::weights::layout::{About, Run};
+
+/// How often a process looks whether the others have written theirs.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What a run writes checkpoints with.
+pub(crate) struct Writing<'a, D: Device> {
+    pub folder: &'a Folder,
+    /// How many of them are kept, and of which metric the best one too.
+    pub keep: (usize, Option<Metric>),
+    pub state: State<'a, D>,
+    /// What each says of itself, but for the step.
+    pub about: About,
+    /// What the data is, and its digest.
+    pub data: (String, String),
+    /// This process and how many there are.
+    pub process: (usize, usize),
+    pub ranks: usize,
+}
+
+/// Why a checkpoint was not written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the checkpoint {}: {source}; those before it are as they were", fs_schedule::terminal::shown(.path))]
+pub(crate) struct NotWritten {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl<D: Device> Writing<'_, D> {
+    /// Writes those that are asked for, by their steps, until nobody asks any more.
+    pub(crate) fn serve(
+        &self,
+        steps: &Receiver<u64>,
+        pace: &Pace,
+        ended: &(dyn Fn() -> bool + Sync),
+        done: &mut dyn FnMut(Written),
+    ) -> Result<(), NotWritten> {
+        let crowded = || self.state.devices.iter().any(Device::crowded);
+        let bytes = self.state.bytes();
+        let result = steps.iter().try_for_each(|step| {
+            let throttle = Throttle::beside(pace, (step, bytes), &crowded, ended);
+            done(self.write(step, None, &throttle)?);
+            Ok(())
+        });
+        // Updates may be waiting for room.
+        self.state.devices.iter().for_each(Device::forget);
+        match result {
+            // Whoever ended the run says why.
+            Err(_) if ended() => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Writes one, with scores if it was evaluated; of several processes all must call it.
+    pub(crate) fn write(
+        &self,
+        step: u64,
+        scores: Option<Scores>,
+        throttle: &Throttle<'_>,
+    ) -> Result<Written, NotWritten> {
+        let path = self.folder.part(step);
+        let since = Instant::now();
+        let written = self.write_into(&path, (step, scores), throttle);
+        self.state.devices.iter().for_each(Device::forget);
+        let written = written.map(|bytes| Written { step, bytes, time: since.elapsed() });
+        written.map_err(|source| {
+            if self.process.0 == 0 {
+                let _ = fs::remove_dir_all(&path);
+            }
+            NotWritten { path, source }
+        })
+    }
+
+    fn write_into(
+        &self,
+        path: &Path,
+        (step, scores): (u64, Option<Scores>),
+        throttle: &Throttle<'_>,
+    ) -> io::Result<u64> {
+        let (own, processes) = self.process;
+        let part_of = |process: usize| path.join(format!("process-{process}.json"));
+        let wait = |there: &dyn Fn() -> bool| {
+            while !there() {
+                if (throttle.given_up)() {
+                    return Err(given_up());
+                }
+                std::thread::sleep(LOOK);
+            }
+            Ok(())
+        };
+        if own == 0 {
+            make(path)?;
+        } else {
+            wait(&|| path.is_dir())?;
+        }
+        let mut part = self.state.write(path, throttle)?;
+        let bytes = |part: &Part| part.files.values().map(|file| file.bytes).sum();
+        if own > 0 {
+            write_atomically(&part_of(own), &serde_json::to_vec(&part)?)?;
+            return Ok(bytes(&part));
+        }
+        for other in 1..processes {
+            let file = part_of(other);
+            wait(&|| file.exists())?;
+            let theirs: Part = serde_json::from_slice(&fs::read(&file)?)?;
+            part.join(theirs);
+            fs::remove_file(&file)?;
+        }
+        let bytes = bytes(&part);
+        let manifest = Manifest {
+            digest: String::new(),
+            format: FORMAT,
+            about: About { step, ..self.about.clone() },
+            run: Run {
+                schedule: self.state.schedule.digest.clone(),
+                model: self.state.schedule.reference.digest.clone(),
+                ranks: self.ranks,
+                data: self.data.clone(),
+                // Of all ranks' the same, but for when it is looked at.
+                fitted: self.state.ranks[0].fitted(),
+                scores,
+            },
+            order: self.state.order(),
+            block: BLOCK,
+            tensors: part.tensors,
+            files: part.files,
+        };
+        self.folder.seal(step, manifest)?;
+        self.folder.prune(self.keep)?;
+        Ok(bytes)
+    }
+}
+
+/// A checkpoint that is whole; in processes but the first, their part of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Written {
+    pub step: u64,
+    pub bytes: u64,
+    pub time: Duration,
+}
+
+/// Checkpoints that are whole.
+pub(crate) struct Totals {
+    /// The step of the newest one.
+    pub newest: u64,
+    pub number: u64,
+    /// Bytes of the newest one.
+    pub bytes: u64,
+    /// From cuts until their checkpoints were whole.
+    pub time: Duration,
+}
+
+impl Totals {
+    /// None yet, in a run from a step on.
+    pub(crate) fn new(first: u64) -> Self {
+        Self { newest: first, number: 0, bytes: 0, time: Duration::ZERO }
+    }
+
+    /// Counts one more.
+    pub(crate) fn add(&mut self, written: Written) {
+        self.newest = written.step;
+        self.number += 1;
+        self.bytes = written.bytes;
+        self.time += written.time;
+    }
+}
+
+/// Tells the thread that writes when all ranks of this process have ended the batches before a cut.
+pub(crate) struct Ended {
+    /// Batches that each has ended.
+    own: Vec<(usize, u64)>,
+    first: u64,
+    told: Option<u64>,
+    steps: Sender<u64>,
+}
+
+impl Ended {
+    /// Of these ranks, from a step on.
+    pub(crate) fn new(ranks: &[usize], first: u64, steps: Sender<u64>) -> Self {
+        Self { own: ranks.iter().map(|rank| (*rank, 0)).collect(), first, told: None, steps }
+    }
+
+    /// A rank has ended a step; a checkpoint cuts before `cut`, a batch of this run. Says how many steps all have ended.
+    pub(crate) fn step(&mut self, rank: usize, step: u64, cut: Option<u64>) -> u64 {
+        if let Some((_, ended)) = self.own.iter_mut().find(|(own, _)| *own == rank) {
+            *ended = step + 1 - self.first;
+        }
+        if let Some(cut) = cut.filter(|cut| self.told != Some(*cut) && self.own.iter().all(|(_, n)| n >= cut))
+        {
+            self.told = Some(cut);
+            // Whoever has gone has failed, and says so.
+            let _ = self.steps.send(self.first + cut);
+        }
+        self.first + self.own.iter().map(|(_, n)| *n).min().unwrap_or(0)
+    }
+}

@@ -1,0 +1,127 @@
+//! Where values come from: one file, or the files of a checkpoint.
+
+use std::path::Path;
+
+use fs_schedule::terminal::shown;
+
+use super::checkpoint::blocks::Blocks;
+use super::checkpoint::lying::{Lying, Which};
+use super::checkpoint::read::{Checkpoint, find};
+use super::layout::{About, KEY, Run};
+use crate::data::DataError;
+use crate::data::tensorfile::{Element, TensorFile, TensorInfo};
+use crate::error::Error;
+
+/// Something that holds a model.
+#[derive(Debug)]
+pub(super) enum Origin {
+    File(TensorFile),
+    Checkpoint(Box<Checkpoint>),
+}
+
+impl Origin {
+    /// Opens a checkpoint, if it is a folder, or a file of values.
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        if path.is_dir() {
+            return Ok(Self::Checkpoint(Box::new(Checkpoint::open(&find(path)?)?)));
+        }
+        // What is said of data files would lead elsewhere.
+        let at = shown(path);
+        TensorFile::open(path).map(Self::File).map_err(|error| match error {
+            DataError::Io { source, .. } => {
+                Error::Weights(format!("cannot read the initial values {at}: {source}"))
+            }
+            DataError::Empty { .. } => Error::Weights(format!("the file of initial values {at} is empty")),
+            DataError::NotTensors { reason, .. } => {
+                Error::Weights(format!("the file of initial values {at} is not a safetensors file: {reason}"))
+            }
+            other => other.into(),
+        })
+    }
+
+    /// The run that left a checkpoint.
+    pub(super) fn run(&self) -> Option<&Run> {
+        match self {
+            Self::File(_) => None,
+            Self::Checkpoint(checkpoint) => Some(&checkpoint.manifest.run),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::File(file) => file.path(),
+            Self::Checkpoint(checkpoint) => &checkpoint.path,
+        }
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        match self {
+            Self::File(file) => file.names(),
+            Self::Checkpoint(checkpoint) => checkpoint.names(),
+        }
+    }
+
+    /// A tensor's type and shape.
+    pub(super) fn get(&self, name: &str) -> Option<TensorInfo> {
+        match self {
+            Self::File(file) => file.get(name).cloned(),
+            Self::Checkpoint(checkpoint) => checkpoint.get(name),
+        }
+    }
+
+    /// What it says of itself, if it does; the reason why that cannot be read.
+    pub(super) fn about(&self) -> Result<Option<About>, String> {
+        match self {
+            Self::File(file) => {
+                let read = |text| serde_json::from_str(text).map_err(|e: serde_json::Error| e.to_string());
+                file.metadata(KEY).map(read).transpose()
+            }
+            Self::Checkpoint(checkpoint) => Ok(Some(checkpoint.manifest.about.clone())),
+        }
+    }
+
+    /// Where a tensor lies.
+    pub(super) fn lying(&self, name: &str) -> Vec<Lying<'_>> {
+        match self {
+            Self::File(file) => file
+                .get(name)
+                .map(|info| Lying::new(file, (info, None), Which::From(0), 0))
+                .into_iter()
+                .collect(),
+            Self::Checkpoint(checkpoint) => {
+                checkpoint.pieces(name).iter().filter_map(|piece| checkpoint.lying(piece)).collect()
+            }
+        }
+    }
+
+    /// A tensor that must be there, whole in one file, with this element type.
+    pub(super) fn expect<E: Element>(&self, name: &str, shape: &str) -> Result<Blocks<'_>, DataError> {
+        match self {
+            Self::File(file) => Ok(Blocks::new(file, file.expect::<E>(name, shape)?, None)),
+            Self::Checkpoint(_) => {
+                let lying = self.lying(name);
+                match lying.first() {
+                    Some(own) if lying.len() == 1 && own.info.dtype == E::DTYPE => Ok(own.values()),
+                    Some(own) => {
+                        Err(self.mismatch(name, own.info, &format!("{:?} {shape} in one file", E::DTYPE)))
+                    }
+                    None => Err(DataError::MissingTensor {
+                        path: self.path().into(),
+                        name: name.into(),
+                        names: self.names(),
+                    }),
+                }
+            }
+        }
+    }
+
+    /// The error that `info` is not what was expected.
+    pub(super) fn mismatch(&self, name: &str, info: &TensorInfo, expected: &str) -> DataError {
+        DataError::Tensor {
+            path: self.path().into(),
+            name: name.into(),
+            found: info.describe(),
+            expected: expected.into(),
+        }
+    }
+}

@@ -1,0 +1,554 @@
+//! Checkpoints: what is written while training goes on is the state after a step, in every bit, and any sharding and number of ranks
+//! starts from it.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use fs_compiler::Strategy;
+use fs_executor::session::{Checkpoint, Every};
+use fs_executor::{Options, Session};
+use fs_schedule::Schedule;
+use fs_tests::pipes::joined;
+use fs_tests::training::{SHARDINGS, bits, compile, model, state};
+use fs_tests::{binary, root};
+use tempfile::TempDir;
+
+const OPTIMIZERS: [&str; 4] =
+    ["sgd(lr: 0.1)", "rowwise_adagrad(lr: 0.1)", "adagrad(lr: 0.1)", "adam(lr: 0.01)"];
+const STEPS: u64 = 40;
+
+fn options() -> Options {
+    Options::default().evaluate(false)
+}
+
+fn leaving(folder: &Path, every: u64, keep: usize) -> Checkpoint {
+    Checkpoint { folder: folder.into(), every: Every::Steps(every), keep, best: None }
+}
+
+fn session(schedule: &Schedule, options: Options) -> Session<f32> {
+    Session::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// States after each number of steps.
+fn states(schedule: &Schedule) -> Vec<Vec<Vec<u32>>> {
+    let mut session = session(schedule, options());
+    let mut states = vec![state(&session).unwrap()];
+    for _ in 0..STEPS {
+        session.advance(1, &mut ()).unwrap();
+        states.push(state(&session).unwrap());
+    }
+    states
+}
+
+/// Checkpoints of a folder by their steps, and nothing else but the lock.
+fn checkpoints(folder: &Path) -> Vec<(u64, PathBuf)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        match name.strip_prefix("step-") {
+            Some(step) => found.push((step.parse().unwrap_or_else(|_| panic!("{name}")), path)),
+            None => assert_eq!(name, "lock"),
+        }
+    }
+    found.sort();
+    found
+}
+
+/// However engines are late, and whatever the sharding, the rule and the strategy.
+#[test]
+fn what_is_written_is_the_state_after_a_step() {
+    let mut during = 0;
+    for (n, sharding) in SHARDINGS.iter().enumerate() {
+        for (m, strategy) in [Strategy::Serial, Strategy::Prefetch, Strategy::Pec].into_iter().enumerate() {
+            let (ranks, lookahead) = ([1, 2, 3, 4, 3, 2][n], 1 + (n as u32 + m as u32) % 2);
+            let text = model(sharding, OPTIMIZERS[(n + m) % 4], 60, true);
+            let schedule = compile(&text, strategy, ranks, lookahead, 1 + m as u32 % 2);
+            let states = states(&schedule);
+            let folder = tempfile::tempdir().unwrap();
+            let stress = (m > 0).then_some(n as u64 + 1);
+            let leaves = options().steps(STEPS).stress(stress).checkpoint(leaving(folder.path(), 3, 99));
+            let mut whole = session(&schedule, leaves);
+            whole.run(&mut ()).unwrap();
+            assert_eq!(state(&whole).unwrap(), states[STEPS as usize], "{sharding} {strategy:?}");
+            let found = checkpoints(folder.path());
+            assert_eq!(found.last().unwrap().0, STEPS, "one of the end");
+            for (step, path) in &found {
+                assert!(step % 3 == 0 || *step == STEPS, "{step}");
+                during += u64::from(*step < STEPS);
+                let mut started = session(&schedule, options().init(path.clone()));
+                assert_eq!(started.next_step(), *step);
+                assert_eq!(
+                    state(&started).unwrap(),
+                    states[*step as usize],
+                    "{sharding} {strategy:?} {step}"
+                );
+                // The bits of a run that was never stopped.
+                started.advance(STEPS - step, &mut ()).unwrap();
+                assert_eq!(
+                    state(&started).unwrap(),
+                    states[STEPS as usize],
+                    "{sharding} {strategy:?} {step}"
+                );
+            }
+        }
+    }
+    // The first of each run is always written; of the others those for which there is time.
+    assert!(during >= 18, "{during} were written while training went on");
+    eprintln!("{during} were written while training went on");
+}
+
+/// Several processes cut before the same step, and what they write together is one checkpoint.
+#[test]
+fn processes_leave_one_checkpoint() {
+    let mut during = 0;
+    for (n, processes) in
+        [vec![vec![0], vec![1]], vec![vec![0, 2], vec![1]], vec![vec![0], vec![1, 3], vec![2]]]
+            .iter()
+            .enumerate()
+    {
+        let ranks = processes.iter().map(Vec::len).sum::<usize>() as u32;
+        let sharding = ["row_wise(placement: hashed)", "column_wise", "row_wise"][n];
+        let schedule = compile(&model(sharding, OPTIMIZERS[n + 1], 60, true), Strategy::Pec, ranks, 1, 1);
+        let states = states(&schedule);
+        let folder = tempfile::tempdir().unwrap();
+        let worlds = joined(processes).unwrap();
+        std::thread::scope(|scope| {
+            for (world, _) in worlds {
+                let (schedule, folder) = (&schedule, folder.path());
+                scope.spawn(move || {
+                    let leaves = leaving(folder, 3, 99);
+                    let options = options().steps(STEPS).world(world).stress(7).checkpoint(leaves);
+                    session(schedule, options).run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
+                });
+            }
+        });
+        let found = checkpoints(folder.path());
+        assert_eq!(found.last().unwrap().0, STEPS, "one of the end");
+        for (step, path) in &found {
+            assert!(step % 3 == 0 || *step == STEPS, "{step}");
+            during += u64::from(*step < STEPS);
+            let started = session(&schedule, options().resume(path.clone()).steps(STEPS));
+            assert_eq!((started.next_step(), started.steps()), (*step, STEPS - step));
+            assert_eq!(state(&started).unwrap(), states[*step as usize], "{processes:?} {step}");
+        }
+    }
+    assert!(during >= 3, "{during} were written while training went on");
+}
+
+/// Of what only others hold a process reads nothing: damage there is theirs to find, and ends the others with them.
+#[test]
+fn a_process_reads_what_its_ranks_hold() {
+    for sharding in ["row_wise", "table_wise", "column_wise", "row_wise(placement: hashed)"] {
+        let schedule = compile(&model(sharding, "adagrad(lr: 0.1)", 60, true), Strategy::Pec, 2, 1, 1);
+        let folder = tempfile::tempdir().unwrap();
+        session(&schedule, options().checkpoint(leaving(folder.path(), 99, 1))).run(&mut ()).unwrap();
+        let (_, path) = checkpoints(folder.path()).pop().unwrap();
+        let shard = path.join("rank-00001.safetensors");
+        let mut bytes = fs::read(&shard).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&shard, bytes).unwrap();
+        let worlds = joined(&[vec![0], vec![1]]).unwrap();
+        let errors: Vec<String> = std::thread::scope(|scope| {
+            let threads: Vec<_> = worlds
+                .into_iter()
+                .map(|(world, _)| {
+                    let (schedule, path) = (&schedule, &path);
+                    scope.spawn(move || {
+                        let options = options().world(world).resume(path.clone()).steps(20);
+                        match Session::<f32>::new(schedule.clone(), options) {
+                            Ok(mut session) => session.run(&mut ()).unwrap_err().to_string(),
+                            Err(error) => error.to_string(),
+                        }
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let [told, found] = &errors[..] else { panic!("{errors:?}") };
+        assert!(
+            found.starts_with("the checkpoint ") && found.contains("rank-00001.safetensors` is damaged"),
+            "{found}"
+        );
+        // Before it trains or after: it has not found it by itself.
+        assert!(
+            told.starts_with("rank 1 failed in `initial values`") && told.contains("is damaged"),
+            "{told}"
+        );
+    }
+}
+
+/// The same values on any other ranks, and whole: what a file of all values holds.
+#[test]
+fn checkpoints_start_any_other_sharding() {
+    let text = |sharding: &str| model(sharding, "adagrad(lr: 0.1)", 60, true);
+    for (n, from) in SHARDINGS.iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let schedule = compile(&text(from), Strategy::Pec, [1, 2, 3, 4, 3, 4][n], 1, 1);
+        let mut trained = session(&schedule, options().checkpoint(leaving(folder.path(), 2, 1)));
+        trained.run(&mut ()).unwrap();
+        let found = checkpoints(folder.path());
+        assert_eq!(found.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [7], "{from}");
+        for (to, ranks) in SHARDINGS.iter().flat_map(|to| [2, 3].map(|ranks| (to, ranks))) {
+            let schedule = compile(&text(to), Strategy::Serial, ranks, 1, 1);
+            // The folder means its newest one.
+            let started = session(&schedule, options().init(folder.path().to_path_buf()));
+            let taken = started.taken().unwrap();
+            assert!(taken.in_model.is_empty() && taken.in_file.is_empty(), "{taken:?}");
+            assert!(taken.no_state.is_empty(), "{taken:?}");
+            assert_eq!(state(&started).unwrap(), state(&trained).unwrap(), "{from} to {to} on {ranks} ranks");
+        }
+    }
+}
+
+/// A schedule of a model of so many rows, in a folder of its own.
+fn place(rows: u32, ranks: u32) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let text = model("row_wise", "adam(lr: 0.01)", rows, true).replace("steps 7", "steps 60");
+    let schedule = compile(&text, Strategy::Pec, ranks, 1, 1);
+    fs_schedule::file::write(&folder.path().join("s.json"), &schedule).unwrap();
+    folder
+}
+
+fn fsx(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary("fsx"));
+    command.current_dir(folder).args(["run", "s.json", "--no-evaluate"]).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+fn said(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+const LEAVES: [&str; 6] = ["--checkpoint", "c", "--every", "4", "--keep", "2"];
+
+/// `FS_KILLS` says how often (12 without it).
+#[test]
+fn killed_at_any_moment_it_goes_on() {
+    let kills = std::env::var("FS_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);
+    let folder = place(100_000, 2);
+    let at = folder.path();
+    let whole = fsx(at, &["--save", "whole.safetensors"]).output().unwrap();
+    assert!(whole.status.success(), "{}", said(&whole));
+    let (mut killed, mut begun, mut gone_on, mut resumed, mut random) = (0, 0u32, 0, 0, 1u64);
+    while killed < kills {
+        begun += 1;
+        assert!(begun < 100 + 20 * kills, "it ends too soon: {killed} of {begun}");
+        let arguments = [&LEAVES[..], &["--resume", "c", "--save", "end.safetensors"]].concat();
+        resumed += usize::from(fs::read_dir(at.join("c")).is_ok_and(|mut entries| {
+            entries.any(|e| {
+                e.unwrap().file_name().to_str().is_some_and(|n| n.starts_with("step-") && !n.contains('.'))
+            })
+        }));
+        let mut child = fsx(at, &arguments).spawn().unwrap();
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_millis(20 + (random >> 40) % 400));
+        let ended = child.try_wait().unwrap().is_some();
+        // SIGKILL.
+        let _ = child.kill();
+        let out = child.wait_with_output().unwrap();
+        if ended {
+            assert!(out.status.success(), "{}", said(&out));
+            let same = fs::read(at.join("end.safetensors")).unwrap()
+                == fs::read(at.join("whole.safetensors")).unwrap();
+            assert!(same, "after {killed} kills");
+            fs::remove_dir_all(at.join("c")).unwrap();
+            fs::remove_file(at.join("end.safetensors")).unwrap();
+            gone_on += 1;
+        } else {
+            killed += 1;
+        }
+    }
+    let last =
+        fsx(at, &[&LEAVES[..], &["--resume", "c", "--save", "end.safetensors"]].concat()).output().unwrap();
+    assert!(last.status.success(), "{}", said(&last));
+    assert!(fs::read(at.join("end.safetensors")).unwrap() == fs::read(at.join("whole.safetensors")).unwrap());
+    // What was being written is gone.
+    checkpoints(&at.join("c"));
+    assert!(resumed > 0, "none of {begun} runs went on");
+    eprintln!(
+        "{killed} kills in {begun} runs, {gone_on} of which ended before; {resumed} went on from another"
+    );
+}
+
+/// A run of 60 steps goes on for what is left of them, or of what is asked for, and counts from its first start.
+#[test]
+fn steps_count_from_the_first_start() {
+    let folder = place(60, 2);
+    let at = folder.path();
+    let run = |arguments: &[&str]| {
+        let out = fsx(at, arguments).output().unwrap();
+        assert!(out.status.success(), "{}", said(&out));
+        said(&out)
+    };
+    run(&["--save", "60.safetensors"]);
+    run(&["--steps", "70", "--save", "70.safetensors"]);
+    run(&[&LEAVES[..], &["--steps", "21"]].concat());
+    assert_eq!(checkpoints(&at.join("c")).last().unwrap().0, 21);
+    run(&["--resume", "c", "--save", "a.safetensors"]);
+    run(&["--resume", "c", "--steps", "70", "--save", "b.safetensors"]);
+    run(&["--resume", "c/step-000000000021", "--steps", "21", "--save", "c.safetensors"]);
+    let read = |name: &str| fs::read(at.join(name)).unwrap();
+    assert!(
+        read("a.safetensors") == read("60.safetensors") && read("b.safetensors") == read("70.safetensors")
+    );
+    assert!(read("c.safetensors") != read("a.safetensors"));
+    // Without one there, a run that leaves some there begins.
+    let said = run(&["--resume", "new", "--checkpoint", "new", "--steps", "3"]);
+    assert!(said.contains("note: there is no checkpoint in new yet"), "{said}");
+    assert_eq!(checkpoints(&at.join("new")).last().unwrap().0, 3);
+}
+
+/// A folder with later checkpoints is another run's: what this one leaves would not be the newest there.
+#[test]
+fn other_runs_are_not_pushed_aside() {
+    let folder = place(60, 2);
+    let at = folder.path();
+    let run = |arguments: &[&str]| fsx(at, arguments).output().unwrap();
+    let leaves = [&LEAVES[..], &["--keep", "9"]].concat();
+    let leaves: Vec<&str> =
+        leaves.iter().enumerate().filter(|(n, _)| !(4..6).contains(n)).map(|(_, a)| *a).collect();
+    assert!(run(&[&leaves[..], &["--steps", "20"]].concat()).status.success());
+    let before = checkpoints(&at.join("c"));
+    let first = before[0].1.strip_prefix(at).unwrap().to_str().unwrap().to_owned();
+    for arguments in [&["--steps", "9"][..], &["--seed", "4"], &["--resume", &first, "--steps", "30"]] {
+        let out = run(&[&leaves[..], arguments].concat());
+        let said = said(&out);
+        assert!(!out.status.success() && said.contains("step-000000000020 is there already"), "{said}");
+        assert_eq!(checkpoints(&at.join("c")), before);
+    }
+    assert!(run(&[&leaves[..], &["--resume", "c", "--steps", "24"]].concat()).status.success());
+    // What is trained otherwise goes on, but not without a word; another strategy or sharding needs none.
+    let text = |sharding: &str| model(sharding, "adam(lr: 0.01)", 60, true).replace("steps 7", "steps 60");
+    for (text, strategy, other) in [
+        (text("row_wise").replace("batch 12", "batch 6"), Strategy::Pec, true),
+        (text("row_wise").replace("lookup(z), 0.5", "lookup(z), 5"), Strategy::Pec, true),
+        (text("row_wise").replace("lr: 0.01", "lr: 0.5"), Strategy::Pec, true),
+        (text("table_wise"), Strategy::Serial, false),
+        (text("row_wise(placement: hashed)"), Strategy::Prefetch, false),
+    ] {
+        fs_schedule::file::write(&at.join("s.json"), &compile(&text, strategy, 2, 1, 1)).unwrap();
+        let out = run(&["--resume", "c", "--steps", "25"]);
+        assert!(out.status.success(), "{}", said(&out));
+        assert_eq!(said(&out).contains("was left by another model, or"), other, "{}", said(&out));
+    }
+}
+
+/// Ids that a run was started with by a file of values number the data otherwise; it goes on all the same, and a second time.
+#[test]
+fn ids_keep_their_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let text = "model small {
+      table items { rows 30  dim 4  optimizer adagrad(lr: 0.1) }
+      input history: ids(items) { max 6 }
+      input following: next(history)
+      let x = lookup(history)
+      loss sampled_softmax(linear(x, 4), items, following, negatives: 3, normalize: tokens)
+    }
+    train { batch 4  steps 12  optimizer adam(lr: 1e-2) }
+    workload visits { csv \"visits.csv\" { user \"user\"  item \"item\" } }";
+    let schedule = compile(text, Strategy::Pec, 2, 1, 1);
+    fs_schedule::file::write(&at.join("s.json"), &schedule).unwrap();
+    let lines = |reversed: bool| {
+        let mut lines: Vec<String> = (0..60u32).map(|n| format!("u{},{}\n", n % 10, n * n % 23)).collect();
+        if reversed {
+            lines.reverse();
+        }
+        format!("user,item\n{}", lines.concat())
+    };
+    let run = |arguments: &[&str]| {
+        let out = fsx(at, arguments).output().unwrap();
+        assert!(out.status.success(), "{arguments:?}: {}", said(&out));
+    };
+    fs::write(at.join("visits.csv"), lines(true)).unwrap();
+    run(&["--steps", "3", "--save", "first.safetensors"]);
+    fs::write(at.join("visits.csv"), lines(false)).unwrap();
+    run(&["--init", "first.safetensors", "--steps", "9", "--save", "whole.safetensors"]);
+    run(&["--init", "first.safetensors", "--steps", "4", "--checkpoint", "c"]);
+    run(&["--resume", "c", "--checkpoint", "c", "--steps", "9"]);
+    run(&["--resume", "c", "--steps", "12", "--save", "end.safetensors"]);
+    assert!(fs::read(at.join("end.safetensors")).unwrap() == fs::read(at.join("whole.safetensors")).unwrap());
+    fs::write(at.join("visits.csv"), lines(true)).unwrap();
+    let out = fsx(at, &["--resume", "c"]).output().unwrap();
+    assert!(said(&out).contains("trained on other data") && out.status.code() == Some(1), "{}", said(&out));
+}
+
+/// What is wrong with a checkpoint is said, and which other there is.
+#[test]
+fn damaged_checkpoints_are_named() {
+    let folder = place(60, 2);
+    let at = folder.path();
+    let out = fsx(at, &[&LEAVES[..], &["--steps", "20"]].concat()).output().unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    let found = checkpoints(&at.join("c"));
+    let (_, newest) = found.last().unwrap();
+    let older = found[0].1.file_name().unwrap().to_str().unwrap();
+    assert_eq!(found.len(), 2);
+    let shard = |rank: u32| newest.join(format!("rank-{rank:05}.safetensors"));
+    let refused = |words: &[&str], arguments: &[&str]| {
+        let out = fsx(at, arguments).output().unwrap();
+        let said = said(&out);
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+    };
+    let listed = |arguments: &[&str]| {
+        let out =
+            Command::new(binary("fsx")).current_dir(at).arg("checkpoint").args(arguments).output().unwrap();
+        let errors = said(&out);
+        (out.status.code(), String::from_utf8(out.stdout).unwrap() + &errors)
+    };
+    let (code, list) = listed(&["c", "--verify"]);
+    assert_eq!((code, list.lines().count()), (Some(0), 2), "{list}");
+    assert!(list.contains("small after 20 steps on 2 rank(s)") && list.contains("every byte"), "{list}");
+    assert_eq!(listed(&["nowhere"]).0, Some(1));
+    let resume = ["--resume", "c"];
+    let kept = [fs::read(shard(0)).unwrap(), fs::read(shard(1)).unwrap()];
+    // A bit, anywhere behind the header.
+    let header = u64::from_le_bytes(kept[0][..8].try_into().unwrap()) as usize + 8;
+    for place in [header, header.midpoint(kept[0].len()), kept[0].len() - 1] {
+        let mut bytes = kept[0].clone();
+        bytes[place] ^= 4;
+        fs::write(shard(0), bytes).unwrap();
+        refused(&["rank-00000.safetensors", "is damaged", older], &resume);
+        // Which only reading all of it tells.
+        assert_eq!(listed(&["c"]).0, Some(0));
+        let (code, list) = listed(&["c", "--verify"]);
+        assert!(code == Some(1) && list.contains("is damaged"), "{list}");
+    }
+    fs::write(shard(0), &kept[0][..kept[0].len() - 4]).unwrap();
+    refused(&["rank-00000.safetensors", older], &resume);
+    fs::remove_file(shard(0)).unwrap();
+    refused(&["rank-00000.safetensors", older], &resume);
+    // Each other's.
+    fs::write(shard(0), &kept[1]).unwrap();
+    fs::write(shard(1), &kept[0]).unwrap();
+    refused(&["rank-0000", older], &resume);
+    fs::write(shard(0), &kept[0]).unwrap();
+    fs::write(shard(1), &kept[1]).unwrap();
+    let manifest = newest.join("manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    fs::write(&manifest, &text[..text.len() / 2]).unwrap();
+    refused(&["manifest.json is damaged", older], &resume);
+    let (code, list) = listed(&["c", "--json"]);
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    assert!(code == Some(1) && list[0]["damaged"].is_string() && list[1]["damaged"].is_null(), "{list}");
+    fs::write(&manifest, text.replacen("\"format\": 1", "\"format\": 2", 1)).unwrap();
+    refused(&["version 2", "newer one", older], &resume);
+    fs::write(&manifest, text.replacen("\"rank-00001.safetensors\"", "\"../s.json\"", 1)).unwrap();
+    refused(&["cannot be used", older], &resume);
+    fs::write(&manifest, &text).unwrap();
+    // It is whole again, but not of this run.
+    refused(&["has the seed", "not 5"], &["--resume", "c", "--seed", "5"]);
+    let out = fsx(at, &["--steps", "3", "--save", "values.safetensors"]).output().unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    refused(&["it is a file", "--init"], &["--resume", "values.safetensors"]);
+    refused(&["there is no checkpoint in empty", "--checkpoint"], &{
+        fs::create_dir(at.join("empty")).unwrap();
+        ["--resume", "empty"]
+    });
+    refused(&["cannot read the checkpoints"], &["--resume", "nowhere"]);
+    let other = compile(&model("row_wise", "adam(lr: 0.01)", 61, true), Strategy::Pec, 2, 1, 1);
+    fs_schedule::file::write(&at.join("s.json"), &other).unwrap();
+    refused(&["table.a", "[60, 8]", "[61, 8]"], &resume);
+}
+
+/// One run writes into a folder; what cannot be written is said, and what is there stays.
+#[test]
+fn folders_that_cannot_be_written() {
+    let folder = place(100_000, 2);
+    let at = folder.path();
+    let out = fsx(at, &[&LEAVES[..], &["--steps", "5"]].concat()).output().unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    let before = checkpoints(&at.join("c"));
+    let mut first =
+        fsx(at, &[&LEAVES[..], &["--steps", "100000", "--resume", "c"]].concat()).spawn().unwrap();
+    let began = Instant::now();
+    while checkpoints_and_parts(&at.join("c")) == before.len() && began.elapsed() < Duration::from_mins(1) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let second = fsx(at, &[&LEAVES[..], &["--steps", "5"]].concat()).output().unwrap();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(said(&second).contains("another run writes checkpoints into c"), "{}", said(&second));
+    // As a full disk: no file may be so long.
+    fs::remove_dir_all(at.join("c")).unwrap();
+    let out = fsx(at, &[&LEAVES[..], &["--steps", "5"]].concat()).output().unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    let limited = |arguments: &str| {
+        let line = format!("ulimit -f 2000; exec \"$0\" run s.json --no-evaluate {arguments}");
+        let mut command = Command::new("bash");
+        command.current_dir(at).args(["-c", &line]).arg(binary("fsx")).output().unwrap()
+    };
+    for arguments in
+        ["--checkpoint c --every 2 --resume c --steps 20", "--checkpoint c --every 1h --resume c --steps 20"]
+    {
+        let out = limited(arguments);
+        assert_eq!(out.status.code(), Some(1), "{}", said(&out));
+        let said = said(&out);
+        assert!(said.contains("cannot write the checkpoint") && said.contains("too large"), "{said}");
+        assert_eq!(checkpoints(&at.join("c")), before, "{said}");
+    }
+    fs::write(at.join("file"), "").unwrap();
+    for (arguments, words) in [
+        (&["--checkpoint", "file"][..], "cannot write checkpoints"),
+        (&["--every", "5"], "--checkpoint"),
+        (&["--checkpoint", "d", "--every", "0"], "number of steps"),
+        (&["--checkpoint", "d", "--every", "5x"], "number of steps"),
+        (&["--checkpoint", "d", "--keep", "0"], "--keep"),
+        (&["--resume", "c", "--init", "c"], "cannot be used with"),
+    ] {
+        let out = fsx(at, arguments).output().unwrap();
+        assert!(!out.status.success() && said(&out).contains(words), "{arguments:?}: {}", said(&out));
+    }
+    assert!(!at.join("d").exists());
+}
+
+/// How many entries a folder that is being written into has beside the lock.
+fn checkpoints_and_parts(folder: &Path) -> usize {
+    fs::read_dir(folder).unwrap().count() - 1
+}
+
+/// The reader that docs/checkpoints.md shows, in Python.
+#[test]
+fn python_reads_tables_whole() {
+    // tests/weights/python.sh names one that has the packages.
+    let python = std::env::var("FS_PYTHON").unwrap_or_else(|_| "python3".into());
+    let packages = Command::new(&python).args(["-c", "import safetensors.numpy"]).output();
+    if !packages.is_ok_and(|out| out.status.success()) {
+        eprintln!("skipped: {python} with the packages safetensors and numpy is not here");
+        return;
+    }
+    let page = fs::read_to_string(root("docs/checkpoints.md")).unwrap();
+    let (_, code) = page.split_once("```python\n").unwrap();
+    let (code, _) = code.split_once("```").unwrap();
+    // The whole, for this test.
+    let code = code.replace(
+        "print(whole.shape, whole.sum(dtype=np.float64))",
+        "print(whole.ravel().view(np.uint32).tolist())",
+    );
+    for sharding in SHARDINGS {
+        let folder = tempfile::tempdir().unwrap();
+        let schedule = compile(&model(sharding, "adagrad(lr: 0.1)", 60, true), Strategy::Pec, 3, 1, 1);
+        let mut trained = session(&schedule, options().checkpoint(leaving(folder.path(), 100, 1)));
+        trained.run(&mut ()).unwrap();
+        let (_, path) = checkpoints(folder.path()).pop().unwrap();
+        let all = [
+            ("table.a", trained.table(0).unwrap()),
+            ("table.b/sum", trained.table_state(1).unwrap()[0].clone()),
+            (schedule.parameters[0].name.as_str(), trained.parameter(0)),
+        ];
+        for (name, values) in all {
+            let out =
+                Command::new(&python).args(["-c", &code, path.to_str().unwrap(), name]).output().unwrap();
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+            let read: Vec<u32> = serde_json::from_slice(&out.stdout).unwrap();
+            assert_eq!(read, bits(&values), "{sharding} {name}");
+        }
+    }
+}
