@@ -235,6 +235,18 @@ def failures(given, folder):
     one_error("more processes than ranks", code, err, r"4 processes for 3 rank", 4)
     ok("more processes than ranks are refused")
 
+    # MPI's start waits for all: for one that is gone before, where mpirun lets the others live, and for one that hangs.
+    waits = f"fi; exec {own} --timeout 4"
+    for name, script, recover in [("is gone", "kill -9 $$", True), ("hangs", "exec sleep 60", False)]:
+        code, _, err, took = mpirun(one(f"{script}; {waits}"), recover=recover).end(4 + 5)
+        said = [line for line in err.splitlines() if line.startswith("error: ")]
+        wanted = all("MPI has not started within 4 s" in line and "--timeout" in line for line in said)
+        # Where it may, mpirun ends all as soon as one of them has.
+        if not (said and wanted) or (len(said) != 2 if recover else code == 0):
+            fail(f"a process that {name} before MPI has started: {code}\n{err}")
+        gone(given.fsx)
+        ok(f"a process that {name} before MPI has started ends all ({took:.1f} s, timeout 4 s)")
+
     for name, sent in [("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)]:
         # mpirun itself would end the others of one that is killed before they can say why.
         killed = sent == signal.SIGKILL
@@ -318,7 +330,8 @@ def kept(given, folder):
     leaves = run + ["mpi.safetensors", "--checkpoint", "c", "--every", "100", "--keep", "2", "--resume", "c", "--timeout", "20"]
     killed, gone_on, ended, longest = 0, 0, 0, 2.0
     while killed < kills or ended == 0:
-        more = MPIRUN + ["-np", str(random.choice([2, 3]))]
+        recover = ["--enable-recovery"] if killed % 2 else []
+        more = MPIRUN + recover + ["-np", str(random.choice([2, 3]))]
         job, resumed = Job(more + leaves, folder), len(list(folder.glob("c/step-*[0-9]")))
         if killed < kills:
             time.sleep(random.uniform(0.2, longest))

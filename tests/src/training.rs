@@ -1,8 +1,11 @@
 //! Training in tests: a small model, compiled as asked, and everything that must be equal after it.
 
+use std::path::Path;
+
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::device::Device;
-use fs_executor::{Error, Observer, Report, Session};
+use fs_executor::session::{Checkpoint, Every};
+use fs_executor::{Error, Observer, Options, Report, Session};
 use fs_schedule::Schedule;
 
 /// Every sharding, and every placement of rows.
@@ -59,6 +62,16 @@ pub fn compile_at(
             "{strategy:?}, {ranks} ranks, lookahead {lookahead}, {microbatches} microbatches: {e}\n{text}"
         ),
     }
+}
+
+/// A session of it, which must begin.
+pub fn session(schedule: &Schedule, options: Options) -> Session<f32> {
+    Session::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Leaves checkpoints in a folder after every so many steps.
+pub fn leaving(folder: &Path, every: u64, keep: usize) -> Checkpoint {
+    Checkpoint { folder: folder.into(), every: Every::Steps(every), keep, best: None }
 }
 
 /// Numbers as they are kept, so that two that print alike are told apart.

@@ -9,23 +9,13 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use fs_compiler::Strategy;
-use fs_executor::session::{Checkpoint, Every};
 use fs_executor::weights::{convert, differences};
 use fs_executor::{Options, Session};
-use fs_schedule::Schedule;
 use fs_tests::binary;
-use fs_tests::training::{SHARDINGS, compile, model, state};
+use fs_tests::training::{SHARDINGS, compile, leaving, model, session, state};
 
 fn options() -> Options {
     Options::default().evaluate(false)
-}
-
-fn leaving(folder: &Path, every: u64, keep: usize) -> Checkpoint {
-    Checkpoint { folder: folder.into(), every: Every::Steps(every), keep, best: None }
-}
-
-fn session(schedule: &Schedule, options: Options) -> Session<f32> {
-    Session::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn fsx(folder: &Path, arguments: &[&str]) -> Output {

@@ -8,11 +8,10 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use fs_compiler::Strategy;
-use fs_executor::session::{Checkpoint, Every};
 use fs_executor::{Options, Session};
 use fs_schedule::Schedule;
 use fs_tests::pipes::joined;
-use fs_tests::training::{SHARDINGS, bits, compile, model, state};
+use fs_tests::training::{SHARDINGS, bits, compile, leaving, model, session, state};
 use fs_tests::{binary, root};
 use tempfile::TempDir;
 
@@ -22,14 +21,6 @@ const STEPS: u64 = 40;
 
 fn options() -> Options {
     Options::default().evaluate(false)
-}
-
-fn leaving(folder: &Path, every: u64, keep: usize) -> Checkpoint {
-    Checkpoint { folder: folder.into(), every: Every::Steps(every), keep, best: None }
-}
-
-fn session(schedule: &Schedule, options: Options) -> Session<f32> {
-    Session::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// States after each number of steps.

@@ -42,9 +42,11 @@ fn said(out: &Output) -> String {
     String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
-/// Rust's runtime, which asks for memory before a program begins, ends it in no other way.
+/// Rust's runtime and the C library, which ask for memory before a program or a thread begins, end it in no other way.
 fn aborted_by_the_runtime(out: &Output) -> bool {
-    out.status.signal() == Some(6) && said(out).contains("fatal runtime error")
+    let said = said(out);
+    let told = said.contains("fatal runtime error") || said.contains("Fatal glibc error");
+    out.status.signal() == Some(6) && told
 }
 
 fn names(folder: &Path) -> Vec<String> {

@@ -15,7 +15,7 @@ mod mailbox;
 mod pace;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,15 @@ pub enum MpiError {
     /// MPI may not be called by a thread of a process of several.
     #[error("this MPI does not allow processes with threads (MPI_THREAD_FUNNELED)")]
     Threads,
+    /// MPI has not started in time: it waits for all processes of the job.
+    #[error(
+        "MPI has not started within {} s: a process of this job is gone, or its host cannot be reached; see what the launcher says of it, or give it longer with `--timeout SECONDS`",
+        .timeout.as_secs_f64()
+    )]
+    Late {
+        /// For how long it was waited for.
+        timeout: Duration,
+    },
     /// A call failed.
     #[error("{call} failed: {reason}")]
     Call {
@@ -136,7 +145,8 @@ impl Job {
     /// Starts MPI. Whoever says nothing for `timeout` counts as lost.
     ///
     /// # Errors
-    /// If no launcher has started this process, or MPI does not start.
+    /// If no launcher has started this process, or MPI does not start, or not in that time. Then the thread that starts it is
+    /// left behind.
     pub fn join(timeout: Duration) -> Result<Self, MpiError> {
         let launched = launched().ok_or(MpiError::NotLaunched)?;
         let mailbox = Arc::new(Mailbox::new(HEADER));
@@ -145,7 +155,7 @@ impl Job {
         let run = move || speak(&own, timeout, &started);
         let thread = std::thread::Builder::new().name("mpi".into()).spawn(run);
         let thread = thread.map_err(|e| MpiError::Call { call: "spawn", reason: e.to_string() })?;
-        let (process, processes) = wait_for_place(&place)?;
+        let (process, processes) = wait_for_place(&place, timeout)?;
         if processes == 1 && launched.processes > 1 {
             return Err(MpiError::Alone { launcher: launched.by, processes: launched.processes });
         }
@@ -199,8 +209,14 @@ impl Drop for Job {
     }
 }
 
-fn wait_for_place(place: &Receiver<Result<(usize, usize), MpiError>>) -> Result<(usize, usize), MpiError> {
-    place.recv().unwrap_or(Err(MpiError::Gone))
+fn wait_for_place(
+    place: &Receiver<Result<(usize, usize), MpiError>>,
+    timeout: Duration,
+) -> Result<(usize, usize), MpiError> {
+    place.recv_timeout(timeout).unwrap_or_else(|error| match error {
+        RecvTimeoutError::Timeout => Err(MpiError::Late { timeout }),
+        RecvTimeoutError::Disconnected => Err(MpiError::Gone),
+    })
 }
 
 /// What the thread does, from MPI's start to its end.
