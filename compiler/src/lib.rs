@@ -4,6 +4,7 @@
 //! travel, [`emit`] orders it by a policy and writes the schedule; [`compile_with`] does all that, [`search`] for several
 //! candidates; [`viz`] draws it.
 
+pub mod algebra;
 pub mod chakra;
 pub mod compile;
 pub mod dialect;

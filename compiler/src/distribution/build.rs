@@ -234,6 +234,33 @@ impl Distribution {
         let lists = p.lists(p.updates.as_ref(), class)?;
         terms.add(Op::Total, &[p.all.owner, received, lists.owner])
     }
+
+    /// What is added up by all classes of all exchanges.
+    ///
+    /// # Errors
+    /// If `sum` has not as many columns as the table.
+    pub fn update(&self, terms: &mut Terms, sum: Id) -> Result<Id, TypeError> {
+        let mut parts = Vec::with_capacity(self.parts.len());
+        for (i, p) in self.parts.iter().enumerate() {
+            let classes: Vec<Option<u32>> = match &p.updates {
+                None => vec![None],
+                Some(classes) => (0..classes.lists.len() as u32).map(Some).collect(),
+            };
+            let mut updates = Vec::with_capacity(classes.len());
+            for class in classes {
+                let total = self.total(terms, i, class, sum)?;
+                updates.push(terms.add(Op::Update, &[total])?);
+            }
+            parts.push(match updates[..] {
+                [one] => one,
+                ref updates => terms.add(Op::Join, updates)?,
+            });
+        }
+        match parts[..] {
+            [one] => Ok(one),
+            ref parts => terms.add(Op::Beside, parts),
+        }
+    }
 }
 
 impl Part {

@@ -11,7 +11,7 @@ impl Terms {
     pub fn extent(&self, id: Id) -> Option<Extent> {
         let of = |i| self.child(id, i).and_then(|c| self.extent(c));
         match self.node(id).op {
-            Op::Shard { .. } | Op::Total => None,
+            Op::Shard { .. } | Op::Total | Op::Update | Op::Join | Op::Beside => None,
             Op::Ids { rows, .. } | Op::Given { rows, .. } => Some(rows),
             Op::Offsets { .. } | Op::Pool { .. } => Some(Extent::Symbol(Symbol::Samples)),
             Op::Entries { exchange, .. } => Some(Extent::Symbol(Symbol::Sent(exchange))),

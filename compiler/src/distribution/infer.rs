@@ -41,7 +41,7 @@ const fn is_entry(t: &Type) -> bool {
 }
 
 /// The type of an operation on operands.
-pub(super) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
+pub(crate) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
     let o = Operands { op, types };
     let leaf = |holds, sharded, per, columns| {
         o.count(types.is_empty(), "left out")?;
@@ -74,7 +74,10 @@ pub(super) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
         | Op::Split
         | Op::Send
         | Op::SendAll
-        | Op::Total => gradients(&o),
+        | Op::Total
+        | Op::Update
+        | Op::Join
+        | Op::Beside => gradients(&o),
         Op::Dispatch | Op::Combine => {
             let (from, to) = match op {
                 Op::Dispatch => (Site::Home, Site::Assigned),
@@ -255,6 +258,26 @@ fn gradients(o: &Operands<'_>) -> Result<Type, TypeError> {
             let sharded = if o.op == Op::Send { Sharded::Owner } else { Sharded::Replicated };
             let to = o.list(2, sharded)?;
             Ok(Type { holds: Holds::Gradients, columns: of.columns, precision: of.precision, ..to })
+        }
+        Op::Update => {
+            o.count(o.types.len() == 1, "one")?;
+            let of = o.get(0, "sums where the rows are", |t| {
+                gradients(t) && t.per == Per::Row && t.sharded != Sharded::Sample
+            })?;
+            Ok(Type { sharded: Sharded::Replicated, ..of })
+        }
+        Op::Join | Op::Beside => {
+            let first = o.alike(Holds::Gradients)?;
+            let whole = |t: &Type| t.per == Per::Row && t.sharded == Sharded::Replicated;
+            o.get(0, "an update", whole)?;
+            if o.op == Op::Beside {
+                let columns = o.types.iter().fold(0u32, |sum, t| sum.saturating_add(t.columns));
+                return Ok(Type { columns, ..first });
+            }
+            for i in 1..o.types.len() {
+                o.get(i, "like the first", |t| t.columns == first.columns)?;
+            }
+            Ok(first)
         }
         _ => {
             o.count((2..=3).contains(&o.types.len()), "left out")?;

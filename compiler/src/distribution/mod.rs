@@ -19,6 +19,7 @@ pub use at::{At, AtError};
 pub use build::Distribution;
 pub(crate) use choice::TableChoices;
 pub use choice::{Choice, Lookahead, PerTable, PerTableError, TableOptions};
+pub(crate) use infer::infer;
 pub use op::Op;
 pub use term::{Id, Terms};
 pub use ty::{Type, TypeError};

@@ -132,6 +132,12 @@ pub enum Op {
     SendAll,
     /// What an update adds up: per row, within each rank by position, then by rank. `asked, received, positions? ->`
     Total,
+    /// What is added up, wherever the rows are: sums per row of the whole table. `total ->`
+    Update,
+    /// Of rows of which each is in one operand. `updates... ->`
+    Join,
+    /// Of columns side by side, of the same rows. `updates... ->`
+    Beside,
     /// From the ranks that have the samples to those that work on them. `x ->`
     Dispatch,
     /// Back. `x ->`
@@ -175,6 +181,9 @@ impl Op {
             Self::Send => "send",
             Self::SendAll => "send_all",
             Self::Total => "total",
+            Self::Update => "update",
+            Self::Join => "join",
+            Self::Beside => "beside",
             Self::Dispatch => "dispatch",
             Self::Combine => "combine",
             Self::Cast { .. } => "cast",

@@ -298,31 +298,22 @@ impl Evaluation<'_> {
                 Ok(plain(Values::Reals(expanded)))
             }
             Op::Pool { mean } => self.pool(id, o, mean, rank),
-            Op::ExpandGrad => {
-                let (gradients, at) = (o.reals(0, rank)?, o.positions(1, rank)?);
-                let by_id = at.iter().zip(gradients).flat_map(|(at, g)| {
-                    let width = g.len() / at.len().max(1);
-                    at.iter().copied().zip(g.chunks(width.max(1)).map(<[f32]>::to_vec)).collect::<Vec<_>>()
-                });
-                let by_id: Vec<(usize, Vec<f32>)> = by_id.collect();
-                self.by_entry(id, o, rank, &by_id)
-            }
-            Op::PoolGrad { mean } => {
-                let (gradients, at) = (o.reals(0, rank)?, o.positions(1, rank)?);
-                let Values::Offsets(offsets) = &o.part(2, rank)?.values else { return Err(missing()) };
-                let mut by_id = Vec::new();
-                for (sample, g) in offsets.windows(2).zip(gradients) {
-                    let scale = if mean { 1.0 / (sample[1] - sample[0]).max(1) as f32 } else { 1.0 };
-                    for at in at.get(sample[0]..sample[1]).ok_or_else(missing)?.iter().flatten() {
-                        by_id.push((*at, g.iter().map(|x| x * scale).collect()));
-                    }
-                }
-                self.by_entry(id, o, rank, &by_id)
+            Op::ExpandGrad | Op::PoolGrad { .. } => {
+                let entries = self.known_part(self.entries_of(id, o)?, o, rank)?;
+                let Values::Requests(requests) = &entries.values else { return Err(missing()) };
+                let mut sums = vec![vec![0.0; self.terms.ty(id).columns as usize]; requests.len()];
+                self.add_by_entry(id, o, rank, &mut sums)?;
+                Ok(Part { values: Values::Reals(sums), counts: entries.counts.clone() })
             }
             Op::Sum => {
                 let mut sum = o.reals(0, rank)?.to_vec();
-                for i in 1..o.parts.len() {
-                    add_rows(&mut sum, o.reals(i, rank)?);
+                for (i, child) in self.terms.node(id).children.iter().enumerate().skip(1) {
+                    // What is summed by entry is added into what is there, one by one.
+                    if matches!(self.terms.node(*child).op, Op::ExpandGrad | Op::PoolGrad { .. }) {
+                        self.add_by_entry(*child, o, rank, &mut sum)?;
+                    } else {
+                        add_rows(&mut sum, o.reals(i, rank)?);
+                    }
                 }
                 like(0, Values::Reals(sum))
             }
@@ -337,6 +328,13 @@ impl Evaluation<'_> {
                 like(1, Values::Reals(picked.collect::<Result<_, _>>()?))
             }
             Op::Total => Self::total(o, rank),
+            Op::Update => {
+                let total = self.terms.child(id, 0).ok_or_else(missing)?;
+                let parts = o.parts.first().ok_or_else(missing)?;
+                Ok(plain(Values::Sums(joined(self.terms.ty(total).sharded, parts)?)))
+            }
+            Op::Join => rows::together(o, rank, |whole, _| whole.is_none()),
+            Op::Beside => rows::together(o, rank, |whole, first| whole.is_some() != first),
             Op::Dispatch => {
                 let from = world.assigned.iter().position(|to| *to == rank).ok_or_else(missing)?;
                 o.part(0, from).cloned()

@@ -34,7 +34,7 @@ pub enum Sharded {
 
 /// One per what there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Per {
+pub enum Per {
     /// Sample.
     Sample,
     /// Id of a sequence.

@@ -141,24 +141,44 @@ impl Evaluation<'_> {
         Ok(Part { values: Values::Reals(pooled), counts: Vec::new() })
     }
 
-    /// Gradients of ids added up per entry, in the order given.
-    pub(super) fn by_entry(
+    /// The entries that a term's sums are of.
+    pub(super) fn entries_of(&self, id: Id, o: &Operands<'_>) -> Result<Id, EvalError> {
+        let inverse = self.terms.child(id, 1).and_then(|i| self.terms.entries_of(i));
+        inverse.ok_or_else(|| o.wrong("no entries"))
+    }
+
+    /// Adds the gradients of ids or samples to those of their entries, in the order of the ids.
+    pub(super) fn add_by_entry(
         &self,
         id: Id,
         o: &Operands<'_>,
         rank: usize,
-        by_id: &[(usize, Vec<f32>)],
-    ) -> Result<Part, EvalError> {
-        let inverse = self.terms.child(id, 1).and_then(|i| self.terms.entries_of(i));
-        let entries = inverse.ok_or_else(|| o.wrong("no entries"))?;
-        let entries = self.known_part(entries, o, rank)?;
-        let Values::Requests(requests) = &entries.values else { return Err(o.wrong("no entries")) };
-        let mut sums = vec![vec![0.0; self.terms.ty(id).columns as usize]; requests.len()];
-        for (at, g) in by_id {
-            let sum = sums.get_mut(*at).ok_or_else(|| o.wrong("a position is out of range"))?;
-            sum.iter_mut().zip(g).for_each(|(s, x)| *s += x);
+        sums: &mut [Vec<f32>],
+    ) -> Result<(), EvalError> {
+        let node = self.terms.node(id);
+        let value = |i: usize| self.known_part(node.children[i], o, rank).map(|part| &part.values);
+        let (Values::Reals(gradients), Values::Positions(at)) = (value(0)?, value(1)?) else {
+            return Err(o.wrong("no gradients, or no places"));
+        };
+        let mut add = |at: usize, g: &[f32], scale: f32| -> Result<(), EvalError> {
+            let sum = sums.get_mut(at).ok_or_else(|| o.wrong("a position is out of range"))?;
+            sum.iter_mut().zip(g).for_each(|(s, x)| *s += x * scale);
+            Ok(())
+        };
+        let Op::PoolGrad { mean } = node.op else {
+            for (at, g) in at.iter().zip(gradients) {
+                let width = (g.len() / at.len().max(1)).max(1);
+                at.iter().zip(g.chunks(width)).try_for_each(|(at, g)| add(*at, g, 1.0))?;
+            }
+            return Ok(());
+        };
+        let Values::Offsets(offsets) = value(2)? else { return Err(o.wrong("no offsets")) };
+        for (sample, g) in offsets.windows(2).zip(gradients) {
+            let scale = if mean { 1.0 / (sample[1] - sample[0]).max(1) as f32 } else { 1.0 };
+            let of_sample = at.get(sample[0]..sample[1]).ok_or_else(|| o.wrong("no such ids"))?;
+            of_sample.iter().flatten().try_for_each(|at| add(*at, g, scale))?;
         }
-        Ok(Part { values: Values::Reals(sums), counts: entries.counts.clone() })
+        Ok(())
     }
 
     /// Sums per row of what arrived: within each rank by position, then by rank.
@@ -187,6 +207,26 @@ impl Evaluation<'_> {
         }
         Ok(Part { values: Values::Sums(totals), counts: Vec::new() })
     }
+}
+
+/// Sums of several operands: of other rows, or of more columns of the same ones. `fits` says whether a row may come, by
+/// what there is of it and whether its operand is the first.
+pub(super) fn together(
+    o: &Operands<'_>,
+    rank: usize,
+    fits: impl Fn(Option<&Vec<f32>>, bool) -> bool,
+) -> Result<Part, EvalError> {
+    let mut all: BTreeMap<u64, Vec<f32>> = BTreeMap::new();
+    for i in 0..o.parts.len() {
+        let Values::Sums(sums) = &o.part(i, rank)?.values else { return Err(o.wrong("no sums")) };
+        for (row, sum) in sums {
+            if !fits(all.get(row), i == 0) {
+                return Err(o.wrong("a row is in two operands, or in the first only"));
+            }
+            all.entry(*row).or_default().extend(sum);
+        }
+    }
+    Ok(Part { values: Values::Sums(all), counts: Vec::new() })
 }
 
 /// The class of each row that is asked for.

@@ -1,0 +1,156 @@
+//! What one table's terms become: from how it is distributed to how else it can be.
+
+use std::time::Duration;
+
+use egg::{RecExpr, Runner, StopReason};
+use fs_schedule::{Extent, Sharding, Symbol};
+
+use super::analysis::{Kind, Kinds};
+use super::convert::{ConvertError, Table, to_nodes};
+use super::cost::Sizes;
+use super::extract::{Commitment, Found, extract};
+use super::lang::Node;
+use super::rules::{Context, RULES, Use};
+use crate::distribution::build::{Distribution, Numbered};
+use crate::distribution::{Choice, Op, Terms};
+
+/// Most nodes of an e-graph.
+const NODES: usize = 20_000;
+/// Most rounds of rules.
+const ROUNDS: usize = 20;
+
+/// What a table can become.
+#[derive(Debug, Clone)]
+pub struct Derived {
+    /// Ways that no other covers, cheapest by bytes first.
+    pub found: Vec<Found>,
+    /// Nodes of the e-graph.
+    pub nodes: usize,
+    /// Classes of it.
+    pub classes: usize,
+    /// Rules found nothing more; else one of the limits was hit, and what was found so far is what there is.
+    pub saturated: bool,
+}
+
+/// The terms of a table that is distributed as chosen and used as `context` says.
+///
+/// # Errors
+/// None that a choice has.
+pub fn table(terms: &mut Terms, context: &Context, choice: &Choice) -> Result<Table, ConvertError> {
+    let cuts = match choice.sharding {
+        Sharding::ColumnWise { .. } => context.cuts.clone(),
+        _ => vec![(0, context.columns)],
+    };
+    let exchanges = (context.exchange..).zip(cuts);
+    let exchanges: Vec<Numbered> =
+        exchanges.map(|(exchange, columns)| Numbered { exchange, columns }).collect();
+    let count = context.uses.len() as u32;
+    let each = count.div_ceil(context.microbatches.max(1)).max(1);
+    let tokens = Extent::Symbol(Symbol::Tokens(0));
+    let mut ids = Vec::new();
+    for source in 0..count {
+        let op = Op::Ids { source, rows: tokens, columns: 1, microbatch: source / each };
+        ids.push(terms.add(op, &[])?);
+    }
+    let d = Distribution::build(terms, 0, choice, &exchanges, &ids, Some(context.microbatches))?;
+    let (mut uses, mut sums) = (Vec::new(), Vec::new());
+    for ((source, how), ids) in (0..).zip(&context.uses).zip(&ids) {
+        let rows = d.rows(terms, source / each)?;
+        let place = terms.add(Op::Inverse, &[d.entries, *ids])?;
+        let given = |rows| Op::Given { source, rows, columns: context.columns };
+        let (used, sum) = match how {
+            Use::Each => {
+                let given = terms.add(given(tokens), &[])?;
+                (terms.add(Op::Expand, &[rows, place])?, terms.add(Op::ExpandGrad, &[given, place])?)
+            }
+            pools => {
+                let mean = *pools == Use::Mean;
+                let offsets = terms.add(Op::Offsets { source }, &[])?;
+                let given = terms.add(given(Extent::Symbol(Symbol::Samples)), &[])?;
+                let used = terms.add(Op::Pool { mean }, &[rows, place, offsets])?;
+                (used, terms.add(Op::PoolGrad { mean }, &[given, place, offsets])?)
+            }
+        };
+        uses.push(used);
+        sums.push(sum);
+    }
+    let sum = match sums[..] {
+        [one] => one,
+        ref sums => terms.add(Op::Sum, sums)?,
+    };
+    Ok(Table { uses, update: Some(d.update(terms, sum)?) })
+}
+
+fn saturate(start: &RecExpr<Node>, context: &Context, explains: bool) -> Runner<Node, Kinds> {
+    let runner = Runner::default();
+    let runner = if explains { runner.with_explanations_enabled() } else { runner };
+    let rewrites: Vec<_> = RULES.iter().flat_map(|rule| rule.rewrites(context)).collect();
+    // Time decides nothing: with the same limits the same comes out on any machine.
+    let limited = runner.with_iter_limit(ROUNDS).with_node_limit(NODES).with_time_limit(Duration::MAX);
+    limited.with_scheduler(egg::SimpleScheduler).with_expr(start).run(&rewrites)
+}
+
+/// How else a table that is distributed as chosen can be, in what it costs.
+///
+/// # Errors
+/// None that a choice has.
+pub fn derive(context: &Context, choice: &Choice, sizes: &Sizes) -> Result<Derived, ConvertError> {
+    let mut terms = Terms::default();
+    let start = table(&mut terms, context, choice)?;
+    let start = to_nodes(&terms, &start)?;
+    let runner = saturate(&start, context, false);
+    let graph = &runner.egraph;
+    // No value is of two types, whatever was found to be equal.
+    let sound = graph.classes().all(|class| class.data != Kind::Ill);
+    let root = runner.roots.first().copied().unwrap_or_default();
+    let found = if sound { extract(graph, root, context.columns, sizes) } else { Vec::new() };
+    Ok(Derived {
+        found,
+        nodes: graph.total_number_of_nodes(),
+        classes: graph.number_of_classes(),
+        saturated: matches!(runner.stop_reason, Some(StopReason::Saturated)),
+    })
+}
+
+/// The rules by which one choice becomes another, in order, without repetitions; none if it does not.
+///
+/// # Errors
+/// None that choices have.
+pub fn explain(context: &Context, from: &Choice, to: &Choice) -> Result<Vec<&'static str>, ConvertError> {
+    let mut terms = Terms::default();
+    let (from, to) = (table(&mut terms, context, from)?, table(&mut terms, context, to)?);
+    let (from, to) = (to_nodes(&terms, &from)?, to_nodes(&terms, &to)?);
+    let mut runner = saturate(&from, context, true);
+    let found = runner.egraph.lookup_expr(&to);
+    if found.is_none() || found != runner.egraph.lookup_expr(&from) {
+        return Ok(Vec::new());
+    }
+    let mut explanation = runner.egraph.explain_equivalence(&from, &to);
+    let mut used: Vec<&'static str> = Vec::new();
+    for term in explanation.make_flat_explanation() {
+        for rule in term.forward_rule.iter().chain(&term.backward_rule) {
+            let name = rule.as_str().trim_start_matches(|c: char| !c.is_ascii_alphabetic());
+            let name = name.split(['.', '~']).next().unwrap_or_default();
+            let known = RULES.iter().map(|rule| rule.name).find(|known| *known == name);
+            used.extend(known.filter(|known| !used.contains(known)));
+        }
+    }
+    Ok(used)
+}
+
+/// The choice that a way is; `otherwise` says where rows of a table that stays whole and at its owners live.
+pub fn choice(commitment: Commitment, otherwise: &Choice) -> Choice {
+    let sharding = match (commitment.everywhere, commitment.cut, &otherwise.sharding) {
+        (Some(true), ..) => Sharding::DataParallel,
+        (_, Some(true), Sharding::ColumnWise { ranks }) => Sharding::ColumnWise { ranks: ranks.clone() },
+        // Whoever places tables finds owners of the parts.
+        (_, Some(true), _) => Sharding::ColumnWise { ranks: Vec::new() },
+        (_, _, Sharding::TableWise { rank }) => Sharding::TableWise { rank: *rank },
+        _ => Sharding::RowWise,
+    };
+    Choice {
+        unique: commitment.unique.unwrap_or(otherwise.unique),
+        lookahead: commitment.lookahead.unwrap_or(otherwise.lookahead),
+        sharding,
+    }
+}

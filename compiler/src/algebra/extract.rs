@@ -1,0 +1,273 @@
+//! Ways of distributing a table, out of an e-graph.
+//!
+//! Bottom up, each class of equal nodes gets the cheapest ways to have its value: sets of one node per class that is needed,
+//! so what is shared counts once. A way *commits* itself: to rows once or per occurrence, to classes of a lookahead or to
+//! none, to owners or replicas, to whole rows or columns apart. Ways that commit themselves differently cannot be
+//! parts of one. Of those with one commitment, what another is no worse than in every cost is dropped, and of what
+//! is left the first [`MOST`] by bytes stay.
+
+use std::collections::BTreeMap;
+
+use egg::{EGraph, Id, Language as _, RecExpr};
+use fs_schedule::Way;
+use fs_schedule::reuse::Reuse;
+
+use super::analysis::{Kind, Kinds};
+use super::cost::{Cost, Sizes};
+use super::lang::{Name, Node};
+use crate::distribution::ty::Per;
+
+/// Ways of one commitment that a class keeps.
+pub const MOST: usize = 8;
+
+/// What a way of distributing a table has decided so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Commitment {
+    /// Each row once, or once per occurrence.
+    pub unique: Option<bool>,
+    /// Reuse distances that are told apart, or that rows travel together.
+    pub lookahead: Option<Option<u32>>,
+    /// Rows live everywhere, or at owners.
+    pub everywhere: Option<bool>,
+    /// Columns apart.
+    pub cut: Option<bool>,
+}
+
+fn both<T: PartialEq>(a: Option<T>, b: Option<T>) -> Option<Option<T>> {
+    match (a, b) {
+        (Some(a), Some(b)) if a != b => None,
+        (a, b) => Some(a.or(b)),
+    }
+}
+
+impl Commitment {
+    /// Both, if they agree.
+    fn and(self, other: Self) -> Option<Self> {
+        Some(Self {
+            unique: both(self.unique, other.unique)?,
+            lookahead: both(self.lookahead, other.lookahead)?,
+            everywhere: both(self.everywhere, other.everywhere)?,
+            cut: both(self.cut, other.cut)?,
+        })
+    }
+}
+
+/// One way to have a value.
+#[derive(Debug, Clone, PartialEq)]
+struct Having {
+    commitment: Commitment,
+    /// Of each class that is needed, which node.
+    picks: BTreeMap<Id, usize>,
+    cost: Cost,
+}
+
+/// A way of distributing a table.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Its terms.
+    pub nodes: RecExpr<Node>,
+    /// What it is.
+    pub commitment: Commitment,
+    /// What it costs.
+    pub cost: Cost,
+}
+
+/// The ways that no other covers, cheapest by bytes first.
+pub fn extract(graph: &EGraph<Node, Kinds>, root: Id, columns: u32, sizes: &Sizes) -> Vec<Found> {
+    let mut e = Extraction { graph, columns, sizes, known: BTreeMap::new(), open: Vec::new() };
+    let root = graph.find(root);
+    let ways = e.ways(root);
+    let mut found: Vec<Found> = ways
+        .into_iter()
+        .map(|way| {
+            let pick = |id: Id| graph[id].nodes[way.picks.get(&graph.find(id)).copied().unwrap_or(0)].clone();
+            let nodes = pick(root).build_recexpr(pick);
+            Found { nodes, commitment: way.commitment, cost: way.cost }
+        })
+        .collect();
+    // A commitment that costs more in everything than another is of no use to anybody.
+    let covered = |i: usize| {
+        let cost = &found[i].cost;
+        let better = |(n, other): (usize, &Found)| {
+            n != i && other.cost.covers(cost) && (!cost.covers(&other.cost) || n < i)
+        };
+        found.iter().enumerate().any(better)
+    };
+    let keep: Vec<bool> = (0..found.len()).map(|i| !covered(i)).collect();
+    let mut keep = keep.into_iter();
+    found.retain(|_| keep.next().unwrap_or(false));
+    found.sort_by(|a, b| a.cost.wire.total_cmp(&b.cost.wire).then(a.commitment.cmp(&b.commitment)));
+    found
+}
+
+struct Extraction<'a> {
+    graph: &'a EGraph<Node, Kinds>,
+    columns: u32,
+    sizes: &'a Sizes,
+    known: BTreeMap<Id, Vec<Having>>,
+    /// Classes whose ways are being looked for: what needs its own value is no way to it.
+    open: Vec<Id>,
+}
+
+impl Extraction<'_> {
+    fn ways(&mut self, class: Id) -> Vec<Having> {
+        let class = self.graph.find(class);
+        if let Some(known) = self.known.get(&class) {
+            return known.clone();
+        }
+        if self.open.contains(&class) || self.graph[class].data == Kind::Ill {
+            return Vec::new();
+        }
+        self.open.push(class);
+        let mut all = Vec::new();
+        for (n, node) in self.graph[class].nodes.iter().enumerate() {
+            let own = Having {
+                commitment: self.commits(node, class),
+                picks: BTreeMap::from([(class, n)]),
+                cost: Cost::default(),
+            };
+            let mut ways = vec![own];
+            for child in node.children() {
+                let of = self.ways(*child);
+                let pairs = ways.iter().flat_map(|a| of.iter().filter_map(move |b| join(a, b)));
+                ways = pairs.collect();
+                self.price(&mut ways);
+                ways = best(ways);
+            }
+            self.price(&mut ways);
+            all.extend(ways);
+        }
+        self.open.pop();
+        let all = best(all);
+        self.known.insert(class, all.clone());
+        all
+    }
+
+    /// What is shared counts once, so costs are of all nodes together.
+    fn price(&self, ways: &mut [Having]) {
+        for way in ways {
+            let each = way.picks.iter().map(|(class, n)| self.cost(&self.graph[*class].nodes[*n], *class));
+            way.cost = each.fold(Cost::default(), Cost::and);
+        }
+    }
+
+    fn name(&self, class: Id) -> Option<Name> {
+        match self.graph[class].data {
+            Kind::Parameter(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    fn number(&self, class: Id) -> Option<u32> {
+        match self.name(class)? {
+            Name::Number(n) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// A node of a class with this name.
+    fn node(&self, class: Id, name: &str) -> Option<&Node> {
+        self.graph[class].nodes.iter().find(|n| matches!(n.name, Name::Op(of) if of == name))
+    }
+
+    /// The class of a list, and what classes there are, if it is of one.
+    fn of_list(&self, list: Id) -> Option<(Way, usize, Reuse)> {
+        let positions = self.node(list, "positions")?;
+        let way = match self.name(positions.children[0])? {
+            Name::Word("forward") => Way::Forward,
+            _ => Way::Backward,
+        };
+        let of = positions.children[3];
+        let told = self.node(of, "answer").map_or(of, |answer| answer.children[0]);
+        let partition = self.node(told, "partition")?;
+        let number = |i: usize| self.number(partition.children[i]);
+        let reuse = Reuse { lookahead: number(1)?, microbatches: number(2)? };
+        Some((way, self.number(positions.children[1])? as usize, reuse))
+    }
+
+    fn commits(&self, node: &Node, _: Id) -> Commitment {
+        let mut c = Commitment::default();
+        let Name::Op(name) = node.name else { return c };
+        let child = |i: usize| node.children[i];
+        let is = |i: usize, word: &'static str| self.name(child(i)) == Some(Name::Word(word));
+        match name {
+            "entries" => c.unique = Some(is(1, "once")),
+            "shard" => {
+                c.everywhere = Some(is(3, "everywhere"));
+                let width = self.number(child(2)).zip(self.number(child(1))).map(|(b, a)| b - a);
+                c.cut = Some(width != Some(self.columns));
+            }
+            "partition" => c.lookahead = Some(self.number(child(1))),
+            // Replicas look up at home, whatever is told apart of their gradients.
+            "return" | "send" | "send_all" if self.of_list(child(1)).is_none() => c.lookahead = Some(None),
+            _ => {}
+        }
+        c
+    }
+
+    fn cost(&self, node: &Node, class: Id) -> Cost {
+        let Name::Op(name) = node.name else { return Cost::default() };
+        let s = self.sizes;
+        let Kind::Term { ty, .. } = self.graph[class].data else { return Cost::default() };
+        let unique = ty.per == Per::Entry { unique: true };
+        let row = 4.0 * f64::from(ty.columns);
+        let all = s.entries(unique);
+        match name {
+            "shard" => {
+                let whole =
+                    node.children.get(3).and_then(|c| self.name(*c)) == Some(Name::Word("everywhere"));
+                let part = f64::from(ty.columns) / f64::from(self.columns.max(1));
+                Cost { held: s.table * part / if whole { 1.0 } else { s.ranks }, ..Cost::default() }
+            }
+            "ask" => Cost { wire: 8.0 * all * s.away(), transfers: 1.0, ..Cost::default() },
+            "ask_all" => Cost { wire: 8.0 * all * (s.ranks - 1.0), transfers: 1.0, ..Cost::default() },
+            "answer" => Cost { wire: all * s.away(), transfers: 1.0, ..Cost::default() },
+            "return" | "send" | "send_all" => {
+                let (n, hurries) = match self.of_list(node.children[1]) {
+                    None => (all, true),
+                    Some((way, class, reuse)) => {
+                        let distance = reuse.classes(way).get(class).and_then(|c| c.distance);
+                        let hurries = distance.is_some_and(|d| d <= reuse.microbatches);
+                        (s.of_class(reuse, unique, way, class), hurries)
+                    }
+                };
+                let away = if name == "send_all" { s.ranks - 1.0 } else { s.away() };
+                Cost::sent(n * row * away, hurries)
+            }
+            _ => Cost::default(),
+        }
+    }
+}
+
+/// Both, if they agree on what they share.
+fn join(a: &Having, b: &Having) -> Option<Having> {
+    let commitment = a.commitment.and(b.commitment)?;
+    let mut picks = a.picks.clone();
+    for (class, n) in &b.picks {
+        if *picks.entry(*class).or_insert(*n) != *n {
+            return None;
+        }
+    }
+    Some(Having { commitment, picks, cost: Cost::default() })
+}
+
+/// Those that no other of the same commitment covers; the first of equal ones.
+fn best(mut ways: Vec<Having>) -> Vec<Having> {
+    ways.sort_by(|a, b| {
+        let by_cost = a.cost.wire.total_cmp(&b.cost.wire).then(a.cost.urgent.total_cmp(&b.cost.urgent));
+        a.commitment.cmp(&b.commitment).then(by_cost).then_with(|| a.picks.cmp(&b.picks))
+    });
+    let mut kept: Vec<Having> = Vec::new();
+    for way in ways {
+        let alike = kept.iter().rev().take_while(|k| k.commitment == way.commitment);
+        let (mut n, mut covered) = (0, false);
+        for k in alike {
+            n += 1;
+            covered |= k.cost.covers(&way.cost);
+        }
+        if !covered && n < MOST {
+            kept.push(way);
+        }
+    }
+    kept
+}

@@ -1,0 +1,163 @@
+//! Rules: terms that mean the same.
+//!
+//! A rule is an equation, who may use it, why it holds, and what it must not be mistaken for. Its instances are patterns for
+//! one table: how many sequences use it, into how many classes or columns it may fall. All go both ways.
+
+mod columns;
+mod partition;
+mod replicate;
+mod text;
+mod unique;
+
+use egg::{ConditionalApplier, EGraph, Id, Pattern, Rewrite, Subst, Var};
+
+use super::analysis::{Kind, Kinds};
+use super::lang::Node;
+
+/// All rules. A new one is a file, and a line here.
+pub const RULES: [&Rule; 4] = [&unique::RULE, &partition::RULE, &replicate::RULE, &columns::RULE];
+
+/// A rule.
+#[derive(Debug)]
+pub struct Rule {
+    /// Its name.
+    pub name: &'static str,
+    /// Both sides, for people; of rows, and of gradients.
+    pub equations: &'static [&'static str],
+    /// Of which tables it holds, for people.
+    pub when: &'static str,
+    /// Why it holds.
+    pub because: &'static str,
+    /// Whether it may be used for a table.
+    pub open: fn(&Context) -> bool,
+    /// Its patterns for a table.
+    pub instances: fn(&Context) -> Vec<Instance>,
+    /// What it must not be used for.
+    pub twins: &'static [Twin],
+}
+
+/// Something that looks as if a rule held.
+#[derive(Debug)]
+pub struct Twin {
+    /// Why the rule does not hold.
+    pub why: &'static str,
+    /// What it is.
+    pub is: Lookalike,
+}
+
+/// What looks as if a rule held.
+#[derive(Debug)]
+pub enum Lookalike {
+    /// A table that may not use it.
+    Table(fn(&mut Context)),
+    /// A term, as text.
+    Term(&'static str),
+}
+
+/// How a sequence uses a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Use {
+    /// A row for each id.
+    Each,
+    /// The sum of a sample's rows.
+    Sum,
+    /// Their mean.
+    Mean,
+}
+
+/// What rules may know of a table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Context {
+    /// Columns of its rows.
+    pub columns: u32,
+    /// Its first exchange.
+    pub exchange: u32,
+    /// What uses it.
+    pub uses: Vec<Use>,
+    /// Microbatches of a batch.
+    pub microbatches: u32,
+    /// Reuse distances that may be told apart; none where rows must travel together.
+    pub lookaheads: Vec<u32>,
+    /// Columns of the parts that it may be cut into; none where it must stay whole.
+    pub cuts: Vec<(u32, u32)>,
+    /// Rows may be asked for once per occurrence.
+    pub repeats: bool,
+    /// Its rows may be everywhere.
+    pub replicates: bool,
+}
+
+/// Two patterns that mean the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// One side.
+    pub left: String,
+    /// The other.
+    pub right: String,
+    /// What must hold beside.
+    pub condition: Condition,
+}
+
+/// What must hold of the variables of a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// Nothing.
+    None,
+    /// It has all columns of the table.
+    Whole(&'static str),
+    /// No two are the same.
+    Distinct(Vec<String>),
+}
+
+/// A condition of a table's pattern, as e-graphs ask for it.
+struct Holds {
+    vars: Vec<Var>,
+    /// Of all; `None`: they are distinct.
+    columns: Option<u32>,
+}
+
+impl egg::Condition<Node, Kinds> for Holds {
+    fn check(&self, graph: &mut EGraph<Node, Kinds>, _: Id, subst: &Subst) -> bool {
+        let classes: Vec<Id> = self.vars.iter().map(|var| graph.find(subst[*var])).collect();
+        match self.columns {
+            Some(columns) => classes
+                .iter()
+                .all(|c| matches!(graph[*c].data, Kind::Term { ty, .. } if ty.columns == columns)),
+            None => classes.iter().enumerate().all(|(i, c)| !classes[..i].contains(c)),
+        }
+    }
+    fn vars(&self) -> Vec<Var> {
+        self.vars.clone()
+    }
+}
+
+impl Rule {
+    /// The rewrites that a table may use; both ways of each instance.
+    ///
+    /// # Panics
+    /// If a rule's text is no pattern: a defect of the rule, which its tests find.
+    #[expect(clippy::expect_used, reason = "texts are the rules' own")]
+    pub fn rewrites(&self, context: &Context) -> Vec<Rewrite<Node, Kinds>> {
+        if !(self.open)(context) {
+            return Vec::new();
+        }
+        let mut rewrites = Vec::new();
+        for (i, instance) in (self.instances)(context).into_iter().enumerate() {
+            let pattern = |text: &str| text.parse::<Pattern<Node>>().expect("a rule's pattern");
+            let (left, right) = (pattern(&instance.left), pattern(&instance.right));
+            for (from, to, back) in [(&left, &right, ""), (&right, &left, "~")] {
+                let name = format!("{}{back}.{i}", self.name);
+                let var = |text: &str| text.parse::<Var>().expect("a rule's variable");
+                let condition = match &instance.condition {
+                    Condition::None => Holds { vars: Vec::new(), columns: None },
+                    Condition::Whole(of) => Holds { vars: vec![var(of)], columns: Some(context.columns) },
+                    Condition::Distinct(vars) => {
+                        Holds { vars: vars.iter().map(|v| var(v)).collect(), columns: None }
+                    }
+                };
+                let applier = ConditionalApplier { condition, applier: to.clone() };
+                rewrites.push(Rewrite::new(name, from.clone(), applier).expect("variables of both sides"));
+            }
+        }
+        rewrites
+    }
+}

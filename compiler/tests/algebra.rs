@@ -1,0 +1,187 @@
+//! Rules of the algebra: both sides mean the same on random data, twins are left alone, and what strategies do follows from
+//! the plainest terms.
+
+mod terms;
+
+use egg::{AstSize, EGraph, Extractor, Language as _, RecExpr, Rewrite, Runner};
+use fs_compiler::algebra::analysis::{Kind, Kinds};
+use fs_compiler::algebra::convert::{Table, to_nodes, to_term, to_terms};
+use fs_compiler::algebra::lang::Node;
+use fs_compiler::algebra::rules::{Context, Lookalike, RULES, Use};
+use fs_compiler::distribution::{Choice, Op};
+use fs_schedule::Sharding;
+use proptest::prelude::*;
+use terms::{DIM, Data, Sizes, choice, choices, sizes};
+
+/// How the n-th sequence uses the table.
+fn how(n: usize) -> Use {
+    [Use::Each, Use::Sum, Use::Mean][n % 3]
+}
+
+/// A table that may use all rules.
+fn context(s: Sizes) -> Context {
+    Context {
+        columns: DIM,
+        exchange: 0,
+        uses: (0..(s.microbatches * s.sequences) as usize).map(how).collect(),
+        microbatches: s.microbatches,
+        lookaheads: vec![s.lookahead],
+        cuts: vec![(0, 1), (1, DIM)],
+        repeats: true,
+        replicates: true,
+    }
+}
+
+/// What becomes of the table in a step, as chosen.
+fn table(data: &mut Data, s: Sizes, choice: &Choice) -> Table {
+    let d = data.build(choice, 0, s.microbatches);
+    let (mut uses, mut sums) = (Vec::new(), Vec::new());
+    for i in 0..data.ids.len() {
+        let rows = d.rows(&mut data.terms, i as u32 / s.sequences).expect("well-typed");
+        let place = data.add(Op::Inverse, &[d.entries, data.ids[i]]);
+        let (offsets, gradients, pooled) = (data.offsets[i], data.gradients[i], data.pooled[i]);
+        let (used, sum) = match how(i) {
+            Use::Each => {
+                (data.add(Op::Expand, &[rows, place]), data.add(Op::ExpandGrad, &[gradients, place]))
+            }
+            pools => {
+                let mean = pools == Use::Mean;
+                let used = data.add(Op::Pool { mean }, &[rows, place, offsets]);
+                (used, data.add(Op::PoolGrad { mean }, &[pooled, place, offsets]))
+            }
+        };
+        uses.push(used);
+        sums.push(sum);
+    }
+    let sum = if sums.len() == 1 { sums[0] } else { data.add(Op::Sum, &sums) };
+    let update = Some(d.update(&mut data.terms, sum).expect("well-typed"));
+    Table { uses, update }
+}
+
+fn saturated(start: &RecExpr<Node>, rewrites: &[Rewrite<Node, Kinds>]) -> EGraph<Node, Kinds> {
+    let runner = Runner::default().with_expr(start).with_iter_limit(30).with_node_limit(50_000);
+    let runner = runner.with_time_limit(std::time::Duration::from_secs(60)).run(rewrites);
+    let why = runner.stop_reason.expect("it stopped");
+    assert!(matches!(why, egg::StopReason::Saturated), "{why:?}");
+    runner.egraph
+}
+
+fn all_rules(context: &Context) -> Vec<Rewrite<Node, Kinds>> {
+    RULES.iter().flat_map(|rule| rule.rewrites(context)).collect()
+}
+
+/// Evaluates every node of every class that has several: all must mean the same. How many were compared.
+fn same_values(graph: &EGraph<Node, Kinds>, data: &mut Data) -> usize {
+    let smallest = Extractor::new(graph, AstSize);
+    let mut compared = 0;
+    for class in graph.classes() {
+        assert_ne!(class.data, Kind::Ill, "{:?}", class.nodes);
+        if class.nodes.len() < 2 || !matches!(class.data, Kind::Term { .. }) {
+            continue;
+        }
+        let mut first = None;
+        for node in &class.nodes {
+            let nodes = node.join_recexprs(|child| smallest.find_best(child).1);
+            let id = to_term(&nodes, &mut data.terms).unwrap_or_else(|e| panic!("{e}: {nodes}"));
+            let value = data.eval(id);
+            let (wanted, of) = first.get_or_insert_with(|| (value.clone(), nodes.to_string()));
+            assert_eq!(*wanted, value, "{of}\nand\n{nodes}");
+            compared += 1;
+        }
+    }
+    compared
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// There and back is nothing, for whatever can be chosen.
+    #[test]
+    fn nodes_are_terms(s in sizes()) {
+        let mut data = Data::of_thirds(s);
+        for choice in choices(s.lookahead) {
+            let before = table(&mut data, s, &choice);
+            let nodes = to_nodes(&data.terms, &before).expect("all have a place");
+            let count = data.terms.len();
+            prop_assert_eq!(&to_terms(&nodes, &mut data.terms).expect("terms"), &before, "{:?}", choice);
+            prop_assert_eq!(data.terms.len(), count, "no other terms");
+            let text = nodes.to_string();
+            prop_assert_eq!(text.parse::<RecExpr<Node>>().expect("nodes").to_string(), text);
+        }
+    }
+
+    /// Each rule by itself, on each start that it may meet.
+    #[test]
+    fn both_sides_mean_the_same(s in sizes()) {
+        let mut data = Data::of_thirds(s);
+        for choice in choices(s.lookahead) {
+            let start = table(&mut data, s, &choice);
+            let start = to_nodes(&data.terms, &start).expect("all have a place");
+            for rule in RULES {
+                let graph = saturated(&start, &rule.rewrites(&context(s)));
+                same_values(&graph, &mut data);
+            }
+        }
+    }
+
+    /// All rules together.
+    #[test]
+    fn everything_reached_means_the_same(s in sizes()) {
+        let mut data = Data::of_thirds(s);
+        let start = table(&mut data, s, &choice(false, None, Sharding::RowWise));
+        let start = to_nodes(&data.terms, &start).expect("all have a place");
+        let graph = saturated(&start, &all_rules(&context(s)));
+        prop_assert!(same_values(&graph, &mut data) > 20);
+    }
+
+    /// What any choice builds by hand follows from the plainest terms: rows per occurrence, all together, at their owners.
+    #[test]
+    fn every_choice_follows(s in sizes()) {
+        let mut data = Data::of_thirds(s);
+        let plain = table(&mut data, s, &choice(false, None, Sharding::RowWise));
+        let start = to_nodes(&data.terms, &plain).expect("all have a place");
+        let graph = saturated(&start, &all_rules(&context(s)));
+        for choice in choices(s.lookahead) {
+            let other = table(&mut data, s, &choice);
+            let other = to_nodes(&data.terms, &other).expect("all have a place");
+            let found = graph.lookup_expr(&other);
+            prop_assert!(found.is_some() && found == graph.lookup_expr(&start), "{:?}: {}", choice, other);
+        }
+    }
+}
+
+/// Each rule finds something in what each other choice builds, and nothing in its twins.
+#[test]
+fn twins_are_left_alone() {
+    let s = Sizes { ranks: 2, rows: 5, microbatches: 1, sequences: 2, lookahead: 1, seed: 1 };
+    let mut data = Data::of_thirds(s);
+    let plain = table(&mut data, s, &choice(true, None, Sharding::RowWise));
+    let start = to_nodes(&data.terms, &plain).expect("all have a place");
+    let finds = |start: &RecExpr<Node>, rewrites: &[Rewrite<Node, Kinds>]| {
+        let mut graph = EGraph::<Node, Kinds>::default();
+        graph.add_expr(start);
+        graph.rebuild();
+        let before = graph.number_of_classes();
+        let graph = saturated(start, rewrites);
+        (graph.number_of_classes(), graph.total_number_of_nodes()) != (before, before)
+    };
+    for rule in RULES {
+        let all = context(s);
+        assert!(finds(&start, &rule.rewrites(&all)), "{} finds nothing", rule.name);
+        assert!(!rule.twins.is_empty(), "{} has no twins", rule.name);
+        for twin in rule.twins {
+            match &twin.is {
+                Lookalike::Table(change) => {
+                    let mut other = all.clone();
+                    change(&mut other);
+                    assert_ne!(other, all, "{}: {}", rule.name, twin.why);
+                    assert!(rule.rewrites(&other).is_empty(), "{}: {}", rule.name, twin.why);
+                }
+                Lookalike::Term(text) => {
+                    let term: RecExpr<Node> = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
+                    assert!(!finds(&term, &rule.rewrites(&all)), "{}: {}", rule.name, twin.why);
+                }
+            }
+        }
+    }
+}
