@@ -3,13 +3,18 @@
 //!
 //! The program is imported once, and passes that candidates share run once ([`Branches`]). A candidate whose lower
 //! bounds (ResMII, RecMII) are no less than the best step so far is not scheduled. Candidates are taken in the order
-//! given and the first of equal ones wins, so the outcome is the same every time.
+//! given and the first of equal ones wins, so the outcome is the same every time. What is best for all tables alike can
+//! then be changed for some ([`tables`]).
+
+pub mod tables;
 
 use fs_dsl::checked::Program;
 
+use crate::compile::balance::Decided;
 use crate::compile::{Aim, CompileError, CompileOptions, Compiled, balance};
 use crate::emit::{self, Emitted};
 use crate::import::import;
+use crate::ir::Module;
 use crate::passes::branches::Branches;
 use crate::passes::manager::Stage;
 use crate::sched::policy::{POLICIES, Policy};
@@ -83,6 +88,11 @@ impl Cost {
         }
     }
 
+    /// With a step so many times as long.
+    fn longer(self, factor: f64) -> Self {
+        Self { step: self.step * factor, ..self }
+    }
+
     /// Seconds that another schedule's step must be less than to be better, if this one is within limits.
     fn to_beat(self) -> Option<f64> {
         (self.beyond_in_flight == 0 && self.beyond_memory == 0).then_some(self.step)
@@ -109,6 +119,74 @@ pub struct Best {
     pub tried: Vec<Tried>,
 }
 
+/// What is compiled again and again, with other options.
+struct Search<'a> {
+    program: &'a Program,
+    options: CompileOptions,
+    /// As imported.
+    module: Module,
+    aim: Aim,
+    decided: Decided,
+}
+
+impl<'a> Search<'a> {
+    fn new(program: &'a Program, options: &CompileOptions) -> Result<Self, CompileError> {
+        let mut module = import(program)?;
+        let aim = Aim::new(program, options)?;
+        aim.count(&mut module);
+        let decided = balance::decide(program, &module, &aim, options);
+        Ok(Self { program, options: decided.options(options), module, aim, decided })
+    }
+
+    /// Schedules a lowered module, unless no order of it can beat a cost; `quick`: in the first good order.
+    fn schedule(
+        &self,
+        mut module: Module,
+        policy: &'static dyn Policy,
+        beat: Option<Cost>,
+        quick: bool,
+    ) -> Result<Result<(Cost, Compiled), Bound>, CompileError> {
+        let asked = sched::Options::new(policy)
+            .in_flight(self.options.in_flight)
+            .below(beat.and_then(Cost::to_beat))
+            .quick(quick);
+        Ok(match emit::schedule(&mut module, self.aim.target(), self.aim.ranks, &asked)? {
+            Emitted::Schedule(schedule) => {
+                let mut compiled = Compiled { schedule: *schedule, module };
+                self.decided.note(&mut compiled);
+                let cost = Cost::of(&compiled, self.aim.cluster.memory, self.options.in_flight);
+                Ok((cost, compiled))
+            }
+            Emitted::Beyond(bound) => Err(bound),
+        })
+    }
+
+    fn over(&self, candidates: impl IntoIterator<Item = Candidate>) -> Result<(Cost, Best), CompileError> {
+        let candidates: Vec<Candidate> = candidates.into_iter().collect();
+        let stages = |c: &Candidate| {
+            self.aim.stages(&self.module, &self.options.clone().policy(c.policy).lookahead(c.lookahead))
+        };
+        let pipelines: Vec<Vec<Stage>> = candidates.iter().map(stages).collect::<Result<_, _>>()?;
+        let mut best: Option<(Cost, usize, Compiled)> = None;
+        let mut tried = Vec::with_capacity(candidates.len());
+        let modules = Branches::new(self.module.clone(), pipelines);
+        for (i, (candidate, module)) in candidates.iter().zip(modules).enumerate() {
+            let verdict = match self.schedule(module?, candidate.policy, best.as_ref().map(|b| b.0), false)? {
+                Ok((cost, compiled)) => {
+                    if best.as_ref().is_none_or(|b| cost < b.0) {
+                        best = Some((cost, i, compiled));
+                    }
+                    Verdict::Scheduled(cost)
+                }
+                Err(bound) => Verdict::Pruned(bound),
+            };
+            tried.push(Tried { candidate: *candidate, verdict });
+        }
+        let (cost, chosen, compiled) = best.ok_or(CompileError::NoCandidate)?;
+        Ok((cost, Best { compiled, chosen, tried }))
+    }
+}
+
 /// The schedule with the shortest predicted step of those within memory and the batches asked for, or else the one that
 /// exceeds them least. Policy and lookahead are the candidates', everything else the options'. Where samples go to other
 /// ranks is chosen before, and is the same for all.
@@ -117,38 +195,8 @@ pub fn search(
     options: &CompileOptions,
     candidates: impl IntoIterator<Item = Candidate>,
 ) -> Result<Best, CompileError> {
-    let mut module = import(program)?;
-    let aim = Aim::new(program, options)?;
-    aim.count(&mut module);
-    let decided = balance::decide(program, &module, &aim, options);
-    let options = &decided.options(options);
-    let candidates: Vec<Candidate> = candidates.into_iter().collect();
-    let stages =
-        |c: &Candidate| aim.stages(&module, &options.clone().policy(c.policy).lookahead(c.lookahead));
-    let pipelines: Vec<Vec<Stage>> = candidates.iter().map(stages).collect::<Result<_, _>>()?;
-    let mut best: Option<(Cost, usize, Compiled)> = None;
-    let mut tried = Vec::with_capacity(candidates.len());
-    for (i, (candidate, module)) in candidates.iter().zip(Branches::new(module, pipelines)).enumerate() {
-        let mut module = module?;
-        let asked = sched::Options::new(candidate.policy)
-            .in_flight(options.in_flight)
-            .below(best.as_ref().and_then(|b| b.0.to_beat()));
-        let verdict = match emit::schedule(&mut module, aim.target(), aim.ranks, &asked)? {
-            Emitted::Schedule(schedule) => {
-                let mut compiled = Compiled { schedule: *schedule, module };
-                decided.note(&mut compiled);
-                let cost = Cost::of(&compiled, aim.cluster.memory, options.in_flight);
-                if best.as_ref().is_none_or(|b| cost < b.0) {
-                    best = Some((cost, i, compiled));
-                }
-                Verdict::Scheduled(cost)
-            }
-            Emitted::Beyond(bound) => Verdict::Pruned(bound),
-        };
-        tried.push(Tried { candidate: *candidate, verdict });
-    }
-    let (_, chosen, compiled) = best.ok_or(CompileError::NoCandidate)?;
+    let (_, best) = Search::new(program, options)?.over(candidates)?;
     // What is thrown away needs no proof.
-    emit::proved(&compiled.schedule)?;
-    Ok(Best { compiled, chosen, tried })
+    emit::proved(&best.compiled.schedule)?;
+    Ok(best)
 }

@@ -28,6 +28,7 @@ fn context(s: Sizes) -> Context {
         lookaheads: vec![s.lookahead],
         cuts: vec![(0, 1), (1, DIM)],
         repeats: true,
+        moves: true,
         replicates: true,
     }
 }

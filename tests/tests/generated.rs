@@ -22,14 +22,27 @@ fn operations() {
     compare("ir-operations.md", &fs_compiler::dialect::document());
 }
 
-/// The part of docs/schedule.md behind its marker.
+/// The part of a page behind a marker.
+fn compare_end(file: &str, marker: &str, text: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs").join(file);
+    let have = fs::read_to_string(path).unwrap_or_default();
+    let (head, _) = have.split_once(marker).unwrap_or_else(|| panic!("docs/{file} has no `{marker}`"));
+    compare(file, &format!("{head}{marker}\n\n{text}"));
+}
+
 #[test]
 fn actions() {
-    const MARKER: &str = "<!-- generated from the table of actions -->\n\n";
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/schedule.md");
-    let have = fs::read_to_string(path).unwrap_or_default();
-    let (head, _) = have.split_once(MARKER).expect("docs/schedule.md has the marker of its table");
-    compare("schedule.md", &format!("{head}{MARKER}{}", fs_schedule::action::document()));
+    let table = fs_schedule::action::document();
+    compare_end("schedule.md", "<!-- generated from the table of actions -->", &table);
+}
+
+#[test]
+fn rules() {
+    compare_end(
+        "algebra.md",
+        "<!-- generated from the table of rules -->",
+        &fs_compiler::algebra::rules::document(),
+    );
 }
 
 #[test]

@@ -109,8 +109,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut compiled = match args.strategy {
         StrategyChoice::Fixed(policy) => compile_with(&program, &options.policy(policy))?,
         StrategyChoice::Auto => {
-            let best = search::search(&program, &options, search::candidates(args.lookahead))?;
+            let candidates = search::candidates(args.lookahead);
+            let (best, outcome) = search::tables::search(&program, &options, candidates)?;
             best.tried.iter().for_each(|t| tell!("auto: {}", said(t)));
+            outcome.swaps.iter().for_each(|swap| tell!("auto: {swap}"));
+            tell!("auto: {outcome}");
             best.compiled
         }
     };

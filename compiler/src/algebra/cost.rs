@@ -1,7 +1,8 @@
-//! What terms cost, by expected sizes: bytes that travel, those that must hurry, transfers, memory.
+//! What terms cost, by expected sizes: bytes that travel, those that must hurry, bytes that compute touches, transfers, memory.
 //!
-//! Bytes are those that a rank sends in a step. Rows *hurry* if the step before may have changed them: between its update and this
-//! step's use they cannot wait. What must be computed is not counted: whoever schedules the outcome does.
+//! Bytes are those of a rank in a step. Rows *hurry* if the step before may have changed them: between its update and this
+//! step's use they cannot wait. Touched bytes are a rough guess, for comparisons: what is read and written once, ids that are
+//! looked for among others several times. Whoever schedules the outcome prices every operation.
 
 use fs_schedule::Way;
 use fs_schedule::reuse::Reuse;
@@ -41,6 +42,8 @@ pub struct Cost {
     pub wire: f64,
     /// Those that must hurry.
     pub urgent: f64,
+    /// Bytes that compute reads and writes.
+    pub touched: f64,
     /// Transfers.
     pub transfers: f64,
     /// Bytes that a rank holds.
@@ -48,8 +51,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    fn each(&self) -> [f64; 4] {
-        [self.wire, self.urgent, self.transfers, self.held]
+    fn each(&self) -> [f64; 5] {
+        [self.wire, self.urgent, self.touched, self.transfers, self.held]
     }
 
     /// Both.
@@ -58,6 +61,7 @@ impl Cost {
         Self {
             wire: self.wire + other.wire,
             urgent: self.urgent + other.urgent,
+            touched: self.touched + other.touched,
             transfers: self.transfers + other.transfers,
             held: self.held + other.held,
         }
@@ -70,7 +74,12 @@ impl Cost {
 
     /// Bytes of rows that travel in a transfer.
     pub(super) fn sent(bytes: f64, hurries: bool) -> Self {
-        Self { wire: bytes, urgent: if hurries { bytes } else { 0.0 }, transfers: 1.0, held: 0.0 }
+        Self { wire: bytes, urgent: if hurries { bytes } else { 0.0 }, transfers: 1.0, ..Self::default() }
+    }
+
+    /// Bytes that compute touches.
+    pub(super) fn touched(bytes: f64) -> Self {
+        Self { touched: bytes, ..Self::default() }
     }
 }
 

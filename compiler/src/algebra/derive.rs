@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use egg::{RecExpr, Runner, StopReason};
+use egg::{FlatTerm, RecExpr, Runner, StopReason};
 use fs_schedule::{Extent, Sharding, Symbol};
 
 use super::analysis::{Kind, Kinds};
@@ -20,9 +20,9 @@ const NODES: usize = 20_000;
 const ROUNDS: usize = 20;
 
 /// What a table can become.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Derived {
-    /// Ways that no other covers, cheapest by bytes first.
+    /// Ways, cheapest by bytes first.
     pub found: Vec<Found>,
     /// Nodes of the e-graph.
     pub nodes: usize,
@@ -38,7 +38,7 @@ pub struct Derived {
 /// None that a choice has.
 pub fn table(terms: &mut Terms, context: &Context, choice: &Choice) -> Result<Table, ConvertError> {
     let cuts = match choice.sharding {
-        Sharding::ColumnWise { .. } => context.cuts.clone(),
+        Sharding::ColumnWise { .. } if context.cuts.len() > 1 => context.cuts.clone(),
         _ => vec![(0, context.columns)],
     };
     let exchanges = (context.exchange..).zip(cuts);
@@ -128,21 +128,28 @@ pub fn explain(context: &Context, from: &Choice, to: &Choice) -> Result<Vec<&'st
     let mut explanation = runner.egraph.explain_equivalence(&from, &to);
     let mut used: Vec<&'static str> = Vec::new();
     for term in explanation.make_flat_explanation() {
-        for rule in term.forward_rule.iter().chain(&term.backward_rule) {
-            let name = rule.as_str().trim_start_matches(|c: char| !c.is_ascii_alphabetic());
-            let name = name.split(['.', '~']).next().unwrap_or_default();
-            let known = RULES.iter().map(|rule| rule.name).find(|known| *known == name);
-            used.extend(known.filter(|known| !used.contains(known)));
-        }
+        collect(term, &mut used);
     }
     Ok(used)
+}
+
+/// Rules that a step of an explanation names, at whatever depth.
+fn collect(term: &FlatTerm<Node>, used: &mut Vec<&'static str>) {
+    for rule in term.forward_rule.iter().chain(&term.backward_rule) {
+        let name = rule.as_str().split(['.', '~']).next().unwrap_or_default();
+        let known = RULES.iter().map(|rule| rule.name).find(|known| *known == name);
+        used.extend(known.filter(|known| !used.contains(known)));
+    }
+    term.children.iter().for_each(|child| collect(child, used));
 }
 
 /// The choice that a way is; `otherwise` says where rows of a table that stays whole and at its owners live.
 pub fn choice(commitment: Commitment, otherwise: &Choice) -> Choice {
     let sharding = match (commitment.everywhere, commitment.cut, &otherwise.sharding) {
         (Some(true), ..) => Sharding::DataParallel,
-        (_, Some(true), Sharding::ColumnWise { ranks }) => Sharding::ColumnWise { ranks: ranks.clone() },
+        (_, cut, Sharding::ColumnWise { ranks }) if cut == Some(true) || ranks.len() < 2 => {
+            Sharding::ColumnWise { ranks: ranks.clone() }
+        }
         // Whoever places tables finds owners of the parts.
         (_, Some(true), _) => Sharding::ColumnWise { ranks: Vec::new() },
         (_, _, Sharding::TableWise { rank }) => Sharding::TableWise { rank: *rank },

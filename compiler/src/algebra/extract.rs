@@ -20,6 +20,11 @@ use crate::distribution::ty::Per;
 /// Ways of one commitment that a class keeps.
 pub const MOST: usize = 8;
 
+/// Bytes of an id.
+const ID: f64 = 8.0;
+/// Times that an id is read or written to find its like.
+const FINDING: f64 = 6.0;
+
 /// What a way of distributing a table has decided so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Commitment {
@@ -56,8 +61,8 @@ impl Commitment {
 #[derive(Debug, Clone, PartialEq)]
 struct Having {
     commitment: Commitment,
-    /// Of each class that is needed, which node.
-    picks: BTreeMap<Id, usize>,
+    /// Of each class that is needed, which node; ascending.
+    picks: Vec<(Id, usize)>,
     cost: Cost,
 }
 
@@ -70,9 +75,11 @@ pub struct Found {
     pub commitment: Commitment,
     /// What it costs.
     pub cost: Cost,
+    /// Another costs no more in anything.
+    pub covered: bool,
 }
 
-/// The ways that no other covers, cheapest by bytes first.
+/// The ways, cheapest by bytes first.
 pub fn extract(graph: &EGraph<Node, Kinds>, root: Id, columns: u32, sizes: &Sizes) -> Vec<Found> {
     let mut e = Extraction { graph, columns, sizes, known: BTreeMap::new(), open: Vec::new() };
     let root = graph.find(root);
@@ -80,22 +87,22 @@ pub fn extract(graph: &EGraph<Node, Kinds>, root: Id, columns: u32, sizes: &Size
     let mut found: Vec<Found> = ways
         .into_iter()
         .map(|way| {
-            let pick = |id: Id| graph[id].nodes[way.picks.get(&graph.find(id)).copied().unwrap_or(0)].clone();
+            let pick = |id: Id| {
+                let id = graph.find(id);
+                let at = way.picks.binary_search_by_key(&id, |pick| pick.0);
+                graph[id].nodes[at.map_or(0, |at| way.picks[at].1)].clone()
+            };
             let nodes = pick(root).build_recexpr(pick);
-            Found { nodes, commitment: way.commitment, cost: way.cost }
+            Found { nodes, commitment: way.commitment, cost: way.cost, covered: false }
         })
         .collect();
-    // A commitment that costs more in everything than another is of no use to anybody.
-    let covered = |i: usize| {
-        let cost = &found[i].cost;
+    for i in 0..found.len() {
+        let cost = found[i].cost;
         let better = |(n, other): (usize, &Found)| {
-            n != i && other.cost.covers(cost) && (!cost.covers(&other.cost) || n < i)
+            n != i && other.cost.covers(&cost) && (!cost.covers(&other.cost) || n < i)
         };
-        found.iter().enumerate().any(better)
-    };
-    let keep: Vec<bool> = (0..found.len()).map(|i| !covered(i)).collect();
-    let mut keep = keep.into_iter();
-    found.retain(|_| keep.next().unwrap_or(false));
+        found[i].covered = found.iter().enumerate().any(better);
+    }
     found.sort_by(|a, b| a.cost.wire.total_cmp(&b.cost.wire).then(a.commitment.cmp(&b.commitment)));
     found
 }
@@ -123,18 +130,15 @@ impl Extraction<'_> {
         for (n, node) in self.graph[class].nodes.iter().enumerate() {
             let own = Having {
                 commitment: self.commits(node, class),
-                picks: BTreeMap::from([(class, n)]),
-                cost: Cost::default(),
+                picks: vec![(class, n)],
+                cost: self.cost(node, class),
             };
             let mut ways = vec![own];
             for child in node.children() {
                 let of = self.ways(*child);
-                let pairs = ways.iter().flat_map(|a| of.iter().filter_map(move |b| join(a, b)));
-                ways = pairs.collect();
-                self.price(&mut ways);
-                ways = best(ways);
+                let pairs = ways.iter().flat_map(|a| of.iter().map(move |b| (a, b)));
+                ways = best(pairs.filter_map(|(a, b)| self.join(a, b)).collect());
             }
-            self.price(&mut ways);
             all.extend(ways);
         }
         self.open.pop();
@@ -143,12 +147,24 @@ impl Extraction<'_> {
         all
     }
 
-    /// What is shared counts once, so costs are of all nodes together.
-    fn price(&self, ways: &mut [Having]) {
-        for way in ways {
-            let each = way.picks.iter().map(|(class, n)| self.cost(&self.graph[*class].nodes[*n], *class));
-            way.cost = each.fold(Cost::default(), Cost::and);
+    /// Both, if they agree on what they share, which counts once.
+    fn join(&self, a: &Having, b: &Having) -> Option<Having> {
+        let commitment = a.commitment.and(b.commitment)?;
+        let mut picks = Vec::with_capacity(a.picks.len() + b.picks.len());
+        let (mut cost, mut left) = (a.cost, a.picks.iter().copied().peekable());
+        for (class, n) in b.picks.iter().copied() {
+            picks.extend(std::iter::from_fn(|| left.next_if(|pick| pick.0 < class)));
+            match left.peek() {
+                Some((same, other)) if *same == class && *other != n => return None,
+                Some((same, _)) if *same == class => {}
+                _ => {
+                    cost = cost.and(self.cost(&self.graph[class].nodes[n], class));
+                    picks.push((class, n));
+                }
+            }
         }
+        picks.extend(left);
+        Some(Having { commitment, picks, cost })
     }
 
     fn name(&self, class: Id) -> Option<Name> {
@@ -198,8 +214,15 @@ impl Extraction<'_> {
                 c.cut = Some(width != Some(self.columns));
             }
             "partition" => c.lookahead = Some(self.number(child(1))),
-            // Replicas look up at home, whatever is told apart of their gradients.
-            "return" | "send" | "send_all" if self.of_list(child(1)).is_none() => c.lookahead = Some(None),
+            // Rows that are read everywhere must be updated everywhere.
+            "own" => c.everywhere = Some(true),
+            "return" | "send" | "send_all" => {
+                c.everywhere = Some(name == "send_all");
+                // Replicas look up at home, whatever is told apart of their gradients.
+                if self.of_list(child(1)).is_none() {
+                    c.lookahead = Some(None);
+                }
+            }
             _ => {}
         }
         c
@@ -219,8 +242,8 @@ impl Extraction<'_> {
                 let part = f64::from(ty.columns) / f64::from(self.columns.max(1));
                 Cost { held: s.table * part / if whole { 1.0 } else { s.ranks }, ..Cost::default() }
             }
-            "ask" => Cost { wire: 8.0 * all * s.away(), transfers: 1.0, ..Cost::default() },
-            "ask_all" => Cost { wire: 8.0 * all * (s.ranks - 1.0), transfers: 1.0, ..Cost::default() },
+            "ask" => Cost { wire: ID * all * s.away(), transfers: 1.0, ..Cost::default() },
+            "ask_all" => Cost { wire: ID * all * (s.ranks - 1.0), transfers: 1.0, ..Cost::default() },
             "answer" => Cost { wire: all * s.away(), transfers: 1.0, ..Cost::default() },
             "return" | "send" | "send_all" => {
                 let (n, hurries) = match self.of_list(node.children[1]) {
@@ -234,21 +257,31 @@ impl Extraction<'_> {
                 let away = if name == "send_all" { s.ranks - 1.0 } else { s.away() };
                 Cost::sent(n * row * away, hurries)
             }
+            // Finding equal ids takes several looks at each.
+            "entries" => Cost::touched(s.occurrences * ID * if unique { FINDING } else { 2.0 }),
+            "partition" => {
+                let lookahead = node.children.get(1).and_then(|c| self.number(*c)).unwrap_or(0);
+                Cost::touched(all * ID * FINDING * f64::from(lookahead))
+            }
+            "gather" | "merge" | "split" => {
+                let list = node.children.last().and_then(|list| self.of_list(*list));
+                let n = list.map_or(all, |(way, class, reuse)| s.of_class(reuse, unique, way, class));
+                Cost::touched(2.0 * n * row)
+            }
+            // Replicas add up what all send, owners their part of it.
+            "total" => {
+                let list = node.children.get(2).and_then(|list| self.of_list(*list));
+                let received = &self.graph[node.children[1]];
+                let everywhere = received.nodes.iter().any(|n| n.name == Name::Op("send_all"));
+                let once =
+                    matches!(received.data, Kind::Term { ty, .. } if ty.per == Per::Entry { unique: true });
+                let n =
+                    list.map_or(s.entries(once), |(way, class, reuse)| s.of_class(reuse, once, way, class));
+                Cost::touched(2.0 * n * row * if everywhere { s.ranks } else { 1.0 })
+            }
             _ => Cost::default(),
         }
     }
-}
-
-/// Both, if they agree on what they share.
-fn join(a: &Having, b: &Having) -> Option<Having> {
-    let commitment = a.commitment.and(b.commitment)?;
-    let mut picks = a.picks.clone();
-    for (class, n) in &b.picks {
-        if *picks.entry(*class).or_insert(*n) != *n {
-            return None;
-        }
-    }
-    Some(Having { commitment, picks, cost: Cost::default() })
 }
 
 /// Those that no other of the same commitment covers; the first of equal ones.

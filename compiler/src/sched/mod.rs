@@ -24,7 +24,7 @@ pub mod policy;
 mod problem;
 pub(crate) mod reasons;
 mod resources;
-mod rows;
+pub(crate) mod rows;
 mod simulate;
 pub(crate) mod sizes;
 mod slack;
@@ -67,18 +67,27 @@ pub(crate) struct Options {
     pub in_flight: Option<u32>,
     /// Seconds that a step must take less than; if no order can, none is searched for.
     pub below: Option<f64>,
+    /// The first good order will do.
+    pub quick: bool,
 }
 
 impl Options {
     /// A policy, with as many batches in flight as help.
     pub(crate) fn new(policy: &'static dyn Policy) -> Self {
-        Self { policy, in_flight: None, below: None }
+        Self { policy, in_flight: None, below: None, quick: false }
     }
 
     /// With at most so many batches in flight.
     #[must_use]
     pub(crate) fn in_flight(mut self, most: impl Into<Option<u32>>) -> Self {
         self.in_flight = most.into();
+        self
+    }
+
+    /// With the first good order, or the best that is found.
+    #[must_use]
+    pub(crate) fn quick(mut self, quick: bool) -> Self {
+        self.quick = quick;
         self
     }
 

@@ -136,7 +136,7 @@ fn fewer_in_flight(
     least: u32,
     modulo: bool,
 ) -> Result<Candidate, SchedError> {
-    while p.time.len() <= MODULO_OPS && best.in_flight > least {
+    while !p.quick && p.time.len() <= MODULO_OPS && best.in_flight > least {
         let (fewer, _) = at_depth(p, graph, Some(best.in_flight - 1), modulo)?;
         if !better(&fewer, &best) {
             break;
@@ -213,7 +213,7 @@ fn at_depth(
         }
         step = best.as_ref().map_or(step, |b| b.step).max(bound);
     }
-    if let Some((search, found)) = most
+    if let Some((search, found)) = most.filter(|_| !p.quick)
         && best.as_ref().is_none_or(|b| b.step > bound * ENOUGH)
     {
         keep(search.freeze(graph, &search.hill_climb(found))?, &mut best);
@@ -236,7 +236,7 @@ fn with_margin(
     best: Candidate,
 ) -> Result<Candidate, SchedError> {
     // In a modulo schedule what works ahead has a reserve already.
-    if modulo_found || p.time.len() > LARGE {
+    if modulo_found || p.quick || p.time.len() > LARGE {
         return Ok(best);
     }
     for margin in MARGINS {

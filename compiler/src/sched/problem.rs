@@ -97,6 +97,8 @@ pub(crate) struct Problem<'a> {
     pub res_mii: ResMii,
     /// The longest cycle.
     pub rec_mii: RecMii,
+    /// The first good order will do.
+    pub quick: bool,
     /// Operations that belong to the middle of a step: its stage 0 begins with the first of them.
     core: Vec<u32>,
 }
@@ -133,6 +135,7 @@ impl<'a> Problem<'a> {
             graph,
             res_mii,
             rec_mii,
+            quick: options.quick,
         })
     }
 

@@ -308,8 +308,16 @@ impl Sizes {
     }
 }
 
+/// The law of a schedule's ids, or what is assumed of them.
+pub(crate) fn ids_of(s: &Schedule) -> IdDistribution {
+    match &s.data {
+        Some(Data::Generate { ids, .. }) => *ids,
+        _ => IdDistribution::ASSUMED,
+    }
+}
+
 /// Draws of each exchange, from the ids that its `unique` reads.
-fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
+pub(crate) fn draws(s: &Schedule, sizes: &Sizes) -> BTreeMap<u32, Draws> {
     let mut all = BTreeMap::new();
     for op in &s.train.ops {
         let Facts { learns, of, .. } = op.action.facts();

@@ -12,9 +12,13 @@ pub(super) static RULE: Rule = Rule {
     when: "tables whose place the model leaves open, and whose optimizer looks at each column by itself",
     because: "A row is its columns side by side, and so is its gradient. Each part has its own exchange, and sends the \
               entries of the first.",
-    open: |context| context.cuts.len() > 1,
+    open: |context| context.moves && context.cuts.len() > 1,
     instances,
     twins: &[
+        Twin {
+            why: "the model says where the table lives",
+            is: Lookalike::Table(|context| context.moves = false),
+        },
         Twin {
             why: "rowwise_adagrad keeps the mean of a whole row, which no part sees",
             is: Lookalike::Table(|context| context.cuts.clear()),

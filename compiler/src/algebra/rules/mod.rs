@@ -9,6 +9,8 @@ mod replicate;
 mod text;
 mod unique;
 
+use std::fmt::Write as _;
+
 use egg::{ConditionalApplier, EGraph, Id, Pattern, Rewrite, Subst, Var};
 
 use super::analysis::{Kind, Kinds};
@@ -78,11 +80,13 @@ pub struct Context {
     pub microbatches: u32,
     /// Reuse distances that may be told apart; none where rows must travel together.
     pub lookaheads: Vec<u32>,
-    /// Columns of the parts that it may be cut into; none where it must stay whole.
+    /// Columns of the parts that it is cut into, or may be; none where it must stay whole.
     pub cuts: Vec<(u32, u32)>,
     /// Rows may be asked for once per occurrence.
     pub repeats: bool,
-    /// Its rows may be everywhere.
+    /// Nobody has said where its rows live.
+    pub moves: bool,
+    /// They have room everywhere.
     pub replicates: bool,
 }
 
@@ -106,6 +110,21 @@ pub enum Condition {
     Whole(&'static str),
     /// No two are the same.
     Distinct(Vec<String>),
+}
+
+/// All rules as a page of documentation.
+pub fn document() -> String {
+    let mut text = String::new();
+    for rule in RULES {
+        let _ = writeln!(text, "### {}\n\n```text", rule.name);
+        rule.equations.iter().for_each(|equation| text += &format!("{equation}\n"));
+        let _ = writeln!(text, "```\n\nFor {}. {}\n\nNot:\n", rule.when, rule.because);
+        rule.twins.iter().for_each(|twin| text += &format!("- {}\n", twin.why));
+        text.push('\n');
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    text
 }
 
 /// A condition of a table's pattern, as e-graphs ask for it.

@@ -12,11 +12,15 @@ pub(super) static RULE: Rule = Rule {
     when: "tables whose place the model leaves open, which are not cut by columns, and which fit into the memory of every rank",
     because: "Replicas that are equal and are given the same gradients in the same order stay equal, and are what the owner would \
               have. What is read everywhere must be updated everywhere, so both equations are used or none (the extraction's commitment).",
-    open: |context| context.replicates,
+    open: |context| context.moves && context.replicates,
     instances,
     twins: &[
         Twin {
-            why: "the model says where the table lives, or no rank has the memory",
+            why: "the model says where the table lives",
+            is: Lookalike::Table(|context| context.moves = false),
+        },
+        Twin {
+            why: "no rank has room for it, or it has more rows than places among them have numbers",
             is: Lookalike::Table(|context| context.replicates = false),
         },
         Twin {

@@ -1,0 +1,427 @@
+//! How single tables are distributed: what the algebra derives for each, tried one class of alike tables after the other.
+//!
+//! Tables are alike that differ in name only. For a class the algebra ([`crate::algebra`]) gives ways, with what they cost in
+//! bytes, urgent bytes, touched bytes, transfers and memory. Each is compiled and scheduled in place of what the class has, and
+//! stays if the predicted step is shorter, so the outcome is never worse than where the search began. Ways that no other
+//! covers come first, and among them the classes that send most; after a change all begins anew, until nothing changes or so many
+//! schedules were made as there may be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use fs_dsl::checked::{self, Program};
+use fs_schedule::action::Action;
+use fs_schedule::reuse::Reuse;
+use fs_schedule::{Place, Schedule, Sharding, SparseOptimizer, Way};
+use fs_workload::ids::RowLaw;
+
+use super::{Best, Candidate, Cost, Search};
+use crate::algebra::cost::{Classes, Sizes};
+use crate::algebra::derive::{self, Derived, derive, explain};
+use crate::algebra::rules::{Context, Use};
+use crate::compile::{CompileError, CompileOptions, Compiled};
+use crate::distribution::{Choice, Lookahead, TableOptions};
+use crate::emit;
+use crate::ir::Module;
+use crate::passes::branches::Branches;
+use crate::sched::rows::Entries;
+use crate::sched::sizes;
+
+/// Most ways that are tried, each by a first good order.
+const SCHEDULES: usize = 32;
+/// Most of which the best order is looked for.
+const FULLY: usize = 12;
+/// By how much the first order of a way may be longer than that of what there is.
+const QUICK: f64 = 1.02;
+/// How many times as long a step must be without a change: less is nothing that a prediction knows.
+const GAIN: f64 = 1.001;
+/// Fewer where each has many operations: about so many in all.
+const OPERATIONS: usize = 60_000;
+/// Reuse distances to tell apart.
+const LOOKAHEADS: [u32; 3] = [1, 2, 3];
+/// Narrower parts of a row are not worth a transfer.
+const NARROWEST: u32 = 16;
+
+/// Tables that are alike, and what they may become.
+#[derive(Debug, Clone)]
+pub struct Alike {
+    /// Their names.
+    pub tables: Vec<String>,
+    /// How they are distributed.
+    pub now: Choice,
+    /// What rules may know of each.
+    pub context: Context,
+    /// What to expect of each.
+    pub sizes: Sizes,
+}
+
+/// A choice that made the step shorter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Swap {
+    /// Of these tables.
+    pub tables: Vec<String>,
+    /// What they were, and what they are.
+    pub choices: (Choice, Choice),
+    /// Rules by which one follows from the other.
+    pub rules: Vec<&'static str>,
+    /// Seconds of a step, before and after.
+    pub step: (f64, f64),
+    /// Bytes that a rank sends of all of them in a step, before and after, as expected.
+    pub wire: (f64, f64),
+}
+
+/// What became of the search over tables.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// What was changed, in order.
+    pub swaps: Vec<Swap>,
+    /// Classes of alike tables.
+    pub classes: usize,
+    /// Ways that were compiled, and of those the ones that were scheduled.
+    pub tried: usize,
+    /// As said.
+    pub scheduled: usize,
+    /// Nodes of the largest e-graph.
+    pub nodes: usize,
+    /// There was more to try.
+    pub limited: bool,
+}
+
+/// How a table is distributed, in few words.
+fn words(choice: &Choice) -> String {
+    let place = match &choice.sharding {
+        Sharding::RowWise => "row-wise",
+        Sharding::TableWise { .. } => "table-wise",
+        Sharding::ColumnWise { .. } => "column-wise",
+        Sharding::DataParallel => "replicated",
+    };
+    let rows = if choice.unique { "each row once" } else { "a row per occurrence" };
+    let apart = match choice.lookahead {
+        Some(k) => format!("lookahead {k}"),
+        None => "together".into(),
+    };
+    format!("{place}, {rows}, {apart}")
+}
+
+impl fmt::Display for Swap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, others) = (self.tables.first().map_or("", String::as_str), self.tables.len() - 1);
+        let others = if others == 0 { String::new() } else { format!(" and {others} alike") };
+        write!(
+            f,
+            "{first}{others}: {} instead of {} (by {}): {:.3} ms a step instead of {:.3}, {:.3} MB sent instead of {:.3}",
+            words(&self.choices.1),
+            words(&self.choices.0),
+            self.rules.join(", "),
+            self.step.1 * 1e3,
+            self.step.0 * 1e3,
+            self.wire.1 / 1e6,
+            self.wire.0 / 1e6,
+        )
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let more = if self.limited { "; there was more to try" } else { "" };
+        write!(
+            f,
+            "{} kind(s) of tables, e-graphs of up to {} nodes, {} other ways tried, {} scheduled, {} taken{more}",
+            self.classes,
+            self.nodes,
+            self.tried,
+            self.scheduled,
+            self.swaps.len()
+        )
+    }
+}
+
+/// As [`super::search`], and then with other choices for single tables where that is faster.
+///
+/// # Errors
+/// As there.
+pub fn search(
+    program: &Program,
+    options: &CompileOptions,
+    candidates: impl IntoIterator<Item = Candidate>,
+) -> Result<(Best, Outcome), CompileError> {
+    let search = Search::new(program, options)?;
+    let (cost, mut best) = search.over(candidates)?;
+    let outcome = search.improve(cost, &mut best)?;
+    emit::proved(&best.compiled.schedule)?;
+    Ok((best, outcome))
+}
+
+impl Search<'_> {
+    fn improve(&self, mut cost: Cost, best: &mut Best) -> Result<Outcome, CompileError> {
+        let candidate = best.tried[best.chosen].candidate;
+        let mut outcome = Outcome::default();
+        let mut tables = self.options.tables.clone();
+        let most = SCHEDULES.min(OPERATIONS / best.compiled.schedule.train.ops.len().max(1)).max(2);
+        let mut seen: BTreeSet<String> = BTreeSet::new();
+        let mut known: BTreeMap<String, Derived> = BTreeMap::new();
+        let mut first = self.first(candidate, &tables)?.unwrap_or(cost);
+        loop {
+            let classes = alike(self.program, &best.compiled.schedule, &self.options, candidate);
+            outcome.classes = classes.len();
+            let ways = ways(&classes, &mut known, &mut outcome);
+            let mut shortest: Option<(Cost, Compiled, TableOptions, Swap)> = None;
+            for (class, way) in &ways {
+                // What another covers is looked at where nothing else helps.
+                if way.covered && shortest.is_some() {
+                    break;
+                }
+                let asked = asking(&tables, &class.tables, &class.now, &way.choice);
+                if way.choice == class.now || !seen.insert(format!("{asked:?}")) {
+                    continue;
+                }
+                outcome.limited = outcome.tried >= most || outcome.scheduled >= FULLY;
+                if outcome.limited {
+                    break;
+                }
+                outcome.tried += 1;
+                // What cannot be placed or numbered so is no way for this model.
+                let Some(module) = self.lowered(candidate, &asked) else { continue };
+                let beat = shortest.as_ref().map_or(cost.longer(1.0 / GAIN), |found| found.0);
+                let found = self.schedule(module.clone(), candidate.policy, Some(beat), true)?;
+                // The best order of it is looked for if its first one is not much worse than that of what there is.
+                if found.is_err() || found.is_ok_and(|(quick, _)| quick >= first.longer(QUICK)) {
+                    continue;
+                }
+                outcome.scheduled += 1;
+                let found = self.schedule(module, candidate.policy, Some(beat), false)?;
+                let Some((now, compiled)) = found.ok().filter(|found| found.0 < beat) else { continue };
+                let before = ways.iter().find(|(c, w)| c.tables == class.tables && w.choice == class.now);
+                let swap = Swap {
+                    tables: class.tables.clone(),
+                    choices: (class.now.clone(), way.choice.clone()),
+                    rules: explain(&class.context, &class.now, &way.choice).unwrap_or_default(),
+                    step: (cost.step, now.step),
+                    wire: (before.map_or(f64::NAN, |(_, before)| before.wire), way.wire),
+                };
+                shortest = Some((now, compiled, asked, swap));
+            }
+            let Some((now, compiled, asked, swap)) = shortest else { return Ok(outcome) };
+            (cost, best.compiled, tables) = (now, compiled, asked);
+            outcome.swaps.push(swap);
+            first = self.first(candidate, &tables)?.unwrap_or(cost);
+        }
+    }
+
+    /// The module with these choices; none if it cannot be.
+    fn lowered(&self, candidate: Candidate, tables: &TableOptions) -> Option<Module> {
+        let options = self.options.clone().policy(candidate.policy).lookahead(candidate.lookahead);
+        let stages = self.aim.stages(&self.module, &options.tables(tables.clone())).ok()?;
+        Branches::new(self.module.clone(), vec![stages]).next()?.ok()
+    }
+
+    /// What its first good order costs.
+    fn first(&self, candidate: Candidate, tables: &TableOptions) -> Result<Option<Cost>, CompileError> {
+        let Some(module) = self.lowered(candidate, tables) else { return Ok(None) };
+        Ok(self.schedule(module, candidate.policy, None, true)?.ok().map(|found| found.0))
+    }
+}
+
+/// How tables can be distributed.
+#[derive(Debug)]
+struct Possible {
+    choice: Choice,
+    /// Bytes that a rank sends of all of them.
+    wire: f64,
+    covered: bool,
+}
+
+/// What all classes can become: first what nothing covers, by class.
+fn ways<'a>(
+    classes: &'a [Alike],
+    known: &mut BTreeMap<String, Derived>,
+    outcome: &mut Outcome,
+) -> Vec<(&'a Alike, Possible)> {
+    let mut ways = Vec::new();
+    for class in classes {
+        let key = format!("{:?} {:?} {:?}", class.context, class.now, class.sizes);
+        let derived = known
+            .entry(key)
+            .or_insert_with(|| derive(&class.context, &class.now, &class.sizes).unwrap_or_default());
+        outcome.nodes = outcome.nodes.max(derived.nodes);
+        ways.extend(derived.found.iter().map(|found| {
+            let choice = derive::choice(found.commitment, &class.now);
+            let wire = found.cost.wire * class.tables.len() as f64;
+            (class, Possible { choice, wire, covered: found.covered })
+        }));
+    }
+    ways.sort_by_key(|(_, way)| way.covered);
+    ways
+}
+
+/// Options with another choice for some tables.
+pub fn asking(tables: &TableOptions, names: &[String], now: &Choice, choice: &Choice) -> TableOptions {
+    let each = || names.iter().cloned();
+    let mut asked = tables.clone();
+    if choice.unique != now.unique {
+        asked = asked.unique(each().map(|name| (name, choice.unique)));
+    }
+    if choice.lookahead != now.lookahead {
+        asked = asked.lookahead(each().map(|name| (name, Lookahead(choice.lookahead))));
+    }
+    if choice.sharding != now.sharding {
+        let word = match choice.sharding {
+            Sharding::DataParallel => "data_parallel",
+            Sharding::ColumnWise { .. } => "column_wise",
+            Sharding::TableWise { .. } => "table_wise",
+            Sharding::RowWise => "row_wise",
+        };
+        asked = asked.sharding(each().map(|name| (name, word.to_owned())));
+    }
+    asked
+}
+
+/// The tables of a schedule that train, by what they can become; those that send most first.
+pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidate: Candidate) -> Vec<Alike> {
+    let mean = sizes::Sizes::mean(s);
+    let draws = sizes::draws(s, &mean);
+    let ids = sizes::ids_of(s);
+    let uses = uses(s);
+    let mut laws: BTreeMap<u64, RowLaw> = BTreeMap::new();
+    let mut classes: BTreeMap<String, Alike> = BTreeMap::new();
+    for (e, x) in (0..).zip(&s.exchanges) {
+        // The first part of a table stands for all.
+        let (Some(t), Some(used)) = (s.tables.get(x.table as usize), uses.get(&e)) else { continue };
+        let Some(drawn) = draws.get(&e).copied() else { continue };
+        let declared = program.model.iter().flat_map(|m| &m.tables).find(|d| d.name == t.name);
+        let named = &options.tables;
+        let open = declared.is_some_and(|d| d.sharding == checked::Sharding::Auto)
+            && !named.sharding.contains_key(&t.name)
+            && s.ranks > 1;
+        let microbatches = s.settings.microbatches.max(1);
+        let now = Choice { unique: x.unique, lookahead: x.lookahead, sharding: t.sharding.clone() };
+        let mut lookaheads: Vec<u32> = match (candidate.policy.tells_rows_apart(), options.lookahead) {
+            (false, _) => Vec::new(),
+            _ if named.lookahead.contains_key(&t.name) => now.lookahead.into_iter().collect(),
+            (true, Some(k)) => vec![k],
+            (true, None) => LOOKAHEADS.to_vec(),
+        };
+        let countable = |k: &u32| (Reuse { lookahead: *k, microbatches }).count(Way::Forward) <= Reuse::MOST;
+        lookaheads.retain(countable);
+        lookaheads.extend(now.lookahead.filter(|k| !lookaheads.contains(k)));
+        let whole_rows = matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. });
+        let context = Context {
+            columns: t.dim,
+            exchange: 0,
+            uses: vec![Use::Each; used.lists],
+            microbatches,
+            lookaheads: lookaheads.clone(),
+            cuts: match &t.sharding {
+                Sharding::ColumnWise { .. } => parts(t.dim, t.sharding.parts()),
+                _ if open && !whole_rows && t.dim >= 2 * NARROWEST => {
+                    parts(t.dim, (t.dim / NARROWEST).min(s.ranks))
+                }
+                _ => Vec::new(),
+            },
+            repeats: used.once && !named.unique.contains_key(&t.name) && !x.folded,
+            moves: open,
+            replicates: u32::try_from(t.rows).is_ok(),
+        };
+        let ranks = f64::from(s.ranks);
+        let law = laws.entry(t.rows).or_insert_with(|| RowLaw::new(ids, t.rows));
+        let expect = |unique, reuse| Entries::expect(law, drawn, ranks, unique, reuse);
+        let mut of_classes = Vec::new();
+        for lookahead in lookaheads {
+            let reuse = Reuse { lookahead, microbatches };
+            for unique in [true, false] {
+                let Entries { forward, backward, .. } = expect(unique, Some(reuse));
+                of_classes.push(Classes { reuse, unique, forward, backward });
+            }
+        }
+        let values = t.rows as f64 * f64::from(t.dim) + t.optimizer.state(t.rows, t.dim.into()) as f64;
+        let sizes = Sizes {
+            ranks,
+            occurrences: expect(false, None).sent,
+            unique: expect(true, None).sent,
+            classes: of_classes,
+            table: 4.0 * values,
+        };
+        // Owners differ between tables that are otherwise alike.
+        let mut kind = now.clone();
+        match &mut kind.sharding {
+            Sharding::TableWise { rank } => *rank = 0,
+            Sharding::ColumnWise { ranks } => ranks.fill(0),
+            _ => {}
+        }
+        let key = format!("{kind:?} {context:?} {} {drawn:?} {:?}", t.rows, t.optimizer);
+        let class = classes.entry(key).or_insert_with(|| Alike { tables: Vec::new(), now, context, sizes });
+        class.tables.push(t.name.clone());
+    }
+    let mut classes: Vec<Alike> = classes.into_values().collect();
+    let sends = |c: &Alike| {
+        let entries = if c.now.unique { c.sizes.unique } else { c.sizes.occurrences };
+        entries * f64::from(c.context.columns) * c.tables.len() as f64
+    };
+    classes.sort_by(|a, b| sends(b).total_cmp(&sends(a)).then_with(|| a.tables.cmp(&b.tables)));
+    classes
+}
+
+/// Columns in so many parts.
+fn parts(columns: u32, parts: u32) -> Vec<(u32, u32)> {
+    if parts < 2 {
+        return Vec::new();
+    }
+    let at = |n: u32| (u64::from(columns) * u64::from(n) / u64::from(parts)) as u32;
+    (0..parts).map(|n| (at(n), at(n + 1))).collect()
+}
+
+/// What uses an exchange's entries in training.
+struct Used {
+    /// Lists of ids.
+    lists: usize,
+    /// Each is used by one operation forward and one backward, and by none that compares entries.
+    once: bool,
+}
+
+fn uses(s: &Schedule) -> BTreeMap<u32, Used> {
+    let mut places: BTreeMap<u32, (u32, [usize; 3])> = BTreeMap::new();
+    let mut lists: BTreeMap<u32, usize> = BTreeMap::new();
+    for op in &s.train.ops {
+        if let Action::Unique { exchange } = op.action {
+            let ids = op.reads.len();
+            lists.insert(exchange, ids);
+            for w in op.writes.iter().rev().take(ids) {
+                if let Place::Buffer(b) = w.place {
+                    places.insert(b, (exchange, [0; 3]));
+                }
+            }
+        }
+    }
+    for op in &s.train.ops {
+        let kind = match op.action {
+            Action::Unique { .. } => continue,
+            Action::Expand | Action::Pool { .. } => 0,
+            Action::ExpandGrad | Action::PoolGrad { .. } => 1,
+            _ => 2,
+        };
+        for r in &op.reads {
+            if let Place::Buffer(b) = r.place
+                && let Some((_, counts)) = places.get_mut(&b)
+            {
+                counts[kind] += 1;
+            }
+        }
+    }
+    let mut used: BTreeMap<u32, Used> =
+        lists.into_iter().map(|(e, lists)| (e, Used { lists, once: true })).collect();
+    for (exchange, [forward, backward, others]) in places.into_values() {
+        if let Some(used) = used.get_mut(&exchange) {
+            used.once &= forward <= 1 && backward <= 1 && others == 0;
+        }
+    }
+    // Rows that are only read are not updated: nothing of them is derived.
+    let updated: BTreeSet<u32> = s
+        .train
+        .ops
+        .iter()
+        .filter(|op| matches!(op.action, Action::Apply { .. }))
+        .flat_map(|op| op.action.facts().of.exchanges.to_vec())
+        .collect();
+    used.retain(|e, _| updated.contains(e));
+    used
+}

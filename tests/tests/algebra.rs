@@ -1,0 +1,120 @@
+//! What the search over tables chooses from trains to the same bits, and is never slower than where it began.
+
+use fs_compiler::algebra::convert::to_nodes;
+use fs_compiler::algebra::derive::{choice, derive, table};
+use fs_compiler::distribution::Terms;
+use fs_compiler::sched::policy;
+use fs_compiler::search::tables::{alike, asking};
+use fs_compiler::search::{self, Candidate, Cost, Verdict, candidates};
+use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_dsl::checked::Program;
+use fs_executor::{Options, Session};
+use fs_schedule::{Data, Schedule, verify};
+use fs_tests::models::{Features, models};
+use fs_tests::training::state;
+use fs_tests::{dividing, root};
+use proptest::prelude::*;
+
+const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
+const STEPS: u64 = 3;
+
+fn check(text: &str) -> Program {
+    let loaded = fs_dsl::check_text("random.fs", text);
+    loaded.program.unwrap_or_else(|| {
+        panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false));
+    })
+}
+
+fn trained(schedule: &Schedule) -> Vec<Vec<u32>> {
+    let options = Options::default().evaluate(false).steps(STEPS);
+    let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
+    session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
+    state(&session).expect("state")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Each way that is derived for a table is the terms of the choice that it is taken for, and a schedule of a random model
+    /// with it is proved and trains to the bits of the plain serial one.
+    #[test]
+    fn ways_train_to_the_same_bits(
+        model in models(FEATURES),
+        ranks in 1..=4u32,
+        lookahead in prop::option::of(1..=3u32),
+        strategy in prop::sample::select(vec![Strategy::Serial, Strategy::Prefetch, Strategy::Pec]),
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 3),
+    ) {
+        let text = model.text();
+        let program = dividing(check(&text), ranks);
+        let options = CompileOptions::new(strategy, ranks).lookahead(lookahead);
+        // A model may ask for what cannot be.
+        let Ok(plain) = compile_with(&program, &CompileOptions::new(Strategy::Serial, ranks)) else { return Ok(()) };
+        prop_assume!(matches!(plain.schedule.data, Some(Data::Generate { .. })));
+        let now = compile_with(&program, &options).expect("compiled before").schedule;
+        let candidate = Candidate::new(policy::of(strategy), lookahead);
+        let mut bits = None;
+        for class in alike(&program, &now, &options, candidate) {
+            let derived = derive(&class.context, &class.now, &class.sizes).expect("derived");
+            prop_assert!(derived.saturated, "{} nodes", derived.nodes);
+            let mut choices = Vec::new();
+            for found in &derived.found {
+                let choice = choice(found.commitment, &class.now);
+                let mut terms = Terms::default();
+                let built = table(&mut terms, &class.context, &choice).expect("terms");
+                let built = to_nodes(&terms, &built).expect("nodes").to_string();
+                prop_assert_eq!(found.nodes.to_string(), built, "{:?}", choice);
+                prop_assert!(!choices.contains(&choice), "{:?} twice", choice);
+                choices.push(choice);
+            }
+            prop_assert!(choices.contains(&class.now), "{:?} is no way to itself", class.now);
+            for pick in &picks {
+                let choice = pick.get(&choices);
+                let asked = asking(&options.tables, &class.tables, &class.now, choice);
+                // Where tables may live is known to who places them.
+                let Ok(other) = compile_with(&program, &options.clone().tables(asked)) else { continue };
+                prop_assert_eq!(verify::verify(&other.schedule), vec![], "{:?}", choice);
+                let bits = bits.get_or_insert_with(|| trained(&plain.schedule));
+                prop_assert_eq!(&trained(&other.schedule), &*bits, "{:?} {:?}\n{}", class.tables, choice, text);
+            }
+        }
+    }
+}
+
+/// Of examples on machines that have room for them: no step is longer, what is said of swaps is true, and twice is the same.
+#[test]
+fn it_is_never_slower_and_always_the_same() {
+    let mut swaps = 0;
+    for (name, preset) in
+        [("ranking", "local"), ("dlrm", "dgx_h100"), ("dlrm", "h100x256"), ("movielens", "dgx_h100")]
+    {
+        let cluster = fs_dsl::cluster::preset(preset).expect("a preset");
+        let mut program = fs_dsl::load(&root(&format!("examples/{name}.fs"))).program.expect("checks");
+        let ranks = cluster.nodes * cluster.gpus_per_node;
+        program.train.batch = program.train.batch.next_multiple_of(ranks);
+        let options = CompileOptions::new(Strategy::Serial, None).cluster(cluster);
+        let search = || search::tables::search(&program, &options, candidates(None)).expect("a schedule");
+        let (best, outcome) = search();
+        let step = best.compiled.schedule.prediction.as_ref().expect("a prediction").step;
+        for tried in &best.tried {
+            if let Verdict::Scheduled(Cost { step: named, .. }) = tried.verdict {
+                assert!(step <= named, "{name}: {step} is longer than {}", tried.candidate.describe());
+            }
+        }
+        let mut before = f64::INFINITY;
+        for swap in &outcome.swaps {
+            assert!(swap.step.1 < swap.step.0 && swap.step.0 <= before, "{name}: {swap}");
+            assert!(!swap.rules.is_empty() && swap.choices.0 != swap.choices.1, "{name}: {swap}");
+            assert!(swap.wire.0 >= 0.0 && swap.wire.1 >= 0.0, "{name}: {swap}");
+            before = swap.step.1;
+        }
+        if let Some(last) = outcome.swaps.last() {
+            assert!(last.step.1.to_bits() == step.to_bits(), "{name}: {last}");
+        }
+        swaps += outcome.swaps.len();
+        let (again, same) = search();
+        assert_eq!(outcome.swaps, same.swaps, "{name}");
+        assert_eq!(again.compiled.schedule, best.compiled.schedule, "{name}");
+    }
+    assert!(swaps > 0, "nothing was ever better");
+}
