@@ -2,7 +2,7 @@
 
 use fs_compiler::algebra::convert::to_nodes;
 use fs_compiler::algebra::derive::{choice, derive, table};
-use fs_compiler::distribution::Terms;
+use fs_compiler::distribution::{TableOptions, Terms};
 use fs_compiler::sched::policy;
 use fs_compiler::search::tables::{alike, asking};
 use fs_compiler::search::{self, Candidate, Cost, Verdict, candidates};
@@ -117,4 +117,34 @@ fn it_is_never_slower_and_always_the_same() {
         assert_eq!(again.compiled.schedule, best.compiled.schedule, "{name}");
     }
     assert!(swaps > 0, "nothing was ever better");
+}
+
+/// Two operations on one sequence: rows once or per occurrence are other orders of a sum, so the one is no way to the other.
+#[test]
+fn what_two_operations_use_keeps_its_entries() {
+    let text = |uses: &str| {
+        format!(
+            "model twice {{
+              table a {{ rows 5  dim 4  init normal(0, 0.5)  optimizer sgd(lr: 0.3)  sharding row_wise }}
+              input x: ids(a) {{ max 9 }}
+              input click: label
+              loss bce_with_logits(linear({uses}, 1), click, normalize: samples)
+            }}
+            train {{ batch 12  steps 3  balance off  optimizer adam(lr: 1e-2) }}
+            workload w {{ generate {{ lengths uniform(5, 9)  ids uniform  labels hash }} }}"
+        )
+    };
+    for (uses, same) in [("pool(x)", true), ("concat(pool(x), pool(x, mean))", false)] {
+        let program = check(&text(uses));
+        let of = |unique: bool| {
+            let options = CompileOptions::new(Strategy::Serial, 2);
+            let named = TableOptions::default().unique([("a".to_owned(), unique)]);
+            compile_with(&program, &options.tables(named)).expect("compiles").schedule
+        };
+        let (once, each) = (of(true), of(false));
+        assert_eq!(trained(&once) == trained(&each), same, "{uses}");
+        let options = CompileOptions::new(Strategy::Serial, 2);
+        let classes = alike(&program, &once, &options, Candidate::new(policy::of(Strategy::Serial), None));
+        assert_eq!(classes.iter().map(|c| c.context.repeats).collect::<Vec<_>>(), [same], "{uses}");
+    }
 }

@@ -157,7 +157,7 @@ pub fn choice(commitment: Commitment, otherwise: &Choice) -> Choice {
     };
     Choice {
         unique: commitment.unique.unwrap_or(otherwise.unique),
-        lookahead: commitment.lookahead.unwrap_or(otherwise.lookahead),
+        lookahead: commitment.lookahead.map_or(otherwise.lookahead, |l| l.0),
         sharding,
     }
 }

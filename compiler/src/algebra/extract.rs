@@ -15,6 +15,7 @@ use fs_schedule::reuse::Reuse;
 use super::analysis::{Kind, Kinds};
 use super::cost::{Cost, Sizes};
 use super::lang::{Name, Node};
+use crate::distribution::Lookahead;
 use crate::distribution::ty::Per;
 
 /// Ways of one commitment that a class keeps.
@@ -30,29 +31,29 @@ const FINDING: f64 = 6.0;
 pub struct Commitment {
     /// Each row once, or once per occurrence.
     pub unique: Option<bool>,
-    /// Reuse distances that are told apart, or that rows travel together.
-    pub lookahead: Option<Option<u32>>,
+    /// Reuse distances that are told apart; none: rows travel together.
+    pub lookahead: Option<Lookahead>,
     /// Rows live everywhere, or at owners.
     pub everywhere: Option<bool>,
     /// Columns apart.
     pub cut: Option<bool>,
 }
 
-fn both<T: PartialEq>(a: Option<T>, b: Option<T>) -> Option<Option<T>> {
-    match (a, b) {
-        (Some(a), Some(b)) if a != b => None,
-        (a, b) => Some(a.or(b)),
-    }
-}
-
 impl Commitment {
     /// Both, if they agree.
     fn and(self, other: Self) -> Option<Self> {
-        Some(Self {
-            unique: both(self.unique, other.unique)?,
-            lookahead: both(self.lookahead, other.lookahead)?,
-            everywhere: both(self.everywhere, other.everywhere)?,
-            cut: both(self.cut, other.cut)?,
+        fn agree<T: PartialEq>(a: Option<&T>, b: Option<&T>) -> bool {
+            a.zip(b).is_none_or(|(a, b)| a == b)
+        }
+        let both = agree(self.unique.as_ref(), other.unique.as_ref())
+            && agree(self.lookahead.as_ref(), other.lookahead.as_ref())
+            && agree(self.everywhere.as_ref(), other.everywhere.as_ref())
+            && agree(self.cut.as_ref(), other.cut.as_ref());
+        both.then_some(Self {
+            unique: self.unique.or(other.unique),
+            lookahead: self.lookahead.or(other.lookahead),
+            everywhere: self.everywhere.or(other.everywhere),
+            cut: self.cut.or(other.cut),
         })
     }
 }
@@ -213,14 +214,13 @@ impl Extraction<'_> {
                 let width = self.number(child(2)).zip(self.number(child(1))).map(|(b, a)| b - a);
                 c.cut = Some(width != Some(self.columns));
             }
-            "partition" => c.lookahead = Some(self.number(child(1))),
-            // Rows that are read everywhere must be updated everywhere.
-            "own" => c.everywhere = Some(true),
+            "partition" => c.lookahead = Some(Lookahead(self.number(child(1)))),
             "return" | "send" | "send_all" => {
+                // Rows that are read everywhere must be updated everywhere.
                 c.everywhere = Some(name == "send_all");
                 // Replicas look up at home, whatever is told apart of their gradients.
                 if self.of_list(child(1)).is_none() {
-                    c.lookahead = Some(None);
+                    c.lookahead = Some(Lookahead(None));
                 }
             }
             _ => {}

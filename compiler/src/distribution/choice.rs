@@ -71,7 +71,7 @@ impl<T: FromStr> FromStr for PerTable<T> {
 }
 
 /// Reuse distances that are told apart: a number, or `none`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lookahead(pub Option<u32>);
 
 impl fmt::Display for Lookahead {

@@ -295,15 +295,9 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
             && s.ranks > 1;
         let microbatches = s.settings.microbatches.max(1);
         let now = Choice { unique: x.unique, lookahead: x.lookahead, sharding: t.sharding.clone() };
-        let mut lookaheads: Vec<u32> = match (candidate.policy.tells_rows_apart(), options.lookahead) {
-            (false, _) => Vec::new(),
-            _ if named.lookahead.contains_key(&t.name) => now.lookahead.into_iter().collect(),
-            (true, Some(k)) => vec![k],
-            (true, None) => LOOKAHEADS.to_vec(),
-        };
-        let countable = |k: &u32| (Reuse { lookahead: *k, microbatches }).count(Way::Forward) <= Reuse::MOST;
-        lookaheads.retain(countable);
-        lookaheads.extend(now.lookahead.filter(|k| !lookaheads.contains(k)));
+        let apart = candidate.policy.tells_rows_apart() && !named.lookahead.contains_key(&t.name);
+        let lookaheads =
+            if apart { lookaheads(options.lookahead, now.lookahead, microbatches) } else { Vec::new() };
         let whole_rows = matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. });
         let context = Context {
             columns: t.dim,
@@ -326,7 +320,7 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
         let law = laws.entry(t.rows).or_insert_with(|| RowLaw::new(ids, t.rows));
         let expect = |unique, reuse| Entries::expect(law, drawn, ranks, unique, reuse);
         let mut of_classes = Vec::new();
-        for lookahead in lookaheads {
+        for lookahead in lookaheads.into_iter().chain(now.lookahead.filter(|_| !apart)) {
             let reuse = Reuse { lookahead, microbatches };
             for unique in [true, false] {
                 let Entries { forward, backward, .. } = expect(unique, Some(reuse));
@@ -359,6 +353,16 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
     };
     classes.sort_by(|a, b| sends(b).total_cmp(&sends(a)).then_with(|| a.tables.cmp(&b.tables)));
     classes
+}
+
+/// Reuse distances that a table may tell apart: what is asked for, or some; and what it does.
+fn lookaheads(asked: Option<u32>, now: Option<u32>, microbatches: u32) -> Vec<u32> {
+    let mut all = asked.map_or_else(|| LOOKAHEADS.to_vec(), |k| vec![k]);
+    all.extend(now.filter(|k| !all.contains(k)));
+    all.retain(|lookahead| {
+        (Reuse { lookahead: *lookahead, microbatches }).count(Way::Forward) <= Reuse::MOST
+    });
+    all
 }
 
 /// Columns in so many parts.

@@ -117,9 +117,13 @@ pub fn document() -> String {
     let mut text = String::new();
     for rule in RULES {
         let _ = writeln!(text, "### {}\n\n```text", rule.name);
-        rule.equations.iter().for_each(|equation| text += &format!("{equation}\n"));
+        for equation in rule.equations {
+            let _ = writeln!(text, "{equation}");
+        }
         let _ = writeln!(text, "```\n\nFor {}. {}\n\nNot:\n", rule.when, rule.because);
-        rule.twins.iter().for_each(|twin| text += &format!("- {}\n", twin.why));
+        for twin in rule.twins {
+            let _ = writeln!(text, "- {}", twin.why);
+        }
         text.push('\n');
     }
     text.truncate(text.trim_end().len());
