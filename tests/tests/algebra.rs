@@ -74,6 +74,12 @@ proptest! {
                 // Where tables may live is known to who places them.
                 let Ok(other) = compile_with(&program, &options.clone().tables(asked)) else { continue };
                 prop_assert_eq!(verify::verify(&other.schedule), vec![], "{:?}", choice);
+                for x in &other.schedule.exchanges {
+                    if class.tables.contains(&other.schedule.tables[x.table as usize].name) {
+                        let made = (x.unique, x.lookahead);
+                        prop_assert_eq!(made, (choice.unique, choice.lookahead), "{:?}\n{}", choice, text);
+                    }
+                }
                 let bits = bits.get_or_insert_with(|| trained(&plain.schedule));
                 prop_assert_eq!(&trained(&other.schedule), &*bits, "{:?} {:?}\n{}", class.tables, choice, text);
             }

@@ -5,11 +5,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fs_compiler::Strategy;
-use fs_executor::{Options, Session};
+use fs_executor::{Options, Session, data};
 use fs_schedule::Schedule;
+use fs_tests::mock::{self, Mock};
 use fs_tests::pipes::joined;
 use fs_tests::training::{SHARDINGS, bits, compile, leaving, model, session, state};
 use fs_tests::{binary, root};
@@ -128,6 +130,102 @@ fn processes_leave_one_checkpoint() {
         }
     }
     assert!(during >= 3, "{during} were written while training went on");
+}
+
+/// A process whose device takes its time over forgetting one checkpoint does not forget the next one with it.
+#[test]
+fn the_next_checkpoint_is_not_forgotten_with_the_last() {
+    const STEPS: u64 = 1500;
+    let schedule = compile(&model("row_wise", OPTIMIZERS[1], 3000, true), Strategy::Pec, 2, 1, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let worlds = joined(&[vec![0], vec![1]]).unwrap();
+    std::thread::scope(|scope| {
+        for (world, _) in worlds {
+            let (schedule, folder) = (Arc::new(schedule.clone()), folder.path());
+            scope.spawn(move || {
+                let options = options().steps(STEPS).world(world).checkpoint(leaving(folder, 1, 99));
+                let source = data::open(&schedule, None, None, schedule.settings.seed).unwrap();
+                let device = mock::Options::default();
+                let mut session = Session::<f32, Mock>::on(schedule, options, source, &device).unwrap();
+                session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
+            });
+        }
+    });
+    let mut never_stopped = session(&schedule, options());
+    let mut compared = 0;
+    for (step, path) in checkpoints(folder.path()) {
+        never_stopped.advance(step - never_stopped.next_step(), &mut ()).unwrap();
+        let started = session(&schedule, options().resume(path).steps(STEPS));
+        assert_eq!(state(&started).unwrap(), state(&never_stopped).unwrap(), "{step}");
+        compared += 1;
+    }
+    assert!(compared >= 3, "{compared} were written");
+}
+
+/// A run that is killed before its last checkpoint has a name goes on from that one, with the same command.
+#[test]
+fn what_only_lacks_its_name_is_gone_on_from() {
+    let schedule = compile(&model("row_wise", OPTIMIZERS[0], 60, true), Strategy::Serial, 2, 1, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("c");
+    session(&schedule, options().steps(4).checkpoint(leaving(&at, 2, 9))).run(&mut ()).unwrap();
+    let (step, newest) = checkpoints(&at).pop().unwrap();
+    assert_eq!(step, 4);
+    let unnamed = newest.with_extension("part");
+    fs::rename(&newest, &unnamed).unwrap();
+    let goes_on = || options().steps(8).resume(at.clone()).checkpoint(leaving(&at, 2, 9));
+    let mut session = session(&schedule, goes_on());
+    assert_eq!((session.next_step(), unnamed.exists()), (4, false));
+    session.run(&mut ()).unwrap();
+    assert_eq!(checkpoints(&at).last().unwrap().0, 8);
+}
+
+/// Checkpoints of two runs do not come to lie in one folder, however far each is.
+#[test]
+fn another_runs_folder_is_refused() {
+    let schedule = compile(&model("row_wise", OPTIMIZERS[0], 60, true), Strategy::Serial, 2, 1, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let (own, other) = (folder.path().join("own"), folder.path().join("other"));
+    let train = |options: Options| session(&schedule, options).run(&mut ()).unwrap();
+    train(options().steps(6).checkpoint(leaving(&own, 2, 9)));
+    train(options().seed(5).steps(4).checkpoint(leaving(&other, 2, 9)));
+    for steps in [6, 8] {
+        let mixed = options().steps(steps).resume(own.clone()).checkpoint(leaving(&other, 2, 9));
+        let said = Session::<f32>::new(schedule.clone(), mixed).err().unwrap().to_string();
+        assert!(
+            said.contains("step-000000000004 is another run's") && said.contains("another folder"),
+            "{said}"
+        );
+    }
+    train(options().steps(8).resume(checkpoints(&own).pop().unwrap().1).checkpoint(leaving(&own, 2, 9)));
+    // However the folder is called.
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&own, &link).unwrap();
+    train(options().steps(10).resume(link).checkpoint(leaving(&own, 2, 9)));
+}
+
+/// Processes that do not see one folder end with a word about it, and do not wait for ever.
+#[test]
+fn processes_must_see_one_folder() {
+    let schedule = compile(&model("row_wise", OPTIMIZERS[0], 60, true), Strategy::Serial, 2, 1, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let worlds = joined(&[vec![0], vec![1]]).unwrap();
+    let errors: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = worlds
+            .into_iter()
+            .enumerate()
+            .map(|(n, (world, _))| {
+                let (schedule, own) = (&schedule, folder.path().join(n.to_string()));
+                scope.spawn(move || {
+                    let options = options().steps(40).world(world).timeout(Duration::from_secs(1));
+                    let options = options.checkpoint(leaving(&own, 5, 9));
+                    session(schedule, options).run(&mut ()).unwrap_err().to_string()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(errors.iter().all(|e| e.contains("must see the same folder")), "{errors:#?}");
 }
 
 /// Of what only others hold a process reads nothing: damage there is theirs to find, and ends the others with them.
@@ -387,6 +485,8 @@ fn damaged_checkpoints_are_named() {
         assert_eq!(out.status.code(), Some(1), "{said}");
         assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
         assert!(!said.contains("panicked"), "{said}");
+        // Advice about data files would lead elsewhere.
+        assert!(!said.contains("--data"), "{said}");
     };
     let listed = |arguments: &[&str]| {
         let out =

@@ -183,14 +183,19 @@ impl Search<'_> {
                 // What cannot be placed or numbered so is no way for this model.
                 let Some(module) = self.lowered(candidate, &asked) else { continue };
                 let beat = shortest.as_ref().map_or(cost.longer(1.0 / GAIN), |found| found.0);
-                let found = self.schedule(module.clone(), candidate.policy, Some(beat), true)?;
+                let schedule = |module, quick| {
+                    // A profile that was measured of tables elsewhere has no times for it: no way either.
+                    self.schedule(module, candidate.policy, Some(beat), quick).ok()?.ok()
+                };
                 // The best order of it is looked for if its first one is not much worse than that of what there is.
-                if found.is_err() || found.is_ok_and(|(quick, _)| quick >= first.longer(QUICK)) {
+                let quick = schedule(module.clone(), true);
+                if quick.is_none_or(|(quick, _)| quick >= first.longer(QUICK)) {
                     continue;
                 }
                 outcome.scheduled += 1;
-                let found = self.schedule(module, candidate.policy, Some(beat), false)?;
-                let Some((now, compiled)) = found.ok().filter(|found| found.0 < beat) else { continue };
+                let Some((now, compiled)) = schedule(module, false).filter(|found| found.0 < beat) else {
+                    continue;
+                };
                 let before = ways.iter().find(|(c, w)| c.tables == class.tables && w.choice == class.now);
                 let swap = Swap {
                     tables: class.tables.clone(),

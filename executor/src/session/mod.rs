@@ -151,9 +151,17 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             None => Arc::new(Alone::new(ranks, timeout).with_witness(options.watch.witness())),
         };
         options.watch.attach(&schedule, &control);
-        let leaving =
-            options.checkpoint.as_ref().map(|of| Leaving::new(of, (first, read), control.process() == 0));
+        let goes_on = loading.as_ref().filter(|_| options.resume.is_some()).map(Loading::path);
+        let leaving = options
+            .checkpoint
+            .as_ref()
+            .map(|of| Leaving::new(of, (first, read), goes_on, control.process() == 0));
         let leaving = leaving.transpose()?;
+        let leaves = options.checkpoint.as_ref();
+        let leaves = leaves.map_or("never".into(), |of| {
+            let best = of.best.map_or(String::new(), |metric| format!(" and the best by {metric}"));
+            format!("every {:?}, the newest {}{best}", of.every, of.keep)
+        });
         // Of one process there is nobody to differ from.
         let several = control.processes().len() > 1;
         let data = if several { source.digest()? } else { String::new() };
@@ -169,6 +177,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             ("the number of users", histories.as_ref().map_or(0, |h| h.users()).to_string()),
             ("the number of ids", source.vocabulary().map_or(0, |v| v.len()).to_string()),
             ("the digest of the data", data),
+            ("when checkpoints are left", leaves),
         ];
         control.agree("the start", &facts).map_err(rank_error)?;
         let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);

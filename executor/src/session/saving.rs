@@ -48,11 +48,17 @@ pub(super) struct Parts {
 }
 
 impl Leaving {
-    /// For a run from a step on, of data with this digest; `writes` in the process that owns the folder.
-    pub(super) fn new(of: &Checkpoint, (first, data): (u64, String), writes: bool) -> Result<Self, Error> {
+    /// For a run from a step on, of data with this digest, that goes on from a checkpoint or begins; `writes` in the process
+    /// that owns the folder.
+    pub(super) fn new(
+        of: &Checkpoint,
+        (first, data): (u64, String),
+        goes_on: Option<&Path>,
+        writes: bool,
+    ) -> Result<Self, Error> {
         let folder = Folder::open(&of.folder, writes)?;
         if writes {
-            folder.check(first)?;
+            folder.check(first, goes_on)?;
         }
         Ok(Self {
             folder,
@@ -78,6 +84,7 @@ impl Leaving {
             data: parts.data.clone(),
             process: (control.process(), control.processes().len()),
             ranks: control.processes().iter().map(Vec::len).sum(),
+            timeout: control.timeout(),
         }
     }
 }

@@ -110,6 +110,7 @@ impl Loading {
             ids,
         };
         let mut copies = Vec::new();
+        let mut misfits = Vec::new();
         let mut values = 0;
         for entry in entries(schedule) {
             let name = tensor(&entry.name);
@@ -128,7 +129,14 @@ impl Loading {
                 What::Table(field) => known.filter(|_| by_id.contains(&schedule.tables[field.table].name)),
                 What::Parameter(..) => None,
             };
-            let copied = fit(&origin, (entry, name, info), known)?;
+            let table = entry.name.clone();
+            let copied = match fit(&origin, (entry, name, info), known) {
+                Ok(copied) => copied,
+                Err(error) => {
+                    misfits.push((table, error));
+                    continue;
+                }
+            };
             let other_rows =
                 matches!(copied.entry.what, What::Table(f) if copied.info.shape[0] as u64 != f.rows);
             if other_rows && !copied.entry.state {
@@ -136,6 +144,15 @@ impl Loading {
             }
             taken.used.push(copied.name.clone());
             copies.push(copied);
+        }
+        let mut misfits = misfits.into_iter();
+        if let Some((_, error)) = misfits.next() {
+            let others: Vec<String> = misfits.map(|(name, _)| name).collect();
+            return Err(if others.is_empty() {
+                error
+            } else {
+                Error::Weights(format!("{error}; nor do these fit: {}", some(&others)))
+            });
         }
         if values == 0 {
             return Err(Error::Weights(format!(
@@ -182,6 +199,11 @@ impl Loading {
             return Err(other(format!("it was trained on other data ({})", cut(said))));
         }
         Ok(())
+    }
+
+    /// The file or checkpoint.
+    pub(crate) fn path(&self) -> &Path {
+        self.origin.path()
     }
 
     /// Costs of samples that the run had fitted.

@@ -6,6 +6,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use fs_schedule::file::write_atomically;
 use fs_schedule::terminal::shown;
@@ -19,6 +20,9 @@ use crate::error::Error;
 const LOCK: &str = "lock";
 const PREFIX: &str = "step-";
 const PART: &str = ".part";
+/// For how long another one may be at giving a checkpoint its name, and how often that is looked at.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A folder that this run writes checkpoints into.
 #[derive(Debug)]
@@ -53,6 +57,30 @@ pub(crate) fn whole(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
+/// Gives a checkpoint that only lacks its name, because its run was killed just then, that name; so whoever goes on from the
+/// newest one finds it. Several may try at once, and a run that writes there does it itself.
+pub(crate) fn settle(folder: &Path) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let unnamed = entries.filter(|entry| entry.path().join(MANIFEST).is_file()).find_map(|entry| {
+            let name = entry.file_name();
+            step_of(Path::new(name.to_str()?.strip_suffix(PART)?))
+        });
+        let Some(step) = unnamed else { return };
+        let Ok(lock) = File::options().write(true).open(folder.join(LOCK)) else { return };
+        match lock.try_lock() {
+            Ok(()) => {
+                // What cannot be renamed, in a folder that cannot be written, is as if it were not there.
+                let _ = Folder { path: folder.into(), _lock: Some(lock) }.finish(step);
+                return;
+            }
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(_) => return,
+        }
+    }
+}
+
 impl Folder {
     /// Makes it where it is missing, and keeps other runs out of it if `lock`; what runs that were ended have left is removed.
     pub(crate) fn open(path: &Path, lock: bool) -> Result<Self, Error> {
@@ -78,19 +106,32 @@ impl Folder {
         Ok(folder)
     }
 
-    /// For a run that begins with a step: with later checkpoints there, of another run or of one that it goes back in, what it
-    /// leaves would not be the newest.
-    pub(crate) fn check(&self, first: u64) -> Result<(), Error> {
+    /// For a run that begins with a step, or goes on from a checkpoint: with later ones there, of another run or of one that it
+    /// goes back in, what it leaves would not be the newest; and among those of another run nobody knows which are whose.
+    pub(crate) fn check(&self, first: u64, goes_on: Option<&Path>) -> Result<(), Error> {
         let failed = |source| Error::Write { what: "checkpoints", path: self.path.clone(), source };
-        match whole(&self.path).map_err(failed)?.first() {
-            Some((step, path)) if *step > first => Err(Error::Settings(format!(
-                "{} is there already, and this run begins with step {first}; go on from it with --resume {}, or give this run \
-                 another folder",
-                shown(path),
-                shown(&self.path)
-            ))),
-            _ => Ok(()),
+        let Some((step, newest)) = whole(&self.path).map_err(failed)?.into_iter().next() else {
+            return Ok(());
+        };
+        let real = |path: &Path| fs::canonicalize(path).ok();
+        let own = goes_on
+            .and_then(Path::parent)
+            .map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
+        let of_this_run = own.is_some_and(|own| real(own).is_some() && real(own) == real(&self.path));
+        if of_this_run && step <= first {
+            return Ok(());
         }
+        let (newest, folder) = (shown(&newest), shown(&self.path));
+        Err(Error::Settings(if step > first {
+            format!(
+                "{newest} is there already, and this run begins with step {first}; go on from it with --resume {folder}, or give \
+                 this run another folder"
+            )
+        } else {
+            format!(
+                "{newest} is another run's; go on from that with --resume {folder}, or give this run another folder"
+            )
+        }))
     }
 
     /// Removes what is no checkpoint and was to become or has been one; one that only lacks its name gets it.

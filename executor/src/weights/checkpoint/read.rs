@@ -7,9 +7,10 @@ use fs_schedule::file::read_some;
 use fs_schedule::terminal::shown;
 
 use super::blocks::{Blocks, Digests};
-use super::folder::{bad, whole};
+use super::folder::{bad, settle, whole};
 use super::lying::{Lying, Which};
 use super::manifest::{FORMAT, LONGEST, MANIFEST, Manifest, Piece};
+use crate::data::DataError;
 use crate::data::error::cut;
 use crate::data::tensorfile::{Dtype, TensorFile, TensorInfo};
 use crate::error::Error;
@@ -44,6 +45,7 @@ pub(crate) fn find(path: &Path) -> Result<PathBuf, Error> {
             "{at} is no checkpoint: it is a file; --init starts a run from a file of values"
         )));
     }
+    settle(path);
     let found = whole(path).map_err(failed)?.into_iter().next();
     found.map(|(_, path)| path).ok_or_else(|| {
         Error::Weights(format!(
@@ -76,7 +78,19 @@ impl Checkpoint {
             if name.contains(['/', '\\']) || name.starts_with('.') {
                 return Err(bad(format!("it names a file `{}` elsewhere", cut(name))));
             }
-            let file = TensorFile::open(&path.join(name)).map_err(|e| bad(e.to_string()))?;
+            // What is said of data files would lead elsewhere.
+            let unread = |error: DataError| match error {
+                DataError::Io { source, .. } => {
+                    bad(format!("its file `{}` cannot be read: {source}", cut(name)))
+                }
+                DataError::Directory { .. } => bad(format!("its file `{}` is a folder", cut(name))),
+                DataError::Empty { .. } => bad(format!("its file `{}` is empty", cut(name))),
+                DataError::NotTensors { reason, .. } => {
+                    bad(format!("its file `{}` is not a safetensors file: {reason}", cut(name)))
+                }
+                other => bad(other.to_string()),
+            };
+            let file = TensorFile::open(&path.join(name)).map_err(unread)?;
             let bytes = file.bytes();
             if bytes != of.bytes {
                 return Err(bad(format!("its file `{name}` has {bytes} bytes instead of {}", of.bytes)));

@@ -34,6 +34,8 @@ pub(crate) struct Writing<'a, D: Device> {
     /// This process and how many there are.
     pub process: (usize, usize),
     pub ranks: usize,
+    /// For how long other processes may write nothing.
+    pub timeout: Duration,
 }
 
 /// Why a checkpoint was not written.
@@ -79,9 +81,9 @@ impl<D: Device> Writing<'_, D> {
         let path = self.folder.part(step);
         let since = Instant::now();
         let written = self.write_into(&path, (step, scores), throttle);
-        self.state.devices.iter().for_each(Device::forget);
         let written = written.map(|bytes| Written { step, bytes, time: since.elapsed() });
         written.map_err(|source| {
+            self.state.devices.iter().for_each(Device::forget);
             if self.process.0 == 0 {
                 let _ = fs::remove_dir_all(&path);
             }
@@ -98,9 +100,17 @@ impl<D: Device> Writing<'_, D> {
         let (own, processes) = self.process;
         let part_of = |process: usize| path.join(format!("process-{process}.json"));
         let wait = |there: &dyn Fn() -> bool| {
+            let (mut since, mut seen) = (Instant::now(), 0);
             while !there() {
                 if (throttle.given_up)() {
                     return Err(given_up());
+                }
+                if since.elapsed() > self.timeout {
+                    let now = written(path);
+                    if now == seen {
+                        return Err(nobody_writes(self.timeout));
+                    }
+                    (since, seen) = (Instant::now(), now);
                 }
                 std::thread::sleep(LOOK);
             }
@@ -112,6 +122,8 @@ impl<D: Device> Writing<'_, D> {
             wait(&|| path.is_dir())?;
         }
         let mut part = self.state.write(path, throttle)?;
+        // Before anybody can see that it is written: who does may begin the next one, whose rows are not to be forgotten.
+        self.state.devices.iter().for_each(Device::forget);
         let bytes = |part: &Part| part.files.values().map(|file| file.bytes).sum();
         if own > 0 {
             write_atomically(&part_of(own), &serde_json::to_vec(&part)?)?;
@@ -147,6 +159,20 @@ impl<D: Device> Writing<'_, D> {
         self.folder.prune(self.keep)?;
         Ok(bytes)
     }
+}
+
+/// Bytes of the files of a folder.
+fn written(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).map(|of| of.len()).sum()
+}
+
+/// What other processes should write is not seen to grow.
+fn nobody_writes(timeout: Duration) -> io::Error {
+    io::Error::other(format!(
+        "for {} s nothing of the other processes has come there; all processes of a run must see the same folder",
+        timeout.as_secs_f64()
+    ))
 }
 
 /// A checkpoint that is whole; in processes but the first, their part of it.
