@@ -6,6 +6,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 
 use fs_schedule::file::remove_unfinished;
 use fs_schedule::signals::is_ignored;
@@ -43,7 +44,9 @@ pub(super) fn watch() -> io::Result<()> {
     if signals.iter().next().is_none() {
         return Ok(());
     }
+    let (began, begins) = channel();
     let end = move || {
+        let _ = began.send(());
         let Ok(signal) = signals.wait() else { return };
         if ENDS.swap(true, Ordering::AcqRel) {
             return;
@@ -55,7 +58,9 @@ pub(super) fn watch() -> io::Result<()> {
         }
         std::process::exit(SIGNALLED + signal as i32)
     };
-    std::thread::Builder::new().name("signals".into()).spawn(end).map(drop)
+    std::thread::Builder::new().name("signals".into()).spawn(end)?;
+    // Where there is no memory for it nothing has been begun yet.
+    begins.recv().map_err(|_| io::Error::other("there is no memory for the thread that does"))
 }
 
 /// The command has come to its own end. If a signal is ending it, this waits for that: what was removed meanwhile is no
