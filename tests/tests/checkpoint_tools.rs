@@ -318,17 +318,18 @@ fn fitted_costs_are_kept() {
         .replace("unique_rows true", "unique_rows true  balance on(fit: on)")
         .replace("steps 7", "steps 80");
     fs_schedule::file::write(&at.join("s.json"), &compile(&text, Strategy::Pec, 2, 1, 1)).unwrap();
-    let fitted = |arguments: &[&str], step: u64| {
-        let leaves = ["run", "s.json", "--checkpoint", "c", "--no-evaluate"];
+    let fitted = |into: &str, arguments: &[&str], step: u64| {
+        let leaves = ["run", "s.json", "--checkpoint", into, "--no-evaluate"];
         printed(&fsx(at, &[&leaves[..], arguments].concat()));
-        let manifest = fs::read(at.join(format!("c/step-{step:012}/manifest.json"))).unwrap();
+        let manifest = fs::read(at.join(format!("{into}/step-{step:012}/manifest.json"))).unwrap();
         serde_json::from_slice::<serde_json::Value>(&manifest).unwrap()["fitted"].clone()
     };
-    let first = fitted(&[], 80);
+    let first = fitted("c", &[], 80);
     assert!(first[1]["groups"].as_array().is_some_and(|groups| !groups.is_empty()), "{first}");
     // Two steps are too few to fit anything.
-    assert_eq!(fitted(&["--resume", "c", "--steps", "82"], 82), first);
-    assert!(fitted(&["--init", "c", "--steps", "2"], 84).is_null());
+    assert_eq!(fitted("c", &["--resume", "c", "--steps", "82"], 82), first);
+    // Another run, which has its own folder.
+    assert!(fitted("d", &["--init", "c", "--steps", "2"], 84).is_null());
 }
 
 /// Open files, entries of the folder and memory stay as they are, however many checkpoints there were.
