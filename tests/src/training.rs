@@ -1,6 +1,7 @@
 //! Training in tests: a small model, compiled as asked, and everything that must be equal after it.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::device::Device;
@@ -17,6 +18,10 @@ pub const SHARDINGS: [&str; 6] = [
     "row_wise(placement: hashed)",
     "row_wise(placement: planned)",
 ];
+
+/// Sparse optimizers with no, one and two numbers of state an element, and with one a row.
+pub const OPTIMIZERS: [&str; 4] =
+    ["sgd(lr: 0.1)", "rowwise_adagrad(lr: 0.1)", "adagrad(lr: 0.1)", "adam(lr: 0.01)"];
 
 /// Two tables, one looked up twice, sequences that may be empty, fewer samples in the last batch of a pass than ranks,
 /// microbatches that may be empty.
@@ -67,6 +72,38 @@ pub fn compile_at(
 /// A session of it, which must begin.
 pub fn session(schedule: &Schedule, options: Options) -> Session<f32> {
     Session::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Options of a run that is not evaluated.
+pub fn options() -> Options {
+    Options::default().evaluate(false)
+}
+
+/// States after each number of steps, up to so many.
+pub fn states(schedule: &Schedule, steps: u64) -> Vec<Vec<Vec<u32>>> {
+    let mut session = session(schedule, options());
+    let now = |session: &Session<f32>| state(session).unwrap_or_else(|e| panic!("{e}"));
+    let mut states = vec![now(&session)];
+    for _ in 0..steps {
+        session.advance(1, &mut ()).unwrap_or_else(|e| panic!("{e}"));
+        states.push(now(&session));
+    }
+    states
+}
+
+/// Checkpoints of a folder by their steps, and nothing else but the lock.
+pub fn checkpoints(folder: &Path) -> Vec<(u64, PathBuf)> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{e}")).flatten();
+    let mut found = Vec::new();
+    for path in entries.map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match name.strip_prefix("step-") {
+            Some(step) => found.push((step.parse().unwrap_or_else(|_| panic!("{name}")), path)),
+            None => assert_eq!(name, "lock"),
+        }
+    }
+    found.sort();
+    found
 }
 
 /// Leaves checkpoints in a folder after every so many steps.

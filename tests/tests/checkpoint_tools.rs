@@ -9,14 +9,10 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use fs_compiler::Strategy;
+use fs_executor::Session;
 use fs_executor::weights::{convert, differences};
-use fs_executor::{Options, Session};
 use fs_tests::binary;
-use fs_tests::training::{SHARDINGS, compile, leaving, model, session, state};
-
-fn options() -> Options {
-    Options::default().evaluate(false)
-}
+use fs_tests::training::{SHARDINGS, compile, leaving, model, options, session, state};
 
 fn fsx(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary("fsx"));

@@ -130,7 +130,7 @@ impl Extraction<'_> {
         let mut all = Vec::new();
         for (n, node) in self.graph[class].nodes.iter().enumerate() {
             let own = Having {
-                commitment: self.commits(node, class),
+                commitment: self.commits(node),
                 picks: vec![(class, n)],
                 cost: self.cost(node, class),
             };
@@ -202,7 +202,7 @@ impl Extraction<'_> {
         Some((way, self.number(positions.children[1])? as usize, reuse))
     }
 
-    fn commits(&self, node: &Node, _: Id) -> Commitment {
+    fn commits(&self, node: &Node) -> Commitment {
         let mut c = Commitment::default();
         let Name::Op(name) = node.name else { return c };
         let child = |i: usize| node.children[i];

@@ -86,7 +86,7 @@ pub struct Context {
     pub repeats: bool,
     /// Nobody has said where its rows live.
     pub moves: bool,
-    /// They have room everywhere.
+    /// Places among its rows have numbers everywhere; whether ranks have the memory is seen where it is scheduled.
     pub replicates: bool,
 }
 

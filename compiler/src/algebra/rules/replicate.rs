@@ -9,7 +9,7 @@ pub(super) static RULE: Rule = Rule {
         "return(gather(shard at owners, ask(e)), ask(e), e) = gather(shard everywhere, own(ask_all(e), e))",
         "update(total(ask(e), send(g, e, ask(e)))) = update(total(ask_all(e), send_all(g, e, ask_all(e))))",
     ],
-    when: "tables whose place the model leaves open, which are not cut by columns, and which fit into the memory of every rank",
+    when: "tables whose place the model leaves open, which are not cut by columns, and which have at most 2^32 rows (what does not fit into memory is dropped where it is scheduled)",
     because: "Replicas that are equal and are given the same gradients in the same order stay equal, and are what the owner would \
               have. What is read everywhere must be updated everywhere, so both equations are used or none (the extraction's commitment).",
     open: |context| context.moves && context.replicates,
@@ -20,7 +20,7 @@ pub(super) static RULE: Rule = Rule {
             is: Lookalike::Table(|context| context.moves = false),
         },
         Twin {
-            why: "no rank has room for it, or it has more rows than places among them have numbers",
+            why: "it has more rows than places among them have numbers",
             is: Lookalike::Table(|context| context.replicates = false),
         },
         Twin {
