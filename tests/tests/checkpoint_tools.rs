@@ -170,6 +170,11 @@ fn conversions_replace_nothing() {
     refused(&["c", "--to", "saved.safetensors/x"], &["saved.safetensors"]);
     assert!(!at("no").exists());
     refused(&["c", "--to", "saved.safetensors"], &["is there already"]);
+    // Nor does a refusal leave anything.
+    fs::create_dir_all(at("there/step-000000000007")).unwrap();
+    fs::write(at("there/step-000000000007/manifest.json"), "{}").unwrap();
+    refused(&["c", "--to", "there"], &["is there already"]);
+    assert!(!at("there/lock").exists());
     let within = format!("{step}/rank-00000.safetensors");
     refused(&["c", "--to", &within], &["is there already"]);
     refused(&["c", "--to", &format!("{step}/one.safetensors")], &["would lie in the checkpoint"]);
@@ -287,6 +292,10 @@ fn the_best_one_is_kept() {
             kept_older += 1;
             assert_eq!(report["checkpoints"]["best"]["step"], best);
             assert!(names(&place).contains(&best), "{metric}");
+            // Nor does a run that evaluates nothing push it aside.
+            let leaves = ["--checkpoint", &place, "--every", "2", "--keep", "1", "--resume", &place];
+            run(&[&leaves[..], &["--steps", "26", "--no-evaluate"]].concat());
+            assert_eq!(names(&place), [best, 26], "{metric}");
         }
     }
     // Training is the same in every run, and so are scores.

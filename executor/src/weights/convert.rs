@@ -118,10 +118,12 @@ fn to_checkpoint(
     run: Run,
 ) -> Result<PathBuf, Error> {
     let failed = |source| Error::Write { what: "the checkpoint", path: to.into(), source };
+    let before = Folder::before(to);
     let (folder, step) = (Folder::open(to, true)?, about.step);
     let there = folder.named(step);
     if there.exists() {
         let there = shown(&there);
+        folder.undo(before);
         return Err(Error::Weights(format!("{there} is there already; give --to another folder")));
     }
     let write = || -> io::Result<()> {
@@ -144,9 +146,10 @@ fn to_checkpoint(
         };
         folder.seal(step, manifest)
     };
-    write().map_err(|source| {
+    if let Err(source) = write() {
         let _ = std::fs::remove_dir_all(folder.part(step));
-        failed(source)
-    })?;
-    Ok(folder.named(step))
+        folder.undo(before);
+        return Err(failed(source));
+    }
+    Ok(there)
 }

@@ -9,6 +9,7 @@ use crate::device::Values;
 use crate::error::Error;
 use crate::evaluate::Scores;
 use crate::runtime::tables::Field;
+use crate::weights::checkpoint::best::Metric;
 
 /// Where the header's `__metadata__` says what a file is: an [`About`] in JSON.
 pub(crate) const KEY: &str = "fsx";
@@ -60,6 +61,9 @@ pub(crate) struct Run {
     /// Scores of an evaluation at this step, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
+    /// By which of them the run keeps the best one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_by: Option<Metric>,
 }
 
 /// Numbers of the model that a file holds in one tensor.

@@ -11,7 +11,7 @@ use super::manifest::{LONGEST, MANIFEST};
 use crate::evaluate::Scores;
 
 /// A number of an [`Evaluation`](crate::report::Evaluation) that grows with the model's worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Metric {
     /// Held-out items among the first 10 that the user has not seen.
     #[serde(rename = "hr@10")]
@@ -77,21 +77,26 @@ pub struct Best {
     pub path: PathBuf,
 }
 
+/// What a manifest says of an evaluation.
+#[derive(Default, Deserialize)]
+pub(crate) struct Scored {
+    #[serde(default)]
+    pub scores: Option<Scores>,
+    /// By what its run keeps the best one.
+    #[serde(default)]
+    pub kept_by: Option<Metric>,
+}
+
 /// Scores of a checkpoint, if it has any; one that cannot be read has none.
-pub(crate) fn scores(path: &Path) -> Option<Scores> {
-    #[derive(Deserialize)]
-    struct Scored {
-        #[serde(default)]
-        scores: Option<Scores>,
-    }
-    let text = read_some(&path.join(MANIFEST), LONGEST).ok()?;
-    serde_json::from_slice::<Scored>(&text).ok()?.scores
+pub(crate) fn scored(path: &Path) -> Scored {
+    let text = read_some(&path.join(MANIFEST), LONGEST);
+    text.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
 }
 
 /// The best one; of equal ones the earliest.
 pub(crate) fn best(found: &[(u64, PathBuf)], metric: Metric) -> Option<Best> {
     let scored = found.iter().filter_map(|(step, path)| {
-        let score = metric.of(&scores(path)?);
+        let score = metric.of(&scored(path).scores?);
         Some(Best { metric, step: *step, score, path: path.clone() })
     });
     scored.max_by(|a, b| a.score.total_cmp(&b.score).then(b.step.cmp(&a.step)))

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fs_schedule::file::write_atomically;
 use fs_schedule::terminal::shown;
 
-use super::best::{Best, Metric, best};
+use super::best::{Best, Metric, best, scored};
 use super::manifest::{MANIFEST, Manifest};
 use crate::data::error::some;
 use crate::error::Error;
@@ -142,9 +142,11 @@ impl Folder {
             let part = name.strip_suffix(PART).and_then(|rest| step_of(Path::new(rest)));
             match (part, path.join(MANIFEST).is_file()) {
                 (Some(step), true) => self.finish(step)?,
-                (Some(_), false) => fs::remove_dir_all(&path)?,
-                (None, false) if step_of(&path).is_some() => fs::remove_dir_all(&path)?,
-                (None, _) => {}
+                (None, false) if step_of(&path).is_none() => {}
+                // Not a run's, and in the way of one that will have this name.
+                (_, false) if !path.is_dir() => return Err(io::Error::other(in_the_way(&path))),
+                (_, false) => fs::remove_dir_all(&path)?,
+                (None, true) => {}
             }
         }
         Ok(())
@@ -188,14 +190,38 @@ impl Folder {
         self.finish(step)
     }
 
-    /// Keeps the newest ones, and the best one by a metric.
+    /// What opening the folder has made goes again, where nothing was written into it: what was not there [`before`](Self::before).
+    pub(crate) fn undo(self, (folder, lock): (bool, bool)) {
+        // What cannot be removed does no harm.
+        if !lock {
+            let _ = fs::remove_file(self.path.join(LOCK));
+        }
+        if !folder {
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+
+    /// Whether a folder and its lock are there.
+    pub(crate) fn before(path: &Path) -> (bool, bool) {
+        (path.exists(), path.join(LOCK).exists())
+    }
+
+    /// Keeps the newest ones, and the best one by a metric: if this run has none, by that of the run it goes on from.
     pub(crate) fn prune(&self, (keep, metric): (usize, Option<Metric>)) -> io::Result<()> {
         let found = whole(&self.path)?;
+        if found.len() <= keep.max(1) {
+            return Ok(());
+        }
+        let metric = metric.or_else(|| found.iter().find_map(|(_, path)| scored(path).kept_by));
         let best = metric.and_then(|metric| best(&found, metric));
         let best = best.map(|best| best.step);
         let mut old = found.iter().skip(keep.max(1)).filter(|(step, _)| best != Some(*step));
         old.try_for_each(|(_, path)| remove(path))
     }
+}
+
+fn in_the_way(path: &Path) -> String {
+    format!("{} is a file with the name of a checkpoint; move it elsewhere", shown(path))
 }
 
 /// Removes a checkpoint, if it is there: at no moment is a part of it taken for whole.

@@ -66,7 +66,9 @@ pub fn checkpoints(path: &Path, verify: bool) -> Result<Vec<Listed>, Error> {
         };
         whole(path).map_err(failed)?.into_iter().map(|(_, path)| path).collect()
     };
-    Ok(paths.iter().map(|path| listed(path, verify, false)).collect())
+    let all = paths.iter().map(|path| listed(path, verify, false));
+    // What a run has removed meanwhile is not damaged.
+    Ok(all.filter(|of| of.damaged.is_none() || of.path.join(MANIFEST).exists()).collect())
 }
 
 fn listed(path: &Path, verify: bool, tensors: bool) -> Listed {

@@ -64,9 +64,9 @@ impl Checkpoint {
         let unread =
             |e: serde_json::Error| bad(format!("its {MANIFEST} is damaged: {}", cut(&e.to_string())));
         let Version { format } = serde_json::from_slice(&text).map_err(unread)?;
-        if format > FORMAT {
+        if format != FORMAT {
             return Err(bad(format!(
-                "its format has version {format}, this program reads up to {FORMAT}: use the program that wrote it, or a newer one"
+                "its format has version {format}, this program reads version {FORMAT}: use the program that wrote it"
             )));
         }
         let manifest: Manifest = serde_json::from_slice(&text).map_err(unread)?;

@@ -148,6 +148,7 @@ impl<D: Device> Writing<'_, D> {
                 data: self.data.clone(),
                 // Of all ranks' the same, but for when it is looked at.
                 fitted: self.state.ranks[0].fitted(),
+                kept_by: scores.as_ref().and(self.keep.1),
                 scores,
             },
             order: self.state.order(),
