@@ -218,6 +218,11 @@ fn steps_count_from_the_first_start() {
         read("a.safetensors") == read("60.safetensors") && read("b.safetensors") == read("70.safetensors")
     );
     assert!(read("c.safetensors") != read("a.safetensors"));
+    // Nothing is left to train.
+    let said = run(&["--resume", "c", "--steps", "9"]);
+    let note =
+        "note: 21 steps were trained before, and no more are asked for; to go on, give --steps above 21";
+    assert!(said.contains(note), "{said}");
     // Without one there, a run that leaves some there begins.
     let said = run(&["--resume", "new", "--checkpoint", "new", "--steps", "3"]);
     assert!(said.contains("note: there is no checkpoint in new yet"), "{said}");
@@ -361,8 +366,11 @@ fn damaged_checkpoints_are_named() {
     let (code, list) = listed(&["c", "--json"]);
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();
     assert!(code == Some(1) && list[0]["damaged"].is_string() && list[1]["damaged"].is_null(), "{list}");
-    fs::write(&manifest, text.replacen("\"format\": 1", "\"format\": 2", 1)).unwrap();
-    refused(&["version 2", "newer one", older], &resume);
+    for other in [0, 2] {
+        let format = format!("\"format\": {other}");
+        fs::write(&manifest, text.replacen("\"format\": 1", &format, 1)).unwrap();
+        refused(&[&format!("version {other}"), "the program that wrote it", older], &resume);
+    }
     fs::write(&manifest, text.replacen("\"rank-00001.safetensors\"", "\"../s.json\"", 1)).unwrap();
     refused(&["cannot be used", older], &resume);
     fs::write(&manifest, &text).unwrap();
@@ -417,6 +425,13 @@ fn folders_that_cannot_be_written() {
         assert!(said.contains("cannot write the checkpoint") && said.contains("too large"), "{said}");
         assert_eq!(checkpoints(&at.join("c")), before, "{said}");
     }
+    // What has the name of a checkpoint and is none.
+    let stray = at.join("c/step-000000000999");
+    fs::write(&stray, "").unwrap();
+    let out = fsx(at, &[&LEAVES[..], &["--resume", "c", "--steps", "9"]].concat()).output().unwrap();
+    assert!(!out.status.success() && said(&out).contains("step-000000000999 is a file"), "{}", said(&out));
+    fs::remove_file(&stray).unwrap();
+    assert_eq!(checkpoints(&at.join("c")), before);
     fs::write(at.join("file"), "").unwrap();
     for (arguments, words) in [
         (&["--checkpoint", "file"][..], "cannot write checkpoints"),

@@ -336,6 +336,13 @@ fn execute(
             let _ = writeln!(io::stderr(), "note: {}", entry(&note));
         }
     }
+    if let Some(trained) = session.taken().filter(|_| run.resume.is_some() && session.steps() == 0) {
+        let trained = trained.step;
+        let _ = writeln!(
+            io::stderr(),
+            "note: {trained} steps were trained before, and no more are asked for; to go on, give --steps above {trained}"
+        );
+    }
     (report.data, report.planned_steps) = (session.describe_data(), session.steps());
     interrupts.set_report(&report);
     interrupts.set_running();
