@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use fs_executor::evaluate::metric::Metric;
 use fs_executor::session::{Checkpoint, Every, TIMEOUT};
 use fs_executor::trace::{Steps, Target, window};
 use fs_executor::transport::link::EmulatedLink;
-use fs_executor::weights::{self, Metric, Taken};
+use fs_executor::weights::{self, Taken};
 use fs_executor::{Error, Options, Report, Session, compare, data};
 use fs_schedule::Schedule;
 use fs_schedule::file::check_writable;

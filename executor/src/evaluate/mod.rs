@@ -4,6 +4,7 @@
 //! from 0. HR@k is the share of users whose item ranks below k; NDCG@k counts such a hit as 1 / log2(rank + 2).
 //! Both are given over all items, and over those that the user's history does not contain.
 
+pub mod metric;
 pub(crate) mod popularity;
 
 use serde::{Deserialize, Serialize};

@@ -12,11 +12,12 @@ use fs_schedule::{Duration as Length, Program, RowMap, Schedule, Table, limits};
 use crate::data::Source;
 use crate::data::samples::{Blocks, Deal};
 use crate::error::Error;
+use crate::evaluate::metric::Metric;
 use crate::runtime::pace::Every;
 use crate::stall::Watch;
 use crate::transport::link::EmulatedLink;
 use crate::transport::wire::World;
-use crate::weights::{self, Metric};
+use crate::weights;
 
 /// How long ranks wait for each other if nothing else is said.
 pub const TIMEOUT: Duration = Duration::from_mins(5);

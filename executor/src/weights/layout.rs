@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::device::Values;
 use crate::error::Error;
 use crate::evaluate::Scores;
+use crate::evaluate::metric::Metric;
 use crate::runtime::tables::Field;
-use crate::weights::checkpoint::best::Metric;
 
 /// Where the header's `__metadata__` says what a file is: an [`About`] in JSON.
 pub(crate) const KEY: &str = "fsx";

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use fs_schedule::file::write_atomically;
 use fs_schedule::terminal::shown;
 
-use super::best::{Best, Metric, best, scored};
+use super::best::{Best, best, scored};
 use super::manifest::{MANIFEST, Manifest};
 use crate::data::error::some;
 use crate::error::Error;
+use crate::evaluate::metric::Metric;
 
 /// Held by the run that writes into a folder.
 const LOCK: &str = "lock";

@@ -18,7 +18,7 @@ pub(crate) mod shard;
 pub(crate) mod throttle;
 pub(crate) mod write;
 
-pub use best::{BadMetric, Best, Metric};
+pub use best::Best;
 pub use list::{Listed, checkpoints};
 
 /// Whether a path is a checkpoint, or a folder that has one.

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use fs_schedule::file::write_atomically;
 
-use super::best::Metric;
 use super::folder::Folder;
 use super::manifest::{BLOCK, FORMAT, Manifest, Part};
 use super::throttle::{Throttle, given_up};
 use super::write::{State, make};
 use crate::device::Device;
 use crate::evaluate::Scores;
+use crate::evaluate::metric::Metric;
 use crate::runtime::pace::Pace;
 use crate::weights::layout::{About, Run};
 
