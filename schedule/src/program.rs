@@ -11,9 +11,10 @@ use crate::model::{
 use crate::op::{Buffer, Dep, Op};
 use crate::operand::{Operand, Place};
 use crate::reference::Reference;
+use crate::search::Search;
 
 /// The version of the format that this crate reads and writes.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// The value of [`Schedule::format`].
 pub const FORMAT: &str = "fs-schedule";
 
@@ -62,8 +63,9 @@ pub struct Schedule {
     pub evaluation: Option<Program>,
     /// Expected times on the cluster that the schedule was planned for.
     pub prediction: Option<Prediction>,
-    /// Algebraic rewrites that fired, in order.
-    pub rewrites: Vec<String>,
+    /// How it was found, if others were compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<Search>,
 }
 
 /// A list of operations over buffers.

@@ -179,7 +179,7 @@ fn field(root: &mut Value, random: &mut Random) {
         let steps: Vec<String> = match here {
             Value::Object(fields) => {
                 // What is only read by people counts little.
-                let dull = ["cost", "reason", "time", "start", "name", "prediction", "sources", "rewrites"];
+                let dull = ["cost", "reason", "time", "start", "name", "prediction", "sources", "search"];
                 let all = fields.keys().filter(|k| !dull.contains(&k.as_str()) || random.once_in(10));
                 all.cloned().collect()
             }
@@ -319,7 +319,7 @@ fn operand(text: &str, random: &mut Random) -> String {
 pub fn core(s: &Schedule) -> Schedule {
     let mut s = s.clone();
     (s.digest, s.model, s.prediction) = (String::new(), String::new(), None);
-    (s.sources, s.rewrites) = (Vec::new(), Vec::new());
+    (s.sources, s.search) = (Vec::new(), None);
     s.strategy = fs_schedule::Strategy::Serial;
     for p in std::iter::once(&mut s.train).chain(&mut s.evaluation) {
         for (n, op) in p.ops.iter_mut().enumerate() {

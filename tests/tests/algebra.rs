@@ -3,6 +3,7 @@
 use fs_compiler::algebra::convert::to_nodes;
 use fs_compiler::algebra::derive::{choice, derive, table};
 use fs_compiler::distribution::{TableOptions, Terms};
+use fs_compiler::sched::explain::explain;
 use fs_compiler::sched::policy;
 use fs_compiler::search::tables::{alike, asking};
 use fs_compiler::search::{self, Candidate, Cost, Verdict, candidates};
@@ -90,7 +91,7 @@ proptest! {
 /// Of examples on machines that have room for them: no step is longer, what is said of swaps is true, and twice is the same.
 #[test]
 fn it_is_never_slower_and_always_the_same() {
-    let mut swaps = 0;
+    let (mut swaps, mut others) = (0, 0);
     for (name, preset) in
         [("ranking", "local"), ("dlrm", "dgx_h100"), ("dlrm", "h100x256"), ("movielens", "dgx_h100")]
     {
@@ -117,12 +118,32 @@ fn it_is_never_slower_and_always_the_same() {
         if let Some(last) = outcome.swaps.last() {
             assert!(last.step.1.to_bits() == step.to_bits(), "{name}: {last}");
         }
+        let found = best.compiled.schedule.search.as_ref().expect("how it was found");
+        assert_eq!((found.strategies.len(), found.rewrites.len()), (best.tried.len(), outcome.swaps.len()));
+        let first = found.strategies.iter().filter_map(|tried| tried.step).fold(f64::INFINITY, f64::min);
+        for rewrite in &found.rewrites {
+            // Each left out by itself; of one there is nothing else.
+            let without = rewrite.without.expect("it could be scheduled before");
+            let only = found.rewrites.len() == 1;
+            assert!(without > step && (!only || without.to_bits() == first.to_bits()), "{name}: {rewrite:?}");
+        }
+        for other in &found.others {
+            assert!(other.step * 1.001 >= step, "{name}: {other:?} is shorter than {step}");
+        }
+        let text = explain(&best.compiled.schedule).and_then(|e| e.text(None)).expect("a prediction");
+        let said = |words: &str| text.lines().filter(|line| line.contains(words)).count();
+        assert_eq!(said(", by ").min(1), found.rewrites.len().min(1), "{text}");
+        assert_eq!(said("not taken: "), found.others.len(), "{text}");
+        others += found.others.len();
+        let json = fs_schedule::to_text(&best.compiled.schedule);
+        let read: Schedule = serde_json::from_str(&json).expect("a schedule");
+        assert_eq!(read.search.as_ref(), Some(found));
         swaps += outcome.swaps.len();
         let (again, same) = search();
         assert_eq!(outcome.swaps, same.swaps, "{name}");
         assert_eq!(again.compiled.schedule, best.compiled.schedule, "{name}");
     }
-    assert!(swaps > 0, "nothing was ever better");
+    assert!(swaps > 0 && others > 0, "nothing was ever better, or nothing was ever tried");
 }
 
 /// Two operations on one sequence: rows once or per occurrence are other orders of a sum, so the one is no way to the other.

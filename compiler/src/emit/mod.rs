@@ -150,7 +150,7 @@ pub(crate) fn schedule<'a>(
         train,
         evaluation: None,
         prediction: None,
-        rewrites: Vec::new(),
+        search: None,
     };
     if let Some(profile) = target.profile {
         profile.fits(&schedule)?;

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use fs_schedule::action::Effect;
-use fs_schedule::{Engine, Op, Schedule, Stragglers, Strategy};
+use fs_schedule::{Engine, Op, Schedule, Search, Stragglers, Strategy};
 use serde::Serialize;
 
-use super::balance;
 use super::limits::human;
 use super::reasons::{duration, of_batch};
+use super::{balance, found};
 use crate::distribution::At;
 
 /// Idle time of an engine, ended by an operation.
@@ -109,8 +109,8 @@ pub struct Explanation {
     pub(crate) moves: Option<String>,
     /// What kept the schedule from being better.
     pub limits: Vec<String>,
-    /// Algebraic rewrites that fired.
-    pub rewrites: Vec<String>,
+    /// How it was found, if others were compared.
+    pub search: Option<Search>,
     /// Engines.
     pub(crate) engines: Vec<Usage>,
     /// Operations in the order of the list.
@@ -156,7 +156,7 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         warning: p.stragglers.as_ref().and_then(|e| balance::unkept(s, e)),
         moves: moves(s),
         limits: p.limits.clone(),
-        rewrites: s.rewrites.clone(),
+        search: s.search.clone(),
         engines: usage(ops, p.step * 1e9),
         operations: ops.iter().map(place).collect(),
     })
@@ -302,8 +302,8 @@ impl Explanation {
                 );
             }
         }
-        if !self.rewrites.is_empty() {
-            let _ = writeln!(t, "\nrewrites: {}", self.rewrites.join(", "));
+        if let Some(search) = &self.search {
+            t.push_str(&found::text(search));
         }
         let _ = writeln!(t, "\noperations in issue order (start, time, engine, batch offset):");
         for o in &self.operations {

@@ -11,6 +11,7 @@ mod candidate;
 mod costs;
 pub(crate) mod deps;
 pub mod explain;
+mod found;
 mod freeze;
 pub(crate) mod graph;
 mod latency;

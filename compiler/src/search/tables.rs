@@ -12,10 +12,11 @@ use std::fmt;
 use fs_dsl::checked::{self, Program};
 use fs_schedule::action::Action;
 use fs_schedule::reuse::Reuse;
+use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy};
 use fs_schedule::{Place, Schedule, Sharding, SparseOptimizer, Way};
 use fs_workload::ids::RowLaw;
 
-use super::{Best, Candidate, Cost, Search};
+use super::{Best, Candidate, Cost, Search, Verdict};
 use crate::algebra::cost::{Classes, Sizes};
 use crate::algebra::derive::{self, Derived, derive, explain};
 use crate::algebra::rules::{Context, Use};
@@ -39,6 +40,8 @@ const GAIN: f64 = 1.001;
 const OPERATIONS: usize = 60_000;
 /// Reuse distances to tell apart.
 const LOOKAHEADS: [u32; 3] = [1, 2, 3];
+/// Ways that were not taken and are told of.
+const TOLD: usize = 5;
 /// Narrower parts of a row are not worth a transfer.
 const NARROWEST: u32 = 16;
 
@@ -68,6 +71,19 @@ pub struct Swap {
     pub step: (f64, f64),
     /// Bytes that a rank sends of all of them in a step, before and after, as expected.
     pub wire: (f64, f64),
+    /// Seconds of a step with all other swaps and without this one, if that can be scheduled.
+    pub without: Option<f64>,
+}
+
+/// A way that was scheduled and not taken.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Other {
+    /// For these tables.
+    pub tables: Vec<String>,
+    /// What they would be.
+    pub choice: Choice,
+    /// Seconds of a step in the best order that was looked for.
+    pub step: f64,
 }
 
 /// What became of the search over tables.
@@ -85,6 +101,8 @@ pub struct Outcome {
     pub nodes: usize,
     /// There was more to try.
     pub limited: bool,
+    /// What came closest of what was not taken, the shortest step first.
+    pub others: Vec<Other>,
 }
 
 /// How a table is distributed, in few words.
@@ -121,6 +139,55 @@ impl fmt::Display for Swap {
     }
 }
 
+impl Outcome {
+    /// Remembers a way and what it costs in the best order known of it.
+    fn passed_over(&mut self, tables: &[String], choice: &Choice, cost: Cost) {
+        let known = self.others.iter_mut().find(|o| o.tables == tables && o.choice == *choice);
+        match known {
+            Some(other) => other.step = other.step.min(cost.step),
+            None => {
+                self.others.push(Other { tables: tables.to_vec(), choice: choice.clone(), step: cost.step });
+            }
+        }
+    }
+
+    /// As a schedule keeps it.
+    fn record(&self, best: &Best) -> fs_schedule::Search {
+        let strategies = best.tried.iter().map(|tried| {
+            let (step, at_least) = match tried.verdict {
+                Verdict::Scheduled(cost) => (Some(cost.step), None),
+                Verdict::Pruned(bound) => (None, Some(bound.step)),
+            };
+            TriedStrategy { name: tried.candidate.describe(), step, at_least }
+        });
+        let rewrites = self.swaps.iter().map(|swap| Rewrite {
+            tables: swap.tables.clone(),
+            from: words(&swap.choices.0),
+            to: words(&swap.choices.1),
+            rules: swap.rules.iter().map(|rule| (*rule).to_owned()).collect(),
+            step: swap.step.into(),
+            bytes: swap.wire.into(),
+            without: swap.without,
+        });
+        let others = self.others.iter().map(|other| OtherWay {
+            tables: other.tables.clone(),
+            to: words(&other.choice),
+            step: other.step,
+        });
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        fs_schedule::Search {
+            strategies: strategies.collect(),
+            rewrites: rewrites.collect(),
+            others: others.collect(),
+            kinds: count(self.classes),
+            nodes: count(self.nodes),
+            ways: count(self.tried),
+            scheduled: count(self.scheduled),
+            limited: self.limited,
+        }
+    }
+}
+
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let more = if self.limited { "; there was more to try" } else { "" };
@@ -148,6 +215,7 @@ pub fn search(
     let search = Search::new(program, options)?;
     let (cost, mut best) = search.over(candidates)?;
     let outcome = search.improve(cost, &mut best)?;
+    best.compiled.schedule.search = Some(outcome.record(&best));
     emit::proved(&best.compiled.schedule)?;
     Ok((best, outcome))
 }
@@ -161,6 +229,7 @@ impl Search<'_> {
         let mut seen: BTreeSet<String> = BTreeSet::new();
         let mut known: BTreeMap<String, Derived> = BTreeMap::new();
         let mut first = self.first(candidate, &tables)?.unwrap_or(cost);
+        let mut steps: Vec<(Vec<String>, Choice, Choice)> = Vec::new();
         loop {
             let classes = alike(self.program, &best.compiled.schedule, &self.options, candidate);
             outcome.classes = classes.len();
@@ -188,14 +257,17 @@ impl Search<'_> {
                     self.schedule(module, candidate.policy, Some(beat), quick).ok()?.ok()
                 };
                 // The best order of it is looked for if its first one is not much worse than that of what there is.
-                let quick = schedule(module.clone(), true);
-                if quick.is_none_or(|(quick, _)| quick >= first.longer(QUICK)) {
+                let Some((quick, _)) = schedule(module.clone(), true) else { continue };
+                outcome.passed_over(&class.tables, &way.choice, quick);
+                if quick >= first.longer(QUICK) {
                     continue;
                 }
                 outcome.scheduled += 1;
-                let Some((now, compiled)) = schedule(module, false).filter(|found| found.0 < beat) else {
+                let Some((now, compiled)) = schedule(module, false) else { continue };
+                outcome.passed_over(&class.tables, &way.choice, now);
+                if now >= beat {
                     continue;
-                };
+                }
                 let before = ways.iter().find(|(c, w)| c.tables == class.tables && w.choice == class.now);
                 let swap = Swap {
                     tables: class.tables.clone(),
@@ -203,14 +275,40 @@ impl Search<'_> {
                     rules: explain(&class.context, &class.now, &way.choice).unwrap_or_default(),
                     step: (cost.step, now.step),
                     wire: (before.map_or(f64::NAN, |(_, before)| before.wire), way.wire),
+                    without: None,
                 };
                 shortest = Some((now, compiled, asked, swap));
             }
-            let Some((now, compiled, asked, swap)) = shortest else { return Ok(outcome) };
+            let Some((now, compiled, asked, swap)) = shortest else { break };
+            steps.push((swap.tables.clone(), swap.choices.0.clone(), swap.choices.1.clone()));
             (cost, best.compiled, tables) = (now, compiled, asked);
             outcome.swaps.push(swap);
             first = self.first(candidate, &tables)?.unwrap_or(cost);
         }
+        let taken = |other: &Other| {
+            outcome.swaps.iter().any(|swap| (&swap.tables, &swap.choices.1) == (&other.tables, &other.choice))
+        };
+        let mut others = std::mem::take(&mut outcome.others);
+        others.retain(|other| !taken(other));
+        others.sort_by(|a, b| a.step.total_cmp(&b.step).then_with(|| a.tables.cmp(&b.tables)));
+        others.truncate(TOLD);
+        outcome.others = others;
+        // Without the only one there is what the search began with.
+        if let [only] = &mut outcome.swaps[..] {
+            only.without = Some(only.step.0);
+        } else {
+            for left_out in 0..steps.len() {
+                let others = steps.iter().enumerate().filter(|(n, _)| *n != left_out);
+                let asked = others.fold(self.options.tables.clone(), |asked, (_, (names, from, to))| {
+                    asking(&asked, names, from, to)
+                });
+                let found = self.lowered(candidate, &asked);
+                let found = found.map(|module| self.schedule(module, candidate.policy, None, false));
+                outcome.swaps[left_out].without =
+                    found.and_then(|found| found.ok()?.ok()).map(|(cost, _)| cost.step);
+            }
+        }
+        Ok(outcome)
     }
 
     /// The module with these choices; none if it cannot be.

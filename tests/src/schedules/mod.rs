@@ -114,7 +114,7 @@ fn header(plan: &Recipe) -> Schedule {
         evaluation: None,
         prediction: None,
         reference: reference(plan),
-        rewrites: Vec::new(),
+        search: None,
     }
 }
 

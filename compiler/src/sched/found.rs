@@ -1,0 +1,51 @@
+//! How a schedule was found among others, in words: what was compared, what each change of a table bought, what came closest.
+
+use std::fmt::Write as _;
+
+use fs_schedule::Search;
+use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy};
+
+use super::limits::human;
+
+/// The first of some alike tables, and how many more there are.
+fn some(tables: &[String]) -> String {
+    let first = tables.first().map_or("", String::as_str);
+    match tables.len() {
+        0 | 1 => first.into(),
+        n => format!("{first} and {} alike", n - 1),
+    }
+}
+
+/// As paragraphs of `fsc explain`.
+pub(super) fn text(search: &Search) -> String {
+    let mut t = String::from("\nsearch:\n");
+    for TriedStrategy { name, step, at_least } in &search.strategies {
+        let _ = match (step, at_least) {
+            (Some(step), _) => writeln!(t, "  {name}: {:.3} ms a step", step * 1e3),
+            (None, Some(least)) => writeln!(t, "  {name}: at least {:.3} ms, not scheduled", least * 1e3),
+            (None, None) => writeln!(t, "  {name}: not scheduled"),
+        };
+    }
+    for Rewrite { tables, from, to, rules, step: [before, after], bytes, without } in &search.rewrites {
+        let _ = writeln!(t, "  {}: {to} instead of {from}, by {}", some(tables), rules.join(", "));
+        let _ = write!(t, "    {:.3} ms a step instead of {:.3}", after * 1e3, before * 1e3);
+        let [sent, now] = bytes.map(|bytes| human(bytes.max(0.0) as u64));
+        let _ = write!(t, ", {now} sent a rank and step instead of {sent}");
+        let _ = match without {
+            Some(without) if search.rewrites.len() > 1 => {
+                writeln!(t, "; {:.3} ms with all but this", without * 1e3)
+            }
+            _ => writeln!(t),
+        };
+    }
+    for OtherWay { tables, to, step } in &search.others {
+        let _ = writeln!(t, "  not taken: {}: {to}: {:.3} ms", some(tables), step * 1e3);
+    }
+    let Search { kinds, nodes, ways, scheduled, limited, .. } = search;
+    let more = if *limited { "; there was more to try" } else { "" };
+    let _ = writeln!(
+        t,
+        "  {kinds} kind(s) of tables, e-graphs of up to {nodes} nodes, {ways} other ways tried, {scheduled} scheduled{more}"
+    );
+    t
+}

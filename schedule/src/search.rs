@@ -1,0 +1,73 @@
+//! How a schedule was found among others. Nothing that proves or runs a schedule reads it; people do (`fsc explain`).
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What was compared, and what of single tables was changed because it is faster.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Search {
+    /// Strategies, in the order in which they were tried.
+    pub strategies: Vec<TriedStrategy>,
+    /// Changes of single tables that were made, in order.
+    pub rewrites: Vec<Rewrite>,
+    /// Changes that were not made, the shortest predicted step first.
+    pub others: Vec<OtherWay>,
+    /// Kinds of alike tables.
+    pub kinds: u32,
+    /// Nodes of the largest e-graph.
+    pub nodes: u32,
+    /// Ways of single tables that were compiled.
+    pub ways: u32,
+    /// Those of which the best order was looked for.
+    pub scheduled: u32,
+    /// There was more to try.
+    pub limited: bool,
+}
+
+/// A strategy that was tried.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TriedStrategy {
+    /// Its name, and the lookahead.
+    pub name: String,
+    /// Seconds of its step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<f64>,
+    /// It was not scheduled: seconds that no order of it is shorter than.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+}
+
+/// Another distribution of some alike tables, which made the step shorter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rewrite {
+    /// Their names.
+    pub tables: Vec<String>,
+    /// How they were distributed.
+    pub from: String,
+    /// How they are.
+    pub to: String,
+    /// Rules of the algebra by which one becomes the other, in order.
+    pub rules: Vec<String>,
+    /// Seconds of a step, before and after.
+    pub step: [f64; 2],
+    /// Bytes that a rank is expected to send of these tables in a step, before and after.
+    pub bytes: [f64; 2],
+    /// Seconds of a step with all other changes and without this one; none if there is no schedule of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without: Option<f64>,
+}
+
+/// A distribution of some alike tables that is not faster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OtherWay {
+    /// Their names.
+    pub tables: Vec<String>,
+    /// How they would be distributed.
+    pub to: String,
+    /// Seconds of a step in the best order that was found.
+    pub step: f64,
+}
