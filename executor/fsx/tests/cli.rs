@@ -211,7 +211,11 @@ fn schedules_that_cannot_be_run() {
     let changed = place.path("changed.json");
     fs::write(&changed, text.replacen("\"batch\": 12", "\"batch\": 16", 1)).unwrap();
     contains(&said(&changed), &["was changed after it was compiled"]);
-    fs::write(&changed, text.replacen("\"version\": 4", "\"version\": 99", 1)).unwrap();
+    fs::write(
+        &changed,
+        text.replacen(&format!("\"version\": {}", fs_schedule::VERSION), "\"version\": 99", 1),
+    )
+    .unwrap();
     contains(&said(&changed), &["version 99", "compile the model again"]);
     fs::write(&changed, "").unwrap();
     contains(&said(&changed), &["it is empty"]);
