@@ -175,6 +175,9 @@ fn conversions_replace_nothing() {
     fs::write(at("there/step-000000000007/manifest.json"), "{}").unwrap();
     refused(&["c", "--to", "there"], &["is there already"]);
     assert!(!at("there/lock").exists());
+    // Of whichever step: it may be another run's.
+    fs::rename(at("there/step-000000000007"), at("there/step-000000000003")).unwrap();
+    refused(&["c", "--to", "there"], &["is there already"]);
     let within = format!("{step}/rank-00000.safetensors");
     refused(&["c", "--to", &within], &["is there already"]);
     refused(&["c", "--to", &format!("{step}/one.safetensors")], &["would lie in the checkpoint"]);

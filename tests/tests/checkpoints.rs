@@ -426,12 +426,36 @@ fn folders_that_cannot_be_written() {
         assert_eq!(checkpoints(&at.join("c")), before, "{said}");
     }
     // What has the name of a checkpoint and is none.
+    fs::create_dir(at.join("e")).unwrap();
+    fs::write(at.join("e/step-000000000999"), "").unwrap();
+    let out = fsx(at, &["--checkpoint", "e", "--steps", "9"]).output().unwrap();
+    assert!(!out.status.success() && !at.join("e/lock").exists(), "{}", said(&out));
     let stray = at.join("c/step-000000000999");
     fs::write(&stray, "").unwrap();
     let out = fsx(at, &[&LEAVES[..], &["--resume", "c", "--steps", "9"]].concat()).output().unwrap();
     assert!(!out.status.success() && said(&out).contains("step-000000000999 is a file"), "{}", said(&out));
     fs::remove_file(&stray).unwrap();
     assert_eq!(checkpoints(&at.join("c")), before);
+    // A folder with what no checkpoint has is somebody's, and one that lost its manifest to another name too.
+    let newest = &before.last().unwrap().1;
+    let manifest = newest.join("manifest.json");
+    fs::rename(&manifest, newest.join("manifest.bak")).unwrap();
+    let out = fsx(at, &[&LEAVES[..], &["--steps", "9"]].concat()).output().unwrap();
+    assert!(!out.status.success() && said(&out).contains("has other files than"), "{}", said(&out));
+    fs::rename(newest.join("manifest.bak"), &manifest).unwrap();
+    assert_eq!(checkpoints(&at.join("c")), before);
+    // What lies in a checkpoint would go with it.
+    let name = newest.file_name().unwrap().to_str().unwrap();
+    for within in [format!("c/{name}"), format!("c/{name}/more")] {
+        let out = fsx(at, &["--checkpoint", &within, "--resume", "c", "--steps", "9"]).output().unwrap();
+        assert!(!out.status.success() && said(&out).contains("lies in the checkpoint"), "{}", said(&out));
+    }
+    // One that has the name of another step.
+    let other = at.join("c/step-000000000099");
+    fs::rename(newest, &other).unwrap();
+    let out = fsx(at, &["--resume", "c", "--steps", "9"]).output().unwrap();
+    assert!(!out.status.success() && said(&out).contains("its name says step 99"), "{}", said(&out));
+    fs::rename(&other, newest).unwrap();
     fs::write(at.join("file"), "").unwrap();
     for (arguments, words) in [
         (&["--checkpoint", "file"][..], "cannot write checkpoints"),

@@ -8,8 +8,8 @@ use fs_schedule::file::write_atomically_with;
 use fs_schedule::terminal::shown;
 use serde::Serialize;
 
-use super::checkpoint::folder::Folder;
-use super::checkpoint::manifest::{BLOCK, FORMAT, MANIFEST, Manifest, Tensor};
+use super::checkpoint::folder::{Folder, whole, within};
+use super::checkpoint::manifest::{BLOCK, FORMAT, Manifest, Tensor};
 use super::checkpoint::shard::Shard;
 use super::checkpoint::write::make;
 use super::header::{Planned, head};
@@ -43,9 +43,8 @@ pub fn convert(from: &Path, to: &Path, weights_only: bool) -> Result<Converted, 
         return Err(Error::Weights(format!("{} is there already; give --to another name", shown(to))));
     }
     // A checkpoint takes in nothing.
-    let absolute = std::path::absolute(to).unwrap_or_else(|_| to.into());
-    if let Some(within) = absolute.ancestors().find(|folder| folder.join(MANIFEST).exists()) {
-        let within = shown(within);
+    if let Some(within) = within(to) {
+        let within = shown(&within);
         return Err(Error::Weights(format!(
             "{} would lie in the checkpoint {within}; give --to another place",
             shown(to)
@@ -121,8 +120,9 @@ fn to_checkpoint(
     let before = Folder::before(to);
     let (folder, step) = (Folder::open(to, true)?, about.step);
     let there = folder.named(step);
-    if there.exists() {
-        let there = shown(&there);
+    // Another one's run may be another.
+    if let Some((_, other)) = whole(to).map_err(failed)?.first() {
+        let there = shown(other);
         folder.undo(before);
         return Err(Error::Weights(format!("{there} is there already; give --to another folder")));
     }

@@ -40,9 +40,20 @@ fn name(step: u64) -> String {
 
 /// The step of a checkpoint's folder.
 fn step_of(path: &Path) -> Option<u64> {
-    let digits = path.file_name()?.to_str()?.strip_prefix(PREFIX)?;
-    let plain = digits.len() >= 12 && digits.bytes().all(|b| b.is_ascii_digit());
-    digits.parse().ok().filter(|_| plain)
+    let own = path.file_name()?.to_str()?;
+    // As it is written, so that no two names are of one step.
+    own.strip_prefix(PREFIX)?.parse().ok().filter(|step| name(*step) == own)
+}
+
+/// The step that a checkpoint's name says, if it has such a name.
+pub(super) fn named(path: &Path) -> Option<u64> {
+    step_of(path)
+}
+
+/// The checkpoint that a path is, or lies in.
+pub(crate) fn within(path: &Path) -> Option<PathBuf> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    absolute.ancestors().find(|folder| folder.join(MANIFEST).exists()).map(Path::to_path_buf)
 }
 
 /// Checkpoints of a folder that have a manifest, newest first.
@@ -89,6 +100,15 @@ impl Folder {
         if !lock {
             return Ok(Self { path: path.into(), _lock: None });
         }
+        // One that goes would take what is in it along.
+        if let Some(within) = within(path) {
+            return Err(Error::Settings(format!(
+                "{} lies in the checkpoint {}; write checkpoints into a folder of their own",
+                shown(path),
+                shown(&within)
+            )));
+        }
+        let before = Self::before(path);
         fs::create_dir_all(path).map_err(failed)?;
         let file = File::options().create(true).truncate(false).write(true).open(path.join(LOCK));
         let file = file.map_err(failed)?;
@@ -103,8 +123,13 @@ impl Folder {
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
         let folder = Self { path: path.into(), _lock: Some(file) };
-        folder.clean().map_err(failed)?;
-        Ok(folder)
+        match folder.clean() {
+            Ok(()) => Ok(folder),
+            Err(source) => {
+                folder.undo(before);
+                Err(failed(source))
+            }
+        }
     }
 
     /// For a run that begins with a step, or goes on from a checkpoint: with later ones there, of another run or of one that it
@@ -146,6 +171,7 @@ impl Folder {
                 (None, false) if step_of(&path).is_none() => {}
                 // Not a run's, and in the way of one that will have this name.
                 (_, false) if !path.is_dir() => return Err(io::Error::other(in_the_way(&path))),
+                (None, false) if !is_own(&path)? => return Err(io::Error::other(in_the_way(&path))),
                 (_, false) => fs::remove_dir_all(&path)?,
                 (None, true) => {}
             }
@@ -222,7 +248,18 @@ impl Folder {
 }
 
 fn in_the_way(path: &Path) -> String {
-    format!("{} is a file with the name of a checkpoint; move it elsewhere", shown(path))
+    let is = if path.is_dir() { "has other files than a checkpoint and" } else { "is a file with" };
+    format!("{} {is} the name of one; move it elsewhere", shown(path))
+}
+
+/// Whether a folder without a manifest has only what a run that was ended leaves of a checkpoint that it removed.
+fn is_own(path: &Path) -> io::Result<bool> {
+    let mut entries = fs::read_dir(path)?;
+    entries.try_fold(true, |all, entry| {
+        let entry = entry?.path();
+        let kind = entry.extension().and_then(|kind| kind.to_str());
+        Ok(all && entry.is_file() && matches!(kind, Some("safetensors" | "json")))
+    })
 }
 
 /// Removes a checkpoint, if it is there: at no moment is a part of it taken for whole.
@@ -280,11 +317,12 @@ mod tests {
         write(at, "step-000000000200", false);
         write(at, "step-000000000300.part", false);
         write(at, "step-300", true);
+        write(at, "step-0000000000500", true);
         write(at, "other.part", false);
         let steps = |at: &Path| whole(at).unwrap().iter().map(|(step, _)| *step).collect::<Vec<_>>();
         assert_eq!(steps(at), [100]);
         let folder = Folder::open(at, true).unwrap();
-        assert_eq!(names(at), ["lock", "other.part", "step-000000000100", "step-300"]);
+        assert_eq!(names(at), ["lock", "other.part", "step-0000000000500", "step-000000000100", "step-300"]);
         // Everything was written, but for the name.
         write(at, "step-000000000400.part", true);
         drop(folder);
@@ -293,7 +331,7 @@ mod tests {
         folder.finish(100).unwrap();
         assert_eq!(steps(at), [400, 100]);
         folder.prune((1, None)).unwrap();
-        assert_eq!(names(at), ["lock", "other.part", "step-000000000400", "step-300"]);
+        assert_eq!(names(at), ["lock", "other.part", "step-0000000000500", "step-000000000400", "step-300"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use fs_schedule::file::read_some;
 use fs_schedule::terminal::shown;
 
 use super::blocks::{Blocks, Digests};
-use super::folder::{bad, settle, whole};
+use super::folder::{bad, named, settle, whole};
 use super::lying::{Lying, Which};
 use super::manifest::{FORMAT, LONGEST, MANIFEST, Manifest, Piece};
 use crate::data::DataError;
@@ -72,6 +72,12 @@ impl Checkpoint {
         let manifest: Manifest = serde_json::from_slice(&text).map_err(unread)?;
         if !manifest.is_whole(&text) {
             return Err(bad(format!("its {MANIFEST} is damaged: it has not the SHA-256 that it says")));
+        }
+        let step = manifest.about.step;
+        if let Some(named) = named(path).filter(|named| *named != step) {
+            return Err(bad(format!(
+                "its name says step {named} and its {MANIFEST} step {step}; give it its name back"
+            )));
         }
         let mut files = BTreeMap::new();
         for (name, of) in &manifest.files {
