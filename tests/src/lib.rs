@@ -16,6 +16,7 @@ pub mod mutations;
 pub mod overlap;
 pub mod pipes;
 pub mod schedules;
+pub mod sealed;
 pub mod snapshots;
 pub mod training;
 pub mod verdicts;

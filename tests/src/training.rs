@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::device::Device;
 use fs_executor::session::{Checkpoint, Every};
 use fs_executor::{Error, Observer, Options, Report, Session};
 use fs_schedule::Schedule;
+use tempfile::TempDir;
+
+use crate::binary;
 
 /// Every sharding, and every placement of rows.
 pub const SHARDINGS: [&str; 6] = [
@@ -148,4 +152,26 @@ pub fn train<D: Device<Real = f32>>(
     let report = session.run(observer)?;
     let losses = report.loss.iter().map(|l| l.to_bits()).collect();
     Ok((Outcome { losses, state: state(session)? }, report))
+}
+
+/// A schedule of a model of so many rows, in a folder of its own.
+pub fn place(rows: u32, ranks: u32) -> TempDir {
+    let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+    let text = model("row_wise", "adam(lr: 0.01)", rows, true).replace("steps 7", "steps 60");
+    let schedule = compile(&text, Strategy::Pec, ranks, 1, 1);
+    fs_schedule::file::write(&folder.path().join("s.json"), &schedule).unwrap_or_else(|e| panic!("{e}"));
+    folder
+}
+
+/// `fsx run` of that schedule, with these arguments.
+pub fn fsx(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary("fsx"));
+    command.current_dir(folder).args(["run", "s.json", "--no-evaluate"]).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// What a program has said on standard error.
+pub fn said(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stderr).into_owned()
 }

@@ -160,7 +160,7 @@ fn processes_must_leave_the_same() {
             .map(|(n, (world, _))| {
                 let (schedule, folder) = (&schedule, folder.path());
                 scope.spawn(move || {
-                    let leaves = (n == 0).then(|| leaving(folder, 5, 9));
+                    let leaves = (n == 0).then(|| leaving(&folder.join("a/b"), 5, 9));
                     let options = options().world(world).timeout(Duration::from_secs(20)).checkpoint(leaves);
                     Session::<f32>::new(schedule.clone(), options).err().unwrap().to_string()
                 })
@@ -169,4 +169,34 @@ fn processes_must_leave_the_same() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert!(errors.iter().all(|e| e.contains("when checkpoints are left")), "{errors:#?}");
+    // Nor is anything there of the run that did not begin.
+    assert!(!folder.path().join("a").exists());
+}
+
+/// A folder that the first process may not write into ends all of them, with one word.
+#[test]
+fn a_folder_that_is_refused_ends_all() {
+    let schedule = compile(&model("row_wise", OPTIMIZERS[0], 60, true), Strategy::Serial, 2, 1, 1);
+    let folder = tempfile::tempdir().unwrap();
+    session(&schedule, options().steps(4).checkpoint(leaving(folder.path(), 2, 9))).run(&mut ()).unwrap();
+    let worlds = joined(&[vec![0], vec![1]]).unwrap();
+    let errors: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = worlds
+            .into_iter()
+            .map(|(world, _)| {
+                let (schedule, folder) = (&schedule, folder.path());
+                scope.spawn(move || {
+                    let options = options().world(world).timeout(Duration::from_secs(20));
+                    let options = options.steps(9).checkpoint(leaving(folder, 5, 9));
+                    match Session::<f32>::new(schedule.clone(), options) {
+                        Ok(mut session) => session.run(&mut ()).unwrap_err().to_string(),
+                        Err(error) => error.to_string(),
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(errors.iter().all(|e| e.contains("step-000000000004 is there already")), "{errors:#?}");
+    assert!(errors[1].starts_with("rank 0 failed in `checkpoints`"), "{errors:#?}");
 }

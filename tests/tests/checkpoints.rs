@@ -3,17 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use fs_compiler::Strategy;
 use fs_executor::{Options, Session};
+use fs_tests::root;
 use fs_tests::training::{
-    OPTIMIZERS, SHARDINGS, bits, checkpoints, compile, leaving, model, options, session, state, states,
+    OPTIMIZERS, SHARDINGS, bits, checkpoints, compile, fsx, leaving, model, options, place, said, session,
+    state, states,
 };
-use fs_tests::{binary, root};
-use tempfile::TempDir;
 
 const STEPS: u64 = 40;
 
@@ -123,26 +122,6 @@ fn checkpoints_start_any_other_sharding() {
             assert_eq!(state(&started).unwrap(), state(&trained).unwrap(), "{from} to {to} on {ranks} ranks");
         }
     }
-}
-
-/// A schedule of a model of so many rows, in a folder of its own.
-fn place(rows: u32, ranks: u32) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let text = model("row_wise", "adam(lr: 0.01)", rows, true).replace("steps 7", "steps 60");
-    let schedule = compile(&text, Strategy::Pec, ranks, 1, 1);
-    fs_schedule::file::write(&folder.path().join("s.json"), &schedule).unwrap();
-    folder
-}
-
-fn fsx(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(binary("fsx"));
-    command.current_dir(folder).args(["run", "s.json", "--no-evaluate"]).args(arguments);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    command
-}
-
-fn said(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
 const LEAVES: [&str; 6] = ["--checkpoint", "c", "--every", "4", "--keep", "2"];
@@ -302,178 +281,6 @@ fn ids_keep_their_rows() {
     fs::write(at.join("visits.csv"), lines(true)).unwrap();
     let out = fsx(at, &["--resume", "c"]).output().unwrap();
     assert!(said(&out).contains("trained on other data") && out.status.code() == Some(1), "{}", said(&out));
-}
-
-/// What is wrong with a checkpoint is said, and which other there is.
-#[test]
-fn damaged_checkpoints_are_named() {
-    let folder = place(60, 2);
-    let at = folder.path();
-    let out = fsx(at, &[&LEAVES[..], &["--steps", "20"]].concat()).output().unwrap();
-    assert!(out.status.success(), "{}", said(&out));
-    let found = checkpoints(&at.join("c"));
-    let (_, newest) = found.last().unwrap();
-    let older = found[0].1.file_name().unwrap().to_str().unwrap();
-    assert_eq!(found.len(), 2);
-    let shard = |rank: u32| newest.join(format!("rank-{rank:05}.safetensors"));
-    let refused = |words: &[&str], arguments: &[&str]| {
-        let out = fsx(at, arguments).output().unwrap();
-        let said = said(&out);
-        assert_eq!(out.status.code(), Some(1), "{said}");
-        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
-        assert!(!said.contains("panicked"), "{said}");
-        // Advice about data files would lead elsewhere.
-        assert!(!said.contains("--data"), "{said}");
-    };
-    let listed = |arguments: &[&str]| {
-        let out =
-            Command::new(binary("fsx")).current_dir(at).arg("checkpoint").args(arguments).output().unwrap();
-        let errors = said(&out);
-        (out.status.code(), String::from_utf8(out.stdout).unwrap() + &errors)
-    };
-    let (code, list) = listed(&["c", "--verify"]);
-    assert_eq!((code, list.lines().count()), (Some(0), 2), "{list}");
-    assert!(list.contains("small after 20 steps on 2 rank(s)") && list.contains("every byte"), "{list}");
-    assert_eq!(listed(&["nowhere"]).0, Some(1));
-    let resume = ["--resume", "c"];
-    let kept = [fs::read(shard(0)).unwrap(), fs::read(shard(1)).unwrap()];
-    // A bit, anywhere behind the header.
-    let header = u64::from_le_bytes(kept[0][..8].try_into().unwrap()) as usize + 8;
-    for place in [header, header.midpoint(kept[0].len()), kept[0].len() - 1] {
-        let mut bytes = kept[0].clone();
-        bytes[place] ^= 4;
-        fs::write(shard(0), bytes).unwrap();
-        refused(&["rank-00000.safetensors", "is damaged", older], &resume);
-        // Which only reading all of it tells.
-        assert_eq!(listed(&["c"]).0, Some(0));
-        let (code, list) = listed(&["c", "--verify"]);
-        assert!(code == Some(1) && list.contains("is damaged"), "{list}");
-    }
-    fs::write(shard(0), &kept[0][..kept[0].len() - 4]).unwrap();
-    refused(&["rank-00000.safetensors", older], &resume);
-    fs::remove_file(shard(0)).unwrap();
-    refused(&["rank-00000.safetensors", older], &resume);
-    // Each other's.
-    fs::write(shard(0), &kept[1]).unwrap();
-    fs::write(shard(1), &kept[0]).unwrap();
-    refused(&["rank-0000", older], &resume);
-    fs::write(shard(0), &kept[0]).unwrap();
-    fs::write(shard(1), &kept[1]).unwrap();
-    let manifest = newest.join("manifest.json");
-    let text = fs::read_to_string(&manifest).unwrap();
-    fs::write(&manifest, &text[..text.len() / 2]).unwrap();
-    refused(&["manifest.json is damaged", older], &resume);
-    let (code, list) = listed(&["c", "--json"]);
-    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
-    assert!(code == Some(1) && list[0]["damaged"].is_string() && list[1]["damaged"].is_null(), "{list}");
-    for other in [0, 2] {
-        let format = format!("\"format\": {other}");
-        fs::write(&manifest, text.replacen("\"format\": 1", &format, 1)).unwrap();
-        refused(&[&format!("version {other}"), "the program that wrote it", older], &resume);
-    }
-    fs::write(&manifest, text.replacen("\"rank-00001.safetensors\"", "\"../s.json\"", 1)).unwrap();
-    refused(&["cannot be used", older], &resume);
-    fs::write(&manifest, &text).unwrap();
-    // It is whole again, but not of this run.
-    refused(&["has the seed", "not 5"], &["--resume", "c", "--seed", "5"]);
-    let out = fsx(at, &["--steps", "3", "--save", "values.safetensors"]).output().unwrap();
-    assert!(out.status.success(), "{}", said(&out));
-    refused(&["it is a file", "--init"], &["--resume", "values.safetensors"]);
-    refused(&["there is no checkpoint in empty", "--checkpoint"], &{
-        fs::create_dir(at.join("empty")).unwrap();
-        ["--resume", "empty"]
-    });
-    refused(&["cannot read the checkpoints"], &["--resume", "nowhere"]);
-    let other = compile(&model("row_wise", "adam(lr: 0.01)", 61, true), Strategy::Pec, 2, 1, 1);
-    fs_schedule::file::write(&at.join("s.json"), &other).unwrap();
-    refused(&["table.a", "[60, 8]", "[61, 8]"], &resume);
-}
-
-/// One run writes into a folder; what cannot be written is said, and what is there stays.
-#[test]
-fn folders_that_cannot_be_written() {
-    let folder = place(100_000, 2);
-    let at = folder.path();
-    let out = fsx(at, &[&LEAVES[..], &["--steps", "5"]].concat()).output().unwrap();
-    assert!(out.status.success(), "{}", said(&out));
-    let before = checkpoints(&at.join("c"));
-    let mut first =
-        fsx(at, &[&LEAVES[..], &["--steps", "100000", "--resume", "c"]].concat()).spawn().unwrap();
-    let began = Instant::now();
-    while checkpoints_and_parts(&at.join("c")) == before.len() && began.elapsed() < Duration::from_mins(1) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let second = fsx(at, &[&LEAVES[..], &["--steps", "5"]].concat()).output().unwrap();
-    first.kill().unwrap();
-    first.wait().unwrap();
-    assert!(said(&second).contains("another run writes checkpoints into c"), "{}", said(&second));
-    // As a full disk: no file may be so long.
-    fs::remove_dir_all(at.join("c")).unwrap();
-    let out = fsx(at, &[&LEAVES[..], &["--steps", "5"]].concat()).output().unwrap();
-    assert!(out.status.success(), "{}", said(&out));
-    let limited = |arguments: &str| {
-        let line = format!("ulimit -f 2000; exec \"$0\" run s.json --no-evaluate {arguments}");
-        let mut command = Command::new("bash");
-        command.current_dir(at).args(["-c", &line]).arg(binary("fsx")).output().unwrap()
-    };
-    for arguments in
-        ["--checkpoint c --every 2 --resume c --steps 20", "--checkpoint c --every 1h --resume c --steps 20"]
-    {
-        let out = limited(arguments);
-        assert_eq!(out.status.code(), Some(1), "{}", said(&out));
-        let said = said(&out);
-        assert!(said.contains("cannot write the checkpoint") && said.contains("too large"), "{said}");
-        assert_eq!(checkpoints(&at.join("c")), before, "{said}");
-    }
-    // What has the name of a checkpoint and is none.
-    fs::create_dir(at.join("e")).unwrap();
-    fs::write(at.join("e/step-000000000999"), "").unwrap();
-    let out = fsx(at, &["--checkpoint", "e", "--steps", "9"]).output().unwrap();
-    assert!(!out.status.success() && !at.join("e/lock").exists(), "{}", said(&out));
-    let stray = at.join("c/step-000000000999");
-    fs::write(&stray, "").unwrap();
-    let out = fsx(at, &[&LEAVES[..], &["--resume", "c", "--steps", "9"]].concat()).output().unwrap();
-    assert!(!out.status.success() && said(&out).contains("step-000000000999 is a file"), "{}", said(&out));
-    fs::remove_file(&stray).unwrap();
-    assert_eq!(checkpoints(&at.join("c")), before);
-    // A folder with what no checkpoint has is somebody's, and one that lost its manifest to another name too.
-    let newest = &before.last().unwrap().1;
-    let manifest = newest.join("manifest.json");
-    fs::rename(&manifest, newest.join("manifest.bak")).unwrap();
-    let out = fsx(at, &[&LEAVES[..], &["--steps", "9"]].concat()).output().unwrap();
-    assert!(!out.status.success() && said(&out).contains("has other files than"), "{}", said(&out));
-    fs::rename(newest.join("manifest.bak"), &manifest).unwrap();
-    assert_eq!(checkpoints(&at.join("c")), before);
-    // What lies in a checkpoint would go with it.
-    let name = newest.file_name().unwrap().to_str().unwrap();
-    for within in [format!("c/{name}"), format!("c/{name}/more")] {
-        let out = fsx(at, &["--checkpoint", &within, "--resume", "c", "--steps", "9"]).output().unwrap();
-        assert!(!out.status.success() && said(&out).contains("lies in the checkpoint"), "{}", said(&out));
-    }
-    // One that has the name of another step.
-    let other = at.join("c/step-000000000099");
-    fs::rename(newest, &other).unwrap();
-    let out = fsx(at, &["--resume", "c", "--steps", "9"]).output().unwrap();
-    assert!(!out.status.success() && said(&out).contains("its name says step 99"), "{}", said(&out));
-    fs::rename(&other, newest).unwrap();
-    fs::write(at.join("file"), "").unwrap();
-    for (arguments, words) in [
-        (&["--checkpoint", "file"][..], "cannot write checkpoints"),
-        (&["--every", "5"], "--checkpoint"),
-        (&["--checkpoint", "d", "--every", "0"], "number of steps"),
-        (&["--checkpoint", "d", "--every", "5x"], "number of steps"),
-        (&["--checkpoint", "d", "--keep", "0"], "--keep"),
-        (&["--resume", "c", "--init", "c"], "cannot be used with"),
-    ] {
-        let out = fsx(at, arguments).output().unwrap();
-        assert!(!out.status.success() && said(&out).contains(words), "{arguments:?}: {}", said(&out));
-    }
-    assert!(!at.join("d").exists());
-}
-
-/// How many entries a folder that is being written into has beside the lock.
-fn checkpoints_and_parts(folder: &Path) -> usize {
-    fs::read_dir(folder).unwrap().count() - 1
 }
 
 /// The reader that docs/checkpoints.md shows, in Python.

@@ -24,13 +24,13 @@ use fs_executor::{Options, Session};
 use fs_schedule::{Strategy as Order, file};
 use fs_tests::models::{Features, models};
 use fs_tests::mutate::{mutate, mutations};
+use fs_tests::sealed::sealed;
 use fs_tests::training::{compile, state};
 use fs_tests::{dividing, root};
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use sha2::{Digest as _, Sha256};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -466,22 +466,6 @@ fn fresh(own: &Path) -> PathBuf {
     let one = own.with_file_name("one.safetensors");
     let _ = fs::remove_file(&one);
     one
-}
-
-/// A text with the digest that a manifest has, if it has a place for one.
-fn sealed(text: &[u8]) -> Vec<u8> {
-    let key = b"\"digest\": \"";
-    let Some(at) = text.windows(key.len()).position(|part| part == key) else { return text.to_vec() };
-    let at = at + key.len();
-    let mut text = text.to_vec();
-    let Some(place) = text.get_mut(at..at + 64) else { return text };
-    place.fill(b'0');
-    let digit = |n: u8| b"0123456789abcdef"[usize::from(n)];
-    let digest = Sha256::digest(&text);
-    for (place, byte) in text[at..at + 64].chunks_exact_mut(2).zip(digest) {
-        place.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
-    }
-    text
 }
 
 /// Programs that check, whatever their numbers, compile or are refused.

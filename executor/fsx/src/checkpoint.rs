@@ -88,11 +88,10 @@ fn text(found: &[Listed], verified: bool) -> String {
     for checkpoint in found {
         let Listed { path, step, model, ranks, seed, bytes, scores, damaged, .. } = checkpoint;
         let _ = write!(text, "{}", shown(path));
-        if let (Some(step), Some(model), Some(ranks), Some(seed), Some(bytes)) =
-            (step, model, ranks, seed, bytes)
-        {
+        if let (Some(step), Some(model), Some(seed), Some(bytes)) = (step, model, seed, bytes) {
             let (model, bytes) = (entry(model), human(*bytes));
-            let _ = write!(text, ": {model} after {step} steps on {ranks} rank(s), seed {seed}, {bytes}");
+            let on = ranks.map_or_else(String::new, |ranks| format!(" on {ranks} rank(s)"));
+            let _ = write!(text, ": {model} after {step} steps{on}, seed {seed}, {bytes}");
         }
         if let Some(scores) = scores {
             let s = &scores.unseen;

@@ -337,7 +337,8 @@ fn execute(
             let _ = writeln!(io::stderr(), "note: {}", entry(&note));
         }
     }
-    if let Some(trained) = session.taken().filter(|_| run.resume.is_some() && session.steps() == 0) {
+    let all_trained = processes.is_first() && run.resume.is_some() && session.steps() == 0;
+    if let Some(trained) = session.taken().filter(|_| all_trained) {
         let trained = trained.step;
         let _ = writeln!(
             io::stderr(),

@@ -136,10 +136,9 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let asked = options.resume.is_some() || options.checkpoint.is_some();
         let read = if asked { source.digest()? } else { String::new() };
         let init = options.resume.as_deref().or(options.init.as_deref());
-        let loading = init.map(|path| Loading::prepare(&schedule, path, source.as_mut())).transpose()?;
-        if let Some(loading) = loading.as_ref().filter(|_| options.resume.is_some()) {
-            loading.resumes(&read)?;
-        }
+        let goes_on = options.resume.as_ref().map(|_| read.as_str());
+        let loading =
+            init.map(|path| Loading::prepare(&schedule, path, source.as_mut(), goes_on)).transpose()?;
         let histories = source.histories();
         check_best(&schedule, &options, histories.is_some())?;
         let first = loading.as_ref().map_or(0, |l| l.taken.step);
@@ -152,11 +151,6 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         };
         options.watch.attach(&schedule, &control);
         let goes_on = loading.as_ref().filter(|_| options.resume.is_some()).map(Loading::path);
-        let leaving = options
-            .checkpoint
-            .as_ref()
-            .map(|of| Leaving::new(of, (first, read), goes_on, control.process() == 0));
-        let leaving = leaving.transpose()?;
         let leaves = options.checkpoint.as_ref();
         let leaves = leaves.map_or("never".into(), |of| {
             let best = of.best.map_or(String::new(), |metric| format!(" and the best by {metric}"));
@@ -180,6 +174,15 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             ("when checkpoints are left", leaves),
         ];
         control.agree("the start", &facts).map_err(rank_error)?;
+        // Of a run that does not begin nothing is left there.
+        let leaving = options
+            .checkpoint
+            .as_ref()
+            .map(|of| Leaving::new(of, (first, read), goes_on, control.process() == 0));
+        let leaving = leaving.transpose().inspect_err(|error| {
+            let (rank, op) = (control.processes()[control.process()][0], "checkpoints".into());
+            control.fail(&TransportError::Failed { rank, op, message: error.to_string() });
+        })?;
         let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
         let ring = programs.map(plan::ring).max().unwrap_or(1);
         let maps = row_maps(&schedule, ranks)?;

@@ -49,7 +49,7 @@ pub(super) struct Parts {
 
 impl Leaving {
     /// For a run from a step on, of data with this digest, that goes on from a checkpoint or begins; `writes` in the process
-    /// that owns the folder.
+    /// that owns the folder. Nothing stays of what it makes there if no checkpoint comes to be.
     pub(super) fn new(
         of: &Checkpoint,
         (first, data): (u64, String),
@@ -60,12 +60,14 @@ impl Leaving {
         if writes {
             folder.check(first, goes_on)?;
         }
+        // By paths alone, so that all processes know the same.
+        let there = goes_on.filter(|path| folder.has(path)).map(|_| first);
         Ok(Self {
             folder,
             keep: (of.keep, of.best),
             data,
             pace: Arc::new(Pace::new(of.every)),
-            written: Mutex::new(Totals::new(first)),
+            written: Mutex::new(Totals::new(there)),
         })
     }
 
@@ -114,7 +116,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             folder: leaving.folder.path().into(),
             written: written.number,
             left_out: leaving.pace.left_out(),
-            newest: (written.number > 0).then_some(written.newest),
+            newest: written.newest.filter(|_| written.number > 0),
             bytes: written.bytes,
             seconds: written.time.as_secs_f64() / written.number.max(1) as f64,
             step_ms: times(true),
@@ -133,10 +135,11 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         }
     }
 
-    /// Leaves a checkpoint of where training has ended, if there is none yet. Of several processes all must call it.
+    /// Leaves a checkpoint of where training has ended, if there is none yet and anything was trained, now or before. Of several
+    /// processes all must call it.
     pub(super) fn leave_last(&self, scores: Option<Scores>) -> Result<(), Error> {
         let Some((leaving, parts)) = self.leaving.as_ref().zip(self.parts()) else { return Ok(()) };
-        if leaving.written.lock().newest == self.next_step {
+        if self.next_step == 0 || leaving.written.lock().newest == Some(self.next_step) {
             return Ok(());
         }
         let held = (&*self.schedule, &self.ranks[..], &self.devices[..]);

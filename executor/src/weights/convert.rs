@@ -35,10 +35,10 @@ pub struct Converted {
     pub dropped: usize,
 }
 
-/// Writes a checkpoint or a file of values to a file, if the target's name ends in `.safetensors`, or as a checkpoint into a folder
-/// of checkpoints. A checkpoint's bytes are held against its digests first.
+/// Writes a checkpoint or a file of values to a file, if the target's name ends in `.safetensors` (in capitals or not), or as a
+/// checkpoint into a folder. A checkpoint's bytes are held against its digests first.
 pub fn convert(from: &Path, to: &Path, weights_only: bool) -> Result<Converted, Error> {
-    let file = to.extension().is_some_and(|e| e == "safetensors");
+    let file = to.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
     if file && to.exists() {
         return Err(Error::Weights(format!("{} is there already; give --to another name", shown(to))));
     }
@@ -117,13 +117,11 @@ fn to_checkpoint(
     run: Run,
 ) -> Result<PathBuf, Error> {
     let failed = |source| Error::Write { what: "the checkpoint", path: to.into(), source };
-    let before = Folder::before(to);
     let (folder, step) = (Folder::open(to, true)?, about.step);
     let there = folder.named(step);
     // Another one's run may be another.
     if let Some((_, other)) = whole(to).map_err(failed)?.first() {
         let there = shown(other);
-        folder.undo(before);
         return Err(Error::Weights(format!("{there} is there already; give --to another folder")));
     }
     let write = || -> io::Result<()> {
@@ -148,7 +146,6 @@ fn to_checkpoint(
     };
     if let Err(source) = write() {
         let _ = std::fs::remove_dir_all(folder.part(step));
-        folder.undo(before);
         return Err(failed(source));
     }
     Ok(there)

@@ -15,6 +15,8 @@ use crate::runtime::tables::Field;
 pub(crate) const KEY: &str = "fsx";
 /// The format of files written now. Those of version 1 named the schedule's digest, which nothing reads.
 pub(crate) const VERSION: u32 = 2;
+/// More steps than any run has.
+pub(crate) const MOST_STEPS: u64 = 1 << 48;
 /// Values moved at once.
 pub(crate) const PIECE: usize = 1 << 18;
 /// The vocabulary of a source that has one.

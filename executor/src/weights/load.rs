@@ -3,7 +3,7 @@
 //! First a file is held against the model and the data ([`Loading::prepare`]): what of it can be used, and which rows
 //! the data's ids have. Then, once devices are there, its values are copied into them ([`Loading::fill`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,9 @@ use parking_lot::Mutex;
 use super::checkpoint::blocks::Blocks;
 use super::checkpoint::lying::{Lying, Which};
 use super::checkpoint::read::{Checkpoint, find};
-use super::layout::{About, PIECE, SavedTensor, VERSION, What, entries, table_name, vocabulary_names};
+use super::layout::{
+    About, MOST_STEPS, PIECE, SavedTensor, VERSION, What, entries, table_name, vocabulary_names,
+};
 use super::origin::Origin;
 use super::taken::{Ids, Taken};
 use crate::data::error::{cut, some};
@@ -29,8 +31,6 @@ use crate::error::Error;
 use crate::memory;
 use crate::runtime::tables::{self, Field, Holding};
 
-/// More steps than any run has.
-const MOST_STEPS: u64 = 1 << 48;
 /// Most threads that read.
 const THREADS: usize = 8;
 /// Ids that are named in messages.
@@ -58,39 +58,48 @@ struct Copied {
     rows: [Range<u64>; 2],
 }
 
-/// Of a file's vocabulary and the data's: ids of the file, and of both together.
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    file: u64,
-    all: u64,
-}
+/// Until it is known which are taken.
+const NO_ROWS: [Range<u64>; 2] = [0..0, 0..0];
 
 impl Loading {
     /// Holds a file against the model, and gives the data's ids the rows that it says.
     ///
     /// Dense parameters are tensors `NAME`, tables `table.NAME`, their states follow after a `/`. A file that holds a
     /// whole run marks what training started from with `init.`: then only `init.NAME` and `init.table.NAME` are taken.
-    /// Shapes must fit; a file with no values of the model is an error.
-    pub(crate) fn prepare(schedule: &Schedule, path: &Path, source: &mut dyn Source) -> Result<Self, Error> {
+    /// Shapes must fit; a file with no values of the model is an error. For a run that `goes_on` (with data of this digest) all
+    /// must be there, and the data be those of the run that left it: that is looked at before ids are joined, which with other
+    /// data may be too many.
+    pub(crate) fn prepare(
+        schedule: &Schedule,
+        path: &Path,
+        source: &mut dyn Source,
+        goes_on: Option<&str>,
+    ) -> Result<Self, Error> {
         if path.is_dir() {
             // Of a run that goes on this was looked at before.
             find(path).map_err(|e| Error::Weights(format!("no initial values can be had: {e}")))?;
         }
         let origin = Origin::open(path)?;
         let about = about(&origin)?;
-        let vocabulary = match &about {
-            Some(about) => vocabulary(&origin, about)?,
-            None => None,
-        };
-        let by_id = match &about {
-            Some(about) if vocabulary.is_some() && source.vocabulary().is_some() => {
-                about.vocabulary.keys().cloned().collect()
-            }
-            _ => BTreeSet::new(),
-        };
-        let (ids, known, kept) = adopt(vocabulary, source)?;
         let whole_run = origin.names().iter().any(|n| n.starts_with("init."));
         let tensor = |name: &str| if whole_run { format!("init.{name}") } else { name.to_owned() };
+        // Ids of tables that are not taken count for nothing.
+        let taken_too = |table: &str| {
+            schedule.tables.iter().any(|own| own.name == *table)
+                && origin.get(&tensor(&table_name(table))).is_some()
+        };
+        let says: BTreeMap<&str, &str> = about
+            .iter()
+            .flat_map(|about| &about.vocabulary)
+            .map(|(table, name)| (table.as_str(), name.as_str()))
+            .filter(|(table, _)| taken_too(table))
+            .collect();
+        let others = says.is_empty() && about.as_ref().is_some_and(|about| !about.vocabulary.is_empty());
+        let vocabulary = vocabulary(&origin, &says).map_err(|error| origin.blame(error))?;
+        let joined = vocabulary.as_ref().filter(|_| source.vocabulary().is_some()).map(Vocabulary::len);
+        let known = |table: usize| {
+            joined.filter(|_| says.contains_key(schedule.tables[table].name.as_str())).map(|ids| ids as u64)
+        };
         // Of a whole run only the start could have been taken; the rest is not left over. Vocabularies are no values.
         let offered = origin
             .names()
@@ -107,7 +116,7 @@ impl Loading {
             no_state: Vec::new(),
             resized: Vec::new(),
             other_model: origin.run().is_some_and(|run| run.model != schedule.reference.digest),
-            ids,
+            ids: Ids::RowNumbers,
         };
         let mut copies = Vec::new();
         let mut misfits = Vec::new();
@@ -125,12 +134,12 @@ impl Loading {
             };
             left.remove(&name);
             values += usize::from(!entry.state);
-            let known = match entry.what {
-                What::Table(field) => known.filter(|_| by_id.contains(&schedule.tables[field.table].name)),
+            let of_file = match entry.what {
+                What::Table(field) => known(field.table),
                 What::Parameter(..) => None,
             };
             let table = entry.name.clone();
-            let copied = match fit(&origin, (entry, name, info), known) {
+            let copied = match fit(&origin, (entry, name, info), of_file) {
                 Ok(copied) => copied,
                 Err(error) => {
                     misfits.push((table, error));
@@ -162,43 +171,21 @@ impl Loading {
             )));
         }
         taken.in_file = left.into_iter().collect();
+        if let Some(data) = goes_on {
+            resumes(&origin, &taken, data)?;
+        }
+        let (ids, all, kept) = adopt(vocabulary, source)?;
+        taken.ids = if others { Ids::NotTaken } else { ids };
+        for copied in &mut copies {
+            if let What::Table(field) = copied.entry.what {
+                copied.rows = rows(copied.info.shape[0] as u64, field.rows, known(field.table).zip(all));
+            }
+        }
         // What is not whole is no run to go on with: corrections for young moments must begin again.
         if let Some(about) = about.filter(|_| taken.in_model.is_empty() && taken.no_state.is_empty()) {
             taken.step = about.step;
         }
         Ok(Self { origin, copies, taken, kept })
-    }
-
-    /// Whether a run can go on as if it had never stopped: all of the model is there, and the data, whose digest is given, is that.
-    pub(crate) fn resumes(&self, data: &str) -> Result<(), Error> {
-        let at = shown(self.origin.path());
-        let other = |reason: String| {
-            Error::Weights(format!(
-                "no run can go on from {at}: {reason}; --init starts another run from it, with what fits"
-            ))
-        };
-        let Origin::Checkpoint(checkpoint) = &self.origin else {
-            return Err(other("it is a file of values, and no checkpoint".into()));
-        };
-        let Taken { in_model, in_file, no_state, resized, .. } = &self.taken;
-        for (names, what) in [
-            (in_model, "it has no values for"),
-            (in_file, "the model lacks"),
-            (no_state, "it has no optimizer state"),
-            (resized, "of other numbers of rows are"),
-        ] {
-            if !names.is_empty() {
-                return Err(other(format!("{what} {}", some(names))));
-            }
-        }
-        let (said, digest) = &checkpoint.manifest.run.data;
-        if digest.is_empty() {
-            return Err(other("it does not say what data it was trained on".into()));
-        }
-        if digest != data {
-            return Err(other(format!("it was trained on other data ({})", cut(said))));
-        }
-        Ok(())
     }
 
     /// The file or checkpoint.
@@ -246,7 +233,7 @@ impl Loading {
             }
             work();
         });
-        failed.into_inner().map_or(Ok(()), |(_, error)| Err(error))
+        failed.into_inner().map_or(Ok(()), |(_, error)| Err(self.origin.blame(error)))
     }
 }
 
@@ -383,10 +370,42 @@ pub(super) fn about(origin: &Origin) -> Result<Option<About>, Error> {
     Ok(Some(about))
 }
 
-/// The file's vocabulary, if it says that tables have one.
-fn vocabulary(origin: &Origin, about: &About) -> Result<Option<Vocabulary>, Error> {
+/// Whether a run can go on as if it had never stopped: all of the model is there, and the data, whose digest is given, is that.
+fn resumes(origin: &Origin, taken: &Taken, data: &str) -> Result<(), Error> {
+    let at = shown(origin.path());
+    let other = |reason: String| {
+        Error::Weights(format!(
+            "no run can go on from {at}: {reason}; --init starts another run from it, with what fits"
+        ))
+    };
+    let Some(run) = origin.run() else {
+        return Err(other("it is a file of values, and no checkpoint".into()));
+    };
+    let Taken { in_model, in_file, no_state, resized, .. } = taken;
+    for (names, what) in [
+        (in_model, "it has no values for"),
+        (in_file, "the model lacks"),
+        (no_state, "it has no optimizer state"),
+        (resized, "of other numbers of rows are"),
+    ] {
+        if !names.is_empty() {
+            return Err(other(format!("{what} {}", some(names))));
+        }
+    }
+    let (said, digest) = &run.data;
+    if digest.is_empty() {
+        return Err(other("it does not say what data it was trained on".into()));
+    }
+    if digest != data {
+        return Err(other(format!("it was trained on other data ({})", cut(said))));
+    }
+    Ok(())
+}
+
+/// The file's vocabulary, of these tables with the name of each one's; none without tables.
+fn vocabulary(origin: &Origin, says: &BTreeMap<&str, &str>) -> Result<Option<Vocabulary>, Error> {
     let content = |reason: String| Error::from(DataError::Content { path: origin.path().into(), reason });
-    let names: BTreeSet<&String> = about.vocabulary.values().collect();
+    let names: BTreeSet<&str> = says.values().copied().collect();
     let Some(name) = names.first() else { return Ok(None) };
     if names.len() > 1 {
         return Err(content("its tables have several vocabularies, of which this program reads one".into()));
@@ -402,7 +421,7 @@ fn vocabulary(origin: &Origin, about: &About) -> Result<Option<Vocabulary>, Erro
     }
     let (ids_and_one, bytes) = (offsets.info().len(), text.info().len());
     // An id has a row, so there are not more of them; and what is read must have room, whatever the file says.
-    let tables = about.vocabulary.keys().filter_map(|t| origin.get(&table_name(t)));
+    let tables = says.keys().filter_map(|t| origin.get(&table_name(t)));
     let rows = tables.filter_map(|info| info.shape.first().copied()).min();
     let ids = ids_and_one.saturating_sub(1);
     if let Some(rows) = rows.filter(|rows| ids > *rows) {
@@ -424,8 +443,8 @@ fn vocabulary(origin: &Origin, about: &About) -> Result<Option<Vocabulary>, Erro
     read.map(Some).map_err(|e| content(format!("its vocabulary `{name}` is damaged: {e}")))
 }
 
-/// How ids came to their rows, how many are known if by id, and a vocabulary that is only kept.
-type Adopted = (Ids, Option<Known>, Option<Arc<Vocabulary>>);
+/// How ids came to their rows, how many there are together if by id, and a vocabulary that is only kept.
+type Adopted = (Ids, Option<u64>, Option<Arc<Vocabulary>>);
 
 /// Gives the data's ids the rows that a file's vocabulary says.
 fn adopt(vocabulary: Option<Vocabulary>, source: &mut dyn Source) -> Result<Adopted, Error> {
@@ -451,14 +470,14 @@ fn adopt(vocabulary: Option<Vocabulary>, source: &mut dyn Source) -> Result<Adop
         .map(|v| (file..all).take(NAMED).map(|n| text(&v, n as u32)).collect())
         .unwrap_or_default();
     let ids = Ids::Matched { shared, new: all - file, absent, some_new, some_absent };
-    Ok((ids, Some(Known { file: file as u64, all: all as u64 }), None))
+    Ok((ids, Some(all as u64), None))
 }
 
-/// Checks a tensor's type and shape, and finds the rows that are taken of it.
+/// Checks a tensor's type and shape; of tables whose rows are taken by id, the file has so many ids.
 fn fit(
     origin: &Origin,
     (entry, name, info): (SavedTensor, String, TensorInfo),
-    known: Option<Known>,
+    ids: Option<u64>,
 ) -> Result<Copied, Error> {
     let expected = || {
         let shape: Vec<String> = entry.shape.iter().map(ToString::to_string).collect();
@@ -471,19 +490,23 @@ fn fit(
         if info.shape != entry.shape {
             return Err(origin.mismatch(&name, &info, &expected()).into());
         }
-        return Ok(Copied { entry, name, info, rows: [0..0, 0..0] });
+        return Ok(Copied { entry, name, info, rows: NO_ROWS });
     };
     // All but the number of rows must be the same, and that where rows are matched by number.
     let rows = info.shape.first().copied().unwrap_or(0) as u64;
     let row_fits = info.shape.len() == entry.shape.len() && info.shape[1..] == entry.shape[1..];
-    if !row_fits || !known.map_or(rows == field.rows, |k| k.file <= rows) {
+    if !row_fits || !ids.map_or(rows == field.rows, |ids| ids <= rows) {
         return Err(origin.mismatch(&name, &info, &expected()).into());
     }
-    let both = rows.min(field.rows);
-    let taken = match known {
+    Ok(Copied { entry, name, info, rows: NO_ROWS })
+}
+
+/// Which rows are taken of a file's, into a table of so many; by id: how many ids the file has, and it and the data together.
+fn rows(file: u64, table: u64, by_id: Option<(u64, u64)>) -> [Range<u64>; 2] {
+    let both = file.min(table);
+    match by_id {
         None => [0..both, both..both],
         // Rows that new ids have now are not taken: they belonged to nobody.
-        Some(k) => [0..k.file.min(both), k.all.min(both)..both],
-    };
-    Ok(Copied { entry, name, info, rows: taken })
+        Some((known, all)) => [0..known.min(both), all.min(both)..both],
+    }
 }

@@ -5,10 +5,12 @@ use std::path::Path;
 use fs_schedule::terminal::shown;
 
 use super::checkpoint::blocks::Blocks;
+use super::checkpoint::folder::bad;
 use super::checkpoint::lying::{Lying, Which};
 use super::checkpoint::read::{Checkpoint, find};
 use super::layout::{About, KEY, Run};
 use crate::data::DataError;
+use crate::data::error::cut;
 use crate::data::tensorfile::{Element, TensorFile, TensorInfo};
 use crate::error::Error;
 
@@ -112,6 +114,19 @@ impl Origin {
                     }),
                 }
             }
+        }
+    }
+
+    /// What is amiss with what a checkpoint's files hold is said of the checkpoint, with the others that there are.
+    pub(super) fn blame(&self, error: Error) -> Error {
+        let (Self::Checkpoint(own), Error::Data(found)) = (self, &error) else { return error };
+        match &**found {
+            DataError::Content { reason, .. } => bad(&own.path, reason),
+            DataError::Io { path, source } => {
+                let file = path.file_name().unwrap_or_default().to_string_lossy();
+                bad(&own.path, &format!("its file `{}` cannot be read: {source}", cut(&file)))
+            }
+            _ => error,
         }
     }
 

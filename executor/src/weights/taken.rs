@@ -56,6 +56,8 @@ pub enum Ids {
         /// Ids of the file.
         ids: usize,
     },
+    /// The file has a vocabulary, but of tables only that the model lacks.
+    NotTaken,
     /// The data has a vocabulary, and the file none: the n-th id of the data has the file's row n.
     ByNumber {
         /// Ids of the data.
@@ -78,6 +80,7 @@ impl Taken {
             Ids::Matched { shared, .. } => format!("rows of {shared} ids, found by id"),
             Ids::RowNumbers | Ids::Kept { .. } => "ids of the data are row numbers".into(),
             Ids::ByNumber { .. } => "rows by number".into(),
+            Ids::NotTaken => "its ids are of tables that the model lacks".into(),
         };
         let on = match self.trained {
             Some(_) if self.step > 0 => format!("training goes on after step {}", self.step),
@@ -118,7 +121,7 @@ impl Taken {
                 "{file} does not say which ids its rows belong to: the {ids} ids of the data take its rows in the order in \
                  which the data has them, which is right for the data that it was trained on only"
             )),
-            Ids::RowNumbers => {}
+            Ids::RowNumbers | Ids::NotTaken => {}
         }
         if self.other_model {
             notes.push(format!(

@@ -1,11 +1,14 @@
 //! A folder of checkpoints: their names, who may write, which are whole.
 //!
 //! A checkpoint is written into a folder whose name ends in `.part`, its manifest last, everything is made durable, and then
-//! it is renamed. What is removed loses its manifest first. So at any moment what has a name of a checkpoint and a manifest is whole.
+//! it is renamed. What is removed is renamed first, to a name that ends in `.removed`. So at any moment what has a name of a
+//! checkpoint is whole, as far as runs are concerned; without a manifest it is damaged or somebody's, and nobody removes it.
 
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fs_schedule::file::write_atomically;
@@ -20,17 +23,26 @@ use crate::evaluate::metric::Metric;
 /// Held by the run that writes into a folder.
 const LOCK: &str = "lock";
 const PREFIX: &str = "step-";
+/// What is being written.
 const PART: &str = ".part";
+/// What is being removed.
+const REMOVED: &str = ".removed";
 /// For how long another one may be at giving a checkpoint its name, and how often that is looked at.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
+/// How often a lock is taken that goes at that moment with the run that has made it.
+const TRIES: usize = 100;
 
-/// A folder that this run writes checkpoints into.
+/// A folder that this run writes checkpoints into. If none is, what opening it has made goes with it.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
     /// Given up with the process, however that ends.
-    _lock: Option<File>,
+    lock: Option<File>,
+    /// What was not there before: folders, the innermost first, and the lock.
+    made: (Vec<PathBuf>, bool),
+    /// Whether a checkpoint came to be.
+    used: AtomicBool,
 }
 
 /// The name of a checkpoint.
@@ -38,35 +50,58 @@ fn name(step: u64) -> String {
     format!("{PREFIX}{step:012}")
 }
 
-/// The step of a checkpoint's folder.
-fn step_of(path: &Path) -> Option<u64> {
+/// The step that a checkpoint's name says, if a path has such a name.
+pub(super) fn step_of(path: &Path) -> Option<u64> {
     let own = path.file_name()?.to_str()?;
     // As it is written, so that no two names are of one step.
     own.strip_prefix(PREFIX)?.parse().ok().filter(|step| name(*step) == own)
 }
 
-/// The step that a checkpoint's name says, if it has such a name.
-pub(super) fn named(path: &Path) -> Option<u64> {
-    step_of(path)
+/// The step of a name with something behind it.
+fn step_before(path: &Path, ending: &str) -> Option<u64> {
+    step_of(Path::new(path.file_name()?.to_str()?.strip_suffix(ending)?))
 }
 
 /// The checkpoint that a path is, or lies in.
 pub(crate) fn within(path: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
-    absolute.ancestors().find(|folder| folder.join(MANIFEST).exists()).map(Path::to_path_buf)
+    absolute.ancestors().find(|folder| is_whole(folder)).map(Path::to_path_buf)
+}
+
+/// Whether a folder has a manifest.
+pub(super) fn is_whole(folder: &Path) -> bool {
+    folder.join(MANIFEST).is_file()
+}
+
+/// All that has the name of a checkpoint, newest first.
+pub(super) fn named(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        found.extend(step_of(&path).map(|step| (step, path)));
+    }
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(found)
 }
 
 /// Checkpoints of a folder that have a manifest, newest first.
 pub(crate) fn whole(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if let Some(step) = step_of(&path).filter(|_| path.join(MANIFEST).is_file()) {
-            found.push((step, path));
-        }
-    }
-    found.sort_unstable_by(|a, b| b.cmp(a));
+    let mut found = named(folder)?;
+    found.retain(|(_, path)| is_whole(path));
     Ok(found)
+}
+
+/// Why what has the name of a checkpoint is none; `None` if it is one, or has gone meanwhile.
+pub(super) fn amiss(path: &Path) -> Option<String> {
+    match fs::metadata(path.join(MANIFEST)) {
+        Ok(of) if of.is_file() => None,
+        Ok(_) => Some(format!("its {MANIFEST} is not a file")),
+        // What is removed has another name first.
+        Err(_) if fs::symlink_metadata(path).is_err() => None,
+        Err(_) if !path.is_dir() => Some("it is not a folder".into()),
+        Err(e) if e.kind() == ErrorKind::NotFound => Some(format!("its {MANIFEST} is missing")),
+        Err(e) => Some(format!("its {MANIFEST} cannot be read: {e}")),
+    }
 }
 
 /// Gives a checkpoint that only lacks its name, because its run was killed just then, that name; so whoever goes on from the
@@ -75,30 +110,36 @@ pub(crate) fn settle(folder: &Path) {
     let until = Instant::now() + PATIENCE;
     loop {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let unnamed = entries.filter(|entry| entry.path().join(MANIFEST).is_file()).find_map(|entry| {
-            let name = entry.file_name();
-            step_of(Path::new(name.to_str()?.strip_suffix(PART)?))
-        });
+        let unnamed = entries
+            .filter(|entry| is_whole(&entry.path()))
+            .find_map(|entry| step_before(Path::new(&entry.file_name()), PART));
         let Some(step) = unnamed else { return };
-        let Ok(lock) = File::options().write(true).open(folder.join(LOCK)) else { return };
-        match lock.try_lock() {
+        // What cannot be renamed, in a folder that cannot be written, is as if it were not there.
+        let mut own = Folder::at(folder);
+        match own.lock() {
             Ok(()) => {
-                // What cannot be renamed, in a folder that cannot be written, is as if it were not there.
-                let _ = Folder { path: folder.into(), _lock: Some(lock) }.finish(step);
+                let _ = own.finish(step);
                 return;
             }
-            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(NotLocked::Held) if Instant::now() < until => std::thread::sleep(LOOK),
             Err(_) => return,
         }
     }
+}
+
+/// Why a folder is not this run's.
+enum NotLocked {
+    Held,
+    Failed(io::Error),
 }
 
 impl Folder {
     /// Makes it where it is missing, and keeps other runs out of it if `lock`; what runs that were ended have left is removed.
     pub(crate) fn open(path: &Path, lock: bool) -> Result<Self, Error> {
         let failed = |source| Error::Write { what: "checkpoints", path: path.into(), source };
+        let mut folder = Self::at(path);
         if !lock {
-            return Ok(Self { path: path.into(), _lock: None });
+            return Ok(folder);
         }
         // One that goes would take what is in it along.
         if let Some(within) = within(path) {
@@ -108,28 +149,53 @@ impl Folder {
                 shown(&within)
             )));
         }
-        let before = Self::before(path);
-        fs::create_dir_all(path).map_err(failed)?;
-        let file = File::options().create(true).truncate(false).write(true).open(path.join(LOCK));
-        let file = file.map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::Settings(format!(
-                    "another run writes checkpoints into {}; wait for it, or give this one another folder",
-                    shown(path)
-                )));
+        folder.lock().map_err(|error| match error {
+            NotLocked::Held => Error::Settings(format!(
+                "another run writes checkpoints into {}; wait for it, or give this one another folder",
+                shown(path)
+            )),
+            NotLocked::Failed(source) => failed(source),
+        })?;
+        folder.clean().map_err(failed)?;
+        Ok(folder)
+    }
+
+    /// Of a place, which nothing was done to.
+    fn at(path: &Path) -> Self {
+        Self { path: path.into(), lock: None, made: (Vec::new(), false), used: AtomicBool::new(false) }
+    }
+
+    /// Keeps others out, for as long as this lives.
+    fn lock(&mut self) -> Result<(), NotLocked> {
+        let place = self.path.join(LOCK);
+        for _ in 0..TRIES {
+            let missing = self.path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
+            let missing: Vec<PathBuf> =
+                missing.take_while(|folder| !folder.exists()).map(Path::to_path_buf).collect();
+            // Before they are made, as making them may fail half-way.
+            self.made = (missing, !place.exists());
+            fs::create_dir_all(&self.path).map_err(NotLocked::Failed)?;
+            let file = match File::options().create(true).truncate(false).write(true).open(&place) {
+                Ok(file) => file,
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                Err(e) => return Err(NotLocked::Failed(e)),
+            };
+            match file.try_lock() {
+                // Of a run that has taken it along meanwhile it keeps nobody out.
+                Ok(()) if !is_at(&file, &place) => {}
+                Ok(()) => {
+                    self.lock = Some(file);
+                    return Ok(());
+                }
+                Err(TryLockError::WouldBlock) => {
+                    // It is the other's.
+                    self.made = (Vec::new(), false);
+                    return Err(NotLocked::Held);
+                }
+                Err(TryLockError::Error(e)) => return Err(NotLocked::Failed(e)),
             }
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
-        let folder = Self { path: path.into(), _lock: Some(file) };
-        match folder.clean() {
-            Ok(()) => Ok(folder),
-            Err(source) => {
-                folder.undo(before);
-                Err(failed(source))
-            }
-        }
+        Err(NotLocked::Held)
     }
 
     /// For a run that begins with a step, or goes on from a checkpoint: with later ones there, of another run or of one that it
@@ -139,12 +205,7 @@ impl Folder {
         let Some((step, newest)) = whole(&self.path).map_err(failed)?.into_iter().next() else {
             return Ok(());
         };
-        let real = |path: &Path| fs::canonicalize(path).ok();
-        let own = goes_on
-            .and_then(Path::parent)
-            .map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
-        let of_this_run = own.is_some_and(|own| real(own).is_some() && real(own) == real(&self.path));
-        if of_this_run && step <= first {
+        if step <= first && goes_on.is_some_and(|path| self.has(path)) {
             return Ok(());
         }
         let (newest, folder) = (shown(&newest), shown(&self.path));
@@ -160,20 +221,22 @@ impl Folder {
         }))
     }
 
+    /// Whether a checkpoint lies in it.
+    pub(crate) fn has(&self, checkpoint: &Path) -> bool {
+        let real = |path: &Path| fs::canonicalize(path).ok();
+        real(parent(checkpoint)).is_some_and(|parent| real(&self.path) == Some(parent))
+    }
+
     /// Removes what is no checkpoint and was to become or has been one; one that only lacks its name gets it.
     fn clean(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let part = name.strip_suffix(PART).and_then(|rest| step_of(Path::new(rest)));
-            match (part, path.join(MANIFEST).is_file()) {
-                (Some(step), true) => self.finish(step)?,
-                (None, false) if step_of(&path).is_none() => {}
+            match (step_before(&path, PART), step_before(&path, REMOVED)) {
+                (Some(step), _) if is_whole(&path) => self.finish(step)?,
+                (Some(_), _) | (_, Some(_)) if is_own(&path)? => fs::remove_dir_all(&path)?,
+                (None, None) if step_of(&path).is_none() || is_whole(&path) => {}
                 // Not a run's, and in the way of one that will have this name.
-                (_, false) if !path.is_dir() => return Err(io::Error::other(in_the_way(&path))),
-                (None, false) if !is_own(&path)? => return Err(io::Error::other(in_the_way(&path))),
-                (_, false) => fs::remove_dir_all(&path)?,
-                (None, true) => {}
+                _ => return Err(in_the_way(&path)),
             }
         }
         Ok(())
@@ -202,8 +265,13 @@ impl Folder {
     /// Gives a checkpoint, which is whole and durable, its name; one that had it goes.
     fn finish(&self, step: u64) -> io::Result<()> {
         let to = self.named(step);
-        remove(&to)?;
+        if is_whole(&to) {
+            remove(&to)?;
+        } else if fs::symlink_metadata(&to).is_ok() {
+            return Err(in_the_way(&to));
+        }
         fs::rename(self.part(step), &to)?;
+        self.used.store(true, Ordering::Relaxed);
         sync(&self.path)
     }
 
@@ -215,22 +283,6 @@ impl Folder {
         write_atomically(&path.join(MANIFEST), &manifest.seal()?)?;
         sync(&path)?;
         self.finish(step)
-    }
-
-    /// What opening the folder has made goes again, where nothing was written into it: what was not there [`before`](Self::before).
-    pub(crate) fn undo(self, (folder, lock): (bool, bool)) {
-        // What cannot be removed does no harm.
-        if !lock {
-            let _ = fs::remove_file(self.path.join(LOCK));
-        }
-        if !folder {
-            let _ = fs::remove_dir(&self.path);
-        }
-    }
-
-    /// Whether a folder and its lock are there.
-    pub(crate) fn before(path: &Path) -> (bool, bool) {
-        (path.exists(), path.join(LOCK).exists())
     }
 
     /// Keeps the newest ones, and the best one by a metric: if this run has none, by that of the run it goes on from.
@@ -247,31 +299,71 @@ impl Folder {
     }
 }
 
-fn in_the_way(path: &Path) -> String {
-    let is = if path.is_dir() { "has other files than a checkpoint and" } else { "is a file with" };
-    format!("{} {is} the name of one; move it elsewhere", shown(path))
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.used.load(Ordering::Relaxed) {
+            return;
+        }
+        // What cannot be removed does no harm, and a folder with something in it stays.
+        let (folders, lock) = &self.made;
+        if *lock && self.lock.is_some() {
+            let _ = fs::remove_file(self.path.join(LOCK));
+        }
+        for folder in folders {
+            let _ = fs::remove_dir(folder);
+        }
+    }
 }
 
-/// Whether a folder without a manifest has only what a run that was ended leaves of a checkpoint that it removed.
+/// Whether an open file is what has this name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let of = |of: fs::Metadata| (of.dev(), of.ino());
+    file.metadata().map(of).ok().is_some_and(|own| fs::metadata(path).map(of).is_ok_and(|at| at == own))
+}
+
+/// The error that something has the name of a checkpoint, or of a part of one, and is none.
+fn in_the_way(path: &Path) -> io::Error {
+    let is = match amiss(path) {
+        _ if !path.is_dir() => "is not a folder".to_owned(),
+        Some(reason) if step_of(path).is_some() => format!("cannot be used: {reason}"),
+        _ => "has other files than a checkpoint".to_owned(),
+    };
+    io::Error::other(format!("{} has the name of a checkpoint and {is}; move it elsewhere", shown(path)))
+}
+
+/// Whether a folder has only what a run that was ended leaves of a checkpoint that it wrote or removed.
 fn is_own(path: &Path) -> io::Result<bool> {
+    if !fs::symlink_metadata(path)?.is_dir() {
+        return Ok(false);
+    }
     let mut entries = fs::read_dir(path)?;
     entries.try_fold(true, |all, entry| {
         let entry = entry?.path();
         let kind = entry.extension().and_then(|kind| kind.to_str());
-        Ok(all && entry.is_file() && matches!(kind, Some("safetensors" | "json")))
+        Ok(all && entry.is_file() && matches!(kind, Some("safetensors" | "json" | "tmp")))
     })
 }
 
-/// Removes a checkpoint, if it is there: at no moment is a part of it taken for whole.
+/// Removes a checkpoint, if it is there: at no moment is a part of it taken for whole, nor for one that was damaged.
 fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path.join(MANIFEST)) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        other => other?,
+    let mut removed = path.as_os_str().to_owned();
+    removed.push(REMOVED);
+    let absent_is_fine = |done: io::Result<()>| match done {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        other => other.map(|()| true),
+    };
+    absent_is_fine(fs::remove_dir_all(&removed))?;
+    if absent_is_fine(fs::rename(path, &removed))? {
+        // The name must not come back once files are gone.
+        sync(parent(path))?;
+        absent_is_fine(fs::remove_dir_all(&removed))?;
     }
-    match fs::remove_dir_all(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
+    Ok(())
+}
+
+/// The folder that something lies in.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Makes the entries of a folder durable.
@@ -280,9 +372,8 @@ pub(crate) fn sync(folder: &Path) -> io::Result<()> {
 }
 
 /// The error that a checkpoint cannot be used, and which other could.
-pub(super) fn bad(path: &Path, reason: &str) -> Error {
-    let folder = path.parent().unwrap_or_else(|| Path::new("."));
-    let others = whole(folder).unwrap_or_default();
+pub(in crate::weights) fn bad(path: &Path, reason: &str) -> Error {
+    let others = whole(parent(path)).unwrap_or_default();
     let others: Vec<String> =
         others.iter().filter(|(_, other)| other != path).map(|(_, other)| shown(other)).collect();
     let advice = if others.is_empty() { String::new() } else { format!("; others: {}", some(&others)) };
@@ -314,7 +405,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path();
         write(at, "step-000000000100", true);
-        write(at, "step-000000000200", false);
+        write(at, "step-000000000200.removed", true);
         write(at, "step-000000000300.part", false);
         write(at, "step-300", true);
         write(at, "step-0000000000500", true);
@@ -332,6 +423,27 @@ mod tests {
         assert_eq!(steps(at), [400, 100]);
         folder.prune((1, None)).unwrap();
         assert_eq!(names(at), ["lock", "other.part", "step-0000000000500", "step-000000000400", "step-300"]);
+        // Without a manifest it may be somebody's, under its own name and where it is in the way of one that becomes whole.
+        write(at, "step-000000000500", false);
+        write(at, "step-000000000500.part", true);
+        assert_eq!(steps(at), [400]);
+        for said in [folder.finish(500), folder.clean()].map(|done| done.unwrap_err().to_string()) {
+            assert!(said.contains("its manifest.json is missing; move it elsewhere"), "{said}");
+        }
+        assert_eq!(fs::read_dir(at.join("step-000000000500")).unwrap().count(), 1);
+    }
+
+    /// What a lock was taken on that has gone with its run keeps nobody out.
+    #[test]
+    fn a_lock_is_where_others_look_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("lock");
+        let file = File::create(&at).unwrap();
+        assert!(is_at(&file, &at));
+        fs::remove_file(&at).unwrap();
+        assert!(!is_at(&file, &at));
+        File::create(&at).unwrap();
+        assert!(!is_at(&file, &at));
     }
 
     #[test]
@@ -341,7 +453,10 @@ mod tests {
         let first = Folder::open(&at, true).unwrap();
         let said = Folder::open(&at, true).unwrap_err().to_string();
         assert!(said.contains("another run writes checkpoints into"), "{said}");
+        assert!(at.join(LOCK).exists());
         drop(first);
+        // It has left nothing there.
+        assert!(!dir.path().join("a").exists());
         Folder::open(&at, true).unwrap();
     }
 }

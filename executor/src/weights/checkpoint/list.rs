@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::folder::whole;
-use super::manifest::MANIFEST;
+use super::folder::{amiss, bad, is_whole, named, settle, step_of};
 use super::read::Checkpoint;
 use crate::error::Error;
 use crate::evaluate::Scores;
@@ -19,7 +18,7 @@ pub struct Listed {
     pub step: Option<u64>,
     /// Name of the model.
     pub model: Option<String>,
-    /// Ranks that trained it.
+    /// Ranks that trained it; `None` also where it was made from a file, which does not say.
     pub ranks: Option<usize>,
     /// Seed of everything random.
     pub seed: Option<u64>,
@@ -50,7 +49,7 @@ pub struct Held {
 /// The checkpoint that a path is, or those of the folder that it is, newest first. Their bytes are held against their digests if
 /// `verify`.
 pub fn checkpoints(path: &Path, verify: bool) -> Result<Vec<Listed>, Error> {
-    if path.join(MANIFEST).is_file() {
+    if is_whole(path) {
         return Ok(vec![listed(path, verify, true)]);
     }
     if path.is_file() {
@@ -64,11 +63,19 @@ pub fn checkpoints(path: &Path, verify: bool) -> Result<Vec<Listed>, Error> {
             let at = fs_schedule::terminal::shown(path);
             Error::Weights(format!("cannot read the checkpoints {at}: {source}"))
         };
-        whole(path).map_err(failed)?.into_iter().map(|(_, path)| path).collect()
+        settle(path);
+        named(path).map_err(failed)?.into_iter().map(|(_, path)| path).collect()
     };
+    // One that has lost its manifest.
+    if paths.is_empty()
+        && step_of(path).is_some()
+        && let Some(reason) = amiss(path)
+    {
+        return Err(bad(path, &reason));
+    }
     let all = paths.iter().map(|path| listed(path, verify, false));
     // What a run has removed meanwhile is not damaged.
-    Ok(all.filter(|of| of.damaged.is_none() || of.path.join(MANIFEST).exists()).collect())
+    Ok(all.filter(|of| of.damaged.is_none() || of.path.symlink_metadata().is_ok()).collect())
 }
 
 fn listed(path: &Path, verify: bool, tensors: bool) -> Listed {
@@ -84,6 +91,9 @@ fn listed(path: &Path, verify: bool, tensors: bool) -> Listed {
         tensors: Vec::new(),
         damaged: None,
     };
+    if let Some(reason) = amiss(path) {
+        return Listed { damaged: Some(bad(path, &reason).to_string()), ..empty };
+    }
     let checkpoint = match Checkpoint::open(path) {
         Ok(checkpoint) => checkpoint,
         Err(error) => return Listed { damaged: Some(error.to_string()), ..empty },
@@ -99,7 +109,7 @@ fn listed(path: &Path, verify: bool, tensors: bool) -> Listed {
     Listed {
         step: Some(manifest.about.step),
         model: Some(manifest.about.model),
-        ranks: Some(manifest.run.ranks),
+        ranks: Some(manifest.run.ranks).filter(|ranks| *ranks > 0),
         seed: Some(manifest.about.seed),
         bytes: Some(manifest.files.values().map(|file| file.bytes).sum()),
         program: Some(manifest.about.program),

@@ -21,7 +21,8 @@ pub(crate) mod write;
 pub use best::Best;
 pub use list::{Listed, checkpoints};
 
-/// Whether a path is a checkpoint, or a folder that has one.
+/// Whether a path is a checkpoint, or a folder that has one, be it damaged.
 pub fn has_checkpoint(path: &Path) -> bool {
-    read::find(path).is_ok()
+    folder::settle(path);
+    folder::is_whole(path) || folder::named(path).is_ok_and(|found| !found.is_empty())
 }

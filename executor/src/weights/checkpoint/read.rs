@@ -7,14 +7,14 @@ use fs_schedule::file::read_some;
 use fs_schedule::terminal::shown;
 
 use super::blocks::{Blocks, Digests};
-use super::folder::{bad, named, settle, whole};
+use super::folder::{amiss, bad, is_whole, named, settle, step_of};
 use super::lying::{Lying, Which};
 use super::manifest::{FORMAT, LONGEST, MANIFEST, Manifest, Piece};
 use crate::data::DataError;
 use crate::data::error::cut;
 use crate::data::tensorfile::{Dtype, TensorFile, TensorInfo};
 use crate::error::Error;
-use crate::weights::layout::PIECE;
+use crate::weights::layout::{MOST_STEPS, PIECE, VERSION};
 
 /// Bytes of the longest block, which is held in memory.
 const LONGEST_BLOCK: u64 = 64 << 20;
@@ -33,11 +33,12 @@ struct Version {
     format: u32,
 }
 
-/// The checkpoint that a path means: itself, or the newest one of the folder.
+/// The checkpoint that a path means: itself, or the newest one of the folder. If that one has lost its manifest, it is named and
+/// not passed over: who goes on from an older one is to know it.
 pub(crate) fn find(path: &Path) -> Result<PathBuf, Error> {
     let at = shown(path);
     let failed = |source| Error::Weights(format!("cannot read the checkpoints {at}: {source}"));
-    if path.join(MANIFEST).is_file() {
+    if is_whole(path) {
         return Ok(path.into());
     }
     if path.is_file() {
@@ -46,12 +47,22 @@ pub(crate) fn find(path: &Path) -> Result<PathBuf, Error> {
         )));
     }
     settle(path);
-    let found = whole(path).map_err(failed)?.into_iter().next();
-    found.map(|(_, path)| path).ok_or_else(|| {
-        Error::Weights(format!(
-            "there is no checkpoint in {at}; a run leaves some there with --checkpoint {at} --every 100"
-        ))
-    })
+    for (_, found) in named(path).map_err(failed)? {
+        if is_whole(&found) {
+            return Ok(found);
+        }
+        if let Some(reason) = amiss(&found) {
+            return Err(bad(&found, &reason));
+        }
+    }
+    if step_of(path).is_some()
+        && let Some(reason) = amiss(path)
+    {
+        return Err(bad(path, &reason));
+    }
+    Err(Error::Weights(format!(
+        "there is no checkpoint in {at}; a run leaves some there with --checkpoint {at} --every 100"
+    )))
 }
 
 impl Checkpoint {
@@ -73,8 +84,17 @@ impl Checkpoint {
         if !manifest.is_whole(&text) {
             return Err(bad(format!("its {MANIFEST} is damaged: it has not the SHA-256 that it says")));
         }
-        let step = manifest.about.step;
-        if let Some(named) = named(path).filter(|named| *named != step) {
+        let (step, version) = (manifest.about.step, manifest.about.version);
+        if version > VERSION {
+            let by = cut(&manifest.about.program);
+            return Err(bad(format!(
+                "its values have version {version}, this program reads up to {VERSION}: {by} wrote it"
+            )));
+        }
+        if step > MOST_STEPS {
+            return Err(bad(format!("it says that it was trained for {step} steps")));
+        }
+        if let Some(named) = step_of(path).filter(|named| *named != step) {
             return Err(bad(format!(
                 "its name says step {named} and its {MANIFEST} step {step}; give it its name back"
             )));

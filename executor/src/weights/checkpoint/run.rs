@@ -186,8 +186,8 @@ pub(crate) struct Written {
 
 /// Checkpoints that are whole.
 pub(crate) struct Totals {
-    /// The step of the newest one.
-    pub newest: u64,
+    /// The step of the newest one of the folder.
+    pub newest: Option<u64>,
     pub number: u64,
     /// Bytes of the newest one.
     pub bytes: u64,
@@ -196,14 +196,14 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// None yet, in a run from a step on.
-    pub(crate) fn new(first: u64) -> Self {
-        Self { newest: first, number: 0, bytes: 0, time: Duration::ZERO }
+    /// None yet, in a run that goes on from the newest one of the folder if there is one.
+    pub(crate) fn new(newest: Option<u64>) -> Self {
+        Self { newest, number: 0, bytes: 0, time: Duration::ZERO }
     }
 
     /// Counts one more.
     pub(crate) fn add(&mut self, written: Written) {
-        self.newest = written.step;
+        self.newest = Some(written.step);
         self.number += 1;
         self.bytes = written.bytes;
         self.time += written.time;
