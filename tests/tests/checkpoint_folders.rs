@@ -508,8 +508,8 @@ fn ids_are_joined_only_where_they_count() {
         fs_schedule::file::write(&at.join("s.json"), &schedule).unwrap();
     };
     let data = |name: &str| {
-        let lines: String = (0..60u32).map(|n| format!("u{},{name}{}\n", n % 10, n * n % 23)).collect();
-        fs::write(at.join("visits.csv"), format!("user,item\n{lines}")).unwrap();
+        let lines: Vec<_> = (0..60u32).map(|n| format!("u{},{name}{}\n", n % 10, n * n % 23)).collect();
+        fs::write(at.join("visits.csv"), format!("user,item\n{}", lines.concat())).unwrap();
     };
     let ran = |arguments: &[&str]| {
         let out = fsx(at, arguments).output().unwrap();
@@ -524,8 +524,8 @@ fn ids_are_joined_only_where_they_count() {
     data("a");
     ran(&["--checkpoint", "c", "--steps", "5", "--save", "a.safetensors"]);
     // 12 ids of each, and 30 rows for both; then so many that they have no room together.
-    let many: String = (0..60u32).map(|n| format!("u{},b{}\n", n % 10, n % 29)).collect();
-    fs::write(at.join("visits.csv"), format!("user,item\n{many}")).unwrap();
+    let many: Vec<_> = (0..60u32).map(|n| format!("u{},b{}\n", n % 10, n % 29)).collect();
+    fs::write(at.join("visits.csv"), format!("user,item\n{}", many.concat())).unwrap();
     refused(&["--init", "c"], "rows");
     refused(&["--resume", "c"], "was trained on other data");
     schedule("others");

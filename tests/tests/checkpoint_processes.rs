@@ -43,6 +43,14 @@ fn processes_leave_one_checkpoint() {
         for (step, path) in &found {
             assert!(step % 3 == 0 || *step == STEPS, "{step}");
             during += u64::from(*step < STEPS);
+            // What processes said to each other has gone.
+            let mut files: Vec<_> =
+                fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            files.sort();
+            let mut wanted: Vec<_> = (0..ranks).map(|rank| format!("rank-{rank:05}.safetensors")).collect();
+            wanted.insert(0, "manifest.json".into());
+            wanted.push("shared.safetensors".into());
+            assert_eq!(files, wanted);
             let started = session(&schedule, options().resume(path.clone()).steps(STEPS));
             assert_eq!((started.next_step(), started.steps()), (*step, STEPS - step));
             assert_eq!(state(&started).unwrap(), states[*step as usize], "{processes:?} {step}");

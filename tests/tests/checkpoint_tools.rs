@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fs_compiler::Strategy;
 use fs_executor::Session;
-use fs_executor::weights::{convert, differences};
+use fs_executor::weights::{checkpoints, convert, differences};
 use fs_tests::binary;
 use fs_tests::training::{SHARDINGS, compile, leaving, model, options, session, state};
 
@@ -365,6 +365,10 @@ fn many_checkpoints_leave_nothing_behind() {
             for path in there.iter().filter(|path| path.extension().is_none() && path.is_dir()) {
                 let lost = !path.join("manifest.json").exists() && path.exists();
                 assert!(!lost, "{}", path.display());
+            }
+            // Nor is what goes meanwhile called damaged.
+            for of in checkpoints(&at.join("c"), true).into_iter().flatten() {
+                assert_eq!(of.damaged, None);
             }
             std::thread::sleep(Duration::from_millis(10));
         }
