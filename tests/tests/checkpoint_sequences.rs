@@ -113,7 +113,7 @@ fn whatever_is_done_nothing_is_lost() {
     // One of every step: runs of one step each would take long, so every run goes on until all were written once.
     while (own.wanted.len() as u64) < LONGEST {
         let _ = fs::remove_dir_all(own.at.join("all"));
-        let first = (1..).find(|step| !own.wanted.contains_key(step)).unwrap();
+        let first = (1..=LONGEST).find(|step| !own.wanted.contains_key(step)).unwrap();
         for (resume, to) in [(None, first), (Some("all"), LONGEST)] {
             let to = to.to_string();
             let mut arguments = vec!["--checkpoint", "all", "--every", "1", "--keep", "99", "--steps", &to];
@@ -228,7 +228,7 @@ fn whatever_is_done_nothing_is_lost() {
                 own.stays(&name, &mut random);
                 let out = own.tool(&["c", "--verify"]);
                 let told = String::from_utf8_lossy(&out.stdout).contains("cannot be used");
-                assert!(out.status.code() == Some(1) && told, "{n}: {} {}", path.display(), said(&out));
+                assert!(out.status.code() == Some(1) && told, "{n}: {path:?} {}", said(&out));
                 fs::write(path, was).unwrap();
                 "damaged"
             }

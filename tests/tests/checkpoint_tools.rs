@@ -364,7 +364,7 @@ fn many_checkpoints_leave_nothing_behind() {
             // What has the name of a checkpoint has its manifest for as long as it has the name.
             for path in there.iter().filter(|path| path.extension().is_none() && path.is_dir()) {
                 let lost = !path.join("manifest.json").exists() && path.exists();
-                assert!(!lost, "{}", path.display());
+                assert!(!lost, "{path:?}");
             }
             // Nor is what goes meanwhile called damaged.
             for of in checkpoints(&at.join("c"), true).into_iter().flatten() {
