@@ -71,6 +71,10 @@ fn each_lie_is_refused() {
             let order = m["order"].as_array_mut().unwrap();
             order[0] = order[1].clone();
         }),
+        ("the order of its tensors", |m| {
+            let order = m["order"].as_array_mut().unwrap();
+            order.push(order[0].clone());
+        }),
         ("its blocks have 12 bytes", |m| m["block"] = 12.into()),
         ("its blocks have 0 bytes", |m| m["block"] = 0.into()),
         ("`table.b` in its file `rank-00000.safetensors` is not what its digests are of", |m| {
