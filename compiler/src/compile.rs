@@ -6,7 +6,7 @@ use fs_dsl::checked::{Cluster, Program};
 use fs_schedule as s;
 
 use crate::distribution::{At, Lookahead, PerTable, TableOptions};
-use crate::emit::{EmitError, Emitted, emit_for, local, unlimited};
+use crate::emit::{EmitError, Emitted, declared, emit_for, local, unlimited};
 use crate::import::settings::divides;
 use crate::import::{ImportError, import};
 use crate::ir::Module;
@@ -217,6 +217,8 @@ pub struct CompileOptions {
     pub balance_at: Option<At>,
     /// Times and sizes that were measured, instead of those that follow from cluster and workload.
     pub profile: Option<s::Profile>,
+    /// What was counted in the model's data for these ranks and microbatches; without effect beside a profile.
+    pub counts: Option<s::counts::Counts>,
     /// What holds for some tables instead of what holds for all.
     pub tables: TableOptions,
 }
@@ -234,6 +236,7 @@ impl CompileOptions {
             balance: None,
             balance_at: None,
             profile: None,
+            counts: None,
             tables: TableOptions::default(),
         }
     }
@@ -300,6 +303,13 @@ impl CompileOptions {
         self.profile = profile.into();
         self
     }
+
+    /// With these lengths and ids.
+    #[must_use]
+    pub fn counts(mut self, counts: impl Into<Option<s::counts::Counts>>) -> Self {
+        self.counts = counts.into();
+        self
+    }
 }
 
 /// What compilation gives.
@@ -336,6 +346,29 @@ pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compi
     }
 }
 
+/// What a program declares for these options, and the operations of a step before anything is decided of their order:
+/// all that it takes to read and count its data. Samples are where they are read.
+pub fn lowered(program: &Program, options: &CompileOptions) -> Result<s::Schedule, CompileError> {
+    let mut module = import(program)?;
+    let aim = Aim::new(program, options)?;
+    // Rows that are to be planned are planned by what is yet to be counted.
+    let uncounted = |table: String| s::profile::Rows {
+        table,
+        part: 0,
+        sent: 0.0,
+        busiest: 1.0,
+        hashed: None,
+        hot: Vec::new(),
+        reuse: Vec::new(),
+    };
+    let tables = program.model.iter().flat_map(|m| &m.tables);
+    plan_sharding::count(&mut module, &tables.map(|t| uncounted(t.name.clone())).collect::<Vec<_>>());
+    let plain = options.clone().policy(policy::of(Strategy::Serial)).balance(false).balance_at(None);
+    let stages = aim.stages(&module, &plain)?;
+    manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
+    Ok(declared(&module, Strategy::Serial, aim.ranks)?.0)
+}
+
 /// What a program is compiled for.
 #[derive(Debug)]
 pub(crate) struct Aim {
@@ -344,6 +377,7 @@ pub(crate) struct Aim {
     /// Its ranks that are used.
     pub ranks: u32,
     pub profile: Option<s::Profile>,
+    pub counts: Option<s::counts::Counts>,
 }
 
 impl Aim {
@@ -359,18 +393,24 @@ impl Aim {
         };
         divides(program, ranks)?;
         let cluster = declared.unwrap_or_else(|| local(ranks));
-        Ok(Self { cluster, ranks, profile: options.profile.clone() })
+        // What was counted for others says nothing of these.
+        let counts = options.counts.clone().filter(|counts| counts.ranks == ranks);
+        Ok(Self { cluster, ranks, profile: options.profile.clone(), counts })
     }
 
     /// What is scheduled for.
     pub(crate) fn target(&self) -> Target<'_> {
-        Target { cluster: &self.cluster, profile: self.profile.as_ref() }
+        Target { cluster: &self.cluster, profile: self.profile.as_ref(), counts: self.counts.as_ref() }
     }
 
-    /// Puts down in an imported module what the profile has counted of rows.
+    /// Puts down in an imported module what was counted of rows.
     pub(crate) fn count(&self, module: &mut Module) {
         if let Some(profile) = &self.profile {
             plan_sharding::count(module, &profile.rows);
+        } else if let Some(counts) = &self.counts {
+            let unique = boolean(&module.attrs, "unique_rows").unwrap_or(true);
+            let rows = counts.tables.iter().filter_map(|t| counts.rows_of(&t.unique.table, unique).cloned());
+            plan_sharding::count(module, &rows.collect::<Vec<_>>());
         }
     }
 

@@ -18,5 +18,5 @@ pub mod sched;
 pub mod search;
 pub mod viz;
 
-pub use compile::{CompileError, CompileOptions, Compiled, Strategy, compile, compile_with};
+pub use compile::{CompileError, CompileOptions, Compiled, Strategy, compile, compile_with, lowered};
 pub use distribution::At;

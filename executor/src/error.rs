@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fs_schedule::terminal::shown;
 
 use crate::data::DataError;
+use crate::data::count::CountError;
 use crate::transport::TransportError;
 use crate::transport::wire::BadWorld;
 use crate::units::human;
@@ -117,6 +118,16 @@ pub enum Error {
     /// Initial values that do not fit the model.
     #[error("{0}")]
     Weights(String),
+}
+
+impl From<CountError> for Error {
+    fn from(error: CountError) -> Self {
+        match error {
+            CountError::Data(error) => error.into(),
+            CountError::Sample(error) => error.into(),
+            CountError::Assign(error) => Self::Settings(error.to_string()),
+        }
+    }
 }
 
 impl From<DataError> for Error {

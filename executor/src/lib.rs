@@ -4,7 +4,7 @@
 //! is a command line around it. See docs/executor.md.
 
 pub mod compare;
-pub mod data;
+pub use fs_data as data;
 pub mod device;
 mod error;
 pub mod evaluate;
@@ -20,7 +20,7 @@ mod step;
 mod sync;
 pub mod trace;
 pub mod transport;
-pub mod units;
+pub use fs_data::units;
 pub mod weights;
 
 pub use error::Error;

@@ -8,6 +8,7 @@
 pub mod action;
 mod attribute;
 pub mod columns;
+pub mod counts;
 pub mod digest;
 pub mod file;
 pub mod limits;

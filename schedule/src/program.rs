@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::action::{Action, Context};
+use crate::counts::Counted;
 use crate::model::{
     Data, Engine, Evaluate, Exchange, Input, Lengths, Parameter, RowPlacement, Settings, Sharding, Table,
 };
@@ -14,7 +15,7 @@ use crate::reference::Reference;
 use crate::search::Search;
 
 /// The version of the format that this crate reads and writes.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// The value of [`Schedule::format`].
 pub const FORMAT: &str = "fs-schedule";
 
@@ -63,6 +64,9 @@ pub struct Schedule {
     pub evaluation: Option<Program>,
     /// Expected times on the cluster that the schedule was planned for.
     pub prediction: Option<Prediction>,
+    /// In which data lengths and ids were counted, if they were: what it is planned with follows from these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<Counted>,
     /// How it was found, if others were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<Search>,

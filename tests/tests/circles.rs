@@ -13,6 +13,7 @@ const SOURCES: &[&str] = &[
     "compiler",
     "compiler/fsc",
     "kernels",
+    "data",
     "executor",
     "executor/fsx",
     "tests",

@@ -1,12 +1,14 @@
 //! `fsc compile`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fs_compiler::sched::explain::explain;
 use fs_compiler::sched::{BoundBy, policy};
 use fs_compiler::search::{self, Tried, Verdict};
-use fs_compiler::{At, CompileOptions, compile_with, paths};
-use fs_dsl::checked::{Cluster, Program};
+use fs_compiler::{At, CompileOptions, compile_with, lowered, paths};
+use fs_data::planning::{self, Found};
+use fs_dsl::checked::{Cluster, DataSource, Program};
 use fs_schedule::terminal::{self, shown};
 use fs_schedule::{Strategy, file, profile};
 
@@ -56,6 +58,12 @@ pub(super) struct Args {
     /// Times and sizes that `fsx profile` measured, instead of what follows from cluster and workload.
     #[arg(long)]
     profile: Option<PathBuf>,
+    /// Do not read the data that the model names: assume the laws of its workload of lengths and ids.
+    #[arg(long, value_enum, value_name = "workload")]
+    assume: Option<Assume>,
+    /// Count the data anew, and keep no file with what was counted.
+    #[arg(long)]
+    no_cache: bool,
     /// Write the lowered IR to this file too (`-` for standard output).
     #[arg(long)]
     emit_ir: Option<PathBuf>,
@@ -71,6 +79,13 @@ enum Switch {
     On,
     /// Off.
     Off,
+}
+
+/// What stands for data that are not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Assume {
+    /// The laws of the workload.
+    Workload,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -106,6 +121,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .balance_at(args.balance_at)
         .tables(tables::options(&args.tables, &program).map_err(|e| Failure::usage(e.to_string()))?)
         .profile(profile);
+    let options = with_data(args, &program, options)?;
     let mut compiled = match args.strategy {
         StrategyChoice::Fixed(policy) => compile_with(&program, &options.policy(policy))?,
         StrategyChoice::Auto => {
@@ -172,6 +188,29 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     say!("{}", explanation.summary());
     Ok(())
+}
+
+/// The options with what the data hold that the model names. A profile has looked at them already.
+fn with_data(args: &Args, program: &Program, options: CompileOptions) -> Result<CompileOptions, Failure> {
+    let named = program.workload.as_ref().is_some_and(|w| !matches!(w.source, DataSource::Generate { .. }));
+    if !named || args.assume.is_some() || options.profile.is_some() {
+        return Ok(options);
+    }
+    let lowered = Arc::new(lowered(program, &options)?);
+    let found = planning::look(&lowered, !args.no_cache).map_err(|e| {
+        Failure::Found(format!("{e}\n(to compile without reading the data: `--assume workload`)"))
+    })?;
+    Ok(match found {
+        Found::Nothing => options,
+        Found::NotCounted { .. } => {
+            tell!("note: {found}");
+            options
+        }
+        Found::Counts { ref counts, .. } => {
+            tell!("{found}");
+            options.counts((**counts).clone())
+        }
+    })
 }
 
 /// What became of a candidate.

@@ -122,7 +122,7 @@ impl<'a> Export<'a> {
             p.sizes.iter().filter_map(|(symbol, value)| Some((symbol.parse::<Symbol>().ok()?, *value)));
         let sizes = Sizes::given(sizes, s.settings.microbatches);
         // How rows are spread over owners is no size, and follows from the workload.
-        let spread = Sizes::mean(s);
+        let spread = Sizes::mean(s, None);
         let transfers: Vec<_> = s.train.ops.iter().map(|op| messages::of(s, &sizes, &spread, op)).collect();
         let peers = u64::from(s.ranks.saturating_sub(1));
         let of = |t: &Option<Transfer>| match t {

@@ -62,10 +62,10 @@ impl Decided {
 /// Decides for an imported module. What cannot be scheduled is as it was without: the error comes of compiling it.
 pub(crate) fn decide(program: &Program, module: &Module, aim: &Aim, options: &CompileOptions) -> Decided {
     let left = options.balance.is_none() && program.train.balance == Balancing::Auto;
-    // Lengths in files are not read at compile time; a profile has counted some.
+    // A profile has lengths of some samples, and so has what was counted in the data.
     let known = match program.workload.as_ref().map(|w| &w.source) {
         Some(DataSource::Generate { .. }) => true,
-        _ => aim.profile.as_ref().is_some_and(|p| !p.lengths.is_empty()),
+        _ => aim.counts.is_some() || aim.profile.as_ref().is_some_and(|p| !p.lengths.is_empty()),
     };
     if aim.ranks < 2 {
         return Decided::default();

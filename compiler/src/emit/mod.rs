@@ -120,21 +120,19 @@ pub(crate) fn proved(schedule: &s::Schedule) -> Result<(), EmitError> {
     }
 }
 
-/// Lists a module's functions, schedules them, and leaves the order in the module.
-pub(crate) fn schedule<'a>(
-    module: &mut Module,
-    target: impl Into<Target<'a>>,
+/// What a lowered module declares, and its training operations as they are listed: nothing is priced or ordered yet.
+pub(crate) fn declared(
+    module: &Module,
+    strategy: Strategy,
     ranks: u32,
-    options: &Options,
-) -> Result<Emitted, EmitError> {
-    let target = target.into();
+) -> Result<(s::Schedule, Vec<OpId>), EmitError> {
     let (train, origins) = listing::list(module, "train")?;
-    let mut schedule = s::Schedule {
+    let schedule = s::Schedule {
         format: s::FORMAT.into(),
         version: s::VERSION,
         digest: String::new(),
         model: module.name.clone(),
-        strategy: options.policy.strategy(),
+        strategy,
         ranks,
         sources: typed(&module.attrs, "sources")?,
         settings: typed(&module.attrs, "settings")?,
@@ -150,14 +148,28 @@ pub(crate) fn schedule<'a>(
         train,
         evaluation: None,
         prediction: None,
+        counted: None,
         search: None,
     };
+    Ok((schedule, origins))
+}
+
+/// Lists a module's functions, schedules them, and leaves the order in the module.
+pub(crate) fn schedule<'a>(
+    module: &mut Module,
+    target: impl Into<Target<'a>>,
+    ranks: u32,
+    options: &Options,
+) -> Result<Emitted, EmitError> {
+    let target = target.into();
+    let (mut schedule, origins) = declared(module, options.policy.strategy(), ranks)?;
+    schedule.counted = target.evidence().counts.map(|counts| counts.of.clone());
     if let Some(profile) = target.profile {
         profile.fits(&schedule)?;
     }
     price(&mut schedule);
     if schedule.settings.balance.is_some() {
-        sched::balance::complete(&mut schedule, target.profile);
+        sched::balance::complete(&mut schedule, target.evidence());
         price(&mut schedule);
     }
     let order = match sched::schedule(&mut schedule, target, options)? {

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use fs_schedule::{Action, CostModel, Profile, Schedule, Stragglers};
+use fs_schedule::{Action, CostModel, Schedule, Stragglers};
 
+use super::evidence::Evidence;
 use super::policy;
 use super::reasons::duration;
 use super::sizes::Sizes;
@@ -11,13 +12,13 @@ use super::stragglers::{cost_of, draw};
 
 /// Completes what the passes could not know: what a sample costs, unless the model says so, and how much is expected to
 /// move. Operations must be priced, and are to be priced again.
-pub(crate) fn complete(s: &mut Schedule, profile: Option<&Profile>) {
-    let cost = cost_of(s, profile);
+pub(crate) fn complete(s: &mut Schedule, evidence: Evidence<'_>) {
+    let cost = cost_of(s, evidence);
     let Some(balance) = &mut s.settings.balance else { return };
     if balance.cost == CostModel::default() {
         balance.cost = cost;
     }
-    let moved = draw(s, profile).map_or(0.0, |drawn| drawn.stragglers().moved);
+    let moved = draw(s, evidence).map_or(0.0, |drawn| drawn.stragglers().moved);
     for op in &mut s.train.ops {
         if let Action::Dispatch { moved: share }
         | Action::DispatchRows { moved: share }
@@ -61,7 +62,7 @@ pub(crate) fn describe(s: &Schedule, e: &Stragglers) -> Option<String> {
         }
         Some(_) => format!("ranks wait {planned}, and would wait {home}"),
         None if assumed => format!(
-            "lengths are not known without a profile, so with `balance auto` samples stay; as \
+            "lengths are not known without data or a profile, so with `balance auto` samples stay; as \
              assumed, ranks wait {home}; they would wait {planned} (`balance on`)"
         ),
         None => format!("ranks wait {home}; they would wait {planned} (`balance on`)"),

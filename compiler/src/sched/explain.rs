@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use fs_schedule::counts::Counted;
 use fs_schedule::action::Effect;
 use fs_schedule::{Engine, Op, Schedule, Search, Stragglers, Strategy};
 use serde::Serialize;
@@ -109,6 +110,8 @@ pub struct Explanation {
     pub(crate) moves: Option<String>,
     /// What kept the schedule from being better.
     pub limits: Vec<String>,
+    /// In which data lengths and ids were counted, if they were.
+    pub counted: Option<Counted>,
     /// How it was found, if others were compared.
     pub search: Option<Search>,
     /// Engines.
@@ -156,6 +159,7 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         warning: p.stragglers.as_ref().and_then(|e| balance::unkept(s, e)),
         moves: moves(s),
         limits: p.limits.clone(),
+        counted: s.counted.clone(),
         search: s.search.clone(),
         engines: usage(ops, p.step * 1e9),
         operations: ops.iter().map(place).collect(),
@@ -254,6 +258,13 @@ impl Explanation {
             if self.in_flight == 1 { "" } else { "es" },
             self.copied_buffers
         );
+        if let Some(Counted { digest, first, batches }) = &self.counted {
+            let _ = writeln!(
+                t,
+                "planned for      lengths and ids counted in {batches} batch{} from step {first} of data {digest}",
+                if *batches == 1 { "" } else { "es" }
+            );
+        }
         for l in &self.limits {
             let _ = writeln!(t, "limit            {l}");
         }

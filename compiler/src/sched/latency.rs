@@ -12,6 +12,7 @@
 
 use fs_dsl::checked::{Cluster, DType};
 use fs_schedule::action::{Peers, Runs};
+use fs_schedule::counts::Counts;
 use fs_schedule::{Op, Poly, Schedule, Site};
 
 use super::costs::{CostModel, Time};
@@ -27,6 +28,8 @@ pub(crate) struct ClusterCosts<'a> {
     /// Nodes that are used.
     nodes: f64,
     flops: f64,
+    /// What was counted in the data, if anything was.
+    counts: Option<&'a Counts>,
 }
 
 impl CostModel for ClusterCosts<'_> {
@@ -35,7 +38,7 @@ impl CostModel for ClusterCosts<'_> {
     }
 
     fn sizes(&self, s: &Schedule) -> Sizes {
-        Sizes::expect(s)
+        Sizes::expect(s, self.counts)
     }
 
     fn time(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Time {
@@ -90,7 +93,13 @@ impl<'a> ClusterCosts<'a> {
             node: node.into(),
             nodes: ranks.max(1).div_ceil(node).into(),
             flops: flops.map_or(f64::INFINITY, |f| f.1),
+            counts: None,
         }
+    }
+
+    /// With sizes as they were counted.
+    pub(super) fn counted(self, counts: Option<&'a Counts>) -> Self {
+        Self { counts, ..self }
     }
 
     /// The cluster's name.

@@ -10,6 +10,7 @@ mod bounds;
 mod candidate;
 mod costs;
 pub(crate) mod deps;
+mod evidence;
 pub mod explain;
 mod found;
 mod freeze;
@@ -35,9 +36,11 @@ pub(crate) mod stragglers;
 use std::collections::BTreeMap;
 
 use fs_dsl::checked::Cluster;
+use fs_schedule::counts::Counts;
 use fs_schedule::{Busy, Dep, Engine, Place, Prediction, Profile, Schedule};
 
 use costs::CostModel;
+use evidence::Evidence;
 use latency::ClusterCosts;
 use measured::Measured;
 use order::Chosen;
@@ -134,11 +137,13 @@ pub(crate) struct Target<'a> {
     pub cluster: &'a Cluster,
     /// Times and sizes instead of those that follow from the cluster and the workload.
     pub profile: Option<&'a Profile>,
+    /// Sizes instead of those that follow from the workload, where there is no profile.
+    pub counts: Option<&'a Counts>,
 }
 
 impl<'a> From<&'a Cluster> for Target<'a> {
     fn from(cluster: &'a Cluster) -> Self {
-        Self { cluster, profile: None }
+        Self { cluster, profile: None, counts: None }
     }
 }
 
@@ -148,8 +153,13 @@ impl<'a> Target<'a> {
         let cluster = ClusterCosts::new(self.cluster, ranks);
         match self.profile {
             Some(profile) => Box::new(Measured::new(profile, cluster)),
-            None => Box::new(cluster),
+            None => Box::new(cluster.counted(self.counts)),
         }
+    }
+
+    /// What is known beside the model.
+    pub(crate) fn evidence(self) -> Evidence<'a> {
+        Evidence { profile: self.profile, counts: self.counts.filter(|_| self.profile.is_none()) }
     }
 }
 

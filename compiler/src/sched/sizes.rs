@@ -4,12 +4,15 @@
 //! to do ([`super::stragglers`]), because the others wait for it; rows that travel are a mean rank's; see [`super::rows`] for
 //! unique rows and classes. What an owner receives is what ranks send on average, and more where one owner of a row-wise
 //! table is asked more than others ([`super::owners`]): the rank described is the busiest owner. So it is where one rank
-//! owns a whole table or part. Files are not read at compile time: lengths are then taken to be
-//! uniform up to their maximum and ids to follow Zipf's law, and the schedule says so.
+//! owns a whole table or part. What was counted in the data takes the place of laws: lengths, rows and their classes are then
+//! those of its batches. Of data that were not read lengths are taken to be uniform up to their maximum and ids to follow
+//! Zipf's law, and the schedule says so.
 
 use std::collections::BTreeMap;
 
 use fs_schedule::action::{self, Facts};
+use fs_schedule::counts::Counts;
+use fs_schedule::profile::Rows;
 use fs_schedule::{
     Action, Buffer, Data, Element, Extent, IdDistribution, InputKind, Op, Place, Profile, Reuse, Schedule,
     Sharding, Site, Stragglers, Symbol, Way,
@@ -17,6 +20,7 @@ use fs_schedule::{
 use fs_workload::ids::{ASSUMED_EXPONENT, Draws, RowLaw};
 use fs_workload::placement::busiest;
 
+use super::evidence::Evidence;
 use super::owners::Requests;
 use super::rows::Entries;
 use super::stragglers;
@@ -41,13 +45,14 @@ pub(crate) struct Sizes {
 const NOT_READ: &str = "is not read at compile time: lengths are assumed";
 
 impl Sizes {
-    /// Of a schedule whose operations are known, for its number of ranks.
-    pub(crate) fn expect(s: &Schedule) -> Self {
-        let mut sizes = Self::mean(s);
-        let Some(drawn) = stragglers::draw(s, None) else { return sizes };
+    /// Of a schedule whose operations are known, for its number of ranks, by laws or as they were counted.
+    pub(crate) fn expect(s: &Schedule, counts: Option<&Counts>) -> Self {
+        let mut sizes = Self::mean(s, counts);
+        let evidence = Evidence::counted(counts);
+        let Some(drawn) = stragglers::draw(s, evidence) else { return sizes };
         sizes.stragglers = Some(drawn.stragglers());
         // Of lengths that are only assumed nobody knows that much.
-        if stragglers::known(s, None) {
+        if stragglers::known(s, evidence) {
             let planned = s.settings.balance.is_some();
             let slowest = drawn.at(planned);
             sizes.straggle(planned, |symbol| (slowest.of(symbol), 1.0));
@@ -72,7 +77,7 @@ impl Sizes {
     }
 
     /// If all ranks had the same to do.
-    pub(crate) fn mean(s: &Schedule) -> Self {
+    pub(crate) fn mean(s: &Schedule, counts: Option<&Counts>) -> Self {
         let mut sizes = Self {
             values: BTreeMap::from([(Symbol::Ranks, f64::from(s.ranks))]),
             assigned: BTreeMap::new(),
@@ -82,10 +87,11 @@ impl Sizes {
             owners: BTreeMap::new(),
             assumptions: Vec::new(),
         };
-        let samples = f64::from(s.settings.batch) / f64::from(s.ranks);
+        let samples = counts.map_or(f64::from(s.settings.batch) / f64::from(s.ranks), |c| c.samples);
         sizes.values.insert(Symbol::Samples, samples);
         let (lengths, ids) = match &s.data {
             Some(Data::Generate { lengths, ids, .. }) => (Some(*lengths), *ids),
+            _ if counts.is_some() => (None, IdDistribution::ASSUMED),
             Some(_) => {
                 sizes.assume("the data file");
                 (None, IdDistribution::ASSUMED)
@@ -100,24 +106,27 @@ impl Sizes {
             let (mean, square) = *known
                 .entry(group.max)
                 .or_insert_with(|| stragglers::lengths_of(lengths, group.max).moments());
-            sizes.values.insert(Symbol::Tokens(g as u32), samples * mean);
-            sizes.values.insert(Symbol::Squares(g as u32), samples * square);
+            let counted = counts.and_then(|c| c.groups.get(g)).map(|g| (g.tokens, g.squares));
+            let (tokens, squares) = counted.unwrap_or((samples * mean, samples * square));
+            sizes.values.insert(Symbol::Tokens(g as u32), tokens);
+            sizes.values.insert(Symbol::Squares(g as u32), squares);
         }
-        sizes.exchanges(s, ids);
+        sizes.exchanges(s, ids, Evidence::counted(counts));
         sizes
     }
 
     /// As a profile has them; classes that it did not count follow from the workload's law, in proportion.
     pub(crate) fn measured(s: &Schedule, profile: &Profile) -> Self {
-        let mut sizes = Self::mean(s);
+        let mut sizes = Self::mean(s, None);
         sizes.assumptions.clear();
         for (symbol, value) in &profile.sizes {
             if let Ok(symbol) = symbol.parse::<Symbol>() {
                 sizes.values.insert(symbol, *value);
             }
         }
+        let evidence = Evidence::measured(profile);
         if let Some(drawn) =
-            stragglers::draw(s, Some(profile)).filter(|_| stragglers::known(s, Some(profile)))
+            stragglers::draw(s, evidence).filter(|_| stragglers::known(s, evidence))
         {
             // What was measured is the slowest rank's, under the plan of the run.
             let planned = s.settings.balance.is_some();
@@ -240,7 +249,7 @@ impl Sizes {
         of(1.0 - moved) + moved * samples * of(1.0 / samples)
     }
 
-    fn exchanges(&mut self, s: &Schedule, ids: IdDistribution) {
+    fn exchanges(&mut self, s: &Schedule, ids: IdDistribution, evidence: Evidence<'_>) {
         let ranks = f64::from(s.ranks);
         let draws = draws(s, self);
         let moved = s.train.ops.iter().find_map(|op| match op.action {
@@ -267,12 +276,30 @@ impl Sizes {
                     .map(|lookahead| Reuse { lookahead, microbatches: s.settings.microbatches.max(1) });
                 Entries::expect(law, d, ranks, x.unique, reuse)
             });
+            let by_law = found.clone();
+            let found = &match evidence.rows(s, e as u32) {
+                Some(rows) => {
+                    let reuse = x
+                        .lookahead
+                        .map(|lookahead| Reuse { lookahead, microbatches: s.settings.microbatches.max(1) });
+                    let (found, known) = counted(rows, &by_law, reuse);
+                    if let Some(Reuse { lookahead, microbatches }) = reuse.filter(|_| !known) {
+                        self.assumptions.push(format!(
+                            "rows of `{}` were not counted for lookahead {lookahead} and {microbatches} microbatches: their shares follow from a law that is assumed",
+                            rows.table
+                        ));
+                    }
+                    found
+                }
+                None => by_law.clone(),
+            };
             if let Some(owner) = table.sharding.owner(x.part) {
                 *load.entry(owner).or_insert(0.0) += found.sent * f64::from(x.columns(&s.tables));
             }
             self.values.insert(Symbol::Sent(e as u32), found.sent);
             if let Some(law) = laws.get(&table.rows).filter(|_| x.folded) {
-                let asked = self.asked(law, d, (ranks, x.unique), moved);
+                let scale = if by_law.sent > 0.0 { found.sent / by_law.sent } else { 1.0 };
+                let asked = self.asked(law, d, (ranks, x.unique), moved) * scale;
                 self.values.insert(Symbol::Asked(e as u32), asked);
             }
             entries.push(Some(found.clone()));
@@ -293,7 +320,10 @@ impl Sizes {
                 Some((Sharding::DataParallel, _)) => ranks,
                 Some((_, Some(rank))) if owner.is_some_and(|b| b.0 == rank) => ranks,
                 Some((_, Some(_))) => 0.0,
-                _ => self.owners(e as u32).map_or(1.0, busiest),
+                _ => match (evidence.rows(s, e as u32), s.tables.get(x.table as usize)) {
+                    (Some(rows), Some(table)) => rows.busiest_of(table, s.ranks),
+                    _ => self.owners(e as u32).map_or(1.0, busiest),
+                },
             };
             let e = e as u32;
             self.values.insert(Symbol::Received(e), found.sent * factor);
@@ -306,6 +336,20 @@ impl Sizes {
             }
         }
     }
+}
+
+/// Entries as they were counted; classes that were not follow from the law, in proportion, and then it is false.
+pub(crate) fn counted(rows: &Rows, law: &Entries, reuse: Option<Reuse>) -> (Entries, bool) {
+    let classes = |way| {
+        let Some(reuse) = reuse else { return Some(Vec::new()) };
+        rows.reuse.iter().find_map(|counts| counts.classes(reuse, way))
+    };
+    if let (Some(forward), Some(backward)) = (classes(Way::Forward), classes(Way::Backward)) {
+        return (Entries { sent: rows.sent, forward, backward }, true);
+    }
+    let scale = if law.sent > 0.0 { rows.sent / law.sent } else { 1.0 };
+    let scaled = |list: &[f64]| list.iter().map(|n| n * scale).collect();
+    (Entries { sent: rows.sent, forward: scaled(&law.forward), backward: scaled(&law.backward) }, false)
 }
 
 /// The law of a schedule's ids, or what is assumed of them.

@@ -6,12 +6,13 @@
 
 use fs_schedule::action::Scope;
 use fs_schedule::{
-    CostModel, Data, GroupCost, LengthDistribution, Profile, RankWork, Schedule, Stragglers, Symbol, Unkept,
+    CostModel, Data, GroupCost, LengthDistribution, RankWork, Schedule, Stragglers, Symbol, Unkept,
 };
 use fs_workload::balance::{Limit, Plan, Planner, Problem};
 use fs_workload::lengths::LengthLaw;
 use fs_workload::random::RandomKey;
 
+use super::evidence::Evidence;
 use super::policy;
 
 /// Samples to draw about, in all batches, and in one at most. Of larger batches some of each rank's stand for all: of these many
@@ -90,21 +91,20 @@ impl Drawn {
 enum Known<'a> {
     Laws(Vec<LengthLaw>),
     /// Of the data's own samples, a list for each group.
-    Counted(&'a [Vec<u32>]),
+    Counted(Vec<&'a [u32]>),
 }
 
 impl<'a> Known<'a> {
-    fn of(s: &Schedule, profile: Option<&'a Profile>) -> Self {
-        match profile {
-            Some(p) if p.lengths.first().is_some_and(|list| !list.is_empty()) => Self::Counted(&p.lengths),
-            _ => {
-                let law = match &s.data {
-                    Some(Data::Generate { lengths, .. }) => Some(*lengths),
-                    _ => None,
-                };
-                Self::Laws(s.lengths.iter().map(|g| lengths_of(law, g.max)).collect())
-            }
+    fn of(s: &Schedule, evidence: Evidence<'a>) -> Self {
+        let lists = evidence.lengths();
+        if !lists.is_empty() {
+            return Self::Counted(lists);
         }
+        let law = match &s.data {
+            Some(Data::Generate { lengths, .. }) => Some(*lengths),
+            _ => None,
+        };
+        Self::Laws(s.lengths.iter().map(|g| lengths_of(law, g.max)).collect())
     }
 
     fn vary(&self) -> bool {
@@ -122,7 +122,7 @@ impl<'a> Known<'a> {
                 out.extend(laws.iter().enumerate().map(|(g, law)| law.draw(key(g))));
             }
             Self::Counted(lists) => {
-                let at = |list: &Vec<u32>| list[(batch as usize * n + sample as usize) % list.len()];
+                let at = |list: &&[u32]| list[(batch as usize * n + sample as usize) % list.len()];
                 out.extend(lists.iter().map(at));
             }
         }
@@ -135,15 +135,15 @@ pub(crate) fn lengths_of(lengths: Option<LengthDistribution>, max: u32) -> Lengt
     law.unwrap_or_else(|| LengthLaw::assumed(max))
 }
 
-/// Whether lengths are known, by the workload's law or a profile's count, and not only assumed.
-pub(crate) fn known(s: &Schedule, profile: Option<&Profile>) -> bool {
-    matches!(s.data, Some(Data::Generate { .. })) || profile.is_some_and(|p| !p.lengths.is_empty())
+/// Whether lengths are known, by the workload's law or by counting, and not only assumed.
+pub(crate) fn known(s: &Schedule, evidence: Evidence<'_>) -> bool {
+    matches!(s.data, Some(Data::Generate { .. })) || !evidence.lengths().is_empty()
 }
 
 /// What a sample costs by the times of a profile; without them by the arithmetic of a step whose operations are priced.
-pub(crate) fn cost_of(s: &Schedule, profile: Option<&Profile>) -> CostModel {
+pub(crate) fn cost_of(s: &Schedule, evidence: Evidence<'_>) -> CostModel {
     let longest = || s.lengths.iter().map(|l| l.max);
-    if let Some(measured) = profile.and_then(|p| p.samples.as_ref()).filter(|cost| cost.usable(longest())) {
+    if let Some(measured) = evidence.profile.and_then(|p| p.samples.as_ref()).filter(|cost| cost.usable(longest())) {
         return measured.clone();
     }
     let mut cost = CostModel { constant: 0.0, groups: vec![GroupCost::default(); s.lengths.len()] };
@@ -297,7 +297,7 @@ fn least_limit(planner: &mut Planner, problem: &Problem<'_>, from: u64) -> u64 {
 }
 
 /// Draws, plans and compares; `None` where all ranks have the same to do, or costs are no numbers.
-pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
+pub(crate) fn draw(s: &Schedule, evidence: Evidence<'_>) -> Option<Drawn> {
     let read = s.settings.batch / s.ranks.max(1);
     let each = (read as usize).min(EACH.max(MOST / s.ranks.max(1) as usize));
     let ranks = (s.ranks as usize).min(MOST / each.max(1));
@@ -305,14 +305,14 @@ pub(crate) fn draw(s: &Schedule, profile: Option<&Profile>) -> Option<Drawn> {
     // Of a rank that reads more than are drawn, a part of what it can hold.
     let part = |most: u64| (u128::from(most) * each as u128 / u128::from(read.max(1))) as u64;
     let whole = |most: u64| (u128::from(most) * u128::from(read) / each.max(1) as u128) as u64;
-    let known = Known::of(s, profile);
+    let known = Known::of(s, evidence);
     let balance = s.settings.balance.clone().unwrap_or_default();
     // Samples that are all alike may still be more than a rank can hold.
     if n == 0 || ranks < 2 || !(known.vary() || balance.limit.is_some()) {
         return None;
     }
-    let cost = if balance.cost == CostModel::default() { cost_of(s, profile) } else { balance.cost.clone() };
-    let cores = profile.and_then(|p| p.cores);
+    let cost = if balance.cost == CostModel::default() { cost_of(s, evidence) } else { balance.cost.clone() };
+    let cores = evidence.profile.and_then(|p| p.cores);
     let microbatches = s.settings.microbatches.max(1) as usize;
     // Where transfers stop compute ranks meet in every microbatch.
     let meets = !policy::of(s.strategy).reorders();

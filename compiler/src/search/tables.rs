@@ -381,7 +381,9 @@ pub fn asking(tables: &TableOptions, names: &[String], now: &Choice, choice: &Ch
 
 /// The tables of a schedule that train, by what they can become; those that send most first.
 pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidate: Candidate) -> Vec<Alike> {
-    let mean = sizes::Sizes::mean(s);
+    // Of a profile's rows only one kind is known, so laws stand for both.
+    let counts = options.counts.as_ref().filter(|c| options.profile.is_none() && c.ranks == s.ranks);
+    let mean = sizes::Sizes::mean(s, counts);
     let draws = sizes::draws(s, &mean);
     let ids = sizes::ids_of(s);
     let uses = uses(s);
@@ -421,7 +423,11 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
         };
         let ranks = f64::from(s.ranks);
         let law = laws.entry(t.rows).or_insert_with(|| RowLaw::new(ids, t.rows));
-        let expect = |unique, reuse| Entries::expect(law, drawn, ranks, unique, reuse);
+        let expect = |unique, reuse: Option<Reuse>| {
+            let expected = Entries::expect(law, drawn, ranks, unique, reuse);
+            let rows = counts.and_then(|counts| counts.rows_of(&t.name, unique));
+            rows.map_or_else(|| expected.clone(), |rows| sizes::counted(rows, &expected, reuse).0)
+        };
         let mut of_classes = Vec::new();
         for lookahead in lookaheads.into_iter().chain(now.lookahead.filter(|_| !apart)) {
             let reuse = Reuse { lookahead, microbatches };
@@ -445,7 +451,9 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
             Sharding::ColumnWise { ranks } => ranks.fill(0),
             _ => {}
         }
-        let key = format!("{kind:?} {context:?} {} {drawn:?} {:?}", t.rows, t.optimizer);
+        // Of what was counted no two tables have the same, or they are the same.
+        let counted = counts.map(|_| &sizes);
+        let key = format!("{kind:?} {context:?} {} {drawn:?} {:?} {counted:?}", t.rows, t.optimizer);
         let class = classes.entry(key).or_insert_with(|| Alike { tables: Vec::new(), now, context, sizes });
         class.tables.push(t.name.clone());
     }

@@ -323,6 +323,12 @@ fn execute(
         }
     }
     if !quiet {
+        if session.is_of_other_data() {
+            let _ = writeln!(
+                io::stderr(),
+                "note: the schedule was planned by lengths and ids of other data; compile it again for these to have it fit them"
+            );
+        }
         note_idle_link(run.link, session.ranks());
     }
     if processes.is_first() {

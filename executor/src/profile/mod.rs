@@ -3,29 +3,30 @@
 //!
 //! - The times of operations are those of [typical](mod@typical) batches on their slowest rank.
 //! - Per kind of operation a [line](crate::fit) through all ranks' times tells what other sizes would take.
-//! - Sizes and reuse distances are [counted](rows) in the data.
+//! - Sizes and reuse distances are [counted](fs_data::count) in the data.
 //! - So are costs of [samples](mod@samples), by which they are given to ranks.
 //! - Kinds that the schedule does not run are [tried](probe) by themselves.
 //! - With an emulated link the schedule runs with and without it: what it takes without is work of the processor, what
 //!   the link adds are its latency and bandwidth.
 
 mod probe;
-pub mod rows;
 mod samples;
 mod typical;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use fs_schedule::profile::{self, KindCost, LinkCost, OpCost, Overhead, Rows, Transfers};
 use fs_schedule::{Op, Profile, Schedule, Symbol};
 
+use crate::data::count::Counter;
+use crate::data::{GlobalBatch, Source};
 use crate::error::Error;
 use crate::fit::{Line, Point, fit, median};
 use crate::runtime::plan::Plan;
 use crate::runtime::record::Record;
 use crate::session::Session;
 use crate::step::StepEvent;
-use rows::Counter;
 use typical::{Typical, typical};
 
 /// Batches whose rows are counted.
@@ -88,9 +89,10 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
     }
     let first = times.instances.iter().map(|i| i.0).min().unwrap_or(0);
     let (source, seed) = session.source_and_seed();
-    let mut counter = Counter { schedule: &schedule, source, seed, ranks };
-    let rows = counter.count(first..first + steps.min(COUNTED))?;
-    let batch = counter.seconds(first..first + steps.min(COUNTED))?;
+    let counted = first..first + steps.min(COUNTED);
+    let batch = seconds(source, counted.clone())?;
+    let mut counter = Counter::new(&schedule, source, seed, ranks);
+    let rows = counter.count(counted)?;
     let lengths = counter.sample_lengths(first..first + steps)?;
     let batches = counter.batch_sizes(&times.instances)?;
     let sizes = Sizes { mean: mean_sizes(&batches), rows: &rows, schedule: &schedule, ranks };
@@ -138,6 +140,18 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
         lengths,
         rows,
     })
+}
+
+/// Median seconds of a core that producing one of these batches takes.
+fn seconds(source: &mut dyn Source, steps: std::ops::Range<u64>) -> Result<f64, Error> {
+    let mut batch = GlobalBatch::default();
+    let mut each = Vec::new();
+    for step in steps {
+        let start = Instant::now();
+        source.fill(step, &mut batch)?;
+        each.push(start.elapsed().as_secs_f64());
+    }
+    Ok(median(each))
 }
 
 /// From the 10th to the 90th percentile, over the median.

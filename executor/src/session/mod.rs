@@ -90,6 +90,8 @@ pub struct Session<T: Real, D: Device<Real = T> = Cpu<T>> {
     seed: u64,
     steps: u64,
     next_step: u64,
+    /// The schedule was planned by what was counted in other data.
+    other_data: bool,
     taken: Option<Taken>,
     /// A vocabulary that the data has no use for.
     kept: Option<Arc<Vocabulary>>,
@@ -133,8 +135,10 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let steps = steps(&schedule, &options, source.as_ref())?;
         memory::check(&schedule, ranks, size_of::<T>(), memory::available())?;
         // Before a vocabulary is taken on, which may number the ids otherwise.
-        let asked = options.resume.is_some() || options.checkpoint.is_some();
+        let planned = schedule.counted.as_ref();
+        let asked = options.resume.is_some() || options.checkpoint.is_some() || planned.is_some();
         let read = if asked { source.digest()? } else { String::new() };
+        let other_data = planned.is_some_and(|counted| counted.digest != read);
         let init = options.resume.as_deref().or(options.init.as_deref());
         let goes_on = options.resume.as_ref().map(|_| read.as_str());
         let loading =
@@ -237,6 +241,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             seed,
             steps,
             next_step: first,
+            other_data,
             taken,
             kept,
             leaving,
@@ -280,6 +285,11 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     /// The engines that a training step uses, in the order of their numbers.
     pub fn engines(&self) -> Vec<Engine> {
         plan::Plan::new(&self.schedule.train).engines
+    }
+
+    /// Whether lengths and ids that the schedule was planned with were counted in other data than these.
+    pub fn is_of_other_data(&self) -> bool {
+        self.other_data
     }
 
     /// What the data is, for messages.

@@ -203,6 +203,7 @@ pub(crate) fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
         evaluation: None,
         prediction: None,
         reference: Reference::default(),
+        counted: None,
         search: None,
     }
 }

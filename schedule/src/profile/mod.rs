@@ -381,6 +381,10 @@ impl ReuseCounts {
         }
         let counts = if way == Way::Forward { &self.forward } else { &self.backward };
         let far = reuse.lookahead as usize;
+        // Of few batches, or of large ones, fewer distances were counted one by one.
+        if counts.iter().any(|list| list.len() <= far) {
+            return None;
+        }
         let entries = reuse.classes(way).into_iter().map(|class| {
             let of = counts.get(class.microbatch as usize)?;
             match class.distance {

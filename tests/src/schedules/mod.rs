@@ -114,6 +114,7 @@ fn header(plan: &Recipe) -> Schedule {
         evaluation: None,
         prediction: None,
         reference: reference(plan),
+        counted: None,
         search: None,
     }
 }

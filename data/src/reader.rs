@@ -14,7 +14,7 @@ use super::{DataError, GlobalBatch, Source, Wanted};
 const DEPTH: usize = 4;
 
 /// A batch, or why there is none.
-pub(crate) type Delivery = Result<Arc<GlobalBatch>, Arc<DataError>>;
+pub type Delivery = Result<Arc<GlobalBatch>, Arc<DataError>>;
 
 /// What the reader and the ranks share. (The locks of the standard library allocate nothing, whoever waits.)
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Shelf {
 
 /// The sending half: runs on the reader's thread.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub struct Reader {
     shelf: Arc<Shelf>,
     /// Batches that are under way at most.
     batches: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Reader {
 
 /// One rank's receiving half.
 #[derive(Debug)]
-pub(crate) struct Batches {
+pub struct Batches {
     shelf: Arc<Shelf>,
     rank: usize,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Batches {
 /// A reader for `ranks` ranks with `in_flight` batches each, of which `held` have their memory, and each rank's
 /// receiving end. No rank gets so far ahead of another that the reader must wait for the slow one while the fast one
 /// waits for the reader.
-pub(crate) fn reader(ranks: usize, in_flight: usize, held: usize) -> (Reader, Vec<Batches>) {
+pub fn reader(ranks: usize, in_flight: usize, held: usize) -> (Reader, Vec<Batches>) {
     let depth = DEPTH + in_flight;
     let state = State {
         waiting: VecDeque::with_capacity(depth),
@@ -84,7 +84,7 @@ pub(crate) fn reader(ranks: usize, in_flight: usize, held: usize) -> (Reader, Ve
 impl Batches {
     /// The next batch, which is waited for no longer than `timeout`; `None` when the reader has come to its end. The
     /// reader is told of the room by [`resume`](Self::resume).
-    pub(crate) fn next(&self, timeout: Duration) -> Option<Delivery> {
+    pub fn next(&self, timeout: Duration) -> Option<Delivery> {
         let until = Instant::now() + timeout;
         let mut state = self.shelf.lock();
         loop {
@@ -112,7 +112,7 @@ impl Batches {
 impl Batches {
     /// Wakes the reader if there is room. Later than the room is there, so that those who wait for the batch find a
     /// processor before the reader does.
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         let room = self.shelf.lock().waiting.len() < self.shelf.depth;
         if room {
             self.shelf.taken.notify_one();
@@ -137,14 +137,14 @@ impl Drop for Reader {
 impl Reader {
     /// Reads these samples of every batch only.
     #[must_use]
-    pub(crate) fn wanting(mut self, wanted: Wanted) -> Self {
+    pub fn wanting(mut self, wanted: Wanted) -> Self {
         self.wanted = wanted;
         self
     }
 
     /// Sends the batches of `steps`; ends early when the ranks hang up or after an error. While it works it counts in
     /// `awake` as a thread that needs a processor. Returns the bytes that batches took.
-    pub(crate) fn run(
+    pub fn run(
         self,
         source: &mut dyn Source,
         steps: std::ops::Range<u64>,

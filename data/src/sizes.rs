@@ -15,7 +15,7 @@ pub struct Layout {
 
 impl Layout {
     /// Of a schedule's exchanges.
-    pub(crate) fn new(schedule: &Schedule) -> Self {
+    pub fn new(schedule: &Schedule) -> Self {
         let mut layout = Self::default();
         for exchange in &schedule.exchanges {
             let classes = exchange.lookahead.map_or(0, |lookahead| {
@@ -29,7 +29,7 @@ impl Layout {
     }
 
     /// Classes of each exchange; 0 where rows are not told apart.
-    pub(crate) fn classes(&self) -> impl Iterator<Item = usize> {
+    pub fn classes(&self) -> impl Iterator<Item = usize> {
         self.exchanges.iter().map(|(_, classes)| *classes)
     }
 
@@ -52,25 +52,25 @@ impl Layout {
 
 /// The sizes of one batch. Operations that learn a size state it; those that wait for them read it.
 #[derive(Debug, Default)]
-pub(crate) struct Sizes {
+pub struct Sizes {
     layout: Arc<Layout>,
     values: Vec<AtomicUsize>,
 }
 
 impl Sizes {
     /// All zero.
-    pub(crate) fn new(layout: &Arc<Layout>) -> Self {
+    pub fn new(layout: &Arc<Layout>) -> Self {
         let values = (0..layout.len).map(|_| AtomicUsize::new(0)).collect();
         Self { layout: Arc::clone(layout), values }
     }
 
     /// The size behind a symbol; 0 if nobody has stated it.
-    pub(crate) fn get(&self, symbol: Symbol) -> usize {
+    pub fn get(&self, symbol: Symbol) -> usize {
         self.layout.place(symbol).map_or(0, |at| self.values[at].load(Ordering::Relaxed))
     }
 
     /// States a size.
-    pub(crate) fn set(&self, symbol: Symbol, n: usize) {
+    pub fn set(&self, symbol: Symbol, n: usize) {
         if let Some(at) = self.layout.place(symbol) {
             self.values[at].store(n, Ordering::Relaxed);
         }

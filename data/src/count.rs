@@ -1,36 +1,53 @@
-//! Which rows batches use, and how soon again, counted in the data itself.
+//! What batches hold, counted in the data itself: lengths, which rows are used, and how soon again.
 //!
 //! Sources give the same batch for the same step, and negatives are drawn by keys, so the ids of any step can be had
-//! without running it, and cut into any number of microbatches: a profile of one schedule tells the classes of all.
+//! without running it, and cut into any number of microbatches: a profile of one schedule tells the classes of all, and
+//! a model can be planned by its data before it has run.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
-use fs_kernels::random::{RandomKey, negatives};
+use fs_kernels::random::negatives;
+use fs_schedule::counts::{Counted, Counts, GroupCounts, TableCounts};
 use fs_schedule::profile::{DISTANCES, MOST_LENGTHS, ReuseCounts, Rows};
 use fs_schedule::{Action, Place, RowMap, RowPlacement, Schedule, Sharding, Site, Symbol};
-use fs_workload::placement::MOST_HOT;
+use fs_workload::placement::{MOST_HOT, rows_per_rank};
+use fs_workload::random::RandomKey;
 
-use crate::data::assign::{Assigner, homes};
-use crate::data::samples::{Blocks, Dealt, Lists};
-use crate::data::share::{Column, Share};
-use crate::data::sizes::Layout;
-use crate::data::{GlobalBatch, Source};
-use crate::device::shards::rows_per_rank;
-use crate::error::Error;
-use crate::fit::median;
+use super::assign::{AssignError, Assigner, homes};
+use super::samples::{Blocks, Dealt, Lists};
+use super::share::{Column, Missing, Share};
+use super::sizes::Layout;
+use super::{DataError, GlobalBatch, Source, Values};
 
-/// Numbers of microbatches that are counted.
+/// Numbers of microbatches that a profile counts.
 const MICROBATCHES: [u32; 4] = [1, 2, 4, 8];
 /// Rows up to which a table gets a list with a place for each.
 const DENSE: u64 = 1 << 25;
+/// Batches that counts before a run are of, at most.
+const MOST_BATCHES: u64 = 64;
+/// Numbers (ids, features, labels, what is drawn) that are read and drawn for them, at most.
+const MOST_NUMBERS: usize = 1 << 24;
+/// Rows that all tables list together as asked for most.
+const ALL_HOT: usize = 1 << 14;
+
+/// Why batches cannot be counted.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub enum CountError {
+    /// They cannot be had.
+    Data(#[from] DataError),
+    /// They lack samples.
+    Sample(#[from] Missing),
+    /// Samples cannot be given to ranks.
+    Assign(#[from] AssignError),
+}
 
 /// Where ids come from.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Origin {
+pub(crate) enum Origin {
     Input(usize),
     Drawn { rows: u64, lengths: u32, count: u32, stream: u32 },
 }
@@ -76,7 +93,7 @@ struct Entry {
 /// Entries of each rank in some consecutive batches.
 type Entries = Vec<Vec<Vec<Entry>>>;
 
-/// What counts rows.
+/// What counts.
 pub struct Counter<'a> {
     /// The model.
     pub schedule: &'a Arc<Schedule>,
@@ -86,11 +103,38 @@ pub struct Counter<'a> {
     pub seed: u64,
     /// Ranks.
     pub ranks: usize,
+    /// Ranks' shares of batches, by batch and number of microbatches, if they are to be kept.
+    kept: Option<BTreeMap<(u64, u32), Vec<Share>>>,
 }
 
-impl Counter<'_> {
-    /// The rows of every exchange in the batches of `steps`.
-    pub fn count(&mut self, steps: Range<u64>) -> Result<Vec<Rows>, Error> {
+/// How rows are counted.
+#[derive(Debug, Clone, Copy)]
+struct Way<'a> {
+    /// Each once per rank and batch, or once per occurrence.
+    unique: bool,
+    /// Numbers of microbatches.
+    cuts: &'a [u32],
+    /// Distances that are told apart.
+    reach: u32,
+    /// Whether to look at owners of rows.
+    owners: bool,
+    /// Rows that are listed, at most.
+    hot: usize,
+}
+
+/// Batches before and after one in which distances of so many microbatches lie.
+fn margin(reach: u32, microbatches: u32) -> u64 {
+    u64::from(reach.div_ceil(microbatches))
+}
+
+impl<'a> Counter<'a> {
+    /// For a model on so many ranks.
+    pub fn new(schedule: &'a Arc<Schedule>, source: &'a mut dyn Source, seed: u64, ranks: usize) -> Self {
+        Self { schedule, source, seed, ranks, kept: None }
+    }
+
+    /// The rows of every exchange in the batches of `steps`, each once or once per occurrence as the schedule has them.
+    pub fn count(&mut self, steps: Range<u64>) -> Result<Vec<Rows>, CountError> {
         let mut found: Vec<Rows> = Vec::new();
         let schedule = Arc::clone(self.schedule);
         for (e, x) in schedule.exchanges.iter().enumerate() {
@@ -103,58 +147,158 @@ impl Counter<'_> {
                 found.extend(first.map(|rows| Rows { part: x.part, ..rows }));
                 continue;
             }
-            let origins = origins(&schedule, e as u32);
-            let mut rows = Rows {
-                table: table.name.clone(),
-                part: x.part,
-                sent: 0.0,
-                busiest: 1.0,
-                hashed: None,
-                hot: Vec::new(),
-                reuse: Vec::new(),
+            let way = Way {
+                unique: x.unique,
+                cuts: &MICROBATCHES,
+                reach: DISTANCES,
+                owners: table.sharding == Sharding::RowWise,
+                hot: MOST_HOT,
             };
-            for microbatches in MICROBATCHES {
-                let margin = u64::from(DISTANCES.div_ceil(microbatches)) + 1;
-                let range = steps.start.saturating_sub(margin)..steps.end + margin;
-                let entries = self.entries(&origins, table.rows, x.unique, microbatches, range.clone())?;
-                let window = (steps.start - range.start) as usize..(steps.end - range.start) as usize;
-                if microbatches == 1 {
-                    let entries = &entries[window.clone()];
-                    rows.sent = mean(entries.iter().flatten().map(|l| l.len() as f64));
-                    if table.sharding == Sharding::RowWise {
-                        let hashed = RowMap::new(&RowPlacement::Hashed, table.rows, self.ranks as u64);
-                        let hashed = hashed
-                            .ok()
-                            .map(|map| busiest(entries, table.rows, self.ranks, |row| map.slot(row)));
-                        rows.busiest = busiest(entries, table.rows, self.ranks, |row| row);
-                        rows.hashed = hashed;
-                        rows.hot = hot(entries, self.ranks);
-                    }
-                }
-                rows.reuse.push(distances(&entries, window, table.rows, microbatches));
-            }
-            found.push(rows);
+            found.push(self.rows(e, way, steps.clone())?);
         }
         Ok(found)
     }
 
-    /// Median seconds of a core that producing one of these batches takes.
-    pub(crate) fn seconds(&mut self, steps: Range<u64>) -> Result<f64, Error> {
-        let mut batch = GlobalBatch::default();
-        let mut each = Vec::new();
-        for step in steps {
-            let start = Instant::now();
-            self.source.fill(step, &mut batch)?;
-            each.push(start.elapsed().as_secs_f64());
+    /// What a plan of the schedule's model needs to know, whichever tables send rows once and where they live: of up to
+    /// 64 batches, fewer where these hold more than some millions of numbers. `None` where so few batches are that many
+    /// that none has one before and one after it; `digest` tells the data apart.
+    ///
+    /// Batches before the first that counts are looked at only: at the start of a run every row is new.
+    pub fn counts(&mut self, digest: String) -> Result<Option<Counts>, CountError> {
+        let schedule = Arc::clone(self.schedule);
+        let microbatches = schedule.settings.microbatches.max(1);
+        let looked_up: Vec<usize> = schedule
+            .exchanges
+            .iter()
+            .enumerate()
+            .filter(|(e, x)| x.entries as usize == *e && (x.table as usize) < schedule.tables.len())
+            .map(|(e, _)| e)
+            .collect();
+        let full = margin(DISTANCES, microbatches);
+        let most = MOST_BATCHES + 2 * full;
+        let read = self.batches_within(&looked_up, most)?;
+        if read < 3 {
+            return Ok(None);
         }
-        Ok(median(each))
+        let edge = if read == most { full } else { full.min((read - 1) / 3).max(1) };
+        let reach = u64::from(DISTANCES).min(edge * u64::from(microbatches)) as u32;
+        let steps = edge..read - edge;
+        let hot = MOST_HOT.min(ALL_HOT / looked_up.len().max(1));
+        self.kept = Some(BTreeMap::new());
+        let mut tables = Vec::with_capacity(looked_up.len());
+        for e in looked_up {
+            let cuts = [microbatches];
+            let way = |unique| Way { unique, cuts: &cuts, reach, owners: true, hot };
+            tables.push(TableCounts {
+                occurrences: self.rows(e, way(false), steps.clone())?,
+                unique: self.rows(e, way(true), steps.clone())?,
+            });
+        }
+        self.kept = None;
+        let (samples, groups) = self.group_counts(steps.clone())?;
+        Ok(Some(Counts {
+            of: Counted { digest, first: steps.start, batches: steps.end - steps.start },
+            ranks: self.ranks as u32,
+            microbatches,
+            samples,
+            groups,
+            tables,
+        }))
+    }
+
+    /// How many batches from the first hold no more numbers than are read at most.
+    fn batches_within(&mut self, exchanges: &[usize], most: u64) -> Result<u64, CountError> {
+        let drawn: Vec<(usize, usize)> = exchanges
+            .iter()
+            .flat_map(|e| origins(self.schedule, *e as u32))
+            .filter_map(|origin| match origin {
+                Origin::Drawn { lengths, count, .. } => Some((lengths as usize, count as usize)),
+                Origin::Input(_) => None,
+            })
+            .collect();
+        let mut batch = GlobalBatch::default();
+        let mut numbers = 0usize;
+        for step in 0..most {
+            self.source.fill(step, &mut batch)?;
+            let read = batch.inputs.iter().map(|values| match values {
+                Values::Ids(ids) => ids.len(),
+                Values::Reals(reals) => reals.len(),
+            });
+            let drawn = drawn.iter().map(|(group, count)| batch.tokens_of(*group).saturating_mul(*count));
+            numbers = read.chain(drawn).fold(numbers, usize::saturating_add);
+            if numbers > MOST_NUMBERS {
+                return Ok(step);
+            }
+        }
+        Ok(most)
+    }
+
+    /// Mean samples of a rank and lengths of each group.
+    fn group_counts(&mut self, steps: Range<u64>) -> Result<(f64, Vec<GroupCounts>), CountError> {
+        let count = self.schedule.lengths.len();
+        let (mut all, mut sums) = (0u64, vec![(0u64, 0u64); count]);
+        for step in steps.clone() {
+            let (samples, lengths) = self.lengths(step)?;
+            all += samples as u64;
+            for sample in lengths.chunks_exact(count.max(1)) {
+                for ((tokens, squares), n) in sums.iter_mut().zip(sample) {
+                    *tokens += u64::from(*n);
+                    *squares += u64::from(*n) * u64::from(*n);
+                }
+            }
+        }
+        let of = ((steps.end - steps.start) * self.ranks as u64) as f64;
+        let lists = self.sample_lengths(steps)?;
+        let groups = sums.into_iter().zip(lists).map(|((tokens, squares), lengths)| GroupCounts {
+            tokens: tokens as f64 / of,
+            squares: squares as f64 / of,
+            lengths,
+        });
+        Ok((all as f64 / of, groups.collect()))
+    }
+
+    /// The rows of an exchange in the batches of `steps`.
+    fn rows(&mut self, exchange: usize, way: Way<'_>, steps: Range<u64>) -> Result<Rows, CountError> {
+        let schedule = Arc::clone(self.schedule);
+        let x = &schedule.exchanges[exchange];
+        let table = &schedule.tables[x.table as usize];
+        let origins = origins(&schedule, exchange as u32);
+        let mut rows = Rows {
+            table: table.name.clone(),
+            part: x.part,
+            sent: 0.0,
+            busiest: 1.0,
+            hashed: None,
+            hot: Vec::new(),
+            reuse: Vec::new(),
+        };
+        for (n, microbatches) in way.cuts.iter().enumerate() {
+            let margin = margin(way.reach, *microbatches);
+            let range = steps.start.saturating_sub(margin)..steps.end + margin;
+            let entries = self.entries(&origins, table.rows, way.unique, *microbatches, range.clone())?;
+            let window = (steps.start - range.start) as usize..(steps.end - range.start) as usize;
+            if n == 0 {
+                let entries = &entries[window.clone()];
+                rows.sent = mean(entries.iter().flatten().map(|l| l.len() as f64));
+                if way.owners {
+                    let hashed = RowMap::new(&RowPlacement::Hashed, table.rows, self.ranks as u64);
+                    let hashed =
+                        hashed.ok().map(|map| busiest(entries, table.rows, self.ranks, |row| map.slot(row)));
+                    rows.busiest = busiest(entries, table.rows, self.ranks, |row| row);
+                    rows.hashed = hashed;
+                    rows.hot = hot(entries, self.ranks, way.hot);
+                }
+            }
+            rows.reuse.push(distances(&entries, window, table.rows, (*microbatches, way.reach)));
+        }
+        Ok(rows)
     }
 
     /// Samples, tokens and sums of squared lengths of batches on ranks.
-    pub(crate) fn batch_sizes(
+    pub fn batch_sizes(
         &mut self,
         instances: &[(u64, usize)],
-    ) -> Result<Vec<BTreeMap<Symbol, f64>>, Error> {
+    ) -> Result<Vec<BTreeMap<Symbol, f64>>, CountError> {
         let (groups, microbatches) = (self.schedule.lengths.len(), self.schedule.settings.microbatches);
         let balanced = self.schedule.settings.balance.is_some();
         let (mut assigner, mut known) = (Assigner::default(), None);
@@ -173,8 +317,7 @@ impl Counter<'_> {
                 homes(&Blocks, batch, &mut lists, &mut works);
                 if balanced {
                     let mut plan = vec![0; 2 * samples];
-                    let planned = assigner.assign(self.schedule, &Blocks, batch, &lengths, &mut plan);
-                    planned.map_err(|e| Error::Settings(e.to_string()))?;
+                    assigner.assign(self.schedule, &Blocks, batch, &lengths, &mut plan)?;
                     works = plan.iter().step_by(2).copied().collect();
                 }
                 known = Some((*step, lengths, works));
@@ -193,7 +336,7 @@ impl Counter<'_> {
     }
 
     /// Lengths of samples of these batches, up to [`MOST_LENGTHS`]: a list for each group.
-    pub(crate) fn sample_lengths(&mut self, steps: Range<u64>) -> Result<Vec<Vec<u32>>, Error> {
+    pub fn sample_lengths(&mut self, steps: Range<u64>) -> Result<Vec<Vec<u32>>, CountError> {
         let groups = self.schedule.lengths.len();
         let mut lists: Vec<Vec<u32>> = vec![Vec::new(); groups];
         for step in steps {
@@ -210,12 +353,31 @@ impl Counter<'_> {
     }
 
     /// Samples of a batch, and the ids of each in every group, sample by sample.
-    fn lengths(&mut self, step: u64) -> Result<(usize, Vec<u32>), Error> {
+    fn lengths(&mut self, step: u64) -> Result<(usize, Vec<u32>), CountError> {
         let mut batch = GlobalBatch::default();
         self.source.fill(step, &mut batch)?;
         let of = |sample: usize, offsets: &Vec<usize>| (offsets[sample + 1] - offsets[sample]) as u32;
         let each = |sample: usize| batch.offsets.iter().map(move |offsets| of(sample, offsets));
         Ok((batch.samples, (0..batch.samples).flat_map(each).collect()))
+    }
+
+    /// Ranks' shares of a batch.
+    fn shares(&mut self, step: u64, microbatches: u32) -> Result<Vec<Share>, CountError> {
+        if let Some(shares) = self.kept.as_mut().and_then(|kept| kept.remove(&(step, microbatches))) {
+            return Ok(shares);
+        }
+        let layout = Arc::new(Layout::default());
+        let mut batch = GlobalBatch::default();
+        self.source.fill(step, &mut batch)?;
+        let batch = Arc::new(batch);
+        let mut shares = Vec::with_capacity(self.ranks);
+        for rank in 0..self.ranks {
+            let mut share = Share::new(&layout);
+            let of = (rank, self.ranks);
+            share.load(self.schedule, Arc::clone(&batch), of, microbatches as usize, &Blocks)?;
+            shares.push(share);
+        }
+        Ok(shares)
     }
 
     fn entries(
@@ -225,20 +387,14 @@ impl Counter<'_> {
         unique: bool,
         microbatches: u32,
         steps: Range<u64>,
-    ) -> Result<Entries, Error> {
-        let layout = Arc::new(Layout::default());
-        let mut seen = Numbers::new(rows);
+    ) -> Result<Entries, CountError> {
+        let mut seen = Numbers::new(if unique { rows } else { 0 });
         let mut drawn: Vec<i64> = Vec::new();
         let mut all = Vec::new();
         for step in steps {
-            let mut batch = GlobalBatch::default();
-            self.source.fill(step, &mut batch)?;
-            let batch = Arc::new(batch);
+            let shares = self.shares(step, microbatches)?;
             let mut of_ranks = Vec::new();
-            for rank in 0..self.ranks {
-                let mut share = Share::new(&layout);
-                let of = (rank, self.ranks);
-                share.load(self.schedule, Arc::clone(&batch), of, microbatches as usize, &Blocks)?;
+            for share in &shares {
                 let mut list: Vec<Entry> = Vec::new();
                 for m in 0..microbatches {
                     let mut add = |ids: &[i64]| {
@@ -277,6 +433,9 @@ impl Counter<'_> {
                 }
                 of_ranks.push(list);
             }
+            if let Some(kept) = &mut self.kept {
+                kept.insert((step, microbatches), shares);
+            }
             all.push(of_ranks);
         }
         Ok(all)
@@ -284,7 +443,7 @@ impl Counter<'_> {
 }
 
 /// The sources of an exchange's ids, each once.
-fn origins(schedule: &Schedule, exchange: u32) -> Vec<Origin> {
+pub(crate) fn origins(schedule: &Schedule, exchange: u32) -> Vec<Origin> {
     let ops = &schedule.train.ops;
     let mut found: Vec<Origin> = Vec::new();
     let unique = ops.iter().filter(|op| op.action == Action::Unique { exchange });
@@ -308,11 +467,16 @@ fn origins(schedule: &Schedule, exchange: u32) -> Vec<Origin> {
 }
 
 /// Entries by microbatch and distance, per rank and batch.
-fn distances(entries: &Entries, window: Range<usize>, rows: u64, microbatches: u32) -> ReuseCounts {
-    let zeros = || vec![vec![0.0; DISTANCES as usize + 1]; microbatches as usize];
+fn distances(
+    entries: &Entries,
+    window: Range<usize>,
+    rows: u64,
+    (microbatches, reach): (u32, u32),
+) -> ReuseCounts {
+    let zeros = || vec![vec![0.0; reach as usize + 1]; microbatches as usize];
     let (mut forward, mut backward) = (zeros(), zeros());
     let place = |distance: Option<u32>| {
-        distance.filter(|d| (1..=DISTANCES).contains(d)).map_or(DISTANCES as usize, |d| d as usize - 1)
+        distance.filter(|d| (1..=reach).contains(d)).map_or(reach as usize, |d| d as usize - 1)
     };
     let each = 1.0 / (window.len() * entries.first().map_or(1, Vec::len)).max(1) as f64;
     // Units of time are microbatches, from 1, so that 0 is never.
@@ -357,14 +521,13 @@ fn distances(entries: &Entries, window: Range<usize>, rows: u64, microbatches: u
 }
 
 /// Rows that were asked for more than once, the most asked for of many, with how often a rank asks in a batch.
-fn hot(entries: &[Vec<Vec<Entry>>], ranks: usize) -> Vec<(u64, f64)> {
-    let mut counts: BTreeMap<i64, u64> = BTreeMap::new();
-    for e in entries.iter().flatten().flatten() {
-        *counts.entry(e.row).or_default() += 1;
-    }
-    let mut hot: Vec<(i64, u64)> = counts.into_iter().filter(|(_, n)| *n > 1).collect();
+fn hot(entries: &[Vec<Vec<Entry>>], ranks: usize, most: usize) -> Vec<(u64, f64)> {
+    let mut rows: Vec<i64> = entries.iter().flatten().flatten().map(|e| e.row).collect();
+    rows.sort_unstable();
+    let counts = rows.chunk_by(|a, b| a == b).map(|same| (same[0], same.len() as u64));
+    let mut hot: Vec<(i64, u64)> = counts.filter(|(_, n)| *n > 1).collect();
     hot.sort_by_key(|(row, n)| (Reverse(*n), *row));
-    hot.truncate(MOST_HOT);
+    hot.truncate(most);
     hot.sort_unstable();
     let each = 1.0 / (entries.len() * ranks).max(1) as f64;
     hot.into_iter().map(|(row, n)| (row as u64, n as f64 * each)).collect()
@@ -372,7 +535,7 @@ fn hot(entries: &[Vec<Vec<Entry>>], ranks: usize) -> Vec<(u64, f64)> {
 
 /// The most that a rank sends or receives, over what it would be if rows were spread evenly; rows are in these slots.
 fn busiest(entries: &[Vec<Vec<Entry>>], rows: u64, ranks: usize, slot: impl Fn(u64) -> u64) -> f64 {
-    let shard = rows_per_rank(rows, ranks);
+    let shard = rows_per_rank(rows, ranks as u64);
     let (mut most, mut even) = (0.0, 0.0);
     for batch in entries {
         let mut traffic = vec![[0u64; 2]; ranks];
@@ -415,7 +578,7 @@ mod tests {
             vec![vec![], vec![]],
             vec![vec![], vec![entry(5, 1, 1)]],
         ];
-        let counts = distances(&entries, 0..4, 10, 2);
+        let counts = distances(&entries, 0..4, 10, (2, DISTANCES));
         let far = DISTANCES as usize;
         let per = 1.0 / 8.0;
         // Batch 0 is new to both; batch 1 follows microbatch 1 at once; batch 3 five microbatches after batch 1's 0.
@@ -438,6 +601,6 @@ mod tests {
         assert_eq!(busiest(&entries, 4, 2, |row| row ^ 1), 2.0);
         // In other slots each asks the other for one.
         assert_eq!(busiest(&entries, 4, 2, |row| (row + 1) % 4), 1.0);
-        assert_eq!(hot(&entries, 2), [(2, 1.0), (3, 1.0)]);
+        assert_eq!(hot(&entries, 2, MOST_HOT), [(2, 1.0), (3, 1.0)]);
     }
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-pub(crate) use safetensors::tensor::Dtype;
+pub use safetensors::tensor::Dtype;
 use safetensors::tensor::Metadata;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
@@ -20,7 +20,7 @@ use super::error::cut;
 
 /// An open file and where its tensors lie.
 #[derive(Debug)]
-pub(crate) struct TensorFile {
+pub struct TensorFile {
     path: PathBuf,
     file: File,
     size: u64,
@@ -30,7 +30,7 @@ pub(crate) struct TensorFile {
 
 /// A tensor's type, shape and place.
 #[derive(Debug, Clone)]
-pub(crate) struct TensorInfo {
+pub struct TensorInfo {
     /// Element type.
     pub dtype: Dtype,
     /// Extents.
@@ -40,22 +40,22 @@ pub(crate) struct TensorInfo {
 
 impl TensorInfo {
     /// Of a tensor that lies in several files.
-    pub(crate) fn whole(dtype: Dtype, shape: Vec<usize>) -> Self {
+    pub fn whole(dtype: Dtype, shape: Vec<usize>) -> Self {
         Self { dtype, shape, start: 0 }
     }
 
     /// Bytes of its elements.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         (self.len() * self.dtype.bitsize() / 8) as u64
     }
 
     /// Number of elements.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
     /// For messages: `F32 [2, 3]`.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         const EXTENTS: usize = 8;
         let shown: Vec<String> = self.shape.iter().take(EXTENTS).map(ToString::to_string).collect();
         let rest = self.shape.len() - shown.len();
@@ -65,7 +65,7 @@ impl TensorInfo {
 }
 
 /// Element types that are read.
-pub(crate) trait Element: Copy + Default {
+pub trait Element: Copy + Default {
     /// The type's name in a file.
     const DTYPE: Dtype;
     /// Bytes of one.
@@ -93,7 +93,7 @@ element!(u8, U8);
 
 impl TensorFile {
     /// Of its tensors' names, types and shapes, its length, and blocks all over it: all of a file of up to a megabyte.
-    pub(crate) fn digest(&self) -> Result<String, DataError> {
+    pub fn digest(&self) -> Result<String, DataError> {
         const BLOCK: u64 = 4096;
         const BLOCKS: u64 = 256;
         let io = |source| DataError::Io { path: self.path.clone(), source };
@@ -118,7 +118,7 @@ impl TensorFile {
     }
 
     /// Opens a file and reads its header.
-    pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
+    pub fn open(path: &Path) -> Result<Self, DataError> {
         let io = |source| DataError::Io { path: path.into(), source };
         let not = |reason: String| DataError::NotTensors { path: path.into(), reason };
         // Before it is opened: that of a pipe waits for whoever fills it.
@@ -175,12 +175,12 @@ impl TensorFile {
     }
 
     /// Length of the file, as it is by its header.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.size
     }
 
     /// Replaces `out` by some bytes of a tensor.
-    pub(crate) fn read_bytes(
+    pub fn read_bytes(
         &self,
         info: &TensorInfo,
         range: std::ops::Range<u64>,
@@ -191,33 +191,33 @@ impl TensorFile {
     }
 
     /// Fills `out` with a tensor's bytes from a place on.
-    pub(crate) fn read_into(&self, info: &TensorInfo, from: u64, out: &mut [u8]) -> Result<(), DataError> {
+    pub fn read_into(&self, info: &TensorInfo, from: u64, out: &mut [u8]) -> Result<(), DataError> {
         let failed = |source: io::Error| DataError::Io { path: self.path.clone(), source };
         self.file.read_exact_at(out, info.start + from).map_err(failed)
     }
 
     /// The file's path.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// A text of the header's `__metadata__`, if there.
-    pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
+    pub fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
     }
 
     /// A tensor, if there.
-    pub(crate) fn get(&self, name: &str) -> Option<&TensorInfo> {
+    pub fn get(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }
 
     /// Names of all tensors.
-    pub(crate) fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         self.tensors.keys().cloned().collect()
     }
 
     /// Names of all tensors, by their places in the file.
-    pub(crate) fn in_order(&self) -> Vec<String> {
+    pub fn in_order(&self) -> Vec<String> {
         let mut names: Vec<(u64, u64, &String)> =
             self.tensors.iter().map(|(name, info)| (info.start, info.bytes(), name)).collect();
         names.sort_unstable();
@@ -225,7 +225,7 @@ impl TensorFile {
     }
 
     /// A tensor that must be there with this element type.
-    pub(crate) fn expect<E: Element>(&self, name: &str, shape: &str) -> Result<&TensorInfo, DataError> {
+    pub fn expect<E: Element>(&self, name: &str, shape: &str) -> Result<&TensorInfo, DataError> {
         let info = self.get(name).ok_or_else(|| DataError::MissingTensor {
             path: self.path.clone(),
             name: name.into(),
@@ -239,7 +239,7 @@ impl TensorFile {
     }
 
     /// The error that `info` is not what was expected.
-    pub(crate) fn mismatch(&self, name: &str, info: &TensorInfo, expected: &str) -> DataError {
+    pub fn mismatch(&self, name: &str, info: &TensorInfo, expected: &str) -> DataError {
         DataError::Tensor {
             path: self.path.clone(),
             name: name.into(),
@@ -249,7 +249,7 @@ impl TensorFile {
     }
 
     /// Appends elements `[first, first + count)` of a tensor to `out`; `bytes` is scratch.
-    pub(crate) fn read<E: Element>(
+    pub fn read<E: Element>(
         &self,
         info: &TensorInfo,
         first: usize,

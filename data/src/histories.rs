@@ -20,7 +20,7 @@ pub struct Histories {
 
 impl Histories {
     /// From the items of each user.
-    pub(crate) fn new<'a>(
+    pub fn new<'a>(
         users: impl Iterator<Item = &'a [u32]> + Clone,
         distinct: usize,
         hold_out: bool,
@@ -36,7 +36,7 @@ impl Histories {
 
     /// The same with other numbers of items: item n becomes `rows[n]`, of `distinct`.
     #[must_use]
-    pub(crate) fn renumbered(&self, rows: &[u32], distinct: usize) -> Self {
+    pub fn renumbered(&self, rows: &[u32], distinct: usize) -> Self {
         let items = self.items.iter().map(|item| rows[*item as usize]).collect();
         Self { offsets: self.offsets.clone(), items, distinct, hold_out: self.hold_out }
     }
@@ -86,13 +86,13 @@ impl Histories {
     }
 
     /// The held-out item.
-    pub(crate) fn target(&self, user: usize) -> Option<u32> {
+    pub fn target(&self, user: usize) -> Option<u32> {
         let all = &self.items[self.offsets[user]..self.offsets[user + 1]];
         all.last().copied().filter(|_| self.hold_out)
     }
 
     /// Distinct items of a user's history, ascending, into `seen`.
-    pub(crate) fn seen(&self, user: usize, seen: &mut Vec<u32>) {
+    pub fn seen(&self, user: usize, seen: &mut Vec<u32>) {
         seen.clear();
         seen.extend_from_slice(self.history(user));
         seen.sort_unstable();
@@ -118,7 +118,7 @@ impl Histories {
     }
 
     /// Appends an evaluation sample: the newest ids of the history, and the question what came next.
-    pub(crate) fn push_question(
+    pub fn push_question(
         &self,
         schedule: &Schedule,
         user: usize,

@@ -29,7 +29,7 @@ pub enum Wanted {
 
 impl Wanted {
     /// Puts what is wanted of a batch of this many samples into `held`.
-    pub(crate) fn of(&self, samples: usize, held: &mut Held) {
+    pub fn of(&self, samples: usize, held: &mut Held) {
         held.clear();
         if let Self::Ranks { ranks, world } = self {
             held.all = false;
@@ -94,7 +94,7 @@ impl Held {
     }
 
     /// Consecutive samples that are here, of a batch of so many.
-    pub(crate) fn runs(&self, samples: usize) -> impl Iterator<Item = Range<usize>> {
+    pub fn runs(&self, samples: usize) -> impl Iterator<Item = Range<usize>> {
         let all = self.all.then_some(0..samples);
         let some = if self.all { &[][..] } else { &self.runs[..] };
         all.into_iter().chain(some.iter().map(|run| run.samples.clone()))
@@ -117,7 +117,7 @@ pub struct Lists {
 
 impl Lists {
     /// No microbatch.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.samples.clear();
         self.ends.clear();
     }
@@ -129,7 +129,7 @@ impl Lists {
     }
 
     /// The rank's block of a batch, cut into blocks.
-    pub(crate) fn blocks(&mut self, samples: usize, rank: usize, ranks: usize, microbatches: usize) {
+    pub fn blocks(&mut self, samples: usize, rank: usize, ranks: usize, microbatches: usize) {
         self.clear();
         let own = block(samples, rank, ranks);
         for m in 0..microbatches {
@@ -139,17 +139,17 @@ impl Lists {
     }
 
     /// All samples of the rank.
-    pub(crate) fn samples(&self) -> &[u64] {
+    pub fn samples(&self) -> &[u64] {
         &self.samples
     }
 
     /// Number of microbatches.
-    pub(crate) fn microbatches(&self) -> usize {
+    pub fn microbatches(&self) -> usize {
         self.ends.len()
     }
 
     /// Places of a microbatch's samples among those of the rank.
-    pub(crate) fn microbatch(&self, m: usize) -> Range<usize> {
+    pub fn microbatch(&self, m: usize) -> Range<usize> {
         let start = if m == 0 { 0 } else { self.ends[m - 1] };
         start..self.ends[m]
     }

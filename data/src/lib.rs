@@ -6,19 +6,23 @@
 //!
 //! A new kind of source is one file here and one line in [`open`].
 
-pub(crate) mod assign;
+pub mod assign;
+mod cache;
+pub mod count;
 mod csv;
 mod digest;
-pub(crate) mod error;
+pub mod error;
 mod generate;
 mod histories;
 mod measured;
-pub(crate) mod reader;
+pub mod planning;
+pub mod reader;
 pub mod samples;
 pub mod share;
 pub mod sizes;
-pub(crate) mod tensorfile;
+pub mod tensorfile;
 mod tensors;
+pub mod units;
 mod vocabulary;
 
 use std::path::{Path, PathBuf};
@@ -29,7 +33,7 @@ use serde::Serialize;
 
 pub use error::DataError;
 pub use histories::Histories;
-pub(crate) use samples::Held;
+pub use samples::Held;
 pub use samples::Wanted;
 pub use vocabulary::Vocabulary;
 
@@ -51,12 +55,12 @@ pub struct GlobalBatch {
     /// Per input of the schedule.
     pub inputs: Vec<Values>,
     /// What evaluation asks about each sample, here or not; empty in training.
-    pub(crate) questions: Vec<Question>,
+    pub questions: Vec<Question>,
 }
 
 /// Evaluation: what happened after a sample's history.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Question {
+pub struct Question {
     /// Position of the user in [`Histories`].
     pub user: usize,
     /// The item that followed.
@@ -79,7 +83,7 @@ impl GlobalBatch {
     }
 
     /// Says how many samples the batch has; from then on `held` says which of them to put here.
-    pub(crate) fn begin(&mut self, samples: usize) {
+    pub fn begin(&mut self, samples: usize) {
         self.samples = samples;
         self.wanted.of(samples, &mut self.held);
     }
@@ -121,13 +125,13 @@ impl GlobalBatch {
     }
 
     /// Tokens of all samples, here or not, in a length group.
-    pub(crate) fn tokens_of(&self, group: usize) -> usize {
+    pub fn tokens_of(&self, group: usize) -> usize {
         let here = self.offsets.get(group).and_then(|o| o.last()).copied().unwrap_or(0);
         here + self.elsewhere.get(group).copied().unwrap_or(0)
     }
 
     /// Raises `largest`, one number per vector, to the sizes of this batch.
-    pub(crate) fn measure(&self, largest: &mut Vec<usize>) {
+    pub fn measure(&self, largest: &mut Vec<usize>) {
         let inputs = self.inputs.iter().map(|v| match v {
             Values::Ids(v) => v.len(),
             Values::Reals(v) => v.len(),
@@ -142,7 +146,7 @@ impl GlobalBatch {
     }
 
     /// Makes room for what [`measure`](Self::measure) has found.
-    pub(crate) fn reserve(&mut self, largest: &[usize]) {
+    pub fn reserve(&mut self, largest: &[usize]) {
         if largest.len() != self.offsets.len() + self.inputs.len() + 1 {
             return;
         }
@@ -159,7 +163,7 @@ impl GlobalBatch {
     }
 
     /// Bytes held.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let inputs = self.inputs.iter().map(|v| match v {
             Values::Ids(v) => v.capacity() * size_of::<i64>(),
             Values::Reals(v) => v.capacity() * size_of::<f32>(),
@@ -180,7 +184,7 @@ impl Values {
     }
 
     /// The ids, to fill; `None` for real inputs.
-    pub(crate) fn ids_mut(&mut self) -> Option<&mut Vec<i64>> {
+    pub fn ids_mut(&mut self) -> Option<&mut Vec<i64>> {
         match self {
             Self::Ids(v) => Some(v),
             Self::Reals(_) => None,
@@ -188,7 +192,7 @@ impl Values {
     }
 
     /// Makes it a list of so many ids or reals, whose values are those of an earlier batch or zero.
-    pub(crate) fn resize_as(&mut self, ids: bool, n: usize) {
+    pub fn resize_as(&mut self, ids: bool, n: usize) {
         match (&mut *self, ids) {
             (Self::Ids(own), true) => own.resize(n, 0),
             (Self::Reals(own), false) => own.resize(n, 0.0),
@@ -198,7 +202,7 @@ impl Values {
     }
 
     /// Empties it, as a list of what another one holds.
-    pub(crate) fn clear_like(&mut self, other: &Self) {
+    pub fn clear_like(&mut self, other: &Self) {
         match (&mut *self, other) {
             (Self::Ids(own), Self::Ids(_)) => own.clear(),
             (Self::Reals(own), Self::Reals(_)) => own.clear(),
@@ -208,7 +212,7 @@ impl Values {
     }
 
     /// Appends a part of another one of the same kind.
-    pub(crate) fn extend_from(&mut self, other: &Self, range: std::ops::Range<usize>) {
+    pub fn extend_from(&mut self, other: &Self, range: std::ops::Range<usize>) {
         match (self, other) {
             (Self::Ids(own), Self::Ids(ids)) => own.extend_from_slice(&ids[range]),
             (Self::Reals(own), Self::Reals(reals)) => own.extend_from_slice(&reals[range]),
@@ -276,7 +280,7 @@ pub struct Truncation {
 
 impl Truncation {
     /// Counts a sequence of which at most `max` tokens are kept.
-    pub(crate) fn add(&mut self, length: usize, max: u32) {
+    pub fn add(&mut self, length: usize, max: u32) {
         self.tokens += length as u64;
         self.left_out += (length as u64).saturating_sub(u64::from(max));
     }
@@ -289,7 +293,7 @@ impl Truncation {
 
 /// Passes over `samples` samples in batches of `batch`; the last one of a pass may be smaller.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Epochs {
+pub struct Epochs {
     /// Samples of one pass.
     pub samples: u64,
     /// Samples of a full batch.
@@ -298,12 +302,12 @@ pub(crate) struct Epochs {
 
 impl Epochs {
     /// Steps of one pass.
-    pub(crate) fn steps(self) -> u64 {
+    pub fn steps(self) -> u64 {
         self.samples.div_ceil(self.batch)
     }
 
     /// The epoch of a step and the positions of its samples in that epoch's order.
-    pub(crate) fn locate(self, step: u64) -> (u64, std::ops::Range<u64>) {
+    pub fn locate(self, step: u64) -> (u64, std::ops::Range<u64>) {
         let (epoch, index) = (step / self.steps(), step % self.steps());
         let start = index * self.batch;
         (epoch, start..(start + self.batch).min(self.samples))
@@ -311,7 +315,7 @@ impl Epochs {
 }
 
 /// The part of a sequence that truncation to `max` keeps.
-pub(crate) fn truncate<V>(sequence: &[V], max: usize, keep: Keep) -> &[V] {
+pub fn truncate<V>(sequence: &[V], max: usize, keep: Keep) -> &[V] {
     let n = sequence.len().min(max);
     match keep {
         Keep::First => &sequence[..n],

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fs_schedule::{CostModel, RankLimit, Schedule, Travel};
 use fs_workload::balance::{Fitted, Limit, Overflow, PlanError, Planner, Problem};
 
-pub(crate) use super::measured::FittedTotals;
+pub use super::measured::FittedTotals;
 use super::measured::Measured;
 use super::samples::{Deal, Dealt, Lists};
 
@@ -107,7 +107,7 @@ pub struct Assigner {
 }
 
 /// The rank that reads each sample, into `home`.
-pub(crate) fn homes(deal: &dyn Deal, batch: Dealt, lists: &mut Lists, home: &mut Vec<u32>) {
+pub fn homes(deal: &dyn Deal, batch: Dealt, lists: &mut Lists, home: &mut Vec<u32>) {
     home.clear();
     home.resize(batch.samples, 0);
     for rank in 0..batch.ranks {

@@ -29,7 +29,7 @@ pub struct Share {
     /// Those of an earlier batch, whose storage is used again: as they were cut and as they were assigned.
     spare: [Mutex<Samples>; 2],
     /// Of its exchanges.
-    pub(crate) sizes: Sizes,
+    pub sizes: Sizes,
 }
 
 /// A sample that a rank is to work on and that the batch does not hold.

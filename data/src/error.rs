@@ -232,7 +232,7 @@ pub enum DataError {
 }
 
 /// The first of several names, each cut where it is long.
-pub(crate) fn some(names: &[String]) -> String {
+pub fn some(names: &[String]) -> String {
     const SHOWN: usize = 32;
     let mut list: Vec<String> = names.iter().take(SHOWN).map(|n| cut(n)).collect();
     if names.len() > SHOWN {
@@ -242,7 +242,7 @@ pub(crate) fn some(names: &[String]) -> String {
 }
 
 /// The start of a text that may be a whole file, within a line.
-pub(crate) fn cut(text: &str) -> String {
+pub fn cut(text: &str) -> String {
     const LONGEST: usize = 80;
     match text.char_indices().nth(LONGEST) {
         None => inline(text),

@@ -21,7 +21,7 @@ pub struct Vocabulary {
 
 /// Texts and offsets that are no vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BadVocabulary {
+pub enum BadVocabulary {
     /// Offsets that do not cut the text into ids.
     #[error("offset {at} is {found}, outside of {}..={}", .within.0, .within.1)]
     Offset {
@@ -49,12 +49,12 @@ pub(crate) enum BadVocabulary {
 
 impl Vocabulary {
     /// No ids.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self { offsets: vec![0], ..Self::default() }
     }
 
     /// Ids from their texts and where these begin, as [`text`](Self::text) and [`offsets`](Self::offsets) give them.
-    pub(crate) fn from_parts(text: Vec<u8>, offsets: Vec<i64>) -> Result<Self, BadVocabulary> {
+    pub fn from_parts(text: Vec<u8>, offsets: Vec<i64>) -> Result<Self, BadVocabulary> {
         let end = text.len() as i64;
         let mut least = 0;
         for (at, &found) in offsets.iter().enumerate() {
@@ -94,22 +94,22 @@ impl Vocabulary {
     }
 
     /// Number of ids.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
 
     /// The text of an id.
-    pub(crate) fn id(&self, number: u32) -> &[u8] {
+    pub fn id(&self, number: u32) -> &[u8] {
         slice(&self.text, &self.offsets, number)
     }
 
     /// The number of an id.
-    pub(crate) fn number(&self, id: &[u8]) -> Option<u32> {
+    pub fn number(&self, id: &[u8]) -> Option<u32> {
         self.numbers.find(self.hasher.hash_one(id), |n| self.id(*n) == id).copied()
     }
 
     /// The number of an id, which is the next one if it is new; `None` if there is none left.
-    pub(crate) fn add(&mut self, id: &[u8]) -> Option<u32> {
+    pub fn add(&mut self, id: &[u8]) -> Option<u32> {
         let Self { text, offsets, numbers, hasher } = self;
         let hash = hasher.hash_one(id);
         if let Some(n) = numbers.find(hash, |n| slice(text, offsets, *n) == id) {
@@ -124,7 +124,7 @@ impl Vocabulary {
 
     /// Bytes that it takes at most while ids of so many bytes, no more than so many, are added: lists are copied as they
     /// grow.
-    pub(crate) fn growth(&self, bytes: u64, ids: usize) -> u64 {
+    pub fn growth(&self, bytes: u64, ids: usize) -> u64 {
         /// Of a place for a number, and what tells whether it is taken; an eighth of all places stays free.
         const PLACE: u64 = 6;
         let list = |capacity: usize, length: usize, more: u64, size: u64| match (capacity - length) as u64 {
@@ -138,12 +138,12 @@ impl Vocabulary {
     }
 
     /// Texts of all ids, one after the other.
-    pub(crate) fn text(&self) -> &[u8] {
+    pub fn text(&self) -> &[u8] {
         &self.text
     }
 
     /// Where each text begins, and the end of the last: one more than there are ids.
-    pub(crate) fn offsets(&self) -> &[i64] {
+    pub fn offsets(&self) -> &[i64] {
         &self.offsets
     }
 }
