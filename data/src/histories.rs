@@ -20,11 +20,7 @@ pub struct Histories {
 
 impl Histories {
     /// From the items of each user.
-    pub fn new<'a>(
-        users: impl Iterator<Item = &'a [u32]> + Clone,
-        distinct: usize,
-        hold_out: bool,
-    ) -> Self {
+    pub fn new<'a>(users: impl Iterator<Item = &'a [u32]> + Clone, distinct: usize, hold_out: bool) -> Self {
         let mut offsets = vec![0];
         let mut items = Vec::with_capacity(users.clone().map(<[u32]>::len).sum());
         for user in users {
@@ -118,13 +114,7 @@ impl Histories {
     }
 
     /// Appends an evaluation sample: the newest ids of the history, and the question what came next.
-    pub fn push_question(
-        &self,
-        schedule: &Schedule,
-        user: usize,
-        sample: usize,
-        batch: &mut GlobalBatch,
-    ) {
+    pub fn push_question(&self, schedule: &Schedule, user: usize, sample: usize, batch: &mut GlobalBatch) {
         let target = i64::from(self.target(user).unwrap_or_default());
         push(schedule, self.history(user), &[], sample, batch);
         batch.questions.push(Question { user, target });

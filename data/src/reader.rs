@@ -144,12 +144,7 @@ impl Reader {
 
     /// Sends the batches of `steps`; ends early when the ranks hang up or after an error. While it works it counts in
     /// `awake` as a thread that needs a processor. Returns the bytes that batches took.
-    pub fn run(
-        self,
-        source: &mut dyn Source,
-        steps: std::ops::Range<u64>,
-        awake: &AtomicU64,
-    ) -> usize {
+    pub fn run(self, source: &mut dyn Source, steps: std::ops::Range<u64>, awake: &AtomicU64) -> usize {
         // Batches come back by their count: once all ranks are through with one, only this list holds it.
         // They are used in turn, so all have their memory soon.
         let mut spare: VecDeque<Arc<GlobalBatch>> = (0..self.batches).map(|_| self.empty()).collect();

@@ -92,8 +92,9 @@ impl Counts {
             && self.of.batches > 0
             && number(self.samples)
             && self.groups.iter().all(group)
-            && self.tables.iter().all(|t| {
-                rows(&t.unique) && rows(&t.occurrences) && t.unique.table == t.occurrences.table
-            })
+            && self
+                .tables
+                .iter()
+                .all(|t| rows(&t.unique) && rows(&t.occurrences) && t.unique.table == t.occurrences.table)
     }
 }

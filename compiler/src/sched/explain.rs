@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use fs_schedule::counts::Counted;
 use fs_schedule::action::Effect;
+use fs_schedule::counts::Counted;
 use fs_schedule::{Engine, Op, Schedule, Search, Stragglers, Strategy};
 use serde::Serialize;
 

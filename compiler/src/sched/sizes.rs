@@ -125,9 +125,7 @@ impl Sizes {
             }
         }
         let evidence = Evidence::measured(profile);
-        if let Some(drawn) =
-            stragglers::draw(s, evidence).filter(|_| stragglers::known(s, evidence))
-        {
+        if let Some(drawn) = stragglers::draw(s, evidence).filter(|_| stragglers::known(s, evidence)) {
             // What was measured is the slowest rank's, under the plan of the run.
             let planned = s.settings.balance.is_some();
             let (then, now) = (drawn.at(profile.balanced), drawn.at(planned));

@@ -143,7 +143,9 @@ pub(crate) fn known(s: &Schedule, evidence: Evidence<'_>) -> bool {
 /// What a sample costs by the times of a profile; without them by the arithmetic of a step whose operations are priced.
 pub(crate) fn cost_of(s: &Schedule, evidence: Evidence<'_>) -> CostModel {
     let longest = || s.lengths.iter().map(|l| l.max);
-    if let Some(measured) = evidence.profile.and_then(|p| p.samples.as_ref()).filter(|cost| cost.usable(longest())) {
+    if let Some(measured) =
+        evidence.profile.and_then(|p| p.samples.as_ref()).filter(|cost| cost.usable(longest()))
+    {
         return measured.clone();
     }
     let mut cost = CostModel { constant: 0.0, groups: vec![GroupCost::default(); s.lengths.len()] };
