@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Program;
-use fs_executor::profile::rows::Counter;
+use fs_executor::data::count::Counter;
 use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Options, Report, Session};
 use fs_schedule::{Action, Profile, Reuse, Schedule, Way};
@@ -174,7 +174,7 @@ fn train(
 fn with_rows(program: &Program, profile: &Profile, unique: bool, data: &Recorded) -> Result<Profile, String> {
     let schedule = Arc::new(compile(program, Variant { unique, ..SERIAL }, None)?);
     let mut source = data.clone();
-    let mut counter = Counter { schedule: &schedule, source: &mut source, seed: 0, ranks: RANKS };
+    let mut counter = Counter::new(&schedule, &mut source, 0, RANKS);
     let rows = counter.count(COUNTED).map_err(|e| e.to_string())?;
     Ok(Profile { rows, ..profile.clone() })
 }
