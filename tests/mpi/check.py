@@ -65,6 +65,14 @@ class Job:
             fail(f"{' '.join(map(str, self.command))} goes on after {within} s")
         return self.process.returncode, out, err, time.monotonic() - self.began
 
+    def leave(self, within):
+        """For a launcher whose processes have gone."""
+        try:
+            self.process.communicate(timeout=within)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.communicate()
+
 
 def workers(fsx):
     """Processes of fsx, but for those of others."""
@@ -343,8 +351,12 @@ def kept(given, folder):
                 except ProcessLookupError:
                     pass
             killed, gone_on = killed + 1, gone_on + (resumed > 0)
-            job.end(60)
+            # No rank goes on. mpirun itself at times waits for ever for processes that were killed while they started.
+            until = time.monotonic() + 60
+            while workers(given.fsx) and time.monotonic() < until:
+                time.sleep(0.05)
             gone(given.fsx)
+            job.leave(20)
             continue
         code, _, err, took = job.end(120)
         if code != 0 or (folder / "mpi.safetensors").read_bytes() != wanted:

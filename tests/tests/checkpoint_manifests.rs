@@ -103,6 +103,12 @@ fn each_lie_is_refused() {
         let said = convert(&newest, &to, false).unwrap_err().to_string();
         assert!(said.contains(words) && !to.exists(), "{words}: {said}");
     }
+    // Without the digest of what it says.
+    let mut changed = text.clone();
+    changed["about"]["seed"] = 5.into();
+    fs::write(newest.join("manifest.json"), serde_json::to_string_pretty(&changed).unwrap()).unwrap();
+    let said = Session::<f32>::new(schedule.clone(), options().resume(newest.clone())).err().unwrap();
+    assert!(said.to_string().contains("has not the SHA-256 that it says; others: "), "{said}");
     write(&newest, text);
     session(&schedule, options().steps(9).resume(newest));
 }
