@@ -302,8 +302,10 @@ fn fsc(dir: &Path, args: &[&str]) -> Output {
 
 /// The schedule and what was said.
 fn compile(dir: &Path, more: &[&str]) -> (String, String) {
-    let out =
-        fsc(dir, &[&["compile", "m.fs", "-o", "s.json", "--ranks", "2", "--strategy", "pec"], more].concat());
+    let out = fsc(
+        dir,
+        &[&["compile", "m.fs", "-o", "s.json", "--ranks", "2", "--strategy", "pec"][..], more].concat(),
+    );
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(out.status.success(), "{said}");
     (fs::read_to_string(dir.join("s.json")).expect("a schedule"), said)
