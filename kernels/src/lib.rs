@@ -10,6 +10,7 @@
 pub mod allocator;
 pub mod asked;
 pub mod attention;
+pub mod cuda;
 pub mod dropout;
 pub mod elementwise;
 pub mod embedding;

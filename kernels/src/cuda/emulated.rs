@@ -1,0 +1,398 @@
+//! Kernels on the CPU: their sources compiled as C++ against an emulation of CUDA's execution model.
+//!
+//! What a library is built from decides its name (a digest of the sources, the options and the compiler), so it is
+//! built once and found again by every later process that names the same folder. Each family is an object of its own: a change
+//! to one compiles one.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use sha2::{Digest as _, Sha256};
+
+use super::sources::{EMULATION, FAMILIES, HEADERS, Precision, Source};
+use super::{Call, Shape};
+
+/// Why kernels cannot be emulated, or what one did that CUDA does not allow.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EmulationError {
+    /// A file or folder.
+    #[error("{path}: {error}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        error: std::io::Error,
+    },
+    /// There is no C++ compiler.
+    #[error("{compiler}, which compiles the emulated kernels, cannot be run: {error}")]
+    NoCompiler {
+        /// Its name.
+        compiler: String,
+        /// What is wrong.
+        error: std::io::Error,
+    },
+    /// It does not compile.
+    #[error("{source_name} does not compile:\n{said}")]
+    Compile {
+        /// Which source.
+        source_name: String,
+        /// What the compiler says.
+        said: String,
+    },
+    /// The library cannot be loaded.
+    #[error("{path} cannot be loaded: {said}")]
+    Load {
+        /// Where it is.
+        path: PathBuf,
+        /// What the loader says.
+        said: String,
+    },
+    /// No kernel has this name.
+    #[error("there is no kernel {0}")]
+    NoKernel(String),
+    /// Another number of arguments than the kernel has.
+    #[error("kernel {name} takes {takes} arguments, not {given}")]
+    Arguments {
+        /// Which kernel.
+        name: String,
+        /// How many it takes.
+        takes: usize,
+        /// How many there are.
+        given: usize,
+    },
+    /// A launch that CUDA does not allow, or leaves undefined.
+    #[error("{0}")]
+    Launch(String),
+}
+
+/// How the library is compiled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Build {
+    /// What activations are.
+    pub precision: Precision,
+    /// With the address and undefined-behaviour sanitizers. The process must have started with the address
+    /// sanitizer's library (`LD_PRELOAD`).
+    pub sanitized: bool,
+}
+
+type Find = unsafe extern "C" fn(*const c_char) -> *const c_void;
+type Arguments = unsafe extern "C" fn(*const c_void) -> *const c_char;
+type Name = unsafe extern "C" fn(usize) -> *const c_char;
+type Launch = unsafe extern "C" fn(
+    *const c_void,
+    *const u32,
+    *const u32,
+    usize,
+    *mut *mut c_void,
+    u64,
+    *mut c_char,
+    usize,
+) -> c_int;
+
+/// A kernel of the library.
+#[derive(Debug)]
+struct Known {
+    handle: *const c_void,
+    arguments: Vec<String>,
+}
+
+/// Emulated kernels. Launches run to their end in the thread that asks for them; several threads may launch at once.
+#[derive(Debug)]
+pub struct Emulation {
+    launch: Launch,
+    kernels: BTreeMap<String, Known>,
+    launches: AtomicU64,
+}
+
+// SAFETY: handles are addresses of constants of a library that is never unloaded, and the library keeps what a launch needs
+// for each thread.
+unsafe impl Send for Emulation {}
+// SAFETY: as above.
+unsafe impl Sync for Emulation {}
+
+impl Emulation {
+    /// The library for these options, built in `folder` if it is not there. One process loads each once.
+    pub fn load(build: Build, folder: &Path) -> Result<Arc<Self>, EmulationError> {
+        static LOADED: OnceLock<Mutex<BTreeMap<(PathBuf, Build), Arc<Emulation>>>> = OnceLock::new();
+        let loaded = LOADED.get_or_init(Mutex::default);
+        // Also keeps two threads from building the same.
+        let mut loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(emulation) = loaded.get(&(folder.to_owned(), build)) {
+            return Ok(emulation.clone());
+        }
+        let emulation = Arc::new(Self::open(&compile(build, folder)?)?);
+        loaded.insert((folder.to_owned(), build), emulation.clone());
+        Ok(emulation)
+    }
+
+    fn open(path: &Path) -> Result<Self, EmulationError> {
+        let said = || {
+            // SAFETY: the loader's message, if there is one, is text that lives until its next call.
+            let said = unsafe { libc::dlerror() };
+            let said = if said.is_null() {
+                "for no reason that is given".to_owned()
+            } else {
+                // SAFETY: as above.
+                unsafe { CStr::from_ptr(said) }.to_string_lossy().into_owned()
+            };
+            EmulationError::Load { path: path.to_owned(), said }
+        };
+        let name = c_text(&path.to_string_lossy());
+        // SAFETY: what runs when the library is loaded only lists its kernels.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if library.is_null() {
+            return Err(said());
+        }
+        let symbol = |name: &CStr| {
+            // SAFETY: the library is open and stays so.
+            let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+            if found.is_null() { Err(said()) } else { Ok(found) }
+        };
+        // SAFETY: `emulate.cpp` defines these functions with these types.
+        let (find, arguments, name, launch) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, Find>(symbol(c"emulate_find")?),
+                std::mem::transmute::<*mut c_void, Arguments>(symbol(c"emulate_arguments")?),
+                std::mem::transmute::<*mut c_void, Name>(symbol(c"emulate_name")?),
+                std::mem::transmute::<*mut c_void, Launch>(symbol(c"emulate_launch")?),
+            )
+        };
+        let mut kernels = BTreeMap::new();
+        for number in 0.. {
+            // SAFETY: the functions take any number and the names that they give, and return texts that stay.
+            unsafe {
+                let name = name(number);
+                if name.is_null() {
+                    break;
+                }
+                let handle = find(name);
+                let types = CStr::from_ptr(arguments(handle)).to_string_lossy();
+                let arguments = types.split_terminator(',').map(str::to_owned).collect();
+                kernels
+                    .insert(CStr::from_ptr(name).to_string_lossy().into_owned(), Known { handle, arguments });
+            }
+        }
+        Ok(Emulation { launch, kernels, launches: AtomicU64::new(0) })
+    }
+
+    /// The order of threads and blocks and the garbage in shared memory are drawn from a seed and the number of the launch
+    /// since this was called.
+    pub fn set_seed(&self, seed: u64) {
+        self.launches.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), Ordering::Relaxed);
+    }
+
+    /// All kernels with the types of their arguments.
+    pub fn kernels(&self) -> impl Iterator<Item = (&str, &[String])> {
+        self.kernels.iter().map(|(name, known)| (name.as_str(), known.arguments.as_slice()))
+    }
+
+    /// Runs a kernel to its end.
+    ///
+    /// # Safety
+    /// `args` are addresses of the kernel's arguments, of their types, and what is addressed by these is there, as
+    /// the kernel's description demands. Nobody else uses what it writes.
+    pub unsafe fn launch(
+        &self,
+        name: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        args: &mut [*mut c_void],
+    ) -> Result<(), EmulationError> {
+        let known = self.kernels.get(name).ok_or_else(|| EmulationError::NoKernel(name.to_owned()))?;
+        if known.arguments.len() != args.len() {
+            let takes = known.arguments.len();
+            return Err(EmulationError::Arguments { name: name.to_owned(), takes, given: args.len() });
+        }
+        let seed = self.launches.fetch_add(1, Ordering::Relaxed);
+        let mut error = [0 as c_char; 512];
+        // SAFETY: the caller's; `error` has room for as many bytes as are said.
+        unsafe {
+            let result = (self.launch)(
+                known.handle,
+                grid.as_ptr(),
+                block.as_ptr(),
+                shared as usize,
+                args.as_mut_ptr(),
+                seed,
+                error.as_mut_ptr(),
+                error.len(),
+            );
+            if result == 0 {
+                return Ok(());
+            }
+            Err(EmulationError::Launch(CStr::from_ptr(error.as_ptr()).to_string_lossy().into_owned()))
+        }
+    }
+
+    /// Runs a call to its end; nothing if there is nothing to do.
+    ///
+    /// # Safety
+    /// What the call's arguments address is there, as the kernel's description demands, and nobody else uses what it
+    /// writes.
+    pub unsafe fn run(&self, call: &Call) -> Result<(), EmulationError> {
+        if call.shape.is_empty() {
+            return Ok(());
+        }
+        let Shape { grid, block, shared } = call.shape;
+        // SAFETY: the catalogue's types are those of the sources (held by a test); the rest is the caller's.
+        call.with_arguments(|args| unsafe { self.launch(call.kernel.name, grid, block, shared, args) })
+    }
+}
+
+fn c_text(text: &str) -> CString {
+    // A path has no zero byte; were there one, the file would not be found.
+    CString::new(text.replace('\0', "?")).unwrap_or_default()
+}
+
+const COMPILER: &str = "g++";
+
+fn options(build: Build) -> Vec<String> {
+    // Products are fused only where a kernel says so, as on a device.
+    let mut options: Vec<String> = ["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden"]
+        .into_iter()
+        .chain(["-fno-strict-aliasing", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"])
+        .chain(["-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-maybe-uninitialized"])
+        .map(str::to_owned)
+        .collect();
+    options.push(format!("-DREAL={}", build.precision));
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+        options.extend(["-mavx2", "-mfma"].map(str::to_owned));
+    }
+    if build.sanitized {
+        options.extend(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"].map(str::to_owned));
+        options.push("-fno-omit-frame-pointer".to_owned());
+    }
+    options
+}
+
+fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut sha = Sha256::new();
+    for text in texts {
+        // Lengths, so that two texts are not taken for one.
+        sha.update((text.len() as u64).to_le_bytes());
+        sha.update(text.as_bytes());
+    }
+    sha.finalize()[..12].iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Compiles what is not there, and returns the library's path.
+fn compile(build: Build, folder: &Path) -> Result<PathBuf, EmulationError> {
+    let options = options(build);
+    let version = said_by(&mut Command::new(COMPILER).arg("-v"), COMPILER)?;
+    let texts = |sources: &[Source]| sources.iter().flat_map(|s| [s.name, s.text]).collect::<Vec<_>>();
+    let mut common: Vec<&str> = options.iter().map(String::as_str).chain([version.as_str()]).collect();
+    common.extend(texts(HEADERS));
+    common.extend(texts(EMULATION));
+    let all = digest(common.iter().copied().chain(texts(FAMILIES)));
+    let library = folder.join(format!("kernels-{all}.so"));
+    if library.exists() {
+        return Ok(library);
+    }
+    // Sources in a folder of their own: a second process of another version may be building too.
+    let sources = folder.join(format!("sources-{all}"));
+    for source in HEADERS.iter().chain(FAMILIES).chain(EMULATION) {
+        write(&sources.join(source.name), source.text)?;
+    }
+    let mut objects = vec![];
+    let mut failures = vec![];
+    std::thread::scope(|scope| {
+        let mut running = vec![];
+        for source in FAMILIES.iter().chain(EMULATION.iter().filter(|s| !s.name.ends_with(".hpp"))) {
+            let own = digest(common.iter().copied().chain([source.name, source.text]));
+            let stem = source.name.rsplit('/').next().unwrap_or(source.name);
+            let object = folder.join(format!("{stem}-{own}.o"));
+            objects.push(object.clone());
+            if object.exists() {
+                continue;
+            }
+            let (sources, options) = (&sources, &options);
+            running.push(scope.spawn(move || object_of(*source, sources, options, &object)));
+        }
+        for one in running {
+            match one.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => failures.push(error),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    if let Some(failure) = failures.into_iter().next() {
+        return Err(failure);
+    }
+    into_place(&library, |target| {
+        let mut command = Command::new(COMPILER);
+        command.args(&options).arg("-shared").arg("-Wl,-Bsymbolic").args(&objects).arg("-o").arg(target);
+        said_by(&mut command, "the library")
+    })?;
+    // What is left of a build that another process began anew does no harm.
+    let _ = std::fs::remove_dir_all(&sources);
+    Ok(library)
+}
+
+/// Compiles one source, with the names of its kernels.
+fn object_of(
+    source: Source,
+    sources: &Path,
+    options: &[String],
+    object: &Path,
+) -> Result<(), EmulationError> {
+    let file = if source.name.ends_with(".cu") {
+        let mut text = format!("#include \"{}\"\n", source.name);
+        for kernel in source.kernels() {
+            let _ = writeln!(text, "EMULATE_REGISTER({kernel});");
+        }
+        let file = sources.join(format!("{}.cpp", source.name));
+        write(&file, &text)?;
+        file
+    } else {
+        sources.join(source.name)
+    };
+    into_place(object, |target| {
+        let mut command = Command::new(COMPILER);
+        command.args(options).arg("-I").arg(sources).arg("-c").arg(file).arg("-o").arg(target);
+        said_by(&mut command, source.name)
+    })
+}
+
+/// Makes a file under another name first, so that nobody finds half of it.
+fn into_place(
+    path: &Path,
+    make: impl FnOnce(&Path) -> Result<String, EmulationError>,
+) -> Result<(), EmulationError> {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    let beside = path.with_extension(format!("{}.{extension}", std::process::id()));
+    make(&beside)?;
+    std::fs::rename(&beside, path).map_err(|error| EmulationError::File { path: path.to_owned(), error })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), EmulationError> {
+    let failed = |error| EmulationError::File { path: path.to_owned(), error };
+    std::fs::create_dir_all(path.parent().unwrap_or(path)).map_err(failed)?;
+    // Another process may be reading the same: it never sees half of it.
+    let beside = path.with_extension(format!("{}.part", std::process::id()));
+    std::fs::write(&beside, text).map_err(failed)?;
+    std::fs::rename(&beside, path).map_err(failed)
+}
+
+/// What a command says.
+fn said_by(command: &mut Command, source_name: &str) -> Result<String, EmulationError> {
+    let output = command
+        .output()
+        .map_err(|error| EmulationError::NoCompiler { compiler: COMPILER.to_owned(), error })?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() {
+        return Ok(said);
+    }
+    Err(EmulationError::Compile { source_name: source_name.to_owned(), said })
+}

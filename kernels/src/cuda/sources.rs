@@ -1,0 +1,72 @@
+//! The sources of all kernels, as part of the library.
+
+use std::fmt::{self, Display, Formatter};
+
+/// A source or header of `kernels/cuda`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its path below that folder.
+    pub name: &'static str,
+    /// What it says.
+    pub text: &'static str,
+}
+
+macro_rules! sources {
+    ($($name:literal),* $(,)?) => {
+        &[$(Source { name: $name, text: include_str!(concat!("../../cuda/", $name)) }),*]
+    };
+}
+
+/// Headers that sources include, for a device too.
+pub const HEADERS: &[Source] = sources!["common.cuh"];
+
+/// Sources with kernels, one for a family.
+pub const FAMILIES: &[Source] = sources!["rows.cu"];
+
+/// What the emulation consists of beside the sources.
+pub const EMULATION: &[Source] =
+    sources!["emulate/emulate.hpp", "emulate/fiber.hpp", "emulate/emulate.cpp", "emulate/selftest.cu"];
+
+impl Source {
+    /// Names of the kernels in it, in order.
+    pub fn kernels(self) -> impl Iterator<Item = &'static str> {
+        self.text.lines().filter_map(|line| {
+            let rest = line.strip_prefix("KERNEL(").or_else(|| line.strip_prefix("KERNEL_OF("))?;
+            rest.split([',', ')']).next()
+        })
+    }
+}
+
+/// What activations are: the `REAL` of the sources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Precision {
+    /// 32 bits.
+    #[default]
+    F32,
+    /// Brain floats of 16 bits.
+    Bf16,
+}
+
+impl Precision {
+    /// Bytes of a number.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Precision::F32 => 4,
+            Precision::Bf16 => 2,
+        }
+    }
+
+    /// The type's name in the sources.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "float",
+            Precision::Bf16 => "bf16",
+        }
+    }
+}
+
+impl Display for Precision {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

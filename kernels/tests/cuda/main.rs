@@ -1,0 +1,11 @@
+//! CUDA kernels, emulated, against the CPU kernels of the same jobs.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "launches work on addresses")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod catalogue;
+mod device;
+mod execution;
+mod rows;
