@@ -107,3 +107,91 @@ KERNEL(split)(
     uint64_t y_stride, uint32_t add, uint32_t* fault) {
     move_rows(n, cols, x, x_rows, x_stride, at, nullptr, n, y, n, y_stride, nullptr, add, fault);
 }
+
+// y[at[i]] = x[i]: gradients of rows.
+KERNEL(scatter_floats)(
+    uint32_t n, uint32_t cols, const float* x, uint64_t x_stride, const uint32_t* at, float* y, uint32_t y_rows,
+    uint64_t y_stride, uint32_t* fault) {
+    move_rows(n, cols, x, n, x_stride, nullptr, nullptr, n, y, y_rows, y_stride, at, 0, fault);
+}
+
+// y[b] (+)= the sum of x[at[p]] over the positions p of bag b, or their mean. Empty bags give zeros.
+KERNEL(pool)(
+    uint32_t bags, uint32_t cols, const REAL* x, uint32_t x_rows, uint64_t x_stride, const uint32_t* at,
+    const uint32_t* offsets, uint32_t mean, REAL* y, uint64_t y_stride, uint32_t add, uint32_t* fault) {
+    uint64_t bag = uint64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (bag >= bags) {
+        return;
+    }
+    uint32_t begin = offsets[bag], end = offsets[bag + 1];
+    float factor = 1.0f / float(greatest(end - begin, 1u));
+    bool fours = by_fours(x, x_stride) && by_fours(y, y_stride);
+    uint32_t whole = fours ? cols / 4 * 4 : 0;
+    for (uint32_t j = 4 * threadIdx.x; j < whole; j += 4 * blockDim.x) {
+        float4 sum = make_float4(0, 0, 0, 0);
+        for (uint32_t p = begin; p < end; p++) {
+            uint32_t row = at[p];
+            if (row >= x_rows) {
+                raise_fault(fault, FAULT_ROW);
+                continue;
+            }
+            float4 value = load4(x + row * x_stride + j);
+            sum.x += value.x;
+            sum.y += value.y;
+            sum.z += value.z;
+            sum.w += value.w;
+        }
+        if (mean) {
+            sum.x *= factor;
+            sum.y *= factor;
+            sum.z *= factor;
+            sum.w *= factor;
+        }
+        REAL* out = y + bag * y_stride + j;
+        if (add) {
+            float4 old = load4(out);
+            sum.x += old.x;
+            sum.y += old.y;
+            sum.z += old.z;
+            sum.w += old.w;
+        }
+        store4(out, sum);
+    }
+    for (uint32_t j = whole + threadIdx.x; j < cols; j += blockDim.x) {
+        float sum = 0;
+        for (uint32_t p = begin; p < end; p++) {
+            uint32_t row = at[p];
+            if (row >= x_rows) {
+                raise_fault(fault, FAULT_ROW);
+                continue;
+            }
+            sum += to_float(x[row * x_stride + j]);
+        }
+        if (mean) {
+            sum *= factor;
+        }
+        REAL* out = y + bag * y_stride + j;
+        *out = from_float<REAL>(add ? sum + to_float(*out) : sum);
+    }
+}
+
+// bags[p] = the bag of position p.
+KERNEL(bags_of_positions)(uint32_t n, uint32_t bags, const uint32_t* offsets, uint32_t* out, uint32_t* fault) {
+    uint64_t p = thread_in_grid();
+    if (p >= n) {
+        return;
+    }
+    uint32_t low = 0, high = bags;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (offsets[middle + 1] <= p) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low >= bags) {
+        raise_fault(fault, FAULT_SIZE);
+    }
+    out[p] = low;
+}

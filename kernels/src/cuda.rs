@@ -8,6 +8,7 @@
 pub mod catalogue;
 #[cfg(all(feature = "emulated", target_os = "linux"))]
 pub mod emulated;
+pub mod lists;
 pub mod sources;
 
 pub use catalogue::{Call, In, Kernel, Out, Shape};

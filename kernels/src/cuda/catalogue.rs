@@ -3,7 +3,14 @@
 //! An entry gives a function with the kernel's arguments that makes a [`Call`], and the [`Kernel`] that describes it. A
 //! test holds every entry against the types that the C++ compiler sees in the source.
 
+pub mod carry;
+pub mod classes;
+pub mod ids;
+pub mod optimizers;
+pub mod ranking;
 pub mod rows;
+pub mod segments;
+pub mod sort;
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -12,7 +19,17 @@ use super::sources::Precision;
 
 /// All kernels.
 pub fn kernels() -> impl Iterator<Item = &'static Kernel> {
-    [rows::KERNELS].into_iter().flatten().copied()
+    let families = [
+        carry::KERNELS,
+        classes::KERNELS,
+        ids::KERNELS,
+        optimizers::KERNELS,
+        ranking::KERNELS,
+        rows::KERNELS,
+        segments::KERNELS,
+        sort::KERNELS,
+    ];
+    families.into_iter().flatten().copied()
 }
 
 /// What is known of a kernel.

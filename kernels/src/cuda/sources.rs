@@ -18,10 +18,19 @@ macro_rules! sources {
 }
 
 /// Headers that sources include, for a device too.
-pub const HEADERS: &[Source] = sources!["common.cuh"];
+pub const HEADERS: &[Source] = sources!["common.cuh", "bitmap.cuh", "random.cuh"];
 
 /// Sources with kernels, one for a family.
-pub const FAMILIES: &[Source] = sources!["rows.cu"];
+pub const FAMILIES: &[Source] = sources![
+    "carry.cu",
+    "classes.cu",
+    "ids.cu",
+    "optimizers.cu",
+    "ranking.cu",
+    "rows.cu",
+    "segments.cu",
+    "sort.cu",
+];
 
 /// What the emulation consists of beside the sources.
 pub const EMULATION: &[Source] =

@@ -1,4 +1,4 @@
-//! `rows.cu`: moving rows.
+//! `rows.cu`: moving rows, and pools of rows.
 
 use super::{In, Out, Real, Shape, catalogue};
 
@@ -9,25 +9,43 @@ fn tiles(n: u32, cols: u32) -> Shape {
     Shape::tiles(u64::from(n), u64::from(cols), ROWS_AT_ONCE)
 }
 
+fn items(n: u32) -> Shape {
+    Shape::items(u64::from(n))
+}
+
 catalogue! { "rows.cu":
-    /// `y[i] = table[rows[at[i]]]` for i below n, or `table[rows[i]]` without `at`; `rows` has `entries`.
+    /// `y[i] = table[rows[at[i]]]`, or `table[rows[i]]` without `at`.
     gather(
-        n: u32, cols: u32, table: In<f32>, table_rows: u32, table_stride: u64, rows: In<u32>, entries: u32, at: In<u32>,
-        y: Out<Real>, y_stride: u64, add: u32, fault: Out<u32>,
+        n: u32, cols: u32, table: In<f32>, table_rows: u32, table_stride: u64, rows: In<u32>, entries: u32,
+        at: In<u32>, y: Out<Real>, y_stride: u64, add: u32, fault: Out<u32>,
     ) => tiles(n, cols);
-    /// `y[at[i]] = x[i]` for i below n; `at` holds no position twice.
+    /// `y[at[i]] = x[i]`. `at` holds no position twice.
     scatter(
         n: u32, cols: u32, x: In<Real>, x_stride: u64, at: In<u32>, y: Out<Real>, y_rows: u32, y_stride: u64,
         fault: Out<u32>,
     ) => tiles(n, cols);
-    /// `y[i] = x[at[i]]` for i below n: from unique rows to one row per position.
+    /// `y[i] = x[at[i]]`: activations, from unique rows to one row per position.
     expand(
-        n: u32, cols: u32, x: In<Real>, x_rows: u32, x_stride: u64, at: In<u32>, y: Out<Real>, y_stride: u64, add: u32,
-        fault: Out<u32>,
+        n: u32, cols: u32, x: In<Real>, x_rows: u32, x_stride: u64, at: In<u32>, y: Out<Real>, y_stride: u64,
+        add: u32, fault: Out<u32>,
     ) => tiles(n, cols);
-    /// `y[i] = x[at[i]]` for i below n: the gradients of a class.
+    /// `y[i] = x[at[i]]`: gradients of rows, those of a class.
     split(
         n: u32, cols: u32, x: In<f32>, x_rows: u32, x_stride: u64, at: In<u32>, y: Out<f32>, y_stride: u64, add: u32,
         fault: Out<u32>,
     ) => tiles(n, cols);
+    /// `y[at[i]] = x[i]`: gradients of rows.
+    scatter_floats(
+        n: u32, cols: u32, x: In<f32>, x_stride: u64, at: In<u32>, y: Out<f32>, y_rows: u32, y_stride: u64,
+        fault: Out<u32>,
+    ) => tiles(n, cols);
+    /// `y[b]` (+)= the sum of `x[at[p]]` over the positions p of bag b, or their mean. Empty bags give zeros.
+    pool(
+        bags: u32, cols: u32, x: In<Real>, x_rows: u32, x_stride: u64, at: In<u32>, offsets: In<u32>, mean: u32,
+        y: Out<Real>, y_stride: u64, add: u32, fault: Out<u32>,
+    ) => Shape::tiles(u64::from(bags), u64::from(cols), 1);
+    /// `bags[p]` = the bag of position p.
+    bags_of_positions(
+        n: u32, bags: u32, offsets: In<u32>, out: Out<u32>, fault: Out<u32>,
+    ) => items(n);
 }

@@ -1,0 +1,336 @@
+// Ids of a batch: which rows it needs, where each stands, and whose they are.
+//
+// A set of ids is a bitmap of the rows that there could be (bitmap.cuh): members come out sorted without sorting.
+#include "bitmap.cuh"
+#include "random.cuh"
+
+// Adds ids below `limit`.
+template <class T>
+DEVICE void bitmap_add(uint32_t n, const T* ids, uint64_t limit, uint32_t* bits, uint32_t* fault, Fault what) {
+    uint64_t i = thread_in_grid();
+    if (i >= n) {
+        return;
+    }
+    uint64_t id = uint64_t(ids[i]);
+    if (id >= limit) {
+        raise_fault(fault, what);
+        return;
+    }
+    uint32_t bit = 1u << (id % 32);
+    // Most ids of a batch are there already.
+    if (!(bits[id / 32] & bit)) {
+        atomicOr(&bits[id / 32], bit);
+    }
+}
+KERNEL(bitmap_add_ids)(uint32_t n, const int64_t* ids, uint64_t limit, uint32_t* bits, uint32_t* fault) {
+    bitmap_add(n, ids, limit, bits, fault, FAULT_ID);
+}
+KERNEL(bitmap_add_rows)(uint32_t n, const uint32_t* rows, uint64_t limit, uint32_t* bits, uint32_t* fault) {
+    bitmap_add(n, rows, limit, bits, fault, FAULT_ROW);
+}
+
+// Empties a set of these members.
+template <class T>
+DEVICE void bitmap_remove(uint32_t n, const T* ids, uint64_t limit, uint32_t* bits) {
+    uint64_t i = thread_in_grid();
+    if (i < n && uint64_t(ids[i]) < limit) {
+        bits[uint64_t(ids[i]) / 32] = 0;
+    }
+}
+KERNEL(bitmap_remove_ids)(uint32_t n, const int64_t* ids, uint64_t limit, uint32_t* bits) {
+    bitmap_remove(n, ids, limit, bits);
+}
+KERNEL(bitmap_remove_rows)(uint32_t n, const uint32_t* rows, uint64_t limit, uint32_t* bits) {
+    bitmap_remove(n, rows, limit, bits);
+}
+
+// sums[b] = members in the groups of block b.
+KERNEL_OF(bitmap_tiles, 256)(uint32_t groups, const uint32_t* bits, uint32_t* sums) {
+    uint64_t group = thread_in_grid();
+    uint32_t members = 0, total;
+    if (group < groups) {
+        Group g = load_group(bits, group);
+#pragma unroll
+        for (uint32_t w = 0; w < GROUP_WORDS; w++) {
+            members += __popc(g.words[w]);
+        }
+    }
+    block_scan(members, total);
+    if (threadIdx.x == 0) {
+        sums[blockIdx.x] = total;
+    }
+}
+
+// before[group] = members in the groups before, from the scanned sums; if asked for, the members, ascending.
+template <class T>
+DEVICE void bitmap_number(
+    uint32_t groups, const uint32_t* bits, const uint32_t* sums, uint32_t* before, T* members, uint32_t room,
+    uint32_t* fault) {
+    uint64_t group = thread_in_grid();
+    uint32_t count = 0, total;
+    Group g = {};
+    if (group < groups) {
+        g = load_group(bits, group);
+#pragma unroll
+        for (uint32_t w = 0; w < GROUP_WORDS; w++) {
+            count += __popc(g.words[w]);
+        }
+    }
+    uint32_t at = sums[blockIdx.x] + block_scan(count, total);
+    if (group >= groups) {
+        return;
+    }
+    before[group] = at;
+    if (!members) {
+        return;
+    }
+    if (at + count > room) {
+        raise_fault(fault, FAULT_SIZE);
+        return;
+    }
+#pragma unroll
+    for (uint32_t w = 0; w < GROUP_WORDS; w++) {
+        for (uint32_t rest = g.words[w]; rest != 0; rest &= rest - 1) {
+            members[at++] = T(group * GROUP_BITS + w * 32 + __ffs(rest) - 1);
+        }
+    }
+}
+KERNEL_OF(bitmap_number_ids, 256)(
+    uint32_t groups, const uint32_t* bits, const uint32_t* sums, uint32_t* before, int64_t* members, uint32_t room,
+    uint32_t* fault) {
+    bitmap_number(groups, bits, sums, before, members, room, fault);
+}
+KERNEL_OF(bitmap_number_rows, 256)(
+    uint32_t groups, const uint32_t* bits, const uint32_t* sums, uint32_t* before, uint32_t* members, uint32_t room,
+    uint32_t* fault) {
+    bitmap_number(groups, bits, sums, before, members, room, fault);
+}
+
+// inverse[i] = where ids[i] stands among the members. Ids out of range were told of when they were added; theirs is 0.
+template <class T>
+DEVICE void bitmap_rank(
+    uint32_t n, const T* ids, uint64_t limit, const uint32_t* bits, const uint32_t* before, uint32_t* inverse) {
+    uint64_t i = thread_in_grid();
+    if (i < n) {
+        uint64_t id = uint64_t(ids[i]);
+        inverse[i] = id < limit ? rank_of(bits, before, id) : 0;
+    }
+}
+KERNEL(bitmap_rank_ids)(
+    uint32_t n, const int64_t* ids, uint64_t limit, const uint32_t* bits, const uint32_t* before, uint32_t* inverse) {
+    bitmap_rank(n, ids, limit, bits, before, inverse);
+}
+KERNEL(bitmap_rank_rows)(
+    uint32_t n, const uint32_t* rows, uint64_t limit, const uint32_t* bits, const uint32_t* before, uint32_t* inverse) {
+    bitmap_rank(n, rows, limit, bits, before, inverse);
+}
+
+// counts[owner] = how many of ascending ids it holds: those from owner * rows_per_owner on.
+KERNEL(count_by_owner)(uint32_t owners, uint32_t n, const int64_t* ids, uint64_t rows_per_owner, uint64_t* counts) {
+    uint64_t owner = thread_in_grid();
+    if (owner >= owners) {
+        return;
+    }
+    uint32_t found[2];
+    for (uint32_t side = 0; side < 2; side++) {
+        uint64_t limit = (owner + side) * rows_per_owner;
+        uint32_t low = 0, high = n;
+        while (low < high) {
+            uint32_t middle = low + (high - low) / 2;
+            if (uint64_t(ids[middle]) < limit) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        found[side] = low;
+    }
+    counts[owner] = found[1] - found[0];
+}
+
+// keys[i] = the owner of ids[i]; of an id that nobody has, the last.
+KERNEL(owners_of_ids)(
+    uint32_t n, const int64_t* ids, uint64_t space, uint64_t rows_per_owner, uint32_t owners, uint64_t limit,
+    uint32_t* keys, uint32_t* fault) {
+    uint64_t i = thread_in_grid();
+    if (i >= n) {
+        return;
+    }
+    uint64_t id = uint64_t(ids[i]);
+    if (id >= limit) {
+        raise_fault(fault, FAULT_ID);
+    }
+    keys[i] = uint32_t(least(id % space / rows_per_owner, uint64_t(owners) - 1));
+}
+
+// Entries in their order: ids_out[i] = ids[order[i]], and where each position's entry stands.
+KERNEL(place_entries)(
+    uint32_t n, const uint32_t* order, const int64_t* ids, int64_t* ids_out, uint32_t* inverse, uint32_t* fault) {
+    uint64_t i = thread_in_grid();
+    if (i >= n) {
+        return;
+    }
+    uint32_t from = order[i];
+    if (from >= n) {
+        raise_fault(fault, FAULT_ROW);
+        return;
+    }
+    ids_out[i] = ids[from];
+    inverse[from] = uint32_t(i);
+}
+
+// In which microbatch each entry is used first and last. Numbers while they are found; `uses` has two bytes an entry.
+KERNEL(uses_begin)(uint32_t entries, uint32_t* first, uint32_t* last) {
+    uint64_t entry = thread_in_grid();
+    if (entry < entries) {
+        first[entry] = 255;
+        last[entry] = 0;
+    }
+}
+// Positions of a microbatch end at its boundary.
+KERNEL(uses_mark)(
+    uint32_t n, const uint32_t* inverse, uint32_t microbatches, const uint32_t* boundaries, uint32_t entries,
+    uint32_t* first, uint32_t* last, uint32_t* fault) {
+    uint64_t i = thread_in_grid();
+    if (i >= n) {
+        return;
+    }
+    uint32_t microbatch = 0, entry = inverse[i];
+    while (microbatch < microbatches && i >= boundaries[microbatch]) {
+        microbatch++;
+    }
+    if (entry >= entries || microbatch == microbatches) {
+        raise_fault(fault, entry >= entries ? FAULT_ROW : FAULT_SIZE);
+        return;
+    }
+    atomicMin(&first[entry], microbatch);
+    atomicMax(&last[entry], microbatch);
+}
+KERNEL(uses_end)(uint32_t entries, const uint32_t* first, const uint32_t* last, uint8_t* uses) {
+    uint64_t entry = thread_in_grid();
+    if (entry < entries) {
+        uses[2 * entry] = uint8_t(first[entry]);
+        uses[2 * entry + 1] = uint8_t(last[entry]);
+    }
+}
+
+// rows[i] = ids[i] as a row of its owner's shard. Without rows_per_owner there is one owner.
+KERNEL(rows_of_entries)(uint32_t n, const int64_t* ids, uint64_t rows_per_owner, uint32_t owners, uint32_t* rows) {
+    uint64_t i = thread_in_grid();
+    if (i < n) {
+        uint64_t id = uint64_t(ids[i]);
+        uint64_t owner = rows_per_owner ? least(id / rows_per_owner, uint64_t(owners) - 1) : 0;
+        rows[i] = uint32_t(id - owner * rows_per_owner);
+    }
+}
+
+// A hashed or planned table: rows are permuted by a Feistel network over a power of two, walked until it lands inside; a few
+// rows have other slots, which stand in a table with open addressing.
+const uint64_t NOBODY = 0xffffffffffffffffu;
+
+DEVICE uint64_t mix(uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+// permutation: n, bits of the low half, both masks, six keys. moved: pairs of a key and a value, `places` (a power of two) of
+// them, or none.
+DEVICE uint64_t map_row(const uint64_t* permutation, const uint64_t* moved, uint32_t places, uint64_t x, bool back) {
+    if (places > 0) {
+        for (uint64_t at = mix(x) & (places - 1);; at = (at + 1) & (places - 1)) {
+            if (moved[2 * at] == x) {
+                return moved[2 * at + 1];
+            }
+            if (moved[2 * at] == NOBODY) {
+                break;
+            }
+        }
+    }
+    uint64_t n = permutation[0], low_bits = permutation[1], low_mask = permutation[2], high_mask = permutation[3];
+    const uint64_t* keys = permutation + 4;
+    do {
+        uint64_t low = x & low_mask, high = x >> low_bits;
+        for (uint32_t round = 0; round < 3; round++) {
+            if (back) {
+                high ^= mix(low ^ keys[2 * (2 - round) + 1]) & high_mask;
+                low ^= mix(high ^ keys[2 * (2 - round)]) & low_mask;
+            } else {
+                low ^= mix(high ^ keys[2 * round]) & low_mask;
+                high ^= mix(low ^ keys[2 * round + 1]) & high_mask;
+            }
+        }
+        x = high << low_bits | low;
+    } while (x >= n);
+    return x;
+}
+
+// slots[i] = the slot of ids[i] below `rows`, and with `users` that of the user's copy of the table: user * space more.
+// Without a permutation slots are row numbers.
+KERNEL(slots_of_ids)(
+    uint32_t n, const int64_t* ids, uint64_t rows, const uint64_t* permutation, const uint64_t* moved, uint32_t places,
+    const uint32_t* users, uint64_t space, int64_t* slots, uint32_t* fault) {
+    uint64_t i = thread_in_grid();
+    if (i >= n) {
+        return;
+    }
+    uint64_t id = uint64_t(ids[i]);
+    if (id >= rows) {
+        raise_fault(fault, FAULT_ID);
+        slots[i] = -1;
+        return;
+    }
+    uint64_t slot = permutation ? map_row(permutation, moved, places, id, false) : id;
+    slots[i] = int64_t(slot + (users ? users[i] * space : 0));
+}
+
+// The rows in slots, the other way round.
+KERNEL(rows_of_slots)(
+    uint32_t n, const int64_t* slots, const uint64_t* permutation, const uint64_t* moved, uint32_t places,
+    int64_t* rows) {
+    uint64_t i = thread_in_grid();
+    if (i < n) {
+        uint64_t slot = uint64_t(slots[i]);
+        rows[i] = int64_t(permutation ? map_row(permutation, moved, places, slot, true) : slot);
+    }
+}
+
+// For each position of jagged samples (columns numbers a token), the value of its sample: out[p] = of_sample[stride * keys[s]].
+KERNEL(spread_over_positions)(
+    uint32_t n, uint32_t samples, const uint32_t* offsets, uint32_t columns, const uint64_t* keys, uint32_t limit,
+    const uint32_t* of_sample, uint32_t stride, uint32_t* out, uint32_t* fault) {
+    uint64_t p = thread_in_grid();
+    if (p >= n) {
+        return;
+    }
+    uint32_t low = 0, high = samples;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (uint64_t(offsets[middle + 1]) * columns <= p) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low >= samples || keys[low] >= limit) {
+        raise_fault(fault, FAULT_SIZE);
+        return;
+    }
+    out[p] = of_sample[keys[low] * stride];
+}
+
+// `count` row numbers below table_rows for each row key; a draw depends on the key, the row key and its number only.
+KERNEL(negatives)(
+    uint32_t n, uint32_t count, uint32_t key0, uint32_t key1, uint64_t table_rows, const uint64_t* row_keys,
+    int64_t* out) {
+    uint64_t i = thread_in_grid();
+    if (i >= uint64_t(n) * count) {
+        return;
+    }
+    uint32_t row = uint32_t(i / count), draw = uint32_t(i % count);
+    // 32 draws of a group: the first two words of its 16 counters, then the last two.
+    uint32_t group = draw / (2 * COUNTERS), within = draw % (2 * COUNTERS), words[4];
+    words_of_row(key0, key1, row_keys[row], group * COUNTERS + within % COUNTERS, words);
+    uint32_t pair = within / COUNTERS * 2;
+    uint64_t word = words[pair] | uint64_t(words[pair + 1]) << 32;
+    out[i] = int64_t(__umul64hi(word, table_rows));
+}
