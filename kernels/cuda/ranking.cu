@@ -92,10 +92,18 @@ KERNEL_OF(count_better, 256)(
         return;
     }
     uint32_t count = 0;
-    for (uint64_t r = threadIdx.x; r < rows; r += blockDim.x) {
-        float score = scores[q * rows + r];
-        int64_t id = ids ? ids[r] : first_id + int64_t(r);
-        count += score > targets[q] || (score == targets[q] && id < target_ids[q]);
+    const float* own = scores + q * rows;
+    float target = targets[q];
+    int64_t target_id = target_ids[q];
+#pragma unroll 2
+    for (uint32_t r = threadIdx.x; r < rows; r += 256) {
+        float score = own[r];
+        if (score > target) {
+            count++;
+        } else if (score == target) {
+            // Few scores are equal, so few ids are looked up.
+            count += (ids ? ids[r] : first_id + r) < target_id;
+        }
     }
     uint32_t total;
     block_scan(count, total);

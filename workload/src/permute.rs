@@ -41,6 +41,12 @@ impl Permutation {
         Self { n, low_bits, low_mask: (1 << low_bits) - 1, high_mask: (1 << (bits - low_bits)) - 1, keys }
     }
 
+    /// What it is made of: n, the bits of the low half, the masks of both halves, and the keys of six rounds.
+    pub fn words(&self) -> [u64; 10] {
+        let [a, b, c, d, e, f] = self.keys;
+        [self.n, u64::from(self.low_bits), self.low_mask, self.high_mask, a, b, c, d, e, f]
+    }
+
     /// Where `i` goes; `i` must be below `n`.
     pub fn apply(&self, i: u64) -> u64 {
         let mut x = i;

@@ -108,6 +108,18 @@ pub struct RowMap {
     moved: Option<(Moved, Moved)>,
 }
 
+/// A placement as numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RowWords {
+    /// See [`Permutation::words`].
+    pub permutation: [u64; 10],
+    /// Rows that have other slots than their own, each followed by its slot: open addressing in a power of two of places
+    /// from the hash (SplitMix64's finaliser) on, `u64::MAX` where nobody is. Empty if there are none.
+    pub slots: Vec<u64>,
+    /// Those slots and their rows, likewise.
+    pub rows: Vec<u64>,
+}
+
 /// The random stream of placements; no other stream permutes as it does.
 const STREAM: u32 = 0xF500_0002;
 
@@ -144,6 +156,16 @@ impl RowMap {
         let Some(permutation) = &self.permutation else { return slot };
         let moved = self.moved.as_ref().and_then(|(_, rows)| rows.get(slot));
         moved.unwrap_or_else(|| permutation.invert(slot))
+    }
+
+    /// The placement as numbers, for a device to look rows up by; none where slots are row numbers.
+    pub fn words(&self) -> Option<RowWords> {
+        let permutation = self.permutation.as_ref()?.words();
+        let (slots, rows) = match &self.moved {
+            Some((slots, rows)) => (slots.words(), rows.words()),
+            None => (vec![], vec![]),
+        };
+        Some(RowWords { permutation, slots, rows })
     }
 
     /// Appends the slots of ids; the first that is none of the table's `rows` is given back.
@@ -244,6 +266,10 @@ impl Moved {
             places[at] = pair;
         }
         Self { places }
+    }
+
+    fn words(&self) -> Vec<u64> {
+        self.places.iter().flat_map(|(key, value)| [*key, *value]).collect()
     }
 
     #[inline]

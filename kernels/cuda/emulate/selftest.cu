@@ -64,3 +64,26 @@ KERNEL(selftest_no_barrier)(uint32_t* data, uint32_t n) {
     numbers[i] = i;
     data[i] = numbers[n - 1 - i];
 }
+
+// For the sanitizers: each of these does what no kernel may.
+KERNEL(selftest_reads_past_the_end)(uint32_t* data, uint32_t n) {
+    data[0] = data[n];
+}
+KERNEL(selftest_writes_past_shared)(uint32_t* data, uint32_t n) {
+    DYNAMIC_SHARED(uint32_t, numbers);
+    numbers[n] = data[0];
+}
+KERNEL(selftest_writes_past_an_array)(uint32_t* data, uint32_t n) {
+    SHARED(uint32_t, numbers, 64);
+    numbers[n] = data[0];
+}
+KERNEL(selftest_misaligned)(uint32_t* data, uint32_t) {
+    data[0] = uint32_t(load4(reinterpret_cast<const float*>(data + 1)).x);
+}
+KERNEL(selftest_overflows)(uint32_t* data, uint32_t n) {
+    int32_t most = 0x7fffffff - int32_t(n);
+    for (uint32_t i = 0; i <= n; i++) {
+        most += int32_t(data[0]);
+    }
+    data[0] = uint32_t(most);
+}

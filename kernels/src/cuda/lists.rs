@@ -244,7 +244,17 @@ pub fn received_sum(
     [
         segments::long_groups(groups, ends, longest, long, count),
         segments::received_sum(
-            groups, cols, x, stride, positions, ends, sources, source_count, y, y_stride, longest,
+            groups,
+            cols,
+            x,
+            stride,
+            positions,
+            ends,
+            sources,
+            source_count,
+            y,
+            y_stride,
+            longest,
         ),
         segments::received_sum_long(
             cols,

@@ -75,3 +75,12 @@ fn impossible_launches_are_refused() {
     }
     assert!(launch("nothing", 32, 0, &mut data).unwrap_err().contains("no kernel nothing"));
 }
+
+/// Runs one of the kernels that a sanitizer must stop; `tests/cuda/sanitize.sh` says which, and sees that it does.
+#[test]
+#[ignore = "ends the process, if sanitizers work"]
+fn what_sanitizers_stop() {
+    let name = std::env::var("FS_CUDA_BREAKS").unwrap();
+    let mut data = Memory::filled(64, 1u32);
+    launch(&name, 64, 4 * 64, &mut data).unwrap();
+}

@@ -5,7 +5,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod carried;
 mod catalogue;
 mod device;
 mod execution;
+mod lists;
+mod ranking;
 mod rows;
+mod sums;

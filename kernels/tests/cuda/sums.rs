@@ -1,0 +1,374 @@
+//! Sums of rows by group, pools, and optimizers.
+
+use fs_kernels::cuda::catalogue::{optimizers, rows, sort};
+use fs_kernels::cuda::lists::{
+    Gradients, Segments, Sorting, bits_below, received_sum, scan_room, segment_sum, sort_by,
+};
+use fs_kernels::cuda::sources::Precision;
+use fs_kernels::cuda::{Call, In, Out};
+use fs_kernels::embedding::{self, Pool};
+use fs_kernels::optimizer::{RowUpdate, SparseKind, sparse_update, state_sizes};
+use fs_kernels::reduce::{ReducedRows, sum_received};
+use fs_kernels::{Mat, MatMut, Write};
+
+use super::common::{Grid, Source};
+use super::device::{Device, Memory, POISON, PRECISIONS};
+use super::rows::{grid, rows_of};
+
+/// Workspace of sorting, poisoned.
+pub(crate) struct Room {
+    keys: [Memory<u32>; 2],
+    values: [Memory<u32>; 2],
+    counts: Memory<u32>,
+    sums: Memory<u32>,
+}
+
+impl Room {
+    pub(crate) fn new(n: usize) -> Self {
+        let counts = Sorting::counts(n as u32);
+        let poisoned = |n| Memory::filled(n, 0xabab_abab_u32);
+        Room {
+            keys: [poisoned(n), poisoned(n)],
+            values: [poisoned(n), poisoned(n)],
+            counts: poisoned(counts as usize),
+            sums: poisoned(scan_room(counts)),
+        }
+    }
+    /// The keys in one half.
+    pub(crate) fn keys_of(&self, half: usize) -> impl Iterator<Item = u32> + '_ {
+        self.keys[half].iter().copied()
+    }
+    /// The values in one half.
+    pub(crate) fn values_of(&self, half: usize) -> impl Iterator<Item = u32> + '_ {
+        self.values[half].iter().copied()
+    }
+    pub(crate) fn sorting(&mut self) -> Sorting {
+        Sorting {
+            keys: self.keys.each_mut().map(Memory::write),
+            values: self.values.each_mut().map(Memory::write),
+            counts: self.counts.write(),
+            sums: self.sums.write(),
+        }
+    }
+}
+
+/// Positions sorted by group, and where groups end.
+pub(crate) struct Grouped {
+    _room: Room,
+    ends: Memory<u32>,
+    long: Memory<u32>,
+    count: Memory<u32>,
+    pub segments: Segments,
+    pub calls: Vec<Call>,
+}
+
+/// The calls that sort the positions of `keys`, all below `groups`.
+pub(crate) fn grouped(device: &Device, keys: &Memory<u32>, groups: usize) -> Grouped {
+    let n = keys.len() as u32;
+    let (mut room, mut ends) = (Room::new(keys.len()), Memory::filled(groups, 0xabab_abab_u32));
+    let (mut long, mut count) = (Memory::filled(groups, 0xabab_abab_u32), Memory::filled(1, 0u32));
+    let bits = bits_below(groups as u64);
+    let mut calls = vec![sort::check_below(n, keys.read(), groups as u32, device.fault())];
+    let (sorting, sorted) = sort_by(n, bits, keys.read(), In::NULL, &room.sorting(), 0);
+    calls.extend(sorting);
+    calls.push(sort::bounds_of(groups as u32, n, sorted.keys, ends.write()));
+    let segments = Segments {
+        groups: groups as u32,
+        positions: sorted.values,
+        ends: ends.read(),
+        long: long.write(),
+        count: count.write(),
+    };
+    Grouped { _room: room, ends, long, count, segments, calls }
+}
+
+/// Groups of positions: none, one, many, and a few that have most.
+fn groups_of(source: &mut Source, n: usize, groups: usize, skewed: bool) -> Vec<u32> {
+    let pick = |source: &mut Source| {
+        if skewed && source.below(4) > 0 { source.below(2) } else { source.below(groups) }
+    };
+    (0..n).map(|_| pick(source).min(groups - 1) as u32).collect()
+}
+
+const CASES: [(usize, usize, usize, usize, bool); 8] = [
+    (0, 1, 4, 0, false),
+    (1, 1, 1, 0, false),
+    (3, 9, 37, 1, false),
+    (100, 7, 64, 0, false),
+    (257, 300, 16, 4, false),
+    (2000, 40, 20, 0, true),
+    (5000, 3000, 12, 0, true),
+    (3000, 70, 130, 0, true),
+];
+
+#[test]
+fn gradients_of_rows_are_summed_in_position_order() {
+    let mut source = Source::new(11);
+    for precision in PRECISIONS {
+        let device = Device::new(precision);
+        for (n, groups, cols, gap, skewed) in CASES {
+            let gy = grid(&mut source, &device, n, cols, gap);
+            let inverse = groups_of(&mut source, n, groups, skewed);
+            let before = Grid::<f32>::random(&mut source, groups, cols, 0);
+            let (keys, x) = (Memory::of(&inverse), device.reals(&gy.data));
+            for add in [false, true] {
+                let mut expect = before.clone();
+                let mode = if add { Write::Add } else { Write::Set };
+                embedding::expand_grad(gy.view(), &inverse, expect.view_mut(), mode);
+                let mut y =
+                    if add { Memory::of(&before.data) } else { Memory::filled(groups * cols, POISON) };
+                let grouped = grouped(&device, &keys, groups);
+                let gradients = Gradients {
+                    x: x.read(),
+                    stride: (cols + gap) as u64,
+                    bags: In::NULL,
+                    offsets: In::NULL,
+                    mean: false,
+                };
+                let sums =
+                    segment_sum(&grouped.segments, cols as u32, &gradients, y.write(), cols as u64, add);
+                device.run(grouped.calls.iter().cloned().chain(sums));
+                assert_eq!(&y[..], &expect.data[..], "{n} rows in {groups} groups of {cols}, add {add}");
+                let _ = (&grouped.ends, &grouped.long, &grouped.count);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_group_out_of_range_is_told() {
+    let device = Device::new(Precision::F32);
+    let keys = Memory::of(&[0u32, 5, 1]);
+    assert_eq!(device.faults(grouped(&device, &keys, 5).calls), 2);
+}
+
+#[test]
+fn pools_and_their_gradients() {
+    let mut source = Source::new(12);
+    for precision in PRECISIONS {
+        let device = Device::new(precision);
+        for (bags, table_rows, cols, gap) in
+            [(0, 3, 4, 0), (1, 1, 1, 0), (7, 9, 37, 1), (40, 300, 64, 0), (300, 50, 16, 4)]
+        {
+            let offsets = source.offsets(bags, 30);
+            let n = offsets[bags];
+            let inverse: Vec<u32> = (0..n).map(|_| source.below(table_rows) as u32).collect();
+            let x = grid(&mut source, &device, table_rows, cols, gap);
+            let gy = grid(&mut source, &device, bags, cols, gap);
+            let (at, ends) =
+                (Memory::of(&inverse), Memory::of(&offsets.iter().map(|o| *o as u32).collect::<Vec<_>>()));
+            let (rows_memory, gradients) = (device.reals(&x.data), device.reals(&gy.data));
+            for kind in [Pool::Sum, Pool::Mean] {
+                let mean = kind == Pool::Mean;
+                let mut expect = Grid::<f32>::zeros(bags, cols, 0);
+                embedding::pool(x.view(), &inverse, &offsets, kind, expect.view_mut());
+                for add in [false, true] {
+                    let mut y = device.reals(&vec![if add { 0.5 } else { POISON }; bags * cols]);
+                    device.run([rows::pool(
+                        bags as u32,
+                        cols as u32,
+                        rows_memory.read(),
+                        table_rows as u32,
+                        (cols + gap) as u64,
+                        at.read(),
+                        ends.read(),
+                        u32::from(mean),
+                        y.write(),
+                        cols as u64,
+                        u32::from(add),
+                        device.fault(),
+                    )]);
+                    let expect: Vec<f32> =
+                        expect.data.iter().map(|x| device.rounded(if add { 0.5 + *x } else { *x })).collect();
+                    assert_eq!(rows_of(&y.values(), bags, cols, cols), expect, "{bags} {kind:?} {add}");
+                }
+                let mut expect = Grid::<f32>::zeros(table_rows, cols, 0).with(|_, _| 0.25);
+                embedding::pool_grad(gy.view(), &inverse, &offsets, kind, expect.view_mut(), Write::Add);
+                let (mut y, mut bag) =
+                    (Memory::filled(table_rows * cols, 0.25f32), Memory::filled(n, 0xabab_abab_u32));
+                let grouped = grouped(&device, &at, table_rows);
+                let to_bags =
+                    rows::bags_of_positions(n as u32, bags as u32, ends.read(), bag.write(), device.fault());
+                let from = Gradients {
+                    x: gradients.read(),
+                    stride: (cols + gap) as u64,
+                    bags: bag.read(),
+                    offsets: ends.read(),
+                    mean,
+                };
+                let sums = segment_sum(&grouped.segments, cols as u32, &from, y.write(), cols as u64, true);
+                device.run([to_bags].into_iter().chain(grouped.calls.iter().cloned()).chain(sums));
+                assert_eq!(&y[..], &expect.data[..], "gradient of {bags} {kind:?}");
+            }
+        }
+    }
+}
+
+/// Rows that several ranks send gradients of.
+fn received(source: &mut Source, counts: &[usize], shard: usize, skewed: bool) -> Vec<u32> {
+    groups_of(source, counts.iter().sum(), shard, skewed)
+}
+
+#[test]
+fn received_gradients_are_summed_by_source_and_applied() {
+    use fs_kernels::cuda::catalogue::ids;
+    use fs_kernels::cuda::lists::Bitmap;
+    let mut source = Source::new(13);
+    let device = Device::new(Precision::F32);
+    for (counts, shard, cols, skewed) in [
+        (vec![0, 0], 5, 4, false),
+        (vec![1], 3, 7, false),
+        (vec![3, 0, 5], 4, 64, false),
+        (vec![40, 100, 0, 33], 900, 37, false),
+        (vec![900, 0, 1500, 700], 60, 20, true),
+        (vec![0, 700, 300], 1000, 128, true),
+    ] {
+        let rows = received(&mut source, &counts, shard, skewed);
+        let n = rows.len();
+        let grads = Grid::<f32>::random(&mut source, n, cols, 0);
+        let mut expect = ReducedRows::new();
+        sum_received(&rows, &counts, grads.view(), &mut expect);
+        // The distinct rows, and which of them each entry is.
+        let limit = shard as u64;
+        let (mut bits, mut before) =
+            (aligned(Bitmap::words(limit)), Memory::filled(Bitmap::groups(limit) as usize, 0xab_u32));
+        let mut tiles = Memory::filled(Bitmap::tiles(limit) as usize, 0xab_u32);
+        let set = Bitmap { limit, bits: bits.write(), before: before.write(), sums: tiles.write() };
+        let (list, mut members) = (Memory::of(&rows), Memory::filled(n, 0xabab_u32));
+        let (mut total, mut slots) = (Memory::filled(1, 0xabab_u32), Memory::filled(n, 0xabab_u32));
+        device.run(set.of_rows(n as u32, list.read(), members.write(), total.write(), device.fault()));
+        let distinct = total[0] as usize;
+        assert_eq!(&members[..distinct], expect.rows);
+        device.run([
+            ids::bitmap_rank_rows(n as u32, list.read(), limit, bits.read(), before.read(), slots.write()),
+            ids::bitmap_remove_rows(n as u32, list.read(), limit, bits.write()),
+        ]);
+        assert!(bits.iter().all(|word| *word == 0), "the set is empty again");
+        let (x, mut sums) = (Memory::of(&grads.data), Memory::filled(distinct * cols, POISON));
+        let mut end = 0;
+        let ends: Vec<u32> = counts
+            .iter()
+            .map(|n| {
+                end += *n as u32;
+                end
+            })
+            .collect();
+        let ends = Memory::of(&ends);
+        if distinct > 0 {
+            let grouped = grouped(&device, &slots, distinct);
+            let sum = received_sum(
+                &grouped.segments,
+                cols as u32,
+                (x.read(), cols as u64),
+                (ends.read(), counts.len() as u32),
+                sums.write(),
+                cols as u64,
+            );
+            device.run(grouped.calls.iter().cloned().chain(sum));
+        }
+        assert_eq!(&sums[..], &expect.grads[..], "{counts:?} of {shard} rows");
+        for decay in [0.0, 0.01] {
+            for kind in [SparseKind::Sgd, SparseKind::RowwiseAdagrad, SparseKind::Adagrad, SparseKind::Adam] {
+                apply(&mut source, &device, (kind, decay), shard, cols, &expect, &members, &sums);
+            }
+        }
+        // Kept instead of applied.
+        let old = Grid::<f32>::random(&mut source, shard, cols, 0);
+        let mut captured = Memory::of(&old.data);
+        let (kept, fault) = (captured.write(), device.fault());
+        let (d, c) = (distinct as u32, cols as u32);
+        device.run([optimizers::capture_rows(
+            d,
+            c,
+            members.read(),
+            sums.read(),
+            cols as u64,
+            kept,
+            shard as u32,
+            fault,
+        )]);
+        let mut wanted = old.data.clone();
+        for (row, sum) in expect.rows.iter().zip(expect.grads.chunks_exact(cols)) {
+            for (x, g) in wanted[*row as usize * cols..].iter_mut().zip(sum) {
+                *x += g;
+            }
+        }
+        assert_eq!(&captured[..], &wanted[..]);
+    }
+}
+
+/// A set's words, aligned as a device's memory is.
+pub(crate) fn aligned(words: usize) -> Memory<u32> {
+    let memory = Memory::filled(words, 0u32);
+    assert!(words == 0 || memory.as_ptr().addr().is_multiple_of(16));
+    memory
+}
+
+fn apply(
+    source: &mut Source,
+    device: &Device,
+    (kind, weight_decay): (SparseKind, f64),
+    shard: usize,
+    cols: usize,
+    expect: &ReducedRows<f32>,
+    members: &Memory<u32>,
+    sums: &Memory<f32>,
+) {
+    let opt = RowUpdate { weight_decay, ..RowUpdate::new(kind, 0.05) };
+    let (first, second) = state_sizes(kind, shard, cols);
+    let mut table = Grid::<f32>::random(source, shard, cols, 0);
+    let mut state = |n: usize| (0..n).map(|_| source.unit() as f32).collect::<Vec<f32>>();
+    let (mut state1, mut state2) = (state(first), state(second));
+    let (mut weights, mut memory1, mut memory2) =
+        (Memory::of(&table.data), Memory::of(&state1), Memory::of(&state2));
+    let step = 3;
+    let grads = Mat::new(&expect.grads, expect.rows.len(), cols);
+    let target = MatMut::new(&mut table.data, shard, cols);
+    sparse_update(&opt, step, target, &mut state1, &mut state2, &expect.rows, grads);
+    let (n, c, stride, fault) = (expect.rows.len() as u32, cols as u32, cols as u64, device.fault());
+    let (lr, eps, decay) = (opt.lr as f32, opt.eps as f32, opt.weight_decay as f32);
+    let (list, g) = (members.read(), sums.read());
+    let (w, rows, s1, s2): (Out<f32>, u32, _, _) =
+        (weights.write(), shard as u32, memory1.write(), memory2.write());
+    let adam = opt.lr * (1.0 - opt.beta2.powi(step as i32)).sqrt() / (1.0 - opt.beta1.powi(step as i32));
+    let (keep1, keep2) = ((1.0 - opt.beta1) as f32, (1.0 - opt.beta2) as f32);
+    device.run([match kind {
+        SparseKind::Sgd => optimizers::sgd_rows(n, c, lr, decay, list, g, stride, w, rows, stride, fault),
+        SparseKind::RowwiseAdagrad => optimizers::rowwise_adagrad_rows(
+            n, c, lr, eps, decay, list, g, stride, w, rows, stride, s1, fault,
+        ),
+        SparseKind::Adagrad => {
+            optimizers::adagrad_rows(n, c, lr, eps, decay, list, g, stride, w, rows, stride, s1, fault)
+        }
+        SparseKind::Adam => optimizers::adam_rows(
+            n,
+            c,
+            adam as f32,
+            eps,
+            decay,
+            keep1,
+            keep2,
+            list,
+            g,
+            stride,
+            w,
+            rows,
+            stride,
+            s1,
+            s2,
+            fault,
+        ),
+    }]);
+    for (what, found, wanted) in
+        [("weights", &weights, &table.data), ("first", &memory1, &state1), ("second", &memory2, &state2)]
+    {
+        for (i, (x, y)) in found.iter().zip(wanted).enumerate() {
+            if kind == SparseKind::RowwiseAdagrad {
+                // Squares of a row are summed in another order.
+                assert!((x - y).abs() <= 1e-5 * (1e-3 + y.abs()), "{kind:?} {what} {i}: {x} for {y}");
+            } else {
+                assert_eq!(x, y, "{kind:?} {what} {i}");
+            }
+        }
+    }
+}
