@@ -119,7 +119,8 @@ unsafe impl Sync for Emulation {}
 impl Emulation {
     /// The library for these options, built in `folder` if it is not there. One process loads each once.
     pub fn load(build: Build, folder: &Path) -> Result<Arc<Self>, EmulationError> {
-        static LOADED: OnceLock<Mutex<BTreeMap<(PathBuf, Build), Arc<Emulation>>>> = OnceLock::new();
+        type Loaded = BTreeMap<(PathBuf, Build), Arc<Emulation>>;
+        static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
         let loaded = LOADED.get_or_init(Mutex::default);
         // Also keeps two threads from building the same.
         let mut loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -289,7 +290,7 @@ fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
 /// Compiles what is not there, and returns the library's path.
 fn compile(build: Build, folder: &Path) -> Result<PathBuf, EmulationError> {
     let options = options(build);
-    let version = said_by(&mut Command::new(COMPILER).arg("-v"), COMPILER)?;
+    let version = said_by(Command::new(COMPILER).arg("-v"), COMPILER)?;
     let texts = |sources: &[Source]| sources.iter().flat_map(|s| [s.name, s.text]).collect::<Vec<_>>();
     let mut common: Vec<&str> = options.iter().map(String::as_str).chain([version.as_str()]).collect();
     common.extend(texts(HEADERS));
@@ -308,7 +309,7 @@ fn compile(build: Build, folder: &Path) -> Result<PathBuf, EmulationError> {
     let mut failures = vec![];
     std::thread::scope(|scope| {
         let mut running = vec![];
-        for source in FAMILIES.iter().chain(EMULATION.iter().filter(|s| !s.name.ends_with(".hpp"))) {
+        for source in FAMILIES.iter().chain(EMULATION.iter().filter(|s| !s.is_header())) {
             let own = digest(common.iter().copied().chain([source.name, source.text]));
             let stem = source.name.rsplit('/').next().unwrap_or(source.name);
             let object = folder.join(format!("{stem}-{own}.o"));
@@ -347,7 +348,7 @@ fn object_of(
     options: &[String],
     object: &Path,
 ) -> Result<(), EmulationError> {
-    let file = if source.name.ends_with(".cu") {
+    let file = if source.kernels().next().is_some() {
         let mut text = format!("#include \"{}\"\n", source.name);
         for kernel in source.kernels() {
             let _ = writeln!(text, "EMULATE_REGISTER({kernel});");

@@ -37,6 +37,11 @@ pub const EMULATION: &[Source] =
     sources!["emulate/emulate.hpp", "emulate/fiber.hpp", "emulate/emulate.cpp", "emulate/selftest.cu"];
 
 impl Source {
+    /// Whether others include it.
+    pub fn is_header(self) -> bool {
+        self.text.contains("#pragma once")
+    }
+
     /// Names of the kernels in it, in order.
     pub fn kernels(self) -> impl Iterator<Item = &'static str> {
         self.text.lines().filter_map(|line| {

@@ -34,7 +34,7 @@ fn rows_of_samples(
     let (moves, fault) = (samples.len() as u32, device.fault());
     let (list, mut lengths) = (Memory::of(samples), Memory::filled(samples.len(), STALE));
     let (mut tiles, mut total) = (Memory::filled(scan_room(moves), STALE), Memory::filled(1, STALE));
-    let o = offsets.map_or(In::NULL, |o| o.read());
+    let o = offsets.map_or(In::NULL, Memory::read);
     device.run([carry::lengths_of_moves(moves, list.read(), count as u32, o, lengths.write(), fault)]);
     let starts = lengths.write();
     device.run(scan(moves, lengths.read(), starts, tiles.write(), total.write()));

@@ -102,7 +102,7 @@ fn better_rows_are_counted_and_ties_go_by_id() {
             }
             let (mut better, mut known) = (Memory::filled(queries, 99u64), Memory::filled(queries, 99u64));
             let ids_memory = ids.map(|ids| Memory::of(ids));
-            let ids_in = ids_memory.as_ref().map_or(In::NULL, |m| m.read());
+            let ids_in = ids_memory.as_ref().map_or(In::NULL, Memory::read);
             // What users have seen: some of it elsewhere, the target among it.
             let offsets = source.offsets(queries, 400);
             let rows_seen: Vec<u32> = (0..offsets[queries])
