@@ -300,8 +300,8 @@ fn compile(build: Build, folder: &Path) -> Result<PathBuf, EmulationError> {
     if library.exists() {
         return Ok(library);
     }
-    // Sources in a folder of their own: a second process of another version may be building too.
-    let sources = folder.join(format!("sources-{all}"));
+    // In a folder of this process's own, because another may be building the same.
+    let sources = folder.join(format!("sources-{all}.{}", std::process::id()));
     for source in HEADERS.iter().chain(FAMILIES).chain(EMULATION) {
         write(&sources.join(source.name), source.text)?;
     }
@@ -336,7 +336,7 @@ fn compile(build: Build, folder: &Path) -> Result<PathBuf, EmulationError> {
         command.args(&options).arg("-shared").arg("-Wl,-Bsymbolic").args(&objects).arg("-o").arg(target);
         said_by(&mut command, "the library")
     })?;
-    // What is left of a build that another process began anew does no harm.
+    // Were it left there, it would do no harm.
     let _ = std::fs::remove_dir_all(&sources);
     Ok(library)
 }
@@ -380,10 +380,7 @@ fn into_place(
 fn write(path: &Path, text: &str) -> Result<(), EmulationError> {
     let failed = |error| EmulationError::File { path: path.to_owned(), error };
     std::fs::create_dir_all(path.parent().unwrap_or(path)).map_err(failed)?;
-    // Another process may be reading the same: it never sees half of it.
-    let beside = path.with_extension(format!("{}.part", std::process::id()));
-    std::fs::write(&beside, text).map_err(failed)?;
-    std::fs::rename(&beside, path).map_err(failed)
+    std::fs::write(path, text).map_err(failed)
 }
 
 /// What a command says.

@@ -22,7 +22,7 @@ const STALE: u32 = 0xabab_abab;
 #[test]
 fn scans() {
     let (mut source, device) = (Source::new(21), Device::new(Precision::F32));
-    for n in SIZES.into_iter().chain([2048 * 1025 + 3]) {
+    for n in SIZES.into_iter().chain([100_000]) {
         let numbers: Vec<u32> = (0..n).map(|_| source.below(7) as u32).collect();
         let (mut values, mut sums) = (Memory::of(&numbers), Memory::filled(scan_room(n as u32), STALE));
         let mut total = Memory::filled(1, STALE);
@@ -34,6 +34,19 @@ fn scans() {
             before += x;
         }
         assert_eq!(total[0], before, "{n}");
+    }
+}
+
+#[test]
+fn one_block_scans_more_than_it_has_threads() {
+    let (mut source, device) = (Source::new(29), Device::new(Precision::F32));
+    for n in [0, 1, 1024, 1025, 5000] {
+        let numbers: Vec<u32> = (0..n).map(|_| source.below(9) as u32).collect();
+        let (mut sums, mut total) = (Memory::of(&numbers), Memory::filled(1, STALE));
+        device.run([sort::scan_top(n as u32, sums.write(), total.write())]);
+        let ends: Vec<u32> =
+            numbers.iter().scan(0, |end, x| Some(std::mem::replace(end, *end + x))).collect();
+        assert_eq!((&sums[..], total[0]), (&ends[..], numbers.iter().sum()));
     }
 }
 
@@ -68,7 +81,7 @@ fn some_ids(source: &mut Source, n: usize, rows: usize) -> Vec<i64> {
 #[test]
 fn ids_by_owner() {
     let (mut source, device) = (Source::new(23), Device::new(Precision::F32));
-    for n in SIZES {
+    for n in [0, 1, 33, 257, 5000] {
         for (each, owners) in [(1, 1), (7, 3), (1000, 1), (333, 8), (70_000, 2), (3, 300)] {
             let rows = each * owners;
             let list = some_ids(&mut source, n, rows);
