@@ -1,4 +1,5 @@
-// Runs a launch: blocks one after the other in a drawn order, the threads of a block as fibers in a drawn order.
+// Runs a launch: blocks one after the other in a drawn order, the threads of a block as fibers in a drawn order. In every
+// other block, by lot, that order is unfair: whoever could go on last goes on first.
 #include "emulate.hpp"
 
 #include <stdarg.h>
@@ -92,6 +93,7 @@ private:
     void say_who_waits();
     void complain(const char* format, va_list arguments);
     void garbage(void* memory, size_t bytes);
+    void shuffle_ready();
     void forget();
 
     const Kernel* kernel_ = nullptr;
@@ -110,6 +112,8 @@ private:
     size_t static_bytes_ = 0;
     uint32_t current_ = 0, ended_ = 0, at_barrier_ = 0;
     bool failed_ = false;
+    // Whether who could go on last goes on first: then a warp runs ahead of others as far as it can.
+    bool ahead_ = false;
 };
 
 thread_local Launcher launcher;
@@ -141,6 +145,15 @@ void Launcher::garbage(void* memory, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 8) {
         uint64_t word = draw_.next();
         memcpy(at + i, &word, bytes - i < 8 ? bytes - i : 8);
+    }
+}
+
+void Launcher::shuffle_ready() {
+    for (size_t i = ready_.size(); ahead_ && i > 1; i--) {
+        uint32_t other = draw_.below(uint32_t(i));
+        uint32_t thread = ready_[i - 1];
+        ready_[i - 1] = ready_[other];
+        ready_[other] = thread;
     }
 }
 
@@ -190,7 +203,7 @@ Fiber* Launcher::pick() {
         }
         return &home_;
     }
-    uint32_t at = draw_.below(uint32_t(ready_.size()));
+    uint32_t at = ahead_ ? uint32_t(ready_.size()) - 1 : draw_.below(uint32_t(ready_.size()));
     current_ = ready_[at];
     ready_[at] = ready_.back();
     ready_.pop_back();
@@ -240,6 +253,7 @@ void Launcher::barrier(Site site) {
             threads_[i].waits = Waits::No;
             ready_.push_back(i);
         }
+        shuffle_ready();
     }
     go_on();
 }
@@ -365,6 +379,8 @@ void Launcher::run_block() {
     if (dynamic_ != nullptr) {
         garbage(dynamic_, dynamic_bytes_);
     }
+    ahead_ = draw_.below(2) == 1;
+    shuffle_ready();
     home_.switch_to(*pick());
 }
 

@@ -1,7 +1,7 @@
 // CUDA's execution model on a CPU, for tests: grid, blocks, barriers, shared memory, warp operations and atomics.
 //
 // The threads of a block are fibers. Each runs until it waits (a barrier, an operation of its warp) or ends; which goes
-// on next is drawn, and so is the order of blocks. A kernel that is right for every order is right here; one that
+// on next is drawn (in some blocks fairly, in some so that a warp runs ahead), and so is the order of blocks. A kernel that is right for every order is right here; one that
 // lacks a barrier soon meets an order that shows it. What CUDA leaves undefined is an error here: a barrier
 // that not all threads reach, a warp operation whose lanes do not all come. Shared memory begins as garbage.
 //

@@ -65,7 +65,7 @@ fn lookups_of_all_and_of_listed_entries() {
                 } else {
                     embedding::gather(table.view(), &listed[..n], expect.view_mut());
                 }
-                for (stride, add) in [(cols, false), (cols + 4, false), (cols + 1, true)] {
+                for (stride, add) in [(cols, false), (cols + 4, false), (cols + 1, true), (cols + 4, true)] {
                     let before = device.rounded(0.75);
                     let mut y = device.reals(&vec![POISON; n * stride]);
                     if add {

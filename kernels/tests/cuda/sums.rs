@@ -372,3 +372,24 @@ fn apply(
         }
     }
 }
+
+#[test]
+fn lists_as_long_as_a_row_of_threads_sums_and_longer() {
+    let (mut source, device) = (Source::new(14), Device::new(Precision::F32));
+    let longest = fs_kernels::cuda::catalogue::segments::LONGEST as usize;
+    for n in [longest - 1, longest, longest + 1, longest + 127, longest + 128, longest + 129] {
+        let cols = 5;
+        let gy = Grid::<f32>::random(&mut source, n, cols, 0);
+        let inverse = vec![1; n];
+        let mut expect = Grid::<f32>::zeros(3, cols, 0);
+        embedding::expand_grad(gy.view(), &inverse, expect.view_mut(), Write::Set);
+        let (keys, x, mut y) =
+            (Memory::of(&inverse), device.reals(&gy.data), Memory::filled(3 * cols, POISON));
+        let grouped = grouped(&device, &keys, 3);
+        let stride = cols as u64;
+        let gradients = Gradients { x: x.read(), stride, bags: In::NULL, offsets: In::NULL, mean: false };
+        let sums = segment_sum(&grouped.segments, cols as u32, &gradients, y.write(), stride, false);
+        device.run(grouped.calls.iter().cloned().chain(sums));
+        assert_eq!(&y[..], &expect.data[..], "{n} rows");
+    }
+}
