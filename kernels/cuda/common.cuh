@@ -22,7 +22,7 @@ typedef unsigned long long uint64_t;
 // `KERNEL(name)(arguments) { body }`: a kernel that is launched by name.
 #define KERNEL(name) extern "C" __global__ void name
 // The same for blocks of at most so many threads: the compiler may use more registers.
-#define KERNEL_OF(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
+#define KERNEL_OF(name, threads) extern "C" __global__ void __launch_bounds__(threads, 1) name
 #define DEVICE static __device__ __forceinline__
 // Static shared memory: `name` is an array of n, or of rows x columns.
 #define SHARED(type, name, n) __shared__ type name[n]

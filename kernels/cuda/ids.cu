@@ -331,6 +331,7 @@ KERNEL(negatives)(
     uint32_t group = draw / (2 * COUNTERS), within = draw % (2 * COUNTERS), words[4];
     words_of_row(key0, key1, row_keys[row], group * COUNTERS + within % COUNTERS, words);
     uint32_t pair = within / COUNTERS * 2;
-    uint64_t word = words[pair] | uint64_t(words[pair + 1]) << 32;
+    // Chosen without an index that is known at run time only: the array stays in registers.
+    uint64_t word = pair == 0 ? words[0] | uint64_t(words[1]) << 32 : words[2] | uint64_t(words[3]) << 32;
     out[i] = int64_t(__umul64hi(word, table_rows));
 }

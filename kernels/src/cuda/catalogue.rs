@@ -3,10 +3,21 @@
 //! An entry gives a function with the kernel's arguments that makes a [`Call`], and the [`Kernel`] that describes it. A
 //! test holds every entry against the types that the C++ compiler sees in the source.
 
+pub mod attention;
 pub mod carry;
 pub mod classes;
+mod dense;
+pub mod dense_optimizers;
+pub mod dropout;
+pub mod elementwise;
 pub mod ids;
+pub mod initial;
+pub mod interaction;
+pub mod loss;
+pub mod matmul;
+pub mod norm;
 pub mod optimizers;
+pub mod positional;
 pub mod ranking;
 pub mod rows;
 pub mod segments;
@@ -20,10 +31,20 @@ use super::sources::Precision;
 /// All kernels.
 pub fn kernels() -> impl Iterator<Item = &'static Kernel> {
     let families = [
+        attention::KERNELS,
         carry::KERNELS,
         classes::KERNELS,
+        dense_optimizers::KERNELS,
+        dropout::KERNELS,
+        elementwise::KERNELS,
         ids::KERNELS,
+        initial::KERNELS,
+        interaction::KERNELS,
+        loss::KERNELS,
+        matmul::KERNELS,
+        norm::KERNELS,
         optimizers::KERNELS,
+        positional::KERNELS,
         ranking::KERNELS,
         rows::KERNELS,
         segments::KERNELS,

@@ -18,19 +18,41 @@ macro_rules! sources {
 }
 
 /// Headers that sources include, for a device too.
-pub const HEADERS: &[Source] = sources!["common.cuh", "bitmap.cuh", "random.cuh"];
+pub const HEADERS: &[Source] = sources![
+    "common.cuh",
+    "bitmap.cuh",
+    "random.cuh",
+    "dense.cuh",
+    "mma.cuh",
+    "attention.cuh",
+    "attention_fma.cuh",
+    "attention_mma.cuh",
+];
 
 /// Sources with kernels, one for a family.
 pub const FAMILIES: &[Source] = sources![
+    "attention.cu",
     "carry.cu",
     "classes.cu",
+    "dense_optimizers.cu",
+    "dropout.cu",
+    "elementwise.cu",
     "ids.cu",
+    "initial.cu",
+    "interaction.cu",
+    "loss.cu",
+    "matmul.cu",
+    "norm.cu",
     "optimizers.cu",
+    "positional.cu",
     "ranking.cu",
     "rows.cu",
     "segments.cu",
     "sort.cu",
 ];
+
+/// What NVRTC is told beside the architecture and the type of activations, separated by white space.
+pub const OPTIONS: &str = include_str!("../../cuda/nvrtc.options");
 
 /// What the emulation consists of beside the sources.
 pub const EMULATION: &[Source] =

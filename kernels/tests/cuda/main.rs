@@ -5,11 +5,17 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod attention;
 mod carried;
 mod catalogue;
+mod dense;
 mod device;
 mod execution;
 mod lists;
+mod losses;
+mod matrix;
+mod numbers;
+mod products;
 mod ranking;
 mod rows;
 mod sums;
