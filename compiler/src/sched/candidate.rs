@@ -8,7 +8,7 @@ use super::deps::{self, Before, Queues};
 use super::freeze::{Frozen, freeze};
 use super::graph::{Edge, Graph, Why};
 use super::problem::Problem;
-use super::simulate::{Tasks, Timing, simulate};
+use super::simulate::{Simulator, Tasks, Timing};
 use super::storage::{self, Storage};
 
 /// How transfers share their engine.
@@ -138,13 +138,14 @@ pub(crate) fn steady(
     let most = (INSTANCES / n.max(1)).clamp(5, STEPS.1);
     let mut steps = STEPS.0.min(most);
     loop {
-        let times = simulate(&work, &key, n as i64, steps);
-        let mean = |step: usize| (0..n).map(|i| times.start(i, step) as f64).sum::<f64>() / n.max(1) as f64;
-        let (a, b, c) = (mean(steps - 3), mean(steps - 2), mean(steps - 1));
+        let mut simulator = Simulator::new(&work, steps);
+        simulator.run(&key, n as i64);
+        let times = simulator.into_times();
+        let (a, b, c) = (times.mean(steps - 3), times.mean(steps - 2), times.mean(steps - 1));
         let settled = ((c - b) - (b - a)).abs() <= 1.0;
         if settled || steps >= most {
             let from = if settled { steps - 2 } else { steps / 2 };
-            return ((c - mean(from)) / (steps - 1 - from) as f64, times, steps);
+            return ((c - times.mean(from)) / (steps - 1 - from) as f64, times, steps);
         }
         steps = (steps * 2).min(most);
     }

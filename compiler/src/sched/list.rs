@@ -22,7 +22,7 @@ use super::bounds::{self, Window};
 use super::candidate::{Candidate, Tiers, reaches_back};
 use super::graph::{Edge, Graph, Why};
 use super::problem::Problem;
-use super::simulate::{Tasks, Timing, simulate};
+use super::simulate::{Simulator, Tasks, Timing};
 use super::slack::{self, ENOUGH};
 
 /// Instances that one simulation may have.
@@ -138,20 +138,21 @@ impl<'a> ListScheduler<'a> {
         }
     }
 
-    fn simulate(&self, key: &[i64]) -> (f64, Timing) {
-        let work = Tasks {
+    fn tasks(&self) -> Tasks<'_> {
+        Tasks {
             graph: &self.graph,
             time: &self.time,
             engine: &self.engine,
             priority: &self.tiers.priority,
             chunk: &self.tiers.chunk_time,
             in_flight: self.p.load.map(|l| (l, self.depth)),
-        };
-        let times = simulate(&work, key, self.ii as i64, self.batches);
-        let n = self.p.time.len();
-        let mean = |m: usize| (0..n).map(|i| times.start(i, m) as f64).sum::<f64>() / n.max(1) as f64;
-        let ii = (mean(self.last) - mean(self.first)) / (self.last - self.first) as f64;
-        (ii.ceil().max(self.bound.ceil()), times)
+        }
+    }
+
+    /// The initiation interval of a simulation: of the batches between which it is read all must have started.
+    fn interval(&self, times: &Timing) -> f64 {
+        let ii = (times.mean(self.last) - times.mean(self.first)) / (self.last - self.first) as f64;
+        ii.ceil().max(self.bound.ceil())
     }
 
     fn found(&self, ii: f64, times: &Timing, key: &[i64]) -> Found {
@@ -182,14 +183,17 @@ impl<'a> ListScheduler<'a> {
     pub(crate) fn iterate(&self) -> Found {
         let mut left = self.runs(RUNS, BUDGET).max(1);
         let mut best: Option<Found> = None;
+        let tasks = self.tasks();
+        let mut simulator = Simulator::new(&tasks, self.batches);
         for advance in ADVANCES {
             let mut key = self.keys(advance);
             let mut stale = 0;
             while left > 0 {
                 left -= 1;
-                let (ii, times) = self.simulate(&key);
+                let times = simulator.run(&key, self.ii as i64);
+                let ii = self.interval(times);
                 if best.as_ref().is_none_or(|b| ii < b.ii * 0.9995) {
-                    best = Some(self.found(ii, &times, &key));
+                    best = Some(self.found(ii, times, &key));
                     stale = 0;
                 }
                 stale += 1;
@@ -197,7 +201,7 @@ impl<'a> ListScheduler<'a> {
                 if enough {
                     left = 0;
                 }
-                if enough || stale > STALE || !self.earlier(&times, ii, &mut key) {
+                if enough || stale > STALE || !self.earlier(times, ii, &mut key) {
                     break;
                 }
             }
@@ -268,6 +272,8 @@ impl<'a> ListScheduler<'a> {
         if best.key.len() != n {
             return best;
         }
+        let tasks = self.tasks();
+        let mut simulator = Simulator::new(&tasks, self.batches);
         for _ in 0..self.runs(CLIMBS, CLIMB_BUDGET) {
             if best.ii <= self.bound * ENOUGH {
                 break;
@@ -277,9 +283,11 @@ impl<'a> ListScheduler<'a> {
                 let most = (self.ii * CHANGE) as u64;
                 key[random(n as u64) as usize] += random(2 * most) as i64 - most as i64;
             }
-            let (ii, times) = self.simulate(&key);
+            // What starts after the batches that are looked at does not matter.
+            let times = simulator.run_until(&key, self.ii as i64, [self.first, self.last]);
+            let ii = self.interval(times);
             if ii <= best.ii {
-                best = self.found(ii, &times, &key);
+                best = self.found(ii, times, &key);
             }
         }
         best
