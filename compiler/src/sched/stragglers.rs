@@ -20,6 +20,8 @@ use super::policy;
 const SAMPLES: usize = 1 << 15;
 const MOST: usize = 1 << 16;
 const EACH: usize = 1 << 11;
+/// Lengths to draw about, in all batches: of models with many lists of ids fewer batches are drawn.
+const LENGTHS: usize = 1 << 20;
 /// Batches to draw at least and at most.
 const BATCHES: std::ops::RangeInclusive<usize> = 8..=128;
 /// Ranks that are listed at most.
@@ -320,7 +322,8 @@ pub(crate) fn draw(s: &Schedule, evidence: Evidence<'_>) -> Option<Drawn> {
     let meets = !policy::of(s.strategy).reorders();
     let units = if meets { microbatches } else { 1 };
     let homes: Vec<u32> = (0..n).map(|i| (i * ranks / n) as u32).collect();
-    let batches = (SAMPLES / n).clamp(*BATCHES.start(), *BATCHES.end());
+    let enough = (SAMPLES / n).min(LENGTHS / (n * groups.max(1)));
+    let batches = enough.clamp(*BATCHES.start(), *BATCHES.end());
     let travel = s.travel();
     let mut planner = Planner::default();
     let (mut home, mut planned) = (Work::new(ranks, units, groups), Work::new(ranks, units, groups));
