@@ -138,18 +138,20 @@ impl<'a> Search<'a> {
         Ok(Self { program, options: decided.options(options), module, aim, decided })
     }
 
-    /// Schedules a lowered module, unless no order of it can beat a cost; `quick`: in the first good order.
+    /// Schedules a lowered module, unless no order of it can beat a cost; `quick`: in the first good order. `only_better`: an
+    /// order that does not beat it is thrown away, so its cost may be that of a search that was given up.
     fn schedule(
         &self,
         mut module: Module,
         policy: &'static dyn Policy,
         beat: Option<Cost>,
-        quick: bool,
+        (quick, only_better): (bool, bool),
     ) -> Result<Result<(Cost, Compiled), Bound>, CompileError> {
         let asked = sched::Options::new(policy)
             .in_flight(self.options.in_flight)
             .below(beat.and_then(Cost::to_beat))
-            .quick(quick);
+            .quick(quick)
+            .only_better(only_better);
         Ok(match emit::schedule(&mut module, self.aim.target(), self.aim.ranks, &asked)? {
             Emitted::Schedule(schedule) => {
                 let mut compiled = Compiled { schedule: *schedule, module };
@@ -171,15 +173,16 @@ impl<'a> Search<'a> {
         let mut tried = Vec::with_capacity(candidates.len());
         let modules = Branches::new(self.module.clone(), pipelines);
         for (i, (candidate, module)) in candidates.iter().zip(modules).enumerate() {
-            let verdict = match self.schedule(module?, candidate.policy, best.as_ref().map(|b| b.0), false)? {
-                Ok((cost, compiled)) => {
-                    if best.as_ref().is_none_or(|b| cost < b.0) {
-                        best = Some((cost, i, compiled));
+            let verdict =
+                match self.schedule(module?, candidate.policy, best.as_ref().map(|b| b.0), (false, false))? {
+                    Ok((cost, compiled)) => {
+                        if best.as_ref().is_none_or(|b| cost < b.0) {
+                            best = Some((cost, i, compiled));
+                        }
+                        Verdict::Scheduled(cost)
                     }
-                    Verdict::Scheduled(cost)
-                }
-                Err(bound) => Verdict::Pruned(bound),
-            };
+                    Err(bound) => Verdict::Pruned(bound),
+                };
             tried.push(Tried { candidate: *candidate, verdict });
         }
         let (cost, chosen, compiled) = best.ok_or(CompileError::NoCandidate)?;

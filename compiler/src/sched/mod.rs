@@ -73,12 +73,14 @@ pub(crate) struct Options {
     pub below: Option<f64>,
     /// The first good order will do.
     pub quick: bool,
+    /// What is no shorter than `below` will be thrown away: no more is done for it than finding that.
+    pub only_better: bool,
 }
 
 impl Options {
     /// A policy, with as many batches in flight as help.
     pub(crate) fn new(policy: &'static dyn Policy) -> Self {
-        Self { policy, in_flight: None, below: None, quick: false }
+        Self { policy, in_flight: None, below: None, quick: false, only_better: false }
     }
 
     /// With at most so many batches in flight.
@@ -92,6 +94,13 @@ impl Options {
     #[must_use]
     pub(crate) fn quick(mut self, quick: bool) -> Self {
         self.quick = quick;
+        self
+    }
+
+    /// With what is no shorter than `below` thrown away, or not.
+    #[must_use]
+    pub(crate) fn only_better(mut self, only_better: bool) -> Self {
+        self.only_better = only_better;
         self
     }
 

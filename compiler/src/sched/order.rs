@@ -136,7 +136,7 @@ fn fewer_in_flight(
     least: u32,
     modulo: bool,
 ) -> Result<Candidate, SchedError> {
-    while !p.quick && p.time.len() <= MODULO_OPS && best.in_flight > least {
+    while !p.quick && !p.loses(best.step) && p.time.len() <= MODULO_OPS && best.in_flight > least {
         let (fewer, _) = at_depth(p, graph, Some(best.in_flight - 1), modulo)?;
         if !better(&fewer, &best) {
             break;
@@ -236,7 +236,7 @@ fn with_margin(
     best: Candidate,
 ) -> Result<Candidate, SchedError> {
     // In a modulo schedule what works ahead has a reserve already.
-    if modulo_found || p.quick || p.time.len() > LARGE {
+    if modulo_found || p.quick || p.loses(best.step) || p.time.len() > LARGE {
         return Ok(best);
     }
     for margin in MARGINS {

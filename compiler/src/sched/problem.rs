@@ -99,6 +99,8 @@ pub(crate) struct Problem<'a> {
     pub rec_mii: RecMii,
     /// The first good order will do.
     pub quick: bool,
+    /// Nanoseconds that a step must take less than not to be thrown away.
+    pub below: Option<f64>,
     /// Operations that belong to the middle of a step: its stage 0 begins with the first of them.
     core: Vec<u32>,
 }
@@ -136,12 +138,18 @@ impl<'a> Problem<'a> {
             res_mii,
             rec_mii,
             quick: options.quick,
+            below: options.below.filter(|_| options.only_better).map(|seconds| seconds * 1e9),
         })
     }
 
     /// The greater bound, in nanoseconds.
     pub(crate) fn mii(&self) -> f64 {
         self.rec_mii.time.max(self.res_mii.time as f64)
+    }
+
+    /// Whether a step will be thrown away, so that room to spare and fewer batches in flight are not worth a search.
+    pub(crate) fn loses(&self, step: f64) -> bool {
+        self.below.is_some_and(|below| step >= below)
     }
 
     /// What no step under the policy is shorter than, in seconds. The policy's cycles are only looked at if the data's

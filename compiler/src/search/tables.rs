@@ -254,7 +254,7 @@ impl Search<'_> {
                 let beat = shortest.as_ref().map_or(cost.longer(1.0 / GAIN), |found| found.0);
                 let schedule = |module, quick| {
                     // A profile that was measured of tables elsewhere has no times for it: no way either.
-                    self.schedule(module, candidate.policy, Some(beat), quick).ok()?.ok()
+                    self.schedule(module, candidate.policy, Some(beat), (quick, !quick)).ok()?.ok()
                 };
                 // The best order of it is looked for if its first one is not much worse than that of what there is.
                 let Some((quick, _)) = schedule(module.clone(), true) else { continue };
@@ -303,7 +303,7 @@ impl Search<'_> {
                     asking(&asked, names, from, to)
                 });
                 let found = self.lowered(candidate, &asked);
-                let found = found.map(|module| self.schedule(module, candidate.policy, None, false));
+                let found = found.map(|module| self.schedule(module, candidate.policy, None, (false, false)));
                 outcome.swaps[left_out].without =
                     found.and_then(|found| found.ok()?.ok()).map(|(cost, _)| cost.step);
             }
@@ -321,7 +321,7 @@ impl Search<'_> {
     /// What its first good order costs.
     fn first(&self, candidate: Candidate, tables: &TableOptions) -> Result<Option<Cost>, CompileError> {
         let Some(module) = self.lowered(candidate, tables) else { return Ok(None) };
-        Ok(self.schedule(module, candidate.policy, None, true)?.ok().map(|found| found.0))
+        Ok(self.schedule(module, candidate.policy, None, (true, false))?.ok().map(|found| found.0))
     }
 }
 
