@@ -125,9 +125,10 @@ fn relu_at_zero_has_no_gradient() {
     for precision in PRECISIONS {
         let device = Device::new(precision);
         let x = device.reals(&[0.0, -0.0, 1.0]);
+        let gy = device.reals(&[2.0; 3]);
         let mut gx = device.poisoned_reals(3);
-        device.run([cuda::unary_grad(1, x.read(), 3, x.read(), 3, gx.write(), 3, 0, 1, 3)]);
-        assert_eq!(gx.values(), [0.0, 0.0, 1.0]);
+        device.run([cuda::unary_grad(1, x.read(), 3, gy.read(), 3, gx.write(), 3, 0, 1, 3)]);
+        assert_eq!(gx.values(), [0.0, 0.0, 2.0]);
     }
 }
 
@@ -460,7 +461,7 @@ fn rows_of_unit_length_and_their_gradients() {
         let [mut x, gy] = [(); 2].map(|()| random(source, device, case.n()));
         // A row whose norm is raised.
         if rows > 2 {
-            x[cols..2 * cols].fill(0.0);
+            x[cols..2 * cols].fill(device.rounded(1e-5));
         }
         let eps = 1e-3f32;
         let (x_in, gy_in) = (case.of(device, &x), case.elsewhere(device, &gy));
@@ -520,7 +521,7 @@ fn softmax_and_its_gradient() {
         let (rows, cols) = (case.rows, case.cols);
         let (m, n) = case.size();
         let x: Vec<f32> =
-            random(source, device, case.n()).iter().map(|x| device.rounded(x * 9.0 + 50.0)).collect();
+            random(source, device, case.n()).iter().map(|x| device.rounded(x * 9.0 - 50.0)).collect();
         let gy = random(source, device, case.n());
         let (x_in, gy_in) = (case.of(device, &x), case.elsewhere(device, &gy));
         let mut y = case.target(device);
