@@ -81,10 +81,10 @@ pub fn look(schedule: &Arc<Schedule>, cache: bool) -> Result<Found, CountError> 
     let cache = Cache::of(&file).filter(|_| cache && !key.is_empty());
     let groups = schedule.lengths.len();
     let microbatches = schedule.settings.microbatches.max(1);
-    if let Some(counts) = cache.as_ref().and_then(|cache| cache.find(&key)) {
-        if counts.are_whole(groups, schedule.ranks, microbatches) {
-            return Ok(Found::Counts { counts: Box::new(counts), file, cached: true });
-        }
+    if let Some(counts) = cache.as_ref().and_then(|cache| cache.find(&key))
+        && counts.are_whole(groups, schedule.ranks, microbatches)
+    {
+        return Ok(Found::Counts { counts: Box::new(counts), file, cached: true });
     }
     let seed = schedule.settings.seed;
     let mut source = super::open(schedule, None, None, seed)?;

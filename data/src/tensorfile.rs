@@ -46,11 +46,11 @@ impl TensorInfo {
 
     /// Bytes of its elements.
     pub fn bytes(&self) -> u64 {
-        (self.len() * self.dtype.bitsize() / 8) as u64
+        (self.elements() * self.dtype.bitsize() / 8) as u64
     }
 
     /// Number of elements.
-    pub fn len(&self) -> usize {
+    pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 

@@ -54,7 +54,7 @@ impl Tensors {
             )));
         }
         let (mut bytes, mut lengths) = (Vec::new(), Vec::new());
-        file.read(&info, 0, info.len(), &mut bytes, &mut lengths)?;
+        file.read(&info, 0, info.elements(), &mut bytes, &mut lengths)?;
         let mut starts = vec![0];
         let mut tokens = 0;
         for (step, lengths) in lengths.chunks_exact(samples).enumerate() {
@@ -123,7 +123,7 @@ fn check(schedule: &Schedule, file: &TensorFile, samples: usize, tokens: usize) 
             InputKind::SampleLabel | InputKind::TokenLabel { .. } => {
                 let need = if input.kind == InputKind::SampleLabel { samples } else { tokens };
                 let info = file.expect::<f32>("labels", &format!("[{need}]"))?;
-                if info.len() != need {
+                if info.elements() != need {
                     let per = if input.kind == InputKind::SampleLabel { "sample" } else { "token" };
                     return Err(file.mismatch("labels", info, &format!("F32 [{need}]: one per {per}")));
                 }

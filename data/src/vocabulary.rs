@@ -94,7 +94,7 @@ impl Vocabulary {
     }
 
     /// Number of ids.
-    pub fn len(&self) -> usize {
+    pub fn ids(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
 

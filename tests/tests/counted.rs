@@ -126,7 +126,7 @@ fn uses(s: &Schedule, of: u32, batch: &GlobalBatch, ranks: usize, microbatches: 
 fn plainly(s: &Schedule, table: u32, at: &Counts, reuse: Reuse, unique: bool) -> (f64, Vec<f64>, Vec<f64>) {
     let (ranks, m) = (s.ranks as usize, reuse.microbatches as usize);
     let mut source = open(&Arc::new(s.clone()), None, None, s.settings.seed).expect("data");
-    let batches: Vec<Vec<Vec<Vec<i64>>>> = (0..at.of.first + at.of.batches + u64::from(reuse.lookahead) + 1)
+    let batches: Vec<Vec<Vec<Vec<i64>>>> = (0..=at.of.first + at.of.batches + u64::from(reuse.lookahead))
         .map(|step| {
             let mut batch = GlobalBatch::default();
             source.fill(step, &mut batch).expect("a batch");

@@ -58,14 +58,14 @@ impl Csv {
     ) -> Result<Self, DataError> {
         let need = check_inputs(schedule, path)? + usize::from(hold_out);
         let parsed = parse(path, columns)?;
-        check_items(schedule, path, parsed.items.len())?;
+        check_items(schedule, path, parsed.items.ids())?;
         let least = min_interactions.map_or(0, |n| n as usize);
         let taken = || parsed.users().filter(|(_, items)| items.len() >= least);
         if let Some((user, items)) = taken().find(|(_, items)| items.len() < need) {
             let user = cut(&String::from_utf8_lossy(parsed.names.id(user)));
             return Err(DataError::ShortHistory { path: path.into(), user, found: items.len(), need });
         }
-        let histories = Histories::new(taken().map(|(_, items)| items), parsed.items.len(), hold_out);
+        let histories = Histories::new(taken().map(|(_, items)| items), parsed.items.ids(), hold_out);
         if histories.users() == 0 {
             return Err(DataError::NoUsers { path: path.into(), need: need.max(least) });
         }
@@ -115,21 +115,21 @@ impl Source for Csv {
     }
 
     fn adopt(&mut self, mut known: Vocabulary) -> Result<(), DataError> {
-        let before = known.len();
-        let mut rows = Vec::with_capacity(self.vocabulary.len());
-        for n in 0..self.vocabulary.len() as u32 {
+        let before = known.ids();
+        let mut rows = Vec::with_capacity(self.vocabulary.ids());
+        for n in 0..self.vocabulary.ids() as u32 {
             rows.push(known.add(self.vocabulary.id(n)).ok_or_else(|| too_many(&self.path))?);
         }
-        if let Some(table) = too_small(&self.schedule, known.len()) {
+        if let Some(table) = too_small(&self.schedule, known.ids()) {
             return Err(DataError::TooManyTogether {
                 path: self.path.clone(),
                 known: before,
-                items: known.len(),
+                items: known.ids(),
                 table: table.name.clone(),
                 rows: table.rows,
             });
         }
-        self.histories = Arc::new(self.histories.renumbered(&rows, known.len()));
+        self.histories = Arc::new(self.histories.renumbered(&rows, known.ids()));
         self.vocabulary = Arc::new(known);
         Ok(())
     }

@@ -200,7 +200,7 @@ pub(super) fn parse(path: &Path, columns: &Columns) -> Result<Parsed, DataError>
     if events.is_empty() {
         return Err(DataError::HeaderOnly { path: path.into() });
     }
-    let (offsets, sequence) = by_user(events, names_of_users.len());
+    let (offsets, sequence) = by_user(events, names_of_users.ids());
     Ok(Parsed { offsets, sequence, names: names_of_users, items })
 }
 
@@ -243,7 +243,7 @@ fn to_go_on(events: usize, ahead: u64, users: &Vocabulary, items: &Vocabulary) -
     const EVENT: usize = size_of::<Event>() + 2 * size_of::<u32>();
     /// Of a user: offsets, and those of the histories.
     const USER: usize = 4 * size_of::<usize>();
-    let events = (events + PIECE) * EVENT + users.len() * USER;
+    let events = (events + PIECE) * EVENT + users.ids() * USER;
     let rest = if ahead < SMALL { SMALL } else { LEAST };
     rest + events as u64 + users.growth(ahead, PIECE) + items.growth(ahead, PIECE)
 }

@@ -173,7 +173,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             ("the number of bytes of a real", size_of::<T>().to_string()),
             ("the order of bytes", order.to_owned()),
             ("the number of users", histories.as_ref().map_or(0, |h| h.users()).to_string()),
-            ("the number of ids", source.vocabulary().map_or(0, |v| v.len()).to_string()),
+            ("the number of ids", source.vocabulary().map_or(0, |v| v.ids()).to_string()),
             ("the digest of the data", data),
             ("when checkpoints are left", leaves),
         ];

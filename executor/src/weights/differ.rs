@@ -76,7 +76,7 @@ impl Difference {
     fn compare(&mut self, a: &Ordered<'_>, b: &Ordered<'_>) -> Result<(), Error> {
         let dtype = a.info().dtype;
         let size = dtype.bitsize() / 8;
-        self.of = a.info().len() as u64;
+        self.of = a.info().elements() as u64;
         let mut most = Some(0f64);
         let mut bytes = [Vec::new(), Vec::new()];
         for rows in a.blocks(PIECE) {

@@ -96,7 +96,7 @@ impl Loading {
             .collect();
         let others = says.is_empty() && about.as_ref().is_some_and(|about| !about.vocabulary.is_empty());
         let vocabulary = vocabulary(&origin, &says).map_err(|error| origin.blame(error))?;
-        let joined = vocabulary.as_ref().filter(|_| source.vocabulary().is_some()).map(Vocabulary::len);
+        let joined = vocabulary.as_ref().filter(|_| source.vocabulary().is_some()).map(Vocabulary::ids);
         let known = |table: usize| {
             joined.filter(|_| says.contains_key(schedule.tables[table].name.as_str())).map(|ids| ids as u64)
         };
@@ -242,14 +242,14 @@ impl Copied {
     fn fill<D: Device>(&self, lying: &[Lying<'_>], (ranks, devices): (&[Env], &[D])) -> Result<(), Error> {
         match self.entry.what {
             What::Parameter(p, of) => {
-                let mut values: Vec<D::Real> = Vec::with_capacity(self.info.len());
+                let mut values: Vec<D::Real> = Vec::with_capacity(self.info.elements());
                 let [lying] = lying else {
                     let reason = format!("`{}` is in {} pieces; only tables may be", self.name, lying.len());
                     let path = lying.first().map(|lying| lying.values().path().into()).unwrap_or_default();
                     return Err(DataError::Content { path, reason }.into());
                 };
                 let mut blocks = lying.values();
-                let all = 0..blocks.info().len();
+                let all = 0..blocks.info().elements();
                 self.read(&mut blocks, all, |piece| values.extend_from_slice(piece))?;
                 for device in devices {
                     device.write(Stored::Parameter(p, of), 0, &values);
@@ -419,7 +419,7 @@ fn vocabulary(origin: &Origin, says: &BTreeMap<&str, &str>) -> Result<Option<Voc
             return Err(origin.mismatch(name, own.info(), &expected).into());
         }
     }
-    let (ids_and_one, bytes) = (offsets.info().len(), text.info().len());
+    let (ids_and_one, bytes) = (offsets.info().elements(), text.info().elements());
     // An id has a row, so there are not more of them; and what is read must have room, whatever the file says.
     let tables = says.keys().filter_map(|t| origin.get(&table_name(t)));
     let rows = tables.filter_map(|info| info.shape.first().copied()).min();
@@ -450,21 +450,21 @@ type Adopted = (Ids, Option<u64>, Option<Arc<Vocabulary>>);
 fn adopt(vocabulary: Option<Vocabulary>, source: &mut dyn Source) -> Result<Adopted, Error> {
     let (vocabulary, own) = match (vocabulary, source.vocabulary()) {
         (None, None) => return Ok((Ids::RowNumbers, None, None)),
-        (None, Some(own)) => return Ok((Ids::ByNumber { ids: own.len() }, None, None)),
+        (None, Some(own)) => return Ok((Ids::ByNumber { ids: own.ids() }, None, None)),
         (Some(known), None) => {
-            return Ok((Ids::Kept { ids: known.len() }, None, Some(Arc::new(known))));
+            return Ok((Ids::Kept { ids: known.ids() }, None, Some(Arc::new(known))));
         }
         (Some(known), Some(own)) => (known, own),
     };
-    let file = vocabulary.len();
+    let file = vocabulary.ids();
     let text = |v: &Vocabulary, n: u32| cut(&String::from_utf8_lossy(v.id(n)));
     let absent_ids = (0..file as u32).filter(|n| own.number(vocabulary.id(*n)).is_none());
-    let shared = (0..own.len() as u32).filter(|n| vocabulary.number(own.id(*n)).is_some()).count();
+    let shared = (0..own.ids() as u32).filter(|n| vocabulary.number(own.id(*n)).is_some()).count();
     let absent = file - shared;
     let some_absent =
         if absent == 0 { Vec::new() } else { absent_ids.take(NAMED).map(|n| text(&vocabulary, n)).collect() };
     source.adopt(vocabulary)?;
-    let all = source.vocabulary().map_or(file, |v| v.len());
+    let all = source.vocabulary().map_or(file, |v| v.ids());
     let some_new = source
         .vocabulary()
         .map(|v| (file..all).take(NAMED).map(|n| text(&v, n as u32)).collect())

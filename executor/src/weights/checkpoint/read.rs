@@ -160,11 +160,11 @@ impl Checkpoint {
                 let fits = from < to.max(1) && to <= columns && to - from == width;
                 let has = match (piece.rows, &piece.numbers) {
                     (Some([first, last]), None) => first <= last && last <= rows && last - first == own,
-                    (None, Some(numbers)) => self
-                        .files
-                        .get(&piece.file)
-                        .and_then(|file| file.get(numbers))
-                        .is_some_and(|of| of.dtype == Dtype::I64 && of.len() as u64 == own && own <= rows),
+                    (None, Some(numbers)) => {
+                        self.files.get(&piece.file).and_then(|file| file.get(numbers)).is_some_and(|of| {
+                            of.dtype == Dtype::I64 && of.elements() as u64 == own && own <= rows
+                        })
+                    }
                     _ => false,
                 };
                 let dtype = format!("{:?}", info.dtype);
@@ -222,7 +222,7 @@ impl Checkpoint {
     /// Whether these tensors have each number of so many rows once.
     fn each_once(&self, numbers: &[(&str, &str)], rows: u64) -> Result<bool, Error> {
         let numbered =
-            |(file, name): &(&str, &str)| self.files.get(*file)?.get(name).map(|info| info.len() as u64);
+            |(file, name): &(&str, &str)| self.files.get(*file)?.get(name).map(|info| info.elements() as u64);
         // Before there is room for them, so that there are as many as there are bytes.
         if numbers.iter().filter_map(numbered).sum::<u64>() != rows {
             return Ok(false);
@@ -231,7 +231,7 @@ impl Checkpoint {
         let mut some = Vec::<i64>::new();
         for (file, name) in numbers {
             let Some(mut blocks) = self.blocks(file, name) else { return Ok(false) };
-            let len = blocks.info().len();
+            let len = blocks.info().elements();
             for start in (0..len).step_by(PIECE) {
                 some.clear();
                 blocks.elements(start..len.min(start + PIECE), &mut some)?;
