@@ -162,13 +162,13 @@ mod tests {
         let mut v = Vocabulary::new();
         let numbers: Vec<_> = [&b"b"[..], b"", b"a", b"b", b"ab", b""].map(|id| v.add(id)).into();
         assert_eq!(numbers, [0, 1, 2, 0, 3, 1].map(Some));
-        assert_eq!((v.len(), v.text(), v.offsets()), (4, &b"baab"[..], &[0, 1, 1, 2, 4][..]));
+        assert_eq!((v.ids(), v.text(), v.offsets()), (4, &b"baab"[..], &[0, 1, 1, 2, 4][..]));
         let again = Vocabulary::from_parts(v.text().to_vec(), v.offsets().to_vec()).unwrap();
         assert_eq!(
             [&b"ab"[..], b"a", b"", b"b", b"c"].map(|id| again.number(id)),
             [Some(3), Some(2), Some(1), Some(0), None]
         );
-        assert!(Vocabulary::from_parts(Vec::new(), vec![0]).unwrap().len() == 0);
+        assert!(Vocabulary::from_parts(Vec::new(), vec![0]).unwrap().ids() == 0);
     }
 
     #[test]
