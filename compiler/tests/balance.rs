@@ -172,7 +172,7 @@ fn the_compiler_balances_where_it_pays() {
         assert_eq!(balanced(&generated("fixed(100)", text), Strategy::Serial, 4), (false, None));
         // A hundred times as much work for each sample as for its tokens: nothing is gained.
         assert!(!balanced(&generated("uniform(100, 101)", text), Strategy::Pec, 4).0);
-        // Lengths in a file are not read at compile time.
+        // The library reads no data: what was counted there is handed to it.
         let file = "workload w { safetensors \"d.safetensors\" }";
         assert_eq!(balanced(&program(file, text), Strategy::Serial, 4), (false, None));
         assert!(!balanced(&program("", text), Strategy::Serial, 4).0);
@@ -238,7 +238,7 @@ fn an_explanation_says_that_lengths_are_not_known() {
     let file = "workload w { safetensors \"d.safetensors\" }";
     for lengths in [file, ""] {
         let stay = said(lengths, "");
-        let why = "lengths are not known without a profile, so with `balance auto` samples stay";
+        let why = "lengths are not known without data or a profile, so with `balance auto` samples stay";
         assert!(stay.contains(why) && stay.contains("(`balance on`)"), "{stay}");
         let on = said(lengths, "balance on");
         assert!(on.contains("lengths are not known; as assumed, ranks wait"), "{on}");

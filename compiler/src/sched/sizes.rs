@@ -42,7 +42,7 @@ pub(crate) struct Sizes {
     pub assumptions: Vec<String>,
 }
 
-const NOT_READ: &str = "is not read at compile time: lengths are assumed";
+const NOT_READ: &str = "was not read: lengths are assumed";
 
 impl Sizes {
     /// Of a schedule whose operations are known, for its number of ranks, by laws or as they were counted.
