@@ -6,6 +6,7 @@
 //! (cargo feature `emulated`).
 
 pub mod catalogue;
+pub mod driver;
 #[cfg(all(feature = "emulated", target_os = "linux"))]
 pub mod emulated;
 pub mod lists;

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use fs_executor::device::cuda;
 use fs_executor::evaluate::metric::Metric;
 use fs_executor::session::{Checkpoint, Every, TIMEOUT};
 use fs_executor::trace::{Steps, Target, window};
@@ -89,6 +90,15 @@ struct Compare {
     json: bool,
 }
 
+/// What computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Backend {
+    /// This machine's processors
+    Cpu,
+    /// Its first NVIDIA GPU; not whole yet: says what is missing
+    Cuda,
+}
+
 #[derive(Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each one is a switch of the command line")]
 struct Run {
@@ -100,6 +110,9 @@ struct Run {
     /// Where ranks run [default: mpi if mpirun or srun has started several processes, else local]
     #[arg(long, value_name = "TRANSPORT")]
     transport: Option<Transport>,
+    /// What computes
+    #[arg(long, value_name = "BACKEND", default_value = "cpu")]
+    backend: Backend,
     /// Train for this many steps instead of the schedule's duration
     #[arg(long, value_name = "N")]
     steps: Option<u64>,
@@ -257,6 +270,9 @@ fn execute(
     let planned = schedule.ranks as usize;
     let trace = run.trace.as_deref().map(Target::new);
     let ranks = run.ranks.unwrap_or(planned);
+    if run.backend == Backend::Cuda {
+        return Err(cuda::why_not(&schedule, ranks, 0).into());
+    }
     let seed = run.seed.unwrap_or(schedule.settings.seed);
     // A run that leaves checkpoints where it looks for one may be its first.
     let first_start =

@@ -35,6 +35,9 @@ pub enum Fault {
     /// Two operands of one operation that cannot be had together.
     #[error("operand {0} overlaps with another one that is written")]
     Conflict(String),
+    /// A GPU's driver cannot do what it is asked for.
+    #[error(transparent)]
+    Driver(#[from] fs_kernels::cuda::driver::DriverError),
     /// Nothing was ever written where an operation reads.
     #[error("operand {0} is read before anything was written to it")]
     Unwritten(String),

@@ -12,6 +12,7 @@
 //! value, and the code for waiting does not exist.
 
 pub mod cpu;
+pub mod cuda;
 mod fault;
 mod job;
 pub(crate) mod shards;

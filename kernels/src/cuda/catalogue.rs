@@ -303,6 +303,11 @@ impl Call {
         f(&mut pointers[..self.kernel.arguments.len()])
     }
 
+    /// The words of its arguments.
+    pub fn words(&self) -> &[u64] {
+        &self.words[..self.kernel.arguments.len()]
+    }
+
     /// The addresses among its arguments, and whether the kernel may write there.
     pub fn addresses(&self) -> impl Iterator<Item = (&'static Argument, u64)> + '_ {
         self.kernel.arguments.iter().zip(self.words).filter(|(a, _)| !matches!(a.kind, Kind::Value(_)))

@@ -1,0 +1,347 @@
+//! Operations that kernels do: their operands as arguments, and what they touch.
+
+use fs_kernels::cuda::catalogue::{rows, sort};
+use fs_kernels::cuda::driver::{Area, Driver, Launch, Memory, Stream, Touch};
+use fs_kernels::cuda::lists::{Gradients, Segments, Sorting, bits_below, scan_room, segment_sum, sort_by};
+use fs_kernels::cuda::{Call, In, Out};
+use fs_schedule::{Action, Operand, Place, PoolMode};
+
+use super::operands::Located;
+use super::plain::{bytes_of, values_of};
+use super::{Cuda, Fault, Job};
+
+/// A rank's shard of a part of a table on the device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Table {
+    pub(super) values: Memory,
+    pub(super) rows: u32,
+    pub(super) dim: u32,
+}
+
+impl Table {
+    fn all(&self) -> Area {
+        let width = 4 * u64::from(self.dim);
+        Area { address: self.values.address, width, rows: u64::from(self.rows), pitch: width }
+    }
+}
+
+/// Memory for the length of an operation.
+struct Scratch<'c, D: Driver> {
+    cuda: &'c Cuda<D>,
+    stream: Stream,
+    pieces: Vec<Memory>,
+}
+
+impl<D: Driver> Scratch<'_, D> {
+    /// Room for so many numbers of 32 bits.
+    fn words(&mut self, n: u64) -> Result<Memory, Fault> {
+        let memory = self.cuda.driver.allocate(self.stream, 4 * n.max(1))?;
+        self.pieces.push(memory);
+        Ok(memory)
+    }
+
+    fn out(&mut self, n: u32) -> Result<Out<u32>, Fault> {
+        Ok(Out::at(self.words(u64::from(n))?.address))
+    }
+
+    /// Gives it back once the stream is through with it.
+    fn end(self) -> Result<(), Fault> {
+        let release = |memory| self.cuda.driver.release(self.stream, memory);
+        Ok(self.pieces.into_iter().try_for_each(release)?)
+    }
+}
+
+impl<D: Driver> Cuda<D> {
+    fn read_operand(&self, job: &Job<'_>, position: usize, stream: Stream) -> Result<Located, Fault> {
+        self.operand(job, &job.op.reads, position, stream, false)
+    }
+
+    fn written_operand(
+        &self,
+        job: &Job<'_>,
+        position: usize,
+        stream: Stream,
+    ) -> Result<(Located, bool), Fault> {
+        let at = self.operand(job, &job.op.writes, position, stream, true)?;
+        Ok((at, job.op.writes[position].accumulate))
+    }
+
+    fn operand(
+        &self,
+        job: &Job<'_>,
+        list: &[Operand],
+        position: usize,
+        stream: Stream,
+        written: bool,
+    ) -> Result<Located, Fault> {
+        let missing = || Fault::Unwritten(format!("number {position}"));
+        let operand = *list.get(position).ok_or_else(missing)?;
+        self.locate(job, operand, stream, written)?.ok_or_else(missing)
+    }
+
+    fn run(&self, stream: Stream, call: &Call, touches: &[Touch]) -> Result<(), Fault> {
+        Ok(self.driver.launch(stream, &Launch { call, touches })?)
+    }
+
+    fn fault(&self) -> Out<u32> {
+        Out::at(self.fault.address)
+    }
+
+    /// This rank's shard of the table of an exchange.
+    fn table(&self, job: &Job<'_>, exchange: u32, operand: Option<&Operand>) -> Result<Table, Fault> {
+        let part = job.exchange(exchange)?.0.part as usize;
+        let found = match operand.map(|o| o.place) {
+            Some(Place::Table(n)) => self.tables.get(n as usize).and_then(|t| t.get(part)),
+            _ => None,
+        };
+        found.copied().ok_or(Fault::NoExchange { exchange })
+    }
+
+    /// Enqueues an operation; false if it is one that the host does.
+    pub(super) fn enqueue(&self, job: &Job<'_>, stream: Stream) -> Result<bool, Fault> {
+        match &job.op.action {
+            Action::Gather { exchange, class } => {
+                let table = self.table(job, *exchange, job.op.reads.first())?;
+                let list = self.read_operand(job, 1, stream)?;
+                let at = class.map(|_| self.read_operand(job, 2, stream)).transpose()?;
+                let (y, add) = self.written_operand(job, 0, stream)?;
+                let call = rows::gather(
+                    y.shape.rows as u32,
+                    y.shape.columns() as u32,
+                    In::at(table.values.address),
+                    table.rows,
+                    u64::from(table.dim),
+                    In::at(list.area.address),
+                    list.shape.rows as u32,
+                    at.map_or(In::NULL, |at| In::at(at.area.address)),
+                    Out::at(y.area.address),
+                    y.shape.stride as u64,
+                    u32::from(add),
+                    self.fault(),
+                );
+                let touched = Touch::Rows {
+                    all: table.all(),
+                    list: list.flat(),
+                    at: at.map(|at| at.flat()),
+                    written: false,
+                };
+                self.run(stream, &call, &[touched, result(&y, add)])?;
+            }
+            Action::Expand => {
+                let (x, at) = (self.read_operand(job, 0, stream)?, self.read_operand(job, 1, stream)?);
+                let (y, add) = self.written_operand(job, 0, stream)?;
+                let call = rows::expand(
+                    y.shape.rows as u32,
+                    y.shape.columns() as u32,
+                    In::at(x.area.address),
+                    x.shape.rows as u32,
+                    x.shape.stride as u64,
+                    In::at(at.area.address),
+                    Out::at(y.area.address),
+                    y.shape.stride as u64,
+                    u32::from(add),
+                    self.fault(),
+                );
+                self.run(stream, &call, &[Touch::In(x.area), Touch::In(at.area), result(&y, add)])?;
+            }
+            Action::Split { .. } => {
+                let (x, at) = (self.read_operand(job, 0, stream)?, self.read_operand(job, 1, stream)?);
+                let (y, add) = self.written_operand(job, 0, stream)?;
+                let call = rows::split(
+                    y.shape.rows as u32,
+                    y.shape.columns() as u32,
+                    In::at(x.area.address),
+                    x.shape.rows as u32,
+                    x.shape.stride as u64,
+                    In::at(at.area.address),
+                    Out::at(y.area.address),
+                    y.shape.stride as u64,
+                    u32::from(add),
+                    self.fault(),
+                );
+                let read = Touch::Rows { all: x.area, list: at.flat(), at: None, written: false };
+                self.run(stream, &call, &[read, result(&y, add)])?;
+            }
+            Action::Merge { classes, .. } => {
+                let (y, add) = self.written_operand(job, 0, stream)?;
+                let mut parts = Vec::with_capacity(classes.len());
+                for i in 0..classes.len() {
+                    parts.push((
+                        self.read_operand(job, 2 * i, stream)?,
+                        self.read_operand(job, 2 * i + 1, stream)?,
+                    ));
+                }
+                let placed: usize = parts.iter().map(|(rows, _)| rows.shape.rows).sum();
+                if !add && placed < y.shape.rows {
+                    self.driver.fill(stream, y.area, 0)?;
+                }
+                for (x, at) in parts {
+                    let call = rows::scatter(
+                        x.shape.rows as u32,
+                        x.shape.columns() as u32,
+                        In::at(x.area.address),
+                        x.shape.stride as u64,
+                        In::at(at.area.address),
+                        Out::at(y.area.address),
+                        y.shape.rows as u32,
+                        y.shape.stride as u64,
+                        self.fault(),
+                    );
+                    let put = Touch::Rows { all: y.area, list: at.flat(), at: None, written: true };
+                    self.run(stream, &call, &[Touch::In(x.area), put])?;
+                }
+            }
+            Action::Copy => {
+                let x = self.read_operand(job, 0, stream)?;
+                let (y, add) = self.written_operand(job, 0, stream)?;
+                if add {
+                    return Ok(false);
+                }
+                self.driver.copy(stream, &[(x.area, y.area)])?;
+            }
+            Action::Zero => {
+                let (y, add) = self.written_operand(job, 0, stream)?;
+                if !add {
+                    self.driver.fill(stream, y.area, 0)?;
+                }
+            }
+            Action::ExpandGrad | Action::PoolGrad { .. } | Action::Pool { .. } => {
+                let mut scratch = Scratch { cuda: self, stream, pieces: Vec::new() };
+                let done = self.sums(job, &mut scratch);
+                scratch.end().and(done)?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Sums of rows by bag, and of gradients by row.
+    fn sums(&self, job: &Job<'_>, scratch: &mut Scratch<'_, D>) -> Result<(), Fault> {
+        let stream = scratch.stream;
+        let (x, at) = (self.read_operand(job, 0, stream)?, self.read_operand(job, 1, stream)?);
+        let (y, add) = self.written_operand(job, 0, stream)?;
+        let (n, groups, cols) = (at.shape.rows as u32, y.shape.rows as u32, y.shape.columns() as u32);
+        let pooled = match job.op.action {
+            Action::Pool { mode } | Action::PoolGrad { mode } => Some(u32::from(mode == PoolMode::Mean)),
+            _ => None,
+        };
+        let offsets = match job.op.reads.get(2).map(|o| o.place) {
+            Some(Place::Lengths(group)) => {
+                let own: Vec<u32> = job.span().offsets(group as usize).iter().map(|o| *o as u32).collect();
+                let memory = scratch.words(own.len() as u64)?;
+                self.send(stream, &bytes_of(&own), memory.first(4 * own.len() as u64))?;
+                Some((In::at(memory.address), (own.len() as u32).saturating_sub(1)))
+            }
+            _ => None,
+        };
+        let (x_in, x_stride) = (In::at(x.area.address), x.shape.stride as u64);
+        let y_stride = y.shape.stride as u64;
+        let list = In::at(at.area.address);
+        if let (Action::Pool { .. }, Some((offsets, bags)), Some(mean)) = (&job.op.action, offsets, pooled) {
+            let x_rows = x.shape.rows as u32;
+            let (add_in, fault) = (u32::from(add), self.fault());
+            let call = rows::pool(
+                bags,
+                cols,
+                x_in,
+                x_rows,
+                x_stride,
+                list,
+                offsets,
+                mean,
+                Out::at(y.area.address),
+                y_stride,
+                add_in,
+                fault,
+            );
+            return self.run(stream, &call, &[Touch::In(x.area), Touch::In(at.area), result(&y, add)]);
+        }
+        let counts = Sorting::counts(n);
+        let work = Sorting {
+            keys: [scratch.out(n)?, scratch.out(n)?],
+            values: [scratch.out(n)?, scratch.out(n)?],
+            counts: scratch.out(counts)?,
+            sums: scratch.out(scan_room(counts) as u32)?,
+        };
+        let (ends, long, count) = (scratch.out(groups)?, scratch.out(groups)?, scratch.words(1)?);
+        self.driver.fill(stream, count.first(4), 0)?;
+        self.run(stream, &sort::check_below(n, list, groups, self.fault()), &[Touch::In(at.area)])?;
+        let (calls, sorted) = sort_by(n, bits_below(u64::from(groups)), list, In::NULL, &work, 0);
+        for call in calls {
+            self.run(stream, &call, &[Touch::In(at.area)])?;
+        }
+        self.run(stream, &sort::bounds_of(groups, n, sorted.keys, ends), &[])?;
+        let mut of = Gradients { x: x_in, stride: x_stride, bags: In::NULL, offsets: In::NULL, mean: false };
+        if let (Some((offsets, bags)), Some(mean)) = (offsets, pooled) {
+            let out = scratch.out(n)?;
+            self.run(stream, &rows::bags_of_positions(n, bags, offsets, out, self.fault()), &[])?;
+            of = Gradients { bags: out.read(), offsets, mean: mean == 1, ..of };
+        }
+        let groups = Segments {
+            groups,
+            positions: sorted.values,
+            ends: ends.read(),
+            long,
+            count: Out::at(count.address),
+        };
+        let [begin, most, rest] = segment_sum(&groups, cols, &of, Out::at(y.area.address), y_stride, add);
+        self.run(stream, &begin, &[])?;
+        self.run(stream, &most, &[Touch::In(x.area), result(&y, add)])?;
+        // Long lists come on top of what the others have written.
+        self.run(stream, &rest, &[Touch::In(x.area), Touch::InOut(y.area)])
+    }
+
+    /// Rows of a table that the host has updated go to the device, and no others.
+    pub(super) fn rows_up(&self, job: &Job<'_>, exchange: u32, stream: Stream) -> Result<(), Fault> {
+        let Action::Apply { class, .. } = job.op.action else { return Ok(()) };
+        let table = self.table(job, exchange, job.op.writes.first())?;
+        let part = job.exchange(exchange)?.0.part as usize;
+        let Some(Place::Table(number)) = job.op.writes.first().map(|o| o.place) else { return Ok(()) };
+        let listed = |position: usize| {
+            let mut bytes = Vec::new();
+            let at = self.read_operand(job, position, stream)?;
+            self.host_take(job, job.op.reads[position], &at, &mut bytes)?;
+            Ok::<Vec<u32>, Fault>(values_of(&bytes))
+        };
+        let mut changed = listed(0)?;
+        if class.is_some() {
+            let all = std::mem::take(&mut changed);
+            changed.extend(listed(1)?.into_iter().map(|at| all[at as usize]));
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let dim = table.dim as usize;
+        let shard = self.host.tables[number as usize][part].read();
+        let values: Vec<f32> = changed
+            .iter()
+            .flat_map(|row| shard.values[*row as usize * dim..(*row as usize + 1) * dim].iter().copied())
+            .collect();
+        let lists = self.driver.allocate(stream, 4 * changed.len() as u64)?;
+        let scratch = self.driver.allocate(stream, 4 * values.len() as u64)?;
+        self.send(stream, &bytes_of(&changed), lists.area())?;
+        self.send(stream, &bytes_of(&values), scratch.area())?;
+        let call = rows::scatter(
+            changed.len() as u32,
+            table.dim,
+            In::at(scratch.address),
+            u64::from(table.dim),
+            In::at(lists.address),
+            Out::at(table.values.address),
+            table.rows,
+            u64::from(table.dim),
+            self.fault(),
+        );
+        let put = Touch::Rows { all: table.all(), list: lists.area(), at: None, written: true };
+        self.run(stream, &call, &[Touch::In(scratch.area()), put])?;
+        self.driver.release(stream, lists)?;
+        Ok(self.driver.release(stream, scratch)?)
+    }
+}
+
+/// A result that is overwritten or added to.
+fn result(y: &Located, add: bool) -> Touch {
+    if add { Touch::InOut(y.area) } else { Touch::Out(y.area) }
+}

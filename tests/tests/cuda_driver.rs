@@ -1,0 +1,183 @@
+//! The emulated driver: order that streams keep, uses that nothing orders, copy engines, virtual time.
+
+use fs_kernels::cuda::driver::emulated::{Costs, Emulated, NoKernels, Options};
+use fs_kernels::cuda::driver::{Area, Driver, DriverError, Matrix, Memory, Pinned, Product, Stream};
+
+fn driver(seed: u64) -> Emulated {
+    Emulated::new(Options { seed, ..Options::default() }, Box::new(NoKernels))
+}
+
+/// A stream with some memory and page-locked memory of the host.
+fn place(d: &Emulated, name: &str, bytes: u64) -> (Stream, Memory, Pinned) {
+    let stream = d.stream(0).unwrap();
+    d.name(stream, name);
+    (stream, d.allocate(stream, bytes).unwrap(), d.pin(bytes).unwrap())
+}
+
+fn bytes(d: &Emulated, pinned: Pinned, n: usize) -> Vec<u8> {
+    let mut out = vec![0; n];
+    d.read(pinned, 0, &mut out).unwrap();
+    out
+}
+
+#[test]
+fn streams_keep_their_order_and_wait_for_events() {
+    for seed in 0..200 {
+        let d = driver(seed);
+        let ((a, x, p), (b, y, q)) = (place(&d, "a", 64), place(&d, "b", 64));
+        let event = d.event().unwrap();
+        assert!(d.has_come(event).unwrap(), "nothing was recorded");
+        d.write(p, 0, &[7; 64]).unwrap();
+        d.upload(a, (p, 0), x.area()).unwrap();
+        d.record(a, event).unwrap();
+        d.wait(b, event).unwrap();
+        d.copy(b, &[(x.area(), y.area())]).unwrap();
+        d.fill(b, y.from(8, 8), 1).unwrap();
+        d.download(b, y.area(), (q, 0)).unwrap();
+        d.synchronize(b).unwrap();
+        assert!(d.has_come(event).unwrap());
+        let mut expected = [7; 64];
+        expected[8..16].fill(1);
+        assert_eq!(bytes(&d, q, 64), expected, "seed {seed}");
+    }
+}
+
+/// Two streams use one place: whichever comes first, it is an error that names both.
+#[test]
+fn uses_that_nothing_orders_are_errors() {
+    for (seed, written) in (0..100).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let d = driver(seed);
+        let ((a, x, _), (b, y, _)) = (place(&d, "first", 64), place(&d, "second", 64));
+        let event = d.event().unwrap();
+        d.fill(a, x.area(), 0).unwrap();
+        d.record(a, event).unwrap();
+        d.wait(b, event).unwrap();
+        // Both may read what both know of.
+        d.copy(b, &[(x.first(8), y.first(8))]).unwrap();
+        d.download(a, x.first(8), (d.pin(8).unwrap(), 0)).unwrap();
+        d.synchronize(a).and_then(|()| d.synchronize(b)).unwrap();
+        // One row in two is somebody else's, which is no conflict.
+        let rows = |offset| Area { address: x.address + offset, width: 8, rows: 4, pitch: 16 };
+        d.fill(a, rows(0), 1).unwrap();
+        d.fill(b, rows(8), 1).unwrap();
+        d.synchronize(a).and_then(|()| d.synchronize(b)).unwrap();
+        let late = d.event().unwrap();
+        d.fill(a, x.first(4), 2).unwrap();
+        d.record(a, late).unwrap();
+        let _ = if written { d.fill(b, x.first(8), 3) } else { d.copy(b, &[(x.first(8), y.first(8))]) };
+        let error = d.synchronize(a).and_then(|()| d.synchronize(b)).unwrap_err();
+        let DriverError::Unordered { first, second, .. } = &error else { panic!("{error}") };
+        let mut both = [first.as_str(), second.as_str()];
+        both.sort_unstable();
+        assert_eq!(both, ["first", "second"], "seed {seed}");
+        assert_eq!(d.fill(a, x.area(), 0), Err(error), "it stays");
+    }
+}
+
+/// The host is one of those that must know.
+#[test]
+fn the_host_asks_before_it_touches_what_the_device_uses() {
+    let d = driver(1);
+    let (a, x, p) = place(&d, "copy", 64);
+    d.write(p, 0, &[1; 64]).unwrap();
+    d.upload(a, (p, 0), x.area()).unwrap();
+    d.download(a, x.area(), (p, 0)).unwrap();
+    let event = d.event().unwrap();
+    d.record(a, event).unwrap();
+    while !d.has_come(event).unwrap() {}
+    assert_eq!(bytes(&d, p, 64), [1; 64]);
+    d.upload(a, (p, 0), x.area()).unwrap();
+    d.record(a, event).unwrap();
+    // However long it waits: nobody has told it.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let error = d.write(p, 0, &[2; 64]).unwrap_err();
+    assert!(matches!(&error, DriverError::Unordered { second, .. } if second == "the host"), "{error}");
+}
+
+#[test]
+fn memory_begins_without_values_and_has_bounds() {
+    let d = driver(2);
+    let (a, x, p) = place(&d, "a", 16);
+    d.download(a, x.area(), (p, 0)).unwrap();
+    d.synchronize(a).unwrap();
+    assert_eq!(bytes(&d, p, 16), [0xff; 16]);
+    assert!(matches!(d.fill(a, x.from(8, 16), 0), Err(DriverError::Misuse(_))));
+    assert!(matches!(d.allocate(a, 1 << 40), Err(DriverError::NoMemory { bytes, .. }) if bytes == 1 << 40));
+    d.release(a, x).unwrap();
+    d.synchronize(a).unwrap();
+    assert!(matches!(d.fill(a, x.area(), 0), Err(DriverError::Misuse(_))));
+}
+
+#[test]
+fn values_hold_streams_until_they_are_written() {
+    let d = driver(3);
+    let ((a, x, _), (b, y, q)) = (place(&d, "a", 8), place(&d, "b", 8));
+    let event = d.event().unwrap();
+    d.fill(a, x.area(), 0).unwrap();
+    d.fill(b, y.area(), 5).unwrap();
+    d.synchronize(a).and_then(|()| d.synchronize(b)).unwrap();
+    d.wait_value(b, x, 3).unwrap();
+    d.download(b, y.area(), (q, 0)).unwrap();
+    d.record(b, event).unwrap();
+    d.write_value(a, x, 2).unwrap();
+    d.synchronize(a).unwrap();
+    assert!(!d.has_come(event).unwrap());
+    d.write_value(a, x, 3).unwrap();
+    d.synchronize(b).unwrap();
+    assert_eq!(bytes(&d, q, 8), [5; 8]);
+}
+
+#[test]
+fn products_of_rows_with_gaps() {
+    let d = driver(4);
+    let (a, x, p) = place(&d, "product", 4 * 64);
+    let numbers =
+        |range: std::ops::Range<i32>| -> Vec<u8> { range.flat_map(|n| (n as f32).to_le_bytes()).collect() };
+    d.write(p, 0, &numbers(0..64)).unwrap();
+    d.upload(a, (p, 0), x.area()).unwrap();
+    let matrix =
+        |first: u64, rows, columns| Matrix { address: x.address + 4 * first, rows, columns, stride: 4 };
+    // Rows 0 and 1 are 0..3 and 4..7 without the last of each; the transpose of rows 4 to 6.
+    let product =
+        Product { a: (matrix(0, 2, 3), false), b: (matrix(16, 2, 3), true), c: matrix(32, 2, 2), add: true };
+    d.product(a, &product).unwrap();
+    assert!(d.product(a, &Product { b: (matrix(16, 2, 3), false), ..product }).is_err());
+    d.download(a, product.c.area(), (p, 0)).unwrap();
+    d.synchronize(a).unwrap();
+    let found: Vec<f32> =
+        bytes(&d, p, 16).chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let dot = |i: usize, j: usize| (0..3).map(|k| ((4 * i + k) * (16 + 4 * j + k)) as f32).sum::<f32>();
+    assert_eq!(found, [32.0 + dot(0, 0), 33.0 + dot(0, 1), 36.0 + dot(1, 0), 37.0 + dot(1, 1)]);
+}
+
+/// Two copies to the device share an engine, whatever their streams' priority; one from the device has its own.
+#[test]
+fn copy_engines_are_queues() {
+    let costs = Costs { each: 0.0, link_byte: 1.0, byte: 0.0, multiply: 0.0 };
+    let d = Emulated::new(Options { costs, in_order: true, ..Options::default() }, Box::new(NoKernels));
+    let (low, urgent, out) = (d.stream(0).unwrap(), d.stream(9).unwrap(), d.stream(0).unwrap());
+    let (x, y, z) = (d.allocate(low, 100), d.allocate(urgent, 10), d.allocate(out, 30));
+    let (x, y, z) = (x.unwrap(), y.unwrap(), z.unwrap());
+    let p = d.pin(256).unwrap();
+    // All three wait for one event, so that none begins before all are there.
+    let (gate, start) = (d.stream(0).unwrap(), d.event().unwrap());
+    let flag = d.allocate(gate, 8).unwrap();
+    d.fill(gate, flag.area(), 0).unwrap();
+    d.synchronize(gate).unwrap();
+    d.wait_value(gate, flag, 1).unwrap();
+    d.record(gate, start).unwrap();
+    for stream in [low, urgent, out] {
+        d.wait(stream, start).unwrap();
+    }
+    d.upload(low, (p, 0), x.area()).unwrap();
+    d.upload(urgent, (p, 100), y.area()).unwrap();
+    d.download(out, z.area(), (p, 200)).unwrap();
+    let opener = d.stream(0).unwrap();
+    d.write_value(opener, flag, 1).unwrap();
+    for stream in [low, urgent, out] {
+        d.synchronize(stream).unwrap();
+    }
+    let ends = [low, urgent, out].map(|stream| d.ended_of(stream));
+    assert_eq!(ends, [100.0, 110.0, 30.0]);
+    assert_eq!(d.ended(), 110.0);
+}
