@@ -1,28 +1,28 @@
 //! Two uses of one range of memory, one of them a write, that nothing orders.
 //!
 //! Every stream counts its work, and knows of each other stream how much of it surely comes before its own: what it waited
-//! for, and what that had waited for. The host is one more of them, which knows what it has asked after. For each byte it is
-//! kept who wrote it last and who has read it since; whoever uses it next must know of them.
+//! for, and what that had waited for. So does every thread of the host, which knows what it has asked after itself. For each
+//! byte it is kept who wrote it last and who has read it since; whoever uses it next must know of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::super::Area;
 
-/// Per stream, how much of its work is known to be done before. The host is 0.
+/// Per user (a stream, a thread of the host), how much of its work is known to be done before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Clock(Vec<u64>);
 
 impl Clock {
-    pub(super) fn of(&self, stream: usize) -> u64 {
-        self.0.get(stream).copied().unwrap_or(0)
+    pub(super) fn of(&self, user: usize) -> u64 {
+        self.0.get(user).copied().unwrap_or(0)
     }
 
-    /// One more piece of a stream's own work.
-    pub(super) fn advance(&mut self, stream: usize) -> u64 {
-        self.0.resize(self.0.len().max(stream + 1), 0);
-        self.0[stream] += 1;
-        self.0[stream]
+    /// One more piece of a user's own work.
+    pub(super) fn advance(&mut self, user: usize) -> u64 {
+        self.0.resize(self.0.len().max(user + 1), 0);
+        self.0[user] += 1;
+        self.0[user]
     }
 
     /// All that another one knows is known.
@@ -37,7 +37,7 @@ impl Clock {
 /// A piece of work.
 #[derive(Debug, Clone)]
 pub(super) struct Stamp {
-    pub(super) stream: usize,
+    pub(super) user: usize,
     pub(super) at: u64,
     pub(super) name: Arc<str>,
 }
@@ -72,7 +72,7 @@ impl History {
     fn range(&mut self, start: u64, end: u64, written: bool, clock: &Clock, by: &Stamp) -> Option<Arc<str>> {
         self.split(start);
         self.split(end);
-        let known = |stamp: &&Stamp| clock.of(stamp.stream) < stamp.at && stamp.stream != by.stream;
+        let known = |stamp: &&Stamp| clock.of(stamp.user) < stamp.at && stamp.user != by.user;
         let mut unknown = None;
         let mut at = start;
         let mut gaps = Vec::new();
@@ -85,7 +85,7 @@ impl History {
             if written {
                 unknown = unknown.or_else(|| segment.reads.iter().find(known).map(|s| Arc::clone(&s.name)));
             } else {
-                segment.reads.retain(|s| s.stream != by.stream);
+                segment.reads.retain(|s| s.user != by.user);
                 segment.reads.push(by.clone());
             }
         }

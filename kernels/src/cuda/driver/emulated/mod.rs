@@ -13,9 +13,9 @@ mod hazards;
 mod memory;
 mod work;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -27,9 +27,6 @@ use hazards::{Clock, History, Stamp};
 use memory::{Block, Blocks, POISON};
 pub use work::{Kernels, NoKernels, Way};
 use work::{Task, Use};
-
-/// The host, among those that use memory.
-const HOST: usize = 0;
 
 /// What a test chooses.
 #[derive(Clone)]
@@ -102,8 +99,11 @@ struct State {
     pinned: BTreeMap<u32, (Block, u64)>,
     next_pinned: u32,
     history: History,
-    /// What the host knows to be done.
-    host: Clock,
+    /// Streams and threads of the host so far.
+    users: usize,
+    /// Threads of the host: which user each is, and what it knows to be done. One does not know what another has asked
+    /// after, since nothing of the device's says that it does.
+    hosts: HashMap<ThreadId, (usize, Clock)>,
     /// Streams whose heads want a copy engine, per way, in the order in which they could begin.
     engines: [VecDeque<usize>; 2],
     /// When each of the engines and the multiprocessors are free, in virtual time.
@@ -118,6 +118,8 @@ struct State {
 
 /// A stream.
 struct Queue {
+    /// Which user of memory it is.
+    user: usize,
     priority: i32,
     tasks: VecDeque<Piece>,
     /// What its work so far knows of.
@@ -207,9 +209,9 @@ impl Emulated {
     ) -> Result<(MutexGuard<'_, State>, Area), DriverError> {
         let mut state = self.state()?;
         let area = Self::pinned(&state, pinned, bytes as u64)?;
-        let at = state.host.advance(HOST);
-        let stamp = Stamp { stream: HOST, at, name: "the host".into() };
-        let clock = state.host.clone();
+        let (user, own) = state.host();
+        let stamp = Stamp { user: *user, at: own.advance(*user), name: "the host".into() };
+        let clock = own.clone();
         if let Some(first) = state.history.touch(area, written, &clock, &stamp) {
             return Err(state.unordered(&first, "the host", area));
         }
@@ -229,6 +231,15 @@ impl Drop for Emulated {
 }
 
 impl State {
+    /// The thread that asks: which user it is, and what it knows.
+    fn host(&mut self) -> &mut (usize, Clock) {
+        let users = &mut self.users;
+        self.hosts.entry(std::thread::current().id()).or_insert_with(|| {
+            *users += 1;
+            (*users - 1, Clock::default())
+        })
+    }
+
     fn draw(&mut self) -> u64 {
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -251,18 +262,18 @@ impl State {
     }
 
     fn push(&mut self, stream: Stream, task: Task) {
-        let (host, now) = (self.host.clone(), self.now);
+        let (host, now) = (self.host().1.clone(), self.now);
         let queue = &mut self.streams[stream.0 as usize];
         queue.clock.join(&host);
         if let Task::Wait { event, .. } = &task {
             queue.clock.join(&self.events[*event].clock);
         }
-        let of = stream.0 as usize + 1;
-        let at = queue.clock.advance(of);
+        let user = queue.user;
+        let at = queue.clock.advance(user);
         if let Task::Record { event, .. } = &task {
             self.events[*event].clock = queue.clock.clone();
         }
-        let stamp = Stamp { stream: of, at, name: Arc::clone(&queue.name) };
+        let stamp = Stamp { user, at, name: Arc::clone(&queue.name) };
         let clock = queue.clock.clone();
         queue.tasks.push_back(Piece { task, clock, stamp, issued: now, begun: false });
     }
@@ -465,7 +476,10 @@ impl Driver for Emulated {
     fn stream(&self, priority: i32) -> Result<Stream, DriverError> {
         let mut state = self.state()?;
         let number = state.streams.len() as u32;
+        let user = state.users;
+        state.users += 1;
         state.streams.push(Queue {
+            user,
             priority,
             tasks: VecDeque::new(),
             clock: Clock::default(),
@@ -507,7 +521,7 @@ impl Driver for Emulated {
         if come < recorded {
             return Ok(false);
         }
-        state.host.join(&clock);
+        state.host().1.join(&clock);
         state.now = state.now.max(at);
         Ok(true)
     }
@@ -522,10 +536,11 @@ impl Driver for Emulated {
         let address = state.blocks.add(bytes, POISON).ok_or(none)?;
         // Whoever does not wait for the stream has no right to it.
         let queue = &mut state.streams[stream.0 as usize];
-        let at = queue.clock.advance(stream.0 as usize + 1);
+        let user = queue.user;
+        let at = queue.clock.advance(user);
         let (clock, name) = (queue.clock.clone(), Arc::clone(&queue.name));
         let memory = Memory { address, bytes };
-        let stamp = Stamp { stream: stream.0 as usize + 1, at, name };
+        let stamp = Stamp { user, at, name };
         state.history.touch(memory.area(), true, &clock, &stamp);
         Ok(memory)
     }
@@ -624,7 +639,7 @@ impl Driver for Emulated {
             let queue = &state.streams[stream.0 as usize];
             if queue.tasks.is_empty() {
                 let (clock, end) = (queue.clock.clone(), queue.end);
-                state.host.join(&clock);
+                state.host().1.join(&clock);
                 state.now = state.now.max(end);
                 return Ok(());
             }
