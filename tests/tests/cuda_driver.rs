@@ -94,6 +94,27 @@ fn the_host_asks_before_it_touches_what_the_device_uses() {
     assert!(matches!(&error, DriverError::Unordered { second, .. } if second == "the host"), "{error}");
 }
 
+/// What one thread of the host has asked after another does not know, unless the device orders it.
+#[test]
+fn threads_of_the_host_know_what_they_asked_after_themselves() {
+    let d = driver(6);
+    let ((a, x, p), (b, y, _)) = (place(&d, "first", 64), place(&d, "second", 64));
+    d.write(p, 0, &[1; 64]).unwrap();
+    d.upload(a, (p, 0), x.area()).unwrap();
+    d.synchronize(a).unwrap();
+    let use_it = || d.copy(b, &[(x.area(), y.area())]).and_then(|()| d.synchronize(b));
+    let elsewhere = std::thread::scope(|scope| scope.spawn(use_it).join().unwrap());
+    assert!(matches!(elsewhere, Err(DriverError::Unordered { .. })), "{elsewhere:?}");
+    // The thread that has asked may go on, on any stream.
+    let d = driver(7);
+    let ((a, x, p), (b, y, _)) = (place(&d, "first", 64), place(&d, "second", 64));
+    d.write(p, 0, &[1; 64]).unwrap();
+    d.synchronize(b).unwrap();
+    d.upload(a, (p, 0), x.area()).unwrap();
+    d.synchronize(a).unwrap();
+    d.copy(b, &[(x.area(), y.area())]).and_then(|()| d.synchronize(b)).unwrap();
+}
+
 #[test]
 fn memory_begins_without_values_and_has_bounds() {
     let d = driver(2);

@@ -2,6 +2,8 @@
 
 use fs_schedule::{Action, Schedule};
 
+use super::dense::fits;
+
 /// Who does an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
@@ -27,24 +29,7 @@ pub(super) fn by(action: &Action) -> By {
         | Action::Zero
         | Action::AllToAllRows { .. }
         | Action::AllToAllGrads { .. }
-        | Action::AllGatherGrads { .. } => By::Device,
-        Action::LoadBatch
-        | Action::ShareLengths
-        | Action::Assign
-        | Action::Dispatch { .. }
-        | Action::CopyIds => By::Planner,
-        Action::DispatchRows { .. }
-        | Action::Combine { .. }
-        | Action::DrawNegatives { .. }
-        | Action::Unique { .. }
-        | Action::UniqueFor { .. }
-        | Action::AllToAllIds { .. }
-        | Action::AllToAllIdsFor { .. }
-        | Action::AllGatherIds { .. }
-        | Action::Partition { .. }
-        | Action::AllToAllClasses { .. }
-        | Action::Positions { .. }
-        | Action::Apply { .. }
+        | Action::AllGatherGrads { .. }
         | Action::Dense
         | Action::Linear { .. }
         | Action::LinearGradInput
@@ -73,7 +58,24 @@ pub(super) fn by(action: &Action) -> By {
         | Action::DotInteractionGrad
         | Action::BceWithLogits { .. }
         | Action::SampledSoftmax { .. }
-        | Action::SampledSoftmaxGrad { .. }
+        | Action::SampledSoftmaxGrad { .. } => By::Device,
+        Action::LoadBatch
+        | Action::ShareLengths
+        | Action::Assign
+        | Action::Dispatch { .. }
+        | Action::CopyIds => By::Planner,
+        Action::DispatchRows { .. }
+        | Action::Combine { .. }
+        | Action::DrawNegatives { .. }
+        | Action::Unique { .. }
+        | Action::UniqueFor { .. }
+        | Action::AllToAllIds { .. }
+        | Action::AllToAllIdsFor { .. }
+        | Action::AllGatherIds { .. }
+        | Action::Partition { .. }
+        | Action::AllToAllClasses { .. }
+        | Action::Positions { .. }
+        | Action::Apply { .. }
         | Action::AllReduce
         | Action::DenseUpdate
         | Action::RankItems { .. } => By::Nobody,
@@ -85,7 +87,7 @@ pub(super) fn missing(schedule: &Schedule) -> Vec<String> {
     let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
     let mut names: Vec<String> = programs
         .flat_map(|program| &program.ops)
-        .filter(|op| by(&op.action) == By::Nobody)
+        .filter(|op| by(&op.action) == By::Nobody || !fits(op))
         .map(|op| op.action.name())
         .collect();
     names.sort_unstable();

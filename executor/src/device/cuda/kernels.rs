@@ -6,9 +6,22 @@ use fs_kernels::cuda::lists::{Gradients, Segments, Sorting, bits_below, scan_roo
 use fs_kernels::cuda::{Call, In, Out};
 use fs_schedule::{Action, Operand, Place, PoolMode};
 
+use super::dense::Dense;
+use super::lane::Staging;
 use super::operands::Located;
 use super::plain::{bytes_of, values_of};
-use super::{Cuda, Fault, Job};
+use super::{Cuda, Fault, Job, Lane};
+use crate::device::cpu::Call as HostCall;
+
+/// What became of an operation.
+pub(super) enum Enqueued {
+    /// Nothing: the host does it.
+    No,
+    /// All of its work is enqueued.
+    Done,
+    /// The same, and its loss is on its way to the host.
+    Loss(Staging),
+}
 
 /// A rank's shard of a part of a table on the device.
 #[derive(Debug, Clone, Copy)]
@@ -26,37 +39,46 @@ impl Table {
 }
 
 /// Memory for the length of an operation.
-struct Scratch<'c, D: Driver> {
+pub(super) struct Scratch<'c, D: Driver> {
     cuda: &'c Cuda<D>,
     stream: Stream,
     pieces: Vec<Memory>,
 }
 
-impl<D: Driver> Scratch<'_, D> {
+impl<'c, D: Driver> Scratch<'c, D> {
+    pub(super) fn new(cuda: &'c Cuda<D>, stream: Stream) -> Self {
+        Self { cuda, stream, pieces: Vec::new() }
+    }
+
     /// Room for so many numbers of 32 bits.
-    fn words(&mut self, n: u64) -> Result<Memory, Fault> {
+    pub(super) fn words(&mut self, n: u64) -> Result<Memory, Fault> {
         let memory = self.cuda.driver.allocate(self.stream, 4 * n.max(1))?;
         self.pieces.push(memory);
         Ok(memory)
     }
 
-    fn out(&mut self, n: u32) -> Result<Out<u32>, Fault> {
+    pub(super) fn out(&mut self, n: u32) -> Result<Out<u32>, Fault> {
         Ok(Out::at(self.words(u64::from(n))?.address))
     }
 
     /// Gives it back once the stream is through with it.
-    fn end(self) -> Result<(), Fault> {
+    pub(super) fn end(self) -> Result<(), Fault> {
         let release = |memory| self.cuda.driver.release(self.stream, memory);
         Ok(self.pieces.into_iter().try_for_each(release)?)
     }
 }
 
 impl<D: Driver> Cuda<D> {
-    fn read_operand(&self, job: &Job<'_>, position: usize, stream: Stream) -> Result<Located, Fault> {
+    pub(super) fn read_operand(
+        &self,
+        job: &Job<'_>,
+        position: usize,
+        stream: Stream,
+    ) -> Result<Located, Fault> {
         self.operand(job, &job.op.reads, position, stream, false)
     }
 
-    fn written_operand(
+    pub(super) fn written_operand(
         &self,
         job: &Job<'_>,
         position: usize,
@@ -79,11 +101,11 @@ impl<D: Driver> Cuda<D> {
         self.locate(job, operand, stream, written)?.ok_or_else(missing)
     }
 
-    fn run(&self, stream: Stream, call: &Call, touches: &[Touch]) -> Result<(), Fault> {
+    pub(super) fn run(&self, stream: Stream, call: &Call, touches: &[Touch]) -> Result<(), Fault> {
         Ok(self.driver.launch(stream, &Launch { call, touches })?)
     }
 
-    fn fault(&self) -> Out<u32> {
+    pub(super) fn fault(&self) -> Out<u32> {
         Out::at(self.fault.address)
     }
 
@@ -97,8 +119,8 @@ impl<D: Driver> Cuda<D> {
         found.copied().ok_or(Fault::NoExchange { exchange })
     }
 
-    /// Enqueues an operation; false if it is one that the host does.
-    pub(super) fn enqueue(&self, job: &Job<'_>, stream: Stream) -> Result<bool, Fault> {
+    /// Enqueues an operation, if it is one of the device's.
+    pub(super) fn enqueue(&self, lane: &Lane, job: &Job<'_>, stream: Stream) -> Result<Enqueued, Fault> {
         match &job.op.action {
             Action::Gather { exchange, class } => {
                 let table = self.table(job, *exchange, job.op.reads.first())?;
@@ -195,7 +217,7 @@ impl<D: Driver> Cuda<D> {
                 let x = self.read_operand(job, 0, stream)?;
                 let (y, add) = self.written_operand(job, 0, stream)?;
                 if add {
-                    return Ok(false);
+                    return Ok(Enqueued::No);
                 }
                 self.driver.copy(stream, &[(x.area, y.area)])?;
             }
@@ -206,13 +228,24 @@ impl<D: Driver> Cuda<D> {
                 }
             }
             Action::ExpandGrad | Action::PoolGrad { .. } | Action::Pool { .. } => {
-                let mut scratch = Scratch { cuda: self, stream, pieces: Vec::new() };
+                let mut scratch = Scratch::new(self, stream);
                 let done = self.sums(job, &mut scratch);
                 scratch.end().and(done)?;
             }
-            _ => return Ok(false),
+            _ => {
+                let mut dense = Dense {
+                    cuda: self,
+                    job,
+                    call: HostCall::new(&self.host, &lane.work, job),
+                    stream,
+                    scratch: Scratch::new(self, stream),
+                };
+                let done = dense.enqueue();
+                dense.scratch.end()?;
+                return done;
+            }
         }
-        Ok(true)
+        Ok(Enqueued::Done)
     }
 
     /// Sums of rows by bag, and of gradients by row.
@@ -342,6 +375,6 @@ impl<D: Driver> Cuda<D> {
 }
 
 /// A result that is overwritten or added to.
-fn result(y: &Located, add: bool) -> Touch {
+pub(super) fn result(y: &Located, add: bool) -> Touch {
     if add { Touch::InOut(y.area) } else { Touch::Out(y.area) }
 }

@@ -5,8 +5,10 @@
 //! host goes on. Only where the host must learn something of an operation it is under way until that has come down.
 
 mod action;
+mod dense;
 mod kernels;
 mod lane;
+mod losses;
 mod memory;
 mod operands;
 mod outbox;
@@ -29,8 +31,8 @@ use super::cpu::{Cpu, Work};
 use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, PutAside, Stored, Urgent, Values};
 use crate::transport::{HostOutbox, Message, Reach};
 use action::{By, by};
-use kernels::Table;
-use lane::{Order, StagingPool};
+use kernels::{Enqueued, Table};
+use lane::{Order, Staging, StagingPool};
 use memory::{Buffers, Dense};
 pub use outbox::CudaOutbox;
 use plain::{bytes_of, values_of};
@@ -96,7 +98,23 @@ pub enum Cursor {
 
 /// An operation that has not ended.
 #[derive(Debug)]
-pub struct Ticket(Down);
+pub struct Ticket(Under);
+
+/// What it waits for.
+#[derive(Debug)]
+enum Under {
+    /// Operands, of what the host does.
+    Operands(Down),
+    /// Its part of the loss.
+    Loss(Staging),
+}
+
+fn staged(progress: Progress<Down>) -> Progress<Ticket> {
+    match progress {
+        Progress::Done => Progress::Done,
+        Progress::Running(down, again) => Progress::Running(Ticket(Under::Operands(down)), again),
+    }
+}
 
 fn open_error(error: &fs_kernels::cuda::driver::DriverError) -> OpenError {
     OpenError { device: "CUDA".into(), reason: error.to_string() }
@@ -246,21 +264,34 @@ impl<D: Driver> Device for Cuda<D> {
             self.settle()?;
         }
         let stream = self.order.begin(&*self.driver, job)?;
-        if by(&job.op.action) == By::Device && self.enqueue(job, stream)? {
+        let done = match by(&job.op.action) {
+            By::Device => self.enqueue(lane, job, stream)?,
+            By::Planner | By::Nobody => Enqueued::No,
+        };
+        if !matches!(done, Enqueued::No) {
             self.order.end(&*self.driver, job)?;
-            return Ok(Progress::Done);
         }
-        Ok(match self.start_staged(lane, job, stream)? {
-            Progress::Done => Progress::Done,
-            Progress::Running(down, again) => Progress::Running(Ticket(down), again),
+        Ok(match done {
+            Enqueued::Done => Progress::Done,
+            Enqueued::Loss(staging) => Progress::Running(Ticket(Under::Loss(staging)), AGAIN),
+            Enqueued::No => staged(self.start_staged(lane, job, stream)?),
         })
     }
 
     fn poll(&self, lane: &Lane, job: &Job<'_>, ticket: Ticket) -> Result<Progress<Ticket>, Fault> {
-        Ok(match self.poll_staged(lane, job, ticket.0)? {
-            Progress::Done => Progress::Done,
-            Progress::Running(down, again) => Progress::Running(Ticket(down), again),
-        })
+        match ticket.0 {
+            Under::Operands(down) => Ok(staged(self.poll_staged(lane, job, down)?)),
+            Under::Loss(staging) if !self.driver.has_come(staging.free)? => {
+                Ok(Progress::Running(Ticket(Under::Loss(staging)), AGAIN))
+            }
+            Under::Loss(staging) => {
+                let mut bytes = [0; 8];
+                self.driver.read(staging.pinned, 0, &mut bytes)?;
+                self.staging.give(&*self.driver, self.order.stream(job), staging)?;
+                job.add_loss(f64::from_le_bytes(bytes));
+                Ok(Progress::Done)
+            }
+        }
     }
 
     fn rounds(&self, lane: &Lane, job: &Job<'_>) -> Result<u64, Fault> {
