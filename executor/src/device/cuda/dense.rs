@@ -13,10 +13,10 @@ use fs_schedule::{Action, Function, Op};
 use super::kernels::{Enqueued, Scratch, result};
 use super::operands::Located;
 use super::plain::{Plain, bytes_of};
-use super::{Cuda, Fault, Job};
+use super::{Cuda, Fault, Job, Lane};
 use crate::device::cpu::Call;
 
-/// Most features of an interaction that kernels find room for.
+/// Whether kernels find room for all features of an interaction.
 pub(super) fn fits(op: &Op) -> bool {
     let features = interaction::MOST_FEATURES as usize;
     match op.action {
@@ -43,6 +43,22 @@ pub(super) struct Dense<'a, D: Driver> {
     pub(super) call: Call<'a, f32>,
     pub(super) stream: Stream,
     pub(super) scratch: Scratch<'a, D>,
+}
+
+impl<D: Driver> Cuda<D> {
+    /// Enqueues an operation of the dense graph, if it is one.
+    pub(super) fn enqueue_dense(
+        &self,
+        lane: &Lane,
+        job: &Job<'_>,
+        stream: Stream,
+    ) -> Result<Enqueued, Fault> {
+        let (call, scratch) = (Call::new(&self.host, &lane.work, job), Scratch::new(self, stream));
+        let mut dense = Dense { cuda: self, job, call, stream, scratch };
+        let done = dense.enqueue();
+        dense.scratch.end()?;
+        done
+    }
 }
 
 impl<D: Driver> Dense<'_, D> {
@@ -73,8 +89,7 @@ impl<D: Driver> Dense<'_, D> {
         Ok((In::at(self.up(&offsets)?), (offsets.len() as u64).saturating_sub(1)))
     }
 
-    /// Enqueues it.
-    pub(super) fn enqueue(&mut self) -> Result<Enqueued, Fault> {
+    fn enqueue(&mut self) -> Result<Enqueued, Fault> {
         match self.job.op.action {
             Action::Dense => self.features()?,
             Action::Linear { bias } => self.linear(bias)?,

@@ -6,12 +6,10 @@ use fs_kernels::cuda::lists::{Gradients, Segments, Sorting, bits_below, scan_roo
 use fs_kernels::cuda::{Call, In, Out};
 use fs_schedule::{Action, Operand, Place, PoolMode};
 
-use super::dense::Dense;
 use super::lane::Staging;
 use super::operands::Located;
 use super::plain::{bytes_of, values_of};
-use super::{Cuda, Fault, Job, Lane};
-use crate::device::cpu::Call as HostCall;
+use super::{Cuda, Fault, Job};
 
 /// What became of an operation.
 pub(super) enum Enqueued {
@@ -119,8 +117,8 @@ impl<D: Driver> Cuda<D> {
         found.copied().ok_or(Fault::NoExchange { exchange })
     }
 
-    /// Enqueues an operation, if it is one of the device's.
-    pub(super) fn enqueue(&self, lane: &Lane, job: &Job<'_>, stream: Stream) -> Result<Enqueued, Fault> {
+    /// Enqueues an operation on rows, if it is one of those.
+    pub(super) fn enqueue(&self, job: &Job<'_>, stream: Stream) -> Result<Enqueued, Fault> {
         match &job.op.action {
             Action::Gather { exchange, class } => {
                 let table = self.table(job, *exchange, job.op.reads.first())?;
@@ -232,18 +230,7 @@ impl<D: Driver> Cuda<D> {
                 let done = self.sums(job, &mut scratch);
                 scratch.end().and(done)?;
             }
-            _ => {
-                let mut dense = Dense {
-                    cuda: self,
-                    job,
-                    call: HostCall::new(&self.host, &lane.work, job),
-                    stream,
-                    scratch: Scratch::new(self, stream),
-                };
-                let done = dense.enqueue();
-                dense.scratch.end()?;
-                return done;
-            }
+            _ => return Ok(Enqueued::No),
         }
         Ok(Enqueued::Done)
     }

@@ -265,7 +265,10 @@ impl<D: Driver> Device for Cuda<D> {
         }
         let stream = self.order.begin(&*self.driver, job)?;
         let done = match by(&job.op.action) {
-            By::Device => self.enqueue(lane, job, stream)?,
+            By::Device => match self.enqueue(job, stream)? {
+                Enqueued::No => self.enqueue_dense(lane, job, stream)?,
+                done => done,
+            },
             By::Planner | By::Nobody => Enqueued::No,
         };
         if !matches!(done, Enqueued::No) {
