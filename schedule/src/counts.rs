@@ -4,22 +4,10 @@
 //! workload's laws when a schedule is planned. What was counted is not written into the schedule, only in what
 //! ([`Counted`]), so that a run can say when its data are others.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::model::Counted;
 use crate::profile::{DISTANCES, MOST_LENGTHS, Rows};
-
-/// In which data the lengths and ids were counted that a schedule was planned with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Counted {
-    /// Tells the data apart from others.
-    pub digest: String,
-    /// The first batch that was counted.
-    pub first: u64,
-    /// How many were.
-    pub batches: u64,
-}
 
 /// What was counted. Means are over these batches and ranks, of samples where they are read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -372,3 +372,15 @@ pub struct Cost {
     /// Bytes that leave this rank.
     pub wire: Poly,
 }
+
+/// In which data the lengths and ids were counted that a schedule was planned with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Counted {
+    /// Tells the data apart from others.
+    pub digest: String,
+    /// The first batch that was counted.
+    pub first: u64,
+    /// How many were.
+    pub batches: u64,
+}

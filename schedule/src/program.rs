@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::action::{Action, Context};
-use crate::counts::Counted;
 use crate::model::{
-    Data, Engine, Evaluate, Exchange, Input, Lengths, Parameter, RowPlacement, Settings, Sharding, Table,
+    Counted, Data, Engine, Evaluate, Exchange, Input, Lengths, Parameter, RowPlacement, Settings, Sharding,
+    Table,
 };
 use crate::op::{Buffer, Dep, Op};
 use crate::operand::{Operand, Place};
