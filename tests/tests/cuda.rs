@@ -204,16 +204,15 @@ fn a_dependency_that_is_left_out_is_noticed() {
             tried += 1;
             let options = cuda::Options { careless: Some(op.name.clone()), ..device(&kernels, tried) };
             let what = format!("{strategy:?}, lookahead {lookahead}, `{}`", op.name);
-            match train::<Cuda<Emulated>>(&schedule, &options) {
-                Err(error) => assert!(error.contains("nothing orders the two"), "{what}: {error}"),
-                Ok(_) => {
-                    let shared = others.iter().any(|other| share(&schedule, other, op));
-                    assert!(!shared, "{what}: not noticed");
-                    unnoticed.push(what);
-                }
+            if let Err(error) = train::<Cuda<Emulated>>(&schedule, &options) {
+                assert!(error.contains("nothing orders the two"), "{what}: {error}");
+                continue;
             }
+            let shared = others.iter().any(|other| share(&schedule, other, op));
+            assert!(!shared, "{what}: not noticed");
+            unnoticed.push(what);
         }
     }
-    println!("{} of {tried} operations went unnoticed: {unnoticed:#?}", unnoticed.len());
+    eprintln!("{} of {tried} operations went unnoticed: {unnoticed:#?}", unnoticed.len());
     assert!(tried > 50 && unnoticed.len() <= 8, "{} of {tried}: {unnoticed:#?}", unnoticed.len());
 }
