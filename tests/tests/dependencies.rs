@@ -37,7 +37,10 @@ fn dependencies(manifest: &str) -> Vec<&str> {
     for line in manifest.lines() {
         if line.starts_with('[') {
             within = line.ends_with("dependencies]");
-        } else if within && let Some((name, _)) = line.split_once([' ', '.']) {
+        } else if within
+            && !line.starts_with('#')
+            && let Some((name, _)) = line.split_once([' ', '.'])
+        {
             names.push(name);
         }
     }
