@@ -102,7 +102,12 @@ fn small(sharding: &str, optimizer: &str, unique: bool) -> String {
 
 #[test]
 fn row_wise() {
-    equal(&small("row_wise", "rowwise_adagrad(lr: 0.05)", true), &[1, 2, 3], &[1, 2]);
+    equal(&small("row_wise", "rowwise_adagrad(lr: 0.05)", true), &[2], &[1, 2]);
+}
+
+#[test]
+fn row_wise_on_one_and_three_ranks() {
+    equal(&small("row_wise", "rowwise_adagrad(lr: 0.05)", true), &[1, 3], &[1]);
 }
 
 #[test]
