@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Times TorchRec and `fsx run` on two hosts that a limited link joins, on one data file, and prints tables.
 
-    tests/peers/two_hosts.py PYTHON FSC FSX [--shape wide|deep] [--rates 100,200,500,1000,0] [--steps 40] [--json FILE]
+    tests/peers/two_hosts.py PYTHON FSC FSX [--shape wide|deep] [--rates 100,200,500,1000,0] [--steps 40] [--only own]
+                           [--json FILE]
 
 PYTHON: of the environment made by install_torchrec.sh; FSX is built with `--features mpi`. Hosts are network namespaces of this
 machine (tests/mpi/two_hosts.sh), so it needs root and iproute2, and both share its cores; nothing else should run. Rates are in
@@ -11,7 +12,8 @@ Shapes: wide, four tables and one layer, in which links are busiest; deep, one t
 compute and communication are alike. TorchRec's exposed communication is its step without its compute, which it times apart; `fsx`
 tells it from waiting for the other rank.
 
-`fsx` runs with a row per occurrence, as TorchRec does (equal traffic), and with unique rows. The bound of a step is what takes
+`fsx` runs with a row per occurrence, as TorchRec does (equal traffic), and with unique rows; with these also with samples moved
+between ranks (balanced) and in microbatches, which TorchRec has not. The bound of a step is what takes
 longer: its compute, or its bytes (of the busier direction) at the link's rate.
 """
 
@@ -36,7 +38,11 @@ SHAPES = {
 # TorchRec allocates large arrays in every step: without these settings each goes back to the system.
 ALLOCATOR = ["OMP_NUM_THREADS=1", "MALLOC_MMAP_THRESHOLD_=4000000000", "MALLOC_TRIM_THRESHOLD_=8000000000",
              "MALLOC_TOP_PAD_=500000000"]
-STRATEGIES = ["serial", "prefetch", "pec", "auto"]
+# How schedules are compiled: with a row per occurrence as the peer does, and what only `fsx` has, beside unique rows.
+ALIKE = [("serial", []), ("prefetch", []), ("pec", []), ("auto", [])]
+BALANCED = ["--balance", "on"]
+OWN = [("serial, balanced", BALANCED), ("pec, balanced", BALANCED), ("pec, 2 microbatches", ["--microbatches", "2"]),
+       ("pec, balanced, 2 microbatches", [*BALANCED, "--microbatches", "2"])]
 WARMUP = 3
 
 
@@ -85,12 +91,14 @@ def torchrec(given, folder, mode):
 
 
 def plan(given, folder, unique, options):
+    if "--balance" not in options:
+        options = [*options, "--balance", "off"]
     tables = [x for t in range(SHAPES[given.shape][2]) for x in ("--table", f"t{t}:unique={'on' if unique else 'off'}")]
-    run([given.fsc, "compile", "peer.fs", "--balance", "off", *tables, *options], folder)
+    run([given.fsc, "compile", "peer.fs", *tables, *options], folder)
 
 
-def fsx(given, folder, strategy, unique, profile):
-    plan(given, folder, unique, ["-o", "s.json", "--strategy", strategy, "--profile", profile])
+def fsx(given, folder, strategy, unique, options, profile):
+    plan(given, folder, unique, ["-o", "s.json", "--strategy", strategy, "--profile", profile, *options])
     predicted = json.loads((folder / "s.json").read_text())["prediction"]["step"] * 1e3
     train = [MPI / "mpirun_two_hosts.sh", given.fsx, "run", "s.json", "-q", "--data", "data.safetensors", "--steps",
              str(given.steps), "--report", "r.json"]
@@ -100,6 +108,13 @@ def fsx(given, folder, strategy, unique, profile):
             "exposed": report["accounting"]["exposed_ms"], "waits": report["accounting"]["straggler_ms"], "wire": wire / given.steps, "predicted": predicted}
 
 
+def rows_of(given, unique):
+    """What is timed: names that begin with a strategy, and options."""
+    if given.only == "own":
+        return [("serial", []), ("pec", []), *OWN] if unique else []
+    return [*ALIKE, *OWN] if unique else ALIKE
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ["python", "fsc", "fsx"]:
@@ -107,6 +122,7 @@ def main():
     parser.add_argument("--shape", choices=SHAPES, default="wide")
     parser.add_argument("--rates", default="100,200,500,1000,0")
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--only", choices=["own"], help="what only fsx has, beside serial and pec")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     found = {}
@@ -116,22 +132,27 @@ def main():
         text = model.read_text().replace("../../examples/blocks", str(HERE.parent.parent / "examples/blocks"))
         (folder / "peer.fs").write_text(text)
         run([given.python, HERE / "torchrec_step.py", *COMMON, *shape, "--steps", given.steps, "--save-data", "data.safetensors"], folder)
-        for unique in [False, True]:
-            plan(given, folder, unique, ["-o", "serial.json", "--ranks", "2", "--strategy", "serial"])
-            run([given.fsx, "profile", "serial.json", "-o", f"here{unique}.json", "--data", "data.safetensors", "-q",
+        # What is planned is timed in as many microbatches.
+        timed = {(False, 1), (True, 1)} | {(True, 2) for what, _ in rows_of(given, True) if "2 microbatches" in what}
+        for unique, microbatches in sorted(timed):
+            plan(given, folder, unique, ["-o", "serial.json", "--ranks", "2", "--strategy", "serial", "--microbatches", str(microbatches)])
+            run([given.fsx, "profile", "serial.json", "-o", f"here{unique}{microbatches}.json", "--data", "data.safetensors", "-q",
                  "--steps", str(given.steps - 8)], folder)
         for rate in map(int, given.rates.split(",")):
             two = [MPI / "two_hosts.sh", "up"] + ([f"{rate}mbit"] if rate else [])
             run(two, folder)
             try:
-                for unique in [False, True]:
-                    net = [given.fsx, "net", "--profile", f"here{unique}.json", "-o", f"there{unique}.json", "--seconds", "4", "-q"]
+                for unique, microbatches in sorted(timed):
+                    which = f"{unique}{microbatches}.json"
+                    net = [given.fsx, "net", "--profile", "here" + which, "-o", "there" + which, "--seconds", "4", "-q"]
                     run([MPI / "mpirun_two_hosts.sh", *net], folder)
-                rows = {f"TorchRec {mode}": torchrec(given, folder, mode) for mode in ["base", "pec"]}
+                modes = [] if given.only == "own" else ["base", "pec"]
+                rows = {f"TorchRec {mode}": torchrec(given, folder, mode) for mode in modes}
                 for unique in [False, True]:
-                    for strategy in STRATEGIES:
-                        what = f"fsx {strategy}, {'unique rows' if unique else 'a row per occurrence'}"
-                        rows[what] = fsx(given, folder, strategy, unique, f"there{unique}.json")
+                    for how, options in rows_of(given, unique):
+                        what = f"fsx {how}, {'unique rows' if unique else 'a row per occurrence'}"
+                        which = f"there{unique}{2 if '2 microbatches' in how else 1}.json"
+                        rows[what] = fsx(given, folder, how.split(",")[0], unique, options, which)
             finally:
                 run([MPI / "two_hosts.sh", "down"], folder)
             found[rate] = rows
