@@ -1,10 +1,12 @@
-//! Memory that kernels work on, and launches.
+//! Memory that kernels work on, and launches: emulated, or with FS_CUDA_DRIVER=cuda on the first GPU. There all memory is the host's,
+//! page-locked, which kernels find at the same address; tests of the emulation itself stay with that.
 
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fs_kernels::cuda::catalogue::Real;
+use fs_kernels::cuda::driver::{Driver, Launch, Pinned, Stream, real};
 use fs_kernels::cuda::emulated::{Build, Emulation, EmulationError};
 use fs_kernels::cuda::sources::Precision;
 use fs_kernels::cuda::{Call, In, Out};
@@ -12,7 +14,24 @@ use fs_kernels::cuda::{Call, In, Out};
 /// Both precisions of activations.
 pub(crate) const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
 
-/// The emulated kernels, and the word in which they tell of faults.
+/// A GPU, once for each precision, with a stream.
+fn gpus() -> Option<&'static [(real::Real, Stream); 2]> {
+    static GPUS: OnceLock<Option<[(real::Real, Stream); 2]>> = OnceLock::new();
+    let open = |precision| {
+        let gpu = real::Real::open(0, precision, Path::new(env!("CARGO_TARGET_TMPDIR")));
+        let gpu = gpu.unwrap_or_else(|e| panic!("FS_CUDA_DRIVER=cuda: {e}"));
+        let stream = gpu.stream(0).unwrap();
+        (gpu, stream)
+    };
+    let asked = || match std::env::var("FS_CUDA_DRIVER").as_deref() {
+        Ok("cuda") => Some(PRECISIONS.map(open)),
+        Err(_) | Ok("emulated") => None,
+        Ok(other) => panic!("FS_CUDA_DRIVER is cuda or emulated, not {other}"),
+    };
+    GPUS.get_or_init(asked).as_ref()
+}
+
+/// The kernels, and the word in which they tell of faults.
 pub(crate) struct Device {
     pub emulation: Arc<Emulation>,
     pub precision: Precision,
@@ -30,7 +49,7 @@ impl Device {
 
     /// The fault word.
     pub(crate) fn fault(&self) -> Out<u32> {
-        Out::at(self.fault.0.as_ptr() as u64)
+        Out::at(self.fault.start() as u64)
     }
 
     /// Runs kernels one after the other.
@@ -46,11 +65,17 @@ impl Device {
             self.launch(&call).unwrap();
         }
         // SAFETY: the word is ours, and no launch runs.
-        unsafe { self.fault.0.as_ptr().cast_mut().replace(0) }
+        unsafe { self.fault.start().replace(0) }
     }
 
     /// Runs a kernel.
     pub(crate) fn launch(&self, call: &Call) -> Result<(), EmulationError> {
+        let own = PRECISIONS.iter().position(|precision| *precision == self.precision);
+        if let Some((gpu, stream)) = own.and_then(|i| gpus().map(|gpus| &gpus[i])) {
+            let launched = gpu.launch(*stream, &Launch { call, touches: &[] });
+            let done = launched.and_then(|()| gpu.synchronize(*stream));
+            return done.map_err(|e| EmulationError::Launch(format!("{}: {e}", call.kernel.name)));
+        }
         // SAFETY: tests pass addresses of memory that lives until they have looked at it.
         unsafe { self.emulation.run(call) }
     }
@@ -87,32 +112,62 @@ fn brain(x: f32) -> u16 {
 }
 
 /// Numbers in memory of their own, exactly as long as they are: what is read past it is found by the sanitizer.
-pub(crate) struct Memory<T>(Box<[T]>);
+pub(crate) enum Memory<T: Copy> {
+    Host(Box<[T]>),
+    Shared { pinned: Pinned, start: *mut T, n: usize },
+}
 
 impl<T: Copy> Memory<T> {
     pub(crate) fn of(values: &[T]) -> Self {
-        Memory(values.into())
+        let Some([(gpu, _), _]) = gpus() else { return Memory::Host(values.into()) };
+        let (pinned, start) = gpu.shared(size_of_val(values) as u64).unwrap();
+        let start = start.cast::<T>();
+        // SAFETY: as many bytes were just allocated, aligned to a page.
+        unsafe { start.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
+        Memory::Shared { pinned, start, n: values.len() }
     }
     pub(crate) fn filled(n: usize, value: T) -> Self {
-        Memory(vec![value; n].into())
+        Memory::of(&vec![value; n])
+    }
+    fn start(&self) -> *mut T {
+        match self {
+            Memory::Host(values) => values.as_ptr().cast_mut(),
+            Memory::Shared { start, .. } => *start,
+        }
     }
     pub(crate) fn read(&self) -> In<T> {
-        In::at(self.0.as_ptr() as u64)
+        In::at(self.start() as u64)
     }
     pub(crate) fn write(&mut self) -> Out<T> {
-        Out::at(self.0.as_mut_ptr() as u64)
+        Out::at(self.start() as u64)
     }
 }
 
-impl<T> Deref for Memory<T> {
-    type Target = [T];
-    fn deref(&self) -> &[T] {
-        &self.0
+impl<T: Copy> Drop for Memory<T> {
+    fn drop(&mut self) {
+        if let (Memory::Shared { pinned, .. }, Some([(gpu, _), _])) = (&*self, gpus()) {
+            let _ = gpu.unpin(*pinned);
+        }
     }
 }
-impl<T> DerefMut for Memory<T> {
+
+impl<T: Copy> Deref for Memory<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        match self {
+            Memory::Host(values) => values,
+            // SAFETY: all of it was written when it was made, and no launch runs.
+            Memory::Shared { start, n, .. } => unsafe { std::slice::from_raw_parts(*start, *n) },
+        }
+    }
+}
+impl<T: Copy> DerefMut for Memory<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.0
+        match self {
+            Memory::Host(values) => values,
+            // SAFETY: as above, and nobody else has it.
+            Memory::Shared { start, n, .. } => unsafe { std::slice::from_raw_parts_mut(*start, *n) },
+        }
     }
 }
 
@@ -125,14 +180,14 @@ pub(crate) enum Reals {
 impl Reals {
     pub(crate) fn read(&self) -> In<Real> {
         match self {
-            Reals::F32(m) => In::at(m.0.as_ptr() as u64),
-            Reals::Bf16(m) => In::at(m.0.as_ptr() as u64),
+            Reals::F32(m) => In::at(m.start() as u64),
+            Reals::Bf16(m) => In::at(m.start() as u64),
         }
     }
     pub(crate) fn write(&mut self) -> Out<Real> {
         match self {
-            Reals::F32(m) => Out::at(m.0.as_mut_ptr() as u64),
-            Reals::Bf16(m) => Out::at(m.0.as_mut_ptr() as u64),
+            Reals::F32(m) => Out::at(m.start() as u64),
+            Reals::Bf16(m) => Out::at(m.start() as u64),
         }
     }
     pub(crate) fn values(&self) -> Vec<f32> {

@@ -143,6 +143,13 @@ impl Real {
         &self.notes
     }
 
+    /// Page-locked memory at an address that is the host's and the device's alike, for what is tested rather than fast.
+    /// [`unpin`](Driver::unpin) gives it back.
+    pub fn shared(&self, bytes: u64) -> Result<(Pinned, *mut u8), DriverError> {
+        let pinned = self.pin(bytes)?;
+        Ok((pinned, self.page((pinned, 0), bytes)?))
+    }
+
     fn load(&mut self, precision: Precision, cache: &Cache) -> Result<(), DriverError> {
         let architecture = format!("sm_{}{}", self.facts.capability.0, self.facts.capability.1);
         let headers: Vec<_> = HEADERS.iter().map(|header| (header.name, header.text)).collect();
