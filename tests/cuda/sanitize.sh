@@ -8,8 +8,9 @@ if ! asan=$(g++ -print-file-name=libasan.so) || [ ! -e "$asan" ]; then
   echo 'skipped: g++ has no address sanitizer here'
   exit 0
 fi
-test=$(cargo test --quiet --package fs-kernels --features emulated --test cuda --no-run --message-format=json |
-  sed -n 's/.*"executable":"\([^"]*cuda-[^"]*\)".*/\1/p')
+# As the workspace builds it, so that nothing is built twice.
+test=$(cargo test --quiet --workspace --test cuda --no-run --message-format=json |
+  sed -n '/kernels#/s/.*"executable":"\([^"]*cuda-[^"]*\)".*/\1/p')
 # Leaks are none of a kernel's: test harnesses leave memory to the end of the process.
 run() {
   (cd kernels && FS_CUDA_SANITIZED=1 LD_PRELOAD="$asan" \

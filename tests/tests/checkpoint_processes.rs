@@ -208,3 +208,47 @@ fn a_folder_that_is_refused_ends_all() {
     assert!(errors.iter().all(|e| e.contains("step-000000000004 is there already")), "{errors:#?}");
     assert!(errors[1].starts_with("rank 0 failed in `checkpoints`"), "{errors:#?}");
 }
+
+/// Processes that would go on from different checkpoints, or start from different values, do not begin.
+#[test]
+fn processes_go_on_from_one_checkpoint() {
+    let schedule = compile(&model("row_wise", OPTIMIZERS[0], 60, true), Strategy::Serial, 2, 1, 1);
+    let other = model("row_wise", "sgd(lr: 0.3)", 60, true);
+    let other = compile(&other, Strategy::Serial, 2, 1, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for (schedule, name) in [(&schedule, "a"), (&other, "b")] {
+        let mut own = session(schedule, options().steps(4).checkpoint(leaving(&at(name), 9, 9)));
+        own.run(&mut ()).unwrap();
+        own.save(&at(&format!("{name}.safetensors"))).unwrap();
+    }
+    let start = |resumed: [&str; 2], init: bool| -> Vec<Option<String>> {
+        let worlds = joined(&[vec![0], vec![1]]).unwrap();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = worlds
+                .into_iter()
+                .zip(resumed)
+                .map(|((world, _), name)| {
+                    let (schedule, path) = (&schedule, at(name));
+                    scope.spawn(move || {
+                        let options = options().world(world).timeout(Duration::from_secs(20)).steps(4);
+                        let options = if init { options.init(path) } else { options.resume(path) };
+                        Session::<f32>::new(schedule.clone(), options).err().map(|e| e.to_string())
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    };
+    assert_eq!(start(["a", "a"], false), [None, None]);
+    assert_eq!(start(["b.safetensors", "b.safetensors"], true), [None, None]);
+    for (from, init) in [(["a", "b"], false), (["a", "b"], true), (["b.safetensors", "a.safetensors"], true)]
+    {
+        let errors = start(from, init);
+        let said = |e: &Option<String>| {
+            e.as_ref()
+                .is_some_and(|e| e.contains("the digest of the checkpoint or file of initial values is"))
+        };
+        assert!(errors.iter().all(said), "{from:?}: {errors:#?}");
+    }
+}

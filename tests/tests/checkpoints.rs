@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use fs_compiler::Strategy;
 use fs_executor::{Options, Session};
-use fs_tests::root;
 use fs_tests::training::{
     OPTIMIZERS, SHARDINGS, bits, checkpoints, compile, fsx, leaving, model, options, place, said, session,
     state, states,
 };
+use fs_tests::{binary, root};
 
 const STEPS: u64 = 40;
 
@@ -338,4 +338,102 @@ fn all_tables_that_differ_are_named() {
         let said = Session::<f32>::new(other.clone(), options).err().unwrap().to_string();
         assert!(said.contains("table.a") && said.contains("table.b"), "{said}");
     }
+}
+
+/// What no run would go on from is not kept, so that it pushes out nothing that one would; that is said.
+#[test]
+fn what_is_not_finite_is_not_kept() {
+    let text = |optimizer: &str, factor: &str, dense: &str| {
+        format!(
+            "model small {{
+              table a {{ rows 30  dim 4  init normal(0, 0.5)  optimizer {optimizer} }}
+              input x: ids(a) {{ max 6 }}
+              input click: label like x
+              loss bce_with_logits(linear(scale(lookup(x), {factor}), 1), click, normalize: tokens)
+            }}
+            train {{ batch 8  steps 9  optimizer {dense} }}
+            workload w {{ generate {{ lengths uniform(1, 6)  ids zipf(1.05)  labels hash  samples 31 }} }}"
+        )
+    };
+    for (text, wanted, finite) in [
+        // Values, a table's sums of squares, and a parameter's: of the last two all values stay finite.
+        (text("sgd(lr: 1e25)", "1e10", "sgd(lr: 1e-30)"), "`table.a` has", false),
+        (text("adagrad(lr: 0.1)", "1e22", "sgd(lr: 1e-30)"), "`table.a/sum` has", true),
+        (text("sgd(lr: 1e-30)", "1e22", "adam(lr: 1e-9)"), "/exp_avg_sq` has", true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let schedule = compile(&text, Strategy::Pec, 2, 1, 1);
+        let mut trained = session(&schedule, options().checkpoint(leaving(folder.path(), 1, 3)));
+        let report = trained.run(&mut ()).unwrap();
+        let left = report.checkpoints.unwrap();
+        let unusable = left.unusable.unwrap();
+        assert!(unusable.why.contains(wanted) && unusable.why.ends_with("not finite"), "{unusable:?}");
+        assert_eq!(report.loss.iter().all(|loss| loss.is_finite()), finite, "{:?}", report.loss);
+        // Those that were good are there, all of them can be gone on from, and nothing else is.
+        let found = checkpoints(folder.path());
+        assert!(found.iter().all(|(step, _)| *step < unusable.step), "{found:?}");
+        assert_eq!(found.len() as u64, left.written.min(3));
+        for (step, path) in found {
+            let again = session(&schedule, options().resume(path).steps(9));
+            assert_eq!(again.next_step(), step);
+        }
+    }
+}
+
+/// Nothing else is written into a checkpoint, nor over what keeps other runs out.
+#[test]
+fn results_are_not_written_into_checkpoints() {
+    let folder = place(60, 2);
+    let at = folder.path();
+    let first = fsx(at, &[&LEAVES[..], &["--steps", "8"]].concat()).output().unwrap();
+    assert!(first.status.success(), "{}", said(&first));
+    let before = checkpoints(&at.join("c"));
+    let (_, newest) = before.last().unwrap();
+    let files = || {
+        let mut files: Vec<_> = fs::read_dir(newest).unwrap().map(|e| e.unwrap().path()).collect();
+        files.sort();
+        files.into_iter().map(|path| (fs::read(&path).unwrap(), path)).collect::<Vec<_>>()
+    };
+    let were = files();
+    let name = newest.strip_prefix(at).unwrap().to_str().unwrap();
+    for (option, file) in [
+        ("--report", "manifest.json"),
+        ("--save", "rank-00000.safetensors"),
+        ("--status", "new.json"),
+        ("--trace", "new.trace.json"),
+    ] {
+        let out =
+            fsx(at, &["--resume", "c", "--steps", "9", option, &format!("{name}/{file}")]).output().unwrap();
+        assert!(!out.status.success() && said(&out).contains("lies in the checkpoint"), "{}", said(&out));
+        assert!(files() == were, "{option}");
+    }
+    let lock = [&LEAVES[..], &["--resume", "c", "--save", "c/lock"]].concat();
+    let out = fsx(at, &lock).output().unwrap();
+    assert!(
+        !out.status.success() && said(&out).contains("the lock of its checkpoints and the values"),
+        "{}",
+        said(&out)
+    );
+    // However it is written, a folder is the same one: the first run of several begins.
+    let began = fsx(at, &["--checkpoint", "new", "--resume", "./new", "--steps", "2"]).output().unwrap();
+    assert!(began.status.success(), "{}", said(&began));
+}
+
+/// Names that are no text are written as near as can be, and what reads a report can read it.
+#[test]
+fn folders_without_a_name_in_text_are_reported() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+    let folder = place(60, 2);
+    let at = folder.path();
+    let odd = OsStr::from_bytes(b"c\xff");
+    let mut run = fsx(at, &["--steps", "2", "--json", "--checkpoint"]);
+    let out = run.arg(odd).output().unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(report["checkpoints"]["folder"], "c\u{fffd}");
+    let mut list = Command::new(binary("fsx"));
+    let out = list.current_dir(at).args(["checkpoint", "--json"]).arg(odd).output().unwrap();
+    let listed: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(listed.to_string().contains("step-000000000002"), "{listed}");
 }

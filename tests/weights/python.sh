@@ -15,4 +15,4 @@ if ! [ -x "$python" ] || ! "$python" -c 'import safetensors.numpy' 2> /dev/null;
     exit 0
   fi
 fi
-FS_PYTHON=$(realpath -s "$python") cargo test --quiet --package fs-tests --test values --test checkpoints -- --nocapture python_reads
+FS_PYTHON=$(realpath -s "$python") cargo test --quiet --workspace --test values --test checkpoints -- --nocapture python_reads

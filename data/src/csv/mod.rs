@@ -16,6 +16,7 @@ use fs_workload::permute::order;
 use super::error::cut;
 use super::vocabulary::Vocabulary;
 use super::{DataError, Epochs, GlobalBatch, Histories, Source, Truncation};
+use crate::digest::Digest;
 use parse::{parse, too_many};
 
 /// Names of the columns.
@@ -103,7 +104,12 @@ impl Source for Csv {
     }
 
     fn digest(&self) -> Result<String, DataError> {
-        Ok(self.histories.digest())
+        // Other ids with the same numbers are other data.
+        let mut digest = Digest::new();
+        digest.bytes(self.histories.digest().as_bytes());
+        self.vocabulary.offsets().iter().for_each(|at| digest.number(*at as u64));
+        digest.bytes(self.vocabulary.text());
+        Ok(digest.text())
     }
 
     fn histories(&self) -> Option<Arc<Histories>> {

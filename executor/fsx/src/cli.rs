@@ -275,8 +275,7 @@ fn execute(
     }
     let seed = run.seed.unwrap_or(schedule.settings.seed);
     // A run that leaves checkpoints where it looks for one may be its first.
-    let first_start =
-        run.resume.is_some() && run.resume == run.checkpoint && !has_checkpoint(run.resume.as_deref());
+    let first_start = run.resume.is_some() && same_place(run) && !has_checkpoint(run.resume.as_deref());
     if first_start && !quiet {
         let folder = run.resume.as_deref().map(shown).unwrap_or_default();
         let _ = writeln!(
@@ -379,7 +378,22 @@ fn execute(
     let report = session.run(&mut Counting::new(&mut progress, interrupts))?;
     interrupts.set_report(&report);
     progress.finish(report.interrupted);
+    let unusable = report.checkpoints.as_ref().and_then(|left| left.unusable.as_ref());
+    if let Some(own) = unusable.filter(|_| processes.is_first()) {
+        let _ = writeln!(
+            io::stderr(),
+            "warning: the checkpoint of step {} was not kept, nor any later one like it: {}, and no run could go on from it",
+            own.step,
+            entry(&own.why)
+        );
+    }
     finish(run, processes, &session, trace.as_ref(), &report, interrupts)
+}
+
+/// Whether the run leaves checkpoints where it looks for one.
+fn same_place(run: &Run) -> bool {
+    let place = |folder: &Option<PathBuf>| folder.as_deref().map(place_of);
+    place(&run.resume) == place(&run.checkpoint)
 }
 
 fn has_checkpoint(folder: Option<&Path>) -> bool {
@@ -416,7 +430,9 @@ fn compare(settings: &Compare) -> Result<ExitCode, Error> {
 fn check_distinct(run: &Run, schedule: &Schedule) -> Result<(), Error> {
     // With data given for this run the schedule's own are worth keeping too.
     let own = data::file(schedule, Some(&run.schedule));
+    let lock = run.checkpoint.as_deref().map(weights::lock_file);
     let inputs = [
+        ("lock of its checkpoints", lock.as_ref()),
         ("schedule", Some(&run.schedule)),
         ("data", run.data.as_ref()),
         ("schedule's data", own.as_ref()),
@@ -434,6 +450,13 @@ fn check_distinct(run: &Run, schedule: &Schedule) -> Result<(), Error> {
             continue;
         }
         let place = place_of(&path);
+        if let Some(checkpoint) = weights::checkpoint_around(&place) {
+            return Err(Error::Settings(format!(
+                "{} lies in the checkpoint {}, which would no longer be what it says; put the {what} elsewhere",
+                shown(&path),
+                shown(&checkpoint)
+            )));
+        }
         if let Some((other, _)) = taken.iter().find(|(_, p)| *p == place) {
             return Err(Error::Settings(format!(
                 "{} would hold both the {other} and the {what}; give the {what} another name",

@@ -113,8 +113,9 @@ pub trait Device: Sized + Send + Sync {
     /// (dense parameters, data-parallel tables) only by the `first`. Called when no update of that step may have begun.
     fn keep(&self, from: u64, first: bool);
 
-    /// From now on it is taken, so an update that finds no room for more waits until there is some.
-    fn begin_taking(&self);
+    /// From now on it is taken, so an update that finds no room for more waits until there is some, or goes on without: in a step
+    /// it waits no longer than its `patience`.
+    fn begin_taking(&self, patience: Duration);
 
     /// Hands over some rows of a shard as they were before the updates of the step of [`keep`](Self::keep): values, first and
     /// second state. Called when all updates of earlier steps have ended, while others go on; of each shard in order of

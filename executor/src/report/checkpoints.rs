@@ -11,6 +11,7 @@ use crate::weights::Best;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Checkpoints {
     /// Where they are.
+    #[serde(serialize_with = "crate::report::lossy")]
     pub folder: PathBuf,
     /// How many were written.
     pub written: u64,
@@ -32,6 +33,18 @@ pub struct Checkpoints {
     pub waited_ms: f64,
     /// The best one, if it is kept.
     pub best: Option<Best>,
+    /// The first one that was not kept because no run could go on from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unusable: Option<Unusable>,
+}
+
+/// A checkpoint that was written and not kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unusable {
+    /// Steps that were trained before.
+    pub step: u64,
+    /// What is wrong with it.
+    pub why: String,
 }
 
 /// An evaluation on the way.

@@ -23,7 +23,7 @@ use crate::weights::Taken;
 
 pub use accounting::{Accounting, EngineTime, Exposed, Predicted, RowShare};
 pub use balance::{Balance, FittedCosts, Longest, Meeting};
-pub use checkpoints::{Checkpoints, Validation};
+pub use checkpoints::{Checkpoints, Unusable, Validation};
 
 /// Everything measured in a run; `--report` writes it as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -185,6 +185,11 @@ pub(crate) fn op_totals(program: &Program, profiles: &[Profile]) -> Vec<OpTotal>
         }
     };
     program.ops.iter().enumerate().map(|(i, op)| total(i, op)).collect()
+}
+
+/// A path as text, whatever is in it.
+pub(crate) fn lossy<S: serde::Serializer>(path: &std::path::Path, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&path.to_string_lossy())
 }
 
 /// Totals per kind of operation, largest first: kind, milliseconds, of which waiting.

@@ -163,6 +163,10 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         // Of one process there is nobody to differ from.
         let several = control.processes().len() > 1;
         let data = if several { source.digest()? } else { String::new() };
+        let values = match loading.as_ref().filter(|_| several) {
+            Some(loading) => loading.digest()?,
+            None => "nothing".into(),
+        };
         let order = if cfg!(target_endian = "little") { "little-endian" } else { "big-endian" };
         let facts = [
             ("the schedule", schedule.digest.clone()),
@@ -170,6 +174,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             ("the seed", seed.to_string()),
             ("the number of steps", steps.to_string()),
             ("the first step", first.to_string()),
+            ("the digest of the checkpoint or file of initial values", values),
             ("the number of bytes of a real", size_of::<T>().to_string()),
             ("the order of bytes", order.to_owned()),
             ("the number of users", histories.as_ref().map_or(0, |h| h.users()).to_string()),

@@ -17,7 +17,7 @@ use crate::device::{Device, Env};
 use crate::error::Error;
 use crate::evaluate::Scores;
 use crate::evaluate::metric::Metric;
-use crate::report::{Checkpoints, Spread};
+use crate::report::{Checkpoints, Spread, Unusable};
 use crate::runtime::pace::{Every, Pace};
 use crate::runtime::tables::Field;
 use crate::step::StepEvent;
@@ -124,6 +124,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             rows_aside: rows,
             waited_ms: waited.as_secs_f64() * 1e3,
             best: leaving.keep.1.and_then(|metric| leaving.folder.best(metric)),
+            unusable: written.unusable.clone().map(|(step, why)| Unusable { step, why }),
         })
     }
 

@@ -28,6 +28,7 @@ const FILE: &str = "values.safetensors";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Converted {
     /// Where it is.
+    #[serde(serialize_with = "crate::report::lossy")]
     pub path: PathBuf,
     /// Number of tensors.
     pub tensors: usize,

@@ -193,6 +193,11 @@ impl Loading {
         self.origin.path()
     }
 
+    /// What tells it from others.
+    pub(crate) fn digest(&self) -> Result<String, Error> {
+        self.origin.digest()
+    }
+
     /// Costs of samples that the run had fitted.
     pub(crate) fn fitted(&self) -> Option<&(f64, CostModel)> {
         self.origin.run()?.fitted.as_ref()

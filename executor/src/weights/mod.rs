@@ -15,7 +15,7 @@ mod origin;
 pub(crate) mod save;
 mod taken;
 
-pub use checkpoint::{Best, Listed, checkpoints, has_checkpoint};
+pub use checkpoint::{Best, Listed, checkpoint_around, checkpoints, has_checkpoint, lock_file};
 pub use convert::{Converted, convert};
 pub use differ::{Difference, Differences, differences};
 pub use layout::check;

@@ -49,6 +49,14 @@ impl Origin {
         }
     }
 
+    /// What tells it from others: of a checkpoint its manifest, of a file what data files are told apart by.
+    pub(super) fn digest(&self) -> Result<String, Error> {
+        match self {
+            Self::File(file) => Ok(file.digest()?),
+            Self::Checkpoint(checkpoint) => Ok(checkpoint.manifest.digest.clone()),
+        }
+    }
+
     pub(super) fn path(&self) -> &Path {
         match self {
             Self::File(file) => file.path(),

@@ -11,6 +11,7 @@ use crate::data::error::cut;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Taken {
     /// The file.
+    #[serde(serialize_with = "crate::report::lossy")]
     pub file: PathBuf,
     /// The step that is trained first: where the file's run ended, if all was there, else 0.
     pub step: u64,

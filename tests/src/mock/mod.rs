@@ -361,8 +361,8 @@ impl Device for Mock {
         self.cpu.keep(from, first);
     }
 
-    fn begin_taking(&self) {
-        self.cpu.begin_taking();
+    fn begin_taking(&self, patience: Duration) {
+        self.cpu.begin_taking(patience);
     }
 
     fn take_rows(&self, table: usize, part: usize, rows: Range<usize>, out: &mut [Vec<f32>; 3]) {

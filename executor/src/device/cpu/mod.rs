@@ -305,8 +305,8 @@ impl<T: Real> Device for Cpu<T> {
         self.dense.iter().filter(|_| first).for_each(|dense| dense.whole.keep(from));
     }
 
-    fn begin_taking(&self) {
-        self.pictures.iter().flatten().for_each(picture::Picture::begin);
+    fn begin_taking(&self, patience: Duration) {
+        self.pictures.iter().flatten().for_each(|picture| picture.begin(patience));
     }
 
     fn take_rows(&self, table: usize, part: usize, rows: Range<usize>, out: &mut [Vec<T>; 3]) {

@@ -35,8 +35,11 @@ pub(crate) struct Aside<T> {
     from: u64,
     /// Rows before this one have been taken.
     taken: usize,
-    /// Rows are being taken, so it is worth waiting.
-    begun: bool,
+    /// Rows are being taken, so it is worth waiting: for so long, before more is put aside than there is room for. Whoever waits for
+    /// this rank meanwhile has a limit, too.
+    patience: Option<Duration>,
+    /// Shards of the rank, whose waits come one after the other.
+    shards: u32,
     /// Rows that may be put aside.
     most: usize,
     /// Rows, and where the numbers of each are, in rows.
@@ -100,7 +103,8 @@ impl<T: Real> Picture<T> {
         *held = Some(Aside {
             from,
             taken: 0,
-            begun: false,
+            patience: None,
+            shards: shards.max(1) as u32,
             most: (MOST / shards.max(1) / bytes.max(1)).max(1),
             at: HashTable::new(),
             numbers: Vec::new(),
@@ -114,10 +118,10 @@ impl<T: Real> Picture<T> {
         self.room.notify_all();
     }
 
-    /// From now on updates that find no room wait for it.
-    pub(crate) fn begin(&self) {
+    /// From now on updates that find no room wait for it, those of all shards of a step together for about so long.
+    pub(crate) fn begin(&self, patience: Duration) {
         if let Some(aside) = &mut *self.aside.lock() {
-            aside.begun = true;
+            aside.patience = Some(patience / aside.shards);
         }
     }
 
@@ -133,27 +137,27 @@ impl<T: Real> Picture<T> {
         let mut rows = rows.iter();
         // A row that found no room; what has been taken is another number after the wait.
         let mut waiting = None;
-        let mut put = 0;
+        let (mut put, mut waited) = (0, Duration::ZERO);
         while let Some(aside) = held.as_mut().filter(|aside| step >= aside.from) {
             let own = shard.try_read().ok_or_else(&conflict)?;
-            let mut full = false;
+            let mut full = None;
             while let Some(row) = waiting.take().or_else(|| rows.next()) {
                 if (*row as usize) < aside.taken || aside.has(*row) {
                     continue;
                 }
-                if aside.begun && aside.at.len() >= aside.most {
-                    (waiting, full) = (Some(row), true);
+                let left = aside.patience.map(|patience| patience.saturating_sub(waited));
+                if let Some(left) = left.filter(|left| !left.is_zero() && aside.at.len() >= aside.most) {
+                    (waiting, full) = (Some(row), Some(left));
                     break;
                 }
                 aside.put(*row, &own);
                 put += 1;
             }
             drop(own);
-            if !full {
-                break;
-            }
+            let Some(left) = full else { break };
             let since = Instant::now();
-            self.room.wait(&mut held);
+            self.room.wait_for(&mut held, left);
+            waited += since.elapsed();
             self.counted[1].fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
         if put > 0 {
@@ -279,7 +283,7 @@ mod tests {
             for (step, (rows, changed)) in (5..).zip(&rounds) {
                 update(&picture, &shard, step, &listed(changed));
                 if at == 0 {
-                    picture.begin();
+                    picture.begin(Duration::from_secs(9));
                 }
                 let piece = at..ROWS.min(at + rows);
                 picture.take(piece.clone(), &shard, &mut out);
@@ -309,7 +313,7 @@ mod tests {
             let was = numbers(&shard.read());
             // Before anything is taken waiting would be for ever.
             update(&picture, &shard, 0, &[1, 2, 3]);
-            picture.begin();
+            picture.begin(Duration::from_secs(99));
             let mut taken: [Vec<f64>; 3] = Default::default();
             std::thread::scope(|scope| {
                 let changes = scope.spawn(|| update(&picture, &shard, 1, &[0, 3, 20, 22]));
@@ -329,5 +333,27 @@ mod tests {
             assert!(forgotten || taken == was);
             assert!(shard.read().values[..] != was[0][..]);
         }
+    }
+
+    /// Who has waited long enough goes on, and what was is taken all the same.
+    #[test]
+    fn room_is_not_waited_for_forever() {
+        let (shard, picture) = (shard(SparseOptimizer::Sgd { lr: 0.1 }), Picture::default());
+        picture.keep(0, &shard, 4);
+        picture.aside.lock().as_mut().unwrap().most = 2;
+        let was = numbers(&shard.read());
+        picture.begin(Duration::from_millis(80));
+        for step in 0..3 {
+            let began = Instant::now();
+            update(&picture, &shard, step, &[0, 1, 3, 20 + step as u32]);
+            assert!(began.elapsed() >= Duration::from_millis(19), "a shard's share of it, once an update");
+        }
+        assert!(picture.counted().waited >= Duration::from_millis(57));
+        let (mut taken, mut out): ([Vec<f64>; 3], [Vec<f64>; 3]) = Default::default();
+        for row in 0..ROWS {
+            picture.take(row..row + 1, &shard, &mut out);
+            taken.iter_mut().zip(&out).for_each(|(all, new)| all.extend(new));
+        }
+        assert!(taken == was);
     }
 }

@@ -394,8 +394,8 @@ impl<D: Driver> Device for Cuda<D> {
         self.host.keep(from, first);
     }
 
-    fn begin_taking(&self) {
-        self.host.begin_taking();
+    fn begin_taking(&self, patience: Duration) {
+        self.host.begin_taking(patience);
     }
 
     fn take_rows(&self, table: usize, part: usize, rows: Range<usize>, out: &mut [Vec<f32>; 3]) {

@@ -19,6 +19,7 @@ pub struct Best {
     /// What it scored.
     pub score: f64,
     /// Where it is.
+    #[serde(serialize_with = "crate::report::lossy")]
     pub path: PathBuf,
 }
 

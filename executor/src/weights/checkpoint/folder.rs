@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::evaluate::metric::Metric;
 
 /// Held by the run that writes into a folder.
-const LOCK: &str = "lock";
+pub(super) const LOCK: &str = "lock";
 const PREFIX: &str = "step-";
 /// What is being written.
 const PART: &str = ".part";
@@ -30,6 +30,8 @@ const REMOVED: &str = ".removed";
 /// For how long another one may be at giving a checkpoint its name, and how often that is looked at.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
+/// How often a folder is looked at in which all checkpoints go.
+const LOOKS: u32 = 4;
 /// How often a lock is taken that goes at that moment with the run that has made it.
 const TRIES: usize = 100;
 
@@ -86,9 +88,17 @@ pub(super) fn named(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 
 /// Checkpoints of a folder that have a manifest, newest first.
 pub(crate) fn whole(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
-    let mut found = named(folder)?;
-    found.retain(|(_, path)| is_whole(path));
-    Ok(found)
+    let mut tries = LOOKS;
+    loop {
+        let mut found = named(folder)?;
+        let before = found.len();
+        found.retain(|(_, path)| is_whole(path));
+        tries -= 1;
+        // A run that removes the last one that was seen has left a newer one first.
+        if !found.is_empty() || before == 0 || tries == 0 {
+            return Ok(found);
+        }
+    }
 }
 
 /// Why what has the name of a checkpoint is none; `None` if it is one, or has gone meanwhile.
@@ -175,6 +185,11 @@ impl Folder {
             // Before they are made, as making them may fail half-way.
             self.made = (missing, !place.exists());
             fs::create_dir_all(&self.path).map_err(NotLocked::Failed)?;
+            // To open a pipe is to wait for whoever reads it.
+            if fs::metadata(&place).is_ok_and(|of| !of.is_file()) {
+                let message = format!("`{LOCK}` there is not a file");
+                return Err(NotLocked::Failed(io::Error::new(ErrorKind::InvalidInput, message)));
+            }
             let file = match File::options().create(true).truncate(false).write(true).open(&place) {
                 Ok(file) => file,
                 Err(e) if e.kind() == ErrorKind::NotFound => continue,

@@ -13,6 +13,7 @@ use crate::evaluate::Scores;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Listed {
     /// Where it is.
+    #[serde(serialize_with = "crate::report::lossy")]
     pub path: PathBuf,
     /// Steps that the model was trained for; `None` if its manifest cannot be read.
     pub step: Option<u64>,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use fs_kernels::Real;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -126,9 +127,19 @@ pub(crate) struct Part {
     pub tensors: BTreeMap<String, Tensor>,
     /// Its files.
     pub files: BTreeMap<String, FileOf>,
+    /// Why no run would go on from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unusable: Option<String>,
 }
 
 impl Part {
+    /// Looks at numbers of a tensor: those that are not finite are never read again.
+    pub(crate) fn look<T: Real>(&mut self, name: &str, values: &[T]) {
+        if self.unusable.is_none() && values.iter().any(|x| !x.to_f64().is_finite()) {
+            self.unusable = Some(format!("`{name}` has numbers that are not finite"));
+        }
+    }
+
     /// Takes in what another has written.
     pub(crate) fn join(&mut self, other: Part) {
         for (name, tensor) in other.tensors {
@@ -140,6 +151,7 @@ impl Part {
             }
         }
         self.files.extend(other.files);
+        self.unusable = self.unusable.take().or(other.unusable);
     }
 }
 

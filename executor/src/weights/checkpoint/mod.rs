@@ -4,7 +4,7 @@
 //! ([`manifest`]). How a state can be had while it changes is told in docs/checkpoints.md; the device's part of it is
 //! [`Device::keep`](crate::device::Device::keep), the gate's the choice of a batch that nobody has begun.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) mod best;
 pub(crate) mod blocks;
@@ -25,4 +25,14 @@ pub use list::{Listed, checkpoints};
 pub fn has_checkpoint(path: &Path) -> bool {
     folder::settle(path);
     folder::is_whole(path) || folder::named(path).is_ok_and(|found| !found.is_empty())
+}
+
+/// The checkpoint that a path would be in, be it there or not.
+pub fn checkpoint_around(path: &Path) -> Option<PathBuf> {
+    folder::within(path)
+}
+
+/// The file that keeps other runs out of a folder of checkpoints.
+pub fn lock_file(folder: &Path) -> PathBuf {
+    folder.join(folder::LOCK)
 }

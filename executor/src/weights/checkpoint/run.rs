@@ -21,6 +21,10 @@ use crate::weights::layout::{About, Run};
 /// How often a process looks whether the others have written theirs.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// Part of the time for which ranks wait for each other that updates of a step wait for a checkpoint: others wait for them.
+/// A step updates rows in a few classes, each of which waits by itself.
+const PATIENCE: u32 = 16;
+
 /// What a run writes checkpoints with.
 pub(crate) struct Writing<'a, D: Device> {
     pub folder: &'a Folder,
@@ -40,7 +44,7 @@ pub(crate) struct Writing<'a, D: Device> {
 
 /// Why a checkpoint was not written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write the checkpoint {}: {source}; those before it are as they were", fs_schedule::terminal::shown(.path))]
+#[error("cannot write the checkpoint {}: {source}; what is whole there stays as it is", fs_schedule::terminal::shown(.path))]
 pub(crate) struct NotWritten {
     path: PathBuf,
     source: io::Error,
@@ -81,7 +85,8 @@ impl<D: Device> Writing<'_, D> {
         let path = self.folder.part(step);
         let since = Instant::now();
         let written = self.write_into(&path, (step, scores), throttle);
-        let written = written.map(|bytes| Written { step, bytes, time: since.elapsed() });
+        let written =
+            written.map(|(bytes, unusable)| Written { step, bytes, time: since.elapsed(), unusable });
         written.map_err(|source| {
             self.state.devices.iter().for_each(Device::forget);
             if self.process.0 == 0 {
@@ -96,7 +101,7 @@ impl<D: Device> Writing<'_, D> {
         path: &Path,
         (step, scores): (u64, Option<Scores>),
         throttle: &Throttle<'_>,
-    ) -> io::Result<u64> {
+    ) -> io::Result<(u64, Option<String>)> {
         let (own, processes) = self.process;
         let part_of = |process: usize| path.join(format!("process-{process}.json"));
         let wait = |there: &dyn Fn() -> bool| {
@@ -121,13 +126,13 @@ impl<D: Device> Writing<'_, D> {
         } else {
             wait(&|| path.is_dir())?;
         }
-        let mut part = self.state.write(path, throttle)?;
+        let mut part = self.state.write(path, throttle, self.timeout / PATIENCE)?;
         // Before anybody can see that it is written: who does may begin the next one, whose rows are not to be forgotten.
         self.state.devices.iter().for_each(Device::forget);
         let bytes = |part: &Part| part.files.values().map(|file| file.bytes).sum();
         if own > 0 {
             write_atomically(&part_of(own), &serde_json::to_vec(&part)?)?;
-            return Ok(bytes(&part));
+            return Ok((bytes(&part), part.unusable));
         }
         for other in 1..processes {
             let file = part_of(other);
@@ -137,6 +142,11 @@ impl<D: Device> Writing<'_, D> {
             fs::remove_file(&file)?;
         }
         let bytes = bytes(&part);
+        if part.unusable.is_some() {
+            // It would push out one that a run can go on from.
+            fs::remove_dir_all(path)?;
+            return Ok((bytes, part.unusable));
+        }
         let manifest = Manifest {
             digest: String::new(),
             format: FORMAT,
@@ -158,7 +168,7 @@ impl<D: Device> Writing<'_, D> {
         };
         self.folder.seal(step, manifest)?;
         self.folder.prune(self.keep)?;
-        Ok(bytes)
+        Ok((bytes, None))
     }
 }
 
@@ -177,11 +187,13 @@ fn nobody_writes(timeout: Duration) -> io::Error {
 }
 
 /// A checkpoint that is whole; in processes but the first, their part of it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Written {
     pub step: u64,
     pub bytes: u64,
     pub time: Duration,
+    /// Why it was not kept: what no run would go on from.
+    pub unusable: Option<String>,
 }
 
 /// Checkpoints that are whole.
@@ -193,16 +205,22 @@ pub(crate) struct Totals {
     pub bytes: u64,
     /// From cuts until their checkpoints were whole.
     pub time: Duration,
+    /// The first one that was not kept, by its step, and why.
+    pub unusable: Option<(u64, String)>,
 }
 
 impl Totals {
     /// None yet, in a run that goes on from the newest one of the folder if there is one.
     pub(crate) fn new(newest: Option<u64>) -> Self {
-        Self { newest, number: 0, bytes: 0, time: Duration::ZERO }
+        Self { newest, number: 0, bytes: 0, time: Duration::ZERO, unusable: None }
     }
 
     /// Counts one more.
     pub(crate) fn add(&mut self, written: Written) {
+        if let Some(why) = written.unusable {
+            self.unusable.get_or_insert((written.step, why));
+            return;
+        }
         self.newest = Some(written.step);
         self.number += 1;
         self.bytes = written.bytes;

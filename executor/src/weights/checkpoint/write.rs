@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use fs_kernels::Real;
 use fs_schedule::Schedule;
@@ -76,8 +77,13 @@ impl<D: Device> State<'_, D> {
     }
 
     /// Writes this process's files into a folder and says what is in them.
-    pub(crate) fn write(&self, folder: &Path, throttle: &Throttle<'_>) -> io::Result<Part> {
-        self.devices.iter().for_each(Device::begin_taking);
+    pub(crate) fn write(
+        &self,
+        folder: &Path,
+        throttle: &Throttle<'_>,
+        patience: Duration,
+    ) -> io::Result<Part> {
+        self.devices.iter().for_each(|device| device.begin_taking(patience));
         // A file for each rank, and one that the first process writes.
         let shared = self.ranks.iter().any(|env| env.rank == 0);
         let files = self.ranks.len() + usize::from(shared);
@@ -201,6 +207,7 @@ impl<D: Device> State<'_, D> {
                 throttle.wait(written.load(Ordering::Relaxed))?;
                 device.take_rows(*table, *p, start..rows.min(start + each), &mut out);
                 for own in own {
+                    part.look(&own.entry.name, &out[own.which]);
                     shard.append_reals(own.tensor, &out[own.which], &mut bytes)?;
                     written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 }
@@ -249,11 +256,12 @@ impl<D: Device> State<'_, D> {
         let at = self.ranks.iter().position(|env| env.rank == 0).unwrap_or(0);
         let mut bytes = Vec::new();
         let mut taken: Option<(usize, [Vec<D::Real>; 3])> = None;
-        for (n, (_, p, values)) in dense.iter().enumerate() {
+        for (n, (entry, p, values)) in dense.iter().enumerate() {
             if taken.as_ref().is_none_or(|(own, _)| own != p) {
                 taken = Some((*p, self.devices[at].take_parameter(*p)));
             }
             let numbers = taken.as_ref().map_or(&[][..], |(_, of)| &of[which(*values)]);
+            part.look(&entry.name, numbers);
             for piece in numbers.chunks(PIECE) {
                 shard.append_reals(first + n, piece, &mut bytes)?;
             }
