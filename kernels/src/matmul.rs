@@ -1,8 +1,10 @@
 //! Matrix products of dense layers.
 //!
 //! In training the tall side is the tokens and the weights are small, so the micro-kernel of this crate reads
-//! the operands where they lie; only w is transposed, into a workspace. Where weights are too large for the
-//! second-level cache, the `gemm` library's packing pays and it does the product.
+//! the operands where they lie. Only y = x w^T has no operand that lies right: w is transposed into a workspace, or
+//! where x is small beside it (a microbatch of few samples) x is, and y comes out transposed. Either way an element is
+//! the same sum in the same order. Where weights are too large for the second-level cache, the `gemm` library's packing
+//! pays and it does the product.
 
 use crate::mat::{Mat, MatMut, Write};
 use crate::micro::Product;
@@ -11,6 +13,8 @@ use crate::simd::{Kernel, Simd};
 
 /// Elements of the second operand up to which reading it in place is faster than packing.
 const SMALL: usize = 160 * 1024;
+/// How many times larger w must be than x and y together for these to be transposed in its place.
+const LARGER: usize = 2;
 
 fn assert_shape(what: &str, rows: usize, cols: usize, expect_rows: usize, expect_cols: usize) {
     assert!(
@@ -43,11 +47,21 @@ pub fn linear<T: Real>(x: Mat<T>, w: Mat<T>, b: Option<&[T]>, mut y: MatMut<T>) 
         };
         return;
     }
-    let (y_row, y_ptr) = (y.stride(), y.as_mut_ptr());
+    if LARGER * n * (inputs + outputs) <= inputs * outputs {
+        narrow(x, w, b, y);
+    } else {
+        tall(x, w, b, y);
+    }
+}
+
+/// [`linear`] of many rows: w is transposed.
+fn tall<T: Real>(x: Mat<T>, w: Mat<T>, b: Option<&[T]>, mut y: MatMut<T>) {
+    let (n, inputs, outputs) = (x.rows(), x.cols(), w.rows());
+    let (y_row, y) = (y.stride(), y.as_mut_ptr());
     T::with_workspace(|workspace| {
         let [packed] = workspace.parts([inputs * outputs]);
-        T::dispatch(Transpose { w, out: &mut *packed });
-        // SAFETY: shapes checked above; `packed` is [in, out].
+        T::dispatch(Transpose { from: w, to: MatMut::new(packed, inputs, outputs) });
+        // SAFETY: the caller has checked shapes; `packed` is [in, out].
         unsafe {
             Product {
                 m: n,
@@ -58,13 +72,50 @@ pub fn linear<T: Real>(x: Mat<T>, w: Mat<T>, b: Option<&[T]>, mut y: MatMut<T>) 
                 a_step: 1,
                 b: packed.as_ptr(),
                 b_row: outputs,
-                c: y_ptr,
+                c: y,
                 c_row: y_row,
                 start: b.map_or(std::ptr::null(), <[T]>::as_ptr),
                 start_row: 0,
             }
             .run();
         }
+    });
+}
+
+/// [`linear`] of few rows: y^T = w x^T + b, so w is read where it lies.
+fn narrow<T: Real>(x: Mat<T>, w: Mat<T>, b: Option<&[T]>, y: MatMut<T>) {
+    let (n, inputs, outputs) = (x.rows(), x.cols(), w.rows());
+    // Whole vectors, so that no tile is a part of one; what is beyond the rows of x is not looked at.
+    let width = n.next_multiple_of(T::dispatch(Lanes));
+    T::with_workspace(|workspace| {
+        let [packed, product] = workspace.parts([inputs * width, outputs * width]);
+        packed.fill(T::ZERO);
+        T::dispatch(Transpose { from: x, to: MatMut::new(packed, inputs, width).into_columns(0..n) });
+        if let Some(b) = b {
+            for (row, b) in product.chunks_exact_mut(width).zip(b) {
+                row.fill(*b);
+            }
+        }
+        let c = product.as_mut_ptr();
+        // SAFETY: the caller has checked shapes; `packed` is [in, width] and `product` [out, width].
+        unsafe {
+            Product {
+                m: outputs,
+                n: width,
+                k: inputs,
+                a: w.as_ptr(),
+                a_row: w.stride(),
+                a_step: 1,
+                b: packed.as_ptr(),
+                b_row: width,
+                c,
+                c_row: width,
+                start: if b.is_some() { c.cast_const() } else { std::ptr::null() },
+                start_row: width,
+            }
+            .run();
+        }
+        T::dispatch(Transpose { from: Mat::new(product, outputs, width).columns(0..n), to: y });
     });
 }
 
@@ -184,10 +235,22 @@ unsafe fn library<T: Real>(
     }
 }
 
-/// Writes w^T, without gaps.
+/// Elements in a vector.
+struct Lanes;
+
+impl<T: Real> Kernel<T> for Lanes {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd<T = T>>(self, _s: S) -> usize {
+        S::LANES
+    }
+}
+
+/// Writes the transpose of a matrix.
 struct Transpose<'a, T> {
-    w: Mat<'a, T>,
-    out: &'a mut [T],
+    from: Mat<'a, T>,
+    to: MatMut<'a, T>,
 }
 
 impl<T: Real> Kernel<T> for Transpose<'_, T> {
@@ -195,22 +258,23 @@ impl<T: Real> Kernel<T> for Transpose<'_, T> {
 
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, s: S) {
-        let (rows, cols, stride) = (self.w.rows(), self.w.cols(), self.w.stride());
-        assert!(self.out.len() == rows * cols);
+        let Self { from, mut to } = self;
+        let (rows, cols) = (from.rows(), from.cols());
+        assert_shape("the transpose", to.rows(), to.cols(), cols, rows);
+        let (stride, to_stride) = (from.stride(), to.stride());
+        let (x, y) = (from.as_ptr(), to.as_mut_ptr());
         let (whole_rows, whole_cols) = (rows / S::LANES * S::LANES, cols / S::LANES * S::LANES);
         for i in (0..whole_rows).step_by(S::LANES) {
             for j in (0..whole_cols).step_by(S::LANES) {
-                // SAFETY: the square from (i, j) lies in w, and the one from (j, i) in `out`.
-                unsafe {
-                    let from = self.w.as_ptr().add(i * stride + j);
-                    s.transpose(from, stride, self.out.as_mut_ptr().add(j * rows + i), rows);
-                }
+                // SAFETY: the square from (i, j) lies in `from`, and the one from (j, i) in `to`.
+                unsafe { s.transpose(x.add(i * stride + j), stride, y.add(j * to_stride + i), to_stride) };
             }
         }
         for i in 0..rows {
-            let from = if i < whole_rows { whole_cols } else { 0 };
-            for (j, x) in self.w.row(i).iter().enumerate().skip(from) {
-                self.out[j * rows + i] = *x;
+            let done = if i < whole_rows { whole_cols } else { 0 };
+            for (j, x) in from.row(i).iter().enumerate().skip(done) {
+                // SAFETY: element (j, i) lies in `to`, which has the shape of the transpose.
+                unsafe { *y.add(j * to_stride + i) = *x };
             }
         }
     }
