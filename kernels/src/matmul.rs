@@ -59,7 +59,8 @@ fn tall<T: Real>(x: Mat<T>, w: Mat<T>, b: Option<&[T]>, mut y: MatMut<T>) {
     let (n, inputs, outputs) = (x.rows(), x.cols(), w.rows());
     let (y_row, y) = (y.stride(), y.as_mut_ptr());
     T::with_workspace(|workspace| {
-        let [packed] = workspace.parts([inputs * outputs]);
+        let [all] = workspace.parts([room::<T>(inputs, outputs)]);
+        let packed = &mut all[..inputs * outputs];
         T::dispatch(Transpose { from: w, to: MatMut::new(packed, inputs, outputs) });
         // SAFETY: the caller has checked shapes; `packed` is [in, out].
         unsafe {
@@ -88,7 +89,9 @@ fn narrow<T: Real>(x: Mat<T>, w: Mat<T>, b: Option<&[T]>, y: MatMut<T>) {
     // Whole vectors, so that no tile is a part of one; what is beyond the rows of x is not looked at.
     let width = n.next_multiple_of(T::dispatch(Lanes));
     T::with_workspace(|workspace| {
-        let [packed, product] = workspace.parts([inputs * width, outputs * width]);
+        let [all] = workspace.parts([room::<T>(inputs, outputs)]);
+        let (packed, rest) = all.split_at_mut(inputs * width);
+        let product = &mut rest[..outputs * width];
         packed.fill(T::ZERO);
         T::dispatch(Transpose { from: x, to: MatMut::new(packed, inputs, width).into_columns(0..n) });
         if let Some(b) = b {
@@ -233,6 +236,13 @@ unsafe fn library<T: Real>(
             gemm::Parallelism::None,
         );
     }
+}
+
+/// Elements of workspace that [`linear`] asks for, whatever the number of rows: batches vary, and a later one must not
+/// need more.
+fn room<T: Real>(inputs: usize, outputs: usize) -> usize {
+    let weights = inputs * outputs;
+    weights.max(weights / LARGER + T::dispatch(Lanes) * (inputs + outputs))
 }
 
 /// Elements in a vector.
