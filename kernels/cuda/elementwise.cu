@@ -257,8 +257,8 @@ KERNEL(float_from_real)
     });
 }
 
-// out = parts[0] + parts[1] + ..., from +0 in this order: an all-reduce's sum over ranks. `parts` holds the addresses of
-// `count` parts of n floats each.
+// out = parts[0] + parts[1] + ..., from left to right: an all-reduce's sum over ranks. `parts` holds the addresses of
+// `count` parts of n floats each. The sum begins with the first part, whose zeros keep their signs.
 KERNEL(sum_in_rank_order)
 (const uint64_t* parts, uint32_t count, float* out, uint64_t n) {
     for (uint64_t first = 4 * thread_in_grid(); first < n; first += 4 * threads_of_grid()) {
@@ -271,12 +271,13 @@ KERNEL(sum_in_rank_order)
                 read_pack(part + first, v);
 #pragma unroll
                 for (uint32_t i = 0; i < 4; i++) {
-                    sum[i] += v[i];
+                    sum[i] = k == 0 ? v[i] : sum[i] + v[i];
                 }
             } else {
 #pragma unroll
                 for (uint32_t i = 0; i < 4; i++) {
-                    sum[i] += i < some ? part[first + i] : 0.0f;
+                    float v = i < some ? part[first + i] : 0.0f;
+                    sum[i] = k == 0 ? v : sum[i] + v;
                 }
             }
         }

@@ -2,7 +2,22 @@
 //
 // A tile of threads has columns along x and rows along y, as in rows.cu. The sum of squares of a row (row-wise Adagrad) is
 // made by the threads of a row together, so its last bits may differ from the CPU's; everything else is computed as there.
+// How many rows there are only the device knows: a list has room for more, and ends with rows that are NO_ROW.
 #include "common.cuh"
+
+// A row that there is not.
+const uint32_t NO_ROW = 0xffffffffu;
+
+// Whether an item of a list is a row; tells of those that are out of range.
+DEVICE bool is_row(uint64_t row, uint32_t table_rows, uint32_t* fault) {
+    if (row < table_rows) {
+        return true;
+    }
+    if (row != NO_ROW) {
+        raise_fault(fault, FAULT_ROW);
+    }
+    return false;
+}
 
 enum Rule { SGD, ROWWISE_ADAGRAD, ADAGRAD, ADAM };
 
@@ -33,10 +48,7 @@ DEVICE void update_rows(
     uint64_t i = uint64_t(blockIdx.x) * blockDim.y + threadIdx.y;
     bool there = i < n;
     uint64_t row = there ? rows[i] : 0;
-    if (there && row >= table_rows) {
-        raise_fault(fault, FAULT_ROW);
-        there = false;
-    }
+    there = there && is_row(row, table_rows, fault);
     const float* g = grads + i * grads_stride;
     float* w = table + row * table_stride;
     float row_rate = s.rate;
@@ -151,11 +163,27 @@ KERNEL(capture_rows)(
         return;
     }
     uint64_t row = rows[i];
-    if (row >= table_rows) {
-        raise_fault(fault, FAULT_ROW);
+    if (!is_row(row, table_rows, fault)) {
         return;
     }
     for (uint32_t j = threadIdx.x; j < cols; j += blockDim.x) {
         captured[row * cols + j] += grads[i * grads_stride + j];
+    }
+}
+
+// What rows hold before they are updated: kept[i] = from[rows[i]], of a table or of a state of its optimizer.
+KERNEL(keep_rows)(
+    uint32_t n, uint32_t cols, const uint32_t* rows, const float* from, uint32_t table_rows, float* kept,
+    uint32_t* fault) {
+    uint64_t i = uint64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (i >= n) {
+        return;
+    }
+    uint64_t row = rows[i];
+    if (!is_row(row, table_rows, fault)) {
+        return;
+    }
+    for (uint32_t j = threadIdx.x; j < cols; j += blockDim.x) {
+        kept[i * cols + j] = from[row * cols + j];
     }
 }

@@ -200,10 +200,17 @@ impl<T: Real> SparseUpdate<'_, T> {
     }
 }
 
-/// lr sqrt(1 - beta2^step) / (1 - beta1^step)
-fn adam_rate(lr: f64, beta1: f64, beta2: f64, step: u64) -> f64 {
+/// The rate of a table's Adam in a step, which counts from 1: lr sqrt(1 - beta2^step) / (1 - beta1^step).
+pub fn adam_rate(lr: f64, beta1: f64, beta2: f64, step: u64) -> f64 {
     let step = step.max(1).min(i32::MAX as u64) as i32;
     lr * (1.0 - beta2.powi(step)).sqrt() / (1.0 - beta1.powi(step))
+}
+
+/// What a dense parameter's Adam multiplies with in a step, which counts from 1: lr / (1 - beta1^step) the first moment,
+/// and 1 / sqrt(1 - beta2^step) the root of the second.
+pub fn dense_adam_factors(lr: f64, beta1: f64, beta2: f64, step: u64) -> (f64, f64) {
+    let step = step.max(1).min(i32::MAX as u64) as i32;
+    (lr / (1.0 - beta1.powi(step)), 1.0 / (1.0 - beta2.powi(step)).sqrt())
 }
 
 /// w -= lr b with b = momentum b + g; g includes `weight_decay * w`. Without a momentum buffer b = g. The buffer
@@ -278,10 +285,9 @@ impl<T: Real> Kernel<T> for DenseAdam<'_, T> {
 
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, s: S) {
-        let step = self.step.max(1).min(i32::MAX as u64) as i32;
         let splat = |x: f64| s.splat(T::from_f64(x));
-        let rate = splat(self.lr / (1.0 - self.beta1.powi(step)));
-        let root = splat(1.0 / (1.0 - self.beta2.powi(step)).sqrt());
+        let (rate, root) = dense_adam_factors(self.lr, self.beta1, self.beta2, self.step);
+        let (rate, root) = (splat(rate), splat(root));
         let (keep1, keep2) = (splat(1.0 - self.beta1), splat(1.0 - self.beta2));
         let (eps, decay) = (splat(self.eps), splat(self.weight_decay));
         let (w, g) = (self.w.as_mut_ptr(), self.g.as_ptr());

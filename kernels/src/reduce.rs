@@ -100,7 +100,8 @@ impl Kernel<f32> for Number<'_> {
     }
 }
 
-/// `out = parts[0] + parts[1] + ...`, added in rank order from +0.
+/// `out = parts[0] + parts[1] + ...`, added in rank order; zeros of none. The sum begins with the first part, whose zeros
+/// keep their signs.
 pub fn sum_in_rank_order<T: Real>(parts: &[&[T]], out: &mut [T]) {
     for part in parts {
         assert!(part.len() == out.len(), "a part of {} elements for a sum of {}", part.len(), out.len());
@@ -122,10 +123,9 @@ impl<T: Real> Kernel<T> for SumParts<'_, T> {
         // SAFETY: all parts are as long as `out`.
         unsafe {
             for_lanes!(S, self.out.len(), |j, n| {
-                let mut sum = s.splat(T::ZERO);
-                for part in self.parts {
-                    sum = s.add(sum, s.load_up_to(part.as_ptr().add(j), n));
-                }
+                let mut parts = self.parts.iter().map(|part| s.load_up_to(part.as_ptr().add(j), n));
+                let first = parts.next().unwrap_or(s.splat(T::ZERO));
+                let sum = parts.fold(first, |sum, part| s.add(sum, part));
                 s.store_up_to(out.add(j), n, sum);
             });
         }

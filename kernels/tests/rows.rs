@@ -196,6 +196,8 @@ fn parts_are_added_in_rank_order() {
     let mut out = [9.0; 2];
     sum_in_rank_order(&parts, &mut out);
     assert_eq!(out, [1.0, 6.0]);
+    sum_in_rank_order(&[&[-0.0_f32, 0.0], &[-0.0, -0.0]], &mut out);
+    assert_eq!(out.map(f32::to_bits), [-0.0_f32, 0.0].map(f32::to_bits));
     sum_in_rank_order(&[], &mut out);
     assert_eq!(out, [0.0, 0.0]);
 }

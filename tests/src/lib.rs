@@ -6,6 +6,7 @@ pub mod arrange;
 pub mod boundaries;
 pub mod campaign;
 pub mod chart;
+pub mod emulated;
 pub mod filetest;
 pub mod interpreter;
 pub mod mock;

@@ -2,17 +2,17 @@
 //! and nothing is used that nothing orders.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fs_compiler::Strategy;
 use fs_executor::device::Device;
 use fs_executor::device::cpu::Cpu;
 use fs_executor::device::cuda::{self, Cuda};
-use fs_executor::{Observer, Options, Session, StepEvent, data};
-use fs_kernels::cuda::driver::emulated::{self, Emulated};
-use fs_kernels::cuda::emulated::{Build, Emulation};
+use fs_executor::{Observer, StepEvent};
+use fs_kernels::cuda::driver::emulated::Emulated;
+use fs_kernels::cuda::emulated::Emulation;
 use fs_schedule::{Element, Op, Operand, Place, Schedule};
-use fs_tests::training::{self, Outcome, compile, model};
+use fs_tests::emulated::{assert_near, device};
+use fs_tests::training::{Outcome, compile, model};
 
 struct Accounts;
 
@@ -25,47 +25,11 @@ impl Observer for Accounts {
 }
 
 fn train<D: Device<Real = f32>>(s: &Schedule, device: &D::Options) -> Result<Outcome, String> {
-    let schedule = Arc::new(s.clone());
-    let options = Options::default().evaluate(false);
-    let source = data::open(&schedule, None, None, schedule.settings.seed).map_err(|e| e.to_string())?;
-    let session = Session::<f32, D>::on(schedule, options, source, device);
-    let mut session = session.map_err(|e| e.to_string())?;
-    let trained = training::train(&mut session, &mut Accounts);
-    trained.map(|(outcome, _)| outcome).map_err(|e| e.to_string())
+    fs_tests::emulated::train::<D>(s, device, &mut Accounts)
 }
 
-/// The kernels, unless there is nothing to compile them with.
 fn kernels() -> Option<Arc<Emulation>> {
-    if std::process::Command::new("g++").arg("--version").output().is_err() {
-        eprintln!("skipped: g++ is not installed, and compiles the kernels");
-        return None;
-    }
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated");
-    Some(Emulation::load(Build::default(), &folder).unwrap_or_else(|e| panic!("{e}")))
-}
-
-/// All ranks on one emulated device.
-fn device(kernels: &Arc<Emulation>, seed: u64) -> cuda::Options<Emulated> {
-    let options = emulated::Options { seed, rest: Duration::from_micros(50), ..emulated::Options::default() };
-    let driver = Arc::new(Emulated::new(options, Box::new(Arc::clone(kernels))));
-    cuda::Options { drivers: vec![driver], ..cuda::Options::default() }
-}
-
-/// Of each list whether both are the same to 1e-4 of its norm: products and exponentials round otherwise than the CPU's.
-fn assert_near(what: &str, found: &Outcome, expected: &Outcome) {
-    for (step, (a, b)) in found.losses.iter().zip(&expected.losses).enumerate() {
-        let (a, b) = (f64::from_bits(*a), f64::from_bits(*b));
-        assert!((a - b).abs() <= 1e-4 * b.abs(), "{what}: a loss of {a} in step {step}, {b} on the CPU");
-    }
-    assert_eq!(found.state.len(), expected.state.len(), "{what}");
-    for (n, (a, b)) in found.state.iter().zip(&expected.state).enumerate() {
-        let values =
-            |bits: &[u32]| -> Vec<f64> { bits.iter().map(|x| f64::from(f32::from_bits(*x))).collect() };
-        let (a, b) = (values(a), values(b));
-        let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
-        let (apart, whole) = (norm(&mut a.iter().zip(&b).map(|(a, b)| a - b)), norm(&mut b.iter().copied()));
-        assert!(a.len() == b.len() && apart <= 1e-4 * whole, "{what}: list {n} is {apart} off of {whole}");
-    }
+    fs_tests::emulated::kernels(env!("CARGO_TARGET_TMPDIR"))
 }
 
 /// Every strategy, lookahead and number of microbatches on so many ranks: near the CPU, and with the same bits whatever the

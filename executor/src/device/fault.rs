@@ -38,6 +38,14 @@ pub enum Fault {
     /// A GPU's driver cannot do what it is asked for.
     #[error(transparent)]
     Driver(#[from] fs_kernels::cuda::driver::DriverError),
+    /// A GPU has no kernel for an operation, or none for its sizes.
+    #[error("a GPU cannot do `{action}`: {reason}")]
+    NoKernel {
+        /// As the schedule names it.
+        action: String,
+        /// What is missing.
+        reason: &'static str,
+    },
     /// Nothing was ever written where an operation reads.
     #[error("operand {0} is read before anything was written to it")]
     Unwritten(String),

@@ -11,6 +11,7 @@
 //! Everything is generic over the device, without boxes: the [`Cpu`](cpu::Cpu) is done at once, its ticket has no
 //! value, and the code for waiting does not exist.
 
+pub(crate) mod aside;
 pub mod cpu;
 pub mod cuda;
 mod fault;
@@ -48,6 +49,9 @@ pub trait Device: Sized + Send + Sync {
     type Outbox: Outbox + 'static;
     /// What a caller may choose.
     type Options: Clone + Default + Send + Sync;
+
+    /// Whether tables and dense parameters take the host's memory.
+    const IN_HOST_MEMORY: bool = true;
 
     /// A rank's device, with everything allocated and initialised. Called on a thread of the rank's own.
     fn open(env: &Env, options: &Self::Options) -> Result<Self, OpenError>;

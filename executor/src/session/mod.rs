@@ -133,7 +133,9 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         check_link(options.link)?;
         let seed = seed(&schedule, &options)?;
         let steps = steps(&schedule, &options, source.as_ref())?;
-        memory::check(&schedule, ranks, size_of::<T>(), memory::available())?;
+        // Other devices look at their own when they are opened.
+        let available = if D::IN_HOST_MEMORY { memory::available() } else { None };
+        memory::check(&schedule, ranks, size_of::<T>(), available)?;
         // Before a vocabulary is taken on, which may number the ids otherwise.
         let planned = schedule.counted.as_ref();
         let asked = options.resume.is_some() || options.checkpoint.is_some() || planned.is_some();

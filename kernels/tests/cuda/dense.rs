@@ -304,8 +304,9 @@ fn sums_over_ranks_keep_their_order() {
     for n in [0, 1, 3, 4, 1001, 5000] {
         for ranks in [1, 2, 3, 7] {
             for shift in [0, 1] {
-                let parts: Vec<Vec<f32>> =
-                    (0..ranks).map(|_| (0..n).map(|_| source.signed() as f32).collect()).collect();
+                // Some elements are zeros of either sign in all parts.
+                let mut element = |i: usize| if i % 5 == 3 { -0.0 } else { source.signed() as f32 };
+                let parts: Vec<Vec<f32>> = (0..ranks).map(|_| (0..n).map(&mut element).collect()).collect();
                 // One part lies off the packs' grid.
                 let memory: Vec<Memory<f32>> =
                     parts.iter().map(|p| Memory::of(&[&vec![POISON; shift][..], p].concat())).collect();

@@ -13,6 +13,7 @@ use fs_kernels::{Mat, MatMut, Write};
 
 use super::common::{Grid, Source};
 use super::device::{Device, Memory, POISON, PRECISIONS};
+use super::matrix::assert_bits;
 use super::rows::{grid, rows_of};
 
 /// Workspace of sorting, poisoned.
@@ -294,7 +295,21 @@ fn received_gradients_are_summed_by_source_and_applied() {
             }
         }
         assert_eq!(&captured[..], &wanted[..]);
+        // What they held before: the list ends with rows that there are not.
+        let (from, mut kept) = (Memory::of(&old.data), Memory::filled((distinct + 1) * cols, POISON));
+        let list = ending(&members[..distinct]);
+        let (rows, out, fault) = (list.read(), kept.write(), device.fault());
+        device.run([optimizers::keep_rows(d + 1, c, rows, from.read(), shard as u32, out, fault)]);
+        let of = |row: &u32| old.data[*row as usize * cols..][..cols].to_vec();
+        let mut wanted: Vec<f32> = expect.rows.iter().flat_map(of).collect();
+        wanted.resize(wanted.len() + cols, POISON);
+        assert_bits(&device, "kept rows", &kept, &wanted);
     }
+}
+
+/// A list of rows with room for more.
+fn ending(rows: &[u32]) -> Memory<u32> {
+    Memory::of(&[rows, &[optimizers::NO_ROW]].concat())
 }
 
 /// A set's words, aligned as a device's memory is.
@@ -325,9 +340,10 @@ fn apply(
     let grads = Mat::new(&expect.grads, expect.rows.len(), cols);
     let target = MatMut::new(&mut table.data, shard, cols);
     sparse_update(&opt, step, target, &mut state1, &mut state2, &expect.rows, grads);
-    let (n, c, stride, fault) = (expect.rows.len() as u32, cols as u32, cols as u64, device.fault());
+    let (n, c, stride, fault) = (expect.rows.len() as u32 + 1, cols as u32, cols as u64, device.fault());
     let (lr, eps, decay) = (opt.lr as f32, opt.eps as f32, opt.weight_decay as f32);
-    let (list, g) = (members.read(), sums.read());
+    let list = ending(&members[..expect.rows.len()]);
+    let (list, g) = (list.read(), sums.read());
     let (w, rows, s1, s2): (Out<f32>, u32, _, _) =
         (weights.write(), shard as u32, memory1.write(), memory2.write());
     let adam = opt.lr * (1.0 - opt.beta2.powi(step as i32)).sqrt() / (1.0 - opt.beta1.powi(step as i32));

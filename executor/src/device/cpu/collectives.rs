@@ -471,8 +471,8 @@ fn elements<T: Real>(c: &Call<T>, parameter: usize) -> usize {
     p.rows as usize * p.columns as usize
 }
 
-/// The elements that a rank adds up.
-fn share(total: usize, rank: usize, ranks: usize) -> Range<usize> {
+/// The elements of an all-reduce that a rank adds up.
+pub(crate) fn share(total: usize, rank: usize, ranks: usize) -> Range<usize> {
     let each = total.div_ceil(ranks);
     (rank * each).min(total)..((rank + 1) * each).min(total)
 }

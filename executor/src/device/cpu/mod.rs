@@ -46,7 +46,9 @@ use pieces::{Pieces, Stop};
 use rank_items::Ranking;
 
 pub(crate) use call::Call;
+pub(crate) use collectives::share;
 pub use state::{Dense, Shard};
+pub(crate) use state::{initial_parameter, initial_rows};
 
 /// A rank's memory.
 pub struct Cpu<T: Real> {
@@ -131,6 +133,50 @@ impl<T: Real> Default for Work<T> {
 }
 
 impl<T: Real> Cpu<T> {
+    /// What works for a device that has tables and dense parameters itself: they have their shapes here, and no values.
+    pub(crate) fn without_values(env: &Env) -> Result<Self, OpenError> {
+        Self::opened(env, false)
+    }
+
+    fn opened(env: &Env, values: bool) -> Result<Self, OpenError> {
+        let Env { schedule, rank, ranks, seed, .. } = env;
+        let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
+        let shards = |(t, map): (&fs_schedule::Table, &fs_schedule::RowMap)| {
+            let parts = 0..t.sharding.parts();
+            let shard = |part| {
+                let of = (*rank, *ranks);
+                let own =
+                    if values { Shard::new(t, map, part, of, *seed)? } else { Shard::shape(t, part, of) };
+                Ok(RwLock::new(own))
+            };
+            parts.map(shard).collect::<Result<Vec<_>, _>>().map_err(|e| no_memory(e, "table", &t.name, *rank))
+        };
+        let microbatches = schedule.settings.microbatches.max(1);
+        let classes = |e: &fs_schedule::Exchange| {
+            let reuse = e.lookahead.map(|lookahead| Reuse { lookahead, microbatches });
+            [Way::Forward, Way::Backward].map(|way| sparse::class_table(reuse, way))
+        };
+        let last_uses = || schedule.exchanges.iter().map(|_| Mutex::default()).collect();
+        let pictures =
+            |t: &fs_schedule::Table| (0..t.sharding.parts()).map(|_| picture::Picture::default()).collect();
+        Ok(Self {
+            arena: arena::Arena::new(programs),
+            pictures: schedule.tables.iter().map(pictures).collect(),
+            replicated: schedule.tables.iter().map(|t| t.sharding == Sharding::DataParallel).collect(),
+            tables: schedule.tables.iter().zip(env.maps.iter()).map(shards).collect::<Result<_, _>>()?,
+            dense: if values {
+                let all = state::dense_parameters(schedule, *seed);
+                all.map_err(|(e, p)| no_memory(e, "parameter", &p.name, *rank))?
+            } else {
+                Vec::new()
+            },
+            captured: Mutex::default(),
+            classes: schedule.exchanges.iter().map(classes).collect(),
+            last_uses: env.batches.iter().map(|_| last_uses()).collect(),
+            ranking: Mutex::default(),
+        })
+    }
+
     /// Hands the elements behind a name to `visit`.
     fn with<R>(&self, what: Stored, visit: impl FnOnce(&[T]) -> R) -> R {
         match what {
@@ -195,33 +241,7 @@ impl<T: Real> Device for Cpu<T> {
     type Options = ();
 
     fn open(env: &Env, (): &()) -> Result<Self, OpenError> {
-        let Env { schedule, rank, ranks, seed, .. } = env;
-        let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
-        let shards = |(t, map): (&fs_schedule::Table, &fs_schedule::RowMap)| {
-            let parts = 0..t.sharding.parts();
-            let shard = |part| Ok(RwLock::new(Shard::new(t, map, part, (*rank, *ranks), *seed)?));
-            parts.map(shard).collect::<Result<Vec<_>, _>>().map_err(|e| no_memory(e, "table", &t.name, *rank))
-        };
-        let microbatches = schedule.settings.microbatches.max(1);
-        let classes = |e: &fs_schedule::Exchange| {
-            let reuse = e.lookahead.map(|lookahead| Reuse { lookahead, microbatches });
-            [Way::Forward, Way::Backward].map(|way| sparse::class_table(reuse, way))
-        };
-        let last_uses = || schedule.exchanges.iter().map(|_| Mutex::default()).collect();
-        let pictures =
-            |t: &fs_schedule::Table| (0..t.sharding.parts()).map(|_| picture::Picture::default()).collect();
-        Ok(Self {
-            arena: arena::Arena::new(programs),
-            pictures: schedule.tables.iter().map(pictures).collect(),
-            replicated: schedule.tables.iter().map(|t| t.sharding == Sharding::DataParallel).collect(),
-            tables: schedule.tables.iter().zip(env.maps.iter()).map(shards).collect::<Result<_, _>>()?,
-            dense: state::dense_parameters(schedule, *seed)
-                .map_err(|(e, p)| no_memory(e, "parameter", &p.name, *rank))?,
-            captured: Mutex::default(),
-            classes: schedule.exchanges.iter().map(classes).collect(),
-            last_uses: env.batches.iter().map(|_| last_uses()).collect(),
-            ranking: Mutex::default(),
-        })
+        Self::opened(env, true)
     }
 
     fn lane(&self, _: Engine) -> Mutex<Work<T>> {

@@ -9,44 +9,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fs_kernels::Real;
-use hashbrown::HashTable;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 use super::state::Shard;
+use crate::device::aside::{Aside, MOST};
 use crate::device::{Fault, PutAside};
-
-/// Bytes that the shards of a rank may put aside together before an update waits for the disk.
-const MOST: usize = 64 << 20;
 
 /// A shard as it was before the updates of a step.
 #[derive(Debug)]
 pub(crate) struct Picture<T> {
-    aside: Mutex<Option<Aside<T>>>,
+    aside: Mutex<Option<Kept<T>>>,
     /// Rows have been taken.
     room: Condvar,
     /// Rows put aside so far, and nanoseconds that updates have waited for room.
     counted: [AtomicU64; 2],
 }
 
-/// Rows that are put aside.
+/// Rows that are put aside, and from when on.
 #[derive(Debug)]
-pub(crate) struct Aside<T> {
+pub(crate) struct Kept<T> {
     /// The first step whose updates are not seen.
     from: u64,
-    /// Rows before this one have been taken.
-    taken: usize,
     /// Rows are being taken, so it is worth waiting: for so long, before more is put aside than there is room for. Whoever waits for
     /// this rank meanwhile has a limit, too.
     patience: Option<Duration>,
     /// Shards of the rank, whose waits come one after the other.
     shards: u32,
-    /// Rows that may be put aside.
-    most: usize,
-    /// Rows, and where the numbers of each are, in rows.
-    at: HashTable<(u32, u32)>,
-    /// Values and states of each row, one after the other.
-    numbers: Vec<T>,
-    free: Vec<u32>,
+    rows: Aside<T>,
 }
 
 impl<T> Default for Picture<T> {
@@ -55,42 +44,19 @@ impl<T> Default for Picture<T> {
     }
 }
 
-/// Rows are few and spread by themselves: what matters is that it takes no time.
-fn hash(row: u32) -> u64 {
-    u64::from(row).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
 /// Numbers of a row in values, first and second state.
 fn widths<T: Real>(shard: &Shard<T>) -> [usize; 3] {
     let rows = shard.len().max(1);
     [shard.dim, shard.state1.len() / rows, shard.state2.len() / rows]
 }
 
-impl<T: Real> Aside<T> {
-    fn put(&mut self, row: u32, shard: &Shard<T>) {
-        let widths = widths(shard);
-        let width: usize = widths.iter().sum();
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.numbers.resize(self.numbers.len() + width, T::ZERO);
-            (self.numbers.len() / width.max(1)) as u32 - 1
-        });
-        let mut own = &mut self.numbers[place as usize * width..][..width];
-        for (field, width) in [&shard.values, &shard.state1, &shard.state2].into_iter().zip(widths) {
-            let (head, rest) = own.split_at_mut(width);
-            head.copy_from_slice(&field[row as usize * width..][..width]);
-            own = rest;
-        }
-        self.at.insert_unique(hash(row), (row, place), |(row, _)| hash(*row));
-    }
-
-    fn has(&self, row: u32) -> bool {
-        self.at.find(hash(row), |(own, _)| *own == row).is_some()
-    }
-
-    /// Where a row's numbers are, which it then has no more.
-    fn remove(&mut self, row: u32) -> Option<u32> {
-        let entry = self.at.find_entry(hash(row), |(own, _)| *own == row).ok()?;
-        Some(entry.remove().0.1)
+/// Puts aside what a row holds.
+fn put_aside<T: Real>(rows: &mut Aside<T>, row: u32, shard: &Shard<T>) {
+    let mut own = rows.put(row);
+    for (field, width) in [&shard.values, &shard.state1, &shard.state2].into_iter().zip(widths(shard)) {
+        let (head, rest) = own.split_at_mut(width);
+        head.copy_from_slice(&field[row as usize * width..][..width]);
+        own = rest;
     }
 }
 
@@ -99,17 +65,9 @@ impl<T: Real> Picture<T> {
     pub(crate) fn keep(&self, from: u64, shard: &RwLock<Shard<T>>, shards: usize) {
         // Who looks at a shard holds this first, so that no update finds it in use.
         let mut held = self.aside.lock();
-        let bytes = widths(&shard.read()).iter().sum::<usize>() * size_of::<T>();
-        *held = Some(Aside {
-            from,
-            taken: 0,
-            patience: None,
-            shards: shards.max(1) as u32,
-            most: (MOST / shards.max(1) / bytes.max(1)).max(1),
-            at: HashTable::new(),
-            numbers: Vec::new(),
-            free: Vec::new(),
-        });
+        let width = widths(&shard.read()).iter().sum();
+        let rows = Aside::new(width, MOST / shards.max(1));
+        *held = Some(Kept { from, patience: None, shards: shards.max(1) as u32, rows });
     }
 
     /// Nothing is put aside any more.
@@ -132,7 +90,7 @@ impl<T: Real> Picture<T> {
         rows: &[u32],
         shard: &RwLock<Shard<T>>,
         conflict: impl Fn() -> Fault,
-    ) -> Result<MutexGuard<'_, Option<Aside<T>>>, Fault> {
+    ) -> Result<MutexGuard<'_, Option<Kept<T>>>, Fault> {
         let mut held = self.aside.lock();
         let mut rows = rows.iter();
         // A row that found no room; what has been taken is another number after the wait.
@@ -142,15 +100,16 @@ impl<T: Real> Picture<T> {
             let own = shard.try_read().ok_or_else(&conflict)?;
             let mut full = None;
             while let Some(row) = waiting.take().or_else(|| rows.next()) {
-                if (*row as usize) < aside.taken || aside.has(*row) {
+                if !aside.rows.wants(*row) {
                     continue;
                 }
                 let left = aside.patience.map(|patience| patience.saturating_sub(waited));
-                if let Some(left) = left.filter(|left| !left.is_zero() && aside.at.len() >= aside.most) {
+                let full_now = aside.rows.len() >= aside.rows.most();
+                if let Some(left) = left.filter(|left| full_now && !left.is_zero()) {
                     (waiting, full) = (Some(row), Some(left));
                     break;
                 }
-                aside.put(*row, &own);
+                put_aside(&mut aside.rows, *row, &own);
                 put += 1;
             }
             drop(own);
@@ -168,7 +127,7 @@ impl<T: Real> Picture<T> {
 
     /// Whether more than half of the room is taken.
     pub(crate) fn crowded(&self) -> bool {
-        self.aside.lock().as_ref().is_some_and(|aside| aside.at.len() > aside.most / 2)
+        self.aside.lock().as_ref().is_some_and(|aside| aside.rows.len() > aside.rows.most() / 2)
     }
 
     /// What was put aside so far.
@@ -191,21 +150,7 @@ impl<T: Real> Picture<T> {
         }
         drop(own);
         let Some(aside) = &mut *held else { return };
-        let all: usize = widths.iter().sum();
-        for row in rows.clone() {
-            if aside.at.is_empty() {
-                break;
-            }
-            let Some(place) = aside.remove(row as u32) else { continue };
-            let mut numbers = &aside.numbers[place as usize * all..][..all];
-            for (out, width) in out.iter_mut().zip(widths) {
-                let (head, rest) = numbers.split_at(width);
-                out[(row - rows.start) * width..][..width].copy_from_slice(head);
-                numbers = rest;
-            }
-            aside.free.push(place);
-        }
-        aside.taken = rows.end;
+        aside.rows.take((rows.start, rows.end), widths, out);
         self.room.notify_all();
     }
 }
@@ -296,7 +241,7 @@ mod tests {
             prop_assume!(at == ROWS);
             prop_assert_eq!(&taken, &was);
             // Nothing is left of it.
-            prop_assert!(picture.aside.lock().as_ref().is_some_and(|aside| aside.at.is_empty()));
+            prop_assert!(picture.aside.lock().as_ref().is_some_and(|aside| aside.rows.len() == 0));
             picture.forget();
             update(&picture, &shard, 99, &listed(&begun));
             prop_assert!(picture.aside.lock().is_none());
@@ -309,7 +254,7 @@ mod tests {
         for forgotten in [false, true] {
             let (shard, picture) = (shard(SparseOptimizer::Sgd { lr: 0.1 }), Picture::default());
             picture.keep(0, &shard, 1);
-            picture.aside.lock().as_mut().unwrap().most = 2;
+            picture.aside.lock().as_mut().unwrap().rows.limit(2);
             let was = numbers(&shard.read());
             // Before anything is taken waiting would be for ever.
             update(&picture, &shard, 0, &[1, 2, 3]);
@@ -340,7 +285,7 @@ mod tests {
     fn room_is_not_waited_for_forever() {
         let (shard, picture) = (shard(SparseOptimizer::Sgd { lr: 0.1 }), Picture::default());
         picture.keep(0, &shard, 4);
-        picture.aside.lock().as_mut().unwrap().most = 2;
+        picture.aside.lock().as_mut().unwrap().rows.limit(2);
         let was = numbers(&shard.read());
         picture.begin(Duration::from_millis(80));
         for step in 0..3 {

@@ -33,6 +33,42 @@ pub struct Shard<T> {
 /// Rows drawn at once where only some of their columns are kept.
 const DRAWN: usize = 256;
 
+/// Initial values of rows of a shard from `first` on, which is counted from its first row: as many as there is room for.
+pub(crate) fn initial_rows<T: Real>(
+    (table, map): (&Table, &RowMap),
+    shard: &shards::ShardRange,
+    first: u64,
+    seed: u64,
+    out: &mut [T],
+) {
+    let (init, key) = (table.init, RandomKey { seed, stream: table.stream, step: 0 });
+    let (first, dim, whole) = (shard.rows.start + first, shard.columns.len(), table.dim as usize);
+    if !map.is_range() {
+        // Only row-wise tables are not, and their shards have whole rows.
+        for (slot, row) in (first..).zip(out.chunks_exact_mut(dim.max(1))) {
+            fill(init, key, map.row(slot), dim, row);
+        }
+    } else if dim == whole {
+        fill(init, key, first, dim, out);
+    } else if dim > 0 {
+        // An element depends on its row and its column in the whole table.
+        let mut drawn = vec![T::ZERO; DRAWN * whole];
+        for (i, block) in out.chunks_mut(DRAWN * dim).enumerate() {
+            let n = block.len() / dim;
+            fill(init, key, first + (i * DRAWN) as u64, whole, &mut drawn[..n * whole]);
+            for (kept, row) in block.chunks_exact_mut(dim).zip(drawn.chunks_exact(whole)) {
+                kept.copy_from_slice(&row[shard.columns.clone()]);
+            }
+        }
+    }
+}
+
+/// Initial values of a dense parameter.
+pub(crate) fn initial_parameter<T: Real>(parameter: &Parameter, seed: u64, values: &mut [T]) {
+    let key = RandomKey { seed, stream: parameter.stream, step: 0 };
+    fill(parameter.init, key, 0, parameter.columns as usize, values);
+}
+
 impl<T: Real> Shard<T> {
     /// A shard with its initial values, written on the calling thread.
     pub(crate) fn new(
@@ -42,34 +78,23 @@ impl<T: Real> Shard<T> {
         (rank, ranks): (usize, usize),
         seed: u64,
     ) -> Result<Self, NoMemory> {
-        let shards::ShardRange { rows, columns } = shards::ShardRange::of(table, part, rank, ranks);
-        let (n, dim) = ((rows.end - rows.start) as usize, columns.len());
-        let optimizer = RowUpdate::from(table.optimizer);
-        let (first, second) = state_sizes(optimizer.kind, n, dim);
-        let mut values = Block::try_zeros(n.saturating_mul(dim))?;
+        let mut shard = Self::shape(table, part, (rank, ranks));
+        let (n, dim) = (shard.len(), shard.dim);
+        let (first, second) = state_sizes(shard.optimizer.kind, n, dim);
+        shard.values = Block::try_zeros(n.saturating_mul(dim))?;
         // Before any of it is written: what is written takes memory for good.
-        let (state1, state2) = (Block::try_zeros(first)?, Block::try_zeros(second)?);
-        let (init, key) = (table.init, RandomKey { seed, stream: table.stream, step: 0 });
-        let whole = table.dim as usize;
-        if !map.is_range() {
-            // Only row-wise tables are not, and their shards have whole rows.
-            for (slot, row) in (rows.start..).zip(values.chunks_exact_mut(dim)) {
-                fill(init, key, map.row(slot), dim, row);
-            }
-        } else if dim == whole {
-            fill(init, key, rows.start, dim, &mut values);
-        } else if dim > 0 {
-            // An element depends on its row and its column in the whole table.
-            let mut drawn = vec![T::ZERO; DRAWN * whole];
-            for (i, block) in values.chunks_mut(DRAWN * dim).enumerate() {
-                let n = block.len() / dim;
-                fill(init, key, rows.start + (i * DRAWN) as u64, whole, &mut drawn[..n * whole]);
-                for (kept, row) in block.chunks_exact_mut(dim).zip(drawn.chunks_exact(whole)) {
-                    kept.copy_from_slice(&row[columns.clone()]);
-                }
-            }
-        }
-        Ok(Self { rows, columns, dim, values, state1, state2, optimizer })
+        (shard.state1, shard.state2) = (Block::try_zeros(first)?, Block::try_zeros(second)?);
+        let range = shards::ShardRange { rows: shard.rows.clone(), columns: shard.columns.clone() };
+        initial_rows((table, map), &range, 0, seed, &mut shard.values);
+        Ok(shard)
+    }
+
+    /// A shard whose values and states lie elsewhere.
+    pub(crate) fn shape(table: &Table, part: u32, (rank, ranks): (usize, usize)) -> Self {
+        let shards::ShardRange { rows, columns } = shards::ShardRange::of(table, part, rank, ranks);
+        let (dim, optimizer) = (columns.len(), RowUpdate::from(table.optimizer));
+        let [values, state1, state2] = [(); 3].map(|()| Block::default());
+        Self { rows, columns, dim, values, state1, state2, optimizer }
     }
 
     /// Number of rows.
@@ -109,8 +134,7 @@ impl<T: Real> Dense<T> {
     pub(crate) fn new(parameter: &Parameter, optimizer: DenseOptimizer, seed: u64) -> Result<Self, NoMemory> {
         let n = parameter.rows as usize * parameter.columns as usize;
         let mut values = zeroed(n)?;
-        let key = RandomKey { seed, stream: parameter.stream, step: 0 };
-        fill(parameter.init, key, 0, parameter.columns as usize, &mut values);
+        initial_parameter(parameter, seed, &mut values);
         let [first, second] = match optimizer {
             DenseOptimizer::Sgd { momentum: 0.0, .. } => [0, 0],
             DenseOptimizer::Sgd { .. } => [n, 0],

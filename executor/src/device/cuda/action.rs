@@ -30,6 +30,9 @@ pub(super) fn by(action: &Action) -> By {
         | Action::AllToAllRows { .. }
         | Action::AllToAllGrads { .. }
         | Action::AllGatherGrads { .. }
+        | Action::Apply { .. }
+        | Action::AllReduce
+        | Action::DenseUpdate
         | Action::Dense
         | Action::Linear { .. }
         | Action::LinearGradInput
@@ -75,9 +78,6 @@ pub(super) fn by(action: &Action) -> By {
         | Action::Partition { .. }
         | Action::AllToAllClasses { .. }
         | Action::Positions { .. }
-        | Action::Apply { .. }
-        | Action::AllReduce
-        | Action::DenseUpdate
         | Action::RankItems { .. } => By::Nobody,
     }
 }
@@ -86,9 +86,9 @@ pub(super) fn by(action: &Action) -> By {
 pub(super) fn missing(schedule: &Schedule) -> Vec<String> {
     let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
     let mut names: Vec<String> = programs
-        .flat_map(|program| &program.ops)
-        .filter(|op| by(&op.action) == By::Nobody || !fits(op))
-        .map(|op| op.action.name())
+        .flat_map(|program| program.ops.iter().map(move |op| (program, op)))
+        .filter(|(program, op)| by(&op.action) == By::Nobody || !fits(program, op))
+        .map(|(_, op)| op.action.name())
         .collect();
     names.sort_unstable();
     names.dedup();

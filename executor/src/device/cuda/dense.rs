@@ -8,7 +8,7 @@ use fs_kernels::cuda::catalogue::{Real, dropout, elementwise, interaction, norm,
 use fs_kernels::cuda::driver::{Driver, Matrix, Product, Stream, Touch};
 use fs_kernels::cuda::sources::Precision;
 use fs_kernels::cuda::{Call as Launched, In, Out};
-use fs_schedule::{Action, Function, Op};
+use fs_schedule::{Action, Function, Op, Place, Program};
 
 use super::kernels::{Enqueued, Scratch, result};
 use super::operands::Located;
@@ -16,12 +16,23 @@ use super::plain::{Plain, bytes_of};
 use super::{Cuda, Fault, Job, Lane};
 use crate::device::cpu::Call;
 
-/// Whether kernels find room for all features of an interaction.
-pub(super) fn fits(op: &Op) -> bool {
+/// Whether kernels find room for all features of an interaction, and for the columns of a head.
+pub(super) fn fits(program: &Program, op: &Op) -> bool {
     let features = interaction::MOST_FEATURES as usize;
     match op.action {
         Action::DotInteraction => op.reads.len() <= features,
         Action::DotInteractionGrad => op.writes.len() <= features,
+        Action::SiluAttention { heads }
+        | Action::SiluAttentionGrad { heads }
+        | Action::SoftmaxAttention { heads, .. }
+        | Action::SoftmaxAttentionGrad { heads, .. } => {
+            let columns = op.reads.first().and_then(|queries| match (queries.columns, queries.place) {
+                (Some((first, end)), _) => Some(end.saturating_sub(first)),
+                (None, Place::Buffer(n)) => Some(program.buffers.get(n as usize)?.columns),
+                _ => None,
+            });
+            columns.is_some_and(|columns| width(columns / heads.max(1)).is_some())
+        }
         _ => true,
     }
 }
@@ -497,14 +508,7 @@ impl<D: Driver> Dense<'_, D> {
         Ok((attention, [q, k, v].map(|x| Touch::In(x.area))))
     }
 
-    fn wide(&self, heads: u32) -> Result<bool, Fault> {
-        Ok(width(self.read(0)?.size().1 as u32 / heads.max(1)).is_none())
-    }
-
     fn attention(&mut self, score: Score, heads: u32) -> Result<Enqueued, Fault> {
-        if self.wide(heads)? {
-            return Ok(Enqueued::No);
-        }
         let (attention, reads) = self.heads(score, heads, 3)?;
         let (y, add) = self.write(0)?;
         let mut touches = reads.to_vec();
@@ -523,9 +527,6 @@ impl<D: Driver> Dense<'_, D> {
     }
 
     fn attention_grad(&mut self, score: Score, heads: u32) -> Result<Enqueued, Fault> {
-        if self.wide(heads)? {
-            return Ok(Enqueued::No);
-        }
         let softmax = score != Score::Silu;
         let (attention, reads) = self.heads(score, heads, if softmax { 5 } else { 3 })?;
         let gy = self.read(if softmax { 6 } else { 4 })?;

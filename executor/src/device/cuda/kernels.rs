@@ -1,45 +1,33 @@
 //! Operations that kernels do: their operands as arguments, and what they touch.
 
-use fs_kernels::cuda::catalogue::{rows, sort};
-use fs_kernels::cuda::driver::{Area, Driver, Launch, Memory, Stream, Touch};
+use fs_kernels::cuda::catalogue::{elementwise, rows, sort};
+use fs_kernels::cuda::driver::{Driver, Launch, Memory, Stream, Touch};
 use fs_kernels::cuda::lists::{Gradients, Segments, Sorting, bits_below, scan_room, segment_sum, sort_by};
 use fs_kernels::cuda::{Call, In, Out};
-use fs_schedule::{Action, Operand, Place, PoolMode};
+use fs_schedule::{Action, Element, Operand, Place, PoolMode};
 
 use super::lane::Staging;
 use super::operands::Located;
-use super::plain::{bytes_of, values_of};
+use super::plain::bytes_of;
+use super::tables::Table;
 use super::{Cuda, Fault, Job};
 
 /// What became of an operation.
 pub(super) enum Enqueued {
-    /// Nothing: the host does it.
+    /// Nothing: it is not one of these.
     No,
     /// All of its work is enqueued.
     Done,
     /// The same, and its loss is on its way to the host.
     Loss(Staging),
-}
-
-/// A rank's shard of a part of a table on the device.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Table {
-    pub(super) values: Memory,
-    pub(super) rows: u32,
-    pub(super) dim: u32,
-}
-
-impl Table {
-    fn all(&self) -> Area {
-        let width = 4 * u64::from(self.dim);
-        Area { address: self.values.address, width, rows: u64::from(self.rows), pitch: width }
-    }
+    /// Nothing yet: it finds no room for what it has to put aside.
+    Crowded,
 }
 
 /// Memory for the length of an operation.
 pub(super) struct Scratch<'c, D: Driver> {
     cuda: &'c Cuda<D>,
-    stream: Stream,
+    pub(super) stream: Stream,
     pieces: Vec<Memory>,
 }
 
@@ -111,7 +99,7 @@ impl<D: Driver> Cuda<D> {
     fn table(&self, job: &Job<'_>, exchange: u32, operand: Option<&Operand>) -> Result<Table, Fault> {
         let part = job.exchange(exchange)?.0.part as usize;
         let found = match operand.map(|o| o.place) {
-            Some(Place::Table(n)) => self.tables.get(n as usize).and_then(|t| t.get(part)),
+            Some(Place::Table(n)) => self.trained.tables.get(n as usize).and_then(|t| t.get(part)),
             _ => None,
         };
         found.copied().ok_or(Fault::NoExchange { exchange })
@@ -214,10 +202,15 @@ impl<D: Driver> Cuda<D> {
             Action::Copy => {
                 let x = self.read_operand(job, 0, stream)?;
                 let (y, add) = self.written_operand(job, 0, stream)?;
-                if add {
+                if add && y.element == Element::Real {
+                    let ((from, stride), (to, to_stride), (m, n)) = (x.input(), y.output(), y.size());
+                    let call = elementwise::copy(from, stride, to, to_stride, 1, m, n);
+                    self.run(stream, &call, &[Touch::In(x.area), Touch::InOut(y.area)])?;
+                } else if add {
                     return Ok(Enqueued::No);
+                } else {
+                    self.driver.copy(stream, &[(x.area, y.area)])?;
                 }
-                self.driver.copy(stream, &[(x.area, y.area)])?;
             }
             Action::Zero => {
                 let (y, add) = self.written_operand(job, 0, stream)?;
@@ -309,55 +302,6 @@ impl<D: Driver> Cuda<D> {
         self.run(stream, &most, &[Touch::In(x.area), result(&y, add)])?;
         // Long lists come on top of what the others have written.
         self.run(stream, &rest, &[Touch::In(x.area), Touch::InOut(y.area)])
-    }
-
-    /// Rows of a table that the host has updated go to the device, and no others.
-    pub(super) fn rows_up(&self, job: &Job<'_>, exchange: u32, stream: Stream) -> Result<(), Fault> {
-        let Action::Apply { class, .. } = job.op.action else { return Ok(()) };
-        let table = self.table(job, exchange, job.op.writes.first())?;
-        let part = job.exchange(exchange)?.0.part as usize;
-        let Some(Place::Table(number)) = job.op.writes.first().map(|o| o.place) else { return Ok(()) };
-        let listed = |position: usize| {
-            let mut bytes = Vec::new();
-            let at = self.read_operand(job, position, stream)?;
-            self.host_take(job, job.op.reads[position], &at, &mut bytes)?;
-            Ok::<Vec<u32>, Fault>(values_of(&bytes))
-        };
-        let mut changed = listed(0)?;
-        if class.is_some() {
-            let all = std::mem::take(&mut changed);
-            changed.extend(listed(1)?.into_iter().map(|at| all[at as usize]));
-        }
-        changed.sort_unstable();
-        changed.dedup();
-        if changed.is_empty() {
-            return Ok(());
-        }
-        let dim = table.dim as usize;
-        let shard = self.host.tables[number as usize][part].read();
-        let values: Vec<f32> = changed
-            .iter()
-            .flat_map(|row| shard.values[*row as usize * dim..(*row as usize + 1) * dim].iter().copied())
-            .collect();
-        let lists = self.driver.allocate(stream, 4 * changed.len() as u64)?;
-        let scratch = self.driver.allocate(stream, 4 * values.len() as u64)?;
-        self.send(stream, &bytes_of(&changed), lists.area())?;
-        self.send(stream, &bytes_of(&values), scratch.area())?;
-        let call = rows::scatter(
-            changed.len() as u32,
-            table.dim,
-            In::at(scratch.address),
-            u64::from(table.dim),
-            In::at(lists.address),
-            Out::at(table.values.address),
-            table.rows,
-            u64::from(table.dim),
-            self.fault(),
-        );
-        let put = Touch::Rows { all: table.all(), list: lists.area(), at: None, written: true };
-        self.run(stream, &call, &[Touch::In(scratch.area()), put])?;
-        self.driver.release(stream, lists)?;
-        Ok(self.driver.release(stream, scratch)?)
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use fs_kernels::cuda::driver::{Driver, DriverError, Event, Pinned, Stream};
 use fs_schedule::action::Effect;
-use fs_schedule::{Engine, Program, Schedule};
+use fs_schedule::{Engine, Op, Program, Schedule};
 use parking_lot::Mutex;
 
 use crate::device::Job;
@@ -70,6 +70,11 @@ impl Order {
     /// The stream of an operation.
     pub(super) fn stream(&self, job: &Job<'_>) -> Stream {
         self.events[position(job)][job.index].1
+    }
+
+    /// The stream of an operation of the schedule.
+    pub(super) fn stream_of(&self, op: &Op) -> Option<Stream> {
+        self.streams.get(&(op.engine, op.priority)).copied()
     }
 
     pub(super) fn streams(&self) -> impl Iterator<Item = Stream> {

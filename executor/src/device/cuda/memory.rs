@@ -1,5 +1,4 @@
-//! Device memory of a rank: a block for every slot and copy of the schedule's buffers, one for each dense parameter and
-//! its gradient.
+//! Device memory of a rank's buffers: a block for every slot and copy of the schedule's.
 
 use fs_kernels::cuda::driver::{Area, Driver, DriverError, Event, Memory, Stream};
 use fs_schedule::{Buffer, Element, Program, Schedule};
@@ -109,27 +108,6 @@ impl Buffers {
     /// Bytes held.
     pub(super) fn held(&self) -> u64 {
         self.0.iter().flat_map(|pool| &pool.blocks).map(|block| block.lock().memory.bytes).sum()
-    }
-}
-
-/// A dense parameter.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Dense {
-    pub(super) values: Memory,
-    pub(super) gradient: Memory,
-}
-
-impl Dense {
-    /// Memory for so many elements.
-    pub(super) fn new<D: Driver>(driver: &D, stream: Stream, elements: u64) -> Result<Self, DriverError> {
-        let values = driver.allocate(stream, 4 * elements)?;
-        let gradient = driver.allocate(stream, 4 * elements)?;
-        driver.fill(stream, gradient.area(), 0)?;
-        Ok(Self { values, gradient })
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.values.bytes + self.gradient.bytes
     }
 }
 

@@ -5,7 +5,9 @@
 //! host goes on. Only where the host must learn something of an operation it is under way until that has come down.
 
 mod action;
+mod allreduce;
 mod dense;
+mod kept;
 mod kernels;
 mod lane;
 mod losses;
@@ -15,47 +17,56 @@ mod outbox;
 mod plain;
 mod ready;
 mod staged;
+mod stored;
+mod tables;
 mod transfer;
+mod update;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fs_kernels::cuda::driver::{Driver, DriverError, Memory, Stream};
-use fs_schedule::{Action, Engine};
+use fs_kernels::cuda::driver::{Driver, Memory, Stream};
+use fs_schedule::{Action, Engine, Sharding};
 use parking_lot::Mutex;
 
+use super::aside;
 use super::cpu::{Cpu, Work};
-use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, PutAside, Stored, Urgent, Values};
+use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, PutAside, Stored, Urgent};
 use crate::transport::{HostOutbox, Message, Reach};
 use action::{By, by};
-use kernels::{Enqueued, Table};
+use dense::fits;
+use kept::Pictures;
+use kernels::Enqueued;
 use lane::{Order, Staging, StagingPool};
-use memory::{Buffers, Dense};
+use memory::Buffers;
 pub use outbox::CudaOutbox;
-use plain::{bytes_of, values_of};
 pub use ready::why_not;
 use staged::{AGAIN, Down};
+use stored::Captured;
+use tables::{Dense, Trained};
 
 /// What a caller may choose.
 pub struct Options<D> {
     /// Devices; rank r is on number r modulo how many there are. For now there must be one.
     pub drivers: Vec<Arc<D>>,
+    /// Bytes of rows that updates of a rank may put aside for a checkpoint before they wait until some are written.
+    pub room: usize,
     /// The name of an operation whose dependencies are left out: that tests notice.
     pub careless: Option<String>,
 }
 
 impl<D> Clone for Options<D> {
     fn clone(&self) -> Self {
-        Self { drivers: self.drivers.clone(), careless: self.careless.clone() }
+        Self { drivers: self.drivers.clone(), room: self.room, careless: self.careless.clone() }
     }
 }
 
 impl<D> Default for Options<D> {
     fn default() -> Self {
-        Self { drivers: Vec::new(), careless: None }
+        Self { drivers: Vec::new(), room: aside::MOST, careless: None }
     }
 }
 
@@ -65,16 +76,26 @@ pub struct Cuda<D: Driver> {
     order: Order,
     /// For what is copied between runs.
     between: Stream,
+    /// For what checkpoints take.
+    taking: Stream,
+    /// Nothing has been enqueued since all streams were waited for.
+    settled: AtomicBool,
     buffers: Buffers,
-    dense: Vec<Dense>,
-    /// This rank's shards of each part of each table.
-    tables: Vec<Vec<Table>>,
+    trained: Trained,
+    pictures: Pictures,
+    /// Bytes that may be put aside.
+    room: usize,
+    captured: Captured,
+    /// Gradients are kept instead of updating anything.
+    capturing: AtomicBool,
     /// Where kernels say that something is out of range.
     fault: Memory,
     /// Outboxes may leave the process, so all that is sent passes through the host.
     through_host: AtomicBool,
     staging: StagingPool,
     of_host: [Vec<bool>; 2],
+    /// Tables that all ranks have whole.
+    replicated: Vec<bool>,
     /// What the host does for the device, and what it has for that.
     host: Cpu<f32>,
     hosts: Mutex<()>,
@@ -107,6 +128,8 @@ enum Under {
     Operands(Down),
     /// Its part of the loss.
     Loss(Staging),
+    /// Room for what it has to put aside, and since when.
+    Room(Instant),
 }
 
 fn staged(progress: Progress<Down>) -> Progress<Ticket> {
@@ -121,62 +144,54 @@ fn open_error(error: &fs_kernels::cuda::driver::DriverError) -> OpenError {
 }
 
 impl<D: Driver> Cuda<D> {
-    /// Waits for everything: between runs only.
-    fn settle(&self) -> Result<(), Fault> {
-        for stream in self.order.streams().chain([self.between]) {
-            self.driver.synchronize(stream)?;
+    /// Whether a transfer's data stays on the device. Sums of an all-reduce do, or cannot be had.
+    fn on_device(&self, job: &Job<'_>) -> Result<bool, Fault> {
+        let leaves = self.through_host.load(Ordering::Relaxed);
+        let all_reduce = job.op.action == Action::AllReduce;
+        if all_reduce && leaves {
+            let reason = "its sums are made on one device, and some ranks are in other processes";
+            return Err(Fault::NoKernel { action: job.op.action.name(), reason });
         }
-        let staging = self.staging.take(&*self.driver, 4)?;
-        self.driver.download(self.between, self.fault.first(4), (staging.pinned, 0))?;
-        self.driver.synchronize(self.between)?;
-        let mut fault = [0; 4];
-        self.driver.read(staging.pinned, 0, &mut fault)?;
-        self.staging.give(&*self.driver, self.between, staging)?;
-        match u32::from_le_bytes(fault) {
-            0 => Ok(()),
-            bits => {
-                Err(DriverError::Misuse(format!("a kernel met an index that is out of range ({bits:#x})"))
-                    .into())
-            }
+        Ok(all_reduce || transfer::moves_rows(&job.op.action) && !leaves)
+    }
+
+    /// Whether updates are left out, because gradients are kept.
+    fn captures(&self) -> bool {
+        self.capturing.load(Ordering::Relaxed)
+    }
+
+    /// Enqueues what the device does.
+    fn enqueue_all(&self, lane: &Lane, job: &Job<'_>, stream: Stream) -> Result<Enqueued, Fault> {
+        let none = |reason| Fault::NoKernel { action: job.op.action.name(), reason };
+        if !fits(job.program, job.op) {
+            return Err(none("it has more columns or features than kernels have room for"));
+        }
+        match job.op.action {
+            Action::Apply { .. } => return self.apply(job, stream),
+            Action::DenseUpdate => return self.dense_update(job, stream),
+            _ => {}
+        }
+        let done = match self.enqueue(job, stream)? {
+            Enqueued::No => self.enqueue_dense(lane, job, stream)?,
+            done => done,
+        };
+        match done {
+            Enqueued::No => Err(none("it is the device's, and there is no kernel for it as it stands here")),
+            done => Ok(done),
         }
     }
 
-    /// The memory of values that are on the device.
-    fn memory(&self, what: Stored) -> Option<Memory> {
-        match what {
-            Stored::Parameter(p, Values::Weights) => self.dense.get(p).map(|d| d.values),
-            Stored::Gradient(p) => self.dense.get(p).map(|d| d.gradient),
-            Stored::Table(t, part, Values::Weights) => self.tables.get(t)?.get(part).map(|t| t.values),
-            _ => None,
+    /// What is left to wait for once an operation's work is enqueued, or finds no room.
+    fn under_way(&self, job: &Job<'_>, done: Enqueued, since: Instant) -> Result<Progress<Ticket>, Fault> {
+        if !matches!(done, Enqueued::Crowded) {
+            self.order.end(&*self.driver, job)?;
         }
-    }
-
-    /// Whether a transfer's data stays on the device.
-    fn on_device(&self, job: &Job<'_>) -> bool {
-        transfer::moves_rows(&job.op.action) && !self.through_host.load(Ordering::Relaxed)
-    }
-
-    fn read_memory(&self, memory: Memory, elements: Range<usize>) -> Result<Vec<f32>, Fault> {
-        self.settle()?;
-        let bytes = 4 * elements.len() as u64;
-        let staging = self.staging.take(&*self.driver, bytes)?;
-        self.driver.download(
-            self.between,
-            memory.from(4 * elements.start as u64, bytes),
-            (staging.pinned, 0),
-        )?;
-        self.driver.synchronize(self.between)?;
-        let mut out = vec![0; bytes as usize];
-        self.driver.read(staging.pinned, 0, &mut out)?;
-        self.staging.give(&*self.driver, self.between, staging)?;
-        Ok(values_of(&out))
-    }
-
-    fn write_memory(&self, memory: Memory, first: usize, values: &[f32]) -> Result<(), Fault> {
-        self.settle()?;
-        let bytes = bytes_of(values);
-        self.send(self.between, &bytes, memory.from(4 * first as u64, bytes.len() as u64))?;
-        Ok(self.driver.synchronize(self.between)?)
+        let under = match done {
+            Enqueued::Crowded => Under::Room(since),
+            Enqueued::Loss(staging) => Under::Loss(staging),
+            Enqueued::Done | Enqueued::No => return Ok(Progress::Done),
+        };
+        Ok(Progress::Running(Ticket(under), AGAIN))
     }
 }
 
@@ -196,56 +211,48 @@ impl<D: Driver> Device for Cuda<D> {
     type Outbox = CudaOutbox;
     type Options = Options<D>;
 
+    const IN_HOST_MEMORY: bool = false;
+
     fn open(env: &Env, options: &Options<D>) -> Result<Self, OpenError> {
         let [driver] = &options.drivers[..] else {
             let reason =
                 format!("{} devices were given, and all ranks of a process share one", options.drivers.len());
             return Err(OpenError { device: "CUDA".into(), reason });
         };
-        let host = Cpu::open(env, &())?;
+        let host = Cpu::without_values(env)?;
         let driver = Arc::clone(driver);
-        let all = || {
+        let begin = || {
             let mut order = Order::new(&*driver, &env.schedule)?;
             order.careless.clone_from(&options.careless);
-            let between = driver.stream(0)?;
-            let elements = env.schedule.parameters.iter().map(|p| u64::from(p.rows) * u64::from(p.columns));
-            let dense = elements.map(|n| Dense::new(&*driver, between, n)).collect::<Result<Vec<_>, _>>()?;
-            let shard = |shard: &parking_lot::RwLock<super::cpu::Shard<f32>>| {
-                let shard = shard.read();
-                let values = driver.allocate(between, 4 * (shard.len() * shard.dim) as u64)?;
-                Ok::<_, DriverError>(Table { values, rows: shard.len() as u32, dim: shard.dim as u32 })
-            };
-            let parts = |parts: &Vec<_>| parts.iter().map(shard).collect::<Result<Vec<_>, _>>();
-            let tables = host.tables.iter().map(parts).collect::<Result<Vec<_>, _>>()?;
+            let (between, taking) = (driver.stream(0)?, driver.stream(0)?);
             let fault = driver.allocate(between, 4)?;
             driver.fill(between, fault.area(), 0)?;
-            Ok((order, between, dense, tables, fault))
+            Ok((order, between, taking, fault))
         };
-        let (order, between, dense, tables, fault) = all().map_err(|e| open_error(&e))?;
+        let (order, between, taking, fault) = begin().map_err(|e| open_error(&e))?;
+        let trained = Trained::new(&*driver, between, &order, env)?;
+        let pictures = Pictures::new(trained.tables.iter().map(Vec::len), trained.dense.len());
         let own = Self {
             driver,
             order,
             between,
+            taking,
+            settled: AtomicBool::new(false),
             buffers: Buffers::new(&env.schedule),
-            dense,
-            tables,
+            trained,
+            pictures,
+            room: options.room,
+            captured: Captured::default(),
+            capturing: AtomicBool::new(false),
             fault,
             through_host: AtomicBool::new(false),
             staging: StagingPool::default(),
             of_host: operands::of_host(&env.schedule),
+            replicated: env.schedule.tables.iter().map(|t| t.sharding == Sharding::DataParallel).collect(),
             host,
             hosts: Mutex::default(),
         };
-        let parameters = (0..own.dense.len()).map(|p| Stored::Parameter(p, Values::Weights));
-        let parts = own.tables.iter().map(Vec::len).enumerate();
-        let shards = parts.flat_map(|(t, n)| (0..n).map(move |part| Stored::Table(t, part, Values::Weights)));
-        for what in parameters.chain(shards) {
-            let values = own.host.all(what);
-            if let Some(memory) = own.memory(what).filter(|_| !values.is_empty()) {
-                own.write_memory(memory, 0, &values)
-                    .map_err(|e| OpenError { device: "CUDA".into(), reason: e.to_string() })?;
-            }
-        }
+        own.begin_values(env)?;
         Ok(own)
     }
 
@@ -260,30 +267,29 @@ impl<D: Driver> Device for Cuda<D> {
 
     fn start(&self, lane: &Lane, job: &Job<'_>) -> Result<Progress<Ticket>, Fault> {
         if job.op.action == Action::LoadBatch && job.number == 0 {
-            // What ran before is another program, or had been read and written by the host.
-            self.settle()?;
+            self.begin_run(job)?;
         }
+        self.settled.store(false, Ordering::Release);
         let stream = self.order.begin(&*self.driver, job)?;
-        let done = match by(&job.op.action) {
-            By::Device => match self.enqueue(job, stream)? {
-                Enqueued::No => self.enqueue_dense(lane, job, stream)?,
-                done => done,
-            },
-            By::Planner | By::Nobody => Enqueued::No,
-        };
-        if !matches!(done, Enqueued::No) {
-            self.order.end(&*self.driver, job)?;
+        match by(&job.op.action) {
+            By::Device => {
+                let done = self.enqueue_all(lane, job, stream)?;
+                self.under_way(job, done, Instant::now())
+            }
+            By::Planner | By::Nobody => Ok(staged(self.start_staged(lane, job, stream)?)),
         }
-        Ok(match done {
-            Enqueued::Done => Progress::Done,
-            Enqueued::Loss(staging) => Progress::Running(Ticket(Under::Loss(staging)), AGAIN),
-            Enqueued::No => staged(self.start_staged(lane, job, stream)?),
-        })
     }
 
     fn poll(&self, lane: &Lane, job: &Job<'_>, ticket: Ticket) -> Result<Progress<Ticket>, Fault> {
         match ticket.0 {
             Under::Operands(down) => Ok(staged(self.poll_staged(lane, job, down)?)),
+            Under::Room(since) => {
+                let done = self.enqueue_all(lane, job, self.order.stream(job))?;
+                if !matches!(done, Enqueued::Crowded) {
+                    self.pictures.waited(since.elapsed());
+                }
+                self.under_way(job, done, since)
+            }
             Under::Loss(staging) if !self.driver.has_come(staging.free)? => {
                 Ok(Progress::Running(Ticket(Under::Loss(staging)), AGAIN))
             }
@@ -310,8 +316,12 @@ impl<D: Driver> Device for Cuda<D> {
         inbox: Inbox<'_, CudaOutbox>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<Cursor>, Fault> {
-        if self.on_device(job) {
-            return self.fill_rows(job, from, outbox, urgent);
+        if self.on_device(job)? {
+            return if job.op.action == Action::AllReduce {
+                self.fill_sums(job, (round, from), outbox, inbox, urgent)
+            } else {
+                self.fill_rows(job, from, outbox, urgent)
+            };
         }
         let stream = self.order.stream(job);
         if from.is_none() && round == 0 {
@@ -347,8 +357,12 @@ impl<D: Driver> Device for Cuda<D> {
         inbox: Inbox<'_, CudaOutbox>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<Cursor>, Fault> {
-        if self.on_device(job) {
-            return self.drain_rows(job, from, inbox, urgent);
+        if self.on_device(job)? {
+            return if job.op.action == Action::AllReduce {
+                self.drain_sums(job, from, inbox, urgent)
+            } else {
+                self.drain_rows(job, from, inbox, urgent)
+            };
         }
         let stream = self.order.stream(job);
         let _own = self.hosts.lock();
@@ -362,64 +376,67 @@ impl<D: Driver> Device for Cuda<D> {
     }
 
     fn len(&self, what: Stored) -> usize {
-        self.host.len(what)
+        self.numbers(what)
     }
 
     fn read(&self, what: Stored, elements: Range<usize>, take: &mut dyn FnMut(&[f32])) {
-        match self.memory(what) {
+        let mut read = 0;
+        let done = self.read_values(what, elements.clone(), &mut |piece| {
+            read += piece.len();
+            take(piece);
+        });
+        if done.is_err() {
             // A device that is lost has no values: none are numbers then.
-            Some(_) if elements.is_empty() => {}
-            Some(memory) => take(
-                &self
-                    .read_memory(memory, elements.clone())
-                    .unwrap_or_else(|_| vec![f32::NAN; elements.len()]),
-            ),
-            None => self.host.read(what, elements, take),
+            take(&vec![f32::NAN; elements.len() - read]);
         }
     }
 
     fn write(&self, what: Stored, first: usize, values: &[f32]) {
-        self.host.write(what, first, values);
-        if let Some(memory) = self.memory(what).filter(|_| !values.is_empty()) {
-            // What comes next on a device that is lost says so.
-            let _ = self.write_memory(memory, first, values);
-        }
+        // What comes next on a device that is lost says so.
+        let _ = self.write_values(what, first, values);
     }
 
     fn capture(&self, on: bool) {
-        self.host.capture(on);
+        self.capturing.store(on, Ordering::Relaxed);
+        // Without memory for it the first update says so.
+        let _ = self.capture_gradients(on);
     }
 
     fn keep(&self, from: u64, first: bool) {
-        self.host.keep(from, first);
+        self.keep_from(from, |table| first || !self.replicated[table], first);
     }
 
     fn begin_taking(&self, patience: Duration) {
-        self.host.begin_taking(patience);
+        self.pictures.begin(patience);
     }
 
     fn take_rows(&self, table: usize, part: usize, rows: Range<usize>, out: &mut [Vec<f32>; 3]) {
-        self.host.take_rows(table, part, rows, out);
+        if self.take_shard((table, part), rows, out).is_err() {
+            // Of a device that is lost nothing can be taken, and a file that lacks something is not whole.
+            out.iter_mut().for_each(Vec::clear);
+        }
     }
 
     fn take_parameter(&self, parameter: usize) -> [Vec<f32>; 3] {
-        self.host.take_parameter(parameter)
+        self.take_whole(parameter).unwrap_or_default()
     }
 
     fn forget(&self) {
-        self.host.forget();
+        // What comes next on a device that is lost says so.
+        let _ = self.forget_all();
     }
 
     fn crowded(&self) -> bool {
-        self.host.crowded()
+        self.pictures.crowded()
     }
 
     fn aside(&self) -> PutAside {
-        self.host.aside()
+        self.pictures.counted()
     }
 
     fn held(&self) -> Held {
-        Held { parameters: self.dense.iter().map(Dense::bytes).sum(), buffers: self.buffers.held() }
+        let parameters = self.trained.dense.iter().map(Dense::bytes).sum();
+        Held { parameters, buffers: self.buffers.held() }
     }
 }
 
@@ -428,9 +445,8 @@ impl<D: Driver> Drop for Cuda<D> {
         // Nothing is told of what fails here: the run has said all.
         let _ = self.settle();
         self.staging.clear(&*self.driver);
-        let dense = self.dense.iter().flat_map(|d| [d.values, d.gradient]);
-        let tables = self.tables.iter().flatten().map(|t| t.values);
-        for memory in self.buffers.take().into_iter().chain(dense).chain(tables).chain([self.fault]) {
+        let _ = self.capture_gradients(false);
+        for memory in self.buffers.take().into_iter().chain(self.trained.memory()).chain([self.fault]) {
             let _ = self.driver.release(self.between, memory);
         }
         let _ = self.driver.synchronize(self.between);

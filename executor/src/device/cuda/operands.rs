@@ -94,7 +94,7 @@ impl<D: Driver> Cuda<D> {
                 Ok(Some(Located { area, shape, element: buffer.element }))
             }
             Place::Parameter(n) | Place::Gradient(n) => {
-                let Some(dense) = self.dense.get(n as usize) else { return Ok(None) };
+                let Some(dense) = self.trained.dense.get(n as usize) else { return Ok(None) };
                 let memory =
                     if matches!(operand.place, Place::Gradient(_)) { dense.gradient } else { dense.values };
                 let p = &job.env.schedule.parameters[n as usize];
@@ -126,8 +126,8 @@ impl<D: Driver> Cuda<D> {
             lock.map_or(Ok(()), |lock| put(lock, at.shape, bytes))
         }
         match operand.place {
-            Place::Parameter(n) => put(&self.host.dense[n as usize].values, at.shape, bytes),
-            Place::Gradient(n) => put(&self.host.dense[n as usize].gradient, at.shape, bytes),
+            // What uses these is the device's.
+            Place::Parameter(_) | Place::Gradient(_) => Err(Fault::Unwritten(operand.to_string())),
             Place::Buffer(n) => {
                 let Some(batch) = job.batch_of(operand) else { return Ok(()) };
                 let (arena, buffer) = (&self.host.arena, &job.program.buffers[n as usize]);
@@ -159,8 +159,7 @@ impl<D: Driver> Cuda<D> {
             lock.map_or(Ok(()), |lock| take(lock, at.shape, bytes))
         }
         match operand.place {
-            Place::Parameter(n) => take(&self.host.dense[n as usize].values, at.shape, bytes),
-            Place::Gradient(n) => take(&self.host.dense[n as usize].gradient, at.shape, bytes),
+            Place::Parameter(_) | Place::Gradient(_) => Err(Fault::Unwritten(operand.to_string())),
             Place::Buffer(n) => {
                 let Some(batch) = job.batch_of(operand) else { return Ok(()) };
                 let (arena, buffer) = (&self.host.arena, &job.program.buffers[n as usize]);

@@ -5,31 +5,20 @@ use std::path::PathBuf;
 use fs_kernels::cuda::driver::Driver;
 use fs_kernels::cuda::driver::real::Real;
 use fs_kernels::cuda::sources::Precision;
-use fs_schedule::{DenseOptimizer, Schedule};
+use fs_schedule::Schedule;
 
 use super::action::missing;
-use crate::device::{OpenError, shards};
+use super::tables::bytes;
+use crate::device::OpenError;
 use crate::units::human;
 
-fn refused(reason: String) -> OpenError {
+pub(super) fn refused(reason: String) -> OpenError {
     OpenError { device: "CUDA".into(), reason }
 }
 
-/// Bytes that the ranks of one GPU hold at least: tables, dense parameters, gradients and optimizer states.
-pub(super) fn least(schedule: &Schedule, ranks: usize) -> u64 {
-    let tables = schedule.tables.iter().map(|table| {
-        let (values, state) = shards::table_bytes(table, ranks, size_of::<f32>());
-        values.saturating_add(state)
-    });
-    let states = match schedule.settings.optimizer {
-        DenseOptimizer::Sgd { momentum: 0.0, .. } => 2,
-        DenseOptimizer::Sgd { .. } => 3,
-        DenseOptimizer::Adam { .. } => 4,
-    };
-    let parameters =
-        schedule.parameters.iter().map(|p| 4 * states * u64::from(p.rows) * u64::from(p.columns));
-    let parameters = parameters.fold(0, u64::saturating_add).saturating_mul(ranks as u64);
-    tables.fold(parameters, u64::saturating_add)
+/// Bytes that the ranks of one GPU hold at least.
+fn least(schedule: &Schedule, ranks: usize) -> u64 {
+    (0..ranks).map(|rank| bytes(schedule, rank, ranks)).fold(0, u64::saturating_add)
 }
 
 /// Where compiled kernels are kept: `$XDG_CACHE_HOME`, else `.cache` in the home folder, else the folder for temporary files.
@@ -47,7 +36,7 @@ pub fn why_not(schedule: &Schedule, ranks: usize, ordinal: u32) -> OpenError {
     };
     let (least, free) = (least(schedule, ranks), driver.facts().free);
     if least > free {
-        return refused(too_little(least, &driver.facts().name, free, ranks));
+        return refused(too_little(&format!("{ranks} ranks"), least, &driver.facts().name, free));
     }
     let missing = missing(schedule).join(", ");
     refused(format!(
@@ -55,10 +44,11 @@ pub fn why_not(schedule: &Schedule, ranks: usize, ordinal: u32) -> OpenError {
     ))
 }
 
-fn too_little(least: u64, name: &str, free: u64, ranks: usize) -> String {
+/// What to say where there is too little memory for what ranks hold from the beginning.
+pub(super) fn too_little(whose: &str, least: u64, name: &str, free: u64) -> String {
     format!(
-        "the tables, parameters and optimizer states of {ranks} ranks take {} before the first batch, and {name} has {} \
-         free; use fewer rows or columns",
+        "the tables, parameters and optimizer states of {whose} take {} before the first batch, and {name} has {} free; use \
+         fewer rows or columns",
         human(least),
         human(free)
     )

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use fs_kernels::cuda::driver::{Driver, Stream};
-use fs_schedule::{Action, Operand};
+use fs_schedule::Operand;
 
 use super::lane::Staging;
 use super::operands::Located;
@@ -131,9 +131,6 @@ impl<D: Driver> Cuda<D> {
             Progress::Running(never, _) => match never {},
         }
         self.up(job, stream)?;
-        if let Action::Apply { exchange, .. } = job.op.action {
-            self.rows_up(job, exchange, stream)?;
-        }
         self.order.end(&*self.driver, job)?;
         Ok(Progress::Done)
     }

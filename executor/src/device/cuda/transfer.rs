@@ -42,7 +42,8 @@ pub(super) fn moves_rows(action: &Action) -> bool {
     moves(action).is_some()
 }
 
-fn check(what: &str, found: usize, expected: usize) -> Result<(), Fault> {
+/// Two numbers that must agree.
+pub(super) fn check(what: &str, found: usize, expected: usize) -> Result<(), Fault> {
     if found == expected {
         return Ok(());
     }
@@ -220,7 +221,7 @@ impl<D: Driver> Cuda<D> {
     }
 
     /// Enqueues copies from where an earlier call has stopped, until something is urgent.
-    fn enqueue_pieces(
+    pub(super) fn enqueue_pieces(
         &self,
         stream: Stream,
         copies: &[(Area, Area)],

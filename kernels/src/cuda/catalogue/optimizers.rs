@@ -1,6 +1,11 @@
 //! `optimizers.cu`: optimizers of tables.
+//!
+//! Rows are distinct, and the list may end with some that are [`NO_ROW`]: these are passed over.
 
 use super::{In, Out, Shape, catalogue};
+
+/// A row that there is not.
+pub const NO_ROW: u32 = u32::MAX;
 
 catalogue! { "optimizers.cu":
     /// Stochastic gradient descent: w -= rate g.
@@ -29,5 +34,9 @@ catalogue! { "optimizers.cu":
     capture_rows(
         n: u32, cols: u32, rows: In<u32>, grads: In<f32>, grads_stride: u64, captured: Out<f32>, table_rows: u32,
         fault: Out<u32>,
+    ) => Shape::tiles(u64::from(n), u64::from(cols), 1);
+    /// `kept[i] = from[rows[i]]`: what rows hold before they are updated.
+    keep_rows(
+        n: u32, cols: u32, rows: In<u32>, from: In<f32>, table_rows: u32, kept: Out<f32>, fault: Out<u32>,
     ) => Shape::tiles(u64::from(n), u64::from(cols), 1);
 }

@@ -1,0 +1,219 @@
+//! Sums of dense gradients over ranks on one device.
+//!
+//! Each rank adds up a share of all elements: in the first round it copies its gradients to its outbox, in the second it
+//! sums its share of everybody's, in rank order, into the outbox of that round, of which everybody copies it. All that is
+//! cut into pieces of the schedule's chunk. Bits are the CPU's, which shares and sums alike.
+
+use std::time::Duration;
+
+use fs_kernels::cuda::catalogue::elementwise;
+use fs_kernels::cuda::driver::{Area, Driver, Stream, Touch};
+use fs_kernels::cuda::{In, Out};
+use fs_schedule::Place;
+
+use super::kernels::Scratch;
+use super::outbox::CudaOutbox;
+use super::plain::bytes_of;
+use super::transfer::check;
+use super::{Cuda, Cursor, Fault, Job};
+use crate::device::cpu::share;
+use crate::device::{Inbox, Progress, Urgent};
+use crate::transport::{TransportError, Widths};
+
+/// Some elements of a list of floats.
+fn floats(address: u64, first: u64, n: u64) -> Area {
+    Area { address: address + 4 * first, width: 4 * n, rows: 1, pitch: 4 * n }
+}
+
+/// Elements of each piece.
+fn each(job: &Job<'_>) -> u64 {
+    job.op.chunk.map_or(u64::MAX, |bytes| (bytes / 4).max(1))
+}
+
+/// So many elements in pieces: the first of each, and how many.
+fn cut(n: u64, each: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..n.div_ceil(each)).map(move |i| (i * each, each.min(n - i * each)))
+}
+
+impl<D: Driver> Cuda<D> {
+    /// The gradients, one after the other: address and elements of each.
+    fn gradients(&self, job: &Job<'_>) -> Result<Vec<(u64, u64)>, Fault> {
+        let one = |operand: &fs_schedule::Operand| match operand.place {
+            Place::Gradient(n) => self.trained.dense.get(n as usize),
+            _ => None,
+        };
+        let all = job.op.reads.iter().map(|operand| {
+            let dense = one(operand).ok_or_else(|| Fault::Unwritten(operand.to_string()))?;
+            Ok((dense.gradient.address, dense.elements))
+        });
+        all.collect()
+    }
+
+    /// Fills an outbox with gradients, or in the second round with the sums of this rank's share.
+    pub(super) fn fill_sums(
+        &self,
+        job: &Job<'_>,
+        (round, from): (u64, Option<Cursor>),
+        outbox: &mut CudaOutbox,
+        inbox: Inbox<'_, CudaOutbox>,
+        urgent: Urgent<'_>,
+    ) -> Result<Progress<Cursor>, Fault> {
+        let (me, ranks, stream) = (job.env.rank, job.env.ranks, self.order.stream(job));
+        let gradients = self.gradients(job)?;
+        let total: u64 = gradients.iter().map(|(_, n)| n).sum();
+        let own = share(total as usize, me, ranks);
+        let n = own.len() as u64;
+        if from.is_none() {
+            if round == 0 {
+                self.order.begin(&*self.driver, job)?;
+            }
+            outbox.again(&*self.driver, stream)?;
+            let bytes = 4 * if round == 0 { total } else { n };
+            outbox.room(&*self.driver, stream, 0, bytes)?;
+        }
+        let room = outbox.rows[0].address;
+        let section = &mut outbox.host.sections[0];
+        section.widths = Widths { reals: 1, ..Widths::default() };
+        section.counts.clear();
+        let done = if round == 0 {
+            section.counts.extend((0..ranks).map(|to| share(total as usize, to, ranks).len() as u64));
+            let mut copies = Vec::new();
+            let mut at = 0;
+            for (address, n) in gradients {
+                let pieces = cut(n, each(job));
+                copies.extend(pieces.map(|(i, n)| (floats(address, i, n), floats(room, at + i, n))));
+                at += n;
+            }
+            self.enqueue_pieces(stream, &copies, from, urgent)?
+        } else {
+            section.everyone = true;
+            section.counts.resize(ranks, n);
+            self.sum_share(job, (n, room), from, inbox, urgent)?
+        };
+        if let Progress::Done = done {
+            outbox.filled(&*self.driver, stream)?;
+        }
+        Ok(done)
+    }
+
+    /// A rank's part of an outbox, which has so many elements.
+    fn sent(&self, inbox: Inbox<'_, CudaOutbox>, (from, to): (usize, usize), n: u64) -> Result<u64, Fault> {
+        let mut found = None;
+        inbox(from, &mut |message| found = message.outbox().part(0, to));
+        let part = found
+            .ok_or_else(|| TransportError::Sizes(format!("rank {from} sent no values of an all-reduce")))?;
+        check("values of an all-reduce", part.rows as usize, n as usize)?;
+        Ok(part.address)
+    }
+
+    /// Work of a stream comes after all have filled their outboxes.
+    fn wait_for_all(&self, ranks: usize, inbox: Inbox<'_, CudaOutbox>, stream: Stream) -> Result<(), Fault> {
+        let mut outcome = Ok(());
+        for from in 0..ranks {
+            inbox(from, &mut |message| outcome = message.outbox().wait(&*self.driver, stream));
+            std::mem::replace(&mut outcome, Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// The stream has read everybody's outbox.
+    fn all_read(&self, job: &Job<'_>, inbox: Inbox<'_, CudaOutbox>, stream: Stream) -> Result<(), Fault> {
+        let mut outcome = Ok(());
+        for from in 0..job.env.ranks {
+            inbox(from, &mut |message| {
+                outcome = message.outbox().read_by(&*self.driver, job.env.rank, stream);
+            });
+            std::mem::replace(&mut outcome, Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Sums a share of everybody's gradients into this rank's outbox, until something is urgent.
+    fn sum_share(
+        &self,
+        job: &Job<'_>,
+        (n, room): (u64, u64),
+        from: Option<Cursor>,
+        inbox: Inbox<'_, CudaOutbox>,
+        urgent: Urgent<'_>,
+    ) -> Result<Progress<Cursor>, Fault> {
+        let (me, ranks, stream) = (job.env.rank, job.env.ranks, self.order.stream(job));
+        let begin = match from {
+            Some(Cursor::Piece(n)) => n,
+            _ => 0,
+        };
+        if from.is_none() {
+            self.wait_for_all(ranks, inbox, stream)?;
+        }
+        let parts = (0..ranks).map(|from| self.sent(inbox, (from, me), n)).collect::<Result<Vec<_>, _>>()?;
+        let pieces: Vec<(u64, u64)> = cut(n, each(job)).skip(begin).collect();
+        // Where the parts of each piece begin.
+        let addresses: Vec<u64> =
+            pieces.iter().flat_map(|(first, _)| parts.iter().map(move |part| part + 4 * first)).collect();
+        let bytes = bytes_of(&addresses);
+        let mut scratch = Scratch::new(self, stream);
+        let mut enqueue = |scratch: &mut Scratch<'_, D>| {
+            let list = scratch.words(bytes.len() as u64 / 4)?;
+            self.send(stream, &bytes, list.first(bytes.len() as u64))?;
+            for (i, (first, n)) in pieces.iter().copied().enumerate() {
+                if i > 0 && urgent() {
+                    return Ok(Progress::Running(Cursor::Piece(begin + i), Duration::ZERO));
+                }
+                let of = In::at(list.address + 8 * (i * ranks) as u64);
+                let to = floats(room, first, n);
+                let call = elementwise::sum_in_rank_order(of, ranks as u32, Out::at(to.address), n);
+                let mut touches = vec![Touch::Out(to)];
+                touches.extend(parts.iter().map(|part| Touch::In(floats(*part, first, n))));
+                self.run(stream, &call, &touches)?;
+            }
+            Ok::<_, Fault>(Progress::Done)
+        };
+        let done = enqueue(&mut scratch);
+        scratch.end()?;
+        let done = done?;
+        if let Progress::Done = done {
+            self.all_read(job, inbox, stream)?;
+        }
+        Ok(done)
+    }
+
+    /// Takes in the sums of all shares.
+    pub(super) fn drain_sums(
+        &self,
+        job: &Job<'_>,
+        from: Option<Cursor>,
+        inbox: Inbox<'_, CudaOutbox>,
+        urgent: Urgent<'_>,
+    ) -> Result<Progress<Cursor>, Fault> {
+        let (me, ranks, stream) = (job.env.rank, job.env.ranks, self.order.stream(job));
+        if from.is_none() {
+            self.wait_for_all(ranks, inbox, stream)?;
+        }
+        let gradients = self.gradients(job)?;
+        let total: u64 = gradients.iter().map(|(_, n)| n).sum();
+        let shares = (0..ranks).map(|of| {
+            let sums = share(total as usize, of, ranks);
+            Ok((sums.start as u64..sums.end as u64, self.sent(inbox, (of, me), sums.len() as u64)?))
+        });
+        let shares = shares.collect::<Result<Vec<_>, Fault>>()?;
+        let mut copies = Vec::new();
+        let mut begin = 0;
+        for (address, n) in gradients {
+            let end = begin + n;
+            for (sums, part) in &shares {
+                let (first, last) = (sums.start.max(begin), sums.end.min(end));
+                for (i, n) in cut(last.saturating_sub(first), each(job)) {
+                    let source = floats(*part, first - sums.start + i, n);
+                    copies.push((source, floats(address, first - begin + i, n)));
+                }
+            }
+            begin = end;
+        }
+        let done = self.enqueue_pieces(stream, &copies, from, urgent)?;
+        if let Progress::Done = done {
+            self.all_read(job, inbox, stream)?;
+            self.order.end(&*self.driver, job)?;
+        }
+        Ok(done)
+    }
+}
