@@ -254,7 +254,7 @@ fn too_little_memory_is_said() {
 fn what_no_kernel_does_is_an_error() {
     let Some(kernels) = kernels() else { return };
     let text = "model wide {
-      table a { rows 20  dim 8  sharding row_wise }
+      table a { rows 20  dim 8  init normal(0, 0.5)  optimizer sgd(lr: 0.1)  sharding row_wise }
       input x: ids(a) { max 5 }
       input click: label like x
       let h = linear(lookup(x), 129)
