@@ -35,6 +35,16 @@ fn cut(n: u64, each: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..n.div_ceil(each)).map(move |i| (i * each, each.min(n - i * each)))
 }
 
+/// A rank's part of an outbox, which has so many elements.
+fn sent(inbox: Inbox<'_, CudaOutbox>, (from, to): (usize, usize), n: u64) -> Result<u64, Fault> {
+    let mut found = None;
+    inbox(from, &mut |message| found = message.outbox().part(0, to));
+    let part =
+        found.ok_or_else(|| TransportError::Sizes(format!("rank {from} sent no values of an all-reduce")))?;
+    check("values of an all-reduce", part.rows as usize, n as usize)?;
+    Ok(part.address)
+}
+
 impl<D: Driver> Cuda<D> {
     /// The gradients, one after the other: address and elements of each.
     fn gradients(&self, job: &Job<'_>) -> Result<Vec<(u64, u64)>, Fault> {
@@ -96,16 +106,6 @@ impl<D: Driver> Cuda<D> {
         Ok(done)
     }
 
-    /// A rank's part of an outbox, which has so many elements.
-    fn sent(&self, inbox: Inbox<'_, CudaOutbox>, (from, to): (usize, usize), n: u64) -> Result<u64, Fault> {
-        let mut found = None;
-        inbox(from, &mut |message| found = message.outbox().part(0, to));
-        let part = found
-            .ok_or_else(|| TransportError::Sizes(format!("rank {from} sent no values of an all-reduce")))?;
-        check("values of an all-reduce", part.rows as usize, n as usize)?;
-        Ok(part.address)
-    }
-
     /// Work of a stream comes after all have filled their outboxes.
     fn wait_for_all(&self, ranks: usize, inbox: Inbox<'_, CudaOutbox>, stream: Stream) -> Result<(), Fault> {
         let mut outcome = Ok(());
@@ -145,7 +145,7 @@ impl<D: Driver> Cuda<D> {
         if from.is_none() {
             self.wait_for_all(ranks, inbox, stream)?;
         }
-        let parts = (0..ranks).map(|from| self.sent(inbox, (from, me), n)).collect::<Result<Vec<_>, _>>()?;
+        let parts = (0..ranks).map(|from| sent(inbox, (from, me), n)).collect::<Result<Vec<_>, _>>()?;
         let pieces: Vec<(u64, u64)> = cut(n, each(job)).skip(begin).collect();
         // Where the parts of each piece begin.
         let addresses: Vec<u64> =
@@ -193,7 +193,7 @@ impl<D: Driver> Cuda<D> {
         let total: u64 = gradients.iter().map(|(_, n)| n).sum();
         let shares = (0..ranks).map(|of| {
             let sums = share(total as usize, of, ranks);
-            Ok((sums.start as u64..sums.end as u64, self.sent(inbox, (of, me), sums.len() as u64)?))
+            Ok((sums.start as u64..sums.end as u64, sent(inbox, (of, me), sums.len() as u64)?))
         });
         let shares = shares.collect::<Result<Vec<_>, Fault>>()?;
         let mut copies = Vec::new();

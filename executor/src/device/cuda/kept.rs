@@ -77,7 +77,7 @@ struct Begun<A> {
     /// The first step whose updates are not seen.
     from: u64,
     /// Rows are being taken, so it is worth waiting for room.
-    begun: bool,
+    taking: bool,
     /// Whoever takes knows of all updates that were enqueued before it was kept.
     joined: bool,
     aside: A,
@@ -115,7 +115,7 @@ impl<A> Default for Kept<A> {
 
 impl<A> Kept<A> {
     fn keep(&mut self, from: u64, aside: A) {
-        self.begun = Some(Begun { from, begun: false, joined: false, aside });
+        self.begun = Some(Begun { from, taking: false, joined: false, aside });
     }
 }
 
@@ -161,7 +161,7 @@ impl Pictures {
     pub(super) fn begin(&self) {
         for kept in self.tables.iter().flatten() {
             if let Some(begun) = &mut kept.lock().begun {
-                begun.begun = true;
+                begun.taking = true;
             }
         }
     }
@@ -262,7 +262,7 @@ impl<D: Driver> Cuda<D> {
         let rows = &mut begun.aside;
         self.take_in_rows(&self.trained.tables[t][part], rows)?;
         // One that has more rows than there is room finds it all empty some day.
-        Ok(!begun.begun || rows.there.len() + rows.most < rows.there.most())
+        Ok(!begun.taking || rows.there.len() + rows.most < rows.there.most())
     }
 
     /// Enqueues an update of rows, after what they hold has been put aside if that is to be taken.

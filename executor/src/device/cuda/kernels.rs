@@ -13,6 +13,7 @@ use super::tables::Table;
 use super::{Cuda, Fault, Job};
 
 /// What became of an operation.
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Enqueued {
     /// Nothing: it is not one of these.
     No,
