@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fs_kernels::cuda::catalogue::optimizers;
 use fs_kernels::cuda::driver::{Area, Driver, DriverError, Event, Memory, Stream, Touch};
@@ -76,8 +76,10 @@ impl Turns {
 struct Begun<A> {
     /// The first step whose updates are not seen.
     from: u64,
-    /// Rows are being taken, so it is worth waiting for room.
-    taking: bool,
+    /// Rows are being taken, so it is worth waiting for room: an update for so long.
+    patience: Option<Duration>,
+    /// Since when the update that comes next has found none.
+    waits: Option<Instant>,
     /// Whoever takes knows of all updates that were enqueued before it was kept.
     joined: bool,
     aside: A,
@@ -115,7 +117,7 @@ impl<A> Default for Kept<A> {
 
 impl<A> Kept<A> {
     fn keep(&mut self, from: u64, aside: A) {
-        self.begun = Some(Begun { from, taking: false, joined: false, aside });
+        self.begun = Some(Begun { from, patience: None, waits: None, joined: false, aside });
     }
 }
 
@@ -157,11 +159,12 @@ impl Pictures {
         self.tables.iter().flatten().any(full)
     }
 
-    /// From now on updates that find no room wait for it.
-    pub(super) fn begin(&self) {
+    /// From now on updates that find no room wait for it, those of all shards of a step together for about so long.
+    pub(super) fn begin(&self, patience: Duration) {
+        let shards = self.tables.iter().map(Vec::len).sum::<usize>().max(1) as u32;
         for kept in self.tables.iter().flatten() {
             if let Some(begun) = &mut kept.lock().begun {
-                begun.taking = true;
+                begun.patience = Some(patience / shards);
             }
         }
     }
@@ -262,7 +265,18 @@ impl<D: Driver> Cuda<D> {
         let rows = &mut begun.aside;
         self.take_in_rows(&self.trained.tables[t][part], rows)?;
         // One that has more rows than there is room finds it all empty some day.
-        Ok(!begun.taking || rows.there.len() + rows.most < rows.there.most())
+        let full = rows.there.len() + rows.most >= rows.there.most();
+        let Some(patience) = begun.patience.filter(|_| full) else {
+            begun.waits = None;
+            return Ok(true);
+        };
+        let since = *begun.waits.get_or_insert_with(Instant::now);
+        // Others wait for this rank, and have a limit.
+        let goes_on = since.elapsed() >= patience;
+        if goes_on {
+            begun.waits = None;
+        }
+        Ok(goes_on)
     }
 
     /// Enqueues an update of rows, after what they hold has been put aside if that is to be taken.
