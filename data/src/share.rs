@@ -90,7 +90,7 @@ impl<'a> Span<'a> {
     }
 
     /// Where its tokens of a group lie among those of the rank.
-    fn tokens(self, group: usize) -> Range<usize> {
+    pub fn tokens(self, group: usize) -> Range<usize> {
         let offsets = self.all.parts.first().and_then(|all| all.offsets.get(group));
         offsets.map_or(0..0, |o| o[self.part.samples.start]..o[self.part.samples.end])
     }

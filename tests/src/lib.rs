@@ -21,6 +21,7 @@ pub mod sealed;
 pub mod snapshots;
 pub mod training;
 pub mod verdicts;
+pub mod witness;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

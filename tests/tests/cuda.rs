@@ -183,5 +183,5 @@ fn a_dependency_that_is_left_out_is_noticed() {
         }
     }
     eprintln!("{} of {tried} operations went unnoticed: {unnoticed:#?}", unnoticed.len());
-    assert!(tried > 50 && unnoticed.len() <= 8, "{} of {tried}: {unnoticed:#?}", unnoticed.len());
+    assert!(tried > 50 && unnoticed.len() <= 3, "{} of {tried}: {unnoticed:#?}", unnoticed.len());
 }

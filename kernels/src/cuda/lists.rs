@@ -128,8 +128,23 @@ impl Bitmap {
     }
 
     /// Makes it the set of n ids: the members, ascending, of which there is room for as many, their number, and where each
-    /// id stands among them.
+    /// id stands among them. It is empty again afterwards.
     pub fn unique_ids(
+        &self,
+        n: u32,
+        list: In<i64>,
+        members: Out<i64>,
+        inverse: Out<u32>,
+        total: Out<u32>,
+        fault: Out<u32>,
+    ) -> Vec<Call> {
+        let mut calls = self.of_ids(n, list, members, inverse, total, fault);
+        calls.push(ids::bitmap_remove_ids(n, list, self.limit, self.bits));
+        calls
+    }
+
+    /// The same without emptying it, for whoever needs it once.
+    pub fn of_ids(
         &self,
         n: u32,
         list: In<i64>,
@@ -143,7 +158,6 @@ impl Bitmap {
         calls.extend(self.count(total));
         calls.push(ids::bitmap_number_ids(groups, bits, sums, self.before, members, n, fault));
         calls.push(ids::bitmap_rank_ids(n, list, self.limit, bits, self.before.read(), inverse));
-        calls.push(ids::bitmap_remove_ids(n, list, self.limit, self.bits));
         calls
     }
 

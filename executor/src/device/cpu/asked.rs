@@ -22,7 +22,7 @@ use crate::device::shards::rows_per_rank;
 use crate::transport::{HostOutbox, Section, TransportError, Widths};
 
 /// The length group of a list of ids, and how many ids a token has in it.
-fn shape<T: Real>(c: &Call<T>, position: usize) -> Result<(usize, usize), Fault> {
+pub(crate) fn shape<T: Real>(c: &Call<T>, position: usize) -> Result<(usize, usize), Fault> {
     let inputs = &c.env.schedule.inputs;
     let group = |input: usize| match inputs[input].kind {
         InputKind::Ids { lengths, .. } => Some(lengths as usize),

@@ -5,7 +5,7 @@
 
 use fs_kernels::Real;
 use fs_schedule::action::Effect;
-use fs_schedule::{InputKind, Op, Place, Site, Table};
+use fs_schedule::{InputKind, Op, Place, Program, Site, Table};
 
 use super::inbox::receive;
 use super::pieces::{Pieces, Stop, check};
@@ -102,6 +102,12 @@ pub(super) fn share_drain<T: Real>(c: &Call<T>, inbox: Inbox<'_, HostOutbox<T>>)
     Ok(())
 }
 
+/// Whether samples at home are cut as those that are assigned: where work is done there by microbatch.
+pub(crate) fn cuts_home(program: &Program, microbatches: usize) -> bool {
+    let lists = |op: &Op| microbatches > 1 && op.action.facts().asks_for_others();
+    program.ops.iter().any(|op| op.site.is_home() && (op.microbatch.is_some() || lists(op)))
+}
+
 /// Plans, and makes the rank's lists of samples known.
 pub(super) fn assign<T: Real>(c: &Call<T>) -> Result<(), Fault> {
     let (lengths, batch) = (c.read_indices(0)?, c.dealt());
@@ -118,10 +124,7 @@ pub(super) fn assign<T: Real>(c: &Call<T>) -> Result<(), Fault> {
         }
     };
     let length = |sample: u64, group: usize| lengths[sample as usize * columns + group] as usize;
-    // Where work is done at home by microbatch, samples there are cut as those that are assigned.
-    let lists = |op: &Op| batch.microbatches > 1 && op.action.facts().asks_for_others();
-    let by_part = |op: &Op| op.site.is_home() && (op.microbatch.is_some() || lists(op));
-    if c.program.ops.iter().any(by_part) {
+    if cuts_home(c.program, batch.microbatches) {
         let home = c.batch.share.lists(Site::Home).map(Lists::samples).unwrap_or_default();
         let fill = |lists: &mut Lists| {
             for m in 0..batch.microbatches as u32 {

@@ -97,6 +97,42 @@ fn plan<T: Real>(c: &Call<T>, scratch: &mut Scratch) -> Result<(), Fault> {
     Ok(())
 }
 
+/// The samples of a list with their ranks at the other site, one rank's together, ascending.
+#[derive(Debug)]
+pub(crate) struct Route {
+    /// The rank at the other site, and the place in the list.
+    pub(crate) moves: Vec<(usize, u32)>,
+    /// Rows of each place, one after the other: where they begin; without any each has one.
+    pub(crate) offsets: Option<Vec<u32>>,
+    /// Samples of the list.
+    pub(crate) samples: usize,
+}
+
+impl Route {
+    /// Rows that a sample has.
+    pub(crate) fn rows(&self, place: u32) -> usize {
+        let place = place as usize;
+        self.offsets.as_ref().map_or(1, |offsets| (offsets[place + 1] - offsets[place]) as usize)
+    }
+}
+
+/// What an operation takes, and what it gives: for a device that moves rows by itself.
+pub(crate) fn routes<T: Real>(c: &Call<T>) -> Result<[Route; 2], Fault> {
+    let mut scratch = std::mem::take(&mut c.work.lock().carry);
+    let planned = plan(c, &mut scratch).and_then(|()| {
+        let route = |moves: &[Move], written| {
+            let rows = Rows::of(c, written)?;
+            let offsets =
+                rows.group.map(|group| rows.span.offsets(group).iter().map(|o| *o as u32).collect());
+            let moves = moves.iter().map(|(rank, _, place)| (*rank as usize, *place as u32)).collect();
+            Ok::<_, Fault>(Route { moves, offsets, samples: rows.span.sample_keys().len() })
+        };
+        Ok([route(&scratch.here, false)?, route(&scratch.there, true)?])
+    });
+    c.work.lock().carry = scratch;
+    planned
+}
+
 /// Runs with the lists of samples.
 fn planned<T: Real>(c: &Call<T>, run: impl FnOnce(&Scratch) -> Result<(), Stop>) -> Result<(), Stop> {
     // Taken out, so that the engine's workspace is free meanwhile.

@@ -45,8 +45,12 @@ use crate::units::human;
 use pieces::{Pieces, Stop};
 use rank_items::Ranking;
 
+pub(crate) use asked::shape;
+pub(crate) use balance::cuts_home;
 pub(crate) use call::Call;
+pub(crate) use carry::{Route, routes};
 pub(crate) use collectives::share;
+pub(crate) use sparse::{bound_lists, reuse};
 pub use state::{Dense, Shard};
 pub(crate) use state::{initial_parameter, initial_rows};
 
@@ -65,7 +69,7 @@ pub struct Cpu<T: Real> {
     /// Where gradients go instead of updates, when they are asked for: per table and part, like the shard.
     captured: Mutex<Option<Vec<Vec<Vec<T>>>>>,
     /// Per exchange the numbers of the classes of lookups and of gradients.
-    classes: Vec<[Vec<u8>; 2]>,
+    pub(super) classes: Vec<[Vec<u8>; 2]>,
     /// Data-parallel exchanges with microbatches, per batch in flight: the last use by any rank of each entry's row.
     last_uses: Vec<Vec<Mutex<Vec<u8>>>>,
     /// State of evaluation.

@@ -111,18 +111,32 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
 
 /// Where the positions of each microbatch's ids end.
 pub(super) fn bound<T: Real>(c: &Call<T>, features: &[&[i64]], boundaries: &mut Vec<usize>) {
-    let microbatches = (c.env.schedule.settings.microbatches.max(1) as usize).min(features.len().max(1));
-    let each = features.len() / microbatches;
+    bound_lists(c.env.schedule.settings.microbatches, features.iter().map(|f| f.len()), boundaries);
+}
+
+/// The same of lists of which only the lengths are known.
+pub(crate) fn bound_lists(
+    microbatches: u32,
+    lengths: impl ExactSizeIterator<Item = usize>,
+    boundaries: &mut Vec<usize>,
+) {
+    let lists = lengths.len().max(1);
+    let each = (lists / (microbatches.max(1) as usize).min(lists)).max(1);
     boundaries.clear();
     let mut end = 0;
-    for group in features.chunks(each.max(1)) {
-        end += group.iter().map(|f| f.len()).sum::<usize>();
-        boundaries.push(end);
+    for (n, length) in lengths.enumerate() {
+        if n % each == 0 {
+            boundaries.push(end);
+        }
+        end += length;
+        if let Some(last) = boundaries.last_mut() {
+            *last = end;
+        }
     }
 }
 
 /// The reuse distances of an exchange.
-fn reuse<T: Real>(c: &Call<T>, exchange: u32) -> Result<Reuse, Fault> {
+pub(crate) fn reuse<T: Real>(c: &Call<T>, exchange: u32) -> Result<Reuse, Fault> {
     let lookahead = c.exchange(exchange)?.0.lookahead;
     let lookahead = lookahead.ok_or(Fault::Undivided { exchange })?;
     Ok(Reuse { lookahead, microbatches: c.env.schedule.settings.microbatches.max(1) })

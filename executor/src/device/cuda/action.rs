@@ -33,6 +33,18 @@ pub(super) fn by(action: &Action) -> By {
         | Action::Apply { .. }
         | Action::AllReduce
         | Action::DenseUpdate
+        | Action::DispatchRows { .. }
+        | Action::Combine { .. }
+        | Action::CopyIds
+        | Action::DrawNegatives { .. }
+        | Action::Unique { .. }
+        | Action::UniqueFor { .. }
+        | Action::AllToAllIds { .. }
+        | Action::AllToAllIdsFor { .. }
+        | Action::AllGatherIds { .. }
+        | Action::Partition { .. }
+        | Action::AllToAllClasses { .. }
+        | Action::Positions { .. }
         | Action::Dense
         | Action::Linear { .. }
         | Action::LinearGradInput
@@ -62,23 +74,8 @@ pub(super) fn by(action: &Action) -> By {
         | Action::BceWithLogits { .. }
         | Action::SampledSoftmax { .. }
         | Action::SampledSoftmaxGrad { .. } => By::Device,
-        Action::LoadBatch
-        | Action::ShareLengths
-        | Action::Assign
-        | Action::Dispatch { .. }
-        | Action::CopyIds => By::Planner,
-        Action::DispatchRows { .. }
-        | Action::Combine { .. }
-        | Action::DrawNegatives { .. }
-        | Action::Unique { .. }
-        | Action::UniqueFor { .. }
-        | Action::AllToAllIds { .. }
-        | Action::AllToAllIdsFor { .. }
-        | Action::AllGatherIds { .. }
-        | Action::Partition { .. }
-        | Action::AllToAllClasses { .. }
-        | Action::Positions { .. }
-        | Action::RankItems { .. } => By::Nobody,
+        Action::LoadBatch | Action::ShareLengths | Action::Assign | Action::Dispatch { .. } => By::Planner,
+        Action::RankItems { .. } => By::Nobody,
     }
 }
 

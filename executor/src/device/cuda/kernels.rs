@@ -7,13 +7,14 @@ use fs_kernels::cuda::{Call, In, Out};
 use fs_schedule::{Action, Element, Operand, Place, PoolMode};
 
 use super::lane::Staging;
+use super::numbers::Numbers;
 use super::operands::Located;
 use super::plain::bytes_of;
 use super::tables::Table;
 use super::{Cuda, Fault, Job};
 
 /// What became of an operation.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) enum Enqueued {
     /// Nothing: it is not one of these.
     No,
@@ -23,6 +24,8 @@ pub(super) enum Enqueued {
     Loss(Staging),
     /// Nothing yet: it finds no room for what it has to put aside.
     Crowded,
+    /// The same as done, and numbers that the host must learn are on their way.
+    Numbers(Numbers),
 }
 
 /// Memory for the length of an operation.
@@ -46,6 +49,16 @@ impl<'c, D: Driver> Scratch<'c, D> {
 
     pub(super) fn out(&mut self, n: u32) -> Result<Out<u32>, Fault> {
         Ok(Out::at(self.words(u64::from(n))?.address))
+    }
+
+    /// All of it, for whoever gives it back later.
+    pub(super) fn keep(self) -> Vec<Memory> {
+        self.pieces
+    }
+
+    /// What was kept, to be given back with the rest.
+    pub(super) fn take_back(&mut self, kept: Vec<Memory>) {
+        self.pieces.extend(kept);
     }
 
     /// Gives it back once the stream is through with it.

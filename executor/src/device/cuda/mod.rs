@@ -6,12 +6,20 @@
 
 mod action;
 mod allreduce;
+mod asked;
+mod carry;
+mod classes;
 mod dense;
+mod ids;
+mod ids_transfer;
 mod kept;
 mod kernels;
 mod lane;
+mod loaded;
 mod losses;
 mod memory;
+mod moves;
+mod numbers;
 mod operands;
 mod outbox;
 mod plain;
@@ -41,7 +49,9 @@ use dense::fits;
 use kept::Pictures;
 use kernels::Enqueued;
 use lane::{Order, Staging, StagingPool};
+use loaded::Shelf;
 use memory::Buffers;
+use numbers::{Numbers, Pending};
 pub use outbox::CudaOutbox;
 pub use ready::why_not;
 use staged::{AGAIN, Down};
@@ -96,6 +106,8 @@ pub struct Cuda<D: Driver> {
     of_host: [Vec<bool>; 2],
     /// Tables that all ranks have whole.
     replicated: Vec<bool>,
+    /// Ids of batches, and what else operations find beside their operands.
+    shelf: Shelf,
     /// What the host does for the device, and what it has for that.
     host: Cpu<f32>,
     hosts: Mutex<()>,
@@ -106,6 +118,8 @@ pub struct Lane {
     work: Mutex<Work<f32>>,
     /// Transfers whose operands are on their way to the host.
     transfers: Mutex<BTreeMap<usize, Down>>,
+    /// What transfers on the device keep from one call to the next.
+    pending: Mutex<BTreeMap<usize, Pending>>,
 }
 
 /// How far a transfer is.
@@ -130,6 +144,8 @@ enum Under {
     Loss(Staging),
     /// Room for what it has to put aside, and since when.
     Room(Instant),
+    /// Sizes.
+    Numbers(Numbers),
 }
 
 fn staged(progress: Progress<Down>) -> Progress<Ticket> {
@@ -152,7 +168,7 @@ impl<D: Driver> Cuda<D> {
             let reason = "its sums are made on one device, and some ranks are in other processes";
             return Err(Fault::NoKernel { action: job.op.action.name(), reason });
         }
-        Ok(all_reduce || transfer::moves_rows(&job.op.action) && !leaves)
+        Ok(all_reduce || moves::stays(&job.op.action) && !leaves)
     }
 
     /// Whether updates are left out, because gradients are kept.
@@ -172,7 +188,10 @@ impl<D: Driver> Cuda<D> {
             _ => {}
         }
         let done = match self.enqueue(job, stream)? {
-            Enqueued::No => self.enqueue_dense(lane, job, stream)?,
+            Enqueued::No => match self.enqueue_ids(lane, job, stream)? {
+                Enqueued::No => self.enqueue_dense(lane, job, stream)?,
+                done => done,
+            },
             done => done,
         };
         match done {
@@ -189,6 +208,7 @@ impl<D: Driver> Cuda<D> {
         let under = match done {
             Enqueued::Crowded => Under::Room(since),
             Enqueued::Loss(staging) => Under::Loss(staging),
+            Enqueued::Numbers(numbers) => Under::Numbers(numbers),
             Enqueued::Done | Enqueued::No => return Ok(Progress::Done),
         };
         Ok(Progress::Running(Ticket(under), AGAIN))
@@ -227,9 +247,10 @@ impl<D: Driver> Device for Cuda<D> {
             let (between, taking) = (driver.stream(0)?, driver.stream(0)?);
             let fault = driver.allocate(between, 4)?;
             driver.fill(between, fault.area(), 0)?;
-            Ok((order, between, taking, fault))
+            let (shelf, constants) = Shelf::new(&*driver, between, env, &host.classes)?;
+            Ok((order, between, taking, fault, shelf, constants))
         };
-        let (order, between, taking, fault) = begin().map_err(|e| open_error(&e))?;
+        let (order, between, taking, fault, shelf, constants) = begin().map_err(|e| open_error(&e))?;
         let trained = Trained::new(&*driver, between, &order, env)?;
         let pictures = Pictures::new(trained.tables.iter().map(Vec::len), trained.dense.len());
         let own = Self {
@@ -248,16 +269,22 @@ impl<D: Driver> Device for Cuda<D> {
             through_host: AtomicBool::new(false),
             staging: StagingPool::default(),
             of_host: operands::of_host(&env.schedule),
+            shelf,
             replicated: env.schedule.tables.iter().map(|t| t.sharding == Sharding::DataParallel).collect(),
             host,
             hosts: Mutex::default(),
         };
+        let failed = |e: Fault| OpenError { device: "CUDA".into(), reason: e.to_string() };
+        for (memory, bytes) in constants {
+            own.send(own.between, &bytes, memory.area()).map_err(failed)?;
+        }
+        own.driver.synchronize(own.between).map_err(|e| open_error(&e))?;
         own.begin_values(env)?;
         Ok(own)
     }
 
     fn lane(&self, _: Engine) -> Lane {
-        Lane { work: Mutex::default(), transfers: Mutex::default() }
+        Lane { work: Mutex::default(), transfers: Mutex::default(), pending: Mutex::default() }
     }
 
     fn outbox(&self, reach: Reach) -> CudaOutbox {
@@ -290,6 +317,10 @@ impl<D: Driver> Device for Cuda<D> {
                 }
                 self.under_way(job, done, since)
             }
+            Under::Numbers(numbers) => Ok(match self.learn(lane, job, numbers)? {
+                Some(numbers) => Progress::Running(Ticket(Under::Numbers(numbers)), AGAIN),
+                None => Progress::Done,
+            }),
             Under::Loss(staging) if !self.driver.has_come(staging.free)? => {
                 Ok(Progress::Running(Ticket(Under::Loss(staging)), AGAIN))
             }
@@ -320,7 +351,7 @@ impl<D: Driver> Device for Cuda<D> {
             return if job.op.action == Action::AllReduce {
                 self.fill_sums(job, (round, from), outbox, inbox, urgent)
             } else {
-                self.fill_rows(job, from, outbox, urgent)
+                self.fill_here(lane, job, from, outbox, urgent)
             };
         }
         let stream = self.order.stream(job);
@@ -361,7 +392,7 @@ impl<D: Driver> Device for Cuda<D> {
             return if job.op.action == Action::AllReduce {
                 self.drain_sums(job, from, inbox, urgent)
             } else {
-                self.drain_rows(job, from, inbox, urgent)
+                self.drain_here(lane, job, from, inbox, urgent)
             };
         }
         let stream = self.order.stream(job);
@@ -371,6 +402,7 @@ impl<D: Driver> Device for Cuda<D> {
             return Ok(Progress::Running(Cursor::Down, Duration::ZERO));
         }
         self.up(job, stream)?;
+        self.keep_up(lane, job, stream)?;
         self.order.end(&*self.driver, job)?;
         Ok(Progress::Done)
     }
@@ -436,7 +468,7 @@ impl<D: Driver> Device for Cuda<D> {
 
     fn held(&self) -> Held {
         let parameters = self.trained.dense.iter().map(Dense::bytes).sum();
-        Held { parameters, buffers: self.buffers.held() }
+        Held { parameters, buffers: self.buffers.held() + self.shelf.held() }
     }
 }
 
@@ -446,7 +478,8 @@ impl<D: Driver> Drop for Cuda<D> {
         let _ = self.settle();
         self.staging.clear(&*self.driver);
         let _ = self.capture_gradients(false);
-        for memory in self.buffers.take().into_iter().chain(self.trained.memory()).chain([self.fault]) {
+        let kept = self.buffers.take().into_iter().chain(self.shelf.take());
+        for memory in kept.chain(self.trained.memory()).chain([self.fault]) {
             let _ = self.driver.release(self.between, memory);
         }
         let _ = self.driver.synchronize(self.between);

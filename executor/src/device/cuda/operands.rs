@@ -110,6 +110,34 @@ impl<D: Driver> Cuda<D> {
         }
     }
 
+    /// The bytes of what an operation has written, as it has ended and before anything that depends on it begins; `None` for what
+    /// is no buffer. Waits for the device: for tests.
+    pub fn look(&self, job: &Job<'_>, operand: Operand) -> Result<Option<Vec<u8>>, Fault> {
+        let Place::Buffer(n) = operand.place else { return Ok(None) };
+        let mut bytes = Vec::new();
+        if self.stays(job, n) {
+            if job.program.buffers.get(n as usize).is_some_and(|b| b.element == Element::Count) {
+                self.host_counts(job, operand, &mut bytes)?;
+                return Ok(Some(bytes));
+            }
+            return Ok(None);
+        }
+        let stream = self.order.stream(job);
+        let Some(at) = self.locate(job, operand, stream, false)? else { return Ok(None) };
+        if at.area.is_empty() {
+            return Ok(Some(bytes));
+        }
+        let staging = self.staging.take(&*self.driver, at.area.bytes())?;
+        self.driver.download(stream, at.area, (staging.pinned, 0))?;
+        // Whoever depends on the operation comes after this, too.
+        self.order.end(&*self.driver, job)?;
+        self.driver.synchronize(stream)?;
+        bytes.resize(at.area.bytes() as usize, 0);
+        self.driver.read(staging.pinned, 0, &mut bytes)?;
+        self.staging.give(&*self.driver, stream, staging)?;
+        Ok(Some(bytes))
+    }
+
     /// Puts bytes that came from the device where the host's handlers find them.
     pub(super) fn host_put(
         &self,

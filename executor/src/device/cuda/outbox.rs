@@ -1,4 +1,4 @@
-//! What a rank has for the others: rows and gradients on the device, all else on the host.
+//! What a rank has for the others: rows, gradients and ids on the device, all else on the host.
 //!
 //! Ranks of one process share the device, so one copies from another's outbox where it lies. A reader's stream waits for the
 //! event that says that the outbox is filled, and leaves one of its own when it has read; whoever fills it again waits
@@ -20,6 +20,8 @@ pub struct CudaOutbox {
     pub(super) host: HostOutbox<f32>,
     /// Rows of each section.
     pub(super) rows: Vec<Memory>,
+    /// Row numbers, and bytes, of each section.
+    pub(super) lists: Vec<[Memory; 2]>,
     filled: Option<Event>,
     /// Of each reader.
     read: Mutex<BTreeMap<usize, Event>>,
@@ -40,15 +42,20 @@ impl CudaOutbox {
         bytes: u64,
     ) -> Result<(), DriverError> {
         self.rows.resize(self.rows.len().max(section + 1), Memory::default());
-        let own = &mut self.rows[section];
-        if own.bytes < bytes {
-            if own.bytes > 0 {
-                driver.release(stream, *own)?;
-            }
-            *own = Memory::default();
-            *own = driver.allocate(stream, bytes + bytes / 16 + 256)?;
-        }
-        Ok(())
+        grow(driver, stream, &mut self.rows[section], bytes)
+    }
+
+    /// Room for so many bytes of row numbers and of bytes in a section.
+    pub(super) fn list_room<D: Driver>(
+        &mut self,
+        driver: &D,
+        stream: Stream,
+        section: usize,
+        bytes: [u64; 2],
+    ) -> Result<(), DriverError> {
+        self.lists.resize(self.lists.len().max(section + 1), [Memory::default(); 2]);
+        let mut own = self.lists[section].iter_mut().zip(bytes);
+        own.try_for_each(|(own, bytes)| grow(driver, stream, own, bytes))
     }
 
     /// The stream has filled it.
@@ -82,12 +89,36 @@ impl CudaOutbox {
 
     /// What it has for a rank in a section.
     pub(super) fn part(&self, section: usize, to: usize) -> Option<Area> {
-        let (memory, own) = (self.rows.get(section)?, self.host.sections.get(section)?);
+        let width = 4 * self.host.sections.get(section)?.widths.reals as u64;
+        self.part_of(section, to, *self.rows.get(section)?, width)
+    }
+
+    /// The row numbers and the bytes that it has for a rank in a section: a row of the area for each entry.
+    pub(super) fn list_part(&self, section: usize, to: usize) -> Option<[Area; 2]> {
+        let (lists, widths) = (self.lists.get(section)?, self.host.sections.get(section)?.widths);
+        let numbers = self.part_of(section, to, lists[0], 4 * widths.indices as u64)?;
+        Some([numbers, self.part_of(section, to, lists[1], widths.bytes as u64)?])
+    }
+
+    fn part_of(&self, section: usize, to: usize, memory: Memory, width: u64) -> Option<Area> {
+        let own = self.host.sections.get(section)?;
         let before = if own.everyone { 0 } else { own.counts.get(..to)?.iter().sum::<u64>() };
-        let (width, rows) = (4 * own.widths.reals as u64, *own.counts.get(to)?);
+        let rows = *own.counts.get(to)?;
         let area = Area { address: memory.address + before * width, width, rows, pitch: width };
         ((before + rows) * width <= memory.bytes).then_some(area)
     }
+}
+
+/// Makes memory of a stream long enough.
+fn grow<D: Driver>(driver: &D, stream: Stream, own: &mut Memory, bytes: u64) -> Result<(), DriverError> {
+    if own.bytes < bytes {
+        if own.bytes > 0 {
+            driver.release(stream, *own)?;
+        }
+        *own = Memory::default();
+        *own = driver.allocate(stream, bytes + bytes / 16 + 256)?;
+    }
+    Ok(())
 }
 
 impl Outbox for CudaOutbox {

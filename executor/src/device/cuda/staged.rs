@@ -131,6 +131,7 @@ impl<D: Driver> Cuda<D> {
             Progress::Running(never, _) => match never {},
         }
         self.up(job, stream)?;
+        self.keep_up(lane, job, stream)?;
         self.order.end(&*self.driver, job)?;
         Ok(Progress::Done)
     }

@@ -42,7 +42,7 @@ pub(super) fn moves_rows(action: &Action) -> bool {
     moves(action).is_some()
 }
 
-/// Two numbers that must agree.
+/// Two numbers that ranks must agree about.
 pub(super) fn check(what: &str, found: usize, expected: usize) -> Result<(), Fault> {
     if found == expected {
         return Ok(());
@@ -51,7 +51,7 @@ pub(super) fn check(what: &str, found: usize, expected: usize) -> Result<(), Fau
 }
 
 /// Each rank's entries, one rank's after the other's.
-fn spans(counts: &[u64]) -> Vec<Range<usize>> {
+pub(super) fn spans(counts: &[u64]) -> Vec<Range<usize>> {
     let mut start = 0;
     let span = |n: &u64| {
         let range = start..start + *n as usize;
@@ -62,7 +62,12 @@ fn spans(counts: &[u64]) -> Vec<Range<usize>> {
 }
 
 /// For each rank the entries that it owns.
-fn owned(job: &Job<'_>, exchange: u32, counts: &[u64], entries: usize) -> Result<Vec<Range<usize>>, Fault> {
+pub(super) fn owned(
+    job: &Job<'_>,
+    exchange: u32,
+    counts: &[u64],
+    entries: usize,
+) -> Result<Vec<Range<usize>>, Fault> {
     let (exchange, table) = job.exchange(exchange)?;
     check("entries", entries, counts.iter().sum::<u64>() as usize)?;
     Ok(match table.sharding.owner(exchange.part) {
@@ -77,14 +82,18 @@ fn owned(job: &Job<'_>, exchange: u32, counts: &[u64], entries: usize) -> Result
 }
 
 /// Pieces of a copy of rows.
-fn pieces(from: Area, to: Area, chunk: Option<u64>, out: &mut Vec<(Area, Area)>) {
+pub(super) fn cut(from: Area, to: Area, chunk: Option<u64>, each_piece: &mut dyn FnMut(Area, Area)) {
     let each = chunk.map_or(u64::MAX, |bytes| (bytes / from.width.max(1)).max(1));
     let mut at = 0;
     while at < from.rows {
         let n = each.min(from.rows - at);
-        out.push((from.rows(at, n), to.rows(at, n)));
+        each_piece(from.rows(at, n), to.rows(at, n));
         at += n;
     }
+}
+
+fn pieces(from: Area, to: Area, chunk: Option<u64>, out: &mut Vec<(Area, Area)>) {
+    cut(from, to, chunk, &mut |from, to| out.push((from, to)));
 }
 
 impl<D: Driver> Cuda<D> {
