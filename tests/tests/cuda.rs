@@ -1,5 +1,5 @@
 //! Schedules on GPUs that are emulated (`fs_kernels::cuda::driver::emulated`): work is done late and in another order,
-//! and nothing is used that nothing orders.
+//! and nothing is used that nothing orders. `FS_THOROUGH=1` tries all strategies in each case.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use fs_executor::{Observer, StepEvent};
 use fs_kernels::cuda::driver::emulated::Emulated;
 use fs_kernels::cuda::emulated::Emulation;
 use fs_schedule::{Element, Op, Operand, Place, Schedule};
-use fs_tests::emulated::{assert_near, device};
+use fs_tests::emulated::{assert_near, device, thorough};
 use fs_tests::training::{Outcome, compile, model};
 
 struct Accounts;
@@ -36,12 +36,18 @@ fn kernels() -> Option<Arc<Emulation>> {
 /// strategy.
 fn equal(text: &str, ranks: &[u32], microbatches: &[u32]) {
     let Some(kernels) = kernels() else { return };
+    let microbatches = if thorough() { microbatches } else { &microbatches[microbatches.len() - 1..] };
     for (n, ranks) in (0..).zip(ranks) {
         for microbatches in microbatches {
             let serial = compile(text, Strategy::Serial, *ranks, 1, *microbatches);
             let on_cpu = train::<Cpu<f32>>(&serial, &()).unwrap_or_else(|e| panic!("{e}"));
             let mut all = vec![serial, compile(text, Strategy::Prefetch, *ranks, 1, *microbatches)];
             all.extend((1..=3).map(|k| compile(text, Strategy::Pec, *ranks, k, *microbatches)));
+            if !thorough() {
+                // Another one beside the first for each test and number.
+                let other = 1 + (text.len() + (*ranks + *microbatches) as usize) % 4;
+                all = [0, other].map(|i| all[i].clone()).to_vec();
+            }
             let mut expected = None;
             for (i, schedule) in (0..).zip(&all) {
                 let seed = 100 * n + 10 * u64::from(*microbatches) + i;
@@ -158,9 +164,9 @@ fn a_dependency_that_is_left_out_is_noticed() {
     let Some(kernels) = kernels() else { return };
     let text = small("row_wise", "adagrad(lr: 0.05)", true).replace("steps 9", "steps 14");
     let (mut tried, mut unnoticed) = (0, Vec::new());
-    for (strategy, lookahead, microbatches) in
-        [(Strategy::Prefetch, 1, 1), (Strategy::Pec, 1, 1), (Strategy::Pec, 2, 2)]
-    {
+    let all = [(Strategy::Pec, 2, 2), (Strategy::Prefetch, 1, 1), (Strategy::Pec, 1, 1)];
+    let some = if thorough() { &all[..] } else { &all[..1] };
+    for (strategy, lookahead, microbatches) in some.iter().copied() {
         let schedule = compile(&text, strategy, 2, lookahead, microbatches);
         let ops = &schedule.train.ops;
         for op in ops {
@@ -174,7 +180,9 @@ fn a_dependency_that_is_left_out_is_noticed() {
             let options = cuda::Options { careless: Some(op.name.clone()), ..device(&kernels, tried) };
             let what = format!("{strategy:?}, lookahead {lookahead}, `{}`", op.name);
             if let Err(error) = train::<Cuda<Emulated>>(&schedule, &options) {
-                assert!(error.contains("nothing orders the two"), "{what}: {error}");
+                // A kernel may meet poison before what should have come before it does.
+                let noticed = ["nothing orders the two", "met an index that is out of range"];
+                assert!(noticed.iter().any(|how| error.contains(how)), "{what}: {error}");
                 continue;
             }
             let shared = others.iter().any(|other| share(&schedule, other, op));
@@ -183,5 +191,9 @@ fn a_dependency_that_is_left_out_is_noticed() {
         }
     }
     eprintln!("{} of {tried} operations went unnoticed: {unnoticed:#?}", unnoticed.len());
-    assert!(tried > 50 && unnoticed.len() <= 3, "{} of {tried}: {unnoticed:#?}", unnoticed.len());
+    assert!(
+        tried > 15 * some.len() as u64 && unnoticed.len() <= some.len(),
+        "{} of {tried}: {unnoticed:#?}",
+        unnoticed.len()
+    );
 }
