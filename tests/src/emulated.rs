@@ -23,6 +23,11 @@ pub fn kernels(folder: &str) -> Option<Arc<Emulation>> {
     Some(Emulation::load(Build::default(), &folder).unwrap_or_else(|e| panic!("{e}")))
 }
 
+/// Whether all cases are tried (`FS_THOROUGH` is set), which takes many minutes: without it some of each kind are.
+pub fn thorough() -> bool {
+    std::env::var_os("FS_THOROUGH").is_some()
+}
+
 /// All ranks on one emulated device.
 pub fn device(kernels: &Arc<Emulation>, seed: u64) -> cuda::Options<Emulated> {
     let options = emulated::Options { seed, rest: Duration::from_micros(50), ..emulated::Options::default() };

@@ -177,8 +177,8 @@ impl<D: Look> Device for Witness<D> {
         self.own.keep(from, first);
     }
 
-    fn begin_taking(&self) {
-        self.own.begin_taking();
+    fn begin_taking(&self, patience: std::time::Duration) {
+        self.own.begin_taking(patience);
     }
 
     fn take_rows(&self, table: usize, part: usize, rows: Range<usize>, out: &mut [Vec<D::Real>; 3]) {
