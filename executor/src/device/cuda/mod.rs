@@ -24,6 +24,7 @@ mod operands;
 mod outbox;
 mod plain;
 mod ready;
+mod refusal;
 mod staged;
 mod stored;
 mod tables;

@@ -8,13 +8,9 @@ use fs_kernels::cuda::sources::Precision;
 use fs_schedule::Schedule;
 
 use super::action::missing;
+use super::refusal::{refused, too_little};
 use super::tables::bytes;
 use crate::device::OpenError;
-use crate::units::human;
-
-pub(super) fn refused(reason: String) -> OpenError {
-    OpenError { device: "CUDA".into(), reason }
-}
 
 /// Bytes that the ranks of one GPU hold at least.
 fn least(schedule: &Schedule, ranks: usize) -> u64 {
@@ -42,14 +38,4 @@ pub fn why_not(schedule: &Schedule, ranks: usize, ordinal: u32) -> OpenError {
     refused(format!(
         "this version has no GPU kernels for what the schedule needs ({missing}); use `--backend cpu`"
     ))
-}
-
-/// What to say where there is too little memory for what ranks hold from the beginning.
-pub(super) fn too_little(whose: &str, least: u64, name: &str, free: u64) -> String {
-    format!(
-        "the tables, parameters and optimizer states of {whose} take {} before the first batch, and {name} has {} free; use \
-         fewer rows or columns",
-        human(least),
-        human(free)
-    )
 }

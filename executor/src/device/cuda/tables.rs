@@ -13,7 +13,7 @@ use fs_kernels::optimizer::{RowUpdate, state_sizes};
 use fs_schedule::{Action, DenseOptimizer, Op, Schedule};
 
 use super::lane::Order;
-use super::ready::{refused, too_little};
+use super::refusal::{refused, too_little};
 use super::{Cuda, Fault};
 use crate::device::cpu::{initial_parameter, initial_rows};
 use crate::device::shards::ShardRange;
