@@ -415,6 +415,10 @@ fn results_are_not_written_into_checkpoints() {
         "{}",
         said(&out)
     );
+    // Not everything of that name is a checkpoint's.
+    fs::write(at.join("manifest.json"), "{}").unwrap();
+    let out = fsx(at, &["--resume", "c", "--steps", "9", "--report", "r.json"]).output().unwrap();
+    assert!(out.status.success(), "{}", said(&out));
     // However it is written, a folder is the same one: the first run of several begins.
     let began = fsx(at, &["--checkpoint", "new", "--resume", "./new", "--steps", "2"]).output().unwrap();
     assert!(began.status.success(), "{}", said(&began));

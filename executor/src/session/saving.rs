@@ -140,7 +140,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
     /// processes all must call it.
     pub(super) fn leave_last(&self, scores: Option<Scores>) -> Result<(), Error> {
         let Some((leaving, parts)) = self.leaving.as_ref().zip(self.parts()) else { return Ok(()) };
-        if self.next_step == 0 || leaving.written.lock().newest == Some(self.next_step) {
+        if self.next_step == 0 || leaving.written.lock().last == Some(self.next_step) {
             return Ok(());
         }
         let held = (&*self.schedule, &self.ranks[..], &self.devices[..]);

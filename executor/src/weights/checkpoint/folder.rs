@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fs_schedule::file::write_atomically;
+use fs_schedule::file::{read_some, write_atomically};
 use fs_schedule::terminal::shown;
 
 use super::best::{Best, best, scored};
-use super::manifest::{MANIFEST, Manifest};
+use super::manifest::{LONGEST, MANIFEST, Manifest};
 use crate::data::error::some;
 use crate::error::Error;
 use crate::evaluate::metric::Metric;
@@ -67,7 +67,14 @@ fn step_before(path: &Path, ending: &str) -> Option<u64> {
 /// The checkpoint that a path is, or lies in.
 pub(crate) fn within(path: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
-    absolute.ancestors().find(|folder| is_whole(folder)).map(Path::to_path_buf)
+    absolute.ancestors().find(|folder| is_whole(folder) && is_ours(folder)).map(Path::to_path_buf)
+}
+
+/// Whether a folder with a file of a manifest's name is a checkpoint: others have such files, too.
+fn is_ours(folder: &Path) -> bool {
+    let manifest = || read_some(&folder.join(MANIFEST), LONGEST).ok();
+    step_of(folder).is_some()
+        || manifest().is_some_and(|text| serde_json::from_slice::<Manifest>(&text).is_ok())
 }
 
 /// Whether a folder has a manifest.

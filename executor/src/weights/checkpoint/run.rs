@@ -200,6 +200,8 @@ pub(crate) struct Written {
 pub(crate) struct Totals {
     /// The step of the newest one of the folder.
     pub newest: Option<u64>,
+    /// The step of the last one that was written, kept or not: all processes know the same.
+    pub last: Option<u64>,
     pub number: u64,
     /// Bytes of the newest one.
     pub bytes: u64,
@@ -212,11 +214,12 @@ pub(crate) struct Totals {
 impl Totals {
     /// None yet, in a run that goes on from the newest one of the folder if there is one.
     pub(crate) fn new(newest: Option<u64>) -> Self {
-        Self { newest, number: 0, bytes: 0, time: Duration::ZERO, unusable: None }
+        Self { newest, last: newest, number: 0, bytes: 0, time: Duration::ZERO, unusable: None }
     }
 
     /// Counts one more.
     pub(crate) fn add(&mut self, written: Written) {
+        self.last = Some(written.step);
         if let Some(why) = written.unusable {
             self.unusable.get_or_insert((written.step, why));
             return;
