@@ -6,7 +6,6 @@
 //! requests are left when those of several ranks for one user are joined must come down.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use fs_kernels::cuda::catalogue::{classes, ids};
 use fs_kernels::cuda::driver::{Area, Driver, Memory, Stream, Touch};
@@ -20,7 +19,7 @@ use super::operands::Located;
 use super::outbox::CudaOutbox;
 use super::plain::values_of;
 use super::staged::AGAIN;
-use super::transfer::{check, cut, owned, spans};
+use super::transfer::{check, cut, owned, spans, until_urgent};
 use super::{Cuda, Cursor, Fault, Job, Lane};
 use crate::device::shards::rows_per_rank;
 use crate::device::{Inbox, Progress, Urgent};
@@ -529,19 +528,9 @@ impl<D: Driver> Cuda<D> {
         from: Option<Cursor>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<Cursor>, Fault> {
-        let begin = match from {
-            Some(Cursor::Piece(n)) => n,
-            _ => 0,
-        };
-        for (n, piece) in pieces.iter().enumerate().skip(begin) {
-            if n > begin && urgent() {
-                return Ok(Progress::Running(Cursor::Piece(n), Duration::ZERO));
-            }
-            match piece {
-                Piece::Copy(from, to) => self.driver.copy(stream, &[(*from, *to)])?,
-                Piece::Launch(call, touches) => self.run(stream, call, touches)?,
-            }
-        }
-        Ok(Progress::Done)
+        until_urgent(pieces, from, urgent, |piece| match piece {
+            Piece::Copy(from, to) => Ok(self.driver.copy(stream, &[(*from, *to)])?),
+            Piece::Launch(call, touches) => self.run(stream, call, touches),
+        })
     }
 }

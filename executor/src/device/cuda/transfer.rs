@@ -180,13 +180,11 @@ impl<D: Driver> Cuda<D> {
         urgent: Urgent<'_>,
     ) -> Result<Progress<Cursor>, Fault> {
         let Moves { exchanges, gradients, everyone } = moves(&job.op.action).ok_or(Fault::NotTransfer)?;
-        let (me, ranks) = (job.env.rank, job.env.ranks);
+        let me = job.env.rank;
         let stream = self.order.stream(job);
         let mut copies = Vec::new();
-        let mut outcome = Ok(());
-        for from in (0..ranks).filter(|from| *from != me && cursor.is_none()) {
-            inbox(from, &mut |message| outcome = message.outbox().wait(&*self.driver, stream));
-            std::mem::replace(&mut outcome, Ok(()))?;
+        if cursor.is_none() {
+            self.wait_for_others(job, inbox, stream)?;
         }
         for (i, exchange) in exchanges.iter().enumerate() {
             let source = self.there(job, job.op.reads.get(3 * i), stream, false)?;
@@ -220,10 +218,7 @@ impl<D: Driver> Cuda<D> {
         }
         let done = self.enqueue_pieces(stream, &copies, cursor, urgent)?;
         if let Progress::Done = done {
-            for from in (0..ranks).filter(|from| *from != me) {
-                inbox(from, &mut |message| outcome = message.outbox().read_by(&*self.driver, me, stream));
-                std::mem::replace(&mut outcome, Ok(()))?;
-            }
+            self.others_are_read(job, inbox, stream)?;
             self.order.end(&*self.driver, job)?;
         }
         Ok(done)
@@ -237,16 +232,26 @@ impl<D: Driver> Cuda<D> {
         from: Option<Cursor>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<Cursor>, Fault> {
-        let begin = match from {
-            Some(Cursor::Piece(n)) => n,
-            _ => 0,
-        };
-        for (n, piece) in copies.iter().enumerate().skip(begin) {
-            if n > begin && urgent() {
-                return Ok(Progress::Running(Cursor::Piece(n), Duration::ZERO));
-            }
-            self.driver.copy(stream, &[*piece])?;
-        }
-        Ok(Progress::Done)
+        until_urgent(copies, from, urgent, |piece| Ok(self.driver.copy(stream, &[*piece])?))
     }
+}
+
+/// Enqueues pieces from where an earlier call has stopped, until something is urgent.
+pub(super) fn until_urgent<P>(
+    pieces: &[P],
+    from: Option<Cursor>,
+    urgent: Urgent<'_>,
+    mut enqueue: impl FnMut(&P) -> Result<(), Fault>,
+) -> Result<Progress<Cursor>, Fault> {
+    let begin = match from {
+        Some(Cursor::Piece(n)) => n,
+        _ => 0,
+    };
+    for (n, piece) in pieces.iter().enumerate().skip(begin) {
+        if n > begin && urgent() {
+            return Ok(Progress::Running(Cursor::Piece(n), Duration::ZERO));
+        }
+        enqueue(piece)?;
+    }
+    Ok(Progress::Done)
 }
