@@ -252,25 +252,3 @@ fn processes_go_on_from_one_checkpoint() {
         assert!(errors.iter().all(said), "{from:?}: {errors:#?}");
     }
 }
-
-/// What is not kept is written no second time by some of the processes, which would wait for the others.
-#[test]
-fn processes_agree_about_what_is_not_kept() {
-    let text = model("row_wise", "sgd(lr: 1e30)", 60, true);
-    let schedule = compile(&text, Strategy::Serial, 2, 1, 1);
-    let folder = tempfile::tempdir().unwrap();
-    let worlds = joined(&[vec![0], vec![1]]).unwrap();
-    std::thread::scope(|scope| {
-        for (world, _) in worlds {
-            let (schedule, folder) = (&schedule, folder.path());
-            scope.spawn(move || {
-                let options = options().steps(6).world(world).timeout(Duration::from_secs(5));
-                let mut own = session(schedule, options.checkpoint(leaving(folder, 99, 9)));
-                for _ in 0..2 {
-                    own.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
-                }
-            });
-        }
-    });
-    assert!(checkpoints(folder.path()).is_empty());
-}
