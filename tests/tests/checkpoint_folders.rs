@@ -348,6 +348,40 @@ fn only_what_runs_leave_goes() {
         }
         assert!(!unnamed.exists() && c(step(21)).exists());
     }
+    // Where it cannot be given its name it is the newest all the same.
+    let unnamed = step(21) + ".part";
+    fs::rename(c(step(21)), c(unnamed.clone())).unwrap();
+    fs::remove_file(c("lock".into())).unwrap();
+    fs::create_dir(c("lock".into())).unwrap();
+    let listed = printed(&tool(at, &["c"]));
+    assert!(listed.starts_with(&format!("c/{unnamed}: ")) && listed.contains(&step(20)), "{listed}");
+    let out = fsx(at, &["--resume", "c", "--steps", "22", "--checkpoint", "other"]).output().unwrap();
+    assert!(out.status.success() && said(&out).contains("after step 21"), "{}", said(&out));
+    // One that has its name goes before what another run left of that step.
+    fs::create_dir(c(step(21))).unwrap();
+    for entry in fs::read_dir(c(unnamed.clone())).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, c(step(21)).join(path.file_name().unwrap())).unwrap();
+    }
+    let listed = printed(&tool(at, &["c"]));
+    assert!(listed.starts_with(&format!("c/{}: ", step(21))) && !listed.contains(".part"), "{listed}");
+    assert!(c(unnamed).exists());
+}
+
+/// A run is not refused because somebody gives a checkpoint its name at that moment.
+#[test]
+fn a_lock_that_is_held_for_a_moment_keeps_no_run_out() {
+    let folder = three();
+    let at = folder.path();
+    let lock = fs::File::options().write(true).open(at.join("c/lock")).unwrap();
+    lock.lock().unwrap();
+    let held = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(400));
+        drop(lock);
+    });
+    let out = fsx(at, &["--resume", "c", "--checkpoint", "c", "--steps", "22"]).output().unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    held.join().unwrap();
 }
 
 /// A run that has nothing left to train leaves a checkpoint of its end like all others, unless it lies there already.

@@ -149,8 +149,14 @@ fn killed_at_any_moment_it_goes_on() {
         }));
         let mut child = fsx(at, &arguments).spawn().unwrap();
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        std::thread::sleep(Duration::from_millis(20 + (random >> 40) % longest));
-        let ended = child.try_wait().unwrap().is_some();
+        let until = Instant::now() + Duration::from_millis(20 + (random >> 40) % longest);
+        let ended = loop {
+            let ended = child.try_wait().unwrap().is_some();
+            if ended || Instant::now() >= until {
+                break ended;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
         // SIGKILL.
         let _ = child.kill();
         let out = child.wait_with_output().unwrap();

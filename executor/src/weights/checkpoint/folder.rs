@@ -121,25 +121,34 @@ pub(super) fn amiss(path: &Path) -> Option<String> {
     }
 }
 
+/// All that has the name of a checkpoint, newest first, after one that only lacks its name has been given it. Where that cannot be
+/// done, in a folder that cannot be written, it is there by the name that it has.
+pub(super) fn settled(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let left = settle(folder);
+    let mut found = named(folder)?;
+    if let Some(left) = left.filter(|(step, path)| is_whole(path) && found.iter().all(|(of, _)| of != step)) {
+        found.push(left);
+        found.sort_unstable_by(|a, b| b.cmp(a));
+    }
+    Ok(found)
+}
+
 /// Gives a checkpoint that only lacks its name, because its run was killed just then, that name; so whoever goes on from the
-/// newest one finds it. Several may try at once, and a run that writes there does it itself.
-pub(crate) fn settle(folder: &Path) {
+/// newest one finds it. Several may try at once, and a run that writes there does it itself. Returns one that could not be given it.
+pub(crate) fn settle(folder: &Path) -> Option<(u64, PathBuf)> {
     let until = Instant::now() + PATIENCE;
     loop {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let unnamed = entries
-            .filter(|entry| is_whole(&entry.path()))
-            .find_map(|entry| step_before(Path::new(&entry.file_name()), PART));
-        let Some(step) = unnamed else { return };
-        // What cannot be renamed, in a folder that cannot be written, is as if it were not there.
+        let (step, path) = entries
+            .map(|entry| entry.path())
+            .filter(|path| is_whole(path))
+            .find_map(|path| Some((step_before(&path, PART)?, path)))?;
         let mut own = Folder::at(folder);
         match own.lock() {
-            Ok(()) => {
-                let _ = own.finish(step);
-                return;
-            }
+            Ok(()) => return own.finish(step).err().map(|_| (step, path)),
             Err(NotLocked::Held) if Instant::now() < until => std::thread::sleep(LOOK),
-            Err(_) => return,
+            Err(NotLocked::Held) => return None,
+            Err(NotLocked::Failed(_)) => return Some((step, path)),
         }
     }
 }
@@ -166,7 +175,15 @@ impl Folder {
                 shown(&within)
             )));
         }
-        folder.lock().map_err(|error| match error {
+        // Whoever gives a checkpoint its name soon lets go.
+        let until = Instant::now() + PATIENCE;
+        let locked = loop {
+            match folder.lock() {
+                Err(NotLocked::Held) if Instant::now() < until => std::thread::sleep(LOOK),
+                other => break other,
+            }
+        };
+        locked.map_err(|error| match error {
             NotLocked::Held => Error::Settings(format!(
                 "another run writes checkpoints into {}; wait for it, or give this one another folder",
                 shown(path)

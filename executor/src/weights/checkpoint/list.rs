@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::folder::{amiss, bad, is_whole, named, settle, step_of};
+use super::folder::{amiss, bad, is_whole, settled, step_of};
 use super::read::Checkpoint;
 use crate::error::Error;
 use crate::evaluate::Scores;
@@ -64,8 +64,7 @@ pub fn checkpoints(path: &Path, verify: bool) -> Result<Vec<Listed>, Error> {
             let at = fs_schedule::terminal::shown(path);
             Error::Weights(format!("cannot read the checkpoints {at}: {source}"))
         };
-        settle(path);
-        named(path).map_err(failed)?.into_iter().map(|(_, path)| path).collect()
+        settled(path).map_err(failed)?.into_iter().map(|(_, path)| path).collect()
     };
     // One that has lost its manifest.
     if paths.is_empty()

@@ -23,8 +23,7 @@ pub use list::{Listed, checkpoints};
 
 /// Whether a path is a checkpoint, or a folder that has one, be it damaged.
 pub fn has_checkpoint(path: &Path) -> bool {
-    folder::settle(path);
-    folder::is_whole(path) || folder::named(path).is_ok_and(|found| !found.is_empty())
+    folder::is_whole(path) || folder::settled(path).is_ok_and(|found| !found.is_empty())
 }
 
 /// The checkpoint that a path would be in, be it there or not.

@@ -7,7 +7,7 @@ use fs_schedule::file::read_some;
 use fs_schedule::terminal::shown;
 
 use super::blocks::{Blocks, Digests};
-use super::folder::{amiss, bad, is_whole, named, settle, step_of};
+use super::folder::{amiss, bad, is_whole, settled, step_of};
 use super::lying::{Lying, Which};
 use super::manifest::{FORMAT, LONGEST, MANIFEST, Manifest, Piece};
 use crate::data::DataError;
@@ -46,8 +46,7 @@ pub(crate) fn find(path: &Path) -> Result<PathBuf, Error> {
             "{at} is no checkpoint: it is a file; --init starts a run from a file of values"
         )));
     }
-    settle(path);
-    for (_, found) in named(path).map_err(failed)? {
+    for (_, found) in settled(path).map_err(failed)? {
         if is_whole(&found) {
             return Ok(found);
         }
