@@ -472,6 +472,33 @@ def hosts(given, folder):
         subprocess.run([two, "down"], check=True)
 
 
+def slow_disk(given, folder):
+    """However long one process's disk takes to sync, the others wait for it; the checkpoints are those of a fast disk."""
+    library = folder / "slow_disk.so"
+    cc = ["cc", "-shared", "-fPIC", "-o", library, Path(__file__).resolve().parent / "slow_disk.c", "-ldl"]
+    subprocess.run(cc, check=True)
+    text = MODEL.replace("SHARDING", "table_wise").replace("BALANCE", "")
+    (folder / "m.fs").write_text(text)
+    compile_ = [given.fsc, "compile", "m.fs", "-o", "m.json", "--ranks", "2", "--strategy", "pec"]
+    subprocess.run(compile_, cwd=folder, check=True, capture_output=True)
+    train = [given.fsx, "run", "m.json", "-q", "--steps", "90", "--checkpoint", "c", "--every", "30", "--keep", "9", "--timeout", "2"]
+    ends = {}
+    for rank in [None, 0, 1]:
+        slow = [] if rank is None else ["-x", f"LD_PRELOAD={library}", "-x", "SLOW_SECONDS=3.5", "-x", f"SLOW_RANK={rank}"]
+        code, _, err, took = Job(MPIRUN + slow + ["-np", "2"] + train, folder).end(90)
+        if code != 0 or rank is not None and took < 2 * 3.5:
+            fail(f"a slow disk of process {rank} ends the run, or is none: {code} after {took:.1f} s\n{err}")
+        ends[rank] = {str(f.relative_to(folder / "c")): f.read_bytes() for f in (folder / "c").glob("step-*/*.safetensors")}
+        shutil.rmtree(folder / "c")
+    # While one is written others are left out.
+    for rank in [0, 1]:
+        steps = {name.split("/")[0] for name in ends[rank]}
+        wanted = {name: held for name, held in ends[None].items() if name.split("/")[0] in steps}
+        if "step-000000000090" not in steps or len(steps) < 2 or ends[rank] != wanted:
+            fail(f"with a slow disk of process {rank}: {sorted(steps)}")
+    ok("processes wait for one whose disk is slow")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fsc", type=Path)
@@ -486,6 +513,7 @@ def main():
         traced(given, folder)
         failures(given, folder)
         kept(given, folder)
+        slow_disk(given, folder)
         links(given, folder)
         if given.hosts:
             hosts(given, folder)

@@ -357,6 +357,13 @@ fn only_what_runs_leave_goes() {
     assert!(listed.starts_with(&format!("c/{unnamed}: ")) && listed.contains(&step(20)), "{listed}");
     let out = fsx(at, &["--resume", "c", "--steps", "22", "--checkpoint", "other"]).output().unwrap();
     assert!(out.status.success() && said(&out).contains("after step 21"), "{}", said(&out));
+    // So are several.
+    let other = step(20) + ".part";
+    fs::rename(c(step(20)), c(other.clone())).unwrap();
+    let listed = printed(&tool(at, &["c"]));
+    let (first, second) = (listed.find(&unnamed), listed.find(&other));
+    assert!(first == Some(2) && second > first, "{listed}");
+    fs::rename(c(other), c(step(20))).unwrap();
     // One that has its name goes before what another run left of that step.
     fs::create_dir(c(step(21))).unwrap();
     for entry in fs::read_dir(c(unnamed.clone())).unwrap() {
@@ -382,6 +389,25 @@ fn a_lock_that_is_held_for_a_moment_keeps_no_run_out() {
     let out = fsx(at, &["--resume", "c", "--checkpoint", "c", "--steps", "22"]).output().unwrap();
     assert!(out.status.success(), "{}", said(&out));
     held.join().unwrap();
+}
+
+/// What the run that is about to end still leaves is gone on from, and not what was the newest before.
+#[test]
+fn a_run_goes_on_from_what_the_one_before_leaves_at_its_end() {
+    let folder = three();
+    let at = folder.path();
+    let (newest, away) = (at.join("c").join(step(20)), at.join("away"));
+    fs::rename(&newest, &away).unwrap();
+    let lock = fs::File::options().write(true).open(at.join("c/lock")).unwrap();
+    lock.lock().unwrap();
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(400));
+        fs::rename(&away, &newest).unwrap();
+        drop(lock);
+    });
+    let out = fsx(at, &["--resume", "c", "--checkpoint", "c", "--steps", "22"]).output().unwrap();
+    ends.join().unwrap();
+    assert!(out.status.success() && said(&out).contains("after step 20"), "{}", said(&out));
 }
 
 /// A run that has nothing left to train leaves a checkpoint of its end like all others, unless it lies there already.

@@ -420,6 +420,16 @@ fn results_are_not_written_into_checkpoints() {
         assert!(!out.status.success() && said(&out).contains("lies in the checkpoint"), "{}", said(&out));
         assert!(files() == were, "{option}");
     }
+    // Names that checkpoints will have, or have until they are whole.
+    let next = ["c/step-000000000400", "c/step-000000000400.part", "c/step-000000000400/new.json"];
+    for (option, path) in
+        ["--report", "--save", "--status", "--trace"].iter().flat_map(|o| next.map(|n| (o, n)))
+    {
+        let more = [&LEAVES[..], &["--resume", "c", "--steps", "9", option, path]].concat();
+        let out = fsx(at, &more).output().unwrap();
+        assert!(!out.status.success() && said(&out).contains("lies in the checkpoint"), "{}", said(&out));
+        assert!(files() == were && !at.join(path).exists(), "{option}");
+    }
     let lock = [&LEAVES[..], &["--resume", "c", "--save", "c/lock"]].concat();
     let out = fsx(at, &lock).output().unwrap();
     assert!(

@@ -25,8 +25,8 @@ pub(super) struct Args {
     /// Where to write the schedule (default: the model's name with `.json`).
     #[arg(short, long)]
     output: Option<PathBuf>,
-    /// How to order operations.
-    #[arg(long, value_parser = strategies(), default_value = "serial")]
+    /// How to order operations: one way, or what is predicted to be fastest.
+    #[arg(long, value_parser = strategies(), default_value = "auto")]
     strategy: StrategyChoice,
     /// Ranks to plan for (default: the GPUs of the cluster; 1 without one).
     #[arg(long)]

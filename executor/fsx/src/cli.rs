@@ -450,7 +450,7 @@ fn check_distinct(run: &Run, schedule: &Schedule) -> Result<(), Error> {
             continue;
         }
         let place = place_of(&path);
-        if let Some(checkpoint) = weights::checkpoint_around(&place) {
+        if let Some(checkpoint) = weights::checkpoint_around(&place, run.checkpoint.as_deref()) {
             return Err(Error::Settings(format!(
                 "{} lies in the checkpoint {}, which would no longer be what it says; put the {what} elsewhere",
                 shown(&path),

@@ -383,6 +383,10 @@ impl Observer for Counting<'_> {
         self.inner.step(event);
     }
 
+    fn unusable(&mut self, step: u64, why: &str) {
+        self.inner.unusable(step, why);
+    }
+
     fn evaluating(&mut self, batches: u64) {
         self.inner.evaluating(batches);
     }

@@ -168,6 +168,13 @@ impl Observer for Progress {
         self.advance(event.tokens);
     }
 
+    fn unusable(&mut self, step: u64, why: &str) {
+        let text = format!(
+            "warning: the checkpoint of step {step} is not kept: {why}, and no run could go on from it; try a smaller learning rate"
+        );
+        self.say(&entry(&text));
+    }
+
     fn evaluating(&mut self, batches: u64) {
         self.begin("evaluating", 0, batches);
     }

@@ -186,7 +186,8 @@ impl<O: Outbox> Hearing<O> {
             | FrameKind::Where
             | FrameKind::Tick
             | FrameKind::Tock
-            | FrameKind::Verdict => {}
+            | FrameKind::Verdict
+            | FrameKind::Working => {}
         }
         Ok(())
     }

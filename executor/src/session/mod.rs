@@ -57,6 +57,8 @@ pub trait Observer {
     fn training(&mut self, _done: u64, _steps: u64) {}
     /// A step is done on all ranks.
     fn step(&mut self, _event: &StepEvent) {}
+    /// The checkpoint of a step was not kept, the first one, and why. Only in the first process all parts are known.
+    fn unusable(&mut self, _step: u64, _why: &str) {}
     /// Evaluation begins.
     fn evaluating(&mut self, _batches: u64) {}
     /// A batch is evaluated on all ranks.
@@ -342,8 +344,14 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let started = Instant::now();
         let schedule = Arc::clone(&self.schedule);
         let record = self.options.record.clone();
-        let mut results =
-            self.phase(&schedule.train, range, None, record, &mut |event| observer.step(event))?;
+        let written = self.leaving.as_ref().map(|leaving| Arc::clone(&leaving.written));
+        let mut each = |event: &StepEvent| {
+            observer.step(event);
+            if let Some((step, why)) = written.as_ref().and_then(|written| written.lock().news()) {
+                observer.unusable(step, &why);
+            }
+        };
+        let mut results = self.phase(&schedule.train, range, None, record, &mut each)?;
         (self.records, self.clocks) = self.gather().records(&mut results)?;
         self.next_step += results.steps.len() as u64;
         Ok((results, started.elapsed().as_secs_f64()))
@@ -522,7 +530,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             let held = (&*self.schedule, &self.ranks[..], &self.devices[..]);
             Checkpoints {
                 pace: &leaving.pace,
-                writing: leaving.writing(parts, held, control),
+                writing: leaving.writing(parts, held, &**control),
                 written: &leaving.written,
             }
         });

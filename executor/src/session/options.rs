@@ -355,6 +355,10 @@ pub(super) fn check_link(link: Option<EmulatedLink>) -> Result<(), Error> {
 pub(super) fn seed(schedule: &Schedule, options: &Options) -> Result<u64, Error> {
     let given = options.seed.unwrap_or(schedule.settings.seed);
     let Some(path) = &options.resume else { return Ok(given) };
+    // The newest one may be another in a moment.
+    if options.checkpoint.is_some() {
+        weights::wait_for_writer(path);
+    }
     let own = weights::seed(path)?;
     match options.seed {
         Some(seed) if seed != own => Err(Error::Settings(format!(

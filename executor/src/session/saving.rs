@@ -23,6 +23,7 @@ use crate::runtime::tables::Field;
 use crate::step::StepEvent;
 use crate::transport::TransportError;
 use crate::transport::control::Control;
+use crate::transport::peers::at_work;
 use crate::weights::checkpoint::folder::Folder;
 use crate::weights::checkpoint::run::{Totals, Writing};
 use crate::weights::checkpoint::throttle::Throttle;
@@ -37,7 +38,7 @@ pub(super) struct Leaving {
     /// Digest of the data as they are read.
     data: String,
     pub(super) pace: Arc<Pace>,
-    pub(super) written: Mutex<Totals>,
+    pub(super) written: Arc<Mutex<Totals>>,
 }
 
 /// What a checkpoint says beside values.
@@ -67,7 +68,7 @@ impl Leaving {
             keep: (of.keep, of.best),
             data,
             pace: Arc::new(Pace::new(of.every)),
-            written: Mutex::new(Totals::new(there)),
+            written: Arc::new(Mutex::new(Totals::new(there))),
         })
     }
 
@@ -76,7 +77,7 @@ impl Leaving {
         &'a self,
         parts: &'a Parts,
         (schedule, ranks, devices): (&'a Schedule, &'a [Env], &'a [D]),
-        control: &Arc<dyn Control>,
+        control: &'a dyn Control,
     ) -> Writing<'a, D> {
         Writing {
             folder: &self.folder,
@@ -84,9 +85,7 @@ impl Leaving {
             state: State { schedule, ranks, devices, vocabulary: parts.vocabulary.as_deref() },
             about: parts.about.clone(),
             data: parts.data.clone(),
-            process: (control.process(), control.processes().len()),
-            ranks: control.processes().iter().map(Vec::len).sum(),
-            timeout: control.timeout(),
+            control,
         }
     }
 }
@@ -144,7 +143,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             return Ok(());
         }
         let held = (&*self.schedule, &self.ranks[..], &self.devices[..]);
-        let control = &self.control;
+        let control = &*self.control;
         let ended = || control.failure().is_some();
         let written =
             leaving.writing(&parts, held, control).write(self.next_step, scores, &Throttle::none(&ended));
@@ -180,7 +179,9 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             let own = self.source.vocabulary();
             let vocabulary: Option<&Vocabulary> = own.as_deref().or(self.kept.as_deref());
             let about = self.about(vocabulary.is_some());
-            save::save(&self.schedule, &self.devices[0], path, (&about, vocabulary), &rows)
+            at_work(&*self.control, || {
+                save::save(&self.schedule, &self.devices[0], path, (&about, vocabulary), &rows)
+            })
         } else {
             let fields = save::fields(&self.schedule);
             fields.iter().try_for_each(|f| rows(f, &mut |_: &[T]| Ok(()))).map_err(|_| self.broken())

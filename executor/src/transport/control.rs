@@ -56,6 +56,14 @@ pub(crate) trait Control: Send + Sync {
         self.send(process, buffer);
     }
 
+    /// Tells the others that this process is at work that takes as long as it takes; [`at_work`](super::peers::at_work) does so.
+    fn working(&self) {}
+
+    /// When any other process was last heard to be at such work: what is waited for may be waiting for that one.
+    fn heard_working(&self) -> Option<Instant> {
+        None
+    }
+
     /// Tells all that a rank of this process has failed.
     fn fail(&self, failure: &TransportError);
 

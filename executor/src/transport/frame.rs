@@ -59,10 +59,12 @@ pub enum FrameKind {
     Tock = 11,
     /// The failure that counts.
     Verdict = 12,
+    /// This process is at work that takes long.
+    Working = 13,
 }
 
 impl FrameKind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Data,
         Self::Report,
         Self::Ended,
@@ -75,6 +77,7 @@ impl FrameKind {
         Self::Tick,
         Self::Tock,
         Self::Verdict,
+        Self::Working,
     ];
 }
 

@@ -24,6 +24,8 @@ use super::wire::{Sink, Wire, World};
 use super::witness::{Answers, Witness};
 use super::{CONNECTION, TransportError};
 
+pub(crate) use working::at_work;
+
 /// Speaks to the other processes of a world.
 pub(crate) struct Peers {
     world: World,
@@ -70,6 +72,8 @@ struct State {
     failures: Vec<Option<(usize, TransportError)>>,
     /// The failure that counts, as the process says that decides.
     verdict: Option<TransportError>,
+    /// When each process was heard to be at work that takes long.
+    working: Vec<Option<Instant>>,
     /// What is gathered here, and the ranks that are waited for.
     gathering: Option<(String, Vec<usize>)>,
     /// How often the first process has asked, and how often this one was asked.
@@ -84,8 +88,6 @@ struct State {
 
 /// The inquiry that is answered with a failure.
 const LAST_WORDS: u64 = u64::MAX;
-/// Questions for the time, of whose answers the quickest counts.
-const TICKS: u64 = 32;
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -169,27 +171,6 @@ impl Shared {
         }
     }
 
-    /// Says what the time is, or takes note of what another process says it is.
-    fn ticked(
-        &self,
-        process: usize,
-        kind: FrameKind,
-        number: u64,
-        mut reader: Reader<'_>,
-        seen: Instant,
-    ) -> Result<(), BadFrame> {
-        if kind == FrameKind::Tock {
-            let time = reader.number()? as i64;
-            self.lock().tock = Some((number, seen, time));
-            self.changed.notify_all();
-        } else if let Some(wire) = self.wire.upgrade() {
-            let mut frame = Vec::new();
-            Writer::new(&mut frame, FrameKind::Tock, number).number(self.time(Instant::now()) as u64);
-            wire.send(process, &frame);
-        }
-        reader.end()
-    }
-
     fn time(&self, at: Instant) -> i64 {
         at.saturating_duration_since(self.epoch).as_nanos() as i64
     }
@@ -249,6 +230,7 @@ impl Shared {
                 self.lock().parts.push((run, process, what, reader.rest().to_vec()));
                 self.changed.notify_all();
             }
+            FrameKind::Working => self.heard_working(process, seen),
             FrameKind::Tick | FrameKind::Tock => self.ticked(process, kind, run, reader, seen)?,
             FrameKind::Ask | FrameKind::Where => self.inquired(process, kind, run, reader.rest()),
             FrameKind::Data | FrameKind::Report | FrameKind::Ended | FrameKind::Grant | FrameKind::Stop => {
@@ -308,7 +290,8 @@ impl Peers {
         }
         let processes = world.processes.len();
         let (lost, failures, places) = (vec![None; processes], vec![None; processes], vec![None; processes]);
-        let state = Mutex::new(State { lost, failures, places, ..State::default() });
+        let working = vec![None; processes];
+        let state = Mutex::new(State { lost, failures, places, working, ..State::default() });
         let (process, wire) = (world.process, Arc::downgrade(&world.wire));
         let shared = Arc::new(Shared {
             process,
@@ -356,35 +339,12 @@ impl Peers {
         state.gathered
     }
 
-    /// Another process's clock, by the quickest of some answers; none if one does not come.
-    fn read_clock(&self, process: usize) -> Option<Reading> {
-        let mut best: Option<Reading> = None;
-        for _ in 0..TICKS {
-            let number = {
-                let mut state = self.shared.lock();
-                state.ticks += 1;
-                state.ticks
-            };
-            let mut frame = Vec::new();
-            Writer::new(&mut frame, FrameKind::Tick, number);
-            let asked = Instant::now();
-            self.send(process, &frame);
-            let came = |state: &State| state.tock.is_some_and(|tock| tock.0 == number);
-            let until = asked + SETTLING.0.min(self.timeout);
-            let ended = |s: &State| came(s) || s.lost[process].is_some();
-            let (_, seen, time) = self.shared.wait_until(until, ended).tock.filter(|t| t.0 == number)?;
-            let reading = Reading::of(self.shared.time(asked), self.shared.time(seen), time);
-            best = Some(best.filter(|best| best.round_trip <= reading.round_trip).unwrap_or(reading));
-        }
-        best
-    }
-
     fn others(&self) -> Vec<usize> {
         (0..self.world.processes.len()).filter(|p| *p != self.world.process).collect()
     }
 
     fn wait(&self, number: u64, what: &str, from: &[usize]) -> Result<Vec<Option<Vec<u8>>>, TransportError> {
-        let until = Instant::now() + self.timeout;
+        let began = Instant::now();
         let mut found: Vec<Option<Vec<u8>>> = vec![None; self.world.processes.len()];
         let mut state = self.shared.lock();
         loop {
@@ -416,7 +376,8 @@ impl Peers {
             let ranks = || missing.iter().flat_map(|p| self.world.processes[*p].clone()).collect();
             state.gathering = Some((what.to_owned(), ranks()));
             let gone = missing.iter().find_map(|p| Some((*p, state.lost[*p].clone()?)));
-            let left = until.saturating_duration_since(Instant::now());
+            let since = state.working.iter().flatten().fold(began, |since, heard| since.max(*heard));
+            let left = (since + self.timeout).saturating_duration_since(Instant::now());
             if let Some((process, reason)) = gone {
                 return Err(self.shared.gone(process, &reason));
             }
@@ -483,6 +444,14 @@ impl Control for Peers {
         write: &mut dyn FnMut(&mut Vec<u8>),
     ) {
         self.world.wire.send_data(process, (priority, bytes), buffer, write);
+    }
+
+    fn working(&self) {
+        self.say_working();
+    }
+
+    fn heard_working(&self) -> Option<Instant> {
+        self.shared.lock().working.iter().flatten().max().copied()
     }
 
     fn fail(&self, failure: &TransportError) {
@@ -594,6 +563,8 @@ fn write_places(frame: &mut Vec<u8>, number: u64, witness: &dyn Witness) {
     Writer::new(frame, FrameKind::Where, number).bytes(&bytes);
 }
 
+mod clocks;
 mod settle;
 #[cfg(test)]
 mod tests;
+mod working;

@@ -85,6 +85,12 @@ fn witnessed(processes: usize) -> (Vec<Peers>, Arc<Post>, Vec<Arc<Here>>) {
     ((0..processes).map(peer).collect(), post, here)
 }
 
+/// With another timeout, and nobody to ask where ranks are.
+fn peers_with(processes: usize, timeout: Duration) -> (Vec<Peers>, Arc<Post>) {
+    let (peers, post) = peers(processes);
+    (peers.into_iter().map(|peer| Peers { timeout, ..peer }).collect(), post)
+}
+
 /// Three notice a failure of their own before they hear of the others', a fourth none.
 #[test]
 fn failures_that_cross_are_settled_alike() {
@@ -273,4 +279,32 @@ fn one_gathers_from_all() {
         threads.into_iter().map(|t| t.join().unwrap().unwrap()).collect()
     });
     assert_eq!(found, [None, Some(vec![vec![5], vec![6], vec![7]]), None]);
+}
+
+/// Who says that it is at work is waited for, and so is whoever waits for that one; who says nothing is not.
+#[test]
+fn those_at_work_are_waited_for() {
+    let (peers, post) = peers_with(3, Duration::from_millis(400));
+    let waits = |patient: bool| {
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| peers[0].gather("the end", b"0"));
+            let until = Instant::now() + Duration::from_millis(1000);
+            while Instant::now() < until {
+                if patient {
+                    peers[2].working();
+                }
+                post.deliver();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let ended = waiting.is_finished();
+            for peer in &peers[1..] {
+                peer.next_number();
+                peer.give(peer.shared.lock().gathered, "the end", b"other", &[0]);
+            }
+            post.deliver();
+            (ended, waiting.join().unwrap().is_ok())
+        })
+    };
+    assert_eq!(waits(true), (false, true));
+    assert_eq!(waits(false), (true, false));
 }

@@ -70,6 +70,18 @@ pub(crate) fn within(path: &Path) -> Option<PathBuf> {
     absolute.ancestors().find(|folder| is_whole(folder) && is_ours(folder)).map(Path::to_path_buf)
 }
 
+/// What has a name that is a checkpoint's in this folder, and is what a path is or lies in.
+pub(crate) fn within_name(path: &Path, folder: &Path) -> Option<PathBuf> {
+    let taken = |path: &Path| {
+        step_of(path).or_else(|| step_before(path, PART)).or_else(|| step_before(path, REMOVED)).is_some()
+    };
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| absolute(path));
+    let (path, folder) = (absolute(path), real(folder));
+    let mut around = path.ancestors().filter(|place| taken(place));
+    around.find(|place| place.parent().is_some_and(|parent| real(parent) == folder)).map(Path::to_path_buf)
+}
+
 /// Whether a folder with a file of a manifest's name is a checkpoint: others have such files, too.
 fn is_ours(folder: &Path) -> bool {
     let manifest = || read_some(&folder.join(MANIFEST), LONGEST).ok();
@@ -121,35 +133,57 @@ pub(super) fn amiss(path: &Path) -> Option<String> {
     }
 }
 
-/// All that has the name of a checkpoint, newest first, after one that only lacks its name has been given it. Where that cannot be
-/// done, in a folder that cannot be written, it is there by the name that it has.
+/// All that has the name of a checkpoint, newest first, after those that only lack their names have been given them. Where that
+/// cannot be done, in a folder that cannot be written, they are there by the names that they have.
 pub(super) fn settled(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let left = settle(folder);
     let mut found = named(folder)?;
-    if let Some(left) = left.filter(|(step, path)| is_whole(path) && found.iter().all(|(of, _)| of != step)) {
-        found.push(left);
-        found.sort_unstable_by(|a, b| b.cmp(a));
-    }
+    let left =
+        left.into_iter().filter(|(step, path)| is_whole(path) && found.iter().all(|(of, _)| of != step));
+    let left: Vec<_> = left.collect();
+    found.extend(left);
+    found.sort_unstable_by(|a, b| b.cmp(a));
     Ok(found)
 }
 
-/// Gives a checkpoint that only lacks its name, because its run was killed just then, that name; so whoever goes on from the
-/// newest one finds it. Several may try at once, and a run that writes there does it itself. Returns one that could not be given it.
-pub(crate) fn settle(folder: &Path) -> Option<(u64, PathBuf)> {
+/// Gives checkpoints that only lack their names, because their run was killed just then, those names; so whoever goes on from the
+/// newest one finds it. Several may try at once, and a run that writes there does it itself. Returns those that could not be given
+/// theirs.
+pub(crate) fn settle(folder: &Path) -> Vec<(u64, PathBuf)> {
     let until = Instant::now() + PATIENCE;
     loop {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let (step, path) = entries
-            .map(|entry| entry.path())
-            .filter(|path| is_whole(path))
-            .find_map(|path| Some((step_before(&path, PART)?, path)))?;
+        let unnamed = entries.map(|entry| entry.path()).filter(|path| is_whole(path));
+        let mut unnamed: Vec<_> =
+            unnamed.filter_map(|path| Some((step_before(&path, PART)?, path))).collect();
+        if unnamed.is_empty() {
+            return unnamed;
+        }
         let mut own = Folder::at(folder);
         match own.lock() {
-            Ok(()) => return own.finish(step).err().map(|_| (step, path)),
+            Ok(()) => {
+                unnamed.retain(|(step, _)| own.finish(*step).is_err());
+                return unnamed;
+            }
             Err(NotLocked::Held) if Instant::now() < until => std::thread::sleep(LOOK),
-            Err(NotLocked::Held) => return None,
-            Err(NotLocked::Failed(_)) => return Some((step, path)),
+            // It is the other's, who will.
+            Err(NotLocked::Held) => return Vec::new(),
+            Err(NotLocked::Failed(_)) => return unnamed,
         }
+    }
+}
+
+/// Waits while a run writes into a folder, but not for long. Makes nothing there.
+pub(crate) fn wait_for_writer(folder: &Path) {
+    let (until, place) = (Instant::now() + PATIENCE, folder.join(LOCK));
+    let held = || {
+        // To open a pipe is to wait for whoever reads it.
+        fs::metadata(&place).ok().filter(fs::Metadata::is_file)?;
+        let file = File::options().write(true).open(&place).ok()?;
+        matches!(file.try_lock(), Err(TryLockError::WouldBlock)).then_some(())
+    };
+    while held().is_some() && Instant::now() < until {
+        std::thread::sleep(LOOK);
     }
 }
 

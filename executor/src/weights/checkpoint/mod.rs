@@ -26,9 +26,15 @@ pub fn has_checkpoint(path: &Path) -> bool {
     folder::is_whole(path) || folder::settled(path).is_ok_and(|found| !found.is_empty())
 }
 
-/// The checkpoint that a path would be in, be it there or not.
-pub fn checkpoint_around(path: &Path) -> Option<PathBuf> {
-    folder::within(path)
+/// The checkpoint that a path is, or would be in, be it there or not: what has a manifest, and in a folder that a run writes
+/// checkpoints into all that could get a checkpoint's name.
+pub fn checkpoint_around(path: &Path, written: Option<&Path>) -> Option<PathBuf> {
+    folder::within(path).or_else(|| folder::within_name(path, written?))
+}
+
+/// Waits a moment for a run that is about to end and still writes there: what it leaves is gone on from.
+pub(crate) fn wait_for_writer(folder: &Path) {
+    folder::wait_for_writer(folder);
 }
 
 /// The file that keeps other runs out of a folder of checkpoints.

@@ -16,6 +16,8 @@ use crate::device::Device;
 use crate::evaluate::Scores;
 use crate::evaluate::metric::Metric;
 use crate::runtime::pace::Pace;
+use crate::transport::control::Control;
+use crate::transport::peers::at_work;
 use crate::weights::layout::{About, Run};
 
 /// How often a process looks whether the others have written theirs.
@@ -35,11 +37,8 @@ pub(crate) struct Writing<'a, D: Device> {
     pub about: About,
     /// What the data is, and its digest.
     pub data: (String, String),
-    /// This process and how many there are.
-    pub process: (usize, usize),
-    pub ranks: usize,
-    /// For how long other processes may write nothing.
-    pub timeout: Duration,
+    /// Speaks to the other processes, which write their parts.
+    pub control: &'a dyn Control,
 }
 
 /// Why a checkpoint was not written.
@@ -89,7 +88,7 @@ impl<D: Device> Writing<'_, D> {
             written.map(|(bytes, unusable)| Written { step, bytes, time: since.elapsed(), unusable });
         written.map_err(|source| {
             self.state.devices.iter().for_each(Device::forget);
-            if self.process.0 == 0 {
+            if self.control.process() == 0 {
                 let _ = fs::remove_dir_all(&path);
             }
             NotWritten { path, source }
@@ -102,7 +101,8 @@ impl<D: Device> Writing<'_, D> {
         (step, scores): (u64, Option<Scores>),
         throttle: &Throttle<'_>,
     ) -> io::Result<(u64, Option<String>)> {
-        let (own, processes) = self.process;
+        let (own, processes) = (self.control.process(), self.control.processes().len());
+        let timeout = self.control.timeout();
         let part_of = |process: usize| path.join(format!("process-{process}.json"));
         let wait = |there: &dyn Fn() -> bool| {
             let (mut since, mut seen) = (Instant::now(), 0);
@@ -110,10 +110,12 @@ impl<D: Device> Writing<'_, D> {
                 if (throttle.given_up)() {
                     return Err(given_up());
                 }
-                if since.elapsed() > self.timeout {
+                // Whoever is at work says so, be it that nothing is seen of it here: a disk may take long to sync.
+                since = self.control.heard_working().map_or(since, |heard| heard.max(since));
+                if since.elapsed() > timeout {
                     let now = written(path);
                     if now == seen {
-                        return Err(nobody_writes(self.timeout));
+                        return Err(nobody_writes(timeout));
                     }
                     (since, seen) = (Instant::now(), now);
                 }
@@ -122,16 +124,16 @@ impl<D: Device> Writing<'_, D> {
             Ok(())
         };
         if own == 0 {
-            make(path)?;
+            at_work(self.control, || make(path))?;
         } else {
             wait(&|| path.is_dir())?;
         }
-        let mut part = self.state.write(path, throttle, self.timeout / PATIENCE)?;
+        let mut part = at_work(self.control, || self.state.write(path, throttle, timeout / PATIENCE))?;
         // Before anybody can see that it is written: who does may begin the next one, whose rows are not to be forgotten.
         self.state.devices.iter().for_each(Device::forget);
         let bytes = |part: &Part| part.files.values().map(|file| file.bytes).sum();
         if own > 0 {
-            write_atomically(&part_of(own), &serde_json::to_vec(&part)?)?;
+            at_work(self.control, || write_atomically(&part_of(own), &serde_json::to_vec(&part)?))?;
             return Ok((bytes(&part), part.unusable));
         }
         for other in 1..processes {
@@ -144,7 +146,7 @@ impl<D: Device> Writing<'_, D> {
         let bytes = bytes(&part);
         if part.unusable.is_some() {
             // It would push out one that a run can go on from.
-            fs::remove_dir_all(path)?;
+            at_work(self.control, || fs::remove_dir_all(path))?;
             return Ok((bytes, part.unusable));
         }
         let manifest = Manifest {
@@ -154,7 +156,7 @@ impl<D: Device> Writing<'_, D> {
             run: Run {
                 schedule: self.state.schedule.digest.clone(),
                 model: self.state.schedule.reference.digest.clone(),
-                ranks: self.ranks,
+                ranks: self.control.processes().iter().map(Vec::len).sum(),
                 data: self.data.clone(),
                 // Of all ranks' the same, but for when it is looked at.
                 fitted: self.state.ranks[0].fitted(),
@@ -166,8 +168,10 @@ impl<D: Device> Writing<'_, D> {
             tensors: part.tensors,
             files: part.files,
         };
-        self.folder.seal(step, manifest)?;
-        self.folder.prune(self.keep)?;
+        at_work(self.control, || {
+            self.folder.seal(step, manifest)?;
+            self.folder.prune(self.keep)
+        })?;
         Ok((bytes, None))
     }
 }
@@ -209,18 +213,34 @@ pub(crate) struct Totals {
     pub time: Duration,
     /// The first one that was not kept, by its step, and why.
     pub unusable: Option<(u64, String)>,
+    /// It is to be said.
+    unsaid: bool,
 }
 
 impl Totals {
     /// None yet, in a run that goes on from the newest one of the folder if there is one.
     pub(crate) fn new(newest: Option<u64>) -> Self {
-        Self { newest, last: newest, number: 0, bytes: 0, time: Duration::ZERO, unusable: None }
+        Self {
+            newest,
+            last: newest,
+            number: 0,
+            bytes: 0,
+            time: Duration::ZERO,
+            unusable: None,
+            unsaid: false,
+        }
+    }
+
+    /// The first one that was not kept, once.
+    pub(crate) fn news(&mut self) -> Option<(u64, String)> {
+        std::mem::take(&mut self.unsaid).then(|| self.unusable.clone()).flatten()
     }
 
     /// Counts one more.
     pub(crate) fn add(&mut self, written: Written) {
         self.last = Some(written.step);
         if let Some(why) = written.unusable {
+            self.unsaid |= self.unusable.is_none();
             self.unusable.get_or_insert((written.step, why));
             return;
         }
