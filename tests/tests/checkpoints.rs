@@ -352,21 +352,41 @@ fn all_tables_that_differ_are_named() {
     }
 }
 
+/// A model whose values or sums of squares overflow in the first steps, with these optimizers and this factor.
+fn overflowing(optimizer: &str, factor: &str, dense: &str) -> String {
+    format!(
+        "model small {{
+          table a {{ rows 30  dim 4  init normal(0, 0.5)  optimizer {optimizer} }}
+          input x: ids(a) {{ max 6 }}
+          input click: label like x
+          loss bce_with_logits(linear(scale(lookup(x), {factor}), 1), click, normalize: tokens)
+        }}
+        train {{ batch 8  steps 9  optimizer {dense} }}
+        workload w {{ generate {{ lengths uniform(1, 6)  ids zipf(1.05)  labels hash  samples 31 }} }}"
+    )
+}
+
+/// A run that may never come to its end says at once that it keeps no checkpoint.
+#[test]
+fn the_first_that_is_not_kept_is_said_while_the_run_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = overflowing("adagrad(lr: 0.1)", "1e22", "sgd(lr: 1e-30)");
+    let schedule = compile(&text, Strategy::Pec, 2, 1, 1);
+    fs_schedule::file::write(&folder.path().join("s.json"), &schedule).unwrap();
+    let arguments = ["--steps", "100000000", "--checkpoint", "c", "--every", "100", "--quiet"];
+    let mut run = fsx(folder.path(), &arguments).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(run.stderr.take().unwrap()));
+    let said =
+        lines.map_while(Result::ok).find(|line| line.contains("the checkpoint of step 100 is not kept"));
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert!(said.is_some_and(|line| line.contains("`table.a/sum` has numbers that are not finite")));
+}
+
 /// What no run would go on from is not kept, so that it pushes out nothing that one would; that is said.
 #[test]
 fn what_is_not_finite_is_not_kept() {
-    let text = |optimizer: &str, factor: &str, dense: &str| {
-        format!(
-            "model small {{
-              table a {{ rows 30  dim 4  init normal(0, 0.5)  optimizer {optimizer} }}
-              input x: ids(a) {{ max 6 }}
-              input click: label like x
-              loss bce_with_logits(linear(scale(lookup(x), {factor}), 1), click, normalize: tokens)
-            }}
-            train {{ batch 8  steps 9  optimizer {dense} }}
-            workload w {{ generate {{ lengths uniform(1, 6)  ids zipf(1.05)  labels hash  samples 31 }} }}"
-        )
-    };
+    let text = overflowing;
     for (text, wanted, finite) in [
         // Values, a table's sums of squares, and a parameter's: of the last two losses say nothing.
         (text("sgd(lr: 1e25)", "1e10", "sgd(lr: 1e-30)"), "`table.a` has", false),
