@@ -291,7 +291,7 @@ impl Peers {
         let processes = world.processes.len();
         let (lost, failures, places) = (vec![None; processes], vec![None; processes], vec![None; processes]);
         let working = vec![None; processes];
-        let state = Mutex::new(State { lost, failures, places, working, ..State::default() });
+        let state = Mutex::new(State { lost, failures, working, places, ..State::default() });
         let (process, wire) = (world.process, Arc::downgrade(&world.wire));
         let shared = Arc::new(Shared {
             process,
