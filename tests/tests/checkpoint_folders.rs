@@ -394,20 +394,28 @@ fn a_lock_that_is_held_for_a_moment_keeps_no_run_out() {
 /// What the run that is about to end still leaves is gone on from, and not what was the newest before.
 #[test]
 fn a_run_goes_on_from_what_the_one_before_leaves_at_its_end() {
-    let folder = three();
-    let at = folder.path();
-    let (newest, away) = (at.join("c").join(step(20)), at.join("away"));
-    fs::rename(&newest, &away).unwrap();
-    let lock = fs::File::options().write(true).open(at.join("c/lock")).unwrap();
-    lock.lock().unwrap();
-    let ends = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(400));
-        fs::rename(&away, &newest).unwrap();
-        drop(lock);
-    });
-    let out = fsx(at, &["--resume", "c", "--checkpoint", "c", "--steps", "22"]).output().unwrap();
-    ends.join().unwrap();
-    assert!(out.status.success() && said(&out).contains("after step 20"), "{}", said(&out));
+    // Also if that is the first.
+    for others in [true, false] {
+        let folder = three();
+        let at = folder.path();
+        let (newest, away) = (at.join("c").join(step(20)), at.join("away"));
+        fs::rename(&newest, &away).unwrap();
+        if !others {
+            for old in [12, 16] {
+                fs::remove_dir_all(at.join("c").join(step(old))).unwrap();
+            }
+        }
+        let lock = fs::File::options().write(true).open(at.join("c/lock")).unwrap();
+        lock.lock().unwrap();
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(400));
+            fs::rename(&away, &newest).unwrap();
+            drop(lock);
+        });
+        let out = fsx(at, &["--resume", "c", "--checkpoint", "c", "--steps", "22"]).output().unwrap();
+        ends.join().unwrap();
+        assert!(out.status.success() && said(&out).contains("after step 20"), "{}", said(&out));
+    }
 }
 
 /// A run that has nothing left to train leaves a checkpoint of its end like all others, unless it lies there already.

@@ -274,7 +274,10 @@ fn execute(
         return Err(cuda::why_not(&schedule, ranks, 0).into());
     }
     let seed = run.seed.unwrap_or(schedule.settings.seed);
-    // A run that leaves checkpoints where it looks for one may be its first.
+    // A run that leaves checkpoints where it looks for one may be its first, or follow one that is about to end.
+    if let Some(folder) = run.resume.as_deref().filter(|_| same_place(run)) {
+        weights::wait_for_writer(folder);
+    }
     let first_start = run.resume.is_some() && same_place(run) && !has_checkpoint(run.resume.as_deref());
     if first_start && !quiet {
         let folder = run.resume.as_deref().map(shown).unwrap_or_default();

@@ -15,8 +15,9 @@ mod origin;
 pub(crate) mod save;
 mod taken;
 
-pub(crate) use checkpoint::wait_for_writer;
-pub use checkpoint::{Best, Listed, checkpoint_around, checkpoints, has_checkpoint, lock_file};
+pub use checkpoint::{
+    Best, Listed, checkpoint_around, checkpoints, has_checkpoint, lock_file, wait_for_writer,
+};
 pub use convert::{Converted, convert};
 pub use differ::{Difference, Differences, differences};
 pub use layout::check;

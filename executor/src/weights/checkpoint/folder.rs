@@ -30,6 +30,8 @@ const REMOVED: &str = ".removed";
 /// For how long another one may be at giving a checkpoint its name, and how often that is looked at.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
+/// For how long a run that starts waits for somebody who does only that.
+const NAMING: Duration = Duration::from_millis(200);
 /// How often a folder is looked at in which all checkpoints go.
 const LOOKS: u32 = 4;
 /// How often a lock is taken that goes at that moment with the run that has made it.
@@ -209,8 +211,9 @@ impl Folder {
                 shown(&within)
             )));
         }
-        // Whoever gives a checkpoint its name soon lets go.
-        let until = Instant::now() + PATIENCE;
+        // Whoever gives a checkpoint its name soon lets go. What a run has left since this one chose what it goes on from is not to
+        // be passed over: it was waited for before that.
+        let until = Instant::now() + NAMING;
         let locked = loop {
             match folder.lock() {
                 Err(NotLocked::Held) if Instant::now() < until => std::thread::sleep(LOOK),

@@ -33,7 +33,7 @@ pub fn checkpoint_around(path: &Path, written: Option<&Path>) -> Option<PathBuf>
 }
 
 /// Waits a moment for a run that is about to end and still writes there: what it leaves is gone on from.
-pub(crate) fn wait_for_writer(folder: &Path) {
+pub fn wait_for_writer(folder: &Path) {
     folder::wait_for_writer(folder);
 }
 
