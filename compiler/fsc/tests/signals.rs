@@ -94,7 +94,7 @@ fn nothing_half_written_is_left() {
     for (name, code) in SIGNALS {
         // A folder of its own each, with the place of what is begun.
         for (place, args) in [
-            ("a", &["compile", "../m.fs", "-o", "o.json"][..]),
+            ("a", &["compile", "../m.fs", "-o", "o.json", "--strategy", "serial"][..]),
             ("b", &["chakra", "../s.json", "-o", ".", "--steps", "8"]),
         ] {
             // Writing takes a millisecond or so.
