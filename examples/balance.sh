@@ -17,7 +17,7 @@ trap 'rm -rf "$out"' EXIT
 cp -r "$here/blocks" "$out"
 sed 's/^  balance off$//' "$here/ranking.fs" > "$out/ranking.fs"
 
-"$bin/fsc" compile "$out/ranking.fs" -o "$out/serial.json" --ranks "$ranks" --balance off 2> "$out/said" \
+"$bin/fsc" compile "$out/ranking.fs" -o "$out/serial.json" --ranks "$ranks" --strategy serial --balance off 2> "$out/said" \
     || { cat "$out/said" >&2; exit 1; }
 "$bin/fsx" profile "$out/serial.json" -o "$out/profile.json" --quiet
 for balance in off on; do

@@ -11,7 +11,7 @@ steps=${STEPS:-20}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cargo build --release --quiet --bins
-target/release/fsc compile tests/models/peer_t1.fs --ranks 2 ${BALANCE:+--balance "$BALANCE"} -o "$work/peer.json"
+target/release/fsc compile tests/models/peer_t1.fs --ranks 2 --strategy serial ${BALANCE:+--balance "$BALANCE"} -o "$work/peer.json"
 peer() {
   # TorchRec allocates large arrays in every step: without these settings each goes back to the system.
   OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=8000000000 MALLOC_TOP_PAD_=500000000 \

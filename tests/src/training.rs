@@ -175,3 +175,20 @@ pub fn fsx(folder: &Path, arguments: &[&str]) -> Command {
 pub fn said(out: &Output) -> String {
     String::from_utf8_lossy(&out.stderr).into_owned()
 }
+
+/// A folder `c` with checkpoints of steps 12, 16 and 20.
+pub fn three() -> TempDir {
+    let folder = place(60, 2);
+    // Those of the ends of runs: of others some may be passed over.
+    for steps in ["12", "16", "20"] {
+        let run = ["--resume", "c", "--checkpoint", "c", "--every", "1h", "--keep", "3", "--steps", steps];
+        let out = fsx(folder.path(), &run).output().unwrap_or_else(|e| panic!("{e}"));
+        assert!(out.status.success(), "{}", said(&out));
+    }
+    folder
+}
+
+/// The name of a step's checkpoint.
+pub fn step(step: u64) -> String {
+    format!("step-{step:012}")
+}

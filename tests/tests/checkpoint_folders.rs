@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fs_compiler::Strategy;
 use fs_tests::binary;
 use fs_tests::sealed::sealed;
-use fs_tests::training::{checkpoints, compile, fsx, model, place, said};
+use fs_tests::training::{checkpoints, compile, fsx, model, place, said, step, three};
 
 const LEAVES: [&str; 6] = ["--checkpoint", "c", "--every", "4", "--keep", "2"];
 
@@ -190,22 +190,6 @@ fn checkpoints_and_parts(folder: &Path) -> usize {
     fs::read_dir(folder).unwrap().count() - 1
 }
 
-/// A folder `c` with checkpoints of steps 12, 16 and 20.
-fn three() -> tempfile::TempDir {
-    let folder = place(60, 2);
-    // Those of the ends of runs: of others some may be passed over.
-    for steps in ["12", "16", "20"] {
-        let run = ["--resume", "c", "--checkpoint", "c", "--every", "1h", "--keep", "3", "--steps", steps];
-        let out = fsx(folder.path(), &run).output().unwrap();
-        assert!(out.status.success(), "{}", said(&out));
-    }
-    folder
-}
-
-fn step(step: u64) -> String {
-    format!("step-{step:012}")
-}
-
 fn tool(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(binary("fsx")).current_dir(folder).arg("checkpoint").args(arguments).output().unwrap()
 }
@@ -373,49 +357,6 @@ fn only_what_runs_leave_goes() {
     let listed = printed(&tool(at, &["c"]));
     assert!(listed.starts_with(&format!("c/{}: ", step(21))) && !listed.contains(".part"), "{listed}");
     assert!(c(unnamed).exists());
-}
-
-/// A run is not refused because somebody gives a checkpoint its name at that moment.
-#[test]
-fn a_lock_that_is_held_for_a_moment_keeps_no_run_out() {
-    let folder = three();
-    let at = folder.path();
-    let lock = fs::File::options().write(true).open(at.join("c/lock")).unwrap();
-    lock.lock().unwrap();
-    let held = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(400));
-        drop(lock);
-    });
-    let out = fsx(at, &["--resume", "c", "--checkpoint", "c", "--steps", "22"]).output().unwrap();
-    assert!(out.status.success(), "{}", said(&out));
-    held.join().unwrap();
-}
-
-/// What the run that is about to end still leaves is gone on from, and not what was the newest before.
-#[test]
-fn a_run_goes_on_from_what_the_one_before_leaves_at_its_end() {
-    // Also if that is the first.
-    for others in [true, false] {
-        let folder = three();
-        let at = folder.path();
-        let (newest, away) = (at.join("c").join(step(20)), at.join("away"));
-        fs::rename(&newest, &away).unwrap();
-        if !others {
-            for old in [12, 16] {
-                fs::remove_dir_all(at.join("c").join(step(old))).unwrap();
-            }
-        }
-        let lock = fs::File::options().write(true).open(at.join("c/lock")).unwrap();
-        lock.lock().unwrap();
-        let ends = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(400));
-            fs::rename(&away, &newest).unwrap();
-            drop(lock);
-        });
-        let out = fsx(at, &["--resume", "c", "--checkpoint", "c", "--steps", "22"]).output().unwrap();
-        ends.join().unwrap();
-        assert!(out.status.success() && said(&out).contains("after step 20"), "{}", said(&out));
-    }
 }
 
 /// A run that has nothing left to train leaves a checkpoint of its end like all others, unless it lies there already.

@@ -6,6 +6,7 @@
 
 mod crowd;
 mod gather;
+mod observer;
 mod options;
 mod phase;
 mod saving;
@@ -45,28 +46,12 @@ use crate::weights::{Loading, Taken};
 pub use crate::runtime::pace::{BadEvery, Every};
 pub use crate::step::{Account, StepEvent};
 use gather::Gather;
+pub use observer::Observer;
 pub use options::{Checkpoint, Options, TIMEOUT};
 use options::{LONGEST, check_best, check_link, check_placement, check_ranks, row_maps, seed, steps};
 use phase::{Checkpoints, Phase, Results, rank_error};
 use saving::Leaving;
 use turns::Trained;
-
-/// Told what happens during a run.
-pub trait Observer {
-    /// Training begins, or goes on after an evaluation: of so many steps some are done.
-    fn training(&mut self, _done: u64, _steps: u64) {}
-    /// A step is done on all ranks.
-    fn step(&mut self, _event: &StepEvent) {}
-    /// The checkpoint of a step was not kept, the first one, and why. Only in the first process all parts are known.
-    fn unusable(&mut self, _step: u64, _why: &str) {}
-    /// Evaluation begins.
-    fn evaluating(&mut self, _batches: u64) {}
-    /// A batch is evaluated on all ranks.
-    fn evaluated(&mut self, _event: &StepEvent) {}
-}
-
-/// Watches nothing.
-impl Observer for () {}
 
 /// Loss and gradients of one batch, as after the all-reduce.
 #[derive(Debug, Clone, PartialEq)]

@@ -138,12 +138,10 @@ pub(super) fn amiss(path: &Path) -> Option<String> {
 /// All that has the name of a checkpoint, newest first, after those that only lack their names have been given them. Where that
 /// cannot be done, in a folder that cannot be written, they are there by the names that they have.
 pub(super) fn settled(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
-    let left = settle(folder);
+    let mut left = settle(folder);
     let mut found = named(folder)?;
-    let left =
-        left.into_iter().filter(|(step, path)| is_whole(path) && found.iter().all(|(of, _)| of != step));
-    let left: Vec<_> = left.collect();
-    found.extend(left);
+    left.retain(|(step, path)| is_whole(path) && found.iter().all(|(of, _)| of != step));
+    found.append(&mut left);
     found.sort_unstable_by(|a, b| b.cmp(a));
     Ok(found)
 }
@@ -211,8 +209,8 @@ impl Folder {
                 shown(&within)
             )));
         }
-        // Whoever gives a checkpoint its name soon lets go. What a run has left since this one chose what it goes on from is not to
-        // be passed over: it was waited for before that.
+        // Whoever only gives a checkpoint its name soon lets go. A run that ends was waited for before this one chose what it goes on
+        // from (`wait_for_writer`): what comes behind that would be passed over.
         let until = Instant::now() + NAMING;
         let locked = loop {
             match folder.lock() {
