@@ -74,6 +74,8 @@ pub struct PipelineOptions {
     pub memory: Option<u64>,
     /// Bytes that a transfer could have moved in its latency.
     pub latency_bytes: Option<u64>,
+    /// Bytes that memory moves in the time of a launch: neighbours that move less are fused.
+    pub launch_bytes: Option<u64>,
     /// Whether samples go to the ranks that have least to do; `None`: as the model's settings say.
     pub balance: Option<bool>,
     /// Where they go; `None`: before ids are looked at.
@@ -94,6 +96,7 @@ impl PipelineOptions {
             ranks,
             memory: None,
             latency_bytes: None,
+            launch_bytes: None,
             balance: None,
             balance_at: None,
             tables: TableOptions::default(),
@@ -125,6 +128,13 @@ impl PipelineOptions {
     #[must_use]
     pub fn latency_bytes(mut self, latency_bytes: impl Into<Option<u64>>) -> Self {
         self.latency_bytes = latency_bytes.into();
+        self
+    }
+
+    /// For launches in which memory could move so many bytes.
+    #[must_use]
+    pub fn launch_bytes(mut self, launch_bytes: impl Into<Option<u64>>) -> Self {
+        self.launch_bytes = launch_bytes.into();
         self
     }
 
@@ -173,6 +183,9 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
     };
     let unique = PerTable { others: Some(plan.unique_rows), named: tables.unique.clone() };
     let exchanges = format!("{}{}", per_table("unique=", &unique), per_table(",lookahead=", &lookahead));
+    let fuse = plan.launch_bytes.filter(|bytes| *bytes > 0).map_or(String::new(), |bytes| {
+        format!("fuse-elementwise{{launch_bytes={bytes},ranks={}}},", plan.ranks)
+    });
     let groups = per_table("groups=", &PerTable { others: None, named: tables.groups.clone() });
     let groups = if groups.is_empty() { groups } else { format!("{{{groups}}}") };
     let buckets = match (plan.buckets_gradients, plan.latency_bytes) {
@@ -186,7 +199,7 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
     let balance: Vec<String> = samples.into_iter().chain(at).collect();
     let balance = if balance.is_empty() { String::new() } else { format!("{{{}}}", balance.join(",")) };
     format!(
-        "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,reference,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,group-collectives{groups},fuse-collectives{buckets},balance{balance}"
+        "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,reference,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,{fuse}group-collectives{groups},fuse-collectives{buckets},balance{balance}"
     )
 }
 
@@ -436,6 +449,7 @@ impl Aim {
             .microbatches(options.microbatches)
             .memory(self.cluster.memory)
             .latency_bytes(latency_bytes(&self.cluster, self.ranks))
+            .launch_bytes(launch_bytes(&self.cluster))
             .balance(options.balance)
             .balance_at(options.balance_at)
             .tables(options.tables.clone());
@@ -447,6 +461,11 @@ impl Aim {
 fn latency_bytes(cluster: &Cluster, ranks: u32) -> u64 {
     let link = if ranks > cluster.gpus_per_node { cluster.inter } else { cluster.intra };
     (link.bandwidth * link.latency).ceil() as u64
+}
+
+/// Bytes that a rank's memory moves in the time from the host's request to the start of a kernel.
+fn launch_bytes(cluster: &Cluster) -> u64 {
+    (cluster.memory_bandwidth * cluster.host.latency).ceil() as u64
 }
 
 #[cfg(test)]

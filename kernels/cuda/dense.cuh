@@ -83,6 +83,11 @@ DEVICE void store_pack(T* p, bool wide, uint32_t n, float (&x)[PACK], uint32_t a
     }
 }
 
+// What is read again of a number that was written as an activation.
+DEVICE float rounded(float x) {
+    return to_float(from_float<REAL>(x));
+}
+
 // A matrix, and whether its rows may be read in whole packs.
 template <class T>
 struct View {

@@ -61,27 +61,77 @@ DEVICE float normal_cdf(float x) {
     return 0.5f * erfcf(x * -0.70710678f);
 }
 
+struct Silu {
+    DEVICE float of(float x) { return x * sigmoid(x); }
+};
+struct Relu {
+    DEVICE float of(float x) { return x > 0.0f ? x : 0.0f; }
+};
+struct Gelu {
+    DEVICE float of(float x) { return x * normal_cdf(x); }
+};
+struct Sigmoid {
+    DEVICE float of(float x) { return sigmoid(x); }
+};
+
+// Does `what` with the function of a number as its last argument: NVRTC has no lambdas that take a function of any type.
+#define WITH_FUNCTION(function, what, ...)   \
+    switch (function) {                      \
+        case SILU: {                         \
+            what(__VA_ARGS__, Silu());       \
+            break;                           \
+        }                                    \
+        case RELU: {                         \
+            what(__VA_ARGS__, Relu());       \
+            break;                           \
+        }                                    \
+        case GELU: {                         \
+            what(__VA_ARGS__, Gelu());       \
+            break;                           \
+        }                                    \
+        default: {                           \
+            what(__VA_ARGS__, Sigmoid());    \
+        }                                    \
+    }
+
+// y = F(x)
+template <class F>
+DEVICE void map_of(
+    const REAL* x, uint64_t x_stride, REAL* y, uint64_t y_stride, uint32_t add, uint64_t rows, uint64_t columns, F) {
+    map(x, x_stride, y, y_stride, add, rows, columns, [](float v) { return F::of(v); });
+}
+
 // y = function(x)
 KERNEL(unary)
 (uint32_t function, const REAL* x, uint64_t x_stride, REAL* y, uint64_t y_stride, uint32_t add, uint64_t rows,
  uint64_t columns) {
-    switch (function) {
-        case SILU: {
-            map(x, x_stride, y, y_stride, add, rows, columns, [](float x) { return x * sigmoid(x); });
-            break;
+    WITH_FUNCTION(function, map_of, x, x_stride, y, y_stride, add, rows, columns)
+}
+
+// z += bias in every row, y = F(z)
+template <class F>
+DEVICE void bias_and_map(
+    const float* bias, REAL* z, uint64_t z_stride, REAL* y, uint64_t y_stride, uint64_t rows, uint64_t columns, F) {
+    auto from = view(bias, 0);
+    auto sum = view(z, z_stride);
+    auto to = view(y, y_stride);
+    for_packs(rows, columns, [&](uint64_t row, uint64_t column, uint32_t n) {
+        float v[PACK];
+        load_pack(from.data + column, from.wide, n, v);
+        store_pack(at(sum, row) + column, sum.wide, n, v, 1);
+#pragma unroll
+        for (uint32_t i = 0; i < PACK; i++) {
+            v[i] = F::of(rounded(v[i]));
         }
-        case RELU: {
-            map(x, x_stride, y, y_stride, add, rows, columns, [](float x) { return x > 0.0f ? x : 0.0f; });
-            break;
-        }
-        case GELU: {
-            map(x, x_stride, y, y_stride, add, rows, columns, [](float x) { return x * normal_cdf(x); });
-            break;
-        }
-        default: {
-            map(x, x_stride, y, y_stride, add, rows, columns, [](float x) { return sigmoid(x); });
-        }
-    }
+        store_pack(at(to, row) + column, to.wide, n, v, 0);
+    });
+}
+
+// z += bias in every row, and y = function(z): what is left of a linear layer and a function of it behind the product.
+KERNEL(bias_unary)
+(uint32_t function, const float* bias, REAL* z, uint64_t z_stride, REAL* y, uint64_t y_stride, uint64_t rows,
+ uint64_t columns) {
+    WITH_FUNCTION(function, bias_and_map, bias, z, z_stride, y, y_stride, rows, columns)
 }
 
 // gx = function'(x) gy; relu's derivative at 0 is 0.

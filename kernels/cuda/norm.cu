@@ -7,20 +7,18 @@
 // of the chunks in order. How rows are cut depends on their number only, so the bits don't depend on the grid.
 #include "dense.cuh"
 
-// y = (x - mean) / sqrt(variance + eps) weight + bias over each row; stats (rows x 2) receive mean and 1 / deviation.
-// Without weight and bias they are null.
-KERNEL(layer_norm)
-(const REAL* x, uint64_t x_stride, const float* weight, const float* bias, float eps, REAL* y, uint64_t y_stride,
- uint32_t add, float* stats, uint64_t rows, uint64_t columns) {
-    auto from = view(x, x_stride);
-    auto to = view(y, y_stride);
+// The norms of rows. `load(row, column, n, v)` gives what stands in a row, the same each time; `store(row, column, n, v)` takes
+// what becomes of it. Both are called by the thread whose columns they are.
+template <class Load, class Store>
+DEVICE void layer_norm_rows(
+    const float* weight, const float* bias, float eps, float* stats, uint64_t rows, uint64_t columns, Load load,
+    Store store) {
     bool weight_wide = aligned16(weight, 0), bias_wide = aligned16(bias, 0);
     for_rows_by_warps(rows, [&](uint64_t row) {
-        const REAL* in = at(from, row);
         float sum = 0.0f;
         for_packs_of_row(columns, [&](uint64_t column, uint32_t n) {
             float v[PACK];
-            load_pack(in + column, from.wide, n, v);
+            load(row, column, n, v, true);
 #pragma unroll
             for (uint32_t i = 0; i < PACK; i++) {
                 sum += v[i];
@@ -30,7 +28,7 @@ KERNEL(layer_norm)
         float squares = 0.0f;
         for_packs_of_row(columns, [&](uint64_t column, uint32_t n) {
             float v[PACK];
-            load_pack(in + column, from.wide, n, v);
+            load(row, column, n, v, false);
 #pragma unroll
             for (uint32_t i = 0; i < PACK; i++) {
                 float d = i < n ? v[i] - mean : 0.0f;
@@ -40,7 +38,7 @@ KERNEL(layer_norm)
         float rstd = 1.0f / sqrtf(warp_sum(squares) / float(columns) + eps);
         for_packs_of_row(columns, [&](uint64_t column, uint32_t n) {
             float v[PACK];
-            load_pack(in + column, from.wide, n, v);
+            load(row, column, n, v, false);
 #pragma unroll
             for (uint32_t i = 0; i < PACK; i++) {
                 v[i] = (v[i] - mean) * rstd;
@@ -54,13 +52,89 @@ KERNEL(layer_norm)
                     v[i] = v[i] * w[i] + b[i];
                 }
             }
-            store_pack(at(to, row) + column, to.wide, n, v, add);
+            store(row, column, n, v);
         });
         if (thread_in_block() % WARP == 0) {
             stats[2 * row] = mean;
             stats[2 * row + 1] = rstd;
         }
     });
+}
+
+// y = (x - mean) / sqrt(variance + eps) weight + bias over each row; stats (rows x 2) receive mean and 1 / deviation.
+// Without weight and bias they are null.
+KERNEL(layer_norm)
+(const REAL* x, uint64_t x_stride, const float* weight, const float* bias, float eps, REAL* y, uint64_t y_stride,
+ uint32_t add, float* stats, uint64_t rows, uint64_t columns) {
+    auto from = view(x, x_stride);
+    auto to = view(y, y_stride);
+    layer_norm_rows(
+        weight, bias, eps, stats, rows, columns,
+        [&](uint64_t row, uint64_t column, uint32_t n, float(&v)[PACK], bool) {
+            load_pack(at(from, row) + column, from.wide, n, v);
+        },
+        [&](uint64_t row, uint64_t column, uint32_t n, float(&v)[PACK]) {
+            store_pack(at(to, row) + column, to.wide, n, v, add);
+        });
+}
+
+// sum = a + b, and y and stats of it as of layer_norm.
+KERNEL(add_layer_norm)
+(const REAL* a, uint64_t a_stride, const REAL* b, uint64_t b_stride, const float* weight, const float* bias, float eps,
+ REAL* sum, uint64_t sum_stride, REAL* y, uint64_t y_stride, float* stats, uint64_t rows, uint64_t columns) {
+    auto left = view(a, a_stride);
+    auto right = view(b, b_stride);
+    auto both = view(sum, sum_stride);
+    auto to = view(y, y_stride);
+    layer_norm_rows(
+        weight, bias, eps, stats, rows, columns,
+        [&](uint64_t row, uint64_t column, uint32_t n, float(&v)[PACK], bool first) {
+            // A thread reads again what it has written itself.
+            if (!first) {
+                load_pack(at(both, row) + column, both.wide, n, v);
+                return;
+            }
+            float w[PACK];
+            load_pack(at(left, row) + column, left.wide, n, v);
+            load_pack(at(right, row) + column, right.wide, n, w);
+#pragma unroll
+            for (uint32_t i = 0; i < PACK; i++) {
+                v[i] = v[i] + w[i];
+            }
+            store_pack(at(both, row) + column, both.wide, n, v, 0);
+#pragma unroll
+            for (uint32_t i = 0; i < PACK; i++) {
+                v[i] = rounded(v[i]);
+            }
+        },
+        [&](uint64_t row, uint64_t column, uint32_t n, float(&v)[PACK]) {
+            store_pack(at(to, row) + column, to.wide, n, v, 0);
+        });
+}
+
+// z and stats as of layer_norm, and y = z gate.
+KERNEL(layer_norm_mul)
+(const REAL* x, uint64_t x_stride, const float* weight, const float* bias, float eps, const REAL* gate, uint64_t gate_stride,
+ REAL* z, uint64_t z_stride, REAL* y, uint64_t y_stride, float* stats, uint64_t rows, uint64_t columns) {
+    auto from = view(x, x_stride);
+    auto factor = view(gate, gate_stride);
+    auto norm = view(z, z_stride);
+    auto to = view(y, y_stride);
+    layer_norm_rows(
+        weight, bias, eps, stats, rows, columns,
+        [&](uint64_t row, uint64_t column, uint32_t n, float(&v)[PACK], bool) {
+            load_pack(at(from, row) + column, from.wide, n, v);
+        },
+        [&](uint64_t row, uint64_t column, uint32_t n, float(&v)[PACK]) {
+            float w[PACK];
+            load_pack(at(factor, row) + column, factor.wide, n, w);
+            store_pack(at(norm, row) + column, norm.wide, n, v, 0);
+#pragma unroll
+            for (uint32_t i = 0; i < PACK; i++) {
+                v[i] = rounded(v[i]) * w[i];
+            }
+            store_pack(at(to, row) + column, to.wide, n, v, 0);
+        });
 }
 
 // gx = rstd (g - mean(g) - xhat mean(g xhat)) with xhat = (x - mean) rstd and g = gy weight.

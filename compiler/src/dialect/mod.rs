@@ -14,6 +14,7 @@ mod attention;
 mod decl;
 mod embedding;
 mod exchange;
+mod fused;
 mod interaction;
 mod linear;
 mod loss;
@@ -40,6 +41,7 @@ static FAMILIES: &[&[OpDef]] = &[
     linear::OPS,
     norm::OPS,
     pointwise::OPS,
+    fused::OPS,
     shape::OPS,
     sequence::OPS,
     attention::OPS,

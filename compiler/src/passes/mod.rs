@@ -10,7 +10,9 @@ mod collective;
 mod debug;
 mod differentiate;
 mod evaluation;
+mod expected;
 mod fuse_collectives;
+mod fuse_elementwise;
 mod group_collectives;
 mod lower_exchanges;
 pub mod manager;
@@ -239,6 +241,16 @@ pub static PASSES: &[Pass] = &[
         options: &[],
         statistics: &[("fused", "sums made in place")],
         run: |m, _, s| accumulate::run(m, s),
+    },
+    Pass {
+        name: "fuse-elementwise",
+        summary: "Makes one operation of two neighbours that a device does in one launch (a linear layer with bias and a function of it, a sum of two and its norm, a norm and what it is multiplied by), where a launch takes longer than what the second moves. Exact: both results are kept.",
+        options: &[
+            ("launch_bytes", "0", "bytes that memory moves in the time of a launch"),
+            ("ranks", "1", "ranks that share a batch"),
+        ],
+        statistics: &[("fused", "operations made of two")],
+        run: fuse_elementwise::run,
     },
     Pass {
         name: "group-collectives",

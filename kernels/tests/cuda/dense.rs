@@ -13,7 +13,7 @@ use super::matrix::{
 };
 
 /// Runs a test for both precisions, all shapes and layouts, with and without something that is added to.
-fn everywhere(seed: u64, mut test: impl FnMut(&Device, &mut Source, Case)) {
+pub(crate) fn everywhere(seed: u64, mut test: impl FnMut(&Device, &mut Source, Case)) {
     let mut source = Source::new(seed);
     for precision in PRECISIONS {
         let device = Device::new(precision);
@@ -30,34 +30,34 @@ fn everywhere(seed: u64, mut test: impl FnMut(&Device, &mut Source, Case)) {
     }
 }
 
-struct Case {
-    rows: usize,
-    cols: usize,
-    layout: (usize, usize),
-    other: (usize, usize),
-    old: Option<Vec<f32>>,
+pub(crate) struct Case {
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) layout: (usize, usize),
+    pub(crate) other: (usize, usize),
+    pub(crate) old: Option<Vec<f32>>,
 }
 
 impl Case {
-    fn n(&self) -> usize {
+    pub(crate) fn n(&self) -> usize {
         self.rows * self.cols
     }
-    fn size(&self) -> (u64, u64) {
+    pub(crate) fn size(&self) -> (u64, u64) {
         (self.rows as u64, self.cols as u64)
     }
-    fn add(&self) -> u32 {
+    pub(crate) fn add(&self) -> u32 {
         u32::from(self.old.is_some())
     }
     fn mode(&self) -> Write {
         if self.old.is_some() { Write::Add } else { Write::Set }
     }
-    fn of(&self, device: &Device, values: &[f32]) -> Matrix {
+    pub(crate) fn of(&self, device: &Device, values: &[f32]) -> Matrix {
         Matrix::of(device, self.rows, self.cols, self.layout, values)
     }
-    fn elsewhere(&self, device: &Device, values: &[f32]) -> Matrix {
+    pub(crate) fn elsewhere(&self, device: &Device, values: &[f32]) -> Matrix {
         Matrix::of(device, self.rows, self.cols, self.other, values)
     }
-    fn target(&self, device: &Device) -> Matrix {
+    pub(crate) fn target(&self, device: &Device) -> Matrix {
         Matrix::target(device, self.rows, self.cols, self.layout, self.old.as_deref())
     }
 }

@@ -11,6 +11,7 @@ mod catalogue;
 mod dense;
 mod device;
 mod execution;
+mod fused;
 mod lists;
 mod losses;
 mod matrix;

@@ -17,6 +17,7 @@ mod balance;
 mod document;
 mod embedding;
 mod exchange;
+mod fused;
 mod ids;
 mod interaction;
 mod linear;
@@ -31,6 +32,7 @@ mod step;
 mod table;
 
 pub use document::document;
+pub use fused::Part;
 pub use misfit::Misfit;
 pub use operands::{Context, Operands};
 pub use table::Action;

@@ -312,6 +312,25 @@ actions! {
             /// The constant.
             factor: f64,
         },
+        /// `linear` and a function of what it gives. `x, weight, bias -> z, y`
+        LinearUnary {
+            /// Which.
+            function: Function,
+        },
+        /// `add` of two and the norm of the sum. `a, b, (weight, bias)? -> sum, y, stats`
+        AddLayerNorm {
+            /// With weight and bias.
+            affine: bool,
+            /// Added to the variance.
+            eps: f64,
+        },
+        /// `layer_norm` and its product with something. `x, (weight, bias)?, gate -> z, y, stats`
+        LayerNormMul {
+            /// With weight and bias.
+            affine: bool,
+            /// Added to the variance.
+            eps: f64,
+        },
         /// `x -> y`
         Copy,
         /// Zeros. `-> y`

@@ -125,7 +125,7 @@ fn outcomes(s: &Schedule, train: &[Vec<OperandType>], r: &mut Report) {
 }
 
 /// Whether an action is a function of its operands, the batch and random numbers. How rows travel, when sums begin and
-/// what is updated where are a schedule's, not a model's.
+/// what is updated where are a schedule's, not a model's, and so is which neighbours are fused.
 fn of_model(action: &Action) -> bool {
     let pure = action.facts().effects.iter().all(|e| match e {
         Effect::ReadsBatch
@@ -145,7 +145,10 @@ fn of_model(action: &Action) -> bool {
         | Effect::WritesUses => false,
     });
     let moves = action.facts().carries().is_some() || *action == Action::CopyIds;
-    pure && !moves && action.exchanges().is_empty() && !matches!(action, Action::Zero | Action::Copy)
+    pure && !moves
+        && !action.is_fused()
+        && action.exchanges().is_empty()
+        && !matches!(action, Action::Zero | Action::Copy)
 }
 
 /// The exchange that moves a table's entries.
@@ -382,6 +385,10 @@ impl Graph<'_> {
             | Action::DropoutGrad { .. }
             | Action::L2NormalizeGrad { .. }
             | Action::SiluAttention { .. }
+            // What neighbours become is said of no reference either.
+            | Action::LinearUnary { .. }
+            | Action::AddLayerNorm { .. }
+            | Action::LayerNormMul { .. }
             // How rows travel and what is updated is no part of a reference, which was said before (`of_model`).
             | Action::LoadBatch
             | Action::ShareLengths

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::signature::OperandType;
-use fs_schedule::{Data, Extent, IdDistribution, Lengths, Settings, Symbol, Table};
+use fs_schedule::{Extent, IdDistribution, Symbol, Table};
 use fs_workload::ids::{Draws, RowLaw};
 
-use crate::ir::attr::{record, typed};
 use crate::ir::{Module, Type, ValueId};
-use crate::sched::stragglers::lengths_of;
+use crate::passes::expected::Expected;
 
 /// Work and size of one table.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,25 +31,16 @@ impl Load {
 
 /// Loads of all tables, by declaration.
 pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load> {
-    let batch = typed::<Settings>(&module.attrs, "settings").map_or(1.0, |s| f64::from(s.batch));
-    let data = typed::<Option<Data>>(&module.attrs, "data").ok().flatten();
-    let (lengths, ids, stated) = match data {
-        Some(Data::Generate { lengths, ids, .. }) => (Some(lengths), ids, true),
-        _ => (None, IdDistribution::ASSUMED, false),
-    };
-    let means: Vec<f64> = module
-        .decls_of("model.lengths")
-        .map(|op| record::<Lengths>(&op.attrs).map_or(1.0, |l| lengths_of(lengths, l.max).mean()))
-        .collect();
+    let expected = Expected::of(module, ranks);
+    let (ids, stated) = (expected.ids, expected.stated);
     let mut drawn = vec![Draws { by_law: 0.0, uniform: 0.0 }; tables.len()];
     for (table, v) in sources(module) {
         let Some(n) = drawn.get_mut(table as usize) else { continue };
-        let tokens = |group: u32| batch / ranks * means.get(group as usize).copied().unwrap_or(1.0);
         match module.ty(v).shape() {
-            Some(OperandType::Ids { lengths, .. }) => n.by_law += tokens(lengths),
+            Some(OperandType::Ids { lengths, .. }) => n.by_law += expected.tokens(lengths),
             // Negatives are drawn uniformly.
             Some(OperandType::Matrix { rows: Extent::Symbol(Symbol::Tokens(g)), columns, .. }) => {
-                n.uniform += tokens(g) * f64::from(columns);
+                n.uniform += expected.tokens(g) * f64::from(columns);
             }
             _ => {}
         }

@@ -65,13 +65,21 @@ pub(super) fn linear_grad_weight<T: Real>(c: &Call<T>, bias: bool) -> Result<(),
     Ok(())
 }
 
+/// Weight and bias of a norm that has them.
+#[expect(clippy::type_complexity, reason = "two optional slices")]
+fn slices<'a, T: Real>(
+    scale: Option<&'a (Read<'_, T>, Read<'_, T>)>,
+) -> Result<(Option<&'a [T]>, Option<&'a [T]>), Fault> {
+    Ok(match scale {
+        Some((weight, bias)) => (Some(weight.slice()?), Some(bias.slice()?)),
+        None => (None, None),
+    })
+}
+
 pub(super) fn layer_norm<T: Real>(c: &Call<T>, affine: bool, eps: f64) -> Result<(), Fault> {
     let x = c.read(0)?;
     let scale = if affine { Some((c.read(1)?, c.read(2)?)) } else { None };
-    let (weight, bias) = match &scale {
-        Some((weight, bias)) => (Some(weight.slice()?), Some(bias.slice()?)),
-        None => (None, None),
-    };
+    let (weight, bias) = slices(scale.as_ref())?;
     let mut stats = c.slice(1)?;
     c.produce([0], |[y]| norm::layer_norm(x.mat(), weight, bias, eps, y, stats.slice()))
 }
@@ -109,6 +117,41 @@ fn kind(function: Function) -> elementwise::Unary {
 pub(super) fn unary<T: Real>(c: &Call<T>, function: Function) -> Result<(), Fault> {
     let x = c.read(0)?;
     c.produce([0], |[y]| elementwise::unary(kind(function), x.mat(), y))
+}
+
+/// A linear layer and a function of it.
+pub(super) fn linear_unary<T: Real>(c: &Call<T>, function: Function) -> Result<(), Fault> {
+    let (x, w, b) = (c.read(0)?, c.read(1)?, c.read(2)?);
+    let b = b.slice()?;
+    c.produce([0, 1], |[mut z, y]| {
+        matmul::linear(x.mat(), w.mat(), Some(b), z.reborrow());
+        elementwise::unary(kind(function), z.as_mat(), y);
+    })
+}
+
+/// A sum and its norm.
+pub(super) fn add_layer_norm<T: Real>(c: &Call<T>, affine: bool, eps: f64) -> Result<(), Fault> {
+    let (a, b) = (c.read(0)?, c.read(1)?);
+    let scale = if affine { Some((c.read(2)?, c.read(3)?)) } else { None };
+    let (weight, bias) = slices(scale.as_ref())?;
+    let mut stats = c.slice(2)?;
+    c.produce([0, 1], |[mut sum, y]| {
+        elementwise::add(&[a.mat(), b.mat()], sum.reborrow());
+        norm::layer_norm(sum.as_mat(), weight, bias, eps, y, stats.slice());
+    })
+}
+
+/// A norm and its product with a gate.
+pub(super) fn layer_norm_mul<T: Real>(c: &Call<T>, affine: bool, eps: f64) -> Result<(), Fault> {
+    let x = c.read(0)?;
+    let scale = if affine { Some((c.read(1)?, c.read(2)?)) } else { None };
+    let (weight, bias) = slices(scale.as_ref())?;
+    let gate = c.read(if affine { 3 } else { 1 })?;
+    let mut stats = c.slice(2)?;
+    c.produce([0, 1], |[mut z, y]| {
+        norm::layer_norm(x.mat(), weight, bias, eps, z.reborrow(), stats.slice());
+        elementwise::mul(z.as_mat(), gate.mat(), y);
+    })
 }
 
 pub(super) fn unary_grad<T: Real>(c: &Call<T>, function: Function) -> Result<(), Fault> {

@@ -53,6 +53,9 @@ pub(super) fn by(action: &Action) -> By {
         | Action::LayerNormGrad { .. }
         | Action::Unary { .. }
         | Action::UnaryGrad { .. }
+        | Action::LinearUnary { .. }
+        | Action::AddLayerNorm { .. }
+        | Action::LayerNormMul { .. }
         | Action::Softmax
         | Action::SoftmaxGrad
         | Action::Add

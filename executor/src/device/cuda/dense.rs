@@ -37,7 +37,7 @@ pub(super) fn fits(program: &Program, op: &Op) -> bool {
     }
 }
 
-fn number(function: Function) -> u32 {
+pub(super) fn number(function: Function) -> u32 {
     match function {
         Function::Silu => 0,
         Function::Relu => 1,
@@ -135,6 +135,9 @@ impl<D: Driver> Dense<'_, D> {
             Action::Mul => {
                 self.map2(|a, b, y, add, m, n| elementwise::mul(a.0, a.1, b.0, b.1, y.0, y.1, add, m, n))?;
             }
+            Action::LinearUnary { function } => self.linear_unary(function)?,
+            Action::AddLayerNorm { affine, eps } => self.add_layer_norm(affine, eps)?,
+            Action::LayerNormMul { affine, eps } => self.layer_norm_mul(affine, eps)?,
             Action::MulGrad => self.mul_grad()?,
             Action::Add => self.add()?,
             Action::Positional => self.positional()?,
@@ -206,7 +209,7 @@ impl<D: Driver> Dense<'_, D> {
         self.run(&call, &[Touch::In(a.area), Touch::In(b.area), result(&y, add)])
     }
 
-    fn product(
+    pub(super) fn product(
         &self,
         (a, a_transposed): (Located, bool),
         (b, b_transposed): (Located, bool),

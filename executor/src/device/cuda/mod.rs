@@ -10,6 +10,7 @@ mod asked;
 mod carry;
 mod classes;
 mod dense;
+mod fused;
 mod ids;
 mod ids_transfer;
 mod kept;

@@ -6,6 +6,8 @@ use super::{In, Out, Real, Shape, catalogue};
 catalogue! { "elementwise.cu":
     /// y = function(x)
     unary(function: u32, x: In<Real>, x_stride: u64, y: Out<Real>, y_stride: u64, add: u32, rows: u64, columns: u64) => packs(rows, columns);
+    /// z += bias in every row, and y = function(z): what is left of a linear layer and a function of it behind the product.
+    bias_unary(function: u32, bias: In<f32>, z: Out<Real>, z_stride: u64, y: Out<Real>, y_stride: u64, rows: u64, columns: u64) => packs(rows, columns);
     /// gx = function'(x) gy; relu's derivative at 0 is 0.
     unary_grad(function: u32, x: In<Real>, x_stride: u64, gy: In<Real>, gy_stride: u64, gx: Out<Real>, gx_stride: u64, add: u32, rows: u64, columns: u64) => packs(rows, columns);
     /// y = a b

@@ -31,6 +31,10 @@ catalogue! { "norm.cu":
     /// y = (x - mean) / sqrt(variance + eps) weight + bias over each row; stats (rows x 2) receive mean and 1 / deviation.
     /// Without weight and bias they are null.
     layer_norm(x: In<Real>, x_stride: u64, weight: In<f32>, bias: In<f32>, eps: f32, y: Out<Real>, y_stride: u64, add: u32, stats: Out<f32>, rows: u64, columns: u64) => rows_by_warps(rows);
+    /// sum = a + b, and y and stats of it as of layer_norm.
+    add_layer_norm(a: In<Real>, a_stride: u64, b: In<Real>, b_stride: u64, weight: In<f32>, bias: In<f32>, eps: f32, sum: Out<Real>, sum_stride: u64, y: Out<Real>, y_stride: u64, stats: Out<f32>, rows: u64, columns: u64) => rows_by_warps(rows);
+    /// z and stats as of layer_norm, and y = z gate.
+    layer_norm_mul(x: In<Real>, x_stride: u64, weight: In<f32>, bias: In<f32>, eps: f32, gate: In<Real>, gate_stride: u64, z: Out<Real>, z_stride: u64, y: Out<Real>, y_stride: u64, stats: Out<f32>, rows: u64, columns: u64) => rows_by_warps(rows);
     /// gx = rstd (g - mean(g) - xhat mean(g xhat)) with xhat = (x - mean) rstd and g = gy weight.
     layer_norm_grad(x: In<Real>, x_stride: u64, weight: In<f32>, stats: In<f32>, gy: In<Real>, gy_stride: u64, gx: Out<Real>, gx_stride: u64, add: u32, rows: u64, columns: u64) => rows_by_warps(rows);
     /// Sums of chunks of rows, `chunk` rows each: part c is at partials + c columns. A grid of (columns / 32, chunks).

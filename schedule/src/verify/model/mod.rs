@@ -166,8 +166,26 @@ impl Run<'_, '_> {
         }
     }
 
-    /// An operation of the model: results that nothing but equal operands and constants give.
+    /// An operation of the model: results that nothing but equal operands and constants give. A fused one is its parts, one
+    /// after the other.
     fn made(&mut self, op: &Op, part: Part, r: &mut Report) {
+        let parts = op.action.parts(op.reads.len());
+        if !parts.is_empty() {
+            let reads = op.reads.len();
+            let mut known: BTreeMap<usize, Id> =
+                op.reads.iter().enumerate().map(|(i, o)| (i, self.read(o, part))).collect();
+            for p in parts {
+                let operands: Vec<Id> = p.operands.iter().filter_map(|i| known.get(i).copied()).collect();
+                let values = self.part(&p, &operands, part, op);
+                known.extend(p.results.iter().map(|at| reads + at).zip(values));
+            }
+            for (i, o) in op.writes.iter().enumerate() {
+                let value = known.get(&(reads + i)).copied();
+                let value = value.unwrap_or_else(|| self.terms.other(self.cx.width(o)));
+                self.write(o, value);
+            }
+            return;
+        }
         let operands: Vec<Id> = op.reads.iter().map(|o| self.read(o, part)).collect();
         let action = self.terms.action(&op.action);
         let made = self.terms.term(Node::Made(action, part, operands.into()), 0);
@@ -182,6 +200,19 @@ impl Run<'_, '_> {
         r.check(known, "model", || format!("`{}` reports what is not in the reference", op.name));
         let new = self.outcomes.insert(made);
         r.check(new, "model", || format!("`{}` reports something a second time", op.name));
+    }
+
+    /// The results of a part of a fused operation.
+    fn part(&mut self, p: &crate::action::Part, operands: &[Id], part: Part, op: &Op) -> Vec<Id> {
+        if let (Action::Add, [a, b]) = (&p.action, operands) {
+            return vec![self.sum(*a, *b, false)];
+        }
+        let action = self.terms.action(&p.action);
+        let made = self.terms.term(Node::Made(action, part, operands.into()), 0);
+        let results = (0..).zip(&p.results);
+        results
+            .map(|(n, at)| self.terms.term(Node::Result(made, n), self.cx.width(&op.writes[*at])))
+            .collect()
     }
 
     fn read(&mut self, o: &Operand, part: Part) -> Id {
