@@ -176,7 +176,7 @@ fn units_are_si() {
 fn settings() {
     let p = program(
         "train { batch 64  steps 10  optimizer sgd(0.1, momentum: 0.9)  balance cost(1, 2, 0.5, limit: 64 KiB)  lookahead 2
-            microbatches 4  unique_rows off  precision { output_dist bf16 }  seed 1_000 }
+            microbatches 4  unique_rows off  precision { output_dist bf16  compute bf16 }  seed 1_000 }
         workload w { generate { lengths lognormal(mean: 20, sigma: 1)  ids zipf(1.05)  samples 5 } }",
     );
     let t = &p.train;
@@ -193,6 +193,9 @@ fn settings() {
     );
     assert!(!t.unique_rows && t.seed == 1000);
     assert_eq!((t.precision.output_dist, t.precision.all_reduce), (DType::BF16, DType::F32));
+    assert_eq!(t.precision.compute, DType::BF16);
+    let other = program("train { precision { gradient_dist bf16 } }").train.precision;
+    assert_eq!((other.compute, other.gradient_dist), (DType::F32, DType::BF16));
     assert!(t.spans.iter().any(|s| s.0 == "seed"));
     let source = &p.workload.unwrap().source;
     assert!(matches!(

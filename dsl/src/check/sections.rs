@@ -34,6 +34,7 @@ impl Default for Train {
             microbatches: 1,
             unique_rows: true,
             precision: Precision {
+                compute: DType::F32,
                 output_dist: DType::F32,
                 gradient_dist: DType::F32,
                 all_reduce: DType::F32,
@@ -258,6 +259,7 @@ impl<'a> Checker<'a> {
         };
         if let Some(p) = precision {
             train.precision = Precision {
+                compute: dtype(p.choice("compute")?),
                 output_dist: dtype(p.choice("output_dist")?),
                 gradient_dist: dtype(p.choice("gradient_dist")?),
                 all_reduce: dtype(p.choice("all_reduce")?),

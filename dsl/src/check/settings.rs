@@ -106,6 +106,12 @@ pub(crate) const TRAIN: &[Param] = &[
 ];
 
 pub(crate) const PRECISION: &[Param] = &[
+    Param::default(
+        "compute",
+        ParamKind::Choice(&["f32", "bf16"]),
+        "f32",
+        "Activations and their gradients in the dense graph; all that is kept or sent stays f32.",
+    ),
     Param::default("output_dist", DTYPE, "f32", "Rows on their way from their owners."),
     Param::default("gradient_dist", DTYPE, "f32", "Row gradients on their way to the owners."),
     Param::default("all_reduce", DTYPE, "f32", "Gradients of dense parameters."),
@@ -195,7 +201,11 @@ pub(crate) const KEYWORDS: &[Keyword] = &[
         params: IDS,
     },
     Keyword { name: "train", doc: "`train { .. }`: how to train.", params: TRAIN },
-    Keyword { name: "precision", doc: "In `train`: the types that collectives send.", params: PRECISION },
+    Keyword {
+        name: "precision",
+        doc: "In `train`: what the dense graph computes in (docs/precision.md), and the types that collectives send.",
+        params: PRECISION,
+    },
     Keyword {
         name: "workload",
         doc: "`workload name { .. }`: where samples come from: exactly one of `csv \"file\" { .. }`, `safetensors \"file\"` and `generate { .. }`. Files are relative to the file that names them.",

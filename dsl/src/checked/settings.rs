@@ -22,7 +22,7 @@ pub struct Train {
     pub microbatches: u32,
     /// Send each row once per rank (default true) or once per occurrence.
     pub unique_rows: bool,
-    /// Wire type of each collective (default f32 everywhere).
+    /// Type of activations, and wire type of each collective (default f32 everywhere).
     pub precision: Precision,
     /// Seed of everything random (default 0).
     pub seed: u64,
@@ -73,9 +73,11 @@ pub enum Limit {
     Bytes(u64),
 }
 
-/// Wire types of the collectives.
+/// What the dense graph computes in, and the wire types of the collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Precision {
+    /// Activations and their gradients: f32 or bf16.
+    pub compute: DType,
     /// Rows back from their owners.
     pub output_dist: DType,
     /// Row gradients.
