@@ -199,7 +199,7 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
     let balance: Vec<String> = samples.into_iter().chain(at).collect();
     let balance = if balance.is_empty() { String::new() } else { format!("{{{}}}", balance.join(",")) };
     format!(
-        "canonicalize,plan-sharding{{{sharding}}},make-evaluation,differentiate,reference,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,{fuse}group-collectives{groups},fuse-collectives{buckets},balance{balance}"
+        "canonicalize,plan-sharding{{{sharding}}},mixed-precision,make-evaluation,differentiate,reference,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,{fuse}group-collectives{groups},fuse-collectives{buckets},balance{balance}"
     )
 }
 

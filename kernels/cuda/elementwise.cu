@@ -237,7 +237,8 @@ KERNEL(fill_floats)
     }
 }
 
-// y = x0 + x1 + ..., from left to right, of the first `count` (1 to 8); more are added by more launches that begin with y.
+// y = x0 + x1 + ..., from left to right, of the first `count` (1 to 8), rounded after each, so that a sum of three has the bits
+// of two sums of two; more are added by more launches that begin with y.
 KERNEL(add)
 (uint32_t count, const REAL* x0, uint64_t stride0, const REAL* x1, uint64_t stride1, const REAL* x2, uint64_t stride2,
  const REAL* x3, uint64_t stride3, const REAL* x4, uint64_t stride4, const REAL* x5, uint64_t stride5, const REAL* x6,
@@ -262,7 +263,7 @@ KERNEL(add)
                 load_pack(at(xs[k], row) + column, xs[k].wide, n, v);
 #pragma unroll
                 for (uint32_t i = 0; i < PACK; i++) {
-                    sum[i] += v[i];
+                    sum[i] = rounded(sum[i] + v[i]);
                 }
             }
         }

@@ -161,6 +161,32 @@ pub fn add<T: Real>(xs: &[Mat<T>], mut y: MatMut<T>) {
     }
 }
 
+/// The same in brain floats: rounded after each operand, so that a sum of three has the bits of two sums of two.
+pub fn add_rounded<T: Real>(xs: &[Mat<T>], mut y: MatMut<T>) {
+    let (first, rest) = xs.split_at(xs.len().min(2));
+    add(first, y.reborrow());
+    round_to_bf16(y.reborrow());
+    for x in rest {
+        accumulate(*x, y.reborrow());
+        round_to_bf16(y.reborrow());
+    }
+}
+
+/// Every element becomes the nearest brain float, the even one of two.
+pub fn round_to_bf16<T: Real>(mut y: MatMut<T>) {
+    for i in 0..y.rows() {
+        y.row_mut(i).iter_mut().for_each(|x| *x = x.to_bf16());
+    }
+}
+
+/// y += bias in every row
+pub fn add_bias<T: Real>(bias: &[T], mut y: MatMut<T>) {
+    assert!(bias.len() == y.cols(), "{} biases for {} columns", bias.len(), y.cols());
+    for i in 0..y.rows() {
+        y.row_mut(i).iter_mut().zip(bias).for_each(|(y, b)| *y += *b);
+    }
+}
+
 /// y += x
 pub fn accumulate<T: Real>(x: Mat<T>, y: MatMut<T>) {
     run(First, x, x, y, Write::Add);

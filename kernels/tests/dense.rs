@@ -7,7 +7,7 @@ use fs_kernels::elementwise::{self, Unary};
 use fs_kernels::matmul::{linear, linear_grad_input, linear_grad_weight, matmul_nt};
 use fs_kernels::norm::{l2_normalize, l2_normalize_grad, layer_norm, layer_norm_grad, softmax, softmax_grad};
 use fs_kernels::simd::{Level, limit_level};
-use fs_kernels::{Mat, MatMut, Write};
+use fs_kernels::{Mat, MatMut, Real, Write};
 
 const LEVELS: [Level; 3] = [Level::Portable, Level::Avx2, Level::Avx512];
 
@@ -361,4 +361,52 @@ fn columns_of_a_matrix_without_rows() {
     let empty: [f32; 0] = [];
     let m = Mat::with_stride(&empty, 0, 8, 16).columns(4..8);
     assert_eq!((m.rows(), m.cols()), (0, 4));
+}
+
+#[test]
+fn brain_floats_are_the_nearest() {
+    // Above 256 only even numbers are brain floats, above 512 only multiples of four.
+    for (x, nearest) in [
+        (0.0f32, 0.0f32),
+        (1.0, 1.0),
+        (-1.0, -1.0),
+        (256.9, 256.0),
+        (257.0, 256.0),
+        (257.1, 258.0),
+        (259.0, 260.0),
+        (-259.0, -260.0),
+        (511.0, 512.0),
+        (1.0 + 1.0 / 256.0, 1.0),
+        (1.0 + 3.0 / 256.0, 1.0 + 4.0 / 256.0),
+        (f32::MAX, f32::INFINITY),
+        (f32::INFINITY, f32::INFINITY),
+        (f32::NEG_INFINITY, f32::NEG_INFINITY),
+        (f32::from_bits(0x0000_8000), 0.0),
+        (f32::from_bits(0x0001_8000), f32::from_bits(0x0002_0000)),
+    ] {
+        assert_eq!(x.to_bf16(), nearest, "{x}");
+        assert_eq!(f64::from(x).to_bf16(), f64::from(nearest), "{x} in double precision");
+        assert_eq!(nearest.to_bf16(), nearest, "{nearest} is one");
+    }
+    assert!((-0.0f32).to_bf16().is_sign_negative());
+    assert!(f32::NAN.to_bf16().is_nan() && f64::NAN.to_bf16().is_nan());
+    assert!(f32::from_bits(0x7f80_0001).to_bf16().is_nan(), "not infinite");
+}
+
+#[test]
+fn sums_of_brain_floats_are_rounded_after_each() {
+    let parts = [[256.0f32, 1.0], [1.0, 0.5], [1.0, 0.25]];
+    let mats: Vec<Mat<f32>> = parts.iter().map(|p| Mat::new(p, 1, 2)).collect();
+    let mut y = [0.0f32; 2];
+    elementwise::add_rounded(&mats, MatMut::new(&mut y, 1, 2));
+    assert_eq!(y, [256.0, 1.75], "at once the first would be 258");
+    elementwise::add_rounded(&mats[..1], MatMut::new(&mut y, 1, 2));
+    assert_eq!(y, [256.0, 1.0]);
+    elementwise::add_rounded(&[], MatMut::new(&mut y, 1, 2));
+    assert_eq!(y, [0.0, 0.0]);
+    let mut columns = [256.0f32, 7.0, 3.0, 7.0];
+    elementwise::add_bias(&[1.0], MatMut::with_stride(&mut columns, 2, 1, 2));
+    assert_eq!(columns, [257.0, 7.0, 4.0, 7.0]);
+    elementwise::round_to_bf16(MatMut::with_stride(&mut columns, 2, 1, 2));
+    assert_eq!(columns, [256.0, 7.0, 4.0, 7.0]);
 }

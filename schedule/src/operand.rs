@@ -16,8 +16,10 @@ use crate::size::{ParseError, Poly, Symbol, as_text, decimal};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Element {
-    /// The training precision (f32).
+    /// Numbers of everything that is kept, sent or summed (f32).
     Real,
+    /// Brain floats: activations of a model that computes in them.
+    Bf16,
     /// Row ids of a whole table (i64).
     Id,
     /// Positions in another buffer, or rows of a shard (u32).
@@ -34,8 +36,13 @@ impl Element {
         match self {
             Self::Real | Self::Index => 4,
             Self::Id | Self::Count => 8,
+            Self::Bf16 => 2,
             Self::Byte => 1,
         }
+    }
+    /// Whether these are numbers to compute with, rather than lists.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::Real | Self::Bf16)
     }
 }
 

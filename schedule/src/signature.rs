@@ -119,6 +119,7 @@ impl fmt::Display for OperandType {
             Self::Matrix { element, rows, columns } => {
                 let name = match element {
                     Element::Real => "real",
+                    Element::Bf16 => "bf16",
                     Element::Id => "id",
                     Element::Index => "index",
                     Element::Count => "count",
@@ -140,6 +141,10 @@ impl fmt::Display for OperandType {
 /// A real matrix.
 pub fn real(rows: Extent, columns: u32) -> OperandType {
     OperandType::Matrix { element: Element::Real, rows, columns }
+}
+/// The same in another precision: `element` is of floats.
+pub fn floats(element: Element, rows: Extent, columns: u32) -> OperandType {
+    OperandType::Matrix { element, rows, columns }
 }
 /// A matrix of positions.
 pub fn index(rows: Extent, columns: u32) -> OperandType {

@@ -7,20 +7,27 @@ use std::time::Duration;
 use fs_executor::device::Device;
 use fs_executor::device::cuda;
 use fs_executor::{Error, Observer, Options, Session, data};
-use fs_kernels::cuda::driver::emulated::{self, Emulated};
+use fs_kernels::cuda::driver::emulated::{self, Emulated, Kernels};
 use fs_kernels::cuda::emulated::{Build, Emulation};
+use fs_kernels::cuda::sources::Precision;
 use fs_schedule::Schedule;
 
 use crate::training::{self, Outcome};
 
-/// The kernels, built in a folder below this one, unless there is nothing to compile them with.
+/// The kernels for activations in f32, built in a folder below this one, unless there is nothing to compile them with.
 pub fn kernels(folder: &str) -> Option<Arc<Emulation>> {
+    kernels_for(folder, Precision::F32)
+}
+
+/// Those for activations of a precision.
+pub fn kernels_for(folder: &str, precision: Precision) -> Option<Arc<Emulation>> {
     if std::process::Command::new("g++").arg("--version").output().is_err() {
         eprintln!("skipped: g++ is not installed, and compiles the kernels");
         return None;
     }
     let folder = Path::new(folder).join("emulated");
-    Some(Emulation::load(Build::default(), &folder).unwrap_or_else(|e| panic!("{e}")))
+    let build = Build { precision, ..Build::default() };
+    Some(Emulation::load(build, &folder).unwrap_or_else(|e| panic!("{e}")))
 }
 
 /// Whether all cases are tried (`FS_THOROUGH` is set), which takes many minutes: without it some of each kind are.
@@ -29,9 +36,9 @@ pub fn thorough() -> bool {
 }
 
 /// All ranks on one emulated device.
-pub fn device(kernels: &Arc<Emulation>, seed: u64) -> cuda::Options<Emulated> {
+pub fn device<K: Kernels + Clone + 'static>(kernels: &K, seed: u64) -> cuda::Options<Emulated> {
     let options = emulated::Options { seed, rest: Duration::from_micros(50), ..emulated::Options::default() };
-    let driver = Arc::new(Emulated::new(options, Box::new(Arc::clone(kernels))));
+    let driver = Arc::new(Emulated::new(options, Box::new(kernels.clone())));
     cuda::Options { drivers: vec![driver], ..cuda::Options::default() }
 }
 

@@ -13,7 +13,7 @@ use fs_executor::device::{
 };
 use fs_executor::transport::Reach;
 use fs_kernels::cuda::driver::emulated::Emulated;
-use fs_schedule::{Element, Engine, Operand, Place};
+use fs_schedule::{Element, Engine, Operand, Place, Program};
 use parking_lot::{Mutex, RwLock};
 
 /// A device whose results can be looked at.
@@ -32,17 +32,19 @@ pub struct Options<D: Device> {
     pub own: D::Options,
     /// By rank, operation and batch.
     pub seen: Arc<Mutex<Seen>>,
+    /// Whether activations in bf16 are noted, too: as two bytes, or as what a device has instead.
+    pub brain_floats: bool,
 }
 
 impl<D: Device> Clone for Options<D> {
     fn clone(&self) -> Self {
-        Self { own: self.own.clone(), seen: Arc::clone(&self.seen) }
+        Self { own: self.own.clone(), seen: Arc::clone(&self.seen), brain_floats: self.brain_floats }
     }
 }
 
 impl<D: Device> Default for Options<D> {
     fn default() -> Self {
-        Self { own: D::Options::default(), seen: Arc::default() }
+        Self { own: D::Options::default(), seen: Arc::default(), brain_floats: false }
     }
 }
 
@@ -50,16 +52,24 @@ impl<D: Device> Default for Options<D> {
 pub struct Witness<D: Device> {
     own: D,
     seen: Arc<Mutex<Seen>>,
+    brain_floats: bool,
+}
+
+/// Whether what an operation writes there is noted.
+pub fn noted(program: &Program, operand: &Operand, brain_floats: bool) -> bool {
+    let Place::Buffer(n) = operand.place else { return false };
+    match program.buffers[n as usize].element {
+        Element::Real => false,
+        Element::Bf16 => brain_floats,
+        Element::Id | Element::Index | Element::Count | Element::Byte => true,
+    }
 }
 
 impl<D: Look> Witness<D> {
     /// Notes what an operation has written, if it has ended.
     fn note<T>(&self, job: &Job<'_>, progress: Progress<T>) -> Result<Progress<T>, Fault> {
         if let Progress::Done = progress {
-            let list = |operand: &Operand| match operand.place {
-                Place::Buffer(n) => job.program.buffers[n as usize].element != Element::Real,
-                _ => false,
-            };
+            let list = |operand: &Operand| noted(job.program, operand, self.brain_floats);
             let lists: Vec<Operand> = job.op.writes.iter().copied().filter(list).collect();
             if !lists.is_empty() {
                 let written = lists.iter().map(|operand| self.own.look(job, *operand));
@@ -94,6 +104,14 @@ impl Look for Cpu<f32> {
         let shape = ColumnRange::whole(rows, buffer.columns as usize);
         match buffer.element {
             Element::Real => Ok(None),
+            // As they are: whether they are rounded is for who looks at them.
+            Element::Bf16 => {
+                let (start, end) = operand.columns.map_or((0, shape.end), |(s, e)| (s as usize, e as usize));
+                let Some(lock) = self.arena.bf16s.get(buffer, batch) else { return Ok(None) };
+                let read = Read::lock(lock, ColumnRange { start, end, ..shape }, || "of a result".into())?;
+                let rows = (0..rows).flat_map(|row| read.mat().row(row).to_vec());
+                Ok(Some(rows.flat_map(f32::to_le_bytes).collect()))
+            }
             Element::Id => of(self.arena.ids.get(buffer, batch), shape, i64::to_le_bytes),
             Element::Index => of(self.arena.indices.get(buffer, batch), shape, u32::to_le_bytes),
             Element::Count => of(self.arena.counts.get(buffer, batch), shape, u64::to_le_bytes),
@@ -111,7 +129,8 @@ impl<D: Look> Device for Witness<D> {
     type Options = Options<D>;
 
     fn open(env: &Env, options: &Options<D>) -> Result<Self, OpenError> {
-        Ok(Self { own: D::open(env, &options.own)?, seen: Arc::clone(&options.seen) })
+        let (seen, brain_floats) = (Arc::clone(&options.seen), options.brain_floats);
+        Ok(Self { own: D::open(env, &options.own)?, seen, brain_floats })
     }
 
     fn lane(&self, engine: Engine) -> D::Lane {

@@ -69,6 +69,11 @@ fn programs() -> Vec<(String, fs_dsl::checked::Program)> {
     let loaded = fs_dsl::check_text("rest.fs", text);
     let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
     all.push(("the rest".into(), loaded.program.unwrap_or_else(|| panic!("{rendered}"))));
+    // And activations in bf16.
+    let text = text.replace("train {", "train { precision { compute bf16 } ");
+    let loaded = fs_dsl::check_text("brain.fs", &text);
+    let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
+    all.push(("brain floats".into(), loaded.program.unwrap_or_else(|| panic!("{rendered}"))));
     let mut runner = TestRunner::deterministic();
     let kinds = models(Features { shardings: true, microbatches: false, placements: false });
     for n in 0..24 {

@@ -2,6 +2,7 @@
 
 use fs_kernels::cuda::driver::emulated::{Costs, Emulated, NoKernels, Options};
 use fs_kernels::cuda::driver::{Area, Driver, DriverError, Matrix, Memory, Pinned, Product, Stream};
+use fs_kernels::cuda::sources::Precision;
 
 fn driver(seed: u64) -> Emulated {
     Emulated::new(Options { seed, ..Options::default() }, Box::new(NoKernels))
@@ -156,8 +157,10 @@ fn products_of_rows_with_gaps() {
         |range: std::ops::Range<i32>| -> Vec<u8> { range.flat_map(|n| (n as f32).to_le_bytes()).collect() };
     d.write(p, 0, &numbers(0..64)).unwrap();
     d.upload(a, (p, 0), x.area()).unwrap();
-    let matrix =
-        |first: u64, rows, columns| Matrix { address: x.address + 4 * first, rows, columns, stride: 4 };
+    let matrix = |first: u64, rows, columns| {
+        let (address, precision) = (x.address + 4 * first, Precision::F32);
+        Matrix { address, rows, columns, stride: 4, precision }
+    };
     // Rows 0 and 1 are 0..3 and 4..7 without the last of each; the transpose of rows 4 to 6.
     let product =
         Product { a: (matrix(0, 2, 3), false), b: (matrix(16, 2, 3), true), c: matrix(32, 2, 2), add: true };
@@ -169,6 +172,63 @@ fn products_of_rows_with_gaps() {
         bytes(&d, p, 16).chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     let dot = |i: usize, j: usize| (0..3).map(|k| ((4 * i + k) * (16 + 4 * j + k)) as f32).sum::<f32>();
     assert_eq!(found, [32.0 + dot(0, 0), 33.0 + dot(0, 1), 36.0 + dot(1, 0), 37.0 + dot(1, 1)]);
+}
+
+/// Of brain floats: sums of floats, rounded once where the result is one too, to the even one of two.
+#[test]
+fn products_of_brain_floats() {
+    let d = driver(4);
+    let (a, x, p) = place(&d, "product", 256);
+    let brain = |values: &[f32]| -> Vec<u8> {
+        values.iter().flat_map(|x| ((x.to_bits() >> 16) as u16).to_le_bytes()).collect()
+    };
+    // Two rows of three with a gap, a column of three, and what the product is added to.
+    let bytes_of = [
+        brain(&[1.0, 2.0, 3.0, 99.0, 256.0, 1.0, 0.0, 99.0]),
+        brain(&[1.0, 1.0, 0.5, 99.0]),
+        brain(&[0.25, 2.0]),
+        [0.25f32, 2.0].iter().flat_map(|x| x.to_le_bytes()).collect(),
+    ]
+    .concat();
+    let matrix = |at: u64, rows, columns, stride, precision| Matrix {
+        address: x.address + at,
+        rows,
+        columns,
+        stride,
+        precision,
+    };
+    let (left, right) = (matrix(0, 2, 3, 4, Precision::Bf16), matrix(16, 3, 1, 1, Precision::Bf16));
+    let found = |add, precision| {
+        d.write(p, 0, &bytes_of).unwrap();
+        d.upload(a, (p, 0), x.first(bytes_of.len() as u64)).unwrap();
+        let (at, each) = if precision == Precision::Bf16 { (24, 2) } else { (28, 4) };
+        let c = matrix(at, 2, 1, 1, precision);
+        d.product(a, &Product { a: (left, false), b: (right, false), c, add }).unwrap();
+        d.download(a, c.area().joined(), (p, 0)).unwrap();
+        d.synchronize(a).unwrap();
+        let wide = |b: &[u8]| {
+            f32::from_le_bytes(if each == 2 { [0, 0, b[0], b[1]] } else { [b[0], b[1], b[2], b[3]] })
+        };
+        bytes(&d, p, 2 * each).chunks_exact(each).map(wide).collect::<Vec<f32>>()
+    };
+    assert_eq!(found(false, Precision::F32), [4.5, 257.0]);
+    assert_eq!(found(true, Precision::F32), [4.75, 259.0]);
+    // Above 256 brain floats are even: 257 lies between two of them, and 259 between 258 and 260.
+    assert_eq!(found(false, Precision::Bf16), [4.5, 256.0]);
+    assert_eq!(found(true, Precision::Bf16), [4.75, 260.0]);
+    let wrong = [
+        (matrix(0, 2, 3, 4, Precision::F32), right, matrix(24, 2, 1, 1, Precision::F32)),
+        (left, matrix(16, 3, 1, 1, Precision::F32), matrix(24, 2, 1, 1, Precision::F32)),
+        (
+            matrix(0, 2, 3, 4, Precision::F32),
+            matrix(16, 3, 1, 1, Precision::F32),
+            matrix(24, 2, 1, 1, Precision::Bf16),
+        ),
+    ];
+    for (left, right, c) in wrong {
+        let said = d.product(a, &Product { a: (left, false), b: (right, false), c, add: false });
+        assert!(matches!(said, Err(DriverError::Misuse(why)) if why.contains("as")), "{left:?} {right:?}");
+    }
 }
 
 /// Two copies to the device share an engine, whatever their streams' priority; one from the device has its own.

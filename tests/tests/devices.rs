@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_dsl::checked::DType;
 use fs_executor::device::Device;
 use fs_executor::device::cpu::Cpu;
 use fs_executor::transport::wire::World;
@@ -147,10 +148,12 @@ proptest! {
         ranks in 1..4u32,
         lookahead in 1..4u32,
         seed in 0..1000u64,
+        compute in prop::sample::select(&[DType::F32, DType::BF16][..]),
     ) {
         let text = model.with_lookahead(lookahead).text();
         let loaded = fs_dsl::check_text("random.fs", &text);
         let mut program = loaded.program.expect("a random model checks");
+        program.train.precision.compute = compute;
         program.train.batch *= ranks;
         let compiled = |strategy| {
             let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks).balance_at(model.at()));

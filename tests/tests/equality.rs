@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fs_compiler::distribution::TableOptions;
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
+use fs_dsl::checked::DType;
 use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
 use fs_executor::{Observer, Options, Record, Session, StepEvent};
 use fs_schedule::{Engine, Schedule};
@@ -538,10 +539,12 @@ proptest! {
         ranks in prop::sample::select(&[1u32, 2, 3, 4, 7][..]),
         lookahead in 1..4u32,
         stress in prop::option::of(1..1000u64),
+        compute in prop::sample::select(&[DType::F32, DType::BF16][..]),
     ) {
         let text = model.with_lookahead(lookahead).text();
         let loaded = fs_dsl::check_text("random.fs", &text);
         let mut program = loaded.program.expect("a random model checks");
+        program.train.precision.compute = compute;
         // Ranks share a batch evenly.
         program.train.batch *= ranks;
         let outcome = |strategy, stress| {

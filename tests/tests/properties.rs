@@ -89,6 +89,7 @@ proptest! {
     #[test]
     fn every_pass_leaves_ir_that_round_trips(
         model in models(FEATURES), ranks in 1u32..=9, lookahead in 0u32..=3, bytes in 1u32..=500,
+        compute in prop::sample::select(&["f32", "bf16"][..]),
     ) {
         let program = check(&model.text());
         let mut module = fs_compiler::import::import(&program).expect("imports");
@@ -96,7 +97,7 @@ proptest! {
         let apart = if lookahead > 0 { format!(",lookahead={lookahead}") } else { String::new() };
         let unique = program.train.unique_rows;
         let pipeline = format!(
-            "canonicalize,plan-sharding{{ranks={ranks}}},make-evaluation,differentiate,microbatch,lower-exchanges{{unique={unique}{apart}}},dce,accumulate,group-collectives,fuse-collectives,bucket-gradients{{bytes={bytes}}},dce"
+            "canonicalize,plan-sharding{{ranks={ranks}}},mixed-precision{{compute={compute}}},make-evaluation,differentiate,microbatch,lower-exchanges{{unique={unique}{apart}}},dce,accumulate,group-collectives,fuse-collectives,bucket-gradients{{bytes={bytes}}},dce"
         );
         for stage in parse_pipeline(&pipeline).expect("a pipeline") {
             let name = stage.pass.name;

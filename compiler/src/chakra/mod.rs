@@ -383,6 +383,7 @@ fn s_parameter(s: &Schedule, p: u32) -> Option<(u32, u32)> {
 fn element(element: Element) -> &'static str {
     match element {
         Element::Real => "Tensor(float)",
+        Element::Bf16 => "Tensor(c10::BFloat16)",
         Element::Id | Element::Count => "Tensor(long int)",
         Element::Index => "Tensor(int)",
         Element::Byte => "Tensor(unsigned char)",

@@ -9,6 +9,12 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("model.mul", "`x, y -> z` Product.").with_vjp(mul),
     OpDef::executable("train.mul_grad", "`x, y, gz -> gx, gy`").accumulating(&[0, 1]),
     OpDef::executable("model.scale", "`x -> y` Times a constant.").with_vjp(scale).accumulating(&[0]),
+    OpDef::executable(
+        "model.cast",
+        "`x -> y` In the other precision: f32 rounded to bf16, or bf16 as it is.",
+    )
+    .with_vjp(cast)
+    .accumulating(&[0]),
 ];
 
 fn unary(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
@@ -41,4 +47,10 @@ fn scale(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     cx.emit_unary("model.scale", vec![gy], &op)
+}
+
+fn cast(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
+    let op = cx.op(id).clone();
+    let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
+    cx.emit_unary("model.cast", vec![gy], &op)
 }

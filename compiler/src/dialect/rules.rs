@@ -1,7 +1,7 @@
 //! Rules that many operations share: those of the schedule's actions, and of operands and results.
 
 use fs_schedule::signature::OperandType;
-use fs_schedule::{Action, Extent};
+use fs_schedule::{Action, Element, Extent};
 
 use crate::ir::attr::{typed, variant};
 use crate::ir::{AttrError, Context, Module, OpData, OpDef, OpError, Type, Updates, ValueId};
@@ -55,6 +55,13 @@ fn executable(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
 /// A required attribute of the schedule's vocabulary, for verifiers.
 pub(super) fn require<T: serde::de::DeserializeOwned>(op: &OpData, name: &str) -> Result<T, AttrError> {
     typed(&op.attrs, name)
+}
+
+/// Precision, rows and columns of an operand of floats.
+pub(super) fn floats(m: &Module, op: &OpData, i: usize) -> Result<(Element, Extent, u32), OpError> {
+    let v = op.operands.get(i).ok_or(OpError::Missing(i))?;
+    let of = || OpError::operand(i, format!("a real or bf16 matrix, is {}", m.ty(*v)));
+    m.ty(*v).as_floats().ok_or_else(of)
 }
 
 /// Rows and columns of a real operand.

@@ -1,6 +1,6 @@
 //! Column ranges: split and concat. Neither moves data where the storage allows views.
 
-use super::rules::{expect_results, real, require};
+use super::rules::{expect_results, floats, require};
 use crate::ir::{Attr, Attrs, Context, OpData, OpDef, OpError, OpId, Type, ValueId, View, Vjp};
 
 pub(super) const OPS: &[OpDef] = &[
@@ -16,27 +16,30 @@ pub(super) const OPS: &[OpDef] = &[
 ];
 
 fn split(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
-    let (rows, columns) = real(m, op, 0)?;
+    let (element, rows, columns) = floats(m, op, 0)?;
     let sizes: Vec<u32> = require(op, "sizes")?;
     if sizes.iter().map(|s| u64::from(*s)).sum::<u64>() != u64::from(columns) || sizes.contains(&0) {
         return Err(OpError::relation(format!("sizes {sizes:?} do not add up to {columns} columns")));
     }
-    expect_results(m, op, 1, &sizes.iter().map(|c| Type::real(rows, *c)).collect::<Vec<_>>())
+    expect_results(m, op, 1, &sizes.iter().map(|c| Type::floats(element, rows, *c)).collect::<Vec<_>>())
 }
 
 fn concat(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
-    let (rows, _) = real(m, op, 0)?;
+    let (element, rows, _) = floats(m, op, 0)?;
     let mut columns = 0u32;
     for i in 0..op.operands.len() {
-        let (r, c) = real(m, op, i)?;
+        let (e, r, c) = floats(m, op, i)?;
         if r != rows {
             return Err(OpError::relation(format!("operand {i} has other rows than the first")));
+        }
+        if e != element {
+            return Err(OpError::relation(format!("operand {i} has another precision than the first")));
         }
         columns = columns
             .checked_add(c)
             .ok_or_else(|| OpError::relation("the columns of the operands are too many"))?;
     }
-    expect_results(m, op, op.operands.len(), &[Type::real(rows, columns)])
+    expect_results(m, op, op.operands.len(), &[Type::floats(element, rows, columns)])
 }
 
 fn split_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
@@ -65,7 +68,7 @@ fn concat_vjp(cx: &mut Vjp<'_>, id: OpId) -> Result<(), OpError> {
     let op = cx.op(id).clone();
     let Some(gy) = cx.cotangent(op.results[0]) else { return Ok(()) };
     let types: Vec<Type> = op.operands.iter().map(|x| cx.module().ty(*x)).collect();
-    let sizes: Vec<u32> = types.iter().filter_map(|t| t.as_real().map(|(_, c)| c)).collect();
+    let sizes: Vec<u32> = types.iter().filter_map(|t| t.as_floats().map(|(_, _, c)| c)).collect();
     let attrs = Attrs::from([("sizes".into(), Attr::from(&sizes))]);
     let parts = cx.emit("model.split", vec![gy], attrs, &types, &op.scope);
     for (x, g) in op.operands.iter().zip(parts) {

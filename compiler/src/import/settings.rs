@@ -134,6 +134,10 @@ impl Importer<'_> {
             ("unique_rows".into(), Attr::Bool(unique)),
             ("lookahead".into(), Attr::Int(train.lookahead.into())),
         ]);
+        // What is not said is f32.
+        if train.precision.compute == c::DType::BF16 {
+            self.module.attrs.insert("compute".into(), Attr::Str("bf16".into()));
+        }
     }
 
     /// A path in a `.fs` file is relative to that file.

@@ -330,6 +330,10 @@ impl Module {
     pub(crate) fn ty(&self, id: ValueId) -> Type {
         self.value(id).ty
     }
+    /// Gives a value another type; who uses it must have a form for that.
+    pub(crate) fn set_type(&mut self, id: ValueId, ty: Type) {
+        self.values[id.0 as usize].ty = ty;
+    }
     /// The operation that defines a value.
     pub(crate) fn def(&self, id: ValueId) -> &OpData {
         self.op(self.value(id).def)

@@ -23,6 +23,23 @@ impl Type {
     pub(crate) fn real(rows: Extent, columns: u32) -> Self {
         Self::Operand(fs_schedule::signature::real(rows, columns))
     }
+    /// A matrix of floats of either precision.
+    pub(crate) fn floats(element: Element, rows: Extent, columns: u32) -> Self {
+        Self::Operand(fs_schedule::signature::floats(element, rows, columns))
+    }
+    /// Precision, rows and columns of a matrix of floats.
+    pub(crate) fn as_floats(self) -> Option<(Element, Extent, u32)> {
+        match self {
+            Self::Operand(OperandType::Matrix { element, rows, columns }) if element.is_float() => {
+                Some((element, rows, columns))
+            }
+            _ => None,
+        }
+    }
+    /// Whether it is a matrix of brain floats.
+    pub(crate) fn is_bf16(self) -> bool {
+        self.as_floats().is_some_and(|(element, ..)| element == Element::Bf16)
+    }
     /// Rows and columns of a real matrix.
     pub(crate) fn as_real(self) -> Option<(Extent, u32)> {
         match self {
@@ -72,6 +89,7 @@ impl std::str::FromStr for Type {
         };
         let shape = match head {
             "real" => matrix(Element::Real)?,
+            "bf16" => matrix(Element::Bf16)?,
             "id" => matrix(Element::Id)?,
             "index" => matrix(Element::Index)?,
             "count" => matrix(Element::Count)?,

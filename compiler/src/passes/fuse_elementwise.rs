@@ -91,8 +91,8 @@ pub(super) fn run(
 fn bytes(module: &Module, op: &OpData, expected: &Expected) -> Option<f64> {
     let mut all = 0.0;
     for v in op.operands.iter().chain(&op.results) {
-        if let Some((rows, columns)) = module.ty(*v).as_real() {
-            all += 4.0 * expected.rows(rows)? * f64::from(columns);
+        if let Some((element, rows, columns)) = module.ty(*v).as_floats() {
+            all += f64::from(element.bytes()) * expected.rows(rows)? * f64::from(columns);
         }
     }
     Some(all)

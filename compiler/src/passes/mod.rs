@@ -17,6 +17,7 @@ mod group_collectives;
 mod lower_exchanges;
 pub mod manager;
 mod microbatch;
+mod mixed_precision;
 mod option;
 pub(crate) mod plan_sharding;
 mod reference;
@@ -185,6 +186,16 @@ pub static PASSES: &[Pass] = &[
         options: &[],
         statistics: &[("removed", "operations removed")],
         run: |m, _, s| canonicalize::eliminate_dead(m, s),
+    },
+    Pass {
+        name: "mixed-precision",
+        summary: "Lets the dense graph of `@forward` compute in bf16, if the model asks for it: results of all operations that have a form in bf16 become so, but for statistics, and casts stand where rows and features come in and before losses. Before evaluation and derivatives are made of it. Nothing for f32. See [precision](precision.md).",
+        options: &[("compute", "the model's", "`f32` or `bf16`")],
+        statistics: &[
+            ("casts", "values that another precision was made of"),
+            ("rounded", "operations whose results became bf16"),
+        ],
+        run: mixed_precision::run,
     },
     Pass {
         name: "make-evaluation",

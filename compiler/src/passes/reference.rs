@@ -128,7 +128,7 @@ impl<'a> Graph<'a> {
                 let of = self.value(op.operands[0])?;
                 let mut at = of.columns.map_or(0, |(start, _)| start);
                 for r in &op.results {
-                    let columns = self.module.ty(*r).as_real().map_or(0, |(_, c)| c);
+                    let columns = self.module.ty(*r).as_floats().map_or(0, |(_, _, c)| c);
                     let part = match of.source {
                         Source::Zero(_) => Value::all(Source::Zero(columns)),
                         source => Value { source, columns: Some((at, at + columns)) },
@@ -138,7 +138,7 @@ impl<'a> Graph<'a> {
                 }
             }
             "train.zero" => {
-                let columns = self.module.ty(op.results[0]).as_real().map_or(0, |(_, c)| c);
+                let columns = self.module.ty(op.results[0]).as_floats().map_or(0, |(_, _, c)| c);
                 self.values.insert(op.results[0], Value::all(Source::Zero(columns)));
             }
             "model.concat" => {

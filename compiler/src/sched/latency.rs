@@ -1,7 +1,8 @@
 //! How long an operation takes on a described cluster.
 //!
 //! - Compute: the greater of arithmetic over the arithmetic rate and memory traffic over the memory bandwidth, plus
-//!   the time from the host's request to the start of a kernel (the latency of the link between them).
+//!   the time from the host's request to the start of a kernel (the latency of the link between them). What reads bf16
+//!   has the rate of bf16, or that of f32 where the cluster says none.
 //! - Transfers: every rank sends evenly to all. What goes to ranks of the same node takes copy engines, what goes to
 //!   other nodes the network; both run at once, the slower one counts, with its latency. The rank's own part is
 //!   copied within its memory. An operation any part of which crosses nodes is the network's.
@@ -13,10 +14,16 @@
 use fs_dsl::checked::{Cluster, DType};
 use fs_schedule::action::{Peers, Runs};
 use fs_schedule::counts::Counts;
-use fs_schedule::{Op, Poly, Schedule, Site};
+use fs_schedule::{Element, Op, Place, Poly, Schedule, Site};
 
 use super::costs::{CostModel, Time};
 use super::sizes::{Sizes, input_bytes};
+
+/// What a buffer of training is made of.
+fn element(s: &Schedule, place: Place) -> Option<Element> {
+    let Place::Buffer(b) = place else { return None };
+    s.train.buffers.get(b as usize).map(|b| b.element)
+}
 
 /// A cluster as a number of ranks sees it.
 #[derive(Debug)]
@@ -27,7 +34,8 @@ pub(crate) struct ClusterCosts<'a> {
     node: f64,
     /// Nodes that are used.
     nodes: f64,
-    flops: f64,
+    /// Operations a second in f32 and in bf16.
+    flops: [f64; 2],
     /// What was counted in the data, if anything was.
     counts: Option<&'a Counts>,
 }
@@ -58,7 +66,8 @@ impl CostModel for ClusterCosts<'_> {
                 if reduces { self.all_reduce(data) } else { self.exchange(data) }
             }
             Runs::Compute => {
-                let arithmetic = of(&op.cost.flops) / self.flops;
+                let brain = op.reads.iter().any(|o| element(s, o.place) == Some(Element::Bf16));
+                let arithmetic = of(&op.cost.flops) / self.flops[usize::from(brain)];
                 let memory = of(&op.cost.bytes) / self.cluster.memory_bandwidth;
                 (arithmetic.max(memory) + self.cluster.host.latency, 0.0)
             }
@@ -86,13 +95,15 @@ impl<'a> ClusterCosts<'a> {
     /// For `ranks` ranks: nodes are filled one after the other.
     pub(crate) fn new(cluster: &'a Cluster, ranks: u32) -> Self {
         let node = cluster.gpus_per_node.clamp(1, ranks.max(1));
-        let flops = cluster.flops.iter().find(|f| f.0 == DType::F32).or(cluster.flops.first());
+        let rate = |of| cluster.flops.iter().find(|f| f.0 == of).map(|f| f.1);
+        let first = cluster.flops.first().map_or(f64::INFINITY, |f| f.1);
+        let f32 = rate(DType::F32).unwrap_or(first);
         Self {
             cluster,
             ranks: ranks.max(1).into(),
             node: node.into(),
             nodes: ranks.max(1).div_ceil(node).into(),
-            flops: flops.map_or(f64::INFINITY, |f| f.1),
+            flops: [f32, rate(DType::BF16).unwrap_or(f32)],
             counts: None,
         }
     }

@@ -108,7 +108,10 @@ impl<'d, D: Driver> Meter<'d, D> {
     /// emulation, which takes all memory that a call names for what it touches.
     pub(crate) fn run(&self, calls: &[Call], touched: &[Memory]) -> Result<(), DriverError> {
         let touches: Vec<Touch> = touched.iter().map(|memory| Touch::InOut(memory.area())).collect();
-        calls.iter().try_for_each(|call| self.driver.launch(self.stream, &Launch { call, touches: &touches }))
+        calls.iter().try_for_each(|call| {
+            let call = &call.clone().of(self.precision);
+            self.driver.launch(self.stream, &Launch { call, touches: &touches })
+        })
     }
 
     /// Seconds that `enqueue` takes the device, the median of seven blocks; `enqueue` puts one round on streams, and `all` are

@@ -7,6 +7,7 @@
 
 use fs_kernels::cuda::catalogue::elementwise;
 use fs_kernels::cuda::driver::{Driver, DriverError, Launch, Matrix, Memory, Product, Stream, Touch};
+use fs_kernels::cuda::sources::Precision;
 use fs_kernels::cuda::{In, Out};
 
 use crate::meter::{Meter, Work};
@@ -23,7 +24,9 @@ pub(crate) fn measure<D: Driver>(meter: &mut Meter<'_, D>) -> Result<(), DriverE
     let (side, bytes) = if meter.small { (64, 1 << 14) } else { (4096, 1 << 28) };
     let square = meter.filled(4 * side * side)?;
     let (other, result) = (meter.filled(4 * side * side)?, meter.filled(4 * side * side)?);
-    let matrix = |at: Memory| Matrix { address: at.address, rows: side, columns: side, stride: side };
+    let precision = Precision::F32;
+    let matrix =
+        |at: Memory| Matrix { address: at.address, rows: side, columns: side, stride: side, precision };
     let product =
         Product { a: (matrix(square), false), b: (matrix(other), false), c: matrix(result), add: false };
     let driver = meter.driver;

@@ -283,6 +283,8 @@ pub struct Call {
     pub kernel: &'static Kernel,
     /// How many threads; perhaps none.
     pub shape: Shape,
+    /// What activations are: the build of the kernel that runs.
+    pub precision: Precision,
     words: [u64; MOST_ARGUMENTS],
 }
 
@@ -291,7 +293,13 @@ impl Call {
     pub fn new(kernel: &'static Kernel, shape: Shape, arguments: &[u64]) -> Self {
         let mut words = [0; MOST_ARGUMENTS];
         words[..arguments.len()].copy_from_slice(arguments);
-        Call { kernel, shape, words }
+        Call { kernel, shape, precision: Precision::F32, words }
+    }
+
+    /// The same for activations of a precision.
+    #[must_use]
+    pub fn of(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// Lends an array with the address of each argument, as a launch wants it.

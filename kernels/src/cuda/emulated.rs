@@ -105,6 +105,7 @@ struct Known {
 /// Emulated kernels. Launches run to their end in the thread that asks for them; several threads may launch at once.
 #[derive(Debug)]
 pub struct Emulation {
+    precision: Precision,
     launch: Launch,
     kernels: BTreeMap<String, Known>,
     launches: AtomicU64,
@@ -127,12 +128,12 @@ impl Emulation {
         if let Some(emulation) = loaded.get(&(folder.to_owned(), build)) {
             return Ok(emulation.clone());
         }
-        let emulation = Arc::new(Self::open(&compile(build, folder)?)?);
+        let emulation = Arc::new(Self::open(build.precision, &compile(build, folder)?)?);
         loaded.insert((folder.to_owned(), build), emulation.clone());
         Ok(emulation)
     }
 
-    fn open(path: &Path) -> Result<Self, EmulationError> {
+    fn open(precision: Precision, path: &Path) -> Result<Self, EmulationError> {
         let said = || {
             // SAFETY: the loader's message, if there is one, is text that lives until its next call.
             let said = unsafe { libc::dlerror() };
@@ -179,7 +180,12 @@ impl Emulation {
                     .insert(CStr::from_ptr(name).to_string_lossy().into_owned(), Known { handle, arguments });
             }
         }
-        Ok(Emulation { launch, kernels, launches: AtomicU64::new(0) })
+        Ok(Emulation { precision, launch, kernels, launches: AtomicU64::new(0) })
+    }
+
+    /// What activations are.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// The order of threads and blocks and the garbage in shared memory are drawn from a seed and the number of the launch

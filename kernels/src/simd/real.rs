@@ -42,6 +42,9 @@ pub trait Real:
     fn from_f64(x: f64) -> Self;
     /// The same value in double precision.
     fn to_f64(self) -> f64;
+    /// The nearest brain float, the even one of two; what is no number stays none.
+    #[must_use]
+    fn to_bf16(self) -> Self;
     /// Square root.
     #[must_use]
     fn sqrt(self) -> Self;
@@ -82,6 +85,14 @@ macro_rules! real {
             #[inline(always)]
             fn to_f64(self) -> f64 {
                 f64::from(self)
+            }
+            #[inline(always)]
+            fn to_bf16(self) -> Self {
+                #[allow(clippy::unnecessary_cast, reason = "the macro is for both types")]
+                let x = self as f32;
+                let bits = x.to_bits();
+                let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
+                $t::from(f32::from_bits(if x.is_nan() { 0x7fff_0000 } else { nearest }))
             }
             #[inline(always)]
             fn sqrt(self) -> Self {

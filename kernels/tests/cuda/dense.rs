@@ -1,6 +1,7 @@
 //! Elementwise operations, normalisations and sums over rows.
 
 use fs_kernels::cuda::catalogue::{elementwise as cuda, norm as rowwise};
+use fs_kernels::cuda::sources::Precision;
 use fs_kernels::cuda::{In, Out};
 use fs_kernels::elementwise::{self, Unary};
 use fs_kernels::reduce::sum_in_rank_order;
@@ -243,7 +244,10 @@ fn sums_of_one_to_eight() {
             )]);
             let expect = made_and_added(rows, cols, case.old.as_deref(), |y| {
                 let mats: Vec<_> = values.iter().map(|v| mat(v, rows, cols)).collect();
-                elementwise::add(&mats, y);
+                match device.precision {
+                    Precision::F32 => elementwise::add(&mats, y),
+                    Precision::Bf16 => elementwise::add_rounded(&mats, y),
+                }
             });
             assert_bits(device, "add", &y.values(), &expect);
         }

@@ -72,6 +72,7 @@ impl Device {
     pub(crate) fn launch(&self, call: &Call) -> Result<(), EmulationError> {
         let own = PRECISIONS.iter().position(|precision| *precision == self.precision);
         if let Some((gpu, stream)) = own.and_then(|i| gpus().map(|gpus| &gpus[i])) {
+            let call = &call.clone().of(self.precision);
             let launched = gpu.launch(*stream, &Launch { call, touches: &[] });
             let done = launched.and_then(|()| gpu.synchronize(*stream));
             return done.map_err(|e| EmulationError::Launch(format!("{}: {e}", call.kernel.name)));

@@ -30,10 +30,10 @@ impl<'a> Entry<'a> for SiluAttention<'a> {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(4, 1)?;
-        let (rows, columns) = o.same_reals(0..3)?;
-        heads_fit(columns, *self.heads)?;
-        o.read(3, OperandType::Offsets { lengths: token_group(rows)? })?;
-        o.write(0, real(rows, columns))
+        let q = o.alike(0..3)?;
+        heads_fit(q.columns, *self.heads)?;
+        o.read(3, OperandType::Offsets { lengths: token_group(q.rows)? })?;
+        o.write(0, q.shape())
     }
 }
 
@@ -50,11 +50,11 @@ impl<'a> Entry<'a> for SiluAttentionGrad<'a> {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(5, 3)?;
-        let (rows, columns) = o.same_reals(0..3)?;
-        heads_fit(columns, *self.heads)?;
-        o.read(3, OperandType::Offsets { lengths: token_group(rows)? })?;
-        o.read(4, real(rows, columns))?;
-        (0..3).try_for_each(|i| o.write(i, real(rows, columns)))
+        let q = o.alike(0..3)?;
+        heads_fit(q.columns, *self.heads)?;
+        o.read(3, OperandType::Offsets { lengths: token_group(q.rows)? })?;
+        o.read(4, q.shape())?;
+        (0..3).try_for_each(|i| o.write(i, q.shape()))
     }
 }
 
@@ -65,11 +65,11 @@ impl<'a> Entry<'a> for SoftmaxAttention<'a> {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(4, 2)?;
-        let (rows, columns) = o.same_reals(0..3)?;
-        heads_fit(columns, *self.heads)?;
-        o.read(3, OperandType::Offsets { lengths: token_group(rows)? })?;
-        o.write(0, real(rows, columns))?;
-        o.write(1, real(rows, *self.heads))
+        let q = o.alike(0..3)?;
+        heads_fit(q.columns, *self.heads)?;
+        o.read(3, OperandType::Offsets { lengths: token_group(q.rows)? })?;
+        o.write(0, q.shape())?;
+        o.write(1, real(q.rows, *self.heads))
     }
 }
 
@@ -80,11 +80,11 @@ impl<'a> Entry<'a> for SoftmaxAttentionGrad<'a> {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(7, 3)?;
-        let (rows, columns) = o.same_reals(0..4)?;
-        heads_fit(columns, *self.heads)?;
-        o.read(4, real(rows, *self.heads))?;
-        o.read(5, OperandType::Offsets { lengths: token_group(rows)? })?;
-        o.read(6, real(rows, columns))?;
-        (0..3).try_for_each(|i| o.write(i, real(rows, columns)))
+        let q = o.alike(0..4)?;
+        heads_fit(q.columns, *self.heads)?;
+        o.read(4, real(q.rows, *self.heads))?;
+        o.read(5, OperandType::Offsets { lengths: token_group(q.rows)? })?;
+        o.read(6, q.shape())?;
+        (0..3).try_for_each(|i| o.write(i, q.shape()))
     }
 }

@@ -7,7 +7,7 @@ use super::Programs::Both;
 use super::operands::{Context, Operands};
 use super::table::entry::{AddLayerNorm, LayerNorm, LayerNormMul, Linear, LinearUnary};
 use super::{Action, At, Entry, Facts, Lists, Memory, Misfit, Results};
-use crate::signature::{OperandType, real};
+use crate::signature::OperandType;
 
 impl Action {
     /// Whether it is several neighbours in one.
@@ -75,8 +75,8 @@ impl<'a> Entry<'a> for AddLayerNorm<'a> {
     }
     fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         o.count(if *self.affine { 4 } else { 2 }, 3)?;
-        let (rows, columns) = o.same_reals(0..2)?;
-        o.write(0, real(rows, columns))?;
+        let sum = o.alike(0..2)?;
+        o.write(0, sum.shape())?;
         let norm = LayerNorm { affine: self.affine, eps: self.eps };
         norm.operands(&Operands { reads: &o.reads[1..], writes: &o.writes[1..] }, cx)
     }
@@ -90,9 +90,9 @@ impl<'a> Entry<'a> for LayerNormMul<'a> {
     fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let gate = if *self.affine { 3 } else { 1 };
         o.count(gate + 1, 3)?;
-        let (rows, columns) = o.real(0)?;
-        o.read(gate, real(rows, columns))?;
-        o.write(1, real(rows, columns))?;
+        let x = o.activation(0)?;
+        o.read(gate, x.shape())?;
+        o.write(1, x.shape())?;
         let writes: [OperandType; 2] = [o.writes[0], o.writes[2]];
         let norm = LayerNorm { affine: self.affine, eps: self.eps };
         norm.operands(&Operands { reads: &o.reads[..gate], writes: &writes }, cx)

@@ -27,8 +27,8 @@ impl<'a> Entry<'a> for DotInteraction {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(o.reads.len().max(2), 1)?;
-        let (rows, _) = o.same_reals(0..o.reads.len())?;
-        o.write(0, real(rows, pairs(o.reads.len())?))
+        let x = o.alike(0..o.reads.len())?;
+        o.write(0, x.with(pairs(o.reads.len())?))
     }
 }
 
@@ -39,9 +39,9 @@ impl<'a> Entry<'a> for DotInteractionGrad {
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         let n = o.writes.len();
         o.count(n.max(2) + 1, n.max(2))?;
-        let (rows, columns) = o.same_reals(0..n)?;
-        o.read(n, real(rows, pairs(n)?))?;
-        (0..n).try_for_each(|i| o.write(i, real(rows, columns)))
+        let x = o.alike(0..n)?;
+        o.read(n, x.with(pairs(n)?))?;
+        (0..n).try_for_each(|i| o.write(i, x.shape()))
     }
 }
 

@@ -6,7 +6,7 @@ use super::Programs::{Both, Training};
 use super::operands::{Context, Operands};
 use super::table::entry::{Linear, LinearGradInput, LinearGradWeight};
 use super::{At, Entry, Facts, Lists, Memory, Misfit, Results};
-use crate::signature::{OperandType, real};
+use crate::signature::OperandType;
 
 /// Two operations per row and weight.
 const EACH: f64 = 2.0;
@@ -18,14 +18,14 @@ impl<'a> Entry<'a> for Linear<'a> {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(2 + usize::from(*self.bias), 1)?;
-        let ((rows, columns), (out, input)) = (o.real(0)?, o.parameter(1)?);
-        if columns != input {
-            return Err(Misfit::relation(format!("the weight takes {input} columns, x has {columns}")));
+        let (x, (out, input)) = (o.activation(0)?, o.parameter(1)?);
+        if x.columns != input {
+            return Err(Misfit::relation(format!("the weight takes {input} columns, x has {}", x.columns)));
         }
         if *self.bias {
             o.read(2, OperandType::Parameter { rows: 1, columns: out })?;
         }
-        o.write(0, real(rows, out))
+        o.write(0, x.with(out))
     }
 }
 
@@ -36,13 +36,14 @@ impl<'a> Entry<'a> for LinearGradInput {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(2, 1)?;
-        let ((rows, columns), (out, input)) = (o.real(0)?, o.parameter(1)?);
-        if columns != out {
+        let (gy, (out, input)) = (o.activation(0)?, o.parameter(1)?);
+        if gy.columns != out {
             return Err(Misfit::relation(format!(
-                "the weight gives {out} columns, the gradient has {columns}"
+                "the weight gives {out} columns, the gradient has {}",
+                gy.columns
             )));
         }
-        o.write(0, real(rows, input))
+        o.write(0, gy.with(input))
     }
 }
 
@@ -54,11 +55,12 @@ impl<'a> Entry<'a> for LinearGradWeight<'a> {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(2, 1 + usize::from(*self.bias))?;
-        let ((rows, out), (x_rows, input)) = (o.real(0)?, o.real(1)?);
-        if rows != x_rows {
+        let (gy, x) = (o.activation(0)?, o.activation(1)?);
+        if gy.rows != x.rows {
             return Err(Misfit::relation("operands 0 and 1 must have the same rows"));
         }
-        o.write(0, OperandType::Gradient { rows: out, columns: input })?;
-        if *self.bias { o.vector_gradient(1, out) } else { Ok(()) }
+        o.read(1, gy.with(x.columns))?;
+        o.write(0, OperandType::Gradient { rows: gy.columns, columns: x.columns })?;
+        if *self.bias { o.vector_gradient(1, gy.columns) } else { Ok(()) }
     }
 }

@@ -23,13 +23,13 @@ impl<'a> Entry<'a> for LayerNorm<'a> {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(if *self.affine { 3 } else { 1 }, 2)?;
-        let (rows, columns) = o.real(0)?;
+        let x = o.activation(0)?;
         if *self.affine {
-            o.read(1, OperandType::Parameter { rows: 1, columns })?;
-            o.read(2, OperandType::Parameter { rows: 1, columns })?;
+            o.read(1, OperandType::Parameter { rows: 1, columns: x.columns })?;
+            o.read(2, OperandType::Parameter { rows: 1, columns: x.columns })?;
         }
-        o.write(0, real(rows, columns))?;
-        o.write(1, real(rows, 2))
+        o.write(0, x.shape())?;
+        o.write(1, real(x.rows, 2))
     }
 }
 
@@ -60,15 +60,15 @@ impl<'a> Entry<'a> for LayerNormGrad<'a> {
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         let extra = usize::from(*self.affine);
         o.count(3 + extra, 1 + 2 * extra)?;
-        let (rows, columns) = o.real(0)?;
+        let x = o.activation(0)?;
         if *self.affine {
-            o.read(1, OperandType::Parameter { rows: 1, columns })?;
-            o.vector_gradient(1, columns)?;
-            o.vector_gradient(2, columns)?;
+            o.read(1, OperandType::Parameter { rows: 1, columns: x.columns })?;
+            o.vector_gradient(1, x.columns)?;
+            o.vector_gradient(2, x.columns)?;
         }
-        o.read(1 + extra, real(rows, 2))?;
-        o.read(2 + extra, real(rows, columns))?;
-        o.write(0, real(rows, columns))
+        o.read(1 + extra, real(x.rows, 2))?;
+        o.read(2 + extra, x.shape())?;
+        o.write(0, x.shape())
     }
 }
 
@@ -82,9 +82,9 @@ impl<'a> Entry<'a> for L2Normalize<'a> {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(1, 2)?;
-        let (rows, columns) = o.real(0)?;
-        o.write(0, real(rows, columns))?;
-        o.write(1, real(rows, 1))
+        let x = o.activation(0)?;
+        o.write(0, x.shape())?;
+        o.write(1, real(x.rows, 1))
     }
 }
 
@@ -98,10 +98,10 @@ impl<'a> Entry<'a> for L2NormalizeGrad<'a> {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(3, 1)?;
-        let (rows, columns) = o.real(0)?;
-        o.read(1, real(rows, 1))?;
-        o.read(2, real(rows, columns))?;
-        o.write(0, real(rows, columns))
+        let y = o.activation(0)?;
+        o.read(1, real(y.rows, 1))?;
+        o.read(2, y.shape())?;
+        o.write(0, y.shape())
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{At, Misfit};
 use crate::model::Exchange;
 use crate::operand::{Element, Extent};
-use crate::signature::{OperandType, real};
+use crate::signature::{OperandType, floats};
 use crate::size::Symbol;
 
 pub(super) const ONE: Extent = Extent::Fixed(1);
@@ -34,6 +34,26 @@ pub struct Context<'a> {
     pub inputs: u32,
 }
 
+/// A matrix of floats of the dense graph, in either precision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Activation {
+    /// f32 or bf16.
+    pub(super) element: Element,
+    pub(super) rows: Extent,
+    pub(super) columns: u32,
+}
+
+impl Activation {
+    /// Its type.
+    pub(super) fn shape(self) -> OperandType {
+        self.with(self.columns)
+    }
+    /// That of a matrix of its precision and rows with other columns.
+    pub(super) fn with(self, columns: u32) -> OperandType {
+        floats(self.element, self.rows, columns)
+    }
+}
+
 /// Operands with accessors that explain a mismatch.
 #[derive(Debug, Clone, Copy)]
 pub struct Operands<'a> {
@@ -60,6 +80,15 @@ impl Operands<'_> {
         match self.reads.get(i) {
             Some(OperandType::Matrix { element: Element::Real, rows, columns }) => Ok((*rows, *columns)),
             other => Err(Misfit::operand(At::Read(i), "a real matrix", other)),
+        }
+    }
+    /// A matrix of floats of either precision.
+    pub(super) fn activation(&self, i: usize) -> Result<Activation, Misfit> {
+        match self.reads.get(i) {
+            Some(OperandType::Matrix { element, rows, columns }) if element.is_float() => {
+                Ok(Activation { element: *element, rows: *rows, columns: *columns })
+            }
+            other => Err(Misfit::operand(At::Read(i), "a real or bf16 matrix", other)),
         }
     }
     pub(super) fn index(&self, i: usize) -> Result<(Extent, u32), Misfit> {
@@ -96,16 +125,17 @@ impl Operands<'_> {
     pub(super) fn vector_gradient(&self, i: usize, columns: u32) -> Result<(), Misfit> {
         self.write(i, OperandType::Gradient { rows: 1, columns })
     }
-    /// `n` real matrices of one shape in, one out.
+    /// `n` matrices of floats of one shape and precision in, one out.
     pub(super) fn pointwise(&self, n: usize) -> Result<(), Misfit> {
         self.count(n, 1)?;
-        let (rows, columns) = self.same_reals(0..n)?;
-        self.write(0, real(rows, columns))
+        let x = self.alike(0..n)?;
+        self.write(0, x.shape())
     }
-    pub(super) fn same_reals(&self, reads: Range<usize>) -> Result<(Extent, u32), Misfit> {
-        let first = self.real(reads.start)?;
+    /// Matrices of floats of one shape and precision.
+    pub(super) fn alike(&self, reads: Range<usize>) -> Result<Activation, Misfit> {
+        let first = self.activation(reads.start)?;
         for i in reads {
-            self.read(i, real(first.0, first.1))?;
+            self.read(i, first.shape())?;
         }
         Ok(first)
     }

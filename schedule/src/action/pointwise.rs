@@ -1,12 +1,12 @@
-//! Pointwise functions, sums and products, copies and zeros.
+//! Pointwise functions, sums and products, copies, casts and zeros.
 
 use super::Flops::{self, Each};
 use super::Programs::{Both, Training};
 use super::operands::{Context, Operands};
-use super::table::entry::{Add, Copy, Mul, MulGrad, Scale, Unary, UnaryGrad, Zero};
+use super::table::entry::{Add, Cast, Copy, Mul, MulGrad, Scale, Unary, UnaryGrad, Zero};
 use super::{At, Entry, Facts, Lists, Memory, Misfit, Results};
 use crate::operand::Element;
-use crate::signature::{OperandType, real};
+use crate::signature::{OperandType, floats};
 
 impl<'a> Entry<'a> for Unary<'a> {
     fn facts(&self) -> Facts<'a> {
@@ -64,9 +64,9 @@ impl<'a> Entry<'a> for MulGrad {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(3, 2)?;
-        let (rows, columns) = o.same_reals(0..3)?;
-        o.write(0, real(rows, columns))?;
-        o.write(1, real(rows, columns))
+        let x = o.alike(0..3)?;
+        o.write(0, x.shape())?;
+        o.write(1, x.shape())
     }
 }
 
@@ -92,6 +92,18 @@ impl<'a> Entry<'a> for Copy {
     }
 }
 
+impl<'a> Entry<'a> for Cast {
+    fn facts(&self) -> Facts<'a> {
+        Facts::model(Both, &[], Results::adding(&[0]), Lists::NONE, Flops::None, Memory::Once)
+    }
+    fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
+        o.count(1, 1)?;
+        let x = o.activation(0)?;
+        let other = if x.element == Element::Real { Element::Bf16 } else { Element::Real };
+        o.write(0, floats(other, x.rows, x.columns))
+    }
+}
+
 impl<'a> Entry<'a> for Zero {
     fn facts(&self) -> Facts<'a> {
         Facts::model(Both, &[], Results::FRESH, Lists::NONE, Flops::None, Memory::Once)
@@ -99,8 +111,8 @@ impl<'a> Entry<'a> for Zero {
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(0, 1)?;
         match o.writes[0] {
-            OperandType::Matrix { element: Element::Real, .. } => Ok(()),
-            other => Err(Misfit::operand(At::Written(0), "a real matrix", Some(&other))),
+            OperandType::Matrix { element, .. } if element.is_float() => Ok(()),
+            other => Err(Misfit::operand(At::Written(0), "a real or bf16 matrix", Some(&other))),
         }
     }
 }

@@ -3,10 +3,10 @@
 use super::Effect::{Random, ReadsBatch, ReadsParameter, WritesGradient};
 use super::Flops::{self, Each};
 use super::Programs::{Both, Training};
-use super::operands::{Context, Operands, tokens};
+use super::operands::{Activation, Context, Operands, tokens};
 use super::table::entry::{Dropout, DropoutGrad, Positional, PositionalGrad};
 use super::{At, Entry, Facts, Lists, Memory, Misfit, Results};
-use crate::signature::{OperandType, real};
+use crate::signature::OperandType;
 
 fn share(p: f64) -> bool {
     (0.0..1.0).contains(&p)
@@ -19,13 +19,13 @@ impl<'a> Entry<'a> for Positional {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(3, 1)?;
-        let ((rows, columns), g, (_, dim)) = (o.real(0)?, o.offsets(1)?, o.parameter(2)?);
-        if rows != tokens(g) || columns != dim {
+        let (x, g, (_, dim)) = (o.activation(0)?, o.offsets(1)?, o.parameter(2)?);
+        if x.rows != tokens(g) || x.columns != dim {
             return Err(Misfit::relation(
                 "x must have the rows of the offsets and the columns of the weight",
             ));
         }
-        o.write(0, real(rows, columns))
+        o.write(0, x.shape())
     }
 }
 
@@ -36,7 +36,7 @@ impl<'a> Entry<'a> for PositionalGrad {
     }
     fn operands(&self, o: &Operands<'_>, _: &Context<'_>) -> Result<(), Misfit> {
         o.count(2, 1)?;
-        let ((rows, columns), g) = (o.real(0)?, o.offsets(1)?);
+        let (Activation { rows, columns, .. }, g) = (o.activation(0)?, o.offsets(1)?);
         match o.writes[0] {
             OperandType::Gradient { columns: c, .. } if c == columns && rows == tokens(g) => Ok(()),
             other => Err(Misfit::operand(

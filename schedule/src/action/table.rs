@@ -333,6 +333,9 @@ actions! {
         },
         /// `x -> y`
         Copy,
+        /// The same in the other precision: an f32 rounded to the nearest bf16, to the even one of two, or a bf16 as it
+        /// is. `x -> y`
+        Cast,
         /// Zeros. `-> y`
         Zero,
         /// `x, offsets, weight (max length x dim) -> y`

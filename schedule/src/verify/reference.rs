@@ -11,7 +11,7 @@ use crate::model::InputKind;
 use crate::operand::{Element, Extent};
 use crate::program::Schedule;
 use crate::reference::{Source, Term, Value};
-use crate::signature::{self, OperandType, real};
+use crate::signature::{self, OperandType, floats, real};
 use crate::size::Symbol;
 
 /// Why a term makes no sense.
@@ -33,6 +33,8 @@ enum TermError {
     NotReal(Value, OperandType),
     #[error("{0} has other rows than the columns beside it")]
     OtherRows(Value),
+    #[error("{0} is of another precision than the columns beside it")]
+    OtherPrecision(Value),
     #[error("too many columns")]
     Columns,
     #[error("nothing stands side by side")]
@@ -221,23 +223,25 @@ impl Graph<'_> {
     }
 
     fn concat(&self, term: &Term) -> Result<Vec<OperandType>, TermError> {
-        let (mut columns, mut height) = (0u32, None);
+        let (mut columns, mut first) = (0u32, None);
         for v in &term.operands {
-            let (rows, width) = match v.source {
-                Source::Zero(n) if n > 0 && v.columns.is_none() => (None, n),
+            let width = match v.source {
+                Source::Zero(n) if n > 0 && v.columns.is_none() => n,
                 _ => match self.shape(v, &Action::Copy)? {
-                    OperandType::Matrix { element: Element::Real, rows, columns } => (Some(rows), columns),
+                    OperandType::Matrix { element, rows, columns } if element.is_float() => {
+                        match *first.get_or_insert((element, rows)) {
+                            (_, height) if rows != height => return Err(TermError::OtherRows(*v)),
+                            (floats, _) if element != floats => return Err(TermError::OtherPrecision(*v)),
+                            _ => columns,
+                        }
+                    }
                     other => return Err(TermError::NotReal(*v, other)),
                 },
             };
-            if rows.is_some() && height.is_some() && rows != height {
-                return Err(TermError::OtherRows(*v));
-            }
-            height = height.or(rows);
             columns = columns.checked_add(width).filter(|c| *c <= 1 << 24).ok_or(TermError::Columns)?;
         }
-        let rows = height.ok_or(TermError::Nothing)?;
-        Ok(vec![real(rows, columns)])
+        let (element, rows) = first.ok_or(TermError::Nothing)?;
+        Ok(vec![floats(element, rows, columns)])
     }
 
     fn shape(&self, v: &Value, action: &Action) -> Result<OperandType, TermError> {
@@ -278,10 +282,10 @@ impl Graph<'_> {
         };
         let Some((start, end)) = v.columns else { return Ok(all) };
         match all {
-            OperandType::Matrix { element: Element::Real, rows, columns }
-                if start < end && end <= columns =>
+            OperandType::Matrix { element, rows, columns }
+                if element.is_float() && start < end && end <= columns =>
             {
-                Ok(real(rows, end - start))
+                Ok(floats(element, rows, end - start))
             }
             _ => Err(TermError::NoColumns(*v)),
         }
@@ -315,7 +319,13 @@ impl Graph<'_> {
             Some(OperandType::Matrix { rows, columns, .. }) => (*rows, *columns),
             _ => (Extent::Fixed(0), 0),
         };
-        let like = |i: usize| real(matrix(i).0, matrix(i).1);
+        let precision = |i: usize| match reads.get(i) {
+            Some(OperandType::Matrix { element, .. }) if element.is_float() => *element,
+            _ => Element::Real,
+        };
+        // Activations have the precision of an operand, statistics and what is a loss's are f32.
+        let wide = |i: usize, columns: u32| floats(precision(i), matrix(i).0, columns);
+        let like = |i: usize| wide(i, matrix(i).1);
         let rows_by = |i: usize, columns: u32| real(matrix(i).0, columns);
         let samples = Extent::Symbol(Symbol::Samples);
         let (weight_rows, weight_columns) = match reads.get(1) {
@@ -336,8 +346,8 @@ impl Graph<'_> {
                 Some(OperandType::Dense { width }) => vec![real(samples, *width)],
                 _ => Vec::new(),
             },
-            Action::Linear { .. } => vec![rows_by(0, weight_rows)],
-            Action::LinearGradInput => vec![rows_by(0, weight_columns)],
+            Action::Linear { .. } => vec![wide(0, weight_rows)],
+            Action::LinearGradInput => vec![wide(0, weight_columns)],
             Action::LinearGradWeight { bias } => {
                 let mut all = vec![OperandType::Gradient { rows: matrix(0).1, columns: matrix(1).1 }];
                 all.extend(bias.then(|| vector(matrix(0).1)));
@@ -362,7 +372,11 @@ impl Graph<'_> {
             Action::SiluAttentionGrad { .. } | Action::SoftmaxAttentionGrad { .. } => vec![like(0); 3],
             Action::DotInteraction => {
                 let n = reads.len() as u64;
-                vec![rows_by(0, u32::try_from(n * n.saturating_sub(1) / 2).unwrap_or(u32::MAX))]
+                vec![wide(0, u32::try_from(n * n.saturating_sub(1) / 2).unwrap_or(u32::MAX))]
+            }
+            Action::Cast => {
+                let other = if precision(0) == Element::Real { Element::Bf16 } else { Element::Real };
+                vec![floats(other, matrix(0).0, matrix(0).1)]
             }
             Action::DotInteractionGrad => reads[..reads.len().saturating_sub(1)].to_vec(),
             Action::BceWithLogits { .. } => vec![real(Extent::Fixed(1), 1), rows_by(0, 1)],

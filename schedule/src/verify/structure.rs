@@ -7,7 +7,7 @@ use crate::action::{Effect, Facts, Phase, Runs, Scope};
 use crate::attribute::{Normalize, Site};
 use crate::model::Engine;
 use crate::op::{Buffer, Op};
-use crate::operand::{Element, Extent, Operand, Place};
+use crate::operand::{Extent, Operand, Place};
 use crate::program::{Program, Schedule};
 use crate::signature::OperandType;
 use crate::size::Symbol;
@@ -134,7 +134,7 @@ fn operands(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report) {
             let Place::Buffer(b) = o.place else { continue };
             let b = &p.buffers[b as usize];
             let part = o.columns.is_some_and(|c| c != (0, b.columns));
-            let needs = b.element != Element::Real || whole.contains(&n);
+            let needs = !b.element.is_float() || whole.contains(&n);
             r.check(!(part && needs), "operands", || {
                 format!("`{}` uses {o}, some columns, where a whole buffer belongs", op.name)
             });

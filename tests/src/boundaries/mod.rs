@@ -464,6 +464,29 @@ fn terms(all: &mut Cases, base: &Schedule) {
     ] {
         all.add(text, base, Some(("reference", why)), |s| with_term(s, text));
     }
+    // Casts (`cast`), and what is made of them (`@0` is the first): brain floats have no place beside floats, nor where no
+    // operation has a form in them.
+    for (texts, why) in [
+        (&["cast v0", "concat @0 z4 @0[0:2]"][..], None),
+        (&["cast v0", "cast @0", "concat @1 v0"], None),
+        (&["cast v0", "concat @0 v1"], Some("of another precision")),
+        (&["cast v0", "concat v1 @0"], Some("of another precision")),
+        (&["cast v0", "concat z1 @0[0:1] v1"], Some("of another precision")),
+        (&["cast i0"], Some("must be a real or bf16 matrix")),
+        (&["cast v0 v0"], Some("takes 1 operands")),
+        (&["cast v0", "a6 @0 i0"], Some("must be a real matrix")),
+        (&["cast v0", "cast @0[4:9]"], Some("no such columns")),
+    ] {
+        all.add(texts.join(", "), base, why.map(|why| ("reference", why)), |s| {
+            let (action, first) = (s.reference.actions.len(), s.reference.train.len());
+            s.reference.actions.push(fs_schedule::Action::Cast);
+            for text in texts {
+                let text = text.replace("cast", &format!("a{action}"));
+                let text = text.replace("@0", &format!("v{first}")).replace("@1", &format!("v{}", first + 1));
+                with_term(s, &text);
+            }
+        });
+    }
     let update = |n: usize, text: &'static str| {
         move |s: &mut Schedule| s.reference.updates[n] = text.parse().expect("an update")
     };

@@ -26,7 +26,7 @@ pub(crate) fn poison(cpu: &Cpu<f32>, job: &Job<'_>) -> Result<Vec<Saved>, Fault>
                 let batch = job.number;
                 let arena = &cpu.arena;
                 match buffer.element {
-                    Element::Real => saved.extend(reals(cpu, job, operand, buffer)?),
+                    Element::Real | Element::Bf16 => saved.extend(reals(cpu, job, operand, buffer)?),
                     Element::Id => all(&arena.ids, buffer, batch, i64::MIN / 2)?,
                     Element::Index => all(&arena.indices, buffer, batch, u32::MAX)?,
                     Element::Count => all(&arena.counts, buffer, batch, 1 << 40)?,
@@ -117,7 +117,7 @@ fn views<'a>(
     let columns = buffer.columns as usize;
     let (start, end) = operand.columns.map_or((0, columns), |(s, e)| (s as usize, e as usize));
     let rows = job.rows(buffer, *operand)?.unwrap_or(0);
-    if let Some(lock) = cpu.arena.reals.get(buffer, job.number) {
+    if let Some(lock) = cpu.arena.floats(buffer.element).and_then(|pool| pool.get(buffer, job.number)) {
         let shape = ColumnRange { rows, stride: columns, start, end };
         writes.lock(lock, shape, Write::Set, || operand.to_string())?;
     }

@@ -162,6 +162,24 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         s.train.buffers[b as usize].element = Element::Real;
         Some(())
     }),
+    says("an f32 that is read as a bf16", "operands", |s| {
+        let at = linear(s)?;
+        let Place::Buffer(b) = s.train.ops[at].reads[0].place else { return None };
+        s.train.buffers[b as usize].element = Element::Bf16;
+        Some(())
+    }),
+    says("an f32 that is written as a bf16", "operands", |s| {
+        let at = linear(s)?;
+        let Place::Buffer(b) = s.train.ops[at].writes[0].place else { return None };
+        s.train.buffers[b as usize].element = Element::Bf16;
+        Some(())
+    }),
+    says("rows that travel in bf16", "operands", |s| {
+        let at = find(s, |a| matches!(a, Action::AllToAllRows { .. } | Action::AllGatherGrads { .. }))?;
+        let Place::Buffer(b) = s.train.ops[at].reads[0].place else { return None };
+        s.train.buffers[b as usize].element = Element::Bf16;
+        Some(())
+    }),
     says("positions of another class", "operands", |s| {
         let gathers = all(s, |a| classes_of_gather(a).is_some());
         let other = s.train.ops[*gathers.get(1)?].reads[2];

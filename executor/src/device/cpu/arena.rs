@@ -62,6 +62,8 @@ impl<E> Slots<E> {
 pub struct Arena<T> {
     /// Intermediate values.
     pub reals: Slots<T>,
+    /// Those that are brain floats: numbers of the same type, rounded when they have been written.
+    pub bf16s: Slots<T>,
     /// Row ids.
     pub ids: Slots<i64>,
     /// Positions.
@@ -77,6 +79,7 @@ impl<T> Arena<T> {
     pub(crate) fn new<'p>(programs: impl Iterator<Item = &'p Program> + Clone) -> Self {
         Self {
             reals: Slots::new(programs.clone(), Element::Real),
+            bf16s: Slots::new(programs.clone(), Element::Bf16),
             ids: Slots::new(programs.clone(), Element::Id),
             indices: Slots::new(programs.clone(), Element::Index),
             counts: Slots::new(programs.clone(), Element::Count),
@@ -84,10 +87,20 @@ impl<T> Arena<T> {
         }
     }
 
+    /// The vectors of floats of a precision; none of what is no floats.
+    pub fn floats(&self, element: Element) -> Option<&Slots<T>> {
+        match element {
+            Element::Real => Some(&self.reals),
+            Element::Bf16 => Some(&self.bf16s),
+            Element::Id | Element::Index | Element::Count | Element::Byte => None,
+        }
+    }
+
     /// Bytes held.
     pub(crate) fn held(&self) -> u64 {
         let parts = [
             self.reals.bytes(),
+            self.bf16s.bytes(),
             self.ids.bytes(),
             self.indices.bytes(),
             self.counts.bytes(),
@@ -163,7 +176,7 @@ impl<'a, E> Read<'a, E> {
     }
 
     /// As a matrix.
-    pub(crate) fn mat(&self) -> Mat<'_, E> {
+    pub fn mat(&self) -> Mat<'_, E> {
         let ColumnRange { rows, stride, start, end } = self.shape;
         Mat::new(&self.guard[aligned(&self.guard, rows * stride)], rows, stride).columns(start..end)
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use fs_kernels::{MatMut, Real, Write};
+use fs_kernels::{MatMut, Real, Write, elementwise};
 use fs_schedule::action::Effect;
 use fs_schedule::{Buffer, Element, Extent, Normalize, Operand, Place, Symbol};
 use parking_lot::{Mutex, RwLock};
@@ -58,7 +58,7 @@ impl<'a, T: Real> Call<'a, T> {
         Fault::Operand { side, position, found, expected }
     }
 
-    /// A place with values of the training precision: its storage and shape.
+    /// A place with values to compute with: its storage and shape.
     fn reals(&self, written: bool, position: usize) -> Result<(&'a RwLock<Vec<T>>, ColumnRange), Fault> {
         const EXPECTED: &str = "a buffer of reals, a parameter or a gradient";
         let wrong = || self.wrong(written, position, EXPECTED);
@@ -70,9 +70,10 @@ impl<'a, T: Real> Call<'a, T> {
         };
         match operand.place {
             Place::Buffer(n) => {
-                let buffer = self.buffer(n, Element::Real).ok_or_else(wrong)?;
+                let buffer = self.job.program.buffers.get(n as usize).ok_or_else(wrong)?;
                 let batch = self.batch_of(operand).ok_or_else(wrong)?;
-                let lock = cpu.arena.reals.get(buffer, batch).ok_or_else(wrong)?;
+                let pool = cpu.arena.floats(buffer.element).ok_or_else(wrong)?;
+                let lock = pool.get(buffer, batch).ok_or_else(wrong)?;
                 Ok((lock, self.shape(buffer, operand)?.ok_or_else(wrong)?))
             }
             Place::Parameter(n) => {
@@ -105,6 +106,19 @@ impl<'a, T: Real> Call<'a, T> {
             Place::Buffer(n) => self.job.program.buffers.get(n as usize),
             _ => None,
         }
+    }
+
+    /// Whether an operand is of brain floats.
+    pub(crate) fn is_bf16(&self, written: bool, position: usize) -> bool {
+        self.buffer_of(written, position).is_some_and(|b| b.element == Element::Bf16)
+    }
+
+    /// Rounds what an operation has written into buffers of brain floats.
+    pub(crate) fn round(&self) -> Result<(), Fault> {
+        for position in (0..self.op.writes.len()).filter(|n| self.is_bf16(true, *n)) {
+            elementwise::round_to_bf16(self.write([position])?.first()?.0);
+        }
+        Ok(())
     }
 
     /// Its batch, whose samples are dealt to ranks.
@@ -176,7 +190,7 @@ impl<'a, T: Real> Call<'a, T> {
         }
         for ((y, mode), temporary) in targets.into_iter().zip(&temporaries) {
             let x = fs_kernels::Mat::new(&temporary[..y.rows() * y.cols()], y.rows(), y.cols());
-            fs_kernels::elementwise::copy(x, y, mode);
+            elementwise::copy(x, y, mode);
         }
         self.work.lock().temporaries = temporaries;
         Ok(())

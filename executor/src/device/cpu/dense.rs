@@ -1,7 +1,8 @@
 //! The dense graph: products, norms, pointwise functions, interactions.
 
 use fs_kernels::{
-    Mat, Real, Write, dropout as masks, elementwise, interaction, matmul, norm, positional as position,
+    Mat, MatMut, Real, Write, dropout as masks, elementwise, interaction, matmul, norm,
+    positional as position,
 };
 use fs_schedule::Function;
 
@@ -39,18 +40,51 @@ pub(super) fn features<T: Real>(c: &Call<T>) -> Result<(), Fault> {
 }
 
 pub(super) fn linear<T: Real>(c: &Call<T>, bias: bool) -> Result<(), Fault> {
-    let (x, w) = (c.read(0)?, c.read(1)?);
+    let x = c.read(0)?;
     let b = if bias { Some(c.read(2)?) } else { None };
     let b = b.as_ref().map(Read::slice).transpose()?;
-    c.produce([0], |[y]| matmul::linear(x.mat(), w.mat(), b, y))
+    with_weight(c, |w| c.produce([0], |[y]| layer(x.mat(), w, b, y, c.is_bf16(true, 0))))
+}
+
+/// A linear layer; of brain floats the product is rounded, and again with the bias.
+fn layer<T: Real>(x: Mat<T>, w: Mat<T>, bias: Option<&[T]>, mut y: MatMut<T>, brain: bool) {
+    if !brain {
+        return matmul::linear(x, w, bias, y);
+    }
+    matmul::linear(x, w, None, y.reborrow());
+    elementwise::round_to_bf16(y.reborrow());
+    if let Some(bias) = bias {
+        elementwise::add_bias(bias, y.reborrow());
+        elementwise::round_to_bf16(y);
+    }
+}
+
+/// Lends the weight, operand 1, as products read it: rounded where activations are brain floats.
+fn with_weight<T: Real>(
+    c: &Call<T>,
+    product: impl FnOnce(Mat<T>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let master = c.read(1)?;
+    if !c.is_bf16(false, 0) {
+        return product(master.mat());
+    }
+    let (rows, columns) = (master.mat().rows(), master.mat().cols());
+    let mut rounded = c.work.lock().temporaries.pop().unwrap_or_default();
+    rounded.clear();
+    rounded.extend(master.slice()?.iter().map(|x| x.to_bf16()));
+    let done = product(Mat::new(&rounded, rows, columns));
+    c.work.lock().temporaries.push(rounded);
+    done
 }
 
 pub(super) fn linear_grad_input<T: Real>(c: &Call<T>) -> Result<(), Fault> {
-    let (gy, w) = (c.read(0)?, c.read(1)?);
-    let mut writes = c.write([0])?;
-    let (gx, mode) = writes.first()?;
-    matmul::linear_grad_input(gy.mat(), w.mat(), gx, mode);
-    Ok(())
+    let gy = c.read(0)?;
+    with_weight(c, |w| {
+        let mut writes = c.write([0])?;
+        let (gx, mode) = writes.first()?;
+        matmul::linear_grad_input(gy.mat(), w, gx, mode);
+        Ok(())
+    })
 }
 
 pub(super) fn linear_grad_weight<T: Real>(c: &Call<T>, bias: bool) -> Result<(), Fault> {
@@ -121,11 +155,13 @@ pub(super) fn unary<T: Real>(c: &Call<T>, function: Function) -> Result<(), Faul
 
 /// A linear layer and a function of it.
 pub(super) fn linear_unary<T: Real>(c: &Call<T>, function: Function) -> Result<(), Fault> {
-    let (x, w, b) = (c.read(0)?, c.read(1)?, c.read(2)?);
+    let (x, b) = (c.read(0)?, c.read(2)?);
     let b = b.slice()?;
-    c.produce([0, 1], |[mut z, y]| {
-        matmul::linear(x.mat(), w.mat(), Some(b), z.reborrow());
-        elementwise::unary(kind(function), z.as_mat(), y);
+    with_weight(c, |w| {
+        c.produce([0, 1], |[mut z, y]| {
+            layer(x.mat(), w, Some(b), z.reborrow(), c.is_bf16(true, 0));
+            elementwise::unary(kind(function), z.as_mat(), y);
+        })
     })
 }
 
@@ -136,7 +172,7 @@ pub(super) fn add_layer_norm<T: Real>(c: &Call<T>, affine: bool, eps: f64) -> Re
     let (weight, bias) = slices(scale.as_ref())?;
     let mut stats = c.slice(2)?;
     c.produce([0, 1], |[mut sum, y]| {
-        elementwise::add(&[a.mat(), b.mat()], sum.reborrow());
+        sum_of(c)(&[a.mat(), b.mat()], sum.reborrow());
         norm::layer_norm(sum.as_mat(), weight, bias, eps, y, stats.slice());
     })
 }
@@ -150,6 +186,10 @@ pub(super) fn layer_norm_mul<T: Real>(c: &Call<T>, affine: bool, eps: f64) -> Re
     let mut stats = c.slice(2)?;
     c.produce([0, 1], |[mut z, y]| {
         norm::layer_norm(x.mat(), weight, bias, eps, z.reborrow(), stats.slice());
+        // What is used on is what is written.
+        if c.is_bf16(true, 0) {
+            elementwise::round_to_bf16(z.reborrow());
+        }
         elementwise::mul(z.as_mat(), gate.mat(), y);
     })
 }
@@ -175,10 +215,15 @@ pub(super) fn softmax_grad<T: Real>(c: &Call<T>) -> Result<(), Fault> {
     Ok(())
 }
 
+/// How operands are summed into the first result.
+fn sum_of<T: Real>(c: &Call<T>) -> fn(&[Mat<T>], MatMut<T>) {
+    if c.is_bf16(true, 0) { elementwise::add_rounded } else { elementwise::add }
+}
+
 pub(super) fn add<T: Real>(c: &Call<T>) -> Result<(), Fault> {
     let reads = (0..c.op.reads.len()).map(|i| c.read(i)).collect::<Result<Few<_>, _>>()?;
     let xs: Few<Mat<T>> = reads.iter().map(Read::mat).collect();
-    c.produce([0], |[y]| elementwise::add(&xs, y))
+    c.produce([0], |[y]| sum_of(c)(&xs, y))
 }
 
 pub(super) fn mul<T: Real>(c: &Call<T>) -> Result<(), Fault> {

@@ -41,7 +41,8 @@ pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
         Action::Mul => dense::mul(c),
         Action::MulGrad => dense::mul_grad(c),
         Action::Scale { factor } => dense::scale(c, *factor),
-        Action::Copy => dense::copy(c),
+        // A cast copies: numbers are of one type here, and brain floats are rounded once they are written.
+        Action::Copy | Action::Cast => dense::copy(c),
         Action::Zero => dense::zero(c),
         Action::Positional => dense::positional(c),
         Action::PositionalGrad => dense::positional_grad(c),

@@ -257,7 +257,10 @@ impl<T: Real> Device for Cpu<T> {
     }
 
     fn start(&self, lane: &Mutex<Work<T>>, job: &Job<'_>) -> Result<Progress<Infallible>, Fault> {
-        dispatch::execute(&Call::new(self, lane, job)).map(|()| Progress::Done)
+        let call = Call::new(self, lane, job);
+        dispatch::execute(&call)?;
+        call.round()?;
+        Ok(Progress::Done)
     }
 
     fn poll(

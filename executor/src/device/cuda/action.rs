@@ -26,6 +26,7 @@ pub(super) fn by(action: &Action) -> By {
         | Action::Pool { .. }
         | Action::PoolGrad { .. }
         | Action::Copy
+        | Action::Cast
         | Action::Zero
         | Action::AllToAllRows { .. }
         | Action::AllToAllGrads { .. }

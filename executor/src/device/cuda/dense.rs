@@ -8,7 +8,7 @@ use fs_kernels::cuda::catalogue::{Real, dropout, elementwise, interaction, norm,
 use fs_kernels::cuda::driver::{Driver, Matrix, Product, Stream, Touch};
 use fs_kernels::cuda::sources::Precision;
 use fs_kernels::cuda::{Call as Launched, In, Out};
-use fs_schedule::{Action, Function, Op, Place, Program};
+use fs_schedule::{Action, Element, Function, Op, Operand, Place, Program};
 
 use super::kernels::{Enqueued, Scratch, result};
 use super::operands::Located;
@@ -37,6 +37,15 @@ pub(super) fn fits(program: &Program, op: &Op) -> bool {
     }
 }
 
+/// What an operation's activations are: brain floats if any operand is.
+fn precision(job: &Job<'_>) -> Precision {
+    let brain = |operand: &Operand| match operand.place {
+        Place::Buffer(n) => job.program.buffers.get(n as usize).is_some_and(|b| b.element == Element::Bf16),
+        _ => false,
+    };
+    if job.op.reads.iter().chain(&job.op.writes).any(brain) { Precision::Bf16 } else { Precision::F32 }
+}
+
 pub(super) fn number(function: Function) -> u32 {
     match function {
         Function::Silu => 0,
@@ -54,6 +63,8 @@ pub(super) struct Dense<'a, D: Driver> {
     pub(super) call: Call<'a, f32>,
     pub(super) stream: Stream,
     pub(super) scratch: Scratch<'a, D>,
+    /// Of its activations, all of them: operand rules see to that.
+    precision: Precision,
 }
 
 impl<D: Driver> Cuda<D> {
@@ -65,7 +76,8 @@ impl<D: Driver> Cuda<D> {
         stream: Stream,
     ) -> Result<Enqueued, Fault> {
         let (call, scratch) = (Call::new(&self.host, &lane.work, job), Scratch::new(self, stream));
-        let mut dense = Dense { cuda: self, job, call, stream, scratch };
+        let precision = precision(job);
+        let mut dense = Dense { cuda: self, job, call, stream, scratch, precision };
         let done = dense.enqueue();
         dense.scratch.end()?;
         done
@@ -83,7 +95,15 @@ impl<D: Driver> Dense<'_, D> {
     }
 
     pub(super) fn run(&self, call: &Launched, touches: &[Touch]) -> Result<(), Fault> {
-        self.cuda.run(self.stream, call, touches)
+        self.cuda.run(self.stream, &call.clone().of(self.precision), touches)
+    }
+
+    /// A weight, as products read it.
+    pub(super) fn weight(&self, position: usize) -> Result<Located, Fault> {
+        match self.precision {
+            Precision::F32 => self.read(position),
+            Precision::Bf16 => self.cuda.rounded_operand(self.job, position),
+        }
     }
 
     /// Numbers of the host, on the device for the length of the operation.
@@ -105,7 +125,7 @@ impl<D: Driver> Dense<'_, D> {
             Action::Dense => self.features()?,
             Action::Linear { bias } => self.linear(bias)?,
             Action::LinearGradInput => {
-                let (gy, w, (gx, add)) = (self.read(0)?, self.read(1)?, self.write(0)?);
+                let (gy, w, (gx, add)) = (self.read(0)?, self.weight(1)?, self.write(0)?);
                 self.product((gy, false), (w, false), gx, add)?;
             }
             Action::LinearGradWeight { bias } => self.linear_grad_weight(bias)?,
@@ -140,6 +160,7 @@ impl<D: Driver> Dense<'_, D> {
             Action::LayerNormMul { affine, eps } => self.layer_norm_mul(affine, eps)?,
             Action::MulGrad => self.mul_grad()?,
             Action::Add => self.add()?,
+            Action::Cast => self.cast()?,
             Action::Positional => self.positional()?,
             Action::PositionalGrad => self.positional_grad()?,
             Action::Dropout { p, stream } | Action::DropoutGrad { p, stream } => self.dropout(p, stream)?,
@@ -241,7 +262,7 @@ impl<D: Driver> Dense<'_, D> {
     }
 
     fn linear(&self, bias: bool) -> Result<(), Fault> {
-        let (x, w, (y, add)) = (self.read(0)?, self.read(1)?, self.write(0)?);
+        let (x, w, (y, add)) = (self.read(0)?, self.weight(1)?, self.write(0)?);
         self.product((x, false), (w, true), y, add)?;
         if bias {
             let b = self.read(2)?;
@@ -338,6 +359,20 @@ impl<D: Driver> Dense<'_, D> {
         );
         let reads = [Touch::In(a.area), Touch::In(b.area), Touch::In(gy.area)];
         self.run(&call, &[&reads[..], &[result(&ga, ga_add), result(&gb, gb_add)]].concat())
+    }
+
+    /// To brain floats, or back.
+    fn cast(&self) -> Result<(), Fault> {
+        let (x, (y, add)) = (self.read(0)?, self.write(0)?);
+        let (m, n) = y.size();
+        let call = if y.element == Element::Bf16 {
+            let ((from, stride), (to, to_stride)) = (x.input(), y.output());
+            elementwise::real_from_float(from, stride, to, to_stride, u32::from(add), m, n)
+        } else {
+            let ((from, stride), (to, to_stride)) = (x.input(), y.output());
+            elementwise::float_from_real(from, stride, to, to_stride, u32::from(add), m, n)
+        };
+        self.run(&call, &[Touch::In(x.area), result(&y, add)])
     }
 
     /// Eight operands at a time, from left to right.
@@ -506,7 +541,7 @@ impl<D: Driver> Dense<'_, D> {
             tokens,
             heads,
             dim: columns as u32 / heads.max(1),
-            precision: Precision::F32,
+            precision: self.precision,
         };
         Ok((attention, [q, k, v].map(|x| Touch::In(x.area))))
     }
@@ -570,6 +605,11 @@ impl Located {
         (Out::at(self.area.address), self.shape.stride as u64)
     }
 
+    /// What its elements are, if they are floats.
+    pub(super) fn precision(&self) -> Precision {
+        if self.element == Element::Bf16 { Precision::Bf16 } else { Precision::F32 }
+    }
+
     /// Rows and columns.
     pub(super) fn size(&self) -> (u64, u64) {
         (self.shape.rows as u64, self.shape.columns() as u64)
@@ -577,6 +617,7 @@ impl Located {
 
     pub(super) fn matrix(&self) -> Matrix {
         let (rows, columns) = self.size();
-        Matrix { address: self.area.address, rows, columns, stride: self.shape.stride as u64 }
+        let (address, stride, precision) = (self.area.address, self.shape.stride as u64, self.precision());
+        Matrix { address, rows, columns, stride, precision }
     }
 }

@@ -13,7 +13,7 @@ type Scale = (In<f32>, In<f32>, Vec<Touch>);
 
 impl<D: Driver> Dense<'_, D> {
     pub(super) fn linear_unary(&self, function: Function) -> Result<(), Fault> {
-        let (x, w, b) = (self.read(0)?, self.read(1)?, self.read(2)?);
+        let (x, w, b) = (self.read(0)?, self.weight(1)?, self.read(2)?);
         let ((z, _), (y, _)) = (self.write(0)?, self.write(1)?);
         self.product((x, false), (w, true), z, false)?;
         let ((zs, z_stride), (ys, y_stride), (m, n)) = (z.output(), y.output(), y.size());

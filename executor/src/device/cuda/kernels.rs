@@ -4,7 +4,7 @@ use fs_kernels::cuda::catalogue::{elementwise, rows, sort};
 use fs_kernels::cuda::driver::{Driver, Launch, Memory, Stream, Touch};
 use fs_kernels::cuda::lists::{Gradients, Segments, Sorting, bits_below, scan_room, segment_sum, sort_by};
 use fs_kernels::cuda::{Call, In, Out};
-use fs_schedule::{Action, Element, Operand, Place, PoolMode};
+use fs_schedule::{Action, Operand, Place, PoolMode};
 
 use super::lane::Staging;
 use super::numbers::Numbers;
@@ -216,10 +216,10 @@ impl<D: Driver> Cuda<D> {
             Action::Copy => {
                 let x = self.read_operand(job, 0, stream)?;
                 let (y, add) = self.written_operand(job, 0, stream)?;
-                if add && y.element == Element::Real {
+                if add && y.element.is_float() {
                     let ((from, stride), (to, to_stride), (m, n)) = (x.input(), y.output(), y.size());
                     let call = elementwise::copy(from, stride, to, to_stride, 1, m, n);
-                    self.run(stream, &call, &[Touch::In(x.area), Touch::InOut(y.area)])?;
+                    self.run(stream, &call.of(y.precision()), &[Touch::In(x.area), Touch::InOut(y.area)])?;
                 } else if add {
                     return Ok(Enqueued::No);
                 } else {

@@ -22,18 +22,20 @@ struct Pool {
 
 /// All buffers of a rank.
 #[derive(Debug)]
-pub(super) struct Buffers([Pool; 5]);
+pub(super) struct Buffers([Pool; 6]);
 
 /// Bytes of an element.
 pub(super) fn size(element: Element) -> u64 {
     match element {
         Element::Real | Element::Index => 4,
         Element::Id | Element::Count => 8,
+        Element::Bf16 => 2,
         Element::Byte => 1,
     }
 }
 
-const ELEMENTS: [Element; 5] = [Element::Real, Element::Id, Element::Index, Element::Count, Element::Byte];
+const ELEMENTS: [Element; 6] =
+    [Element::Real, Element::Bf16, Element::Id, Element::Index, Element::Count, Element::Byte];
 
 impl Pool {
     fn new<'p>(programs: impl Iterator<Item = &'p Program>, element: Element) -> Self {

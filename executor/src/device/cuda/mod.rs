@@ -39,6 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fs_kernels::cuda::driver::{Driver, Memory, Stream};
+use fs_kernels::cuda::sources::Precision;
 use fs_schedule::{Action, Engine, Sharding};
 use parking_lot::Mutex;
 
@@ -58,7 +59,7 @@ pub use outbox::CudaOutbox;
 pub use ready::why_not;
 use staged::{AGAIN, Down};
 use stored::Captured;
-use tables::{Dense, Trained};
+use tables::{Dense, Trained, has_bf16};
 
 /// What a caller may choose.
 pub struct Options<D> {
@@ -243,6 +244,9 @@ impl<D: Driver> Device for Cuda<D> {
         };
         let host = Cpu::without_values(env)?;
         let driver = Arc::clone(driver);
+        if has_bf16(&env.schedule) {
+            driver.prepare(Precision::Bf16).map_err(|e| open_error(&e))?;
+        }
         let begin = || {
             let mut order = Order::new(&*driver, &env.schedule)?;
             order.careless.clone_from(&options.careless);

@@ -42,6 +42,12 @@ impl Located {
     }
 }
 
+/// What the host's handlers have instead: numbers of its own, which are rounded.
+fn no_brain_floats(job: &Job<'_>) -> Fault {
+    let reason = "the host does it, which has no activations in bf16";
+    Fault::NoKernel { action: job.op.action.name(), reason }
+}
+
 impl<D: Driver> Cuda<D> {
     /// Counts, which the host has.
     pub(super) fn host_counts(
@@ -110,6 +116,20 @@ impl<D: Driver> Cuda<D> {
         }
     }
 
+    /// A weight as products of brain floats read it.
+    pub(super) fn rounded_operand(&self, job: &Job<'_>, position: usize) -> Result<Located, Fault> {
+        let missing = || Fault::Unwritten(format!("operand {position} of `{}`, rounded", job.op.name));
+        let operand = job.op.reads.get(position).ok_or_else(missing)?;
+        let Place::Parameter(n) = operand.place else { return Err(missing()) };
+        let dense = self.trained.dense.get(n as usize).filter(|dense| dense.rounded.bytes > 0);
+        let dense = dense.ok_or_else(missing)?;
+        let p = &job.env.schedule.parameters[n as usize];
+        let shape = ColumnRange::whole(p.rows as usize, p.columns as usize);
+        let (rows, stride, size) = (shape.rows as u64, shape.stride as u64, size(Element::Bf16));
+        let area = columns(dense.rounded, (rows, stride), 0..stride, size);
+        Ok(Located { area, shape, element: Element::Bf16 })
+    }
+
     /// The bytes of what an operation has written, as it has ended and before anything that depends on it begins; `None` for what
     /// is no buffer. Waits for the device: for tests.
     pub fn look(&self, job: &Job<'_>, operand: Operand) -> Result<Option<Vec<u8>>, Fault> {
@@ -161,6 +181,7 @@ impl<D: Driver> Cuda<D> {
                 let (arena, buffer) = (&self.host.arena, &job.program.buffers[n as usize]);
                 match at.element {
                     Element::Real => to(arena.reals.get(buffer, batch), at, bytes),
+                    Element::Bf16 => Err(no_brain_floats(job)),
                     Element::Id => to(arena.ids.get(buffer, batch), at, bytes),
                     Element::Index => to(arena.indices.get(buffer, batch), at, bytes),
                     Element::Count => to(arena.counts.get(buffer, batch), at, bytes),
@@ -193,6 +214,7 @@ impl<D: Driver> Cuda<D> {
                 let (arena, buffer) = (&self.host.arena, &job.program.buffers[n as usize]);
                 match at.element {
                     Element::Real => from(arena.reals.get(buffer, batch), at, bytes),
+                    Element::Bf16 => Err(no_brain_floats(job)),
                     Element::Id => from(arena.ids.get(buffer, batch), at, bytes),
                     Element::Index => from(arena.indices.get(buffer, batch), at, bytes),
                     Element::Count => from(arena.counts.get(buffer, batch), at, bytes),

@@ -7,7 +7,10 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use fs_kernels::cuda::driver::{Driver, DriverError, Memory};
+use fs_kernels::cuda::catalogue::elementwise;
+use fs_kernels::cuda::driver::{Driver, DriverError, Memory, Touch};
+use fs_kernels::cuda::sources::Precision;
+use fs_kernels::cuda::{In, Out};
 use fs_kernels::memory::Block;
 use fs_schedule::{Action, Place, Program};
 use parking_lot::Mutex;
@@ -108,9 +111,23 @@ impl<D: Driver> Cuda<D> {
             let bytes = bytes_of(piece);
             self.send(self.between, &bytes, memory.from(at, bytes.len() as u64))?;
         }
+        if let Stored::Parameter(p, Values::Weights) = what {
+            self.round_parameter(p)?;
+        }
         // A run begins when these are there too.
         self.settled.store(false, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes the brain floats of a parameter's values, if products read those.
+    fn round_parameter(&self, parameter: usize) -> Result<(), Fault> {
+        let Some(dense) = self.trained.dense.get(parameter).filter(|dense| dense.rounded.bytes > 0) else {
+            return Ok(());
+        };
+        let (from, to, n) = (In::at(dense.values.address), Out::at(dense.rounded.address), dense.elements);
+        let call = elementwise::real_from_float(from, n, to, n, 0, 1, n).of(Precision::Bf16);
+        let touches = [Touch::In(dense.values.area()), Touch::Out(dense.rounded.area())];
+        self.run(self.between, &call, &touches)
     }
 
     /// Gradients are kept, from zero on, instead of updating anything; or no longer so.

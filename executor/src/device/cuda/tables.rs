@@ -10,7 +10,7 @@ use fs_kernels::cuda::driver::{Area, Driver, DriverError, Memory, Stream};
 use fs_kernels::cuda::lists::Bitmap;
 use fs_kernels::memory::{NoMemory, zeroed};
 use fs_kernels::optimizer::{RowUpdate, state_sizes};
-use fs_schedule::{Action, DenseOptimizer, Op, Schedule};
+use fs_schedule::{Action, DenseOptimizer, Element, Op, Place, Schedule};
 
 use super::lane::Order;
 use super::refusal::{refused, too_little};
@@ -38,6 +38,8 @@ pub(super) struct Dense {
     pub(super) gradient: Memory,
     /// First and second state of the optimizer, as far as there are any.
     pub(super) states: [Memory; 2],
+    /// Values as brain floats, if products read them so.
+    pub(super) rounded: Memory,
     pub(super) elements: u64,
 }
 
@@ -105,7 +107,11 @@ impl Dense {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        [self.values, self.gradient, self.states[0], self.states[1]].iter().map(|m| m.bytes).sum()
+        self.all().iter().map(|m| m.bytes).sum()
+    }
+
+    fn all(&self) -> [Memory; 5] {
+        [self.values, self.gradient, self.states[0], self.states[1], self.rounded]
     }
 }
 
@@ -116,6 +122,31 @@ fn dense_states(optimizer: DenseOptimizer) -> [bool; 2] {
         DenseOptimizer::Sgd { .. } => [true, false],
         DenseOptimizer::Adam { .. } => [true, true],
     }
+}
+
+/// Whether a schedule has activations in bf16.
+pub(super) fn has_bf16(schedule: &Schedule) -> bool {
+    let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
+    programs.flat_map(|p| &p.buffers).any(|b| b.element == Element::Bf16)
+}
+
+/// Parameters that products of brain floats read.
+fn rounded(schedule: &Schedule) -> Vec<bool> {
+    let mut rounded = vec![false; schedule.parameters.len()];
+    let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
+    for (program, op) in programs.flat_map(|program| program.ops.iter().map(move |op| (program, op))) {
+        let multiplies =
+            matches!(op.action, Action::Linear { .. } | Action::LinearUnary { .. } | Action::LinearGradInput);
+        let [x, weight, ..] = &op.reads[..] else { continue };
+        if let (Place::Buffer(b), Place::Parameter(p)) = (x.place, weight.place)
+            && multiplies
+            && program.buffers.get(b as usize).is_some_and(|b| b.element == Element::Bf16)
+            && let Some(own) = rounded.get_mut(p as usize)
+        {
+            *own = true;
+        }
+    }
+    rounded
 }
 
 /// Bytes of a set of rows, and of what numbers them.
@@ -153,8 +184,11 @@ pub(super) fn bytes(schedule: &Schedule, rank: usize, ranks: usize) -> u64 {
     let sets: BTreeSet<_> = updates.collect();
     all = sets.iter().fold(all, |all, ((t, part), ..)| all.saturating_add(set_bytes(shape(*t, *part).0)));
     let states = dense_states(schedule.settings.optimizer).iter().filter(|has| **has).count() as u64;
-    let elements = schedule.parameters.iter().map(|p| u64::from(p.rows) * u64::from(p.columns));
-    elements.fold(all, |all, n| all.saturating_add(n.saturating_mul(4 * (2 + states))))
+    let rounded = rounded(schedule);
+    schedule.parameters.iter().zip(&rounded).fold(all, |all, (p, rounded)| {
+        let each = 4 * (2 + states) + 2 * u64::from(*rounded);
+        all.saturating_add((u64::from(p.rows) * u64::from(p.columns)).saturating_mul(each))
+    })
 }
 
 /// Memory for so many floats; none for none.
@@ -216,13 +250,15 @@ impl Trained {
         };
         let tables = schedule.tables.iter().map(parts).collect::<Result<Vec<_>, DriverError>>()?;
         let states = dense_states(schedule.settings.optimizer);
-        let dense = schedule.parameters.iter().map(|p| {
+        let dense = schedule.parameters.iter().zip(rounded(schedule)).map(|(p, rounded)| {
             let elements = u64::from(p.rows) * u64::from(p.columns);
             let [first, second] = states.map(|has| if has { elements } else { 0 });
+            let rounded = if rounded { 2 * elements } else { 0 };
             Ok::<_, DriverError>(Dense {
                 values: floats(driver, stream, elements)?,
                 gradient: zeros(elements)?,
                 states: [zeros(first)?, zeros(second)?],
+                rounded: if rounded == 0 { Memory::default() } else { driver.allocate(stream, rounded)? },
                 elements,
             })
         });
@@ -253,7 +289,7 @@ impl Trained {
     /// All of its memory.
     pub(super) fn memory(&self) -> impl Iterator<Item = Memory> + '_ {
         let tables = self.tables.iter().flatten().flat_map(|t| [t.values, t.states[0], t.states[1]]);
-        let dense = self.dense.iter().flat_map(|d| [d.values, d.gradient, d.states[0], d.states[1]]);
+        let dense = self.dense.iter().flat_map(Dense::all);
         tables.chain(dense).chain(self.sets.values().copied()).filter(|memory| memory.bytes > 0)
     }
 }

@@ -7,6 +7,7 @@
 use fs_kernels::cuda::catalogue::{dense_optimizers, ids, optimizers, sort};
 use fs_kernels::cuda::driver::{Driver, Memory, Stream, Touch};
 use fs_kernels::cuda::lists::{Segments, Sorting, bits_below, received_sum, scan_room, sort_by};
+use fs_kernels::cuda::sources::Precision;
 use fs_kernels::cuda::{Call, In, Out};
 use fs_kernels::optimizer::{SparseKind, adam_rate, dense_adam_factors};
 use fs_schedule::{Action, DenseOptimizer, Place};
@@ -220,6 +221,7 @@ impl<D: Driver> Cuda<D> {
                 let (call, states) = dense_rule(dense, optimizer, step + 1);
                 let mut touches = vec![Touch::In(dense.gradient.area()), Touch::InOut(dense.values.area())];
                 touches.extend(dense.states[..states].iter().map(|state| Touch::InOut(state.area())));
+                touches.extend((dense.rounded.bytes > 0).then(|| Touch::Out(dense.rounded.area())));
                 self.run(stream, &call, &touches)
             })?;
         }
@@ -231,21 +233,24 @@ impl<D: Driver> Cuda<D> {
 fn dense_rule(dense: &Dense, optimizer: DenseOptimizer, step: u64) -> (Call, usize) {
     let (w, g, n) = (Out::at(dense.values.address), In::at(dense.gradient.address), dense.elements);
     let [first, second] = dense.states.map(|state| Out::at(state.address));
-    match optimizer {
+    // Brain floats are written by the kernels that know them, and none where there is no memory for them.
+    let precision = if dense.rounded.bytes > 0 { Precision::Bf16 } else { Precision::F32 };
+    let rounded = Out::at(dense.rounded.address);
+    let (call, states) = match optimizer {
         DenseOptimizer::Sgd { lr, momentum, weight_decay } => {
             let (lr, momentum, decay) = (lr as f32, momentum as f32, weight_decay as f32);
             let states = usize::from(dense.states[0].bytes > 0);
-            (dense_optimizers::dense_sgd(w, g, first, Out::NULL, lr, momentum, decay, n), states)
+            (dense_optimizers::dense_sgd(w, g, first, rounded, lr, momentum, decay, n), states)
         }
         DenseOptimizer::Adam { lr, beta1, beta2, eps, weight_decay } => {
             let (rate, root) = dense_adam_factors(lr, beta1, beta2, step);
             let (keep1, keep2) = ((1.0 - beta1) as f32, (1.0 - beta2) as f32);
             let (rate, root, eps, decay) = (rate as f32, root as f32, eps as f32, weight_decay as f32);
-            let rounded = Out::NULL;
             let call = dense_optimizers::dense_adam(
                 w, g, first, second, rounded, rate, root, keep1, keep2, eps, decay, n,
             );
             (call, 2)
         }
-    }
+    };
+    (call.of(precision), states)
 }

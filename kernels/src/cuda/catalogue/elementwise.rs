@@ -22,7 +22,8 @@ catalogue! { "elementwise.cu":
     fill(value: f32, y: Out<Real>, y_stride: u64, rows: u64, columns: u64) => packs(rows, columns);
     /// The same for floats.
     fill_floats(value: f32, y: Out<f32>, n: u64) => Shape::items(n);
-    /// y = x0 + x1 + ..., from left to right, of the first `count` (1 to 8); more are added by more launches that begin with y.
+    /// y = x0 + x1 + ..., from left to right, of the first `count` (1 to 8), rounded after each, so that a sum of three has
+    /// the bits of two sums of two; more are added by more launches that begin with y.
     add(count: u32, x0: In<Real>, stride0: u64, x1: In<Real>, stride1: u64, x2: In<Real>, stride2: u64, x3: In<Real>, stride3: u64, x4: In<Real>, stride4: u64, x5: In<Real>, stride5: u64, x6: In<Real>, stride6: u64, x7: In<Real>, stride7: u64, y: Out<Real>, y_stride: u64, add: u32, rows: u64, columns: u64) => packs(rows, columns);
     /// y += bias in every row
     add_bias(bias: In<f32>, y: Out<Real>, y_stride: u64, rows: u64, columns: u64) => packs(rows, columns);

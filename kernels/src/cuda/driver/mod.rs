@@ -15,11 +15,15 @@ pub mod real;
 use std::fmt;
 
 use super::Call;
+use super::sources::Precision;
 
 /// A device, and what may be asked of it.
 pub trait Driver: Send + Sync + 'static {
     /// What it is.
     fn facts(&self) -> &Facts;
+
+    /// Makes the kernels for activations of a precision ready, unless they are.
+    fn prepare(&self, precision: Precision) -> Result<(), DriverError>;
 
     /// A stream; of those that have work the device prefers greater priorities, where it can (copies: never).
     fn stream(&self, priority: i32) -> Result<Stream, DriverError>;
@@ -69,7 +73,7 @@ pub trait Driver: Send + Sync + 'static {
     /// Runs a kernel.
     fn launch(&self, stream: Stream, launch: &Launch<'_>) -> Result<(), DriverError>;
 
-    /// A matrix product of floats, `c = a b` or `c += a b`.
+    /// A matrix product, `c = a b` or `c += a b`, summed in floats: of floats, or of brain floats with either as the result.
     fn product(&self, stream: Stream, product: &Product) -> Result<(), DriverError>;
 
     /// Writes a number when the stream's work so far is done.
@@ -215,7 +219,7 @@ pub struct Launch<'a> {
     pub touches: &'a [Touch],
 }
 
-/// A matrix of floats, row-major.
+/// A matrix of floats or brain floats, row-major.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Matrix {
     /// Where it begins.
@@ -226,12 +230,15 @@ pub struct Matrix {
     pub columns: u64,
     /// Elements from one row to the next.
     pub stride: u64,
+    /// Of its elements.
+    pub precision: Precision,
 }
 
 impl Matrix {
     /// Its bytes.
     pub fn area(self) -> Area {
-        Area { address: self.address, width: 4 * self.columns, rows: self.rows, pitch: 4 * self.stride }
+        let each = self.precision.bytes() as u64;
+        Area { address: self.address, width: each * self.columns, rows: self.rows, pitch: each * self.stride }
     }
 }
 
@@ -315,6 +322,9 @@ pub enum DriverError {
     /// There is no such kernel.
     #[error("there is no kernel `{0}`")]
     NoKernel(String),
+    /// Kernels were not built for a precision of activations.
+    #[error("there are no kernels for activations in {0}")]
+    NoPrecision(Precision),
     /// Areas, handles or sizes that do not fit together: a defect of the caller.
     #[error("{0}")]
     Misuse(String),
@@ -334,12 +344,16 @@ pub(crate) fn same_shape(from: Area, to: Area) -> Result<(), DriverError> {
     Err(DriverError::Misuse(format!("a copy of {from} to {to}")))
 }
 
-/// The shape of a product: rows, columns, and what is summed over.
+/// The shape of a product, which must have a form: rows, columns, and what is summed over.
 pub(crate) fn shape(p: &Product) -> Result<(u64, u64, u64), DriverError> {
     let of = |(m, t): (Matrix, bool)| if t { (m.columns, m.rows) } else { (m.rows, m.columns) };
     let ((m, k), (k2, n)) = (of(p.a), of(p.b));
     if k != k2 || (m, n) != (p.c.rows, p.c.columns) {
         return Err(DriverError::Misuse(format!("a product of {m} x {k} and {k2} x {n}")));
+    }
+    let (left, right, made) = (p.a.0.precision, p.b.0.precision, p.c.precision);
+    if left != right || made != left && made != Precision::F32 {
+        return Err(DriverError::Misuse(format!("a product of {left} and {right} as {made}")));
     }
     Ok((m, n, k))
 }

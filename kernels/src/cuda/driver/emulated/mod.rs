@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::super::sources::Precision;
 use super::{
     Area, Driver, DriverError, Event, Facts, Launch, Memory, Pinned, Product, Stream, same_shape, shape,
 };
@@ -471,6 +472,10 @@ impl Shared {
 impl Driver for Emulated {
     fn facts(&self) -> &Facts {
         &self.shared.options.facts
+    }
+
+    fn prepare(&self, precision: Precision) -> Result<(), DriverError> {
+        if self.shared.kernels.has(precision) { Ok(()) } else { Err(DriverError::NoPrecision(precision)) }
     }
 
     fn stream(&self, priority: i32) -> Result<Stream, DriverError> {

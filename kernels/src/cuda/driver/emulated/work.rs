@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use super::super::super::Call;
 use super::super::super::emulated::Emulation;
+use super::super::super::sources::Precision;
 use super::super::{Area, DriverError, Matrix, Product, Touch, shape};
 use super::memory;
+use crate::real::Real as _;
 
 /// Runs kernels.
 pub trait Kernels: Send + Sync {
+    /// Whether there are kernels for activations of a precision.
+    fn has(&self, precision: Precision) -> bool;
     /// Runs one. What its arguments address is there, and nobody else uses it meanwhile.
     fn run(&self, call: &Call) -> Result<(), String>;
 }
@@ -18,16 +22,36 @@ pub trait Kernels: Send + Sync {
 pub struct NoKernels;
 
 impl Kernels for NoKernels {
+    fn has(&self, _: Precision) -> bool {
+        true
+    }
     fn run(&self, call: &Call) -> Result<(), String> {
         Err(format!("there is no kernel `{}`", call.kernel.name))
     }
 }
 
 impl Kernels for Arc<Emulation> {
+    fn has(&self, precision: Precision) -> bool {
+        self.precision() == precision
+    }
     fn run(&self, call: &Call) -> Result<(), String> {
+        if !self.has(call.precision) {
+            return Err(format!("it is built for {}, not for {}", self.precision(), call.precision));
+        }
         // SAFETY: whoever launches says what the kernel touches, all of which the driver has handed out; the one worker is
         // the only one at it.
         unsafe { Emulation::run(self, call) }.map_err(|e| e.to_string())
+    }
+}
+
+/// Those of both precisions.
+impl Kernels for [Arc<Emulation>; 2] {
+    fn has(&self, precision: Precision) -> bool {
+        self.iter().any(|kernels| kernels.has(precision))
+    }
+    fn run(&self, call: &Call) -> Result<(), String> {
+        let built = self.iter().find(|kernels| kernels.has(call.precision));
+        built.ok_or_else(|| format!("there is none for {}", call.precision))?.run(call)
     }
 }
 
@@ -166,18 +190,68 @@ fn reshape(from: Area, to: Area) {
     }
 }
 
-/// The product, in the order of sums of the CPU's.
+/// The product, in the order of sums of the CPU's. Of brain floats it is made of floats, and rounded if that is what it is to be.
 fn multiply(p: &Product) -> Result<(), DriverError> {
     let (m, n, k) = shape(p)?;
     if m == 0 || n == 0 {
         return Ok(());
     }
+    if p.a.0.precision == Precision::F32 {
+        // SAFETY: the areas of the three matrices have been checked by the caller and nobody else is at them.
+        unsafe { multiply_floats(p, (m, n, k)) };
+        return Ok(());
+    }
+    let (a, b) = (wide(&p.a.0), wide(&p.b.0));
+    let mut c = match (p.c.precision, p.add) {
+        (Precision::Bf16, true) => wide(&p.c),
+        (Precision::Bf16, false) => vec![0.0; (m * n) as usize],
+        (Precision::F32, _) => Vec::new(),
+    };
+    let floats = |of: &Matrix, at: *const f32| Matrix {
+        address: at as u64,
+        stride: of.columns,
+        precision: Precision::F32,
+        ..*of
+    };
+    let (own_a, own_b) = (floats(&p.a.0, a.as_ptr()), floats(&p.b.0, b.as_ptr()));
+    let own_c = if p.c.precision == Precision::F32 { p.c } else { floats(&p.c, c.as_mut_ptr()) };
+    // SAFETY: as above; what was made of brain floats is as large as they say.
+    unsafe {
+        multiply_floats(&Product { a: (own_a, p.a.1), b: (own_b, p.b.1), c: own_c, add: p.add }, (m, n, k))
+    };
+    if p.c.precision == Precision::Bf16 {
+        for (row, sums) in (0..).zip(c.chunks_exact(n as usize)) {
+            let to = memory::bytes_mut(p.c.area().rows(row, 1));
+            for (to, sum) in to.chunks_exact_mut(2).zip(sums) {
+                to.copy_from_slice(&((sum.to_bf16().to_bits() >> 16) as u16).to_le_bytes());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Brain floats as floats, without gaps between rows.
+fn wide(m: &Matrix) -> Vec<f32> {
+    let mut out = Vec::with_capacity((m.rows * m.columns) as usize);
+    for row in 0..m.rows {
+        let bytes = memory::bytes(m.area().rows(row, 1));
+        let float = |x: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes([x[0], x[1]])) << 16);
+        out.extend(bytes.chunks_exact(2).map(float));
+    }
+    out
+}
+
+/// The product of floats.
+///
+/// # Safety
+/// The three matrices are there, of floats, and nobody else is at them.
+unsafe fn multiply_floats(p: &Product, (m, n, k): (u64, u64, u64)) {
     let strides = |(matrix, transposed): (Matrix, bool)| {
         let stride = matrix.stride as isize;
         if transposed { (stride, 1) } else { (1, stride) }
     };
     let ((a_cs, a_rs), (b_cs, b_rs)) = (strides(p.a), strides(p.b));
-    // SAFETY: the areas of the three matrices have been checked by the caller and nobody else is at them.
+    // SAFETY: the caller's.
     unsafe {
         gemm::gemm(
             m as usize,
@@ -201,5 +275,4 @@ fn multiply(p: &Product) -> Result<(), DriverError> {
             gemm::Parallelism::None,
         );
     }
-    Ok(())
 }

@@ -40,10 +40,12 @@ pub struct Real {
     streams: RwLock<Vec<Queue>>,
     events: RwLock<Vec<CudaEvent>>,
     pinned: Mutex<HashMap<u32, (Page, u64)>>,
-    functions: HashMap<String, CudaFunction>,
+    /// Kernels, by what activations are.
+    functions: RwLock<HashMap<Precision, HashMap<String, CudaFunction>>>,
+    cache: Cache,
     products: Products,
     /// What was noticed about the cache of kernels.
-    notes: Vec<String>,
+    notes: Mutex<Vec<String>>,
 }
 
 struct Queue {
@@ -123,24 +125,25 @@ impl Real {
         unsafe { calls::keep_pool(context.cu_device()) }.map_err(|e| failed("cuMemPoolSetAttribute", e))?;
         let priorities = cudarc::driver::result::stream::get_priority_range();
         let priorities = priorities.map_err(|e| failed("cuCtxGetStreamPriorityRange", e))?;
-        let mut own = Self {
+        let own = Self {
             context,
             facts,
             priorities,
             streams: RwLock::default(),
             events: RwLock::default(),
             pinned: Mutex::default(),
-            functions: HashMap::new(),
+            functions: RwLock::default(),
+            cache: Cache::at(cache),
             products: Products::new()?,
-            notes: Vec::new(),
+            notes: Mutex::default(),
         };
-        own.load(precision, &Cache::at(cache))?;
+        own.prepare(precision)?;
         Ok(own)
     }
 
     /// What was noticed when kernels were loaded, in sentences.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.lock().clone()
     }
 
     /// Page-locked memory at an address that is the host's and the device's alike, for what is tested rather than fast.
@@ -150,7 +153,8 @@ impl Real {
         Ok((pinned, self.page((pinned, 0), bytes)?))
     }
 
-    fn load(&mut self, precision: Precision, cache: &Cache) -> Result<(), DriverError> {
+    fn load(&self, precision: Precision) -> Result<HashMap<String, CudaFunction>, DriverError> {
+        let mut functions = HashMap::new();
         let architecture = format!("sm_{}{}", self.facts.capability.0, self.facts.capability.1);
         let headers: Vec<_> = HEADERS.iter().map(|header| (header.name, header.text)).collect();
         let real = format!("-DREAL={}", precision.name());
@@ -160,33 +164,26 @@ impl Real {
         for source in FAMILIES {
             let unit = Unit { name: source.name, source: source.text, headers: &headers, options: &options };
             let key = unit.key(&architecture, version);
-            let found = cache.get(&key);
+            let found = self.cache.get(&key);
+            let note = |text| self.notes.lock().push(text);
             if let Found::Damaged(why) = found {
-                self.notes.push(format!("the compiled kernels of {} are made anew: {why}", unit.name));
+                note(format!("the compiled kernels of {} are made anew: {why}", unit.name));
             }
             let code = if let Found::Code(code) = found {
                 code
             } else {
                 // SAFETY: the library is there.
                 let code = unsafe { compile::compile(&unit, &architecture) }?;
-                if let Err(error) = cache.put(&key, &code) {
-                    self.notes.push(format!("the compiled kernels of {} are not kept: {error}", unit.name));
+                if let Err(error) = self.cache.put(&key, &code) {
+                    note(format!("the compiled kernels of {} are not kept: {error}", unit.name));
                 }
                 code
             };
             let module = self.context.load_module(Ptx::from_binary(code));
-            self.functions(source, &module.map_err(|e| failed("cuModuleLoadData", e))?)?;
+            let module = module.map_err(|e| failed("cuModuleLoadData", e))?;
+            functions.extend(functions_of(source, &module)?);
         }
-        Ok(())
-    }
-
-    fn functions(&mut self, source: &Source, module: &Arc<CudaModule>) -> Result<(), DriverError> {
-        for name in source.kernels() {
-            let function = module.load_function(name);
-            let function = function.map_err(|e| failed(&format!("cuModuleGetFunction of `{name}`"), e))?;
-            self.functions.insert(name.to_owned(), function);
-        }
-        Ok(())
+        Ok(functions)
     }
 
     /// Runs with a stream, and the context current.
@@ -213,9 +210,32 @@ impl Real {
     }
 }
 
+/// The kernels of a source.
+fn functions_of(
+    source: &Source,
+    module: &Arc<CudaModule>,
+) -> Result<Vec<(String, CudaFunction)>, DriverError> {
+    let function = |name: &'static str| {
+        let function = module.load_function(name);
+        let function = function.map_err(|e| failed(&format!("cuModuleGetFunction of `{name}`"), e))?;
+        Ok((name.to_owned(), function))
+    };
+    source.kernels().map(function).collect()
+}
+
 impl Driver for Real {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    fn prepare(&self, precision: Precision) -> Result<(), DriverError> {
+        // Ranks of one device open it at the same time.
+        let mut functions = self.functions.write();
+        if !functions.contains_key(&precision) {
+            self.context.bind_to_thread().map_err(|e| failed("cuCtxSetCurrent", e))?;
+            functions.insert(precision, self.load(precision)?);
+        }
+        Ok(())
     }
 
     fn stream(&self, priority: i32) -> Result<Stream, DriverError> {
@@ -349,7 +369,9 @@ impl Driver for Real {
         if shape.is_empty() {
             return Ok(());
         }
-        let function = self.functions.get(name);
+        let functions = self.functions.read();
+        let built = functions.get(&launch.call.precision);
+        let function = built.ok_or(DriverError::NoPrecision(launch.call.precision))?.get(name);
         let function = function.ok_or_else(|| DriverError::NoKernel(name.into()))?.cu_function();
         let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
         self.with(stream, "cuLaunchKernel", |queue| {

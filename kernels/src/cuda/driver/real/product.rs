@@ -11,6 +11,7 @@ use cudarc::cublaslt::{result, sys};
 use parking_lot::Mutex;
 
 use super::super::{DriverError, Matrix, Product, shape};
+use crate::cuda::sources::Precision;
 
 /// Bytes that an algorithm may use beside its operands, for each stream.
 pub(super) const WORKSPACE: u64 = 32 << 20;
@@ -27,8 +28,15 @@ unsafe impl Send for Products {}
 // SAFETY: as above.
 unsafe impl Sync for Products {}
 
-/// What an algorithm depends on: sizes, strides, transposition, addition, alignment.
-type Key = ([u64; 6], [bool; 3], [u64; 3]);
+/// What an algorithm depends on: sizes, strides, transposition, addition, alignment, precisions of operands and result.
+type Key = ([u64; 6], [bool; 3], [u64; 3], [Precision; 2]);
+
+fn kind(precision: Precision) -> sys::cudaDataType {
+    match precision {
+        Precision::F32 => sys::cudaDataType::CUDA_R_32F,
+        Precision::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+    }
+}
 
 fn failed(call: &str, error: result::CublasError) -> DriverError {
     DriverError::Failed { call: call.into(), reason: error.to_string() }
@@ -39,12 +47,7 @@ struct Layout(sys::cublasLtMatrixLayout_t);
 
 impl Layout {
     fn new(m: &Matrix) -> Result<Self, DriverError> {
-        let made = result::create_matrix_layout(
-            sys::cudaDataType::CUDA_R_32F,
-            m.columns,
-            m.rows,
-            m.stride.max(1) as i64,
-        );
+        let made = result::create_matrix_layout(kind(m.precision), m.columns, m.rows, m.stride.max(1) as i64);
         made.map(Self).map_err(|e| failed("cublasLtMatrixLayoutCreate", e))
     }
 }
@@ -60,7 +63,7 @@ struct Description(sys::cublasLtMatmulDesc_t);
 
 impl Description {
     fn new(transposed: [bool; 2]) -> Result<Self, DriverError> {
-        // Full f32: sums and products of 32 bits, no shorter mantissa.
+        // Full f32: sums and products of 32 bits, no shorter mantissa. Products of brain floats are exact in them.
         let made = result::create_matmul_desc(
             sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
             sys::cudaDataType::CUDA_R_32F,
@@ -146,11 +149,12 @@ impl Products {
         }
         let (left, right, out) = (Layout::new(&p.b.0)?, Layout::new(&p.a.0)?, Layout::new(&p.c)?);
         let description = Description::new([p.b.1, p.a.1])?;
-        let align = |m: &Matrix| (m.address % 16).min(4 * m.stride % 16);
+        let align = |m: &Matrix| (m.address % 16).min(m.precision.bytes() as u64 * m.stride % 16);
         let key = (
             [m, n, k, p.a.0.stride, p.b.0.stride, p.c.stride],
             [p.a.1, p.b.1, p.add],
             [align(&p.a.0), align(&p.b.0), align(&p.c)],
+            [p.a.0.precision, p.c.precision],
         );
         let known = self.algorithms.lock().get(&key).copied();
         let algorithm = if let Some(algorithm) = known {
