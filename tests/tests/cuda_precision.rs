@@ -186,11 +186,12 @@ fn activations_are_the_cpus() {
     }
 }
 
+const STEPS: u64 = 6;
+
 /// What products read is rounded anew whenever the master changes: by updates, and by values that come from elsewhere.
 #[test]
 fn runs_go_on_with_the_same_bits() {
     let Some(kernels) = kernels() else { return };
-    const STEPS: u64 = 6;
     for (n, text) in (0..).zip([TOKENS, SAMPLES]) {
         let schedule = compile(&brain(text), Strategy::Pec, 2, 1, 1);
         let begin = |seed, options| session::<Gpu>(&schedule, options, &device(&kernels, seed)).unwrap();

@@ -217,8 +217,8 @@ fn multiply(p: &Product) -> Result<(), DriverError> {
     let own_c = if p.c.precision == Precision::F32 { p.c } else { floats(&p.c, c.as_mut_ptr()) };
     // SAFETY: as above; what was made of brain floats is as large as they say.
     unsafe {
-        multiply_floats(&Product { a: (own_a, p.a.1), b: (own_b, p.b.1), c: own_c, add: p.add }, (m, n, k))
-    };
+        multiply_floats(&Product { a: (own_a, p.a.1), b: (own_b, p.b.1), c: own_c, add: p.add }, (m, n, k));
+    }
     if p.c.precision == Precision::Bf16 {
         for (row, sums) in (0..).zip(c.chunks_exact(n as usize)) {
             let to = memory::bytes_mut(p.c.area().rows(row, 1));

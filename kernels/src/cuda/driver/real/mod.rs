@@ -9,6 +9,7 @@ pub mod compile;
 mod product;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::c_void;
 use std::path::Path;
 use std::sync::Arc;
@@ -231,9 +232,9 @@ impl Driver for Real {
     fn prepare(&self, precision: Precision) -> Result<(), DriverError> {
         // Ranks of one device open it at the same time.
         let mut functions = self.functions.write();
-        if !functions.contains_key(&precision) {
+        if let Entry::Vacant(none) = functions.entry(precision) {
             self.context.bind_to_thread().map_err(|e| failed("cuCtxSetCurrent", e))?;
-            functions.insert(precision, self.load(precision)?);
+            none.insert(self.load(precision)?);
         }
         Ok(())
     }
