@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use fs_compiler::Strategy;
 use fs_executor::device::cpu::Cpu;
-use fs_executor::device::cuda::Cuda;
-use fs_kernels::cuda::driver::emulated::Emulated;
+use fs_executor::device::cuda::{self, Cuda};
+use fs_kernels::cuda::driver::Facts;
+use fs_kernels::cuda::driver::emulated::{self, Emulated};
 use fs_kernels::cuda::emulated::Emulation;
 use fs_kernels::cuda::sources::Precision;
 use fs_schedule::{Action, Element, Operand, Place, Schedule};
@@ -221,6 +222,17 @@ fn what_has_no_kernel() {
     let plain = compile(SAMPLES, Strategy::Serial, 1, 1, 1);
     assert!(train::<Gpu>(&plain, &device(&wide, 1), &mut ()).is_ok());
     let both = [wide, brains];
+    // The weights that products read take memory of their own.
+    let none = |text: &str| {
+        let facts = Facts { free: 1, ..emulated::Options::default().facts };
+        let options = emulated::Options { facts, ..emulated::Options::default() };
+        let drivers = vec![Arc::new(Emulated::new(options, Box::new(both.clone())))];
+        let schedule = compile(text, Strategy::Serial, 1, 1, 1);
+        train::<Gpu>(&schedule, &cuda::Options { drivers, ..cuda::Options::default() }, &mut ()).unwrap_err()
+    };
+    let large = SAMPLES.replace("dense(3)", "dense(512)");
+    let (own, plain) = (none(&brain(&large)), none(&large));
+    assert!(own.contains("before the first batch") && own != plain, "{own}\n{plain}");
     let heads = TOKENS.replace("dim 16", "dim 264").replace(", 16)", ", 264)");
     let said = train::<Gpu>(&compile(&brain(&heads), Strategy::Serial, 1, 1, 1), &device(&both, 1), &mut ());
     let said = said.unwrap_err();

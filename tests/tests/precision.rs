@@ -466,3 +466,46 @@ fn casts_are_proved() {
     }
     assert!(tried > 1, "{tried}");
 }
+
+/// No rule lets one operand or result be of another precision than the others.
+#[test]
+fn every_operand_is_of_one_precision() {
+    let mut tried = BTreeMap::new();
+    for text in [TOKENS, SAMPLES] {
+        for text in [text.to_owned(), brain(text)] {
+            let s = compile(&text, Strategy::Pec, 2, 1, 1);
+            let columns: Vec<u32> = s.exchanges.iter().map(|e| e.columns(&s.tables)).collect();
+            let cx = s.context(&columns, 1);
+            for op in &s.train.ops {
+                let (reads, writes) = s.shapes(&s.train, op);
+                assert_eq!(op.action.check(&reads, &writes, &cx), Ok(()), "{}", op.name);
+                // With one matrix of floats there is nothing to differ from.
+                let floats = reads.iter().chain(&writes).filter(|t| flipped(t).is_some()).count();
+                if floats < 2 && matches!(op.action, Action::Zero | Action::PositionalGrad) {
+                    continue;
+                }
+                for n in 0..reads.len() + writes.len() {
+                    let (mut reads, mut writes) = (reads.clone(), writes.clone());
+                    let at = if n < reads.len() { &mut reads[n] } else { &mut writes[n - reads.len()] };
+                    let Some(other) = flipped(at) else { continue };
+                    *at = other;
+                    let refused = op.action.check(&reads, &writes, &cx).is_err();
+                    assert!(refused, "`{}` takes {reads:?} and gives {writes:?}", op.name);
+                    *tried.entry(op.action.name()).or_insert(0) += 1;
+                }
+            }
+        }
+    }
+    assert!(tried.len() > 30, "{tried:?}");
+}
+
+/// A matrix of floats in the other precision.
+fn flipped(of: &OperandType) -> Option<OperandType> {
+    let OperandType::Matrix { element, rows, columns } = *of else { return None };
+    let element = match element {
+        Element::Real => Element::Bf16,
+        Element::Bf16 => Element::Real,
+        Element::Id | Element::Index | Element::Count | Element::Byte => return None,
+    };
+    Some(OperandType::Matrix { element, rows, columns })
+}
