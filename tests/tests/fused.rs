@@ -5,6 +5,7 @@ use fs_dsl::checked::Cluster;
 use fs_executor::Session;
 use fs_executor::device::cuda::Cuda;
 use fs_kernels::cuda::driver::emulated::Emulated;
+use fs_kernels::cuda::sources::Precision;
 use fs_schedule::Schedule;
 use fs_schedule::verify::verify;
 use fs_tests::emulated;
@@ -41,6 +42,12 @@ fn train(schedule: &Schedule, ranks: u32) -> Outcome {
     training::train(&mut session, &mut ()).unwrap_or_else(|e| panic!("{e}")).0
 }
 
+/// A model that computes in bf16: what is used on within an operation is rounded, too.
+fn in_bf16(text: &str) -> String {
+    assert!(text.contains("train {"), "{text}");
+    text.replace("train {", "train { precision { compute bf16 } ")
+}
+
 /// Whatever the model, strategy and number of ranks: fused or not, the reference is the same and so is every bit.
 #[test]
 fn random_models_have_the_same_bits() {
@@ -50,10 +57,11 @@ fn random_models_have_the_same_bits() {
     let strategies = [Strategy::Serial, Strategy::Prefetch, Strategy::Pec];
     let mut runner =
         TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) });
-    let all = (models(features), 0..strategies.len(), 1u32..4);
+    let all = (models(features), 0..strategies.len(), 1u32..4, proptest::bool::ANY);
     let seen_in = std::cell::RefCell::new(&mut seen);
-    let outcome = runner.run(&all, |(model, strategy, ranks)| {
+    let outcome = runner.run(&all, |(model, strategy, ranks, brain)| {
         let (text, strategy) = (model.text(), strategies[strategy]);
+        let text = if brain { in_bf16(&text) } else { text };
         let (apart, together) = (compile(&text, strategy, ranks, 0.0), compile(&text, strategy, ranks, 1.0));
         prop_assert_eq!(fused(&apart), Vec::<String>::new());
         prop_assert_eq!(&apart.reference, &together.reference);
@@ -93,6 +101,7 @@ fn all_kinds_have_the_same_bits() {
         for ranks in [1, 2, 3] {
             for microbatches in [1, 2] {
                 let text = MODEL.replace("train {", &format!("train {{ microbatches {microbatches} "));
+                let text = if ranks == 2 { in_bf16(&text) } else { text };
                 let (apart, together) =
                     (compile(&text, strategy, ranks, 0.0), compile(&text, strategy, ranks, 1.0));
                 assert_eq!(
@@ -110,9 +119,18 @@ const KINDS: [&str; 3] = ["add_layer_norm", "layer_norm_mul", "linear_unary"];
 /// On a device as on the CPU: one launch for two, and the bits of one after the other.
 #[test]
 fn a_device_has_the_same_bits() {
-    let Some(kernels) = emulated::kernels(env!("CARGO_TARGET_TMPDIR")) else { return };
-    for strategy in [Strategy::Serial, Strategy::Pec] {
-        let (apart, together) = (compile(MODEL, strategy, 2, 0.0), compile(MODEL, strategy, 2, 1.0));
+    let folder = env!("CARGO_TARGET_TMPDIR");
+    let Some(wide) = emulated::kernels(folder) else { return };
+    let Some(brains) = emulated::kernels_for(folder, Precision::Bf16) else { return };
+    let kernels = [wide, brains];
+    let brain = in_bf16(MODEL);
+    for (strategy, text) in [
+        (Strategy::Serial, MODEL),
+        (Strategy::Pec, MODEL),
+        (Strategy::Serial, &brain),
+        (Strategy::Pec, &brain),
+    ] {
+        let (apart, together) = (compile(text, strategy, 2, 0.0), compile(text, strategy, 2, 1.0));
         let mut names = fused(&together);
         names.sort();
         names.dedup();

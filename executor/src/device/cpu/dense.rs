@@ -60,10 +60,7 @@ fn layer<T: Real>(x: Mat<T>, w: Mat<T>, bias: Option<&[T]>, mut y: MatMut<T>, br
 }
 
 /// Lends the weight, operand 1, as products read it: rounded where activations are brain floats.
-fn with_weight<T: Real>(
-    c: &Call<T>,
-    product: impl FnOnce(Mat<T>) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+fn with_weight<T: Real>(c: &Call<T>, product: impl FnOnce(Mat<T>) -> Result<(), Fault>) -> Result<(), Fault> {
     let master = c.read(1)?;
     if !c.is_bf16(false, 0) {
         return product(master.mat());
