@@ -11,7 +11,7 @@ use crate::operand::Element;
 use crate::size::{Poly, Symbol};
 
 /// Scores that a rank holds at once.
-pub(crate) const SCORES: usize = 1 << 22;
+pub const SCORES: usize = 1 << 22;
 /// Numbers that a count of better rows is sent as: two digits of all, two of those that the user knows.
 pub const DIGITS: usize = 4;
 
@@ -49,10 +49,23 @@ impl Rounds {
     /// Of so many questions of all ranks to a table of which a rank scores `block` rows, or all if it has columns only.
     /// The table does not change while it is evaluated: norms of rows are found with the first batch.
     pub fn new(table: &Table, cosine: bool, first: bool, questions: usize, block: usize) -> Self {
+        Self::within(SCORES, table, cosine, first, questions, block)
+    }
+
+    /// The same where a rank holds another number of scores at once, at least those of one question. It must be that number
+    /// on all ranks.
+    pub fn within(
+        scores: usize,
+        table: &Table,
+        cosine: bool,
+        first: bool,
+        questions: usize,
+        block: usize,
+    ) -> Self {
         let by_columns = matches!(table.sharding, Sharding::ColumnWise { .. });
         // All ranks take the same turns.
         let held = if by_columns { table.rows as usize } else { block };
-        let chunk = (SCORES / held.max(1)).clamp(1, questions.max(1));
+        let chunk = (scores / held.max(1)).clamp(1, questions.max(1));
         Self { by_columns, norms: by_columns && cosine && first, questions, chunk }
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where a user's held-out item ranks, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     /// Position of the user.
     pub user: usize,
     /// Among all items.

@@ -5,6 +5,7 @@
 //! ahead, and the calling thread, which collects results and reports progress.
 
 mod crowd;
+mod evaluating;
 mod gather;
 mod observer;
 mod options;
@@ -18,16 +19,15 @@ use std::time::Instant;
 
 use fs_kernels::Real;
 use fs_schedule::trace::ProcessClock;
-use fs_schedule::{Engine, Evaluate, Program, Schedule};
+use fs_schedule::{Engine, Program, Schedule};
 
 use crowd::give_way;
 
-use crate::data::{self, DataError, GlobalBatch, Histories, Source, Vocabulary};
+use crate::data::{self, Histories, Source, Vocabulary};
 use crate::device::cpu::Cpu;
 use crate::device::shards::table_bytes;
 use crate::device::{Device, Env, Stored, Values};
 use crate::error::Error;
-use crate::evaluate::{Outcome, popularity, scores};
 use crate::memory::{self, Memory};
 use crate::report::accounting::{self, Entries};
 use crate::report::balance::{Balance, Sent};
@@ -92,11 +92,16 @@ pub struct Session<T: Real, D: Device<Real = T> = Cpu<T>> {
 impl<T: Real, D: Device<Real = T>> Session<T, D> {
     /// Checks the settings, opens the data, allocates and initialises the ranks.
     pub fn new(schedule: Schedule, options: Options) -> Result<Self, Error> {
+        Self::with_device(schedule, options, &D::Options::default())
+    }
+
+    /// The same with devices as the caller wants them.
+    pub fn with_device(schedule: Schedule, options: Options, device: &D::Options) -> Result<Self, Error> {
         let schedule = Arc::new(schedule);
         check_ranks(&schedule, &options)?;
         let seed = seed(&schedule, &options)?;
         let source = data::open(&schedule, options.data.as_deref(), options.schedule_file.as_deref(), seed)?;
-        Self::with_source(schedule, options, source)
+        Self::on(schedule, options, source, device)
     }
 
     /// The same with a source of the caller's.
@@ -108,7 +113,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         Self::on(schedule, options, source, &D::Options::default())
     }
 
-    /// The same with devices as the caller wants them.
+    /// The same with a source and with devices as the caller wants them.
     pub fn on(
         schedule: Arc<Schedule>,
         options: Options,
@@ -342,39 +347,6 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         Ok((results, started.elapsed().as_secs_f64()))
     }
 
-    /// Evaluates now, if the schedule and the data can and it is not switched off.
-    pub fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<Option<Evaluation>, Error> {
-        let schedule = Arc::clone(&self.schedule);
-        let histories = match (&self.histories, schedule.evaluate) {
-            (Some(histories), Some(Evaluate::LeaveLastOut)) if self.options.evaluate => Arc::clone(histories),
-            _ => return Ok(None),
-        };
-        let Some(program) = &schedule.evaluation else { return Ok(None) };
-        let batch = schedule.settings.batch as usize;
-        let mut questions =
-            Questions { schedule: Arc::clone(&schedule), histories: Arc::clone(&histories), batch };
-        let batches = histories.users().div_ceil(batch.max(1)) as u64;
-        for env in &self.ranks {
-            env.outcomes.lock().clear();
-        }
-        observer.evaluating(batches);
-        let started = Instant::now();
-        let source: &mut dyn Source = &mut questions;
-        let results =
-            self.phase(program, 0..batches, Some(source), None, &mut |event| observer.evaluated(event))?;
-        if results.stopped {
-            return Ok(None);
-        }
-        let mut outcomes: Vec<Outcome> = std::mem::take(&mut *self.ranks[0].outcomes.lock());
-        outcomes.sort_by_key(|o| o.user);
-        Ok(Some(Evaluation {
-            users: outcomes.len(),
-            model: scores(&outcomes),
-            popularity: scores(&popularity::outcomes(&histories)),
-            seconds: started.elapsed().as_secs_f64(),
-        }))
-    }
-
     /// Records these training steps in runs to come, or none; replaces [`Options::record`].
     pub fn record(&mut self, steps: Option<std::ops::Range<u64>>) {
         self.options.record = steps;
@@ -577,33 +549,5 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             evaluation,
             ..report
         })
-    }
-}
-
-/// Evaluation batches: users in order, each with the newest part of its history.
-struct Questions {
-    schedule: Arc<Schedule>,
-    histories: Arc<Histories>,
-    batch: usize,
-}
-
-impl Source for Questions {
-    fn describe(&self) -> String {
-        "held-out items".into()
-    }
-
-    fn epoch_steps(&self) -> Option<u64> {
-        Some(self.histories.users().div_ceil(self.batch) as u64)
-    }
-
-    fn fill(&mut self, step: u64, batch: &mut GlobalBatch) -> Result<(), DataError> {
-        batch.reset(&self.schedule, step);
-        let start = step as usize * self.batch;
-        let end = (start + self.batch).min(self.histories.users());
-        batch.begin(end.saturating_sub(start));
-        for user in start..end {
-            self.histories.push_question(&self.schedule, user, user - start, batch);
-        }
-        Ok(())
     }
 }

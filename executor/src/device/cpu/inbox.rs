@@ -4,7 +4,7 @@ use crate::device::{Fault, Inbox};
 use crate::transport::{HostOutbox, Part, TransportError};
 
 /// What a rank sent in a section.
-pub(super) fn receive<T, R, E: From<Fault>>(
+pub(crate) fn receive<T, R, E: From<Fault>>(
     inbox: Inbox<'_, HostOutbox<T>>,
     from: usize,
     section: usize,

@@ -50,6 +50,8 @@ pub(crate) use balance::cuts_home;
 pub(crate) use call::Call;
 pub(crate) use carry::{Route, routes};
 pub(crate) use collectives::share;
+pub(crate) use inbox::receive;
+pub(crate) use rank_items::{EPS, block, digits_of, put_down};
 pub(crate) use sparse::{bound_lists, reuse};
 pub use state::{Dense, Shard};
 pub(crate) use state::{initial_parameter, initial_rows};

@@ -20,15 +20,30 @@ use parking_lot::RwLockReadGuard;
 use super::inbox::receive;
 use super::{Call, Fault, Shard};
 use crate::data::{Histories, Question};
-use crate::device::Inbox;
 use crate::device::shards::shard_rows;
+use crate::device::{Env, Inbox};
 use crate::evaluate::Outcome;
 use crate::transport::{HostOutbox, Section};
 
 /// Lower bound of a norm that divides.
-const EPS: f64 = 1e-12;
+pub(crate) const EPS: f64 = 1e-12;
 /// Counts travel as two digits of this base, because `f32` holds integers up to 2^24 only.
 const BASE: u64 = 1 << 12;
+
+/// A number of rows that are better than a target, and of those that the user knows, as they travel.
+pub(crate) fn digits_of(ahead: u64, known: u64) -> [u64; DIGITS] {
+    [ahead / BASE, ahead % BASE, known / BASE, known % BASE]
+}
+
+/// Puts down how high the targets of a batch rank, by the sums of all ranks' digits.
+pub(crate) fn put_down<T: Real>(env: &Env, questions: &[Question], digits: &[T]) {
+    let mut outcomes = env.outcomes.lock();
+    for (question, digits) in questions.iter().zip(digits.chunks_exact(DIGITS)) {
+        let number = |high: T, low: T| high.to_f64() as u64 * BASE + low.to_f64() as u64;
+        let (all, known) = (number(digits[0], digits[1]), number(digits[2], digits[3]));
+        outcomes.push(Outcome { user: question.user, all, unseen: all - known });
+    }
+}
 
 /// State of an evaluation.
 #[derive(Debug)]
@@ -85,7 +100,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
         let by_columns = matches!(table.sharding, Sharding::ColumnWise { .. });
         let parts: Vec<_> = call.cpu.tables[number].iter().map(|t| t.read()).collect();
         let questions = &call.batch.share.batch().questions;
-        let block = block(table, &parts, env.rank, env.ranks).len();
+        let block = block(table, &parts[0].rows, env.rank, env.ranks).len();
         let first = call.number == 0;
         let rounds = Rounds::new(table, cosine, first, questions.len(), block);
         let map = &env.maps[number];
@@ -94,7 +109,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
 
     /// The rows that a rank scores; of another rank only where all have every row.
     fn block(&self, rank: usize) -> Range<usize> {
-        block(self.table, &self.parts, rank, self.call.env.ranks)
+        block(self.table, &self.parts[0].rows, rank, self.call.env.ranks)
     }
 
     fn own(&self) -> Range<usize> {
@@ -162,12 +177,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
             Round::Targets => self.add_up(inbox, &mut ranking.targets)?,
             Round::Digits => {
                 self.add_up(inbox, &mut ranking.digits)?;
-                let mut outcomes = self.call.env.outcomes.lock();
-                for (question, digits) in self.questions.iter().zip(ranking.digits.chunks_exact(DIGITS)) {
-                    let number = |high: T, low: T| high.to_f64() as u64 * BASE + low.to_f64() as u64;
-                    let (all, known) = (number(digits[0], digits[1]), number(digits[2], digits[3]));
-                    outcomes.push(Outcome { user: question.user, all, unseen: all - known });
-                }
+                put_down(self.call.env, self.questions, &ranking.digits);
             }
         }
         Ok(())
@@ -331,8 +341,7 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
                 item != question.target && self.local(item).is_some_and(|row| better(scores[row]))
             });
             let known = known.count() as u64;
-            let numbers = [ahead / BASE, ahead % BASE, known / BASE, known % BASE];
-            for (digit, n) in digits[DIGITS * i..].iter_mut().zip(numbers) {
+            for (digit, n) in digits[DIGITS * i..].iter_mut().zip(digits_of(ahead, known)) {
                 *digit = T::from_f64(n as f64);
             }
         }
@@ -378,16 +387,11 @@ impl<'c, 'a, T: Real> Asking<'c, 'a, T> {
     }
 }
 
-/// The rows that a rank scores.
-fn block<T>(
-    table: &Table,
-    parts: &[RwLockReadGuard<'_, Shard<T>>],
-    rank: usize,
-    ranks: usize,
-) -> Range<usize> {
+/// The rows that a rank scores: `own` are those of the shard that it has of the first part.
+pub(crate) fn block(table: &Table, own: &Range<u64>, rank: usize, ranks: usize) -> Range<usize> {
     let rows = match table.sharding {
         Sharding::ColumnWise { .. } | Sharding::DataParallel => shard_rows(table.rows, rank, ranks),
-        Sharding::RowWise | Sharding::TableWise { .. } => parts[0].rows.clone(),
+        Sharding::RowWise | Sharding::TableWise { .. } => own.clone(),
     };
     rows.start as usize..rows.end as usize
 }

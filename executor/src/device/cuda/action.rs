@@ -11,8 +11,6 @@ pub(super) enum By {
     Device,
     /// The host, because it plans or has what is needed.
     Planner,
-    /// The host, because there is no kernel yet.
-    Nobody,
 }
 
 /// Who does an action. A new one is a line here, and if it is the device's one in [`kernels`](super::kernels).
@@ -77,18 +75,18 @@ pub(super) fn by(action: &Action) -> By {
         | Action::DotInteractionGrad
         | Action::BceWithLogits { .. }
         | Action::SampledSoftmax { .. }
-        | Action::SampledSoftmaxGrad { .. } => By::Device,
+        | Action::SampledSoftmaxGrad { .. }
+        | Action::RankItems { .. } => By::Device,
         Action::LoadBatch | Action::ShareLengths | Action::Assign | Action::Dispatch { .. } => By::Planner,
-        Action::RankItems { .. } => By::Nobody,
     }
 }
 
-/// Actions of a schedule that nobody does on a GPU yet, each once, as the schedule names them.
+/// Actions of a schedule for which kernels have no room, each once, as the schedule names them.
 pub(super) fn missing(schedule: &Schedule) -> Vec<String> {
     let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
     let mut names: Vec<String> = programs
         .flat_map(|program| program.ops.iter().map(move |op| (program, op)))
-        .filter(|(program, op)| by(&op.action) == By::Nobody || !fits(program, op))
+        .filter(|(program, op)| !fits(program, op))
         .map(|(_, op)| op.action.name())
         .collect();
     names.sort_unstable();

@@ -107,7 +107,12 @@ impl<D: Driver> Cuda<D> {
     }
 
     /// Work of a stream comes after all have filled their outboxes.
-    fn wait_for_all(&self, ranks: usize, inbox: Inbox<'_, CudaOutbox>, stream: Stream) -> Result<(), Fault> {
+    pub(super) fn wait_for_all(
+        &self,
+        ranks: usize,
+        inbox: Inbox<'_, CudaOutbox>,
+        stream: Stream,
+    ) -> Result<(), Fault> {
         let mut outcome = Ok(());
         for from in 0..ranks {
             inbox(from, &mut |message| outcome = message.outbox().wait(&*self.driver, stream));
@@ -117,7 +122,12 @@ impl<D: Driver> Cuda<D> {
     }
 
     /// The stream has read everybody's outbox.
-    fn all_read(&self, job: &Job<'_>, inbox: Inbox<'_, CudaOutbox>, stream: Stream) -> Result<(), Fault> {
+    pub(super) fn all_read(
+        &self,
+        job: &Job<'_>,
+        inbox: Inbox<'_, CudaOutbox>,
+        stream: Stream,
+    ) -> Result<(), Fault> {
         let mut outcome = Ok(());
         for from in 0..job.env.ranks {
             inbox(from, &mut |message| {

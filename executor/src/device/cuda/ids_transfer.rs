@@ -18,7 +18,7 @@ use super::numbers::{Numbers, Pending, Then};
 use super::operands::Located;
 use super::outbox::CudaOutbox;
 use super::plain::values_of;
-use super::staged::AGAIN;
+use super::through_host::AGAIN;
 use super::transfer::{check, cut, owned, spans, until_urgent};
 use super::{Cuda, Cursor, Fault, Job, Lane};
 use crate::device::shards::rows_per_rank;

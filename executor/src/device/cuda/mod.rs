@@ -24,11 +24,14 @@ mod numbers;
 mod operands;
 mod outbox;
 mod plain;
+mod questions;
+mod ranking;
+mod ranking_moves;
 mod ready;
 mod refusal;
-mod staged;
 mod stored;
 mod tables;
+mod through_host;
 mod transfer;
 mod update;
 
@@ -40,13 +43,14 @@ use std::time::{Duration, Instant};
 
 use fs_kernels::cuda::driver::{Driver, Memory, Stream};
 use fs_kernels::cuda::sources::Precision;
+use fs_schedule::ranking::SCORES;
 use fs_schedule::{Action, Engine, Sharding};
 use parking_lot::Mutex;
 
 use super::aside;
 use super::cpu::{Cpu, Work};
 use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, PutAside, Stored, Urgent};
-use crate::transport::{HostOutbox, Message, Reach};
+use crate::transport::Reach;
 use action::{By, by};
 use dense::fits;
 use kept::Pictures;
@@ -56,10 +60,11 @@ use loaded::Shelf;
 use memory::Buffers;
 use numbers::{Numbers, Pending};
 pub use outbox::CudaOutbox;
+use ranking::Ranking;
 pub use ready::why_not;
-use staged::{AGAIN, Down};
 use stored::Captured;
 use tables::{Dense, Trained, has_bf16};
+use through_host::{AGAIN, Down};
 
 /// What a caller may choose.
 pub struct Options<D> {
@@ -67,19 +72,22 @@ pub struct Options<D> {
     pub drivers: Vec<Arc<D>>,
     /// Bytes of rows that updates of a rank may put aside for a checkpoint before they wait until some are written.
     pub room: usize,
+    /// Scores that a rank holds at once when items are ranked; the same on all ranks of all processes.
+    pub scores: usize,
     /// The name of an operation whose dependencies are left out: that tests notice.
     pub careless: Option<String>,
 }
 
 impl<D> Clone for Options<D> {
     fn clone(&self) -> Self {
-        Self { drivers: self.drivers.clone(), room: self.room, careless: self.careless.clone() }
+        let careless = self.careless.clone();
+        Self { drivers: self.drivers.clone(), room: self.room, scores: self.scores, careless }
     }
 }
 
 impl<D> Default for Options<D> {
     fn default() -> Self {
-        Self { drivers: Vec::new(), room: aside::MOST, careless: None }
+        Self { drivers: Vec::new(), room: aside::MOST, scores: SCORES, careless: None }
     }
 }
 
@@ -111,6 +119,9 @@ pub struct Cuda<D: Driver> {
     replicated: Vec<bool>,
     /// Ids of batches, and what else operations find beside their operands.
     shelf: Shelf,
+    ranking: Mutex<Ranking>,
+    /// Scores that it holds at once.
+    scores: usize,
     /// What the host does for the device, and what it has for that.
     host: Cpu<f32>,
     hosts: Mutex<()>,
@@ -141,8 +152,6 @@ pub struct Ticket(Under);
 /// What it waits for.
 #[derive(Debug)]
 enum Under {
-    /// Operands, of what the host does.
-    Operands(Down),
     /// Its part of the loss.
     Loss(Staging),
     /// Room for what it has to put aside, and since when.
@@ -151,21 +160,19 @@ enum Under {
     Numbers(Numbers),
 }
 
-fn staged(progress: Progress<Down>) -> Progress<Ticket> {
-    match progress {
-        Progress::Done => Progress::Done,
-        Progress::Running(down, again) => Progress::Running(Ticket(Under::Operands(down)), again),
-    }
-}
-
 fn open_error(error: &fs_kernels::cuda::driver::DriverError) -> OpenError {
     OpenError { device: "CUDA".into(), reason: error.to_string() }
 }
 
 impl<D: Driver> Cuda<D> {
+    /// Whether outboxes leave the process.
+    fn leaves(&self) -> bool {
+        self.through_host.load(Ordering::Relaxed)
+    }
+
     /// Whether a transfer's data stays on the device. Sums of an all-reduce do, or cannot be had.
     fn on_device(&self, job: &Job<'_>) -> Result<bool, Fault> {
-        let leaves = self.through_host.load(Ordering::Relaxed);
+        let leaves = self.leaves();
         let all_reduce = job.op.action == Action::AllReduce;
         if all_reduce && leaves {
             let reason = "its sums are made on one device, and some ranks are in other processes";
@@ -218,14 +225,6 @@ impl<D: Driver> Cuda<D> {
     }
 }
 
-/// What looks at a message of the host's.
-type Look<'a> = dyn FnMut(Message<'_, HostOutbox<f32>>) + 'a;
-
-/// The host's parts of the others' outboxes.
-fn sent(inbox: Inbox<'_, CudaOutbox>) -> impl Fn(usize, &mut Look<'_>) {
-    move |from, read| inbox(from, &mut |message| read(message.map(|outbox| &outbox.host)))
-}
-
 impl<D: Driver> Device for Cuda<D> {
     type Real = f32;
     type Lane = Lane;
@@ -276,6 +275,8 @@ impl<D: Driver> Device for Cuda<D> {
             staging: StagingPool::default(),
             of_host: operands::of_host(&env.schedule),
             shelf,
+            ranking: Mutex::default(),
+            scores: options.scores,
             replicated: env.schedule.tables.iter().map(|t| t.sharding == Sharding::DataParallel).collect(),
             host,
             hosts: Mutex::default(),
@@ -300,7 +301,7 @@ impl<D: Driver> Device for Cuda<D> {
 
     fn start(&self, lane: &Lane, job: &Job<'_>) -> Result<Progress<Ticket>, Fault> {
         if job.op.action == Action::LoadBatch && job.number == 0 {
-            self.begin_run(job)?;
+            self.begin_run()?;
         }
         self.settled.store(false, Ordering::Release);
         let stream = self.order.begin(&*self.driver, job)?;
@@ -309,13 +310,12 @@ impl<D: Driver> Device for Cuda<D> {
                 let done = self.enqueue_all(lane, job, stream)?;
                 self.under_way(job, done, Instant::now())
             }
-            By::Planner | By::Nobody => Ok(staged(self.start_staged(lane, job, stream)?)),
+            By::Planner => self.plan(lane, job, stream).map(|()| Progress::Done),
         }
     }
 
     fn poll(&self, lane: &Lane, job: &Job<'_>, ticket: Ticket) -> Result<Progress<Ticket>, Fault> {
         match ticket.0 {
-            Under::Operands(down) => Ok(staged(self.poll_staged(lane, job, down)?)),
             Under::Room(since) => {
                 let done = self.enqueue_all(lane, job, self.order.stream(job))?;
                 if !matches!(done, Enqueued::Crowded) {
@@ -341,7 +341,10 @@ impl<D: Driver> Device for Cuda<D> {
     }
 
     fn rounds(&self, lane: &Lane, job: &Job<'_>) -> Result<u64, Fault> {
-        self.host.rounds(&lane.work, job)
+        match job.op.action {
+            Action::RankItems { .. } => self.rounds_of_ranking(lane, job),
+            _ => self.host.rounds(&lane.work, job),
+        }
     }
 
     fn fill(
@@ -353,6 +356,9 @@ impl<D: Driver> Device for Cuda<D> {
         inbox: Inbox<'_, CudaOutbox>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<Cursor>, Fault> {
+        if matches!(job.op.action, Action::RankItems { .. }) {
+            return self.fill_ranking(lane, job, (round, from), outbox, inbox);
+        }
         if self.on_device(job)? {
             return if job.op.action == Action::AllReduce {
                 self.fill_sums(job, (round, from), outbox, inbox, urgent)
@@ -360,30 +366,7 @@ impl<D: Driver> Device for Cuda<D> {
                 self.fill_here(lane, job, from, outbox, urgent)
             };
         }
-        let stream = self.order.stream(job);
-        if from.is_none() && round == 0 {
-            self.order.begin(&*self.driver, job)?;
-            if let Some(down) = self.down(job, stream)? {
-                lane.transfers.lock().insert(job.index, down);
-                return Ok(Progress::Running(Cursor::Down, AGAIN));
-            }
-        }
-        let down = lane.transfers.lock().remove(&job.index);
-        let _own = self.hosts.lock();
-        if let Some(down) = down {
-            if !self.is_down(&down)? {
-                lane.transfers.lock().insert(job.index, down);
-                return Ok(Progress::Running(Cursor::Down, AGAIN));
-            }
-            self.take_in(job, stream, &down)?;
-        }
-        let all =
-            self.host.fill(&lane.work, job, (round, None), &mut outbox.host, &sent(inbox), &mut || false);
-        match all? {
-            Progress::Done => Ok(Progress::Done),
-            // It stops only where something is urgent.
-            Progress::Running(..) => Ok(Progress::Running(Cursor::Down, Duration::ZERO)),
-        }
+        self.fill_through_host(lane, job, (round, from), outbox, inbox)
     }
 
     fn drain(
@@ -394,6 +377,9 @@ impl<D: Driver> Device for Cuda<D> {
         inbox: Inbox<'_, CudaOutbox>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<Cursor>, Fault> {
+        if matches!(job.op.action, Action::RankItems { .. }) {
+            return self.drain_ranking(job, inbox);
+        }
         if self.on_device(job)? {
             return if job.op.action == Action::AllReduce {
                 self.drain_sums(job, from, inbox, urgent)
@@ -401,16 +387,7 @@ impl<D: Driver> Device for Cuda<D> {
                 self.drain_here(lane, job, from, inbox, urgent)
             };
         }
-        let stream = self.order.stream(job);
-        let _own = self.hosts.lock();
-        let all = self.host.drain(&lane.work, job, None, &sent(inbox), &mut || false);
-        if let Progress::Running(..) = all? {
-            return Ok(Progress::Running(Cursor::Down, Duration::ZERO));
-        }
-        self.up(job, stream)?;
-        self.keep_up(lane, job, stream)?;
-        self.order.end(&*self.driver, job)?;
-        Ok(Progress::Done)
+        self.drain_through_host(lane, job, inbox)
     }
 
     fn len(&self, what: Stored) -> usize {
@@ -474,7 +451,7 @@ impl<D: Driver> Device for Cuda<D> {
 
     fn held(&self) -> Held {
         let parameters = self.trained.dense.iter().map(Dense::bytes).sum();
-        Held { parameters, buffers: self.buffers.held() + self.shelf.held() }
+        Held { parameters, buffers: self.buffers.held() + self.shelf.held() + self.ranking.lock().held() }
     }
 }
 
@@ -484,7 +461,7 @@ impl<D: Driver> Drop for Cuda<D> {
         let _ = self.settle();
         self.staging.clear(&*self.driver);
         let _ = self.capture_gradients(false);
-        let kept = self.buffers.take().into_iter().chain(self.shelf.take());
+        let kept = self.buffers.take().into_iter().chain(self.shelf.take()).chain(self.ranking.lock().take());
         for memory in kept.chain(self.trained.memory()).chain([self.fault]) {
             let _ = self.driver.release(self.between, memory);
         }

@@ -110,7 +110,12 @@ impl CudaOutbox {
 }
 
 /// Makes memory of a stream long enough.
-fn grow<D: Driver>(driver: &D, stream: Stream, own: &mut Memory, bytes: u64) -> Result<(), DriverError> {
+pub(super) fn grow<D: Driver>(
+    driver: &D,
+    stream: Stream,
+    own: &mut Memory,
+    bytes: u64,
+) -> Result<(), DriverError> {
     if own.bytes < bytes {
         if own.bytes > 0 {
             driver.release(stream, *own)?;

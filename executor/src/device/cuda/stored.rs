@@ -1,5 +1,4 @@
-//! Values of the host: what is read and written between runs, gradients that are kept, and copies of tables for what the host
-//! does with them.
+//! Values of the host: what is read and written between runs, and gradients that are kept.
 //!
 //! Between runs nothing is under way once all streams have been waited for ([`Cuda::settle`]), so a stream of its own copies
 //! without any more waiting.
@@ -11,12 +10,10 @@ use fs_kernels::cuda::catalogue::elementwise;
 use fs_kernels::cuda::driver::{Driver, DriverError, Memory, Touch};
 use fs_kernels::cuda::sources::Precision;
 use fs_kernels::cuda::{In, Out};
-use fs_kernels::memory::Block;
-use fs_schedule::{Action, Place, Program};
 use parking_lot::Mutex;
 
 use super::plain::{bytes_of, values_of};
-use super::{Cuda, Fault, Job};
+use super::{Cuda, Fault};
 use crate::device::{Stored, Values};
 
 /// Numbers that are copied at once.
@@ -168,41 +165,8 @@ impl<D: Driver> Cuda<D> {
         memory.map(Capture::Into).ok_or_else(|| Fault::Unwritten("captured gradients".into()))
     }
 
-    /// What the host ranks items by: it has a copy of that table while a program runs that does so, and of none else.
-    pub(super) fn copy_tables(&self, program: &Program) -> Result<(), Fault> {
-        let ranks = program.ops.iter().filter(|op| matches!(op.action, Action::RankItems { .. }));
-        let asked: Vec<usize> = ranks
-            .flat_map(|op| &op.reads)
-            .filter_map(|operand| match operand.place {
-                Place::Table(n) => Some(n as usize),
-                _ => None,
-            })
-            .collect();
-        for (t, parts) in self.host.tables.iter().enumerate() {
-            for (part, shard) in parts.iter().enumerate() {
-                let mut shard = shard.write();
-                shard.values = Block::default();
-                if !asked.contains(&t) {
-                    continue;
-                }
-                let what = Stored::Table(t, part, Values::Weights);
-                let n = self.numbers(what);
-                let mut values = Block::try_zeros(n)
-                    .map_err(|e| Fault::NoMemory { operand: format!("t{t}"), bytes: e.bytes })?;
-                let mut at = 0;
-                self.read_values(what, 0..n, &mut |piece| {
-                    values[at..at + piece.len()].copy_from_slice(piece);
-                    at += piece.len();
-                })?;
-                shard.values = values;
-            }
-        }
-        Ok(())
-    }
-
     /// Before the first batch of a run: what ran before is another program, or had been read and written by the host.
-    pub(super) fn begin_run(&self, job: &Job<'_>) -> Result<(), Fault> {
-        self.settle()?;
-        self.copy_tables(job.program)
+    pub(super) fn begin_run(&self) -> Result<(), Fault> {
+        self.settle()
     }
 }
