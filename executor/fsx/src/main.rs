@@ -2,12 +2,15 @@
 
 mod checkpoint;
 mod cli;
+#[cfg(feature = "emulated")]
+mod emulated;
 mod files;
 mod interrupt;
 mod links;
 mod net;
 mod profile;
 mod progress;
+mod run;
 mod summary;
 mod top;
 mod transport;

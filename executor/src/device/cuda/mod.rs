@@ -61,7 +61,7 @@ use memory::Buffers;
 use numbers::{Numbers, Pending};
 pub use outbox::CudaOutbox;
 use ranking::Ranking;
-pub use ready::why_not;
+pub use ready::{on, open};
 use stored::Captured;
 use tables::{Dense, Trained, has_bf16};
 use through_host::{AGAIN, Down};

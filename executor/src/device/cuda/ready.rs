@@ -1,12 +1,14 @@
 //! Whether a schedule can run on this machine's GPU, found out before anything is read or trained.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fs_kernels::cuda::driver::Driver;
 use fs_kernels::cuda::driver::real::Real;
 use fs_kernels::cuda::sources::Precision;
 use fs_schedule::Schedule;
 
+use super::Options;
 use super::action::missing;
 use super::refusal::{refused, too_little};
 use super::tables::bytes;
@@ -24,18 +26,25 @@ fn cache() -> PathBuf {
     own.or_else(home).unwrap_or_else(std::env::temp_dir).join("fs-kernels")
 }
 
-/// Why a schedule cannot train on the GPU with this number: what is missing here, or else in this program.
-pub fn why_not(schedule: &Schedule, ranks: usize, ordinal: u32) -> OpenError {
-    let driver = match Real::open(ordinal, Precision::F32, &cache()) {
-        Ok(driver) => driver,
-        Err(error) => return refused(error.to_string()),
-    };
+/// The GPU with this number for all ranks of a schedule, or what is missing: a driver, memory, kernels for the program.
+pub fn open(schedule: &Schedule, ranks: usize, ordinal: u32) -> Result<Options<Real>, OpenError> {
+    let driver = Real::open(ordinal, Precision::F32, &cache()).map_err(|error| refused(error.to_string()))?;
+    on(schedule, ranks, driver)
+}
+
+/// A device for all ranks of a schedule, if it has kernels for the program and memory for what they hold from the beginning.
+pub fn on<D: Driver>(schedule: &Schedule, ranks: usize, driver: D) -> Result<Options<D>, OpenError> {
     let (least, free) = (least(schedule, ranks), driver.facts().free);
     if least > free {
-        return refused(too_little(&format!("{ranks} ranks"), least, &driver.facts().name, free));
+        return Err(refused(too_little(&format!("{ranks} ranks"), least, &driver.facts().name, free)));
     }
-    let missing = missing(schedule).join(", ");
-    refused(format!(
-        "this version has no GPU kernels for what the schedule needs ({missing}); use `--backend cpu`"
-    ))
+    let missing = missing(schedule);
+    if !missing.is_empty() {
+        let what = missing.join(", ");
+        return Err(refused(format!(
+            "kernels have no room for the columns or features of {what} (heads of at most 128 columns, interactions of at most \
+             127 features); use `--backend cpu`"
+        )));
+    }
+    Ok(Options { drivers: vec![Arc::new(driver)], ..Options::default() })
 }

@@ -1,0 +1,25 @@
+//! A GPU that is emulated on this machine's processors, so that tests take the way of a run on a real one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fs_executor::device::OpenError;
+use fs_executor::device::cuda;
+use fs_kernels::cuda::driver::emulated::{Emulated, Options};
+use fs_kernels::cuda::emulated::{Build, Emulation};
+use fs_schedule::Schedule;
+
+/// Where kernels are built: `$FS_EMULATED`, or a folder for temporary files.
+fn folder() -> PathBuf {
+    let given = std::env::var_os("FS_EMULATED").map(PathBuf::from);
+    given.unwrap_or_else(|| std::env::temp_dir().join("fs-kernels-emulated"))
+}
+
+/// A device for all ranks of a schedule.
+pub(crate) fn open(schedule: &Schedule, ranks: usize) -> Result<cuda::Options<Emulated>, OpenError> {
+    let kernels = Emulation::load(Build::default(), &folder());
+    let kernels =
+        kernels.map_err(|error| OpenError { device: "emulated CUDA".into(), reason: error.to_string() })?;
+    let options = Options { rest: Duration::from_micros(20), ..Options::default() };
+    cuda::on(schedule, ranks, Emulated::new(options, Box::new(kernels)))
+}
