@@ -18,6 +18,7 @@ pub mod overlap;
 pub mod pipes;
 pub mod schedules;
 pub mod sealed;
+pub mod small;
 pub mod snapshots;
 pub mod training;
 pub mod verdicts;

@@ -1,11 +1,16 @@
 //! Training runs of PyTorch (TorchRec) are met step by step: `tests/fixtures`, models in `tests/models`. So they are where
-//! samples go to other ranks than those that read them, on other numbers of ranks too: placement is no part of the loss.
+//! samples go to other ranks than those that read them, on other numbers of ranks too: placement is no part of the loss. And so
+//! they are on a GPU, which is emulated here.
 
 use std::fs;
 
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
+use fs_executor::device::Device;
+use fs_executor::device::cpu::Cpu;
+use fs_executor::device::cuda::Cuda;
 use fs_executor::{Options, Session};
-use fs_tests::root;
+use fs_kernels::cuda::driver::emulated::Emulated;
+use fs_tests::{emulated, root};
 use safetensors::{Dtype, SafeTensors};
 
 fn floats(tensors: &SafeTensors<'_>, name: &str) -> Vec<f64> {
@@ -26,21 +31,11 @@ fn floats(tensors: &SafeTensors<'_>, name: &str) -> Vec<f64> {
 /// On as many ranks as PyTorch had, where each has the loss that it had there; then by plan.
 fn parity(name: &str, ranks: usize, others: &[usize]) {
     for strategy in [Strategy::Serial, Strategy::Prefetch, Strategy::Pec] {
-        let home = trained(strategy, name, (ranks, 1), (false, None));
-        assert_eq!(home.losses.len() * ranks, home.expected.len());
-        for (step, per_rank) in home.losses.iter().enumerate() {
-            for (rank, loss) in per_rank.iter().enumerate() {
-                close(
-                    *loss,
-                    home.expected[step * ranks + rank],
-                    &format!("{strategy:?}, step {step}, rank {rank}"),
-                );
-            }
-        }
+        at_home(&trained::<Cpu<f32>>(strategy, name, (ranks, 1), (false, None), &()), ranks, strategy);
         let places = At::ALL.map(Some).into_iter().chain([None]);
         let ways = places.flat_map(|at| others.iter().flat_map(move |n| [(*n, 1, at), (*n, 2, at)]));
         for (others, microbatches, at) in ways {
-            let balanced = trained(strategy, name, (others, microbatches), (true, at));
+            let balanced = trained::<Cpu<f32>>(strategy, name, (others, microbatches), (true, at), &());
             assert!(balanced.moved > 0.0, "{name} on {others} ranks: nothing moved");
             for (step, per_rank) in balanced.losses.iter().enumerate() {
                 let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
@@ -51,6 +46,29 @@ fn parity(name: &str, ranks: usize, others: &[usize]) {
                 close(mean(per_rank), expected, &name);
             }
         }
+    }
+}
+
+/// Each rank has the loss that it had there.
+fn at_home(home: &Trained, ranks: usize, strategy: Strategy) {
+    assert_eq!(home.losses.len() * ranks, home.expected.len());
+    for (step, per_rank) in home.losses.iter().enumerate() {
+        for (rank, loss) in per_rank.iter().enumerate() {
+            let what = format!("{strategy:?}, step {step}, rank {rank}");
+            close(*loss, home.expected[step * ranks + rank], &what);
+        }
+    }
+}
+
+/// The same on a GPU.
+fn on_a_gpu(name: &str, ranks: usize, strategies: &[Strategy]) {
+    let Some(kernels) = emulated::kernels(env!("CARGO_TARGET_TMPDIR")) else { return };
+    let all = [Strategy::Serial, Strategy::Prefetch, Strategy::Pec];
+    let some = if emulated::thorough() { &all[..] } else { strategies };
+    for (seed, strategy) in (0..).zip(some) {
+        let device = emulated::device(&kernels, seed);
+        let home = trained::<Cuda<Emulated>>(*strategy, name, (ranks, 1), (false, None), &device);
+        at_home(&home, ranks, *strategy);
     }
 }
 
@@ -70,11 +88,12 @@ struct Trained {
 }
 
 /// Where samples move, they do there or where the compiler chooses.
-fn trained(
+fn trained<D: Device<Real = f32>>(
     strategy: Strategy,
     name: &str,
     (ranks, microbatches): (usize, u32),
     (balance, at): (bool, Option<At>),
+    device: &D::Options,
 ) -> Trained {
     let fixture = root(&format!("tests/fixtures/{name}.safetensors"));
     let bytes = fs::read(&fixture).expect("the fixture is there");
@@ -86,7 +105,8 @@ fn trained(
     let schedule = compile_with(&program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
     assert!(At::of(&schedule).is_some() == balance && (at.is_none() || At::of(&schedule) == at));
     let options = Options::default().ranks(ranks).init(fixture.clone());
-    let mut session = Session::<f32>::new(schedule, options).unwrap_or_else(|e| panic!("{e}"));
+    let session = Session::<f32, D>::with_device(schedule, options, device);
+    let mut session = session.unwrap_or_else(|e| panic!("{e}"));
 
     // Training must start where PyTorch's did.
     let parameters = session.schedule().parameters.clone();
@@ -138,4 +158,16 @@ fn two_ranks_two_tables_sgd() {
 #[test]
 fn three_ranks_two_tables_adagrad() {
     parity("w3_t2_adagrad", 3, &[2, 3, 4]);
+}
+
+#[test]
+fn one_table_on_a_gpu() {
+    on_a_gpu("w1_t1_sgd", 1, &[Strategy::Prefetch]);
+    on_a_gpu("w2_t1_adagrad", 2, &[Strategy::Pec]);
+}
+
+#[test]
+fn two_tables_on_a_gpu() {
+    on_a_gpu("w2_t2_sgd", 2, &[Strategy::Serial]);
+    on_a_gpu("w3_t2_adagrad", 3, &[Strategy::Pec]);
 }

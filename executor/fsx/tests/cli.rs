@@ -193,15 +193,15 @@ fn tokens_outside_of_the_window_are_said() {
     assert!(!said.contains("lie outside"), "{said}");
 }
 
-/// Whatever this machine has: without a driver that is what is missing, with one it is what there are no kernels for.
+/// Whatever this machine has: without a driver that is what is missing, with one it is the data.
 #[test]
-fn a_gpu_is_refused_before_anything_begins() {
+fn without_a_gpu_nothing_begins() {
     let place = Place::new(&next_item(4, 50, "d.csv"));
     // Nothing is read either: the data file does not exist.
     let said = place.fails(&["--backend", "cuda"]);
-    let missing =
-        ["libcuda", "libnvrtc", "libcublas", "driver is too old", "there is no GPU", "no GPU kernels for"];
-    assert!(said.contains("CUDA") && missing.iter().any(|m| said.contains(m)), "{said}");
+    let missing = ["libcuda", "libnvrtc", "libcublas", "driver is too old", "there is no GPU"];
+    let without = said.contains("CUDA") && missing.iter().any(|m| said.contains(m));
+    assert!(without || said.contains("d.csv"), "{said}");
     let output = place.fsx(&["--backend", "cuda", "--json"]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
     let output = place.fsx(&["--backend", "nonsense"]);

@@ -1,0 +1,102 @@
+//! `fsx run` on a GPU, which is emulated (cargo feature `emulated`): the way of a run on a real one.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{next_item, ranking};
+use fs_schedule::Schedule;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder with a schedule in it.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new(schedule: &Schedule) -> Option<Self> {
+        if Command::new("g++").arg("--version").output().is_err() {
+            eprintln!("skipped: g++ is not installed, and compiles the kernels");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        common::write(&folder.path().join("s.json"), schedule);
+        Some(Self { folder })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fsx"));
+        command.current_dir(self.folder.path()).args(["run", "s.json"]).args(arguments);
+        command.env("FS_EMULATED", Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated"));
+        command
+    }
+
+    fn fsx(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn report(&self, arguments: &[&str]) -> Value {
+        let output = self.fsx(&[&["--json", "--quiet"], arguments].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn losses(report: &Value) -> Vec<f64> {
+    report["loss"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap_or(f64::NAN)).collect()
+}
+
+/// Histories of some users.
+fn visits() -> String {
+    let mut text = String::from("userId,movieId,rating,timestamp\n");
+    for user in 0..11 {
+        for at in 0..4 + user % 4 {
+            writeln!(text, "{user},{},5,{at}", (user * 7 + at * at * 5) % 40).unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn a_run_is_near_the_cpus() {
+    let Some(place) = Place::new(&next_item(4, 50, "d.csv")) else { return };
+    fs::write(place.path("d.csv"), visits()).unwrap();
+    let given = ["--ranks", "2", "--steps", "5"];
+    let own = place.report(&[&given[..], &["--backend", "emulated", "--save", "m"]].concat());
+    let cpu = place.report(&[&given[..], &["--backend", "cpu"]].concat());
+    let (found, expected) = (losses(&own), losses(&cpu));
+    assert_eq!(found.len(), 5);
+    for (a, b) in found.iter().zip(&expected) {
+        assert!((a - b).abs() <= 1e-4 * b.abs(), "{found:?}, {expected:?} on the CPU");
+    }
+    assert_eq!(own["evaluation"]["users"], cpu["evaluation"]["users"]);
+    // What it saved is what the CPU goes on from.
+    let next = place.report(&["--steps", "1", "--init", "m", "--ranks", "2"]);
+    let all = place.report(&["--steps", "6", "--ranks", "2"]);
+    let (a, b) = (losses(&next)[0], losses(&all)[5]);
+    assert!((a - b).abs() <= 1e-4 * b.abs(), "{a}, {b} on the CPU");
+}
+
+#[test]
+fn a_run_goes_on_from_its_checkpoint() {
+    let Some(place) = Place::new(&ranking(6, true)) else { return };
+    let whole = place.report(&["--backend", "emulated", "--steps", "6"]);
+    let from = ["--backend", "emulated", "--checkpoint", "c", "--resume", "c", "--every", "2"];
+    let first = place.report(&[&from[..], &["--steps", "3"]].concat());
+    let second = place.report(&[&from[..], &["--steps", "6"]].concat());
+    let parts: Vec<f64> = losses(&first).into_iter().chain(losses(&second)).collect();
+    assert_eq!(parts, losses(&whole));
+}
