@@ -128,6 +128,8 @@ impl<D: Look> Device for Witness<D> {
     type Outbox = D::Outbox;
     type Options = Options<D>;
 
+    const LATE_LOSSES: bool = D::LATE_LOSSES;
+
     fn open(env: &Env, options: &Options<D>) -> Result<Self, OpenError> {
         let (seen, brain_floats) = (Arc::clone(&options.seen), options.brain_floats);
         Ok(Self { own: D::open(env, &options.own)?, seen, brain_floats })
@@ -147,6 +149,18 @@ impl<D: Look> Device for Witness<D> {
 
     fn poll(&self, lane: &D::Lane, job: &Job<'_>, ticket: D::Ticket) -> Result<Progress<D::Ticket>, Fault> {
         self.note(job, self.own.poll(lane, job, ticket)?)
+    }
+
+    fn late_loss(&self, batch: u64) -> Result<Option<f64>, Fault> {
+        self.own.late_loss(batch)
+    }
+
+    fn settle(&self) -> Result<(), Fault> {
+        self.own.settle()
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        self.own.check()
     }
 
     fn rounds(&self, lane: &D::Lane, job: &Job<'_>) -> Result<u64, Fault> {

@@ -241,6 +241,12 @@ impl<'a> Job<'a> {
         self.batch.share.sizes.set(symbol, n);
     }
 
+    /// Which part of the step's loss the operation makes, if it makes one that is asked for.
+    pub(crate) fn loss_slot(&self) -> Option<usize> {
+        self.touches(Effect::AddsLoss);
+        self.loss
+    }
+
     /// States the operation's part of the step's loss, before it ends.
     pub fn add_loss(&self, value: f64) {
         self.touches(Effect::AddsLoss);

@@ -53,6 +53,10 @@ pub trait Device: Sized + Send + Sync {
     /// Whether tables and dense parameters take the host's memory.
     const IN_HOST_MEMORY: bool = true;
 
+    /// Whether the values of losses come after the operations that make them have ended
+    /// ([`late_loss`](Self::late_loss)), and are not stated through their jobs.
+    const LATE_LOSSES: bool = false;
+
     /// A rank's device, with everything allocated and initialised. Called on a thread of the rank's own.
     fn open(env: &Env, options: &Self::Options) -> Result<Self, OpenError>;
 
@@ -73,6 +77,13 @@ pub trait Device: Sized + Send + Sync {
         job: &Job<'_>,
         ticket: Self::Ticket,
     ) -> Result<Progress<Self::Ticket>, Fault>;
+
+    /// This rank's part of the loss of a batch whose operations have all ended; `None` until it has come. Never waits. Asked, by
+    /// one thread, of each batch of a run until it is there.
+    fn late_loss(&self, batch: u64) -> Result<Option<f64>, Fault> {
+        let _ = batch;
+        Ok(Some(0.0))
+    }
 
     /// Rounds of a transfer in its batch.
     fn rounds(&self, lane: &Self::Lane, job: &Job<'_>) -> Result<u64, Fault>;
@@ -100,6 +111,16 @@ pub trait Device: Sized + Send + Sync {
         inbox: Inbox<'_, Self::Outbox>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<Self::Cursor>, Fault>;
+
+    /// Waits for all that was started, at the end of a run. What has failed since its operation has ended is told here.
+    fn settle(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Whether all that was read, written and taken is what it should be: of a device that is lost values are none.
+    fn check(&self) -> Result<(), Fault> {
+        Ok(())
+    }
 
     /// Elements behind a name.
     fn len(&self, what: Stored) -> usize;

@@ -62,10 +62,11 @@ impl<D: Device> Thread<'_, '_, D> {
         process.threads.enter(env.rank, self.engine);
         while !process.failures.has_failed() {
             self.deadline = None;
+            self.tell_late();
             if self.progress(self.heads.len()) {
                 continue;
             }
-            if self.exhausted() && self.settled() {
+            if self.exhausted() && self.settled() && self.late.is_empty() {
                 break;
             }
             let asked = process.clock.now();
@@ -119,7 +120,7 @@ impl<D: Device> Thread<'_, '_, D> {
                 None => {}
             }
         }
-        all_passed && (self.is_settled() || !self.rank.open.is_empty())
+        all_passed && (self.is_settled() && self.late.is_empty() || !self.rank.open.is_empty())
     }
 
     fn exhausted(&self) -> bool {

@@ -237,15 +237,24 @@ impl<'a, D: Device> Rank<'a, D> {
         true
     }
 
-    /// Tells of a batch that is accounted for.
-    pub(super) fn report(&self, done: &Done, (since, at, split): (u64, u64, [u64; KINDS])) {
+    /// What is to be told of a batch that is accounted for.
+    pub(super) fn accounted(&self, done: &Done, (since, at, split): (u64, u64, [u64; KINDS])) -> Finished {
         let mut busy = [0; ENGINES];
         for (sum, engine) in busy.iter_mut().zip(&self.busy) {
             *sum = engine.load(Ordering::Relaxed);
         }
-        let finished = Finished { since, at, split, busy, ..done.finished };
+        Finished { since, at, split, busy, ..done.finished }
+    }
+
+    /// Tells of a batch.
+    pub(super) fn report(&self, finished: Finished) {
         self.process.report(&finished);
         // Nobody listens any more only when the run is being torn down.
         let _ = self.finished.send(finished);
+    }
+
+    /// The loss of a batch, if it has come late.
+    pub(super) fn late_loss(&self, finished: &Finished) -> Result<Option<f64>, Fault> {
+        self.device.late_loss(finished.step - self.settings.first_step)
     }
 }

@@ -4,14 +4,19 @@
 //! need of each other is here: whether a queue can go on, and what follows from the end of an operation.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use super::account::{Gap, Ledger, TimeUse, Times, add};
+use super::finished::Finished;
 use super::profile::Profile;
 use super::rank::Rank;
 use super::record::Recorder;
 use crate::device::{Device, Fault};
 use crate::transport::Turn;
+
+/// How long to wait before asking after a loss again, in nanoseconds.
+const LATE: u64 = 100_000;
 
 /// An operation that the device has started and not ended.
 #[derive(Debug)]
@@ -82,6 +87,8 @@ pub(super) struct Thread<'r, 'a, D: Device> {
     pub(super) ledger: Option<Ledger>,
     /// Batches accounted for.
     pub(super) told: u64,
+    /// Those of them whose losses have not come, in order.
+    pub(super) late: VecDeque<Finished>,
     /// How long it waited lately, in nanoseconds.
     pub(super) usual_wait: u64,
     pub(super) random: u64,
@@ -102,6 +109,7 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
             at,
             ledger: (engine == plan.accounted).then(|| Ledger::new(plan.ops.len())),
             told: 0,
+            late: VecDeque::with_capacity(if D::LATE_LOSSES { 2 * rank.left.len() } else { 0 }),
             usual_wait: 0,
             random: rank.settings.stress.map_or(0, |seed| {
                 seed ^ (rank.env.rank as u64 * 64 + engine as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -214,7 +222,12 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
         while let Some(done) = rank.open.first().filter(|done| done.at <= until) {
             ledger.cover(done.at, kind, op);
             rank.open.pop();
-            rank.report(&done, ledger.cut());
+            let finished = rank.accounted(&done, ledger.cut());
+            if D::LATE_LOSSES {
+                self.late.push_back(finished);
+            } else {
+                rank.report(finished);
+            }
             self.told += 1;
         }
         ledger.cover(until, kind, op);
@@ -234,6 +247,25 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
         }
         if let Some(ledger) = &mut self.ledger {
             ledger.give_back(segments);
+        }
+    }
+
+    /// Tells of batches whose losses have come since, in the order in which they were accounted for, and asks again soon after
+    /// the others.
+    pub(super) fn tell_late(&mut self) {
+        while let Some(finished) = self.late.front() {
+            match self.rank.late_loss(finished) {
+                Ok(Some(contribution)) => self.rank.report(Finished { contribution, ..*finished }),
+                Ok(None) => {
+                    self.deadline = Some(self.rank.process.clock.now() + LATE);
+                    return;
+                }
+                Err(fault) => {
+                    let loss = self.rank.plan.ops.iter().position(|op| op.loss.is_some());
+                    return self.fail(loss.unwrap_or(0), &fault);
+                }
+            }
+            self.late.pop_front();
         }
     }
 

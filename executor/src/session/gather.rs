@@ -45,6 +45,18 @@ impl<D: Device> Gather<'_, D> {
         self.control.processes().len() == 1
     }
 
+    /// Whether devices have given what they hold.
+    fn check(&self) -> Result<(), Error> {
+        self.ranks.iter().zip(self.devices).try_for_each(|(env, device)| {
+            let failed = |fault: crate::device::Fault| Error::Rank {
+                rank: env.rank,
+                op: "values".into(),
+                message: fault.to_string(),
+            };
+            device.check().map_err(failed)
+        })
+    }
+
     /// The numbers of all rows.
     pub(super) fn table(&self, field: &Field) -> Result<Vec<D::Real>, Error> {
         let mut out = Vec::with_capacity(field.rows as usize * field.width);
@@ -68,6 +80,7 @@ impl<D: Device> Gather<'_, D> {
             values.clear();
             if self.alone() {
                 tables::read((self.ranks, self.devices), field, &block, &mut values);
+                self.check()?;
                 take(&values)?;
                 continue;
             }

@@ -26,7 +26,7 @@ use crowd::give_way;
 use crate::data::{self, Histories, Source, Vocabulary};
 use crate::device::cpu::Cpu;
 use crate::device::shards::table_bytes;
-use crate::device::{Device, Env, Stored, Values};
+use crate::device::{Device, Env, Fault, Stored, Values};
 use crate::error::Error;
 use crate::memory::{self, Memory};
 use crate::report::accounting::{self, Entries};
@@ -229,7 +229,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             }
         }
         let (taken, kept) = loading.map_or((None, None), |l| (Some(l.taken), l.kept));
-        Ok(Self {
+        let own = Self {
             schedule,
             source,
             histories,
@@ -246,7 +246,9 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             leaving,
             records: Vec::new(),
             clocks: Vec::new(),
-        })
+        };
+        own.each_device("initial values", Device::check)?;
+        Ok(own)
     }
 
     /// The schedule.
@@ -442,7 +444,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         }
         let weights = Field::of(&self.schedule, table, Values::Weights);
         tables::write((&self.ranks, &self.devices), &weights, (0, &(0..weights.width)), values);
-        Ok(())
+        self.each_device("new values", Device::check)
     }
 
     /// Values of a dense parameter.
@@ -467,7 +469,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             }
             device.write(weights, 0, values);
         }
-        Ok(())
+        self.each_device("new values", Device::check)
     }
 
     fn phase(
@@ -495,12 +497,22 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let watch = (&self.schedule, &self.options.watch);
         let Options { stop, link, stress, panic_at, .. } = &self.options;
         let (link, stress, panic_at) = (*link, *stress, panic_at.clone());
-        Phase { program, steps, source, stop, control, watch, link, stress, record, panic_at }.run(
-            &self.ranks,
-            &self.devices,
-            checkpoints,
-            each,
-        )
+        let phase = Phase { program, steps, source, stop, control, watch, link, stress, record, panic_at };
+        let results = phase.run(&self.ranks, &self.devices, checkpoints, each)?;
+        self.each_device("end of a run", Device::settle)?;
+        Ok(results)
+    }
+
+    /// Asks all devices; what one of them says against it ends the run everywhere.
+    fn each_device(&self, op: &str, ask: impl Fn(&D) -> Result<(), Fault>) -> Result<(), Error> {
+        for (env, device) in self.ranks.iter().zip(&self.devices) {
+            if let Err(fault) = ask(device) {
+                let (rank, op, message) = (env.rank, op.to_owned(), fault.to_string());
+                self.control.fail(&TransportError::Failed { rank, op: op.clone(), message: message.clone() });
+                return Err(Error::Rank { rank, op, message });
+            }
+        }
+        Ok(())
     }
 
     fn report(

@@ -82,5 +82,6 @@ fn write<D: Device>(
             What::Parameter(p, values) => put(&device.all(Stored::Parameter(*p, *values)))?,
         }
     }
+    device.check().map_err(io::Error::other)?;
     vocabulary.map_or(Ok(()), |v| out.write_all(v.text()))
 }

@@ -1,7 +1,6 @@
 //! The dense graph: products by the driver, all else by kernels.
 //!
-//! What a kernel needs of the batch (offsets of sequences, labels, keys of dropout) goes up from the host, which has it. Of a
-//! loss the host must learn the value, so that operation is under way until it has come down.
+//! What a kernel needs of the batch (offsets of sequences, labels, keys of dropout) goes up from the host, which has it.
 
 use fs_kernels::cuda::catalogue::attention::{Attention, Score, width};
 use fs_kernels::cuda::catalogue::{Real, dropout, elementwise, interaction, norm, positional};
@@ -196,11 +195,11 @@ impl<D: Driver> Dense<'_, D> {
             }
             Action::BceWithLogits { normalize } => {
                 let norm = self.call.norm(normalize);
-                return self.bce_with_logits(norm).map(Enqueued::Loss);
+                self.bce_with_logits(norm)?;
             }
             Action::SampledSoftmax { negatives, temperature, normalize } => {
                 let norm = self.call.norm(normalize);
-                return self.sampled_softmax(negatives, temperature, norm).map(Enqueued::Loss);
+                self.sampled_softmax(negatives, temperature, norm)?;
             }
             Action::SampledSoftmaxGrad { negatives } => self.sampled_softmax_grad(negatives)?,
             _ => return Ok(Enqueued::No),

@@ -6,7 +6,6 @@ use fs_kernels::cuda::lists::{Gradients, Segments, Sorting, bits_below, scan_roo
 use fs_kernels::cuda::{Call, In, Out};
 use fs_schedule::{Action, Operand, Place, PoolMode};
 
-use super::lane::Staging;
 use super::numbers::Numbers;
 use super::operands::Located;
 use super::plain::bytes_of;
@@ -20,8 +19,6 @@ pub(super) enum Enqueued {
     No,
     /// All of its work is enqueued.
     Done,
-    /// The same, and its loss is on its way to the host.
-    Loss(Staging),
     /// Nothing yet: it finds no room for what it has to put aside.
     Crowded,
     /// The same as done, and numbers that the host must learn are on their way.

@@ -1,4 +1,4 @@
-//! Losses by kernels. The host must learn their values, which come down once the kernels are done.
+//! Losses by kernels. The host must learn their values, which come down late ([`late`](super::late)).
 
 use fs_kernels::cuda::catalogue::{loss, sort};
 use fs_kernels::cuda::driver::{Driver, Memory, Touch};
@@ -8,10 +8,9 @@ use fs_kernels::cuda::{In, Out};
 use super::Fault;
 use super::dense::Dense;
 use super::kernels::result;
-use super::lane::Staging;
 
 impl<D: Driver> Dense<'_, D> {
-    pub(super) fn bce_with_logits(&mut self, norm: f64) -> Result<Staging, Fault> {
+    pub(super) fn bce_with_logits(&mut self, norm: f64) -> Result<(), Fault> {
         let x = self.read(0)?;
         let labels = self.call.input_reals(1)?.to_vec();
         let labels = In::at(self.up(&labels)?);
@@ -35,7 +34,7 @@ impl<D: Driver> Dense<'_, D> {
         negatives: u32,
         temperature: f64,
         norm: f64,
-    ) -> Result<Staging, Fault> {
+    ) -> Result<(), Fault> {
         let (h, rows, targets, drawn) = (self.read(0)?, self.read(1)?, self.read(2)?, self.read(3)?);
         let (scores, _) = self.write(1)?;
         let (m, n) = h.size();
@@ -64,16 +63,13 @@ impl<D: Driver> Dense<'_, D> {
     }
 
     /// The loss, in its buffer and on its way to the host.
-    fn total(&mut self, terms: Memory, norm: f64, n: u64) -> Result<Staging, Fault> {
+    fn total(&mut self, terms: Memory, norm: f64, n: u64) -> Result<(), Fault> {
         let (loss, _) = self.write(0)?;
-        let total = self.scratch.words(2)?;
+        let total = self.cuda.driver.allocate(self.stream, 8)?;
         let (from, to, sum) = (In::at(terms.address), Out::at(loss.area.address), Out::at(total.address));
-        self.run(&loss::sum_terms(from, norm, to, sum, n), &[Touch::Out(loss.area)])?;
-        let driver = &*self.cuda.driver;
-        let staging = self.cuda.staging.take(driver, 8)?;
-        driver.download(self.stream, total.first(8), (staging.pinned, 0))?;
-        driver.record(self.stream, staging.free)?;
-        Ok(staging)
+        let touches = [Touch::Out(loss.area), Touch::Out(total.first(8))];
+        self.run(&loss::sum_terms(from, norm, to, sum, n), &touches)?;
+        self.cuda.send_loss(self.job, self.stream, total)
     }
 
     pub(super) fn sampled_softmax_grad(&mut self, negatives: u32) -> Result<(), Fault> {

@@ -16,6 +16,7 @@ mod ids_transfer;
 mod kept;
 mod kernels;
 mod lane;
+mod late;
 mod loaded;
 mod losses;
 mod memory;
@@ -55,7 +56,9 @@ use action::{By, by};
 use dense::fits;
 use kept::Pictures;
 use kernels::Enqueued;
-use lane::{Order, Staging, StagingPool};
+use lane::{Order, StagingPool};
+pub use late::LATE_LOSS;
+use late::Losses;
 use loaded::Shelf;
 use memory::Buffers;
 use numbers::{Numbers, Pending};
@@ -119,6 +122,9 @@ pub struct Cuda<D: Driver> {
     replicated: Vec<bool>,
     /// Ids of batches, and what else operations find beside their operands.
     shelf: Shelf,
+    losses: Losses,
+    /// Why something that was read, written or taken is not what it should be.
+    failed: Mutex<Option<String>>,
     ranking: Mutex<Ranking>,
     /// Scores that it holds at once.
     scores: usize,
@@ -152,8 +158,8 @@ pub struct Ticket(Under);
 /// What it waits for.
 #[derive(Debug)]
 enum Under {
-    /// Its part of the loss.
-    Loss(Staging),
+    /// That the device catches up: it is a batch that is loaded.
+    Behind,
     /// Room for what it has to put aside, and since when.
     Room(Instant),
     /// Sizes.
@@ -184,6 +190,19 @@ impl<D: Driver> Cuda<D> {
     /// Whether updates are left out, because gradients are kept.
     fn captures(&self) -> bool {
         self.capturing.load(Ordering::Relaxed)
+    }
+
+    /// Does what the host plans; a batch is loaded once the device is not too far behind.
+    fn plan_in_time(&self, lane: &Lane, job: &Job<'_>, stream: Stream) -> Result<Progress<Ticket>, Fault> {
+        if job.op.action == Action::LoadBatch && self.is_behind(job)? {
+            return Ok(Progress::Running(Ticket(Under::Behind), AGAIN));
+        }
+        self.plan(lane, job, stream).map(|()| Progress::Done)
+    }
+
+    /// Notes why what was asked for cannot be had.
+    fn noted<T>(&self, done: Result<T, Fault>) -> Option<T> {
+        done.map_err(|fault| self.failed.lock().get_or_insert(fault.to_string()).clone()).ok()
     }
 
     /// Enqueues what the device does.
@@ -217,7 +236,6 @@ impl<D: Driver> Cuda<D> {
         }
         let under = match done {
             Enqueued::Crowded => Under::Room(since),
-            Enqueued::Loss(staging) => Under::Loss(staging),
             Enqueued::Numbers(numbers) => Under::Numbers(numbers),
             Enqueued::Done | Enqueued::No => return Ok(Progress::Done),
         };
@@ -234,6 +252,7 @@ impl<D: Driver> Device for Cuda<D> {
     type Options = Options<D>;
 
     const IN_HOST_MEMORY: bool = false;
+    const LATE_LOSSES: bool = true;
 
     fn open(env: &Env, options: &Options<D>) -> Result<Self, OpenError> {
         let [driver] = &options.drivers[..] else {
@@ -253,9 +272,10 @@ impl<D: Driver> Device for Cuda<D> {
             let fault = driver.allocate(between, 4)?;
             driver.fill(between, fault.area(), 0)?;
             let (shelf, constants) = Shelf::new(&*driver, between, env, &host.classes)?;
-            Ok((order, between, taking, fault, shelf, constants))
+            Ok((order, [between, taking], Losses::new(&*driver)?, fault, shelf, constants))
         };
-        let (order, between, taking, fault, shelf, constants) = begin().map_err(|e| open_error(&e))?;
+        let (order, [between, taking], losses, fault, shelf, constants) =
+            begin().map_err(|e| open_error(&e))?;
         let trained = Trained::new(&*driver, between, &order, env)?;
         let pictures = Pictures::new(trained.tables.iter().map(Vec::len), trained.dense.len());
         let own = Self {
@@ -275,6 +295,8 @@ impl<D: Driver> Device for Cuda<D> {
             staging: StagingPool::default(),
             of_host: operands::of_host(&env.schedule),
             shelf,
+            losses,
+            failed: Mutex::default(),
             ranking: Mutex::default(),
             scores: options.scores,
             replicated: env.schedule.tables.iter().map(|t| t.sharding == Sharding::DataParallel).collect(),
@@ -310,7 +332,7 @@ impl<D: Driver> Device for Cuda<D> {
                 let done = self.enqueue_all(lane, job, stream)?;
                 self.under_way(job, done, Instant::now())
             }
-            By::Planner => self.plan(lane, job, stream).map(|()| Progress::Done),
+            By::Planner => self.plan_in_time(lane, job, stream),
         }
     }
 
@@ -327,17 +349,21 @@ impl<D: Driver> Device for Cuda<D> {
                 Some(numbers) => Progress::Running(Ticket(Under::Numbers(numbers)), AGAIN),
                 None => Progress::Done,
             }),
-            Under::Loss(staging) if !self.driver.has_come(staging.free)? => {
-                Ok(Progress::Running(Ticket(Under::Loss(staging)), AGAIN))
-            }
-            Under::Loss(staging) => {
-                let mut bytes = [0; 8];
-                self.driver.read(staging.pinned, 0, &mut bytes)?;
-                self.staging.give(&*self.driver, self.order.stream(job), staging)?;
-                job.add_loss(f64::from_le_bytes(bytes));
-                Ok(Progress::Done)
-            }
+            Under::Behind => self.plan_in_time(lane, job, self.order.stream(job)),
         }
+    }
+
+    fn late_loss(&self, batch: u64) -> Result<Option<f64>, Fault> {
+        self.loss_of(batch)
+    }
+
+    fn settle(&self) -> Result<(), Fault> {
+        self.settle_all()?;
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        self.failed.lock().as_ref().map_or(Ok(()), |why| Err(Fault::Device(why.clone().into())))
     }
 
     fn rounds(&self, lane: &Lane, job: &Job<'_>) -> Result<u64, Fault> {
@@ -400,21 +426,19 @@ impl<D: Driver> Device for Cuda<D> {
             read += piece.len();
             take(piece);
         });
-        if done.is_err() {
+        if self.noted(done).is_none() {
             // A device that is lost has no values: none are numbers then.
             take(&vec![f32::NAN; elements.len() - read]);
         }
     }
 
     fn write(&self, what: Stored, first: usize, values: &[f32]) {
-        // What comes next on a device that is lost says so.
-        let _ = self.write_values(what, first, values);
+        self.noted(self.write_values(what, first, values));
     }
 
     fn capture(&self, on: bool) {
         self.capturing.store(on, Ordering::Relaxed);
-        // Without memory for it the first update says so.
-        let _ = self.capture_gradients(on);
+        self.noted(self.capture_gradients(on));
     }
 
     fn keep(&self, from: u64, first: bool) {
@@ -426,19 +450,18 @@ impl<D: Driver> Device for Cuda<D> {
     }
 
     fn take_rows(&self, table: usize, part: usize, rows: Range<usize>, out: &mut [Vec<f32>; 3]) {
-        if self.take_shard((table, part), rows, out).is_err() {
+        if self.noted(self.take_shard((table, part), rows, out)).is_none() {
             // Of a device that is lost nothing can be taken, and a file that lacks something is not whole.
             out.iter_mut().for_each(Vec::clear);
         }
     }
 
     fn take_parameter(&self, parameter: usize) -> [Vec<f32>; 3] {
-        self.take_whole(parameter).unwrap_or_default()
+        self.noted(self.take_whole(parameter)).unwrap_or_default()
     }
 
     fn forget(&self) {
-        // What comes next on a device that is lost says so.
-        let _ = self.forget_all();
+        self.noted(self.forget_all());
     }
 
     fn crowded(&self) -> bool {
@@ -458,7 +481,7 @@ impl<D: Driver> Device for Cuda<D> {
 impl<D: Driver> Drop for Cuda<D> {
     fn drop(&mut self) {
         // Nothing is told of what fails here: the run has said all.
-        let _ = self.settle();
+        let _ = self.settle_all();
         self.staging.clear(&*self.driver);
         let _ = self.capture_gradients(false);
         let kept = self.buffers.take().into_iter().chain(self.shelf.take()).chain(self.ranking.lock().take());

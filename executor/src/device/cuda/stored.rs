@@ -1,6 +1,6 @@
 //! Values of the host: what is read and written between runs, and gradients that are kept.
 //!
-//! Between runs nothing is under way once all streams have been waited for ([`Cuda::settle`]), so a stream of its own copies
+//! Between runs nothing is under way once all streams have been waited for ([`Cuda::settle_all`]), so a stream of its own copies
 //! without any more waiting.
 
 use std::ops::Range;
@@ -33,11 +33,11 @@ pub(super) enum Capture {
 
 impl<D: Driver> Cuda<D> {
     /// Waits for everything: between runs only.
-    pub(super) fn settle(&self) -> Result<(), Fault> {
+    pub(super) fn settle_all(&self) -> Result<(), Fault> {
         if self.settled.load(Ordering::Acquire) {
             return Ok(());
         }
-        for stream in self.order.streams().chain([self.between, self.taking]) {
+        for stream in self.order.streams().chain([self.between, self.taking, self.losses.stream]) {
             self.driver.synchronize(stream)?;
         }
         let staging = self.staging.take(&*self.driver, 4)?;
@@ -82,7 +82,7 @@ impl<D: Driver> Cuda<D> {
     ) -> Result<(), Fault> {
         let missing = || Fault::Unwritten(format!("{what:?}"));
         let memory = self.memory(what).ok_or_else(missing)?;
-        self.settle()?;
+        self.settle_all()?;
         for first in elements.clone().step_by(PIECE) {
             let n = PIECE.min(elements.end - first);
             let bytes = 4 * n as u64;
@@ -102,7 +102,7 @@ impl<D: Driver> Cuda<D> {
     pub(super) fn write_values(&self, what: Stored, first: usize, values: &[f32]) -> Result<(), Fault> {
         let missing = || Fault::Unwritten(format!("{what:?}"));
         let memory = self.memory(what).ok_or_else(missing)?;
-        self.settle()?;
+        self.settle_all()?;
         for (n, piece) in values.chunks(PIECE).enumerate() {
             let at = 4 * (first + n * PIECE) as u64;
             let bytes = bytes_of(piece);
@@ -129,7 +129,7 @@ impl<D: Driver> Cuda<D> {
 
     /// Gradients are kept, from zero on, instead of updating anything; or no longer so.
     pub(super) fn capture_gradients(&self, on: bool) -> Result<(), Fault> {
-        self.settle()?;
+        self.settle_all()?;
         let mut captured = self.captured.0.lock();
         for memory in captured.take().into_iter().flatten().flatten().filter(|m| m.bytes > 0) {
             self.driver.release(self.between, memory)?;
@@ -167,6 +167,7 @@ impl<D: Driver> Cuda<D> {
 
     /// Before the first batch of a run: what ran before is another program, or had been read and written by the host.
     pub(super) fn begin_run(&self) -> Result<(), Fault> {
-        self.settle()
+        self.forget_losses()?;
+        self.settle_all()
     }
 }

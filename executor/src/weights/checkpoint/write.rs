@@ -206,6 +206,7 @@ impl<D: Device> State<'_, D> {
             for start in (0..rows).step_by(each) {
                 throttle.wait(written.load(Ordering::Relaxed))?;
                 device.take_rows(*table, *p, start..rows.min(start + each), &mut out);
+                device.check().map_err(io::Error::other)?;
                 for own in own {
                     part.look(&own.entry.name, &out[own.which]);
                     shard.append_reals(own.tensor, &out[own.which], &mut bytes)?;
@@ -259,6 +260,7 @@ impl<D: Device> State<'_, D> {
         for (n, (entry, p, values)) in dense.iter().enumerate() {
             if taken.as_ref().is_none_or(|(own, _)| own != p) {
                 taken = Some((*p, self.devices[at].take_parameter(*p)));
+                self.devices[at].check().map_err(io::Error::other)?;
             }
             let numbers = taken.as_ref().map_or(&[][..], |(_, of)| &of[which(*values)]);
             part.look(&entry.name, numbers);

@@ -42,6 +42,8 @@ pub struct Options {
     pub costs: Costs,
     /// Work goes on in the order of virtual time, not at random.
     pub in_order: bool,
+    /// After so many calls the device is lost: all later ones fail.
+    pub lost_after: Option<u64>,
 }
 
 /// What work costs, in seconds.
@@ -72,6 +74,7 @@ impl Default for Options {
             rest: Duration::ZERO,
             costs: Costs { each: 4e-6, link_byte: 1.0 / 50e9, byte: 1.0 / 2.5e12, multiply: 1.0 / 25e12 },
             in_order: false,
+            lost_after: None,
         }
     }
 }
@@ -114,6 +117,12 @@ struct State {
     random: u64,
     /// The first error. All calls fail from then on.
     error: Option<DriverError>,
+    /// Calls so far.
+    calls: u64,
+    /// Copies, kernels and products that were done, by the name of what they belong to.
+    done: BTreeMap<Arc<str>, u64>,
+    /// Work of this name is held back.
+    held: Option<Arc<str>>,
     ends: bool,
 }
 
@@ -170,8 +179,30 @@ impl Emulated {
         self.shared.state.lock().streams[stream.0 as usize].end
     }
 
+    /// Work that belongs to what has this name is held back from now on, or none is any more.
+    pub fn hold(&self, name: Option<&str>) {
+        self.shared.state.lock().held = name.map(Into::into);
+        self.shared.work.notify_one();
+    }
+
+    /// Copies, kernels and products done that belong to what has this name.
+    pub fn done(&self, name: &str) -> u64 {
+        self.shared.state.lock().done.get(name).copied().unwrap_or(0)
+    }
+
+    /// Calls so far.
+    pub fn calls(&self) -> u64 {
+        self.shared.state.lock().calls
+    }
+
     fn state(&self) -> Result<MutexGuard<'_, State>, DriverError> {
-        let state = self.shared.state.lock();
+        let mut state = self.shared.state.lock();
+        state.calls += 1;
+        if self.shared.options.lost_after.is_some_and(|calls| state.calls > calls) && state.error.is_none() {
+            let reason = "the GPU is lost: it has fallen off the bus".into();
+            state.error = Some(DriverError::Failed { call: "a call".into(), reason });
+            self.shared.done.notify_all();
+        }
         match &state.error {
             Some(error) => Err(error.clone()),
             None => Ok(state),
@@ -312,6 +343,10 @@ impl State {
     fn choose(&mut self, in_order: bool) -> Option<usize> {
         let mut ready: Vec<(usize, f64)> =
             (0..self.streams.len()).filter_map(|s| Some((s, self.ready(s)?))).collect();
+        if let Some(held) = &self.held {
+            let name = |s: usize| self.streams[s].tasks.front().map(|piece| &piece.stamp.name);
+            ready.retain(|(s, _)| name(*s) != Some(held));
+        }
         // Those that can begin now stand in line, in the order of virtual time.
         ready.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
         for (stream, _) in &ready {
@@ -380,6 +415,9 @@ impl State {
         let engine = self.engine(stream);
         let from = self.ready_at(stream);
         let Some(piece) = self.streams[stream].tasks.pop_front() else { return };
+        if engine.is_some() {
+            *self.done.entry(Arc::clone(&piece.stamp.name)).or_default() += 1;
+        }
         let cost = match &piece.task {
             Task::Record { .. } | Task::Wait { .. } | Task::WaitValue { .. } | Task::Release { .. } => 0.0,
             Task::WriteValue { .. } => costs.each,
@@ -636,7 +674,7 @@ impl Driver for Emulated {
     }
 
     fn synchronize(&self, stream: Stream) -> Result<(), DriverError> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.state()?;
         loop {
             if let Some(error) = &state.error {
                 return Err(error.clone());

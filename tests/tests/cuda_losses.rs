@@ -1,0 +1,159 @@
+//! Losses of (emulated) GPUs come late: nothing waits for them, and every step's is told, in order.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fs_compiler::Strategy;
+use fs_executor::device::cpu::Cpu;
+use fs_executor::device::cuda::{Cuda, LATE_LOSS};
+use fs_executor::{Observer, StepEvent};
+use fs_kernels::cuda::driver::emulated::Emulated;
+use fs_kernels::cuda::emulated::Emulation;
+use fs_schedule::Action;
+use fs_schedule::action::Effect;
+use fs_tests::emulated::{assert_near, device, session, train};
+use fs_tests::training::{self, compile, model, options};
+
+type Gpu = Cuda<Emulated>;
+
+fn kernels() -> Option<Arc<Emulation>> {
+    fs_tests::emulated::kernels(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn small() -> String {
+    model("row_wise", "adagrad(lr: 0.05)", 60, true).replace("batch 12  steps 7", "batch 6  steps 12")
+}
+
+/// Steps that were told of, which must be told in order.
+#[derive(Default)]
+struct Told {
+    steps: AtomicU64,
+}
+
+impl Observer for &Told {
+    fn step(&mut self, event: &StepEvent) {
+        assert_eq!(event.step, self.steps.fetch_add(1, Ordering::SeqCst));
+    }
+}
+
+/// Waits until it is so; whether it ever is.
+fn comes(mut so: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !so() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    so()
+}
+
+/// Lets work go on that was held back, whatever happens: who waits for it would do so for ever.
+struct Held<'a>(&'a Emulated);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.hold(None);
+    }
+}
+
+/// Waits until nothing has been done under a name for a while, or all of it is; how much was.
+fn stands_still(driver: &Emulated, name: &str, all: u64) -> u64 {
+    let (mut done, mut since) = (driver.done(name), Instant::now());
+    while done < all && since.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(5));
+        let now = driver.done(name);
+        if now != done {
+            (done, since) = (now, Instant::now());
+        }
+    }
+    done
+}
+
+/// While no loss comes down the queue of the loss goes on, into later steps, but not for ever; and when they do all steps are
+/// told of with the losses of a run in which nothing was held.
+#[test]
+fn no_queue_waits_for_a_loss() {
+    let Some(kernels) = kernels() else { return };
+    for (seed, (strategy, ranks, parts)) in
+        [(Strategy::Serial, 1, 1), (Strategy::Pec, 2, 2)].into_iter().enumerate()
+    {
+        let schedule = compile(&small(), strategy, ranks, 1, parts);
+        let free = device(&kernels, seed as u64);
+        let expected = train::<Gpu>(&schedule, &free, &mut ()).unwrap();
+        // What comes after the loss in its queue.
+        let ops = &schedule.train.ops;
+        let loss = ops.iter().rposition(|op| op.action.has(Effect::AddsLoss)).unwrap();
+        let queue = (ops[loss].engine, ops[loss].priority);
+        let after = ops[loss + 1..].iter().find(|op| (op.engine, op.priority) == queue).unwrap();
+        let update = ops.iter().find(|op| op.action == Action::DenseUpdate).unwrap();
+        let each = free.drivers[0].done(&update.name) / 12;
+        let held = device(&kernels, 10 + seed as u64);
+        let driver = Arc::clone(&held.drivers[0]);
+        driver.hold(Some(LATE_LOSS));
+        let told = Told::default();
+        std::thread::scope(|scope| {
+            let hold = Held(&driver);
+            let run = scope.spawn(|| train::<Gpu>(&schedule, &held, &mut &told));
+            assert!(comes(|| driver.done(&after.name) > 0), "`{}` is never done", after.name);
+            assert!(each > 0 && comes(|| driver.done(&update.name) >= 2 * each), "no second step is trained");
+            // It stops ahead of the losses: all that there is would be loaded otherwise.
+            let done = stands_still(&driver, &update.name, 12 * each);
+            assert!(done < 12 * each, "nothing bounds how far it goes");
+            assert_eq!(told.steps.load(Ordering::SeqCst), 0, "a step is told of without its loss");
+            drop(hold);
+            let outcome = run.join().unwrap().unwrap();
+            assert!(outcome == expected, "{strategy:?}: other bits");
+        });
+        assert_eq!(told.steps.load(Ordering::SeqCst), 12);
+    }
+}
+
+/// Parts of a step's loss are added up as on the CPU, and each run begins anew.
+#[test]
+fn every_run_has_its_losses() {
+    let Some(kernels) = kernels() else { return };
+    let schedule = compile(&small(), Strategy::Pec, 2, 1, 3);
+    let mut own = session::<Gpu>(&schedule, options(), &device(&kernels, 3)).unwrap();
+    let mut cpu = session::<Cpu<f32>>(&schedule, options(), &()).unwrap();
+    for steps in [1, 4, 2] {
+        let losses = |events: Vec<StepEvent>| -> Vec<f64> { events.iter().map(StepEvent::loss).collect() };
+        let found = losses(own.advance(steps, &mut ()).unwrap());
+        let expected = losses(cpu.advance(steps, &mut ()).unwrap());
+        assert_eq!(found.len(), expected.len());
+        for (a, b) in found.iter().zip(&expected) {
+            assert!((a - b).abs() <= 1e-4 * b.abs(), "{found:?}, {expected:?} on the CPU");
+        }
+        let next = own.next_step();
+        let (a, b) = (own.loss_and_gradients(next).unwrap().loss, cpu.loss_and_gradients(next).unwrap().loss);
+        assert!((a - b).abs() <= 1e-4 * b.abs(), "{a}, {b} on the CPU");
+    }
+}
+
+/// A loss that is no number is told like any other.
+#[test]
+fn a_loss_that_is_no_number() {
+    let Some(kernels) = kernels() else { return };
+    let text = small().replace("optimizer adam(lr: 1e-2)", "optimizer sgd(lr: 1e30)");
+    let schedule = compile(&text, Strategy::Prefetch, 2, 1, 1);
+    let run = |outcome: training::Outcome| -> Vec<f64> {
+        outcome.losses.iter().map(|loss| f64::from_bits(*loss)).collect()
+    };
+    let found = run(train::<Gpu>(&schedule, &device(&kernels, 4), &mut ()).unwrap());
+    let expected = run(train::<Cpu<f32>>(&schedule, &(), &mut ()).unwrap());
+    assert!(found.iter().any(|loss| loss.is_nan()), "{found:?}");
+    assert_eq!(found.len(), expected.len());
+    for (a, b) in found.iter().zip(&expected) {
+        assert!(a.is_finite() == b.is_finite(), "{found:?}, {expected:?} on the CPU");
+    }
+}
+
+/// Bits of the losses are those of the kernels, whatever comes in between.
+#[test]
+fn losses_have_the_same_bits_in_every_order() {
+    let Some(kernels) = kernels() else { return };
+    let schedule = compile(&small(), Strategy::Pec, 2, 2, 1);
+    let on_cpu = train::<Cpu<f32>>(&schedule, &(), &mut ()).unwrap();
+    let first = train::<Gpu>(&schedule, &device(&kernels, 5), &mut ()).unwrap();
+    assert_near("losses", &first, &on_cpu);
+    assert!(train::<Gpu>(&schedule, &device(&kernels, 6), &mut ()).unwrap() == first);
+}
