@@ -15,11 +15,17 @@ fn folder() -> PathBuf {
     given.unwrap_or_else(|| std::env::temp_dir().join("fs-kernels-emulated"))
 }
 
+/// After how many calls the device is lost: `$FS_EMULATED_LOST`, if that is a number.
+fn lost_after() -> Option<u64> {
+    std::env::var("FS_EMULATED_LOST").ok()?.parse().ok()
+}
+
 /// A device for all ranks of a schedule.
 pub(crate) fn open(schedule: &Schedule, ranks: usize) -> Result<cuda::Options<Emulated>, OpenError> {
     let kernels = Emulation::load(Build::default(), &folder());
     let kernels =
         kernels.map_err(|error| OpenError { device: "emulated CUDA".into(), reason: error.to_string() })?;
-    let options = Options { rest: Duration::from_micros(20), ..Options::default() };
+    let rest = Duration::from_micros(20);
+    let options = Options { rest, lost_after: lost_after(), ..Options::default() };
     cuda::on(schedule, ranks, Emulated::new(options, Box::new(kernels)))
 }

@@ -100,3 +100,37 @@ fn a_run_goes_on_from_its_checkpoint() {
     let parts: Vec<f64> = losses(&first).into_iter().chain(losses(&second)).collect();
     assert_eq!(parts, losses(&whole));
 }
+
+#[test]
+fn a_loss_that_is_no_number_is_a_warning() {
+    let mut schedule = ranking(6, true);
+    schedule.settings.optimizer =
+        fs_schedule::DenseOptimizer::Sgd { lr: 1e30, momentum: 0.0, weight_decay: 0.0 };
+    let Some(place) = Place::new(&schedule) else { return };
+    let warned = |backend: &str| {
+        let output = place.fsx(&["--backend", backend, "--steps", "5"]);
+        assert!(output.status.success(), "{}", said(&output));
+        let said = said(&output);
+        let line = said.lines().find(|line| line.contains("warning: the loss of step"));
+        line.unwrap_or_else(|| panic!("{said}")).to_owned()
+    };
+    assert_eq!(warned("emulated"), warned("cpu"));
+}
+
+#[test]
+fn a_gpu_that_is_lost_ends_the_run() {
+    let Some(place) = Place::new(&ranking(6, true)) else { return };
+    for calls in [3, 400, 1200] {
+        let given =
+            ["--backend", "emulated", "--ranks", "2", "--steps", "50", "--save", "m", "--report", "r"];
+        let output = place.command(&given).env("FS_EMULATED_LOST", calls.to_string()).output().unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert_eq!(said.matches("error:").count(), 1, "{said}");
+        assert!(said.contains("the GPU is lost"), "{said}");
+        if calls > 300 {
+            assert!(said.contains("rank ") && said.contains(" failed in `"), "{said}");
+        }
+        assert!(!place.path("m").exists(), "{said}");
+    }
+}
