@@ -25,9 +25,9 @@ pub(super) struct Order {
     events: [Vec<(Event, Stream)>; 2],
     /// Greatest and least stages.
     stages: [(i64, i64); 2],
-    /// The operations that load batches. Nothing starts before its batch is there, so what those come after is what all
-    /// come after.
-    loads: [Option<usize>; 2],
+    /// The operations that load batches, and an event for each place of the ring of batches. Nothing starts before its batches
+    /// are there, so what those come after is what it comes after, too. Batches that were loaded since are none of its.
+    loads: [Option<(usize, Vec<Event>)>; 2],
     /// An operation whose dependencies are left out, for tests.
     pub(super) careless: Option<String>,
 }
@@ -37,7 +37,8 @@ fn position(job: &Job<'_>) -> usize {
 }
 
 impl Order {
-    pub(super) fn new<D: Driver>(driver: &D, schedule: &Schedule) -> Result<Self, DriverError> {
+    /// Of a schedule, with so many batches at once.
+    pub(super) fn new<D: Driver>(driver: &D, schedule: &Schedule, ring: usize) -> Result<Self, DriverError> {
         let mut streams = BTreeMap::new();
         let mut marks = BTreeMap::new();
         let mut program = |program: &Program| {
@@ -62,8 +63,13 @@ impl Order {
             (stages().max().unwrap_or(0), stages().min().unwrap_or(0))
         };
         let stages = [stage(&schedule.train), schedule.evaluation.as_ref().map_or((0, 0), stage)];
-        let load = |p: &Program| p.ops.iter().position(|o| o.action.has(Effect::LoadsBatch));
-        let loads = [load(&schedule.train), schedule.evaluation.as_ref().and_then(load)];
+        let load = |p: &Program| {
+            let load = p.ops.iter().position(|o| o.action.has(Effect::LoadsBatch));
+            let events = || (0..ring.max(1)).map(|_| driver.event()).collect::<Result<Vec<_>, _>>();
+            load.map(|load| Ok::<_, DriverError>((load, events()?))).transpose()
+        };
+        let evaluation = schedule.evaluation.as_ref().map(load).transpose()?.flatten();
+        let loads = [load(&schedule.train)?, evaluation];
         Ok(Self { streams, marks, events, stages, loads, careless: None })
     }
 
@@ -90,10 +96,12 @@ impl Order {
         if self.careless.as_ref() == Some(&job.op.name) {
             return Ok(stream);
         }
-        if let Some((event, of)) = self.loads[program].map(|load| events[load])
-            && of != stream
+        if let Some((load, loaded)) = &self.loads[program]
+            && events[*load].1 != stream
         {
-            driver.wait(stream, event)?;
+            let operands = job.op.reads.iter().chain(&job.op.writes);
+            let last = operands.filter_map(|operand| job.batch_of(*operand)).fold(job.number, u64::max);
+            driver.wait(stream, loaded[(last % loaded.len() as u64) as usize])?;
         }
         let step = job.number as i64 + last - i64::from(job.op.stage);
         // Where operations have no batch, or had none a little before, order passes through some that were never
@@ -132,7 +140,13 @@ impl Order {
 
     /// All work of the operation has been enqueued.
     pub(super) fn end<D: Driver>(&self, driver: &D, job: &Job<'_>) -> Result<(), DriverError> {
-        let (event, stream) = self.events[position(job)][job.index];
+        let program = position(job);
+        let (event, stream) = self.events[program][job.index];
+        if let Some((load, loaded)) = &self.loads[program]
+            && *load == job.index
+        {
+            driver.record(stream, loaded[(job.number % loaded.len() as u64) as usize])?;
+        }
         driver.record(stream, event)
     }
 }

@@ -266,7 +266,7 @@ impl<D: Driver> Device for Cuda<D> {
             driver.prepare(Precision::Bf16).map_err(|e| open_error(&e))?;
         }
         let begin = || {
-            let mut order = Order::new(&*driver, &env.schedule)?;
+            let mut order = Order::new(&*driver, &env.schedule, env.batches.len())?;
             order.careless.clone_from(&options.careless);
             let (between, taking) = (driver.stream(0)?, driver.stream(0)?);
             let fault = driver.allocate(between, 4)?;
