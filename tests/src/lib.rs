@@ -16,6 +16,7 @@ pub mod mutate;
 pub mod mutations;
 pub mod overlap;
 pub mod pipes;
+pub mod replay;
 pub mod schedules;
 pub mod sealed;
 pub mod small;
