@@ -148,13 +148,14 @@ struct Replay<'a> {
 impl Replay<'_> {
     /// Takes streams on past waits and records; whether any has moved.
     fn pass(&mut self, stream: Stream) -> bool {
-        let items = &self.notes.queues[&stream].items;
+        let notes = self.notes;
+        let items = &notes.queues[&stream].items;
         let mut moved = false;
         loop {
             let at = self.heads[&stream].0;
             match items.get(at) {
                 Some(Item::Wait(event, record)) if self.come[*event] >= *record => {}
-                Some(Item::Record(event, record)) => self.come[*event] = *record,
+                Some(Item::Record(event, record)) => self.come[*event] = self.come[*event].max(*record),
                 _ => return moved,
             }
             self.heads.insert(stream, (at + 1, None));
