@@ -13,7 +13,7 @@ use fs_kernels::cuda::driver::emulated::Emulated;
 use fs_kernels::cuda::emulated::Emulation;
 use fs_schedule::Action;
 use fs_schedule::action::Effect;
-use fs_tests::emulated::{assert_near, device, session, train};
+use fs_tests::emulated::{device, session, train};
 use fs_tests::training::{self, compile, model, options};
 
 type Gpu = Cuda<Emulated>;
@@ -23,7 +23,7 @@ fn kernels() -> Option<Arc<Emulation>> {
 }
 
 fn small() -> String {
-    model("row_wise", "adagrad(lr: 0.05)", 60, true).replace("batch 12  steps 7", "batch 6  steps 12")
+    model("row_wise", "adagrad(lr: 0.05)", 60, true).replace("batch 12  steps 7", "batch 6  steps 10")
 }
 
 /// Steps that were told of, which must be told in order.
@@ -86,7 +86,7 @@ fn no_queue_waits_for_a_loss() {
         let queue = (ops[loss].engine, ops[loss].priority);
         let after = ops[loss + 1..].iter().find(|op| (op.engine, op.priority) == queue).unwrap();
         let update = ops.iter().find(|op| op.action == Action::DenseUpdate).unwrap();
-        let each = free.drivers[0].done(&update.name) / 12;
+        let each = free.drivers[0].done(&update.name) / 10;
         let held = device(&kernels, 10 + seed as u64);
         let driver = Arc::clone(&held.drivers[0]);
         driver.hold(Some(LATE_LOSS));
@@ -97,14 +97,14 @@ fn no_queue_waits_for_a_loss() {
             assert!(comes(|| driver.done(&after.name) > 0), "`{}` is never done", after.name);
             assert!(each > 0 && comes(|| driver.done(&update.name) >= 2 * each), "no second step is trained");
             // It stops ahead of the losses: all that there is would be loaded otherwise.
-            let done = stands_still(&driver, &update.name, 12 * each);
-            assert!(done < 12 * each, "nothing bounds how far it goes");
+            let done = stands_still(&driver, &update.name, 10 * each);
+            assert!(done < 10 * each, "nothing bounds how far it goes");
             assert_eq!(told.steps.load(Ordering::SeqCst), 0, "a step is told of without its loss");
             drop(hold);
             let outcome = run.join().unwrap().unwrap();
             assert!(outcome == expected, "{strategy:?}: other bits");
         });
-        assert_eq!(told.steps.load(Ordering::SeqCst), 12);
+        assert_eq!(told.steps.load(Ordering::SeqCst), 10);
     }
 }
 
@@ -120,6 +120,7 @@ fn every_run_has_its_losses() {
         let found = losses(own.advance(steps, &mut ()).unwrap());
         let expected = losses(cpu.advance(steps, &mut ()).unwrap());
         assert_eq!(found.len(), expected.len());
+        assert!(found.iter().any(|loss| f64::from(*loss as f32) != *loss), "none needs double precision");
         for (a, b) in found.iter().zip(&expected) {
             assert!((a - b).abs() <= 1e-4 * b.abs(), "{found:?}, {expected:?} on the CPU");
         }
@@ -145,15 +146,4 @@ fn a_loss_that_is_no_number() {
     for (a, b) in found.iter().zip(&expected) {
         assert!(a.is_finite() == b.is_finite(), "{found:?}, {expected:?} on the CPU");
     }
-}
-
-/// Bits of the losses are those of the kernels, whatever comes in between.
-#[test]
-fn losses_have_the_same_bits_in_every_order() {
-    let Some(kernels) = kernels() else { return };
-    let schedule = compile(&small(), Strategy::Pec, 2, 2, 1);
-    let on_cpu = train::<Cpu<f32>>(&schedule, &(), &mut ()).unwrap();
-    let first = train::<Gpu>(&schedule, &device(&kernels, 5), &mut ()).unwrap();
-    assert_near("losses", &first, &on_cpu);
-    assert!(train::<Gpu>(&schedule, &device(&kernels, 6), &mut ()).unwrap() == first);
 }

@@ -124,7 +124,8 @@ fn ranks_are_those_of_the_cpu() {
                     continue;
                 }
                 let schedule = schedule(sharding, similarity, ranks);
-                let expected = outcomes(&mut begin::<Cpu<f32>>(&schedule, from(), &()));
+                let mut cpu = begin::<Cpu<f32>>(&schedule, from(), &());
+                let expected = outcomes(&mut cpu);
                 let mut places: Vec<u64> = expected.iter().map(|o| o.all).collect();
                 places.sort_unstable();
                 places.dedup();
@@ -138,10 +139,12 @@ fn ranks_are_those_of_the_cpu() {
                     let options = cuda::Options { scores, ..device(&kernels, seed as u64) };
                     let mut own = begin::<Gpu>(&schedule, from(), &options);
                     assert_eq!(outcomes(&mut own), expected, "{what}");
-                    // Once more, with other norms.
-                    let doubled: Vec<f32> = rows().iter().map(|x| x * 2.0).collect();
-                    own.set_table(0, &doubled[..]).unwrap();
-                    assert_eq!(outcomes(&mut own), expected, "{what}, again");
+                    // Once more, when items have the others' rows.
+                    let turned: Vec<f32> = rows().chunks(DIM).rev().flatten().copied().collect();
+                    own.set_table(0, &turned).unwrap();
+                    cpu.set_table(0, &turned).unwrap();
+                    assert_eq!(outcomes(&mut own), outcomes(&mut cpu), "{what}, again");
+                    cpu.set_table(0, &rows()).unwrap();
                 }
                 seed += 1;
             }
