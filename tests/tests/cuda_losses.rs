@@ -108,6 +108,28 @@ fn no_queue_waits_for_a_loss() {
     }
 }
 
+/// The last step is told of before its updates are done, but the run ends after them: what they meet is its error.
+#[test]
+fn a_run_ends_after_its_work() {
+    let Some(kernels) = kernels() else { return };
+    let schedule = compile(&small(), Strategy::Serial, 1, 1, 1);
+    let update = schedule.train.ops.iter().find(|op| op.action == Action::DenseUpdate).unwrap();
+    let device = device(&kernels, 7);
+    let driver = Arc::clone(&device.drivers[0]);
+    let told = Told::default();
+    let mut own = session::<Gpu>(&schedule, options(), &device).unwrap();
+    driver.hold(Some(&update.name));
+    std::thread::scope(|scope| {
+        let hold = Held(&driver);
+        let run = scope.spawn(|| own.advance(1, &mut &told).map(|events| events.len()));
+        assert!(comes(|| told.steps.load(Ordering::SeqCst) == 1), "the step is never told of");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!run.is_finished(), "the run has ended before its work");
+        drop(hold);
+        assert_eq!(run.join().unwrap().unwrap(), 1);
+    });
+}
+
 /// Parts of a step's loss are added up as on the CPU, and each run begins anew.
 #[test]
 fn every_run_has_its_losses() {
