@@ -6,6 +6,7 @@ use std::path::Path;
 use fs_compiler::{CompileOptions, Strategy, compile_with, search};
 use fs_dsl::checked::Program;
 use fs_schedule::Schedule;
+use fs_schedule::terminal::shown;
 use tempfile::TempDir;
 
 use crate::root;
@@ -119,7 +120,7 @@ impl Small {
 }
 
 fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_else(|e| panic!("{path:?}: {e}"))
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", shown(path)))
 }
 
 /// The first interactions of the first users.

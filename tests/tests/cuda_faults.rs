@@ -59,7 +59,7 @@ fn lost(
             let outcome = run(schedule, options(), &own, path);
             let _ = done.send((outcome, own));
         });
-        let ended = ends.recv_timeout(Duration::from_secs(120));
+        let ended = ends.recv_timeout(Duration::from_mins(2));
         let (outcome, _) = ended.unwrap_or_else(|_| {
             // The thread would be waited for.
             eprintln!("lost after {calls} calls, the run has not ended");

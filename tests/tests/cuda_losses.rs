@@ -40,7 +40,7 @@ impl Observer for &Told {
 
 /// Waits until it is so; whether it ever is.
 fn comes(mut so: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_mins(1);
     while !so() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
