@@ -105,6 +105,10 @@ pub(crate) struct Run {
     /// Go on with the run that left the newest checkpoint in this folder (or this checkpoint) as if it had never stopped
     #[arg(long, value_name = "DIR", conflicts_with = "init")]
     resume: Option<PathBuf>,
+    /// Report what carried out the copies of each operation: copy engines of the GPU, or its multiprocessors. Takes some time of
+    /// the host, and NVIDIA's profiling library (libcupti)
+    #[arg(long)]
+    copies: bool,
     /// Do not evaluate after training
     #[arg(long)]
     no_evaluate: bool,
@@ -203,6 +207,9 @@ fn train<D: Device<Real = f32>>(
     processes: &Processes,
     interrupts: &Arc<Interrupts>,
 ) -> Result<ExitCode, Error> {
+    if run.copies {
+        D::watch_copies(device)?;
+    }
     let quiet = is_quiet(run, processes);
     let (report_file, status_file) =
         (first(processes, run.report.as_ref()), first(processes, run.status.as_ref()));
@@ -314,7 +321,10 @@ fn train<D: Device<Real = f32>>(
     let engines = session.engines();
     let progress = if quiet { Progress::silent } else { Progress::new };
     let mut progress = progress(title, engines, status_file);
-    let report = session.run(&mut Counting::new(&mut progress, interrupts))?;
+    let mut report = session.run(&mut Counting::new(&mut progress, interrupts))?;
+    if run.copies {
+        report.copies = D::copies(device)?;
+    }
     interrupts.set_report(&report);
     progress.finish(report.interrupted);
     let unusable = report.checkpoints.as_ref().and_then(|left| left.unusable.as_ref());

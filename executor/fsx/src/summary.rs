@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use fs_executor::Report;
 use fs_executor::compare::Comparison;
 use fs_executor::data::Truncation;
+use fs_executor::device::CopyUse;
 use fs_executor::evaluate::Metrics;
 use fs_executor::report::{
     Accounting, Balance, Checkpoints, FittedCosts, Longest, Meeting, Truncations, by_action,
@@ -24,6 +25,28 @@ pub(crate) fn text(report: &Report, every_op: bool) -> String {
     // Writing into memory does not fail.
     let _ = write(&mut text, report, every_op);
     text
+}
+
+/// What carried out copies.
+fn engines(out: &mut String, copies: &CopyUse) -> std::fmt::Result {
+    writeln!(
+        out,
+        "copies     on {}, which has {} copy engines beside {} multiprocessors",
+        copies.device, copies.copy_engines, copies.multiprocessors
+    )?;
+    for t in &copies.transfers {
+        writeln!(
+            out,
+            "           {}: {} {} by {}, {}, {:.3} ms",
+            t.operation,
+            t.copies,
+            t.way,
+            t.by,
+            human(t.bytes),
+            t.nanoseconds as f64 * 1e-6
+        )?;
+    }
+    Ok(())
 }
 
 fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
@@ -64,6 +87,9 @@ fn write(out: &mut String, r: &Report, every_op: bool) -> std::fmt::Result {
     }
     if let Some(c) = &r.checkpoints {
         checkpoints(out, c)?;
+    }
+    if let Some(copies) = &r.copies {
+        engines(out, copies)?;
     }
     let m = &r.memory;
     writeln!(

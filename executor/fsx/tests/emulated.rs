@@ -134,3 +134,32 @@ fn a_gpu_that_is_lost_ends_the_run() {
         assert!(!place.path("m").exists(), "{said}");
     }
 }
+
+/// What carried out copies is told by operation; together they are what the schedule's transfers and the host's lists take.
+#[test]
+fn it_is_told_what_carried_out_copies() {
+    let schedule = ranking(6, true);
+    let Some(place) = Place::new(&schedule) else { return };
+    let report = place.report(&["--backend", "emulated", "--ranks", "2", "--steps", "4", "--copies"]);
+    let copies = &report["copies"];
+    assert_eq!((copies["device"].as_str(), copies["copy_engines"].as_u64()), (Some("emulated"), Some(2)));
+    let transfers = copies["transfers"].as_array().unwrap();
+    let of = |name: &str, way: &str| -> Vec<&Value> {
+        transfers.iter().filter(|t| t["operation"] == name && t["way"] == way).collect()
+    };
+    let rows = schedule.train.ops.iter().find(|op| op.action.name() == "all_to_all_rows").unwrap();
+    // Rows go to the outbox and from there to their targets, never by way of the host.
+    let [within] = of(&rows.name, "within the device")[..] else { panic!("{copies}") };
+    assert_eq!(within["by"], "multiprocessors");
+    assert!(within["bytes"].as_u64() > Some(0) && within["nanoseconds"].as_u64() > Some(0), "{within}");
+    assert!(of(&rows.name, "to the host").is_empty() && of(&rows.name, "to the device").is_empty());
+    let load = &schedule.train.ops[0];
+    let [up] = of(&load.name, "to the device")[..] else { panic!("{copies}") };
+    assert_eq!(up["by"], "copy engine 0");
+    assert!(transfers.iter().any(|t| t["way"] == "to the host" && t["by"] == "copy engine 1"));
+    // Without being asked nothing is told, and a CPU has nothing to tell.
+    assert!(place.report(&["--backend", "emulated", "--steps", "1"])["copies"].is_null());
+    let output = place.fsx(&["--copies", "--steps", "1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("ask for them with `--backend cuda`"), "{}", said(&output));
+}

@@ -12,6 +12,7 @@
 //! value, and the code for waiting does not exist.
 
 pub(crate) mod aside;
+mod copies;
 pub mod cpu;
 pub mod cuda;
 mod fault;
@@ -26,6 +27,7 @@ use fs_schedule::Engine;
 
 use crate::transport::{Message, Outbox, Reach};
 
+pub use copies::{CopyUse, TransferCopies};
 pub use fault::Fault;
 pub use job::{Batch, Env, Job};
 
@@ -59,6 +61,17 @@ pub trait Device: Sized + Send + Sync {
 
     /// A rank's device, with everything allocated and initialised. Called on a thread of the rank's own.
     fn open(env: &Env, options: &Self::Options) -> Result<Self, OpenError>;
+
+    /// From now on it is noted what carries out copies of devices that are opened with these options.
+    fn watch_copies(_options: &Self::Options) -> Result<(), OpenError> {
+        let reason = "it makes no copies between engines; ask for them with `--backend cuda`".to_owned();
+        Err(OpenError { device: "the CPU".into(), reason })
+    }
+
+    /// What has carried them out, once a run has ended; none if nobody has watched.
+    fn copies(_options: &Self::Options) -> Result<Option<CopyUse>, OpenError> {
+        Ok(None)
+    }
 
     /// For the thread of an engine.
     fn lane(&self, engine: Engine) -> Self::Lane;

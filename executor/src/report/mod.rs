@@ -13,6 +13,7 @@ use fs_schedule::{Program, Schedule, Strategy};
 use serde::Serialize;
 
 use crate::data::Truncation;
+use crate::device::CopyUse;
 use crate::error::Error;
 use crate::evaluate::Scores;
 use crate::memory::{self, Memory};
@@ -88,6 +89,8 @@ pub struct Report {
     pub balance: Option<Balance>,
     /// Checkpoints that were left; nothing if none were asked for.
     pub checkpoints: Option<Checkpoints>,
+    /// What carried out copies, if that was asked for.
+    pub copies: Option<CopyUse>,
     /// Evaluations at checkpoints, where the best one is kept.
     pub validations: Vec<Validation>,
     /// Evaluation after training.
@@ -240,6 +243,7 @@ impl Report {
             traced: None,
             balance: None,
             checkpoints: None,
+            copies: None,
             validations: Vec::new(),
             evaluation: None,
         }

@@ -35,6 +35,7 @@ mod tables;
 mod through_host;
 mod transfer;
 mod update;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -50,7 +51,7 @@ use parking_lot::Mutex;
 
 use super::aside;
 use super::cpu::{Cpu, Work};
-use super::{Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, PutAside, Stored, Urgent};
+use super::{CopyUse, Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, PutAside, Stored, Urgent};
 use crate::transport::Reach;
 use action::{By, by};
 use dense::fits;
@@ -310,6 +311,14 @@ impl<D: Driver> Device for Cuda<D> {
         own.driver.synchronize(own.between).map_err(|e| open_error(&e))?;
         own.begin_values(env)?;
         Ok(own)
+    }
+
+    fn watch_copies(options: &Options<D>) -> Result<(), OpenError> {
+        watched::watch(options)
+    }
+
+    fn copies(options: &Options<D>) -> Result<Option<CopyUse>, OpenError> {
+        watched::copies(options)
     }
 
     fn lane(&self, _: Engine) -> Lane {

@@ -88,6 +88,16 @@ pub trait Driver: Send + Sync + 'static {
         let _ = (stream, what);
     }
 
+    /// From now on it is noted what carries out copies, which takes some time of the host.
+    fn watch_copies(&self) -> Result<(), DriverError> {
+        Err(DriverError::Misuse("this driver does not see what carries out copies".into()))
+    }
+
+    /// What has carried out the copies since, as far as they are done. Between runs only.
+    fn copies(&self) -> Result<Vec<Copies>, DriverError> {
+        Ok(Vec::new())
+    }
+
     /// Waits until all work of a stream is done. Between runs only.
     fn synchronize(&self, stream: Stream) -> Result<(), DriverError>;
 }
@@ -107,6 +117,60 @@ pub struct Facts {
     pub copy_engines: u32,
     /// Compute capability.
     pub capability: (u32, u32),
+}
+
+/// Copies that belong to one thing, go one way, and were carried out by one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copies {
+    /// What they belong to ([`Driver::name`]).
+    pub name: String,
+    /// Which way.
+    pub way: Way,
+    /// What carried them out.
+    pub by: Mover,
+    /// How many.
+    pub copies: u64,
+    /// Bytes of them all.
+    pub bytes: u64,
+    /// How long they took, one after the other.
+    pub nanoseconds: u64,
+}
+
+/// Which way a copy goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// To the device.
+    In,
+    /// To the host.
+    Out,
+    /// From the device's memory to itself.
+    Within,
+    /// Any other.
+    Other,
+}
+
+/// What carries out a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mover {
+    /// A copy engine, which no multiprocessor has to do with: the number of the channel to it.
+    CopyEngine(u32),
+    /// Multiprocessors, which kernels need too.
+    Multiprocessors,
+    /// It is not known.
+    Unknown,
+}
+
+/// Adds a copy to those like it.
+fn add_copy(sums: &mut Vec<Copies>, one: Copies) {
+    let like = sums.iter_mut().find(|s| (&s.name, s.way, s.by) == (&one.name, one.way, one.by));
+    match like {
+        Some(sum) => {
+            sum.copies += one.copies;
+            sum.bytes += one.bytes;
+            sum.nanoseconds += one.nanoseconds;
+        }
+        None => sums.push(one),
+    }
 }
 
 /// A queue of work.

@@ -22,11 +22,12 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::super::sources::Precision;
 use super::{
-    Area, Driver, DriverError, Event, Facts, Launch, Memory, Pinned, Product, Stream, same_shape, shape,
+    Area, Copies, Driver, DriverError, Event, Facts, Launch, Memory, Mover, Pinned, Product, Stream, Way,
+    add_copy, same_shape, shape,
 };
 use hazards::{Clock, History, Stamp};
 use memory::{Block, Blocks, POISON};
-pub use work::{Kernels, NoKernels, Way};
+pub use work::{Kernels, NoKernels};
 use work::{Task, Use};
 
 /// What a test chooses.
@@ -121,6 +122,8 @@ struct State {
     calls: u64,
     /// Copies, kernels and products that were done, by the name of what they belong to.
     done: BTreeMap<Arc<str>, u64>,
+    /// Copies that were done, if they are watched.
+    copies: Option<Vec<Copies>>,
     /// Work of this name is held back.
     held: Option<Arc<str>>,
     ends: bool,
@@ -332,8 +335,8 @@ impl State {
     /// The engine that the head of a stream needs.
     fn engine(&self, stream: usize) -> Option<usize> {
         match self.streams[stream].tasks.front()?.task {
-            Task::Copy { engine: Some(Way::In), .. } => Some(0),
-            Task::Copy { engine: Some(Way::Out), .. } => Some(1),
+            Task::Copy { way: Way::In, .. } => Some(0),
+            Task::Copy { way: Way::Out, .. } => Some(1),
             Task::Copy { .. } | Task::Fill { .. } | Task::Launch { .. } | Task::Product(_) => Some(2),
             _ => None,
         }
@@ -421,7 +424,7 @@ impl State {
         let cost = match &piece.task {
             Task::Record { .. } | Task::Wait { .. } | Task::WaitValue { .. } | Task::Release { .. } => 0.0,
             Task::WriteValue { .. } => costs.each,
-            Task::Copy { engine: Some(_), copies } => {
+            Task::Copy { way: Way::In | Way::Out, copies } => {
                 costs.each + copies.iter().map(|(from, _)| from.bytes()).sum::<u64>() as f64 * costs.link_byte
             }
             Task::Product(p) => {
@@ -440,6 +443,17 @@ impl State {
         }
         self.streams[stream].end = end;
         self.streams[stream].busy = false;
+        if let (Task::Copy { way, copies }, Some(sums)) = (&piece.task, &mut self.copies) {
+            // What the engines of the virtual time are.
+            let by = match engine {
+                Some(number @ 0..2) => Mover::CopyEngine(number as u32),
+                _ => Mover::Multiprocessors,
+            };
+            let bytes = copies.iter().map(|(from, _)| from.bytes()).sum();
+            let nanoseconds = (cost * 1e9).round() as u64;
+            let name = piece.stamp.name.to_string();
+            add_copy(sums, Copies { name, way: *way, by, copies: copies.len() as u64, bytes, nanoseconds });
+        }
         match piece.task {
             Task::Record { event, record } => {
                 let event = &mut self.events[event];
@@ -623,7 +637,7 @@ impl Driver for Emulated {
 
     fn upload(&self, stream: Stream, (pinned, offset): (Pinned, u64), to: Area) -> Result<(), DriverError> {
         let from = Self::pinned(&*self.state()?, (pinned, offset), to.bytes())?;
-        self.push(stream, Task::Copy { engine: Some(Way::In), copies: vec![(from, to)] })
+        self.push(stream, Task::Copy { way: Way::In, copies: vec![(from, to)] })
     }
 
     fn download(
@@ -633,13 +647,13 @@ impl Driver for Emulated {
         (pinned, offset): (Pinned, u64),
     ) -> Result<(), DriverError> {
         let to = Self::pinned(&*self.state()?, (pinned, offset), from.bytes())?;
-        self.push(stream, Task::Copy { engine: Some(Way::Out), copies: vec![(from, to)] })
+        self.push(stream, Task::Copy { way: Way::Out, copies: vec![(from, to)] })
     }
 
     fn copy(&self, stream: Stream, copies: &[(Area, Area)]) -> Result<(), DriverError> {
         copies.iter().try_for_each(|(from, to)| same_shape(*from, *to))?;
         let copies = copies.iter().copied().filter(|(from, _)| !from.is_empty()).collect();
-        self.push(stream, Task::Copy { engine: None, copies })
+        self.push(stream, Task::Copy { way: Way::Within, copies })
     }
 
     fn fill(&self, stream: Stream, area: Area, byte: u8) -> Result<(), DriverError> {
@@ -671,6 +685,15 @@ impl Driver for Emulated {
         if let Some(queue) = self.shared.state.lock().streams.get_mut(stream.0 as usize) {
             queue.name = what.into();
         }
+    }
+
+    fn watch_copies(&self) -> Result<(), DriverError> {
+        self.state()?.copies.get_or_insert_default();
+        Ok(())
+    }
+
+    fn copies(&self) -> Result<Vec<Copies>, DriverError> {
+        Ok(self.state()?.copies.clone().unwrap_or_default())
     }
 
     fn synchronize(&self, stream: Stream) -> Result<(), DriverError> {

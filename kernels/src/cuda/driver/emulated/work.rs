@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::super::Call;
 use super::super::super::emulated::Emulation;
 use super::super::super::sources::Precision;
-use super::super::{Area, DriverError, Matrix, Product, Touch, shape};
+use super::super::{Area, DriverError, Matrix, Product, Touch, Way, shape};
 use super::memory;
 use crate::real::Real as _;
 
@@ -60,22 +60,13 @@ impl Kernels for [Arc<Emulation>; 2] {
 pub(super) enum Task {
     Record { event: usize, record: u64 },
     Wait { event: usize, record: u64 },
-    Copy { engine: Option<Way>, copies: Vec<(Area, Area)> },
+    Copy { way: Way, copies: Vec<(Area, Area)> },
     Fill { area: Area, byte: u8 },
     Launch { call: Box<Call>, touches: Vec<Touch> },
     Product(Product),
     WriteValue { at: Area, value: u32 },
     WaitValue { at: Area, value: u32 },
     Release { address: u64 },
-}
-
-/// Which way a copy engine copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// To the device.
-    In,
-    /// To the host.
-    Out,
 }
 
 /// How memory is used.

@@ -7,6 +7,7 @@
 mod calls;
 pub mod compile;
 mod product;
+mod watch;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,10 +22,13 @@ use cudarc::nvrtc::Ptx;
 use parking_lot::{Mutex, RwLock};
 
 use super::super::sources::{FAMILIES, HEADERS, Precision, Source};
-use super::{Area, Driver, DriverError, Event, Facts, Launch, Memory, Pinned, Product, Stream, same_shape};
+use super::{
+    Area, Copies, Driver, DriverError, Event, Facts, Launch, Memory, Pinned, Product, Stream, same_shape,
+};
 use calls::Side;
 use compile::{Cache, Found, Unit};
 use product::{Products, WORKSPACE};
+use watch::Region;
 
 /// How kernels are compiled: as the emulation is, so that a product is fused only where a kernel says so.
 const OPTIONS: &[&str] =
@@ -53,6 +57,8 @@ struct Queue {
     stream: Arc<CudaStream>,
     /// For products, once there is one.
     workspace: Mutex<Option<u64>>,
+    /// What its work belongs to, while copies are watched.
+    name: Mutex<Option<String>>,
 }
 
 /// Page-locked memory.
@@ -245,7 +251,7 @@ impl Driver for Real {
         let stream = self.context.new_stream_with_priority(priority);
         let stream = stream.map_err(|e| failed("cuStreamCreateWithPriority", e))?;
         let mut streams = self.streams.write();
-        streams.push(Queue { stream, workspace: Mutex::default() });
+        streams.push(Queue { stream, workspace: Mutex::default(), name: Mutex::default() });
         Ok(Stream(streams.len() as u32 - 1))
     }
 
@@ -332,6 +338,7 @@ impl Driver for Real {
         let (page, packed) = (self.page(from, to.bytes())?, Area { pitch: to.width, ..to });
         let (from, side) = (Side::Host(page.cast::<c_void>()), Side::Device(to.address));
         self.with(stream, "cuMemcpy2DAsync", |queue| {
+            let _region = Region::of(|| queue.name.lock().clone());
             // SAFETY: the page is as long; the caller leaves it alone until the copy is done.
             unsafe { calls::copy_rows(queue.stream.cu_stream(), from, side, &packed, &to) }
         })
@@ -341,6 +348,7 @@ impl Driver for Real {
         let (page, packed) = (self.page(to, from.bytes())?, Area { pitch: from.width, ..from });
         let (side, to) = (Side::Device(from.address), Side::Host(page.cast::<c_void>()));
         self.with(stream, "cuMemcpy2DAsync", |queue| {
+            let _region = Region::of(|| queue.name.lock().clone());
             // SAFETY: the page is as long; the caller leaves it alone until the copy is done.
             unsafe { calls::copy_rows(queue.stream.cu_stream(), side, to, &from, &packed) }
         })
@@ -350,6 +358,7 @@ impl Driver for Real {
         copies.iter().try_for_each(|(from, to)| same_shape(*from, *to))?;
         let copies: Vec<_> = copies.iter().copied().filter(|(from, _)| !from.is_empty()).collect();
         self.with(stream, "cuMemcpyBatchAsync", |queue| {
+            let _region = Region::of(|| queue.name.lock().clone());
             // SAFETY: the stream lives as long as the driver, and areas are the device's.
             unsafe { calls::copy_areas(queue.stream.cu_stream(), &copies) }
         })
@@ -421,6 +430,20 @@ impl Driver for Real {
             // SAFETY: the stream lives, and memory begins at a multiple of 256.
             unsafe { calls::wait_value(queue.stream.cu_stream(), at.address, value) }
         })
+    }
+
+    fn name(&self, stream: Stream, what: &str) {
+        if let Some(queue) = self.streams.read().get(stream.0 as usize).filter(|_| watch::is_on()) {
+            *queue.name.lock() = Some(what.to_owned());
+        }
+    }
+
+    fn watch_copies(&self) -> Result<(), DriverError> {
+        watch::begin()
+    }
+
+    fn copies(&self) -> Result<Vec<Copies>, DriverError> {
+        watch::end()
     }
 
     fn synchronize(&self, stream: Stream) -> Result<(), DriverError> {
