@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use fs_executor::device::OpenError;
 use fs_executor::device::cuda;
-use fs_kernels::cuda::driver::emulated::{Emulated, Options};
+use fs_kernels::cuda::driver::emulated::{Emulated, Kernels, Options};
 use fs_kernels::cuda::emulated::{Build, Emulation};
-use fs_schedule::Schedule;
+use fs_kernels::cuda::sources::Precision;
+use fs_schedule::{Element, Schedule};
 
 /// Where kernels are built: `$FS_EMULATED`, or a folder for temporary files.
 fn folder() -> PathBuf {
@@ -22,10 +23,16 @@ fn lost_after() -> Option<u64> {
 
 /// A device for all ranks of a schedule.
 pub(crate) fn open(schedule: &Schedule, ranks: usize) -> Result<cuda::Options<Emulated>, OpenError> {
-    let kernels = Emulation::load(Build::default(), &folder());
-    let kernels =
-        kernels.map_err(|error| OpenError { device: "emulated CUDA".into(), reason: error.to_string() })?;
+    let kernels = |precision| {
+        let kernels = Emulation::load(Build { precision, ..Build::default() }, &folder());
+        kernels.map_err(|error| OpenError { device: "emulated CUDA".into(), reason: error.to_string() })
+    };
+    let floats = kernels(Precision::F32)?;
+    let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
+    let brain = programs.flat_map(|program| &program.buffers).any(|buffer| buffer.element == Element::Bf16);
+    let kernels: Box<dyn Kernels> =
+        if brain { Box::new([floats, kernels(Precision::Bf16)?]) } else { Box::new(floats) };
     let rest = Duration::from_micros(20);
     let options = Options { rest, lost_after: lost_after(), ..Options::default() };
-    cuda::on(schedule, ranks, Emulated::new(options, Box::new(kernels)))
+    cuda::on(schedule, ranks, Emulated::new(options, kernels))
 }
