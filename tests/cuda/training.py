@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Trains on a GPU through `fsx run` and holds it against PyTorch, against itself and against the CPU.
 
-    tests/cuda/training.py FSC FSX BACKEND [--model MODEL.fs] [--steps N] [--json FILE]
+    tests/cuda/training.py FSC FSX BACKEND [--model MODEL.fs] [--steps N] [--timed MODEL.fs] [--json FILE]
 
 - PyTorch: each model in tests/models/parity_*.fs, begun where its fixture begins, has the fixture's losses, to 1e-4.
 - Strategies: serial, prefetch, pec and auto end with the same bits: losses, tables, parameters, optimizer states.
 - CPU: its losses to 1e-4, and lists of values to 1e-4 of their norm.
 - Copies: what carried out the copies of each transfer, which goes into FILE (left out with a word where CUPTI is not installed).
 
-Without a model the last three take a parity model, which is small.
+- Time: with --timed the steps of that model under serial and pec, in f32 and bf16, and how long the host takes to issue one.
+
+Without a model the three before that take a parity model, which is small.
 """
 
 import argparse
@@ -125,21 +127,43 @@ def strategies(runs, given, model, ranks):
     return copies
 
 
+def timed(runs, given):
+    """Steps of a model: medians, and what the host takes to enqueue one on each rank, in milliseconds."""
+    found = []
+    for compute in ["f32", "bf16"]:
+        text = given.timed.read_text().replace("train {", f"train {{ precision {{ compute {compute} }}", 1)
+        text = text.replace('import "', f'import "{given.timed.parent}/')
+        model = runs.folder / f"{given.timed.stem}-{compute}.fs"
+        model.write_text(text)
+        for strategy in ["serial", "pec"]:
+            try:
+                report = runs.run(runs.compile(model, strategy, 2), given.backend, "--steps", given.steps)
+            except RuntimeError as error:
+                check(f"{given.timed.stem} in {compute} under {strategy}", str(error))
+                continue
+            # Operations on a GPU end when they are enqueued, so their times are the host's.
+            issue = sum(op["ms"] - op["waited_ms"] for op in report["ops"]) / report["steps"]
+            found.append({"compute": compute, "strategy": strategy, "step_ms": report["step_ms"]["median"], "issue_ms": issue})
+            print(f"        {given.timed.stem} in {compute}, {strategy}: {found[-1]['step_ms']:.3f} ms a step, {issue:.3f} ms of the host to issue it")
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ["fsc", "fsx"]:
         parser.add_argument(name, type=lambda p: Path(p).absolute())
     parser.add_argument("backend")
     parser.add_argument("--model", type=lambda p: Path(p).absolute(), default=ROOT / "tests/models/parity_w2_t2_sgd.fs")
+    parser.add_argument("--timed", type=lambda p: Path(p).absolute())
     parser.add_argument("--steps", default="20")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         runs = Runs(given, Path(name))
         parity(runs, given)
-        copies = strategies(runs, given, given.model, 2)
-    if given.json and copies:
-        given.json.write_text(json.dumps(copies, indent=1) + "\n")
+        found = {"copies": strategies(runs, given, given.model, 2), "timed": timed(runs, given) if given.timed else None}
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{len(FAILED)} failed")
     return 1 if FAILED else 0
 
