@@ -66,10 +66,11 @@ fn losses(outcome: &Outcome) -> Vec<f64> {
     outcome.losses.iter().map(|l| f64::from_bits(*l)).collect()
 }
 
-/// How far losses are apart at most, as a share of themselves.
+/// How far losses are apart at most, as a share of themselves. All must be numbers, or nothing is said.
 fn apart(a: &Outcome, b: &Outcome) -> f64 {
-    let both = losses(a).into_iter().zip(losses(b));
-    both.map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, f64::max)
+    let (a, b) = (losses(a), losses(b));
+    assert!(a.iter().chain(&b).all(|l| l.is_finite()), "{a:?} and {b:?}");
+    a.iter().zip(&b).map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, f64::max)
 }
 
 /// How far two lists of states are apart, as a share of the second's norm: of the one that is farthest.
@@ -79,7 +80,9 @@ fn states_apart(a: &Outcome, b: &Outcome) -> f64 {
         let pairs = || a.iter().zip(b).map(|(a, b)| [a, b].map(|x| f64::from(f32::from_bits(*x))));
         norm(&mut pairs().map(|[a, b]| a - b)) / norm(&mut pairs().map(|[_, b]| b)).max(1e-30)
     };
-    a.state.iter().zip(&b.state).map(of).fold(0.0, f64::max)
+    let all: Vec<f64> = a.state.iter().zip(&b.state).map(of).collect();
+    assert!(all.iter().all(|x| x.is_finite()), "{all:?}");
+    all.into_iter().fold(0.0, f64::max)
 }
 
 fn cpu(schedule: &Schedule) -> Outcome {
