@@ -101,6 +101,9 @@ impl<'a> Measured<'a> {
     /// Seconds of an operation; `None` if nothing of its kind was measured.
     fn measured(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Time> {
         let kind = op.action.name();
+        if op.action.is_fused() && !self.kinds.contains_key(kind.as_str()) {
+            return self.one_after_the_other(s, sizes, op);
+        }
         let (flops, bytes) = profile::work(s, s.ranks, op, |symbol| sizes.of(op, symbol));
         if !op.cost.wire.is_zero() {
             return Some(self.transfer(s, op, &kind, bytes));
@@ -129,6 +132,20 @@ impl<'a> Measured<'a> {
         let seconds = if runs == Runs::Compute { seconds * sizes.crowded } else { seconds };
         let wake = if runs == Runs::Host { 2.0 * self.profile.overhead.wake } else { 0.0 };
         Some(Time { whole: seconds + self.profile.overhead.dispatch + wake, core: 0.0, wire: 0.0 })
+    }
+
+    /// Of a fused operation where only its parts ran: they take as long, and are started once.
+    fn one_after_the_other(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Time> {
+        let operand = |i: &usize| op.reads.iter().chain(&op.writes).nth(*i).copied();
+        let mut whole = self.profile.overhead.dispatch;
+        for part in op.action.parts(op.reads.len()) {
+            let reads = part.operands.iter().filter_map(operand).collect();
+            let writes = part.results.iter().filter_map(|i| op.writes.get(*i).copied()).collect();
+            let mut own = Op { action: part.action, reads, writes, ..op.clone() };
+            own.cost = s.cost(&s.train, &own);
+            whole += self.measured(s, sizes, &own)?.whole - self.profile.overhead.dispatch;
+        }
+        Some(Time { whole, core: 0.0, wire: 0.0 })
     }
 
     /// Waking its engine, and the one that waits for it, belongs to a transfer.

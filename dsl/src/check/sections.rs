@@ -97,6 +97,16 @@ impl<'a> Checker<'a> {
                 } else {
                     found.entries.push(entry);
                 }
+                if entry.value.is_some() || entry.settings.is_none() {
+                    let d = Diagnostic::error(
+                        codes::WRONG_KIND,
+                        entry.span,
+                        format!("`{key}` takes settings in braces"),
+                    )
+                    .label(format!("write `{key} {{ ... }}`"));
+                    self.push(d);
+                    failed = true;
+                }
                 continue;
             }
             let known = params.iter().any(|p| p.name == key);

@@ -155,8 +155,8 @@ fn it_is_told_what_carried_out_copies() {
     assert!(of(&rows.name, "to the host").is_empty() && of(&rows.name, "to the device").is_empty());
     let load = &schedule.train.ops[0];
     let [up] = of(&load.name, "to the device")[..] else { panic!("{copies}") };
-    assert_eq!(up["by"], "copy engine 0");
-    assert!(transfers.iter().any(|t| t["way"] == "to the host" && t["by"] == "copy engine 1"));
+    assert_eq!(up["by"], "a copy engine (channel 0)");
+    assert!(transfers.iter().any(|t| t["way"] == "to the host" && t["by"] == "a copy engine (channel 1)"));
     // Without being asked nothing is told, and a CPU has nothing to tell.
     assert!(place.report(&["--backend", "emulated", "--steps", "1"])["copies"].is_null());
     let output = place.fsx(&["--copies", "--steps", "1"]);

@@ -22,7 +22,7 @@ pub struct TransferCopies {
     pub operation: String,
     /// `to the device`, `to the host`, `within the device` or `other`.
     pub way: &'static str,
-    /// `copy engine N`, `multiprocessors` or `unknown`.
+    /// `a copy engine (channel N)`, `multiprocessors` or `unknown`: which engine a channel leads to is not known.
     pub by: String,
     /// How many.
     pub copies: u64,

@@ -167,10 +167,16 @@ impl StagingPool {
     /// A piece that nothing on the device uses.
     pub(super) fn take<D: Driver>(&self, driver: &D, bytes: u64) -> Result<Staging, DriverError> {
         let mut pool = self.0.lock();
+        // The smallest that is large enough: losses and numbers must not hold what tables need.
+        let mut best: Option<usize> = None;
         for n in 0..pool.len() {
-            if pool[n].bytes >= bytes && driver.has_come(pool[n].free)? {
-                return Ok(pool.swap_remove(n));
+            let smaller = best.is_none_or(|best| pool[n].bytes < pool[best].bytes);
+            if pool[n].bytes >= bytes && smaller && driver.has_come(pool[n].free)? {
+                best = Some(n);
             }
+        }
+        if let Some(n) = best {
+            return Ok(pool.swap_remove(n));
         }
         let bytes = bytes.next_power_of_two().max(4096);
         Ok(Staging { pinned: driver.pin(bytes)?, bytes, free: driver.event()? })

@@ -94,4 +94,13 @@ impl<D: Driver> Cuda<D> {
         Ok(parts
             .try_for_each(|(_, staging)| self.staging.give(&*self.driver, self.losses.stream, staging))?)
     }
+
+    /// Gives their memory back, at the end of the device.
+    pub(super) fn drop_losses(&self) {
+        let left = std::mem::take(&mut *self.losses.under_way.lock());
+        for (_, staging) in left.into_values().flatten() {
+            // Of a device that is lost nothing can be given back.
+            let _ = self.driver.unpin(staging.pinned);
+        }
+    }
 }

@@ -491,6 +491,7 @@ impl<D: Driver> Drop for Cuda<D> {
     fn drop(&mut self) {
         // Nothing is told of what fails here: the run has said all.
         let _ = self.settle_all();
+        self.drop_losses();
         self.staging.clear(&*self.driver);
         let _ = self.capture_gradients(false);
         let kept = self.buffers.take().into_iter().chain(self.shelf.take()).chain(self.ranking.lock().take());

@@ -27,7 +27,7 @@ fn transfer(copies: Copies) -> TransferCopies {
         Way::Other => "other",
     };
     let by = match copies.by {
-        Mover::CopyEngine(number) => format!("copy engine {number}"),
+        Mover::CopyEngine(number) => format!("a copy engine (channel {number})"),
         Mover::Multiprocessors => "multiprocessors".into(),
         Mover::Unknown => "unknown".into(),
     };

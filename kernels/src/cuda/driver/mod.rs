@@ -152,7 +152,7 @@ pub enum Way {
 /// What carries out a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mover {
-    /// A copy engine, which no multiprocessor has to do with: the number of the channel to it.
+    /// A copy engine, which no multiprocessor has to do with: the number of a channel to it, of which it may have several.
     CopyEngine(u32),
     /// Multiprocessors, which kernels need too.
     Multiprocessors,

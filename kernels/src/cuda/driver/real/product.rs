@@ -29,7 +29,7 @@ unsafe impl Send for Products {}
 unsafe impl Sync for Products {}
 
 /// What an algorithm depends on: sizes, strides, transposition, addition, alignment, precisions of operands and result.
-type Key = ([u64; 6], [bool; 3], [u64; 3], [Precision; 2]);
+type Key = ([u64; 6], [bool; 3], [u32; 3], [Precision; 2]);
 
 fn kind(precision: Precision) -> sys::cudaDataType {
     match precision {
@@ -100,10 +100,29 @@ impl Drop for Description {
 struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
-    fn new() -> Result<Self, DriverError> {
+    /// For operands and a result that begin at multiples of so many bytes. What is not said is taken for 256.
+    fn new([left, right, out]: [u32; 3]) -> Result<Self, DriverError> {
         let own = result::create_matmul_pref()
             .map(Self)
             .map_err(|e| failed("cublasLtMatmulPreferenceCreate", e))?;
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        for (attribute, bytes) in [
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, left),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, right),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out),
+        ] {
+            // SAFETY: the attribute is a number of 32 bits, read before the call returns.
+            unsafe {
+                result::set_matmul_pref_attribute(
+                    own.0,
+                    attribute,
+                    (&raw const bytes).cast(),
+                    size_of::<u32>(),
+                )
+            }
+            .map_err(|e| failed("cublasLtMatmulPreferenceSetAttribute", e))?;
+        }
         let attribute = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
         let workspace = WORKSPACE;
         // SAFETY: the attribute is a number of 64 bits, read before the call returns.
@@ -149,7 +168,8 @@ impl Products {
         }
         let (left, right, out) = (Layout::new(&p.b.0)?, Layout::new(&p.a.0)?, Layout::new(&p.c)?);
         let description = Description::new([p.b.1, p.a.1])?;
-        let align = |m: &Matrix| (m.address % 16).min(m.precision.bytes() as u64 * m.stride % 16);
+        // Strides are in the layouts.
+        let align = |m: &Matrix| 1u32 << m.address.trailing_zeros().min(8);
         let key = (
             [m, n, k, p.a.0.stride, p.b.0.stride, p.c.stride],
             [p.a.1, p.b.1, p.add],
@@ -160,7 +180,7 @@ impl Products {
         let algorithm = if let Some(algorithm) = known {
             algorithm
         } else {
-            let preference = Preference::new()?;
+            let preference = Preference::new([align(&p.b.0), align(&p.a.0), align(&p.c)])?;
             // SAFETY: all handles live.
             let found = unsafe {
                 result::get_matmul_algo_heuristic(

@@ -26,6 +26,12 @@ const BUFFER: usize = 1 << 20;
 const ALIGNMENT: usize = 8;
 /// Calls whose regions are remembered: their copies come at most so many calls later.
 const REMEMBERED: usize = 1 << 20;
+/// The first version whose records of copies have a number of them: that of CUDA 12.8.
+const COUNTED: u32 = 26;
+/// Calls after which a copy's region is no longer waited for.
+const WAIT: u32 = 1 << 16;
+/// What copies belong to of which nobody says it.
+const ELSE: &str = "something else";
 /// What numbers of regions are to CUPTI.
 const KIND: CUpti_ExternalCorrelationKind =
     CUpti_ExternalCorrelationKind::CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
@@ -50,10 +56,14 @@ struct Seen {
     names: Vec<String>,
     /// The region of a call, by its number.
     regions: BTreeMap<u32, u64>,
-    /// Copies whose calls are not known yet.
-    strays: Vec<(u32, Copies)>,
+    /// Copies whose calls are not known yet: call, way, by, copies, bytes, nanoseconds.
+    strays: Vec<Stray>,
     sums: Vec<Copies>,
+    /// Records that CUPTI had no room for.
+    dropped: u64,
 }
+
+type Stray = (u32, Way, Mover, [u64; 3]);
 
 impl Seen {
     fn number(&mut self, name: &str) -> u64 {
@@ -73,27 +83,42 @@ impl Seen {
         }
     }
 
-    fn copy(&mut self, call: u32, mut copies: Copies) {
+    fn copy(&mut self, (call, way, by, [copies, bytes, nanoseconds]): Stray) {
         let name = self.regions.get(&call).and_then(|region| self.names.get(*region as usize));
         match name {
             Some(name) => {
-                copies.name.clone_from(name);
-                add_copy(&mut self.sums, copies);
+                let name = name.clone();
+                add_copy(&mut self.sums, Copies { name, way, by, copies, bytes, nanoseconds });
             }
-            None => self.strays.push((call, copies)),
+            None => self.strays.push((call, way, by, [copies, bytes, nanoseconds])),
         }
     }
 
-    /// All of them; of those whose calls are still not known it is not said what they belong to.
+    /// Looks again for what copies belong to. Of calls long ago nobody will say it: these belong to something else.
+    fn retry(&mut self, forget: bool) {
+        let newest = self.regions.last_key_value().map_or(0, |(call, _)| *call);
+        for stray in std::mem::take(&mut self.strays) {
+            let (call, way, by, [copies, bytes, nanoseconds]) = stray;
+            let late = forget || newest.saturating_sub(call) > WAIT;
+            if late && !self.regions.contains_key(&call) {
+                let name = ELSE.to_owned();
+                add_copy(&mut self.sums, Copies { name, way, by, copies, bytes, nanoseconds });
+            } else {
+                self.copy(stray);
+            }
+        }
+    }
+
+    /// All of them, and that some are missing.
     fn all(&mut self) -> Vec<Copies> {
-        for (call, copies) in std::mem::take(&mut self.strays) {
-            self.copy(call, copies);
+        self.retry(true);
+        if self.dropped > 0 {
+            let name = format!("{} records that CUPTI had no room for", self.dropped);
+            let lost =
+                Copies { name, way: Way::Other, by: Mover::Unknown, copies: 0, bytes: 0, nanoseconds: 0 };
+            return self.sums.iter().cloned().chain([lost]).collect();
         }
-        let mut sums = self.sums.clone();
-        for (_, copies) in &self.strays {
-            add_copy(&mut sums, copies.clone());
-        }
-        sums
+        self.sums.clone()
     }
 }
 
@@ -165,6 +190,18 @@ impl Drop for Region {
     }
 }
 
+/// Whether this version of CUPTI says how many copies a record stands for.
+fn counts() -> bool {
+    static COUNTS: OnceLock<bool> = OnceLock::new();
+    *COUNTS.get_or_init(|| {
+        let mut version = 0;
+        // SAFETY: the library is there, or nobody watches; `version` is there to be written.
+        let known =
+            unsafe { sys::is_culib_present() && sys::cuptiGetVersion(&raw mut version).result().is_ok() };
+        known && version >= COUNTED
+    })
+}
+
 const fn layout() -> Layout {
     match Layout::from_size_align(BUFFER, ALIGNMENT) {
         Ok(layout) => layout,
@@ -186,7 +223,7 @@ unsafe extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, records: 
 }
 
 /// CUPTI gives one back.
-unsafe extern "C" fn completed(_: CUcontext, _: u32, buffer: *mut u8, _: usize, valid: usize) {
+unsafe extern "C" fn completed(context: CUcontext, stream: u32, buffer: *mut u8, _: usize, valid: usize) {
     if buffer.is_null() {
         return;
     }
@@ -200,6 +237,13 @@ unsafe extern "C" fn completed(_: CUcontext, _: u32, buffer: *mut u8, _: usize, 
         // SAFETY: it is a record of the buffer.
         unsafe { take(record) };
     }
+    let mut dropped = 0;
+    // SAFETY: context and stream are CUPTI's, and `dropped` is there to be written.
+    let _ = unsafe { activity::get_num_dropped_records(context, stream, &raw mut dropped) };
+    let mut seen = seen().lock();
+    seen.dropped += dropped as u64;
+    seen.retry(false);
+    drop(seen);
     // SAFETY: it was allocated by `requested`, with this layout.
     unsafe { dealloc(buffer, layout()) };
 }
@@ -252,9 +296,14 @@ unsafe fn take(record: *const CUpti_Activity) {
             x if x == sys::CUpti_ChannelType::CUPTI_CHANNEL_TYPE_COMPUTE as u32 => Mover::Multiprocessors,
             _ => Mover::Unknown,
         };
-        let name = "something else".to_owned();
-        let nanoseconds = end.saturating_sub(start);
-        seen().lock().copy(call, Copies { name, way, by, copies: 1, bytes, nanoseconds });
+        // A batch is one record, and later versions say of how many.
+        let copies = if counts() {
+            // SAFETY: as above; versions that know the number have records that are as long.
+            unsafe { addr_of!((*copy).copyCount).read_unaligned() }.max(1)
+        } else {
+            1
+        };
+        seen().lock().copy((call, way, by, [copies, bytes, end.saturating_sub(start)]));
     }
 }
 
