@@ -97,16 +97,6 @@ impl<'a> Checker<'a> {
                 } else {
                     found.entries.push(entry);
                 }
-                if entry.value.is_some() || entry.settings.is_none() {
-                    let d = Diagnostic::error(
-                        codes::WRONG_KIND,
-                        entry.span,
-                        format!("`{key}` takes settings in braces"),
-                    )
-                    .label(format!("write `{key} {{ ... }}`"));
-                    self.push(d);
-                    failed = true;
-                }
                 continue;
             }
             let known = params.iter().any(|p| p.name == key);
@@ -224,6 +214,11 @@ impl<'a> Checker<'a> {
             &["precision"],
         );
         let precision = match nested.get("precision") {
+            Some(e) if e.value.is_some() || e.settings.is_none() => {
+                let d = Diagnostic::error(codes::WRONG_KIND, e.span, "`precision` takes settings in braces")
+                    .label("write `precision { compute bf16 }`");
+                return Err(self.push(d));
+            }
             Some(e) => {
                 Some(self.settings("precision", e.key.span, e.settings.as_ref(), settings::PRECISION)?)
             }

@@ -102,10 +102,10 @@ struct Preference(sys::cublasLtMatmulPreference_t);
 impl Preference {
     /// For operands and a result that begin at multiples of so many bytes. What is not said is taken for 256.
     fn new([left, right, out]: [u32; 3]) -> Result<Self, DriverError> {
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let own = result::create_matmul_pref()
             .map(Self)
             .map_err(|e| failed("cublasLtMatmulPreferenceCreate", e))?;
-        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         for (attribute, bytes) in [
             (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, left),
             (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, right),
