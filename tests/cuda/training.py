@@ -16,6 +16,7 @@ Without a model the three before that take a parity model, which is small.
 import argparse
 import json
 import math
+import re
 import struct
 import subprocess
 import sys
@@ -145,7 +146,8 @@ def timed(runs, given):
     found = []
     for compute in ["f32", "bf16"]:
         text = given.timed.read_text().replace("train {", f"train {{ precision {{ compute {compute} }}", 1)
-        text = text.replace('import "', f'import "{given.timed.parent}/')
+        # Files are named by where the model stands.
+        text = re.sub(r'\b(import|csv|safetensors) "(?!/)', rf'\1 "{given.timed.parent}/', text)
         model = runs.folder / f"{given.timed.stem}-{compute}.fs"
         model.write_text(text)
         for strategy in ["serial", "pec"]:
