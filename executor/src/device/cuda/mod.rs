@@ -7,6 +7,7 @@
 mod action;
 mod allreduce;
 mod asked;
+mod attention;
 mod carry;
 mod classes;
 mod dense;

@@ -9,6 +9,7 @@
 //! Virtual time says when work would begin and end with given costs: not before what it waits for, nor while the
 //! engine that it needs is at other work.
 
+mod calls;
 mod hazards;
 mod memory;
 mod work;
@@ -20,11 +21,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::super::sources::Precision;
-use super::{
-    Area, Copies, Driver, DriverError, Event, Facts, Launch, Memory, Mover, Pinned, Product, Stream, Way,
-    add_copy, same_shape, shape,
-};
+use super::{Area, Copies, DriverError, Facts, Mover, Pinned, Stream, Way, add_copy, shape};
 use hazards::{Clock, History, Stamp};
 use memory::{Block, Blocks, POISON};
 pub use work::{Kernels, NoKernels};
@@ -517,199 +514,6 @@ impl Shared {
             }
             state.end(stream, &self.options.costs);
             self.done.notify_all();
-        }
-    }
-}
-
-impl Driver for Emulated {
-    fn facts(&self) -> &Facts {
-        &self.shared.options.facts
-    }
-
-    fn prepare(&self, precision: Precision) -> Result<(), DriverError> {
-        if self.shared.kernels.has(precision) { Ok(()) } else { Err(DriverError::NoPrecision(precision)) }
-    }
-
-    fn stream(&self, priority: i32) -> Result<Stream, DriverError> {
-        let mut state = self.state()?;
-        let number = state.streams.len() as u32;
-        let user = state.users;
-        state.users += 1;
-        state.streams.push(Queue {
-            user,
-            priority,
-            tasks: VecDeque::new(),
-            clock: Clock::default(),
-            name: "work without a name".into(),
-            end: 0.0,
-            busy: false,
-        });
-        Ok(Stream(number))
-    }
-
-    fn event(&self) -> Result<Event, DriverError> {
-        let mut state = self.state()?;
-        state.events.push(Point::default());
-        Ok(Event(state.events.len() as u32 - 1))
-    }
-
-    fn record(&self, stream: Stream, event: Event) -> Result<(), DriverError> {
-        let mut state = self.state()?;
-        let event = event.0 as usize;
-        state.events[event].recorded += 1;
-        let record = state.events[event].recorded;
-        state.push(stream, Task::Record { event, record });
-        self.shared.work.notify_one();
-        Ok(())
-    }
-
-    fn wait(&self, stream: Stream, event: Event) -> Result<(), DriverError> {
-        let mut state = self.state()?;
-        let event = event.0 as usize;
-        let record = state.events[event].recorded;
-        state.push(stream, Task::Wait { event, record });
-        self.shared.work.notify_one();
-        Ok(())
-    }
-
-    fn has_come(&self, event: Event) -> Result<bool, DriverError> {
-        let mut state = self.state()?;
-        let Point { recorded, come, clock, at } = state.events[event.0 as usize].clone();
-        if come < recorded {
-            return Ok(false);
-        }
-        state.host().1.join(&clock);
-        state.now = state.now.max(at);
-        Ok(true)
-    }
-
-    fn allocate(&self, stream: Stream, bytes: u64) -> Result<Memory, DriverError> {
-        let mut state = self.state()?;
-        let free = self.facts().memory.saturating_sub(state.blocks.held);
-        let none = DriverError::NoMemory { bytes, free };
-        if bytes > free {
-            return Err(none);
-        }
-        let address = state.blocks.add(bytes, POISON).ok_or(none)?;
-        // Whoever does not wait for the stream has no right to it.
-        let queue = &mut state.streams[stream.0 as usize];
-        let user = queue.user;
-        let at = queue.clock.advance(user);
-        let (clock, name) = (queue.clock.clone(), Arc::clone(&queue.name));
-        let memory = Memory { address, bytes };
-        let stamp = Stamp { user, at, name };
-        state.history.touch(memory.area(), true, &clock, &stamp);
-        Ok(memory)
-    }
-
-    fn release(&self, stream: Stream, memory: Memory) -> Result<(), DriverError> {
-        self.push(stream, Task::Release { address: memory.address })
-    }
-
-    fn pin(&self, bytes: u64) -> Result<Pinned, DriverError> {
-        let mut state = self.state()?;
-        let block = Block::new(bytes, POISON).ok_or(DriverError::NoMemory { bytes, free: 0 })?;
-        let number = state.next_pinned;
-        state.next_pinned += 1;
-        state.pinned.insert(number, (block, bytes));
-        Ok(Pinned(number))
-    }
-
-    fn unpin(&self, pinned: Pinned) -> Result<(), DriverError> {
-        let mut state = self.state()?;
-        if let Some((block, bytes)) = state.pinned.remove(&pinned.0) {
-            state.history.forget(block.address(), block.address() + bytes);
-        }
-        Ok(())
-    }
-
-    fn read(&self, pinned: Pinned, offset: u64, to: &mut [u8]) -> Result<(), DriverError> {
-        let (_state, area) = self.host((pinned, offset), to.len(), false)?;
-        to.copy_from_slice(memory::bytes(area));
-        Ok(())
-    }
-
-    fn write(&self, pinned: Pinned, offset: u64, from: &[u8]) -> Result<(), DriverError> {
-        let (_state, area) = self.host((pinned, offset), from.len(), true)?;
-        memory::bytes_mut(area).copy_from_slice(from);
-        Ok(())
-    }
-
-    fn upload(&self, stream: Stream, (pinned, offset): (Pinned, u64), to: Area) -> Result<(), DriverError> {
-        let from = Self::pinned(&*self.state()?, (pinned, offset), to.bytes())?;
-        self.push(stream, Task::Copy { way: Way::In, copies: vec![(from, to)] })
-    }
-
-    fn download(
-        &self,
-        stream: Stream,
-        from: Area,
-        (pinned, offset): (Pinned, u64),
-    ) -> Result<(), DriverError> {
-        let to = Self::pinned(&*self.state()?, (pinned, offset), from.bytes())?;
-        self.push(stream, Task::Copy { way: Way::Out, copies: vec![(from, to)] })
-    }
-
-    fn copy(&self, stream: Stream, copies: &[(Area, Area)]) -> Result<(), DriverError> {
-        copies.iter().try_for_each(|(from, to)| same_shape(*from, *to))?;
-        let copies = copies.iter().copied().filter(|(from, _)| !from.is_empty()).collect();
-        self.push(stream, Task::Copy { way: Way::Within, copies })
-    }
-
-    fn fill(&self, stream: Stream, area: Area, byte: u8) -> Result<(), DriverError> {
-        self.push(stream, Task::Fill { area, byte })
-    }
-
-    fn launch(&self, stream: Stream, launch: &Launch<'_>) -> Result<(), DriverError> {
-        if launch.call.shape.is_empty() {
-            return Ok(());
-        }
-        let (call, touches) = (Box::new(launch.call.clone()), launch.touches.to_vec());
-        self.push(stream, Task::Launch { call, touches })
-    }
-
-    fn product(&self, stream: Stream, product: &Product) -> Result<(), DriverError> {
-        shape(product)?;
-        self.push(stream, Task::Product(*product))
-    }
-
-    fn write_value(&self, stream: Stream, at: Memory, value: u32) -> Result<(), DriverError> {
-        self.push(stream, Task::WriteValue { at: at.first(4), value })
-    }
-
-    fn wait_value(&self, stream: Stream, at: Memory, value: u32) -> Result<(), DriverError> {
-        self.push(stream, Task::WaitValue { at: at.first(4), value })
-    }
-
-    fn name(&self, stream: Stream, what: &str) {
-        if let Some(queue) = self.shared.state.lock().streams.get_mut(stream.0 as usize) {
-            queue.name = what.into();
-        }
-    }
-
-    fn watch_copies(&self) -> Result<(), DriverError> {
-        self.state()?.copies.get_or_insert_default();
-        Ok(())
-    }
-
-    fn copies(&self) -> Result<Vec<Copies>, DriverError> {
-        Ok(self.state()?.copies.clone().unwrap_or_default())
-    }
-
-    fn synchronize(&self, stream: Stream) -> Result<(), DriverError> {
-        let mut state = self.state()?;
-        loop {
-            if let Some(error) = &state.error {
-                return Err(error.clone());
-            }
-            let queue = &state.streams[stream.0 as usize];
-            if queue.tasks.is_empty() {
-                let (clock, end) = (queue.clock.clone(), queue.end);
-                state.host().1.join(&clock);
-                state.now = state.now.max(end);
-                return Ok(());
-            }
-            self.shared.done.wait(&mut state);
         }
     }
 }

@@ -202,17 +202,16 @@ fn counts() -> bool {
     })
 }
 
-const fn layout() -> Layout {
-    match Layout::from_size_align(BUFFER, ALIGNMENT) {
-        Ok(layout) => layout,
-        Err(_) => panic!("a power of two"),
-    }
-}
+/// A buffer of records; that it can be is known when this is compiled.
+const LAYOUT: Layout = match Layout::from_size_align(BUFFER, ALIGNMENT) {
+    Ok(layout) => layout,
+    Err(_) => panic!("no alignment"),
+};
 
 /// CUPTI asks for a buffer.
 unsafe extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, records: *mut usize) {
     // SAFETY: a layout of more than no bytes.
-    let memory = unsafe { alloc_zeroed(layout()) };
+    let memory = unsafe { alloc_zeroed(LAYOUT) };
     // SAFETY: CUPTI hands over three places to be written. Without a buffer it drops records.
     unsafe {
         *buffer = memory;
@@ -245,7 +244,7 @@ unsafe extern "C" fn completed(context: CUcontext, stream: u32, buffer: *mut u8,
     seen.retry(false);
     drop(seen);
     // SAFETY: it was allocated by `requested`, with this layout.
-    unsafe { dealloc(buffer, layout()) };
+    unsafe { dealloc(buffer, LAYOUT) };
 }
 
 /// Takes in a record.
