@@ -70,6 +70,8 @@ pub struct PipelineOptions {
     pub microbatches: Option<u32>,
     /// Ranks to place tables on.
     pub ranks: u32,
+    /// Ranks of a node; `None`: all are of one.
+    pub node: Option<u32>,
     /// Bytes of a rank for tables and their state.
     pub memory: Option<u64>,
     /// Bytes that a transfer could have moved in its latency.
@@ -94,6 +96,7 @@ impl PipelineOptions {
             lookahead: int(&module.attrs, "lookahead")?,
             microbatches: None,
             ranks,
+            node: None,
             memory: None,
             latency_bytes: None,
             launch_bytes: None,
@@ -114,6 +117,13 @@ impl PipelineOptions {
     #[must_use]
     pub fn microbatches(mut self, microbatches: impl Into<Option<u32>>) -> Self {
         self.microbatches = microbatches.into();
+        self
+    }
+
+    /// For ranks of which so many are of a node.
+    #[must_use]
+    pub fn node(mut self, node: impl Into<Option<u32>>) -> Self {
+        self.node = node.into();
         self
     }
 
@@ -165,8 +175,9 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
     let optional = |name: &str, value: Option<u64>| value.map_or(String::new(), |v| format!(",{name}={v}"));
     let tables = &plan.tables;
     let sharding = format!(
-        "ranks={}{}{}{}{}",
+        "ranks={}{}{}{}{}{}",
         plan.ranks,
+        optional("node", plan.node.map(u64::from)),
         optional("memory", plan.memory),
         optional("latency_bytes", plan.latency_bytes),
         per_table(",sharding=", &PerTable { others: None, named: tables.sharding.clone() }),
@@ -182,7 +193,13 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
         PerTable::default()
     };
     let unique = PerTable { others: Some(plan.unique_rows), named: tables.unique.clone() };
-    let exchanges = format!("{}{}", per_table("unique=", &unique), per_table(",lookahead=", &lookahead));
+    let relay = PerTable { others: None, named: tables.relay.clone() };
+    let exchanges = format!(
+        "{}{}{}",
+        per_table("unique=", &unique),
+        per_table(",lookahead=", &lookahead),
+        per_table(",relay=", &relay)
+    );
     let fuse = plan.launch_bytes.filter(|bytes| *bytes > 0).map_or(String::new(), |bytes| {
         format!("fuse-elementwise{{launch_bytes={bytes},ranks={}}},", plan.ranks)
     });
@@ -373,6 +390,7 @@ pub fn lowered(program: &Program, options: &CompileOptions) -> Result<s::Schedul
         hashed: None,
         hot: Vec::new(),
         reuse: Vec::new(),
+        relayed: None,
     };
     let tables = program.model.iter().flat_map(|m| &m.tables);
     plan_sharding::count(&mut module, &tables.map(|t| uncounted(t.name.clone())).collect::<Vec<_>>());
@@ -447,6 +465,7 @@ impl Aim {
         let plan = asked
             .lookahead(lookahead)
             .microbatches(options.microbatches)
+            .node(Some(self.cluster.gpus_per_node).filter(|node| (2..self.ranks).contains(node)))
             .memory(self.cluster.memory)
             .latency_bytes(latency_bytes(&self.cluster, self.ranks))
             .launch_bytes(launch_bytes(&self.cluster))

@@ -29,6 +29,7 @@ fn context(s: Sizes) -> Context {
         cuts: vec![(0, 1), (1, DIM)],
         repeats: true,
         moves: true,
+        relays: true,
         replicates: true,
     }
 }
@@ -154,7 +155,7 @@ proptest! {
 /// Each rule finds something in what each other choice builds, and nothing in its twins.
 #[test]
 fn twins_are_left_alone() {
-    let s = Sizes { ranks: 2, rows: 5, microbatches: 1, sequences: 2, lookahead: 1, seed: 1 };
+    let s = Sizes { ranks: 4, nodes: 2, rows: 5, microbatches: 1, sequences: 2, lookahead: 1, seed: 1 };
     let mut data = Data::of_thirds(s);
     let plain = table(&mut data, s, &choice(true, None, Sharding::RowWise));
     let start = to_nodes(&data.terms, &plain).expect("all have a place");

@@ -5,8 +5,9 @@ mod traces;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fs_compiler::chakra::{ChakraError, Export};
+use fs_compiler::distribution::TableOptions;
 use fs_compiler::{CompileOptions, Strategy, compile_with};
-use fs_schedule::Schedule;
+use fs_schedule::{Leg, Schedule};
 use traces::{COLLECTIVE, COMPUTE, Node, RECEIVE, SEND, read};
 
 fn model(sharding: &str, train: &str) -> String {
@@ -268,4 +269,53 @@ fn what_cannot_be_exported_says_why() {
     assert!(matches!(Export::new(&s, u64::MAX), Err(ChakraError::Large { .. })));
     s.prediction = None;
     assert!(matches!(Export::new(&s, 1), Err(ChakraError::NoPrediction)));
+}
+
+/// Through relays nothing that is within nodes leaves them, and what crosses goes between ranks of one place, as many bytes as the
+/// schedule expects.
+#[test]
+fn relays_are_asked_within_nodes_and_ask_between_them() {
+    for (sharding, train, strategy) in [
+        ("row_wise", "", Strategy::Pec),
+        ("row_wise", "microbatches 2", Strategy::Pec),
+        ("table_wise", "", Strategy::Serial),
+    ] {
+        let program = fs_dsl::check_text("model.fs", &model(sharding, train)).program.expect("checks");
+        let cluster = fs_dsl::cluster::preset("local").expect("a preset");
+        let tables = TableOptions::default().relay([("items".to_owned(), true)]);
+        let options = CompileOptions::new(strategy, 6).cluster(cluster).tables(tables);
+        let s = compile_with(&program, &options).expect("it compiles").schedule;
+        assert_eq!(s.settings.node, Some(2));
+        let ranks = check(&s, 3);
+        replay(&ranks);
+        let sizes = &s.prediction.as_ref().expect("a prediction").sizes;
+        let size = |symbol: fs_schedule::Symbol| {
+            sizes.iter().find(|(name, _)| *name == symbol.to_string()).map_or(0.0, |(_, value)| *value)
+        };
+        let mut crossed = 0;
+        for op in s.train.ops.iter().filter(|op| op.action.is_transfer()) {
+            let Some(leg) = op.action.exchanges().first().map(|e| s.exchanges[*e as usize].leg) else {
+                continue;
+            };
+            let mut all = 0;
+            for n in ranks.iter().flatten().filter(|n| n.kind == SEND && n.attr["op"].2 == op.name) {
+                let (from, to) = (n.number("comm_src"), n.number("comm_dst"));
+                match leg {
+                    Leg::Whole => continue,
+                    Leg::Within { .. } => assert_eq!(from / 2, to / 2, "{}", op.name),
+                    Leg::Between { .. } => assert_eq!(from % 2, to % 2, "{}", op.name),
+                }
+                all += n.number("comm_size");
+            }
+            // Of three nodes a third stays; numbers of ids travel beside these.
+            let expected = 3.0 * 6.0 * op.cost.wire.eval(size) * 2.0 / 3.0;
+            let ids = matches!(op.action, fs_schedule::Action::AllToAllIds { .. });
+            let compared = matches!(leg, Leg::Between { .. }) && !ids && sharding == "row_wise";
+            if compared && expected > 3000.0 {
+                assert!((all as f64 / expected - 1.0).abs() < 0.02, "{}: {all} of {expected}", op.name);
+                crossed += 1;
+            }
+        }
+        assert!(crossed >= 2 || sharding != "row_wise", "{crossed}");
+    }
 }

@@ -95,7 +95,7 @@ proptest! {
 /// A row of one rank and sizes of several: both follow from the term.
 #[test]
 fn sizes_follow_from_terms() {
-    let s = Sizes { ranks: 2, rows: 5, microbatches: 2, sequences: 1, lookahead: 1, seed: 1 };
+    let s = Sizes { ranks: 2, nodes: 1, rows: 5, microbatches: 2, sequences: 1, lookahead: 1, seed: 1 };
     let mut data = Data::new(s);
     let d = data.build(&choice(true, Some(1), Sharding::ColumnWise { ranks: vec![0, 1] }), 7, 2);
     let symbol = |data: &Data, id| data.terms.extent(id).map(|e| e.to_string());
@@ -123,7 +123,7 @@ fn sizes_follow_from_terms() {
 /// Equal terms are one, and ill-typed ones are refused with the operand at fault.
 #[test]
 fn terms_are_typed() {
-    let s = Sizes { ranks: 2, rows: 5, microbatches: 1, sequences: 2, lookahead: 1, seed: 1 };
+    let s = Sizes { ranks: 2, nodes: 1, rows: 5, microbatches: 1, sequences: 2, lookahead: 1, seed: 1 };
     let mut data = Data::new(s);
     let row_wise = choice(true, None, Sharding::RowWise);
     let d = data.build(&row_wise, 0, 1);

@@ -4,19 +4,19 @@
 //! without running it, and cut into any number of microbatches: a profile of one schedule tells the classes of all, and
 //! a model can be planned by its data before it has run.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use fs_kernels::random::negatives;
 use fs_schedule::counts::{Counted, Counts, GroupCounts, TableCounts};
-use fs_schedule::profile::{DISTANCES, MOST_LENGTHS, ReuseCounts, Rows};
-use fs_schedule::{Action, Place, RowMap, RowPlacement, Schedule, Sharding, Site, Symbol};
-use fs_workload::placement::{MOST_HOT, rows_per_rank};
+use fs_schedule::profile::{DISTANCES, MOST_LENGTHS, Relayed, ReuseCounts, Rows};
+use fs_schedule::{Action, Nodes, Place, RowMap, RowPlacement, Schedule, Sharding, Site, Symbol};
+use fs_workload::placement::MOST_HOT;
 use fs_workload::random::RandomKey;
 
 use super::assign::{AssignError, Assigner, homes};
+use super::entries::{Entries, Entry, Numbers, busiest, distances, hot, mean, of_nodes};
 use super::samples::{Blocks, Dealt, Lists};
 use super::share::{Column, Missing, Share};
 use super::sizes::Layout;
@@ -24,8 +24,6 @@ use super::{DataError, GlobalBatch, Source, Values};
 
 /// Numbers of microbatches that a profile counts.
 const MICROBATCHES: [u32; 4] = [1, 2, 4, 8];
-/// Rows up to which a table gets a list with a place for each.
-const DENSE: u64 = 1 << 25;
 /// Batches that counts before a run are of, at most.
 const MOST_BATCHES: u64 = 64;
 /// Numbers (ids, features, labels, what is drawn) that are read and drawn for them, at most.
@@ -51,47 +49,6 @@ pub(crate) enum Origin {
     Input(usize),
     Drawn { rows: u64, lengths: u32, count: u32, stream: u32 },
 }
-
-/// A number for each row; 0 is none.
-enum Numbers {
-    Dense(Vec<u32>),
-    Sparse(HashMap<i64, u32>),
-}
-
-impl Numbers {
-    fn new(rows: u64) -> Self {
-        if rows <= DENSE { Self::Dense(vec![0; rows as usize]) } else { Self::Sparse(HashMap::new()) }
-    }
-    fn get(&self, row: i64) -> u32 {
-        match self {
-            Self::Dense(list) => usize::try_from(row).ok().and_then(|r| list.get(r)).copied().unwrap_or(0),
-            Self::Sparse(map) => map.get(&row).copied().unwrap_or(0),
-        }
-    }
-    fn set(&mut self, row: i64, number: u32) {
-        match self {
-            Self::Dense(list) => {
-                if let Some(place) = usize::try_from(row).ok().and_then(|r| list.get_mut(r)) {
-                    *place = number;
-                }
-            }
-            Self::Sparse(map) => {
-                map.insert(row, number);
-            }
-        }
-    }
-}
-
-/// A rank's entry in a batch: its row, the first and last microbatch that use it.
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    row: i64,
-    first: u32,
-    last: u32,
-}
-
-/// Entries of each rank in some consecutive batches.
-type Entries = Vec<Vec<Vec<Entry>>>;
 
 /// What counts.
 pub struct Counter<'a> {
@@ -139,6 +96,10 @@ impl<'a> Counter<'a> {
         let schedule = Arc::clone(self.schedule);
         for (e, x) in schedule.exchanges.iter().enumerate() {
             let Some(table) = schedule.tables.get(x.table as usize) else { continue };
+            // What relays ask for is counted with what ranks ask them for.
+            if x.leg.within().is_some() {
+                continue;
+            }
             if x.entries as usize != e {
                 // A part sends the entries of the first.
                 let of = schedule.exchanges.get(x.entries as usize);
@@ -171,7 +132,8 @@ impl<'a> Counter<'a> {
             .exchanges
             .iter()
             .enumerate()
-            .filter(|(e, x)| x.entries as usize == *e && (x.table as usize) < schedule.tables.len())
+            .filter(|(e, x)| x.entries as usize == *e && x.leg.within().is_none())
+            .filter(|(_, x)| (x.table as usize) < schedule.tables.len())
             .map(|(e, _)| e)
             .collect();
         let full = margin(DISTANCES, microbatches);
@@ -271,7 +233,10 @@ impl<'a> Counter<'a> {
             hashed: None,
             hot: Vec::new(),
             reuse: Vec::new(),
+            relayed: None,
         };
+        let nodes = Nodes::new(self.ranks as u32, schedule.settings.node);
+        let mut relayed = Relayed { node: nodes.each(), sent: 0.0, reuse: Vec::new() };
         for (n, microbatches) in way.cuts.iter().enumerate() {
             let margin = margin(way.reach, *microbatches);
             let range = steps.start.saturating_sub(margin)..steps.end + margin;
@@ -289,8 +254,20 @@ impl<'a> Counter<'a> {
                     rows.hot = hot(entries, self.ranks, way.hot);
                 }
             }
+            if nodes.count() > 1 {
+                // A node asks as one of as many ranks as there are nodes, and its relays share what it asks for.
+                let of_nodes = of_nodes(&entries, nodes, table.rows);
+                let share = 1.0 / f64::from(nodes.each());
+                if n == 0 {
+                    let asked = of_nodes[window.clone()].iter().flatten().map(|l| l.len() as f64);
+                    relayed.sent = mean(asked) * share;
+                }
+                let counts = distances(&of_nodes, window.clone(), table.rows, (*microbatches, way.reach));
+                relayed.reuse.push(scaled(counts, share));
+            }
             rows.reuse.push(distances(&entries, window, table.rows, (*microbatches, way.reach)));
         }
+        rows.relayed = (nodes.count() > 1).then_some(relayed);
         Ok(rows)
     }
 
@@ -442,6 +419,13 @@ impl<'a> Counter<'a> {
     }
 }
 
+/// So many times as many.
+fn scaled(mut counts: ReuseCounts, factor: f64) -> ReuseCounts {
+    let all = counts.forward.iter_mut().chain(&mut counts.backward).flatten();
+    all.for_each(|n| *n *= factor);
+    counts
+}
+
 /// The sources of an exchange's ids, each once.
 pub(crate) fn origins(schedule: &Schedule, exchange: u32) -> Vec<Origin> {
     let ops = &schedule.train.ops;
@@ -464,143 +448,4 @@ pub(crate) fn origins(schedule: &Schedule, exchange: u32) -> Vec<Origin> {
         found.extend(origin.filter(|o| !found.contains(o)));
     }
     found
-}
-
-/// Entries by microbatch and distance, per rank and batch.
-fn distances(
-    entries: &Entries,
-    window: Range<usize>,
-    rows: u64,
-    (microbatches, reach): (u32, u32),
-) -> ReuseCounts {
-    let zeros = || vec![vec![0.0; reach as usize + 1]; microbatches as usize];
-    let (mut forward, mut backward) = (zeros(), zeros());
-    let place = |distance: Option<u32>| {
-        distance.filter(|d| (1..=reach).contains(d)).map_or(reach as usize, |d| d as usize - 1)
-    };
-    let each = 1.0 / (window.len() * entries.first().map_or(1, Vec::len)).max(1) as f64;
-    // Units of time are microbatches, from 1, so that 0 is never.
-    let unit = |batch: usize, m: u32| batch as u32 * microbatches + m + 1;
-    let mut last = Numbers::new(rows);
-    for (n, ranks) in entries.iter().enumerate() {
-        if window.contains(&n) {
-            for e in ranks.iter().flatten() {
-                let before = last.get(e.row);
-                let distance = (before > 0).then(|| unit(n, e.first) - before);
-                forward[e.first as usize][place(distance)] += each;
-            }
-        }
-        for e in ranks.iter().flatten() {
-            let latest = last.get(e.row).max(unit(n, e.last));
-            last.set(e.row, latest);
-        }
-    }
-    let mut next = Numbers::new(rows);
-    let mut ends = Numbers::new(rows);
-    for (n, ranks) in entries.iter().enumerate().rev() {
-        if window.contains(&n) {
-            for e in ranks.iter().flatten() {
-                let end = ends.get(e.row).max(unit(n, e.last));
-                ends.set(e.row, end);
-            }
-            for e in ranks.iter().flatten() {
-                let (end, after) = (ends.get(e.row), next.get(e.row));
-                let distance = (after > 0).then(|| after - end);
-                backward[((end - 1) % microbatches) as usize][place(distance)] += each;
-            }
-        }
-        // Later batches come first here: the first use of this one replaces theirs.
-        for e in ranks.iter().flatten() {
-            ends.set(e.row, 0);
-            let (first, known) = (unit(n, e.first), next.get(e.row));
-            let of_this_batch = known >= unit(n, 0) && known <= unit(n, microbatches - 1);
-            next.set(e.row, if of_this_batch { known.min(first) } else { first });
-        }
-    }
-    ReuseCounts { microbatches, forward, backward }
-}
-
-/// Rows that were asked for more than once, the most asked for of many, with how often a rank asks in a batch.
-fn hot(entries: &[Vec<Vec<Entry>>], ranks: usize, most: usize) -> Vec<(u64, f64)> {
-    let mut rows: Vec<i64> = entries.iter().flatten().flatten().map(|e| e.row).collect();
-    rows.sort_unstable();
-    let counts = rows.chunk_by(|a, b| a == b).map(|same| (same[0], same.len() as u64));
-    let mut hot: Vec<(i64, u64)> = counts.filter(|(_, n)| *n > 1).collect();
-    hot.sort_by_key(|(row, n)| (Reverse(*n), *row));
-    hot.truncate(most);
-    hot.sort_unstable();
-    let each = 1.0 / (entries.len() * ranks).max(1) as f64;
-    hot.into_iter().map(|(row, n)| (row as u64, n as f64 * each)).collect()
-}
-
-/// The most that a rank sends or receives, over what it would be if rows were spread evenly; rows are in these slots.
-fn busiest(entries: &[Vec<Vec<Entry>>], rows: u64, ranks: usize, slot: impl Fn(u64) -> u64) -> f64 {
-    let shard = rows_per_rank(rows, ranks as u64);
-    let (mut most, mut even) = (0.0, 0.0);
-    for batch in entries {
-        let mut traffic = vec![[0u64; 2]; ranks];
-        for (rank, list) in batch.iter().enumerate() {
-            for e in list {
-                let owner = ((slot(e.row as u64) / shard) as usize).min(ranks - 1);
-                if owner != rank {
-                    traffic[rank][0] += 1;
-                    traffic[owner][1] += 1;
-                }
-            }
-        }
-        most += traffic.iter().flatten().copied().max().unwrap_or(0) as f64;
-        let sent: usize = batch.iter().map(Vec::len).sum();
-        even += sent as f64 / ranks as f64 * (ranks as f64 - 1.0) / ranks as f64;
-    }
-    if even > 0.0 { most / even } else { 1.0 }
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (n, sum) = values.fold((0.0, 0.0), |(n, sum), v| (n + 1.0, sum + v));
-    if n > 0.0 { sum / n } else { 0.0 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn entry(row: i64, first: u32, last: u32) -> Entry {
-        Entry { row, first, last }
-    }
-
-    /// Two ranks, two microbatches. Row 5: batch 0 by rank 0 in 0 and by rank 1 in 1, batch 1 by rank 0 in 0, batch
-    /// 3 by rank 1 in 1. Row 7: batch 1 only.
-    #[test]
-    fn distances_are_those_of_the_classes() {
-        let entries: Entries = vec![
-            vec![vec![entry(5, 0, 0)], vec![entry(5, 1, 1)]],
-            vec![vec![entry(5, 0, 0), entry(7, 0, 1)], vec![]],
-            vec![vec![], vec![]],
-            vec![vec![], vec![entry(5, 1, 1)]],
-        ];
-        let counts = distances(&entries, 0..4, 10, (2, DISTANCES));
-        let far = DISTANCES as usize;
-        let per = 1.0 / 8.0;
-        // Batch 0 is new to both; batch 1 follows microbatch 1 at once; batch 3 five microbatches after batch 1's 0.
-        assert_eq!(counts.forward[0][0], per);
-        assert_eq!(counts.forward[0][far], 2.0 * per, "row 5 of batch 0 on rank 0, row 7");
-        assert_eq!((counts.forward[1][far], counts.forward[1][4]), (per, per));
-        // Both ranks' gradients of batch 0 are of the last use, in microbatch 1.
-        assert_eq!(counts.backward[1][0], 2.0 * per);
-        assert_eq!(counts.backward[0][4], per, "row 5 of batch 1 to microbatch 1 of batch 3");
-        assert_eq!(counts.backward[1][far], 2.0 * per, "row 7, and row 5 of batch 3");
-        let all: f64 = counts.forward.iter().chain(&counts.backward).flatten().sum();
-        assert!((all - 2.0 * 5.0 * per).abs() < 1e-12);
-    }
-
-    #[test]
-    fn the_busiest_rank() {
-        // Four rows, two a rank: rank 0 asks for both of the other's, rank 1 for none of its.
-        let entries = vec![vec![vec![entry(2, 0, 0), entry(3, 0, 0)], vec![entry(2, 0, 0), entry(3, 0, 0)]]];
-        assert_eq!(busiest(&entries, 4, 2, |row| row), 2.0);
-        assert_eq!(busiest(&entries, 4, 2, |row| row ^ 1), 2.0);
-        // In other slots each asks the other for one.
-        assert_eq!(busiest(&entries, 4, 2, |row| (row + 1) % 4), 1.0);
-        assert_eq!(hot(&entries, 2, MOST_HOT), [(2, 1.0), (3, 1.0)]);
-    }
 }

@@ -11,6 +11,7 @@ mod cache;
 pub mod count;
 mod csv;
 mod digest;
+mod entries;
 pub mod error;
 mod generate;
 mod histories;

@@ -138,7 +138,7 @@ fn key(schedule: &Schedule, file: &Path, whole: bool) -> Result<String, DataErro
     let all = json!([
         [VERSION, env!("CARGO_PKG_VERSION"), content, data],
         [schedule.lengths, schedule.inputs, tables, exchanges, schedule.evaluate],
-        [schedule.ranks, settings.batch, settings.seed, settings.microbatches.max(1)],
+        [schedule.ranks, settings.node, settings.batch, settings.seed, settings.microbatches.max(1)],
     ]);
     Ok(sha256(all.to_string().as_bytes()))
 }

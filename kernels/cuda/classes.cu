@@ -123,6 +123,32 @@ KERNEL(count_by_class)(
     numbers[k] = found[1] - found[0];
 }
 
+// found[i] = where places[asked[i]] stands among ascending places of a class. One that is not there is told of, and stands
+// behind all.
+KERNEL(places_in_class)(
+    uint32_t n, const uint32_t* asked, const uint32_t* places, uint32_t limit, const uint32_t* there, uint32_t count,
+    uint32_t* found, uint32_t* fault) {
+    uint64_t i = thread_in_grid();
+    if (i >= n) {
+        return;
+    }
+    uint32_t at = asked[i], low = 0, high = at < limit ? count : 0;
+    uint32_t place = at < limit ? places[at] : 0;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (there[middle] < place) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    bool known = at < limit && low < count && there[low] == place;
+    if (!known) {
+        raise_fault(fault, FAULT_ROW);
+    }
+    found[i] = known ? low : count;
+}
+
 // ends[r] = entries of the ranks up to r. One block; as many as there are ranks.
 KERNEL_OF(ends_of_counts, 1024)(uint32_t ranks, const uint64_t* counts, uint32_t* ends) {
     uint32_t before = 0;

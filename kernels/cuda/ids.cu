@@ -214,6 +214,35 @@ KERNEL(uses_end)(uint32_t entries, const uint32_t* first, const uint32_t* last, 
     }
 }
 
+// The first and last use of each entry by anybody, from those that each position is told.
+KERNEL(uses_join)(
+    uint32_t n, const uint32_t* inverse, const uint8_t* uses, uint32_t entries, uint32_t* first, uint32_t* last,
+    uint32_t* fault) {
+    uint64_t i = thread_in_grid();
+    if (i >= n) {
+        return;
+    }
+    uint32_t entry = inverse[i];
+    if (entry >= entries) {
+        raise_fault(fault, FAULT_ROW);
+        return;
+    }
+    atomicMin(&first[entry], uint32_t(uses[2 * i]));
+    atomicMax(&last[entry], uint32_t(uses[2 * i + 1]));
+}
+
+// Slots of owner o become those of owner to[o]: owners come in another order. What is nobody's slot stays what it is.
+KERNEL(slots_in_order)(uint32_t n, int64_t* slots, uint64_t rows_per_owner, uint32_t owners, const uint32_t* to) {
+    uint64_t i = thread_in_grid();
+    if (i >= n) {
+        return;
+    }
+    uint64_t slot = uint64_t(slots[i]), owner = slot / rows_per_owner;
+    if (owner < owners) {
+        slots[i] = int64_t(to[owner] * rows_per_owner + slot % rows_per_owner);
+    }
+}
+
 // rows[i] = ids[i] as a row of its owner's shard. Without rows_per_owner there is one owner.
 KERNEL(rows_of_entries)(uint32_t n, const int64_t* ids, uint64_t rows_per_owner, uint32_t owners, uint32_t* rows) {
     uint64_t i = thread_in_grid();

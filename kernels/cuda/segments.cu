@@ -1,23 +1,16 @@
 // Sums of rows by group, each element of a result summed by one thread in one order.
 //
 // Positions come sorted by group (sort.cu). The rows of one source are summed in position order from +0, the first
-// source's are added to the result one by one, then the sums of the others in turn: the order of the CPU, so the bits too,
-// and those of a sum that was made somewhere else. No list is cut for speed, as that would change bits with
-// how it travelled. Instead long lists are summed by whole blocks: all warps bring rows into shared memory, one of them adds.
+// source's are added to the result one by one, then the sums of the others in turn, those of each later node as one: the
+// order of the CPU, so the bits too, and those of a sum that was made somewhere else. No list is cut for speed, as that would
+// change bits with how it travelled. Instead long lists are summed by whole blocks: all warps bring rows into shared memory, one of them adds.
 #include "common.cuh"
 
-// What is summed for a column, and where it stands among the sources.
+// What is summed for a column: in all, of the node in hand if it is not the first, and of the source in hand.
 struct Sum {
-    float total, part;
+    float total, node, part;
     bool open;
 };
-DEVICE void close(Sum& sum) {
-    if (sum.open) {
-        sum.total += sum.part;
-        sum.part = 0;
-        sum.open = false;
-    }
-}
 DEVICE void plus(Sum& sum, bool first, float value) {
     if (first) {
         sum.total += value;
@@ -27,23 +20,48 @@ DEVICE void plus(Sum& sum, bool first, float value) {
     }
 }
 
-// Where positions of the source in hand end.
+// Where positions of the source in hand end, and which source is the first behind its node.
 struct Source {
     const uint32_t* ends;
-    uint32_t number, end;
+    uint32_t number, end, node, behind;
 };
-DEVICE Source first_source(const uint32_t* sources, uint32_t count) {
-    return Source{count > 0 ? sources : nullptr, 0, count > 0 ? sources[0] : 0xffffffffu};
+DEVICE Source first_source(const uint32_t* sources, uint32_t count, uint32_t node) {
+    node = greatest(least(node, count), 1u);
+    return Source{count > 0 ? sources : nullptr, 0, count > 0 ? sources[0] : 0xffffffffu, node, node};
 }
-// Goes on to the source of a position; whether it is another one.
-DEVICE bool advance(Source& source, uint32_t position) {
-    bool moved = false;
+// What ends where the source in hand is left.
+struct Ended {
+    bool source, later, node;
+};
+// What ends with the last position.
+DEVICE Ended all_ends(const Source& source) {
+    bool later = source.behind > source.node;
+    return Ended{true, later, later};
+}
+// Goes on to the source of a position.
+DEVICE Ended advance(Source& source, uint32_t position) {
+    Ended ended{false, source.behind > source.node, false};
     while (position >= source.end && source.ends) {
         source.number++;
         source.end = source.ends[source.number];
-        moved = true;
+        ended.source = true;
     }
-    return moved;
+    while (source.number >= source.behind) {
+        source.behind += source.node;
+        ended.node = ended.later;
+    }
+    return ended;
+}
+DEVICE void close(Sum& sum, Ended ended) {
+    if (sum.open) {
+        (ended.later ? sum.node : sum.total) += sum.part;
+        sum.part = 0;
+        sum.open = false;
+    }
+    if (ended.node) {
+        sum.total += sum.node;
+        sum.node = 0;
+    }
 }
 
 // The row of a position, and what it is multiplied by: that of its bag, if positions are in bags.
@@ -75,7 +93,8 @@ const uint32_t SUM_AHEAD = 4;
 template <class X>
 DEVICE void segment_sum_of(
     uint32_t groups, uint32_t cols, Rows<X> rows, const uint32_t* positions, const uint32_t* ends,
-    const uint32_t* sources, uint32_t source_count, float* y, uint64_t y_stride, uint32_t add, uint32_t longest) {
+    const uint32_t* sources, uint32_t source_count, uint32_t node, float* y, uint64_t y_stride, uint32_t add,
+    uint32_t longest) {
     uint64_t group = uint64_t(blockIdx.x) * blockDim.y + threadIdx.y;
     if (group >= groups) {
         return;
@@ -96,7 +115,7 @@ DEVICE void segment_sum_of(
             sums[2].total = old.z;
             sums[3].total = old.w;
         }
-        Source source = first_source(sources, source_count);
+        Source source = first_source(sources, source_count, node);
         for (uint32_t at = begin; at < end; at += SUM_AHEAD) {
             float4 value[SUM_AHEAD];
             uint32_t position[SUM_AHEAD];
@@ -111,11 +130,12 @@ DEVICE void segment_sum_of(
 #pragma unroll
             for (uint32_t k = 0; k < SUM_AHEAD; k++) {
                 if (at + k < end) {
-                    if (advance(source, position[k])) {
-                        close(sums[0]);
-                        close(sums[1]);
-                        close(sums[2]);
-                        close(sums[3]);
+                    Ended ended = advance(source, position[k]);
+                    if (ended.source) {
+                        close(sums[0], ended);
+                        close(sums[1], ended);
+                        close(sums[2], ended);
+                        close(sums[3], ended);
                     }
                     bool first = source.number == 0;
                     plus(sums[0], first, value[k].x * factor[k]);
@@ -125,24 +145,26 @@ DEVICE void segment_sum_of(
                 }
             }
         }
-        close(sums[0]);
-        close(sums[1]);
-        close(sums[2]);
-        close(sums[3]);
+        Ended ended = all_ends(source);
+        close(sums[0], ended);
+        close(sums[1], ended);
+        close(sums[2], ended);
+        close(sums[3], ended);
         store4(out + j, make_float4(sums[0].total, sums[1].total, sums[2].total, sums[3].total));
     }
     for (uint32_t j = whole + threadIdx.x; j < cols; j += blockDim.x) {
         Sum sum = {};
         sum.total = add ? out[j] : 0;
-        Source source = first_source(sources, source_count);
+        Source source = first_source(sources, source_count, node);
         for (uint32_t at = begin; at < end; at++) {
             float factor, value = to_float(row_of(rows, positions[at], factor)[j]);
-            if (advance(source, positions[at])) {
-                close(sum);
+            Ended ended = advance(source, positions[at]);
+            if (ended.source) {
+                close(sum, ended);
             }
             plus(sum, source.number == 0, value * factor);
         }
-        close(sum);
+        close(sum, all_ends(source));
         out[j] = sum.total;
     }
 }
@@ -153,7 +175,8 @@ const uint32_t LONG_COLUMNS = 32, LONG_ROWS = 128, LONG_WARPS = 8;
 template <class X>
 DEVICE void segment_sum_long_of(
     uint32_t cols, Rows<X> rows, const uint32_t* positions, const uint32_t* ends, const uint32_t* sources,
-    uint32_t source_count, float* y, uint64_t y_stride, uint32_t add, const uint32_t* listed, const uint32_t* count) {
+    uint32_t source_count, uint32_t node, float* y, uint64_t y_stride, uint32_t add, const uint32_t* listed,
+    const uint32_t* count) {
     SHARED_2D(float, values, LONG_ROWS, LONG_COLUMNS);
     SHARED(uint32_t, places, LONG_ROWS);
     const uint32_t each = LONG_ROWS / LONG_WARPS;
@@ -168,7 +191,7 @@ DEVICE void segment_sum_long_of(
         if (warp == 0 && add && j < cols) {
             sum.total = out[j];
         }
-        Source source = first_source(sources, source_count);
+        Source source = first_source(sources, source_count, node);
         float next[each];
         for (uint32_t start = begin;; start += LONG_ROWS) {
             // Asked for before the rows in hand are added.
@@ -186,8 +209,9 @@ DEVICE void segment_sum_long_of(
             if (warp == 0 && start > begin) {
                 uint32_t many = least(end - (start - LONG_ROWS), LONG_ROWS);
                 for (uint32_t r = 0; r < many; r++) {
-                    if (advance(source, places[r])) {
-                        close(sum);
+                    Ended ended = advance(source, places[r]);
+                    if (ended.source) {
+                        close(sum, ended);
                     }
                     plus(sum, source.number == 0, values[r][lane]);
                 }
@@ -207,7 +231,7 @@ DEVICE void segment_sum_long_of(
             __syncthreads();
         }
         if (warp == 0 && j < cols) {
-            close(sum);
+            close(sum, all_ends(source));
             out[j] = sum.total;
         }
     }
@@ -231,27 +255,28 @@ KERNEL(segment_sum)(
     uint32_t mean, const uint32_t* positions, const uint32_t* ends, float* y, uint64_t y_stride, uint32_t add,
     uint32_t longest) {
     Rows<REAL> rows{x, x_stride, bags, offsets, mean != 0};
-    segment_sum_of(groups, cols, rows, positions, ends, nullptr, 0, y, y_stride, add, longest);
+    segment_sum_of(groups, cols, rows, positions, ends, nullptr, 0, 1, y, y_stride, add, longest);
 }
 KERNEL_OF(segment_sum_long, 256)(
     uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* bags, const uint32_t* offsets, uint32_t mean,
     const uint32_t* positions, const uint32_t* ends, float* y, uint64_t y_stride, uint32_t add, const uint32_t* listed,
     const uint32_t* count) {
     Rows<REAL> rows{x, x_stride, bags, offsets, mean != 0};
-    segment_sum_long_of(cols, rows, positions, ends, nullptr, 0, y, y_stride, add, listed, count);
+    segment_sum_long_of(cols, rows, positions, ends, nullptr, 0, 1, y, y_stride, add, listed, count);
 }
 
-// The same of received gradients, whose positions are grouped by source; those of source s end at sources[s].
+// The same of received gradients, whose positions are grouped by source; those of source s end at sources[s],
+// and `node` sources one after the other are a node's.
 KERNEL(received_sum)(
     uint32_t groups, uint32_t cols, const float* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
-    const uint32_t* sources, uint32_t source_count, float* y, uint64_t y_stride, uint32_t longest) {
+    const uint32_t* sources, uint32_t source_count, uint32_t node, float* y, uint64_t y_stride, uint32_t longest) {
     Rows<float> rows{x, x_stride, nullptr, nullptr, false};
-    segment_sum_of(groups, cols, rows, positions, ends, sources, source_count, y, y_stride, 0, longest);
+    segment_sum_of(groups, cols, rows, positions, ends, sources, source_count, node, y, y_stride, 0, longest);
 }
 KERNEL_OF(received_sum_long, 256)(
     uint32_t cols, const float* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
-    const uint32_t* sources, uint32_t source_count, float* y, uint64_t y_stride, const uint32_t* listed,
+    const uint32_t* sources, uint32_t source_count, uint32_t node, float* y, uint64_t y_stride, const uint32_t* listed,
     const uint32_t* count) {
     Rows<float> rows{x, x_stride, nullptr, nullptr, false};
-    segment_sum_long_of(cols, rows, positions, ends, sources, source_count, y, y_stride, 0, listed, count);
+    segment_sum_long_of(cols, rows, positions, ends, sources, source_count, node, y, y_stride, 0, listed, count);
 }

@@ -6,7 +6,7 @@
 use crate::mat::{Mat, MatMut, Write, check_offsets};
 use crate::real::Real;
 use crate::rows::{Fetch, ahead, assert_rows, copy_rows, prefetch};
-use crate::segments::{self, SORT_FROM, Segments};
+use crate::segments::{self, SORT_FROM, Segments, Sources};
 use crate::simd::{Kernel, Simd, for_lanes};
 
 /// How a bag of rows becomes one.
@@ -44,7 +44,7 @@ pub fn expand_grad<T: Real>(gy: Mat<T>, inverse: &[u32], mut grows: MatMut<T>, m
     if grows.rows() * grows.cols() * size_of::<T>() >= SORT_FROM {
         Segments::with(|work| {
             work.sort(inverse, grows.rows());
-            segments::sum(gy, work, &[inverse.len()], grows, mode);
+            segments::sum(gy, work, Sources { ends: &[inverse.len()], node: 1 }, grows, mode);
         });
         return;
     }

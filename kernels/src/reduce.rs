@@ -1,14 +1,15 @@
 //! Sums across ranks with a fixed order, so that the bits of a result do not depend on how it travelled.
 //!
 //! The gradients of one row are summed first within each source rank in position order, starting from +0, then
-//! across source ranks in rank order. A source that sends one gradient an occurrence and one that has summed its
-//! occurrences already therefore give the same bits.
+//! across source ranks in rank order; where ranks are of several nodes, those of a node are summed before nodes are, in
+//! the nodes' order. A source that sends one gradient an occurrence and one that has summed its
+//! occurrences already therefore give the same bits, and so does a relay that has summed its node's.
 
 use crate::idset::IdSet;
 use crate::mat::{Mat, MatMut, Write};
 use crate::memory::Block;
 use crate::real::Real;
-use crate::segments::{self, Segments};
+use crate::segments::{self, Segments, Sources};
 use crate::simd::{Kernel, Simd, for_lanes};
 
 /// Summed gradients of an owner's rows, and the workspace for summing, which grows once.
@@ -47,10 +48,11 @@ impl<T: Real> Default for ReducedRows<T> {
 }
 
 /// Sums received gradients by row. `recv_rows[i]` is the local row of `grads` row i; entries are concatenated by
-/// source rank, `recv_counts` of each.
+/// source rank, `recv_counts` of each; `node` ranks one after the other are a node's.
 pub fn sum_received<T: Real>(
     recv_rows: &[u32],
     recv_counts: &[usize],
+    node: usize,
     grads: Mat<T>,
     out: &mut ReducedRows<T>,
 ) {
@@ -67,15 +69,36 @@ pub fn sum_received<T: Real>(
     set.reserve(*top as usize + 1);
     f32::dispatch(Number { recv_rows, rows, set, slots });
     set.clear();
-    sources.clear();
-    sources.extend(recv_counts.iter().scan(0, |end, count| {
-        *end += count;
-        Some(*end)
-    }));
+    ends_of(recv_counts, sources);
     segments.sort(slots, rows.len());
     sums.resize(rows.len() * grads.cols());
     let y = MatMut::new(sums, rows.len(), grads.cols());
-    segments::sum(grads, segments, sources, y, Write::Set);
+    segments::sum(grads, segments, Sources { ends: sources, node }, y, Write::Set);
+}
+
+/// `y[g]` = the sum of the gradients whose group is g, all groups below the rows of `y`: as [`sum_received`] sums those of a
+/// row on one node. `work` lends its workspace.
+pub fn sum_by_group<T: Real>(
+    groups: &[u32],
+    recv_counts: &[usize],
+    grads: Mat<T>,
+    y: MatMut<T>,
+    work: &mut ReducedRows<T>,
+) {
+    assert!(groups.len() == grads.rows(), "{} groups for {grads:?}", groups.len());
+    let ReducedRows { segments, sources, .. } = work;
+    ends_of(recv_counts, sources);
+    segments.sort(groups, y.rows());
+    let node = sources.len().max(1);
+    segments::sum(grads, segments, Sources { ends: sources, node }, y, Write::Set);
+}
+
+fn ends_of(counts: &[usize], ends: &mut Vec<usize>) {
+    ends.clear();
+    ends.extend(counts.iter().scan(0, |end, count| {
+        *end += count;
+        Some(*end)
+    }));
 }
 
 /// Lists the distinct rows, and which of them each entry is.

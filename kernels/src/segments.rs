@@ -58,22 +58,32 @@ impl Segments {
     }
 }
 
-/// `y[g]` = (or += with [`Write::Add`]) the sum of the rows of `x` in group g. Positions are grouped by source, which
-/// end at `sources`: the rows of one source are summed in position order from +0, the first source's are added to
-/// the result one by one, then the sums of the others in turn. Large sums are written past the
-/// caches.
-pub(crate) fn sum<T: Real>(x: Mat<T>, segments: &Segments, sources: &[usize], y: MatMut<T>, mode: Write) {
+/// Where positions come from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sources<'a> {
+    /// Where each source's positions end.
+    pub(crate) ends: &'a [usize],
+    /// So many one after the other are a node's.
+    pub(crate) node: usize,
+}
+
+/// `y[g]` = (or += with [`Write::Add`]) the sum of the rows of `x` in group g. Positions are grouped by source: the rows of
+/// one source are summed in position order from +0, the first source's are added to
+/// the result one by one, then the sums of the others in turn. Sources of a node after the first are summed among themselves
+/// before. Large sums are written past the caches.
+pub(crate) fn sum<T: Real>(x: Mat<T>, segments: &Segments, sources: Sources<'_>, y: MatMut<T>, mode: Write) {
     let n = segments.positions.len();
     assert!(x.rows() == n && x.cols() == y.cols(), "{x:?} does not hold the rows of {n} positions of {y:?}");
     assert!(segments.ends.len() == y.rows(), "{} groups for {y:?}", segments.ends.len());
-    assert!(sources.last().copied().unwrap_or(0) == n, "sources {sources:?} of {n} positions");
+    assert!(sources.ends.last().copied().unwrap_or(0) == n, "sources {sources:?} of {n} positions");
+    assert!(sources.node > 0, "a node of no source");
     T::dispatch(Sum { x, segments, sources, y, mode });
 }
 
 struct Sum<'a, T> {
     x: Mat<'a, T>,
     segments: &'a Segments,
-    sources: &'a [usize],
+    sources: Sources<'a>,
     y: MatMut<'a, T>,
     mode: Write,
 }
@@ -131,7 +141,7 @@ struct Rows<'a, S: Simd> {
     x: *const S::T,
     xs: usize,
     positions: &'a [u32],
-    sources: &'a [usize],
+    sources: Sources<'a>,
 }
 
 impl<S: Simd> Rows<'_, S> {
@@ -140,7 +150,7 @@ impl<S: Simd> Rows<'_, S> {
     /// Positions are rows with the columns asked for, and `y` is good for as many; aligned if written `past`.
     #[inline(always)]
     unsafe fn sum<const N: usize>(&mut self, j: usize, n: usize, y: *mut S::T, add: bool, past: bool) {
-        let Rows { s, x, xs, positions, sources } = *self;
+        let Rows { s, x, xs, positions, sources: Sources { ends, node } } = *self;
         let zero = s.splat(S::T::ZERO);
         // SAFETY: the caller's.
         unsafe {
@@ -157,11 +167,22 @@ impl<S: Simd> Rows<'_, S> {
                 }
             }
             let (mut at, mut source) = (0, 0);
+            // The sum of a node after the first, and the first source behind it.
+            let (mut others, mut behind) = ([zero; N], node);
             while at < positions.len() {
-                while positions[at] as usize >= sources[source] {
+                while positions[at] as usize >= ends[source] {
                     source += 1;
                 }
-                let end = sources[source];
+                if source >= behind {
+                    if behind > node {
+                        for k in 0..N {
+                            total[k] = s.add(total[k], others[k]);
+                        }
+                    }
+                    others = [zero; N];
+                    behind = source - source % node + node;
+                }
+                let end = ends[source];
                 if source == 0 {
                     while at < positions.len() && (positions[at] as usize) < end {
                         plus(&mut total, positions[at]);
@@ -174,8 +195,14 @@ impl<S: Simd> Rows<'_, S> {
                     plus(&mut part, positions[at]);
                     at += 1;
                 }
+                let sum = if behind > node { &mut others } else { &mut total };
                 for k in 0..N {
-                    total[k] = s.add(total[k], part[k]);
+                    sum[k] = s.add(sum[k], part[k]);
+                }
+            }
+            if behind > node {
+                for k in 0..N {
+                    total[k] = s.add(total[k], others[k]);
                 }
             }
             for k in 0..N {

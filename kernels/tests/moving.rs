@@ -174,7 +174,7 @@ fn received_rows_are_summed_in_the_documented_order_on_every_path() {
             .collect();
         let expected = expected_sums(&rows, &counts, &x, dim, n, &vec![0.0; n * dim]);
         for _ in 0..2 {
-            sum_received(&rows, &counts, Mat::new(&x, entries, dim), &mut out);
+            sum_received(&rows, &counts, counts.len(), Mat::new(&x, entries, dim), &mut out);
             for (i, row) in out.rows.iter().enumerate() {
                 let row = *row as usize;
                 assert_eq!(
@@ -186,7 +186,7 @@ fn received_rows_are_summed_in_the_documented_order_on_every_path() {
             assert_eq!(out.grads.len(), out.rows.len() * dim);
         }
     }
-    sum_received(&[], &[0, 0], Mat::new(&[0.0f32; 0], 0, 4), &mut out);
+    sum_received(&[], &[0, 0], 2, Mat::new(&[0.0f32; 0], 0, 4), &mut out);
     assert!(out.rows.is_empty() && out.grads.is_empty());
 }
 

@@ -8,7 +8,7 @@ use common::{Grid, Source, assert_close, assert_gradient, plus_one};
 use fs_kernels::embedding::{Pool, expand, expand_grad, gather, pool, pool_grad};
 use fs_kernels::optimizer::{RowUpdate, SparseKind, dense_adam, dense_sgd, sparse_update, state_sizes};
 use fs_kernels::positional::{positional, positional_grad};
-use fs_kernels::reduce::{ReducedRows, sum_in_rank_order, sum_received};
+use fs_kernels::reduce::{ReducedRows, sum_by_group, sum_in_rank_order, sum_received};
 use fs_kernels::unique::{IdOutOfRange, Unique, bucketize_by_owner, unique_by_owner};
 use fs_kernels::{Mat, MatMut, Write};
 use proptest::prelude::*;
@@ -135,34 +135,52 @@ proptest! {
 
     #[test]
     fn sums_have_one_order(
-        sources in prop::collection::vec(prop::collection::vec((0u32..40, -100i32..100), 0..50), 1..5),
+        sources in prop::collection::vec(prop::collection::vec((0u32..40, -100i32..100), 0..50), 1..8),
         dim in 1usize..20,
+        node in 1usize..9,
     ) {
+        type Sums = BTreeMap<u32, Vec<f32>>;
         let grad = |x: i32, c: usize| (x as f32 * 0.37 + c as f32).sin() * 10f32.powi(x % 5);
-        // The reference: within a source in position order from +0, then across sources.
-        let mut expect: BTreeMap<u32, Vec<f32>> = BTreeMap::new();
-        let mut presummed: Vec<BTreeMap<u32, Vec<f32>>> = Vec::new();
-        for source in &sources {
-            let mut own: BTreeMap<u32, Vec<f32>> = BTreeMap::new();
-            for (row, x) in source {
-                let sum = own.entry(*row).or_insert_with(|| vec![0.0; dim]);
-                for (c, s) in sum.iter_mut().enumerate() {
-                    *s += grad(*x, c);
-                }
+        let add = |all: &mut Sums, part: &Sums| {
+            for (row, sum) in part {
+                let total = all.entry(*row).or_insert_with(|| vec![0.0; dim]);
+                total.iter_mut().zip(sum).for_each(|(t, s)| *t += s);
             }
-            for (row, sum) in &own {
-                let total = expect.entry(*row).or_insert_with(|| vec![0.0; dim]);
-                for (t, s) in total.iter_mut().zip(sum) {
-                    *t += s;
+        };
+        // The reference: within a source in position order from +0, then across sources, then across nodes.
+        let (mut expect, mut presummed, mut nodes) = (Sums::new(), Vec::new(), Vec::new());
+        for sources in sources.chunks(node) {
+            let mut own_node = Sums::new();
+            for source in sources {
+                let mut own = Sums::new();
+                for (row, x) in source {
+                    let sum = own.entry(*row).or_insert_with(|| vec![0.0; dim]);
+                    for (c, s) in sum.iter_mut().enumerate() {
+                        *s += grad(*x, c);
+                    }
                 }
+                add(&mut own_node, &own);
+                presummed.push(own);
             }
-            presummed.push(own);
+            add(&mut expect, &own_node);
+            // As a relay sums them.
+            let rows: Vec<u32> = own_node.keys().copied().collect();
+            let all = || sources.iter().flatten();
+            let groups: Vec<u32> = all().map(|(row, _)| rows.binary_search(row).unwrap() as u32).collect();
+            let grads: Vec<f32> = all().flat_map(|(_, x)| (0..dim).map(|c| grad(*x, c))).collect();
+            let counts: Vec<usize> = sources.iter().map(Vec::len).collect();
+            let mut sums = vec![9.0f32; rows.len() * dim];
+            sum_by_group(&groups, &counts, Mat::new(&grads, groups.len(), dim), MatMut::new(&mut sums, rows.len(), dim), &mut ReducedRows::new());
+            let sums = rows.into_iter().zip(sums.chunks(dim).map(<[f32]>::to_vec)).collect::<Sums>();
+            let bits = |sums: &Sums| sums.values().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+            prop_assert_eq!(bits(&sums), bits(&own_node));
+            nodes.push(sums);
         }
         let rows: Vec<u32> = expect.keys().copied().collect();
         let bits: Vec<u32> = expect.values().flatten().map(|x| x.to_bits()).collect();
         let mut out = ReducedRows::new();
-        let mut check = |recv_rows: &[u32], counts: &[usize], grads: &[f32]| {
-            sum_received(recv_rows, counts, Mat::new(grads, recv_rows.len(), dim), &mut out);
+        let mut check = |recv_rows: &[u32], counts: &[usize], node: usize, grads: &[f32]| {
+            sum_received(recv_rows, counts, node, Mat::new(grads, recv_rows.len(), dim), &mut out);
             prop_assert_eq!(&out.rows, &rows);
             prop_assert_eq!(out.grads.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), bits.clone());
             Ok(())
@@ -170,10 +188,18 @@ proptest! {
         let flat: Vec<(u32, i32)> = sources.iter().flatten().copied().collect();
         let each: Vec<u32> = flat.iter().map(|(row, _)| *row).collect();
         let grads: Vec<f32> = flat.iter().flat_map(|(_, x)| (0..dim).map(|c| grad(*x, c))).collect();
-        check(&each, &sources.iter().map(Vec::len).collect::<Vec<_>>(), &grads)?;
+        check(&each, &sources.iter().map(Vec::len).collect::<Vec<_>>(), node, &grads)?;
         let each: Vec<u32> = presummed.iter().flat_map(|s| s.keys().copied()).collect();
         let grads: Vec<f32> = presummed.iter().flat_map(|s| s.values().flatten().copied()).collect();
-        check(&each, &presummed.iter().map(BTreeMap::len).collect::<Vec<_>>(), &grads)?;
+        check(&each, &presummed.iter().map(BTreeMap::len).collect::<Vec<_>>(), node, &grads)?;
+        // Relays send one sum a node and row, and any one rank of a node may be the relay.
+        let each: Vec<u32> = nodes.iter().flat_map(|s| s.keys().copied()).collect();
+        let grads: Vec<f32> = nodes.iter().flat_map(|s| s.values().flatten().copied()).collect();
+        for relay in 0..node {
+            let mut counts = vec![0; nodes.len() * node];
+            nodes.iter().enumerate().for_each(|(n, sums)| counts[n * node + relay] = sums.len());
+            check(&each, &counts, node, &grads)?;
+        }
     }
 }
 

@@ -27,6 +27,10 @@ pub struct Settings {
     /// How samples are given to ranks in training; none: each works on those that it reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balance: Option<Balance>,
+    /// Ranks of a node, if the ranks are of several ([`Nodes`](crate::Nodes)): gradients of a row are summed node by node, and
+    /// rows may come through a node's relays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
 }
 
 /// How samples are given to ranks, so that all have about as much to do.
@@ -272,6 +276,53 @@ pub struct Exchange {
     /// ascending rows for each owner, also where there is one per occurrence: the owner finds the same list.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub folded: bool,
+    /// Between whom it is.
+    #[serde(default, skip_serializing_if = "Leg::is_whole")]
+    pub leg: Leg,
+}
+
+/// Between whom an exchange is. On several nodes a rank can ask a *relay* for rows, the rank of its own node that
+/// [`Nodes::relay`](crate::Nodes::relay) says. The relay asks the owner, once for all that its node asks for, hands the rows on,
+/// and sums the node's gradients: two exchanges of a table's rows instead of one.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Leg {
+    /// Between those who use rows and their owners.
+    #[default]
+    Whole,
+    /// Between those who use rows and their node's relays.
+    Within {
+        /// The exchange between these and the owners.
+        between: u32,
+    },
+    /// Between relays and owners. Its entries are of what the relay's node asks for.
+    Between {
+        /// The exchange between those who use rows and the relays.
+        within: u32,
+    },
+}
+
+impl Leg {
+    /// Whether it is the whole way.
+    pub fn is_whole(&self) -> bool {
+        *self == Self::Whole
+    }
+    /// The exchange between relays and owners, of one within a node.
+    pub fn between(&self) -> Option<u32> {
+        match self {
+            Self::Within { between } => Some(*between),
+            _ => None,
+        }
+    }
+    /// The exchange within a node, of one between relays and owners.
+    pub fn within(&self) -> Option<u32> {
+        match self {
+            Self::Between { within } => Some(*within),
+            _ => None,
+        }
+    }
 }
 
 impl Exchange {

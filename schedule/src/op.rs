@@ -41,13 +41,22 @@ pub struct Op {
     pub cost: Cost,
     /// Planned start within the step, in nanoseconds.
     pub start: u64,
-    /// Planned duration, in nanoseconds.
+    /// Planned nanoseconds that it occupies its engine.
     pub time: u64,
+    /// Planned nanoseconds after that until what waits for it may start, its own queue included: data are under way and the
+    /// engine is free for others, or the host learns sizes.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub lag: u64,
     /// Why it stands here.
     pub reason: String,
 }
 
 impl Op {
+    /// Nanoseconds within the step at which what waits for it may start, as planned.
+    pub fn end(&self) -> u64 {
+        self.start.saturating_add(self.time).saturating_add(self.lag)
+    }
+
     /// Sections of what it sends to a rank, if it is a transfer: one for each exchange or input.
     pub fn sections(&self) -> usize {
         let facts = self.action.facts();
@@ -74,6 +83,7 @@ impl Op {
             cost: Cost::default(),
             start: 0,
             time: 0,
+            lag: 0,
             reason: String::new(),
         }
     }
@@ -88,6 +98,11 @@ pub struct Dep {
     /// 0: the instance of the same step; d: the one of d steps before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub distance: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_no_time(n: &u64) -> bool {
+    *n == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -15,7 +15,7 @@ use crate::reference::Reference;
 use crate::search::Search;
 
 /// The version of the format that this crate reads and writes.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 9;
 /// The value of [`Schedule::format`].
 pub const FORMAT: &str = "fs-schedule";
 
@@ -217,6 +217,23 @@ impl Program {
         let from = matches!(operand.place, Place::Buffer(_)).then(|| self.ops.iter().find(copied)).flatten();
         from.and_then(|op| op.reads.first()).map_or(operand.place, |o| o.place)
     }
+
+    /// Whether an operation needs that an earlier one of its queue has ended, and not only that it is carried out before: it may use
+    /// what that one makes, sizes that are learned of it, or memory that it has. Of any batches; rather too often than not.
+    pub fn needs(&self, later: &Op, earlier: &Op) -> bool {
+        let exchanges = (later.action.facts().of.exchanges, earlier.action.facts().of.exchanges);
+        let slot = |operand: &Operand| match operand.place {
+            Place::Buffer(b) => self.buffers.get(b as usize).map(|b| (b.element, b.slot)),
+            _ => None,
+        };
+        let shares = |a: &[Operand], b: &[Operand]| {
+            a.iter().filter_map(slot).any(|own| b.iter().any(|other| slot(other) == Some(own)))
+        };
+        exchanges.0.iter().any(|own| exchanges.1.contains(own))
+            || shares(&later.reads, &earlier.writes)
+            || shares(&later.writes, &earlier.writes)
+            || shares(&later.writes, &earlier.reads)
+    }
 }
 
 impl Schedule {
@@ -240,7 +257,9 @@ impl Schedule {
         let tables: Vec<_> = (0..)
             .zip(&self.tables)
             .map(|(n, t): (u32, _)| {
-                let unique = self.exchanges.iter().find(|e| e.table == n).map(|e| e.unique);
+                // Relays ask for each row once, whatever ranks ask them for.
+                let asks = self.exchanges.iter().find(|e| e.table == n && e.leg.within().is_none());
+                let unique = asks.map(|e| e.unique);
                 let (sharding, placement) = (Sharding::RowWise, RowPlacement::Range);
                 (Table { sharding, placement, ..t.clone() }, unique)
             })
@@ -252,11 +271,13 @@ impl Schedule {
             Data::Safetensors { .. } => Data::Safetensors { path: String::new() },
             generated @ Data::Generate { .. } => generated,
         });
+        // How ranks lie on nodes is the machine's, as their number is.
+        let settings = Settings { node: None, ..self.settings.clone() };
         let r = &self.reference;
         let all = json!([
             [r.actions, r.train, r.updates, r.evaluation, r.sums],
             [self.lengths, self.inputs, self.parameters, tables],
-            [self.settings, data, self.evaluate],
+            [settings, data, self.evaluate],
         ]);
         crate::digest::sha256(all.to_string().as_bytes())
     }

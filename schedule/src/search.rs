@@ -55,6 +55,9 @@ pub struct Rewrite {
     pub step: [f64; 2],
     /// Bytes that a rank is expected to send of these tables in a step, before and after.
     pub bytes: [f64; 2],
+    /// Those to other nodes, of ranks on several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub between_nodes: Option<[f64; 2]>,
     /// Seconds of a step with all other changes and without this one; none if there is no schedule of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<f64>,

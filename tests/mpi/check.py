@@ -132,6 +132,70 @@ def equal(given, folder):
         ok(f"{sharding}: 2, 3 and 4 processes train the bits of one, all strategies, balance on and off")
 
 
+def relays(given, folder):
+    """Rows through relays on two nodes of two ranks: the bits of a schedule without, on threads and on 2, 3 and 4 processes."""
+    for sharding in ["row_wise", "table_wise", "column_wise"]:
+        (folder / "m.fs").write_text(MODEL.replace("SHARDING", sharding).replace("BALANCE", "balance off"))
+        for strategy in ["serial", "prefetch", "pec"]:
+            ends = {}
+            for relay in ["off", "on"]:
+                compile_ = [given.fsc, "compile", "m.fs", "-o", "m.json", "--ranks", "4", "--cluster", "local"]
+                compile_ += ["--strategy", strategy, "--table", f"a:relay={relay}"]
+                done = subprocess.run(compile_, cwd=folder, capture_output=True, text=True)
+                if done.returncode != 0:
+                    fail(f"relays {sharding} {strategy}: {done.stderr}")
+                train = [given.fsx, "run", "m.json", "-q", "--save"]
+                subprocess.run(train + [f"{relay}.safetensors"], cwd=folder, check=True)
+                ends[relay] = (folder / f"{relay}.safetensors").read_bytes()
+            if ends["on"] != ends["off"]:
+                fail(f"relays {sharding} {strategy}: threads train other bits")
+            for processes in [2, 3, 4]:
+                code, _, err, _ = Job(MPIRUN + ["-np", str(processes)] + train + ["mpi.safetensors"], folder).end(60)
+                if code != 0 or (folder / "mpi.safetensors").read_bytes() != ends["off"]:
+                    fail(f"relays {sharding} {strategy}: {processes} processes: {code}\n{err}")
+                (folder / "mpi.safetensors").unlink()
+    ok("rows through relays: 2, 3 and 4 processes train the bits of threads without them")
+
+
+# Both ranks of a host use nearly all rows of a batch.
+SHARED = """
+model m {
+  table a { rows 6000  dim 64  init normal(0, 0.5)  optimizer adagrad(lr: 0.05)  sharding row_wise }
+  input x: ids(a) { max 100 }
+  input y: label
+  loss bce_with_logits(linear(pool(x, sum), 1), y, normalize: samples)
+}
+train { batch 1024  steps 30  optimizer adam(lr: 1e-2)  balance off }
+workload w { generate { lengths fixed(100)  ids uniform  labels hash  samples 4096 } }
+"""
+
+
+def sent(host="hostA", link="vethA"):
+    """Bytes that a host has sent."""
+    shown = subprocess.run(["ip", "-n", host, "-j", "-s", "link", "show", link], capture_output=True, text=True, check=True)
+    return json.loads(shown.stdout)[0]["stats64"]["tx"]["bytes"]
+
+
+def relayed_hosts(given, folder):
+    """Between two hosts of two ranks each rows that both use cross once."""
+    (folder / "m.fs").write_text(SHARED)
+    crossed, took, ends = {}, {}, {}
+    for relay in ["off", "on"]:
+        compile_ = [given.fsc, "compile", "m.fs", "-o", "m.json", "--ranks", "4", "--cluster", "local", "--strategy", "pec"]
+        subprocess.run(compile_ + ["--table", f"a:relay={relay}"], cwd=folder, check=True, capture_output=True)
+        train = [given.fsx, "run", "m.json", "-q", "--save", "mpi.safetensors"]
+        before = sent()
+        code, _, err, took[relay] = Job([HERE / "mpirun_two_hosts.sh"] + train, folder).end(240)
+        if code != 0:
+            fail(f"two hosts, relays {relay}: {code}\n{err}")
+        crossed[relay] = sent() - before
+        ends[relay] = (folder / "mpi.safetensors").read_bytes()
+    share = crossed["on"] / crossed["off"]
+    if ends["on"] != ends["off"] or not 0.4 < share < 0.65:
+        fail(f"two hosts with relays send {share:.3f} of what they send without, or train other bits")
+    ok(f"relays of two hosts send {share:.3f} of the bytes, the same bits ({took['on']:.1f} s instead of {took['off']:.1f})")
+
+
 def long(given, folder):
     """Many steps, one process that is now and then stopped for a while."""
     (folder / "m.fs").write_text(MODEL.replace("SHARDING", "row_wise").replace("BALANCE", ""))
@@ -323,6 +387,17 @@ def failures(given, folder):
     gone(given.fsx)
     ok("a full disk ends all")
 
+    (folder / "nan.fs").write_text((folder / "m.fs").read_text().replace("adam(lr: 1e-2)", "adam(lr: 1e30)"))
+    subprocess.run([given.fsc, "compile", "nan.fs", "-o", "nan.json", "--ranks", "3"], cwd=folder, check=True, capture_output=True)
+    lost = [given.fsx, "run", "nan.json", "-q", "--steps", "100000000", "--save", "nan.safetensors", "--report", "nan.report"]
+    code, _, err, took = mpirun(lost).end(30)
+    gone(given.fsx)
+    said = [line for line in err.splitlines() if line.startswith("error: the loss of step")]
+    losses = json.loads((folder / "nan.report").read_text())["loss"]
+    if code == 0 or len(said) != 1 or None not in losses or (folder / "nan.safetensors").exists():
+        fail(f"a loss that is no number: {code} {losses[:9]}\n{err}")
+    ok(f"a loss that is no number ends all, with one message ({took:.1f} s)")
+
 
 def kept(given, folder):
     """Killed at random moments, one process or all, jobs of 2 and of 3 processes go on to the bits of a run that never stopped.
@@ -422,6 +497,9 @@ def hosts(given, folder):
         if code != 0 or (folder / "mpi.safetensors").read_bytes() != (folder / "local.safetensors").read_bytes():
             fail(f"two hosts: {code}\n{err}")
         ok(f"two hosts train the same bits ({took:.1f} s)")
+        # In a folder of its own: what follows goes on with the model that there is.
+        (folder / "relays").mkdir()
+        relayed_hosts(given, folder / "relays")
         leaves = ["--checkpoint", "kept", "--every", "30"]
         train = [given.fsx, "run", "m.json", "-q", "--steps"]
         code, _, err, _ = Job([HERE / "mpirun_two_hosts.sh"] + train + ["100"] + leaves, folder).end(120)
@@ -509,6 +587,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         equal(given, folder)
+        relays(given, folder)
         long(given, folder)
         traced(given, folder)
         failures(given, folder)

@@ -4,11 +4,15 @@
     gpu_rates.py [--device cuda|cpu] [--json FILE]
 
 Shapes are those of kernels/benches/device; on the CPU they are small, and what is printed is no figure. Work is counted alike: useful
-bytes, each read once and each result written once, or operations (attention: 2 L^2 d a head forward, 5 L^2 d backward, where PyTorch's
-kernels compute scores once). Medians of seven blocks of 20 ms.
+bytes, each read once and each result written once, or operations (attention: 2 L^2 d a head forward and 5 L^2 d backward, which any way
+must do, however many it does: plain products make the half that the mask leaves out, too). Medians of seven blocks of 20 ms.
+
+Softmax attention is PyTorch's own. SiLU attention, for which it has none, is products with a mask: of all sequences at once, padded; of
+one after the other; by FBGEMM's jagged operators and by its HSTU kernels, where these are installed. What does not agree with the first is not timed.
 """
 
 import argparse
+import inspect
 import json
 import statistics
 import time
@@ -17,11 +21,14 @@ from pathlib import Path
 import torch
 
 DIM = 128
+# Ways whose releases may mean something else by their arguments.
+OTHERS = ["FBGEMM's HSTU kernels"]
 
 
 class Meter:
     def __init__(self, device):
         self.device, self.small, self.found, self.copy = device, device == "cpu", [], None
+        self.notes = []
 
     def wait(self):
         if self.device == "cuda":
@@ -40,6 +47,9 @@ class Meter:
             return block(1)
         rounds = max(3, min(2000, int(0.02 / block(3))))
         return statistics.median(block(rounds) for _ in range(7))
+
+    def note(self, text):
+        self.notes.append(text)
 
     def case(self, what, dtype, unit, work, call):
         took = self.seconds(call)
@@ -81,11 +91,93 @@ def attention(meter, dtype):
     q, k, v = (torch.randn(sequences, heads, length, dim, device=meter.device, dtype=dtype, requires_grad=True) for _ in range(3))
     pairs = sequences * heads * length * length * dim
     run = lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    both_ways(meter, "softmax attention", "", shape, pairs, (q, k, v), run)
+    silu_attention(meter, dtype, (sequences, length, heads, dim), shape, pairs)
+
+
+def both_ways(meter, what, how, shape, pairs, operands, run):
+    dtype = operands[0].dtype
     with torch.no_grad():
-        meter.case(f"softmax attention, forward, {shape}", dtype, "operations", 2 * pairs, run)
+        meter.case(f"{what}, forward, {shape}{how}", dtype, "operations", 2 * pairs, run)
     y = run()
     gradient = torch.ones_like(y)
-    meter.case(f"softmax attention, backward, {shape}", dtype, "operations", 5 * pairs, lambda: torch.autograd.grad(y, (q, k, v), gradient, retain_graph=True))
+    meter.case(f"{what}, backward (5 L^2 d), {shape}{how}", dtype, "operations", 5 * pairs,
+               lambda: torch.autograd.grad(y, operands, gradient, retain_graph=True))
+
+
+def silu_attention(meter, dtype, sizes, shape, pairs):
+    """A weight for each position that is not later: silu of the product with its key, divided by the sequence's own length."""
+    sequences, length, heads, dim = sizes
+    lengths = [length] * sequences
+    jagged = [torch.randn(sum(lengths), heads, dim, device=meter.device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    offsets = torch.tensor([0, *lengths], device=meter.device).cumsum(0)
+    own = torch.tensor(lengths, device=meter.device, dtype=dtype)
+    causal = torch.ones(length, length, device=meter.device, dtype=torch.bool).tril()
+
+    def products(q, k, v, mask, lengths):
+        return (torch.nn.functional.silu(q @ k.transpose(-1, -2)) * mask / lengths) @ v
+
+    def padded(q, k, v):
+        # All are as long, so that nothing is filled up: the best case of this.
+        cut = lambda x: x.view(sequences, length, heads, dim).transpose(1, 2)
+        return products(cut(q), cut(k), cut(v), causal, own[:, None, None, None]).transpose(1, 2).flatten(0, 1)
+
+    def one_by_one(q, k, v):
+        cut = [x.transpose(0, 1).split(lengths, dim=1) for x in (q, k, v)]
+        return torch.cat([products(*one, causal[:n, :n], n) for *one, n in zip(*cut, lengths)], dim=1).transpose(0, 1)
+
+    ways = {"products, padded": padded, "products, one sequence after the other": one_by_one}
+    ways.update(fbgemm(meter, (sequences, length, heads, dim), offsets, own, causal, products))
+    with torch.no_grad():
+        expected = padded(*jagged).float()
+    for how, way in ways.items():
+        try:
+            with torch.no_grad():
+                off = (way(*jagged).float() - expected).norm() / expected.norm()
+            agrees = bool(off <= (1e-5 if dtype == torch.float32 else 2e-2))
+            if agrees:
+                both_ways(meter, "SiLU attention", f", {how}", shape, pairs, jagged, lambda way=way: way(*jagged))
+                continue
+            wrong = f"off by {off:.1e}, so it is not timed"
+        except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            agrees, wrong = None, f"not done ({str(error).strip().splitlines()[0][:120]})"
+        if agrees is False and how not in OTHERS:
+            raise SystemExit(f"error: SiLU attention by {how}: {wrong}")
+        meter.note(f"SiLU attention by {how} in {dtype}: {wrong}")
+
+
+def fbgemm(meter, sizes, offsets, own, causal, products):
+    """What FBGEMM has for it; it may have been left out when it was installed."""
+    sequences, length, heads, dim = sizes
+    ways = {}
+    try:
+        import fbgemm_gpu  # noqa: F401  (registers torch.ops.fbgemm)
+    except (ImportError, OSError) as error:
+        meter.note(f"SiLU attention by FBGEMM: fbgemm_gpu is not installed ({error})")
+        return ways
+
+    def operators(q, k, v):
+        # It pads rows, so heads stand side by side in them.
+        cut = lambda x: torch.ops.fbgemm.jagged_to_padded_dense(x.flatten(1), [offsets], [length]).view(sequences, length, heads, dim).transpose(1, 2)
+        y = products(cut(q), cut(k), cut(v), causal, own[:, None, None, None])
+        return torch.ops.fbgemm.dense_to_jagged(y.transpose(1, 2).flatten(2), [offsets], q.shape[0])[0].view_as(q)
+
+    ways["FBGEMM's jagged operators"] = operators
+    try:
+        try:
+            from fbgemm_gpu.experimental.hstu import hstu_attn_varlen_func
+        except ImportError:
+            from hstu import hstu_attn_varlen_func
+    except (ImportError, OSError) as error:
+        meter.note(f"SiLU attention by FBGEMM's HSTU kernels: not installed ({error})")
+        return ways
+    # Names and places of arguments differ between its releases.
+    takes, short = inspect.signature(hstu_attn_varlen_func).parameters, offsets.int()
+    known = {"cu_seqlens_q": short, "cu_seqlens_k": short, "seq_offsets_q": short, "seq_offsets_k": short, "seqused_q": None, "seqused_k": None,
+             "max_seqlen_q": length, "max_seqlen_k": length, "num_contexts": None, "num_targets": None, "window_size": (-1, 0)}
+    more = {name: value for name, value in known.items() if name in takes}
+    ways[OTHERS[0]] = lambda q, k, v: hstu_attn_varlen_func(q, k, v, **more)
+    return ways
 
 
 def permutation(meter, dtype):
@@ -125,8 +217,9 @@ def main():
         unit = {"bytes": ("GB/s", 1e9), "operations": ("TFLOP/s", 1e12), "items": ("M/s", 1e6)}[row["unit"]]
         share = "" if row["share_of_copy"] is None else f"{row['share_of_copy']:.2f}"
         print(f"| {row['activations']} | {row['what']} | {row['seconds'] * 1e3:.4f} | {row['work'] / row['seconds'] / unit[1]:.1f} {unit[0]} | {share} |")
+    print("".join(f"\n{note}" for note in meter.notes))
     if given.json:
-        given.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "small": meter.small, "figures": meter.found}, indent=1) + "\n")
+        given.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "small": meter.small, "notes": meter.notes, "figures": meter.found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

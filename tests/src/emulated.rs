@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fs_executor::device::Device;
 use fs_executor::device::cuda;
@@ -62,6 +62,37 @@ pub fn train<D: Device<Real = f32>>(
     let mut session = session::<D>(schedule, training::options(), device).map_err(|e| e.to_string())?;
     let trained = training::train(&mut session, observer);
     trained.map(|(outcome, _)| outcome).map_err(|e| e.to_string())
+}
+
+/// Waits until it is so; whether it ever is.
+pub fn comes(mut so: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_mins(1);
+    while !so() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    so()
+}
+
+/// Lets work go on that was held back, whatever happens: who waits for it would do so for ever.
+pub struct Hold<'a>(pub &'a Emulated);
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.hold(None);
+    }
+}
+
+/// Waits until nothing has been done under a name for a while, or all of it is; how much was.
+pub fn stands_still(driver: &Emulated, name: &str, all: u64) -> u64 {
+    let (mut done, mut since) = (driver.done(name), Instant::now());
+    while done < all && since.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(5));
+        let now = driver.done(name);
+        if now != done {
+            (done, since) = (now, Instant::now());
+        }
+    }
+    done
 }
 
 /// Whether two lists are the same to 1e-4 of the norm of the second: products and exponentials round otherwise than the CPU's.

@@ -55,6 +55,17 @@ fn compile_loaded(loaded: &fs_dsl::Loaded) -> Schedule {
     }
 }
 
+/// The program of a text.
+///
+/// # Panics
+/// If it does not check, with what is said of it.
+pub fn checked(text: &str) -> fs_dsl::checked::Program {
+    let loaded = fs_dsl::check_text("random.fs", text);
+    loaded.program.unwrap_or_else(|| {
+        panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false));
+    })
+}
+
 /// The same program with a batch that divides by so many ranks (and still by its microbatches): without one it does not
 /// compile for them.
 pub fn dividing(mut program: fs_dsl::checked::Program, ranks: u32) -> fs_dsl::checked::Program {
@@ -63,6 +74,20 @@ pub fn dividing(mut program: fs_dsl::checked::Program, ranks: u32) -> fs_dsl::ch
         *batch = batch.saturating_mul(ranks);
     }
     program
+}
+
+/// A program's schedule on nodes of two ranks, with all rows that have owners through relays; none if it does not compile so.
+pub fn through_relays(
+    program: &fs_dsl::checked::Program,
+    options: fs_compiler::CompileOptions,
+) -> Option<fs_schedule::Schedule> {
+    let cluster = fs_dsl::checked::Cluster { gpus_per_node: 2, ..fs_dsl::cluster::preset("local")? };
+    let options = options.cluster(cluster).balance(false);
+    let plain = fs_compiler::compile_with(program, &options).ok()?.schedule;
+    let owned = plain.tables.iter().filter(|t| t.sharding != fs_schedule::Sharding::DataParallel);
+    let relay = fs_compiler::distribution::TableOptions::default();
+    let relay = relay.relay(owned.map(|t| (t.name.clone(), true)));
+    fs_compiler::compile_with(program, &options.tables(relay)).ok().map(|c| c.schedule)
 }
 
 /// A binary of the workspace, built in the profile of the tests.

@@ -3,8 +3,11 @@
 //!
 //! [`Noting`] is a driver that notes the waits, records and operations of every stream while another one does the work; where
 //! an operation's own work begins it has a duration, its planned one, and needs its rank's engine. [`Noted::replay`] then lets
-//! streams go on in order, events come, and each engine do one thing at a time, the most urgent first. So streams, events
-//! and the order of calls are those of the executor's device, and nothing depends on how fast the host was.
+//! streams go on in order, events come, and each engine do one thing at a time, the most urgent first; a transfer whose data are under
+//! way holds up its stream and leaves its engine to others. So streams, events
+//! and the order of calls are those of the executor's device, and nothing depends on how fast the host was, but for one thing that
+//! can be asked for: what the host must learn of an operation it knows a while after that has ended, and what the schedule
+//! lets wait for such an operation, what needs it in its own queue included, begins no earlier.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use fs_kernels::cuda::driver::{
     Area, Driver, DriverError, Event, Facts, Launch, Memory, Pinned, Product, Stream,
 };
 use fs_kernels::cuda::sources::Precision;
-use fs_schedule::{Op, Schedule, Symbol};
+use fs_schedule::{Op, Program, Schedule, Symbol};
 use parking_lot::Mutex;
 
 /// What a stream was told.
@@ -51,7 +54,10 @@ struct Notes {
     events: HashMap<Event, usize>,
     /// How often each was recorded.
     records: Vec<u64>,
+    /// Names of threads: of a rank, a hyphen and the engine.
     engines: Vec<String>,
+    /// The rank of each, as a number of its own.
+    ranks: Vec<usize>,
     /// By engine and operation.
     ran: BTreeMap<(usize, usize), u64>,
 }
@@ -63,6 +69,10 @@ impl Notes {
             records.push(0);
             records.len() - 1
         })
+    }
+
+    fn rank(&self, engine: usize) -> usize {
+        self.ranks[engine]
     }
 
     /// The stream's own thread does something for the operation that was named.
@@ -89,6 +99,11 @@ impl<D: Driver> Noting<D> {
 
     /// When each operation of each step ended on the slowest rank, in nanoseconds: by batch, then by operation.
     pub fn replay(&self) -> Result<Vec<Vec<u64>>, String> {
+        self.replay_late(0)
+    }
+
+    /// The same where the host learns what it must so many nanoseconds after an operation has ended.
+    pub fn replay_late(&self, lag: u64) -> Result<Vec<Vec<u64>>, String> {
         let (notes, ops) = (self.notes.lock(), &self.schedule.train.ops);
         let heads = notes.queues.keys().map(|stream| (*stream, (0, None))).collect();
         let replay = Replay {
@@ -98,8 +113,13 @@ impl<D: Driver> Noting<D> {
             come: vec![0; notes.records.len()],
             chunks: ops.iter().map(|op| chunk(&self.schedule, op)).collect(),
             running: notes.engines.iter().map(|_| None).collect(),
+            under_way: BTreeMap::new(),
             ends: Vec::new(),
             now: 0,
+            lag,
+            learned: learned(&self.schedule.train),
+            batches: notes.ran.values().copied().max().unwrap_or(0),
+            ended: BTreeMap::new(),
         };
         replay.run()
     }
@@ -141,8 +161,43 @@ struct Replay<'a> {
     /// Nanoseconds after which an operation lets an urgent one pass.
     chunks: Vec<Option<u64>>,
     running: Vec<Option<Running>>,
+    /// Of which streams the work has left its engine and goes on until then: data are under way.
+    under_way: BTreeMap<Stream, (Work, u64)>,
     ends: Vec<Vec<u64>>,
     now: u64,
+    /// Nanoseconds until the host knows what it must learn.
+    lag: u64,
+    /// What each operation waits for of which the host must learn something, and of how many batches before its own.
+    learned: Vec<Vec<(usize, i64)>>,
+    batches: u64,
+    /// When these have ended: by rank, operation and batch.
+    ended: BTreeMap<(usize, usize, u64), u64>,
+}
+
+/// What stands before an operation in its queue, the nearest first, and how many steps before.
+fn before(ops: &[Op], i: usize) -> impl Iterator<Item = (usize, i64)> {
+    let queue = move |j: usize| (ops[j].engine, ops[j].priority) == (ops[i].engine, ops[i].priority);
+    let all = (0..i).rev().map(|j| (j, 0)).chain((i..ops.len()).rev().map(|j| (j, 1)));
+    all.filter(move |(j, _)| queue(*j))
+}
+
+fn learned(program: &Program) -> Vec<Vec<(usize, i64)>> {
+    let ops = &program.ops;
+    let own = |(i, op): (usize, &Op)| {
+        // What an operation depends on has ended for the host only after what stands before that in its queue.
+        let deps = op.deps.iter().map(|d| {
+            let (other, steps) = (d.op as usize, i64::from(d.distance));
+            let last = before(ops, other)
+                .find(|(j, _)| ops[*j].action.facts().tells_host())
+                .map(|(j, more)| (j, steps + more));
+            if ops[other].action.facts().tells_host() { Some((other, steps)) } else { last }
+        });
+        let own = before(ops, i)
+            .filter(|(j, _)| ops[*j].action.facts().tells_host() && program.needs(op, &ops[*j]));
+        let all = deps.flatten().chain(own);
+        all.map(|(j, steps)| (j, steps + i64::from(op.stage) - i64::from(ops[j].stage))).collect()
+    };
+    ops.iter().enumerate().map(own).collect()
 }
 
 impl Replay<'_> {
@@ -165,6 +220,9 @@ impl Replay<'_> {
 
     /// The work that a stream stands before.
     fn head(&self, stream: Stream) -> Option<(Work, u64)> {
+        if self.under_way.contains_key(&stream) {
+            return None;
+        }
         let (at, left) = self.heads[&stream];
         match self.notes.queues[&stream].items.get(at) {
             Some(Item::Work(work)) => Some((*work, left.unwrap_or(self.ops[work.op].time))),
@@ -172,11 +230,31 @@ impl Replay<'_> {
         }
     }
 
+    /// When the host can have begun an operation; none if that is not known yet.
+    fn begun(&self, work: &Work) -> Option<u64> {
+        let rank = self.notes.rank(work.engine);
+        let mut at = 0;
+        for (op, batches) in &self.learned[work.op] {
+            // In the first and last steps some have no batch.
+            let batch = u64::try_from(work.batch as i64 - batches).ok().filter(|batch| *batch < self.batches);
+            let Some(batch) = batch else { continue };
+            at = at.max(*self.ended.get(&(rank, *op, batch))? + self.lag);
+        }
+        Some(at)
+    }
+
+    /// The next time at which the host begins something that streams stand before.
+    fn host(&self) -> Option<u64> {
+        let heads = self.heads.keys().filter_map(|stream| self.begun(&self.head(*stream)?.0));
+        heads.filter(|at| *at > self.now).min()
+    }
+
     /// The most urgent work that an engine could do now.
     fn urgent(&self, engine: usize, but: Option<Stream>) -> Option<(Stream, Work, u64)> {
         let ready = self.heads.keys().filter(|stream| Some(**stream) != but);
         let ready = ready.filter_map(|stream| {
             let (work, left) = self.head(*stream).filter(|(work, _)| work.engine == engine)?;
+            self.begun(&work).filter(|at| *at <= self.now)?;
             Some((*stream, work, left))
         });
         ready.min_by_key(|(_, work, _)| (-self.ops[work.op].priority, work.batch, work.op))
@@ -189,9 +267,18 @@ impl Replay<'_> {
             for engine in 0..self.running.len() {
                 self.dispatch(engine);
             }
-            let next = self.running.iter().flatten().map(|r| r.stops.unwrap_or(r.until)).min();
-            let Some(next) = next else { break };
+            let running = self.running.iter().flatten().map(|r| r.stops.unwrap_or(r.until));
+            let under_way = self.under_way.values().map(|(_, until)| *until);
+            let Some(next) = running.chain(under_way).chain(self.host()).min() else { break };
             self.now = next;
+            for stream in &streams {
+                if let Some((work, _)) =
+                    self.under_way.get(stream).copied().filter(|(_, until)| *until == next)
+                {
+                    self.under_way.remove(stream);
+                    self.end(*stream, &work);
+                }
+            }
             for engine in 0..self.running.len() {
                 self.stop(engine);
             }
@@ -238,7 +325,19 @@ impl Replay<'_> {
             self.heads.insert(stream, (at, Some(until - now)));
             return;
         }
+        match self.ops[work.op].lag {
+            0 => self.end(stream, &work),
+            lag => drop(self.under_way.insert(stream, (work, now + lag))),
+        }
+    }
+
+    /// Work has ended for its stream.
+    fn end(&mut self, stream: Stream, work: &Work) {
+        let (at, now) = (self.heads[&stream].0, self.now);
         self.heads.insert(stream, (at + 1, None));
+        if self.ops[work.op].action.facts().tells_host() {
+            self.ended.insert((self.notes.rank(work.engine), work.op, work.batch), now);
+        }
         let batch = work.batch as usize;
         if self.ends.len() <= batch {
             self.ends.resize(batch + 1, vec![0; self.ops.len()]);
@@ -264,6 +363,14 @@ impl<D: Driver> Driver for Noting<D> {
 
     fn event(&self) -> Result<Event, DriverError> {
         self.own.event()
+    }
+
+    fn timer(&self) -> Result<Event, DriverError> {
+        self.own.timer()
+    }
+
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, DriverError> {
+        self.own.elapsed(from, to)
     }
 
     fn record(&self, stream: Stream, event: Event) -> Result<(), DriverError> {
@@ -359,6 +466,10 @@ impl<D: Driver> Driver for Noting<D> {
         let mut notes = self.notes.lock();
         // A rank has a thread for each engine.
         let engine = notes.engines.iter().position(|own| own == engine).unwrap_or_else(|| {
+            let rank = |name: &str| name.rsplit_once('-').map(|(rank, _)| rank.to_owned());
+            let own = notes.engines.iter().position(|other| rank(other) == rank(engine));
+            let own = own.map_or(notes.engines.len(), |n| notes.ranks[n]);
+            notes.ranks.push(own);
             notes.engines.push(engine.to_owned());
             notes.engines.len() - 1
         });
@@ -367,6 +478,10 @@ impl<D: Driver> Driver for Noting<D> {
         *ran += 1;
         let work = Work { engine, op, batch };
         notes.queues.entry(stream).or_default().named = Some((work, thread.id()));
+    }
+
+    fn resume(&self, stream: Stream, what: &str) {
+        self.own.resume(stream, what);
     }
 
     fn synchronize(&self, stream: Stream) -> Result<(), DriverError> {

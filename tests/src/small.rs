@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use fs_compiler::{CompileOptions, Strategy, compile_with, search};
-use fs_dsl::checked::Program;
+use fs_dsl::checked::{Cluster, Program};
 use fs_schedule::Schedule;
 use fs_schedule::terminal::shown;
 use tempfile::TempDir;
@@ -109,7 +109,12 @@ impl Small {
 
     /// Its schedule of a strategy, or the one that is found to be the fastest.
     pub fn schedule(&self, strategy: Option<Strategy>, ranks: u32) -> Schedule {
-        let options = CompileOptions::new(strategy.unwrap_or(Strategy::Serial), ranks);
+        self.schedule_on(None, strategy, ranks)
+    }
+
+    /// The same for a cluster.
+    pub fn schedule_on(&self, cluster: Option<Cluster>, strategy: Option<Strategy>, ranks: u32) -> Schedule {
+        let options = CompileOptions::new(strategy.unwrap_or(Strategy::Serial), ranks).cluster(cluster);
         let compiled = match strategy {
             Some(_) => compile_with(&self.program, &options),
             None => search::tables::search(&self.program, &options, search::candidates(None))

@@ -13,7 +13,7 @@ use fs_executor::device::{
 };
 use fs_executor::transport::Reach;
 use fs_kernels::cuda::driver::emulated::Emulated;
-use fs_schedule::{Element, Engine, Operand, Place, Program};
+use fs_schedule::{Element, Engine, Operand, Place, Program, Schedule};
 use parking_lot::{Mutex, RwLock};
 
 /// A device whose results can be looked at.
@@ -63,6 +63,28 @@ pub fn noted(program: &Program, operand: &Operand, brain_floats: bool) -> bool {
         Element::Bf16 => brain_floats,
         Element::Id | Element::Index | Element::Count | Element::Byte => true,
     }
+}
+
+/// The first list that is another one than on the CPU.
+pub fn difference(s: &Schedule, found: &Seen, expected: &Seen) -> Option<String> {
+    if found.keys().ne(expected.keys()) {
+        return Some(format!("{} operations, {} on the CPU", found.len(), expected.len()));
+    }
+    for ((key, found), expected) in found.iter().zip(expected.values()) {
+        let (rank, op, batch) = *key;
+        let op = &s.train.ops[op];
+        let buffers = op.writes.iter().filter(|o| matches!(o.place, Place::Buffer(_)));
+        for ((operand, found), expected) in buffers.zip(found).zip(expected) {
+            // Lengths and assignments are the host's.
+            if found.is_some() && found != expected {
+                return Some(format!(
+                    "{operand} of `{}` of batch {batch} on rank {rank} is {found:?}, {expected:?} on the CPU",
+                    op.name
+                ));
+            }
+        }
+    }
+    None
 }
 
 impl<D: Look> Witness<D> {
@@ -129,6 +151,7 @@ impl<D: Look> Device for Witness<D> {
     type Options = Options<D>;
 
     const LATE_LOSSES: bool = D::LATE_LOSSES;
+    const IN_ORDER: bool = D::IN_ORDER;
 
     fn open(env: &Env, options: &Options<D>) -> Result<Self, OpenError> {
         let (seen, brain_floats) = (Arc::clone(&options.seen), options.brain_floats);
@@ -161,6 +184,10 @@ impl<D: Look> Device for Witness<D> {
 
     fn check(&self) -> Result<(), Fault> {
         self.own.check()
+    }
+
+    fn end_behind(&self, job: &Job<'_>) -> Result<(), Fault> {
+        self.own.end_behind(job)
     }
 
     fn rounds(&self, lane: &D::Lane, job: &Job<'_>) -> Result<u64, Fault> {

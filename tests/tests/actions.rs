@@ -12,7 +12,7 @@ use fs_schedule::signature::OperandType;
 use fs_schedule::{Extent, Op, Place, Poly, Program, Schedule, Strategy, Symbol};
 use fs_tests::mock::Mock;
 use fs_tests::models::{Features, models};
-use fs_tests::{dividing, root};
+use fs_tests::{dividing, root, through_relays};
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
@@ -33,6 +33,11 @@ fn all_ways(program: &fs_dsl::checked::Program) -> Vec<Schedule> {
     let strategies = strategies.chain([1, 2, 3].map(|k| (Strategy::Pec, k)));
     let ways = strategies.flat_map(|(s, k)| [1, 2, 4].map(|m| (s, k, m)));
     let mut all: Vec<Schedule> = ways.filter_map(|(s, k, m)| compiled(program, s, k, m)).collect();
+    // Rows through relays.
+    for (strategy, parts) in [(Strategy::Serial, 1), (Strategy::Pec, 1), (Strategy::Pec, 2)] {
+        let options = CompileOptions::new(strategy, 4).microbatches(parts);
+        all.extend(through_relays(&dividing(program.clone(), 4), options));
+    }
     // Samples that move behind the output dist, and into it.
     let options = CompileOptions::new(Strategy::Pec, 2).balance(true);
     for (at, parts) in [Moved::Rows, Moved::Folded].into_iter().flat_map(|at| [(at, 1), (at, 2)]) {

@@ -8,23 +8,16 @@ use fs_compiler::sched::policy;
 use fs_compiler::search::tables::{alike, asking};
 use fs_compiler::search::{self, Candidate, Cost, Verdict, candidates};
 use fs_compiler::{CompileOptions, Strategy, compile_with};
-use fs_dsl::checked::Program;
+use fs_dsl::checked::Cluster;
 use fs_executor::{Options, Session};
 use fs_schedule::{Data, Schedule, verify};
 use fs_tests::models::{Features, models};
 use fs_tests::training::state;
-use fs_tests::{dividing, root};
+use fs_tests::{checked, dividing, root};
 use proptest::prelude::*;
 
 const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
 const STEPS: u64 = 3;
-
-fn check(text: &str) -> Program {
-    let loaded = fs_dsl::check_text("random.fs", text);
-    loaded.program.unwrap_or_else(|| {
-        panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false));
-    })
-}
 
 fn trained(schedule: &Schedule) -> Vec<Vec<u32>> {
     let options = Options::default().evaluate(false).steps(STEPS);
@@ -41,16 +34,19 @@ proptest! {
     #[test]
     fn ways_train_to_the_same_bits(
         model in models(FEATURES),
-        ranks in 1..=4u32,
+        (ranks, node) in prop::sample::select(vec![(1u32, 8u32), (2, 8), (3, 8), (4, 8), (4, 2), (3, 2), (4, 2)]),
         lookahead in prop::option::of(1..=3u32),
         strategy in prop::sample::select(vec![Strategy::Serial, Strategy::Prefetch, Strategy::Pec]),
         picks in prop::collection::vec(any::<prop::sample::Index>(), 3),
     ) {
         let text = model.text();
-        let program = dividing(check(&text), ranks);
-        let options = CompileOptions::new(strategy, ranks).lookahead(lookahead);
+        let program = dividing(checked(&text), ranks);
+        let local = fs_dsl::cluster::preset("local").expect("a preset");
+        let cluster = Cluster { gpus_per_node: node, ..local };
+        let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).cluster(cluster.clone());
         // A model may ask for what cannot be.
-        let Ok(plain) = compile_with(&program, &CompileOptions::new(Strategy::Serial, ranks)) else { return Ok(()) };
+        let serial = CompileOptions::new(Strategy::Serial, ranks).cluster(cluster);
+        let Ok(plain) = compile_with(&program, &serial) else { return Ok(()) };
         prop_assume!(matches!(plain.schedule.data, Some(Data::Generate { .. })));
         let now = compile_with(&program, &options).expect("compiled before").schedule;
         let candidate = Candidate::new(policy::of(strategy), lookahead);
@@ -76,9 +72,11 @@ proptest! {
                 let Ok(other) = compile_with(&program, &options.clone().tables(asked)) else { continue };
                 prop_assert_eq!(verify::verify(&other.schedule), vec![], "{:?}", choice);
                 for x in &other.schedule.exchanges {
-                    if class.tables.contains(&other.schedule.tables[x.table as usize].name) {
-                        let made = (x.unique, x.lookahead);
-                        prop_assert_eq!(made, (choice.unique, choice.lookahead), "{:?}\n{}", choice, text);
+                    let asks = x.leg.within().is_none();
+                    if asks && class.tables.contains(&other.schedule.tables[x.table as usize].name) {
+                        let made = (x.unique, x.lookahead, x.leg.between().is_some());
+                        let wanted = (choice.unique, choice.lookahead, choice.relayed);
+                        prop_assert_eq!(made, wanted, "{:?}\n{}", choice, text);
                     }
                 }
                 let bits = bits.get_or_insert_with(|| trained(&plain.schedule));
@@ -162,7 +160,7 @@ fn what_two_operations_use_keeps_its_entries() {
         )
     };
     for (uses, same) in [("pool(x)", true), ("concat(pool(x), pool(x, mean))", false)] {
-        let program = check(&text(uses));
+        let program = checked(&text(uses));
         let of = |unique: bool| {
             let options = CompileOptions::new(Strategy::Serial, 2);
             let named = TableOptions::default().unique([("a".to_owned(), unique)]);

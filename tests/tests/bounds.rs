@@ -17,9 +17,9 @@ const BEYOND: [(&str, &str, &str); 1] = [(
     "movielens",
     "h100x256",
     "32 samples a rank are launches and latency. The chain of a batch
-  (forward, backward, gradients, update, rows of the next batch) is as long as compute's own work, so nothing hides its
-  waits (`fsc explain`): its rows wait behind the sum of dense gradients, one message of mostly latency, which cannot be
-  cut, and compute idles until they are there.",
+  (forward, backward, gradients, update, rows of the next batch) is as long as compute's own work, so little hides its
+  waits (`fsc explain`): the sum of dense gradients leaves behind the last gradients of rows, and compute idles until its hops
+  have ended.",
 )];
 
 /// Samples a rank of that pair from which on it is within 5%, too.

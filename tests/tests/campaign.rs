@@ -17,10 +17,10 @@ use fs_executor::{Options, Session};
 use fs_schedule::verify::verify;
 use fs_schedule::{Action, Schedule};
 use fs_tests::campaign::{Random, core, mutant};
-use fs_tests::dividing;
 use fs_tests::interpreter::{Order, Reference, State, Workload, reference, run};
 use fs_tests::models::{Features, models};
 use fs_tests::schedules::{Recipe, build};
+use fs_tests::{dividing, through_relays};
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -210,17 +210,23 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
         let ranks = [2, 3, 2, 4][n / 6 % 4];
         let Ok(tree) = family.new_tree(&mut runner) else { continue };
         let model = tree.current();
-        let Some(mut schedule) =
-            compiled(&model.text(), model.at(), strategy, (ranks, 1 + n as u32 % 3, microbatches))
-        else {
-            continue;
+        let plan = (ranks, 1 + n as u32 % 3, microbatches);
+        let schedule = if n % 3 == 1 {
+            // Several nodes, and one that is not full.
+            let options = CompileOptions::new(strategy, plan.0.max(3)).lookahead(plan.1).microbatches(plan.2);
+            let program = fs_dsl::check_text("model.fs", &model.text()).program;
+            program.and_then(|p| through_relays(&dividing(p, plan.0.max(3)), options))
+        } else {
+            compiled(&model.text(), model.at(), strategy, plan)
         };
+        let Some(mut schedule) = schedule else { continue };
         if schedule.train.ops.len() > 220 {
             continue;
         }
         schedule.settings.duration = fs_schedule::Duration::Steps(4);
         schedule.seal();
-        out.extend(Base::new(model.text(), schedule, ranks as usize, None));
+        let ranks = schedule.ranks as usize;
+        out.extend(Base::new(model.text(), schedule, ranks, None));
     }
     out
 }
@@ -281,8 +287,9 @@ fn one(base: &Base, random: &mut Random, counts: &mut Counts, holes: &mut String
         counts.refused += 1;
         return;
     }
-    // The number of ranks is written beside the digest; sums over more ranks round differently.
-    if s.reference.digest != base.schedule.reference.digest || s.ranks != base.schedule.ranks {
+    // The number of ranks is written beside the digest, and so are nodes; sums over others round differently.
+    let machine = |s: &Schedule| (s.ranks, s.settings.node);
+    if s.reference.digest != base.schedule.reference.digest || machine(&s) != machine(&base.schedule) {
         counts.other_model += 1;
         if let Some(fault) = fault_of_another(&s, base.data.as_ref(), counts.mutants) {
             let difference = difference(&base.schedule, &s);

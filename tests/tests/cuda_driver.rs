@@ -1,8 +1,12 @@
 //! The emulated driver: order that streams keep, uses that nothing orders, copy engines, virtual time.
 
-use fs_kernels::cuda::driver::emulated::{Costs, Emulated, NoKernels, Options};
-use fs_kernels::cuda::driver::{Area, Driver, DriverError, Matrix, Memory, Pinned, Product, Stream};
+use fs_kernels::cuda::catalogue::sort;
+use fs_kernels::cuda::driver::emulated::{Costs, Emulated, Kernels, NoKernels, Options};
+use fs_kernels::cuda::driver::{
+    Area, Driver, DriverError, Launch, Matrix, Memory, Pinned, Product, Stream, Touch,
+};
 use fs_kernels::cuda::sources::Precision;
+use fs_kernels::cuda::{Call, In, Out};
 
 fn driver(seed: u64) -> Emulated {
     Emulated::new(Options { seed, ..Options::default() }, Box::new(NoKernels))
@@ -261,4 +265,59 @@ fn copy_engines_are_queues() {
     let ends = [low, urgent, out].map(|stream| d.ended_of(stream));
     assert_eq!(ends, [100.0, 110.0, 30.0]);
     assert_eq!(d.ended(), 110.0);
+}
+
+/// Kernels that do nothing.
+struct Idle;
+
+impl Kernels for Idle {
+    fn has(&self, _: Precision) -> bool {
+        true
+    }
+    fn run(&self, _: &Call) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// What a list of uses leaves out of what a kernel is given counts as used, with all of its block; what is set from everywhere does not.
+#[test]
+fn what_a_list_leaves_out_counts_as_used() {
+    let writes = |listed: &[bool], ordered: bool| {
+        let d = Emulated::new(Options::default(), Box::new(Idle));
+        let ((a, x, _), (b, ..), event) = (place(&d, "a", 64), place(&d, "b", 64), d.event().unwrap());
+        let (y, fault) = (d.allocate(a, 64).unwrap(), d.allocate(a, 4).unwrap());
+        d.record(a, event).unwrap();
+        d.wait(b, event).unwrap();
+        let launch = |stream, list: Memory, out: Memory, listed: bool| {
+            let (read, at) = (In::at(list.address + 8), In::at(list.address + 16));
+            let call = sort::take_words(2, read, 2, at, Out::at(out.address + 4), Out::at(fault.address));
+            let all = [Touch::In(list.area()), Touch::Out(out.area())];
+            d.launch(stream, &Launch { call: &call, touches: if listed { &all } else { &[] } })
+        };
+        launch(a, x, y, listed[0]).unwrap();
+        if ordered {
+            d.record(a, event).unwrap();
+            d.wait(b, event).unwrap();
+        }
+        launch(b, x, y, listed[1]).and_then(|()| d.synchronize(a)).and_then(|()| d.synchronize(b))
+    };
+    let reads = || {
+        let d = Emulated::new(Options::default(), Box::new(Idle));
+        let ((a, x, _), (b, y, _), event) = (place(&d, "a", 64), place(&d, "b", 64), d.event().unwrap());
+        d.record(a, event).unwrap();
+        d.wait(b, event).unwrap();
+        let (z, w) = (d.allocate(a, 64).unwrap(), y);
+        for (stream, out) in [(a, z), (b, w)] {
+            let (read, at) = (In::at(x.address), In::at(x.address + 16));
+            let call = sort::take_words(2, read, 2, at, Out::at(out.address), Out::NULL);
+            d.launch(stream, &Launch { call: &call, touches: &[] }).unwrap();
+        }
+        d.synchronize(a).and_then(|()| d.synchronize(b))
+    };
+    for listed in [[false, false], [false, true], [true, false], [true, true]] {
+        let error = writes(&listed, false).unwrap_err();
+        assert!(matches!(&error, DriverError::Unordered { .. }), "{listed:?}: {error}");
+        assert_eq!(writes(&listed, true), Ok(()), "{listed:?}");
+    }
+    assert_eq!(reads(), Ok(()), "both only read");
 }

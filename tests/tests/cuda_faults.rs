@@ -117,7 +117,7 @@ fn everywhere(schedule: &Schedule, options: &(impl Fn() -> Options + Sync), seed
         match error {
             Error::Rank { rank, op, .. } => {
                 assert!(rank < schedule.ranks as usize, "{rank}");
-                let between = ["end of a run", "initial values", "values", "checkpoint"];
+                let between = ["start of a run", "end of a run", "initial values", "values", "checkpoint"];
                 within += usize::from(names.contains(&op.as_str()));
                 assert!(names.contains(&op.as_str()) || between.contains(&op.as_str()), "`{op}`: {said}");
             }

@@ -11,11 +11,11 @@ use fs_executor::transport::wire::World;
 use fs_executor::{Options, Session, data};
 use fs_kernels::cuda::driver::emulated::Emulated;
 use fs_kernels::cuda::emulated::Emulation;
-use fs_schedule::{Place, Schedule};
+use fs_schedule::Schedule;
 use fs_tests::models::{Features, models};
 use fs_tests::pipes::joined;
 use fs_tests::training::{compile, compile_at, model};
-use fs_tests::witness::{self, Look, Seen, Witness};
+use fs_tests::witness::{self, Look, Seen, Witness, difference};
 use fs_tests::{emulated, training};
 use proptest::prelude::*;
 
@@ -38,28 +38,6 @@ fn seen<D: Look + Device<Real = f32>>(
 
 fn kernels() -> Option<Arc<Emulation>> {
     emulated::kernels(env!("CARGO_TARGET_TMPDIR"))
-}
-
-/// The first list that is another one.
-fn difference(s: &Schedule, found: &Seen, expected: &Seen) -> Option<String> {
-    if found.keys().ne(expected.keys()) {
-        return Some(format!("{} operations, {} on the CPU", found.len(), expected.len()));
-    }
-    for ((key, found), expected) in found.iter().zip(expected.values()) {
-        let (rank, op, batch) = *key;
-        let op = &s.train.ops[op];
-        let buffers = op.writes.iter().filter(|o| matches!(o.place, Place::Buffer(_)));
-        for ((operand, found), expected) in buffers.zip(found).zip(expected) {
-            // Lengths and assignments are the host's.
-            if found.is_some() && found != expected {
-                return Some(format!(
-                    "{operand} of `{}` of batch {batch} on rank {rank} is {found:?}, {expected:?} on the CPU",
-                    op.name
-                ));
-            }
-        }
-    }
-    None
 }
 
 /// Lists of one schedule on the CPU and on the device.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fs_compiler::Strategy;
 use fs_executor::device::cpu::Cpu;
@@ -13,7 +13,7 @@ use fs_kernels::cuda::driver::emulated::Emulated;
 use fs_kernels::cuda::emulated::Emulation;
 use fs_schedule::Action;
 use fs_schedule::action::Effect;
-use fs_tests::emulated::{device, session, train};
+use fs_tests::emulated::{Hold, comes, device, session, stands_still, train};
 use fs_tests::training::{self, compile, model, options};
 
 type Gpu = Cuda<Emulated>;
@@ -36,37 +36,6 @@ impl Observer for &Told {
     fn step(&mut self, event: &StepEvent) {
         assert_eq!(event.step, self.steps.fetch_add(1, Ordering::SeqCst));
     }
-}
-
-/// Waits until it is so; whether it ever is.
-fn comes(mut so: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_mins(1);
-    while !so() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    so()
-}
-
-/// Lets work go on that was held back, whatever happens: who waits for it would do so for ever.
-struct Held<'a>(&'a Emulated);
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.0.hold(None);
-    }
-}
-
-/// Waits until nothing has been done under a name for a while, or all of it is; how much was.
-fn stands_still(driver: &Emulated, name: &str, all: u64) -> u64 {
-    let (mut done, mut since) = (driver.done(name), Instant::now());
-    while done < all && since.elapsed() < Duration::from_secs(2) {
-        std::thread::sleep(Duration::from_millis(5));
-        let now = driver.done(name);
-        if now != done {
-            (done, since) = (now, Instant::now());
-        }
-    }
-    done
 }
 
 /// While no loss comes down the queue of the loss goes on, into later steps, but not for ever; and when they do all steps are
@@ -92,7 +61,7 @@ fn no_queue_waits_for_a_loss() {
         driver.hold(Some(LATE_LOSS));
         let told = Told::default();
         std::thread::scope(|scope| {
-            let hold = Held(&driver);
+            let hold = Hold(&driver);
             let run = scope.spawn(|| train::<Gpu>(&schedule, &held, &mut &told));
             assert!(comes(|| driver.done(&after.name) > 0), "`{}` is never done", after.name);
             assert!(each > 0 && comes(|| driver.done(&update.name) >= 2 * each), "no second step is trained");
@@ -120,7 +89,7 @@ fn a_run_ends_after_its_work() {
     let mut own = session::<Gpu>(&schedule, options(), &device).unwrap();
     driver.hold(Some(&update.name));
     std::thread::scope(|scope| {
-        let hold = Held(&driver);
+        let hold = Hold(&driver);
         let run = scope.spawn(|| own.advance(1, &mut &told).map(|events| events.len()));
         assert!(comes(|| told.steps.load(Ordering::SeqCst) == 1), "the step is never told of");
         std::thread::sleep(Duration::from_millis(300));

@@ -12,17 +12,11 @@ use fs_compiler::ir::Module;
 use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
 use fs_compiler::sched::policy;
 use fs_dsl::checked::Program;
+use fs_tests::checked;
 use fs_tests::models::{Features, models};
 use proptest::prelude::{Strategy as Strategies, *};
 
 const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
-
-fn check(text: &str) -> Program {
-    let loaded = fs_dsl::check_text("random.fs", text);
-    loaded.program.unwrap_or_else(|| {
-        panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false));
-    })
-}
 
 /// Lowered with a verification after every pass; `None`: the model asks for what cannot be.
 fn lower(
@@ -90,7 +84,7 @@ proptest! {
         ranks in 1..=9u32,
         chosen in prop::collection::vec(chosen(), 1..4),
     ) {
-        let program = check(&model.text());
+        let program = checked(&model.text());
         let tables = options(&program, &chosen);
         let Some(serial) = lower(&program, Strategy::Serial, lookahead, ranks, &tables) else { return Ok(()) };
         for strategy in [Strategy::Prefetch, Strategy::Pec] {

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use fs_compiler::{At, CompileOptions, compile_with};
 use fs_schedule::action::{Facts, Payload, Phase};
 use fs_schedule::verify::{RULES, verify};
-use fs_schedule::{Schedule, Strategy};
+use fs_schedule::{Engine, Op, Schedule, Strategy};
 use fs_tests::mutations::{
-    BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, FOLDED, Mutation, RANKING, bases, mutations,
+    BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, FOLDED, Mutation, RANKING, RELAYED, RELAYED_MODEL,
+    bases, mutations,
 };
 use fs_tests::schedules::build;
 
@@ -138,6 +139,15 @@ fn breaks(bad: &Schedule, m: &Mutation, strategy: Strategy) {
     assert!(found, "{strategy:?}: {} must break `{}`, breaks {first:?}", m.name, m.rule);
 }
 
+/// Dependencies of an operation without which something would be wrong: others only say where work on ids, which has a queue of
+/// its own, is planned among what else compute does.
+fn needed<'a>(s: &'a Schedule, op: &'a Op) -> impl Iterator<Item = usize> + 'a {
+    (0..op.deps.len()).filter(|n| {
+        let other = &s.train.ops[op.deps[*n].op as usize];
+        (op.engine, other.engine) != (Engine::Compute, Engine::Compute) || op.priority <= other.priority
+    })
+}
+
 /// Corruptions of a model that ranks items, each by its own rule.
 #[test]
 fn corruptions_of_a_ranking_model_are_caught() {
@@ -175,7 +185,7 @@ fn corruptions_of_balance_break_their_rules() {
         // Serial orders wait for more than they must.
         let brings = |i: usize| s.train.ops[i].action.facts().phase == Phase::Balance;
         for (i, op) in s.train.ops.iter().enumerate().filter(|_| strategy == Strategy::Pec) {
-            for n in (0..op.deps.len()).filter(|n| brings(i) || brings(op.deps[*n].op as usize)) {
+            for n in needed(&s, op).filter(|n| brings(i) || brings(op.deps[*n].op as usize)) {
                 let mut dropped = s.clone();
                 dropped.train.ops[i].deps.remove(n);
                 assert_ne!(verify(&dropped), vec![], "{strategy:?}: `{}` without {:?}", op.name, op.deps[n]);
@@ -210,7 +220,7 @@ fn break_rules(at: At, list: &[Mutation], least: usize, moves: fn(&Facts<'_>) ->
                 facts.phase == Phase::Balance || moves(&facts)
             };
             for (i, op) in s.train.ops.iter().enumerate().filter(|_| strategy == Strategy::Pec) {
-                for n in (0..op.deps.len()).filter(|n| moves(i) || moves(op.deps[*n].op as usize)) {
+                for n in needed(&s, op).filter(|n| moves(i) || moves(op.deps[*n].op as usize)) {
                     let mut dropped = s.clone();
                     dropped.train.ops[i].deps.remove(n);
                     let (name, dep) = (&op.name, op.deps[n]);
@@ -222,6 +232,45 @@ fn break_rules(at: At, list: &[Mutation], least: usize, moves: fn(&Facts<'_>) ->
     }
     assert!(tried >= least, "{tried}");
     let missing: Vec<_> = list.iter().map(|m| m.name).filter(|name| !placed.contains(name)).collect();
+    assert!(missing.is_empty(), "no schedule has a place for {missing:?}");
+}
+
+/// Rows through relays: every listed corruption is caught by its rule, in some schedule at least, and no dependency of what
+/// relays do can be left out.
+#[test]
+fn corruptions_of_relays_break_their_rules() {
+    let (mut tried, mut placed) = (0, BTreeSet::new());
+    let program = fs_dsl::check_text("model.fs", RELAYED_MODEL).program.expect("the model checks");
+    for (strategy, microbatches) in
+        [(Strategy::Serial, 1), (Strategy::Prefetch, 2), (Strategy::Pec, 1), (Strategy::Pec, 3)]
+    {
+        let options = CompileOptions::new(strategy, 4).microbatches(microbatches);
+        let s = fs_tests::through_relays(&program, options).expect("the model compiles");
+        assert_eq!(verify(&s), vec![]);
+        for m in RELAYED {
+            let mut bad = s.clone();
+            if (m.corrupt)(&mut bad).is_some() {
+                breaks(&bad, m, strategy);
+                placed.insert(m.name);
+            }
+        }
+        let relays = |i: usize| {
+            use fs_schedule::Action::{PassClasses, PassRows, SumAsked, UniqueAsked};
+            let action = &s.train.ops[i].action;
+            matches!(action, UniqueAsked { .. } | PassClasses { .. } | PassRows { .. } | SumAsked { .. })
+        };
+        for (i, op) in s.train.ops.iter().enumerate().filter(|_| strategy == Strategy::Pec) {
+            for n in needed(&s, op).filter(|n| relays(i) || relays(op.deps[*n].op as usize)) {
+                let mut dropped = s.clone();
+                dropped.train.ops[i].deps.remove(n);
+                let (name, dep) = (&op.name, op.deps[n]);
+                assert_ne!(verify(&dropped), vec![], "{strategy:?}: `{name}` without {dep:?}");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried >= 20, "{tried}");
+    let missing: Vec<_> = RELAYED.iter().map(|m| m.name).filter(|name| !placed.contains(name)).collect();
     assert!(missing.is_empty(), "no schedule has a place for {missing:?}");
 }
 

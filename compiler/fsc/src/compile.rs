@@ -52,7 +52,7 @@ pub(super) struct Args {
     /// them (default: where a step is predicted to be shortest).
     #[arg(long, value_name = "ids|rows|folded")]
     balance_at: Option<At>,
-    /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=row_wise,placement=hashed,group=0. May be repeated.
+    /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=row_wise,placement=hashed,relay=on,group=0. May be repeated.
     #[arg(long = "table", value_name = "NAME:KEY=VALUE,...")]
     tables: Vec<TableArg>,
     /// Times and sizes that `fsx profile` measured, instead of what follows from cluster and workload.

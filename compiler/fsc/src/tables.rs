@@ -16,6 +16,7 @@ pub(super) struct TableArg {
     sharding: Option<String>,
     placement: Option<String>,
     group: Option<u32>,
+    relay: Option<bool>,
 }
 
 /// Why the text of a `--table` says nothing.
@@ -28,7 +29,7 @@ pub(super) enum TableArgError {
     #[error(transparent)]
     Name(#[from] NoName),
     /// A key that there is not.
-    #[error("there is no choice `{0}`; there are unique, lookahead, sharding, placement and group")]
+    #[error("there is no choice `{0}`; there are unique, lookahead, sharding, placement, relay and group")]
     Key(String),
     /// A value that its key does not take.
     #[error("{key} must be {wanted}, is `{value}`")]
@@ -74,11 +75,8 @@ impl FromStr for TableArg {
             let value = value.trim();
             let wrong = |key, wanted| TableArgError::Value { key, wanted, value: value.to_owned() };
             match key.trim() {
-                "unique" => match value {
-                    "on" => arg.unique = Some(true),
-                    "off" => arg.unique = Some(false),
-                    _ => return Err(wrong("unique", "on or off")),
-                },
+                "unique" => arg.unique = Some(switch(value).ok_or_else(|| wrong("unique", "on or off"))?),
+                "relay" => arg.relay = Some(switch(value).ok_or_else(|| wrong("relay", "on or off"))?),
                 "lookahead" => {
                     let known = value.parse().map_err(|_| wrong("lookahead", "a number or none"))?;
                     arg.lookahead = Some(known);
@@ -90,6 +88,14 @@ impl FromStr for TableArg {
             }
         }
         Ok(arg)
+    }
+}
+
+fn switch(value: &str) -> Option<bool> {
+    match value {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
     }
 }
 
@@ -105,6 +111,7 @@ pub(super) fn options(args: &[TableArg], program: &Program) -> Result<TableOptio
         put(&mut options.lookahead, "lookahead", arg, arg.lookahead)?;
         put(&mut options.sharding, "sharding", arg, arg.sharding.clone())?;
         put(&mut options.placement, "placement", arg, arg.placement.clone())?;
+        put(&mut options.relay, "relay", arg, arg.relay)?;
         put(&mut options.groups, "group", arg, arg.group)?;
     }
     Ok(options)

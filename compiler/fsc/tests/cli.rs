@@ -410,6 +410,7 @@ fn profile_of(schedule: &Path) -> fs_schedule::Profile {
             hashed: None,
             hot: Vec::new(),
             reuse: vec![reuse],
+            relayed: None,
         }],
         ops: vec![OpCost { name: "a".into(), kind: "expand".into(), flops: 0.0, bytes: 100.0, time: 3e-6 }],
         kinds: kinds.into_iter().map(line).collect(),

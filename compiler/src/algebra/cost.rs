@@ -1,21 +1,28 @@
 //! What terms cost, by expected sizes: bytes that travel, those that must hurry, bytes that compute touches, transfers, memory.
 //!
-//! Bytes are those of a rank in a step. Rows *hurry* if the step before may have changed them: between its update and this
+//! Bytes are those of a rank in a step, those between nodes among them. Rows *hurry* if the step before may have changed them:
+//! between its update and this
 //! step's use they cannot wait. Touched bytes are a rough guess, for comparisons: what is read and written once, ids that are
 //! looked for among others several times. Whoever schedules the outcome prices every operation.
 
 use fs_schedule::Way;
 use fs_schedule::reuse::Reuse;
 
+use crate::distribution::ty::Sharded;
+
 /// Expected sizes of one table, of one rank and step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sizes {
     /// Ranks.
     pub ranks: f64,
+    /// Ranks of a node.
+    pub node: f64,
     /// Ids: occurrences.
     pub occurrences: f64,
     /// Different rows among them.
     pub unique: f64,
+    /// What a relay asks for: a node's different rows, shared by its ranks.
+    pub relayed: f64,
     /// Of each way to tell rows apart, entries of each class; of each row once, then per occurrence.
     pub classes: Vec<Classes>,
     /// Bytes of the table's rows and their optimizer states.
@@ -33,6 +40,8 @@ pub struct Classes {
     pub forward: Vec<f64>,
     /// Of gradients.
     pub backward: Vec<f64>,
+    /// Of lookups and of gradients that a relay asks for.
+    pub relayed: [Vec<f64>; 2],
 }
 
 /// What a way of distributing a table costs; nothing is better that is not better in one of these.
@@ -40,6 +49,8 @@ pub struct Classes {
 pub struct Cost {
     /// Bytes that a rank sends.
     pub wire: f64,
+    /// Those to other nodes.
+    pub far: f64,
     /// Those that must hurry.
     pub urgent: f64,
     /// Bytes that compute reads and writes.
@@ -51,8 +62,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    fn each(&self) -> [f64; 5] {
-        [self.wire, self.urgent, self.touched, self.transfers, self.held]
+    fn each(&self) -> [f64; 6] {
+        [self.wire, self.far, self.urgent, self.touched, self.transfers, self.held]
     }
 
     /// Both.
@@ -60,6 +71,7 @@ impl Cost {
     pub fn and(self, other: Self) -> Self {
         Self {
             wire: self.wire + other.wire,
+            far: self.far + other.far,
             urgent: self.urgent + other.urgent,
             touched: self.touched + other.touched,
             transfers: self.transfers + other.transfers,
@@ -72,9 +84,15 @@ impl Cost {
         self.each().iter().zip(other.each()).all(|(a, b)| *a <= b)
     }
 
-    /// Bytes of rows that travel in a transfer.
-    pub(super) fn sent(bytes: f64, hurries: bool) -> Self {
-        Self { wire: bytes, urgent: if hurries { bytes } else { 0.0 }, transfers: 1.0, ..Self::default() }
+    /// What travels in a transfer, of which shares leave the rank and the node.
+    pub(super) fn sent(bytes: f64, (away, far): (f64, f64), hurries: bool) -> Self {
+        Self {
+            wire: bytes * away,
+            far: bytes * far,
+            urgent: if hurries { bytes * away } else { 0.0 },
+            transfers: 1.0,
+            ..Self::default()
+        }
     }
 
     /// Bytes that compute touches.
@@ -96,8 +114,43 @@ impl Sizes {
         list.and_then(|list| list.get(class)).copied().unwrap_or(0.0)
     }
 
-    /// The share of what is sent to all owners that leaves the rank.
-    pub(super) fn away(&self) -> f64 {
-        (self.ranks - 1.0) / self.ranks.max(1.0)
+    /// Of what a relay asks for.
+    pub(super) fn of_relayed_class(&self, reuse: Reuse, way: Way, class: usize) -> f64 {
+        let found = self.classes.iter().find(|c| c.reuse == reuse && c.unique);
+        let list = found.map(|c| &c.relayed[usize::from(way == Way::Backward)]);
+        list.and_then(|list| list.get(class)).copied().unwrap_or(0.0)
+    }
+
+    /// The shares of what is sent to all ranks that leave the rank and its node; to those of the node; to those of a place of all
+    /// nodes.
+    pub(super) fn away(&self, leg: Route) -> (f64, f64) {
+        let (ranks, node) = (self.ranks.max(1.0), self.node.clamp(1.0, self.ranks.max(1.0)));
+        match leg {
+            Route::Whole => ((ranks - 1.0) / ranks, (ranks - node) / ranks),
+            Route::Within => ((node - 1.0) / node, 0.0),
+            Route::Between => ((ranks - node) / ranks, (ranks - node) / ranks),
+        }
+    }
+}
+
+/// Between whom something travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Route {
+    /// Ranks and owners.
+    Whole,
+    /// Ranks and the relays of their node.
+    Within,
+    /// Relays and owners.
+    Between,
+}
+
+impl Route {
+    /// By where it is at both ends, in either direction.
+    pub(super) fn of(a: Sharded, b: Sharded) -> Self {
+        match (a, b) {
+            (Sharded::Relay, Sharded::Sample) | (Sharded::Sample, Sharded::Relay) => Self::Within,
+            (Sharded::Relay, _) | (_, Sharded::Relay) => Self::Between,
+            _ => Self::Whole,
+        }
     }
 }

@@ -41,9 +41,12 @@ pub fn table(terms: &mut Terms, context: &Context, choice: &Choice) -> Result<Ta
         Sharding::ColumnWise { .. } if context.cuts.len() > 1 => context.cuts.clone(),
         _ => vec![(0, context.columns)],
     };
-    let exchanges = (context.exchange..).zip(cuts);
-    let exchanges: Vec<Numbered> =
-        exchanges.map(|(exchange, columns)| Numbered { exchange, columns }).collect();
+    let exchanges = (context.exchange..).zip(cuts).map(|(exchange, columns)| Numbered {
+        exchange,
+        between: choice.relayed.then(|| context.between(exchange)),
+        columns,
+    });
+    let exchanges: Vec<Numbered> = exchanges.collect();
     let count = context.uses.len() as u32;
     let each = count.div_ceil(context.microbatches.max(1)).max(1);
     let tokens = Extent::Symbol(Symbol::Tokens(0));
@@ -158,6 +161,7 @@ pub fn choice(commitment: Commitment, otherwise: &Choice) -> Choice {
     Choice {
         unique: commitment.unique.unwrap_or(otherwise.unique),
         lookahead: commitment.lookahead.map_or(otherwise.lookahead, |l| l.0),
+        relayed: sharding != Sharding::DataParallel && commitment.relayed.unwrap_or(otherwise.relayed),
         sharding,
     }
 }

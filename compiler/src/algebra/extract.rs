@@ -13,10 +13,10 @@ use fs_schedule::Way;
 use fs_schedule::reuse::Reuse;
 
 use super::analysis::{Kind, Kinds};
-use super::cost::{Cost, Sizes};
+use super::cost::{Cost, Route, Sizes};
 use super::lang::{Name, Node};
 use crate::distribution::Lookahead;
-use crate::distribution::ty::Per;
+use crate::distribution::ty::{Per, Sharded};
 
 /// Ways of one commitment that a class keeps.
 pub const MOST: usize = 8;
@@ -37,6 +37,8 @@ pub struct Commitment {
     pub everywhere: Option<bool>,
     /// Columns apart.
     pub cut: Option<bool>,
+    /// Through relays.
+    pub relayed: Option<bool>,
 }
 
 impl Commitment {
@@ -48,12 +50,14 @@ impl Commitment {
         let both = agree(self.unique.as_ref(), other.unique.as_ref())
             && agree(self.lookahead.as_ref(), other.lookahead.as_ref())
             && agree(self.everywhere.as_ref(), other.everywhere.as_ref())
-            && agree(self.cut.as_ref(), other.cut.as_ref());
+            && agree(self.cut.as_ref(), other.cut.as_ref())
+            && agree(self.relayed.as_ref(), other.relayed.as_ref());
         both.then_some(Self {
             unique: self.unique.or(other.unique),
             lookahead: self.lookahead.or(other.lookahead),
             everywhere: self.everywhere.or(other.everywhere),
             cut: self.cut.or(other.cut),
+            relayed: self.relayed.or(other.relayed),
         })
     }
 }
@@ -104,7 +108,8 @@ pub fn extract(graph: &EGraph<Node, Kinds>, root: Id, columns: u32, sizes: &Size
         };
         found[i].covered = found.iter().enumerate().any(better);
     }
-    found.sort_by(|a, b| a.cost.wire.total_cmp(&b.cost.wire).then(a.commitment.cmp(&b.commitment)));
+    let first = |a: &Cost, b: &Cost| a.far.total_cmp(&b.far).then(a.wire.total_cmp(&b.wire));
+    found.sort_by(|a, b| first(&a.cost, &b.cost).then(a.commitment.cmp(&b.commitment)));
     found
 }
 
@@ -130,7 +135,7 @@ impl Extraction<'_> {
         let mut all = Vec::new();
         for (n, node) in self.graph[class].nodes.iter().enumerate() {
             let own = Having {
-                commitment: self.commits(node),
+                commitment: self.commits(node, class),
                 picks: vec![(class, n)],
                 cost: self.cost(node, class),
             };
@@ -195,14 +200,36 @@ impl Extraction<'_> {
             _ => Way::Backward,
         };
         let of = positions.children[3];
-        let told = self.node(of, "answer").map_or(of, |answer| answer.children[0]);
+        let told = |of: Id| self.node(of, "answer").map_or(of, |answer| answer.children[0]);
+        // Relays tell their nodes what owners have told them.
+        let of = told(of);
+        let told = self.node(of, "pass_classes").map_or(of, |passed| told(passed.children[0]));
         let partition = self.node(told, "partition")?;
         let number = |i: usize| self.number(partition.children[i]);
         let reuse = Reuse { lookahead: number(1)?, microbatches: number(2)? };
         Some((way, self.number(positions.children[1])? as usize, reuse))
     }
 
-    fn commits(&self, node: &Node) -> Commitment {
+    /// Where a class's value is.
+    fn place(&self, class: Id) -> Option<Sharded> {
+        match self.graph[class].data {
+            Kind::Term { ty, .. } => Some(ty.sharded),
+            _ => None,
+        }
+    }
+
+    /// Whether a class's value is one per row, not per occurrence.
+    fn once(&self, class: Id) -> bool {
+        matches!(self.graph[class].data, Kind::Term { ty, .. } if ty.per == Per::Entry { unique: true })
+    }
+
+    /// Between whom a transfer of something is.
+    fn route(&self, from: Id, to: Id) -> Route {
+        let ends = self.place(from).zip(self.place(to));
+        ends.map_or(Route::Whole, |(from, to)| Route::of(from, to))
+    }
+
+    fn commits(&self, node: &Node, class: Id) -> Commitment {
         let mut c = Commitment::default();
         let Name::Op(name) = node.name else { return c };
         let child = |i: usize| node.children[i];
@@ -215,9 +242,14 @@ impl Extraction<'_> {
                 c.cut = Some(width != Some(self.columns));
             }
             "partition" => c.lookahead = Some(Lookahead(self.number(child(1)))),
+            "ask_relay" => c.relayed = Some(true),
             "return" | "send" | "send_all" => {
                 // Rows that are read everywhere must be updated everywhere.
                 c.everywhere = Some(name == "send_all");
+                // What ranks ask owners for comes through no relay.
+                if name != "send_all" && self.route(child(0), class) == Route::Whole {
+                    c.relayed = Some(false);
+                }
                 // Replicas look up at home, whatever is told apart of their gradients.
                 if self.of_list(child(1)).is_none() {
                     c.lookahead = Some(Lookahead(None));
@@ -242,20 +274,44 @@ impl Extraction<'_> {
                 let part = f64::from(ty.columns) / f64::from(self.columns.max(1));
                 Cost { held: s.table * part / if whole { 1.0 } else { s.ranks }, ..Cost::default() }
             }
-            "ask" => Cost { wire: ID * all * s.away(), transfers: 1.0, ..Cost::default() },
-            "ask_all" => Cost { wire: ID * all * (s.ranks - 1.0), transfers: 1.0, ..Cost::default() },
-            "answer" => Cost { wire: all * s.away(), transfers: 1.0, ..Cost::default() },
+            "ask" if self.route(node.children[1], class) == Route::Between => {
+                Cost::sent(ID * s.relayed, s.away(Route::Between), false)
+            }
+            "ask" => Cost::sent(ID * all, s.away(Route::Whole), false),
+            "ask_relay" => Cost::sent(ID * all, s.away(Route::Within), false),
+            "ask_all" => Cost::sent(ID * all, (s.ranks - 1.0, s.ranks - s.node), false),
+            "answer" => {
+                let route = self.route(node.children[0], class);
+                Cost::sent(if route == Route::Between { s.relayed } else { all }, s.away(route), false)
+            }
             "return" | "send" | "send_all" => {
+                let route = self.route(node.children[0], class);
+                let relayed = route == Route::Between;
                 let (n, hurries) = match self.of_list(node.children[1]) {
-                    None => (all, true),
+                    None => (if relayed { s.relayed } else { all }, true),
                     Some((way, class, reuse)) => {
                         let distance = reuse.classes(way).get(class).and_then(|c| c.distance);
                         let hurries = distance.is_some_and(|d| d <= reuse.microbatches);
-                        (s.of_class(reuse, unique, way, class), hurries)
+                        let n = if relayed {
+                            s.of_relayed_class(reuse, way, class)
+                        } else {
+                            s.of_class(reuse, unique, way, class)
+                        };
+                        (n, hurries)
                     }
                 };
-                let away = if name == "send_all" { s.ranks - 1.0 } else { s.away() };
-                Cost::sent(n * row * away, hurries)
+                let away = if name == "send_all" { (s.ranks - 1.0, s.ranks - s.node) } else { s.away(route) };
+                Cost::sent(n * row, away, hurries)
+            }
+            // What a node asks for, each row once or per occurrence, is listed at its relay, and comes and goes once more in its
+            // memory.
+            "relayed" => Cost::touched(s.entries(self.once(node.children[1])) * ID * FINDING),
+            "pass_rows" | "sum_asked" => {
+                let once = self.once(node.children[1]);
+                let list = node.children.get(3).and_then(|list| self.of_list(*list));
+                let n =
+                    list.map_or(s.entries(once), |(way, class, reuse)| s.of_class(reuse, once, way, class));
+                Cost::touched(2.0 * n * row)
             }
             // Finding equal ids takes several looks at each.
             "entries" => Cost::touched(s.occurrences * ID * if unique { FINDING } else { 2.0 }),
@@ -273,10 +329,16 @@ impl Extraction<'_> {
                 let list = node.children.get(2).and_then(|list| self.of_list(*list));
                 let received = &self.graph[node.children[1]];
                 let everywhere = received.nodes.iter().any(|n| n.name == Name::Op("send_all"));
-                let once =
-                    matches!(received.data, Kind::Term { ty, .. } if ty.per == Per::Entry { unique: true });
-                let n =
-                    list.map_or(s.entries(once), |(way, class, reuse)| s.of_class(reuse, once, way, class));
+                let once = self.once(node.children[1]);
+                let relays = self
+                    .node(node.children[0], "ask")
+                    .is_some_and(|ask| self.place(ask.children[1]) == Some(Sharded::Relay));
+                let n = match list {
+                    None if relays => s.relayed,
+                    Some((way, class, reuse)) if relays => s.of_relayed_class(reuse, way, class),
+                    None => s.entries(once),
+                    Some((way, class, reuse)) => s.of_class(reuse, once, way, class),
+                };
                 Cost::touched(2.0 * n * row * if everywhere { s.ranks } else { 1.0 })
             }
             _ => Cost::default(),
@@ -287,7 +349,8 @@ impl Extraction<'_> {
 /// Those that no other of the same commitment covers; the first of equal ones.
 fn best(mut ways: Vec<Having>) -> Vec<Having> {
     ways.sort_by(|a, b| {
-        let by_cost = a.cost.wire.total_cmp(&b.cost.wire).then(a.cost.urgent.total_cmp(&b.cost.urgent));
+        let by_cost = a.cost.far.total_cmp(&b.cost.far).then(a.cost.wire.total_cmp(&b.cost.wire));
+        let by_cost = by_cost.then(a.cost.urgent.total_cmp(&b.cost.urgent));
         a.commitment.cmp(&b.commitment).then(by_cost).then_with(|| a.picks.cmp(&b.picks))
     });
     let mut kept: Vec<Having> = Vec::new();

@@ -34,7 +34,7 @@ pub struct Node {
 }
 
 /// Operations by name: how many parameters each has, and whether its operands are a list.
-const OPS: [(&str, usize, bool); 27] = [
+const OPS: [(&str, usize, bool); 33] = [
     ("shard", 4, false),
     ("ids", 4, false),
     ("offsets", 1, false),
@@ -42,6 +42,12 @@ const OPS: [(&str, usize, bool); 27] = [
     ("entries", 2, true),
     ("inverse", 0, false),
     ("ask", 1, false),
+    ("ask_relay", 1, false),
+    ("relayed", 1, false),
+    ("places", 0, false),
+    ("pass_classes", 0, false),
+    ("pass_rows", 0, false),
+    ("sum_asked", 0, false),
     ("ask_all", 1, false),
     ("own", 0, false),
     ("partition", 3, false),
@@ -106,6 +112,8 @@ pub(super) fn encode(op: Op) -> Option<(&'static str, Vec<Name>)> {
         }
         Op::Ask { exchange } => ("ask", vec![number(exchange)]),
         Op::AskAll { exchange } => ("ask_all", vec![number(exchange)]),
+        Op::AskRelay { exchange } => ("ask_relay", vec![number(exchange)]),
+        Op::Relayed { exchange, uses: _ } => ("relayed", vec![number(exchange)]),
         Op::Partition { way: w, lookahead, microbatches } => {
             ("partition", vec![way(w), number(lookahead), number(microbatches)])
         }
@@ -164,6 +172,12 @@ pub(super) fn decode(name: &str, p: &[Name], uses: bool) -> Option<Op> {
         "inverse" => Op::Inverse,
         "ask" => Op::Ask { exchange: number(0)? },
         "ask_all" => Op::AskAll { exchange: number(0)? },
+        "ask_relay" => Op::AskRelay { exchange: number(0)? },
+        "relayed" => Op::Relayed { exchange: number(0)?, uses },
+        "places" => Op::Places,
+        "pass_classes" => Op::PassClasses,
+        "pass_rows" => Op::PassRows,
+        "sum_asked" => Op::SumAsked,
         "own" => Op::Own,
         "partition" => Op::Partition { way: way(0)?, lookahead: number(1)?, microbatches: number(2)? },
         "answer" => Op::Answer,

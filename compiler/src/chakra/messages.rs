@@ -6,8 +6,9 @@
 //! only.
 
 use fs_schedule::action::{Operands, Payload, Peers, Runs};
-use fs_schedule::{Element, Op, Schedule, Section, Sharding};
+use fs_schedule::{Element, Leg, Nodes, Op, Schedule, Section, Sharding};
 
+use crate::sched::relays;
 use crate::sched::sizes::Sizes;
 
 /// What a transfer is.
@@ -26,6 +27,9 @@ pub(crate) enum Transfer {
 pub(crate) struct Pairs {
     /// Per exchange: the owners' shares, and the bytes that a rank exchanges with all owners.
     parts: Vec<(Vec<f64>, f64)>,
+    /// Through whom, if rows come through relays.
+    leg: Leg,
+    nodes: Nodes,
     /// From ranks to owners; else from owners to ranks.
     to_owners: bool,
     /// Bytes of each message besides: the number of entries that follow.
@@ -38,16 +42,38 @@ impl Pairs {
         if from == to {
             return 0;
         }
-        let owner = if self.to_owners { to } else { from } as usize;
+        let (asker, asked) = if self.to_owners { (from, to) } else { (to, from) };
         let mut any = false;
         let mut bytes = 0.0;
         for (shares, total) in &self.parts {
-            let share = shares.get(owner).copied().unwrap_or(0.0);
+            let share = self.share(shares, asker, asked);
             any |= share > 0.0;
             bytes += share * total;
         }
         // What is expected to be empty is still a message.
         if any { self.header + (bytes.round() as u64).max(u64::from(self.header == 0)) } else { 0 }
+    }
+}
+
+impl Pairs {
+    /// The share of what a rank asks for that it asks another for.
+    fn share(&self, shares: &[f64], asker: u32, asked: u32) -> f64 {
+        let of = |owner: u32| shares.get(owner as usize).copied().unwrap_or(0.0);
+        let owners = 0..shares.len() as u32;
+        match self.leg {
+            Leg::Whole => of(asked),
+            // Of all owners that the relay stands for.
+            Leg::Within { .. } => {
+                let through = owners.filter(|owner| self.nodes.relay(asker, *owner) == asked);
+                through.map(of).sum()
+            }
+            // A relay asks only those that it stands for, for all that its node wants of them.
+            Leg::Between { .. } if self.nodes.relay(asker, asked) == asker => {
+                let all: f64 = owners.filter(|owner| self.nodes.relay(asker, *owner) == asker).map(of).sum();
+                if all > 0.0 { of(asked) / all } else { 0.0 }
+            }
+            Leg::Between { .. } => 0.0,
+        }
     }
 }
 
@@ -73,7 +99,8 @@ pub(crate) fn of(s: &Schedule, sizes: &Sizes, spread: &Sizes, op: &Op) -> Option
     let pairs = |to_owners: bool| {
         let parts =
             sections.iter().filter_map(|x| Some((shares(s, spread, x.exchange?), asked(x)))).collect();
-        Transfer::Pairs(Pairs { parts, to_owners, header: counts * sections.len() as u64 })
+        let (leg, nodes) = (relays::leg(s, op), relays::nodes(s));
+        Transfer::Pairs(Pairs { parts, leg, nodes, to_owners, header: counts * sections.len() as u64 })
     };
     let all: f64 = sections.iter().map(asked).sum();
     Some(match transfer.peers {
@@ -83,7 +110,8 @@ pub(crate) fn of(s: &Schedule, sizes: &Sizes, spread: &Sizes, op: &Op) -> Option
         Peers::ToAssigned | Peers::FromAssigned => {
             let shares = vec![1.0 / f64::from(s.ranks.max(1)); s.ranks as usize];
             let parts = sections.iter().map(|x| (shares.clone(), asked(x))).collect();
-            Transfer::Pairs(Pairs { parts, to_owners: true, header: 0 })
+            let (leg, nodes) = (Leg::Whole, relays::nodes(s));
+            Transfer::Pairs(Pairs { parts, leg, nodes, to_owners: true, header: 0 })
         }
         Peers::Everyone => {
             let header = (counts * u64::from(s.ranks) * sections.len() as u64) as f64;

@@ -213,6 +213,9 @@ impl<'a> Export<'a> {
         let op = &self.s.train.ops[instance.op as usize];
         let parts = &self.parts[instance.op as usize];
         let part = parts[turn.part as usize];
+        // A node has one duration, so the last one lasts until others may start.
+        let last = turn.part as usize + 1 == parts.len();
+        let time = part.time + if last { op.lag } else { 0 };
         // What of the whole is moved before this part and with it.
         let moved = |bytes: u64| {
             let until = |parts: &[Part]| parts.iter().map(|p| u128::from(p.time)).sum::<u128>();
@@ -222,7 +225,7 @@ impl<'a> Export<'a> {
             // A part is there even if it has less than a byte.
             (after - before).max(1)
         };
-        let node = self.node(instance, part, waits);
+        let node = self.node(instance, (part, time), waits);
         let transfer = self.transfers[instance.op as usize].as_ref().filter(|_| turn.linked);
         let mut add = |mut node: Node| {
             let id = nodes.len() as u64;
@@ -239,14 +242,14 @@ impl<'a> Export<'a> {
             ];
             Node {
                 kind: NodeType::Collective.into(),
-                duration_micros: carry.micros((op.engine, false), part.time),
+                duration_micros: carry.micros((op.engine, false), time),
                 attr: [attr, node.attr.clone()].concat(),
                 ..node.clone()
             }
         };
         match transfer {
             None => {
-                let duration_micros = carry.micros((op.engine, false), part.time);
+                let duration_micros = carry.micros((op.engine, false), time);
                 let id = add(Node { duration_micros, ..self.compute(op, node) });
                 Nodes { result: Some(id), sent: None }
             }
@@ -284,11 +287,11 @@ impl<'a> Export<'a> {
                         } else {
                             format!("{} from {a}", node.name)
                         };
-                        let until = |sent: u64| (part.time as f64 * sent as f64 / all as f64) as u64;
+                        let until = |sent: u64| (time as f64 * sent as f64 / all as f64) as u64;
                         let start = self.start(instance, part) + until(before);
-                        let time = until(before + bytes) - until(before);
+                        let own = until(before + bytes) - until(before);
                         message.start_time_micros = micros(start);
-                        message.duration_micros = carry.micros((op.engine, kind == NodeType::Receive), time);
+                        message.duration_micros = carry.micros((op.engine, kind == NodeType::Receive), own);
                         // The first waits for what all of them wait for, the others for the message before.
                         if let Some(last) = *end {
                             message.data_deps = vec![last];
@@ -306,6 +309,11 @@ impl<'a> Export<'a> {
                         before += bytes;
                     }
                 }
+                if ends == [None, None] {
+                    // Nobody talks to this rank, but what waits for the operation still does.
+                    let id = add(Node { duration_micros: 1, ..self.compute(op, node) });
+                    return Nodes { result: Some(id), sent: None };
+                }
                 Nodes { result: ends[1], sent: ends[0] }
             }
         }
@@ -316,7 +324,7 @@ impl<'a> Export<'a> {
     }
 
     /// What all nodes of a part have.
-    fn node(&self, instance: &Instance, part: Part, data_deps: Vec<u64>) -> Node {
+    fn node(&self, instance: &Instance, (part, time): (Part, u64), data_deps: Vec<u64>) -> Node {
         let op = &self.s.train.ops[instance.op as usize];
         Node {
             id: 0,
@@ -332,7 +340,7 @@ impl<'a> Export<'a> {
                 Attribute::new("engine", Value::Text(op.engine.name().into())),
                 Attribute::new("batch", Value::Uint64(instance.batch)),
                 Attribute::new("op", Value::Text(op.name.clone())),
-                Attribute::new("duration_nanos", Value::Uint64(part.time)),
+                Attribute::new("duration_nanos", Value::Uint64(time)),
             ],
         }
     }

@@ -23,6 +23,19 @@ pub(super) const OPS: &[OpDef] = &[
         "`(entries, counts, for whom, uses?)... -> (rows, received counts, received uses?)...` Input dist on behalf of others.",
     ),
     OpDef::executable(
+        "comm.unique_asked",
+        "`rows, received counts, uses? -> entries, counts, uses?, places` What a relay asks each owner for.",
+    ),
+    OpDef::executable("comm.pass_classes", "`classes, places -> classes` A relay's, of what its node asks for."),
+    OpDef::executable(
+        "comm.pass_rows",
+        "`rows, places, (positions, positions)? -> y` A relay's, for each that its node asks for.",
+    ),
+    OpDef::executable(
+        "comm.sum_asked",
+        "`places, received counts, received gradients, (positions, positions)? -> grows` A node's sums at its relay.",
+    ),
+    OpDef::executable(
         "comm.all_gather_ids",
         "`(entries, counts, uses?)... -> (rows, received counts, own rows, received uses?)...` Input dist of replicated tables.",
     ),

@@ -26,19 +26,34 @@ pub struct Classes {
     pub lists: Vec<Lists>,
 }
 
-/// One exchange of a table.
+/// One exchange of a table, or two with relays between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// Its number.
+    /// The exchange with the owners.
     pub exchange: u32,
     /// Columns that it moves.
     pub columns: (u32, u32),
     /// Those of the table's rows.
     pub shard: Id,
-    /// All that is asked for.
+    /// All that is asked for: of the owners, by ranks or relays.
     pub all: Lists,
     /// Replicated: rows of the rank's own entries.
     pub own: Option<Id>,
+    /// Classes of lookups, if they are told apart.
+    pub lookups: Option<Classes>,
+    /// Classes of gradients, if they are told apart.
+    pub(crate) updates: Option<Classes>,
+    /// Who asks, if ranks do not.
+    pub relay: Option<Relay>,
+}
+
+/// What is between ranks and a relay of their node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Relay {
+    /// All that ranks ask it for.
+    pub all: Lists,
+    /// Where each stands among what it asks for.
+    pub(crate) places: Id,
     /// Classes of lookups, if they are told apart.
     pub lookups: Option<Classes>,
     /// Classes of gradients, if they are told apart.
@@ -63,6 +78,8 @@ pub struct Distribution {
 pub struct Numbered {
     /// Its number.
     pub exchange: u32,
+    /// Of rows that come through relays: the number of the exchange between these and the owners.
+    pub between: Option<u32>,
     /// First column, and one behind the last.
     pub columns: (u32, u32),
 }
@@ -88,20 +105,31 @@ impl Distribution {
         let uses = reuse.is_some_and(|r| r.microbatches > 1);
         let entries = terms.add(Op::Entries { exchange, unique: choice.unique, uses }, ids)?;
         let mut parts = Vec::with_capacity(exchanges.len());
-        for Numbered { exchange, columns } in exchanges.iter().copied() {
+        for Numbered { exchange, between, columns } in exchanges.iter().copied() {
             let (start, end) = columns;
             let shard = terms.add(Op::Shard { table, start, end, replicated }, &[])?;
+            let relay = between.filter(|_| !replicated).map(|_| Relay::new(terms, exchange, entries));
+            let relay = relay.transpose()?;
+            let (exchange, asker) = match (&relay, between) {
+                (Some(relay), Some(between)) => {
+                    let relayed = Op::Relayed { exchange: between, uses };
+                    (between, terms.add(relayed, &[relay.all.owner])?)
+                }
+                _ => (exchange, entries),
+            };
+            let relay = relay.map(|relay| relay.placed(terms, asker)).transpose()?;
             let ask = if replicated { Op::AskAll { exchange } } else { Op::Ask { exchange } };
-            let asked = terms.add(ask, &[entries])?;
+            let asked = terms.add(ask, &[asker])?;
             let own = if replicated { Some(terms.add(Op::Own, &[asked, entries])?) } else { None };
-            let all = Lists { owner: asked, asker: entries };
-            let mut part = Part { exchange, columns, shard, all, own, lookups: None, updates: None };
+            let all = Lists { owner: asked, asker };
+            let mut part = Part { exchange, columns, shard, all, own, lookups: None, updates: None, relay };
             if let Some(reuse) = reuse {
                 // Rows of replicas are at home, so their lookups are not told apart.
                 if !replicated {
                     part.lookups = Some(part.classes(terms, reuse, Way::Forward)?);
                 }
                 part.updates = Some(part.classes(terms, reuse, Way::Backward)?);
+                part.relay = part.relay.take().map(|relay| relay.told(terms, &part, reuse)).transpose()?;
             }
             parts.push(part);
         }
@@ -119,7 +147,49 @@ impl Distribution {
             return Ok(y);
         }
         let lists = p.lists(p.lookups.as_ref(), class)?;
-        terms.add(Op::Return, &[y, lists.owner, lists.asker])
+        let Some(relay) = &p.relay else { return terms.add(Op::Return, &[y, lists.owner, lists.asker]) };
+        let y = self.passed(terms, part, class)?.unwrap_or(y);
+        let within = relay.lists(relay.lookups.as_ref(), class)?;
+        terms.add(Op::Return, &[y, within.owner, within.asker])
+    }
+
+    /// Rows that relays are sent, if there are any: of a class, or all.
+    ///
+    /// # Errors
+    /// If there is no such class.
+    pub(crate) fn relayed(
+        &self,
+        terms: &mut Terms,
+        part: usize,
+        class: Option<u32>,
+    ) -> Result<Option<Id>, TypeError> {
+        let p = &self.parts[part];
+        if p.relay.is_none() {
+            return Ok(None);
+        }
+        let y = self.looked_up(terms, part, class)?;
+        let lists = p.lists(p.lookups.as_ref(), class)?;
+        terms.add(Op::Return, &[y, lists.owner, lists.asker]).map(Some)
+    }
+
+    /// The same for each rank that asked, at the relay.
+    ///
+    /// # Errors
+    /// If there is no such class.
+    pub(crate) fn passed(
+        &self,
+        terms: &mut Terms,
+        part: usize,
+        class: Option<u32>,
+    ) -> Result<Option<Id>, TypeError> {
+        let p = &self.parts[part];
+        let (Some(relay), Some(z)) = (&p.relay, self.relayed(terms, part, class)?) else { return Ok(None) };
+        let mut operands = vec![z, relay.places];
+        if class.is_some() {
+            operands.push(p.lists(p.lookups.as_ref(), class)?.asker);
+            operands.push(relay.lists(relay.lookups.as_ref(), class)?.owner);
+        }
+        terms.add(Op::PassRows, &operands).map(Some)
     }
 
     /// Rows at the owner (at home, of replicas): of a class, or all.
@@ -152,7 +222,7 @@ impl Distribution {
             for class in classes_of(reuse, Way::Forward, r) {
                 operands.push(self.fetched(terms, part, Some(class))?);
                 let p = &self.parts[part];
-                operands.push(p.lists(p.lookups.as_ref(), Some(class))?.asker);
+                operands.push(p.at_rank(Way::Forward, Some(class))?);
             }
             before = Some(terms.add(Op::Merge, &operands)?);
         }
@@ -200,7 +270,46 @@ impl Distribution {
             return Ok(own);
         }
         let p = &self.parts[part];
-        terms.add(Op::Split, &[own, p.lists(p.updates.as_ref(), class)?.asker])
+        terms.add(Op::Split, &[own, p.at_rank(Way::Backward, class)?])
+    }
+
+    /// Gradients at relays, if there are any: of a class, or all.
+    ///
+    /// # Errors
+    /// If there is no such class.
+    pub(crate) fn sent_within(
+        &self,
+        terms: &mut Terms,
+        part: usize,
+        class: Option<u32>,
+        sum: Id,
+    ) -> Result<Option<Id>, TypeError> {
+        let Some(relay) = &self.parts[part].relay else { return Ok(None) };
+        let own = self.to_send(terms, part, class, sum)?;
+        let within = relay.lists(relay.updates.as_ref(), class)?;
+        Ok(Some(terms.add(Op::Send, &[own, within.asker, within.owner])?))
+    }
+
+    /// A node's sums of these.
+    ///
+    /// # Errors
+    /// If there is no such class.
+    pub(crate) fn summed(
+        &self,
+        terms: &mut Terms,
+        part: usize,
+        class: Option<u32>,
+        sum: Id,
+    ) -> Result<Option<Id>, TypeError> {
+        let p = &self.parts[part];
+        let received = self.sent_within(terms, part, class, sum)?;
+        let (Some(relay), Some(received)) = (&p.relay, received) else { return Ok(None) };
+        let mut operands = vec![relay.places, relay.all.owner, received];
+        if class.is_some() {
+            operands.push(relay.lists(relay.updates.as_ref(), class)?.owner);
+            operands.push(p.lists(p.updates.as_ref(), class)?.asker);
+        }
+        terms.add(Op::SumAsked, &operands).map(Some)
     }
 
     /// Gradients at the owners, or at all replicas: of a class, or all.
@@ -208,7 +317,10 @@ impl Distribution {
     /// # Errors
     /// If there is no such class.
     pub fn sent(&self, terms: &mut Terms, part: usize, class: Option<u32>, sum: Id) -> Result<Id, TypeError> {
-        let own = self.to_send(terms, part, class, sum)?;
+        let own = match self.summed(terms, part, class, sum)? {
+            Some(sums) => sums,
+            None => self.to_send(terms, part, class, sum)?,
+        };
         let p = &self.parts[part];
         let lists = p.lists(p.updates.as_ref(), class)?;
         let op = if self.replicated { Op::SendAll } else { Op::Send };
@@ -272,25 +384,70 @@ impl Part {
             Some(own) => terms.add(partition, &[own, self.all.owner])?,
             None => terms.add(Op::Answer, &[owner, self.all.asker])?,
         };
-        let of = reuse.count(way) as u32;
-        let positions =
-            |terms: &mut Terms, classes, class| terms.add(Op::Positions { way, class, of }, &[classes]);
-        let mut lists = Vec::with_capacity(of as usize);
-        for class in 0..of {
-            lists.push(Lists {
-                owner: positions(terms, owner, class)?,
-                asker: positions(terms, asker, class)?,
-            });
-        }
-        Ok(Classes { of_rows: Lists { owner, asker }, lists })
+        listed(terms, Lists { owner, asker }, reuse, way)
     }
 
     /// Both sides' lists of a class, or of all.
     fn lists(&self, classes: Option<&Classes>, class: Option<u32>) -> Result<Lists, TypeError> {
-        let Some(class) = class else { return Ok(self.all) };
-        let list = classes.and_then(|c| c.lists.get(class as usize)).copied();
-        list.ok_or(TypeError { op: "positions", operand: 0, wanted: "classes with that number" })
+        lists(self.all, classes, class)
     }
+
+    /// The list of a class, or of all, at those who use rows.
+    fn at_rank(&self, way: Way, class: Option<u32>) -> Result<Id, TypeError> {
+        let of = |lookups, updates| if way == Way::Forward { lookups } else { updates };
+        Ok(match &self.relay {
+            Some(relay) => relay.lists(of(relay.lookups.as_ref(), relay.updates.as_ref()), class)?.asker,
+            None => self.lists(of(self.lookups.as_ref(), self.updates.as_ref()), class)?.asker,
+        })
+    }
+}
+
+impl Relay {
+    /// Asked by ranks in an exchange.
+    fn new(terms: &mut Terms, exchange: u32, entries: Id) -> Result<Self, TypeError> {
+        let asked = terms.add(Op::AskRelay { exchange }, &[entries])?;
+        let all = Lists { owner: asked, asker: entries };
+        Ok(Self { all, places: asked, lookups: None, updates: None })
+    }
+
+    /// Asking owners for this.
+    fn placed(self, terms: &mut Terms, relayed: Id) -> Result<Self, TypeError> {
+        Ok(Self { places: terms.add(Op::Places, &[relayed, self.all.owner])?, ..self })
+    }
+
+    /// Telling ranks the classes that owners tell it.
+    fn told(self, terms: &mut Terms, part: &Part, reuse: Reuse) -> Result<Self, TypeError> {
+        let mut of = |classes: Option<&Classes>, way| {
+            let Some(classes) = classes else { return Ok(None) };
+            let owner = terms.add(Op::PassClasses, &[classes.of_rows.asker, self.places])?;
+            let asker = terms.add(Op::Answer, &[owner, self.all.asker])?;
+            listed(terms, Lists { owner, asker }, reuse, way).map(Some)
+        };
+        let lookups = of(part.lookups.as_ref(), Way::Forward)?;
+        let updates = of(part.updates.as_ref(), Way::Backward)?;
+        Ok(Self { lookups, updates, ..self })
+    }
+
+    fn lists(&self, classes: Option<&Classes>, class: Option<u32>) -> Result<Lists, TypeError> {
+        lists(self.all, classes, class)
+    }
+}
+
+fn lists(all: Lists, classes: Option<&Classes>, class: Option<u32>) -> Result<Lists, TypeError> {
+    let Some(class) = class else { return Ok(all) };
+    let list = classes.and_then(|c| c.lists.get(class as usize)).copied();
+    list.ok_or(TypeError { op: "positions", operand: 0, wanted: "classes with that number" })
+}
+
+/// Lists of each class, of classes at both sides.
+fn listed(terms: &mut Terms, of_rows: Lists, reuse: Reuse, way: Way) -> Result<Classes, TypeError> {
+    let of = reuse.count(way) as u32;
+    let mut lists = Vec::with_capacity(of as usize);
+    for class in 0..of {
+        let mut positions = |classes| terms.add(Op::Positions { way, class, of }, &[classes]);
+        lists.push(Lists { owner: positions(of_rows.owner)?, asker: positions(of_rows.asker)? });
+    }
+    Ok(Classes { of_rows, lists })
 }
 
 /// The classes that belong to a microbatch.

@@ -99,6 +99,8 @@ pub struct Choice {
     pub lookahead: Option<u32>,
     /// Where rows live: at owners by row, table or columns, or everywhere (replicated).
     pub sharding: Sharding,
+    /// Rows come through relays of the node, if they have owners.
+    pub relayed: bool,
 }
 
 /// What is chosen for the tables of a model, by name: what options say, on top of what holds anyway.
@@ -108,6 +110,8 @@ pub(crate) struct TableChoices {
     pub unique: PerTable<bool>,
     /// Reuse distances that are told apart (default: none).
     pub lookahead: PerTable<Lookahead>,
+    /// Through relays of the node, or from owners to whoever asks (default: that).
+    pub relay: PerTable<bool>,
     /// Tables whose entries stay unique whatever is asked for: a sampled softmax tells a negative that equals its
     /// target by their common entry.
     pub sampled: BTreeSet<String>,
@@ -120,6 +124,7 @@ impl TableChoices {
             unique: self.sampled.contains(table) || self.unique.get(table).copied().unwrap_or(true),
             lookahead: self.lookahead.get(table).and_then(|l| l.0),
             sharding: sharding.clone(),
+            relayed: *sharding != Sharding::DataParallel && self.relay.get(table).copied().unwrap_or(false),
         }
     }
 }
@@ -136,6 +141,8 @@ pub struct TableOptions {
     pub sharding: BTreeMap<String, String>,
     /// Which rows the ranks of a row-wise table own, in the language's words: `range`, `hashed` or `planned`.
     pub placement: BTreeMap<String, String>,
+    /// Through relays of the node, or from owners to whoever asks.
+    pub relay: BTreeMap<String, bool>,
     /// Tables with the same number travel together, wherever their operands are ready, and with no others.
     pub groups: BTreeMap<String, u32>,
 }
@@ -166,6 +173,13 @@ impl TableOptions {
     #[must_use]
     pub fn placement(mut self, placement: impl IntoIterator<Item = (String, String)>) -> Self {
         self.placement.extend(placement);
+        self
+    }
+
+    /// With rows of these tables through relays, or not.
+    #[must_use]
+    pub fn relay(mut self, relay: impl IntoIterator<Item = (String, bool)>) -> Self {
+        self.relay.extend(relay);
         self
     }
 

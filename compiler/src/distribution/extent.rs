@@ -14,13 +14,15 @@ impl Terms {
             Op::Shard { .. } | Op::Total | Op::Update | Op::Join | Op::Beside => None,
             Op::Ids { rows, .. } | Op::Given { rows, .. } => Some(rows),
             Op::Offsets { .. } | Op::Pool { .. } => Some(Extent::Symbol(Symbol::Samples)),
-            Op::Entries { exchange, .. } => Some(Extent::Symbol(Symbol::Sent(exchange))),
-            Op::Ask { exchange } | Op::AskAll { exchange } => {
+            Op::Entries { exchange, .. } | Op::Relayed { exchange, .. } => {
+                Some(Extent::Symbol(Symbol::Sent(exchange)))
+            }
+            Op::Ask { exchange } | Op::AskAll { exchange } | Op::AskRelay { exchange } => {
                 Some(Extent::Symbol(Symbol::Received(exchange)))
             }
             Op::Positions { way, class, .. } => of(0).map(|whole| of_class(whole, way, class)),
             // As many as there are ids, entries, classes or gradients.
-            Op::Inverse | Op::Own | Op::Answer | Op::Expand => of(1),
+            Op::Inverse | Op::Places | Op::PassClasses | Op::Own | Op::Answer | Op::Expand => of(1),
             Op::Partition { .. }
             | Op::Gradients { .. }
             | Op::Sum
@@ -30,10 +32,14 @@ impl Terms {
             | Op::Combine
             | Op::Cast { .. } => of(0),
             // The last list says how many there are.
-            Op::Gather | Op::Return | Op::Split | Op::Send | Op::SendAll => {
+            Op::Gather | Op::Return | Op::PassRows | Op::Split | Op::Send | Op::SendAll => {
                 let list = self.node(id).children.last()?;
                 self.extent(*list)
             }
+            Op::SumAsked => match self.child(id, 4) {
+                Some(list) => self.extent(list),
+                None => self.extent(self.child(self.child(id, 0)?, 0)?),
+            },
             // In the order of the entries, all of them.
             Op::Merge => {
                 let positions = self.node(id).children.last()?;
@@ -57,8 +63,19 @@ impl Terms {
     pub fn exchange(&self, id: Id) -> Option<u32> {
         let of = |i| self.child(id, i).and_then(|c| self.exchange(c));
         match self.node(id).op {
-            Op::Ask { exchange } | Op::AskAll { exchange } | Op::Entries { exchange, .. } => Some(exchange),
-            Op::Gather | Op::Return | Op::Split => of(1),
+            Op::Ask { exchange }
+            | Op::AskAll { exchange }
+            | Op::AskRelay { exchange }
+            | Op::Relayed { exchange, .. }
+            | Op::Entries { exchange, .. } => Some(exchange),
+            // What a relay does is of the exchange within the node.
+            Op::Places
+            | Op::PassClasses
+            | Op::PassRows
+            | Op::SumAsked
+            | Op::Gather
+            | Op::Return
+            | Op::Split => of(1),
             // Replicas list their own entries, which are those of what was gathered.
             Op::Send | Op::SendAll => of(2),
             Op::Merge => of(self.node(id).children.len() - 1),
@@ -70,11 +87,18 @@ impl Terms {
     pub fn class(&self, id: Id) -> Option<u32> {
         match self.node(id).op {
             Op::Positions { class, .. } => Some(class),
-            Op::Gather | Op::Return | Op::Split | Op::Send | Op::SendAll | Op::Total => self
+            Op::Gather
+            | Op::Return
+            | Op::PassRows
+            | Op::SumAsked
+            | Op::Split
+            | Op::Send
+            | Op::SendAll
+            | Op::Total => self
                 .node(id)
                 .children
                 .iter()
-                .filter(|c| self.ty(**c).holds == Holds::Positions)
+                .filter(|c| self.ty(**c).holds == Holds::Positions && self.node(**c).op != Op::Places)
                 .find_map(|c| self.class(*c)),
             _ => None,
         }

@@ -36,6 +36,19 @@ impl Operands<'_> {
     }
 }
 
+/// Whether one side asks the other: ranks ask relays and owners, relays ask owners.
+fn asks(who: Sharded, whom: Sharded) -> bool {
+    matches!(
+        (who, whom),
+        (Sharded::Sample, Sharded::Relay | Sharded::Owner) | (Sharded::Relay, Sharded::Owner)
+    )
+}
+
+/// Places among a relay's list.
+fn is_places(t: &Type) -> bool {
+    t.holds == Holds::Positions && t.sharded == Sharded::Relay && is_entry(t)
+}
+
 const fn is_entry(t: &Type) -> bool {
     matches!(t.per, Per::Entry { .. })
 }
@@ -64,15 +77,25 @@ pub(crate) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
             o.get(0, "ids of samples", |t| t.sharded == Sharded::Sample && t.per == Per::Id)?;
             Ok(Type { per: Per::Entry { unique }, columns: 1, ..ids })
         }
-        Op::Inverse | Op::Ask { .. } | Op::AskAll { .. } | Op::Own | Op::Gradients { .. } => asked(&o),
-        Op::Partition { .. } | Op::Answer | Op::Positions { .. } => classes(&o),
-        Op::Gather | Op::Return | Op::Merge | Op::Concat | Op::Expand | Op::Pool { .. } => rows(&o),
+        Op::Inverse
+        | Op::Ask { .. }
+        | Op::AskAll { .. }
+        | Op::AskRelay { .. }
+        | Op::Relayed { .. }
+        | Op::Places
+        | Op::Own
+        | Op::Gradients { .. } => asked(&o),
+        Op::Partition { .. } | Op::Answer | Op::PassClasses | Op::Positions { .. } => classes(&o),
+        Op::Gather | Op::Return | Op::PassRows | Op::Merge | Op::Concat | Op::Expand | Op::Pool { .. } => {
+            rows(&o)
+        }
         Op::ExpandGrad
         | Op::PoolGrad { .. }
         | Op::Sum
         | Op::Columns { .. }
         | Op::Split
         | Op::Send
+        | Op::SumAsked
         | Op::SendAll
         | Op::Total
         | Op::Update
@@ -102,10 +125,19 @@ pub(crate) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
 fn asked(o: &Operands<'_>) -> Result<Type, TypeError> {
     let wanted = "the entries of a rank";
     let entries = |i| o.get(i, wanted, |t| t.holds == Holds::Ids && is_entry(t));
+    // Of a rank itself, not of a relay.
+    let own = |i| {
+        let of = |t: &Type| t.holds == Holds::Ids && is_entry(t) && t.sharded == Sharded::Sample;
+        o.get(i, wanted, of)
+    };
+    let of_node = |i| {
+        let of = |t: &Type| t.holds == Holds::Requests && t.sharded == Sharded::Relay;
+        o.get(i, "what a node asks its relay for", of)
+    };
     match o.op {
         Op::Inverse => {
             o.count(o.types.len() == 2, "two")?;
-            let entries = entries(0)?;
+            let entries = own(0)?;
             let ids = o.get(1, "ids of the same samples", |t| {
                 t.holds == Holds::Ids && t.per == Per::Id && t.site == entries.site
             })?;
@@ -121,13 +153,27 @@ fn asked(o: &Operands<'_>) -> Result<Type, TypeError> {
         }
         Op::Gradients { columns, .. } => {
             o.count(o.types.len() == 1, "one")?;
-            Ok(Type { holds: Holds::Gradients, columns, ..entries(0)? })
+            Ok(Type { holds: Holds::Gradients, columns, ..own(0)? })
         }
-        _ => {
+        Op::Relayed { .. } => {
+            o.count(o.types.len() == 1, "one")?;
+            Ok(Type { holds: Holds::Ids, per: Per::Entry { unique: true }, ..of_node(0)? })
+        }
+        Op::Places => {
+            o.count(o.types.len() == 2, "two")?;
+            o.get(0, "a relay's list", |t| t.holds == Holds::Ids && t.sharded == Sharded::Relay)?;
+            Ok(Type { holds: Holds::Positions, ..of_node(1)? })
+        }
+        Op::AskAll { .. } | Op::AskRelay { .. } => {
             o.count(o.types.len() == 1, "one")?;
             let all = matches!(o.op, Op::AskAll { .. });
-            let sharded = if all { Sharded::Replicated } else { Sharded::Owner };
-            Ok(Type { holds: Holds::Requests, sharded, ..entries(0)? })
+            let sharded = if all { Sharded::Replicated } else { Sharded::Relay };
+            Ok(Type { holds: Holds::Requests, sharded, ..own(0)? })
+        }
+        // A rank's, or a relay's.
+        _ => {
+            o.count(o.types.len() == 1, "one")?;
+            Ok(Type { holds: Holds::Requests, sharded: Sharded::Owner, ..entries(0)? })
         }
     }
 }
@@ -138,17 +184,30 @@ fn classes(o: &Operands<'_>) -> Result<Type, TypeError> {
     match o.op {
         Op::Partition { .. } => {
             o.count(o.types.len() == 2, "two")?;
-            let rows = o.get(0, "rows that are asked for", |t| t.holds == Holds::Requests)?;
+            let rows = o.get(0, "rows that are asked for", |t| {
+                t.holds == Holds::Requests && t.sharded != Sharded::Relay
+            })?;
             o.get(1, "what owners or replicas know", |t| {
-                t.holds == Holds::Requests && t.sharded != Sharded::Sample && t.per == rows.per
+                let knows = matches!(t.sharded, Sharded::Owner | Sharded::Replicated);
+                t.holds == Holds::Requests && knows && t.per == rows.per
             })?;
             Ok(Type { holds: Holds::Classes, ..rows })
         }
         Op::Answer => {
             o.count(o.types.len() == 2, "two")?;
-            let of = o.get(0, "classes at owners", |t| classes(t) && t.sharded == Sharded::Owner)?;
-            let entries = o.get(1, "the entries of a rank", |t| t.holds == Holds::Ids && t.per == of.per)?;
+            let of = o.get(0, "classes at owners or relays", |t| {
+                classes(t) && matches!(t.sharded, Sharded::Owner | Sharded::Relay)
+            })?;
+            let entries = o.get(1, "the entries of who asked", |t| {
+                t.holds == Holds::Ids && t.per == of.per && asks(t.sharded, of.sharded)
+            })?;
             Ok(Type { holds: Holds::Classes, ..entries })
+        }
+        Op::PassClasses => {
+            o.count(o.types.len() == 2, "two")?;
+            o.get(0, "a relay's classes", |t| classes(t) && t.sharded == Sharded::Relay)?;
+            let places = o.get(1, "places of what its node asks for", is_places)?;
+            Ok(Type { holds: Holds::Classes, ..places })
         }
         _ => {
             o.count(o.types.len() == 1, "one")?;
@@ -178,10 +237,24 @@ fn rows(o: &Operands<'_>) -> Result<Type, TypeError> {
         }
         Op::Return => {
             o.count(o.types.len() == 3, "three")?;
-            let y = o.get(0, "rows at owners", |t| rows(t) && t.sharded == Sharded::Owner)?;
-            o.list(1, Sharded::Owner)?;
-            let to = o.list(2, Sharded::Sample)?;
+            let y = o.get(0, "rows at owners or relays", |t| {
+                rows(t) && matches!(t.sharded, Sharded::Owner | Sharded::Relay)
+            })?;
+            o.list(1, y.sharded)?;
+            let to = o.get(2, "a list of entries of who asked", |t| {
+                let a_list = matches!(t.holds, Holds::Ids | Holds::Positions) && is_entry(t);
+                a_list && asks(t.sharded, y.sharded)
+            })?;
             Ok(Type { holds: Holds::Rows, columns: y.columns, precision: y.precision, ..to })
+        }
+        Op::PassRows => {
+            o.count(matches!(o.types.len(), 2 | 4), "left out")?;
+            let y = o.get(0, "rows at a relay", |t| rows(t) && t.sharded == Sharded::Relay)?;
+            let places = o.get(1, "places of what its node asks for", is_places)?;
+            for i in 2..o.types.len() {
+                o.list(i, Sharded::Relay)?;
+            }
+            Ok(Type { holds: Holds::Rows, columns: y.columns, precision: y.precision, ..places })
         }
         Op::Merge => {
             let odd = o.types.len() % 2;
@@ -217,6 +290,8 @@ fn rows(o: &Operands<'_>) -> Result<Type, TypeError> {
 fn gradients(o: &Operands<'_>) -> Result<Type, TypeError> {
     let gradients = |t: &Type| t.holds == Holds::Gradients;
     let at_rank = |t: &Type| gradients(t) && is_entry(t) && t.sharded == Sharded::Sample;
+    let sends =
+        |t: &Type| gradients(t) && is_entry(t) && matches!(t.sharded, Sharded::Sample | Sharded::Relay);
     match o.op {
         Op::ExpandGrad | Op::PoolGrad { .. } => {
             let pools = matches!(o.op, Op::PoolGrad { .. });
@@ -253,16 +328,35 @@ fn gradients(o: &Operands<'_>) -> Result<Type, TypeError> {
         }
         Op::Send | Op::SendAll => {
             o.count(o.types.len() == 3, "three")?;
-            let of = o.get(0, "gradients of a rank's entries", at_rank)?;
-            o.list(1, Sharded::Sample)?;
-            let sharded = if o.op == Op::Send { Sharded::Owner } else { Sharded::Replicated };
-            let to = o.list(2, sharded)?;
+            let all = o.op == Op::SendAll;
+            let of = o.get(0, "gradients of a rank's or relay's entries", |t| {
+                if all { at_rank(t) } else { sends(t) }
+            })?;
+            o.list(1, of.sharded)?;
+            let to = o.get(2, "a list of entries where they go", |t| {
+                let a_list = matches!(t.holds, Holds::Requests | Holds::Positions) && is_entry(t);
+                let there = if all { t.sharded == Sharded::Replicated } else { asks(of.sharded, t.sharded) };
+                a_list && there
+            })?;
             Ok(Type { holds: Holds::Gradients, columns: of.columns, precision: of.precision, ..to })
+        }
+        Op::SumAsked => {
+            o.count(matches!(o.types.len(), 3 | 5), "left out")?;
+            o.get(0, "places of what its node asks for", is_places)?;
+            o.get(1, "what a node asks its relay for", |t| {
+                t.holds == Holds::Requests && t.sharded == Sharded::Relay
+            })?;
+            let received =
+                o.get(2, "gradients at a relay", |t| gradients(t) && t.sharded == Sharded::Relay)?;
+            for i in 3..o.types.len() {
+                o.list(i, Sharded::Relay)?;
+            }
+            Ok(Type { per: Per::Entry { unique: true }, ..received })
         }
         Op::Update => {
             o.count(o.types.len() == 1, "one")?;
             let of = o.get(0, "sums where the rows are", |t| {
-                gradients(t) && t.per == Per::Row && t.sharded != Sharded::Sample
+                gradients(t) && t.per == Per::Row && matches!(t.sharded, Sharded::Owner | Sharded::Replicated)
             })?;
             Ok(Type { sharded: Sharded::Replicated, ..of })
         }
@@ -282,7 +376,7 @@ fn gradients(o: &Operands<'_>) -> Result<Type, TypeError> {
         _ => {
             o.count((2..=3).contains(&o.types.len()), "left out")?;
             let asked = o.get(0, "what was asked for", |t| {
-                t.holds == Holds::Requests && t.sharded != Sharded::Sample
+                t.holds == Holds::Requests && matches!(t.sharded, Sharded::Owner | Sharded::Replicated)
             })?;
             let received =
                 o.get(1, "gradients that arrived there", |t| gradients(t) && t.sharded == asked.sharded)?;

@@ -66,6 +66,20 @@ pub enum Op {
         /// The exchange whose sizes the owners see.
         exchange: u32,
     },
+    /// All-to-all of entries within the node: who asks a relay for which rows. `entries ->`
+    AskRelay {
+        /// The exchange whose sizes the relays see.
+        exchange: u32,
+    },
+    /// What a relay asks the owners for: each row once that its node asks for. `asked of the relay ->`
+    Relayed {
+        /// The exchange whose sizes they have.
+        exchange: u32,
+        /// With the microbatches that use each first and last.
+        uses: bool,
+    },
+    /// Where each row that a node asks for stands among those. `relayed, asked of the relay ->`
+    Places,
     /// All-gather of entries: what everybody asks for. `entries ->`
     AskAll {
         /// The exchange whose sizes every rank sees.
@@ -84,6 +98,8 @@ pub enum Op {
     },
     /// All-to-all of classes: owners tell those who asked. `classes, entries ->`
     Answer,
+    /// The relay's classes of what its node asks for. `classes, places ->`
+    PassClasses,
     /// Where the rows of a class stand. `classes ->`
     Positions {
         /// Of lookups or gradients.
@@ -97,6 +113,9 @@ pub enum Op {
     Gather,
     /// All-to-all of rows, from the lists of the owners to those of the askers. `rows, at owner, at asker ->`
     Return,
+    /// Rows at the relay for each that its node asks for: all, or those of a class, of which lists say where they stand at
+    /// both sides. `rows, places, (among relayed, among asked)? ->`
+    PassRows,
     /// Rows of classes in the order of the entries, together with those that are there. `before?, (rows, positions)... ->`
     Merge,
     /// Columns side by side. `parts... ->`
@@ -128,9 +147,12 @@ pub enum Op {
     Split,
     /// All-to-all of gradients, to the owners. `gradients, at asker, at owner ->`
     Send,
+    /// A node's sums of gradients per row that its relay asks for: within each rank by position, then by rank.
+    /// `places, asked of the relay, received, (among asked, among relayed)? ->`
+    SumAsked,
     /// All-gather of gradients, to all replicas. `gradients, at asker, at all ->`
     SendAll,
-    /// What an update adds up: per row, within each rank by position, then by rank. `asked, received, positions? ->`
+    /// What an update adds up: per row, within each rank by position, then by rank, then by node. `asked, received, positions? ->`
     Total,
     /// What is added up, wherever the rows are: sums per row of the whole table. `total ->`
     Update,
@@ -162,13 +184,18 @@ impl Op {
             Self::Entries { unique: false, .. } => "occurrences",
             Self::Inverse => "inverse",
             Self::Ask { .. } => "ask",
+            Self::AskRelay { .. } => "ask_relay",
+            Self::Relayed { .. } => "relayed",
+            Self::Places => "places",
             Self::AskAll { .. } => "ask_all",
             Self::Own => "own",
             Self::Partition { .. } => "partition",
             Self::Answer => "answer",
+            Self::PassClasses => "pass_classes",
             Self::Positions { .. } => "positions",
             Self::Gather => "gather",
             Self::Return => "return",
+            Self::PassRows => "pass_rows",
             Self::Merge => "merge",
             Self::Concat => "concat",
             Self::Expand => "expand",
@@ -179,6 +206,7 @@ impl Op {
             Self::Columns { .. } => "columns",
             Self::Split => "split",
             Self::Send => "send",
+            Self::SumAsked => "sum_asked",
             Self::SendAll => "send_all",
             Self::Total => "total",
             Self::Update => "update",

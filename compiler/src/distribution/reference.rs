@@ -3,6 +3,7 @@
 //! Nothing here is fast or parallel. It is what rules and the code generator are held against: two terms mean the same
 //! if their values are the same in every bit on any data.
 
+mod relay;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -61,6 +62,9 @@ pub struct Part {
 pub struct World {
     /// Number of ranks.
     pub ranks: usize,
+    /// Of how many nodes they are, as many of each. Ranks are dealt to them one after the other, which is not what clusters
+    /// do, but lists by owner are then lists by relay.
+    pub nodes: usize,
     /// The table's rows.
     pub table: Vec<Vec<f32>>,
     /// Ids by source and batch, then by rank.
@@ -230,6 +234,28 @@ impl Evaluation<'_> {
                 let (requests, counts) = exchanged(&lists).swap_remove(rank);
                 Ok(Part { values: Values::Requests(requests), counts })
             }
+            Op::AskRelay { .. } => {
+                let lists = self.lists(o, 0, |p, r| p.requests(0, r))?;
+                let (requests, counts) = self.within(&lists, rank);
+                Ok(Part { values: Values::Requests(requests), counts })
+            }
+            Op::Relayed { .. } => self.relayed(o, rank),
+            Op::Places => {
+                let places = relay::places(o, rank)?.into_iter().map(|at| vec![at]);
+                like(1, Values::Positions(places.collect()))
+            }
+            Op::PassClasses => {
+                let Values::Classes(classes) = &o.part(0, rank)?.values else { return Err(missing()) };
+                let passed = o.positions(1, rank)?.iter().map(|p| o.picked(classes, p[0]).copied());
+                like(1, Values::Classes(passed.collect::<Result<_, _>>()?))
+            }
+            Op::PassRows => {
+                let rows = o.reals(0, rank)?;
+                let (groups, list) = relay::groups(o, rank, (1, 2, 3))?;
+                let passed = groups.into_iter().map(|at| o.picked(rows, at).cloned());
+                like(list, Values::Reals(passed.collect::<Result<_, _>>()?))
+            }
+            Op::SumAsked => self.sum_asked(id, o, rank),
             Op::AskAll { .. } => {
                 let lists = self.lists(o, 0, |p, r| p.requests(0, r))?;
                 let requests: Vec<&[Request]> = lists.iter().map(|l| l.0).collect();
@@ -272,7 +298,9 @@ impl Evaluation<'_> {
             Op::Return | Op::Send => {
                 // Cut as the sender's list says; what arrives has the receiver's.
                 let lists = self.lists(o, 1, |p, r| p.reals(0, r))?;
-                let (rows, _) = exchanged(&lists).swap_remove(rank);
+                let asks = op == Op::Send && self.terms.ty(id).sharded == Sharded::Relay;
+                let (rows, _) =
+                    if asks { self.within(&lists, rank) } else { exchanged(&lists).swap_remove(rank) };
                 like(2, Values::Reals(rows))
             }
             Op::SendAll => {
@@ -327,7 +355,7 @@ impl Evaluation<'_> {
                 let picked = o.positions(1, rank)?.iter().map(|p| o.picked(gradients, p[0]).cloned());
                 like(1, Values::Reals(picked.collect::<Result<_, _>>()?))
             }
-            Op::Total => Self::total(o, rank),
+            Op::Total => self.total(o, rank),
             Op::Update => {
                 let total = self.terms.child(id, 0).ok_or_else(missing)?;
                 let parts = o.parts.first().ok_or_else(missing)?;

@@ -51,6 +51,9 @@ impl Terms {
         if op == Op::Inverse && !self.node(children[0]).children.contains(&children[1]) {
             return Err(TypeError { op: op.name(), operand: 1, wanted: "ids that the entries were made of" });
         }
+        if op == Op::Places && self.node(children[0]).children != children[1..] {
+            return Err(TypeError { op: op.name(), operand: 1, wanted: "what the relay's list was made of" });
+        }
         let id = Id(self.nodes.len() as u32);
         self.nodes.push(node.clone());
         self.types.push(ty);
@@ -72,12 +75,12 @@ impl Terms {
     /// The entries that positions of ids, or lists of a rank's rows, are about.
     pub(crate) fn entries_of(&self, id: Id) -> Option<Id> {
         match self.node(id).op {
-            Op::Entries { .. } => Some(id),
+            Op::Entries { .. } | Op::Relayed { .. } => Some(id),
             Op::Inverse | Op::Dispatch | Op::Combine | Op::Gradients { .. } => {
                 self.entries_of(self.child(id, 0)?)
             }
-            Op::Own | Op::Answer => self.entries_of(self.child(id, 1)?),
-            Op::Partition { .. } | Op::Positions { .. } => self.entries_of(self.child(id, 0)?),
+            Op::PassClasses | Op::Own | Op::Answer => self.entries_of(self.child(id, 1)?),
+            Op::Partition { .. } | Op::Positions { .. } | Op::Places => self.entries_of(self.child(id, 0)?),
             _ => None,
         }
     }

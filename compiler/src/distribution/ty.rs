@@ -26,6 +26,8 @@ pub(crate) enum Holds {
 pub enum Sharded {
     /// By the rank that owns the row.
     Owner,
+    /// By the rank of a node that asks the row's owner.
+    Relay,
     /// By the rank that has the sample.
     Sample,
     /// Every rank has all.

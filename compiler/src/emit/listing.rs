@@ -64,6 +64,7 @@ fn template(op: &OpData, name: String) -> Op {
         cost: s::Cost::default(),
         start: 0,
         time: 0,
+        lag: 0,
         reason: String::new(),
     }
 }

@@ -242,6 +242,7 @@ fn place(module: &mut Module, schedule: &s::Schedule, order: &[u32], origins: &[
             chunk: op.chunk,
             start: op.start,
             time: if at.contains_key(id) { op.time } else { 0 },
+            lag: if at.contains_key(id) { op.lag } else { 0 },
             reason: op.reason.clone(),
         });
     }

@@ -97,6 +97,7 @@ impl Importer<'_> {
         let train = &self.program.train;
         let groups = self.model.lengths.len();
         let settings = s::Settings {
+            node: None,
             batch: train.batch,
             microbatches: train.microbatches,
             duration: match train.duration {

@@ -272,8 +272,17 @@ mod tests {
             unique: true,
             lookahead: Some(2),
             folded: false,
+            leg: fs_schedule::Leg::Whole,
         });
-        round_trips(&Exchange { table: 1, part: 0, entries: 4, unique: true, lookahead: None, folded: true });
+        round_trips(&Exchange {
+            table: 1,
+            part: 0,
+            entries: 4,
+            unique: true,
+            lookahead: None,
+            folded: true,
+            leg: fs_schedule::Leg::Within { between: 5 },
+        });
         round_trips(&None::<Data>);
         round_trips(&Some(Data::Safetensors { path: "x".into() }));
         round_trips(&vec![u64::MAX, 0]);

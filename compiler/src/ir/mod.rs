@@ -264,10 +264,18 @@ pub struct Placement {
     pub chunk: Option<u64>,
     /// Planned start within the step, in nanoseconds.
     pub start: u64,
-    /// Planned duration, in nanoseconds.
+    /// Planned nanoseconds that it occupies its engine.
     pub time: u64,
+    /// Planned nanoseconds after that until what waits for it may start.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub lag: u64,
     /// Why it stands here.
     pub reason: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_no_time(n: &u64) -> bool {
+    *n == 0
 }
 
 impl OpData {

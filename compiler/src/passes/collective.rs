@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fs_schedule::{Exchange, Way};
+use fs_schedule::{Exchange, Leg, Way};
 
 use crate::dialect::action;
 use crate::ir::OpData;
@@ -16,6 +16,8 @@ pub(super) struct Collective {
     pub classes: Vec<u32>,
     /// Up to which rows are told apart.
     pub lookahead: Option<u32>,
+    /// The whole way to owners, within nodes, or between them, by number: not on the same links.
+    pub leg: u8,
 }
 
 impl Collective {
@@ -29,12 +31,18 @@ impl Collective {
         let facts = action.facts();
         facts.transfer?;
         let own = facts.of.exchanges;
-        let lookahead = declared.get(*own.first()? as usize)?.lookahead;
+        let first = declared.get(*own.first()? as usize)?;
         let set: BTreeSet<u32> = own.iter().copied().collect();
         let divides =
             op.operands.len().is_multiple_of(own.len()) && op.results.len().is_multiple_of(own.len());
         let classes = facts.of.classes.to_vec();
-        let this = Self { name: op.def.name, way: facts.of.way, classes, lookahead };
+        let leg = match first.leg {
+            Leg::Whole => 0,
+            Leg::Within { .. } => 1,
+            Leg::Between { .. } => 2,
+        };
+        let lookahead = first.lookahead;
+        let this = Self { name: op.def.name, way: facts.of.way, classes, lookahead, leg };
         (divides && set.len() == own.len()).then_some((this, set))
     }
 }

@@ -147,6 +147,11 @@ pub static PASSES: &[Pass] = &[
         summary: "Places tables: decides `auto` by memory, lookups and communication, and finds ranks for tables that are to have owners. Reasons are left in the module's attribute `placement`.",
         options: &[
             ("ranks", "1", "ranks to plan for"),
+            (
+                "node",
+                "the settings'",
+                "ranks of a node; with several nodes sums of gradients are made node by node",
+            ),
             ("memory", "unlimited", "bytes of a rank that tables and their state may take"),
             ("latency_bytes", "262144", "bytes that a transfer could have moved in its latency"),
             (
@@ -238,6 +243,11 @@ pub static PASSES: &[Pass] = &[
                 "lookahead",
                 "none",
                 "reuse distances up to this (in microbatches) are told apart and travel by class; none: all rows travel together; `1;items:none;users:2` says others for tables",
+            ),
+            (
+                "relay",
+                "false",
+                "rows come through a rank of one's own node, which asks for each once for all of it; needs ranks of several nodes (`node` of `plan-sharding`); `true;items:false` says another for a table",
             ),
         ],
         statistics: &[

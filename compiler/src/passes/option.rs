@@ -31,6 +31,17 @@ pub enum OptionError {
     /// No classes of rows, which is not said by a number.
     #[error("option lookahead must be at least 1; leave it out to move rows together")]
     NoLookahead,
+    /// Relays where there is no other node.
+    #[error("rows cannot come through relays: all ranks are of one node")]
+    OneNode,
+    /// Relays of rows that they cannot ask for.
+    #[error("rows of table {table} cannot come through relays: {why}")]
+    NoRelay {
+        /// The table's name.
+        table: String,
+        /// Why not.
+        why: &'static str,
+    },
     /// More classes of rows than can be numbered.
     #[error("lookahead {lookahead} with {microbatches} microbatches makes more than {most} classes of rows")]
     Classes {

@@ -55,12 +55,12 @@ pub(crate) fn rec_mii(graph: &Graph, time: &[u64]) -> Result<RecMii, Deadlock> {
     let mut best = RecMii::default();
     loop {
         let Some(cycle) = positive_cycle(graph, time, best.time) else { return Ok(best) };
-        let total: u64 = cycle.iter().map(|e| time[e.from as usize]).sum();
+        let total: f64 = cycle.iter().map(|e| graph.until(time, e.from as usize)).sum();
         let batches: i64 = cycle.iter().map(|e| i64::from(e.distance)).sum();
         if batches <= 0 {
             return Err(Deadlock(cycle.iter().map(|e| e.from).collect()));
         }
-        let ratio = total as f64 / batches as f64;
+        let ratio = total / batches as f64;
         if ratio <= best.time {
             return Ok(best);
         }
@@ -80,7 +80,7 @@ fn positive_cycle(graph: &Graph, time: &[u64], ii: f64) -> Option<Vec<Edge>> {
         let mut changed = false;
         for (k, e) in graph.edges.iter().enumerate() {
             let (from, to) = (e.from as usize, e.to as usize);
-            let new = length[from] + time[from] as f64 - ii * f64::from(e.distance);
+            let new = length[from] + graph.until(time, from) - ii * f64::from(e.distance);
             if new > length[to] + epsilon {
                 length[to] = new;
                 parent[to] = Some(k as u32);
@@ -137,7 +137,7 @@ pub(crate) fn earliest(graph: &Graph, time: &[u64], ii: f64) -> Vec<f64> {
         let mut changed = false;
         for e in &graph.edges {
             let (from, to) = (e.from as usize, e.to as usize);
-            let new = start[from] + time[from] as f64 - ii * f64::from(e.distance);
+            let new = start[from] + graph.until(time, from) - ii * f64::from(e.distance);
             if new > start[to] + EPSILON {
                 start[to] = new;
                 changed = true;
@@ -176,7 +176,7 @@ pub(crate) fn window(graph: &Graph, time: &[u64], ii: f64, hub: usize) -> Window
         let mut changed = false;
         for e in &graph.edges {
             let (from, to) = (e.from as usize, e.to as usize);
-            let new = early[from] + time[from] as f64 - ii * f64::from(e.distance);
+            let new = early[from] + graph.until(time, from) - ii * f64::from(e.distance);
             if new > early[to] + EPSILON {
                 early[to] = new;
                 changed = true;
@@ -191,7 +191,7 @@ pub(crate) fn window(graph: &Graph, time: &[u64], ii: f64, hub: usize) -> Window
         for op in (0..graph.n).rev() {
             let least = graph
                 .after(op)
-                .map(|e| late[e.to as usize] + ii * f64::from(e.distance) - time[op] as f64)
+                .map(|e| late[e.to as usize] + ii * f64::from(e.distance) - graph.until(time, op))
                 .fold(late[op], f64::min);
             if least < late[op] - EPSILON {
                 late[op] = least;

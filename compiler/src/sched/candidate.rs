@@ -4,6 +4,7 @@
 use fs_schedule::{Dep, Op};
 
 use super::SchedError;
+use super::ahead;
 use super::deps::{self, Before, Queues};
 use super::freeze::{Frozen, freeze};
 use super::graph::{Edge, Graph, Why};
@@ -23,6 +24,13 @@ pub(crate) struct Tiers {
 }
 
 impl Tiers {
+    /// The queue of each operation in a step that begins with what works on rows.
+    pub(crate) fn queues(&self, p: &Problem<'_>) -> Vec<u16> {
+        let mut priority = self.priority.clone();
+        ahead::queue(p.s, &mut priority);
+        Queues::new(p.engine.iter().copied().zip(priority)).of
+    }
+
     /// Everything in one piece and equally urgent.
     pub(crate) fn flat(n: usize) -> Self {
         Self { priority: vec![0; n], chunk: vec![None; n], chunk_time: vec![0; n] }
@@ -62,9 +70,12 @@ impl Candidate {
         graph: &Graph,
         position: Vec<i64>,
         ii: i64,
-        tiers: Tiers,
+        mut tiers: Tiers,
         staged: bool,
     ) -> Result<Self, SchedError> {
+        if staged {
+            ahead::queue(p.s, &mut tiers.priority);
+        }
         let frozen = freeze(graph, &p.time, position, ii.max(1), |at| if staged { p.origin(at) } else { 0 })
             .map_err(|_| SchedError::Defect("positions cannot be made periodic".into()))?;
         let ops = &p.s.train.ops;
@@ -72,14 +83,17 @@ impl Candidate {
         let queues =
             Queues::new(frozen.order.iter().map(|i| (p.engine[*i as usize], tiers.priority[*i as usize])));
         let queue: Vec<u16> = (0..ops.len()).map(|i| queues.of[place[i] as usize]).collect();
-        let storage = storage::assign(&p.s.train.buffers, ops, &p.time, &frozen, &queue, &p.buffer_bytes);
+        let until: Vec<u64> = p.time.iter().zip(&p.graph.lag).map(|(time, lag)| time + lag).collect();
+        let storage = storage::assign(&p.s.train.buffers, ops, &until, &frozen, &queue, &p.buffer_bytes);
         let (in_flight, held) = in_flight(p, &frozen, &queue);
         let before = |e: &Edge| Before {
             from: place[e.from as usize],
             to: place[e.to as usize],
             steps: frozen.steps(e.from as usize, e.to as usize, e.distance),
         };
-        let relations = graph.edges.iter().chain(&storage.edges).chain(&held).map(before);
+        let needed = graph.edges.iter().filter(|e| e.why != Why::Ahead);
+        let relations = needed.chain(&storage.edges).chain(&held).map(before);
+        let relations = relations.chain(ahead::behind(p.s, &frozen.order).filter(|_| staged));
         let deps = deps::reduce(&queues, relations).map_err(|c| {
             SchedError::Defect(format!(
                 "{c}: {} after {}",
@@ -103,7 +117,8 @@ impl Candidate {
         let chunk = by_place(&|i| self.tiers.chunk_time[i]);
         let engine: Vec<u8> = self.frozen.order.iter().map(|i| p.engine[*i as usize] as u8).collect();
         let priority: Vec<i32> = self.frozen.order.iter().map(|i| self.tiers.priority[*i as usize]).collect();
-        let (step, times, steps) = steady(&self.deps, queues, &time, &engine, &priority, &chunk);
+        let lag = by_place(&|i| p.graph.lag[i]);
+        let (step, times, steps) = steady(&self.deps, queues, (&time, lag), &engine, &priority, &chunk);
         // A simulation settles to a nanosecond, which may be less than what no order can beat.
         self.step = step.max(p.mii());
         let base = (0..n).map(|i| times.start(i, steps - 1)).min().unwrap_or(0);
@@ -111,11 +126,12 @@ impl Candidate {
     }
 }
 
-/// Simulates a list until two steps are alike: nanoseconds of a step, and the times of all simulated steps.
+/// Simulates a list of operations of such times, and of such lags from their ends until others may go on, until two steps are
+/// alike: nanoseconds of a step, and the times of all simulated steps.
 pub(crate) fn steady(
     deps: &[Vec<Dep>],
     queues: &Queues,
-    time: &[u64],
+    (time, lag): (&[u64], Vec<u64>),
     engine: &[u8],
     priority: &[i32],
     chunk: &[u64],
@@ -132,9 +148,11 @@ pub(crate) fn steady(
             edges.push(edge(*last, *first, 1));
         }
     }
-    let graph = Graph::new(n, edges);
+    let graph = Graph::new(n, edges).lagging(lag);
     let key: Vec<i64> = (0..n as i64).collect();
-    let work = Tasks { graph: &graph, time, engine, priority, chunk, in_flight: None };
+    let queue = &queues.of;
+    let hold = &graph.lag;
+    let work = Tasks { graph: &graph, time, engine, priority, queue, hold, chunk, in_flight: None };
     let most = (INSTANCES / n.max(1)).clamp(5, STEPS.1);
     let mut steps = STEPS.0.min(most);
     loop {
@@ -175,7 +193,7 @@ fn in_flight(p: &Problem<'_>, frozen: &Frozen, queue: &[u16]) -> (u32, Vec<Edge>
     for (i, op) in p.s.train.ops.iter().enumerate() {
         let back = reaches_back(op);
         let at = frozen.position[i] - i64::from(back) * ii;
-        let end = at + p.time[i] as i64 - frozen.position[load];
+        let end = at + p.graph.until(&p.time, i) as i64 - frozen.position[load];
         most = most.max((end + ii - 1).div_euclid(ii));
         let entry = last.entry(queue[i]).or_insert((at, i, back));
         if (at, i) > (entry.0, entry.1) {

@@ -20,10 +20,21 @@ const LEAST_CHUNK: f64 = 8192.0;
 pub(crate) struct Time {
     /// Seconds that it occupies its engine.
     pub whole: f64,
+    /// Seconds after that in which its data are under way: others wait, its engine is free.
+    pub latency: f64,
+    /// Seconds after that until the host has learned of it what others need.
+    pub learned: f64,
     /// Seconds of a processor core that a transfer takes besides.
     pub core: f64,
     /// Bytes on the link that decides, of transfers.
     pub wire: f64,
+}
+
+impl Time {
+    /// Of an operation that occupies its engine so long, and nothing else.
+    pub(crate) fn of(whole: f64) -> Self {
+        Self { whole, latency: 0.0, learned: 0.0, core: 0.0, wire: 0.0 }
+    }
 }
 
 /// How long operations take.
@@ -39,6 +50,11 @@ pub(crate) trait CostModel: Debug {
     /// By how much compute is slowed by what overlaps with it.
     fn slowdown(&self, _engines: &[Engine], _times: &[Time], _overlaps: &dyn Fn(usize) -> bool) -> f64 {
         1.0
+    }
+    /// Seconds that the host should have, to learn what it must of an operation and to start what comes then, where work that
+    /// does not need it is at hand.
+    fn room(&self) -> f64 {
+        0.0
     }
     /// What it assumed, in sentences.
     fn assumptions(&self, s: &Schedule, sizes: &Sizes) -> Vec<String>;

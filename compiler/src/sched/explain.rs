@@ -138,7 +138,7 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
     };
     let link = |d: &fs_schedule::Dep| CycleOp {
         op: name(d.op),
-        time: ops.get(d.op as usize).map_or(0, |o| o.time),
+        time: ops.get(d.op as usize).map_or(0, |o| o.time + o.lag),
         distance: d.distance,
     };
     Some(Explanation {
@@ -196,7 +196,7 @@ fn usage(ops: &[Op], step: f64) -> Vec<Usage> {
             if idle >= 1.0 {
                 let ended = |d: &&fs_schedule::Dep| {
                     let on = &ops[d.op as usize];
-                    ((on.start + on.time) as f64 - f64::from(d.distance) * step) as i64
+                    (on.end() as f64 - f64::from(d.distance) * step) as i64
                 };
                 let cause = op.deps.iter().filter(|d| (d.op as usize) < ops.len()).max_by_key(ended);
                 gaps.push(Gap {

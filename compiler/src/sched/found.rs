@@ -26,11 +26,17 @@ pub(super) fn text(search: &Search) -> String {
             (None, None) => writeln!(t, "  {name}: not scheduled"),
         };
     }
-    for Rewrite { tables, from, to, rules, step: [before, after], bytes, without } in &search.rewrites {
+    for Rewrite { tables, from, to, rules, step: [before, after], bytes, between_nodes, without } in
+        &search.rewrites
+    {
         let _ = writeln!(t, "  {}: {to} instead of {from}, by {}", some(tables), rules.join(", "));
         let _ = write!(t, "    {:.3} ms a step instead of {:.3}", after * 1e3, before * 1e3);
-        let [sent, now] = bytes.map(|bytes| human(bytes.max(0.0) as u64));
+        let said = |bytes: [f64; 2]| bytes.map(|bytes| human(bytes.max(0.0) as u64));
+        let [sent, now] = said(*bytes);
         let _ = write!(t, ", {now} sent a rank and step instead of {sent}");
+        if let Some([sent, now]) = between_nodes.map(said) {
+            let _ = write!(t, ", of these {now} between nodes instead of {sent}");
+        }
         let _ = match without {
             Some(without) if search.rewrites.len() > 1 => {
                 writeln!(t, "; {:.3} ms with all but this", without * 1e3)

@@ -38,7 +38,7 @@ pub(crate) fn freeze(
         let mut changed = false;
         for e in &graph.edges {
             let (from, to) = (e.from as usize, e.to as usize);
-            let least = position[from] + time[from] as i64 - ii * i64::from(e.distance);
+            let least = position[from] + graph.until(time, from) as i64 - ii * i64::from(e.distance);
             if position[to] < least {
                 position[to] = least;
                 changed = true;

@@ -38,6 +38,8 @@ pub(crate) enum Why {
     InFlight,
     /// A buffer's memory is used again.
     Memory,
+    /// What the host learns a batch ahead. Only planned with: nothing waits for it when the schedule runs.
+    Ahead,
 }
 
 /// A dependency.
@@ -60,6 +62,8 @@ pub(crate) struct Graph {
     pub n: usize,
     /// All edges, sorted by `to`, then `from`, then distance.
     pub edges: Vec<Edge>,
+    /// Nanoseconds of each operation from its end, when its engine is free, until what waits for it may start.
+    pub lag: Vec<u64>,
     into: Vec<u32>,
     out: Vec<u32>,
     out_start: Vec<u32>,
@@ -87,7 +91,12 @@ impl Graph {
             out[*at as usize] = k as u32;
             *at += 1;
         }
-        Self { n, edges, into, out, out_start }
+        Self { n, edges, lag: vec![0; n], into, out, out_start }
+    }
+
+    /// Nanoseconds from the start of an operation, one of these times, until what waits for it may start.
+    pub(crate) fn until(&self, time: &[u64], op: usize) -> f64 {
+        (time[op] + self.lag[op]) as f64
     }
 
     /// Edges into an operation.
@@ -107,7 +116,14 @@ impl Graph {
     pub(crate) fn with(&self, more: impl IntoIterator<Item = Edge>) -> Self {
         let mut edges = self.edges.clone();
         edges.extend(more);
-        Self::new(self.n, edges)
+        Self::new(self.n, edges).lagging(self.lag.clone())
+    }
+
+    /// With what operations let others wait for beyond their ends.
+    #[must_use]
+    pub(crate) fn lagging(mut self, lag: Vec<u64>) -> Self {
+        self.lag = lag;
+        self
     }
 }
 

@@ -50,6 +50,9 @@ pub(crate) struct ListScheduler<'a> {
     window: Window,
     tiers: Tiers,
     engine: Vec<u8>,
+    queue: Vec<u16>,
+    /// Nanoseconds for which each holds up its queue after its end, likewise.
+    hold: Vec<u64>,
     /// Nanoseconds of each operation, transfers with a margin.
     time: Vec<u64>,
     hub: usize,
@@ -95,11 +98,14 @@ impl<'a> ListScheduler<'a> {
         depth: u32,
         margin: f64,
     ) -> Self {
-        let longer = |i: usize| match p.engine[i] {
-            Engine::Compute | Engine::Host => p.time[i],
-            _ => (p.time[i] as f64 * margin) as u64,
+        let longer = |of: &[u64]| -> Vec<u64> {
+            let one = |(time, engine): (&u64, &Engine)| match engine {
+                Engine::Compute | Engine::Host => *time,
+                _ => (*time as f64 * margin) as u64,
+            };
+            of.iter().zip(&p.engine).map(one).collect()
         };
-        let time: Vec<u64> = (0..p.time.len()).map(longer).collect();
+        let (time, lag) = (longer(&p.time), longer(&graph.lag));
         let ii = step * 1.0001;
         let microbatch_order = graph.with(microbatch_order(p));
         let window = match bounds::rec_mii(&microbatch_order, &p.time) {
@@ -123,8 +129,10 @@ impl<'a> ListScheduler<'a> {
         let last = batches - 1 - depth;
         Self {
             p,
-            graph: graph.with(held),
+            graph: graph.with(held).lagging(lag),
             window,
+            queue: tiers.queues(p),
+            hold: longer(&p.graph.lag),
             tiers,
             engine: p.engine.iter().map(|e| *e as u8).collect(),
             time,
@@ -144,6 +152,8 @@ impl<'a> ListScheduler<'a> {
             time: &self.time,
             engine: &self.engine,
             priority: &self.tiers.priority,
+            queue: &self.queue,
+            hold: &self.hold,
             chunk: &self.tiers.chunk_time,
             in_flight: self.p.load.map(|l| (l, self.depth)),
         }
@@ -238,7 +248,8 @@ impl<'a> ListScheduler<'a> {
             for _ in 0..n {
                 let before = self.graph.before(op).iter().filter_map(|e| {
                     let m = usize::try_from(batch as i64 - i64::from(e.distance)).ok()?;
-                    (m < self.batches).then(|| (times.end(e.from as usize, m), e.from as usize, m))
+                    let (from, m) = (e.from as usize, Some(m).filter(|m| *m < self.batches)?);
+                    Some((times.end(from, m).saturating_add(self.graph.lag[from]), from, m))
                 });
                 let Some((ready, other, m)) = before.max() else { break };
                 if ready == u64::MAX || ready < horizon {

@@ -131,7 +131,7 @@ impl<'a> Measured<'a> {
         let runs = op.action.facts().runs;
         let seconds = if runs == Runs::Compute { seconds * sizes.crowded } else { seconds };
         let wake = if runs == Runs::Host { 2.0 * self.profile.overhead.wake } else { 0.0 };
-        Some(Time { whole: seconds + self.profile.overhead.dispatch + wake, core: 0.0, wire: 0.0 })
+        Some(Time::of(seconds + self.profile.overhead.dispatch + wake))
     }
 
     /// Of a fused operation where only its parts ran: they take as long, and are started once.
@@ -145,7 +145,7 @@ impl<'a> Measured<'a> {
             own.cost = s.cost(&s.train, &own);
             whole += self.measured(s, sizes, &own)?.whole - self.profile.overhead.dispatch;
         }
-        Some(Time { whole, core: 0.0, wire: 0.0 })
+        Some(Time::of(whole))
     }
 
     /// Waking its engine, and the one that waits for it, belongs to a transfer.
@@ -155,7 +155,7 @@ impl<'a> Measured<'a> {
         let (core, whole) = transfers.time(f64::from(op.action.rounds()), wire);
         let list = self.ops.get(kind).into_iter().flatten();
         let exact = list.filter(|o| same(o.bytes, wire)).min_by_key(|o| (o.name != op.name, &o.name));
-        Time { whole: exact.map_or(whole, |o| o.time) + 2.0 * overhead.wake, core, wire }
+        Time { core, wire, ..Time::of(exact.map_or(whole, |o| o.time) + 2.0 * overhead.wake) }
     }
 
     /// Traffic of the busiest rank over the even share, of an operation's exchanges.

@@ -5,6 +5,7 @@
 //! reference order and with a buffer for every value, and gives the finished program: order, stages, priorities,
 //! chunks, dependencies, storage, and for every operation the reason why it stands where it stands.
 
+mod ahead;
 pub(crate) mod balance;
 mod bounds;
 mod candidate;
@@ -25,6 +26,7 @@ pub(crate) mod owners;
 pub mod policy;
 mod problem;
 pub(crate) mod reasons;
+pub(crate) mod relays;
 mod resources;
 pub(crate) mod rows;
 mod simulate;
@@ -195,7 +197,7 @@ pub(crate) fn schedule<'a>(
     let chosen = order::choose(&problem)?;
     let reasons = reasons::explain(&problem, &chosen);
     let prediction = prediction(&problem, &chosen);
-    let (engine, time) = (problem.engine.clone(), problem.time.clone());
+    let (engine, time, lag) = (problem.engine.clone(), problem.time.clone(), problem.graph.lag.clone());
     drop(problem);
     let Chosen { candidate: c, .. } = chosen;
     let old = std::mem::take(&mut s.train.ops);
@@ -204,7 +206,7 @@ pub(crate) fn schedule<'a>(
         let i = *i as usize;
         let Some(mut op) = old[i].take() else { continue };
         op.engine = engine[i];
-        op.time = time[i];
+        (op.time, op.lag) = (time[i], lag[i]);
         op.stage = c.frozen.stage[i];
         op.priority = c.tiers.priority[i];
         op.chunk = c.tiers.chunk[i];

@@ -75,7 +75,6 @@ impl ReservationTable {
     }
 
     /// The last start at or before `until` with a gap of `time`, at least `from`.
-    #[cfg(test)]
     fn last(&self, ii: i64, from: i64, until: i64, time: i64) -> Option<i64> {
         let mirror = self.mirror(ii);
         mirror.first(ii, -(until + time), -(from + time), time).map(|p| -p - time)
@@ -112,6 +111,56 @@ impl ReservationTable {
     }
 }
 
+/// What an operation takes: its engine for a while, and its queue for as long or longer.
+struct Taken<'a> {
+    engine: &'a ReservationTable,
+    queue: &'a ReservationTable,
+    time: i64,
+    held: i64,
+    ii: i64,
+}
+
+impl Taken<'_> {
+    /// The first start at or after `from`, at most `until`.
+    fn first(&self, mut from: i64, until: i64) -> Option<i64> {
+        let until = until.min(from + self.ii - 1);
+        loop {
+            let at = self.engine.first(self.ii, from, until, self.time)?;
+            from = self.queue.first(self.ii, at, until, self.held)?;
+            if from == at {
+                return Some(at);
+            }
+        }
+    }
+
+    /// The last start at or before `until`, at least `from`.
+    fn last(&self, from: i64, mut until: i64) -> Option<i64> {
+        let from = from.max(until - self.ii + 1);
+        loop {
+            let at = self.engine.last(self.ii, from, until, self.time)?;
+            until = self.queue.last(self.ii, from, at, self.held)?;
+            if until == at {
+                return Some(at);
+            }
+        }
+    }
+
+    fn fits(&self, at: i64) -> bool {
+        self.queue.first(self.ii, at, at, self.held).is_some()
+    }
+
+    /// Like [`first`](Self::first), without needless pieces of the engine's time.
+    fn snug_first(&self, from: i64, until: i64) -> Option<i64> {
+        let at = self.first(from, until)?;
+        self.engine.snug_first(self.ii, at, until, self.time).filter(|snug| self.fits(*snug)).or(Some(at))
+    }
+
+    fn snug_last(&self, from: i64, until: i64) -> Option<i64> {
+        let at = self.last(from, until)?;
+        self.engine.snug_last(self.ii, from, at, self.time).filter(|snug| self.fits(*snug)).or(Some(at))
+    }
+}
+
 /// What is to be placed.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
@@ -121,6 +170,10 @@ pub(crate) struct Request<'a> {
     pub time: &'a [u64],
     /// Engine of each operation.
     pub engine: &'a [u8],
+    /// Queue of each operation, counted from 0.
+    pub queue: &'a [u16],
+    /// Nanoseconds for which each holds up its queue after its end.
+    pub hold: &'a [u64],
     /// Earliest starts without regard to engines, for operations that nothing else ties down.
     pub early: &'a [f64],
     /// Whether an operation works ahead of those that need it.
@@ -152,29 +205,35 @@ pub(crate) fn place(d: &Request<'_>, order: &[u32], ii: i64, tries: usize) -> Op
 /// The operation that finds no room is the error.
 fn attempt(d: &Request<'_>, order: &[u32], ii: i64) -> Result<Vec<i64>, u32> {
     let mut room = StartRanges::new(d, ii);
-    let mut tables: Vec<ReservationTable> = (0..ENGINES).map(|_| ReservationTable::default()).collect();
+    let tables =
+        |n: usize| -> Vec<ReservationTable> { (0..n).map(|_| ReservationTable::default()).collect() };
+    let mut engines = tables(ENGINES);
+    let mut queues = tables(d.queue.iter().max().map_or(0, |q| *q as usize + 1));
     for i in order {
         let i = *i as usize;
-        let (engine, time) = (&mut tables[d.engine[i] as usize], d.time[i] as i64);
+        let (engine, queue) = (d.engine[i] as usize, d.queue[i] as usize);
+        let (time, held) = (d.time[i] as i64, (d.time[i] + d.hold[i]) as i64);
+        let taken = Taken { engine: &engines[engine], queue: &queues[queue], time, held, ii };
         let (from, until) = (room.low[i], room.high[i]);
         let at = match (from > -FAR, until < FAR) {
-            (true, true) if until - from < d.tight => engine.first(ii, from, until, time),
+            (true, true) if until - from < d.tight => taken.first(from, until),
             (_, true) if d.ahead[i] && room.placed[d.hub] && d.wish[i] < FAR => {
                 let from = from.max(until - ii + 1);
                 let reserve = until.min(room.low[d.hub] + d.wish[i]).max(from);
-                let early = engine.snug_last(ii, from.max(reserve - ii + 1), reserve, time);
-                early.or_else(|| engine.snug_last(ii, from, until, time))
+                let early = taken.snug_last(from.max(reserve - ii + 1), reserve);
+                early.or_else(|| taken.snug_last(from, until))
             }
-            (true, true) if d.ahead[i] => engine.snug_last(ii, from, until, time),
-            (true, _) => engine.snug_first(ii, from, until, time),
-            (false, true) => engine.snug_last(ii, until - ii + 1, until, time),
+            (true, true) if d.ahead[i] => taken.snug_last(from, until),
+            (true, _) => taken.snug_first(from, until),
+            (false, true) => taken.snug_last(until - ii + 1, until),
             (false, false) => {
                 let from = d.early[i] as i64;
-                engine.first(ii, from, from + ii - 1, time)
+                taken.first(from, from + ii - 1)
             }
         };
         let Some(at) = at else { return Err(i as u32) };
-        engine.add(ii, at, time);
+        engines[engine].add(ii, at, time);
+        queues[queue].add(ii, at, held);
         if !room.fix(i, at) {
             return Err(i as u32);
         }
@@ -214,7 +273,7 @@ impl<'a> StartRanges<'a> {
         while let Some(x) = self.queue.pop_front() {
             let x = x as usize;
             self.queued[x] = false;
-            let end = self.low[x] + self.d.time[x] as i64;
+            let end = self.low[x] + self.d.graph.until(self.d.time, x) as i64;
             for e in self.d.graph.after(x) {
                 let to = e.to as usize;
                 let least = end - self.ii * i64::from(e.distance);
@@ -239,7 +298,8 @@ impl<'a> StartRanges<'a> {
             let start = self.high[x as usize];
             for e in self.d.graph.before(x as usize) {
                 let before = e.from as usize;
-                let most = start - self.d.time[before] as i64 + self.ii * i64::from(e.distance);
+                let most =
+                    start - self.d.graph.until(self.d.time, before) as i64 + self.ii * i64::from(e.distance);
                 if most < self.high[before] {
                     if self.placed[before] || most < self.low[before] {
                         return false;
@@ -296,6 +356,8 @@ mod tests {
             graph: &g,
             time: &[30, 40, 20, 15, 25],
             engine: &[1, 3, 1, 1, 1],
+            queue: &[0, 1, 0, 0, 0],
+            hold: &[0; 5],
             early: &early,
             ahead: &[false, false, false, true, true],
             tight: 2,
@@ -307,5 +369,33 @@ mod tests {
         assert_eq!((at[1], at[2]), (30, 70));
         assert!((30..=70 - 15).contains(&start(3)) && (30..=70 - 25).contains(&start(4)));
         assert!(place(&d, &[0, 1, 2, 3, 4], 89, 9).is_none());
+    }
+
+    /// Two transfers of 10 that are 50 under way: in one queue a step takes 120, in two what the engine and the longest cycle take.
+    #[test]
+    fn a_queue_is_held_while_data_are_under_way() {
+        let edge = |from, to, distance| Edge { from, to, distance, why: Why::Data };
+        let g = Graph::new(3, vec![edge(0, 2, 0), edge(1, 2, 0), edge(2, 0, 2)]).lagging(vec![50, 50, 0]);
+        let placed = |queue: &[u16], ii: i64| {
+            let d = Request {
+                graph: &g,
+                time: &[10, 10, 5],
+                engine: &[3, 3, 1],
+                queue,
+                hold: &g.lag,
+                early: &[0.0; 3],
+                ahead: &[false, true, false],
+                tight: 2,
+                hub: 0,
+                wish: &[FAR; 3],
+            };
+            place(&d, &[0, 1, 2], ii, 9)
+        };
+        let at = placed(&[0, 0, 1], 120).expect("120 are enough for one queue");
+        assert_eq!((at[0] - at[1]).rem_euclid(120), 60, "{at:?}");
+        assert!(at[2] >= at[0].max(at[1]) + 60, "{at:?}");
+        assert!(placed(&[0, 0, 1], 119).is_none());
+        let at = placed(&[0, 2, 1], 60).expect("60 are enough for two");
+        assert!((10..=50).contains(&(at[0] - at[1]).rem_euclid(60)), "{at:?}");
     }
 }

@@ -13,7 +13,10 @@
 //!
 //! The best step that the limits allow is kept.
 
+use fs_schedule::action::Phase;
+
 use super::SchedError;
+use super::ahead;
 use super::bounds;
 use super::candidate::{Candidate, Tiers, reaches_back};
 use super::graph::{Edge, Graph, Why};
@@ -65,13 +68,16 @@ pub(crate) fn choose(p: &Problem<'_>) -> Result<Chosen, SchedError> {
             p.cluster.name
         ));
     }
+    if p.policy.reorders() {
+        limits.extend(ahead::late(p, &candidate.frozen));
+    }
     let slack = slacks(&windows(p, &p.graph, hub(p, &p.rec_mii.cycle), candidate.step));
     Ok(Chosen { candidate, limits, slack })
 }
 
 /// When the last operation of a batch ends, after its load.
 fn horizon(p: &Problem<'_>, early: &[f64]) -> f64 {
-    early.iter().zip(&p.time).map(|(e, t)| e + *t as f64).fold(0.0, f64::max)
+    early.iter().enumerate().map(|(i, e)| e + p.graph.until(&p.time, i)).fold(0.0, f64::max)
 }
 
 /// Factors by which an initiation interval exceeds its bound, tried in turn.
@@ -138,7 +144,8 @@ fn fewer_in_flight(
 ) -> Result<Candidate, SchedError> {
     while !p.quick && !p.loses(best.step) && p.time.len() <= MODULO_OPS && best.in_flight > least {
         let (fewer, _) = at_depth(p, graph, Some(best.in_flight - 1), modulo)?;
-        if !better(&fewer, &best) {
+        // Fewer batches may still hold more.
+        if !better(&fewer, &best) || fewer.memory > p.limits.memory().max(best.memory) {
             break;
         }
         best = fewer;
@@ -170,6 +177,8 @@ fn at_depth(
         .map_err(|_| SchedError::Defect("the policy waits for itself".into()))?;
     let bound = rec_mii.time.max(p.res_mii.time as f64);
     let hub = hub(p, &rec_mii.cycle);
+    let planned = ahead::plan(p, graph, bound);
+    let graph = &planned;
     let mut best: Option<Candidate> = None;
     let keep = |c: Candidate, best: &mut Option<Candidate>| {
         if best.as_ref().is_none_or(|b| better(&c, b)) {
@@ -270,11 +279,14 @@ fn modulo_schedule(
         let mut order: Vec<u32> = (0..p.time.len() as u32).collect();
         order.sort_by_key(|i| {
             let at = *i as usize;
-            ((slack[at] / bucket).min(1e9) as i64, near(at), *i)
+            // Work on ids fits anywhere, also where the cycle has left no room.
+            let last = p.s.train.ops[at].action.facts().phase <= Phase::InputDist;
+            ((slack[at] / bucket).min(1e9) as i64, last, near(at), *i)
         });
         order
     };
     let engine: Vec<u8> = p.engine.iter().map(|e| *e as u8).collect();
+    let queue = tiers.queues(p);
     let early: Vec<f64> = window.early.iter().map(|e| if e.is_finite() { *e } else { 0.0 }).collect();
     let wish = |i: usize| {
         let roomy = slack[i] > 2.0 * RESERVE * ii && window.late[i].is_finite();
@@ -285,6 +297,8 @@ fn modulo_schedule(
         graph,
         time: &p.time,
         engine: &engine,
+        queue: &queue,
+        hold: &p.graph.lag,
         early: &early,
         ahead: &p.ahead,
         tight: (ii * 0.02) as i64,
@@ -317,9 +331,9 @@ fn better(a: &Candidate, b: &Candidate) -> bool {
 fn reference_order(p: &Problem<'_>, graph: &Graph, staged: bool) -> Result<Candidate, SchedError> {
     let mut at = 0;
     let mut position = Vec::with_capacity(p.time.len());
-    for t in &p.time {
+    for i in 0..p.time.len() {
         position.push(at);
-        at += *t as i64;
+        at += graph.until(&p.time, i) as i64;
     }
     Candidate::build(p, graph, position, at, Tiers::flat(p.time.len()), staged)
 }

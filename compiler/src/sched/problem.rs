@@ -2,7 +2,7 @@
 
 use fs_dsl::checked::Cluster;
 use fs_schedule::action::{Action, Effect, Phase};
-use fs_schedule::{Engine, Place, Schedule};
+use fs_schedule::{Engine, Op, Place, Schedule};
 
 use super::bounds::{self, RecMii, ResMii};
 use super::costs::{self, CostModel, Time};
@@ -38,7 +38,7 @@ impl<'a> Work<'a> {
         let resources = ClusterEngines::new(cluster, s.ranks);
         let sizes = costs.sizes(s);
         let ops = &s.train.ops;
-        let engine: Vec<Engine> = ops.iter().map(|op| resources.engine(op)).collect();
+        let engine: Vec<Engine> = ops.iter().map(|op| resources.engine(s, op)).collect();
         let times: Vec<Time> = ops.iter().map(|op| costs.time(s, &sizes, op)).collect();
         let slowdown = costs.slowdown(&engine, &times, &|i| !policy.blocks(&ops[i].action));
         let slowed = |(t, e): (&Time, &Engine)| {
@@ -77,6 +77,8 @@ pub(crate) struct Problem<'a> {
     pub engine: Vec<Engine>,
     /// Nanoseconds of each operation.
     pub time: Vec<u64>,
+    /// Nanoseconds after the end of each operation that should be planned with until the host has learned of it.
+    pub room: Vec<u64>,
     /// Bytes on the link of each transfer.
     pub wire: Vec<f64>,
     /// What data demand.
@@ -111,7 +113,15 @@ impl<'a> Problem<'a> {
         let Work { s, cluster, costs, sizes, engine, times, time, res_mii } = work;
         let policy = options.policy;
         let ops = &s.train.ops;
-        let graph = graph::build(s, &ops.iter().collect::<Vec<_>>());
+        let some = |seconds: f64| if seconds > 0.0 { costs::nanoseconds(seconds) } else { 0 };
+        let lag = times.iter().map(|time| some(time.latency) + some(time.learned)).collect();
+        let least = some(costs.room());
+        let room = |(op, time): (&Op, &Time)| {
+            let least = if op.action.facts().learns.host_sync { least } else { 0 };
+            some(time.latency) + some(time.learned).max(least)
+        };
+        let room = ops.iter().zip(&times).map(room).collect();
+        let graph = graph::build(s, &ops.iter().collect::<Vec<_>>()).lagging(lag);
         let rec_mii = bounds::rec_mii(&graph, &time).map_err(|e| {
             let names: Vec<&str> = e.0.iter().map(|i| ops[*i as usize].name.as_str()).collect();
             SchedError::Defect(format!("{e}: {}", names.join(", ")))
@@ -124,6 +134,7 @@ impl<'a> Problem<'a> {
             buffer_bytes: limits::buffer_bytes(s, &sizes),
             core: core(s),
             ahead: ops.iter().map(|op| works_ahead(&op.action)).collect(),
+            room,
             wire: times.iter().map(|t| t.wire).collect(),
             blocking: policy::graph(policy, s, &graph),
             s,

@@ -43,7 +43,9 @@ pub(crate) fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
     let mut before: Vec<Option<u32>> = vec![None; p.time.len()];
     let mut last: std::collections::BTreeMap<(Engine, i32), u32> = std::collections::BTreeMap::new();
     for i in c.frozen.order.iter().chain(&c.frozen.order) {
-        let queue = (p.engine[*i as usize], c.tiers.priority[*i as usize]);
+        // Compute does all in the order of the list.
+        let engine = p.engine[*i as usize];
+        let queue = (engine, if engine == Engine::Compute { 0 } else { c.tiers.priority[*i as usize] });
         before[*i as usize] = last.insert(queue, *i).filter(|b| b != i);
     }
     let sentence = |i: usize| {
@@ -57,7 +59,7 @@ pub(crate) fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
         }
         let end = |e: &Edge| {
             let from = e.from as usize;
-            c.frozen.position[from] + p.time[from] as i64 - i64::from(e.distance) * c.frozen.ii
+            c.frozen.position[from] + graph.until(&p.time, from) as i64 - i64::from(e.distance) * c.frozen.ii
         };
         let binding = graph.before(i).iter().max_by_key(|e| (end(e), e.from));
         if let Some(e) = binding {
@@ -69,7 +71,11 @@ pub(crate) fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
         {
             parts.push(format!("then behind `{}` on {}", p.s.train.ops[b as usize].name, p.engine[i].name()));
         }
-        if c.tiers.priority[i] > 0 {
+        if p.engine[i] == Engine::Compute {
+            if c.tiers.priority[i] > 0 {
+                parts.push("a queue of its own: nothing else waits until the host knows".into());
+            }
+        } else if c.tiers.priority[i] > 0 {
             parts.push("urgent, passes other transfers".into());
         } else if c.tiers.chunk[i].is_some() {
             parts.push("in chunks, so that urgent transfers pass".into());
@@ -99,6 +105,8 @@ fn waits(p: &Problem<'_>, e: &Edge) -> String {
         Why::Parameter => format!("reads what {name} updates"),
         Why::Blocking => format!("the strategy waits for {name}"),
         Why::InFlight => format!("replaces the batch that {name} uses"),
+        // It is only planned with.
+        Why::Ahead => format!("the host learns it before {name}"),
         Why::Memory => format!("uses the memory of {name}"),
     }
 }

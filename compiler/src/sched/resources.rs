@@ -8,15 +8,18 @@ use std::fmt::Debug;
 
 use fs_dsl::checked::Cluster;
 use fs_schedule::action::Runs;
-use fs_schedule::{Engine, Op};
+use fs_schedule::{Engine, Op, Schedule};
+
+use super::relays;
 
 /// What operations occupy.
 pub(crate) trait Resources: Debug {
-    /// The engine that an operation occupies.
-    fn engine(&self, op: &Op) -> Engine;
+    /// The engine that an operation of a schedule occupies.
+    fn engine(&self, s: &Schedule, op: &Op) -> Engine;
 }
 
-/// A GPU with its host and its links: collectives take the network if ranks are on several nodes, else copy engines.
+/// A GPU with its host and its links: collectives take the network if ranks are on several nodes and they are not within
+/// these, else copy engines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClusterEngines {
     link: Engine,
@@ -31,10 +34,11 @@ impl ClusterEngines {
 }
 
 impl Resources for ClusterEngines {
-    fn engine(&self, op: &Op) -> Engine {
+    fn engine(&self, s: &Schedule, op: &Op) -> Engine {
         match op.action.facts().runs {
             Runs::Host => Engine::Host,
             Runs::Compute => Engine::Compute,
+            Runs::Link if relays::within(s, op) => Engine::CopyOut,
             Runs::Link => self.link,
         }
     }

@@ -2,7 +2,10 @@
 //!
 //! Each engine executes one operation at a time: of those whose dependencies have finished, the one of the greatest
 //! priority, and among these the one with the least key. A running operation is not interrupted, except that a
-//! transfer in chunks lets one of a greater priority pass between two chunks.
+//! transfer in chunks lets one of a greater priority pass between two chunks. What waits for one that has ended may have to
+//! wait longer than its engine does (its *lag*): until data are there, or until the host has learned something of it. So does
+//! what is next in its queue, because an executor has one operation of a queue under way, and what others of the queue are while it
+//! lets one of another queue pass.
 //!
 //! The same simulation searches (keys are deadlines, every batch's operations compete) and judges (keys are positions
 //! in the finished list, queues are edges): what differs is the graph. A search simulates the same operations hundreds
@@ -25,6 +28,11 @@ pub(crate) struct Tasks<'a> {
     pub engine: &'a [u8],
     /// Priority of each operation.
     pub priority: &'a [i32],
+    /// Queue of each operation, counted from 0. Each is of one engine.
+    pub queue: &'a [u16],
+    /// Nanoseconds from the end of each operation until the next of its queue may start. A graph to plan with may have others wait
+    /// longer.
+    pub hold: &'a [u64],
     /// Nanoseconds of a chunk; 0: the operation is one piece.
     pub chunk: &'a [u64],
     /// Operations of batch m + f wait until all of batch m have finished, if they are this one: (operation, f).
@@ -47,7 +55,7 @@ impl Timing {
     pub(crate) fn start(&self, op: usize, batch: usize) -> u64 {
         self.start[batch * self.n + op]
     }
-    /// Its end.
+    /// Its end; others may have to wait a little longer.
     pub(crate) fn end(&self, op: usize, batch: usize) -> u64 {
         self.end[batch * self.n + op]
     }
@@ -112,10 +120,17 @@ pub(crate) struct Simulator<'a> {
     waits_at_first: Vec<u32>,
     waits: Vec<u32>,
     left: Vec<u32>,
-    /// Nanoseconds that interrupted instances still take.
-    rest: Vec<(Instance, u64)>,
-    ready: [BinaryHeap<Reverse<Ready>>; ENGINES],
+    /// Queues of each engine.
+    queues: [Vec<u16>; ENGINES],
+    /// By queue: the interrupted instance, which goes on before all others, and nanoseconds that it still takes.
+    rest: Vec<Option<(Ready, u64)>>,
+    /// By queue.
+    ready: Vec<BinaryHeap<Reverse<Ready>>>,
+    /// By queue, when what ended last no longer holds it up.
+    free: Vec<u64>,
     running: [Option<Running>; ENGINES],
+    /// What has ended and others still wait for, or (false) only its queue, by when they no longer do.
+    lagging: BinaryHeap<Reverse<(u64, u32, bool)>>,
     times: Timing,
     /// Batches whose last start ends the simulation, and their operations that have not started.
     until: Option<([usize; 2], usize)>,
@@ -178,6 +193,14 @@ impl<'a> Simulator<'a> {
             out.extend(work.graph.after(op).filter(needed).map(|e| (e.to, e.distance)));
         }
         out_start.push(out.len() as u32);
+        let mut queues: [Vec<u16>; ENGINES] = Default::default();
+        for (queue, engine) in work.queue.iter().zip(work.engine) {
+            let list = &mut queues[*engine as usize];
+            if !list.contains(queue) {
+                list.push(*queue);
+            }
+        }
+        let count = work.queue.iter().max().map_or(0, |q| *q as usize + 1);
         Self {
             work,
             batches,
@@ -186,9 +209,12 @@ impl<'a> Simulator<'a> {
             waits: waits.clone(),
             waits_at_first: waits,
             left: vec![n as u32; batches],
-            rest: Vec::new(),
-            ready: Default::default(),
+            queues,
+            rest: vec![None; count],
+            ready: vec![BinaryHeap::new(); count],
+            free: vec![0; count],
             running: [None; ENGINES],
+            lagging: BinaryHeap::new(),
             times: Timing { n, start: vec![u64::MAX; n * batches], end: vec![u64::MAX; n * batches] },
             until: None,
         }
@@ -213,9 +239,11 @@ impl<'a> Simulator<'a> {
         let n = self.work.graph.n;
         self.waits.copy_from_slice(&self.waits_at_first);
         self.left.fill(n as u32);
-        self.rest.clear();
+        self.rest.fill(None);
+        self.free.fill(0);
         self.ready.iter_mut().for_each(BinaryHeap::clear);
         self.running = [None; ENGINES];
+        self.lagging.clear();
         self.times.start.fill(u64::MAX);
         self.times.end.fill(u64::MAX);
         self.until = until;
@@ -230,8 +258,19 @@ impl<'a> Simulator<'a> {
             self.dispatch(e, 0);
         }
         while self.until.is_none_or(|(_, left)| left > 0) {
-            let Some(now) = self.running.iter().flatten().map(Running::next).min() else { break };
+            let running = self.running.iter().flatten().map(Running::next);
+            let lagging = self.lagging.peek().map(|Reverse((at, ..))| *at);
+            let Some(now) = running.chain(lagging).min() else { break };
             let mut touched = [false; ENGINES];
+            while let Some(Reverse((_, at, lets_go))) = self.lagging.peek().copied().filter(|l| l.0.0 == now)
+            {
+                self.lagging.pop();
+                let instance = Instance { op: at % n as u32, batch: at / n as u32 };
+                touched[self.work.engine[instance.op as usize] as usize] = true;
+                if lets_go {
+                    self.let_go(keys, instance, &mut touched);
+                }
+            }
             for e in 0..ENGINES {
                 if let Some(running) = self.running[e].filter(|r| r.next() == now) {
                     self.running[e] = None;
@@ -250,23 +289,50 @@ impl<'a> Simulator<'a> {
         batch as usize * self.work.graph.n + op as usize
     }
 
-    fn enqueue(&mut self, keys: Keys<'_>, instance: Instance) {
+    fn ready(&self, keys: Keys<'_>, instance: Instance) -> Ready {
         let op = instance.op as usize;
         let key = keys.key[op] + i64::from(instance.batch) * keys.ii;
-        let ready = Ready::new(self.work.priority[op], key, self.at(instance) as u32);
-        self.ready[self.work.engine[op] as usize].push(Reverse(ready));
+        Ready::new(self.work.priority[op], key, self.at(instance) as u32)
+    }
+
+    fn enqueue(&mut self, keys: Keys<'_>, instance: Instance) {
+        let ready = self.ready(keys, instance);
+        self.ready[self.work.queue[instance.op as usize] as usize].push(Reverse(ready));
+    }
+
+    /// What an engine would do next, and its queue.
+    fn first(&self, engine: usize, now: u64) -> Option<(Ready, usize)> {
+        let queues = self.queues[engine].iter().map(|q| *q as usize).filter(|q| self.free[*q] <= now);
+        let head = |q: usize| {
+            let rest = self.rest[q].map(|rest| rest.0);
+            rest.or_else(|| self.ready[q].peek().map(|ready| ready.0)).map(|ready| (ready, q))
+        };
+        queues.filter_map(head).min()
     }
 
     /// An operation ends or lets another pass.
     fn event(&mut self, keys: Keys<'_>, now: u64, r: Running, touched: &mut [bool; ENGINES]) {
         let instance = r.instance;
+        let queue = self.work.queue[instance.op as usize] as usize;
         if r.stops.is_some() {
-            self.rest.push((instance, r.until - now));
-            self.enqueue(keys, instance);
+            self.rest[queue] = Some((self.ready(keys, instance), r.until - now));
             return;
         }
         let ended = self.at(instance);
         self.times.end[ended] = now;
+        let (lag, hold) = (self.work.graph.lag[instance.op as usize], self.work.hold[instance.op as usize]);
+        self.free[queue] = now + hold;
+        if hold > 0 && hold != lag {
+            self.lagging.push(Reverse((now + hold, ended as u32, false)));
+        }
+        match lag {
+            0 => self.let_go(keys, instance, touched),
+            lag => self.lagging.push(Reverse((now + lag, ended as u32, true))),
+        }
+    }
+
+    /// Others no longer wait for an operation.
+    fn let_go(&mut self, keys: Keys<'_>, instance: Instance, touched: &mut [bool; ENGINES]) {
         let op = instance.op as usize;
         for k in self.out_start[op] as usize..self.out_start[op + 1] as usize {
             let (to, distance) = self.out[k];
@@ -296,7 +362,7 @@ impl<'a> Simulator<'a> {
     }
 
     fn dispatch(&mut self, engine: usize, now: u64) {
-        let Some(Reverse(first)) = self.ready[engine].peek().copied() else { return };
+        let Some((first, queue)) = self.first(engine, now) else { return };
         if let Some(r) = &mut self.running[engine] {
             let chunk = self.work.chunk[r.instance.op as usize];
             if chunk > 0 && r.stops.is_none() && first.priority() > r.priority {
@@ -305,12 +371,15 @@ impl<'a> Simulator<'a> {
             }
             return;
         }
-        self.ready[engine].pop();
         let (at, n) = (first.instance(), self.work.graph.n as u32);
         let instance = Instance { op: at % n, batch: at / n };
         let op = instance.op as usize;
-        let rest = self.rest.iter().position(|(other, _)| *other == instance);
-        let time = rest.map_or(self.work.time[op], |k| self.rest.swap_remove(k).1);
+        let time = if let Some((_, rest)) = self.rest[queue].take() {
+            rest
+        } else {
+            self.ready[queue].pop();
+            self.work.time[op]
+        };
         let started = &mut self.times.start[at as usize];
         if *started == u64::MAX {
             *started = now;
@@ -327,176 +396,4 @@ impl<'a> Simulator<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::graph::Why;
-    use super::*;
-
-    fn simulate(work: &Tasks<'_>, key: &[i64], ii: i64, batches: usize) -> Timing {
-        let mut simulator = Simulator::new(work, batches);
-        simulator.run(key, ii);
-        simulator.into_times()
-    }
-
-    fn graph(n: usize, edges: &[(u32, u32, i32)]) -> Graph {
-        let edge = |(from, to, distance): &(u32, u32, i32)| Edge {
-            from: *from,
-            to: *to,
-            distance: *distance,
-            why: Why::Data,
-        };
-        Graph::new(n, edges.iter().map(edge).collect())
-    }
-
-    /// A long transfer (1) is under way when an urgent one (2) gets ready.
-    fn transfers(chunk: u64) -> Timing {
-        let g = graph(3, &[(0, 2, 0)]);
-        let work = Tasks {
-            graph: &g,
-            time: &[25, 100, 10],
-            engine: &[1, 3, 3],
-            priority: &[0, 0, 1],
-            chunk: &[0, chunk, 0],
-            in_flight: None,
-        };
-        simulate(&work, &[0, 1, 2], 10, 1)
-    }
-
-    #[test]
-    fn an_urgent_transfer_passes_between_chunks() {
-        let t = transfers(10);
-        assert_eq!((t.start(2, 0), t.end(2, 0), t.end(1, 0)), (30, 40, 110));
-    }
-
-    #[test]
-    fn nothing_passes_a_transfer_in_one_piece() {
-        let t = transfers(0);
-        assert_eq!((t.start(2, 0), t.end(1, 0)), (100, 100));
-    }
-
-    /// Times of the same simulation with every edge, followed one instant after the other.
-    fn plainly(work: &Tasks<'_>, key: &[i64], ii: i64, batches: usize) -> (Vec<u64>, Vec<u64>) {
-        let n = work.graph.n;
-        let (mut start, mut end) = (vec![u64::MAX; n * batches], vec![u64::MAX; n * batches]);
-        let mut rest: Vec<u64> = (0..n * batches).map(|i| work.time[i % n]).collect();
-        let mut running: [Option<(usize, u64)>; ENGINES] = [None; ENGINES];
-        for now in 0..100_000u64 {
-            for slot in &mut running {
-                if let Some((i, since)) = *slot
-                    && now - since == rest[i]
-                {
-                    end[i] = now;
-                    *slot = None;
-                }
-            }
-            let ready = |i: usize, end: &[u64]| {
-                let (op, m) = (i % n, (i / n) as i64);
-                let edges = work.graph.before(op).iter().all(|e| {
-                    let before = m - i64::from(e.distance);
-                    !(0..batches as i64).contains(&before)
-                        || end[before as usize * n + e.from as usize] <= now
-                });
-                let whole = |m: usize| end[m * n..(m + 1) * n].iter().all(|t| *t <= now);
-                let free = work
-                    .in_flight
-                    .is_none_or(|(load, f)| op != load || m < f as i64 || whole(m as usize - f));
-                edges && free
-            };
-            for (e, slot) in running.iter_mut().enumerate() {
-                let waits = (0..n * batches).filter(|i| {
-                    let idle = slot.is_none_or(|(other, _)| other != *i);
-                    work.engine[i % n] as usize == e && end[*i] == u64::MAX && idle && ready(*i, &end)
-                });
-                let first =
-                    waits.min_by_key(|i| (-work.priority[i % n], key[i % n] + (i / n) as i64 * ii, *i));
-                let Some(first) = first else { continue };
-                if let Some((i, since)) = *slot {
-                    let chunk = work.chunk[i % n];
-                    let urgent = work.priority[first % n] > work.priority[i % n];
-                    if chunk == 0 || !urgent || now == since || (now - since) % chunk != 0 {
-                        continue;
-                    }
-                    rest[i] -= now - since;
-                }
-                start[first] = start[first].min(now);
-                *slot = Some((first, now));
-            }
-            if end.iter().all(|t| *t != u64::MAX) {
-                break;
-            }
-        }
-        (start, end)
-    }
-
-    #[test]
-    fn all_times_are_those_of_a_plain_simulation() {
-        let mut state = 11u64;
-        let mut next = |n: u64| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) % n
-        };
-        let mut fewer = 0;
-        for _ in 0..300 {
-            let n = 7;
-            let mut edges = Vec::new();
-            for _ in 0..18 {
-                let (a, b) = (1 + next(n as u64 - 1) as u32, 1 + next(n as u64 - 1) as u32);
-                edges.push((a, b, i32::from(a >= b) + next(2) as i32));
-            }
-            // The load, and one batch that is looked at ahead.
-            edges.extend([(0, 1, 0), (0, 2, -1), (0, 0, 1), (1, 2, 0)]);
-            let g = graph(n, &edges);
-            fewer += implied(&g).len();
-            let draw = |next: &mut dyn FnMut(u64) -> u64, from: u64, below: u64| {
-                (0..n).map(|_| from + next(below)).collect::<Vec<u64>>()
-            };
-            let time = draw(&mut next, 1, 12);
-            let engine: Vec<u8> = draw(&mut next, 0, 3).into_iter().map(|e| e as u8).collect();
-            let priority: Vec<i32> = draw(&mut next, 0, 3).into_iter().map(|p| p as i32 - 1).collect();
-            let chunk: Vec<u64> = draw(&mut next, 0, 5);
-            let key: Vec<i64> = draw(&mut next, 0, 60).into_iter().map(|k| k as i64 - 30).collect();
-            let depth = 2 + next(2) as usize;
-            let work = Tasks {
-                graph: &g,
-                time: &time,
-                engine: &engine,
-                priority: &priority,
-                chunk: &chunk,
-                in_flight: Some((0, depth)),
-            };
-            let (start, end) = plainly(&work, &key, 20, 6);
-            let mut simulator = Simulator::new(&work, 6);
-            // Another run before leaves nothing behind.
-            simulator.run(&vec![0; n], 3);
-            let times = simulator.run(&key, 20);
-            assert_eq!((&times.start, &times.end), (&start, &end));
-            // Until two batches have started everything is the same.
-            let times = simulator.run_until(&key, 20, [1, 3]);
-            for batch in [1, 3] {
-                let begun = batch * n..(batch + 1) * n;
-                assert_eq!(times.start[begun.clone()], start[begun]);
-            }
-            // Nor does a run that was stopped leave anything behind.
-            let times = simulator.run(&key, 20);
-            assert_eq!((&times.start, &times.end), (&start, &end));
-        }
-        assert!(fewer > 100, "{fewer} edges were left out");
-    }
-
-    #[test]
-    fn a_pipeline_of_two_engines_reaches_the_busier_ones_pace() {
-        let g = graph(2, &[(0, 1, 0), (0, 0, 1), (1, 1, 1)]);
-        let work = Tasks {
-            graph: &g,
-            time: &[30, 50],
-            engine: &[0, 1],
-            priority: &[0, 0],
-            chunk: &[0, 0],
-            in_flight: Some((0, 2)),
-        };
-        let t = simulate(&work, &[0, 1], 50, 10);
-        assert_eq!(t.start(1, 9) - t.start(1, 8), 50);
-        let alone = Tasks { in_flight: Some((0, 1)), ..work };
-        let t = simulate(&alone, &[0, 1], 50, 10);
-        assert_eq!(t.start(1, 9) - t.start(1, 8), 80, "one batch at a time leaves nothing to overlap");
-    }
-}
+mod tests;

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use fs_schedule::action::{self, Facts};
 use fs_schedule::counts::Counts;
-use fs_schedule::profile::Rows;
+use fs_schedule::profile::ReuseCounts;
 use fs_schedule::{
     Action, Buffer, Data, Element, Extent, IdDistribution, InputKind, Op, Place, Profile, Reuse, Schedule,
     Sharding, Site, Stragglers, Symbol, Way,
@@ -22,6 +22,7 @@ use fs_workload::placement::busiest;
 
 use super::evidence::Evidence;
 use super::owners::Requests;
+use super::relays;
 use super::rows::Entries;
 use super::stragglers;
 
@@ -136,27 +137,31 @@ impl Sizes {
         let microbatches = s.settings.microbatches.max(1);
         for e in 0..s.exchanges.len() as u32 {
             let Some(rows) = rows_of(profile, s, e) else { continue };
+            let x = &s.exchanges[e as usize];
+            let Some((sent, reuse_counts)) = rows.of_leg(x.leg, s.settings.node) else { continue };
+            let whole = relays::whole(s, x);
+            let sent = sent * whole;
             let get = |sizes: &Self, symbol| sizes.values.get(&symbol).copied().unwrap_or(0.0);
             let before = get(&sizes, Symbol::Sent(e));
             // Owners receive in proportion to what is sent, as before.
-            let scale = if before > 0.0 { rows.sent / before } else { 1.0 };
+            let scale = if before > 0.0 { sent / before } else { 1.0 };
             let received = get(&sizes, Symbol::Received(e));
             let factor = if before > 0.0 { received / before } else { 1.0 };
-            sizes.values.insert(Symbol::Sent(e), rows.sent);
+            sizes.values.insert(Symbol::Sent(e), sent);
             let asked = get(&sizes, Symbol::Asked(e));
             if asked > 0.0 {
                 sizes.values.insert(Symbol::Asked(e), asked * scale);
             }
-            sizes.values.insert(Symbol::Received(e), rows.sent * factor);
-            let Some(lookahead) = s.exchanges[e as usize].lookahead else { continue };
+            sizes.values.insert(Symbol::Received(e), sent * factor);
+            let Some(lookahead) = x.lookahead else { continue };
             let reuse = Reuse { lookahead, microbatches };
             for way in [Way::Forward, Way::Backward] {
-                let counted = rows.reuse.iter().find_map(|counts| counts.classes(reuse, way));
+                let counted = reuse_counts.iter().find_map(|counts| counts.classes(reuse, way));
                 let known = counted.is_some();
                 for c in 0..reuse.count(way) {
                     let class = Symbol::SentClass(e, way, c as u32);
                     let expected = get(&sizes, class) * scale;
-                    let n = counted.as_ref().map_or(expected, |counts| counts[c]);
+                    let n = counted.as_ref().map_or(expected, |counts| counts[c] * whole);
                     sizes.values.insert(class, n);
                     sizes.values.insert(Symbol::ReceivedClass(e, way, c as u32), n * factor);
                 }
@@ -256,31 +261,37 @@ impl Sizes {
         });
         let moved = moved.unwrap_or(0.0);
         // Models repeat tables: equal ones are computed once.
-        let mut known: BTreeMap<(u64, u64, u64, bool, Option<u32>), Entries> = BTreeMap::new();
+        let mut known: BTreeMap<_, Entries> = BTreeMap::new();
         let mut laws: BTreeMap<u64, RowLaw> = BTreeMap::new();
         let mut load: BTreeMap<u32, f64> = BTreeMap::new();
         let mut entries: Vec<Option<Entries>> = Vec::new();
         for (e, x) in s.exchanges.iter().enumerate() {
-            let (Some(d), Some(table)) = (draws.get(&x.entries).copied(), s.tables.get(x.table as usize))
+            // What relays ask for is of what ranks ask them for.
+            let asks = x.leg.within().and_then(|within| s.exchanges.get(within as usize)).unwrap_or(x);
+            let (Some(d), Some(table)) = (draws.get(&asks.entries).copied(), s.tables.get(x.table as usize))
             else {
                 entries.push(None);
                 continue;
             };
-            let key = (table.rows, d.by_law.to_bits(), d.uniform.to_bits(), x.unique, x.lookahead);
+            let relays = x.leg.within().is_some();
+            let key = (table.rows, d.by_law.to_bits(), d.uniform.to_bits(), asks.unique, x.lookahead, relays);
+            let reuse = x
+                .lookahead
+                .map(|lookahead| Reuse { lookahead, microbatches: s.settings.microbatches.max(1) });
             let found = known.entry(key).or_insert_with(|| {
                 let law = laws.entry(table.rows).or_insert_with(|| RowLaw::new(ids, table.rows));
-                let reuse = x
-                    .lookahead
-                    .map(|lookahead| Reuse { lookahead, microbatches: s.settings.microbatches.max(1) });
-                Entries::expect(law, d, ranks, x.unique, reuse)
+                if relays {
+                    relays::expect(law, d, relays::nodes(s), reuse)
+                } else {
+                    Entries::expect(law, d, ranks, asks.unique, reuse)
+                }
             });
             let by_law = found.clone();
-            let found = &match evidence.rows(s, e as u32) {
-                Some(rows) => {
-                    let reuse = x
-                        .lookahead
-                        .map(|lookahead| Reuse { lookahead, microbatches: s.settings.microbatches.max(1) });
-                    let (found, known) = counted(rows, &by_law, reuse);
+            let evidence = evidence.rows(s, x.leg.within().unwrap_or(e as u32));
+            let of_leg = evidence.and_then(|rows| rows.of_leg(x.leg, s.settings.node));
+            let found = &match (evidence, of_leg) {
+                (Some(rows), Some(of_leg)) => {
+                    let (found, known) = counted(of_leg, &by_law, reuse);
                     if let Some(Reuse { lookahead, microbatches }) = reuse.filter(|_| !known) {
                         self.assumptions.push(format!(
                             "rows of `{}` were not counted for lookahead {lookahead} and {microbatches} microbatches: their shares follow from a law that is assumed",
@@ -289,8 +300,9 @@ impl Sizes {
                     }
                     found
                 }
-                None => by_law.clone(),
+                _ => by_law.clone(),
             };
+            let found = &relays::share(found, relays::whole(s, x));
             if let Some(owner) = table.sharding.owner(x.part) {
                 *load.entry(owner).or_insert(0.0) += found.sent * f64::from(x.columns(&s.tables));
             }
@@ -313,8 +325,17 @@ impl Sizes {
         });
         for (e, (x, found)) in s.exchanges.iter().zip(&entries).enumerate() {
             let Some(found) = found else { continue };
+            let nodes = relays::nodes(s);
             let factor = match s.tables.get(x.table as usize).map(|t| (&t.sharding, t.sharding.owner(x.part)))
             {
+                // A relay is asked by its node, an owner by one relay of each node.
+                Some((_, Some(rank))) if !x.leg.is_whole() => {
+                    let many = if x.leg.between().is_some() { nodes.each() } else { nodes.count() };
+                    if owner.is_some_and(|b| b.0 == rank) { many.into() } else { 0.0 }
+                }
+                _ if x.leg.between().is_some() => {
+                    self.owners(e as u32).map_or(1.0, |loads| relays::busiest_place(loads, nodes))
+                }
                 Some((Sharding::DataParallel, _)) => ranks,
                 Some((_, Some(rank))) if owner.is_some_and(|b| b.0 == rank) => ranks,
                 Some((_, Some(_))) => 0.0,
@@ -337,17 +358,20 @@ impl Sizes {
 }
 
 /// Entries as they were counted; classes that were not follow from the law, in proportion, and then it is false.
-pub(crate) fn counted(rows: &Rows, law: &Entries, reuse: Option<Reuse>) -> (Entries, bool) {
+pub(crate) fn counted(
+    (sent, counted): (f64, &[ReuseCounts]),
+    law: &Entries,
+    reuse: Option<Reuse>,
+) -> (Entries, bool) {
     let classes = |way| {
         let Some(reuse) = reuse else { return Some(Vec::new()) };
-        rows.reuse.iter().find_map(|counts| counts.classes(reuse, way))
+        counted.iter().find_map(|counts| counts.classes(reuse, way))
     };
     if let (Some(forward), Some(backward)) = (classes(Way::Forward), classes(Way::Backward)) {
-        return (Entries { sent: rows.sent, forward, backward }, true);
+        return (Entries { sent, forward, backward }, true);
     }
-    let scale = if law.sent > 0.0 { rows.sent / law.sent } else { 1.0 };
-    let scaled = |list: &[f64]| list.iter().map(|n| n * scale).collect();
-    (Entries { sent: rows.sent, forward: scaled(&law.forward), backward: scaled(&law.backward) }, false)
+    let scale = if law.sent > 0.0 { sent / law.sent } else { 1.0 };
+    (relays::share(&Entries { sent: law.sent, ..law.clone() }, scale), false)
 }
 
 /// The law of a schedule's ids, or what is assumed of them.

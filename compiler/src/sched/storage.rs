@@ -72,7 +72,7 @@ fn ends(life: &Life, frozen: &Frozen, queue: &[u16]) -> Vec<(u32, i32)> {
     last.into_values().map(|(_, op, batch)| (op, batch)).collect()
 }
 
-/// Assigns copies and slots. `bytes`: of each buffer at the expected sizes; `queue`: of each operation.
+/// Assigns copies and slots. `time`: of each operation until others may start; `bytes`: of each buffer at the expected sizes; `queue`: of each operation.
 pub(crate) fn assign(
     buffers: &[Buffer],
     ops: &[Op],

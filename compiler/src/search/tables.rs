@@ -13,7 +13,7 @@ use fs_dsl::checked::{self, Program};
 use fs_schedule::action::Action;
 use fs_schedule::reuse::Reuse;
 use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy};
-use fs_schedule::{Place, Schedule, Sharding, SparseOptimizer, Way};
+use fs_schedule::{Leg, Place, Schedule, Sharding, SparseOptimizer, Way};
 use fs_workload::ids::RowLaw;
 
 use super::{Best, Candidate, Cost, Search, Verdict};
@@ -26,7 +26,7 @@ use crate::emit;
 use crate::ir::Module;
 use crate::passes::branches::Branches;
 use crate::sched::rows::Entries;
-use crate::sched::sizes;
+use crate::sched::{relays, sizes};
 
 /// Most ways that are tried, each by a first good order.
 const SCHEDULES: usize = 32;
@@ -71,6 +71,8 @@ pub struct Swap {
     pub step: (f64, f64),
     /// Bytes that a rank sends of all of them in a step, before and after, as expected.
     pub wire: (f64, f64),
+    /// Those to other nodes.
+    pub far: (f64, f64),
     /// Seconds of a step with all other swaps and without this one, if that can be scheduled.
     pub without: Option<f64>,
 }
@@ -118,7 +120,8 @@ fn words(choice: &Choice) -> String {
         Some(k) => format!("lookahead {k}"),
         None => "together".into(),
     };
-    format!("{place}, {rows}, {apart}")
+    let relayed = if choice.relayed { ", through relays" } else { "" };
+    format!("{place}, {rows}, {apart}{relayed}")
 }
 
 impl fmt::Display for Swap {
@@ -135,7 +138,11 @@ impl fmt::Display for Swap {
             self.step.0 * 1e3,
             self.wire.1 / 1e6,
             self.wire.0 / 1e6,
-        )
+        )?;
+        if self.far == (0.0, 0.0) {
+            return Ok(());
+        }
+        write!(f, ", {:.3} MB between nodes instead of {:.3}", self.far.1 / 1e6, self.far.0 / 1e6)
     }
 }
 
@@ -167,6 +174,7 @@ impl Outcome {
             rules: swap.rules.iter().map(|rule| (*rule).to_owned()).collect(),
             step: swap.step.into(),
             bytes: swap.wire.into(),
+            between_nodes: (swap.far != (0.0, 0.0)).then_some(swap.far.into()),
             without: swap.without,
         });
         let others = self.others.iter().map(|other| OtherWay {
@@ -275,6 +283,7 @@ impl Search<'_> {
                     rules: explain(&class.context, &class.now, &way.choice).unwrap_or_default(),
                     step: (cost.step, now.step),
                     wire: (before.map_or(f64::NAN, |(_, before)| before.wire), way.wire),
+                    far: (before.map_or(f64::NAN, |(_, before)| before.far), way.far),
                     without: None,
                 };
                 shortest = Some((now, compiled, asked, swap));
@@ -329,8 +338,9 @@ impl Search<'_> {
 #[derive(Debug)]
 struct Possible {
     choice: Choice,
-    /// Bytes that a rank sends of all of them.
+    /// Bytes that a rank sends of all of them, and those to other nodes.
     wire: f64,
+    far: f64,
     covered: bool,
 }
 
@@ -349,8 +359,9 @@ fn ways<'a>(
         outcome.nodes = outcome.nodes.max(derived.nodes);
         ways.extend(derived.found.iter().map(|found| {
             let choice = derive::choice(found.commitment, &class.now);
-            let wire = found.cost.wire * class.tables.len() as f64;
-            (class, Possible { choice, wire, covered: found.covered })
+            let all = class.tables.len() as f64;
+            let (wire, far) = (found.cost.wire * all, found.cost.far * all);
+            (class, Possible { choice, wire, far, covered: found.covered })
         }));
     }
     ways.sort_by_key(|(_, way)| way.covered);
@@ -376,6 +387,9 @@ pub fn asking(tables: &TableOptions, names: &[String], now: &Choice, choice: &Ch
         };
         asked = asked.sharding(each().map(|name| (name, word.to_owned())));
     }
+    if choice.relayed != now.relayed {
+        asked = asked.relay(each().map(|name| (name, choice.relayed)));
+    }
     asked
 }
 
@@ -399,7 +413,12 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
             && !named.sharding.contains_key(&t.name)
             && s.ranks > 1;
         let microbatches = s.settings.microbatches.max(1);
-        let now = Choice { unique: x.unique, lookahead: x.lookahead, sharding: t.sharding.clone() };
+        let now = Choice {
+            unique: x.unique,
+            lookahead: x.lookahead,
+            sharding: t.sharding.clone(),
+            relayed: x.leg.between().is_some(),
+        };
         let apart = candidate.policy.tells_rows_apart() && !named.lookahead.contains_key(&t.name);
         let lookaheads =
             if apart { lookaheads(options.lookahead, now.lookahead, microbatches) } else { Vec::new() };
@@ -419,6 +438,7 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
             },
             repeats: used.once && !named.unique.contains_key(&t.name) && !x.folded,
             moves: open,
+            relays: s.settings.node.is_some() && !x.folded && !named.relay.contains_key(&t.name),
             replicates: u32::try_from(t.rows).is_ok(),
         };
         let ranks = f64::from(s.ranks);
@@ -426,14 +446,27 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
         let expect = |unique, reuse: Option<Reuse>| {
             let expected = Entries::expect(law, drawn, ranks, unique, reuse);
             let rows = counts.and_then(|counts| counts.rows_of(&t.name, unique));
-            rows.map_or_else(|| expected.clone(), |rows| sizes::counted(rows, &expected, reuse).0)
+            rows.map_or_else(
+                || expected.clone(),
+                |rows| sizes::counted((rows.sent, &rows.reuse), &expected, reuse).0,
+            )
+        };
+        let nodes = relays::nodes(s);
+        let relayed = |reuse: Option<Reuse>| {
+            let expected = relays::expect(law, drawn, nodes, reuse);
+            let between = Leg::Between { within: e };
+            let rows = counts.and_then(|counts| counts.rows_of(&t.name, true));
+            let known = rows.and_then(|rows| rows.of_leg(between, s.settings.node));
+            known.map_or_else(|| expected.clone(), |known| sizes::counted(known, &expected, reuse).0)
         };
         let mut of_classes = Vec::new();
         for lookahead in lookaheads.into_iter().chain(now.lookahead.filter(|_| !apart)) {
             let reuse = Reuse { lookahead, microbatches };
             for unique in [true, false] {
                 let Entries { forward, backward, .. } = expect(unique, Some(reuse));
-                of_classes.push(Classes { reuse, unique, forward, backward });
+                let Entries { forward: looked_up, backward: sent, .. } = relayed(Some(reuse));
+                let relayed = [looked_up, sent];
+                of_classes.push(Classes { reuse, unique, forward, backward, relayed });
             }
         }
         let values = t.rows as f64 * f64::from(t.dim) + t.optimizer.state(t.rows, t.dim.into()) as f64;
@@ -441,6 +474,8 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
             ranks,
             occurrences: expect(false, None).sent,
             unique: expect(true, None).sent,
+            node: nodes.each().into(),
+            relayed: relayed(None).sent,
             classes: of_classes,
             table: 4.0 * values,
         };
@@ -536,6 +571,8 @@ fn uses(s: &Schedule) -> BTreeMap<u32, Used> {
         .iter()
         .filter(|op| matches!(op.action, Action::Apply { .. }))
         .flat_map(|op| op.action.facts().of.exchanges.to_vec())
+        // Owners apply what relays send them of what ranks sent these.
+        .map(|e| s.exchanges.get(e as usize).and_then(|x| x.leg.within()).unwrap_or(e))
         .collect();
     used.retain(|e, _| updated.contains(e));
     used

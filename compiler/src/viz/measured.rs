@@ -108,7 +108,12 @@ impl Measured {
         let difference = |(i, (starts, times)): (usize, (Vec<f64>, Vec<f64>))| {
             let count = starts.len() as u32;
             let (start, measured) = (median(starts)?, median(times)?);
-            Some(Difference { start, time: measured - t.ops[i].time as f64, measured, count })
+            Some(Difference {
+                start,
+                time: measured - (t.ops[i].time + t.ops[i].lag) as f64,
+                measured,
+                count,
+            })
         };
         let differences = of_op.into_iter().enumerate().map(difference).collect();
         let mut ranks: BTreeMap<u32, BTreeMap<u32, Vec<Executed>>> = BTreeMap::new();

@@ -156,6 +156,7 @@ mod tests {
             cost: Cost::default(),
             start,
             time,
+            lag: 0,
             reason: String::new(),
         }
     }

@@ -116,11 +116,11 @@ impl Timeline {
             return Err(VizError::Empty);
         }
         let step = p.step * 1e9;
-        let last = ops.iter().max_by_key(|o| o.start.saturating_add(o.time));
+        let last = ops.iter().max_by_key(|o| o.end());
         if let Some(o) = last
-            && (!step.is_finite() || step < 1.0 || o.start.saturating_add(o.time) as f64 > MOST_STEPS * step)
+            && (!step.is_finite() || step < 1.0 || o.end() as f64 > MOST_STEPS * step)
         {
-            let end = duration(o.start.saturating_add(o.time) as f64);
+            let end = duration(o.end() as f64);
             return Err(VizError::Times { op: o.name.clone(), end, step: duration(step) });
         }
         let sizes = Sizes::given(
@@ -158,7 +158,8 @@ impl Timeline {
                 chunk: op.chunk,
                 start: op.start,
                 time: op.time,
-                end: (op.start + op.time) as f64,
+                lag: op.lag,
+                end: op.end() as f64,
                 size: Size {
                     flops: size(&op.cost.flops),
                     bytes: size(&op.cost.bytes),
@@ -180,7 +181,8 @@ impl Timeline {
             }
             let pieces = sweep::pieces(ops, &members, step);
             for piece in pieces.iter().filter(|p| p.last) {
-                views[piece.op as usize].end = piece.end - f64::from(piece.step) * step;
+                let view = &mut views[piece.op as usize];
+                view.end = piece.end - f64::from(piece.step) * step + view.lag as f64;
             }
             lanes.push(Lane { engine: *engine, name: engine.name(), pieces, gaps: Vec::new(), busy });
         }
@@ -278,7 +280,7 @@ fn links(s: &Schedule, order: &[u32]) -> Vec<Vec<Predecessor>> {
             Why::FreshRows | Why::EarlyUpdate | Why::UpdateOrder => Reason::Rows,
             Why::Parameter => Reason::Parameter,
             Why::Batch => Reason::Batch,
-            Why::Blocking | Why::InFlight | Why::Memory => Reason::Order,
+            Why::Blocking | Why::InFlight | Why::Memory | Why::Ahead => Reason::Order,
         };
         links[to as usize].push(Predecessor { op: from, distance, reason, stated: false });
     }

@@ -30,7 +30,9 @@ pub struct OpView {
     pub start: u64,
     /// Planned work.
     pub time: u64,
-    /// When it ends as drawn: later than `start + time` if urgent ones pass it.
+    /// Planned time after that until what waits for it may start.
+    pub lag: u64,
+    /// When that is, as drawn: later than `start + time + lag` if urgent ones pass it.
     pub end: f64,
     /// Expected work.
     pub size: Size,

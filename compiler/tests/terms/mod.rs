@@ -13,10 +13,11 @@ use proptest::prelude::*;
 /// Columns of the table.
 pub(crate) const DIM: u32 = 4;
 
-/// Sizes of random data: ranks, rows of the table, microbatches, sequences of a microbatch, lookahead.
+/// Sizes of random data: ranks and nodes, rows of the table, microbatches, sequences of a microbatch, lookahead.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) ranks: usize,
+    pub(crate) nodes: usize,
     pub(crate) rows: u64,
     pub(crate) microbatches: u32,
     pub(crate) sequences: u32,
@@ -26,14 +27,14 @@ pub(crate) struct Sizes {
 
 prop_compose! {
     pub(crate) fn sizes()(
-        ranks in 1..=4usize,
+        (nodes, each) in prop_oneof![Just((1, 1)), Just((1, 3)), Just((2, 1)), Just((2, 2)), Just((2, 2)), Just((3, 2))],
         rows in 1..=12u64,
         microbatches in 1..=3u32,
         sequences in 1..=2u32,
         lookahead in 1..=3u32,
         seed in any::<u64>(),
     ) -> Sizes {
-        Sizes { ranks, rows, microbatches, sequences, lookahead, seed }
+        Sizes { ranks: nodes * each, nodes, rows, microbatches, sequences, lookahead, seed }
     }
 }
 
@@ -76,6 +77,7 @@ impl Data {
         let mut terms = Terms::default();
         let mut world = World {
             ranks: s.ranks,
+            nodes: s.nodes,
             table: (0..s.rows).map(|_| draws.row()).collect(),
             ids: BTreeMap::new(),
             offsets: BTreeMap::new(),
@@ -118,7 +120,10 @@ impl Data {
             Sharding::ColumnWise { .. } => vec![(0, 1), (1, DIM)],
             _ => vec![(0, DIM)],
         };
-        let parts = (first..).zip(cuts).map(|(exchange, columns)| Numbered { exchange, columns });
+        let parts = (first..).zip(cuts).map(|(exchange, columns)| {
+            // As a context numbers them that knows of both parts.
+            Numbered { exchange, between: choice.relayed.then_some(exchange + 2), columns }
+        });
         let parts: Vec<Numbered> = parts.collect();
         Distribution::build(&mut self.terms, 0, choice, &parts, &self.ids.clone(), Some(microbatches))
             .expect("well-typed")
@@ -184,7 +189,7 @@ impl Data {
 }
 
 pub(crate) fn choice(unique: bool, lookahead: Option<u32>, sharding: Sharding) -> Choice {
-    Choice { unique, lookahead, sharding }
+    Choice { unique, lookahead, sharding, relayed: false }
 }
 
 /// All ways that one table can be distributed.
@@ -193,7 +198,11 @@ pub(crate) fn choices(lookahead: u32) -> Vec<Choice> {
     for sharding in [Sharding::RowWise, Sharding::ColumnWise { ranks: vec![0, 0] }, Sharding::DataParallel] {
         for unique in [true, false] {
             for told_apart in [None, Some(lookahead)] {
-                all.push(choice(unique, told_apart, sharding.clone()));
+                let choice = choice(unique, told_apart, sharding.clone());
+                if sharding != Sharding::DataParallel {
+                    all.push(Choice { relayed: true, ..choice.clone() });
+                }
+                all.push(choice);
             }
         }
     }

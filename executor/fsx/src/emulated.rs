@@ -16,16 +16,29 @@ fn folder() -> PathBuf {
     given.unwrap_or_else(|| std::env::temp_dir().join("fs-kernels-emulated"))
 }
 
-/// After how many calls the device is lost: `$FS_EMULATED_LOST`, if that is a number.
-fn lost_after() -> Option<u64> {
-    std::env::var("FS_EMULATED_LOST").ok()?.parse().ok()
+fn failed(reason: String) -> OpenError {
+    OpenError { device: "emulated CUDA".into(), reason }
+}
+
+/// After how many calls the device is lost: `$FS_EMULATED_LOST`, if that is given.
+fn lost_after() -> Result<Option<u64>, OpenError> {
+    let Some(given) = std::env::var_os("FS_EMULATED_LOST") else { return Ok(None) };
+    let given = given.to_string_lossy();
+    let number = given.parse().map_err(|_| {
+        let given = given.escape_debug();
+        failed(format!(
+            "FS_EMULATED_LOST is the number of calls after which the device is lost, not `{given}`"
+        ))
+    });
+    number.map(Some)
 }
 
 /// A device for all ranks of a schedule.
 pub(crate) fn open(schedule: &Schedule, ranks: usize) -> Result<cuda::Options<Emulated>, OpenError> {
+    let lost_after = lost_after()?;
     let kernels = |precision| {
         let kernels = Emulation::load(Build { precision, ..Build::default() }, &folder());
-        kernels.map_err(|error| OpenError { device: "emulated CUDA".into(), reason: error.to_string() })
+        kernels.map_err(|error| failed(error.to_string()))
     };
     let floats = kernels(Precision::F32)?;
     let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
@@ -33,6 +46,6 @@ pub(crate) fn open(schedule: &Schedule, ranks: usize) -> Result<cuda::Options<Em
     let kernels: Box<dyn Kernels> =
         if brain { Box::new([floats, kernels(Precision::Bf16)?]) } else { Box::new(floats) };
     let rest = Duration::from_micros(20);
-    let options = Options { rest, lost_after: lost_after(), ..Options::default() };
+    let options = Options { rest, lost_after, ..Options::default() };
     cuda::on(schedule, ranks, Emulated::new(options, kernels))
 }

@@ -3,6 +3,8 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use console::Term;
@@ -26,6 +28,8 @@ pub(crate) struct Progress {
     engines: Vec<Engine>,
     shown: Shown,
     status: Option<PathBuf>,
+    /// Set at the first loss that is no number; without it there is a warning.
+    stop: Option<Arc<AtomicBool>>,
     warned: bool,
     status_failed: bool,
     started: Instant,
@@ -78,12 +82,19 @@ impl Progress {
             engines,
             shown,
             status,
+            stop: None,
             warned: false,
             status_failed: false,
             started: now,
             last_shown: now,
             last_status: None,
         }
+    }
+
+    /// Ends the run at the first loss that is no number, instead of a warning.
+    pub(crate) fn ending(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = Some(stop);
+        self
     }
 
     fn begin(&mut self, what: &'static str, done: u64, total: u64) {
@@ -160,9 +171,15 @@ impl Observer for Progress {
         let loss = event.loss();
         if !loss.is_finite() && !self.warned {
             self.warned = true;
-            let text =
-                format!("warning: the loss of step {} is {loss}; try a smaller learning rate", event.step);
-            self.say(&entry(&text));
+            if let Some(stop) = &self.stop {
+                stop.store(true, Ordering::Relaxed);
+            } else {
+                let text = format!(
+                    "warning: the loss of step {} is {loss}; try a smaller learning rate",
+                    event.step
+                );
+                self.say(&entry(&text));
+            }
         }
         self.view.step(event, &self.engines);
         self.advance(event.tokens);

@@ -27,7 +27,7 @@ use crate::interrupt::{Counting, Interrupts};
 use crate::links::{LINK_HELP, note_idle_link};
 use crate::progress::Progress;
 use crate::summary;
-use crate::transport::{Processes, Transport, end_together, seconds};
+use crate::transport::{Processes, Transport, end_together, say_error, seconds};
 
 /// What computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,6 +109,9 @@ pub(crate) struct Run {
     /// the host, and NVIDIA's profiling library (libcupti)
     #[arg(long)]
     copies: bool,
+    /// Go on, with a warning, when a loss is no number (NaN or infinite). Otherwise that ends the run, and --save writes nothing
+    #[arg(long)]
+    allow_nan: bool,
     /// Do not evaluate after training
     #[arg(long)]
     no_evaluate: bool,
@@ -284,6 +287,13 @@ fn train<D: Device<Real = f32>>(
         }
     }
     if !quiet {
+        let fits = session.schedule().settings.balance.as_ref().is_some_and(|balance| balance.fit);
+        if D::HAS_CLOCK && fits {
+            let _ = writeln!(
+                io::stderr(),
+                "note: costs of samples are not fitted to times of a GPU; samples are given to ranks by the model's costs"
+            );
+        }
         if session.is_of_other_data() {
             let _ = writeln!(
                 io::stderr(),
@@ -321,12 +331,18 @@ fn train<D: Device<Real = f32>>(
     let engines = session.engines();
     let progress = if quiet { Progress::silent } else { Progress::new };
     let mut progress = progress(title, engines, status_file);
+    if !run.allow_nan {
+        progress = progress.ending(interrupts.stop());
+    }
     let mut report = session.run(&mut Counting::new(&mut progress, interrupts))?;
     if run.copies {
         report.copies = D::copies(device)?;
     }
     interrupts.set_report(&report);
-    progress.finish(report.interrupted);
+    if no_number(run, &report).is_none() {
+        progress.finish(report.interrupted);
+    }
+    drop(progress);
     let unusable = report.checkpoints.as_ref().and_then(|left| left.unusable.as_ref());
     if let Some(own) = unusable.filter(|_| processes.is_first()) {
         let _ = writeln!(
@@ -414,14 +430,40 @@ fn finish<D: Device<Real = f32>>(
     // Each is tried whatever became of the other.
     let report_file = run.report.as_ref().filter(|_| processes.is_first());
     let reported = report_file.map_or(Ok(()), |path| interrupts.write_report(path, report));
-    let saved = run.save.as_ref().map_or(Ok(()), |path| session.save(path));
+    // Numbers that are none must not replace those of an earlier run. All processes have seen the same losses.
+    let fault = no_number(run, report);
+    let saved = run.save.as_ref().filter(|_| fault.is_none()).map_or(Ok(()), |path| session.save(path));
     let traced = trace.map_or(Ok(()), |target| write_trace(target, session, run.quiet));
     reported.and(saved).and(traced)?;
     printed.map_err(|source| Error::Write { what: "to", path: "standard output".into(), source })?;
+    if let Some(fault) = fault {
+        if processes.is_first() {
+            say_error(&entry(&fault));
+        }
+        return Ok(ExitCode::FAILURE);
+    }
     if !report.interrupted && interrupts.asked_to_stop() && processes.is_first() {
         let _ = writeln!(io::stderr(), "note: nothing was left to stop: the run is whole");
     }
     Ok(if report.interrupted { ExitCode::from(interrupts.status()) } else { ExitCode::SUCCESS })
+}
+
+/// Why what was trained is of no use, if a loss is no number and that is not allowed.
+fn no_number(run: &Run, report: &Report) -> Option<String> {
+    let mut losses = report.loss.iter().zip(report.first_step..);
+    let (loss, step) = losses.find(|(loss, _)| !loss.is_finite() && !run.allow_nan)?;
+    let unsaved = run.save.as_deref().map(|path| format!("; nothing was saved to {}", shown(path)));
+    // What was left since may hold what made it so.
+    let left = report.checkpoints.as_ref().and_then(|left| Some((left.newest?, &left.folder)));
+    let left = left.filter(|(newest, _)| *newest <= step);
+    let left = left.map(|(newest, folder)| {
+        format!("; --resume {} goes on from the checkpoint of step {newest}", shown(folder))
+    });
+    Some(format!(
+        "the loss of step {step} is {loss}, which ends the run{}{}; try a smaller learning rate, or go on all the same with --allow-nan",
+        unsaved.unwrap_or_default(),
+        left.unwrap_or_default()
+    ))
 }
 
 /// Writes what was recorded, and says what of it is missing.

@@ -9,7 +9,7 @@ use fs_executor::data::Truncation;
 use fs_executor::device::CopyUse;
 use fs_executor::evaluate::Metrics;
 use fs_executor::report::{
-    Accounting, Balance, Checkpoints, FittedCosts, Longest, Meeting, Truncations, by_action,
+    Accounting, Balance, Checkpoints, Clock, FittedCosts, Longest, Meeting, Truncations, by_action,
 };
 use fs_executor::units::{grouped, human};
 use fs_schedule::terminal::shown;
@@ -272,7 +272,11 @@ fn accounts(out: &mut String, a: &Accounting) -> std::fmt::Result {
     }
     let of = a.predicted.as_ref();
     let head = of.map_or_else(String::new, |p| format!("predicted ({})", p.cluster));
-    writeln!(out, "\n{:<33} {:>11} {head:>24}", "medians of steps in full flow, ms", "measured")?;
+    let clock = match a.clock {
+        Clock::Host => "medians of steps in full flow, ms".to_owned(),
+        Clock::Device => format!("medians of {} steps, GPU's clock, ms", a.steps),
+    };
+    writeln!(out, "\n{clock:<33} {:>11} {head:>24}", "measured")?;
     let mut row = |name: &str, measured: f64, predicted: Option<f64>| {
         let predicted = predicted.map_or_else(String::new, |p| format!("{p:.3}"));
         writeln!(out, "{name:<32} {measured:>12.3} {predicted:>24}")

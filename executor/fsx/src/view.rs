@@ -116,7 +116,7 @@ impl View {
     pub(crate) fn line(&self) -> String {
         let mut line = format!("{} {}/{}  {}", self.what, self.done, self.total, self.speed());
         let _ = write!(line, "  eta {:.0} s", self.left());
-        if let Some(times) = &self.step {
+        if let Some(times) = self.step.as_ref().filter(|times| times.known()) {
             let _ = write!(line, "  |");
             for ((name, _), ms) in PARTS.iter().zip(times.parts) {
                 let _ = write!(line, " {name} {:.0}%", times.share(ms));
@@ -139,7 +139,7 @@ impl View {
             lines.push(format!("{head}  {tail}"));
         }
         lines.push(self.speed());
-        if let Some(times) = &self.step {
+        if let Some(times) = self.step.as_ref().filter(|times| times.known()) {
             let shares = PARTS.iter().zip(times.parts);
             let shares: Vec<String> =
                 shares.map(|((name, fill), ms)| format!("{fill} {name} {:.0}%", times.share(ms))).collect();
@@ -163,6 +163,11 @@ impl View {
 }
 
 impl Times {
+    /// Whether it is known where time goes: while a GPU trains, the host only knows what it has enqueued.
+    fn known(&self) -> bool {
+        self.parts.iter().any(|ms| *ms > 0.0)
+    }
+
     /// Percent of a rank's time, to which the parts add up.
     fn share(&self, ms: f64) -> f64 {
         let sum: f64 = self.parts.iter().sum();

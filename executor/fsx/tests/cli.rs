@@ -199,7 +199,8 @@ fn without_a_gpu_nothing_begins() {
     let place = Place::new(&next_item(4, 50, "d.csv"));
     // Nothing is read either: the data file does not exist.
     let said = place.fails(&["--backend", "cuda"]);
-    let missing = ["libcuda", "libnvrtc", "libcublas", "driver is too old", "there is no GPU"];
+    let missing =
+        ["libcuda", "libnvrtc", "libcublas", "driver is too old", "driver does not start", "there is no GPU"];
     let without = said.contains("CUDA") && missing.iter().any(|m| said.contains(m));
     assert!(without || said.contains("d.csv"), "{said}");
     let output = place.fsx(&["--backend", "cuda", "--json"]);
@@ -372,6 +373,46 @@ fn an_interrupt_stops_after_the_step() {
     assert_eq!(report["interrupted"], true);
     assert_eq!(report["loss"].as_array().unwrap().len() as u64, report["steps"].as_u64().unwrap());
     assert!(report["steps"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_the_run() {
+    let place = Place::new(&ranking(12, true));
+    let saved = place.fsx(&["--steps", "2", "--save", place.path("m").to_str().unwrap()]);
+    assert!(saved.status.success());
+    let before = fs::read(place.path("m")).unwrap();
+    let mut schedule = ranking(12, true);
+    schedule.settings.optimizer =
+        fs_schedule::DenseOptimizer::Sgd { lr: 1e30, momentum: 0.0, weight_decay: 0.0 };
+    common::write(&place.schedule, &schedule);
+    for ranks in ["1", "3"] {
+        let (m, r, c) = (place.path("m"), place.path("r"), place.path(ranks));
+        let [m, r, c] = [&m, &r, &c].map(|path| path.to_str().unwrap());
+        let given = ["--ranks", ranks, "--steps", "100000000", "--save", m, "--report", r];
+        let said = place.fails(&[&given[..], &["--checkpoint", c, "--every", "1"]].concat());
+        let report: Value = serde_json::from_slice(&fs::read(r).unwrap()).unwrap();
+        let losses = report["loss"].as_array().unwrap();
+        let first = losses.iter().position(|loss| loss.as_f64().is_none()).unwrap();
+        // How soon depends on the machine.
+        assert!(first > 0 && losses.len() < 1_000_000, "{}", losses.len());
+        assert_eq!(report["interrupted"], true);
+        let at = format!("the loss of step {first} is ");
+        contains(&said, &[&at, "nothing was saved to", "smaller learning rate", "--allow-nan"]);
+        let newest = &report["checkpoints"]["newest"];
+        let usable = newest.as_u64().is_some_and(|newest| newest <= first as u64);
+        assert_eq!(said.contains("--resume"), usable, "{said}");
+        if usable {
+            contains(&said, &[&format!("goes on from the checkpoint of step {newest};")]);
+        }
+        // The same from there.
+        let again = place.fails(&["--ranks", ranks, "--steps", "100000000", "--resume", c]);
+        contains(&again, &[&at]);
+    }
+    assert_eq!(fs::read(place.path("m")).unwrap(), before, "what was saved before stays");
+    let all = place.fsx(&["--steps", "9", "--allow-nan", "--save", place.path("n").to_str().unwrap()]);
+    let said = String::from_utf8(all.stderr).unwrap();
+    assert!(all.status.success() && place.path("n").exists(), "{said}");
+    assert_eq!(said.matches("warning: the loss of step").count(), 1, "{said}");
 }
 
 #[test]

@@ -102,25 +102,29 @@ fn a_run_goes_on_from_its_checkpoint() {
 }
 
 #[test]
-fn a_loss_that_is_no_number_is_a_warning() {
+fn a_loss_that_is_no_number_ends_the_run() {
     let mut schedule = ranking(6, true);
     schedule.settings.optimizer =
         fs_schedule::DenseOptimizer::Sgd { lr: 1e30, momentum: 0.0, weight_decay: 0.0 };
     let Some(place) = Place::new(&schedule) else { return };
-    let warned = |backend: &str| {
-        let output = place.fsx(&["--backend", backend, "--steps", "5"]);
-        assert!(output.status.success(), "{}", said(&output));
+    let error = |backend: &str| {
+        let output = place.fsx(&["--backend", backend, "--steps", "50", "--save", "m"]);
         let said = said(&output);
-        let line = said.lines().find(|line| line.contains("warning: the loss of step"));
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(!place.path("m").exists());
+        let line = said.lines().find(|line| line.starts_with("error: the loss of step"));
         line.unwrap_or_else(|| panic!("{said}")).to_owned()
     };
-    assert_eq!(warned("emulated"), warned("cpu"));
+    assert_eq!(error("emulated"), error("cpu"));
+    let all = place.report(&["--backend", "emulated", "--steps", "5", "--allow-nan"]);
+    assert_eq!(losses(&all).len(), 5);
 }
 
 #[test]
 fn a_gpu_that_is_lost_ends_the_run() {
     let Some(place) = Place::new(&ranking(6, true)) else { return };
-    for calls in [3, 400, 1200] {
+    // It makes some for each event before it begins.
+    for calls in [3, 5_000, 15_000] {
         let given =
             ["--backend", "emulated", "--ranks", "2", "--steps", "50", "--save", "m", "--report", "r"];
         let output = place.command(&given).env("FS_EMULATED_LOST", calls.to_string()).output().unwrap();
@@ -133,6 +137,52 @@ fn a_gpu_that_is_lost_ends_the_run() {
         }
         assert!(!place.path("m").exists(), "{said}");
     }
+}
+
+#[test]
+fn a_number_of_calls_that_is_none_is_refused() {
+    let Some(place) = Place::new(&ranking(6, true)) else { return };
+    for given in ["abc", "-1", "", "1.5"] {
+        let mut command = place.command(&["--backend", "emulated", "--steps", "1"]);
+        let output = command.env("FS_EMULATED_LOST", given).output().unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let sentence = "FS_EMULATED_LOST is the number of calls after which the device is lost";
+        assert!(said.contains(sentence) && said.contains(&format!("not `{given}`")), "{said}");
+    }
+}
+
+#[test]
+fn compiled_kernels_that_are_not_whole_are_built_anew() {
+    let Some(place) = Place::new(&ranking(6, true)) else { return };
+    let given = ["--backend", "emulated", "--steps", "1"];
+    let expected = losses(&place.report(&given));
+    let (from, folder) = (Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated"), place.path("emulated"));
+    fs::create_dir(&folder).unwrap();
+    let mut cut = Vec::new();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        // All libraries, and one of the objects that they are made of.
+        if name.starts_with("kernels-") || name.starts_with("sort.cu-") {
+            let bytes = fs::read(&path).unwrap();
+            let half = &bytes[..bytes.len() / 2];
+            fs::write(folder.join(name), half).unwrap();
+            cut.push((folder.join(name), half.len()));
+        } else if path.is_file() {
+            fs::copy(&path, folder.join(name)).unwrap();
+        }
+    }
+    let mut command = place.command(&[&["--json", "--quiet"], &given[..]].concat());
+    let output = command.env("FS_EMULATED", &folder).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(losses(&serde_json::from_slice(&output.stdout).unwrap()), expected);
+    let length = |path: &Path| fs::metadata(path).unwrap().len() as usize;
+    let anew = |what: &str| {
+        let of = |path: &Path| path.file_name().unwrap().to_str().unwrap().starts_with(what);
+        cut.iter().any(|(path, half)| of(path) && length(path) > *half)
+    };
+    assert!(anew("kernels-") && anew("sort.cu-"), "{cut:?}");
 }
 
 /// What carried out copies is told by operation; together they are what the schedule's transfers and the host's lists take.

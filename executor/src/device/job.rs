@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fs_kernels::random::RandomKey;
 use fs_schedule::action::Effect;
 use fs_schedule::{
-    Buffer, CostModel, Exchange, Extent, Op, Operand, Program, RowMap, Schedule, Symbol, Table,
+    Buffer, CostModel, Exchange, Extent, Nodes, Op, Operand, Program, RowMap, Schedule, Symbol, Table,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
@@ -30,6 +30,8 @@ pub struct Env {
     pub seed: u64,
     /// Per table, which slot each of its rows is in.
     pub maps: Arc<[RowMap]>,
+    /// Which ranks share a node.
+    pub nodes: Nodes,
     /// Which samples of a training batch this rank works on.
     pub deal: Arc<dyn Deal>,
     /// Plans which rank works on which sample.
@@ -95,6 +97,7 @@ impl Env {
             ranks,
             seed,
             maps: Arc::clone(maps),
+            nodes: Nodes::new(ranks as u32, schedule.settings.node),
             deal: Arc::new(Blocks),
             assigner: Mutex::default(),
             batches: (0..ring).map(|_| batch()).collect(),

@@ -4,9 +4,9 @@
 //! its own; the host knows how many rows things have, and reads and writes values only between runs, but for
 //! what a checkpoint takes ([`Device::keep`]). An operation is
 //! *started* and ends later: [`Device::start`] says that it is done or gives a ticket, which is polled. In between its
-//! queue stands still and all others go on. What the host must learn from an operation (how many distinct ids a batch
-//! has, how many rows others ask for, the loss) is stated through its [`Job`] before it ends; operations that depend on
-//! it find the sizes there.
+//! queue stands still (but see [`Device::IN_ORDER`]) and all others go on. What the host must learn from an operation (how
+//! many distinct ids a batch has, how many rows others ask for, the loss) is stated through its [`Job`] before it ends;
+//! operations that depend on it find the sizes there.
 //!
 //! Everything is generic over the device, without boxes: the [`Cpu`](cpu::Cpu) is done at once, its ticket has no
 //! value, and the code for waiting does not exist.
@@ -59,6 +59,14 @@ pub trait Device: Sized + Send + Sync {
     /// ([`late_loss`](Self::late_loss)), and are not stated through their jobs.
     const LATE_LOSSES: bool = false;
 
+    /// Whether what is started of a queue is carried out in that order, whenever it ends: then what needs nothing of an operation
+    /// of which the host has yet to learn sizes may be started behind it.
+    const IN_ORDER: bool = false;
+
+    /// Whether it notes when it does things, by a clock of its own ([`note_times`](Self::note_times)): the host's times are only those
+    /// at which it enqueued them.
+    const HAS_CLOCK: bool = false;
+
     /// A rank's device, with everything allocated and initialised. Called on a thread of the rank's own.
     fn open(env: &Env, options: &Self::Options) -> Result<Self, OpenError>;
 
@@ -90,6 +98,24 @@ pub trait Device: Sized + Send + Sync {
         job: &Job<'_>,
         ticket: Self::Ticket,
     ) -> Result<Progress<Self::Ticket>, Fault>;
+
+    /// An operation that was done while others before it in its queue were under way now ends for others: what they did last comes
+    /// before all that waits for it. Asked of devices that work [in order](Self::IN_ORDER).
+    fn end_behind(&self, _job: &Job<'_>) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// From now on, which is between runs, it is noted when operations of these batches of training begin and end. `first`: the
+    /// device of the first rank, which was told before.
+    fn note_times(&self, _batches: Range<u64>, _first: &Self) -> Result<Noted, Fault> {
+        Ok(Noted::No)
+    }
+
+    /// When an operation of a batch began and ended on the device, in nanoseconds since [`note_times`](Self::note_times) says, if that
+    /// was noted. After the run has [settled](Self::settle).
+    fn times(&self, _op: usize, _batch: u64) -> Result<Option<[i64; 2]>, Fault> {
+        Ok(None)
+    }
 
     /// This rank's part of the loss of a batch whose operations have all ended; `None` until it has come. Never waits. Asked, by
     /// one thread, of each batch of a run until it is there.
@@ -181,6 +207,17 @@ pub trait Device: Sized + Send + Sync {
         self.read(what, 0..self.len(what), &mut |piece| out.extend_from_slice(piece));
         out
     }
+}
+
+/// Whether a device notes when operations begin and end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Noted {
+    /// It does not: a device that is the host does all in the host's time, which is known.
+    No,
+    /// It does, and times count from now.
+    SinceNow,
+    /// From when those of the first rank do: both have one clock.
+    SinceFirst,
 }
 
 /// How far an operation is.

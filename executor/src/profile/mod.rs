@@ -201,13 +201,17 @@ impl Sizes<'_> {
     /// A size of a microbatch, or of all, given the batch's own.
     fn get(&self, batch: &BTreeMap<Symbol, f64>, symbol: Symbol, microbatch: Option<u32>) -> f64 {
         let parts = f64::from(self.schedule.settings.microbatches.max(1));
+        let of = |e: u32| {
+            let leg = self.schedule.exchanges.get(e as usize)?.leg;
+            self.of_exchange(e)?.of_leg(leg, self.schedule.settings.node)
+        };
         let class = |e: u32, way, c: u32| {
             let lookahead = self.schedule.exchanges.get(e as usize)?.lookahead?;
             let reuse = fs_schedule::Reuse { lookahead, microbatches: parts as u32 };
-            let counts = self.of_exchange(e)?.reuse.iter().find_map(|r| r.classes(reuse, way))?;
+            let counts = of(e)?.1.iter().find_map(|r| r.classes(reuse, way))?;
             counts.get(c as usize).copied()
         };
-        let sent = |e: u32| self.of_exchange(e).map_or(0.0, |r| r.sent);
+        let sent = |e: u32| of(e).map_or(0.0, |(sent, _)| sent);
         match symbol {
             Symbol::Ranks => self.ranks as f64,
             Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_) => {

@@ -14,6 +14,11 @@ use crate::step::StepEvent;
 /// Where the time of a step went.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Accounting {
+    /// By what clock its times are, but for the host's work.
+    pub clock: Clock,
+    /// Milliseconds that the host takes to enqueue a step's operations, in the mean of all steps and ranks, without what loads batches and
+    /// transfers that wait for the device; 0 where the host does everything itself.
+    pub issue_ms: f64,
     /// Steps counted.
     pub steps: usize,
     /// From one step's end to the next.
@@ -38,6 +43,17 @@ pub struct Accounting {
     pub owners: Vec<OwnerShare>,
     /// What the schedule expected.
     pub predicted: Option<Predicted>,
+}
+
+/// By what time is told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Clock {
+    /// The host's, which does everything, or waits until it is done.
+    #[default]
+    Host,
+    /// That of a device that does what is enqueued. Then the accounts, and times of operations, are of some steps in full flow.
+    Device,
 }
 
 /// Work of an engine in a step.
@@ -110,14 +126,16 @@ pub(crate) struct Entries<'a> {
 pub(crate) fn of(
     schedule: &Schedule,
     entries: Entries<'_>,
-    steps: &[StepEvent],
+    (clock, steps): (Clock, &[StepEvent]),
     engines: &[Engine],
     profiles: &[Profile],
 ) -> Accounting {
     let ops = &schedule.train.ops;
     let stages = ops.iter().map(|o| o.stage);
     let fill = (stages.clone().max().unwrap_or(0) - stages.min().unwrap_or(0)) as usize + 1;
-    let full = if steps.len() > 3 * fill { &steps[fill..steps.len() - fill] } else { steps };
+    // The others are in full flow.
+    let full =
+        if clock == Clock::Host && steps.len() > 3 * fill { &steps[fill..steps.len() - fill] } else { steps };
     let ms = |f: &dyn Fn(&StepEvent) -> f64| 1e3 * median(full.iter().map(f).collect());
     let step_ms = ms(&|s| s.seconds);
     let time = |engine: Engine, ms: f64, step: f64| EngineTime {
@@ -147,6 +165,8 @@ pub(crate) fn of(
         engines: p.busy.iter().map(|b| time(b.engine, 1e3 * b.time, 1e3 * p.step)).collect(),
     });
     Accounting {
+        clock,
+        issue_ms: 0.0,
         steps: full.len(),
         step_ms,
         compute_ms: ms(&|s| s.compute),
@@ -164,6 +184,10 @@ pub(crate) fn of(
 
 fn owners(schedule: &Schedule, served: &[Vec<u64>]) -> Vec<OwnerShare> {
     let shared = |(e, x): (usize, &Exchange)| {
+        // Relays own nothing.
+        if x.leg.between().is_some() {
+            return None;
+        }
         let table = schedule.tables.get(x.table as usize).filter(|t| t.sharding == Sharding::RowWise)?;
         let loads: Vec<f64> = served.iter().map(|of_rank| of_rank[e] as f64).collect();
         let (name, placement) = (table.name.clone(), table.placement.name());
@@ -178,7 +202,9 @@ fn owners(schedule: &Schedule, served: &[Vec<u64>]) -> Vec<OwnerShare> {
 fn rows(schedule: &Schedule, asked: &[Vec<u64>]) -> Vec<RowShare> {
     let mut shares = Vec::new();
     for (e, exchange) in schedule.exchanges.iter().enumerate() {
-        let Some(lookahead) = exchange.lookahead else { continue };
+        let Some(lookahead) = exchange.lookahead.filter(|_| exchange.leg.within().is_none()) else {
+            continue;
+        };
         let reuse = Reuse { lookahead, microbatches: schedule.settings.microbatches.max(1) };
         let sum = |c: usize| asked[e][c];
         let classes = reuse.classes(Way::Forward);

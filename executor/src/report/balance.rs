@@ -102,6 +102,8 @@ pub struct Longest {
 pub(crate) struct Sent<'a> {
     /// Of all ranks.
     pub profiles: &'a [Profile],
+    /// Batches of the run.
+    pub batches: u64,
     /// Bytes that were not sent because others asked on behalf of the rank.
     pub spared: u64,
 }
@@ -120,8 +122,8 @@ impl Sent<'_> {
     fn spared(self, schedule: &Schedule) -> f64 {
         let asks =
             |op: &fs_schedule::Op| op.action.facts().transfer.is_some_and(|t| t.payload == Payload::Asked);
-        let at = schedule.train.ops.iter().position(asks);
-        at.map_or(0.0, |i| each(self.spared, self.profiles.first().map_or(0, |p| p.ops[i].count)))
+        // Profiles may be of fewer.
+        if schedule.train.ops.iter().any(asks) { each(self.spared, self.batches) } else { 0.0 }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::step::StepEvent;
 use crate::trace::Traced;
 use crate::weights::Taken;
 
-pub use accounting::{Accounting, EngineTime, Exposed, Predicted, RowShare};
+pub use accounting::{Accounting, Clock, EngineTime, Exposed, Predicted, RowShare};
 pub use balance::{Balance, FittedCosts, Longest, Meeting};
 pub use checkpoints::{Checkpoints, Unusable, Validation};
 

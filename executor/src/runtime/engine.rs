@@ -2,7 +2,8 @@
 //!
 //! An operation starts when the ones it depends on have done the batches that it needs ([`super::progress`]). The
 //! thread takes the first queue, by priority, whose head can go on. A device may say later that an operation has ended;
-//! until then its queue is asked again and again and all others go on. Transfers are left while they wait for other ranks
+//! until then its queue is asked again and again and all others go on. Where a device works in order and the host has only to
+//! learn sizes of an operation, what needs none of them is started behind it; for others it ends after it all the same. Transfers are left while they wait for other ranks
 //! or for an emulated link, so the thread is free for other queues; and between the pieces of one, queues of greater
 //! priority go first. If nothing can go on the thread looks a few microseconds longer, if there is a processor to
 //! spare, and then sleeps until somebody who has changed that wakes it.
@@ -124,7 +125,7 @@ impl<D: Device> Thread<'_, '_, D> {
     }
 
     fn exhausted(&self) -> bool {
-        let idle = |q: usize| self.heads[q].active.is_none() && self.heads[q].running.is_none();
+        let idle = |q: usize| self.heads[q].active.is_none() && self.heads[q].running.is_empty();
         (0..self.heads.len()).all(|q| idle(q) && self.head(q).is_none())
     }
 
@@ -146,8 +147,13 @@ impl<D: Device> Thread<'_, '_, D> {
     }
 
     fn try_queue(&mut self, queue: usize) -> bool {
-        if let Some(running) = self.heads[queue].running.take() {
-            return self.ask(queue, running);
+        if let Some(running) = self.heads[queue].running.pop_front() {
+            if self.ask(queue, running) {
+                return true;
+            }
+            let Some((op, step, batch)) = self.behind(queue) else { return false };
+            self.local(queue, op, step, batch);
+            return true;
         }
         if let Some(active) = self.heads[queue].active {
             // Taken out while it is in work: a queue of greater priority may interrupt it, itself may not.
@@ -180,7 +186,13 @@ impl<D: Device> Thread<'_, '_, D> {
         let outer = self.at.replace(Some(op));
         let start = rank.process.clock.now();
         self.close_gap(Gap::Before(op, step), start);
-        let note = |doing: Doing| rank.places.set((self.engine, queue), (op, step), doing);
+        // A queue stands where its first operation does that has not ended.
+        let alone = self.heads[queue].running.is_empty();
+        let note = |doing: Doing| {
+            if alone {
+                rank.places.set((self.engine, queue), (op, step), doing);
+            }
+        };
         note(Doing::Runs);
         self.obey(op, batch);
         let loaded = if rank.plan.load == Some(op) { rank.load(batch, note) } else { Ok(true) };
@@ -190,8 +202,11 @@ impl<D: Device> Thread<'_, '_, D> {
             }
             rank.device.start(&rank.lanes[self.engine], &rank.job(op, batch)?).map(Some)
         });
+        if D::HAS_CLOCK && rank.plan.load != Some(op) {
+            self.profile.ops[op].issued += Duration::from_nanos(rank.process.clock.now() - start);
+        }
         match outcome {
-            Ok(Some(progress)) => self.follow(queue, progress, (op, step, batch), start),
+            Ok(Some(progress)) => self.follow(queue, progress, (op, step, batch), start, false),
             // The last batch was the one before.
             Ok(None) => self.skip(queue, op, step),
             Err(fault) => self.fail(op, &fault),
@@ -199,44 +214,70 @@ impl<D: Device> Thread<'_, '_, D> {
         self.at.set(outer);
     }
 
-    /// Ends an operation if the device has, or remembers to ask again.
+    /// Ends an operation if the device has, and those before it in its queue have ended, or remembers to ask again. `first`: it was
+    /// the first that is under way; else it is the last.
     fn follow(
         &mut self,
         queue: usize,
         progress: Progress<D::Ticket>,
         (op, step, batch): (usize, u64, u64),
         start: u64,
+        first: bool,
     ) {
         let rank = self.rank;
-        match progress {
-            Progress::Done => {
+        let alone = first || self.heads[queue].running.is_empty();
+        let running = match progress {
+            Progress::Done if alone => {
                 self.finish(queue, (op, step, batch), start, start);
                 if rank.plan.load == Some(op) {
                     rank.batches.resume();
                 }
+                return;
             }
+            Progress::Done => Running { ticket: None, op, step, batch, start, again: start },
             Progress::Running(ticket, wait) => {
                 let again = rank.process.clock.now() + wait.as_nanos() as u64;
-                self.heads[queue].running = Some(Running { ticket, op, step, batch, start, again });
-                rank.progress.publish(self.engine, queue, None);
+                Running { ticket: Some(ticket), op, step, batch, start, again }
             }
+        };
+        let under_way = &mut self.heads[queue].running;
+        if first {
+            under_way.push_front(running);
+        } else {
+            under_way.push_back(running);
         }
+        rank.progress.publish(self.engine, queue, None);
     }
 
     /// Asks the device after an operation; false if it is too early.
     fn ask(&mut self, queue: usize, running: Running<D::Ticket>) -> bool {
         let rank = self.rank;
-        if rank.process.clock.now() < running.again {
-            self.deadline = Some(self.deadline.map_or(running.again, |d| d.min(running.again)));
-            self.heads[queue].running = Some(running);
+        let Running { ticket, op, step, batch, start, again } = running;
+        let Some(ticket) = ticket else {
+            if let Err(fault) = rank.job(op, batch).and_then(|job| rank.device.end_behind(&job)) {
+                self.fail(op, &fault);
+                return true;
+            }
+            self.follow(queue, Progress::Done, (op, step, batch), start, true);
+            return true;
+        };
+        if rank.process.clock.now() < again {
+            self.deadline = Some(self.deadline.map_or(again, |d| d.min(again)));
+            self.heads[queue].running.push_front(Running {
+                ticket: Some(ticket),
+                op,
+                step,
+                batch,
+                start,
+                again,
+            });
             return false;
         }
-        let Running { ticket, op, step, batch, start, .. } = running;
         let outer = self.at.replace(Some(op));
         let progress =
             rank.job(op, batch).and_then(|job| rank.device.poll(&rank.lanes[self.engine], &job, ticket));
         match progress {
-            Ok(progress) => self.follow(queue, progress, (op, step, batch), start),
+            Ok(progress) => self.follow(queue, progress, (op, step, batch), start, true),
             Err(fault) => self.fail(op, &fault),
         }
         self.at.set(outer);

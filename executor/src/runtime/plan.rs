@@ -60,6 +60,8 @@ pub(crate) struct Planned {
     pub transfer: bool,
     /// Where its loss goes.
     pub loss: Option<usize>,
+    /// The host must learn sizes of it.
+    pub learns: bool,
 }
 
 /// Batches that are held at once. Operations that touch no input or size of their batch, such as dense updates, may
@@ -99,6 +101,7 @@ impl Plan {
                 channels.extend(channel.map(|_| Channel { engine, priority: op.priority }));
                 let deps = op.deps.iter().filter(|d| (d.op as usize) < ops.len()).map(dep).collect();
                 let transfer = op.action.is_transfer();
+                let learns = op.action.facts().tells_host();
                 Planned {
                     engine,
                     stage,
@@ -109,6 +112,7 @@ impl Plan {
                     channel,
                     transfer,
                     loss: None,
+                    learns,
                 }
             })
             .collect();

@@ -18,6 +18,8 @@ pub(crate) struct OpTime {
     pub waited: Duration,
     /// Time that compute stood still for it after all ranks had begun.
     pub exposed: Duration,
+    /// Time in which the host enqueued it, where a device has a clock of its own and it is no transfer.
+    pub issued: Duration,
     /// Bytes sent to other ranks.
     pub sent: u64,
     /// Executions.
@@ -45,6 +47,7 @@ impl Profile {
             sum.busy += more.busy;
             sum.waited += more.waited;
             sum.exposed += more.exposed;
+            sum.issued += more.issued;
             sum.sent += more.sent;
             sum.count += more.count;
         }

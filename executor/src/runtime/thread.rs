@@ -18,10 +18,11 @@ use crate::transport::Turn;
 /// How long to wait before asking after a loss again, in nanoseconds.
 const LATE: u64 = 100_000;
 
-/// An operation that the device has started and not ended.
+/// An operation that the device has started and that has not ended for others.
 #[derive(Debug)]
 pub(super) struct Running<Ticket> {
-    pub(super) ticket: Ticket,
+    /// None if the device has ended it, and others before it in its queue have not ended.
+    pub(super) ticket: Option<Ticket>,
     pub(super) op: usize,
     pub(super) step: u64,
     pub(super) batch: u64,
@@ -61,13 +62,18 @@ pub(super) enum Stage {
     Drain,
 }
 
+/// Most operations of a queue that are under way.
+const UNDER_WAY: usize = 32;
+
 /// Where a queue stands.
 #[derive(Debug)]
 pub(super) struct Head<Ticket, Cursor> {
+    /// Of the first operation that has not ended.
     pub(super) position: usize,
     pub(super) step: u64,
     pub(super) active: Option<Active<Cursor>>,
-    pub(super) running: Option<Running<Ticket>>,
+    /// What is under way, in order: of all but the last the host has only to learn sizes, or they have ended.
+    pub(super) running: VecDeque<Running<Ticket>>,
 }
 
 /// The state of an engine's thread.
@@ -97,7 +103,7 @@ pub(super) struct Thread<'r, 'a, D: Device> {
 impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
     pub(super) fn new(rank: &'r Rank<'a, D>, engine: usize, at: &'r Cell<Option<usize>>) -> Self {
         let plan = rank.plan;
-        let head = || Head { position: 0, step: 0, active: None, running: None };
+        let head = || Head { position: 0, step: 0, active: None, running: VecDeque::new() };
         Self {
             rank,
             engine,
@@ -120,8 +126,9 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
     /// Whether a queue can go on; `None` if it has come to its end.
     pub(super) fn queue_can_go_on(&self, queue: usize) -> Option<bool> {
         let head = &self.heads[queue];
-        if let Some(running) = &head.running {
-            return Some(self.rank.process.clock.now() >= running.again);
+        if let Some(running) = head.running.front() {
+            let again = running.ticket.is_none() || self.rank.process.clock.now() >= running.again;
+            return Some(again || self.behind(queue).is_some());
         }
         if let Some(active) = &head.active {
             return Some(self.can_move(active));
@@ -137,11 +144,38 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
         !waits && process.clock.now() >= active.at
     }
 
-    /// The next operation of a queue, and its step.
+    /// The first operation of a queue that has not ended, and its step.
     pub(super) fn head(&self, queue: usize) -> Option<(usize, u64)> {
-        let head = &self.heads[queue];
-        let op = self.rank.plan.queues[self.engine][queue].ops[head.position] as usize;
-        self.rank.progress.exists(self.rank.plan, head.step).then_some((op, head.step))
+        self.after(queue, 0)
+    }
+
+    /// The one so many after it.
+    fn after(&self, queue: usize, many: usize) -> Option<(usize, u64)> {
+        let (head, ops) = (&self.heads[queue], &self.rank.plan.queues[self.engine][queue].ops);
+        let (position, step) = (head.position + many, head.step);
+        let (op, step) = (ops[position % ops.len()] as usize, step + (position / ops.len()) as u64);
+        self.rank.progress.exists(self.rank.plan, step).then_some((op, step))
+    }
+
+    /// The next operation of a queue, with step and batch, if it can be started behind those that are under way: it needs
+    /// nothing of which the host knows too little.
+    pub(super) fn behind(&self, queue: usize) -> Option<(usize, u64, u64)> {
+        let Rank { plan, progress, program, .. } = self.rank;
+        let running = &self.heads[queue].running;
+        if !D::IN_ORDER || running.len() >= UNDER_WAY {
+            return None;
+        }
+        let (op, step) = self.after(queue, running.len())?;
+        let free = |other: &Running<D::Ticket>| {
+            other.op != op
+                && (other.ticket.is_none() || plan.ops[other.op].learns)
+                && !program.needs(&program.ops[op], &program.ops[other.op])
+        };
+        if plan.ops[op].channel.is_some() || plan.load == Some(op) || !running.iter().all(free) {
+            return None;
+        }
+        let batch = progress.ready(plan, op, step).then(|| progress.batch(plan, op, step)).flatten()?;
+        Some((op, step, batch))
     }
 
     /// A round's turn of the collective's channel.
@@ -237,7 +271,7 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
     pub(super) fn close_gap(&mut self, gap: Gap, until: u64) {
         let Rank { plan, stamps, .. } = self.rank;
         // While the device works for this engine there is nothing to explain.
-        if let Some(op) = self.heads.iter().find_map(|head| head.running.as_ref().map(|r| r.op)) {
+        if let Some(op) = self.heads.iter().find_map(|head| head.running.front().map(|r| r.op)) {
             return self.cover(until, TimeUse::Compute, Some(op));
         }
         let Some(ledger) = self.ledger.as_mut().filter(|ledger| ledger.at() < until) else { return };

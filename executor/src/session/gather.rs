@@ -155,7 +155,10 @@ impl Totals {
             for op in &mut profile.ops {
                 let mut time = || Ok(Duration::from_nanos(reader.number()?));
                 let (busy, waited, exposed) = (time()?, time()?, time()?);
-                *op = OpTime { busy, waited, exposed, sent: reader.number()?, count: reader.number()? };
+                // What was enqueued is only asked of devices of one process.
+                let issued = Duration::ZERO;
+                *op =
+                    OpTime { busy, waited, exposed, issued, sent: reader.number()?, count: reader.number()? };
             }
             for served in self.served.get_mut(rank).into_iter().flatten() {
                 *served = reader.number()?;

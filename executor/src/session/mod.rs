@@ -5,15 +5,18 @@
 //! ahead, and the calling thread, which collects results and reports progress.
 
 mod crowd;
+mod device_accounts;
 mod evaluating;
 mod gather;
 mod observer;
+mod on_device;
 mod options;
 mod phase;
 mod saving;
 mod traced;
 mod turns;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,14 +32,14 @@ use crate::device::shards::table_bytes;
 use crate::device::{Device, Env, Fault, Stored, Values};
 use crate::error::Error;
 use crate::memory::{self, Memory};
-use crate::report::accounting::{self, Entries};
+use crate::report::accounting::{self, Clock, Entries};
 use crate::report::balance::{Balance, Sent};
-use crate::report::{Evaluation, Report, Spread, Truncations, op_totals};
+use crate::report::{Accounting, Evaluation, Report, Spread, Truncations, op_totals};
 use crate::runtime::engine::panic_message;
 use crate::runtime::plan;
 use crate::runtime::record::Record;
 use crate::runtime::tables::{self, Field};
-use crate::trace::{Timeline, Traced};
+use crate::trace::{Timeline, Traced, window};
 use crate::transport::TransportError;
 use crate::transport::control::{Alone, Control};
 use crate::transport::link::EmulatedLink;
@@ -335,7 +338,14 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let range = self.next_step..self.next_step.saturating_add(steps);
         let started = Instant::now();
         let schedule = Arc::clone(&self.schedule);
-        let record = self.options.record.clone();
+        let record = match &self.options.record {
+            // Accounts are of steps that are recorded, where the device has a clock of its own.
+            None if D::HAS_CLOCK && steps > 0 => {
+                let usual = window::choose(None, &schedule, self.ranks(), steps)?;
+                Some(range.start + usual.start..range.start + usual.end)
+            }
+            record => record.clone(),
+        };
         let written = self.leaving.as_ref().map(|leaving| Arc::clone(&leaving.written));
         let mut each = |event: &StepEvent| {
             observer.step(event);
@@ -345,6 +355,9 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         };
         let mut results = self.phase(&schedule.train, range, None, record, &mut each)?;
         (self.records, self.clocks) = self.gather().records(&mut results)?;
+        if self.options.record.is_none() {
+            self.records.clear();
+        }
         self.next_step += results.steps.len() as u64;
         Ok((results, started.elapsed().as_secs_f64()))
     }
@@ -523,6 +536,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         evaluation: Option<Evaluation>,
     ) -> Result<Report, Error> {
         let schedule = &self.schedule;
+        let first_step = self.next_step - results.steps.len() as u64;
         let totals = self.gather().totals(results)?;
         let [parameters, buffers, batches, spared] = totals.bytes;
         let entries = Entries { asked: &totals.asked, served: &totals.served };
@@ -536,6 +550,12 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let peak = memory::peak();
         held.peak_ratio = peak as f64 / held.total().max(1) as f64;
         let steps = &results.steps;
+        let (clock, timed) = if D::HAS_CLOCK {
+            let timed = |s: &&StepEvent| results.timed.as_ref().is_some_and(|timed| timed.contains(&s.step));
+            (Clock::Device, steps.iter().filter(timed).cloned().collect())
+        } else {
+            (Clock::Host, Cow::Borrowed(&steps[..]))
+        };
         let mut report = Report::begun(schedule, self.ranks(), self.seed);
         report.count(steps, seconds);
         Ok(Report {
@@ -544,17 +564,24 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
             interrupted,
             step_ms: Spread::of(steps.iter().map(|s| s.seconds * 1e3).collect()),
             data_wait_ms: Spread::of(steps.iter().map(|s| s.data_wait * 1e3).collect()),
-            straggler_ms: Spread::of(steps.iter().map(|s| s.waited * 1e3).collect()),
+            straggler_ms: Spread::of(timed.iter().map(|s| s.waited * 1e3).collect()),
             peak_memory_bytes: peak,
             memory: held,
-            accounting: accounting::of(schedule, entries, steps, &results.engines, &totals.profiles),
+            accounting: Accounting {
+                issue_ms: results.issued.as_secs_f64() * 1e3 / steps.len().max(1) as f64,
+                ..accounting::of(schedule, entries, (clock, &timed), &results.engines, &totals.profiles)
+            },
             // All ranks plan alike.
             balance: self.ranks.first().and_then(|rank| {
                 let plans = rank.assigner.lock().take_totals();
-                Balance::of(schedule, &plans, Sent { profiles: &totals.profiles, spared })
+                Balance::of(
+                    schedule,
+                    &plans,
+                    Sent { profiles: &totals.profiles, batches: steps.len() as u64, spared },
+                )
             }),
             ops: op_totals(&schedule.train, &totals.profiles),
-            first_step: self.next_step - steps.len() as u64,
+            first_step,
             init: self.taken.clone(),
             truncation: self.truncation(),
             traced: self.timeline().and_then(|(timeline, _)| Traced::of(&timeline, steps)),

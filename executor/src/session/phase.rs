@@ -2,6 +2,7 @@
 //! calling thread, which puts the ranks' messages together.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel, sync_channel};
@@ -11,6 +12,7 @@ use fs_schedule::{Program, Schedule};
 use parking_lot::Mutex;
 
 use super::crowd::give_way;
+use super::{device_accounts, on_device};
 use crate::data::reader::reader;
 use crate::data::{Source, Wanted};
 use crate::device::{Device, Env};
@@ -50,6 +52,12 @@ pub(super) struct Results {
     pub(super) batch_bytes: usize,
     /// Per rank, by start.
     pub(super) records: Vec<Vec<Record>>,
+    /// Steps whose accounts, and whose operations' times in profiles, are by the clock of devices that have one of their own: of
+    /// the other steps there are none then.
+    pub(super) timed: Option<Range<u64>>,
+    /// How long the host took to enqueue all operations, in the mean of the ranks, where devices have a clock of their own
+    /// ([`device_accounts::issued`]).
+    pub(super) issued: Duration,
     /// What is needed to lay records of other processes beside them, if there are any of either.
     pub(super) clocks: Option<Clocks>,
 }
@@ -66,15 +74,26 @@ impl Results {
     /// Takes in those of steps that were trained next.
     pub(super) fn join(&mut self, next: Self) {
         self.steps.extend(next.steps);
-        self.profiles.iter_mut().zip(&next.profiles).for_each(|(own, next)| own.add(next));
+        match (&self.timed, next.timed) {
+            (None, None) => {
+                self.profiles.iter_mut().zip(&next.profiles).for_each(|(own, next)| own.add(next));
+            }
+            (own, Some(timed))
+                if own.as_ref().is_none_or(|own| own.end - own.start < timed.end - timed.start) =>
+            {
+                (self.profiles, self.timed) = (next.profiles, Some(timed));
+            }
+            _ => {}
+        }
         self.stopped |= next.stopped;
+        self.issued += next.issued;
         self.batch_bytes = self.batch_bytes.max(next.batch_bytes);
     }
 }
 
 pub(super) struct Phase<'a> {
     pub(super) program: &'a Program,
-    pub(super) steps: std::ops::Range<u64>,
+    pub(super) steps: Range<u64>,
     pub(super) source: &'a mut dyn Source,
     pub(super) stop: &'a Arc<AtomicBool>,
     pub(super) control: &'a Arc<dyn Control>,
@@ -83,7 +102,7 @@ pub(super) struct Phase<'a> {
     pub(super) link: Option<EmulatedLink>,
     pub(super) stress: Option<u64>,
     /// Steps to record.
-    pub(super) record: Option<std::ops::Range<u64>>,
+    pub(super) record: Option<Range<u64>>,
     /// Rank, operation and step that panic.
     pub(super) panic_at: Option<(usize, String, u64)>,
 }
@@ -108,7 +127,7 @@ impl Phase<'_> {
         let Self { program, steps, source, stop, control, watch, link, stress, record, panic_at } = self;
         let world: usize = control.processes().iter().map(Vec::len).sum();
         let own = &control.processes()[control.process()];
-        let planned = steps.end - steps.start;
+        let (first, planned) = (steps.start, steps.end - steps.start);
         let plan = Arc::new(Plan::new(program));
         if plan.load.is_none() && planned > 0 {
             return Err(Error::Settings("the program loads no batches".into()));
@@ -133,6 +152,7 @@ impl Phase<'_> {
             before: control.read_clocks(),
             after: Vec::new(),
         });
+        let noted = on_device::note(envs, devices, &held, &process);
         let ending = Arc::new(process.ending());
         let (reader, batches) = reader(envs.len(), program.in_flight as usize, envs[0].batches.len());
         // Ranks of other processes read their samples there.
@@ -224,7 +244,7 @@ impl Phase<'_> {
                     pace.is_writing()
                 })
             };
-            let steps = collect(&finished, &process, (world, planned), &mut ended, each);
+            let steps = collect(&finished, &process, (world, planned, D::HAS_CLOCK), &mut ended, each);
             let mut results = Results { steps, ..Results::default() };
             results.profiles = envs.iter().map(|_| Profile::new(program.ops.len())).collect();
             results.records = envs.iter().map(|_| Vec::new()).collect();
@@ -263,11 +283,18 @@ impl Phase<'_> {
             if let Some(clocks) = &mut clocks {
                 clocks.after = control.read_clocks();
             }
+            on_device::replace(envs, devices, &noted, (program, first), &mut results.records)?;
             for records in &mut results.records {
                 *records = record::sort(&plan, std::mem::take(records));
             }
-            let stopped = gate.batches() < planned;
-            Ok(Results { batch_bytes: read, stopped, engines: plan.engines.clone(), clocks, ..results })
+            (results.stopped, results.batch_bytes) = (gate.batches() < planned, read);
+            (results.engines, results.clocks) = (plan.engines.clone(), clocks);
+            if D::HAS_CLOCK {
+                results.issued = device_accounts::issued(program, &results.profiles);
+                let Results { steps, profiles, records, .. } = &mut results;
+                results.timed = device_accounts::put(&plan, first, &recorded, records, (steps, profiles));
+            }
+            Ok(results)
         })
     }
 }
@@ -298,11 +325,43 @@ struct Open {
     event: StepEvent,
 }
 
-/// Puts the ranks' messages together, step by step.
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 * 1e-9
+}
+
+/// Takes in where a rank's time of a step went; `before`: work of its engines up to the step before.
+fn account(event: &mut StepEvent, part: &Finished, before: &[u64; ENGINES]) {
+    let of = |kind: TimeUse| part.split[kind as usize];
+    let world = event.accounts.len() as f64;
+    let account = Account {
+        time: part.at - part.since,
+        compute: of(TimeUse::Compute),
+        exposed: of(TimeUse::Exposed),
+        straggler: of(TimeUse::Straggler),
+        host: of(TimeUse::Host),
+        other: of(TimeUse::Other),
+    };
+    event.accounts[part.rank] = account;
+    for (mean, own) in [
+        (&mut event.compute, account.compute),
+        (&mut event.exposed, account.exposed),
+        (&mut event.waited, account.straggler),
+        (&mut event.host, account.host),
+        (&mut event.other, account.other),
+    ] {
+        *mean += seconds(own) / world;
+    }
+    // What was done before the first step's time starts cannot be told apart: none of it is counted.
+    for (sum, (now, before)) in event.busy.iter_mut().zip(part.busy.iter().zip(before)) {
+        *sum += seconds(now - before) / world;
+    }
+}
+
+/// Puts the ranks' messages together, step by step; `enqueues`: a device has a clock of its own.
 fn collect<O: Outbox + 'static>(
     finished: &Receiver<Finished>,
     process: &Process<O>,
-    (world, planned): (usize, u64),
+    (world, planned, enqueues): (usize, u64, bool),
     done: &mut dyn FnMut(usize, u64) -> bool,
     each: &mut dyn FnMut(&StepEvent),
 ) -> Vec<StepEvent> {
@@ -350,32 +409,11 @@ fn collect<O: Outbox + 'static>(
         event.checkpoint |= done(part.rank, part.step);
         event.samples = part.samples;
         event.tokens = part.tokens;
-        let seconds = |nanoseconds: u64| nanoseconds as f64 * 1e-9;
-        let time = part.at - part.since;
         event.data_wait = event.data_wait.max(seconds(part.data_wait));
-        let of = |kind: TimeUse| part.split[kind as usize];
-        let account = Account {
-            time,
-            compute: of(TimeUse::Compute),
-            exposed: of(TimeUse::Exposed),
-            straggler: of(TimeUse::Straggler),
-            host: of(TimeUse::Host),
-            other: of(TimeUse::Other),
-        };
-        event.accounts[part.rank] = account;
-        for (mean, own) in [
-            (&mut event.compute, account.compute),
-            (&mut event.exposed, account.exposed),
-            (&mut event.waited, account.straggler),
-            (&mut event.host, account.host),
-            (&mut event.other, account.other),
-        ] {
-            *mean += seconds(own) / world as f64;
-        }
-        // What was done before the first step's time starts cannot be told apart: none of it is counted.
         let last = before[part.rank].replace(part.busy).unwrap_or(part.busy);
-        for (sum, (now, before)) in event.busy.iter_mut().zip(part.busy.iter().zip(&last)) {
-            *sum += seconds(now - before) / world as f64;
+        // Who only enqueues knows nothing of where time goes.
+        if !enqueues {
+            account(event, &part, &last);
         }
         while open.front().is_some_and(|o| o.parts == world) {
             let Some(Open { since, until, mut event, .. }) = open.pop_front() else { break };

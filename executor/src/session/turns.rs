@@ -7,6 +7,7 @@ use super::{Observer, Session};
 use crate::device::Device;
 use crate::error::Error;
 use crate::report::Validation;
+use crate::runtime::record::Record;
 
 /// What training gave.
 pub(super) struct Trained {
@@ -26,14 +27,19 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let begin = self.next_step;
         let end = begin.saturating_add(self.steps);
         let (mut all, mut seconds, mut validations) = (None::<Results>, 0.0, Vec::new());
-        let mut records = (Vec::new(), Vec::new());
+        let mut records = (Vec::<Vec<Record>>::new(), Vec::new());
         loop {
             let steps = (every - self.next_step % every).min(end - self.next_step);
             observer.training(self.next_step - begin, end - begin);
             let (results, time) = self.train(steps, observer)?;
             seconds += time;
             let stopped = results.stopped;
-            if !self.records.iter().all(Vec::is_empty) {
+            // Around the steps that are wanted others are recorded, which a turn may have alone.
+            let wanted = |records: &[Vec<Record>]| {
+                let steps = self.options.record.clone().unwrap_or_default();
+                records.iter().flatten().filter(|r| steps.contains(&r.batch)).count()
+            };
+            if wanted(&self.records) > wanted(&records.0) {
                 records = (std::mem::take(&mut self.records), std::mem::take(&mut self.clocks));
             }
             match &mut all {

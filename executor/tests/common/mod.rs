@@ -5,9 +5,9 @@ use std::path::Path;
 
 use fs_schedule::{
     Action, Buffer, Data, DenseOptimizer, Dep, Duration, Element, Engine, Evaluate, Exchange, FORMAT,
-    IdDistribution, Init, Input, InputKind, Keep, LabelDistribution, LengthDistribution, Lengths, Normalize,
-    Op, Operand, Parameter, Place, Program, Reference, Schedule, Settings, Sharding, SparseOptimizer,
-    Strategy, Table, VERSION,
+    IdDistribution, Init, Input, InputKind, Keep, LabelDistribution, Leg, LengthDistribution, Lengths,
+    Normalize, Op, Operand, Parameter, Place, Program, Reference, Schedule, Settings, Sharding,
+    SparseOptimizer, Strategy, Table, VERSION,
 };
 
 /// Puts a program together: every buffer has a slot of its own.
@@ -162,6 +162,7 @@ pub(crate) fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
         ranks: 1,
         sources: Vec::new(),
         settings: Settings {
+            node: None,
             batch,
             microbatches: 1,
             duration: Duration::Steps(6),
@@ -197,6 +198,7 @@ pub(crate) fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
             unique: true,
             lookahead: None,
             folded: false,
+            leg: Leg::Whole,
         }],
         engines: vec![Engine::Host, Engine::Compute, Engine::CopyOut],
         train: Program::default(),

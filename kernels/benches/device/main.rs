@@ -67,9 +67,7 @@ fn measure<D: Driver>(driver: &D, precision: Precision, small: bool) -> Result<V
     rows::measure(&mut meter)?;
     attention::measure(&mut meter)?;
     permutation::measure(&mut meter)?;
-    if precision == Precision::F32 {
-        overlap::measure(&mut meter)?;
-    }
+    overlap::measure(&mut meter)?;
     Ok(meter.figures)
 }
 
@@ -139,7 +137,9 @@ impl std::fmt::Display for Figure {
                 (format!("{:.3} GFLOP", n / 1e9), format!("{:.1} TFLOP/s", n / self.seconds / 1e12))
             }
             Work::Items(n) => (format!("{n}"), format!("{:.1} M/s", n / self.seconds / 1e6)),
-            Work::None => (String::new(), String::new()),
+            Work::None => {
+                (String::new(), self.of_alone.map_or(String::new(), |of| format!("{of:.4} of alone")))
+            }
         };
         let share = self.share.map_or(String::new(), |share| format!("{share:.2}"));
         let (kind, ms) = (self.precision.name(), self.seconds * 1e3);

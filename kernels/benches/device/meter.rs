@@ -27,6 +27,8 @@ pub(crate) struct Figure {
     pub(crate) work: Work,
     /// Of the rate of the copy.
     pub(crate) share: Option<f64>,
+    /// Of the time that it takes with nothing beside it.
+    pub(crate) of_alone: Option<f64>,
 }
 
 impl Figure {
@@ -39,7 +41,7 @@ impl Figure {
         };
         serde_json::json!({
             "what": self.what, "activations": self.precision.name(), "seconds": self.seconds, "unit": unit,
-            "work": amount, "share_of_copy": self.share,
+            "work": amount, "share_of_copy": self.share, "of_alone": self.of_alone,
         })
     }
 }
@@ -161,7 +163,14 @@ impl<'d, D: Driver> Meter<'d, D> {
             Work::Bytes(n) if self.copy > 0.0 => Some(n / seconds / self.copy),
             _ => None,
         };
-        self.figures.push(Figure { what: what.into(), precision: self.precision, seconds, work, share });
+        let (what, precision) = (what.into(), self.precision);
+        self.figures.push(Figure { what, precision, seconds, work, share, of_alone: None });
+    }
+
+    /// Of work that was timed beside other work.
+    pub(crate) fn keep_beside(&mut self, what: String, seconds: f64, of_alone: f64) {
+        let (precision, work) = (self.precision, Work::None);
+        self.figures.push(Figure { what, precision, seconds, work, share: None, of_alone: Some(of_alone) });
     }
 
     /// The copy that all shares are of, and those to and from the host.

@@ -7,7 +7,6 @@
 
 use fs_kernels::cuda::catalogue::elementwise;
 use fs_kernels::cuda::driver::{Driver, DriverError, Launch, Matrix, Memory, Product, Stream, Touch};
-use fs_kernels::cuda::sources::Precision;
 use fs_kernels::cuda::{In, Out};
 
 use crate::meter::{Meter, Work};
@@ -22,9 +21,9 @@ enum Way {
 
 pub(crate) fn measure<D: Driver>(meter: &mut Meter<'_, D>) -> Result<(), DriverError> {
     let (side, bytes) = if meter.small { (64, 1 << 14) } else { (4096, 1 << 28) };
-    let square = meter.filled(4 * side * side)?;
-    let (other, result) = (meter.filled(4 * side * side)?, meter.filled(4 * side * side)?);
-    let precision = Precision::F32;
+    let (precision, each) = (meter.precision, meter.precision.bytes() as u64);
+    let square = meter.filled(each * side * side)?;
+    let (other, result) = (meter.filled(each * side * side)?, meter.filled(each * side * side)?);
     let matrix =
         |at: Memory| Matrix { address: at.address, rows: side, columns: side, stride: side, precision };
     let product =
@@ -44,9 +43,9 @@ pub(crate) fn measure<D: Driver>(meter: &mut Meter<'_, D>) -> Result<(), DriverE
             Way::Host => driver.upload(stream, (pinned, 0), to.area()),
             Way::Device => driver.copy(stream, &[(from.area(), to.area())]),
             Way::Blocks(blocks) => {
-                let words = bytes / 4;
+                let elements = bytes / each;
                 let (x, y) = (In::at(from.address), Out::at(to.address));
-                let mut call = elementwise::copy(x, words, y, words, 0, 1, words);
+                let mut call = elementwise::copy(x, elements, y, elements, 0, 1, elements).of(precision);
                 call.shape.grid = [blocks, 1, 1];
                 let touches = [Touch::In(from.area()), Touch::Out(to.area())];
                 driver.launch(stream, &Launch { call: &call, touches: &touches })
@@ -89,7 +88,7 @@ pub(crate) fn measure<D: Driver>(meter: &mut Meter<'_, D>) -> Result<(), DriverE
             Way::Blocks(blocks) => format!("a kernel of {blocks} blocks"),
         };
         meter.keep(format!("{name}, {bytes} bytes"), Work::Bytes(2.0 * bytes as f64), transfer);
-        meter.keep(format!("product beside {name} ({slower:.4} of alone)"), Work::None, slower * alone);
+        meter.keep_beside(format!("product beside {name}"), slower * alone, slower);
     }
     driver.unpin(pinned)?;
     meter.release(&[square, other, result, from, to])

@@ -76,7 +76,7 @@ fn cases(dim: usize, draw: Draw, table: *mut Block<f32>) -> Vec<Case> {
     let entries = parts.concat();
     let (gy, mut out) = (filled(entries.len() * dim), ReducedRows::new());
     cases.push(case("segment sum of two ranks' rows", (entries.len() + u) as f64 * row, move || {
-        sum_received(&entries, &counts, Mat::new(&gy, entries.len(), dim), &mut out);
+        sum_received(&entries, &counts, counts.len(), Mat::new(&gy, entries.len(), dim), &mut out);
     }));
 
     for (name, ids) in [("as drawn", mixed), ("ascending", distinct)] {

@@ -2,11 +2,12 @@
 //!
 //! What a library is built from decides its name (a digest of the sources, the options and the compiler), so it is
 //! built once and found again by every later process that names the same folder. Each family is an object of its own: a change
-//! to one compiles one.
+//! to one compiles one. Files end with a digest, and one that is not whole is built anew.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -303,7 +304,7 @@ fn compile(build: Build, folder: &Path) -> Result<PathBuf, EmulationError> {
     common.extend(texts(EMULATION));
     let all = digest(common.iter().copied().chain(texts(FAMILIES)));
     let library = folder.join(format!("kernels-{all}.so"));
-    if library.exists() {
+    if is_whole(&library) {
         return Ok(library);
     }
     // In a folder of this process's own, because another may be building the same.
@@ -320,7 +321,7 @@ fn compile(build: Build, folder: &Path) -> Result<PathBuf, EmulationError> {
             let stem = source.name.rsplit('/').next().unwrap_or(source.name);
             let object = folder.join(format!("{stem}-{own}.o"));
             objects.push(object.clone());
-            if object.exists() {
+            if is_whole(&object) {
                 continue;
             }
             let (sources, options) = (&sources, &options);
@@ -380,7 +381,26 @@ fn into_place(
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     let beside = path.with_extension(format!("{}.{extension}", std::process::id()));
     make(&beside)?;
-    std::fs::rename(&beside, path).map_err(|error| EmulationError::File { path: path.to_owned(), error })
+    let placed = seal(&beside).and_then(|()| std::fs::rename(&beside, path));
+    placed.map_err(|error| EmulationError::File { path: path.to_owned(), error })
+}
+
+/// Before the digest at the end of a file.
+const SEAL: &[u8; 8] = b"fs-whole";
+
+/// Ends a file with its digest. Linkers and loaders find what is in it from its beginning, and pass over what follows.
+fn seal(path: &Path) -> std::io::Result<()> {
+    let digest = Sha256::digest(std::fs::read(path)?);
+    let mut file = std::fs::OpenOptions::new().append(true).open(path)?;
+    file.write_all(SEAL)?;
+    file.write_all(&digest)
+}
+
+/// Whether a file is there, and as it was made. Loading one that was cut off can end the process.
+fn is_whole(path: &Path) -> bool {
+    let Ok(bytes) = std::fs::read(path) else { return false };
+    let Some((rest, digest)) = bytes.split_last_chunk::<32>() else { return false };
+    rest.strip_suffix(SEAL).is_some_and(|made| Sha256::digest(made)[..] == digest[..])
 }
 
 fn write(path: &Path, text: &str) -> Result<(), EmulationError> {

@@ -161,6 +161,26 @@ impl Bitmap {
         calls
     }
 
+    /// The same of n rows, each of which becomes an id.
+    pub fn ids_of_rows(
+        &self,
+        n: u32,
+        list: In<u32>,
+        members: Out<i64>,
+        inverse: Out<u32>,
+        fault: Out<u32>,
+    ) -> [Call; 5] {
+        let (groups, bits, sums) = (Self::groups(self.limit), self.bits.read(), self.sums.read());
+        let [tiles, top] = self.count(Out::NULL);
+        [
+            ids::bitmap_add_rows(n, list, self.limit, self.bits, fault),
+            tiles,
+            top,
+            ids::bitmap_number_ids(groups, bits, sums, self.before, members, n, fault),
+            ids::bitmap_rank_rows(n, list, self.limit, bits, self.before.read(), inverse),
+        ]
+    }
+
     /// Makes it the set of n rows, numbered, with members if asked for; it is emptied by
     /// [`bitmap_remove_rows`](ids::bitmap_remove_rows).
     pub fn of_rows(
@@ -244,12 +264,13 @@ pub fn segment_sum(
     ]
 }
 
-/// `y[g]` = the sum of received gradients of group g: within each source in position order, then over the sources.
+/// `y[g]` = the sum of received gradients of group g: within each source in position order, then over the sources of a
+/// node, `node` sources each, then over nodes.
 pub fn received_sum(
     s: &Segments,
     cols: u32,
     (x, stride): (In<f32>, u64),
-    (sources, source_count): (In<u32>, u32),
+    (sources, source_count, node): (In<u32>, u32, u32),
     y: Out<f32>,
     y_stride: u64,
 ) -> [Call; 3] {
@@ -266,6 +287,7 @@ pub fn received_sum(
             ends,
             sources,
             source_count,
+            node,
             y,
             y_stride,
             longest,
@@ -278,6 +300,7 @@ pub fn received_sum(
             ends,
             sources,
             source_count,
+            node,
             y,
             y_stride,
             long.read(),

@@ -18,5 +18,6 @@ mod matrix;
 mod numbers;
 mod products;
 mod ranking;
+mod relays;
 mod rows;
 mod sums;

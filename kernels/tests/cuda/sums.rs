@@ -216,6 +216,7 @@ fn received_gradients_are_summed_by_source_and_applied() {
     use fs_kernels::cuda::lists::Bitmap;
     let mut source = Source::new(13);
     let device = Device::new(Precision::F32);
+    let mut others = 0;
     for (counts, shard, cols, skewed) in [
         (vec![0, 0], 5, 4, false),
         (vec![1], 3, 7, false),
@@ -223,12 +224,16 @@ fn received_gradients_are_summed_by_source_and_applied() {
         (vec![40, 100, 0, 33], 900, 37, false),
         (vec![900, 0, 1500, 700], 60, 20, true),
         (vec![0, 700, 300], 1000, 128, true),
+        // Lists that are summed by blocks, in nodes that begin within a block and that have nothing.
+        (vec![130, 150, 0, 0, 260, 100, 0], 2, 33, false),
+        (vec![5, 9, 0, 4, 7, 8, 3], 6, 10, false),
     ] {
         let rows = received(&mut source, &counts, shard, skewed);
         let n = rows.len();
         let grads = Grid::<f32>::random(&mut source, n, cols, 0);
         let mut expect = ReducedRows::new();
-        sum_received(&rows, &counts, grads.view(), &mut expect);
+        sum_received(&rows, &counts, counts.len(), grads.view(), &mut expect);
+        let by_rank = expect.grads.to_vec();
         // The distinct rows, and which of them each entry is.
         let limit = shard as u64;
         let (mut bits, mut before) =
@@ -255,19 +260,25 @@ fn received_gradients_are_summed_by_source_and_applied() {
             })
             .collect();
         let ends = Memory::of(&ends);
-        if distinct > 0 {
-            let grouped = grouped(&device, &slots, distinct);
-            let sum = received_sum(
-                &grouped.segments,
-                cols as u32,
-                (x.read(), cols as u64),
-                (ends.read(), counts.len() as u32),
-                sums.write(),
-                cols as u64,
-            );
-            device.run(grouped.calls.iter().cloned().chain(sum));
+        for node in 1..=counts.len() + 1 {
+            sum_received(&rows, &counts, node, grads.view(), &mut expect);
+            others += usize::from(expect.grads[..] != by_rank[..]);
+            sums.fill(POISON);
+            if distinct > 0 {
+                let grouped = grouped(&device, &slots, distinct);
+                let sum = received_sum(
+                    &grouped.segments,
+                    cols as u32,
+                    (x.read(), cols as u64),
+                    (ends.read(), counts.len() as u32, node as u32),
+                    sums.write(),
+                    cols as u64,
+                );
+                device.run(grouped.calls.iter().cloned().chain(sum));
+            }
+            let what = format!("{counts:?} of {shard} rows, {node} a node");
+            assert_bits(&device, &what, &sums, &expect.grads);
         }
-        assert_eq!(&sums[..], &expect.grads[..], "{counts:?} of {shard} rows");
         for decay in [0.0, 0.01] {
             for kind in [SparseKind::Sgd, SparseKind::RowwiseAdagrad, SparseKind::Adagrad, SparseKind::Adam] {
                 apply(&mut source, &device, (kind, decay), shard, cols, &expect, &members, &sums);
@@ -305,6 +316,7 @@ fn received_gradients_are_summed_by_source_and_applied() {
         wanted.resize(wanted.len() + cols, POISON);
         assert_bits(&device, "kept rows", &kept, &wanted);
     }
+    assert!(others > 5, "nodes change bits in {others} cases only");
 }
 
 /// A list of rows with room for more.

@@ -26,6 +26,7 @@ mod misfit;
 mod norm;
 mod operands;
 mod pointwise;
+mod relay;
 mod rows;
 mod sequence;
 mod step;
@@ -386,6 +387,16 @@ pub enum Memory {
 }
 
 impl Facts<'_> {
+    /// Whether it gives all ranks the sum of what they have.
+    pub fn sums_over_ranks(&self) -> bool {
+        self.transfer.is_some_and(|t| t.peers == Peers::Reduce)
+    }
+
+    /// Whether the host must learn something that compute finds out.
+    pub fn tells_host(&self) -> bool {
+        self.learns.host_sync && self.runs == Runs::Compute
+    }
+
     /// Where the samples are whose values it takes, and where those that it gives, if it brings values elsewhere.
     pub fn carries(&self) -> Option<(Site, Site)> {
         let transfer = self.transfer.filter(|t| t.payload == Payload::Values)?;

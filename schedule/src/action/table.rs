@@ -200,6 +200,39 @@ actions! {
             /// Class of lookups.
             class: Option<u32>,
         },
+        /// What a relay asks the owners for: each row once that its node asks it for, with the first and last of their
+        /// uses, sorted by owner. `rows that the node asks for (Index, R of the exchange within the node), received counts,
+        /// uses? -> entries (Id, U), counts (Count, W), uses? (Byte, U x 2), where each row stands (Index, R of that)`
+        UniqueAsked {
+            /// Exchange between relays and owners.
+            exchange: u32,
+        },
+        /// A relay's classes of what its node asks it for.
+        /// `classes (Byte, U of the exchange between nodes), where each row stands (Index, R) -> classes (Byte, R)`
+        PassClasses {
+            /// Exchange within the node.
+            exchange: u32,
+            /// Of lookups or gradients.
+            way: Way,
+        },
+        /// Rows that a relay was sent, for each that its node asks it for: all, or those of a class.
+        /// `rows (U of the exchange between nodes x columns), where each row stands (Index, R), (positions there, positions
+        /// among R)? -> y (as many as of the class x columns)`
+        PassRows {
+            /// Exchange within the node.
+            exchange: u32,
+            /// Class of lookups.
+            class: Option<u32>,
+        },
+        /// A node's gradients of the rows that its relay asks for: sums within a rank in position order, then in rank order.
+        /// `where each row stands (Index, R), received counts, received gradients (R x columns), (positions among R, positions
+        /// among the entries between nodes)? -> grows (U of that exchange x columns)`, of the class's sizes if one is given.
+        SumAsked {
+            /// Exchange within the node.
+            exchange: u32,
+            /// Class of gradients.
+            class: Option<u32>,
+        },
         /// Output dist. For each exchange
         /// `y (R x columns), received counts, counts -> rows (Real, U x columns)`, of the class's sizes if one is given.
         AllToAllRows {
@@ -252,7 +285,7 @@ actions! {
             /// Class of gradients.
             class: Option<u32>,
         },
-        /// Sums received gradients per row (within a source in position order, then in rank order) and updates.
+        /// Sums received gradients per row (within a source in position order, then in rank order, node by node) and updates.
         /// `rows (Index, R), positions? (Index), received counts, received gradients -> table`, the latter two of the
         /// class's sizes.
         Apply {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{DISTANCES, MOST_LENGTHS, Profile, ProfileError, Rows, shape};
+use super::{DISTANCES, MOST_LENGTHS, Profile, ProfileError, ReuseCounts, Rows, shape};
 use crate::program::Schedule;
 use crate::size::Symbol;
 
@@ -131,7 +131,7 @@ impl Profile {
                 return damaged(format!("hot row {row} of `{name}` is none of its {}", table.rows));
             }
             // Ids may be drawn beside those of the data, but unique ones are rows of the table.
-            if x.unique {
+            if x.unique && x.leg.within().is_none() {
                 at_most(&format!("rows of `{name}`"), rows.sent, table.rows as f64)?;
             }
         }
@@ -174,6 +174,25 @@ impl Profile {
         // are no traffic.
         let ranks = f64::from(self.ranks);
         let busiest = ranks * ranks / (ranks - 1.0).max(1.0) + ROUNDING;
+        let reuse = |name: &str, sent: f64, counts: &[ReuseCounts]| {
+            for counts in counts {
+                number("`microbatches`", counts.microbatches.into(), 1.0, 64.0)?;
+                for list in [&counts.forward, &counts.backward] {
+                    let whole = list.len() == counts.microbatches as usize
+                        && list.iter().all(|l| l.len() == DISTANCES as usize + 1);
+                    if !whole {
+                        return damaged(format!("reuse distances of {name} are missing"));
+                    }
+                    list.iter().flatten().try_for_each(|n| size(&format!("reuse of {name}"), *n))?;
+                    // Every entry has a distance, if the last one none.
+                    let sum: f64 = list.iter().flatten().sum();
+                    if (sum - sent).abs() > SUM * sent {
+                        return damaged(format!("reuse of {name} adds up to {sum}, but {sent} are sent"));
+                    }
+                }
+            }
+            Ok(())
+        };
         for rows in &self.rows {
             let name = format!("rows of `{}`", rows.table);
             size(&name, rows.sent)?;
@@ -187,24 +206,16 @@ impl Profile {
             if hot > rows.sent * (1.0 + SUM) {
                 return damaged(format!("hot {name} add up to {hot}, but {} are sent", rows.sent));
             }
-            for counts in &rows.reuse {
-                number("`microbatches`", counts.microbatches.into(), 1.0, 64.0)?;
-                for list in [&counts.forward, &counts.backward] {
-                    let whole = list.len() == counts.microbatches as usize
-                        && list.iter().all(|l| l.len() == DISTANCES as usize + 1);
-                    if !whole {
-                        return damaged(format!("reuse distances of {name} are missing"));
-                    }
-                    list.iter().flatten().try_for_each(|n| size(&format!("reuse of {name}"), *n))?;
-                    // Every entry has a distance, if the last one none.
-                    let sum: f64 = list.iter().flatten().sum();
-                    if (sum - rows.sent).abs() > SUM * rows.sent {
-                        return damaged(format!(
-                            "reuse of {name} adds up to {sum}, but {} are sent",
-                            rows.sent
-                        ));
-                    }
-                }
+            reuse(&name, rows.sent, &rows.reuse)?;
+            if let Some(relayed) = &rows.relayed {
+                number(
+                    &format!("ranks of a node of {name}"),
+                    relayed.node.into(),
+                    1.0,
+                    f64::from(self.ranks),
+                )?;
+                size(&format!("what relays ask of {name}"), relayed.sent)?;
+                reuse(&format!("{name} through relays"), relayed.sent, &relayed.reuse)?;
             }
         }
         for op in &self.ops {

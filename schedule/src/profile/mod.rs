@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use fs_workload::encoding::unmarked;
 use fs_workload::placement;
 
-use crate::model::{CostModel, Lengths, RowPlacement, Sharding, Table};
+use crate::model::{CostModel, Leg, Lengths, RowPlacement, Sharding, Table};
+use crate::node::Nodes;
 use crate::op::Op;
 use crate::program::Schedule;
 use crate::reuse::Reuse;
@@ -111,6 +112,21 @@ pub struct Rows {
     /// Rows that were asked for most, by number, each with how often a rank asks for it in a batch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hot: Vec<(u64, f64)>,
+    /// For some numbers of microbatches how soon rows are used again.
+    pub reuse: Vec<ReuseCounts>,
+    /// What a relay asks for, of ranks on several nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relayed: Option<Relayed>,
+}
+
+/// What relays ask for: each row once that a node uses. Means over relays and batches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Relayed {
+    /// Ranks of a node.
+    pub node: u32,
+    /// Entries that a relay sends.
+    pub sent: f64,
     /// For some numbers of microbatches how soon rows are used again.
     pub reuse: Vec<ReuseCounts>,
 }
@@ -286,7 +302,7 @@ pub fn shape(s: &Schedule) -> String {
         s.lengths.iter().map(|Lengths { name, max, .. }| (name, *max)).collect();
     let tables: Vec<_> = s.tables.iter().map(|t| (&t.name, t.rows, t.dim, &t.optimizer)).collect();
     let parameters: Vec<_> = s.parameters.iter().map(|p| (&p.name, p.rows, p.columns)).collect();
-    let unique = s.exchanges.iter().all(|x| x.unique);
+    let unique = s.exchanges.iter().filter(|x| x.leg.within().is_none()).all(|x| x.unique);
     let text = serde_json::to_string(&(
         &s.model,
         s.settings.batch,
@@ -305,6 +321,8 @@ pub fn shape(s: &Schedule) -> String {
 /// memory or, of transfers, bytes that leave it if rows are spread evenly. Of exchanges, `size` is asked only for what
 /// is sent or asked for on behalf of others. `ranks` run it, which may be others than it was planned for.
 pub fn work(s: &Schedule, ranks: u32, op: &Op, size: impl Fn(Symbol) -> f64) -> (f64, f64) {
+    let nodes = Nodes::new(ranks, s.settings.node);
+    let leg = |e: u32| s.exchanges.get(e as usize).map_or(Leg::Whole, |x| x.leg);
     let ranks = f64::from(ranks);
     let sharding = |e: u32| {
         let x = s.exchanges.get(e as usize)?;
@@ -315,6 +333,9 @@ pub fn work(s: &Schedule, ranks: u32, op: &Op, size: impl Fn(Symbol) -> f64) -> 
     let received = |rank: Option<u32>, e: u32| match (owner(e), sharding(e)) {
         (Some(owner), _) if rank.is_some_and(|rank| rank != owner) => 0.0,
         (None, None | Some((Sharding::RowWise, _))) => 1.0,
+        // Of a relay those of its node, of an owner one relay of each.
+        (Some(_), _) if leg(e).between().is_some() => nodes.each().into(),
+        (Some(_), _) if leg(e).within().is_some() => nodes.count().into(),
         _ => ranks,
     };
     let seen = |rank: Option<u32>, symbol: Symbol| match symbol {
@@ -329,7 +350,25 @@ pub fn work(s: &Schedule, ranks: u32, op: &Op, size: impl Fn(Symbol) -> f64) -> 
     let owners = op.action.exchanges().iter().filter_map(|e| owner(*e));
     let sent = owners.map(|rank| op.cost.wire.eval(|x| seen(Some(rank), x)));
     let most = sent.reduce(f64::max).unwrap_or_else(|| op.cost.wire.eval(|x| seen(None, x)));
-    (0.0, most * (ranks - 1.0) / ranks)
+    let peers = match op.action.exchanges().first().map_or(Leg::Whole, |e| leg(*e)) {
+        Leg::Whole => ranks,
+        Leg::Within { .. } => nodes.each().into(),
+        Leg::Between { .. } => nodes.count().into(),
+    };
+    (0.0, most * (peers - 1.0) / peers)
+}
+
+impl Rows {
+    /// Entries that an exchange's ranks or relays send, and how soon rows are used again; none of relays of other nodes.
+    pub fn of_leg(&self, leg: Leg, node: Option<u32>) -> Option<(f64, &[ReuseCounts])> {
+        match leg {
+            Leg::Whole | Leg::Within { .. } => Some((self.sent, &self.reuse)),
+            Leg::Between { .. } => {
+                let relayed = self.relayed.as_ref().filter(|r| Some(r.node) == node)?;
+                Some((relayed.sent, &relayed.reuse))
+            }
+        }
+    }
 }
 
 impl KindCost {
@@ -444,6 +483,7 @@ mod tests {
                 hashed: Some(1.05),
                 hot: vec![(3, 0.5), (7, 1.0)],
                 reuse: vec![ReuseCounts { microbatches: 2, forward: counts(2), backward: counts(2) }],
+                relayed: None,
             }],
             ops: vec![OpCost { name: "a".into(), kind: "add".into(), flops: 1.0, bytes: 8.0, time: 1e-5 }],
             kinds: vec![KindCost {

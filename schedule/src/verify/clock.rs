@@ -113,6 +113,7 @@ mod tests {
             cost: crate::model::Cost::default(),
             start: 0,
             time: 0,
+            lag: 0,
             reason: String::new(),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Report;
 use crate::attribute::Way;
-use crate::model::{DenseOptimizer, Duration, Init, InputKind, Sharding, SparseOptimizer, Table};
+use crate::model::{DenseOptimizer, Duration, Init, InputKind, Leg, Sharding, SparseOptimizer, Table};
 use crate::program::{FORMAT, Schedule, VERSION};
 use crate::reuse::Reuse;
 
@@ -41,6 +41,11 @@ fn settings(s: &Schedule, r: &mut Report) {
     r.check((1..=MOST_MICROBATCHES).contains(&microbatches), "settings", || {
         format!("microbatches is {microbatches}, must be in 1..={MOST_MICROBATCHES}")
     });
+    if let Some(node) = s.settings.node {
+        r.check((1..s.ranks).contains(&node), "settings", || {
+            format!("a node has {node} ranks, must be in 1..{} so that there are several nodes", s.ranks)
+        });
+    }
     if let Some(balance) = &s.settings.balance {
         let groups = balance.cost.groups.len();
         r.check(groups == s.lengths.len(), "settings", || {
@@ -172,6 +177,7 @@ fn sharding(s: &Schedule, t: &Table, r: &mut Report) {
 fn exchanges(s: &Schedule, r: &mut Report) {
     let mut found: BTreeMap<(u32, u32), usize> = BTreeMap::new();
     for (i, e) in s.exchanges.iter().enumerate() {
+        legs(s, i, e, r);
         let Some(table) = s.tables.get(e.table as usize) else {
             r.fail("tables", format!("exchange {i} is of table {}, there are {}", e.table, s.tables.len()));
             continue;
@@ -179,13 +185,18 @@ fn exchanges(s: &Schedule, r: &mut Report) {
         r.check(e.part < table.sharding.parts(), "exchanges", || {
             format!("exchange {i} is of part {} of table `{}`", e.part, table.name)
         });
-        let twice = found.insert((e.table, e.part), i);
+        // Those between nodes are known by the one that names them.
+        let between = e.leg.within().is_some();
+        let twice = if between { None } else { found.insert((e.table, e.part), i) };
         r.check(twice.is_none(), "exchanges", || format!("exchange {i} moves the rows of another one"));
         let first = s.exchanges.get(e.entries as usize);
         let alike = first.is_some_and(|f| {
             let of = |x: &crate::model::Exchange| (x.table, x.unique, x.lookahead, x.folded);
-            let same = of(f) == of(e);
-            same && f.part == 0 && (e.part > 0 || e.entries as usize == i)
+            let same = of(f) == of(e) && f.leg.between().is_some() == e.leg.between().is_some();
+            // Relays of parts are different ranks, so each asks for itself.
+            let first =
+                if between { e.entries as usize == i } else { f.part == 0 && f.leg.within().is_none() };
+            same && first && (between || e.part > 0 || e.entries as usize == i)
         });
         r.check(alike, "exchanges", || {
             format!(
@@ -220,6 +231,36 @@ fn exchanges(s: &Schedule, r: &mut Report) {
             r.fail("exchanges", format!("exchange {i} moves a part of table {t}, none moves part {p}"));
         }
     }
+}
+
+/// An exchange with relays is two that name each other, of one table's rows.
+fn legs(s: &Schedule, i: usize, e: &crate::model::Exchange, r: &mut Report) {
+    let other = match e.leg {
+        Leg::Whole => return,
+        Leg::Within { between } => between,
+        Leg::Between { within } => within,
+    };
+    let number = Some(i as u32);
+    let fits = s.exchanges.get(other as usize).is_some_and(|o| {
+        let (within, between) = if e.leg.between().is_some() { (e, o) } else { (o, e) };
+        let back = if e.leg.between().is_some() { o.leg.within() } else { o.leg.between() };
+        let same = (e.table, e.part, e.lookahead) == (o.table, o.part, o.lookahead);
+        same && back == number && between.unique && !within.folded && !between.folded
+    });
+    r.check(fits, "exchanges", || {
+        format!(
+            "exchange {i} has relays and names exchange {other}, which must name it, be of the same rows and lookahead, for \
+             ranks that ask for themselves, and between nodes ask for each row once"
+        )
+    });
+    let owners = s.tables.get(e.table as usize).is_some_and(|t| t.sharding != Sharding::DataParallel);
+    r.check(owners && s.settings.node.is_some(), "exchanges", || {
+        format!("exchange {i} has relays, which is for rows that have owners and for ranks of several nodes")
+    });
+    let rows = s.tables.get(e.table as usize).map_or(0, |t| t.rows);
+    r.check(rows <= 1 << 32, "exchanges", || {
+        format!("exchange {i} has relays, which number the {rows} rows of the table with 32 bits")
+    });
 }
 
 fn inputs(s: &Schedule, r: &mut Report) {

@@ -14,7 +14,8 @@
 //! - `sharding`: owners are ranks, parts have columns; column-wise tables have no row-wise optimizer; only row-wise
 //!   tables have a placement of rows, and hot rows are rows of the table, each on one rank that has room for them.
 //! - `exchanges`: one per part of a table, all parts there, parts after the first send the first's entries; lookahead
-//!   in 1..=64, at most [`Reuse::MOST`](crate::reuse::Reuse::MOST) classes.
+//!   in 1..=64, at most [`Reuse::MOST`](crate::reuse::Reuse::MOST) classes; with relays two of the same rows that name each
+//!   other, of tables with owners and at most 2^32 rows, on several nodes.
 //! - `inputs`: inputs refer to tables, length groups and sequences that exist; groups hold at least one token.
 //! - `reference` ([`mod@reference`]): terms refer to what is there and fit together, the digest is that of reference and
 //!   declarations; training has a loss, evaluation ranks once.
@@ -61,7 +62,8 @@
 //! Exchanges ([`exchange`]), by what buffers hold, not by names:
 //! - `exchange`: every row that is asked for is looked up, sent and put in place once, in time for its first use; every
 //!   gradient is sent and applied once, after its last; ids, classes and positions are this exchange's; rows of a
-//!   sampled softmax are unique.
+//!   sampled softmax are unique; relays pass on what their node asked for, rows to it and its gradients summed, once of
+//!   each class, and nothing else reads what is on its way.
 //! - `history`: a partition sees the rows of exactly the batches that its distances reach.
 //! - `collective`: transfers are of the table's kind, their counts those of the right side.
 //!

@@ -155,7 +155,8 @@ fn of_model(action: &Action) -> bool {
 
 /// The exchange that moves a table's entries.
 fn entries(s: &Schedule, table: u32) -> Option<u32> {
-    s.exchanges.iter().position(|e| e.table == table && e.part == 0).map(|e| e as u32)
+    let asks = |e: &crate::model::Exchange| e.table == table && e.part == 0 && e.leg.within().is_none();
+    s.exchanges.iter().position(asks).map(|e| e as u32)
 }
 
 /// The table that an operand's ids are of.
@@ -413,6 +414,10 @@ impl Graph<'_> {
             | Action::CopyIds
             | Action::Unique { .. }
             | Action::UniqueFor { .. }
+            | Action::UniqueAsked { .. }
+            | Action::PassClasses { .. }
+            | Action::PassRows { .. }
+            | Action::SumAsked { .. }
             | Action::AllToAllIds { .. }
             | Action::AllToAllIdsFor { .. }
             | Action::AllGatherIds { .. }

@@ -191,8 +191,8 @@ fn ranges(s: &Schedule, p: &Program, r: &mut Report) {
         r.check(chunk, "chunks", || {
             format!("`{name}` has chunks of {:?} bytes; only transfers have, of at least one", op.chunk)
         });
-        r.check(op.start <= MOST_TIME && op.time <= MOST_TIME, "times", || {
-            format!("`{name}` is planned for {} + {} ns", op.start, op.time)
+        r.check([op.start, op.time, op.lag].iter().all(|t| *t <= MOST_TIME), "times", || {
+            format!("`{name}` is planned for {} + {} + {} ns", op.start, op.time, op.lag)
         });
         if let Some((before, x)) = started.insert((op.engine, op.priority), (op.start, i)) {
             r.check(before <= op.start, "times", || {

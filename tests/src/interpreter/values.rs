@@ -2,8 +2,10 @@
 //! what it was computed from. Equal hashes mean the same computation in the same order.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hash;
 
+use super::nodes;
+pub(crate) use super::nodes::word;
 use fs_schedule::{Action, Extent, Op, Operand, Place, Reuse, Schedule, Sharding, Symbol, Way};
 
 /// An entry of an exchange: who asks for which row, and the microbatches of its first and last use by that rank.
@@ -29,6 +31,8 @@ pub(crate) enum Data {
     Entries(Vec<Entry>),
     /// Places and their rows: inverses and positions.
     Places(Vec<(u32, u64)>),
+    /// Places of rows that others ask for: where, which row, and who asked.
+    Asked(Vec<(u32, u64, u32)>),
     /// Class, row and who asked.
     Classes(Vec<(u32, u64, u32)>),
     Rows(Rows),
@@ -36,13 +40,6 @@ pub(crate) enum Data {
 
 /// Pieces of a buffer by column range.
 pub(crate) type Pieces = Vec<((u32, u32), Data)>;
-
-/// A hash of anything.
-pub(crate) fn word(x: &impl Hash) -> u64 {
-    let mut h = DefaultHasher::new();
-    x.hash(&mut h);
-    h.finish()
-}
 
 /// What the ranks' batches hold: ids that a seed fixes, few rows used often.
 pub struct Workload {
@@ -112,13 +109,13 @@ impl Call<'_> {
             _ => Err(format!("operand {i} of `{}` is not a list of entries", self.op.name)),
         }
     }
-    fn places(&self, i: usize) -> Result<&[(u32, u64)], Wrong> {
+    pub(super) fn places(&self, i: usize) -> Result<&[(u32, u64)], Wrong> {
         match self.one(i)? {
             Data::Places(list) => Ok(list),
             _ => Err(format!("operand {i} of `{}` is not a list of places", self.op.name)),
         }
     }
-    fn rows_of(&self, i: usize) -> Result<&Rows, Wrong> {
+    pub(super) fn rows_of(&self, i: usize) -> Result<&Rows, Wrong> {
         match self.one(i)? {
             Data::Rows(rows) => Ok(rows),
             _ => Err(format!("operand {i} of `{}` is not rows", self.op.name)),
@@ -213,13 +210,11 @@ impl Call<'_> {
                 {
                     return Err(format!("`{}` has gradients of other rows than it updates", self.op.name));
                 }
-                let mut sums: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-                for (_, row, v) in received.values() {
-                    sums.entry(*row).or_default().push(*v);
-                }
-                let new = |(row, list): (&u64, &Vec<u64>)| {
-                    (*row as u32, (0, *row, word(&(self.rows.get(row), list))))
-                };
+                let exchange = self.op.action.exchanges().first().copied().unwrap_or(0);
+                let sums = nodes::by_row(self.s, exchange, received.values().copied());
+                let sums: BTreeMap<u64, u64> = sums.into_iter().map(|(row, of)| (row, word(&of))).collect();
+                let new =
+                    |(row, sum): (&u64, &u64)| (*row as u32, (0, *row, word(&(self.rows.get(row), sum))));
                 vec![Data::Rows(sums.iter().map(new).collect())]
             }
             Action::Expand | Action::Pool { .. } => vec![Data::Word(word(&("rows", self.picked(0, 1)?)))],
@@ -335,8 +330,12 @@ impl Call<'_> {
             };
             lists.push((part, ids));
         }
-        let home = |row: u64| owner(self.s, e, row, self.work.ranks).unwrap_or(0);
-        let mut order: Vec<(u32, u64, usize, usize)> = Vec::new();
+        // Of owners that one relay stands for one after the other.
+        let home = |row: u64| {
+            let owner = owner(self.s, e, row, self.work.ranks).unwrap_or(0);
+            (nodes::asked(self.s, e, self.rank, owner, self.work.ranks), owner)
+        };
+        let mut order: Vec<((u32, u32), u64, usize, usize)> = Vec::new();
         for (i, (_, ids)) in lists.iter().enumerate() {
             for (n, row) in ids.iter().enumerate() {
                 // One row once, or once per occurrence.
@@ -470,7 +469,10 @@ pub(super) fn used(s: &Schedule, work: &Workload, e: u32, rank: u32, batch: i64)
 pub(crate) fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
     let s = calls[0].s;
     let ranks = calls.len() as u32;
-    let mine = |e: u32, rank: u32, row: u64| owner(s, e, row, ranks).is_none_or(|o| o == rank);
+    // Whether what one rank sends of a row goes to another.
+    let mine = |e: u32, from: u32, rank: u32, row: u64| {
+        owner(s, e, row, ranks).is_none_or(|o| nodes::asked(s, e, from, o, ranks) == rank)
+    };
     let mut out = vec![Vec::new(); calls.len()];
     match &calls[0].op.action {
         Action::AllReduce => {
@@ -488,7 +490,7 @@ pub(crate) fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
                 for (rank, o) in (0..).zip(&mut out) {
                     let mut list = Vec::new();
                     for c in calls {
-                        list.extend(c.entries(at)?.iter().filter(|x| mine(*e, rank, x.row)).copied());
+                        list.extend(c.entries(at)?.iter().filter(|x| mine(*e, c.rank, rank, x.row)).copied());
                     }
                     let count = Data::Word(list.len() as u64);
                     o.extend([Data::Entries(list.clone()), count]);
@@ -530,7 +532,9 @@ pub(crate) fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
                 for (rank, o) in (0..).zip(&mut out) {
                     let mut list = Vec::new();
                     for c in calls {
-                        list.extend(c.rows_of(3 * n)?.values().filter(|v| mine(*e, rank, v.1)).copied());
+                        list.extend(
+                            c.rows_of(3 * n)?.values().filter(|v| mine(*e, c.rank, rank, v.1)).copied(),
+                        );
                     }
                     o.push(Data::Rows((0..).zip(list).collect()));
                 }

@@ -230,6 +230,8 @@ impl Device for Mock {
     type Outbox = LateOutbox;
     type Options = Options;
 
+    const IN_ORDER: bool = true;
+
     fn open(env: &Env, options: &Options) -> Result<Self, OpenError> {
         let (s, mut random) = (&env.schedule, options.seed ^ 0x9e37_79b9_7f4a_7c15);
         random = random.wrapping_mul(env.rank as u64 * 2 + 3);

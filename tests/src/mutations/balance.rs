@@ -121,6 +121,12 @@ pub const BALANCED: &[Mutation] = &[
         let before = s.train.ops.iter().filter(|op| op.action.facts().phase == Phase::InputDist);
         before.map(|op| op.deps.iter().filter(|d| waits(d)).count()).find(|n| *n > 0)?;
         s.train.ops.iter_mut().for_each(|op| op.deps.retain(|d| !waits(d)));
+        // What else they wait for may come after it.
+        let ids = s.train.ops.iter_mut().filter(|op| {
+            let facts = op.action.facts();
+            facts.phase == Phase::InputDist && facts.transfer.is_none()
+        });
+        ids.for_each(|op| op.deps.clear());
         Some(())
     }),
 ];

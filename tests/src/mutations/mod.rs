@@ -10,9 +10,11 @@ mod flow;
 mod form;
 mod model;
 mod ranking;
+mod relay;
 
 pub use balance::{BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, FOLDED};
 pub use ranking::RANKING;
+pub use relay::{RELAYED, RELAYED_MODEL};
 
 use crate::arrange::{reaches, waits};
 use crate::schedules::Recipe;

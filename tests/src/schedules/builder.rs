@@ -102,6 +102,7 @@ impl<'a> Builder<'a> {
             cost: Cost::default(),
             start: 0,
             time: 0,
+            lag: 0,
             reason: String::new(),
         });
     }

@@ -10,7 +10,7 @@ mod builder;
 
 use fs_schedule::reference::Reference;
 use fs_schedule::{
-    Action, DenseOptimizer, Duration, Engine, Exchange, FORMAT, Init, Input, InputKind, Keep, Lengths,
+    Action, DenseOptimizer, Duration, Engine, Exchange, FORMAT, Init, Input, InputKind, Keep, Leg, Lengths,
     Normalize, Parameter, Program, Reuse, Schedule, Settings, Sharding, SparseOptimizer, Strategy, Table,
     VERSION, Way,
 };
@@ -74,7 +74,15 @@ fn header(plan: &Recipe) -> Schedule {
         let entries = exchanges.len() as u32;
         for part in 0..sharding.parts() {
             let (unique, lookahead) = (plan.unique, plan.lookahead);
-            exchanges.push(Exchange { table: t, part, entries, unique, lookahead, folded: false });
+            exchanges.push(Exchange {
+                table: t,
+                part,
+                entries,
+                unique,
+                lookahead,
+                folded: false,
+                leg: Leg::Whole,
+            });
         }
     }
     inputs.push(Input { name: "labels".into(), kind: InputKind::TokenLabel { lengths: 0 } });
@@ -95,6 +103,7 @@ fn header(plan: &Recipe) -> Schedule {
         ranks: plan.ranks,
         sources: Vec::new(),
         settings: Settings {
+            node: None,
             batch: 8,
             microbatches: plan.microbatches,
             duration: Duration::Steps(4),

@@ -5,6 +5,7 @@
 
 mod columns;
 mod partition;
+mod relay;
 mod replicate;
 mod text;
 mod unique;
@@ -15,9 +16,11 @@ use egg::{ConditionalApplier, EGraph, Id, Pattern, Rewrite, Subst, Var};
 
 use super::analysis::{Kind, Kinds};
 use super::lang::Node;
+use crate::distribution::ty::Sharded;
 
 /// All rules. A new one is a file, and a line here.
-pub const RULES: [&Rule; 4] = [&unique::RULE, &partition::RULE, &replicate::RULE, &columns::RULE];
+pub const RULES: [&Rule; 5] =
+    [&unique::RULE, &partition::RULE, &replicate::RULE, &columns::RULE, &relay::RULE];
 
 /// A rule.
 #[derive(Debug)]
@@ -69,6 +72,7 @@ pub enum Use {
 
 /// What rules may know of a table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a rule's side condition")]
 pub struct Context {
     /// Columns of its rows.
     pub columns: u32,
@@ -86,8 +90,22 @@ pub struct Context {
     pub repeats: bool,
     /// Nobody has said where its rows live.
     pub moves: bool,
+    /// The ranks are of several nodes, and nobody has said that rows come from owners or through relays.
+    pub relays: bool,
     /// Places among its rows have numbers everywhere; whether ranks have the memory is seen where it is scheduled.
     pub replicates: bool,
+}
+
+impl Context {
+    /// The exchange between relays and owners of one within nodes.
+    pub(crate) fn between(&self, exchange: u32) -> u32 {
+        exchange + self.cuts.len().max(1) as u32
+    }
+    /// Relays of each exchange that the table has, or may have, as patterns.
+    fn relayed(&self, entries: &str) -> Vec<text::Relays> {
+        let exchanges = self.exchange..self.between(self.exchange);
+        exchanges.map(|x| text::Relays::new(x, self.between(x), entries)).collect()
+    }
 }
 
 /// Two patterns that mean the same.
@@ -131,8 +149,13 @@ pub fn document() -> String {
     text
 }
 
+/// Entries, in every pattern: those of ranks, not of relays, of which no rule says anything by itself.
+const ENTRIES: &str = "?e";
+
 /// A condition of a table's pattern, as e-graphs ask for it.
 struct Holds {
+    /// Entries, if the pattern has some.
+    entries: Option<Var>,
     vars: Vec<Var>,
     /// Of all; `None`: they are distinct.
     columns: Option<u32>,
@@ -140,6 +163,10 @@ struct Holds {
 
 impl egg::Condition<Node, Kinds> for Holds {
     fn check(&self, graph: &mut EGraph<Node, Kinds>, _: Id, subst: &Subst) -> bool {
+        let of_rank = |id: Id| matches!(graph[graph.find(id)].data, Kind::Term { ty, .. } if ty.sharded == Sharded::Sample);
+        if self.entries.is_some_and(|entries| !of_rank(subst[entries])) {
+            return false;
+        }
         let classes: Vec<Id> = self.vars.iter().map(|var| graph.find(subst[*var])).collect();
         match self.columns {
             Some(columns) => classes
@@ -149,7 +176,7 @@ impl egg::Condition<Node, Kinds> for Holds {
         }
     }
     fn vars(&self) -> Vec<Var> {
-        self.vars.clone()
+        self.vars.iter().copied().chain(self.entries).collect()
     }
 }
 
@@ -170,13 +197,13 @@ impl Rule {
             for (from, to, back) in [(&left, &right, ""), (&right, &left, "~")] {
                 let name = format!("{}{back}.{i}", self.name);
                 let var = |text: &str| text.parse::<Var>().expect("a rule's variable");
-                let condition = match &instance.condition {
-                    Condition::None => Holds { vars: Vec::new(), columns: None },
-                    Condition::Whole(of) => Holds { vars: vec![var(of)], columns: Some(context.columns) },
-                    Condition::Distinct(vars) => {
-                        Holds { vars: vars.iter().map(|v| var(v)).collect(), columns: None }
-                    }
+                let entries = instance.left.contains(ENTRIES).then(|| var(ENTRIES));
+                let (vars, columns) = match &instance.condition {
+                    Condition::None => (Vec::new(), None),
+                    Condition::Whole(of) => (vec![var(of)], Some(context.columns)),
+                    Condition::Distinct(vars) => (vars.iter().map(|v| var(v)).collect(), None),
                 };
+                let condition = Holds { entries, vars, columns };
                 let applier = ConditionalApplier { condition, applier: to.clone() };
                 rewrites.push(Rewrite::new(name, from.clone(), applier).expect("variables of both sides"));
             }

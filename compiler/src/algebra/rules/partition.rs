@@ -3,7 +3,7 @@
 use fs_schedule::Way;
 use fs_schedule::reuse::Reuse;
 
-use super::text::{Classes, ask, fetch, update, update_all};
+use super::text::{Classes, Relays, ask, fetch, update, update_all};
 use super::{Condition, Context, Instance, Lookalike, Rule, Twin};
 
 pub(super) static RULE: Rule = Rule {
@@ -41,37 +41,64 @@ fn instances(context: &Context) -> Vec<Instance> {
     let mut all = Vec::new();
     for lookahead in context.lookaheads.iter().copied() {
         let reuse = Reuse { lookahead, microbatches: context.microbatches };
-        lookups(context, reuse, &mut all);
+        lookups(context, reuse, false, &mut all);
         for replicated in [false, true] {
-            gradients(reuse, replicated, &mut all);
+            let asked = if replicated { "(ask_all ?x ?e)".to_owned() } else { ask("?x", "?e") };
+            let left = if replicated { update_all("?g", "?x", "?e") } else { update("?g", "?x", "?e") };
+            gradients(reuse, (replicated, None), asked, left, &mut all);
+        }
+        if context.relays {
+            lookups(context, reuse, true, &mut all);
+            for relays in context.relayed("?e") {
+                let (asked, left) = (relays.owned.clone(), relays.update("?g"));
+                gradients(reuse, (false, Some(relays)), asked, left, &mut all);
+            }
         }
     }
     all
 }
 
-fn lookups(context: &Context, reuse: Reuse, all: &mut Vec<Instance>) {
-    let classes = |exchange: &str| Classes {
-        reuse,
-        way: Way::Forward,
-        asked: ask(exchange, "?e"),
-        entries: "?e",
-        replicated: false,
+/// Rows of exchanges that begin with these entries, from owners or through relays.
+fn lookups(context: &Context, reuse: Reuse, relayed: bool, all: &mut Vec<Instance>) {
+    let way = Way::Forward;
+    let plain = |x: String| {
+        let classes =
+            Classes { reuse, way, asked: ask(&x, "?e"), entries: "?e", replicated: false, relays: None };
+        (x, classes)
+    };
+    let through = |relays: Relays| {
+        let asked = relays.owned.clone();
+        Classes { reuse, way, asked, entries: "?e", replicated: false, relays: Some(relays) }
+    };
+    // Together and by class, of the n-th part.
+    let sides = |n: usize, of: usize, shard: &str, microbatch: u32| {
+        if relayed {
+            let relays = context.relayed("?e").swap_remove(n);
+            (relays.fetch(shard), through(relays).merged(shard, microbatch))
+        } else {
+            let (x, classes) = plain(if of == 1 { "?x".to_owned() } else { format!("?x{n}") });
+            (fetch(shard, &x, "?e"), classes.merged(shard, microbatch))
+        }
     };
     if reuse.microbatches == 1 {
-        let (left, right) = (fetch("?s", "?x", "?e"), classes("?x").merged("?s", 0));
-        all.push(Instance { left, right, condition: Condition::None });
+        let parts = if relayed { context.relayed("?e").len() } else { 1 };
+        for n in 0..parts {
+            let (left, right) = sides(n, 1, "?s", 0);
+            all.push(Instance { left, right, condition: Condition::None });
+        }
         return;
     }
     // What has not arrived yet is no value, so the rule is about what uses rows.
     for microbatch in 0..reuse.microbatches {
         let parts = [1, context.cuts.len()];
         for n in parts.into_iter().filter(|n| *n > 0) {
-            let whole = |of: &dyn Fn(&str, &str) -> String| {
-                let each: Vec<String> = (0..n).map(|p| of(&format!("?s{p}"), &format!("?x{p}"))).collect();
+            let each: Vec<(String, String)> =
+                (0..n).map(|p| sides(p, n, &format!("?s{p}"), microbatch)).collect();
+            let whole = |each: Vec<String>| {
                 if n == 1 { each.concat() } else { format!("(concat (list {}))", each.join(" ")) }
             };
-            let together = whole(&|s, x| fetch(s, x, "?e"));
-            let apart = whole(&|s, x| classes(x).merged(s, microbatch));
+            let (together, apart): (Vec<String>, Vec<String>) = each.into_iter().unzip();
+            let (together, apart) = (whole(together), whole(apart));
             let place = format!("(inverse ?e (ids ?a ?b ?c {microbatch}))");
             for (before, after) in [("(expand ", ")"), ("(pool ?m ", " ?o)")] {
                 let used = |rows: &str| format!("{before}{rows} {place}{after}");
@@ -81,20 +108,18 @@ fn lookups(context: &Context, reuse: Reuse, all: &mut Vec<Instance>) {
     }
 }
 
-fn gradients(reuse: Reuse, replicated: bool, all: &mut Vec<Instance>) {
-    let (asked, send) =
-        if replicated { ("(ask_all ?x ?e)".to_owned(), "send_all") } else { (ask("?x", "?e"), "send") };
-    let classes = Classes { reuse, way: Way::Backward, asked, entries: "?e", replicated };
-    let asked = &classes.asked;
-    let of = |class: usize| {
-        let (owner, asker) = (classes.at_owner(class), classes.at_asker(class));
-        format!("(update (total {asked} ({send} (split ?g {asker}) {asker} {owner}) {owner}))")
-    };
-    let updates: Vec<String> = (0..classes.count()).map(of).collect();
+fn gradients(
+    reuse: Reuse,
+    (replicated, relays): (bool, Option<Relays>),
+    asked: String,
+    left: String,
+    all: &mut Vec<Instance>,
+) {
+    let classes = Classes { reuse, way: Way::Backward, asked, entries: "?e", replicated, relays };
+    let updates: Vec<String> = (0..classes.count()).map(|class| classes.updated("?g", class)).collect();
     let right = match &updates[..] {
         [one] => one.clone(),
         _ => format!("(join (list {}))", updates.join(" ")),
     };
-    let left = if replicated { update_all("?g", "?x", "?e") } else { update("?g", "?x", "?e") };
     all.push(Instance { left, right, condition: Condition::None });
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use fs_schedule::Way;
 use fs_schedule::reuse::Reuse;
 
+use super::relay::add;
 use super::{EvalError, Evaluation, Operands, Part, Request, Values, segments};
 use crate::distribution::op::Op;
 use crate::distribution::term::Id;
@@ -181,8 +182,8 @@ impl Evaluation<'_> {
         Ok(())
     }
 
-    /// Sums per row of what arrived: within each rank by position, then by rank.
-    pub(super) fn total(o: &Operands<'_>, rank: usize) -> Result<Part, EvalError> {
+    /// Sums per row of what arrived: within each rank by position, then by rank, then by node.
+    pub(super) fn total(&self, o: &Operands<'_>, rank: usize) -> Result<Part, EvalError> {
         let (asked, received) = (o.requests(0, rank)?, o.reals(1, rank)?);
         let (rows, counts): (Vec<u64>, &[usize]) = if o.parts.len() == 3 {
             let picked = o.positions(2, rank)?.iter().map(|p| Ok(o.picked(asked, p[0])?.row));
@@ -191,17 +192,20 @@ impl Evaluation<'_> {
             (asked.iter().map(|r| r.row).collect(), &o.part(0, rank)?.counts)
         };
         let pairs: Vec<(u64, &Vec<f32>)> = rows.into_iter().zip(received).collect();
+        let sources = segments(&pairs, counts);
         let mut totals: BTreeMap<u64, Vec<f32>> = BTreeMap::new();
-        let add = |sums: &mut BTreeMap<u64, Vec<f32>>, row: u64, g: &[f32]| match sums.get_mut(&row) {
-            Some(sum) => sum.iter_mut().zip(g).for_each(|(s, x)| *s += x),
-            None => drop(sums.insert(row, g.to_vec())),
-        };
-        for from in segments(&pairs, counts) {
-            let mut of_rank = BTreeMap::new();
-            for (row, g) in from {
-                add(&mut of_rank, *row, g);
+        for node in 0..self.world.nodes {
+            let mut of_node = BTreeMap::new();
+            for from in sources.iter().skip(node).step_by(self.world.nodes) {
+                let mut of_rank = BTreeMap::new();
+                for (row, g) in *from {
+                    add(&mut of_rank, *row, g);
+                }
+                for (row, g) in &of_rank {
+                    add(&mut of_node, *row, g);
+                }
             }
-            for (row, g) in &of_rank {
+            for (row, g) in &of_node {
                 add(&mut totals, *row, g);
             }
         }

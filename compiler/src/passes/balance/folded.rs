@@ -67,7 +67,9 @@ fn owned(module: &Module) -> Result<BTreeSet<u32>, PassError> {
     let tables: Vec<Table> =
         module.decls_of("model.table").map(|op| record(&op.attrs)).collect::<Result<_, _>>()?;
     let has_owner = |x: &Exchange| {
-        tables.get(x.table as usize).is_some_and(|table| table.sharding != Sharding::DataParallel)
+        // Relays are asked by the ranks of their node, for themselves.
+        let owned = |table: &Table| table.sharding != Sharding::DataParallel;
+        x.leg.is_whole() && tables.get(x.table as usize).is_some_and(owned)
     };
     Ok((0..).zip(exchanges(module)).filter(|(_, x)| has_owner(x)).map(|(number, _)| number).collect())
 }

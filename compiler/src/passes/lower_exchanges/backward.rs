@@ -63,6 +63,16 @@ fn send(g: &mut Generator<'_>, tables: &[&Lowering], class: Option<u32>) -> Resu
         g.value(own, &l.name)?;
     }
     for (l, sum, i) in &each {
+        if let Some(received) = l.dist.sent_within(&mut g.terms, *i, class, *sum)? {
+            g.value(received, &l.name)?;
+        }
+    }
+    for (l, sum, i) in &each {
+        if let Some(sums) = l.dist.summed(&mut g.terms, *i, class, *sum)? {
+            g.value(sums, &l.name)?;
+        }
+    }
+    for (l, sum, i) in &each {
         let received = l.dist.sent(&mut g.terms, *i, class, *sum)?;
         g.value(received, &l.name)?;
     }

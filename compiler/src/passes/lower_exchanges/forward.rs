@@ -20,6 +20,17 @@ pub(super) fn ask(g: &mut Generator<'_>, tables: &Tables) -> Result<(), PassErro
     for l in tables.values() {
         g.value(l.dist.entries, &l.name)?;
     }
+    // Relays hear of all before they ask.
+    for l in tables.values() {
+        for relay in l.dist.parts.iter().filter_map(|p| p.relay.as_ref()) {
+            g.value(relay.all.owner, &l.name)?;
+        }
+    }
+    for l in tables.values() {
+        for p in &l.dist.parts {
+            g.value(p.all.asker, &l.name)?;
+        }
+    }
     for l in tables.values() {
         for p in &l.dist.parts {
             g.value(p.all.owner, &l.name)?;
@@ -36,22 +47,31 @@ pub(super) fn plan(g: &mut Generator<'_>, tables: &Tables) -> Result<(), PassErr
 
 /// Classes at the owners, then at those who asked, then the positions at both, for tables that rows are sent of.
 pub(super) fn tell_apart(g: &mut Generator<'_>, tables: &[&Lowering], way: Way) -> Result<(), PassError> {
-    let classes = |l: &Lowering| -> Vec<Classes> {
-        let of = l.dist.parts.iter().filter_map(|p| match way {
-            Way::Forward => p.lookups.as_ref(),
-            Way::Backward => p.updates.as_ref(),
-        });
-        of.filter(|_| !l.dist.replicated).cloned().collect()
-    };
-    let all: Vec<(&str, Classes)> =
-        tables.iter().flat_map(|l| classes(l).into_iter().map(|c| (l.name.as_str(), c))).collect();
-    for (name, c) in &all {
+    let mut all: Vec<(&str, &Classes, Option<&Classes>)> = Vec::new();
+    for l in tables.iter().filter(|l| !l.dist.replicated) {
+        for p in &l.dist.parts {
+            let relay = p.relay.as_ref();
+            let (of_owners, of_relays) = match way {
+                Way::Forward => (&p.lookups, relay.and_then(|r| r.lookups.as_ref())),
+                Way::Backward => (&p.updates, relay.and_then(|r| r.updates.as_ref())),
+            };
+            all.extend(of_owners.as_ref().map(|c| (l.name.as_str(), c, of_relays)));
+        }
+    }
+    for (name, c, _) in &all {
         g.value(c.of_rows.owner, name)?;
     }
-    for (name, c) in &all {
+    for (name, c, _) in &all {
         g.value(c.of_rows.asker, name)?;
     }
-    for (name, c) in &all {
+    let relays = || all.iter().filter_map(|(name, _, relay)| Some((*name, (*relay)?)));
+    for (name, c) in relays() {
+        g.value(c.of_rows.owner, name)?;
+    }
+    for (name, c) in relays() {
+        g.value(c.of_rows.asker, name)?;
+    }
+    for (name, c) in all.iter().map(|(name, c, _)| (*name, *c)).chain(relays()) {
         if let Some(list) = c.lists.first() {
             g.value(list.owner, name)?;
             g.value(list.asker, name)?;
@@ -73,6 +93,7 @@ pub(super) fn fetch(g: &mut Generator<'_>, tables: &Tables, round: u32) -> Resul
                 let y = l.dist.looked_up(&mut g.terms, i, Some(class))?;
                 g.value(y, &l.name)?;
             }
+            through_relays(g, chosen(), Some(class))?;
             for (l, i) in chosen() {
                 let z = l.dist.fetched(&mut g.terms, i, Some(class))?;
                 g.value(z, &l.name)?;
@@ -97,6 +118,7 @@ fn together(g: &mut Generator<'_>, tables: &Tables) -> Result<(), PassError> {
         let y = l.dist.looked_up(&mut g.terms, i, None)?;
         g.value(y, &l.name)?;
     }
+    through_relays(g, chosen().flat_map(each_part), None)?;
     for (l, i) in chosen().flat_map(each_part) {
         let z = l.dist.fetched(&mut g.terms, i, None)?;
         g.value(z, &l.name)?;
@@ -108,11 +130,30 @@ fn together(g: &mut Generator<'_>, tables: &Tables) -> Result<(), PassError> {
     Ok(())
 }
 
+/// Rows to the relays and there to each that asked, of tables that have some.
+fn through_relays<'l>(
+    g: &mut Generator<'_>,
+    tables: impl Iterator<Item = (&'l Lowering, usize)> + Clone,
+    class: Option<u32>,
+) -> Result<(), PassError> {
+    for (l, i) in tables.clone() {
+        if let Some(rows) = l.dist.relayed(&mut g.terms, i, class)? {
+            g.value(rows, &l.name)?;
+        }
+    }
+    for (l, i) in tables {
+        if let Some(rows) = l.dist.passed(&mut g.terms, i, class)? {
+            g.value(rows, &l.name)?;
+        }
+    }
+    Ok(())
+}
+
 /// How the lookups of a table are told apart, if they are.
 fn told_apart(l: &Lowering) -> Option<Reuse> {
     l.dist.reuse.filter(|_| !l.dist.replicated)
 }
 
-fn each_part(l: &Lowering) -> impl Iterator<Item = (&Lowering, usize)> {
+fn each_part(l: &Lowering) -> impl Iterator<Item = (&Lowering, usize)> + Clone {
     (0..l.dist.parts.len()).map(move |i| (l, i))
 }

@@ -153,7 +153,27 @@ impl<'a> Generator<'a> {
         }
         let made = match node.op {
             Op::Entries { .. } => self.entries(id, &of, scope)?,
-            Op::Ask { .. } | Op::AskAll { .. } => self.ask(id, of[0], scope)?,
+            Op::Ask { .. } | Op::AskAll { .. } | Op::AskRelay { .. } => self.ask(id, of[0], scope)?,
+            Op::Relayed { .. } => self.relayed(id, of[0], scope)?,
+            Op::PassClasses => {
+                let way = self.way(id)?;
+                let operands = of.iter().map(|m| m.value).collect();
+                let attrs = with_way(self.single(id)?, way);
+                let types = [byte(self.extent(id)?, 1)];
+                let value = self.e.emit("comm.pass_classes", operands, attrs, &types, scope)[0];
+                Made { value, counts: of[1].counts, uses: None }
+            }
+            Op::PassRows => {
+                let operands = of.iter().map(|m| m.value).collect();
+                self.rows("comm.pass_rows", operands, self.single(id)?, id, scope)?
+            }
+            Op::SumAsked => {
+                // How many gradients are whose: of the class, or of all that is asked for.
+                let list = of.get(3).copied().unwrap_or(of[1]);
+                let mut operands = vec![of[0].value, counts_of(list)?, of[2].value];
+                operands.extend(of[3..].iter().map(|m| m.value));
+                self.rows("comm.sum_asked", operands, self.single(id)?, id, scope)?
+            }
             Op::Partition { .. } => self.partition(id, &of, scope)?,
             Op::Answer => {
                 let way = self.way(id)?;
@@ -254,6 +274,22 @@ impl<'a> Generator<'a> {
             self.made.insert(term, Made::plain(*inverse));
         }
         Ok(Made { value: made[0], counts: Some(made[1]), uses: uses.then(|| made[2]) })
+    }
+
+    /// What a relay asks for, with the places of all that its node asks it for.
+    fn relayed(&mut self, id: Id, asked: Made, scope: &str) -> Result<Made, PassError> {
+        let node = self.terms.node(id).clone();
+        let (sent, received) = (self.extent(id)?, self.extent(node.children[0])?);
+        let mut operands = vec![asked.value, counts_of(asked)?];
+        operands.extend(asked.uses);
+        let mut types: Vec<Type> = vec![id_matrix(sent, 1).into(), counts().into()];
+        types.extend(asked.uses.map(|_| byte(sent, 2)));
+        types.push(index(received, 1).into());
+        let made = self.e.emit("comm.unique_asked", operands, self.single(id)?, &types, scope);
+        let places = self.terms.add(Op::Places, &[id, node.children[0]])?;
+        let at = Made { value: made[made.len() - 1], counts: asked.counts, uses: None };
+        self.made.insert(places, at);
+        Ok(Made { value: made[0], counts: Some(made[1]), uses: asked.uses.map(|_| made[2]) })
     }
 
     /// Input dist; of replicas with the rank's own rows.

@@ -31,7 +31,7 @@ mod table;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::reuse::Reuse;
-use fs_schedule::{Settings, Way};
+use fs_schedule::{Settings, Sharding, Way};
 
 use super::{OptionError, Options, PassError, Statistics, option};
 use crate::distribution::{Lookahead, TableChoices};
@@ -52,10 +52,13 @@ pub(super) fn run(
     let plan = TableChoices {
         unique: option(options, "unique")?.unwrap_or_default(),
         lookahead: option(options, "lookahead")?.unwrap_or_default(),
+        relay: option(options, "relay")?.unwrap_or_default(),
         sampled: sampled(module)?,
     };
-    let microbatches = typed::<Settings>(&module.attrs, "settings").map_or(1, |s| s.microbatches);
+    let settings = typed::<Settings>(&module.attrs, "settings").ok();
+    let microbatches = settings.as_ref().map_or(1, |s| s.microbatches);
     check(module, &plan, microbatches)?;
+    check_relays(module, &plan, settings.is_some_and(|s| s.node.is_some()))?;
     for f in 0..module.funcs.len() {
         lower_function(module, f, &plan, microbatches, statistics)?;
     }
@@ -75,9 +78,11 @@ fn check(module: &Module, plan: &TableChoices, microbatches: u32) -> Result<(), 
     let names: Vec<String> =
         module.decls_of("model.table").filter_map(|op| Some(table_of(op).ok()?.name)).collect();
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
-    for (option, unknown) in
-        [("unique", plan.unique.unknown(&known)), ("lookahead", plan.lookahead.unknown(&known))]
-    {
+    for (option, unknown) in [
+        ("unique", plan.unique.unknown(&known)),
+        ("lookahead", plan.lookahead.unknown(&known)),
+        ("relay", plan.relay.unknown(&known)),
+    ] {
         if let Some(name) = unknown {
             return Err(OptionError::NoTable { option, table: name.into() }.into());
         }
@@ -92,6 +97,31 @@ fn check(module: &Module, plan: &TableChoices, microbatches: u32) -> Result<(), 
         if many || (Reuse { lookahead, microbatches }).count(Way::Forward) > Reuse::MOST {
             return Err(OptionError::Classes { lookahead, microbatches, most: Reuse::MOST }.into());
         }
+    }
+    Ok(())
+}
+
+/// Refuses relays where there are none, or for rows that they cannot ask for.
+fn check_relays(module: &Module, plan: &TableChoices, nodes: bool) -> Result<(), PassError> {
+    let chosen = plan.relay.others.iter().chain(plan.relay.named.values());
+    if !chosen.copied().any(|relayed| relayed) {
+        return Ok(());
+    }
+    if !nodes {
+        return Err(OptionError::OneNode.into());
+    }
+    for op in module.decls_of("model.table") {
+        let table = table_of(op)?;
+        let asked = plan.relay.named.get(&table.name).copied() == Some(true);
+        let why = match table.sharding {
+            Sharding::DataParallel if asked => "every rank has all of them",
+            Sharding::DataParallel => continue,
+            _ if table.rows > 1 << 32 && plan.relay.get(&table.name) == Some(&true) => {
+                "it has more than 2^32, which have no numbers of 32 bits"
+            }
+            _ => continue,
+        };
+        return Err(OptionError::NoRelay { table: table.name, why }.into());
     }
     Ok(())
 }

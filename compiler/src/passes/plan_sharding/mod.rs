@@ -20,10 +20,11 @@ mod owners;
 mod rows;
 
 use fs_schedule::profile::Rows;
-use fs_schedule::{RowPlacement, Sharding, SparseOptimizer, Table};
+use fs_schedule::{RowPlacement, Settings, Sharding, SparseOptimizer, Table};
 
 use super::{OptionError, Options, PassError, Statistics, option};
 use crate::distribution::PerTable;
+use crate::ir::attr::typed;
 use crate::ir::{Attr, Attrs, Module, OpId, table_of};
 use load::Load;
 use owners::Owners;
@@ -124,6 +125,15 @@ pub(super) fn run(
     let latency = option::<f64>(options, "latency_bytes")?.unwrap_or(262_144.0);
     if ranks == 0 {
         return Err(OptionError::Zero { option: "ranks" }.into());
+    }
+    if let Some(node) = option::<u32>(options, "node")? {
+        if node == 0 {
+            return Err(OptionError::Zero { option: "node" }.into());
+        }
+        let mut settings: Settings = typed(&module.attrs, "settings")?;
+        // On one node, or on nodes of one rank, nothing is summed otherwise and nobody asks for others.
+        settings.node = Some(node).filter(|node| (2..ranks).contains(node));
+        module.attrs.insert("settings".into(), Attr::from(&settings));
     }
     let ops: Vec<OpId> =
         module.decls.iter().copied().filter(|id| module.op(*id).def.name == "model.table").collect();

@@ -193,6 +193,8 @@ function decode(raw, index) {
   for (const column of ["kind", "lane", "cycle"]) s.ops[column] = Uint8Array.from(raw.ops[column]);
   for (const column of ["stage", "priority"]) s.ops[column] = Int32Array.from(raw.ops[column]);
   for (const column of ["start", "time", "end"]) s.ops[column] = Float64Array.from(raw.ops[column]);
+  // What waits for it starts so long after it has ended.
+  s.ops.lag = Float64Array.from(raw.ops.lag || new Array(n).fill(0));
   s.links = new Links(raw.links, n);
   s.lanes = raw.lanes.map((lane, i) => new PlanLane(s, i, lane));
   s.runs = (raw.measured ? raw.measured.ranks : [])

@@ -131,6 +131,8 @@ struct Ops<'a> {
     chunk: Option<Vec<u64>>,
     start: Vec<u64>,
     time: Vec<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lag: Option<Vec<u64>>,
     end: Vec<Number>,
     flops_text: Vec<u32>,
     flops: Vec<Number>,
@@ -252,6 +254,7 @@ fn ops<'a>(ops: &'a [OpView], texts: &mut Texts) -> Ops<'a> {
     let mut said = |of: &dyn Fn(&'a OpView) -> &'a str| ops.iter().map(|o| texts.get(of(o))).collect();
     let kind = |o: &OpView| Purpose::ALL.iter().position(|k| *k == o.kind).unwrap_or(0) as u8;
     let parts = ops.iter().any(|o| o.microbatch.is_some());
+    let lags = ops.iter().any(|o| o.lag > 0);
     let chunks = ops.iter().any(|o| o.chunk.is_some());
     Ops {
         name: ops.iter().map(|o| o.name.as_str()).collect(),
@@ -265,6 +268,7 @@ fn ops<'a>(ops: &'a [OpView], texts: &mut Texts) -> Ops<'a> {
         chunk: chunks.then(|| ops.iter().map(|o| o.chunk.unwrap_or(0)).collect()),
         start: ops.iter().map(|o| o.start).collect(),
         time: ops.iter().map(|o| o.time).collect(),
+        lag: lags.then(|| ops.iter().map(|o| o.lag).collect()),
         end: column(&|o| o.end),
         flops_text: said(&|o| &o.size.flops.0),
         flops: column(&|o| o.size.flops.1),

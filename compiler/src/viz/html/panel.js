@@ -69,10 +69,10 @@ function facts(p) {
   const s = p.lane.schedule, o = s.ops, op = p.op, list = [];
   list.push(["batch", batchText(s, op, p.step)]);
   list.push(["engine", `${s.lanes[o.lane[op]].name}, priority ${o.priority[op]}` + (o.chunk && o.chunk[op] ? `, in chunks of ${amount(o.chunk[op], "B")}` : "")]);
-  list.push(["planned", `${duration(o.time[op])}, from ${duration(o.start[op], 4)} into the step`]);
+  list.push(["planned", `${duration(o.time[op])}${o.lag[op] ? `, then ${duration(o.lag[op])} until others may start` : ""}, from ${duration(o.start[op], 4)} into the step`]);
   if (o.class[op]) list.push(["rows", DATA.texts[o.class[op]]]);
   const d = s.measured && s.differences[op];
-  if (p.lane.measured) list.push(["measured", `${duration(p.end - p.start)} on rank ${p.lane.rank}, ${signed(p.end - p.start - o.time[op])} to the prediction`]);
+  if (p.lane.measured) list.push(["measured", `${duration(p.end - p.start)} on rank ${p.lane.rank}, ${signed(p.end - p.start - o.time[op] - o.lag[op])} to the prediction`]);
   if (d) list.push(["difference", `takes ${signed(d.time)}, starts ${signed(d.start)} (medians of ${d.count})`]);
   for (const [name, symbols, value] of sizes(s, op)) list.push([name, `${value} = ${symbols}`]);
   return list;
@@ -139,7 +139,7 @@ function differences() {
     list.sort((a, b) => Math.abs(b.d.time) - Math.abs(a.d.time) || a.op - b.op);
     const body = list.slice(0, MOST_DIFFERENCES).map(({ op, d }) => el("tr", {},
       el("td", {}, el("button", { type: "button", class: "linkish", text: s.ops.name[op], onclick: () => { choose(instanceInView(s, op)); reveal(); } }),
-        el("span", { class: "soft small", text: `${duration(s.ops.time[op])} planned, ${duration(d.measured)} measured` })),
+        el("span", { class: "soft small", text: `${duration(s.ops.time[op] + s.ops.lag[op])} planned, ${duration(d.measured)} measured` })),
       el("td", { class: "number", text: signed(d.time) })));
     box.append(el("h2", { text: "Measured against predicted" }),
       el("p", { class: "small", text: `Step ${m.step === null ? "measured once" : duration(m.step, 4)}, predicted ${duration(s.step, 4)}${m.step === null ? "" : ` (${signed(m.step - s.step)})`}. ${m.ranks.length} rank${m.ranks.length === 1 ? "" : "s"}, ${m.steps} traced step${m.steps === 1 ? "" : "s"}; medians. Starts are compared within a step.` }),

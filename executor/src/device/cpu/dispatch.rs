@@ -3,7 +3,7 @@
 use fs_kernels::Real;
 use fs_schedule::Action;
 
-use super::{Call, Fault, asked, attention, balance, dense, loss, optimizer, sparse};
+use super::{Call, Fault, asked, attention, balance, dense, loss, optimizer, relay, sparse};
 
 /// Runs an operation that is no transfer.
 pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
@@ -13,6 +13,10 @@ pub(crate) fn execute<T: Real>(c: &Call<T>) -> Result<(), Fault> {
         }
         Action::Unique { exchange } => sparse::unique(c, *exchange),
         Action::UniqueFor { exchange } => asked::unique_for(c, *exchange),
+        Action::UniqueAsked { exchange } => relay::unique_asked(c, *exchange),
+        Action::PassClasses { .. } => relay::pass_classes(c),
+        Action::PassRows { class, .. } => relay::pass_rows(c, *class),
+        Action::SumAsked { class, .. } => relay::sum_asked(c, *class),
         Action::Partition { exchange, way } => sparse::partition(c, *exchange, *way),
         Action::Positions { exchange, way } => sparse::positions(c, *exchange, *way),
         Action::Gather { exchange, class } => sparse::gather(c, *exchange, *class),

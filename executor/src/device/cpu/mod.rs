@@ -19,7 +19,9 @@ mod optimizer;
 mod owners;
 mod picture;
 mod pieces;
+mod rails;
 mod rank_items;
+mod relay;
 mod sparse;
 mod state;
 mod whole;
@@ -51,6 +53,7 @@ pub(crate) use call::Call;
 pub(crate) use carry::{Route, routes};
 pub(crate) use collectives::share;
 pub(crate) use inbox::receive;
+pub(crate) use rails::Rails;
 pub(crate) use rank_items::{EPS, block, digits_of, put_down};
 pub(crate) use sparse::{bound_lists, reuse};
 pub use state::{Dense, Shard};
@@ -70,6 +73,8 @@ pub struct Cpu<T: Real> {
     pub dense: Vec<Dense<T>>,
     /// Where gradients go instead of updates, when they are asked for: per table and part, like the shard.
     captured: Mutex<Option<Vec<Vec<Vec<T>>>>>,
+    /// Which owners this rank asks through whom.
+    pub(super) rails: rails::Rails,
     /// Per exchange the numbers of the classes of lookups and of gradients.
     pub(super) classes: Vec<[Vec<u8>; 2]>,
     /// Data-parallel exchanges with microbatches, per batch in flight: the last use by any rank of each entry's row.
@@ -177,6 +182,7 @@ impl<T: Real> Cpu<T> {
                 Vec::new()
             },
             captured: Mutex::default(),
+            rails: rails::Rails::new(env.nodes, *rank, *ranks),
             classes: schedule.exchanges.iter().map(classes).collect(),
             last_uses: env.batches.iter().map(|_| last_uses()).collect(),
             ranking: Mutex::default(),

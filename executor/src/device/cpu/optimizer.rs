@@ -22,7 +22,7 @@ pub(super) fn apply<T: Real>(c: &Call<T>, exchange: u32, class: Option<u32>) -> 
         listed.extend(at.slice()?.iter().map(|entry| rows[*entry as usize]));
         rows = listed;
     }
-    sum_received(rows, sizes, gradients.mat(), reduced);
+    sum_received(rows, sizes, c.env.nodes.each() as usize, gradients.mat(), reduced);
     let conflict = || Fault::Conflict(format!("t{number}"));
     let picture = &c.cpu.pictures[number][part as usize];
     let _held = picture.before(c.batch.step, &reduced.rows, table, conflict)?;

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use fs_kernels::Real;
+use fs_schedule::{Exchange, Table};
 
 use super::pieces::check;
 use super::{Call, Fault};
@@ -19,7 +20,9 @@ pub(super) fn by_owner<'a, T: Real>(
     let (exchange, table) = c.exchange(exchange)?;
     check("entries", entries, sum(counts))?;
     check("counts", counts.len(), c.env.ranks)?;
-    let sole = table.sharding.owner(exchange.part).map(|rank| rank as usize);
+    let sole = asked_of(c, exchange, table)?;
+    // A relay is asked for rows of the whole table.
+    let whole = sole.is_some() || exchange.leg.between().is_some();
     let each = rows_per_rank(table.rows, c.env.ranks) as i64;
     let mut at = 0;
     Ok(counts.iter().enumerate().map(move |(rank, count)| {
@@ -30,8 +33,23 @@ pub(super) fn by_owner<'a, T: Real>(
         };
         let range = at..at + n;
         at += n;
-        (rank, range, if sole.is_some() { 0 } else { rank as i64 * each })
+        (rank, range, if whole { 0 } else { rank as i64 * each })
     }))
+}
+
+/// The one rank that is asked for all of a table's rows, or of a part's, if it is one.
+pub(super) fn asked_of<T: Real>(
+    c: &Call<T>,
+    exchange: &Exchange,
+    table: &Table,
+) -> Result<Option<usize>, Fault> {
+    let Some(owner) = table.sharding.owner(exchange.part) else { return Ok(None) };
+    let ranks = c.env.ranks;
+    if owner as usize >= ranks {
+        return Err(Fault::NoOwner { table: table.name.clone(), owner: owner as usize, ranks });
+    }
+    let relay = exchange.leg.between().map(|_| c.env.nodes.relay(c.env.rank as u32, owner));
+    Ok(Some(relay.unwrap_or(owner) as usize))
 }
 
 /// Each rank's entries, one rank's after the other's.

@@ -3,13 +3,18 @@
 use fs_kernels::embedding::{self, Pool};
 use fs_kernels::partition::{self, Classes, Uses};
 use fs_kernels::random::negatives;
-use fs_kernels::unique::{bucketize_by_owner, occurrences_by_owner, unique_by_owner, uses_of_entries};
+use fs_kernels::unique::{
+    Unique, bucketize_by_owner, occurrences_by_owner, unique_by_owner, uses_of_entries,
+};
 use fs_kernels::{Mat, Real, Write};
 use fs_schedule::action::Effect;
 use fs_schedule::reuse::Reuse;
-use fs_schedule::{Extent, PoolMode, Sharding, Symbol, Way};
+use fs_schedule::{Exchange, Extent, PoolMode, Sharding, Symbol, Table, Way};
 
 use super::arena::{Few, Read};
+use super::owners::asked_of;
+use super::pieces::check;
+use super::rails::Rails;
 use super::{Call, Fault, Work};
 use crate::data::share::Column;
 use crate::device::shards::rows_per_rank;
@@ -58,12 +63,17 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
     let out_of_range = |id: i64| Fault::IdOutOfRange { id, table: table.name.clone(), rows: table.rows };
     let map = &c.env.maps[plan.table as usize];
     let mut placed: Few<&[i64]> = Few::new();
-    let features = if map.is_range() {
+    // Of several owners, those that one relay stands for are asked one after the other.
+    let rails = (owners > 1 && plan.leg.between().is_some()).then_some(&c.cpu.rails);
+    let features = if map.is_range() && rails.is_none() {
         features.as_slice()
     } else {
         // From here on rows are called by their slots; what is learnt of them is the same.
         slots.clear();
         features.iter().try_for_each(|ids| map.slots(ids, table.rows, slots)).map_err(out_of_range)?;
+        if let Some(rails) = rails {
+            rails.by_relay(slots, rows as i64);
+        }
         let mut rest = slots.as_slice();
         for ids in &features {
             let (own, others) = rest.split_at(ids.len());
@@ -78,23 +88,15 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
         (false, false) => bucketize_by_owner(features, rows as usize, owners, unique),
     };
     found.map_err(|e| out_of_range(e.id))?;
+    if let Some(rails) = rails {
+        rails.by_owner(&mut unique.ids, rows as i64);
+    }
     if let Some(id) = unique.ids.iter().find(|id| **id as u64 >= table.rows) {
         return Err(out_of_range(*id));
     }
     c.learn(Symbol::Sent(exchange), unique.ids.len());
     c.write_ids(0)?.slice().copy_from_slice(&unique.ids);
-    let mut counts = c.write_counts(1)?;
-    let counts = counts.slice();
-    if owners == ranks && table.sharding == Sharding::RowWise {
-        for (count, n) in counts.iter_mut().zip(&unique.counts) {
-            *count = *n as u64;
-        }
-    } else {
-        counts.fill(0);
-        let owner = table.sharding.owner(plan.part).map_or(c.env.rank, |rank| rank as usize);
-        let missing = || Fault::NoOwner { table: table.name.clone(), owner, ranks };
-        *counts.get_mut(owner).ok_or_else(missing)? = unique.ids.len() as u64;
-    }
+    tell(c, plan, table, rails, unique)?;
     if with_uses {
         bound(c, features, boundaries);
         let mut uses = c.write_bytes(2)?;
@@ -105,6 +107,29 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
         let (own, rest) = inverse.split_at(ids.len());
         c.write_indices(inverses + i)?.slice().copy_from_slice(own);
         inverse = rest;
+    }
+    Ok(())
+}
+
+/// How many of the entries go to which rank.
+pub(super) fn tell<T: Real>(
+    c: &Call<T>,
+    plan: &Exchange,
+    table: &Table,
+    rails: Option<&Rails>,
+    unique: &Unique,
+) -> Result<(), Fault> {
+    let mut counts = c.write_counts(1)?;
+    let counts = counts.slice();
+    check("ranks", counts.len(), c.env.ranks)?;
+    counts.fill(0);
+    if table.sharding == Sharding::RowWise {
+        for (place, n) in unique.counts.iter().enumerate() {
+            counts[rails.map_or(place, |rails| rails.relay(place))] += *n as u64;
+        }
+    } else {
+        let of = asked_of(c, plan, table)?.unwrap_or(c.env.rank);
+        counts[of] = unique.ids.len() as u64;
     }
     Ok(())
 }

@@ -38,6 +38,10 @@ pub(super) fn by(action: &Action) -> By {
         | Action::DrawNegatives { .. }
         | Action::Unique { .. }
         | Action::UniqueFor { .. }
+        | Action::UniqueAsked { .. }
+        | Action::PassClasses { .. }
+        | Action::PassRows { .. }
+        | Action::SumAsked { .. }
         | Action::AllToAllIds { .. }
         | Action::AllToAllIdsFor { .. }
         | Action::AllGatherIds { .. }

@@ -9,7 +9,7 @@ use fs_kernels::cuda::catalogue::{ids, sort};
 use fs_kernels::cuda::driver::{Area, Driver, DriverError, Memory, Stream, Touch};
 use fs_kernels::cuda::lists::{Bitmap, Sorted, Sorting, bits_below, scan_room, sort_by};
 use fs_kernels::cuda::{Call as Launched, In, Out};
-use fs_schedule::{Action, Operand, Place, Sharding, Site, Symbol};
+use fs_schedule::{Action, Exchange, Operand, Place, Sharding, Site, Symbol, Table};
 
 use super::kernels::{Enqueued, Scratch};
 use super::loaded::Name;
@@ -17,10 +17,11 @@ use super::memory::size;
 use super::numbers::{Numbers, Room, Then};
 use super::operands::Located;
 use super::plain::{Plain, bytes_of, values_of};
+use super::transfer::{asked_of, check};
 use super::{Cuda, Fault, Job, Lane};
 use crate::data::share::Column;
 use crate::device::cpu::arena::ColumnRange;
-use crate::device::cpu::{Call, bound_lists, shape};
+use crate::device::cpu::{Call, Rails, bound_lists, shape};
 use crate::device::shards::rows_per_rank;
 
 /// An operation on ids that is being enqueued.
@@ -71,6 +72,10 @@ impl<D: Driver> Cuda<D> {
             Action::CopyIds => ids.copy_ids().map(|()| None),
             Action::Unique { exchange } => ids.unique(*exchange).map(Some),
             Action::UniqueFor { exchange } => ids.unique_for(*exchange).map(Some),
+            Action::UniqueAsked { exchange } => ids.unique_asked(*exchange).map(Some),
+            Action::PassClasses { .. } => ids.pass_classes().map(|()| None),
+            Action::PassRows { class, .. } => ids.pass_rows(*class).map(|()| None),
+            Action::SumAsked { class, .. } => ids.sum_asked(*class).map(|()| None),
             Action::Partition { exchange, way } => ids.partition(*exchange, *way).map(|()| None),
             Action::Positions { exchange, way } => ids.positions(*exchange, *way).map(Some),
             _ => return Ok(Enqueued::No),
@@ -92,6 +97,8 @@ impl<D: Driver> Cuda<D> {
             return Ok(Some(numbers));
         }
         let stream = self.order.stream(job);
+        // Others may have been started behind it.
+        self.driver.resume(stream, &job.op.name);
         let mut ids = Ids::new(self, lane, job, stream);
         let done = ids.take_numbers(numbers);
         ids.scratch.end().and(done)?;
@@ -354,12 +361,35 @@ impl<'a, D: Driver> Ids<'a, D> {
         self.run(&call, &[Touch::Out(uses)])
     }
 
-    fn unique(&mut self, exchange: u32) -> Result<(Room, Then), Fault> {
-        let (plan, table) = self.job.exchange(exchange)?;
-        let (rows, owners) = match &table.sharding {
+    /// Rows of each owner of a table, and how many there are; one where all entries are asked of one rank.
+    pub(super) fn shares(&self, table: &Table) -> (u64, u32) {
+        match &table.sharding {
             Sharding::RowWise => (rows_per_rank(table.rows, self.job.env.ranks), self.job.env.ranks as u32),
             _ => (table.rows, 1),
-        };
+        }
+    }
+
+    /// Of several owners, those that one relay stands for are asked one after the other.
+    fn rails(&self, exchange: &Exchange, owners: u32) -> Option<&'a Rails> {
+        (owners > 1 && exchange.leg.between().is_some()).then_some(&self.cuda.host.rails)
+    }
+
+    /// Slots of a table whose owners come in another order.
+    fn in_order(
+        &mut self,
+        (n, slots): (u32, Memory),
+        (rows, owners): (u64, u32),
+        to: &[u32],
+        touches: &[Touch],
+    ) -> Result<(), Fault> {
+        let to = In::at(self.up(to)?);
+        self.run(&ids::slots_in_order(n, Out::at(slots.address), rows, owners, to), touches)
+    }
+
+    fn unique(&mut self, exchange: u32) -> Result<(Room, Then), Fault> {
+        let (plan, table) = self.job.exchange(exchange)?;
+        let (rows, owners) = self.shares(table);
+        let rails = self.rails(plan, owners);
         let with_uses = self.job.op.writes.len() > self.job.op.reads.len() + 2;
         let inverses = 2 + usize::from(with_uses);
         let mut lists = Vec::with_capacity(self.job.op.reads.len());
@@ -369,8 +399,12 @@ impl<'a, D: Driver> Ids<'a, D> {
         }
         let n: u32 = lists.iter().map(|list| list.n).sum();
         let room = self.room(owners as usize)?;
-        let list = In::at(self.slots(plan.table, &lists, room.fault())?.address);
+        let slots = self.slots(plan.table, &lists, room.fault())?;
         self.have_read(&lists)?;
+        if let Some(rails) = rails {
+            self.in_order((n, slots), (rows, owners), rails.places(), &[])?;
+        }
+        let list = In::at(slots.address);
         let (limit, fault) = (rows.saturating_mul(u64::from(owners)), room.fault());
         let entries = self.write_at_most(0, n as usize)?.flat();
         let touches = [Touch::InOut(entries)];
@@ -399,6 +433,10 @@ impl<'a, D: Driver> Ids<'a, D> {
             let call = ids::count_by_owner(owners, n, In::at(entries.address), rows, room.counts());
             self.run(&call, &[Touch::In(entries)])?;
         }
+        if let Some(rails) = rails {
+            let memory = Memory { address: entries.address, bytes: entries.bytes() };
+            self.in_order((n, memory), (rows, owners), rails.owners(), &touches)?;
+        }
         if with_uses {
             let uses = self.write_at_most(2, n as usize)?.flat();
             self.uses(&lists, In::at(inverse.address), uses, fault)?;
@@ -416,18 +454,24 @@ impl<'a, D: Driver> Ids<'a, D> {
 
     /// Entries of each owner are known.
     fn take_entries(&self, found: &[u64]) -> Result<(), Fault> {
-        let Action::Unique { exchange } = self.job.op.action else { return Err(Fault::NotTransfer) };
+        let (Action::Unique { exchange } | Action::UniqueAsked { exchange }) = self.job.op.action else {
+            return Err(Fault::NotTransfer);
+        };
         let (plan, table) = self.job.exchange(exchange)?;
         let n: u64 = found.iter().sum();
         self.job.learn(Symbol::Sent(exchange), n as usize);
         let mut counts = self.call.write_counts(1)?;
         let counts = counts.slice();
+        check("ranks", counts.len(), self.job.env.ranks)?;
+        counts.fill(0);
         if table.sharding == Sharding::RowWise {
-            counts.copy_from_slice(found);
+            let rails = self.rails(plan, found.len() as u32);
+            for (place, n) in found.iter().enumerate() {
+                counts[rails.map_or(place, |rails| rails.relay(place))] += n;
+            }
             return Ok(());
         }
-        counts.fill(0);
-        let owner = table.sharding.owner(plan.part).map_or(self.job.env.rank, |rank| rank as usize);
+        let owner = asked_of(self.job, plan, table).unwrap_or(self.job.env.rank);
         let ranks = self.job.env.ranks;
         let missing = || Fault::NoOwner { table: table.name.clone(), owner, ranks };
         *counts.get_mut(owner).ok_or_else(missing)? = n;

@@ -77,7 +77,7 @@ struct Sends {
     users: Option<Located>,
     /// Uses, or classes.
     bytes: Option<Located>,
-    /// Rows of an owner, or 0 where there is one.
+    /// Rows of an owner, or 0 where the table's are asked for as they are.
     rows: u64,
 }
 
@@ -108,7 +108,9 @@ impl<D: Driver> Ids<'_, D> {
             _ => at.uses.map(|at| self.read(at)).transpose()?,
         };
         let users = (kind == Kind::Asked).then(|| self.read(at.users)).transpose()?;
-        let owners = table.sharding == Sharding::RowWise && table.sharding.owner(plan.part).is_none();
+        // A relay is asked for rows of the whole table.
+        let whole = plan.leg.between().is_some() || table.sharding.owner(plan.part).is_some();
+        let owners = table.sharding == Sharding::RowWise && !whole;
         let widths = Widths {
             indices: match kind {
                 Kind::Entries { .. } => 1,

@@ -1,7 +1,8 @@
-//! Streams, and what orders work of several: an event for every operation.
+//! Streams, and what orders work of several: an event for every operation and place of the ring of batches.
 //!
 //! Every queue of the schedule, which is an engine and a priority, has a stream, so order within a queue is the stream's.
-//! When an operation is enqueued its stream waits for the events of those operations of other streams that it depends on.
+//! When an operation is enqueued its stream waits for the events of those operations of other streams that it depends on: for those of the
+//! batch that is meant. Threads of engines may be batches apart, and an event that has been recorded again stands for what came since, too.
 //! All of these have been enqueued before, so nothing waits for what has yet to come. An operation that has no batch in
 //! the first and last steps was never enqueued, and what would have come before it is not looked for: the stream waits
 //! for all that others have.
@@ -13,6 +14,7 @@ use fs_schedule::action::Effect;
 use fs_schedule::{Engine, Op, Program, Schedule};
 use parking_lot::Mutex;
 
+use super::timed::Timed;
 use crate::device::Job;
 
 /// The streams of a rank and the events of its programs.
@@ -21,8 +23,8 @@ pub(super) struct Order {
     streams: BTreeMap<(Engine, i32), Stream>,
     /// What a stream had when somebody asked for all of it.
     marks: BTreeMap<Stream, Event>,
-    /// Per program and operation.
-    events: [Vec<(Event, Stream)>; 2],
+    /// Per program and operation: one for each place of the ring of batches, and the stream.
+    events: [Vec<(Vec<Event>, Stream)>; 2],
     /// Greatest and least stages.
     stages: [(i64, i64); 2],
     /// The operations that load batches, and an event for each place of the ring of batches. Nothing starts before its batches
@@ -30,6 +32,12 @@ pub(super) struct Order {
     loads: [Option<(usize, Vec<Event>)>; 2],
     /// An operation whose dependencies are left out, for tests.
     pub(super) careless: Option<String>,
+    pub(super) timed: Timed,
+}
+
+/// The event of a batch in a ring.
+fn place(ring: &[Event], batch: u64) -> Event {
+    ring[(batch % ring.len() as u64) as usize]
 }
 
 fn position(job: &Job<'_>) -> usize {
@@ -50,7 +58,8 @@ impl Order {
                     entry.insert(stream);
                     marks.insert(stream, driver.event()?);
                 }
-                events.push((driver.event()?, streams[&key]));
+                let own = (0..ring.max(1)).map(|_| driver.event()).collect::<Result<_, _>>()?;
+                events.push((own, streams[&key]));
             }
             Ok::<_, DriverError>(events)
         };
@@ -70,7 +79,12 @@ impl Order {
         };
         let evaluation = schedule.evaluation.as_ref().map(load).transpose()?.flatten();
         let loads = [load(&schedule.train)?, evaluation];
-        Ok(Self { streams, marks, events, stages, loads, careless: None })
+        Ok(Self { streams, marks, events, stages, loads, careless: None, timed: Timed::default() })
+    }
+
+    /// How many operations training has.
+    pub(super) fn ops(&self) -> usize {
+        self.events[0].len()
     }
 
     /// The stream of an operation.
@@ -89,6 +103,12 @@ impl Order {
 
     /// What is enqueued from now on comes after all that the operation depends on.
     pub(super) fn begin<D: Driver>(&self, driver: &D, job: &Job<'_>) -> Result<Stream, DriverError> {
+        let stream = self.wait(driver, job)?;
+        self.timed.begin(driver, stream, job)?;
+        Ok(stream)
+    }
+
+    fn wait<D: Driver>(&self, driver: &D, job: &Job<'_>) -> Result<Stream, DriverError> {
         let program = position(job);
         let (events, (last, least)) = (&self.events[program], self.stages[program]);
         let stream = events[job.index].1;
@@ -101,7 +121,7 @@ impl Order {
         {
             let operands = job.op.reads.iter().chain(&job.op.writes);
             let last = operands.filter_map(|operand| job.batch_of(*operand)).fold(job.number, u64::max);
-            driver.wait(stream, loaded[(last % loaded.len() as u64) as usize])?;
+            driver.wait(stream, place(loaded, last))?;
         }
         let step = job.number as i64 + last - i64::from(job.op.stage);
         // Where operations have no batch, or had none a little before, order passes through some that were never
@@ -121,9 +141,9 @@ impl Order {
                 self.all(driver, stream)?;
                 continue;
             }
-            let (event, of) = events[dep.op as usize];
-            if of != stream {
-                driver.wait(stream, event)?;
+            let (own, of) = &events[dep.op as usize];
+            if *of != stream {
+                driver.wait(stream, place(own, batch as u64))?;
             }
         }
         Ok(stream)
@@ -140,14 +160,21 @@ impl Order {
 
     /// All work of the operation has been enqueued.
     pub(super) fn end<D: Driver>(&self, driver: &D, job: &Job<'_>) -> Result<(), DriverError> {
+        self.timed.end(driver, self.stream(job), job)?;
+        self.mark(driver, job)
+    }
+
+    /// What waits for the operation comes after all that the stream has now.
+    pub(super) fn mark<D: Driver>(&self, driver: &D, job: &Job<'_>) -> Result<(), DriverError> {
         let program = position(job);
-        let (event, stream) = self.events[program][job.index];
+        let (own, stream) = &self.events[program][job.index];
+        let stream = *stream;
         if let Some((load, loaded)) = &self.loads[program]
             && *load == job.index
         {
-            driver.record(stream, loaded[(job.number % loaded.len() as u64) as usize])?;
+            driver.record(stream, place(loaded, job.number))?;
         }
-        driver.record(stream, event)
+        driver.record(stream, place(own, job.number))
     }
 }
 

@@ -31,9 +31,11 @@ mod ranking;
 mod ranking_moves;
 mod ready;
 mod refusal;
+mod relay;
 mod stored;
 mod tables;
 mod through_host;
+mod timed;
 mod transfer;
 mod update;
 mod watched;
@@ -52,7 +54,9 @@ use parking_lot::Mutex;
 
 use super::aside;
 use super::cpu::{Cpu, Work};
-use super::{CopyUse, Device, Env, Fault, Held, Inbox, Job, OpenError, Progress, PutAside, Stored, Urgent};
+use super::{
+    CopyUse, Device, Env, Fault, Held, Inbox, Job, Noted, OpenError, Progress, PutAside, Stored, Urgent,
+};
 use crate::transport::Reach;
 use action::{By, by};
 use dense::fits;
@@ -255,6 +259,8 @@ impl<D: Driver> Device for Cuda<D> {
 
     const IN_HOST_MEMORY: bool = false;
     const LATE_LOSSES: bool = true;
+    const IN_ORDER: bool = true;
+    const HAS_CLOCK: bool = true;
 
     fn open(env: &Env, options: &Options<D>) -> Result<Self, OpenError> {
         let [driver] = &options.drivers[..] else {
@@ -361,6 +367,27 @@ impl<D: Driver> Device for Cuda<D> {
             }),
             Under::Behind => self.plan_in_time(lane, job, self.order.stream(job)),
         }
+    }
+
+    fn end_behind(&self, job: &Job<'_>) -> Result<(), Fault> {
+        // Its event was recorded before what those enqueued when they had learned.
+        Ok(self.order.mark(&*self.driver, job)?)
+    }
+
+    fn note_times(&self, batches: Range<u64>, first: &Self) -> Result<Noted, Fault> {
+        let others = Arc::ptr_eq(&self.driver, &first.driver) && !std::ptr::eq(self, first);
+        let noted = match (batches.is_empty(), others) {
+            (true, _) => Noted::No,
+            (false, true) => Noted::SinceFirst,
+            (false, false) => Noted::SinceNow,
+        };
+        let first = others.then_some(&first.order.timed);
+        self.order.timed.note(&*self.driver, self.between, (self.order.ops(), batches), first)?;
+        Ok(noted)
+    }
+
+    fn times(&self, op: usize, batch: u64) -> Result<Option<[i64; 2]>, Fault> {
+        Ok(self.order.timed.of(&*self.driver, op, batch)?)
     }
 
     fn late_loss(&self, batch: u64) -> Result<Option<f64>, Fault> {

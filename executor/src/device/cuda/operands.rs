@@ -150,7 +150,7 @@ impl<D: Driver> Cuda<D> {
         let staging = self.staging.take(&*self.driver, at.area.bytes())?;
         self.driver.download(stream, at.area, (staging.pinned, 0))?;
         // Whoever depends on the operation comes after this, too.
-        self.order.end(&*self.driver, job)?;
+        self.order.mark(&*self.driver, job)?;
         self.driver.synchronize(stream)?;
         bytes.resize(at.area.bytes() as usize, 0);
         self.driver.read(staging.pinned, 0, &mut bytes)?;

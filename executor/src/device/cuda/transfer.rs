@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use fs_kernels::cuda::driver::{Area, Driver, Stream};
-use fs_schedule::{Action, Operand};
+use fs_schedule::{Action, Exchange, Operand, Table};
 
 use super::operands::Located;
 use super::outbox::CudaOutbox;
@@ -61,7 +61,14 @@ pub(super) fn spans(counts: &[u64]) -> Vec<Range<usize>> {
     counts.iter().map(span).collect()
 }
 
-/// For each rank the entries that it owns.
+/// The one rank that is asked for all of a table's rows, or of a part's, if it is one: a relay of the owner, where there are.
+pub(super) fn asked_of(job: &Job<'_>, exchange: &Exchange, table: &Table) -> Option<usize> {
+    let owner = table.sharding.owner(exchange.part)?;
+    let relay = exchange.leg.between().map(|_| job.env.nodes.relay(job.env.rank as u32, owner));
+    Some(relay.unwrap_or(owner) as usize)
+}
+
+/// For each rank the entries that it is asked for.
 pub(super) fn owned(
     job: &Job<'_>,
     exchange: u32,
@@ -70,11 +77,10 @@ pub(super) fn owned(
 ) -> Result<Vec<Range<usize>>, Fault> {
     let (exchange, table) = job.exchange(exchange)?;
     check("entries", entries, counts.iter().sum::<u64>() as usize)?;
-    Ok(match table.sharding.owner(exchange.part) {
+    Ok(match asked_of(job, exchange, table) {
         Some(owner) => {
-            let counts: Vec<u64> = (0..counts.len())
-                .map(|rank| if rank == owner as usize { entries as u64 } else { 0 })
-                .collect();
+            let counts: Vec<u64> =
+                (0..counts.len()).map(|rank| if rank == owner { entries as u64 } else { 0 }).collect();
             spans(&counts)
         }
         None => spans(counts),

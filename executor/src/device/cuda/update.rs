@@ -1,8 +1,8 @@
 //! Updates of tables and of dense parameters, by kernels.
 //!
 //! An update of rows has the distinct rows of what was received, ascending, and for each the sum of its gradients: within
-//! each source rank in position order, then over the ranks. How many rows that are only the device knows, so the list has
-//! room for as many as there are gradients, and the kernels pass over its end.
+//! each source rank in position order, then over the ranks of a node, then over nodes. How many rows that are only the device
+//! knows, so the list has room for as many as there are gradients, and the kernels pass over its end.
 
 use fs_kernels::cuda::catalogue::{dense_optimizers, ids, optimizers, sort};
 use fs_kernels::cuda::driver::{Driver, Memory, Stream, Touch};
@@ -88,7 +88,7 @@ impl<D: Driver> Cuda<D> {
         let (t, part) = received.table;
         let table = &self.trained.tables[t][part];
         let n = received.gradients.shape.rows as u32;
-        let (members, sums) = self.sum_by_row(received, table, scratch)?;
+        let (members, sums) = self.sum_by_row(received, table, job.env.nodes.each(), scratch)?;
         let list = members.first(4 * u64::from(n));
         let (rows, gradients) = (In::at(members.address), In::at(sums.address));
         let written = |all| Touch::Rows { all, list, at: None, written: true };
@@ -119,6 +119,7 @@ impl<D: Driver> Cuda<D> {
         &self,
         received: &Received,
         table: &Table,
+        node: u32,
         scratch: &mut Scratch<'_, D>,
     ) -> Result<(Memory, Memory), Fault> {
         let stream = scratch.stream;
@@ -171,7 +172,7 @@ impl<D: Driver> Cuda<D> {
             long,
             count: Out::at(count.address),
         };
-        let of = (In::at(sources.address), ends.len() as u32);
+        let of = (In::at(sources.address), ends.len() as u32, node);
         let (to, stride) = (Out::at(sums.address), u64::from(dim));
         for call in received_sum(&groups, dim, gradients.input(), of, to, stride) {
             self.run(stream, &call, &[Touch::In(gradients.area)])?;

@@ -47,6 +47,12 @@ catalogue! { "classes.cu":
     count_by_class(
         classes: u32, ranks: u32, positions: In<u32>, class_ends: In<u32>, rank_ends: In<u32>, numbers: Out<u64>,
     ) => Shape::items(u64::from(classes) * u64::from(ranks));
+    /// `found[i]` = where `places[asked[i]]` stands among ascending places of a class. One that is not there is told of,
+    /// and stands behind all.
+    places_in_class(
+        n: u32, asked: In<u32>, places: In<u32>, limit: u32, there: In<u32>, count: u32, found: Out<u32>,
+        fault: Out<u32>,
+    ) => items(n);
     /// `ends[r]` = entries of the ranks up to r. One block; as many as there are ranks.
     ends_of_counts(
         ranks: u32, counts: In<u64>, ends: Out<u32>,

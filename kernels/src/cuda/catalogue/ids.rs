@@ -69,6 +69,15 @@ catalogue! { "ids.cu":
     uses_end(
         entries: u32, first: In<u32>, last: In<u32>, uses: Out<u8>,
     ) => items(entries);
+    /// The first and last use of each entry by anybody, from those that each position is told.
+    uses_join(
+        n: u32, inverse: In<u32>, uses: In<u8>, entries: u32, first: Out<u32>, last: Out<u32>, fault: Out<u32>,
+    ) => items(n);
+    /// Slots of owner o become those of owner `to[o]`: owners come in another order. What is nobody's slot stays what it
+    /// is.
+    slots_in_order(
+        n: u32, slots: Out<i64>, rows_per_owner: u64, owners: u32, to: In<u32>,
+    ) => items(n);
     /// `rows[i] = ids[i]` as a row of its owner's shard. Without rows_per_owner there is one owner.
     rows_of_entries(
         n: u32, ids: In<i64>, rows_per_owner: u64, owners: u32, rows: Out<u32>,

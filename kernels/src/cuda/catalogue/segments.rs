@@ -31,14 +31,14 @@ catalogue! { "segments.cu":
         ends: In<u32>, y: Out<f32>, y_stride: u64, add: u32, listed: In<u32>, count: In<u32>,
     ) => long(cols);
     /// `segment_sum` of received gradients, whose positions are grouped by source: those of source s end at
-    /// `sources[s]`.
+    /// `sources[s]`, and `node` sources one after the other are a node's.
     received_sum(
         groups: u32, cols: u32, x: In<f32>, x_stride: u64, positions: In<u32>, ends: In<u32>, sources: In<u32>,
-        source_count: u32, y: Out<f32>, y_stride: u64, longest: u32,
+        source_count: u32, node: u32, y: Out<f32>, y_stride: u64, longest: u32,
     ) => Shape::tiles(u64::from(groups), u64::from(cols), 1);
     /// `received_sum` of the listed groups.
     received_sum_long(
         cols: u32, x: In<f32>, x_stride: u64, positions: In<u32>, ends: In<u32>, sources: In<u32>, source_count: u32,
-        y: Out<f32>, y_stride: u64, listed: In<u32>, count: In<u32>,
+        node: u32, y: Out<f32>, y_stride: u64, listed: In<u32>, count: In<u32>,
     ) => long(cols);
 }

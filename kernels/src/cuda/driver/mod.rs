@@ -31,6 +31,17 @@ pub trait Driver: Send + Sync + 'static {
     /// An event that nothing has been recorded in: it has come.
     fn event(&self) -> Result<Event, DriverError>;
 
+    /// The same, and it knows when it comes.
+    fn timer(&self) -> Result<Event, DriverError> {
+        Err(DriverError::Misuse("this driver has no clock".into()))
+    }
+
+    /// Nanoseconds from the coming of one [timer](Self::timer) to that of another. Both were recorded and have come.
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, DriverError> {
+        let _ = (from, to);
+        Err(DriverError::Misuse("this driver has no clock".into()))
+    }
+
     /// The event comes when all work that the stream has now is done. Earlier records of the event no longer count.
     fn record(&self, stream: Stream, event: Event) -> Result<(), DriverError>;
 
@@ -82,6 +93,11 @@ pub trait Driver: Send + Sync + 'static {
     /// Later work of the stream waits until the number there is at least this one (as the difference of both, wrapping, is
     /// not negative).
     fn wait_value(&self, stream: Stream, at: Memory, value: u32) -> Result<(), DriverError>;
+
+    /// What follows on a stream belongs to something that has been named before, and others since.
+    fn resume(&self, stream: Stream, what: &str) {
+        self.name(stream, what);
+    }
 
     /// Says what the work that follows on a stream belongs to, for messages.
     fn name(&self, stream: Stream, what: &str) {
@@ -330,6 +346,22 @@ pub enum DriverError {
         library: &'static str,
         /// What to do.
         hint: &'static str,
+    },
+    /// A library of CUDA is there, and not all that is called of it.
+    #[error("{library} has no `{function}`, so it is not whole or not the one that is meant: {hint}")]
+    NoFunction {
+        /// The library's name.
+        library: &'static str,
+        /// What it lacks.
+        function: String,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The driver is there and does not start.
+    #[error("the NVIDIA driver does not start: {reason}; see whether nvidia-smi works, which needs it too")]
+    NoStart {
+        /// What it says.
+        reason: String,
     },
     /// The driver is older than what this program needs.
     #[error("the NVIDIA driver is too old: it knows CUDA {}.{}, and {}.{} is needed; update the driver", .found / 1000, .found % 1000 / 10, .needed / 1000, .needed % 1000 / 10)]

@@ -61,7 +61,9 @@ pub(super) fn check(flow: &Flow<'_>, r: &mut Report) {
         }
         need(Value::Rows(e), r);
         lookups(flow, e, ends, r);
-        gradients(flow, e, ends, summed.contains(&x.entries), &known, r);
+        // What relays send are sums of what their node's ranks send them.
+        let asks = x.leg.within().and_then(|within| cx.s.exchanges.get(within as usize)).unwrap_or(x);
+        gradients(flow, e, ends, summed.contains(&asks.entries), &known, r);
     }
 }
 
@@ -102,6 +104,10 @@ fn lookups(flow: &Flow<'_>, e: u32, ends: &Ends, r: &mut Report) {
     r.check(split == sent, "exchange", || {
         format!("rows of exchange {e} are looked up and sent by different classes")
     });
+    // A relay hands each class on by itself.
+    if cx.exchange(e).leg.within().is_some() {
+        return;
+    }
     let mut merged: BTreeMap<u32, u32> = BTreeMap::new();
     for (n, (op, classes, target)) in ends.merges.iter().enumerate() {
         for c in classes {
@@ -151,7 +157,14 @@ fn gradients(flow: &Flow<'_>, e: u32, ends: &Ends, summed: bool, known: &BTreeSe
         r.check(none, "exchange", || format!("exchange {e} sends or applies gradients that nothing makes"));
         return;
     }
-    let split = classes(flow, e, Way::Backward, "updates", |c| applied.contains_key(&c), r);
+    let split = if let Some(between) = cx.exchange(e).leg.between() {
+        r.check(applied.is_empty(), "exchange", || {
+            format!("gradients of exchange {e} are applied by relays, which own no rows")
+        });
+        classes(flow, e, Way::Backward, "node's gradients", |c| made(Value::Summed(between, c)), r)
+    } else {
+        classes(flow, e, Way::Backward, "updates", |c| applied.contains_key(&c), r)
+    };
     let sent = classes(flow, e, Way::Backward, "gradient transfers", |c| made(Value::Gradients(e, c)), r);
     r.check(split == sent, "exchange", || {
         format!("gradients of exchange {e} are sent and applied by different classes")

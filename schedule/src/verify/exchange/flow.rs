@@ -61,6 +61,9 @@ impl Flow<'_> {
         let cx = self.cx;
         let op = &cx.p.ops[i as usize];
         let operand = &op.reads[read];
+        r.check(cx.exchange(entries).leg.within().is_none(), "exchange", || {
+            format!("`{}` reads rows of exchange {entries} from {operand}, which are a relay's", op.name)
+        });
         let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
         // What the model makes of rows is the model's business; a buffer holds either.
         let (mut wrong, mut derived) = (None, None);

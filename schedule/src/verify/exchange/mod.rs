@@ -53,6 +53,8 @@ enum Value {
     Gathered(u32, Option<u32>),
     Arrived(u32, Option<u32>),
     Split(u32, u32),
+    /// Sums of a node's gradients, to be sent between nodes.
+    Summed(u32, Option<u32>),
     Gradients(u32, Option<u32>),
 }
 
@@ -96,9 +98,17 @@ impl std::fmt::Display for Value {
             Self::Gathered(e, c) => write!(f, "the looked-up rows{} of exchange {e}", class(c)),
             Self::Arrived(e, c) => write!(f, "the arrived rows{} of exchange {e}", class(c)),
             Self::Split(e, c) => write!(f, "the row gradients of class {c} of exchange {e}"),
+            Self::Summed(e, c) => write!(f, "the node's gradients{} of exchange {e}", class(c)),
             Self::Gradients(e, c) => write!(f, "the arrived gradients{} of exchange {e}", class(c)),
         }
     }
+}
+
+/// Who must be at one end of an exchange.
+#[derive(Debug, Clone, Copy)]
+enum Asks {
+    Ranks,
+    Owners,
 }
 
 /// What buffers hold, and who makes values.
@@ -167,6 +177,10 @@ impl Context<'_> {
     fn uses(&self, e: u32) -> bool {
         !self.evaluation && self.exchange(e).lookahead.is_some() && self.s.settings.microbatches > 1
     }
+    /// The exchange between nodes of one within a node; what operands fit has seen to it that it is there.
+    fn between(&self, e: u32) -> u32 {
+        self.exchange(e).leg.between().unwrap_or(e)
+    }
     /// Whether others ask for what a rank needs.
     fn folded(&self, e: u32) -> bool {
         !self.evaluation && self.exchange(e).folded
@@ -204,6 +218,19 @@ fn results(cx: &Context<'_>, op: &Op) -> Vec<(usize, Value)> {
             }
             out.extend((out.len()..op.writes.len()).map(|i| (i, Value::Inverse(*e))));
         }
+        Action::UniqueAsked { exchange: e } => {
+            out.extend([(0, Value::Entries(*e)), (1, Value::Counts(*e, Side::Asking))]);
+            if cx.uses(*e) {
+                out.push((2, Value::Uses(*e, Side::Asking)));
+            }
+            out.push((out.len(), Value::Inverse(*e)));
+        }
+        Action::PassClasses { exchange, way } => {
+            out.push((0, Value::Classes(*exchange, *way, Side::Owning)));
+        }
+        Action::SumAsked { exchange, class } => {
+            out.push((0, Value::Summed(cx.between(*exchange), *class)));
+        }
         Action::Assign => out.push((0, Value::Plan)),
         Action::UniqueFor { exchange: e } => {
             out.extend([(0, Value::Asked(*e)), (1, Value::AskedCounts(*e)), (2, Value::ForWhom(*e))]);
@@ -239,7 +266,9 @@ fn results(cx: &Context<'_>, op: &Op) -> Vec<(usize, Value)> {
                 out.push((2 * c + 1, Value::ClassCounts(*e, *way, side, c as u32)));
             }
         }
-        Action::Gather { exchange, class } => out.push((0, Value::Gathered(*exchange, *class))),
+        Action::Gather { exchange, class } | Action::PassRows { exchange, class } => {
+            out.push((0, Value::Gathered(*exchange, *class)));
+        }
         Action::AllToAllRows { class, .. } => {
             out.extend(list.iter().map(|e| Value::Arrived(*e, *class)).enumerate());
         }
@@ -289,7 +318,42 @@ impl Flow<'_> {
         };
         let (x, k) = ("exchange", "collective");
         match &op.action {
-            Action::Unique { exchange } => self.ids(i, *exchange, r),
+            Action::Unique { exchange } => {
+                self.leg(i, *exchange, Asks::Ranks, r);
+                self.ids(i, *exchange, r);
+            }
+            Action::UniqueAsked { exchange: e } => {
+                let within = cx.exchange(*e).leg.within().unwrap_or(*e);
+                self.expect(i, 0, Value::Rows(within), x, r);
+                self.expect(i, 1, Value::Counts(within, Side::Owning), k, r);
+                if cx.uses(*e) {
+                    self.expect(i, 2, Value::Uses(within, Side::Owning), x, r);
+                }
+            }
+            Action::PassClasses { exchange: e, way } => {
+                let between = cx.between(*e);
+                self.expect(i, 0, Value::Classes(between, *way, Side::Asking), x, r);
+                self.expect(i, 1, Value::Inverse(between), x, r);
+            }
+            Action::PassRows { exchange: e, class } => {
+                let between = cx.between(*e);
+                self.expect(i, 0, Value::Arrived(between, *class), x, r);
+                self.expect(i, 1, Value::Inverse(between), x, r);
+                if let Some(c) = class {
+                    self.expect(i, 2, Value::Positions(between, Way::Forward, Side::Asking, *c), x, r);
+                    self.expect(i, 3, Value::Positions(*e, Way::Forward, Side::Owning, *c), x, r);
+                }
+            }
+            Action::SumAsked { exchange: e, class } => {
+                let between = cx.between(*e);
+                self.expect(i, 0, Value::Inverse(between), x, r);
+                self.expect(i, 1, counts(*e, Way::Backward, *class, Side::Owning), k, r);
+                self.expect(i, 2, Value::Gradients(*e, *class), x, r);
+                if let Some(c) = class {
+                    self.expect(i, 3, Value::Positions(*e, Way::Backward, Side::Owning, *c), x, r);
+                    self.expect(i, 4, Value::Positions(between, Way::Backward, Side::Asking, *c), x, r);
+                }
+            }
             Action::UniqueFor { exchange } => {
                 self.expect(i, 0, Value::Plan, x, r);
                 self.ids(i, *exchange, r);
@@ -325,7 +389,10 @@ impl Flow<'_> {
                     }
                 }
             }
-            Action::Partition { exchange, way } => self.partition(i, *exchange, *way, r),
+            Action::Partition { exchange, way } => {
+                self.leg(i, *exchange, Asks::Owners, r);
+                self.partition(i, *exchange, *way, r);
+            }
             Action::AllToAllClasses { exchanges, way } => {
                 for (n, e) in exchanges.iter().enumerate() {
                     self.kind(i, *e, false, r);
@@ -340,6 +407,7 @@ impl Flow<'_> {
                 self.expect(i, 1, counts(*e, *way, None, side), k, r);
             }
             Action::Gather { exchange: e, class } => {
+                self.leg(i, *e, Asks::Owners, r);
                 let replicated = cx.replicated(*e);
                 self.expect(i, 1, if replicated { Value::Own(*e) } else { Value::Rows(*e) }, x, r);
                 if let Some(c) = class {
@@ -356,12 +424,14 @@ impl Flow<'_> {
                 }
             }
             Action::Merge { exchange: e, classes } => {
+                self.leg(i, *e, Asks::Ranks, r);
                 for (n, c) in classes.iter().enumerate() {
                     self.expect(i, 2 * n, Value::Arrived(*e, Some(*c)), x, r);
                     self.expect(i, 2 * n + 1, Value::Positions(*e, Way::Forward, Side::Asking, *c), x, r);
                 }
             }
             Action::Split { exchange: e, class } => {
+                self.leg(i, *e, Asks::Ranks, r);
                 self.row_gradients(i, 0, *e, Some(*class), r);
                 self.expect(i, 1, Value::Positions(*e, Way::Backward, Side::Asking, *class), x, r);
             }
@@ -369,7 +439,9 @@ impl Flow<'_> {
                 let gathers = matches!(op.action, Action::AllGatherGrads { .. });
                 for (n, e) in exchanges.iter().enumerate() {
                     self.kind(i, *e, gathers, r);
+                    let relays = cx.exchange(*e).leg.within().is_some();
                     match class {
+                        _ if relays => self.expect(i, 3 * n, Value::Summed(*e, *class), x, r),
                         Some(c) => self.expect(i, 3 * n, Value::Split(*e, *c), x, r),
                         None => self.row_gradients(i, 3 * n, *e, None, r),
                     }
@@ -378,6 +450,7 @@ impl Flow<'_> {
                 }
             }
             Action::Apply { exchange: e, class } => {
+                self.leg(i, *e, Asks::Owners, r);
                 self.expect(i, 0, Value::Rows(*e), x, r);
                 if let Some(c) = class {
                     self.expect(i, 1, Value::Positions(*e, Way::Backward, Side::Owning, *c), x, r);
@@ -401,6 +474,16 @@ impl Flow<'_> {
             let (is, wants) = if gathers { ("sharded", "all-to-all") } else { ("replicated", "all-gather") };
             format!("`{}` moves rows of a {is} table (exchange {e}), which needs an {wants}", self.cx.name(i))
         });
+    }
+
+    /// Ranks that use rows are of the whole way or within a node, owners of the whole way or between nodes.
+    fn leg(&self, i: u32, e: u32, asks: Asks, r: &mut Report) {
+        let leg = self.cx.exchange(e).leg;
+        let (ok, who) = match asks {
+            Asks::Ranks => (leg.within().is_none(), "does not bring rows to the ranks that use them"),
+            Asks::Owners => (leg.between().is_none(), "does not bring rows from their owners"),
+        };
+        r.check(ok, "exchange", || format!("`{}` is of exchange {e}, which {who}", self.cx.name(i)));
     }
 
     /// Where others ask for what a rank needs nobody asks for himself.

@@ -114,7 +114,12 @@ impl Run<'_, '_> {
             }
             Action::AllToAllRows { exchanges, class: None } => {
                 for (e, w) in exchanges.iter().zip(&op.writes) {
-                    self.rows(*e, w);
+                    if self.relays(*e) {
+                        let value = self.terms.other(cx.width(w));
+                        self.write(w, value);
+                    } else {
+                        self.rows(*e, w);
+                    }
                 }
             }
             Action::Merge { exchange, .. } => self.rows(*exchange, &op.writes[0]),
@@ -125,7 +130,9 @@ impl Run<'_, '_> {
             Action::AllToAllGrads { exchanges, class } | Action::AllGatherGrads { exchanges, class } => {
                 if class.is_none() {
                     for (n, e) in exchanges.iter().enumerate() {
-                        self.row_gradients(op, 3 * n, *e, None, r);
+                        if !self.relays(*e) {
+                            self.row_gradients(op, 3 * n, *e, None, r);
+                        }
                     }
                 }
                 self.others(op);
@@ -272,6 +279,11 @@ impl Run<'_, '_> {
             Place::Gradient(n) => self.gradients[n as usize] = Some(value),
             _ => {}
         }
+    }
+
+    /// Whether those who ask are relays, whose rows and gradients are no model's.
+    fn relays(&self, e: u32) -> bool {
+        self.cx.s.exchanges[e as usize].leg.within().is_some()
     }
 
     /// What is not of the model.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::super::super::sources::Precision;
 use super::super::{
@@ -45,9 +46,26 @@ impl Driver for Emulated {
         Ok(Event(state.events.len() as u32 - 1))
     }
 
+    fn timer(&self) -> Result<Event, DriverError> {
+        self.event()
+    }
+
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, DriverError> {
+        let state = self.state()?;
+        let at = |event: Event| {
+            let Point { recorded, come, since, .. } = &state.events[event.0 as usize];
+            let none = || DriverError::Misuse("the time of an event that has not come".into());
+            since.filter(|_| come == recorded).ok_or_else(none)
+        };
+        let (from, to) = (at(from)?, at(to)?);
+        let ns = |time: Duration| time.as_nanos() as i64;
+        Ok(ns(to.saturating_duration_since(from)) - ns(from.saturating_duration_since(to)))
+    }
+
     fn record(&self, stream: Stream, event: Event) -> Result<(), DriverError> {
         let mut state = self.state()?;
         let event = event.0 as usize;
+        state.events[event].name = Some(Arc::clone(&state.streams[stream.0 as usize].name));
         state.events[event].recorded += 1;
         let record = state.events[event].recorded;
         state.push(stream, Task::Record { event, record });
@@ -65,9 +83,9 @@ impl Driver for Emulated {
     }
 
     fn has_come(&self, event: Event) -> Result<bool, DriverError> {
-        let mut state = self.state()?;
-        let Point { recorded, come, clock, at } = state.events[event.0 as usize].clone();
-        if come < recorded {
+        let mut state = self.looked()?;
+        let Point { recorded, come, clock, at, name, .. } = state.events[event.0 as usize].clone();
+        if come < recorded || name.is_some() && name == state.unseen {
             return Ok(false);
         }
         state.host().1.join(&clock);

@@ -69,6 +69,13 @@ impl Blocks {
         Some((block, bytes))
     }
 
+    /// The block that has an address, whole.
+    pub(super) fn around(&self, address: u64) -> Option<Area> {
+        let (start, (_, bytes)) = self.blocks.range(..=address).next_back()?;
+        let whole = Area { address: *start, width: *bytes, rows: 1, pitch: *bytes };
+        (address < start + bytes).then_some(whole)
+    }
+
     /// Whether an area lies in one block.
     pub(super) fn check(&self, area: Area) -> Result<(), DriverError> {
         if area.is_empty() {

@@ -3,7 +3,8 @@
 //! Streams are queues. One worker takes the head of any of them that can go on, at random (or in the order of a virtual
 //! time), poisons what the head will overwrite, and does it the next time it comes to that stream; work of other streams comes in between. So
 //! what is used before it is there, or written while it is read, gives other results; and whatever is used twice with nothing
-//! to order the two uses is an error that names both ([`hazards`]), whichever came first this time. Copies
+//! to order the two uses is an error that names both ([`hazards`]), whichever came first this time. What a kernel is given and the
+//! list of what it touches leaves out counts as touched, all of its block. Copies
 //! to and from the host go through one queue each, in the order in which they could begin, whatever their streams' priority.
 //!
 //! Virtual time says when work would begin and end with given costs: not before what it waits for, nor while the
@@ -17,7 +18,7 @@ mod work;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::{JoinHandle, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -123,6 +124,8 @@ struct State {
     copies: Option<Vec<Copies>>,
     /// Work of this name is held back.
     held: Option<Arc<str>>,
+    /// The host does not see that events have come that were recorded for what has this name.
+    unseen: Option<Arc<str>>,
     ends: bool,
 }
 
@@ -155,7 +158,11 @@ struct Point {
     recorded: u64,
     come: u64,
     clock: Clock,
+    /// What it was recorded for last.
+    name: Option<Arc<str>>,
+    /// When it has come: in virtual time, and by the clock of the host.
     at: f64,
+    since: Option<Instant>,
 }
 
 impl Emulated {
@@ -185,12 +192,17 @@ impl Emulated {
         self.shared.work.notify_one();
     }
 
+    /// The host does not see from now on that events have come that were recorded for what has this name, or sees all again.
+    pub fn hide(&self, name: Option<&str>) {
+        self.shared.state.lock().unseen = name.map(Into::into);
+    }
+
     /// Copies, kernels and products done that belong to what has this name.
     pub fn done(&self, name: &str) -> u64 {
         self.shared.state.lock().done.get(name).copied().unwrap_or(0)
     }
 
-    /// Calls so far.
+    /// Calls so far, but for questions whether something has come: how many of these there are depends on how fast the host is.
     pub fn calls(&self) -> u64 {
         self.shared.state.lock().calls
     }
@@ -203,6 +215,13 @@ impl Emulated {
             state.error = Some(DriverError::Failed { call: "a call".into(), reason });
             self.shared.done.notify_all();
         }
+        drop(state);
+        self.looked()
+    }
+
+    /// The state, unless something has failed.
+    fn looked(&self) -> Result<MutexGuard<'_, State>, DriverError> {
+        let state = self.shared.state.lock();
         match &state.error {
             Some(error) => Err(error.clone()),
             None => Ok(state),
@@ -391,6 +410,12 @@ impl State {
                 overwritten.push(area);
             }
         });
+        // What a kernel is given and its list leaves out is taken to be used whole.
+        for (address, writes) in task.unlisted() {
+            let Some(area) = self.blocks.around(address) else { continue };
+            let unknown = history.touch(area, writes, &clock, &stamp);
+            found = found.take().or(unknown.map(|first| (first, area)));
+        }
         if let Some((first, area)) = found {
             return Err(self.unordered(&first, &stamp.name, area));
         }
@@ -455,7 +480,7 @@ impl State {
             Task::Record { event, record } => {
                 let event = &mut self.events[event];
                 if event.come < record {
-                    (event.come, event.at) = (record, end);
+                    (event.come, event.at, event.since) = (record, end, Some(Instant::now()));
                 }
             }
             Task::Release { address } => {

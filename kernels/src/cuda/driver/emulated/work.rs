@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::super::super::Call;
+use super::super::super::catalogue::Kind;
 use super::super::super::emulated::Emulation;
 use super::super::super::sources::Precision;
 use super::super::{Area, DriverError, Matrix, Product, Touch, Way, shape};
@@ -54,6 +55,9 @@ impl Kernels for [Arc<Emulation>; 2] {
         built.ok_or_else(|| format!("there is none for {}", call.precision))?.run(call)
     }
 }
+
+/// What kernels call the word whose bits they set from all streams at once.
+const FAULT: &str = "fault";
 
 /// What a stream is to do.
 #[derive(Debug, Clone)]
@@ -127,6 +131,29 @@ impl Task {
                 }
             }),
         }
+    }
+
+    /// Addresses that a kernel is given of which its list says nothing, and whether it may write there. What it writes must be
+    /// listed as written.
+    pub(super) fn unlisted(&self) -> Vec<(u64, bool)> {
+        let Self::Launch { call, touches } = self else { return Vec::new() };
+        let within = |area: &Area, address: u64| {
+            let end = area.address + area.rows.saturating_sub(1) * area.pitch + area.width;
+            (area.address..end).contains(&address)
+        };
+        let says = |address: u64, writes: bool| {
+            touches.iter().any(|touch| match touch {
+                Touch::In(area) => !writes && within(area, address),
+                Touch::Out(area) | Touch::InOut(area) => within(area, address),
+                Touch::Rows { all, list, at, written } => {
+                    (*written || !writes) && within(all, address)
+                        || !writes && (within(list, address) || at.is_some_and(|at| within(&at, address)))
+                }
+            })
+        };
+        let given = call.addresses().filter(|(argument, address)| *address != 0 && argument.name != FAULT);
+        let given = given.map(|(argument, address)| (address, matches!(argument.kind, Kind::Out(_))));
+        given.filter(|(address, writes)| !says(*address, *writes)).collect()
     }
 
     /// All areas, whether or not it is known what of them is used.

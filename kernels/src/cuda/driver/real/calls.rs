@@ -42,37 +42,33 @@ pub(super) unsafe fn copy_areas(stream: sys::CUstream, copies: &[(Area, Area)]) 
             }?;
         }
     }
-    match sizes[..] {
-        [] => Ok(()),
-        // SAFETY: as of this function.
-        [size] => unsafe { sys::cuMemcpyDtoDAsync_v2(to[0], from[0], size, stream) }.result(),
-        _ => {
-            let location =
-                sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID, id: 0 };
-            let mut attributes = sys::CUmemcpyAttributes {
-                srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-                srcLocHint: location,
-                dstLocHint: location,
-                flags: 0,
-            };
-            let mut first = 0;
-            // SAFETY: three lists of one length, one attribute that holds from the first copy on; the driver reads them
-            // before it returns.
-            unsafe {
-                sys::cuMemcpyBatchAsync_v2(
-                    to.as_mut_ptr(),
-                    from.as_mut_ptr(),
-                    sizes.as_mut_ptr(),
-                    sizes.len(),
-                    &raw mut attributes,
-                    &raw mut first,
-                    1,
-                    stream,
-                )
-            }
-            .result()
-        }
+    if sizes.is_empty() {
+        return Ok(());
     }
+    let location = sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID, id: 0 };
+    let mut attributes = sys::CUmemcpyAttributes {
+        srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+        srcLocHint: location,
+        dstLocHint: location,
+        // Between two places of one device a copy is multiprocessors' work unless it is asked to run beside theirs.
+        flags: sys::CUmemcpyFlags_enum::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32,
+    };
+    let mut first = 0;
+    // SAFETY: three lists of one length, one attribute that holds from the first copy on; the driver reads them before it
+    // returns.
+    unsafe {
+        sys::cuMemcpyBatchAsync_v2(
+            to.as_mut_ptr(),
+            from.as_mut_ptr(),
+            sizes.as_mut_ptr(),
+            sizes.len(),
+            &raw mut attributes,
+            &raw mut first,
+            1,
+            stream,
+        )
+    }
+    .result()
 }
 
 /// One side of a copy.

@@ -142,7 +142,7 @@ pub(super) unsafe fn version() -> Result<(i32, i32), DriverError> {
 }
 
 fn failed(call: &str, error: result::NvrtcError) -> DriverError {
-    DriverError::Failed { call: call.into(), reason: error.to_string() }
+    DriverError::Failed { call: call.into(), reason: format!("{:?}", error.0) }
 }
 
 /// A program of the compiler's, given back when it goes.

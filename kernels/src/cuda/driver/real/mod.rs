@@ -1,11 +1,12 @@
 //! CUDA, found when it is asked for: a program that has this runs where there is none.
 //!
-//! Before any of its libraries is called it is looked for, because the calls themselves end the process where it is
-//! missing. cudarc's own tracking of events is off before anything is allocated: what orders work of several streams is the
+//! Before any of its libraries is called it is looked for with all that is called of it, because the calls themselves end
+//! the process where it is missing. cudarc's own tracking of events is off before anything is allocated: what orders work of several streams is the
 //! schedule.
 
 mod calls;
 pub mod compile;
+mod libraries;
 mod product;
 mod watch;
 
@@ -21,7 +22,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaStrea
 use cudarc::nvrtc::Ptx;
 use parking_lot::{Mutex, RwLock};
 
-use super::super::sources::{FAMILIES, HEADERS, Precision, Source};
+use super::super::sources::{FAMILIES, HEADERS, OPTIONS, Precision, Source};
 use super::{
     Area, Copies, Driver, DriverError, Event, Facts, Launch, Memory, Pinned, Product, Stream, same_shape,
 };
@@ -30,11 +31,7 @@ use compile::{Cache, Found, Unit};
 use product::{Products, WORKSPACE};
 use watch::Region;
 
-/// How kernels are compiled: as the emulation is, so that a product is fused only where a kernel says so.
-const OPTIONS: &[&str] =
-    &["--std=c++17", "--fmad=false", "--prec-sqrt=true", "--prec-div=true", "--ftz=false"];
-/// The least driver, as it tells its version: it must take the code of this release's compiler.
-const DRIVER: i32 = 13_000;
+pub use libraries::FUNCTIONS;
 
 /// A GPU.
 pub struct Real {
@@ -69,50 +66,22 @@ struct Page(*mut u8);
 unsafe impl Send for Page {}
 
 fn failed(call: &str, code: Code) -> DriverError {
-    DriverError::Failed { call: call.into(), reason: code.to_string() }
-}
-
-/// Whether all libraries are there.
-fn libraries() -> Result<(), DriverError> {
-    let missing = |library, hint| Err(DriverError::NoLibrary { library, hint });
-    // SAFETY: probing loads a library and lets it go.
-    if !unsafe { sys::is_culib_present() } {
-        return missing("libcuda.so", "no NVIDIA driver is installed here; `--backend cpu` needs none");
-    }
-    // SAFETY: as above.
-    if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
-        return missing(
-            "libnvrtc.so",
-            "install the CUDA 13 toolkit, or put its libraries into LD_LIBRARY_PATH",
-        );
-    }
-    // SAFETY: as above.
-    if !unsafe { cudarc::cublaslt::sys::is_culib_present() } {
-        return missing(
-            "libcublasLt.so",
-            "install the CUDA 13 toolkit, or put its libraries into LD_LIBRARY_PATH",
-        );
-    }
-    Ok(())
+    DriverError::Failed { call: call.into(), reason: libraries::said(code) }
 }
 
 impl Real {
     /// The GPU with this number, with all kernels for activations of this type, which are kept in `cache`.
     pub fn open(ordinal: u32, precision: Precision, cache: &Path) -> Result<Self, DriverError> {
-        libraries()?;
-        // SAFETY: the library is there.
-        let found = unsafe { calls::driver_version() }.map_err(|e| failed("cuDriverGetVersion", e))?;
-        if found < DRIVER {
-            return Err(DriverError::OldDriver { found, needed: DRIVER });
-        }
+        libraries::driver()?;
         let devices = match cudarc::driver::result::init() {
             Ok(()) => CudaContext::device_count().map_err(|e| failed("cuDeviceGetCount", e))?,
             Err(Code(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => 0,
-            Err(error) => return Err(failed("cuInit", error)),
+            Err(error) => return Err(DriverError::NoStart { reason: libraries::said(error) }),
         };
         if ordinal as i64 >= i64::from(devices) {
             return Err(DriverError::NoDevice { ordinal, found: devices as u32 });
         }
+        libraries::toolkit()?;
         let context =
             CudaContext::new(ordinal as usize).map_err(|e| failed("cuDevicePrimaryCtxRetain", e))?;
         // SAFETY: nothing has been allocated yet; whoever uses several streams says what comes after what.
@@ -165,7 +134,7 @@ impl Real {
         let architecture = format!("sm_{}{}", self.facts.capability.0, self.facts.capability.1);
         let headers: Vec<_> = HEADERS.iter().map(|header| (header.name, header.text)).collect();
         let real = format!("-DREAL={}", precision.name());
-        let options: Vec<&str> = OPTIONS.iter().copied().chain([real.as_str()]).collect();
+        let options: Vec<&str> = OPTIONS.split_whitespace().chain([real.as_str()]).collect();
         // SAFETY: the library is there.
         let version = unsafe { compile::version() }?;
         for source in FAMILIES {
@@ -191,6 +160,13 @@ impl Real {
             functions.extend(functions_of(source, &module)?);
         }
         Ok(functions)
+    }
+
+    fn new_event(&self, flags: sys::CUevent_flags) -> Result<Event, DriverError> {
+        let event = self.context.new_event(Some(flags)).map_err(|e| failed("cuEventCreate", e))?;
+        let mut events = self.events.write();
+        events.push(event);
+        Ok(Event(events.len() as u32 - 1))
     }
 
     /// Runs with a stream, and the context current.
@@ -256,11 +232,17 @@ impl Driver for Real {
     }
 
     fn event(&self) -> Result<Event, DriverError> {
-        let event = self.context.new_event(Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING));
-        let event = event.map_err(|e| failed("cuEventCreate", e))?;
-        let mut events = self.events.write();
-        events.push(event);
-        Ok(Event(events.len() as u32 - 1))
+        self.new_event(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn timer(&self) -> Result<Event, DriverError> {
+        self.new_event(sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn elapsed(&self, from: Event, to: Event) -> Result<i64, DriverError> {
+        let events = self.events.read();
+        let ms = events[from.0 as usize].elapsed_ms(&events[to.0 as usize]);
+        ms.map(|ms| (f64::from(ms) * 1e6) as i64).map_err(|e| failed("cuEventElapsedTime", e))
     }
 
     fn record(&self, stream: Stream, event: Event) -> Result<(), DriverError> {

@@ -39,7 +39,7 @@ fn kind(precision: Precision) -> sys::cudaDataType {
 }
 
 fn failed(call: &str, error: result::CublasError) -> DriverError {
-    DriverError::Failed { call: call.into(), reason: error.to_string() }
+    DriverError::Failed { call: call.into(), reason: format!("{:?}", error.0) }
 }
 
 /// A description that is given back when it goes.

@@ -20,6 +20,7 @@ use cudarc::driver::sys::CUcontext;
 use parking_lot::Mutex;
 
 use super::super::{Copies, DriverError, Mover, Way, add_copy};
+use super::libraries;
 
 /// Bytes of a buffer of records, and where it may begin.
 const BUFFER: usize = 1 << 20;
@@ -123,16 +124,17 @@ impl Seen {
 }
 
 fn failed(call: &str, error: CuptiError) -> DriverError {
-    DriverError::Failed { call: call.into(), reason: format!("{error:?}") }
+    let CuptiError(name) = error;
+    let reason = match error.error_string() {
+        Ok(text) => format!("{} ({name:?})", text.to_string_lossy()),
+        Err(_) => format!("{name:?}"),
+    };
+    DriverError::Failed { call: call.into(), reason }
 }
 
 /// Starts watching, if CUPTI can be had and nobody else uses it.
 pub(super) fn begin() -> Result<(), DriverError> {
-    // SAFETY: probing loads a library and lets it go.
-    if !unsafe { sys::is_culib_present() } {
-        let hint = "it comes with the CUDA 13 toolkit (extras/CUPTI/lib64); put it into LD_LIBRARY_PATH, or run without `--copies`";
-        return Err(DriverError::NoLibrary { library: "libcupti.so", hint });
-    }
+    libraries::profiler()?;
     if WATCHING.swap(true, Ordering::SeqCst) {
         return Ok(());
     }

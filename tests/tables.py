@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Prints a model of many pooled tables, for the times of compiling in docs/measurements.md.
+
+    tests/tables.py TABLES alike|different|summed|concat [LAYERS]
+
+Tables of 16 columns, their rows alike or different, summed (in groups of 64) or put side by side, then LAYERS (1) layers of 64.
+"""
+
+import sys
+
+GROUP = 64
+
+
+def model(tables, kind, layers):
+    rows = lambda i: 10_000 + (97 * i if kind == "different" else 0)
+    lines = ["model many {"]
+    for i in range(tables):
+        lines.append(f"  table t{i} {{ rows {rows(i)}  dim 16  init normal(0, 0.5)  optimizer sgd(lr: 0.1)  sharding row_wise }}")
+        lines.append(f"  input x{i}: ids(t{i}) {{ max 10 }}")
+    lines.append("  input click: label")
+    values, sums = [f"pool(x{i}, sum)" for i in range(tables)], 0
+    if kind == "concat":
+        values = [f"concat({', '.join(values)})"]
+    while len(values) > 1:
+        groups = [values[i : i + GROUP] for i in range(0, len(values), GROUP)]
+        values = [f"s{sums + i}" for i in range(len(groups))]
+        lines += [f"  let s{sums + i} = " + " + ".join(group) for i, group in enumerate(groups)]
+        sums += len(groups)
+    lines.append(f"  let h = relu(linear({values[0]}, 64))")
+    lines.append(f"  repeat {layers} as layers {{ h = relu(linear(h, 64)) }}")
+    lines.append('  loss bce_with_logits(linear(h, 1, name: "head"), click, normalize: samples)')
+    lines.append("}")
+    lines.append("train { batch 256  steps 10  optimizer sgd(lr: 0.1) }")
+    lines.append("workload w { generate { lengths uniform(1, 10)  ids zipf(1.05)  labels bernoulli(0.5) } }")
+    return "\n".join(lines)
+
+
+KINDS = ("alike", "different", "summed", "concat")
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    if len(given) not in (2, 3) or given[1] not in KINDS or not all(n.isdigit() and int(n) > 0 for n in (given[0], *given[2:])):
+        sys.exit(f"error: say how many tables, which of {', '.join(KINDS)} they are, and perhaps how many layers")
+    print(model(int(given[0]), given[1], int(given[2]) if given[2:] else 1))
