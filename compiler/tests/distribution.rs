@@ -25,8 +25,9 @@ proptest! {
     /// merged from classes, of owners or replicas, whole or by columns.
     #[test]
     fn choices_mean_the_same(s in sizes()) {
-        let plain = s.wire == WirePrecision::default();
-        let mut data = if plain { Data::new(s) } else { Data::of_thirds(s) };
+        // Occurrences of two operations are added in another order than each row's sums: only whole numbers do not tell.
+        let mut data = if s.repeats() { Data::new(s) } else { Data::of_thirds(s) };
+        data.world.table.iter_mut().flatten().for_each(|x| *x += 1.0 / 3.0);
         // What lookups mean, without any exchange.
         let expected: Vec<Vec<Vec<Vec<f32>>>> = (0..data.ids.len() as u32).map(|source| {
             let by_rank = &data.world.ids[&(source, 0)];

@@ -31,6 +31,10 @@ impl Sizes {
     pub(crate) fn repeats(self) -> bool {
         self.wire.gradients == Element::Real
     }
+    /// Whether there may be relays: those of one node would round a sum that owners of one node do not.
+    pub(crate) fn relays(self) -> bool {
+        self.nodes > 1 || self.repeats()
+    }
 }
 
 /// What rows and gradients may be on their way.
@@ -215,7 +219,7 @@ pub(crate) fn choices(s: Sizes) -> Vec<Choice> {
         for unique in [true, false].into_iter().filter(|unique| *unique || s.repeats()) {
             for told_apart in [None, Some(s.lookahead)] {
                 let choice = choice(unique, told_apart, sharding.clone());
-                if sharding != Sharding::DataParallel {
+                if sharding != Sharding::DataParallel && s.relays() {
                     all.push(Choice { relayed: true, ..choice.clone() });
                 }
                 all.push(choice);
