@@ -108,7 +108,7 @@ fn events(s: &Schedule, t: &Timeline, slow: usize, batches: i64) -> Vec<Event> {
                     name: op.name.clone(),
                     pid: rank,
                     ts: start / 1e3,
-                    dur: Some((op.time as f64 + longer) / 1e3),
+                    dur: Some(((op.time + op.lag) as f64 + longer) / 1e3),
                     args: Args {
                         op: Some(op.name.clone()),
                         index: Some(i as u32),
@@ -149,7 +149,7 @@ fn measured_steps_are_aligned_with_predicted_ones() {
         let d = d.expect("every operation ran in whole steps");
         let (start, time) = if i == slow { (3e3, 7e3) } else { (0.0, 0.0) };
         assert!((d.start - start).abs() < 1.0 && (d.time - time).abs() < 1.0, "{}: {d:?}", t.ops[i].name);
-        assert!((d.measured - t.ops[i].time as f64 - time).abs() < 1.0);
+        assert!((d.measured - (t.ops[i].time + t.ops[i].lag) as f64 - time).abs() < 1.0);
         let traced = (0..7).filter(|step| (0..8).contains(&(step + t.ops[i].stage))).count();
         assert_eq!(d.count as usize, 2 * traced, "two ranks: {}", t.ops[i].name);
     }

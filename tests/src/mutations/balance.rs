@@ -58,7 +58,9 @@ pub const BALANCED: &[Mutation] = &[
     }),
     says("samples planned twice", "frame", |s| {
         let at = find(s, |a| matches!(a, Action::Assign))?;
-        let new = Op { name: "again".into(), ..s.train.ops[at].clone() };
+        let mut new = Op { name: "again".into(), ..s.train.ops[at].clone() };
+        // Planned behind all that its queue has to do before.
+        new.start = s.train.ops.iter().map(|op| op.start + op.time + op.lag).max()?;
         s.train.ops.push(new);
         Some(())
     }),
