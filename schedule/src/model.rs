@@ -33,8 +33,8 @@ pub struct Settings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<u32>,
     /// What rows and their gradients are on their way.
-    #[serde(default, skip_serializing_if = "Wire::is_plain")]
-    pub wire: Wire,
+    #[serde(default, skip_serializing_if = "WirePrecision::is_plain")]
+    pub wire: WirePrecision,
 }
 
 /// What rows and their gradients are on their way, of every table and wherever they live: f32, or rounded to bf16, to the
@@ -42,21 +42,21 @@ pub struct Settings {
 /// several nodes each node's sums of those.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Wire {
+pub struct WirePrecision {
     /// Rows.
     pub rows: Element,
     /// Their gradients.
     pub gradients: Element,
 }
 
-impl Wire {
+impl WirePrecision {
     /// Everything as it is kept.
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 }
 
-impl Default for Wire {
+impl Default for WirePrecision {
     fn default() -> Self {
         Self { rows: Element::Real, gradients: Element::Real }
     }

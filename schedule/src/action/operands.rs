@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{At, Misfit};
-use crate::model::{Exchange, Wire};
+use crate::model::{Exchange, WirePrecision};
 use crate::operand::{Element, Extent};
 use crate::signature::{OperandType, floats};
 use crate::size::Symbol;
@@ -33,7 +33,7 @@ pub struct Context<'a> {
     /// Number of inputs.
     pub inputs: u32,
     /// What rows and gradients are on their way.
-    pub wire: Wire,
+    pub wire: WirePrecision,
 }
 
 /// A matrix of floats of the dense graph, in either precision.
