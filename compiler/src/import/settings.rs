@@ -115,7 +115,10 @@ impl Importer<'_> {
         let groups = self.model.lengths.len();
         let settings = s::Settings {
             node: None,
-            wire: s::WirePrecision { rows: element(train.precision.output_dist), gradients: element(train.precision.gradient_dist) },
+            wire: s::WirePrecision {
+                rows: element(train.precision.output_dist),
+                gradients: element(train.precision.gradient_dist),
+            },
             batch: train.batch,
             microbatches: train.microbatches,
             duration: match train.duration {

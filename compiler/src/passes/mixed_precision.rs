@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::{Element, WirePrecision};
 use fs_schedule::action::Context as Shapes;
 use fs_schedule::signature::OperandType;
+use fs_schedule::{Element, WirePrecision};
 
 use super::{OptionError, Options, PassError, Statistics};
 use crate::dialect::{action, named};

@@ -437,7 +437,10 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
                 _ => Vec::new(),
             },
             // Each occurrence's gradients would be rounded by themselves.
-            repeats: used.once && s.settings.wire.gradients == Element::Real && !named.unique.contains_key(&t.name) && !x.folded,
+            repeats: used.once
+                && s.settings.wire.gradients == Element::Real
+                && !named.unique.contains_key(&t.name)
+                && !x.folded,
             moves: open,
             relays: s.settings.node.is_some() && !x.folded && !named.relay.contains_key(&t.name),
             replicates: u32::try_from(t.rows).is_ok(),

@@ -9,7 +9,7 @@ use fs_kernels::cuda::sources::Precision;
 use fs_kernels::cuda::{Call, In, Out};
 use fs_kernels::embedding::{self, Pool};
 use fs_kernels::optimizer::{RowUpdate, SparseKind, sparse_update, state_sizes};
-use fs_kernels::reduce::{ReducedRows, sum_received};
+use fs_kernels::reduce::{Node, ReducedRows, sum_received};
 use fs_kernels::{Mat, MatMut, Write};
 
 use super::common::{Grid, Source};
@@ -233,7 +233,7 @@ fn received_gradients_are_summed_by_source_and_applied() {
         let n = rows.len();
         let grads = Grid::<f32>::random(&mut source, n, cols, 0);
         let mut expect = ReducedRows::new();
-        sum_received(&rows, &counts, counts.len(), grads.view(), &mut expect);
+        sum_received(&rows, &counts, Node { ranks: counts.len(), rounds: false }, grads.view(), &mut expect);
         let by_rank = expect.grads.to_vec();
         // The distinct rows, and which of them each entry is.
         let limit = shard as u64;
@@ -254,7 +254,7 @@ fn received_gradients_are_summed_by_source_and_applied() {
         let (x, mut sums) = (Memory::of(&grads.data), Memory::filled(distinct * cols, POISON));
         let ends = ends_of(&counts);
         for node in 1..=counts.len() + 1 {
-            sum_received(&rows, &counts, node, grads.view(), &mut expect);
+            sum_received(&rows, &counts, Node { ranks: node, rounds: false }, grads.view(), &mut expect);
             others += usize::from(expect.grads[..] != by_rank[..]);
             sums.fill(POISON);
             if distinct > 0 {

@@ -36,7 +36,8 @@ impl Load {
 pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load> {
     let expected = Expected::of(module, ranks);
     let (ids, stated) = (expected.ids, expected.stated);
-    let wire = typed::<Settings>(&module.attrs, "settings").map_or_else(|_| WirePrecision::default(), |s| s.wire);
+    let wire =
+        typed::<Settings>(&module.attrs, "settings").map_or_else(|_| WirePrecision::default(), |s| s.wire);
     let mut drawn = vec![Draws { by_law: 0.0, uniform: 0.0 }; tables.len()];
     for (table, v) in sources(module) {
         let Some(n) = drawn.get_mut(table as usize) else { continue };

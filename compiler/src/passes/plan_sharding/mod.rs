@@ -352,7 +352,8 @@ impl Planner<'_> {
         }
         let received = (ranks - 1.0) * load.unique * load.sent[1];
         let gathered = (1.0 + APPLY) * received + self.latency;
-        let exchanged = load.unique * load.sent.iter().sum::<f64>() * (ranks - 1.0) / ranks + 2.0 * self.latency;
+        let exchanged =
+            load.unique * load.sent.iter().sum::<f64>() * (ranks - 1.0) / ranks + 2.0 * self.latency;
         let small = load.bytes <= SMALL.min(self.memory / SMALL_PART) && u32::try_from(t.rows).is_ok();
         if small && gathered < exchanged {
             let reason = format!(

@@ -450,7 +450,9 @@ impl Flow<'_> {
                     let relays = cx.exchange(*e).leg.within().is_some();
                     match class {
                         _ if relays => self.expect(i, 3 * n, Value::Summed(*e, *class), x, r),
-                        _ if class.is_some() || narrow => self.expect(i, 3 * n, Value::Split(*e, *class), x, r),
+                        _ if class.is_some() || narrow => {
+                            self.expect(i, 3 * n, Value::Split(*e, *class), x, r)
+                        }
                         _ => self.row_gradients(i, 3 * n, *e, None, r),
                     }
                     self.expect(i, 3 * n + 1, counts(*e, Way::Backward, *class, Side::Asking), k, r);
