@@ -94,7 +94,8 @@ impl<'a> Entry<'a> for Merge<'a> {
         Facts {
             phase: Phase::OutputDist,
             runs: Runs::Compute,
-            programs: Programs::Training,
+            // Without classes in evaluation, too.
+            programs: if self.classes.is_empty() { Programs::Both } else { Programs::Training },
             transfer: None,
             effects: &[],
             results: Results::adding(&[0]),
