@@ -13,7 +13,7 @@ use fs_schedule::{Action, Data, Element, Leg, Place, Schedule, WirePrecision};
 use fs_tests::interpreter::{Order, Workload, reference, run};
 use fs_tests::models::{Features, models};
 use fs_tests::training::{model, state};
-use fs_tests::{checked, dividing};
+use fs_tests::{checked, dividing, rounding};
 use proptest::prelude::{Strategy as Strategies, *};
 
 const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
@@ -22,17 +22,6 @@ const FEATURES: Features = Features { shardings: true, microbatches: true, place
 fn cluster(node: u32) -> Cluster {
     let local = fs_dsl::cluster::preset("local").unwrap();
     Cluster { nodes: 8, gpus_per_node: node, ..local }
-}
-
-/// A model that says what rows and gradients are on their way.
-fn rounding(text: &str, wire: WirePrecision) -> String {
-    assert!(text.contains("train {"));
-    let word = |e: Element| if e == Element::Bf16 { "bf16" } else { "f32" };
-    let (rows, gradients) = (word(wire.rows), word(wire.gradients));
-    let precision = format!("train {{ precision {{ output_dist {rows}  gradient_dist {gradients} }}");
-    let text = text.replace("train {", &precision);
-    // Occurrences would be rounded one by one, which is an error.
-    if wire.gradients == Element::Bf16 { text.replace("unique_rows off", "unique_rows on") } else { text }
 }
 
 fn wires() -> impl Strategies<Value = WirePrecision> {
@@ -134,8 +123,7 @@ proptest! {
         }
         let work = Workload { seed, batches: 5, ranks };
         // What the interpreter knows of the model without rounding (not normalised rows cut by columns) it knows with it.
-        let real = rounding(&model.text(), WirePrecision { rows: Element::Real, ..wire });
-        let real = real.replace("gradient_dist bf16", "gradient_dist f32");
+        let real = text.replace("_dist bf16", "_dist f32");
         let real = compiled(&dividing(checked(&real), ranks), &options.tables(tables.clone()));
         if reference(&real.expect("as with rounding"), &work).is_ok() {
             let want = reference(&other, &work).unwrap_or_else(|e| panic!("{e}\n{tables:?}\n{text}"));

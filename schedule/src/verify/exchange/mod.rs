@@ -448,12 +448,12 @@ impl Flow<'_> {
                 for (n, e) in exchanges.iter().enumerate() {
                     self.kind(i, *e, gathers, r);
                     let relays = cx.exchange(*e).leg.within().is_some();
-                    match class {
-                        _ if relays => self.expect(i, 3 * n, Value::Summed(*e, *class), x, r),
-                        _ if class.is_some() || narrow => {
-                            self.expect(i, 3 * n, Value::Split(*e, *class), x, r)
-                        }
-                        _ => self.row_gradients(i, 3 * n, *e, None, r),
+                    if relays {
+                        self.expect(i, 3 * n, Value::Summed(*e, *class), x, r);
+                    } else if class.is_some() || narrow {
+                        self.expect(i, 3 * n, Value::Split(*e, *class), x, r);
+                    } else {
+                        self.row_gradients(i, 3 * n, *e, None, r);
                     }
                     self.expect(i, 3 * n + 1, counts(*e, Way::Backward, *class, Side::Asking), k, r);
                     self.expect(i, 3 * n + 2, counts(*e, Way::Backward, *class, Side::Owning), k, r);
