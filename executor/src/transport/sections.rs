@@ -74,9 +74,9 @@ impl<T: Real> Outbox for HostOutbox<T> {
             }
             let Some(part) = part else { continue };
             if section.brain {
-                T::write_bf16(part.reals, bytes)
+                T::write_bf16(part.reals, bytes);
             } else {
-                T::write_le(part.reals, bytes)
+                T::write_le(part.reals, bytes);
             }
             part.indices.iter().for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
             bytes.extend_from_slice(part.bytes);
