@@ -9,7 +9,7 @@ use fs_compiler::algebra::convert::{Table, to_nodes, to_term, to_terms};
 use fs_compiler::algebra::lang::Node;
 use fs_compiler::algebra::rules::{Context, Lookalike, RULES, Use};
 use fs_compiler::distribution::{Choice, Op};
-use fs_schedule::Sharding;
+use fs_schedule::{Element, Sharding, WirePrecision};
 use proptest::prelude::*;
 use terms::{DIM, Data, Sizes, choice, choices, sizes};
 
@@ -27,9 +27,9 @@ fn context(s: Sizes) -> Context {
         microbatches: s.microbatches,
         lookaheads: vec![s.lookahead],
         cuts: vec![(0, 1), (1, DIM)],
-        repeats: true,
+        repeats: s.repeats(),
         moves: true,
-        relays: true,
+        relays: s.relays(),
         replicates: true,
     }
 }
@@ -101,7 +101,7 @@ proptest! {
     #[test]
     fn nodes_are_terms(s in sizes()) {
         let mut data = Data::of_thirds(s);
-        for choice in choices(s.lookahead) {
+        for choice in choices(s) {
             let before = table(&mut data, s, &choice);
             let nodes = to_nodes(&data.terms, &before).expect("all have a place");
             let count = data.terms.len();
@@ -116,7 +116,7 @@ proptest! {
     #[test]
     fn both_sides_mean_the_same(s in sizes()) {
         let mut data = Data::of_thirds(s);
-        for choice in choices(s.lookahead) {
+        for choice in choices(s) {
             let start = table(&mut data, s, &choice);
             let start = to_nodes(&data.terms, &start).expect("all have a place");
             for rule in RULES {
@@ -130,20 +130,21 @@ proptest! {
     #[test]
     fn everything_reached_means_the_same(s in sizes()) {
         let mut data = Data::of_thirds(s);
-        let start = table(&mut data, s, &choice(false, None, Sharding::RowWise));
+        let start = table(&mut data, s, &choice(!s.repeats(), None, Sharding::RowWise));
         let start = to_nodes(&data.terms, &start).expect("all have a place");
         let graph = saturated(&start, &all_rules(&context(s)));
-        prop_assert!(same_values(&graph, &mut data) > 20);
+        let least = if s.repeats() { 20 } else { 8 };
+        prop_assert!(same_values(&graph, &mut data) > least);
     }
 
     /// What any choice builds by hand follows from the plainest terms: rows per occurrence, all together, at their owners.
     #[test]
     fn every_choice_follows(s in sizes()) {
         let mut data = Data::of_thirds(s);
-        let plain = table(&mut data, s, &choice(false, None, Sharding::RowWise));
+        let plain = table(&mut data, s, &choice(!s.repeats(), None, Sharding::RowWise));
         let start = to_nodes(&data.terms, &plain).expect("all have a place");
         let graph = saturated(&start, &all_rules(&context(s)));
-        for choice in choices(s.lookahead) {
+        for choice in choices(s) {
             let other = table(&mut data, s, &choice);
             let other = to_nodes(&data.terms, &other).expect("all have a place");
             let found = graph.lookup_expr(&other);
@@ -152,10 +153,48 @@ proptest! {
     }
 }
 
+/// Why rows that travel once per occurrence are no choice where gradients are rounded: with that rule, sums differ. Without
+/// rounding they never do.
+#[test]
+fn occurrences_that_are_rounded_are_another_sum() {
+    let differing = |gradients: Element| {
+        (0..40).filter(move |seed| {
+            let wire = WirePrecision { gradients, ..WirePrecision::default() };
+            let s = Sizes {
+                ranks: 3,
+                nodes: 1,
+                rows: 3,
+                microbatches: 1,
+                sequences: 2,
+                lookahead: 1,
+                seed: *seed,
+                wire,
+            };
+            let mut data = Data::of_thirds(s);
+            let [once, each] = [true, false].map(|unique| {
+                let update = table(&mut data, s, &choice(unique, None, Sharding::RowWise)).update;
+                data.eval(update.expect("it is updated"))
+            });
+            once != each
+        })
+    };
+    assert_eq!(differing(Element::Real).count(), 0);
+    assert!(differing(Element::Bf16).count() > 20);
+}
+
 /// Each rule finds something in what each other choice builds, and nothing in its twins.
 #[test]
 fn twins_are_left_alone() {
-    let s = Sizes { ranks: 4, nodes: 2, rows: 5, microbatches: 1, sequences: 2, lookahead: 1, seed: 1 };
+    let s = Sizes {
+        ranks: 4,
+        nodes: 2,
+        rows: 5,
+        microbatches: 1,
+        sequences: 2,
+        lookahead: 1,
+        seed: 1,
+        wire: WirePrecision::default(),
+    };
     let mut data = Data::of_thirds(s);
     let plain = table(&mut data, s, &choice(true, None, Sharding::RowWise));
     let start = to_nodes(&data.terms, &plain).expect("all have a place");

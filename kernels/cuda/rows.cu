@@ -80,7 +80,7 @@ DEVICE void move_rows(
     }
 }
 
-// y[i] = table[rows[at[i]]], or table[rows[i]] without `at`.
+// y[i] = table[rows[at[i]]], or table[rows[i]] without `at`, rounded to what rows are on their way.
 KERNEL(gather)(
     uint32_t n, uint32_t cols, const float* table, uint32_t table_rows, uint64_t table_stride, const uint32_t* rows,
     uint32_t entries, const uint32_t* at, REAL* y, uint64_t y_stride, uint32_t add, uint32_t* fault) {
@@ -101,9 +101,16 @@ KERNEL(expand)(
     move_rows(n, cols, x, x_rows, x_stride, at, nullptr, n, y, n, y_stride, nullptr, add, fault);
 }
 
-// y[i] = x[at[i]]: gradients of rows, those of a class.
+// y[at[i]] = x[i], exactly: rows that arrived, as they are used. `at` holds no position twice.
+KERNEL(merge)(
+    uint32_t n, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* at, float* y, uint32_t y_rows,
+    uint64_t y_stride, uint32_t* fault) {
+    move_rows(n, cols, x, n, x_stride, nullptr, nullptr, n, y, y_rows, y_stride, at, 0, fault);
+}
+
+// y[i] = x[at[i]], rounded: gradients of rows, those of a class, as they travel.
 KERNEL(split)(
-    uint32_t n, uint32_t cols, const float* x, uint32_t x_rows, uint64_t x_stride, const uint32_t* at, float* y,
+    uint32_t n, uint32_t cols, const float* x, uint32_t x_rows, uint64_t x_stride, const uint32_t* at, REAL* y,
     uint64_t y_stride, uint32_t add, uint32_t* fault) {
     move_rows(n, cols, x, x_rows, x_stride, at, nullptr, n, y, n, y_stride, nullptr, add, fault);
 }

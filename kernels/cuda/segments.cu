@@ -4,6 +4,7 @@
 // source's are added to the result one by one, then the sums of the others in turn, those of each later node as one: the
 // order of the CPU, so the bits too, and those of a sum that was made somewhere else. No list is cut for speed, as that would
 // change bits with how it travelled. Instead long lists are summed by whole blocks: all warps bring rows into shared memory, one of them adds.
+// Where sums travel rounded, those of a node are rounded before they are added to the others', as a relay would have sent them.
 #include "common.cuh"
 
 // What is summed for a column: in all, of the node in hand if it is not the first, and of the source in hand.
@@ -20,27 +21,34 @@ DEVICE void plus(Sum& sum, bool first, float value) {
     }
 }
 
+// Who sends the rows: where those of each source end, how many sources are a node, and whether a node's sum is rounded.
+struct Senders {
+    const uint32_t* ends;
+    uint32_t count, node;
+    bool round;
+};
 // Where positions of the source in hand end, and which source is the first behind its node.
 struct Source {
     const uint32_t* ends;
     uint32_t number, end, node, behind;
+    bool round;
 };
-DEVICE Source first_source(const uint32_t* sources, uint32_t count, uint32_t node) {
-    node = greatest(least(node, count), 1u);
-    return Source{count > 0 ? sources : nullptr, 0, count > 0 ? sources[0] : 0xffffffffu, node, node};
+DEVICE Source first_source(const Senders& all) {
+    uint32_t node = greatest(least(all.node, all.count), 1u);
+    bool any = all.count > 0;
+    return Source{any ? all.ends : nullptr, 0, any ? all.ends[0] : 0xffffffffu, node, node, all.round};
 }
-// What ends where the source in hand is left.
+// What ends where the source in hand is left, whether its node is one after the first, and is rounded.
 struct Ended {
-    bool source, later, node;
+    bool source, later, node, round;
 };
 // What ends with the last position.
 DEVICE Ended all_ends(const Source& source) {
-    bool later = source.behind > source.node;
-    return Ended{true, later, later};
+    return Ended{true, source.behind > source.node, true, source.round};
 }
 // Goes on to the source of a position.
 DEVICE Ended advance(Source& source, uint32_t position) {
-    Ended ended{false, source.behind > source.node, false};
+    Ended ended{false, source.behind > source.node, false, source.round};
     while (position >= source.end && source.ends) {
         source.number++;
         source.end = source.ends[source.number];
@@ -48,7 +56,7 @@ DEVICE Ended advance(Source& source, uint32_t position) {
     }
     while (source.number >= source.behind) {
         source.behind += source.node;
-        ended.node = ended.later;
+        ended.node = true;
     }
     return ended;
 }
@@ -59,8 +67,12 @@ DEVICE void close(Sum& sum, Ended ended) {
         sum.open = false;
     }
     if (ended.node) {
-        sum.total += sum.node;
-        sum.node = 0;
+        if (ended.later) {
+            sum.total += ended.round ? to_float(round_to_bf16(sum.node)) : sum.node;
+            sum.node = 0;
+        } else if (ended.round) {
+            sum.total = to_float(round_to_bf16(sum.total));
+        }
     }
 }
 
@@ -90,11 +102,10 @@ DEVICE const X* row_of(const Rows<X>& rows, uint32_t position, float& factor) {
 const uint32_t SUM_AHEAD = 4;
 
 // Sums groups of at most `longest` positions.
-template <class X>
+template <class X, class Y>
 DEVICE void segment_sum_of(
-    uint32_t groups, uint32_t cols, Rows<X> rows, const uint32_t* positions, const uint32_t* ends,
-    const uint32_t* sources, uint32_t source_count, uint32_t node, float* y, uint64_t y_stride, uint32_t add,
-    uint32_t longest) {
+    uint32_t groups, uint32_t cols, Rows<X> rows, const uint32_t* positions, const uint32_t* ends, Senders senders, Y* y,
+    uint64_t y_stride, uint32_t add, uint32_t longest) {
     uint64_t group = uint64_t(blockIdx.x) * blockDim.y + threadIdx.y;
     if (group >= groups) {
         return;
@@ -103,7 +114,7 @@ DEVICE void segment_sum_of(
     if (end - begin > longest || (add && begin == end)) {
         return;
     }
-    float* out = y + group * y_stride;
+    Y* out = y + group * y_stride;
     bool fours = by_fours(rows.x, rows.stride) && by_fours(y, y_stride);
     uint32_t whole = fours ? cols / 4 * 4 : 0;
     for (uint32_t j = 4 * threadIdx.x; j < whole; j += 4 * blockDim.x) {
@@ -115,7 +126,7 @@ DEVICE void segment_sum_of(
             sums[2].total = old.z;
             sums[3].total = old.w;
         }
-        Source source = first_source(sources, source_count, node);
+        Source source = first_source(senders);
         for (uint32_t at = begin; at < end; at += SUM_AHEAD) {
             float4 value[SUM_AHEAD];
             uint32_t position[SUM_AHEAD];
@@ -154,8 +165,8 @@ DEVICE void segment_sum_of(
     }
     for (uint32_t j = whole + threadIdx.x; j < cols; j += blockDim.x) {
         Sum sum = {};
-        sum.total = add ? out[j] : 0;
-        Source source = first_source(sources, source_count, node);
+        sum.total = add ? to_float(out[j]) : 0;
+        Source source = first_source(senders);
         for (uint32_t at = begin; at < end; at++) {
             float factor, value = to_float(row_of(rows, positions[at], factor)[j]);
             Ended ended = advance(source, positions[at]);
@@ -165,18 +176,17 @@ DEVICE void segment_sum_of(
             plus(sum, source.number == 0, value * factor);
         }
         close(sum, all_ends(source));
-        out[j] = sum.total;
+        out[j] = from_float<Y>(sum.total);
     }
 }
 
 const uint32_t LONG_COLUMNS = 32, LONG_ROWS = 128, LONG_WARPS = 8;
 
 // Sums the listed groups, a slice of columns for each block, as many as come.
-template <class X>
+template <class X, class Y>
 DEVICE void segment_sum_long_of(
-    uint32_t cols, Rows<X> rows, const uint32_t* positions, const uint32_t* ends, const uint32_t* sources,
-    uint32_t source_count, uint32_t node, float* y, uint64_t y_stride, uint32_t add, const uint32_t* listed,
-    const uint32_t* count) {
+    uint32_t cols, Rows<X> rows, const uint32_t* positions, const uint32_t* ends, Senders senders, Y* y,
+    uint64_t y_stride, uint32_t add, const uint32_t* listed, const uint32_t* count) {
     SHARED_2D(float, values, LONG_ROWS, LONG_COLUMNS);
     SHARED(uint32_t, places, LONG_ROWS);
     const uint32_t each = LONG_ROWS / LONG_WARPS;
@@ -186,12 +196,12 @@ DEVICE void segment_sum_long_of(
     for (uint64_t item = blockIdx.x; item < items; item += gridDim.x) {
         uint32_t group = listed[item / slices], j = uint32_t(item % slices) * LONG_COLUMNS + lane;
         uint32_t begin = group > 0 ? ends[group - 1] : 0, end = ends[group];
-        float* out = y + group * y_stride;
+        Y* out = y + group * y_stride;
         Sum sum = {};
         if (warp == 0 && add && j < cols) {
-            sum.total = out[j];
+            sum.total = to_float(out[j]);
         }
-        Source source = first_source(sources, source_count, node);
+        Source source = first_source(senders);
         float next[each];
         for (uint32_t start = begin;; start += LONG_ROWS) {
             // Asked for before the rows in hand are added.
@@ -232,7 +242,7 @@ DEVICE void segment_sum_long_of(
         }
         if (warp == 0 && j < cols) {
             close(sum, all_ends(source));
-            out[j] = sum.total;
+            out[j] = from_float<Y>(sum.total);
         }
     }
 }
@@ -255,28 +265,48 @@ KERNEL(segment_sum)(
     uint32_t mean, const uint32_t* positions, const uint32_t* ends, float* y, uint64_t y_stride, uint32_t add,
     uint32_t longest) {
     Rows<REAL> rows{x, x_stride, bags, offsets, mean != 0};
-    segment_sum_of(groups, cols, rows, positions, ends, nullptr, 0, 1, y, y_stride, add, longest);
+    segment_sum_of(groups, cols, rows, positions, ends, Senders{nullptr, 0, 1, false}, y, y_stride, add, longest);
 }
 KERNEL_OF(segment_sum_long, 256)(
     uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* bags, const uint32_t* offsets, uint32_t mean,
     const uint32_t* positions, const uint32_t* ends, float* y, uint64_t y_stride, uint32_t add, const uint32_t* listed,
     const uint32_t* count) {
     Rows<REAL> rows{x, x_stride, bags, offsets, mean != 0};
-    segment_sum_long_of(cols, rows, positions, ends, nullptr, 0, 1, y, y_stride, add, listed, count);
+    segment_sum_long_of(cols, rows, positions, ends, Senders{nullptr, 0, 1, false}, y, y_stride, add, listed, count);
 }
 
 // The same of received gradients, whose positions are grouped by source; those of source s end at sources[s],
-// and `node` sources one after the other are a node's.
+// and `node` sources one after the other are a node's. With `round` each node's sum is rounded to bf16 before it is added.
 KERNEL(received_sum)(
-    uint32_t groups, uint32_t cols, const float* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
-    const uint32_t* sources, uint32_t source_count, uint32_t node, float* y, uint64_t y_stride, uint32_t longest) {
-    Rows<float> rows{x, x_stride, nullptr, nullptr, false};
-    segment_sum_of(groups, cols, rows, positions, ends, sources, source_count, node, y, y_stride, 0, longest);
+    uint32_t groups, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
+    const uint32_t* sources, uint32_t source_count, uint32_t node, uint32_t round, float* y, uint64_t y_stride,
+    uint32_t longest) {
+    Rows<REAL> rows{x, x_stride, nullptr, nullptr, false};
+    Senders senders{sources, source_count, node, round != 0};
+    segment_sum_of(groups, cols, rows, positions, ends, senders, y, y_stride, 0, longest);
 }
 KERNEL_OF(received_sum_long, 256)(
-    uint32_t cols, const float* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
-    const uint32_t* sources, uint32_t source_count, uint32_t node, float* y, uint64_t y_stride, const uint32_t* listed,
+    uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
+    const uint32_t* sources, uint32_t source_count, uint32_t node, uint32_t round, float* y, uint64_t y_stride,
+    const uint32_t* listed, const uint32_t* count) {
+    Rows<REAL> rows{x, x_stride, nullptr, nullptr, false};
+    Senders senders{sources, source_count, node, round != 0};
+    segment_sum_long_of(cols, rows, positions, ends, senders, y, y_stride, 0, listed, count);
+}
+
+// The same of one node's, whose sums travel on as the gradients came.
+KERNEL(node_sum)(
+    uint32_t groups, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
+    const uint32_t* sources, uint32_t source_count, REAL* y, uint64_t y_stride, uint32_t longest) {
+    Rows<REAL> rows{x, x_stride, nullptr, nullptr, false};
+    Senders senders{sources, source_count, source_count, false};
+    segment_sum_of(groups, cols, rows, positions, ends, senders, y, y_stride, 0, longest);
+}
+KERNEL_OF(node_sum_long, 256)(
+    uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
+    const uint32_t* sources, uint32_t source_count, REAL* y, uint64_t y_stride, const uint32_t* listed,
     const uint32_t* count) {
-    Rows<float> rows{x, x_stride, nullptr, nullptr, false};
-    segment_sum_long_of(cols, rows, positions, ends, sources, source_count, node, y, y_stride, 0, listed, count);
+    Rows<REAL> rows{x, x_stride, nullptr, nullptr, false};
+    Senders senders{sources, source_count, source_count, false};
+    segment_sum_long_of(cols, rows, positions, ends, senders, y, y_stride, 0, listed, count);
 }

@@ -44,7 +44,7 @@ pub fn expand_grad<T: Real>(gy: Mat<T>, inverse: &[u32], mut grows: MatMut<T>, m
     if grows.rows() * grows.cols() * size_of::<T>() >= SORT_FROM {
         Segments::with(|work| {
             work.sort(inverse, grows.rows());
-            segments::sum(gy, work, Sources { ends: &[inverse.len()], node: 1 }, grows, mode);
+            segments::sum(gy, work, Sources { ends: &[inverse.len()], node: 1, rounds: false }, grows, mode);
         });
         return;
     }

@@ -47,12 +47,22 @@ impl<T: Real> Default for ReducedRows<T> {
     }
 }
 
+/// Ranks one after the other that are a node's, and whether the node's sum is rounded to brain floats, as a relay would send
+/// it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Node {
+    /// Ranks of a node.
+    pub ranks: usize,
+    /// Its sums are rounded.
+    pub rounds: bool,
+}
+
 /// Sums received gradients by row. `recv_rows[i]` is the local row of `grads` row i; entries are concatenated by
-/// source rank, `recv_counts` of each; `node` ranks one after the other are a node's.
+/// source rank, `recv_counts` of each.
 pub fn sum_received<T: Real>(
     recv_rows: &[u32],
     recv_counts: &[usize],
-    node: usize,
+    node: Node,
     grads: Mat<T>,
     out: &mut ReducedRows<T>,
 ) {
@@ -73,7 +83,8 @@ pub fn sum_received<T: Real>(
     segments.sort(slots, rows.len());
     sums.resize(rows.len() * grads.cols());
     let y = MatMut::new(sums, rows.len(), grads.cols());
-    segments::sum(grads, segments, Sources { ends: sources, node }, y, Write::Set);
+    let Node { ranks: node, rounds } = node;
+    segments::sum(grads, segments, Sources { ends: sources, node, rounds }, y, Write::Set);
 }
 
 /// `y[g]` = the sum of the gradients whose group is g, all groups below the rows of `y`: as [`sum_received`] sums those of a
@@ -90,7 +101,7 @@ pub fn sum_by_group<T: Real>(
     ends_of(recv_counts, sources);
     segments.sort(groups, y.rows());
     let node = sources.len().max(1);
-    segments::sum(grads, segments, Sources { ends: sources, node }, y, Write::Set);
+    segments::sum(grads, segments, Sources { ends: sources, node, rounds: false }, y, Write::Set);
 }
 
 fn ends_of(counts: &[usize], ends: &mut Vec<usize>) {

@@ -65,18 +65,37 @@ pub(crate) struct Sources<'a> {
     pub(crate) ends: &'a [usize],
     /// So many one after the other are a node's.
     pub(crate) node: usize,
+    /// A node's sum is rounded to a brain float.
+    pub(crate) rounds: bool,
+}
+
+/// Vectors rounded to brain floats.
+#[inline(always)]
+fn rounded<S: Simd, const N: usize>(s: S, sums: &mut [S::V; N]) {
+    const MOST: usize = 64;
+    const { assert!(S::LANES <= MOST) };
+    for sum in sums {
+        let mut lanes = [S::T::ZERO; MOST];
+        // SAFETY: there is room for all lanes.
+        unsafe {
+            s.store_up_to(lanes.as_mut_ptr(), S::LANES, *sum);
+            lanes[..S::LANES].iter_mut().for_each(|x| *x = x.to_bf16());
+            *sum = s.load_up_to(lanes.as_ptr(), S::LANES);
+        }
+    }
 }
 
 /// `y[g]` = (or += with [`Write::Add`]) the sum of the rows of `x` in group g. Positions are grouped by source: the rows of
 /// one source are summed in position order from +0, the first source's are added to
 /// the result one by one, then the sums of the others in turn. Sources of a node after the first are summed among themselves
-/// before. Large sums are written past the caches.
+/// before; where nodes' sums are rounded, that of the first is, too. Large sums are written past the caches.
 pub(crate) fn sum<T: Real>(x: Mat<T>, segments: &Segments, sources: Sources<'_>, y: MatMut<T>, mode: Write) {
     let n = segments.positions.len();
     assert!(x.rows() == n && x.cols() == y.cols(), "{x:?} does not hold the rows of {n} positions of {y:?}");
     assert!(segments.ends.len() == y.rows(), "{} groups for {y:?}", segments.ends.len());
     assert!(sources.ends.last().copied().unwrap_or(0) == n, "sources {sources:?} of {n} positions");
     assert!(sources.node > 0, "a node of no source");
+    assert!(!(sources.rounds && mode == Write::Add), "what is there is no node's sum");
     T::dispatch(Sum { x, segments, sources, y, mode });
 }
 
@@ -150,7 +169,7 @@ impl<S: Simd> Rows<'_, S> {
     /// Positions are rows with the columns asked for, and `y` is good for as many; aligned if written `past`.
     #[inline(always)]
     unsafe fn sum<const N: usize>(&mut self, j: usize, n: usize, y: *mut S::T, add: bool, past: bool) {
-        let Rows { s, x, xs, positions, sources: Sources { ends, node } } = *self;
+        let Rows { s, x, xs, positions, sources: Sources { ends, node, rounds } } = *self;
         let zero = s.splat(S::T::ZERO);
         // SAFETY: the caller's.
         unsafe {
@@ -174,6 +193,9 @@ impl<S: Simd> Rows<'_, S> {
                     source += 1;
                 }
                 if source >= behind {
+                    if rounds {
+                        rounded(s, if behind > node { &mut others } else { &mut total });
+                    }
                     if behind > node {
                         for k in 0..N {
                             total[k] = s.add(total[k], others[k]);
@@ -199,6 +221,9 @@ impl<S: Simd> Rows<'_, S> {
                 for k in 0..N {
                     sum[k] = s.add(sum[k], part[k]);
                 }
+            }
+            if rounds {
+                rounded(s, if behind > node { &mut others } else { &mut total });
             }
             if behind > node {
                 for k in 0..N {

@@ -9,7 +9,7 @@ use fs_kernels::embedding::{Pool, expand_grad, gather, pool, pool_grad};
 use fs_kernels::memory::Block;
 use fs_kernels::optimizer::{RowUpdate, SparseKind, sparse_update, state_sizes};
 use fs_kernels::partition::{gather_at, scatter};
-use fs_kernels::reduce::{ReducedRows, sum_received};
+use fs_kernels::reduce::{Node, ReducedRows, sum_received};
 use fs_kernels::{Mat, MatMut, Write};
 
 /// Values with nothing after them: the next byte is on a page that must not be touched.
@@ -174,7 +174,13 @@ fn received_rows_are_summed_in_the_documented_order_on_every_path() {
             .collect();
         let expected = expected_sums(&rows, &counts, &x, dim, n, &vec![0.0; n * dim]);
         for _ in 0..2 {
-            sum_received(&rows, &counts, counts.len(), Mat::new(&x, entries, dim), &mut out);
+            sum_received(
+                &rows,
+                &counts,
+                Node { ranks: counts.len(), rounds: false },
+                Mat::new(&x, entries, dim),
+                &mut out,
+            );
             for (i, row) in out.rows.iter().enumerate() {
                 let row = *row as usize;
                 assert_eq!(
@@ -186,7 +192,7 @@ fn received_rows_are_summed_in_the_documented_order_on_every_path() {
             assert_eq!(out.grads.len(), out.rows.len() * dim);
         }
     }
-    sum_received(&[], &[0, 0], 2, Mat::new(&[0.0f32; 0], 0, 4), &mut out);
+    sum_received(&[], &[0, 0], Node { ranks: 2, rounds: false }, Mat::new(&[0.0f32; 0], 0, 4), &mut out);
     assert!(out.rows.is_empty() && out.grads.is_empty());
 }
 

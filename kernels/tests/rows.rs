@@ -5,10 +5,11 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Grid, Source, assert_close, assert_gradient, plus_one};
+use fs_kernels::Real;
 use fs_kernels::embedding::{Pool, expand, expand_grad, gather, pool, pool_grad};
 use fs_kernels::optimizer::{RowUpdate, SparseKind, dense_adam, dense_sgd, sparse_update, state_sizes};
 use fs_kernels::positional::{positional, positional_grad};
-use fs_kernels::reduce::{ReducedRows, sum_by_group, sum_in_rank_order, sum_received};
+use fs_kernels::reduce::{Node, ReducedRows, sum_by_group, sum_in_rank_order, sum_received};
 use fs_kernels::unique::{IdOutOfRange, Unique, bucketize_by_owner, unique_by_owner};
 use fs_kernels::{Mat, MatMut, Write};
 use proptest::prelude::*;
@@ -138,6 +139,7 @@ proptest! {
         sources in prop::collection::vec(prop::collection::vec((0u32..40, -100i32..100), 0..50), 1..8),
         dim in 1usize..20,
         node in 1usize..9,
+        rounds in any::<bool>(),
     ) {
         type Sums = BTreeMap<u32, Vec<f32>>;
         let grad = |x: i32, c: usize| (x as f32 * 0.37 + c as f32).sin() * 10f32.powi(x % 5);
@@ -162,7 +164,6 @@ proptest! {
                 add(&mut own_node, &own);
                 presummed.push(own);
             }
-            add(&mut expect, &own_node);
             // As a relay sums them.
             let rows: Vec<u32> = own_node.keys().copied().collect();
             let all = || sources.iter().flatten();
@@ -174,13 +175,18 @@ proptest! {
             let sums = rows.into_iter().zip(sums.chunks(dim).map(<[f32]>::to_vec)).collect::<Sums>();
             let bits = |sums: &Sums| sums.values().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
             prop_assert_eq!(bits(&sums), bits(&own_node));
+            let mut sums = sums;
+            if rounds {
+                sums.values_mut().flatten().for_each(|x| *x = x.to_bf16());
+            }
+            add(&mut expect, &sums);
             nodes.push(sums);
         }
         let rows: Vec<u32> = expect.keys().copied().collect();
         let bits: Vec<u32> = expect.values().flatten().map(|x| x.to_bits()).collect();
         let mut out = ReducedRows::new();
         let mut check = |recv_rows: &[u32], counts: &[usize], node: usize, grads: &[f32]| {
-            sum_received(recv_rows, counts, node, Mat::new(grads, recv_rows.len(), dim), &mut out);
+            sum_received(recv_rows, counts, Node { ranks: node, rounds }, Mat::new(grads, recv_rows.len(), dim), &mut out);
             prop_assert_eq!(&out.rows, &rows);
             prop_assert_eq!(out.grads.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), bits.clone());
             Ok(())

@@ -8,6 +8,7 @@ pub use fs_workload::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::operand::Element;
 use crate::size::Poly;
 
 /// Training settings.
@@ -31,6 +32,34 @@ pub struct Settings {
     /// rows may come through a node's relays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<u32>,
+    /// What rows and their gradients are on their way.
+    #[serde(default, skip_serializing_if = "WirePrecision::is_plain")]
+    pub wire: WirePrecision,
+}
+
+/// What rows and their gradients are on their way, of every table and wherever they live: f32, or rounded to bf16, to the
+/// nearest and to the even one of two. A rank uses rows as they arrive. Of gradients each rank's sums are rounded, and with
+/// several nodes each node's sums of those.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WirePrecision {
+    /// Rows.
+    pub rows: Element,
+    /// Their gradients.
+    pub gradients: Element,
+}
+
+impl WirePrecision {
+    /// Everything as it is kept.
+    pub fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for WirePrecision {
+    fn default() -> Self {
+        Self { rows: Element::Real, gradients: Element::Real }
+    }
 }
 
 /// How samples are given to ranks, so that all have about as much to do.

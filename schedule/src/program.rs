@@ -247,6 +247,7 @@ impl Schedule {
             batch: self.settings.batch,
             groups: self.lengths.len() as u32,
             inputs: self.inputs.len() as u32,
+            wire: self.settings.wire,
         }
     }
 

@@ -177,6 +177,10 @@ impl Action {
             exchanges.iter().enumerate().map(section).collect()
         };
         let real = f64::from(Element::Real.bytes());
+        let number = |x: &OperandType| match x {
+            OperandType::Matrix { element, .. } => f64::from(element.bytes()),
+            _ => real,
+        };
         match transfer.payload {
             // Ids travel as rows of the owner's shard; microbatches of use are two bytes.
             // For whom they are asked is another number.
@@ -190,7 +194,7 @@ impl Action {
             }),
             Payload::Classes => of_exchanges(&|_| f64::from(Element::Byte.bytes())),
             Payload::Rows | Payload::Gradients => {
-                of_exchanges(&|reads| real * f64::from(reads.first().map_or(0, OperandType::columns)))
+                of_exchanges(&|reads| reads.first().map_or(0.0, |r| number(r) * f64::from(r.columns())))
             }
             Payload::Sums => {
                 let section = |g: &OperandType| Section {
@@ -222,7 +226,7 @@ impl Action {
                     _ => 1.0,
                 };
                 let section = |x: &OperandType| {
-                    let (rows, entry) = (x.rows(), real * f64::from(x.columns()) * moved);
+                    let (rows, entry) = (x.rows(), number(x) * f64::from(x.columns()) * moved);
                     Section { exchange: None, entry, sent: rows, received: rows }
                 };
                 o.reads.iter().skip(1).map(section).collect()

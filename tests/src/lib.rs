@@ -76,6 +76,17 @@ pub fn dividing(mut program: fs_dsl::checked::Program, ranks: u32) -> fs_dsl::ch
     program
 }
 
+/// A model that says what rows and gradients are on their way. Each row is asked for once then: occurrences would be rounded one
+/// by one, which is an error.
+pub fn rounding(text: &str, wire: fs_schedule::WirePrecision) -> String {
+    use fs_schedule::Element::{Bf16, Real};
+    let word = |element| if element == Bf16 { "bf16" } else { "f32" };
+    let (rows, gradients) = (word(wire.rows), word(wire.gradients));
+    let precision = format!("train {{ precision {{ output_dist {rows}  gradient_dist {gradients} }}");
+    let text = text.replace("train {", &precision);
+    if wire.gradients == Real { text } else { text.replace("unique_rows off", "unique_rows on") }
+}
+
 /// A program's schedule on nodes of two ranks, with all rows that have owners through relays; none if it does not compile so.
 pub fn through_relays(
     program: &fs_dsl::checked::Program,

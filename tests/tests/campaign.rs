@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::{Options, Session};
 use fs_schedule::verify::verify;
-use fs_schedule::{Action, Schedule};
+use fs_schedule::{Action, Element, Schedule, WirePrecision};
 use fs_tests::campaign::{Random, core, mutant};
 use fs_tests::interpreter::{Order, Reference, State, Workload, reference, run};
 use fs_tests::models::{Features, models};
 use fs_tests::schedules::{Recipe, build};
-use fs_tests::{dividing, through_relays};
+use fs_tests::{dividing, rounding, through_relays};
 use proptest::strategy::{Strategy as _, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -210,14 +210,17 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
         let ranks = [2, 3, 2, 4][n / 6 % 4];
         let Ok(tree) = family.new_tree(&mut runner) else { continue };
         let model = tree.current();
+        let element = |rounds| if rounds { Element::Bf16 } else { Element::Real };
+        let wire = WirePrecision { rows: element(n % 7 % 2 == 1), gradients: element(n % 7 % 3 == 1) };
+        let text = rounding(&model.text(), wire);
         let plan = (ranks, 1 + n as u32 % 3, microbatches);
         let schedule = if n % 3 == 1 {
             // Several nodes, and one that is not full.
             let options = CompileOptions::new(strategy, plan.0.max(3)).lookahead(plan.1).microbatches(plan.2);
-            let program = fs_dsl::check_text("model.fs", &model.text()).program;
+            let program = fs_dsl::check_text("model.fs", &text).program;
             program.and_then(|p| through_relays(&dividing(p, plan.0.max(3)), options))
         } else {
-            compiled(&model.text(), model.at(), strategy, plan)
+            compiled(&text, model.at(), strategy, plan)
         };
         let Some(mut schedule) = schedule else { continue };
         if schedule.train.ops.len() > 220 {
@@ -226,7 +229,7 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
         schedule.settings.duration = fs_schedule::Duration::Steps(4);
         schedule.seal();
         let ranks = schedule.ranks as usize;
-        out.extend(Base::new(model.text(), schedule, ranks, None));
+        out.extend(Base::new(text, schedule, ranks, None));
     }
     out
 }

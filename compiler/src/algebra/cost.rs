@@ -27,6 +27,8 @@ pub struct Sizes {
     pub classes: Vec<Classes>,
     /// Bytes of the table's rows and their optimizer states.
     pub table: f64,
+    /// Bytes of a number of a row and of a gradient that travel.
+    pub number: [f64; 2],
 }
 
 /// Expected entries of each class.

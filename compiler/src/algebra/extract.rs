@@ -301,7 +301,8 @@ impl Extraction<'_> {
                     }
                 };
                 let away = if name == "send_all" { (s.ranks - 1.0, s.ranks - s.node) } else { s.away(route) };
-                Cost::sent(n * row, away, hurries)
+                let number = s.number[usize::from(name != "return")];
+                Cost::sent(n * number * f64::from(ty.columns), away, hurries)
             }
             // What a node asks for, each row once or per occurrence, is listed at its relay, and comes and goes once more in its
             // memory.

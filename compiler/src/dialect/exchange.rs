@@ -56,7 +56,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("comm.all_to_all_rows", "`(y, received counts, counts)... -> rows...` Output dist."),
     OpDef::executable(
         "comm.merge",
-        "`(rows, positions)... -> rows` Rows that arrived by class, in the order of the entries.",
+        "`(rows, positions)... -> rows` Rows that arrived by class, in the order of the entries; `rows -> rows` without classes.",
     )
     .accumulating(&[0]),
     OpDef::executable("comm.expand", "`rows, inverse -> y` A row per id."),
@@ -65,7 +65,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef::executable("comm.pool", "`rows, inverse, offsets -> y` Sum or mean of a sample's rows."),
     OpDef::executable("comm.pool_grad", "`gy, inverse, offsets -> grows` Sums per entry in position order.")
         .accumulating(&[0]),
-    OpDef::executable("comm.split", "`grows, positions -> grows` The gradients of a class."),
+    OpDef::executable("comm.split", "`grows, positions? -> grows` The gradients of a class, or all, as they travel."),
     OpDef::executable(
         "comm.all_to_all_grads",
         "`(grows, counts, received counts)... -> received gradients...` Gradient dist.",

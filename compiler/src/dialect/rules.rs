@@ -48,6 +48,7 @@ fn executable(m: &Context<'_>, op: &OpData) -> Result<(), OpError> {
         batch: m.batch,
         groups: m.groups,
         inputs: m.inputs.len() as u32,
+        wire: m.wire,
     };
     Ok(action(op)?.check(&shapes(reads)?, &writes, &cx)?)
 }

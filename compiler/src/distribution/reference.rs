@@ -8,8 +8,8 @@ mod rows;
 
 use std::collections::BTreeMap;
 
-use fs_schedule::Way;
 use fs_schedule::reuse::Reuse;
+use fs_schedule::{Element, Way, WirePrecision};
 
 use super::op::Op;
 use super::term::{Id, Terms};
@@ -75,6 +75,8 @@ pub struct World {
     pub gradients: BTreeMap<u32, Vec<Vec<Vec<f32>>>>,
     /// The rank that works on the samples of each rank: a permutation.
     pub assigned: Vec<usize>,
+    /// What rows and gradients are on their way.
+    pub wire: WirePrecision,
 }
 
 /// A term that cannot be computed: data is missing, or values do not fit.
@@ -287,7 +289,7 @@ impl Evaluation<'_> {
             Op::Gather => {
                 let (shard, asked) = (o.reals(0, rank)?, o.requests(1, rank)?);
                 let row = |r: &Request| -> Result<Vec<f32>, EvalError> {
-                    Ok(o.picked(shard, r.row as usize)?.clone())
+                    Ok(travelling(o.picked(shard, r.row as usize)?, world.wire.rows))
                 };
                 if o.parts.len() == 2 {
                     return like(1, Values::Reals(asked.iter().map(row).collect::<Result<_, _>>()?));
@@ -301,12 +303,14 @@ impl Evaluation<'_> {
                 let asks = op == Op::Send && self.terms.ty(id).sharded == Sharded::Relay;
                 let (rows, _) =
                     if asks { self.within(&lists, rank) } else { exchanged(&lists).swap_remove(rank) };
-                like(2, Values::Reals(rows))
+                let what = if op == Op::Send { world.wire.gradients } else { Element::Real };
+                like(2, Values::Reals(rows.iter().map(|row| travelling(row, what)).collect()))
             }
             Op::SendAll => {
                 let rows: Result<Vec<&[Vec<f32>]>, EvalError> =
                     (0..world.ranks).map(|r| o.reals(0, r)).collect();
-                like(2, Values::Reals(rows?.concat()))
+                let rows = rows?.concat();
+                like(2, Values::Reals(rows.iter().map(|row| travelling(row, world.wire.gradients)).collect()))
             }
             Op::Merge => self.merge(id, o, rank),
             Op::Concat => {
@@ -394,6 +398,12 @@ fn add_rows(sum: &mut [Vec<f32>], more: &[Vec<f32>]) {
     for (sum, more) in sum.iter_mut().zip(more) {
         sum.iter_mut().zip(more).for_each(|(s, x)| *s += x);
     }
+}
+
+/// A row as it travels.
+fn travelling(row: &[f32], element: Element) -> Vec<f32> {
+    let number = |x: &f32| if element == Element::Bf16 { bf16(*x) } else { *x };
+    row.iter().map(number).collect()
 }
 
 /// Rounded to 8 bits of mantissa, to even.

@@ -40,6 +40,11 @@ pub(crate) fn divides(program: &c::Program, ranks: u32) -> Result<(), ImportErro
     Err(ImportError::new(vec![d], program))
 }
 
+/// What collectives send; what is not built has been refused.
+fn element(dtype: c::DType) -> s::Element {
+    if dtype == c::DType::BF16 { s::Element::Bf16 } else { s::Element::Real }
+}
+
 impl Importer<'_> {
     fn setting_span(&self, name: &str) -> Span {
         setting_span(self.program, name).unwrap_or(self.model.span)
@@ -50,17 +55,29 @@ impl Importer<'_> {
         let train = &self.program.train;
         let p = train.precision;
         let wires = [
-            ("output_dist", p.output_dist),
-            ("gradient_dist", p.gradient_dist),
-            ("all_reduce", p.all_reduce),
+            ("output_dist", p.output_dist, "`output_dist bf16`"),
+            ("gradient_dist", p.gradient_dist, "`gradient_dist bf16`"),
+            ("all_reduce", p.all_reduce, "`all_reduce f32`"),
         ];
-        for (name, _) in wires.iter().filter(|(_, d)| *d != c::DType::F32) {
+        for (name, dtype, instead) in wires {
+            if dtype == c::DType::F32 || (dtype == c::DType::BF16 && name != "all_reduce") {
+                continue;
+            }
             let d = Diagnostic::error(
                 codes::NOT_BUILT,
                 self.setting_span("precision"),
-                format!("reduced precision of {name} is not built yet"),
+                format!("{name} in {} is not built yet", if dtype == c::DType::F16 { "f16" } else { "bf16" }),
             );
-            self.diagnostics.push(d.help(format!("write `{name} f32`, or leave it out")));
+            self.diagnostics.push(d.help(format!("write {instead}, or leave it out")));
+        }
+        if p.gradient_dist != c::DType::F32 && !train.unique_rows {
+            let d = Diagnostic::error(
+                codes::CONFLICT,
+                self.setting_span("unique_rows"),
+                "gradients that travel rounded are summed by row before they do",
+            );
+            let d = d.label("would round each occurrence by itself");
+            self.diagnostics.push(d.help("leave out `unique_rows off`, or write `gradient_dist f32`"));
         }
         let (lookahead, microbatches) = (train.lookahead, train.microbatches);
         let reuse = Reuse { lookahead, microbatches };
@@ -98,6 +115,10 @@ impl Importer<'_> {
         let groups = self.model.lengths.len();
         let settings = s::Settings {
             node: None,
+            wire: s::WirePrecision {
+                rows: element(train.precision.output_dist),
+                gradients: element(train.precision.gradient_dist),
+            },
             batch: train.batch,
             microbatches: train.microbatches,
             duration: match train.duration {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::{Exchange, Input, Settings, Table};
+use fs_schedule::{Exchange, Input, Settings, Table, WirePrecision};
 
 use super::attr::{AttrError, record, typed};
 use super::{Attr, Module, OpData, ValueId};
@@ -25,6 +25,8 @@ pub(crate) struct Context<'a> {
     pub batch: u32,
     /// Number of length groups.
     pub groups: u32,
+    /// What rows and gradients are on their way.
+    pub wire: WirePrecision,
     /// Declared inputs.
     pub inputs: Vec<Input>,
     /// Where each declared value stands among those of its kind.
@@ -51,7 +53,8 @@ impl<'a> Context<'a> {
             exchanges,
             tables: tables.len(),
             microbatches: settings.as_ref().map_or(1, |s| s.microbatches),
-            batch: settings.map_or(1, |s| s.batch),
+            batch: settings.as_ref().map_or(1, |s| s.batch),
+            wire: settings.map_or_else(|_| WirePrecision::default(), |s| s.wire),
             groups: module.decls_of("model.lengths").count() as u32,
             evaluating: false,
             inputs: inputs.filter_map(Result::ok).collect(),

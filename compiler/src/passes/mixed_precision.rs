@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::Element;
 use fs_schedule::action::Context as Shapes;
 use fs_schedule::signature::OperandType;
+use fs_schedule::{Element, WirePrecision};
 
 use super::{OptionError, Options, PassError, Statistics};
 use crate::dialect::{action, named};
@@ -128,6 +128,7 @@ fn form(module: &Module, op: &OpData) -> Option<Vec<Type>> {
         batch: 1,
         groups: module.decls_of("model.lengths").count() as u32,
         inputs: module.decls_of("model.input").count() as u32,
+        wire: WirePrecision::default(),
     };
     action.check(&reads, &writes, &cx).ok()?;
     Some(writes.into_iter().map(Type::from).collect())

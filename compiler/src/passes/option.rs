@@ -42,6 +42,14 @@ pub enum OptionError {
         /// Why not.
         why: &'static str,
     },
+    /// Gradients of occurrences, of which each would be rounded.
+    #[error(
+        "rows of table {table} cannot travel once per occurrence: gradients travel as bf16, and each occurrence's would be rounded by itself; leave out `unique`, or write `gradient_dist f32` in the model"
+    )]
+    Rounded {
+        /// The table's name.
+        table: String,
+    },
     /// More classes of rows than can be numbered.
     #[error("lookahead {lookahead} with {microbatches} microbatches makes more than {most} classes of rows")]
     Classes {

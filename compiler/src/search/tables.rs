@@ -13,7 +13,7 @@ use fs_dsl::checked::{self, Program};
 use fs_schedule::action::Action;
 use fs_schedule::reuse::Reuse;
 use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy};
-use fs_schedule::{Leg, Place, Schedule, Sharding, SparseOptimizer, Way};
+use fs_schedule::{Element, Leg, Place, Schedule, Sharding, SparseOptimizer, Way};
 use fs_workload::ids::RowLaw;
 
 use super::{Best, Candidate, Cost, Search, Verdict};
@@ -436,7 +436,11 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
                 }
                 _ => Vec::new(),
             },
-            repeats: used.once && !named.unique.contains_key(&t.name) && !x.folded,
+            // Each occurrence's gradients would be rounded by themselves.
+            repeats: used.once
+                && s.settings.wire.gradients == Element::Real
+                && !named.unique.contains_key(&t.name)
+                && !x.folded,
             moves: open,
             relays: s.settings.node.is_some() && !x.folded && !named.relay.contains_key(&t.name),
             replicates: u32::try_from(t.rows).is_ok(),
@@ -478,6 +482,7 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
             relayed: relayed(None).sent,
             classes: of_classes,
             table: 4.0 * values,
+            number: [s.settings.wire.rows, s.settings.wire.gradients].map(|e| f64::from(e.bytes())),
         };
         // Owners differ between tables that are otherwise alike.
         let mut kind = now.clone();

@@ -7,7 +7,7 @@ use fs_compiler::distribution::build::{Distribution, Numbered};
 use fs_compiler::distribution::reference::{Part, World, joined};
 use fs_compiler::distribution::ty::Sharded;
 use fs_compiler::distribution::{Choice, Id, Op, Terms};
-use fs_schedule::{Extent, Sharding, Symbol, Way};
+use fs_schedule::{Element, Extent, Sharding, Symbol, Way, WirePrecision};
 use proptest::prelude::*;
 
 /// Columns of the table.
@@ -23,6 +23,24 @@ pub(crate) struct Sizes {
     pub(crate) sequences: u32,
     pub(crate) lookahead: u32,
     pub(crate) seed: u64,
+    pub(crate) wire: WirePrecision,
+}
+
+impl Sizes {
+    /// Whether a row may be asked for once per occurrence: not where each occurrence's gradient would be rounded.
+    pub(crate) fn repeats(self) -> bool {
+        self.wire.gradients == Element::Real
+    }
+    /// Whether there may be relays: those of one node would round a sum that owners of one node do not.
+    pub(crate) fn relays(self) -> bool {
+        self.nodes > 1 || self.repeats()
+    }
+}
+
+/// What rows and gradients may be on their way.
+pub(crate) fn wires() -> impl Strategy<Value = WirePrecision> {
+    let element = || prop_oneof![Just(Element::Real), Just(Element::Bf16)];
+    (element(), element()).prop_map(|(rows, gradients)| WirePrecision { rows, gradients })
 }
 
 prop_compose! {
@@ -33,8 +51,9 @@ prop_compose! {
         sequences in 1..=2u32,
         lookahead in 1..=3u32,
         seed in any::<u64>(),
+        wire in wires(),
     ) -> Sizes {
-        Sizes { ranks: nodes * each, nodes, rows, microbatches, sequences, lookahead, seed }
+        Sizes { ranks: nodes * each, nodes, rows, microbatches, sequences, lookahead, seed, wire }
     }
 }
 
@@ -83,6 +102,7 @@ impl Data {
             offsets: BTreeMap::new(),
             gradients: BTreeMap::new(),
             assigned: (0..s.ranks).map(|r| (r + 1) % s.ranks).collect(),
+            wire: s.wire,
         };
         let (mut ids, mut offsets) = (Vec::new(), Vec::new());
         let (mut gradients, mut pooled) = (Vec::new(), Vec::new());
@@ -193,13 +213,13 @@ pub(crate) fn choice(unique: bool, lookahead: Option<u32>, sharding: Sharding) -
 }
 
 /// All ways that one table can be distributed.
-pub(crate) fn choices(lookahead: u32) -> Vec<Choice> {
+pub(crate) fn choices(s: Sizes) -> Vec<Choice> {
     let mut all = Vec::new();
     for sharding in [Sharding::RowWise, Sharding::ColumnWise { ranks: vec![0, 0] }, Sharding::DataParallel] {
-        for unique in [true, false] {
-            for told_apart in [None, Some(lookahead)] {
+        for unique in [true, false].into_iter().filter(|unique| *unique || s.repeats()) {
+            for told_apart in [None, Some(s.lookahead)] {
                 let choice = choice(unique, told_apart, sharding.clone());
-                if sharding != Sharding::DataParallel {
+                if sharding != Sharding::DataParallel && s.relays() {
                     all.push(Choice { relayed: true, ..choice.clone() });
                 }
                 all.push(choice);

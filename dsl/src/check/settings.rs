@@ -110,11 +110,16 @@ pub(crate) const PRECISION: &[Param] = &[
         "compute",
         ParamKind::Choice(&["f32", "bf16"]),
         "f32",
-        "Activations and their gradients in the dense graph; all that is kept or sent stays f32.",
+        "Activations and their gradients in the dense graph; all that is kept stays f32.",
     ),
-    Param::default("output_dist", DTYPE, "f32", "Rows on their way from their owners."),
-    Param::default("gradient_dist", DTYPE, "f32", "Row gradients on their way to the owners."),
-    Param::default("all_reduce", DTYPE, "f32", "Gradients of dense parameters."),
+    Param::default("output_dist", DTYPE, "f32", "Rows on their way from their owners; `f16` is not built."),
+    Param::default(
+        "gradient_dist",
+        DTYPE,
+        "f32",
+        "Row gradients on their way to the owners, each rank's sums; `f16` is not built.",
+    ),
+    Param::default("all_reduce", DTYPE, "f32", "Gradients of dense parameters; only `f32` is built."),
 ];
 
 pub(crate) const WORKLOAD: &[Param] = &[Param::optional(
@@ -203,7 +208,7 @@ pub(crate) const KEYWORDS: &[Keyword] = &[
     Keyword { name: "train", doc: "`train { .. }`: how to train.", params: TRAIN },
     Keyword {
         name: "precision",
-        doc: "In `train`: what the dense graph computes in (docs/precision.md), and the types that collectives send.",
+        doc: "In `train`: what the dense graph computes in (docs/precision.md), and the types that collectives send (docs/wire.md).",
         params: PRECISION,
     },
     Keyword {

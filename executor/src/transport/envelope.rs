@@ -123,6 +123,7 @@ mod tests {
     use super::*;
     use crate::transport::frame::read_header;
     use crate::transport::sections::{HostOutbox, Section, Widths};
+    use fs_kernels::Real;
     use proptest::prelude::*;
 
     const HEAD: Header = Header { channel: 3, turn: 9, from: 0, to: 1, since: 70 };
@@ -143,8 +144,18 @@ mod tests {
             reals: vec![f32::NAN, -0.0],
             ..Section::default()
         };
+        let brain = Section {
+            counts: vec![1, 1, 0],
+            brain: true,
+            widths: Widths { reals: 3, ..Widths::default() },
+            reals: [0.1f32, -7.3, f32::NAN, f32::INFINITY, -0.0, 3e38].map(Real::to_bf16).to_vec(),
+            ..Section::default()
+        };
         let pieces = vec![Piece { to: 1, start: 100, end: 130 }, Piece { to: 2, start: 130, end: 150 }];
-        Envelope { outbox: HostOutbox { sections: vec![section, everyone, Section::default()] }, pieces }
+        Envelope {
+            outbox: HostOutbox { sections: vec![section, everyone, brain, Section::default()] },
+            pieces,
+        }
     }
 
     /// Count, bits of reals, indices, bytes.
@@ -165,14 +176,15 @@ mod tests {
         let (sent, mut bytes) = (envelope(), vec![9; 5]);
         sent.write(&mut bytes, 7, HEAD, 120);
         assert_eq!(bytes[..5], [9; 5], "it is appended");
-        assert_eq!(bytes.len() as u64 - 5, sent.outbox.wire(1) + overhead(3, 1));
+        assert_eq!(bytes.len() as u64 - 5, sent.outbox.wire(1) + overhead(4, 1));
         let (kind, run, mut reader) = Reader::new(&bytes[5..]).unwrap();
         assert_eq!((kind, run), (FrameKind::Data, 7));
         assert_eq!(read_header(&mut reader).unwrap(), HEAD);
         // Whatever was there before.
         let mut found = envelope();
         found.read(reader, HEAD, 1000).unwrap();
-        assert_eq!(parts(&found)[..2], parts(&sent)[..]);
+        assert_eq!(parts(&found)[..3], parts(&sent)[..]);
+        assert_eq!(sent.outbox.sections[2].part(1).map(|p| p.reals.len()), Some(3));
         assert_eq!(found.pieces, [Piece { to: 1, start: 980, end: 1010 }]);
     }
 

@@ -188,7 +188,7 @@ impl<'b> Reader<'b> {
 /// Bytes of a [`FrameKind::Data`] frame beside the entries themselves, for a message of some sections, that took an
 /// emulated link in some pieces (0 without one).
 pub fn overhead(sections: usize, pieces: usize) -> u64 {
-    (1 + 8 * 8 + 8 * 4 * sections + 8 * 2 * pieces) as u64
+    (1 + 8 * 8 + 8 * 5 * sections + 8 * 2 * pieces) as u64
 }
 
 /// Where a message goes, and when it was sent.

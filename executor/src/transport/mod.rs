@@ -38,6 +38,7 @@ pub(crate) mod witness;
 pub(crate) use channel::Channel;
 pub use envelope::{Envelope, Message};
 pub use outbox::{Outbox, Reach};
+pub(crate) use sections::BRAIN;
 pub use sections::{HostOutbox, Part, Section, Widths};
 
 /// A rank's use of a channel.

@@ -26,11 +26,16 @@ pub struct Section<T> {
     pub widths: Widths,
     /// Rows or gradients.
     pub reals: Vec<T>,
+    /// They are brain floats, and travel as such.
+    pub brain: bool,
     /// Row numbers.
     pub indices: Vec<u32>,
     /// Classes or uses.
     pub bytes: Vec<u8>,
 }
+
+/// Bytes of a brain float.
+pub(crate) const BRAIN: usize = 2;
 
 /// What an entry of a section consists of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,11 +69,15 @@ impl<T: Real> Outbox for HostOutbox<T> {
         for section in &self.sections {
             let Widths { reals, indices, bytes: small } = section.widths;
             let part = section.part(to);
-            for n in [part.map_or(0, |part| part.count), reals, indices, small] {
+            for n in [part.map_or(0, |part| part.count), reals, usize::from(section.brain), indices, small] {
                 bytes.extend_from_slice(&(n as u64).to_le_bytes());
             }
             let Some(part) = part else { continue };
-            T::write_le(part.reals, bytes);
+            if section.brain {
+                T::write_bf16(part.reals, bytes);
+            } else {
+                T::write_le(part.reals, bytes);
+            }
             part.indices.iter().for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
             bytes.extend_from_slice(part.bytes);
         }
@@ -78,11 +87,13 @@ impl<T: Real> Outbox for HostOutbox<T> {
     fn read(&mut self, to: usize, sections: usize, reader: &mut Reader<'_>) -> Result<(), BadFrame> {
         for i in 0..sections {
             let count = reader.size()?;
-            let widths = Widths { reals: reader.size()?, indices: reader.size()?, bytes: reader.size()? };
+            let (reals, brain) = (reader.size()?, reader.number()? != 0);
+            let widths = Widths { reals, indices: reader.size()?, bytes: reader.size()? };
             let bytes = |width: usize, size: usize| {
                 count.checked_mul(width).and_then(|n| n.checked_mul(size)).ok_or(BadFrame::Short("a section"))
             };
-            let reals = reader.bytes(bytes(widths.reals, size_of::<T>())?)?;
+            let size = if brain { BRAIN } else { size_of::<T>() };
+            let reals = reader.bytes(bytes(widths.reals, size)?)?;
             let indices = reader.bytes(bytes(widths.indices, size_of::<u32>())?)?;
             let small = reader.bytes(bytes(widths.bytes, 1)?)?;
             if self.sections.len() == i {
@@ -90,9 +101,13 @@ impl<T: Real> Outbox for HostOutbox<T> {
             }
             let section = &mut self.sections[i];
             section.clear();
-            (section.everyone, section.widths) = (true, widths);
+            (section.everyone, section.widths, section.brain) = (true, widths, brain);
             section.counts.resize(to + 1, count as u64);
-            T::read_le(reals, &mut section.reals);
+            if brain {
+                T::read_bf16(reals, &mut section.reals);
+            } else {
+                T::read_le(reals, &mut section.reals);
+            }
             section
                 .indices
                 .extend(indices.chunks_exact(4).map(|n| u32::from_le_bytes([n[0], n[1], n[2], n[3]])));
@@ -116,6 +131,7 @@ impl<T> Section<T> {
         self.counts.clear();
         self.everyone = false;
         self.widths = Widths::default();
+        self.brain = false;
         self.reals.clear();
         self.indices.clear();
         self.bytes.clear();
@@ -123,7 +139,8 @@ impl<T> Section<T> {
 
     fn bytes_of_entry(&self) -> u64 {
         let Widths { reals, indices, bytes } = self.widths;
-        (reals * size_of::<T>() + indices * size_of::<u32>() + bytes) as u64
+        let size = if self.brain { BRAIN } else { size_of::<T>() };
+        (reals * size + indices * size_of::<u32>() + bytes) as u64
     }
 
     /// The entries for rank `to`.

@@ -163,6 +163,7 @@ pub(crate) fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
         sources: Vec::new(),
         settings: Settings {
             node: None,
+            wire: fs_schedule::WirePrecision::default(),
             batch,
             microbatches: 1,
             duration: Duration::Steps(6),

@@ -22,7 +22,7 @@ pub(crate) fn measure<D: Driver>(meter: &mut Meter<'_, D>) -> Result<(), DriverE
         let (unique, inverse) = draw::unique(&drawn);
         let u = unique.len() as u32;
         let (list, at, members) = (meter.words(&drawn)?, meter.words(&inverse)?, meter.words(&unique)?);
-        let y = meter.filled(u64::from(n) * activation)?;
+        let y = meter.filled(u64::from(n) * row)?;
         let few = meter.filled(u64::from(u) * activation)?;
         let fault = Out::at(meter.fault());
         let stride = u64::from(DIM);
@@ -65,7 +65,7 @@ pub(crate) fn measure<D: Driver>(meter: &mut Meter<'_, D>) -> Result<(), DriverE
         let bytes = f64::from(n) * (activation + 4) as f64 + f64::from(u) * activation as f64;
         meter.calls(format!("expand, {name}"), Work::Bytes(bytes), &[expand], &[few, at, y])?;
         let places = meter.words(&draw::shuffled(&(0..u).collect::<Vec<_>>()))?;
-        let merge = rows::scatter(
+        let merge = rows::merge(
             u,
             DIM,
             In::at(few.address),
@@ -76,7 +76,7 @@ pub(crate) fn measure<D: Driver>(meter: &mut Meter<'_, D>) -> Result<(), DriverE
             stride,
             fault,
         );
-        meter.calls(format!("merge, {name}"), moved(u, activation), &[merge], &[few, places, y])?;
+        meter.calls(format!("merge, {name}"), moved(u, row), &[merge], &[few, places, y])?;
         sums(meter, name, (n, u), &at, &y)?;
         updates(meter, name, (table_rows, u), &table, &members)?;
         ids(meter, name, (table_rows, &drawn))?;

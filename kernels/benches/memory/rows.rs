@@ -8,7 +8,7 @@ use fs_kernels::embedding::{expand_grad, gather};
 use fs_kernels::memory::Block;
 use fs_kernels::optimizer::{RowUpdate, SparseKind, sparse_update};
 use fs_kernels::partition::scatter;
-use fs_kernels::reduce::{ReducedRows, sum_received};
+use fs_kernels::reduce::{Node, ReducedRows, sum_received};
 use fs_kernels::{Mat, MatMut, Write};
 
 use crate::draw::{Draw, rows, shuffled, unique};
@@ -76,7 +76,13 @@ fn cases(dim: usize, draw: Draw, table: *mut Block<f32>) -> Vec<Case> {
     let entries = parts.concat();
     let (gy, mut out) = (filled(entries.len() * dim), ReducedRows::new());
     cases.push(case("segment sum of two ranks' rows", (entries.len() + u) as f64 * row, move || {
-        sum_received(&entries, &counts, counts.len(), Mat::new(&gy, entries.len(), dim), &mut out);
+        sum_received(
+            &entries,
+            &counts,
+            Node { ranks: counts.len(), rounds: false },
+            Mat::new(&gy, entries.len(), dim),
+            &mut out,
+        );
     }));
 
     for (name, ids) in [("as drawn", mixed), ("ascending", distinct)] {

@@ -210,7 +210,7 @@ pub struct Segments {
     pub ends: In<u32>,
     /// As many numbers as there are groups.
     pub long: Out<u32>,
-    /// One number, 0 when [`segment_sum`] or [`received_sum`] begins.
+    /// One number, 0 when [`segment_sum`], [`received_sum`] or [`node_sum`] begins.
     pub count: Out<u32>,
 }
 
@@ -264,18 +264,32 @@ pub fn segment_sum(
     ]
 }
 
+/// Who sends gradients.
+#[derive(Clone, Copy, Debug)]
+pub struct Senders {
+    /// Where each source's positions end.
+    pub ends: In<u32>,
+    /// How many sources there are.
+    pub count: u32,
+    /// So many one after the other are a node's.
+    pub node: u32,
+    /// Whether each node's sum is rounded to bf16 before it is added, as a relay would send it.
+    pub round: bool,
+}
+
 /// `y[g]` = the sum of received gradients of group g: within each source in position order, then over the sources of a
-/// node, `node` sources each, then over nodes.
+/// node, then over nodes.
 pub fn received_sum(
     s: &Segments,
     cols: u32,
-    (x, stride): (In<f32>, u64),
-    (sources, source_count, node): (In<u32>, u32, u32),
+    (x, stride): (In<Real>, u64),
+    senders: Senders,
     y: Out<f32>,
     y_stride: u64,
 ) -> [Call; 3] {
     let Segments { groups, positions, ends, long, count } = *s;
-    let longest = segments::LONGEST;
+    let Senders { ends: sources, count: source_count, node, round } = senders;
+    let (longest, round) = (segments::LONGEST, u32::from(round));
     [
         segments::long_groups(groups, ends, longest, long, count),
         segments::received_sum(
@@ -288,6 +302,7 @@ pub fn received_sum(
             sources,
             source_count,
             node,
+            round,
             y,
             y_stride,
             longest,
@@ -301,6 +316,51 @@ pub fn received_sum(
             sources,
             source_count,
             node,
+            round,
+            y,
+            y_stride,
+            long.read(),
+            count.read(),
+        ),
+    ]
+}
+
+/// The same of `sources.1` sources of one node, whose positions end at `sources.0`: sums that travel on as the gradients
+/// came.
+pub fn node_sum(
+    s: &Segments,
+    cols: u32,
+    (x, stride): (In<Real>, u64),
+    sources: (In<u32>, u32),
+    y: Out<Real>,
+    y_stride: u64,
+) -> [Call; 3] {
+    let Segments { groups, positions, ends, long, count } = *s;
+    let longest = segments::LONGEST;
+    let (sources, source_count) = sources;
+    [
+        segments::long_groups(groups, ends, longest, long, count),
+        segments::node_sum(
+            groups,
+            cols,
+            x,
+            stride,
+            positions,
+            ends,
+            sources,
+            source_count,
+            y,
+            y_stride,
+            longest,
+        ),
+        segments::node_sum_long(
+            cols,
+            x,
+            stride,
+            positions,
+            ends,
+            sources,
+            source_count,
             y,
             y_stride,
             long.read(),

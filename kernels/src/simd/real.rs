@@ -65,6 +65,10 @@ pub trait Real:
     fn write_le(values: &[Self], bytes: &mut Vec<u8>);
     /// Appends the values of little-endian bytes; what is too short for a value at the end is left out.
     fn read_le(bytes: &[u8], values: &mut Vec<Self>);
+    /// Appends brain floats as little-endian bytes, of numbers that are some.
+    fn write_bf16(values: &[Self], bytes: &mut Vec<u8>);
+    /// Appends the brain floats of little-endian bytes.
+    fn read_bf16(bytes: &[u8], values: &mut Vec<Self>);
 
     /// Runs `kernel` with the widest vector instructions of this machine.
     fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Output;
@@ -123,6 +127,19 @@ macro_rules! real {
             fn read_le(bytes: &[u8], values: &mut Vec<Self>) {
                 let (whole, _) = bytes.as_chunks();
                 values.extend(whole.iter().map(|x| $t::from_le_bytes(*x)));
+            }
+            fn write_bf16(values: &[Self], bytes: &mut Vec<u8>) {
+                bytes.reserve(2 * values.len());
+                for x in values {
+                    #[allow(clippy::unnecessary_cast, reason = "the macro is for both types")]
+                    let bits = (*x as f32).to_bits() >> 16;
+                    bytes.extend_from_slice(&(bits as u16).to_le_bytes());
+                }
+            }
+            fn read_bf16(bytes: &[u8], values: &mut Vec<Self>) {
+                let (whole, _) = bytes.as_chunks();
+                let number = |x: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*x)) << 16);
+                values.extend(whole.iter().map(|x| $t::from(number(x))));
             }
             fn dispatch<K: Kernel<Self>>(kernel: K) -> K::Output {
                 $dispatch(kernel)

@@ -98,9 +98,14 @@ impl Device {
     pub(crate) fn rounded(&self, x: f32) -> f32 {
         match self.precision {
             Precision::F32 => x,
-            Precision::Bf16 => f32::from_bits(u32::from(brain(x)) << 16),
+            Precision::Bf16 => brain_float(x),
         }
     }
+}
+
+/// The nearest brain float.
+pub(crate) fn brain_float(x: f32) -> f32 {
+    f32::from_bits(u32::from(brain(x)) << 16)
 }
 
 /// A number that no test computes: minus two to the power of 100, also as a brain float.

@@ -2,17 +2,18 @@
 
 use fs_kernels::cuda::catalogue::{optimizers, rows, sort};
 use fs_kernels::cuda::lists::{
-    Gradients, Segments, Sorting, bits_below, received_sum, scan_room, segment_sum, sort_by,
+    Gradients, Segments, Senders, Sorting, bits_below, node_sum, received_sum, scan_room, segment_sum,
+    sort_by,
 };
 use fs_kernels::cuda::sources::Precision;
 use fs_kernels::cuda::{Call, In, Out};
 use fs_kernels::embedding::{self, Pool};
 use fs_kernels::optimizer::{RowUpdate, SparseKind, sparse_update, state_sizes};
-use fs_kernels::reduce::{ReducedRows, sum_received};
+use fs_kernels::reduce::{Node, ReducedRows, sum_received};
 use fs_kernels::{Mat, MatMut, Write};
 
 use super::common::{Grid, Source};
-use super::device::{Device, Memory, POISON, PRECISIONS};
+use super::device::{Device, Memory, POISON, PRECISIONS, brain_float};
 use super::matrix::assert_bits;
 use super::rows::{grid, rows_of};
 
@@ -232,7 +233,7 @@ fn received_gradients_are_summed_by_source_and_applied() {
         let n = rows.len();
         let grads = Grid::<f32>::random(&mut source, n, cols, 0);
         let mut expect = ReducedRows::new();
-        sum_received(&rows, &counts, counts.len(), grads.view(), &mut expect);
+        sum_received(&rows, &counts, Node { ranks: counts.len(), rounds: false }, grads.view(), &mut expect);
         let by_rank = expect.grads.to_vec();
         // The distinct rows, and which of them each entry is.
         let limit = shard as u64;
@@ -251,29 +252,18 @@ fn received_gradients_are_summed_by_source_and_applied() {
         ]);
         assert!(bits.iter().all(|word| *word == 0), "the set is empty again");
         let (x, mut sums) = (Memory::of(&grads.data), Memory::filled(distinct * cols, POISON));
-        let mut end = 0;
-        let ends: Vec<u32> = counts
-            .iter()
-            .map(|n| {
-                end += *n as u32;
-                end
-            })
-            .collect();
-        let ends = Memory::of(&ends);
+        let ends = ends_of(&counts);
         for node in 1..=counts.len() + 1 {
-            sum_received(&rows, &counts, node, grads.view(), &mut expect);
+            sum_received(&rows, &counts, Node { ranks: node, rounds: false }, grads.view(), &mut expect);
             others += usize::from(expect.grads[..] != by_rank[..]);
             sums.fill(POISON);
             if distinct > 0 {
                 let grouped = grouped(&device, &slots, distinct);
-                let sum = received_sum(
-                    &grouped.segments,
-                    cols as u32,
-                    (x.read(), cols as u64),
-                    (ends.read(), counts.len() as u32, node as u32),
-                    sums.write(),
-                    cols as u64,
-                );
+                let count = counts.len() as u32;
+                let senders = Senders { ends: ends.read(), count, node: node as u32, round: false };
+                let from = (In::at(x.read().0), cols as u64);
+                let sum =
+                    received_sum(&grouped.segments, cols as u32, from, senders, sums.write(), cols as u64);
                 device.run(grouped.calls.iter().cloned().chain(sum));
             }
             let what = format!("{counts:?} of {shard} rows, {node} a node");
@@ -317,6 +307,138 @@ fn received_gradients_are_summed_by_source_and_applied() {
         assert_bits(&device, "kept rows", &kept, &wanted);
     }
     assert!(others > 5, "nodes change bits in {others} cases only");
+}
+
+/// Sums by group, added one by one: of a source, then of the sources of a node, rounded or not, then of nodes.
+fn summed(
+    (keys, groups): (&[u32], usize),
+    counts: &[usize],
+    (node, round): (usize, bool),
+    grads: &Grid<f32>,
+) -> Vec<f32> {
+    let (cols, stride) = (grads.cols, grads.cols + grads.gap);
+    let mut total = vec![0.0; groups * cols];
+    let mut at = 0;
+    for sources in counts.chunks(node) {
+        let mut of_node = vec![0.0; groups * cols];
+        for n in sources {
+            let mut part = vec![0.0; groups * cols];
+            for position in at..at + n {
+                let row = &grads.data[position * stride..][..cols];
+                let sum = &mut part[keys[position] as usize * cols..][..cols];
+                sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+            }
+            at += n;
+            of_node.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+        }
+        let travels = |x: f32| if round { brain_float(x) } else { x };
+        total.iter_mut().zip(of_node).for_each(|(sum, of_node)| *sum += travels(of_node));
+    }
+    total
+}
+
+/// Where the positions of each source end.
+fn ends_of(counts: &[usize]) -> Memory<u32> {
+    let ends = counts.iter().scan(0, |end, n| {
+        *end += *n as u32;
+        Some(*end)
+    });
+    Memory::of(&ends.collect::<Vec<_>>())
+}
+
+/// Gradients of which many sums lie between two brain floats, in the middle, too; or any.
+fn sent(source: &mut Source, device: &Device, (n, cols, gap): (usize, usize, usize), any: bool) -> Grid<f32> {
+    let mut grads = grid(source, device, n, cols, gap);
+    if !any {
+        grads.data.iter_mut().for_each(|x| *x = device.rounded((*x * 1024.0).round() / 256.0));
+    }
+    grads
+}
+
+#[test]
+fn sums_of_nodes_travel_rounded() {
+    let mut source = Source::new(15);
+    let (mut rounded, mut later) = (0, 0);
+    for precision in PRECISIONS {
+        let device = Device::new(precision);
+        for (counts, groups, cols, gap) in [
+            (vec![0, 0, 0], 3, 4, 0),
+            (vec![1], 1, 1, 0),
+            (vec![3, 0, 5, 2], 4, 64, 0),
+            (vec![1, 1, 1, 1, 1, 1], 1, 5, 3),
+            (vec![40, 100, 0, 33, 61, 9], 90, 37, 1),
+            (vec![130, 150, 0, 0, 260, 100, 0, 4], 2, 33, 4),
+            (vec![600, 1200, 900, 700], 40, 20, 4),
+        ] {
+            let n = counts.iter().sum();
+            let keys = groups_of(&mut source, n, groups, n > 1000);
+            let (list, ends) = (Memory::of(&keys), ends_of(&counts));
+            for any in [false, true] {
+                let grads = sent(&mut source, &device, (n, cols, gap), any);
+                let x = device.reals(&grads.data);
+                let from = (x.read(), (cols + gap) as u64);
+                let what = format!("{precision:?}, {counts:?} of {groups} rows, any {any}");
+                for node in 1..=counts.len() {
+                    let of = |round| summed((&keys, groups), &counts, (node, round), &grads);
+                    let plain = of(false);
+                    for (round, expect) in [(false, plain.clone()), (true, of(true))] {
+                        rounded += usize::from(expect != plain);
+                        later += usize::from(expect.iter().any(|x| *x != brain_float(*x)) && round);
+                        let mut y = Memory::filled(groups * cols, POISON);
+                        let grouped = grouped(&device, &list, groups);
+                        let count = counts.len() as u32;
+                        let senders = Senders { ends: ends.read(), count, node: node as u32, round };
+                        let (c, to) = (cols as u32, y.write());
+                        let sum = received_sum(&grouped.segments, c, from, senders, to, cols as u64);
+                        device.run(grouped.calls.iter().cloned().chain(sum));
+                        for (i, (a, b)) in y.iter().zip(&expect).enumerate() {
+                            assert!(
+                                a.to_bits() == b.to_bits(),
+                                "{what}, {node} a node, {round}: {i} is {a}, not {b}"
+                            );
+                        }
+                    }
+                }
+                // What a relay sends on.
+                let stride = cols + 1 + 3 * usize::from(any);
+                let mut y = device.poisoned_reals(groups * stride);
+                let grouped = grouped(&device, &list, groups);
+                let sources = (ends.read(), counts.len() as u32);
+                let sum = node_sum(&grouped.segments, cols as u32, from, sources, y.write(), stride as u64);
+                device.run(grouped.calls.iter().cloned().chain(sum));
+                let expect = summed((&keys, groups), &counts, (counts.len(), false), &grads);
+                assert_bits(&device, &what, &rows_of(&y.values(), groups, cols, stride), &expect);
+            }
+        }
+    }
+    assert!(rounded > 50, "rounding changes {rounded} sums only");
+    assert!(later > 20, "{later} sums only are of several nodes and no brain floats");
+}
+
+/// What is no number is none in its row's sum, and in no other.
+#[test]
+fn sums_of_what_is_no_number() {
+    for precision in PRECISIONS {
+        let device = Device::new(precision);
+        let (keys, counts, ends) = (Memory::of(&[0u32, 1, 0, 1]), [2, 2], ends_of(&[2, 2]));
+        let odd = f32::from_bits(0x7f80_0001);
+        let x = device.reals(&[1.0, 1.0, 2.0, f32::INFINITY, odd, 3.0, 4.0, f32::NEG_INFINITY]);
+        let from = (x.read(), 2);
+        for round in [false, true] {
+            let mut y = Memory::filled(4, POISON);
+            let grouped = grouped(&device, &keys, 2);
+            let senders = Senders { ends: ends.read(), count: counts.len() as u32, node: 1, round };
+            let sum = received_sum(&grouped.segments, 2, from, senders, y.write(), 2);
+            device.run(grouped.calls.iter().cloned().chain(sum));
+            assert!(y[0].is_nan() && y[3].is_nan() && y[1..3] == [4.0, 6.0], "{round}: {:?}", &y[..]);
+        }
+        let mut y = device.poisoned_reals(4);
+        let grouped = grouped(&device, &keys, 2);
+        let sum = node_sum(&grouped.segments, 2, from, (ends.read(), 2), y.write(), 2);
+        device.run(grouped.calls.iter().cloned().chain(sum));
+        let y = y.values();
+        assert!(y[0].is_nan() && y[3].is_nan() && y[1..3] == [4.0, 6.0], "{y:?}");
+    }
 }
 
 /// A list of rows with room for more.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{At, Misfit};
-use crate::model::Exchange;
+use crate::model::{Exchange, WirePrecision};
 use crate::operand::{Element, Extent};
 use crate::signature::{OperandType, floats};
 use crate::size::Symbol;
@@ -32,6 +32,8 @@ pub struct Context<'a> {
     pub groups: u32,
     /// Number of inputs.
     pub inputs: u32,
+    /// What rows and gradients are on their way.
+    pub wire: WirePrecision,
 }
 
 /// A matrix of floats of the dense graph, in either precision.

@@ -12,7 +12,7 @@ use super::{
     At, Entry, Facts, Flops, Learns, Lists, Memory, Misfit, Of, Phase, Programs, Results, Runs, Scope, Sizes,
 };
 use crate::attribute::Way;
-use crate::signature::{counts, id, index, real};
+use crate::signature::{counts, floats, id, index};
 
 /// What all of them are.
 const fn facts(phase: Phase, programs: Programs, of: Of<'_>, flops: Flops, memory: Memory) -> Facts<'_> {
@@ -100,13 +100,13 @@ impl<'a> Entry<'a> for PassRows<'a> {
         let (within, between) = legs(cx, *self.exchange)?;
         o.count(if class.is_some() { 4 } else { 2 }, 1)?;
         let (there, asked) = (between.sent(Way::Forward, class)?, within.received(Way::Forward, class)?);
-        o.read(0, real(there, within.columns))?;
+        o.read(0, floats(cx.wire.rows, there, within.columns))?;
         o.read(1, index(within.received(Way::Forward, None)?, 1))?;
         if class.is_some() {
             o.read(2, index(there, 1))?;
             o.read(3, index(asked, 1))?;
         }
-        o.write(0, real(asked, within.columns))
+        o.write(0, floats(cx.wire.rows, asked, within.columns))
     }
 }
 
@@ -127,11 +127,11 @@ impl<'a> Entry<'a> for SumAsked<'a> {
         let (there, asked) = (between.sent(Way::Backward, class)?, within.received(Way::Backward, class)?);
         o.read(0, index(within.received(Way::Backward, None)?, 1))?;
         o.read(1, counts())?;
-        o.read(2, real(asked, within.columns))?;
+        o.read(2, floats(cx.wire.gradients, asked, within.columns))?;
         if class.is_some() {
             o.read(3, index(asked, 1))?;
             o.read(4, index(there, 1))?;
         }
-        o.write(0, real(there, within.columns))
+        o.write(0, floats(cx.wire.gradients, there, within.columns))
     }
 }

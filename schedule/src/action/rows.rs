@@ -12,7 +12,8 @@ use super::{
     Runs, Scope, Transfer,
 };
 use crate::attribute::Way;
-use crate::signature::{counts, index, real};
+use crate::operand::Element;
+use crate::signature::{counts, floats, index, real};
 
 impl<'a> Entry<'a> for Gather<'a> {
     fn facts(&self) -> Facts<'a> {
@@ -50,7 +51,7 @@ impl<'a> Entry<'a> for Gather<'a> {
         if class.is_some() {
             o.read(2, index(extent, 1))?;
         }
-        o.write(0, real(extent, f.columns))
+        o.write(0, floats(cx.wire.rows, extent, f.columns))
     }
 }
 
@@ -79,10 +80,10 @@ impl<'a> Entry<'a> for AllToAllRows<'a> {
         let group = group(cx, self.exchanges)?;
         o.count(3 * group.len(), group.len())?;
         for (i, f) in group.iter().enumerate() {
-            o.read(3 * i, real(f.received(Way::Forward, class)?, f.columns))?;
+            o.read(3 * i, floats(cx.wire.rows, f.received(Way::Forward, class)?, f.columns))?;
             o.read(3 * i + 1, counts())?;
             o.read(3 * i + 2, counts())?;
-            o.write(i, real(f.sent(Way::Forward, class)?, f.columns))?;
+            o.write(i, floats(cx.wire.rows, f.sent(Way::Forward, class)?, f.columns))?;
         }
         Ok(())
     }
@@ -93,7 +94,8 @@ impl<'a> Entry<'a> for Merge<'a> {
         Facts {
             phase: Phase::OutputDist,
             runs: Runs::Compute,
-            programs: Programs::Training,
+            // Without classes in evaluation, too.
+            programs: if self.classes.is_empty() { Programs::Both } else { Programs::Training },
             transfer: None,
             effects: &[],
             results: Results::adding(&[0]),
@@ -111,16 +113,23 @@ impl<'a> Entry<'a> for Merge<'a> {
     fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let classes = self.classes;
         let f = subject(cx, *self.exchange)?;
-        if classes.is_empty() || classes.windows(2).any(|w| w[0] >= w[1]) {
+        let narrow = cx.wire.rows != Element::Real;
+        if (classes.is_empty() && !narrow) || classes.windows(2).any(|w| w[0] >= w[1]) {
             return Err(Misfit::NotRising("classes"));
+        }
+        let all = f.sent(Way::Forward, None)?;
+        if classes.is_empty() {
+            o.count(1, 1)?;
+            o.read(0, floats(cx.wire.rows, all, f.columns))?;
+            return o.write(0, real(all, f.columns));
         }
         o.count(2 * classes.len(), 1)?;
         for (i, c) in classes.iter().enumerate() {
             let extent = f.sent(Way::Forward, Some(*c))?;
-            o.read(2 * i, real(extent, f.columns))?;
+            o.read(2 * i, floats(cx.wire.rows, extent, f.columns))?;
             o.read(2 * i + 1, index(extent, 1))?;
         }
-        o.write(0, real(f.sent(Way::Forward, None)?, f.columns))
+        o.write(0, real(all, f.columns))
     }
 }
 
@@ -137,7 +146,7 @@ impl<'a> Entry<'a> for Split<'a> {
             of: Of {
                 exchanges: from_ref(self.exchange),
                 way: Some(Way::Backward),
-                classes: from_ref(self.class),
+                classes: self.class.as_slice(),
             },
             learns: Learns::NOTHING,
             scope: Scope::Entries,
@@ -151,11 +160,17 @@ impl<'a> Entry<'a> for Split<'a> {
     fn operands(&self, o: &Operands<'_>, cx: &Context<'_>) -> Result<(), Misfit> {
         let class = *self.class;
         let f = subject(cx, *self.exchange)?;
-        let extent = f.sent(Way::Backward, Some(class))?;
-        o.count(2, 1)?;
+        let extent = f.sent(Way::Backward, class)?;
+        // All of them as they are need nothing.
+        if class.is_none() && cx.wire.gradients == Element::Real {
+            return Err(Misfit::NoClasses(*self.exchange));
+        }
+        o.count(1 + usize::from(class.is_some()), 1)?;
         o.read(0, real(f.sent(Way::Backward, None)?, f.columns))?;
-        o.read(1, index(extent, 1))?;
-        o.write(0, real(extent, f.columns))
+        if class.is_some() {
+            o.read(1, index(extent, 1))?;
+        }
+        o.write(0, floats(cx.wire.gradients, extent, f.columns))
     }
 }
 
@@ -218,10 +233,10 @@ fn gradients(
     let group = group(cx, exchanges)?;
     o.count(3 * group.len(), group.len())?;
     for (i, f) in group.iter().enumerate() {
-        o.read(3 * i, real(f.sent(Way::Backward, class)?, f.columns))?;
+        o.read(3 * i, floats(cx.wire.gradients, f.sent(Way::Backward, class)?, f.columns))?;
         o.read(3 * i + 1, counts())?;
         o.read(3 * i + 2, counts())?;
-        o.write(i, real(f.received(Way::Backward, class)?, f.columns))?;
+        o.write(i, floats(cx.wire.gradients, f.received(Way::Backward, class)?, f.columns))?;
     }
     Ok(())
 }
@@ -264,6 +279,6 @@ impl<'a> Entry<'a> for Apply<'a> {
             o.read(1, index(extent, 1))?;
         }
         o.read(1 + more, counts())?;
-        o.read(2 + more, real(extent, f.columns))
+        o.read(2 + more, floats(cx.wire.gradients, extent, f.columns))
     }
 }

@@ -242,11 +242,12 @@ actions! {
             class: Option<u32>,
         },
         /// Rows that arrived by class in the order of the entries; an addition puts them among those that are there,
-        /// without one the rest becomes zero. `for each class: rows, positions -> rows (U x columns)`
+        /// without one the rest becomes zero. Without classes all rows, which are f32 from then on, where they travel as
+        /// something else. `for each class: rows, positions; or rows -> rows (U x columns)`
         Merge {
             /// Exchange.
             exchange: u32,
-            /// Classes of lookups, rising.
+            /// Classes of lookups, rising; none: rows that travel together.
             classes: Vec<u32>,
         },
         /// `rows (U x dim), inverse -> y (tokens x dim)`
@@ -263,12 +264,12 @@ actions! {
             /// Sum or mean.
             mode: PoolMode,
         },
-        /// The gradients of a class. `grows (U x columns), positions -> those (as many x columns)`
+        /// The gradients of a class, or all, as they travel. `grows (U x columns), positions? -> those (as many x columns)`
         Split {
             /// Exchange.
             exchange: u32,
-            /// Class of gradients.
-            class: u32,
+            /// Class of gradients; none: all, where they travel as something else than f32.
+            class: Option<u32>,
         },
         /// Gradient dist. For each exchange
         /// `grows (U x columns), counts, received counts -> received gradients (R x columns)`, of the class's sizes.

@@ -59,6 +59,10 @@ fn settings(s: &Schedule, r: &mut Report) {
         let holds = balance.limit.is_none_or(|limit| limit.most() > 0);
         r.check(holds, "settings", || "a rank must be able to hold samples".into());
     }
+    let wire = s.settings.wire;
+    r.check(wire.rows.is_float() && wire.gradients.is_float(), "settings", || {
+        "rows and gradients travel as `real` or as `bf16`".into()
+    });
     let endless = matches!(s.settings.duration, Duration::Steps(0) | Duration::Epochs(0));
     r.check(!endless, "settings", || "the duration is zero".into());
     let numbers: Vec<(&str, f64, bool)> = match s.settings.optimizer {

@@ -173,6 +173,9 @@ impl Call<'_> {
                 let rows = chosen.iter().map(|e| (e.from, e.row, version(e.row)));
                 vec![Data::Rows((0..).zip(rows).collect())]
             }
+            // Together, as they are on their way; numbers are not looked at here.
+            Action::Merge { classes, .. } if classes.is_empty() => vec![Data::Rows(self.rows_of(0)?.clone())],
+            Action::Split { class: None, .. } => vec![Data::Rows(self.rows_of(0)?.clone())],
             Action::Merge { classes, .. } => {
                 let mut all = Rows::new();
                 for n in 0..classes.len() {

@@ -459,7 +459,7 @@ impl<'a> Builder<'a> {
                     let (asker, owner) = (h.at_asker[1][c as usize], h.at_owner[1][c as usize]);
                     let rows = Extent::Symbol(from);
                     let split = self.buffer(format!("split{e}{tag}"), Element::Real, rows, columns);
-                    let action = Action::Split { exchange: *e, class: c };
+                    let action = Action::Split { exchange: *e, class: Some(c) };
                     let operands = vec![grads, Operand::buffer(asker.0)];
                     self.op(format!("split{e}{tag}"), action, stage, operands, buffers(&[split]));
                     reads.extend(buffers(&[split, asker.1, owner.1]));

@@ -104,6 +104,7 @@ fn header(plan: &Recipe) -> Schedule {
         sources: Vec::new(),
         settings: Settings {
             node: None,
+            wire: fs_schedule::WirePrecision::default(),
             batch: 8,
             microbatches: plan.microbatches,
             duration: Duration::Steps(4),

@@ -9,12 +9,17 @@ pub(super) static RULE: Rule = Rule {
         "expand(fetch(once(ids)), inverse(once(ids), i)) = expand(fetch(each(ids)), inverse(each(ids), i))",
         "update(send(sum of expand_grad(g, inverse(once(ids), i)))) = update(send(sum of expand_grad(g, inverse(each(ids), i))))",
     ],
-    when: "tables of which no sampled softmax compares entries, and whose sequences are each used by one operation",
+    when: "tables of which no sampled softmax compares entries, whose sequences are each used by one operation, and whose gradients travel as \
+           they are",
     because: "A rank that asks for a row twice is sent it twice, and both are the row. The owner adds up what a rank sends of a \
               row before it adds up ranks; what is added before it is sent is added in the same order.",
     open: |context| context.repeats,
     instances,
     twins: &[
+        Twin {
+            why: "gradients that are [rounded on their way](wire.md): a rank's sum rounded once is not the sum of its occurrences' rounded each",
+            is: Lookalike::Table(|context| context.repeats = false),
+        },
         Twin {
             why: "a sampled softmax tells a negative that equals its target by their common entry",
             is: Lookalike::Table(|context| context.repeats = false),

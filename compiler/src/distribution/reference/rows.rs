@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::Way;
 use fs_schedule::reuse::Reuse;
+use fs_schedule::{Element, Way};
 
 use super::relay::add;
-use super::{EvalError, Evaluation, Operands, Part, Request, Values, segments};
+use super::{EvalError, Evaluation, Operands, Part, Request, Values, segments, travelling};
 use crate::distribution::op::Op;
 use crate::distribution::term::Id;
 use crate::distribution::ty::Per;
@@ -205,8 +205,10 @@ impl Evaluation<'_> {
                     add(&mut of_node, *row, g);
                 }
             }
+            // A relay would send its node's sum.
+            let element = if self.world.nodes > 1 { self.world.wire.gradients } else { Element::Real };
             for (row, g) in &of_node {
-                add(&mut totals, *row, g);
+                add(&mut totals, *row, &travelling(g, element));
             }
         }
         Ok(Part { values: Values::Sums(totals), counts: Vec::new() })

@@ -61,6 +61,11 @@ fn send(g: &mut Generator<'_>, tables: &[&Lowering], class: Option<u32>) -> Resu
     for (l, sum, i) in &each {
         let own = l.dist.to_send(&mut g.terms, *i, class, *sum)?;
         g.value(own, &l.name)?;
+        if class.is_none() {
+            let part = &l.dist.parts[*i];
+            let list = part.relay.as_ref().map_or(part.all.owner, |relay| relay.all.owner);
+            g.leaving(own, list, &l.name)?;
+        }
     }
     for (l, sum, i) in &each {
         if let Some(received) = l.dist.sent_within(&mut g.terms, *i, class, *sum)? {

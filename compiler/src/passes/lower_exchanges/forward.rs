@@ -123,6 +123,10 @@ fn together(g: &mut Generator<'_>, tables: &Tables) -> Result<(), PassError> {
         let z = l.dist.fetched(&mut g.terms, i, None)?;
         g.value(z, &l.name)?;
     }
+    for (l, i) in chosen().flat_map(each_part) {
+        let z = l.dist.fetched(&mut g.terms, i, None)?;
+        g.arrived(z, &l.name)?;
+    }
     for l in chosen() {
         let rows = l.dist.rows(&mut g.terms, 0)?;
         g.value(rows, &l.name)?;

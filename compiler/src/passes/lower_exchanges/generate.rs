@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fs_schedule::reuse::Reuse;
 use fs_schedule::signature::{OperandType, counts, id as id_matrix, index, real};
-use fs_schedule::{Element, Extent, Way};
+use fs_schedule::{Element, Extent, Way, WirePrecision};
 
 use super::super::PassError;
 use crate::dialect::named;
@@ -68,11 +68,15 @@ pub(super) struct Generator<'a> {
     pub e: Emitter<'a>,
     pub terms: Terms,
     made: BTreeMap<Id, Made>,
+    /// Gradients as they leave, where that is not as they are.
+    left: BTreeMap<Id, ValueId>,
+    /// What rows and gradients are on their way.
+    wire: WirePrecision,
 }
 
 impl<'a> Generator<'a> {
-    pub(super) fn new(e: Emitter<'a>) -> Self {
-        Self { e, terms: Terms::default(), made: BTreeMap::new() }
+    pub(super) fn new(e: Emitter<'a>, wire: WirePrecision) -> Self {
+        Self { e, terms: Terms::default(), made: BTreeMap::new(), left: BTreeMap::new(), wire }
     }
 
     /// A leaf is a value that is there.
@@ -134,6 +138,34 @@ impl<'a> Generator<'a> {
         let types = parts.iter().map(|p| self.real(*p)).collect::<Result<Vec<_>, _>>()?;
         let made = self.e.emit("model.split", vec![operand], attrs, &types, scope);
         self.made.extend(parts.iter().copied().zip(made.into_iter().map(Made::plain)));
+        Ok(())
+    }
+
+    /// Rows that travelled together, of a term that is written, are f32 from here on.
+    pub(super) fn arrived(&mut self, id: Id, scope: &str) -> Result<(), PassError> {
+        if self.wire.rows == Element::Real {
+            return Ok(());
+        }
+        let value = self.value(id, scope)?;
+        let mut attrs = self.single(id)?;
+        attrs.insert("classes".into(), Attr::List(Vec::new()));
+        let ty = self.real(id)?;
+        let value = self.e.emit("comm.merge", vec![value], attrs, &[ty], scope)[0];
+        self.made.insert(id, Made::plain(value));
+        Ok(())
+    }
+
+    /// A rank's gradients that travel together are rounded before they leave, as those of a class are. `list` says whose they
+    /// are.
+    pub(super) fn leaving(&mut self, own: Id, list: Id, scope: &str) -> Result<(), PassError> {
+        if self.wire.gradients == Element::Real {
+            return Ok(());
+        }
+        let value = self.value(own, scope)?;
+        let attrs = self.single(list)?;
+        let ty = Type::floats(self.wire.gradients, self.extent(own)?, self.terms.ty(own).columns);
+        let value = self.e.emit("comm.split", vec![value], attrs, &[ty], scope)[0];
+        self.left.insert(own, value);
         Ok(())
     }
 
@@ -219,7 +251,8 @@ impl<'a> Generator<'a> {
             Op::Send | Op::SendAll => {
                 let name =
                     if node.op == Op::Send { "comm.all_to_all_grads" } else { "comm.all_gather_grads" };
-                let operands = vec![of[0].value, counts_of(of[1])?, counts_of(of[2])?];
+                let own = self.left.get(&node.children[0]).copied().unwrap_or(of[0].value);
+                let operands = vec![own, counts_of(of[1])?, counts_of(of[2])?];
                 self.rows(name, operands, self.grouped(id)?, id, scope)?
             }
             Op::Merge => {
@@ -348,7 +381,11 @@ impl<'a> Generator<'a> {
         id: Id,
         scope: &str,
     ) -> Result<Made, PassError> {
-        let ty = self.real(id)?;
+        let element = match self.terms.node(id).op {
+            Op::Gather | Op::Return | Op::PassRows => self.wire.rows,
+            _ => self.wire.gradients,
+        };
+        let ty = Type::floats(element, self.extent(id)?, self.terms.ty(id).columns);
         let attrs = self.of_class(attrs, id);
         Ok(Made::plain(self.e.emit(name, operands, attrs, &[ty], scope)[0]))
     }

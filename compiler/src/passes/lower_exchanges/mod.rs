@@ -31,7 +31,7 @@ mod table;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::reuse::Reuse;
-use fs_schedule::{Settings, Sharding, Way};
+use fs_schedule::{Element, Settings, Sharding, Way, WirePrecision};
 
 use super::{OptionError, Options, PassError, Statistics, option};
 use crate::distribution::{Lookahead, TableChoices};
@@ -57,10 +57,12 @@ pub(super) fn run(
     };
     let settings = typed::<Settings>(&module.attrs, "settings").ok();
     let microbatches = settings.as_ref().map_or(1, |s| s.microbatches);
+    let wire = settings.as_ref().map_or_else(WirePrecision::default, |s| s.wire);
     check(module, &plan, microbatches)?;
+    check_rounding(module, &plan, wire)?;
     check_relays(module, &plan, settings.is_some_and(|s| s.node.is_some()))?;
     for f in 0..module.funcs.len() {
-        lower_function(module, f, &plan, microbatches, statistics)?;
+        lower_function(module, f, &plan, (microbatches, wire), statistics)?;
     }
     Ok(())
 }
@@ -101,6 +103,20 @@ fn check(module: &Module, plan: &TableChoices, microbatches: u32) -> Result<(), 
     Ok(())
 }
 
+/// Refuses gradients of occurrences that would be rounded each by itself.
+fn check_rounding(module: &Module, plan: &TableChoices, wire: WirePrecision) -> Result<(), PassError> {
+    if wire.gradients == Element::Real {
+        return Ok(());
+    }
+    for op in module.decls_of("model.table") {
+        let table = table_of(op)?;
+        if !plan.choice(&table.name, &table.sharding).unique {
+            return Err(OptionError::Rounded { table: table.name }.into());
+        }
+    }
+    Ok(())
+}
+
 /// Refuses relays where there are none, or for rows that they cannot ask for.
 fn check_relays(module: &Module, plan: &TableChoices, nodes: bool) -> Result<(), PassError> {
     let chosen = plan.relay.others.iter().chain(plan.relay.named.values());
@@ -130,7 +146,7 @@ fn lower_function(
     module: &mut Module,
     f: usize,
     plan: &TableChoices,
-    microbatches: u32,
+    (microbatches, wire): (u32, WirePrecision),
     statistics: &mut Statistics,
 ) -> Result<(), PassError> {
     let trains = module.funcs[f].name == "train";
@@ -145,7 +161,7 @@ fn lower_function(
     let mut tables: BTreeMap<ValueId, Lowering> = BTreeMap::new();
     let mut declared = Declared::of(module);
     let gradients = sources::gradients(module, &rest, rounds)?;
-    let mut g = Generator::new(Emitter { module, body: head, microbatch: None });
+    let mut g = Generator::new(Emitter { module, body: head, microbatch: None }, wire);
     // Declarations are numbered in order, so tables are exchanged in the order of their declaration.
     for (table, ids) in &sources.by_table {
         let updated = (trains && gradients.contains_key(table)).then_some(microbatches);

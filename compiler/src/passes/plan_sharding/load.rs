@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::signature::OperandType;
-use fs_schedule::{Extent, IdDistribution, Symbol, Table};
+use fs_schedule::{Extent, IdDistribution, Settings, Symbol, Table, WirePrecision};
 use fs_workload::ids::{Draws, RowLaw};
 
+use crate::ir::attr::typed;
 use crate::ir::{Module, Type, ValueId};
 use crate::passes::expected::Expected;
 
@@ -18,6 +19,8 @@ pub(super) struct Load {
     pub unique: f64,
     /// Bytes of a row's values.
     pub row: f64,
+    /// Bytes of it, and of its gradient, as they travel.
+    pub sent: [f64; 2],
     /// The law of its ids, if the data have one, and draws of a rank.
     pub law: Option<(IdDistribution, Draws)>,
 }
@@ -33,6 +36,8 @@ impl Load {
 pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load> {
     let expected = Expected::of(module, ranks);
     let (ids, stated) = (expected.ids, expected.stated);
+    let wire =
+        typed::<Settings>(&module.attrs, "settings").map_or_else(|_| WirePrecision::default(), |s| s.wire);
     let mut drawn = vec![Draws { by_law: 0.0, uniform: 0.0 }; tables.len()];
     for (table, v) in sources(module) {
         let Some(n) = drawn.get_mut(table as usize) else { continue };
@@ -55,7 +60,8 @@ pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load>
             let unique = *known.entry(key).or_insert_with(|| RowLaw::new(ids, t.rows).unique(n));
             let bytes = t.rows.saturating_mul(t.dim.into()).saturating_mul(4);
             let bytes = bytes.saturating_add(t.optimizer.state(t.rows, t.dim.into()).saturating_mul(4));
-            Load { bytes, unique, row: 4.0 * f64::from(t.dim), law: stated.then_some((ids, n)) }
+            let sent = [wire.rows, wire.gradients].map(|e| f64::from(e.bytes()) * f64::from(t.dim));
+            Load { bytes, unique, row: 4.0 * f64::from(t.dim), sent, law: stated.then_some((ids, n)) }
         })
         .collect()
 }

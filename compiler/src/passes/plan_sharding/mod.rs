@@ -350,9 +350,10 @@ impl Planner<'_> {
         if self.ranks == 1 {
             return Some((Sharding::RowWise, "there is one rank".to_owned()));
         }
-        let received = (ranks - 1.0) * load.unique * load.row;
+        let received = (ranks - 1.0) * load.unique * load.sent[1];
         let gathered = (1.0 + APPLY) * received + self.latency;
-        let exchanged = 2.0 * (load.unique * load.row * (ranks - 1.0) / ranks + self.latency);
+        let exchanged =
+            load.unique * load.sent.iter().sum::<f64>() * (ranks - 1.0) / ranks + 2.0 * self.latency;
         let small = load.bytes <= SMALL.min(self.memory / SMALL_PART) && u32::try_from(t.rows).is_ok();
         if small && gathered < exchanged {
             let reason = format!(

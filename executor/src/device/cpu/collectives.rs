@@ -19,7 +19,7 @@ use super::owners::{by_owner, span, spans, sum};
 use super::pieces::{Pieces, Stop, check};
 use super::{Call, Fault, asked, balance, carry, rank_items};
 use crate::device::Inbox;
-use crate::transport::{HostOutbox, Part, Widths};
+use crate::transport::{BRAIN, HostOutbox, Part, Widths};
 
 /// What a collective moves.
 enum Moves<'a> {
@@ -155,10 +155,12 @@ pub(super) fn fill<T: Real>(
                 let section = &mut outbox.sections[i];
                 section.counts.clear();
                 section.widths.reals = rows.shape().columns();
+                section.brain = c.is_bf16(false, 3 * i);
+                let chunk = Chunk::of(c, section.brain);
                 for (to, range) in spans(received) {
                     section.counts.push(if to == me { 0 } else { range.len() as u64 });
                     if to != me {
-                        extend(&mut section.reals, rows.mat(), range, c.op.chunk, pieces)?;
+                        extend(&mut section.reals, rows.mat(), range, chunk, pieces)?;
                     }
                 }
             }
@@ -170,18 +172,20 @@ pub(super) fn fill<T: Real>(
                 let section = &mut outbox.sections[i];
                 section.counts.clear();
                 section.widths.reals = mat.cols();
+                section.brain = c.is_bf16(false, 3 * i);
+                let chunk = Chunk::of(c, section.brain);
                 if everyone {
                     check("gradients to send", mat.rows(), sum(counts))?;
                     section.everyone = true;
                     section
                         .counts
                         .extend((0..c.env.ranks).map(|r| if r == me { 0 } else { mat.rows() as u64 }));
-                    extend(&mut section.reals, mat, 0..mat.rows(), c.op.chunk, pieces)?;
+                    extend(&mut section.reals, mat, 0..mat.rows(), chunk, pieces)?;
                 } else {
                     for (to, range, _) in by_owner(c, *exchange, counts, mat.rows())? {
                         section.counts.push(if to == me { 0 } else { range.len() as u64 });
                         if to != me {
-                            extend(&mut section.reals, mat, range, c.op.chunk, pieces)?;
+                            extend(&mut section.reals, mat, range, chunk, pieces)?;
                         }
                     }
                 }
@@ -251,14 +255,15 @@ pub(super) fn drain<T: Real>(
                 let (own, received) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
                 let counts = c.read_counts(3 * i + 2)?;
                 let kept = span(received.slice()?, me);
+                let chunk = Chunk::of(c, c.is_bf16(false, 3 * i));
                 let mut writes = c.write([i])?;
                 let (mut target, _) = writes.first()?;
                 for (from, range, _) in by_owner(c, *exchange, counts.slice()?, target.rows())? {
                     let part = target.rows_range_mut(range);
                     if from == me {
-                        place(own.mat().rows_range(kept.clone()), part, c.op.chunk, pieces)?;
+                        place(own.mat().rows_range(kept.clone()), part, chunk, pieces)?;
                     } else {
-                        receive(inbox, from, i, |sent| place_part(&sent, part, c.op.chunk, pieces))?;
+                        receive(inbox, from, i, |sent| place_part(&sent, part, chunk, pieces))?;
                     }
                 }
             }
@@ -268,6 +273,7 @@ pub(super) fn drain<T: Real>(
                 let (own, counts) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
                 let received = c.read_counts(3 * i + 2)?;
                 let (received, n) = (received.slice()?, own.mat().rows());
+                let chunk = Chunk::of(c, c.is_bf16(false, 3 * i));
                 let kept = if everyone {
                     0..n
                 } else {
@@ -280,9 +286,9 @@ pub(super) fn drain<T: Real>(
                 for (from, range) in spans(received) {
                     let part = target.rows_range_mut(range);
                     if from == me {
-                        place(own.mat().rows_range(kept.clone()), part, c.op.chunk, pieces)?;
+                        place(own.mat().rows_range(kept.clone()), part, chunk, pieces)?;
                     } else {
-                        receive(inbox, from, i, |sent| place_part(&sent, part, c.op.chunk, pieces))?;
+                        receive(inbox, from, i, |sent| place_part(&sent, part, chunk, pieces))?;
                     }
                 }
             }
@@ -400,7 +406,8 @@ fn reduce_fill<T: Real>(
             let gradient =
                 gradient.try_read().ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
             let n = gradient.len();
-            extend(&mut section.reals, Mat::new(&gradient, n, 1), 0..n, c.op.chunk, pieces)?;
+            let chunk = Chunk::of(c, false);
+            extend(&mut section.reals, Mat::new(&gradient, n, 1), 0..n, chunk, pieces)?;
         }
     } else {
         let own = share(total, me, ranks).len();
@@ -483,9 +490,25 @@ fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Rows that fit into a piece of a transfer.
-fn rows_of_chunk<T>(chunk: Option<u64>, columns: usize) -> usize {
-    chunk.map_or(usize::MAX, |bytes| (bytes as usize / (columns * size_of::<T>()).max(1)).max(1))
+/// Pieces of a transfer.
+#[derive(Clone, Copy)]
+struct Chunk {
+    /// Bytes of each, if it has several.
+    bytes: Option<u64>,
+    /// Bytes of a number.
+    number: usize,
+}
+
+impl Chunk {
+    /// Those of an operation.
+    fn of<T: Real>(c: &Call<T>, brain: bool) -> Self {
+        Self { bytes: c.op.chunk, number: if brain { BRAIN } else { size_of::<T>() } }
+    }
+
+    /// Rows that fit into one.
+    fn rows(self, columns: usize) -> usize {
+        self.bytes.map_or(usize::MAX, |bytes| (bytes as usize / (columns * self.number).max(1)).max(1))
+    }
 }
 
 /// Appends rows, piece by piece.
@@ -493,10 +516,10 @@ fn extend<T: Real>(
     to: &mut Vec<T>,
     from: Mat<T>,
     rows: Range<usize>,
-    chunk: Option<u64>,
+    chunk: Chunk,
     pieces: &mut Pieces<'_>,
 ) -> Result<(), Stop> {
-    let step = rows_of_chunk::<T>(chunk, from.cols());
+    let step = chunk.rows(from.cols());
     let mut start = rows.start;
     while start < rows.end {
         let end = rows.end.min(start.saturating_add(step));
@@ -516,11 +539,11 @@ fn extend<T: Real>(
 fn place<T: Real>(
     from: Mat<T>,
     mut to: MatMut<T>,
-    chunk: Option<u64>,
+    chunk: Chunk,
     pieces: &mut Pieces<'_>,
 ) -> Result<(), Stop> {
     check("rows of a rank", from.rows(), to.rows())?;
-    let step = rows_of_chunk::<T>(chunk, to.cols());
+    let step = chunk.rows(to.cols());
     let mut start = 0;
     while start < from.rows() {
         let end = from.rows().min(start.saturating_add(step));
@@ -535,7 +558,7 @@ fn place<T: Real>(
 fn place_part<T: Real>(
     sent: &Part<'_, T>,
     to: MatMut<T>,
-    chunk: Option<u64>,
+    chunk: Chunk,
     pieces: &mut Pieces<'_>,
 ) -> Result<(), Stop> {
     let columns = to.cols();

@@ -1,7 +1,8 @@
 //! Updates of tables and dense parameters.
 
-use fs_kernels::reduce::sum_received;
+use fs_kernels::reduce::{Node, sum_received};
 use fs_kernels::{Mat, Real};
+use fs_schedule::Element;
 
 use super::{Call, Fault, Work};
 
@@ -22,7 +23,10 @@ pub(super) fn apply<T: Real>(c: &Call<T>, exchange: u32, class: Option<u32>) -> 
         listed.extend(at.slice()?.iter().map(|entry| rows[*entry as usize]));
         rows = listed;
     }
-    sum_received(rows, sizes, c.env.nodes.each() as usize, gradients.mat(), reduced);
+    let settings = &c.env.schedule.settings;
+    let rounds = settings.node.is_some() && settings.wire.gradients == Element::Bf16;
+    let node = Node { ranks: c.env.nodes.each() as usize, rounds };
+    sum_received(rows, sizes, node, gradients.mat(), reduced);
     let conflict = || Fault::Conflict(format!("t{number}"));
     let picture = &c.cpu.pictures[number][part as usize];
     let _held = picture.before(c.batch.step, &reduced.rows, table, conflict)?;

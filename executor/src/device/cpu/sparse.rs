@@ -15,7 +15,7 @@ use super::arena::{Few, Read};
 use super::owners::asked_of;
 use super::pieces::check;
 use super::rails::Rails;
-use super::{Call, Fault, Work};
+use super::{Call, Fault, Work, dense};
 use crate::data::share::Column;
 use crate::device::shards::rows_per_rank;
 
@@ -261,6 +261,9 @@ pub(super) fn gather<T: Real>(c: &Call<T>, exchange: u32, class: Option<u32>) ->
 }
 
 pub(super) fn merge<T: Real>(c: &Call<T>, classes: usize) -> Result<(), Fault> {
+    if classes == 0 {
+        return dense::copy(c);
+    }
     let mut writes = c.write([0])?;
     let (mut y, mode) = writes.first()?;
     let mut parts = Few::new();
@@ -277,7 +280,10 @@ pub(super) fn merge<T: Real>(c: &Call<T>, classes: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(super) fn split<T: Real>(c: &Call<T>) -> Result<(), Fault> {
+pub(super) fn split<T: Real>(c: &Call<T>, class: Option<u32>) -> Result<(), Fault> {
+    if class.is_none() {
+        return dense::copy(c);
+    }
     let (grows, at) = (c.read(0)?, c.read_indices(1)?);
     let at = at.slice()?;
     c.produce([0], |[y]| embedding::gather(grows.mat(), at, y))

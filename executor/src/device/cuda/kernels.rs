@@ -144,7 +144,7 @@ impl<D: Driver> Cuda<D> {
                     at: at.map(|at| at.flat()),
                     written: false,
                 };
-                self.run(stream, &call, &[touched, result(&y, add)])?;
+                self.run(stream, &call.of(y.precision()), &[touched, result(&y, add)])?;
             }
             Action::Expand => {
                 let (x, at) = (self.read_operand(job, 0, stream)?, self.read_operand(job, 1, stream)?);
@@ -163,6 +163,14 @@ impl<D: Driver> Cuda<D> {
                 );
                 self.run(stream, &call, &[Touch::In(x.area), Touch::In(at.area), result(&y, add)])?;
             }
+            Action::Split { class: None, .. } => {
+                let (x, (y, add)) =
+                    (self.read_operand(job, 0, stream)?, self.written_operand(job, 0, stream)?);
+                let ((from, from_stride), (to, to_stride), (m, n)) = (x.input(), y.output(), x.size());
+                let call =
+                    elementwise::real_from_float(from, from_stride, to, to_stride, u32::from(add), m, n);
+                self.run(stream, &call.of(y.precision()), &[Touch::In(x.area), result(&y, add)])?;
+            }
             Action::Split { .. } => {
                 let (x, at) = (self.read_operand(job, 0, stream)?, self.read_operand(job, 1, stream)?);
                 let (y, add) = self.written_operand(job, 0, stream)?;
@@ -179,7 +187,14 @@ impl<D: Driver> Cuda<D> {
                     self.fault(),
                 );
                 let read = Touch::Rows { all: x.area, list: at.flat(), at: None, written: false };
-                self.run(stream, &call, &[read, result(&y, add)])?;
+                self.run(stream, &call.of(y.precision()), &[read, result(&y, add)])?;
+            }
+            Action::Merge { classes, .. } if classes.is_empty() => {
+                // All of them, so an addition finds nothing that stays.
+                let (x, (y, _)) = (self.read_operand(job, 0, stream)?, self.written_operand(job, 0, stream)?);
+                let ((from, from_stride), (to, to_stride), (m, n)) = (x.input(), y.output(), x.size());
+                let call = elementwise::float_from_real(from, from_stride, to, to_stride, 0, m, n);
+                self.run(stream, &call.of(x.precision()), &[Touch::In(x.area), Touch::Out(y.area)])?;
             }
             Action::Merge { classes, .. } => {
                 let (y, add) = self.written_operand(job, 0, stream)?;
@@ -195,7 +210,7 @@ impl<D: Driver> Cuda<D> {
                     self.driver.fill(stream, y.area, 0)?;
                 }
                 for (x, at) in parts {
-                    let call = rows::scatter(
+                    let call = rows::merge(
                         x.shape.rows as u32,
                         x.shape.columns() as u32,
                         In::at(x.area.address),
@@ -207,7 +222,7 @@ impl<D: Driver> Cuda<D> {
                         self.fault(),
                     );
                     let put = Touch::Rows { all: y.area, list: at.flat(), at: None, written: true };
-                    self.run(stream, &call, &[Touch::In(x.area), put])?;
+                    self.run(stream, &call.of(x.precision()), &[Touch::In(x.area), put])?;
                 }
             }
             Action::Copy => {

@@ -4,7 +4,7 @@ use fs_kernels::cuda::driver::{Area, Driver, Stream};
 use fs_schedule::{Action, Buffer, Element, Operand, Place, Schedule};
 
 use super::memory::{columns, size};
-use super::plain::{Plain, put, take};
+use super::plain::{Plain, narrowed, put, take, widened};
 use super::{Cuda, Fault, Job};
 use crate::device::cpu::arena::ColumnRange;
 
@@ -40,12 +40,6 @@ impl Located {
     pub(super) fn flat(&self) -> Area {
         self.area.joined()
     }
-}
-
-/// What the host's handlers have instead: numbers of its own, which are rounded.
-fn no_brain_floats(job: &Job<'_>) -> Fault {
-    let reason = "the host does it, which has no activations in bf16";
-    Fault::NoKernel { action: job.op.action.name(), reason }
 }
 
 impl<D: Driver> Cuda<D> {
@@ -181,7 +175,8 @@ impl<D: Driver> Cuda<D> {
                 let (arena, buffer) = (&self.host.arena, &job.program.buffers[n as usize]);
                 match at.element {
                     Element::Real => to(arena.reals.get(buffer, batch), at, bytes),
-                    Element::Bf16 => Err(no_brain_floats(job)),
+                    // The host has numbers that are rounded instead.
+                    Element::Bf16 => to(arena.bf16s.get(buffer, batch), at, &widened(bytes)),
                     Element::Id => to(arena.ids.get(buffer, batch), at, bytes),
                     Element::Index => to(arena.indices.get(buffer, batch), at, bytes),
                     Element::Count => to(arena.counts.get(buffer, batch), at, bytes),
@@ -214,7 +209,12 @@ impl<D: Driver> Cuda<D> {
                 let (arena, buffer) = (&self.host.arena, &job.program.buffers[n as usize]);
                 match at.element {
                     Element::Real => from(arena.reals.get(buffer, batch), at, bytes),
-                    Element::Bf16 => Err(no_brain_floats(job)),
+                    Element::Bf16 => {
+                        let mut floats = Vec::with_capacity(2 * at.area.bytes() as usize);
+                        from(arena.bf16s.get(buffer, batch), at, &mut floats)?;
+                        bytes.extend(narrowed(&floats));
+                        Ok(())
+                    }
                     Element::Id => from(arena.ids.get(buffer, batch), at, bytes),
                     Element::Index => from(arena.indices.get(buffer, batch), at, bytes),
                     Element::Count => from(arena.counts.get(buffer, batch), at, bytes),

@@ -8,8 +8,10 @@
 use std::collections::BTreeMap;
 
 use fs_kernels::cuda::driver::{Area, Driver, DriverError, Event, Memory, Stream};
+use fs_schedule::Element;
 use parking_lot::Mutex;
 
+use super::memory::size;
 use crate::transport::frame::{BadFrame, Reader};
 use crate::transport::{HostOutbox, Outbox};
 
@@ -89,7 +91,8 @@ impl CudaOutbox {
 
     /// What it has for a rank in a section.
     pub(super) fn part(&self, section: usize, to: usize) -> Option<Area> {
-        let width = 4 * self.host.sections.get(section)?.widths.reals as u64;
+        let own = self.host.sections.get(section)?;
+        let width = own.widths.reals as u64 * size(if own.brain { Element::Bf16 } else { Element::Real });
         self.part_of(section, to, *self.rows.get(section)?, width)
     }
 

@@ -43,6 +43,16 @@ pub(super) fn values_of<E: Plain>(bytes: &[u8]) -> Vec<E> {
     bytes.chunks_exact(E::SIZE).map(E::get).collect()
 }
 
+/// Brain floats as the bytes of floats.
+pub(super) fn widened(brain: &[u8]) -> Vec<u8> {
+    brain.chunks_exact(2).flat_map(|x| [0, 0, x[0], x[1]]).collect()
+}
+
+/// Bytes of floats that are brain floats, as those.
+pub(super) fn narrowed(floats: &[u8]) -> Vec<u8> {
+    floats.chunks_exact(4).flat_map(|x| [x[2], x[3]]).collect()
+}
+
 /// Packed bytes become a range of columns.
 pub(super) fn put<E: Plain>(to: &RwLock<Vec<E>>, shape: ColumnRange, bytes: &[u8]) -> Result<(), Fault> {
     let mut writes = Writes::default();

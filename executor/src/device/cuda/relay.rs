@@ -3,7 +3,7 @@
 
 use fs_kernels::cuda::catalogue::{classes, ids, rows, sort};
 use fs_kernels::cuda::driver::{Driver, Touch};
-use fs_kernels::cuda::lists::{Segments, bits_below, received_sum, sort_by};
+use fs_kernels::cuda::lists::{Segments, bits_below, node_sum, sort_by};
 use fs_kernels::cuda::{In, Out};
 
 use super::Fault;
@@ -146,14 +146,13 @@ impl<D: Driver> Ids<'_, D> {
             long,
             count: Out::at(count.address),
         };
-        // All of one node: the sum is one of the terms that owners add.
-        let (sources, ranks) = (In::at(self.up(&ends)?), ends.len() as u32);
-        let (columns, (to, stride)) = (y.shape.columns() as u32, y.output());
-        let of = (sources, ranks, ranks);
-        let [begin, most, rest] = received_sum(&segments, columns, gradients.input(), of, to, stride);
+        // All of one node: the sum is one of the terms that owners add, and is rounded as those are.
+        let (sources, columns) = ((In::at(self.up(&ends)?), ends.len() as u32), y.shape.columns() as u32);
+        let ((to, stride), precision) = (y.output(), y.precision());
+        let [begin, most, rest] = node_sum(&segments, columns, gradients.input(), sources, to, stride);
         self.run(&begin, &[])?;
-        self.run(&most, &[Touch::In(gradients.area), Touch::Out(y.area)])?;
+        self.run(&most.of(precision), &[Touch::In(gradients.area), Touch::Out(y.area)])?;
         // Long lists come on top of what the others have written.
-        self.run(&rest, &[Touch::In(gradients.area), Touch::InOut(y.area)])
+        self.run(&rest.of(precision), &[Touch::In(gradients.area), Touch::InOut(y.area)])
     }
 }

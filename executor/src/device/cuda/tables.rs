@@ -124,7 +124,7 @@ fn dense_states(optimizer: DenseOptimizer) -> [bool; 2] {
     }
 }
 
-/// Whether a schedule has activations in bf16.
+/// Whether a schedule has brain floats: activations, or rows and gradients on their way.
 pub(super) fn has_bf16(schedule: &Schedule) -> bool {
     let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
     programs.flat_map(|p| &p.buffers).any(|b| b.element == Element::Bf16)

@@ -6,7 +6,7 @@
 
 use fs_kernels::cuda::catalogue::{dense_optimizers, ids, optimizers, sort};
 use fs_kernels::cuda::driver::{Driver, Memory, Stream, Touch};
-use fs_kernels::cuda::lists::{Segments, Sorting, bits_below, received_sum, scan_room, sort_by};
+use fs_kernels::cuda::lists::{Segments, Senders, Sorting, bits_below, received_sum, scan_room, sort_by};
 use fs_kernels::cuda::sources::Precision;
 use fs_kernels::cuda::{Call, In, Out};
 use fs_kernels::optimizer::{SparseKind, adam_rate, dense_adam_factors};
@@ -88,7 +88,7 @@ impl<D: Driver> Cuda<D> {
         let (t, part) = received.table;
         let table = &self.trained.tables[t][part];
         let n = received.gradients.shape.rows as u32;
-        let (members, sums) = self.sum_by_row(received, table, job.env.nodes.each(), scratch)?;
+        let (members, sums) = self.sum_by_row(job, received, table, scratch)?;
         let list = members.first(4 * u64::from(n));
         let (rows, gradients) = (In::at(members.address), In::at(sums.address));
         let written = |all| Touch::Rows { all, list, at: None, written: true };
@@ -117,9 +117,9 @@ impl<D: Driver> Cuda<D> {
     /// The distinct rows, and the sum of the gradients of each.
     fn sum_by_row(
         &self,
+        job: &Job<'_>,
         received: &Received,
         table: &Table,
-        node: u32,
         scratch: &mut Scratch<'_, D>,
     ) -> Result<(Memory, Memory), Fault> {
         let stream = scratch.stream;
@@ -172,10 +172,17 @@ impl<D: Driver> Cuda<D> {
             long,
             count: Out::at(count.address),
         };
-        let of = (In::at(sources.address), ends.len() as u32, node);
+        let precision = gradients.precision();
+        let senders = Senders {
+            ends: In::at(sources.address),
+            count: ends.len() as u32,
+            node: job.env.nodes.each(),
+            // A relay would send its node's sum, and some do.
+            round: precision == Precision::Bf16 && job.env.schedule.settings.node.is_some(),
+        };
         let (to, stride) = (Out::at(sums.address), u64::from(dim));
-        for call in received_sum(&groups, dim, gradients.input(), of, to, stride) {
-            self.run(stream, &call, &[Touch::In(gradients.area)])?;
+        for call in received_sum(&groups, dim, gradients.input(), senders, to, stride) {
+            self.run(stream, &call.of(precision), &[Touch::In(gradients.area)])?;
         }
         Ok((members, sums))
     }

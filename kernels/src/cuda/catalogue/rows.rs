@@ -14,7 +14,7 @@ fn items(n: u32) -> Shape {
 }
 
 catalogue! { "rows.cu":
-    /// `y[i] = table[rows[at[i]]]`, or `table[rows[i]]` without `at`.
+    /// `y[i] = table[rows[at[i]]]`, or `table[rows[i]]` without `at`, rounded to what rows are on their way.
     gather(
         n: u32, cols: u32, table: In<f32>, table_rows: u32, table_stride: u64, rows: In<u32>, entries: u32,
         at: In<u32>, y: Out<Real>, y_stride: u64, add: u32, fault: Out<u32>,
@@ -29,9 +29,14 @@ catalogue! { "rows.cu":
         n: u32, cols: u32, x: In<Real>, x_rows: u32, x_stride: u64, at: In<u32>, y: Out<Real>, y_stride: u64,
         add: u32, fault: Out<u32>,
     ) => tiles(n, cols);
-    /// `y[i] = x[at[i]]`: gradients of rows, those of a class.
+    /// `y[at[i]] = x[i]`, exactly: rows that arrived, as they are used. `at` holds no position twice.
+    merge(
+        n: u32, cols: u32, x: In<Real>, x_stride: u64, at: In<u32>, y: Out<f32>, y_rows: u32, y_stride: u64,
+        fault: Out<u32>,
+    ) => tiles(n, cols);
+    /// `y[i] = x[at[i]]`, rounded: gradients of rows, those of a class, as they travel.
     split(
-        n: u32, cols: u32, x: In<f32>, x_rows: u32, x_stride: u64, at: In<u32>, y: Out<f32>, y_stride: u64, add: u32,
+        n: u32, cols: u32, x: In<f32>, x_rows: u32, x_stride: u64, at: In<u32>, y: Out<Real>, y_stride: u64, add: u32,
         fault: Out<u32>,
     ) => tiles(n, cols);
     /// `y[at[i]] = x[i]`: gradients of rows.

@@ -31,14 +31,25 @@ catalogue! { "segments.cu":
         ends: In<u32>, y: Out<f32>, y_stride: u64, add: u32, listed: In<u32>, count: In<u32>,
     ) => long(cols);
     /// `segment_sum` of received gradients, whose positions are grouped by source: those of source s end at
-    /// `sources[s]`, and `node` sources one after the other are a node's.
+    /// `sources[s]`, and `node` sources one after the other are a node's. With `round` each node's sum is rounded to bf16
+    /// before it is added.
     received_sum(
-        groups: u32, cols: u32, x: In<f32>, x_stride: u64, positions: In<u32>, ends: In<u32>, sources: In<u32>,
-        source_count: u32, node: u32, y: Out<f32>, y_stride: u64, longest: u32,
+        groups: u32, cols: u32, x: In<Real>, x_stride: u64, positions: In<u32>, ends: In<u32>, sources: In<u32>,
+        source_count: u32, node: u32, round: u32, y: Out<f32>, y_stride: u64, longest: u32,
     ) => Shape::tiles(u64::from(groups), u64::from(cols), 1);
     /// `received_sum` of the listed groups.
     received_sum_long(
-        cols: u32, x: In<f32>, x_stride: u64, positions: In<u32>, ends: In<u32>, sources: In<u32>, source_count: u32,
-        node: u32, y: Out<f32>, y_stride: u64, listed: In<u32>, count: In<u32>,
+        cols: u32, x: In<Real>, x_stride: u64, positions: In<u32>, ends: In<u32>, sources: In<u32>, source_count: u32,
+        node: u32, round: u32, y: Out<f32>, y_stride: u64, listed: In<u32>, count: In<u32>,
+    ) => long(cols);
+    /// `received_sum` of one node's, whose sums travel on as the gradients came.
+    node_sum(
+        groups: u32, cols: u32, x: In<Real>, x_stride: u64, positions: In<u32>, ends: In<u32>, sources: In<u32>,
+        source_count: u32, y: Out<Real>, y_stride: u64, longest: u32,
+    ) => Shape::tiles(u64::from(groups), u64::from(cols), 1);
+    /// `node_sum` of the listed groups.
+    node_sum_long(
+        cols: u32, x: In<Real>, x_stride: u64, positions: In<u32>, ends: In<u32>, sources: In<u32>, source_count: u32,
+        y: Out<Real>, y_stride: u64, listed: In<u32>, count: In<u32>,
     ) => long(cols);
 }

@@ -97,6 +97,7 @@ fn lookups(flow: &Flow<'_>, e: u32, ends: &Ends, r: &mut Report) {
     let made = |value: Value| flow.made.contains_key(&value);
     let split = classes(flow, e, Way::Forward, "lookups", |c| made(Value::Gathered(e, c)), r);
     if cx.replicated(e) {
+        r.check(ends.merges.len() < 2, "exchange", || format!("rows of exchange {e} are merged twice"));
         r.check(!split, "exchange", || format!("lookups of replicated rows (exchange {e}) need no classes"));
         return;
     }
@@ -108,14 +109,16 @@ fn lookups(flow: &Flow<'_>, e: u32, ends: &Ends, r: &mut Report) {
     if cx.exchange(e).leg.within().is_some() {
         return;
     }
-    let mut merged: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut merged: BTreeMap<Option<u32>, u32> = BTreeMap::new();
     for (n, (op, classes, target)) in ends.merges.iter().enumerate() {
-        for c in classes {
-            if let Some(before) = merged.insert(*c, *op) {
+        let all = classes.is_empty().then_some(None);
+        for c in classes.iter().copied().map(Some).chain(all) {
+            if let Some(before) = merged.insert(c, *op) {
+                let what = c.map_or("all".into(), |c| format!("class {c}"));
                 r.fail(
                     "exchange",
                     format!(
-                        "`{}` merges class {c} of exchange {e}, which `{}` has merged",
+                        "`{}` merges {what} of exchange {e}, which `{}` has merged",
                         cx.name(*op),
                         cx.name(before)
                     ),
@@ -130,7 +133,7 @@ fn lookups(flow: &Flow<'_>, e: u32, ends: &Ends, r: &mut Report) {
         });
     }
     let count = cx.reuse(e).map_or(0, |k| k.count(Way::Forward)) as u32;
-    let missing = (0..count).find(|c| split && !merged.contains_key(c));
+    let missing = (0..count).find(|c| split && !merged.contains_key(&Some(*c)));
     if let Some(c) = missing {
         r.fail("exchange", format!("no operation merges class {c} of exchange {e}"));
     }

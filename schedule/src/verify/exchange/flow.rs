@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Flow, Value, per_entry};
 use crate::action::{Action, At};
 use crate::attribute::Way;
-use crate::operand::{Operand, Place};
+use crate::operand::{Element, Operand, Place};
 use crate::reuse::Reuse;
 use crate::verify::Report;
 
@@ -135,6 +135,7 @@ impl Flow<'_> {
         found: &mut impl FnMut(u32, Option<u32>, (u32, u32), Option<u32>),
     ) {
         let cx = self.cx;
+        let narrow = cx.s.settings.wire.rows != Element::Real;
         // Operands to look at, each with what comes after it and the column of the first one at which it stands.
         let mut open = vec![(*o, before, 0)];
         let mut seen = BTreeSet::new();
@@ -167,13 +168,17 @@ impl Flow<'_> {
                     None => (u32::MAX, 0),
                 };
                 match &op.action {
-                    Action::AllToAllRows { exchanges, class: None } => {
+                    // What travels as something else arrives where it is merged.
+                    Action::AllToAllRows { exchanges, class: None } if !narrow => {
                         found(w, exchanges.get(n).copied(), columns, None);
                     }
-                    Action::Gather { exchange, class: None } if cx.replicated(*exchange) => {
+                    Action::Gather { exchange, class: None } if cx.replicated(*exchange) && !narrow => {
                         found(w, Some(*exchange), columns, None);
                     }
                     Action::Merge { exchange, classes } => {
+                        if classes.is_empty() {
+                            found(w, Some(*exchange), columns, None);
+                        }
                         for c in classes {
                             found(w, Some(*exchange), columns, Some(*c));
                         }

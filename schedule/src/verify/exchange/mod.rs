@@ -52,7 +52,7 @@ enum Value {
     /// Looked up; arrived; gradients to send; arrived.
     Gathered(u32, Option<u32>),
     Arrived(u32, Option<u32>),
-    Split(u32, u32),
+    Split(u32, Option<u32>),
     /// Sums of a node's gradients, to be sent between nodes.
     Summed(u32, Option<u32>),
     Gradients(u32, Option<u32>),
@@ -97,7 +97,7 @@ impl std::fmt::Display for Value {
             }
             Self::Gathered(e, c) => write!(f, "the looked-up rows{} of exchange {e}", class(c)),
             Self::Arrived(e, c) => write!(f, "the arrived rows{} of exchange {e}", class(c)),
-            Self::Split(e, c) => write!(f, "the row gradients of class {c} of exchange {e}"),
+            Self::Split(e, c) => write!(f, "the row gradients{} of exchange {e}", class(c)),
             Self::Summed(e, c) => write!(f, "the node's gradients{} of exchange {e}", class(c)),
             Self::Gradients(e, c) => write!(f, "the arrived gradients{} of exchange {e}", class(c)),
         }
@@ -425,6 +425,11 @@ impl Flow<'_> {
             }
             Action::Merge { exchange: e, classes } => {
                 self.leg(i, *e, Asks::Ranks, r);
+                if classes.is_empty() {
+                    let replicated = cx.replicated(*e);
+                    let all = if replicated { Value::Gathered(*e, None) } else { Value::Arrived(*e, None) };
+                    self.expect(i, 0, all, x, r);
+                }
                 for (n, c) in classes.iter().enumerate() {
                     self.expect(i, 2 * n, Value::Arrived(*e, Some(*c)), x, r);
                     self.expect(i, 2 * n + 1, Value::Positions(*e, Way::Forward, Side::Asking, *c), x, r);
@@ -432,18 +437,23 @@ impl Flow<'_> {
             }
             Action::Split { exchange: e, class } => {
                 self.leg(i, *e, Asks::Ranks, r);
-                self.row_gradients(i, 0, *e, Some(*class), r);
-                self.expect(i, 1, Value::Positions(*e, Way::Backward, Side::Asking, *class), x, r);
+                self.row_gradients(i, 0, *e, *class, r);
+                if let Some(c) = class {
+                    self.expect(i, 1, Value::Positions(*e, Way::Backward, Side::Asking, *c), x, r);
+                }
             }
             Action::AllToAllGrads { exchanges, class } | Action::AllGatherGrads { exchanges, class } => {
                 let gathers = matches!(op.action, Action::AllGatherGrads { .. });
+                let narrow = cx.s.settings.wire.gradients != Element::Real;
                 for (n, e) in exchanges.iter().enumerate() {
                     self.kind(i, *e, gathers, r);
                     let relays = cx.exchange(*e).leg.within().is_some();
-                    match class {
-                        _ if relays => self.expect(i, 3 * n, Value::Summed(*e, *class), x, r),
-                        Some(c) => self.expect(i, 3 * n, Value::Split(*e, *c), x, r),
-                        None => self.row_gradients(i, 3 * n, *e, None, r),
+                    if relays {
+                        self.expect(i, 3 * n, Value::Summed(*e, *class), x, r);
+                    } else if class.is_some() || narrow {
+                        self.expect(i, 3 * n, Value::Split(*e, *class), x, r);
+                    } else {
+                        self.row_gradients(i, 3 * n, *e, None, r);
                     }
                     self.expect(i, 3 * n + 1, counts(*e, Way::Backward, *class, Side::Asking), k, r);
                     self.expect(i, 3 * n + 2, counts(*e, Way::Backward, *class, Side::Owning), k, r);

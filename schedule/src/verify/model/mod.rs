@@ -18,7 +18,7 @@ use super::{Context, Report};
 use crate::action::{Action, Effect};
 use crate::attribute::Way;
 use crate::op::Op;
-use crate::operand::{Operand, Place};
+use crate::operand::{Element, Operand, Place};
 use expected::Expected;
 use terms::{Columns, Id, Node, Part, Terms};
 
@@ -124,11 +124,12 @@ impl Run<'_, '_> {
             }
             Action::Merge { exchange, .. } => self.rows(*exchange, &op.writes[0]),
             Action::Split { exchange, class } => {
-                self.row_gradients(op, 0, *exchange, Some(*class), r);
+                self.row_gradients(op, 0, *exchange, *class, r);
                 self.others(op);
             }
             Action::AllToAllGrads { exchanges, class } | Action::AllGatherGrads { exchanges, class } => {
-                if class.is_none() {
+                // Those that are made narrow on their way were looked at there.
+                if class.is_none() && cx.s.settings.wire.gradients == Element::Real {
                     for (n, e) in exchanges.iter().enumerate() {
                         if !self.relays(*e) {
                             self.row_gradients(op, 3 * n, *e, None, r);

@@ -1,0 +1,252 @@
+//! Rows and gradients that travel as bf16: worked out by hand, and the same bits for random models however rows travel.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+
+use fs_compiler::distribution::{Lookahead, TableOptions};
+use fs_compiler::search::{self, candidates};
+use fs_compiler::{At, CompileError, CompileOptions, Strategy, compile_with};
+use fs_dsl::checked::{Cluster, Program};
+use fs_executor::{Options, Session};
+use fs_schedule::verify::verify;
+use fs_schedule::{Action, Data, Element, Leg, Place, Schedule, WirePrecision};
+use fs_tests::interpreter::{Order, Workload, reference, run};
+use fs_tests::models::{Features, models};
+use fs_tests::training::{model, state};
+use fs_tests::{checked, dividing, rounding};
+use proptest::prelude::{Strategy as Strategies, *};
+
+const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
+
+/// A machine with nodes of so many ranks.
+fn cluster(node: u32) -> Cluster {
+    let local = fs_dsl::cluster::preset("local").unwrap();
+    Cluster { nodes: 8, gpus_per_node: node, ..local }
+}
+
+fn wires() -> impl Strategies<Value = WirePrecision> {
+    let both = [Element::Real, Element::Bf16]
+        .into_iter()
+        .flat_map(|rows| [Element::Real, Element::Bf16].map(|gradients| WirePrecision { rows, gradients }));
+    prop::sample::select(both.filter(|w| !w.is_plain()).collect::<Vec<_>>())
+}
+
+fn trained(schedule: &Schedule, stress: Option<u64>) -> Vec<Vec<u32>> {
+    let options = Options::default().evaluate(false).steps(3).stress(stress);
+    let mut session = Session::<f32>::new(schedule.clone(), options).unwrap_or_else(|e| panic!("{e}"));
+    session.run(&mut ()).unwrap_or_else(|e| panic!("{e}"));
+    state(&session).unwrap()
+}
+
+fn compiled(program: &Program, options: &CompileOptions) -> Option<Schedule> {
+    match compile_with(program, options) {
+        Ok(compiled) => Some(compiled.schedule),
+        // A model may ask for what cannot be: replicas have no relays, a row-wise optimizer no columns.
+        Err(CompileError::Pass(_) | CompileError::Import(_)) => None,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// What is chosen for one table: through relays or not, a lookahead, where rows live.
+type Chosen = (bool, Option<Option<u32>>, Option<&'static str>);
+
+fn chosen() -> impl Strategies<Value = Chosen> {
+    let lookahead = prop::option::of(prop::option::of(1..=3u32));
+    let sharding = vec!["row_wise", "table_wise", "column_wise", "data_parallel"];
+    (any::<bool>(), lookahead, prop::option::of(prop::sample::select(sharding)))
+}
+
+/// What rows and gradients are where they travel: only what the model says.
+fn elements(s: &Schedule) -> BTreeSet<(bool, Element)> {
+    let mut found = BTreeSet::new();
+    for op in &s.train.ops {
+        let gradients = match op.action {
+            Action::AllToAllRows { .. } => false,
+            Action::AllToAllGrads { .. } | Action::AllGatherGrads { .. } => true,
+            _ => continue,
+        };
+        for o in op.reads.iter().step_by(3).chain(&op.writes) {
+            let Place::Buffer(b) = o.place else { panic!("{o} travels") };
+            found.insert((gradients, s.train.buffers[b as usize].element));
+        }
+    }
+    found
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if std::env::var_os("FS_THOROUGH").is_some() { 600 } else { 24 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn however_rows_travel_they_are_rounded_alike(
+        model in models(FEATURES),
+        wire in wires(),
+        (ranks, node) in prop::sample::select(vec![(1u32, 1u32), (2, 2), (3, 3), (4, 2), (4, 3), (3, 2), (6, 3), (5, 2)]),
+        lookahead in 1..=3u32,
+        strategy in prop::sample::select(vec![Strategy::Serial, Strategy::Prefetch, Strategy::Pec, Strategy::Pec]),
+        balance in prop::option::of(prop::sample::select(vec![At::Ids, At::Rows, At::Folded])),
+        chosen in prop::collection::vec(chosen(), 1..4),
+        seed in any::<u64>(),
+    ) {
+        let text = rounding(&model.text(), wire);
+        let program = dividing(checked(&text), ranks);
+        let machine = |balance: Option<At>| {
+            let options = CompileOptions::new(Strategy::Serial, ranks).cluster(cluster(node));
+            options.balance(balance.is_some()).balance_at(balance)
+        };
+        let Some((machine, plain)) = [balance, None].into_iter().find_map(|balance| {
+            Some((machine(balance), compiled(&program, &machine(balance))?))
+        }) else { return Ok(()) };
+        prop_assert_eq!(plain.settings.wire, wire);
+        prop_assert_eq!(verify(&plain), vec![], "{}", text);
+        let options = machine.policy(fs_compiler::sched::policy::of(strategy)).lookahead(lookahead);
+        let names: Vec<String> = program.model.iter().flat_map(|m| &m.tables).map(|t| t.name.clone()).collect();
+        // Where tables live stays as the model says if that cannot be; replicas and single nodes have no relays.
+        let found = [(true, true), (true, false), (false, true), (false, false)].into_iter().find_map(|(moved, relayed)| {
+            let mut tables = TableOptions::default();
+            for (name, (relay, lookahead, sharding)) in names.iter().zip(chosen.iter().cycle()) {
+                tables.lookahead.extend(lookahead.map(|k| (name.clone(), Lookahead(k))));
+                tables.sharding.extend(sharding.filter(|_| moved).map(|s| (name.clone(), s.to_owned())));
+                if relayed && node < ranks && *sharding != Some("data_parallel") {
+                    tables.relay.insert(name.clone(), *relay);
+                }
+            }
+            Some((compiled(&program, &options.clone().tables(tables.clone()))?, tables))
+        });
+        let (other, tables) = found.expect("a schedule as the model says");
+        prop_assert_eq!(verify(&other), vec![], "{:?}\n{}", tables, text);
+        for (gradients, element) in elements(&other) {
+            prop_assert_eq!(element, if gradients { wire.gradients } else { wire.rows });
+        }
+        let work = Workload { seed, batches: 5, ranks };
+        // What the interpreter knows of the model without rounding (not normalised rows cut by columns) it knows with it.
+        let real = text.replace("_dist bf16", "_dist f32");
+        let real = compiled(&dividing(checked(&real), ranks), &options.tables(tables.clone()));
+        if reference(&real.expect("as with rounding"), &work).is_ok() {
+            let want = reference(&other, &work).unwrap_or_else(|e| panic!("{e}\n{tables:?}\n{text}"));
+            let order = Order { slow: BTreeSet::new(), seed, skipped_are_free: false };
+            if let Err(e) = run(&other, &work, &want, &order) {
+                panic!("{e}\n{tables:?}\n{text}");
+            }
+        }
+        if matches!(plain.data, Some(Data::Generate { .. })) {
+            prop_assert_eq!(trained(&other, Some(seed)), trained(&plain, None), "{:?}\n{}", tables, text);
+        }
+    }
+}
+
+/// The nearest brain float, the even one of two.
+fn rounded(x: f32) -> f32 {
+    let bits = x.to_bits();
+    f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+}
+
+/// One row of which each rank uses three occurrences a step, labels of 1: every token is alike.
+fn alike(ranks: u32, node: u32, relay: bool, wire: WirePrecision) -> Schedule {
+    let batch = ranks;
+    let text = format!(
+        "model alike {{
+           table a {{ rows 1  dim 4  init constant(0.3)  optimizer sgd(lr: 1)  sharding row_wise }}
+           input x: ids(a) {{ max 3 }}
+           input click: label like x
+           loss bce_with_logits(linear(lookup(x), 1, bias: false), click, normalize: samples)
+         }}
+         train {{ batch {batch}  steps 3  optimizer sgd(lr: 1) }}
+         workload w {{ generate {{ lengths fixed(3)  ids uniform  labels bernoulli(0.9999999) }} }}"
+    );
+    let options = CompileOptions::new(Strategy::Pec, ranks).cluster(cluster(node));
+    let tables = TableOptions::default().relay([("a".to_owned(), relay)]);
+    let schedule = compile_with(&checked(&rounding(&text, wire)), &options.tables(tables)).unwrap().schedule;
+    assert_eq!(schedule.exchanges.iter().any(|x| matches!(x.leg, Leg::Between { .. })), relay);
+    schedule
+}
+
+/// What is rounded, how often, and what is not: three steps by hand, on one node and on two.
+#[test]
+fn three_steps_worked_out_by_hand() {
+    let (real, brain) = (Element::Real, Element::Bf16);
+    let mut ends = BTreeSet::new();
+    for (rows, gradients) in [(real, real), (brain, real), (real, brain), (brain, brain)] {
+        for (ranks, node, relay) in [(1, 1, false), (3, 3, false), (6, 3, false), (6, 3, true)] {
+            let wire = WirePrecision { rows, gradients };
+            let schedule = alike(ranks, node, relay, wire);
+            let mut session = Session::<f32>::new(schedule, Options::default()).unwrap();
+            let mut weight: Vec<f32> = session.parameter(0);
+            let mut row = [0.3f32; 4];
+            session.run(&mut ()).unwrap();
+            for _ in 0..3 {
+                let x = row.map(|x| if rows == brain { rounded(x) } else { x });
+                let z: f64 = (0..4).map(|i| f64::from(x[i]) * f64::from(weight[i])).sum();
+                let e = (-z.abs()).exp();
+                let sigmoid = if z >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) };
+                let g = ((sigmoid - 1.0) / f64::from(ranks)) as f32;
+                for i in 0..4 {
+                    let round = |x: f32| if gradients == brain { rounded(x) } else { x };
+                    let of_rank = round(g * weight[i] + g * weight[i] + g * weight[i]);
+                    let sum = (0..node.min(ranks)).fold(0.0, |sum, _| sum + of_rank);
+                    // Of several nodes each one's sum is rounded.
+                    let all = if ranks > node { round(sum) + round(sum) } else { sum };
+                    row[i] -= all;
+                    weight[i] -= (0..3 * ranks).fold(0.0, |sum, _| sum + g * x[i]);
+                }
+            }
+            let found = session.table(0).unwrap();
+            let near = |a: &[f32]| a.iter().zip(&row).all(|(a, b)| (a - b).abs() < 3e-6);
+            assert!(near(&found), "{wire:?} {ranks} ranks: {found:?} is not {row:?}");
+            // The table itself is kept as it is.
+            assert!(found.iter().any(|x| rounded(*x) != *x), "{found:?}");
+            if (ranks, node) == (6, 3) {
+                let bits = found.iter().chain(&session.parameter(0)).map(|x| x.to_bits()).collect::<Vec<_>>();
+                ends.insert(bits);
+            }
+        }
+    }
+    // Each of the four is another training, with relays the same.
+    assert_eq!(ends.len(), 4);
+}
+
+/// What cannot be is said before anything is compiled.
+#[test]
+fn occurrences_are_not_rounded_one_by_one() {
+    let text = "model m {
+           table a { rows 40  dim 4  optimizer sgd(lr: 0.1)  sharding row_wise }
+           input x: ids(a) { max 5 }
+           input y: label
+           loss bce_with_logits(linear(pool(x, sum), 1), y, normalize: samples)
+         }
+         train { batch 8  steps 4  optimizer sgd(lr: 0.1) }";
+    let tables = TableOptions::default().unique([("a".to_owned(), false)]);
+    let options = CompileOptions::new(Strategy::Pec, 2).tables(tables);
+    for (gradients, refused) in [(Element::Real, false), (Element::Bf16, true)] {
+        let wire = WirePrecision { rows: Element::Bf16, gradients };
+        let found = compile_with(&checked(&rounding(text, wire)), &options);
+        let said = found.map_err(|e| e.to_string());
+        assert_eq!(said.is_err(), refused);
+        if let Err(said) = said {
+            assert!(said.contains("rows of table a cannot travel once per occurrence"), "{said}");
+        }
+    }
+    let wire = WirePrecision { rows: Element::Real, gradients: Element::Bf16 };
+    let text = rounding(text, wire).replace("steps 4", "steps 4  unique_rows off");
+    let said =
+        compile_with(&checked(&text), &CompileOptions::new(Strategy::Serial, 2)).unwrap_err().to_string();
+    assert!(said.contains("gradients that travel rounded are summed by row"), "{said}");
+}
+
+/// A search finds no way that rounds otherwise, and none that it may not.
+#[test]
+fn a_search_keeps_to_what_the_model_rounds() {
+    let text = &model("auto", "adagrad(lr: 0.05)", 60, true);
+    let wire = WirePrecision { rows: Element::Bf16, gradients: Element::Bf16 };
+    let program = dividing(checked(&rounding(text, wire)), 4);
+    let options = CompileOptions::new(Strategy::Serial, 4);
+    let found = search::search(&program, &options, candidates(None)).unwrap().compiled;
+    let found = found.schedule;
+    assert_eq!(verify(&found), vec![]);
+    assert!(found.exchanges.iter().all(|x| x.unique));
+    let plain = compile_with(&program, &options).unwrap().schedule;
+    assert_eq!(found.reference_digest(), plain.reference_digest());
+}
