@@ -2,16 +2,18 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use fs_compiler::distribution::{Lookahead, TableOptions};
 use fs_compiler::search::{self, candidates};
 use fs_compiler::{At, CompileError, CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::{Cluster, Program};
-use fs_executor::{Options, Session};
+use fs_executor::{Options, Session, World};
 use fs_schedule::verify::verify;
 use fs_schedule::{Action, Data, Element, Leg, Place, Schedule, WirePrecision};
 use fs_tests::interpreter::{Order, Workload, reference, run};
 use fs_tests::models::{Features, models};
+use fs_tests::pipes::joined;
 use fs_tests::training::{model, state};
 use fs_tests::{checked, dividing, rounding};
 use proptest::prelude::{Strategy as Strategies, *};
@@ -206,6 +208,56 @@ fn three_steps_worked_out_by_hand() {
     }
     // Each of the four is another training, with relays the same.
     assert_eq!(ends.len(), 4);
+}
+
+/// Between processes they take half of the bytes, and change nothing.
+#[test]
+fn between_processes_they_take_half() {
+    let text = "model m {
+           table a { rows 300  dim 64  init normal(0, 0.5)  optimizer adagrad(lr: 0.1)  sharding row_wise }
+           input x: ids(a) { max 20 }
+           input y: label
+           loss bce_with_logits(linear(pool(x, sum), 1), y, normalize: samples)
+         }
+         train { batch 12  steps 3  optimizer sgd(lr: 0.1) }
+         workload w { generate { lengths uniform(10, 20)  ids uniform  labels bernoulli(0.5)  samples 90 } }";
+    let sent = |wire: WirePrecision, strategy: Strategy| {
+        let options = CompileOptions::new(strategy, 3);
+        let schedule = compile_with(&checked(&rounding(text, wire)), &options).unwrap().schedule;
+        let alone = trained(&schedule, None);
+        let run = |world: World| {
+            let options = Options::default().evaluate(false).steps(3).world(world);
+            let mut session = Session::<f32>::new(schedule.clone(), options).unwrap();
+            session.run(&mut ()).unwrap();
+            state(&session).unwrap()
+        };
+        let worlds = joined(&[vec![0], vec![1, 2]]).unwrap();
+        let pipes: Vec<_> = worlds.iter().map(|(_, pipes)| pipes.clone()).collect();
+        let states: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                worlds.into_iter().map(|(world, _)| scope.spawn(move || run(world))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(states.iter().all(|state| *state == alone), "{wire:?} {strategy:?}");
+        pipes.iter().map(|pipes| pipes.entries.load(Ordering::Relaxed)).sum::<u64>()
+    };
+    for strategy in [Strategy::Serial, Strategy::Pec] {
+        let [plain, rows, gradients, both] = [
+            (Element::Real, Element::Real),
+            (Element::Bf16, Element::Real),
+            (Element::Real, Element::Bf16),
+            (Element::Bf16, Element::Bf16),
+        ]
+        .map(|(rows, gradients)| sent(WirePrecision { rows, gradients }, strategy));
+        // As many rows as gradients, and half of each.
+        assert_eq!(
+            (plain - rows, plain - gradients),
+            (plain - both - (plain - gradients), plain - both - (plain - rows))
+        );
+        assert_eq!(plain - rows, plain - gradients);
+        // Ids, classes and the sum over ranks are the rest.
+        assert!(both * 100 < plain * 54, "{both} of {plain}");
+    }
 }
 
 /// What cannot be is said before anything is compiled.
