@@ -258,6 +258,33 @@ fn between_processes_they_take_half() {
     }
 }
 
+/// Tables, and what is made of rows, cost what f32 costs; what travels half.
+#[test]
+fn what_stays_f32_costs_as_much_as_before() {
+    let narrow = WirePrecision { rows: Element::Bf16, gradients: Element::Bf16 };
+    let cost = |wire: WirePrecision, name: &str| {
+        let schedule = alike(3, 3, false, wire);
+        let ops = schedule.train.ops.iter().filter(|op| op.name.starts_with(name));
+        let all = ops.map(|op| (op.cost.bytes.to_string(), op.cost.wire.to_string()));
+        // Of several classes the first.
+        all.min().unwrap()
+    };
+    for (name, plain, rounded) in [
+        // Four columns: read as they are, written as they travel; a row number and a position.
+        ("a.gather", "40*R0f0", "32*R0f0"),
+        ("a.split", "36*U0b0", "28*U0b0"),
+        // Gradients once, rows read and written, no states.
+        ("a.apply", "8*W + 56*R0b0", "8*W + 48*R0b0"),
+    ] {
+        let found = [cost(WirePrecision::default(), name).0, cost(narrow, name).0];
+        assert_eq!(found, [plain, rounded], "{name}");
+    }
+    assert_eq!(
+        [cost(WirePrecision::default(), "a.all_to_all_rows").1, cost(narrow, "a.all_to_all_rows").1],
+        ["16*R0f0", "8*R0f0"]
+    );
+}
+
 /// What cannot be is said before anything is compiled.
 #[test]
 fn occurrences_are_not_rounded_one_by_one() {
@@ -284,6 +311,32 @@ fn occurrences_are_not_rounded_one_by_one() {
     let said =
         compile_with(&checked(&text), &CompileOptions::new(Strategy::Serial, 2)).unwrap_err().to_string();
     assert!(said.contains("gradients that travel rounded are summed by row"), "{said}");
+}
+
+/// Schedules for which it would be another training are refused.
+#[test]
+fn other_trainings_are_refused() {
+    let wire = WirePrecision { rows: Element::Real, gradients: Element::Bf16 };
+    let schedule = alike(6, 3, false, wire);
+    let open = |ranks: usize| Session::<f32>::new(schedule.clone(), Options::default().ranks(ranks));
+    assert!(open(6).is_ok());
+    let said = open(3).map(|_| ()).unwrap_err().to_string();
+    assert!(said.contains("planned for nodes of 3 ranks, of which 3 ranks are one"), "{said}");
+    let plain = alike(6, 3, false, WirePrecision::default());
+    assert!(Session::<f32>::new(plain, Options::default().ranks(3)).is_ok());
+    // One gradient an occurrence, each rounded.
+    let mut each = schedule.clone();
+    each.exchanges.iter_mut().for_each(|x| x.unique = false);
+    each.seal();
+    let said: Vec<String> = verify(&each).iter().map(ToString::to_string).collect();
+    assert!(said.iter().any(|s| s.contains("a gradient for each occurrence")), "{said:?}");
+    for element in [Element::Id, Element::Byte] {
+        let mut other = schedule.clone();
+        other.settings.wire.rows = element;
+        other.seal();
+        let said: Vec<String> = verify(&other).iter().map(ToString::to_string).collect();
+        assert!(said.iter().any(|s| s.contains("travel as `real` or as `bf16`")), "{said:?}");
+    }
 }
 
 /// A search finds no way that rounds otherwise, and none that it may not.
