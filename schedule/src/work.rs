@@ -66,6 +66,17 @@ fn sum<'s>(shapes: impl IntoIterator<Item = &'s OperandType>) -> Poly {
     shapes.into_iter().map(OperandType::bytes).sum()
 }
 
+/// Bytes of an f32.
+const REAL: f64 = 4.0;
+
+/// Bytes of a number of an operand; tables are f32.
+fn number(x: &OperandType) -> f64 {
+    match x {
+        OperandType::Matrix { element, .. } => f64::from(element.bytes()),
+        _ => REAL,
+    }
+}
+
 impl Action {
     /// Floating-point operations.
     pub(crate) fn flops(&self, o: &Operands<'_>) -> Poly {
@@ -115,6 +126,10 @@ impl Action {
             sum(reads.iter().chain(writes).chain(again))
         };
         let of = |shape: Option<&OperandType>| shape.map_or_else(Poly::zero, OperandType::bytes);
+        // As many elements of another size.
+        let as_if = |shape: Option<&OperandType>, number: f64| {
+            shape.map_or_else(Poly::zero, |s| s.rows().poly().times(f64::from(s.columns()) * number))
+        };
         // A position in a list for each row.
         let listed = |rows: Option<&OperandType>, lists: usize| {
             let rows = rows.map_or_else(Poly::zero, |r| r.rows().poly());
@@ -123,7 +138,9 @@ impl Action {
         match self.facts().memory {
             Memory::Placed if adds(0) => {
                 let [rows, positions] = [0, 1].map(|n| sum(reads.iter().skip(n).step_by(2)));
-                rows.times(2.0).plus(&positions)
+                // What rows are put among is f32, however they travel.
+                let placed = reads.iter().step_by(2).map(|r| as_if(Some(r), REAL)).sum::<Poly>();
+                rows.plus(&placed).plus(&positions)
             }
             Memory::Once | Memory::Placed => once(),
             Memory::Listed => {
@@ -140,14 +157,20 @@ impl Action {
             // Lists of rows and positions stand behind what is picked from.
             Memory::Picked => {
                 let lists = reads.len().saturating_sub(1);
-                of(writes.first()).times(2.0).plus(&listed(writes.first(), lists))
+                let picked = as_if(writes.first(), reads.first().map_or(REAL, number));
+                of(writes.first()).plus(&picked).plus(&listed(writes.first(), lists))
             }
             Memory::Repeated => of(writes.first()).times(2.0).plus(&sum(reads.iter().skip(1))),
             Memory::UpdatedRows => {
                 // Rows, positions?, counts, gradients.
                 let [lists @ .., counts, gradients] = reads else { return Poly::zero() };
-                let values = gradients.bytes().times(1.0 + 2.0 * (1.0 + around.states));
-                values.plus(&counts.bytes()).plus(&listed(Some(gradients), lists.len()))
+                // Tables and states are f32, however gradients travel.
+                let rows = as_if(Some(gradients), REAL).times(2.0 * (1.0 + around.states));
+                gradients
+                    .bytes()
+                    .plus(&rows)
+                    .plus(&counts.bytes())
+                    .plus(&listed(Some(gradients), lists.len()))
             }
             Memory::UpdatedParameters => sum(reads).plus(&sum(writes).times(2.0 * (1.0 + around.states))),
         }
@@ -176,11 +199,7 @@ impl Action {
             };
             exchanges.iter().enumerate().map(section).collect()
         };
-        let real = f64::from(Element::Real.bytes());
-        let number = |x: &OperandType| match x {
-            OperandType::Matrix { element, .. } => f64::from(element.bytes()),
-            _ => real,
-        };
+        let real = REAL;
         match transfer.payload {
             // Ids travel as rows of the owner's shard; microbatches of use are two bytes.
             // For whom they are asked is another number.
@@ -226,7 +245,7 @@ impl Action {
                     _ => 1.0,
                 };
                 let section = |x: &OperandType| {
-                    let (rows, entry) = (x.rows(), number(x) * f64::from(x.columns()) * moved);
+                    let (rows, entry) = (x.rows(), real * f64::from(x.columns()) * moved);
                     Section { exchange: None, entry, sent: rows, received: rows }
                 };
                 o.reads.iter().skip(1).map(section).collect()

@@ -2,16 +2,19 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use fs_compiler::distribution::{Lookahead, TableOptions};
 use fs_compiler::search::{self, candidates};
 use fs_compiler::{At, CompileError, CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::{Cluster, Program};
+use fs_executor::transport::wire::World;
 use fs_executor::{Options, Session};
 use fs_schedule::verify::verify;
 use fs_schedule::{Action, Data, Element, Leg, Place, Schedule, WirePrecision};
 use fs_tests::interpreter::{Order, Workload, reference, run};
 use fs_tests::models::{Features, models};
+use fs_tests::pipes::joined;
 use fs_tests::training::{model, state};
 use fs_tests::{checked, dividing, rounding};
 use proptest::prelude::{Strategy as Strategies, *};
@@ -208,6 +211,80 @@ fn three_steps_worked_out_by_hand() {
     assert_eq!(ends.len(), 4);
 }
 
+/// Between processes they take half of the bytes, and change nothing.
+#[test]
+fn between_processes_they_take_half() {
+    let text = "model m {
+           table a { rows 300  dim 64  init normal(0, 0.5)  optimizer adagrad(lr: 0.1)  sharding row_wise }
+           input x: ids(a) { max 20 }
+           input y: label
+           loss bce_with_logits(linear(pool(x, sum), 1), y, normalize: samples)
+         }
+         train { batch 12  steps 3  optimizer sgd(lr: 0.1) }
+         workload w { generate { lengths uniform(10, 20)  ids uniform  labels bernoulli(0.5)  samples 90 } }";
+    let sent = |wire: WirePrecision, strategy: Strategy| {
+        let options = CompileOptions::new(strategy, 3);
+        let schedule = compile_with(&checked(&rounding(text, wire)), &options).unwrap().schedule;
+        let alone = trained(&schedule, None);
+        let run = |world: World| {
+            let options = Options::default().evaluate(false).steps(3).world(world);
+            let mut session = Session::<f32>::new(schedule.clone(), options).unwrap();
+            session.run(&mut ()).unwrap();
+            state(&session).unwrap()
+        };
+        let worlds = joined(&[vec![0], vec![1, 2]]).unwrap();
+        let pipes: Vec<_> = worlds.iter().map(|(_, pipes)| pipes.clone()).collect();
+        let states: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                worlds.into_iter().map(|(world, _)| scope.spawn(move || run(world))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(states.iter().all(|state| *state == alone), "{wire:?} {strategy:?}");
+        pipes.iter().map(|pipes| pipes.entries.load(Ordering::Relaxed)).sum::<u64>()
+    };
+    for strategy in [Strategy::Serial, Strategy::Pec] {
+        let [plain, rows, gradients, both] = [
+            (Element::Real, Element::Real),
+            (Element::Bf16, Element::Real),
+            (Element::Real, Element::Bf16),
+            (Element::Bf16, Element::Bf16),
+        ]
+        .map(|(rows, gradients)| sent(WirePrecision { rows, gradients }, strategy));
+        // As many rows as gradients, and half of each.
+        assert_eq!(plain - rows, plain - gradients);
+        assert_eq!(plain - both, 2 * (plain - rows));
+        // Ids, classes and the sum over ranks are the rest.
+        assert!(both * 100 < plain * 54, "{both} of {plain}");
+    }
+}
+
+/// Tables, and what is made of rows, cost what f32 costs; what travels half.
+#[test]
+fn what_stays_f32_costs_as_much_as_before() {
+    let narrow = WirePrecision { rows: Element::Bf16, gradients: Element::Bf16 };
+    let cost = |wire: WirePrecision, name: &str| {
+        let schedule = alike(3, 3, false, wire);
+        let ops = schedule.train.ops.iter().filter(|op| op.name.starts_with(name));
+        let all = ops.map(|op| (op.cost.bytes.to_string(), op.cost.wire.to_string()));
+        // Of several classes the first.
+        all.min().unwrap()
+    };
+    for (name, plain, rounded) in [
+        // Four columns: read as they are, written as they travel; a row number and a position.
+        ("a.gather", "40*R0f0", "32*R0f0"),
+        ("a.split", "36*U0b0", "28*U0b0"),
+        // Gradients once, rows read and written, no states.
+        ("a.apply", "8*W + 56*R0b0", "8*W + 48*R0b0"),
+    ] {
+        let found = [cost(WirePrecision::default(), name).0, cost(narrow, name).0];
+        assert_eq!(found, [plain, rounded], "{name}");
+    }
+    assert_eq!(
+        [cost(WirePrecision::default(), "a.all_to_all_rows").1, cost(narrow, "a.all_to_all_rows").1],
+        ["16*R0f0", "8*R0f0"]
+    );
+}
+
 /// What cannot be is said before anything is compiled.
 #[test]
 fn occurrences_are_not_rounded_one_by_one() {
@@ -234,6 +311,32 @@ fn occurrences_are_not_rounded_one_by_one() {
     let said =
         compile_with(&checked(&text), &CompileOptions::new(Strategy::Serial, 2)).unwrap_err().to_string();
     assert!(said.contains("gradients that travel rounded are summed by row"), "{said}");
+}
+
+/// Schedules for which it would be another training are refused.
+#[test]
+fn other_trainings_are_refused() {
+    let wire = WirePrecision { rows: Element::Real, gradients: Element::Bf16 };
+    let schedule = alike(6, 3, false, wire);
+    let open = |ranks: usize| Session::<f32>::new(schedule.clone(), Options::default().ranks(ranks));
+    assert!(open(6).is_ok());
+    let said = open(3).map(|_| ()).unwrap_err().to_string();
+    assert!(said.contains("planned for nodes of 3 ranks, of which 3 ranks are one"), "{said}");
+    let plain = alike(6, 3, false, WirePrecision::default());
+    assert!(Session::<f32>::new(plain, Options::default().ranks(3)).is_ok());
+    // One gradient an occurrence, each rounded.
+    let mut each = schedule.clone();
+    each.exchanges.iter_mut().for_each(|x| x.unique = false);
+    each.seal();
+    let said: Vec<String> = verify(&each).iter().map(ToString::to_string).collect();
+    assert!(said.iter().any(|s| s.contains("a gradient for each occurrence")), "{said:?}");
+    for element in [Element::Id, Element::Byte] {
+        let mut other = schedule.clone();
+        other.settings.wire.rows = element;
+        other.seal();
+        let said: Vec<String> = verify(&other).iter().map(ToString::to_string).collect();
+        assert!(said.iter().any(|s| s.contains("travel as `real` or as `bf16`")), "{said:?}");
+    }
 }
 
 /// A search finds no way that rounds otherwise, and none that it may not.

@@ -21,6 +21,8 @@ use crate::distribution::ty::{Per, Sharded};
 /// Ways of one commitment that a class keeps.
 pub const MOST: usize = 8;
 
+/// Bytes of an f32.
+const REAL: f64 = 4.0;
 /// Bytes of an id.
 const ID: f64 = 8.0;
 /// Times that an id is read or written to find its like.
@@ -265,7 +267,7 @@ impl Extraction<'_> {
         let s = self.sizes;
         let Kind::Term { ty, .. } = self.graph[class].data else { return Cost::default() };
         let unique = ty.per == Per::Entry { unique: true };
-        let row = 4.0 * f64::from(ty.columns);
+        let row = REAL * f64::from(ty.columns);
         let all = s.entries(unique);
         match name {
             "shard" => {
@@ -302,12 +304,18 @@ impl Extraction<'_> {
                 };
                 let away = if name == "send_all" { (s.ranks - 1.0, s.ranks - s.node) } else { s.away(route) };
                 let number = s.number[usize::from(name != "return")];
-                Cost::sent(n * number * f64::from(ty.columns), away, hurries)
+                let sent = Cost::sent(n * number * f64::from(ty.columns), away, hurries);
+                // What travels together is made narrow, or wide again, by itself.
+                let alone = self.of_list(node.children[1]).is_none() && number < REAL;
+                let far = self.place(class) == Some(Sharded::Relay) || relayed;
+                let turned = if alone && !far { n * (row + number * f64::from(ty.columns)) } else { 0.0 };
+                sent.and(Cost::touched(turned))
             }
             // What a node asks for, each row once or per occurrence, is listed at its relay, and comes and goes once more in its
             // memory.
             "relayed" => Cost::touched(s.entries(self.once(node.children[1])) * ID * FINDING),
             "pass_rows" | "sum_asked" => {
+                let row = f64::from(ty.columns) * s.number[usize::from(name == "sum_asked")];
                 let once = self.once(node.children[1]);
                 let list = node.children.get(3).and_then(|list| self.of_list(*list));
                 let n =
@@ -323,7 +331,8 @@ impl Extraction<'_> {
             "gather" | "merge" | "split" => {
                 let list = node.children.last().and_then(|list| self.of_list(*list));
                 let n = list.map_or(all, |(way, class, reuse)| s.of_class(reuse, unique, way, class));
-                Cost::touched(2.0 * n * row)
+                // As it is, and as it travels.
+                Cost::touched(n * (row + f64::from(ty.columns) * s.number[usize::from(name == "split")]))
             }
             // Replicas add up what all send, owners their part of it.
             "total" => {
@@ -340,7 +349,8 @@ impl Extraction<'_> {
                     None => s.entries(once),
                     Some((way, class, reuse)) => s.of_class(reuse, once, way, class),
                 };
-                Cost::touched(2.0 * n * row * if everywhere { s.ranks } else { 1.0 })
+                let received = row + f64::from(ty.columns) * s.number[1];
+                Cost::touched(n * received * if everywhere { s.ranks } else { 1.0 })
             }
             _ => Cost::default(),
         }

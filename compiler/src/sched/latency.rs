@@ -17,7 +17,7 @@
 //! All constants are those of the cluster's description.
 
 use fs_dsl::checked::{Cluster, DType, Link};
-use fs_schedule::action::Runs;
+use fs_schedule::action::{Phase, Runs};
 use fs_schedule::counts::Counts;
 use fs_schedule::{Element, Leg, Op, Place, Poly, Schedule, Site};
 
@@ -84,7 +84,9 @@ impl CostModel for ClusterCosts<'_> {
                 transfer.time()
             }
             Runs::Compute => {
-                let brain = op.reads.iter().any(|o| element(s, o.place) == Some(Element::Bf16));
+                // Sums of what travels as bf16 are made in f32.
+                let brain = facts.phase == Phase::Model
+                    && op.reads.iter().any(|o| element(s, o.place) == Some(Element::Bf16));
                 let arithmetic = of(&op.cost.flops) / self.flops[usize::from(brain)];
                 let memory = of(&op.cost.bytes) / self.cluster.memory_bandwidth;
                 Time::of(arithmetic.max(memory) + self.cluster.host.latency)

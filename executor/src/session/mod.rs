@@ -42,6 +42,7 @@ use crate::runtime::tables::{self, Field};
 use crate::trace::{Timeline, Traced, window};
 use crate::transport::TransportError;
 use crate::transport::control::{Alone, Control};
+use crate::transport::frame::LAYOUT;
 use crate::transport::link::EmulatedLink;
 use crate::transport::peers::Peers;
 use crate::weights::{Loading, Taken};
@@ -168,6 +169,7 @@ impl<T: Real, D: Device<Real = T>> Session<T, D> {
         let facts = [
             ("the schedule", schedule.digest.clone()),
             ("the program's version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("the layout of frames", LAYOUT.to_string()),
             ("the seed", seed.to_string()),
             ("the number of steps", steps.to_string()),
             ("the first step", first.to_string()),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use fs_schedule::{Duration as Length, Program, RowMap, Schedule, Table, limits};
+use fs_schedule::{Duration as Length, Element, Program, RowMap, Schedule, Table, limits};
 
 use crate::data::Source;
 use crate::data::samples::{Blocks, Deal};
@@ -259,9 +259,23 @@ fn number(schedule: &Schedule, options: &Options) -> Result<usize, Error> {
 pub(super) fn check_ranks(schedule: &Schedule, options: &Options) -> Result<usize, Error> {
     let ranks = number(schedule, options)?;
     check_batch(schedule, ranks)?;
+    check_nodes(schedule, ranks)?;
     let own = options.world.as_ref().map_or(ranks, |world| world.processes[world.process].len());
     check_threads(schedule, own, limits::threads(Path::new("/")))?;
     Ok(ranks)
+}
+
+/// Of several nodes each one's sum of a row's gradients is rounded where gradients are; on one node none is, which is another
+/// training.
+fn check_nodes(schedule: &Schedule, ranks: usize) -> Result<(), Error> {
+    let rounds = schedule.settings.wire.gradients != Element::Real;
+    match schedule.settings.node {
+        Some(node) if rounds && ranks <= node as usize => Err(Error::Settings(format!(
+            "gradients travel as bf16 and were planned for nodes of {node} ranks, of which {ranks} ranks are one: use more ranks, or compile \
+             for {ranks}"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn check_batch(schedule: &Schedule, ranks: usize) -> Result<(), Error> {

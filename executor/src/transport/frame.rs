@@ -185,6 +185,9 @@ impl<'b> Reader<'b> {
     }
 }
 
+/// Raised when frames are laid out in another way: who writes others is told apart before the first.
+pub(crate) const LAYOUT: u32 = 2;
+
 /// Bytes of a [`FrameKind::Data`] frame beside the entries themselves, for a message of some sections, that took an
 /// emulated link in some pieces (0 without one).
 pub fn overhead(sections: usize, pieces: usize) -> u64 {

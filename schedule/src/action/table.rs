@@ -193,7 +193,7 @@ actions! {
             way: Way,
         },
         /// Lookup at the owner, of all rows or those of a class.
-        /// `table, rows (Index, R or U), positions? (Index) -> y (Real, as many x columns of the part)`
+        /// `table, rows (Index, R or U), positions? (Index) -> y (as rows travel, as many x columns of the part)`
         Gather {
             /// Exchange.
             exchange: u32,
@@ -234,7 +234,7 @@ actions! {
             class: Option<u32>,
         },
         /// Output dist. For each exchange
-        /// `y (R x columns), received counts, counts -> rows (Real, U x columns)`, of the class's sizes if one is given.
+        /// `y (R x columns), received counts, counts -> rows (as they travel, U x columns)`, of the class's sizes if one is given.
         AllToAllRows {
             /// Exchanges that travel together.
             exchanges: Vec<u32>,

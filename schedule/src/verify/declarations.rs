@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Report;
 use crate::attribute::Way;
 use crate::model::{DenseOptimizer, Duration, Init, InputKind, Leg, Sharding, SparseOptimizer, Table};
+use crate::operand::Element;
 use crate::program::{FORMAT, Schedule, VERSION};
 use crate::reuse::Reuse;
 
@@ -207,6 +208,10 @@ fn exchanges(s: &Schedule, r: &mut Report) {
                 "exchange {i} sends the entries of exchange {}, which must be that of the table's first part",
                 e.entries
             )
+        });
+        let rounded = s.settings.wire.gradients != Element::Real;
+        r.check(e.unique || !rounded, "exchanges", || {
+            format!("exchange {i} sends a gradient for each occurrence, of which each would be rounded")
         });
         let may = s.settings.balance.is_some() && table.sharding != Sharding::DataParallel;
         r.check(!e.folded || may, "exchanges", || {

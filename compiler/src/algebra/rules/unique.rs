@@ -17,10 +17,6 @@ pub(super) static RULE: Rule = Rule {
     instances,
     twins: &[
         Twin {
-            why: "gradients that are [rounded on their way](wire.md): a rank's sum rounded once is not the sum of its occurrences' rounded each",
-            is: Lookalike::Table(|context| context.repeats = false),
-        },
-        Twin {
             why: "a sampled softmax tells a negative that equals its target by their common entry",
             is: Lookalike::Table(|context| context.repeats = false),
         },

@@ -55,9 +55,13 @@ pub(super) fn run(
         relay: option(options, "relay")?.unwrap_or_default(),
         sampled: sampled(module)?,
     };
-    let settings = typed::<Settings>(&module.attrs, "settings").ok();
+    let there = module.attrs.contains_key("settings");
+    let settings = there.then(|| typed::<Settings>(&module.attrs, "settings")).transpose()?;
     let microbatches = settings.as_ref().map_or(1, |s| s.microbatches);
     let wire = settings.as_ref().map_or_else(WirePrecision::default, |s| s.wire);
+    if !(wire.rows.is_float() && wire.gradients.is_float()) {
+        return Err(PassError::new("rows and gradients travel as `real` or as `bf16`"));
+    }
     check(module, &plan, microbatches)?;
     check_rounding(module, &plan, wire)?;
     check_relays(module, &plan, settings.is_some_and(|s| s.node.is_some()))?;

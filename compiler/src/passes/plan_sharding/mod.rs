@@ -351,7 +351,8 @@ impl Planner<'_> {
             return Some((Sharding::RowWise, "there is one rank".to_owned()));
         }
         let received = (ranks - 1.0) * load.unique * load.sent[1];
-        let gathered = (1.0 + APPLY) * received + self.latency;
+        let applied = (ranks - 1.0) * load.unique * load.row;
+        let gathered = received + APPLY * applied + self.latency;
         let exchanged =
             load.unique * load.sent.iter().sum::<f64>() * (ranks - 1.0) / ranks + 2.0 * self.latency;
         let small = load.bytes <= SMALL.min(self.memory / SMALL_PART) && u32::try_from(t.rows).is_ok();

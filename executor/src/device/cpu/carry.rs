@@ -152,7 +152,6 @@ pub(super) fn fill<T: Real>(
     let x = x.mat();
     let section = &mut outbox.sections[0];
     section.widths.reals = x.cols();
-    section.brain = c.is_bf16(false, 1);
     section.counts.clear();
     section.counts.resize(c.env.ranks, 0);
     planned(c, |scratch| {

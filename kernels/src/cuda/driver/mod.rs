@@ -418,8 +418,8 @@ pub enum DriverError {
     /// There is no such kernel.
     #[error("there is no kernel `{0}`")]
     NoKernel(String),
-    /// Kernels were not built for a precision of activations.
-    #[error("there are no kernels for activations in {0}")]
+    /// Kernels were not built for a precision of activations, rows or gradients.
+    #[error("there are no kernels for numbers in {0}")]
     NoPrecision(Precision),
     /// Areas, handles or sizes that do not fit together: a defect of the caller.
     #[error("{0}")]
