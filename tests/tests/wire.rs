@@ -339,7 +339,7 @@ fn other_trainings_are_refused() {
     }
 }
 
-/// A search finds no way that rounds otherwise, and none that it may not.
+/// What a search finds is proved, and of the same model as what is asked for by name.
 #[test]
 fn a_search_keeps_to_what_the_model_rounds() {
     let text = &model("auto", "adagrad(lr: 0.05)", 60, true);
@@ -349,7 +349,6 @@ fn a_search_keeps_to_what_the_model_rounds() {
     let found = search::search(&program, &options, candidates(None)).unwrap().compiled;
     let found = found.schedule;
     assert_eq!(verify(&found), vec![]);
-    assert!(found.exchanges.iter().all(|x| x.unique));
     let plain = compile_with(&program, &options).unwrap().schedule;
     assert_eq!(found.reference_digest(), plain.reference_digest());
 }
