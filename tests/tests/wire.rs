@@ -352,3 +352,25 @@ fn a_search_keeps_to_what_the_model_rounds() {
     let plain = compile_with(&program, &options).unwrap().schedule;
     assert_eq!(found.reference_digest(), plain.reference_digest());
 }
+
+/// Rows once per occurrence are no way for a search where gradients are rounded, and are one where only rows are.
+#[test]
+fn a_search_knows_that_occurrences_are_no_way() {
+    let text = "model m {
+           table a { rows 40  dim 4  optimizer sgd(lr: 0.1)  sharding row_wise }
+           input x: ids(a) { max 5 }
+           input y: label
+           loss bce_with_logits(linear(pool(x, sum), 1), y, normalize: samples)
+         }
+         train { batch 8  steps 4  optimizer sgd(lr: 0.1) }";
+    for (gradients, repeats) in [(Element::Real, true), (Element::Bf16, false)] {
+        let wire = WirePrecision { rows: Element::Bf16, gradients };
+        let program = checked(&rounding(text, wire));
+        let options = CompileOptions::new(Strategy::Serial, 2);
+        let schedule = compile_with(&program, &options).unwrap().schedule;
+        let candidate = candidates(None).next().unwrap();
+        let found = search::tables::alike(&program, &schedule, &options, candidate);
+        let known: Vec<bool> = found.iter().map(|alike| alike.context.repeats).collect();
+        assert_eq!(known, [repeats]);
+    }
+}
