@@ -33,6 +33,10 @@ pub struct Op {
     pub site: Site,
     /// What must have finished.
     pub deps: Vec<Dep>,
+    /// Whether one launch starts it and the operation before it in the list: the same for another table. They begin when the
+    /// first of those may, none before another, and may end together.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub joined: bool,
     /// Greater goes first among the ready ones of an engine.
     pub priority: i32,
     /// Bytes after which a transfer lets an urgent one pass; `None` is one piece.
@@ -78,6 +82,7 @@ impl Op {
             microbatch: None,
             site: Site::Home,
             deps: Vec::new(),
+            joined: false,
             priority: 0,
             chunk: None,
             cost: Cost::default(),
@@ -98,6 +103,11 @@ pub struct Dep {
     /// 0: the instance of the same step; d: the one of d steps before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub distance: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -15,7 +15,7 @@ use crate::reference::Reference;
 use crate::search::Search;
 
 /// The version of the format that this crate reads and writes.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// The value of [`Schedule::format`].
 pub const FORMAT: &str = "fs-schedule";
 

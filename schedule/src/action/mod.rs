@@ -494,6 +494,25 @@ impl Action {
         self.facts().transfer.map_or(0, |t| t.rounds)
     }
 
+    /// Whether one launch can start it and another: the same of compute, of the same classes, for the rows of another exchange or
+    /// between rows and values.
+    pub fn joins(&self, other: &Self) -> bool {
+        let (a, b) = (self.facts(), other.facts());
+        let of_rows = |f: &Facts<'_>| {
+            let rows = f.entries.map(|e| e.rows);
+            matches!(rows, Some(At::Read(0) | At::Written(0)))
+        };
+        let alike = std::mem::discriminant(self) == std::mem::discriminant(other)
+            && (a.runs, b.runs) == (Runs::Compute, Runs::Compute)
+            && (a.of.way, a.of.classes) == (b.of.way, b.of.classes);
+        alike
+            && match (a.of.exchanges, b.of.exchanges) {
+                ([x], [y]) => x != y,
+                ([], []) => of_rows(&a) && of_rows(&b),
+                _ => false,
+            }
+    }
+
     /// Exchanges that it concerns.
     pub fn exchanges(&self) -> &[u32] {
         self.facts().of.exchanges

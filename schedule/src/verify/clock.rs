@@ -5,6 +5,9 @@
 //! instance of step n of the i-th operation of a queue of length L has position n*L + i. Positions are relative to
 //! the operation's own step, so one number serves every step.
 //!
+//! What one launch starts (`joined`) is no chain: each of it comes after what the first of it comes after, and none after another.
+//! What comes after one of it comes after those that stand before that one in the queue, which end no later than the launch.
+//!
 //! The clocks are the greatest positions along paths of queue predecessors and dependencies. A path that enters a
 //! queue twice is no better than the chain between, and walking a whole round along a queue is no better than not
 //! doing so; so a best path crosses from one step to another at most twice per queue, and so many sweeps in list
@@ -52,6 +55,12 @@ impl Clocks {
             let mut changed = false;
             for (i, op) in p.ops.iter().enumerate() {
                 own.copy_from_slice(&finished[i * n..(i + 1) * n]);
+                // What one launch starts has no order: all of it comes after what the first comes after.
+                if op.joined && i > 0 {
+                    finished.copy_within((i - 1) * n..i * n, i * n);
+                    changed |= own != finished[i * n..(i + 1) * n];
+                    continue;
+                }
                 let deps = op.deps.iter().map(|d| (d.op as usize, i64::from(d.distance)));
                 for (x, steps) in deps.chain([previous[i]]) {
                     let (q, at) = place[x];
@@ -108,6 +117,7 @@ mod tests {
             microbatch: None,
             site: crate::attribute::Site::Home,
             deps,
+            joined: false,
             priority,
             chunk: None,
             cost: crate::model::Cost::default(),
@@ -120,7 +130,9 @@ mod tests {
 
     /// All instances that come before the last step's, by walking backwards over unrolled steps.
     fn reachable(p: &Program, steps: i64) -> Vec<std::collections::BTreeSet<(i64, usize)>> {
+        let leader = |i: usize| (0..=i).rev().find(|j| !p.ops[*j].joined).unwrap_or(0);
         let earlier = |step: i64, i: usize| {
+            let i = leader(i);
             let same =
                 |j: &usize| (p.ops[*j].engine, p.ops[*j].priority) == (p.ops[i].engine, p.ops[i].priority);
             let behind = (0..i).rev().find(same).map(|j| (step, j));
@@ -133,6 +145,9 @@ mod tests {
                 let mut seen = std::collections::BTreeSet::new();
                 let mut open = vec![(steps, i)];
                 while let Some((step, j)) = open.pop() {
+                    // What has ended has those of its launch that stand before it behind it, too.
+                    let ended = (step, j) != (steps, i);
+                    seen.extend((leader(j)..j).filter(|_| ended).map(|k| (step, k)));
                     open.extend(earlier(step, j).into_iter().filter(|x| seen.insert(*x)));
                 }
                 seen
@@ -144,11 +159,11 @@ mod tests {
         /// Clocks know exactly what a walk over unrolled steps finds.
         #[test]
         fn clocks_agree_with_unrolled_steps(
-            ops in prop::collection::vec((0..3usize, 0..2i32, -1..2i32, prop::collection::vec((0..1000u32, 0..3u32), 0..3)), 1..9)
+            ops in prop::collection::vec((0..3usize, 0..2i32, -1..2i32, prop::collection::vec((0..1000u32, 0..3u32), 0..3), 0..4u8), 1..9)
         ) {
             let engines = [Engine::Host, Engine::Compute, Engine::CopyOut];
             let n = ops.len() as u32;
-            let list = ops.iter().enumerate().map(|(i, (e, priority, stage, deps))| {
+            let list: Vec<Op> = ops.iter().enumerate().map(|(i, (e, priority, stage, deps, _))| {
                 let deps = deps.iter().filter_map(|(o, distance)| {
                     let within = if *distance == 0 { i as u32 } else { n };
                     let o = o.checked_rem(within)?;
@@ -156,6 +171,12 @@ mod tests {
                 });
                 op(engines[*e], *priority, *stage, deps.collect())
             }).collect();
+            let mut list = list;
+            for i in (1..list.len()).filter(|i| ops[*i].4 == 0) {
+                let before = &list[i - 1];
+                let (engine, priority, stage) = (before.engine, before.priority, before.stage);
+                list[i] = Op { joined: true, ..op(engine, priority, stage, vec![]) };
+            }
             let p = Program { in_flight: 1, buffers: vec![], ops: list };
             let (clocks, last) = (Clocks::new(&p), 24);
             let seen = reachable(&p, last);

@@ -29,6 +29,8 @@
 //!   read and written by one operation, not even in different columns; an operation adds to all gradients that it makes
 //!   or to none.
 //! - `engines`: engines are declared and do such operations: host loads, compute computes, the others transfer.
+//! - `joined`: operations of one launch stand together, are the same for other rows each, of one queue and batch, and none but
+//!   the first has dependencies. None of them comes before another.
 //! - `stages`: batch offsets and priorities are in range.
 //! - `chunks`: only transfers have chunks, of at least one byte.
 //! - `times`: planned times are numbers, in the order of the queue.

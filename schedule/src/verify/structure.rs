@@ -31,6 +31,7 @@ pub(super) fn check(s: &Schedule, p: &Program, evaluation: bool, r: &mut Report)
         return;
     }
     ranges(s, p, r);
+    joined(p, r);
     operands(s, p, evaluation, r);
     order(p, r);
     writes(p, r);
@@ -412,6 +413,34 @@ fn order(p: &Program, r: &mut Report) {
         }
         let distinct: BTreeSet<_> = op.deps.iter().collect();
         r.check(distinct.len() == op.deps.len(), "order", || format!("`{}` repeats a dependency", op.name));
+    }
+}
+
+/// What one launch starts stands together, is of one kind, queue and batch, for other rows each, and waits where its first does.
+fn joined(p: &Program, r: &mut Report) {
+    let (mut exchanges, mut tables) = (BTreeSet::new(), BTreeSet::new());
+    for (i, op) in p.ops.iter().enumerate() {
+        let before = if op.joined { i.checked_sub(1).map(|i| &p.ops[i]) } else { None };
+        let fits = |b: &Op| {
+            (b.engine, b.priority, b.stage) == (op.engine, op.priority, op.stage)
+                && (b.microbatch, b.site) == (op.microbatch, op.site)
+                && op.action.joins(&b.action)
+                && op.deps.is_empty()
+        };
+        r.check(!op.joined || before.is_some_and(fits), "joined", || {
+            let other = before.map_or("nothing".into(), |b| format!("`{}`", b.name));
+            format!("`{}` is to be one launch with {other}, which is not the same for another table", op.name)
+        });
+        if !op.joined {
+            exchanges.clear();
+            tables.clear();
+        }
+        let updates = op.writes.iter().filter(|o| matches!(o.place, Place::Table(_))).map(|o| o.place);
+        let other_rows = op.action.exchanges().iter().all(|x| exchanges.insert(*x));
+        let other_tables = updates.fold(true, |new, t| tables.insert(t) && new);
+        r.check(!op.joined || (other_rows && other_tables), "joined", || {
+            format!("`{}` is one launch with another of its exchange, or with another update of its table", op.name)
+        });
     }
 }
 
