@@ -33,7 +33,7 @@ pub struct Op {
     pub site: Site,
     /// What must have finished.
     pub deps: Vec<Dep>,
-    /// Whether one launch starts it and the operation before it in the list: the same for another table. They begin when the
+    /// Whether one launch starts it and the operation before it in the list: the same for other rows. They begin when the
     /// first of those may, none before another, and may end together.
     #[serde(default, skip_serializing_if = "is_false")]
     pub joined: bool,

@@ -98,6 +98,8 @@ pub enum Strategy {
     Serial,
     /// Moves only the input dist ahead.
     Prefetch,
+    /// Rows of a batch travel together, and nothing waits but for data.
+    Overlap,
     /// Prioritised embedding communication.
     Pec,
 }

@@ -59,6 +59,7 @@ fn template(op: &OpData, name: String) -> Op {
         site: op.site,
         deps: Vec::new(),
         priority: 0,
+        joined: false,
         chunk: None,
         // Priced when all buffers are known.
         cost: s::Cost::default(),

@@ -240,6 +240,7 @@ fn place(module: &mut Module, schedule: &s::Schedule, order: &[u32], origins: &[
             stage: op.stage,
             priority: op.priority,
             chunk: op.chunk,
+            joined: op.joined && at.contains_key(id),
             start: op.start,
             time: if at.contains_key(id) { op.time } else { 0 },
             lag: if at.contains_key(id) { op.lag } else { 0 },

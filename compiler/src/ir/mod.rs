@@ -262,6 +262,9 @@ pub struct Placement {
     pub priority: i32,
     /// Bytes after which a transfer lets an urgent one pass.
     pub chunk: Option<u64>,
+    /// One launch starts it and the one before.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub joined: bool,
     /// Planned start within the step, in nanoseconds.
     pub start: u64,
     /// Planned nanoseconds that it occupies its engine.
@@ -271,6 +274,11 @@ pub struct Placement {
     pub lag: u64,
     /// Why it stands here.
     pub reason: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -14,7 +14,7 @@
 //! The last two are planned with only: no operation of the finished schedule waits for them.
 
 use fs_schedule::action::{Effect, Phase, Runs};
-use fs_schedule::{Action, Schedule, Way};
+use fs_schedule::{Action, Way};
 
 use super::bounds;
 use super::deps::Before;
@@ -31,19 +31,19 @@ fn on_ids(action: &Action) -> bool {
     facts.runs == Runs::Compute && facts.phase == Phase::InputDist
 }
 
-/// Gives work on ids its queue, by operation.
-pub(super) fn queue(s: &Schedule, priorities: &mut [i32]) {
-    for (priority, _) in priorities.iter_mut().zip(&s.train.ops).filter(|(_, op)| on_ids(&op.action)) {
+/// Gives work on ids its queue.
+pub(super) fn queue(p: &Problem<'_>, priorities: &mut [i32]) {
+    for (priority, _) in priorities.iter_mut().zip(p.ops()).filter(|(_, op)| on_ids(&op.action)) {
         *priority = PRIORITY;
     }
 }
 
 /// For work on ids in a list in that order what else compute does before it: relations between positions of the list.
-pub(super) fn behind<'a>(s: &'a Schedule, order: &'a [u32]) -> impl Iterator<Item = Before> + 'a {
+pub(super) fn behind<'a>(p: &'a Problem<'_>, order: &'a [u32]) -> impl Iterator<Item = Before> + 'a {
     let mut last = None;
     let twice = order.iter().enumerate().map(|at| (0, at)).chain(order.iter().enumerate().map(|at| (1, at)));
     twice.filter_map(move |(lap, (to, op))| {
-        let action = &s.train.ops[*op as usize].action;
+        let action = &p.op(*op as usize).action;
         if on_ids(action) {
             let (before, from) = last.filter(|_| lap == 1)?;
             return Some(Before { from, to: to as u32, steps: lap - before });
@@ -56,9 +56,9 @@ pub(super) fn behind<'a>(s: &'a Schedule, order: &'a [u32]) -> impl Iterator<Ite
 }
 
 /// What is planned before losses.
-fn before_losses(s: &Schedule) -> impl Iterator<Item = Edge> {
-    let loss = s.train.ops.iter().position(|op| op.action.has(Effect::AddsLoss));
-    let learned = s.train.ops.iter().enumerate().filter(|(_, op)| op.action.facts().learns.host_sync);
+fn before_losses(p: &Problem<'_>) -> impl Iterator<Item = Edge> {
+    let loss = p.ops().position(|op| op.action.has(Effect::AddsLoss));
+    let learned = p.ops().enumerate().filter(|(_, op)| op.action.facts().learns.host_sync);
     loss.into_iter().flat_map(move |loss| {
         learned.clone().map(move |(from, op)| {
             let distance = if op.action.facts().of.way == Some(Way::Backward) { 0 } else { -1 };
@@ -70,7 +70,7 @@ fn before_losses(s: &Schedule) -> impl Iterator<Item = Edge> {
 /// A graph with what is to be planned besides, or without what would make steps of `bound` nanoseconds impossible.
 pub(super) fn plan(p: &Problem<'_>, graph: &Graph, bound: f64) -> Graph {
     let room = graph.clone().lagging(p.room.clone());
-    let ahead = room.with(before_losses(p.s));
+    let ahead = room.with(before_losses(p));
     for planned in [ahead, room] {
         if bounds::rec_mii(&planned, &p.time).is_ok_and(|r| r.time <= bound) {
             return planned;
@@ -81,7 +81,7 @@ pub(super) fn plan(p: &Problem<'_>, graph: &Graph, bound: f64) -> Graph {
 
 /// What is learned later than that in a step, in a sentence.
 pub(super) fn late(p: &Problem<'_>, frozen: &Frozen) -> Option<String> {
-    let room = p.graph.clone().lagging(p.room.clone()).with(before_losses(p.s));
+    let room = p.graph.clone().lagging(p.room.clone()).with(before_losses(p));
     let late = |e: &&Edge| {
         let (from, to) = (e.from as usize, e.to as usize);
         let known = frozen.position[from] + room.until(&p.time, from) as i64;
@@ -90,6 +90,6 @@ pub(super) fn late(p: &Problem<'_>, frozen: &Frozen) -> Option<String> {
     let late = room.edges.iter().find(late)?;
     Some(format!(
         "host: what it must learn of `{}` is not planned a batch ahead, so a GPU may wait for it; more batches in flight may help",
-        p.s.train.ops[late.from as usize].name
+        p.op(late.from as usize).name
     ))
 }

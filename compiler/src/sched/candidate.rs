@@ -1,7 +1,7 @@
 //! A finished step: frozen positions with storage, dependencies, and the initiation interval that they reach in
 //! simulation.
 
-use fs_schedule::{Dep, Op};
+use fs_schedule::Dep;
 
 use super::SchedError;
 use super::ahead;
@@ -27,7 +27,7 @@ impl Tiers {
     /// The queue of each operation in a step that begins with what works on rows.
     pub(crate) fn queues(&self, p: &Problem<'_>) -> Vec<u16> {
         let mut priority = self.priority.clone();
-        ahead::queue(p.s, &mut priority);
+        ahead::queue(p, &mut priority);
         Queues::new(p.engine.iter().copied().zip(priority)).of
     }
 
@@ -74,17 +74,22 @@ impl Candidate {
         staged: bool,
     ) -> Result<Self, SchedError> {
         if staged {
-            ahead::queue(p.s, &mut tiers.priority);
+            ahead::queue(p, &mut tiers.priority);
         }
         let frozen = freeze(graph, &p.time, position, ii.max(1), |at| if staged { p.origin(at) } else { 0 })
             .map_err(|_| SchedError::Defect("positions cannot be made periodic".into()))?;
-        let ops = &p.s.train.ops;
         let place = inverse(&frozen.order);
         let queues =
             Queues::new(frozen.order.iter().map(|i| (p.engine[*i as usize], tiers.priority[*i as usize])));
-        let queue: Vec<u16> = (0..ops.len()).map(|i| queues.of[place[i] as usize]).collect();
+        let queue: Vec<u16> = (0..p.time.len()).map(|i| queues.of[place[i] as usize]).collect();
         let until: Vec<u64> = p.time.iter().zip(&p.graph.lag).map(|(time, lag)| time + lag).collect();
-        let storage = storage::assign(&p.s.train.buffers, ops, &until, &frozen, &queue, &p.buffer_bytes);
+        // All operations of a unit have its time.
+        let of_ops = frozen.spread(&p.units);
+        let (until, of_queue) = (p.units.spread(&until), p.units.spread(&queue));
+        let ops = &p.s.train.ops;
+        let storage =
+            storage::assign(&p.s.train.buffers, ops, &until, &of_ops, &of_queue, &p.buffer_bytes);
+        let memory_edges: Vec<Edge> = storage.edges.iter().map(|e| p.units.edge(e)).collect();
         let (in_flight, held) = in_flight(p, &frozen, &queue);
         let before = |e: &Edge| Before {
             from: place[e.from as usize],
@@ -92,13 +97,13 @@ impl Candidate {
             steps: frozen.steps(e.from as usize, e.to as usize, e.distance),
         };
         let needed = graph.edges.iter().filter(|e| e.why != Why::Ahead);
-        let relations = needed.chain(&storage.edges).chain(&held).map(before);
-        let relations = relations.chain(ahead::behind(p.s, &frozen.order).filter(|_| staged));
+        let relations = needed.chain(&memory_edges).chain(&held).map(before);
+        let relations = relations.chain(ahead::behind(p, &frozen.order).filter(|_| staged));
         let deps = deps::reduce(&queues, relations).map_err(|c| {
             SchedError::Defect(format!(
                 "{c}: {} after {}",
-                ops[frozen.order[c.0.to as usize] as usize].name,
-                ops[frozen.order[c.0.from as usize] as usize].name
+                p.op(frozen.order[c.0.to as usize] as usize).name,
+                p.op(frozen.order[c.0.from as usize] as usize).name
             ))
         })?;
         let memory = p.fixed.total(storage.bytes, in_flight);
@@ -178,11 +183,6 @@ pub(crate) fn inverse(order: &[u32]) -> Vec<u32> {
     place
 }
 
-/// The batch before its own that an operation still reads, as a negative offset.
-pub(crate) fn reaches_back(op: &Op) -> i32 {
-    op.reads.iter().map(|r| r.batch).min().unwrap_or(0).min(0)
-}
-
 /// Batches whose inputs and sizes must be held, and what the load of a batch therefore waits for: per queue the last
 /// operation that uses the batch that it replaces.
 fn in_flight(p: &Problem<'_>, frozen: &Frozen, queue: &[u16]) -> (u32, Vec<Edge>) {
@@ -190,8 +190,8 @@ fn in_flight(p: &Problem<'_>, frozen: &Frozen, queue: &[u16]) -> (u32, Vec<Edge>
     let ii = frozen.ii;
     let mut last: std::collections::BTreeMap<u16, (i64, usize, i32)> = std::collections::BTreeMap::new();
     let mut most = 1i64;
-    for (i, op) in p.s.train.ops.iter().enumerate() {
-        let back = reaches_back(op);
+    for i in 0..p.time.len() {
+        let back = p.reaches_back(i);
         let at = frozen.position[i] - i64::from(back) * ii;
         let end = at + p.graph.until(&p.time, i) as i64 - frozen.position[load];
         most = most.max((end + ii - 1).div_euclid(ii));

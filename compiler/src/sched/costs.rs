@@ -20,6 +20,8 @@ const LEAST_CHUNK: f64 = 8192.0;
 pub(crate) struct Time {
     /// Seconds that it occupies its engine.
     pub whole: f64,
+    /// Of those the seconds of its launch, which what is launched with another is spared.
+    pub launch: f64,
     /// Seconds after that in which its data are under way: others wait, its engine is free.
     pub latency: f64,
     /// Seconds after that until the host has learned of it what others need.
@@ -33,7 +35,7 @@ pub(crate) struct Time {
 impl Time {
     /// Of an operation that occupies its engine so long, and nothing else.
     pub(crate) fn of(whole: f64) -> Self {
-        Self { whole, latency: 0.0, learned: 0.0, core: 0.0, wire: 0.0 }
+        Self { whole, launch: 0.0, latency: 0.0, learned: 0.0, core: 0.0, wire: 0.0 }
     }
 }
 

@@ -8,6 +8,7 @@
 
 use super::bounds::Deadlock;
 use super::graph::Graph;
+use super::joined::Units;
 
 /// A step that repeats.
 #[derive(Debug, Clone)]
@@ -60,6 +61,17 @@ pub(crate) fn freeze(
 }
 
 impl Frozen {
+    /// The same for the operations of units.
+    pub(crate) fn spread(&self, units: &Units) -> Self {
+        let order = self.order.iter().flat_map(|unit| units.members[*unit as usize].iter().copied());
+        Self {
+            ii: self.ii,
+            position: units.spread(&self.position),
+            stage: units.spread(&self.stage),
+            order: order.collect(),
+        }
+    }
+
     /// Steps between `from` of a batch and `to` of the batch `distance` later.
     pub(crate) fn steps(&self, from: usize, to: usize, distance: i32) -> i32 {
         distance + self.stage[from] - self.stage[to]

@@ -89,7 +89,8 @@ impl CostModel for ClusterCosts<'_> {
                     && op.reads.iter().any(|o| element(s, o.place) == Some(Element::Bf16));
                 let arithmetic = of(&op.cost.flops) / self.flops[usize::from(brain)];
                 let memory = of(&op.cost.bytes) / self.cluster.memory_bandwidth;
-                Time::of(arithmetic.max(memory) + self.cluster.host.latency)
+                let launch = self.cluster.host.latency;
+                Time { launch, ..Time::of(arithmetic.max(memory) + launch) }
             }
         };
         // Until the host knows the sizes, it can start nothing that needs them.

@@ -19,7 +19,7 @@ use fs_schedule::{Engine, Op};
 
 use super::SchedError;
 use super::bounds::{self, Window};
-use super::candidate::{Candidate, Tiers, reaches_back};
+use super::candidate::{Candidate, Tiers};
 use super::graph::{Edge, Graph, Why};
 use super::problem::Problem;
 use super::simulate::{Simulator, Tasks, Timing};
@@ -114,8 +114,8 @@ impl<'a> ListScheduler<'a> {
         };
         let tiers = slack::tiers(p, &slack::slacks(&window), step);
         // Operations that read batches before their own keep those in flight.
-        let held = p.s.train.ops.iter().enumerate().filter_map(|(i, op)| {
-            let back = reaches_back(op);
+        let held = (0..p.time.len()).filter_map(|i| {
+            let back = p.reaches_back(i);
             let load = p.load?;
             (back < 0).then_some(Edge {
                 from: i as u32,
@@ -316,12 +316,12 @@ fn microbatch_order(p: &Problem<'_>) -> Vec<Edge> {
     // Rows that are all that an operation works on: the loss has them beside its scores.
     let rows = |op: &Op| op.action.facts().entries.map(|e| e.rows);
     let mut ends: BTreeMap<u32, u32> = BTreeMap::new();
-    for (i, op) in p.s.train.ops.iter().enumerate() {
+    for (i, op) in p.ops().enumerate() {
         if let (Some(At::Written(0)), Some(m)) = (rows(op), op.microbatch) {
             ends.insert(m, i as u32);
         }
     }
-    let starts = p.s.train.ops.iter().enumerate().filter_map(|(i, op)| {
+    let starts = p.ops().enumerate().filter_map(|(i, op)| {
         let uses = rows(op) == Some(At::Read(0));
         let before = op.microbatch.filter(|_| uses)?.checked_sub(1)?;
         Some(Edge { from: *ends.get(&before)?, to: i as u32, distance: 0, why: Why::Blocking })

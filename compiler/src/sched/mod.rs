@@ -16,6 +16,7 @@ pub mod explain;
 mod found;
 mod freeze;
 pub(crate) mod graph;
+mod joined;
 mod latency;
 pub(crate) mod limits;
 mod list;
@@ -196,30 +197,49 @@ pub(crate) fn schedule<'a>(
     }
     let chosen = order::choose(&problem)?;
     let reasons = reasons::explain(&problem, &chosen);
-    let prediction = prediction(&problem, &chosen);
-    let (engine, time, lag) = (problem.engine.clone(), problem.time.clone(), problem.graph.lag.clone());
+    let order = chosen.candidate.frozen.spread(&problem.units).order;
+    // Where each unit of the list has its first and last operations.
+    let mut ends: Vec<(u32, u32)> = Vec::with_capacity(problem.time.len());
+    for unit in &chosen.candidate.frozen.order {
+        let before = ends.last().map_or(0, |(_, last)| last + 1);
+        ends.push((before, before + problem.units.members[*unit as usize].len() as u32 - 1));
+    }
+    let prediction = prediction(&problem, &chosen, &ends);
+    let (units, engine) = (problem.units.clone(), problem.engine.clone());
+    let (time, lag) = (problem.op_time.clone(), problem.op_lag.clone());
     drop(problem);
     let Chosen { candidate: c, .. } = chosen;
     let old = std::mem::take(&mut s.train.ops);
     let mut old: Vec<Option<fs_schedule::Op>> = old.into_iter().map(Some).collect();
-    for (place, i) in c.frozen.order.iter().enumerate() {
-        let i = *i as usize;
-        let Some(mut op) = old[i].take() else { continue };
-        op.engine = engine[i];
-        (op.time, op.lag) = (time[i], lag[i]);
-        op.stage = c.frozen.stage[i];
-        op.priority = c.tiers.priority[i];
-        op.chunk = c.tiers.chunk[i];
-        op.deps.clone_from(&c.deps[place]);
-        op.start = c.start[place];
-        op.reason.clone_from(&reasons[i]);
-        s.train.ops.push(op);
+    for (place, unit) in c.frozen.order.iter().enumerate() {
+        let unit = *unit as usize;
+        let mut start = c.start[place];
+        for (at, i) in units.members[unit].iter().enumerate() {
+            let i = *i as usize;
+            let Some(mut op) = old[i].take() else { continue };
+            op.engine = engine[unit];
+            (op.time, op.lag) = (time[i], lag[i]);
+            op.stage = c.frozen.stage[unit];
+            op.priority = c.tiers.priority[unit];
+            op.chunk = c.tiers.chunk[unit];
+            op.joined = at > 0;
+            op.start = start;
+            start += op.time;
+            if op.joined {
+                let first = &s.train.ops[ends[place].0 as usize].name;
+                op.reason = format!("one launch with `{first}`");
+            } else {
+                op.deps = c.deps[place].iter().map(|d| Dep { op: ends[d.op as usize].1, ..*d }).collect();
+                op.reason.clone_from(&reasons[unit]);
+            }
+            s.train.ops.push(op);
+        }
     }
     s.train.in_flight = c.in_flight;
     lifetimes(s, &c);
     s.prediction = Some(prediction);
     conflicts(s, options.policy);
-    Ok(Outcome::Scheduled(c.frozen.order))
+    Ok(Outcome::Scheduled(order))
 }
 
 /// Above this many times the greater bound a schedule says which waits keep it there.
@@ -265,7 +285,7 @@ fn lifetimes(s: &mut Schedule, c: &candidate::Candidate) {
     }
 }
 
-fn prediction(p: &Problem<'_>, chosen: &Chosen) -> Prediction {
+fn prediction(p: &Problem<'_>, chosen: &Chosen, ends: &[(u32, u32)]) -> Prediction {
     let c = &chosen.candidate;
     let place = candidate::inverse(&c.frozen.order);
     let busy: Vec<Busy> = bounds::busy(&p.engine, &p.time)
@@ -284,7 +304,9 @@ fn prediction(p: &Problem<'_>, chosen: &Chosen) -> Prediction {
         resource: p.res_mii.engine,
         recurrence_bound: p.rec_mii.time / 1e9,
         // Each operation with the batches from the one before it in the cycle.
-        cycle: cycle.map(|e| Dep { op: place[e.to as usize], distance: e.distance.unsigned_abs() }).collect(),
+        cycle: cycle
+            .map(|e| Dep { op: ends[place[e.to as usize] as usize].0, distance: e.distance.unsigned_abs() })
+            .collect(),
         bubble: (c.step / 1e9 - compute).max(0.0),
         busy,
         memory: c.memory,

@@ -18,7 +18,7 @@ use fs_schedule::action::Phase;
 use super::SchedError;
 use super::ahead;
 use super::bounds;
-use super::candidate::{Candidate, Tiers, reaches_back};
+use super::candidate::{Candidate, Tiers};
 use super::graph::{Edge, Graph, Why};
 use super::limits::{ClusterLimits, Limits, human};
 use super::list::{Found, ListScheduler};
@@ -163,11 +163,10 @@ fn at_depth(
     modulo: bool,
 ) -> Result<(Candidate, bool), SchedError> {
     let held = depth.and_then(|d| Some((d, p.load?))).map(|(d, load)| {
-        let ops = p.s.train.ops.iter().enumerate();
-        ops.map(move |(i, op)| Edge {
+        (0..p.time.len()).map(move |i| Edge {
             from: i as u32,
             to: load as u32,
-            distance: d as i32 + reaches_back(op),
+            distance: d as i32 + p.reaches_back(i),
             why: Why::InFlight,
         })
     });
@@ -280,7 +279,7 @@ fn modulo_schedule(
         order.sort_by_key(|i| {
             let at = *i as usize;
             // Work on ids fits anywhere, also where the cycle has left no room.
-            let last = p.s.train.ops[at].action.facts().phase <= Phase::InputDist;
+            let last = p.op(at).action.facts().phase <= Phase::InputDist;
             ((slack[at] / bucket).min(1e9) as i64, last, near(at), *i)
         });
         order

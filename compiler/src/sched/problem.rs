@@ -7,6 +7,7 @@ use fs_schedule::{Engine, Op, Place, Schedule};
 use super::bounds::{self, RecMii, ResMii};
 use super::costs::{self, CostModel, Time};
 use super::graph::{self, Graph};
+use super::joined::Units;
 use super::limits::{self, ClusterLimits, Fixed, Limits};
 use super::policy::{self, Policy};
 use super::resources::{ClusterEngines, Resources};
@@ -23,9 +24,12 @@ pub(crate) struct Work<'a> {
     cluster: &'a Cluster,
     costs: Box<dyn CostModel + 'a>,
     sizes: Sizes,
+    /// By operation.
     engine: Vec<Engine>,
     times: Vec<Time>,
-    time: Vec<u64>,
+    /// By how much compute is slowed.
+    slowdown: f64,
+    units: Units,
     res_mii: ResMii,
 }
 
@@ -41,28 +45,40 @@ impl<'a> Work<'a> {
         let engine: Vec<Engine> = ops.iter().map(|op| resources.engine(s, op)).collect();
         let times: Vec<Time> = ops.iter().map(|op| costs.time(s, &sizes, op)).collect();
         let slowdown = costs.slowdown(&engine, &times, &|i| !policy.blocks(&ops[i].action));
-        let slowed = |(t, e): (&Time, &Engine)| {
-            costs::nanoseconds(t.whole * if *e == Engine::Compute { slowdown } else { 1.0 })
-        };
-        let time: Vec<u64> = times.iter().zip(&engine).map(slowed).collect();
+        let units = Units::wished(ops, &times);
+        let time = nanoseconds(&units, &engine, &times, slowdown);
         if time.iter().fold(0, |sum: u64, t| sum.saturating_add(*t)) > LONGEST {
             return Err(SchedError::TooLong);
         }
         let res_mii = bounds::res_mii(&engine, &time);
-        Ok(Self { s, cluster, costs, sizes, engine, times, time, res_mii })
+        Ok(Self { s, cluster, costs, sizes, engine, times, slowdown, units, res_mii })
     }
 
-    /// ResMII, in seconds.
+    /// ResMII, in seconds, if all can be launched together that should.
     pub(crate) fn lower_bound(&self) -> Bound {
         Bound { step: self.res_mii.time as f64 / 1e9, from: BoundBy::Engine(self.res_mii.engine) }
     }
 }
 
-/// A scheduling problem.
+/// Nanoseconds of each operation, as parts of units.
+fn nanoseconds(units: &Units, engine: &[Engine], times: &[Time], slowdown: f64) -> Vec<u64> {
+    let slowed = |i: usize, seconds: f64| {
+        costs::nanoseconds(seconds * if engine[i] == Engine::Compute { slowdown } else { 1.0 })
+    };
+    units.times(times, slowed)
+}
+
+/// A scheduling problem. What is scheduled are units, which are mostly single operations.
 #[derive(Debug)]
 pub(crate) struct Problem<'a> {
     /// The schedule; the training program's operations stand in reference order, each buffer by itself.
     pub s: &'a Schedule,
+    /// What is launched together.
+    pub units: Units,
+    /// Nanoseconds of each operation.
+    pub op_time: Vec<u64>,
+    /// Nanoseconds after the end of each operation in which others wait.
+    pub op_lag: Vec<u64>,
     /// What waits for what.
     pub policy: &'static dyn Policy,
     /// How long operations take.
@@ -73,11 +89,11 @@ pub(crate) struct Problem<'a> {
     pub cluster: &'a Cluster,
     /// Expected sizes.
     pub sizes: Sizes,
-    /// Engine of each operation.
+    /// Engine of each unit, by which all that follows is counted.
     pub engine: Vec<Engine>,
-    /// Nanoseconds of each operation.
+    /// Nanoseconds that each occupies it.
     pub time: Vec<u64>,
-    /// Nanoseconds after the end of each operation that should be planned with until the host has learned of it.
+    /// Nanoseconds after the end of each that should be planned with until the host has learned of it.
     pub room: Vec<u64>,
     /// Bytes on the link of each transfer.
     pub wire: Vec<f64>,
@@ -103,40 +119,50 @@ pub(crate) struct Problem<'a> {
     pub quick: bool,
     /// Nanoseconds that a step must take less than not to be thrown away.
     pub below: Option<f64>,
-    /// Operations that belong to the middle of a step: its stage 0 begins with the first of them.
-    core: Vec<u32>,
+    /// What belongs to the middle of a step: its stage 0 begins with the first of it.
+    core: Vec<bool>,
 }
 
 impl<'a> Problem<'a> {
     /// Finds dependencies and bounds.
     pub(crate) fn new(work: Work<'a>, options: &Options) -> Result<Self, SchedError> {
-        let Work { s, cluster, costs, sizes, engine, times, time, res_mii } = work;
+        let Work { s, cluster, costs, sizes, engine, times, slowdown, units, .. } = work;
         let policy = options.policy;
         let ops = &s.train.ops;
         let some = |seconds: f64| if seconds > 0.0 { costs::nanoseconds(seconds) } else { 0 };
-        let lag = times.iter().map(|time| some(time.latency) + some(time.learned)).collect();
+        let op_lag: Vec<u64> = times.iter().map(|time| some(time.latency) + some(time.learned)).collect();
         let least = some(costs.room());
         let room = |(op, time): (&Op, &Time)| {
             let least = if op.action.facts().learns.host_sync { least } else { 0 };
             some(time.latency) + some(time.learned).max(least)
         };
-        let room = ops.iter().zip(&times).map(room).collect();
-        let graph = graph::build(s, &ops.iter().collect::<Vec<_>>()).lagging(lag);
+        let room: Vec<u64> = ops.iter().zip(&times).map(room).collect();
+        let graph = graph::build(s, &ops.iter().collect::<Vec<_>>()).lagging(op_lag.clone());
+        let time_of = |units: &Units| nanoseconds(units, &engine, &times, slowdown);
+        let (units, graph) = join(units, graph, &engine, time_of)?;
+        let op_time = time_of(&units);
+        let time = units.sums(&op_time);
+        let engine = units.firsts(&engine);
+        let res_mii = bounds::res_mii(&engine, &time);
+        let first = |unit: u32| &ops[units.members[unit as usize][0] as usize];
         let rec_mii = bounds::rec_mii(&graph, &time).map_err(|e| {
-            let names: Vec<&str> = e.0.iter().map(|i| ops[*i as usize].name.as_str()).collect();
+            let names: Vec<&str> = e.0.iter().map(|i| first(*i).name.as_str()).collect();
             SchedError::Defect(format!("{e}: {}", names.join(", ")))
         })?;
         let offsets = ops.iter().flat_map(|o| &o.reads).map(|r| r.batch.unsigned_abs());
         Ok(Self {
-            load: ops.iter().position(|o| o.action.has(Effect::LoadsBatch)),
+            load: units.any(|i| ops[i].action.has(Effect::LoadsBatch)).iter().position(|load| *load),
             history: offsets.max().unwrap_or(0),
             fixed: Fixed::of(s, &sizes),
             buffer_bytes: limits::buffer_bytes(s, &sizes),
-            core: core(s),
-            ahead: ops.iter().map(|op| works_ahead(&op.action)).collect(),
-            room,
-            wire: times.iter().map(|t| t.wire).collect(),
-            blocking: policy::graph(policy, s, &graph),
+            core: units.any(|i| is_core(&ops[i])),
+            ahead: units.any(|i| works_ahead(&ops[i].action)),
+            room: units.greatest(&room),
+            wire: units.firsts(&times).iter().map(|time| time.wire).collect(),
+            blocking: policy::graph(policy, (0..units.members.len() as u32).map(|i| &first(i).action), &graph),
+            units,
+            op_time,
+            op_lag,
             s,
             policy,
             costs,
@@ -151,6 +177,22 @@ impl<'a> Problem<'a> {
             quick: options.quick,
             below: options.below.filter(|_| options.only_better).map(|seconds| seconds * 1e9),
         })
+    }
+
+    /// The operation that stands for a unit: its first.
+    pub(crate) fn op(&self, unit: usize) -> &'a Op {
+        &self.s.train.ops[self.units.members[unit][0] as usize]
+    }
+
+    /// The operation that stands for each unit.
+    pub(crate) fn ops(&self) -> impl Iterator<Item = &'a Op> + Clone {
+        (0..self.units.members.len()).map(|unit| self.op(unit))
+    }
+
+    /// The batch before its own that a unit still reads, as a negative offset.
+    pub(crate) fn reaches_back(&self, unit: usize) -> i32 {
+        let members = self.units.members[unit].iter().map(|i| reaches_back(&self.s.train.ops[*i as usize]));
+        members.min().unwrap_or(0)
     }
 
     /// The greater bound, in nanoseconds.
@@ -184,7 +226,7 @@ impl<'a> Problem<'a> {
 
     /// Where a step begins: with the first operation of a batch that works on rows or dense features.
     pub(crate) fn origin(&self, position: &[i64]) -> i64 {
-        let core = self.core.iter().map(|i| position[*i as usize]).min();
+        let core = self.core.iter().zip(position).filter(|(core, _)| **core).map(|(_, at)| *at).min();
         core.or_else(|| position.iter().copied().min()).unwrap_or(0)
     }
 }
@@ -194,11 +236,30 @@ fn works_ahead(action: &Action) -> bool {
     action.facts().phase <= Phase::OutputDist
 }
 
-/// Operations of the model that read more than an input of the batch.
-fn core(s: &Schedule) -> Vec<u32> {
-    let of = |(i, op): (usize, &fs_schedule::Op)| {
-        let derived = op.reads.len() > 1 || op.reads.iter().any(|r| !matches!(r.place, Place::Input(_)));
-        (op.action.facts().phase == Phase::Model && derived).then_some(i as u32)
-    };
-    s.train.ops.iter().enumerate().filter_map(of).collect()
+/// Whether it is of the model and reads more than an input of the batch.
+fn is_core(op: &Op) -> bool {
+    let derived = op.reads.len() > 1 || op.reads.iter().any(|r| !matches!(r.place, Place::Input(_)));
+    op.action.facts().phase == Phase::Model && derived
+}
+
+/// The batch before its own that an operation still reads, as a negative offset.
+fn reaches_back(op: &Op) -> i32 {
+    op.reads.iter().map(|r| r.batch).min().unwrap_or(0).min(0)
+}
+
+/// Units of those that are wished for, with what they wait for: no cycle may be longer than both bounds are without any.
+fn join(
+    wished: Units,
+    graph: Graph,
+    engine: &[Engine],
+    time_of: impl Fn(&Units) -> Vec<u64>,
+) -> Result<(Units, Graph), SchedError> {
+    if wished.is_plain() {
+        return Ok((wished, graph));
+    }
+    let alone = time_of(&Units::alone(graph.n));
+    // An operation that waits for itself is told of by the bound over units.
+    let cycle = bounds::rec_mii(&graph, &alone).map_or(f64::INFINITY, |r| r.time);
+    let bound = cycle.max(bounds::res_mii(engine, &time_of(&wished)).time as f64);
+    wished.possible(&graph, bound, time_of)
 }

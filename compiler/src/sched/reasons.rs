@@ -69,7 +69,7 @@ pub(crate) fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
         if c.frozen.position[i] > ready
             && let Some(b) = before[i]
         {
-            parts.push(format!("then behind `{}` on {}", p.s.train.ops[b as usize].name, p.engine[i].name()));
+            parts.push(format!("then behind `{}` on {}", p.op(b as usize).name, p.engine[i].name()));
         }
         if p.engine[i] == Engine::Compute {
             if c.tiers.priority[i] > 0 {
@@ -93,13 +93,13 @@ pub(crate) fn explain(p: &Problem<'_>, chosen: &Chosen) -> Vec<String> {
 }
 
 fn waits(p: &Problem<'_>, e: &Edge) -> String {
-    let name = format!("`{}`{}", p.s.train.ops[e.from as usize].name, of_batch(e.distance));
+    let name = format!("`{}`{}", p.op(e.from as usize).name, of_batch(e.distance));
     match e.why {
         Why::Data | Why::Batch => format!("waits for {name}"),
         Why::FreshRows => format!("its rows may be updated by {name}"),
         Why::EarlyUpdate => format!("may update rows that {name} looks up"),
         Why::UpdateOrder => format!("rows are updated in batch order, after {name}"),
-        Why::Parameter if p.s.train.ops[e.to as usize].action.has(Effect::WritesParameter) => {
+        Why::Parameter if p.op(e.to as usize).action.has(Effect::WritesParameter) => {
             format!("may not update what {name} reads")
         }
         Why::Parameter => format!("reads what {name} updates"),

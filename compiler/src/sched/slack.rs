@@ -37,7 +37,7 @@ pub(super) fn hub(p: &Problem<'_>, cycle: &[Edge]) -> usize {
 pub(super) fn tiers(p: &Problem<'_>, slack: &[f64], step: f64) -> Tiers {
     let n = p.time.len();
     let transfer = |i: usize| matches!(p.engine[i], Engine::CopyOut | Engine::NicSend);
-    let sum = |i: usize| p.s.train.ops[i].action.facts().sums_over_ranks();
+    let sum = |i: usize| p.op(i).action.facts().sums_over_ranks();
     let urgent = |i: usize| slack[i] < URGENT * step;
     let mixed = (0..n).any(|i| transfer(i) && urgent(i)) && (0..n).any(|i| transfer(i) && !urgent(i));
     let mut tiers = Tiers::flat(n);

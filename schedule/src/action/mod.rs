@@ -494,23 +494,21 @@ impl Action {
         self.facts().transfer.map_or(0, |t| t.rounds)
     }
 
-    /// Whether one launch can start it and another: the same of compute, of the same classes, for the rows of another exchange or
-    /// between rows and values.
+    /// Whether one launch can start it and the same for other rows: it is compute's, and of one exchange or between rows and values.
+    pub fn may_join(&self) -> bool {
+        let facts = self.facts();
+        let between = matches!(facts.entries.map(|e| e.rows), Some(At::Read(0) | At::Written(0)));
+        facts.runs == Runs::Compute && (facts.of.exchanges.len() == 1 || between)
+    }
+
+    /// Whether one launch can start it and another: the same, for the rows of another exchange or other classes of rows, or between
+    /// rows and values.
     pub fn joins(&self, other: &Self) -> bool {
-        let (a, b) = (self.facts(), other.facts());
-        let of_rows = |f: &Facts<'_>| {
-            let rows = f.entries.map(|e| e.rows);
-            matches!(rows, Some(At::Read(0) | At::Written(0)))
-        };
-        let alike = std::mem::discriminant(self) == std::mem::discriminant(other)
-            && (a.runs, b.runs) == (Runs::Compute, Runs::Compute)
-            && (a.of.way, a.of.classes) == (b.of.way, b.of.classes);
-        alike
-            && match (a.of.exchanges, b.of.exchanges) {
-                ([x], [y]) => x != y,
-                ([], []) => of_rows(&a) && of_rows(&b),
-                _ => false,
-            }
+        let (a, b) = (self.facts().of, other.facts().of);
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+            && (self.may_join() && other.may_join())
+            && a.way == b.way
+            && (a.exchanges.is_empty() || (a.exchanges, a.classes) != (b.exchanges, b.classes))
     }
 
     /// Exchanges that it concerns.

@@ -418,7 +418,7 @@ fn order(p: &Program, r: &mut Report) {
 
 /// What one launch starts stands together, is of one kind, queue and batch, for other rows each, and waits where its first does.
 fn joined(p: &Program, r: &mut Report) {
-    let (mut exchanges, mut tables) = (BTreeSet::new(), BTreeSet::new());
+    let (mut rows, mut tables) = (BTreeSet::new(), BTreeSet::new());
     for (i, op) in p.ops.iter().enumerate() {
         let before = if op.joined { i.checked_sub(1).map(|i| &p.ops[i]) } else { None };
         let fits = |b: &Op| {
@@ -429,17 +429,18 @@ fn joined(p: &Program, r: &mut Report) {
         };
         r.check(!op.joined || before.is_some_and(fits), "joined", || {
             let other = before.map_or("nothing".into(), |b| format!("`{}`", b.name));
-            format!("`{}` is to be one launch with {other}, which is not the same for another table", op.name)
+            format!("`{}` is to be one launch with {other}, which is not the same for other rows", op.name)
         });
         if !op.joined {
-            exchanges.clear();
+            rows.clear();
             tables.clear();
         }
         let updates = op.writes.iter().filter(|o| matches!(o.place, Place::Table(_))).map(|o| o.place);
-        let other_rows = op.action.exchanges().iter().all(|x| exchanges.insert(*x));
+        let of = op.action.facts().of;
+        let other_rows = of.exchanges.iter().all(|x| rows.insert((*x, of.classes)));
         let other_tables = updates.fold(true, |new, t| tables.insert(t) && new);
         r.check(!op.joined || (other_rows && other_tables), "joined", || {
-            format!("`{}` is one launch with another of its exchange, or with another update of its table", op.name)
+            format!("`{}` is one launch with another of the same rows, or with another update of its table", op.name)
         });
     }
 }

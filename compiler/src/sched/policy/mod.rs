@@ -5,13 +5,14 @@
 //! distance, whether sums of dense gradients are cut into buckets. The scheduler asks the policy and never for its name,
 //! so adding one is a file with an `impl Policy` and a line in [`POLICIES`].
 
+mod overlap;
 mod pec;
 mod prefetch;
 mod serial;
 
 use std::fmt::Debug;
 
-use fs_schedule::{Action, Engine, Schedule, Strategy};
+use fs_schedule::{Action, Engine, Strategy};
 
 use super::graph::{Edge, Graph, Why};
 
@@ -48,7 +49,8 @@ pub trait Policy: Debug + Send + Sync {
 }
 
 /// Every policy, the simplest first.
-pub static POLICIES: &[&dyn Policy] = &[&serial::Serial, &prefetch::Prefetch, &pec::Pec];
+pub static POLICIES: &[&dyn Policy] = 
+    &[&serial::Serial, &prefetch::Prefetch, &overlap::Overlap, &pec::Pec];
 
 /// The policy behind a label.
 pub fn of(strategy: Strategy) -> &'static dyn Policy {
@@ -70,9 +72,13 @@ pub(crate) fn names() -> String {
 }
 
 /// The dependencies under a policy: those of the data, and what blocks.
-pub(super) fn graph(policy: &dyn Policy, s: &Schedule, data: &Graph) -> Graph {
-    let ops = s.train.ops.iter().enumerate();
-    let chain: Vec<u32> = ops.filter(|(_, op)| policy.blocks(&op.action)).map(|(i, _)| i as u32).collect();
+pub(super) fn graph<'a>(
+    policy: &dyn Policy,
+    actions: impl Iterator<Item = &'a Action>,
+    data: &Graph,
+) -> Graph {
+    let blocks = actions.enumerate().filter(|(_, action)| policy.blocks(action));
+    let chain: Vec<u32> = blocks.map(|(i, _)| i as u32).collect();
     let blocking = |from: u32, to: u32, distance: i32| Edge { from, to, distance, why: Why::Blocking };
     let around = chain.first().zip(chain.last()).map(|(first, last)| blocking(*last, *first, 1));
     data.with(chain.windows(2).map(|w| blocking(w[0], w[1], 0)).chain(around))
@@ -84,10 +90,10 @@ mod tests {
 
     #[test]
     fn every_label_has_its_own_policy() {
-        for strategy in [Strategy::Serial, Strategy::Prefetch, Strategy::Pec] {
+        for strategy in [Strategy::Serial, Strategy::Prefetch, Strategy::Overlap, Strategy::Pec] {
             assert_eq!(of(strategy).strategy(), strategy);
             assert_eq!(find(of(strategy).name()).map(Policy::strategy), Some(strategy));
         }
-        assert_eq!(names(), "serial, prefetch or pec");
+        assert_eq!(names(), "serial, prefetch, overlap or pec");
     }
 }

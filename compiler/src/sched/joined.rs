@@ -1,0 +1,251 @@
+//! One launch for several tables: horizontal fusion.
+//!
+//! Tables have operations of the same kinds, and where a table has little to do a launch takes longer than the work. The same
+//! operation of several tables, ready at about the same time, is then planned as one: a *unit*, which waits for what any of its
+//! operations waits for, occupies its engine for one launch and the work of all, and then lets all go on. The scheduler sees units only; in
+//! the finished schedule they are operations that stand together, of which all but the first are `joined`.
+//!
+//! Joined are operations of compute whose work is no longer than their launch, until their work is [`MOST`] launches long: nobody
+//! waits much longer for others than the launch that is spared. A unit that would make operations wait for each other, or
+//! a cycle of dependencies longer than both bounds were without any, is taken apart again.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use fs_schedule::{Op, Place};
+
+use super::SchedError;
+use super::bounds;
+use super::costs::Time;
+use super::graph::{Edge, Graph};
+
+/// Launches that the work of a unit may take together.
+const MOST: f64 = 4.0;
+
+/// What is launched together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Units {
+    /// Operations of each unit, in reference order.
+    pub members: Vec<Vec<u32>>,
+    /// The unit of each operation.
+    pub of: Vec<u32>,
+}
+
+/// Exchanges and classes whose rows it concerns.
+fn rows(op: &Op) -> impl Iterator<Item = (u32, Vec<u32>)> {
+    let of = op.action.facts().of;
+    of.exchanges.iter().map(move |x| (*x, of.classes.to_vec()))
+}
+
+/// The values that it takes rows from.
+fn source(op: &Op) -> Option<Place> {
+    op.reads.first().map(|o| o.place).filter(|p| matches!(p, Place::Buffer(_)))
+}
+
+/// Tables that it updates.
+fn updated(op: &Op) -> impl Iterator<Item = Place> {
+    op.writes.iter().map(|o| o.place).filter(|p| matches!(p, Place::Table(_)))
+}
+
+/// Operations that may become a unit.
+#[derive(Debug, Default)]
+struct Open {
+    members: Vec<u32>,
+    /// Classes of rows.
+    classes: Vec<u32>,
+    /// Exchanges with those.
+    rows: BTreeSet<(u32, Vec<u32>)>,
+    /// What the operations read first.
+    sources: BTreeSet<Place>,
+    tables: BTreeSet<Place>,
+    work: f64,
+}
+
+impl Open {
+    /// Another operation, if it may be one launch with these.
+    fn join(&mut self, ops: &[Op], i: usize, work: f64, most: f64) -> bool {
+        let (op, first) = (&ops[i], &ops[self.members[0] as usize]);
+        let of = op.action.facts().of;
+        // Rows of other classes come or go at another time, but for those of gradients that are there.
+        let at_once = of.classes == self.classes || source(op).is_some_and(|s| self.sources.contains(&s));
+        let fits = self.work + work <= most
+            && (op.microbatch, op.site) == (first.microbatch, first.site)
+            && op.action.joins(&first.action)
+            && at_once
+            && rows(op).all(|of| !self.rows.contains(&of))
+            && updated(op).all(|t| !self.tables.contains(&t));
+        if fits {
+            self.add(op, i, work);
+        }
+        fits
+    }
+
+    fn add(&mut self, op: &Op, i: usize, work: f64) {
+        self.members.push(i as u32);
+        self.rows.extend(rows(op));
+        self.sources.extend(source(op));
+        self.tables.extend(updated(op));
+        self.work += work;
+    }
+}
+
+impl Units {
+    /// Each operation by itself.
+    pub(crate) fn alone(n: usize) -> Self {
+        Self::of_lists((0..n as u32).map(|i| vec![i]).collect(), n)
+    }
+
+    fn of_lists(members: Vec<Vec<u32>>, n: usize) -> Self {
+        let mut of = vec![0; n];
+        for (unit, list) in members.iter().enumerate() {
+            list.iter().for_each(|i| of[*i as usize] = unit as u32);
+        }
+        Self { members, of }
+    }
+
+    /// Units of operations that take so long, whatever they wait for.
+    pub(crate) fn wished(ops: &[Op], times: &[Time]) -> Self {
+        let mut open: Vec<Open> = Vec::new();
+        let mut all: Vec<Vec<u32>> = Vec::new();
+        for (i, (op, time)) in ops.iter().zip(times).enumerate() {
+            let (work, most) = (time.whole - time.launch, MOST * time.launch);
+            if time.launch <= 0.0 || work > time.launch || !op.action.may_join() {
+                all.push(vec![i as u32]);
+                continue;
+            }
+            if open.iter_mut().any(|unit| unit.join(ops, i, work, most)) {
+                continue;
+            }
+            let mut unit = Open { classes: op.action.facts().of.classes.to_vec(), ..Open::default() };
+            unit.add(op, i, work);
+            open.push(unit);
+        }
+        all.extend(open.into_iter().map(|unit| unit.members));
+        all.sort_unstable();
+        Self::of_lists(all, ops.len())
+    }
+
+    /// Whether no two operations are launched together.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.members.len() == self.of.len()
+    }
+
+    /// Nanoseconds of each operation: all but the first of a unit are spared their launch. `slowed` are its nanoseconds if it takes
+    /// so many seconds.
+    pub(crate) fn times(&self, times: &[Time], slowed: impl Fn(usize, f64) -> u64) -> Vec<u64> {
+        let mut all = vec![0; times.len()];
+        for list in &self.members {
+            for (at, i) in list.iter().enumerate() {
+                let (i, Time { whole, launch, .. }) = (*i as usize, times[*i as usize]);
+                all[i] = slowed(i, if at == 0 { whole } else { whole - launch });
+            }
+        }
+        all
+    }
+
+    /// The sum over each unit.
+    pub(crate) fn sums(&self, of: &[u64]) -> Vec<u64> {
+        self.each(|list| list.iter().map(|i| of[*i as usize]).sum())
+    }
+
+    /// The greatest of each unit.
+    pub(crate) fn greatest(&self, of: &[u64]) -> Vec<u64> {
+        self.each(|list| list.iter().map(|i| of[*i as usize]).max().unwrap_or(0))
+    }
+
+    /// Something of each.
+    fn each<T>(&self, one: impl Fn(&[u32]) -> T) -> Vec<T> {
+        self.members.iter().map(|list| one(list)).collect()
+    }
+
+    /// Whether an operation of each unit is such.
+    pub(crate) fn any(&self, is: impl Fn(usize) -> bool) -> Vec<bool> {
+        self.each(|list| list.iter().any(|i| is(*i as usize)))
+    }
+
+    /// What the first operation of each has.
+    pub(crate) fn firsts<T: Clone>(&self, of: &[T]) -> Vec<T> {
+        self.each(|list| of[list[0] as usize].clone())
+    }
+
+    /// What a unit has, for each operation.
+    pub(crate) fn spread<T: Clone>(&self, of: &[T]) -> Vec<T> {
+        self.of.iter().map(|unit| of[*unit as usize].clone()).collect()
+    }
+
+    /// An edge between operations as one between their units.
+    pub(crate) fn edge(&self, e: &Edge) -> Edge {
+        Edge { from: self.of[e.from as usize], to: self.of[e.to as usize], ..*e }
+    }
+
+    /// What units wait for, beside themselves within a batch.
+    fn graph(&self, graph: &Graph) -> Graph {
+        Graph::new(self.members.len(), graph.edges.iter().map(|e| self.edge(e)).collect())
+            .lagging(self.greatest(&graph.lag))
+    }
+
+    /// Those of them that some order allows and that make no cycle longer than `bound` nanoseconds, in an order in which a batch can do them, and
+    /// what they wait for. `times` are of operations, by units.
+    pub(crate) fn possible(
+        mut self,
+        graph: &Graph,
+        bound: f64,
+        times: impl Fn(&Self) -> Vec<u64>,
+    ) -> Result<(Self, Graph), SchedError> {
+        while !self.is_plain() {
+            let of_units = self.graph(graph);
+            let long = match bounds::rec_mii(&of_units, &self.sums(&times(&self))) {
+                Err(deadlock) => deadlock.0,
+                Ok(r) if r.time > bound => r.cycle.iter().map(|e| e.to).collect(),
+                Ok(_) => break,
+            };
+            let apart: BTreeSet<u32> =
+                long.into_iter().filter(|unit| self.members[*unit as usize].len() > 1).collect();
+            if apart.is_empty() {
+                break;
+            }
+            let mut members = Vec::new();
+            for (unit, list) in self.members.iter().enumerate() {
+                if apart.contains(&(unit as u32)) {
+                    members.extend(list.iter().map(|i| vec![*i]));
+                } else {
+                    members.push(list.clone());
+                }
+            }
+            members.sort_unstable();
+            self = Self::of_lists(members, self.of.len());
+        }
+        if self.is_plain() {
+            return Ok((Self::alone(graph.n), graph.clone()));
+        }
+        let members = self.in_order(&self.graph(graph))?;
+        let this = Self::of_lists(members, self.of.len());
+        let of_units = this.graph(graph);
+        Ok((this, of_units))
+    }
+
+    /// Units in an order in which each comes after what it waits for of its batch, as near to the reference's as that allows.
+    fn in_order(&self, graph: &Graph) -> Result<Vec<Vec<u32>>, SchedError> {
+        let within = |e: &&Edge| e.distance == 0;
+        let mut waits: Vec<usize> =
+            (0..graph.n).map(|unit| graph.before(unit).iter().filter(within).count()).collect();
+        let mut ready: BinaryHeap<Reverse<(u32, usize)>> = BinaryHeap::new();
+        let first = |unit: usize| Reverse((self.members[unit][0], unit));
+        ready.extend((0..graph.n).filter(|unit| waits[*unit] == 0).map(first));
+        let mut order = Vec::with_capacity(graph.n);
+        while let Some(Reverse((_, unit))) = ready.pop() {
+            order.push(self.members[unit].clone());
+            for e in graph.after(unit).filter(within) {
+                let to = e.to as usize;
+                waits[to] -= 1;
+                if waits[to] == 0 {
+                    ready.push(first(to));
+                }
+            }
+        }
+        if order.len() < graph.n {
+            return Err(SchedError::Defect("what one launch starts waits for itself".into()));
+        }
+        Ok(order)
+    }
+}
