@@ -130,6 +130,9 @@ pub struct Prediction {
     pub recurrence_bound: f64,
     /// That cycle: each operation with the batches that its dependency on the one before spans.
     pub cycle: Vec<Dep>,
+    /// Where a chain of dependencies and what the busiest engine must do beside it take longer than either bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joint: Option<JointBound>,
     /// Idle time of the compute engine in one step.
     pub bubble: f64,
     /// Busy time of each engine in one step.
@@ -143,6 +146,26 @@ pub struct Prediction {
     /// How unevenly samples load ranks, where their lengths differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stragglers: Option<Stragglers>,
+}
+
+impl Prediction {
+    /// Seconds that no order of the same operations is shorter than: the greatest bound.
+    pub fn bound(&self) -> f64 {
+        self.resource_bound.max(self.recurrence_bound).max(self.joint.map_or(0.0, |joint| joint.time))
+    }
+}
+
+/// A bound on the step: the time from the start of one transfer to the end of another, or the same, along dependencies, and after that all that
+/// the busiest engine does, whatever the order, until the first starts again.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JointBound {
+    /// Seconds of a step.
+    pub time: f64,
+    /// The position of the first transfer.
+    pub from: u32,
+    /// That of the other.
+    pub to: u32,
 }
 
 /// What ranks are expected to have to do in a step, as multiples of the mean over ranks: means over batches of samples with

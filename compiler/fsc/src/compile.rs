@@ -222,6 +222,7 @@ fn said(tried: &Tried) -> String {
             let why = match bound.from {
                 BoundBy::Engine(engine) => format!("the work of {}", engine.name()),
                 BoundBy::Cycle => "its longest cycle".into(),
+                BoundBy::Joint => "a chain of it and the work beside that".into(),
             };
             format!("{name}: at least {:.3} ms a step by {why}, not scheduled", bound.step * 1e3)
         }

@@ -92,6 +92,9 @@ pub struct Explanation {
     pub recurrence_bound: f64,
     /// That cycle.
     pub(crate) cycle: Vec<CycleOp>,
+    /// What both are together, in seconds a step, if that is more: a chain from one transfer to another, and compute's work until the
+    /// first starts again.
+    pub joint_bound: Option<(f64, String, String)>,
     /// Seconds a step in which compute idles.
     pub bubble: f64,
     /// Bytes of device memory.
@@ -150,6 +153,7 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         resource: p.resource,
         recurrence_bound: p.recurrence_bound,
         cycle: p.cycle.iter().map(link).collect(),
+        joint_bound: p.joint.map(|joint| (joint.time, name(joint.from), name(joint.to))),
         bubble: p.bubble,
         memory: p.memory,
         in_flight: s.train.in_flight,
@@ -223,7 +227,8 @@ impl Explanation {
     pub fn summary(&self) -> String {
         let mut t = String::new();
         let ns = |s: f64| duration(s * 1e9);
-        let bound = self.resource_bound.max(self.recurrence_bound);
+        let joint = self.joint_bound.as_ref().map_or(0.0, |joint| joint.0);
+        let bound = self.resource_bound.max(self.recurrence_bound).max(joint);
         let above = if bound > 0.0 { ((self.step / bound - 1.0) * 100.0).max(0.0) } else { 0.0 };
         let _ = writeln!(
             t,
@@ -249,6 +254,15 @@ impl Explanation {
                 if cycle == 1 { "" } else { "es" }
             ),
         };
+        if let Some((time, from, to)) = &self.joint_bound {
+            let chain = if from == to { format!("`{from}`") } else { format!("`{from}` to `{to}`") };
+            let _ = writeln!(
+                t,
+                "joint bound      {} ({chain}, then what {} must do before the next)",
+                ns(*time),
+                self.resource.name()
+            );
+        }
         let _ = writeln!(t, "bubble           {} of compute", ns(self.bubble));
         let _ = writeln!(
             t,

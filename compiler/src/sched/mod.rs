@@ -17,6 +17,7 @@ mod found;
 mod freeze;
 pub(crate) mod graph;
 mod joined;
+mod joint;
 mod latency;
 pub(crate) mod limits;
 mod list;
@@ -40,7 +41,7 @@ use std::collections::BTreeMap;
 
 use fs_dsl::checked::Cluster;
 use fs_schedule::counts::Counts;
-use fs_schedule::{Busy, Dep, Engine, Place, Prediction, Profile, Schedule};
+use fs_schedule::{Busy, Dep, Engine, JointBound, Place, Prediction, Profile, Schedule};
 
 use costs::CostModel;
 use evidence::Evidence;
@@ -140,6 +141,8 @@ pub enum BoundBy {
     Engine(Engine),
     /// RecMII: the longest cycle of dependencies.
     Cycle,
+    /// A chain of dependencies with what its busiest engine must do beside it.
+    Joint,
 }
 
 /// What is scheduled for: a cluster, and what was measured on one of its kind.
@@ -249,7 +252,7 @@ const CLOSE: f64 = 1.02;
 fn conflicts(s: &mut Schedule, policy: &dyn Policy) {
     let Some(explanation) = explain::explain(s) else { return };
     let Some(p) = s.prediction.as_mut() else { return };
-    if !policy.reorders() || p.step <= CLOSE * p.resource_bound.max(p.recurrence_bound) {
+    if !policy.reorders() || p.step <= CLOSE * p.bound() {
         return;
     }
     let busiest = explanation.engines.iter().find(|u| u.engine == p.resource);
@@ -307,6 +310,10 @@ fn prediction(p: &Problem<'_>, chosen: &Chosen, ends: &[(u32, u32)]) -> Predicti
         cycle: cycle
             .map(|e| Dep { op: ends[place[e.to as usize] as usize].0, distance: e.distance.unsigned_abs() })
             .collect(),
+        joint: p.joint.map(|joint| {
+            let at = |unit: u32| ends[place[unit as usize] as usize].0;
+            JointBound { time: joint.time / 1e9, from: at(joint.ends.0), to: at(joint.ends.1) }
+        }),
         bubble: (c.step / 1e9 - compute).max(0.0),
         busy,
         memory: c.memory,

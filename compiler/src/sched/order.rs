@@ -174,7 +174,7 @@ fn at_depth(
     let graph = held.as_ref().unwrap_or(graph);
     let rec_mii = bounds::rec_mii(graph, &p.time)
         .map_err(|_| SchedError::Defect("the policy waits for itself".into()))?;
-    let bound = rec_mii.time.max(p.res_mii.time as f64);
+    let bound = rec_mii.time.max(p.mii());
     let hub = hub(p, &rec_mii.cycle);
     let planned = ahead::plan(p, graph, bound);
     let graph = &planned;

@@ -8,6 +8,7 @@ use super::bounds::{self, RecMii, ResMii};
 use super::costs::{self, CostModel, Time};
 use super::graph::{self, Graph};
 use super::joined::Units;
+use super::joint::{Joint, joint};
 use super::limits::{self, ClusterLimits, Fixed, Limits};
 use super::policy::{self, Policy};
 use super::resources::{ClusterEngines, Resources};
@@ -115,6 +116,8 @@ pub(crate) struct Problem<'a> {
     pub res_mii: ResMii,
     /// The longest cycle.
     pub rec_mii: RecMii,
+    /// What both are together, if that is more.
+    pub joint: Option<Joint>,
     /// The first good order will do.
     pub quick: bool,
     /// Nanoseconds that a step must take less than not to be thrown away.
@@ -149,6 +152,8 @@ impl<'a> Problem<'a> {
             let names: Vec<&str> = e.0.iter().map(|i| first(*i).name.as_str()).collect();
             SchedError::Defect(format!("{e}: {}", names.join(", ")))
         })?;
+        let known = rec_mii.time.max(res_mii.time as f64);
+        let joint = joint(&graph, &time, &engine, res_mii.engine, known);
         let offsets = ops.iter().flat_map(|o| &o.reads).map(|r| r.batch.unsigned_abs());
         Ok(Self {
             load: units.any(|i| ops[i].action.has(Effect::LoadsBatch)).iter().position(|load| *load),
@@ -173,6 +178,7 @@ impl<'a> Problem<'a> {
             time,
             graph,
             res_mii,
+            joint,
             rec_mii,
             quick: options.quick,
             below: options.below.filter(|_| options.only_better).map(|seconds| seconds * 1e9),
@@ -197,7 +203,8 @@ impl<'a> Problem<'a> {
 
     /// The greater bound, in nanoseconds.
     pub(crate) fn mii(&self) -> f64 {
-        self.rec_mii.time.max(self.res_mii.time as f64)
+        let joint = self.joint.map_or(0.0, |joint| joint.time);
+        self.rec_mii.time.max(self.res_mii.time as f64).max(joint)
     }
 
     /// Whether a step will be thrown away, so that room to spare and fewer batches in flight are not worth a search.
@@ -209,7 +216,9 @@ impl<'a> Problem<'a> {
     /// allow less than `below`.
     pub(crate) fn lower_bound(&self, below: f64) -> Result<Bound, SchedError> {
         let (engine, cycle) = (self.res_mii.time as f64, self.rec_mii.time);
-        let data = if engine >= cycle {
+        let data = if let Some(joint) = self.joint {
+            Bound { step: joint.time / 1e9, from: BoundBy::Joint }
+        } else if engine >= cycle {
             Bound { step: engine / 1e9, from: BoundBy::Engine(self.res_mii.engine) }
         } else {
             Bound { step: cycle / 1e9, from: BoundBy::Cycle }

@@ -145,7 +145,7 @@ fn title(t: &Timeline, name: Option<&str>) -> String {
     format!(
         "{name}: step {}, bound {}, compute idle {}",
         duration(t.step),
-        duration(t.resource_bound.max(t.recurrence_bound)),
+        duration(t.bound()),
         duration(t.bubble)
     )
 }

@@ -151,6 +151,7 @@ mod tests {
             microbatch: None,
             site: fs_schedule::Site::Home,
             deps: Vec::new(),
+            joined: false,
             priority,
             chunk,
             cost: Cost::default(),

@@ -115,7 +115,7 @@ fn folded(text: &str, indent: usize, width: usize, out: &mut String) {
 }
 
 fn head(t: &Timeline, width: usize, out: &mut String) {
-    let bound = t.resource_bound.max(t.recurrence_bound);
+    let bound = t.bound();
     let above = if bound > 0.0 { ((t.step / bound - 1.0) * 100.0).max(0.0) } else { 0.0 };
     let ranks = if t.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", t.ranks) };
     let (model, cluster) = (printable(&t.model), printable(&t.cluster));
@@ -125,8 +125,12 @@ fn head(t: &Timeline, width: usize, out: &mut String) {
         ("predicted step", format!("{}, {above:.1}% above the greater bound", duration(t.step))),
         ("resource bound", format!("{} ({})", duration(t.resource_bound), t.resource.name())),
         ("recurrence bound", format!("{} ({} operations)", duration(t.recurrence_bound), t.cycle.len())),
+    ]
+    .into_iter()
+    .chain(t.joint_bound.map(|joint| ("joint bound", duration(joint))))
+    .chain([
         ("bubble", format!("{} of compute, {share:.1}% of the step", duration(t.bubble))),
-    ] {
+    ]) {
         folded(&format!("{what:<16} {value}"), 17, width, out);
     }
 }

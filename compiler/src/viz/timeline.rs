@@ -87,6 +87,8 @@ pub struct Timeline {
     pub resource: Engine,
     /// Longest dependency cycle per step.
     pub recurrence_bound: f64,
+    /// What both are together, if that is more.
+    pub joint_bound: Option<f64>,
     /// Idle compute per step, as predicted.
     pub bubble: f64,
     /// What kept the schedule from being better, in sentences.
@@ -108,6 +110,11 @@ pub struct Timeline {
 }
 
 impl Timeline {
+    /// The greatest bound.
+    pub(crate) fn bound(&self) -> f64 {
+        self.resource_bound.max(self.recurrence_bound).max(self.joint_bound.unwrap_or(0.0))
+    }
+
     /// The timeline of a schedule.
     pub fn of(s: &Schedule) -> Result<Self, VizError> {
         let p = s.prediction.as_ref().ok_or(VizError::NoPrediction)?;
@@ -208,6 +215,7 @@ impl Timeline {
             resource_bound: p.resource_bound * 1e9,
             resource: p.resource,
             recurrence_bound: p.recurrence_bound * 1e9,
+            joint_bound: p.joint.map(|joint| joint.time * 1e9),
             bubble: p.bubble * 1e9,
             limits: p.limits.clone(),
             sizes: p.sizes.clone(),

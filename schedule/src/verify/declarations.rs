@@ -113,7 +113,8 @@ fn init_is_finite(init: Init) -> bool {
 
 fn prediction(s: &Schedule, r: &mut Report) {
     let Some(p) = &s.prediction else { return };
-    let numbers = [p.step, p.resource_bound, p.recurrence_bound, p.bubble];
+    let joint = p.joint.map_or(0.0, |joint| joint.time);
+    let numbers = [p.step, p.resource_bound, p.recurrence_bound, joint, p.bubble];
     let busy = p.busy.iter().map(|b| b.time);
     let sizes = p.sizes.iter().map(|(_, n)| *n);
     let spread = p.stragglers.iter().flat_map(|x| {
@@ -123,8 +124,9 @@ fn prediction(s: &Schedule, r: &mut Report) {
     });
     let ok = numbers.into_iter().chain(busy).chain(sizes).chain(spread).all(|x| x.is_finite() && x >= 0.0);
     r.check(ok, "times", || "a predicted time or size is not a number of at least 0".into());
-    let known = p.cycle.iter().all(|d| (d.op as usize) < s.train.ops.len());
-    r.check(known, "times", || "the critical cycle names an operation that is not there".into());
+    let joint = p.joint.iter().flat_map(|joint| [joint.from, joint.to]);
+    let known = p.cycle.iter().map(|d| d.op).chain(joint).all(|op| (op as usize) < s.train.ops.len());
+    r.check(known, "times", || "a bound names an operation that is not there".into());
 }
 
 fn tables(s: &Schedule, r: &mut Report) {

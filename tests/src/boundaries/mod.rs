@@ -152,6 +152,7 @@ fn predictions(all: &mut Cases, base: &Schedule) {
         resource: Engine::Compute,
         recurrence_bound: 1.0,
         cycle: vec![Dep { op: last, distance: 0 }],
+        joint: Some(fs_schedule::JointBound { time: 1.0, from: 0, to: last }),
         bubble: 1.0,
         busy: vec![Busy { engine: Engine::Compute, time: 1.0 }],
         memory: 1,
@@ -177,6 +178,7 @@ fn predictions(all: &mut Cases, base: &Schedule) {
         add("a step", TIMES, &|p| p.step = x);
         add("a bound of resources", TIMES, &|p| p.resource_bound = x);
         add("a bound of recurrence", TIMES, &|p| p.recurrence_bound = x);
+        add("a joint bound", TIMES, &|p| p.joint.as_mut().expect("one").time = x);
         add("a bubble", TIMES, &|p| p.bubble = x);
         add("a busy time", TIMES, &|p| p.busy[0].time = x);
         add("a size", TIMES, &|p| p.sizes[0].1 = x);
@@ -187,6 +189,7 @@ fn predictions(all: &mut Cases, base: &Schedule) {
         });
     }
     add("a cycle over what is not there", TIMES, &|p| p.cycle[0].op += 1);
+    add("a joint bound of what is not there", TIMES, &|p| p.joint.as_mut().expect("one").to += 1);
 }
 
 /// Sizes, owners, exchanges.

@@ -97,6 +97,7 @@ impl<'a> Builder<'a> {
             microbatch: self.microbatch,
             site: Site::Home,
             deps: Vec::new(),
+            joined: false,
             priority,
             chunk,
             cost: Cost::default(),

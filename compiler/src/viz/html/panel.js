@@ -22,10 +22,11 @@ function totals() {
   const box = document.getElementById("totals");
   box.replaceChildren();
   SCHEDULES.forEach((s, i) => {
-    const bound = Math.max(s.resourceBound, s.recurrenceBound);
+    const bound = Math.max(s.resourceBound, s.recurrenceBound, s.jointBound);
     const table = el("table", {}, el("tbody", {},
       row("resource bound", duration(s.resourceBound), ` (${s.resource})`),
       row("recurrence bound", duration(s.recurrenceBound), s.cycle.length ? ` (${s.cycle.length} operations over ${s.cycle.reduce((a, c) => a + c[2], 0)} batch${s.cycle.reduce((a, c) => a + c[2], 0) === 1 ? "" : "es"})` : " (no cycle)"),
+      ...(s.jointBound > 0 ? [row("joint bound", duration(s.jointBound), " (a chain of transfers with compute's work beside it)")] : []),
       row("bubble", duration(s.bubble), ` (compute idles ${percent(s.bubble / s.step)})`),
       row("memory", amount(s.memory.reserved, "B"), ` a rank, ${s.inFlight} batch${s.inFlight === 1 ? "" : "es"} in flight`),
       ...s.limits.map((l) => row("limit", l))));
