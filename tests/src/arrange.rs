@@ -267,9 +267,15 @@ pub fn waits(p: &Program) -> Vec<Vec<(usize, i64)>> {
         last.insert((op.engine, op.priority), i);
     }
     let mut before: BTreeMap<(Engine, i32), usize> = BTreeMap::new();
-    let mut out = Vec::new();
+    let mut out: Vec<Vec<(usize, i64)>> = Vec::new();
     for (i, op) in p.ops.iter().enumerate() {
         let queue = (op.engine, op.priority);
+        // What one launch starts comes after what its first comes after.
+        if op.joined && i > 0 {
+            before.insert(queue, i);
+            out.push(out[i - 1].clone());
+            continue;
+        }
         let previous = match before.insert(queue, i) {
             Some(x) => (x, 0),
             None => (last[&queue], 1),

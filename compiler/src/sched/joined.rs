@@ -47,6 +47,11 @@ fn updated(op: &Op) -> impl Iterator<Item = Place> {
     op.writes.iter().map(|o| o.place).filter(|p| matches!(p, Place::Table(_)))
 }
 
+/// What it adds into: sums have an order.
+fn summed(op: &Op) -> impl Iterator<Item = Place> {
+    op.writes.iter().filter(|o| o.accumulate).map(|o| o.place)
+}
+
 /// Operations that may become a unit.
 #[derive(Debug, Default)]
 struct Open {
@@ -58,6 +63,8 @@ struct Open {
     /// What the operations read first.
     sources: BTreeSet<Place>,
     tables: BTreeSet<Place>,
+    /// What they write.
+    sums: BTreeSet<Place>,
     work: f64,
 }
 
@@ -73,7 +80,8 @@ impl Open {
             && op.action.joins(&first.action)
             && at_once
             && rows(op).all(|of| !self.rows.contains(&of))
-            && updated(op).all(|t| !self.tables.contains(&t));
+            && updated(op).all(|t| !self.tables.contains(&t))
+            && summed(op).all(|place| !self.sums.contains(&place));
         if fits {
             self.add(op, i, work);
         }
@@ -85,6 +93,7 @@ impl Open {
         self.rows.extend(rows(op));
         self.sources.extend(source(op));
         self.tables.extend(updated(op));
+        self.sums.extend(op.writes.iter().map(|o| o.place));
         self.work += work;
     }
 }

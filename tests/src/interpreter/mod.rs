@@ -432,12 +432,20 @@ struct Meeting {
     results: Vec<Vec<Data>>,
 }
 
-/// What a queue of a rank does.
+/// What a queue of a rank does: launches, one after the other, each of one operation or several.
 struct Queue {
-    ops: Vec<usize>,
+    launches: Vec<Vec<usize>>,
     step: i64,
     at: usize,
-    running: Option<Running>,
+    running: Vec<Running>,
+}
+
+/// A list in a random order.
+fn shuffled<T>(mut list: Vec<T>, random: u64) -> Vec<T> {
+    for i in (1..list.len()).rev() {
+        list.swap(i, (word(&(random, i as u64)) % (i as u64 + 1)) as usize);
+    }
+    list
 }
 
 /// Runs a schedule in an order, and compares with the reference. The error says what went wrong first.
@@ -445,11 +453,16 @@ pub fn run(s: &Schedule, work: &Workload, want: &Reference, order: &Order) -> Re
     let stages = s.train.ops.iter().map(|op| i64::from(op.stage));
     let (low, high) = (stages.clone().min().unwrap_or(0), stages.max().unwrap_or(0));
     let (first, end) = (-high, work.batches - low);
-    let mut by_queue: BTreeMap<(Engine, i32), Vec<usize>> = BTreeMap::new();
+    let mut by_queue: BTreeMap<(Engine, i32), Vec<Vec<usize>>> = BTreeMap::new();
     for (i, op) in s.train.ops.iter().enumerate() {
-        by_queue.entry((op.engine, op.priority)).or_default().push(i);
+        let launches = by_queue.entry((op.engine, op.priority)).or_default();
+        match launches.last_mut() {
+            Some(launch) if op.joined => launch.push(i),
+            _ => launches.push(vec![i]),
+        }
     }
-    let fresh = |ops: &Vec<usize>| Queue { ops: ops.clone(), step: first, at: 0, running: None };
+    let fresh =
+        |launches: &Vec<Vec<usize>>| Queue { launches: launches.clone(), step: first, at: 0, running: Vec::new() };
     let mut ranks: Vec<Vec<Queue>> =
         (0..work.ranks).map(|_| by_queue.values().map(fresh).collect()).collect();
     let mut memory: Vec<Memory<'_>> = (0..work.ranks).map(|_| Memory::new(s, true)).collect();
@@ -462,9 +475,9 @@ pub fn run(s: &Schedule, work: &Workload, want: &Reference, order: &Order) -> Re
         let mut open = false;
         for (r, queues) in ranks.iter().enumerate() {
             for (q, queue) in queues.iter().enumerate() {
-                let op = queue.ops[queue.at];
+                let op = queue.launches[queue.at][0];
                 let at = &s.train.ops[op];
-                let can = match &queue.running {
+                let can = match queue.running.first() {
                     Some(run) => {
                         let met = meetings.get(&(op, run.batch)).is_some_and(|m| !m.results.is_empty());
                         !at.action.is_transfer() || met
@@ -500,22 +513,28 @@ pub fn run(s: &Schedule, work: &Workload, want: &Reference, order: &Order) -> Re
         let (r, q) = choices[(random % choices.len() as u64) as usize];
         let rank = r as u32;
         let queue = &ranks[r][q];
-        let op = queue.ops[queue.at];
+        let launch = queue.launches[queue.at].clone();
+        let op = launch[0];
         let batch = queue.step + i64::from(s.train.ops[op].stage);
-        if queue.running.is_none() && (0..work.batches).contains(&batch) {
-            let named = |e: String| format!("rank {r}, `{}` of batch {batch}: {e}", s.train.ops[op].name);
-            let new = memory[r].begin(work, rank, op, batch).map_err(named)?;
-            for other in ranks[r].iter().filter_map(|q| q.running.as_ref()) {
-                if races(&new, other) {
-                    return Err(named(format!(
-                        "races with `{}` of batch {}",
-                        s.train.ops[other.op].name, other.batch
-                    )));
+        if queue.running.is_empty() && (0..work.batches).contains(&batch) {
+            // What one launch starts is all under way before any of it ends.
+            for op in shuffled(launch.clone(), random) {
+                let named = |e: String| format!("rank {r}, `{}` of batch {batch}: {e}", s.train.ops[op].name);
+                let new = memory[r].begin(work, rank, op, batch).map_err(named)?;
+                for other in ranks[r].iter().flat_map(|q| &q.running) {
+                    if races(&new, other) {
+                        return Err(named(format!(
+                            "races with `{}` of batch {}",
+                            s.train.ops[other.op].name, other.batch
+                        )));
+                    }
                 }
+                ranks[r][q].running.push(new);
             }
+            let named = |e: String| format!("rank {r}, `{}` of batch {batch}: {e}", s.train.ops[op].name);
             if s.train.ops[op].action.is_transfer() {
                 let meeting = meetings.entry((op, batch)).or_default();
-                meeting.operands.insert(rank, new.reads.clone());
+                meeting.operands.insert(rank, ranks[r][q].running[0].reads.clone());
                 if meeting.operands.len() == work.ranks as usize {
                     let call = |(rank, reads): (&u32, &Vec<Option<Pieces>>)| Call {
                         s,
@@ -530,10 +549,11 @@ pub fn run(s: &Schedule, work: &Workload, want: &Reference, order: &Order) -> Re
                     meeting.results = meet(&calls).map_err(named)?;
                 }
             }
-            ranks[r][q].running = Some(new);
             continue;
         }
-        if let Some(run) = ranks[r][q].running.take() {
+        let running = std::mem::take(&mut ranks[r][q].running);
+        for run in shuffled(running, random) {
+            let op = run.op;
             let named = |e: String| format!("rank {r}, `{}` of batch {batch}: {e}", s.train.ops[op].name);
             let results = match meetings.get_mut(&(op, batch)) {
                 Some(meeting) => std::mem::take(&mut meeting.results[r]),
@@ -544,10 +564,12 @@ pub fn run(s: &Schedule, work: &Workload, want: &Reference, order: &Order) -> Re
                 return Err(named("gives something else than the reference".into()));
             }
         }
-        done[r][op] = ranks[r][q].step;
+        for op in launch {
+            done[r][op] = ranks[r][q].step;
+        }
         let queue = &mut ranks[r][q];
         queue.at += 1;
-        if queue.at == queue.ops.len() {
+        if queue.at == queue.launches.len() {
             (queue.at, queue.step) = (0, queue.step + 1);
         }
     }
