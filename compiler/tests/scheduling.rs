@@ -177,7 +177,7 @@ fn reductions_run_under_compute() {
     let s = compile(&text, &on(cluster("dgx_h100"), Strategy::Pec));
     let (buckets, total) = time(&s);
     assert!(buckets > 1 && bubble(&s) < total / buckets as f64, "{} {buckets} {total}", bubble(&s));
-    let bound = s.prediction.as_ref().map_or(0.0, |p| p.resource_bound.max(p.recurrence_bound));
+    let bound = s.prediction.as_ref().map_or(0.0, fs_schedule::Prediction::bound);
     assert!(step(&s) as f64 / 1e9 < 1.001 * bound, "{} {bound}", step(&s));
     let s = compile(&text, &on(cluster("dgx_h100"), Strategy::Serial));
     assert!(time(&s).0 == 1 && bubble(&s) >= time(&s).1);
@@ -271,11 +271,8 @@ fn examples_are_within_a_few_percent_of_their_bounds() {
                 Err(e) => panic!("{example} on {preset}: {e}"),
             };
             let p = s.prediction.as_ref().expect("a prediction");
-            let bound = p.resource_bound.max(p.recurrence_bound);
-            let ratio = p.step / bound;
-            // docs/bounds.md says why.
-            let most = if (example, *preset) == ("movielens", "h100x256") { 1.06 } else { 1.05 };
-            assert!((0.9999..=most).contains(&ratio), "{example} on {preset}: {ratio}");
+            let ratio = p.step / p.bound();
+            assert!((0.9999..=1.05).contains(&ratio), "{example} on {preset}: {ratio}");
         }
     }
 }

@@ -55,6 +55,7 @@ fn schedules() -> impl Iterator<Item = (String, Schedule)> {
                 (Strategy::Serial, 1, 2),
                 (Strategy::Serial, 1, 4),
                 (Strategy::Prefetch, 1, 1),
+                (Strategy::Overlap, 1, 2),
                 (Strategy::Pec, 1, 2),
                 (Strategy::Pec, 2, 1),
                 (Strategy::Pec, 3, 4),
@@ -70,7 +71,7 @@ fn schedules() -> impl Iterator<Item = (String, Schedule)> {
                 out.push((name, schedule));
             }
         }
-        let strategies = [(Strategy::Serial, 1), (Strategy::Prefetch, 1)];
+        let strategies = [(Strategy::Serial, 1), (Strategy::Prefetch, 1), (Strategy::Overlap, 1)];
         let strategies = strategies.into_iter().chain([1, 2, 3].map(|k| (Strategy::Pec, k)));
         for (strategy, lookahead) in strategies {
             for microbatches in [1, 2, 4] {

@@ -114,11 +114,12 @@ pub(crate) fn joint(
                     continue;
                 }
                 for n in [apart, apart + 1] {
-                    let steps = n + crossed;
-                    if steps < 1 {
+                    let (steps, work) = (n + crossed, between(at, to, n));
+                    // Without any, nothing says that the first waits for the second, or a cycle does.
+                    if steps < 1 || work == 0.0 {
                         continue;
                     }
-                    let least = (long + between(at, to, n)) / steps as f64;
+                    let least = (long + work) / steps as f64;
                     if least > best.time + LEAST {
                         best = Joint { time: least, ends: (*a as u32, *b as u32) };
                     }
@@ -177,11 +178,16 @@ mod tests {
             let time: Vec<u64> = (0..n).map(|_| 1 + next(3)).collect();
             let engine: Vec<Engine> =
                 (0..n).map(|i| if i < 3 { Engine::Compute } else { Engine::CopyOut }).collect();
-            let lag: Vec<u64> = (0..n).map(|i| if i < 3 { 0 } else { next(4) }).collect();
+            let lag: Vec<u64> = (0..n).map(|i| if i < 3 { 0 } else { next(6) }).collect();
             let mut edges = Vec::new();
-            for _ in 0..7 {
+            // Most of compute before the first transfer of its batch, and after that of the batch before.
+            for i in 0..3 {
+                edges.extend((next(4) > 0).then_some((i, 3, 0)));
+                edges.extend((next(4) > 0).then_some((3, i, 1)));
+            }
+            for _ in 0..4 {
                 let (a, b) = (next(n as u64) as u32, next(n as u64) as u32);
-                edges.push((a, b, i32::from(a >= b) + (next(4) == 0) as i32));
+                edges.push((a, b, i32::from(a >= b) + i32::from(next(4) == 0)));
             }
             let g = graph(n, &edges, lag);
             let known = rec_mii(&g, &time).unwrap().time.max(res_mii(&engine, &time).time as f64);

@@ -185,20 +185,10 @@ pub(crate) fn schedule<'a>(
     target: impl Into<Target<'a>>,
     options: &Options,
 ) -> Result<Outcome, SchedError> {
-    let work = Work::new(s, target.into(), options)?;
-    // Dependencies are not looked at where the work alone takes longer.
-    if let Some(bound) = options.below.and_then(|below| Some(work.lower_bound()).filter(|b| b.step >= below))
-    {
-        return Ok(Outcome::Beyond(bound));
-    }
-    let problem = Problem::new(work, options)?;
-    if let Some(below) = options.below {
-        let bound = problem.lower_bound(below)?;
-        if bound.step >= below {
-            return Ok(Outcome::Beyond(bound));
-        }
-    }
-    let chosen = order::choose(&problem)?;
+    let (problem, chosen) = match best(s, target.into(), options)? {
+        Ok(solved) => solved,
+        Err(bound) => return Ok(Outcome::Beyond(bound)),
+    };
     let reasons = reasons::explain(&problem, &chosen);
     let order = chosen.candidate.frozen.spread(&problem.units).order;
     // Where each unit of the list has its first and last operations.
@@ -243,6 +233,50 @@ pub(crate) fn schedule<'a>(
     s.prediction = Some(prediction);
     conflicts(s, options.policy);
     Ok(Outcome::Scheduled(order))
+}
+
+/// What came of a problem: an order, or why there is none.
+type Solved<'a> = Result<(Problem<'a>, Chosen), Bound>;
+
+/// The best order with operations launched together, or each by itself where those come nowhere near their bound.
+fn best<'a>(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<Solved<'a>, SchedError> {
+    let work = Work::new(s, target, options)?;
+    if work.units.is_plain() {
+        return solve(work, options);
+    }
+    let together = solve(work, options)?;
+    let again = match &together {
+        // What all must do is less for none.
+        Err(bound) => !matches!(bound.from, BoundBy::Engine(_)),
+        Ok((p, chosen)) => {
+            let near = chosen.candidate.step <= p.mii() * slack::ENOUGH;
+            !near && !options.quick && options.policy.reorders()
+        }
+    };
+    if !again {
+        return Ok(together);
+    }
+    let alone = solve(Work::new(s, target, options)?.alone(), options)?;
+    let step = |solved: &Solved<'_>| solved.as_ref().map_or(f64::INFINITY, |(_, c)| c.candidate.step);
+    Ok(if step(&alone) < step(&together) { alone } else { together })
+}
+
+/// The best order of some work, unless none is as short as is asked for.
+fn solve<'a>(work: Work<'a>, options: &Options) -> Result<Solved<'a>, SchedError> {
+    // Dependencies are not looked at where the work alone takes longer.
+    if let Some(bound) = options.below.and_then(|below| Some(work.lower_bound()).filter(|b| b.step >= below))
+    {
+        return Ok(Err(bound));
+    }
+    let problem = Problem::new(work, options)?;
+    if let Some(below) = options.below {
+        let bound = problem.lower_bound(below)?;
+        if bound.step >= below {
+            return Ok(Err(bound));
+        }
+    }
+    let chosen = order::choose(&problem)?;
+    Ok(Ok((problem, chosen)))
 }
 
 /// Above this many times the greater bound a schedule says which waits keep it there.

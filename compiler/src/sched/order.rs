@@ -144,7 +144,11 @@ fn fewer_in_flight(
 ) -> Result<Candidate, SchedError> {
     while !p.quick && !p.loses(best.step) && p.time.len() <= MODULO_OPS && best.in_flight > least {
         let (fewer, _) = at_depth(p, graph, Some(best.in_flight - 1), modulo)?;
-        // Fewer batches may still hold more.
+        // Fewer batches may still hold more, or leave the host no time to learn what it must.
+        let late = |c: &Candidate| ahead::late(p, &c.frozen).is_some();
+        if late(&fewer) && !late(&best) {
+            break;
+        }
         if !better(&fewer, &best) || fewer.memory > p.limits.memory().max(best.memory) {
             break;
         }

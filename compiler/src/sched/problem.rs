@@ -30,7 +30,7 @@ pub(crate) struct Work<'a> {
     times: Vec<Time>,
     /// By how much compute is slowed.
     slowdown: f64,
-    units: Units,
+    pub(super) units: Units,
     res_mii: ResMii,
 }
 
@@ -53,6 +53,13 @@ impl<'a> Work<'a> {
         }
         let res_mii = bounds::res_mii(&engine, &time);
         Ok(Self { s, cluster, costs, sizes, engine, times, slowdown, units, res_mii })
+    }
+
+    /// The same with each operation launched by itself.
+    pub(crate) fn alone(self) -> Self {
+        let units = Units::alone(self.times.len());
+        let time = nanoseconds(&units, &self.engine, &self.times, self.slowdown);
+        Self { units, res_mii: bounds::res_mii(&self.engine, &time), ..self }
     }
 
     /// ResMII, in seconds, if all can be launched together that should.

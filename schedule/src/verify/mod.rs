@@ -118,6 +118,7 @@ pub const RULES: &[&str] = &[
     "order",
     "writes",
     "engines",
+    "joined",
     "stages",
     "chunks",
     "times",
