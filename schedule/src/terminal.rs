@@ -35,7 +35,12 @@ pub fn steers(text: &str) -> bool {
 
 /// Whether a text has such characters as they are, but for ends of lines and tabs.
 pub fn steers_plainly(text: &str) -> bool {
-    text.chars().any(|c| steers_by(c) && !matches!(c, '\n' | '\r' | '\t'))
+    let plain = |c: char| matches!(c, '\n' | '\r' | '\t');
+    if text.is_ascii() {
+        // No others of these steer.
+        return text.bytes().any(|b| b.is_ascii_control() && !plain(b.into()));
+    }
+    text.chars().any(|c| steers_by(c) && !plain(c))
 }
 
 /// The character of `u202e`, or of the pair `ud800\udc00`.

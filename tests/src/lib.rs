@@ -28,6 +28,7 @@ pub mod witness;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fs_schedule::{Schedule, Strategy};
 
@@ -99,6 +100,30 @@ pub fn through_relays(
     let relay = fs_compiler::distribution::TableOptions::default();
     let relay = relay.relay(owned.map(|t| (t.name.clone(), true)));
     fs_compiler::compile_with(program, &options.tables(relay)).ok().map(|c| c.schedule)
+}
+
+/// What comes of each, in their order: for work in one test that others wait for.
+///
+/// # Panics
+/// If it does so for one of them.
+pub fn on_all_cores<T: Sync, R: Send>(of: &[T], what: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mine = std::iter::from_fn(|| {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            of.get(at).map(|one| (at, what(one)))
+        });
+        mine.collect::<Vec<_>>()
+    };
+    let mut all = std::thread::scope(|scope| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let running: Vec<_> = (0..cores.min(of.len())).map(|_| scope.spawn(work)).collect();
+        let ended =
+            running.into_iter().map(|one| one.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
+        ended.flatten().collect::<Vec<_>>()
+    });
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, found)| found).collect()
 }
 
 /// A binary of the workspace, built in the profile of the tests.

@@ -1,4 +1,5 @@
 //! The table of actions against reality: what schedules of all kinds hold, what the executor counts, and the schema.
+//! `FS_THOROUGH=1` compiles every program in every way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,9 +11,10 @@ use fs_executor::{Options, Session};
 use fs_schedule::action::{Action, At, Context, Effect, Memory, Peers, Phase, Programs, Runs, Scope, Sizes};
 use fs_schedule::signature::OperandType;
 use fs_schedule::{Extent, Op, Place, Poly, Program, Schedule, Strategy, Symbol};
+use fs_tests::emulated::thorough;
 use fs_tests::mock::Mock;
 use fs_tests::models::{Features, models};
-use fs_tests::{dividing, root, through_relays};
+use fs_tests::{dividing, on_all_cores, root, through_relays};
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
@@ -27,25 +29,36 @@ fn compiled(
     compile_with(&dividing(program.clone(), 2), &options).ok().map(|c| c.schedule)
 }
 
-/// Every strategy with lookahead 1 to 3 and 1, 2 and 4 microbatches.
-fn all_ways(program: &fs_dsl::checked::Program) -> Vec<Schedule> {
+/// Every strategy with lookahead 1 to 3 and 1, 2 and 4 microbatches, and what else there is; of these a third, another one for each
+/// number, if one is given.
+fn ways(program: &fs_dsl::checked::Program, third: Option<usize>) -> Vec<Schedule> {
+    let mut count = 0;
+    let mut asked = || {
+        count += 1;
+        third.is_none_or(|n| (count + count / 3 + n).is_multiple_of(3))
+    };
     let strategies = [(Strategy::Serial, 1), (Strategy::Prefetch, 1)].into_iter();
     let strategies = strategies.chain([1, 2, 3].map(|k| (Strategy::Pec, k)));
-    let ways = strategies.flat_map(|(s, k)| [1, 2, 4].map(|m| (s, k, m)));
-    let mut all: Vec<Schedule> = ways.filter_map(|(s, k, m)| compiled(program, s, k, m)).collect();
+    let plain = strategies.flat_map(|(s, k)| [1, 2, 4].map(|m| (s, k, m))).filter(|_| asked());
+    let mut all: Vec<Schedule> = plain.filter_map(|(s, k, m)| compiled(program, s, k, m)).collect();
     // Rows through relays.
-    for (strategy, parts) in [(Strategy::Serial, 1), (Strategy::Pec, 1), (Strategy::Pec, 2)] {
+    let relayed = [(Strategy::Serial, 1), (Strategy::Pec, 1), (Strategy::Pec, 2)];
+    for (strategy, parts) in relayed.into_iter().filter(|_| asked()) {
         let options = CompileOptions::new(strategy, 4).microbatches(parts);
         all.extend(through_relays(&dividing(program.clone(), 4), options));
     }
     // Samples that move behind the output dist, and into it.
     let options = CompileOptions::new(Strategy::Pec, 2).balance(true);
-    for (at, parts) in [Moved::Rows, Moved::Folded].into_iter().flat_map(|at| [(at, 1), (at, 2)]) {
+    let moved = [Moved::Rows, Moved::Folded].into_iter().flat_map(|at| [(at, 1), (at, 2)]);
+    for (at, parts) in moved.filter(|_| asked()) {
         let options = options.clone().microbatches(parts).balance_at(at);
         all.extend(compile_with(&dividing(program.clone(), 2), &options).ok().map(|c| c.schedule));
     }
     all
 }
+
+/// Programs that are written here.
+const HERE: [&str; 2] = ["the rest", "brain floats"];
 
 /// The examples, the models of the tests, and random models with every sharding.
 fn programs() -> Vec<(String, fs_dsl::checked::Program)> {
@@ -73,12 +86,12 @@ fn programs() -> Vec<(String, fs_dsl::checked::Program)> {
      train { batch 8 steps 4 optimizer sgd(lr: 0.1) }";
     let loaded = fs_dsl::check_text("rest.fs", text);
     let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
-    all.push(("the rest".into(), loaded.program.unwrap_or_else(|| panic!("{rendered}"))));
+    all.push((HERE[0].into(), loaded.program.unwrap_or_else(|| panic!("{rendered}"))));
     // And activations in bf16.
     let text = text.replace("train {", "train { precision { compute bf16 } ");
     let loaded = fs_dsl::check_text("brain.fs", &text);
     let rendered = fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
-    all.push(("brain floats".into(), loaded.program.unwrap_or_else(|| panic!("{rendered}"))));
+    all.push((HERE[1].into(), loaded.program.unwrap_or_else(|| panic!("{rendered}"))));
     let mut runner = TestRunner::deterministic();
     let kinds = models(Features { shardings: true, microbatches: false, placements: false });
     for n in 0..24 {
@@ -89,10 +102,17 @@ fn programs() -> Vec<(String, fs_dsl::checked::Program)> {
     all
 }
 
-/// Schedules of all those programs, compiled once.
+/// Schedules of all those programs, compiled once, on all cores: of each a third of the ways unless all are asked for. Those that are
+/// written here have what others rarely do, and are compiled in all.
 fn schedules() -> &'static [(String, Vec<Schedule>)] {
     static ALL: OnceLock<Vec<(String, Vec<Schedule>)>> = OnceLock::new();
-    ALL.get_or_init(|| programs().into_iter().map(|(name, program)| (name, all_ways(&program))).collect())
+    ALL.get_or_init(|| {
+        let programs: Vec<_> = programs().into_iter().enumerate().collect();
+        on_all_cores(&programs, |(n, (name, program))| {
+            let whole = thorough() || HERE.contains(&name.as_str());
+            (name.clone(), ways(program, (!whole).then_some(*n)))
+        })
+    })
 }
 
 fn each_program(s: &Schedule) -> impl Iterator<Item = (&Program, bool)> {

@@ -11,6 +11,7 @@ use fs_kernels::cuda::driver::emulated::Emulated;
 use fs_schedule::action::{Phase, Runs};
 use fs_schedule::{Action, Engine, Op, Program, Schedule, Way};
 use fs_tests::emulated::{Hold, comes, device, session, stands_still, thorough, train};
+use fs_tests::on_all_cores;
 use fs_tests::training::{self, Outcome, compile, model};
 
 type Gpu = Cuda<Emulated>;
@@ -99,7 +100,7 @@ fn compute_goes_on_with_the_batch_before() {
         .replace("batch 12  steps 7", &format!("batch 6  steps {steps}"))
         .replace("uniform(0, 7)", "uniform(1, 7)")
         .replace("samples 31", "samples 36");
-    for (seed, ranks, lookahead) in [(0, 1, 1), (1, 2, 2)] {
+    on_all_cores(&[(0, 1, 1), (1, 2, 2)], |&(seed, ranks, lookahead)| {
         let schedule = compile(&text, Strategy::Pec, ranks, lookahead, 1);
         let free = device(&kernels, seed);
         let expected = train::<Gpu>(&schedule, &free, &mut ()).unwrap();
@@ -168,7 +169,7 @@ fn compute_goes_on_with_the_batch_before() {
             }
             assert!(stood > 0, "{records:?}");
         });
-    }
+    });
 }
 
 /// While the host does not see that what it must learn is there, the device goes on with what stands behind in that queue and needs
@@ -181,7 +182,7 @@ fn a_queue_goes_on_behind_what_the_host_has_yet_to_learn() {
         .replace("batch 12  steps 7", &format!("batch 6  steps {steps}"))
         .replace("uniform(0, 7)", "uniform(1, 7)")
         .replace("samples 31", "samples 36");
-    for (seed, ranks) in [(0, 1), (1, 2)] {
+    on_all_cores(&[(0, 1), (1, 2)], |&(seed, ranks)| {
         let schedule = compile(&text, Strategy::Pec, ranks, 1, 1);
         let (program, ops) = (&schedule.train, &schedule.train.ops);
         let free = device(&kernels, seed);
@@ -228,7 +229,7 @@ fn a_queue_goes_on_behind_what_the_host_has_yet_to_learn() {
                 assert!(run.join().unwrap().unwrap() == expected, "other bits");
             });
         }
-    }
+    });
 }
 
 /// Who waits for an operation that was enqueued behind another waits for what that one enqueues when the host has learned of it, too.

@@ -155,16 +155,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         tell!("warning: {model} has no `workload` block: `fsx run` will need `--data FILE`");
     }
     let s = &compiled.schedule;
-    if terminal::steers(&file::to_text(s)) {
+    let text = file::to_text(s);
+    if terminal::steers(&text) {
         return Err(Failure::Usage(format!(
             "{}: a path or a column's name has control characters, which no schedule may have; rename it",
             shown(&args.model)
         )));
     }
     if output == Path::new("-") {
-        print(&file::to_text(s))?;
+        print(&text)?;
     } else {
-        file::write(output, s).map_err(Failure::write(output))?;
+        file::write_text(output, &text).map_err(Failure::write(output))?;
     }
     let Some(mut explanation) = explain(s) else { return Ok(()) };
     if let Some(warning) = &explanation.warning {

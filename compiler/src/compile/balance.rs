@@ -11,7 +11,7 @@ use fs_schedule::{Compared, Stragglers, Strategy};
 
 use super::{Aim, CompileOptions, Compiled};
 use crate::distribution::At;
-use crate::emit::{self, Emitted};
+use crate::emit;
 use crate::ir::Module;
 use crate::passes::manager::{self, Log, Settings};
 use crate::sched::{self, Bound, policy};
@@ -97,9 +97,9 @@ fn serial(
     let stages = aim.stages(&module, &options).ok()?;
     manager::run(&mut module, &stages, Settings::default(), &mut Log::default()).ok()?;
     let asked = sched::Options::new(options.policy).below(below);
-    match emit::schedule(&mut module, aim.target(), aim.ranks, &asked).ok()? {
-        Emitted::Schedule(s) => s.prediction.map(|p| Ok((p.step, p.stragglers))),
-        Emitted::Beyond(bound) => Some(Err(bound)),
+    match emit::ordered(&module, aim.target(), aim.ranks, &asked).ok()? {
+        Ok(ordered) => ordered.schedule.prediction.map(|p| Ok((p.step, p.stragglers))),
+        Err(bound) => Some(Err(bound)),
     }
 }
 

@@ -154,14 +154,23 @@ pub(crate) fn declared(
     Ok((schedule, origins))
 }
 
-/// Lists a module's functions, schedules them, and leaves the order in the module.
-pub(crate) fn schedule<'a>(
-    module: &mut Module,
-    target: impl Into<Target<'a>>,
+/// Training operations in order, with their prediction.
+pub(crate) struct Ordered {
+    /// Has everything of training but what the whole of it says: its reference.
+    pub schedule: s::Schedule,
+    /// Operations as they were listed.
+    order: Vec<u32>,
+    /// What those were listed from.
+    origins: Vec<OpId>,
+}
+
+/// Lists a module's training function and schedules it; or no step is as short as was asked for.
+pub(crate) fn ordered(
+    module: &Module,
+    target: Target<'_>,
     ranks: u32,
     options: &Options,
-) -> Result<Emitted, EmitError> {
-    let target = target.into();
+) -> Result<Result<Ordered, Bound>, EmitError> {
     let (mut schedule, origins) = declared(module, options.policy.strategy(), ranks)?;
     schedule.counted = target.evidence().counts.map(|counts| counts.of.clone());
     if let Some(profile) = target.profile {
@@ -172,9 +181,23 @@ pub(crate) fn schedule<'a>(
         sched::balance::complete(&mut schedule, target.evidence());
         price(&mut schedule);
     }
-    let order = match sched::schedule(&mut schedule, target, options)? {
-        Outcome::Scheduled(order) => order,
-        Outcome::Beyond(bound) => return Ok(Emitted::Beyond(bound)),
+    Ok(match sched::schedule(&mut schedule, target, options)? {
+        Outcome::Scheduled(order) => Ok(Ordered { schedule, order, origins }),
+        Outcome::Beyond(bound) => Err(bound),
+    })
+}
+
+/// Lists a module's functions, schedules them, and leaves the order in the module.
+pub(crate) fn schedule<'a>(
+    module: &mut Module,
+    target: impl Into<Target<'a>>,
+    ranks: u32,
+    options: &Options,
+) -> Result<Emitted, EmitError> {
+    let target = target.into();
+    let Ordered { mut schedule, order, origins } = match ordered(module, target, ranks, options)? {
+        Ok(ordered) => ordered,
+        Err(bound) => return Ok(Emitted::Beyond(bound)),
     };
     // What a schedule says and its order does not depend on.
     schedule.reference = optional(module, "reference")?;

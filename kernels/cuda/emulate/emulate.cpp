@@ -12,9 +12,9 @@
 
 namespace emulate {
 
-thread_local Position here;
-thread_local Fiber* Fiber::arriving;
-thread_local Fiber* Fiber::leaving;
+EMULATE_THREAD Position here;
+EMULATE_THREAD Fiber* Fiber::arriving;
+EMULATE_THREAD Fiber* Fiber::leaving;
 
 namespace {
 
@@ -53,15 +53,33 @@ struct Thread {
     // Of a warp operation.
     const char* what = nullptr;
     uint32_t mask = 0;
-    size_t bytes = 0;
-    alignas(16) unsigned char mine[LARGEST_EXCHANGE];
     int exchange = -1;
+};
+
+bool same(const Site& a, const Site& b) {
+    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
+}
+
+// Lanes that wait for each other in one warp operation.
+struct Meeting {
+    const char* what;
+    uint32_t mask;
+    size_t bytes;
+    Site site;
+    uint32_t lanes;
+    int exchange;
+    bool is(const char* other, uint32_t with, size_t size, Site at) const {
+        return what == other && mask == with && bytes == size && same(site, at);
+    }
 };
 
 struct Warp {
     // At most one for each lane.
     std::vector<std::unique_ptr<Exchange>> exchanges;
     std::vector<int> free;
+    std::vector<Meeting> meetings;
+    // Lanes that wait in any of them, and those that have ended.
+    uint32_t waiting = 0, ended = 0;
 };
 
 struct Array {
@@ -111,12 +129,15 @@ private:
     std::vector<Array> arrays_;
     size_t static_bytes_ = 0;
     uint32_t current_ = 0, ended_ = 0, at_barrier_ = 0;
+    // Where those at a barrier wait.
+    Site barrier_{};
     bool failed_ = false;
     // Whether who could go on last goes on first: then a warp runs ahead of others as far as it can.
     bool ahead_ = false;
 };
 
-thread_local Launcher launcher;
+// Of this thread of the host, which makes it when it first launches and takes it with it when it ends.
+EMULATE_THREAD Launcher* launcher;
 
 const Kernel*& kernels() {
     static const Kernel* first = nullptr;
@@ -140,11 +161,20 @@ void Launcher::fail(const char* format, ...) {
     abort();
 }
 
+// One number a line: what differs within it is fixed.
 void Launcher::garbage(void* memory, size_t bytes) {
+    constexpr size_t LINE = 64;
+    alignas(LINE) static const uint64_t within[LINE / 8] = {
+        0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1, 0x510e527fade682d1, 0x9b05688c2b3e6c1f,
+        0x1f83d9abfb41bd6b, 0x5be0cd19137e2179, 0xcbbb9d5dc1059ed8, 0x629a292a367cd507,
+    };
     unsigned char* at = static_cast<unsigned char*>(memory);
-    for (size_t i = 0; i < bytes; i += 8) {
-        uint64_t word = draw_.next();
-        memcpy(at + i, &word, bytes - i < 8 ? bytes - i : 8);
+    for (size_t i = 0; i < bytes; i += LINE) {
+        uint64_t number = draw_.next(), line[LINE / 8];
+        for (size_t k = 0; k < LINE / 8; k++) {
+            line[k] = number ^ within[k];
+        }
+        memcpy(at + i, line, bytes - i < LINE ? bytes - i : LINE);
     }
 }
 
@@ -163,6 +193,7 @@ void Launcher::fiber_main() {
         Fiber* fiber = threads_[current_].fiber;
         kernel_->call(arguments_);
         threads_[current_].ended = true;
+        warps_[current_ / 32].ended |= 1u << current_ % 32;
         threads_[current_].fiber = nullptr;
         ended_++;
         // The next thread may begin on this stack.
@@ -175,7 +206,7 @@ void Launcher::fiber_main() {
 }
 
 void fiber_main() {
-    launcher.fiber_main();
+    launcher->fiber_main();
 }
 
 void Launcher::say_who_waits() {
@@ -230,22 +261,16 @@ void Launcher::go_on() {
 
 void Launcher::barrier(Site site) {
     Thread& thread = threads_[current_];
-    for (uint32_t i = 0; at_barrier_ > 0 && i < threads_.size(); i++) {
-        const Thread& other = threads_[i];
-        if (other.waits == Waits::Barrier) {
-            if (other.site.line != site.line || strcmp(other.site.file, site.file) != 0) {
-                fail(
-                    "divergence: threads of a block wait at different barriers, %s:%d and %s:%d", other.site.file,
-                    other.site.line, site.file, site.line);
-            }
-            break;
-        }
+    if (at_barrier_ > 0 && !same(barrier_, site)) {
+        fail(
+            "divergence: threads of a block wait at different barriers, %s:%d and %s:%d", barrier_.file, barrier_.line,
+            site.file, site.line);
     }
     if (ended_ > 0) {
         fail("divergence: a barrier at %s:%d after threads of the block have ended", site.file, site.line);
     }
     thread.waits = Waits::Barrier;
-    thread.site = site;
+    thread.site = barrier_ = site;
     at_barrier_++;
     if (at_barrier_ == threads_.size()) {
         at_barrier_ = 0;
@@ -277,49 +302,52 @@ const unsigned char* Launcher::exchange(
     if (lanes < 32 && mask >> lanes != 0) {
         fail("divergence: %s at %s:%d with mask %08x in a warp of %u lanes", what, site.file, site.line, mask, lanes);
     }
-    thread.waits = Waits::Warp;
-    thread.site = site;
-    thread.what = what;
-    thread.mask = mask;
-    thread.bytes = bytes;
-    memcpy(thread.mine, mine, bytes);
-    bool all = true;
-    for (uint32_t i = 0; i < lanes; i++) {
+    size_t at = 0;
+    while (at < warp.meetings.size() && !warp.meetings[at].is(what, mask, bytes, site)) {
+        at++;
+    }
+    uint32_t met = at < warp.meetings.size() ? warp.meetings[at].lanes : 0;
+    // Whoever of the mask has ended or waits in something else never comes here.
+    if (uint32_t never = mask & (warp.ended | (warp.waiting & ~met)); never != 0) {
+        uint32_t i = uint32_t(__builtin_ctz(never));
         const Thread& other = threads_[first + i];
-        if (!(mask >> i & 1)) {
-            continue;
-        }
         if (other.ended) {
             fail("divergence: %s at %s:%d waits for lane %u, which has ended", what, site.file, site.line, i);
         }
-        if (other.waits != Waits::Warp) {
-            all = false;
-        } else if (
-            other.what != what || other.mask != mask || other.bytes != bytes || other.site.line != site.line ||
-            strcmp(other.site.file, site.file) != 0) {
-            fail(
-                "divergence: %s at %s:%d with mask %08x meets %s at %s:%d with mask %08x", what, site.file, site.line,
-                mask, other.what, other.site.file, other.site.line, other.mask);
-        }
+        fail(
+            "divergence: %s at %s:%d with mask %08x meets %s at %s:%d with mask %08x", what, site.file, site.line, mask,
+            other.what, other.site.file, other.site.line, other.mask);
     }
-    if (all) {
+    if (met == 0) {
         if (warp.free.empty()) {
             warp.free.push_back(int(warp.exchanges.size()));
             warp.exchanges.push_back(std::make_unique<Exchange>());
         }
-        int number = warp.free.back();
+        at = warp.meetings.size();
+        warp.meetings.push_back(Meeting{what, mask, bytes, site, 0, warp.free.back()});
         warp.free.pop_back();
-        Exchange& given = *warp.exchanges[number];
+    }
+    Meeting& meeting = warp.meetings[at];
+    int number = meeting.exchange;
+    Exchange& given = *warp.exchanges[number];
+    memcpy(given.given + lane * LARGEST_EXCHANGE, mine, bytes);
+    thread.waits = Waits::Warp;
+    thread.site = site;
+    thread.what = what;
+    thread.mask = mask;
+    meeting.lanes |= 1u << lane;
+    warp.waiting |= 1u << lane;
+    if (meeting.lanes == mask) {
         given.readers = uint32_t(__builtin_popcount(mask));
-        for (uint32_t i = 0; i < lanes; i++) {
-            if (mask >> i & 1) {
-                Thread& other = threads_[first + i];
-                memcpy(given.given + i * LARGEST_EXCHANGE, other.mine, bytes);
-                other.waits = Waits::No;
-                other.exchange = number;
-                ready_.push_back(first + i);
-            }
+        for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+            uint32_t i = first + uint32_t(__builtin_ctz(rest));
+            threads_[i].waits = Waits::No;
+            threads_[i].exchange = number;
+            ready_.push_back(i);
         }
+        warp.waiting &= ~mask;
+        warp.meetings[at] = warp.meetings.back();
+        warp.meetings.pop_back();
     }
     go_on();
     return warp.exchanges[threads_[first + lane].exchange]->given;
@@ -368,6 +396,8 @@ void Launcher::run_block() {
         }
     }
     for (Warp& warp : warps_) {
+        warp.waiting = warp.ended = 0;
+        warp.meetings.clear();
         warp.free.clear();
         for (size_t e = 0; e < warp.exchanges.size(); e++) {
             warp.free.push_back(int(e));
@@ -461,22 +491,22 @@ int Launcher::launch(
 }  // namespace
 
 void barrier(Site site) {
-    launcher.barrier(site);
+    launcher->barrier(site);
 }
 void* shared(const void* key, size_t bytes, size_t alignment) {
-    return launcher.shared(key, bytes, alignment);
+    return launcher->shared(key, bytes, alignment);
 }
 void* dynamic_shared() {
-    return launcher.dynamic();
+    return launcher->dynamic();
 }
 const unsigned char* exchange(const char* what, uint32_t mask, const void* mine, size_t bytes, Site site) {
-    return launcher.exchange(what, mask, mine, bytes, site);
+    return launcher->exchange(what, mask, mine, bytes, site);
 }
 uint32_t lane() {
-    return launcher.lane();
+    return launcher->lane();
 }
 void fail(Site site, const char* message) {
-    launcher.fail("%s (%s:%d)", message, site.file, site.line);
+    launcher->fail("%s (%s:%d)", message, site.file, site.line);
 }
 
 Kernel::Kernel(const char* name, const char* (*arguments)(), Call call)
@@ -518,11 +548,13 @@ EXPORT const char* emulate_name(size_t number) {
 EXPORT int emulate_launch(
     const void* kernel, const uint32_t* grid, const uint32_t* block, size_t shared, void** arguments, uint64_t seed,
     char* error, size_t error_bytes) {
-    int result = emulate::launcher.launch(
+    static thread_local const std::unique_ptr<emulate::Launcher> own = std::make_unique<emulate::Launcher>();
+    emulate::launcher = own.get();
+    int result = own->launch(
         *static_cast<const emulate::Kernel*>(kernel), uint3{grid[0], grid[1], grid[2]},
         uint3{block[0], block[1], block[2]}, shared, arguments, seed);
     if (result != 0 && error_bytes > 0) {
-        snprintf(error, error_bytes, "%s", emulate::launcher.error);
+        snprintf(error, error_bytes, "%s", own->error);
     }
     return result;
 }

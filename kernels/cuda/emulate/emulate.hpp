@@ -58,6 +58,9 @@ static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
     return uint4{x, y, z, w};
 }
 
+// A thread's own, found without a call: what every access and every switch asks for. There are few bytes of it.
+#define EMULATE_THREAD __thread __attribute__((tls_model("initial-exec")))
+
 namespace emulate {
 
 // Where a thread is: what CUDA's built-in variables say.
@@ -65,7 +68,7 @@ struct Position {
     uint3 thread, block, block_size, grid_size;
 };
 // Of the thread that runs now.
-extern thread_local Position here;
+extern EMULATE_THREAD Position here;
 
 // A place in a source.
 struct Site {

@@ -133,8 +133,8 @@ private:
 #endif
     }
 
-    static thread_local Fiber* arriving;
-    static thread_local Fiber* leaving;
+    static EMULATE_THREAD Fiber* arriving;
+    static EMULATE_THREAD Fiber* leaving;
 
     void (*main_)() = nullptr;
     void* memory_ = nullptr;

@@ -251,17 +251,26 @@ pub fn parse(path: &Path, bytes: &[u8], check_digest: bool) -> Result<Schedule, 
 
 /// The canonical text with the right digest.
 pub fn to_text(schedule: &Schedule) -> String {
-    let mut schedule = schedule.clone();
-    schedule.digest = format!("sha256:{}", "0".repeat(64));
-    let zeroed = canonical(&schedule);
-    let digest = sha256(zeroed.as_bytes());
-    zeroed.replacen(&schedule.digest, &digest, 1)
+    const KEY: &str = "\"digest\": ";
+    let mut text = canonical(schedule);
+    // Whatever it says before; what comes before it has no such key, as quotes in texts are escaped.
+    let stated = serde_json::to_string(&schedule.digest).unwrap_or_default();
+    let Some(start) = text.find(KEY).map(|at| at + KEY.len()) else { return text };
+    let zeroed = format!("\"sha256:{}\"", "0".repeat(64));
+    text.replace_range(start..start + stated.len(), &zeroed);
+    let digest = sha256(text.as_bytes());
+    text.replace_range(start + 1..start + zeroed.len() - 1, &digest);
+    text
 }
 
 /// Writes the canonical text; see [`write_atomically`]. What could not be read again is an error.
 pub fn write(path: &Path, schedule: &Schedule) -> io::Result<()> {
-    let text = to_text(schedule);
-    match too_long(&text) {
+    write_text(path, &to_text(schedule))
+}
+
+/// Writes what [`to_text`] has given, as [`write`] does.
+pub fn write_text(path: &Path, text: &str) -> io::Result<()> {
+    match too_long(text) {
         Some(message) => Err(io::Error::other(message)),
         None => write_atomically(path, text.as_bytes()),
     }
