@@ -5,17 +5,20 @@
 #include "bitmap.cuh"
 
 // Begins values of rows, to find the greatest or the smallest.
-KERNEL(values_begin)(uint32_t n, uint32_t greatest, uint32_t* values) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(values_begin,
+    (uint32_t n, uint32_t greatest, uint32_t* values),
+    (n, greatest, values)) {
+    uint64_t i = thread_in_grid(grid);
     if (i < n) {
         values[i] = greatest ? 0 : 255;
     }
 }
 // The greatest last use, or the smallest first use, of each row.
-KERNEL(values_mark)(
-    uint32_t n, const uint32_t* rows, uint64_t shard, const uint8_t* uses, uint32_t greatest, const uint32_t* bits,
-    const uint32_t* before, uint32_t* values) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(values_mark,
+    (uint32_t n, const uint32_t* rows, uint64_t shard, const uint8_t* uses, uint32_t greatest, const uint32_t* bits,
+     const uint32_t* before, uint32_t* values),
+    (n, rows, shard, uses, greatest, bits, before, values)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n || rows[i] >= shard) {
         return;
     }
@@ -27,10 +30,11 @@ KERNEL(values_mark)(
     }
 }
 // out[i] = the value of rows[i]; 0 if it is no member.
-KERNEL(values_of)(
-    uint32_t n, const uint32_t* rows, uint64_t shard, const uint32_t* bits, const uint32_t* before,
-    const uint32_t* values, uint8_t* out, uint32_t* fault) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(values_of,
+    (uint32_t n, const uint32_t* rows, uint64_t shard, const uint32_t* bits, const uint32_t* before,
+     const uint32_t* values, uint8_t* out, uint32_t* fault),
+    (n, rows, shard, bits, before, values, out, fault)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -48,11 +52,12 @@ DEVICE uint32_t use_of(const uint8_t* uses, uint32_t stride, uint64_t entry) {
 
 // Notes the distance of entries whose rows the batch `batches` away uses, unless a nearer one did. Forward: from the other
 // batch's last use to the own first; backward: from the own last to the other's first. Without values uses are 0.
-KERNEL(distance_mark)(
-    uint32_t n, const uint32_t* rows, uint64_t shard, const uint8_t* uses, uint32_t stride, uint32_t batches,
-    uint32_t microbatches, uint32_t forward, const uint32_t* bits, const uint32_t* before, const uint32_t* values,
-    uint32_t* distance, uint32_t* fault) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(distance_mark,
+    (uint32_t n, const uint32_t* rows, uint64_t shard, const uint8_t* uses, uint32_t stride, uint32_t batches,
+     uint32_t microbatches, uint32_t forward, const uint32_t* bits, const uint32_t* before, const uint32_t* values,
+     uint32_t* distance, uint32_t* fault),
+    (n, rows, shard, uses, stride, batches, microbatches, forward, bits, before, values, distance, fault)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -68,10 +73,11 @@ KERNEL(distance_mark)(
 }
 
 // The class of each entry, from a table: a row for each microbatch, a column for each distance and one for farther ones.
-KERNEL(classes_of)(
-    uint32_t n, const uint8_t* uses, uint32_t stride, const uint32_t* distance, uint32_t lookahead,
-    uint32_t microbatches, const uint8_t* table, uint8_t* classes, uint32_t* fault) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(classes_of,
+    (uint32_t n, const uint8_t* uses, uint32_t stride, const uint32_t* distance, uint32_t lookahead,
+     uint32_t microbatches, const uint8_t* table, uint8_t* classes, uint32_t* fault),
+    (n, uses, stride, distance, lookahead, microbatches, table, classes, fault)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -85,8 +91,10 @@ KERNEL(classes_of)(
 }
 
 // keys[i] = the class of an entry, to sort by.
-KERNEL(class_keys)(uint32_t n, const uint8_t* classes, uint32_t count, uint32_t* keys, uint32_t* fault) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(class_keys,
+    (uint32_t n, const uint8_t* classes, uint32_t count, uint32_t* keys, uint32_t* fault),
+    (n, classes, count, keys, fault)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -98,10 +106,11 @@ KERNEL(class_keys)(uint32_t n, const uint8_t* classes, uint32_t count, uint32_t*
 
 // numbers[class * ranks + rank] = positions of the class that are the rank's: sorted positions of a class end at its end,
 // entries of a rank at its.
-KERNEL(count_by_class)(
-    uint32_t classes, uint32_t ranks, const uint32_t* positions, const uint32_t* class_ends, const uint32_t* rank_ends,
-    uint64_t* numbers) {
-    uint64_t k = thread_in_grid();
+KERNEL_JOINED(count_by_class,
+    (uint32_t classes, uint32_t ranks, const uint32_t* positions, const uint32_t* class_ends,
+     const uint32_t* rank_ends, uint64_t* numbers),
+    (classes, ranks, positions, class_ends, rank_ends, numbers)) {
+    uint64_t k = thread_in_grid(grid);
     if (k >= uint64_t(classes) * ranks) {
         return;
     }
@@ -125,10 +134,11 @@ KERNEL(count_by_class)(
 
 // found[i] = where places[asked[i]] stands among ascending places of a class. One that is not there is told of, and stands
 // behind all.
-KERNEL(places_in_class)(
-    uint32_t n, const uint32_t* asked, const uint32_t* places, uint32_t limit, const uint32_t* there, uint32_t count,
-    uint32_t* found, uint32_t* fault) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(places_in_class,
+    (uint32_t n, const uint32_t* asked, const uint32_t* places, uint32_t limit, const uint32_t* there, uint32_t count,
+     uint32_t* found, uint32_t* fault),
+    (n, asked, places, limit, there, count, found, fault)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -150,7 +160,9 @@ KERNEL(places_in_class)(
 }
 
 // ends[r] = entries of the ranks up to r. One block; as many as there are ranks.
-KERNEL_OF(ends_of_counts, 1024)(uint32_t ranks, const uint64_t* counts, uint32_t* ends) {
+KERNEL_JOINED_OF(ends_of_counts, 1024,
+    (uint32_t ranks, const uint64_t* counts, uint32_t* ends),
+    (ranks, counts, ends)) {
     uint32_t before = 0;
     for (uint32_t start = 0; start < ranks; start += blockDim.x) {
         uint32_t r = start + threadIdx.x, total;
@@ -164,10 +176,11 @@ KERNEL_OF(ends_of_counts, 1024)(uint32_t ranks, const uint64_t* counts, uint32_t
 }
 
 // Entries user * space + row in their order: the row, the user, and uses if they are told.
-KERNEL(place_asked)(
-    uint32_t n, const uint32_t* order, const int64_t* entries, uint64_t space, const uint8_t* uses, int64_t* rows,
-    uint32_t* users, uint8_t* uses_out, uint32_t* fault) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(place_asked,
+    (uint32_t n, const uint32_t* order, const int64_t* entries, uint64_t space, const uint8_t* uses, int64_t* rows,
+     uint32_t* users, uint8_t* uses_out, uint32_t* fault),
+    (n, order, entries, space, uses, rows, users, uses_out, fault)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -186,9 +199,11 @@ KERNEL(place_asked)(
 }
 
 // Rows and users travel as pairs.
-KERNEL(pack_asked)(
-    uint32_t n, const int64_t* ids, const uint32_t* users, uint64_t rows_per_owner, uint32_t owners, uint32_t* pairs) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(pack_asked,
+    (uint32_t n, const int64_t* ids, const uint32_t* users, uint64_t rows_per_owner, uint32_t owners,
+     uint32_t* pairs),
+    (n, ids, users, rows_per_owner, owners, pairs)) {
+    uint64_t i = thread_in_grid(grid);
     if (i < n) {
         uint64_t id = uint64_t(ids[i]);
         uint64_t owner = rows_per_owner ? least(id / rows_per_owner, uint64_t(owners) - 1) : 0;
@@ -199,9 +214,10 @@ KERNEL(pack_asked)(
 
 // keys[i] = a number of request order[i] (of request i without an order), to sort by: the row, the user, or first and last
 // use as one number.
-KERNEL(request_keys)(
-    uint32_t n, const uint32_t* order, const uint32_t* pairs, const uint8_t* uses, uint32_t which, uint32_t* keys) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(request_keys,
+    (uint32_t n, const uint32_t* order, const uint32_t* pairs, const uint8_t* uses, uint32_t which, uint32_t* keys),
+    (n, order, pairs, uses, which, keys)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -214,10 +230,11 @@ KERNEL(request_keys)(
 }
 
 // flags[i] = 1 where a sorted request is kept: every one, or the first for its user and row.
-KERNEL(join_flags)(
-    uint32_t n, const uint32_t* order, const uint32_t* pairs, uint32_t distinct, uint32_t ranks, uint32_t* flags,
-    uint32_t* fault) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(join_flags,
+    (uint32_t n, const uint32_t* order, const uint32_t* pairs, uint32_t distinct, uint32_t ranks, uint32_t* flags,
+     uint32_t* fault),
+    (n, order, pairs, distinct, ranks, flags, fault)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -234,10 +251,11 @@ KERNEL(join_flags)(
 }
 
 // The lists: rows, users, and uses from the first of all to the last. `places` are the scanned flags.
-KERNEL(join_requests)(
-    uint32_t n, const uint32_t* order, const uint32_t* pairs, const uint8_t* uses, uint32_t distinct,
-    const uint32_t* places, uint32_t* rows, uint32_t* users, uint8_t* uses_out) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(join_requests,
+    (uint32_t n, const uint32_t* order, const uint32_t* pairs, const uint8_t* uses, uint32_t distinct,
+     const uint32_t* places, uint32_t* rows, uint32_t* users, uint8_t* uses_out),
+    (n, order, pairs, uses, distinct, places, rows, users, uses_out)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }

@@ -23,6 +23,7 @@ typedef unsigned long long uint64_t;
 #define KERNEL(name) extern "C" __global__ void name
 // The same for blocks of at most so many threads: the compiler may use more registers.
 #define KERNEL_OF(name, threads) extern "C" __global__ void __launch_bounds__(threads, 1) name
+#define BODY static __device__ __forceinline__ void
 #define DEVICE static __device__ __forceinline__
 // Static shared memory: `name` is an array of n, or of rows x columns.
 #define SHARED(type, name, n) __shared__ type name[n]
@@ -34,6 +35,8 @@ typedef unsigned long long uint64_t;
 #define INFINITY_F __int_as_float(0x7f800000)
 #else
 #include "emulate/emulate.hpp"
+#define BODY static __attribute__((noinline)) void
+#define __grid_constant__
 #endif
 
 // Numbers of activations: REAL is float or bf16. A brain float is the upper half of a float.
@@ -128,13 +131,120 @@ DEVICE uint32_t thread_in_block() {
 DEVICE uint32_t threads_of_block() {
     return blockDim.x * blockDim.y * blockDim.z;
 }
+// Which block of a grid of one dimension a thread is in, and how many there are: of the grid that was asked for, which may be
+// a part of the one that was launched.
+struct Grid {
+    uint32_t block, blocks;
+};
+DEVICE Grid whole_grid() {
+    return Grid{blockIdx.x, gridDim.x};
+}
 // A thread's number within a grid of one dimension, and the threads of that.
+DEVICE uint64_t thread_in_grid(Grid grid) {
+    return uint64_t(grid.block) * blockDim.x + threadIdx.x;
+}
+DEVICE uint64_t threads_of_grid(Grid grid) {
+    return uint64_t(grid.blocks) * blockDim.x;
+}
 DEVICE uint64_t thread_in_grid() {
-    return uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    return thread_in_grid(whole_grid());
 }
 DEVICE uint64_t threads_of_grid() {
-    return uint64_t(gridDim.x) * blockDim.x;
+    return threads_of_grid(whole_grid());
 }
+
+// `KERNEL_JOINED(name, (arguments), (their names)) { body }`: two kernels with one body, which finds in `grid` where it is.
+// `name` is launched with its arguments, as any other. `name_joined` does the work of several such launches of as many
+// threads a block: it gets where the blocks of each end, and the words of the arguments of each.
+const uint32_t MOST_JOINED = 32;
+template <uint32_t arguments>
+struct Joined {
+    // Rising; behind the last launch all are the number of blocks.
+    uint32_t ends[MOST_JOINED];
+    uint64_t words[MOST_JOINED][arguments];
+};
+
+// An argument from its word.
+template <class T>
+struct Word {
+    DEVICE T get(uint64_t word) {
+        return T(word);
+    }
+};
+template <class T>
+struct Word<T*> {
+    DEVICE T* get(uint64_t word) {
+        return reinterpret_cast<T*>(word);
+    }
+};
+template <>
+struct Word<float> {
+    DEVICE float get(uint64_t word) {
+        return __uint_as_float(uint32_t(word));
+    }
+};
+
+template <uint32_t... numbers>
+struct Numbers {};
+template <uint32_t n, uint32_t... numbers>
+struct Below : Below<n - 1, n - 1, numbers...> {};
+template <uint32_t... numbers>
+struct Below<0, numbers...> {
+    typedef Numbers<numbers...> All;
+};
+
+template <class Body>
+struct Launches;
+template <class... A>
+struct Launches<void (*)(Grid, A...)> {
+    typedef Joined<sizeof...(A)> Arguments;
+    typedef typename Below<sizeof...(A)>::All Each;
+    template <void (*body)(Grid, A...), uint32_t... numbers>
+    DEVICE void call(Grid grid, const uint64_t* words, Numbers<numbers...>) {
+        body(grid, Word<A>::get(words[numbers])...);
+    }
+    // Does what the block is for.
+    template <void (*body)(Grid, A...)>
+    DEVICE void run(const Arguments& all) {
+        uint32_t one = 0, begin = 0;
+        while (blockIdx.x >= all.ends[one]) {
+            begin = all.ends[one];
+            one++;
+        }
+        call<body>(Grid{blockIdx.x - begin, all.ends[one] - begin}, all.words[one], Each());
+    }
+};
+
+#define BEHIND_GRID(...) ([[maybe_unused]] Grid grid, __VA_ARGS__)
+#define OF_WHOLE_GRID(...) (whole_grid(), __VA_ARGS__)
+#define KERNELS_WITH_BODY(entry, joined_entry, body, arguments, names)             \
+    BODY body BEHIND_GRID arguments;                                                \
+    entry arguments {                                                              \
+        body OF_WHOLE_GRID names;                                                  \
+    }                                                                              \
+    joined_entry(const __grid_constant__ Launches<decltype(&body)>::Arguments all) { \
+        Launches<decltype(&body)>::run<&body>(all);                                \
+    }                                                                              \
+    BODY body BEHIND_GRID arguments
+#define KERNEL_JOINED(name, arguments, names) \
+    KERNELS_WITH_BODY(KERNEL(name), KERNEL(name##_joined), name##_body, arguments, names)
+// The same for blocks of at most so many threads.
+#define KERNEL_JOINED_OF(name, threads, arguments, names) \
+    KERNELS_WITH_BODY(KERNEL_OF(name, threads), KERNEL_OF(name##_joined, threads), name##_body, arguments, names)
+
+#ifndef __CUDACC_RTC__
+namespace emulate {
+template <uint32_t arguments>
+struct TypeName<Joined<arguments>> {
+    static const char* name() {
+        static char text[] = "joined 00,";
+        text[7] = char('0' + arguments / 10);
+        text[8] = char('0' + arguments % 10);
+        return text;
+    }
+};
+}
+#endif
 
 template <class T>
 DEVICE T least(T a, T b) {

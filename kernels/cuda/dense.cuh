@@ -107,9 +107,9 @@ DEVICE T* at(View<T> matrix, uint64_t row) {
 
 // Calls f(row, column, columns) for each pack of a matrix, by all threads of a grid.
 template <class F>
-DEVICE void for_packs(uint64_t rows, uint64_t columns, F f) {
+DEVICE void for_packs(Grid grid, uint64_t rows, uint64_t columns, F f) {
     uint64_t packs = ceiling(columns, PACK), all = rows * packs;
-    for (uint64_t i = thread_in_grid(); i < all; i += threads_of_grid()) {
+    for (uint64_t i = thread_in_grid(grid); i < all; i += threads_of_grid(grid)) {
         uint64_t row, pack;
         if (all <= 0xffffffffull) {
             // Divisions of 32 bits are cheap.
@@ -122,6 +122,11 @@ DEVICE void for_packs(uint64_t rows, uint64_t columns, F f) {
         uint64_t column = pack * PACK;
         f(row, column, uint32_t(least<uint64_t>(PACK, columns - column)));
     }
+}
+
+template <class F>
+DEVICE void for_packs(uint64_t rows, uint64_t columns, F f) {
+    for_packs(whole_grid(), rows, columns, f);
 }
 
 // Calls f(row) by whole warps, a row each; rows of a grid's warps are neighbours.

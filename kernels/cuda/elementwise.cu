@@ -284,24 +284,26 @@ KERNEL(add_bias)
 }
 
 // y = x, rounded to activations: input features, and parameters for matrix products.
-KERNEL(real_from_float)
-(const float* x, uint64_t x_stride, REAL* y, uint64_t y_stride, uint32_t add, uint64_t rows, uint64_t columns) {
+KERNEL_JOINED(real_from_float,
+    (const float* x, uint64_t x_stride, REAL* y, uint64_t y_stride, uint32_t add, uint64_t rows, uint64_t columns),
+    (x, x_stride, y, y_stride, add, rows, columns)) {
     FLATTEN(x_stride != columns || y_stride != columns);
     auto from = view(x, x_stride);
     auto to = view(y, y_stride);
-    for_packs(rows, columns, [&](uint64_t row, uint64_t column, uint32_t n) {
+    for_packs(grid, rows, columns, [&](uint64_t row, uint64_t column, uint32_t n) {
         float v[PACK];
         load_pack(at(from, row) + column, from.wide, n, v);
         store_pack(at(to, row) + column, to.wide, n, v, add);
     });
 }
 // The other way, exactly.
-KERNEL(float_from_real)
-(const REAL* x, uint64_t x_stride, float* y, uint64_t y_stride, uint32_t add, uint64_t rows, uint64_t columns) {
+KERNEL_JOINED(float_from_real,
+    (const REAL* x, uint64_t x_stride, float* y, uint64_t y_stride, uint32_t add, uint64_t rows, uint64_t columns),
+    (x, x_stride, y, y_stride, add, rows, columns)) {
     FLATTEN(x_stride != columns || y_stride != columns);
     auto from = view(x, x_stride);
     auto to = view(y, y_stride);
-    for_packs(rows, columns, [&](uint64_t row, uint64_t column, uint32_t n) {
+    for_packs(grid, rows, columns, [&](uint64_t row, uint64_t column, uint32_t n) {
         float v[PACK];
         load_pack(at(from, row) + column, from.wide, n, v);
         store_pack(at(to, row) + column, to.wide, n, v, add);

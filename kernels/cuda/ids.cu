@@ -6,8 +6,8 @@
 
 // Adds ids below `limit`.
 template <class T>
-DEVICE void bitmap_add(uint32_t n, const T* ids, uint64_t limit, uint32_t* bits, uint32_t* fault, Fault what) {
-    uint64_t i = thread_in_grid();
+DEVICE void bitmap_add(Grid grid, uint32_t n, const T* ids, uint64_t limit, uint32_t* bits, uint32_t* fault, Fault what) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -22,31 +22,41 @@ DEVICE void bitmap_add(uint32_t n, const T* ids, uint64_t limit, uint32_t* bits,
         atomicOr(&bits[id / 32], bit);
     }
 }
-KERNEL(bitmap_add_ids)(uint32_t n, const int64_t* ids, uint64_t limit, uint32_t* bits, uint32_t* fault) {
-    bitmap_add(n, ids, limit, bits, fault, FAULT_ID);
+KERNEL_JOINED(bitmap_add_ids,
+    (uint32_t n, const int64_t* ids, uint64_t limit, uint32_t* bits, uint32_t* fault),
+    (n, ids, limit, bits, fault)) {
+    bitmap_add(grid, n, ids, limit, bits, fault, FAULT_ID);
 }
-KERNEL(bitmap_add_rows)(uint32_t n, const uint32_t* rows, uint64_t limit, uint32_t* bits, uint32_t* fault) {
-    bitmap_add(n, rows, limit, bits, fault, FAULT_ROW);
+KERNEL_JOINED(bitmap_add_rows,
+    (uint32_t n, const uint32_t* rows, uint64_t limit, uint32_t* bits, uint32_t* fault),
+    (n, rows, limit, bits, fault)) {
+    bitmap_add(grid, n, rows, limit, bits, fault, FAULT_ROW);
 }
 
 // Empties a set of these members.
 template <class T>
-DEVICE void bitmap_remove(uint32_t n, const T* ids, uint64_t limit, uint32_t* bits) {
-    uint64_t i = thread_in_grid();
+DEVICE void bitmap_remove(Grid grid, uint32_t n, const T* ids, uint64_t limit, uint32_t* bits) {
+    uint64_t i = thread_in_grid(grid);
     if (i < n && uint64_t(ids[i]) < limit) {
         bits[uint64_t(ids[i]) / 32] = 0;
     }
 }
-KERNEL(bitmap_remove_ids)(uint32_t n, const int64_t* ids, uint64_t limit, uint32_t* bits) {
-    bitmap_remove(n, ids, limit, bits);
+KERNEL_JOINED(bitmap_remove_ids,
+    (uint32_t n, const int64_t* ids, uint64_t limit, uint32_t* bits),
+    (n, ids, limit, bits)) {
+    bitmap_remove(grid, n, ids, limit, bits);
 }
-KERNEL(bitmap_remove_rows)(uint32_t n, const uint32_t* rows, uint64_t limit, uint32_t* bits) {
-    bitmap_remove(n, rows, limit, bits);
+KERNEL_JOINED(bitmap_remove_rows,
+    (uint32_t n, const uint32_t* rows, uint64_t limit, uint32_t* bits),
+    (n, rows, limit, bits)) {
+    bitmap_remove(grid, n, rows, limit, bits);
 }
 
 // sums[b] = members in the groups of block b.
-KERNEL_OF(bitmap_tiles, 256)(uint32_t groups, const uint32_t* bits, uint32_t* sums) {
-    uint64_t group = thread_in_grid();
+KERNEL_JOINED_OF(bitmap_tiles, 256,
+    (uint32_t groups, const uint32_t* bits, uint32_t* sums),
+    (groups, bits, sums)) {
+    uint64_t group = thread_in_grid(grid);
     uint32_t members = 0, total;
     if (group < groups) {
         Group g = load_group(bits, group);
@@ -57,16 +67,16 @@ KERNEL_OF(bitmap_tiles, 256)(uint32_t groups, const uint32_t* bits, uint32_t* su
     }
     block_scan(members, total);
     if (threadIdx.x == 0) {
-        sums[blockIdx.x] = total;
+        sums[grid.block] = total;
     }
 }
 
 // before[group] = members in the groups before, from the scanned sums; if asked for, the members, ascending.
 template <class T>
 DEVICE void bitmap_number(
-    uint32_t groups, const uint32_t* bits, const uint32_t* sums, uint32_t* before, T* members, uint32_t room,
+    Grid grid, uint32_t groups, const uint32_t* bits, const uint32_t* sums, uint32_t* before, T* members, uint32_t room,
     uint32_t* fault) {
-    uint64_t group = thread_in_grid();
+    uint64_t group = thread_in_grid(grid);
     uint32_t count = 0, total;
     Group g = {};
     if (group < groups) {
@@ -76,7 +86,7 @@ DEVICE void bitmap_number(
             count += __popc(g.words[w]);
         }
     }
-    uint32_t at = sums[blockIdx.x] + block_scan(count, total);
+    uint32_t at = sums[grid.block] + block_scan(count, total);
     if (group >= groups) {
         return;
     }
@@ -95,39 +105,46 @@ DEVICE void bitmap_number(
         }
     }
 }
-KERNEL_OF(bitmap_number_ids, 256)(
-    uint32_t groups, const uint32_t* bits, const uint32_t* sums, uint32_t* before, int64_t* members, uint32_t room,
-    uint32_t* fault) {
-    bitmap_number(groups, bits, sums, before, members, room, fault);
+KERNEL_JOINED_OF(bitmap_number_ids, 256,
+    (uint32_t groups, const uint32_t* bits, const uint32_t* sums, uint32_t* before, int64_t* members, uint32_t room,
+     uint32_t* fault),
+    (groups, bits, sums, before, members, room, fault)) {
+    bitmap_number(grid, groups, bits, sums, before, members, room, fault);
 }
-KERNEL_OF(bitmap_number_rows, 256)(
-    uint32_t groups, const uint32_t* bits, const uint32_t* sums, uint32_t* before, uint32_t* members, uint32_t room,
-    uint32_t* fault) {
-    bitmap_number(groups, bits, sums, before, members, room, fault);
+KERNEL_JOINED_OF(bitmap_number_rows, 256,
+    (uint32_t groups, const uint32_t* bits, const uint32_t* sums, uint32_t* before, uint32_t* members, uint32_t room,
+     uint32_t* fault),
+    (groups, bits, sums, before, members, room, fault)) {
+    bitmap_number(grid, groups, bits, sums, before, members, room, fault);
 }
 
 // inverse[i] = where ids[i] stands among the members. Ids out of range were told of when they were added; theirs is 0.
 template <class T>
 DEVICE void bitmap_rank(
-    uint32_t n, const T* ids, uint64_t limit, const uint32_t* bits, const uint32_t* before, uint32_t* inverse) {
-    uint64_t i = thread_in_grid();
+    Grid grid, uint32_t n, const T* ids, uint64_t limit, const uint32_t* bits, const uint32_t* before, uint32_t* inverse) {
+    uint64_t i = thread_in_grid(grid);
     if (i < n) {
         uint64_t id = uint64_t(ids[i]);
         inverse[i] = id < limit ? rank_of(bits, before, id) : 0;
     }
 }
-KERNEL(bitmap_rank_ids)(
-    uint32_t n, const int64_t* ids, uint64_t limit, const uint32_t* bits, const uint32_t* before, uint32_t* inverse) {
-    bitmap_rank(n, ids, limit, bits, before, inverse);
+KERNEL_JOINED(bitmap_rank_ids,
+    (uint32_t n, const int64_t* ids, uint64_t limit, const uint32_t* bits, const uint32_t* before, uint32_t* inverse),
+    (n, ids, limit, bits, before, inverse)) {
+    bitmap_rank(grid, n, ids, limit, bits, before, inverse);
 }
-KERNEL(bitmap_rank_rows)(
-    uint32_t n, const uint32_t* rows, uint64_t limit, const uint32_t* bits, const uint32_t* before, uint32_t* inverse) {
-    bitmap_rank(n, rows, limit, bits, before, inverse);
+KERNEL_JOINED(bitmap_rank_rows,
+    (uint32_t n, const uint32_t* rows, uint64_t limit, const uint32_t* bits, const uint32_t* before,
+     uint32_t* inverse),
+    (n, rows, limit, bits, before, inverse)) {
+    bitmap_rank(grid, n, rows, limit, bits, before, inverse);
 }
 
 // counts[owner] = how many of ascending ids it holds: those from owner * rows_per_owner on.
-KERNEL(count_by_owner)(uint32_t owners, uint32_t n, const int64_t* ids, uint64_t rows_per_owner, uint64_t* counts) {
-    uint64_t owner = thread_in_grid();
+KERNEL_JOINED(count_by_owner,
+    (uint32_t owners, uint32_t n, const int64_t* ids, uint64_t rows_per_owner, uint64_t* counts),
+    (owners, n, ids, rows_per_owner, counts)) {
+    uint64_t owner = thread_in_grid(grid);
     if (owner >= owners) {
         return;
     }
@@ -149,10 +166,11 @@ KERNEL(count_by_owner)(uint32_t owners, uint32_t n, const int64_t* ids, uint64_t
 }
 
 // keys[i] = the owner of ids[i]; of an id that nobody has, the last.
-KERNEL(owners_of_ids)(
-    uint32_t n, const int64_t* ids, uint64_t space, uint64_t rows_per_owner, uint32_t owners, uint64_t limit,
-    uint32_t* keys, uint32_t* fault) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(owners_of_ids,
+    (uint32_t n, const int64_t* ids, uint64_t space, uint64_t rows_per_owner, uint32_t owners, uint64_t limit,
+     uint32_t* keys, uint32_t* fault),
+    (n, ids, space, rows_per_owner, owners, limit, keys, fault)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -164,9 +182,10 @@ KERNEL(owners_of_ids)(
 }
 
 // Entries in their order: ids_out[i] = ids[order[i]], and where each position's entry stands.
-KERNEL(place_entries)(
-    uint32_t n, const uint32_t* order, const int64_t* ids, int64_t* ids_out, uint32_t* inverse, uint32_t* fault) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(place_entries,
+    (uint32_t n, const uint32_t* order, const int64_t* ids, int64_t* ids_out, uint32_t* inverse, uint32_t* fault),
+    (n, order, ids, ids_out, inverse, fault)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -180,18 +199,21 @@ KERNEL(place_entries)(
 }
 
 // In which microbatch each entry is used first and last. Numbers while they are found; `uses` has two bytes an entry.
-KERNEL(uses_begin)(uint32_t entries, uint32_t* first, uint32_t* last) {
-    uint64_t entry = thread_in_grid();
+KERNEL_JOINED(uses_begin,
+    (uint32_t entries, uint32_t* first, uint32_t* last),
+    (entries, first, last)) {
+    uint64_t entry = thread_in_grid(grid);
     if (entry < entries) {
         first[entry] = 255;
         last[entry] = 0;
     }
 }
 // Positions of a microbatch end at its boundary.
-KERNEL(uses_mark)(
-    uint32_t n, const uint32_t* inverse, uint32_t microbatches, const uint32_t* boundaries, uint32_t entries,
-    uint32_t* first, uint32_t* last, uint32_t* fault) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(uses_mark,
+    (uint32_t n, const uint32_t* inverse, uint32_t microbatches, const uint32_t* boundaries, uint32_t entries,
+     uint32_t* first, uint32_t* last, uint32_t* fault),
+    (n, inverse, microbatches, boundaries, entries, first, last, fault)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -206,8 +228,10 @@ KERNEL(uses_mark)(
     atomicMin(&first[entry], microbatch);
     atomicMax(&last[entry], microbatch);
 }
-KERNEL(uses_end)(uint32_t entries, const uint32_t* first, const uint32_t* last, uint8_t* uses) {
-    uint64_t entry = thread_in_grid();
+KERNEL_JOINED(uses_end,
+    (uint32_t entries, const uint32_t* first, const uint32_t* last, uint8_t* uses),
+    (entries, first, last, uses)) {
+    uint64_t entry = thread_in_grid(grid);
     if (entry < entries) {
         uses[2 * entry] = uint8_t(first[entry]);
         uses[2 * entry + 1] = uint8_t(last[entry]);
@@ -215,10 +239,11 @@ KERNEL(uses_end)(uint32_t entries, const uint32_t* first, const uint32_t* last, 
 }
 
 // The first and last use of each entry by anybody, from those that each position is told.
-KERNEL(uses_join)(
-    uint32_t n, const uint32_t* inverse, const uint8_t* uses, uint32_t entries, uint32_t* first, uint32_t* last,
-    uint32_t* fault) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(uses_join,
+    (uint32_t n, const uint32_t* inverse, const uint8_t* uses, uint32_t entries, uint32_t* first, uint32_t* last,
+     uint32_t* fault),
+    (n, inverse, uses, entries, first, last, fault)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -232,8 +257,10 @@ KERNEL(uses_join)(
 }
 
 // Slots of owner o become those of owner to[o]: owners come in another order. What is nobody's slot stays what it is.
-KERNEL(slots_in_order)(uint32_t n, int64_t* slots, uint64_t rows_per_owner, uint32_t owners, const uint32_t* to) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(slots_in_order,
+    (uint32_t n, int64_t* slots, uint64_t rows_per_owner, uint32_t owners, const uint32_t* to),
+    (n, slots, rows_per_owner, owners, to)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -244,8 +271,10 @@ KERNEL(slots_in_order)(uint32_t n, int64_t* slots, uint64_t rows_per_owner, uint
 }
 
 // rows[i] = ids[i] as a row of its owner's shard. Without rows_per_owner there is one owner.
-KERNEL(rows_of_entries)(uint32_t n, const int64_t* ids, uint64_t rows_per_owner, uint32_t owners, uint32_t* rows) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(rows_of_entries,
+    (uint32_t n, const int64_t* ids, uint64_t rows_per_owner, uint32_t owners, uint32_t* rows),
+    (n, ids, rows_per_owner, owners, rows)) {
+    uint64_t i = thread_in_grid(grid);
     if (i < n) {
         uint64_t id = uint64_t(ids[i]);
         uint64_t owner = rows_per_owner ? least(id / rows_per_owner, uint64_t(owners) - 1) : 0;
@@ -295,10 +324,11 @@ DEVICE uint64_t map_row(const uint64_t* permutation, const uint64_t* moved, uint
 
 // slots[i] = the slot of ids[i] below `rows`, and with `users` that of the user's copy of the table: user * space more.
 // Without a permutation slots are row numbers.
-KERNEL(slots_of_ids)(
-    uint32_t n, const int64_t* ids, uint64_t rows, const uint64_t* permutation, const uint64_t* moved, uint32_t places,
-    const uint32_t* users, uint64_t space, int64_t* slots, uint32_t* fault) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(slots_of_ids,
+    (uint32_t n, const int64_t* ids, uint64_t rows, const uint64_t* permutation, const uint64_t* moved,
+     uint32_t places, const uint32_t* users, uint64_t space, int64_t* slots, uint32_t* fault),
+    (n, ids, rows, permutation, moved, places, users, space, slots, fault)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
@@ -313,10 +343,11 @@ KERNEL(slots_of_ids)(
 }
 
 // The rows in slots, the other way round.
-KERNEL(rows_of_slots)(
-    uint32_t n, const int64_t* slots, const uint64_t* permutation, const uint64_t* moved, uint32_t places,
-    int64_t* rows) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(rows_of_slots,
+    (uint32_t n, const int64_t* slots, const uint64_t* permutation, const uint64_t* moved, uint32_t places,
+     int64_t* rows),
+    (n, slots, permutation, moved, places, rows)) {
+    uint64_t i = thread_in_grid(grid);
     if (i < n) {
         uint64_t slot = uint64_t(slots[i]);
         rows[i] = int64_t(permutation ? map_row(permutation, moved, places, slot, true) : slot);
@@ -324,10 +355,11 @@ KERNEL(rows_of_slots)(
 }
 
 // For each position of jagged samples (columns numbers a token), the value of its sample: out[p] = of_sample[stride * keys[s]].
-KERNEL(spread_over_positions)(
-    uint32_t n, uint32_t samples, const uint32_t* offsets, uint32_t columns, const uint64_t* keys, uint32_t limit,
-    const uint32_t* of_sample, uint32_t stride, uint32_t* out, uint32_t* fault) {
-    uint64_t p = thread_in_grid();
+KERNEL_JOINED(spread_over_positions,
+    (uint32_t n, uint32_t samples, const uint32_t* offsets, uint32_t columns, const uint64_t* keys, uint32_t limit,
+     const uint32_t* of_sample, uint32_t stride, uint32_t* out, uint32_t* fault),
+    (n, samples, offsets, columns, keys, limit, of_sample, stride, out, fault)) {
+    uint64_t p = thread_in_grid(grid);
     if (p >= n) {
         return;
     }
@@ -348,10 +380,11 @@ KERNEL(spread_over_positions)(
 }
 
 // `count` row numbers below table_rows for each row key; a draw depends on the key, the row key and its number only.
-KERNEL(negatives)(
-    uint32_t n, uint32_t count, uint32_t key0, uint32_t key1, uint64_t table_rows, const uint64_t* row_keys,
-    int64_t* out) {
-    uint64_t i = thread_in_grid();
+KERNEL_JOINED(negatives,
+    (uint32_t n, uint32_t count, uint32_t key0, uint32_t key1, uint64_t table_rows, const uint64_t* row_keys,
+     int64_t* out),
+    (n, count, key0, key1, table_rows, row_keys, out)) {
+    uint64_t i = thread_in_grid(grid);
     if (i >= uint64_t(n) * count) {
         return;
     }

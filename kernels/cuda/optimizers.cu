@@ -43,9 +43,9 @@ DEVICE float change(const Settings& s, float row_rate, float g, float& first, fl
 
 template <Rule rule>
 DEVICE void update_rows(
-    uint32_t n, uint32_t cols, Settings s, const uint32_t* rows, const float* grads, uint64_t grads_stride,
+    Grid grid, uint32_t n, uint32_t cols, Settings s, const uint32_t* rows, const float* grads, uint64_t grads_stride,
     float* table, uint32_t table_rows, uint64_t table_stride, float* state1, float* state2, uint32_t* fault) {
-    uint64_t i = uint64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+    uint64_t i = uint64_t(grid.block) * blockDim.y + threadIdx.y;
     bool there = i < n;
     uint64_t row = there ? rows[i] : 0;
     there = there && is_row(row, table_rows, fault);
@@ -126,39 +126,45 @@ DEVICE void update_rows(
     }
 }
 
-KERNEL(sgd_rows)(
-    uint32_t n, uint32_t cols, float rate, float decay, const uint32_t* rows, const float* grads, uint64_t grads_stride,
-    float* table, uint32_t table_rows, uint64_t table_stride, uint32_t* fault) {
+KERNEL_JOINED(sgd_rows,
+    (uint32_t n, uint32_t cols, float rate, float decay, const uint32_t* rows, const float* grads,
+     uint64_t grads_stride, float* table, uint32_t table_rows, uint64_t table_stride, uint32_t* fault),
+    (n, cols, rate, decay, rows, grads, grads_stride, table, table_rows, table_stride, fault)) {
     Settings s{rate, 0, decay, 0, 0};
-    update_rows<SGD>(n, cols, s, rows, grads, grads_stride, table, table_rows, table_stride, nullptr, nullptr, fault);
+    update_rows<SGD>(grid, n, cols, s, rows, grads, grads_stride, table, table_rows, table_stride, nullptr, nullptr, fault);
 }
-KERNEL(rowwise_adagrad_rows)(
-    uint32_t n, uint32_t cols, float rate, float eps, float decay, const uint32_t* rows, const float* grads,
-    uint64_t grads_stride, float* table, uint32_t table_rows, uint64_t table_stride, float* state, uint32_t* fault) {
+KERNEL_JOINED(rowwise_adagrad_rows,
+    (uint32_t n, uint32_t cols, float rate, float eps, float decay, const uint32_t* rows, const float* grads,
+     uint64_t grads_stride, float* table, uint32_t table_rows, uint64_t table_stride, float* state, uint32_t* fault),
+    (n, cols, rate, eps, decay, rows, grads, grads_stride, table, table_rows, table_stride, state, fault)) {
     Settings s{rate, eps, decay, 0, 0};
     update_rows<ROWWISE_ADAGRAD>(
-        n, cols, s, rows, grads, grads_stride, table, table_rows, table_stride, state, nullptr, fault);
+        grid, n, cols, s, rows, grads, grads_stride, table, table_rows, table_stride, state, nullptr, fault);
 }
-KERNEL(adagrad_rows)(
-    uint32_t n, uint32_t cols, float rate, float eps, float decay, const uint32_t* rows, const float* grads,
-    uint64_t grads_stride, float* table, uint32_t table_rows, uint64_t table_stride, float* state, uint32_t* fault) {
+KERNEL_JOINED(adagrad_rows,
+    (uint32_t n, uint32_t cols, float rate, float eps, float decay, const uint32_t* rows, const float* grads,
+     uint64_t grads_stride, float* table, uint32_t table_rows, uint64_t table_stride, float* state, uint32_t* fault),
+    (n, cols, rate, eps, decay, rows, grads, grads_stride, table, table_rows, table_stride, state, fault)) {
     Settings s{rate, eps, decay, 0, 0};
     update_rows<ADAGRAD>(
-        n, cols, s, rows, grads, grads_stride, table, table_rows, table_stride, state, nullptr, fault);
+        grid, n, cols, s, rows, grads, grads_stride, table, table_rows, table_stride, state, nullptr, fault);
 }
-KERNEL(adam_rows)(
-    uint32_t n, uint32_t cols, float rate, float eps, float decay, float keep1, float keep2, const uint32_t* rows,
-    const float* grads, uint64_t grads_stride, float* table, uint32_t table_rows, uint64_t table_stride, float* first,
-    float* second, uint32_t* fault) {
+KERNEL_JOINED(adam_rows,
+    (uint32_t n, uint32_t cols, float rate, float eps, float decay, float keep1, float keep2, const uint32_t* rows,
+     const float* grads, uint64_t grads_stride, float* table, uint32_t table_rows, uint64_t table_stride,
+     float* first, float* second, uint32_t* fault),
+    (n, cols, rate, eps, decay, keep1, keep2, rows, grads, grads_stride, table, table_rows, table_stride, first,
+     second, fault)) {
     Settings s{rate, eps, decay, keep1, keep2};
-    update_rows<ADAM>(n, cols, s, rows, grads, grads_stride, table, table_rows, table_stride, first, second, fault);
+    update_rows<ADAM>(grid, n, cols, s, rows, grads, grads_stride, table, table_rows, table_stride, first, second, fault);
 }
 
 // Keeps gradients instead: captured[rows[i]] += grads[i].
-KERNEL(capture_rows)(
-    uint32_t n, uint32_t cols, const uint32_t* rows, const float* grads, uint64_t grads_stride, float* captured,
-    uint32_t table_rows, uint32_t* fault) {
-    uint64_t i = uint64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+KERNEL_JOINED(capture_rows,
+    (uint32_t n, uint32_t cols, const uint32_t* rows, const float* grads, uint64_t grads_stride, float* captured,
+     uint32_t table_rows, uint32_t* fault),
+    (n, cols, rows, grads, grads_stride, captured, table_rows, fault)) {
+    uint64_t i = uint64_t(grid.block) * blockDim.y + threadIdx.y;
     if (i >= n) {
         return;
     }
@@ -172,10 +178,11 @@ KERNEL(capture_rows)(
 }
 
 // What rows hold before they are updated: kept[i] = from[rows[i]], of a table or of a state of its optimizer.
-KERNEL(keep_rows)(
-    uint32_t n, uint32_t cols, const uint32_t* rows, const float* from, uint32_t table_rows, float* kept,
-    uint32_t* fault) {
-    uint64_t i = uint64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+KERNEL_JOINED(keep_rows,
+    (uint32_t n, uint32_t cols, const uint32_t* rows, const float* from, uint32_t table_rows, float* kept,
+     uint32_t* fault),
+    (n, cols, rows, from, table_rows, kept, fault)) {
+    uint64_t i = uint64_t(grid.block) * blockDim.y + threadIdx.y;
     if (i >= n) {
         return;
     }

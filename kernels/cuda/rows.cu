@@ -10,11 +10,11 @@ const uint32_t ROWS_AT_ONCE = 4;
 // strides.
 template <class X, class Y>
 DEVICE void move_rows(
-    uint32_t n, uint32_t cols, const X* __restrict__ x, uint32_t x_rows, uint64_t x_stride,
+    Grid grid, uint32_t n, uint32_t cols, const X* __restrict__ x, uint32_t x_rows, uint64_t x_stride,
     const uint32_t* __restrict__ rows, const uint32_t* __restrict__ at, uint32_t at_limit, Y* __restrict__ y,
     uint32_t y_rows, uint64_t y_stride, const uint32_t* __restrict__ to, uint32_t add, uint32_t* fault) {
     const uint32_t none = 0xffffffffu;
-    uint64_t first = uint64_t(blockIdx.x) * blockDim.y * ROWS_AT_ONCE + threadIdx.y;
+    uint64_t first = uint64_t(grid.block) * blockDim.y * ROWS_AT_ONCE + threadIdx.y;
     uint32_t source[ROWS_AT_ONCE], target[ROWS_AT_ONCE];
 #pragma unroll
     for (uint32_t k = 0; k < ROWS_AT_ONCE; k++) {
@@ -81,52 +81,59 @@ DEVICE void move_rows(
 }
 
 // y[i] = table[rows[at[i]]], or table[rows[i]] without `at`, rounded to what rows are on their way.
-KERNEL(gather)(
-    uint32_t n, uint32_t cols, const float* table, uint32_t table_rows, uint64_t table_stride, const uint32_t* rows,
-    uint32_t entries, const uint32_t* at, REAL* y, uint64_t y_stride, uint32_t add, uint32_t* fault) {
-    move_rows(n, cols, table, table_rows, table_stride, rows, at, entries, y, n, y_stride, nullptr, add, fault);
+KERNEL_JOINED(gather,
+    (uint32_t n, uint32_t cols, const float* table, uint32_t table_rows, uint64_t table_stride, const uint32_t* rows,
+     uint32_t entries, const uint32_t* at, REAL* y, uint64_t y_stride, uint32_t add, uint32_t* fault),
+    (n, cols, table, table_rows, table_stride, rows, entries, at, y, y_stride, add, fault)) {
+    move_rows(grid, n, cols, table, table_rows, table_stride, rows, at, entries, y, n, y_stride, nullptr, add, fault);
 }
 
 // y[at[i]] = x[i]. `at` holds no position twice.
-KERNEL(scatter)(
-    uint32_t n, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* at, REAL* y, uint32_t y_rows,
-    uint64_t y_stride, uint32_t* fault) {
-    move_rows(n, cols, x, n, x_stride, nullptr, nullptr, n, y, y_rows, y_stride, at, 0, fault);
+KERNEL_JOINED(scatter,
+    (uint32_t n, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* at, REAL* y, uint32_t y_rows,
+     uint64_t y_stride, uint32_t* fault),
+    (n, cols, x, x_stride, at, y, y_rows, y_stride, fault)) {
+    move_rows(grid, n, cols, x, n, x_stride, nullptr, nullptr, n, y, y_rows, y_stride, at, 0, fault);
 }
 
 // y[i] = x[at[i]]: activations, from unique rows to one row per position.
-KERNEL(expand)(
-    uint32_t n, uint32_t cols, const REAL* x, uint32_t x_rows, uint64_t x_stride, const uint32_t* at, REAL* y,
-    uint64_t y_stride, uint32_t add, uint32_t* fault) {
-    move_rows(n, cols, x, x_rows, x_stride, at, nullptr, n, y, n, y_stride, nullptr, add, fault);
+KERNEL_JOINED(expand,
+    (uint32_t n, uint32_t cols, const REAL* x, uint32_t x_rows, uint64_t x_stride, const uint32_t* at, REAL* y,
+     uint64_t y_stride, uint32_t add, uint32_t* fault),
+    (n, cols, x, x_rows, x_stride, at, y, y_stride, add, fault)) {
+    move_rows(grid, n, cols, x, x_rows, x_stride, at, nullptr, n, y, n, y_stride, nullptr, add, fault);
 }
 
 // y[at[i]] = x[i], exactly: rows that arrived, as they are used. `at` holds no position twice.
-KERNEL(merge)(
-    uint32_t n, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* at, float* y, uint32_t y_rows,
-    uint64_t y_stride, uint32_t* fault) {
-    move_rows(n, cols, x, n, x_stride, nullptr, nullptr, n, y, y_rows, y_stride, at, 0, fault);
+KERNEL_JOINED(merge,
+    (uint32_t n, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* at, float* y, uint32_t y_rows,
+     uint64_t y_stride, uint32_t* fault),
+    (n, cols, x, x_stride, at, y, y_rows, y_stride, fault)) {
+    move_rows(grid, n, cols, x, n, x_stride, nullptr, nullptr, n, y, y_rows, y_stride, at, 0, fault);
 }
 
 // y[i] = x[at[i]], rounded: gradients of rows, those of a class, as they travel.
-KERNEL(split)(
-    uint32_t n, uint32_t cols, const float* x, uint32_t x_rows, uint64_t x_stride, const uint32_t* at, REAL* y,
-    uint64_t y_stride, uint32_t add, uint32_t* fault) {
-    move_rows(n, cols, x, x_rows, x_stride, at, nullptr, n, y, n, y_stride, nullptr, add, fault);
+KERNEL_JOINED(split,
+    (uint32_t n, uint32_t cols, const float* x, uint32_t x_rows, uint64_t x_stride, const uint32_t* at, REAL* y,
+     uint64_t y_stride, uint32_t add, uint32_t* fault),
+    (n, cols, x, x_rows, x_stride, at, y, y_stride, add, fault)) {
+    move_rows(grid, n, cols, x, x_rows, x_stride, at, nullptr, n, y, n, y_stride, nullptr, add, fault);
 }
 
 // y[at[i]] = x[i]: gradients of rows.
-KERNEL(scatter_floats)(
-    uint32_t n, uint32_t cols, const float* x, uint64_t x_stride, const uint32_t* at, float* y, uint32_t y_rows,
-    uint64_t y_stride, uint32_t* fault) {
-    move_rows(n, cols, x, n, x_stride, nullptr, nullptr, n, y, y_rows, y_stride, at, 0, fault);
+KERNEL_JOINED(scatter_floats,
+    (uint32_t n, uint32_t cols, const float* x, uint64_t x_stride, const uint32_t* at, float* y, uint32_t y_rows,
+     uint64_t y_stride, uint32_t* fault),
+    (n, cols, x, x_stride, at, y, y_rows, y_stride, fault)) {
+    move_rows(grid, n, cols, x, n, x_stride, nullptr, nullptr, n, y, y_rows, y_stride, at, 0, fault);
 }
 
 // y[b] (+)= the sum of x[at[p]] over the positions p of bag b, or their mean. Empty bags give zeros.
-KERNEL(pool)(
-    uint32_t bags, uint32_t cols, const REAL* x, uint32_t x_rows, uint64_t x_stride, const uint32_t* at,
-    const uint32_t* offsets, uint32_t mean, REAL* y, uint64_t y_stride, uint32_t add, uint32_t* fault) {
-    uint64_t bag = uint64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+KERNEL_JOINED(pool,
+    (uint32_t bags, uint32_t cols, const REAL* x, uint32_t x_rows, uint64_t x_stride, const uint32_t* at,
+     const uint32_t* offsets, uint32_t mean, REAL* y, uint64_t y_stride, uint32_t add, uint32_t* fault),
+    (bags, cols, x, x_rows, x_stride, at, offsets, mean, y, y_stride, add, fault)) {
+    uint64_t bag = uint64_t(grid.block) * blockDim.y + threadIdx.y;
     if (bag >= bags) {
         return;
     }
@@ -183,8 +190,10 @@ KERNEL(pool)(
 }
 
 // bags[p] = the bag of position p.
-KERNEL(bags_of_positions)(uint32_t n, uint32_t bags, const uint32_t* offsets, uint32_t* out, uint32_t* fault) {
-    uint64_t p = thread_in_grid();
+KERNEL_JOINED(bags_of_positions,
+    (uint32_t n, uint32_t bags, const uint32_t* offsets, uint32_t* out, uint32_t* fault),
+    (n, bags, offsets, out, fault)) {
+    uint64_t p = thread_in_grid(grid);
     if (p >= n) {
         return;
     }

@@ -104,9 +104,9 @@ const uint32_t SUM_AHEAD = 4;
 // Sums groups of at most `longest` positions.
 template <class X, class Y>
 DEVICE void segment_sum_of(
-    uint32_t groups, uint32_t cols, Rows<X> rows, const uint32_t* positions, const uint32_t* ends, Senders senders, Y* y,
+    Grid grid, uint32_t groups, uint32_t cols, Rows<X> rows, const uint32_t* positions, const uint32_t* ends, Senders senders, Y* y,
     uint64_t y_stride, uint32_t add, uint32_t longest) {
-    uint64_t group = uint64_t(blockIdx.x) * blockDim.y + threadIdx.y;
+    uint64_t group = uint64_t(grid.block) * blockDim.y + threadIdx.y;
     if (group >= groups) {
         return;
     }
@@ -185,7 +185,7 @@ const uint32_t LONG_COLUMNS = 32, LONG_ROWS = 128, LONG_WARPS = 8;
 // Sums the listed groups, a slice of columns for each block, as many as come.
 template <class X, class Y>
 DEVICE void segment_sum_long_of(
-    uint32_t cols, Rows<X> rows, const uint32_t* positions, const uint32_t* ends, Senders senders, Y* y,
+    Grid grid, uint32_t cols, Rows<X> rows, const uint32_t* positions, const uint32_t* ends, Senders senders, Y* y,
     uint64_t y_stride, uint32_t add, const uint32_t* listed, const uint32_t* count) {
     SHARED_2D(float, values, LONG_ROWS, LONG_COLUMNS);
     SHARED(uint32_t, places, LONG_ROWS);
@@ -193,7 +193,7 @@ DEVICE void segment_sum_long_of(
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     uint32_t slices = (cols + LONG_COLUMNS - 1) / LONG_COLUMNS;
     uint64_t items = uint64_t(*count) * slices;
-    for (uint64_t item = blockIdx.x; item < items; item += gridDim.x) {
+    for (uint64_t item = grid.block; item < items; item += grid.blocks) {
         uint32_t group = listed[item / slices], j = uint32_t(item % slices) * LONG_COLUMNS + lane;
         uint32_t begin = group > 0 ? ends[group - 1] : 0, end = ends[group];
         Y* out = y + group * y_stride;
@@ -248,8 +248,10 @@ DEVICE void segment_sum_long_of(
 }
 
 // Lists the groups of more than `longest` positions, in any order: each is summed by itself. `count` begins at 0.
-KERNEL(long_groups)(uint32_t groups, const uint32_t* ends, uint32_t longest, uint32_t* listed, uint32_t* count) {
-    uint64_t group = thread_in_grid();
+KERNEL_JOINED(long_groups,
+    (uint32_t groups, const uint32_t* ends, uint32_t longest, uint32_t* listed, uint32_t* count),
+    (groups, ends, longest, listed, count)) {
+    uint64_t group = thread_in_grid(grid);
     if (group >= groups) {
         return;
     }
@@ -260,53 +262,60 @@ KERNEL(long_groups)(uint32_t groups, const uint32_t* ends, uint32_t longest, uin
 }
 
 // y[g] (+)= the sum of the rows of x at the positions of group g: gradients of activations, by the rows that they had.
-KERNEL(segment_sum)(
-    uint32_t groups, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* bags, const uint32_t* offsets,
-    uint32_t mean, const uint32_t* positions, const uint32_t* ends, float* y, uint64_t y_stride, uint32_t add,
-    uint32_t longest) {
+KERNEL_JOINED(segment_sum,
+    (uint32_t groups, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* bags, const uint32_t* offsets,
+     uint32_t mean, const uint32_t* positions, const uint32_t* ends, float* y, uint64_t y_stride, uint32_t add,
+     uint32_t longest),
+    (groups, cols, x, x_stride, bags, offsets, mean, positions, ends, y, y_stride, add, longest)) {
     Rows<REAL> rows{x, x_stride, bags, offsets, mean != 0};
-    segment_sum_of(groups, cols, rows, positions, ends, Senders{nullptr, 0, 1, false}, y, y_stride, add, longest);
+    segment_sum_of(grid, groups, cols, rows, positions, ends, Senders{nullptr, 0, 1, false}, y, y_stride, add, longest);
 }
-KERNEL_OF(segment_sum_long, 256)(
-    uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* bags, const uint32_t* offsets, uint32_t mean,
-    const uint32_t* positions, const uint32_t* ends, float* y, uint64_t y_stride, uint32_t add, const uint32_t* listed,
-    const uint32_t* count) {
+KERNEL_JOINED_OF(segment_sum_long, 256,
+    (uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* bags, const uint32_t* offsets, uint32_t mean,
+     const uint32_t* positions, const uint32_t* ends, float* y, uint64_t y_stride, uint32_t add,
+     const uint32_t* listed, const uint32_t* count),
+    (cols, x, x_stride, bags, offsets, mean, positions, ends, y, y_stride, add, listed, count)) {
     Rows<REAL> rows{x, x_stride, bags, offsets, mean != 0};
-    segment_sum_long_of(cols, rows, positions, ends, Senders{nullptr, 0, 1, false}, y, y_stride, add, listed, count);
+    segment_sum_long_of(grid, cols, rows, positions, ends, Senders{nullptr, 0, 1, false}, y, y_stride, add, listed, count);
 }
 
 // The same of received gradients, whose positions are grouped by source; those of source s end at sources[s],
 // and `node` sources one after the other are a node's. With `round` each node's sum is rounded to bf16 before it is added.
-KERNEL(received_sum)(
-    uint32_t groups, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
-    const uint32_t* sources, uint32_t source_count, uint32_t node, uint32_t round, float* y, uint64_t y_stride,
-    uint32_t longest) {
+KERNEL_JOINED(received_sum,
+    (uint32_t groups, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* positions,
+     const uint32_t* ends, const uint32_t* sources, uint32_t source_count, uint32_t node, uint32_t round, float* y,
+     uint64_t y_stride, uint32_t longest),
+    (groups, cols, x, x_stride, positions, ends, sources, source_count, node, round, y, y_stride, longest)) {
     Rows<REAL> rows{x, x_stride, nullptr, nullptr, false};
     Senders senders{sources, source_count, node, round != 0};
-    segment_sum_of(groups, cols, rows, positions, ends, senders, y, y_stride, 0, longest);
+    segment_sum_of(grid, groups, cols, rows, positions, ends, senders, y, y_stride, 0, longest);
 }
-KERNEL_OF(received_sum_long, 256)(
-    uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
-    const uint32_t* sources, uint32_t source_count, uint32_t node, uint32_t round, float* y, uint64_t y_stride,
-    const uint32_t* listed, const uint32_t* count) {
+KERNEL_JOINED_OF(received_sum_long, 256,
+    (uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
+     const uint32_t* sources, uint32_t source_count, uint32_t node, uint32_t round, float* y, uint64_t y_stride,
+     const uint32_t* listed, const uint32_t* count),
+    (cols, x, x_stride, positions, ends, sources, source_count, node, round, y, y_stride, listed, count)) {
     Rows<REAL> rows{x, x_stride, nullptr, nullptr, false};
     Senders senders{sources, source_count, node, round != 0};
-    segment_sum_long_of(cols, rows, positions, ends, senders, y, y_stride, 0, listed, count);
+    segment_sum_long_of(grid, cols, rows, positions, ends, senders, y, y_stride, 0, listed, count);
 }
 
 // The same of one node's, whose sums travel on as the gradients came.
-KERNEL(node_sum)(
-    uint32_t groups, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
-    const uint32_t* sources, uint32_t source_count, REAL* y, uint64_t y_stride, uint32_t longest) {
+KERNEL_JOINED(node_sum,
+    (uint32_t groups, uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* positions,
+     const uint32_t* ends, const uint32_t* sources, uint32_t source_count, REAL* y, uint64_t y_stride,
+     uint32_t longest),
+    (groups, cols, x, x_stride, positions, ends, sources, source_count, y, y_stride, longest)) {
     Rows<REAL> rows{x, x_stride, nullptr, nullptr, false};
     Senders senders{sources, source_count, source_count, false};
-    segment_sum_of(groups, cols, rows, positions, ends, senders, y, y_stride, 0, longest);
+    segment_sum_of(grid, groups, cols, rows, positions, ends, senders, y, y_stride, 0, longest);
 }
-KERNEL_OF(node_sum_long, 256)(
-    uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
-    const uint32_t* sources, uint32_t source_count, REAL* y, uint64_t y_stride, const uint32_t* listed,
-    const uint32_t* count) {
+KERNEL_JOINED_OF(node_sum_long, 256,
+    (uint32_t cols, const REAL* x, uint64_t x_stride, const uint32_t* positions, const uint32_t* ends,
+     const uint32_t* sources, uint32_t source_count, REAL* y, uint64_t y_stride, const uint32_t* listed,
+     const uint32_t* count),
+    (cols, x, x_stride, positions, ends, sources, source_count, y, y_stride, listed, count)) {
     Rows<REAL> rows{x, x_stride, nullptr, nullptr, false};
     Senders senders{sources, source_count, source_count, false};
-    segment_sum_long_of(cols, rows, positions, ends, senders, y, y_stride, 0, listed, count);
+    segment_sum_long_of(grid, cols, rows, positions, ends, senders, y, y_stride, 0, listed, count);
 }

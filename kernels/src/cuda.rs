@@ -9,6 +9,7 @@ pub mod catalogue;
 pub mod driver;
 #[cfg(all(feature = "emulated", target_os = "linux"))]
 pub mod emulated;
+pub mod joined;
 pub mod lists;
 pub mod sources;
 

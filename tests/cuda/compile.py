@@ -142,8 +142,9 @@ def compile_all(sources, options, workers):
 
 def declared(sources):
     """Kernels that the sources declare: each must come out of the compiler."""
-    pattern = re.compile(r"^KERNEL(?:_OF)?\((\w+)", re.MULTILINE)
-    return {(s.name, name) for s in sources for name in pattern.findall(s.read_text())}
+    pattern = re.compile(r"^KERNEL(_JOINED)?(?:_OF)?\((\w+)", re.MULTILINE)
+    found = [(s.name, *kernel) for s in sources for kernel in pattern.findall(s.read_text())]
+    return {(s, name) for s, _, name in found} | {(s, f"{name}_joined") for s, joined, name in found if joined}
 
 
 def lines(found):

@@ -9,6 +9,7 @@ pub mod chart;
 pub mod emulated;
 pub mod filetest;
 pub mod interpreter;
+pub mod joined;
 pub mod mock;
 pub mod models;
 pub mod modules;

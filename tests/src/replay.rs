@@ -444,6 +444,21 @@ impl<D: Driver> Driver for Noting<D> {
         self.own.launch(stream, launch)
     }
 
+    fn launch_joined(&self, stream: Stream, launches: &[(Launch<'_>, &str)]) -> Result<(), DriverError> {
+        self.work(stream);
+        self.own.launch_joined(stream, launches)
+    }
+
+    fn upload_all(&self, stream: Stream, copies: &[((Pinned, u64), Area)]) -> Result<(), DriverError> {
+        self.work(stream);
+        self.own.upload_all(stream, copies)
+    }
+
+    fn download_all(&self, stream: Stream, copies: &[(Area, (Pinned, u64))]) -> Result<(), DriverError> {
+        self.work(stream);
+        self.own.download_all(stream, copies)
+    }
+
     fn product(&self, stream: Stream, product: &Product) -> Result<(), DriverError> {
         self.work(stream);
         self.own.product(stream, product)
@@ -464,6 +479,10 @@ impl<D: Driver> Driver for Noting<D> {
         let op = self.schedule.train.ops.iter().position(|op| op.name == what);
         let (Some(op), Some(engine)) = (op, thread.name()) else { return };
         let mut notes = self.notes.lock();
+        if self.schedule.train.ops[op].joined {
+            // What has no work of its own has its share of the launch of all.
+            notes.begin(stream);
+        }
         // A rank has a thread for each engine.
         let engine = notes.engines.iter().position(|own| own == engine).unwrap_or_else(|| {
             let rank = |name: &str| name.rsplit_once('-').map(|(rank, _)| rank.to_owned());

@@ -60,7 +60,8 @@ pub trait Device: Sized + Send + Sync {
     const LATE_LOSSES: bool = false;
 
     /// Whether what is started of a queue is carried out in that order, whenever it ends: then what needs nothing of an operation
-    /// of which the host has yet to learn sizes may be started behind it.
+    /// of which the host has yet to learn sizes may be started behind it. What one launch starts ([`joined`](fs_schedule::Op::joined))
+    /// is started one right after the other, and nothing else by that thread in between; then it goes on for others.
     const IN_ORDER: bool = false;
 
     /// Whether it notes when it does things, by a clock of its own ([`note_times`](Self::note_times)): the host's times are only those

@@ -18,7 +18,7 @@ use super::profile::Profile;
 use super::rank::Rank;
 use super::record::Record;
 use super::thread::{Running, Thread};
-use crate::device::{Device, Progress};
+use crate::device::{Device, Fault, Progress};
 
 /// How long a thread looks for something to do before it sleeps, in nanoseconds: about as long as it takes to fall
 /// asleep and to be woken again. It does so while it usually waits for less than four times as long, which is what
@@ -28,6 +28,9 @@ const PATIENCE: u64 = 20_000;
 const LONG: u64 = 8 * PATIENCE;
 /// Looks between two readings of the clock.
 const LOOKS: usize = 16;
+
+/// When an operation was started, and what came of it; nothing if it has no batch.
+type Started<D> = (u64, Result<Option<Progress<<D as Device>::Ticket>>, Fault>);
 
 /// Runs an engine's queues to the end. The times of its operations, or nothing if the run failed, and the records of
 /// the steps that are recorded.
@@ -180,14 +183,29 @@ impl<D: Device> Thread<'_, '_, D> {
         true
     }
 
-    /// Runs an operation of this rank alone.
+    /// Runs an operation of this rank alone, and where a device works in order all that one launch starts with it.
     fn local(&mut self, queue: usize, op: usize, step: u64, batch: u64) {
+        let last = self.rank.plan.ops[op].last;
+        if !D::IN_ORDER || last == op {
+            let started = self.start(queue, (op, step, batch), true);
+            return self.started(queue, (op, step, batch), started);
+        }
+        // Whoever waits for one of them goes on once all are started.
+        let all: Vec<_> =
+            (op..=last).map(|member| self.start(queue, (member, step, batch), member == op)).collect();
+        for (member, started) in (op..).zip(all) {
+            self.started(queue, (member, step, batch), started);
+        }
+    }
+
+    /// Starts an operation; when that was. `first`: of what one launch starts.
+    fn start(&mut self, queue: usize, (op, step, batch): (usize, u64, u64), first: bool) -> Started<D> {
         let rank = self.rank;
         let outer = self.at.replace(Some(op));
         let start = rank.process.clock.now();
         self.close_gap(Gap::Before(op, step), start);
         // A queue stands where its first operation does that has not ended.
-        let alone = self.heads[queue].running.is_empty();
+        let alone = first && self.heads[queue].running.is_empty();
         let note = |doing: Doing| {
             if alone {
                 rank.places.set((self.engine, queue), (op, step), doing);
@@ -205,6 +223,13 @@ impl<D: Device> Thread<'_, '_, D> {
         if D::HAS_CLOCK && rank.plan.load != Some(op) {
             self.profile.ops[op].issued += Duration::from_nanos(rank.process.clock.now() - start);
         }
+        self.at.set(outer);
+        (start, outcome)
+    }
+
+    /// Goes on with an operation that was started.
+    fn started(&mut self, queue: usize, (op, step, batch): (usize, u64, u64), (start, outcome): Started<D>) {
+        let outer = self.at.replace(Some(op));
         match outcome {
             Ok(Some(progress)) => self.follow(queue, progress, (op, step, batch), start, false),
             // The last batch was the one before.

@@ -62,6 +62,8 @@ pub(crate) struct Planned {
     pub loss: Option<usize>,
     /// The host must learn sizes of it.
     pub learns: bool,
+    /// The last operation that one launch starts with it.
+    pub last: usize,
 }
 
 /// Batches that are held at once. Operations that touch no input or size of their batch, such as dense updates, may
@@ -94,7 +96,8 @@ impl Plan {
         let mut channels = Vec::new();
         let mut planned: Vec<Planned> = ops
             .iter()
-            .map(|op| {
+            .enumerate()
+            .map(|(i, op)| {
                 let (engine, stage) = (engine_of(op), i64::from(op.stage));
                 let dep = |d: &Dep| (d.op, u64::from(d.distance));
                 let channel = op.action.facts().transfer.map(|_| channels.len());
@@ -113,6 +116,7 @@ impl Plan {
                     transfer,
                     loss: None,
                     learns,
+                    last: i + ops[i + 1..].iter().take_while(|op| op.joined).count(),
                 }
             })
             .collect();

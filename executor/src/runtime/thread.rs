@@ -166,10 +166,10 @@ impl<'r, 'a, D: Device> Thread<'r, 'a, D> {
             return None;
         }
         let (op, step) = self.after(queue, running.len())?;
+        // All that one launch starts with it is started with it.
         let free = |other: &Running<D::Ticket>| {
-            other.op != op
-                && (other.ticket.is_none() || plan.ops[other.op].learns)
-                && !program.needs(&program.ops[op], &program.ops[other.op])
+            let needs = |op: usize| other.op == op || program.needs(&program.ops[op], &program.ops[other.op]);
+            (other.ticket.is_none() || plan.ops[other.op].learns) && !(op..=plan.ops[op].last).any(needs)
         };
         if plan.ops[op].channel.is_some() || plan.load == Some(op) || !running.iter().all(free) {
             return None;

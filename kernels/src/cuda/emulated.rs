@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sha2::{Digest as _, Sha256};
 
-use super::sources::{EMULATION, FAMILIES, HEADERS, Precision, Source};
+use super::joined::Joined;
+use super::sources::{EMULATION, FAMILIES, HEADERS, JOINED, Precision, Source};
 use super::{Call, Shape};
 
 /// Why kernels cannot be emulated, or what one did that CUDA does not allow.
@@ -252,6 +253,20 @@ impl Emulation {
         // SAFETY: the catalogue's types are those of the sources (held by a test); the rest is the caller's.
         call.with_arguments(|args| unsafe { self.launch(call.kernel.name, grid, block, shared, args) })
     }
+
+    /// Runs several launches as one, to its end; nothing if there is nothing to do.
+    ///
+    /// # Safety
+    /// As of [`run`](Self::run), for each of them; none uses what another writes.
+    pub unsafe fn run_joined(&self, joined: &Joined) -> Result<(), EmulationError> {
+        if joined.shape.is_empty() {
+            return Ok(());
+        }
+        let Shape { grid, block, shared } = joined.shape;
+        let mut arguments = [joined.words().as_ptr().cast_mut().cast()];
+        // SAFETY: the kernel reads as many words as there are (held by a test); the rest is the caller's.
+        unsafe { self.launch(&joined.kernel.joined_name(), grid, block, shared, &mut arguments) }
+    }
 }
 
 fn c_text(text: &str) -> CString {
@@ -359,6 +374,9 @@ fn object_of(
         let mut text = format!("#include \"{}\"\n", source.name);
         for kernel in source.kernels() {
             let _ = writeln!(text, "EMULATE_REGISTER({kernel});");
+        }
+        for kernel in source.joined() {
+            let _ = writeln!(text, "EMULATE_REGISTER({kernel}{JOINED});");
         }
         let file = sources.join(format!("{}.cpp", source.name));
         write(&file, &text)?;

@@ -58,6 +58,9 @@ pub const OPTIONS: &str = include_str!("../../cuda/nvrtc.options");
 pub const EMULATION: &[Source] =
     sources!["emulate/emulate.hpp", "emulate/fiber.hpp", "emulate/emulate.cpp", "emulate/selftest.cu"];
 
+/// What the name of a kernel ends with that does the work of several launches.
+pub const JOINED: &str = "_joined";
+
 impl Source {
     /// Whether others include it.
     pub fn is_header(self) -> bool {
@@ -66,8 +69,17 @@ impl Source {
 
     /// Names of the kernels in it, in order.
     pub fn kernels(self) -> impl Iterator<Item = &'static str> {
+        self.declared(&["KERNEL(", "KERNEL_OF(", "KERNEL_JOINED(", "KERNEL_JOINED_OF("])
+    }
+
+    /// Names of those of which one launch can do the work of several: with [`JOINED`] behind the name it is another kernel.
+    pub fn joined(self) -> impl Iterator<Item = &'static str> {
+        self.declared(&["KERNEL_JOINED(", "KERNEL_JOINED_OF("])
+    }
+
+    fn declared(self, macros: &'static [&'static str]) -> impl Iterator<Item = &'static str> {
         self.text.lines().filter_map(|line| {
-            let rest = line.strip_prefix("KERNEL(").or_else(|| line.strip_prefix("KERNEL_OF("))?;
+            let rest = macros.iter().find_map(|name| line.strip_prefix(name))?;
             rest.split([',', ')']).next()
         })
     }

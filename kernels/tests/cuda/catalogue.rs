@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fs_kernels::cuda::Kernel;
 use fs_kernels::cuda::catalogue::kernels;
 use fs_kernels::cuda::sources::FAMILIES;
 
@@ -20,7 +21,13 @@ fn it_has_the_arguments_that_the_compiler_sees() {
             assert_eq!(Some(types.as_slice()), found.get(kernel.name).copied(), "{}", kernel.name);
             let source = FAMILIES.iter().find(|s| s.name == kernel.source).unwrap();
             assert!(source.kernels().any(|name| name == kernel.name), "{} in {}", kernel.name, kernel.source);
+            // What does the work of several launches takes the words of so many arguments for each.
+            let joined = found.get(kernel.joined_name().as_str()).copied();
+            let all = [format!("joined {:02}", kernel.arguments.len())];
+            assert_eq!(joined, kernel.joins().then_some(&all[..]), "{}", kernel.name);
         }
+        let joined: Vec<String> = kernels().filter(|k| k.joins()).map(Kernel::joined_name).collect();
+        listed.extend(joined.iter().map(String::as_str));
         let found: BTreeSet<&str> = found.into_keys().collect();
         assert_eq!(listed, found);
     }

@@ -137,6 +137,12 @@ impl Pictures {
         Self { tables, dense: (0..dense).map(|_| Mutex::default()).collect(), counted: Default::default() }
     }
 
+    /// Whether updates of a step put aside what they change.
+    pub(super) fn keeps(&self, step: u64) -> bool {
+        let keeps = |kept: &Mutex<Kept<Rows>>| kept.lock().begun.as_ref().is_some_and(|b| step >= b.from);
+        self.tables.iter().flatten().any(keeps)
+    }
+
     /// Updates that found no room have waited so long.
     pub(super) fn waited(&self, time: Duration) {
         self.counted[1].fetch_add(time.as_nanos() as u64, Ordering::Relaxed);

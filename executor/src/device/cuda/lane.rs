@@ -14,7 +14,7 @@ use fs_schedule::action::Effect;
 use fs_schedule::{Engine, Op, Program, Schedule};
 use parking_lot::Mutex;
 
-use super::timed::Timed;
+use super::timed::{Share, Timed};
 use crate::device::Job;
 
 /// The streams of a rank and the events of its programs.
@@ -33,6 +33,8 @@ pub(super) struct Order {
     /// An operation whose dependencies are left out, for tests.
     pub(super) careless: Option<String>,
     pub(super) timed: Timed,
+    /// Of the operations of training.
+    shares: Vec<Share>,
 }
 
 /// The event of a batch in a ring.
@@ -79,12 +81,18 @@ impl Order {
         };
         let evaluation = schedule.evaluation.as_ref().map(load).transpose()?.flatten();
         let loads = [load(&schedule.train)?, evaluation];
-        Ok(Self { streams, marks, events, stages, loads, careless: None, timed: Timed::default() })
+        let shares = Share::all(&schedule.train);
+        Ok(Self { streams, marks, events, stages, loads, careless: None, timed: Timed::default(), shares })
     }
 
     /// How many operations training has.
     pub(super) fn ops(&self) -> usize {
         self.events[0].len()
+    }
+
+    /// The share of an operation of training in what one launch starts.
+    pub(super) fn share(&self, op: usize) -> &Share {
+        &self.shares[op]
     }
 
     /// The stream of an operation.

@@ -4,6 +4,8 @@ use fs_kernels::cuda::driver::{Area, Driver, DriverError, Event, Memory, Stream}
 use fs_schedule::{Buffer, Element, Program, Schedule};
 use parking_lot::Mutex;
 
+use super::joined::Joining;
+
 /// A block that grows to the largest batch.
 #[derive(Debug)]
 pub(super) struct Block {
@@ -68,7 +70,7 @@ impl Buffers {
     /// write them.
     pub(super) fn get<D: Driver>(
         &self,
-        driver: &D,
+        driver: &Joining<D>,
         (buffer, batch): (&Buffer, u64),
         bytes: u64,
         stream: Stream,
@@ -90,7 +92,8 @@ impl Buffers {
                 Some((event, _)) => event,
                 None => driver.event()?,
             };
-            driver.record(stream, event)?;
+            // The memory is there now, whatever waits to be done with it.
+            driver.record_now(stream, event)?;
             block.born = Some((event, stream));
         } else if let Some((event, first)) = block.born
             && first != stream

@@ -14,6 +14,7 @@ mod dense;
 mod fused;
 mod ids;
 mod ids_transfer;
+mod joined;
 mod kept;
 mod kernels;
 mod lane;
@@ -49,7 +50,7 @@ use std::time::{Duration, Instant};
 use fs_kernels::cuda::driver::{Driver, Memory, Stream};
 use fs_kernels::cuda::sources::Precision;
 use fs_schedule::ranking::SCORES;
-use fs_schedule::{Action, Engine, Sharding};
+use fs_schedule::{Action, Engine, Program, Sharding};
 use parking_lot::Mutex;
 
 use super::aside;
@@ -60,6 +61,7 @@ use super::{
 use crate::transport::Reach;
 use action::{By, by};
 use dense::fits;
+use joined::Joining;
 use kept::Pictures;
 use kernels::Enqueued;
 use lane::{Order, StagingPool};
@@ -102,7 +104,7 @@ impl<D> Default for Options<D> {
 
 /// A rank on a GPU.
 pub struct Cuda<D: Driver> {
-    driver: Arc<D>,
+    driver: Arc<Joining<D>>,
     order: Order,
     /// For what is copied between runs.
     between: Stream,
@@ -247,6 +249,27 @@ impl<D: Driver> Cuda<D> {
         };
         Ok(Progress::Running(Ticket(under), AGAIN))
     }
+
+    /// Starts an operation, perhaps one of a group.
+    fn start_one(&self, lane: &Lane, job: &Job<'_>) -> Result<Progress<Ticket>, Fault> {
+        if job.op.action == Action::LoadBatch && job.number == 0 {
+            self.begin_run()?;
+        }
+        self.settled.store(false, Ordering::Release);
+        let stream = self.order.begin(&*self.driver, job)?;
+        match by(&job.op.action) {
+            By::Device => {
+                let done = self.enqueue_all(lane, job, stream)?;
+                self.under_way(job, done, Instant::now())
+            }
+            By::Planner => self.plan_in_time(lane, job, stream),
+        }
+    }
+}
+
+/// Whether one launch starts an operation of a program and the one before it.
+fn is_joined(program: &Program, op: usize) -> bool {
+    program.ops.get(op).is_some_and(|op| op.joined)
 }
 
 impl<D: Driver> Device for Cuda<D> {
@@ -269,7 +292,7 @@ impl<D: Driver> Device for Cuda<D> {
             return Err(OpenError { device: "CUDA".into(), reason });
         };
         let host = Cpu::without_values(env)?;
-        let driver = Arc::clone(driver);
+        let driver = Arc::new(Joining::new(Arc::clone(driver)));
         if has_bf16(&env.schedule) {
             driver.prepare(Precision::Bf16).map_err(|e| open_error(&e))?;
         }
@@ -338,18 +361,21 @@ impl<D: Driver> Device for Cuda<D> {
     }
 
     fn start(&self, lane: &Lane, job: &Job<'_>) -> Result<Progress<Ticket>, Fault> {
-        if job.op.action == Action::LoadBatch && job.number == 0 {
-            self.begin_run()?;
-        }
-        self.settled.store(false, Ordering::Release);
-        let stream = self.order.begin(&*self.driver, job)?;
-        match by(&job.op.action) {
-            By::Device => {
-                let done = self.enqueue_all(lane, job, stream)?;
-                self.under_way(job, done, Instant::now())
+        let (stream, more) = (self.order.stream(job), is_joined(job.program, job.index + 1));
+        if !job.op.joined {
+            self.driver.part(stream)?;
+            // Work of others comes between what an update puts aside and what it changes.
+            let keeps = matches!(job.op.action, Action::Apply { .. }) && self.pictures.keeps(job.batch.step);
+            if more && !keeps {
+                self.driver.join(stream)?;
             }
-            By::Planner => self.plan_in_time(lane, job, stream),
         }
+        let started = self.start_one(lane, job);
+        if more && started.is_ok() {
+            return started;
+        }
+        let told = self.driver.part(stream);
+        started.and_then(|started| told.map(|()| started).map_err(Fault::from))
     }
 
     fn poll(&self, lane: &Lane, job: &Job<'_>, ticket: Ticket) -> Result<Progress<Ticket>, Fault> {
@@ -375,7 +401,7 @@ impl<D: Driver> Device for Cuda<D> {
     }
 
     fn note_times(&self, batches: Range<u64>, first: &Self) -> Result<Noted, Fault> {
-        let others = Arc::ptr_eq(&self.driver, &first.driver) && !std::ptr::eq(self, first);
+        let others = self.driver.is(&first.driver) && !std::ptr::eq(self, first);
         let noted = match (batches.is_empty(), others) {
             (true, _) => Noted::No,
             (false, true) => Noted::SinceFirst,
@@ -387,7 +413,14 @@ impl<D: Driver> Device for Cuda<D> {
     }
 
     fn times(&self, op: usize, batch: u64) -> Result<Option<[i64; 2]>, Fault> {
-        Ok(self.order.timed.of(&*self.driver, op, batch)?)
+        let share = self.order.share(op);
+        let of = |op| self.order.timed.of(&*self.driver, op, batch);
+        let own = of(op)?;
+        Ok(if share.group.len() > 1 {
+            share.of(own, &share.group.clone().map(of).collect::<Result<Vec<_>, _>>()?)
+        } else {
+            own
+        })
     }
 
     fn late_loss(&self, batch: u64) -> Result<Option<f64>, Fault> {

@@ -2,14 +2,14 @@
 //!
 //! What has been waited for has come before the first one. An operation of which the host must learn something ends with what tells
 //! it. What it enqueues once the host knows comes behind what was begun since, and is not shown: operations of a queue are one
-//! after the other.
+//! after the other. Of operations that one launch starts each has its planned share of the time of all.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fs_kernels::cuda::driver::{Driver, DriverError, Event, Stream};
-use fs_schedule::Engine;
+use fs_schedule::{Engine, Program};
 use parking_lot::RwLock;
 
 use crate::device::Job;
@@ -39,6 +39,49 @@ struct Base {
     /// A timer in the midst of what is noted, and when that was: the longer a time, the less exactly CUDA tells it, and times of
     /// operations are to be compared with each other.
     near: OnceLock<(Event, i64)>,
+}
+
+/// An operation's share of the time of what one launch starts with it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Share {
+    pub(super) group: Range<usize>,
+    /// Where it begins and ends, of the whole.
+    part: [f64; 2],
+}
+
+impl Share {
+    /// Those of all operations of a program.
+    pub(super) fn all(program: &Program) -> Vec<Self> {
+        let ops = &program.ops;
+        let mut all = Vec::with_capacity(ops.len());
+        while all.len() < ops.len() {
+            let first = all.len();
+            let joined = ops[first + 1..].iter().take_while(|op| op.joined).count();
+            let group = first..first + 1 + joined;
+            // Planned times may all be nothing.
+            let weight = |op: usize| ops[op].time.max(1) as f64;
+            let whole: f64 = group.clone().map(weight).sum();
+            let mut from = 0.0;
+            for op in group.clone() {
+                let to = from + weight(op) / whole;
+                all.push(Self { group: group.clone(), part: [from, to] });
+                from = to;
+            }
+        }
+        all
+    }
+
+    /// The time of an operation from those that were noted of all that one launch may have started, if it did.
+    pub(super) fn of(&self, own: Option<[i64; 2]>, all: &[Option<[i64; 2]>]) -> Option<[i64; 2]> {
+        let all: Option<Vec<[i64; 2]>> = all.iter().copied().collect();
+        let (own, Some(all)) = (own?, all) else { return own };
+        if all.windows(2).all(|pair| pair[0][1] <= pair[1][0]) {
+            return Some(own);
+        }
+        let from = all.iter().map(|[from, _]| *from).min()?;
+        let to = all.iter().map(|[_, to]| *to).max()?;
+        Some(self.part.map(|part| from + (part * (to - from) as f64).round() as i64))
+    }
 }
 
 impl Window {
@@ -138,5 +181,28 @@ impl Timed {
             *base.near.get_or_init(|| (from, since))
         };
         Ok(Some([since + driver.elapsed(near, from)?, since + driver.elapsed(near, to)?]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fs_schedule::{Action, Op};
+
+    use super::*;
+
+    #[test]
+    fn what_one_launch_starts_shares_its_time() {
+        let op = |time, joined| Op { time, joined, ..Op::new("op", Action::Zero, Engine::Compute) };
+        let ops = vec![op(5, false), op(10, false), op(30, true), op(0, false)];
+        let shares = Share::all(&Program { in_flight: 1, buffers: vec![], ops });
+        let groups: Vec<_> = shares.iter().map(|share| share.group.clone()).collect();
+        assert_eq!(groups, [0..1, 1..3, 1..3, 3..4]);
+        let noted = [Some([100, 290]), Some([101, 300])];
+        assert_eq!(shares[1].of(noted[0], &noted), Some([100, 150]));
+        assert_eq!(shares[2].of(noted[1], &noted), Some([150, 300]));
+        // One after the other, or not noted.
+        let apart = [Some([100, 200]), Some([200, 300])];
+        assert_eq!(shares[2].of(apart[1], &apart), apart[1]);
+        assert_eq!(shares[2].of(None, &[apart[0], None]), None);
     }
 }

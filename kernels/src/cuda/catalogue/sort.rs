@@ -1,5 +1,6 @@
 //! `sort.cu`: scans and stable sorting.
 
+use super::dense::MOST_BLOCKS;
 use super::{In, Out, Shape, catalogue};
 
 fn items(n: u32) -> Shape {
@@ -70,4 +71,8 @@ catalogue! { "sort.cu":
     take_bytes(
         n: u32, x: In<u8>, limit: u32, at: In<u32>, y: Out<u8>, fault: Out<u32>,
     ) => items(n);
+    /// `y[i] = value`.
+    fill_words(
+        value: u32, n: u64, y: Out<u32>,
+    ) => Shape::blocks(n.div_ceil(256).min(MOST_BLOCKS), 256);
 }

@@ -84,6 +84,22 @@ pub trait Driver: Send + Sync + 'static {
     /// Runs a kernel.
     fn launch(&self, stream: Stream, launch: &Launch<'_>) -> Result<(), DriverError>;
 
+    /// Does the work of several launches that are [alike](super::joined::alike), of which none uses what another writes, by one. Each
+    /// belongs to something, for messages.
+    fn launch_joined(&self, stream: Stream, launches: &[(Launch<'_>, &str)]) -> Result<(), DriverError> {
+        launches.iter().try_for_each(|(launch, _)| self.launch(stream, launch))
+    }
+
+    /// [`upload`](Self::upload) of several, in one call where the device has one.
+    fn upload_all(&self, stream: Stream, copies: &[((Pinned, u64), Area)]) -> Result<(), DriverError> {
+        copies.iter().try_for_each(|(from, to)| self.upload(stream, *from, *to))
+    }
+
+    /// [`download`](Self::download) of several, in one call where the device has one.
+    fn download_all(&self, stream: Stream, copies: &[(Area, (Pinned, u64))]) -> Result<(), DriverError> {
+        copies.iter().try_for_each(|(from, to)| self.download(stream, *from, *to))
+    }
+
     /// A matrix product, `c = a b` or `c += a b`, summed in floats: of floats, or of brain floats with either as the result.
     fn product(&self, stream: Stream, product: &Product) -> Result<(), DriverError>;
 

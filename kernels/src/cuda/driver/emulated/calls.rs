@@ -11,7 +11,7 @@ use super::super::{
 };
 use super::hazards::{Clock, Stamp};
 use super::memory::{self, Block, POISON};
-use super::work::Task;
+use super::work::{Part, Task};
 use super::{Emulated, Point, Queue};
 
 impl Driver for Emulated {
@@ -175,7 +175,36 @@ impl Driver for Emulated {
             return Ok(());
         }
         let (call, touches) = (Box::new(launch.call.clone()), launch.touches.to_vec());
+        self.count(call.kernel.name);
         self.push(stream, Task::Launch { call, touches })
+    }
+
+    fn launch_joined(&self, stream: Stream, launches: &[(Launch<'_>, &str)]) -> Result<(), DriverError> {
+        let there = launches.iter().filter(|(launch, _)| !launch.call.shape.is_empty());
+        let part = |(launch, name): &(Launch<'_>, &str)| Part {
+            call: Box::new(launch.call.clone()),
+            touches: launch.touches.to_vec(),
+            name: (*name).into(),
+        };
+        let parts: Vec<Part> = there.map(part).collect();
+        let Some(first) = parts.first() else { return Ok(()) };
+        self.count(first.call.kernel.name);
+        self.push(stream, Task::Joined(parts))
+    }
+
+    fn upload_all(&self, stream: Stream, copies: &[((Pinned, u64), Area)]) -> Result<(), DriverError> {
+        let from =
+            |(from, to): &((Pinned, u64), Area)| Ok((Self::pinned(&*self.state()?, *from, to.bytes())?, *to));
+        let copies = copies.iter().map(from).collect::<Result<_, DriverError>>()?;
+        self.push(stream, Task::Copy { way: Way::In, copies })
+    }
+
+    fn download_all(&self, stream: Stream, copies: &[(Area, (Pinned, u64))]) -> Result<(), DriverError> {
+        let to = |(from, to): &(Area, (Pinned, u64))| {
+            Ok((*from, Self::pinned(&*self.state()?, *to, from.bytes())?))
+        };
+        let copies = copies.iter().map(to).collect::<Result<_, DriverError>>()?;
+        self.push(stream, Task::Copy { way: Way::Out, copies })
     }
 
     fn product(&self, stream: Stream, product: &Product) -> Result<(), DriverError> {

@@ -120,6 +120,8 @@ struct State {
     calls: u64,
     /// Copies, kernels and products that were done, by the name of what they belong to.
     done: BTreeMap<Arc<str>, u64>,
+    /// Launches so far, by kernel.
+    launches: BTreeMap<&'static str, u64>,
     /// Copies that were done, if they are watched.
     copies: Option<Vec<Copies>>,
     /// Work of this name is held back.
@@ -202,6 +204,11 @@ impl Emulated {
         self.shared.state.lock().done.get(name).copied().unwrap_or(0)
     }
 
+    /// Launches so far, by kernel; several that are one count once.
+    pub fn launches(&self) -> BTreeMap<&'static str, u64> {
+        self.shared.state.lock().launches.clone()
+    }
+
     /// Calls so far, but for questions whether something has come: how many of these there are depends on how fast the host is.
     pub fn calls(&self) -> u64 {
         self.shared.state.lock().calls
@@ -226,6 +233,10 @@ impl Emulated {
             Some(error) => Err(error.clone()),
             None => Ok(state),
         }
+    }
+
+    fn count(&self, kernel: &'static str) {
+        *self.shared.state.lock().launches.entry(kernel).or_default() += 1;
     }
 
     /// Puts a piece of work into a stream's queue.
@@ -353,7 +364,11 @@ impl State {
         match self.streams[stream].tasks.front()?.task {
             Task::Copy { way: Way::In, .. } => Some(0),
             Task::Copy { way: Way::Out, .. } => Some(1),
-            Task::Copy { .. } | Task::Fill { .. } | Task::Launch { .. } | Task::Product(_) => Some(2),
+            Task::Copy { .. }
+            | Task::Fill { .. }
+            | Task::Launch { .. }
+            | Task::Joined(_)
+            | Task::Product(_) => Some(2),
             _ => None,
         }
     }
@@ -363,8 +378,8 @@ impl State {
         let mut ready: Vec<(usize, f64)> =
             (0..self.streams.len()).filter_map(|s| Some((s, self.ready(s)?))).collect();
         if let Some(held) = &self.held {
-            let name = |s: usize| self.streams[s].tasks.front().map(|piece| &piece.stamp.name);
-            ready.retain(|(s, _)| name(*s) != Some(held));
+            let is_held = |piece: &Piece| piece.stamp.name == *held || piece.task.is_of(held);
+            ready.retain(|(s, _)| !self.streams[*s].tasks.front().is_some_and(is_held));
         }
         // Those that can begin now stand in line, in the order of virtual time.
         ready.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
@@ -419,6 +434,9 @@ impl State {
         if let Some((first, area)) = found {
             return Err(self.unordered(&first, &stamp.name, area));
         }
+        if let Some((first, second, area)) = task.conflict(|address| self.blocks.around(address)) {
+            return Err(self.unordered(&first, &second, area));
+        }
         // A copy within one area, and a result that is its own operand, keep what is there.
         let mut reads = Vec::new();
         task.uses(&mut |area, how| {
@@ -440,7 +458,11 @@ impl State {
         let engine = self.engine(stream);
         let from = self.ready_at(stream);
         let Some(piece) = self.streams[stream].tasks.pop_front() else { return };
-        if engine.is_some() {
+        if let Task::Joined(parts) = &piece.task {
+            for part in parts {
+                *self.done.entry(Arc::clone(&part.name)).or_default() += 1;
+            }
+        } else if engine.is_some() {
             *self.done.entry(Arc::clone(&piece.stamp.name)).or_default() += 1;
         }
         let cost = match &piece.task {

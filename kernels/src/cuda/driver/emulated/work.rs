@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::super::Call;
 use super::super::super::catalogue::Kind;
 use super::super::super::emulated::Emulation;
+use super::super::super::joined::Joined;
 use super::super::super::sources::Precision;
 use super::super::{Area, DriverError, Matrix, Product, Touch, Way, shape};
 use super::memory;
@@ -16,6 +17,10 @@ pub trait Kernels: Send + Sync {
     fn has(&self, precision: Precision) -> bool;
     /// Runs one. What its arguments address is there, and nobody else uses it meanwhile.
     fn run(&self, call: &Call) -> Result<(), String>;
+    /// Runs several as one.
+    fn run_joined(&self, joined: &Joined) -> Result<(), String> {
+        Err(format!("there is no kernel `{}`", joined.kernel.joined_name()))
+    }
 }
 
 /// No kernels: for work that is copies.
@@ -43,6 +48,13 @@ impl Kernels for Arc<Emulation> {
         // the only one at it.
         unsafe { Emulation::run(self, call) }.map_err(|e| e.to_string())
     }
+    fn run_joined(&self, joined: &Joined) -> Result<(), String> {
+        if !self.has(joined.precision) {
+            return Err(format!("it is built for {}, not for {}", self.precision(), joined.precision));
+        }
+        // SAFETY: as above, and the driver has seen that none of them uses what another writes.
+        unsafe { Emulation::run_joined(self, joined) }.map_err(|e| e.to_string())
+    }
 }
 
 /// Those of both precisions.
@@ -54,6 +66,10 @@ impl Kernels for [Arc<Emulation>; 2] {
         let built = self.iter().find(|kernels| kernels.has(call.precision));
         built.ok_or_else(|| format!("there is none for {}", call.precision))?.run(call)
     }
+    fn run_joined(&self, joined: &Joined) -> Result<(), String> {
+        let built = self.iter().find(|kernels| kernels.has(joined.precision));
+        built.ok_or_else(|| format!("there is none for {}", joined.precision))?.run_joined(joined)
+    }
 }
 
 /// What kernels call the word whose bits they set from all streams at once.
@@ -62,15 +78,49 @@ const FAULT: &str = "fault";
 /// What a stream is to do.
 #[derive(Debug, Clone)]
 pub(super) enum Task {
-    Record { event: usize, record: u64 },
-    Wait { event: usize, record: u64 },
-    Copy { way: Way, copies: Vec<(Area, Area)> },
-    Fill { area: Area, byte: u8 },
-    Launch { call: Box<Call>, touches: Vec<Touch> },
+    Record {
+        event: usize,
+        record: u64,
+    },
+    Wait {
+        event: usize,
+        record: u64,
+    },
+    Copy {
+        way: Way,
+        copies: Vec<(Area, Area)>,
+    },
+    Fill {
+        area: Area,
+        byte: u8,
+    },
+    Launch {
+        call: Box<Call>,
+        touches: Vec<Touch>,
+    },
+    /// Several launches as one.
+    Joined(Vec<Part>),
     Product(Product),
-    WriteValue { at: Area, value: u32 },
-    WaitValue { at: Area, value: u32 },
-    Release { address: u64 },
+    WriteValue {
+        at: Area,
+        value: u32,
+    },
+    WaitValue {
+        at: Area,
+        value: u32,
+    },
+    Release {
+        address: u64,
+    },
+}
+
+/// One of several launches that are one.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub(super) call: Box<Call>,
+    pub(super) touches: Vec<Touch>,
+    /// What it belongs to.
+    pub(super) name: Arc<str>,
 }
 
 /// How memory is used.
@@ -106,69 +156,72 @@ impl Task {
                 each(p.b.0.area(), Use::Read);
                 each(p.c.area(), if p.add { Use::Changed } else { Use::Overwritten });
             }
-            Self::Launch { touches, .. } => touches.iter().for_each(|touch| match touch {
-                Touch::In(area) => each(*area, Use::Read),
-                Touch::Out(area) => each(*area, Use::Overwritten),
-                Touch::InOut(area) => each(*area, Use::Changed),
-                Touch::Rows { all, list, at, written } => {
-                    each(*list, Use::Read);
-                    // Rows are known once the list is: this is asked when the work begins.
-                    let number = |word: &[u8]| u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-                    let listed: Vec<u32> = memory::bytes(*list).chunks_exact(4).map(number).collect();
-                    let chosen: Vec<u32> = match at {
-                        Some(at) => {
-                            each(*at, Use::Read);
-                            let places = memory::bytes(*at).chunks_exact(4).map(number);
-                            places.filter_map(|n| listed.get(n as usize).copied()).collect()
-                        }
-                        None => listed,
-                    };
-                    for row in chosen.into_iter().map(u64::from) {
-                        if row < all.rows {
-                            each(all.rows(row, 1), if *written { Use::Changed } else { Use::Read });
-                        }
-                    }
-                }
-            }),
+            Self::Launch { touches, .. } => used(touches, each),
+            Self::Joined(parts) => parts.iter().for_each(|part| used(&part.touches, each)),
         }
     }
 
-    /// Addresses that a kernel is given of which its list says nothing, and whether it may write there. What it writes must be
+    /// Addresses that kernels are given of which its list says nothing, and whether it may write there. What it writes must be
     /// listed as written.
     pub(super) fn unlisted(&self) -> Vec<(u64, bool)> {
-        let Self::Launch { call, touches } = self else { return Vec::new() };
-        let within = |area: &Area, address: u64| {
-            let end = area.address + area.rows.saturating_sub(1) * area.pitch + area.width;
-            (area.address..end).contains(&address)
-        };
-        let says = |address: u64, writes: bool| {
-            touches.iter().any(|touch| match touch {
-                Touch::In(area) => !writes && within(area, address),
-                Touch::Out(area) | Touch::InOut(area) => within(area, address),
-                Touch::Rows { all, list, at, written } => {
-                    (*written || !writes) && within(all, address)
-                        || !writes && (within(list, address) || at.is_some_and(|at| within(&at, address)))
+        match self {
+            Self::Launch { call, touches } => left_out(call, touches),
+            Self::Joined(parts) => {
+                parts.iter().flat_map(|part| left_out(&part.call, &part.touches)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Two of several launches that are one, of which one uses what the other writes. `around`: the block of an address.
+    pub(super) fn conflict(
+        &self,
+        around: impl Fn(u64) -> Option<Area>,
+    ) -> Option<(Arc<str>, Arc<str>, Area)> {
+        let Self::Joined(parts) = self else { return None };
+        let mut all = Vec::new();
+        for (n, part) in parts.iter().enumerate() {
+            let mut use_of = |area: Area, written: bool| {
+                let area = area.joined();
+                all.extend((0..area.rows).map(|row| (area.rows(row, 1), n, written)));
+            };
+            used(&part.touches, &mut |area, how| use_of(area, how != Use::Read));
+            for (address, written) in left_out(&part.call, &part.touches) {
+                if let Some(area) = around(address) {
+                    use_of(area, written);
                 }
-            })
-        };
-        let given = call.addresses().filter(|(argument, address)| *address != 0 && argument.name != FAULT);
-        let given = given.map(|(argument, address)| (address, matches!(argument.kind, Kind::Out(_))));
-        given.filter(|(address, writes)| !says(*address, *writes)).collect()
+            }
+        }
+        all.retain(|(area, ..)| !area.is_empty());
+        all.sort_by_key(|(area, ..)| area.address);
+        // How far the uses of each reach, and those that write.
+        let mut reach = vec![[0; 2]; parts.len()];
+        for (area, n, written) in all {
+            let other = (0..parts.len())
+                .find(|other| *other != n && reach[*other][usize::from(!written)] > area.address);
+            if let Some(other) = other {
+                return Some((Arc::clone(&parts[other].name), Arc::clone(&parts[n].name), area));
+            }
+            let end = area.address + area.width;
+            // By any use, and by one that writes.
+            reach[n][0] = end.max(reach[n][0]);
+            if written {
+                reach[n][1] = end.max(reach[n][1]);
+            }
+        }
+        None
+    }
+
+    /// Whether it belongs to what has this name, beside what its stream does.
+    pub(super) fn is_of(&self, name: &str) -> bool {
+        matches!(self, Self::Joined(parts) if parts.iter().any(|part| *part.name == *name))
     }
 
     /// All areas, whether or not it is known what of them is used.
     pub(super) fn areas(&self, each: &mut dyn FnMut(Area)) {
         match self {
-            Self::Launch { touches, .. } => touches.iter().for_each(|touch| match touch {
-                Touch::In(area) | Touch::Out(area) | Touch::InOut(area) => each(*area),
-                Touch::Rows { all, list, at, .. } => {
-                    each(*all);
-                    each(*list);
-                    if let Some(at) = at {
-                        each(*at);
-                    }
-                }
-            }),
+            Self::Launch { touches, .. } => listed(touches, each),
+            Self::Joined(parts) => parts.iter().for_each(|part| listed(&part.touches, each)),
             Self::WriteValue { at, .. } | Self::WaitValue { at, .. } => each(*at),
             other => other.uses(&mut |area, _| each(area)),
         }
@@ -193,8 +246,84 @@ impl Task {
                 call: format!("kernel `{}`", call.kernel.name),
                 reason,
             })?,
+            Self::Joined(parts) => {
+                let unlike = || DriverError::Misuse("launches as one that are not alike".into());
+                let joined = Joined::of(parts.iter().map(|part| &*part.call)).ok_or_else(unlike)?;
+                kernels.run_joined(&joined).map_err(|reason| DriverError::Failed {
+                    call: format!("kernel `{}`", joined.kernel.joined_name()),
+                    reason,
+                })?;
+            }
         }
         Ok(())
+    }
+}
+
+/// Tells of everything that a kernel touches.
+fn used(touches: &[Touch], each: &mut dyn FnMut(Area, Use)) {
+    for touch in touches {
+        match touch {
+            Touch::In(area) => each(*area, Use::Read),
+            Touch::Out(area) => each(*area, Use::Overwritten),
+            Touch::InOut(area) => each(*area, Use::Changed),
+            Touch::Rows { all, list, at, written } => {
+                each(*list, Use::Read);
+                // Rows are known once the list is: this is asked when the work begins.
+                let number = |word: &[u8]| u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                let listed: Vec<u32> = memory::bytes(*list).chunks_exact(4).map(number).collect();
+                let chosen: Vec<u32> = match at {
+                    Some(at) => {
+                        each(*at, Use::Read);
+                        let places = memory::bytes(*at).chunks_exact(4).map(number);
+                        places.filter_map(|n| listed.get(n as usize).copied()).collect()
+                    }
+                    None => listed,
+                };
+                for row in chosen.into_iter().map(u64::from) {
+                    if row < all.rows {
+                        each(all.rows(row, 1), if *written { Use::Changed } else { Use::Read });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Addresses that a kernel is given of which its list says nothing, and whether it may write there. What it writes must be listed
+/// as written.
+fn left_out(call: &Call, touches: &[Touch]) -> Vec<(u64, bool)> {
+    let within = |area: &Area, address: u64| {
+        let end = area.address + area.rows.saturating_sub(1) * area.pitch + area.width;
+        (area.address..end).contains(&address)
+    };
+    let says = |address: u64, writes: bool| {
+        touches.iter().any(|touch| match touch {
+            Touch::In(area) => !writes && within(area, address),
+            Touch::Out(area) | Touch::InOut(area) => within(area, address),
+            Touch::Rows { all, list, at, written } => {
+                (*written || !writes) && within(all, address)
+                    || !writes && (within(list, address) || at.is_some_and(|at| within(&at, address)))
+            }
+        })
+    };
+    let given = call.addresses().filter(|(argument, address)| *address != 0 && argument.name != FAULT);
+    let given = given.map(|(argument, address)| (address, matches!(argument.kind, Kind::Out(_))));
+    given.filter(|(address, writes)| !says(*address, *writes)).collect()
+}
+
+/// All areas that a list names.
+fn listed(touches: &[Touch], each: &mut dyn FnMut(Area)) {
+    for touch in touches {
+        match touch {
+            Touch::In(area) | Touch::Out(area) | Touch::InOut(area) => each(*area),
+            Touch::Rows { all, list, at, .. } => {
+                each(*all);
+                each(*list);
+                if let Some(at) = at {
+                    each(*at);
+                }
+            }
+        }
     }
 }
 

@@ -26,15 +26,11 @@ pub(super) unsafe fn driver_version() -> Result<i32, Code> {
 /// # Safety
 /// The stream lives. Both sides are device memory.
 pub(super) unsafe fn copy_areas(stream: sys::CUstream, copies: &[(Area, Area)]) -> Result<(), Code> {
-    let mut to = Vec::with_capacity(copies.len());
-    let mut from = Vec::with_capacity(copies.len());
-    let mut sizes = Vec::with_capacity(copies.len());
+    let mut pieces = Vec::with_capacity(copies.len());
     for (source, target) in copies {
         let flat = |area: &Area| area.rows == 1 || area.pitch == area.width;
         if flat(source) && flat(target) {
-            to.push(target.address);
-            from.push(source.address);
-            sizes.push(source.bytes() as usize);
+            pieces.push((source.address, target.address, source.bytes()));
         } else {
             // SAFETY: as of this function.
             unsafe {
@@ -42,16 +38,34 @@ pub(super) unsafe fn copy_areas(stream: sys::CUstream, copies: &[(Area, Area)]) 
             }?;
         }
     }
-    if sizes.is_empty() {
+    if pieces.is_empty() {
         return Ok(());
     }
+    // Between two places of one device a copy is multiprocessors' work unless it is asked to run beside theirs.
+    let overlap = sys::CUmemcpyFlags_enum::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32;
+    // SAFETY: as of this function.
+    unsafe { copy_bytes(stream, &pieces, overlap) }
+}
+
+/// Copies so many bytes from one address to another, in one call; there is at least one.
+///
+/// # Safety
+/// The stream lives. Addresses are those of device memory, or of page-locked memory that nobody touches until the copies are
+/// done.
+pub(super) unsafe fn copy_bytes(
+    stream: sys::CUstream,
+    copies: &[(u64, u64, u64)],
+    flags: u32,
+) -> Result<(), Code> {
+    let mut to: Vec<_> = copies.iter().map(|(_, to, _)| *to).collect();
+    let mut from: Vec<_> = copies.iter().map(|(from, ..)| *from).collect();
+    let mut sizes: Vec<_> = copies.iter().map(|(.., bytes)| *bytes as usize).collect();
     let location = sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID, id: 0 };
     let mut attributes = sys::CUmemcpyAttributes {
         srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
         srcLocHint: location,
         dstLocHint: location,
-        // Between two places of one device a copy is multiprocessors' work unless it is asked to run beside theirs.
-        flags: sys::CUmemcpyFlags_enum::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32,
+        flags,
     };
     let mut first = 0;
     // SAFETY: three lists of one length, one attribute that holds from the first copy on; the driver reads them before it

@@ -22,7 +22,9 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaStrea
 use cudarc::nvrtc::Ptx;
 use parking_lot::{Mutex, RwLock};
 
-use super::super::sources::{FAMILIES, HEADERS, OPTIONS, Precision, Source};
+use super::super::Shape;
+use super::super::joined::Joined;
+use super::super::sources::{FAMILIES, HEADERS, JOINED, OPTIONS, Precision, Source};
 use super::{
     Area, Copies, Driver, DriverError, Event, Facts, Launch, Memory, Pinned, Product, Stream, same_shape,
 };
@@ -183,6 +185,50 @@ impl Real {
         run(queue).map_err(|e| failed(call, e))
     }
 
+    /// Launches a kernel.
+    ///
+    /// # Safety
+    /// Arguments are addresses of such as the kernel takes.
+    unsafe fn run(
+        &self,
+        stream: Stream,
+        name: &str,
+        (precision, shape): (Precision, Shape),
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), DriverError> {
+        let functions = self.functions.read();
+        let built = functions.get(&precision).ok_or(DriverError::NoPrecision(precision))?;
+        let function = built.get(name).ok_or_else(|| DriverError::NoKernel(name.into()))?.cu_function();
+        let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
+        self.with(stream, "cuLaunchKernel", |queue| {
+            let stream = queue.stream.cu_stream();
+            // SAFETY: the function's module lives as long as the driver. Arguments are as the caller says; they are read
+            // before the call returns.
+            unsafe {
+                cudarc::driver::result::launch_kernel(
+                    function,
+                    (gx, gy, gz),
+                    (bx, by, bz),
+                    shape.shared,
+                    stream,
+                    arguments,
+                )
+            }
+        })
+    }
+
+    /// Copies bytes from address to address, one of which is page-locked memory's, in one call.
+    fn copy_all(&self, stream: Stream, copies: &[(u64, u64, u64)]) -> Result<(), DriverError> {
+        if copies.is_empty() {
+            return Ok(());
+        }
+        self.with(stream, "cuMemcpyBatchAsync", |queue| {
+            let _region = Region::of(|| queue.name.lock().clone());
+            // SAFETY: pages are as long, and the caller leaves them alone until the copies are done.
+            unsafe { calls::copy_bytes(queue.stream.cu_stream(), copies, 0) }
+        })
+    }
+
     fn page(&self, (pinned, offset): (Pinned, u64), bytes: u64) -> Result<*mut u8, DriverError> {
         let pages = self.pinned.lock();
         let page = pages.get(&pinned.0);
@@ -198,12 +244,13 @@ fn functions_of(
     source: &Source,
     module: &Arc<CudaModule>,
 ) -> Result<Vec<(String, CudaFunction)>, DriverError> {
-    let function = |name: &'static str| {
-        let function = module.load_function(name);
+    let function = |name: String| {
+        let function = module.load_function(&name);
         let function = function.map_err(|e| failed(&format!("cuModuleGetFunction of `{name}`"), e))?;
-        Ok((name.to_owned(), function))
+        Ok((name, function))
     };
-    source.kernels().map(function).collect()
+    let joined = source.joined().map(|name| format!("{name}{JOINED}"));
+    source.kernels().map(str::to_owned).chain(joined).map(function).collect()
 }
 
 impl Driver for Real {
@@ -361,26 +408,49 @@ impl Driver for Real {
         if shape.is_empty() {
             return Ok(());
         }
-        let functions = self.functions.read();
-        let built = functions.get(&launch.call.precision);
-        let function = built.ok_or(DriverError::NoPrecision(launch.call.precision))?.get(name);
-        let function = function.ok_or_else(|| DriverError::NoKernel(name.into()))?.cu_function();
-        let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
-        self.with(stream, "cuLaunchKernel", |queue| {
-            let stream = queue.stream.cu_stream();
-            // SAFETY: the function's module lives as long as the driver. Arguments are as the catalogue says, which is held
-            // against the source; they are read before the call returns.
-            launch.call.with_arguments(|arguments| unsafe {
-                cudarc::driver::result::launch_kernel(
-                    function,
-                    (gx, gy, gz),
-                    (bx, by, bz),
-                    shape.shared,
-                    stream,
-                    arguments,
-                )
-            })
-        })
+        let build = (launch.call.precision, shape);
+        // SAFETY: arguments are as the catalogue says, which is held against the source.
+        launch.call.with_arguments(|arguments| unsafe { self.run(stream, name, build, arguments) })
+    }
+
+    fn launch_joined(&self, stream: Stream, launches: &[(Launch<'_>, &str)]) -> Result<(), DriverError> {
+        let there = launches.iter().filter(|(launch, _)| !launch.call.shape.is_empty());
+        let calls: Vec<_> = there.map(|(launch, _)| launch.call).collect();
+        if calls.is_empty() {
+            return Ok(());
+        }
+        let unlike = || DriverError::Misuse("launches as one that are not alike".into());
+        let joined = Joined::of(calls).ok_or_else(unlike)?;
+        let mut arguments = [joined.words().as_ptr().cast_mut().cast()];
+        let (name, build) = (joined.kernel.joined_name(), (joined.precision, joined.shape));
+        // SAFETY: the kernel takes as many words, by value: the catalogue is held against the source.
+        unsafe { self.run(stream, &name, build, &mut arguments) }
+    }
+
+    fn upload_all(&self, stream: Stream, copies: &[((Pinned, u64), Area)]) -> Result<(), DriverError> {
+        let piece = |(from, to): &((Pinned, u64), Area)| {
+            let page = self.page(*from, to.bytes())?;
+            Ok(to.joined()).map(|to| (page as u64, to))
+        };
+        let pieces = copies.iter().map(piece).collect::<Result<Vec<_>, DriverError>>()?;
+        if pieces.iter().any(|(_, to)| to.rows > 1) {
+            return copies.iter().try_for_each(|(from, to)| self.upload(stream, *from, *to));
+        }
+        let all = pieces.iter().map(|(from, to)| (*from, to.address, to.bytes()));
+        self.copy_all(stream, &all.filter(|(.., bytes)| *bytes > 0).collect::<Vec<_>>())
+    }
+
+    fn download_all(&self, stream: Stream, copies: &[(Area, (Pinned, u64))]) -> Result<(), DriverError> {
+        let piece = |(from, to): &(Area, (Pinned, u64))| {
+            let page = self.page(*to, from.bytes())?;
+            Ok(from.joined()).map(|from| (from, page as u64))
+        };
+        let pieces = copies.iter().map(piece).collect::<Result<Vec<_>, DriverError>>()?;
+        if pieces.iter().any(|(from, _)| from.rows > 1) {
+            return copies.iter().try_for_each(|(from, to)| self.download(stream, *from, *to));
+        }
+        let all = pieces.iter().map(|(from, to)| (from.address, *to, from.bytes()));
+        self.copy_all(stream, &all.filter(|(.., bytes)| *bytes > 0).collect::<Vec<_>>())
     }
 
     fn product(&self, stream: Stream, product: &Product) -> Result<(), DriverError> {
