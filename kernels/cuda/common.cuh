@@ -3,7 +3,7 @@
 //
 // Rules of the sources:
 // - Arguments of kernels are pointers, 32- and 64-bit integers, float and double, so that one array of pointers to
-//   arguments serves both ways of launching.
+//   arguments serves both ways of launching; those of several launches that are one are one struct (KERNEL_JOINED).
 // - Products are fused only where `fmaf` says so (NVRTC is told -fmad=false), so that bits do not depend on a compiler.
 // - No atomics on floats, and atomics on integers only where the result does not depend on their order.
 // - An index that is out of range sets a bit of `fault` and is passed over; it never traps.

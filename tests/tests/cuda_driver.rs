@@ -79,6 +79,33 @@ fn uses_that_nothing_orders_are_errors() {
     }
 }
 
+/// Of several launches that are one none may use what another writes, even if it is not said to.
+#[test]
+fn what_one_launch_does_for_several_is_apart() {
+    let fill = |memory: Memory, words: u64| sort::fill_words(1, words, Out::at(memory.address));
+    for (listed, apart) in [(true, true), (true, false), (false, true), (false, false)] {
+        let d = driver(1);
+        let (a, x, _) = place(&d, "both", 64);
+        let y = if apart { d.allocate(a, 64).unwrap() } else { x };
+        let calls = [fill(x, 8), fill(y, 8)];
+        let touches = [[Touch::Out(x.first(32))], [Touch::InOut(y.first(32))]];
+        let part = |n: usize| {
+            let touches = if listed { &touches[n][..] } else { &[] };
+            (Launch { call: &calls[n], touches }, ["one", "other"][n])
+        };
+        d.launch_joined(a, &[part(0), part(1)]).unwrap();
+        assert_eq!(d.launches()["fill_words"], 1);
+        let error = d.synchronize(a).unwrap_err();
+        match error {
+            DriverError::Unordered { first, second, .. } => {
+                assert!(!apart && [first.as_str(), second.as_str()] == ["one", "other"]);
+            }
+            // There are no kernels here.
+            error => assert!(apart && error.to_string().contains("fill_words_joined"), "{error}"),
+        }
+    }
+}
+
 /// The host is one of those that must know.
 #[test]
 fn the_host_asks_before_it_touches_what_the_device_uses() {

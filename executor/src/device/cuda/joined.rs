@@ -268,9 +268,8 @@ impl<D: Driver> Joining<D> {
                 }
             }
         }
-        match copies.is_empty() {
-            true => {}
-            false => self.own.copy(stream, &copies)?,
+        if !copies.is_empty() {
+            self.own.copy(stream, &copies)?;
         }
         match &up[..] {
             [] => {}
