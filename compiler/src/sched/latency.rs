@@ -90,7 +90,9 @@ impl CostModel for ClusterCosts<'_> {
                 let arithmetic = of(&op.cost.flops) / self.flops[usize::from(brain)];
                 let memory = of(&op.cost.bytes) / self.cluster.memory_bandwidth;
                 let launch = self.cluster.host.latency;
-                Time { launch, ..Time::of(arithmetic.max(memory) + launch) }
+                // What has no multiprocessors is no GPU: each operation is a thread's turn, also beside others.
+                let spared = if self.cluster.sms > 0 { launch } else { 0.0 };
+                Time { launch: spared, ..Time::of(arithmetic.max(memory) + launch) }
             }
         };
         // Until the host knows the sizes, it can start nothing that needs them.
