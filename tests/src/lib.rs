@@ -132,7 +132,9 @@ pub fn binary(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let folder = BUILT.get_or_init(|| {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--bins", "--package", "fsc", "--package", "fsx"]);
+        // As the workspace's tests are built, and they as tests of both that need them: with other features all that they
+        // are made of would be compiled again. After `cargo test --workspace` nothing is.
+        cargo.args(["test", "--quiet", "--workspace", "--no-run", "--test", "cli"]);
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }

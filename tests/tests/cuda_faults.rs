@@ -2,6 +2,7 @@
 //! leaves nothing that is not whole. `FS_THOROUGH=1` tries many places.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use fs_compiler::Strategy;
 use fs_executor::device::cpu::Cpu;
 use fs_executor::device::cuda::{self, Cuda};
-use fs_executor::{Error, Options};
+use fs_executor::{Error, Observer, Options, StepEvent};
 use fs_kernels::cuda::driver::emulated::{self, Emulated};
 use fs_kernels::cuda::emulated::Emulation;
 use fs_schedule::Schedule;
@@ -30,17 +31,30 @@ fn device(kernels: &Arc<Emulation>, lost_after: Option<u64>) -> cuda::Options<Em
     cuda::Options { drivers: vec![driver], ..cuda::Options::default() }
 }
 
-/// Trains, leaves checkpoints, evaluates where that can be, and saves.
+/// How many calls there were when the first step had been trained.
+struct First<'a>(&'a Emulated, Option<u64>);
+
+impl Observer for First<'_> {
+    fn step(&mut self, _: &StepEvent) {
+        self.1.get_or_insert_with(|| self.0.calls());
+    }
+}
+
+/// Trains, leaves checkpoints, evaluates where that can be, and saves. How many calls there were after the first step, and when
+/// all but what is saved had been done.
 fn run(
     schedule: &Schedule,
     options: Options,
     device: &cuda::Options<Emulated>,
     folder: &Path,
-) -> Result<(), Error> {
+) -> Result<Range<u64>, Error> {
     let options = options.checkpoint(leaving(&folder.join("c"), 2, 9));
     let mut session = session::<Gpu>(schedule, options, device)?;
-    session.run(&mut ())?;
-    session.save(&folder.join("saved"))
+    let mut first = First(&device.drivers[0], None);
+    session.run(&mut first)?;
+    let done = first.1.unwrap_or(0)..first.0.calls();
+    session.save(&folder.join("saved"))?;
+    Ok(done)
 }
 
 /// What is said where the device is lost after so many calls; nothing if it never was.
@@ -94,7 +108,7 @@ fn everywhere(schedule: &Schedule, options: &(impl Fn() -> Options + Sync), seed
     let Some(kernels) = kernels() else { return };
     let folder = tempfile::tempdir().unwrap();
     let whole = device(&kernels, None);
-    run(schedule, options(), &whole, folder.path()).unwrap();
+    let runs = run(schedule, options(), &whole, folder.path()).unwrap();
     let calls = whole.drivers[0].calls();
     let ops = std::iter::once(&schedule.train).chain(&schedule.evaluation).flat_map(|p| &p.ops);
     let names: Vec<&str> = ops.map(|op| op.name.as_str()).collect();
@@ -105,6 +119,8 @@ fn everywhere(schedule: &Schedule, options: &(impl Fn() -> Options + Sync), seed
         let at = match n {
             0 => draw(&mut random) % 40,
             1 => calls - 1 - draw(&mut random) % (calls / 20),
+            // How much there is before the first step and at the end beside what operations call is up to how long these take.
+            n if n % 3 > 0 => runs.start + draw(&mut random) % (runs.end - runs.start),
             _ => draw(&mut random) % (9 * calls / 10),
         };
         // How many calls there are differs a little from run to run.
