@@ -46,7 +46,8 @@ fn predicted_steps_are_near_their_bounds() {
                 let batch = program.train.batch;
                 let _ = write!(rows, "| {name} | {preset} | {batch} | {strategy_name} | ");
                 let what = format!("{name} {preset} {strategy_name}");
-                let Some([step, resources, recurrence, bound]) = predicted(&program, cluster, strategy, &what)
+                let Some([step, resources, recurrence, bound]) =
+                    predicted(&program, cluster, strategy, &what)
                 else {
                     rows += "does not fit | | | | |\n";
                     continue;

@@ -87,8 +87,7 @@ impl Candidate {
         let of_ops = frozen.spread(&p.units);
         let (until, of_queue) = (p.units.spread(&until), p.units.spread(&queue));
         let ops = &p.s.train.ops;
-        let storage =
-            storage::assign(&p.s.train.buffers, ops, &until, &of_ops, &of_queue, &p.buffer_bytes);
+        let storage = storage::assign(&p.s.train.buffers, ops, &until, &of_ops, &of_queue, &p.buffer_bytes);
         let memory_edges: Vec<Edge> = storage.edges.iter().map(|e| p.units.edge(e)).collect();
         let (in_flight, held) = in_flight(p, &frozen, &queue);
         let before = |e: &Edge| Before {

@@ -10,7 +10,7 @@
 //! a cycle of dependencies longer than both bounds were without any, is taken apart again.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
 use fs_schedule::{Op, Place};
 
@@ -69,15 +69,13 @@ struct Open {
 }
 
 impl Open {
-    /// Another operation, if it may be one launch with these.
-    fn join(&mut self, ops: &[Op], i: usize, work: f64, most: f64) -> bool {
+    /// Another operation of the same samples, if it may be one launch with these.
+    fn join(&mut self, ops: &[Op], i: usize, work: f64) -> bool {
         let (op, first) = (&ops[i], &ops[self.members[0] as usize]);
         let of = op.action.facts().of;
         // Rows of other classes come or go at another time, but for those of gradients that are there.
         let at_once = of.classes == self.classes || source(op).is_some_and(|s| self.sources.contains(&s));
-        let fits = self.work + work <= most
-            && (op.microbatch, op.site) == (first.microbatch, first.site)
-            && op.action.joins(&first.action)
+        let fits = op.action.joins(&first.action)
             && at_once
             && rows(op).all(|of| !self.rows.contains(&of))
             && updated(op).all(|t| !self.tables.contains(&t))
@@ -114,7 +112,9 @@ impl Units {
 
     /// Units of operations that take so long, whatever they wait for.
     pub(crate) fn wished(ops: &[Op], times: &[Time]) -> Self {
-        let mut open: Vec<Open> = Vec::new();
+        let mut units: Vec<Open> = Vec::new();
+        // Those with room, by what must be alike.
+        let mut open: HashMap<_, Vec<usize>> = HashMap::new();
         let mut all: Vec<Vec<u32>> = Vec::new();
         for (i, (op, time)) in ops.iter().zip(times).enumerate() {
             let (work, most) = (time.whole - time.launch, MOST * time.launch);
@@ -122,14 +122,18 @@ impl Units {
                 all.push(vec![i as u32]);
                 continue;
             }
-            if open.iter_mut().any(|unit| unit.join(ops, i, work, most)) {
+            let alike = (std::mem::discriminant(&op.action), op.microbatch, op.site.is_home());
+            let open = open.entry(alike).or_default();
+            open.retain(|unit| units[*unit].work + work <= most);
+            if open.iter().any(|unit| units[*unit].join(ops, i, work)) {
                 continue;
             }
             let mut unit = Open { classes: op.action.facts().of.classes.to_vec(), ..Open::default() };
             unit.add(op, i, work);
-            open.push(unit);
+            open.push(units.len());
+            units.push(unit);
         }
-        all.extend(open.into_iter().map(|unit| unit.members));
+        all.extend(units.into_iter().map(|unit| unit.members));
         all.sort_unstable();
         Self::of_lists(all, ops.len())
     }

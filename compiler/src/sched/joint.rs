@@ -152,7 +152,11 @@ mod tests {
     /// Three operations of compute (0, 1, 2) between the sum (3) of a batch and the next, of which a chain has two; 4 needs none.
     #[test]
     fn what_lies_between_two_sums_takes_its_time() {
-        let g = graph(5, &[(0, 1, 0), (0, 2, 0), (1, 3, 0), (2, 3, 0), (3, 0, 1), (4, 4, 1)], vec![0, 0, 0, 50, 0]);
+        let g = graph(
+            5,
+            &[(0, 1, 0), (0, 2, 0), (1, 3, 0), (2, 3, 0), (3, 0, 1), (4, 4, 1)],
+            vec![0, 0, 0, 50, 0],
+        );
         let time = [10, 20, 30, 5, 40];
         let engine = [Engine::Compute, Engine::Compute, Engine::Compute, Engine::CopyOut, Engine::Compute];
         let known = rec_mii(&g, &time).unwrap().time.max(res_mii(&engine, &time).time as f64);
@@ -193,7 +197,8 @@ mod tests {
             let known = rec_mii(&g, &time).unwrap().time.max(res_mii(&engine, &time).time as f64);
             let Some(found) = joint(&g, &time, &engine, Engine::Compute, known) else { continue };
             beyond += 1;
-            let shorter = (known.ceil() as i64..found.time.ceil() as i64).find(|ii| fits(&g, &time, &engine, *ii));
+            let shorter =
+                (known.ceil() as i64..found.time.ceil() as i64).find(|ii| fits(&g, &time, &engine, *ii));
             assert_eq!(shorter, None, "{edges:?} {time:?} {:?}: not less than {found:?}", g.lag);
             met += usize::from(fits(&g, &time, &engine, found.time.ceil() as i64));
         }

@@ -171,7 +171,11 @@ impl<'a> Problem<'a> {
             ahead: units.any(|i| works_ahead(&ops[i].action)),
             room: units.greatest(&room),
             wire: units.firsts(&times).iter().map(|time| time.wire).collect(),
-            blocking: policy::graph(policy, (0..units.members.len() as u32).map(|i| &first(i).action), &graph),
+            blocking: policy::graph(
+                policy,
+                (0..units.members.len() as u32).map(|i| &first(i).action),
+                &graph,
+            ),
             units,
             op_time,
             op_lag,

@@ -128,9 +128,8 @@ fn head(t: &Timeline, width: usize, out: &mut String) {
     ]
     .into_iter()
     .chain(t.joint_bound.map(|joint| ("joint bound", duration(joint))))
-    .chain([
-        ("bubble", format!("{} of compute, {share:.1}% of the step", duration(t.bubble))),
-    ]) {
+    .chain([("bubble", format!("{} of compute, {share:.1}% of the step", duration(t.bubble)))])
+    {
         folded(&format!("{what:<16} {value}"), 17, width, out);
     }
 }

@@ -440,7 +440,10 @@ fn joined(p: &Program, r: &mut Report) {
         let other_rows = of.exchanges.iter().all(|x| rows.insert((*x, of.classes)));
         let other_tables = updates.fold(true, |new, t| tables.insert(t) && new);
         r.check(!op.joined || (other_rows && other_tables), "joined", || {
-            format!("`{}` is one launch with another of the same rows, or with another update of its table", op.name)
+            format!(
+                "`{}` is one launch with another of the same rows, or with another update of its table",
+                op.name
+            )
         });
     }
 }

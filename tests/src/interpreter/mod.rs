@@ -461,8 +461,12 @@ pub fn run(s: &Schedule, work: &Workload, want: &Reference, order: &Order) -> Re
             _ => launches.push(vec![i]),
         }
     }
-    let fresh =
-        |launches: &Vec<Vec<usize>>| Queue { launches: launches.clone(), step: first, at: 0, running: Vec::new() };
+    let fresh = |launches: &Vec<Vec<usize>>| Queue {
+        launches: launches.clone(),
+        step: first,
+        at: 0,
+        running: Vec::new(),
+    };
     let mut ranks: Vec<Vec<Queue>> =
         (0..work.ranks).map(|_| by_queue.values().map(fresh).collect()).collect();
     let mut memory: Vec<Memory<'_>> = (0..work.ranks).map(|_| Memory::new(s, true)).collect();

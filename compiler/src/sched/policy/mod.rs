@@ -49,8 +49,7 @@ pub trait Policy: Debug + Send + Sync {
 }
 
 /// Every policy, the simplest first.
-pub static POLICIES: &[&dyn Policy] = 
-    &[&serial::Serial, &prefetch::Prefetch, &overlap::Overlap, &pec::Pec];
+pub static POLICIES: &[&dyn Policy] = &[&serial::Serial, &prefetch::Prefetch, &overlap::Overlap, &pec::Pec];
 
 /// The policy behind a label.
 pub fn of(strategy: Strategy) -> &'static dyn Policy {
