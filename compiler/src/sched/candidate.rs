@@ -189,12 +189,12 @@ fn in_flight(p: &Problem<'_>, frozen: &Frozen, queue: &[u16]) -> (u32, Vec<Edge>
     let ii = frozen.ii;
     let mut last: std::collections::BTreeMap<u16, (i64, usize, i32)> = std::collections::BTreeMap::new();
     let mut most = 1i64;
-    for i in 0..p.time.len() {
+    for (i, queue) in queue.iter().enumerate() {
         let back = p.reaches_back(i);
         let at = frozen.position[i] - i64::from(back) * ii;
         let end = at + p.graph.until(&p.time, i) as i64 - frozen.position[load];
         most = most.max((end + ii - 1).div_euclid(ii));
-        let entry = last.entry(queue[i]).or_insert((at, i, back));
+        let entry = last.entry(*queue).or_insert((at, i, back));
         if (at, i) > (entry.0, entry.1) {
             *entry = (at, i, back);
         }

@@ -105,7 +105,9 @@ impl Units {
     fn of_lists(members: Vec<Vec<u32>>, n: usize) -> Self {
         let mut of = vec![0; n];
         for (unit, list) in members.iter().enumerate() {
-            list.iter().for_each(|i| of[*i as usize] = unit as u32);
+            for i in list {
+                of[*i as usize] = unit as u32;
+            }
         }
         Self { members, of }
     }

@@ -435,10 +435,10 @@ fn joined(p: &Program, r: &mut Report) {
             rows.clear();
             tables.clear();
         }
-        let updates = op.writes.iter().filter(|o| matches!(o.place, Place::Table(_))).map(|o| o.place);
+        let mut updates = op.writes.iter().filter(|o| matches!(o.place, Place::Table(_))).map(|o| o.place);
         let of = op.action.facts().of;
         let other_rows = of.exchanges.iter().all(|x| rows.insert((*x, of.classes)));
-        let other_tables = updates.fold(true, |new, t| tables.insert(t) && new);
+        let other_tables = updates.all(|t| tables.insert(t));
         r.check(!op.joined || (other_rows && other_tables), "joined", || {
             format!(
                 "`{}` is one launch with another of the same rows, or with another update of its table",
