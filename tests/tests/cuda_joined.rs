@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use fs_compiler::{CompileOptions, Strategy, compile_with};
@@ -19,7 +20,8 @@ fn model(optimizers: [&str; 4], sharding: &str, unique: bool, pooled: bool) -> S
     let mut text = String::from("model tables {\n");
     for (i, optimizer) in optimizers.iter().enumerate() {
         let (rows, like) = (30 + 7 * i, if i > 0 && !pooled { "like x0" } else { "{ max 9 }" });
-        text += &format!(
+        let _ = write!(
+            text,
             "table t{i} {{ rows {rows}  dim 8  init hash(scale: 0.3)  optimizer {optimizer}  sharding {sharding} }}
              input x{i}: ids(t{i}) {like}\n"
         );
@@ -118,6 +120,9 @@ fn starts(program: &Program, of: fn(&Action) -> bool) -> (u64, u64) {
     (own.len() as u64, own.iter().filter(|op| !op.joined).count() as u64)
 }
 
+/// Whether an action is of a kind.
+type Kind = fn(&Action) -> bool;
+
 #[test]
 fn several_take_as_many_launches_as_one() {
     let Some(kernels) = kernels() else { return };
@@ -126,7 +131,7 @@ fn several_take_as_many_launches_as_one() {
     let ((_, alone), (_, together)) =
         (trained(&kernels, &apart(&schedule), 1), trained(&kernels, &schedule, 2));
     let steps = 6;
-    let kinds: [(&str, fn(&Action) -> bool); 3] = [
+    let kinds: [(&str, Kind); 3] = [
         ("gather", |a| matches!(a, Action::Gather { .. })),
         ("rowwise_adagrad_rows", |a| matches!(a, Action::Apply { .. })),
         ("count_by_owner", |a| matches!(a, Action::Unique { .. })),
