@@ -16,10 +16,25 @@ use proptest::prelude::*;
 const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
 const STRATEGIES: [Strategy; 4] = [Strategy::Serial, Strategy::Prefetch, Strategy::Overlap, Strategy::Pec];
 
-fn planned(program: &fs_dsl::checked::Program, strategy: Strategy, ranks: u32, lookahead: u32) -> Schedule {
-    let cluster = fs_dsl::cluster::preset("dgx_h100").unwrap();
+/// A machine whose launches take a microsecond, as much as the work of tables of random models.
+fn small() -> fs_dsl::checked::Cluster {
+    fs_dsl::checked::Cluster { sms: 1, ..fs_dsl::cluster::preset("local").unwrap() }
+}
+
+fn planned_on(
+    cluster: fs_dsl::checked::Cluster,
+    program: &fs_dsl::checked::Program,
+    strategy: Strategy,
+    ranks: u32,
+    lookahead: u32,
+) -> Schedule {
     let options = CompileOptions::new(strategy, ranks).cluster(cluster).lookahead(lookahead).balance(false);
     compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule
+}
+
+fn planned(program: &fs_dsl::checked::Program, strategy: Strategy, ranks: u32, lookahead: u32) -> Schedule {
+    let cluster = fs_dsl::cluster::preset("dgx_h100").unwrap();
+    planned_on(cluster, program, strategy, ranks, lookahead)
 }
 
 fn example(name: &str, strategy: Strategy) -> Schedule {
@@ -211,7 +226,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let program = dividing(checked(&model.text()), ranks);
-        let s = planned(&program, strategy, ranks, lookahead);
+        let s = planned_on(small(), &program, strategy, ranks, lookahead);
         prop_assert_eq!(verify(&s), vec![], "{}", model.text());
         let alone = apart(&s);
         prop_assert_eq!(verify(&alone), vec![], "{}", model.text());
@@ -234,7 +249,7 @@ proptest! {
         lookahead in 1..=3u32,
     ) {
         let program = dividing(checked(&model.text()), 2);
-        let s = apart(&planned(&program, strategy, 2, lookahead));
+        let s = apart(&planned_on(small(), &program, strategy, 2, lookahead));
         for i in 1..s.train.ops.len() {
             let (a, b) = (&s.train.ops[i - 1], &s.train.ops[i]);
             let alike = b.action.joins(&a.action)

@@ -21,6 +21,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         s.version = 99;
         Some(())
     }),
+    says("a transfer launched with what is before it", "joined", |s| {
+        let transfer = find(s, Action::is_transfer)?;
+        s.train.ops[transfer].joined = true;
+        Some(())
+    }),
     says("another format", "version", |s| {
         s.format = "chakra".into();
         Some(())
