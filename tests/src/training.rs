@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
+use fs_dsl::checked::Cluster;
 use fs_executor::device::Device;
 use fs_executor::session::{Checkpoint, Every};
 use fs_executor::{Error, Observer, Options, Report, Session};
@@ -53,10 +54,26 @@ pub fn compile(text: &str, strategy: Strategy, ranks: u32, lookahead: u32, micro
 }
 
 /// The same with samples that move there, if they do.
-pub fn compile_at(
+pub fn compile_at(text: &str, strategy: Strategy, at: Option<At>, numbers: (u32, u32, u32)) -> Schedule {
+    compile_as(text, strategy, (at, None), numbers)
+}
+
+/// The same for GPUs, where one launch starts the same of several tables.
+pub fn compile_on_gpus(
     text: &str,
     strategy: Strategy,
-    at: Option<At>,
+    ranks: u32,
+    lookahead: u32,
+    microbatches: u32,
+) -> Schedule {
+    let cluster = fs_dsl::cluster::preset("dgx_h100");
+    compile_as(text, strategy, (None, cluster), (ranks, lookahead, microbatches))
+}
+
+fn compile_as(
+    text: &str,
+    strategy: Strategy,
+    (at, cluster): (Option<At>, Option<Cluster>),
     (ranks, lookahead, microbatches): (u32, u32, u32),
 ) -> Schedule {
     let loaded = fs_dsl::check_text("model.fs", text);
@@ -64,7 +81,7 @@ pub fn compile_at(
         panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
     };
     let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches);
-    let options = options.balance_at(at);
+    let options = options.balance_at(at).cluster(cluster);
     match compile_with(program, &options) {
         Ok(compiled) => compiled.schedule,
         Err(e) => panic!(

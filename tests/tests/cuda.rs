@@ -12,7 +12,7 @@ use fs_kernels::cuda::driver::emulated::Emulated;
 use fs_kernels::cuda::emulated::Emulation;
 use fs_schedule::{Element, Engine, Op, Operand, Place, Schedule};
 use fs_tests::emulated::{assert_near, device, thorough};
-use fs_tests::training::{Outcome, compile, model};
+use fs_tests::training::{Outcome, compile, compile_on_gpus, model};
 
 struct Accounts;
 
@@ -166,10 +166,17 @@ fn a_dependency_that_is_left_out_is_noticed() {
     let (mut tried, mut unnoticed) = (0, Vec::new());
     let all = [(Strategy::Pec, 2, 2), (Strategy::Prefetch, 1, 1), (Strategy::Pec, 1, 1)];
     let some = if thorough() { &all[..] } else { &all[..1] };
-    for (strategy, lookahead, microbatches) in some.iter().copied() {
-        let schedule = compile(&text, strategy, 2, lookahead, microbatches);
+    let schedules = some.iter().map(|(strategy, lookahead, microbatches)| {
+        ((*strategy, *lookahead), compile(&text, *strategy, 2, *lookahead, *microbatches), false)
+    });
+    // Of operations that one launch starts none waits then.
+    let on_gpus = compile_on_gpus(&text, Strategy::Pec, 2, 2, 1);
+    for ((strategy, lookahead), schedule, joined) in schedules.chain([((Strategy::Pec, 2), on_gpus, true)]) {
         let ops = &schedule.train.ops;
-        for op in ops {
+        for (i, op) in ops.iter().enumerate() {
+            if joined && !ops.get(i + 1).is_some_and(|next| next.joined) {
+                continue;
+            }
             let others = op.deps.iter().map(|dep| &ops[dep.op as usize]);
             let others = others.filter(|o| (o.engine, o.priority) != (op.engine, op.priority));
             // Where work on ids is planned among what else compute does is no need of its.
@@ -184,7 +191,7 @@ fn a_dependency_that_is_left_out_is_noticed() {
             tried += 1;
             let options = cuda::Options { careless: Some(op.name.clone()), ..device(&kernels, tried) };
             let driver = Arc::clone(&options.drivers[0]);
-            let what = format!("{strategy:?}, lookahead {lookahead}, `{}`", op.name);
+            let what = format!("{strategy:?}, lookahead {lookahead}, joined {joined}, `{}`", op.name);
             if let Err(error) = train::<Cuda<Emulated>>(&schedule, &options) {
                 // A kernel may meet poison before what should have come before it does.
                 let noticed = ["nothing orders the two", "met an index that is out of range"];

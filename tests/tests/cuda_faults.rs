@@ -17,7 +17,7 @@ use fs_kernels::cuda::emulated::Emulation;
 use fs_schedule::Schedule;
 use fs_tests::emulated::{session, thorough};
 use fs_tests::small::{EXAMPLES, Small};
-use fs_tests::training::{checkpoints, compile, leaving, model, options, state};
+use fs_tests::training::{checkpoints, compile, compile_on_gpus, leaving, model, options, state};
 
 type Gpu = Cuda<Emulated>;
 
@@ -148,7 +148,7 @@ fn everywhere(schedule: &Schedule, options: &(impl Fn() -> Options + Sync), seed
 #[test]
 fn while_it_trains() {
     let text = model("row_wise", "adagrad(lr: 0.05)", 60, true).replace("steps 7", "steps 6");
-    everywhere(&compile(&text, Strategy::Pec, 3, 2, 1), &options, 1);
+    everywhere(&compile_on_gpus(&text, Strategy::Pec, 3, 2, 1), &options, 1);
     everywhere(&compile(&text, Strategy::Serial, 1, 1, 1), &options, 2);
 }
 

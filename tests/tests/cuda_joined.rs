@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use fs_compiler::{CompileOptions, Strategy, compile_with};
+use fs_compiler::Strategy;
 use fs_executor::device::cuda::{self, Cuda};
 use fs_kernels::cuda::driver::emulated::Emulated;
 use fs_kernels::cuda::emulated::Emulation;
@@ -13,7 +13,7 @@ use fs_schedule::{Action, Op, Program, Schedule};
 use fs_tests::emulated::{device, thorough, train};
 use fs_tests::joined::{apart, groups};
 use fs_tests::small::{EXAMPLES, Small};
-use fs_tests::training::Outcome;
+use fs_tests::training::{Outcome, compile_on_gpus};
 
 /// Tables of one width, each with a list of ids of its own: pooled, or rows of tokens.
 fn model(optimizers: [&str; 4], sharding: &str, unique: bool, pooled: bool) -> String {
@@ -38,15 +38,6 @@ fn model(optimizers: [&str; 4], sharding: &str, unique: bool, pooled: bool) -> S
         train {{ batch 12  steps 6  optimizer adam(lr: 1e-2)  unique_rows {unique} }}
         workload w {{ generate {{ lengths uniform(2, 5)  ids zipf(1.05)  labels bernoulli(0.5)  samples 60 }} }}"
     )
-}
-
-fn compiled(text: &str, strategy: Strategy, ranks: u32, lookahead: u32, microbatches: u32) -> Schedule {
-    let loaded = fs_dsl::check_text("model.fs", text);
-    let render = || fs_dsl::render(&loaded.diagnostics, &loaded.sources, false);
-    let program = loaded.program.as_ref().unwrap_or_else(|| panic!("{}\n{text}", render()));
-    let cluster = fs_dsl::cluster::preset("dgx_h100");
-    let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches);
-    compile_with(program, &options.cluster(cluster)).unwrap_or_else(|e| panic!("{e}")).schedule
 }
 
 /// What comes of training, and how often each kernel is launched.
@@ -75,7 +66,7 @@ fn equal(text: &str, ranks: &[u32]) {
     let some = if thorough() { &all[..] } else { &all[..2] };
     for ranks in ranks {
         for (seed, (strategy, lookahead, microbatches)) in (0..).zip(some) {
-            let planned = compiled(text, *strategy, *ranks, *lookahead, *microbatches);
+            let planned = compile_on_gpus(text, *strategy, *ranks, *lookahead, *microbatches);
             let what =
                 format!("{ranks} ranks, {strategy:?}, lookahead {lookahead}, {microbatches} microbatches");
             let (bits, launches) = trained(&kernels, &apart(&planned), seed);
@@ -127,7 +118,7 @@ type Kind = fn(&Action) -> bool;
 fn several_take_as_many_launches_as_one() {
     let Some(kernels) = kernels() else { return };
     // None of them is ever empty.
-    let schedule = compiled(&model([ROWWISE; 4], "row_wise", true, true), Strategy::Prefetch, 1, 1, 1);
+    let schedule = compile_on_gpus(&model([ROWWISE; 4], "row_wise", true, true), Strategy::Prefetch, 1, 1, 1);
     let ((_, alone), (_, together)) =
         (trained(&kernels, &apart(&schedule), 1), trained(&kernels, &schedule, 2));
     let steps = 6;

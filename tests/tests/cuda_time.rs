@@ -43,21 +43,22 @@ fn steps(kernels: &Arc<Emulation>, small: &Small, schedule: &Schedule, late: &[u
 }
 
 fn takes(name: &str, some: &[usize]) {
+    takes_on(None, name, some);
+}
+
+fn takes_on(cluster: Option<&str>, name: &str, some: &[usize]) {
     let Some(kernels) = fs_tests::emulated::kernels(env!("CARGO_TARGET_TMPDIR")) else { return };
     let small = Small::new(EXAMPLES.into_iter().find(|(own, _)| *own == name).unwrap());
     let all = if thorough() { &[0, 1, 2, 3][..] } else { some };
     for strategy in all.iter().map(|n| STRATEGIES[*n]) {
-        let schedule = small.schedule(strategy, 2);
+        let schedule = small.schedule_on(cluster.and_then(fs_dsl::cluster::preset), strategy, 2);
         let predicted = schedule.prediction.as_ref().unwrap().step;
         let found = steps(&kernels, &small, &schedule, &[0])[0];
-        eprintln!(
-            "{name}, {strategy:?}: {found:e} s, {predicted:e} predicted, ratio {:.4}",
-            found / predicted
-        );
-        assert!(
-            (found / predicted - 1.0).abs() < 0.01,
-            "{name}, {strategy:?}: {found}, {predicted} predicted"
-        );
+        let joined = schedule.train.ops.iter().filter(|op| op.joined).count();
+        let what = format!("{name}, {strategy:?}, {joined} operations joined");
+        eprintln!("{what}: {found:e} s, {predicted:e} predicted, ratio {:.4}", found / predicted);
+        assert!((found / predicted - 1.0).abs() < 0.01, "{what}: {found}, {predicted} predicted");
+        assert!(cluster.is_none() || joined > 0, "{what}");
     }
 }
 
@@ -79,6 +80,12 @@ fn dlrm() {
 #[test]
 fn histories() {
     takes("histories", &[2]);
+}
+
+/// On GPUs one launch starts the same of several tables: each has its share of that, and what waits for one goes on when all are done.
+#[test]
+fn one_launch_for_several_tables() {
+    takes_on(Some("dgx_h100"), "dlrm", &[1, 2]);
 }
 
 /// The same on two nodes that are far apart: what is under way holds up its queue and what needs it, and takes no time of the

@@ -78,7 +78,8 @@ impl Share {
         if all.windows(2).all(|pair| pair[0][1] <= pair[1][0]) {
             return Some(own);
         }
-        let from = all.iter().map(|[from, _]| *from).min()?;
+        // All have begun before any work of them does.
+        let from = all.iter().map(|[from, _]| *from).max()?;
         let to = all.iter().map(|[_, to]| *to).max()?;
         Some(self.part.map(|part| from + (part * (to - from) as f64).round() as i64))
     }
@@ -197,7 +198,7 @@ mod tests {
         let shares = Share::all(&Program { in_flight: 1, buffers: vec![], ops });
         let groups: Vec<_> = shares.iter().map(|share| share.group.clone()).collect();
         assert_eq!(groups, [0..1, 1..3, 1..3, 3..4]);
-        let noted = [Some([100, 290]), Some([101, 300])];
+        let noted = [Some([99, 290]), Some([100, 300])];
         assert_eq!(shares[1].of(noted[0], &noted), Some([100, 150]));
         assert_eq!(shares[2].of(noted[1], &noted), Some([150, 300]));
         // One after the other, or not noted.
