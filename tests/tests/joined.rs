@@ -224,9 +224,10 @@ proptest! {
         lookahead in 1..=3u32,
         ranks in 1..=3u32,
         seed in any::<u64>(),
+        cluster in prop::sample::select(vec![small(), fs_dsl::cluster::preset("dgx_h100").unwrap()]),
     ) {
         let program = dividing(checked(&model.text()), ranks);
-        let s = planned_on(small(), &program, strategy, ranks, lookahead);
+        let s = planned_on(cluster, &program, strategy, ranks, lookahead);
         prop_assert_eq!(verify(&s), vec![], "{}", model.text());
         let alone = apart(&s);
         prop_assert_eq!(verify(&alone), vec![], "{}", model.text());

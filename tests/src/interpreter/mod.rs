@@ -25,7 +25,7 @@ use folded::meet;
 use relayed::compute;
 pub use state::State;
 pub use values::Workload;
-use values::{Call, Data, Pieces, Wrong, word};
+use values::{Call, Data, Pieces, Wrong, cut, meets, width, without, word};
 
 /// Memory that can be raced for.
 type Key = (u8, u64, u64, u64);
@@ -72,10 +72,6 @@ fn columns(s: &Schedule, o: &Operand) -> (u32, u32) {
     }
 }
 
-fn meets(a: (u32, u32), b: (u32, u32)) -> bool {
-    a.0 < b.1 && b.0 < a.1
-}
-
 impl<'a> Memory<'a> {
     fn new(s: &'a Schedule, physical: bool) -> Self {
         let mut cells = BTreeMap::new();
@@ -114,20 +110,8 @@ impl<'a> Memory<'a> {
             ));
         }
         let wanted = columns(self.s, o);
-        let mut out = Pieces::new();
-        for (range, data) in cell.pieces.iter().filter(|(r, _)| meets(*r, wanted)) {
-            let data = match data {
-                // Some columns of rows are other values than all of them.
-                Data::Rows(rows) if range.0 < wanted.0 || range.1 > wanted.1 => {
-                    let part = (wanted.0 - range.0.min(wanted.0), wanted.1 - range.0.min(wanted.1));
-                    Data::Rows(rows.iter().map(|(at, (f, r, v))| (*at, (*f, *r, word(&(v, part))))).collect())
-                }
-                data => data.clone(),
-            };
-            out.push(((range.0.max(wanted.0), range.1.min(wanted.1)), data));
-        }
-        let width: u32 = out.iter().map(|((a, z), _)| z - a).sum();
-        if width != wanted.1 - wanted.0 {
+        let out = cut(&cell.pieces, wanted);
+        if width(&out) != wanted.1 - wanted.0 {
             return Err(format!("{o} of batch {batch} is not all written"));
         }
         Ok(out)
@@ -243,7 +227,7 @@ impl<'a> Memory<'a> {
                 *cell = Cell { owner, pieces: Vec::new() };
             }
             if begins {
-                cell.pieces.retain(|(r, _)| !meets(*r, range));
+                cell.pieces = without(&cell.pieces, range);
             }
         }
         for (place, brings) in [(HOME, loads), (ASSIGNED, assigns), (CUT, plans)] {
@@ -287,9 +271,17 @@ impl<'a> Memory<'a> {
             let range = columns(self.s, o);
             let cell = self.cells.get_mut(&key).filter(|c| c.owner == owner);
             let cell = cell.ok_or_else(|| format!("`{}` lost {o} while it ran", op.name))?;
-            let old = cell.pieces.iter().position(|(r, _)| *r == range);
-            let data = match (old.filter(|_| o.accumulate).map(|i| cell.pieces[i].1.clone()), data) {
-                (None, _) if o.accumulate => return Err(format!("`{}` adds to nothing in {o}", op.name)),
+            let mut old = cut(&cell.pieces, range);
+            if o.accumulate && width(&old) != range.1 - range.0 {
+                return Err(format!("`{}` adds to nothing in {o}", op.name));
+            }
+            // What several wrote, each its columns, may be added to as a whole.
+            let old = match old.len() {
+                _ if !o.accumulate => None,
+                1 => old.pop().map(|(_, data)| data),
+                _ => Some(Data::Word(word(&old))),
+            };
+            let data = match (old, data) {
                 (None, data) => data,
                 (Some(Data::Rows(mut rows)), Data::Rows(more)) => {
                     for (at, (f, r, v)) in more {
@@ -301,7 +293,7 @@ impl<'a> Memory<'a> {
                 (Some(old), data) => Data::Word(word(&(old, data))),
             };
             left.push(data.clone());
-            cell.pieces.retain(|(r, _)| !meets(*r, range));
+            cell.pieces = without(&cell.pieces, range);
             cell.pieces.push((range, data));
             cell.pieces.sort_by_key(|(r, _)| *r);
         }

@@ -41,6 +41,40 @@ pub(crate) enum Data {
 /// Pieces of a buffer by column range.
 pub(crate) type Pieces = Vec<((u32, u32), Data)>;
 
+/// Ranges that have a column in common.
+pub(crate) fn meets(a: (u32, u32), b: (u32, u32)) -> bool {
+    a.0 < b.1 && b.0 < a.1
+}
+
+/// What pieces hold of some columns.
+pub(crate) fn cut(pieces: &Pieces, wanted: (u32, u32)) -> Pieces {
+    let mut out = Pieces::new();
+    for (range, data) in pieces.iter().filter(|(r, _)| meets(*r, wanted)) {
+        let data = match data {
+            // Some columns of rows are other values than all of them.
+            Data::Rows(rows) if range.0 < wanted.0 || range.1 > wanted.1 => {
+                let part = (wanted.0 - range.0.min(wanted.0), wanted.1 - range.0.min(wanted.1));
+                Data::Rows(rows.iter().map(|(at, (f, r, v))| (*at, (*f, *r, word(&(v, part))))).collect())
+            }
+            data => data.clone(),
+        };
+        out.push(((range.0.max(wanted.0), range.1.min(wanted.1)), data));
+    }
+    out
+}
+
+/// What pieces hold of all other columns.
+pub(crate) fn without(pieces: &Pieces, range: (u32, u32)) -> Pieces {
+    let mut rest = cut(pieces, (0, range.0));
+    rest.extend(cut(pieces, (range.1, u32::MAX)));
+    rest
+}
+
+/// How many columns pieces hold.
+pub(crate) fn width(pieces: &Pieces) -> u32 {
+    pieces.iter().map(|((a, z), _)| z - a).sum()
+}
+
 /// What the ranks' batches hold: ids that a seed fixes, few rows used often.
 pub struct Workload {
     /// Fixes the ids.
