@@ -12,6 +12,7 @@
 
 mod folded;
 mod nodes;
+mod pieces;
 mod relayed;
 mod state;
 mod values;
@@ -25,7 +26,8 @@ use folded::meet;
 use relayed::compute;
 pub use state::State;
 pub use values::Workload;
-use values::{Call, Data, Pieces, Wrong, cut, meets, width, without, word};
+use pieces::{Data, Pieces, beside, cut, meets, width, without};
+use values::{Call, Wrong, word};
 
 /// Memory that can be raced for.
 type Key = (u8, u64, u64, u64);
@@ -271,16 +273,12 @@ impl<'a> Memory<'a> {
             let range = columns(self.s, o);
             let cell = self.cells.get_mut(&key).filter(|c| c.owner == owner);
             let cell = cell.ok_or_else(|| format!("`{}` lost {o} while it ran", op.name))?;
-            let mut old = cut(&cell.pieces, range);
+            let old = cut(&cell.pieces, range);
             if o.accumulate && width(&old) != range.1 - range.0 {
                 return Err(format!("`{}` adds to nothing in {o}", op.name));
             }
-            // What several wrote, each its columns, may be added to as a whole.
-            let old = match old.len() {
-                _ if !o.accumulate => None,
-                1 => old.pop().map(|(_, data)| data),
-                _ => Some(Data::Word(word(&old))),
-            };
+            // What several wrote, each its columns, may be added to as a whole. Rows that are not there are zero.
+            let old = o.accumulate.then(|| beside(&old, true).into_owned());
             let data = match (old, data) {
                 (None, data) => data,
                 (Some(Data::Rows(mut rows)), Data::Rows(more)) => {

@@ -6,6 +6,7 @@ use std::hash::Hash;
 
 use super::nodes;
 pub(crate) use super::nodes::word;
+pub(crate) use super::pieces::{Data, Pieces, Rows, beside};
 use fs_schedule::{Action, Extent, Op, Operand, Place, Reuse, Schedule, Sharding, Symbol, Way};
 
 /// An entry of an exchange: who asks for which row, and the microbatches of its first and last use by that rank.
@@ -19,61 +20,6 @@ pub(crate) struct Entry {
 
 /// Streams of ids that are drawn, beside those of inputs.
 const DRAWN: u64 = 1000;
-
-/// A value per row, with its entry's place, who asked and which row.
-pub(crate) type Rows = BTreeMap<u32, (u32, u64, u64)>;
-
-/// Contents of a buffer, or of a column range of it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Data {
-    Word(u64),
-    Ids(Vec<u64>),
-    Entries(Vec<Entry>),
-    /// Places and their rows: inverses and positions.
-    Places(Vec<(u32, u64)>),
-    /// Places of rows that others ask for: where, which row, and who asked.
-    Asked(Vec<(u32, u64, u32)>),
-    /// Class, row and who asked.
-    Classes(Vec<(u32, u64, u32)>),
-    Rows(Rows),
-}
-
-/// Pieces of a buffer by column range.
-pub(crate) type Pieces = Vec<((u32, u32), Data)>;
-
-/// Ranges that have a column in common.
-pub(crate) fn meets(a: (u32, u32), b: (u32, u32)) -> bool {
-    a.0 < b.1 && b.0 < a.1
-}
-
-/// What pieces hold of some columns.
-pub(crate) fn cut(pieces: &Pieces, wanted: (u32, u32)) -> Pieces {
-    let mut out = Pieces::new();
-    for (range, data) in pieces.iter().filter(|(r, _)| meets(*r, wanted)) {
-        let data = match data {
-            // Some columns of rows are other values than all of them.
-            Data::Rows(rows) if range.0 < wanted.0 || range.1 > wanted.1 => {
-                let part = (wanted.0 - range.0.min(wanted.0), wanted.1 - range.0.min(wanted.1));
-                Data::Rows(rows.iter().map(|(at, (f, r, v))| (*at, (*f, *r, word(&(v, part))))).collect())
-            }
-            data => data.clone(),
-        };
-        out.push(((range.0.max(wanted.0), range.1.min(wanted.1)), data));
-    }
-    out
-}
-
-/// What pieces hold of all other columns.
-pub(crate) fn without(pieces: &Pieces, range: (u32, u32)) -> Pieces {
-    let mut rest = cut(pieces, (0, range.0));
-    rest.extend(cut(pieces, (range.1, u32::MAX)));
-    rest
-}
-
-/// How many columns pieces hold.
-pub(crate) fn width(pieces: &Pieces) -> u32 {
-    pieces.iter().map(|((a, z), _)| z - a).sum()
-}
 
 /// What the ranks' batches hold: ids that a seed fixes, few rows used often.
 pub struct Workload {
@@ -291,7 +237,10 @@ impl Call<'_> {
             }
             _ => false,
         };
-        let rows: Vec<&Rows> = (0..self.reads.len()).filter_map(|i| self.rows_of(i).ok()).collect();
+        // Also those of a part of the columns beside those of the others.
+        let whole: Vec<_> = self.reads.iter().flatten().map(|pieces| beside(pieces, false)).collect();
+        let of = |data| if let &Data::Rows(ref rows) = data { Some(rows) } else { None };
+        let rows: Vec<&Rows> = whole.iter().filter_map(|data| of(data.as_ref())).collect();
         let all = word(&(&what, &self.reads));
         (0..)
             .zip(&self.op.writes)
