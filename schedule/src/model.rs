@@ -44,9 +44,16 @@ pub struct Settings {
 #[serde(deny_unknown_fields)]
 pub struct WirePrecision {
     /// Rows.
+    #[schemars(schema_with = "of_floats")]
     pub rows: Element,
     /// Their gradients.
+    #[schemars(schema_with = "of_floats")]
     pub gradients: Element,
+}
+
+/// The elements that are floats, as the schema has them.
+fn of_floats(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "string", "enum": [Element::Real, Element::Bf16] })
 }
 
 impl WirePrecision {

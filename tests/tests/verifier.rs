@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use fs_compiler::{At, CompileOptions, compile_with};
 use fs_schedule::action::{Facts, Payload, Phase};
 use fs_schedule::verify::{RULES, verify};
-use fs_schedule::{Engine, Op, Schedule, Strategy};
+use fs_schedule::{Element, Engine, Op, Schedule, Strategy, WirePrecision};
 use fs_tests::mutations::{
     BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, FOLDED, Mutation, RANKING, RELAYED, RELAYED_MODEL,
-    bases, mutations,
+    ROUNDED, bases, mutations,
 };
 use fs_tests::schedules::build;
 
@@ -272,6 +272,30 @@ fn corruptions_of_relays_break_their_rules() {
     assert!(tried >= 20, "{tried}");
     let missing: Vec<_> = RELAYED.iter().map(|m| m.name).filter(|name| !placed.contains(name)).collect();
     assert!(missing.is_empty(), "no schedule has a place for {missing:?}");
+}
+
+/// Rows and gradients as bf16, straight to their ranks and through relays: every corruption that has a place is caught by its
+/// rule, and each has one.
+#[test]
+fn corruptions_of_rounded_rows_break_their_rules() {
+    let wire = WirePrecision { rows: Element::Bf16, gradients: Element::Bf16 };
+    let text = fs_tests::rounding(RELAYED_MODEL, wire);
+    let program = fs_dsl::check_text("model.fs", &text).program.expect("the model checks");
+    for (strategy, microbatches) in
+        [(Strategy::Serial, 1), (Strategy::Prefetch, 2), (Strategy::Overlap, 1), (Strategy::Pec, 3)]
+    {
+        let options = CompileOptions::new(strategy, 4).microbatches(microbatches);
+        let relayed = fs_tests::through_relays(&program, options.clone()).expect("the model compiles");
+        let straight = compile_with(&program, &options.balance(false)).expect("the model compiles").schedule;
+        for s in [straight, relayed] {
+            assert_eq!(verify(&s), vec![]);
+            for m in ROUNDED {
+                let mut bad = s.clone();
+                assert!((m.corrupt)(&mut bad).is_some(), "{strategy:?}: {} has a place", m.name);
+                breaks(&bad, m, strategy);
+            }
+        }
+    }
 }
 
 /// Values that are brought to other ranks, and gradients that come back.

@@ -11,10 +11,12 @@ mod form;
 mod model;
 mod ranking;
 mod relay;
+mod wire;
 
 pub use balance::{BALANCED, BALANCED_MODEL, CARRIED, CLASSES_MODEL, FOLDED};
 pub use ranking::RANKING;
 pub use relay::{RELAYED, RELAYED_MODEL};
+pub use wire::ROUNDED;
 
 use crate::arrange::{reaches, waits};
 use crate::schedules::Recipe;
