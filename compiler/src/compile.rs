@@ -11,7 +11,7 @@ use crate::import::settings::divides;
 use crate::import::{ImportError, import};
 use crate::ir::Module;
 use crate::ir::attr::{AttrError, boolean, int};
-use crate::passes::manager::{self, Log, PipelineError, RunError, Settings, Stage};
+use crate::passes::manager::{self, PipelineError, RunError, Stage};
 use crate::passes::plan_sharding;
 use crate::sched::policy::{self, Policy};
 use crate::sched::{self, Target};
@@ -364,7 +364,7 @@ pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compi
     let decided = balance::decide(program, &module, &aim, options);
     let options = &decided.options(options);
     let stages = aim.stages(&module, options)?;
-    manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
+    manager::run_to_compile(&mut module, &stages)?;
     let asked = sched::Options::new(options.policy).in_flight(options.in_flight);
     match emit_for(&mut module, aim.target(), aim.ranks, &asked)? {
         Emitted::Schedule(schedule) => {
@@ -396,7 +396,7 @@ pub fn lowered(program: &Program, options: &CompileOptions) -> Result<s::Schedul
     plan_sharding::count(&mut module, &tables.map(|t| uncounted(t.name.clone())).collect::<Vec<_>>());
     let plain = options.clone().policy(policy::of(Strategy::Serial)).balance(false).balance_at(None);
     let stages = aim.stages(&module, &plain)?;
-    manager::run(&mut module, &stages, Settings::default(), &mut Log::default())?;
+    manager::run_to_compile(&mut module, &stages)?;
     Ok(declared(&module, Strategy::Serial, aim.ranks)?.0)
 }
 
@@ -521,7 +521,7 @@ mod tests {
         let mut module = import(&program).expect("it is imported");
         let mut stages = aim.stages(&module, &options).expect("stages");
         stages.retain(|stage| stage.pass.name != "accumulate");
-        manager::run(&mut module, &stages, Settings::default(), &mut Log::default()).expect("passes run");
+        manager::run_to_compile(&mut module, &stages).expect("passes run");
         let asked = sched::Options::new(options.policy);
         let Emitted::Schedule(mut apart) =
             emit_for(&mut module, aim.target(), 2, &asked).expect("it is proved")

@@ -1,5 +1,6 @@
 //! `fsc compile`.
 
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -122,7 +123,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .tables(tables::options(&args.tables, &program).map_err(|e| Failure::usage(e.to_string()))?)
         .profile(profile);
     let options = with_data(args, &program, options)?;
-    let mut compiled = match args.strategy {
+    // The process ends soon after: what it holds is given back then, not piece by piece.
+    let mut compiled = ManuallyDrop::new(match args.strategy {
         StrategyChoice::Fixed(policy) => compile_with(&program, &options.policy(policy))?,
         StrategyChoice::Auto => {
             let candidates = search::candidates(args.lookahead);
@@ -132,7 +134,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             tell!("auto: {outcome}");
             best.compiled
         }
-    };
+    });
     if args.balance_at.is_some() && compiled.schedule.settings.balance.is_none() {
         return Err(Failure::usage("--balance-at says where samples move, but none do; add `--balance on`"));
     }

@@ -13,7 +13,7 @@ use super::{Aim, CompileOptions, Compiled};
 use crate::distribution::At;
 use crate::emit;
 use crate::ir::Module;
-use crate::passes::manager::{self, Log, Settings};
+use crate::passes::manager;
 use crate::sched::{self, Bound, policy};
 
 /// How much longer a step must be without: what is gained must be more than what is not known.
@@ -95,7 +95,7 @@ fn serial(
     let options = options.clone().policy(policy::of(Strategy::Serial)).in_flight(None);
     let mut module = module.clone();
     let stages = aim.stages(&module, &options).ok()?;
-    manager::run(&mut module, &stages, Settings::default(), &mut Log::default()).ok()?;
+    manager::run_to_compile(&mut module, &stages).ok()?;
     let asked = sched::Options::new(options.policy).below(below);
     match emit::ordered(&module, aim.target(), aim.ranks, &asked).ok()? {
         Ok(ordered) => ordered.schedule.prediction.map(|p| Ok((p.step, p.stragglers))),
