@@ -299,6 +299,7 @@ fn the_schema_refuses_what_is_no_schedule() {
         ("/train/buffers/0/element", json!("f64")),
         ("/train", json!(null)),
         ("/settings", json!({})),
+        ("/settings/wire", json!({"rows": "index", "gradients": "real"})),
         ("/exchanges/0/lookahead", json!("far")),
     ];
     for (at, value) in wrong {
@@ -308,6 +309,9 @@ fn the_schema_refuses_what_is_no_schedule() {
         target[key] = value.clone();
         assert!(!schema.is_valid(&bad), "{at} may be {value}");
     }
+    let mut rounded = good.clone();
+    rounded["settings"]["wire"] = json!({"rows": "bf16", "gradients": "real"});
+    assert!(schema.is_valid(&rounded));
     let mut less = good.clone();
     less["train"]["ops"][0].as_object_mut().expect("an operation").remove("writes");
     assert!(!schema.is_valid(&less), "an operation without results");

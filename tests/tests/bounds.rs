@@ -28,7 +28,6 @@ fn predicted(program: &Program, cluster: Cluster, strategy: Strategy, what: &str
     let violations = fs_schedule::verify::verify(&schedule);
     assert!(violations.is_empty(), "{what}: {violations:?}");
     let p = schedule.prediction.expect("a prediction");
-    assert!(p.step >= p.bound() * (1.0 - 1e-9), "{what}: below its bound");
     Some([p.step, p.resource_bound, p.recurrence_bound, p.bound()])
 }
 

@@ -37,11 +37,16 @@ fn model(name: &str) -> String {
 }
 
 fn compile(name: &str, strategy: Strategy, ranks: u32, microbatches: u32) -> Schedule {
+    compile_on("local", name, strategy, ranks, microbatches)
+}
+
+fn compile_on(cluster: &str, name: &str, strategy: Strategy, ranks: u32, microbatches: u32) -> Schedule {
     let loaded = fs_dsl::check_text("model.fs", &model(name));
     let Some(program) = &loaded.program else {
         panic!("{}", fs_dsl::render(&loaded.diagnostics, &loaded.sources, false))
     };
     let options = CompileOptions::new(strategy, ranks).microbatches(microbatches);
+    let options = options.cluster(fs_dsl::cluster::preset(cluster));
     let schedule = compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
     // With its digest, as from a file.
     let text = fs_schedule::to_text(&schedule);
@@ -127,7 +132,9 @@ fn check(run: &Run, trace: &Trace, steps: &Range<u64>) {
             assert_eq!(met, start, "{what}");
         }
         let mut latest = None;
-        for dep in &op.deps {
+        // All of a launch waits where its first does.
+        let first = (0..=*index as usize).rev().find(|i| !ops[*i].joined).unwrap();
+        for dep in &ops[first].deps {
             let other = &ops[dep.op as usize];
             let batch = *step as i64 + i64::from(other.stage) - i64::from(op.stage) - i64::from(dep.distance);
             if let Some(before) = found.get(&(*rank, dep.op, batch as u64)) {
@@ -284,6 +291,16 @@ fn every_execution_is_in_it_once() {
         let trace = written(&run, &folder.path().join(format!("{case}.json")));
         check(&run, &trace, &steps);
     }
+}
+
+#[test]
+fn what_one_launch_starts_is_ready_when_its_first_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let schedule = compile_on("dgx_h100", "small", Strategy::Overlap, 2, 1);
+    assert!(schedule.train.ops.iter().any(|op| op.joined));
+    let link = EmulatedLink { bandwidth: 2e7, latency: 3e-4 };
+    let run = run(&schedule, 4..9, Options::default().link(Some(link)));
+    check(&run, &written(&run, &folder.path().join("t.json")), &(4..9));
 }
 
 #[test]

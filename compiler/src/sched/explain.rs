@@ -139,10 +139,13 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         deps: op.deps.iter().map(|d| (name(d.op), d.distance)).collect(),
         reason: op.reason.clone(),
     };
-    let link = |d: &fs_schedule::Dep| CycleOp {
-        op: name(d.op),
-        time: ops.get(d.op as usize).map_or(0, |o| o.time + o.lag),
-        distance: d.distance,
+    // With all that one launch starts: the first stands for them.
+    let link = |d: &fs_schedule::Dep| {
+        let first = d.op as usize;
+        let others = ops.iter().skip(first + 1).take_while(|o| o.joined);
+        let launch = ops.get(first).into_iter().chain(others);
+        let (time, lag) = launch.fold((0, 0), |(time, lag), o| (time + o.time, o.lag.max(lag)));
+        CycleOp { op: name(d.op), time: time + lag, distance: d.distance }
     };
     Some(Explanation {
         strategy: s.strategy,

@@ -292,11 +292,18 @@ fn links(s: &Schedule, order: &[u32]) -> Vec<Vec<Predecessor>> {
         };
         links[to as usize].push(Predecessor { op: from, distance, reason, stated: false });
     }
-    let mut last: std::collections::BTreeMap<(Engine, i32), u32> = std::collections::BTreeMap::new();
+    // The last of each queue, and what all that one launch starts with it follows.
+    let mut last: std::collections::BTreeMap<(Engine, i32), (u32, Option<u32>)> =
+        std::collections::BTreeMap::new();
     // Twice around: the first of a queue follows its last of the step before.
     for round in 0..2 {
         for (i, op) in ops.iter().enumerate() {
-            let before = last.insert((op.engine, op.priority), i as u32);
+            let queue = (op.engine, op.priority);
+            let before = match last.get(&queue) {
+                Some((_, before)) if op.joined => *before,
+                last => last.map(|(op, _)| *op),
+            };
+            last.insert(queue, (i as u32, before));
             if round == 1
                 && let Some(before) = before
             {

@@ -48,6 +48,8 @@ pub(crate) struct Planned {
     pub stage: i64,
     /// What must be done: operations, and how many steps before.
     pub deps: Vec<(u32, u64)>,
+    /// The first of its launch, whose dependencies are those of all of it.
+    pub launch: usize,
     /// The operation before it in its queue (for the first, the last).
     pub before: Option<usize>,
     /// It is the first of its queue.
@@ -109,6 +111,7 @@ impl Plan {
                     engine,
                     stage,
                     deps,
+                    launch: i.saturating_sub(ops[..=i].iter().rev().take_while(|op| op.joined).count()),
                     before: None,
                     first: false,
                     wakes: 0,

@@ -100,7 +100,7 @@ pub(crate) fn sort(plan: &Plan, mut records: Vec<Record>) -> Vec<Record> {
     }
     let end_of = |op: u32, batch: u64| place(op, batch).map(|place| ends[place]);
     for record in &mut records {
-        let op = &plan.ops[record.op as usize];
+        let op = &plan.ops[plan.ops[record.op as usize].launch];
         let of_dep = |(other, distance): &(u32, u64)| {
             let batch = record.batch as i64 + offset(plan, op.stage, *other as usize, *distance);
             u64::try_from(batch).ok().and_then(|batch| end_of(*other, batch))

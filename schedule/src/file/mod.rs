@@ -228,7 +228,9 @@ pub fn parse(path: &Path, bytes: &[u8], check_digest: bool) -> Result<Schedule, 
         None => return Err(wrong("it has no `version`".into())),
     }
     if check_digest {
-        let (stated, zeroed) = zero_digest(text).ok_or_else(|| wrong("it has no `digest`".into()))?;
+        let (stated, zeroed) = zero_digest(text).ok_or_else(|| {
+            wrong("it has no `digest` of the form \"sha256:\" and 64 hexadecimal digits".into())
+        })?;
         let actual = sha256(zeroed.as_bytes());
         if stated != actual {
             return Err(LoadError::Digest { path: path.into(), stated, actual });
@@ -302,8 +304,10 @@ fn longest(text: &str) -> Option<usize> {
 
 /// The stated digest, and the text with its digits zeroed.
 fn zero_digest(text: &str) -> Option<(String, String)> {
-    const KEY: &str = "\"digest\": \"sha256:";
+    const KEY: &str = "\"digest\": ";
+    const HEAD: &str = "\"sha256:";
     let start = text.find(KEY)? + KEY.len();
+    let start = text.get(start..)?.starts_with(HEAD).then_some(start + HEAD.len())?;
     let digits = text.get(start..start + 64).filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))?;
     let zeroed = format!("{}{}{}", &text[..start], "0".repeat(64), &text[start + 64..]);
     Some((format!("sha256:{digits}"), zeroed))

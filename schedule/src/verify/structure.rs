@@ -416,21 +416,38 @@ fn order(p: &Program, r: &mut Report) {
     }
 }
 
+/// Why one launch cannot start an operation and the one that stands before it.
+fn apart(before: &Op, op: &Op) -> Option<&'static str> {
+    let queue = |op: &Op| (op.engine, op.priority);
+    let samples = |op: &Op| (op.microbatch, op.site);
+    if queue(before) != queue(op) {
+        Some("that is in another queue")
+    } else if before.stage != op.stage {
+        Some("that is of another stage")
+    } else if samples(before) != samples(op) {
+        Some("that is of other samples")
+    } else if !op.deps.is_empty() {
+        Some("has dependencies of its own: all of a launch wait where its first does")
+    } else if !op.action.joins(&before.action) {
+        Some("that is not the same action of other rows")
+    } else {
+        None
+    }
+}
+
 /// What one launch starts stands together, is of one kind, queue and batch, for other rows each, and waits where its first does.
 fn joined(p: &Program, r: &mut Report) {
     let (mut rows, mut tables) = (BTreeSet::new(), BTreeSet::new());
     for (i, op) in p.ops.iter().enumerate() {
         let before = if op.joined { i.checked_sub(1).map(|i| &p.ops[i]) } else { None };
-        let fits = |b: &Op| {
-            (b.engine, b.priority, b.stage) == (op.engine, op.priority, op.stage)
-                && (b.microbatch, b.site) == (op.microbatch, op.site)
-                && op.action.joins(&b.action)
-                && op.deps.is_empty()
-        };
-        r.check(!op.joined || before.is_some_and(fits), "joined", || {
-            let other = before.map_or("nothing".into(), |b| format!("`{}`", b.name));
-            format!("`{}` is to be one launch with {other}, which is not the same for other rows", op.name)
-        });
+        if op.joined {
+            let wrong = before.map_or(Some("there is none"), |b| apart(b, op));
+            r.check(wrong.is_none(), "joined", || {
+                let other = before.map_or("one before it".into(), |b| format!("`{}`", b.name));
+                let wrong = wrong.unwrap_or_default();
+                format!("`{}` is to be one launch with {other}, but {wrong}", op.name)
+            });
+        }
         if !op.joined {
             rows.clear();
             tables.clear();

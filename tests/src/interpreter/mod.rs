@@ -23,10 +23,10 @@ use fs_schedule::action::{Effect, Phase, Scope, Sizes};
 use fs_schedule::{Dep, Engine, Operand, Place, Schedule};
 
 use folded::meet;
+use pieces::{Data, Pieces, beside, cut, meets, width, without};
 use relayed::compute;
 pub use state::State;
 pub use values::Workload;
-use pieces::{Data, Pieces, beside, cut, meets, width, without};
 use values::{Call, Wrong, word};
 
 /// Memory that can be raced for.

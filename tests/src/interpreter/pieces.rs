@@ -24,6 +24,13 @@ pub(crate) enum Data {
     Rows(Rows),
 }
 
+impl Data {
+    /// If it is rows.
+    pub(crate) fn rows(&self) -> Option<&Rows> {
+        if let Self::Rows(rows) = self { Some(rows) } else { None }
+    }
+}
+
 /// Pieces of a buffer by column range.
 pub(crate) type Pieces = Vec<((u32, u32), Data)>;
 
@@ -66,8 +73,7 @@ pub(crate) fn beside(pieces: &Pieces, any: bool) -> Cow<'_, Data> {
     if let [(_, data)] = pieces.as_slice() {
         return Cow::Borrowed(data);
     }
-    let rows = |data| if let &Data::Rows(ref rows) = data { Some(rows) } else { None };
-    let Some(parts) = pieces.iter().map(|(_, data)| rows(data)).collect::<Option<Vec<&Rows>>>() else {
+    let Some(parts) = pieces.iter().map(|(_, data)| data.rows()).collect::<Option<Vec<&Rows>>>() else {
         return Cow::Owned(Data::Word(word(pieces)));
     };
     let places: BTreeSet<u32> = parts.iter().flat_map(|rows| rows.keys().copied()).collect();

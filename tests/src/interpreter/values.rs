@@ -239,8 +239,7 @@ impl Call<'_> {
         };
         // Also those of a part of the columns beside those of the others.
         let whole: Vec<_> = self.reads.iter().flatten().map(|pieces| beside(pieces, false)).collect();
-        let of = |data| if let &Data::Rows(ref rows) = data { Some(rows) } else { None };
-        let rows: Vec<&Rows> = whole.iter().filter_map(|data| of(data.as_ref())).collect();
+        let rows: Vec<&Rows> = whole.iter().filter_map(|data| data.rows()).collect();
         let all = word(&(&what, &self.reads));
         (0..)
             .zip(&self.op.writes)

@@ -92,7 +92,13 @@ pub const ROUNDED: &[Mutation] = &[
         let Action::Apply { exchange, .. } = s.train.ops[at].action else { return None };
         let gathers = |a: &Action| matches!(a, Action::Gather { exchange: e, .. } if *e == exchange);
         let gather = s.train.ops.iter().position(|op| gathers(&op.action))?;
-        s.train.ops[at].reads[read].place = s.train.ops[gather].writes[0].place;
+        let (from, to) = (s.train.ops[gather].writes[0].place, s.train.ops[at].reads[read].place);
+        let (Place::Buffer(a), Place::Buffer(b)) = (from, to) else { return None };
+        // Where rows are told apart, lookups and updates have other numbers of them.
+        if s.train.buffers[a as usize].rows != s.train.buffers[b as usize].rows {
+            return None;
+        }
+        s.train.ops[at].reads[read].place = from;
         Some(())
     }),
 ];
