@@ -4,7 +4,15 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::nodes::word;
-use super::values::Entry;
+
+/// An entry of an exchange: who asks for which row, and the microbatches of its first and last use by that rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Entry {
+    pub from: u32,
+    pub row: u64,
+    pub first: u32,
+    pub last: u32,
+}
 
 /// A value per row, with its entry's place, who asked and which row.
 pub(crate) type Rows = BTreeMap<u32, (u32, u64, u64)>;

@@ -6,17 +6,8 @@ use std::hash::Hash;
 
 use super::nodes;
 pub(crate) use super::nodes::word;
-pub(crate) use super::pieces::{Data, Pieces, Rows, beside};
+pub(crate) use super::pieces::{Data, Entry, Pieces, Rows, beside};
 use fs_schedule::{Action, Extent, Op, Operand, Place, Reuse, Schedule, Sharding, Symbol, Way};
-
-/// An entry of an exchange: who asks for which row, and the microbatches of its first and last use by that rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Entry {
-    pub from: u32,
-    pub row: u64,
-    pub first: u32,
-    pub last: u32,
-}
 
 /// Streams of ids that are drawn, beside those of inputs.
 const DRAWN: u64 = 1000;
