@@ -2,7 +2,6 @@
 //! what it was computed from. Equal hashes mean the same computation in the same order.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::Hash;
 
 use super::nodes;
 pub(crate) use super::nodes::word;
