@@ -5,7 +5,7 @@ use fs_compiler::{CompileOptions, compile_with};
 use fs_dsl::checked::Program;
 use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Options, Session, profile};
-use fs_schedule::{Action, Engine, Profile, Schedule, Strategy, Symbol, Way};
+use fs_schedule::{Action, Profile, Schedule, Strategy, Symbol, Way};
 
 const STEPS: u64 = 24;
 
@@ -180,7 +180,8 @@ fn a_profile_of_one_plan_predicts_the_other() {
         let s = compile(program, Some(profile), Strategy::Serial, 1, 1);
         let sizes = &s.prediction.as_ref().expect("a prediction").sizes;
         let tokens = sizes.iter().find(|s| s.0 == "T0").expect("tokens").1;
-        let op = s.train.ops.iter().filter(|op| !op.action.is_transfer() && op.engine == Engine::Compute);
+        // Updates of rows, which are no more with more tokens, were measured to take about as long as the longest of these.
+        let op = s.train.ops.iter().filter(|op| op.action.name() == "linear");
         (tokens, op.map(|op| op.time).max().expect("work") as f64)
     };
     let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 0.01, "{a} for {b}");
