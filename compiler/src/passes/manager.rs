@@ -374,7 +374,7 @@ pub(super) fn run_from(
     Ok(())
 }
 
-/// The same as a compiler does it: verified after each pass where debug assertions are on, once otherwise.
+/// Runs passes as a compiler does: verified after each where debug assertions are on, once otherwise.
 pub(crate) fn run_to_compile(module: &mut Module, stages: &[Stage]) -> Result<(), RunError> {
     if cfg!(debug_assertions) {
         return run(module, stages, Settings::default(), &mut Log::default());
@@ -383,7 +383,7 @@ pub(crate) fn run_to_compile(module: &mut Module, stages: &[Stage]) -> Result<()
     run_verified_once(&original, module, stages)
 }
 
-/// The same, verified once after the last pass. Should anything be wrong the passes run again, verified after each,
+/// Runs passes and verifies once after the last. Should anything be wrong the passes run again, verified after each,
 /// which tells the one at fault.
 pub(super) fn run_verified_once(
     original: &Module,

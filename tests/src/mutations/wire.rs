@@ -16,7 +16,7 @@ fn is_apply(action: &Action) -> bool {
     matches!(action, Action::Apply { .. })
 }
 
-/// Makes the buffer of an operation's n-th result or operand one of other numbers.
+/// Makes the buffer at a place one of other numbers.
 fn becomes(s: &mut Schedule, place: Place, element: Element) -> Option<()> {
     let Place::Buffer(b) = place else { return None };
     s.train.buffers[b as usize].element = element;
