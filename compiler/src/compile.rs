@@ -203,8 +203,17 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
     let fuse = plan.launch_bytes.filter(|bytes| *bytes > 0).map_or(String::new(), |bytes| {
         format!("fuse-elementwise{{launch_bytes={bytes},ranks={}}},", plan.ranks)
     });
+    let braced = |options: Vec<String>| {
+        let said: Vec<String> = options.into_iter().filter(|option| !option.is_empty()).collect();
+        if said.is_empty() { String::new() } else { format!("{{{}}}", said.join(",")) }
+    };
+    // Those for whom another place is asked than for all.
+    let folded = plan.balance_at == Some(At::Folded);
+    let fold = tables.fold.iter().filter(|(_, on)| **on != folded);
+    let fold = fold.map(|(name, on)| (name.clone(), *on)).collect();
+    let fold = per_table("fold=", &PerTable { others: None, named: fold });
     let groups = per_table("groups=", &PerTable { others: None, named: tables.groups.clone() });
-    let groups = if groups.is_empty() { groups } else { format!("{{{groups}}}") };
+    let groups = braced(vec![groups, fold.clone()]);
     let buckets = match (plan.buckets_gradients, plan.latency_bytes) {
         (false, _) => String::new(),
         (true, None) => ",bucket-gradients".into(),
@@ -213,8 +222,7 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
     };
     let samples = plan.balance.map(|on| if on { "samples=on" } else { "samples=off" }.to_owned());
     let at = plan.balance_at.map(|at| format!("at={at}"));
-    let balance: Vec<String> = samples.into_iter().chain(at).collect();
-    let balance = if balance.is_empty() { String::new() } else { format!("{{{}}}", balance.join(",")) };
+    let balance = braced(samples.into_iter().chain(at).chain([fold]).collect());
     format!(
         "canonicalize,plan-sharding{{{sharding}}},mixed-precision,make-evaluation,differentiate,reference,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,{fuse}group-collectives{groups},fuse-collectives{buckets},balance{balance}"
     )

@@ -127,6 +127,8 @@ struct Search<'a> {
     module: Module,
     aim: Aim,
     decided: Decided,
+    /// Nobody has said where samples move.
+    folds: bool,
 }
 
 impl<'a> Search<'a> {
@@ -135,7 +137,8 @@ impl<'a> Search<'a> {
         let aim = Aim::new(program, options)?;
         aim.count(&mut module);
         let decided = balance::decide(program, &module, &aim, options);
-        Ok(Self { program, options: decided.options(options), module, aim, decided })
+        let folds = options.balance_at.is_none();
+        Ok(Self { program, options: decided.options(options), module, aim, decided, folds })
     }
 
     /// Schedules a lowered module, unless no order of it can beat a cost; `quick`: in the first good order. `only_better`: an

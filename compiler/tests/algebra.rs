@@ -30,6 +30,8 @@ fn context(s: Sizes) -> Context {
         repeats: s.repeats(),
         moves: true,
         relays: s.relays(),
+        moved: s.moved,
+        folds: s.moved,
         replicates: true,
     }
 }
@@ -169,6 +171,7 @@ fn occurrences_that_are_rounded_are_another_sum() {
                 lookahead: 1,
                 seed: *seed,
                 wire,
+                moved: false,
             };
             let mut data = Data::of_thirds(s);
             let [once, each] = [true, false].map(|unique| {
@@ -194,6 +197,7 @@ fn twins_are_left_alone() {
         lookahead: 1,
         seed: 1,
         wire: WirePrecision::default(),
+        moved: true,
     };
     let mut data = Data::of_thirds(s);
     let plain = table(&mut data, s, &choice(true, None, Sharding::RowWise));

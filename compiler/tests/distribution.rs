@@ -2,7 +2,7 @@
 
 mod terms;
 
-use fs_compiler::distribution::reference::Values;
+use fs_compiler::distribution::reference::{Values, World};
 use fs_compiler::distribution::ty::Precision;
 use fs_compiler::distribution::{Id, Lookahead, Op, PerTable};
 use fs_schedule::{Element, Sharding, Way, WirePrecision};
@@ -18,6 +18,18 @@ fn brain(x: f32) -> f32 {
     if a < b || (a == b && even(below)) { below } else { above }
 }
 
+/// Ids of a source where its samples are worked on, by who reads them and then by sample.
+fn moved(world: &World, source: u32) -> Vec<Vec<Vec<u64>>> {
+    let mut all = vec![Vec::new(); world.ranks];
+    for (home, ids) in world.ids[&(source, 0)].iter().enumerate() {
+        let offsets = &world.offsets[&(source, 0)][home];
+        for (sample, to) in world.assigned[&0][home].iter().enumerate() {
+            all[*to].extend_from_slice(&ids[offsets[sample]..offsets[sample + 1]]);
+        }
+    }
+    all
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -30,7 +42,7 @@ proptest! {
         data.world.table.iter_mut().flatten().for_each(|x| *x += 1.0 / 3.0);
         // What lookups mean, without any exchange.
         let expected: Vec<Vec<Vec<Vec<f32>>>> = (0..data.ids.len() as u32).map(|source| {
-            let by_rank = &data.world.ids[&(source, 0)];
+            let by_rank = if s.moved { moved(&data.world, source) } else { data.world.ids[&(source, 0)].clone() };
             let number = |x: &f32| if s.wire.rows == Element::Bf16 { brain(*x) } else { *x };
             let row = |id: &Vec<u64>| data.world.table[id[0] as usize].iter().map(number).collect::<Vec<_>>();
             by_rank.iter().map(|ids| ids.iter().map(row).collect()).collect()
@@ -53,13 +65,14 @@ proptest! {
     /// Moving ids to the ranks that work on them, or their rows, is the same; there and back is nothing.
     #[test]
     fn dispatched(s in sizes()) {
-        let mut data = Data::new(s);
+        let mut data = Data::new(Sizes { moved: false, ..s });
         let d = data.build(&choice(true, None, Sharding::RowWise), 0, s.microbatches);
         let rows = d.rows(&mut data.terms, 0).expect("well-typed");
-        let inverse = data.add(Op::Inverse, &[d.entries, data.ids[0]]);
+        let (ids, offsets) = (data.ids[0], data.offsets[0]);
+        let inverse = data.add(Op::Inverse, &[d.entries, ids]);
         let after = data.add(Op::Expand, &[rows, inverse]);
-        let after = data.add(Op::Dispatch, &[after]);
-        let moved = data.add(Op::Dispatch, &[data.ids[0]]);
+        let after = data.add(Op::Dispatch, &[after, offsets]);
+        let moved = data.add(Op::Dispatch, &[ids, offsets]);
         let entries = data.add(Op::Entries { exchange: 1, unique: true, uses: false }, &[moved]);
         let asked = data.add(Op::Ask { exchange: 1 }, &[entries]);
         let y = data.add(Op::Gather, &[d.parts[0].shard, asked]);
@@ -67,8 +80,13 @@ proptest! {
         let inverse = data.add(Op::Inverse, &[entries, moved]);
         let before = data.add(Op::Expand, &[back, inverse]);
         prop_assert_eq!(data.eval(after), data.eval(before));
-        let home = data.add(Op::Combine, &[moved]);
-        prop_assert_eq!(data.eval(home), data.eval(data.ids[0]));
+        let home = data.add(Op::Combine, &[moved, offsets]);
+        prop_assert_eq!(data.eval(home), data.eval(ids));
+        for of_samples in [offsets, data.pooled[0]] {
+            let there = data.add(Op::Dispatch, &[of_samples]);
+            let back = data.add(Op::Combine, &[there]);
+            prop_assert_eq!(data.eval(back), data.eval(of_samples));
+        }
     }
 
     /// What must not be mistaken for the same: a class left out, other ids' positions, another precision.
@@ -117,6 +135,7 @@ fn sizes_follow_from_terms() {
         lookahead: 1,
         seed: 1,
         wire: WirePrecision::default(),
+        moved: false,
     };
     let mut data = Data::new(s);
     let d = data.build(&choice(true, Some(1), Sharding::ColumnWise { ranks: vec![0, 1] }), 7, 2);
@@ -154,6 +173,7 @@ fn terms_are_typed() {
         lookahead: 1,
         seed: 1,
         wire: WirePrecision::default(),
+        moved: false,
     };
     let mut data = Data::new(s);
     let row_wise = choice(true, None, Sharding::RowWise);
@@ -194,7 +214,12 @@ fn terms_are_typed() {
     let error = "operand 1 of inverse must be ids that the entries were made of";
     assert_eq!(said(t.add(Op::Inverse, &[other, ids])), Err(error.into()));
     // Samples that were moved are not those at home.
-    let moved = t.add(Op::Dispatch, &[ids]).expect("ids of samples");
+    let moved = t.add(Op::Dispatch, &[ids, data.offsets[0]]).expect("ids of samples");
+    let alone = "operand 1 of dispatch must be as many as it takes";
+    assert_eq!(said(t.add(Op::Dispatch, &[ids])), Err(alone.into()));
+    let asked = Op::AskFor { exchange: 0, unique: true, uses: false };
+    let error = "operand 0 of ask_for must be ids of samples at home";
+    assert_eq!(said(t.add(asked, &[moved, data.offsets[0]])), Err(error.into()));
     let both = t.add(Op::Entries { exchange: 3, unique: true, uses: false }, &[ids, moved]);
     assert_eq!(said(both), Err("operand 1 of unique must be like the first".into()));
 }

@@ -2,7 +2,7 @@
 
 use fs_compiler::algebra::convert::to_nodes;
 use fs_compiler::algebra::derive::{choice, derive, table};
-use fs_compiler::distribution::{TableOptions, Terms};
+use fs_compiler::distribution::{At, TableOptions, Terms};
 use fs_compiler::sched::explain::explain;
 use fs_compiler::sched::policy;
 use fs_compiler::search::tables::{alike, asking};
@@ -37,21 +37,25 @@ proptest! {
         (ranks, node) in prop::sample::select(vec![(1u32, 8u32), (2, 8), (3, 8), (4, 8), (4, 2), (3, 2), (4, 2)]),
         lookahead in prop::option::of(1..=3u32),
         strategy in prop::sample::select(vec![Strategy::Serial, Strategy::Prefetch, Strategy::Pec]),
+        at in prop::sample::select(vec![None, Some(At::Ids), Some(At::Ids), Some(At::Folded), Some(At::Rows)]),
         picks in prop::collection::vec(any::<prop::sample::Index>(), 3),
     ) {
         let text = model.text();
         let program = dividing(checked(&text), ranks);
         let local = fs_dsl::cluster::preset("local").expect("a preset");
         let cluster = Cluster { gpus_per_node: node, ..local };
+        // Samples stay, or move at a place; the order of sums follows from it.
+        let moving = |o: CompileOptions| o.balance(at.is_some()).balance_at(at);
         let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).cluster(cluster.clone());
+        let options = moving(options);
         // A model may ask for what cannot be.
-        let serial = CompileOptions::new(Strategy::Serial, ranks).cluster(cluster);
+        let serial = moving(CompileOptions::new(Strategy::Serial, ranks).cluster(cluster));
         let Ok(plain) = compile_with(&program, &serial) else { return Ok(()) };
         prop_assume!(matches!(plain.schedule.data, Some(Data::Generate { .. })));
         let now = compile_with(&program, &options).expect("compiled before").schedule;
         let candidate = Candidate::new(policy::of(strategy), lookahead);
         let mut bits = None;
-        for class in alike(&program, &now, &options, candidate) {
+        for class in alike(&program, &now, (&options, true), candidate) {
             let derived = derive(&class.context, &class.now, &class.sizes).expect("derived");
             prop_assert!(derived.saturated, "{} nodes", derived.nodes);
             let mut choices = Vec::new();
@@ -74,8 +78,8 @@ proptest! {
                 for x in &other.schedule.exchanges {
                     let asks = x.leg.within().is_none();
                     if asks && class.tables.contains(&other.schedule.tables[x.table as usize].name) {
-                        let made = (x.unique, x.lookahead, x.leg.between().is_some());
-                        let wanted = (choice.unique, choice.lookahead, choice.relayed);
+                        let made = (x.unique, x.lookahead, x.leg.between().is_some(), x.folded);
+                        let wanted = (choice.unique, choice.lookahead, choice.relayed, choice.folded);
                         prop_assert_eq!(made, wanted, "{:?}\n{}", choice, text);
                     }
                 }
@@ -169,7 +173,8 @@ fn what_two_operations_use_keeps_its_entries() {
         let (once, each) = (of(true), of(false));
         assert_eq!(trained(&once) == trained(&each), same, "{uses}");
         let options = CompileOptions::new(Strategy::Serial, 2);
-        let classes = alike(&program, &once, &options, Candidate::new(policy::of(Strategy::Serial), None));
+        let classes =
+            alike(&program, &once, (&options, true), Candidate::new(policy::of(Strategy::Serial), None));
         assert_eq!(classes.iter().map(|c| c.context.repeats).collect::<Vec<_>>(), [same], "{uses}");
     }
 }

@@ -53,7 +53,7 @@ pub(super) struct Args {
     /// them (default: where a step is predicted to be shortest).
     #[arg(long, value_name = "ids|rows|folded")]
     balance_at: Option<At>,
-    /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=row_wise,placement=hashed,relay=on,group=0. May be repeated.
+    /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=row_wise,placement=hashed,relay=on,fold=on,group=0. May be repeated.
     #[arg(long = "table", value_name = "NAME:KEY=VALUE,...")]
     tables: Vec<TableArg>,
     /// Times and sizes that `fsx profile` measured, instead of what follows from cluster and workload.
@@ -125,7 +125,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let options = with_data(args, &program, options)?;
     // The process ends soon after: what it holds is given back then, not piece by piece.
     let mut compiled = ManuallyDrop::new(match args.strategy {
-        StrategyChoice::Fixed(policy) => compile_with(&program, &options.policy(policy))?,
+        StrategyChoice::Fixed(policy) => compile_with(&program, &options.clone().policy(policy))?,
         StrategyChoice::Auto => {
             let candidates = search::candidates(args.lookahead);
             let (best, outcome) = search::tables::search(&program, &options, candidates)?;
@@ -135,8 +135,22 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             best.compiled
         }
     });
+    if let StrategyChoice::Fixed(policy) = args.strategy
+        && args.lookahead.is_some()
+        && !policy.tells_rows_apart()
+    {
+        tell!(
+            "warning: --lookahead says how far ahead rows are told apart, which `{}` does not; `pec` and `auto` do",
+            policy.name()
+        );
+    }
     if args.balance_at.is_some() && compiled.schedule.settings.balance.is_none() {
         return Err(Failure::usage("--balance-at says where samples move, but none do; add `--balance on`"));
+    }
+    if options.tables.fold.values().any(|on| *on) && compiled.schedule.settings.balance.is_none() {
+        return Err(Failure::usage(
+            "--table fold=on says who asks for rows of samples that move, but none do; add `--balance on`",
+        ));
     }
     if let Some(path) = &args.emit_ir {
         let text = compiled.module.to_string();

@@ -17,6 +17,7 @@ pub(super) struct TableArg {
     placement: Option<String>,
     group: Option<u32>,
     relay: Option<bool>,
+    fold: Option<bool>,
 }
 
 /// Why the text of a `--table` says nothing.
@@ -29,7 +30,9 @@ pub(super) enum TableArgError {
     #[error(transparent)]
     Name(#[from] NoName),
     /// A key that there is not.
-    #[error("there is no choice `{0}`; there are unique, lookahead, sharding, placement, relay and group")]
+    #[error(
+        "there is no choice `{0}`; there are unique, lookahead, sharding, placement, relay, fold and group"
+    )]
     Key(String),
     /// A value that its key does not take.
     #[error("{key} must be {wanted}, is `{value}`")]
@@ -77,6 +80,7 @@ impl FromStr for TableArg {
             match key.trim() {
                 "unique" => arg.unique = Some(switch(value).ok_or_else(|| wrong("unique", "on or off"))?),
                 "relay" => arg.relay = Some(switch(value).ok_or_else(|| wrong("relay", "on or off"))?),
+                "fold" => arg.fold = Some(switch(value).ok_or_else(|| wrong("fold", "on or off"))?),
                 "lookahead" => {
                     let known = value.parse().map_err(|_| wrong("lookahead", "a number or none"))?;
                     arg.lookahead = Some(known);
@@ -112,6 +116,7 @@ pub(super) fn options(args: &[TableArg], program: &Program) -> Result<TableOptio
         put(&mut options.sharding, "sharding", arg, arg.sharding.clone())?;
         put(&mut options.placement, "placement", arg, arg.placement.clone())?;
         put(&mut options.relay, "relay", arg, arg.relay)?;
+        put(&mut options.fold, "fold", arg, arg.fold)?;
         put(&mut options.groups, "group", arg, arg.group)?;
     }
     Ok(options)

@@ -366,6 +366,27 @@ fn a_model_without_a_workload_compiles_with_a_warning() {
 /// As `fsx run` would, with the place where the batch is said.
 /// A limit that no plan keeps: four samples of 3 ids on two ranks.
 #[test]
+fn a_lookahead_that_a_strategy_has_no_use_for_is_a_warning() {
+    let (dir, model) = folder(MODEL);
+    let out = dir.path().join("s.json");
+    for (strategy, warned) in
+        [("serial", true), ("prefetch", true), ("overlap", true), ("pec", false), ("auto", false)]
+    {
+        let lookahead = ["--strategy", strategy, "--lookahead", "2"];
+        let run = fsc(&[&["compile", name(&model), "-o", name(&out)], &lookahead[..]].concat());
+        let said = text(&run.stderr);
+        assert!(run.status.success(), "{said}");
+        let warning =
+            format!("warning: --lookahead says how far ahead rows are told apart, which `{strategy}` does");
+        assert_eq!(said.contains(&warning), warned, "{said}");
+        assert!(
+            !text(&fsc(&[&["compile", name(&model)], &lookahead[..2]].concat()).stderr)
+                .contains("--lookahead")
+        );
+    }
+}
+
+#[test]
 fn a_limit_that_cannot_be_kept_is_a_warning() {
     for (limit, warned) in [(5, true), (6, false)] {
         let (_dir, model) =

@@ -21,6 +21,8 @@ pub struct Sizes {
     pub occurrences: f64,
     /// Different rows among them.
     pub unique: f64,
+    /// What a rank asks for on behalf of those who work on its samples: each row once for each of them, then per occurrence.
+    pub asked: [f64; 2],
     /// What a relay asks for: a node's different rows, shared by its ranks.
     pub relayed: f64,
     /// Of each way to tell rows apart, entries of each class; of each row once, then per occurrence.

@@ -12,7 +12,7 @@ use super::extract::{Commitment, Found, extract};
 use super::lang::Node;
 use super::rules::{Context, RULES, Use};
 use crate::distribution::build::{Distribution, Numbered};
-use crate::distribution::{Choice, Op, Terms};
+use crate::distribution::{Choice, Id, Op, Terms, TypeError};
 
 /// Most nodes of an e-graph.
 const NODES: usize = 20_000;
@@ -53,7 +53,9 @@ pub fn table(terms: &mut Terms, context: &Context, choice: &Choice) -> Result<Ta
     let mut ids = Vec::new();
     for source in 0..count {
         let op = Op::Ids { source, rows: tokens, columns: 1, microbatch: source / each };
-        ids.push(terms.add(op, &[])?);
+        let at_home = terms.add(op, &[])?;
+        let offsets = terms.add(Op::Offsets { source }, &[])?;
+        ids.push(moved(terms, context, at_home, Some(offsets))?);
     }
     let d = Distribution::build(terms, 0, choice, &exchanges, &ids, Some(context.microbatches))?;
     let (mut uses, mut sums) = (Vec::new(), Vec::new());
@@ -64,12 +66,16 @@ pub fn table(terms: &mut Terms, context: &Context, choice: &Choice) -> Result<Ta
         let (used, sum) = match how {
             Use::Each => {
                 let given = terms.add(given(tokens), &[])?;
+                let offsets = terms.add(Op::Offsets { source }, &[])?;
+                let given = moved(terms, context, given, Some(offsets))?;
                 (terms.add(Op::Expand, &[rows, place])?, terms.add(Op::ExpandGrad, &[given, place])?)
             }
             pools => {
                 let mean = *pools == Use::Mean;
                 let offsets = terms.add(Op::Offsets { source }, &[])?;
+                let offsets = moved(terms, context, offsets, None)?;
                 let given = terms.add(given(Extent::Symbol(Symbol::Samples)), &[])?;
+                let given = moved(terms, context, given, None)?;
                 let used = terms.add(Op::Pool { mean }, &[rows, place, offsets])?;
                 (used, terms.add(Op::PoolGrad { mean }, &[given, place, offsets])?)
             }
@@ -82,6 +88,15 @@ pub fn table(terms: &mut Terms, context: &Context, choice: &Choice) -> Result<Ta
         ref sums => terms.add(Op::Sum, sums)?,
     };
     Ok(Table { uses, update: Some(d.update(terms, sum)?) })
+}
+
+/// Something of samples where they are worked on: one per id, with the offsets at home, or one per sample.
+fn moved(terms: &mut Terms, context: &Context, of: Id, offsets: Option<Id>) -> Result<Id, TypeError> {
+    if !context.moved {
+        return Ok(of);
+    }
+    let operands: Vec<Id> = std::iter::once(of).chain(offsets).collect();
+    terms.add(Op::Dispatch, &operands)
 }
 
 fn saturate(start: &RecExpr<Node>, context: &Context, explains: bool) -> Runner<Node, Kinds> {
@@ -162,6 +177,7 @@ pub fn choice(commitment: Commitment, otherwise: &Choice) -> Choice {
         unique: commitment.unique.unwrap_or(otherwise.unique),
         lookahead: commitment.lookahead.map_or(otherwise.lookahead, |l| l.0),
         relayed: sharding != Sharding::DataParallel && commitment.relayed.unwrap_or(otherwise.relayed),
+        folded: sharding != Sharding::DataParallel && commitment.folded.unwrap_or(otherwise.folded),
         sharding,
     }
 }

@@ -41,6 +41,8 @@ pub struct Commitment {
     pub cut: Option<bool>,
     /// Through relays.
     pub relayed: Option<bool>,
+    /// Owners are asked by those who read samples.
+    pub folded: Option<bool>,
 }
 
 impl Commitment {
@@ -53,13 +55,15 @@ impl Commitment {
             && agree(self.lookahead.as_ref(), other.lookahead.as_ref())
             && agree(self.everywhere.as_ref(), other.everywhere.as_ref())
             && agree(self.cut.as_ref(), other.cut.as_ref())
-            && agree(self.relayed.as_ref(), other.relayed.as_ref());
+            && agree(self.relayed.as_ref(), other.relayed.as_ref())
+            && agree(self.folded.as_ref(), other.folded.as_ref());
         both.then_some(Self {
             unique: self.unique.or(other.unique),
             lookahead: self.lookahead.or(other.lookahead),
             everywhere: self.everywhere.or(other.everywhere),
             cut: self.cut.or(other.cut),
             relayed: self.relayed.or(other.relayed),
+            folded: self.folded.or(other.folded),
         })
     }
 }
@@ -244,7 +248,9 @@ impl Extraction<'_> {
                 c.cut = Some(width != Some(self.columns));
             }
             "partition" => c.lookahead = Some(Lookahead(self.number(child(1)))),
-            "ask_relay" => c.relayed = Some(true),
+            "ask_relay" => (c.relayed, c.folded) = (Some(true), Some(false)),
+            "ask_for" => (c.relayed, c.folded) = (Some(false), Some(true)),
+            "ask" if self.route(child(1), class) == Route::Whole => c.folded = Some(false),
             "return" | "send" | "send_all" => {
                 // Rows that are read everywhere must be updated everywhere.
                 c.everywhere = Some(name == "send_all");
@@ -280,6 +286,12 @@ impl Extraction<'_> {
                 Cost::sent(ID * s.relayed, s.away(Route::Between), false)
             }
             "ask" => Cost::sent(ID * all, s.away(Route::Whole), false),
+            // A row and for whom, as much again; each list is made once more, and owners join them.
+            "ask_for" => {
+                let asked = s.asked[usize::from(!unique)];
+                let sent = Cost::sent(2.0 * ID * asked, s.away(Route::Whole), false);
+                sent.and(Cost::touched((s.occurrences + asked) * ID * FINDING))
+            }
             "ask_relay" => Cost::sent(ID * all, s.away(Route::Within), false),
             "ask_all" => Cost::sent(ID * all, (s.ranks - 1.0, s.ranks - s.node), false),
             "answer" => {

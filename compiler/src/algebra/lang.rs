@@ -34,7 +34,7 @@ pub struct Node {
 }
 
 /// Operations by name: how many parameters each has, and whether its operands are a list.
-const OPS: [(&str, usize, bool); 33] = [
+const OPS: [(&str, usize, bool); 35] = [
     ("shard", 4, false),
     ("ids", 4, false),
     ("offsets", 1, false),
@@ -42,6 +42,7 @@ const OPS: [(&str, usize, bool); 33] = [
     ("entries", 2, true),
     ("inverse", 0, false),
     ("ask", 1, false),
+    ("ask_for", 2, true),
     ("ask_relay", 1, false),
     ("relayed", 1, false),
     ("places", 0, false),
@@ -68,6 +69,7 @@ const OPS: [(&str, usize, bool); 33] = [
     ("send_all", 0, false),
     ("total", 0, false),
     ("update", 0, false),
+    ("dispatch", 0, false),
 ];
 /// Those that only updates have.
 const UPDATES: [(&str, usize, bool); 2] = [("join", 0, true), ("beside", 0, true)];
@@ -85,6 +87,10 @@ fn word(word: &'static str) -> Name {
 
 fn way(way: Way) -> Name {
     word(if way == Way::Forward { "forward" } else { "backward" })
+}
+
+fn listed(unique: bool) -> Name {
+    word(if unique { "once" } else { "each" })
 }
 
 fn pooled(mean: bool) -> Name {
@@ -107,9 +113,8 @@ pub(super) fn encode(op: Op) -> Option<(&'static str, Vec<Name>)> {
             ("given", vec![number(source), Name::Rows(rows), number(columns)])
         }
         // Whether uses are told follows from who asks for classes.
-        Op::Entries { exchange, unique, uses: _ } => {
-            ("entries", vec![number(exchange), word(if unique { "once" } else { "each" })])
-        }
+        Op::Entries { exchange, unique, uses: _ } => ("entries", vec![number(exchange), listed(unique)]),
+        Op::AskFor { exchange, unique, uses: _ } => ("ask_for", vec![number(exchange), listed(unique)]),
         Op::Ask { exchange } => ("ask", vec![number(exchange)]),
         Op::AskAll { exchange } => ("ask_all", vec![number(exchange)]),
         Op::AskRelay { exchange } => ("ask_relay", vec![number(exchange)]),
@@ -121,7 +126,7 @@ pub(super) fn encode(op: Op) -> Option<(&'static str, Vec<Name>)> {
         Op::Pool { mean } => ("pool", vec![pooled(mean)]),
         Op::PoolGrad { mean } => ("pool_grad", vec![pooled(mean)]),
         Op::Columns { start, end } => ("columns", vec![number(start), number(end)]),
-        Op::Gradients { .. } | Op::Dispatch | Op::Combine | Op::Cast { .. } => return None,
+        Op::Gradients { .. } | Op::Combine | Op::Cast { .. } => return None,
         plain => (shape(plain.name())?.0, Vec::new()),
     })
 }
@@ -156,6 +161,7 @@ pub(super) fn decode(name: &str, p: &[Name], uses: bool) -> Option<Op> {
         one_of(p.get(i), "forward", "backward").map(|f| if f { Way::Forward } else { Way::Backward })
     };
     let mean = || one_of(p.first(), "averaged", "added");
+    let once = |i: usize| one_of(p.get(i), "once", "each");
     Some(match name {
         "shard" => Op::Shard {
             table: number(0)?,
@@ -168,7 +174,8 @@ pub(super) fn decode(name: &str, p: &[Name], uses: bool) -> Option<Op> {
         }
         "offsets" => Op::Offsets { source: number(0)? },
         "given" => Op::Given { source: number(0)?, rows: rows(p.get(1))?, columns: number(2)? },
-        "entries" => Op::Entries { exchange: number(0)?, unique: one_of(p.get(1), "once", "each")?, uses },
+        "entries" => Op::Entries { exchange: number(0)?, unique: once(1)?, uses },
+        "ask_for" => Op::AskFor { exchange: number(0)?, unique: once(1)?, uses },
         "inverse" => Op::Inverse,
         "ask" => Op::Ask { exchange: number(0)? },
         "ask_all" => Op::AskAll { exchange: number(0)? },
@@ -197,6 +204,7 @@ pub(super) fn decode(name: &str, p: &[Name], uses: bool) -> Option<Op> {
         "send_all" => Op::SendAll,
         "total" => Op::Total,
         "update" => Op::Update,
+        "dispatch" => Op::Dispatch,
         "join" => Op::Join,
         "beside" => Op::Beside,
         _ => return None,

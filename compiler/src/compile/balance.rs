@@ -7,11 +7,11 @@
 
 use fs_dsl::checked::{Balancing, DataSource, Program};
 use fs_schedule::action::Effect;
-use fs_schedule::{Compared, Stragglers, Strategy};
+use fs_schedule::{Compared, Strategy};
 
 use super::{Aim, CompileOptions, Compiled};
 use crate::distribution::At;
-use crate::emit;
+use crate::emit::{self, Priced};
 use crate::ir::Module;
 use crate::passes::manager;
 use crate::sched::{self, Bound, policy};
@@ -85,32 +85,33 @@ pub(crate) fn decide(program: &Program, module: &Module, aim: &Aim, options: &Co
     decided
 }
 
-/// A serial step.
-fn serial(
-    module: &Module,
-    aim: &Aim,
-    options: &CompileOptions,
-    below: Option<f64>,
-) -> Option<Result<(f64, Option<Stragglers>), Bound>> {
+/// The operations of a serial step, not in order yet.
+fn listed(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Priced> {
     let options = options.clone().policy(policy::of(Strategy::Serial)).in_flight(None);
     let mut module = module.clone();
     let stages = aim.stages(&module, &options).ok()?;
     manager::run_to_compile(&mut module, &stages).ok()?;
-    let asked = sched::Options::new(options.policy).below(below);
-    match emit::ordered(&module, aim.target(), aim.ranks, &asked).ok()? {
-        Ok(ordered) => ordered.schedule.prediction.map(|p| Ok((p.step, p.stragglers))),
+    emit::priced(&module, aim.target(), aim.ranks, Strategy::Serial).ok()
+}
+
+/// How long they take, or what they cannot take less than if that is not below a limit.
+fn step(listed: Priced, aim: &Aim, below: Option<f64>) -> Option<Result<f64, Bound>> {
+    let asked = sched::Options::new(policy::of(Strategy::Serial)).below(below);
+    match listed.ordered(aim.target(), &asked).ok()? {
+        Ok(ordered) => ordered.schedule.prediction.map(|p| Ok(p.step)),
         Err(bound) => Some(Err(bound)),
     }
 }
 
 fn compare(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Decided> {
-    let of = |on| serial(module, aim, &options.clone().balance(on), None)?.ok();
-    let (at_home, stragglers) = of(false)?;
+    let of = |on| listed(module, aim, &options.clone().balance(on));
+    let at_home = of(false)?;
     // Where ranks have as much to do, or no plan helps, there is nothing to compare.
-    if stragglers.as_ref().is_none_or(|s| s.at_home < PAYS * s.planned) {
+    if at_home.stragglers(aim.target()).is_none_or(|s| s.at_home < PAYS * s.planned) {
         return None;
     }
-    let (planned, _) = of(true)?;
+    let at_home = step(at_home, aim, None)?.ok()?;
+    let planned = step(of(true)?, aim, None)?.ok()?;
     Some(Decided {
         balance: Some(planned * PAYS <= at_home),
         compared: Some(Compared { at_home, planned }),
@@ -121,21 +122,22 @@ fn compare(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Decid
 /// Where samples that move are expected to cost less, or where they are asked to go, beside what it would take elsewhere;
 /// the same for all strategies, because the order of sums follows from it. Nothing where there is no choice.
 fn place(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Place> {
-    let of = |at, below| serial(module, aim, &options.clone().balance(true).balance_at(at), below);
+    let of =
+        |at, below| step(listed(module, aim, &options.clone().balance(true).balance_at(at))?, aim, below);
     let ms = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
     let asked = options.balance_at;
     let first = asked.unwrap_or_default();
-    let (mut at, (mut least, _)) = (first, of(first, None)?.ok()?);
+    let (mut at, mut least) = (first, of(first, None)?.ok()?);
     let mut others = Vec::new();
     for other in At::ALL.into_iter().filter(|other| *other != first) {
         match of(other, Some(least)) {
             // A model that has nothing to move there.
             None => {}
-            Some(Ok((step, _))) if step < least && asked.is_none() => {
+            Some(Ok(step)) if step < least && asked.is_none() => {
                 others.push(format!("at `{at}` {}", ms(least)));
                 (at, least) = (other, step);
             }
-            Some(Ok((step, _))) => others.push(format!("at `{other}` {}", ms(step))),
+            Some(Ok(step)) => others.push(format!("at `{other}` {}", ms(step))),
             Some(Err(bound)) => others.push(format!("at `{other}` at least {}", ms(bound.step))),
         }
     }

@@ -85,8 +85,8 @@ pub struct Numbered {
 }
 
 impl Distribution {
-    /// The terms of a table that is used by `ids`, as chosen. `exchanges` are those of its parts; rows are told apart
-    /// in functions that update them, `microbatches` long.
+    /// The terms of a table that is used by `ids`, as chosen; where others ask for what a rank needs, ids were dispatched. `exchanges` are
+    /// those of its parts; rows are told apart in functions that update them, `microbatches` long.
     ///
     /// # Errors
     /// If ids are none.
@@ -118,8 +118,14 @@ impl Distribution {
                 _ => (exchange, entries),
             };
             let relay = relay.map(|relay| relay.placed(terms, asker)).transpose()?;
-            let ask = if replicated { Op::AskAll { exchange } } else { Op::Ask { exchange } };
-            let asked = terms.add(ask, &[asker])?;
+            let asked = if replicated {
+                terms.add(Op::AskAll { exchange }, &[asker])?
+            } else if choice.folded && relay.is_none() {
+                let at_home: Vec<Id> = ids.iter().flat_map(|ids| terms.node(*ids).children.clone()).collect();
+                terms.add(Op::AskFor { exchange, unique: choice.unique, uses }, &at_home)?
+            } else {
+                terms.add(Op::Ask { exchange }, &[asker])?
+            };
             let own = if replicated { Some(terms.add(Op::Own, &[asked, entries])?) } else { None };
             let all = Lists { owner: asked, asker };
             let mut part = Part { exchange, columns, shard, all, own, lookups: None, updates: None, relay };

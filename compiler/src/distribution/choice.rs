@@ -101,6 +101,8 @@ pub struct Choice {
     pub sharding: Sharding,
     /// Rows come through relays of the node, if they have owners.
     pub relayed: bool,
+    /// Where samples move before their ids are looked at: owners are asked by those who read them, not by those who work on them.
+    pub folded: bool,
 }
 
 /// What is chosen for the tables of a model, by name: what options say, on top of what holds anyway.
@@ -125,6 +127,8 @@ impl TableChoices {
             lookahead: self.lookahead.get(table).and_then(|l| l.0),
             sharding: sharding.clone(),
             relayed: *sharding != Sharding::DataParallel && self.relay.get(table).copied().unwrap_or(false),
+            // Samples move behind all this.
+            folded: false,
         }
     }
 }
@@ -143,6 +147,8 @@ pub struct TableOptions {
     pub placement: BTreeMap<String, String>,
     /// Through relays of the node, or from owners to whoever asks.
     pub relay: BTreeMap<String, bool>,
+    /// Owners are asked by those who read samples that move, or by those who work on them.
+    pub fold: BTreeMap<String, bool>,
     /// Tables with the same number travel together, wherever their operands are ready, and with no others.
     pub groups: BTreeMap<String, u32>,
 }
@@ -180,6 +186,13 @@ impl TableOptions {
     #[must_use]
     pub fn relay(mut self, relay: impl IntoIterator<Item = (String, bool)>) -> Self {
         self.relay.extend(relay);
+        self
+    }
+
+    /// With owners of these tables asked by those who read samples, or not.
+    #[must_use]
+    pub fn fold(mut self, fold: impl IntoIterator<Item = (String, bool)>) -> Self {
+        self.fold.extend(fold);
         self
     }
 

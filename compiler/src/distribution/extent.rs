@@ -17,9 +17,10 @@ impl Terms {
             Op::Entries { exchange, .. } | Op::Relayed { exchange, .. } => {
                 Some(Extent::Symbol(Symbol::Sent(exchange)))
             }
-            Op::Ask { exchange } | Op::AskAll { exchange } | Op::AskRelay { exchange } => {
-                Some(Extent::Symbol(Symbol::Received(exchange)))
-            }
+            Op::Ask { exchange }
+            | Op::AskAll { exchange }
+            | Op::AskRelay { exchange }
+            | Op::AskFor { exchange, .. } => Some(Extent::Symbol(Symbol::Received(exchange))),
             Op::Positions { way, class, .. } => of(0).map(|whole| of_class(whole, way, class)),
             // As many as there are ids, entries, classes or gradients.
             Op::Inverse | Op::Places | Op::PassClasses | Op::Own | Op::Answer | Op::Expand => of(1),
@@ -66,6 +67,7 @@ impl Terms {
             Op::Ask { exchange }
             | Op::AskAll { exchange }
             | Op::AskRelay { exchange }
+            | Op::AskFor { exchange, .. }
             | Op::Relayed { exchange, .. }
             | Op::Entries { exchange, .. } => Some(exchange),
             // What a relay does is of the exchange within the node.

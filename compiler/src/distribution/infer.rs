@@ -49,6 +49,11 @@ fn is_places(t: &Type) -> bool {
     t.holds == Holds::Positions && t.sharded == Sharded::Relay && is_entry(t)
 }
 
+/// Begins and ends of samples where they are read.
+fn offsets_at_home(t: &Type) -> bool {
+    t.holds == Holds::Offsets && t.site == Site::Home
+}
+
 const fn is_entry(t: &Type) -> bool {
     matches!(t.per, Per::Entry { .. })
 }
@@ -110,8 +115,35 @@ pub(crate) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
             let of_samples = |t: &Type| {
                 t.sharded == Sharded::Sample && matches!(t.per, Per::Sample | Per::Id) && t.site == from
             };
-            o.count(types.len() == 1, "one")?;
-            Ok(Type { site: to, ..o.get(0, wanted, of_samples)? })
+            let of = o.get(0, wanted, of_samples)?;
+            // How many each sample has, where it is read.
+            let each = usize::from(of.per == Per::Id);
+            o.count(types.len() == 1 + each, "as many as it takes")?;
+            if each > 0 {
+                o.get(1, "offsets at home", offsets_at_home)?;
+            }
+            Ok(Type { site: to, ..of })
+        }
+        Op::AskFor { unique, .. } => {
+            o.count(types.len() >= 2 && types.len().is_multiple_of(2), "left out")?;
+            let ids = |t: &Type| {
+                let of_samples = t.sharded == Sharded::Sample && t.per == Per::Id;
+                t.holds == Holds::Ids && of_samples && t.site == Site::Home
+            };
+            for i in (0..types.len()).step_by(2) {
+                o.get(i, "ids of samples at home", ids)?;
+                o.get(i + 1, "offsets at home", offsets_at_home)?;
+            }
+            let per = Per::Entry { unique };
+            let first = o.get(0, "there", ids)?;
+            Ok(Type {
+                holds: Holds::Requests,
+                sharded: Sharded::Owner,
+                per,
+                columns: 1,
+                site: Site::Assigned,
+                ..first
+            })
         }
         Op::Cast { to } => {
             o.count(types.len() == 1, "one")?;

@@ -66,6 +66,15 @@ pub enum Op {
         /// The exchange whose sizes the owners see.
         exchange: u32,
     },
+    /// The same, asked by those who read samples on behalf of those who work on them. `ids, their offsets, ... ->`
+    AskFor {
+        /// The exchange whose sizes the owners see.
+        exchange: u32,
+        /// Each row once for each rank, or once per occurrence.
+        unique: bool,
+        /// With the microbatches that use each first and last.
+        uses: bool,
+    },
     /// All-to-all of entries within the node: who asks a relay for which rows. `entries ->`
     AskRelay {
         /// The exchange whose sizes the relays see.
@@ -160,9 +169,10 @@ pub enum Op {
     Join,
     /// Of columns side by side, of the same rows. `updates... ->`
     Beside,
-    /// From the ranks that have the samples to those that work on them. `x ->`
+    /// From the ranks that have the samples to those that work on them: one per sample, or one per id with the offsets at
+    /// home. `x, offsets? ->`
     Dispatch,
-    /// Back. `x ->`
+    /// Back. `x, offsets? ->`
     Combine,
     /// Another precision. `x ->`
     Cast {
@@ -184,6 +194,7 @@ impl Op {
             Self::Entries { unique: false, .. } => "occurrences",
             Self::Inverse => "inverse",
             Self::Ask { .. } => "ask",
+            Self::AskFor { .. } => "ask_for",
             Self::AskRelay { .. } => "ask_relay",
             Self::Relayed { .. } => "relayed",
             Self::Places => "places",

@@ -3,6 +3,7 @@
 //! Nothing here is fast or parallel. It is what rules and the code generator are held against: two terms mean the same
 //! if their values are the same in every bit on any data.
 
+mod moved;
 mod relay;
 mod rows;
 
@@ -69,12 +70,12 @@ pub struct World {
     pub table: Vec<Vec<f32>>,
     /// Ids by source and batch, then by rank.
     pub ids: BTreeMap<(u32, i32), Vec<Vec<Vec<u64>>>>,
-    /// Offsets by source, then by rank.
-    pub offsets: BTreeMap<u32, Vec<Vec<usize>>>,
+    /// Offsets by source and batch, then by rank.
+    pub offsets: BTreeMap<(u32, i32), Vec<Vec<usize>>>,
     /// Gradients by source, then by rank.
     pub gradients: BTreeMap<u32, Vec<Vec<Vec<f32>>>>,
-    /// The rank that works on the samples of each rank: a permutation.
-    pub assigned: Vec<usize>,
+    /// Who works on each sample of each rank, by batch.
+    pub assigned: BTreeMap<i32, Vec<Vec<usize>>>,
     /// What rows and gradients are on their way.
     pub wire: WirePrecision,
 }
@@ -222,7 +223,7 @@ impl Evaluation<'_> {
                 Ok(plain(Values::Ids(ids.ok_or_else(missing)?.clone())))
             }
             Op::Offsets { source } => {
-                let offsets = world.offsets.get(&source).and_then(|by_rank| by_rank.get(rank));
+                let offsets = world.offsets.get(&(source, batch)).and_then(|by_rank| by_rank.get(rank));
                 Ok(plain(Values::Offsets(offsets.ok_or_else(missing)?.clone())))
             }
             Op::Given { source, .. } | Op::Gradients { source, .. } => {
@@ -367,11 +368,9 @@ impl Evaluation<'_> {
             }
             Op::Join => rows::together(o, rank, |whole, _| whole.is_none()),
             Op::Beside => rows::together(o, rank, |whole, first| whole.is_some() != first),
-            Op::Dispatch => {
-                let from = world.assigned.iter().position(|to| *to == rank).ok_or_else(missing)?;
-                o.part(0, from).cloned()
-            }
-            Op::Combine => o.part(0, *world.assigned.get(rank).ok_or_else(missing)?).cloned(),
+            Op::AskFor { unique, .. } => self.ask_for(id, o, unique, (batch, rank)),
+            Op::Dispatch => self.dispatch(o, batch, rank),
+            Op::Combine => self.combine(o, batch, rank),
             Op::Cast { to } => {
                 let cast = |x: &f32| match to {
                     Precision::F32 => *x,

@@ -154,6 +154,13 @@ pub(crate) fn declared(
     Ok((schedule, origins))
 }
 
+/// Training operations as they are listed, each with its expected work.
+pub(crate) struct Priced {
+    schedule: s::Schedule,
+    /// What they were listed from.
+    origins: Vec<OpId>,
+}
+
 /// Training operations in order, with their prediction.
 pub(crate) struct Ordered {
     /// Has everything of training but what the whole of it says: its reference.
@@ -164,14 +171,14 @@ pub(crate) struct Ordered {
     origins: Vec<OpId>,
 }
 
-/// Lists a module's training function and schedules it; or no step is as short as was asked for.
-pub(crate) fn ordered(
+/// Lists a module's training function.
+pub(crate) fn priced(
     module: &Module,
     target: Target<'_>,
     ranks: u32,
-    options: &Options,
-) -> Result<Result<Ordered, Bound>, EmitError> {
-    let (mut schedule, origins) = declared(module, options.policy.strategy(), ranks)?;
+    strategy: Strategy,
+) -> Result<Priced, EmitError> {
+    let (mut schedule, origins) = declared(module, strategy, ranks)?;
     schedule.counted = target.evidence().counts.map(|counts| counts.of.clone());
     if let Some(profile) = target.profile {
         profile.fits(&schedule)?;
@@ -181,10 +188,27 @@ pub(crate) fn ordered(
         sched::balance::complete(&mut schedule, target.evidence());
         price(&mut schedule);
     }
-    Ok(match sched::schedule(&mut schedule, target, options)? {
-        Outcome::Scheduled(order) => Ok(Ordered { schedule, order, origins }),
-        Outcome::Beyond(bound) => Err(bound),
-    })
+    Ok(Priced { schedule, origins })
+}
+
+impl Priced {
+    /// How unevenly samples are expected to load ranks, whatever the order.
+    pub(crate) fn stragglers(&self, target: Target<'_>) -> Option<s::Stragglers> {
+        target.stragglers(&self.schedule)
+    }
+
+    /// Schedules what is listed; or no step is as short as was asked for.
+    pub(crate) fn ordered(
+        self,
+        target: Target<'_>,
+        options: &Options,
+    ) -> Result<Result<Ordered, Bound>, EmitError> {
+        let Self { mut schedule, origins } = self;
+        Ok(match sched::schedule(&mut schedule, target, options)? {
+            Outcome::Scheduled(order) => Ok(Ordered { schedule, order, origins }),
+            Outcome::Beyond(bound) => Err(bound),
+        })
+    }
 }
 
 /// Lists a module's functions, schedules them, and leaves the order in the module.
@@ -195,7 +219,8 @@ pub(crate) fn schedule<'a>(
     options: &Options,
 ) -> Result<Emitted, EmitError> {
     let target = target.into();
-    let Ordered { mut schedule, order, origins } = match ordered(module, target, ranks, options)? {
+    let priced = priced(module, target, ranks, options.policy.strategy())?;
+    let Ordered { mut schedule, order, origins } = match priced.ordered(target, options)? {
         Ok(ordered) => ordered,
         Err(bound) => return Ok(Emitted::Beyond(bound)),
     };

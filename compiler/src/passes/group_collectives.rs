@@ -9,6 +9,8 @@
 //!   the other does not need;
 //! - do not need each other's results, and belong to different exchanges.
 //!
+//! Ids that others ask for on a rank's behalf (`balance`) do not travel with those that it asks for itself.
+//!
 //! Tables that are given groups by the option travel with the tables of their group only, wherever their operands are
 //! ready.
 
@@ -30,6 +32,8 @@ struct Key {
     what: Collective,
     /// The group that their tables were given.
     given: Option<u32>,
+    /// Of ids: what was said of who asks for them.
+    fold: Option<bool>,
 }
 
 /// Collectives that have been found to belong together.
@@ -41,6 +45,9 @@ struct Group {
     place: usize,
 }
 
+/// Of an exchange's table: its group, and who asks.
+type Said = (Option<u32>, Option<bool>);
+
 /// Numbers the groups of all functions.
 pub(super) fn run(
     module: &mut Module,
@@ -48,16 +55,20 @@ pub(super) fn run(
     statistics: &mut Statistics,
 ) -> Result<(), PassError> {
     let given: PerTable<u32> = option(options, "groups")?.unwrap_or_default();
+    let fold: PerTable<bool> = option(options, "fold")?.unwrap_or_default();
     let tables = module.decls_of("model.table").map(table_of).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<&str> = tables.iter().map(|t| t.name.as_str()).collect();
-    if let Some(name) = given.unknown(&names) {
-        return Err(OptionError::NoTable { option: "groups", table: name.into() }.into());
+    for (option, unknown) in [("groups", given.unknown(&names)), ("fold", fold.unknown(&names))] {
+        if let Some(name) = unknown {
+            return Err(OptionError::NoTable { option, table: name.into() }.into());
+        }
     }
     let declared = exchanges(module);
-    let by_exchange: Vec<Option<u32>> = declared
-        .iter()
-        .map(|e| names.get(e.table as usize).and_then(|name| given.get(name)).copied())
-        .collect();
+    let said = |e: &Exchange| {
+        let name = names.get(e.table as usize);
+        (name.and_then(|name| given.get(name)).copied(), name.and_then(|name| fold.get(name)).copied())
+    };
+    let by_exchange: Vec<Said> = declared.iter().map(said).collect();
     for f in 0..module.funcs.len() {
         let body = module.funcs[f].body.clone();
         let several = groups(module, &body, &declared, &by_exchange);
@@ -73,7 +84,7 @@ pub(super) fn run(
 }
 
 /// The groups of a function, in the order of their ends.
-fn groups(module: &Module, body: &[OpId], declared: &[Exchange], given: &[Option<u32>]) -> Vec<Group> {
+fn groups(module: &Module, body: &[OpId], declared: &[Exchange], said: &[Said]) -> Vec<Group> {
     let mut dense = 0;
     // Dense operations before each value is ready.
     let mut ready: BTreeMap<ValueId, usize> = BTreeMap::new();
@@ -96,8 +107,9 @@ fn groups(module: &Module, body: &[OpId], declared: &[Exchange], given: &[Option
         }
         ready.extend(op.results.iter().map(|r| (*r, dense)));
         let Some((what, own)) = Collective::of(op, declared) else { continue };
-        let given = own.first().and_then(|e| given.get(*e as usize).copied().flatten());
-        let key = Key { what, given };
+        let (given, fold) = own.first().and_then(|e| said.get(*e as usize).copied()).unwrap_or_default();
+        let fold = fold.filter(|_| what.name == "comm.all_to_all_ids");
+        let key = Key { what, given, fold };
         let place = op.uses().filter_map(|v| ready.get(&v)).max().copied().unwrap_or(0);
         let group = open.entry(key.clone()).or_default();
         let elsewhere = given.is_none() && group.place != place;

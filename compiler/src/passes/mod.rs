@@ -276,11 +276,18 @@ pub static PASSES: &[Pass] = &[
     Pass {
         name: "group-collectives",
         summary: "Says which collectives travel together, by a number on each: same action, same class, point to point or to all, same lookahead, operands ready at the same place (no dense operation between), none needing another's result; or as asked.",
-        options: &[(
-            "groups",
-            "none",
-            "`items:0;users:0;others:1`: tables of one number travel together, wherever their operands are ready, and with no others",
-        )],
+        options: &[
+            (
+                "groups",
+                "none",
+                "`items:0;users:0;others:1`: tables of one number travel together, wherever their operands are ready, and with no others",
+            ),
+            (
+                "fold",
+                "none",
+                "as `balance` is told: ids that other ranks ask for do not travel with those that each asks for itself",
+            ),
+        ],
         statistics: &[("groups", "groups of several collectives")],
         run: group_collectives::run,
     },
@@ -314,6 +321,11 @@ pub static PASSES: &[Pass] = &[
                 "at",
                 "ids",
                 "`ids`: before ids are looked at; `rows`: behind the output dist, values made of rows travel to the ranks that use them and their gradients back; `folded`: into the output dist, who reads samples asks for rows on behalf of who works on them",
+            ),
+            (
+                "fold",
+                "as `at` says",
+                "who asks for a table's rows where `at` is `ids` or `folded`: `items:true;users:false`, those who read samples or those who work on them; `group-collectives` must know it, too",
             ),
         ],
         statistics: &[

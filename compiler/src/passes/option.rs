@@ -71,6 +71,14 @@ pub enum OptionError {
         "samples cannot move at `folded`: no owner is asked for rows, of which every rank has all; use `ids`"
     )]
     NothingAsked,
+    /// Rows that nobody can ask for on behalf of others.
+    #[error("rows of table {table} cannot be asked for by those who read samples: {why}")]
+    NoFold {
+        /// The table's name.
+        table: String,
+        /// Why not.
+        why: &'static str,
+    },
     /// Samples that do not divide.
     #[error(
         "a batch of {batch} samples cannot be cut into {microbatches} equal microbatches; use a divisor of {batch}, or another batch"

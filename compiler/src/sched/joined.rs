@@ -264,3 +264,40 @@ impl Units {
         Ok(order)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::graph::Why;
+
+    fn edge(from: u32, to: u32) -> Edge {
+        Edge { from, to, distance: 0, why: Why::Data }
+    }
+
+    #[test]
+    fn who_waits_for_a_unit_waits_for_all_of_it() {
+        // The second of what is launched together must be learned of last, and the third waits for the first only.
+        let graph = Graph::new(3, vec![edge(0, 2)]).lagging(vec![3, 50, 7]);
+        let wished = Units::of_lists(vec![vec![0, 1], vec![2]], 3);
+        let (units, of_units) = wished.possible(&graph, f64::INFINITY, |_| vec![10; 3]).expect("an order");
+        assert_eq!(units.members, [vec![0, 1], vec![2]]);
+        assert_eq!(of_units.lag, [50, 7]);
+        let ends: Vec<_> = of_units.edges.iter().map(|e| (e.from, e.to)).collect();
+        assert_eq!(ends, [(0, 1)]);
+    }
+
+    #[test]
+    fn what_would_wait_for_itself_is_taken_apart() {
+        // What is launched together waits for an operation that waits for its first.
+        let graph = Graph::new(3, vec![edge(0, 1), edge(1, 2)]);
+        let wished = || Units::of_lists(vec![vec![0, 2], vec![1]], 3);
+        let (units, of_units) = wished().possible(&graph, f64::INFINITY, |_| vec![10; 3]).expect("an order");
+        assert!(units.is_plain() && of_units.edges == graph.edges);
+        // As it is where it makes a cycle over batches longer than what bounds a step anyway: 40 in the place of 30.
+        let around = Edge { distance: 1, ..edge(2, 0) };
+        let graph = Graph::new(4, vec![edge(0, 1), edge(1, 2), around]);
+        let wished = || Units::of_lists(vec![vec![0], vec![1, 3], vec![2]], 4);
+        let plain = |bound| wished().possible(&graph, bound, |_| vec![10; 4]).expect("an order").0.is_plain();
+        assert!(plain(39.0) && !plain(40.0));
+    }
+}

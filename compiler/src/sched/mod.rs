@@ -41,7 +41,7 @@ use std::collections::BTreeMap;
 
 use fs_dsl::checked::Cluster;
 use fs_schedule::counts::Counts;
-use fs_schedule::{Busy, Dep, Engine, JointBound, Place, Prediction, Profile, Schedule};
+use fs_schedule::{Busy, Dep, Engine, JointBound, Place, Prediction, Profile, Schedule, Stragglers};
 
 use costs::CostModel;
 use evidence::Evidence;
@@ -170,6 +170,11 @@ impl<'a> Target<'a> {
             Some(profile) => Box::new(Measured::new(profile, cluster)),
             None => Box::new(cluster.counted(self.counts)),
         }
+    }
+
+    /// How unevenly samples of a schedule whose operations are priced are expected to load ranks; none if they do not.
+    pub(crate) fn stragglers(self, s: &Schedule) -> Option<Stragglers> {
+        self.costs(s.ranks).sizes(s).stragglers
     }
 
     /// What is known beside the model.

@@ -45,6 +45,15 @@ pub(crate) struct Sizes {
 
 const NOT_READ: &str = "was not read: lengths are assumed";
 
+/// The share of samples' inputs that is expected to move.
+pub(crate) fn moved(s: &Schedule) -> f64 {
+    let of = s.train.ops.iter().find_map(|op| match op.action {
+        Action::Dispatch { moved } => Some(moved),
+        _ => None,
+    });
+    of.unwrap_or(0.0)
+}
+
 impl Sizes {
     /// Of a schedule whose operations are known, for its number of ranks, by laws or as they were counted.
     pub(crate) fn expect(s: &Schedule, counts: Option<&Counts>) -> Self {
@@ -243,7 +252,7 @@ impl Sizes {
 
     /// Entries that a rank asks for on behalf of others, of which `moved` is the share of its tokens that leave: once those of the
     /// samples that stay, and those of each that leaves, for its own rank.
-    fn asked(&self, law: &RowLaw, d: Draws, (ranks, unique): (f64, bool), moved: f64) -> f64 {
+    pub(crate) fn asked(&self, law: &RowLaw, d: Draws, (ranks, unique): (f64, bool), moved: f64) -> f64 {
         let of = |share: f64| {
             let draws = Draws { by_law: d.by_law * share, uniform: d.uniform * share };
             Entries::expect(law, draws, ranks, unique, None).sent
@@ -255,11 +264,7 @@ impl Sizes {
     fn exchanges(&mut self, s: &Schedule, ids: IdDistribution, evidence: Evidence<'_>) {
         let ranks = f64::from(s.ranks);
         let draws = draws(s, self);
-        let moved = s.train.ops.iter().find_map(|op| match op.action {
-            Action::Dispatch { moved } => Some(moved),
-            _ => None,
-        });
-        let moved = moved.unwrap_or(0.0);
+        let moved = moved(s);
         // Models repeat tables: equal ones are computed once.
         let mut known: BTreeMap<_, Entries> = BTreeMap::new();
         let mut laws: BTreeMap<u64, RowLaw> = BTreeMap::new();

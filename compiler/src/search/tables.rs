@@ -21,7 +21,7 @@ use crate::algebra::cost::{Classes, Sizes};
 use crate::algebra::derive::{self, Derived, derive, explain};
 use crate::algebra::rules::{Context, Use};
 use crate::compile::{CompileError, CompileOptions, Compiled};
-use crate::distribution::{Choice, Lookahead, TableOptions};
+use crate::distribution::{At, Choice, Lookahead, TableOptions};
 use crate::emit;
 use crate::ir::Module;
 use crate::passes::branches::Branches;
@@ -121,7 +121,8 @@ fn words(choice: &Choice) -> String {
         None => "together".into(),
     };
     let relayed = if choice.relayed { ", through relays" } else { "" };
-    format!("{place}, {rows}, {apart}{relayed}")
+    let folded = if choice.folded { ", asked for where samples are read" } else { "" };
+    format!("{place}, {rows}, {apart}{relayed}{folded}")
 }
 
 impl fmt::Display for Swap {
@@ -239,7 +240,8 @@ impl Search<'_> {
         let mut first = self.first(candidate, &tables)?.unwrap_or(cost);
         let mut steps: Vec<(Vec<String>, Choice, Choice)> = Vec::new();
         loop {
-            let classes = alike(self.program, &best.compiled.schedule, &self.options, candidate);
+            let classes =
+                alike(self.program, &best.compiled.schedule, (&self.options, self.folds), candidate);
             outcome.classes = classes.len();
             let ways = ways(&classes, &mut known, &mut outcome);
             let mut shortest: Option<(Cost, Compiled, TableOptions, Swap)> = None;
@@ -390,17 +392,29 @@ pub fn asking(tables: &TableOptions, names: &[String], now: &Choice, choice: &Ch
     if choice.relayed != now.relayed {
         asked = asked.relay(each().map(|name| (name, choice.relayed)));
     }
+    if choice.folded != now.folded {
+        asked = asked.fold(each().map(|name| (name, choice.folded)));
+    }
     asked
 }
 
 /// The tables of a schedule that train, by what they can become; those that send most first.
-pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidate: Candidate) -> Vec<Alike> {
+/// `folds`: nobody has said who asks for rows of samples that move.
+pub fn alike(
+    program: &Program,
+    s: &Schedule,
+    (options, folds): (&CompileOptions, bool),
+    candidate: Candidate,
+) -> Vec<Alike> {
     // Of a profile's rows only one kind is known, so laws stand for both.
     let counts = options.counts.as_ref().filter(|c| options.profile.is_none() && c.ranks == s.ranks);
     let mean = sizes::Sizes::mean(s, counts);
     let draws = sizes::draws(s, &mean);
     let ids = sizes::ids_of(s);
     let uses = uses(s);
+    // Of samples that are looked up at home nobody else asks for the rows.
+    let moved = matches!(At::of(s), Some(At::Ids | At::Folded));
+    let share = sizes::moved(s);
     let mut laws: BTreeMap<u64, RowLaw> = BTreeMap::new();
     let mut classes: BTreeMap<String, Alike> = BTreeMap::new();
     for (e, x) in (0..).zip(&s.exchanges) {
@@ -411,6 +425,8 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
         let named = &options.tables;
         let open = declared.is_some_and(|d| d.sharding == checked::Sharding::Auto)
             && !named.sharding.contains_key(&t.name)
+            // Replicas ask nobody.
+            && named.fold.get(&t.name) != Some(&true)
             && s.ranks > 1;
         let microbatches = s.settings.microbatches.max(1);
         let now = Choice {
@@ -418,11 +434,13 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
             lookahead: x.lookahead,
             sharding: t.sharding.clone(),
             relayed: x.leg.between().is_some(),
+            folded: x.folded,
         };
         let apart = candidate.policy.tells_rows_apart() && !named.lookahead.contains_key(&t.name);
         let lookaheads =
             if apart { lookaheads(options.lookahead, now.lookahead, microbatches) } else { Vec::new() };
         let whole_rows = matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. });
+        let folds = moved && folds && !named.fold.contains_key(&t.name);
         let context = Context {
             columns: t.dim,
             exchange: 0,
@@ -439,10 +457,11 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
             // Each occurrence's gradients would be rounded by themselves.
             repeats: used.once
                 && s.settings.wire.gradients == Element::Real
-                && !named.unique.contains_key(&t.name)
-                && !x.folded,
+                && !named.unique.contains_key(&t.name),
             moves: open,
-            relays: s.settings.node.is_some() && !x.folded && !named.relay.contains_key(&t.name),
+            relays: s.settings.node.is_some() && (folds || !x.folded) && !named.relay.contains_key(&t.name),
+            moved,
+            folds,
             replicates: u32::try_from(t.rows).is_ok(),
         };
         let ranks = f64::from(s.ranks);
@@ -480,6 +499,7 @@ pub fn alike(program: &Program, s: &Schedule, options: &CompileOptions, candidat
             unique: expect(true, None).sent,
             node: nodes.each().into(),
             relayed: relayed(None).sent,
+            asked: [true, false].map(|unique| mean.asked(law, drawn, (ranks, unique), share)),
             classes: of_classes,
             table: 4.0 * values,
             number: [s.settings.wire.rows, s.settings.wire.gradients].map(|e| f64::from(e.bytes())),

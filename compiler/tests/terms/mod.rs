@@ -13,6 +13,9 @@ use proptest::prelude::*;
 /// Columns of the table.
 pub(crate) const DIM: u32 = 4;
 
+/// Batches that data is drawn for: the one in question, and what partitions look at.
+const AROUND: std::ops::RangeInclusive<i32> = -4..=4;
+
 /// Sizes of random data: ranks and nodes, rows of the table, microbatches, sequences of a microbatch, lookahead.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
@@ -24,6 +27,8 @@ pub(crate) struct Sizes {
     pub(crate) lookahead: u32,
     pub(crate) seed: u64,
     pub(crate) wire: WirePrecision,
+    /// Samples are worked on by other ranks than read them.
+    pub(crate) moved: bool,
 }
 
 impl Sizes {
@@ -52,8 +57,9 @@ prop_compose! {
         lookahead in 1..=3u32,
         seed in any::<u64>(),
         wire in wires(),
+        moved in any::<bool>(),
     ) -> Sizes {
-        Sizes { ranks: nodes * each, nodes, rows, microbatches, sequences, lookahead, seed, wire }
+        Sizes { ranks: nodes * each, nodes, rows, microbatches, sequences, lookahead, seed, wire, moved }
     }
 }
 
@@ -70,7 +76,7 @@ impl Draws {
     }
 }
 
-/// Data, with terms of its ids, offsets and gradients.
+/// Data, with terms of its ids, offsets and gradients where samples are worked on.
 pub(crate) struct Data {
     pub(crate) world: World,
     pub(crate) terms: Terms,
@@ -101,22 +107,28 @@ impl Data {
             ids: BTreeMap::new(),
             offsets: BTreeMap::new(),
             gradients: BTreeMap::new(),
-            assigned: (0..s.ranks).map(|r| (r + 1) % s.ranks).collect(),
+            assigned: BTreeMap::new(),
             wire: s.wire,
         };
         let (mut ids, mut offsets) = (Vec::new(), Vec::new());
         let (mut gradients, mut pooled) = (Vec::new(), Vec::new());
         let tokens = Extent::Symbol(Symbol::Tokens(0));
+        // Two samples are read on each rank, in this batch and those around it.
+        let mut plans = Draws(!s.seed, 1.0);
+        for batch in AROUND {
+            let mut rank = || plans.below(s.ranks as u64) as usize;
+            let plan = (0..s.ranks).map(|_| vec![rank(), rank()]).collect();
+            world.assigned.insert(batch, plan);
+        }
         for source in 0..s.microbatches * s.sequences {
             let microbatch = source / s.sequences;
-            // Two samples of up to four ids on each rank, in this batch and those around it.
-            for batch in -4..=4 {
+            for batch in AROUND {
                 let lengths: Vec<usize> = (0..s.ranks).map(|_| draws.below(7) as usize).collect();
                 let of = lengths.iter().map(|n| (0..*n).map(|_| vec![draws.below(s.rows)]).collect());
                 let by_rank: Vec<Vec<Vec<u64>>> = of.collect();
+                let cuts = lengths.iter().map(|n| vec![0, draws.below(*n as u64 + 1) as usize, *n]);
+                world.offsets.insert((source, batch), cuts.collect());
                 if batch == 0 {
-                    let cuts = lengths.iter().map(|n| vec![0, draws.below(*n as u64 + 1) as usize, *n]);
-                    world.offsets.insert(source, cuts.collect());
                     let given = lengths.iter().map(|n| (0..*n).map(|_| draws.row()).collect());
                     let given: Vec<Vec<Vec<f32>>> = given.collect();
                     world.gradients.insert(source, given);
@@ -125,12 +137,17 @@ impl Data {
                 }
                 world.ids.insert((source, batch), by_rank);
             }
-            let mut add = |op| terms.add(op, &[]).expect("a leaf");
-            ids.push(add(Op::Ids { source, rows: tokens, columns: 1, microbatch }));
-            offsets.push(add(Op::Offsets { source }));
-            gradients.push(add(Op::Given { source, rows: tokens, columns: DIM }));
+            let at_home = terms.add(Op::Offsets { source }, &[]).expect("a leaf");
+            let mut add = |op, each: bool| {
+                let leaf = terms.add(op, &[]).expect("a leaf");
+                let operands: &[Id] = if each { &[leaf, at_home] } else { &[leaf] };
+                if s.moved { terms.add(Op::Dispatch, operands).expect("of samples at home") } else { leaf }
+            };
+            ids.push(add(Op::Ids { source, rows: tokens, columns: 1, microbatch }, true));
+            offsets.push(add(Op::Offsets { source }, false));
+            gradients.push(add(Op::Given { source, rows: tokens, columns: DIM }, true));
             let rows = Extent::Symbol(Symbol::Samples);
-            pooled.push(add(Op::Given { source: 1000 + source, rows, columns: DIM }));
+            pooled.push(add(Op::Given { source: 1000 + source, rows, columns: DIM }, false));
         }
         Self { world, terms, ids, offsets, gradients, pooled }
     }
@@ -209,7 +226,7 @@ impl Data {
 }
 
 pub(crate) fn choice(unique: bool, lookahead: Option<u32>, sharding: Sharding) -> Choice {
-    Choice { unique, lookahead, sharding, relayed: false }
+    Choice { unique, lookahead, sharding, relayed: false, folded: false }
 }
 
 /// All ways that one table can be distributed.
@@ -221,6 +238,9 @@ pub(crate) fn choices(s: Sizes) -> Vec<Choice> {
                 let choice = choice(unique, told_apart, sharding.clone());
                 if sharding != Sharding::DataParallel && s.relays() {
                     all.push(Choice { relayed: true, ..choice.clone() });
+                }
+                if sharding != Sharding::DataParallel && s.moved {
+                    all.push(Choice { folded: true, ..choice.clone() });
                 }
                 all.push(choice);
             }

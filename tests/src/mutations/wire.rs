@@ -1,6 +1,6 @@
 //! Corruptions of schedules whose rows and gradients are rounded on their way.
 
-use fs_schedule::{Action, Element, Place, Schedule};
+use fs_schedule::{Action, Element, Op, Operand, Place, Schedule};
 
 use super::{Mutation, all, find, remove, says};
 
@@ -21,6 +21,18 @@ fn becomes(s: &mut Schedule, place: Place, element: Element) -> Option<()> {
     let Place::Buffer(b) = place else { return None };
     s.train.buffers[b as usize].element = element;
     Some(())
+}
+
+/// Makes what the first operation of a kind reads or writes first other numbers.
+fn of_first(
+    s: &mut Schedule,
+    is: fn(&Action) -> bool,
+    list: fn(&Op) -> &[Operand],
+    element: Element,
+) -> Option<()> {
+    let at = find(s, is)?;
+    let place = list(&s.train.ops[at]).first()?.place;
+    becomes(s, place, element)
 }
 
 /// The first rounded operand of the first operation of a kind.
@@ -62,9 +74,7 @@ pub const ROUNDED: &[Mutation] = &[
         becomes(s, place, Element::Real)
     }),
     says("rows still rounded where they are used", "operands", |s| {
-        let at = find(s, is_merge)?;
-        let place = s.train.ops[at].writes[0].place;
-        becomes(s, place, Element::Bf16)
+        of_first(s, is_merge, |op| &op.writes, Element::Bf16)
     }),
     says("rows that nothing widens", "exchange", |s| {
         let at = find(s, is_merge)?;
@@ -72,14 +82,10 @@ pub const ROUNDED: &[Mutation] = &[
         Some(())
     }),
     says("gradients that are sent before they are rounded", "operands", |s| {
-        let at = find(s, is_split)?;
-        let place = s.train.ops[at].writes[0].place;
-        becomes(s, place, Element::Real)
+        of_first(s, is_split, |op| &op.writes, Element::Real)
     }),
     says("gradients rounded before they are summed", "operands", |s| {
-        let at = find(s, is_split)?;
-        let place = s.train.ops[at].reads[0].place;
-        becomes(s, place, Element::Bf16)
+        of_first(s, is_split, |op| &op.reads, Element::Bf16)
     }),
     says("an update by gradients that no rank sent", "operands", |s| {
         let (at, read) = rounded(s, is_apply)?;

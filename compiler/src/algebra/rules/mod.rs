@@ -4,6 +4,7 @@
 //! one table: how many sequences use it, into how many classes or columns it may fall. All go both ways.
 
 mod columns;
+mod fold;
 mod partition;
 mod relay;
 mod replicate;
@@ -19,8 +20,8 @@ use super::lang::Node;
 use crate::distribution::ty::Sharded;
 
 /// All rules. A new one is a file, and a line here.
-pub const RULES: [&Rule; 5] =
-    [&unique::RULE, &partition::RULE, &replicate::RULE, &columns::RULE, &relay::RULE];
+pub const RULES: [&Rule; 6] =
+    [&unique::RULE, &partition::RULE, &replicate::RULE, &columns::RULE, &relay::RULE, &fold::RULE];
 
 /// A rule.
 #[derive(Debug)]
@@ -92,6 +93,10 @@ pub struct Context {
     pub moves: bool,
     /// The ranks are of several nodes, and nobody has said that rows come from owners or through relays.
     pub relays: bool,
+    /// Samples move before their ids are looked at.
+    pub moved: bool,
+    /// Nobody has said who asks owners for rows of samples that move.
+    pub folds: bool,
     /// Places among its rows have numbers everywhere; whether ranks have the memory is seen where it is scheduled.
     pub replicates: bool,
 }

@@ -99,7 +99,9 @@ fn lookups(context: &Context, reuse: Reuse, relayed: bool, all: &mut Vec<Instanc
             };
             let (together, apart): (Vec<String>, Vec<String>) = each.into_iter().unzip();
             let (together, apart) = (whole(together), whole(apart));
-            let place = format!("(inverse ?e (ids ?a ?b ?c {microbatch}))");
+            let ids = format!("(ids ?a ?b ?c {microbatch})");
+            let ids = if context.moved { format!("(dispatch {ids} ?d)") } else { ids };
+            let place = format!("(inverse ?e {ids})");
             for (before, after) in [("(expand ", ")"), ("(pool ?m ", " ?o)")] {
                 let used = |rows: &str| format!("{before}{rows} {place}{after}");
                 all.push(Instance { left: used(&together), right: used(&apart), condition: Condition::None });

@@ -30,36 +30,32 @@ impl Evaluation<'_> {
         }
     }
 
-    /// Where the occurrences of a rank's ids go among its entries, by owner, and what the entries are.
+    /// Where the occurrences of a rank's ids go among its entries, by owner and row, and what the entries are.
     pub(super) fn listed(&self, used: &[(u64, u32)], unique: bool) -> (Vec<usize>, Vec<Request>, Vec<usize>) {
-        let mut requests: Vec<Request> = Vec::new();
-        let mut counts = vec![0; self.world.ranks];
-        let mut places = vec![0; used.len()];
-        for (owner, count) in counts.iter_mut().enumerate() {
-            let start = requests.len();
-            let mut seen: BTreeMap<u64, usize> = BTreeMap::new();
-            for (place, (row, m)) in places.iter_mut().zip(used) {
-                if self.world.owner(*row) != owner {
-                    continue;
-                }
-                let known = seen.get(row).copied().filter(|_| unique);
-                let at = known.unwrap_or(requests.len());
-                match requests.get_mut(at) {
-                    Some(r) => (r.first, r.last) = (r.first.min(*m), r.last.max(*m)),
-                    None => requests.push(Request { row: *row, first: *m, last: *m }),
-                }
-                seen.insert(*row, at);
-                *place = at;
-            }
-            // Of occurrences, too, it is the row that is used first and last.
-            let uses = |row: u64| used.iter().filter(move |(r, _)| *r == row).map(|(_, m)| *m);
-            for r in &mut requests[start..] {
-                r.first = uses(r.row).min().unwrap_or(r.first);
-                r.last = uses(r.row).max().unwrap_or(r.last);
-            }
-            *count = requests.len() - start;
+        // Of each row how often it is used, first and last.
+        let mut rows: BTreeMap<(usize, u64), (Request, usize)> = BTreeMap::new();
+        for (row, m) in used {
+            let key = (self.world.owner(*row), *row);
+            let (known, n) = rows.entry(key).or_insert((Request { row: *row, first: *m, last: *m }, 0));
+            (known.first, known.last) = (known.first.min(*m), known.last.max(*m));
+            *n += 1;
         }
-        (places, requests, counts)
+        let (mut requests, mut counts) = (Vec::new(), vec![0; self.world.ranks]);
+        let mut next: BTreeMap<u64, usize> = BTreeMap::new();
+        for ((owner, row), (request, times)) in rows {
+            let n = if unique { 1 } else { times };
+            next.insert(row, requests.len());
+            requests.extend(std::iter::repeat_n(request, n));
+            counts[owner] += n;
+        }
+        // Occurrences of a row stay in their order.
+        let place = |(row, _): &(u64, u32)| {
+            let at = next.entry(*row).or_default();
+            let here = *at;
+            *at += usize::from(!unique);
+            here
+        };
+        (used.iter().map(place).collect(), requests, counts)
     }
 
     pub(super) fn entries(

@@ -13,6 +13,7 @@ use fs_schedule::{Element, Exchange, Extent, OperandType, Sharding, Site, Symbol
 
 use super::{known, of_rows_only, phase};
 use crate::dialect::named;
+use crate::distribution::PerTable;
 use crate::ir::attr::record;
 use crate::ir::{Attr, Attrs, Module, OpId, Type, ValueId, exchanges};
 use crate::passes::{OptionError, PassError, Statistics};
@@ -20,14 +21,30 @@ use crate::passes::{OptionError, PassError, Statistics};
 /// What asks in place of a rank's own list: entries, their numbers, for whom they are, and their uses.
 type Asked = Vec<ValueId>;
 
-/// Puts in what asks on behalf of others. The new body; operations at home are said to be there.
+/// Puts in what asks on behalf of others, of the tables that `fold` says. The new body; operations at home are said to be there.
 pub(super) fn place(
     module: &mut Module,
     body: Vec<OpId>,
-    plan: ValueId,
+    (plan, fold): (ValueId, &PerTable<bool>),
     statistics: &mut Statistics,
 ) -> Result<Vec<OpId>, PassError> {
     let owned = owned(module)?;
+    let folded = |table: &Table| fold.get(&table.name).copied().unwrap_or_default();
+    if owned.is_empty() && fold.others == Some(true) {
+        return Err(OptionError::NothingAsked.into());
+    }
+    let has = |name: &String| owned.iter().any(|(_, table)| table.name == *name);
+    let missing = fold.named.iter().filter(|(name, _)| !has(name));
+    let missing = missing.map(|(name, on)| (name.clone(), *on)).collect();
+    refuse(
+        &PerTable { others: None, named: missing },
+        "every rank has all of them, or asks a relay of its node for them",
+    )?;
+    let owned: BTreeSet<u32> =
+        owned.into_iter().filter(|(_, table)| folded(table)).map(|(number, _)| number).collect();
+    if owned.is_empty() {
+        return Ok(body);
+    }
     // By the entries of each rank's own list.
     let mut asked: BTreeMap<ValueId, Asked> = BTreeMap::new();
     let mut new = Vec::with_capacity(body.len());
@@ -39,7 +56,9 @@ pub(super) fn place(
                 statistics.count("asked");
                 new.extend(made);
             }
-            Some(Action::AllToAllIds { exchanges }) => send(module, id, exchanges.len(), &asked),
+            Some(Action::AllToAllIds { exchanges }) if exchanges.iter().all(|x| owned.contains(x)) => {
+                send(module, id, exchanges.len(), &asked);
+            }
             _ => {}
         }
         // Owners wait for nobody's samples.
@@ -48,9 +67,6 @@ pub(super) fn place(
             module.op_mut(id).site = Site::Home;
         }
         new.push(id);
-    }
-    if asked.is_empty() {
-        return Err(OptionError::NothingAsked.into());
     }
     let named = |id: &OpId| module.op(*id).def.name == "comm.exchange";
     let decls: Vec<OpId> = module.decls.iter().copied().filter(named).collect();
@@ -62,16 +78,24 @@ pub(super) fn place(
     Ok(new)
 }
 
-/// Exchanges of rows that have an owner.
-fn owned(module: &Module) -> Result<BTreeSet<u32>, PassError> {
+/// Says why a table that is to be folded is not.
+pub(super) fn refuse(fold: &PerTable<bool>, why: &'static str) -> Result<(), PassError> {
+    match fold.named.iter().find(|(_, on)| **on) {
+        Some((table, _)) => Err(OptionError::NoFold { table: table.clone(), why }.into()),
+        None => Ok(()),
+    }
+}
+
+/// Exchanges of rows that have an owner, with their tables.
+fn owned(module: &Module) -> Result<Vec<(u32, Table)>, PassError> {
     let tables: Vec<Table> =
         module.decls_of("model.table").map(|op| record(&op.attrs)).collect::<Result<_, _>>()?;
-    let has_owner = |x: &Exchange| {
+    let owned = |(number, x): (u32, Exchange)| {
         // Relays are asked by the ranks of their node, for themselves.
-        let owned = |table: &Table| table.sharding != Sharding::DataParallel;
-        x.leg.is_whole() && tables.get(x.table as usize).is_some_and(owned)
+        let table = tables.get(x.table as usize).filter(|t| t.sharding != Sharding::DataParallel);
+        table.filter(|_| x.leg.is_whole()).map(|table| (number, table.clone()))
     };
-    Ok((0..).zip(exchanges(module)).filter(|(_, x)| has_owner(x)).map(|(number, _)| number).collect())
+    Ok((0..).zip(exchanges(module)).filter_map(owned).collect())
 }
 
 /// Lists for others what a `unique` lists for itself, of samples at home.

@@ -4,20 +4,20 @@
 //! What follows works on samples as assigned; gradients of parameters are summed over all ranks. [`At`] says what is
 //! done with rows: ids are looked at where samples are worked on (`ids`), and nothing has to go back; or where they are
 //! read (`rows`), and what is made of rows travels, and its gradients travel back ([`rows`](mod@rows)); or both, where who
-//! reads samples asks for their rows in place of who works on them ([`folded`]). What a sample costs and how much is expected to move is filled in when operations are priced.
+//! reads samples asks for their rows in place of who works on them ([`folded`], of all tables or some). What a sample costs and how much is expected to move is filled in when operations are priced.
 
 mod folded;
 mod rows;
 
 use fs_schedule::action::{Action, Phase};
 use fs_schedule::signature::index;
-use fs_schedule::{Extent, OperandType, Settings, Site};
+use fs_schedule::{Extent, OperandType, Settings, Site, Table};
 
-use super::{OptionError, Options, PassError, Statistics};
+use super::{OptionError, Options, PassError, Statistics, option};
 use crate::dialect::{action, named};
-use crate::distribution::At;
+use crate::distribution::{At, PerTable};
 use crate::ir::attr::typed;
-use crate::ir::{Attr, Attrs, Module, OpId, Type, ValueId};
+use crate::ir::{Attr, Attrs, Module, OpId, Type, ValueId, table_of};
 
 /// The part of a step that an operation belongs to; views have none.
 fn phase(module: &Module, id: OpId) -> Option<Phase> {
@@ -64,6 +64,12 @@ pub(super) fn run(
         Some(Ok(at)) => at,
         Some(Err(reason)) => return Err(OptionError::At(reason).into()),
     };
+    let fold = PerTable { others: Some(at == At::Folded), ..option(options, "fold")?.unwrap_or_default() };
+    let tables = module.decls_of("model.table").map(table_of).collect::<Result<Vec<Table>, _>>()?;
+    let names: Vec<&str> = tables.iter().map(|t| t.name.as_str()).collect();
+    if let Some(name) = fold.unknown(&names) {
+        return Err(OptionError::NoTable { option: "fold", table: name.into() }.into());
+    }
     module.attrs.insert("settings".into(), Attr::from(&settings));
     let body = module.func("train").ok_or_else(|| PassError::missing("train"))?.body.clone();
     if settings.balance.is_none() {
@@ -89,9 +95,12 @@ pub(super) fn run(
                 }
             }
             let inputs = declared(module, "model.input");
-            (if at == At::Folded { folded::place(module, body, plan, statistics)? } else { body }, inputs)
+            (folded::place(module, body, (plan, &fold), statistics)?, inputs)
         }
-        At::Rows => rows::place(module, body, plan, statistics)?,
+        At::Rows => {
+            folded::refuse(&fold, "samples move at `rows`, behind their lookups; use `ids` or `folded`")?;
+            rows::place(module, body, plan, statistics)?
+        }
     };
     let operands = std::iter::once(plan).chain(inputs).collect();
     let dispatch = module.create(named("train.dispatch"), operands, moved(), &[], "");
