@@ -2,9 +2,13 @@
 
 use fs_compiler::sched::explain::explain;
 use fs_compiler::search::{candidates, search};
+use std::collections::BTreeMap;
+
+use fs_compiler::distribution::TableOptions;
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Program;
-use fs_schedule::Schedule;
+use fs_schedule::verify::verify;
+use fs_schedule::{Action, Op, Schedule};
 
 const STRATEGIES: [Strategy; 3] = [Strategy::Serial, Strategy::Prefetch, Strategy::Pec];
 
@@ -108,4 +112,84 @@ fn a_place_can_be_asked_for() {
         explain(&s).and_then(|e| e.text(None)).map(|said| said.contains("samples move at")),
         Some(false)
     );
+}
+
+/// Two tables whose rows have owners, and replicas.
+fn tables() -> Program {
+    program(
+        "model tables {
+           table a { rows 2000  dim 16  init normal(0, 0.5)  optimizer sgd(lr: 0.05)  sharding row_wise }
+           table b { rows 3000  dim 16  init normal(0, 0.5)  optimizer sgd(lr: 0.05)  sharding row_wise }
+           table c { rows 20  dim 4  init normal(0, 0.5)  optimizer sgd(lr: 0.05)  sharding data_parallel }
+           input x: ids(a) { max 40 }
+           input y: ids(b) like x
+           input z: ids(c) like x
+           input click: label
+           loss bce_with_logits(linear(concat(pool(x), pool(y), pool(z)), 1), click, normalize: samples)
+         }
+         train { batch 64  steps 6  optimizer sgd(lr: 0.1)  balance on }
+         workload w { generate { lengths lognormal(mean: 20, sigma: 1, max: 40)  ids uniform } }",
+    )
+}
+
+/// Who asks for rows may be said of each table; ids that others ask for travel apart from those that each rank asks for itself.
+#[test]
+fn tables_are_folded_one_by_one() {
+    let program = tables();
+    let compiled = |strategy, at, fold: &[(&str, bool)]| {
+        let fold = fold.iter().map(|(name, on)| ((*name).to_owned(), *on));
+        let named = TableOptions::default().fold(fold);
+        compile_with(&program, &CompileOptions::new(strategy, 2).balance_at(at).tables(named))
+    };
+    for strategy in STRATEGIES {
+        for (at, fold, [own, others], said) in [
+            (At::Ids, &[][..], [&[0, 1][..], &[]], ""),
+            (At::Ids, &[("b", false)], [&[0, 1], &[]], ""),
+            (At::Ids, &[("a", true)], [&[1], &[0]], "rows of `a` are asked for by those who read them"),
+            (
+                At::Ids,
+                &[("a", true), ("b", true)],
+                [&[], &[0, 1]],
+                "rows of `a`, `b` are asked for by those who read them",
+            ),
+            (At::Folded, &[], [&[], &[0, 1]], ""),
+            (
+                At::Folded,
+                &[("a", false)],
+                [&[0], &[1]],
+                "rows of `a` are asked for by those who work on them",
+            ),
+        ] {
+            let s = compiled(strategy, Some(at), fold).unwrap_or_else(|e| panic!("{e}")).schedule;
+            assert_eq!(verify(&s), vec![], "{strategy:?}, at {at}, {fold:?}");
+            let folded: Vec<bool> = s.exchanges.iter().map(|x| x.folded).collect();
+            assert_eq!(folded, [others.contains(&0), others.contains(&1), false], "at {at}, {fold:?}");
+            let asked = |op: &Op| match &op.action {
+                Action::AllToAllIds { exchanges } => Some((false, exchanges.clone())),
+                Action::AllToAllIdsFor { exchanges } => Some((true, exchanges.clone())),
+                _ => None,
+            };
+            let found: BTreeMap<bool, Vec<u32>> = s.train.ops.iter().filter_map(asked).collect();
+            let wanted = [(false, own.to_vec()), (true, others.to_vec())];
+            let wanted: BTreeMap<_, _> = wanted.into_iter().filter(|(_, list)| !list.is_empty()).collect();
+            assert_eq!(found, wanted, "{strategy:?}, at {at}, {fold:?}");
+            let text = explain(&s).and_then(|e| e.text(None)).expect("an explanation");
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.contains("are asked for by") == !said.is_empty() && text.contains(said), "{text}");
+        }
+    }
+    for (at, name, wanted) in [
+        (At::Ids, "c", "rows of table c cannot be asked for by those who read samples: every rank has all"),
+        (
+            At::Rows,
+            "a",
+            "rows of table a cannot be asked for by those who read samples: samples move at `rows`",
+        ),
+        (At::Ids, "d", "there is no table `d`"),
+    ] {
+        let error = compiled(Strategy::Serial, Some(at), &[(name, true)]).expect_err(wanted);
+        let chain = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
+        let said = chain.map(ToString::to_string).collect::<Vec<_>>().join(": ");
+        assert!(said.contains(wanted), "{said}");
+    }
 }

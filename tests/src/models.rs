@@ -8,6 +8,7 @@
 use std::fmt::{self, Write as _};
 
 use fs_compiler::At;
+use fs_compiler::distribution::TableOptions;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::BoxedStrategy;
@@ -272,6 +273,18 @@ impl Model {
         let owned = |t: &Table| !matches!(t.sharding, "auto" | "data_parallel");
         let places = if self.tables.iter().any(owned) { &At::ALL[..] } else { &[At::Ids, At::Rows] };
         places[self.train.seed as usize % places.len()]
+    }
+
+    /// Who asks for rows of samples that move, of some tables otherwise than that says: no part of the program.
+    pub fn folds(&self) -> TableOptions {
+        let owned = |t: &Table| !matches!(t.sharding, "auto" | "data_parallel");
+        let owned = self.tables.iter().enumerate().filter(|(_, table)| self.at() != At::Rows && owned(table));
+        let folds = owned.filter_map(|(t, _)| match self.train.seed / 3 >> (2 * t) & 3 {
+            0 => Some((format!("t{t}"), false)),
+            1 => Some((format!("t{t}"), true)),
+            _ => None,
+        });
+        TableOptions::default().fold(folds)
     }
 
     /// The program.

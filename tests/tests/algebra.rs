@@ -71,7 +71,7 @@ proptest! {
             prop_assert!(choices.contains(&class.now), "{:?} is no way to itself", class.now);
             for pick in &picks {
                 let choice = pick.get(&choices);
-                let asked = asking(&options.tables, &class.tables, &class.now, choice);
+                let asked = asking(&options.tables, &class.tables, (&class.now, choice), class.context.folds);
                 // Where tables may live is known to who places them.
                 let Ok(other) = compile_with(&program, &options.clone().tables(asked)) else { continue };
                 prop_assert_eq!(verify::verify(&other.schedule), vec![], "{:?}", choice);

@@ -219,7 +219,7 @@ proptest! {
         let loaded = fs_dsl::check_text("random.fs", &text);
         let mut program = loaded.program.expect("a random model checks");
         program.train.batch *= ranks;
-        let options = CompileOptions::new(Strategy::Pec, ranks).balance_at(model.at());
+        let options = CompileOptions::new(Strategy::Pec, ranks).balance_at(model.at()).tables(model.folds());
         let schedule = compile_with(&program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
         let expected = seen::<Cpu<f32>>(None, &schedule, ());
         let found = seen::<Cuda<Emulated>>(None, &schedule, emulated::device(&kernels, seed));

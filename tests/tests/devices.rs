@@ -156,7 +156,7 @@ proptest! {
         program.train.precision.compute = compute;
         program.train.batch *= ranks;
         let compiled = |strategy| {
-            let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks).balance_at(model.at()));
+            let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks).balance_at(model.at()).tables(model.folds()));
             compiled.unwrap_or_else(|e| panic!("{strategy:?}: {e}")).schedule
         };
         let expected = train::<Cpu<f32>>(&compiled(Strategy::Serial), &());

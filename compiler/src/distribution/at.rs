@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fs_schedule::Schedule;
 use fs_schedule::action::Effect;
+use fs_schedule::{Schedule, Sharding};
 
 /// Where samples go to other ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,17 +22,34 @@ impl At {
     /// All places.
     pub const ALL: [Self; 3] = [Self::Ids, Self::Rows, Self::Folded];
 
-    /// Where samples of a schedule go; none if they stay.
+    /// Where samples of a schedule go; none if they stay. Of tables of which only some are folded, `ids`.
     pub fn of(schedule: &Schedule) -> Option<Self> {
         let ops = &schedule.train.ops;
         ops.iter().find(|op| op.action.has(Effect::AssignsBatch))?;
-        Some(if ops.iter().any(|op| op.action.facts().asks_for_others()) {
+        let [folded, others] = Self::folded(schedule);
+        Some(if !folded.is_empty() && others.is_empty() {
             Self::Folded
         } else if ops.iter().any(|op| op.action.facts().carries().is_some()) {
             Self::Rows
         } else {
             Self::Ids
         })
+    }
+
+    /// Tables whose owners are asked for rows by those who read samples that move, and those whose owners are asked by those who
+    /// work on them.
+    pub(crate) fn folded(schedule: &Schedule) -> [Vec<&str>; 2] {
+        let mut names = [Vec::new(), Vec::new()];
+        // Relays are asked by the ranks of their node, for themselves; replicas by nobody.
+        for x in schedule.exchanges.iter().filter(|x| x.leg.is_whole()) {
+            let table = schedule.tables.get(x.table as usize);
+            let Some(table) = table.filter(|t| t.sharding != Sharding::DataParallel) else { continue };
+            let of = &mut names[usize::from(!x.folded)];
+            if !of.contains(&table.name.as_str()) {
+                of.push(&table.name);
+            }
+        }
+        names
     }
 }
 

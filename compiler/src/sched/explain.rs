@@ -181,7 +181,22 @@ fn moves(s: &Schedule) -> Option<String> {
     }
     let chosen = op.reason.find("samples move at ").and_then(|at| op.reason.get(at..));
     let at = At::of(s)?;
-    Some(chosen.map_or_else(|| format!("samples move at `{at}`"), str::to_owned))
+    let mut said = chosen.map_or_else(|| format!("samples move at `{at}`"), str::to_owned);
+    // What was decided for all need not hold for each.
+    let at_all = |at: At| said.starts_with(&format!("samples move at `{at}`"));
+    let [folded, others] = At::folded(s);
+    let (tables, who) = if at_all(At::Ids) {
+        (folded, "those who read them")
+    } else if at_all(At::Folded) {
+        (others, "those who work on them")
+    } else {
+        return Some(said);
+    };
+    if !tables.is_empty() {
+        let names: Vec<String> = tables.iter().map(|name| format!("`{name}`")).collect();
+        let _ = write!(said, "; rows of {} are asked for by {who}", names.join(", "));
+    }
+    Some(said)
 }
 
 /// Work and idle times of every engine, around the step.

@@ -238,19 +238,19 @@ impl Search<'_> {
         let mut seen: BTreeSet<String> = BTreeSet::new();
         let mut known: BTreeMap<String, Derived> = BTreeMap::new();
         let mut first = self.first(candidate, &tables)?.unwrap_or(cost);
-        let mut steps: Vec<(Vec<String>, Choice, Choice)> = Vec::new();
+        let mut steps: Vec<(Vec<String>, [Choice; 2], bool)> = Vec::new();
         loop {
             let classes =
                 alike(self.program, &best.compiled.schedule, (&self.options, self.folds), candidate);
             outcome.classes = classes.len();
             let ways = ways(&classes, &mut known, &mut outcome);
-            let mut shortest: Option<(Cost, Compiled, TableOptions, Swap)> = None;
+            let mut shortest: Option<(Cost, Compiled, TableOptions, Swap, bool)> = None;
             for (class, way) in &ways {
                 // What another covers is looked at where nothing else helps.
                 if way.covered && shortest.is_some() {
                     break;
                 }
-                let asked = asking(&tables, &class.tables, &class.now, &way.choice);
+                let asked = asking(&tables, &class.tables, (&class.now, &way.choice), class.context.folds);
                 if way.choice == class.now || !seen.insert(format!("{asked:?}")) {
                     continue;
                 }
@@ -288,10 +288,11 @@ impl Search<'_> {
                     far: (before.map_or(f64::NAN, |(_, before)| before.far), way.far),
                     without: None,
                 };
-                shortest = Some((now, compiled, asked, swap));
+                shortest = Some((now, compiled, asked, swap, class.context.folds));
             }
-            let Some((now, compiled, asked, swap)) = shortest else { break };
-            steps.push((swap.tables.clone(), swap.choices.0.clone(), swap.choices.1.clone()));
+            let Some((now, compiled, asked, swap, folds)) = shortest else { break };
+            let Swap { tables: names, choices: (from, to), .. } = &swap;
+            steps.push((names.clone(), [from.clone(), to.clone()], folds));
             (cost, best.compiled, tables) = (now, compiled, asked);
             outcome.swaps.push(swap);
             first = self.first(candidate, &tables)?.unwrap_or(cost);
@@ -310,9 +311,10 @@ impl Search<'_> {
         } else {
             for left_out in 0..steps.len() {
                 let others = steps.iter().enumerate().filter(|(n, _)| *n != left_out);
-                let asked = others.fold(self.options.tables.clone(), |asked, (_, (names, from, to))| {
-                    asking(&asked, names, from, to)
-                });
+                let asked = others
+                    .fold(self.options.tables.clone(), |asked, (_, (names, [from, to], folds))| {
+                        asking(&asked, names, (from, to), *folds)
+                    });
                 let found = self.lowered(candidate, &asked);
                 let found = found.map(|module| self.schedule(module, candidate.policy, None, (false, false)));
                 outcome.swaps[left_out].without =
@@ -370,8 +372,13 @@ fn ways<'a>(
     ways
 }
 
-/// Options with another choice for some tables.
-pub fn asking(tables: &TableOptions, names: &[String], now: &Choice, choice: &Choice) -> TableOptions {
+/// Options with another choice for some tables than there is now; `folds`: nobody has said who asks for their rows.
+pub fn asking(
+    tables: &TableOptions,
+    names: &[String],
+    (now, choice): (&Choice, &Choice),
+    folds: bool,
+) -> TableOptions {
     let each = || names.iter().cloned();
     let mut asked = tables.clone();
     if choice.unique != now.unique {
@@ -392,7 +399,9 @@ pub fn asking(tables: &TableOptions, names: &[String], now: &Choice, choice: &Ch
     if choice.relayed != now.relayed {
         asked = asked.relay(each().map(|name| (name, choice.relayed)));
     }
-    if choice.folded != now.folded {
+    // Of what was replicated before nothing was said.
+    let owned = |c: &Choice| c.sharding != Sharding::DataParallel;
+    if folds && (choice.folded != now.folded || (owned(choice) && !owned(now))) {
         asked = asked.fold(each().map(|name| (name, choice.folded)));
     }
     asked
