@@ -79,6 +79,11 @@ pub enum OptionError {
         /// Why not.
         why: &'static str,
     },
+    /// One collective of ids that others ask for and of ids that each rank asks for itself.
+    #[error(
+        "option fold: ids of some of these tables travel with those of others; tell `group-collectives` the same"
+    )]
+    HalfFolded,
     /// Samples that do not divide.
     #[error(
         "a batch of {batch} samples cannot be cut into {microbatches} equal microbatches; use a divisor of {batch}, or another batch"

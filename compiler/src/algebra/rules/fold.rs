@@ -7,7 +7,7 @@ pub(super) static RULE: Rule = Rule {
     name: "fold",
     equations: &["ask(entries(dispatch(ids))) = ask_for(ids)"],
     when: "tables whose rows have owners, of models whose samples move before their ids are looked at, for which nobody has said who asks",
-    because: "A rank's list are the rows that its samples use, ascending for each owner, whoever finds them. Who reads the samples lists for \
+    because: "A rank's list is the rows that its samples use, ascending for each owner, whoever finds them. Who reads the samples lists for \
               each rank that works on some of them what those use, and the owner joins what all ask for one rank: the same rows in the same order, \
               with the first and last microbatch of all that use them. So lists do not wait for samples.",
     open: |context| context.moved && context.folds,

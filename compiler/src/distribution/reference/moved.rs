@@ -30,22 +30,22 @@ fn lengths(offsets: &[usize]) -> Vec<usize> {
     offsets.windows(2).map(|at| at[1] - at[0]).collect()
 }
 
+/// How many there are of each sample: one, or as many ids as the offsets at home say.
+fn each(o: &Operands<'_>, home: usize, samples: usize) -> Result<Vec<usize>, EvalError> {
+    if o.parts.len() < 2 {
+        return Ok(vec![1; samples]);
+    }
+    let Values::Offsets(offsets) = &o.part(1, home)?.values else { return Err(o.wrong("no offsets")) };
+    Ok(lengths(offsets))
+}
+
 impl Evaluation<'_> {
     /// For each sample of each rank who works on it.
     fn plan(&self, o: &Operands<'_>, batch: i32) -> Result<&[Vec<usize>], EvalError> {
         self.world.assigned.get(&batch).map(Vec::as_slice).ok_or_else(|| o.wrong("there is no plan"))
     }
 
-    /// Ids, or what is one per id, have each as many per sample as the offsets at home say.
-    fn each(&self, o: &Operands<'_>, home: usize, samples: usize) -> Result<Vec<usize>, EvalError> {
-        if o.parts.len() < 2 {
-            return Ok(vec![1; samples]);
-        }
-        let Values::Offsets(offsets) = &o.part(1, home)?.values else { return Err(o.wrong("no offsets")) };
-        Ok(lengths(offsets))
-    }
-
-    /// Samples at their new place, or back at home: of `sites` what each rank has there, by sample.
+    /// What a rank has of samples at their new place, or back at home.
     fn carried(&self, o: &Operands<'_>, batch: i32, rank: usize, home: bool) -> Result<Part, EvalError> {
         let plan = self.plan(o, batch)?;
         let mut assigned: Vec<Vec<Sample>> = vec![Vec::new(); self.world.ranks];
@@ -67,7 +67,7 @@ impl Evaluation<'_> {
         }
         let mut by_home = Vec::with_capacity(self.world.ranks);
         for (rank, samples) in plan.iter().enumerate() {
-            by_home.push(self.each(o, rank, samples.len())?);
+            by_home.push(each(o, rank, samples.len())?);
         }
         let mut pieces = Vec::with_capacity(self.world.ranks);
         for (holder, samples) in there.iter().enumerate() {

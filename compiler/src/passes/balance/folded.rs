@@ -56,8 +56,13 @@ pub(super) fn place(
                 statistics.count("asked");
                 new.extend(made);
             }
-            Some(Action::AllToAllIds { exchanges }) if exchanges.iter().all(|x| owned.contains(x)) => {
-                send(module, id, exchanges.len(), &asked);
+            Some(Action::AllToAllIds { exchanges }) => {
+                let folded = exchanges.iter().filter(|x| owned.contains(x)).count();
+                if folded == exchanges.len() {
+                    send(module, id, exchanges.len(), &asked);
+                } else if folded > 0 {
+                    return Err(OptionError::HalfFolded.into());
+                }
             }
             _ => {}
         }
