@@ -369,7 +369,7 @@ fn a_search_knows_that_occurrences_are_no_way() {
         let options = CompileOptions::new(Strategy::Serial, 2);
         let schedule = compile_with(&program, &options).unwrap().schedule;
         let candidate = candidates(None).next().unwrap();
-        let found = search::tables::alike(&program, &schedule, &options, candidate);
+        let found = search::tables::alike(&program, &schedule, (&options, true), candidate);
         let known: Vec<bool> = found.iter().map(|alike| alike.context.repeats).collect();
         assert_eq!(known, [repeats]);
     }
