@@ -2,6 +2,8 @@
 
 pub(crate) mod balance;
 
+use std::collections::BTreeMap;
+
 use fs_dsl::checked::{Cluster, Program};
 use fs_schedule as s;
 
@@ -207,13 +209,13 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
         let said: Vec<String> = options.into_iter().filter(|option| !option.is_empty()).collect();
         if said.is_empty() { String::new() } else { format!("{{{}}}", said.join(",")) }
     };
-    // Those for whom another place is asked than for all.
+    let fold = |named: BTreeMap<String, bool>| per_table("fold=", &PerTable { others: None, named });
+    // What is said of all anyway keeps nothing apart.
     let folded = plan.balance_at == Some(At::Folded);
-    let fold = tables.fold.iter().filter(|(_, on)| **on != folded);
-    let fold = fold.map(|(name, on)| (name.clone(), *on)).collect();
-    let fold = per_table("fold=", &PerTable { others: None, named: fold });
+    let unlike = tables.fold.iter().filter(|(_, on)| **on != folded);
+    let unlike = fold(unlike.map(|(name, on)| (name.clone(), *on)).collect());
     let groups = per_table("groups=", &PerTable { others: None, named: tables.groups.clone() });
-    let groups = braced(vec![groups, fold.clone()]);
+    let groups = braced(vec![groups, unlike]);
     let buckets = match (plan.buckets_gradients, plan.latency_bytes) {
         (false, _) => String::new(),
         (true, None) => ",bucket-gradients".into(),
@@ -222,7 +224,7 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
     };
     let samples = plan.balance.map(|on| if on { "samples=on" } else { "samples=off" }.to_owned());
     let at = plan.balance_at.map(|at| format!("at={at}"));
-    let balance = braced(samples.into_iter().chain(at).chain([fold]).collect());
+    let balance = braced(samples.into_iter().chain(at).chain([fold(tables.fold.clone())]).collect());
     format!(
         "canonicalize,plan-sharding{{{sharding}}},mixed-precision,make-evaluation,differentiate,reference,microbatch{microbatches},lower-exchanges{{{exchanges}}},dce,accumulate,{fuse}group-collectives{groups},fuse-collectives{buckets},balance{balance}"
     )

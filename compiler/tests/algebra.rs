@@ -31,7 +31,7 @@ fn context(s: Sizes) -> Context {
         moves: true,
         relays: s.relays(),
         moved: s.moved,
-        folds: s.moved,
+        folds: None,
         replicates: true,
     }
 }

@@ -136,7 +136,7 @@ fn tables() -> Program {
 #[test]
 fn tables_are_folded_one_by_one() {
     let program = tables();
-    let compiled = |strategy, at, fold: &[(&str, bool)]| {
+    let compiled = |strategy, at: Option<At>, fold: &[(&str, bool)]| {
         let fold = fold.iter().map(|(name, on)| ((*name).to_owned(), *on));
         let named = TableOptions::default().fold(fold);
         compile_with(&program, &CompileOptions::new(strategy, 2).balance_at(at).tables(named))
@@ -179,6 +179,9 @@ fn tables_are_folded_one_by_one() {
             assert!(tells != said.is_empty() && text.contains(said), "{text}");
         }
     }
+    // What is said of one table is said of `ids`: the others stay with it.
+    let s = compiled(Strategy::Pec, None, &[("b", true)]).expect("compiles").schedule;
+    assert_eq!(s.exchanges.iter().map(|x| x.folded).collect::<Vec<_>>(), [false, true, false]);
     for (at, name, wanted) in [
         (At::Ids, "c", "rows of table c cannot be asked for by those who read samples: every rank has all"),
         (

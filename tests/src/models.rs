@@ -279,7 +279,8 @@ impl Model {
     pub fn folds(&self) -> TableOptions {
         let owned = |t: &Table| !matches!(t.sharding, "auto" | "data_parallel");
         let owned = self.tables.iter().enumerate().filter(|(_, table)| self.at() != At::Rows && owned(table));
-        let folds = owned.filter_map(|(t, _)| match ((self.train.seed / 3) >> (2 * t)) & 3 {
+        let bits = self.train.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        let folds = owned.filter_map(|(t, _)| match (bits >> (2 * t)) & 3 {
             0 => Some((format!("t{t}"), false)),
             1 => Some((format!("t{t}"), true)),
             _ => None,

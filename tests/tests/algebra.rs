@@ -1,5 +1,7 @@
 //! What the search over tables chooses from trains to the same bits, and is never slower than where it began.
 
+use std::collections::BTreeSet;
+
 use fs_compiler::algebra::convert::to_nodes;
 use fs_compiler::algebra::derive::{choice, derive, table};
 use fs_compiler::distribution::{At, TableOptions, Terms};
@@ -10,7 +12,7 @@ use fs_compiler::search::{self, Candidate, Cost, Verdict, candidates};
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Cluster;
 use fs_executor::{Options, Session};
-use fs_schedule::{Data, Schedule, verify};
+use fs_schedule::{Data, Schedule, Sharding, verify};
 use fs_tests::models::{Features, models};
 use fs_tests::training::state;
 use fs_tests::{checked, dividing, root};
@@ -38,6 +40,8 @@ proptest! {
         lookahead in prop::option::of(1..=3u32),
         strategy in prop::sample::select(vec![Strategy::Serial, Strategy::Prefetch, Strategy::Pec]),
         at in prop::sample::select(vec![None, Some(At::Ids), Some(At::Ids), Some(At::Folded), Some(At::Rows)]),
+        // Whether who asks for rows of samples that move is left open, or said by the place.
+        open in any::<bool>(),
         picks in prop::collection::vec(any::<prop::sample::Index>(), 3),
     ) {
         let text = model.text();
@@ -55,7 +59,7 @@ proptest! {
         let now = compile_with(&program, &options).expect("compiled before").schedule;
         let candidate = Candidate::new(policy::of(strategy), lookahead);
         let mut bits = None;
-        for class in alike(&program, &now, (&options, true), candidate) {
+        for class in alike(&program, &now, (&options, open), candidate) {
             let derived = derive(&class.context, &class.now, &class.sizes).expect("derived");
             prop_assert!(derived.saturated, "{} nodes", derived.nodes);
             let mut choices = Vec::new();
@@ -69,11 +73,21 @@ proptest! {
                 choices.push(choice);
             }
             prop_assert!(choices.contains(&class.now), "{:?} is no way to itself", class.now);
+            // Both are open where samples move and somebody is asked.
+            let asked = choices.iter().filter(|c| c.sharding != Sharding::DataParallel && !c.relayed);
+            let folded: BTreeSet<bool> = asked.map(|c| c.folded).collect();
+            let both = class.context.moved && class.context.folds.is_none() && !folded.is_empty();
+            prop_assert_eq!(folded.len() == 2, both, "{:?} {:?}", choices, class.context);
             for pick in &picks {
                 let choice = pick.get(&choices);
-                let asked = asking(&options.tables, &class.tables, (&class.now, choice), class.context.folds);
-                // Where tables may live is known to who places them.
-                let Ok(other) = compile_with(&program, &options.clone().tables(asked)) else { continue };
+                let asked = asking(&options.tables, &class.tables, (&class.now, choice), class.context.folds.is_none());
+                // Where tables may live is known to who places them; who asks for rows that stay may be anyone.
+                let stays = choice.sharding == class.now.sharding && choice.relayed == class.now.relayed;
+                let other = match compile_with(&program, &options.clone().tables(asked)) {
+                    Ok(other) => other,
+                    Err(error) if stays => panic!("{choice:?}: {error}\n{text}"),
+                    Err(_) => continue,
+                };
                 prop_assert_eq!(verify::verify(&other.schedule), vec![], "{:?}", choice);
                 for x in &other.schedule.exchanges {
                     let asks = x.leg.within().is_none();

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use fs_compiler::distribution::TableOptions;
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
 use fs_executor::{Options, Session};
 use fs_schedule::verify::verify;
@@ -170,19 +171,25 @@ fn ranking(
     train { batch 4  steps 4  balance WHETHER  optimizer adam(lr: 1e-2) }
     workload visits { csv \"visits.csv\" { user \"user\"  item \"item\" }  evaluate leave_last_out }";
     let text = text.replace("WHETHER", if balance.is_some() { "on" } else { "off" });
-    let schedule = compiled(&text, balance.unwrap_or(At::Ids), strategy, (2, 1, microbatches))?;
+    let schedule = compiled(
+        &text,
+        (balance.unwrap_or(At::Ids), TableOptions::default()),
+        strategy,
+        (2, 1, microbatches),
+    )?;
     Base::new(text, schedule, 2, Some(path))
 }
 
 fn compiled(
     text: &str,
-    at: At,
+    (at, folds): (At, TableOptions),
     strategy: Strategy,
     (ranks, lookahead, microbatches): (u32, u32, u32),
 ) -> Option<Schedule> {
     let loaded = fs_dsl::check_text("model.fs", text);
     let options =
         CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches).balance_at(at);
+    let options = options.tables(folds);
     compile_with(&dividing(loaded.program?, ranks), &options).ok().map(|c| c.schedule)
 }
 
@@ -220,7 +227,7 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
             let program = fs_dsl::check_text("model.fs", &text).program;
             program.and_then(|p| through_relays(&dividing(p, plan.0.max(3)), options))
         } else {
-            compiled(&text, model.at(), strategy, plan)
+            compiled(&text, (model.at(), model.folds()), strategy, plan)
         };
         let Some(mut schedule) = schedule else { continue };
         if schedule.train.ops.len() > 220 {
@@ -361,7 +368,8 @@ fn expectations_change_no_values() {
     train { batch 8  steps 4  balance on  optimizer sgd(lr: 0.1) }
     workload w { generate { lengths lognormal(mean: 3, sigma: 1, max: 9)  ids uniform  labels bernoulli(0.5) } }";
     for at in At::ALL {
-        let schedule = compiled(text, at, Strategy::Pec, (2, 1, 1)).expect("it compiles");
+        let schedule =
+            compiled(text, (at, TableOptions::default()), Strategy::Pec, (2, 1, 1)).expect("it compiles");
         let mut other = schedule.clone();
         let mut changed = 0;
         for op in &mut other.train.ops {

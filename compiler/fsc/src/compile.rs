@@ -136,13 +136,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     });
     if let StrategyChoice::Fixed(policy) = args.strategy
-        && args.lookahead.is_some()
         && !policy.tells_rows_apart()
     {
-        tell!(
-            "warning: --lookahead says how far ahead rows are told apart, which `{}` does not; `pec` and `auto` do",
-            policy.name()
-        );
+        let said =
+            [("--lookahead", args.lookahead.is_some()), ("--table", !options.tables.lookahead.is_empty())];
+        for (flag, _) in said.into_iter().filter(|(_, said)| *said) {
+            tell!(
+                "warning: {flag} says how far ahead rows are told apart, which `{}` does not; `pec` and `auto` do",
+                policy.name()
+            );
+        }
     }
     if args.balance_at.is_some() && compiled.schedule.settings.balance.is_none() {
         return Err(Failure::usage("--balance-at says where samples move, but none do; add `--balance on`"));

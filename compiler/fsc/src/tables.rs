@@ -34,6 +34,9 @@ pub(super) enum TableArgError {
         "there is no choice `{0}`; there are unique, lookahead, sharding, placement, relay, fold and group"
     )]
     Key(String),
+    /// A key that is there twice.
+    #[error("{0} is said twice")]
+    Twice(String),
     /// A value that its key does not take.
     #[error("{key} must be {wanted}, is `{value}`")]
     Value {
@@ -73,11 +76,17 @@ impl FromStr for TableArg {
         word(text)?;
         let (name, choices) = text.split_once(':').ok_or(TableArgError::Form)?;
         let mut arg = Self { name: name.trim().to_owned(), ..Self::default() };
+        let mut said = Vec::new();
         for choice in choices.split(',') {
             let (key, value) = choice.split_once('=').ok_or(TableArgError::Form)?;
             let value = value.trim();
+            let key = key.trim();
+            if said.contains(&key) {
+                return Err(TableArgError::Twice(key.to_owned()));
+            }
+            said.push(key);
             let wrong = |key, wanted| TableArgError::Value { key, wanted, value: value.to_owned() };
-            match key.trim() {
+            match key {
                 "unique" => arg.unique = Some(switch(value).ok_or_else(|| wrong("unique", "on or off"))?),
                 "relay" => arg.relay = Some(switch(value).ok_or_else(|| wrong("relay", "on or off"))?),
                 "fold" => arg.fold = Some(switch(value).ok_or_else(|| wrong("fold", "on or off"))?),

@@ -363,8 +363,6 @@ fn a_model_without_a_workload_compiles_with_a_warning() {
     assert!(!text(&fsc(&["compile", name(&model)]).stderr).contains("warning"));
 }
 
-/// As `fsx run` would, with the place where the batch is said.
-/// A limit that no plan keeps: four samples of 3 ids on two ranks.
 #[test]
 fn a_lookahead_that_a_strategy_has_no_use_for_is_a_warning() {
     let (dir, model) = folder(MODEL);
@@ -379,13 +377,19 @@ fn a_lookahead_that_a_strategy_has_no_use_for_is_a_warning() {
         let warning =
             format!("warning: --lookahead says how far ahead rows are told apart, which `{strategy}` does");
         assert_eq!(said.contains(&warning), warned, "{said}");
-        assert!(
-            !text(&fsc(&[&["compile", name(&model)], &lookahead[..2]].concat()).stderr)
-                .contains("--lookahead")
-        );
+        let without = fsc(&[&["compile", name(&model), "-o", name(&out)], &lookahead[..2]].concat());
+        assert!(!text(&without.stderr).contains("told apart"));
+        // The same, said of a table.
+        let of_table = ["--strategy", strategy, "--table", "items:lookahead=2"];
+        let run = fsc(&[&["compile", name(&model), "-o", name(&out)], &of_table[..]].concat());
+        let warning =
+            format!("warning: --table says how far ahead rows are told apart, which `{strategy}` does");
+        assert_eq!(text(&run.stderr).contains(&warning), warned, "{}", text(&run.stderr));
     }
 }
 
+/// As `fsx run` would, with the place where the batch is said.
+/// A limit that no plan keeps: four samples of 3 ids on two ranks.
 #[test]
 fn a_limit_that_cannot_be_kept_is_a_warning() {
     for (limit, warned) in [(5, true), (6, false)] {

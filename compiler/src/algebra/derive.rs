@@ -121,7 +121,12 @@ pub fn derive(context: &Context, choice: &Choice, sizes: &Sizes) -> Result<Deriv
     // No value is of two types, whatever was found to be equal.
     let sound = graph.classes().all(|class| class.data != Kind::Ill);
     let root = runner.roots.first().copied().unwrap_or_default();
-    let found = if sound { extract(graph, root, context.columns, sizes) } else { Vec::new() };
+    let mut found = if sound { extract(graph, root, context.columns, sizes) } else { Vec::new() };
+    // Rules need all ways to ask; what is said of that is kept here.
+    found.retain(|way| {
+        let said = context.folds.is_none() || way.commitment.folded.is_none_or(|f| Some(f) == context.folds);
+        said || self::choice(way.commitment, choice) == *choice
+    });
     Ok(Derived {
         found,
         nodes: graph.total_number_of_nodes(),

@@ -129,7 +129,15 @@ fn place(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Place> 
     let first = asked.unwrap_or_default();
     let (mut at, mut least) = (first, of(first, None)?.ok()?);
     let mut others = Vec::new();
-    for other in At::ALL.into_iter().filter(|other| *other != first) {
+    // What is said of single tables is said of `ids`: who reads samples asks for the rows of some.
+    let fold = &options.tables.fold;
+    let open = |other: At| match other {
+        At::Rows => !fold.values().any(|on| *on),
+        At::Folded => fold.is_empty(),
+        At::Ids => true,
+    };
+    let open = |other: &At| *other != first && (asked.is_some() || open(*other));
+    for other in At::ALL.into_iter().filter(open) {
         match of(other, Some(least)) {
             // A model that has nothing to move there.
             None => {}

@@ -250,7 +250,8 @@ impl Search<'_> {
                 if way.covered && shortest.is_some() {
                     break;
                 }
-                let asked = asking(&tables, &class.tables, (&class.now, &way.choice), class.context.folds);
+                let asked =
+                    asking(&tables, &class.tables, (&class.now, &way.choice), class.context.folds.is_none());
                 if way.choice == class.now || !seen.insert(format!("{asked:?}")) {
                     continue;
                 }
@@ -288,7 +289,7 @@ impl Search<'_> {
                     far: (before.map_or(f64::NAN, |(_, before)| before.far), way.far),
                     without: None,
                 };
-                shortest = Some((now, compiled, asked, swap, class.context.folds));
+                shortest = Some((now, compiled, asked, swap, class.context.folds.is_none()));
             }
             let Some((now, compiled, asked, swap, folds)) = shortest else { break };
             let Swap { tables: names, choices: (from, to), .. } = &swap;
@@ -449,7 +450,8 @@ pub fn alike(
         let lookaheads =
             if apart { lookaheads(options.lookahead, now.lookahead, microbatches) } else { Vec::new() };
         let whole_rows = matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. });
-        let folds = moved && folds && !named.fold.contains_key(&t.name);
+        let of_all = (!folds).then(|| options.balance_at == Some(At::Folded));
+        let folds = named.fold.get(&t.name).copied().or(of_all);
         let context = Context {
             columns: t.dim,
             exchange: 0,
@@ -468,7 +470,7 @@ pub fn alike(
                 && s.settings.wire.gradients == Element::Real
                 && !named.unique.contains_key(&t.name),
             moves: open,
-            relays: s.settings.node.is_some() && (folds || !x.folded) && !named.relay.contains_key(&t.name),
+            relays: s.settings.node.is_some() && folds != Some(true) && !named.relay.contains_key(&t.name),
             moved,
             folds,
             replicates: u32::try_from(t.rows).is_ok(),

@@ -6,18 +6,17 @@ use super::{Condition, Context, Instance, Lookalike, Rule, Twin};
 pub(super) static RULE: Rule = Rule {
     name: "fold",
     equations: &["ask(entries(dispatch(ids))) = ask_for(ids)"],
-    when: "tables whose rows have owners, of models whose samples move before their ids are looked at, for which nobody has said who asks",
+    when: "tables whose rows have owners, of models whose samples move before their ids are looked at (of who asks, what somebody has said stays)",
     because: "A rank's list is the rows that its samples use, ascending for each owner, whoever finds them. Who reads the samples lists for \
               each rank that works on some of them what those use, and the owner joins what all ask for one rank: the same rows in the same order, \
               with the first and last microbatch of all that use them. So lists do not wait for samples.",
-    open: |context| context.moved && context.folds,
+    open: |context| context.moved,
     instances,
     twins: &[
         Twin {
             why: "samples stay, or values made of rows move in their place",
             is: Lookalike::Table(|context| context.moved = false),
         },
-        Twin { why: "somebody has said who asks", is: Lookalike::Table(|context| context.folds = false) },
         Twin {
             why: "ids that stay are asked for by their own rank",
             is: Lookalike::Term("(ask 0 (entries 0 once (list (ids 0 T0 1 0) (ids 1 T0 1 0))))"),

@@ -95,8 +95,8 @@ pub struct Context {
     pub relays: bool,
     /// Samples move before their ids are looked at.
     pub moved: bool,
-    /// Nobody has said who asks owners for rows of samples that move.
-    pub folds: bool,
+    /// What has been said of who asks owners for rows of samples that move: those who read them, or those who work on them.
+    pub folds: Option<bool>,
     /// Places among its rows have numbers everywhere; whether ranks have the memory is seen where it is scheduled.
     pub replicates: bool,
 }

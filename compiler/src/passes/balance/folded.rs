@@ -30,16 +30,17 @@ pub(super) fn place(
 ) -> Result<Vec<OpId>, PassError> {
     let owned = owned(module)?;
     let folded = |table: &Table| fold.get(&table.name).copied().unwrap_or_default();
-    if owned.is_empty() && fold.others == Some(true) {
-        return Err(OptionError::NothingAsked.into());
-    }
     let has = |name: &String| owned.iter().any(|(_, table)| table.name == *name);
     let missing = fold.named.iter().filter(|(name, _)| !has(name));
     let missing = missing.map(|(name, on)| (name.clone(), *on)).collect();
     refuse(
         &PerTable { others: None, named: missing },
-        "every rank has all of them, or asks a relay of its node for them",
+        "every rank has all of them (`sharding=row_wise` gives them owners), or asks a relay of its node",
     )?;
+    // Where nothing is said otherwise of any table.
+    if owned.is_empty() && fold.others == Some(true) && fold.named.values().all(|on| *on) {
+        return Err(OptionError::NothingAsked.into());
+    }
     let owned: BTreeSet<u32> =
         owned.into_iter().filter(|(_, table)| folded(table)).map(|(number, _)| number).collect();
     if owned.is_empty() {
