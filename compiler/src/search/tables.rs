@@ -468,7 +468,9 @@ pub fn alike(
             // Each occurrence's gradients would be rounded by themselves.
             repeats: used.once
                 && s.settings.wire.gradients == Element::Real
-                && !named.unique.contains_key(&t.name),
+                && !named.unique.contains_key(&t.name)
+                // Longer lists twice, for next to nothing: others are worth trying more.
+                && folds != Some(true),
             moves: open,
             relays: s.settings.node.is_some() && folds != Some(true) && !named.relay.contains_key(&t.name),
             moved,
