@@ -7,12 +7,13 @@
 
 use fs_dsl::checked::{Balancing, DataSource, Program};
 use fs_schedule::action::Effect;
-use fs_schedule::{Compared, Strategy};
+use fs_schedule::{Compared, Settings, Strategy};
 
 use super::{Aim, CompileOptions, Compiled};
 use crate::distribution::At;
 use crate::emit::{self, Priced};
 use crate::ir::Module;
+use crate::ir::attr::typed;
 use crate::passes::manager;
 use crate::sched::{self, Bound, policy};
 
@@ -103,15 +104,35 @@ fn step(listed: Priced, aim: &Aim, below: Option<f64>) -> Option<Result<f64, Bou
     }
 }
 
+/// Whether giving samples to ranks may make a step shorter: not where ranks have as much to do, or no plan helps.
+fn may_gain(listed: &Priced, aim: &Aim) -> bool {
+    listed.stragglers(aim.target()).is_some_and(|s| s.at_home >= PAYS * s.planned)
+}
+
+/// The operations of one of the microbatches, if there are several: what samples cost follows from them as from all, which take
+/// as many times longer to list.
+fn of_a_microbatch(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Priced> {
+    let settings: Settings = typed(&module.attrs, "settings").ok()?;
+    let microbatches = options.microbatches.unwrap_or(settings.microbatches);
+    // A profile is of as many as were profiled.
+    if microbatches < 2 || aim.profile.is_some() {
+        return None;
+    }
+    let one = listed(module, aim, &options.clone().microbatches(1))?;
+    Some(one.in_microbatches(microbatches))
+}
+
 fn compare(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Decided> {
-    let of = |on| listed(module, aim, &options.clone().balance(on));
-    let at_home = of(false)?;
-    // Where ranks have as much to do, or no plan helps, there is nothing to compare.
-    if at_home.stragglers(aim.target()).is_none_or(|s| s.at_home < PAYS * s.planned) {
+    let of = |on| options.clone().balance(on);
+    if of_a_microbatch(module, aim, &of(false)).is_some_and(|one| !may_gain(&one, aim)) {
+        return None;
+    }
+    let at_home = listed(module, aim, &of(false))?;
+    if !may_gain(&at_home, aim) {
         return None;
     }
     let at_home = step(at_home, aim, None)?.ok()?;
-    let planned = step(of(true)?, aim, None)?.ok()?;
+    let planned = step(listed(module, aim, &of(true))?, aim, None)?.ok()?;
     Some(Decided {
         balance: Some(planned * PAYS <= at_home),
         compared: Some(Compared { at_home, planned }),
@@ -155,4 +176,48 @@ fn place(module: &Module, aim: &Aim, options: &CompileOptions) -> Option<Place> 
     let why = if asked.is_some() { ", as asked" } else { "" };
     let said = format!("samples move at `{at}`{why}: {} a serial step; {}", ms(least), others.join(", "));
     Some(Place { at, step: least, said })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::import;
+
+    /// One microbatch says as much of what samples cost as all.
+    #[test]
+    fn what_samples_cost_follows_from_one_microbatch() {
+        for (microbatches, lengths, gains) in [
+            (2, "lognormal(mean: 20, sigma: 1, max: 40)", true),
+            (4, "uniform(1, 40)", true),
+            (4, "fixed(20)", false),
+        ] {
+            let text = format!(
+                "model tokens {{
+                   table a {{ rows 2000  dim 16  optimizer sgd(lr: 0.05)  sharding row_wise }}
+                   input x: ids(a) {{ max 40 }}
+                   input click: label like x
+                   let h = lookup(x)
+                   let g = h + linear(silu(linear(layer_norm(h), 32)), 16)
+                   loss bce_with_logits(linear(g, 1), click, normalize: tokens)
+                 }}
+                 train {{ batch 64  steps 6  microbatches {microbatches}  optimizer sgd(lr: 0.1) }}
+                 workload w {{ generate {{ lengths {lengths}  ids uniform }} }}"
+            );
+            let program = fs_dsl::check_text("model.fs", &text).program.expect("the model checks");
+            let options = CompileOptions::new(Strategy::Pec, 4).balance(false);
+            let module = import(&program).expect("a module");
+            let aim = Aim::new(&program, &options).expect("a machine");
+            let one = of_a_microbatch(&module, &aim, &options).expect("several microbatches");
+            let all = listed(&module, &aim, &options).expect("it is lowered");
+            let found = [&one, &all].map(|listed| listed.stragglers(aim.target()));
+            let numbers = |s: &Option<fs_schedule::Stragglers>| {
+                s.as_ref().map_or([1.0; 3], |s| [s.at_home, s.planned, s.bound])
+            };
+            let [one_says, all_say] = [&found[0], &found[1]].map(numbers);
+            for (a, b) in one_says.iter().zip(all_say) {
+                assert!((a - b).abs() < 1e-6, "{microbatches} of {lengths}: {one_says:?} and {all_say:?}");
+            }
+            assert_eq!([may_gain(&one, &aim), may_gain(&all, &aim)], [gains; 2], "{lengths}: {all_say:?}");
+        }
+    }
 }

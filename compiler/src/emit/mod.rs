@@ -192,6 +192,13 @@ pub(crate) fn priced(
 }
 
 impl Priced {
+    /// As if its operations were those of one of so many microbatches.
+    #[must_use]
+    pub(crate) fn in_microbatches(mut self, microbatches: u32) -> Self {
+        self.schedule.settings.microbatches = microbatches;
+        self
+    }
+
     /// How unevenly samples are expected to load ranks, whatever the order.
     pub(crate) fn stragglers(&self, target: Target<'_>) -> Option<s::Stragglers> {
         target.stragglers(&self.schedule)

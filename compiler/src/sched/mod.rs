@@ -174,7 +174,11 @@ impl<'a> Target<'a> {
 
     /// How unevenly samples of a schedule whose operations are priced are expected to load ranks; none if they do not.
     pub(crate) fn stragglers(self, s: &Schedule) -> Option<Stragglers> {
-        self.costs(s.ranks).sizes(s).stragglers
+        let evidence = self.evidence();
+        let drawn = stragglers::draw(s, evidence)?;
+        // What was measured is not compared with what is only assumed.
+        let says = self.profile.is_none() || stragglers::known(s, evidence);
+        says.then(|| drawn.stragglers())
     }
 
     /// What is known beside the model.
