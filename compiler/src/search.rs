@@ -7,6 +7,7 @@
 //! then be changed for some ([`tables`]).
 
 pub mod tables;
+mod uses;
 
 use fs_dsl::checked::Program;
 

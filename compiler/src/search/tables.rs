@@ -13,9 +13,10 @@ use fs_dsl::checked::{self, Program};
 use fs_schedule::action::Action;
 use fs_schedule::reuse::Reuse;
 use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy};
-use fs_schedule::{Element, Leg, Place, Schedule, Sharding, SparseOptimizer, Way};
+use fs_schedule::{Element, Leg, Op, Schedule, Sharding, SparseOptimizer, Way};
 use fs_workload::ids::RowLaw;
 
+use super::uses::uses;
 use super::{Best, Candidate, Cost, Search, Verdict};
 use crate::algebra::cost::{Classes, Sizes};
 use crate::algebra::derive::{self, Derived, derive, explain};
@@ -244,6 +245,9 @@ impl Search<'_> {
                 alike(self.program, &best.compiled.schedule, (&self.options, self.folds), candidate);
             outcome.classes = classes.len();
             let ways = ways(&classes, &mut known, &mut outcome);
+            // A hop less on the way of ids shortens no step that begins with them on time.
+            let dispatches = |op: &Op| matches!(op.action, Action::Dispatch { .. }) && op.stage > 0;
+            let ahead = best.compiled.schedule.train.ops.iter().any(dispatches);
             let mut shortest: Option<(Cost, Compiled, TableOptions, Swap, bool)> = None;
             for (class, way) in &ways {
                 // What another covers is looked at where nothing else helps.
@@ -252,7 +256,8 @@ impl Search<'_> {
                 }
                 let asked =
                     asking(&tables, &class.tables, (&class.now, &way.choice), class.context.folds.is_none());
-                if way.choice == class.now || !seen.insert(format!("{asked:?}")) {
+                let folds = way.choice.folded && !class.now.folded && ahead;
+                if folds || way.choice == class.now || !seen.insert(format!("{asked:?}")) {
                     continue;
                 }
                 outcome.limited = outcome.tried >= most || outcome.scheduled >= FULLY;
@@ -556,62 +561,4 @@ fn parts(columns: u32, parts: u32) -> Vec<(u32, u32)> {
     }
     let at = |n: u32| (u64::from(columns) * u64::from(n) / u64::from(parts)) as u32;
     (0..parts).map(|n| (at(n), at(n + 1))).collect()
-}
-
-/// What uses an exchange's entries in training.
-struct Used {
-    /// Lists of ids.
-    lists: usize,
-    /// Each is used by one operation forward and one backward, and by none that compares entries.
-    once: bool,
-}
-
-fn uses(s: &Schedule) -> BTreeMap<u32, Used> {
-    let mut places: BTreeMap<u32, (u32, [usize; 3])> = BTreeMap::new();
-    let mut lists: BTreeMap<u32, usize> = BTreeMap::new();
-    for op in &s.train.ops {
-        if let Action::Unique { exchange } = op.action {
-            let ids = op.reads.len();
-            lists.insert(exchange, ids);
-            for w in op.writes.iter().rev().take(ids) {
-                if let Place::Buffer(b) = w.place {
-                    places.insert(b, (exchange, [0; 3]));
-                }
-            }
-        }
-    }
-    for op in &s.train.ops {
-        let kind = match op.action {
-            Action::Unique { .. } => continue,
-            Action::Expand | Action::Pool { .. } => 0,
-            Action::ExpandGrad | Action::PoolGrad { .. } => 1,
-            _ => 2,
-        };
-        for r in &op.reads {
-            if let Place::Buffer(b) = r.place
-                && let Some((_, counts)) = places.get_mut(&b)
-            {
-                counts[kind] += 1;
-            }
-        }
-    }
-    let mut used: BTreeMap<u32, Used> =
-        lists.into_iter().map(|(e, lists)| (e, Used { lists, once: true })).collect();
-    for (exchange, [forward, backward, others]) in places.into_values() {
-        if let Some(used) = used.get_mut(&exchange) {
-            used.once &= forward <= 1 && backward <= 1 && others == 0;
-        }
-    }
-    // Rows that are only read are not updated: nothing of them is derived.
-    let updated: BTreeSet<u32> = s
-        .train
-        .ops
-        .iter()
-        .filter(|op| matches!(op.action, Action::Apply { .. }))
-        .flat_map(|op| op.action.facts().of.exchanges.to_vec())
-        // Owners apply what relays send them of what ranks sent these.
-        .map(|e| s.exchanges.get(e as usize).and_then(|x| x.leg.within()).unwrap_or(e))
-        .collect();
-    used.retain(|e, _| updated.contains(e));
-    used
 }
