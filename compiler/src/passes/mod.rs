@@ -324,7 +324,7 @@ pub static PASSES: &[Pass] = &[
             ),
             (
                 "fold",
-                "as `at` says",
+                "what at says",
                 "who asks for a table's rows where `at` is `ids` or `folded`: `items:true;users:false`, those who read samples or those who work on them; `group-collectives` must know it, too",
             ),
         ],
