@@ -1,12 +1,12 @@
 //! Where samples go to other ranks: where a step is predicted to be shorter, the same place for every strategy.
 
-use fs_compiler::sched::explain::explain;
-use fs_compiler::search::{candidates, search};
 use std::collections::BTreeMap;
 
 use fs_compiler::distribution::TableOptions;
+use fs_compiler::sched::explain::explain;
+use fs_compiler::search::{candidates, search};
 use fs_compiler::{At, CompileOptions, Strategy, compile_with};
-use fs_dsl::checked::Program;
+use fs_dsl::checked::{Cluster, Program};
 use fs_schedule::verify::verify;
 use fs_schedule::{Action, Op, Schedule};
 
@@ -136,6 +136,18 @@ fn tables() -> Program {
 #[test]
 fn tables_are_folded_one_by_one() {
     let program = tables();
+    // Nodes of several ranks have relays, and a table that comes through them a second exchange.
+    let relayed = |fold| {
+        let named = TableOptions::default().relay([("a".to_owned(), true)]).fold([("a".to_owned(), fold)]);
+        let local = fs_dsl::cluster::preset("local").expect("a preset");
+        let nodes = Cluster { nodes: 2, gpus_per_node: 2, ..local };
+        let options = CompileOptions::new(Strategy::Pec, 4).cluster(nodes).balance_at(Some(At::Folded));
+        compile_with(&program, &options.tables(named))
+    };
+    let folded = relayed(false).expect("compiles").schedule.exchanges;
+    assert_eq!(folded.iter().map(|x| x.folded).collect::<Vec<_>>(), [false, false, true, false]);
+    let refused = relayed(true).expect_err("relays ask for themselves");
+    assert!(format!("{refused:?}").contains("relays of their nodes"), "{refused:?}");
     let compiled = |strategy, at: Option<At>, fold: &[(&str, bool)]| {
         let fold = fold.iter().map(|(name, on)| ((*name).to_owned(), *on));
         let named = TableOptions::default().fold(fold);

@@ -63,6 +63,11 @@ proptest! {
             let derived = derive(&class.context, &class.now, &class.sizes).expect("derived");
             prop_assert!(derived.saturated, "{} nodes", derived.nodes);
             let mut choices = Vec::new();
+            // Of what is said to cost no less than another that other is there.
+            for (n, found) in derived.found.iter().enumerate() {
+                let others = derived.found.iter().enumerate().filter(|(m, _)| *m != n);
+                prop_assert!(!found.covered || others.clone().any(|(_, o)| o.cost.covers(&found.cost)));
+            }
             for found in &derived.found {
                 let choice = choice(found.commitment, &class.now);
                 let mut terms = Terms::default();

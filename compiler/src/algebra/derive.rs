@@ -102,7 +102,8 @@ fn moved(terms: &mut Terms, context: &Context, of: Id, offsets: Option<Id>) -> R
 fn saturate(start: &RecExpr<Node>, context: &Context, explains: bool) -> Runner<Node, Kinds> {
     let runner = Runner::default();
     let runner = if explains { runner.with_explanations_enabled() } else { runner };
-    let rewrites: Vec<_> = RULES.iter().flat_map(|rule| rule.rewrites(context)).collect();
+    let rewrites: Vec<_> =
+        RULES.iter().filter(|rule| rule.exact).flat_map(|rule| rule.rewrites(context)).collect();
     // Time decides nothing: with the same limits the same comes out on any machine.
     let limited = runner.with_iter_limit(ROUNDS).with_node_limit(NODES).with_time_limit(Duration::MAX);
     limited.with_scheduler(egg::SimpleScheduler).with_expr(start).run(&rewrites)
@@ -121,12 +122,12 @@ pub fn derive(context: &Context, choice: &Choice, sizes: &Sizes) -> Result<Deriv
     // No value is of two types, whatever was found to be equal.
     let sound = graph.classes().all(|class| class.data != Kind::Ill);
     let root = runner.roots.first().copied().unwrap_or_default();
-    let mut found = if sound { extract(graph, root, context.columns, sizes) } else { Vec::new() };
     // Rules need all ways to ask; what is said of that is kept here.
-    found.retain(|way| {
-        let said = context.folds.is_none() || way.commitment.folded.is_none_or(|f| Some(f) == context.folds);
-        said || self::choice(way.commitment, choice) == *choice
-    });
+    let may = |way: Commitment| {
+        let said = context.folds.is_none() || way.folded.is_none_or(|folded| Some(folded) == context.folds);
+        said || self::choice(way, choice) == *choice
+    };
+    let found = if sound { extract(graph, (root, context.columns), sizes, may) } else { Vec::new() };
     Ok(Derived {
         found,
         nodes: graph.total_number_of_nodes(),

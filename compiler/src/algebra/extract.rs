@@ -90,13 +90,19 @@ pub struct Found {
     pub covered: bool,
 }
 
-/// The ways, cheapest by bytes first.
-pub fn extract(graph: &EGraph<Node, Kinds>, root: Id, columns: u32, sizes: &Sizes) -> Vec<Found> {
+/// The ways that may be, cheapest by bytes first.
+pub fn extract(
+    graph: &EGraph<Node, Kinds>,
+    (root, columns): (Id, u32),
+    sizes: &Sizes,
+    may: impl Fn(Commitment) -> bool,
+) -> Vec<Found> {
     let mut e = Extraction { graph, columns, sizes, known: BTreeMap::new(), open: Vec::new() };
     let root = graph.find(root);
     let ways = e.ways(root);
     let mut found: Vec<Found> = ways
         .into_iter()
+        .filter(|way| may(way.commitment))
         .map(|way| {
             let pick = |id: Id| {
                 let id = graph.find(id);

@@ -34,7 +34,7 @@ pub struct Node {
 }
 
 /// Operations by name: how many parameters each has, and whether its operands are a list.
-const OPS: [(&str, usize, bool); 35] = [
+const OPS: [(&str, usize, bool); 36] = [
     ("shard", 4, false),
     ("ids", 4, false),
     ("offsets", 1, false),
@@ -70,6 +70,7 @@ const OPS: [(&str, usize, bool); 35] = [
     ("total", 0, false),
     ("update", 0, false),
     ("dispatch", 0, false),
+    ("combine", 0, false),
 ];
 /// Those that only updates have.
 const UPDATES: [(&str, usize, bool); 2] = [("join", 0, true), ("beside", 0, true)];
@@ -126,7 +127,7 @@ pub(super) fn encode(op: Op) -> Option<(&'static str, Vec<Name>)> {
         Op::Pool { mean } => ("pool", vec![pooled(mean)]),
         Op::PoolGrad { mean } => ("pool_grad", vec![pooled(mean)]),
         Op::Columns { start, end } => ("columns", vec![number(start), number(end)]),
-        Op::Gradients { .. } | Op::Combine | Op::Cast { .. } => return None,
+        Op::Gradients { .. } | Op::Cast { .. } => return None,
         plain => (shape(plain.name())?.0, Vec::new()),
     })
 }
@@ -205,6 +206,7 @@ pub(super) fn decode(name: &str, p: &[Name], uses: bool) -> Option<Op> {
         "total" => Op::Total,
         "update" => Op::Update,
         "dispatch" => Op::Dispatch,
+        "combine" => Op::Combine,
         "join" => Op::Join,
         "beside" => Op::Beside,
         _ => return None,

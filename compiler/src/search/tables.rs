@@ -10,10 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use fs_dsl::checked::{self, Program};
-use fs_schedule::action::Action;
 use fs_schedule::reuse::Reuse;
 use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy};
-use fs_schedule::{Element, Leg, Op, Schedule, Sharding, SparseOptimizer, Way};
+use fs_schedule::{Element, Leg, Schedule, Sharding, SparseOptimizer, Way};
 use fs_workload::ids::RowLaw;
 
 use super::uses::uses;
@@ -245,9 +244,6 @@ impl Search<'_> {
                 alike(self.program, &best.compiled.schedule, (&self.options, self.folds), candidate);
             outcome.classes = classes.len();
             let ways = ways(&classes, &mut known, &mut outcome);
-            // A hop less on the way of ids shortens no step that begins with them on time.
-            let dispatches = |op: &Op| matches!(op.action, Action::Dispatch { .. }) && op.stage > 0;
-            let ahead = best.compiled.schedule.train.ops.iter().any(dispatches);
             let mut shortest: Option<(Cost, Compiled, TableOptions, Swap, bool)> = None;
             for (class, way) in &ways {
                 // What another covers is looked at where nothing else helps.
@@ -256,8 +252,7 @@ impl Search<'_> {
                 }
                 let asked =
                     asking(&tables, &class.tables, (&class.now, &way.choice), class.context.folds.is_none());
-                let folds = way.choice.folded && !class.now.folded && ahead;
-                if folds || way.choice == class.now || !seen.insert(format!("{asked:?}")) {
+                if way.choice == class.now || !seen.insert(format!("{asked:?}")) {
                     continue;
                 }
                 outcome.limited = outcome.tried >= most || outcome.scheduled >= FULLY;

@@ -5,6 +5,7 @@ use super::{Condition, Context, Instance, Lookalike, Rule, Twin};
 
 pub(super) static RULE: Rule = Rule {
     name: "columns",
+    exact: true,
     equations: &[
         "fetch(shard, e) = concat(fetch(columns a of shard, e), fetch(columns b of shard, e), ...)",
         "update(send(g, e)) = beside(update(send(columns a of g, e)), update(send(columns b of g, e)), ...)",

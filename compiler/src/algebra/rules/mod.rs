@@ -4,6 +4,7 @@
 //! one table: how many sequences use it, into how many classes or columns it may fall. All go both ways.
 
 mod columns;
+mod dispatch;
 mod fold;
 mod partition;
 mod relay;
@@ -20,14 +21,23 @@ use super::lang::Node;
 use crate::distribution::ty::Sharded;
 
 /// All rules. A new one is a file, and a line here.
-pub const RULES: [&Rule; 6] =
-    [&unique::RULE, &partition::RULE, &replicate::RULE, &columns::RULE, &relay::RULE, &fold::RULE];
+pub const RULES: [&Rule; 7] = [
+    &unique::RULE,
+    &partition::RULE,
+    &replicate::RULE,
+    &columns::RULE,
+    &relay::RULE,
+    &fold::RULE,
+    &dispatch::RULE,
+];
 
 /// A rule.
 #[derive(Debug)]
 pub struct Rule {
     /// Its name.
     pub name: &'static str,
+    /// Both sides are equal in every bit. Others change the order of sums, and are no ways for a table: they are off.
+    pub exact: bool,
     /// Both sides, for people; of rows, and of gradients.
     pub equations: &'static [&'static str],
     /// Of which tables it holds, for people.
@@ -139,7 +149,12 @@ pub enum Condition {
 pub fn document() -> String {
     let mut text = String::new();
     for rule in RULES {
-        let _ = writeln!(text, "### {}\n\n```text", rule.name);
+        let off = if rule.exact {
+            ""
+        } else {
+            "To rounding only: off, because strategies must train the same bits.\n\n"
+        };
+        let _ = writeln!(text, "### {}\n\n{off}```text", rule.name);
         for equation in rule.equations {
             let _ = writeln!(text, "{equation}");
         }

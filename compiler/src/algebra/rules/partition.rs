@@ -8,6 +8,7 @@ use super::{Condition, Context, Instance, Lookalike, Rule, Twin};
 
 pub(super) static RULE: Rule = Rule {
     name: "partition",
+    exact: true,
     equations: &[
         "fetch(e) = merge(fetch of class 0, its positions, fetch of class 1, ...)",
         "update(send(g, e)) = join(update(send(split(g, class 0))), update(send(split(g, class 1))), ...)",

@@ -5,6 +5,7 @@ use super::{Condition, Context, Instance, Lookalike, Rule, Twin};
 
 pub(super) static RULE: Rule = Rule {
     name: "replicate",
+    exact: true,
     equations: &[
         "return(gather(shard at owners, ask(e)), ask(e), e) = gather(shard everywhere, own(ask_all(e), e))",
         "update(total(ask(e), send(g, e, ask(e)))) = update(total(ask_all(e), send_all(g, e, ask_all(e))))",

@@ -36,13 +36,15 @@ fn each(o: &Operands<'_>, home: usize, samples: usize) -> Result<Vec<usize>, Eva
         return Ok(vec![1; samples]);
     }
     let Values::Offsets(offsets) = &o.part(1, home)?.values else { return Err(o.wrong("no offsets")) };
-    Ok(lengths(offsets))
+    let lengths = lengths(offsets);
+    if lengths.len() == samples { Ok(lengths) } else { Err(o.wrong("not as many offsets as samples")) }
 }
 
 impl Evaluation<'_> {
     /// For each sample of each rank who works on it.
     fn plan(&self, o: &Operands<'_>, batch: i32) -> Result<&[Vec<usize>], EvalError> {
-        self.world.assigned.get(&batch).map(Vec::as_slice).ok_or_else(|| o.wrong("there is no plan"))
+        let plan = self.world.assigned.get(&batch).filter(|plan| plan.len() == self.world.ranks);
+        plan.map(Vec::as_slice).ok_or_else(|| o.wrong("there is no plan of all ranks"))
     }
 
     /// What a rank has of samples at their new place, or back at home.
@@ -75,7 +77,9 @@ impl Evaluation<'_> {
             let of_holder = match &o.part(0, holder)?.values {
                 Values::Reals(rows) => cut(rows, &each).map(Pieces::Reals),
                 Values::Ids(rows) => cut(rows, &each).map(Pieces::Ids),
-                Values::Offsets(offsets) => Some(Pieces::Lengths(lengths(offsets))),
+                Values::Offsets(offsets) => {
+                    Some(lengths(offsets)).filter(|of| of.len() == samples.len()).map(Pieces::Lengths)
+                }
                 _ => None,
             };
             pieces.push(of_holder.ok_or_else(|| o.wrong("an operand has not as many as its samples"))?);
@@ -155,6 +159,9 @@ impl Evaluation<'_> {
                 return Err(o.wrong("no ids of samples"));
             };
             let microbatch = self.microbatch(*child);
+            if offsets.len() != samples.len() + 1 {
+                return Err(o.wrong("not as many offsets as samples"));
+            }
             for (at, to) in offsets.windows(2).zip(samples) {
                 if *to != user {
                     continue;

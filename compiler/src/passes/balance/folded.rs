@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::action::{Action, Phase};
 use fs_schedule::signature::{counts, id as ids_of, index};
-use fs_schedule::{Element, Exchange, Extent, OperandType, Sharding, Site, Symbol, Table};
+use fs_schedule::{Element, Extent, OperandType, Sharding, Site, Symbol, Table};
 
 use super::{known, of_rows_only, phase};
 use crate::dialect::named;
@@ -28,15 +28,16 @@ pub(super) fn place(
     (plan, fold): (ValueId, &PerTable<bool>),
     statistics: &mut Statistics,
 ) -> Result<Vec<OpId>, PassError> {
-    let owned = owned(module)?;
+    let [owned, relays] = owned(module)?;
+    let relays: BTreeSet<String> = relays.into_iter().map(|(_, table)| table.name).collect();
     let folded = |table: &Table| fold.get(&table.name).copied().unwrap_or_default();
     let has = |name: &String| owned.iter().any(|(_, table)| table.name == *name);
-    let missing = fold.named.iter().filter(|(name, _)| !has(name));
-    let missing = missing.map(|(name, on)| (name.clone(), *on)).collect();
-    refuse(
-        &PerTable { others: None, named: missing },
-        "every rank has all of them (`sharding=row_wise` gives them owners), or asks a relay of its node",
-    )?;
+    let missing = |relayed: bool| {
+        let of = fold.named.iter().filter(|(name, _)| !has(name) && relays.contains(*name) == relayed);
+        PerTable { others: None, named: of.map(|(name, on)| (name.clone(), *on)).collect() }
+    };
+    refuse(&missing(true), "relays of their nodes ask for them; leave these out with `relay=off`")?;
+    refuse(&missing(false), "every rank has all of them; `sharding=row_wise` gives them owners")?;
     // Where nothing is said otherwise of any table.
     if owned.is_empty() && fold.others == Some(true) && fold.named.values().all(|on| *on) {
         return Err(OptionError::NothingAsked.into());
@@ -92,16 +93,17 @@ pub(super) fn refuse(fold: &PerTable<bool>, why: &'static str) -> Result<(), Pas
     }
 }
 
-/// Exchanges of rows that have an owner, with their tables.
-fn owned(module: &Module) -> Result<Vec<(u32, Table)>, PassError> {
+/// Exchanges of rows that have an owner, with their tables: those in which ranks ask owners, and those of relays, which ask for
+/// themselves.
+fn owned(module: &Module) -> Result<[Vec<(u32, Table)>; 2], PassError> {
     let tables: Vec<Table> =
         module.decls_of("model.table").map(|op| record(&op.attrs)).collect::<Result<_, _>>()?;
-    let owned = |(number, x): (u32, Exchange)| {
-        // Relays are asked by the ranks of their node, for themselves.
+    let mut owned = [Vec::new(), Vec::new()];
+    for (number, x) in (0..).zip(exchanges(module)) {
         let table = tables.get(x.table as usize).filter(|t| t.sharding != Sharding::DataParallel);
-        table.filter(|_| x.leg.is_whole()).map(|table| (number, table.clone()))
-    };
-    Ok((0..).zip(exchanges(module)).filter_map(owned).collect())
+        owned[usize::from(!x.leg.is_whole())].extend(table.map(|table| (number, table.clone())));
+    }
+    Ok(owned)
 }
 
 /// Lists for others what a `unique` lists for itself, of samples at home.
