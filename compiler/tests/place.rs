@@ -194,8 +194,10 @@ fn tables_are_folded_one_by_one() {
     // What is said of one table is said of `ids`: the others stay with it.
     let s = compiled(Strategy::Pec, None, &[("b", true)]).expect("compiles").schedule;
     assert_eq!(s.exchanges.iter().map(|x| x.folded).collect::<Vec<_>>(), [false, true, false]);
+    let replicas = "rows of table c cannot be asked for by those who read samples: every rank has all";
     for (at, name, wanted) in [
-        (At::Ids, "c", "rows of table c cannot be asked for by those who read samples: every rank has all"),
+        (At::Ids, "c", replicas),
+        (At::Folded, "c", replicas),
         (
             At::Rows,
             "a",

@@ -85,7 +85,8 @@ proptest! {
             prop_assert_eq!(folded.len() == 2, both, "{:?} {:?}", choices, class.context);
             for pick in &picks {
                 let choice = pick.get(&choices);
-                let asked = asking(&options.tables, &class.tables, (&class.now, choice), class.context.folds.is_none());
+                let folds = class.context.folds.is_none();
+                let asked = asking(&options.tables, &class.tables, (&class.now, choice), folds);
                 // Where tables may live is known to who places them; who asks for rows that stay may be anyone.
                 let stays = choice.sharding == class.now.sharding && choice.relayed == class.now.relayed;
                 let other = match compile_with(&program, &options.clone().tables(asked)) {

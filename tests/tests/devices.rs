@@ -156,7 +156,8 @@ proptest! {
         program.train.precision.compute = compute;
         program.train.batch *= ranks;
         let compiled = |strategy| {
-            let compiled = compile_with(&program, &CompileOptions::new(strategy, ranks).balance_at(model.at()).tables(model.folds()));
+            let options = CompileOptions::new(strategy, ranks).balance_at(model.at()).tables(model.folds());
+            let compiled = compile_with(&program, &options);
             compiled.unwrap_or_else(|e| panic!("{strategy:?}: {e}")).schedule
         };
         let expected = train::<Cpu<f32>>(&compiled(Strategy::Serial), &());

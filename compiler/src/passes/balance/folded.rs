@@ -14,7 +14,6 @@ use fs_schedule::{Element, Extent, OperandType, Sharding, Site, Symbol, Table};
 use super::{known, of_rows_only, phase};
 use crate::dialect::named;
 use crate::distribution::PerTable;
-use crate::ir::attr::record;
 use crate::ir::{Attr, Attrs, Module, OpId, Type, ValueId, exchanges};
 use crate::passes::{OptionError, PassError, Statistics};
 
@@ -25,15 +24,17 @@ type Asked = Vec<ValueId>;
 pub(super) fn place(
     module: &mut Module,
     body: Vec<OpId>,
-    (plan, fold): (ValueId, &PerTable<bool>),
+    plan: ValueId,
+    (tables, fold): (&[Table], &PerTable<bool>),
     statistics: &mut Statistics,
 ) -> Result<Vec<OpId>, PassError> {
-    let [owned, relays] = owned(module)?;
-    let relays: BTreeSet<String> = relays.into_iter().map(|(_, table)| table.name).collect();
+    let [owned, relays] = owned(module, tables);
+    let relays: BTreeSet<&str> = relays.iter().map(|(_, table)| table.name.as_str()).collect();
     let folded = |table: &Table| fold.get(&table.name).copied().unwrap_or_default();
     let has = |name: &String| owned.iter().any(|(_, table)| table.name == *name);
     let missing = |relayed: bool| {
-        let of = fold.named.iter().filter(|(name, _)| !has(name) && relays.contains(*name) == relayed);
+        let of =
+            fold.named.iter().filter(|(name, _)| !has(name) && relays.contains(name.as_str()) == relayed);
         PerTable { others: None, named: of.map(|(name, on)| (name.clone(), *on)).collect() }
     };
     refuse(&missing(true), "relays of their nodes ask for them; leave these out with `relay=off`")?;
@@ -95,15 +96,13 @@ pub(super) fn refuse(fold: &PerTable<bool>, why: &'static str) -> Result<(), Pas
 
 /// Exchanges of rows that have an owner, with their tables: those in which ranks ask owners, and those of relays, which ask for
 /// themselves.
-fn owned(module: &Module) -> Result<[Vec<(u32, Table)>; 2], PassError> {
-    let tables: Vec<Table> =
-        module.decls_of("model.table").map(|op| record(&op.attrs)).collect::<Result<_, _>>()?;
+fn owned<'t>(module: &Module, tables: &'t [Table]) -> [Vec<(u32, &'t Table)>; 2] {
     let mut owned = [Vec::new(), Vec::new()];
     for (number, x) in (0..).zip(exchanges(module)) {
         let table = tables.get(x.table as usize).filter(|t| t.sharding != Sharding::DataParallel);
-        owned[usize::from(!x.leg.is_whole())].extend(table.map(|table| (number, table.clone())));
+        owned[usize::from(!x.leg.is_whole())].extend(table.map(|table| (number, table)));
     }
-    Ok(owned)
+    owned
 }
 
 /// Lists for others what a `unique` lists for itself, of samples at home.

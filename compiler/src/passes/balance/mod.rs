@@ -95,7 +95,7 @@ pub(super) fn run(
                 }
             }
             let inputs = declared(module, "model.input");
-            (folded::place(module, body, (plan, &fold), statistics)?, inputs)
+            (folded::place(module, body, plan, (&tables, &fold), statistics)?, inputs)
         }
         At::Rows => {
             folded::refuse(&fold, "samples move at `rows`, behind their lookups; use `ids` or `folded`")?;
