@@ -45,13 +45,23 @@ struct Target {
     read: fn(&[u8]),
     /// Bytes that any input may take, and more for each of its own bytes.
     memory: (usize, usize),
+    /// Bytes for each time that an input says this.
+    each: (&'static str, usize),
     /// The longest that an input may take.
     patience: Duration,
 }
 
 impl Target {
     const fn new(name: &'static str, memory: (usize, usize), read: fn(&[u8])) -> Self {
-        Self { name, read, memory, patience: PATIENCE }
+        Self { name, read, memory, each: ("", 0), patience: PATIENCE }
+    }
+
+    /// Bytes that reading an input may take.
+    fn allowed(&self, input: &[u8]) -> usize {
+        let (any, byte) = self.memory;
+        let (word, more) = self.each;
+        let said = if word.is_empty() { 0 } else { String::from_utf8_lossy(input).matches(word).count() };
+        any + input.len() * byte + said * more
     }
 }
 
@@ -132,7 +142,7 @@ impl Fuzzer {
             Err(said) => Some(Fault::Panic(said)),
             Ok(used) => {
                 self.most = (self.most.0.max(used), self.most.1.max(started.elapsed()));
-                let allowed = self.target.memory.0 + input.len() * self.target.memory.1;
+                let allowed = self.target.allowed(input);
                 (used > allowed).then_some(Fault::Memory { used, allowed })
             }
         }
@@ -319,9 +329,21 @@ fn modules_are_parsed_and_verified() {
 /// Every pass that a strategy may use, with classes and several microbatches where the settings have them.
 const PIPELINE: &str = "canonicalize,plan-sharding{ranks=3},make-evaluation,differentiate,reference,microbatch,lower-exchanges{lookahead=2},dce,accumulate,group-collectives,fuse-collectives,bucket-gradients{bytes=256}";
 
-/// Bytes of the samples that a pass draws to find the slowest rank, whatever the size of a module: 2^16 at most
-/// (`compiler/src/sched/stragglers.rs`), each with rank, length, cost, bytes and place, as read and as planned.
-const DRAWN: usize = (1 << 16) * 64;
+/// Samples that are drawn to find the slowest rank, whatever the size of a module (`compiler/src/sched/stragglers.rs`).
+const SAMPLES: usize = 1 << 16;
+/// Their bytes: rank, cost, weighed cost, bytes and size as read; rank and order as planned; and the planner's five lists of
+/// 32 bytes each (`workload/src/balance/planner.rs`), which may have grown to twice that.
+const DRAWN: usize = SAMPLES * (4 + 4 * 8 + 2 * 2 * 4 + 2 * 5 * 32);
+/// A length of each sample, in each list of lengths.
+const LENGTHS: (&str, usize) = ("model.lengths", SAMPLES * 4);
+
+/// The same with a batch of which as many samples are drawn as ever.
+fn large(module: &[u8]) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(module).ok()?;
+    let (before, after) = text.split_once("batch = ")?;
+    let (_, after) = after.split_once(',')?;
+    Some(format!("{before}batch = {},{after}", 6 * SAMPLES).into())
+}
 
 /// Valid modules go through the passes: they may fail on what no model is imported as, but not crash.
 #[test]
@@ -338,7 +360,9 @@ fn passes_do_not_crash_on_valid_modules() {
             Err(e) => assert!(!matches!(*e.stop, Stop::Crashed(_)), "{e}"),
         }
     };
-    fuzz(Target::new("passes", ((1 << 20) + DRAWN, 1000), read), modules());
+    let large = modules().into_iter().step_by(9).filter_map(|m| large(&m));
+    let corpus = modules().into_iter().chain(large).collect();
+    fuzz(Target { each: LENGTHS, ..Target::new("passes", ((1 << 20) + DRAWN, 1000), read) }, corpus);
 }
 
 #[test]

@@ -336,6 +336,8 @@ pub(crate) fn draw(s: &Schedule, evidence: Evidence<'_>) -> Option<Drawn> {
         sizes.clear();
         limited.clear();
         lengths.clear();
+        // By far the most that is kept, where there are many lists.
+        lengths.reserve_exact(n * groups);
         for sample in 0..n {
             known.lengths((batch, n, sample as u64), &mut lengths);
             let own = &lengths[sample * groups..];
