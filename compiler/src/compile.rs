@@ -84,6 +84,8 @@ pub struct PipelineOptions {
     pub balance: Option<bool>,
     /// Where they go; `None`: before ids are looked at.
     pub balance_at: Option<At>,
+    /// Bytes of dense gradients that are summed at once; `None`: an eighth of all, if that is worth a transfer.
+    pub bucket_bytes: Option<u64>,
     /// What holds for some tables instead.
     pub tables: TableOptions,
 }
@@ -104,6 +106,7 @@ impl PipelineOptions {
             launch_bytes: None,
             balance: None,
             balance_at: None,
+            bucket_bytes: None,
             tables: TableOptions::default(),
         })
     }
@@ -164,6 +167,13 @@ impl PipelineOptions {
         self
     }
 
+    /// With so many bytes of dense gradients summed at once.
+    #[must_use]
+    pub fn bucket_bytes(mut self, bytes: impl Into<Option<u64>>) -> Self {
+        self.bucket_bytes = bytes.into();
+        self
+    }
+
     /// With other choices for some tables.
     #[must_use]
     pub fn tables(mut self, tables: TableOptions) -> Self {
@@ -216,11 +226,12 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
     let unlike = fold(unlike.map(|(name, on)| (name.clone(), *on)).collect());
     let groups = per_table("groups=", &PerTable { others: None, named: tables.groups.clone() });
     let groups = braced(vec![groups, unlike]);
-    let buckets = match (plan.buckets_gradients, plan.latency_bytes) {
-        (false, _) => String::new(),
-        (true, None) => ",bucket-gradients".into(),
+    let buckets = match (plan.bucket_bytes, plan.latency_bytes) {
+        _ if !plan.buckets_gradients => String::new(),
+        (Some(bytes), _) => format!(",bucket-gradients{{bytes={bytes}}}"),
+        (None, None) => ",bucket-gradients".into(),
         // A bucket is worth its transfer if sending it takes much longer than starting to.
-        (true, Some(bytes)) => format!(",bucket-gradients{{least={}}}", bytes.saturating_mul(8)),
+        (None, Some(bytes)) => format!(",bucket-gradients{{least={}}}", bytes.saturating_mul(8)),
     };
     let samples = plan.balance.map(|on| if on { "samples=on" } else { "samples=off" }.to_owned());
     let at = plan.balance_at.map(|at| format!("at={at}"));
@@ -255,6 +266,9 @@ pub struct CompileOptions {
     pub balance: Option<bool>,
     /// Where they go; `None`: where a step is predicted to be shortest.
     pub balance_at: Option<At>,
+    /// Bytes of dense gradients that are summed at once, where a strategy cuts their sum up; `None`: an eighth of all, if that is
+    /// worth a transfer.
+    pub bucket_bytes: Option<u64>,
     /// Times and sizes that were measured, instead of those that follow from cluster and workload.
     pub profile: Option<s::Profile>,
     /// What was counted in the model's data for these ranks and microbatches; without effect beside a profile.
@@ -275,6 +289,7 @@ impl CompileOptions {
             in_flight: None,
             balance: None,
             balance_at: None,
+            bucket_bytes: None,
             profile: None,
             counts: None,
             tables: TableOptions::default(),
@@ -327,6 +342,13 @@ impl CompileOptions {
     #[must_use]
     pub fn balance_at(mut self, at: impl Into<Option<At>>) -> Self {
         self.balance_at = at.into();
+        self
+    }
+
+    /// With so many bytes of dense gradients summed at once.
+    #[must_use]
+    pub fn bucket_bytes(mut self, bytes: impl Into<Option<u64>>) -> Self {
+        self.bucket_bytes = bytes.into();
         self
     }
 
@@ -481,6 +503,7 @@ impl Aim {
             .launch_bytes(launch_bytes(&self.cluster))
             .balance(options.balance)
             .balance_at(options.balance_at)
+            .bucket_bytes(options.bucket_bytes)
             .tables(options.tables.clone());
         Ok(manager::parse_pipeline(&pipeline(&plan))?)
     }

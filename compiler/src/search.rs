@@ -6,7 +6,10 @@
 //! given and the first of equal ones wins, so the outcome is the same every time. What is best for all tables alike can
 //! then be changed for some ([`tables`]).
 
+mod climb;
+mod outcome;
 pub mod tables;
+mod travel;
 mod uses;
 
 use fs_dsl::checked::Program;

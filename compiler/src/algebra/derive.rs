@@ -10,7 +10,7 @@ use super::convert::{ConvertError, Table, to_nodes};
 use super::cost::Sizes;
 use super::extract::{Commitment, Found, extract};
 use super::lang::Node;
-use super::rules::{Context, RULES, Use};
+use super::rules::{About, Context, RULES, Use};
 use crate::distribution::build::{Distribution, Numbered};
 use crate::distribution::{Choice, Id, Op, Terms, TypeError};
 
@@ -102,8 +102,11 @@ fn moved(terms: &mut Terms, context: &Context, of: Id, offsets: Option<Id>) -> R
 fn saturate(start: &RecExpr<Node>, context: &Context, explains: bool) -> Runner<Node, Kinds> {
     let runner = Runner::default();
     let runner = if explains { runner.with_explanations_enabled() } else { runner };
-    let rewrites: Vec<_> =
-        RULES.iter().filter(|rule| rule.exact).flat_map(|rule| rule.rewrites(context)).collect();
+    let rewrites: Vec<_> = RULES
+        .iter()
+        .filter(|rule| rule.exact && rule.about == About::Table)
+        .flat_map(|rule| rule.rewrites(context))
+        .collect();
     // Time decides nothing: with the same limits the same comes out on any machine.
     let limited = runner.with_iter_limit(ROUNDS).with_node_limit(NODES).with_time_limit(Duration::MAX);
     limited.with_scheduler(egg::SimpleScheduler).with_expr(start).run(&rewrites)

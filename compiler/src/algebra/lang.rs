@@ -34,7 +34,7 @@ pub struct Node {
 }
 
 /// Operations by name: how many parameters each has, and whether its operands are a list.
-const OPS: [(&str, usize, bool); 36] = [
+const OPS: [(&str, usize, bool); 38] = [
     ("shard", 4, false),
     ("ids", 4, false),
     ("offsets", 1, false),
@@ -71,6 +71,8 @@ const OPS: [(&str, usize, bool); 36] = [
     ("update", 0, false),
     ("dispatch", 0, false),
     ("combine", 0, false),
+    ("all_reduce", 0, false),
+    ("joint", 1, true),
 ];
 /// Those that only updates have.
 const UPDATES: [(&str, usize, bool); 2] = [("join", 0, true), ("beside", 0, true)];
@@ -127,6 +129,7 @@ pub(super) fn encode(op: Op) -> Option<(&'static str, Vec<Name>)> {
         Op::Pool { mean } => ("pool", vec![pooled(mean)]),
         Op::PoolGrad { mean } => ("pool_grad", vec![pooled(mean)]),
         Op::Columns { start, end } => ("columns", vec![number(start), number(end)]),
+        Op::Joint { nth } => ("joint", vec![number(nth)]),
         Op::Gradients { .. } | Op::Cast { .. } => return None,
         plain => (shape(plain.name())?.0, Vec::new()),
     })
@@ -207,6 +210,8 @@ pub(super) fn decode(name: &str, p: &[Name], uses: bool) -> Option<Op> {
         "update" => Op::Update,
         "dispatch" => Op::Dispatch,
         "combine" => Op::Combine,
+        "all_reduce" => Op::AllReduce,
+        "joint" => Op::Joint { nth: number(0)? },
         "join" => Op::Join,
         "beside" => Op::Beside,
         _ => return None,

@@ -31,7 +31,9 @@ impl Terms {
             | Op::Concat
             | Op::Dispatch
             | Op::Combine
+            | Op::AllReduce
             | Op::Cast { .. } => of(0),
+            Op::Joint { nth } => of(nth as usize),
             // The last list says how many there are.
             Op::Gather | Op::Return | Op::PassRows | Op::Split | Op::Send | Op::SendAll => {
                 let list = self.node(id).children.last()?;
@@ -81,6 +83,7 @@ impl Terms {
             // Replicas list their own entries, which are those of what was gathered.
             Op::Send | Op::SendAll => of(2),
             Op::Merge => of(self.node(id).children.len() - 1),
+            Op::Joint { nth } => of(nth as usize),
             _ => of(0),
         }
     }

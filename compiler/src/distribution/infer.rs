@@ -124,6 +124,17 @@ pub(crate) fn infer(op: Op, types: &[Type]) -> Result<Type, TypeError> {
             }
             Ok(Type { site: to, ..of })
         }
+        Op::AllReduce => {
+            o.count(types.len() == 1, "one")?;
+            let of = o.get(0, "dense gradients of a rank", |t| {
+                t.holds == Holds::Gradients && t.sharded == Sharded::Sample && !is_entry(t)
+            })?;
+            Ok(Type { sharded: Sharded::Replicated, ..of })
+        }
+        Op::Joint { nth } => {
+            o.count(types.len() > 1, "at least two")?;
+            o.get(nth as usize, "one of the transfers", |_| true)
+        }
         Op::AskFor { unique, .. } => {
             o.count(types.len() >= 2 && types.len().is_multiple_of(2), "left out")?;
             let ids = |t: &Type| {

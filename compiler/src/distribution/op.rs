@@ -174,6 +174,13 @@ pub enum Op {
     Dispatch,
     /// Back. `x, offsets? ->`
     Combine,
+    /// Sums of dense gradients over ranks, in their order. `gradients ->`
+    AllReduce,
+    /// One of several transfers that are one: of ids, classes, rows, gradients or dense gradients. `transfers... ->`
+    Joint {
+        /// Which.
+        nth: u32,
+    },
     /// Another precision. `x ->`
     Cast {
         /// Which.
@@ -225,6 +232,8 @@ impl Op {
             Self::Beside => "beside",
             Self::Dispatch => "dispatch",
             Self::Combine => "combine",
+            Self::AllReduce => "all_reduce",
+            Self::Joint { .. } => "joint",
             Self::Cast { .. } => "cast",
         }
     }

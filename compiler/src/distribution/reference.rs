@@ -3,6 +3,7 @@
 //! Nothing here is fast or parallel. It is what rules and the code generator are held against: two terms mean the same
 //! if their values are the same in every bit on any data.
 
+mod joint;
 mod moved;
 mod relay;
 mod rows;
@@ -28,6 +29,18 @@ pub struct Request {
     pub first: u32,
     /// Last microbatch.
     pub last: u32,
+}
+
+/// What a message is made of.
+#[derive(Debug, Clone, PartialEq)]
+enum Item {
+    /// So many items of the next list follow.
+    Next(usize),
+    /// Nothing more follows.
+    End,
+    Real(Vec<f32>),
+    Request(Request),
+    Class(u32),
 }
 
 /// What one rank has of a value.
@@ -170,6 +183,11 @@ impl Evaluation<'_> {
             return Ok(known.clone());
         }
         let node = self.terms.node(id).clone();
+        if let Op::Joint { nth } = node.op {
+            let all = self.joint(id, nth as usize, batch)?;
+            self.known.insert((id, batch), all.clone());
+            return Ok(all);
+        }
         let mut of_children = Vec::with_capacity(node.children.len());
         for child in &node.children {
             of_children.push(self.value(*child, batch)?);
@@ -361,6 +379,15 @@ impl Evaluation<'_> {
                 like(1, Values::Reals(picked.collect::<Result<_, _>>()?))
             }
             Op::Total => self.total(o, rank),
+            Op::AllReduce => {
+                let mut sum = o.reals(0, 0)?.to_vec();
+                for from in 1..world.ranks {
+                    add_rows(&mut sum, o.reals(0, from)?);
+                }
+                Ok(plain(Values::Reals(sum)))
+            }
+            // It sees the operands of its transfers, and not what these bring.
+            Op::Joint { .. } => Err(missing()),
             Op::Update => {
                 let total = self.terms.child(id, 0).ok_or_else(missing)?;
                 let parts = o.parts.first().ok_or_else(missing)?;

@@ -54,11 +54,47 @@ impl Terms {
         if op == Op::Places && self.node(children[0]).children != children[1..] {
             return Err(TypeError { op: op.name(), operand: 1, wanted: "what the relay's list was made of" });
         }
+        if matches!(op, Op::Joint { .. }) {
+            self.travel_together(children)?;
+        }
         let id = Id(self.nodes.len() as u32);
         self.nodes.push(node.clone());
         self.types.push(ty);
         self.numbers.insert(node, id);
         Ok(id)
+    }
+    /// Whether transfers may be one: they do the same, of the same class and on the same leg, for other exchanges.
+    fn travel_together(&self, transfers: &[Id]) -> Result<(), TypeError> {
+        let what = |id: Id| {
+            let op = self.node(id).op;
+            let apart = match op {
+                Op::Answer => self.child(id, 0).map(|classes| self.node(classes).op),
+                _ => None,
+            };
+            (op.name(), self.class(id), self.ty(id).sharded, apart)
+        };
+        let travels = |id: Id| {
+            matches!(
+                self.node(id).op,
+                Op::Ask { .. }
+                    | Op::AskAll { .. }
+                    | Op::AskRelay { .. }
+                    | Op::Answer
+                    | Op::Return
+                    | Op::Send
+                    | Op::SendAll
+                    | Op::AllReduce
+            )
+        };
+        let own = |id: Id| self.exchange(id).filter(|_| self.node(id).op != Op::AllReduce);
+        for (i, id) in transfers.iter().enumerate() {
+            let same = |other: &Id| own(*other).map_or(other == id, |exchange| own(*id) == Some(exchange));
+            if !travels(*id) || what(*id) != what(transfers[0]) || transfers[..i].iter().any(same) {
+                let wanted = "a transfer that does the same, of another exchange";
+                return Err(TypeError { op: "joint", operand: i, wanted });
+            }
+        }
+        Ok(())
     }
     /// Operation and children.
     pub(crate) fn node(&self, id: Id) -> &Node {

@@ -7,12 +7,12 @@ use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy};
 
 use super::limits::human;
 
-/// The first of some alike tables, and how many more there are.
+/// The first of some tables, and how many more there are; of none, what is no table's.
 fn some(tables: &[String]) -> String {
-    let first = tables.first().map_or("", String::as_str);
+    let first = tables.first().map_or("dense gradients", String::as_str);
     match tables.len() {
         0 | 1 => first.into(),
-        n => format!("{first} and {} alike", n - 1),
+        n => format!("{first} and {} more", n - 1),
     }
 }
 

@@ -6,42 +6,29 @@
 //! covers come first, and among them the classes that send most; after a change all begins anew, until nothing changes or so many
 //! schedules were made as there may be.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeMap;
 
 use fs_dsl::checked::{self, Program};
 use fs_schedule::reuse::Reuse;
-use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy};
-use fs_schedule::{Element, Leg, Schedule, Sharding, SparseOptimizer, Way};
+use fs_schedule::{Element, Leg, Schedule, Sharding, SparseOptimizer, Way as Direction};
 use fs_workload::ids::RowLaw;
 
+use super::climb::{Change, Climb, Move};
+pub use super::outcome::{Other, Outcome, Swap, Way};
+use super::travel::{self, Kind};
 use super::uses::uses;
-use super::{Best, Candidate, Cost, Search, Verdict};
+use super::{Best, Candidate, Cost, Search};
 use crate::algebra::cost::{Classes, Sizes};
-use crate::algebra::derive::{self, Derived, derive, explain};
+use crate::algebra::derive::{self, Derived, derive};
 use crate::algebra::rules::{Context, Use};
-use crate::compile::{CompileError, CompileOptions, Compiled};
+use crate::compile::{CompileError, CompileOptions};
 use crate::distribution::{At, Choice, Lookahead, TableOptions};
 use crate::emit;
-use crate::ir::Module;
-use crate::passes::branches::Branches;
 use crate::sched::rows::Entries;
 use crate::sched::{relays, sizes};
 
-/// Most ways that are tried, each by a first good order.
-const SCHEDULES: usize = 32;
-/// Most of which the best order is looked for.
-const FULLY: usize = 12;
-/// By how much the first order of a way may be longer than that of what there is.
-const QUICK: f64 = 1.02;
-/// How many times as long a step must be without a change: less is nothing that a prediction knows.
-const GAIN: f64 = 1.001;
-/// Fewer where each has many operations: about so many in all.
-const OPERATIONS: usize = 60_000;
 /// Reuse distances to tell apart.
 const LOOKAHEADS: [u32; 3] = [1, 2, 3];
-/// Ways that were not taken and are told of.
-const TOLD: usize = 5;
 /// Narrower parts of a row are not worth a transfer.
 const NARROWEST: u32 = 16;
 
@@ -56,160 +43,6 @@ pub struct Alike {
     pub context: Context,
     /// What to expect of each.
     pub sizes: Sizes,
-}
-
-/// A choice that made the step shorter.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Swap {
-    /// Of these tables.
-    pub tables: Vec<String>,
-    /// What they were, and what they are.
-    pub choices: (Choice, Choice),
-    /// Rules by which one follows from the other.
-    pub rules: Vec<&'static str>,
-    /// Seconds of a step, before and after.
-    pub step: (f64, f64),
-    /// Bytes that a rank sends of all of them in a step, before and after, as expected.
-    pub wire: (f64, f64),
-    /// Those to other nodes.
-    pub far: (f64, f64),
-    /// Seconds of a step with all other swaps and without this one, if that can be scheduled.
-    pub without: Option<f64>,
-}
-
-/// A way that was scheduled and not taken.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Other {
-    /// For these tables.
-    pub tables: Vec<String>,
-    /// What they would be.
-    pub choice: Choice,
-    /// Seconds of a step in the best order that was looked for.
-    pub step: f64,
-}
-
-/// What became of the search over tables.
-#[derive(Debug, Clone, Default)]
-pub struct Outcome {
-    /// What was changed, in order.
-    pub swaps: Vec<Swap>,
-    /// Classes of alike tables.
-    pub classes: usize,
-    /// Ways that were compiled, and of those the ones that were scheduled.
-    pub tried: usize,
-    /// As said.
-    pub scheduled: usize,
-    /// Nodes of the largest e-graph.
-    pub nodes: usize,
-    /// There was more to try.
-    pub limited: bool,
-    /// What came closest of what was not taken, the shortest step first.
-    pub others: Vec<Other>,
-}
-
-/// How a table is distributed, in few words.
-fn words(choice: &Choice) -> String {
-    let place = match &choice.sharding {
-        Sharding::RowWise => "row-wise",
-        Sharding::TableWise { .. } => "table-wise",
-        Sharding::ColumnWise { .. } => "column-wise",
-        Sharding::DataParallel => "replicated",
-    };
-    let rows = if choice.unique { "each row once" } else { "a row per occurrence" };
-    let apart = match choice.lookahead {
-        Some(k) => format!("lookahead {k}"),
-        None => "together".into(),
-    };
-    let relayed = if choice.relayed { ", through relays" } else { "" };
-    let folded = if choice.folded { ", asked for where samples are read" } else { "" };
-    format!("{place}, {rows}, {apart}{relayed}{folded}")
-}
-
-impl fmt::Display for Swap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (first, others) = (self.tables.first().map_or("", String::as_str), self.tables.len() - 1);
-        let others = if others == 0 { String::new() } else { format!(" and {others} alike") };
-        write!(
-            f,
-            "{first}{others}: {} instead of {} (by {}): {:.3} ms a step instead of {:.3}, {:.3} MB sent instead of {:.3}",
-            words(&self.choices.1),
-            words(&self.choices.0),
-            self.rules.join(", "),
-            self.step.1 * 1e3,
-            self.step.0 * 1e3,
-            self.wire.1 / 1e6,
-            self.wire.0 / 1e6,
-        )?;
-        if self.far == (0.0, 0.0) {
-            return Ok(());
-        }
-        write!(f, ", {:.3} MB between nodes instead of {:.3}", self.far.1 / 1e6, self.far.0 / 1e6)
-    }
-}
-
-impl Outcome {
-    /// Remembers a way and what it costs in the best order known of it.
-    fn passed_over(&mut self, tables: &[String], choice: &Choice, cost: Cost) {
-        let known = self.others.iter_mut().find(|o| o.tables == tables && o.choice == *choice);
-        match known {
-            Some(other) => other.step = other.step.min(cost.step),
-            None => {
-                self.others.push(Other { tables: tables.to_vec(), choice: choice.clone(), step: cost.step });
-            }
-        }
-    }
-
-    /// As a schedule keeps it.
-    fn record(&self, best: &Best) -> fs_schedule::Search {
-        let strategies = best.tried.iter().map(|tried| {
-            let (step, at_least) = match tried.verdict {
-                Verdict::Scheduled(cost) => (Some(cost.step), None),
-                Verdict::Pruned(bound) => (None, Some(bound.step)),
-            };
-            TriedStrategy { name: tried.candidate.describe(), step, at_least }
-        });
-        let rewrites = self.swaps.iter().map(|swap| Rewrite {
-            tables: swap.tables.clone(),
-            from: words(&swap.choices.0),
-            to: words(&swap.choices.1),
-            rules: swap.rules.iter().map(|rule| (*rule).to_owned()).collect(),
-            step: swap.step.into(),
-            bytes: swap.wire.into(),
-            between_nodes: (swap.far != (0.0, 0.0)).then_some(swap.far.into()),
-            without: swap.without,
-        });
-        let others = self.others.iter().map(|other| OtherWay {
-            tables: other.tables.clone(),
-            to: words(&other.choice),
-            step: other.step,
-        });
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        fs_schedule::Search {
-            strategies: strategies.collect(),
-            rewrites: rewrites.collect(),
-            others: others.collect(),
-            kinds: count(self.classes),
-            nodes: count(self.nodes),
-            ways: count(self.tried),
-            scheduled: count(self.scheduled),
-            limited: self.limited,
-        }
-    }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let more = if self.limited { "; there was more to try" } else { "" };
-        write!(
-            f,
-            "{} kind(s) of tables, e-graphs of up to {} nodes, {} other ways tried, {} scheduled, {} taken{more}",
-            self.classes,
-            self.nodes,
-            self.tried,
-            self.scheduled,
-            self.swaps.len()
-        )
-    }
 }
 
 /// As [`super::search`], and then with other choices for single tables where that is faster.
@@ -230,112 +63,32 @@ pub fn search(
 }
 
 impl Search<'_> {
-    fn improve(&self, mut cost: Cost, best: &mut Best) -> Result<Outcome, CompileError> {
-        let candidate = best.tried[best.chosen].candidate;
-        let mut outcome = Outcome::default();
-        let mut tables = self.options.tables.clone();
-        let most = SCHEDULES.min(OPERATIONS / best.compiled.schedule.train.ops.len().max(1)).max(2);
-        let mut seen: BTreeSet<String> = BTreeSet::new();
+    fn improve(&self, cost: Cost, best: &mut Best) -> Result<Outcome, CompileError> {
+        let mut climb = Climb::new(self, cost, best)?;
         let mut known: BTreeMap<String, Derived> = BTreeMap::new();
-        let mut first = self.first(candidate, &tables)?.unwrap_or(cost);
-        let mut steps: Vec<(Vec<String>, [Choice; 2], bool)> = Vec::new();
         loop {
-            let classes =
-                alike(self.program, &best.compiled.schedule, (&self.options, self.folds), candidate);
-            outcome.classes = classes.len();
-            let ways = ways(&classes, &mut known, &mut outcome);
-            let mut shortest: Option<(Cost, Compiled, TableOptions, Swap, bool)> = None;
-            for (class, way) in &ways {
-                // What another covers is looked at where nothing else helps.
-                if way.covered && shortest.is_some() {
-                    break;
-                }
-                let asked =
-                    asking(&tables, &class.tables, (&class.now, &way.choice), class.context.folds.is_none());
-                if way.choice == class.now || !seen.insert(format!("{asked:?}")) {
-                    continue;
-                }
-                outcome.limited = outcome.tried >= most || outcome.scheduled >= FULLY;
-                if outcome.limited {
-                    break;
-                }
-                outcome.tried += 1;
-                // What cannot be placed or numbered so is no way for this model.
-                let Some(module) = self.lowered(candidate, &asked) else { continue };
-                let beat = shortest.as_ref().map_or(cost.longer(1.0 / GAIN), |found| found.0);
-                let schedule = |module, quick| {
-                    // A profile that was measured of tables elsewhere has no times for it: no way either.
-                    self.schedule(module, candidate.policy, Some(beat), (quick, !quick)).ok()?.ok()
-                };
-                // The best order of it is looked for if its first one is not much worse than that of what there is.
-                let Some((quick, _)) = schedule(module.clone(), true) else { continue };
-                outcome.passed_over(&class.tables, &way.choice, quick);
-                if quick >= first.longer(QUICK) {
-                    continue;
-                }
-                outcome.scheduled += 1;
-                let Some((now, compiled)) = schedule(module, false) else { continue };
-                outcome.passed_over(&class.tables, &way.choice, now);
-                if now >= beat {
-                    continue;
-                }
-                let before = ways.iter().find(|(c, w)| c.tables == class.tables && w.choice == class.now);
-                let swap = Swap {
-                    tables: class.tables.clone(),
-                    choices: (class.now.clone(), way.choice.clone()),
-                    rules: explain(&class.context, &class.now, &way.choice).unwrap_or_default(),
-                    step: (cost.step, now.step),
-                    wire: (before.map_or(f64::NAN, |(_, before)| before.wire), way.wire),
-                    far: (before.map_or(f64::NAN, |(_, before)| before.far), way.far),
-                    without: None,
-                };
-                shortest = Some((now, compiled, asked, swap, class.context.folds.is_none()));
-            }
-            let Some((now, compiled, asked, swap, folds)) = shortest else { break };
-            let Swap { tables: names, choices: (from, to), .. } = &swap;
-            steps.push((names.clone(), [from.clone(), to.clone()], folds));
-            (cost, best.compiled, tables) = (now, compiled, asked);
-            outcome.swaps.push(swap);
-            first = self.first(candidate, &tables)?.unwrap_or(cost);
-        }
-        let taken = |other: &Other| {
-            outcome.swaps.iter().any(|swap| (&swap.tables, &swap.choices.1) == (&other.tables, &other.choice))
-        };
-        let mut others = std::mem::take(&mut outcome.others);
-        others.retain(|other| !taken(other));
-        others.sort_by(|a, b| a.step.total_cmp(&b.step).then_with(|| a.tables.cmp(&b.tables)));
-        others.truncate(TOLD);
-        outcome.others = others;
-        // Without the only one there is what the search began with.
-        if let [only] = &mut outcome.swaps[..] {
-            only.without = Some(only.step.0);
-        } else {
-            for left_out in 0..steps.len() {
-                let others = steps.iter().enumerate().filter(|(n, _)| *n != left_out);
-                let asked = others
-                    .fold(self.options.tables.clone(), |asked, (_, (names, [from, to], folds))| {
-                        asking(&asked, names, (from, to), *folds)
-                    });
-                let found = self.lowered(candidate, &asked);
-                let found = found.map(|module| self.schedule(module, candidate.policy, None, (false, false)));
-                outcome.swaps[left_out].without =
-                    found.and_then(|found| found.ok()?.ok()).map(|(cost, _)| cost.step);
+            let (now, candidate) = climb.now();
+            let classes = alike(self.program, &now.schedule, (&self.options, self.folds), candidate);
+            let ways = ways(&classes, &mut known);
+            let nodes = known.values().map(|derived| derived.nodes).max().unwrap_or(0);
+            (climb.outcome.classes, climb.outcome.nodes) = (classes.len(), nodes);
+            if !climb.step(moves(&ways))? {
+                break;
             }
         }
-        Ok(outcome)
-    }
-
-    /// The module with these choices; none if it cannot be.
-    fn lowered(&self, candidate: Candidate, tables: &TableOptions) -> Option<Module> {
-        let options = self.options.clone().policy(candidate.policy).lookahead(candidate.lookahead);
-        let stages = self.aim.stages(&self.module, &options.tables(tables.clone())).ok()?;
-        Branches::new(self.module.clone(), vec![stages]).next()?.ok()
-    }
-
-    /// What its first good order costs.
-    fn first(&self, candidate: Candidate, tables: &TableOptions) -> Result<Option<Cost>, CompileError> {
-        let Some(module) = self.lowered(candidate, tables) else { return Ok(None) };
-        Ok(self.schedule(module, candidate.policy, None, (true, false))?.ok().map(|found| found.0))
+        // Who travels with whom is cheap to change, and comes last.
+        climb.allow(2);
+        loop {
+            let (now, candidate) = climb.now();
+            let classes = alike(self.program, &now.schedule, (&self.options, self.folds), candidate);
+            let ways = ways(&classes, &mut known);
+            let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
+            let moves = travel::moves(&kinds, &now.schedule, &climb.asked, &self.options);
+            if !climb.step(moves)? {
+                break;
+            }
+        }
+        Ok(climb.end())
     }
 }
 
@@ -349,19 +102,38 @@ struct Possible {
     covered: bool,
 }
 
+/// Alike tables as they are.
+fn kind<'c>(class: &'c Alike, ways: &[(&Alike, Possible)]) -> Kind<'c> {
+    let now = ways.iter().find(|(c, way)| c.tables == class.tables && way.choice == class.now);
+    let (wire, far) = now.map_or((0.0, 0.0), |(_, way)| (way.wire, way.far));
+    Kind { tables: &class.tables, wire, far }
+}
+
+/// Ways as changes of what there is.
+fn moves<'w>(ways: &'w [(&Alike, Possible)]) -> impl Iterator<Item = Move> + 'w {
+    let others = ways.iter().filter(|(class, way)| way.choice != class.now);
+    others.map(|(class, way)| {
+        let before = ways.iter().find(|(c, w)| c.tables == class.tables && w.choice == class.now);
+        let (from, to) = (class.now.clone(), way.choice.clone());
+        Move {
+            tables: class.tables.clone(),
+            ways: (Way::Distributed(from.clone()), Way::Distributed(to.clone())),
+            change: Change::Distribution { context: class.context.clone(), from, to },
+            wire: (before.map_or(f64::NAN, |(_, before)| before.wire), way.wire),
+            far: (before.map_or(f64::NAN, |(_, before)| before.far), way.far),
+            covered: way.covered,
+        }
+    })
+}
+
 /// What all classes can become: first what nothing covers, by class.
-fn ways<'a>(
-    classes: &'a [Alike],
-    known: &mut BTreeMap<String, Derived>,
-    outcome: &mut Outcome,
-) -> Vec<(&'a Alike, Possible)> {
+fn ways<'a>(classes: &'a [Alike], known: &mut BTreeMap<String, Derived>) -> Vec<(&'a Alike, Possible)> {
     let mut ways = Vec::new();
     for class in classes {
         let key = format!("{:?} {:?} {:?}", class.context, class.now, class.sizes);
         let derived = known
             .entry(key)
             .or_insert_with(|| derive(&class.context, &class.now, &class.sizes).unwrap_or_default());
-        outcome.nodes = outcome.nodes.max(derived.nodes);
         ways.extend(derived.found.iter().map(|found| {
             let choice = derive::choice(found.commitment, &class.now);
             let all = class.tables.len() as f64;
@@ -544,7 +316,7 @@ fn lookaheads(asked: Option<u32>, now: Option<u32>, microbatches: u32) -> Vec<u3
     let mut all = asked.map_or_else(|| LOOKAHEADS.to_vec(), |k| vec![k]);
     all.extend(now.filter(|k| !all.contains(k)));
     all.retain(|lookahead| {
-        (Reuse { lookahead: *lookahead, microbatches }).count(Way::Forward) <= Reuse::MOST
+        (Reuse { lookahead: *lookahead, microbatches }).count(Direction::Forward) <= Reuse::MOST
     });
     all
 }

@@ -1,11 +1,12 @@
 //! Columns apart.
 
 use super::text::{fetch, update};
-use super::{Condition, Context, Instance, Lookalike, Rule, Twin};
+use super::{About, Condition, Context, Instance, Lookalike, Rule, Twin};
 
 pub(super) static RULE: Rule = Rule {
     name: "columns",
     exact: true,
+    about: About::Table,
     equations: &[
         "fetch(shard, e) = concat(fetch(columns a of shard, e), fetch(columns b of shard, e), ...)",
         "update(send(g, e)) = beside(update(send(columns a of g, e)), update(send(columns b of g, e)), ...)",

@@ -1,11 +1,12 @@
 //! Before the lookup, or behind it.
 
 use super::text::{fetch, update};
-use super::{Condition, Context, Instance, Lookalike, Rule, Twin, Use};
+use super::{About, Condition, Context, Instance, Lookalike, Rule, Twin, Use};
 
 pub(super) static RULE: Rule = Rule {
     name: "dispatch",
     exact: false,
+    about: About::Table,
     equations: &[
         "dispatch(expand(fetch(entries(ids)), inverse(ids))) = expand(fetch(entries(dispatch(ids))), inverse(dispatch(ids)))",
         "update(send(sum of expand_grad(combine(g), inverse(ids)))) = update(send(sum of expand_grad(g, inverse(dispatch(ids)))))",

@@ -1,11 +1,12 @@
 //! Who asks for rows of samples that move.
 
 use super::text::ask;
-use super::{Condition, Context, Instance, Lookalike, Rule, Twin};
+use super::{About, Condition, Context, Instance, Lookalike, Rule, Twin};
 
 pub(super) static RULE: Rule = Rule {
     name: "fold",
     exact: true,
+    about: About::Table,
     equations: &["ask(entries(dispatch(ids))) = ask_for(ids)"],
     when: "tables whose rows have owners, of models whose samples move before their ids are looked at (of who asks, what somebody has said stays)",
     because: "A rank's list is the rows that its samples use, ascending for each owner, whoever finds them. Who reads the samples lists for \

@@ -10,18 +10,22 @@ mod partition;
 mod relay;
 mod replicate;
 mod text;
+pub(crate) mod together;
 mod unique;
 
 use std::fmt::Write as _;
 
-use egg::{ConditionalApplier, EGraph, Id, Pattern, Rewrite, Subst, Var};
+use egg::{
+    Applier, ConditionalApplier, EGraph, Id, MultiPattern, Pattern, PatternAst, Rewrite, SearchMatches,
+    Subst, Symbol, Var,
+};
 
 use super::analysis::{Kind, Kinds};
 use super::lang::Node;
 use crate::distribution::ty::Sharded;
 
 /// All rules. A new one is a file, and a line here.
-pub const RULES: [&Rule; 7] = [
+pub const RULES: [&Rule; 8] = [
     &unique::RULE,
     &partition::RULE,
     &replicate::RULE,
@@ -29,6 +33,7 @@ pub const RULES: [&Rule; 7] = [
     &relay::RULE,
     &fold::RULE,
     &dispatch::RULE,
+    &together::RULE,
 ];
 
 /// A rule.
@@ -38,6 +43,8 @@ pub struct Rule {
     pub name: &'static str,
     /// Both sides are equal in every bit. Others change the order of sums, and are no ways for a table: they are off.
     pub exact: bool,
+    /// What it may change.
+    pub about: About,
     /// Both sides, for people; of rows, and of gradients.
     pub equations: &'static [&'static str],
     /// Of which tables it holds, for people.
@@ -50,6 +57,15 @@ pub struct Rule {
     pub instances: fn(&Context) -> Vec<Instance>,
     /// What it must not be used for.
     pub twins: &'static [Twin],
+}
+
+/// What a rule changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// How one table is distributed.
+    Table,
+    /// Which transfers of any tables are one: bytes are the same, so no way of a table is cheaper by it, and schedules tell.
+    Transfers,
 }
 
 /// Something that looks as if a rule held.
@@ -123,7 +139,7 @@ impl Context {
     }
 }
 
-/// Two patterns that mean the same.
+/// Two patterns that mean the same; or what some values are by their patterns, and what they are as well, which goes one way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
     /// One side.
@@ -143,6 +159,13 @@ pub enum Condition {
     Whole(&'static str),
     /// No two are the same.
     Distinct(Vec<String>),
+    /// Neither are these, and values are at ranks of one kind: of one leg of the way.
+    OneLeg {
+        /// Not the same.
+        apart: Vec<String>,
+        /// The values.
+        values: Vec<String>,
+    },
 }
 
 /// All rules as a page of documentation.
@@ -179,12 +202,21 @@ struct Holds {
     vars: Vec<Var>,
     /// Of all; `None`: they are distinct.
     columns: Option<u32>,
+    /// At ranks of one kind.
+    one_leg: Vec<Var>,
 }
 
 impl egg::Condition<Node, Kinds> for Holds {
     fn check(&self, graph: &mut EGraph<Node, Kinds>, _: Id, subst: &Subst) -> bool {
         let of_rank = |id: Id| matches!(graph[graph.find(id)].data, Kind::Term { ty, .. } if ty.sharded == Sharded::Sample);
         if self.entries.is_some_and(|entries| !of_rank(subst[entries])) {
+            return false;
+        }
+        let sharded = |var: &Var| match graph[graph.find(subst[*var])].data {
+            Kind::Term { ty, .. } => Some(ty.sharded),
+            _ => None,
+        };
+        if self.one_leg.iter().any(|var| sharded(var) != sharded(&self.one_leg[0])) {
             return false;
         }
         let classes: Vec<Id> = self.vars.iter().map(|var| graph.find(subst[*var])).collect();
@@ -196,7 +228,48 @@ impl egg::Condition<Node, Kinds> for Holds {
         }
     }
     fn vars(&self) -> Vec<Var> {
-        self.vars.iter().copied().chain(self.entries).collect()
+        self.vars.iter().copied().chain(self.entries).chain(self.one_leg.iter().copied()).collect()
+    }
+}
+
+/// What several values are as well, if something holds of each match.
+struct Values {
+    condition: Holds,
+    values: MultiPattern<Node>,
+}
+
+impl Applier<Node, Kinds> for Values {
+    fn apply_matches(
+        &self,
+        graph: &mut EGraph<Node, Kinds>,
+        matches: &[SearchMatches<'_, Node>],
+        rule: Symbol,
+    ) -> Vec<Id> {
+        use egg::Condition as _;
+        let mut kept = Vec::with_capacity(matches.len());
+        for found in matches {
+            let holds = |subst: &&Subst| self.condition.check(graph, found.eclass, subst);
+            let substs = found.substs.iter().filter(holds).cloned().collect();
+            kept.push(SearchMatches { eclass: found.eclass, substs, ast: None });
+        }
+        // It says that something was added even if all was there, and then rules would never end.
+        let size = |graph: &EGraph<Node, Kinds>| (graph.total_size(), graph.number_of_classes());
+        let before = size(graph);
+        let added = self.values.apply_matches(graph, &kept, rule);
+        if size(graph) == before { Vec::new() } else { added }
+    }
+    fn apply_one(
+        &self,
+        _: &mut EGraph<Node, Kinds>,
+        _: Id,
+        _: &Subst,
+        _: Option<&PatternAst<Node>>,
+        _: Symbol,
+    ) -> Vec<Id> {
+        Vec::new()
+    }
+    fn vars(&self) -> Vec<Var> {
+        Applier::<Node, Kinds>::vars(&self.values)
     }
 }
 
@@ -212,19 +285,28 @@ impl Rule {
         }
         let mut rewrites = Vec::new();
         for (i, instance) in (self.instances)(context).into_iter().enumerate() {
+            let var = |text: &str| text.parse::<Var>().expect("a rule's variable");
+            let entries = instance.left.contains(ENTRIES).then(|| var(ENTRIES));
+            let all = |vars: &[String]| vars.iter().map(|v| var(v)).collect::<Vec<_>>();
+            let (vars, columns, one_leg) = match &instance.condition {
+                Condition::None => (Vec::new(), None, Vec::new()),
+                Condition::Whole(of) => (vec![var(of)], Some(context.columns), Vec::new()),
+                Condition::Distinct(vars) => (all(vars), None, Vec::new()),
+                Condition::OneLeg { apart, values } => (all(apart), None, all(values)),
+            };
+            let condition = || Holds { entries, vars: vars.clone(), columns, one_leg: one_leg.clone() };
+            if instance.left.contains(" = ") {
+                let values = |text: &str| text.parse::<MultiPattern<Node>>().expect("a rule's patterns");
+                let applier = Values { condition: condition(), values: values(&instance.right) };
+                let rewrite = Rewrite::new(format!("{}.{i}", self.name), values(&instance.left), applier);
+                rewrites.push(rewrite.expect("variables of both sides"));
+                continue;
+            }
             let pattern = |text: &str| text.parse::<Pattern<Node>>().expect("a rule's pattern");
             let (left, right) = (pattern(&instance.left), pattern(&instance.right));
             for (from, to, back) in [(&left, &right, ""), (&right, &left, "~")] {
                 let name = format!("{}{back}.{i}", self.name);
-                let var = |text: &str| text.parse::<Var>().expect("a rule's variable");
-                let entries = instance.left.contains(ENTRIES).then(|| var(ENTRIES));
-                let (vars, columns) = match &instance.condition {
-                    Condition::None => (Vec::new(), None),
-                    Condition::Whole(of) => (vec![var(of)], Some(context.columns)),
-                    Condition::Distinct(vars) => (vars.iter().map(|v| var(v)).collect(), None),
-                };
-                let condition = Holds { entries, vars, columns };
-                let applier = ConditionalApplier { condition, applier: to.clone() };
+                let applier = ConditionalApplier { condition: condition(), applier: to.clone() };
                 rewrites.push(Rewrite::new(name, from.clone(), applier).expect("variables of both sides"));
             }
         }

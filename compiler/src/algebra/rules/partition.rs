@@ -4,11 +4,12 @@ use fs_schedule::Way;
 use fs_schedule::reuse::Reuse;
 
 use super::text::{Classes, Relays, ask, fetch, update, update_all};
-use super::{Condition, Context, Instance, Lookalike, Rule, Twin};
+use super::{About, Condition, Context, Instance, Lookalike, Rule, Twin};
 
 pub(super) static RULE: Rule = Rule {
     name: "partition",
     exact: true,
+    about: About::Table,
     equations: &[
         "fetch(e) = merge(fetch of class 0, its positions, fetch of class 1, ...)",
         "update(send(g, e)) = join(update(send(split(g, class 0))), update(send(split(g, class 1))), ...)",

@@ -1,11 +1,12 @@
 //! Through relays.
 
 use super::text::{fetch, update};
-use super::{Condition, Context, Instance, Lookalike, Rule, Twin};
+use super::{About, Condition, Context, Instance, Lookalike, Rule, Twin};
 
 pub(super) static RULE: Rule = Rule {
     name: "relay",
     exact: true,
+    about: About::Table,
     equations: &[
         "fetch(e) = return(pass_rows(return(gather(shard, ask(r)), ask(r), r), places), ask_relay(e), e), where r = relayed(ask_relay(e))",
         "update(send(g, e)) = update(send(sum_asked(send(g, e, ask_relay(e))), r))",

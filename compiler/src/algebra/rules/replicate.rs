@@ -1,11 +1,12 @@
 //! Rows everywhere.
 
 use super::text::{fetch, update, update_all};
-use super::{Condition, Context, Instance, Lookalike, Rule, Twin};
+use super::{About, Condition, Context, Instance, Lookalike, Rule, Twin};
 
 pub(super) static RULE: Rule = Rule {
     name: "replicate",
     exact: true,
+    about: About::Table,
     equations: &[
         "return(gather(shard at owners, ask(e)), ask(e), e) = gather(shard everywhere, own(ask_all(e), e))",
         "update(total(ask(e), send(g, e, ask(e)))) = update(total(ask_all(e), send_all(g, e, ask_all(e))))",

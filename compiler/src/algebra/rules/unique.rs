@@ -1,11 +1,12 @@
 //! Each row once.
 
 use super::text::{fetch, sum, update};
-use super::{Condition, Context, Instance, Lookalike, Rule, Twin};
+use super::{About, Condition, Context, Instance, Lookalike, Rule, Twin};
 
 pub(super) static RULE: Rule = Rule {
     name: "unique",
     exact: true,
+    about: About::Table,
     equations: &[
         "expand(fetch(once(ids)), inverse(once(ids), i)) = expand(fetch(each(ids)), inverse(each(ids), i))",
         "update(send(sum of expand_grad(g, inverse(once(ids), i)))) = update(send(sum of expand_grad(g, inverse(each(ids), i))))",

@@ -1,0 +1,243 @@
+//! The climb: what a change of some tables makes of a step is compiled and scheduled, and the change that shortens it most is
+//! made; so often as one does. The outcome is never worse than where it began.
+
+use std::collections::BTreeSet;
+
+use super::outcome::{Outcome, Swap, Way};
+use super::tables::asking;
+use super::{Best, Candidate, Cost, Search};
+use crate::algebra::derive::explain;
+use crate::algebra::rules::{Context, together};
+use crate::compile::{CompileError, Compiled};
+use crate::distribution::{Choice, TableOptions};
+use crate::ir::Module;
+use crate::passes::branches::Branches;
+
+/// Most ways that are tried, each by a first good order.
+const SCHEDULES: usize = 32;
+/// Most of which the best order is looked for.
+const FULLY: usize = 12;
+/// By how much the first order of a way may be longer than that of what there is.
+const QUICK: f64 = 1.02;
+/// How many times as long a step must be without a change: less is nothing that a prediction knows.
+pub(super) const GAIN: f64 = 1.001;
+/// Fewer where each has many operations: about so many in all.
+const OPERATIONS: usize = 60_000;
+
+/// What is asked for beside what holds for all of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Asked {
+    /// Of tables.
+    pub tables: TableOptions,
+    /// Bytes of dense gradients that are summed at once.
+    pub bucket_bytes: Option<u64>,
+}
+
+/// A change of what is asked for.
+#[derive(Debug, Clone)]
+pub(super) enum Change {
+    /// Tables are distributed otherwise.
+    Distribution {
+        /// What rules may know of each.
+        context: Context,
+        /// As they are.
+        from: Choice,
+        /// As they would be.
+        to: Choice,
+    },
+    /// Tables get the number of those that they travel with.
+    Groups(Vec<(String, u32)>),
+    /// Dense gradients are summed by so many bytes.
+    Buckets(u64),
+}
+
+impl Change {
+    fn made(&self, tables: &[String], asked: &Asked) -> Asked {
+        let mut asked = asked.clone();
+        match self {
+            Self::Distribution { context, from, to } => {
+                asked.tables = asking(&asked.tables, tables, (from, to), context.folds.is_none());
+            }
+            Self::Groups(groups) => asked.tables = asked.tables.groups(groups.iter().cloned()),
+            Self::Buckets(bytes) => asked.bucket_bytes = Some(*bytes),
+        }
+        asked
+    }
+
+    /// The rules by which it means the same.
+    fn rules(&self) -> Vec<&'static str> {
+        match self {
+            Self::Distribution { context, from, to } => explain(context, from, to).unwrap_or_default(),
+            Self::Groups(_) | Self::Buckets(_) => vec![together::RULE.name],
+        }
+    }
+}
+
+/// A change that may be made.
+#[derive(Debug, Clone)]
+pub(super) struct Move {
+    /// Of these tables; of none: of dense gradients.
+    pub tables: Vec<String>,
+    /// What they are, and would be.
+    pub ways: (Way, Way),
+    /// How to ask for it.
+    pub change: Change,
+    /// Bytes that a rank sends of all of them, before and after, and those to other nodes.
+    pub wire: (f64, f64),
+    /// As said.
+    pub far: (f64, f64),
+    /// Another costs no more of anything: it is looked at where nothing else helps.
+    pub covered: bool,
+}
+
+/// A climb, and where it is.
+pub(super) struct Climb<'a, 's> {
+    search: &'s Search<'a>,
+    candidate: Candidate,
+    best: &'s mut Best,
+    cost: Cost,
+    /// What the first good order of what there is costs.
+    first: Cost,
+    /// What is asked for.
+    pub asked: Asked,
+    pub outcome: Outcome,
+    made: Vec<(Vec<String>, Change)>,
+    seen: BTreeSet<String>,
+    /// Ways that may be tried and scheduled yet.
+    left: (usize, usize),
+}
+
+/// What was found in place of what there is.
+struct Found {
+    cost: Cost,
+    compiled: Compiled,
+    asked: Asked,
+    swap: Swap,
+    change: Change,
+}
+
+impl<'a, 's> Climb<'a, 's> {
+    /// From the best of all candidates.
+    pub(super) fn new(search: &'s Search<'a>, cost: Cost, best: &'s mut Best) -> Result<Self, CompileError> {
+        let candidate = best.tried[best.chosen].candidate;
+        let asked = search.asked();
+        let first = search.first(candidate, &asked)?.unwrap_or(cost);
+        let (outcome, made, seen) = (Outcome::default(), Vec::new(), BTreeSet::new());
+        let mut climb =
+            Self { search, candidate, best, cost, first, asked, outcome, made, seen, left: (0, 0) };
+        climb.allow(1);
+        Ok(climb)
+    }
+
+    /// What is climbed from.
+    pub(super) fn now(&self) -> (&Compiled, Candidate) {
+        (&self.best.compiled, self.candidate)
+    }
+
+    /// Allows to try as many ways as there may be, or a part of them.
+    pub(super) fn allow(&mut self, part: usize) {
+        let operations = self.best.compiled.schedule.train.ops.len().max(1);
+        self.left = (SCHEDULES.min(OPERATIONS / operations).max(2) / part, FULLY / part);
+    }
+
+    /// Tries all moves and makes the one that shortens the step most; whether there is one.
+    pub(super) fn step(&mut self, moves: impl IntoIterator<Item = Move>) -> Result<bool, CompileError> {
+        let mut shortest: Option<Found> = None;
+        for way in moves {
+            if way.covered && shortest.is_some() {
+                break;
+            }
+            let asked = way.change.made(&way.tables, &self.asked);
+            if asked == self.asked || !self.seen.insert(format!("{asked:?}")) {
+                continue;
+            }
+            if self.left.0 == 0 || self.left.1 == 0 {
+                self.outcome.limited = true;
+                break;
+            }
+            self.left.0 -= 1;
+            self.outcome.tried += 1;
+            let beat = shortest.as_ref().map_or(self.cost.longer(1.0 / GAIN), |found| found.cost);
+            let Some((cost, compiled)) = self.tried(&way, &asked, beat) else { continue };
+            let swap = Swap {
+                tables: way.tables,
+                ways: way.ways,
+                rules: way.change.rules(),
+                step: (self.cost.step, cost.step),
+                wire: way.wire,
+                far: way.far,
+                without: None,
+            };
+            shortest = Some(Found { cost, compiled, asked, swap, change: way.change });
+        }
+        let Some(Found { cost, compiled, asked, swap, change }) = shortest else { return Ok(false) };
+        self.made.push((swap.tables.clone(), change));
+        (self.cost, self.best.compiled, self.asked) = (cost, compiled, asked);
+        self.outcome.swaps.push(swap);
+        self.first = self.search.first(self.candidate, &self.asked)?.unwrap_or(self.cost);
+        Ok(true)
+    }
+
+    /// A way's schedule, if it beats a cost.
+    fn tried(&mut self, way: &Move, asked: &Asked, beat: Cost) -> Option<(Cost, Compiled)> {
+        // What cannot be placed or numbered so is no way for this model.
+        let module = self.search.lowered(self.candidate, asked)?;
+        let (search, policy) = (self.search, self.candidate.policy);
+        // A profile that was measured of tables elsewhere has no times for it: no way either.
+        let schedule =
+            |module, quick| search.schedule(module, policy, Some(beat), (quick, !quick)).ok()?.ok();
+        // The best order of it is looked for if its first one is not much worse than that of what there is.
+        let (quick, _) = schedule(module.clone(), true)?;
+        self.outcome.passed_over(&way.tables, &way.ways.1, quick);
+        if quick >= self.first.longer(QUICK) {
+            return None;
+        }
+        self.left.1 -= 1;
+        self.outcome.scheduled += 1;
+        let (now, compiled) = schedule(module, false)?;
+        self.outcome.passed_over(&way.tables, &way.ways.1, now);
+        (now < beat).then_some((now, compiled))
+    }
+
+    /// What came of it, with what a step takes without each of the changes.
+    pub(super) fn end(mut self) -> Outcome {
+        self.outcome.told();
+        // Without the only one there is what the climb began with.
+        if let [only] = &mut self.outcome.swaps[..] {
+            only.without = Some(only.step.0);
+            return self.outcome;
+        }
+        for left_out in 0..self.made.len() {
+            let others = self.made.iter().enumerate().filter(|(n, _)| *n != left_out);
+            let asked =
+                others.fold(self.search.asked(), |asked, (_, (tables, change))| change.made(tables, &asked));
+            let module = self.search.lowered(self.candidate, &asked);
+            let found = module.and_then(|m| {
+                self.search.schedule(m, self.candidate.policy, None, (false, false)).ok()?.ok()
+            });
+            self.outcome.swaps[left_out].without = found.map(|(cost, _)| cost.step);
+        }
+        self.outcome
+    }
+}
+
+impl Search<'_> {
+    /// What options ask for.
+    fn asked(&self) -> Asked {
+        Asked { tables: self.options.tables.clone(), bucket_bytes: self.options.bucket_bytes }
+    }
+
+    /// The module with these choices; none if it cannot be.
+    fn lowered(&self, candidate: Candidate, asked: &Asked) -> Option<Module> {
+        let options = self.options.clone().policy(candidate.policy).lookahead(candidate.lookahead);
+        let options = options.tables(asked.tables.clone()).bucket_bytes(asked.bucket_bytes);
+        let stages = self.aim.stages(&self.module, &options).ok()?;
+        Branches::new(self.module.clone(), vec![stages]).next()?.ok()
+    }
+
+    /// What its first good order costs.
+    fn first(&self, candidate: Candidate, asked: &Asked) -> Result<Option<Cost>, CompileError> {
+        let Some(module) = self.lowered(candidate, asked) else { return Ok(None) };
+        Ok(self.schedule(module, candidate.policy, None, (true, false))?.ok().map(|found| found.0))
+    }
+}
