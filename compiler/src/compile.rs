@@ -375,7 +375,7 @@ impl CompileOptions {
 }
 
 /// What compilation gives.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Compiled {
     /// The schedule.
     pub schedule: s::Schedule,

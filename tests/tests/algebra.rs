@@ -133,7 +133,7 @@ fn it_is_never_slower_and_always_the_same() {
         let mut before = f64::INFINITY;
         for swap in &outcome.swaps {
             assert!(swap.step.1 < swap.step.0 && swap.step.0 <= before, "{name}: {swap}");
-            assert!(!swap.rules.is_empty() && swap.choices.0 != swap.choices.1, "{name}: {swap}");
+            assert!(!swap.rules.is_empty() && swap.ways.0 != swap.ways.1, "{name}: {swap}");
             assert!(swap.wire.0 >= 0.0 && swap.wire.1 >= 0.0, "{name}: {swap}");
             before = swap.step.1;
         }

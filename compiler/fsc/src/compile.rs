@@ -53,6 +53,10 @@ pub(super) struct Args {
     /// them (default: where a step is predicted to be shortest).
     #[arg(long, value_name = "ids|rows|folded")]
     balance_at: Option<At>,
+    /// Bytes of dense gradients that are summed over ranks at once, where a strategy sums them in parts (default: an eighth of
+    /// all, if that is worth a transfer; `auto` tries others).
+    #[arg(long, value_name = "BYTES")]
+    bucket_bytes: Option<u64>,
     /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=row_wise,placement=hashed,relay=on,fold=on,group=0. May be repeated.
     #[arg(long = "table", value_name = "NAME:KEY=VALUE,...")]
     tables: Vec<TableArg>,
@@ -96,6 +100,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.in_flight == Some(0) {
         return Err(Failure::usage("--in-flight must be at least 1"));
     }
+    if args.bucket_bytes == Some(0) {
+        return Err(Failure::usage("--bucket-bytes must be at least 1"));
+    }
     let to_stdout = |p: Option<&PathBuf>| p.is_some_and(|p| p == Path::new("-"));
     if args.json && (to_stdout(args.output.as_ref()) || to_stdout(args.emit_ir.as_ref())) {
         return Err(Failure::usage(
@@ -120,6 +127,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .in_flight(args.in_flight)
         .balance(args.balance.map(|s| s == Switch::On))
         .balance_at(args.balance_at)
+        .bucket_bytes(args.bucket_bytes)
         .tables(tables::options(&args.tables, &program).map_err(|e| Failure::usage(e.to_string()))?)
         .profile(profile);
     let options = with_data(args, &program, options)?;
@@ -146,6 +154,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 policy.name()
             );
         }
+    }
+    if let StrategyChoice::Fixed(policy) = args.strategy
+        && args.bucket_bytes.is_some()
+        && !policy.buckets_gradients()
+    {
+        tell!(
+            "warning: --bucket-bytes says in what parts dense gradients are summed; `{}` sums them at once",
+            policy.name()
+        );
     }
     if args.balance_at.is_some() && compiled.schedule.settings.balance.is_none() {
         return Err(Failure::usage("--balance-at says where samples move, but none do; add `--balance on`"));

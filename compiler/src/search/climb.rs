@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::outcome::{Outcome, Swap, Way};
 use super::tables::asking;
-use super::{Best, Candidate, Cost, Search};
+use super::{Best, Candidate, Cost, Search, Verdict};
 use crate::algebra::derive::explain;
 use crate::algebra::rules::{Context, together};
 use crate::compile::{CompileError, Compiled};
@@ -94,8 +94,8 @@ pub(super) struct Move {
 pub(super) struct Climb<'a, 's> {
     search: &'s Search<'a>,
     candidate: Candidate,
-    best: &'s mut Best,
-    cost: Cost,
+    best: Best,
+    pub cost: Cost,
     /// What the first good order of what there is costs.
     first: Cost,
     /// What is asked for.
@@ -118,7 +118,7 @@ struct Found {
 
 impl<'a, 's> Climb<'a, 's> {
     /// From the best of all candidates.
-    pub(super) fn new(search: &'s Search<'a>, cost: Cost, best: &'s mut Best) -> Result<Self, CompileError> {
+    pub(super) fn new(search: &'s Search<'a>, cost: Cost, best: Best) -> Result<Self, CompileError> {
         let candidate = best.tried[best.chosen].candidate;
         let asked = search.asked();
         let first = search.first(candidate, &asked)?.unwrap_or(cost);
@@ -127,6 +127,46 @@ impl<'a, 's> Climb<'a, 's> {
             Self { search, candidate, best, cost, first, asked, outcome, made, seen, left: (0, 0) };
         climb.allow(1);
         Ok(climb)
+    }
+
+    /// Another that begins where a change makes any of the strategies the shortest, if it does: one that is not the shortest by
+    /// itself may be with it.
+    pub(super) fn begin(&self, way: &Move) -> Result<Option<Self>, CompileError> {
+        let asked = way.change.made(&way.tables, &self.asked);
+        let mut shortest: Option<(usize, Cost, Compiled)> = None;
+        for (i, tried) in self.best.tried.iter().enumerate() {
+            let beat = shortest.as_ref().map_or(self.cost.longer(1.0 / GAIN), |found| found.1);
+            let policy = tried.candidate.policy;
+            let schedule =
+                |module, quick| self.search.schedule(module, policy, Some(beat), (quick, !quick)).ok()?.ok();
+            let Some(module) = self.search.lowered(tried.candidate, &asked) else { continue };
+            if schedule(module.clone(), true).is_none_or(|(quick, _)| quick >= beat.longer(QUICK)) {
+                continue;
+            }
+            shortest = match schedule(module, false) {
+                Some((cost, compiled)) if cost < beat => Some((i, cost, compiled)),
+                _ => shortest,
+            };
+        }
+        let Some((chosen, cost, compiled)) = shortest else { return Ok(None) };
+        let candidate = self.best.tried[chosen].candidate;
+        // Of a strategy that nothing was expected of nothing is known.
+        let alone = match self.best.tried[chosen].verdict {
+            Verdict::Scheduled(alone) => alone,
+            Verdict::Pruned(_) => {
+                let module = self.search.lowered(candidate, &self.asked);
+                let alone = module
+                    .map(|m| self.search.schedule(m, candidate.policy, None, (false, false)))
+                    .transpose()?;
+                alone.and_then(Result::ok).map_or(cost, |(alone, _)| alone)
+            }
+        };
+        let best = Best { compiled, chosen, tried: self.best.tried.clone() };
+        let mut other = Self::new(self.search, alone, best)?;
+        let swap = other.swap(way, cost);
+        let compiled = other.best.compiled.clone();
+        other.take(Found { cost, compiled, asked, swap, change: way.change.clone() })?;
+        Ok(Some(other))
     }
 
     /// What is climbed from.
@@ -159,23 +199,34 @@ impl<'a, 's> Climb<'a, 's> {
             self.outcome.tried += 1;
             let beat = shortest.as_ref().map_or(self.cost.longer(1.0 / GAIN), |found| found.cost);
             let Some((cost, compiled)) = self.tried(&way, &asked, beat) else { continue };
-            let swap = Swap {
-                tables: way.tables,
-                ways: way.ways,
-                rules: way.change.rules(),
-                step: (self.cost.step, cost.step),
-                wire: way.wire,
-                far: way.far,
-                without: None,
-            };
+            let swap = self.swap(&way, cost);
             shortest = Some(Found { cost, compiled, asked, swap, change: way.change });
         }
-        let Some(Found { cost, compiled, asked, swap, change }) = shortest else { return Ok(false) };
+        let Some(found) = shortest else { return Ok(false) };
+        self.take(found)?;
+        Ok(true)
+    }
+
+    fn swap(&self, way: &Move, cost: Cost) -> Swap {
+        Swap {
+            tables: way.tables.clone(),
+            ways: way.ways.clone(),
+            rules: way.change.rules(),
+            step: (self.cost.step, cost.step),
+            wire: way.wire,
+            far: way.far,
+            without: None,
+        }
+    }
+
+    fn take(&mut self, found: Found) -> Result<(), CompileError> {
+        let Found { cost, compiled, asked, swap, change } = found;
+        self.seen.insert(format!("{asked:?}"));
         self.made.push((swap.tables.clone(), change));
         (self.cost, self.best.compiled, self.asked) = (cost, compiled, asked);
         self.outcome.swaps.push(swap);
         self.first = self.search.first(self.candidate, &self.asked)?.unwrap_or(self.cost);
-        Ok(true)
+        Ok(())
     }
 
     /// A way's schedule, if it beats a cost.
@@ -200,12 +251,12 @@ impl<'a, 's> Climb<'a, 's> {
     }
 
     /// What came of it, with what a step takes without each of the changes.
-    pub(super) fn end(mut self) -> Outcome {
+    pub(super) fn end(mut self) -> (Best, Outcome) {
         self.outcome.told();
         // Without the only one there is what the climb began with.
         if let [only] = &mut self.outcome.swaps[..] {
             only.without = Some(only.step.0);
-            return self.outcome;
+            return (self.best, self.outcome);
         }
         for left_out in 0..self.made.len() {
             let others = self.made.iter().enumerate().filter(|(n, _)| *n != left_out);
@@ -217,7 +268,7 @@ impl<'a, 's> Climb<'a, 's> {
             });
             self.outcome.swaps[left_out].without = found.map(|(cost, _)| cost.step);
         }
-        self.outcome
+        (self.best, self.outcome)
     }
 }
 

@@ -132,6 +132,13 @@ impl Outcome {
         }
     }
 
+    /// Counts what was tried from another start.
+    pub(super) fn also(&mut self, other: &Self) {
+        self.tried += other.tried;
+        self.scheduled += other.scheduled;
+        self.limited |= other.limited;
+    }
+
     /// Keeps what came closest of what was not taken.
     pub(super) fn told(&mut self) {
         let swaps = &self.swaps;

@@ -21,7 +21,7 @@ use super::{Best, Candidate, Cost, Search};
 use crate::algebra::cost::{Classes, Sizes};
 use crate::algebra::derive::{self, Derived, derive};
 use crate::algebra::rules::{Context, Use};
-use crate::compile::{CompileError, CompileOptions};
+use crate::compile::{CompileError, CompileOptions, Compiled};
 use crate::distribution::{At, Choice, Lookahead, TableOptions};
 use crate::emit;
 use crate::sched::rows::Entries;
@@ -55,21 +55,49 @@ pub fn search(
     candidates: impl IntoIterator<Item = Candidate>,
 ) -> Result<(Best, Outcome), CompileError> {
     let search = Search::new(program, options)?;
-    let (cost, mut best) = search.over(candidates)?;
-    let outcome = search.improve(cost, &mut best)?;
+    let (cost, best) = search.over(candidates)?;
+    let (mut best, outcome) = search.improve(cost, best)?;
     best.compiled.schedule.search = Some(outcome.record(&best));
     emit::proved(&best.compiled.schedule)?;
     Ok((best, outcome))
 }
 
 impl Search<'_> {
-    fn improve(&self, cost: Cost, best: &mut Best) -> Result<Outcome, CompileError> {
-        let mut climb = Climb::new(self, cost, best)?;
-        let mut known: BTreeMap<String, Derived> = BTreeMap::new();
+    /// From the best strategy, and from the best where all tables travel together or each alone, if that is better. Where one climb
+    /// ends another may not come by, so the best end counts.
+    fn improve(&self, cost: Cost, best: Best) -> Result<(Best, Outcome), CompileError> {
+        let mut known = Known::default();
+        let start = Climb::new(self, cost, best)?;
+        let (now, candidate) = start.now();
+        let classes = self.alike(now, candidate);
+        let ways = ways(&classes, &mut known);
+        let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
+        let starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
+        let mut others = Vec::new();
+        for way in &starts {
+            others.extend(start.begin(way)?);
+        }
+        let mut top = self.climbed(start, &mut known)?;
+        for other in others {
+            let mut other = self.climbed(other, &mut known)?;
+            if other.cost < top.cost {
+                std::mem::swap(&mut top, &mut other);
+            }
+            top.outcome.also(&other.outcome);
+        }
+        Ok(top.end())
+    }
+
+    /// As far as it goes.
+    fn climbed<'c, 's>(
+        &'s self,
+        mut climb: Climb<'c, 's>,
+        known: &mut Known,
+    ) -> Result<Climb<'c, 's>, CompileError> {
         loop {
             let (now, candidate) = climb.now();
-            let classes = alike(self.program, &now.schedule, (&self.options, self.folds), candidate);
-            let ways = ways(&classes, &mut known);
+            let classes = self.alike(now, candidate);
+            let ways = ways(&classes, known);
             let nodes = known.values().map(|derived| derived.nodes).max().unwrap_or(0);
             (climb.outcome.classes, climb.outcome.nodes) = (classes.len(), nodes);
             if !climb.step(moves(&ways))? {
@@ -80,17 +108,23 @@ impl Search<'_> {
         climb.allow(2);
         loop {
             let (now, candidate) = climb.now();
-            let classes = alike(self.program, &now.schedule, (&self.options, self.folds), candidate);
-            let ways = ways(&classes, &mut known);
+            let classes = self.alike(now, candidate);
+            let ways = ways(&classes, known);
             let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
             let moves = travel::moves(&kinds, &now.schedule, &climb.asked, &self.options);
             if !climb.step(moves)? {
-                break;
+                return Ok(climb);
             }
         }
-        Ok(climb.end())
+    }
+
+    fn alike(&self, now: &Compiled, candidate: Candidate) -> Vec<Alike> {
+        alike(self.program, &now.schedule, (&self.options, self.folds), candidate)
     }
 }
+
+/// What is derived, by what is known of a table.
+type Known = BTreeMap<String, Derived>;
 
 /// How tables can be distributed.
 #[derive(Debug)]

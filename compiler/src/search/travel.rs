@@ -32,11 +32,37 @@ pub(super) struct Kind<'a> {
     pub far: f64,
 }
 
+/// Where compute is always busy no transfer holds anything up.
+fn busy(s: &Schedule) -> bool {
+    let prediction = s.prediction.as_ref();
+    prediction.is_none_or(|p| p.resource == Engine::Compute && p.step <= GAIN * p.resource_bound)
+}
+
+/// All tables together wherever their operands are ready, and every table, or every kind of many, by itself: from where a climb may
+/// begin as well. None where somebody has said something of it.
+pub(super) fn starts(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &CompileOptions) -> Vec<Move> {
+    let tables: Vec<String> = kinds.iter().flat_map(|kind| kind.tables).cloned().collect();
+    if busy(s) || tables.len() < 2 || !options.tables.groups.is_empty() {
+        return Vec::new();
+    }
+    let sum = |of: fn(&Kind<'_>) -> f64| kinds.iter().map(of).sum();
+    let all = Kind { tables: &tables, wire: sum(|kind| kind.wire), far: sum(|kind| kind.far) };
+    let start = |to: &str, numbered| regroup(all, &asked.tables.groups, to.into(), numbered);
+    let one = tables.iter().map(|t| (t.clone(), 0)).collect();
+    let mut starts = vec![start("travelling all together", one)];
+    let of_kind = |(tables, n): (&[String], u32)| tables.iter().map(|t| (t.clone(), n)).collect::<Vec<_>>();
+    if tables.len() <= ALONE {
+        starts.push(start("travelling each alone", tables.iter().cloned().zip(0..).collect()));
+    } else if kinds.len() > 1 {
+        let numbered = kinds.iter().map(|kind| kind.tables).zip(0..).flat_map(of_kind);
+        starts.push(start("travelling each kind alone", numbered.collect()));
+    }
+    starts
+}
+
 /// Changes of a schedule that may make it faster; `options` are those of the whole search.
 pub(super) fn moves(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &CompileOptions) -> Vec<Move> {
-    // Where compute is always busy no transfer holds anything up.
-    let prediction = s.prediction.as_ref();
-    if prediction.is_none_or(|p| p.resource == Engine::Compute && p.step <= GAIN * p.resource_bound) {
+    if busy(s) {
         return Vec::new();
     }
     let mut moves = Vec::new();
