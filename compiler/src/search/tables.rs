@@ -10,13 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use fs_dsl::checked::{self, Program};
+use fs_schedule::counts::Counts;
 use fs_schedule::reuse::Reuse;
 use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy};
 use fs_schedule::{Element, Leg, Schedule, Sharding, SparseOptimizer, Way};
 use fs_workload::ids::RowLaw;
 
 use super::uses::uses;
-use super::{Best, Candidate, Cost, Search, Verdict};
+use super::{Best, Candidate, Cost, GAIN, Search, Verdict};
 use crate::algebra::cost::{Classes, Sizes};
 use crate::algebra::derive::{self, Derived, derive, explain};
 use crate::algebra::rules::{Context, Use};
@@ -34,8 +35,6 @@ const SCHEDULES: usize = 32;
 const FULLY: usize = 12;
 /// By how much the first order of a way may be longer than that of what there is.
 const QUICK: f64 = 1.02;
-/// How many times as long a step must be without a change: less is nothing that a prediction knows.
-const GAIN: f64 = 1.001;
 /// Fewer where each has many operations: about so many in all.
 const OPERATIONS: usize = 60_000;
 /// Reuse distances to tell apart.
@@ -160,7 +159,7 @@ impl Outcome {
     }
 
     /// As a schedule keeps it.
-    fn record(&self, best: &Best) -> fs_schedule::Search {
+    pub(super) fn record(&self, best: &Best) -> fs_schedule::Search {
         let strategies = best.tried.iter().map(|tried| {
             let (step, at_least) = match tried.verdict {
                 Verdict::Scheduled(cost) => (Some(cost.step), None),
@@ -222,7 +221,16 @@ pub fn search(
     candidates: impl IntoIterator<Item = Candidate>,
 ) -> Result<(Best, Outcome), CompileError> {
     let search = Search::new(program, options)?;
-    let (cost, mut best) = search.over(candidates)?;
+    let (cost, best) = search.over(candidates, None)?.all()?;
+    finish(&search, cost, best)
+}
+
+/// Looks for what is faster of single tables than the best, and leaves in it how it was found.
+pub(super) fn finish(
+    search: &Search<'_>,
+    cost: Cost,
+    mut best: Best,
+) -> Result<(Best, Outcome), CompileError> {
     let outcome = search.improve(cost, &mut best)?;
     best.compiled.schedule.search = Some(outcome.record(&best));
     emit::proved(&best.compiled.schedule)?;
@@ -327,8 +335,8 @@ impl Search<'_> {
 
     /// The module with these choices; none if it cannot be.
     fn lowered(&self, candidate: Candidate, tables: &TableOptions) -> Option<Module> {
-        let options = self.options.clone().policy(candidate.policy).lookahead(candidate.lookahead);
-        let stages = self.aim.stages(&self.module, &options.tables(tables.clone())).ok()?;
+        let options = self.asked(&candidate).tables(tables.clone());
+        let stages = self.aim.stages(&self.module, &options).ok()?;
         Branches::new(self.module.clone(), vec![stages]).next()?.ok()
     }
 
@@ -417,7 +425,9 @@ pub fn alike(
     candidate: Candidate,
 ) -> Vec<Alike> {
     // Of a profile's rows only one kind is known, so laws stand for both.
-    let counts = options.counts.as_ref().filter(|c| options.profile.is_none() && c.ranks == s.ranks);
+    let of = (s.ranks, s.settings.microbatches.max(1));
+    let counted = |c: &&Counts| options.profile.is_none() && (c.ranks, c.microbatches) == of;
+    let counts = options.counts.as_ref().filter(counted);
     let mean = sizes::Sizes::mean(s, counts);
     let draws = sizes::draws(s, &mean);
     let ids = sizes::ids_of(s);

@@ -8,8 +8,8 @@ use super::settings;
 use super::values::{Arg, Failed, Given};
 use crate::ast::{self, Entry, ExprKind, Section};
 use crate::checked::{
-    Balancing, Cluster, DType, DataSource, DenseOptimizer, Duration, Evaluate, InputKind, Link,
-    Microbatches, Precision, Train, Workload,
+    Balancing, Cluster, DType, DataSource, DenseOptimizer, Duration, Evaluate, InputKind, Link, Microbatches,
+    Precision, Train, Workload,
 };
 use crate::cluster;
 use crate::codes;
