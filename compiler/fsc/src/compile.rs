@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use fs_compiler::sched::explain::explain;
 use fs_compiler::sched::{BoundBy, policy};
-use fs_compiler::search::{self, Candidate, Tried, Verdict};
+use fs_compiler::search::tables::Outcome;
+use fs_compiler::search::{self, Best, Candidate, Tried, Verdict};
 use fs_compiler::{At, CompileOptions, Compiled, compile_with, lowered, paths};
 use fs_data::planning::{self, Found};
 use fs_dsl::checked::{Cluster, DataSource, Microbatches, Program};
@@ -233,8 +234,7 @@ fn compiled(args: &Args, program: &Program, options: &CompileOptions) -> Result<
             let candidates = search::candidates(args.lookahead);
             let (best, outcome) = search::tables::search(program, &options, candidates)?;
             best.tried.iter().for_each(|t| tell!("auto: {}", said(t)));
-            outcome.swaps.iter().for_each(|swap| tell!("auto: {swap}"));
-            tell!("auto: {outcome}");
+            tell_outcome(&outcome);
             best.compiled
         }
     })
@@ -245,23 +245,28 @@ fn climb(args: &Args, program: &Program, options: &CompileOptions) -> Result<Com
     let tried = search::microbatches::numbers(program, options)?;
     let mut told = String::new();
     let of = |m| with_data(args, program, options.clone().microbatches(m), &mut told);
-    let (best, outcome) = match args.strategy {
-        StrategyChoice::Fixed(policy) => {
-            let candidate = Candidate::new(policy, args.lookahead);
-            (search::microbatches::search(program, tried, &[candidate], of)?, None)
+    let tell_tried = |best: &Best| best.tried.iter().for_each(|t| tell!("auto: {}", said(t)));
+    let StrategyChoice::Fixed(policy) = args.strategy else {
+        let candidates: Vec<Candidate> = search::candidates(args.lookahead).collect();
+        let (best, outcome, changed) = search::microbatches::with_tables(program, tried, &candidates, of)?;
+        tell_tried(&best);
+        if changed.len() > 1 {
+            for (candidate, step) in changed {
+                tell!("auto: {}, single tables changed: {:.3} ms a step", candidate.describe(), step * 1e3);
+            }
         }
-        StrategyChoice::Auto => {
-            let candidates: Vec<Candidate> = search::candidates(args.lookahead).collect();
-            let (best, outcome) = search::microbatches::with_tables(program, tried, &candidates, of)?;
-            (best, Some(outcome))
-        }
+        tell_outcome(&outcome);
+        return Ok(best.compiled);
     };
-    best.tried.iter().for_each(|t| tell!("auto: {}", said(t)));
-    if let Some(outcome) = outcome {
-        outcome.swaps.iter().for_each(|swap| tell!("auto: {swap}"));
-        tell!("auto: {outcome}");
-    }
+    let candidate = Candidate::new(policy, args.lookahead);
+    let best = search::microbatches::search(program, tried, &[candidate], of)?;
+    tell_tried(&best);
     Ok(best.compiled)
+}
+
+fn tell_outcome(outcome: &Outcome) {
+    outcome.swaps.iter().for_each(|swap| tell!("auto: {swap}"));
+    tell!("auto: {outcome}");
 }
 
 /// The options with what the data hold that the model names, and what is told of that unless it was told already. A profile

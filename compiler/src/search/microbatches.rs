@@ -7,9 +7,10 @@
 use fs_dsl::checked::Program;
 use fs_schedule::Way;
 use fs_schedule::reuse::Reuse;
+use fs_schedule::search::TriedStrategy;
 
-use super::tables::{self, Outcome};
-use super::{Best, Candidate, Cost, GAIN, Search};
+use super::tables::Outcome;
+use super::{Best, Candidate, Cost, GAIN, Search, Tried};
 use crate::compile::{Aim, CompileError, CompileOptions, Compiled};
 use crate::emit;
 
@@ -42,13 +43,19 @@ pub fn search<E: From<CompileError>>(
     candidates: &[Candidate],
     options: impl FnMut(u32) -> Result<CompileOptions, E>,
 ) -> Result<Best, E> {
-    let (_, _, mut best) = climb(program, numbers, candidates, options)?;
+    let (mut leaders, tried) = climb(program, numbers, candidates, options)?;
+    let Leader { chosen, compiled, .. } = leaders.pop().ok_or(CompileError::NoCandidate)?;
+    let mut best = Best { compiled, chosen, tried };
     best.compiled.schedule.search = Some(Outcome::default().record(&best));
     emit::proved(&best.compiled.schedule).map_err(CompileError::from)?;
     Ok(best)
 }
 
-/// As [`search()`], and then with other choices for single tables where that is faster, in the number that was found.
+/// What numbers cost once single tables are changed: the candidates that led, and seconds of a step.
+pub type Changed = Vec<(Candidate, f64)>;
+
+/// As [`search()`], and then with other choices for single tables where that is faster: in each number that was better than those
+/// before it, because tables gain more in one than in another. So the outcome is never worse than that of the first number.
 ///
 /// # Errors
 /// As there.
@@ -57,13 +64,36 @@ pub fn with_tables<E: From<CompileError>>(
     numbers: impl IntoIterator<Item = u32>,
     candidates: &[Candidate],
     options: impl FnMut(u32) -> Result<CompileOptions, E>,
-) -> Result<(Best, Outcome), E> {
-    let (search, cost, best) = climb(program, numbers, candidates, options)?;
-    Ok(tables::finish(&search, cost, best)?)
+) -> Result<(Best, Outcome, Changed), E> {
+    let (leaders, mut tried) = climb(program, numbers, candidates, options)?;
+    let mut found: Option<(Cost, usize, Compiled, Outcome)> = None;
+    let mut changed = Vec::new();
+    for Leader { search, cost, chosen, compiled } in leaders {
+        let mut best = Best { compiled, chosen, tried };
+        let (cost, outcome) = search.improve(cost, &mut best)?;
+        tried = best.tried;
+        changed.push((tried[chosen].candidate, cost.step));
+        if found.as_ref().is_none_or(|found| cost < found.0.longer(1.0 / GAIN)) {
+            found = Some((cost, chosen, best.compiled, outcome));
+        }
+    }
+    let (_, chosen, compiled, outcome) = found.ok_or(CompileError::NoCandidate)?;
+    let mut best = Best { compiled, chosen, tried };
+    let mut record = outcome.record(&best);
+    if changed.len() > 1 {
+        record.strategies.extend(changed.iter().map(|(candidate, step)| TriedStrategy {
+            name: format!("{}, single tables changed", candidate.describe()),
+            step: Some(*step),
+            at_least: None,
+        }));
+    }
+    best.compiled.schedule.search = Some(record);
+    emit::proved(&best.compiled.schedule).map_err(CompileError::from)?;
+    Ok((best, outcome, changed))
 }
 
-/// The best so far, and what it is compiled again by.
-struct Found<'a> {
+/// What was better than all before it, and what it is compiled again by.
+struct Leader<'a> {
     search: Search<'a>,
     cost: Cost,
     /// Its place among all that were tried.
@@ -71,28 +101,29 @@ struct Found<'a> {
     compiled: Compiled,
 }
 
+/// The best of each number that was better than those before it; the last is the best of all.
 fn climb<'a, E: From<CompileError>>(
     program: &'a Program,
     numbers: impl IntoIterator<Item = u32>,
     candidates: &[Candidate],
     mut options: impl FnMut(u32) -> Result<CompileOptions, E>,
-) -> Result<(Search<'a>, Cost, Best), E> {
-    let mut best: Option<Found<'a>> = None;
+) -> Result<(Vec<Leader<'a>>, Vec<Tried>), E> {
+    let mut leaders: Vec<Leader<'a>> = Vec::new();
     let mut tried = Vec::new();
     let mut vain = 0;
     for number in numbers {
         let options = options(number)?.microbatches(number);
         let asked = candidates.iter().map(|c| c.microbatches(number));
         // The first number is as if it were asked for: if it cannot be, that is said.
-        let asked: Vec<Candidate> =
-            asked.filter(|c| best.is_none() || tells_apart(program, &options, c)).collect();
+        let asked = asked.filter(|c| leaders.is_empty() || can_be_told_apart(program, &options, c));
+        let asked: Vec<Candidate> = asked.collect();
         let search = Search::new(program, &options)?;
-        let before = tried.len();
-        let beat = best.as_ref().map(|best| best.cost.longer(1.0 / GAIN));
+        let beat = leaders.last().map(|best| best.cost.longer(1.0 / GAIN));
         let mut round = search.over(asked, beat)?;
+        let before = tried.len();
         tried.append(&mut round.tried);
         if let Some((cost, chosen, compiled)) = round.best {
-            best = Some(Found { search, cost, chosen: before + chosen, compiled });
+            leaders.push(Leader { search, cost, chosen: before + chosen, compiled });
             vain = 0;
         } else {
             vain += 1;
@@ -101,12 +132,11 @@ fn climb<'a, E: From<CompileError>>(
             break;
         }
     }
-    let Found { search, cost, chosen, compiled } = best.ok_or(CompileError::NoCandidate)?;
-    Ok((search, cost, Best { compiled, chosen, tried }))
+    Ok((leaders, tried))
 }
 
 /// Whether a candidate makes no more classes of rows than can be told apart.
-fn tells_apart(program: &Program, options: &CompileOptions, candidate: &Candidate) -> bool {
+fn can_be_told_apart(program: &Program, options: &CompileOptions, candidate: &Candidate) -> bool {
     if !candidate.policy.tells_rows_apart() {
         return true;
     }

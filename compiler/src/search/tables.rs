@@ -221,24 +221,16 @@ pub fn search(
     candidates: impl IntoIterator<Item = Candidate>,
 ) -> Result<(Best, Outcome), CompileError> {
     let search = Search::new(program, options)?;
-    let (cost, best) = search.over(candidates, None)?.all()?;
-    finish(&search, cost, best)
-}
-
-/// Looks for what is faster of single tables than the best, and leaves in it how it was found.
-pub(super) fn finish(
-    search: &Search<'_>,
-    cost: Cost,
-    mut best: Best,
-) -> Result<(Best, Outcome), CompileError> {
-    let outcome = search.improve(cost, &mut best)?;
+    let (cost, mut best) = search.over(candidates, None)?.all()?;
+    let (_, outcome) = search.improve(cost, &mut best)?;
     best.compiled.schedule.search = Some(outcome.record(&best));
     emit::proved(&best.compiled.schedule)?;
     Ok((best, outcome))
 }
 
 impl Search<'_> {
-    fn improve(&self, mut cost: Cost, best: &mut Best) -> Result<Outcome, CompileError> {
+    /// Other choices for single tables than the best has, as long as they are faster; what it costs then.
+    pub(super) fn improve(&self, mut cost: Cost, best: &mut Best) -> Result<(Cost, Outcome), CompileError> {
         let candidate = best.tried[best.chosen].candidate;
         let mut outcome = Outcome::default();
         let mut tables = self.options.tables.clone();
@@ -330,7 +322,7 @@ impl Search<'_> {
                     found.and_then(|found| found.ok()?.ok()).map(|(cost, _)| cost.step);
             }
         }
-        Ok(outcome)
+        Ok((cost, outcome))
     }
 
     /// The module with these choices; none if it cannot be.
