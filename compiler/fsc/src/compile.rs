@@ -290,7 +290,9 @@ fn with_data(
         Found::NotCounted { .. } => format!("note: {found}"),
         Found::Counts { .. } => found.to_string(),
     };
-    if *told != text {
+    // Of other numbers of microbatches batches begin elsewhere, which is worth no line.
+    let again = *told == text || (!told.is_empty() && matches!(found, Found::Counts { .. }));
+    if !again {
         tell!("{text}");
         *told = text;
     }
