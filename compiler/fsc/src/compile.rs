@@ -219,10 +219,11 @@ fn compiled(args: &Args, program: &Program, options: &CompileOptions) -> Result<
             let number = profile.microbatches;
             let fits = (1..=64).contains(&number) && program.train.batch.is_multiple_of(number);
             let number = if fits { number } else { 1 };
-            let s = if number == 1 { "" } else { "es" };
+            let parts = |n: u32| format!("{n} microbatch{}", if n == 1 { "" } else { "es" });
             tell!(
-                "note: the profile was measured in {} a batch, which tells nothing of others: {number} microbatch{s}",
-                profile.microbatches
+                "note: the profile was measured in {}, which says nothing of other numbers: compiled in {}",
+                parts(profile.microbatches),
+                parts(number)
             );
             Some(number)
         }
