@@ -217,6 +217,7 @@ fn compiled(args: &Args, program: &Program, options: &CompileOptions) -> Result<
         // Its times are those of operations on parts of one size.
         (Microbatches::Auto, Some(profile)) => {
             let number = profile.microbatches;
+            // What is wrong with one that cannot be is told of the profile.
             let fits = (1..=64).contains(&number) && program.train.batch.is_multiple_of(number);
             let number = if fits { number } else { 1 };
             let parts = |n: u32| format!("{n} microbatch{}", if n == 1 { "" } else { "es" });
