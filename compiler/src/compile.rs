@@ -9,7 +9,7 @@ use fs_schedule as s;
 
 use crate::distribution::{At, Lookahead, PerTable, TableOptions};
 use crate::emit::{EmitError, Emitted, declared, emit_for, local, unlimited};
-use crate::import::settings::divides;
+use crate::import::settings::{divides, microbatches};
 use crate::import::{ImportError, import};
 use crate::ir::Module;
 use crate::ir::attr::{AttrError, boolean, int};
@@ -258,7 +258,7 @@ pub struct CompileOptions {
     pub cluster: Option<Cluster>,
     /// Reuse distances that are told apart, in microbatches; `None`: as the model says.
     pub lookahead: Option<u32>,
-    /// Parts of a batch; `None`: as the model says.
+    /// Parts of a batch; `None`: as the model says, and one where it says `auto`: [`crate::search::microbatches`] chooses.
     pub microbatches: Option<u32>,
     /// Most batches in flight; `None`: as many as help.
     pub in_flight: Option<u32>,
@@ -457,7 +457,8 @@ impl Aim {
         divides(program, ranks)?;
         let cluster = declared.unwrap_or_else(|| local(ranks));
         // What was counted for others says nothing of these.
-        let counts = options.counts.clone().filter(|counts| counts.ranks == ranks);
+        let of = (ranks, options.microbatches.unwrap_or_else(|| microbatches(&program.train)));
+        let counts = options.counts.clone().filter(|counts| (counts.ranks, counts.microbatches) == of);
         Ok(Self { cluster, ranks, profile: options.profile.clone(), counts })
     }
 

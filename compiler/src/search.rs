@@ -4,9 +4,11 @@
 //! The program is imported once, and passes that candidates share run once ([`Branches`]). A candidate whose lower
 //! bounds (ResMII, RecMII) are no less than the best step so far is not scheduled. Candidates are taken in the order
 //! given and the first of equal ones wins, so the outcome is the same every time. What is best for all tables alike can
-//! then be changed for some ([`tables`]).
+//! then be changed for some ([`tables`]). Where the number of microbatches is left to the compiler, all of this is done for
+//! one number after the other ([`microbatches`]).
 
 mod climb;
+pub mod microbatches;
 mod outcome;
 pub mod tables;
 mod travel;
@@ -26,6 +28,8 @@ use crate::sched::{self, Bound};
 
 /// Lookaheads to try where rows are told apart and nobody asked for one.
 const LOOKAHEADS: [u32; 3] = [1, 2, 3];
+/// How many times as long a step must be without a change: less is nothing that a prediction knows.
+const GAIN: f64 = 1.001;
 
 /// What is tried.
 #[derive(Debug, Clone, Copy)]
@@ -35,19 +39,31 @@ pub struct Candidate {
     pub policy: &'static dyn Policy,
     /// Reuse distances that are told apart, in microbatches; `None`: as the model says.
     pub lookahead: Option<u32>,
+    /// Parts of a batch; `None`: as options or the model say.
+    pub microbatches: Option<u32>,
 }
 
 impl Candidate {
     /// A policy with a lookahead.
     pub fn new(policy: &'static dyn Policy, lookahead: impl Into<Option<u32>>) -> Self {
-        Self { policy, lookahead: lookahead.into() }
+        Self { policy, lookahead: lookahead.into(), microbatches: None }
     }
 
-    /// For people: `pec with lookahead 2`.
+    /// In so many parts of a batch.
+    #[must_use]
+    pub fn microbatches(mut self, parts: impl Into<Option<u32>>) -> Self {
+        self.microbatches = parts.into();
+        self
+    }
+
+    /// For people: `pec with lookahead 2`, `serial in 4 microbatches`.
     pub fn describe(&self) -> String {
         let with = self.lookahead.filter(|_| self.policy.tells_rows_apart());
         let with = with.map_or_else(String::new, |k| format!(" with lookahead {k}"));
-        format!("{}{with}", self.policy.name())
+        let parts = self
+            .microbatches
+            .map_or_else(String::new, |m| format!(" in {m} microbatch{}", if m == 1 { "" } else { "es" }));
+        format!("{}{with}{parts}", self.policy.name())
     }
 }
 
@@ -65,7 +81,7 @@ pub fn candidates(lookahead: Option<u32>) -> impl Iterator<Item = Candidate> {
 pub enum Verdict {
     /// It was scheduled.
     Scheduled(Cost),
-    /// It was not: no order of it can be faster than the best before it.
+    /// It was not: no order of it can be faster than the best before it, or by so much as more microbatches must be.
     Pruned(Bound),
 }
 
@@ -170,30 +186,54 @@ impl<'a> Search<'a> {
         })
     }
 
-    fn over(&self, candidates: impl IntoIterator<Item = Candidate>) -> Result<(Cost, Best), CompileError> {
+    /// The options of a candidate.
+    fn asked(&self, candidate: &Candidate) -> CompileOptions {
+        let options = self.options.clone().policy(candidate.policy).lookahead(candidate.lookahead);
+        let parts = candidate.microbatches.or(options.microbatches);
+        options.microbatches(parts)
+    }
+
+    /// What becomes of candidates of which one is asked to beat a cost, if there is one.
+    fn over(
+        &self,
+        candidates: impl IntoIterator<Item = Candidate>,
+        beat: Option<Cost>,
+    ) -> Result<Round, CompileError> {
         let candidates: Vec<Candidate> = candidates.into_iter().collect();
-        let stages = |c: &Candidate| {
-            self.aim.stages(&self.module, &self.options.clone().policy(c.policy).lookahead(c.lookahead))
-        };
+        let stages = |c: &Candidate| self.aim.stages(&self.module, &self.asked(c));
         let pipelines: Vec<Vec<Stage>> = candidates.iter().map(stages).collect::<Result<_, _>>()?;
         let mut best: Option<(Cost, usize, Compiled)> = None;
         let mut tried = Vec::with_capacity(candidates.len());
         let modules = Branches::new(self.module.clone(), pipelines);
         for (i, (candidate, module)) in candidates.iter().zip(modules).enumerate() {
-            let verdict =
-                match self.schedule(module?, candidate.policy, best.as_ref().map(|b| b.0), (false, false))? {
-                    Ok((cost, compiled)) => {
-                        if best.as_ref().is_none_or(|b| cost < b.0) {
-                            best = Some((cost, i, compiled));
-                        }
-                        Verdict::Scheduled(cost)
+            let least = best.as_ref().map(|b| b.0).or(beat);
+            let verdict = match self.schedule(module?, candidate.policy, least, (false, false))? {
+                Ok((cost, compiled)) => {
+                    if least.is_none_or(|least| cost < least) {
+                        best = Some((cost, i, compiled));
                     }
-                    Err(bound) => Verdict::Pruned(bound),
-                };
+                    Verdict::Scheduled(cost)
+                }
+                Err(bound) => Verdict::Pruned(bound),
+            };
             tried.push(Tried { candidate: *candidate, verdict });
         }
-        let (cost, chosen, compiled) = best.ok_or(CompileError::NoCandidate)?;
-        Ok((cost, Best { compiled, chosen, tried }))
+        Ok(Round { best, tried })
+    }
+}
+
+/// What became of some candidates.
+struct Round {
+    /// The best of those that beat what they were asked to: its cost, its place and its schedule.
+    best: Option<(Cost, usize, Compiled)>,
+    tried: Vec<Tried>,
+}
+
+impl Round {
+    /// If nothing had to be beaten.
+    fn all(self) -> Result<(Cost, Best), CompileError> {
+        let (cost, chosen, compiled) = self.best.ok_or(CompileError::NoCandidate)?;
+        Ok((cost, Best { compiled, chosen, tried: self.tried }))
     }
 }
 
@@ -205,7 +245,7 @@ pub fn search(
     options: &CompileOptions,
     candidates: impl IntoIterator<Item = Candidate>,
 ) -> Result<Best, CompileError> {
-    let (_, best) = Search::new(program, options)?.over(candidates)?;
+    let (_, best) = Search::new(program, options)?.over(candidates, None)?.all()?;
     // What is thrown away needs no proof.
     emit::proved(&best.compiled.schedule)?;
     Ok(best)

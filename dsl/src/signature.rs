@@ -52,6 +52,13 @@ pub(crate) enum ParamKind {
         /// Largest.
         max: u64,
     },
+    /// A whole number, or `auto`.
+    CountOrAuto {
+        /// Smallest.
+        min: u64,
+        /// Largest.
+        max: u64,
+    },
     /// A number in a range.
     Number {
         /// Lower end.
@@ -123,6 +130,9 @@ impl ParamKind {
                 format!("a whole number from {min}")
             }
             ParamKind::Count { min, max } => format!("a whole number from {min} to {max}"),
+            ParamKind::CountOrAuto { min, max } => {
+                format!("{}, or `auto`", ParamKind::Count { min, max }.words())
+            }
             ParamKind::Number { min, max, open } => number_words(min, max, open),
             ParamKind::Quantity(d) => d.words().into(),
             ParamKind::Switch => "`on` or `off`".into(),

@@ -3,7 +3,7 @@
 
 use fs_dsl::checked::{
     Balance, Balancing, DType, DataSource, DenseOptimizer, Duration, Init, InputKind, LengthDistribution,
-    Limit, Model, Op, Program, Rows, SparseOptimizer,
+    Limit, Microbatches, Model, Op, Program, Rows, SparseOptimizer,
 };
 use fs_dsl::{check_text, codes, render};
 
@@ -180,7 +180,12 @@ fn settings() {
         workload w { generate { lengths lognormal(mean: 20, sigma: 1)  ids zipf(1.05)  samples 5 } }",
     );
     let t = &p.train;
-    assert_eq!((t.batch, t.duration, t.lookahead, t.microbatches), (64, Duration::Steps(10), 2, 4));
+    assert_eq!(
+        (t.batch, t.duration, t.lookahead, t.microbatches),
+        (64, Duration::Steps(10), 2, Microbatches::Fixed(4))
+    );
+    let left = program("train { microbatches auto }").train.microbatches;
+    assert_eq!((left, Microbatches::Fixed(1)), (Microbatches::Auto, program("train { }").train.microbatches));
     assert_eq!(t.optimizer, DenseOptimizer::Sgd { lr: 0.1, momentum: 0.9, weight_decay: 0.0 });
     assert_eq!(
         t.balance,

@@ -63,6 +63,13 @@ fn programs_of_the_repository_are_formatted() {
     }
 }
 
+/// What is left to the compiler stays left to it.
+#[test]
+fn microbatches_are_kept() {
+    let text = "train{batch 8   microbatches auto lookahead 2}";
+    assert!(holds(text).contains("microbatches auto"), "{}", holds(text));
+}
+
 #[test]
 fn layout() {
     let text = "// head\n\nimport   \"a.fs\"\nimport \"b\\\"c.fs\" // why\nmodel m{//first\ntable t{rows 1_0  dim 4\n}\n\n\n\

@@ -6,17 +6,18 @@ use std::sync::Arc;
 
 use fs_compiler::sched::explain::explain;
 use fs_compiler::sched::{BoundBy, policy};
-use fs_compiler::search::{self, Tried, Verdict};
-use fs_compiler::{At, CompileOptions, compile_with, lowered, paths};
+use fs_compiler::search::tables::Outcome;
+use fs_compiler::search::{self, Best, Candidate, Tried, Verdict};
+use fs_compiler::{At, CompileOptions, Compiled, compile_with, lowered, paths};
 use fs_data::planning::{self, Found};
-use fs_dsl::checked::{Cluster, DataSource, Program};
+use fs_dsl::checked::{Cluster, DataSource, Microbatches, Program};
 use fs_schedule::terminal::{self, shown};
 use fs_schedule::{Strategy, file, profile};
 
 use super::commands::load;
 use super::failure::Failure;
 use super::tables::{self, TableArg};
-use super::{StrategyChoice, keep_input, print, strategies};
+use super::{AUTO, StrategyChoice, keep_input, print, strategies};
 
 /// Arguments of `fsc compile`.
 #[derive(Debug, clap::Args)]
@@ -39,9 +40,10 @@ pub(super) struct Args {
     /// Reuse distances that `pec` tells apart, in microbatches (default: as the model says).
     #[arg(long)]
     lookahead: Option<u32>,
-    /// Parts of a batch (default: as the model says).
-    #[arg(long)]
-    microbatches: Option<u32>,
+    /// Parts of a batch, or `auto`: as many as a step is predicted to be shortest with, which decides how sums of gradients
+    /// round (default: as the model says).
+    #[arg(long, value_name = "N|auto", value_parser = microbatches)]
+    microbatches: Option<Microbatches>,
     /// Most batches in flight (default: as many as help and memory allows).
     #[arg(long)]
     in_flight: Option<u32>,
@@ -123,26 +125,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let options = CompileOptions::new(Strategy::Serial, args.ranks)
         .cluster(cluster)
         .lookahead(args.lookahead)
-        .microbatches(args.microbatches)
         .in_flight(args.in_flight)
         .balance(args.balance.map(|s| s == Switch::On))
         .balance_at(args.balance_at)
         .bucket_bytes(args.bucket_bytes)
         .tables(tables::options(&args.tables, &program).map_err(|e| Failure::usage(e.to_string()))?)
         .profile(profile);
-    let options = with_data(args, &program, options)?;
     // The process ends soon after: what it holds is given back then, not piece by piece.
-    let mut compiled = ManuallyDrop::new(match args.strategy {
-        StrategyChoice::Fixed(policy) => compile_with(&program, &options.clone().policy(policy))?,
-        StrategyChoice::Auto => {
-            let candidates = search::candidates(args.lookahead);
-            let (best, outcome) = search::tables::search(&program, &options, candidates)?;
-            best.tried.iter().for_each(|t| tell!("auto: {}", said(t)));
-            outcome.swaps.iter().for_each(|swap| tell!("auto: {swap}"));
-            tell!("auto: {outcome}");
-            best.compiled
-        }
-    });
+    let mut compiled = ManuallyDrop::new(compiled(args, &program, &options)?);
     if let StrategyChoice::Fixed(policy) = args.strategy
         && !policy.tells_rows_apart()
     {
@@ -227,8 +217,85 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The options with what the data hold that the model names. A profile has looked at them already.
-fn with_data(args: &Args, program: &Program, options: CompileOptions) -> Result<CompileOptions, Failure> {
+/// A number of microbatches, or `auto`; whether there can be so many is said where they are made.
+fn microbatches(text: &str) -> Result<Microbatches, &'static str> {
+    if text == AUTO {
+        return Ok(Microbatches::Auto);
+    }
+    text.parse().map(Microbatches::Fixed).map_err(|_| "expected a whole number from 1 to 64, or `auto`")
+}
+
+/// The schedule that is asked for, in as many microbatches as are asked for: by arguments, else by the model.
+fn compiled(args: &Args, program: &Program, options: &CompileOptions) -> Result<Compiled, Failure> {
+    let asked = args.microbatches.unwrap_or(program.train.microbatches);
+    let fixed = match (asked, &options.profile) {
+        (Microbatches::Fixed(_), _) => args.microbatches.and_then(Microbatches::fixed),
+        (Microbatches::Auto, None) => return climb(args, program, options),
+        // Its times are those of operations on parts of one size.
+        (Microbatches::Auto, Some(profile)) => {
+            let number = profile.microbatches;
+            // What is wrong with one that cannot be is told of the profile.
+            let fits = (1..=64).contains(&number) && program.train.batch.is_multiple_of(number);
+            let number = if fits { number } else { 1 };
+            let parts = |n: u32| format!("{n} microbatch{}", if n == 1 { "" } else { "es" });
+            tell!(
+                "note: the profile was measured in {}, which says nothing of other numbers: compiled in {}",
+                parts(profile.microbatches),
+                parts(number)
+            );
+            Some(number)
+        }
+    };
+    let options = with_data(args, program, options.clone().microbatches(fixed), &mut String::new())?;
+    Ok(match args.strategy {
+        StrategyChoice::Fixed(policy) => compile_with(program, &options.policy(policy))?,
+        StrategyChoice::Auto => {
+            let candidates = search::candidates(args.lookahead);
+            let (best, outcome) = search::tables::search(program, &options, candidates)?;
+            best.tried.iter().for_each(|t| tell!("auto: {}", said(t)));
+            tell_outcome(&outcome);
+            best.compiled
+        }
+    })
+}
+
+/// In as many microbatches as a step is predicted to be shortest with.
+fn climb(args: &Args, program: &Program, options: &CompileOptions) -> Result<Compiled, Failure> {
+    let tried = search::microbatches::numbers(program, options)?;
+    let mut told = String::new();
+    let of = |m| with_data(args, program, options.clone().microbatches(m), &mut told);
+    let tell_tried = |best: &Best| best.tried.iter().for_each(|t| tell!("auto: {}", said(t)));
+    let StrategyChoice::Fixed(policy) = args.strategy else {
+        let candidates: Vec<Candidate> = search::candidates(args.lookahead).collect();
+        let (best, outcome, changed) = search::microbatches::with_tables(program, tried, &candidates, of)?;
+        tell_tried(&best);
+        if changed.len() > 1 {
+            for (candidate, step) in changed {
+                tell!("auto: {}, single tables changed: {:.3} ms a step", candidate.describe(), step * 1e3);
+            }
+        }
+        tell_outcome(&outcome);
+        return Ok(best.compiled);
+    };
+    let candidate = Candidate::new(policy, args.lookahead);
+    let best = search::microbatches::search(program, tried, &[candidate], of)?;
+    tell_tried(&best);
+    Ok(best.compiled)
+}
+
+fn tell_outcome(outcome: &Outcome) {
+    outcome.swaps.iter().for_each(|swap| tell!("auto: {swap}"));
+    tell!("auto: {outcome}");
+}
+
+/// The options with what the data hold that the model names, and what is told of that unless it was told already. A profile
+/// has looked at them already.
+fn with_data(
+    args: &Args,
+    program: &Program,
+    options: CompileOptions,
+    told: &mut String,
+) -> Result<CompileOptions, Failure> {
     let named = program.workload.as_ref().is_some_and(|w| !matches!(w.source, DataSource::Generate { .. }));
     if !named || args.assume.is_some() || options.profile.is_some() {
         return Ok(options);
@@ -237,16 +304,20 @@ fn with_data(args: &Args, program: &Program, options: CompileOptions) -> Result<
     let found = planning::look(&lowered, !args.no_cache).map_err(|e| {
         Failure::Found(format!("{e}\n(to compile without reading the data: `--assume workload`)"))
     })?;
+    let text = match found {
+        Found::Nothing => return Ok(options),
+        Found::NotCounted { .. } => format!("note: {found}"),
+        Found::Counts { .. } => found.to_string(),
+    };
+    // Of other numbers of microbatches batches begin elsewhere, which is worth no line.
+    let again = *told == text || (!told.is_empty() && matches!(found, Found::Counts { .. }));
+    if !again {
+        tell!("{text}");
+        *told = text;
+    }
     Ok(match found {
-        Found::Nothing => options,
-        Found::NotCounted { .. } => {
-            tell!("note: {found}");
-            options
-        }
-        Found::Counts { ref counts, .. } => {
-            tell!("{found}");
-            options.counts((**counts).clone())
-        }
+        Found::Counts { counts, .. } => options.counts(*counts),
+        Found::Nothing | Found::NotCounted { .. } => options,
     })
 }
 

@@ -40,6 +40,11 @@ pub(crate) fn divides(program: &c::Program, ranks: u32) -> Result<(), ImportErro
     Err(ImportError::new(vec![d], program))
 }
 
+/// Parts of a batch: one where that is left to the compiler, which asks for what it tries.
+pub(crate) fn microbatches(train: &c::Train) -> u32 {
+    train.microbatches.fixed().unwrap_or(1)
+}
+
 /// What collectives send; what is not built has been refused.
 fn element(dtype: c::DType) -> s::Element {
     if dtype == c::DType::BF16 { s::Element::Bf16 } else { s::Element::Real }
@@ -79,7 +84,7 @@ impl Importer<'_> {
             let d = d.label("would round each occurrence by itself");
             self.diagnostics.push(d.help("leave out `unique_rows off`, or write `gradient_dist f32`"));
         }
-        let (lookahead, microbatches) = (train.lookahead, train.microbatches);
+        let (lookahead, microbatches) = (train.lookahead, microbatches(train));
         let reuse = Reuse { lookahead, microbatches };
         // More microbatches than classes can be are not worth counting.
         if microbatches as usize > Reuse::MOST || reuse.count(Way::Forward) > Reuse::MOST {
@@ -120,7 +125,7 @@ impl Importer<'_> {
                 gradients: element(train.precision.gradient_dist),
             },
             batch: train.batch,
-            microbatches: train.microbatches,
+            microbatches: microbatches(train),
             duration: match train.duration {
                 c::Duration::Steps(n) => s::Duration::Steps(n),
                 c::Duration::Epochs(n) => s::Duration::Epochs(n),

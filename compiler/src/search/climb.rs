@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::outcome::{Outcome, Swap, Way};
 use super::tables::asking;
-use super::{Best, Candidate, Cost, Search, Verdict};
+use super::{Best, Candidate, Cost, GAIN, Search, Tried, Verdict};
 use crate::algebra::derive::explain;
 use crate::algebra::rules::{Context, together};
 use crate::compile::{CompileError, Compiled};
@@ -19,8 +19,6 @@ const SCHEDULES: usize = 32;
 const FULLY: usize = 12;
 /// By how much the first order of a way may be longer than that of what there is.
 const QUICK: f64 = 1.02;
-/// How many times as long a step must be without a change: less is nothing that a prediction knows.
-pub(super) const GAIN: f64 = 1.001;
 /// Fewer where each has many operations: about so many in all.
 const OPERATIONS: usize = 60_000;
 
@@ -120,7 +118,7 @@ impl<'a, 's> Climb<'a, 's> {
     /// From the best of all candidates.
     pub(super) fn new(search: &'s Search<'a>, cost: Cost, best: Best) -> Result<Self, CompileError> {
         let candidate = best.tried[best.chosen].candidate;
-        let asked = search.asked();
+        let asked = search.said();
         let first = search.first(candidate, &asked)?.unwrap_or(cost);
         let (outcome, made, seen) = (Outcome::default(), Vec::new(), BTreeSet::new());
         let mut climb =
@@ -134,7 +132,9 @@ impl<'a, 's> Climb<'a, 's> {
     pub(super) fn begin(&self, way: &Move) -> Result<Option<Self>, CompileError> {
         let asked = way.change.made(&way.tables, &self.asked);
         let mut shortest: Option<(usize, Cost, Compiled)> = None;
-        for (i, tried) in self.best.tried.iter().enumerate() {
+        let of_as_many =
+            |(_, tried): &(usize, &Tried)| tried.candidate.microbatches == self.candidate.microbatches;
+        for (i, tried) in self.best.tried.iter().enumerate().filter(of_as_many) {
             let beat = shortest.as_ref().map_or(self.cost.longer(1.0 / GAIN), |found| found.1);
             let policy = tried.candidate.policy;
             let schedule =
@@ -261,7 +261,7 @@ impl<'a, 's> Climb<'a, 's> {
         for left_out in 0..self.made.len() {
             let others = self.made.iter().enumerate().filter(|(n, _)| *n != left_out);
             let asked =
-                others.fold(self.search.asked(), |asked, (_, (tables, change))| change.made(tables, &asked));
+                others.fold(self.search.said(), |asked, (_, (tables, change))| change.made(tables, &asked));
             let module = self.search.lowered(self.candidate, &asked);
             let found = module.and_then(|m| {
                 self.search.schedule(m, self.candidate.policy, None, (false, false)).ok()?.ok()
@@ -274,13 +274,13 @@ impl<'a, 's> Climb<'a, 's> {
 
 impl Search<'_> {
     /// What options ask for.
-    fn asked(&self) -> Asked {
+    fn said(&self) -> Asked {
         Asked { tables: self.options.tables.clone(), bucket_bytes: self.options.bucket_bytes }
     }
 
     /// The module with these choices; none if it cannot be.
     fn lowered(&self, candidate: Candidate, asked: &Asked) -> Option<Module> {
-        let options = self.options.clone().policy(candidate.policy).lookahead(candidate.lookahead);
+        let options = self.asked(&candidate);
         let options = options.tables(asked.tables.clone()).bucket_bytes(asked.bucket_bytes);
         let stages = self.aim.stages(&self.module, &options).ok()?;
         Branches::new(self.module.clone(), vec![stages]).next()?.ok()

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use fs_dsl::checked::{self, Program};
+use fs_schedule::counts::Counts;
 use fs_schedule::reuse::Reuse;
 use fs_schedule::{Element, Leg, Schedule, Sharding, SparseOptimizer, Way as Direction};
 use fs_workload::ids::RowLaw;
@@ -55,8 +56,8 @@ pub fn search(
     candidates: impl IntoIterator<Item = Candidate>,
 ) -> Result<(Best, Outcome), CompileError> {
     let search = Search::new(program, options)?;
-    let (cost, best) = search.over(candidates)?;
-    let (mut best, outcome) = search.improve(cost, best)?;
+    let (cost, best) = search.over(candidates, None)?.all()?;
+    let (_, mut best, outcome) = search.improve(cost, best)?;
     best.compiled.schedule.search = Some(outcome.record(&best));
     emit::proved(&best.compiled.schedule)?;
     Ok((best, outcome))
@@ -64,8 +65,8 @@ pub fn search(
 
 impl Search<'_> {
     /// From the best strategy, and from the best where all tables travel together or each alone, if that is better. Where one climb
-    /// ends another may not come by, so the best end counts.
-    fn improve(&self, cost: Cost, best: Best) -> Result<(Best, Outcome), CompileError> {
+    /// ends another may not come by, so the best end counts. What that costs, it, and how it came to be.
+    pub(super) fn improve(&self, cost: Cost, best: Best) -> Result<(Cost, Best, Outcome), CompileError> {
         let mut known = Known::default();
         let start = Climb::new(self, cost, best)?;
         let (now, candidate) = start.now();
@@ -85,7 +86,9 @@ impl Search<'_> {
             }
             top.outcome.also(&other.outcome);
         }
-        Ok(top.end())
+        let cost = top.cost;
+        let (best, outcome) = top.end();
+        Ok((cost, best, outcome))
     }
 
     /// As far as it goes.
@@ -223,7 +226,9 @@ pub fn alike(
     candidate: Candidate,
 ) -> Vec<Alike> {
     // Of a profile's rows only one kind is known, so laws stand for both.
-    let counts = options.counts.as_ref().filter(|c| options.profile.is_none() && c.ranks == s.ranks);
+    let of = (s.ranks, s.settings.microbatches.max(1));
+    let counted = |c: &&Counts| options.profile.is_none() && (c.ranks, c.microbatches) == of;
+    let counts = options.counts.as_ref().filter(counted);
     let mean = sizes::Sizes::mean(s, counts);
     let draws = sizes::draws(s, &mean);
     let ids = sizes::ids_of(s);

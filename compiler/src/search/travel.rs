@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use fs_schedule::{Engine, Schedule};
 
-use super::climb::{Asked, Change, GAIN, Move};
+use super::GAIN;
+use super::climb::{Asked, Change, Move};
 use super::outcome::Way;
 use crate::compile::CompileOptions;
 use crate::sched::policy;

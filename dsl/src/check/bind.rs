@@ -230,12 +230,18 @@ impl Checker<'_> {
             }
             ParamKind::Count { min, max } => {
                 let value = self.number(p, &g, callee)?;
-                if value.fract() == 0.0 && value >= min as f64 && value <= max as f64 {
-                    Ok(Data::Count(value as u64))
-                } else {
-                    Err(self.out_of_range(p, value, g.span))
-                }
+                whole(value, min, max).map(Data::Count).ok_or_else(|| self.out_of_range(p, value, g.span))
             }
+            ParamKind::CountOrAuto { min, max } => match &g.val {
+                Val::Symbol(s) if s == "auto" => Ok(Data::CountOrAuto(None)),
+                Val::Number { unit: None, value } => match whole(*value, min, max) {
+                    Some(n) => Ok(Data::CountOrAuto(Some(n))),
+                    None => Err(self.out_of_range(p, *value, g.span)),
+                },
+                // What measures something is told so.
+                Val::Number { .. } => self.number(p, &g, callee).and(Err(Failed)),
+                _ => Err(self.wrong_kind(p, &g, callee)),
+            },
             ParamKind::Number { min, max, open } => {
                 let value = self.number(p, &g, callee)?;
                 let fits = if open { value > min && value < max } else { value >= min && value < max };
@@ -432,6 +438,11 @@ impl Checker<'_> {
             .suggest(word, words.iter().copied()),
         )
     }
+}
+
+/// A whole number of a range.
+fn whole(value: f64, min: u64, max: u64) -> Option<u64> {
+    (value.fract() == 0.0 && value >= min as f64 && value <= max as f64).then_some(value as u64)
 }
 
 fn is_layer_name(text: &str) -> bool {

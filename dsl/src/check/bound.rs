@@ -16,6 +16,7 @@ pub(crate) enum Data {
     Table(TableId),
     Input(InputId),
     Count(u64),
+    CountOrAuto(Option<u64>),
     Number(f64),
     Switch(bool),
     Choice(&'static str),
@@ -75,6 +76,7 @@ impl Bound {
         table: Table => TableId;
         input: Input => InputId;
         count: Count => u64;
+        count_or_auto: CountOrAuto => Option<u64>;
         number: Number => f64;
         switch: Switch => bool;
         choice: Choice => &'static str;

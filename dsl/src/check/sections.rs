@@ -8,8 +8,8 @@ use super::settings;
 use super::values::{Arg, Failed, Given};
 use crate::ast::{self, Entry, ExprKind, Section};
 use crate::checked::{
-    Balancing, Cluster, DType, DataSource, DenseOptimizer, Duration, Evaluate, InputKind, Link, Precision,
-    Train, Workload,
+    Balancing, Cluster, DType, DataSource, DenseOptimizer, Duration, Evaluate, InputKind, Link, Microbatches,
+    Precision, Train, Workload,
 };
 use crate::cluster;
 use crate::codes;
@@ -31,7 +31,7 @@ impl Default for Train {
             },
             balance: Balancing::Auto,
             lookahead: 1,
-            microbatches: 1,
+            microbatches: Microbatches::Fixed(1),
             unique_rows: true,
             precision: Precision {
                 compute: DType::F32,
@@ -240,8 +240,9 @@ impl<'a> Checker<'a> {
             (false, true) => Duration::Epochs(b.count("epochs")? as u32),
             (false, false) => Duration::Epochs(1),
         };
-        let (batch, microbatches) = (b.count("batch")? as u32, b.count("microbatches")? as u32);
-        if batch % microbatches != 0 {
+        let (batch, microbatches) = (b.count("batch")? as u32, b.count_or_auto("microbatches")?);
+        let microbatches = microbatches.map_or(Microbatches::Auto, |n| Microbatches::Fixed(n as u32));
+        if let Some(microbatches) = microbatches.fixed().filter(|n| batch % n != 0) {
             let d = Diagnostic::error(
                 codes::CONFLICT,
                 b.span_of("microbatches"),

@@ -92,9 +92,9 @@ pub(crate) const TRAIN: &[Param] = &[
     ),
     Param::default(
         "microbatches",
-        ParamKind::Count { min: 1, max: 64 },
+        ParamKind::CountOrAuto { min: 1, max: 64 },
         "1",
-        "Parts of a batch, whose gradients are summed before the update.",
+        "Parts of a batch, whose gradients are summed before the update; `auto` leaves their number, and so how sums round, to the compiler.",
     ),
     Param::default(
         "unique_rows",

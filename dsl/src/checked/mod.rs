@@ -12,7 +12,7 @@ use crate::source::{SourceMap, Span};
 
 pub use settings::{
     Balance, Balancing, Cluster, DataSource, Duration, Evaluate, IdDistribution, LabelDistribution,
-    LengthDistribution, Limit, Link, Precision, Train, Workload,
+    LengthDistribution, Limit, Link, Microbatches, Precision, Train, Workload,
 };
 
 /// A checked program: all blocks of a `.fs` file and of the files that it imports.

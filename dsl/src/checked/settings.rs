@@ -19,7 +19,7 @@ pub struct Train {
     /// Batches of lookahead (default 1).
     pub lookahead: u32,
     /// Microbatches per batch (default 1).
-    pub microbatches: u32,
+    pub microbatches: Microbatches,
     /// Send each row once per rank (default true) or once per occurrence.
     pub unique_rows: bool,
     /// Type of activations, and wire type of each collective (default f32 everywhere).
@@ -37,6 +37,25 @@ pub enum Duration {
     Steps(u64),
     /// Passes over the data.
     Epochs(u32),
+}
+
+/// Parts of a batch. Gradients are summed in each and then over all, so their number decides how sums round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Microbatches {
+    /// So many.
+    Fixed(u32),
+    /// As many as a step is predicted to be shortest with: the model trains as well however its sums round.
+    Auto,
+}
+
+impl Microbatches {
+    /// Their number, if the model says it.
+    pub fn fixed(self) -> Option<u32> {
+        match self {
+            Self::Fixed(n) => Some(n),
+            Self::Auto => None,
+        }
+    }
 }
 
 /// Whether samples are given to ranks.

@@ -1,0 +1,147 @@
+//! How many microbatches, where the model leaves that to the compiler: each number is searched as if it were asked for.
+//!
+//! More microbatches overlap more and take less memory, but their operations are as many times more. So numbers are tried
+//! from one upwards, doubled each time, and a larger one is taken if it is better by more than a prediction can err, or needs
+//! less of what there is too little of. After some that were not the search ends: what comes behind them is not looked at.
+
+use fs_dsl::checked::Program;
+use fs_schedule::Way;
+use fs_schedule::reuse::Reuse;
+use fs_schedule::search::TriedStrategy;
+
+use super::tables::Outcome;
+use super::{Best, Candidate, Cost, GAIN, Search, Tried};
+use crate::compile::{Aim, CompileError, CompileOptions, Compiled};
+use crate::emit;
+
+/// The largest number that is tried.
+const MOST: u32 = 64;
+/// So many numbers in a row that bring nothing end the search.
+const PATIENCE: u32 = 2;
+
+/// The numbers that may be tried: powers of two that divide the batch, of which every rank has a sample or more for each
+/// microbatch.
+///
+/// # Errors
+/// If the program has no schedule for the ranks, whatever their number.
+pub fn numbers(program: &Program, options: &CompileOptions) -> Result<Vec<u32>, CompileError> {
+    let ranks = Aim::new(program, options)?.ranks;
+    let batch = program.train.batch;
+    let fits = |m: &u32| batch.is_multiple_of(*m) && batch / ranks >= *m;
+    let doubled = (0..=MOST.ilog2()).map(|n| 1 << n);
+    Ok(doubled.take_while(|m| *m == 1 || fits(m)).collect())
+}
+
+/// As [`super::search`] in the best of these numbers of microbatches, in the order given. Options are asked for when a number is
+/// tried, because what was counted in data is of one number; an error of theirs ends the search.
+///
+/// # Errors
+/// As there, or one of the options.
+pub fn search<E: From<CompileError>>(
+    program: &Program,
+    numbers: impl IntoIterator<Item = u32>,
+    candidates: &[Candidate],
+    options: impl FnMut(u32) -> Result<CompileOptions, E>,
+) -> Result<Best, E> {
+    let (mut leaders, tried) = climb(program, numbers, candidates, options)?;
+    let Leader { chosen, compiled, .. } = leaders.pop().ok_or(CompileError::NoCandidate)?;
+    let mut best = Best { compiled, chosen, tried };
+    best.compiled.schedule.search = Some(Outcome::default().record(&best));
+    emit::proved(&best.compiled.schedule).map_err(CompileError::from)?;
+    Ok(best)
+}
+
+/// What numbers cost once single tables are changed: the candidates that led, and seconds of a step.
+pub type Changed = Vec<(Candidate, f64)>;
+
+/// As [`search()`], and then with other choices for single tables where that is faster: in each number that was better than those
+/// before it, because tables gain more in one than in another. So the outcome is never worse than that of the first number.
+///
+/// # Errors
+/// As there.
+pub fn with_tables<E: From<CompileError>>(
+    program: &Program,
+    numbers: impl IntoIterator<Item = u32>,
+    candidates: &[Candidate],
+    options: impl FnMut(u32) -> Result<CompileOptions, E>,
+) -> Result<(Best, Outcome, Changed), E> {
+    let (leaders, mut tried) = climb(program, numbers, candidates, options)?;
+    let mut found: Option<(Cost, usize, Compiled, Outcome)> = None;
+    let mut changed = Vec::new();
+    for Leader { search, cost, chosen, compiled } in leaders {
+        let (cost, best, outcome) = search.improve(cost, Best { compiled, chosen, tried })?;
+        tried = best.tried;
+        changed.push((tried[best.chosen].candidate, cost.step));
+        if found.as_ref().is_none_or(|found| cost < found.0.longer(1.0 / GAIN)) {
+            found = Some((cost, best.chosen, best.compiled, outcome));
+        }
+    }
+    let (_, chosen, compiled, outcome) = found.ok_or(CompileError::NoCandidate)?;
+    let mut best = Best { compiled, chosen, tried };
+    let mut record = outcome.record(&best);
+    if changed.len() > 1 {
+        record.strategies.extend(changed.iter().map(|(candidate, step)| TriedStrategy {
+            name: format!("{}, single tables changed", candidate.describe()),
+            step: Some(*step),
+            at_least: None,
+        }));
+    }
+    best.compiled.schedule.search = Some(record);
+    emit::proved(&best.compiled.schedule).map_err(CompileError::from)?;
+    Ok((best, outcome, changed))
+}
+
+/// What was better than all before it, and what it is compiled again by.
+struct Leader<'a> {
+    search: Search<'a>,
+    cost: Cost,
+    /// Its place among all that were tried.
+    chosen: usize,
+    compiled: Compiled,
+}
+
+/// The best of each number that was better than those before it; the last is the best of all.
+fn climb<'a, E: From<CompileError>>(
+    program: &'a Program,
+    numbers: impl IntoIterator<Item = u32>,
+    candidates: &[Candidate],
+    mut options: impl FnMut(u32) -> Result<CompileOptions, E>,
+) -> Result<(Vec<Leader<'a>>, Vec<Tried>), E> {
+    let mut leaders: Vec<Leader<'a>> = Vec::new();
+    let mut tried = Vec::new();
+    let mut vain = 0;
+    for number in numbers {
+        let options = options(number)?.microbatches(number);
+        let asked = candidates.iter().map(|c| c.microbatches(number));
+        // The first number is as if it were asked for: if it cannot be, that is said.
+        let asked = asked.filter(|c| leaders.is_empty() || can_be_told_apart(program, &options, c));
+        let asked: Vec<Candidate> = asked.collect();
+        let search = Search::new(program, &options)?;
+        let beat = leaders.last().map(|best| best.cost.longer(1.0 / GAIN));
+        let mut round = search.over(asked, beat)?;
+        let before = tried.len();
+        tried.append(&mut round.tried);
+        if let Some((cost, chosen, compiled)) = round.best {
+            leaders.push(Leader { search, cost, chosen: before + chosen, compiled });
+            vain = 0;
+        } else {
+            vain += 1;
+        }
+        if vain == PATIENCE {
+            break;
+        }
+    }
+    Ok((leaders, tried))
+}
+
+/// Whether a candidate makes no more classes of rows than can be told apart.
+fn can_be_told_apart(program: &Program, options: &CompileOptions, candidate: &Candidate) -> bool {
+    if !candidate.policy.tells_rows_apart() {
+        return true;
+    }
+    let lookahead = candidate.lookahead.unwrap_or(program.train.lookahead);
+    let named = options.tables.lookahead.values().filter_map(|k| k.0);
+    let most = named.chain([lookahead]).max().unwrap_or(lookahead);
+    let reuse = Reuse { lookahead: most, microbatches: candidate.microbatches.unwrap_or(1) };
+    reuse.count(Way::Forward) <= Reuse::MOST
+}
