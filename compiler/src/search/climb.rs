@@ -3,15 +3,15 @@
 
 use std::collections::BTreeSet;
 
+use fs_schedule::Engine;
+
+use super::asked::{Asked, Change};
 use super::outcome::{Outcome, Swap, Way};
-use super::tables::asking;
 use super::{Best, Candidate, Cost, GAIN, Search, Tried, Verdict};
-use crate::algebra::derive::explain;
-use crate::algebra::rules::{Context, together};
 use crate::compile::{CompileError, Compiled};
-use crate::distribution::{Choice, TableOptions};
 use crate::ir::Module;
 use crate::passes::branches::Branches;
+use crate::sched::BoundBy;
 
 /// Most ways that are tried, each by a first good order.
 const SCHEDULES: usize = 32;
@@ -19,57 +19,10 @@ const SCHEDULES: usize = 32;
 const FULLY: usize = 12;
 /// By how much the first order of a way may be longer than that of what there is.
 const QUICK: f64 = 1.02;
+/// How many times as long a strategy's step may be that is tried with all tables otherwise.
+const FAR: f64 = 1.5;
 /// Fewer where each has many operations: about so many in all.
 const OPERATIONS: usize = 60_000;
-
-/// What is asked for beside what holds for all of a model.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Asked {
-    /// Of tables.
-    pub tables: TableOptions,
-    /// Bytes of dense gradients that are summed at once.
-    pub bucket_bytes: Option<u64>,
-}
-
-/// A change of what is asked for.
-#[derive(Debug, Clone)]
-pub(super) enum Change {
-    /// Tables are distributed otherwise.
-    Distribution {
-        /// What rules may know of each.
-        context: Context,
-        /// As they are.
-        from: Choice,
-        /// As they would be.
-        to: Choice,
-    },
-    /// Tables get the number of those that they travel with.
-    Groups(Vec<(String, u32)>),
-    /// Dense gradients are summed by so many bytes.
-    Buckets(u64),
-}
-
-impl Change {
-    fn made(&self, tables: &[String], asked: &Asked) -> Asked {
-        let mut asked = asked.clone();
-        match self {
-            Self::Distribution { context, from, to } => {
-                asked.tables = asking(&asked.tables, tables, (from, to), context.folds.is_none());
-            }
-            Self::Groups(groups) => asked.tables = asked.tables.groups(groups.iter().cloned()),
-            Self::Buckets(bytes) => asked.bucket_bytes = Some(*bytes),
-        }
-        asked
-    }
-
-    /// The rules by which it means the same.
-    fn rules(&self) -> Vec<&'static str> {
-        match self {
-            Self::Distribution { context, from, to } => explain(context, from, to).unwrap_or_default(),
-            Self::Groups(_) | Self::Buckets(_) => vec![together::RULE.name],
-        }
-    }
-}
 
 /// A change that may be made.
 #[derive(Debug, Clone)]
@@ -127,24 +80,26 @@ impl<'a, 's> Climb<'a, 's> {
         Ok(climb)
     }
 
-    /// Another that begins where a change makes any of the strategies the shortest, if it does: one that is not the shortest by
-    /// itself may be with it.
-    pub(super) fn begin(&self, way: &Move) -> Result<Option<Self>, CompileError> {
+    /// Another that begins with a change of the strategy that it makes the shortest, which need not be the one that is shortest
+    /// without it; none if its step is not so many times as long as this one's or less.
+    pub(super) fn begin(&self, way: &Move, times: f64) -> Result<Option<Self>, CompileError> {
         let asked = way.change.made(&way.tables, &self.asked);
         let mut shortest: Option<(usize, Cost, Compiled)> = None;
-        let of_as_many =
-            |(_, tried): &(usize, &Tried)| tried.candidate.microbatches == self.candidate.microbatches;
-        for (i, tried) in self.best.tried.iter().enumerate().filter(of_as_many) {
-            let beat = shortest.as_ref().map_or(self.cost.longer(1.0 / GAIN), |found| found.1);
+        // What all of compute's work excludes no other transfers allow.
+        let may = |tried: &Tried| match tried.verdict {
+            Verdict::Scheduled(cost) => cost < self.cost.longer(FAR),
+            Verdict::Pruned(bound) => bound.from != BoundBy::Engine(Engine::Compute),
+        };
+        for (i, tried) in self.best.tried.iter().enumerate() {
             let policy = tried.candidate.policy;
-            let schedule =
-                |module, quick| self.search.schedule(module, policy, Some(beat), (quick, !quick)).ok()?.ok();
-            let Some(module) = self.search.lowered(tried.candidate, &asked) else { continue };
-            if schedule(module.clone(), true).is_none_or(|(quick, _)| quick >= beat.longer(QUICK)) {
+            let of_as_many = tried.candidate.microbatches == self.candidate.microbatches;
+            if !of_as_many || !policy.reorders() || !may(tried) {
                 continue;
             }
-            shortest = match schedule(module, false) {
-                Some((cost, compiled)) if cost < beat => Some((i, cost, compiled)),
+            let beat = shortest.as_ref().map_or(self.cost.longer(times), |found| found.1);
+            let Some(module) = self.search.lowered(tried.candidate, &asked) else { continue };
+            shortest = match self.search.schedule(module, policy, Some(beat), (false, true)) {
+                Ok(Ok((cost, compiled))) if cost < beat => Some((i, cost, compiled)),
                 _ => shortest,
             };
         }

@@ -14,7 +14,9 @@ use fs_schedule::reuse::Reuse;
 use fs_schedule::{Element, Leg, Schedule, Sharding, SparseOptimizer, Way as Direction};
 use fs_workload::ids::RowLaw;
 
-use super::climb::{Change, Climb, Move};
+use super::asked::Change;
+pub use super::asked::asking;
+use super::climb::{Climb, Move};
 pub use super::outcome::{Other, Outcome, Swap, Way};
 use super::travel::{self, Kind};
 use super::uses::uses;
@@ -23,7 +25,7 @@ use crate::algebra::cost::{Classes, Sizes};
 use crate::algebra::derive::{self, Derived, derive};
 use crate::algebra::rules::{Context, Use};
 use crate::compile::{CompileError, CompileOptions, Compiled};
-use crate::distribution::{At, Choice, Lookahead, TableOptions};
+use crate::distribution::{At, Choice};
 use crate::emit;
 use crate::sched::rows::Entries;
 use crate::sched::{relays, sizes};
@@ -64,8 +66,8 @@ pub fn search(
 }
 
 impl Search<'_> {
-    /// From the best strategy, and from the best where all tables travel together or each alone, if that is better. Where one climb
-    /// ends another may not come by, so the best end counts. What that costs, it, and how it came to be.
+    /// From the best strategy, and from the best where all tables travel together or each alone, if that is not much worse.
+    /// Where one climb ends another may not come by, so the best end counts. What that costs, it, and how it came to be.
     pub(super) fn improve(&self, cost: Cost, best: Best) -> Result<(Cost, Best, Outcome), CompileError> {
         let mut known = Known::default();
         let start = Climb::new(self, cost, best)?;
@@ -75,24 +77,25 @@ impl Search<'_> {
         let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
         let starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
         let mut others = Vec::new();
-        for way in &starts {
-            others.extend(start.begin(way)?);
+        for (way, times) in &starts {
+            others.extend(start.begin(way, *times)?);
         }
-        let mut top = self.climbed(start, &mut known)?;
+        let mut top = self.distributed(start, &mut known)?;
         for other in others {
-            let mut other = self.climbed(other, &mut known)?;
+            let mut other = self.distributed(other, &mut known)?;
             if other.cost < top.cost {
                 std::mem::swap(&mut top, &mut other);
             }
             top.outcome.also(&other.outcome);
         }
+        let top = self.accompanied(top, &mut known)?;
         let cost = top.cost;
         let (best, outcome) = top.end();
         Ok((cost, best, outcome))
     }
 
-    /// As far as it goes.
-    fn climbed<'c, 's>(
+    /// With other distributions of single tables, as far as it goes.
+    fn distributed<'c, 's>(
         &'s self,
         mut climb: Climb<'c, 's>,
         known: &mut Known,
@@ -104,10 +107,17 @@ impl Search<'_> {
             let nodes = known.values().map(|derived| derived.nodes).max().unwrap_or(0);
             (climb.outcome.classes, climb.outcome.nodes) = (classes.len(), nodes);
             if !climb.step(moves(&ways))? {
-                break;
+                return Ok(climb);
             }
         }
-        // Who travels with whom is cheap to change, and comes last.
+    }
+
+    /// With other company.
+    fn accompanied<'c, 's>(
+        &'s self,
+        mut climb: Climb<'c, 's>,
+        known: &mut Known,
+    ) -> Result<Climb<'c, 's>, CompileError> {
         climb.allow(2);
         loop {
             let (now, candidate) = climb.now();
@@ -180,41 +190,6 @@ fn ways<'a>(classes: &'a [Alike], known: &mut BTreeMap<String, Derived>) -> Vec<
     }
     ways.sort_by_key(|(_, way)| way.covered);
     ways
-}
-
-/// Options with another choice for some tables than there is now; `folds`: nobody has said who asks for their rows.
-pub fn asking(
-    tables: &TableOptions,
-    names: &[String],
-    (now, choice): (&Choice, &Choice),
-    folds: bool,
-) -> TableOptions {
-    let each = || names.iter().cloned();
-    let mut asked = tables.clone();
-    if choice.unique != now.unique {
-        asked = asked.unique(each().map(|name| (name, choice.unique)));
-    }
-    if choice.lookahead != now.lookahead {
-        asked = asked.lookahead(each().map(|name| (name, Lookahead(choice.lookahead))));
-    }
-    if choice.sharding != now.sharding {
-        let word = match choice.sharding {
-            Sharding::DataParallel => "data_parallel",
-            Sharding::ColumnWise { .. } => "column_wise",
-            Sharding::TableWise { .. } => "table_wise",
-            Sharding::RowWise => "row_wise",
-        };
-        asked = asked.sharding(each().map(|name| (name, word.to_owned())));
-    }
-    if choice.relayed != now.relayed {
-        asked = asked.relay(each().map(|name| (name, choice.relayed)));
-    }
-    // Of what was replicated before nothing was said.
-    let owned = |c: &Choice| c.sharding != Sharding::DataParallel;
-    if folds && (choice.folded != now.folded || (owned(choice) && !owned(now))) {
-        asked = asked.fold(each().map(|name| (name, choice.folded)));
-    }
-    asked
 }
 
 /// The tables of a schedule that train, by what they can become; those that send most first.

@@ -7,10 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use fs_schedule::{Engine, Schedule};
+use fs_schedule::{Engine, Prediction, Schedule};
 
 use super::GAIN;
-use super::climb::{Asked, Change, Move};
+use super::asked::{Asked, Change};
+use super::climb::Move;
 use super::outcome::Way;
 use crate::compile::CompileOptions;
 use crate::sched::policy;
@@ -33,30 +34,41 @@ pub(super) struct Kind<'a> {
     pub far: f64,
 }
 
-/// Where compute is always busy no transfer holds anything up.
+/// By how much a step may be longer with each table alone, and a climb from there be worth it: other changes gain more there.
+const WORTH: f64 = 1.1;
+/// Where compute is busy but for so little no transfer holds much up.
+const BUSY: f64 = 1.005;
+
 fn busy(s: &Schedule) -> bool {
-    let prediction = s.prediction.as_ref();
-    prediction.is_none_or(|p| p.resource == Engine::Compute && p.step <= GAIN * p.resource_bound)
+    let busy = |p: &Prediction| p.resource == Engine::Compute && p.step <= BUSY * p.resource_bound;
+    s.prediction.as_ref().is_none_or(busy)
 }
 
-/// All tables together wherever their operands are ready, and every table, or every kind of many, by itself: from where a climb may
-/// begin as well. None where somebody has said something of it.
-pub(super) fn starts(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &CompileOptions) -> Vec<Move> {
+/// From where a climb may begin as well, and how many times as long the step may be there: all tables together wherever their
+/// operands are ready; and every table, or every kind of many, by itself. None where somebody has said something of it.
+pub(super) fn starts(
+    kinds: &[Kind<'_>],
+    s: &Schedule,
+    asked: &Asked,
+    options: &CompileOptions,
+) -> Vec<(Move, f64)> {
     let tables: Vec<String> = kinds.iter().flat_map(|kind| kind.tables).cloned().collect();
-    if busy(s) || tables.len() < 2 || !options.tables.groups.is_empty() {
+    // Telling rows apart is work, which other strategies do not have.
+    let busy = busy(s) && !policy::of(s.strategy).tells_rows_apart();
+    if busy || tables.len() < 2 || !options.tables.groups.is_empty() {
         return Vec::new();
     }
     let sum = |of: fn(&Kind<'_>) -> f64| kinds.iter().map(of).sum();
     let all = Kind { tables: &tables, wire: sum(|kind| kind.wire), far: sum(|kind| kind.far) };
     let start = |to: &str, numbered| regroup(all, &asked.tables.groups, to.into(), numbered);
     let one = tables.iter().map(|t| (t.clone(), 0)).collect();
-    let mut starts = vec![start("travelling all together", one)];
+    let mut starts = vec![(start("travelling all together", one), 1.0 / GAIN)];
     let of_kind = |(tables, n): (&[String], u32)| tables.iter().map(|t| (t.clone(), n)).collect::<Vec<_>>();
-    if tables.len() <= ALONE {
-        starts.push(start("travelling each alone", tables.iter().cloned().zip(0..).collect()));
+    if kinds.len() > 1 && tables.len() <= ALONE {
+        starts.push((start("travelling each alone", tables.iter().cloned().zip(0..).collect()), WORTH));
     } else if kinds.len() > 1 {
         let numbered = kinds.iter().map(|kind| kind.tables).zip(0..).flat_map(of_kind);
-        starts.push(start("travelling each kind alone", numbered.collect()));
+        starts.push((start("travelling each kind alone", numbered.collect()), WORTH));
     }
     starts
 }
