@@ -17,7 +17,7 @@ pub struct Search {
     pub kinds: u32,
     /// Nodes of the largest e-graph.
     pub nodes: u32,
-    /// Ways of single tables that were compiled.
+    /// Ways that were compiled.
     pub ways: u32,
     /// Those of which the best order was looked for.
     pub scheduled: u32,
@@ -39,15 +39,16 @@ pub struct TriedStrategy {
     pub at_least: Option<f64>,
 }
 
-/// Another distribution of some alike tables, which made the step shorter.
+/// Another distribution of some alike tables, other company that tables travel in, or other parts in which dense gradients are
+/// summed: each made the step shorter, but for company that all tables began in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rewrite {
-    /// Their names.
+    /// Their names; none of dense gradients.
     pub tables: Vec<String>,
-    /// How they were distributed.
+    /// How they were distributed, or travelled.
     pub from: String,
-    /// How they are.
+    /// How they are, or do.
     pub to: String,
     /// Rules of the algebra by which one becomes the other, in order.
     pub rules: Vec<String>,
@@ -63,13 +64,13 @@ pub struct Rewrite {
     pub without: Option<f64>,
 }
 
-/// A distribution of some alike tables that is not faster.
+/// A distribution or company of some tables, or parts of dense gradients, that is not faster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OtherWay {
-    /// Their names.
+    /// Their names; none of dense gradients.
     pub tables: Vec<String>,
-    /// How they would be distributed.
+    /// How they would be distributed, or travel.
     pub to: String,
     /// Seconds of a step in the best order that was found.
     pub step: f64,
