@@ -98,6 +98,15 @@ fn leaders(costs: &[Cost], patient: bool) -> Vec<usize> {
     found
 }
 
+/// Those of which tables are changed: not a tenth longer than the best before them, until the search ends.
+fn near(costs: &[Cost]) -> Vec<usize> {
+    let end = leaders(costs, true).last().map_or(0, |last| last + PATIENCE);
+    let best = |i: usize| leaders(&costs[..i], true).last().copied().expect("the first");
+    let close =
+        |i: &usize| *i == 0 || costs[*i] < Cost { step: costs[best(*i)].step * 1.1, ..costs[best(*i)] };
+    (0..costs.len()).filter(|i| *i <= end).filter(close).collect()
+}
+
 /// Options for one of the numbers.
 fn asks(options: &CompileOptions) -> impl FnMut(u32) -> Result<CompileOptions, CompileError> + '_ {
     |number| Ok(options.clone().microbatches(number))
@@ -142,7 +151,7 @@ fn agrees(name: &str, program: &Program, options: &CompileOptions, all: &[Candid
     }
     let with = microbatches::with_tables(program, tried.clone(), all, asks(options));
     let (best, _, changed) = with.expect("a schedule");
-    let finals: Vec<Schedule> = found
+    let finals: Vec<Schedule> = near(&costs)
         .iter()
         .map(|i| {
             let found = search::tables::search(&fixed(tried[*i]), options, all.iter().copied());
@@ -155,6 +164,10 @@ fn agrees(name: &str, program: &Program, options: &CompileOptions, all: &[Candid
     let taken = leaders(&costs, false).last().copied().expect("the first");
     assert_eq!(bare(&best.compiled.schedule), bare(&finals[taken]), "{name}: {costs:?}");
     assert!(finished(&best.compiled.schedule, memory) <= costs[0], "{name}: worse than one microbatch");
+    assert!(
+        !costs.iter().any(|c| better(*c, finished(&best.compiled.schedule, memory))),
+        "{name}: {costs:?}"
+    );
     assert!(verify(&best.compiled.schedule).is_empty(), "{name}");
     (tried[last], best.compiled.schedule.settings.microbatches)
 }

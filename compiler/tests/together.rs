@@ -85,8 +85,16 @@ fn same_values(graph: &EGraph<Node, Kinds>, data: &mut Data, joint: &mut BTreeMa
             let nodes = node.join_recexprs(|child| smallest.find_best(child).1);
             let one = to_term(&nodes, &mut data.terms).unwrap_or_else(|e| panic!("{e}: {nodes}"));
             assert_eq!(wanted, data.eval(one), "{alone}\nand\n{nodes}");
-            let last = alone.as_ref().last().map(ToString::to_string).unwrap_or_default();
-            *joint.entry(last).or_default() += 1;
+            // A transfer by what it goes by.
+            let last = alone.as_ref().last().expect("a transfer");
+            let by = match last.to_string().as_str() {
+                "return" => 1,
+                "send" | "send_all" => 2,
+                "answer" | "all_reduce" => 0,
+                _ => last.children.len() - 1,
+            };
+            let by = alone[last.children[by]].to_string();
+            *joint.entry(format!("{last} {by}")).or_default() += 1;
         }
     }
 }
@@ -180,7 +188,23 @@ fn each_kind_is_found() {
     let mut joint = BTreeMap::new();
     check(s, &mut joint);
     let kinds: Vec<&str> = joint.keys().map(String::as_str).collect();
-    let wanted = ["all_reduce", "answer", "ask", "ask_all", "ask_relay", "return", "send", "send_all"];
+    let wanted = [
+        "all_reduce given",
+        "answer partition",
+        "answer pass_classes",
+        "ask entries",
+        "ask relayed",
+        "ask_all entries",
+        "ask_relay entries",
+        "return ask",
+        "return ask_relay",
+        "return positions",
+        "send ask",
+        "send ask_relay",
+        "send positions",
+        "send_all ask_all",
+        "send_all positions",
+    ];
     assert_eq!(kinds, wanted);
 }
 

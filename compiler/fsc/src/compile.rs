@@ -57,7 +57,7 @@ pub(super) struct Args {
     balance_at: Option<At>,
     /// Bytes of dense gradients that are summed over ranks at once, where a strategy sums them in parts (default: an eighth of
     /// all, if that is worth a transfer; `auto` tries others).
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     bucket_bytes: Option<u64>,
     /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=row_wise,placement=hashed,relay=on,fold=on,group=0. May be repeated.
     #[arg(long = "table", value_name = "NAME:KEY=VALUE,...")]
@@ -101,9 +101,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     if args.in_flight == Some(0) {
         return Err(Failure::usage("--in-flight must be at least 1"));
-    }
-    if args.bucket_bytes == Some(0) {
-        return Err(Failure::usage("--bucket-bytes must be at least 1"));
     }
     let to_stdout = |p: Option<&PathBuf>| p.is_some_and(|p| p == Path::new("-"));
     if args.json && (to_stdout(args.output.as_ref()) || to_stdout(args.emit_ir.as_ref())) {

@@ -63,14 +63,19 @@ impl Terms {
         self.numbers.insert(node, id);
         Ok(id)
     }
+    /// How classes are told apart, by owners or as relays pass them on.
+    fn partition(&self, classes: Id) -> Option<Op> {
+        match self.node(classes).op {
+            Op::PassClasses | Op::Answer => self.partition(self.child(classes, 0)?),
+            op => Some(op),
+        }
+    }
     /// Whether transfers may be one: they do the same, of the same class and on the same leg, for other exchanges.
     fn travel_together(&self, transfers: &[Id]) -> Result<(), TypeError> {
         let what = |id: Id| {
             let op = self.node(id).op;
-            let apart = match op {
-                Op::Answer => self.child(id, 0).map(|classes| self.node(classes).op),
-                _ => None,
-            };
+            let apart =
+                self.child(id, 0).filter(|_| op == Op::Answer).and_then(|classes| self.partition(classes));
             (op.name(), self.class(id), self.ty(id).sharded, apart)
         };
         let travels = |id: Id| {

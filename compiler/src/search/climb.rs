@@ -205,25 +205,62 @@ impl<'a, 's> Climb<'a, 's> {
         (now < beat).then_some((now, compiled))
     }
 
-    /// What came of it, with what a step takes without each of the changes.
-    pub(super) fn end(mut self) -> (Best, Outcome) {
-        self.outcome.told();
+    /// What came of it, with what a step takes without each of the changes. Without one that others have made worse than nothing
+    /// it is what that takes.
+    pub(super) fn end(mut self) -> (Cost, Best, Outcome) {
         // Without the only one there is what the climb began with.
+        while let 2.. = self.made.len() {
+            let mut shorter: Option<(usize, Asked, (Cost, Compiled))> = None;
+            for left_out in 0..self.made.len() {
+                let asked = self.with(|n| n != left_out);
+                let found = self.alone(&asked);
+                self.outcome.swaps[left_out].without = found.as_ref().map(|(cost, _)| cost.step);
+                if let Some(found) = found.filter(|found| found.0 < self.cost)
+                    && shorter.as_ref().is_none_or(|known| found.0 < known.2.0)
+                {
+                    shorter = Some((left_out, asked, found));
+                }
+            }
+            let Some((left_out, asked, (cost, compiled))) = shorter else { break };
+            (self.cost, self.best.compiled, self.asked) = (cost, compiled, asked);
+            self.made.remove(left_out);
+            self.outcome.swaps.remove(left_out);
+            self.retell();
+        }
         if let [only] = &mut self.outcome.swaps[..] {
             only.without = Some(only.step.0);
-            return (self.best, self.outcome);
         }
-        for left_out in 0..self.made.len() {
-            let others = self.made.iter().enumerate().filter(|(n, _)| *n != left_out);
-            let asked =
-                others.fold(self.search.said(), |asked, (_, (tables, change))| change.made(tables, &asked));
-            let module = self.search.lowered(self.candidate, &asked);
-            let found = module.and_then(|m| {
-                self.search.schedule(m, self.candidate.policy, None, (false, false)).ok()?.ok()
-            });
-            self.outcome.swaps[left_out].without = found.map(|(cost, _)| cost.step);
+        self.outcome.told();
+        (self.cost, self.best, self.outcome)
+    }
+
+    /// Some of the changes.
+    fn with(&self, which: impl Fn(usize) -> bool) -> Asked {
+        let some = self.made.iter().enumerate().filter(|(n, _)| which(*n));
+        some.fold(self.search.said(), |asked, (_, (tables, change))| change.made(tables, &asked))
+    }
+
+    /// The best schedule of it that is found.
+    fn alone(&self, asked: &Asked) -> Option<(Cost, Compiled)> {
+        let module = self.search.lowered(self.candidate, asked)?;
+        self.search.schedule(module, self.candidate.policy, None, (false, false)).ok()?.ok()
+    }
+
+    /// What steps take after each change, once one is left out.
+    fn retell(&mut self) {
+        let first = self.outcome.swaps.first().map_or(0.0, |first| first.step.0);
+        let mut before = self.alone(&self.with(|_| false)).map_or(first, |(cost, _)| cost.step);
+        for n in 0..self.made.len() {
+            let last = n + 1 == self.made.len();
+            let after = if last {
+                Some(self.cost.step)
+            } else {
+                self.alone(&self.with(|i| i <= n)).map(|(cost, _)| cost.step)
+            };
+            let after = after.unwrap_or(before);
+            self.outcome.swaps[n].step = (before, after);
+            before = after;
         }
-        (self.best, self.outcome)
     }
 }
 

@@ -16,6 +16,9 @@ use crate::emit;
 
 /// The largest number that is tried.
 const MOST: u32 = 64;
+/// How many times as long a number's step may be as the shortest before it for tables to be changed in it as well, which may
+/// gain more there.
+const NEAR: f64 = 1.1;
 /// So many numbers in a row that bring nothing end the search.
 const PATIENCE: u32 = 2;
 
@@ -43,7 +46,7 @@ pub fn search<E: From<CompileError>>(
     candidates: &[Candidate],
     options: impl FnMut(u32) -> Result<CompileOptions, E>,
 ) -> Result<Best, E> {
-    let (mut leaders, tried) = climb(program, numbers, candidates, options)?;
+    let (mut leaders, tried) = climb(program, numbers, candidates, options, 1.0 / GAIN)?;
     let Leader { chosen, compiled, .. } = leaders.pop().ok_or(CompileError::NoCandidate)?;
     let mut best = Best { compiled, chosen, tried };
     best.compiled.schedule.search = Some(Outcome::default().record(&best));
@@ -55,7 +58,7 @@ pub fn search<E: From<CompileError>>(
 pub type Changed = Vec<(Candidate, f64)>;
 
 /// As [`search()`], and then with other choices for single tables where that is faster: in each number that was better than those
-/// before it, because tables gain more in one than in another. So the outcome is never worse than that of the first number.
+/// before it, or not much worse, because tables gain more in one than in another. So the outcome is never worse than that of the first number.
 ///
 /// # Errors
 /// As there.
@@ -65,7 +68,7 @@ pub fn with_tables<E: From<CompileError>>(
     candidates: &[Candidate],
     options: impl FnMut(u32) -> Result<CompileOptions, E>,
 ) -> Result<(Best, Outcome, Changed), E> {
-    let (leaders, mut tried) = climb(program, numbers, candidates, options)?;
+    let (leaders, mut tried) = climb(program, numbers, candidates, options, NEAR)?;
     let mut found: Option<(Cost, usize, Compiled, Outcome)> = None;
     let mut changed = Vec::new();
     for Leader { search, cost, chosen, compiled } in leaders {
@@ -100,14 +103,17 @@ struct Leader<'a> {
     compiled: Compiled,
 }
 
-/// The best of each number that was better than those before it; the last is the best of all.
+/// The best of each number whose step was less than so many times as long as that of those before it; with less than one time the
+/// last is the best of all.
 fn climb<'a, E: From<CompileError>>(
     program: &'a Program,
     numbers: impl IntoIterator<Item = u32>,
     candidates: &[Candidate],
     mut options: impl FnMut(u32) -> Result<CompileOptions, E>,
+    near: f64,
 ) -> Result<(Vec<Leader<'a>>, Vec<Tried>), E> {
     let mut leaders: Vec<Leader<'a>> = Vec::new();
+    let mut best: Option<Cost> = None;
     let mut tried = Vec::new();
     let mut vain = 0;
     for number in numbers {
@@ -117,13 +123,15 @@ fn climb<'a, E: From<CompileError>>(
         let asked = asked.filter(|c| leaders.is_empty() || can_be_told_apart(program, &options, c));
         let asked: Vec<Candidate> = asked.collect();
         let search = Search::new(program, &options)?;
-        let beat = leaders.last().map(|best| best.cost.longer(1.0 / GAIN));
+        let beat = best.map(|best| best.longer(near));
         let mut round = search.over(asked, beat)?;
         let before = tried.len();
         tried.append(&mut round.tried);
         if let Some((cost, chosen, compiled)) = round.best {
             leaders.push(Leader { search, cost, chosen: before + chosen, compiled });
-            vain = 0;
+            let better = best.is_none_or(|best| cost < best.longer(1.0 / GAIN));
+            best = if better { Some(cost) } else { best };
+            vain = if better { 0 } else { vain + 1 };
         } else {
             vain += 1;
         }

@@ -89,9 +89,7 @@ impl Search<'_> {
             top.outcome.also(&other.outcome);
         }
         let top = self.accompanied(top, &mut known)?;
-        let cost = top.cost;
-        let (best, outcome) = top.end();
-        Ok((cost, best, outcome))
+        Ok(top.end())
     }
 
     /// With other distributions of single tables, as far as it goes.

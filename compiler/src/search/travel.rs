@@ -2,10 +2,11 @@
 //!
 //! Rule `together` lets any transfers that do the same be one. One starts once, but waits for the operands of all and ends for
 //! all at once: what a table's rows are needed for may have to wait for those of a larger one. By default tables travel
-//! together whose operands are ready at once, and dense gradients in about eight parts. Tried are, from what sends most on:
-//! other parts of the dense gradients, tables apart from the rest, in halves, each by itself, and two kinds together.
+//! together whose operands are ready at once, and dense gradients in up to eight parts that are worth a transfer. Tried are,
+//! from what sends most on: other parts of the dense gradients, tables apart from the rest, in halves, each by itself, two
+//! kinds together, and all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::{Engine, Prediction, Schedule};
 
@@ -14,14 +15,14 @@ use super::asked::{Asked, Change};
 use super::climb::Move;
 use super::outcome::Way;
 use crate::compile::CompileOptions;
-use crate::sched::policy;
+use crate::sched::{policy, relays};
 
 /// Kinds of tables of which pairs are tried.
 const PAIRED: usize = 4;
 /// Tables of a kind that may travel each by itself.
 const ALONE: usize = 8;
 /// Into how many parts dense gradients may be cut, about.
-const PARTS: [u64; 5] = [1, 2, 4, 16, 32];
+const PARTS: [u64; 6] = [1, 2, 4, 8, 16, 32];
 /// What they may have at least, in bytes.
 const LEAST: u64 = 1 << 14;
 
@@ -44,60 +45,92 @@ fn busy(s: &Schedule) -> bool {
     s.prediction.as_ref().is_none_or(busy)
 }
 
+/// Kinds of whose company nobody has said anything.
+fn open<'k>(kinds: &[Kind<'k>], options: &CompileOptions) -> Vec<Kind<'k>> {
+    let open = |kind: &&Kind<'_>| kind.tables.iter().all(|t| !options.tables.groups.contains_key(t));
+    kinds.iter().filter(open).copied().collect()
+}
+
 /// From where a climb may begin as well, and how many times as long the step may be there: all tables together wherever their
-/// operands are ready; and every table, or every kind of many, by itself. None where somebody has said something of it.
+/// operands are ready; every table, or every kind of many, by itself; and dense gradients at once where the best strategy cuts
+/// no sums, which others do. What somebody has said stays.
 pub(super) fn starts(
     kinds: &[Kind<'_>],
     s: &Schedule,
     asked: &Asked,
     options: &CompileOptions,
 ) -> Vec<(Move, f64)> {
-    let tables: Vec<String> = kinds.iter().flat_map(|kind| kind.tables).cloned().collect();
+    let mut starts = Vec::new();
+    let serial = !policy::of(s.strategy).buckets_gradients();
+    if options.bucket_bytes.is_none() && serial {
+        starts.extend(buckets(s, asked).into_iter().take(1).map(|at_once| (at_once, 1.0 / GAIN)));
+    }
+    let kinds = open(kinds, options);
     // Telling rows apart is work, which other strategies do not have.
     let busy = busy(s) && !policy::of(s.strategy).tells_rows_apart();
-    if busy || tables.len() < 2 || !options.tables.groups.is_empty() {
-        return Vec::new();
+    let tables: usize = kinds.iter().map(|kind| kind.tables.len()).sum();
+    if busy || tables < 2 {
+        return starts;
     }
-    let sum = |of: fn(&Kind<'_>) -> f64| kinds.iter().map(of).sum();
-    let all = Kind { tables: &tables, wire: sum(|kind| kind.wire), far: sum(|kind| kind.far) };
-    let start = |to: &str, numbered| regroup(all, &asked.tables.groups, to.into(), numbered);
-    let one = tables.iter().map(|t| (t.clone(), 0)).collect();
-    let mut starts = vec![(start("travelling all together", one), 1.0 / GAIN)];
-    let of_kind = |(tables, n): (&[String], u32)| tables.iter().map(|t| (t.clone(), n)).collect::<Vec<_>>();
-    if kinds.len() > 1 && tables.len() <= ALONE {
-        starts.push((start("travelling each alone", tables.iter().cloned().zip(0..).collect()), WORTH));
+    let groups = &asked.tables.groups;
+    starts.extend(all(&kinds, groups).map(|together| (together, 1.0 / GAIN)));
+    let of_kind =
+        |(kind, n): (&Kind<'_>, u32)| kind.tables.iter().map(move |t| (t.clone(), n)).collect::<Vec<_>>();
+    let each = kinds.iter().flat_map(|kind| kind.tables).cloned();
+    if kinds.len() > 1 && tables <= ALONE {
+        let numbered = each.zip(free(groups)).collect();
+        starts.push((of_all(&kinds, groups, "travelling each alone", numbered), WORTH));
     } else if kinds.len() > 1 {
-        let numbered = kinds.iter().map(|kind| kind.tables).zip(0..).flat_map(of_kind);
-        starts.push((start("travelling each kind alone", numbered.collect()), WORTH));
+        let numbered = kinds.iter().zip(free(groups)).flat_map(of_kind).collect();
+        starts.push((of_all(&kinds, groups, "travelling each kind alone", numbered), WORTH));
     }
     starts
 }
 
+/// A change of several kinds.
+fn of_all(kinds: &[Kind<'_>], groups: &Groups, to: &str, numbered: Vec<(String, u32)>) -> Move {
+    let tables: Vec<String> = kinds.iter().flat_map(|kind| kind.tables).cloned().collect();
+    let sum = |of: fn(&Kind<'_>) -> f64| kinds.iter().map(of).sum();
+    let kind = Kind { tables: &tables, wire: sum(|kind| kind.wire), far: sum(|kind| kind.far) };
+    regroup(kind, groups, to.into(), numbered)
+}
+
+/// All that are open together, wherever their operands are ready.
+fn all(kinds: &[Kind<'_>], groups: &Groups) -> Option<Move> {
+    let number = free(groups).next()?;
+    let numbered: Vec<_> = kinds.iter().flat_map(|kind| kind.tables).map(|t| (t.clone(), number)).collect();
+    (numbered.len() > 1).then(|| of_all(kinds, groups, "travelling all together", numbered))
+}
+
 /// Changes of a schedule that may make it faster; `options` are those of the whole search.
 pub(super) fn moves(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &CompileOptions) -> Vec<Move> {
-    if busy(s) {
-        return Vec::new();
-    }
     let mut moves = Vec::new();
-    if options.bucket_bytes.is_none() {
+    // Fewer parts are also fewer updates, which compute does.
+    if options.bucket_bytes.is_none() && policy::of(s.strategy).buckets_gradients() {
         moves.extend(buckets(s, asked));
     }
-    let open = |kind: &&Kind<'_>| kind.tables.iter().all(|t| !options.tables.groups.contains_key(t));
-    let kinds: Vec<Kind<'_>> = kinds.iter().filter(open).copied().collect();
+    if busy(s) {
+        return moves;
+    }
+    let kinds = open(kinds, options);
     let groups = &asked.tables.groups;
     moves.extend(kinds.iter().filter_map(|kind| apart(*kind, s, groups)));
     moves.extend(kinds.iter().flat_map(|kind| parts(*kind, groups)));
     for (i, a) in kinds.iter().take(PAIRED).enumerate() {
-        moves.extend(kinds.iter().take(i).map(|b| both(*b, *a, groups)));
+        moves.extend(kinds.iter().take(i).filter_map(|b| both(*b, *a, groups)));
+    }
+    if kinds.len() > 2 {
+        moves.extend(all(&kinds, groups));
     }
     moves
 }
 
 type Groups = BTreeMap<String, u32>;
 
-/// A number that no table has.
-fn free(groups: &Groups) -> u32 {
-    groups.values().max().map_or(0, |most| most.saturating_add(1))
+/// Numbers that no table has.
+fn free(groups: &Groups) -> impl Iterator<Item = u32> + '_ {
+    let taken: BTreeSet<u32> = groups.values().copied().collect();
+    (0..=u32::MAX).filter(move |number| !taken.contains(number))
 }
 
 /// With whom a table travels.
@@ -136,17 +169,17 @@ fn apart(kind: Kind<'_>, s: &Schedule, groups: &Groups) -> Option<Move> {
     if !s.tables.iter().any(|t| with(&t.name)) {
         return None;
     }
-    let new = free(groups);
+    let new = free(groups).next()?;
     let new = kind.tables.iter().map(|t| (t.clone(), new)).collect();
     Some(regroup(kind, groups, "travelling apart from others".into(), new))
 }
 
 /// A kind in several transfers.
 fn parts(kind: Kind<'_>, groups: &Groups) -> Vec<Move> {
-    let (count, new) = (kind.tables.len(), free(groups));
+    let count = kind.tables.len();
     let cut = |parts: usize, to: &str| {
-        let numbered = kind.tables.iter().zip(0..);
-        let numbered = numbered.map(|(t, i): (_, usize)| (t.clone(), new + (i * parts / count) as u32));
+        let new: Vec<u32> = free(groups).take(parts).collect();
+        let numbered = kind.tables.iter().enumerate().map(|(i, t)| (t.clone(), new[i * parts / count]));
         regroup(kind, groups, to.into(), numbered.collect())
     };
     let mut moves = Vec::new();
@@ -160,27 +193,27 @@ fn parts(kind: Kind<'_>, groups: &Groups) -> Vec<Move> {
 }
 
 /// Two kinds without others.
-fn both(a: Kind<'_>, b: Kind<'_>, groups: &Groups) -> Move {
-    let new = free(groups);
-    let tables: Vec<String> = a.tables.iter().chain(b.tables).cloned().collect();
-    let numbered = tables.iter().map(|t| (t.clone(), new)).collect();
-    let kind = Kind { tables: &tables, wire: a.wire + b.wire, far: a.far + b.far };
-    regroup(kind, groups, "travelling together, apart from others".into(), numbered)
+fn both(a: Kind<'_>, b: Kind<'_>, groups: &Groups) -> Option<Move> {
+    let new = free(groups).next()?;
+    let numbered = a.tables.iter().chain(b.tables).map(|t| (t.clone(), new)).collect();
+    Some(of_all(&[a, b], groups, "travelling together, apart from others", numbered))
 }
 
 /// Dense gradients in other parts.
 fn buckets(s: &Schedule, asked: &Asked) -> Vec<Move> {
     let total: u64 = s.parameters.iter().map(|p| 4 * u64::from(p.rows) * u64::from(p.columns)).sum();
-    if s.ranks < 2 || !policy::of(s.strategy).buckets_gradients() {
+    if s.ranks < 2 {
         return Vec::new();
     }
     // Sums are made in parts, by owners of each, and sent to all.
-    let sent = 2.0 * total as f64 * f64::from(s.ranks - 1) / f64::from(s.ranks);
+    let (ranks, node) = (f64::from(s.ranks), f64::from(relays::nodes(s).each()));
+    let sent = 2.0 * total as f64 * (ranks - 1.0) / ranks;
+    let far = 2.0 * total as f64 * (ranks - node).max(0.0) / ranks;
     let said = |bytes: Option<u64>| {
         Way::Travelling(match bytes {
             Some(bytes) if bytes >= total => "summed at once".into(),
             Some(bytes) => format!("summed by {bytes} B"),
-            None => "summed by an eighth".into(),
+            None => "summed in parts worth a transfer".into(),
         })
     };
     let to = PARTS.map(|parts| total.div_ceil(parts)).into_iter().filter(|bytes| *bytes >= LEAST);
@@ -189,7 +222,7 @@ fn buckets(s: &Schedule, asked: &Asked) -> Vec<Move> {
         ways: (said(asked.bucket_bytes), said(Some(bytes))),
         change: Change::Buckets(bytes),
         wire: (sent, sent),
-        far: (0.0, 0.0),
+        far: (far, far),
         covered: false,
     })
     .collect()

@@ -144,15 +144,20 @@ pub(crate) static RULE: Rule = Rule {
 
 /// Transfers of one kind: patterns whose variables end in the number of the member, but for what all have in common; and the
 /// variable that tells members apart.
-const KINDS: [(&str, &str); 12] = [
+const KINDS: [(&str, &str); 14] = [
     ("(ask ?n# ?q#)", "?n#"),
     ("(ask_relay ?n# ?q#)", "?n#"),
     ("(ask_all ?n# ?q#)", "?n#"),
     ("(answer (partition ?w ?k ?m (ask ?n# ?o#) ?a#) ?q#)", "?n#"),
+    (
+        "(answer (pass_classes (answer (partition ?w ?k ?m ?a# ?b#) ?r#) (places ?p# (ask_relay ?n# ?o#))) ?q#)",
+        "?n#",
+    ),
     ("(return ?r# (ask ?n# ?o#) ?q#)", "?n#"),
     ("(return ?r# (ask_relay ?n# ?o#) ?q#)", "?n#"),
     ("(return ?r# (positions ?w ?c ?m ?a#) (positions ?w ?c ?m ?b#))", "?a#"),
     ("(send ?g# ?q# (ask ?n# ?o#))", "?n#"),
+    ("(send ?g# ?q# (ask_relay ?n# ?o#))", "?n#"),
     ("(send ?g# (positions ?w ?c ?m ?a#) (positions ?w ?c ?m ?b#))", "?b#"),
     ("(send_all ?g# ?q# (ask_all ?n# ?o#))", "?n#"),
     ("(send_all ?g# (positions ?w ?c ?m ?a#) (positions ?w ?c ?m ?b#))", "?b#"),
