@@ -97,8 +97,8 @@ impl FromStr for TableArg {
                 "sharding" => arg.sharding = Some(value.to_owned()),
                 "placement" => arg.placement = Some(value.to_owned()),
                 "group" => {
-                    arg.group =
-                        Some(value.parse().map_err(|_| wrong("group", "a number from 0 to 4294967295"))?)
+                    let number = value.parse().map_err(|_| wrong("group", "a number from 0 to 4294967295"));
+                    arg.group = Some(number?);
                 }
                 other => return Err(TableArgError::Key(other.to_owned())),
             }
