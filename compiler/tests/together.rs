@@ -171,20 +171,16 @@ proptest! {
     }
 }
 
+/// One microbatch of two sequences, whose samples stay and whose rows and gradients are not rounded.
+fn plain(ranks: usize, nodes: usize) -> Sizes {
+    let wire = fs_schedule::WirePrecision::default();
+    Sizes { ranks, nodes, rows: 9, microbatches: 1, sequences: 2, lookahead: 1, seed: 3, wire, moved: false }
+}
+
 /// Every kind of transfer that the rule names is met.
 #[test]
 fn each_kind_is_found() {
-    let s = Sizes {
-        ranks: 4,
-        nodes: 2,
-        rows: 9,
-        microbatches: 1,
-        sequences: 2,
-        lookahead: 1,
-        seed: 3,
-        wire: fs_schedule::WirePrecision::default(),
-        moved: false,
-    };
+    let s = plain(4, 2);
     let mut joint = BTreeMap::new();
     check(s, &mut joint);
     let kinds: Vec<&str> = joint.keys().map(String::as_str).collect();
@@ -211,17 +207,7 @@ fn each_kind_is_found() {
 /// What would wait for another kind, class or leg, and an exchange twice, are no transfer: the arena refuses them.
 #[test]
 fn others_are_refused() {
-    let s = Sizes {
-        ranks: 2,
-        nodes: 1,
-        rows: 9,
-        microbatches: 1,
-        sequences: 2,
-        lookahead: 1,
-        seed: 3,
-        wire: fs_schedule::WirePrecision::default(),
-        moved: false,
-    };
+    let s = plain(2, 1);
     let mut data = Data::of_thirds(s);
     let list = |data: &mut Data, exchange, of: usize| {
         let ids = data.ids[of];

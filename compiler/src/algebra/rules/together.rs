@@ -110,7 +110,7 @@ pub(crate) static RULE: Rule = Rule {
             is: Lookalike::Term(concat!(
                 "(list ",
                 rows!(0),
-                " (send ",
+                " (send_all ",
                 sums!(1),
                 " ",
                 entries!(1),

@@ -1,10 +1,11 @@
 //! Several transfers as one: what a rank sends another of all of them is one message, which the receiver cuts.
 
+use fs_schedule::Element;
+
 use super::{EvalError, Evaluation, Item, Operands, Part, Values, add_rows, exchanged, segments, travelling};
 use crate::distribution::op::Op;
 use crate::distribution::term::Id;
 use crate::distribution::ty::Sharded;
-use fs_schedule::Element;
 
 /// What one rank sends: items, and how many go to each rank.
 type Sent = (Vec<Item>, Vec<usize>);
@@ -21,12 +22,9 @@ impl Evaluation<'_> {
             }
             values.push(of);
         }
-        let named = |(member, parts): (&Id, &'_ Vec<Vec<Part>>)| {
-            (self.terms.display(*member).to_string(), parts.len())
-        };
-        let names: Vec<(String, usize)> = members.iter().zip(&values).map(named).collect();
+        let names: Vec<String> = members.iter().map(|m| self.terms.display(*m).to_string()).collect();
         let operands = |i: usize| Operands {
-            name: names[i].0.clone(),
+            name: names[i].clone(),
             parts: values[i].iter().map(Vec::as_slice).collect(),
         };
         let op = self.terms.node(members[nth]).op;
