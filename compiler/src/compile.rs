@@ -15,6 +15,7 @@ use crate::ir::Module;
 use crate::ir::attr::{AttrError, boolean, int};
 use crate::passes::manager::{self, PipelineError, RunError, Stage};
 use crate::passes::plan_sharding;
+use crate::sched::memo::Memo;
 use crate::sched::policy::{self, Policy};
 use crate::sched::{self, Target};
 
@@ -441,6 +442,7 @@ pub(crate) struct Aim {
     pub ranks: u32,
     pub profile: Option<s::Profile>,
     pub counts: Option<s::counts::Counts>,
+    memo: Memo,
 }
 
 impl Aim {
@@ -459,12 +461,17 @@ impl Aim {
         // What was counted for others says nothing of these.
         let of = (ranks, options.microbatches.unwrap_or_else(|| microbatches(&program.train)));
         let counts = options.counts.clone().filter(|counts| (counts.ranks, counts.microbatches) == of);
-        Ok(Self { cluster, ranks, profile: options.profile.clone(), counts })
+        Ok(Self { cluster, ranks, profile: options.profile.clone(), counts, memo: Memo::default() })
     }
 
     /// What is scheduled for.
     pub(crate) fn target(&self) -> Target<'_> {
-        Target { cluster: &self.cluster, profile: self.profile.as_ref(), counts: self.counts.as_ref() }
+        Target {
+            cluster: &self.cluster,
+            profile: self.profile.as_ref(),
+            counts: self.counts.as_ref(),
+            memo: Some(&self.memo),
+        }
     }
 
     /// Puts down in an imported module what was counted of rows.

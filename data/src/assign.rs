@@ -101,8 +101,8 @@ pub struct Assigner {
     measured: Option<Measured>,
     /// Fitted costs to begin with.
     known: Option<Fitted>,
-    /// Of the schedule.
-    travel: Option<Travel>,
+    /// Of the schedule: what a sample takes on its way, and of the limit, if there is one.
+    takes: Option<(Travel, Option<Travel>)>,
     totals: Totals,
 }
 
@@ -188,7 +188,8 @@ impl Assigner {
         }
         let begun = Instant::now();
         let (groups, step) = (schedule.lengths.len(), batch.step);
-        let travel = self.travel.get_or_insert_with(|| schedule.travel());
+        let room = || balance.limit.map(|limit| schedule.sample_size(limit));
+        let (travel, room) = self.takes.get_or_insert_with(|| (schedule.travel(), room()));
         homes(deal, batch, &mut self.lists, &mut self.home);
         let columns = lengths.len() / (out.len() / 2).max(1);
         let of = |sample: usize| &lengths[sample * columns..sample * columns + groups];
@@ -210,7 +211,7 @@ impl Assigner {
             given += if fitted.is_some() { balance.cost.of(of(sample).iter().copied()) } else { 0.0 };
             self.bytes.push(travel.bytes(of(sample)));
             self.tokens.push(of(sample).iter().map(|n| u64::from(*n)).sum());
-            self.limited.extend(balance.limit.map(|limit| schedule.sample_size(limit, of(sample))));
+            self.limited.extend(room.as_ref().map(|room| room.bytes(of(sample))));
         }
         let unit = CostModel::scaled(cost, &self.costs, &mut self.scaled);
         let mut unit = unit.map_err(|reason| AssignError::Cost { step, reason })?;

@@ -270,7 +270,7 @@ impl Action {
     }
 }
 
-/// Bytes that a sample takes on its way between ranks.
+/// Bytes that a sample takes on its way between ranks, or what it takes up of a limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Travel {
     /// However long it is.
@@ -280,7 +280,7 @@ pub struct Travel {
 }
 
 impl Travel {
-    /// Bytes of a sample with so many ids in each length group.
+    /// Of a sample with so many ids in each length group.
     pub fn bytes(&self, lengths: &[u32]) -> u64 {
         let tokens = self.tokens.iter().zip(lengths).map(|(each, n)| each * u64::from(*n));
         self.constant + tokens.sum::<u64>()
@@ -350,26 +350,38 @@ impl Schedule {
         }
     }
 
-    /// Bytes that all inputs of a sample with so many ids in each length group take on their way between ranks.
-    fn sample_bytes(&self, lengths: &[u32]) -> u64 {
-        let tokens = |group: u32| u64::from(lengths.get(group as usize).copied().unwrap_or(0));
-        let values = |input: usize| match self.inputs[input].kind {
-            InputKind::Ids { lengths, .. } | InputKind::TokenLabel { lengths } => tokens(lengths),
-            InputKind::Next { of } => match self.inputs[of as usize].kind {
-                InputKind::Ids { lengths, .. } => tokens(lengths),
-                _ => 0,
-            },
-            InputKind::Dense { width } => width.into(),
-            InputKind::SampleLabel => 1,
-        };
-        (0..self.inputs.len()).map(|i| 4 * values(i) * self.input_words(i) as u64).sum()
+    /// Bytes that all inputs of a sample take on their way between ranks.
+    fn sample_bytes(&self) -> Travel {
+        let mut bytes = Travel { constant: 0, tokens: vec![0; self.lengths.len()] };
+        for (i, input) in self.inputs.iter().enumerate() {
+            let each = 4 * self.input_words(i) as u64;
+            let of = match input.kind {
+                InputKind::Next { of } => match self.inputs[of as usize].kind {
+                    InputKind::Ids { lengths, .. } => Some(lengths),
+                    _ => None,
+                },
+                InputKind::Ids { lengths, .. } | InputKind::TokenLabel { lengths } => Some(lengths),
+                InputKind::Dense { width } => {
+                    bytes.constant += each * u64::from(width);
+                    None
+                }
+                InputKind::SampleLabel => {
+                    bytes.constant += each;
+                    None
+                }
+            };
+            if let Some(tokens) = of.and_then(|lengths| bytes.tokens.get_mut(lengths as usize)) {
+                *tokens += each;
+            }
+        }
+        bytes
     }
 
-    /// What a sample with so many ids in each length group takes up of a limit, in its unit.
-    pub fn sample_size(&self, limit: RankLimit, lengths: &[u32]) -> u64 {
+    /// What a sample takes up of a limit, in its unit.
+    pub fn sample_size(&self, limit: RankLimit) -> Travel {
         match limit {
-            RankLimit::Tokens(_) => lengths.iter().map(|n| u64::from(*n)).sum(),
-            RankLimit::Bytes(_) => self.sample_bytes(lengths),
+            RankLimit::Tokens(_) => Travel { constant: 0, tokens: vec![1; self.lengths.len()] },
+            RankLimit::Bytes(_) => self.sample_bytes(),
         }
     }
 

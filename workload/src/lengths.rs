@@ -1,5 +1,8 @@
 //! Laws of sequence lengths.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use crate::LawError;
 use crate::random::{RandomKey, normal, uniform_index};
 
@@ -38,7 +41,7 @@ pub struct LengthLaw(Law);
 enum Law {
     Fixed(u32),
     Uniform { min: u32, max: u32 },
-    Lognormal { mu: f64, sigma: f64, min: u32, max: u32 },
+    Lognormal { mu: f64, sigma: f64, min: u32, max: u32, moments: (f64, f64) },
 }
 
 impl LengthLaw {
@@ -63,7 +66,7 @@ impl LengthLaw {
                 if mean.is_nan() || mean < f64::from(min) {
                     return Err(LawError::Mean { mean, min });
                 }
-                Law::Lognormal { mu: location(mean, sigma, f64::from(min), f64::from(max)), sigma, min, max }
+                lognormal(mean, sigma, (min, max))
             }
         }))
     }
@@ -78,7 +81,7 @@ impl LengthLaw {
         match self.0 {
             Law::Fixed(n) => n,
             Law::Uniform { min, max } => min + uniform_index(key, 0, u64::from(max - min) + 1) as u32,
-            Law::Lognormal { mu, sigma, min, max } => {
+            Law::Lognormal { mu, sigma, min, max, .. } => {
                 let length = (mu + sigma * normal(key, 0)).exp().round();
                 length.clamp(f64::from(min), f64::from(max)) as u32
             }
@@ -95,10 +98,7 @@ impl LengthLaw {
         match self.0 {
             Law::Fixed(n) => uniform(n, n),
             Law::Uniform { min, max } => uniform(min, max),
-            Law::Lognormal { mu, sigma, min, max } => {
-                let (low, high) = (f64::from(min), f64::from(max));
-                (clipped_moment(mu, sigma, low, high, 1), clipped_moment(mu, sigma, low, high, 2))
-            }
+            Law::Lognormal { moments, .. } => moments,
         }
     }
 
@@ -115,6 +115,32 @@ impl LengthLaw {
     pub fn mean(self) -> f64 {
         self.moments().0
     }
+}
+
+thread_local! {
+    /// Laws that were asked for: a compiler asks for the few that it meets a thousand times, and each takes milliseconds.
+    static KNOWN: RefCell<BTreeMap<(u64, u64, u32, u32), Law>> = const { RefCell::new(BTreeMap::new()) };
+}
+/// Laws to remember; a program has one for each maximum of its groups.
+const REMEMBERED: usize = 256;
+
+/// A lognormal with this mean once it is clipped.
+fn lognormal(mean: f64, sigma: f64, (min, max): (u32, u32)) -> Law {
+    let asked = (mean.to_bits(), sigma.to_bits(), min, max);
+    if let Some(law) = KNOWN.with_borrow(|known| known.get(&asked).copied()) {
+        return law;
+    }
+    let (low, high) = (f64::from(min), f64::from(max));
+    let mu = location(mean, sigma, low, high);
+    let moment = |power| clipped_moment(mu, sigma, low, high, power);
+    let law = Law::Lognormal { mu, sigma, min, max, moments: (moment(1), moment(2)) };
+    KNOWN.with_borrow_mut(|known| {
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(asked, law);
+    });
+    law
 }
 
 /// A moment of a lognormal clipped to `[low, high]`: a sum over the Gaussian within 8 sigma.

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use fs_schedule::{Element, Engine, Op, Operand, Place, Schedule, Symbol};
 use prost::Message as _;
 
+use crate::sched::evidence::Evidence;
 use crate::sched::sizes::Sizes;
 use crate::viz::timeline::{Timeline, VizError};
 use messages::Transfer;
@@ -122,7 +123,7 @@ impl<'a> Export<'a> {
             p.sizes.iter().filter_map(|(symbol, value)| Some((symbol.parse::<Symbol>().ok()?, *value)));
         let sizes = Sizes::given(sizes, s.settings.microbatches);
         // How rows are spread over owners is no size, and follows from the workload.
-        let spread = Sizes::mean(s, None);
+        let spread = Sizes::mean(s, Evidence::default());
         let transfers: Vec<_> = s.train.ops.iter().map(|op| messages::of(s, &sizes, &spread, op)).collect();
         let peers = u64::from(s.ranks.saturating_sub(1));
         let of = |t: &Option<Transfer>| match t {

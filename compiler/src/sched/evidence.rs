@@ -4,6 +4,8 @@ use fs_schedule::counts::Counts;
 use fs_schedule::profile::Rows;
 use fs_schedule::{Profile, Schedule};
 
+use super::memo::Memo;
+
 /// One of the two, or neither.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Evidence<'a> {
@@ -11,17 +13,14 @@ pub(crate) struct Evidence<'a> {
     pub profile: Option<&'a Profile>,
     /// Sizes.
     pub counts: Option<&'a Counts>,
+    /// What was drawn by this evidence for other schedules.
+    pub memo: Option<&'a Memo>,
 }
 
 impl<'a> Evidence<'a> {
-    /// Of a run.
-    pub(crate) fn measured(profile: &'a Profile) -> Self {
-        Self { profile: Some(profile), counts: None }
-    }
-
     /// Of the data, if anything was counted.
     pub(crate) fn counted(counts: Option<&'a Counts>) -> Self {
-        Self { profile: None, counts }
+        Self { counts, ..Self::default() }
     }
 
     /// Lengths of some samples in the order of the data, a list for each group; none if nobody has looked at any.

@@ -18,10 +18,10 @@
 
 use fs_dsl::checked::{Cluster, DType, Link};
 use fs_schedule::action::{Phase, Runs};
-use fs_schedule::counts::Counts;
 use fs_schedule::{Element, Leg, Op, Place, Poly, Schedule, Site};
 
 use super::costs::{CostModel, Time};
+use super::evidence::Evidence;
 use super::relays;
 use super::sizes::{Sizes, input_bytes};
 
@@ -49,8 +49,8 @@ pub(crate) struct ClusterCosts<'a> {
     nodes: f64,
     /// Operations a second in f32 and in bf16.
     flops: [f64; 2],
-    /// What was counted in the data, if anything was.
-    counts: Option<&'a Counts>,
+    /// What sizes follow from beside the workload.
+    evidence: Evidence<'a>,
 }
 
 impl CostModel for ClusterCosts<'_> {
@@ -59,7 +59,7 @@ impl CostModel for ClusterCosts<'_> {
     }
 
     fn sizes(&self, s: &Schedule) -> Sizes {
-        Sizes::expect(s, self.counts)
+        Sizes::expect(s, self.evidence)
     }
 
     fn time(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Time {
@@ -131,13 +131,13 @@ impl<'a> ClusterCosts<'a> {
             node: node.into(),
             nodes: ranks.max(1).div_ceil(node).into(),
             flops: [f32, rate(DType::BF16).unwrap_or(f32)],
-            counts: None,
+            evidence: Evidence::default(),
         }
     }
 
-    /// With sizes as they were counted.
-    pub(super) fn counted(self, counts: Option<&'a Counts>) -> Self {
-        Self { counts, ..self }
+    /// With sizes as they were counted, if they were.
+    pub(super) fn by(self, evidence: Evidence<'a>) -> Self {
+        Self { evidence, ..self }
     }
 
     /// The cluster's name.

@@ -12,6 +12,7 @@ use fs_schedule::profile::{self, KindCost, OpCost};
 use fs_schedule::{Action, Engine, Op, Profile, Schedule, Sharding};
 
 use super::costs::{CostModel, Time, nanoseconds};
+use super::evidence::Evidence;
 use super::latency::ClusterCosts;
 use super::sizes::{Sizes, rows_of};
 
@@ -24,6 +25,8 @@ const SAME: f64 = 0.02;
 #[derive(Debug)]
 pub(crate) struct Measured<'a> {
     profile: &'a Profile,
+    /// The same, with what was drawn by it.
+    evidence: Evidence<'a>,
     kinds: BTreeMap<&'a str, &'a KindCost>,
     ops: BTreeMap<&'a str, Vec<&'a OpCost>>,
     /// For what was not measured.
@@ -36,7 +39,7 @@ impl CostModel for Measured<'_> {
     }
 
     fn sizes(&self, s: &Schedule) -> Sizes {
-        Sizes::measured(s, self.profile)
+        Sizes::measured(s, self.profile, self.evidence)
     }
 
     fn time(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Time {
@@ -91,12 +94,13 @@ impl CostModel for Measured<'_> {
 
 impl<'a> Measured<'a> {
     /// Of a profile that fits the schedule, and what to take for operations that it does not have.
-    pub(crate) fn new(profile: &'a Profile, otherwise: ClusterCosts<'a>) -> Self {
+    pub(crate) fn new(profile: &'a Profile, evidence: Evidence<'a>, otherwise: ClusterCosts<'a>) -> Self {
         let mut ops: BTreeMap<&str, Vec<&OpCost>> = BTreeMap::new();
         for op in &profile.ops {
             ops.entry(op.kind.as_str()).or_default().push(op);
         }
-        Self { profile, kinds: profile.kinds.iter().map(|k| (k.kind.as_str(), k)).collect(), ops, otherwise }
+        let kinds = profile.kinds.iter().map(|k| (k.kind.as_str(), k)).collect();
+        Self { profile, evidence, kinds, ops, otherwise }
     }
 
     /// Seconds of an operation; `None` if nothing of its kind was measured.

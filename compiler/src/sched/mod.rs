@@ -11,7 +11,7 @@ mod bounds;
 mod candidate;
 mod costs;
 pub(crate) mod deps;
-mod evidence;
+pub(crate) mod evidence;
 pub mod explain;
 mod found;
 mod freeze;
@@ -22,6 +22,7 @@ mod latency;
 pub(crate) mod limits;
 mod list;
 mod measured;
+pub(crate) mod memo;
 mod modulo;
 mod order;
 pub(crate) mod owners;
@@ -47,6 +48,7 @@ use costs::CostModel;
 use evidence::Evidence;
 use latency::ClusterCosts;
 use measured::Measured;
+use memo::Memo;
 use order::Chosen;
 use policy::Policy;
 use problem::{Problem, Work};
@@ -154,11 +156,13 @@ pub(crate) struct Target<'a> {
     pub profile: Option<&'a Profile>,
     /// Sizes instead of those that follow from the workload, where there is no profile.
     pub counts: Option<&'a Counts>,
+    /// What was drawn for other schedules of this target.
+    pub memo: Option<&'a Memo>,
 }
 
 impl<'a> From<&'a Cluster> for Target<'a> {
     fn from(cluster: &'a Cluster) -> Self {
-        Self { cluster, profile: None, counts: None }
+        Self { cluster, profile: None, counts: None, memo: None }
     }
 }
 
@@ -167,8 +171,8 @@ impl<'a> Target<'a> {
     fn costs(self, ranks: u32) -> Box<dyn CostModel + 'a> {
         let cluster = ClusterCosts::new(self.cluster, ranks);
         match self.profile {
-            Some(profile) => Box::new(Measured::new(profile, cluster)),
-            None => Box::new(cluster.counted(self.counts)),
+            Some(profile) => Box::new(Measured::new(profile, self.evidence(), cluster)),
+            None => Box::new(cluster.by(self.evidence())),
         }
     }
 
@@ -183,7 +187,8 @@ impl<'a> Target<'a> {
 
     /// What is known beside the model.
     pub(crate) fn evidence(self) -> Evidence<'a> {
-        Evidence { profile: self.profile, counts: self.counts.filter(|_| self.profile.is_none()) }
+        let counts = self.counts.filter(|_| self.profile.is_none());
+        Evidence { profile: self.profile, counts, memo: self.memo }
     }
 }
 

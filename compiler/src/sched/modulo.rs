@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use super::graph::Graph;
+use super::graph::{Edge, Graph};
 use super::simulate::ENGINES;
 
 /// Farther than any start.
@@ -190,8 +190,9 @@ pub(crate) struct Request<'a> {
 /// What finds no room is placed first in the next try.
 pub(crate) fn place(d: &Request<'_>, order: &[u32], ii: i64, tries: usize) -> Option<Vec<i64>> {
     let mut order = order.to_vec();
+    let arcs = Arcs::new(d, ii);
     for _ in 0..tries {
-        match attempt(d, &order, ii) {
+        match attempt(d, &arcs, &order, ii) {
             Ok(positions) => return Some(positions),
             Err(failed) => {
                 order.retain(|i| *i != failed);
@@ -203,8 +204,8 @@ pub(crate) fn place(d: &Request<'_>, order: &[u32], ii: i64, tries: usize) -> Op
 }
 
 /// The operation that finds no room is the error.
-fn attempt(d: &Request<'_>, order: &[u32], ii: i64) -> Result<Vec<i64>, u32> {
-    let mut room = StartRanges::new(d, ii);
+fn attempt(d: &Request<'_>, arcs: &Arcs, order: &[u32], ii: i64) -> Result<Vec<i64>, u32> {
+    let mut room = StartRanges::new(arcs, d.graph.n);
     let tables =
         |n: usize| -> Vec<ReservationTable> { (0..n).map(|_| ReservationTable::default()).collect() };
     let mut engines = tables(ENGINES);
@@ -241,10 +242,47 @@ fn attempt(d: &Request<'_>, order: &[u32], ii: i64) -> Result<Vec<i64>, u32> {
     Ok(room.low)
 }
 
+/// Dependencies at an initiation interval: how long after an operation's start another may start.
+struct Arcs {
+    /// Of each operation those that wait for it, and those that it waits for, with so many nanoseconds between.
+    after: Vec<(u32, i64)>,
+    before: Vec<(u32, i64)>,
+    /// Where those of an operation begin in both, and end.
+    ranges: Vec<[(u32, u32); 2]>,
+}
+
+impl Arcs {
+    fn new(d: &Request<'_>, ii: i64) -> Self {
+        let edges = d.graph.edges.len();
+        let (mut after, mut before) = (Vec::with_capacity(edges), Vec::with_capacity(edges));
+        let between = |e: &Edge| {
+            let until = d.graph.until(d.time, e.from as usize) as i64;
+            until - ii * i64::from(e.distance)
+        };
+        let ranges = (0..d.graph.n).map(|i| {
+            let from = (after.len() as u32, before.len() as u32);
+            after.extend(d.graph.after(i).map(|e| (e.to, between(e))));
+            before.extend(d.graph.before(i).iter().map(|e| (e.from, between(e))));
+            [(from.0, after.len() as u32), (from.1, before.len() as u32)]
+        });
+        let ranges = ranges.collect();
+        Self { after, before, ranges }
+    }
+
+    fn after(&self, op: usize) -> &[(u32, i64)] {
+        let (from, to) = self.ranges[op][0];
+        &self.after[from as usize..to as usize]
+    }
+
+    fn before(&self, op: usize) -> &[(u32, i64)] {
+        let (from, to) = self.ranges[op][1];
+        &self.before[from as usize..to as usize]
+    }
+}
+
 /// Earliest and latest starts of what is not placed yet.
 struct StartRanges<'a> {
-    d: &'a Request<'a>,
-    ii: i64,
+    arcs: &'a Arcs,
     low: Vec<i64>,
     high: Vec<i64>,
     placed: Vec<bool>,
@@ -254,10 +292,9 @@ struct StartRanges<'a> {
 }
 
 impl<'a> StartRanges<'a> {
-    fn new(d: &'a Request<'a>, ii: i64) -> Self {
-        let n = d.graph.n;
+    fn new(arcs: &'a Arcs, n: usize) -> Self {
         let (low, high) = (vec![-FAR; n], vec![FAR; n]);
-        Self { d, ii, low, high, placed: vec![false; n], queue: VecDeque::new(), queued: vec![false; n] }
+        Self { arcs, low, high, placed: vec![false; n], queue: VecDeque::new(), queued: vec![false; n] }
     }
 
     /// Places an operation and carries that to the bounds of those that are not placed; false if one has no room
@@ -273,17 +310,16 @@ impl<'a> StartRanges<'a> {
         while let Some(x) = self.queue.pop_front() {
             let x = x as usize;
             self.queued[x] = false;
-            let end = self.low[x] + self.d.graph.until(self.d.time, x) as i64;
-            for e in self.d.graph.after(x) {
-                let to = e.to as usize;
-                let least = end - self.ii * i64::from(e.distance);
-                if least > self.low[to] {
-                    if self.placed[to] || least > self.high[to] {
+            let start = self.low[x];
+            for (to, between) in self.arcs.after(x) {
+                let (i, least) = (*to as usize, start + between);
+                if least > self.low[i] {
+                    if self.placed[i] || least > self.high[i] {
                         return false;
                     }
-                    self.low[to] = least;
-                    if !std::mem::replace(&mut self.queued[to], true) {
-                        self.queue.push_back(e.to);
+                    self.low[i] = least;
+                    if !std::mem::replace(&mut self.queued[i], true) {
+                        self.queue.push_back(*to);
                     }
                 }
             }
@@ -296,17 +332,15 @@ impl<'a> StartRanges<'a> {
         while let Some(x) = self.queue.pop_front() {
             self.queued[x as usize] = false;
             let start = self.high[x as usize];
-            for e in self.d.graph.before(x as usize) {
-                let before = e.from as usize;
-                let most =
-                    start - self.d.graph.until(self.d.time, before) as i64 + self.ii * i64::from(e.distance);
-                if most < self.high[before] {
-                    if self.placed[before] || most < self.low[before] {
+            for (before, between) in self.arcs.before(x as usize) {
+                let (i, most) = (*before as usize, start - between);
+                if most < self.high[i] {
+                    if self.placed[i] || most < self.low[i] {
                         return false;
                     }
-                    self.high[before] = most;
-                    if !std::mem::replace(&mut self.queued[before], true) {
-                        self.queue.push_back(e.from);
+                    self.high[i] = most;
+                    if !std::mem::replace(&mut self.queued[i], true) {
+                        self.queue.push_back(*before);
                     }
                 }
             }

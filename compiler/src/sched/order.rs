@@ -13,6 +13,8 @@
 //!
 //! The best step that the limits allow is kept.
 
+use std::collections::BTreeMap;
+
 use fs_schedule::action::Phase;
 
 use super::SchedError;
@@ -98,15 +100,20 @@ fn search(p: &Problem<'_>, graph: &Graph, limits: &mut Vec<String>) -> Result<Ca
     let most = within.in_flight;
     // Without limits first; if that holds too much, with fewer and fewer batches at once.
     let (free, modulo) = at_depth(p, graph, None, p.time.len() <= MODULO_OPS)?;
-    let free = fewer_in_flight(p, graph, free, least, modulo)?;
+    let mut depths = Depths { p, graph, modulo, known: BTreeMap::new() };
+    let free = fewer_in_flight(&mut depths, free, least)?;
     let fits = |c: &Candidate| within.admit(c.memory, c.in_flight);
     if fits(&free) {
         return Ok(free);
     }
     let (mut found, mut smallest) = (None, reference_order(p, graph, true)?);
-    let mut depth = most.unwrap_or(free.in_flight).min(free.in_flight);
+    if free.memory < smallest.memory && most.is_none_or(|m| free.in_flight <= m) {
+        smallest = free.clone();
+    }
+    // With as many as that there is this one.
+    let mut depth = most.unwrap_or(u32::MAX).min(free.in_flight.saturating_sub(1));
     while depth >= least && found.is_none() {
-        let (next, _) = at_depth(p, graph, Some(depth), modulo)?;
+        let next = depths.at(depth)?;
         if fits(&next) {
             found = Some(next);
         } else if next.memory < smallest.memory && most.is_none_or(|m| next.in_flight <= m) {
@@ -134,16 +141,35 @@ fn search(p: &Problem<'_>, graph: &Graph, limits: &mut Vec<String>) -> Result<Ca
     Ok(found.unwrap_or(smallest))
 }
 
+/// Steps with at most so many batches in flight, each looked for once.
+struct Depths<'a> {
+    p: &'a Problem<'a>,
+    graph: &'a Graph,
+    /// Modulo scheduling finds an order without a limit.
+    modulo: bool,
+    known: BTreeMap<u32, Candidate>,
+}
+
+impl Depths<'_> {
+    fn at(&mut self, depth: u32) -> Result<Candidate, SchedError> {
+        if let Some(known) = self.known.get(&depth) {
+            return Ok(known.clone());
+        }
+        let (found, _) = at_depth(self.p, self.graph, Some(depth), self.modulo)?;
+        self.known.insert(depth, found.clone());
+        Ok(found)
+    }
+}
+
 /// As few batches at once as give the same step.
 fn fewer_in_flight(
-    p: &Problem<'_>,
-    graph: &Graph,
+    depths: &mut Depths<'_>,
     mut best: Candidate,
     least: u32,
-    modulo: bool,
 ) -> Result<Candidate, SchedError> {
+    let p = depths.p;
     while !p.quick && !p.loses(best.step) && p.time.len() <= MODULO_OPS && best.in_flight > least {
-        let (fewer, _) = at_depth(p, graph, Some(best.in_flight - 1), modulo)?;
+        let fewer = depths.at(best.in_flight - 1)?;
         // Fewer batches may still hold more, or leave the host no time to learn what it must.
         let late = |c: &Candidate| ahead::late(p, &c.frozen).is_some();
         if late(&fewer) && !late(&best) {

@@ -11,7 +11,6 @@
 use std::collections::BTreeMap;
 
 use fs_schedule::action::{self, Facts};
-use fs_schedule::counts::Counts;
 use fs_schedule::profile::ReuseCounts;
 use fs_schedule::{
     Action, Buffer, Data, Element, Extent, IdDistribution, InputKind, Op, Place, Profile, Reuse, Schedule,
@@ -56,9 +55,8 @@ pub(crate) fn moved(s: &Schedule) -> f64 {
 
 impl Sizes {
     /// Of a schedule whose operations are known, for its number of ranks, by laws or as they were counted.
-    pub(crate) fn expect(s: &Schedule, counts: Option<&Counts>) -> Self {
-        let mut sizes = Self::mean(s, counts);
-        let evidence = Evidence::counted(counts);
+    pub(crate) fn expect(s: &Schedule, evidence: Evidence<'_>) -> Self {
+        let mut sizes = Self::mean(s, evidence);
         let Some(drawn) = stragglers::draw(s, evidence) else { return sizes };
         sizes.stragglers = Some(drawn.stragglers());
         // Of lengths that are only assumed nobody knows that much.
@@ -87,7 +85,8 @@ impl Sizes {
     }
 
     /// If all ranks had the same to do.
-    pub(crate) fn mean(s: &Schedule, counts: Option<&Counts>) -> Self {
+    pub(crate) fn mean(s: &Schedule, evidence: Evidence<'_>) -> Self {
+        let counts = evidence.counts;
         let mut sizes = Self {
             values: BTreeMap::from([(Symbol::Ranks, f64::from(s.ranks))]),
             assigned: BTreeMap::new(),
@@ -121,20 +120,19 @@ impl Sizes {
             sizes.values.insert(Symbol::Tokens(g as u32), tokens);
             sizes.values.insert(Symbol::Squares(g as u32), squares);
         }
-        sizes.exchanges(s, ids, Evidence::counted(counts));
+        sizes.exchanges(s, ids, evidence);
         sizes
     }
 
     /// As a profile has them; classes that it did not count follow from the workload's law, in proportion.
-    pub(crate) fn measured(s: &Schedule, profile: &Profile) -> Self {
-        let mut sizes = Self::mean(s, None);
+    pub(crate) fn measured(s: &Schedule, profile: &Profile, evidence: Evidence<'_>) -> Self {
+        let mut sizes = Self::mean(s, evidence);
         sizes.assumptions.clear();
         for (symbol, value) in &profile.sizes {
             if let Ok(symbol) = symbol.parse::<Symbol>() {
                 sizes.values.insert(symbol, *value);
             }
         }
-        let evidence = Evidence::measured(profile);
         if let Some(drawn) = stragglers::draw(s, evidence).filter(|_| stragglers::known(s, evidence)) {
             // What was measured is the slowest rank's, under the plan of the run.
             let planned = s.settings.balance.is_some();

@@ -4,9 +4,12 @@
 //! A step is as long as its slowest rank's, so that rank's sizes are those of a step. Its work is attention's squares more
 //! than it is tokens, so each size has a factor of its own.
 
+use std::rc::Rc;
+
 use fs_schedule::action::Scope;
 use fs_schedule::{
-    CostModel, Data, GroupCost, LengthDistribution, RankWork, Schedule, Stragglers, Symbol, Unkept,
+    Balance, CostModel, Data, GroupCost, LengthDistribution, RankWork, Schedule, Stragglers, Symbol, Travel,
+    Unkept,
 };
 use fs_workload::balance::{Limit, Plan, Planner, Problem};
 use fs_workload::lengths::LengthLaw;
@@ -88,6 +91,53 @@ impl Drawn {
     }
 }
 
+/// All that what is drawn depends on, beside evidence.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Question {
+    ranks: u32,
+    /// Samples that a rank reads.
+    read: u32,
+    /// The law of lengths, if the workload has one, and the maximum of each group.
+    law: Option<LengthDistribution>,
+    groups: Vec<u32>,
+    cost: CostModel,
+    balance: Balance,
+    microbatches: usize,
+    /// Parts of a batch after each of which ranks meet.
+    units: usize,
+    /// Bytes of a sample on its way, and what it takes up of the limit, if there is one.
+    travel: Travel,
+    takes: Option<Travel>,
+}
+
+impl Question {
+    fn of(s: &Schedule, evidence: Evidence<'_>) -> Self {
+        let mut balance = s.settings.balance.clone().unwrap_or_default();
+        // Put down by itself, so that it is one question whether the schedule has it yet or not.
+        let given = std::mem::take(&mut balance.cost);
+        let cost = if given == CostModel::default() { cost_of(s, evidence) } else { given };
+        let microbatches = s.settings.microbatches.max(1) as usize;
+        // Where transfers stop compute ranks meet in every microbatch.
+        let meets = !policy::of(s.strategy).reorders();
+        let law = match &s.data {
+            Some(Data::Generate { lengths, .. }) => Some(*lengths),
+            _ => None,
+        };
+        Self {
+            ranks: s.ranks,
+            read: s.settings.batch / s.ranks.max(1),
+            law,
+            groups: s.lengths.iter().map(|g| g.max).collect(),
+            cost,
+            microbatches,
+            units: if meets { microbatches } else { 1 },
+            travel: s.travel(),
+            takes: balance.limit.map(|limit| s.sample_size(limit)),
+            balance,
+        }
+    }
+}
+
 /// Where lengths come from.
 #[derive(Debug)]
 enum Known<'a> {
@@ -97,16 +147,12 @@ enum Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    fn of(s: &Schedule, evidence: Evidence<'a>) -> Self {
+    fn of(q: &Question, evidence: Evidence<'a>) -> Self {
         let lists = evidence.lengths();
         if !lists.is_empty() {
             return Self::Counted(lists);
         }
-        let law = match &s.data {
-            Some(Data::Generate { lengths, .. }) => Some(*lengths),
-            _ => None,
-        };
-        Self::Laws(s.lengths.iter().map(|g| lengths_of(law, g.max)).collect())
+        Self::Laws(q.groups.iter().map(|max| lengths_of(q.law, *max)).collect())
     }
 
     fn vary(&self) -> bool {
@@ -301,30 +347,31 @@ fn least_limit(planner: &mut Planner, problem: &Problem<'_>, from: u64) -> u64 {
 }
 
 /// Draws, plans and compares; `None` where all ranks have the same to do, or costs are no numbers.
-pub(crate) fn draw(s: &Schedule, evidence: Evidence<'_>) -> Option<Drawn> {
-    let read = s.settings.batch / s.ranks.max(1);
-    let each = (read as usize).min(EACH.max(MOST / s.ranks.max(1) as usize));
-    let ranks = (s.ranks as usize).min(MOST / each.max(1));
-    let (n, groups) = (ranks * each, s.lengths.len());
+pub(crate) fn draw(s: &Schedule, evidence: Evidence<'_>) -> Option<Rc<Drawn>> {
+    let question = Question::of(s, evidence);
+    match evidence.memo {
+        Some(memo) => memo.drawn(question, |question| answer(question, evidence)),
+        None => answer(&question, evidence).map(Rc::new),
+    }
+}
+
+fn answer(q: &Question, evidence: Evidence<'_>) -> Option<Drawn> {
+    let (read, units, microbatches, balance, cost) = (q.read, q.units, q.microbatches, &q.balance, &q.cost);
+    let each = (read as usize).min(EACH.max(MOST / q.ranks.max(1) as usize));
+    let ranks = (q.ranks as usize).min(MOST / each.max(1));
+    let (n, groups) = (ranks * each, q.groups.len());
     // Of a rank that reads more than are drawn, a part of what it can hold.
     let part = |most: u64| (u128::from(most) * each as u128 / u128::from(read.max(1))) as u64;
     let whole = |most: u64| (u128::from(most) * u128::from(read) / each.max(1) as u128) as u64;
-    let known = Known::of(s, evidence);
-    let balance = s.settings.balance.clone().unwrap_or_default();
+    let known = Known::of(q, evidence);
     // Samples that are all alike may still be more than a rank can hold.
     if n == 0 || ranks < 2 || !(known.vary() || balance.limit.is_some()) {
         return None;
     }
-    let cost = if balance.cost == CostModel::default() { cost_of(s, evidence) } else { balance.cost.clone() };
     let cores = evidence.profile.and_then(|p| p.cores);
-    let microbatches = s.settings.microbatches.max(1) as usize;
-    // Where transfers stop compute ranks meet in every microbatch.
-    let meets = !policy::of(s.strategy).reorders();
-    let units = if meets { microbatches } else { 1 };
     let homes: Vec<u32> = (0..n).map(|i| (i * ranks / n) as u32).collect();
     let enough = (SAMPLES / n).min(LENGTHS / (n * groups.max(1)));
     let batches = enough.clamp(*BATCHES.start(), *BATCHES.end());
-    let travel = s.travel();
     let mut planner = Planner::default();
     let (mut home, mut planned) = (Work::new(ranks, units, groups), Work::new(ranks, units, groups));
     let (mut all, mut bound, mut bytes, mut moved) = (vec![0.0; 1 + 2 * groups], 0.0, 0u64, 0u64);
@@ -342,8 +389,8 @@ pub(crate) fn draw(s: &Schedule, evidence: Evidence<'_>) -> Option<Drawn> {
             known.lengths((batch, n, sample as u64), &mut lengths);
             let own = &lengths[sample * groups..];
             costs.push(cost.of(own.iter().copied()));
-            sizes.push(travel.bytes(own));
-            limited.extend(balance.limit.map(|limit| s.sample_size(limit, own)));
+            sizes.push(q.travel.bytes(own));
+            limited.extend(q.takes.as_ref().map(|takes| takes.bytes(own)));
             all[0] += 1.0;
             for (g, n) in own.iter().enumerate() {
                 all[1 + 2 * g] += f64::from(*n);

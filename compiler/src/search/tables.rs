@@ -27,6 +27,7 @@ use crate::algebra::rules::{Context, Use};
 use crate::compile::{CompileError, CompileOptions, Compiled};
 use crate::distribution::{At, Choice};
 use crate::emit;
+use crate::sched::evidence::Evidence;
 use crate::sched::rows::Entries;
 use crate::sched::{relays, sizes};
 
@@ -202,7 +203,7 @@ pub fn alike(
     let of = (s.ranks, s.settings.microbatches.max(1));
     let counted = |c: &&Counts| options.profile.is_none() && (c.ranks, c.microbatches) == of;
     let counts = options.counts.as_ref().filter(counted);
-    let mean = sizes::Sizes::mean(s, counts);
+    let mean = sizes::Sizes::mean(s, Evidence::counted(counts));
     let draws = sizes::draws(s, &mean);
     let ids = sizes::ids_of(s);
     let uses = uses(s);
