@@ -130,7 +130,7 @@ pub struct Prediction {
     pub recurrence_bound: f64,
     /// That cycle: each operation with the batches that its dependency on the one before spans.
     pub cycle: Vec<Dep>,
-    /// Where a chain of dependencies and what the busiest engine must do beside it take longer than either bound.
+    /// Where chains of dependencies and what an engine must do between them take longer than either bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joint: Option<JointBound>,
     /// Idle time of the compute engine in one step.
@@ -155,16 +155,16 @@ impl Prediction {
     }
 }
 
-/// A bound on the step: the time from the start of one transfer to the end of another, or the same, along dependencies, and after that all that
-/// the busiest engine does, whatever the order, until the first starts again.
+/// A bound on the step: a cycle of chains of dependencies, each from the start of one operation to the end of another, or the same, and of
+/// all that an engine does after one such end and before the next such start, whatever the order.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JointBound {
     /// Seconds of a step.
     pub time: f64,
-    /// The position of the first transfer.
+    /// Where its longest chain starts: a position.
     pub from: u32,
-    /// That of the other.
+    /// Where that ends.
     pub to: u32,
 }
 

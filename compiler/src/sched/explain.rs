@@ -276,9 +276,8 @@ impl Explanation {
             let chain = if from == to { format!("`{from}`") } else { format!("`{from}` to `{to}`") };
             let _ = writeln!(
                 t,
-                "joint bound      {} ({chain}, then what {} must do before the next)",
-                ns(*time),
-                self.resource.name()
+                "joint bound      {} ({chain}, and what one engine must do between such chains)",
+                ns(*time)
             );
         }
         let _ = writeln!(t, "bubble           {} of compute", ns(self.bubble));

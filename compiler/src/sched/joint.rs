@@ -1,14 +1,18 @@
-//! A bound of the busiest engine and of recurrences together.
+//! A bound of an engine and of recurrences together.
 //!
 //! ResMII knows nothing of what must wait for a transfer, RecMII nothing of what shares an engine. Take two operations of other
-//! engines, a and b, and a chain of dependencies from the start of a to the end of b, `long` nanoseconds over `crossed` batches. What the busiest engine
-//! does after b and before the a of `batches` batches later, whatever the order, fits between the two, one after the other:
+//! engines, a and b. What an engine must do after b and before the a of n batches later, whatever the order, fits between the
+//! two, one after the other, so that a starts no earlier than
 //!
-//! `long + sum of its times <= batches * II`
+//! `the end of b + the sum of its times - n * II`.
+//!
+//! That is an edge as dependencies are, from b to a, and cycles of such edges and of chains of dependencies bound a step as any
+//! cycle does: nanoseconds over batches.
 //!
 //! An operation x is after b by so many batches as the shortest chain of dependencies from b to x has, and before a likewise; of
 //! the instances between both, each counts. So sums of dense gradients with many hops bound a step although neither their cycle nor
-//! compute's work does: all of a layer's gradients are made between the end of one sum and the start of the next.
+//! compute's work does: all of a layer's gradients are made between the end of one sum and the start of the next. And rows that are
+//! updated and looked up in parts, between gradients that arrive together and rows that leave together, take the time of all parts.
 
 use fs_schedule::Engine;
 
@@ -78,22 +82,67 @@ fn batches(graph: &Graph, of: usize, before: bool) -> Vec<i64> {
     }
 }
 
-/// The bound, if it is more than `known` nanoseconds, which no cycle may exceed.
+/// That `to` starts `time` nanoseconds after `from` or later, so many batches on. Both are places among the ends.
+struct Arc {
+    from: usize,
+    to: usize,
+    time: f64,
+    batches: i64,
+    /// Of dependencies; else of an engine's work.
+    chain: bool,
+}
+
+/// Nanoseconds and batches of a cycle, and where its longest chain starts and ends.
+type Cycle = ((f64, i64), (usize, usize));
+
+/// A cycle that takes longer than `ii` nanoseconds a batch.
+fn longer(arcs: &[Arc], n: usize, ii: f64) -> Option<Cycle> {
+    let mut late = vec![0.0; n];
+    let mut by: Vec<Option<usize>> = vec![None; n];
+    let mut last = None;
+    for _ in 0..=n {
+        last = None;
+        for (i, arc) in arcs.iter().enumerate() {
+            let next = late[arc.from] + arc.time - ii * arc.batches as f64;
+            if next > late[arc.to] + 1e-3 {
+                (late[arc.to], by[arc.to], last) = (next, Some(i), Some(arc.to));
+            }
+        }
+        last?;
+    }
+    // So many steps back is on the cycle.
+    let before = |at: usize| by[at].map(|i| arcs[i].from);
+    let start = (0..n).try_fold(last?, |at, _| before(at))?;
+    let (mut at, mut sum, mut longest) = (start, (0.0, 0), (f64::NEG_INFINITY, (start, start)));
+    loop {
+        let arc = &arcs[by[at]?];
+        sum = (sum.0 + arc.time, sum.1 + arc.batches);
+        if arc.chain && arc.time > longest.0 {
+            longest = (arc.time, (arc.from, arc.to));
+        }
+        at = arc.from;
+        if at == start {
+            return Some((sum, longest.1));
+        }
+    }
+}
+
+/// The bound with what one engine does, if it is more than `known` nanoseconds, which no cycle of dependencies may exceed.
 pub(crate) fn joint(
     graph: &Graph,
     time: &[u64],
     engine: &[Engine],
-    busiest: Engine,
+    works: Engine,
     known: f64,
 ) -> Option<Joint> {
-    let ends: Vec<usize> = (0..graph.n).filter(|i| engine[*i] != busiest).collect();
+    let ends: Vec<usize> = (0..graph.n).filter(|i| engine[*i] != works).collect();
     if graph.n > OPERATIONS || ends.len() > ENDS {
         return None;
     }
-    let work: Vec<usize> = (0..graph.n).filter(|i| engine[*i] == busiest).collect();
+    let work: Vec<usize> = (0..graph.n).filter(|i| engine[*i] == works).collect();
     let after: Vec<Vec<i64>> = ends.iter().map(|b| batches(graph, *b, false)).collect();
     let before: Vec<Vec<i64>> = ends.iter().map(|a| batches(graph, *a, true)).collect();
-    // By chain's ends: what the busiest engine does between b and the a of `n` batches later, and the fewest n with any.
+    // By the ends' places: what the engine does between b and the a of `n` batches later.
     let between = |a: usize, b: usize, n: i64| -> f64 {
         let one = |x: &usize| match (after[b][*x], before[a][*x]) {
             (NEVER, _) | (_, NEVER) => 0.0,
@@ -101,30 +150,42 @@ pub(crate) fn joint(
         };
         work.iter().map(one).sum()
     };
+    let mut arcs = Vec::new();
+    for b in 0..ends.len() {
+        for a in 0..ends.len() {
+            let apart = after[b][ends[a]];
+            if apart == NEVER {
+                continue;
+            }
+            for n in [apart, apart + 1] {
+                let between = between(a, b, n);
+                // Without any, dependencies say as much.
+                if between > 0.0 {
+                    let time = graph.until(time, ends[b]) + between;
+                    arcs.push(Arc { from: b, to: a, time, batches: n, chain: false });
+                }
+            }
+        }
+    }
+    let worked = arcs.len();
     let mut best = Joint { time: known, ends: (0, 0) };
     for _ in 0..ROUNDS {
         let ii = best.time;
-        for (at, a) in ends.iter().enumerate() {
+        arcs.truncate(worked);
+        for (from, a) in ends.iter().enumerate() {
             let found = chains(graph, time, *a, ii)?;
-            for (to, b) in ends.iter().enumerate() {
-                let Some((long, crossed)) = found[*b] else { continue };
-                let long = long + graph.until(time, *b);
-                let apart = after[to][*a];
-                if apart == NEVER {
-                    continue;
-                }
-                for n in [apart, apart + 1] {
-                    let (steps, work) = (n + crossed, between(at, to, n));
-                    // Without any, nothing says that the first waits for the second, or a cycle does.
-                    if steps < 1 || work == 0.0 {
-                        continue;
-                    }
-                    let least = (long + work) / steps as f64;
-                    if least > best.time + LEAST {
-                        best = Joint { time: least, ends: (*a as u32, *b as u32) };
-                    }
-                }
+            let to = ends.iter().enumerate().filter(|(to, _)| *to != from);
+            arcs.extend(to.filter_map(|(to, b)| {
+                let (time, batches) = found[*b]?;
+                Some(Arc { from, to, time, batches, chain: true })
+            }));
+        }
+        while let Some(((time, batches), (from, to))) = longer(&arcs, ends.len(), best.time) {
+            let least = time / batches as f64;
+            if batches < 1 || least <= best.time + LEAST {
+                break;
             }
+            best = Joint { time: least, ends: (ends[from] as u32, ends[to] as u32) };
         }
         if best.time <= ii {
             break;
@@ -168,6 +229,20 @@ mod tests {
         assert_eq!(joint(&g, &time, &engine, Engine::Compute, 100.0), None);
     }
 
+    /// Two transfers (0, 1) that two operations of compute each lie between, forwards (2, 3) and until the next batch (4, 5).
+    #[test]
+    fn work_on_both_ways_between_two_transfers_counts() {
+        let edges = [(0, 2, 0), (0, 3, 0), (2, 1, 0), (3, 1, 0), (1, 4, 0), (1, 5, 0), (4, 0, 1), (5, 0, 1)];
+        let g = graph(6, &edges, vec![0; 6]);
+        let time = [100, 200, 10, 20, 30, 40];
+        let mut engine = [Engine::Compute; 6];
+        (engine[0], engine[1]) = (Engine::NicSend, Engine::NicReceive);
+        let known = rec_mii(&g, &time).unwrap().time;
+        assert_eq!(known, 360.0);
+        let found = joint(&g, &time, &engine, Engine::Compute, known).unwrap();
+        assert_eq!(found.time, 400.0);
+    }
+
     /// No order of small random graphs is shorter: of all of them, each operation at each of some times.
     #[test]
     fn no_order_is_shorter() {
@@ -178,16 +253,17 @@ mod tests {
         };
         let (mut beyond, mut met) = (0, 0);
         for _ in 0..400 {
-            let n = 5;
+            let n = 5 + next(2) as usize;
             let time: Vec<u64> = (0..n).map(|_| 1 + next(3)).collect();
             let engine: Vec<Engine> =
                 (0..n).map(|i| if i < 3 { Engine::Compute } else { Engine::CopyOut }).collect();
             let lag: Vec<u64> = (0..n).map(|i| if i < 3 { 0 } else { next(6) }).collect();
             let mut edges = Vec::new();
-            // Most of compute before the first transfer of its batch, and after that of the batch before.
+            // Most of compute before the first transfer of its batch, and after that, or the last, of the batch before.
+            let last = 3 + next(n as u64 - 3) as u32;
             for i in 0..3 {
                 edges.extend((next(4) > 0).then_some((i, 3, 0)));
-                edges.extend((next(4) > 0).then_some((3, i, 1)));
+                edges.extend((next(4) > 0).then_some((last, i, 1)));
             }
             for _ in 0..4 {
                 let (a, b) = (next(n as u64) as u32, next(n as u64) as u32);

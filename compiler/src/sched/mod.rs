@@ -143,7 +143,7 @@ pub enum BoundBy {
     Engine(Engine),
     /// RecMII: the longest cycle of dependencies.
     Cycle,
-    /// A chain of dependencies with what its busiest engine must do beside it.
+    /// Chains of dependencies with what an engine must do between them.
     Joint,
 }
 

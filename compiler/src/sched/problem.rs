@@ -160,7 +160,10 @@ impl<'a> Problem<'a> {
             SchedError::Defect(format!("{e}: {}", names.join(", ")))
         })?;
         let known = rec_mii.time.max(res_mii.time as f64);
-        let joint = joint(&graph, &time, &engine, res_mii.engine, known);
+        let mut works = vec![res_mii.engine, Engine::Compute];
+        works.dedup();
+        let joints = works.into_iter().filter_map(|works| joint(&graph, &time, &engine, works, known));
+        let joint = joints.max_by(|a, b| a.time.total_cmp(&b.time));
         let offsets = ops.iter().flat_map(|o| &o.reads).map(|r| r.batch.unsigned_abs());
         Ok(Self {
             load: units.any(|i| ops[i].action.has(Effect::LoadsBatch)).iter().position(|load| *load),

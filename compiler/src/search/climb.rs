@@ -16,9 +16,9 @@ use crate::sched::BoundBy;
 /// Most ways that are tried, each by a first good order.
 const SCHEDULES: usize = 32;
 /// Most of which the best order is looked for.
-const FULLY: usize = 12;
+const FULLY: usize = 20;
 /// By how much the first order of a way may be longer than that of what there is.
-const QUICK: f64 = 1.02;
+const QUICK: f64 = 1.05;
 /// How many times as long a strategy's step may be that is tried with all tables otherwise.
 const FAR: f64 = 1.5;
 /// Fewer where each has many operations: about so many in all.
@@ -85,10 +85,11 @@ impl<'a, 's> Climb<'a, 's> {
     pub(super) fn begin(&self, way: &Move, times: f64) -> Result<Option<Self>, CompileError> {
         let asked = way.change.made(&way.tables, &self.asked);
         let mut shortest: Option<(usize, Cost, Compiled)> = None;
-        // What all of compute's work excludes no other transfers allow.
+        // What all of compute's work excludes no other transfers allow, but fewer updates of parts may.
+        let updates = matches!(way.change, Change::Buckets(_));
         let may = |tried: &Tried| match tried.verdict {
             Verdict::Scheduled(cost) => cost < self.cost.longer(FAR),
-            Verdict::Pruned(bound) => bound.from != BoundBy::Engine(Engine::Compute),
+            Verdict::Pruned(bound) => updates || bound.from != BoundBy::Engine(Engine::Compute),
         };
         for (i, tried) in self.best.tried.iter().enumerate() {
             let policy = tried.candidate.policy;

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::{Engine, Prediction, Schedule};
+use fs_schedule::{Action, Engine, Prediction, Schedule};
 
 use super::GAIN;
 use super::asked::{Asked, Change};
@@ -52,8 +52,8 @@ fn open<'k>(kinds: &[Kind<'k>], options: &CompileOptions) -> Vec<Kind<'k>> {
 }
 
 /// From where a climb may begin as well, and how many times as long the step may be there: all tables together wherever their
-/// operands are ready; every table, or every kind of many, by itself; and dense gradients at once where the best strategy cuts
-/// no sums, which others do. What somebody has said stays.
+/// operands are ready; every table, or every kind of many, by itself; and dense gradients at once, unless they are: which strategy
+/// is shortest depends on it. What somebody has said stays.
 pub(super) fn starts(
     kinds: &[Kind<'_>],
     s: &Schedule,
@@ -62,7 +62,8 @@ pub(super) fn starts(
 ) -> Vec<(Move, f64)> {
     let mut starts = Vec::new();
     let serial = !policy::of(s.strategy).buckets_gradients();
-    if options.bucket_bytes.is_none() && serial {
+    let sums = s.train.ops.iter().filter(|op| op.action == Action::AllReduce).count();
+    if options.bucket_bytes.is_none() && (serial || sums > 1) {
         starts.extend(buckets(s, asked).into_iter().take(1).map(|at_once| (at_once, 1.0 / GAIN)));
     }
     let kinds = open(kinds, options);
