@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use egg::{FlatTerm, RecExpr, Runner, StopReason};
+use egg::{EGraph, FlatTerm, RecExpr, Runner, StopReason};
 use fs_schedule::{Extent, Sharding, Symbol};
 
 use super::analysis::{Kind, Kinds};
@@ -112,31 +112,63 @@ fn saturate(start: &RecExpr<Node>, context: &Context, explains: bool) -> Runner<
     limited.with_scheduler(egg::SimpleScheduler).with_expr(start).run(&rewrites)
 }
 
+/// All that a table can be that is distributed as chosen, whatever its sizes: terms have symbols for those, so one e-graph is of all
+/// tables that are used alike.
+#[derive(Debug)]
+pub struct Ways {
+    graph: EGraph<Node, Kinds>,
+    root: egg::Id,
+    context: Context,
+    choice: Choice,
+    saturated: bool,
+}
+
+impl Ways {
+    /// What rules find.
+    ///
+    /// # Errors
+    /// None that a choice has.
+    pub fn of(context: &Context, choice: &Choice) -> Result<Self, ConvertError> {
+        let mut terms = Terms::default();
+        let start = table(&mut terms, context, choice)?;
+        let start = to_nodes(&terms, &start)?;
+        let runner = saturate(&start, context, false);
+        Ok(Self {
+            root: runner.roots.first().copied().unwrap_or_default(),
+            saturated: matches!(runner.stop_reason, Some(StopReason::Saturated)),
+            graph: runner.egraph,
+            context: context.clone(),
+            choice: choice.clone(),
+        })
+    }
+
+    /// Those that nothing covers at these sizes, in what they cost.
+    pub fn at(&self, sizes: &Sizes) -> Derived {
+        let Self { graph, context, choice, .. } = self;
+        // No value is of two types, whatever was found to be equal.
+        let sound = graph.classes().all(|class| class.data != Kind::Ill);
+        // Rules need all ways to ask; what is said of that is kept here.
+        let may = |way: Commitment| {
+            let said =
+                context.folds.is_none() || way.folded.is_none_or(|folded| Some(folded) == context.folds);
+            said || self::choice(way, choice) == *choice
+        };
+        let found = if sound { extract(graph, (self.root, context.columns), sizes, may) } else { Vec::new() };
+        Derived {
+            found,
+            nodes: graph.total_number_of_nodes(),
+            classes: graph.number_of_classes(),
+            saturated: self.saturated,
+        }
+    }
+}
+
 /// How else a table that is distributed as chosen can be, in what it costs.
 ///
 /// # Errors
 /// None that a choice has.
 pub fn derive(context: &Context, choice: &Choice, sizes: &Sizes) -> Result<Derived, ConvertError> {
-    let mut terms = Terms::default();
-    let start = table(&mut terms, context, choice)?;
-    let start = to_nodes(&terms, &start)?;
-    let runner = saturate(&start, context, false);
-    let graph = &runner.egraph;
-    // No value is of two types, whatever was found to be equal.
-    let sound = graph.classes().all(|class| class.data != Kind::Ill);
-    let root = runner.roots.first().copied().unwrap_or_default();
-    // Rules need all ways to ask; what is said of that is kept here.
-    let may = |way: Commitment| {
-        let said = context.folds.is_none() || way.folded.is_none_or(|folded| Some(folded) == context.folds);
-        said || self::choice(way, choice) == *choice
-    };
-    let found = if sound { extract(graph, (root, context.columns), sizes, may) } else { Vec::new() };
-    Ok(Derived {
-        found,
-        nodes: graph.total_number_of_nodes(),
-        classes: graph.number_of_classes(),
-        saturated: matches!(runner.stop_reason, Some(StopReason::Saturated)),
-    })
+    Ok(Ways::of(context, choice)?.at(sizes))
 }
 
 /// The rules by which one choice becomes another, in order, without repetitions; none if it does not.

@@ -22,7 +22,7 @@ use super::travel::{self, Kind};
 use super::uses::uses;
 use super::{Best, Candidate, Cost, Search};
 use crate::algebra::cost::{Classes, Sizes};
-use crate::algebra::derive::{self, Derived, derive};
+use crate::algebra::derive::{self, Derived};
 use crate::algebra::rules::{Context, Use};
 use crate::compile::{CompileError, CompileOptions, Compiled};
 use crate::distribution::{At, Choice};
@@ -103,8 +103,7 @@ impl Search<'_> {
             let (now, candidate) = climb.now();
             let classes = self.alike(now, candidate);
             let ways = ways(&classes, known);
-            let nodes = known.values().map(|derived| derived.nodes).max().unwrap_or(0);
-            (climb.outcome.classes, climb.outcome.nodes) = (classes.len(), nodes);
+            (climb.outcome.classes, climb.outcome.nodes) = (classes.len(), known.nodes());
             if !climb.step(moves(&ways))? {
                 return Ok(climb);
             }
@@ -135,8 +134,41 @@ impl Search<'_> {
     }
 }
 
-/// What is derived, by what is known of a table.
-type Known = BTreeMap<String, Derived>;
+/// What is derived.
+#[derive(Default)]
+struct Known {
+    /// By how a table is used, and is distributed wherever it lives.
+    graphs: BTreeMap<String, Option<derive::Ways>>,
+    /// By these and sizes.
+    derived: BTreeMap<String, Derived>,
+}
+
+impl Known {
+    fn derive(&mut self, class: &Alike) -> &Derived {
+        let now = anywhere(&class.now);
+        let key = format!("{:?} {now:?}", class.context);
+        let ways = self.graphs.entry(key.clone());
+        let ways = ways.or_insert_with(|| derive::Ways::of(&class.context, &now).ok());
+        let at = || ways.as_ref().map(|ways| ways.at(&class.sizes)).unwrap_or_default();
+        self.derived.entry(format!("{key} {:?}", class.sizes)).or_insert_with(at)
+    }
+
+    /// Nodes of the largest e-graph.
+    fn nodes(&self) -> usize {
+        self.derived.values().map(|derived| derived.nodes).max().unwrap_or(0)
+    }
+}
+
+/// A choice of which it does not matter who owns what.
+fn anywhere(choice: &Choice) -> Choice {
+    let mut choice = choice.clone();
+    match &mut choice.sharding {
+        Sharding::TableWise { rank } => *rank = 0,
+        Sharding::ColumnWise { ranks } => ranks.fill(0),
+        _ => {}
+    }
+    choice
+}
 
 /// How tables can be distributed.
 #[derive(Debug)]
@@ -173,13 +205,10 @@ fn moves<'w>(ways: &'w [(&Alike, Possible)]) -> impl Iterator<Item = Move> + 'w 
 }
 
 /// What all classes can become: first what nothing covers, by class.
-fn ways<'a>(classes: &'a [Alike], known: &mut BTreeMap<String, Derived>) -> Vec<(&'a Alike, Possible)> {
+fn ways<'a>(classes: &'a [Alike], known: &mut Known) -> Vec<(&'a Alike, Possible)> {
     let mut ways = Vec::new();
     for class in classes {
-        let key = format!("{:?} {:?} {:?}", class.context, class.now, class.sizes);
-        let derived = known
-            .entry(key)
-            .or_insert_with(|| derive(&class.context, &class.now, &class.sizes).unwrap_or_default());
+        let derived = known.derive(class);
         ways.extend(derived.found.iter().map(|found| {
             let choice = derive::choice(found.commitment, &class.now);
             let all = class.tables.len() as f64;
@@ -303,12 +332,7 @@ pub fn alike(
             number: [s.settings.wire.rows, s.settings.wire.gradients].map(|e| f64::from(e.bytes())),
         };
         // Owners differ between tables that are otherwise alike.
-        let mut kind = now.clone();
-        match &mut kind.sharding {
-            Sharding::TableWise { rank } => *rank = 0,
-            Sharding::ColumnWise { ranks } => ranks.fill(0),
-            _ => {}
-        }
+        let kind = anywhere(&now);
         // Of what was counted no two tables have the same, or they are the same.
         let counted = counts.map(|_| &sizes);
         let key = format!("{kind:?} {context:?} {} {drawn:?} {:?} {counted:?}", t.rows, t.optimizer);
@@ -341,4 +365,54 @@ fn parts(columns: u32, parts: u32) -> Vec<(u32, u32)> {
     }
     let at = |n: u32| (u64::from(columns) * u64::from(n) / u64::from(parts)) as u32;
     (0..parts).map(|n| (at(n), at(n + 1))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use fs_schedule::Strategy;
+
+    use super::*;
+    use crate::compile_with;
+    use crate::sched::policy;
+
+    /// Tables of other sizes, wherever they live, are ways of one e-graph; of other uses, of another.
+    #[test]
+    fn tables_that_are_used_alike_have_one_graph() {
+        let tables: Vec<(u32, &str, &str)> = (0..12)
+            .map(|i| {
+                let optimizer = if i < 8 { "sgd(lr: 0.1)" } else { "rowwise_adagrad(lr: 0.1)" };
+                (
+                    1000 + 97 * i,
+                    optimizer,
+                    if i % 4 == 0 { "sharding table_wise" } else { "sharding row_wise" },
+                )
+            })
+            .collect();
+        let mut text = String::from("model m {\n");
+        for (i, (rows, optimizer, sharding)) in tables.iter().enumerate() {
+            text += &format!("table t{i} {{ rows {rows}  dim 64  optimizer {optimizer}  {sharding} }}\n");
+            text += &format!("input x{i}: ids(t{i}) {{ max 5 }}\n");
+        }
+        let sum: Vec<String> = (0..tables.len()).map(|i| format!("pool(x{i})")).collect();
+        text += &format!(
+            "input y: label\n loss bce_with_logits(linear({}, 1), y, normalize: samples) }}
+             train {{ batch 32  steps 2 }} workload w {{ generate {{ lengths fixed(3)  ids zipf(1.05) }} }}",
+            sum.join(" + ")
+        );
+        let program = fs_dsl::check_text("m.fs", &text).program.expect("it checks");
+        let options = CompileOptions::new(Strategy::Pec, 4);
+        let s = compile_with(&program, &options).expect("it compiles").schedule;
+        let candidate = Candidate::new(policy::of(Strategy::Pec), None);
+        let classes = alike(&program, &s, (&options, true), candidate);
+        assert_eq!(classes.len(), tables.len());
+        let mut known = Known::default();
+        let found: Vec<Derived> = classes.iter().map(|class| known.derive(class).clone()).collect();
+        for (class, found) in classes.iter().zip(&found) {
+            let alone = derive::derive(&class.context, &class.now, &class.sizes).expect("ways");
+            let told = |d: &Derived| format!("{:?} {}", d.found, d.nodes);
+            assert_eq!(told(found), told(&alone), "{:?}", class.tables);
+        }
+        // Row-wise and table-wise.
+        assert_eq!((known.graphs.len(), known.derived.len()), (2, tables.len()));
+    }
 }
