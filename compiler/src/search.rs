@@ -24,6 +24,7 @@ use crate::import::import;
 use crate::ir::Module;
 use crate::passes::branches::Branches;
 use crate::passes::manager::Stage;
+use crate::sched::limits::human;
 use crate::sched::policy::{POLICIES, Policy};
 use crate::sched::{self, Bound};
 
@@ -114,6 +115,16 @@ impl Cost {
         Self { step: self.step * factor, ..self }
     }
 
+    /// Which limit it exceeds, if one.
+    pub fn exceeds(self) -> Option<String> {
+        match (self.beyond_in_flight, self.beyond_memory) {
+            (0, 0) => None,
+            (0, needs) => Some(format!("needs {}, more than there is", human(needs))),
+            (1, _) => Some("has a batch in flight more than asked for".into()),
+            (batches, _) => Some(format!("has {batches} batches in flight more than asked for")),
+        }
+    }
+
     /// Seconds that another schedule's step must be less than to be better, if this one is within limits.
     fn to_beat(self) -> Option<f64> {
         (self.beyond_in_flight == 0 && self.beyond_memory == 0).then_some(self.step)
@@ -127,6 +138,19 @@ pub struct Tried {
     pub candidate: Candidate,
     /// What became of it.
     pub verdict: Verdict,
+}
+
+impl Tried {
+    /// For people: the candidate, and why it is not taken although its step may be the shortest.
+    pub fn describe(&self) -> String {
+        let name = self.candidate.describe();
+        match self.verdict {
+            Verdict::Scheduled(cost) => {
+                cost.exceeds().map_or_else(|| name.clone(), |why| format!("{name} ({why})"))
+            }
+            Verdict::Pruned(_) => name,
+        }
+    }
 }
 
 /// The outcome of a search.

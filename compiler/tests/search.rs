@@ -128,3 +128,26 @@ fn a_policy_is_one_value() {
     let step = |s: &fs_schedule::Schedule| s.prediction.as_ref().expect("a prediction").step;
     assert!(step(&own) < step(&prefetch), "less waits: {} and {}", step(&own), step(&prefetch));
 }
+
+/// A step that may be the shortest of all says why it is not taken.
+#[test]
+fn what_exceeds_a_limit_says_so() {
+    let cluster = fs_dsl::cluster::preset("dgx_h100").expect("a preset");
+    let program = example("ranking", &cluster);
+    let pec: Vec<Candidate> = candidates(Some(1)).filter(|c| c.policy.tells_rows_apart()).collect();
+    let tried = |options: &CompileOptions| {
+        let best = search(&program, options, pec.iter().copied()).expect("a schedule");
+        best.tried.iter().map(fs_compiler::search::Tried::describe).collect::<Vec<_>>()
+    };
+    let options = CompileOptions::new(Strategy::Serial, None).cluster(cluster.clone());
+    assert_eq!(tried(&options), ["pec with lookahead 1"]);
+    let most = |batches| tried(&options.clone().in_flight(batches));
+    assert_eq!(most(1), ["pec with lookahead 1 (has a batch in flight more than asked for)"]);
+    assert_eq!(most(2), ["pec with lookahead 1"]);
+    let small = options.clone().cluster(Cluster { memory: 14_000_000, ..cluster });
+    let [said] = &tried(&small)[..] else { panic!("one candidate") };
+    assert!(
+        said.starts_with("pec with lookahead 1 (needs ") && said.ends_with(", more than there is)"),
+        "{said}"
+    );
+}

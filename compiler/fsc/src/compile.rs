@@ -320,14 +320,14 @@ fn with_data(
 
 /// What became of a candidate.
 fn said(tried: &Tried) -> String {
-    let name = tried.candidate.describe();
+    let name = tried.describe();
     match tried.verdict {
         Verdict::Scheduled(cost) => format!("{name}: {:.3} ms a step", cost.step * 1e3),
         Verdict::Pruned(bound) => {
             let why = match bound.from {
                 BoundBy::Engine(engine) => format!("the work of {}", engine.name()),
                 BoundBy::Cycle => "its longest cycle".into(),
-                BoundBy::Joint => "a chain of it and the work beside that".into(),
+                BoundBy::Joint => "what engines must do between transfers".into(),
             };
             format!("{name}: at least {:.3} ms a step by {why}, not scheduled", bound.step * 1e3)
         }

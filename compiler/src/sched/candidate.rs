@@ -124,6 +124,11 @@ impl Candidate {
         let lag = by_place(&|i| p.graph.lag[i]);
         let (step, times, steps) = steady(&self.deps, queues, (&time, lag), &engine, &priority, &chunk);
         // Simulated steps settle: one may be a little shorter (6 parts in a million were seen) than what no order can beat.
+        debug_assert!(
+            step >= p.mii() * (1.0 - 2e-5) - 1.0,
+            "steps of {step} ns are shorter than the bound of {}",
+            p.mii()
+        );
         self.step = step.max(p.mii());
         let base = (0..n).map(|i| times.start(i, steps - 1)).min().unwrap_or(0);
         self.start = (0..n).map(|i| times.start(i, steps - 1) - base).collect();

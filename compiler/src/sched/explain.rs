@@ -276,8 +276,10 @@ impl Explanation {
             let chain = if from == to { format!("`{from}`") } else { format!("`{from}` to `{to}`") };
             let _ = writeln!(
                 t,
-                "joint bound      {} ({chain}, and what one engine must do between such chains)",
-                ns(*time)
+                "joint bound      {} ({chain}, and what {} must do between such chains)",
+                ns(*time),
+                // With another engine it is either's.
+                if self.resource == Engine::Compute { "compute" } else { "an engine" }
             );
         }
         let _ = writeln!(t, "bubble           {} of compute", ns(self.bubble));

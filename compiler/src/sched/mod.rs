@@ -271,6 +271,10 @@ fn best<'a>(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<So
         return Ok(together);
     }
     let alone = solve(Work::new(s, target, options)?.alone(), options)?;
+    // No order of either is shorter than the smaller bound.
+    if let (Err(a), Err(b)) = (&alone, &together) {
+        return Ok(Err(if a.step < b.step { *a } else { *b }));
+    }
     let step = |solved: &Solved<'_>| solved.as_ref().map_or(f64::INFINITY, |(_, c)| c.candidate.step);
     Ok(if step(&alone) < step(&together) { alone } else { together })
 }

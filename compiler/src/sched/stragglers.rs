@@ -7,15 +7,13 @@
 use std::rc::Rc;
 
 use fs_schedule::action::Scope;
-use fs_schedule::{
-    Balance, CostModel, Data, GroupCost, LengthDistribution, RankWork, Schedule, Stragglers, Symbol, Travel,
-    Unkept,
-};
+use fs_schedule::{CostModel, Data, GroupCost, LengthDistribution, RankWork, Schedule, Symbol, Unkept};
 use fs_workload::balance::{Limit, Plan, Planner, Problem};
 use fs_workload::lengths::LengthLaw;
 use fs_workload::random::RandomKey;
 
 use super::evidence::Evidence;
+use super::memo::{Drawn, Question, Spread};
 use super::policy;
 
 /// Samples to draw about, in all batches, and in one at most. Of larger batches some of each rank's stand for all: of these many
@@ -32,109 +30,30 @@ const SHOWN: usize = 8;
 /// The random stream of expected lengths; models number theirs from 0.
 const STREAM: u32 = 0xF500_0002;
 
-/// Sizes of the slowest rank over the mean rank's.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Spread {
-    /// Its work.
-    pub most: f64,
-    /// How much longer that takes because ranks share cores: until a rank waits it leaves none to others.
-    pub crowded: f64,
-    samples: f64,
-    tokens: Vec<f64>,
-    squares: Vec<f64>,
-}
-
-impl Spread {
-    /// The factor of a size; 1 of what does not depend on samples.
-    pub(crate) fn of(&self, symbol: Symbol) -> f64 {
-        let group = |list: &[f64], g: u32| list.get(g as usize).copied().unwrap_or(1.0);
-        match symbol {
-            Symbol::Samples => self.samples,
-            Symbol::Tokens(g) => group(&self.tokens, g),
-            Symbol::Squares(g) => group(&self.squares, g),
-            _ => 1.0,
-        }
-    }
-}
-
-/// What came of drawing.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Drawn {
-    /// Every sample is worked on where it is read.
-    pub home: Spread,
-    /// Samples are given to ranks; none if no plan keeps the limits that are asked for.
-    pub planned: Option<Spread>,
-    bound: f64,
-    moved: f64,
-    ranks: Vec<RankWork>,
-    unkept: Option<Unkept>,
-}
-
-impl Drawn {
-    /// For a schedule and for people.
-    pub(crate) fn stragglers(&self) -> Stragglers {
-        let planned = self.planned.as_ref().map_or(self.home.most, |p| p.most);
-        Stragglers {
-            at_home: self.home.most,
-            planned,
-            bound: self.bound,
-            moved: self.moved,
-            ranks: self.ranks.clone(),
-            compared: None,
-            unkept: self.unkept,
-        }
-    }
-
-    /// Where samples are worked on.
-    pub(crate) fn at(&self, planned: bool) -> &Spread {
-        self.planned.as_ref().filter(|_| planned).unwrap_or(&self.home)
-    }
-}
-
-/// All that what is drawn depends on, beside evidence.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Question {
-    ranks: u32,
-    /// Samples that a rank reads.
-    read: u32,
-    /// The law of lengths, if the workload has one, and the maximum of each group.
-    law: Option<LengthDistribution>,
-    groups: Vec<u32>,
-    cost: CostModel,
-    balance: Balance,
-    microbatches: usize,
-    /// Parts of a batch after each of which ranks meet.
-    units: usize,
-    /// Bytes of a sample on its way, and what it takes up of the limit, if there is one.
-    travel: Travel,
-    takes: Option<Travel>,
-}
-
-impl Question {
-    fn of(s: &Schedule, evidence: Evidence<'_>) -> Self {
-        let mut balance = s.settings.balance.clone().unwrap_or_default();
-        // Put down by itself, so that it is one question whether the schedule has it yet or not.
-        let given = std::mem::take(&mut balance.cost);
-        let cost = if given == CostModel::default() { cost_of(s, evidence) } else { given };
-        let microbatches = s.settings.microbatches.max(1) as usize;
-        // Where transfers stop compute ranks meet in every microbatch.
-        let meets = !policy::of(s.strategy).reorders();
-        let law = match &s.data {
-            Some(Data::Generate { lengths, .. }) => Some(*lengths),
-            _ => None,
-        };
-        Self {
-            ranks: s.ranks,
-            read: s.settings.batch / s.ranks.max(1),
-            law,
-            groups: s.lengths.iter().map(|g| g.max).collect(),
-            cost,
-            microbatches,
-            units: if meets { microbatches } else { 1 },
-            travel: s.travel(),
-            takes: balance.limit.map(|limit| s.sample_size(limit)),
-            balance,
-        }
+/// What is to be drawn for a schedule whose operations are priced.
+fn question(s: &Schedule, evidence: Evidence<'_>) -> Question {
+    let mut balance = s.settings.balance.clone().unwrap_or_default();
+    // Put down by itself, so that it is one question whether the schedule has it yet or not.
+    let given = std::mem::take(&mut balance.cost);
+    let cost = if given == CostModel::default() { cost_of(s, evidence) } else { given };
+    let microbatches = s.settings.microbatches.max(1) as usize;
+    // Where transfers stop compute ranks meet in every microbatch.
+    let meets = !policy::of(s.strategy).reorders();
+    let law = match &s.data {
+        Some(Data::Generate { lengths, .. }) => Some(*lengths),
+        _ => None,
+    };
+    Question {
+        ranks: s.ranks,
+        read: s.settings.batch / s.ranks.max(1),
+        law,
+        groups: s.lengths.iter().map(|g| g.max).collect(),
+        cost,
+        microbatches,
+        units: if meets { microbatches } else { 1 },
+        travel: s.travel(),
+        takes: balance.limit.map(|limit| s.sample_size(limit)),
+        balance,
     }
 }
 
@@ -348,7 +267,7 @@ fn least_limit(planner: &mut Planner, problem: &Problem<'_>, from: u64) -> u64 {
 
 /// Draws, plans and compares; `None` where all ranks have the same to do, or costs are no numbers.
 pub(crate) fn draw(s: &Schedule, evidence: Evidence<'_>) -> Option<Rc<Drawn>> {
-    let question = Question::of(s, evidence);
+    let question = question(s, evidence);
     match evidence.memo {
         Some(memo) => memo.drawn(question, |question| answer(question, evidence)),
         None => answer(&question, evidence).map(Rc::new),
@@ -469,7 +388,102 @@ fn assign<'a>(plan: &Plan, work: &mut Work, of: impl Fn(usize) -> (u64, &'a [u32
 
 #[cfg(test)]
 mod tests {
+    use fs_schedule::Strategy;
+
     use super::*;
+    use crate::sched::memo::Memo;
+    use crate::{CompileOptions, compile_with};
+
+    /// What may differ between two models.
+    #[derive(Clone, Copy)]
+    struct Model {
+        max: u32,
+        lengths: &'static str,
+        wide: u32,
+        inputs: &'static str,
+        settings: &'static str,
+        ranks: u32,
+        strategy: Strategy,
+    }
+
+    fn compiled(m: Model) -> Schedule {
+        let Model { max, lengths, wide, inputs, settings, ranks, strategy } = m;
+        let text = format!(
+            "model tokens {{
+               table a {{ rows 300  dim 16  optimizer sgd(lr: 0.05)  sharding row_wise }}
+               input x: ids(a) {{ max {max} }}
+               {inputs}
+               input click: label like x
+               let h = lookup(x)
+               loss bce_with_logits(linear(silu(linear(h, {wide})), 1), click, normalize: tokens)
+             }}
+             train {{ steps 6  optimizer sgd(lr: 0.1)  {settings} }}
+             workload w {{ generate {{ lengths {lengths}  ids uniform }} }}"
+        );
+        let program = fs_dsl::check_text("model.fs", &text).program.expect("the model checks");
+        compile_with(&program, &CompileOptions::new(strategy, ranks)).expect("it compiles").schedule
+    }
+
+    /// Answers to models that differ in one thing are theirs, whichever was asked for before.
+    #[test]
+    fn what_is_remembered_is_what_is_drawn() {
+        let all_settings = [
+            "batch 96  microbatches 2  balance on",
+            "batch 48  microbatches 2  balance on",
+            "batch 96  microbatches 4  balance on",
+            "batch 96  microbatches 2  balance off",
+            "batch 96  microbatches 2  balance on(equal_counts: on)",
+            "batch 96  microbatches 2  balance on(limit: 700 tokens)",
+            "batch 96  microbatches 2  balance on(limit: 600 tokens)",
+            "batch 96  microbatches 2  balance on(limit: 6000 B)",
+            "batch 96  microbatches 2  balance cost(c0: 1, c1: 0, c2: 0)",
+            "batch 96  microbatches 2  balance cost(c0: 0, c1: 1, c2: 5)",
+        ];
+        let first = Model {
+            max: 40,
+            lengths: "lognormal(mean: 15, sigma: 1)",
+            wide: 32,
+            inputs: "",
+            settings: all_settings[0],
+            ranks: 4,
+            strategy: Strategy::Pec,
+        };
+        let mut models: Vec<Model> =
+            all_settings.iter().map(|settings| Model { settings, ..first }).collect();
+        models.extend([
+            Model { max: 60, ..first },
+            Model { lengths: "lognormal(mean: 12, sigma: 1)", ..first },
+            Model { lengths: "uniform(1, 30)", ..first },
+            Model { lengths: "fixed(20)", ..first },
+            Model { ranks: 3, ..first },
+            // Of as many samples of a rank.
+            Model { ranks: 8, settings: "batch 192  microbatches 2  balance on", ..first },
+            Model { strategy: Strategy::Serial, ..first },
+            // Of the same costs of a token, and others.
+            Model { wide: 64, ..first },
+            Model { inputs: "input more: dense(9)", ..first },
+            Model { inputs: "input more: dense(9)", settings: all_settings[7], ..first },
+        ]);
+        let schedules: Vec<Schedule> = models.into_iter().map(compiled).collect();
+        let alone = |s: &Schedule| draw(s, Evidence::default());
+        let expected: Vec<_> = schedules.iter().map(alone).collect();
+        for backwards in [false, true] {
+            let memo = Memo::default();
+            let evidence = Evidence { memo: Some(&memo), ..Evidence::default() };
+            let of = |n: usize| {
+                let n = if backwards { schedules.len() - 1 - n } else { n };
+                assert_eq!(draw(&schedules[n], evidence), expected[n], "model {n}");
+            };
+            (0..schedules.len()).for_each(of);
+            for s in &schedules {
+                let again = |_: &Question| panic!("what was answered is asked for once");
+                memo.drawn(question(s, evidence), again);
+            }
+        }
+        let mut different: Vec<_> = expected.iter().flatten().collect();
+        different.dedup();
+        assert!(different.len() >= 12, "models that differ have other answers: {}", different.len());
+    }
 
     #[test]
     fn ranks_share_cores_until_they_wait() {

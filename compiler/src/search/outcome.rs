@@ -155,7 +155,7 @@ impl Outcome {
                 Verdict::Scheduled(cost) => (Some(cost.step), None),
                 Verdict::Pruned(bound) => (None, Some(bound.step)),
             };
-            TriedStrategy { name: tried.candidate.describe(), step, at_least }
+            TriedStrategy { name: tried.describe(), step, at_least }
         });
         let rewrites = self.swaps.iter().map(|swap| Rewrite {
             tables: swap.tables.clone(),

@@ -388,15 +388,19 @@ mod tests {
                 )
             })
             .collect();
-        let mut text = String::from("model m {\n");
-        for (i, (rows, optimizer, sharding)) in tables.iter().enumerate() {
-            text += &format!("table t{i} {{ rows {rows}  dim 64  optimizer {optimizer}  {sharding} }}\n");
-            text += &format!("input x{i}: ids(t{i}) {{ max 5 }}\n");
-        }
+        let declared = |(i, (rows, optimizer, sharding)): (usize, &(u32, &str, &str))| {
+            format!(
+                "table t{i} {{ rows {rows}  dim 64  optimizer {optimizer}  {sharding} }}
+                 input x{i}: ids(t{i}) {{ max 5 }}"
+            )
+        };
+        let declared: Vec<String> = tables.iter().enumerate().map(declared).collect();
         let sum: Vec<String> = (0..tables.len()).map(|i| format!("pool(x{i})")).collect();
-        text += &format!(
-            "input y: label\n loss bce_with_logits(linear({}, 1), y, normalize: samples) }}
+        let text = format!(
+            "model m {{ {} input y: label
+             loss bce_with_logits(linear({}, 1), y, normalize: samples) }}
              train {{ batch 32  steps 2 }} workload w {{ generate {{ lengths fixed(3)  ids zipf(1.05) }} }}",
+            declared.join("\n"),
             sum.join(" + ")
         );
         let program = fs_dsl::check_text("m.fs", &text).program.expect("it checks");
