@@ -320,9 +320,12 @@ fn with_data(
 
 /// What became of a candidate.
 fn said(tried: &Tried) -> String {
-    let name = tried.describe();
+    let name = tried.candidate.describe();
     match tried.verdict {
-        Verdict::Scheduled(cost) => format!("{name}: {:.3} ms a step", cost.step * 1e3),
+        Verdict::Scheduled(cost) => {
+            let exceeds = cost.exceeds().map_or_else(String::new, |why| format!(", but {why}"));
+            format!("{name}: {:.3} ms a step{exceeds}", cost.step * 1e3)
+        }
         Verdict::Pruned(bound) => {
             let why = match bound.from {
                 BoundBy::Engine(engine) => format!("the work of {}", engine.name()),
