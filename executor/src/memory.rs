@@ -79,8 +79,8 @@ fn fixed_bytes(schedule: &Schedule, real: usize) -> u64 {
     let bytes = |b: &Buffer| {
         let Extent::Fixed(rows) = b.rows else { return 0 };
         let element = match b.element {
-            // The CPU keeps brain floats as its own numbers.
-            Element::Real | Element::Bf16 => real as u64,
+            // The CPU keeps shorter numbers as its own.
+            Element::Real | Element::Bf16 | Element::Mxint8 => real as u64,
             Element::Id | Element::Count => 8,
             Element::Index => 4,
             Element::Byte => 1,

@@ -21,6 +21,7 @@ mod mat;
 pub mod matmul;
 pub mod memory;
 mod micro;
+pub mod mxint8;
 pub mod norm;
 pub mod optimizer;
 pub mod partition;

@@ -38,17 +38,22 @@ pub struct Settings {
 }
 
 /// What rows and their gradients are on their way, of every table and wherever they live: f32, or rounded to bf16, to the
-/// nearest and to the even one of two. A rank uses rows as they arrive. Of gradients each rank's sums are rounded, and with
-/// several nodes each node's sums of those.
+/// nearest and to the even one of two; rows also to MXINT8, 8 bits a number and a power of two for each 32 of a row. A rank uses
+/// rows as they arrive. Of gradients each rank's sums are rounded, and with several nodes each node's sums of those.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WirePrecision {
     /// Rows.
-    #[schemars(schema_with = "of_floats")]
+    #[schemars(schema_with = "of_rows")]
     pub rows: Element,
     /// Their gradients.
     #[schemars(schema_with = "of_floats")]
     pub gradients: Element,
+}
+
+/// The elements that rows can be, as the schema has them.
+fn of_rows(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "string", "enum": [Element::Real, Element::Bf16, Element::Mxint8] })
 }
 
 /// The elements that are floats, as the schema has them.

@@ -20,6 +20,8 @@ pub enum Element {
     Real,
     /// Brain floats: activations of a model that computes in them.
     Bf16,
+    /// Numbers of 8 bits with a power of two for each [`BLOCK`] of a row: rows on their way.
+    Mxint8,
     /// Row ids of a whole table (i64).
     Id,
     /// Positions in another buffer, or rows of a shard (u32).
@@ -30,17 +32,31 @@ pub enum Element {
     Byte,
 }
 
+/// Columns of an [`Mxint8`](Element::Mxint8) row that share a power of two (OCP Microscaling Formats 1.0, section 5.1).
+pub const BLOCK: u32 = 32;
+
 impl Element {
-    /// Bytes of an element on the device.
-    pub fn bytes(self) -> u32 {
-        match self {
+    /// Bytes of a row of so many columns on the device: of [`Mxint8`](Self::Mxint8) a byte for each, then one for each
+    /// [`BLOCK`].
+    pub fn row_bytes(self, columns: u32) -> u64 {
+        let each = match self {
             Self::Real | Self::Index => 4,
             Self::Id | Self::Count => 8,
             Self::Bf16 => 2,
             Self::Byte => 1,
-        }
+            Self::Mxint8 => return u64::from(columns) + u64::from(columns.div_ceil(BLOCK)),
+        };
+        each * u64::from(columns)
     }
-    /// Whether these are numbers to compute with, rather than lists.
+    /// Whether rows of tables can be these on their way.
+    pub fn carries_rows(self) -> bool {
+        self.is_float() || self == Self::Mxint8
+    }
+    /// Whether columns of it can be cut here: no block is taken apart.
+    pub fn cuts_at(self, column: u32) -> bool {
+        self != Self::Mxint8 || column.is_multiple_of(BLOCK)
+    }
+    /// Whether these are numbers to compute with, rather than lists or what only travels.
     pub fn is_float(self) -> bool {
         matches!(self, Self::Real | Self::Bf16)
     }

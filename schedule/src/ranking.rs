@@ -128,7 +128,7 @@ impl Rounds {
     /// Bytes of a round that a rank sends, its own parts included; as many arrive, where samples are spread evenly.
     pub(crate) fn bytes(&self, round: Round, table: &Table) -> Poly {
         use Symbol::{Ranks, Samples};
-        let real = f64::from(Element::Real.bytes());
+        let real = Element::Real.row_bytes(1) as f64;
         // A number of every question, of which each rank has its samples', goes to everyone.
         let of_all = |each: usize| Poly::term(real * each as f64, &[Ranks, Ranks, Samples]);
         match round {
@@ -143,5 +143,5 @@ impl Rounds {
 
 /// Lists of a number of each row, which goes to the rank whose block the row is in.
 fn per_row(lists: usize, table: &Table) -> Poly {
-    Poly::constant(f64::from(Element::Real.bytes()) * lists as f64 * table.rows as f64)
+    Poly::constant(Element::Real.row_bytes(1) as f64 * lists as f64 * table.rows as f64)
 }

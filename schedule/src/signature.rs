@@ -83,12 +83,14 @@ impl OperandType {
 
     /// Bytes of those elements on the device.
     pub(crate) fn bytes(&self) -> Poly {
-        let element = match self {
-            Self::Matrix { element, .. } => element.bytes(),
-            Self::Ids { .. } | Self::Offsets { .. } => Element::Id.bytes(),
-            _ => Element::Real.bytes(),
+        let each = match self {
+            Self::Matrix { element, rows, columns } => {
+                return rows.poly().times(element.row_bytes(*columns) as f64);
+            }
+            Self::Ids { .. } | Self::Offsets { .. } => Element::Id.row_bytes(1),
+            _ => Element::Real.row_bytes(1),
         };
-        self.elements().times(element.into())
+        self.elements().times(each as f64)
     }
 
     pub(crate) fn columns(&self) -> u32 {
@@ -120,6 +122,7 @@ impl fmt::Display for OperandType {
                 let name = match element {
                     Element::Real => "real",
                     Element::Bf16 => "bf16",
+                    Element::Mxint8 => "mxint8",
                     Element::Id => "id",
                     Element::Index => "index",
                     Element::Count => "count",
@@ -142,7 +145,7 @@ impl fmt::Display for OperandType {
 pub fn real(rows: Extent, columns: u32) -> OperandType {
     OperandType::Matrix { element: Element::Real, rows, columns }
 }
-/// The same in another precision: `element` is of floats.
+/// The same in another precision: `element` is of floats, or of what rows are on their way.
 pub fn floats(element: Element, rows: Extent, columns: u32) -> OperandType {
     OperandType::Matrix { element, rows, columns }
 }

@@ -69,11 +69,11 @@ fn sum<'s>(shapes: impl IntoIterator<Item = &'s OperandType>) -> Poly {
 /// Bytes of an f32.
 const REAL: f64 = 4.0;
 
-/// Bytes of a number of an operand; tables are f32.
-fn number(x: &OperandType) -> f64 {
+/// What an operand's numbers are; tables are f32.
+fn element(x: &OperandType) -> Element {
     match x {
-        OperandType::Matrix { element, .. } => f64::from(element.bytes()),
-        _ => REAL,
+        OperandType::Matrix { element, .. } => *element,
+        _ => Element::Real,
     }
 }
 
@@ -126,20 +126,20 @@ impl Action {
             sum(reads.iter().chain(writes).chain(again))
         };
         let of = |shape: Option<&OperandType>| shape.map_or_else(Poly::zero, OperandType::bytes);
-        // As many elements of another size.
-        let as_if = |shape: Option<&OperandType>, number: f64| {
-            shape.map_or_else(Poly::zero, |s| s.rows().poly().times(f64::from(s.columns()) * number))
+        // As many numbers of another kind.
+        let as_if = |shape: Option<&OperandType>, of: Element| {
+            shape.map_or_else(Poly::zero, |s| s.rows().poly().times(of.row_bytes(s.columns()) as f64))
         };
         // A position in a list for each row.
         let listed = |rows: Option<&OperandType>, lists: usize| {
             let rows = rows.map_or_else(Poly::zero, |r| r.rows().poly());
-            rows.times(lists as f64 * f64::from(Element::Index.bytes()))
+            rows.times(lists as f64 * Element::Index.row_bytes(1) as f64)
         };
         match self.facts().memory {
             Memory::Placed if adds(0) => {
                 let [rows, positions] = [0, 1].map(|n| sum(reads.iter().skip(n).step_by(2)));
                 // What rows are put among is f32, however they travel.
-                let placed = reads.iter().step_by(2).map(|r| as_if(Some(r), REAL)).sum::<Poly>();
+                let placed = reads.iter().step_by(2).map(|r| as_if(Some(r), Element::Real)).sum::<Poly>();
                 rows.plus(&placed).plus(&positions)
             }
             Memory::Once | Memory::Placed => once(),
@@ -157,7 +157,7 @@ impl Action {
             // Lists of rows and positions stand behind what is picked from.
             Memory::Picked => {
                 let lists = reads.len().saturating_sub(1);
-                let picked = as_if(writes.first(), reads.first().map_or(REAL, number));
+                let picked = as_if(writes.first(), reads.first().map_or(Element::Real, element));
                 of(writes.first()).plus(&picked).plus(&listed(writes.first(), lists))
             }
             Memory::Repeated => of(writes.first()).times(2.0).plus(&sum(reads.iter().skip(1))),
@@ -165,7 +165,7 @@ impl Action {
                 // Rows, positions?, counts, gradients.
                 let [lists @ .., counts, gradients] = reads else { return Poly::zero() };
                 // Tables and states are f32, however gradients travel.
-                let rows = as_if(Some(gradients), REAL).times(2.0 * (1.0 + around.states));
+                let rows = as_if(Some(gradients), Element::Real).times(2.0 * (1.0 + around.states));
                 gradients
                     .bytes()
                     .plus(&rows)
@@ -209,11 +209,11 @@ impl Action {
                     _ => None,
                 });
                 let numbers = if transfer.payload == Payload::Asked { 2 } else { 1 };
-                f64::from(numbers * Element::Index.bytes() + uses.unwrap_or(0) * Element::Byte.bytes())
+                (Element::Index.row_bytes(numbers) + Element::Byte.row_bytes(uses.unwrap_or(0))) as f64
             }),
-            Payload::Classes => of_exchanges(&|_| f64::from(Element::Byte.bytes())),
+            Payload::Classes => of_exchanges(&|_| Element::Byte.row_bytes(1) as f64),
             Payload::Rows | Payload::Gradients => {
-                of_exchanges(&|reads| reads.first().map_or(0.0, |r| number(r) * f64::from(r.columns())))
+                of_exchanges(&|reads| reads.first().map_or(0.0, |r| element(r).row_bytes(r.columns()) as f64))
             }
             Payload::Sums => {
                 let section = |g: &OperandType| Section {
@@ -227,7 +227,7 @@ impl Action {
             Payload::Lengths => {
                 let (groups, received) =
                     o.writes.first().map_or((0, Extent::Fixed(0)), |w| (w.columns(), w.rows()));
-                let entry = f64::from(Element::Index.bytes() * groups);
+                let entry = Element::Index.row_bytes(groups) as f64;
                 vec![Section { exchange: None, entry, sent: Extent::Symbol(Symbol::Samples), received }]
             }
             // Ids as rows of the table, features and labels as reals: four bytes each.

@@ -81,8 +81,12 @@ pub fn dividing(mut program: fs_dsl::checked::Program, ranks: u32) -> fs_dsl::ch
 /// A model that says what rows and gradients are on their way. Each row is asked for once then: occurrences would be rounded one
 /// by one, which is an error.
 pub fn rounding(text: &str, wire: fs_schedule::WirePrecision) -> String {
-    use fs_schedule::Element::{Bf16, Real};
-    let word = |element| if element == Bf16 { "bf16" } else { "f32" };
+    use fs_schedule::Element::{Bf16, Mxint8, Real};
+    let word = |element| match element {
+        Bf16 => "bf16",
+        Mxint8 => "mxint8",
+        _ => "f32",
+    };
     let (rows, gradients) = (word(wire.rows), word(wire.gradients));
     let precision = format!("train {{ precision {{ output_dist {rows}  gradient_dist {gradients} }}");
     let text = text.replace("train {", &precision);

@@ -59,7 +59,7 @@ pub struct Witness<D: Device> {
 pub fn noted(program: &Program, operand: &Operand, brain_floats: bool) -> bool {
     let Place::Buffer(n) = operand.place else { return false };
     match program.buffers[n as usize].element {
-        Element::Real => false,
+        Element::Real | Element::Mxint8 => false,
         Element::Bf16 => brain_floats,
         Element::Id | Element::Index | Element::Count | Element::Byte => true,
     }
@@ -125,7 +125,7 @@ impl Look for Cpu<f32> {
         let (Some(batch), Some(rows)) = (batch, job.rows(buffer, operand)?) else { return Ok(None) };
         let shape = ColumnRange::whole(rows, buffer.columns as usize);
         match buffer.element {
-            Element::Real => Ok(None),
+            Element::Real | Element::Mxint8 => Ok(None),
             // As they are: whether they are rounded is for who looks at them.
             Element::Bf16 => {
                 let (start, end) = operand.columns.map_or((0, shape.end), |(s, e)| (s as usize, e as usize));

@@ -512,7 +512,7 @@ fn flipped(of: &OperandType) -> Option<OperandType> {
     let element = match element {
         Element::Real => Element::Bf16,
         Element::Bf16 => Element::Real,
-        Element::Id | Element::Index | Element::Count | Element::Byte => return None,
+        Element::Mxint8 | Element::Id | Element::Index | Element::Count | Element::Byte => return None,
     };
     Some(OperandType::Matrix { element, rows, columns })
 }

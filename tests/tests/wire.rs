@@ -1,4 +1,4 @@
-//! Rows and gradients that travel as bf16: worked out by hand, and the same bits for random models however rows travel.
+//! Rows and gradients that travel as bf16, and rows as mxint8: worked out by hand, and the same bits for random models however rows travel.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ fn cluster(node: u32) -> Cluster {
 }
 
 fn wires() -> impl Strategies<Value = WirePrecision> {
-    let both = [Element::Real, Element::Bf16]
+    let both = [Element::Real, Element::Bf16, Element::Mxint8]
         .into_iter()
         .flat_map(|rows| [Element::Real, Element::Bf16].map(|gradients| WirePrecision { rows, gradients }));
     prop::sample::select(both.filter(|w| !w.is_plain()).collect::<Vec<_>>())
@@ -126,7 +126,7 @@ proptest! {
         }
         let work = Workload { seed, batches: 5, ranks };
         // What the interpreter knows of the model without rounding (not normalised rows cut by columns) it knows with it.
-        let real = text.replace("_dist bf16", "_dist f32");
+        let real = text.replace("_dist bf16", "_dist f32").replace("_dist mxint8", "_dist f32");
         let real = compiled(&dividing(checked(&real), ranks), &options.tables(tables.clone()));
         if reference(&real.expect("as with rounding"), &work).is_ok() {
             let want = reference(&other, &work).unwrap_or_else(|e| panic!("{e}\n{tables:?}\n{text}"));
@@ -145,6 +145,19 @@ proptest! {
 fn rounded(x: f32) -> f32 {
     let bits = x.to_bits();
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+}
+
+/// Multiples, of which the greatest of these numbers takes 64 to 127, of a power of two.
+fn in_block(row: [f32; 4]) -> [f32; 4] {
+    let greatest = row.iter().map(|x| x.abs()).fold(0.0, f32::max);
+    let mut unit = 1.0f32;
+    while greatest >= 128.0 * unit {
+        unit *= 2.0;
+    }
+    while greatest < 64.0 * unit {
+        unit /= 2.0;
+    }
+    row.map(|x| (x / unit).round_ties_even().clamp(-127.0, 127.0) * unit)
 }
 
 /// One row of which each rank uses three occurrences a step, labels of 1: every token is alike.
@@ -170,9 +183,10 @@ fn alike(ranks: u32, node: u32, relay: bool, wire: WirePrecision) -> Schedule {
 /// What is rounded, how often, and what is not: three steps by hand, on one node and on two.
 #[test]
 fn three_steps_worked_out_by_hand() {
-    let (real, brain) = (Element::Real, Element::Bf16);
+    let (real, brain, blocks) = (Element::Real, Element::Bf16, Element::Mxint8);
     let mut ends = BTreeSet::new();
-    for (rows, gradients) in [(real, real), (brain, real), (real, brain), (brain, brain)] {
+    let all = [(real, real), (brain, real), (real, brain), (brain, brain), (blocks, real), (blocks, brain)];
+    for (rows, gradients) in all {
         for (ranks, node, relay) in [(1, 1, false), (3, 3, false), (6, 3, false), (6, 3, true)] {
             let wire = WirePrecision { rows, gradients };
             let schedule = alike(ranks, node, relay, wire);
@@ -181,7 +195,11 @@ fn three_steps_worked_out_by_hand() {
             let mut row = [0.3f32; 4];
             session.run(&mut ()).unwrap();
             for _ in 0..3 {
-                let x = row.map(|x| if rows == brain { rounded(x) } else { x });
+                let x = match rows {
+                    Element::Bf16 => row.map(rounded),
+                    Element::Mxint8 => in_block(row),
+                    _ => row,
+                };
                 let z: f64 = (0..4).map(|i| f64::from(x[i]) * f64::from(weight[i])).sum();
                 let e = (-z.abs()).exp();
                 let sigmoid = if z >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) };
@@ -207,13 +225,13 @@ fn three_steps_worked_out_by_hand() {
             }
         }
     }
-    // Each of the four is another training, with relays the same.
-    assert_eq!(ends.len(), 4);
+    // Each of the six is another training, with relays the same.
+    assert_eq!(ends.len(), 6);
 }
 
-/// Between processes they take half of the bytes, and change nothing.
+/// Between processes they take half of the bytes, or of 64 columns 66 for 256, and change nothing.
 #[test]
-fn between_processes_they_take_half() {
+fn between_processes_they_take_less() {
     let text = "model m {
            table a { rows 300  dim 64  init normal(0, 0.5)  optimizer adagrad(lr: 0.1)  sharding row_wise }
            input x: ids(a) { max 20 }
@@ -243,11 +261,13 @@ fn between_processes_they_take_half() {
         pipes.iter().map(|pipes| pipes.entries.load(Ordering::Relaxed)).sum::<u64>()
     };
     for strategy in [Strategy::Serial, Strategy::Pec] {
-        let [plain, rows, gradients, both] = [
+        let [plain, rows, gradients, both, blocks, least] = [
             (Element::Real, Element::Real),
             (Element::Bf16, Element::Real),
             (Element::Real, Element::Bf16),
             (Element::Bf16, Element::Bf16),
+            (Element::Mxint8, Element::Real),
+            (Element::Mxint8, Element::Bf16),
         ]
         .map(|(rows, gradients)| sent(WirePrecision { rows, gradients }, strategy));
         // As many rows as gradients, and half of each.
@@ -255,6 +275,8 @@ fn between_processes_they_take_half() {
         assert_eq!(plain - both, 2 * (plain - rows));
         // Ids, classes and the sum over ranks are the rest.
         assert!(both * 100 < plain * 54, "{both} of {plain}");
+        assert_eq!((plain - blocks) * 128, (plain - rows) * 190);
+        assert_eq!(least, blocks - (plain - gradients));
     }
 }
 
@@ -335,7 +357,7 @@ fn other_trainings_are_refused() {
         other.settings.wire.rows = element;
         other.seal();
         let said: Vec<String> = verify(&other).iter().map(ToString::to_string).collect();
-        assert!(said.iter().any(|s| s.contains("travel as `real` or as `bf16`")), "{said:?}");
+        assert!(said.iter().any(|s| s.contains("gradients as `real` or as `bf16`")), "{said:?}");
     }
 }
 

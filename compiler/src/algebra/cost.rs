@@ -5,8 +5,8 @@
 //! step's use they cannot wait. Touched bytes are a rough guess, for comparisons: what is read and written once, ids that are
 //! looked for among others several times. Whoever schedules the outcome prices every operation.
 
-use fs_schedule::Way;
 use fs_schedule::reuse::Reuse;
+use fs_schedule::{Way, WirePrecision};
 
 use crate::distribution::ty::Sharded;
 
@@ -29,8 +29,8 @@ pub struct Sizes {
     pub classes: Vec<Classes>,
     /// Bytes of the table's rows and their optimizer states.
     pub table: f64,
-    /// Bytes of a number of a row and of a gradient that travel.
-    pub number: [f64; 2],
+    /// What rows and gradients are on their way.
+    pub wire: WirePrecision,
 }
 
 /// Expected entries of each class.
@@ -106,6 +106,12 @@ impl Cost {
 }
 
 impl Sizes {
+    /// Bytes of a row, or of its gradient, on its way.
+    pub(super) fn row(&self, way: Way, columns: u32) -> f64 {
+        let of = if way == Way::Forward { self.wire.rows } else { self.wire.gradients };
+        of.row_bytes(columns) as f64
+    }
+
     /// Entries of a rank.
     pub(super) fn entries(&self, unique: bool) -> f64 {
         if unique { self.unique } else { self.occurrences }

@@ -321,19 +321,19 @@ impl Extraction<'_> {
                     }
                 };
                 let away = if name == "send_all" { (s.ranks - 1.0, s.ranks - s.node) } else { s.away(route) };
-                let number = s.number[usize::from(name != "return")];
-                let sent = Cost::sent(n * number * f64::from(ty.columns), away, hurries);
+                let sent_row = s.row(if name == "return" { Way::Forward } else { Way::Backward }, ty.columns);
+                let sent = Cost::sent(n * sent_row, away, hurries);
                 // What travels together is made narrow, or wide again, by itself.
-                let alone = self.of_list(node.children[1]).is_none() && number < REAL;
+                let alone = self.of_list(node.children[1]).is_none() && sent_row < row;
                 let far = self.place(class) == Some(Sharded::Relay) || relayed;
-                let turned = if alone && !far { n * (row + number * f64::from(ty.columns)) } else { 0.0 };
+                let turned = if alone && !far { n * (row + sent_row) } else { 0.0 };
                 sent.and(Cost::touched(turned))
             }
             // What a node asks for, each row once or per occurrence, is listed at its relay, and comes and goes once more in its
             // memory.
             "relayed" => Cost::touched(s.entries(self.once(node.children[1])) * ID * FINDING),
             "pass_rows" | "sum_asked" => {
-                let row = f64::from(ty.columns) * s.number[usize::from(name == "sum_asked")];
+                let row = s.row(if name == "pass_rows" { Way::Forward } else { Way::Backward }, ty.columns);
                 let once = self.once(node.children[1]);
                 let list = node.children.get(3).and_then(|list| self.of_list(*list));
                 let n =
@@ -350,7 +350,9 @@ impl Extraction<'_> {
                 let list = node.children.last().and_then(|list| self.of_list(*list));
                 let n = list.map_or(all, |(way, class, reuse)| s.of_class(reuse, unique, way, class));
                 // As it is, and as it travels.
-                Cost::touched(n * (row + f64::from(ty.columns) * s.number[usize::from(name == "split")]))
+                Cost::touched(
+                    n * (row + s.row(if name == "split" { Way::Backward } else { Way::Forward }, ty.columns)),
+                )
             }
             // Replicas add up what all send, owners their part of it.
             "total" => {
@@ -367,7 +369,7 @@ impl Extraction<'_> {
                     None => s.entries(once),
                     Some((way, class, reuse)) => s.of_class(reuse, once, way, class),
                 };
-                let received = row + f64::from(ty.columns) * s.number[1];
+                let received = row + s.row(Way::Backward, ty.columns);
                 Cost::touched(n * received * if everywhere { s.ranks } else { 1.0 })
             }
             _ => Cost::default(),

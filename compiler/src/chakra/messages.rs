@@ -92,7 +92,7 @@ pub(crate) fn of(s: &Schedule, sizes: &Sizes, spread: &Sizes, op: &Op) -> Option
     };
     // Who gets ids does not know yet how many.
     let counts = if matches!(transfer.payload, Payload::Ids | Payload::Asked) {
-        u64::from(Element::Count.bytes())
+        Element::Count.row_bytes(1)
     } else {
         0
     };

@@ -393,6 +393,7 @@ fn element(element: Element) -> &'static str {
     match element {
         Element::Real => "Tensor(float)",
         Element::Bf16 => "Tensor(c10::BFloat16)",
+        Element::Mxint8 => "Tensor(signed char)",
         Element::Id | Element::Count => "Tensor(long int)",
         Element::Index => "Tensor(int)",
         Element::Byte => "Tensor(unsigned char)",

@@ -11,7 +11,7 @@ mod rows;
 use std::collections::BTreeMap;
 
 use fs_schedule::reuse::Reuse;
-use fs_schedule::{Element, Way, WirePrecision};
+use fs_schedule::{BLOCK, Element, Way, WirePrecision};
 
 use super::op::Op;
 use super::term::{Id, Terms};
@@ -428,8 +428,27 @@ fn add_rows(sum: &mut [Vec<f32>], more: &[Vec<f32>]) {
 
 /// A row as it travels.
 fn travelling(row: &[f32], element: Element) -> Vec<f32> {
-    let number = |x: &f32| if element == Element::Bf16 { bf16(*x) } else { *x };
-    row.iter().map(number).collect()
+    match element {
+        Element::Bf16 => row.iter().map(|x| bf16(*x)).collect(),
+        Element::Mxint8 => row.chunks(BLOCK as usize).flat_map(mxint8).collect(),
+        _ => row.to_vec(),
+    }
+}
+
+/// A block in multiples of a power of two: the greatest number takes 64 to 127 of them, or 127 where it would round to
+/// 128.
+fn mxint8(block: &[f32]) -> Vec<f32> {
+    if !block.iter().all(|x| x.is_finite()) {
+        return vec![f32::NAN; block.len()];
+    }
+    let greatest = block.iter().map(|x| f64::from(x.abs())).fold(0.0, f64::max);
+    let unit = (-120..=127)
+        .map(|e| f64::from(e - 6).exp2())
+        .take_while(|u| *u == 2f64.powi(-126) || 64.0 * u <= greatest);
+    let unit = unit.last().unwrap_or(1.0);
+    let number =
+        |x: &f32| ((f64::from(*x) / unit).round_ties_even().clamp(-127.0, 127.0) * unit + 0.0) as f32;
+    block.iter().map(number).collect()
 }
 
 /// Rounded to 8 bits of mantissa, to even.

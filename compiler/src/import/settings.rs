@@ -47,7 +47,11 @@ pub(crate) fn microbatches(train: &c::Train) -> u32 {
 
 /// What collectives send; what is not built has been refused.
 fn element(dtype: c::DType) -> s::Element {
-    if dtype == c::DType::BF16 { s::Element::Bf16 } else { s::Element::Real }
+    match dtype {
+        c::DType::BF16 => s::Element::Bf16,
+        c::DType::MXINT8 => s::Element::Mxint8,
+        c::DType::F32 | c::DType::F16 => s::Element::Real,
+    }
 }
 
 impl Importer<'_> {
@@ -60,12 +64,18 @@ impl Importer<'_> {
         let train = &self.program.train;
         let p = train.precision;
         let wires = [
-            ("output_dist", p.output_dist, "`output_dist bf16`"),
+            ("output_dist", p.output_dist, "`output_dist bf16` or `mxint8`"),
             ("gradient_dist", p.gradient_dist, "`gradient_dist bf16`"),
             ("all_reduce", p.all_reduce, "`all_reduce f32`"),
         ];
         for (name, dtype, instead) in wires {
-            if dtype == c::DType::F32 || (dtype == c::DType::BF16 && name != "all_reduce") {
+            let built = match dtype {
+                c::DType::F32 => true,
+                c::DType::F16 => false,
+                c::DType::BF16 => name != "all_reduce",
+                c::DType::MXINT8 => name == "output_dist",
+            };
+            if built {
                 continue;
             }
             let d = Diagnostic::error(

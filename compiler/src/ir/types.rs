@@ -90,6 +90,7 @@ impl std::str::FromStr for Type {
         let shape = match head {
             "real" => matrix(Element::Real)?,
             "bf16" => matrix(Element::Bf16)?,
+            "mxint8" => matrix(Element::Mxint8)?,
             "id" => matrix(Element::Id)?,
             "index" => matrix(Element::Index)?,
             "count" => matrix(Element::Count)?,

@@ -92,7 +92,7 @@ fn bytes(module: &Module, op: &OpData, expected: &Expected) -> Option<f64> {
     let mut all = 0.0;
     for v in op.operands.iter().chain(&op.results) {
         if let Some((element, rows, columns)) = module.ty(*v).as_floats() {
-            all += f64::from(element.bytes()) * expected.rows(rows)? * f64::from(columns);
+            all += element.row_bytes(columns) as f64 * expected.rows(rows)?;
         }
     }
     Some(all)

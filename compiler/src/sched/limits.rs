@@ -86,7 +86,7 @@ impl Fixed {
 
 /// Bytes of each buffer of the training program at the expected sizes, one copy.
 pub(crate) fn buffer_bytes(s: &Schedule, sizes: &Sizes) -> Vec<f64> {
-    let bytes = |b: &fs_schedule::Buffer| sizes.rows(b) * f64::from(b.columns) * f64::from(b.element.bytes());
+    let bytes = |b: &fs_schedule::Buffer| sizes.rows(b) * b.element.row_bytes(b.columns) as f64;
     s.train.buffers.iter().map(bytes).collect()
 }
 

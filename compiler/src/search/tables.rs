@@ -27,14 +27,13 @@ use crate::algebra::rules::{Context, Use};
 use crate::compile::{CompileError, CompileOptions, Compiled};
 use crate::distribution::{At, Choice};
 use crate::emit;
+use crate::passes::plan_sharding::columns;
 use crate::sched::evidence::Evidence;
 use crate::sched::rows::Entries;
 use crate::sched::{relays, sizes};
 
 /// Reuse distances to tell apart.
 const LOOKAHEADS: [u32; 3] = [1, 2, 3];
-/// Narrower parts of a row are not worth a transfer.
-const NARROWEST: u32 = 16;
 
 /// Tables that are alike, and what they may become.
 #[derive(Debug, Clone)]
@@ -273,9 +272,10 @@ pub fn alike(
             microbatches,
             lookaheads: lookaheads.clone(),
             cuts: match &t.sharding {
-                Sharding::ColumnWise { .. } => parts(t.dim, t.sharding.parts()),
-                _ if open && !whole_rows && t.dim >= 2 * NARROWEST => {
-                    parts(t.dim, (t.dim / NARROWEST).min(s.ranks))
+                Sharding::ColumnWise { .. } => columns::columns(t.dim, t.sharding.parts()),
+                _ if open && !whole_rows => {
+                    let parts = columns::parts(t.dim, s.ranks, s.settings.wire.rows, false);
+                    columns::columns(t.dim, parts.unwrap_or(1))
                 }
                 _ => Vec::new(),
             },
@@ -329,7 +329,7 @@ pub fn alike(
             asked: [true, false].map(|unique| mean.asked(law, drawn, (ranks, unique), share)),
             classes: of_classes,
             table: 4.0 * values,
-            number: [s.settings.wire.rows, s.settings.wire.gradients].map(|e| f64::from(e.bytes())),
+            wire: s.settings.wire,
         };
         // Owners differ between tables that are otherwise alike.
         let kind = anywhere(&now);
@@ -356,15 +356,6 @@ fn lookaheads(asked: Option<u32>, now: Option<u32>, microbatches: u32) -> Vec<u3
         (Reuse { lookahead: *lookahead, microbatches }).count(Direction::Forward) <= Reuse::MOST
     });
     all
-}
-
-/// Columns in so many parts.
-fn parts(columns: u32, parts: u32) -> Vec<(u32, u32)> {
-    if parts < 2 {
-        return Vec::new();
-    }
-    let at = |n: u32| (u64::from(columns) * u64::from(n) / u64::from(parts)) as u32;
-    (0..parts).map(|n| (at(n), at(n + 1))).collect()
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub(super) fn dtype(word: &str) -> DType {
     match word {
         "f16" => DType::F16,
         "bf16" => DType::BF16,
+        "mxint8" => DType::MXINT8,
         _ => DType::F32,
     }
 }

@@ -15,6 +15,7 @@ pub(crate) struct Keyword {
 }
 
 const DTYPES: &[&str] = &["f32", "f16", "bf16"];
+const ROWS: &[&str] = &["f32", "f16", "bf16", "mxint8"];
 const DTYPE: ParamKind = ParamKind::Choice(DTYPES);
 
 pub(crate) const TABLE: &[Param] = &[
@@ -112,7 +113,12 @@ pub(crate) const PRECISION: &[Param] = &[
         "f32",
         "Activations and their gradients in the dense graph; all that is kept stays f32.",
     ),
-    Param::default("output_dist", DTYPE, "f32", "Rows on their way from their owners; `f16` is not built."),
+    Param::default(
+        "output_dist",
+        ParamKind::Choice(ROWS),
+        "f32",
+        "Rows on their way from their owners; `f16` is not built.",
+    ),
     Param::default(
         "gradient_dist",
         DTYPE,

@@ -131,6 +131,8 @@ pub enum DType {
     F16,
     /// Brain float.
     BF16,
+    /// 8 bits, and a power of two for each 32 of a row (OCP Microscaling Formats 1.0): rows on their way, nothing else.
+    MXINT8,
 }
 
 /// Values of a table or parameter before training, as written: some follow from the shape. Counter-based: every element depends on the seed, the

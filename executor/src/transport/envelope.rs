@@ -146,7 +146,7 @@ mod tests {
         };
         let brain = Section {
             counts: vec![1, 1, 0],
-            brain: true,
+            coding: Coding::Brain,
             widths: Widths { reals: 3, ..Widths::default() },
             reals: [0.1f32, -7.3, f32::NAN, f32::INFINITY, -0.0, 3e38].map(Real::to_bf16).to_vec(),
             ..Section::default()

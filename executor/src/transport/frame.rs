@@ -27,6 +27,9 @@ pub enum BadFrame {
         /// The channel.
         channel: usize,
     },
+    /// Not what reals can be on their way.
+    #[error("coding {0} of reals is not known")]
+    Coding(u64),
     /// Bytes that are not text.
     #[error("a text that is not UTF-8")]
     Text,

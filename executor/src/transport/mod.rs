@@ -38,8 +38,7 @@ pub(crate) mod witness;
 pub(crate) use channel::Channel;
 pub use envelope::{Envelope, Message};
 pub use outbox::{Outbox, Reach};
-pub(crate) use sections::BRAIN;
-pub use sections::{HostOutbox, Part, Section, Widths};
+pub use sections::{Coding, HostOutbox, Part, Section, Widths};
 
 /// A rank's use of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

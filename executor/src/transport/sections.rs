@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use fs_kernels::Real;
+use fs_kernels::{Mat, Real, mxint8};
+use fs_schedule::Element;
 
 use super::envelope::Message;
 use super::frame::{BadFrame, Reader};
@@ -26,16 +27,47 @@ pub struct Section<T> {
     pub widths: Widths,
     /// Rows or gradients.
     pub reals: Vec<T>,
-    /// They are brain floats, and travel as such.
-    pub brain: bool,
+    /// What they are on their way.
+    pub coding: Coding,
     /// Row numbers.
     pub indices: Vec<u32>,
     /// Classes or uses.
     pub bytes: Vec<u8>,
 }
 
-/// Bytes of a brain float.
-pub(crate) const BRAIN: usize = 2;
+/// What reals are on their way; where ranks share memory they are numbers that were rounded to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Coding {
+    /// As they are.
+    #[default]
+    Real,
+    /// Brain floats.
+    Brain,
+    /// [`mxint8`], by entry.
+    Mxint8,
+}
+
+impl Coding {
+    /// That of a buffer's elements.
+    pub(crate) fn of(element: Element) -> Self {
+        match element {
+            Element::Bf16 => Self::Brain,
+            Element::Mxint8 => Self::Mxint8,
+            Element::Real | Element::Id | Element::Index | Element::Count | Element::Byte => Self::Real,
+        }
+    }
+    fn numbered(n: u64) -> Result<Self, BadFrame> {
+        [Self::Real, Self::Brain, Self::Mxint8].into_iter().nth(n as usize).ok_or(BadFrame::Coding(n))
+    }
+    /// Bytes of an entry of so many.
+    pub(crate) fn bytes<T>(self, reals: usize) -> usize {
+        match self {
+            Self::Real => reals.saturating_mul(size_of::<T>()),
+            Self::Brain => reals.saturating_mul(2),
+            Self::Mxint8 => mxint8::row_bytes(reals),
+        }
+    }
+}
 
 /// What an entry of a section consists of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -69,14 +101,14 @@ impl<T: Real> Outbox for HostOutbox<T> {
         for section in &self.sections {
             let Widths { reals, indices, bytes: small } = section.widths;
             let part = section.part(to);
-            for n in [part.map_or(0, |part| part.count), reals, usize::from(section.brain), indices, small] {
+            for n in [part.map_or(0, |part| part.count), reals, section.coding as usize, indices, small] {
                 bytes.extend_from_slice(&(n as u64).to_le_bytes());
             }
             let Some(part) = part else { continue };
-            if section.brain {
-                T::write_bf16(part.reals, bytes);
-            } else {
-                T::write_le(part.reals, bytes);
+            match section.coding {
+                Coding::Real => T::write_le(part.reals, bytes),
+                Coding::Brain => T::write_bf16(part.reals, bytes),
+                Coding::Mxint8 => mxint8::write(Mat::new(part.reals, part.count, reals), bytes),
             }
             part.indices.iter().for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
             bytes.extend_from_slice(part.bytes);
@@ -87,13 +119,12 @@ impl<T: Real> Outbox for HostOutbox<T> {
     fn read(&mut self, to: usize, sections: usize, reader: &mut Reader<'_>) -> Result<(), BadFrame> {
         for i in 0..sections {
             let count = reader.size()?;
-            let (reals, brain) = (reader.size()?, reader.number()? != 0);
+            let (reals, coding) = (reader.size()?, Coding::numbered(reader.number()?)?);
             let widths = Widths { reals, indices: reader.size()?, bytes: reader.size()? };
             let bytes = |width: usize, size: usize| {
                 count.checked_mul(width).and_then(|n| n.checked_mul(size)).ok_or(BadFrame::Short("a section"))
             };
-            let size = if brain { BRAIN } else { size_of::<T>() };
-            let reals = reader.bytes(bytes(widths.reals, size)?)?;
+            let reals = reader.bytes(bytes(coding.bytes::<T>(widths.reals), 1)?)?;
             let indices = reader.bytes(bytes(widths.indices, size_of::<u32>())?)?;
             let small = reader.bytes(bytes(widths.bytes, 1)?)?;
             if self.sections.len() == i {
@@ -101,12 +132,12 @@ impl<T: Real> Outbox for HostOutbox<T> {
             }
             let section = &mut self.sections[i];
             section.clear();
-            (section.everyone, section.widths, section.brain) = (true, widths, brain);
+            (section.everyone, section.widths, section.coding) = (true, widths, coding);
             section.counts.resize(to + 1, count as u64);
-            if brain {
-                T::read_bf16(reals, &mut section.reals);
-            } else {
-                T::read_le(reals, &mut section.reals);
+            match coding {
+                Coding::Real => T::read_le(reals, &mut section.reals),
+                Coding::Brain => T::read_bf16(reals, &mut section.reals),
+                Coding::Mxint8 => mxint8::read(reals, widths.reals, &mut section.reals),
             }
             section
                 .indices
@@ -131,7 +162,7 @@ impl<T> Section<T> {
         self.counts.clear();
         self.everyone = false;
         self.widths = Widths::default();
-        self.brain = false;
+        self.coding = Coding::Real;
         self.reals.clear();
         self.indices.clear();
         self.bytes.clear();
@@ -139,8 +170,7 @@ impl<T> Section<T> {
 
     fn bytes_of_entry(&self) -> u64 {
         let Widths { reals, indices, bytes } = self.widths;
-        let size = if self.brain { BRAIN } else { size_of::<T>() };
-        (reals * size + indices * size_of::<u32>() + bytes) as u64
+        (self.coding.bytes::<T>(reals) + indices * size_of::<u32>() + bytes) as u64
     }
 
     /// The entries for rank `to`.

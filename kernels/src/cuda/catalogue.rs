@@ -15,6 +15,7 @@ pub mod initial;
 pub mod interaction;
 pub mod loss;
 pub mod matmul;
+pub mod mxint8;
 pub mod norm;
 pub mod optimizers;
 pub mod positional;
@@ -42,6 +43,7 @@ pub fn kernels() -> impl Iterator<Item = &'static Kernel> {
         interaction::KERNELS,
         loss::KERNELS,
         matmul::KERNELS,
+        mxint8::KERNELS,
         norm::KERNELS,
         optimizers::KERNELS,
         positional::KERNELS,

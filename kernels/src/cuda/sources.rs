@@ -42,6 +42,7 @@ pub const FAMILIES: &[Source] = sources![
     "interaction.cu",
     "loss.cu",
     "matmul.cu",
+    "mxint8.cu",
     "norm.cu",
     "optimizers.cu",
     "positional.cu",

@@ -1,6 +1,6 @@
 //! Several launches as one: whatever their sizes, the same bits as one after the other.
 
-use fs_kernels::cuda::catalogue::{classes, elementwise, ids, optimizers, rows, sort};
+use fs_kernels::cuda::catalogue::{classes, elementwise, ids, mxint8, optimizers, rows, sort};
 use fs_kernels::cuda::joined::{MOST, alike};
 use fs_kernels::cuda::lists::{
     Bitmap, Gradients, Segments, Senders, Sorting, node_sum, received_sum, scan_room, segment_sum, sort_by,
@@ -201,6 +201,11 @@ fn moved(m: &mut Member, source: &mut Source, n: usize) {
         stride,
         fault,
     ));
+    let narrow = m.out(4 * n);
+    m.calls.push(mxint8::gather_mxint8(size, COLS, table, rows_there, stride, list, size, at, narrow, fault));
+    let (whole, passed) = (m.out(n * cols), m.out(4 * n));
+    m.calls.push(mxint8::merge_mxint8(size, COLS, narrow.read(), order, whole, size, stride, fault));
+    m.calls.push(mxint8::pass_mxint8(size, COLS, narrow.read(), size, order, passed, fault));
     let to = Out::at(out());
     let bags = 1 + n / 4;
     let (offsets, pooled, of) = (m.offsets(source, n, bags), m.out(bags * cols), m.out(n));

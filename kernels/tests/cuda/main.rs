@@ -16,6 +16,7 @@ mod joined;
 mod lists;
 mod losses;
 mod matrix;
+mod mxint8;
 mod numbers;
 mod products;
 mod ranking;

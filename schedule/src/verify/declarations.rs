@@ -61,8 +61,8 @@ fn settings(s: &Schedule, r: &mut Report) {
         r.check(holds, "settings", || "a rank must be able to hold samples".into());
     }
     let wire = s.settings.wire;
-    r.check(wire.rows.is_float() && wire.gradients.is_float(), "settings", || {
-        "rows and gradients travel as `real` or as `bf16`".into()
+    r.check(wire.rows.carries_rows() && wire.gradients.is_float(), "settings", || {
+        "rows travel as `real`, as `bf16` or as `mxint8`, gradients as `real` or as `bf16`".into()
     });
     let endless = matches!(s.settings.duration, Duration::Steps(0) | Duration::Epochs(0));
     r.check(!endless, "settings", || "the duration is zero".into());
@@ -210,6 +210,10 @@ fn exchanges(s: &Schedule, r: &mut Report) {
                 "exchange {i} sends the entries of exchange {}, which must be that of the table's first part",
                 e.entries
             )
+        });
+        let (start, _) = table.part_columns(e.part);
+        r.check(s.settings.wire.rows.cuts_at(start), "exchanges", || {
+            format!("exchange {i} begins at column {start}, which would share its block of a row with another part")
         });
         let rounded = s.settings.wire.gradients != Element::Real;
         r.check(e.unique || !rounded, "exchanges", || {

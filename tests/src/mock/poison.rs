@@ -26,7 +26,9 @@ pub(crate) fn poison(cpu: &Cpu<f32>, job: &Job<'_>) -> Result<Vec<Saved>, Fault>
                 let batch = job.number;
                 let arena = &cpu.arena;
                 match buffer.element {
-                    Element::Real | Element::Bf16 => saved.extend(reals(cpu, job, operand, buffer)?),
+                    Element::Real | Element::Bf16 | Element::Mxint8 => {
+                        saved.extend(reals(cpu, job, operand, buffer)?)
+                    }
                     Element::Id => all(&arena.ids, buffer, batch, i64::MIN / 2)?,
                     Element::Index => all(&arena.indices, buffer, batch, u32::MAX)?,
                     Element::Count => all(&arena.counts, buffer, batch, 1 << 40)?,

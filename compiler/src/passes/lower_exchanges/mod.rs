@@ -59,8 +59,9 @@ pub(super) fn run(
     let settings = there.then(|| typed::<Settings>(&module.attrs, "settings")).transpose()?;
     let microbatches = settings.as_ref().map_or(1, |s| s.microbatches);
     let wire = settings.as_ref().map_or_else(WirePrecision::default, |s| s.wire);
-    if !(wire.rows.is_float() && wire.gradients.is_float()) {
-        return Err(PassError::new("rows and gradients travel as `real` or as `bf16`"));
+    if !(wire.rows.carries_rows() && wire.gradients.is_float()) {
+        let what = "rows travel as `real`, as `bf16` or as `mxint8`, gradients as `real` or as `bf16`";
+        return Err(PassError::new(what));
     }
     check(module, &plan, microbatches)?;
     check_rounding(module, &plan, wire)?;

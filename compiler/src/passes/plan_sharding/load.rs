@@ -60,7 +60,7 @@ pub(super) fn expect(module: &Module, tables: &[Table], ranks: f64) -> Vec<Load>
             let unique = *known.entry(key).or_insert_with(|| RowLaw::new(ids, t.rows).unique(n));
             let bytes = t.rows.saturating_mul(t.dim.into()).saturating_mul(4);
             let bytes = bytes.saturating_add(t.optimizer.state(t.rows, t.dim.into()).saturating_mul(4));
-            let sent = [wire.rows, wire.gradients].map(|e| f64::from(e.bytes()) * f64::from(t.dim));
+            let sent = [wire.rows, wire.gradients].map(|e| e.row_bytes(t.dim) as f64);
             Load { bytes, unique, row: 4.0 * f64::from(t.dim), sent, law: stated.then_some((ids, n)) }
         })
         .collect()

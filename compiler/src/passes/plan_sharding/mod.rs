@@ -15,12 +15,13 @@
 //!
 //! rowwise_adagrad keeps one state per row, the mean over all its columns, so such tables are never cut by columns.
 
+pub(crate) mod columns;
 mod load;
 mod owners;
 mod rows;
 
 use fs_schedule::profile::Rows;
-use fs_schedule::{RowPlacement, Settings, Sharding, SparseOptimizer, Table};
+use fs_schedule::{BLOCK, Element, RowPlacement, Settings, Sharding, SparseOptimizer, Table};
 
 use super::{OptionError, Options, PassError, Statistics, option};
 use crate::distribution::PerTable;
@@ -30,8 +31,6 @@ use load::Load;
 use owners::Owners;
 use rows::{Known, Wish};
 
-/// Narrower parts send more than they spare.
-const NARROWEST: u32 = 16;
 /// Tables of at least this many columns are worth cutting.
 const WIDE: u32 = 128;
 /// A replicated table may take this part of a rank's memory,
@@ -86,6 +85,16 @@ pub enum PlacementError {
     WholeRows {
         /// Its name.
         table: String,
+    },
+    /// A table whose rows travel in blocks.
+    #[error(
+        "table {table} of {columns} columns cannot be column-wise: its rows travel as mxint8, in blocks of {BLOCK} columns of which none is cut; use another sharding, or another `output_dist`"
+    )]
+    Blocks {
+        /// Its name.
+        table: String,
+        /// Its columns.
+        columns: u32,
     },
     /// A placement of rows where no rank owns some of them.
     #[error("table {table} has a placement of rows, but is {sharding}: only row_wise tables have one")]
@@ -144,10 +153,15 @@ pub(super) fn run(
     let loads = load::expect(module, &tables, f64::from(ranks));
     let laws: Vec<_> = loads.iter().map(|l| l.law).collect();
     let known = Known::take(module, ranks, &laws)?;
+    let rows = typed::<Settings>(&module.attrs, "settings").map_or(Element::Real, |s| s.wire.rows);
+    if let Some(t) = tables.iter().find(|t| !columns::fits(t, rows)) {
+        return Err(PlacementError::Blocks { table: t.name.clone(), columns: t.dim }.into());
+    }
     let planner = Planner {
         total: loads.iter().map(|l| l.lookups(f64::from(ranks))).sum(),
         loads,
         tables: &tables,
+        rows,
         ranks,
         memory,
         latency,
@@ -269,6 +283,8 @@ impl Asked {
 struct Planner<'a> {
     tables: &'a [Table],
     loads: Vec<Load>,
+    /// What rows are on their way.
+    rows: Element,
     /// Work of all tables.
     total: f64,
     ranks: u32,
@@ -402,7 +418,12 @@ impl Planner<'_> {
         if matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. }) {
             return Err(PlacementError::WholeRows { table: t.name.clone() });
         }
-        let parts = (t.dim / NARROWEST).max(2).min(t.dim).min(self.ranks);
+        let blocks = || PlacementError::Blocks { table: t.name.clone(), columns: t.dim };
+        let parts = if self.ranks < 2 || t.dim < 2 {
+            1
+        } else {
+            columns::parts(t.dim, self.ranks, self.rows, true).ok_or_else(blocks)?
+        };
         let part_bytes = self.loads[i].bytes.div_ceil(parts.into());
         let ranks = owners.take(parts, self.work(i) / f64::from(parts), part_bytes);
         if ranks.len() < parts as usize {

@@ -64,6 +64,8 @@ pub struct Arena<T> {
     pub reals: Slots<T>,
     /// Those that are brain floats: numbers of the same type, rounded when they have been written.
     pub bf16s: Slots<T>,
+    /// Those that are rows on their way: the same, rounded by block.
+    pub mxint8s: Slots<T>,
     /// Row ids.
     pub ids: Slots<i64>,
     /// Positions.
@@ -80,6 +82,7 @@ impl<T> Arena<T> {
         Self {
             reals: Slots::new(programs.clone(), Element::Real),
             bf16s: Slots::new(programs.clone(), Element::Bf16),
+            mxint8s: Slots::new(programs.clone(), Element::Mxint8),
             ids: Slots::new(programs.clone(), Element::Id),
             indices: Slots::new(programs.clone(), Element::Index),
             counts: Slots::new(programs.clone(), Element::Count),
@@ -92,6 +95,7 @@ impl<T> Arena<T> {
         match element {
             Element::Real => Some(&self.reals),
             Element::Bf16 => Some(&self.bf16s),
+            Element::Mxint8 => Some(&self.mxint8s),
             Element::Id | Element::Index | Element::Count | Element::Byte => None,
         }
     }
@@ -101,6 +105,7 @@ impl<T> Arena<T> {
         let parts = [
             self.reals.bytes(),
             self.bf16s.bytes(),
+            self.mxint8s.bytes(),
             self.ids.bytes(),
             self.indices.bytes(),
             self.counts.bytes(),

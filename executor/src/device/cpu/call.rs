@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use fs_kernels::{MatMut, Real, Write, elementwise};
+use fs_kernels::{MatMut, Real, Write, elementwise, mxint8};
 use fs_schedule::action::Effect;
 use fs_schedule::{Buffer, Element, Extent, Normalize, Operand, Place, Symbol};
 use parking_lot::{Mutex, RwLock};
@@ -11,6 +11,7 @@ use super::arena::{ColumnRange, Read, Slots, Whole, Writes};
 use super::{Cpu, Fault, Job, Shard, Work};
 use crate::data::samples::Dealt;
 use crate::data::share::Column;
+use crate::transport::Coding;
 
 /// An operation of a batch, with the memory that it works on.
 pub(crate) struct Call<'a, T: Real> {
@@ -113,10 +114,20 @@ impl<'a, T: Real> Call<'a, T> {
         self.buffer_of(written, position).is_some_and(|b| b.element == Element::Bf16)
     }
 
-    /// Rounds what an operation has written into buffers of brain floats.
+    /// What the reals of a read operand are on their way.
+    pub(crate) fn coding(&self, position: usize) -> Coding {
+        self.buffer_of(false, position).map_or(Coding::Real, |b| Coding::of(b.element))
+    }
+
+    /// Rounds what an operation has written into buffers of shorter numbers.
     pub(crate) fn round(&self) -> Result<(), Fault> {
-        for position in (0..self.op.writes.len()).filter(|n| self.is_bf16(true, *n)) {
-            elementwise::round_to_bf16(self.write([position])?.first()?.0);
+        for position in 0..self.op.writes.len() {
+            let round = match self.buffer_of(true, position).map(|b| b.element) {
+                Some(Element::Bf16) => elementwise::round_to_bf16,
+                Some(Element::Mxint8) => mxint8::round,
+                _ => continue,
+            };
+            round(self.write([position])?.first()?.0);
         }
         Ok(())
     }

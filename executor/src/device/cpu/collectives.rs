@@ -19,7 +19,7 @@ use super::owners::{by_owner, span, spans, sum};
 use super::pieces::{Pieces, Stop, check};
 use super::{Call, Fault, asked, balance, carry, rank_items};
 use crate::device::Inbox;
-use crate::transport::{BRAIN, HostOutbox, Part, Widths};
+use crate::transport::{Coding, HostOutbox, Part, Widths};
 
 /// What a collective moves.
 enum Moves<'a> {
@@ -155,8 +155,8 @@ pub(super) fn fill<T: Real>(
                 let section = &mut outbox.sections[i];
                 section.counts.clear();
                 section.widths.reals = rows.shape().columns();
-                section.brain = c.is_bf16(false, 3 * i);
-                let chunk = Chunk::of(c, section.brain);
+                section.coding = c.coding(3 * i);
+                let chunk = Chunk::of(c, section.coding);
                 for (to, range) in spans(received) {
                     section.counts.push(if to == me { 0 } else { range.len() as u64 });
                     if to != me {
@@ -172,8 +172,8 @@ pub(super) fn fill<T: Real>(
                 let section = &mut outbox.sections[i];
                 section.counts.clear();
                 section.widths.reals = mat.cols();
-                section.brain = c.is_bf16(false, 3 * i);
-                let chunk = Chunk::of(c, section.brain);
+                section.coding = c.coding(3 * i);
+                let chunk = Chunk::of(c, section.coding);
                 if everyone {
                     check("gradients to send", mat.rows(), sum(counts))?;
                     section.everyone = true;
@@ -255,7 +255,7 @@ pub(super) fn drain<T: Real>(
                 let (own, received) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
                 let counts = c.read_counts(3 * i + 2)?;
                 let kept = span(received.slice()?, me);
-                let chunk = Chunk::of(c, c.is_bf16(false, 3 * i));
+                let chunk = Chunk::of(c, c.coding(3 * i));
                 let mut writes = c.write([i])?;
                 let (mut target, _) = writes.first()?;
                 for (from, range, _) in by_owner(c, *exchange, counts.slice()?, target.rows())? {
@@ -273,7 +273,7 @@ pub(super) fn drain<T: Real>(
                 let (own, counts) = (c.read(3 * i)?, c.read_counts(3 * i + 1)?);
                 let received = c.read_counts(3 * i + 2)?;
                 let (received, n) = (received.slice()?, own.mat().rows());
-                let chunk = Chunk::of(c, c.is_bf16(false, 3 * i));
+                let chunk = Chunk::of(c, c.coding(3 * i));
                 let kept = if everyone {
                     0..n
                 } else {
@@ -406,7 +406,7 @@ fn reduce_fill<T: Real>(
             let gradient =
                 gradient.try_read().ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
             let n = gradient.len();
-            let chunk = Chunk::of(c, false);
+            let chunk = Chunk::of(c, Coding::Real);
             extend(&mut section.reals, Mat::new(&gradient, n, 1), 0..n, chunk, pieces)?;
         }
     } else {
@@ -495,19 +495,20 @@ fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<(), Fault> {
 struct Chunk {
     /// Bytes of each, if it has several.
     bytes: Option<u64>,
-    /// Bytes of a number.
-    number: usize,
+    /// What reals are on their way.
+    coding: Coding,
 }
 
 impl Chunk {
     /// Those of an operation.
-    fn of<T: Real>(c: &Call<T>, brain: bool) -> Self {
-        Self { bytes: c.op.chunk, number: if brain { BRAIN } else { size_of::<T>() } }
+    fn of<T: Real>(c: &Call<T>, coding: Coding) -> Self {
+        Self { bytes: c.op.chunk, coding }
     }
 
     /// Rows that fit into one.
-    fn rows(self, columns: usize) -> usize {
-        self.bytes.map_or(usize::MAX, |bytes| (bytes as usize / (columns * self.number).max(1)).max(1))
+    fn rows<T>(self, columns: usize) -> usize {
+        let each = self.coding.bytes::<T>(columns).max(1);
+        self.bytes.map_or(usize::MAX, |bytes| (bytes as usize / each).max(1))
     }
 }
 
@@ -519,7 +520,7 @@ fn extend<T: Real>(
     chunk: Chunk,
     pieces: &mut Pieces<'_>,
 ) -> Result<(), Stop> {
-    let step = chunk.rows(from.cols());
+    let step = chunk.rows::<T>(from.cols());
     let mut start = rows.start;
     while start < rows.end {
         let end = rows.end.min(start.saturating_add(step));
@@ -543,7 +544,7 @@ fn place<T: Real>(
     pieces: &mut Pieces<'_>,
 ) -> Result<(), Stop> {
     check("rows of a rank", from.rows(), to.rows())?;
-    let step = chunk.rows(to.cols());
+    let step = chunk.rows::<T>(to.cols());
     let mut start = 0;
     while start < from.rows() {
         let end = from.rows().min(start.saturating_add(step));

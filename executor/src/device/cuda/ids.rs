@@ -13,7 +13,6 @@ use fs_schedule::{Action, Exchange, Operand, Place, Sharding, Site, Symbol, Tabl
 
 use super::kernels::{Enqueued, Scratch};
 use super::loaded::Name;
-use super::memory::size;
 use super::numbers::{Numbers, Room, Then};
 use super::operands::Located;
 use super::plain::{Plain, bytes_of, values_of};
@@ -142,7 +141,7 @@ impl<'a, D: Driver> Ids<'a, D> {
         let buffer = self.job.program.buffers.get(n as usize).ok_or_else(wrong)?;
         let batch = self.job.batch_of(operand).ok_or_else(wrong)?;
         let shape = ColumnRange::whole(rows, buffer.columns as usize);
-        let width = shape.stride as u64 * size(buffer.element);
+        let width = buffer.element.row_bytes(buffer.columns);
         let bytes = rows as u64 * width;
         let memory = self
             .cuda

@@ -1,10 +1,10 @@
 //! Operations that kernels do: their operands as arguments, and what they touch.
 
-use fs_kernels::cuda::catalogue::{elementwise, rows, sort};
+use fs_kernels::cuda::catalogue::{elementwise, mxint8, rows, sort};
 use fs_kernels::cuda::driver::{Driver, Launch, Memory, Stream, Touch};
 use fs_kernels::cuda::lists::{Gradients, Segments, Sorting, bits_below, scan_room, segment_sum, sort_by};
 use fs_kernels::cuda::{Call, In, Out};
-use fs_schedule::{Action, Operand, Place, PoolMode};
+use fs_schedule::{Action, Element, Operand, Place, PoolMode};
 
 use super::numbers::Numbers;
 use super::operands::Located;
@@ -116,6 +116,13 @@ impl<D: Driver> Cuda<D> {
         found.copied().ok_or(Fault::NoExchange { exchange })
     }
 
+    /// Rows that came as MXINT8, at some rows of a result or at its own.
+    fn widen(&self, x: &Located, at: In<u32>, y: &Located) -> Call {
+        let (n, cols, there) = (x.shape.rows as u32, x.shape.columns() as u32, y.shape.rows as u32);
+        let ((to, stride), from) = (y.output(), In::at(x.area.address));
+        mxint8::merge_mxint8(n, cols, from, at, to, there, stride, self.fault())
+    }
+
     /// Enqueues an operation on rows, if it is one of those.
     pub(super) fn enqueue(&self, job: &Job<'_>, stream: Stream) -> Result<Enqueued, Fault> {
         match &job.op.action {
@@ -124,20 +131,31 @@ impl<D: Driver> Cuda<D> {
                 let list = self.read_operand(job, 1, stream)?;
                 let at = class.map(|_| self.read_operand(job, 2, stream)).transpose()?;
                 let (y, add) = self.written_operand(job, 0, stream)?;
-                let call = rows::gather(
-                    y.shape.rows as u32,
-                    y.shape.columns() as u32,
-                    In::at(table.values.address),
-                    table.rows,
-                    u64::from(table.dim),
-                    In::at(list.area.address),
-                    list.shape.rows as u32,
-                    at.map_or(In::NULL, |at| In::at(at.area.address)),
-                    Out::at(y.area.address),
-                    y.shape.stride as u64,
-                    u32::from(add),
-                    self.fault(),
-                );
+                let (n, cols) = (y.shape.rows as u32, y.shape.columns() as u32);
+                let (values, stride) = (In::at(table.values.address), u64::from(table.dim));
+                let (of, entries) = (In::at(list.area.address), list.shape.rows as u32);
+                let places = at.map_or(In::NULL, |at| In::at(at.area.address));
+                let call = if y.element == Element::Mxint8 {
+                    let to = Out::at(y.area.address);
+                    let fault = self.fault();
+                    mxint8::gather_mxint8(n, cols, values, table.rows, stride, of, entries, places, to, fault)
+                } else {
+                    let ((to, to_stride), add) = (y.output(), u32::from(add));
+                    rows::gather(
+                        n,
+                        cols,
+                        values,
+                        table.rows,
+                        stride,
+                        of,
+                        entries,
+                        places,
+                        to,
+                        to_stride,
+                        add,
+                        self.fault(),
+                    )
+                };
                 let touched = Touch::Rows {
                     all: table.all(),
                     list: list.flat(),
@@ -192,9 +210,13 @@ impl<D: Driver> Cuda<D> {
             Action::Merge { classes, .. } if classes.is_empty() => {
                 // All of them, so an addition finds nothing that stays.
                 let (x, (y, _)) = (self.read_operand(job, 0, stream)?, self.written_operand(job, 0, stream)?);
-                let ((from, from_stride), (to, to_stride), (m, n)) = (x.input(), y.output(), x.size());
-                let call = elementwise::float_from_real(from, from_stride, to, to_stride, 0, m, n);
-                self.run(stream, &call.of(x.precision()), &[Touch::In(x.area), Touch::Out(y.area)])?;
+                let call = if x.element == Element::Mxint8 {
+                    self.widen(&x, In::NULL, &y)
+                } else {
+                    let ((from, from_stride), (to, to_stride), (m, n)) = (x.input(), y.output(), x.size());
+                    elementwise::float_from_real(from, from_stride, to, to_stride, 0, m, n).of(x.precision())
+                };
+                self.run(stream, &call, &[Touch::In(x.area), Touch::Out(y.area)])?;
             }
             Action::Merge { classes, .. } => {
                 let (y, add) = self.written_operand(job, 0, stream)?;
@@ -210,19 +232,18 @@ impl<D: Driver> Cuda<D> {
                     self.driver.fill(stream, y.area, 0)?;
                 }
                 for (x, at) in parts {
-                    let call = rows::merge(
-                        x.shape.rows as u32,
-                        x.shape.columns() as u32,
-                        In::at(x.area.address),
-                        x.shape.stride as u64,
-                        In::at(at.area.address),
-                        Out::at(y.area.address),
-                        y.shape.rows as u32,
-                        y.shape.stride as u64,
-                        self.fault(),
-                    );
+                    let places = In::at(at.area.address);
+                    let call = if x.element == Element::Mxint8 {
+                        self.widen(&x, places, &y)
+                    } else {
+                        let (n, cols) = (x.shape.rows as u32, x.shape.columns() as u32);
+                        let ((from, stride), (to, to_stride)) = (x.input(), y.output());
+                        let there = y.shape.rows as u32;
+                        rows::merge(n, cols, from, stride, places, to, there, to_stride, self.fault())
+                            .of(x.precision())
+                    };
                     let put = Touch::Rows { all: y.area, list: at.flat(), at: None, written: true };
-                    self.run(stream, &call.of(x.precision()), &[Touch::In(x.area), put])?;
+                    self.run(stream, &call, &[Touch::In(x.area), put])?;
                 }
             }
             Action::Copy => {

@@ -5,6 +5,7 @@ use fs_schedule::{Buffer, Element, Program, Schedule};
 use parking_lot::Mutex;
 
 use super::joined::Joining;
+use crate::device::cpu::arena::ColumnRange;
 
 /// A block that grows to the largest batch.
 #[derive(Debug)]
@@ -24,20 +25,17 @@ struct Pool {
 
 /// All buffers of a rank.
 #[derive(Debug)]
-pub(super) struct Buffers([Pool; 6]);
+pub(super) struct Buffers([Pool; ELEMENTS.len()]);
 
-/// Bytes of an element.
-pub(super) fn size(element: Element) -> u64 {
-    match element {
-        Element::Real | Element::Index => 4,
-        Element::Id | Element::Count => 8,
-        Element::Bf16 => 2,
-        Element::Byte => 1,
-    }
-}
-
-const ELEMENTS: [Element; 6] =
-    [Element::Real, Element::Bf16, Element::Id, Element::Index, Element::Count, Element::Byte];
+const ELEMENTS: [Element; 7] = [
+    Element::Real,
+    Element::Bf16,
+    Element::Mxint8,
+    Element::Id,
+    Element::Index,
+    Element::Count,
+    Element::Byte,
+];
 
 impl Pool {
     fn new<'p>(programs: impl Iterator<Item = &'p Program>, element: Element) -> Self {
@@ -116,17 +114,13 @@ impl Buffers {
     }
 }
 
-/// Columns of a matrix with elements of so many bytes.
-pub(super) fn columns(
-    memory: Memory,
-    (rows, stride): (u64, u64),
-    columns: std::ops::Range<u64>,
-    size: u64,
-) -> Area {
+/// Columns of a matrix; all of what only travels.
+pub(super) fn columns(memory: Memory, shape: ColumnRange, element: Element) -> Area {
+    let bytes = |columns: usize| element.row_bytes(columns as u32);
     Area {
-        address: memory.address + columns.start * size,
-        width: (columns.end - columns.start) * size,
-        rows,
-        pitch: stride * size,
+        address: memory.address + bytes(shape.start),
+        width: bytes(shape.columns()),
+        rows: shape.rows as u64,
+        pitch: bytes(shape.stride),
     }
 }

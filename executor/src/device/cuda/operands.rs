@@ -1,10 +1,11 @@
 //! Where the operands of an operation lie.
 
 use fs_kernels::cuda::driver::{Area, Driver, Stream};
+use fs_kernels::{Mat, mxint8};
 use fs_schedule::{Action, Buffer, Element, Operand, Place, Schedule};
 
-use super::memory::{columns, size};
-use super::plain::{Plain, narrowed, put, take, widened};
+use super::memory::columns;
+use super::plain::{Plain, bytes_of, narrowed, put, take, values_of, widened};
 use super::{Cuda, Fault, Job};
 use crate::device::cpu::arena::ColumnRange;
 
@@ -85,12 +86,10 @@ impl<D: Driver> Cuda<D> {
                     return Ok(None);
                 };
                 let Some(shape) = Self::shape(job, buffer, operand)? else { return Ok(None) };
-                let size = size(buffer.element);
-                let bytes = (shape.rows * shape.stride) as u64 * size;
+                let bytes = shape.rows as u64 * buffer.element.row_bytes(buffer.columns);
                 let memory = self.buffers.get(&*self.driver, (buffer, batch), bytes, stream, written)?;
                 let memory = memory.ok_or_else(|| Fault::Unwritten(operand.to_string()))?;
-                let (rows, stride) = (shape.rows as u64, shape.stride as u64);
-                let area = columns(memory, (rows, stride), shape.start as u64..shape.end as u64, size);
+                let area = columns(memory, shape, buffer.element);
                 Ok(Some(Located { area, shape, element: buffer.element }))
             }
             Place::Parameter(n) | Place::Gradient(n) => {
@@ -99,12 +98,8 @@ impl<D: Driver> Cuda<D> {
                     if matches!(operand.place, Place::Gradient(_)) { dense.gradient } else { dense.values };
                 let p = &job.env.schedule.parameters[n as usize];
                 let shape = ColumnRange::whole(p.rows as usize, p.columns as usize);
-                let (rows, stride) = (shape.rows as u64, shape.stride as u64);
-                Ok(Some(Located {
-                    area: columns(memory, (rows, stride), 0..stride, 4),
-                    shape,
-                    element: Element::Real,
-                }))
+                let element = Element::Real;
+                Ok(Some(Located { area: columns(memory, shape, element), shape, element }))
             }
             Place::Table(_) | Place::Input(_) | Place::Lengths(_) => Ok(None),
         }
@@ -119,8 +114,7 @@ impl<D: Driver> Cuda<D> {
         let dense = dense.ok_or_else(missing)?;
         let p = &job.env.schedule.parameters[n as usize];
         let shape = ColumnRange::whole(p.rows as usize, p.columns as usize);
-        let (rows, stride, size) = (shape.rows as u64, shape.stride as u64, size(Element::Bf16));
-        let area = columns(dense.rounded, (rows, stride), 0..stride, size);
+        let area = columns(dense.rounded, shape, Element::Bf16);
         Ok(Located { area, shape, element: Element::Bf16 })
     }
 
@@ -177,6 +171,11 @@ impl<D: Driver> Cuda<D> {
                     Element::Real => to(arena.reals.get(buffer, batch), at, bytes),
                     // The host has numbers that are rounded instead.
                     Element::Bf16 => to(arena.bf16s.get(buffer, batch), at, &widened(bytes)),
+                    Element::Mxint8 => {
+                        let mut floats: Vec<f32> = Vec::new();
+                        mxint8::read(bytes, at.shape.columns(), &mut floats);
+                        to(arena.mxint8s.get(buffer, batch), at, &bytes_of(&floats))
+                    }
                     Element::Id => to(arena.ids.get(buffer, batch), at, bytes),
                     Element::Index => to(arena.indices.get(buffer, batch), at, bytes),
                     Element::Count => to(arena.counts.get(buffer, batch), at, bytes),
@@ -213,6 +212,13 @@ impl<D: Driver> Cuda<D> {
                         let mut floats = Vec::with_capacity(2 * at.area.bytes() as usize);
                         from(arena.bf16s.get(buffer, batch), at, &mut floats)?;
                         bytes.extend(narrowed(&floats));
+                        Ok(())
+                    }
+                    Element::Mxint8 => {
+                        let mut floats = Vec::new();
+                        from(arena.mxint8s.get(buffer, batch), at, &mut floats)?;
+                        let floats: Vec<f32> = values_of(&floats);
+                        mxint8::write(Mat::new(&floats, at.shape.rows, at.shape.columns()), bytes);
                         Ok(())
                     }
                     Element::Id => from(arena.ids.get(buffer, batch), at, bytes),

@@ -8,10 +8,8 @@
 use std::collections::BTreeMap;
 
 use fs_kernels::cuda::driver::{Area, Driver, DriverError, Event, Memory, Stream};
-use fs_schedule::Element;
 use parking_lot::Mutex;
 
-use super::memory::size;
 use crate::transport::frame::{BadFrame, Reader};
 use crate::transport::{HostOutbox, Outbox};
 
@@ -92,7 +90,7 @@ impl CudaOutbox {
     /// What it has for a rank in a section.
     pub(super) fn part(&self, section: usize, to: usize) -> Option<Area> {
         let own = self.host.sections.get(section)?;
-        let width = own.widths.reals as u64 * size(if own.brain { Element::Bf16 } else { Element::Real });
+        let width = own.coding.bytes::<f32>(own.widths.reals) as u64;
         self.part_of(section, to, *self.rows.get(section)?, width)
     }
 

@@ -1,10 +1,11 @@
 //! What a relay does for its node, by kernels: it asks owners once for what its ranks ask it for, hands rows on, and sums
 //! gradients.
 
-use fs_kernels::cuda::catalogue::{classes, ids, rows, sort};
+use fs_kernels::cuda::catalogue::{classes, ids, mxint8, rows, sort};
 use fs_kernels::cuda::driver::{Driver, Touch};
 use fs_kernels::cuda::lists::{Segments, bits_below, node_sum, sort_by};
 use fs_kernels::cuda::{In, Out};
+use fs_schedule::Element;
 
 use super::Fault;
 use super::ids::Ids;
@@ -104,10 +105,16 @@ impl<D: Driver> Ids<'_, D> {
         let ((from, stride), (to, to_stride)) = (x.input(), y.output());
         let (n, columns) = (places.n, y.shape.columns() as u32);
         let (there, add_in, fault) = (x.shape.rows as u32, u32::from(add), self.cuda.fault());
-        let call = rows::expand(n, columns, from, there, stride, places.at, to, to_stride, add_in, fault);
+        let call = if x.element == Element::Mxint8 {
+            let (from, to) = (In::at(x.area.address), Out::at(y.area.address));
+            mxint8::pass_mxint8(n, columns, from, there, places.at, to, fault)
+        } else {
+            rows::expand(n, columns, from, there, stride, places.at, to, to_stride, add_in, fault)
+                .of(y.precision())
+        };
         let touches: Vec<Touch> =
             [Touch::In(x.area), result(&y, add)].into_iter().chain(places.touch).collect();
-        self.run(&call.of(y.precision()), &touches)
+        self.run(&call, &touches)
     }
 
     /// Sums of what the node's ranks send.

@@ -7,14 +7,14 @@ use std::ops::Range;
 use std::time::Duration;
 
 use fs_kernels::cuda::driver::{Area, Driver, Stream};
-use fs_schedule::{Action, Element, Exchange, Operand, Table};
+use fs_schedule::{Action, Exchange, Operand, Table};
 
 use super::operands::Located;
 use super::outbox::CudaOutbox;
 use super::plain::values_of;
 use super::{Cuda, Cursor, Fault, Job};
 use crate::device::{Inbox, Progress, Urgent};
-use crate::transport::{TransportError, Widths};
+use crate::transport::{Coding, TransportError, Widths};
 
 /// What travels.
 #[derive(Clone, Copy)]
@@ -149,7 +149,7 @@ impl<D: Driver> Cuda<D> {
             };
             check("rows to send", ranges.last().map_or(0, |r| r.end), n)?;
             let section = &mut outbox.host.sections[i];
-            (section.everyone, section.brain) = (everyone, source.element == Element::Bf16);
+            (section.everyone, section.coding) = (everyone, Coding::of(source.element));
             section.widths = Widths { reals: source.shape.columns(), ..Widths::default() };
             section.counts.clear();
             section
