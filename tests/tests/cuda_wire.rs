@@ -1,4 +1,4 @@
-//! Rows and gradients that travel as brain floats, on GPUs that are emulated: tables after training are those of the CPU, bit by
+//! Rows and gradients that travel as brain floats, rows also as MXINT8, on GPUs that are emulated: tables after training are those of the CPU, bit by
 //! bit, whatever the sharding, the strategy and the links.
 
 use std::sync::Arc;
@@ -82,9 +82,9 @@ fn element(s: &Schedule, operand: Option<&Operand>) -> Option<Element> {
     }
 }
 
-/// Whether what these operations read or write first is brain floats, all of it; none if there are no such operations.
-fn narrow<'o>(s: &'o Schedule, of: impl Fn(&'o Op) -> Option<&'o Operand>) -> Option<bool> {
-    let mut found = s.train.ops.iter().filter_map(|op| element(s, of(op))).map(|e| e == Element::Bf16);
+/// What these operations read or write first, all of them; none if there are no such operations.
+fn all_of<'o>(s: &'o Schedule, of: impl Fn(&'o Op) -> Option<&'o Operand>) -> Option<Element> {
+    let mut found = s.train.ops.iter().filter_map(|op| element(s, of(op)));
     let first = found.next()?;
     assert!(found.all(|other| other == first), "some travel so and some otherwise");
     Some(first)
@@ -107,17 +107,22 @@ fn assert_same(what: &str, found: &Outcome, expected: &Outcome) {
     }
 }
 
-/// Rows, gradients, and the dense graph in brain floats.
-type Narrow = [bool; 3];
-const ROWS: Narrow = [true, false, false];
-const GRADIENTS: Narrow = [false, true, false];
-const BOTH: Narrow = [true, true, false];
-const ALL: Narrow = [true, true, true];
+/// What rows, gradients, and the dense graph are.
+type Narrow = [Element; 3];
+const ROWS: Narrow = [Element::Bf16, Element::Real, Element::Real];
+const GRADIENTS: Narrow = [Element::Real, Element::Bf16, Element::Real];
+const BOTH: Narrow = [Element::Bf16, Element::Bf16, Element::Real];
+const ALL: Narrow = [Element::Bf16; 3];
+const BLOCKS: Narrow = [Element::Mxint8, Element::Real, Element::Real];
+const LEAST: Narrow = [Element::Mxint8, Element::Bf16, Element::Bf16];
 
 fn precision(narrow: Narrow) -> String {
-    let names = ["output_dist", "gradient_dist", "compute"];
-    let said = names.into_iter().zip(narrow).filter(|(_, is)| *is).map(|(name, _)| format!("{name} bf16"));
-    format!("precision {{ {} }}", said.collect::<Vec<_>>().join("  "))
+    let words = narrow.map(|element| match element {
+        Element::Bf16 => "bf16",
+        Element::Mxint8 => "mxint8",
+        _ => "f32",
+    });
+    format!("precision {{ output_dist {}  gradient_dist {}  compute {} }}", words[0], words[1], words[2])
 }
 
 type Case<'a> = (&'a str, &'a str, Strategy, u32, Links, Narrow);
@@ -125,20 +130,24 @@ type Case<'a> = (&'a str, &'a str, Strategy, u32, Links, Narrow);
 fn same(kernels: &Both, seed: u64, case: Case<'_>) {
     let (sharding, optimizer, strategy, microbatches, links, narrows) = case;
     let what = format!("{case:?}");
-    let schedule = compiled(&model(sharding, optimizer, &precision(narrows)), strategy, microbatches, links);
+    // No block of columns is cut.
+    let wide = sharding == "column_wise" && narrows[0] == Element::Mxint8;
+    let model = |precision: &str| {
+        model(sharding, optimizer, precision).replace("dim 8", if wide { "dim 96" } else { "dim 8" })
+    };
+    let schedule = compiled(&model(&precision(narrows)), strategy, microbatches, links);
     let relayed = schedule.exchanges.iter().any(|x| matches!(x.leg, Leg::Between { .. }));
     assert_eq!(relayed, links == Links::Relays && sharding != "data_parallel", "{what}");
     let gathered =
-        narrow(&schedule, |op| matches!(op.action, Action::Gather { .. }).then(|| op.writes.first())?);
+        all_of(&schedule, |op| matches!(op.action, Action::Gather { .. }).then(|| op.writes.first())?);
     assert_eq!(gathered, Some(narrows[0]), "{what}");
     let sends = |op: &Op| matches!(op.action, Action::AllToAllGrads { .. } | Action::AllGatherGrads { .. });
-    assert_eq!(narrow(&schedule, |op| sends(op).then(|| op.reads.first())?), Some(narrows[1]), "{what}");
+    assert_eq!(all_of(&schedule, |op| sends(op).then(|| op.reads.first())?), Some(narrows[1]), "{what}");
     let expected = cpu(&schedule);
     let found = train::<Gpu>(&schedule, &device(kernels, seed), &mut ());
     assert_same(&what, &found.unwrap_or_else(|e| panic!("{what}: {e}")), &expected);
     // Rounding shows: what travels as it is makes another table.
-    let only = [false, false, narrows[2]];
-    let text = model(sharding, optimizer, &if narrows[2] { precision(only) } else { String::new() });
+    let text = model(&precision([Element::Real, Element::Real, narrows[2]]));
     let wide = cpu(&compiled(&text, strategy, microbatches, links));
     assert!(wide.state[0] != expected.state[0], "{what}: nothing tells it from f32");
 }
@@ -163,13 +172,17 @@ fn row_wise() {
         ("row_wise", SGD, Pec, 2, Node, BOTH),
         ("row_wise", ADAGRAD, Pec, 1, Nodes, ALL),
         ("row_wise", SGD, Pec, 2, Relays, BOTH),
+        ("row_wise", SGD, Pec, 2, Relays, BLOCKS),
+        ("row_wise", ADAGRAD, Pec, 1, Node, LEAST),
         ("row_wise", SGD, Prefetch, 2, Node, ROWS),
         ("row_wise", SGD, Serial, 1, Relays, GRADIENTS),
         ("row_wise(placement: hashed)", ADAGRAD, Pec, 1, Relays, ALL),
         ("row_wise", ADAGRAD, Serial, 2, Nodes, GRADIENTS),
         ("row_wise", SGD, Prefetch, 1, Relays, ROWS),
+        ("row_wise", SGD, Prefetch, 2, Nodes, BLOCKS),
+        ("row_wise", ADAGRAD, Serial, 1, Relays, LEAST),
     ];
-    all_same(&cases, 3);
+    all_same(&cases, 5);
 }
 
 #[test]
@@ -179,6 +192,8 @@ fn table_and_column_wise() {
     let cases = [
         ("table_wise", SGD, Prefetch, 1, Node, BOTH),
         ("column_wise", SGD, Pec, 2, Nodes, BOTH),
+        ("column_wise", ADAGRAD, Pec, 1, Relays, BLOCKS),
+        ("table_wise", SGD, Serial, 2, Nodes, LEAST),
         ("column_wise", ADAGRAD, Serial, 1, Relays, ALL),
         ("table_wise", ADAGRAD, Pec, 2, Relays, ROWS),
         ("table_wise", SGD, Serial, 2, Nodes, ALL),
@@ -193,11 +208,12 @@ fn data_parallel() {
     use Strategy::{Pec, Prefetch, Serial};
     let cases = [
         ("data_parallel", SGD, Pec, 2, Nodes, BOTH),
+        ("data_parallel", SGD, Pec, 1, Nodes, BLOCKS),
         ("data_parallel", ADAGRAD, Serial, 1, Node, ALL),
         ("data_parallel", SGD, Prefetch, 1, Node, ROWS),
         ("data_parallel", SGD, Pec, 1, Nodes, GRADIENTS),
     ];
-    all_same(&cases, 2);
+    all_same(&cases, 3);
 }
 
 /// Between processes rows and gradients pass through the host. Gradients of parameters do not, so there are none.
@@ -205,9 +221,10 @@ fn data_parallel() {
 fn between_processes() {
     let Some(kernels) = kernels() else { return };
     let all = [Links::Relays, Links::Node];
-    for links in if thorough() { &all[..] } else { &all[..1] } {
-        let links = *links;
-        let text = model("row_wise", SGD, &precision(BOTH));
+    let each = all.into_iter().flat_map(|links| [(links, BOTH), (links, LEAST)]);
+    for (links, narrows) in each.take(if thorough() { 4 } else { 2 }) {
+        let narrows = [narrows[0], narrows[1], Element::Real];
+        let text = model("row_wise", SGD, &precision(narrows));
         let text = text.replace("dim 8", "dim 1").replace("linear(h, 1)", "h");
         let schedule = compiled(&text, Strategy::Pec, 2, links);
         let expected = cpu(&schedule);
