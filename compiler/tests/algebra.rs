@@ -27,6 +27,7 @@ fn context(s: Sizes) -> Context {
         microbatches: s.microbatches,
         lookaheads: vec![s.lookahead],
         cuts: vec![(0, 1), (1, DIM)],
+        rows: s.wire.rows,
         repeats: s.repeats(),
         moves: true,
         relays: s.relays(),
@@ -261,6 +262,36 @@ fn occurrences_that_are_rounded_are_another_sum() {
     };
     assert_eq!(differing(Element::Real).count(), 0);
     assert!(differing(Element::Bf16).count() > 20);
+}
+
+/// Why rows that travel in blocks are cut between these only: a part's numbers would have a power of two of their own.
+#[test]
+fn parts_of_a_block_are_another_row() {
+    let differing = |rows: Element| {
+        (0..40).filter(move |seed| {
+            let wire = WirePrecision { rows, ..WirePrecision::default() };
+            let s = Sizes {
+                ranks: 2,
+                nodes: 1,
+                rows: 3,
+                microbatches: 1,
+                sequences: 1,
+                lookahead: 1,
+                seed: *seed,
+                wire,
+                moved: false,
+            };
+            let mut data = Data::of_thirds(s);
+            let [whole, cut] =
+                [Sharding::RowWise, Sharding::ColumnWise { ranks: vec![0, 1] }].map(|sharding| {
+                    let used = table(&mut data, s, &choice(true, None, sharding)).uses[0];
+                    data.eval(used)
+                });
+            whole != cut
+        })
+    };
+    assert_eq!(differing(Element::Real).count() + differing(Element::Bf16).count(), 0);
+    assert!(differing(Element::Mxint8).count() > 20);
 }
 
 /// Each rule finds something in what each other choice builds, and nothing in its twins.

@@ -18,6 +18,13 @@ fn brain(x: f32) -> f32 {
     if a < b || (a == b && even(below)) { below } else { above }
 }
 
+/// Of a block's numbers the nearest multiples of the power of two of which the greatest takes 64 to 127.
+fn block(row: &[f32]) -> Vec<f32> {
+    let greatest = row.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    let unit = (0..60).map(|n| 1024.0 / 2f32.powi(n)).find(|unit| 64.0 * unit <= greatest).unwrap_or(1.0);
+    row.iter().map(|x| (x / unit).round_ties_even().min(127.0).max(-127.0) * unit).collect()
+}
+
 /// Ids of a source where its samples are worked on, by who reads them and then by sample.
 fn moved(world: &World, source: u32) -> Vec<Vec<Vec<u64>>> {
     let mut all = vec![Vec::new(); world.ranks];
@@ -43,8 +50,14 @@ proptest! {
         // What lookups mean, without any exchange.
         let expected: Vec<Vec<Vec<Vec<f32>>>> = (0..data.ids.len() as u32).map(|source| {
             let by_rank = if s.moved { moved(&data.world, source) } else { data.world.ids[&(source, 0)].clone() };
-            let number = |x: &f32| if s.wire.rows == Element::Bf16 { brain(*x) } else { *x };
-            let row = |id: &Vec<u64>| data.world.table[id[0] as usize].iter().map(number).collect::<Vec<_>>();
+            let row = |id: &Vec<u64>| {
+                let row = &data.world.table[id[0] as usize];
+                match s.wire.rows {
+                    Element::Bf16 => row.iter().map(|x| brain(*x)).collect::<Vec<_>>(),
+                    Element::Mxint8 => block(row),
+                    _ => row.clone(),
+                }
+            };
             by_rank.iter().map(|ids| ids.iter().map(row).collect()).collect()
         }).collect();
         let (mut first_used, mut first_totals) = (None, None);

@@ -119,6 +119,7 @@ fn check(s: Sizes, joint: &mut BTreeMap<String, usize>) {
                 microbatches: s.microbatches,
                 lookaheads: Vec::new(),
                 cuts: Vec::new(),
+                rows: s.wire.rows,
                 repeats: false,
                 moves: false,
                 relays: false,

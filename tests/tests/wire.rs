@@ -307,6 +307,52 @@ fn what_stays_f32_costs_as_much_as_before() {
     );
 }
 
+/// Parts of a row that begin where blocks do are rounded as the row is; other parts are refused, and no search finds them.
+#[test]
+fn no_block_is_cut() {
+    let text = |dim: u32| {
+        let text = format!(
+            "model m {{
+               table a {{ rows 200  dim {dim}  init normal(0, 0.5)  optimizer sgd(lr: 0.1) }}
+               input x: ids(a) {{ max 9 }}
+               input y: label
+               loss bce_with_logits(linear(pool(x, sum), 1), y, normalize: samples)
+             }}
+             train {{ batch 12  steps 3  optimizer sgd(lr: 0.1) }}
+             workload w {{ generate {{ lengths uniform(2, 9)  ids uniform  labels bernoulli(0.5)  samples 90 }} }}"
+        );
+        rounding(&text, WirePrecision { rows: Element::Mxint8, gradients: Element::Real })
+    };
+    let compiled = |dim: u32, ranks: u32, sharding: &str| {
+        let tables = TableOptions::default().sharding([("a".to_owned(), sharding.to_owned())]);
+        compile_with(&checked(&text(dim)), &CompileOptions::new(Strategy::Pec, ranks).tables(tables))
+    };
+    for (dim, ranks, parts) in [(96, 4, 3), (64, 2, 2), (128, 3, 2)] {
+        let whole = compiled(dim, ranks, "row_wise").unwrap().schedule;
+        let cut = compiled(dim, ranks, "column_wise").unwrap().schedule;
+        assert_eq!(cut.exchanges.len(), parts);
+        assert_eq!(trained(&cut, Some(7)), trained(&whole, None), "{dim} columns on {ranks} ranks");
+        let mut other = cut;
+        let fs_schedule::Sharding::ColumnWise { ranks } = &mut other.tables[0].sharding else {
+            panic!("cut")
+        };
+        ranks.push(0);
+        other.seal();
+        let said: Vec<String> = verify(&other).iter().map(ToString::to_string).collect();
+        assert!(said.iter().any(|s| s.contains("would share its block of a row")), "{said:?}");
+    }
+    for dim in [48, 32] {
+        let said = compiled(dim, 2, "column_wise").unwrap_err().to_string();
+        assert!(said.contains(&format!("table a of {dim} columns cannot be column-wise")), "{said}");
+        let program = checked(&text(dim));
+        let options = CompileOptions::new(Strategy::Serial, 2);
+        let schedule = compile_with(&program, &options).unwrap().schedule;
+        let candidate = candidates(None).next().unwrap();
+        let found = search::tables::alike(&program, &schedule, (&options, true), candidate);
+        assert!(found.iter().all(|alike| alike.context.cuts.is_empty()), "{found:?}");
+    }
+}
+
 /// What cannot be is said before anything is compiled.
 #[test]
 fn occurrences_are_not_rounded_one_by_one() {

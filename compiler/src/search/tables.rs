@@ -279,6 +279,7 @@ pub fn alike(
                 }
                 _ => Vec::new(),
             },
+            rows: s.settings.wire.rows,
             // Each occurrence's gradients would be rounded by themselves.
             repeats: used.once
                 && s.settings.wire.gradients == Element::Real

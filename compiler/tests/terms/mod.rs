@@ -44,8 +44,9 @@ impl Sizes {
 
 /// What rows and gradients may be on their way.
 pub(crate) fn wires() -> impl Strategy<Value = WirePrecision> {
-    let element = || prop_oneof![Just(Element::Real), Just(Element::Bf16)];
-    (element(), element()).prop_map(|(rows, gradients)| WirePrecision { rows, gradients })
+    let rows = prop_oneof![Just(Element::Real), Just(Element::Bf16), Just(Element::Mxint8)];
+    let gradients = prop_oneof![Just(Element::Real), Just(Element::Bf16)];
+    (rows, gradients).prop_map(|(rows, gradients)| WirePrecision { rows, gradients })
 }
 
 prop_compose! {
@@ -232,7 +233,12 @@ pub(crate) fn choice(unique: bool, lookahead: Option<u32>, sharding: Sharding) -
 /// All ways that one table can be distributed.
 pub(crate) fn choices(s: Sizes) -> Vec<Choice> {
     let mut all = Vec::new();
-    for sharding in [Sharding::RowWise, Sharding::ColumnWise { ranks: vec![0, 0] }, Sharding::DataParallel] {
+    let cut = Sharding::ColumnWise { ranks: vec![0, 0] };
+    for sharding in [Sharding::RowWise, cut, Sharding::DataParallel] {
+        // A block of columns is not cut.
+        if matches!(sharding, Sharding::ColumnWise { .. }) && s.wire.rows == Element::Mxint8 {
+            continue;
+        }
         for unique in [true, false].into_iter().filter(|unique| *unique || s.repeats()) {
             for told_apart in [None, Some(s.lookahead)] {
                 let choice = choice(unique, told_apart, sharding.clone());

@@ -1,5 +1,7 @@
 //! Columns apart.
 
+use fs_schedule::Element;
+
 use super::text::{fetch, update};
 use super::{About, Condition, Context, Instance, Lookalike, Rule, Twin};
 
@@ -11,10 +13,14 @@ pub(super) static RULE: Rule = Rule {
         "fetch(shard, e) = concat(fetch(columns a of shard, e), fetch(columns b of shard, e), ...)",
         "update(send(g, e)) = beside(update(send(columns a of g, e)), update(send(columns b of g, e)), ...)",
     ],
-    when: "tables whose place the model leaves open, and whose optimizer looks at each column by itself",
+    when: "tables whose place the model leaves open, and whose optimizer looks at each column by itself; where rows travel in \
+           blocks of columns ([wire](wire.md)), cuts between those",
     because: "A row is its columns side by side, and so is its gradient. Each part has its own exchange, and sends the \
               entries of the first.",
-    open: |context| context.moves && context.cuts.len() > 1,
+    open: |context| {
+        let between = |(start, _): &(u32, u32)| context.rows.cuts_at(*start);
+        context.moves && context.cuts.len() > 1 && context.cuts.iter().all(between)
+    },
     instances,
     twins: &[
         Twin {
@@ -24,6 +30,10 @@ pub(super) static RULE: Rule = Rule {
         Twin {
             why: "rowwise_adagrad keeps the mean of a whole row, which no part sees",
             is: Lookalike::Table(|context| context.cuts.clear()),
+        },
+        Twin {
+            why: "numbers of a block share a power of two, which no part knows",
+            is: Lookalike::Table(|context| context.rows = Element::Mxint8),
         },
         Twin {
             why: "what is a part already is not cut again",

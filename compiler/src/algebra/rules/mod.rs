@@ -20,6 +20,8 @@ use egg::{
     Subst, Symbol, Var,
 };
 
+use fs_schedule::Element;
+
 use super::analysis::{Kind, Kinds};
 use super::lang::Node;
 use crate::distribution::ty::Sharded;
@@ -113,6 +115,8 @@ pub struct Context {
     pub lookaheads: Vec<u32>,
     /// Columns of the parts that it is cut into, or may be; none where it must stay whole.
     pub cuts: Vec<(u32, u32)>,
+    /// What rows are on their way.
+    pub rows: Element,
     /// Rows may be asked for once per occurrence.
     pub repeats: bool,
     /// Nobody has said where its rows live.
