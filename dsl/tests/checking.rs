@@ -201,6 +201,8 @@ fn settings() {
     assert_eq!(t.precision.compute, DType::BF16);
     let other = program("train { precision { gradient_dist bf16 } }").train.precision;
     assert_eq!((other.compute, other.gradient_dist), (DType::F32, DType::BF16));
+    let blocks = program("train { precision { output_dist mxint8 } }").train.precision;
+    assert_eq!((blocks.output_dist, blocks.gradient_dist), (DType::MXINT8, DType::F32));
     assert!(t.spans.iter().any(|s| s.0 == "seed"));
     let source = &p.workload.unwrap().source;
     assert!(matches!(

@@ -300,6 +300,7 @@ fn the_schema_refuses_what_is_no_schedule() {
         ("/train", json!(null)),
         ("/settings", json!({})),
         ("/settings/wire", json!({"rows": "index", "gradients": "real"})),
+        ("/settings/wire", json!({"rows": "real", "gradients": "mxint8"})),
         ("/exchanges/0/lookahead", json!("far")),
     ];
     for (at, value) in wrong {
@@ -310,8 +311,10 @@ fn the_schema_refuses_what_is_no_schedule() {
         assert!(!schema.is_valid(&bad), "{at} may be {value}");
     }
     let mut rounded = good.clone();
-    rounded["settings"]["wire"] = json!({"rows": "bf16", "gradients": "real"});
-    assert!(schema.is_valid(&rounded));
+    for rows in ["bf16", "mxint8"] {
+        rounded["settings"]["wire"] = json!({"rows": rows, "gradients": "real"});
+        assert!(schema.is_valid(&rounded));
+    }
     let mut less = good.clone();
     less["train"]["ops"][0].as_object_mut().expect("an operation").remove("writes");
     assert!(!schema.is_valid(&less), "an operation without results");

@@ -217,8 +217,9 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
         let ranks = [2, 3, 2, 4][n / 6 % 4];
         let Ok(tree) = family.new_tree(&mut runner) else { continue };
         let model = tree.current();
-        let element = |rounds| if rounds { Element::Bf16 } else { Element::Real };
-        let wire = WirePrecision { rows: element(n % 7 % 2 == 1), gradients: element(n % 7 % 3 == 1) };
+        let rows = [Element::Real, Element::Bf16, Element::Mxint8][n % 7 % 3];
+        let gradients = if n % 7 % 4 == 1 { Element::Bf16 } else { Element::Real };
+        let wire = WirePrecision { rows, gradients };
         let text = rounding(&model.text(), wire);
         let plan = (ranks, 1 + n as u32 % 3, microbatches);
         let schedule = if n % 3 == 1 {

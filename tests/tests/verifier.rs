@@ -281,17 +281,21 @@ fn corruptions_of_relays_break_their_rules() {
     assert!(missing.is_empty(), "no schedule has a place for {missing:?}");
 }
 
-/// Rows and gradients as bf16, straight to their ranks and through relays: every corruption that has a place is caught by its
+/// Rows as bf16 or in blocks of 8 bits and gradients as bf16, straight to their ranks and through relays: every corruption that has a place is caught by its
 /// rule, and each has one.
 #[test]
 fn corruptions_of_rounded_rows_break_their_rules() {
     let mut placed = BTreeSet::new();
-    let wire = WirePrecision { rows: Element::Bf16, gradients: Element::Bf16 };
-    let text = fs_tests::rounding(RELAYED_MODEL, wire);
-    let program = fs_dsl::check_text("model.fs", &text).program.expect("the model checks");
-    for (strategy, microbatches) in
-        [(Strategy::Serial, 1), (Strategy::Prefetch, 2), (Strategy::Overlap, 1), (Strategy::Pec, 3)]
-    {
+    for (strategy, microbatches, rows) in [
+        (Strategy::Serial, 1, Element::Bf16),
+        (Strategy::Prefetch, 2, Element::Bf16),
+        (Strategy::Overlap, 1, Element::Bf16),
+        (Strategy::Pec, 3, Element::Bf16),
+        (Strategy::Serial, 1, Element::Mxint8),
+        (Strategy::Pec, 2, Element::Mxint8),
+    ] {
+        let text = fs_tests::rounding(RELAYED_MODEL, WirePrecision { rows, gradients: Element::Bf16 });
+        let program = fs_dsl::check_text("model.fs", &text).program.expect("the model checks");
         let options = CompileOptions::new(strategy, 4).microbatches(microbatches);
         let relayed = fs_tests::through_relays(&program, options.clone()).expect("the model compiles");
         let straight = compile_with(&program, &options.balance(false)).expect("the model compiles").schedule;

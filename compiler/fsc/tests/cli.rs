@@ -145,42 +145,6 @@ fn errors_name_the_place_and_nothing_is_written() {
 }
 
 #[test]
-fn what_is_not_built_yet_is_refused_with_its_place() {
-    for (setting, word) in [
-        (
-            "train { batch 4  steps 2  precision { gradient_dist f16 } }",
-            "gradient_dist in f16 is not built yet",
-        ),
-        ("train { batch 4  steps 2  precision { output_dist f16 } }", "write `output_dist bf16`"),
-        ("train { batch 4  steps 2  precision { all_reduce bf16 } }", "write `all_reduce f32`"),
-        (
-            "train { batch 4  steps 2  unique_rows off  precision { gradient_dist bf16 } }",
-            "leave out `unique_rows off`, or write `gradient_dist f32`",
-        ),
-    ] {
-        let (_dir, model) = folder(&MODEL.replace("train { batch 4  steps 2 }", setting));
-        fails(&["compile", name(&model), "-o", "-"], &["model.fs:8", word]);
-    }
-}
-
-#[test]
-fn rows_and_gradients_travel_as_the_model_says() {
-    let setting = "train { batch 4  steps 2  precision { output_dist bf16  gradient_dist bf16 } }";
-    let (_dir, model) = folder(&MODEL.replace("train { batch 4  steps 2 }", setting));
-    let out = model.with_extension("json");
-    let run = fsc(&["compile", name(&model), "-o", name(&out), "--ranks", "2"]);
-    assert!(run.status.success(), "{}", text(&run.stderr));
-    let bytes = fs::read(&out).expect("a schedule");
-    let schedule = fs_schedule::file::parse(&out, &bytes, true).expect("a schedule");
-    assert_eq!(schedule.settings.wire.rows, fs_schedule::Element::Bf16);
-    assert_eq!(schedule.settings.wire.gradients, fs_schedule::Element::Bf16);
-    fails(
-        &["compile", name(&model), "-o", name(&out), "--ranks", "2", "--table", "items:unique=off"],
-        &["rows of table items cannot travel once per occurrence", "gradient_dist f32"],
-    );
-}
-
-#[test]
 fn bad_files_are_errors() {
     let dir = TempDir::new().expect("a temporary folder");
     let path = dir.path().to_str().expect("text");

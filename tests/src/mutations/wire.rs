@@ -37,15 +37,15 @@ fn of_first(
 
 /// The first rounded operand of the first operation of a kind.
 fn rounded(s: &Schedule, is: fn(&Action) -> bool) -> Option<(usize, usize)> {
-    let narrow =
-        |place| matches!(place, Place::Buffer(b) if s.train.buffers[b as usize].element == Element::Bf16);
+    let shorter = |element| matches!(element, Element::Bf16 | Element::Mxint8);
+    let narrow = |place| matches!(place, Place::Buffer(b) if shorter(s.train.buffers[b as usize].element));
     all(s, is).into_iter().find_map(|at| {
         let read = s.train.ops[at].reads.iter().position(|o| narrow(o.place))?;
         Some((at, read))
     })
 }
 
-/// For compiled models whose rows and gradients travel as bf16; the same form as [`super::mutations`].
+/// For compiled models whose rows and gradients travel as bf16, or rows as mxint8; the same form as [`super::mutations`].
 pub const ROUNDED: &[Mutation] = &[
     says("rows rounded that the model sends as they are", "operands", |s| {
         s.settings.wire.rows = Element::Real;
@@ -58,6 +58,21 @@ pub const ROUNDED: &[Mutation] = &[
     says("rows that travel as numbers of places", "settings", |s| {
         s.settings.wire.rows = Element::Index;
         Some(())
+    }),
+    says("gradients in blocks of 8 bits", "settings", |s| {
+        s.settings.wire.gradients = Element::Mxint8;
+        Some(())
+    }),
+    says("rows in the other of two shorter forms", "operands", |s| {
+        let rows = &mut s.settings.wire.rows;
+        *rows = if *rows == Element::Bf16 { Element::Mxint8 } else { Element::Bf16 };
+        Some(())
+    }),
+    says("rows in blocks where they are used", "operands", |s| {
+        of_first(s, is_merge, |op| &op.writes, Element::Mxint8)
+    }),
+    says("gradients that are sent in blocks", "operands", |s| {
+        of_first(s, is_split, |op| &op.writes, Element::Mxint8)
     }),
     says("gradients that travel as numbers of places", "settings", |s| {
         s.settings.wire.gradients = Element::Index;
