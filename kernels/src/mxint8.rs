@@ -35,28 +35,35 @@ fn single<T: Real>(x: T) -> f32 {
     x.to_f64() as f32
 }
 
-/// How many multiples of `2^(scale - 133)` an element is.
-#[inline(always)]
-fn multiples<T: Real>(x: T, scale: u8) -> i8 {
-    if scale == NONE {
-        return 0;
+/// Sums of small numbers with 1.5 2^23 are whole ones, to the even of two.
+const WHOLE: f32 = 12_582_912.0;
+
+/// What a block's numbers are multiplied by, and what whole multiples are after.
+fn units(scale: u8) -> (f32, f32) {
+    match scale {
+        NONE => (0.0, f32::NAN),
+        _ => (f32::from_bits((260 - u32::from(scale)) << 23), f32::from_bits((u32::from(scale) - 6) << 23)),
     }
-    let inverse = f32::from_bits((260 - u32::from(scale)) << 23);
-    (single(x) * inverse).round_ties_even().clamp(-127.0, 127.0) as i8
 }
 
+/// A number in whole multiples; of a block that holds no numbers it may be anything.
 #[inline(always)]
-fn number<T: Real>(multiples: i8, scale: u8) -> T {
-    let unit = if scale == NONE { f32::NAN } else { f32::from_bits((u32::from(scale) - 6) << 23) };
-    T::from_f64(f64::from(f32::from(multiples) * unit))
+fn multiples<T: Real>(x: T, inverse: f32) -> f32 {
+    let nearest = (single(x) * inverse + WHOLE) - WHOLE;
+    // What is no number becomes one.
+    let most = if nearest < 127.0 { nearest } else { 127.0 };
+    if most > -127.0 { most } else { -127.0 }
 }
 
 /// Every row becomes what arrives where it is sent.
 pub fn round<T: Real>(mut y: MatMut<T>) {
     for i in 0..y.rows() {
         for block in y.row_mut(i).chunks_mut(BLOCK) {
-            let scale = scale(block);
-            block.iter_mut().for_each(|x| *x = number(multiples(*x, scale), scale));
+            let (inverse, unit) = units(scale(block));
+            // Zeros are positive.
+            for x in block {
+                *x = T::from_f64(f64::from(multiples(*x, inverse) * unit + 0.0));
+            }
         }
     }
 }
@@ -67,8 +74,10 @@ pub fn write<T: Real>(rows: Mat<T>, bytes: &mut Vec<u8>) {
     for i in 0..rows.rows() {
         let row = rows.row(i);
         for block in row.chunks(BLOCK) {
-            let scale = scale(block);
-            bytes.extend(block.iter().map(|x| multiples(*x, scale).cast_unsigned()));
+            let (inverse, unit) = units(scale(block));
+            let number =
+                |x: &T| if unit.is_nan() { 0 } else { (multiples(*x, inverse) as i8).cast_unsigned() };
+            bytes.extend(block.iter().map(number));
         }
         bytes.extend(row.chunks(BLOCK).map(scale));
     }
@@ -82,7 +91,9 @@ pub fn read<T: Real>(bytes: &[u8], columns: usize, values: &mut Vec<T>) {
     for row in bytes.chunks_exact(row_bytes(columns)) {
         let (elements, scales) = row.split_at(columns);
         for (block, scale) in elements.chunks(BLOCK).zip(scales) {
-            values.extend(block.iter().map(|x| number::<T>(x.cast_signed(), (*scale).max(LEAST))));
+            let (_, unit) = units((*scale).max(LEAST));
+            let number = |x: &u8| T::from_f64(f64::from(f32::from(x.cast_signed()) * unit));
+            values.extend(block.iter().map(number));
         }
     }
 }

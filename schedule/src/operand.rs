@@ -20,7 +20,7 @@ pub enum Element {
     Real,
     /// Brain floats: activations of a model that computes in them.
     Bf16,
-    /// Numbers of 8 bits with a power of two for each [`BLOCK`] of a row: rows on their way.
+    /// Numbers of 8 bits with a power of two for each 32 of a row (MXINT8): rows on their way.
     Mxint8,
     /// Row ids of a whole table (i64).
     Id,

@@ -1,11 +1,12 @@
 //! Rows of tables: lookups, sums of gradients, updates, and lists of ids. Rows of 128 floats.
 
-use fs_kernels::cuda::catalogue::{optimizers, rows, sort};
+use fs_kernels::cuda::catalogue::{mxint8 as kernels, optimizers, rows, sort};
 use fs_kernels::cuda::driver::{Driver, DriverError};
 use fs_kernels::cuda::lists::{
     Bitmap, Gradients, Segments, Sorting, bits_below, scan_room, segment_sum, sort_by,
 };
 use fs_kernels::cuda::{In, Out};
+use fs_kernels::mxint8;
 
 use crate::draw::{self, Draw};
 use crate::meter::{Meter, Work};
@@ -77,6 +78,15 @@ pub(crate) fn measure<D: Driver>(meter: &mut Meter<'_, D>) -> Result<(), DriverE
             fault,
         );
         meter.calls(format!("merge, {name}"), moved(u, row), &[merge], &[few, places, y])?;
+        // In 8 bits there and back, whatever activations are.
+        let (list, to) = (In::at(members.address), Out::at(few.address));
+        let (rows, packed) = (In::at(table.address), mxint8::row_bytes(DIM as usize) as f64);
+        let call = [kernels::gather_mxint8(u, DIM, rows, table_rows, stride, list, u, In::NULL, to, fault)];
+        let bytes = f64::from(u) * (row as f64 + packed + 4.0);
+        meter.calls(format!("gather_mxint8, {name}"), Work::Bytes(bytes), &call, &[table, members, few])?;
+        let (from, to, there) = (In::at(few.address), Out::at(y.address), In::at(places.address));
+        let call = [kernels::merge_mxint8(u, DIM, from, there, to, n, stride, fault)];
+        meter.calls(format!("merge_mxint8, {name}"), Work::Bytes(bytes), &call, &[few, places, y])?;
         sums(meter, name, (n, u), &at, &y)?;
         updates(meter, name, (table_rows, u), &table, &members)?;
         ids(meter, name, (table_rows, &drawn))?;

@@ -27,7 +27,7 @@ pub(crate) fn poison(cpu: &Cpu<f32>, job: &Job<'_>) -> Result<Vec<Saved>, Fault>
                 let arena = &cpu.arena;
                 match buffer.element {
                     Element::Real | Element::Bf16 | Element::Mxint8 => {
-                        saved.extend(reals(cpu, job, operand, buffer)?)
+                        saved.extend(reals(cpu, job, operand, buffer)?);
                     }
                     Element::Id => all(&arena.ids, buffer, batch, i64::MIN / 2)?,
                     Element::Index => all(&arena.indices, buffer, batch, u32::MAX)?,
