@@ -22,7 +22,7 @@ fn brain(x: f32) -> f32 {
 fn block(row: &[f32]) -> Vec<f32> {
     let greatest = row.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
     let unit = (0..60).map(|n| 1024.0 / 2f32.powi(n)).find(|unit| 64.0 * unit <= greatest).unwrap_or(1.0);
-    row.iter().map(|x| (x / unit).round_ties_even().min(127.0).max(-127.0) * unit).collect()
+    row.iter().map(|x| (x / unit).round_ties_even().clamp(-127.0, 127.0) * unit).collect()
 }
 
 /// Ids of a source where its samples are worked on, by who reads them and then by sample.

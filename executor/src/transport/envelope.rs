@@ -122,7 +122,7 @@ impl<O: Outbox> Envelope<O> {
 mod tests {
     use super::*;
     use crate::transport::frame::read_header;
-    use crate::transport::sections::{HostOutbox, Section, Widths};
+    use crate::transport::sections::{Coding, HostOutbox, Section, Widths};
     use fs_kernels::Real;
     use proptest::prelude::*;
 
@@ -151,9 +151,17 @@ mod tests {
             reals: [0.1f32, -7.3, f32::NAN, f32::INFINITY, -0.0, 3e38].map(Real::to_bf16).to_vec(),
             ..Section::default()
         };
+        // Multiples of 1/64, in a block of 32 and one of 3.
+        let blocks = Section {
+            counts: vec![1, 2, 0],
+            coding: Coding::Mxint8,
+            widths: Widths { reals: 35, ..Widths::default() },
+            reals: (0..105).map(|x| f32::from(100 - x as i8) / 64.0).collect(),
+            ..Section::default()
+        };
         let pieces = vec![Piece { to: 1, start: 100, end: 130 }, Piece { to: 2, start: 130, end: 150 }];
         Envelope {
-            outbox: HostOutbox { sections: vec![section, everyone, brain, Section::default()] },
+            outbox: HostOutbox { sections: vec![section, everyone, brain, blocks, Section::default()] },
             pieces,
         }
     }
@@ -176,21 +184,21 @@ mod tests {
         let (sent, mut bytes) = (envelope(), vec![9; 5]);
         sent.write(&mut bytes, 7, HEAD, 120);
         assert_eq!(bytes[..5], [9; 5], "it is appended");
-        assert_eq!(bytes.len() as u64 - 5, sent.outbox.wire(1) + overhead(4, 1));
+        assert_eq!(bytes.len() as u64 - 5, sent.outbox.wire(1) + overhead(5, 1));
         let (kind, run, mut reader) = Reader::new(&bytes[5..]).unwrap();
         assert_eq!((kind, run), (FrameKind::Data, 7));
         assert_eq!(read_header(&mut reader).unwrap(), HEAD);
         // Whatever was there before.
         let mut found = envelope();
         found.read(reader, HEAD, 1000).unwrap();
-        assert_eq!(parts(&found)[..3], parts(&sent)[..]);
+        assert_eq!(parts(&found)[..4], parts(&sent)[..]);
         assert_eq!(sent.outbox.sections[2].part(1).map(|p| p.reals.len()), Some(3));
         assert_eq!(found.pieces, [Piece { to: 1, start: 980, end: 1010 }]);
     }
 
     proptest! {
         #[test]
-        fn no_bytes_do_harm(cut in 0..400usize, change in 0..400usize, to: u8) {
+        fn no_bytes_do_harm(cut in 0..600usize, change in 0..600usize, to: u8) {
             let mut bytes = Vec::new();
             envelope().write(&mut bytes, 7, HEAD, 120);
             let whole = bytes.len();

@@ -79,9 +79,9 @@ pub(crate) fn measure<D: Driver>(meter: &mut Meter<'_, D>) -> Result<(), DriverE
         );
         meter.calls(format!("merge, {name}"), moved(u, row), &[merge], &[few, places, y])?;
         // In 8 bits there and back, whatever activations are.
-        let (list, to) = (In::at(members.address), Out::at(few.address));
+        let (asked, to) = (In::at(members.address), Out::at(few.address));
         let (rows, packed) = (In::at(table.address), mxint8::row_bytes(DIM as usize) as f64);
-        let call = [kernels::gather_mxint8(u, DIM, rows, table_rows, stride, list, u, In::NULL, to, fault)];
+        let call = [kernels::gather_mxint8(u, DIM, rows, table_rows, stride, asked, u, In::NULL, to, fault)];
         let bytes = f64::from(u) * (row as f64 + packed + 4.0);
         meter.calls(format!("gather_mxint8, {name}"), Work::Bytes(bytes), &call, &[table, members, few])?;
         let (from, to, there) = (In::at(few.address), Out::at(y.address), In::at(places.address));

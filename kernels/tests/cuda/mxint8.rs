@@ -23,7 +23,7 @@ fn number(source: &mut Source) -> f32 {
 
 fn packed(rows: &[f32], cols: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let n = if cols == 0 { 0 } else { rows.len() / cols };
+    let n = rows.len().checked_div(cols).unwrap_or(0);
     mxint8::write(Mat::new(rows, n, cols), &mut bytes);
     bytes
 }
