@@ -310,37 +310,39 @@ KERNEL_JOINED(float_from_real,
     });
 }
 
-// out = parts[0] + parts[1] + ..., from left to right: an all-reduce's sum over ranks. `parts` holds the addresses of
-// `count` parts of n floats each. The sum begins with the first part, whose zeros keep their signs.
+// out = parts[0] + parts[1] + ..., from left to right, rounded once: an all-reduce's sum over ranks. `parts` holds the addresses of
+// `count` parts of n numbers each. The sum begins with the first part, whose zeros keep their signs.
 KERNEL(sum_in_rank_order)
-(const uint64_t* parts, uint32_t count, float* out, uint64_t n) {
+(const uint64_t* parts, uint32_t count, REAL* out, uint64_t n) {
     for (uint64_t first = 4 * thread_in_grid(); first < n; first += 4 * threads_of_grid()) {
         uint64_t some = least<uint64_t>(4, n - first);
         float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         for (uint32_t k = 0; k < count; k++) {
-            const float* part = reinterpret_cast<const float*>(parts[k]);
-            if (some == 4 && aligned16(part, 0)) {
-                float v[4];
-                read_pack(part + first, v);
-#pragma unroll
-                for (uint32_t i = 0; i < 4; i++) {
-                    sum[i] = k == 0 ? v[i] : sum[i] + v[i];
-                }
+            const REAL* part = reinterpret_cast<const REAL*>(parts[k]);
+            float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (some == 4 && by_fours(part, 0)) {
+                float4 four = load4(part + first);
+                v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
             } else {
 #pragma unroll
                 for (uint32_t i = 0; i < 4; i++) {
-                    float v = i < some ? part[first + i] : 0.0f;
-                    sum[i] = k == 0 ? v : sum[i] + v;
+                    if (i < some) {
+                        v[i] = to_float(part[first + i]);
+                    }
                 }
             }
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                sum[i] = k == 0 ? v[i] : sum[i] + v[i];
+            }
         }
-        if (some == 4 && aligned16(out, 0)) {
-            write_pack(out + first, sum);
+        if (some == 4 && by_fours(out, 0)) {
+            store4(out + first, make_float4(sum[0], sum[1], sum[2], sum[3]));
         } else {
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++) {
                 if (i < some) {
-                    out[first + i] = sum[i];
+                    out[first + i] = from_float<REAL>(sum[i]);
                 }
             }
         }

@@ -37,9 +37,10 @@ pub struct Settings {
     pub wire: WirePrecision,
 }
 
-/// What rows and their gradients are on their way, of every table and wherever they live: f32, or rounded to bf16, to the
+/// What rows, their gradients and dense gradients are on their way, of every table and wherever they live: f32, or rounded to bf16, to the
 /// nearest and to the even one of two; rows also to MXINT8, 8 bits a number and a power of two for each 32 of a row. A rank uses
-/// rows as they arrive. Of gradients each rank's sums are rounded, and with several nodes each node's sums of those.
+/// rows as they arrive. Of gradients each rank's sums are rounded, and with several nodes each node's sums of those; of dense
+/// ones each rank's, and their sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WirePrecision {
@@ -49,6 +50,19 @@ pub struct WirePrecision {
     /// Their gradients.
     #[schemars(schema_with = "of_floats")]
     pub gradients: Element,
+    /// Gradients of dense parameters, and their sums over ranks.
+    #[serde(default = "real", skip_serializing_if = "is_real")]
+    #[schemars(schema_with = "of_floats")]
+    pub dense: Element,
+}
+
+fn real() -> Element {
+    Element::Real
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_real(element: &Element) -> bool {
+    *element == Element::Real
 }
 
 /// The elements that rows can be, as the schema has them.
@@ -70,7 +84,7 @@ impl WirePrecision {
 
 impl Default for WirePrecision {
     fn default() -> Self {
-        Self { rows: Element::Real, gradients: Element::Real }
+        Self { rows: Element::Real, gradients: Element::Real, dense: Element::Real }
     }
 }
 

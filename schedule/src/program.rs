@@ -10,7 +10,7 @@ use crate::model::{
     Table,
 };
 use crate::op::{Buffer, Dep, Op};
-use crate::operand::{Operand, Place};
+use crate::operand::{Element, Operand, Place};
 use crate::reference::Reference;
 use crate::search::Search;
 
@@ -262,6 +262,12 @@ impl Program {
 }
 
 impl Schedule {
+    /// Whether anything is brain floats: activations, or rows, gradients or sums on their way.
+    pub fn has_bf16(&self) -> bool {
+        let mut buffers = std::iter::once(&self.train).chain(&self.evaluation).flat_map(|p| &p.buffers);
+        self.settings.wire.dense == Element::Bf16 || buffers.any(|b| b.element == Element::Bf16)
+    }
+
     /// What operand rules need to know; `columns` are those that each exchange moves.
     pub fn context<'a>(&'a self, columns: &'a [u32], microbatches: u32) -> Context<'a> {
         Context {

@@ -21,7 +21,7 @@
 use std::collections::BTreeSet;
 
 use crate::action::{Action, At, Flops, Memory, Operands, Payload, Peers};
-use crate::model::{Cost, InputKind, RankLimit, Table};
+use crate::model::{Cost, InputKind, RankLimit, Table, WirePrecision};
 use crate::op::Op;
 use crate::operand::{Element, Extent, Operand, Place};
 use crate::program::{Program, Schedule};
@@ -176,9 +176,9 @@ impl Action {
         }
     }
 
-    /// What a transfer moves in each of its rounds, in the order of its exchanges (gradients); nothing for other actions,
-    /// nor for the ranking of items, whose rounds differ.
-    pub fn sections(&self, o: &Operands<'_>) -> Vec<Section> {
+    /// What a transfer moves in each of its rounds, in the order of its exchanges (gradients, which travel as `precision` says); nothing
+    /// for other actions, nor for the ranking of items, whose rounds differ.
+    pub fn sections(&self, o: &Operands<'_>, precision: WirePrecision) -> Vec<Section> {
         let facts = self.facts();
         let Some(transfer) = facts.transfer else { return Vec::new() };
         let exchanges = facts.of.exchanges;
@@ -218,7 +218,7 @@ impl Action {
             Payload::Sums => {
                 let section = |g: &OperandType| Section {
                     exchange: None,
-                    entry: real * f64::from(g.columns()),
+                    entry: precision.dense.row_bytes(g.columns()) as f64,
                     sent: g.rows(),
                     received: g.rows(),
                 };
@@ -256,8 +256,8 @@ impl Action {
     }
 
     /// Bytes on the wire in each round; none for what is not a transfer, nor for the ranking of items.
-    pub(crate) fn wire(&self, o: &Operands<'_>) -> Wire {
-        let sections = self.sections(o);
+    pub(crate) fn wire(&self, o: &Operands<'_>, precision: WirePrecision) -> Wire {
+        let sections = self.sections(o, precision);
         let bytes = |of: fn(&Section) -> Extent| sections.iter().map(|s| of(s).poly().times(s.entry)).sum();
         let (sent, received): (Poly, Poly) = (bytes(|s| s.sent), bytes(|s| s.received));
         match self.facts().transfer.map(|t| t.peers) {
@@ -489,6 +489,6 @@ impl Schedule {
     /// Bytes on the wire in each of the rounds of an operation of one of its programs, where they are alike.
     pub fn wire(&self, p: &Program, op: &Op) -> Wire {
         let (reads, writes) = self.shapes(p, op);
-        op.action.wire(&Operands { reads: &reads, writes: &writes })
+        op.action.wire(&Operands { reads: &reads, writes: &writes }, self.settings.wire)
     }
 }

@@ -88,7 +88,9 @@ pub fn rounding(text: &str, wire: fs_schedule::WirePrecision) -> String {
         _ => "f32",
     };
     let (rows, gradients) = (word(wire.rows), word(wire.gradients));
-    let precision = format!("train {{ precision {{ output_dist {rows}  gradient_dist {gradients} }}");
+    let dense = word(wire.dense);
+    let precision =
+        format!("train {{ precision {{ output_dist {rows}  gradient_dist {gradients}  all_reduce {dense} }}");
     let text = text.replace("train {", &precision);
     if wire.gradients == Real { text } else { text.replace("unique_rows off", "unique_rows on") }
 }

@@ -355,7 +355,9 @@ fn counted(sharding: &str, strategy: Strategy, parts: u32, at: Option<Moved>) {
             continue;
         };
         let (reads, writes) = s.shapes(&s.train, op);
-        let sections = op.action.sections(&fs_schedule::action::Operands { reads: &reads, writes: &writes });
+        let sections = op
+            .action
+            .sections(&fs_schedule::action::Operands { reads: &reads, writes: &writes }, s.settings.wire);
         if facts.phase == Phase::Balance {
             continue;
         }

@@ -216,6 +216,30 @@ fn data_parallel() {
     all_same(&cases, 3);
 }
 
+/// Gradients of parameters, whose sums are rounded so much that products which round otherwise are the same.
+#[test]
+fn sums_over_ranks() {
+    let Some(kernels) = kernels() else { return };
+    let cases = [
+        (Strategy::Pec, 1, Links::Node),
+        (Strategy::Serial, 2, Links::Nodes),
+        (Strategy::Pec, 2, Links::Relays),
+    ];
+    for (seed, (strategy, microbatches, links)) in (1..).zip(&cases[..if thorough() { 3 } else { 2 }]) {
+        let of = |precision: &str| {
+            let text = model("row_wise", SGD, precision).replace("lr: 1e-30", "lr: 1e-7");
+            compiled(&text, *strategy, *microbatches, *links)
+        };
+        let schedule = of("precision { all_reduce bf16 }");
+        assert!(schedule.train.buffers.iter().all(|b| b.element != Element::Bf16) && schedule.has_bf16());
+        let expected = cpu(&schedule);
+        let found = train::<Gpu>(&schedule, &device(&kernels, seed), &mut ());
+        let what = format!("{strategy:?} {links:?}");
+        assert_same(&what, &found.unwrap_or_else(|e| panic!("{what}: {e}")), &expected);
+        assert!(cpu(&of("")).state != expected.state, "{what}: nothing tells it from f32");
+    }
+}
+
 /// Between processes rows and gradients pass through the host. Gradients of parameters do not, so there are none.
 #[test]
 fn between_processes() {

@@ -1,4 +1,4 @@
-//! Rows and gradients that travel as bf16, and rows as mxint8: worked out by hand, and the same bits for random models however rows travel.
+//! Rows and gradients that travel as bf16, rows as mxint8, sums over ranks as bf16: worked out by hand, and the same bits for random models however rows travel.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -28,10 +28,11 @@ fn cluster(node: u32) -> Cluster {
 }
 
 fn wires() -> impl Strategies<Value = WirePrecision> {
-    let both = [Element::Real, Element::Bf16, Element::Mxint8]
-        .into_iter()
-        .flat_map(|rows| [Element::Real, Element::Bf16].map(|gradients| WirePrecision { rows, gradients }));
-    prop::sample::select(both.filter(|w| !w.is_plain()).collect::<Vec<_>>())
+    let rows = prop::sample::select(vec![Element::Real, Element::Bf16, Element::Mxint8]);
+    let floats = || prop::sample::select(vec![Element::Real, Element::Bf16]);
+    let all = (rows, floats(), floats());
+    let all = all.prop_map(|(rows, gradients, dense)| WirePrecision { rows, gradients, dense });
+    all.prop_filter("something is rounded", |wire| !wire.is_plain())
 }
 
 fn trained(schedule: &Schedule, stress: Option<u64>) -> Vec<Vec<u32>> {
@@ -185,10 +186,19 @@ fn alike(ranks: u32, node: u32, relay: bool, wire: WirePrecision) -> Schedule {
 fn three_steps_worked_out_by_hand() {
     let (real, brain, blocks) = (Element::Real, Element::Bf16, Element::Mxint8);
     let mut ends = BTreeSet::new();
-    let all = [(real, real), (brain, real), (real, brain), (brain, brain), (blocks, real), (blocks, brain)];
-    for (rows, gradients) in all {
+    let all = [
+        (real, real, real),
+        (brain, real, real),
+        (real, brain, real),
+        (brain, brain, real),
+        (blocks, real, real),
+        (blocks, brain, real),
+        (real, real, brain),
+        (blocks, brain, brain),
+    ];
+    for (rows, gradients, dense) in all {
         for (ranks, node, relay) in [(1, 1, false), (3, 3, false), (6, 3, false), (6, 3, true)] {
-            let wire = WirePrecision { rows, gradients };
+            let wire = WirePrecision { rows, gradients, dense };
             let schedule = alike(ranks, node, relay, wire);
             let mut session = Session::<f32>::new(schedule, Options::default()).unwrap();
             let mut weight: Vec<f32> = session.parameter(0);
@@ -211,12 +221,21 @@ fn three_steps_worked_out_by_hand() {
                     // Of several nodes each one's sum is rounded.
                     let all = if ranks > node { round(sum) + round(sum) } else { sum };
                     row[i] -= all;
-                    weight[i] -= (0..3 * ranks).fold(0.0, |sum, _| sum + g * x[i]);
+                    weight[i] -= if dense == brain {
+                        // Each rank's, and their sum.
+                        let of_rank = rounded(g * x[i] + g * x[i] + g * x[i]);
+                        rounded((0..ranks).fold(0.0, |sum, _| sum + of_rank))
+                    } else {
+                        (0..3 * ranks).fold(0.0, |sum, _| sum + g * x[i])
+                    };
                 }
             }
             let found = session.table(0).unwrap();
             let near = |a: &[f32]| a.iter().zip(&row).all(|(a, b)| (a - b).abs() < 3e-6);
             assert!(near(&found), "{wire:?} {ranks} ranks: {found:?} is not {row:?}");
+            let found_weight = session.parameter(0);
+            let near = |a: &[f32]| a.iter().zip(&weight).all(|(a, b)| (a - b).abs() < 3e-6);
+            assert!(near(&found_weight), "{wire:?} {ranks} ranks: {found_weight:?} is not {weight:?}");
             // The table itself is kept as it is.
             assert!(found.iter().any(|x| rounded(*x) != *x), "{found:?}");
             if (ranks, node) == (6, 3) {
@@ -225,8 +244,8 @@ fn three_steps_worked_out_by_hand() {
             }
         }
     }
-    // Each of the six is another training, with relays the same.
-    assert_eq!(ends.len(), 6);
+    // Each of the eight is another training, with relays the same.
+    assert_eq!(ends.len(), 8);
 }
 
 /// Between processes they take half of the bytes, or of 64 columns 66 for 256, and change nothing.
@@ -261,15 +280,17 @@ fn between_processes_they_take_less() {
         pipes.iter().map(|pipes| pipes.entries.load(Ordering::Relaxed)).sum::<u64>()
     };
     for strategy in [Strategy::Serial, Strategy::Pec] {
-        let [plain, rows, gradients, both, blocks, least] = [
-            (Element::Real, Element::Real),
-            (Element::Bf16, Element::Real),
-            (Element::Real, Element::Bf16),
-            (Element::Bf16, Element::Bf16),
-            (Element::Mxint8, Element::Real),
-            (Element::Mxint8, Element::Bf16),
+        let (real, brain, blocks) = (Element::Real, Element::Bf16, Element::Mxint8);
+        let [plain, rows, gradients, both, blocks, least, sums] = [
+            (real, real, real),
+            (brain, real, real),
+            (real, brain, real),
+            (brain, brain, real),
+            (blocks, real, real),
+            (blocks, brain, real),
+            (real, real, brain),
         ]
-        .map(|(rows, gradients)| sent(WirePrecision { rows, gradients }, strategy));
+        .map(|(rows, gradients, dense)| sent(WirePrecision { rows, gradients, dense }, strategy));
         // As many rows as gradients, and half of each.
         assert_eq!(plain - rows, plain - gradients);
         assert_eq!(plain - both, 2 * (plain - rows));
@@ -277,13 +298,15 @@ fn between_processes_they_take_less() {
         assert!(both * 100 < plain * 54, "{both} of {plain}");
         assert_eq!((plain - blocks) * 128, (plain - rows) * 190);
         assert_eq!(least, blocks - (plain - gradients));
+        // 65 parameters, of which ranks add up 22, 22 and 21: 87 numbers cross the wire in each round of each of three steps.
+        assert_eq!(plain - sums, 3 * 2 * 87 * 2);
     }
 }
 
 /// Tables, and what is made of rows, cost what f32 costs; what travels half.
 #[test]
 fn what_stays_f32_costs_as_much_as_before() {
-    let narrow = WirePrecision { rows: Element::Bf16, gradients: Element::Bf16 };
+    let narrow = WirePrecision { rows: Element::Bf16, gradients: Element::Bf16, ..WirePrecision::default() };
     let cost = |wire: WirePrecision, name: &str| {
         let schedule = alike(3, 3, false, wire);
         let ops = schedule.train.ops.iter().filter(|op| op.name.starts_with(name));
@@ -321,7 +344,10 @@ fn no_block_is_cut() {
              train {{ batch 12  steps 3  optimizer sgd(lr: 0.1) }}
              workload w {{ generate {{ lengths uniform(2, 9)  ids uniform  labels bernoulli(0.5)  samples 90 }} }}"
         );
-        rounding(&text, WirePrecision { rows: Element::Mxint8, gradients: Element::Real })
+        rounding(
+            &text,
+            WirePrecision { rows: Element::Mxint8, gradients: Element::Real, ..WirePrecision::default() },
+        )
     };
     let compiled = |dim: u32, ranks: u32, sharding: &str| {
         let tables = TableOptions::default().sharding([("a".to_owned(), sharding.to_owned())]);
@@ -366,7 +392,7 @@ fn occurrences_are_not_rounded_one_by_one() {
     let tables = TableOptions::default().unique([("a".to_owned(), false)]);
     let options = CompileOptions::new(Strategy::Pec, 2).tables(tables);
     for (gradients, refused) in [(Element::Real, false), (Element::Bf16, true)] {
-        let wire = WirePrecision { rows: Element::Bf16, gradients };
+        let wire = WirePrecision { rows: Element::Bf16, gradients, ..WirePrecision::default() };
         let found = compile_with(&checked(&rounding(text, wire)), &options);
         let said = found.map_err(|e| e.to_string());
         assert_eq!(said.is_err(), refused);
@@ -374,7 +400,7 @@ fn occurrences_are_not_rounded_one_by_one() {
             assert!(said.contains("rows of table a cannot travel once per occurrence"), "{said}");
         }
     }
-    let wire = WirePrecision { rows: Element::Real, gradients: Element::Bf16 };
+    let wire = WirePrecision { rows: Element::Real, gradients: Element::Bf16, ..WirePrecision::default() };
     let text = rounding(text, wire).replace("steps 4", "steps 4  unique_rows off");
     let said =
         compile_with(&checked(&text), &CompileOptions::new(Strategy::Serial, 2)).unwrap_err().to_string();
@@ -384,7 +410,7 @@ fn occurrences_are_not_rounded_one_by_one() {
 /// Schedules for which it would be another training are refused.
 #[test]
 fn other_trainings_are_refused() {
-    let wire = WirePrecision { rows: Element::Real, gradients: Element::Bf16 };
+    let wire = WirePrecision { rows: Element::Real, gradients: Element::Bf16, ..WirePrecision::default() };
     let schedule = alike(6, 3, false, wire);
     let open = |ranks: usize| Session::<f32>::new(schedule.clone(), Options::default().ranks(ranks));
     assert!(open(6).is_ok());
@@ -411,7 +437,7 @@ fn other_trainings_are_refused() {
 #[test]
 fn a_search_keeps_to_what_the_model_rounds() {
     let text = &model("auto", "adagrad(lr: 0.05)", 60, true);
-    let wire = WirePrecision { rows: Element::Bf16, gradients: Element::Bf16 };
+    let wire = WirePrecision { rows: Element::Bf16, gradients: Element::Bf16, ..WirePrecision::default() };
     let program = dividing(checked(&rounding(text, wire)), 4);
     let options = CompileOptions::new(Strategy::Serial, 4);
     let found = search::search(&program, &options, candidates(None)).unwrap().compiled;
@@ -432,7 +458,7 @@ fn a_search_knows_that_occurrences_are_no_way() {
          }
          train { batch 8  steps 4  optimizer sgd(lr: 0.1) }";
     for (gradients, repeats) in [(Element::Real, true), (Element::Bf16, false)] {
-        let wire = WirePrecision { rows: Element::Bf16, gradients };
+        let wire = WirePrecision { rows: Element::Bf16, gradients, ..WirePrecision::default() };
         let program = checked(&rounding(text, wire));
         let options = CompileOptions::new(Strategy::Serial, 2);
         let schedule = compile_with(&program, &options).unwrap().schedule;

@@ -49,7 +49,7 @@ fn what_is_not_built_yet_is_refused_with_its_place() {
     for (says, word) in [
         ("precision { gradient_dist f16 }", "gradient_dist in f16 is not built yet"),
         ("precision { output_dist f16 }", "write `output_dist bf16` or `mxint8`"),
-        ("precision { all_reduce bf16 }", "write `all_reduce f32`"),
+        ("precision { all_reduce f16 }", "write `all_reduce bf16`"),
         ("precision { gradient_dist mxint8 }", "expected `f32`, `f16` or `bf16`"),
         ("precision { all_reduce mxint8 }", "expected `f32`, `f16` or `bf16`"),
         (

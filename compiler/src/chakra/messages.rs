@@ -84,7 +84,7 @@ pub(crate) fn of(s: &Schedule, sizes: &Sizes, spread: &Sizes, op: &Op) -> Option
     let facts = op.action.facts();
     let transfer = facts.transfer.filter(|_| facts.runs == Runs::Link)?;
     let (reads, writes) = s.shapes(&s.train, op);
-    let sections = op.action.sections(&Operands { reads: &reads, writes: &writes });
+    let sections = op.action.sections(&Operands { reads: &reads, writes: &writes }, s.settings.wire);
     // Entries of who asks: they say how many go to each owner, or come from there.
     let asked = |x: &Section| {
         let entries = if transfer.peers == Peers::FromOwners { x.received } else { x.sent };

@@ -66,13 +66,12 @@ impl Importer<'_> {
         let wires = [
             ("output_dist", p.output_dist, "`output_dist bf16` or `mxint8`"),
             ("gradient_dist", p.gradient_dist, "`gradient_dist bf16`"),
-            ("all_reduce", p.all_reduce, "`all_reduce f32`"),
+            ("all_reduce", p.all_reduce, "`all_reduce bf16`"),
         ];
         for (name, dtype, instead) in wires {
             let built = match dtype {
-                c::DType::F32 => true,
+                c::DType::F32 | c::DType::BF16 => true,
                 c::DType::F16 => false,
-                c::DType::BF16 => name != "all_reduce",
                 c::DType::MXINT8 => name == "output_dist",
             };
             if built {
@@ -133,6 +132,7 @@ impl Importer<'_> {
             wire: s::WirePrecision {
                 rows: element(train.precision.output_dist),
                 gradients: element(train.precision.gradient_dist),
+                dense: element(train.precision.all_reduce),
             },
             batch: train.batch,
             microbatches: microbatches(train),

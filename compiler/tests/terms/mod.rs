@@ -46,7 +46,11 @@ impl Sizes {
 pub(crate) fn wires() -> impl Strategy<Value = WirePrecision> {
     let rows = prop_oneof![Just(Element::Real), Just(Element::Bf16), Just(Element::Mxint8)];
     let gradients = prop_oneof![Just(Element::Real), Just(Element::Bf16)];
-    (rows, gradients).prop_map(|(rows, gradients)| WirePrecision { rows, gradients })
+    (rows, gradients).prop_map(|(rows, gradients)| WirePrecision {
+        rows,
+        gradients,
+        ..WirePrecision::default()
+    })
 }
 
 prop_compose! {

@@ -125,7 +125,12 @@ pub(crate) const PRECISION: &[Param] = &[
         "f32",
         "Row gradients on their way to the owners, each rank's sums; `f16` is not built.",
     ),
-    Param::default("all_reduce", DTYPE, "f32", "Gradients of dense parameters; only `f32` is built."),
+    Param::default(
+        "all_reduce",
+        DTYPE,
+        "f32",
+        "Gradients of dense parameters, each rank's and their sums; `f16` is not built.",
+    ),
 ];
 
 pub(crate) const WORKLOAD: &[Param] = &[Param::optional(

@@ -8,7 +8,7 @@ use fs_executor::device::cuda;
 use fs_kernels::cuda::driver::emulated::{Emulated, Kernels, Options};
 use fs_kernels::cuda::emulated::{Build, Emulation};
 use fs_kernels::cuda::sources::Precision;
-use fs_schedule::{Element, Schedule};
+use fs_schedule::Schedule;
 
 /// Where kernels are built: `$FS_EMULATED`, or a folder for temporary files.
 fn folder() -> PathBuf {
@@ -41,10 +41,8 @@ pub(crate) fn open(schedule: &Schedule, ranks: usize) -> Result<cuda::Options<Em
         kernels.map_err(|error| failed(error.to_string()))
     };
     let floats = kernels(Precision::F32)?;
-    let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
-    let brain = programs.flat_map(|program| &program.buffers).any(|buffer| buffer.element == Element::Bf16);
     let kernels: Box<dyn Kernels> =
-        if brain { Box::new([floats, kernels(Precision::Bf16)?]) } else { Box::new(floats) };
+        if schedule.has_bf16() { Box::new([floats, kernels(Precision::Bf16)?]) } else { Box::new(floats) };
     let rest = Duration::from_micros(20);
     let options = Options { rest, lost_after, ..Options::default() };
     cuda::on(schedule, ranks, Emulated::new(options, kernels))

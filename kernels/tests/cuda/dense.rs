@@ -304,28 +304,33 @@ fn biases_and_conversions() {
 #[test]
 fn sums_over_ranks_keep_their_order() {
     let mut source = Source::new(5);
-    let device = Device::new(PRECISIONS[0]);
-    for n in [0, 1, 3, 4, 1001, 5000] {
-        for ranks in [1, 2, 3, 7] {
-            for shift in [0, 1] {
-                // Some elements are zeros of either sign in all parts.
-                let mut element = |i: usize| if i % 5 == 3 { -0.0 } else { source.signed() as f32 };
-                let parts: Vec<Vec<f32>> = (0..ranks).map(|_| (0..n).map(&mut element).collect()).collect();
-                // One part lies off the packs' grid.
-                let memory: Vec<Memory<f32>> =
-                    parts.iter().map(|p| Memory::of(&[&vec![POISON; shift][..], p].concat())).collect();
-                let addresses: Vec<u64> = memory.iter().map(|m| m.read().0 + 4 * shift as u64).collect();
-                let addresses = Memory::of(&addresses);
-                let mut out = Memory::filled(n, POISON);
-                device.run([cuda::sum_in_rank_order(addresses.read(), ranks, out.write(), n as u64)]);
-                let mut expect = vec![0.0; n];
-                sum_in_rank_order(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut expect);
-                assert_bits(&device, "sum", &out, &expect);
+    for device in PRECISIONS.map(Device::new) {
+        for n in [0, 1, 3, 4, 1001, 5000] {
+            for ranks in [1, 2, 3, 7] {
+                for shift in [0, 1] {
+                    // Some elements are zeros of either sign in all parts.
+                    let mut element = |i: usize| if i % 5 == 3 { -0.0 } else { source.signed() as f32 };
+                    let parts: Vec<Vec<f32>> =
+                        (0..ranks).map(|_| (0..n).map(&mut element).collect()).collect();
+                    // One part lies off the packs' grid.
+                    let memory: Vec<_> =
+                        parts.iter().map(|p| device.reals(&[&vec![POISON; shift][..], p].concat())).collect();
+                    let ahead = (device.precision.bytes() * shift) as u64;
+                    let addresses: Vec<u64> = memory.iter().map(|m| m.read().0 + ahead).collect();
+                    let addresses = Memory::of(&addresses);
+                    let mut out = device.poisoned_reals(n);
+                    device.run([cuda::sum_in_rank_order(addresses.read(), ranks, out.write(), n as u64)]);
+                    let mut expect = vec![0.0; n];
+                    let rounded = |p: &Vec<f32>| p.iter().map(|x| device.rounded(*x)).collect::<Vec<_>>();
+                    let parts: Vec<_> = parts.iter().map(rounded).collect();
+                    sum_in_rank_order(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut expect);
+                    assert_bits(&device, "sum", &out.values(), &expect);
+                }
             }
+            let mut out = Memory::filled(n, POISON);
+            device.run([cuda::fill_floats(0.5, out.write(), n as u64)]);
+            assert_eq!(&out[..], vec![0.5; n]);
         }
-        let mut out = Memory::filled(n, POISON);
-        device.run([cuda::fill_floats(0.5, out.write(), n as u64)]);
-        assert_eq!(&out[..], vec![0.5; n]);
     }
 }
 

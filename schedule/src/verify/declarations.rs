@@ -61,7 +61,8 @@ fn settings(s: &Schedule, r: &mut Report) {
         r.check(holds, "settings", || "a rank must be able to hold samples".into());
     }
     let wire = s.settings.wire;
-    r.check(wire.rows.carries_rows() && wire.gradients.is_float(), "settings", || {
+    let floats = wire.gradients.is_float() && wire.dense.is_float();
+    r.check(wire.rows.carries_rows() && floats, "settings", || {
         "rows travel as `real`, as `bf16` or as `mxint8`, gradients as `real` or as `bf16`".into()
     });
     let endless = matches!(s.settings.duration, Duration::Steps(0) | Duration::Epochs(0));

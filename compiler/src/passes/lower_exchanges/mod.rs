@@ -59,7 +59,7 @@ pub(super) fn run(
     let settings = there.then(|| typed::<Settings>(&module.attrs, "settings")).transpose()?;
     let microbatches = settings.as_ref().map_or(1, |s| s.microbatches);
     let wire = settings.as_ref().map_or_else(WirePrecision::default, |s| s.wire);
-    if !(wire.rows.carries_rows() && wire.gradients.is_float()) {
+    if !(wire.rows.carries_rows() && wire.gradients.is_float() && wire.dense.is_float()) {
         let what = "rows travel as `real`, as `bf16` or as `mxint8`, gradients as `real` or as `bf16`";
         return Err(PassError::new(what));
     }

@@ -385,7 +385,7 @@ fn drain_ids<T: Real>(
     Ok(())
 }
 
-/// First each rank's gradients as they are, then its share of their sums.
+/// First each rank's gradients, then its share of their sums, both as they travel.
 fn reduce_fill<T: Real>(
     c: &Call<T>,
     round: u64,
@@ -397,6 +397,8 @@ fn reduce_fill<T: Real>(
     let total = reduced_elements(c)?;
     let section = &mut outbox.sections[0];
     section.widths.reals = 1;
+    section.coding = Coding::of(c.env.schedule.settings.wire.dense);
+    let coding = section.coding;
     if round == 0 {
         // Each rank gets the share that it adds up.
         section.counts.clear();
@@ -406,9 +408,10 @@ fn reduce_fill<T: Real>(
             let gradient =
                 gradient.try_read().ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
             let n = gradient.len();
-            let chunk = Chunk::of(c, Coding::Real);
+            let chunk = Chunk::of(c, coding);
             extend(&mut section.reals, Mat::new(&gradient, n, 1), 0..n, chunk, pieces)?;
         }
+        round_to(coding, &mut section.reals);
     } else {
         let own = share(total, me, ranks).len();
         section.everyone = true;
@@ -431,8 +434,17 @@ fn reduce_fill<T: Real>(
                 Ok::<(), Fault>(())
             })?;
         }
+        round_to(coding, sums);
     }
     Ok(())
+}
+
+/// What is left of numbers on their way.
+fn round_to<T: Real>(coding: Coding, values: &mut [T]) {
+    if coding == Coding::Brain {
+        let n = values.len();
+        elementwise::round_to_bf16(MatMut::new(values, 1, n));
+    }
 }
 
 fn reduce_drain<T: Real>(

@@ -2,15 +2,18 @@
 //!
 //! Each rank adds up a share of all elements: in the first round it copies its gradients to its outbox, in the second it
 //! sums its share of everybody's, in rank order, into the outbox of that round, of which everybody copies it. All that is
-//! cut into pieces of the schedule's chunk. Bits are the CPU's, which shares and sums alike.
+//! cut into pieces of the schedule's chunk. Bits are the CPU's, which shares and sums alike. Where gradients travel as bf16, outboxes
+//! hold brain floats, and kernels round and widen in the place of copies.
 
 use std::time::Duration;
 
 use fs_kernels::cuda::catalogue::elementwise;
 use fs_kernels::cuda::driver::{Area, Driver, Stream, Touch};
-use fs_kernels::cuda::{In, Out};
-use fs_schedule::Place;
+use fs_kernels::cuda::sources::Precision;
+use fs_kernels::cuda::{Call, In, Out};
+use fs_schedule::{Element, Place};
 
+use super::ids_transfer::Piece;
 use super::kernels::Scratch;
 use super::outbox::CudaOutbox;
 use super::plain::bytes_of;
@@ -18,16 +21,44 @@ use super::transfer::check;
 use super::{Cuda, Cursor, Fault, Job};
 use crate::device::cpu::share;
 use crate::device::{Inbox, Progress, Urgent};
-use crate::transport::{TransportError, Widths};
+use crate::transport::{Coding, TransportError, Widths};
+
+/// Some elements of a list.
+fn some(of: Precision, address: u64, first: u64, n: u64) -> Area {
+    let size = of.bytes() as u64;
+    Area { address: address + size * first, width: size * n, rows: 1, pitch: size * n }
+}
 
 /// Some elements of a list of floats.
 fn floats(address: u64, first: u64, n: u64) -> Area {
-    Area { address: address + 4 * first, width: 4 * n, rows: 1, pitch: 4 * n }
+    some(Precision::F32, address, first, n)
+}
+
+/// What gradients are on their way.
+fn travelling(job: &Job<'_>) -> Precision {
+    if job.env.schedule.settings.wire.dense == Element::Bf16 { Precision::Bf16 } else { Precision::F32 }
 }
 
 /// Elements of each piece.
 fn each(job: &Job<'_>) -> u64 {
-    job.op.chunk.map_or(u64::MAX, |bytes| (bytes / 4).max(1))
+    job.op.chunk.map_or(u64::MAX, |bytes| (bytes / travelling(job).bytes() as u64).max(1))
+}
+
+/// Brings n gradients into an outbox, or sums out of one.
+fn bring(job: &Job<'_>, (from, to): (Area, Area), n: u64, out: bool) -> Piece {
+    let launch = |call: Call| {
+        let touches = vec![Touch::In(from), Touch::Out(to)];
+        Piece::Launch(Box::new(call.of(Precision::Bf16)), touches)
+    };
+    match (travelling(job), out) {
+        (Precision::F32, _) => Piece::Copy(from, to),
+        (Precision::Bf16, false) => {
+            launch(elementwise::real_from_float(In::at(from.address), n, Out::at(to.address), n, 0, 1, n))
+        }
+        (Precision::Bf16, true) => {
+            launch(elementwise::float_from_real(In::at(from.address), n, Out::at(to.address), n, 0, 1, n))
+        }
+    }
 }
 
 /// So many elements in pieces: the first of each, and how many.
@@ -78,23 +109,26 @@ impl<D: Driver> Cuda<D> {
                 self.order.begin(&*self.driver, job)?;
             }
             outbox.again(&*self.driver, stream)?;
-            let bytes = 4 * if round == 0 { total } else { n };
+            let bytes = travelling(job).bytes() as u64 * if round == 0 { total } else { n };
             outbox.room(&*self.driver, stream, 0, bytes)?;
         }
         let room = outbox.rows[0].address;
         let section = &mut outbox.host.sections[0];
         section.widths = Widths { reals: 1, ..Widths::default() };
+        section.coding = Coding::of(job.env.schedule.settings.wire.dense);
         section.counts.clear();
         let done = if round == 0 {
             section.counts.extend((0..ranks).map(|to| share(total as usize, to, ranks).len() as u64));
-            let mut copies = Vec::new();
+            let mut pieces = Vec::new();
             let mut at = 0;
             for (address, n) in gradients {
-                let pieces = cut(n, each(job));
-                copies.extend(pieces.map(|(i, n)| (floats(address, i, n), floats(room, at + i, n))));
+                pieces.extend(cut(n, each(job)).map(|(i, n)| {
+                    let to = some(travelling(job), room, at + i, n);
+                    bring(job, (floats(address, i, n), to), n, false)
+                }));
                 at += n;
             }
-            self.enqueue_pieces(stream, &copies, from, urgent)?
+            self.send_pieces(stream, &pieces, from, urgent)?
         } else {
             section.everyone = true;
             section.counts.resize(ranks, n);
@@ -157,9 +191,11 @@ impl<D: Driver> Cuda<D> {
         }
         let parts = (0..ranks).map(|from| sent(inbox, (from, me), n)).collect::<Result<Vec<_>, _>>()?;
         let pieces: Vec<(u64, u64)> = cut(n, each(job)).skip(begin).collect();
+        let of = travelling(job);
+        let size = of.bytes() as u64;
         // Where the parts of each piece begin.
         let addresses: Vec<u64> =
-            pieces.iter().flat_map(|(first, _)| parts.iter().map(move |part| part + 4 * first)).collect();
+            pieces.iter().flat_map(|(first, _)| parts.iter().map(move |part| part + size * first)).collect();
         let bytes = bytes_of(&addresses);
         let mut scratch = Scratch::new(self, stream);
         let mut enqueue = |scratch: &mut Scratch<'_, D>| {
@@ -169,12 +205,12 @@ impl<D: Driver> Cuda<D> {
                 if i > 0 && urgent() {
                     return Ok(Progress::Running(Cursor::Piece(begin + i), Duration::ZERO));
                 }
-                let of = In::at(list.address + 8 * (i * ranks) as u64);
-                let to = floats(room, first, n);
-                let call = elementwise::sum_in_rank_order(of, ranks as u32, Out::at(to.address), n);
+                let addresses = In::at(list.address + 8 * (i * ranks) as u64);
+                let to = some(of, room, first, n);
+                let call = elementwise::sum_in_rank_order(addresses, ranks as u32, Out::at(to.address), n);
                 let mut touches = vec![Touch::Out(to)];
-                touches.extend(parts.iter().map(|part| Touch::In(floats(*part, first, n))));
-                self.run(stream, &call, &touches)?;
+                touches.extend(parts.iter().map(|part| Touch::In(some(of, *part, first, n))));
+                self.run(stream, &call.of(of), &touches)?;
             }
             Ok::<_, Fault>(Progress::Done)
         };
@@ -206,20 +242,20 @@ impl<D: Driver> Cuda<D> {
             Ok((sums.start as u64..sums.end as u64, sent(inbox, (of, me), sums.len() as u64)?))
         });
         let shares = shares.collect::<Result<Vec<_>, Fault>>()?;
-        let mut copies = Vec::new();
+        let mut pieces = Vec::new();
         let mut begin = 0;
         for (address, n) in gradients {
             let end = begin + n;
             for (sums, part) in &shares {
                 let (first, last) = (sums.start.max(begin), sums.end.min(end));
                 for (i, n) in cut(last.saturating_sub(first), each(job)) {
-                    let source = floats(*part, first - sums.start + i, n);
-                    copies.push((source, floats(address, first - begin + i, n)));
+                    let source = some(travelling(job), *part, first - sums.start + i, n);
+                    pieces.push(bring(job, (source, floats(address, first - begin + i, n)), n, true));
                 }
             }
             begin = end;
         }
-        let done = self.enqueue_pieces(stream, &copies, from, urgent)?;
+        let done = self.send_pieces(stream, &pieces, from, urgent)?;
         if let Progress::Done = done {
             self.all_read(job, inbox, stream)?;
             self.order.end(&*self.driver, job)?;

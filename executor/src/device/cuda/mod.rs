@@ -74,7 +74,7 @@ pub use outbox::CudaOutbox;
 use ranking::Ranking;
 pub use ready::{on, open};
 use stored::Captured;
-use tables::{Dense, Trained, has_bf16};
+use tables::{Dense, Trained};
 use through_host::{AGAIN, Down};
 
 /// What a caller may choose.
@@ -293,7 +293,7 @@ impl<D: Driver> Device for Cuda<D> {
         };
         let host = Cpu::without_values(env)?;
         let driver = Arc::new(Joining::new(Arc::clone(driver)));
-        if has_bf16(&env.schedule) {
+        if env.schedule.has_bf16() {
             driver.prepare(Precision::Bf16).map_err(|e| open_error(&e))?;
         }
         let begin = || {

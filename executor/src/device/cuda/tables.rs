@@ -124,12 +124,6 @@ fn dense_states(optimizer: DenseOptimizer) -> [bool; 2] {
     }
 }
 
-/// Whether a schedule has brain floats: activations, or rows and gradients on their way.
-pub(super) fn has_bf16(schedule: &Schedule) -> bool {
-    let programs = std::iter::once(&schedule.train).chain(&schedule.evaluation);
-    programs.flat_map(|p| &p.buffers).any(|b| b.element == Element::Bf16)
-}
-
 /// Parameters that products of brain floats read.
 fn rounded(schedule: &Schedule) -> Vec<bool> {
     let mut rounded = vec![false; schedule.parameters.len()];

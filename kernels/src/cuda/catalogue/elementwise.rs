@@ -31,7 +31,7 @@ catalogue! { "elementwise.cu":
     real_from_float(x: In<f32>, x_stride: u64, y: Out<Real>, y_stride: u64, add: u32, rows: u64, columns: u64) => packs(rows, columns);
     /// The other way, exactly.
     float_from_real(x: In<Real>, x_stride: u64, y: Out<f32>, y_stride: u64, add: u32, rows: u64, columns: u64) => packs(rows, columns);
-    /// out = parts[0] + parts[1] + ..., from left to right: an all-reduce's sum over ranks. `parts` holds the addresses of
-    /// `count` parts of n floats each.
-    sum_in_rank_order(parts: In<u64>, count: u32, out: Out<f32>, n: u64) => Shape::items(n.div_ceil(4));
+    /// out = parts[0] + parts[1] + ..., from left to right, rounded once: an all-reduce's sum over ranks. `parts` holds the
+    /// addresses of `count` parts of n numbers each.
+    sum_in_rank_order(parts: In<u64>, count: u32, out: Out<Real>, n: u64) => Shape::items(n.div_ceil(4));
 }
