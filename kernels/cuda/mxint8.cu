@@ -7,7 +7,7 @@
 
 const uint32_t BLOCK = 32, LANES_OF_BLOCK = 8;
 // The byte of a block that holds no numbers, and the least one of others.
-const uint32_t NO_NUMBERS = 255, LEAST_SCALE = 7;
+const uint32_t NO_NUMBERS = 255, LEAST_SCALE = 8;
 
 DEVICE uint32_t row_bytes(uint32_t cols) {
     return cols + uint32_t(ceiling(cols, BLOCK));

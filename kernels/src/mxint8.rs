@@ -4,7 +4,7 @@
 //! to 127, and the 32 elements of a block, the last one's perhaps fewer, share `X`, which is kept as `X + 127` in a byte. `X` is that
 //! of the greatest element's own exponent, so it takes 64 to 127 multiples, and elements are rounded to the nearest, to the even
 //! one of two; what would become 128 becomes 127. A block with what is no finite number has the byte 255 and is none when it is read.
-//! `X` is at least -120, so that all that is multiplied is a normal float and no machine's way with others matters.
+//! `X` is at least -119: what is no normal float becomes 0 then, and no machine's way with such numbers matters.
 //!
 //! A block that is rounded again stays as it is: its greatest element still takes 64 multiples at least.
 
@@ -17,7 +17,7 @@ pub const BLOCK: usize = 32;
 const NONE: u8 = u8::MAX;
 
 /// The least `X`, as it is kept.
-const LEAST: u8 = 127 - 120;
+const LEAST: u8 = 127 - 119;
 
 /// Bytes of a row: its elements', then its blocks'.
 pub const fn row_bytes(columns: usize) -> usize {
@@ -109,7 +109,7 @@ mod tests {
             return vec![f32::NAN; block.len()];
         }
         let greatest = block.iter().map(|x| f64::from(x.abs())).fold(0.0, f64::max);
-        let x = if greatest > 0.0 { greatest.log2().floor().max(-120.0) } else { -120.0 };
+        let x = if greatest > 0.0 { greatest.log2().floor().max(-119.0) } else { -119.0 };
         let unit = (x - 6.0).exp2();
         let number = |x: &f32| ((f64::from(*x) / unit).round_ties_even().clamp(-127.0, 127.0) * unit) as f32;
         block.iter().map(number).collect()

@@ -288,6 +288,21 @@ impl Model {
         TableOptions::default().fold(folds)
     }
 
+    /// The same with wider rows: of several blocks of 32 columns, whole and not, and some that can be cut between.
+    #[must_use]
+    pub fn in_blocks(mut self) -> Self {
+        for table in &mut self.tables {
+            table.dim = match table.dim {
+                2 => 64,
+                4 => 96,
+                8 => 33,
+                12 => 128,
+                _ => 100,
+            };
+        }
+        self
+    }
+
     /// The program.
     pub fn text(&self) -> String {
         let tokens = self.loss.tokens;

@@ -301,6 +301,7 @@ fn the_schema_refuses_what_is_no_schedule() {
         ("/settings", json!({})),
         ("/settings/wire", json!({"rows": "index", "gradients": "real"})),
         ("/settings/wire", json!({"rows": "real", "gradients": "mxint8"})),
+        ("/settings/wire", json!({"rows": "real", "gradients": "real", "dense": "byte"})),
         ("/exchanges/0/lookahead", json!("far")),
     ];
     for (at, value) in wrong {
@@ -313,6 +314,8 @@ fn the_schema_refuses_what_is_no_schedule() {
     let mut rounded = good.clone();
     for rows in ["bf16", "mxint8"] {
         rounded["settings"]["wire"] = json!({"rows": rows, "gradients": "real"});
+        assert!(schema.is_valid(&rounded));
+        rounded["settings"]["wire"]["dense"] = json!("bf16");
         assert!(schema.is_valid(&rounded));
     }
     let mut less = good.clone();

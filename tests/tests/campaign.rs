@@ -220,6 +220,7 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
         let rows = [Element::Real, Element::Bf16, Element::Mxint8][n % 7 % 3];
         let gradients = if n % 7 % 4 == 1 { Element::Bf16 } else { Element::Real };
         let wire = WirePrecision { rows, gradients, ..WirePrecision::default() };
+        let model = if rows == Element::Mxint8 { model.in_blocks() } else { model };
         let text = rounding(&model.text(), wire);
         let plan = (ranks, 1 + n as u32 % 3, microbatches);
         let schedule = if n % 3 == 1 {

@@ -95,6 +95,7 @@ proptest! {
         chosen in prop::collection::vec(chosen(), 1..4),
         seed in any::<u64>(),
     ) {
+        let model = if wire.rows == Element::Mxint8 { model.in_blocks() } else { model };
         let text = rounding(&model.text(), wire);
         let program = dividing(checked(&text), ranks);
         let machine = |balance: Option<At>| {
@@ -438,13 +439,16 @@ fn other_trainings_are_refused() {
 fn a_search_keeps_to_what_the_model_rounds() {
     let text = &model("auto", "adagrad(lr: 0.05)", 60, true);
     let wire = WirePrecision { rows: Element::Bf16, gradients: Element::Bf16, ..WirePrecision::default() };
-    let program = dividing(checked(&rounding(text, wire)), 4);
-    let options = CompileOptions::new(Strategy::Serial, 4);
-    let found = search::search(&program, &options, candidates(None)).unwrap().compiled;
-    let found = found.schedule;
-    assert_eq!(verify(&found), vec![]);
-    let plain = compile_with(&program, &options).unwrap().schedule;
-    assert_eq!(found.reference_digest(), plain.reference_digest());
+    for rows in [Element::Bf16, Element::Mxint8] {
+        let wire = WirePrecision { rows, ..wire };
+        let program = dividing(checked(&rounding(text, wire)), 4);
+        let options = CompileOptions::new(Strategy::Serial, 4);
+        let found = search::search(&program, &options, candidates(None)).unwrap().compiled;
+        let found = found.schedule;
+        assert_eq!(verify(&found), vec![]);
+        let plain = compile_with(&program, &options).unwrap().schedule;
+        assert_eq!(found.reference_digest(), plain.reference_digest());
+    }
 }
 
 /// Rows once per occurrence are no way for a search where gradients are rounded, and are one where only rows are.

@@ -364,7 +364,13 @@ impl<'a> Export<'a> {
             let parameter = |p: u32| s_parameter(self.s, p).map(|p| (f64::from(p.0), p.1, "Tensor(float)"));
             let known = match o.place {
                 Place::Buffer(b) => self.s.train.buffers.get(b as usize).map(|b| {
-                    let columns = o.columns.map_or(b.columns, |(a, z)| z - a);
+                    // A block's power of two is a byte like its numbers.
+                    let all = if b.element == Element::Mxint8 {
+                        b.element.row_bytes(b.columns) as u32
+                    } else {
+                        b.columns
+                    };
+                    let columns = o.columns.map_or(all, |(a, z)| z - a);
                     (
                         self.sizes.extent(b.rows, b.site, b.microbatch.or(op.microbatch)),
                         columns,

@@ -442,9 +442,9 @@ fn mxint8(block: &[f32]) -> Vec<f32> {
         return vec![f32::NAN; block.len()];
     }
     let greatest = block.iter().map(|x| f64::from(x.abs())).fold(0.0, f64::max);
-    let unit = (-120..=127)
+    let unit = (-119..=127)
         .map(|e| f64::from(e - 6).exp2())
-        .take_while(|u| *u == 2f64.powi(-126) || 64.0 * u <= greatest);
+        .take_while(|u| *u == 2f64.powi(-125) || 64.0 * u <= greatest);
     let unit = unit.last().unwrap_or(1.0);
     let number =
         |x: &f32| ((f64::from(*x) / unit).round_ties_even().clamp(-127.0, 127.0) * unit + 0.0) as f32;

@@ -39,7 +39,12 @@ fn rows_travel_as_on_the_cpu() {
         let table_rows = 1 + source.below(300);
         let mut table = Grid::<f32>::zeros(table_rows, cols, gap);
         for row in table.data.chunks_exact_mut(cols + gap) {
-            row[..cols].iter_mut().for_each(|x| *x = number(&mut source));
+            // Some blocks are of the least normal numbers, and of less.
+            let tiny = source.below(4) == 0;
+            let least = |x: f32| x * f32::from_bits(6 << 23) / if x > 0.5 { 1.0 } else { 64.0 };
+            row[..cols].iter_mut().for_each(|x| {
+                *x = if tiny { least(source.signed() as f32) } else { number(&mut source) };
+            });
         }
         let entries = n + 5;
         let listed: Vec<u32> = (0..entries).map(|_| source.below(table_rows) as u32).collect();

@@ -63,6 +63,10 @@ pub const ROUNDED: &[Mutation] = &[
         s.settings.wire.gradients = Element::Mxint8;
         Some(())
     }),
+    says("dense gradients in blocks of 8 bits", "settings", |s| {
+        s.settings.wire.dense = Element::Mxint8;
+        Some(())
+    }),
     says("rows in the other of two shorter forms", "operands", |s| {
         let rows = &mut s.settings.wire.rows;
         *rows = if *rows == Element::Bf16 { Element::Mxint8 } else { Element::Bf16 };
@@ -115,8 +119,9 @@ pub const ROUNDED: &[Mutation] = &[
         let gather = s.train.ops.iter().position(|op| gathers(&op.action))?;
         let (from, to) = (s.train.ops[gather].writes[0].place, s.train.ops[at].reads[read].place);
         let (Place::Buffer(a), Place::Buffer(b)) = (from, to) else { return None };
-        // Where rows are told apart, lookups and updates have other numbers of them.
-        if s.train.buffers[a as usize].rows != s.train.buffers[b as usize].rows {
+        // Where rows are told apart, lookups and updates have other numbers of them; other forms are another rule's.
+        let of = |b: u32| (s.train.buffers[b as usize].rows, s.train.buffers[b as usize].element);
+        if of(a) != of(b) {
             return None;
         }
         s.train.ops[at].reads[read].place = from;

@@ -88,7 +88,7 @@ pub enum PlacementError {
     },
     /// A table whose rows travel in blocks.
     #[error(
-        "table {table} of {columns} columns cannot be column-wise: its rows travel as mxint8, in blocks of {BLOCK} columns of which none is cut; use another sharding, or another `output_dist`"
+        "table {table} of {columns} columns cannot be column-wise: its rows travel as mxint8, and no number of equal parts, at most one a rank, begins at blocks of {BLOCK} columns; use another sharding, or another `output_dist`"
     )]
     Blocks {
         /// Its name.
@@ -383,7 +383,9 @@ impl Planner<'_> {
         if load.bytes > self.memory / 4 || u32::try_from(t.rows).is_err() {
             return Some((Sharding::RowWise, format!("large: {} with its state", bytes(load.bytes))));
         }
-        let cuttable = t.dim >= WIDE && !matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. });
+        let cuttable = t.dim >= WIDE
+            && !matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. })
+            && columns::parts(t.dim, self.ranks, self.rows, true).is_some();
         if self.too_much(i) && !cuttable {
             let reason = format!(
                 "one owner would serve more than an even share ({} of rows a step)",
