@@ -12,8 +12,9 @@ use fs_executor::device::cuda::{self, Cuda};
 use fs_kernels::cuda::driver::Facts;
 use fs_kernels::cuda::driver::emulated::{self, Emulated};
 use fs_kernels::cuda::emulated::Emulation;
+use fs_kernels::cuda::sources::Precision;
 use fs_schedule::{Action, Schedule};
-use fs_tests::emulated::{assert_list_near, assert_near, device, session, thorough, train};
+use fs_tests::emulated::{assert_list_near, assert_near, device, kernels_for, session, thorough, train};
 use fs_tests::training::{
     OPTIMIZERS, SHARDINGS, bits, checkpoints, compile, compile_on_gpus, leaving, model, options, state,
 };
@@ -84,18 +85,28 @@ fn sums_of_a_row_do_not_depend_on_who_sums() {
 #[test]
 fn an_all_reduce_in_pieces() {
     let Some(kernels) = kernels() else { return };
-    let mut schedule = compile(&small("row_wise", SPARSE[0], DENSE[1], true), Strategy::Serial, 3, 1, 1);
-    let whole = train::<Gpu>(&schedule, &device(&kernels, 1), &mut ()).unwrap();
-    let mut cut = 0;
-    for (n, chunk) in [4, 12, 100].into_iter().enumerate() {
-        for op in schedule.train.ops.iter_mut().filter(|op| op.action == Action::AllReduce) {
-            op.chunk = Some(chunk);
-            cut += 1;
+    let Some(brain) = kernels_for(env!("CARGO_TARGET_TMPDIR"), Precision::Bf16) else { return };
+    let kernels = [kernels, brain];
+    let mut ends = Vec::new();
+    for precision in ["f32", "bf16"] {
+        let text = small("row_wise", SPARSE[0], DENSE[1], true);
+        let text = text.replace("train {", &format!("train {{ precision {{ all_reduce {precision} }} "));
+        let mut schedule = compile(&text, Strategy::Serial, 3, 1, 1);
+        assert_eq!(schedule.has_bf16(), precision == "bf16");
+        let whole = train::<Gpu>(&schedule, &device(&kernels, 1), &mut ()).unwrap();
+        let mut cut = 0;
+        for (n, chunk) in [4, 12, 100].into_iter().enumerate() {
+            for op in schedule.train.ops.iter_mut().filter(|op| op.action == Action::AllReduce) {
+                op.chunk = Some(chunk);
+                cut += 1;
+            }
+            let own = train::<Gpu>(&schedule, &device(&kernels, 2 + n as u64), &mut ());
+            assert!(own.unwrap() == whole, "{precision} in pieces of {chunk} bytes");
         }
-        let own = train::<Gpu>(&schedule, &device(&kernels, 2 + n as u64), &mut ());
-        assert!(own.unwrap() == whole, "{chunk} bytes");
+        assert!(cut > 0);
+        ends.push(whole);
     }
-    assert!(cut > 0);
+    assert!(ends[0] != ends[1], "rounding shows");
 }
 
 const STEPS: u64 = 12;

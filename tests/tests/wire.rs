@@ -93,6 +93,7 @@ proptest! {
         strategy in prop::sample::select(vec![Strategy::Serial, Strategy::Prefetch, Strategy::Pec, Strategy::Pec]),
         balance in prop::option::of(prop::sample::select(vec![At::Ids, At::Rows, At::Folded])),
         chosen in prop::collection::vec(chosen(), 1..4),
+        buckets in prop::option::of(1..200u64),
         seed in any::<u64>(),
     ) {
         let model = if wire.rows == Element::Mxint8 { model.in_blocks() } else { model };
@@ -108,6 +109,7 @@ proptest! {
         prop_assert_eq!(plain.settings.wire, wire);
         prop_assert_eq!(verify(&plain), vec![], "{}", text);
         let options = machine.policy(fs_compiler::sched::policy::of(strategy)).lookahead(lookahead);
+        let options = options.bucket_bytes(buckets);
         let names: Vec<String> = program.model.iter().flat_map(|m| &m.tables).map(|t| t.name.clone()).collect();
         // Where tables live stays as the model says if that cannot be; replicas and single nodes have no relays.
         let found = [(true, true), (true, false), (false, true), (false, false)].into_iter().find_map(|(moved, relayed)| {
@@ -430,7 +432,10 @@ fn other_trainings_are_refused() {
         other.settings.wire.rows = element;
         other.seal();
         let said: Vec<String> = verify(&other).iter().map(ToString::to_string).collect();
-        assert!(said.iter().any(|s| s.contains("gradients as `real` or as `bf16`")), "{said:?}");
+        assert!(
+            said.iter().any(|s| s.contains("gradients and dense sums as `real` or as `bf16`")),
+            "{said:?}"
+        );
     }
 }
 

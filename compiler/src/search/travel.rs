@@ -208,8 +208,10 @@ fn buckets(s: &Schedule, asked: &Asked) -> Vec<Move> {
     }
     // Sums are made in parts, by owners of each, and sent to all.
     let (ranks, node) = (f64::from(s.ranks), f64::from(relays::nodes(s).each()));
-    let sent = 2.0 * total as f64 * (ranks - 1.0) / ranks;
-    let far = 2.0 * total as f64 * (ranks - node).max(0.0) / ranks;
+    let dense = s.settings.wire.dense;
+    let travels: u64 = s.parameters.iter().map(|p| u64::from(p.rows) * dense.row_bytes(p.columns)).sum();
+    let sent = 2.0 * travels as f64 * (ranks - 1.0) / ranks;
+    let far = 2.0 * travels as f64 * (ranks - node).max(0.0) / ranks;
     let said = |bytes: Option<u64>| {
         Way::Travelling(match bytes {
             Some(bytes) if bytes >= total => "summed at once".into(),

@@ -63,7 +63,8 @@ fn settings(s: &Schedule, r: &mut Report) {
     let wire = s.settings.wire;
     let floats = wire.gradients.is_float() && wire.dense.is_float();
     r.check(wire.rows.carries_rows() && floats, "settings", || {
-        "rows travel as `real`, as `bf16` or as `mxint8`, gradients as `real` or as `bf16`".into()
+        "rows travel as `real`, as `bf16` or as `mxint8`, gradients and dense sums as `real` or as `bf16`"
+            .into()
     });
     let endless = matches!(s.settings.duration, Duration::Steps(0) | Duration::Epochs(0));
     r.check(!endless, "settings", || "the duration is zero".into());

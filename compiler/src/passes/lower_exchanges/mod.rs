@@ -60,7 +60,7 @@ pub(super) fn run(
     let microbatches = settings.as_ref().map_or(1, |s| s.microbatches);
     let wire = settings.as_ref().map_or_else(WirePrecision::default, |s| s.wire);
     if !(wire.rows.carries_rows() && wire.gradients.is_float() && wire.dense.is_float()) {
-        let what = "rows travel as `real`, as `bf16` or as `mxint8`, gradients as `real` or as `bf16`";
+        let what = "rows travel as `real`, as `bf16` or as `mxint8`, gradients and dense sums as `real` or as `bf16`";
         return Err(PassError::new(what));
     }
     check(module, &plan, microbatches)?;
