@@ -1,6 +1,6 @@
 //! How many parts a row is cut into.
 
-use fs_schedule::{Element, Sharding, Table};
+use fs_schedule::{Element, Table};
 
 /// Narrower parts send more than they spare.
 const NARROWEST: u32 = 16;
@@ -11,10 +11,9 @@ pub(crate) fn columns(dim: u32, parts: u32) -> Vec<(u32, u32)> {
     if parts < 2 { Vec::new() } else { (0..parts).map(|n| (at(n), at(n + 1))).collect() }
 }
 
-/// Whether a row that travels as `element` can be cut so.
+/// Whether a row that travels as `element` can be cut as its table is.
 pub(super) fn fits(table: &Table, element: Element) -> bool {
-    let Sharding::ColumnWise { ranks } = &table.sharding else { return true };
-    columns(table.dim, ranks.len() as u32).iter().all(|(start, _)| element.cuts_at(*start))
+    (0..table.sharding.parts()).all(|part| element.cuts_at(table.part_columns(part).0))
 }
 
 /// The parts for so many ranks, as many as are wide enough, of a row that travels as `element`: no cut goes through a block. None if it
