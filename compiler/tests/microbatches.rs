@@ -295,6 +295,8 @@ fn counts(parts: u32) -> Counts {
             sent: 10.0 * f64::from(parts) * if unique { 1.0 } else { 2.0 },
             busiest: 1.0,
             hashed: None,
+            owners: Vec::new(),
+            hashed_owners: Vec::new(),
             hot: Vec::new(),
             reuse: vec![ReuseCounts { microbatches: parts, forward: lists.clone(), backward: lists }],
             relayed: None,

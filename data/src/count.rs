@@ -16,7 +16,7 @@ use fs_workload::placement::MOST_HOT;
 use fs_workload::random::RandomKey;
 
 use super::assign::{AssignError, Assigner, homes};
-use super::entries::{Entries, Entry, Numbers, busiest, distances, hot, mean, of_nodes};
+use super::entries::{Entries, Entry, Numbers, asked, distances, hot, mean, of_nodes};
 use super::samples::{Blocks, Dealt, Lists};
 use super::share::{Column, Missing, Share};
 use super::sizes::Layout;
@@ -231,6 +231,8 @@ impl<'a> Counter<'a> {
             sent: 0.0,
             busiest: 1.0,
             hashed: None,
+            owners: Vec::new(),
+            hashed_owners: Vec::new(),
             hot: Vec::new(),
             reuse: Vec::new(),
             relayed: None,
@@ -246,11 +248,13 @@ impl<'a> Counter<'a> {
                 let entries = &entries[window.clone()];
                 rows.sent = mean(entries.iter().flatten().map(|l| l.len() as f64));
                 if way.owners {
-                    let hashed = RowMap::new(&RowPlacement::Hashed, table.rows, self.ranks as u64);
-                    let hashed =
-                        hashed.ok().map(|map| busiest(entries, table.rows, self.ranks, |row| map.slot(row)));
-                    rows.busiest = busiest(entries, table.rows, self.ranks, |row| row);
-                    rows.hashed = hashed;
+                    let of = |slot: &dyn Fn(u64) -> u64| asked(entries, table.rows, self.ranks, slot);
+                    let range = of(&|row| row);
+                    (rows.busiest, rows.owners) = (range.busiest, range.owners);
+                    if let Ok(map) = RowMap::new(&RowPlacement::Hashed, table.rows, self.ranks as u64) {
+                        let hashed = of(&|row| map.slot(row));
+                        (rows.hashed, rows.hashed_owners) = (Some(hashed.busiest), hashed.owners);
+                    }
                     rows.hot = hot(entries, self.ranks, way.hot);
                 }
             }

@@ -74,7 +74,10 @@ impl Counts {
                     })
             });
             let hot = r.hot.iter().all(|(_, n)| number(*n)) && r.hot.windows(2).all(|p| p[0].0 < p[1].0);
-            reuse && hot && number(r.sent) && number(r.busiest) && r.hashed.is_none_or(number)
+            let owners = [&r.owners, &r.hashed_owners].into_iter().all(|list| {
+                (list.is_empty() || list.len() == ranks as usize) && list.iter().all(|n| number(*n))
+            });
+            reuse && hot && owners && number(r.sent) && number(r.busiest) && r.hashed.is_none_or(number)
         };
         (self.ranks, self.microbatches, self.groups.len()) == (ranks, microbatches, groups)
             && self.of.batches > 0

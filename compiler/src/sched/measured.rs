@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use fs_schedule::action::Runs;
-use fs_schedule::profile::{self, KindCost, OpCost};
-use fs_schedule::{Action, Engine, Op, Profile, Schedule, Sharding};
+use fs_schedule::profile::{KindCost, OpCost, Rows, Work};
+use fs_schedule::{Engine, Op, Profile, Schedule, Symbol};
 
 use super::costs::{CostModel, Time, nanoseconds};
 use super::evidence::Evidence;
@@ -39,7 +39,10 @@ impl CostModel for Measured<'_> {
     }
 
     fn sizes(&self, s: &Schedule) -> Sizes {
-        Sizes::measured(s, self.profile, self.evidence)
+        let mut sizes = Sizes::measured(s, self.profile, self.evidence);
+        let busiest = self.work(s, &sizes).busiest();
+        sizes.busiest = busiest;
+        sizes
     }
 
     fn time(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Time {
@@ -103,15 +106,23 @@ impl<'a> Measured<'a> {
         Self { profile, evidence, kinds, ops, otherwise }
     }
 
+    fn work<'s>(
+        &'s self,
+        s: &'s Schedule,
+        sizes: &'s Sizes,
+    ) -> Work<'s, impl Fn(&Op, Symbol) -> f64, impl Fn(u32) -> Option<&'s Rows>> {
+        Work::new(s, s.ranks, |op: &Op, symbol| sizes.of(op, symbol), |e| rows_of(self.profile, s, e))
+    }
+
     /// Seconds of an operation; `None` if nothing of its kind was measured.
     fn measured(&self, s: &Schedule, sizes: &Sizes, op: &Op) -> Option<Time> {
         let kind = op.action.name();
         if op.action.is_fused() && !self.kinds.contains_key(kind.as_str()) {
             return self.one_after_the_other(s, sizes, op);
         }
-        let (flops, bytes) = profile::work(s, s.ranks, op, |symbol| sizes.of(op, symbol));
+        let (flops, bytes) = self.work(s, sizes).of(op, sizes.busiest);
         if !op.cost.wire.is_zero() {
-            return Some(self.transfer(s, op, &kind, bytes));
+            return Some(self.transfer(op, &kind, bytes));
         }
         // The same operation in the schedule that ran has this many times the work.
         let parts = match op.microbatch {
@@ -153,30 +164,20 @@ impl<'a> Measured<'a> {
         Some(Time::of(whole))
     }
 
+    /// Of bytes on the wire, by the line through all transfers, corrected by the nearest of its kind as other operations are.
     /// Waking its engine, and the one that waits for it, belongs to a transfer.
-    fn transfer(&self, s: &Schedule, op: &Op, kind: &str, bytes: f64) -> Time {
+    fn transfer(&self, op: &Op, kind: &str, wire: f64) -> Time {
         let Profile { transfers, overhead, .. } = self.profile;
-        let wire = bytes * self.busiest(s, &op.action);
-        let (core, whole) = transfers.time(f64::from(op.action.rounds()), wire);
+        let rounds = f64::from(op.action.rounds());
+        let (core, whole) = transfers.time(rounds, wire);
         let list = self.ops.get(kind).into_iter().flatten();
         let exact = list.filter(|o| same(o.bytes, wire)).min_by_key(|o| (o.name != op.name, &o.name));
-        Time { core, wire, ..Time::of(exact.map_or(whole, |o| o.time) + 2.0 * overhead.wake) }
-    }
-
-    /// Traffic of the busiest rank over the even share, of an operation's exchanges.
-    fn busiest(&self, s: &Schedule, action: &Action) -> f64 {
-        let (mut factor, mut weight) = (0.0, 0.0);
-        for e in action.exchanges() {
-            let Some(x) = s.exchanges.get(*e as usize) else { continue };
-            if let Some(rows) = rows_of(self.profile, s, *e) {
-                let w = rows.sent * f64::from(x.columns(&s.tables));
-                // Counted where ranks share rows, and only there of use.
-                let shared = s.tables.get(x.table as usize).filter(|t| t.sharding == Sharding::RowWise);
-                factor += w * shared.map_or(1.0, |t| rows.busiest_of(t, s.ranks));
-                weight += w;
-            }
-        }
-        if weight > 0.0 { factor / weight } else { 1.0 }
+        let whole = exact.map(|o| o.time).unwrap_or_else(|| {
+            let near = self.nearest(kind, op, (0.0, wire));
+            let correction = near.map_or(1.0, |o| o.time / transfers.time(rounds, o.bytes).1.max(1e-12));
+            whole * correction.clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION)
+        });
+        Time { core, wire, ..Time::of(whole + 2.0 * overhead.wake) }
     }
 
     fn nearest(&self, kind: &str, op: &Op, (flops, bytes): (f64, f64)) -> Option<&'a OpCost> {

@@ -34,6 +34,8 @@ pub(crate) struct Sizes {
     microbatches: f64,
     /// How much longer compute takes on cores that ranks share than where it was measured.
     pub crowded: f64,
+    /// The rank whose transfers are described where a profile says what each owner is asked for.
+    pub busiest: u32,
     /// How unevenly samples load ranks; none if they do not.
     pub stragglers: Option<Stragglers>,
     /// Per exchange, expected requests to each owner, where they are not even.
@@ -92,6 +94,7 @@ impl Sizes {
             assigned: BTreeMap::new(),
             microbatches: f64::from(s.settings.microbatches.max(1)),
             crowded: 1.0,
+            busiest: 0,
             stragglers: None,
             owners: BTreeMap::new(),
             assumptions: Vec::new(),
@@ -190,6 +193,7 @@ impl Sizes {
             assigned: BTreeMap::new(),
             microbatches: f64::from(microbatches.max(1)),
             crowded: 1.0,
+            busiest: 0,
             stragglers: None,
             owners: BTreeMap::new(),
             assumptions: Vec::new(),

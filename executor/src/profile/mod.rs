@@ -16,7 +16,7 @@ mod typical;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use fs_schedule::profile::{self, KindCost, LinkCost, OpCost, Overhead, Rows, Transfers};
+use fs_schedule::profile::{self, KindCost, LinkCost, OpCost, Overhead, Rows, Transfers, Work};
 use fs_schedule::{Op, Profile, Schedule, Symbol};
 
 use crate::data::count::Counter;
@@ -95,7 +95,9 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
     let rows = counter.count(counted)?;
     let lengths = counter.sample_lengths(first..first + steps)?;
     let batches = counter.batch_sizes(&times.instances)?;
-    let sizes = Sizes { mean: mean_sizes(&batches), rows: &rows, schedule: &schedule, ranks };
+    let mut sizes = Sizes { mean: mean_sizes(&batches), rows: &rows, schedule: &schedule, ranks, busiest: 0 };
+    let busiest = sizes.of(&sizes.mean).busiest();
+    sizes.busiest = busiest;
     let ops = op_costs(&schedule, &sizes, &times);
     let all: Vec<typical::Instance> =
         times.instances.iter().flat_map(|(step, _)| (0..ranks).map(|rank| (*step, rank))).collect();
@@ -189,6 +191,8 @@ struct Sizes<'a> {
     rows: &'a [Rows],
     schedule: &'a Schedule,
     ranks: usize,
+    /// The rank with the most traffic.
+    busiest: u32,
 }
 
 impl Sizes<'_> {
@@ -226,26 +230,17 @@ impl Sizes<'_> {
         }
     }
 
-    /// Arithmetic and bytes of an operation for a batch; of transfers the busiest rank's.
-    fn work(&self, batch: &BTreeMap<Symbol, f64>, op: &Op) -> (f64, f64) {
-        let (flops, bytes) = profile::work(self.schedule, self.ranks as u32, op, |symbol| {
-            self.get(batch, symbol, op.microbatch)
-        });
-        (flops, if op.cost.wire.is_zero() { bytes } else { bytes * self.busiest(op) })
+    fn of<'a>(
+        &'a self,
+        batch: &'a BTreeMap<Symbol, f64>,
+    ) -> Work<'a, impl Fn(&Op, Symbol) -> f64, impl Fn(u32) -> Option<&'a Rows>> {
+        let size = move |op: &Op, symbol| self.get(batch, symbol, op.microbatch);
+        Work::new(self.schedule, self.ranks as u32, size, move |e| self.of_exchange(e))
     }
 
-    fn busiest(&self, op: &Op) -> f64 {
-        let (mut factor, mut weight) = (0.0, 0.0);
-        for e in op.action.exchanges() {
-            let Some(x) = self.schedule.exchanges.get(*e as usize) else { continue };
-            let table = self.schedule.tables.get(x.table as usize);
-            if let (Some(rows), Some(table)) = (self.of_exchange(*e), table) {
-                let w = rows.sent * f64::from(x.columns(&self.schedule.tables));
-                factor += w * rows.busiest_of(table, self.ranks as u32);
-                weight += w;
-            }
-        }
-        if weight > 0.0 { factor / weight } else { 1.0 }
+    /// Arithmetic and bytes of an operation for a batch; of transfers the busiest rank's.
+    fn work(&self, batch: &BTreeMap<Symbol, f64>, op: &Op) -> (f64, f64) {
+        self.of(batch).of(op, self.busiest)
     }
 }
 
@@ -263,7 +258,8 @@ fn op_costs(schedule: &Schedule, sizes: &Sizes<'_>, times: &Typical) -> Vec<OpCo
     let ops = schedule.train.ops.iter().enumerate();
     ops.map(|(i, op)| {
         let (flops, bytes) = sizes.work(&sizes.mean, op);
-        OpCost { name: op.name.clone(), kind: op.action.name(), flops, bytes, time: times.whole[i] }
+        let time = if op.action.is_transfer() { times.transfer(i, sizes.busiest) } else { times.whole[i] };
+        OpCost { name: op.name.clone(), kind: op.action.name(), flops, bytes, time }
     })
     .collect()
 }
@@ -323,8 +319,9 @@ fn transfers(schedule: &Schedule, sizes: &Sizes<'_>, times: &Typical, alone: Opt
         .filter(|(_, op)| op.action.is_transfer())
         .map(|(i, op)| (i, f64::from(op.action.rounds()), sizes.work(&sizes.mean, op).1))
         .collect();
-    let of =
-        |t: &Typical| -> Vec<(f64, f64, f64)> { list.iter().map(|(i, r, b)| (*r, *b, t.met[*i])).collect() };
+    let of = |t: &Typical| -> Vec<(f64, f64, f64)> {
+        list.iter().map(|(i, r, b)| (*r, *b, t.transfer(*i, sizes.busiest))).collect()
+    };
     let own = line(&of(alone.unwrap_or(times)));
     let mut transfers = Transfers { fixed: own.0, per_byte: own.1, link: None };
     if alone.is_some() {

@@ -4,6 +4,8 @@
 //! whose compute works longest on a batch. Batches are sorted by this; the middle half is *typical*. Means over the
 //! typical batches, each on its slowest rank, add up to the interquartile mean of steps, and their sizes belong to
 //! them. A disturbed step is not among them.
+//!
+//! Transfers may take another rank longer: the owner that all others ask most. They wait for it sooner or later.
 
 use std::collections::BTreeMap;
 
@@ -25,10 +27,20 @@ pub(crate) struct Typical {
     pub whole: Vec<f64>,
     /// Per operation: mean from when all ranks had begun to the end.
     pub met: Vec<f64>,
+    /// The same of each rank, whichever was slowest.
+    pub met_each: Vec<Vec<f64>>,
     /// Mean time from one operation of an engine to the next that was ready.
     pub dispatch: f64,
     /// Mean time from the end of an operation to the start of another engine's that waited for it.
     pub wake: f64,
+}
+
+impl Typical {
+    /// Seconds of a transfer, on the slowest rank or on the one with the most traffic.
+    pub(crate) fn transfer(&self, op: usize, busiest: u32) -> f64 {
+        let there = self.met_each.get(busiest as usize).and_then(|times| times.get(op));
+        self.met[op].max(there.copied().unwrap_or(0.0))
+    }
 }
 
 /// Of the records of all ranks; `engines` are those that the program uses, rising.
@@ -67,6 +79,7 @@ pub(crate) fn typical(program: &Program, engines: &[Engine], records: &[Vec<Reco
     let chosen: BTreeMap<u64, usize> = instances.iter().copied().collect();
     let each = 1e-9 / instances.len() as f64;
     let (mut dispatch, mut wake) = ((0.0, 0u64), (0.0, 0u64));
+    typical.met_each = vec![vec![0.0; n]; records.len()];
     for (rank, list) in records.iter().enumerate() {
         let mut last_end = vec![0u64; engines.len()];
         // Records come by start, and a transfer may be interrupted by another.
@@ -74,12 +87,15 @@ pub(crate) fn typical(program: &Program, engines: &[Engine], records: &[Vec<Reco
             let engine = r.engine as usize;
             let before = last_end[engine];
             last_end[engine] = before.max(r.end);
-            if chosen.get(&r.batch) != Some(&rank) {
+            let Some(slowest) = chosen.get(&r.batch) else { continue };
+            let op = r.op as usize;
+            let met = r.end.saturating_sub(r.met.max(r.start)) as f64 * each;
+            typical.met_each[rank][op] += met;
+            if *slowest != rank {
                 continue;
             }
-            let op = r.op as usize;
             typical.whole[op] += r.end.saturating_sub(r.start) as f64 * each;
-            typical.met[op] += r.end.saturating_sub(r.met.max(r.start)) as f64 * each;
+            typical.met[op] += met;
             if engines[engine] == Engine::Host || before == 0 || before > r.start {
                 continue;
             }
@@ -147,6 +163,7 @@ mod tests {
         close(t.whole[0], 1003.5e-9);
         close(t.whole[1], 50e-9);
         close(t.met[1], 50e-9);
+        close(t.transfer(1, 0), 50e-9);
         close(t.whole[2], 200e-9);
         // 30 to wake the transfer's engine, 10 to go on after it, nothing for the first of a batch.
         close(t.wake, 40e-9 / 3.0);

@@ -198,6 +198,14 @@ impl Profile {
             size(&name, rows.sent)?;
             number(&format!("`busiest` of {name}"), rows.busiest, 0.0, busiest)?;
             number(&format!("`hashed` of {name}"), rows.hashed.unwrap_or(1.0), 0.0, busiest)?;
+            for (what, owners) in [("owners", &rows.owners), ("hashed_owners", &rows.hashed_owners)] {
+                if !owners.is_empty() && owners.len() != self.ranks as usize {
+                    return damaged(format!("`{what}` of {name} are not of {} ranks", self.ranks));
+                }
+                owners
+                    .iter()
+                    .try_for_each(|load| number(&format!("`{what}` of {name}"), *load, 0.0, busiest))?;
+            }
             rows.hot.iter().try_for_each(|row| size(&format!("hot {name}"), row.1))?;
             if rows.hot.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
                 return damaged(format!("hot {name} are not in order"));

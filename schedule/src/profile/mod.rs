@@ -6,6 +6,11 @@
 //! is told by its *shape*: a digest over what all schedules of one model share.
 
 mod check;
+mod rows;
+mod work;
+
+pub use rows::{Relayed, ReuseCounts, Rows};
+pub use work::Work;
 
 use std::path::{Path, PathBuf};
 
@@ -13,16 +18,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use fs_workload::encoding::unmarked;
-use fs_workload::placement;
 
-use crate::model::{CostModel, Leg, Lengths, RowPlacement, Sharding, Table};
-use crate::node::Nodes;
-use crate::op::Op;
+use crate::model::{CostModel, Lengths};
 use crate::program::Schedule;
-use crate::reuse::Reuse;
-use crate::size::Symbol;
 use crate::terminal::{inline, shown};
-use crate::{Way, digest, file, terminal};
+use crate::{digest, file, terminal};
 
 /// The version of the format that this crate reads and writes.
 pub const VERSION: u32 = 1;
@@ -94,55 +94,6 @@ pub struct Profile {
     pub lengths: Vec<Vec<u32>>,
 }
 
-/// Rows of an exchange: means over ranks and batches.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Rows {
-    /// The table.
-    pub table: String,
-    /// Its part.
-    pub part: u32,
-    /// Entries that a rank sends.
-    pub sent: f64,
-    /// Traffic of the busiest rank over what evenly spread rows would be, if ranks own ranges of rows.
-    pub busiest: f64,
-    /// The same if rows are hashed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hashed: Option<f64>,
-    /// Rows that were asked for most, by number, each with how often a rank asks for it in a batch.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hot: Vec<(u64, f64)>,
-    /// For some numbers of microbatches how soon rows are used again.
-    pub reuse: Vec<ReuseCounts>,
-    /// What a relay asks for, of ranks on several nodes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub relayed: Option<Relayed>,
-}
-
-/// What relays ask for: each row once that a node uses. Means over relays and batches.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Relayed {
-    /// Ranks of a node.
-    pub node: u32,
-    /// Entries that a relay sends.
-    pub sent: f64,
-    /// For some numbers of microbatches how soon rows are used again.
-    pub reuse: Vec<ReuseCounts>,
-}
-
-/// Entries by reuse distance, for a number of microbatches. See [`Reuse`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ReuseCounts {
-    /// Microbatches of a batch.
-    pub microbatches: u32,
-    /// Per microbatch of the first use: entries at distances 1 to [`DISTANCES`], then those beyond.
-    pub forward: Vec<Vec<f64>>,
-    /// Per microbatch of the last use, by the distance of the next.
-    pub backward: Vec<Vec<f64>>,
-}
-
 /// Time of an operation that ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -177,8 +128,8 @@ pub struct KindCost {
     pub error: f64,
 }
 
-/// Time of a transfer: `rounds * (fixed + latency) + bytes * (per_byte + 1 / bandwidth)`, for the bytes that leave the
-/// busiest rank.
+/// Time of a transfer: `rounds * (fixed + latency) + bytes * (per_byte + 1 / bandwidth)`, for the bytes through
+/// the busiest rank's side of the link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Transfers {
@@ -317,60 +268,6 @@ pub fn shape(s: &Schedule) -> String {
     digest::sha256(text.unwrap_or_default().as_bytes())
 }
 
-/// Work of an operation by its cost formula on the rank that has most of it: floating-point operations, and bytes in
-/// memory or, of transfers, bytes that leave it if rows are spread evenly. Of exchanges, `size` is asked only for what
-/// is sent or asked for on behalf of others. `ranks` run it, which may be others than it was planned for.
-pub fn work(s: &Schedule, ranks: u32, op: &Op, size: impl Fn(Symbol) -> f64) -> (f64, f64) {
-    let nodes = Nodes::new(ranks, s.settings.node);
-    let leg = |e: u32| s.exchanges.get(e as usize).map_or(Leg::Whole, |x| x.leg);
-    let ranks = f64::from(ranks);
-    let sharding = |e: u32| {
-        let x = s.exchanges.get(e as usize)?;
-        Some((&s.tables.get(x.table as usize)?.sharding, x.part))
-    };
-    let owner = |e: u32| sharding(e).and_then(|(sharding, part)| sharding.owner(part));
-    // Entries that the rank receives for each that it sends.
-    let received = |rank: Option<u32>, e: u32| match (owner(e), sharding(e)) {
-        (Some(owner), _) if rank.is_some_and(|rank| rank != owner) => 0.0,
-        (None, None | Some((Sharding::RowWise, _))) => 1.0,
-        // Of a relay those of its node, of an owner one relay of each.
-        (Some(_), _) if leg(e).between().is_some() => nodes.each().into(),
-        (Some(_), _) if leg(e).within().is_some() => nodes.count().into(),
-        _ => ranks,
-    };
-    let seen = |rank: Option<u32>, symbol: Symbol| match symbol {
-        Symbol::Received(e) => size(Symbol::Sent(e)) * received(rank, e),
-        Symbol::ReceivedClass(e, way, c) => size(Symbol::SentClass(e, way, c)) * received(rank, e),
-        other => size(other),
-    };
-    if op.cost.wire.is_zero() {
-        return (op.cost.flops.eval(|x| seen(None, x)), op.cost.bytes.eval(|x| seen(None, x)));
-    }
-    // Tables of one transfer may have different owners.
-    let owners = op.action.exchanges().iter().filter_map(|e| owner(*e));
-    let sent = owners.map(|rank| op.cost.wire.eval(|x| seen(Some(rank), x)));
-    let most = sent.reduce(f64::max).unwrap_or_else(|| op.cost.wire.eval(|x| seen(None, x)));
-    let peers = match op.action.exchanges().first().map_or(Leg::Whole, |e| leg(*e)) {
-        Leg::Whole => ranks,
-        Leg::Within { .. } => nodes.each().into(),
-        Leg::Between { .. } => nodes.count().into(),
-    };
-    (0.0, most * (peers - 1.0) / peers)
-}
-
-impl Rows {
-    /// Entries that an exchange's ranks or relays send, and how soon rows are used again; none of relays of other nodes.
-    pub fn of_leg(&self, leg: Leg, node: Option<u32>) -> Option<(f64, &[ReuseCounts])> {
-        match leg {
-            Leg::Whole | Leg::Within { .. } => Some((self.sent, &self.reuse)),
-            Leg::Between { .. } => {
-                let relayed = self.relayed.as_ref().filter(|r| Some(r.node) == node)?;
-                Some((relayed.sent, &relayed.reuse))
-            }
-        }
-    }
-}
-
 impl KindCost {
     /// Seconds.
     pub fn time(&self, flops: f64, bytes: f64) -> f64 {
@@ -384,54 +281,6 @@ impl Transfers {
         let own = rounds * self.fixed + bytes * self.per_byte;
         let link = self.link.map_or(0.0, |l| rounds * l.latency + bytes / l.bandwidth);
         (own, own + link)
-    }
-}
-
-impl Rows {
-    /// Traffic of the busiest rank over what evenly spread rows would be, where a table's rows are placed as they are on
-    /// so many ranks. Of other tables than row-wise ones, what was counted.
-    pub fn busiest_of(&self, table: &Table, ranks: u32) -> f64 {
-        let hashed = self.hashed.unwrap_or(self.busiest);
-        match &table.placement {
-            RowPlacement::Range => self.busiest,
-            RowPlacement::Hashed => hashed,
-            // Of rows that nobody counted there is no telling where they are but that they are hashed.
-            RowPlacement::Planned { .. } if self.hot.is_empty() => hashed,
-            RowPlacement::Planned { hot } => {
-                let all: f64 = self.hot.iter().map(|row| row.1).sum();
-                let even = (self.sent - all).max(0.0) / f64::from(ranks.max(1));
-                let of = |row: &u64| {
-                    let at = self.hot.binary_search_by_key(row, |(row, _)| *row);
-                    at.map_or(0.0, |at| self.hot[at].1)
-                };
-                let loads: Vec<f64> =
-                    hot.iter().map(|list| even + list.iter().map(of).sum::<f64>()).collect();
-                placement::busiest(&loads)
-            }
-        }
-    }
-}
-
-impl ReuseCounts {
-    /// Entries of each class; `None` if distances that far apart were not counted.
-    pub fn classes(&self, reuse: Reuse, way: Way) -> Option<Vec<f64>> {
-        if reuse.microbatches != self.microbatches || reuse.lookahead > DISTANCES {
-            return None;
-        }
-        let counts = if way == Way::Forward { &self.forward } else { &self.backward };
-        let far = reuse.lookahead as usize;
-        // Of few batches, or of large ones, fewer distances were counted one by one.
-        if counts.iter().any(|list| list.len() <= far) {
-            return None;
-        }
-        let entries = reuse.classes(way).into_iter().map(|class| {
-            let of = counts.get(class.microbatch as usize)?;
-            match class.distance {
-                Some(d) => of.get(d as usize - 1).copied(),
-                None => of.get(far..).map(|rest| rest.iter().sum()),
-            }
-        });
-        entries.collect()
     }
 }
 
@@ -481,6 +330,8 @@ mod tests {
                 sent: 9.0,
                 busiest: 1.1,
                 hashed: Some(1.05),
+                owners: vec![1.0, 1.0],
+                hashed_owners: vec![0.95, 1.05],
                 hot: vec![(3, 0.5), (7, 1.0)],
                 reuse: vec![ReuseCounts { microbatches: 2, forward: counts(2), backward: counts(2) }],
                 relayed: None,
@@ -545,6 +396,16 @@ mod tests {
             ("\"bandwidth\": 25000000.0", "\"bandwidth\": 0.0", "`bandwidth` of `link` is 0e0"),
             ("\"sent\": 9.0", "\"sent\": -9.0", "rows of `items` is -9e0"),
             ("\"hashed\": 1.05", "\"hashed\": -1.0", "`hashed` of rows of `items` is -1e0"),
+            (
+                "\"hashed_owners\": [\n        0.95,",
+                "\"hashed_owners\": [\n        -0.95,",
+                "`hashed_owners` of rows of `items` is -9.5e-1",
+            ),
+            (
+                "\"hashed_owners\": [\n        0.95,\n",
+                "\"hashed_owners\": [\n",
+                "`hashed_owners` of rows of `items` are not of 2 ranks",
+            ),
             ("          7,\n", "          3,\n", "hot rows of `items` are not in order"),
             (
                 "          7,\n          1.0",
@@ -571,29 +432,5 @@ mod tests {
             let said = refused(&text.replacen(from, to, 1));
             assert!(said.contains(says), "{to}: {said}");
         }
-    }
-
-    #[test]
-    fn classes_take_their_distances() {
-        let mut counts = ReuseCounts {
-            microbatches: 2,
-            forward: vec![vec![0.0; DISTANCES as usize + 1]; 2],
-            backward: vec![vec![0.0; DISTANCES as usize + 1]; 2],
-        };
-        for (b, list) in counts.forward.iter_mut().enumerate() {
-            for (d, n) in list.iter_mut().enumerate() {
-                *n = (10 * b + d) as f64;
-            }
-        }
-        let reuse = Reuse { lookahead: 3, microbatches: 2 };
-        // Microbatch 0: distances 1, 2, 3 and the rest; microbatch 1: nothing is nearer than 2.
-        let rest =
-            |from: usize, b: usize| (from..=DISTANCES as usize).map(|d| (10 * b + d) as f64).sum::<f64>();
-        assert_eq!(
-            counts.classes(reuse, Way::Forward).unwrap(),
-            [0.0, 1.0, 2.0, rest(3, 0), 11.0, 12.0, rest(3, 1)]
-        );
-        assert_eq!(counts.classes(Reuse { lookahead: 3, microbatches: 4 }, Way::Forward), None);
-        assert_eq!(counts.classes(Reuse { lookahead: 9, microbatches: 2 }, Way::Forward), None);
     }
 }

@@ -1,0 +1,178 @@
+//! How much an operation of a schedule does, by its cost formula at given sizes: what times are fitted to and follow from.
+//!
+//! A rank that owns rows receives of one operation what it sends in its mirror image (rows and their gradients), so both
+//! directions of the link are asked: a rank's traffic is what goes to or comes from the rows that it owns, of all tables that
+//! travel together. Who is asked most differs between tables and between transfers, and ranks do not wait for each other
+//! after each of them. So one rank is described: the one whose traffic of a whole step is greatest.
+
+use std::borrow::Cow;
+
+use crate::model::{Leg, Sharding, Table};
+use crate::node::Nodes;
+use crate::op::Op;
+use crate::program::Schedule;
+use crate::size::Symbol;
+
+use super::Rows;
+
+/// Who does how much where a schedule runs on `ranks` ranks, which may be others than it was planned for.
+#[derive(Debug)]
+pub struct Work<'a, S, R> {
+    schedule: &'a Schedule,
+    ranks: u32,
+    nodes: Nodes,
+    size: S,
+    rows: R,
+}
+
+impl<'a, S: Fn(&Op, Symbol) -> f64, R: Fn(u32) -> Option<&'a Rows>> Work<'a, S, R> {
+    /// `size` of an operation's symbols is asked, of exchanges, only for what is sent or asked for on behalf of others;
+    /// `rows` for what was counted of an exchange, without which its owners are asked evenly.
+    pub fn new(schedule: &'a Schedule, ranks: u32, size: S, rows: R) -> Self {
+        let ranks = ranks.max(1);
+        Self { schedule, ranks, nodes: Nodes::new(ranks, schedule.settings.node), size, rows }
+    }
+
+    /// The rank with the most traffic in a training step.
+    pub fn busiest(&self) -> u32 {
+        let mut each = vec![0.0; self.ranks as usize];
+        for op in self.schedule.train.ops.iter().filter(|op| !op.cost.wire.is_zero()) {
+            let crosses = self.crosses(op);
+            for (bytes, load) in self.traffic(op) {
+                match load {
+                    Load::Even => {}
+                    Load::Owner(rank) => each[rank as usize] += bytes * crosses,
+                    Load::Owners(loads) => {
+                        each.iter_mut()
+                            .zip(loads.iter())
+                            .for_each(|(sum, load)| *sum += bytes * load * crosses);
+                    }
+                }
+            }
+        }
+        let most = (0..).zip(each).reduce(|most, next| if next.1 > most.1 { next } else { most });
+        most.map_or(0, |(rank, _)| rank)
+    }
+
+    /// Work of an operation by its cost formula: floating-point operations and bytes in memory on the rank that has most
+    /// of them; of transfers bytes through the link of the [`busiest`](Self::busiest) rank.
+    pub fn of(&self, op: &Op, busiest: u32) -> (f64, f64) {
+        if op.cost.wire.is_zero() {
+            let seen = |symbol| match symbol {
+                Symbol::Received(e) | Symbol::ReceivedClass(e, ..) => {
+                    (self.size)(op, sent(symbol)) * self.received(e)
+                }
+                other => (self.size)(op, other),
+            };
+            return (op.cost.flops.eval(seen), op.cost.bytes.eval(seen));
+        }
+        let of = |(bytes, load): (f64, Load<'_>)| match load {
+            Load::Even => bytes,
+            Load::Owner(rank) if rank == busiest => bytes,
+            Load::Owner(_) => 0.0,
+            Load::Owners(loads) => bytes * loads.get(busiest as usize).copied().unwrap_or(1.0),
+        };
+        (0.0, self.traffic(op).map(of).sum::<f64>() * self.crosses(op))
+    }
+
+    /// Share of what is exchanged between equals that leaves a rank.
+    fn crosses(&self, op: &Op) -> f64 {
+        let peers = match op.action.exchanges().first().map_or(Leg::Whole, |e| self.leg(*e)) {
+            Leg::Whole => f64::from(self.ranks),
+            Leg::Within { .. } => self.nodes.each().into(),
+            Leg::Between { .. } => self.nodes.count().into(),
+        };
+        (peers - 1.0) / peers
+    }
+
+    fn leg(&self, e: u32) -> Leg {
+        self.schedule.exchanges.get(e as usize).map_or(Leg::Whole, |x| x.leg)
+    }
+
+    fn table(&self, e: u32) -> Option<&Table> {
+        self.schedule.tables.get(self.schedule.exchanges.get(e as usize)?.table as usize)
+    }
+
+    fn owner(&self, e: u32) -> Option<u32> {
+        self.table(e)?.sharding.owner(self.schedule.exchanges.get(e as usize)?.part)
+    }
+
+    /// Entries that an owner of an exchange's rows receives for each that a rank sends, of rows spread evenly.
+    fn received(&self, e: u32) -> f64 {
+        match (self.owner(e), self.table(e).map(|t| &t.sharding), self.leg(e)) {
+            (None, None | Some(Sharding::RowWise), _) => 1.0,
+            // Of a relay those of its node, of an owner one relay of each.
+            (Some(_), _, Leg::Within { .. }) => self.nodes.each().into(),
+            (Some(_), _, Leg::Between { .. }) => self.nodes.count().into(),
+            _ => self.ranks.into(),
+        }
+    }
+
+    /// Bytes of a transfer to and from rows and between all, a rank's own among them, and who has how much of them.
+    fn traffic<'s>(&'s self, op: &'s Op) -> impl Iterator<Item = (f64, Load<'s>)> {
+        op.cost.wire.terms().map(move |(coefficient, symbols)| {
+            // What is sent to owners, whichever way the operation carries it.
+            let bytes =
+                coefficient * symbols.iter().map(|symbol| (self.size)(op, sent(*symbol))).product::<f64>();
+            let Some(e) = symbols.iter().find_map(|symbol| exchange(*symbol)) else {
+                return (bytes, Load::Even);
+            };
+            match (self.owner(e), self.table(e)) {
+                (Some(owner), _) => (bytes * self.received(e), Load::Owner(owner % self.ranks)),
+                (None, Some(table)) if table.sharding == Sharding::RowWise => {
+                    let Some(rows) = (self.rows)(e) else { return (bytes, Load::Even) };
+                    match rows.owners_of(table, self.ranks) {
+                        Some(owners) => (bytes, Load::Owners(self.places(e, owners))),
+                        // Whom others ask most is not known: the same rank for all.
+                        None => (bytes * rows.busiest_of(table, self.ranks), Load::Even),
+                    }
+                }
+                _ => {
+                    // Where everyone gets everything.
+                    let gathered = symbols.iter().any(|symbol| sent(*symbol) != *symbol);
+                    (bytes * if gathered { self.received(e) } else { 1.0 }, Load::Even)
+                }
+            }
+        })
+    }
+
+    /// Loads of ranks as relays, of those of owners: within a node a relay is asked for what the owners at its place own.
+    fn places<'o>(&self, e: u32, owners: Cow<'o, [f64]>) -> Cow<'o, [f64]> {
+        if self.leg(e).between().is_none() {
+            return owners;
+        }
+        let each = self.nodes.each() as usize;
+        let mut places = vec![0.0; each];
+        owners.iter().enumerate().for_each(|(rank, load)| places[rank % each] += load);
+        let share = 1.0 / f64::from(self.nodes.count());
+        (0..owners.len()).map(|rank| places[rank % each] * share).collect()
+    }
+}
+
+/// Who has how much of some bytes.
+enum Load<'a> {
+    /// All ranks as much.
+    Even,
+    /// One rank.
+    Owner(u32),
+    /// Each rank so many times as much.
+    Owners(Cow<'a, [f64]>),
+}
+
+/// What ranks send of what an owner receives.
+fn sent(symbol: Symbol) -> Symbol {
+    match symbol {
+        Symbol::Received(e) => Symbol::Sent(e),
+        Symbol::ReceivedClass(e, way, c) => Symbol::SentClass(e, way, c),
+        other => other,
+    }
+}
+
+/// The exchange whose entries a size counts.
+fn exchange(symbol: Symbol) -> Option<u32> {
+    match symbol {
+        Symbol::Sent(e) | Symbol::Received(e) | Symbol::Asked(e) => Some(e),
+        Symbol::SentClass(e, ..) | Symbol::ReceivedClass(e, ..) => Some(e),
+        Symbol::Ranks | Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_) => None,
+    }
+}
