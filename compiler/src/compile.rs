@@ -421,6 +421,7 @@ pub fn lowered(program: &Program, options: &CompileOptions) -> Result<s::Schedul
         sent: 0.0,
         busiest: 1.0,
         hashed: None,
+        asking: None,
         owners: Vec::new(),
         hashed_owners: Vec::new(),
         hot: Vec::new(),

@@ -11,6 +11,7 @@ mod asked;
 mod climb;
 pub mod microbatches;
 mod outcome;
+mod owners;
 pub mod tables;
 mod travel;
 mod uses;
@@ -32,6 +33,12 @@ use crate::sched::{self, Bound};
 const LOOKAHEADS: [u32; 3] = [1, 2, 3];
 /// How many times as long a step must be without a change: less is nothing that a prediction knows.
 const GAIN: f64 = 1.001;
+/// The same where times are of a run: steps of ranks that wait for each other differ more from what is predicted.
+const MEASURED_GAIN: f64 = 1.005;
+
+fn gain(options: &CompileOptions) -> f64 {
+    if options.profile.is_some() { MEASURED_GAIN } else { GAIN }
+}
 
 /// What is tried.
 #[derive(Debug, Clone, Copy)]

@@ -295,6 +295,7 @@ fn counts(parts: u32) -> Counts {
             sent: 10.0 * f64::from(parts) * if unique { 1.0 } else { 2.0 },
             busiest: 1.0,
             hashed: None,
+            asking: None,
             owners: Vec::new(),
             hashed_owners: Vec::new(),
             hot: Vec::new(),

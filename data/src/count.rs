@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fs_kernels::random::negatives;
 use fs_schedule::counts::{Counted, Counts, GroupCounts, TableCounts};
 use fs_schedule::profile::{DISTANCES, MOST_LENGTHS, Relayed, ReuseCounts, Rows};
-use fs_schedule::{Action, Nodes, Place, RowMap, RowPlacement, Schedule, Sharding, Site, Symbol};
+use fs_schedule::{Action, Nodes, Place, RowMap, RowPlacement, Schedule, Site, Symbol};
 use fs_workload::placement::MOST_HOT;
 use fs_workload::random::RandomKey;
 
@@ -73,8 +73,6 @@ struct Way<'a> {
     cuts: &'a [u32],
     /// Distances that are told apart.
     reach: u32,
-    /// Whether to look at owners of rows.
-    owners: bool,
     /// Rows that are listed, at most.
     hot: usize,
 }
@@ -108,13 +106,7 @@ impl<'a> Counter<'a> {
                 found.extend(first.map(|rows| Rows { part: x.part, ..rows }));
                 continue;
             }
-            let way = Way {
-                unique: x.unique,
-                cuts: &MICROBATCHES,
-                reach: DISTANCES,
-                owners: table.sharding == Sharding::RowWise,
-                hot: MOST_HOT,
-            };
+            let way = Way { unique: x.unique, cuts: &MICROBATCHES, reach: DISTANCES, hot: MOST_HOT };
             found.push(self.rows(e, way, steps.clone())?);
         }
         Ok(found)
@@ -150,7 +142,7 @@ impl<'a> Counter<'a> {
         let mut tables = Vec::with_capacity(looked_up.len());
         for e in looked_up {
             let cuts = [microbatches];
-            let way = |unique| Way { unique, cuts: &cuts, reach, owners: true, hot };
+            let way = |unique| Way { unique, cuts: &cuts, reach, hot };
             tables.push(TableCounts {
                 occurrences: self.rows(e, way(false), steps.clone())?,
                 unique: self.rows(e, way(true), steps.clone())?,
@@ -231,6 +223,7 @@ impl<'a> Counter<'a> {
             sent: 0.0,
             busiest: 1.0,
             hashed: None,
+            asking: None,
             owners: Vec::new(),
             hashed_owners: Vec::new(),
             hot: Vec::new(),
@@ -247,16 +240,14 @@ impl<'a> Counter<'a> {
             if n == 0 {
                 let entries = &entries[window.clone()];
                 rows.sent = mean(entries.iter().flatten().map(|l| l.len() as f64));
-                if way.owners {
-                    let of = |slot: &dyn Fn(u64) -> u64| asked(entries, table.rows, self.ranks, slot);
-                    let range = of(&|row| row);
-                    (rows.busiest, rows.owners) = (range.busiest, range.owners);
-                    if let Ok(map) = RowMap::new(&RowPlacement::Hashed, table.rows, self.ranks as u64) {
-                        let hashed = of(&|row| map.slot(row));
-                        (rows.hashed, rows.hashed_owners) = (Some(hashed.busiest), hashed.owners);
-                    }
-                    rows.hot = hot(entries, self.ranks, way.hot);
+                let of = |slot: &dyn Fn(u64) -> u64| asked(entries, table.rows, self.ranks, slot);
+                let range = of(&|row| row);
+                (rows.busiest, rows.asking, rows.owners) = (range.busiest, Some(range.asking), range.owners);
+                if let Ok(map) = RowMap::new(&RowPlacement::Hashed, table.rows, self.ranks as u64) {
+                    let hashed = of(&|row| map.slot(row));
+                    (rows.hashed, rows.hashed_owners) = (Some(hashed.busiest), hashed.owners);
                 }
+                rows.hot = hot(entries, self.ranks, way.hot);
             }
             if nodes.count() > 1 {
                 // A node asks as one of as many ranks as there are nodes, and its relays share what it asks for.

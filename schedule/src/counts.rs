@@ -77,7 +77,13 @@ impl Counts {
             let owners = [&r.owners, &r.hashed_owners].into_iter().all(|list| {
                 (list.is_empty() || list.len() == ranks as usize) && list.iter().all(|n| number(*n))
             });
-            reuse && hot && owners && number(r.sent) && number(r.busiest) && r.hashed.is_none_or(number)
+            reuse
+                && hot
+                && owners
+                && number(r.sent)
+                && number(r.busiest)
+                && r.hashed.is_none_or(number)
+                && r.asking.is_none_or(number)
         };
         (self.ranks, self.microbatches, self.groups.len()) == (ranks, microbatches, groups)
             && self.of.batches > 0

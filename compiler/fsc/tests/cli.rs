@@ -413,6 +413,7 @@ fn profile_of(schedule: &Path) -> fs_schedule::Profile {
             sent: 5.0,
             busiest: 1.0,
             hashed: None,
+            asking: None,
             owners: Vec::new(),
             hashed_owners: Vec::new(),
             hot: Vec::new(),

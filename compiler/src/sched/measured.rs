@@ -111,7 +111,8 @@ impl<'a> Measured<'a> {
         s: &'s Schedule,
         sizes: &'s Sizes,
     ) -> Work<'s, impl Fn(&Op, Symbol) -> f64, impl Fn(u32) -> Option<&'s Rows>> {
-        Work::new(s, s.ranks, |op: &Op, symbol| sizes.of(op, symbol), |e| rows_of(self.profile, s, e))
+        let rows = |e| rows_of(self.profile, s, e);
+        Work::new(s, s.ranks, |op: &Op, symbol| sizes.of(op, symbol), rows).uneven(sizes.uneven)
     }
 
     /// Seconds of an operation; `None` if nothing of its kind was measured.

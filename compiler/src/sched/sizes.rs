@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use fs_schedule::action::{self, Facts};
-use fs_schedule::profile::ReuseCounts;
+use fs_schedule::profile::{Busiest, ReuseCounts};
 use fs_schedule::{
     Action, Buffer, Data, Element, Extent, IdDistribution, InputKind, Op, Place, Profile, Reuse, Schedule,
     Sharding, Site, Stragglers, Symbol, Way,
@@ -34,8 +34,10 @@ pub(crate) struct Sizes {
     microbatches: f64,
     /// How much longer compute takes on cores that ranks share than where it was measured.
     pub crowded: f64,
-    /// The rank whose transfers are described where a profile says what each owner is asked for.
-    pub busiest: u32,
+    /// The rank whose transfers are described where a profile says what each is asked for.
+    pub busiest: Busiest,
+    /// How many times as unevenly samples load ranks as when rows were counted.
+    pub uneven: f64,
     /// How unevenly samples load ranks; none if they do not.
     pub stragglers: Option<Stragglers>,
     /// Per exchange, expected requests to each owner, where they are not even.
@@ -94,7 +96,8 @@ impl Sizes {
             assigned: BTreeMap::new(),
             microbatches: f64::from(s.settings.microbatches.max(1)),
             crowded: 1.0,
-            busiest: 0,
+            busiest: Busiest::default(),
+            uneven: 1.0,
             stragglers: None,
             owners: BTreeMap::new(),
             assumptions: Vec::new(),
@@ -142,6 +145,9 @@ impl Sizes {
             let (then, now) = (drawn.at(profile.balanced), drawn.at(planned));
             sizes.straggle(planned, |symbol| (now.of(symbol) / then.of(symbol), 1.0 / then.of(symbol)));
             sizes.crowded = now.crowded / then.crowded;
+            let tokens = (0..s.lengths.len() as u32).map(Symbol::Tokens);
+            let uneven = tokens.map(|symbol| now.of(symbol) / then.of(symbol));
+            sizes.uneven = uneven.reduce(f64::max).unwrap_or(1.0);
             sizes.stragglers = Some(drawn.stragglers());
         }
         let microbatches = s.settings.microbatches.max(1);
@@ -193,7 +199,8 @@ impl Sizes {
             assigned: BTreeMap::new(),
             microbatches: f64::from(microbatches.max(1)),
             crowded: 1.0,
-            busiest: 0,
+            busiest: Busiest::default(),
+            uneven: 1.0,
             stragglers: None,
             owners: BTreeMap::new(),
             assumptions: Vec::new(),

@@ -2,6 +2,7 @@
 
 use fs_schedule::Sharding;
 
+use super::owners::Owners;
 use crate::algebra::derive::explain;
 use crate::algebra::rules::{Context, together};
 use crate::distribution::{Choice, Lookahead, TableOptions};
@@ -27,6 +28,8 @@ pub(super) enum Change {
         /// As they would be.
         to: Choice,
     },
+    /// Tables are owned by others.
+    Owners(Owners),
     /// Tables get the number of those that they travel with.
     Groups(Vec<(String, u32)>),
     /// Dense gradients are summed by so many bytes.
@@ -40,16 +43,21 @@ impl Change {
             Self::Distribution { context, from, to } => {
                 asked.tables = asking(&asked.tables, tables, (from, to), context.folds.is_none());
             }
+            Self::Owners(owners) => {
+                let each = tables.iter().map(|name| (name.clone(), owners.word().to_owned()));
+                asked.tables = asked.tables.sharding(each);
+            }
             Self::Groups(groups) => asked.tables = asked.tables.groups(groups.iter().cloned()),
             Self::Buckets(bytes) => asked.bucket_bytes = Some(*bytes),
         }
         asked
     }
 
-    /// The rules by which it means the same.
+    /// The rules by which it means the same; none where the terms are the same.
     pub(super) fn rules(&self) -> Vec<&'static str> {
         match self {
             Self::Distribution { context, from, to } => explain(context, from, to).unwrap_or_default(),
+            Self::Owners(_) => Vec::new(),
             Self::Groups(_) | Self::Buckets(_) => vec![together::RULE.name],
         }
     }

@@ -7,7 +7,7 @@ use fs_schedule::Engine;
 
 use super::asked::{Asked, Change};
 use super::outcome::{Outcome, Swap, Way};
-use super::{Best, Candidate, Cost, GAIN, Search, Tried, Verdict};
+use super::{Best, Candidate, Cost, Search, Tried, Verdict, gain};
 use crate::compile::{CompileError, Compiled};
 use crate::ir::Module;
 use crate::passes::branches::Branches;
@@ -153,7 +153,8 @@ impl<'a, 's> Climb<'a, 's> {
             }
             self.left.0 -= 1;
             self.outcome.tried += 1;
-            let beat = shortest.as_ref().map_or(self.cost.longer(1.0 / GAIN), |found| found.cost);
+            let least = 1.0 / gain(&self.search.options);
+            let beat = shortest.as_ref().map_or(self.cost.longer(least), |found| found.cost);
             let Some((cost, compiled)) = self.tried(&way, &asked, beat) else { continue };
             let swap = self.swap(&way, cost);
             shortest = Some(Found { cost, compiled, asked, swap, change: way.change });

@@ -35,6 +35,8 @@ pub struct Outcome {
 pub enum Way {
     /// How tables are distributed.
     Distributed(Choice),
+    /// Who owns their rows.
+    Owned(&'static str),
     /// With which others they travel.
     Travelling(String),
 }
@@ -43,6 +45,7 @@ impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Distributed(choice) => f.write_str(&words(choice)),
+            Self::Owned(owners) => f.write_str(owners),
             Self::Travelling(with) => f.write_str(with),
         }
     }
@@ -104,12 +107,12 @@ impl fmt::Display for Swap {
             0 | 1 => String::new(),
             n => format!(" and {} more", n - 1),
         };
+        let by = if self.rules.is_empty() { "the same terms".into() } else { self.rules.join(", ") };
         write!(
             f,
-            "{first}{others}: {} instead of {} (by {}): {:.3} ms a step instead of {:.3}, {:.3} MB sent instead of {:.3}",
+            "{first}{others}: {} instead of {} (by {by}): {:.3} ms a step instead of {:.3}, {:.3} MB sent instead of {:.3}",
             self.ways.1,
             self.ways.0,
-            self.rules.join(", "),
             self.step.1 * 1e3,
             self.step.0 * 1e3,
             self.wire.1 / 1e6,

@@ -18,6 +18,7 @@ use super::asked::Change;
 pub use super::asked::asking;
 use super::climb::{Climb, Move};
 pub use super::outcome::{Other, Outcome, Swap, Way};
+use super::owners;
 use super::travel::{self, Kind};
 use super::uses::uses;
 use super::{Best, Candidate, Cost, Search};
@@ -103,7 +104,10 @@ impl Search<'_> {
             let classes = self.alike(now, candidate);
             let ways = ways(&classes, known);
             (climb.outcome.classes, climb.outcome.nodes) = (classes.len(), known.nodes());
-            if !climb.step(moves(&ways))? {
+            let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
+            let (all, owners) = owners::moves(&classes, &kinds);
+            let (covered, open): (Vec<Move>, _) = moves(&ways).partition(|way| way.covered);
+            if !climb.step(all.into_iter().chain(open).chain(owners).chain(covered))? {
                 return Ok(climb);
             }
         }

@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::{Action, Engine, Prediction, Schedule};
 
-use super::GAIN;
 use super::asked::{Asked, Change};
 use super::climb::Move;
+use super::gain;
 use super::outcome::Way;
 use crate::compile::CompileOptions;
 use crate::sched::{policy, relays};
@@ -61,10 +61,11 @@ pub(super) fn starts(
     options: &CompileOptions,
 ) -> Vec<(Move, f64)> {
     let mut starts = Vec::new();
+    let least = 1.0 / gain(options);
     let serial = !policy::of(s.strategy).buckets_gradients();
     let sums = s.train.ops.iter().filter(|op| op.action == Action::AllReduce).count();
     if options.bucket_bytes.is_none() && (serial || sums > 1) {
-        starts.extend(buckets(s, asked).into_iter().take(1).map(|at_once| (at_once, 1.0 / GAIN)));
+        starts.extend(buckets(s, asked).into_iter().take(1).map(|at_once| (at_once, least)));
     }
     let kinds = open(kinds, options);
     // Telling rows apart is work, which other strategies do not have.
@@ -74,7 +75,7 @@ pub(super) fn starts(
         return starts;
     }
     let groups = &asked.tables.groups;
-    starts.extend(all(&kinds, groups).map(|together| (together, 1.0 / GAIN)));
+    starts.extend(all(&kinds, groups).map(|together| (together, least)));
     let of_kind =
         |(kind, n): (&Kind<'_>, u32)| kind.tables.iter().map(move |t| (t.clone(), n)).collect::<Vec<_>>();
     let each = kinds.iter().flat_map(|kind| kind.tables).cloned();

@@ -16,7 +16,7 @@ mod typical;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use fs_schedule::profile::{self, KindCost, LinkCost, OpCost, Overhead, Rows, Transfers, Work};
+use fs_schedule::profile::{self, Busiest, KindCost, LinkCost, OpCost, Overhead, Rows, Transfers, Work};
 use fs_schedule::{Op, Profile, Schedule, Symbol};
 
 use crate::data::count::Counter;
@@ -95,7 +95,13 @@ pub fn measure(session: &mut Session<f32>, steps: u64) -> Result<Profile, Error>
     let rows = counter.count(counted)?;
     let lengths = counter.sample_lengths(first..first + steps)?;
     let batches = counter.batch_sizes(&times.instances)?;
-    let mut sizes = Sizes { mean: mean_sizes(&batches), rows: &rows, schedule: &schedule, ranks, busiest: 0 };
+    let mut sizes = Sizes {
+        mean: mean_sizes(&batches),
+        rows: &rows,
+        schedule: &schedule,
+        ranks,
+        busiest: Busiest::default(),
+    };
     let busiest = sizes.of(&sizes.mean).busiest();
     sizes.busiest = busiest;
     let ops = op_costs(&schedule, &sizes, &times);
@@ -192,7 +198,7 @@ struct Sizes<'a> {
     schedule: &'a Schedule,
     ranks: usize,
     /// The rank with the most traffic.
-    busiest: u32,
+    busiest: Busiest,
 }
 
 impl Sizes<'_> {

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use fs_schedule::profile::Busiest;
 use fs_schedule::{Engine, Program};
 
 use crate::runtime::record::Record;
@@ -36,9 +37,10 @@ pub(crate) struct Typical {
 }
 
 impl Typical {
-    /// Seconds of a transfer, on the slowest rank or on the one with the most traffic.
-    pub(crate) fn transfer(&self, op: usize, busiest: u32) -> f64 {
-        let there = self.met_each.get(busiest as usize).and_then(|times| times.get(op));
+    /// Seconds of a transfer, on the slowest rank or, if it takes longer there, on an owner with the most traffic.
+    pub(crate) fn transfer(&self, op: usize, busiest: Busiest) -> f64 {
+        let Busiest::Owner(owner) = busiest else { return self.met[op] };
+        let there = self.met_each.get(owner as usize).and_then(|times| times.get(op));
         self.met[op].max(there.copied().unwrap_or(0.0))
     }
 }
@@ -163,7 +165,8 @@ mod tests {
         close(t.whole[0], 1003.5e-9);
         close(t.whole[1], 50e-9);
         close(t.met[1], 50e-9);
-        close(t.transfer(1, 0), 50e-9);
+        close(t.transfer(1, Busiest::Owner(0)), 50e-9);
+        close(t.transfer(1, Busiest::Asking), 50e-9);
         close(t.whole[2], 200e-9);
         // 30 to wake the transfer's engine, 10 to go on after it, nothing for the first of a batch.
         close(t.wake, 40e-9 / 3.0);

@@ -10,7 +10,7 @@ mod rows;
 mod work;
 
 pub use rows::{Relayed, ReuseCounts, Rows};
-pub use work::Work;
+pub use work::{Busiest, Work};
 
 use std::path::{Path, PathBuf};
 
@@ -330,6 +330,7 @@ mod tests {
                 sent: 9.0,
                 busiest: 1.1,
                 hashed: Some(1.05),
+                asking: Some(1.1),
                 owners: vec![1.0, 1.0],
                 hashed_owners: vec![0.95, 1.05],
                 hot: vec![(3, 0.5), (7, 1.0)],
@@ -396,6 +397,7 @@ mod tests {
             ("\"bandwidth\": 25000000.0", "\"bandwidth\": 0.0", "`bandwidth` of `link` is 0e0"),
             ("\"sent\": 9.0", "\"sent\": -9.0", "rows of `items` is -9e0"),
             ("\"hashed\": 1.05", "\"hashed\": -1.0", "`hashed` of rows of `items` is -1e0"),
+            ("\"asking\": 1.1", "\"asking\": 9.0", "`asking` of rows of `items` is 9e0"),
             (
                 "\"hashed_owners\": [\n        0.95,",
                 "\"hashed_owners\": [\n        -0.95,",

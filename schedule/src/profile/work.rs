@@ -3,7 +3,8 @@
 //! A rank that owns rows receives of one operation what it sends in its mirror image (rows and their gradients), so both
 //! directions of the link are asked: a rank's traffic is what goes to or comes from the rows that it owns, of all tables that
 //! travel together. Who is asked most differs between tables and between transfers, and ranks do not wait for each other
-//! after each of them. So one rank is described: the one whose traffic of a whole step is greatest.
+//! after each of them. So one rank is described: the owner whose traffic of a whole step is greatest, or whoever asks for most
+//! if that is more.
 
 use std::borrow::Cow;
 
@@ -23,6 +24,17 @@ pub struct Work<'a, S, R> {
     nodes: Nodes,
     size: S,
     rows: R,
+    uneven: f64,
+}
+
+/// The rank whose transfers are described.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Busiest {
+    /// Whoever asks for most in a batch, which need not be the same in the next.
+    #[default]
+    Asking,
+    /// An owner.
+    Owner(u32),
 }
 
 impl<'a, S: Fn(&Op, Symbol) -> f64, R: Fn(u32) -> Option<&'a Rows>> Work<'a, S, R> {
@@ -30,33 +42,45 @@ impl<'a, S: Fn(&Op, Symbol) -> f64, R: Fn(u32) -> Option<&'a Rows>> Work<'a, S, 
     /// `rows` for what was counted of an exchange, without which its owners are asked evenly.
     pub fn new(schedule: &'a Schedule, ranks: u32, size: S, rows: R) -> Self {
         let ranks = ranks.max(1);
-        Self { schedule, ranks, nodes: Nodes::new(ranks, schedule.settings.node), size, rows }
+        Self { schedule, ranks, nodes: Nodes::new(ranks, schedule.settings.node), size, rows, uneven: 1.0 }
+    }
+
+    /// Where samples load ranks so many times as unevenly as when rows were counted.
+    #[must_use]
+    pub fn uneven(self, times: f64) -> Self {
+        Self { uneven: times, ..self }
     }
 
     /// The rank with the most traffic in a training step.
-    pub fn busiest(&self) -> u32 {
-        let mut each = vec![0.0; self.ranks as usize];
+    pub fn busiest(&self) -> Busiest {
+        let (mut asking, mut owners) = (0.0, vec![0.0; self.ranks as usize]);
         for op in self.schedule.train.ops.iter().filter(|op| !op.cost.wire.is_zero()) {
             let crosses = self.crosses(op);
+            // What each is asked for, and asks for.
+            let (mut asked, mut asks) = (vec![0.0; owners.len()], 0.0);
             for (bytes, load) in self.traffic(op) {
+                asking += bytes * load.of(Busiest::Asking) * crosses;
+                asks += bytes * load.asks();
                 match load {
-                    Load::Even => {}
-                    Load::Owner(rank) => each[rank as usize] += bytes * crosses,
-                    Load::Owners(loads) => {
-                        each.iter_mut()
-                            .zip(loads.iter())
-                            .for_each(|(sum, load)| *sum += bytes * load * crosses);
+                    Load::Even(times) => asked.iter_mut().for_each(|sum| *sum += bytes * times),
+                    Load::Owner { rank, times, .. } => asked[rank as usize] += bytes * times,
+                    Load::Owners { loads, .. } => {
+                        asked.iter_mut().zip(loads.iter()).for_each(|(sum, load)| *sum += bytes * load);
                     }
                 }
             }
+            owners.iter_mut().zip(asked).for_each(|(sum, asked)| *sum += asks.max(asked) * crosses);
         }
-        let most = (0..).zip(each).reduce(|most, next| if next.1 > most.1 { next } else { most });
-        most.map_or(0, |(rank, _)| rank)
+        let most = (0..).zip(owners).reduce(|most, next| if next.1 > most.1 { next } else { most });
+        match most {
+            Some((rank, most)) if most >= asking => Busiest::Owner(rank),
+            _ => Busiest::Asking,
+        }
     }
 
     /// Work of an operation by its cost formula: floating-point operations and bytes in memory on the rank that has most
     /// of them; of transfers bytes through the link of the [`busiest`](Self::busiest) rank.
-    pub fn of(&self, op: &Op, busiest: u32) -> (f64, f64) {
+    pub fn of(&self, op: &Op, busiest: Busiest) -> (f64, f64) {
         if op.cost.wire.is_zero() {
             let seen = |symbol| match symbol {
                 Symbol::Received(e) | Symbol::ReceivedClass(e, ..) => {
@@ -66,13 +90,12 @@ impl<'a, S: Fn(&Op, Symbol) -> f64, R: Fn(u32) -> Option<&'a Rows>> Work<'a, S, 
             };
             return (op.cost.flops.eval(seen), op.cost.bytes.eval(seen));
         }
-        let of = |(bytes, load): (f64, Load<'_>)| match load {
-            Load::Even => bytes,
-            Load::Owner(rank) if rank == busiest => bytes,
-            Load::Owner(_) => 0.0,
-            Load::Owners(loads) => bytes * loads.get(busiest as usize).copied().unwrap_or(1.0),
-        };
-        (0.0, self.traffic(op).map(of).sum::<f64>() * self.crosses(op))
+        let (mut asked, mut asks) = (0.0, 0.0);
+        for (bytes, load) in self.traffic(op) {
+            asked += bytes * load.of(busiest);
+            asks += bytes * load.asks();
+        }
+        (0.0, asks.max(asked) * self.crosses(op))
     }
 
     /// Share of what is exchanged between equals that leaves a rank.
@@ -108,31 +131,35 @@ impl<'a, S: Fn(&Op, Symbol) -> f64, R: Fn(u32) -> Option<&'a Rows>> Work<'a, S, 
         }
     }
 
-    /// Bytes of a transfer to and from rows and between all, a rank's own among them, and who has how much of them.
+    /// Bytes that a mean rank asks for or sends of each part of a transfer, its own among them, and who has how much of them.
     fn traffic<'s>(&'s self, op: &'s Op) -> impl Iterator<Item = (f64, Load<'s>)> {
         op.cost.wire.terms().map(move |(coefficient, symbols)| {
             // What is sent to owners, whichever way the operation carries it.
             let bytes =
                 coefficient * symbols.iter().map(|symbol| (self.size)(op, sent(*symbol))).product::<f64>();
             let Some(e) = symbols.iter().find_map(|symbol| exchange(*symbol)) else {
-                return (bytes, Load::Even);
+                return (bytes, Load::Even(1.0));
             };
-            match (self.owner(e), self.table(e)) {
-                (Some(owner), _) => (bytes * self.received(e), Load::Owner(owner % self.ranks)),
+            let rows = (self.rows)(e);
+            let counted = rows.and_then(|rows| rows.asking).unwrap_or(1.0);
+            let asking = if counted > 1.0 { (counted * self.uneven).max(1.0) } else { 1.0 };
+            let load = match (self.owner(e), self.table(e)) {
+                (Some(owner), _) => Load::Owner { rank: owner % self.ranks, times: self.received(e), asking },
                 (None, Some(table)) if table.sharding == Sharding::RowWise => {
-                    let Some(rows) = (self.rows)(e) else { return (bytes, Load::Even) };
-                    match rows.owners_of(table, self.ranks) {
-                        Some(owners) => (bytes, Load::Owners(self.places(e, owners))),
-                        // Whom others ask most is not known: the same rank for all.
-                        None => (bytes * rows.busiest_of(table, self.ranks), Load::Even),
+                    match rows.map(|rows| (rows.owners_of(table, self.ranks), rows)) {
+                        Some((Some(owners), _)) => Load::Owners { loads: self.places(e, owners), asking },
+                        // Who is busiest is not known: the same rank for all.
+                        Some((None, rows)) => Load::Even(rows.busiest_of(table, self.ranks)),
+                        None => Load::Even(1.0),
                     }
                 }
                 _ => {
                     // Where everyone gets everything.
                     let gathered = symbols.iter().any(|symbol| sent(*symbol) != *symbol);
-                    (bytes * if gathered { self.received(e) } else { 1.0 }, Load::Even)
+                    Load::Even(if gathered { self.received(e) } else { 1.0 })
                 }
-            }
+            };
+            (bytes, load)
         })
     }
 
@@ -149,14 +176,38 @@ impl<'a, S: Fn(&Op, Symbol) -> f64, R: Fn(u32) -> Option<&'a Rows>> Work<'a, S, 
     }
 }
 
-/// Who has how much of some bytes.
+/// Who has how many times as much as a mean rank asks for.
 enum Load<'a> {
-    /// All ranks as much.
-    Even,
-    /// One rank.
-    Owner(u32),
-    /// Each rank so many times as much.
-    Owners(Cow<'a, [f64]>),
+    /// All ranks.
+    Even(f64),
+    /// One rank owns all.
+    Owner { rank: u32, times: f64, asking: f64 },
+    /// All own some.
+    Owners { loads: Cow<'a, [f64]>, asking: f64 },
+}
+
+impl Load<'_> {
+    /// What a mean rank asks for.
+    fn asks(&self) -> f64 {
+        if let Self::Even(times) = self { *times } else { 1.0 }
+    }
+
+    fn of(&self, busiest: Busiest) -> f64 {
+        match (self, busiest) {
+            (Self::Even(times), _) => *times,
+            (Self::Owner { asking, .. } | Self::Owners { asking, .. }, Busiest::Asking) => *asking,
+            (Self::Owner { rank, times, .. }, Busiest::Owner(busiest)) => {
+                if *rank == busiest {
+                    *times
+                } else {
+                    1.0
+                }
+            }
+            (Self::Owners { loads, .. }, Busiest::Owner(busiest)) => {
+                loads.get(busiest as usize).copied().unwrap_or(1.0)
+            }
+        }
+    }
 }
 
 /// What ranks send of what an owner receives.
