@@ -50,7 +50,7 @@ pub struct Rewrite {
     pub from: String,
     /// How they are, or do.
     pub to: String,
-    /// Rules of the algebra by which one becomes the other, in order.
+    /// Rules of the algebra by which one becomes the other, in order; none where the terms are the same and only owners are others.
     pub rules: Vec<String>,
     /// Seconds of a step, before and after.
     pub step: [f64; 2],
@@ -62,6 +62,12 @@ pub struct Rewrite {
     /// Seconds of a step with all other changes and without this one; none if there is no schedule of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<f64>,
+}
+
+/// By what one way becomes the other, in words.
+pub fn by(rules: &[impl AsRef<str>]) -> String {
+    let names: Vec<&str> = rules.iter().map(AsRef::as_ref).collect();
+    if names.is_empty() { "the same terms".into() } else { names.join(", ") }
 }
 
 /// A distribution or company of some tables, or parts of dense gradients, that is not faster.

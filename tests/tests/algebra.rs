@@ -7,7 +7,7 @@ use fs_compiler::algebra::derive::{choice, derive, table};
 use fs_compiler::distribution::{At, TableOptions, Terms};
 use fs_compiler::sched::explain::explain;
 use fs_compiler::sched::policy;
-use fs_compiler::search::tables::{alike, asking};
+use fs_compiler::search::tables::{Way, alike, asking};
 use fs_compiler::search::{self, Candidate, Cost, Verdict, candidates};
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Cluster;
@@ -133,7 +133,8 @@ fn it_is_never_slower_and_always_the_same() {
         let mut before = f64::INFINITY;
         for swap in &outcome.swaps {
             assert!(swap.step.1 < swap.step.0 && swap.step.0 <= before, "{name}: {swap}");
-            assert!(!swap.rules.is_empty() && swap.ways.0 != swap.ways.1, "{name}: {swap}");
+            let owned = matches!(swap.ways, (Way::Owned(_), Way::Owned(_)));
+            assert!(swap.rules.is_empty() == owned && swap.ways.0 != swap.ways.1, "{name}: {swap}");
             assert!(swap.wire.0 >= 0.0 && swap.wire.1 >= 0.0, "{name}: {swap}");
             before = swap.step.1;
         }
@@ -166,6 +167,51 @@ fn it_is_never_slower_and_always_the_same() {
         assert_eq!(again.compiled.schedule, best.compiled.schedule, "{name}");
     }
     assert!(swaps > 0 && others > 0, "nothing was ever better, or nothing was ever tried");
+}
+
+/// A whole table moves from one rank to all where that is faster and the model leaves it open, and nowhere else; it trains to the
+/// same bits.
+#[test]
+fn owners_change_where_the_model_leaves_them_open() {
+    let search = |second: &str, named: Option<(&str, &str)>| {
+        let text = format!(
+            "model m {{
+               table large {{ rows 100_000  dim 64  optimizer adagrad(lr: 0.1)  sharding row_wise }}
+               input x: ids(large) {{ max 10 }}
+               table small {{ rows 50_000  dim 32  optimizer adagrad(lr: 0.1)  {second} }}
+               input y: ids(small) {{ max 1 }}
+               input click: label
+               loss bce_with_logits(linear(concat(pool(x), pool(y)), 1), click, normalize: samples)
+             }}
+             train {{ batch 1024  steps 2 }}
+             workload w {{ generate {{ lengths lognormal(mean: 20, sigma: 1, max: 50)  ids zipf(1.05)  labels hash }} }}"
+        );
+        let program = checked(&text);
+        let cluster = fs_dsl::cluster::preset("local").expect("a preset");
+        let named = named.map(|(table, sharding)| (table.to_owned(), sharding.to_owned()));
+        let options = CompileOptions::new(Strategy::Serial, 4)
+            .cluster(cluster)
+            .tables(TableOptions::default().sharding(named));
+        let (best, outcome) =
+            search::tables::search(&program, &options, candidates(None)).expect("a schedule");
+        let plain = compile_with(&program, &options).expect("a schedule").schedule;
+        let owned = outcome.swaps.iter().find(|swap| matches!(swap.ways.1, Way::Owned(_))).cloned();
+        (best.compiled.schedule, plain, owned)
+    };
+    let (s, plain, owned) = search("sharding auto", None);
+    let at = |s: &Schedule| s.tables[1].sharding.clone();
+    assert!(matches!(at(&plain), Sharding::TableWise { .. }) && at(&s) == Sharding::RowWise, "{owned:?}");
+    let owned = owned.expect("another owner");
+    assert_eq!((&owned.tables[..], &owned.rules[..]), (&["small".to_owned()][..], &[][..]));
+    assert!(owned.step.1 < owned.step.0 && owned.to_string().contains("(by the same terms)"), "{owned}");
+    let text = explain(&s).and_then(|e| e.text(None)).expect("a prediction");
+    assert!(text.contains("small: row-wise instead of table-wise, by the same terms"), "{text}");
+    assert_eq!(verify::verify(&s), vec![]);
+    assert_eq!(trained(&s), trained(&plain));
+    for (second, named) in [("sharding table_wise", None), ("sharding auto", Some(("small", "table_wise")))] {
+        let (s, _, owned) = search(second, named);
+        assert!(owned.is_none() && matches!(at(&s), Sharding::TableWise { .. }), "{owned:?}");
+    }
 }
 
 /// Two operations on one sequence: rows once or per occurrence are other orders of a sum, so the one is no way to the other.

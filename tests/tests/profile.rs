@@ -1,11 +1,18 @@
 //! What a profile of one schedule says of others, held against what they do. No clock is asked: sizes and shares of
 //! rows are the data's, and predictions are held against the profile's own numbers.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use fs_compiler::distribution::TableOptions;
 use fs_compiler::{CompileOptions, compile_with};
 use fs_dsl::checked::Program;
+use fs_executor::data::count::Counter;
+use fs_executor::data::{GlobalBatch, Values, open};
 use fs_executor::transport::link::EmulatedLink;
 use fs_executor::{Options, Session, profile};
-use fs_schedule::{Action, Profile, Schedule, Strategy, Symbol, Way};
+use fs_schedule::profile::{Busiest, Work};
+use fs_schedule::{Action, InputKind, Op, Profile, Schedule, Sharding, Strategy, Symbol, Way};
 
 const STEPS: u64 = 24;
 
@@ -205,4 +212,110 @@ fn a_profile_of_one_plan_predicts_the_other() {
     profile.lengths[0][3] = 41;
     let refused = profile.fits(&compile(&off, None, Strategy::Serial, 1, 1)).expect_err("too long");
     assert!(refused.to_string().contains("has 41 ids, but has at most 40"), "{refused}");
+}
+
+/// What each rank is asked for of tables with all kinds of owners, counted once more and plainly.
+#[test]
+fn traffic_is_added_up_by_ranks() {
+    let text = "model small {
+      table shared { rows 400  dim 8  optimizer sgd(lr: 0.1)  sharding row_wise }
+      table more { rows 40  dim 4  optimizer sgd(lr: 0.1)  sharding row_wise }
+      table first { rows 100  dim 16  optimizer sgd(lr: 0.1)  sharding table_wise }
+      input a: ids(shared) { max 30 }
+      input b: ids(more) { max 30 }
+      input c: ids(first) { max 30 }
+      input click: label
+      loss bce_with_logits(linear(concat(pool(a), pool(b), pool(c)), 1), click, normalize: samples)
+    }
+    train { batch 32  steps 100 }
+    workload w { generate { lengths uniform(1, 30)  ids zipf(1.05, numbered: by_popularity)  labels hash } }";
+    let checked = fs_dsl::check_text("model.fs", text);
+    let program = checked
+        .program
+        .unwrap_or_else(|| panic!("{}", fs_dsl::render(&checked.diagnostics, &checked.sources, false)));
+    let placements = ["shared", "more"].map(|t| (t.to_owned(), "range".to_owned()));
+    let options =
+        CompileOptions::new(Strategy::Serial, 4).tables(TableOptions::default().placement(placements));
+    let s = Arc::new(compile_with(&program, &options).unwrap_or_else(|e| panic!("{e}")).schedule);
+    let Sharding::TableWise { rank: owner } = s.tables[2].sharding else { panic!("one owner") };
+    let (ranks, steps) = (4, 0..40);
+    let seed = s.settings.seed;
+    let mut source = open(&s, None, None, seed).expect("data");
+    // Per table and rank: bytes of a row, rows that others ask it for, and that it asks others for.
+    let shapes: [(usize, f64, &dyn Fn(i64) -> usize); 3] = [
+        (0, 32.0, &|row| row as usize / 100),
+        (1, 16.0, &|row| row as usize / 10),
+        (2, 64.0, &|_| owner as usize),
+    ];
+    let (mut asked, mut asks, mut most) = ([[0.0; 4]; 3], [0.0; 3], [0.0; 2]);
+    for step in steps.clone() {
+        let mut batch = GlobalBatch::default();
+        source.fill(step, &mut batch).expect("a batch");
+        let mut each = [[0.0; 4]; 2];
+        for (table, bytes, owner) in shapes {
+            let Values::Ids(ids) = &batch.inputs[table] else { panic!("ids") };
+            let group = match s.inputs[table].kind {
+                InputKind::Ids { lengths, .. } => lengths as usize,
+                _ => panic!("ids"),
+            };
+            let offsets = &batch.offsets[group];
+            for rank in 0..ranks {
+                let rows: BTreeSet<i64> =
+                    ids[offsets[rank * 8]..offsets[rank * 8 + 8]].iter().copied().collect();
+                for row in rows {
+                    asks[table] += bytes / 160.0;
+                    if owner(row) != rank {
+                        asked[table][owner(row)] += bytes / 40.0;
+                        if table < 2 {
+                            each[table][rank] += 1.0;
+                        }
+                    }
+                }
+            }
+        }
+        for (most, each) in most.iter_mut().zip(each) {
+            *most += each.iter().copied().fold(0.0, f64::max) / 40.0;
+        }
+    }
+    let rows = Counter::new(&s, source.as_mut(), seed, ranks).count(steps).unwrap_or_else(|e| panic!("{e}"));
+    let of = |e: u32| {
+        let table = &s.tables[s.exchanges[e as usize].table as usize].name;
+        rows.iter().find(|rows| rows.table == *table)
+    };
+    let size = |_: &Op, symbol| match symbol {
+        Symbol::Sent(e) => of(e).map_or(0.0, |rows| rows.sent),
+        other => panic!("{other} is no matter"),
+    };
+    let work = Work::new(&s, ranks as u32, size, of);
+    let close = |a: f64, b: f64, by: f64| assert!((a / b - 1.0).abs() < by, "{a} for {b}");
+    let rows_of =
+        |action: &Action| matches!(action, Action::AllToAllRows { .. } | Action::AllToAllGrads { .. });
+    let transfers: Vec<&Op> = s.train.ops.iter().filter(|op| rows_of(&op.action)).collect();
+    assert!(transfers.len() >= 2);
+    // Nobody sends itself anything: of what all ask each other three quarters travel, if rows are spread evenly.
+    let sum: f64 = asks.iter().sum::<f64>() * 0.75;
+    for op in &transfers {
+        let all = op.action.exchanges().len() == 3;
+        assert!(all, "they travel together");
+        for rank in 0..4 {
+            let shared = asked[0][rank as usize] + asked[1][rank as usize];
+            // The owner of a whole table is asked by three others, who use about as much of it as all four.
+            let whole = if rank == owner { 4.0 * 0.75 * asks[2] } else { 0.0 };
+            close(work.of(op, Busiest::Owner(rank)).1, (shared + whole).max(sum), 1e-9);
+        }
+    }
+    assert_eq!(work.busiest(), Busiest::Owner(owner));
+    close(asked[2][owner as usize], 4.0 * 0.75 * asks[2], 0.05);
+    for (name, most) in ["shared", "more"].iter().zip(most) {
+        let found = rows.iter().find(|rows| rows.table == *name).expect("counted");
+        close(found.asking.expect("counted"), most / (0.75 * found.sent), 1e-9);
+    }
+    // As unevenly as that, twice and not at all.
+    let of_asking = |times: f64| {
+        let work = Work::new(&s, ranks as u32, size, of).uneven(times);
+        work.of(transfers[0], Busiest::Asking).1
+    };
+    let (plain, twice) = (of_asking(1.0), of_asking(2.0));
+    assert!(plain > sum && (of_asking(0.0) / sum - 1.0).abs() < 1e-9, "{plain} for {sum}");
+    close(twice, 2.0 * plain, 1e-9);
 }

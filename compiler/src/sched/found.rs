@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use fs_schedule::Search;
-use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy};
+use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy, by};
 
 use super::limits::human;
 
@@ -29,7 +29,7 @@ pub(super) fn text(search: &Search) -> String {
     for Rewrite { tables, from, to, rules, step: [before, after], bytes, between_nodes, without } in
         &search.rewrites
     {
-        let _ = writeln!(t, "  {}: {to} instead of {from}, by {}", some(tables), rules.join(", "));
+        let _ = writeln!(t, "  {}: {to} instead of {from}, by {}", some(tables), by(rules));
         let _ = write!(t, "    {:.3} ms a step instead of {:.3}", after * 1e3, before * 1e3);
         let said = |bytes: [f64; 2]| bytes.map(|bytes| human(bytes.max(0.0) as u64));
         let [sent, now] = said(*bytes);

@@ -2,7 +2,6 @@
 
 use fs_schedule::Sharding;
 
-use super::owners::Owners;
 use crate::algebra::derive::explain;
 use crate::algebra::rules::{Context, together};
 use crate::distribution::{Choice, Lookahead, TableOptions};
@@ -34,6 +33,25 @@ pub(super) enum Change {
     Groups(Vec<(String, u32)>),
     /// Dense gradients are summed by so many bytes.
     Buckets(u64),
+}
+
+/// Who owns a table's rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owners {
+    /// All ranks.
+    All,
+    /// One.
+    One,
+}
+
+impl Owners {
+    /// As options have it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::All => "row_wise",
+            Self::One => "table_wise",
+        }
+    }
 }
 
 impl Change {

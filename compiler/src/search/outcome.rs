@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fs_schedule::Sharding;
-use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy};
+use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy, by};
 
 use super::{Best, Cost, Verdict};
 use crate::distribution::Choice;
@@ -107,7 +107,7 @@ impl fmt::Display for Swap {
             0 | 1 => String::new(),
             n => format!(" and {} more", n - 1),
         };
-        let by = if self.rules.is_empty() { "the same terms".into() } else { self.rules.join(", ") };
+        let by = by(&self.rules);
         write!(
             f,
             "{first}{others}: {} instead of {} (by {by}): {:.3} ms a step instead of {:.3}, {:.3} MB sent instead of {:.3}",

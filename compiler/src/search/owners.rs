@@ -6,49 +6,30 @@
 
 use fs_schedule::Sharding;
 
-use super::asked::Change;
+use super::asked::{Change, Owners};
 use super::climb::Move;
 use super::outcome::Way;
-use super::tables::Alike;
 use super::travel::Kind;
 
-/// Changes of tables whose place the model leaves open: of all that single ranks own, and of each kind.
-pub(super) fn moves(classes: &[Alike], kinds: &[Kind<'_>]) -> (Option<Move>, Vec<Move>) {
+/// Changes of tables whose place the model leaves open, with how they are sharded: of all that single ranks own, and of each
+/// kind.
+pub(super) fn moves(open: &[(&Sharding, Kind<'_>)]) -> Vec<Move> {
     let of = |way: fn(&Sharding) -> bool| {
-        let open = move |class: &Alike| class.context.moves && way(&class.now.sharding);
-        classes.iter().zip(kinds).filter(move |(class, _)| open(class)).map(|(_, kind)| *kind)
+        open.iter().filter(move |(sharding, _)| way(sharding)).map(|(_, kind)| *kind)
     };
     let owned: Vec<Kind<'_>> = of(|s| matches!(s, Sharding::TableWise { .. })).collect();
     let all = (owned.len() > 1).then(|| change(&owned, Owners::All));
-    let mut each: Vec<Move> = owned.iter().map(|kind| change(&[*kind], Owners::All)).collect();
-    each.extend(of(|s| *s == Sharding::RowWise).map(|kind| change(&[kind], Owners::One)));
-    (all, each)
+    let mut moves: Vec<Move> = all.into_iter().collect();
+    moves.extend(owned.iter().map(|kind| change(&[*kind], Owners::All)));
+    moves.extend(of(|s| *s == Sharding::RowWise).map(|kind| change(&[kind], Owners::One)));
+    moves
 }
 
-/// Who owns a table's rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owners {
-    /// All ranks.
-    All,
-    /// One.
-    One,
-}
-
-impl Owners {
-    /// As options have it.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::All => "row_wise",
-            Self::One => "table_wise",
-        }
-    }
-
-    fn way(self) -> Way {
-        Way::Owned(match self {
-            Self::All => "row-wise",
-            Self::One => "table-wise",
-        })
-    }
+fn way(owners: Owners) -> Way {
+    Way::Owned(match owners {
+        Owners::All => "row-wise",
+        Owners::One => "table-wise",
+    })
 }
 
 fn change(kinds: &[Kind<'_>], to: Owners) -> Move {
@@ -57,7 +38,7 @@ fn change(kinds: &[Kind<'_>], to: Owners) -> Move {
     let from = if to == Owners::All { Owners::One } else { Owners::All };
     Move {
         tables: kinds.iter().flat_map(|kind| kind.tables).cloned().collect(),
-        ways: (from.way(), to.way()),
+        ways: (way(from), way(to)),
         change: Change::Owners(to),
         wire: (wire, wire),
         far: (far, far),

@@ -89,6 +89,7 @@ impl Search<'_> {
             }
             top.outcome.also(&other.outcome);
         }
+        let top = self.owned(top, &mut known)?;
         let top = self.accompanied(top, &mut known)?;
         Ok(top.end())
     }
@@ -104,10 +105,26 @@ impl Search<'_> {
             let classes = self.alike(now, candidate);
             let ways = ways(&classes, known);
             (climb.outcome.classes, climb.outcome.nodes) = (classes.len(), known.nodes());
-            let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
-            let (all, owners) = owners::moves(&classes, &kinds);
-            let (covered, open): (Vec<Move>, _) = moves(&ways).partition(|way| way.covered);
-            if !climb.step(all.into_iter().chain(open).chain(owners).chain(covered))? {
+            if !climb.step(moves(&ways))? {
+                return Ok(climb);
+            }
+        }
+    }
+
+    /// With other owners.
+    fn owned<'c, 's>(
+        &'s self,
+        mut climb: Climb<'c, 's>,
+        known: &mut Known,
+    ) -> Result<Climb<'c, 's>, CompileError> {
+        climb.allow(2);
+        loop {
+            let (now, candidate) = climb.now();
+            let classes = self.alike(now, candidate);
+            let ways = ways(&classes, known);
+            let placed = classes.iter().filter(|class| class.context.moves);
+            let placed: Vec<_> = placed.map(|class| (&class.now.sharding, kind(class, &ways))).collect();
+            if !climb.step(owners::moves(&placed))? {
                 return Ok(climb);
             }
         }

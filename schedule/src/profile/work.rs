@@ -222,8 +222,11 @@ fn sent(symbol: Symbol) -> Symbol {
 /// The exchange whose entries a size counts.
 fn exchange(symbol: Symbol) -> Option<u32> {
     match symbol {
-        Symbol::Sent(e) | Symbol::Received(e) | Symbol::Asked(e) => Some(e),
-        Symbol::SentClass(e, ..) | Symbol::ReceivedClass(e, ..) => Some(e),
+        Symbol::Sent(e)
+        | Symbol::Received(e)
+        | Symbol::Asked(e)
+        | Symbol::SentClass(e, ..)
+        | Symbol::ReceivedClass(e, ..) => Some(e),
         Symbol::Ranks | Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_) => None,
     }
 }
