@@ -214,6 +214,9 @@ fn a_profile_of_one_plan_predicts_the_other() {
     assert!(refused.to_string().contains("has 41 ids, but has at most 40"), "{refused}");
 }
 
+/// Who owns a row.
+type Owner<'a> = &'a dyn Fn(i64) -> usize;
+
 /// What each rank is asked for of tables with all kinds of owners, counted once more and plainly.
 #[test]
 fn traffic_is_added_up_by_ranks() {
@@ -242,7 +245,7 @@ fn traffic_is_added_up_by_ranks() {
     let seed = s.settings.seed;
     let mut source = open(&s, None, None, seed).expect("data");
     // Per table and rank: bytes of a row, rows that others ask it for, and that it asks others for.
-    let shapes: [(usize, f64, &dyn Fn(i64) -> usize); 3] = [
+    let shapes: [(usize, f64, Owner<'_>); 3] = [
         (0, 32.0, &|row| row as usize / 100),
         (1, 16.0, &|row| row as usize / 10),
         (2, 64.0, &|_| owner as usize),

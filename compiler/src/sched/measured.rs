@@ -173,11 +173,12 @@ impl<'a> Measured<'a> {
         let (core, whole) = transfers.time(rounds, wire);
         let list = self.ops.get(kind).into_iter().flatten();
         let exact = list.filter(|o| same(o.bytes, wire)).min_by_key(|o| (o.name != op.name, &o.name));
-        let whole = exact.map(|o| o.time).unwrap_or_else(|| {
+        let corrected = || {
             let near = self.nearest(kind, op, (0.0, wire));
             let correction = near.map_or(1.0, |o| o.time / transfers.time(rounds, o.bytes).1.max(1e-12));
             whole * correction.clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION)
-        });
+        };
+        let whole = exact.map_or_else(corrected, |o| o.time);
         Time { core, wire, ..Time::of(whole + 2.0 * overhead.wake) }
     }
 
