@@ -161,7 +161,7 @@ impl Tried {
 }
 
 /// The outcome of a search.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Best {
     /// The best schedule.
     pub compiled: Compiled,

@@ -224,11 +224,13 @@ fn traffic_is_added_up_by_ranks() {
       table shared { rows 400  dim 8  optimizer sgd(lr: 0.1)  sharding row_wise }
       table more { rows 40  dim 4  optimizer sgd(lr: 0.1)  sharding row_wise }
       table first { rows 100  dim 16  optimizer sgd(lr: 0.1)  sharding table_wise }
+      table second { rows 100  dim 8  optimizer sgd(lr: 0.1)  sharding table_wise }
       input a: ids(shared) { max 30 }
       input b: ids(more) { max 30 }
       input c: ids(first) { max 30 }
+      input d: ids(second) { max 30 }
       input click: label
-      loss bce_with_logits(linear(concat(pool(a), pool(b), pool(c)), 1), click, normalize: samples)
+      loss bce_with_logits(linear(concat(pool(a), pool(b), pool(c), pool(d)), 1), click, normalize: samples)
     }
     train { batch 32  steps 100 }
     workload w { generate { lengths uniform(1, 30)  ids zipf(1.05, numbered: by_popularity)  labels hash } }";
@@ -240,17 +242,22 @@ fn traffic_is_added_up_by_ranks() {
     let options =
         CompileOptions::new(Strategy::Serial, 4).tables(TableOptions::default().placement(placements));
     let s = Arc::new(compile_with(&program, &options).unwrap_or_else(|e| panic!("{e}")).schedule);
-    let Sharding::TableWise { rank: owner } = s.tables[2].sharding else { panic!("one owner") };
+    let owners = [2, 3].map(|table: usize| match s.tables[table].sharding {
+        Sharding::TableWise { rank } => rank,
+        _ => panic!("one owner"),
+    });
+    assert_ne!(owners[0], owners[1]);
     let (ranks, steps) = (4, 0..40);
     let seed = s.settings.seed;
     let mut source = open(&s, None, None, seed).expect("data");
     // Per table and rank: bytes of a row, rows that others ask it for, and that it asks others for.
-    let shapes: [(usize, f64, Owner<'_>); 3] = [
+    let shapes: [(usize, f64, Owner<'_>); 4] = [
         (0, 32.0, &|row| row as usize / 100),
         (1, 16.0, &|row| row as usize / 10),
-        (2, 64.0, &|_| owner as usize),
+        (2, 64.0, &|_| owners[0] as usize),
+        (3, 32.0, &|_| owners[1] as usize),
     ];
-    let (mut asked, mut asks, mut most) = ([[0.0; 4]; 3], [0.0; 3], [0.0; 2]);
+    let (mut asked, mut asks, mut most) = ([[0.0; 4]; 4], [0.0; 4], [0.0; 2]);
     for step in steps.clone() {
         let mut batch = GlobalBatch::default();
         source.fill(step, &mut batch).expect("a batch");
@@ -298,17 +305,20 @@ fn traffic_is_added_up_by_ranks() {
     // Nobody sends itself anything: of what all ask each other three quarters travel, if rows are spread evenly.
     let sum: f64 = asks.iter().sum::<f64>() * 0.75;
     for op in &transfers {
-        let all = op.action.exchanges().len() == 3;
+        let all = op.action.exchanges().len() == 4;
         assert!(all, "they travel together");
         for rank in 0..4 {
             let shared = asked[0][rank as usize] + asked[1][rank as usize];
             // The owner of a whole table is asked by three others, who use about as much of it as all four.
-            let whole = if rank == owner { 4.0 * 0.75 * asks[2] } else { 0.0 };
+            let whole: f64 =
+                (2..4).filter(|table| owners[table - 2] == rank).map(|table| 4.0 * 0.75 * asks[table]).sum();
             close(work.of(op, Busiest::Owner(rank)).1, (shared + whole).max(sum), 1e-9);
         }
     }
-    assert_eq!(work.busiest(), Busiest::Owner(owner));
-    close(asked[2][owner as usize], 4.0 * 0.75 * asks[2], 0.05);
+    assert_eq!(work.busiest(), Busiest::Owner(owners[0]));
+    for table in 2..4 {
+        close(asked[table][owners[table - 2] as usize], 4.0 * 0.75 * asks[table], 0.05);
+    }
     for (name, most) in ["shared", "more"].iter().zip(most) {
         let found = rows.iter().find(|rows| rows.table == *name).expect("counted");
         close(found.asking.expect("counted"), most / (0.75 * found.sent), 1e-9);

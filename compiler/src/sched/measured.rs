@@ -14,7 +14,7 @@ use fs_schedule::{Engine, Op, Profile, Schedule, Symbol};
 use super::costs::{CostModel, Time, nanoseconds};
 use super::evidence::Evidence;
 use super::latency::ClusterCosts;
-use super::sizes::{Sizes, rows_of};
+use super::sizes::Sizes;
 
 /// The correction by a kind's line is trusted up to this factor beyond the ratio of sizes.
 const MOST_CORRECTION: f64 = 4.0;
@@ -29,6 +29,8 @@ pub(crate) struct Measured<'a> {
     evidence: Evidence<'a>,
     kinds: BTreeMap<&'a str, &'a KindCost>,
     ops: BTreeMap<&'a str, Vec<&'a OpCost>>,
+    /// By table and part.
+    rows: BTreeMap<(&'a str, u32), &'a Rows>,
     /// For what was not measured.
     otherwise: ClusterCosts<'a>,
 }
@@ -102,8 +104,9 @@ impl<'a> Measured<'a> {
         for op in &profile.ops {
             ops.entry(op.kind.as_str()).or_default().push(op);
         }
+        let rows = profile.rows.iter().map(|rows| ((rows.table.as_str(), rows.part), rows)).collect();
         let kinds = profile.kinds.iter().map(|k| (k.kind.as_str(), k)).collect();
-        Self { profile, evidence, kinds, ops, otherwise }
+        Self { profile, evidence, kinds, ops, rows, otherwise }
     }
 
     fn work<'s>(
@@ -111,7 +114,11 @@ impl<'a> Measured<'a> {
         s: &'s Schedule,
         sizes: &'s Sizes,
     ) -> Work<'s, impl Fn(&Op, Symbol) -> f64, impl Fn(u32) -> Option<&'s Rows>> {
-        let rows = |e| rows_of(self.profile, s, e);
+        let rows = |e: u32| {
+            let x = s.exchanges.get(e as usize)?;
+            let table = s.tables.get(x.table as usize)?.name.as_str();
+            self.rows.get(&(table, x.part)).copied().or_else(|| self.profile.rows_of(table, x.part))
+        };
         Work::new(s, s.ranks, |op: &Op, symbol| sizes.of(op, symbol), rows).uneven(sizes.uneven)
     }
 

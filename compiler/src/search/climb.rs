@@ -42,6 +42,7 @@ pub(super) struct Move {
 }
 
 /// A climb, and where it is.
+#[derive(Clone)]
 pub(super) struct Climb<'a, 's> {
     search: &'s Search<'a>,
     candidate: Candidate,

@@ -135,6 +135,12 @@ impl Outcome {
         }
     }
 
+    /// What was tried since.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        let (tried, scheduled) = (self.tried - before.tried, self.scheduled - before.scheduled);
+        Self { tried, scheduled, limited: self.limited, ..Self::default() }
+    }
+
     /// Counts what was tried from another start.
     pub(super) fn also(&mut self, other: &Self) {
         self.tried += other.tried;

@@ -89,9 +89,19 @@ impl Search<'_> {
             }
             top.outcome.also(&other.outcome);
         }
-        let top = self.owned(top, &mut known)?;
-        let top = self.accompanied(top, &mut known)?;
-        Ok(top.end())
+        // Other owners may lead to a worse end than none: what company there is to be gained differs.
+        let (before, owned) = (top.outcome.clone(), self.owned(top.clone(), &mut known)?);
+        let changed = owned.outcome.swaps.len() > before.swaps.len();
+        if !changed {
+            return Ok(self.accompanied(owned, &mut known)?.end());
+        }
+        let mut best = self.accompanied(top, &mut known)?.end();
+        let mut other = self.accompanied(owned, &mut known)?.end();
+        if other.0 < best.0 {
+            std::mem::swap(&mut best, &mut other);
+        }
+        best.2.also(&other.2.since(&before));
+        Ok(best)
     }
 
     /// With other distributions of single tables, as far as it goes.

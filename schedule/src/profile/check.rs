@@ -206,6 +206,9 @@ impl Profile {
                 owners
                     .iter()
                     .try_for_each(|load| number(&format!("`{what}` of {name}"), *load, 0.0, busiest))?;
+                // All that travels, if nobody asks himself for anything.
+                let all = owners.iter().sum();
+                number(&format!("the sum of `{what}` of {name}"), all, 0.0, busiest)?;
             }
             rows.hot.iter().try_for_each(|row| size(&format!("hot {name}"), row.1))?;
             if rows.hot.windows(2).any(|pair| pair[0].0 >= pair[1].0) {

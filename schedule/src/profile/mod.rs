@@ -25,7 +25,7 @@ use crate::terminal::{inline, shown};
 use crate::{digest, file, terminal};
 
 /// The version of the format that this crate reads and writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The value of [`Profile::format`].
 pub const FORMAT: &str = "fs-profile";
 /// Bytes of the largest profile that is read.
@@ -388,7 +388,7 @@ mod tests {
             assert!(refused(&text[..end]).contains("is not a profile"), "{end}");
         }
         let edits = [
-            ("\"version\": 1", "\"version\": 7", "profile version 7, this program reads version 1"),
+            ("\"version\": 2", "\"version\": 7", "profile version 7, this program reads version 2"),
             ("fs-profile", "fs-schedule", "its `format` is not `fs-profile`"),
             ("\"time\": 0.00001", "\"time\": NaN", "is not a profile"),
             ("\"time\": 0.00001", "\"time\": -1.0", "`time` of operation `a` is -1e0"),

@@ -27,11 +27,12 @@ pub struct Rows {
     /// The same if rows are hashed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hashed: Option<f64>,
-    /// Traffic of the rank that asks for most in a batch over the mean rank's. None in profiles of versions that did not count it.
+    /// Requests to others of the rank that asks for most in a batch, over what a mean rank's would be if rows were spread evenly;
+    /// none if nobody counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asking: Option<f64>,
-    /// Requests that other ranks send each rank for the rows it owns, over an even share, if ranks own ranges of rows. None in
-    /// profiles of versions that did not count them.
+    /// Requests that other ranks send each rank for the rows it owns, over an even share, if ranks own ranges of rows; none if
+    /// nobody counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub owners: Vec<f64>,
     /// The same if rows are hashed.

@@ -200,7 +200,7 @@ impl Load<'_> {
                 if *rank == busiest {
                     *times
                 } else {
-                    1.0
+                    0.0
                 }
             }
             (Self::Owners { loads, .. }, Busiest::Owner(busiest)) => {
