@@ -219,7 +219,7 @@ impl Cut {
             self.levels.push(level);
         }
         let mut looked_at = 0;
-        while self.levels.iter().map(|level| level.most).sum::<i64>() > shares + allowed
+        while self.levels.iter().map(|level| level.most).sum::<i64>() > shares.saturating_add(allowed)
             && looked_at < LOOKED_AT
         {
             let mut best: Option<(i64, usize, Way)> = None;

@@ -334,7 +334,7 @@ impl Planner {
         plan.bounded_by = dearest.filter(|s| s.cost > mean).map(|s| s.index as usize);
         plan.bound = mean.max(dearest.map_or(0, |s| s.cost));
         plan.most_at_home = self.loads.get(self.loads.most());
-        let goal = plan.bound + (plan.bound as f64 * p.slack / 1000.0) as u64;
+        let goal = plan.bound.saturating_add((plan.bound as f64 * p.slack / 1000.0) as u64);
         let fits = self.sizes.iter().all(|size| *size <= most(p));
         if self.sizes.iter().sum::<u64>() > most(p).saturating_mul(p.ranks as u64) {
             // It finds the sample for which there is no room, and soon.

@@ -58,7 +58,7 @@ fn problems() -> impl Strategy<Value = Any> {
         prop::option::of(0..1500u64),
         any::<bool>(),
         1..5usize,
-        prop_oneof![Just(0.0), Just(2.0), 0.0..500.0],
+        prop_oneof![Just(0.0), Just(2.0), 0.0..500.0, Just(f64::MAX)],
     );
     (samples, options).prop_map(|(samples, (ranks, most, equal_counts, microbatches, slack))| Any {
         ranks,
