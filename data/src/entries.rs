@@ -119,14 +119,14 @@ pub(crate) fn hot(entries: &[Vec<Vec<Entry>>], ranks: usize, most: usize) -> Vec
     hot.into_iter().map(|(row, n)| (row as u64, n as f64 * each)).collect()
 }
 
-/// What ranks are asked for by others.
+/// What ranks use, and are asked for by others.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Asked {
     /// The most that a rank sends or receives in a batch, over what it would be if rows were spread evenly.
     pub busiest: f64,
-    /// The most that a rank sends.
+    /// The most rows that a rank uses in a batch over the mean, whoever owns them.
     pub asking: f64,
-    /// What each receives, over the same.
+    /// What each receives, over what it would be if rows were spread evenly.
     pub owners: Vec<f64>,
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn asked(
     slot: impl Fn(u64) -> u64,
 ) -> Asked {
     let shard = rows_per_rank(rows, ranks as u64);
-    let (mut most, mut asking, mut even) = (0.0, 0.0, 0.0);
+    let (mut most, mut asking, mut used, mut even) = (0.0, 0.0, 0.0, 0.0);
     let mut owners = vec![0.0; ranks];
     for batch in entries {
         let mut traffic = vec![[0u64; 2]; ranks];
@@ -152,13 +152,15 @@ pub(crate) fn asked(
             }
         }
         most += traffic.iter().flatten().copied().max().unwrap_or(0) as f64;
-        asking += traffic.iter().map(|[sent, _]| *sent).max().unwrap_or(0) as f64;
+        asking += batch.iter().map(Vec::len).max().unwrap_or(0) as f64;
         owners.iter_mut().zip(&traffic).for_each(|(sum, [_, received])| *sum += *received as f64);
         let sent: usize = batch.iter().map(Vec::len).sum();
+        used += sent as f64 / ranks as f64;
         even += sent as f64 / ranks as f64 * (ranks as f64 - 1.0) / ranks as f64;
     }
     let over = |n: f64| if even > 0.0 { n / even } else { 1.0 };
-    Asked { busiest: over(most), asking: over(asking), owners: owners.into_iter().map(over).collect() }
+    let asking = if used > 0.0 { asking / used } else { 1.0 };
+    Asked { busiest: over(most), asking, owners: owners.into_iter().map(over).collect() }
 }
 
 pub(crate) fn mean(values: impl Iterator<Item = f64>) -> f64 {
@@ -233,8 +235,8 @@ mod tests {
         let entries = vec![vec![vec![entry(2, 0, 0), entry(3, 0, 0)], vec![entry(2, 0, 0), entry(3, 0, 0)]]];
         let of = |slot: fn(u64) -> u64| asked(&entries, 4, 2, slot);
         // Rank 1 owns what is asked for, and only rank 0 is another.
-        assert_eq!(of(|row| row), Asked { busiest: 2.0, asking: 2.0, owners: vec![0.0, 2.0] });
-        assert_eq!(of(|row| row ^ 1), Asked { busiest: 2.0, asking: 2.0, owners: vec![0.0, 2.0] });
+        assert_eq!(of(|row| row), Asked { busiest: 2.0, asking: 1.0, owners: vec![0.0, 2.0] });
+        assert_eq!(of(|row| row ^ 1), Asked { busiest: 2.0, asking: 1.0, owners: vec![0.0, 2.0] });
         // In other slots each asks the other for one.
         assert_eq!(of(|row| (row + 1) % 4), Asked { busiest: 1.0, asking: 1.0, owners: vec![1.0, 1.0] });
         assert_eq!(hot(&entries, 2, MOST_HOT), [(2, 1.0), (3, 1.0)]);

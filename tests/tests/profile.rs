@@ -274,11 +274,11 @@ fn traffic_is_added_up_by_ranks() {
                     ids[offsets[rank * 8]..offsets[rank * 8 + 8]].iter().copied().collect();
                 for row in rows {
                     asks[table] += bytes / 160.0;
+                    if table < 2 {
+                        each[table][rank] += 1.0;
+                    }
                     if owner(row) != rank {
                         asked[table][owner(row)] += bytes / 40.0;
-                        if table < 2 {
-                            each[table][rank] += 1.0;
-                        }
                     }
                 }
             }
@@ -321,7 +321,11 @@ fn traffic_is_added_up_by_ranks() {
     }
     for (name, most) in ["shared", "more"].iter().zip(most) {
         let found = rows.iter().find(|rows| rows.table == *name).expect("counted");
-        close(found.asking.expect("counted"), most / (0.75 * found.sent), 1e-9);
+        let table = usize::from(*name == "more");
+        for (owner, asked) in found.owners.iter().zip(asked[table]) {
+            close(*owner, asked / (0.75 * asks[table]), 1e-9);
+        }
+        close(found.asking.expect("counted"), most / found.sent, 1e-9);
     }
     // As unevenly as that, twice and not at all.
     let of_asking = |times: f64| {

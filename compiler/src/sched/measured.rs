@@ -186,7 +186,7 @@ impl<'a> Measured<'a> {
             whole * correction.clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION)
         };
         let whole = exact.map_or_else(corrected, |o| o.time);
-        Time { core, wire, ..Time::of(whole + 2.0 * overhead.wake) }
+        Time { core: core.min(whole), wire, ..Time::of(whole + 2.0 * overhead.wake) }
     }
 
     fn nearest(&self, kind: &str, op: &Op, (flops, bytes): (f64, f64)) -> Option<&'a OpCost> {

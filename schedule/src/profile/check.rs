@@ -198,7 +198,7 @@ impl Profile {
             size(&name, rows.sent)?;
             number(&format!("`busiest` of {name}"), rows.busiest, 0.0, busiest)?;
             number(&format!("`hashed` of {name}"), rows.hashed.unwrap_or(1.0), 0.0, busiest)?;
-            number(&format!("`asking` of {name}"), rows.asking.unwrap_or(1.0), 0.0, busiest)?;
+            number(&format!("`asking` of {name}"), rows.asking.unwrap_or(1.0), 0.0, ranks + ROUNDING)?;
             for (what, owners) in [("owners", &rows.owners), ("hashed_owners", &rows.hashed_owners)] {
                 if !owners.is_empty() && owners.len() != self.ranks as usize {
                     return damaged(format!("`{what}` of {name} are not of {} ranks", self.ranks));

@@ -408,6 +408,11 @@ mod tests {
                 "\"hashed_owners\": [\n",
                 "`hashed_owners` of rows of `items` are not of 2 ranks",
             ),
+            (
+                "\"owners\": [\n        1.0,\n        1.0",
+                "\"owners\": [\n        3.0,\n        3.0",
+                "the sum of `owners` of rows of `items` is 6e0",
+            ),
             ("          7,\n", "          3,\n", "hot rows of `items` are not in order"),
             (
                 "          7,\n          1.0",

@@ -27,8 +27,7 @@ pub struct Rows {
     /// The same if rows are hashed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hashed: Option<f64>,
-    /// Requests to others of the rank that asks for most in a batch, over what a mean rank's would be if rows were spread evenly;
-    /// none if nobody counted.
+    /// Entries of the rank that has most in a batch over a mean rank's, whoever owns the rows; none if nobody counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asking: Option<f64>,
     /// Requests that other ranks send each rank for the rows it owns, over an even share, if ranks own ranges of rows; none if
@@ -112,7 +111,7 @@ impl Rows {
     /// Requests to each owner of planned rows that were counted.
     fn planned(&self, table: &Table, ranks: u32) -> Option<Vec<f64>> {
         let RowPlacement::Planned { hot } = &table.placement else { return None };
-        if self.hot.is_empty() {
+        if self.hot.is_empty() || hot.len() != ranks as usize {
             return None;
         }
         let all: f64 = self.hot.iter().map(|row| row.1).sum();

@@ -16,6 +16,9 @@ use crate::size::Symbol;
 
 use super::Rows;
 
+/// Sums that differ by less are the same.
+const EVEN: f64 = 1e-9;
+
 /// Who does how much where a schedule runs on `ranks` ranks, which may be others than it was planned for.
 #[derive(Debug)]
 pub struct Work<'a, S, R> {
@@ -63,7 +66,10 @@ impl<'a, S: Fn(&Op, Symbol) -> f64, R: Fn(u32) -> Option<&'a Rows>> Work<'a, S, 
                 asks += bytes * load.asks();
                 match load {
                     Load::Even(times) => asked.iter_mut().for_each(|sum| *sum += bytes * times),
-                    Load::Owner { rank, times, .. } => asked[rank as usize] += bytes * times,
+                    Load::Owner { rank, each, times, .. } => {
+                        let places = asked.iter_mut().skip((rank % each) as usize).step_by(each as usize);
+                        places.for_each(|sum| *sum += bytes * times);
+                    }
                     Load::Owners { loads, .. } => {
                         asked.iter_mut().zip(loads.iter()).for_each(|(sum, load)| *sum += bytes * load);
                     }
@@ -73,7 +79,8 @@ impl<'a, S: Fn(&Op, Symbol) -> f64, R: Fn(u32) -> Option<&'a Rows>> Work<'a, S, 
         }
         let most = (0..).zip(owners).reduce(|most, next| if next.1 > most.1 { next } else { most });
         match most {
-            Some((rank, most)) if most >= asking => Busiest::Owner(rank),
+            // Where all have as much it is nobody.
+            Some((rank, most)) if most > asking * (1.0 + EVEN) => Busiest::Owner(rank),
             _ => Busiest::Asking,
         }
     }
@@ -143,8 +150,11 @@ impl<'a, S: Fn(&Op, Symbol) -> f64, R: Fn(u32) -> Option<&'a Rows>> Work<'a, S, 
             let rows = (self.rows)(e);
             let counted = rows.and_then(|rows| rows.asking).unwrap_or(1.0);
             let asking = if counted > 1.0 { (counted * self.uneven).max(1.0) } else { 1.0 };
+            let each = if self.leg(e).between().is_some() { self.nodes.each() } else { self.ranks };
             let load = match (self.owner(e), self.table(e)) {
-                (Some(owner), _) => Load::Owner { rank: owner % self.ranks, times: self.received(e), asking },
+                (Some(owner), _) => {
+                    Load::Owner { rank: owner % self.ranks, each, times: self.received(e), asking }
+                }
                 (None, Some(table)) if table.sharding == Sharding::RowWise => {
                     match rows.map(|rows| (rows.owners_of(table, self.ranks), rows)) {
                         Some((Some(owners), _)) => Load::Owners { loads: self.places(e, owners), asking },
@@ -180,8 +190,8 @@ impl<'a, S: Fn(&Op, Symbol) -> f64, R: Fn(u32) -> Option<&'a Rows>> Work<'a, S, 
 enum Load<'a> {
     /// All ranks.
     Even(f64),
-    /// One rank owns all.
-    Owner { rank: u32, times: f64, asking: f64 },
+    /// One rank owns all, or whoever has its place among so many relays.
+    Owner { rank: u32, each: u32, times: f64, asking: f64 },
     /// All own some.
     Owners { loads: Cow<'a, [f64]>, asking: f64 },
 }
@@ -196,12 +206,8 @@ impl Load<'_> {
         match (self, busiest) {
             (Self::Even(times), _) => *times,
             (Self::Owner { asking, .. } | Self::Owners { asking, .. }, Busiest::Asking) => *asking,
-            (Self::Owner { rank, times, .. }, Busiest::Owner(busiest)) => {
-                if *rank == busiest {
-                    *times
-                } else {
-                    0.0
-                }
+            (Self::Owner { rank, each, times, .. }, Busiest::Owner(busiest)) => {
+                if rank % each == busiest % each { *times } else { 0.0 }
             }
             (Self::Owners { loads, .. }, Busiest::Owner(busiest)) => {
                 loads.get(busiest as usize).copied().unwrap_or(1.0)
