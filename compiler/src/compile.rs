@@ -67,8 +67,10 @@ pub struct PipelineOptions {
     pub buckets_gradients: bool,
     /// Each row once per rank.
     pub unique_rows: bool,
-    /// Reuse distances (in microbatches) that are told apart; 0: rows travel together.
+    /// Reuse distances (in windows) that are told apart; 0: rows travel together.
     pub lookahead: u32,
+    /// Windows of a batch by which they are; `None`: each microbatch is one.
+    pub windows: Option<u32>,
     /// Parts of a batch; `None`: as the model's settings say.
     pub microbatches: Option<u32>,
     /// Ranks to place tables on.
@@ -99,6 +101,7 @@ impl PipelineOptions {
             buckets_gradients: policy.buckets_gradients(),
             unique_rows: boolean(&module.attrs, "unique_rows")?,
             lookahead: int(&module.attrs, "lookahead")?,
+            windows: None,
             microbatches: None,
             ranks,
             node: None,
@@ -116,6 +119,13 @@ impl PipelineOptions {
     #[must_use]
     pub fn lookahead(mut self, lookahead: u32) -> Self {
         self.lookahead = lookahead;
+        self
+    }
+
+    /// By so many windows of a batch.
+    #[must_use]
+    pub fn windows(mut self, windows: impl Into<Option<u32>>) -> Self {
+        self.windows = windows.into();
         self
     }
 
@@ -205,12 +215,18 @@ pub fn pipeline(plan: &PipelineOptions) -> String {
     } else {
         PerTable::default()
     };
+    let windows = if plan.tells_rows_apart {
+        PerTable { others: plan.windows, named: tables.windows.clone() }
+    } else {
+        PerTable::default()
+    };
     let unique = PerTable { others: Some(plan.unique_rows), named: tables.unique.clone() };
     let relay = PerTable { others: None, named: tables.relay.clone() };
     let exchanges = format!(
-        "{}{}{}",
+        "{}{}{}{}",
         per_table("unique=", &unique),
         per_table(",lookahead=", &lookahead),
+        per_table(",windows=", &windows),
         per_table(",relay=", &relay)
     );
     let fuse = plan.launch_bytes.filter(|bytes| *bytes > 0).map_or(String::new(), |bytes| {
@@ -257,8 +273,10 @@ pub struct CompileOptions {
     pub ranks: Option<u32>,
     /// The machine to plan for; `None`: the model's first cluster, else the preset `local` with all ranks on one node.
     pub cluster: Option<Cluster>,
-    /// Reuse distances that are told apart, in microbatches; `None`: as the model says.
+    /// Reuse distances that are told apart, in windows; `None`: as the model says.
     pub lookahead: Option<u32>,
+    /// Windows of a batch by which rows are told apart, if fewer than microbatches; `None`: each microbatch is one.
+    pub windows: Option<u32>,
     /// Parts of a batch; `None`: as the model says, and one where it says `auto`: [`crate::search::microbatches`] chooses.
     pub microbatches: Option<u32>,
     /// Most batches in flight; `None`: as many as help.
@@ -286,6 +304,7 @@ impl CompileOptions {
             ranks: ranks.into(),
             cluster: None,
             lookahead: None,
+            windows: None,
             microbatches: None,
             in_flight: None,
             balance: None,
@@ -315,6 +334,13 @@ impl CompileOptions {
     #[must_use]
     pub fn lookahead(mut self, distances: impl Into<Option<u32>>) -> Self {
         self.lookahead = distances.into();
+        self
+    }
+
+    /// By so many windows of a batch.
+    #[must_use]
+    pub fn windows(mut self, windows: impl Into<Option<u32>>) -> Self {
+        self.windows = windows.into();
         self
     }
 
@@ -494,7 +520,11 @@ impl Aim {
         module: &Module,
         options: &CompileOptions,
     ) -> Result<Vec<Stage>, CompileError> {
-        for (option, asked) in [("lookahead", options.lookahead), ("microbatches", options.microbatches)] {
+        for (option, asked) in [
+            ("lookahead", options.lookahead),
+            ("windows", options.windows),
+            ("microbatches", options.microbatches),
+        ] {
             if let Some(value) = asked.filter(|n| !(1..=64).contains(n)) {
                 return Err(CompileError::Beyond { option, value });
             }
@@ -503,10 +533,14 @@ impl Aim {
         if let Some(value) = named.filter_map(|k| k.0).find(|n| !(1..=64).contains(n)) {
             return Err(CompileError::Beyond { option: "lookahead of a table", value });
         }
+        if let Some(value) = options.tables.windows.values().copied().find(|n| !(1..=64).contains(n)) {
+            return Err(CompileError::Beyond { option: "windows of a table", value });
+        }
         let asked = PipelineOptions::of(module, options.policy, self.ranks)?;
         let lookahead = options.lookahead.unwrap_or(asked.lookahead);
         let plan = asked
             .lookahead(lookahead)
+            .windows(options.windows)
             .microbatches(options.microbatches)
             .node(Some(self.cluster.gpus_per_node).filter(|node| (2..self.ranks).contains(node)))
             .memory(self.cluster.memory)

@@ -21,7 +21,7 @@ use fs_dsl::checked::Program;
 use crate::compile::balance::Decided;
 use crate::compile::{Aim, CompileError, CompileOptions, Compiled, balance};
 use crate::emit::{self, Emitted};
-use crate::import::import;
+use crate::import::{import, settings::microbatches as microbatches_of};
 use crate::ir::Module;
 use crate::passes::branches::Branches;
 use crate::passes::manager::Stage;
@@ -46,8 +46,10 @@ fn gain(options: &CompileOptions) -> f64 {
 pub struct Candidate {
     /// What waits for what.
     pub policy: &'static dyn Policy,
-    /// Reuse distances that are told apart, in microbatches; `None`: as the model says.
+    /// Reuse distances that are told apart, in windows; `None`: as the model says.
     pub lookahead: Option<u32>,
+    /// Windows of a batch by which rows are told apart; `None`: as options say, or each microbatch is one.
+    pub windows: Option<u32>,
     /// Parts of a batch; `None`: as options or the model say.
     pub microbatches: Option<u32>,
 }
@@ -55,7 +57,7 @@ pub struct Candidate {
 impl Candidate {
     /// A policy with a lookahead.
     pub fn new(policy: &'static dyn Policy, lookahead: impl Into<Option<u32>>) -> Self {
-        Self { policy, lookahead: lookahead.into(), microbatches: None }
+        Self { policy, lookahead: lookahead.into(), windows: None, microbatches: None }
     }
 
     /// In so many parts of a batch.
@@ -65,14 +67,23 @@ impl Candidate {
         self
     }
 
+    /// With rows told apart by so many windows of a batch.
+    #[must_use]
+    pub fn windows(mut self, windows: impl Into<Option<u32>>) -> Self {
+        self.windows = windows.into();
+        self
+    }
+
     /// For people: `pec with lookahead 2`, `serial in 4 microbatches`.
     pub fn describe(&self) -> String {
         let with = self.lookahead.filter(|_| self.policy.tells_rows_apart());
         let with = with.map_or_else(String::new, |k| format!(" with lookahead {k}"));
+        let apart = self.windows.filter(|_| self.policy.tells_rows_apart());
+        let apart = apart.map_or_else(String::new, |n| format!(", {n} window{}", if n == 1 { "" } else { "s" }));
         let parts = self
             .microbatches
             .map_or_else(String::new, |m| format!(" in {m} microbatch{}", if m == 1 { "" } else { "es" }));
-        format!("{}{with}{parts}", self.policy.name())
+        format!("{}{with}{apart}{parts}", self.policy.name())
     }
 }
 
@@ -222,7 +233,24 @@ impl<'a> Search<'a> {
     fn asked(&self, candidate: &Candidate) -> CompileOptions {
         let options = self.options.clone().policy(candidate.policy).lookahead(candidate.lookahead);
         let parts = candidate.microbatches.or(options.microbatches);
-        options.microbatches(parts)
+        let windows = candidate.windows.or(options.windows);
+        options.microbatches(parts).windows(windows)
+    }
+
+    /// Candidates, and before each that tells rows apart by microbatches the same by batches: where that takes as long it has fewer
+    /// operations. Nobody has said which, and there are several microbatches.
+    fn in_windows(&self, candidates: impl IntoIterator<Item = Candidate>) -> Vec<Candidate> {
+        let mut all = Vec::new();
+        for candidate in candidates {
+            let parts = candidate.microbatches.or(self.options.microbatches);
+            let parts = parts.unwrap_or_else(|| microbatches_of(&self.program.train));
+            let open = candidate.windows.or(self.options.windows).is_none();
+            if open && parts > 1 && candidate.policy.tells_rows_apart() {
+                all.push(candidate.windows(1));
+            }
+            all.push(candidate);
+        }
+        all
     }
 
     /// What becomes of candidates of which one is asked to beat a cost, if there is one.
@@ -231,7 +259,7 @@ impl<'a> Search<'a> {
         candidates: impl IntoIterator<Item = Candidate>,
         beat: Option<Cost>,
     ) -> Result<Round, CompileError> {
-        let candidates: Vec<Candidate> = candidates.into_iter().collect();
+        let candidates = self.in_windows(candidates);
         let stages = |c: &Candidate| self.aim.stages(&self.module, &self.asked(c));
         let pipelines: Vec<Vec<Stage>> = candidates.iter().map(stages).collect::<Result<_, _>>()?;
         let mut best: Option<(Cost, usize, Compiled)> = None;

@@ -141,8 +141,9 @@ impl<'a> Counter<'a> {
         self.kept = Some(BTreeMap::new());
         let mut tables = Vec::with_capacity(looked_up.len());
         for e in looked_up {
-            let cuts = [microbatches];
-            let way = |unique| Way { unique, cuts: &cuts, reach, hot };
+            // As many windows as rows are told apart by where nobody says how many.
+            let cuts: &[u32] = if microbatches > 1 { &[1, microbatches] } else { &[1] };
+            let way = |unique| Way { unique, cuts, reach, hot };
             tables.push(TableCounts {
                 occurrences: self.rows(e, way(false), steps.clone())?,
                 unique: self.rows(e, way(true), steps.clone())?,

@@ -25,7 +25,7 @@ use super::units::human;
 /// Bytes of the largest file of interactions that is read to plan with: all of it has to be.
 const MOST_BYTES: u64 = 1 << 28;
 /// Stands for what counts mean: raise it when they are counted otherwise.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What became of looking.
 #[derive(Debug)]

@@ -18,10 +18,8 @@ impl Layout {
     pub fn new(schedule: &Schedule) -> Self {
         let mut layout = Self::default();
         for exchange in &schedule.exchanges {
-            let classes = exchange.lookahead.map_or(0, |lookahead| {
-                let microbatches = schedule.settings.microbatches.max(1);
-                fs_schedule::reuse::Reuse { lookahead, microbatches }.count(Way::Forward)
-            });
+            let reuse = exchange.reuse(schedule.settings.microbatches);
+            let classes = reuse.map_or(0, |reuse| reuse.count(Way::Forward));
             layout.exchanges.push((layout.len, classes));
             layout.len += 3 + 4 * classes;
         }

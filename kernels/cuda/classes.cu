@@ -1,6 +1,6 @@
 // Classes of reuse distance, positions by class, and lists that ranks ask for on behalf of others.
 //
-// Rows of another batch are a bitmap; where there are several microbatches each has a value, its first or
+// Rows of another batch are a bitmap; where there are several windows each has a value, its first or
 // last use, at its rank among the members.
 #include "bitmap.cuh"
 
@@ -54,9 +54,9 @@ DEVICE uint32_t use_of(const uint8_t* uses, uint32_t stride, uint64_t entry) {
 // batch's last use to the own first; backward: from the own last to the other's first. Without values uses are 0.
 KERNEL_JOINED(distance_mark,
     (uint32_t n, const uint32_t* rows, uint64_t shard, const uint8_t* uses, uint32_t stride, uint32_t batches,
-     uint32_t microbatches, uint32_t forward, const uint32_t* bits, const uint32_t* before, const uint32_t* values,
+     uint32_t windows, uint32_t forward, const uint32_t* bits, const uint32_t* before, const uint32_t* values,
      uint32_t* distance, uint32_t* fault),
-    (n, rows, shard, uses, stride, batches, microbatches, forward, bits, before, values, distance, fault)) {
+    (n, rows, shard, uses, stride, batches, windows, forward, bits, before, values, distance, fault)) {
     uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
@@ -68,26 +68,26 @@ KERNEL_JOINED(distance_mark,
     }
     if (distance[i] == 0 && is_member(bits, row)) {
         uint32_t own = use_of(uses, stride, i), other = values ? values[rank_of(bits, before, row)] : 0;
-        distance[i] = batches * microbatches + (forward ? own - other : other - own);
+        distance[i] = batches * windows + (forward ? own - other : other - own);
     }
 }
 
-// The class of each entry, from a table: a row for each microbatch, a column for each distance and one for farther ones.
+// The class of each entry, from a table: a row for each window, a column for each distance and one for farther ones.
 KERNEL_JOINED(classes_of,
     (uint32_t n, const uint8_t* uses, uint32_t stride, const uint32_t* distance, uint32_t lookahead,
-     uint32_t microbatches, const uint8_t* table, uint8_t* classes, uint32_t* fault),
-    (n, uses, stride, distance, lookahead, microbatches, table, classes, fault)) {
+     uint32_t windows, const uint8_t* table, uint8_t* classes, uint32_t* fault),
+    (n, uses, stride, distance, lookahead, windows, table, classes, fault)) {
     uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
-    uint32_t microbatch = use_of(uses, stride, i), far = distance[i];
-    if (microbatch >= microbatches) {
+    uint32_t window = use_of(uses, stride, i), far = distance[i];
+    if (window >= windows) {
         raise_fault(fault, FAULT_CLASS);
         return;
     }
     uint32_t column = far == 0 || far > lookahead ? lookahead : far - 1;
-    classes[i] = table[microbatch * (lookahead + 1) + column];
+    classes[i] = table[window * (lookahead + 1) + column];
 }
 
 // keys[i] = the class of an entry, to sort by.

@@ -198,7 +198,7 @@ KERNEL_JOINED(place_entries,
     inverse[from] = uint32_t(i);
 }
 
-// In which microbatch each entry is used first and last. Numbers while they are found; `uses` has two bytes an entry.
+// In which window each entry is used first and last. Numbers while they are found; `uses` has two bytes an entry.
 KERNEL_JOINED(uses_begin,
     (uint32_t entries, uint32_t* first, uint32_t* last),
     (entries, first, last)) {
@@ -208,25 +208,25 @@ KERNEL_JOINED(uses_begin,
         last[entry] = 0;
     }
 }
-// Positions of a microbatch end at its boundary.
+// Positions of a window end at its boundary.
 KERNEL_JOINED(uses_mark,
-    (uint32_t n, const uint32_t* inverse, uint32_t microbatches, const uint32_t* boundaries, uint32_t entries,
+    (uint32_t n, const uint32_t* inverse, uint32_t windows, const uint32_t* boundaries, uint32_t entries,
      uint32_t* first, uint32_t* last, uint32_t* fault),
-    (n, inverse, microbatches, boundaries, entries, first, last, fault)) {
+    (n, inverse, windows, boundaries, entries, first, last, fault)) {
     uint64_t i = thread_in_grid(grid);
     if (i >= n) {
         return;
     }
-    uint32_t microbatch = 0, entry = inverse[i];
-    while (microbatch < microbatches && i >= boundaries[microbatch]) {
-        microbatch++;
+    uint32_t window = 0, entry = inverse[i];
+    while (window < windows && i >= boundaries[window]) {
+        window++;
     }
-    if (entry >= entries || microbatch == microbatches) {
+    if (entry >= entries || window == windows) {
         raise_fault(fault, entry >= entries ? FAULT_ROW : FAULT_SIZE);
         return;
     }
-    atomicMin(&first[entry], microbatch);
-    atomicMax(&last[entry], microbatch);
+    atomicMin(&first[entry], window);
+    atomicMax(&last[entry], window);
 }
 KERNEL_JOINED(uses_end,
     (uint32_t entries, const uint32_t* first, const uint32_t* last, uint8_t* uses),

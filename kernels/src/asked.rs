@@ -35,7 +35,7 @@ pub fn group_by_owner(
     }
 }
 
-/// A row that somebody asks for on behalf of a user, and the microbatches of its first and last use (0 if there is one).
+/// A row that somebody asks for on behalf of a user, and the windows of its first and last use (0 if there is one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
     /// Who needs it.

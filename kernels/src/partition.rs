@@ -10,13 +10,13 @@ use crate::mat::{Mat, MatMut};
 use crate::real::Real;
 use crate::rows::{Fetch, assert_rows, copy_rows};
 
-/// The rows of a batch as an owner knows them: an entry each, with the microbatches of its first and last use (two
+/// The rows of a batch as an owner knows them: an entry each, with the windows of its first and last use (two
 /// bytes an entry) where there are several.
 #[derive(Debug, Clone, Copy)]
 pub struct Uses<'a> {
     /// Local rows.
     pub rows: &'a [u32],
-    /// First and last microbatch of each; `None`: always 0.
+    /// First and last window of each; `None`: always 0.
     pub uses: Option<&'a [u8]>,
 }
 
@@ -98,24 +98,24 @@ pub struct Partition {
     distance: Vec<u32>,
 }
 
-/// Reuse distances become classes through a table: `classes[microbatch * (lookahead + 1) + distance - 1]`, the last
-/// of each microbatch for everything farther.
+/// Reuse distances become classes through a table: `classes[window * (lookahead + 1) + distance - 1]`, the last
+/// of each window for everything farther.
 #[derive(Debug, Clone, Copy)]
 pub struct Classes<'a> {
     /// Greatest distance that is told apart.
     pub lookahead: u32,
     /// Microbatches of a batch.
-    pub microbatches: u32,
-    /// Class of each (microbatch, distance).
+    pub windows: u32,
+    /// Class of each (window, distance).
     pub table: &'a [u8],
 }
 
 impl Classes<'_> {
     #[inline]
-    fn of(&self, microbatch: u8, distance: u32) -> u8 {
+    fn of(&self, window: u8, distance: u32) -> u8 {
         let far = self.lookahead;
         let d = if distance == 0 || distance > far { far } else { distance - 1 };
-        self.table[(u32::from(microbatch) * (far + 1) + d) as usize]
+        self.table[(u32::from(window) * (far + 1) + d) as usize]
     }
 }
 
@@ -139,7 +139,7 @@ pub fn forward(
             if distance[i] == 0
                 && let Some(last) = other.get(*row, uses.uses.is_some())
             {
-                distance[i] = batches * classes.microbatches + u32::from(own.first(i)) - u32::from(last);
+                distance[i] = batches * classes.windows + u32::from(own.first(i)) - u32::from(last);
             }
         }
         other.clear();
@@ -180,7 +180,7 @@ pub fn backward(
                 && let Some(first) = other.get(*row, uses.uses.is_some())
             {
                 distance[i] =
-                    batches * classes.microbatches + u32::from(first) - u32::from(last_use(i, *row));
+                    batches * classes.windows + u32::from(first) - u32::from(last_use(i, *row));
             }
         }
         other.clear();

@@ -196,8 +196,8 @@ pub fn bucketize_by_owner(
     Ok(())
 }
 
-/// In which microbatch each entry is used first and last (two bytes an entry), where the first `boundaries[0]`
-/// positions are of microbatch 0, those up to `boundaries[1]` of microbatch 1, and so on.
+/// In which window each entry is used first and last (two bytes an entry), where the first `boundaries[0]`
+/// positions are of window 0, those up to `boundaries[1]` of window 1, and so on.
 pub fn uses_of_entries(inverse: &[u32], boundaries: &[usize], entries: usize, uses: &mut [u8]) {
     assert!(
         uses.len() == 2 * entries && boundaries.last().copied().unwrap_or(0) == inverse.len(),
@@ -208,11 +208,11 @@ pub fn uses_of_entries(inverse: &[u32], boundaries: &[usize], entries: usize, us
         pair.copy_from_slice(&[u8::MAX, 0]);
     }
     let mut start = 0;
-    for (microbatch, end) in boundaries.iter().enumerate() {
+    for (window, end) in boundaries.iter().enumerate() {
         for entry in &inverse[start..*end] {
             let pair = &mut uses[2 * *entry as usize..][..2];
-            pair[0] = pair[0].min(microbatch as u8);
-            pair[1] = microbatch as u8;
+            pair[0] = pair[0].min(window as u8);
+            pair[1] = window as u8;
         }
         start = *end;
     }

@@ -66,7 +66,7 @@ proptest! {
         let history = k.div_ceil(m).min(4) as usize;
         let shard = space.max(shard as usize);
         let numbers = table(k, m);
-        let classes = Classes { lookahead: k, microbatches: m, table: &numbers };
+        let classes = Classes { lookahead: k, windows: m, table: &numbers };
         let others: Vec<Uses> = all[1..=history].iter().map(|l| l.uses(m)).collect();
         let mut work = Partition::default();
         let mut out = vec![0; batches[0].len()];

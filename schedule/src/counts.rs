@@ -66,9 +66,9 @@ impl Counts {
         };
         let rows = |r: &Rows| {
             let reuse = r.reuse.iter().all(|counts| {
-                counts.microbatches == microbatches
+                [1, microbatches].contains(&counts.microbatches)
                     && [&counts.forward, &counts.backward].into_iter().all(|lists| {
-                        lists.len() == microbatches as usize
+                        lists.len() == counts.microbatches as usize
                             && lists.iter().all(|list| (2..=DISTANCES as usize + 1).contains(&list.len()))
                             && lists.iter().flatten().all(|n| number(*n))
                     })

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::operand::Element;
+use crate::reuse::Reuse;
 use crate::size::Poly;
 
 /// Training settings.
@@ -324,9 +325,11 @@ pub struct Exchange {
     pub entries: u32,
     /// Each row once per rank, or once per occurrence.
     pub unique: bool,
-    /// Training rows travel by reuse distance (in microbatches) up to this one; `None`: all together. See
-    /// [`crate::reuse`].
+    /// Training rows travel by reuse distance (in windows) up to this one; `None`: all together. See [`crate::reuse`].
     pub lookahead: Option<u32>,
+    /// Windows of a batch, fewer than microbatches, which they cut evenly; `None`: each microbatch is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<u32>,
     /// In training, who reads samples asks for the rows on behalf of the ranks that work on them. A rank's entries are then
     /// ascending rows for each owner, also where there is one per occurrence: the owner finds the same list.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -381,6 +384,12 @@ impl Leg {
 }
 
 impl Exchange {
+    /// How the rows of a batch of so many microbatches are told apart; `None`: they travel together.
+    pub fn reuse(&self, microbatches: u32) -> Option<Reuse> {
+        let microbatches = microbatches.max(1);
+        Reuse::in_windows(self.lookahead?, microbatches, self.windows.unwrap_or(microbatches))
+    }
+
     /// Columns that it moves: those of its part of the table.
     pub fn columns(&self, tables: &[Table]) -> u32 {
         tables.get(self.table as usize).map_or(0, |t| {

@@ -28,7 +28,7 @@ pub enum Element {
     Index,
     /// Numbers of entries per rank (u64).
     Count,
-    /// Classes of reuse distance, or microbatches of use (u8).
+    /// Classes of reuse distance, or windows of use (u8).
     Byte,
 }
 

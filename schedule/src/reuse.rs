@@ -1,16 +1,21 @@
 //! Reuse distance: the classes into which the rows of a batch fall, and when two operations can meet at a row.
 //!
-//! The unit is the microbatch. Batch n has microbatches n*M to n*M + M - 1 (M = 1: the batch itself). Rows are
-//! updated once per batch, after their last use in it, and are needed by a rank at its first use. So
+//! The unit is the *window*: one microbatch or several that follow each other, as many in each. Batch n has windows n*W to
+//! n*W + W - 1 (W = 1: the batch itself). Rows are updated once per batch, after their last use in it, and are needed by a
+//! rank at its first use. So
 //!
-//! - a rank's *lookup* of a row is `(b, d)`: first used in microbatch b of this batch by that rank; last used, by any
-//!   rank in a batch before, d microbatches earlier;
-//! - the *gradient* of a row is `(a, e)`: last used, by any rank, in microbatch a of this batch; next used, by any
-//!   rank in a later batch, e microbatches later.
+//! - a rank's *lookup* of a row is `(b, d)`: first used in window b of this batch by that rank; last used, by any
+//!   rank in a batch before, d windows earlier;
+//! - the *gradient* of a row is `(a, e)`: last used, by any rank, in window a of this batch; next used, by any
+//!   rank in a later batch, e windows later.
+//!
+//! Rows of a window are there before its first microbatch, their gradients are whole after its last. So windows of a microbatch
+//! let rows be latest and gradients earliest, and wider ones make fewer classes, transfers and updates: what is told apart
+//! changes nothing of what is computed.
 //!
 //! Distances up to the lookahead K are classes of their own; greater ones (and none at all) are one class. K = 1 and
-//! M = 1 are the paper's overlapping and non-overlapping rows. A row used in batches n and n + D with nothing between
-//! has d = e = D*M + b - a, where b is the first use of the rank for d, of all ranks for e.
+//! W = 1 are the paper's overlapping and non-overlapping rows. A row used in batches n and n + D with nothing between
+//! has d = e = D*W + b - a, where b is the first use of the rank for d, of all ranks for e.
 //!
 //! From this follow the orders that keep reads fresh: [`Reuse::apply_before_gather`] and its relatives say after how
 //! many batches two classes can hold the same row at consecutive uses. Uses that are further apart follow by
@@ -18,20 +23,22 @@
 
 use crate::attribute::Way;
 
-/// Lookahead and microbatches of an exchange.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Lookahead and windows of an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reuse {
     /// K: distances up to it are told apart; 0: none are.
     pub lookahead: u32,
-    /// M: microbatches of a batch.
-    pub microbatches: u32,
+    /// W: windows of a batch.
+    pub windows: u32,
+    /// Microbatches of a window.
+    pub each: u32,
 }
 
 /// A class of rows of one batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class {
-    /// First use (lookups) or last use (gradients) in the batch.
-    pub microbatch: u32,
+    /// The window of the first use (lookups) or the last use (gradients) in the batch.
+    pub window: u32,
     /// Reuse distance; `None`: greater than the lookahead.
     pub distance: Option<u32>,
 }
@@ -40,39 +47,65 @@ impl Reuse {
     /// The most classes that an exchange may have.
     pub const MOST: usize = 255;
 
+    /// With a window for each of so many microbatches.
+    pub const fn new(lookahead: u32, microbatches: u32) -> Self {
+        Self { lookahead, windows: microbatches, each: 1 }
+    }
+
+    /// With so many windows of so many microbatches, if these can be cut so.
+    pub fn in_windows(lookahead: u32, microbatches: u32, windows: u32) -> Option<Self> {
+        let fits = windows > 0 && microbatches.is_multiple_of(windows);
+        fits.then(|| Self { lookahead, windows, each: microbatches / windows })
+    }
+
+    /// Microbatches of a batch.
+    pub const fn microbatches(self) -> u32 {
+        self.windows * self.each
+    }
+
+    /// The window of a microbatch.
+    pub fn window(self, microbatch: u32) -> u32 {
+        microbatch / self.each.max(1)
+    }
+
+    /// The last microbatch of a window.
+    pub const fn end(self, window: u32) -> u32 {
+        (window + 1) * self.each - 1
+    }
+
     /// All classes of lookups or gradients. Class c of an operation is the c-th of these.
     pub fn classes(self, way: Way) -> Vec<Class> {
-        let (k, m) = (self.lookahead, self.microbatches);
+        let (k, w) = (self.lookahead, self.windows);
         let mut classes = Vec::new();
-        for microbatch in 0..m {
-            // No row is closer than this: the batch before ends with microbatch M - 1, the next starts with 0.
+        for window in 0..w {
+            // No row is closer than this: the batch before ends with window W - 1, the next starts with 0.
             let nearest = match way {
-                Way::Forward => microbatch + 1,
-                Way::Backward => m - microbatch,
+                Way::Forward => window + 1,
+                Way::Backward => w - window,
             };
-            classes.extend((nearest..=k).map(|d| Class { microbatch, distance: Some(d) }));
-            classes.push(Class { microbatch, distance: None });
+            classes.extend((nearest..=k).map(|d| Class { window, distance: Some(d) }));
+            classes.push(Class { window, distance: None });
         }
         classes
     }
 
     /// Number of classes, without listing them.
     pub fn count(self, way: Way) -> usize {
-        let (k, m) = (self.lookahead as usize, self.microbatches as usize);
+        let (k, w) = (self.lookahead as usize, self.windows as usize);
         let _ = way; // Both ways have as many.
-        m + (0..m).map(|b| k.saturating_sub(b)).sum::<usize>()
+        w + (0..w).map(|b| k.saturating_sub(b)).sum::<usize>()
     }
 
-    /// The index of the class with this microbatch and distance (`None`: never used before, or after).
-    pub fn class(self, way: Way, microbatch: u32, distance: Option<u32>) -> Option<u32> {
+    /// The index of the class with this window and distance (`None`: never used before, or after).
+    pub fn class(self, way: Way, window: u32, distance: Option<u32>) -> Option<u32> {
         let distance = distance.filter(|d| *d <= self.lookahead);
-        let wanted = Class { microbatch, distance };
+        let wanted = Class { window, distance };
         self.classes(way).iter().position(|c| *c == wanted).map(|c| c as u32)
     }
 
     /// How many batches before (lookups) or after (gradients) must be known to tell classes apart.
     pub fn history(self) -> u32 {
-        self.lookahead.div_ceil(self.microbatches.max(1))
+        self.lookahead.div_ceil(self.windows.max(1))
     }
 
     fn members(self, way: Way, class: Option<u32>) -> Vec<Class> {
@@ -95,11 +128,11 @@ impl Reuse {
     pub fn apply_before_gather(self, apply: Option<u32>, gather: Option<u32>) -> Option<u32> {
         let (applied, looked_up) = (self.members(Way::Backward, apply), self.members(Way::Forward, gather));
         (1..=self.history() + 1).find(|batches| {
-            let span = batches * self.microbatches;
+            let span = batches * self.windows;
             applied.iter().any(|g| {
                 looked_up.iter().any(|l| {
-                    self.fits(*l, span + l.microbatch - g.microbatch)
-                        && (0..=l.microbatch).any(|first| self.fits(*g, span + first - g.microbatch))
+                    self.fits(*l, span + l.window - g.window)
+                        && (0..=l.window).any(|first| self.fits(*g, span + first - g.window))
                 })
             })
         })
@@ -109,9 +142,9 @@ impl Reuse {
     pub fn apply_before_apply(self, first: Option<u32>, second: Option<u32>) -> Option<u32> {
         let (before, after) = (self.members(Way::Backward, first), self.members(Way::Backward, second));
         (1..=self.history() + 1).find(|batches| {
-            let span = batches * self.microbatches;
+            let span = batches * self.windows;
             before.iter().any(|g| {
-                after.iter().any(|h| (0..=h.microbatch).any(|use_| self.fits(*g, span + use_ - g.microbatch)))
+                after.iter().any(|h| (0..=h.window).any(|use_| self.fits(*g, span + use_ - g.window)))
             })
         })
     }
@@ -119,7 +152,7 @@ impl Reuse {
     /// True if a row of one batch can be in both: the lookup must then come before the update.
     pub fn gather_before_apply(self, gather: Option<u32>, apply: Option<u32>) -> bool {
         let (looked_up, applied) = (self.members(Way::Forward, gather), self.members(Way::Backward, apply));
-        looked_up.iter().any(|l| applied.iter().any(|g| l.microbatch <= g.microbatch))
+        looked_up.iter().any(|l| applied.iter().any(|g| l.window <= g.window))
     }
 }
 
@@ -130,7 +163,7 @@ mod tests {
     /// The paper's case: OL is class 0, NOL class 1.
     #[test]
     fn lookahead_one() {
-        let r = Reuse { lookahead: 1, microbatches: 1 };
+        let r = Reuse::new(1, 1);
         assert_eq!(r.count(Way::Forward), 2);
         assert_eq!(r.history(), 1);
         assert_eq!(r.apply_before_gather(Some(0), Some(0)), Some(1));
@@ -147,7 +180,7 @@ mod tests {
     /// Rows without slack are those of the last microbatch that the first of the next batch uses.
     #[test]
     fn microbatches() {
-        let r = Reuse { lookahead: 1, microbatches: 4 };
+        let r = Reuse::new(1, 4);
         let gradients = r.classes(Way::Backward);
         assert_eq!(gradients.len(), 5);
         let urgent = r.class(Way::Backward, 3, Some(1));
@@ -162,7 +195,7 @@ mod tests {
     #[test]
     fn answers_agree_with_enumeration() {
         for (k, m) in [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (3, 2), (1, 3), (4, 3)] {
-            let r = Reuse { lookahead: k, microbatches: m };
+            let r = Reuse::new(k, m);
             for way in [Way::Forward, Way::Backward] {
                 assert_eq!(r.classes(way).len(), r.count(way));
             }
@@ -188,7 +221,7 @@ mod tests {
                         // The batch's own gradient may have any class of its last use.
                         let own_last = (after.0 | after.1).ilog2();
                         for (c, class) in r.classes(Way::Backward).iter().enumerate() {
-                            if class.microbatch == own_last {
+                            if class.window == own_last {
                                 met_apply.insert((gradient, c as u32, batches));
                                 met_same.insert((lookup, c as u32));
                             }

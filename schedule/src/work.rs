@@ -201,7 +201,7 @@ impl Action {
         };
         let real = REAL;
         match transfer.payload {
-            // Ids travel as rows of the owner's shard; microbatches of use are two bytes.
+            // Ids travel as rows of the owner's shard; windows of use are two bytes.
             // For whom they are asked is another number.
             Payload::Ids | Payload::Asked => of_exchanges(&|reads| {
                 let uses = reads.iter().find_map(|r| match r {

@@ -8,7 +8,7 @@ use fs_compiler::sched::explain::explain;
 use fs_compiler::sched::{BoundBy, policy};
 use fs_compiler::search::tables::Outcome;
 use fs_compiler::search::{self, Best, Candidate, Tried, Verdict};
-use fs_compiler::{At, CompileOptions, Compiled, compile_with, lowered, paths};
+use fs_compiler::{At, CompileOptions, Compiled, lowered, paths};
 use fs_data::planning::{self, Found};
 use fs_dsl::checked::{Cluster, DataSource, Microbatches, Program};
 use fs_schedule::terminal::{self, shown};
@@ -37,9 +37,13 @@ pub(super) struct Args {
     /// the given ranks).
     #[arg(long, value_parser = terminal::word)]
     cluster: Option<String>,
-    /// Reuse distances that `pec` tells apart, in microbatches (default: as the model says).
+    /// Reuse distances that `pec` tells apart, in windows (default: as the model says).
     #[arg(long)]
     lookahead: Option<u32>,
+    /// Windows of a batch by which `pec` tells rows apart, each of as many microbatches (default: one, or each microbatch, as is
+    /// predicted to be faster).
+    #[arg(long)]
+    windows: Option<u32>,
     /// Parts of a batch, or `auto`: as many as a step is predicted to be shortest with, which decides how sums of gradients
     /// round (default: as the model says).
     #[arg(long, value_name = "N|auto", value_parser = microbatches)]
@@ -59,7 +63,7 @@ pub(super) struct Args {
     /// all, if that is worth a transfer; `auto` tries others).
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     bucket_bytes: Option<u64>,
-    /// Other choices for one table, any of: items:unique=off,lookahead=2,sharding=row_wise,placement=hashed,relay=on,fold=on,group=0. May be repeated.
+    /// Other choices for one table, any of: items:unique=off,lookahead=2,windows=1,sharding=row_wise,placement=hashed,relay=on,fold=on,group=0. May be repeated.
     #[arg(long = "table", value_name = "NAME:KEY=VALUE,...")]
     tables: Vec<TableArg>,
     /// Times and sizes that `fsx profile` measured, instead of what follows from cluster and workload.
@@ -122,6 +126,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let options = CompileOptions::new(Strategy::Serial, args.ranks)
         .cluster(cluster)
         .lookahead(args.lookahead)
+        .windows(args.windows)
         .in_flight(args.in_flight)
         .balance(args.balance.map(|s| s == Switch::On))
         .balance_at(args.balance_at)
@@ -245,7 +250,10 @@ fn compiled(args: &Args, program: &Program, options: &CompileOptions) -> Result<
     };
     let options = with_data(args, program, options.clone().microbatches(fixed), &mut String::new())?;
     Ok(match args.strategy {
-        StrategyChoice::Fixed(policy) => compile_with(program, &options.policy(policy))?,
+        StrategyChoice::Fixed(policy) => {
+            let candidate = Candidate::new(policy, args.lookahead);
+            search::search(program, &options, [candidate])?.compiled
+        }
         StrategyChoice::Auto => {
             let candidates = search::candidates(args.lookahead);
             let (best, outcome) = search::tables::search(program, &options, candidates)?;

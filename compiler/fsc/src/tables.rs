@@ -13,6 +13,7 @@ pub(super) struct TableArg {
     name: String,
     unique: Option<bool>,
     lookahead: Option<Lookahead>,
+    windows: Option<u32>,
     sharding: Option<String>,
     placement: Option<String>,
     group: Option<u32>,
@@ -31,7 +32,7 @@ pub(super) enum TableArgError {
     Name(#[from] NoName),
     /// A key that there is not.
     #[error(
-        "there is no choice `{0}`; there are unique, lookahead, sharding, placement, relay, fold and group"
+        "there is no choice `{0}`; there are unique, lookahead, windows, sharding, placement, relay, fold and group"
     )]
     Key(String),
     /// A key that is there twice.
@@ -94,6 +95,10 @@ impl FromStr for TableArg {
                     let known = value.parse().map_err(|_| wrong("lookahead", "a number or none"))?;
                     arg.lookahead = Some(known);
                 }
+                "windows" => {
+                    let number = value.parse().map_err(|_| wrong("windows", "a number from 1 to 64"));
+                    arg.windows = Some(number?);
+                }
                 "sharding" => arg.sharding = Some(value.to_owned()),
                 "placement" => arg.placement = Some(value.to_owned()),
                 "group" => {
@@ -125,6 +130,7 @@ pub(super) fn options(args: &[TableArg], program: &Program) -> Result<TableOptio
         }
         put(&mut options.unique, "unique", arg, arg.unique)?;
         put(&mut options.lookahead, "lookahead", arg, arg.lookahead)?;
+        put(&mut options.windows, "windows", arg, arg.windows)?;
         put(&mut options.sharding, "sharding", arg, arg.sharding.clone())?;
         put(&mut options.placement, "placement", arg, arg.placement.clone())?;
         put(&mut options.relay, "relay", arg, arg.relay)?;

@@ -108,7 +108,7 @@ pub fn to_term(nodes: &RecExpr<Node>, terms: &mut Terms) -> Result<Id, ConvertEr
 
 /// The last node of an expression.
 fn read(nodes: &RecExpr<Node>, terms: &mut Terms) -> Result<Read, ConvertError> {
-    // Owners that tell classes of several microbatches apart must be told who uses a row first and last.
+    // Owners that tell classes of several windows apart must be told who uses a row first and last.
     let number = |class: &Class| match nodes[*class].name {
         Name::Number(n) => n,
         _ => 0,

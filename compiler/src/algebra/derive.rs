@@ -214,9 +214,12 @@ pub fn choice(commitment: Commitment, otherwise: &Choice) -> Choice {
         (_, _, Sharding::TableWise { rank }) => Sharding::TableWise { rank: *rank },
         _ => Sharding::RowWise,
     };
+    let lookahead = commitment.lookahead.map_or(otherwise.lookahead, |l| l.0);
+    let windows = commitment.windows.unwrap_or(otherwise.windows);
     Choice {
         unique: commitment.unique.unwrap_or(otherwise.unique),
-        lookahead: commitment.lookahead.map_or(otherwise.lookahead, |l| l.0),
+        lookahead,
+        windows: windows.filter(|_| lookahead.is_some()),
         relayed: sharding != Sharding::DataParallel && commitment.relayed.unwrap_or(otherwise.relayed),
         folded: sharding != Sharding::DataParallel && commitment.folded.unwrap_or(otherwise.folded),
         sharding,

@@ -35,6 +35,8 @@ pub struct Commitment {
     pub unique: Option<bool>,
     /// Reuse distances that are told apart; none: rows travel together.
     pub lookahead: Option<Lookahead>,
+    /// Windows of a batch that are told apart; none: each microbatch is one.
+    pub windows: Option<Option<u32>>,
     /// Rows live everywhere, or at owners.
     pub everywhere: Option<bool>,
     /// Columns apart.
@@ -53,6 +55,7 @@ impl Commitment {
         }
         let both = agree(self.unique.as_ref(), other.unique.as_ref())
             && agree(self.lookahead.as_ref(), other.lookahead.as_ref())
+            && agree(self.windows.as_ref(), other.windows.as_ref())
             && agree(self.everywhere.as_ref(), other.everywhere.as_ref())
             && agree(self.cut.as_ref(), other.cut.as_ref())
             && agree(self.relayed.as_ref(), other.relayed.as_ref())
@@ -60,6 +63,7 @@ impl Commitment {
         both.then_some(Self {
             unique: self.unique.or(other.unique),
             lookahead: self.lookahead.or(other.lookahead),
+            windows: self.windows.or(other.windows),
             everywhere: self.everywhere.or(other.everywhere),
             cut: self.cut.or(other.cut),
             relayed: self.relayed.or(other.relayed),
@@ -218,7 +222,7 @@ impl Extraction<'_> {
         let told = self.node(of, "pass_classes").map_or(of, |passed| told(passed.children[0]));
         let partition = self.node(told, "partition")?;
         let number = |i: usize| self.number(partition.children[i]);
-        let reuse = Reuse { lookahead: number(1)?, microbatches: number(2)? };
+        let reuse = Reuse { lookahead: number(1)?, windows: number(2)?, each: number(3)? };
         Some((way, self.number(positions.children[1])? as usize, reuse))
     }
 
@@ -253,7 +257,10 @@ impl Extraction<'_> {
                 let width = self.number(child(2)).zip(self.number(child(1))).map(|(b, a)| b - a);
                 c.cut = Some(width != Some(self.columns));
             }
-            "partition" => c.lookahead = Some(Lookahead(self.number(child(1)))),
+            "partition" => {
+                c.lookahead = Some(Lookahead(self.number(child(1))));
+                c.windows = Some(self.number(child(2)).filter(|_| self.number(child(3)) != Some(1)));
+            }
             "ask_relay" => (c.relayed, c.folded) = (Some(true), Some(false)),
             "ask_for" => (c.relayed, c.folded) = (Some(false), Some(true)),
             "ask" if self.route(child(1), class) == Route::Whole => c.folded = Some(false),
@@ -311,7 +318,7 @@ impl Extraction<'_> {
                     None => (if relayed { s.relayed } else { all }, true),
                     Some((way, class, reuse)) => {
                         let distance = reuse.classes(way).get(class).and_then(|c| c.distance);
-                        let hurries = distance.is_some_and(|d| d <= reuse.microbatches);
+                        let hurries = distance.is_some_and(|d| d <= reuse.windows);
                         let n = if relayed {
                             s.of_relayed_class(reuse, way, class)
                         } else {

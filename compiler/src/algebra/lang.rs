@@ -122,8 +122,8 @@ pub(super) fn encode(op: Op) -> Option<(&'static str, Vec<Name>)> {
         Op::AskAll { exchange } => ("ask_all", vec![number(exchange)]),
         Op::AskRelay { exchange } => ("ask_relay", vec![number(exchange)]),
         Op::Relayed { exchange, uses: _ } => ("relayed", vec![number(exchange)]),
-        Op::Partition { way: w, lookahead, microbatches } => {
-            ("partition", vec![way(w), number(lookahead), number(microbatches)])
+        Op::Partition { way: w, lookahead, windows, each } => {
+            ("partition", vec![way(w), number(lookahead), number(windows), number(each)])
         }
         Op::Positions { way: w, class, of } => ("positions", vec![way(w), number(class), number(of)]),
         Op::Pool { mean } => ("pool", vec![pooled(mean)]),
@@ -190,7 +190,9 @@ pub(super) fn decode(name: &str, p: &[Name], uses: bool) -> Option<Op> {
         "pass_rows" => Op::PassRows,
         "sum_asked" => Op::SumAsked,
         "own" => Op::Own,
-        "partition" => Op::Partition { way: way(0)?, lookahead: number(1)?, microbatches: number(2)? },
+        "partition" => {
+            Op::Partition { way: way(0)?, lookahead: number(1)?, windows: number(2)?, each: number(3)? }
+        }
         "answer" => Op::Answer,
         "positions" => Op::Positions { way: way(0)?, class: number(1)?, of: number(2)? },
         "gather" => Op::Gather,

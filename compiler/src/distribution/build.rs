@@ -99,10 +99,9 @@ impl Distribution {
         microbatches: Option<u32>,
     ) -> Result<Self, TypeError> {
         let replicated = choice.sharding == Sharding::DataParallel;
-        let reuse = choice.lookahead.zip(microbatches);
-        let reuse = reuse.map(|(lookahead, microbatches)| Reuse { lookahead, microbatches });
+        let reuse = microbatches.and_then(|microbatches| choice.reuse(microbatches));
         let exchange = exchanges.first().map_or(0, |e| e.exchange);
-        let uses = reuse.is_some_and(|r| r.microbatches > 1);
+        let uses = reuse.is_some_and(|r| r.windows > 1);
         let entries = terms.add(Op::Entries { exchange, unique: choice.unique, uses }, ids)?;
         let mut parts = Vec::with_capacity(exchanges.len());
         for Numbered { exchange, between, columns } in exchanges.iter().copied() {
@@ -223,9 +222,9 @@ impl Distribution {
             return self.fetched(terms, part, None);
         };
         let mut before = None;
-        for r in 0..=round {
+        for window in 0..=reuse.window(round) {
             let mut operands: Vec<Id> = before.into_iter().collect();
-            for class in classes_of(reuse, Way::Forward, r) {
+            for class in classes_of(reuse, Way::Forward, window) {
                 operands.push(self.fetched(terms, part, Some(class))?);
                 let p = &self.parts[part];
                 operands.push(p.at_rank(Way::Forward, Some(class))?);
@@ -383,7 +382,8 @@ impl Distribution {
 
 impl Part {
     fn classes(&self, terms: &mut Terms, reuse: Reuse, way: Way) -> Result<Classes, TypeError> {
-        let partition = Op::Partition { way, lookahead: reuse.lookahead, microbatches: reuse.microbatches };
+        let Reuse { lookahead, windows, each } = reuse;
+        let partition = Op::Partition { way, lookahead, windows, each };
         let owner = terms.add(partition, &[self.all.owner, self.all.owner])?;
         // Replicas know what all use, and classify their own entries themselves.
         let asker = match self.own {
@@ -456,7 +456,7 @@ fn listed(terms: &mut Terms, of_rows: Lists, reuse: Reuse, way: Way) -> Result<C
     Ok(Classes { of_rows, lists })
 }
 
-/// The classes that belong to a microbatch.
-pub(crate) fn classes_of(reuse: Reuse, way: Way, round: u32) -> Vec<u32> {
-    (0..).zip(reuse.classes(way)).filter(|(_, c)| c.microbatch == round).map(|(i, _)| i).collect()
+/// The classes that belong to a window.
+pub(crate) fn classes_of(reuse: Reuse, way: Way, window: u32) -> Vec<u32> {
+    (0..).zip(reuse.classes(way)).filter(|(_, c)| c.window == window).map(|(i, _)| i).collect()
 }

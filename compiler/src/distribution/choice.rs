@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
-use fs_schedule::Sharding;
+use fs_schedule::{Reuse, Sharding};
 
 /// One value for all tables, and others for some: `true;items:false;users:true`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,14 +95,27 @@ impl FromStr for Lookahead {
 pub struct Choice {
     /// Each row once per rank, or once per occurrence.
     pub unique: bool,
-    /// Reuse distances (in microbatches) that are told apart; `None`: rows travel together.
+    /// Reuse distances (in windows) that are told apart; `None`: rows travel together.
     pub lookahead: Option<u32>,
+    /// Windows of a batch, where rows are told apart; `None`, or no fewer than microbatches: each microbatch is one.
+    pub windows: Option<u32>,
     /// Where rows live: at owners by row, table or columns, or everywhere (replicated).
     pub sharding: Sharding,
     /// Rows come through relays of the node, if they have owners.
     pub relayed: bool,
     /// Where samples move before their ids are looked at: owners are asked by those who read them, not by those who work on them.
     pub folded: bool,
+}
+
+impl Choice {
+    /// As many windows as a batch can have microbatches: each is one.
+    pub const EACH: u32 = 64;
+
+    /// How rows are told apart in so many microbatches; `None`: they travel together, or windows do not cut these evenly.
+    pub fn reuse(&self, microbatches: u32) -> Option<Reuse> {
+        let windows = self.windows.filter(|windows| *windows < microbatches);
+        Reuse::in_windows(self.lookahead?, microbatches, windows.unwrap_or(microbatches))
+    }
 }
 
 /// What is chosen for the tables of a model, by name: what options say, on top of what holds anyway.
@@ -112,6 +125,10 @@ pub(crate) struct TableChoices {
     pub unique: PerTable<bool>,
     /// Reuse distances that are told apart (default: none).
     pub lookahead: PerTable<Lookahead>,
+    /// Windows of a batch (default: each microbatch is one).
+    pub windows: PerTable<u32>,
+    /// Microbatches of a batch.
+    pub microbatches: u32,
     /// Through relays of the node, or from owners to whoever asks (default: that).
     pub relay: PerTable<bool>,
     /// Tables whose entries stay unique whatever is asked for: a sampled softmax tells a negative that equals its
@@ -122,9 +139,12 @@ pub(crate) struct TableChoices {
 impl TableChoices {
     /// The choice for a table that lives as `sharding` says.
     pub(crate) fn choice(&self, table: &str, sharding: &Sharding) -> Choice {
+        let lookahead = self.lookahead.get(table).and_then(|l| l.0);
+        let windows = self.windows.get(table).copied().filter(|windows| *windows < self.microbatches);
         Choice {
             unique: self.sampled.contains(table) || self.unique.get(table).copied().unwrap_or(true),
-            lookahead: self.lookahead.get(table).and_then(|l| l.0),
+            lookahead,
+            windows: windows.filter(|_| lookahead.is_some()),
             sharding: sharding.clone(),
             relayed: *sharding != Sharding::DataParallel && self.relay.get(table).copied().unwrap_or(false),
             // Samples move behind all this.
@@ -141,6 +161,8 @@ pub struct TableOptions {
     pub unique: BTreeMap<String, bool>,
     /// Reuse distances that are told apart, where a strategy tells rows apart at all.
     pub lookahead: BTreeMap<String, Lookahead>,
+    /// Windows of a batch, where a strategy tells rows apart at all.
+    pub windows: BTreeMap<String, u32>,
     /// Where rows live, in the language's words: `row_wise`, `table_wise`, `column_wise`, `data_parallel` or `auto`.
     pub sharding: BTreeMap<String, String>,
     /// Which rows the ranks of a row-wise table own, in the language's words: `range`, `hashed` or `planned`.
@@ -165,6 +187,13 @@ impl TableOptions {
     #[must_use]
     pub fn lookahead(mut self, lookahead: impl IntoIterator<Item = (String, Lookahead)>) -> Self {
         self.lookahead.extend(lookahead);
+        self
+    }
+
+    /// With so many windows of a batch.
+    #[must_use]
+    pub fn windows(mut self, windows: impl IntoIterator<Item = (String, u32)>) -> Self {
+        self.windows.extend(windows);
         self
     }
 

@@ -56,7 +56,7 @@ pub enum Op {
         exchange: u32,
         /// Each row once, or once per occurrence.
         unique: bool,
-        /// With the microbatches that use each first and last.
+        /// With the windows that use each first and last.
         uses: bool,
     },
     /// Where each id's row stands among the entries. `entries, ids ->`
@@ -72,7 +72,7 @@ pub enum Op {
         exchange: u32,
         /// Each row once for each rank, or once per occurrence.
         unique: bool,
-        /// With the microbatches that use each first and last.
+        /// With the windows that use each first and last.
         uses: bool,
     },
     /// All-to-all of entries within the node: who asks a relay for which rows. `entries ->`
@@ -84,7 +84,7 @@ pub enum Op {
     Relayed {
         /// The exchange whose sizes they have.
         exchange: u32,
-        /// With the microbatches that use each first and last.
+        /// With the windows that use each first and last.
         uses: bool,
     },
     /// Where each row that a node asks for stands among those. `relayed, asked of the relay ->`
@@ -100,10 +100,12 @@ pub enum Op {
     Partition {
         /// Lookups look back, gradients ahead.
         way: Way,
-        /// Distances up to it are told apart, in microbatches.
+        /// Distances up to it are told apart, in windows.
         lookahead: u32,
-        /// Microbatches of a batch.
-        microbatches: u32,
+        /// Windows of a batch.
+        windows: u32,
+        /// Microbatches of a window.
+        each: u32,
     },
     /// All-to-all of classes: owners tell those who asked. `classes, entries ->`
     Answer,

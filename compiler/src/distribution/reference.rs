@@ -194,9 +194,9 @@ impl Evaluation<'_> {
         }
         // A partition also sees what is asked for in the batches around.
         let mut around = Vec::new();
-        if let Op::Partition { way, lookahead, microbatches } = node.op {
+        if let Op::Partition { way, lookahead, windows, each } = node.op {
             let sign = if way == Way::Forward { -1 } else { 1 };
-            let reuse = Reuse { lookahead, microbatches };
+            let reuse = Reuse { lookahead, windows, each };
             for distance in 1..=reuse.history() as i32 {
                 around.push(self.value(node.children[1], batch + sign * distance)?);
             }
@@ -284,8 +284,8 @@ impl Evaluation<'_> {
                 Ok(Part { values: Values::Requests(requests.concat()), counts })
             }
             Op::Own => like(1, Values::Requests(o.requests(1, rank)?.to_vec())),
-            Op::Partition { way, lookahead, microbatches } => {
-                let reuse = Reuse { lookahead, microbatches };
+            Op::Partition { way, lookahead, windows, each } => {
+                let reuse = Reuse { lookahead, windows, each };
                 let classes = rows::partition(o, around, reuse, way, rank)?;
                 like(0, Values::Classes(classes))
             }

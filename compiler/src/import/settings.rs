@@ -94,7 +94,7 @@ impl Importer<'_> {
             self.diagnostics.push(d.help("leave out `unique_rows off`, or write `gradient_dist f32`"));
         }
         let (lookahead, microbatches) = (train.lookahead, microbatches(train));
-        let reuse = Reuse { lookahead, microbatches };
+        let reuse = Reuse::new(lookahead, microbatches);
         // More microbatches than classes can be are not worth counting.
         if microbatches as usize > Reuse::MOST || reuse.count(Way::Forward) > Reuse::MOST {
             let most = Reuse::MOST;

@@ -16,6 +16,8 @@ pub(super) struct Collective {
     pub classes: Vec<u32>,
     /// Up to which rows are told apart.
     pub lookahead: Option<u32>,
+    /// By which windows of a batch.
+    pub windows: Option<u32>,
     /// The whole way to owners, within nodes, or between them, by number: not on the same links.
     pub leg: u8,
 }
@@ -41,8 +43,8 @@ impl Collective {
             Leg::Within { .. } => 1,
             Leg::Between { .. } => 2,
         };
-        let lookahead = first.lookahead;
-        let this = Self { name: op.def.name, way: facts.of.way, classes, lookahead, leg };
+        let Exchange { lookahead, windows, .. } = *first;
+        let this = Self { name: op.def.name, way: facts.of.way, classes, lookahead, windows, leg };
         (divides && set.len() == own.len()).then_some((this, set))
     }
 }

@@ -101,6 +101,7 @@ fn check(
             ("action", alike.name != what.name),
             ("class of rows", (alike.way, &alike.classes) != (what.way, &what.classes)),
             ("lookahead", alike.lookahead != what.lookahead),
+            ("number of windows", alike.windows != what.windows),
             ("leg of the way", alike.leg != what.leg),
             ("microbatch", *microbatch != op.microbatch),
             ("transfer of the same exchange", !taken.is_disjoint(&own)),

@@ -242,7 +242,12 @@ pub static PASSES: &[Pass] = &[
             (
                 "lookahead",
                 "none",
-                "reuse distances up to this (in microbatches) are told apart and travel by class; none: all rows travel together; `1;items:none;users:2` says others for tables",
+                "reuse distances up to this (in windows) are told apart and travel by class; none: all rows travel together; `1;items:none;users:2` says others for tables",
+            ),
+            (
+                "windows",
+                "the microbatches",
+                "by so many windows of a batch rows are told apart, each of as many microbatches; more than microbatches: one each; `1;items:2` says another for a table",
             ),
             (
                 "relay",

@@ -51,14 +51,22 @@ pub enum OptionError {
         table: String,
     },
     /// More classes of rows than can be numbered.
-    #[error("lookahead {lookahead} with {microbatches} microbatches makes more than {most} classes of rows")]
+    #[error("lookahead {lookahead} with {windows} windows of a batch makes more than {most} classes of rows")]
     Classes {
         /// Reuse distances that are told apart.
         lookahead: u32,
-        /// Parts of a batch.
-        microbatches: u32,
+        /// Windows of a batch.
+        windows: u32,
         /// The most.
         most: usize,
+    },
+    /// Windows that do not cut microbatches evenly.
+    #[error("{windows} windows of a batch are not of as many microbatches each: there are {microbatches}")]
+    Windows {
+        /// Windows of a batch.
+        windows: u32,
+        /// Its microbatches.
+        microbatches: u32,
     },
     /// Samples move nowhere.
     #[error("option at: {0}")]

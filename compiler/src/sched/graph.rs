@@ -242,8 +242,8 @@ fn places(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
     }
 }
 
-/// Lookahead, microbatches, kind of order, and two classes.
-type Question = (u32, u32, u8, Option<u32>, Option<u32>);
+/// How rows are told apart, kind of order, and two classes.
+type Question = (Reuse, u8, Option<u32>, Option<u32>);
 
 fn tables(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
     // Parts of a table share no columns, so each exchange stands for itself.
@@ -264,10 +264,10 @@ fn tables(s: &Schedule, ops: &[&Op], edges: &mut Vec<Edge>) {
     let mut known: BTreeMap<Question, Option<u32>> = BTreeMap::new();
     for (exchange, updates) in &applies {
         let Some(x) = s.exchanges.get(*exchange as usize) else { continue };
-        let reuse =
-            Reuse { lookahead: x.lookahead.unwrap_or(0), microbatches: s.settings.microbatches.max(1) };
+        let microbatches = s.settings.microbatches.max(1);
+        let reuse = x.reuse(microbatches).unwrap_or(Reuse::new(0, microbatches));
         let mut ask = |kind: u8, a: Option<u32>, b: Option<u32>| {
-            *known.entry((reuse.lookahead, reuse.microbatches, kind, a, b)).or_insert_with(|| match kind {
+            *known.entry((reuse, kind, a, b)).or_insert_with(|| match kind {
                 0 => reuse.apply_before_gather(a, b),
                 1 => reuse.gather_before_apply(a, b).then_some(0),
                 _ => reuse.apply_before_apply(a, b),

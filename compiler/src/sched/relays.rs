@@ -75,7 +75,7 @@ mod tests {
         // Nobody uses what another uses: as many as ranks ask for.
         let e = expect(&RowLaw::uniform(1 << 40), draws, nodes, None);
         close(e.sent, 500.0, 1e-3);
-        let reuse = Reuse { lookahead: 2, microbatches: 3 };
+        let reuse = Reuse::new(2, 3);
         let e = expect(&RowLaw::zipf(10_000, 1.05), draws, nodes, Some(reuse));
         assert_eq!(e.forward.len(), reuse.count(Way::Forward));
         close(e.forward.iter().sum(), e.sent, 1e-9);

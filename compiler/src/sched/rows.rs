@@ -1,7 +1,7 @@
 //! How many different rows a batch uses, and how soon they are used again.
 //!
 //! Rows are used at rates that add up ([`fs_workload::ids`]), so a class of reuse distance is a product over the
-//! microbatches that it spans.
+//! windows that it spans.
 
 use fs_schedule::{Reuse, Way};
 use fs_workload::ids::{Draws, RowLaw, used};
@@ -20,27 +20,27 @@ pub(crate) struct Entries {
 impl Entries {
     /// For `ranks` ranks that all draw like this one; `unique`: a row is one entry however often it is drawn.
     pub(crate) fn expect(law: &RowLaw, draws: Draws, ranks: f64, unique: bool, reuse: Option<Reuse>) -> Self {
-        let m = reuse.map_or(1, |r| r.microbatches.max(1));
+        let w = reuse.map_or(1, |r| r.windows.max(1));
         let forward = reuse.map_or_else(Vec::new, |r| r.classes(Way::Forward));
         let backward = reuse.map_or_else(Vec::new, |r| r.classes(Way::Backward));
         let k = reuse.map_or(0, |r| r.lookahead);
         let mut entries =
             Self { sent: 0.0, forward: vec![0.0; forward.len()], backward: vec![0.0; backward.len()] };
         for bin in law.bins() {
-            // Of a batch of this rank, of one of its microbatches, of a microbatch of all ranks, of the others.
+            // Of a batch of this rank, of one of its windows, of a window of all ranks, of the others.
             let batch = law.rate(bin, draws);
             let expected = if unique { used(batch) } else { law.occurrences(bin, draws) };
             entries.sent += bin.rows * expected;
             if forward.is_empty() {
                 continue;
             }
-            let own = batch / f64::from(m);
+            let own = batch / f64::from(w);
             let all = own * ranks;
             let others = own * (ranks - 1.0);
             for (c, class) in forward.iter().enumerate() {
-                let b = class.microbatch;
+                let b = class.window;
                 let first =
-                    if unique { (-own * f64::from(b)).exp() * used(own) } else { expected / f64::from(m) };
+                    if unique { (-own * f64::from(b)).exp() * used(own) } else { expected / f64::from(w) };
                 let last = match class.distance {
                     Some(d) => (-all * f64::from(d - b - 1)).exp() * used(all),
                     None => (-all * f64::from(k.saturating_sub(b))).exp(),
@@ -48,15 +48,15 @@ impl Entries {
                 entries.forward[c] += bin.rows * first * last;
             }
             for (c, class) in backward.iter().enumerate() {
-                let after = f64::from(m - 1 - class.microbatch);
-                // Used last in this microbatch by any rank, and by this one at all.
+                let after = f64::from(w - 1 - class.window);
+                // Used last in this window by any rank, and by this one at all.
                 let any = (-all * after).exp() * used(all);
                 let without = (-batch).exp() * (-others * after).exp() * used(others);
                 let here = (any - without).max(0.0);
                 let here = if unique { here } else { expected * here / used(batch).max(f64::MIN_POSITIVE) };
                 let next = match class.distance {
-                    Some(e) => (-all * f64::from(e - (m - class.microbatch))).exp() * used(all),
-                    None => (-all * f64::from((k + 1).saturating_sub(m - class.microbatch))).exp(),
+                    Some(e) => (-all * f64::from(e - (w - class.window))).exp() * used(all),
+                    None => (-all * f64::from((k + 1).saturating_sub(w - class.window))).exp(),
                 };
                 entries.backward[c] += bin.rows * here * next;
             }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn every_draw_hits_the_only_row() {
-        let reuse = Reuse { lookahead: 1, microbatches: 2 };
+        let reuse = Reuse::new(1, 2);
         let draws = Draws { by_law: 3.0, uniform: 2.0 };
         for unique in [true, false] {
             let e = Entries::expect(&RowLaw::uniform(1), draws, 2.0, unique, Some(reuse));
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn classes_add_up_to_the_entries() {
         for (k, m, unique) in [(1, 1, true), (3, 1, true), (2, 4, true), (3, 2, false), (5, 2, true)] {
-            let reuse = Reuse { lookahead: k, microbatches: m };
+            let reuse = Reuse::new(k, m);
             let law = RowLaw::zipf(100_000, 1.05);
             let draws = Draws { by_law: 3000.0, uniform: 500.0 };
             let e = Entries::expect(&law, draws, 8.0, unique, Some(reuse));
@@ -101,7 +101,7 @@ mod tests {
     /// 50 million rows with exponent 1.05 (simulated, with one rank that has them all).
     #[test]
     fn overlap_with_the_batch_before() {
-        let reuse = Reuse { lookahead: 1, microbatches: 1 };
+        let reuse = Reuse::new(1, 1);
         let draws = Draws { by_law: 2048.0 * 1000.0, uniform: 0.0 };
         let e = Entries::expect(&RowLaw::zipf(50_000_000, 1.05), draws, 1.0, true, Some(reuse));
         close(e.forward[0] / e.sent, 0.23, 0.06);
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn classes_agree_with_drawing() {
         let (rows, per_micro, ranks, m, k) = (40usize, 9usize, 2usize, 3u32, 3u32);
-        let reuse = Reuse { lookahead: k, microbatches: m };
+        let reuse = Reuse::new(k, m);
         let mut state = 12345u64;
         let mut next = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

@@ -150,7 +150,6 @@ impl Sizes {
             sizes.uneven = uneven.reduce(f64::max).unwrap_or(1.0);
             sizes.stragglers = Some(drawn.stragglers());
         }
-        let microbatches = s.settings.microbatches.max(1);
         for e in 0..s.exchanges.len() as u32 {
             let Some(rows) = rows_of(profile, s, e) else { continue };
             let x = &s.exchanges[e as usize];
@@ -169,8 +168,7 @@ impl Sizes {
                 sizes.values.insert(Symbol::Asked(e), asked * scale);
             }
             sizes.values.insert(Symbol::Received(e), sent * factor);
-            let Some(lookahead) = x.lookahead else { continue };
-            let reuse = Reuse { lookahead, microbatches };
+            let Some(reuse) = x.reuse(s.settings.microbatches) else { continue };
             for way in [Way::Forward, Way::Backward] {
                 let counted = reuse_counts.iter().find_map(|counts| counts.classes(reuse, way));
                 let known = counted.is_some();
@@ -183,8 +181,8 @@ impl Sizes {
                 }
                 if !known && way == Way::Forward {
                     sizes.assumptions.push(format!(
-                        "the profile did not count rows of `{}` for lookahead {lookahead} and {microbatches} microbatches: their shares follow from the workload",
-                        rows.table
+                        "the profile did not count rows of `{}` for lookahead {} and {} windows of a batch: their shares follow from the workload",
+                        rows.table, reuse.lookahead, reuse.windows
                     ));
                 }
             }
@@ -288,10 +286,8 @@ impl Sizes {
                 continue;
             };
             let relays = x.leg.within().is_some();
-            let key = (table.rows, d.by_law.to_bits(), d.uniform.to_bits(), asks.unique, x.lookahead, relays);
-            let reuse = x
-                .lookahead
-                .map(|lookahead| Reuse { lookahead, microbatches: s.settings.microbatches.max(1) });
+            let reuse = x.reuse(s.settings.microbatches);
+            let key = (table.rows, d.by_law.to_bits(), d.uniform.to_bits(), asks.unique, reuse, relays);
             let found = known.entry(key).or_insert_with(|| {
                 let law = laws.entry(table.rows).or_insert_with(|| RowLaw::new(ids, table.rows));
                 if relays {
@@ -306,9 +302,9 @@ impl Sizes {
             let found = &match (evidence, of_leg) {
                 (Some(rows), Some(of_leg)) => {
                     let (found, known) = counted(of_leg, &by_law, reuse);
-                    if let Some(Reuse { lookahead, microbatches }) = reuse.filter(|_| !known) {
+                    if let Some(Reuse { lookahead, windows, .. }) = reuse.filter(|_| !known) {
                         self.assumptions.push(format!(
-                            "rows of `{}` were not counted for lookahead {lookahead} and {microbatches} microbatches: their shares follow from a law that is assumed",
+                            "rows of `{}` were not counted for lookahead {lookahead} and {windows} windows of a batch: their shares follow from a law that is assumed",
                             rows.table
                         ));
                     }

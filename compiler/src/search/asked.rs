@@ -96,6 +96,10 @@ pub fn asking(
     if choice.lookahead != now.lookahead {
         asked = asked.lookahead(each().map(|name| (name, Lookahead(choice.lookahead))));
     }
+    if choice.windows != now.windows && choice.lookahead.is_some() {
+        let windows = choice.windows.unwrap_or(Choice::EACH);
+        asked = asked.windows(each().map(|name| (name, windows)));
+    }
     if choice.sharding != now.sharding {
         let word = match choice.sharding {
             Sharding::DataParallel => "data_parallel",

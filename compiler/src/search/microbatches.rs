@@ -150,6 +150,6 @@ fn can_be_told_apart(program: &Program, options: &CompileOptions, candidate: &Ca
     let lookahead = candidate.lookahead.unwrap_or(program.train.lookahead);
     let named = options.tables.lookahead.values().filter_map(|k| k.0);
     let most = named.chain([lookahead]).max().unwrap_or(lookahead);
-    let reuse = Reuse { lookahead: most, microbatches: candidate.microbatches.unwrap_or(1) };
+    let reuse = Reuse::new(most, candidate.microbatches.unwrap_or(1));
     reuse.count(Way::Forward) <= Reuse::MOST
 }

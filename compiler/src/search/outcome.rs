@@ -94,9 +94,10 @@ fn words(choice: &Choice) -> String {
         Some(k) => format!("lookahead {k}"),
         None => "together".into(),
     };
+    let windows = choice.windows.map_or_else(String::new, |n| format!(" in {n} window{}", if n == 1 { "" } else { "s" }));
     let relayed = if choice.relayed { ", through relays" } else { "" };
     let folded = if choice.folded { ", asked for where samples are read" } else { "" };
-    format!("{place}, {rows}, {apart}{relayed}{folded}")
+    format!("{place}, {rows}, {apart}{windows}{relayed}{folded}")
 }
 
 impl fmt::Display for Swap {

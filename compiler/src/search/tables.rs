@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use fs_dsl::checked::{self, Program};
 use fs_schedule::counts::Counts;
 use fs_schedule::reuse::Reuse;
-use fs_schedule::{Element, Leg, Schedule, Sharding, SparseOptimizer, Way as Direction};
+use fs_schedule::{Element, Leg, Schedule, Sharding, SparseOptimizer};
 use fs_workload::ids::RowLaw;
 
 use super::asked::Change;
@@ -286,13 +286,15 @@ pub fn alike(
         let now = Choice {
             unique: x.unique,
             lookahead: x.lookahead,
+            windows: x.windows,
             sharding: t.sharding.clone(),
             relayed: x.leg.between().is_some(),
             folded: x.folded,
         };
         let apart = candidate.policy.tells_rows_apart() && !named.lookahead.contains_key(&t.name);
-        let lookaheads =
-            if apart { lookaheads(options.lookahead, now.lookahead, microbatches) } else { Vec::new() };
+        let asked = named.windows.get(&t.name).copied().or(options.windows).or(candidate.windows);
+        let windows = windows(asked, now.windows, microbatches);
+        let lookaheads = if apart { lookaheads(options.lookahead, now.lookahead) } else { Vec::new() };
         let whole_rows = matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. });
         let of_all = (!folds).then(|| options.balance_at == Some(At::Folded));
         let folds = named.fold.get(&t.name).copied().or(of_all);
@@ -301,7 +303,8 @@ pub fn alike(
             exchange: 0,
             uses: vec![Use::Each; used.lists],
             microbatches,
-            lookaheads: lookaheads.clone(),
+            lookaheads,
+            windows,
             cuts: match &t.sharding {
                 Sharding::ColumnWise { .. } => columns::columns(t.dim, t.sharding.parts()),
                 _ if open && !whole_rows => {
@@ -342,8 +345,7 @@ pub fn alike(
             known.map_or_else(|| expected.clone(), |known| sizes::counted(known, &expected, reuse).0)
         };
         let mut of_classes = Vec::new();
-        for lookahead in lookaheads.into_iter().chain(now.lookahead.filter(|_| !apart)) {
-            let reuse = Reuse { lookahead, microbatches };
+        for reuse in context.reuses().chain(now.reuse(microbatches).filter(|_| !apart)) {
             for unique in [true, false] {
                 let Entries { forward, backward, .. } = expect(unique, Some(reuse));
                 let Entries { forward: looked_up, backward: sent, .. } = relayed(Some(reuse));
@@ -381,12 +383,18 @@ pub fn alike(
 }
 
 /// Reuse distances that a table may tell apart: what is asked for, or some; and what it does.
-fn lookaheads(asked: Option<u32>, now: Option<u32>, microbatches: u32) -> Vec<u32> {
+fn lookaheads(asked: Option<u32>, now: Option<u32>) -> Vec<u32> {
     let mut all = asked.map_or_else(|| LOOKAHEADS.to_vec(), |k| vec![k]);
     all.extend(now.filter(|k| !all.contains(k)));
-    all.retain(|lookahead| {
-        (Reuse { lookahead: *lookahead, microbatches }).count(Direction::Forward) <= Reuse::MOST
-    });
+    all
+}
+
+/// By which windows of a batch: as asked for, or one and one for each microbatch; and what it does.
+fn windows(asked: Option<u32>, now: Option<u32>, microbatches: u32) -> Vec<u32> {
+    let now = now.unwrap_or(microbatches);
+    let mut all = if asked.is_some() { vec![now] } else { vec![now, 1, microbatches] };
+    all.sort_unstable();
+    all.dedup();
     all
 }
 

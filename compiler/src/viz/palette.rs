@@ -148,8 +148,7 @@ impl Purpose {
 
 /// Reuse of an exchange's rows; `None` if its rows travel all together.
 pub(super) fn reuse(s: &Schedule, exchange: u32) -> Option<Reuse> {
-    let lookahead = s.exchanges.get(exchange as usize)?.lookahead?;
-    Some(Reuse { lookahead, microbatches: s.settings.microbatches.max(1) })
+    s.exchanges.get(exchange as usize)?.reuse(s.settings.microbatches)
 }
 
 /// The exchange, way and class of an operation on rows of one class.
@@ -162,7 +161,7 @@ pub(super) fn class(action: &Action) -> Option<(u32, Way, u32)> {
 /// True for a class of lookups that the batch before may update: those of a distance that reaches into it.
 fn urgent(reuse: Reuse, class: u32) -> bool {
     let urgent =
-        |c: &fs_schedule::reuse::Class| c.distance.is_some_and(|d| d <= c.microbatch + reuse.microbatches);
+        |c: &fs_schedule::reuse::Class| c.distance.is_some_and(|d| d <= c.window + reuse.windows);
     reuse.classes(Way::Forward).get(class as usize).is_some_and(urgent)
 }
 

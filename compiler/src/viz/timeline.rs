@@ -352,9 +352,13 @@ fn class_text(s: &Schedule, op: &Op) -> Option<String> {
         Some(d) => format!("reuse distance {d}"),
         None => format!("reuse distance > {}", reuse.lookahead),
     };
-    if reuse.microbatches > 1 {
+    if reuse.windows > 1 {
         let end = if way == Way::Forward { "first" } else { "last" };
-        let _ = write!(text, ", {end} used in microbatch {}", c.microbatch);
+        let (from, to) = (c.window * reuse.each, reuse.end(c.window));
+        let _ = write!(text, ", {end} used in microbatch{} {from}", if from < to { "es" } else { "" });
+        if from < to {
+            let _ = write!(text, " to {to}");
+        }
     }
     Some(text)
 }

@@ -216,8 +216,8 @@ impl Sizes<'_> {
             self.of_exchange(e)?.of_leg(leg, self.schedule.settings.node)
         };
         let class = |e: u32, way, c: u32| {
-            let lookahead = self.schedule.exchanges.get(e as usize)?.lookahead?;
-            let reuse = fs_schedule::Reuse { lookahead, microbatches: parts as u32 };
+            let microbatches = self.schedule.settings.microbatches;
+            let reuse = self.schedule.exchanges.get(e as usize)?.reuse(microbatches)?;
             let counts = of(e)?.1.iter().find_map(|r| r.classes(reuse, way))?;
             counts.get(c as usize).copied()
         };

@@ -56,7 +56,7 @@ fn spread(n: usize, limit: usize, offset: u64) -> Vec<u32> {
 fn one(n: usize, shard: usize, columns: usize, ranks: usize, out: &mut Vec<Probe>) {
     let (own, before) = (spread(n, shard, 0), spread(n, shard, n as u64 / 2));
     let table: [u8; 2] = [0, 1];
-    let classes = Classes { lookahead: 1, microbatches: 1, table: &table };
+    let classes = Classes { lookahead: 1, windows: 1, table: &table };
     let (mut work, mut class) = (Partition::default(), vec![0u8; n]);
     let uses = |rows| Uses { rows, uses: None };
     let seconds = timed(|| {

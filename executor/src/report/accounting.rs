@@ -2,7 +2,6 @@
 //!
 //! Times are means over ranks and medians over the steps in which the pipeline was full.
 
-use fs_schedule::reuse::Reuse;
 use fs_schedule::{Engine, Exchange, Schedule, Sharding, Way};
 use fs_workload::placement::busiest;
 use serde::Serialize;
@@ -81,9 +80,9 @@ pub struct Exposed {
 pub struct RowShare {
     /// The exchange's table.
     pub table: String,
-    /// Microbatch of the first use.
+    /// The first microbatch of the window of the first use.
     pub microbatch: u32,
-    /// Reuse distance in microbatches; without it beyond the lookahead.
+    /// Reuse distance in windows; without it beyond the lookahead.
     pub distance: Option<u32>,
     /// Of all entries.
     pub share: f64,
@@ -202,10 +201,8 @@ fn owners(schedule: &Schedule, served: &[Vec<u64>]) -> Vec<OwnerShare> {
 fn rows(schedule: &Schedule, asked: &[Vec<u64>]) -> Vec<RowShare> {
     let mut shares = Vec::new();
     for (e, exchange) in schedule.exchanges.iter().enumerate() {
-        let Some(lookahead) = exchange.lookahead.filter(|_| exchange.leg.within().is_none()) else {
-            continue;
-        };
-        let reuse = Reuse { lookahead, microbatches: schedule.settings.microbatches.max(1) };
+        let reuse = exchange.reuse(schedule.settings.microbatches);
+        let Some(reuse) = reuse.filter(|_| exchange.leg.within().is_none()) else { continue };
         let sum = |c: usize| asked[e][c];
         let classes = reuse.classes(Way::Forward);
         let all: u64 = (0..classes.len()).map(sum).sum();
@@ -215,7 +212,7 @@ fn rows(schedule: &Schedule, asked: &[Vec<u64>]) -> Vec<RowShare> {
         let table = schedule.tables.get(exchange.table as usize).map_or_else(String::new, |t| t.name.clone());
         shares.extend(classes.iter().enumerate().map(|(c, class)| RowShare {
             table: table.clone(),
-            microbatch: class.microbatch,
+            microbatch: class.window * reuse.each,
             distance: class.distance,
             share: sum(c) as f64 / all as f64,
         }));

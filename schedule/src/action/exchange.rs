@@ -47,9 +47,9 @@ impl Subject<'_> {
     pub(super) fn classes(&self, way: Way) -> Result<usize, Misfit> {
         self.reuse.map(|r| r.count(way)).ok_or(Misfit::NoClasses(self.number))
     }
-    /// Whether entries carry the microbatches of their uses.
+    /// Whether entries carry the windows of their uses.
     pub(super) fn uses(&self) -> bool {
-        self.reuse.is_some_and(|r| r.microbatches > 1)
+        self.reuse.is_some_and(|r| r.windows > 1)
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn byte(rows: Extent, columns: u32) -> OperandType {
 pub(super) fn subject<'a>(cx: &Context<'a>, number: u32) -> Result<Subject<'a>, Misfit> {
     let of = cx.exchanges.get(number as usize).ok_or(Misfit::NoExchange(number))?;
     let columns = *cx.columns.get(number as usize).ok_or(Misfit::NoColumns(number))?;
-    let reuse = of.lookahead.map(|lookahead| Reuse { lookahead, microbatches: cx.microbatches });
+    let reuse = of.reuse(cx.microbatches);
     Ok(Subject { of, number, columns, reuse })
 }
 

@@ -162,7 +162,7 @@ pub enum Peers {
 /// What travels, which decides the bytes of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
-    /// Rows of the owner's shard that are asked for, and in which microbatches they are used.
+    /// Rows of the owner's shard that are asked for, and in which windows they are used.
     Ids,
     /// The same, and the rank for which each is asked.
     Asked,
@@ -209,7 +209,7 @@ pub enum Effect {
     ReadsGradient,
     /// Writes gradients of dense parameters.
     WritesGradient,
-    /// Reads which microbatch of any rank uses a row of a replicated table last.
+    /// Reads in which window any rank uses a row of a replicated table last.
     ReadsUses,
     /// Writes that.
     WritesUses,

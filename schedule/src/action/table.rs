@@ -127,7 +127,7 @@ actions! {
         },
         /// Entries to ask for, sorted by owner, and where each id's entry stands. With microbatches the ids of the first
         /// come first, then those of the second, ...; if rows travel by reuse distance and there are several, `uses`
-        /// tells in which microbatch an entry is used first and last.
+        /// tells in which window an entry is used first and last.
         /// `ids... (inputs or id buffers) -> entries (Id, U), counts (Count, W), uses? (Byte, U x 2), inverse... (Index,
         /// like each ids)`
         Unique {

@@ -59,7 +59,7 @@ pub struct Relayed {
     pub reuse: Vec<ReuseCounts>,
 }
 
-/// Entries by reuse distance, for a number of microbatches. See [`Reuse`].
+/// Entries by reuse distance, for a number of microbatches, each a window; or for as many windows. See [`Reuse`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReuseCounts {
@@ -127,7 +127,7 @@ impl Rows {
 impl ReuseCounts {
     /// Entries of each class; `None` if distances that far apart were not counted.
     pub fn classes(&self, reuse: Reuse, way: Way) -> Option<Vec<f64>> {
-        if reuse.microbatches != self.microbatches || reuse.lookahead > DISTANCES {
+        if reuse.windows != self.microbatches || reuse.lookahead > DISTANCES {
             return None;
         }
         let counts = if way == Way::Forward { &self.forward } else { &self.backward };
@@ -137,7 +137,7 @@ impl ReuseCounts {
             return None;
         }
         let entries = reuse.classes(way).into_iter().map(|class| {
-            let of = counts.get(class.microbatch as usize)?;
+            let of = counts.get(class.window as usize)?;
             match class.distance {
                 Some(d) => of.get(d as usize - 1).copied(),
                 None => of.get(far..).map(|rest| rest.iter().sum()),
@@ -163,7 +163,7 @@ mod tests {
                 *n = (10 * b + d) as f64;
             }
         }
-        let reuse = Reuse { lookahead: 3, microbatches: 2 };
+        let reuse = Reuse::new(3, 2);
         // Microbatch 0: distances 1, 2, 3 and the rest; microbatch 1: nothing is nearer than 2.
         let rest =
             |from: usize, b: usize| (from..=DISTANCES as usize).map(|d| (10 * b + d) as f64).sum::<f64>();
@@ -171,7 +171,7 @@ mod tests {
             counts.classes(reuse, Way::Forward).unwrap(),
             [0.0, 1.0, 2.0, rest(3, 0), 11.0, 12.0, rest(3, 1)]
         );
-        assert_eq!(counts.classes(Reuse { lookahead: 3, microbatches: 4 }, Way::Forward), None);
-        assert_eq!(counts.classes(Reuse { lookahead: 9, microbatches: 2 }, Way::Forward), None);
+        assert_eq!(counts.classes(Reuse::new(3, 4), Way::Forward), None);
+        assert_eq!(counts.classes(Reuse::new(9, 2), Way::Forward), None);
     }
 }

@@ -200,7 +200,7 @@ fn exchanges(s: &Schedule, r: &mut Report) {
         r.check(twice.is_none(), "exchanges", || format!("exchange {i} moves the rows of another one"));
         let first = s.exchanges.get(e.entries as usize);
         let alike = first.is_some_and(|f| {
-            let of = |x: &crate::model::Exchange| (x.table, x.unique, x.lookahead, x.folded);
+            let of = |x: &crate::model::Exchange| (x.table, x.unique, x.lookahead, x.windows, x.folded);
             let same = of(f) == of(e) && f.leg.between().is_some() == e.leg.between().is_some();
             // Relays of parts are different ranks, so each asks for itself.
             let first =
@@ -227,13 +227,23 @@ fn exchanges(s: &Schedule, r: &mut Report) {
                 "exchange {i} asks on behalf of others, which is for owners of rows and for samples that move"
             )
         });
+        if let Some(windows) = e.windows {
+            let m = s.settings.microbatches;
+            let fits = e.lookahead.is_some() && (1..m).contains(&windows) && m.is_multiple_of(windows);
+            r.check(fits, "exchanges", || {
+                format!(
+                    "exchange {i} tells rows apart by {windows} windows, which must be fewer than the {m} microbatches, cut them evenly and come with a lookahead"
+                )
+            });
+        }
         if let Some(k) = e.lookahead {
             r.check((1..=MOST_MICROBATCHES).contains(&k), "exchanges", || {
                 format!("exchange {i} tells apart {k} reuse distances, must be in 1..={MOST_MICROBATCHES}")
             });
             let m = s.settings.microbatches;
-            if k <= MOST_MICROBATCHES && (1..=MOST_MICROBATCHES).contains(&m) {
-                let count = Reuse { lookahead: k, microbatches: m }.count(Way::Forward);
+            let reuse = e.reuse(m).filter(|_| k <= MOST_MICROBATCHES && m <= MOST_MICROBATCHES);
+            if let Some(reuse) = reuse {
+                let count = reuse.count(Way::Forward);
                 r.check(count <= Reuse::MOST, "exchanges", || {
                     format!("exchange {i} has {count} classes, at most {} are allowed", Reuse::MOST)
                 });
@@ -261,12 +271,13 @@ fn legs(s: &Schedule, i: usize, e: &crate::model::Exchange, r: &mut Report) {
     let fits = s.exchanges.get(other as usize).is_some_and(|o| {
         let (within, between) = if e.leg.between().is_some() { (e, o) } else { (o, e) };
         let back = if e.leg.between().is_some() { o.leg.within() } else { o.leg.between() };
-        let same = (e.table, e.part, e.lookahead) == (o.table, o.part, o.lookahead);
+        let of = |x: &crate::model::Exchange| (x.table, x.part, x.lookahead, x.windows);
+        let same = of(e) == of(o);
         same && back == number && between.unique && !within.folded && !between.folded
     });
     r.check(fits, "exchanges", || {
         format!(
-            "exchange {i} has relays and names exchange {other}, which must name it, be of the same rows and lookahead, for \
+            "exchange {i} has relays and names exchange {other}, which must name it, be of the same rows, lookahead and windows, for \
              ranks that ask for themselves, and between nodes ask for each row once"
         )
     });

@@ -49,10 +49,8 @@ fn indices(s: &Schedule, p: &Program, r: &mut Report) {
             (e as usize) < s.exchanges.len()
         }
         Extent::Symbol(Symbol::SentClass(e, way, c) | Symbol::ReceivedClass(e, way, c)) => {
-            s.exchanges.get(e as usize).and_then(|x| x.lookahead).is_some_and(|lookahead| {
-                let reuse = crate::reuse::Reuse { lookahead, microbatches: s.settings.microbatches };
-                (c as usize) < reuse.count(way)
-            })
+            let reuse = s.exchanges.get(e as usize).and_then(|x| x.reuse(s.settings.microbatches));
+            reuse.is_some_and(|reuse| (c as usize) < reuse.count(way))
         }
         Extent::Symbol(Symbol::Squares(_)) => false,
         Extent::Symbol(Symbol::Ranks | Symbol::Samples) | Extent::Fixed(_) => true,

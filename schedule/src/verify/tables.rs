@@ -60,7 +60,7 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
             }
         }
     }
-    let mut known: BTreeMap<u32, Orders> = BTreeMap::new();
+    let mut known: BTreeMap<Reuse, Orders> = BTreeMap::new();
     for (e, (gathers, applies)) in &users {
         // One lookup and one update per class; more would be wrong, and many.
         let most = 256;
@@ -70,9 +70,8 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
         }
         let exchange = &cx.s.exchanges[*e as usize];
         // Lookahead 0 with one microbatch is one class: everything is ordered with the next batch.
-        let lookahead = exchange.lookahead.unwrap_or(0);
-        let microbatches = if exchange.lookahead.is_some() { cx.s.settings.microbatches } else { 1 };
-        let orders = known.entry(lookahead).or_insert_with(|| Orders::new(Reuse { lookahead, microbatches }));
+        let reuse = exchange.reuse(cx.s.settings.microbatches).unwrap_or(Reuse::new(0, 1));
+        let orders = known.entry(reuse).or_insert_with(|| Orders::new(reuse));
         let table = &cx.s.tables[exchange.table as usize].name;
         for &(a, applied) in applies {
             for &(g, looked_up) in gathers {

@@ -20,7 +20,7 @@ use egg::{
     Subst, Symbol, Var,
 };
 
-use fs_schedule::Element;
+use fs_schedule::{Element, Reuse, Way};
 
 use super::analysis::{Kind, Kinds};
 use super::lang::Node;
@@ -113,6 +113,8 @@ pub struct Context {
     pub microbatches: u32,
     /// Reuse distances that may be told apart; none where rows must travel together.
     pub lookaheads: Vec<u32>,
+    /// By which numbers of windows of a batch: as many as microbatches, or fewer that cut these evenly.
+    pub windows: Vec<u32>,
     /// Columns of the parts that it is cut into, or may be; none where it must stay whole.
     pub cuts: Vec<(u32, u32)>,
     /// What rows are on their way.
@@ -132,6 +134,15 @@ pub struct Context {
 }
 
 impl Context {
+    /// How rows may be told apart.
+    pub fn reuses(&self) -> impl Iterator<Item = Reuse> {
+        let each = move |lookahead: u32| {
+            let windows = self.windows.iter();
+            windows.filter_map(move |windows| Reuse::in_windows(lookahead, self.microbatches, *windows))
+        };
+        self.lookaheads.iter().copied().flat_map(each).filter(|reuse| reuse.count(Way::Forward) <= Reuse::MOST)
+    }
+
     /// The exchange between relays and owners of one within nodes.
     pub(crate) fn between(&self, exchange: u32) -> u32 {
         exchange + self.cuts.len().max(1) as u32

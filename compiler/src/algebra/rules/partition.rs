@@ -15,7 +15,7 @@ pub(super) static RULE: Rule = Rule {
         "update(send(g, e)) = join(update(send(split(g, class 0))), update(send(split(g, class 1))), ...)",
     ],
     when: "functions that update the table, under strategies that tell rows apart",
-    because: "Every entry is in one class, at its owner and at the rank that asked. With several microbatches the rows of \
+    because: "Every entry is in one class, at its owner and at the rank that asked. With several windows the rows of \
               a class arrive before the first that uses them; those that have not arrived yet are used by none.",
     open: |context| !context.lookaheads.is_empty(),
     instances,
@@ -27,7 +27,7 @@ pub(super) static RULE: Rule = Rule {
         Twin {
             why: "a class left out is rows that are not there",
             is: Lookalike::Term(
-                "(merge (list (return (gather (shard 0 0 4 owners) (ask 0 (entries 0 once (list (ids 0 T0 1 0)))) (positions forward 0 2 (partition forward 1 1 (ask 0 (entries 0 once (list (ids 0 T0 1 0)))) (ask 0 (entries 0 once (list (ids 0 T0 1 0))))))) (positions forward 0 2 (partition forward 1 1 (ask 0 (entries 0 once (list (ids 0 T0 1 0)))) (ask 0 (entries 0 once (list (ids 0 T0 1 0)))))) (positions forward 0 2 (answer (partition forward 1 1 (ask 0 (entries 0 once (list (ids 0 T0 1 0)))) (ask 0 (entries 0 once (list (ids 0 T0 1 0))))) (entries 0 once (list (ids 0 T0 1 0)))))) (positions forward 0 2 (answer (partition forward 1 1 (ask 0 (entries 0 once (list (ids 0 T0 1 0)))) (ask 0 (entries 0 once (list (ids 0 T0 1 0))))) (entries 0 once (list (ids 0 T0 1 0)))))))",
+                "(merge (list (return (gather (shard 0 0 4 owners) (ask 0 (entries 0 once (list (ids 0 T0 1 0)))) (positions forward 0 2 (partition forward 1 1 1 (ask 0 (entries 0 once (list (ids 0 T0 1 0)))) (ask 0 (entries 0 once (list (ids 0 T0 1 0))))))) (positions forward 0 2 (partition forward 1 1 1 (ask 0 (entries 0 once (list (ids 0 T0 1 0)))) (ask 0 (entries 0 once (list (ids 0 T0 1 0)))))) (positions forward 0 2 (answer (partition forward 1 1 1 (ask 0 (entries 0 once (list (ids 0 T0 1 0)))) (ask 0 (entries 0 once (list (ids 0 T0 1 0))))) (entries 0 once (list (ids 0 T0 1 0)))))) (positions forward 0 2 (answer (partition forward 1 1 1 (ask 0 (entries 0 once (list (ids 0 T0 1 0)))) (ask 0 (entries 0 once (list (ids 0 T0 1 0))))) (entries 0 once (list (ids 0 T0 1 0)))))))",
             ),
         },
         Twin {
@@ -41,8 +41,7 @@ pub(super) static RULE: Rule = Rule {
 
 fn instances(context: &Context) -> Vec<Instance> {
     let mut all = Vec::new();
-    for lookahead in context.lookaheads.iter().copied() {
-        let reuse = Reuse { lookahead, microbatches: context.microbatches };
+    for reuse in context.reuses() {
         lookups(context, reuse, false, &mut all);
         for replicated in [false, true] {
             let asked = if replicated { "(ask_all ?x ?e)".to_owned() } else { ask("?x", "?e") };
@@ -82,7 +81,7 @@ fn lookups(context: &Context, reuse: Reuse, relayed: bool, all: &mut Vec<Instanc
             (fetch(shard, &x, "?e"), classes.merged(shard, microbatch))
         }
     };
-    if reuse.microbatches == 1 {
+    if reuse.windows == 1 {
         let parts = if relayed { context.relayed("?e").len() } else { 1 };
         for n in 0..parts {
             let (left, right) = sides(n, 1, "?s", 0);
@@ -91,7 +90,7 @@ fn lookups(context: &Context, reuse: Reuse, relayed: bool, all: &mut Vec<Instanc
         return;
     }
     // What has not arrived yet is no value, so the rule is about what uses rows.
-    for microbatch in 0..reuse.microbatches {
+    for microbatch in 0..reuse.microbatches() {
         let parts = [1, context.cuts.len()];
         for n in parts.into_iter().filter(|n| *n > 0) {
             let each: Vec<(String, String)> =

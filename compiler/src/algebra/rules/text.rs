@@ -119,7 +119,8 @@ impl Classes<'_> {
             Way::Forward => "forward",
             Way::Backward => "backward",
         };
-        format!("(partition {way} {} {} {of} {})", self.reuse.lookahead, self.reuse.microbatches, self.asked)
+        let Reuse { lookahead, windows, each } = self.reuse;
+        format!("(partition {way} {lookahead} {windows} {each} {of} {})", self.asked)
     }
 
     /// Where the rows of a class stand at their owners.
@@ -176,9 +177,9 @@ impl Classes<'_> {
     /// The rows that a microbatch and those before need, of a shard.
     pub(super) fn merged(&self, shard: &str, microbatch: u32) -> String {
         let mut before: Option<String> = None;
-        for round in 0..=microbatch {
+        for window in 0..=self.reuse.window(microbatch) {
             let mut operands: Vec<String> = before.into_iter().collect();
-            for class in classes_of(self.reuse, self.way, round) {
+            for class in classes_of(self.reuse, self.way, window) {
                 let (rows, asker) = (self.returned(shard, class as usize), self.at_asker(class as usize));
                 operands.push(format!("{rows} {asker}"));
             }

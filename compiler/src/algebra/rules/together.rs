@@ -49,7 +49,7 @@ macro_rules! places {
         concat!(
             "(positions forward ",
             $class,
-            " 2 (partition forward 1 1 ",
+            " 2 (partition forward 1 1 1 ",
             asked!($n),
             " ",
             asked!($n),
@@ -60,7 +60,7 @@ macro_rules! places {
         concat!(
             "(positions forward ",
             $class,
-            " 2 (answer (partition forward 1 1 ",
+            " 2 (answer (partition forward 1 1 1 ",
             asked!($n),
             " ",
             asked!($n),
@@ -148,9 +148,9 @@ const KINDS: [(&str, &str); 14] = [
     ("(ask ?n# ?q#)", "?n#"),
     ("(ask_relay ?n# ?q#)", "?n#"),
     ("(ask_all ?n# ?q#)", "?n#"),
-    ("(answer (partition ?w ?k ?m (ask ?n# ?o#) ?a#) ?q#)", "?n#"),
+    ("(answer (partition ?w ?k ?m ?v (ask ?n# ?o#) ?a#) ?q#)", "?n#"),
     (
-        "(answer (pass_classes (answer (partition ?w ?k ?m ?a# ?b#) ?r#) (places ?p# (ask_relay ?n# ?o#))) ?q#)",
+        "(answer (pass_classes (answer (partition ?w ?k ?m ?v ?a# ?b#) ?r#) (places ?p# (ask_relay ?n# ?o#))) ?q#)",
         "?n#",
     ),
     ("(return ?r# (ask ?n# ?o#) ?q#)", "?n#"),

@@ -239,7 +239,7 @@ pub(super) fn partition(
     way: Way,
     rank: usize,
 ) -> Result<Vec<u32>, EvalError> {
-    let m = reuse.microbatches;
+    let w = reuse.windows;
     let asked = |parts: &Vec<Part>| match parts.get(rank).map(|p| &p.values) {
         Some(Values::Requests(requests)) => Ok(requests.clone()),
         _ => Err(o.wrong("no requests of a batch around")),
@@ -247,19 +247,24 @@ pub(super) fn partition(
     let others = around.iter().map(asked).collect::<Result<Vec<_>, _>>()?;
     let own = o.requests(1, rank)?;
     let class = |r: &Request| {
+        // Requests tell microbatches.
         let of = |list: &'_ [Request]| -> Option<(u32, u32)> {
             let same = || list.iter().filter(|x| x.row == r.row);
-            Some((same().map(|x| x.first).min()?, same().map(|x| x.last).max()?))
+            let (first, last) = (same().map(|x| x.first).min()?, same().map(|x| x.last).max()?);
+            Some((reuse.window(first), reuse.window(last)))
         };
         let found = others.iter().zip(1..).find_map(|(list, batches)| Some((of(list)?, batches)));
-        let (microbatch, distance) = match way {
-            Way::Forward => (r.first, found.map(|((_, last), b): (_, u32)| b * m + r.first - last)),
+        let (window, distance) = match way {
+            Way::Forward => {
+                let first = reuse.window(r.first);
+                (first, found.map(|((_, last), b): (_, u32)| b * w + first - last))
+            }
             Way::Backward => {
-                let last = of(own).map_or(r.last, |(_, last)| last);
-                (last, found.map(|((first, _), b)| b * m + first - last))
+                let last = of(own).map_or(reuse.window(r.last), |(_, last)| last);
+                (last, found.map(|((first, _), b)| b * w + first - last))
             }
         };
-        reuse.class(way, microbatch, distance).ok_or_else(|| o.wrong("there is no such class"))
+        reuse.class(way, window, distance).ok_or_else(|| o.wrong("there is no such class"))
     };
     o.requests(0, rank)?.iter().map(class).collect()
 }

@@ -1,6 +1,6 @@
 //! Row gradients to the owners, and the updates.
 
-use fs_schedule::Way;
+use fs_schedule::{Reuse, Way};
 
 use super::super::PassError;
 use super::forward::tell_apart;
@@ -25,12 +25,14 @@ pub(super) fn plan(g: &mut Generator<'_>, tables: &[&Lowering]) -> Result<(), Pa
     Ok(())
 }
 
-/// Gradients of rows that a microbatch is the last to use, and their updates.
+/// Gradients of rows that the windows which end with a microbatch are the last to use, and their updates.
 pub(super) fn send_classes(g: &mut Generator<'_>, tables: &[&Lowering], round: u32) -> Result<(), PassError> {
-    columns(g, tables)?;
-    for reuse in reuses(tables) {
+    let ends = |reuse: Reuse| round == reuse.end(reuse.window(round));
+    let tables: Vec<&Lowering> = tables.iter().copied().filter(|l| l.dist.reuse.is_some_and(ends)).collect();
+    columns(g, &tables)?;
+    for reuse in reuses(&tables) {
         let alike: Vec<&Lowering> = tables.iter().copied().filter(|l| l.dist.reuse == Some(reuse)).collect();
-        for class in classes_of(reuse, Way::Backward, round) {
+        for class in classes_of(reuse, Way::Backward, reuse.window(round)) {
             send(g, &alike, Some(class))?;
         }
     }

@@ -10,8 +10,11 @@ use crate::distribution::build::Numbered;
 use crate::ir::attr::attrs_of;
 use crate::ir::{Module, exchanges};
 
-/// Table, part, uniqueness, lookahead, and which leg: 0 the whole way, 1 within nodes, 2 between them.
-type Key = (u32, u32, bool, Option<u32>, u32);
+/// Lookahead and windows.
+type Apart = (Option<u32>, Option<u32>);
+
+/// Table, part, uniqueness, how rows are told apart, and which leg: 0 the whole way, 1 within nodes, 2 between them.
+type Key = (u32, u32, bool, Apart, u32);
 
 /// Numbers of exchanges.
 #[derive(Debug)]
@@ -27,7 +30,7 @@ impl Declared {
                 // Known by what it is for.
                 Leg::Between { within } => (all.get(within as usize).is_none_or(|w| w.unique), 2),
             };
-            ((e.table, e.part, unique, e.lookahead, leg), i as u32)
+            ((e.table, e.part, unique, (e.lookahead, e.windows), leg), i as u32)
         };
         Self(all.iter().enumerate().map(key).collect())
     }
@@ -40,20 +43,22 @@ impl Declared {
         number: u32,
         choice: &Choice,
     ) -> Vec<Numbered> {
-        let Choice { unique, lookahead, relayed, .. } = *choice;
+        let Choice { unique, lookahead, windows, relayed, .. } = *choice;
+        let apart = (lookahead, windows);
         let mut entries = None;
         let mut parts = Vec::new();
         for part in 0..table.sharding.parts() {
             let next = self.0.len() as u32;
             let leg = u32::from(relayed);
-            let exchange = *self.0.entry((number, part, unique, lookahead, leg)).or_insert(next);
+            let exchange = *self.0.entry((number, part, unique, apart, leg)).or_insert(next);
             let entries = *entries.get_or_insert(exchange);
             // The two legs are declared one after the other.
             let between =
-                relayed.then(|| *self.0.entry((number, part, unique, lookahead, 2)).or_insert(exchange + 1));
+                relayed.then(|| *self.0.entry((number, part, unique, apart, 2)).or_insert(exchange + 1));
             if exchange == next {
                 let leg = between.map_or(Leg::Whole, |between| Leg::Within { between });
-                let record = Exchange { table: number, part, entries, unique, lookahead, folded: false, leg };
+                let of = (number, part, entries);
+                let record = record(of, unique, apart, leg);
                 declare(module, &record);
                 if let Some(between) = between {
                     let leg = Leg::Between { within: exchange };
@@ -64,6 +69,10 @@ impl Declared {
         }
         parts
     }
+}
+
+fn record((table, part, entries): (u32, u32, u32), unique: bool, (lookahead, windows): Apart, leg: Leg) -> Exchange {
+    Exchange { table, part, entries, unique, lookahead, windows, folded: false, leg }
 }
 
 fn declare(module: &mut Module, record: &Exchange) {

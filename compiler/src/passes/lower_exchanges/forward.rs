@@ -80,14 +80,14 @@ pub(super) fn tell_apart(g: &mut Generator<'_>, tables: &[&Lowering], way: Way) 
     Ok(())
 }
 
-/// Rows that a microbatch is the first to use; of tables that are not told apart everything, with the first.
+/// Rows that the windows which begin with a microbatch are the first to use; of tables that are not told apart everything, with the first.
 pub(super) fn fetch(g: &mut Generator<'_>, tables: &Tables, round: u32) -> Result<(), PassError> {
     if round == 0 {
         together(g, tables)?;
     }
     let apart: Vec<&Lowering> = tables.values().filter(|l| told_apart(l).is_some()).collect();
-    for reuse in reuses(&apart) {
-        for class in classes_of(reuse, Way::Forward, round) {
+    for reuse in reuses(&apart).into_iter().filter(|reuse| round % reuse.each == 0) {
+        for class in classes_of(reuse, Way::Forward, reuse.window(round)) {
             let chosen = || apart.iter().filter(|l| l.dist.reuse == Some(reuse)).flat_map(|l| each_part(l));
             for (l, i) in chosen() {
                 let y = l.dist.looked_up(&mut g.terms, i, Some(class))?;

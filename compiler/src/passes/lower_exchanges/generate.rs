@@ -53,7 +53,7 @@ struct Made {
     value: ValueId,
     /// Of lists: how many go to, or come from, each rank.
     counts: Option<ValueId>,
-    /// Of entries: the microbatches that use each first and last.
+    /// Of entries: the windows that use each first and last.
     uses: Option<ValueId>,
 }
 
@@ -350,7 +350,7 @@ impl<'a> Generator<'a> {
 
     /// Classes of rows, by those that the owner knows of the batches around.
     fn partition(&mut self, id: Id, of: &[Made], scope: &str) -> Result<Made, PassError> {
-        let Op::Partition { way, lookahead, microbatches } = self.terms.node(id).op else {
+        let Op::Partition { way, lookahead, windows, each } = self.terms.node(id).op else {
             return Err(PassError::new("not a partition"));
         };
         let sign = match way {
@@ -360,7 +360,7 @@ impl<'a> Generator<'a> {
         let mut operands = vec![of[0].value];
         operands.extend(of[0].uses);
         let mut offsets = vec![0; operands.len()];
-        for distance in 1..=(Reuse { lookahead, microbatches }).history() as i32 {
+        for distance in 1..=(Reuse { lookahead, windows, each }).history() as i32 {
             operands.push(of[1].value);
             operands.extend(of[1].uses);
             offsets.resize(operands.len(), sign * distance);
@@ -425,7 +425,7 @@ impl<'a> Generator<'a> {
     }
 }
 
-/// Classes, or microbatches of first and last use.
+/// Classes, or windows of first and last use.
 fn byte(rows: Extent, columns: u32) -> Type {
     OperandType::Matrix { element: Element::Byte, rows, columns }.into()
 }

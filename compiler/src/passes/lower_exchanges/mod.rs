@@ -49,15 +49,17 @@ pub(super) fn run(
     options: &Options,
     statistics: &mut Statistics,
 ) -> Result<(), PassError> {
-    let plan = TableChoices {
-        unique: option(options, "unique")?.unwrap_or_default(),
-        lookahead: option(options, "lookahead")?.unwrap_or_default(),
-        relay: option(options, "relay")?.unwrap_or_default(),
-        sampled: sampled(module)?,
-    };
     let there = module.attrs.contains_key("settings");
     let settings = there.then(|| typed::<Settings>(&module.attrs, "settings")).transpose()?;
     let microbatches = settings.as_ref().map_or(1, |s| s.microbatches);
+    let plan = TableChoices {
+        unique: option(options, "unique")?.unwrap_or_default(),
+        lookahead: option(options, "lookahead")?.unwrap_or_default(),
+        windows: option(options, "windows")?.unwrap_or_default(),
+        microbatches,
+        relay: option(options, "relay")?.unwrap_or_default(),
+        sampled: sampled(module)?,
+    };
     let wire = settings.as_ref().map_or_else(WirePrecision::default, |s| s.wire);
     if !(wire.rows.carries_rows() && wire.gradients.is_float() && wire.dense.is_float()) {
         let what = "rows travel as `real`, as `bf16` or as `mxint8`, gradients and dense sums as `real` or as `bf16`";
@@ -88,21 +90,31 @@ fn check(module: &Module, plan: &TableChoices, microbatches: u32) -> Result<(), 
     for (option, unknown) in [
         ("unique", plan.unique.unknown(&known)),
         ("lookahead", plan.lookahead.unknown(&known)),
+        ("windows", plan.windows.unknown(&known)),
         ("relay", plan.relay.unknown(&known)),
     ] {
         if let Some(name) = unknown {
             return Err(OptionError::NoTable { option, table: name.into() }.into());
         }
     }
-    let chosen = plan.lookahead.others.iter().chain(plan.lookahead.named.values());
-    for lookahead in chosen.filter_map(|Lookahead(k)| *k) {
-        if lookahead == 0 {
-            return Err(OptionError::NoLookahead.into());
+    let chosen = plan.windows.others.iter().chain(plan.windows.named.values());
+    for windows in chosen.copied() {
+        if windows == 0 || (windows < microbatches && !microbatches.is_multiple_of(windows)) {
+            return Err(OptionError::Windows { windows, microbatches }.into());
         }
+    }
+    let chosen = plan.lookahead.others.iter().chain(plan.lookahead.named.values());
+    if chosen.filter_map(|Lookahead(k)| *k).any(|lookahead| lookahead == 0) {
+        return Err(OptionError::NoLookahead.into());
+    }
+    for name in &names {
+        let choice = plan.choice(name, &Sharding::RowWise);
+        let Some((lookahead, reuse)) = choice.lookahead.zip(choice.reuse(microbatches)) else { continue };
+        let windows = reuse.windows;
         // Counting is quadratic in neither: bound both first.
-        let many = lookahead as usize > Reuse::MOST || microbatches as usize > Reuse::MOST;
-        if many || (Reuse { lookahead, microbatches }).count(Way::Forward) > Reuse::MOST {
-            return Err(OptionError::Classes { lookahead, microbatches, most: Reuse::MOST }.into());
+        let many = lookahead as usize > Reuse::MOST || windows as usize > Reuse::MOST;
+        if many || reuse.count(Way::Forward) > Reuse::MOST {
+            return Err(OptionError::Classes { lookahead, windows, most: Reuse::MOST }.into());
         }
     }
     Ok(())

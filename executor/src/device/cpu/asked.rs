@@ -107,7 +107,7 @@ pub(super) fn unique_for<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Faul
     uses.clear();
     uses.resize(if with_uses { 2 * n } else { 0 }, 0);
     if with_uses {
-        bound(c, features, boundaries);
+        bound(c, exchange, features, boundaries)?;
         uses_of_entries(&unique.inverse, boundaries, n, uses);
     }
     let (mut entries, mut users, mut counts) = (c.write_ids(0)?, c.write_indices(2)?, c.write_counts(1)?);

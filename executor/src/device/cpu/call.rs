@@ -36,7 +36,7 @@ impl<'a, T: Real> Call<'a, T> {
         Self { job, cpu, work }
     }
 
-    /// Of a data-parallel exchange with microbatches: the last use by any rank of each entry's row.
+    /// Of a data-parallel exchange with several windows: the last use by any rank of each entry's row.
     pub(crate) fn last_uses(&self, exchange: u32) -> &'a Mutex<Vec<u8>> {
         let ring = &self.cpu.last_uses;
         &ring[(self.number % ring.len() as u64) as usize][exchange as usize]

@@ -36,7 +36,6 @@ use fs_kernels::partition::Partition;
 use fs_kernels::reduce::ReducedRows;
 use fs_kernels::unique::Unique;
 use fs_kernels::{Real, Scratch};
-use fs_schedule::reuse::Reuse;
 use fs_schedule::{Engine, Sharding, Way};
 use parking_lot::{Mutex, RwLock};
 
@@ -162,9 +161,8 @@ impl<T: Real> Cpu<T> {
             };
             parts.map(shard).collect::<Result<Vec<_>, _>>().map_err(|e| no_memory(e, "table", &t.name, *rank))
         };
-        let microbatches = schedule.settings.microbatches.max(1);
         let classes = |e: &fs_schedule::Exchange| {
-            let reuse = e.lookahead.map(|lookahead| Reuse { lookahead, microbatches });
+            let reuse = e.reuse(schedule.settings.microbatches);
             [Way::Forward, Way::Backward].map(|way| sparse::class_table(reuse, way))
         };
         let last_uses = || schedule.exchanges.iter().map(|_| Mutex::default()).collect();

@@ -98,7 +98,7 @@ pub(super) fn unique<T: Real>(c: &Call<T>, exchange: u32) -> Result<(), Fault> {
     c.write_ids(0)?.slice().copy_from_slice(&unique.ids);
     tell(c, plan, table, rails, unique)?;
     if with_uses {
-        bound(c, features, boundaries);
+        bound(c, exchange, features, boundaries)?;
         let mut uses = c.write_bytes(2)?;
         uses_of_entries(&unique.inverse, boundaries, unique.ids.len(), uses.slice());
     }
@@ -134,19 +134,25 @@ pub(super) fn tell<T: Real>(
     Ok(())
 }
 
-/// Where the positions of each microbatch's ids end.
-pub(super) fn bound<T: Real>(c: &Call<T>, features: &[&[i64]], boundaries: &mut Vec<usize>) {
-    bound_lists(c.env.schedule.settings.microbatches, features.iter().map(|f| f.len()), boundaries);
+/// Where the positions of each window's ids end, of an exchange that tells them apart.
+pub(super) fn bound<T: Real>(
+    c: &Call<T>,
+    exchange: u32,
+    features: &[&[i64]],
+    boundaries: &mut Vec<usize>,
+) -> Result<(), Fault> {
+    bound_lists(reuse(c, exchange)?.windows, features.iter().map(|f| f.len()), boundaries);
+    Ok(())
 }
 
-/// The same of lists of which only the lengths are known.
+/// The same of lists of which only the lengths are known: as many for each window.
 pub(crate) fn bound_lists(
-    microbatches: u32,
+    windows: u32,
     lengths: impl ExactSizeIterator<Item = usize>,
     boundaries: &mut Vec<usize>,
 ) {
     let lists = lengths.len().max(1);
-    let each = (lists / (microbatches.max(1) as usize).min(lists)).max(1);
+    let each = (lists / (windows.max(1) as usize).min(lists)).max(1);
     boundaries.clear();
     let mut end = 0;
     for (n, length) in lengths.enumerate() {
@@ -162,9 +168,8 @@ pub(crate) fn bound_lists(
 
 /// The reuse distances of an exchange.
 pub(crate) fn reuse<T: Real>(c: &Call<T>, exchange: u32) -> Result<Reuse, Fault> {
-    let lookahead = c.exchange(exchange)?.0.lookahead;
-    let lookahead = lookahead.ok_or(Fault::Undivided { exchange })?;
-    Ok(Reuse { lookahead, microbatches: c.env.schedule.settings.microbatches.max(1) })
+    let reuse = c.exchange(exchange)?.0.reuse(c.env.schedule.settings.microbatches);
+    reuse.ok_or(Fault::Undivided { exchange })
 }
 
 pub(super) fn partition<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result<(), Fault> {
@@ -174,7 +179,7 @@ pub(super) fn partition<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result
         Sharding::RowWise => rows_per_rank(table.rows, c.env.ranks),
         _ => table.rows,
     } as usize;
-    let each = 1 + usize::from(reuse.microbatches > 1);
+    let each = 1 + usize::from(reuse.windows > 1);
     let history = reuse.history() as usize;
     let batches = 1 + history;
     // Of batches that do not exist nothing is known: their rows were not used.
@@ -190,8 +195,7 @@ pub(super) fn partition<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result
         all.push(Uses { rows: rows.slice()?, uses: uses.as_ref().map(Read::slice).transpose()? });
     }
     let numbers = &c.cpu.classes[exchange as usize][usize::from(way == Way::Backward)];
-    let (lookahead, microbatches) = (reuse.lookahead, reuse.microbatches);
-    let classes = Classes { lookahead, microbatches, table: numbers };
+    let classes = Classes { lookahead: reuse.lookahead, windows: reuse.windows, table: numbers };
     let mut out = c.write_bytes(0)?;
     let mut work = c.work.lock();
     let work = &mut work.partition;
@@ -207,14 +211,14 @@ pub(super) fn partition<T: Real>(c: &Call<T>, exchange: u32, way: Way) -> Result
     Ok(())
 }
 
-/// The class of each microbatch and distance, as [`Classes`] has it; nothing where rows are not told apart.
+/// The class of each window and distance, as [`Classes`] has it; nothing where rows are not told apart.
 pub(super) fn class_table(reuse: Option<Reuse>, way: Way) -> Vec<u8> {
     let Some(reuse) = reuse else { return Vec::new() };
     let columns = reuse.lookahead as usize + 1;
-    let mut table = vec![0; columns * reuse.microbatches as usize];
+    let mut table = vec![0; columns * reuse.windows as usize];
     for (number, class) in reuse.classes(way).iter().enumerate() {
         let distance = class.distance.map_or(reuse.lookahead, |d| d - 1);
-        table[class.microbatch as usize * columns + distance as usize] = number as u8;
+        table[class.window as usize * columns + distance as usize] = number as u8;
     }
     table
 }

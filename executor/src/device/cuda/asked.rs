@@ -131,7 +131,7 @@ impl<D: Driver> Ids<'_, D> {
         };
         let uses = if self.job.op.writes.len() > 3 {
             let uses = self.scratch.words(u64::from(n).div_ceil(2))?;
-            self.uses(&lists, In::at(inverse.address), uses.first(2 * u64::from(n)), fault)?;
+            self.uses(exchange, &lists, In::at(inverse.address), uses.first(2 * u64::from(n)), fault)?;
             Some(uses)
         } else {
             None

@@ -98,7 +98,7 @@ impl<D: Driver> Ids<'_, D> {
     pub(super) fn partition(&mut self, exchange: u32, way: Way) -> Result<(), Fault> {
         let reuse = reuse(&self.call, exchange)?;
         let (plan, shard, fault) = (self.job.exchange(exchange)?.0, self.shard(exchange)?, self.cuda.fault());
-        let each = 1 + usize::from(reuse.microbatches > 1);
+        let each = 1 + usize::from(reuse.windows > 1);
         let batches = 1 + reuse.history() as usize;
         // Of batches that do not exist nothing is known: their rows were not used.
         let there = (1..batches).take_while(|h| self.call.exists(h * each)).count() + 1;
@@ -114,7 +114,7 @@ impl<D: Driver> Ids<'_, D> {
             buffer.is_some_and(|b| b.rows == Extent::Symbol(Symbol::Sent(plan.entries)))
         };
         let mut touches = vec![Touch::In(own.rows.area)];
-        // The microbatch that counts: of its first use, or of the last by anybody.
+        // The window that counts: of its first use, or of the last by anybody.
         let (mut uses, mut stride, mut read) = (In::NULL, 0, None);
         if let Some(told) = own.uses {
             (uses, stride) = if forward {
@@ -144,7 +144,7 @@ impl<D: Driver> Ids<'_, D> {
                 uses,
                 stride,
                 batches_away,
-                reuse.microbatches,
+                reuse.windows,
                 u32::from(forward),
                 of.set.bits.read(),
                 of.set.before.read(),
@@ -164,7 +164,7 @@ impl<D: Driver> Ids<'_, D> {
             stride,
             In::at(distance.address),
             reuse.lookahead,
-            reuse.microbatches,
+            reuse.windows,
             In::at(numbers.address),
             Out::at(out.area.address),
             fault,

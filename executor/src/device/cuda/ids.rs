@@ -20,7 +20,7 @@ use super::transfer::{asked_of, check};
 use super::{Cuda, Fault, Job, Lane};
 use crate::data::share::Column;
 use crate::device::cpu::arena::ColumnRange;
-use crate::device::cpu::{Call, Rails, bound_lists, shape};
+use crate::device::cpu::{Call, Rails, bound_lists, reuse, shape};
 use crate::device::shards::rows_per_rank;
 
 /// An operation on ids that is being enqueued.
@@ -338,9 +338,10 @@ impl<'a, D: Driver> Ids<'a, D> {
         Ok((inverse, sorted))
     }
 
-    /// First and last microbatch of each of at most n entries, as two bytes.
+    /// First and last window of each of at most n entries, as two bytes.
     pub(super) fn uses(
         &mut self,
+        exchange: u32,
         lists: &[List],
         inverse: In<u32>,
         uses: Area,
@@ -348,8 +349,8 @@ impl<'a, D: Driver> Ids<'a, D> {
     ) -> Result<(), Fault> {
         let n: u32 = lists.iter().map(|list| list.n).sum();
         let mut ends = Vec::new();
-        let microbatches = self.job.env.schedule.settings.microbatches;
-        bound_lists(microbatches, lists.iter().map(|list| list.n as usize), &mut ends);
+        let windows = reuse(&self.call, exchange)?.windows;
+        bound_lists(windows, lists.iter().map(|list| list.n as usize), &mut ends);
         let ends: Vec<u32> = ends.into_iter().map(|end| end as u32).collect();
         let boundaries = In::at(self.up(&ends)?);
         let (first, last) = (self.scratch.out(n)?, self.scratch.out(n)?);
@@ -438,7 +439,7 @@ impl<'a, D: Driver> Ids<'a, D> {
         }
         if with_uses {
             let uses = self.write_at_most(2, n as usize)?.flat();
-            self.uses(&lists, In::at(inverse.address), uses, fault)?;
+            self.uses(exchange, &lists, In::at(inverse.address), uses, fault)?;
         }
         let mut copies = Vec::with_capacity(lists.len());
         let mut at = 0;

@@ -29,13 +29,13 @@ catalogue! { "classes.cu":
     /// the other batch's last use to the own first; backward: from the own last to the other's first. Without values
     /// uses are 0.
     distance_mark(
-        n: u32, rows: In<u32>, shard: u64, uses: In<u8>, stride: u32, batches: u32, microbatches: u32, forward: u32,
+        n: u32, rows: In<u32>, shard: u64, uses: In<u8>, stride: u32, batches: u32, windows: u32, forward: u32,
         bits: In<u32>, before: In<u32>, values: In<u32>, distance: Out<u32>, fault: Out<u32>,
     ) => items(n);
-    /// The class of each entry, from a table: a row for each microbatch, a column for each distance and one for farther
+    /// The class of each entry, from a table: a row for each window, a column for each distance and one for farther
     /// ones.
     classes_of(
-        n: u32, uses: In<u8>, stride: u32, distance: In<u32>, lookahead: u32, microbatches: u32, table: In<u8>,
+        n: u32, uses: In<u8>, stride: u32, distance: In<u32>, lookahead: u32, windows: u32, table: In<u8>,
         classes: Out<u8>, fault: Out<u32>,
     ) => items(n);
     /// `keys[i]` = the class of an entry, to sort by.

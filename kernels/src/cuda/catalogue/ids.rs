@@ -56,16 +56,16 @@ catalogue! { "ids.cu":
     place_entries(
         n: u32, order: In<u32>, ids: In<i64>, ids_out: Out<i64>, inverse: Out<u32>, fault: Out<u32>,
     ) => items(n);
-    /// Begins to find in which microbatch each entry is used first and last.
+    /// Begins to find in which window each entry is used first and last.
     uses_begin(
         entries: u32, first: Out<u32>, last: Out<u32>,
     ) => items(entries);
-    /// Notes the microbatches of positions; those of a microbatch end at its boundary.
+    /// Notes the windows of positions; those of a window end at its boundary.
     uses_mark(
-        n: u32, inverse: In<u32>, microbatches: u32, boundaries: In<u32>, entries: u32, first: Out<u32>,
+        n: u32, inverse: In<u32>, windows: u32, boundaries: In<u32>, entries: u32, first: Out<u32>,
         last: Out<u32>, fault: Out<u32>,
     ) => items(n);
-    /// First and last microbatch of each entry, as two bytes.
+    /// First and last window of each entry, as two bytes.
     uses_end(
         entries: u32, first: In<u32>, last: In<u32>, uses: Out<u8>,
     ) => items(entries);

@@ -114,8 +114,8 @@ impl Flow<'_> {
                 continue;
             }
             let classes = cx.reuse(n).map(|reuse| reuse.classes(Way::Forward)).unwrap_or_default();
-            let missing =
-                (0..).zip(&classes).find(|(c, k)| k.microbatch <= microbatch && !part.classes.contains(c));
+            let window = cx.reuse(n).map_or(0, |reuse| reuse.window(microbatch));
+            let missing = (0..).zip(&classes).find(|(c, k)| k.window <= window && !part.classes.contains(c));
             if let Some((c, _)) = missing {
                 r.fail(
                     "exchange",
@@ -196,10 +196,8 @@ impl Flow<'_> {
         let op = &cx.p.ops[i as usize];
         let operand = &op.reads[read];
         let entries = cx.exchange(e).entries;
-        // Rows of class (a, ..) are not used after microbatch a.
-        let last =
-            class.and_then(|c| cx.reuse(e).and_then(|k| k.classes(Way::Backward).get(c as usize).copied()));
-        let last = last.map_or(u32::MAX, |c| c.microbatch);
+        // Rows of class (a, ..) are not used after the last microbatch of window a.
+        let last = class.and_then(|c| cx.last(e, c)).unwrap_or(u32::MAX);
         let (mut seen, mut reached) = (BTreeSet::new(), false);
         let mut open = vec![(*operand, true)];
         while let Some((o, sent)) = open.pop() {

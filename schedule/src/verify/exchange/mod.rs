@@ -170,12 +170,17 @@ impl Context<'_> {
         &self.s.exchanges[e as usize]
     }
     pub(super) fn reuse(&self, e: u32) -> Option<Reuse> {
-        let microbatches = self.s.settings.microbatches;
-        self.exchange(e).lookahead.map(|lookahead| Reuse { lookahead, microbatches })
+        self.exchange(e).reuse(self.s.settings.microbatches)
     }
-    /// Whether entries travel with the microbatches of their uses.
+    /// The last microbatch in which gradients of a class are added to.
+    pub(super) fn last(&self, e: u32, class: u32) -> Option<u32> {
+        let reuse = self.reuse(e)?;
+        let class = reuse.classes(Way::Backward).get(class as usize).copied()?;
+        Some(reuse.end(class.window))
+    }
+    /// Whether entries travel with the windows of their uses.
     fn uses(&self, e: u32) -> bool {
-        !self.evaluation && self.exchange(e).lookahead.is_some() && self.s.settings.microbatches > 1
+        !self.evaluation && self.reuse(e).is_some_and(|reuse| reuse.windows > 1)
     }
     /// The exchange between nodes of one within a node; what operands fit has seen to it that it is there.
     fn between(&self, e: u32) -> u32 {

@@ -16,7 +16,6 @@ use std::fmt::Write as _;
 use super::reference::Widths;
 use super::{Context, Report};
 use crate::action::{Action, Effect};
-use crate::attribute::Way;
 use crate::op::Op;
 use crate::operand::{Element, Operand, Place};
 use expected::Expected;
@@ -342,9 +341,7 @@ impl Run<'_, '_> {
     /// What is sent is the sum of the reference's row gradients, of all microbatches that use rows of the class.
     fn row_gradients(&mut self, op: &Op, read: usize, e: u32, class: Option<u32>, r: &mut Report) {
         let cx = self.cx;
-        let last = class.and_then(|c| {
-            cx.reuse(e).and_then(|k| k.classes(Way::Backward).get(c as usize).map(|k| k.microbatch))
-        });
+        let last = class.and_then(|c| cx.last(e, c));
         let value = self.read(&op.reads[read], None);
         let columns = cx.part(e);
         let table = cx.s.exchanges[e as usize].table;
