@@ -17,6 +17,7 @@ mod travel;
 mod uses;
 
 use fs_dsl::checked::Program;
+use fs_schedule::{Reuse, Way};
 
 use crate::compile::balance::Decided;
 use crate::compile::{Aim, CompileError, CompileOptions, Compiled, balance};
@@ -79,7 +80,8 @@ impl Candidate {
         let with = self.lookahead.filter(|_| self.policy.tells_rows_apart());
         let with = with.map_or_else(String::new, |k| format!(" with lookahead {k}"));
         let apart = self.windows.filter(|_| self.policy.tells_rows_apart());
-        let apart = apart.map_or_else(String::new, |n| format!(", {n} window{}", if n == 1 { "" } else { "s" }));
+        let apart =
+            apart.map_or_else(String::new, |n| format!(", {n} window{}", if n == 1 { "" } else { "s" }));
         let parts = self
             .microbatches
             .map_or_else(String::new, |m| format!(" in {m} microbatch{}", if m == 1 { "" } else { "es" }));
@@ -245,10 +247,13 @@ impl<'a> Search<'a> {
             let parts = candidate.microbatches.or(self.options.microbatches);
             let parts = parts.unwrap_or_else(|| microbatches_of(&self.program.train));
             let open = candidate.windows.or(self.options.windows).is_none();
-            if open && parts > 1 && candidate.policy.tells_rows_apart() {
+            let several = open && parts > 1 && candidate.policy.tells_rows_apart();
+            if several {
                 all.push(candidate.windows(1));
             }
-            all.push(candidate);
+            if !several || can_be_told_apart(self.program, &self.options, &candidate.microbatches(parts)) {
+                all.push(candidate);
+            }
         }
         all
     }
@@ -280,6 +285,19 @@ impl<'a> Search<'a> {
         }
         Ok(Round { best, tried })
     }
+}
+
+/// Whether a candidate in so many microbatches makes no more classes of rows than can be told apart.
+fn can_be_told_apart(program: &Program, options: &CompileOptions, candidate: &Candidate) -> bool {
+    if !candidate.policy.tells_rows_apart() {
+        return true;
+    }
+    let lookahead = candidate.lookahead.unwrap_or(program.train.lookahead);
+    let named = options.tables.lookahead.values().filter_map(|k| k.0);
+    let most = named.chain([lookahead]).max().unwrap_or(lookahead);
+    let microbatches = candidate.microbatches.unwrap_or(1);
+    let windows = candidate.windows.or(options.windows).map_or(microbatches, |n| n.min(microbatches));
+    Reuse::new(most, windows).count(Way::Forward) <= Reuse::MOST
 }
 
 /// What became of some candidates.

@@ -26,6 +26,7 @@ fn context(s: Sizes) -> Context {
         uses: (0..(s.microbatches * s.sequences) as usize).map(how).collect(),
         microbatches: s.microbatches,
         lookaheads: vec![s.lookahead],
+        windows: s.windows(),
         cuts: vec![(0, 1), (1, DIM)],
         rows: s.wire.rows,
         repeats: s.repeats(),

@@ -215,7 +215,7 @@ fn terms_are_typed() {
         (Op::Gather, vec![shard, d.entries], "operand 1 of gather must be rows asked for where the shard is"),
         (Op::Combine, vec![ids], "operand 0 of combine must be of samples, and where they are taken from"),
         (
-            Op::Partition { way: Way::Forward, lookahead: 1, microbatches: 1 },
+            Op::Partition { way: Way::Forward, lookahead: 1, windows: 1, each: 1 },
             vec![asked],
             "operand 1 of partition must be two",
         ),

@@ -277,7 +277,7 @@ fn classes_end_the_search() {
     let options = CompileOptions::new(Strategy::Serial, 2).cluster(preset("dgx_h100"));
     let pec: &dyn Policy = policy::of(Strategy::Pec);
     let of = |lookahead| [Candidate::new(policy::of(Strategy::Serial), None), Candidate::new(pec, lookahead)];
-    for (lookahead, tried) in [(20, 3), (2, 4)] {
+    for (lookahead, tried) in [(20, 4), (2, 5)] {
         let best = microbatches::search(&wide(128), [1, 64], &of(lookahead), asks(&options));
         assert_eq!(best.expect("a schedule").tried.len(), tried, "{lookahead}");
     }

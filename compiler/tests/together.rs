@@ -118,6 +118,7 @@ fn check(s: Sizes, joint: &mut BTreeMap<String, usize>) {
                 uses: Vec::new(),
                 microbatches: s.microbatches,
                 lookaheads: Vec::new(),
+                windows: vec![s.microbatches],
                 cuts: Vec::new(),
                 rows: s.wire.rows,
                 repeats: false,

@@ -267,7 +267,7 @@ fn rows() -> Vec<Case> {
         let (own, before) = (batch(0), batch(1));
         let (mut work, mut out) = (Partition::default(), vec![0; n as usize]);
         cases.push(case(format!("overlap of 20,000 rows, {name}"), "id", n as f64, move || {
-            let classes = Classes { lookahead: 1, microbatches: 1, table: &[0, 1] };
+            let classes = Classes { lookahead: 1, windows: 1, table: &[0, 1] };
             let before = Uses { rows: &before, uses: None };
             forward(Uses { rows: &own, uses: None }, &[before], shard, classes, &mut work, &mut out);
         }));

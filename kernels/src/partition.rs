@@ -179,8 +179,7 @@ pub fn backward(
             if distance[i] == 0
                 && let Some(first) = other.get(*row, uses.uses.is_some())
             {
-                distance[i] =
-                    batches * classes.windows + u32::from(first) - u32::from(last_use(i, *row));
+                distance[i] = batches * classes.windows + u32::from(first) - u32::from(last_use(i, *row));
             }
         }
         other.clear();

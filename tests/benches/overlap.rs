@@ -206,7 +206,7 @@ fn urgent(schedule: &Schedule, report: &Report) -> [f64; 2] {
         let lookahead = exchanges.first().and_then(|e| schedule.exchanges[*e as usize].lookahead);
         let without_slack = match (class, lookahead) {
             (Some(class), Some(lookahead)) => {
-                let reuse = Reuse { lookahead, microbatches: schedule.settings.microbatches.max(1) };
+                let reuse = Reuse::new(lookahead, schedule.settings.microbatches.max(1));
                 reuse.classes(way)[*class as usize].distance == Some(1)
             }
             _ => true,

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fs_schedule::{Action, Dep, Element, Engine, Op, Place, Program, Reuse, Schedule};
+use fs_schedule::{Action, Dep, Element, Engine, Op, Place, Program, Schedule};
 
 /// X of batch m comes before Y of batch m + D.
 type Constraint = (usize, usize, i64);
@@ -197,7 +197,7 @@ fn tables(s: &Schedule, out: &mut Vec<Constraint>) {
     for (i, a) in s.train.ops.iter().enumerate() {
         let Action::Apply { exchange, class } = a.action else { continue };
         let x = &s.exchanges[exchange as usize];
-        let reuse = x.lookahead.map(|lookahead| Reuse { lookahead, microbatches: s.settings.microbatches });
+        let reuse = x.reuse(s.settings.microbatches);
         for (j, b) in s.train.ops.iter().enumerate() {
             match b.action {
                 Action::Gather { exchange: e, class: c } if e == exchange => {

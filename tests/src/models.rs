@@ -9,6 +9,7 @@ use std::fmt::{self, Write as _};
 
 use fs_compiler::At;
 use fs_compiler::distribution::TableOptions;
+use fs_dsl::checked::Program;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::BoxedStrategy;
@@ -505,4 +506,13 @@ impl Writer {
             "workload random {{ generate {{ lengths {lengths}  ids {ids}  labels {labels}{samples} }} }}"
         ));
     }
+}
+
+/// By how many windows of a batch each table's rows are told apart: one of the numbers that cut its microbatches evenly, as picked.
+pub fn windows(program: &Program, picks: &[u8]) -> Vec<(String, u32)> {
+    let microbatches = program.train.microbatches.fixed().unwrap_or(1);
+    let all: Vec<u32> = (1..=microbatches).filter(|n| microbatches.is_multiple_of(*n)).collect();
+    let tables = program.model.iter().flat_map(|m| &m.tables);
+    let picked = tables.zip(picks.iter().cycle());
+    picked.map(|(table, pick)| (table.name.clone(), all[usize::from(*pick) % all.len()])).collect()
 }

@@ -113,14 +113,10 @@ fn counts_of_the_reference_add_up() {
 #[test]
 fn classes_are_found_by_what_they_are() {
     for (lookahead, microbatches) in [(1, 1), (3, 1), (2, 2), (3, 4)] {
-        let reuse = Reuse { lookahead, microbatches };
+        let reuse = Reuse::new(lookahead, microbatches);
         for way in [Way::Forward, Way::Backward] {
             for (n, class) in (0..).zip(reuse.classes(way)) {
-                assert_eq!(
-                    reuse.class(way, class.microbatch, class.distance),
-                    Some(n),
-                    "{reuse:?} {class:?}"
-                );
+                assert_eq!(reuse.class(way, class.window, class.distance), Some(n), "{reuse:?} {class:?}");
             }
             let far = reuse.class(way, 0, Some(lookahead + 1));
             assert_eq!(far, reuse.class(way, 0, None), "{reuse:?}: beyond the lookahead");

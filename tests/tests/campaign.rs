@@ -175,7 +175,7 @@ fn ranking(
         &text,
         (balance.unwrap_or(At::Ids), TableOptions::default()),
         strategy,
-        (2, 1, microbatches),
+        (2, 1, microbatches, None),
     )?;
     Base::new(text, schedule, 2, Some(path))
 }
@@ -184,12 +184,12 @@ fn compiled(
     text: &str,
     (at, folds): (At, TableOptions),
     strategy: Strategy,
-    (ranks, lookahead, microbatches): (u32, u32, u32),
+    (ranks, lookahead, microbatches, windows): (u32, u32, u32, Option<u32>),
 ) -> Option<Schedule> {
     let loaded = fs_dsl::check_text("model.fs", text);
     let options =
         CompileOptions::new(strategy, ranks).lookahead(lookahead).microbatches(microbatches).balance_at(at);
-    let options = options.tables(folds);
+    let options = options.tables(folds).windows(windows);
     compile_with(&dividing(loaded.program?, ranks), &options).ok().map(|c| c.schedule)
 }
 
@@ -222,10 +222,15 @@ fn bases(seed: u64, count: usize, folder: &std::path::Path) -> Vec<Base> {
         let wire = WirePrecision { rows, gradients, ..WirePrecision::default() };
         let model = if rows == Element::Mxint8 { model.in_blocks() } else { model };
         let text = rounding(&model.text(), wire);
-        let plan = (ranks, 1 + n as u32 % 3, microbatches);
+        // Of several microbatches those of a batch, or each.
+        let windows = (n % 2 == 1).then_some(1);
+        let plan = (ranks, 1 + n as u32 % 3, microbatches, windows);
         let schedule = if n % 3 == 1 {
             // Several nodes, and one that is not full.
-            let options = CompileOptions::new(strategy, plan.0.max(3)).lookahead(plan.1).microbatches(plan.2);
+            let options = CompileOptions::new(strategy, plan.0.max(3))
+                .lookahead(plan.1)
+                .microbatches(plan.2)
+                .windows(windows);
             let program = fs_dsl::check_text("model.fs", &text).program;
             program.and_then(|p| through_relays(&dividing(p, plan.0.max(3)), options))
         } else {
@@ -370,8 +375,8 @@ fn expectations_change_no_values() {
     train { batch 8  steps 4  balance on  optimizer sgd(lr: 0.1) }
     workload w { generate { lengths lognormal(mean: 3, sigma: 1, max: 9)  ids uniform  labels bernoulli(0.5) } }";
     for at in At::ALL {
-        let schedule =
-            compiled(text, (at, TableOptions::default()), Strategy::Pec, (2, 1, 1)).expect("it compiles");
+        let schedule = compiled(text, (at, TableOptions::default()), Strategy::Pec, (2, 1, 1, None))
+            .expect("it compiles");
         let mut other = schedule.clone();
         let mut changed = 0;
         for op in &mut other.train.ops {

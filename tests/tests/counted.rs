@@ -124,7 +124,7 @@ fn uses(s: &Schedule, of: u32, batch: &GlobalBatch, ranks: usize, microbatches: 
 
 /// Mean entries of a rank and batch, in all and by class: every entry looks through all batches.
 fn plainly(s: &Schedule, table: u32, at: &Counts, reuse: Reuse, unique: bool) -> (f64, Vec<f64>, Vec<f64>) {
-    let (ranks, m) = (s.ranks as usize, reuse.microbatches as usize);
+    let (ranks, m) = (s.ranks as usize, reuse.windows as usize);
     let mut source = open(&Arc::new(s.clone()), None, None, s.settings.seed).expect("data");
     let batches: Vec<Vec<Vec<Vec<i64>>>> = (0..=at.of.first + at.of.batches + u64::from(reuse.lookahead))
         .map(|step| {
@@ -140,8 +140,8 @@ fn plainly(s: &Schedule, table: u32, at: &Counts, reuse: Reuse, unique: bool) ->
         let classes = reuse.classes(way);
         let near = classes
             .iter()
-            .position(|c| c.microbatch == microbatch && distance.is_some() && c.distance == distance);
-        near.or_else(|| classes.iter().position(|c| c.microbatch == microbatch && c.distance.is_none()))
+            .position(|c| c.window == microbatch && distance.is_some() && c.distance == distance);
+        near.or_else(|| classes.iter().position(|c| c.window == microbatch && c.distance.is_none()))
             .expect("a class")
     };
     let zeros = |way| vec![0.0; reuse.count(way)];
@@ -198,7 +198,7 @@ proptest! {
         let schedule = compiled(&file, &options.clone().counts(counts.clone()));
         prop_assert_eq!(schedule.counted.as_ref(), Some(&counts.of));
         let sizes = expected(&schedule);
-        let reuse = Reuse { lookahead, microbatches };
+        let reuse = Reuse::new(lookahead, microbatches);
         let schedule = Arc::new(schedule);
         let mut source = open(&lowered_model, None, None, lowered_model.settings.seed).expect("data");
         let mut counter = Counter::new(&schedule, source.as_mut(), lowered_model.settings.seed, ranks as usize);
@@ -270,7 +270,7 @@ proptest! {
         let schedule = compiled(&model, &options.clone().counts(counts.clone()));
         prop_assert_eq!(schedule.exchanges[0].unique, unique);
         let sizes = expected(&schedule);
-        let reuse = Reuse { lookahead, microbatches };
+        let reuse = Reuse::new(lookahead, microbatches);
         let (sent, forward, backward) = plainly(&lowered_model, 0, &counts, reuse, unique);
         prop_assert!(near(sizes[&Symbol::Sent(0)], sent), "{sizes:?}: {sent}");
         for (way, plain) in [(Way::Forward, &forward), (Way::Backward, &backward)] {
@@ -284,9 +284,9 @@ proptest! {
         let of = |c: usize| sizes[&Symbol::SentClass(0, Way::Forward, c as u32)];
         let classes = reuse.classes(Way::Forward);
         for row in &report.accounting.rows {
-            let c = classes.iter().position(|c| c.microbatch == row.microbatch && c.distance == row.distance).expect("a class");
+            let c = classes.iter().position(|c| c.window == row.microbatch && c.distance == row.distance).expect("a class");
             // To the first batch no row was used before.
-            let of_part = || (0..classes.len()).filter(|i| classes[*i].microbatch == row.microbatch).map(of).sum::<f64>();
+            let of_part = || (0..classes.len()).filter(|i| classes[*i].window == row.microbatch).map(of).sum::<f64>();
             let first = if row.distance.is_none() { of_part() } else { 0.0 };
             let share = ((STEPS - 1) as f64 * of(c) + first) / (STEPS as f64 * sizes[&Symbol::Sent(0)]);
             prop_assert!(near(share, row.share), "{row:?}: {share}, {sizes:?}");

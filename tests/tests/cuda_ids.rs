@@ -12,7 +12,7 @@ use fs_executor::{Options, Session, data};
 use fs_kernels::cuda::driver::emulated::Emulated;
 use fs_kernels::cuda::emulated::Emulation;
 use fs_schedule::Schedule;
-use fs_tests::models::{Features, models};
+use fs_tests::models::{Features, models, windows};
 use fs_tests::pipes::joined;
 use fs_tests::training::{compile, compile_at, model};
 use fs_tests::witness::{self, Look, Seen, Witness, difference};
@@ -213,13 +213,15 @@ proptest! {
         ranks in 1..5u32,
         lookahead in 1..4u32,
         seed in 0..1000u64,
+        picks in prop::collection::vec(any::<u8>(), 1..4),
     ) {
         let Some(kernels) = kernels() else { return Ok(()) };
         let text = model.with_lookahead(lookahead).text();
         let loaded = fs_dsl::check_text("random.fs", &text);
         let mut program = loaded.program.expect("a random model checks");
         program.train.batch *= ranks;
-        let options = CompileOptions::new(Strategy::Pec, ranks).balance_at(model.at()).tables(model.folds());
+        let options = CompileOptions::new(Strategy::Pec, ranks).balance_at(model.at());
+        let options = options.tables(model.folds().windows(windows(&program, &picks)));
         let schedule = compile_with(&program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
         let expected = seen::<Cpu<f32>>(None, &schedule, ());
         let found = seen::<Cuda<Emulated>>(None, &schedule, emulated::device(&kernels, seed));

@@ -9,7 +9,7 @@ use fs_dsl::checked::DType;
 use fs_executor::data::{self, DataError, GlobalBatch, Source, Values};
 use fs_executor::{Observer, Options, Record, Session, StepEvent};
 use fs_schedule::{Engine, Schedule};
-use fs_tests::models::{Features, models};
+use fs_tests::models::{Features, models, windows};
 use fs_tests::training::{self, Outcome, compile, compile_at, model};
 use proptest::prelude::*;
 
@@ -114,6 +114,37 @@ fn choices_by_table() {
                 schedule.exchanges.iter().filter(|e| e.lookahead != schedule.exchanges[0].lookahead);
             assert!(different.count() > 0, "tables differ");
             assert!(train(&schedule, 3, None) == expected, "{tables:?}, {microbatches} microbatches");
+        }
+    }
+}
+
+/// Rows told apart by windows of several microbatches, by as many for all tables or not: the same bits, and as many classes as
+/// windows make.
+#[test]
+fn windows_of_microbatches() {
+    for (sharding, microbatches) in
+        [("row_wise", 4), ("table_wise", 2), ("column_wise", 4), ("data_parallel", 4), ("row_wise", 6)]
+    {
+        let text = model(sharding, "adagrad(lr: 0.05)", 60, true);
+        let expected = train(&compile(&text, Strategy::Serial, 2, 1, microbatches), 2, None);
+        let loaded = fs_dsl::check_text("model.fs", &text);
+        let program = loaded.program.as_ref().expect("a program");
+        for (a, b, lookahead) in [(1, 1, 1), (2, 2, 2), (2, 1, 1), (1, microbatches, 3), (64, 2, 1)] {
+            let named = TableOptions::default().windows([("a".to_owned(), a), ("b".to_owned(), b)]);
+            let options = CompileOptions::new(Strategy::Pec, 2).microbatches(microbatches).tables(named);
+            let options = options.lookahead(lookahead);
+            let schedule = compile_with(program, &options).unwrap_or_else(|e| panic!("{e}")).schedule;
+            for x in &schedule.exchanges {
+                let wanted = if x.table == 0 { a } else { b };
+                assert_eq!(x.windows, Some(wanted).filter(|n| *n < microbatches), "{sharding}, {a} and {b}");
+            }
+            for stress in [None, Some(7)] {
+                let outcome = train(&schedule, 2, stress);
+                assert!(
+                    outcome == expected,
+                    "{sharding}, {microbatches} microbatches, windows {a} and {b}, {stress:?}"
+                );
+            }
         }
     }
 }
@@ -540,6 +571,7 @@ proptest! {
         lookahead in 1..4u32,
         stress in prop::option::of(1..1000u64),
         compute in prop::sample::select(&[DType::F32, DType::BF16][..]),
+        picks in prop::collection::vec(any::<u8>(), 1..4),
     ) {
         let text = model.with_lookahead(lookahead).text();
         let loaded = fs_dsl::check_text("random.fs", &text);
@@ -547,10 +579,15 @@ proptest! {
         program.train.precision.compute = compute;
         // Ranks share a batch evenly.
         program.train.batch *= ranks;
+        let windows = windows(&program, &picks);
         let outcome = |strategy, stress| {
             let options = CompileOptions::new(strategy, ranks).balance_at(model.at());
             // Whoever asks for rows, they are the same: the serial schedule asks as the place says.
-            let options = if strategy == Strategy::Serial { options } else { options.tables(model.folds()) };
+            let options = if strategy == Strategy::Serial {
+                options
+            } else {
+                options.tables(model.folds().windows(windows.clone()))
+            };
             let compiled = compile_with(&program, &options);
             let schedule = compiled.unwrap_or_else(|e| panic!("{strategy:?}: {e}")).schedule;
             train(&schedule, ranks as usize, stress)

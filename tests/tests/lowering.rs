@@ -13,7 +13,7 @@ use fs_compiler::passes::manager::{Log, Settings, parse_pipeline, run};
 use fs_compiler::sched::policy;
 use fs_dsl::checked::Program;
 use fs_tests::checked;
-use fs_tests::models::{Features, models};
+use fs_tests::models::{Features, models, windows};
 use proptest::prelude::{Strategy as Strategies, *};
 
 const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
@@ -83,9 +83,10 @@ proptest! {
         lookahead in 1..=4u32,
         ranks in 1..=9u32,
         chosen in prop::collection::vec(chosen(), 1..4),
+        picks in prop::collection::vec(any::<u8>(), 1..4),
     ) {
         let program = checked(&model.text());
-        let tables = options(&program, &chosen);
+        let tables = options(&program, &chosen).windows(windows(&program, &picks));
         let Some(serial) = lower(&program, Strategy::Serial, lookahead, ranks, &tables) else { return Ok(()) };
         for strategy in [Strategy::Prefetch, Strategy::Pec] {
             let module = lower(&program, strategy, lookahead, ranks, &tables).expect("imports as before");

@@ -9,7 +9,7 @@ use fs_dsl::checked::{Cluster, Program};
 use fs_executor::{Options, Session};
 use fs_schedule::{Action, Data, Engine, Leg, Schedule, verify};
 use fs_tests::interpreter::{Order, Workload, reference, run};
-use fs_tests::models::{Features, models};
+use fs_tests::models::{Features, models, windows};
 use fs_tests::training::state;
 use fs_tests::{checked, dividing};
 use proptest::prelude::{Strategy as Strategies, *};
@@ -81,6 +81,7 @@ proptest! {
         strategy in prop::sample::select(vec![Strategy::Serial, Strategy::Prefetch, Strategy::Pec, Strategy::Pec]),
         balance in prop::option::of(prop::sample::select(vec![At::Ids, At::Rows])),
         chosen in prop::collection::vec(chosen(), 1..4),
+        picks in prop::collection::vec(any::<u8>(), 1..4),
         seed in any::<u64>(),
     ) {
         let text = model.text();
@@ -92,7 +93,7 @@ proptest! {
         let Some(plain) = compiled(&program, &machine) else { return Ok(()) };
         prop_assert_eq!(plain.settings.node, Some(node));
         prop_assert!(!relayed(&plain));
-        let mut choices = tables(&program, &chosen);
+        let mut choices = tables(&program, &chosen).windows(windows(&program, &picks));
         let options = machine.clone().policy(fs_compiler::sched::policy::of(strategy));
         let options = options.lookahead(lookahead);
         let asked = |choices: &TableOptions| compiled(&program, &options.clone().tables(choices.clone()));

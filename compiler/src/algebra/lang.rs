@@ -51,7 +51,7 @@ const OPS: [(&str, usize, bool); 38] = [
     ("sum_asked", 0, false),
     ("ask_all", 1, false),
     ("own", 0, false),
-    ("partition", 3, false),
+    ("partition", 4, false),
     ("answer", 0, false),
     ("positions", 3, false),
     ("gather", 0, false),

@@ -271,6 +271,7 @@ mod tests {
             entries: 4,
             unique: true,
             lookahead: Some(2),
+            windows: Some(2),
             folded: false,
             leg: fs_schedule::Leg::Whole,
         });
@@ -280,6 +281,7 @@ mod tests {
             entries: 4,
             unique: true,
             lookahead: None,
+            windows: None,
             folded: true,
             leg: fs_schedule::Leg::Within { between: 5 },
         });

@@ -5,12 +5,10 @@
 //! less of what there is too little of. After some that were not the search ends: what comes behind them is not looked at.
 
 use fs_dsl::checked::Program;
-use fs_schedule::Way;
-use fs_schedule::reuse::Reuse;
 use fs_schedule::search::TriedStrategy;
 
 use super::tables::Outcome;
-use super::{Best, Candidate, Cost, GAIN, Search, Tried};
+use super::{Best, Candidate, Cost, GAIN, Search, Tried, can_be_told_apart};
 use crate::compile::{Aim, CompileError, CompileOptions, Compiled};
 use crate::emit;
 
@@ -120,7 +118,11 @@ fn climb<'a, E: From<CompileError>>(
         let options = options(number)?.microbatches(number);
         let asked = candidates.iter().map(|c| c.microbatches(number));
         // The first number is as if it were asked for: if it cannot be, that is said.
-        let asked = asked.filter(|c| leaders.is_empty() || can_be_told_apart(program, &options, c));
+        let fits = |c: &Candidate| {
+            let open = c.windows.or(options.windows).is_none();
+            can_be_told_apart(program, &options, &if open { c.windows(1) } else { *c })
+        };
+        let asked = asked.filter(|c| leaders.is_empty() || fits(c));
         let asked: Vec<Candidate> = asked.collect();
         let search = Search::new(program, &options)?;
         let beat = best.map(|best| best.longer(near));
@@ -140,16 +142,4 @@ fn climb<'a, E: From<CompileError>>(
         }
     }
     Ok((leaders, tried))
-}
-
-/// Whether a candidate makes no more classes of rows than can be told apart.
-fn can_be_told_apart(program: &Program, options: &CompileOptions, candidate: &Candidate) -> bool {
-    if !candidate.policy.tells_rows_apart() {
-        return true;
-    }
-    let lookahead = candidate.lookahead.unwrap_or(program.train.lookahead);
-    let named = options.tables.lookahead.values().filter_map(|k| k.0);
-    let most = named.chain([lookahead]).max().unwrap_or(lookahead);
-    let reuse = Reuse::new(most, candidate.microbatches.unwrap_or(1));
-    reuse.count(Way::Forward) <= Reuse::MOST
 }

@@ -94,7 +94,9 @@ fn words(choice: &Choice) -> String {
         Some(k) => format!("lookahead {k}"),
         None => "together".into(),
     };
-    let windows = choice.windows.map_or_else(String::new, |n| format!(" in {n} window{}", if n == 1 { "" } else { "s" }));
+    let windows = choice
+        .windows
+        .map_or_else(String::new, |n| format!(" in {n} window{}", if n == 1 { "" } else { "s" }));
     let relayed = if choice.relayed { ", through relays" } else { "" };
     let folded = if choice.folded { ", asked for where samples are read" } else { "" };
     format!("{place}, {rows}, {apart}{windows}{relayed}{folded}")

@@ -160,8 +160,7 @@ pub(super) fn class(action: &Action) -> Option<(u32, Way, u32)> {
 
 /// True for a class of lookups that the batch before may update: those of a distance that reaches into it.
 fn urgent(reuse: Reuse, class: u32) -> bool {
-    let urgent =
-        |c: &fs_schedule::reuse::Class| c.distance.is_some_and(|d| d <= c.window + reuse.windows);
+    let urgent = |c: &fs_schedule::reuse::Class| c.distance.is_some_and(|d| d <= c.window + reuse.windows);
     reuse.classes(Way::Forward).get(class as usize).is_some_and(urgent)
 }
 

@@ -36,6 +36,10 @@ impl Sizes {
     pub(crate) fn repeats(self) -> bool {
         self.wire.gradients == Element::Real
     }
+    /// Windows of a batch by which rows may be told apart.
+    pub(crate) fn windows(self) -> Vec<u32> {
+        (1..=self.microbatches).filter(|windows| self.microbatches.is_multiple_of(*windows)).collect()
+    }
     /// Whether there may be relays: those of one node would round a sum that owners of one node do not.
     pub(crate) fn relays(self) -> bool {
         self.nodes > 1 || self.repeats()
@@ -57,7 +61,7 @@ prop_compose! {
     pub(crate) fn sizes()(
         (nodes, each) in prop_oneof![Just((1, 1)), Just((1, 3)), Just((2, 1)), Just((2, 2)), Just((2, 2)), Just((3, 2))],
         rows in 1..=12u64,
-        microbatches in 1..=3u32,
+        microbatches in 1..=4u32,
         sequences in 1..=2u32,
         lookahead in 1..=3u32,
         seed in any::<u64>(),
@@ -231,7 +235,7 @@ impl Data {
 }
 
 pub(crate) fn choice(unique: bool, lookahead: Option<u32>, sharding: Sharding) -> Choice {
-    Choice { unique, lookahead, sharding, relayed: false, folded: false }
+    Choice { unique, lookahead, windows: None, sharding, relayed: false, folded: false }
 }
 
 /// All ways that one table can be distributed.
@@ -244,8 +248,11 @@ pub(crate) fn choices(s: Sizes) -> Vec<Choice> {
             continue;
         }
         for unique in [true, false].into_iter().filter(|unique| *unique || s.repeats()) {
-            for told_apart in [None, Some(s.lookahead)] {
-                let choice = choice(unique, told_apart, sharding.clone());
+            let together = (None, None);
+            let fewer =
+                s.windows().into_iter().map(|n| (Some(s.lookahead), (n < s.microbatches).then_some(n)));
+            for (told_apart, windows) in std::iter::once(together).chain(fewer) {
+                let choice = Choice { windows, ..choice(unique, told_apart, sharding.clone()) };
                 if sharding != Sharding::DataParallel && s.relays() {
                     all.push(Choice { relayed: true, ..choice.clone() });
                 }

@@ -193,6 +193,7 @@ pub(crate) fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
         }],
         parameters: Vec::new(),
         exchanges: vec![Exchange {
+            windows: None,
             table: 0,
             part: 0,
             entries: 0,

@@ -105,7 +105,7 @@ fn cases(drawn: &[u32], rows: usize) -> Vec<Case> {
         let (own, other, mut work) = (own.clone(), other.clone(), Partition::default());
         let mut out = vec![0; own.len()];
         cases.push(case(name, own.len() as f64, move || {
-            let classes = Classes { lookahead: 1, microbatches: 1, table: &[0, 1] };
+            let classes = Classes { lookahead: 1, windows: 1, table: &[0, 1] };
             let other = Uses { rows: &other, uses: None };
             forward(Uses { rows: &own, uses: None }, &[other], space, classes, &mut work, &mut out);
         }));

@@ -352,7 +352,7 @@ fn classes_of_reuse_distance() {
                 .collect();
             let table: Vec<u8> =
                 (0..microbatches * (lookahead as usize + 1)).map(|i| (3 * i + 1) as u8).collect();
-            let expect_with = Classes { lookahead, microbatches: microbatches as u32, table: &table };
+            let expect_with = Classes { lookahead, windows: microbatches as u32, table: &table };
             let (count, limit, m) = (n as u32, shard as u64, microbatches as u32);
             let own = (Memory::of(&batches[0].0), Memory::of(&batches[0].1));
             let numbers = Memory::of(&table);

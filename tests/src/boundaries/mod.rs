@@ -342,7 +342,7 @@ fn indices(all: &mut Cases, base: &Schedule) {
     ] {
         all.add("rows of the first exchange that is not there", base, wrong(" rows"), more(rows, exchanges));
     }
-    let count = Reuse { lookahead: 2, microbatches: 2 }.count(Way::Forward) as u32;
+    let count = Reuse::new(2, 2).count(Way::Forward) as u32;
     let class = |b: &mut Buffer, c| b.rows = Extent::Symbol(Symbol::SentClass(0, Way::Forward, c));
     all.add("rows of the first class that is not there", base, wrong(" rows"), more(class, count));
     let squares = |b: &mut Buffer, n| b.rows = Extent::Symbol(Symbol::Squares(n));

@@ -2,7 +2,7 @@
 
 use fs_schedule::{Action, Place};
 
-use super::values::{self, Call, Data, Entry, Wrong, owner, used, word};
+use super::values::{self, Call, Data, Entry, Wrong, owner, used, windows, word};
 
 /// Results of an operation that concerns one rank only.
 pub(super) fn compute(call: &Call<'_>) -> Result<Vec<Data>, Wrong> {
@@ -40,10 +40,10 @@ fn asks(call: &Call<'_>, e: u32) -> Result<Vec<Data>, Wrong> {
     }
     let mut list: Vec<(u32, Entry)> = Vec::new();
     for user in 0..work.ranks {
-        for (n, (part, row)) in used(s, work, e, user, call.batch).into_iter().enumerate() {
+        for (n, (window, row)) in used(s, work, e, user, call.batch).into_iter().enumerate() {
             let home = word(&(work.seed, "home", user, call.batch, n)) % u64::from(work.ranks);
             if home == u64::from(call.rank) {
-                let entry = Entry { from: user, row, first: part, last: part };
+                let entry = Entry { from: user, row, first: window, last: window };
                 list.push((owner(s, e, row, work.ranks).unwrap_or(0), entry));
             }
         }
@@ -79,7 +79,7 @@ fn joined(calls: &[Call<'_>], exchanges: &[u32], out: &mut [Vec<Data>]) -> Resul
     let mut at = 0;
     for e in exchanges {
         let x = &s.exchanges[*e as usize];
-        let uses = x.lookahead.is_some() && s.settings.microbatches > 1;
+        let uses = x.lookahead.is_some() && windows(s, *e) > 1;
         for (rank, o) in (0..).zip(&mut *out) {
             let mut list = Vec::new();
             for c in calls {

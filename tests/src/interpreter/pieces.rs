@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::nodes::word;
 
-/// An entry of an exchange: who asks for which row, and the microbatches of its first and last use by that rank.
+/// An entry of an exchange: who asks for which row, and the windows of its first and last use by that rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Entry {
     pub from: u32,

@@ -98,8 +98,7 @@ impl Call<'_> {
         self.op.microbatch.unwrap_or(0)
     }
     fn reuse(&self, e: u32) -> Option<Reuse> {
-        let microbatches = self.s.settings.microbatches;
-        self.s.exchanges[e as usize].lookahead.map(|lookahead| Reuse { lookahead, microbatches })
+        self.s.exchanges[e as usize].reuse(self.s.settings.microbatches)
     }
 
     /// Rows that a lookup or update concerns.
@@ -335,8 +334,8 @@ impl Call<'_> {
             let mut places = Vec::new();
             for (n, row) in ids.iter().enumerate() {
                 let at = index[&if x.unique { (*row, 0, 0) } else { (*row, i, n) }];
-                let entry = &mut entries[at as usize];
-                (entry.first, entry.last) = (entry.first.min(*part), entry.last.max(*part));
+                let (entry, window) = (&mut entries[at as usize], part / of_window(self.s, e));
+                (entry.first, entry.last) = (entry.first.min(window), entry.last.max(window));
                 places.push((at, *row));
             }
             inverses.push(Data::Places(places));
@@ -354,7 +353,7 @@ impl Call<'_> {
     fn partition(&self, e: u32, way: Way) -> Result<Vec<(u32, u64, u32)>, Wrong> {
         let reuse = self.reuse(e).ok_or("rows that are not told apart")?;
         let classes = reuse.classes(way);
-        let m = i64::from(reuse.microbatches);
+        let m = i64::from(windows(self.s, e));
         let each = 1 + usize::from(m > 1);
         let of = self.entries(0)?;
         // The last use in this batch by any rank. A replica that classes its own entries knows the others' too.
@@ -367,9 +366,9 @@ impl Call<'_> {
         }
         if replicated {
             for rank in 0..self.work.ranks {
-                for (part, row) in used(self.s, self.work, e, rank, self.batch) {
+                for (window, row) in used(self.s, self.work, e, rank, self.batch) {
                     if let Some(l) = last.get_mut(&row) {
-                        *l = part.max(*l);
+                        *l = window.max(*l);
                     }
                 }
             }
@@ -397,7 +396,7 @@ impl Call<'_> {
             let distance = distance.filter(|d| *d <= i64::from(reuse.lookahead));
             let class = classes
                 .iter()
-                .position(|c| c.microbatch == own && c.distance.map(i64::from) == distance)
+                .position(|c| c.window == own && c.distance.map(i64::from) == distance)
                 .ok_or_else(|| format!("row {} has no class: {own}, {distance:?}", entry.row))?;
             out.push((class as u32, entry.row, entry.from));
         }
@@ -418,7 +417,17 @@ impl Call<'_> {
     }
 }
 
-/// Uses of an exchange's rows by a rank: microbatch and row, in the order of its list.
+/// Windows by which an exchange's rows are told apart.
+pub(super) fn windows(s: &Schedule, e: u32) -> u32 {
+    s.exchanges[e as usize].windows.unwrap_or(s.settings.microbatches)
+}
+
+/// Microbatches of one.
+fn of_window(s: &Schedule, e: u32) -> u32 {
+    s.settings.microbatches / windows(s, e)
+}
+
+/// Uses of an exchange's rows by a rank: window and row, in the order of its list.
 pub(super) fn used(s: &Schedule, work: &Workload, e: u32, rank: u32, batch: i64) -> Vec<(u32, u64)> {
     let (x, ops) = (&s.exchanges[e as usize], &s.train.ops);
     let rows = s.tables[x.table as usize].rows;
@@ -435,7 +444,9 @@ pub(super) fn used(s: &Schedule, work: &Workload, e: u32, rank: u32, batch: i64)
             (_, Some(Action::DrawNegatives { stream, .. })) => DRAWN + u64::from(*stream),
             _ => continue,
         };
-        out.extend(work.ids(rows, stream, rank, batch, part).into_iter().map(|row| (part, row)));
+        out.extend(
+            work.ids(rows, stream, rank, batch, part).into_iter().map(|row| (part / of_window(s, e), row)),
+        );
     }
     out
 }
@@ -461,7 +472,7 @@ pub(crate) fn meet(calls: &[Call<'_>]) -> Result<Vec<Vec<Data>>, Wrong> {
         Action::AllToAllIds { exchanges } | Action::AllGatherIds { exchanges } => {
             let mut at = 0;
             for e in exchanges {
-                let uses = s.exchanges[*e as usize].lookahead.is_some() && s.settings.microbatches > 1;
+                let uses = s.exchanges[*e as usize].lookahead.is_some() && windows(s, *e) > 1;
                 for (rank, o) in (0..).zip(&mut out) {
                     let mut list = Vec::new();
                     for c in calls {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use fs_schedule::action::{Effect, Sizes};
-use fs_schedule::{Action, Extent, Op, Operand, Place, Program, Reuse, Schedule, Symbol};
+use fs_schedule::{Action, Extent, Op, Operand, Place, Program, Schedule, Symbol};
 
 /// Something that must have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -149,10 +149,7 @@ impl Rules {
     }
 
     fn tables(&mut self, s: &Schedule, p: &Program) {
-        let reuse = |e: u32| {
-            let microbatches = s.settings.microbatches;
-            s.exchanges[e as usize].lookahead.map(|lookahead| Reuse { lookahead, microbatches })
-        };
+        let reuse = |e: u32| s.exchanges[e as usize].reuse(s.settings.microbatches);
         for (y, later) in p.ops.iter().enumerate() {
             for (x, earlier) in p.ops.iter().enumerate() {
                 match (&earlier.action, &later.action) {

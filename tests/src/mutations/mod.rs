@@ -60,14 +60,25 @@ pub fn bases() -> Vec<(String, Recipe)> {
             (Strategy::Pec, Some(2)),
             (Strategy::Pec, Some(3)),
         ] {
-            for (microbatches, unique) in [(1, true), (2, true), (4, true), (2, false)] {
+            for (microbatches, windows, unique) in [
+                (1, None, true),
+                (2, None, true),
+                (4, None, true),
+                (2, None, false),
+                (2, Some(1), true),
+                (4, Some(2), true),
+            ] {
+                if lookahead.is_none() && windows.is_some() {
+                    continue;
+                }
                 let fused = tables.len() > 1;
                 let plan =
                     Recipe { fused, ..Recipe::new(strategy, lookahead, microbatches).tables(tables.clone()) };
                 let k = lookahead.map_or(String::new(), |k| format!(", K = {k}"));
                 let rows = if unique { "" } else { ", a row per occurrence" };
-                let plan = Recipe { unique, ..plan };
-                out.push((format!("{strategy:?}{k}, M = {microbatches}, {name}{rows}"), plan));
+                let w = windows.map_or(String::new(), |w| format!(", W = {w}"));
+                let plan = Recipe { unique, windows, ..plan };
+                out.push((format!("{strategy:?}{k}, M = {microbatches}{w}, {name}{rows}"), plan));
             }
         }
     }
@@ -171,8 +182,7 @@ fn adds(op: &Op, place: Place) -> bool {
 }
 
 fn reuse(s: &Schedule, e: u32) -> Option<Reuse> {
-    let microbatches = s.settings.microbatches;
-    s.exchanges[e as usize].lookahead.map(|lookahead| Reuse { lookahead, microbatches })
+    s.exchanges[e as usize].reuse(s.settings.microbatches)
 }
 
 /// Pairs of updates and lookups of one exchange with their distance; `least`: of at least so many batches.

@@ -1,7 +1,7 @@
 //! Writes the operations of one batch in reference order.
 
 use fs_schedule::{
-    Action, Buffer, Cost, Element, Engine, Extent, Normalize, Op, Operand, Place, Program, Reuse, Schedule,
+    Action, Buffer, Cost, Element, Engine, Extent, Normalize, Op, Operand, Place, Program, Schedule,
     Sharding, Site, Strategy, Symbol, Way,
 };
 
@@ -108,11 +108,8 @@ impl<'a> Builder<'a> {
         });
     }
 
-    fn reuse(&self) -> Option<Reuse> {
-        self.plan.lookahead.map(|lookahead| Reuse { lookahead, microbatches: self.plan.microbatches })
-    }
     fn uses(&self) -> bool {
-        self.plan.lookahead.is_some() && self.plan.microbatches > 1
+        self.plan.reuse().is_some_and(|reuse| reuse.windows > 1)
     }
 
     /// Exchanges that travel together; replicated ones apart.
@@ -142,7 +139,7 @@ impl<'a> Builder<'a> {
         for (replicated, group) in &groups {
             self.ids(s, *replicated, group);
         }
-        if self.reuse().is_some() {
+        if self.plan.reuse().is_some() {
             for (replicated, group) in &groups {
                 for way in [Way::Forward, Way::Backward] {
                     if !replicated || way == Way::Backward {
@@ -226,7 +223,7 @@ impl<'a> Builder<'a> {
 
     /// Partition and positions of lookups or gradients, at both sides.
     fn classes(&mut self, s: &Schedule, replicated: bool, group: &[u32], way: Way) {
-        let Some(reuse) = self.reuse() else { return };
+        let Some(reuse) = self.plan.reuse() else { return };
         let stage = self.stages.partition;
         let tag = if way == Way::Forward { "f" } else { "b" };
         let away = if way == Way::Forward { -1 } else { 1 };
@@ -313,10 +310,10 @@ impl<'a> Builder<'a> {
                 self.exchanges[*e as usize].looked_up = new;
             }
         }
-        let classes = match self.reuse() {
+        let classes = match self.plan.reuse() {
             Some(reuse) if !replicated => {
                 let list = (0..).zip(reuse.classes(Way::Forward));
-                list.filter(|(_, c)| c.microbatch == part).map(|(c, _)| Some(c)).collect()
+                list.filter(|(_, c)| c.window * reuse.each == part).map(|(c, _)| Some(c)).collect()
             }
             _ if part == 0 => vec![None],
             _ => Vec::new(),
@@ -432,10 +429,10 @@ impl<'a> Builder<'a> {
     }
 
     fn gradients(&mut self, s: &Schedule, replicated: bool, group: &[u32], part: u32) {
-        let classes: Vec<Option<u32>> = match self.reuse() {
+        let classes: Vec<Option<u32>> = match self.plan.reuse() {
             Some(reuse) => {
                 let list = (0..).zip(reuse.classes(Way::Backward));
-                list.filter(|(_, c)| c.microbatch == part).map(|(c, _)| Some(c)).collect()
+                list.filter(|(_, c)| reuse.end(c.window) == part).map(|(c, _)| Some(c)).collect()
             }
             None if part + 1 == self.plan.microbatches => vec![None],
             None => Vec::new(),

@@ -27,6 +27,8 @@ pub struct Recipe {
     pub ranks: u32,
     /// Reuse distances told apart; `None`: rows travel together.
     pub lookahead: Option<u32>,
+    /// By so many windows of a batch; `None`: each microbatch is one.
+    pub windows: Option<u32>,
     /// Microbatches.
     pub microbatches: u32,
     /// Each row once, or once per occurrence.
@@ -41,7 +43,12 @@ impl Recipe {
     /// Row-wise, two ranks.
     pub fn new(strategy: Strategy, lookahead: Option<u32>, microbatches: u32) -> Self {
         let shardings = vec![Sharding::RowWise];
-        Self { shardings, ranks: 2, lookahead, microbatches, unique: true, fused: false, strategy }
+        let windows = None;
+        Self { shardings, ranks: 2, lookahead, windows, microbatches, unique: true, fused: false, strategy }
+    }
+    /// How rows are told apart.
+    fn reuse(&self) -> Option<Reuse> {
+        Reuse::in_windows(self.lookahead?, self.microbatches, self.windows.unwrap_or(self.microbatches))
     }
     /// With tables of these shardings.
     #[must_use]
@@ -80,6 +87,7 @@ fn header(plan: &Recipe) -> Schedule {
                 entries,
                 unique,
                 lookahead,
+                windows: plan.windows,
                 folded: false,
                 leg: Leg::Whole,
             });
@@ -181,11 +189,10 @@ struct Stages {
 
 impl Stages {
     fn of(plan: &Recipe) -> Self {
-        let Some(lookahead) = plan.lookahead else {
+        let Some(reuse) = plan.reuse() else {
             let ids = i32::from(plan.strategy != Strategy::Serial);
             return Self { ids, partition: 0, gathers: Vec::new(), applies: Vec::new() };
         };
-        let reuse = Reuse { lookahead, microbatches: plan.microbatches };
         let (lookups, gradients) = (reuse.count(Way::Forward) as u32, reuse.count(Way::Backward) as u32);
         let history = reuse.history() as i32;
         if plan.strategy != Strategy::Pec {

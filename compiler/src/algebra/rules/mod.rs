@@ -140,7 +140,11 @@ impl Context {
             let windows = self.windows.iter();
             windows.filter_map(move |windows| Reuse::in_windows(lookahead, self.microbatches, *windows))
         };
-        self.lookaheads.iter().copied().flat_map(each).filter(|reuse| reuse.count(Way::Forward) <= Reuse::MOST)
+        self.lookaheads
+            .iter()
+            .copied()
+            .flat_map(each)
+            .filter(|reuse| reuse.count(Way::Forward) <= Reuse::MOST)
     }
 
     /// The exchange between relays and owners of one within nodes.

@@ -71,7 +71,12 @@ impl Declared {
     }
 }
 
-fn record((table, part, entries): (u32, u32, u32), unique: bool, (lookahead, windows): Apart, leg: Leg) -> Exchange {
+fn record(
+    (table, part, entries): (u32, u32, u32),
+    unique: bool,
+    (lookahead, windows): Apart,
+    leg: Leg,
+) -> Exchange {
     Exchange { table, part, entries, unique, lookahead, windows, folded: false, leg }
 }
 
