@@ -191,6 +191,27 @@ mod tests {
         assert!(!r.gather_before_apply(r.class(Way::Forward, 2, None), r.class(Way::Backward, 1, None)));
     }
 
+    /// Windows cut microbatches evenly, and each has its own.
+    #[test]
+    fn windows() {
+        for (microbatches, windows) in [(1, 1), (4, 1), (4, 2), (4, 4), (6, 2), (6, 3)] {
+            let r = Reuse::in_windows(2, microbatches, windows).expect("they fit");
+            assert_eq!((r.microbatches(), r.windows), (microbatches, windows));
+            for window in 0..windows {
+                let own: Vec<u32> = (0..microbatches).filter(|m| r.window(*m) == window).collect();
+                assert_eq!(own.len() as u32, r.each);
+                assert_eq!(own.last(), Some(&r.end(window)));
+            }
+            // What is told apart is as if windows were microbatches.
+            assert_eq!(r.classes(Way::Forward), Reuse::new(2, windows).classes(Way::Forward));
+            assert_eq!(r.history(), Reuse::new(2, windows).history());
+        }
+        assert_eq!(Reuse::in_windows(2, 4, 4), Some(Reuse::new(2, 4)));
+        for (microbatches, windows) in [(4, 3), (4, 0), (2, 4)] {
+            assert_eq!(Reuse::in_windows(2, microbatches, windows), None);
+        }
+    }
+
     /// Every answer against an enumeration of all use patterns of one row by two ranks.
     #[test]
     fn answers_agree_with_enumeration() {

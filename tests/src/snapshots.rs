@@ -60,7 +60,10 @@ impl Wanted {
 pub fn listed(s: &Schedule) -> String {
     let mut text = String::new();
     // What files leave out says nothing here.
-    let exchanges = format!("{:?}", s.exchanges).replace(", folded: false", "").replace(", leg: Whole", "");
+    let exchanges = format!("{:?}", s.exchanges)
+        .replace(", folded: false", "")
+        .replace(", leg: Whole", "")
+        .replace(", windows: None", "");
     let _ = writeln!(text, "{exchanges}");
     programs(&mut text, &s.train);
     if let Some(p) = &s.evaluation {

@@ -138,11 +138,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if let StrategyChoice::Fixed(policy) = args.strategy
         && !policy.tells_rows_apart()
     {
-        let said =
-            [("--lookahead", args.lookahead.is_some()), ("--table", !options.tables.lookahead.is_empty())];
+        let tables = !(options.tables.lookahead.is_empty() && options.tables.windows.is_empty());
+        let said = [
+            ("--lookahead", args.lookahead.is_some()),
+            ("--windows", args.windows.is_some()),
+            ("--table", tables),
+        ];
         for (flag, _) in said.into_iter().filter(|(_, said)| *said) {
             tell!(
-                "warning: {flag} says how far ahead rows are told apart, which `{}` does not; `pec` and `auto` do",
+                "warning: {flag} says how rows are told apart, which `{}` does not; `pec` and `auto` do",
                 policy.name()
             );
         }
@@ -252,7 +256,11 @@ fn compiled(args: &Args, program: &Program, options: &CompileOptions) -> Result<
     Ok(match args.strategy {
         StrategyChoice::Fixed(policy) => {
             let candidate = Candidate::new(policy, args.lookahead);
-            search::search(program, &options, [candidate])?.compiled
+            let best = search::search(program, &options, [candidate])?;
+            if best.tried.len() > 1 {
+                best.tried.iter().for_each(|t| tell!("windows: {}", said(t)));
+            }
+            best.compiled
         }
         StrategyChoice::Auto => {
             let candidates = search::candidates(args.lookahead);

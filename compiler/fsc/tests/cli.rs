@@ -334,11 +334,13 @@ fn a_lookahead_that_a_strategy_has_no_use_for_is_a_warning() {
         let says = |asked: &[&str]| {
             let run = fsc(&[&["compile", name(&model), "--strategy", strategy], asked].concat());
             assert!(run.status.success(), "{}", text(&run.stderr));
-            text(&run.stderr).contains(&format!("how far ahead rows are told apart, which `{strategy}` does"))
+            text(&run.stderr).contains(&format!("how rows are told apart, which `{strategy}` does"))
         };
         let useless = !["pec", "auto"].contains(&strategy);
         assert_eq!(says(&["--lookahead", "2"]), useless, "{strategy}");
         assert_eq!(says(&["--table", "items:lookahead=2"]), useless, "{strategy}");
+        assert_eq!(says(&["--windows", "1"]), useless, "{strategy}");
+        assert_eq!(says(&["--table", "items:windows=1"]), useless, "{strategy}");
         assert!(!says(&[]), "{strategy}");
     }
 }

@@ -16,11 +16,16 @@ workload w { generate { lengths fixed(1)  ids uniform  labels bernoulli(0.5) } }
 ";
 
 fn compile(choices: &[&str]) -> (Output, Option<fs_schedule::Schedule>) {
+    compile_with(choices, &[])
+}
+
+fn compile_with(choices: &[&str], more: &[&str]) -> (Output, Option<fs_schedule::Schedule>) {
     let dir = tempfile::TempDir::new().expect("a temporary folder");
     let (model, out) = (dir.path().join("model.fs"), dir.path().join("out.json"));
     fs::write(&model, MODEL).expect("the model is written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_fsc"));
     command.arg("compile").arg(&model).arg("-o").arg(&out).args(["--strategy", "pec", "--ranks", "2"]);
+    command.args(more);
     for c in choices {
         command.args(["--table", c]);
     }
@@ -44,6 +49,35 @@ fn each_table_gets_what_is_said_of_it() {
     assert!(plain.expect("it compiles").exchanges.iter().all(|e| e.unique && e.lookahead == Some(1)));
 }
 
+/// Windows of all tables and of some; nobody having said, the faster of one and of one for each microbatch, which is told.
+#[test]
+fn rows_are_told_apart_by_the_windows_that_are_said() {
+    let windows = |choices: &[&str], more: &[&str]| {
+        let (ran, schedule) = compile_with(choices, &[&["--microbatches", "4"], more].concat());
+        let told = String::from_utf8_lossy(&ran.stderr).into_owned();
+        let s = schedule.unwrap_or_else(|| panic!("{told}"));
+        let each = s.exchanges.iter().map(|e| (s.tables[e.table as usize].name.clone(), e.windows));
+        let step = s.prediction.as_ref().expect("a prediction").step;
+        (each.collect::<std::collections::BTreeMap<_, _>>(), step, told)
+    };
+    let of = |items, users| [("items".to_owned(), items), ("users".to_owned(), users)].into();
+    let (one, each) = (windows(&[], &["--windows", "1"]), windows(&[], &["--windows", "4"]));
+    assert_eq!((&one.0, &each.0), (&of(Some(1), Some(1)), &of(None, None)));
+    assert_eq!(windows(&["items:windows=2", "users:windows=64"], &[]).0, of(Some(2), None));
+    assert_eq!(windows(&["users:windows=1"], &["--windows", "2"]).0, of(Some(2), Some(1)));
+    let (_, step, told) = windows(&[], &[]);
+    assert!(told.contains("windows: pec, 1 window: ") && told.contains("windows: pec: "), "{told}");
+    assert!(!one.2.contains("windows: "), "{}", one.2);
+    assert!(step <= one.1.min(each.1), "{step} of {} and {}", one.1, each.1);
+    for (windows, part) in
+        [("3", "4 microbatches cannot be cut evenly into 3"), ("0", "1..=64"), ("65", "1..=64")]
+    {
+        let (ran, schedule) = compile_with(&[], &["--microbatches", "4", "--windows", windows]);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(schedule.is_none() && said.contains(part), "{windows}: {said}");
+    }
+}
+
 #[test]
 fn rows_are_placed_as_is_said() {
     let (_, schedule) = compile(&["items:placement=hashed", "users:placement=planned"]);
@@ -61,6 +95,10 @@ fn what_is_wrong_is_said() {
         (&["items:unique=maybe"], &["unique must be on or off", "`maybe`"]),
         (&["items:lookahead=x"], &["lookahead must be a number or none"]),
         (&["items:lookahead=65"], &["1..=64"]),
+        (&["items:windows=x"], &["windows must be a number from 1 to 64"]),
+        (&["items:windows=0"], &["windows of a table", "1..=64"]),
+        (&["items:windows=65"], &["1..=64"]),
+        (&["items:windows=1", "items:windows=2"], &["windows of `items` twice"]),
         (&["items:depth=1"], &["no choice `depth`", "sharding"]),
         (&["items:sharding=anywhere"], &["no placement `anywhere`"]),
         (&["items:placement=sorted"], &["no placement of rows `sorted`"]),

@@ -51,7 +51,7 @@ pub enum OptionError {
         table: String,
     },
     /// More classes of rows than can be numbered.
-    #[error("lookahead {lookahead} with {windows} windows of a batch makes more than {most} classes of rows")]
+    #[error("more than {most} classes of rows: lookahead {lookahead}, windows of a batch: {windows}")]
     Classes {
         /// Reuse distances that are told apart.
         lookahead: u32,
@@ -61,7 +61,7 @@ pub enum OptionError {
         most: usize,
     },
     /// Windows that do not cut microbatches evenly.
-    #[error("{windows} windows of a batch are not of as many microbatches each: there are {microbatches}")]
+    #[error("option windows: {microbatches} microbatches cannot be cut evenly into {windows}")]
     Windows {
         /// Windows of a batch.
         windows: u32,

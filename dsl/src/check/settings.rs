@@ -89,7 +89,7 @@ pub(crate) const TRAIN: &[Param] = &[
         "lookahead",
         ParamKind::Count { min: 1, max: 64 },
         "1",
-        "Reuse distances that `pec` tells apart, in microbatches: rows that were last used longer ago move early.",
+        "Reuse distances that `pec` tells apart, in windows of a batch (microbatches, or all of them): rows that were last used longer ago move early.",
     ),
     Param::default(
         "microbatches",

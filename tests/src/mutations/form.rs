@@ -117,6 +117,22 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         x.lookahead = Some(65);
         Some(())
     }),
+    says("windows that do not cut microbatches evenly", "exchanges", |s| {
+        let microbatches = s.settings.microbatches;
+        let x = s.exchanges.iter_mut().find(|x| x.lookahead.is_some()).filter(|_| microbatches > 1)?;
+        x.windows = Some((2..).find(|n| !microbatches.is_multiple_of(*n))?);
+        Some(())
+    }),
+    says("as many windows as microbatches", "exchanges", |s| {
+        let x = s.exchanges.iter_mut().find(|x| x.lookahead.is_some())?;
+        x.windows = Some(s.settings.microbatches);
+        Some(())
+    }),
+    says("windows of rows that are not told apart", "exchanges", |s| {
+        let x = s.exchanges.iter_mut().find(|x| x.lookahead.is_none())?;
+        x.windows = Some(1);
+        Some(())
+    }),
     says("a sequence of a group that is not there", "inputs", |s| {
         s.inputs[0].kind = InputKind::TokenLabel { lengths: 99 };
         Some(())
