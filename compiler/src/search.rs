@@ -37,6 +37,9 @@ const GAIN: f64 = 1.001;
 /// The same where times are of a run: steps of ranks that wait for each other differ more from what is predicted.
 const MEASURED_GAIN: f64 = 1.005;
 
+/// How many times as long the step of a candidate may be that is a start, too.
+const NEAR: f64 = 1.05;
+
 fn gain(options: &CompileOptions) -> f64 {
     if options.profile.is_some() { MEASURED_GAIN } else { GAIN }
 }
@@ -239,23 +242,53 @@ impl<'a> Search<'a> {
         options.microbatches(parts).windows(windows)
     }
 
-    /// Candidates, and before each that tells rows apart by microbatches the same by batches: where that takes as long it has fewer
-    /// operations. Nobody has said which, and there are several microbatches.
+    /// The same with one window where nobody has said how many and there are several microbatches.
+    fn in_one_window(&self, candidate: &Candidate) -> Option<Candidate> {
+        let open = candidate.windows.or(self.options.windows).is_none();
+        let several = self.parts(candidate) > 1 && candidate.policy.tells_rows_apart();
+        (open && several).then(|| candidate.windows(1))
+    }
+
+    /// Microbatches of a candidate.
+    fn parts(&self, candidate: &Candidate) -> u32 {
+        let asked = candidate.microbatches.or(self.options.microbatches);
+        asked.unwrap_or_else(|| microbatches_of(&self.program.train))
+    }
+
+    /// Candidates, each behind itself in one window: where that takes as long it has fewer operations.
     fn in_windows(&self, candidates: impl IntoIterator<Item = Candidate>) -> Vec<Candidate> {
         let mut all = Vec::new();
         for candidate in candidates {
-            let parts = candidate.microbatches.or(self.options.microbatches);
-            let parts = parts.unwrap_or_else(|| microbatches_of(&self.program.train));
-            let open = candidate.windows.or(self.options.windows).is_none();
-            let several = open && parts > 1 && candidate.policy.tells_rows_apart();
-            if several {
-                all.push(candidate.windows(1));
-            }
-            if !several || can_be_told_apart(self.program, &self.options, &candidate.microbatches(parts)) {
+            let one = self.in_one_window(&candidate);
+            let parts = self.parts(&candidate);
+            if one.is_none() || can_be_told_apart(self.program, &self.options, &candidate.microbatches(parts))
+            {
+                all.extend(one);
                 all.push(candidate);
+            } else {
+                all.extend(one);
             }
         }
         all
+    }
+
+    /// What becomes of candidates, and then of those in one window: where one of these is best, or not much worse, too.
+    fn over_both(
+        &self,
+        candidates: &[Candidate],
+        beat: Option<Cost>,
+    ) -> Result<(Round, Option<Scheduled>), CompileError> {
+        let can = |c: &&Candidate| {
+            let parts = self.parts(c);
+            self.in_one_window(c).is_none()
+                || can_be_told_apart(self.program, &self.options, &c.microbatches(parts))
+        };
+        let mut round = self.over(candidates.iter().filter(can).copied(), beat)?;
+        let near = round.best.as_ref().map(|best| best.0.longer(NEAR)).or(beat);
+        let one = self.over(candidates.iter().filter_map(|c| self.in_one_window(c)), near)?;
+        let before = round.tried.len();
+        round.tried.extend(one.tried);
+        Ok((round, one.best.map(|(cost, chosen, compiled)| (cost, before + chosen, compiled))))
     }
 
     /// What becomes of candidates of which one is asked to beat a cost, if there is one.
@@ -264,10 +297,10 @@ impl<'a> Search<'a> {
         candidates: impl IntoIterator<Item = Candidate>,
         beat: Option<Cost>,
     ) -> Result<Round, CompileError> {
-        let candidates = self.in_windows(candidates);
+        let candidates: Vec<Candidate> = candidates.into_iter().collect();
         let stages = |c: &Candidate| self.aim.stages(&self.module, &self.asked(c));
         let pipelines: Vec<Vec<Stage>> = candidates.iter().map(stages).collect::<Result<_, _>>()?;
-        let mut best: Option<(Cost, usize, Compiled)> = None;
+        let mut best: Option<Scheduled> = None;
         let mut tried = Vec::with_capacity(candidates.len());
         let modules = Branches::new(self.module.clone(), pipelines);
         for (i, (candidate, module)) in candidates.iter().zip(modules).enumerate() {
@@ -300,10 +333,13 @@ fn can_be_told_apart(program: &Program, options: &CompileOptions, candidate: &Ca
     Reuse::new(most, windows).count(Way::Forward) <= Reuse::MOST
 }
 
+/// A schedule with what it costs and its place among candidates.
+type Scheduled = (Cost, usize, Compiled);
+
 /// What became of some candidates.
 struct Round {
     /// The best of those that beat what they were asked to: its cost, its place and its schedule.
-    best: Option<(Cost, usize, Compiled)>,
+    best: Option<Scheduled>,
     tried: Vec<Tried>,
 }
 
@@ -323,7 +359,8 @@ pub fn search(
     options: &CompileOptions,
     candidates: impl IntoIterator<Item = Candidate>,
 ) -> Result<Best, CompileError> {
-    let (_, best) = Search::new(program, options)?.over(candidates, None)?.all()?;
+    let search = Search::new(program, options)?;
+    let (_, best) = search.over(search.in_windows(candidates), None)?.all()?;
     // What is thrown away needs no proof.
     emit::proved(&best.compiled.schedule)?;
     Ok(best)

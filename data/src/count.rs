@@ -24,6 +24,8 @@ use super::{DataError, GlobalBatch, Source, Values};
 
 /// Numbers of microbatches that a profile counts.
 const MICROBATCHES: [u32; 4] = [1, 2, 4, 8];
+/// Reuse distances that are told apart where nobody says how many, at most.
+const LOOKAHEADS: u64 = 3;
 /// Batches that counts before a run are of, at most.
 const MOST_BATCHES: u64 = 64;
 /// Numbers (ids, features, labels, what is drawn) that are read and drawn for them, at most.
@@ -71,10 +73,18 @@ struct Way<'a> {
     unique: bool,
     /// Numbers of microbatches.
     cuts: &'a [u32],
-    /// Distances that are told apart.
-    reach: u32,
+    /// Batches around each that may be looked at; none of a profile, whose run has as many as it needs.
+    edge: Option<u64>,
     /// Rows that are listed, at most.
     hot: usize,
+}
+
+impl Way<'_> {
+    /// Distances that are told apart with so many microbatches.
+    fn reach(&self, microbatches: u32) -> u32 {
+        let most = |edge: u64| u64::from(DISTANCES).min(edge * u64::from(microbatches)) as u32;
+        self.edge.map_or(DISTANCES, most)
+    }
 }
 
 /// Batches before and after one in which distances of so many microbatches lie.
@@ -106,7 +116,7 @@ impl<'a> Counter<'a> {
                 found.extend(first.map(|rows| Rows { part: x.part, ..rows }));
                 continue;
             }
-            let way = Way { unique: x.unique, cuts: &MICROBATCHES, reach: DISTANCES, hot: MOST_HOT };
+            let way = Way { unique: x.unique, cuts: &MICROBATCHES, edge: None, hot: MOST_HOT };
             found.push(self.rows(e, way, steps.clone())?);
         }
         Ok(found)
@@ -128,14 +138,14 @@ impl<'a> Counter<'a> {
             .filter(|(_, x)| (x.table as usize) < schedule.tables.len())
             .map(|(e, _)| e)
             .collect();
-        let full = margin(DISTANCES, microbatches);
+        // In one window the lookaheads that a search tries are as many batches.
+        let full = margin(DISTANCES, microbatches).max(LOOKAHEADS);
         let most = MOST_BATCHES + 2 * full;
         let read = self.batches_within(&looked_up, most)?;
         if read < 3 {
             return Ok(None);
         }
         let edge = if read == most { full } else { full.min((read - 1) / 3).max(1) };
-        let reach = u64::from(DISTANCES).min(edge * u64::from(microbatches)) as u32;
         let steps = edge..read - edge;
         let hot = MOST_HOT.min(ALL_HOT / looked_up.len().max(1));
         self.kept = Some(BTreeMap::new());
@@ -143,7 +153,7 @@ impl<'a> Counter<'a> {
         for e in looked_up {
             // As many windows as rows are told apart by where nobody says how many.
             let cuts: &[u32] = if microbatches > 1 { &[1, microbatches] } else { &[1] };
-            let way = |unique| Way { unique, cuts, reach, hot };
+            let way = |unique| Way { unique, cuts, edge: Some(edge), hot };
             tables.push(TableCounts {
                 occurrences: self.rows(e, way(false), steps.clone())?,
                 unique: self.rows(e, way(true), steps.clone())?,
@@ -234,7 +244,8 @@ impl<'a> Counter<'a> {
         let nodes = Nodes::new(self.ranks as u32, schedule.settings.node);
         let mut relayed = Relayed { node: nodes.each(), sent: 0.0, reuse: Vec::new() };
         for (n, microbatches) in way.cuts.iter().enumerate() {
-            let margin = margin(way.reach, *microbatches);
+            let reach = way.reach(*microbatches);
+            let margin = margin(reach, *microbatches);
             let range = steps.start.saturating_sub(margin)..steps.end + margin;
             let entries = self.entries(&origins, table.rows, way.unique, *microbatches, range.clone())?;
             let window = (steps.start - range.start) as usize..(steps.end - range.start) as usize;
@@ -258,10 +269,10 @@ impl<'a> Counter<'a> {
                     let asked = of_nodes[window.clone()].iter().flatten().map(|l| l.len() as f64);
                     relayed.sent = mean(asked) * share;
                 }
-                let counts = distances(&of_nodes, window.clone(), table.rows, (*microbatches, way.reach));
+                let counts = distances(&of_nodes, window.clone(), table.rows, (*microbatches, reach));
                 relayed.reuse.push(scaled(counts, share));
             }
-            rows.reuse.push(distances(&entries, window, table.rows, (*microbatches, way.reach)));
+            rows.reuse.push(distances(&entries, window, table.rows, (*microbatches, reach)));
         }
         rows.relayed = (nodes.count() > 1).then_some(relayed);
         Ok(rows)

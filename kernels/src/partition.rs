@@ -104,7 +104,7 @@ pub struct Partition {
 pub struct Classes<'a> {
     /// Greatest distance that is told apart.
     pub lookahead: u32,
-    /// Microbatches of a batch.
+    /// Windows of a batch.
     pub windows: u32,
     /// Class of each (window, distance).
     pub table: &'a [u8],

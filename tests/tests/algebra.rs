@@ -57,7 +57,8 @@ proptest! {
         let Ok(plain) = compile_with(&program, &serial) else { return Ok(()) };
         prop_assume!(matches!(plain.schedule.data, Some(Data::Generate { .. })));
         let now = compile_with(&program, &options).expect("compiled before").schedule;
-        let candidate = Candidate::new(policy::of(strategy), lookahead);
+        // As a search in one window does, which leaves tables' windows open.
+        let candidate = Candidate::new(policy::of(strategy), lookahead).windows((picks[0].index(2) == 0).then_some(1));
         let mut bits = None;
         for class in alike(&program, &now, (&options, open), candidate) {
             let derived = derive(&class.context, &class.now, &class.sizes).expect("derived");
@@ -211,6 +212,44 @@ fn owners_change_where_the_model_leaves_them_open() {
     for (second, named) in [("sharding table_wise", None), ("sharding auto", Some(("small", "table_wise")))] {
         let (s, _, owned) = search(second, named);
         assert!(owned.is_none() && matches!(at(&s), Sharding::TableWise { .. }), "{owned:?}");
+    }
+}
+
+/// With several microbatches: in one window where that is shorter, never longer than with a window for each, and as is asked for;
+/// all train to the same bits.
+#[test]
+fn windows_change_where_a_step_is_shorter() {
+    let text = "model m {
+           table t0 { rows 1_000_000  dim 16  optimizer sgd(lr: 0.1)  sharding table_wise }
+           input x0: ids(t0) { max 10 }
+           input y: label
+           loss bce_with_logits(mlp(concat(pool(x0), pool(x0)), [256, 256, 1]), y, normalize: samples)
+         }
+         train { batch 1024  steps 2 }
+         workload w { generate { lengths lognormal(mean: 20, sigma: 1, max: 50)  ids zipf(1.05)  labels hash } }";
+    let program = checked(text);
+    let cluster = fs_dsl::cluster::preset("local").expect("a preset");
+    let options = CompileOptions::new(Strategy::Serial, 16).cluster(cluster).microbatches(4);
+    let searched = |options: &CompileOptions| {
+        let (best, _) = search::tables::search(&program, options, candidates(None)).expect("a schedule");
+        assert_eq!(verify::verify(&best.compiled.schedule), vec![]);
+        best
+    };
+    let (free, each, one) =
+        (searched(&options), searched(&options.clone().windows(4)), searched(&options.clone().windows(1)));
+    let windows = |best: &search::Best| best.compiled.schedule.exchanges[0].windows;
+    assert_eq!((windows(&free), windows(&each), windows(&one)), (Some(1), None, Some(1)));
+    let step = |best: &search::Best| best.compiled.schedule.prediction.as_ref().expect("a prediction").step;
+    assert!(step(&free) < 0.95 * step(&each), "{} of {}", step(&free), step(&each));
+    assert!(
+        free.tried.iter().any(|t| t.candidate.windows.is_none())
+            && free.tried[free.chosen].candidate.windows == Some(1)
+    );
+    let told = free.tried[free.chosen].candidate.describe();
+    assert!(told.contains(", 1 window"), "{told}");
+    let serial = compile_with(&program, &options).expect("a schedule").schedule;
+    for best in [&free, &each, &one] {
+        assert_eq!(trained(&best.compiled.schedule), trained(&serial));
     }
 }
 

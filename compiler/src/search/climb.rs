@@ -94,7 +94,8 @@ impl<'a, 's> Climb<'a, 's> {
         };
         for (i, tried) in self.best.tried.iter().enumerate() {
             let policy = tried.candidate.policy;
-            let of_as_many = tried.candidate.microbatches == self.candidate.microbatches;
+            let cut = |c: Candidate| (c.microbatches, c.windows);
+            let of_as_many = cut(tried.candidate) == cut(self.candidate);
             if !of_as_many || !policy.reorders() || !may(tried) {
                 continue;
             }

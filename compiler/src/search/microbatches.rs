@@ -8,7 +8,7 @@ use fs_dsl::checked::Program;
 use fs_schedule::search::TriedStrategy;
 
 use super::tables::Outcome;
-use super::{Best, Candidate, Cost, GAIN, Search, Tried, can_be_told_apart};
+use super::{Best, Candidate, Cost, GAIN, Round, Scheduled, Search, Tried, can_be_told_apart};
 use crate::compile::{Aim, CompileError, CompileOptions, Compiled};
 use crate::emit;
 
@@ -44,8 +44,8 @@ pub fn search<E: From<CompileError>>(
     candidates: &[Candidate],
     options: impl FnMut(u32) -> Result<CompileOptions, E>,
 ) -> Result<Best, E> {
-    let (mut leaders, tried) = climb(program, numbers, candidates, options, 1.0 / GAIN)?;
-    let Leader { chosen, compiled, .. } = leaders.pop().ok_or(CompileError::NoCandidate)?;
+    let (mut leaders, tried) = climb(program, numbers, candidates, options, None)?;
+    let (_, chosen, compiled) = leaders.pop().and_then(|last| last.best).ok_or(CompileError::NoCandidate)?;
     let mut best = Best { compiled, chosen, tried };
     best.compiled.schedule.search = Some(Outcome::default().record(&best));
     emit::proved(&best.compiled.schedule).map_err(CompileError::from)?;
@@ -66,12 +66,11 @@ pub fn with_tables<E: From<CompileError>>(
     candidates: &[Candidate],
     options: impl FnMut(u32) -> Result<CompileOptions, E>,
 ) -> Result<(Best, Outcome, Changed), E> {
-    let (leaders, mut tried) = climb(program, numbers, candidates, options, NEAR)?;
+    let (leaders, tried) = climb(program, numbers, candidates, options, Some(NEAR))?;
     let mut found: Option<(Cost, usize, Compiled, Outcome)> = None;
     let mut changed = Vec::new();
-    for Leader { search, cost, chosen, compiled } in leaders {
-        let (cost, best, outcome) = search.improve(cost, Best { compiled, chosen, tried })?;
-        tried = best.tried;
+    for Leader { search, best, one } in leaders {
+        let (cost, best, outcome) = search.improve_both(Round { best, tried: tried.clone() }, one)?;
         changed.push((tried[best.chosen].candidate, cost.step));
         if found.as_ref().is_none_or(|found| cost < found.0.longer(1.0 / GAIN)) {
             found = Some((cost, best.chosen, best.compiled, outcome));
@@ -95,20 +94,20 @@ pub fn with_tables<E: From<CompileError>>(
 /// What was better than all before it, and what it is compiled again by.
 struct Leader<'a> {
     search: Search<'a>,
-    cost: Cost,
-    /// Its place among all that were tried.
-    chosen: usize,
-    compiled: Compiled,
+    /// The best, with its place among all that were tried.
+    best: Option<Scheduled>,
+    /// The best in one window, where single tables are to be changed.
+    one: Option<Scheduled>,
 }
 
-/// The best of each number whose step was less than so many times as long as that of those before it; with less than one time the
-/// last is the best of all.
+/// The best of each number whose step was less than so many times as long as that of those before it, with the best in one window;
+/// without a number better than those before it, so that the last is the best of all.
 fn climb<'a, E: From<CompileError>>(
     program: &'a Program,
     numbers: impl IntoIterator<Item = u32>,
     candidates: &[Candidate],
     mut options: impl FnMut(u32) -> Result<CompileOptions, E>,
-    near: f64,
+    near: Option<f64>,
 ) -> Result<(Vec<Leader<'a>>, Vec<Tried>), E> {
     let mut leaders: Vec<Leader<'a>> = Vec::new();
     let mut best: Option<Cost> = None;
@@ -120,17 +119,28 @@ fn climb<'a, E: From<CompileError>>(
         // The first number is as if it were asked for: if it cannot be, that is said.
         let fits = |c: &Candidate| {
             let open = c.windows.or(options.windows).is_none();
-            can_be_told_apart(program, &options, &if open { c.windows(1) } else { *c })
+            let evenly = |n: u32| n >= number || number.is_multiple_of(n.max(1));
+            let mut said = options.tables.windows.values().copied().chain(c.windows.or(options.windows));
+            let apart = c.policy.tells_rows_apart();
+            (!apart || said.all(evenly))
+                && can_be_told_apart(program, &options, &if open { c.windows(1) } else { *c })
         };
         let asked = asked.filter(|c| leaders.is_empty() || fits(c));
         let asked: Vec<Candidate> = asked.collect();
         let search = Search::new(program, &options)?;
-        let beat = best.map(|best| best.longer(near));
-        let mut round = search.over(asked, beat)?;
+        let beat = best.map(|best| best.longer(near.unwrap_or(1.0 / GAIN)));
+        let (mut round, one) = match near {
+            Some(_) => search.over_both(&asked, beat)?,
+            None => (search.over(search.in_windows(asked), beat)?, None),
+        };
         let before = tried.len();
         tried.append(&mut round.tried);
-        if let Some((cost, chosen, compiled)) = round.best {
-            leaders.push(Leader { search, cost, chosen: before + chosen, compiled });
+        let placed = |(cost, chosen, compiled)| (cost, before + chosen, compiled);
+        let leader = Leader { search, best: round.best.map(placed), one: one.map(placed) };
+        let costs = [&leader.best, &leader.one].into_iter().flatten().map(|found| found.0);
+        let least = costs.reduce(|a, b| if b < a { b } else { a });
+        if let Some(cost) = least {
+            leaders.push(leader);
             let better = best.is_none_or(|best| cost < best.longer(1.0 / GAIN));
             best = if better { Some(cost) } else { best };
             vain = if better { 0 } else { vain + 1 };

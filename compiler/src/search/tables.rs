@@ -21,7 +21,7 @@ pub use super::outcome::{Other, Outcome, Swap, Way};
 use super::owners;
 use super::travel::{self, Kind};
 use super::uses::uses;
-use super::{Best, Candidate, Cost, Search};
+use super::{Best, Candidate, Cost, GAIN, Round, Scheduled, Search};
 use crate::algebra::cost::{Classes, Sizes};
 use crate::algebra::derive::{self, Derived};
 use crate::algebra::rules::{Context, Use};
@@ -59,14 +59,36 @@ pub fn search(
     candidates: impl IntoIterator<Item = Candidate>,
 ) -> Result<(Best, Outcome), CompileError> {
     let search = Search::new(program, options)?;
-    let (cost, best) = search.over(candidates, None)?.all()?;
-    let (_, mut best, outcome) = search.improve(cost, best)?;
+    let candidates: Vec<Candidate> = candidates.into_iter().collect();
+    let (round, one) = search.over_both(&candidates, None)?;
+    let (_, mut best, outcome) = search.improve_both(round, one)?;
     best.compiled.schedule.search = Some(outcome.record(&best));
     emit::proved(&best.compiled.schedule)?;
     Ok((best, outcome))
 }
 
 impl Search<'_> {
+    /// From the best with a window for each microbatch, and from the best with one for all of them if there is one: where each begins
+    /// it ends as if the other were not there.
+    pub(super) fn improve_both(
+        &self,
+        mut round: Round,
+        one: Option<Scheduled>,
+    ) -> Result<(Cost, Best, Outcome), CompileError> {
+        let mut found: Option<(Cost, Best, Outcome)> = None;
+        for (cost, chosen, compiled) in [round.best.take(), one].into_iter().flatten() {
+            let mut other = self.improve(cost, Best { compiled, chosen, tried: round.tried.clone() })?;
+            if let Some(mut before) = found.take() {
+                if before.0.longer(1.0 / GAIN) <= other.0 {
+                    std::mem::swap(&mut before, &mut other);
+                }
+                other.2.also(&before.2);
+            }
+            found = Some(other);
+        }
+        found.ok_or(CompileError::NoCandidate)
+    }
+
     /// From the best strategy, and from the best where all tables travel together or each alone, if that is not much worse.
     /// Where one climb ends another may not come by, so the best end counts. What that costs, it, and how it came to be.
     pub(super) fn improve(&self, cost: Cost, best: Best) -> Result<(Cost, Best, Outcome), CompileError> {
@@ -292,8 +314,8 @@ pub fn alike(
             folded: x.folded,
         };
         let apart = candidate.policy.tells_rows_apart() && !named.lookahead.contains_key(&t.name);
-        let asked = named.windows.get(&t.name).copied().or(options.windows).or(candidate.windows);
-        let windows = windows(asked, now.windows, microbatches);
+        let said = named.windows.contains_key(&t.name) || options.windows.is_some();
+        let windows = windows(candidate.windows.is_some() && !said, now.windows, microbatches);
         let lookaheads = if apart { lookaheads(options.lookahead, now.lookahead) } else { Vec::new() };
         let whole_rows = matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. });
         let of_all = (!folds).then(|| options.balance_at == Some(At::Folded));
@@ -389,10 +411,10 @@ fn lookaheads(asked: Option<u32>, now: Option<u32>) -> Vec<u32> {
     all
 }
 
-/// By which windows of a batch: as asked for, or one and one for each microbatch; and what it does.
-fn windows(asked: Option<u32>, now: Option<u32>, microbatches: u32) -> Vec<u32> {
+/// By which windows of a batch: as they are; where a search has begun with one for all tables, one and one for each microbatch.
+fn windows(open: bool, now: Option<u32>, microbatches: u32) -> Vec<u32> {
     let now = now.unwrap_or(microbatches);
-    let mut all = if asked.is_some() { vec![now] } else { vec![now, 1, microbatches] };
+    let mut all = if open { vec![now, 1, microbatches] } else { vec![now] };
     all.sort_unstable();
     all.dedup();
     all

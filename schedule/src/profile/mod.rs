@@ -32,7 +32,7 @@ pub const FORMAT: &str = "fs-profile";
 const MOST_BYTES: u64 = 1 << 26;
 /// Samples whose lengths a profile lists at most.
 pub const MOST_LENGTHS: usize = 1 << 12;
-/// Reuse distances that are counted one by one, in microbatches.
+/// Reuse distances that are counted one by one, in windows.
 pub const DISTANCES: u32 = 8;
 
 /// What a model costs on a machine. Times are in seconds.

@@ -69,7 +69,7 @@ pub(super) fn check(cx: &Context<'_>, r: &mut Report) {
             continue;
         }
         let exchange = &cx.s.exchanges[*e as usize];
-        // Lookahead 0 with one microbatch is one class: everything is ordered with the next batch.
+        // Lookahead 0 with one window is one class: everything is ordered with the next batch.
         let reuse = exchange.reuse(cx.s.settings.microbatches).unwrap_or(Reuse::new(0, 1));
         let orders = known.entry(reuse).or_insert_with(|| Orders::new(reuse));
         let table = &cx.s.tables[exchange.table as usize].name;

@@ -120,7 +120,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     says("windows that do not cut microbatches evenly", "exchanges", |s| {
         let microbatches = s.settings.microbatches;
         let x = s.exchanges.iter_mut().find(|x| x.lookahead.is_some()).filter(|_| microbatches > 1)?;
-        x.windows = Some((2..).find(|n| !microbatches.is_multiple_of(*n))?);
+        x.windows = Some((2..=microbatches + 1).find(|n| !microbatches.is_multiple_of(*n))?);
         Some(())
     }),
     says("as many windows as microbatches", "exchanges", |s| {

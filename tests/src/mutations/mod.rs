@@ -77,7 +77,7 @@ pub fn bases() -> Vec<(String, Recipe)> {
                 let k = lookahead.map_or(String::new(), |k| format!(", K = {k}"));
                 let rows = if unique { "" } else { ", a row per occurrence" };
                 let w = windows.map_or(String::new(), |w| format!(", W = {w}"));
-                let plan = Recipe { unique, windows, ..plan };
+                let plan = Recipe { windows, unique, ..plan };
                 out.push((format!("{strategy:?}{k}, M = {microbatches}{w}, {name}{rows}"), plan));
             }
         }

@@ -86,7 +86,7 @@ pub(super) fn fetch(g: &mut Generator<'_>, tables: &Tables, round: u32) -> Resul
         together(g, tables)?;
     }
     let apart: Vec<&Lowering> = tables.values().filter(|l| told_apart(l).is_some()).collect();
-    for reuse in reuses(&apart).into_iter().filter(|reuse| round % reuse.each == 0) {
+    for reuse in reuses(&apart).into_iter().filter(|reuse| round.is_multiple_of(reuse.each)) {
         for class in classes_of(reuse, Way::Forward, reuse.window(round)) {
             let chosen = || apart.iter().filter(|l| l.dist.reuse == Some(reuse)).flat_map(|l| each_part(l));
             for (l, i) in chosen() {
