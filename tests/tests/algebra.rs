@@ -50,15 +50,15 @@ proptest! {
         let cluster = Cluster { gpus_per_node: node, ..local };
         // Samples stay, or move at a place; the order of sums follows from it.
         let moving = |o: CompileOptions| o.balance(at.is_some()).balance_at(at);
-        let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).cluster(cluster.clone());
-        let options = moving(options);
+        let windows = (picks[0].index(2) == 0).then_some(1);
+        let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).windows(windows);
+        let options = moving(options.cluster(cluster.clone()));
         // A model may ask for what cannot be.
         let serial = moving(CompileOptions::new(Strategy::Serial, ranks).cluster(cluster));
         let Ok(plain) = compile_with(&program, &serial) else { return Ok(()) };
         prop_assume!(matches!(plain.schedule.data, Some(Data::Generate { .. })));
         let now = compile_with(&program, &options).expect("compiled before").schedule;
-        // As a search in one window does, which leaves tables' windows open.
-        let candidate = Candidate::new(policy::of(strategy), lookahead).windows((picks[0].index(2) == 0).then_some(1));
+        let candidate = Candidate::new(policy::of(strategy), lookahead);
         let mut bits = None;
         for class in alike(&program, &now, (&options, open), candidate) {
             let derived = derive(&class.context, &class.now, &class.sizes).expect("derived");
@@ -251,6 +251,35 @@ fn windows_change_where_a_step_is_shorter() {
     for best in [&free, &each, &one] {
         assert_eq!(trained(&best.compiled.schedule), trained(&serial));
     }
+}
+
+/// Many lists of one table, in one window or not: what they can become is found as fast, and is the same as for some of them.
+#[test]
+fn many_lists_of_a_table_cost_as_few_ways() {
+    let text = |lists: usize| {
+        let each = |of: &dyn Fn(usize) -> String, by: &str| (0..lists).map(of).collect::<Vec<_>>().join(by);
+        format!(
+            "model m {{
+               table a {{ rows 100_000  dim 64  optimizer adagrad(lr: 0.1) }}
+               {}
+               input y: label
+               loss bce_with_logits(linear(concat({}), 1), y, normalize: samples)
+             }}
+             train {{ batch 2048  steps 5 }}
+             workload w {{ generate {{ lengths fixed(5)  ids zipf(1.05)  labels hash }} }}",
+            each(&|i| format!("input x{i}: ids(a) {{ max 10 }}"), "\n"),
+            each(&|i| format!("pool(x{i})"), ", ")
+        )
+    };
+    let cluster = fs_dsl::cluster::preset("h100x256").expect("a preset");
+    let nodes = |lists: usize, microbatches: u32| {
+        let options =
+            CompileOptions::new(Strategy::Serial, 32).cluster(cluster.clone()).microbatches(microbatches);
+        let found = search::tables::search(&checked(&text(lists)), &options, candidates(None));
+        found.expect("a schedule").1.nodes
+    };
+    assert_eq!(nodes(24, 1), nodes(48, 1));
+    assert_eq!(nodes(24, 4), nodes(48, 4));
 }
 
 /// Two operations on one sequence: rows once or per occurrence are other orders of a sum, so the one is no way to the other.

@@ -33,6 +33,8 @@ use crate::sched::evidence::Evidence;
 use crate::sched::rows::Entries;
 use crate::sched::{relays, sizes};
 
+/// Lists of ids of a table that are looked at, where microbatches are no more.
+const LISTS: usize = 8;
 /// Reuse distances to tell apart.
 const LOOKAHEADS: [u32; 3] = [1, 2, 3];
 
@@ -314,8 +316,7 @@ pub fn alike(
             folded: x.folded,
         };
         let apart = candidate.policy.tells_rows_apart() && !named.lookahead.contains_key(&t.name);
-        let said = named.windows.contains_key(&t.name) || options.windows.is_some();
-        let windows = windows(candidate.windows.is_some() && !said, now.windows, microbatches);
+        let windows = vec![now.windows.unwrap_or(microbatches)];
         let lookaheads = if apart { lookaheads(options.lookahead, now.lookahead) } else { Vec::new() };
         let whole_rows = matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. });
         let of_all = (!folds).then(|| options.balance_at == Some(At::Folded));
@@ -323,7 +324,7 @@ pub fn alike(
         let context = Context {
             columns: t.dim,
             exchange: 0,
-            uses: vec![Use::Each; used.lists],
+            uses: vec![Use::Each; stand_ins(used.lists, (microbatches as usize, x.windows == Some(1)))],
             microbatches,
             lookaheads,
             windows,
@@ -404,19 +405,20 @@ pub fn alike(
     classes
 }
 
+/// Lists of ids that stand for all that a table is used by, as many in each microbatch: what each costs is the same in every way, and
+/// the ways of many together fill the memory. In one window it does not matter in which microbatch one is.
+fn stand_ins(lists: usize, (microbatches, one_window): (usize, bool)) -> usize {
+    if one_window {
+        return lists.clamp(1, LISTS);
+    }
+    let each = lists.div_ceil(microbatches.max(1)).max(1);
+    each.min((LISTS / microbatches.max(1)).max(1)) * microbatches.max(1)
+}
+
 /// Reuse distances that a table may tell apart: what is asked for, or some; and what it does.
 fn lookaheads(asked: Option<u32>, now: Option<u32>) -> Vec<u32> {
     let mut all = asked.map_or_else(|| LOOKAHEADS.to_vec(), |k| vec![k]);
     all.extend(now.filter(|k| !all.contains(k)));
-    all
-}
-
-/// By which windows of a batch: as they are; where a search has begun with one for all tables, one and one for each microbatch.
-fn windows(open: bool, now: Option<u32>, microbatches: u32) -> Vec<u32> {
-    let now = now.unwrap_or(microbatches);
-    let mut all = if open { vec![now, 1, microbatches] } else { vec![now] };
-    all.sort_unstable();
-    all.dedup();
     all
 }
 
