@@ -139,6 +139,7 @@ impl Search<'_> {
             let classes = self.alike(now, candidate);
             let ways = ways(&classes, known);
             (climb.outcome.classes, climb.outcome.nodes) = (classes.len(), known.nodes());
+            climb.outcome.limited |= known.cut();
             if !climb.step(moves(&ways))? {
                 return Ok(climb);
             }
@@ -205,6 +206,11 @@ impl Known {
         let ways = ways.or_insert_with(|| derive::Ways::of(&class.context, &now).ok());
         let at = || ways.as_ref().map(|ways| ways.at(&class.sizes)).unwrap_or_default();
         self.derived.entry(format!("{key} {:?}", class.sizes)).or_insert_with(at)
+    }
+
+    /// Whether rules might have found more of some class than limits let them.
+    fn cut(&self) -> bool {
+        self.derived.values().any(|derived| !derived.saturated)
     }
 
     /// Nodes of the largest e-graph.
