@@ -255,21 +255,17 @@ impl<'a> Search<'a> {
         asked.unwrap_or_else(|| microbatches_of(&self.program.train))
     }
 
+    /// Whether its rows can be told apart; one that is tried in one window as well need not be.
+    fn possible(&self, candidate: &Candidate) -> bool {
+        let cut = candidate.microbatches(self.parts(candidate));
+        self.in_one_window(candidate).is_none() || can_be_told_apart(self.program, &self.options, &cut)
+    }
+
     /// Candidates, each behind itself in one window: where that takes as long it has fewer operations.
     fn in_windows(&self, candidates: impl IntoIterator<Item = Candidate>) -> Vec<Candidate> {
-        let mut all = Vec::new();
-        for candidate in candidates {
-            let one = self.in_one_window(&candidate);
-            let parts = self.parts(&candidate);
-            if one.is_none() || can_be_told_apart(self.program, &self.options, &candidate.microbatches(parts))
-            {
-                all.extend(one);
-                all.push(candidate);
-            } else {
-                all.extend(one);
-            }
-        }
-        all
+        let both =
+            |c: Candidate| self.in_one_window(&c).into_iter().chain(Some(c).filter(|c| self.possible(c)));
+        candidates.into_iter().flat_map(both).collect()
     }
 
     /// What becomes of candidates, and then of those in one window: where one of these is best, or not much worse, too.
@@ -278,12 +274,7 @@ impl<'a> Search<'a> {
         candidates: &[Candidate],
         beat: Option<Cost>,
     ) -> Result<(Round, Option<Scheduled>), CompileError> {
-        let can = |c: &&Candidate| {
-            let parts = self.parts(c);
-            self.in_one_window(c).is_none()
-                || can_be_told_apart(self.program, &self.options, &c.microbatches(parts))
-        };
-        let mut round = self.over(candidates.iter().filter(can).copied(), beat)?;
+        let mut round = self.over(candidates.iter().filter(|c| self.possible(c)).copied(), beat)?;
         let near = round.best.as_ref().map(|best| best.0.longer(NEAR)).or(beat);
         let one = self.over(candidates.iter().filter_map(|c| self.in_one_window(c)), near)?;
         let before = round.tried.len();

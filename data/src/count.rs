@@ -73,7 +73,7 @@ struct Way<'a> {
     unique: bool,
     /// Numbers of microbatches.
     cuts: &'a [u32],
-    /// Batches around each that may be looked at; none of a profile, whose run has as many as it needs.
+    /// Batches before and after those that are counted which may be looked at; `None`: as many as distances reach.
     edge: Option<u64>,
     /// Rows that are listed, at most.
     hot: usize,

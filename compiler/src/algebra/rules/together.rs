@@ -99,7 +99,7 @@ pub(crate) static RULE: Rule = Rule {
         "all_reduce(a), all_reduce(b) = joint 0 (a, b), joint 1 (a, b)",
     ],
     when: "transfers that do the same, for different exchanges (a rank's own ids, classes, rows or gradients; of one class, told apart up \
-           to the same lookahead, and on one leg of the way), and for sums of dense gradients",
+           to the same lookahead in as many windows, and on one leg of the way), and for sums of dense gradients",
     because: "Who receives knows how much of each there is, or is told, cuts what arrives there, and has of each what it would have had. Sums over \
               ranks are added element by element in the order of ranks, whichever rank adds, and whatever stands beside them.",
     open: |_| true,

@@ -57,8 +57,8 @@ impl Declared {
                 relayed.then(|| *self.0.entry((number, part, unique, apart, 2)).or_insert(exchange + 1));
             if exchange == next {
                 let leg = between.map_or(Leg::Whole, |between| Leg::Within { between });
-                let of = (number, part, entries);
-                let record = record(of, unique, apart, leg);
+                let (table, folded) = (number, false);
+                let record = Exchange { table, part, entries, unique, lookahead, windows, folded, leg };
                 declare(module, &record);
                 if let Some(between) = between {
                     let leg = Leg::Between { within: exchange };
@@ -69,15 +69,6 @@ impl Declared {
         }
         parts
     }
-}
-
-fn record(
-    (table, part, entries): (u32, u32, u32),
-    unique: bool,
-    (lookahead, windows): Apart,
-    leg: Leg,
-) -> Exchange {
-    Exchange { table, part, entries, unique, lookahead, windows, folded: false, leg }
 }
 
 fn declare(module: &mut Module, record: &Exchange) {
