@@ -2,7 +2,6 @@
 //! leaves nothing that is not whole. `FS_THOROUGH=1` tries many places.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -11,8 +10,8 @@ use std::time::Duration;
 use fs_compiler::Strategy;
 use fs_executor::device::cpu::Cpu;
 use fs_executor::device::cuda::{self, Cuda};
-use fs_executor::{Error, Observer, Options, StepEvent};
-use fs_kernels::cuda::driver::emulated::{self, Emulated};
+use fs_executor::{Error, Options};
+use fs_kernels::cuda::driver::emulated::{self, Emulated, Lost};
 use fs_kernels::cuda::emulated::Emulation;
 use fs_schedule::Schedule;
 use fs_tests::emulated::{session, thorough};
@@ -25,47 +24,34 @@ fn kernels() -> Option<Arc<Emulation>> {
     fs_tests::emulated::kernels(env!("CARGO_TARGET_TMPDIR"))
 }
 
-fn device(kernels: &Arc<Emulation>, lost_after: Option<u64>) -> cuda::Options<Emulated> {
+fn device(kernels: &Arc<Emulation>, lost_after: Option<Lost>) -> cuda::Options<Emulated> {
     let options = emulated::Options { lost_after, ..emulated::Options::default() };
     let driver = Arc::new(Emulated::new(options, Box::new(Arc::clone(kernels))));
     cuda::Options { drivers: vec![driver], ..cuda::Options::default() }
 }
 
-/// How many calls there were when the first step had been trained.
-struct First<'a>(&'a Emulated, Option<u64>);
-
-impl Observer for First<'_> {
-    fn step(&mut self, _: &StepEvent) {
-        self.1.get_or_insert_with(|| self.0.calls());
-    }
-}
-
-/// Trains, leaves checkpoints, evaluates where that can be, and saves. How many calls there were after the first step, and when
-/// all but what is saved had been done.
+/// Trains, leaves checkpoints, evaluates where that can be, and saves.
 fn run(
     schedule: &Schedule,
     options: Options,
     device: &cuda::Options<Emulated>,
     folder: &Path,
-) -> Result<Range<u64>, Error> {
+) -> Result<(), Error> {
     let options = options.checkpoint(leaving(&folder.join("c"), 2, 9));
     let mut session = session::<Gpu>(schedule, options, device)?;
-    let mut first = First(&device.drivers[0], None);
-    session.run(&mut first)?;
-    let done = first.1.unwrap_or(0)..first.0.calls();
-    session.save(&folder.join("saved"))?;
-    Ok(done)
+    session.run(&mut ())?;
+    session.save(&folder.join("saved"))
 }
 
-/// What is said where the device is lost after so many calls; nothing if it never was.
+/// What is said where the device is lost; nothing if it never was.
 fn lost(
     kernels: &Arc<Emulation>,
     schedule: &Schedule,
     options: &(impl Fn() -> Options + Sync),
-    calls: u64,
+    after: Lost,
 ) -> Option<Error> {
     let folder = tempfile::tempdir().unwrap();
-    let own = device(kernels, Some(calls));
+    let own = device(kernels, Some(after));
     let (done, ends) = channel();
     let outcome = std::thread::scope(|scope| {
         let path = folder.path();
@@ -76,7 +62,7 @@ fn lost(
         let ended = ends.recv_timeout(Duration::from_mins(2));
         let (outcome, _) = ended.unwrap_or_else(|_| {
             // The thread would be waited for.
-            eprintln!("lost after {calls} calls, the run has not ended");
+            eprintln!("lost after {after:?}, the run has not ended");
             std::process::abort()
         });
         outcome
@@ -84,15 +70,15 @@ fn lost(
     // Beside checkpoints and their lock there is the saved file, if there is anything.
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().map(|e| e.file_name()).collect();
     let known = |name: &std::ffi::OsString| name == "c" || name == "saved" && outcome.is_ok();
-    assert!(left.iter().all(known), "lost after {calls} calls, {left:?} were left");
+    assert!(left.iter().all(known), "lost after {after:?}, {left:?} were left");
     if left.iter().any(|name| name == "c") {
         for (step, path) in checkpoints(&folder.path().join("c")) {
             let from = options().init(path.clone());
             let started = session::<Cpu<f32>>(schedule, from, &());
-            let started = started.unwrap_or_else(|e| panic!("{calls} calls, step {step}: {e}"));
+            let started = started.unwrap_or_else(|e| panic!("{after:?}, step {step}: {e}"));
             let finite = |bits: &u32| f32::from_bits(*bits).is_finite();
             let all = state(&started).unwrap();
-            assert!(all.iter().flatten().all(finite), "{calls} calls, step {step}: poison in a checkpoint");
+            assert!(all.iter().flatten().all(finite), "{after:?}, step {step}: poison in a checkpoint");
         }
     }
     outcome.err()
@@ -108,28 +94,29 @@ fn everywhere(schedule: &Schedule, options: &(impl Fn() -> Options + Sync), seed
     let Some(kernels) = kernels() else { return };
     let folder = tempfile::tempdir().unwrap();
     let whole = device(&kernels, None);
-    let runs = run(schedule, options(), &whole, folder.path()).unwrap();
-    let calls = whole.drivers[0].calls();
+    run(schedule, options(), &whole, folder.path()).unwrap();
+    let (calls, launches) = (whole.drivers[0].calls(), whole.drivers[0].launches().values().sum::<u64>());
     let ops = std::iter::once(&schedule.train).chain(&schedule.evaluation).flat_map(|p| &p.ops);
     let names: Vec<&str> = ops.map(|op| op.name.as_str()).collect();
     let (mut random, mut within) = (seed, 0);
     let tries = if thorough() { 60 } else { 6 };
     for n in 0..tries {
         // Spread over the run, with more where it begins and ends.
-        let at = match n {
-            0 => draw(&mut random) % 40,
-            1 => calls - 1 - draw(&mut random) % (calls / 20),
-            // How much there is before the first step and at the end beside what operations call is up to how long these take.
-            n if n % 3 > 0 => runs.start + draw(&mut random) % (runs.end - runs.start),
-            _ => draw(&mut random) % (9 * calls / 10),
+        let after = match n {
+            0 => Lost::Calls(draw(&mut random) % 40),
+            1 => Lost::Calls(calls - 1 - draw(&mut random) % (calls / 20)),
+            // How many calls are made between operations is up to how long these take; launches differ less.
+            n if n % 3 > 0 => Lost::Launches(draw(&mut random) % (9 * launches / 10)),
+            _ => Lost::Calls(draw(&mut random) % (9 * calls / 10)),
         };
-        // How many calls there are differs a little from run to run.
-        let Some(error) = lost(&kernels, schedule, options, at) else {
-            assert!(at > 8 * calls / 10, "lost after {at} of {calls} calls, nobody has noticed");
+        let Some(error) = lost(&kernels, schedule, options, after) else {
+            // How many calls there are differs a little from run to run.
+            let late = matches!(after, Lost::Calls(n) if n > 8 * calls / 10);
+            assert!(late, "{after:?} of {calls} and {launches}: nobody has noticed");
             continue;
         };
         let said = error.to_string();
-        assert!(said.contains("the GPU is lost"), "lost after {at} of {calls} calls: {said}");
+        assert!(said.contains("the GPU is lost"), "{after:?} of {calls} and {launches}: {said}");
         match error {
             Error::Rank { rank, op, .. } => {
                 assert!(rank < schedule.ranks as usize, "{rank}");
@@ -139,7 +126,7 @@ fn everywhere(schedule: &Schedule, options: &(impl Fn() -> Options + Sync), seed
             }
             // It could not be opened, or what was to be written could not be had.
             Error::Device(_) | Error::Weights(_) | Error::Write { .. } => {}
-            other => panic!("lost after {at} of {calls} calls: {other:?}"),
+            other => panic!("{after:?} of {calls} and {launches}: {other:?}"),
         }
     }
     assert!(within >= tries / 3, "{within} of {tries} were noticed in an operation");

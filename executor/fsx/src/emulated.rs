@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fs_executor::device::OpenError;
 use fs_executor::device::cuda;
-use fs_kernels::cuda::driver::emulated::{Emulated, Kernels, Options};
+use fs_kernels::cuda::driver::emulated::{Emulated, Kernels, Lost, Options};
 use fs_kernels::cuda::emulated::{Build, Emulation};
 use fs_kernels::cuda::sources::Precision;
 use fs_schedule::Schedule;
@@ -20,8 +20,8 @@ fn failed(reason: String) -> OpenError {
     OpenError { device: "emulated CUDA".into(), reason }
 }
 
-/// After how many calls the device is lost: `$FS_EMULATED_LOST`, if that is given.
-fn lost_after() -> Result<Option<u64>, OpenError> {
+/// After what the device is lost: `$FS_EMULATED_LOST`, if that is given.
+fn lost_after() -> Result<Option<Lost>, OpenError> {
     let Some(given) = std::env::var_os("FS_EMULATED_LOST") else { return Ok(None) };
     let given = given.to_string_lossy();
     let number = given.parse().map_err(|_| {
@@ -30,7 +30,7 @@ fn lost_after() -> Result<Option<u64>, OpenError> {
             "FS_EMULATED_LOST is the number of calls after which the device is lost, not `{given}`"
         ))
     });
-    number.map(Some)
+    number.map(|calls| Some(Lost::Calls(calls)))
 }
 
 /// A device for all ranks of a schedule.

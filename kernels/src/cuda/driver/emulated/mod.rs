@@ -41,8 +41,17 @@ pub struct Options {
     pub costs: Costs,
     /// Work goes on in the order of virtual time, not at random.
     pub in_order: bool,
-    /// After so many calls the device is lost: all later ones fail.
-    pub lost_after: Option<u64>,
+    /// When the device is lost: all later calls fail.
+    pub lost_after: Option<Lost>,
+}
+
+/// After what a device is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// After so many calls.
+    Calls(u64),
+    /// After so many launches of kernels: in an operation, where calls may be of what is between operations.
+    Launches(u64),
 }
 
 /// What work costs, in seconds.
@@ -217,7 +226,12 @@ impl Emulated {
     fn state(&self) -> Result<MutexGuard<'_, State>, DriverError> {
         let mut state = self.shared.state.lock();
         state.calls += 1;
-        if self.shared.options.lost_after.is_some_and(|calls| state.calls > calls) && state.error.is_none() {
+        let lost = match self.shared.options.lost_after {
+            None => false,
+            Some(Lost::Calls(calls)) => state.calls > calls,
+            Some(Lost::Launches(launches)) => state.launches.values().sum::<u64>() > launches,
+        };
+        if lost && state.error.is_none() {
             let reason = "the GPU is lost: it has fallen off the bus".into();
             state.error = Some(DriverError::Failed { call: "a call".into(), reason });
             self.shared.done.notify_all();
