@@ -9,6 +9,7 @@
 
 mod asked;
 mod climb;
+mod derived;
 pub mod microbatches;
 mod outcome;
 mod owners;

@@ -13,6 +13,9 @@ pub struct Search {
     pub rewrites: Vec<Rewrite>,
     /// Changes that were not made, the shortest predicted step first.
     pub others: Vec<OtherWay>,
+    /// How the plain serial way to distribute tables became theirs, of those that have another.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub derivations: Vec<Derivation>,
     /// Kinds of alike tables.
     pub kinds: u32,
     /// Nodes of the largest e-graph.
@@ -80,4 +83,38 @@ pub struct OtherWay {
     pub to: String,
     /// Seconds of a step in the best order that was found.
     pub step: f64,
+}
+
+/// How the terms of some tables became what they are, by rules of the algebra.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Derivation {
+    /// Their names.
+    pub tables: Vec<String>,
+    /// How the serial schedule distributes them.
+    pub from: String,
+    /// How they are distributed.
+    pub to: String,
+    /// What was done, in order; none where the terms are the same and only owners are others.
+    pub steps: Vec<DerivationStep>,
+}
+
+/// A rule that was applied to a part of terms. Parts are symbolic expressions: capitals stand for what stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DerivationStep {
+    /// Its name.
+    pub rule: String,
+    /// It was read from right to left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub backward: bool,
+    /// In how many places.
+    pub places: u32,
+    /// The part as it was.
+    pub from: String,
+    /// What it became.
+    pub to: String,
+    /// What small letters stand for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub letters: Vec<(String, String)>,
 }

@@ -1,10 +1,10 @@
 //! What the search over tables chooses from trains to the same bits, and is never slower than where it began.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fs_compiler::algebra::convert::to_nodes;
 use fs_compiler::algebra::derive::{choice, derive, table};
-use fs_compiler::distribution::{At, TableOptions, Terms};
+use fs_compiler::distribution::{At, Choice, TableOptions, Terms};
 use fs_compiler::sched::explain::explain;
 use fs_compiler::sched::policy;
 use fs_compiler::search::tables::{Way, alike, asking};
@@ -108,6 +108,74 @@ proptest! {
                 prop_assert_eq!(&trained(&other.schedule), &*bits, "{:?} {:?}\n{}", class.tables, choice, text);
             }
         }
+    }
+}
+
+/// How each table is distributed, but for which ranks own it.
+fn distributed(s: &Schedule) -> BTreeMap<&str, Choice> {
+    let asks = s.exchanges.iter().filter(|x| x.leg.within().is_none());
+    let of = asks.map(|x| {
+        let table = &s.tables[x.table as usize];
+        let mut sharding = table.sharding.clone();
+        match &mut sharding {
+            Sharding::ColumnWise { ranks } => ranks.clear(),
+            Sharding::TableWise { rank } => *rank = 0,
+            Sharding::DataParallel | Sharding::RowWise => {}
+        }
+        let (unique, lookahead, windows, folded) = (x.unique, x.lookahead, x.windows, x.folded);
+        let relayed = x.leg.between().is_some();
+        (table.name.as_str(), Choice { unique, lookahead, windows, sharding, relayed, folded })
+    });
+    of.collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// How the serial schedule's way became the one that was found is told of tables that differ from a serial schedule's, and of no
+    /// others; by the rules that what differs needs.
+    #[test]
+    fn what_became_of_serial_is_told(
+        model in models(FEATURES),
+        (preset, ranks) in prop::sample::select(vec![("local", 2u32), ("dgx_h100", 8), ("h100x256", 16), ("h100x256", 64)]),
+        // Small models are seldom fastest with rows told apart.
+        pec in prop::option::of(1..=2u32),
+    ) {
+        let text = model.text();
+        let program = dividing(checked(&text), ranks);
+        let cluster = fs_dsl::cluster::preset(preset).expect("a preset");
+        let options = CompileOptions::new(Strategy::Serial, ranks).cluster(cluster);
+        let Ok(serial) = compile_with(&program, &options) else { return Ok(()) };
+        let pec = pec.map(|lookahead| vec![Candidate::new(policy::of(Strategy::Pec), lookahead)]);
+        let candidates = pec.unwrap_or_else(|| candidates(None).collect());
+        // It may have too many windows to tell apart.
+        let Ok((best, _)) = search::tables::search(&program, &options, candidates) else { return Ok(()) };
+        let found = &best.compiled.schedule;
+        let (serial, now) = (distributed(&serial.schedule), distributed(found));
+        let differ: BTreeSet<&str> = now.keys().copied().filter(|name| serial[name] != now[name]).collect();
+        let mut told = BTreeSet::new();
+        for derivation in &found.search.as_ref().expect("how it was found").derivations {
+            let rules: BTreeSet<&str> = derivation.steps.iter().map(|step| step.rule.as_str()).collect();
+            for name in &derivation.tables {
+                let (was, is) = (&serial[name.as_str()], &now[name.as_str()]);
+                let one = |place: &Sharding| (was.sharding == *place) != (is.sharding == *place);
+                let replicated = one(&Sharding::DataParallel);
+                let needed: BTreeSet<&str> = [
+                    (was.unique != is.unique, "unique"),
+                    (was.lookahead != is.lookahead, "partition"),
+                    (was.relayed != is.relayed, "relay"),
+                    (was.folded != is.folded && !replicated, "fold"),
+                    (one(&Sharding::ColumnWise { ranks: Vec::new() }), "columns"),
+                    (replicated, "replicate"),
+                ]
+                .into_iter()
+                .filter_map(|(differs, rule)| differs.then_some(rule))
+                .collect();
+                prop_assert!(needed.is_subset(&rules), "{name}: {was:?} {is:?} {derivation:?}\n{text}");
+                prop_assert!(told.insert(name.as_str()), "{name} twice");
+            }
+        }
+        prop_assert_eq!(told, differ, "{}", text);
     }
 }
 

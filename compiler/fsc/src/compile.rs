@@ -10,7 +10,7 @@ use fs_compiler::search::tables::Outcome;
 use fs_compiler::search::{self, Best, Candidate, Tried, Verdict};
 use fs_compiler::{At, CompileOptions, Compiled, lowered, paths};
 use fs_data::planning::{self, Found};
-use fs_dsl::checked::{Cluster, DataSource, Microbatches, Program};
+use fs_dsl::checked::{Balancing, Cluster, DataSource, Microbatches, Program};
 use fs_schedule::terminal::{self, shown};
 use fs_schedule::{Strategy, file, profile};
 
@@ -120,6 +120,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         keep_input(path, &inputs)?;
     }
     let program = load(&args.model)?;
+    for path in std::iter::once(output).chain(&args.emit_ir) {
+        writable(path)?;
+    }
+    let stays = args.balance.map_or(program.train.balance == Balancing::Off, |s| s == Switch::Off);
+    if stays {
+        moves(args, &program)?;
+    }
     let cluster = args.cluster.as_ref().map(|name| cluster(&program, name)).transpose()?;
     let profile = args.profile.as_ref().map(|path| profile::read(path)).transpose();
     let profile = profile?;
@@ -160,13 +167,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             policy.name()
         );
     }
-    if args.balance_at.is_some() && compiled.schedule.settings.balance.is_none() {
-        return Err(Failure::usage("--balance-at says where samples move, but none do; add `--balance on`"));
-    }
-    if options.tables.fold.values().any(|on| *on) && compiled.schedule.settings.balance.is_none() {
-        return Err(Failure::usage(
-            "--table fold=on says who asks for rows of samples that move, but none do; add `--balance on`",
-        ));
+    if compiled.schedule.settings.balance.is_none() {
+        moves(args, &program)?;
     }
     if let Some(path) = &args.emit_ir {
         let text = compiled.module.to_string();
@@ -221,6 +223,29 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     say!("{}", explanation.summary());
     Ok(())
+}
+
+/// Refuses what says where samples move, or who then asks for rows: none do.
+fn moves(args: &Args, program: &Program) -> Result<(), Failure> {
+    if args.balance_at.is_some() {
+        return Err(Failure::usage("--balance-at says where samples move, but none do; add `--balance on`"));
+    }
+    let tables = tables::options(&args.tables, program).map_err(|e| Failure::usage(e.to_string()))?;
+    if tables.fold.values().any(|on| *on) {
+        return Err(Failure::usage(
+            "--table fold=on says who asks for rows of samples that move, but none do; add `--balance on`",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a file can be written: better known before a long search. What is no file waits for who reads it.
+fn writable(path: &Path) -> Result<(), Failure> {
+    let other = std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir());
+    if other || path == Path::new("-") {
+        return Ok(());
+    }
+    file::check_writable(path).map_err(Failure::write(path))
 }
 
 /// A number of microbatches, or `auto`; whether there can be so many is said where they are made.

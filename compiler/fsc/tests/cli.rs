@@ -159,6 +159,17 @@ fn bad_files_are_errors() {
     let (_dir, model) = folder(MODEL);
     fails(&["compile", name(&model), "-o", &format!("{path}/no/such/folder.json")], &["cannot write"]);
     fails(&["compile", name(&model), "-o", "/dev/full"], &["cannot write", "/dev/full"]);
+    // Before anything is searched for.
+    for wrong in [
+        ["-o", &format!("{path}/no/such/folder.json")],
+        ["--emit-ir", &format!("{path}/no/such/folder.mlir")],
+        ["--balance-at", "rows"],
+        ["--table", "items:fold=on"],
+    ] {
+        let args = ["compile", name(&model), "--balance", "off", "--ranks", "2", wrong[0], wrong[1]];
+        let said = text(&fsc(&args).stderr);
+        assert!(said.contains("error: ") && !said.contains("auto: "), "{wrong:?}: {said}");
+    }
     fails(&["compile", name(&model), "-o", "-", "--ranks", "0"], &["--ranks"]);
 }
 

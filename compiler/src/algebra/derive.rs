@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use egg::{EGraph, FlatTerm, RecExpr, Runner, StopReason};
+use egg::{EGraph, RecExpr, Runner, StopReason};
 use fs_schedule::{Extent, Sharding, Symbol};
 
 use super::analysis::{Kind, Kinds};
@@ -99,7 +99,7 @@ fn moved(terms: &mut Terms, context: &Context, of: Id, offsets: Option<Id>) -> R
     terms.add(Op::Dispatch, &operands)
 }
 
-fn saturate(start: &RecExpr<Node>, context: &Context, explains: bool) -> Runner<Node, Kinds> {
+pub(super) fn saturate(start: &RecExpr<Node>, context: &Context, explains: bool) -> Runner<Node, Kinds> {
     let runner = Runner::default();
     let runner = if explains { runner.with_explanations_enabled() } else { runner };
     let rewrites: Vec<_> = RULES
@@ -169,37 +169,6 @@ impl Ways {
 /// None that a choice has.
 pub fn derive(context: &Context, choice: &Choice, sizes: &Sizes) -> Result<Derived, ConvertError> {
     Ok(Ways::of(context, choice)?.at(sizes))
-}
-
-/// The rules by which one choice becomes another, in order, without repetitions; none if it does not.
-///
-/// # Errors
-/// None that choices have.
-pub fn explain(context: &Context, from: &Choice, to: &Choice) -> Result<Vec<&'static str>, ConvertError> {
-    let mut terms = Terms::default();
-    let (from, to) = (table(&mut terms, context, from)?, table(&mut terms, context, to)?);
-    let (from, to) = (to_nodes(&terms, &from)?, to_nodes(&terms, &to)?);
-    let mut runner = saturate(&from, context, true);
-    let found = runner.egraph.lookup_expr(&to);
-    if found.is_none() || found != runner.egraph.lookup_expr(&from) {
-        return Ok(Vec::new());
-    }
-    let mut explanation = runner.egraph.explain_equivalence(&from, &to);
-    let mut used: Vec<&'static str> = Vec::new();
-    for term in explanation.make_flat_explanation() {
-        collect(term, &mut used);
-    }
-    Ok(used)
-}
-
-/// Rules that a step of an explanation names, at whatever depth.
-fn collect(term: &FlatTerm<Node>, used: &mut Vec<&'static str>) {
-    for rule in term.forward_rule.iter().chain(&term.backward_rule) {
-        let name = rule.as_str().split(['.', '~']).next().unwrap_or_default();
-        let known = RULES.iter().map(|rule| rule.name).find(|known| *known == name);
-        used.extend(known.filter(|known| !used.contains(known)));
-    }
-    term.children.iter().for_each(|child| collect(child, used));
 }
 
 /// The choice that a way is; `otherwise` says where rows of a table that stays whole and at its owners live.

@@ -8,6 +8,7 @@ pub mod analysis;
 pub mod convert;
 pub mod cost;
 pub mod derive;
+pub mod explanation;
 pub mod extract;
 pub mod lang;
 pub mod rules;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use fs_schedule::Search;
-use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy, by};
+use fs_schedule::search::{Derivation, DerivationStep, OtherWay, Rewrite, TriedStrategy, by};
 
 use super::limits::human;
 
@@ -57,5 +57,26 @@ pub(super) fn text(search: &Search) -> String {
         t,
         "  {kinds} kind(s) of tables, e-graphs of up to {nodes} nodes, {ways} other ways tried, {scheduled} scheduled{more}"
     );
+    search.derivations.iter().for_each(|derivation| derived(derivation, &mut t));
     t
+}
+
+/// How the terms of the serial schedule became these.
+fn derived(derivation: &Derivation, t: &mut String) {
+    let Derivation { tables, from, to, steps } = derivation;
+    let _ = writeln!(t, "\nhow {} became {to}:", some(tables));
+    let _ = writeln!(t, "  serially {from}");
+    if steps.is_empty() {
+        let _ = writeln!(t, "  the same terms with other owners");
+    }
+    for DerivationStep { rule, backward, places, from, to, letters } in steps {
+        let read = if *backward { ", from right to left" } else { "" };
+        let times = if *places == 1 { String::new() } else { format!(", in {places} places") };
+        let _ = writeln!(t, "  by {rule}{read}{times}\n      {from}\n    = {to}");
+        if !letters.is_empty() {
+            let letters: Vec<String> =
+                letters.iter().map(|(name, text)| format!("{name} = {text}")).collect();
+            let _ = writeln!(t, "      where {}", letters.join(", "));
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use fs_schedule::Sharding;
 
-use crate::algebra::derive::explain;
+use crate::algebra::explanation::{explain, rules};
 use crate::algebra::rules::{Context, together};
 use crate::distribution::{Choice, Lookahead, TableOptions};
 
@@ -74,7 +74,9 @@ impl Change {
     /// The rules by which it means the same; none where the terms are the same.
     pub(super) fn rules(&self) -> Vec<&'static str> {
         match self {
-            Self::Distribution { context, from, to } => explain(context, from, to).unwrap_or_default(),
+            Self::Distribution { context, from, to } => {
+                rules(&explain(context, from, to).ok().flatten().unwrap_or_default())
+            }
             Self::Owners(_) => Vec::new(),
             Self::Groups(_) | Self::Buckets(_) => vec![together::RULE.name],
         }

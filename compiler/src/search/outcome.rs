@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fs_schedule::Sharding;
-use fs_schedule::search::{OtherWay, Rewrite, TriedStrategy, by};
+use fs_schedule::search::{Derivation, OtherWay, Rewrite, TriedStrategy, by};
 
 use super::{Best, Cost, Verdict};
 use crate::distribution::Choice;
@@ -28,6 +28,8 @@ pub struct Outcome {
     pub limited: bool,
     /// What came closest of what was not taken, the shortest step first.
     pub others: Vec<Other>,
+    /// How the serial way became what there is.
+    pub derivations: Vec<Derivation>,
 }
 
 /// What may change: all that is said of it is said in words.
@@ -82,7 +84,7 @@ pub struct Other {
 }
 
 /// How a table is distributed, in few words.
-fn words(choice: &Choice) -> String {
+pub(super) fn words(choice: &Choice) -> String {
     let place = match &choice.sharding {
         Sharding::RowWise => "row-wise",
         Sharding::TableWise { .. } => "table-wise",
@@ -189,6 +191,7 @@ impl Outcome {
             strategies: strategies.collect(),
             rewrites: rewrites.collect(),
             others: others.collect(),
+            derivations: self.derivations.clone(),
             kinds: count(self.classes),
             nodes: count(self.nodes),
             ways: count(self.tried),

@@ -11,12 +11,13 @@ use std::collections::BTreeMap;
 use fs_dsl::checked::{self, Program};
 use fs_schedule::counts::Counts;
 use fs_schedule::reuse::Reuse;
-use fs_schedule::{Element, Leg, Schedule, Sharding, SparseOptimizer};
+use fs_schedule::{Element, Exchange, Leg, Schedule, Sharding, SparseOptimizer, Table};
 use fs_workload::ids::RowLaw;
 
 use super::asked::Change;
 pub use super::asked::asking;
 use super::climb::{Climb, Move};
+use super::derived::{self, Changed};
 pub use super::outcome::{Other, Outcome, Swap, Way};
 use super::owners;
 use super::travel::{self, Kind};
@@ -91,9 +92,23 @@ impl Search<'_> {
         found.ok_or(CompileError::NoCandidate)
     }
 
+    /// What became of the best of all candidates, and how.
+    pub(super) fn improve(&self, cost: Cost, best: Best) -> Result<(Cost, Best, Outcome), CompileError> {
+        let began = choices(&best.compiled.schedule);
+        let (cost, best, mut outcome) = self.climbed(cost, best)?;
+        let classes = self.alike(&best.compiled, best.tried[best.chosen].candidate);
+        let each = classes.iter().flat_map(|class| class.tables.iter().map(move |name| (name, class)));
+        let changed = each.filter_map(|(name, class)| {
+            let (from, to) = (anywhere(began.get(name)?), anywhere(&class.now));
+            Some(Changed { name, context: &class.context, from, to })
+        });
+        outcome.derivations = derived::of(changed);
+        Ok((cost, best, outcome))
+    }
+
     /// From the best strategy, and from the best where all tables travel together or each alone, if that is not much worse.
     /// Where one climb ends another may not come by, so the best end counts. What that costs, it, and how it came to be.
-    pub(super) fn improve(&self, cost: Cost, best: Best) -> Result<(Cost, Best, Outcome), CompileError> {
+    fn climbed(&self, cost: Cost, best: Best) -> Result<(Cost, Best, Outcome), CompileError> {
         let mut known = Known::default();
         let start = Climb::new(self, cost, best)?;
         let (now, candidate) = start.now();
@@ -280,6 +295,28 @@ fn ways<'a>(classes: &'a [Alike], known: &mut Known) -> Vec<(&'a Alike, Possible
     ways
 }
 
+/// How a table is distributed whose first exchange this is.
+fn chosen(x: &Exchange, t: &Table) -> Choice {
+    Choice {
+        unique: x.unique,
+        lookahead: x.lookahead,
+        windows: x.windows,
+        sharding: t.sharding.clone(),
+        relayed: x.leg.between().is_some(),
+        folded: x.folded,
+    }
+}
+
+/// How tables are distributed, by name.
+fn choices(s: &Schedule) -> BTreeMap<String, Choice> {
+    let mut choices = BTreeMap::new();
+    for x in s.exchanges.iter().filter(|x| x.leg.within().is_none()) {
+        let Some(t) = s.tables.get(x.table as usize) else { continue };
+        choices.entry(t.name.clone()).or_insert_with(|| chosen(x, t));
+    }
+    choices
+}
+
 /// The tables of a schedule that train, by what they can become; those that send most first.
 /// `folds`: nobody has said who asks for rows of samples that move.
 pub fn alike(
@@ -313,14 +350,7 @@ pub fn alike(
             && named.fold.get(&t.name) != Some(&true)
             && s.ranks > 1;
         let microbatches = s.settings.microbatches.max(1);
-        let now = Choice {
-            unique: x.unique,
-            lookahead: x.lookahead,
-            windows: x.windows,
-            sharding: t.sharding.clone(),
-            relayed: x.leg.between().is_some(),
-            folded: x.folded,
-        };
+        let now = chosen(x, t);
         let apart = candidate.policy.tells_rows_apart() && !named.lookahead.contains_key(&t.name);
         let windows = vec![now.windows.unwrap_or(microbatches)];
         let lookaheads = if apart { lookaheads(options.lookahead, now.lookahead) } else { Vec::new() };

@@ -295,8 +295,11 @@ fn accounts(out: &mut String, a: &Accounting) -> std::fmt::Result {
     row("waiting for anything else", a.other_ms, None)?;
     for rows in &a.rows {
         let distance = rows.distance.map_or_else(|| "farther".into(), |d| format!("distance {d}"));
-        let first =
-            if rows.microbatch > 0 { format!(", microbatch {}", rows.microbatch) } else { String::new() };
+        let first = match (rows.microbatch, rows.microbatches) {
+            (0, _) => String::new(),
+            (first, 1) => format!(", microbatch {first}"),
+            (first, several) => format!(", microbatches {first} to {}", first + several - 1),
+        };
         let name = format!("rows of {}, {distance}{first}", rows.table);
         writeln!(out, "{name:<32} {:>11.1}%", 100.0 * rows.share)?;
     }

@@ -82,6 +82,8 @@ pub struct RowShare {
     pub table: String,
     /// The first microbatch of the window of the first use.
     pub microbatch: u32,
+    /// Microbatches of a window.
+    pub microbatches: u32,
     /// Reuse distance in windows; without it beyond the lookahead.
     pub distance: Option<u32>,
     /// Of all entries.
@@ -213,6 +215,7 @@ fn rows(schedule: &Schedule, asked: &[Vec<u64>]) -> Vec<RowShare> {
         shares.extend(classes.iter().enumerate().map(|(c, class)| RowShare {
             table: table.clone(),
             microbatch: class.window * reuse.each,
+            microbatches: reuse.each,
             distance: class.distance,
             share: sum(c) as f64 / all as f64,
         }));
