@@ -23,6 +23,13 @@ const QUICK: f64 = 1.05;
 const FAR: f64 = 1.5;
 /// Fewer where each has many operations: about so many in all.
 const OPERATIONS: usize = 60_000;
+/// Where a step has more than these only one climb is made.
+const LARGE: usize = OPERATIONS / 2;
+
+/// Whether a schedule has so many operations that only one climb is made.
+pub(super) fn large(compiled: &Compiled) -> bool {
+    compiled.schedule.train.ops.len() > LARGE
+}
 
 /// A change that may be made.
 #[derive(Debug, Clone)]
@@ -135,7 +142,7 @@ impl<'a, 's> Climb<'a, 's> {
     /// Allows to try as many ways as there may be, or a part of them.
     pub(super) fn allow(&mut self, part: usize) {
         let operations = self.best.compiled.schedule.train.ops.len().max(1);
-        self.left = (SCHEDULES.min(OPERATIONS / operations).max(2) / part, FULLY / part);
+        self.left = (SCHEDULES.min(OPERATIONS / operations).max(1) / part, FULLY / part);
     }
 
     /// Tries all moves and makes the one that shortens the step most; whether there is one.

@@ -16,7 +16,7 @@ use fs_workload::ids::RowLaw;
 
 use super::asked::Change;
 pub use super::asked::asking;
-use super::climb::{Climb, Move};
+use super::climb::{Climb, Move, large};
 use super::derived::{self, Changed};
 pub use super::outcome::{Other, Outcome, Swap, Way};
 use super::owners;
@@ -72,14 +72,20 @@ pub fn search(
 
 impl Search<'_> {
     /// From the best with a window for each microbatch, and from the best with one for all of them if there is one: where each begins
-    /// it ends as if the other were not there.
+    /// it ends as if the other were not there. Of large ones only from the shorter.
     pub(super) fn improve_both(
         &self,
         mut round: Round,
         one: Option<Scheduled>,
     ) -> Result<(Cost, Best, Outcome), CompileError> {
         let mut found: Option<(Cost, Best, Outcome)> = None;
-        for (cost, chosen, compiled) in [round.best.take(), one].into_iter().flatten() {
+        let mut starts: Vec<Scheduled> = [round.best.take(), one].into_iter().flatten().collect();
+        if let [each, one] = &starts[..]
+            && (large(&each.2) || large(&one.2))
+        {
+            starts.remove(usize::from(each.0.longer(1.0 / GAIN) <= one.0));
+        }
+        for (cost, chosen, compiled) in starts {
             let mut other = self.improve(cost, Best { compiled, chosen, tried: round.tried.clone() })?;
             if let Some(mut before) = found.take() {
                 if before.0.longer(1.0 / GAIN) <= other.0 {
@@ -103,6 +109,7 @@ impl Search<'_> {
             Some(Changed { name, context: &class.context, from, to })
         });
         outcome.derivations = derived::of(changed);
+        outcome.limited |= large(&best.compiled);
         Ok((cost, best, outcome))
     }
 
@@ -117,7 +124,8 @@ impl Search<'_> {
         let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
         let starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
         let mut others = Vec::new();
-        for (way, times) in &starts {
+        let few = !large(now);
+        for (way, times) in starts.iter().filter(|_| few) {
             others.extend(start.begin(way, *times)?);
         }
         let mut top = self.distributed(start, &mut known)?;
