@@ -92,6 +92,16 @@ impl Pair {
         &self.nodes[of].1
     }
 
+    /// A to Z, then A1 and so on, but for what is a number of rows in these terms.
+    fn letter(&self, first: u8, nth: usize) -> String {
+        let letters = (0usize..).map(|n| {
+            let letter = char::from(first + (n % 26) as u8);
+            if n < 26 { letter.to_string() } else { format!("{letter}{}", n / 26) }
+        });
+        let mut free = letters.filter(|letter| self.nodes.iter().all(|(name, _)| name != letter));
+        free.nth(nth).unwrap_or_default()
+    }
+
     /// A term and all within it.
     fn within(&self, of: usize, into: &mut BTreeSet<usize>) {
         if into.insert(of) {
@@ -120,7 +130,7 @@ impl Pair {
         let mut letters = Vec::new();
         while let Some(of) = told.names[1].get(letters.len()).copied() {
             let text = told.node(of);
-            letters.push((letter(b'a', letters.len()), text));
+            letters.push((self.letter(b'a', letters.len()), text));
         }
         let [from, to] = texts;
         (from, to, letters)
@@ -158,9 +168,10 @@ impl Told<'_> {
     }
 
     fn operand(&mut self, of: usize) -> String {
+        let pair = self.pair;
         let (names, first) = if self.same.contains(&of) {
             (&mut self.names[0], b'A')
-        } else if self.times.get(&of).is_some_and(|times| *times > 1) && !self.pair.operands(of).is_empty() {
+        } else if self.times.get(&of).is_some_and(|times| *times > 1) && !pair.operands(of).is_empty() {
             (&mut self.names[1], b'a')
         } else {
             return self.node(of);
@@ -169,14 +180,8 @@ impl Told<'_> {
             names.push(of);
             names.len() - 1
         });
-        letter(first, nth)
+        pair.letter(first, nth)
     }
-}
-
-/// A to Z, then A1 and so on.
-fn letter(first: u8, nth: usize) -> String {
-    let letter = char::from(first + (nth % 26) as u8);
-    if nth < 26 { letter.to_string() } else { format!("{letter}{}", nth / 26) }
 }
 
 #[cfg(test)]
@@ -271,13 +276,20 @@ mod tests {
         if let Some((_, text)) = letters.iter().find(|(letter, _)| letter == name) {
             return says(&read(text), term, letters, means);
         }
-        if name.starts_with(|c: char| c.is_ascii_uppercase()) {
+        // What has no operands has no letter.
+        if name.starts_with(|c: char| c.is_ascii_uppercase()) && !term.children.is_empty() {
             let known = means.entry(name.clone()).or_insert_with(|| whole(term));
             return *known == whole(term);
         }
         *name == term.node.to_string()
             && operands.len() == term.children.len()
             && operands.iter().zip(&term.children).all(|(text, term)| says(text, term, letters, means))
+    }
+
+    /// All names in a term.
+    fn names(term: &FlatTerm<Node>, into: &mut BTreeSet<String>) {
+        into.insert(term.node.to_string());
+        term.children.iter().for_each(|child| names(child, into));
     }
 
     fn changed<'a>(
@@ -324,6 +336,11 @@ mod tests {
                     let mut means = BTreeMap::new();
                     assert!(says(&read(&step.from), before, &step.letters, &mut means), "{step:?}\n{before}");
                     assert!(says(&read(&step.to), after, &step.letters, &mut means), "{step:?}\n{after}");
+                    let mut leaves = BTreeSet::new();
+                    names(before, &mut leaves);
+                    names(after, &mut leaves);
+                    let letters = means.keys().chain(step.letters.iter().map(|(letter, _)| letter));
+                    assert!(letters.clone().all(|letter| !leaves.contains(letter)), "{step:?}\n{leaves:?}");
                     let longest = step.from.len().max(step.to.len());
                     assert!(longest < 400, "{longest} characters: {step:?}");
                     told += 1;
