@@ -13,6 +13,7 @@ mod derived;
 pub mod microbatches;
 mod outcome;
 mod owners;
+mod places;
 pub mod tables;
 mod travel;
 mod uses;

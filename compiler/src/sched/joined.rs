@@ -199,37 +199,46 @@ impl Units {
             .lagging(self.greatest(&graph.lag))
     }
 
-    /// Those of them that some order allows and that make no cycle longer than `bound` nanoseconds, in an order in which a batch can do them, and
-    /// what they wait for. `times` are of operations, by units.
+    /// Those of them that some order allows, in an order in which a batch can do them, and what they wait for. Where a cycle over units
+    /// is longer than `cycle`, the longest over operations, and than the busiest engine's work, its units are halved until none is; of all
+    /// that come by, those of which the longer of both is the shortest. `times` are nanoseconds of operations, by units, and
+    /// `busy` is the busiest engine's by those.
     pub(crate) fn possible(
         mut self,
         graph: &Graph,
-        bound: f64,
+        cycle: f64,
         times: impl Fn(&Self) -> Vec<u64>,
+        busy: impl Fn(&[u64]) -> f64,
     ) -> Result<(Self, Graph), SchedError> {
-        while !self.is_plain() {
-            let of_units = self.graph(graph);
-            let long = match bounds::rec_mii(&of_units, &self.sums(&times(&self))) {
-                Err(deadlock) => deadlock.0,
-                Ok(r) if r.time > bound => r.cycle.iter().map(|e| e.to).collect(),
-                Ok(_) => break,
-            };
-            let apart: BTreeSet<u32> =
-                long.into_iter().filter(|unit| self.members[*unit as usize].len() > 1).collect();
-            if apart.is_empty() {
+        let mut best: Option<(f64, Self)> = None;
+        loop {
+            let times = times(&self);
+            let busy = busy(&times);
+            // Each unit less is a launch more.
+            if best.as_ref().is_some_and(|(least, _)| *least <= busy) {
                 break;
             }
-            let mut members = Vec::new();
-            for (unit, list) in self.members.iter().enumerate() {
-                if apart.contains(&(unit as u32)) {
-                    members.extend(list.iter().map(|i| vec![*i]));
-                } else {
-                    members.push(list.clone());
+            let (long, parts) = match bounds::rec_mii(&self.graph(graph), &self.sums(&times)) {
+                Err(deadlock) => (deadlock.0, usize::MAX),
+                Ok(r) => {
+                    let bound = r.time.max(busy);
+                    if best.as_ref().is_none_or(|(least, _)| bound < *least) {
+                        best = Some((bound, self.clone()));
+                    }
+                    if r.time <= cycle.max(busy) {
+                        break;
+                    }
+                    (r.cycle.iter().map(|e| e.to).collect(), 2)
                 }
+            };
+            let long: BTreeSet<u32> = long.into_iter().collect();
+            let apart = self.apart(&long, parts);
+            if apart == self {
+                break;
             }
-            members.sort_unstable();
-            self = Self::of_lists(members, self.of.len());
+            self = apart;
         }
+        self = best.map_or_else(|| Self::alone(graph.n), |(_, units)| units);
         if self.is_plain() {
             return Ok((Self::alone(graph.n), graph.clone()));
         }
@@ -237,6 +246,17 @@ impl Units {
         let this = Self::of_lists(members, self.of.len());
         let of_units = this.graph(graph);
         Ok((this, of_units))
+    }
+
+    /// With some units in so many parts, or as many as they have operations.
+    fn apart(&self, which: &BTreeSet<u32>, parts: usize) -> Self {
+        let mut members = Vec::new();
+        for (unit, list) in self.members.iter().enumerate() {
+            let parts = if which.contains(&(unit as u32)) { parts.min(list.len()) } else { 1 };
+            members.extend(list.chunks(list.len().div_ceil(parts)).map(<[u32]>::to_vec));
+        }
+        members.sort_unstable();
+        Self::of_lists(members, self.of.len())
     }
 
     /// Units in an order in which each comes after what it waits for of its batch, as near to the reference's as that allows.
@@ -279,7 +299,8 @@ mod tests {
         // The second of what is launched together must be learned of last, and the third waits for the first only.
         let graph = Graph::new(3, vec![edge(0, 2)]).lagging(vec![3, 50, 7]);
         let wished = Units::of_lists(vec![vec![0, 1], vec![2]], 3);
-        let (units, of_units) = wished.possible(&graph, f64::INFINITY, |_| vec![10; 3]).expect("an order");
+        let (units, of_units) =
+            wished.possible(&graph, f64::INFINITY, |_| vec![10; 3], |_| 0.0).expect("an order");
         assert_eq!(units.members, [vec![0, 1], vec![2]]);
         assert_eq!(of_units.lag, [50, 7]);
         let ends: Vec<_> = of_units.edges.iter().map(|e| (e.from, e.to)).collect();
@@ -291,13 +312,46 @@ mod tests {
         // What is launched together waits for an operation that waits for its first.
         let graph = Graph::new(3, vec![edge(0, 1), edge(1, 2)]);
         let wished = || Units::of_lists(vec![vec![0, 2], vec![1]], 3);
-        let (units, of_units) = wished().possible(&graph, f64::INFINITY, |_| vec![10; 3]).expect("an order");
+        let (units, of_units) =
+            wished().possible(&graph, f64::INFINITY, |_| vec![10; 3], |_| 0.0).expect("an order");
         assert!(units.is_plain() && of_units.edges == graph.edges);
         // As it is where it makes a cycle over batches longer than what bounds a step anyway: 40 in the place of 30.
         let around = Edge { distance: 1, ..edge(2, 0) };
         let graph = Graph::new(4, vec![edge(0, 1), edge(1, 2), around]);
         let wished = || Units::of_lists(vec![vec![0], vec![1, 3], vec![2]], 4);
-        let plain = |bound| wished().possible(&graph, bound, |_| vec![10; 4]).expect("an order").0.is_plain();
+        let plain = |busy: f64| {
+            wished().possible(&graph, 30.0, |_| vec![10; 4], move |_| busy).expect("an order").0.is_plain()
+        };
         assert!(plain(39.0) && !plain(40.0));
+    }
+
+    /// What is spared by a unit is worth more than the cycle that it makes longer, or less; or half of it is worth most.
+    #[test]
+    fn units_on_long_cycles_are_as_large_as_bounds_are_least() {
+        // The first two of eight alike are on a cycle with the last operation, which waits 30 in all.
+        let graph = Graph::new(9, vec![edge(0, 8), Edge { distance: 1, ..edge(8, 0) }]);
+        let sizes = |launch: u64| {
+            let wished = Units::of_lists(vec![(0..8).collect(), vec![8]], 9);
+            // A launch and 2 of work each, and 18 of another engine.
+            let times = move |units: &Units| {
+                let mut times = vec![18; 9];
+                for list in &units.members {
+                    for i in list {
+                        times[*i as usize] = if *i == 8 { 18 } else { 2 };
+                    }
+                    times[list[0] as usize] += if list[0] == 8 { 0 } else { launch };
+                }
+                times
+            };
+            let busy = |times: &[u64]| times[..8].iter().sum::<u64>() as f64;
+            let (units, _) = wished.possible(&graph, 20.0 + launch as f64, times, busy).expect("an order");
+            units.members.iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        // All together: 34 + launch around and 16 + launch of work; in halves 26 + launch and 16 + 2 launches; the first of these in halves 22 +
+        // launch and 16 + 3 launches; the first of these in halves 20 + launch and 16 + 4 launches.
+        assert_eq!(sizes(1), [1, 1, 2, 4, 1]);
+        assert_eq!(sizes(3), [2, 2, 4, 1]);
+        assert_eq!(sizes(12), [4, 4, 1]);
+        assert_eq!(sizes(30), [8, 1]);
     }
 }

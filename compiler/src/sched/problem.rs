@@ -270,7 +270,7 @@ fn reaches_back(op: &Op) -> i32 {
     op.reads.iter().map(|r| r.batch).min().unwrap_or(0).min(0)
 }
 
-/// Units of those that are wished for, with what they wait for: no cycle may be longer than both bounds are without any.
+/// Units of those that are wished for, with what they wait for.
 fn join(
     wished: Units,
     graph: Graph,
@@ -283,6 +283,6 @@ fn join(
     let alone = time_of(&Units::alone(graph.n));
     // An operation that waits for itself is told of by the bound over units.
     let cycle = bounds::rec_mii(&graph, &alone).map_or(f64::INFINITY, |r| r.time);
-    let bound = cycle.max(bounds::res_mii(engine, &time_of(&wished)).time as f64);
-    wished.possible(&graph, bound, time_of)
+    let busy = |times: &[u64]| bounds::res_mii(engine, times).time as f64;
+    wished.possible(&graph, cycle, time_of, busy)
 }

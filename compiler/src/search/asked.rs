@@ -3,7 +3,7 @@
 use fs_schedule::Sharding;
 
 use crate::algebra::explanation::{explain, rules};
-use crate::algebra::rules::{Context, together};
+use crate::algebra::rules::{Context, replicate, together};
 use crate::distribution::{Choice, Lookahead, TableOptions};
 
 /// What is asked for beside what holds for all of a model.
@@ -29,6 +29,8 @@ pub(super) enum Change {
     },
     /// Tables are owned by others.
     Owners(Owners),
+    /// Replicated tables are owned by all ranks, some rows by each.
+    AtOwners,
     /// Tables get the number of those that they travel with.
     Groups(Vec<(String, u32)>),
     /// Dense gradients are summed by so many bytes.
@@ -65,6 +67,10 @@ impl Change {
                 let each = tables.iter().map(|name| (name.clone(), owners.word().to_owned()));
                 asked.tables = asked.tables.sharding(each);
             }
+            Self::AtOwners => {
+                let each = tables.iter().map(|name| (name.clone(), Owners::All.word().to_owned()));
+                asked.tables = asked.tables.sharding(each);
+            }
             Self::Groups(groups) => asked.tables = asked.tables.groups(groups.iter().cloned()),
             Self::Buckets(bytes) => asked.bucket_bytes = Some(*bytes),
         }
@@ -78,6 +84,7 @@ impl Change {
                 rules(&explain(context, from, to).ok().flatten().unwrap_or_default())
             }
             Self::Owners(_) => Vec::new(),
+            Self::AtOwners => vec![replicate::RULE.name],
             Self::Groups(_) | Self::Buckets(_) => vec![together::RULE.name],
         }
     }

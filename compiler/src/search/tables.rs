@@ -20,6 +20,7 @@ use super::climb::{Climb, Move, large};
 use super::derived::{self, Changed};
 pub use super::outcome::{Other, Outcome, Swap, Way};
 use super::owners;
+use super::places;
 use super::travel::{self, Kind};
 use super::uses::uses;
 use super::{Best, Candidate, Cost, GAIN, Round, Scheduled, Search};
@@ -122,7 +123,8 @@ impl Search<'_> {
         let classes = self.alike(now, candidate);
         let ways = ways(&classes, &mut known);
         let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
-        let starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
+        let mut starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
+        starts.extend(places::start(&ways.iter().map(placed).collect::<Vec<_>>()));
         let mut others = Vec::new();
         let few = !large(now);
         for (way, times) in starts.iter().filter(|_| few) {
@@ -261,6 +263,12 @@ struct Possible {
     wire: f64,
     far: f64,
     covered: bool,
+}
+
+/// Alike tables as they would be.
+fn placed<'c>((class, way): &'c (&Alike, Possible)) -> places::Kind<'c> {
+    let (tables, open) = (&class.tables[..], class.context.moves);
+    places::Kind { tables, open, now: &class.now, way: &way.choice, wire: way.wire, far: way.far }
 }
 
 /// Alike tables as they are.

@@ -8,7 +8,7 @@ mod dispatch;
 mod fold;
 mod partition;
 mod relay;
-mod replicate;
+pub(crate) mod replicate;
 mod text;
 pub(crate) mod together;
 mod unique;

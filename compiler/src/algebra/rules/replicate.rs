@@ -3,7 +3,7 @@
 use super::text::{fetch, update, update_all};
 use super::{About, Condition, Context, Instance, Lookalike, Rule, Twin};
 
-pub(super) static RULE: Rule = Rule {
+pub(crate) static RULE: Rule = Rule {
     name: "replicate",
     exact: true,
     about: About::Table,
