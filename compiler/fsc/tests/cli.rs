@@ -171,6 +171,9 @@ fn bad_files_are_errors() {
         assert!(said.contains("error: ") && !said.contains("auto: "), "{wrong:?}: {said}");
     }
     fails(&["compile", name(&model), "-o", "-", "--ranks", "0"], &["--ranks"]);
+    for same in ["-", "both.json"] {
+        fails(&["compile", name(&model), "-o", same, "--emit-ir", same], &["would both go to"]);
+    }
 }
 
 #[test]

@@ -123,13 +123,14 @@ impl Search<'_> {
         let classes = self.alike(now, candidate);
         let ways = ways(&classes, &mut known);
         let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
-        let mut starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
-        starts.extend(places::start(&ways.iter().map(placed).collect::<Vec<_>>()));
+        let starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
+        let at_owners = places::start(&ways.iter().map(placed).collect::<Vec<_>>());
         let mut others = Vec::new();
         let few = !large(now);
         for (way, times) in starts.iter().filter(|_| few) {
             others.extend(start.begin(way, *times)?);
         }
+        let at_owners = at_owners.filter(|_| few).map(|(way, times)| start.begin(&way, times));
         let mut top = self.distributed(start, &mut known)?;
         for other in others {
             let mut other = self.distributed(other, &mut known)?;
@@ -138,14 +139,29 @@ impl Search<'_> {
             }
             top.outcome.also(&other.outcome);
         }
+        let mut best = self.ended(top, &mut known)?;
+        // Where it leads is looked at to the end, so that it may be worse on the way and never is in the end.
+        if let Some(other) = at_owners.transpose()?.flatten() {
+            let other = self.distributed(other, &mut known)?;
+            let mut other = self.ended(other, &mut known)?;
+            if other.0 < best.0 {
+                std::mem::swap(&mut best, &mut other);
+            }
+            best.2.also(&other.2);
+        }
+        Ok(best)
+    }
+
+    /// With other owners and company, or with other company only: the better end.
+    fn ended(&self, top: Climb<'_, '_>, known: &mut Known) -> Result<(Cost, Best, Outcome), CompileError> {
         // Other owners may lead to a worse end than none: what company there is to be gained differs.
-        let (before, owned) = (top.outcome.clone(), self.owned(top.clone(), &mut known)?);
+        let (before, owned) = (top.outcome.clone(), self.owned(top.clone(), known)?);
         let changed = owned.outcome.swaps.len() > before.swaps.len();
         if !changed {
-            return Ok(self.accompanied(owned, &mut known)?.end());
+            return Ok(self.accompanied(owned, known)?.end());
         }
-        let mut best = self.accompanied(top, &mut known)?.end();
-        let mut other = self.accompanied(owned, &mut known)?.end();
+        let mut best = self.accompanied(top, known)?.end();
+        let mut other = self.accompanied(owned, known)?.end();
         if other.0 < best.0 {
             std::mem::swap(&mut best, &mut other);
         }
