@@ -115,8 +115,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let default = args.model.with_extension("json");
     let output = args.output.as_ref().unwrap_or(&default);
     if args.emit_ir.as_ref() == Some(output) {
-        let place =
-            if output == Path::new("-") { "standard output".into() } else { shown(output) };
+        let place = if output == Path::new("-") { "standard output".into() } else { shown(output) };
         return Err(Failure::usage(format!(
             "the schedule and the IR would both go to {place}; give one another name"
         )));
