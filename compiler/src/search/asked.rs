@@ -29,8 +29,13 @@ pub(super) enum Change {
     },
     /// Tables are owned by others.
     Owners(Owners),
-    /// Replicated tables are owned by all ranks, some rows by each.
-    AtOwners,
+    /// All tables get such owners, those that were replicated, too.
+    Placed {
+        /// As said.
+        owners: Owners,
+        /// Whether some were.
+        replicated: bool,
+    },
     /// Tables get the number of those that they travel with.
     Groups(Vec<(String, u32)>),
     /// Dense gradients are summed by so many bytes.
@@ -63,12 +68,8 @@ impl Change {
             Self::Distribution { context, from, to } => {
                 asked.tables = asking(&asked.tables, tables, (from, to), context.folds.is_none());
             }
-            Self::Owners(owners) => {
+            Self::Owners(owners) | Self::Placed { owners, .. } => {
                 let each = tables.iter().map(|name| (name.clone(), owners.word().to_owned()));
-                asked.tables = asked.tables.sharding(each);
-            }
-            Self::AtOwners => {
-                let each = tables.iter().map(|name| (name.clone(), Owners::All.word().to_owned()));
                 asked.tables = asked.tables.sharding(each);
             }
             Self::Groups(groups) => asked.tables = asked.tables.groups(groups.iter().cloned()),
@@ -83,8 +84,8 @@ impl Change {
             Self::Distribution { context, from, to } => {
                 rules(&explain(context, from, to).ok().flatten().unwrap_or_default())
             }
-            Self::Owners(_) => Vec::new(),
-            Self::AtOwners => vec![replicate::RULE.name],
+            Self::Owners(_) | Self::Placed { replicated: false, .. } => Vec::new(),
+            Self::Placed { .. } => vec![replicate::RULE.name],
             Self::Groups(_) | Self::Buckets(_) => vec![together::RULE.name],
         }
     }

@@ -124,13 +124,16 @@ impl Search<'_> {
         let ways = ways(&classes, &mut known);
         let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
         let starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
-        let at_owners = places::start(&ways.iter().map(placed).collect::<Vec<_>>());
+        let places = places::starts(&ways.iter().map(placed).collect::<Vec<_>>());
         let mut others = Vec::new();
         let few = !large(now);
         for (way, times) in starts.iter().filter(|_| few) {
             others.extend(start.begin(way, *times)?);
         }
-        let at_owners = at_owners.filter(|_| few).map(|(way, times)| start.begin(&way, times));
+        let mut elsewhere = Vec::new();
+        for (way, times) in places.iter().filter(|_| few) {
+            elsewhere.extend(start.begin(way, *times)?);
+        }
         let mut top = self.distributed(start, &mut known)?;
         for other in others {
             let mut other = self.distributed(other, &mut known)?;
@@ -140,8 +143,8 @@ impl Search<'_> {
             top.outcome.also(&other.outcome);
         }
         let mut best = self.ended(top, &mut known)?;
-        // Where it leads is looked at to the end, so that it may be worse on the way and never is in the end.
-        if let Some(other) = at_owners.transpose()?.flatten() {
+        // Where these lead is looked at to the end, so that one may be worse on the way and none is in the end.
+        for other in elsewhere {
             let other = self.distributed(other, &mut known)?;
             let mut other = self.ended(other, &mut known)?;
             if other.0 < best.0 {
