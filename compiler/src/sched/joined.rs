@@ -6,8 +6,9 @@
 //! the finished schedule they are operations that stand together, of which all but the first are `joined`.
 //!
 //! Joined are operations of compute whose work is no longer than their launch, until their work is [`MOST`] launches long: nobody
-//! waits much longer for others than the launch that is spared. A unit that would make operations wait for each other, or
-//! a cycle of dependencies longer than both bounds were without any, is taken apart again.
+//! waits much longer for others than the launch that is spared. A unit that would make operations wait for each other is taken apart
+//! again; those on a cycle of dependencies that is longer than the busiest engine's work are halved as long as that makes a
+//! step's bounds less.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -214,7 +215,7 @@ impl Units {
         loop {
             let times = times(&self);
             let busy = busy(&times);
-            // Each unit less is a launch more.
+            // Each part is a launch more, so this only grows.
             if best.as_ref().is_some_and(|(least, _)| *least <= busy) {
                 break;
             }
