@@ -4,6 +4,7 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fs_compiler::distribution::TableOptions;
 use fs_compiler::sched::explain::explain;
 use fs_compiler::sched::{BoundBy, policy};
 use fs_compiler::search::tables::Outcome;
@@ -129,10 +130,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for path in std::iter::once(output).chain(&args.emit_ir) {
         writable(path)?;
     }
-    let stays = args.balance.map_or(program.train.balance == Balancing::Off, |s| s == Switch::Off);
-    if stays {
-        moves(args, &program)?;
-    }
     let cluster = args.cluster.as_ref().map(|name| cluster(&program, name)).transpose()?;
     let profile = args.profile.as_ref().map(|path| profile::read(path)).transpose();
     let profile = profile?;
@@ -146,6 +143,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .bucket_bytes(args.bucket_bytes)
         .tables(tables::options(&args.tables, &program).map_err(|e| Failure::usage(e.to_string()))?)
         .profile(profile);
+    let stays = args.balance.map_or(program.train.balance == Balancing::Off, |s| s == Switch::Off);
+    if stays {
+        moves(args, &options.tables)?;
+    }
     // The process ends soon after: what it holds is given back then, not piece by piece.
     let mut compiled = ManuallyDrop::new(compiled(args, &program, &options)?);
     if let StrategyChoice::Fixed(policy) = args.strategy
@@ -174,7 +175,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         );
     }
     if compiled.schedule.settings.balance.is_none() {
-        moves(args, &program)?;
+        moves(args, &options.tables)?;
     }
     if let Some(path) = &args.emit_ir {
         let text = compiled.module.to_string();
@@ -232,11 +233,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Refuses what says where samples move, or who then asks for rows: none do.
-fn moves(args: &Args, program: &Program) -> Result<(), Failure> {
+fn moves(args: &Args, tables: &TableOptions) -> Result<(), Failure> {
     if args.balance_at.is_some() {
         return Err(Failure::usage("--balance-at says where samples move, but none do; add `--balance on`"));
     }
-    let tables = tables::options(&args.tables, program).map_err(|e| Failure::usage(e.to_string()))?;
     if tables.fold.values().any(|on| *on) {
         return Err(Failure::usage(
             "--table fold=on says who asks for rows of samples that move, but none do; add `--balance on`",

@@ -28,12 +28,10 @@ pub(super) enum Change {
         to: Choice,
     },
     /// Tables are owned by others.
-    Owners(Owners),
-    /// All tables get such owners, those that were replicated, too.
-    Placed {
-        /// As said.
+    Owners {
+        /// By whom.
         owners: Owners,
-        /// Whether some were.
+        /// Whether some of them had no owners.
         replicated: bool,
     },
     /// Tables get the number of those that they travel with.
@@ -68,7 +66,7 @@ impl Change {
             Self::Distribution { context, from, to } => {
                 asked.tables = asking(&asked.tables, tables, (from, to), context.folds.is_none());
             }
-            Self::Owners(owners) | Self::Placed { owners, .. } => {
+            Self::Owners { owners, .. } => {
                 let each = tables.iter().map(|name| (name.clone(), owners.word().to_owned()));
                 asked.tables = asked.tables.sharding(each);
             }
@@ -84,8 +82,8 @@ impl Change {
             Self::Distribution { context, from, to } => {
                 rules(&explain(context, from, to).ok().flatten().unwrap_or_default())
             }
-            Self::Owners(_) | Self::Placed { replicated: false, .. } => Vec::new(),
-            Self::Placed { .. } => vec![replicate::RULE.name],
+            Self::Owners { replicated: false, .. } => Vec::new(),
+            Self::Owners { .. } => vec![replicate::RULE.name],
             Self::Groups(_) | Self::Buckets(_) => vec![together::RULE.name],
         }
     }

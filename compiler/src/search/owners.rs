@@ -39,7 +39,7 @@ fn change(kinds: &[Kind<'_>], to: Owners) -> Move {
     Move {
         tables: kinds.iter().flat_map(|kind| kind.tables).cloned().collect(),
         ways: (way(from), way(to)),
-        change: Change::Owners(to),
+        change: Change::Owners { owners: to, replicated: false },
         wire: (wire, wire),
         far: (far, far),
         covered: false,

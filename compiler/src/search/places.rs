@@ -9,10 +9,8 @@ use fs_schedule::Sharding;
 use super::asked::{Change, Owners};
 use super::climb::Move;
 use super::outcome::Way;
+use super::travel::WORTH;
 use crate::distribution::Choice;
-
-/// By how much a step may be longer so, and a climb from there be worth it.
-const WORTH: f64 = 1.1;
 
 /// A way of a kind of tables.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +68,6 @@ fn start(ways: &[Kind<'_>], owners: Owners) -> Option<(Move, f64)> {
     let ways = (Way::Owned(from), Way::Owned(to));
     let any = !tables.is_empty();
     let start =
-        Move { tables, ways, change: Change::Placed { owners, replicated }, wire, far, covered: false };
+        Move { tables, ways, change: Change::Owners { owners, replicated }, wire, far, covered: false };
     any.then_some((start, WORTH))
 }

@@ -35,8 +35,8 @@ pub(super) struct Kind<'a> {
     pub far: f64,
 }
 
-/// By how much a step may be longer with each table alone, and a climb from there be worth it: other changes gain more there.
-const WORTH: f64 = 1.1;
+/// By how much a step may be longer where a climb begins otherwise, as with each table alone, and be worth it: other changes gain more there.
+pub(super) const WORTH: f64 = 1.1;
 /// Where compute is busy but for so little no transfer holds much up.
 const BUSY: f64 = 1.005;
 
