@@ -3,7 +3,7 @@
 use fs_schedule::Sharding;
 
 use crate::algebra::explanation::{explain, rules};
-use crate::algebra::rules::{Context, replicate, together};
+use crate::algebra::rules::{Context, together};
 use crate::distribution::{Choice, Lookahead, TableOptions};
 
 /// What is asked for beside what holds for all of a model.
@@ -31,8 +31,8 @@ pub(super) enum Change {
     Owners {
         /// By whom.
         owners: Owners,
-        /// Whether some of them had no owners.
-        replicated: bool,
+        /// The rules by which it means the same: of tables that stay whole none, the terms are the same.
+        rules: Vec<&'static str>,
     },
     /// Tables get the number of those that they travel with.
     Groups(Vec<(String, u32)>),
@@ -50,6 +50,23 @@ pub(super) enum Owners {
 }
 
 impl Owners {
+    /// Of a table that stays whole.
+    pub(super) fn of(sharding: &Sharding) -> Option<Self> {
+        match sharding {
+            Sharding::RowWise => Some(Self::All),
+            Sharding::TableWise { .. } => Some(Self::One),
+            Sharding::ColumnWise { .. } | Sharding::DataParallel => None,
+        }
+    }
+
+    /// For people.
+    pub(super) fn told(self) -> &'static str {
+        match self {
+            Self::All => "row-wise",
+            Self::One => "table-wise",
+        }
+    }
+
     /// As options have it.
     fn word(self) -> &'static str {
         match self {
@@ -79,14 +96,16 @@ impl Change {
     /// The rules by which it means the same; none where the terms are the same.
     pub(super) fn rules(&self) -> Vec<&'static str> {
         match self {
-            Self::Distribution { context, from, to } => {
-                rules(&explain(context, from, to).ok().flatten().unwrap_or_default())
-            }
-            Self::Owners { replicated: false, .. } => Vec::new(),
-            Self::Owners { .. } => vec![replicate::RULE.name],
+            Self::Distribution { context, from, to } => between(context, from, to),
+            Self::Owners { rules, .. } => rules.clone(),
             Self::Groups(_) | Self::Buckets(_) => vec![together::RULE.name],
         }
     }
+}
+
+/// The rules by which a table may be distributed one way in place of another.
+pub(super) fn between(context: &Context, from: &Choice, to: &Choice) -> Vec<&'static str> {
+    rules(&explain(context, from, to).ok().flatten().unwrap_or_default())
 }
 
 /// Options with another choice for some tables than there is now; `folds`: nobody has said who asks for their rows.

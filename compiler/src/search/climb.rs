@@ -93,8 +93,9 @@ impl<'a, 's> Climb<'a, 's> {
     pub(super) fn begin(&self, way: &Move, times: f64) -> Result<Option<Self>, CompileError> {
         let asked = way.change.made(&way.tables, &self.asked);
         let mut shortest: Option<(usize, Cost, Compiled)> = None;
-        // What all of compute's work excludes no other transfers allow, but fewer updates of parts may.
-        let updates = matches!(way.change, Change::Buckets(_));
+        // What all of compute's work excludes no other transfers allow, but fewer updates may: of parts of parameters, of replicas, of
+        // columns.
+        let updates = matches!(way.change, Change::Buckets(_) | Change::Owners { .. });
         let may = |tried: &Tried| match tried.verdict {
             Verdict::Scheduled(cost) => cost < self.cost.longer(FAR),
             Verdict::Pruned(bound) => updates || bound.from != BoundBy::Engine(Engine::Compute),

@@ -38,7 +38,7 @@ pub enum Way {
     /// How tables are distributed.
     Distributed(Choice),
     /// Who owns their rows.
-    Owned(&'static str),
+    Owned(String),
     /// With which others they travel.
     Travelling(String),
 }
@@ -83,14 +83,19 @@ pub struct Other {
     pub step: f64,
 }
 
-/// How a table is distributed, in few words.
-pub(super) fn words(choice: &Choice) -> String {
-    let place = match &choice.sharding {
+/// Where a table lives, in a word.
+pub(super) fn place(sharding: &Sharding) -> &'static str {
+    match sharding {
         Sharding::RowWise => "row-wise",
         Sharding::TableWise { .. } => "table-wise",
         Sharding::ColumnWise { .. } => "column-wise",
         Sharding::DataParallel => "replicated",
-    };
+    }
+}
+
+/// How a table is distributed, in few words.
+pub(super) fn words(choice: &Choice) -> String {
+    let place = place(&choice.sharding);
     let rows = if choice.unique { "each row once" } else { "a row per occurrence" };
     let apart = match choice.lookahead {
         Some(k) => format!("lookahead {k}"),

@@ -14,22 +14,20 @@ use super::travel::Kind;
 /// Changes of tables whose place the model leaves open, with how they are sharded: of all that single ranks own, and of each
 /// kind.
 pub(super) fn moves(open: &[(&Sharding, Kind<'_>)]) -> Vec<Move> {
-    let of = |way: fn(&Sharding) -> bool| {
-        open.iter().filter(move |(sharding, _)| way(sharding)).map(|(_, kind)| *kind)
+    let of = |owners| {
+        let whole = open.iter().filter(move |(sharding, _)| Owners::of(sharding) == Some(owners));
+        whole.map(|(_, kind)| *kind)
     };
-    let owned: Vec<Kind<'_>> = of(|s| matches!(s, Sharding::TableWise { .. })).collect();
+    let owned: Vec<Kind<'_>> = of(Owners::One).collect();
     let all = (owned.len() > 1).then(|| change(&owned, Owners::All));
     let mut moves: Vec<Move> = all.into_iter().collect();
     moves.extend(owned.iter().map(|kind| change(&[*kind], Owners::All)));
-    moves.extend(of(|s| *s == Sharding::RowWise).map(|kind| change(&[kind], Owners::One)));
+    moves.extend(of(Owners::All).map(|kind| change(&[kind], Owners::One)));
     moves
 }
 
 fn way(owners: Owners) -> Way {
-    Way::Owned(match owners {
-        Owners::All => "row-wise",
-        Owners::One => "table-wise",
-    })
+    Way::Owned(owners.told().into())
 }
 
 fn change(kinds: &[Kind<'_>], to: Owners) -> Move {
@@ -39,7 +37,7 @@ fn change(kinds: &[Kind<'_>], to: Owners) -> Move {
     Move {
         tables: kinds.iter().flat_map(|kind| kind.tables).cloned().collect(),
         ways: (way(from), way(to)),
-        change: Change::Owners { owners: to, replicated: false },
+        change: Change::Owners { owners: to, rules: Vec::new() },
         wire: (wire, wire),
         far: (far, far),
         covered: false,

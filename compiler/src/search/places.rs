@@ -4,12 +4,15 @@
 //! all ranks and costs transfers of ids, rows and gradients that more of them would share; and which strategy is shortest depends on
 //! where tables live. No single change is worth it, all together may be.
 
+use std::collections::BTreeSet;
+
 use fs_schedule::Sharding;
 
-use super::asked::{Change, Owners};
+use super::asked::{Change, Owners, between};
 use super::climb::Move;
-use super::outcome::Way;
+use super::outcome::{Way, place};
 use super::travel::WORTH;
+use crate::algebra::rules::Context;
 use crate::distribution::Choice;
 
 /// A way of a kind of tables.
@@ -18,6 +21,8 @@ pub(super) struct Kind<'a> {
     pub tables: &'a [String],
     /// Nobody has said where they live.
     pub open: bool,
+    /// What rules may know of each.
+    pub context: &'a Context,
     /// How they are distributed.
     pub now: &'a Choice,
     /// How they would be.
@@ -34,40 +39,35 @@ pub(super) fn starts(ways: &[Kind<'_>]) -> Vec<(Move, f64)> {
 }
 
 fn start(ways: &[Kind<'_>], owners: Owners) -> Option<(Move, f64)> {
-    let whole = |k: &Kind<'_>| matches!(k.now.sharding, Sharding::RowWise | Sharding::TableWise { .. });
-    let there = |k: &Kind<'_>| match owners {
-        Owners::All => k.now.sharding == Sharding::RowWise,
-        Owners::One => matches!(k.now.sharding, Sharding::TableWise { .. }),
-    };
-    let (mut tables, mut replicated, mut owned) = (Vec::new(), false, false);
+    let (mut tables, mut places, mut rules) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     let (mut wire, mut far) = ((0.0, 0.0), (0.0, 0.0));
-    for now in ways.iter().filter(|k| k.open && k.way == k.now && !there(k)) {
+    for now in ways.iter().filter(|k| k.open && k.way == k.now) {
+        // Several terms may be one way.
+        if tables.contains(&now.tables[0]) {
+            continue;
+        }
+        let whole = Owners::of(&now.now.sharding);
+        if whole == Some(owners) {
+            continue;
+        }
         // Terms do not say which ranks are owners.
         let plain = Choice { sharding: Sharding::RowWise, ..now.now.clone() };
-        let other = ways.iter().find(|k| k.tables == now.tables && *k.way == plain);
-        let then = match (&now.now.sharding, other) {
-            _ if whole(now) => now,
-            (Sharding::DataParallel, Some(other)) => other,
-            _ => continue,
+        let then = match whole {
+            Some(_) => Some(now),
+            None => ways.iter().find(|k| k.tables == now.tables && *k.way == plain),
         };
-        (replicated, owned) = (replicated || !whole(now), owned || whole(now));
+        let Some(then) = then else { continue };
+        if whole.is_none() {
+            rules.extend(between(now.context, now.now, then.way));
+        }
+        places.insert(place(&now.now.sharding));
         tables.extend(now.tables.iter().cloned());
         wire = (wire.0 + now.wire, wire.1 + then.wire);
         far = (far.0 + now.far, far.1 + then.far);
     }
-    let (from, to) = match owners {
-        Owners::All => ("table-wise", "row-wise"),
-        Owners::One => ("row-wise", "table-wise"),
-    };
-    let from = match (replicated, owned, owners) {
-        (false, ..) => from,
-        (true, false, _) => "replicated",
-        (true, true, Owners::All) => "replicated and table-wise",
-        (true, true, Owners::One) => "replicated and row-wise",
-    };
-    let ways = (Way::Owned(from), Way::Owned(to));
+    let from = places.into_iter().collect::<Vec<_>>().join(" and ");
+    let ways = (Way::Owned(from), Way::Owned(owners.told().into()));
+    let change = Change::Owners { owners, rules: rules.into_iter().collect() };
     let any = !tables.is_empty();
-    let start =
-        Move { tables, ways, change: Change::Owners { owners, replicated }, wire, far, covered: false };
-    any.then_some((start, WORTH))
+    any.then_some((Move { tables, ways, change, wire, far, covered: false }, WORTH))
 }

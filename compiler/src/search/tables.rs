@@ -287,7 +287,8 @@ struct Possible {
 /// Alike tables as they would be.
 fn placed<'c>((class, way): &'c (&Alike, Possible)) -> places::Kind<'c> {
     let (tables, open) = (&class.tables[..], class.context.moves);
-    places::Kind { tables, open, now: &class.now, way: &way.choice, wire: way.wire, far: way.far }
+    let (context, now, way, wire, far) = (&class.context, &class.now, &way.choice, way.wire, way.far);
+    places::Kind { tables, open, context, now, way, wire, far }
 }
 
 /// Alike tables as they are.
