@@ -156,6 +156,17 @@ impl Cost {
     }
 }
 
+/// How well an order is looked for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Effort {
+    /// What it must beat, if that is known.
+    beat: Option<Cost>,
+    /// Seconds of a step, if any: where the first good order takes as long or longer it will do.
+    far: Option<f64>,
+    /// One that does not beat it is thrown away, so its cost may be that of a search that was given up.
+    only_better: bool,
+}
+
 /// A candidate and what became of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Tried {
@@ -211,20 +222,18 @@ impl<'a> Search<'a> {
         Ok(Self { program, options: decided.options(options), module, aim, decided, folds })
     }
 
-    /// Schedules a lowered module, unless no order of it can beat a cost; `quick`: in the first good order. `only_better`: an
-    /// order that does not beat it is thrown away, so its cost may be that of a search that was given up.
+    /// Schedules a lowered module, unless no order of it can beat a cost.
     fn schedule(
         &self,
         mut module: Module,
         policy: &'static dyn Policy,
-        beat: Option<Cost>,
-        (quick, only_better): (bool, bool),
+        effort: Effort,
     ) -> Result<Result<(Cost, Compiled), Bound>, CompileError> {
         let asked = sched::Options::new(policy)
             .in_flight(self.options.in_flight)
-            .below(beat.and_then(Cost::to_beat))
-            .quick(quick)
-            .only_better(only_better);
+            .below(effort.beat.and_then(Cost::to_beat))
+            .far(effort.far)
+            .only_better(effort.only_better);
         Ok(match emit::schedule(&mut module, self.aim.target(), self.aim.ranks, &asked)? {
             Emitted::Schedule(schedule) => {
                 let mut compiled = Compiled { schedule: *schedule, module };
@@ -298,7 +307,8 @@ impl<'a> Search<'a> {
         let modules = Branches::new(self.module.clone(), pipelines);
         for (i, (candidate, module)) in candidates.iter().zip(modules).enumerate() {
             let least = best.as_ref().map(|b| b.0).or(beat);
-            let verdict = match self.schedule(module?, candidate.policy, least, (false, false))? {
+            let effort = Effort { beat: least, ..Effort::default() };
+            let verdict = match self.schedule(module?, candidate.policy, effort)? {
                 Ok((cost, compiled)) => {
                     if least.is_none_or(|least| cost < least) {
                         best = Some((cost, i, compiled));

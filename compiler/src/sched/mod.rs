@@ -77,8 +77,8 @@ pub(crate) struct Options {
     pub in_flight: Option<u32>,
     /// Seconds that a step must take less than; if no order can, none is searched for.
     pub below: Option<f64>,
-    /// The first good order will do.
-    pub quick: bool,
+    /// Seconds of a step: where the first good order takes as long or longer it will do.
+    pub far: Option<f64>,
     /// What is no shorter than `below` will be thrown away: no more is done for it than finding that.
     pub only_better: bool,
 }
@@ -86,7 +86,7 @@ pub(crate) struct Options {
 impl Options {
     /// A policy, with as many batches in flight as help.
     pub(crate) fn new(policy: &'static dyn Policy) -> Self {
-        Self { policy, in_flight: None, below: None, quick: false, only_better: false }
+        Self { policy, in_flight: None, below: None, far: None, only_better: false }
     }
 
     /// With at most so many batches in flight.
@@ -96,10 +96,10 @@ impl Options {
         self
     }
 
-    /// With the first good order, or the best that is found.
+    /// With the first good order, if its step takes so many seconds or more; without, the best that is found.
     #[must_use]
-    pub(crate) fn quick(mut self, quick: bool) -> Self {
-        self.quick = quick;
+    pub(crate) fn far(mut self, seconds: impl Into<Option<f64>>) -> Self {
+        self.far = seconds.into();
         self
     }
 
@@ -263,8 +263,8 @@ fn best<'a>(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<So
         // What all must do is less for none.
         Err(bound) => !matches!(bound.from, BoundBy::Engine(_)),
         Ok((p, chosen)) => {
-            let near = chosen.candidate.step <= p.mii() * slack::ENOUGH;
-            !near && !options.quick && options.policy.reorders()
+            let step = chosen.candidate.step;
+            step > p.mii() * slack::ENOUGH && !p.is_far(step) && options.policy.reorders()
         }
     };
     if !again {

@@ -168,7 +168,8 @@ fn fewer_in_flight(
     least: u32,
 ) -> Result<Candidate, SchedError> {
     let p = depths.p;
-    while !p.quick && !p.loses(best.step) && p.time.len() <= MODULO_OPS && best.in_flight > least {
+    while !p.is_far(best.step) && !p.loses(best.step) && p.time.len() <= MODULO_OPS && best.in_flight > least
+    {
         let fewer = depths.at(best.in_flight - 1)?;
         // Fewer batches may still hold more, or leave the host no time to learn what it must.
         let late = |c: &Candidate| ahead::late(p, &c.frozen).is_some();
@@ -251,8 +252,8 @@ fn at_depth(
         }
         step = best.as_ref().map_or(step, |b| b.step).max(bound);
     }
-    if let Some((search, found)) = most.filter(|_| !p.quick)
-        && best.as_ref().is_none_or(|b| b.step > bound * ENOUGH)
+    if let Some((search, found)) = most
+        && best.as_ref().is_none_or(|b| b.step > bound * ENOUGH && !p.is_far(b.step))
     {
         keep(search.freeze(graph, &search.hill_climb(found))?, &mut best);
     }
@@ -274,7 +275,7 @@ fn with_margin(
     best: Candidate,
 ) -> Result<Candidate, SchedError> {
     // In a modulo schedule what works ahead has a reserve already.
-    if modulo_found || p.quick || p.loses(best.step) || p.time.len() > LARGE {
+    if modulo_found || p.is_far(best.step) || p.loses(best.step) || p.time.len() > LARGE {
         return Ok(best);
     }
     for margin in MARGINS {

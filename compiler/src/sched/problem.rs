@@ -125,8 +125,8 @@ pub(crate) struct Problem<'a> {
     pub rec_mii: RecMii,
     /// What both are together, if that is more.
     pub joint: Option<Joint>,
-    /// The first good order will do.
-    pub quick: bool,
+    /// Nanoseconds of a step from which the first good order will do.
+    far: Option<f64>,
     /// Nanoseconds that a step must take less than not to be thrown away.
     pub below: Option<f64>,
     /// What belongs to the middle of a step: its stage 0 begins with the first of it.
@@ -194,7 +194,7 @@ impl<'a> Problem<'a> {
             res_mii,
             joint,
             rec_mii,
-            quick: options.quick,
+            far: options.far.map(|seconds| seconds * 1e9),
             below: options.below.filter(|_| options.only_better).map(|seconds| seconds * 1e9),
         })
     }
@@ -219,6 +219,11 @@ impl<'a> Problem<'a> {
     pub(crate) fn mii(&self) -> f64 {
         let joint = self.joint.map_or(0.0, |joint| joint.time);
         self.rec_mii.time.max(self.res_mii.time as f64).max(joint)
+    }
+
+    /// Whether the first good order will do if its step is this one.
+    pub(crate) fn is_far(&self, step: f64) -> bool {
+        self.far.is_some_and(|far| step >= far)
     }
 
     /// Whether a step will be thrown away, so that room to spare and fewer batches in flight are not worth a search.

@@ -7,7 +7,7 @@ use fs_schedule::Engine;
 
 use super::asked::{Asked, Change};
 use super::outcome::{Outcome, Swap, Way};
-use super::{Best, Candidate, Cost, Search, Tried, Verdict, gain};
+use super::{Best, Candidate, Cost, Effort, Search, Tried, Verdict, gain};
 use crate::compile::{CompileError, Compiled};
 use crate::ir::Module;
 use crate::passes::branches::Branches;
@@ -109,7 +109,8 @@ impl<'a, 's> Climb<'a, 's> {
             }
             let beat = shortest.as_ref().map_or(self.cost.longer(times), |found| found.1);
             let Some(module) = self.search.lowered(tried.candidate, &asked) else { continue };
-            shortest = match self.search.schedule(module, policy, Some(beat), (false, true)) {
+            let effort = Effort { beat: Some(beat), only_better: true, far: None };
+            shortest = match self.search.schedule(module, policy, effort) {
                 Ok(Ok((cost, compiled))) if cost < beat => Some((i, cost, compiled)),
                 _ => shortest,
             };
@@ -122,7 +123,7 @@ impl<'a, 's> Climb<'a, 's> {
             Verdict::Pruned(_) => {
                 let module = self.search.lowered(candidate, &self.asked);
                 let alone = module
-                    .map(|m| self.search.schedule(m, candidate.policy, None, (false, false)))
+                    .map(|m| self.search.schedule(m, candidate.policy, Effort::default()))
                     .transpose()?;
                 alone.and_then(Result::ok).map_or(cost, |(alone, _)| alone)
             }
@@ -200,20 +201,17 @@ impl<'a, 's> Climb<'a, 's> {
     fn tried(&mut self, way: &Move, asked: &Asked, beat: Cost) -> Option<(Cost, Compiled)> {
         // What cannot be placed or numbered so is no way for this model.
         let module = self.search.lowered(self.candidate, asked)?;
-        let (search, policy) = (self.search, self.candidate.policy);
-        // A profile that was measured of tables elsewhere has no times for it: no way either.
-        let schedule =
-            |module, quick| search.schedule(module, policy, Some(beat), (quick, !quick)).ok()?.ok();
         // The best order of it is looked for if its first one is not much worse than that of what there is.
-        let (quick, _) = schedule(module.clone(), true)?;
-        self.outcome.passed_over(&way.tables, &way.ways.1, quick);
-        if quick >= self.first.longer(QUICK) {
+        let far = self.first.longer(QUICK);
+        // A profile that was measured of tables elsewhere has no times for it: no way either.
+        let effort = Effort { beat: Some(beat), far: far.to_beat(), only_better: true };
+        let (now, compiled) = self.search.schedule(module, self.candidate.policy, effort).ok()?.ok()?;
+        self.outcome.passed_over(&way.tables, &way.ways.1, now);
+        if now >= far {
             return None;
         }
         self.left.1 -= 1;
         self.outcome.scheduled += 1;
-        let (now, compiled) = schedule(module, false)?;
-        self.outcome.passed_over(&way.tables, &way.ways.1, now);
         (now < beat).then_some((now, compiled))
     }
 
@@ -255,7 +253,7 @@ impl<'a, 's> Climb<'a, 's> {
     /// The best schedule of it that is found.
     fn alone(&self, asked: &Asked) -> Option<(Cost, Compiled)> {
         let module = self.search.lowered(self.candidate, asked)?;
-        self.search.schedule(module, self.candidate.policy, None, (false, false)).ok()?.ok()
+        self.search.schedule(module, self.candidate.policy, Effort::default()).ok()?.ok()
     }
 
     /// What steps take after each change, once one is left out.
@@ -293,6 +291,7 @@ impl Search<'_> {
     /// What its first good order costs.
     fn first(&self, candidate: Candidate, asked: &Asked) -> Result<Option<Cost>, CompileError> {
         let Some(module) = self.lowered(candidate, asked) else { return Ok(None) };
-        Ok(self.schedule(module, candidate.policy, None, (true, false))?.ok().map(|found| found.0))
+        let effort = Effort { far: Some(0.0), ..Effort::default() };
+        Ok(self.schedule(module, candidate.policy, effort)?.ok().map(|found| found.0))
     }
 }
