@@ -33,12 +33,19 @@ pub(super) struct Kind<'a> {
 }
 
 /// Changes from which a climb may begin as well, and how many times as long the step may be there: all tables row-wise, and all
-/// table-wise; but for those that have neither as a way.
+/// table-wise; but for those that have neither as a way. Where some are cut by columns, with these and without.
 pub(super) fn starts(ways: &[Kind<'_>]) -> Vec<(Move, f64)> {
-    [Owners::All, Owners::One].into_iter().filter_map(|owners| start(ways, owners)).collect()
+    let cut = |k: &Kind<'_>| matches!(k.now.sharding, Sharding::ColumnWise { .. });
+    let (all, uncut): (Vec<_>, Vec<_>) = (ways.iter().collect(), ways.iter().filter(|k| !cut(k)).collect());
+    let mut among = vec![uncut];
+    if among[0].len() < all.len() {
+        among.push(all);
+    }
+    let each = among.iter().flat_map(|ways| [Owners::All, Owners::One].map(|owners| start(ways, owners)));
+    each.flatten().collect()
 }
 
-fn start(ways: &[Kind<'_>], owners: Owners) -> Option<(Move, f64)> {
+fn start(ways: &[&Kind<'_>], owners: Owners) -> Option<(Move, f64)> {
     let (mut tables, mut places, mut rules) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     let (mut wire, mut far) = ((0.0, 0.0), (0.0, 0.0));
     for now in ways.iter().filter(|k| k.open && k.way == k.now) {
