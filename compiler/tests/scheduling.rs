@@ -243,6 +243,39 @@ fn batches_in_flight_can_be_limited() {
     assert!(limits.iter().any(|l| l.contains("1 asked for, 2 are needed")), "{limits:?}");
 }
 
+/// Latency bounds these steps; with as many batches in flight as there may be, slacks alone led to a step of 641 us.
+#[test]
+fn no_limit_of_batches_in_flight_makes_a_step_shorter() {
+    let pooled: Vec<String> = (0..4).map(|i| format!("pool(x{i})")).collect();
+    let text = format!(
+        "model m {{
+  table t0 {{ rows 200  dim 16  optimizer sgd(lr: 0.1)  sharding table_wise }}
+  input x0: ids(t0) {{ max 50 }}
+  table t1 {{ rows 5000  dim 32  optimizer rowwise_adagrad(lr: 0.1)  sharding row_wise }}
+  input x1: ids(t1) like x0
+  table t2 {{ rows 50000  dim 32  optimizer rowwise_adagrad(lr: 0.1)  sharding row_wise }}
+  input x2: ids(t2) like x0
+  table t3 {{ rows 5000  dim 32  optimizer adagrad(lr: 0.1)  sharding column_wise }}
+  input x3: ids(t3) like x0
+  input y: label
+  loss bce_with_logits(mlp(concat({}), [16, 1]), y, normalize: samples)
+}}
+train {{ batch 64  steps 2  microbatches 2  balance off  precision {{ output_dist bf16  gradient_dist bf16 }} }}
+workload w {{ generate {{ lengths lognormal(mean: 100, sigma: 1, max: 200)  ids uniform  labels hash }} }}
+",
+        pooled.join(", ")
+    );
+    let local = cluster("local");
+    let of = CompileOptions::new(Strategy::Pec, 16).cluster(local).lookahead(2).windows(1);
+    let free = compile(&text, &of);
+    let bound = free.prediction.as_ref().map_or(0.0, |p| p.bound() * 1e9);
+    assert!((step(&free) as f64) < 1.3 * bound, "{} of {bound}", step(&free));
+    for most in 1..=6 {
+        let limited = step(&compile(&text, &of.clone().in_flight(most)));
+        assert!(step(&free) as f64 <= 1.005 * limited as f64, "{} with {most}: {limited}", step(&free));
+    }
+}
+
 /// Transfers between nodes are the network's; within one node copy engines move them.
 #[test]
 fn transfers_take_the_link_that_they_need() {

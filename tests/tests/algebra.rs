@@ -283,6 +283,52 @@ fn owners_change_where_the_model_leaves_them_open() {
     }
 }
 
+/// Tables that the model leaves open go to owners of whole ones together where that is faster, if all ranks have them and if they are
+/// cut by columns; where the model says otherwise they stay. They train to the same bits.
+#[test]
+fn all_tables_change_their_place_together() {
+    let search = |tables: u32, columns: u32, sharding: &str| {
+        let table = |i: u32| {
+            let rows = 1000 + 100 * i;
+            format!(
+                "table t{i} {{ rows {rows}  dim {columns}  optimizer sgd(lr: 0.1)  sharding {sharding} }}
+                 input x{i}: ids(t{i}) {{ max 10 }}"
+            )
+        };
+        let declared: Vec<String> = (0..tables).map(table).collect();
+        let pooled: Vec<String> = (0..tables).map(|i| format!("pool(x{i})")).collect();
+        let text = format!(
+            "model m {{ {} input click: label
+               loss bce_with_logits(linear(concat({}), 1), click, normalize: samples) }}
+             train {{ batch 144  steps 2  balance off }}
+             workload w {{ generate {{ lengths lognormal(mean: 20, sigma: 1, max: 50)  ids zipf(1.05)  labels hash }} }}",
+            declared.join("\n"),
+            pooled.join(", ")
+        );
+        let program = checked(&text);
+        let cluster = fs_dsl::cluster::preset("h100x256").expect("a preset");
+        let options = CompileOptions::new(Strategy::Serial, 9).cluster(cluster);
+        let (best, outcome) =
+            search::tables::search(&program, &options, candidates(None)).expect("a schedule");
+        let plain = compile_with(&program, &options).expect("a schedule").schedule;
+        let owned = outcome.swaps.into_iter().find(|swap| matches!(swap.ways.1, Way::Owned(_)));
+        (best.compiled.schedule, plain, owned)
+    };
+    for (tables, columns, was, rule) in
+        [(6, 32, "data_parallel", "replicate"), (2, 128, "column_wise", "columns")]
+    {
+        let (s, plain, owned) = search(tables, columns, "auto");
+        let owned = owned.expect("other owners");
+        assert_eq!((owned.tables.len() as u32, &owned.rules[..]), (tables, &[rule][..]), "{owned}");
+        let there = |s: &Schedule| s.tables.iter().filter(|t| t.sharding == Sharding::RowWise).count() as u32;
+        assert_eq!((there(&plain), there(&s)), (0, tables), "{owned}");
+        assert_eq!(verify::verify(&s), vec![]);
+        assert_eq!(trained(&s), trained(&plain));
+        let (s, _, owned) = search(tables, columns, was);
+        assert!(owned.is_none() && there(&s) == 0, "{was}: {owned:?}");
+    }
+}
+
 /// With several microbatches: in one window where that is shorter, never longer than with a window for each, and as is asked for;
 /// all train to the same bits.
 #[test]

@@ -38,6 +38,8 @@ const MORE: u32 = 2;
 const MARGINS: [f64; 3] = [1.5, 1.3, 1.15];
 /// What a step may cost for that.
 const ROOM: f64 = 1.005;
+/// How many times as long a step may be for the host to learn in time what it must.
+const LATE: f64 = 1.05;
 /// How many times as long as it must be less than a step may be to be looked for further: after a first simulation, after a round, and
 /// before keys are changed at random. Of 1,682 ways of 68 random models 249 were taken, none of which this would have missed.
 const HOPE: [f64; 3] = [1.3, 1.1, 1.05];
@@ -196,93 +198,170 @@ fn at_depth(
     depth: Option<u32>,
     modulo: bool,
 ) -> Result<(Candidate, bool), SchedError> {
-    let held = depth.and_then(|d| Some((d, p.load?))).map(|(d, load)| {
-        (0..p.time.len()).map(move |i| Edge {
-            from: i as u32,
-            to: load as u32,
-            distance: d as i32 + p.reaches_back(i),
-            why: Why::InFlight,
-        })
-    });
-    let held = held.map(|edges| graph.with(edges));
-    let graph = held.as_ref().unwrap_or(graph);
-    let rec_mii = bounds::rec_mii(graph, &p.time)
-        .map_err(|_| SchedError::Defect("the policy waits for itself".into()))?;
-    let bound = rec_mii.time.max(p.mii());
-    let hub = hub(p, &rec_mii.cycle);
-    let planned = ahead::plan(p, graph, bound);
-    let graph = &planned;
-    let mut best: Option<Candidate> = None;
-    let keep = |c: Candidate, best: &mut Option<Candidate>| {
-        if best.as_ref().is_none_or(|b| better(&c, b)) {
-            *best = Some(c);
-        }
-    };
+    let within =
+        Within::new(p, graph, depth).map_err(|_| SchedError::Defect("the policy waits for itself".into()))?;
+    let (bound, hub) = (within.bound, within.hub);
+    let mut orders = Orders { p, best: None, most: None };
     let mut modulo_found = false;
     if modulo {
         for stretch in STRETCH {
-            let found = modulo_schedule(p, graph, hub, (bound * stretch).ceil())?;
+            let found = modulo_schedule(p, &within.graph, hub, (bound * stretch).ceil())?;
             if let Some(c) = found {
-                keep(c, &mut best);
+                orders.keep(c, None);
                 modulo_found = true;
                 break;
             }
         }
     }
-    let hopeless =
-        |best: &Option<Candidate>, times: f64| best.as_ref().is_some_and(|b| p.loses(b.step / times));
     let mut step = bound;
-    let mut most: Option<(ListScheduler<'_>, Found)> = None;
     for _ in 0..ROUNDS {
-        if best.as_ref().is_some_and(|b| b.step <= bound * ENOUGH) {
+        if orders.step() <= bound * ENOUGH {
             break;
         }
-        let early = bounds::earliest(graph, &p.time, step * 1.0001);
+        let early = bounds::earliest(&within.graph, &p.time, step * 1.0001);
         let need = ((horizon(p, &early) / step).ceil() as u32).max(p.history + 1);
         let mut depths: Vec<u32> =
             (need..=need + MORE).map(|d| depth.map_or(d, |most| d.min(most))).collect();
         depths.dedup();
-        let before = best.as_ref().map_or(f64::INFINITY, |b| b.step);
+        let before = orders.step();
         for depth in depths {
-            let search = ListScheduler::new(p, graph, hub, step, bound, depth);
-            let found = search.iterate();
-            keep(search.freeze(graph, &found)?, &mut best);
-            if most.as_ref().is_none_or(|m| found.ii < m.1.ii) {
-                most = Some((search, found));
-            }
-            if hopeless(&best, HOPE[0]) {
+            orders.simulate(&within, None, step, depth)?;
+            if orders.hopeless(HOPE[0]) {
                 break;
             }
         }
-        if hopeless(&best, HOPE[1]) {
-            break;
-        }
         // A round that brought nothing will not bring more.
-        if best.as_ref().is_some_and(|b| b.step > before * 0.999) {
+        if orders.hopeless(HOPE[1]) || orders.step() > before * 0.999 {
             break;
         }
-        step = best.as_ref().map_or(step, |b| b.step).max(bound);
+        step = orders.step().max(bound);
     }
-    if let Some((search, found)) = most
-        && best.as_ref().is_none_or(|b| b.step > bound * ENOUGH && !p.is_far(b.step))
-        && !hopeless(&best, HOPE[2])
-    {
-        keep(search.freeze(graph, &search.hill_climb(found))?, &mut best);
-    }
+    let limited = if depth.is_none() && orders.step() > bound * ENOUGH && !orders.hopeless(HOPE[0]) {
+        orders.limited(graph)?
+    } else {
+        Vec::new()
+    };
+    orders.climb(&within, &limited, bound)?;
+    let Orders { best, .. } = orders;
+    let (best, of) = best.ok_or_else(|| SchedError::Defect("no simulation gave a step".into()))?;
     // Of orders that are about as good the one that hides transfers with room to spare.
-    if let Some(found) = best.take() {
-        best = Some(with_margin(p, graph, (hub, bound), depth, modulo_found, found)?);
+    let within = of.map_or(&within, |of| &limited[of]);
+    Ok((with_margin(p, within, modulo_found, best)?, modulo_found))
+}
+
+/// Dependencies to look for an order with: those of a strategy, those that so many batches in flight make, and what the host must learn
+/// in time.
+struct Within {
+    depth: Option<u32>,
+    graph: Graph,
+    /// On the longest cycle.
+    hub: usize,
+    /// Nanoseconds that no step is shorter than.
+    bound: f64,
+}
+
+impl Within {
+    /// An error where they wait for themselves.
+    fn new(p: &Problem<'_>, graph: &Graph, depth: Option<u32>) -> Result<Self, bounds::Deadlock> {
+        let held = depth.and_then(|d| Some((d, p.load?))).map(|(d, load)| {
+            (0..p.time.len()).map(move |i| Edge {
+                from: i as u32,
+                to: load as u32,
+                distance: d as i32 + p.reaches_back(i),
+                why: Why::InFlight,
+            })
+        });
+        let held = held.map(|edges| graph.with(edges));
+        let graph = held.as_ref().unwrap_or(graph);
+        let rec_mii = bounds::rec_mii(graph, &p.time)?;
+        let bound = rec_mii.time.max(p.mii());
+        let hub = hub(p, &rec_mii.cycle);
+        Ok(Self { depth, graph: ahead::plan(p, graph, bound), hub, bound })
     }
-    let best = best.ok_or_else(|| SchedError::Defect("no simulation gave a step".into()))?;
-    Ok((best, modulo_found))
+}
+
+/// Orders that were found.
+struct Orders<'a> {
+    p: &'a Problem<'a>,
+    /// The best, and which of some limits it was found within, if one.
+    best: Option<(Candidate, Option<usize>)>,
+    /// The simulation that promised most, likewise.
+    most: Option<(ListScheduler<'a>, Found, Option<usize>)>,
+}
+
+impl Orders<'_> {
+    /// Keeps the better. Where few batches in flight leave the host no time to learn what it must, that must be worth it.
+    fn keep(&mut self, c: Candidate, of: Option<usize>) {
+        let late = |c: &Candidate| ahead::late(self.p, &c.frozen).is_some();
+        let worth = |b: &Candidate| of.is_none() || c.step * LATE < b.step || !late(&c) || late(b);
+        if self.best.as_ref().is_none_or(|b| better(&c, &b.0) && worth(&b.0)) {
+            self.best = Some((c, of));
+        }
+    }
+
+    /// Nanoseconds of the best.
+    fn step(&self) -> f64 {
+        self.best.as_ref().map_or(f64::INFINITY, |b| b.0.step)
+    }
+
+    /// Whether the best is so many times as long as what will be thrown away.
+    fn hopeless(&self, times: f64) -> bool {
+        self.best.is_some() && self.p.loses(self.step() / times)
+    }
+
+    /// Simulates with slacks of steps that take `step`.
+    fn simulate(
+        &mut self,
+        within: &Within,
+        of: Option<usize>,
+        step: f64,
+        depth: u32,
+    ) -> Result<(), SchedError> {
+        let search = ListScheduler::new(self.p, &within.graph, within.hub, step, within.bound, depth);
+        let found = search.iterate();
+        self.keep(search.freeze(&within.graph, &found)?, of);
+        if self.most.as_ref().is_none_or(|m| found.ii < m.1.ii) {
+            self.most = Some((search, found, of));
+        }
+        Ok(())
+    }
+
+    /// Simulates with slacks that few batches in flight leave: without them what works ahead has so much slack that it comes at any
+    /// time, and holds up what others wait for. About as many batches as the best order has in flight.
+    fn limited(&mut self, graph: &Graph) -> Result<Vec<Within>, SchedError> {
+        let p = self.p;
+        let most = self.best.as_ref().map_or(1, |b| b.0.in_flight);
+        let mut limited = Vec::new();
+        for depth in [most, most.saturating_sub(1), most + 1, most.saturating_sub(2)] {
+            if depth <= p.history || self.step() <= p.mii() * ENOUGH {
+                continue;
+            }
+            // So few may not be possible.
+            let Ok(within) = Within::new(p, graph, Some(depth)) else { continue };
+            if within.bound < self.step() {
+                self.simulate(&within, Some(limited.len()), within.bound, depth)?;
+                limited.push(within);
+            }
+        }
+        Ok(limited)
+    }
+
+    /// Changes keys of the simulation that promised most at random.
+    fn climb(&mut self, within: &Within, limited: &[Within], bound: f64) -> Result<(), SchedError> {
+        if self.step() <= bound * ENOUGH || self.p.is_far(self.step()) || self.hopeless(HOPE[2]) {
+            return Ok(());
+        }
+        let Some((search, found, of)) = self.most.take() else { return Ok(()) };
+        let within = of.map_or(within, |of| &limited[of]);
+        self.keep(search.freeze(&within.graph, &search.hill_climb(found))?, of);
+        Ok(())
+    }
 }
 
 /// An order that was found with longer transfers, if it costs no more than [`ROOM`].
 fn with_margin(
     p: &Problem<'_>,
-    graph: &Graph,
-    (hub, bound): (usize, f64),
-    depth: Option<u32>,
+    within: &Within,
     modulo_found: bool,
     best: Candidate,
 ) -> Result<Candidate, SchedError> {
@@ -291,8 +370,9 @@ fn with_margin(
         return Ok(best);
     }
     for margin in MARGINS {
+        let Within { depth, graph, hub, bound } = within;
         let most = depth.unwrap_or(best.in_flight + MORE);
-        let search = ListScheduler::with_margin(p, graph, hub, best.step, bound, most, margin);
+        let search = ListScheduler::with_margin(p, graph, *hub, best.step, *bound, most, margin);
         let found = search.hill_climb(search.iterate());
         let c = search.freeze(graph, &found)?;
         if c.step <= best.step * ROOM && c.memory <= best.memory.max(p.limits.memory()) {
