@@ -414,14 +414,22 @@ def kept(given, folder):
     killed, gone_on, ended, longest = 0, 0, 0, 2.0
     # A job goes on from the last kill too, and nothing of it is left for those that follow.
     interrupted = True
-    while killed < kills or interrupted:
+
+    def lacking():
+        # One kill at least is of a job that goes on.
+        return killed < kills or (kills > 0 and gone_on == 0)
+
+    while lacking() or interrupted:
+        if killed > 4 * kills:
+            fail(f"none of {killed} kills was of a job that goes on")
         recover = ["--enable-recovery"] if killed % 2 else []
         more = MPIRUN + recover + ["-np", str(random.choice([2, 3]))]
         job, resumed = Job(more + leaves, folder), len(list(folder.glob("c/step-*[0-9]")))
-        if killed < kills:
+        kill = lacking()
+        if kill:
             time.sleep(random.uniform(0.2, longest))
         own = workers(given.fsx)
-        if killed < kills and own and job.process.poll() is None:
+        if kill and own and job.process.poll() is None:
             for pid in own if killed % 3 else own[-1:]:
                 try:
                     os.kill(pid, signal.SIGKILL)

@@ -165,6 +165,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             );
         }
     }
+    let microbatches = compiled.schedule.settings.microbatches.max(1);
+    if let Some(windows) = args.windows.filter(|windows| *windows > microbatches) {
+        tell!(
+            "warning: --windows {windows} is more than a batch has microbatches ({microbatches}): each is a window"
+        );
+    }
     if let StrategyChoice::Fixed(policy) = args.strategy
         && args.bucket_bytes.is_some()
         && !policy.buckets_gradients()

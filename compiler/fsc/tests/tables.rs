@@ -84,6 +84,22 @@ fn rows_are_placed_as_is_said() {
     let s = schedule.expect("it compiles");
     let of = |name: &str| s.tables.iter().find(|t| t.name == name).map(|t| t.placement.name());
     assert_eq!((of("items"), of("users")), (Some("hashed"), Some("planned")));
+    // Where the place is open, too: it would be on every rank.
+    let (_, schedule) = compile(&["items:sharding=auto"]);
+    assert_eq!(schedule.expect("it compiles").tables[0].sharding, fs_schedule::Sharding::DataParallel);
+    let (_, schedule) = compile(&["items:sharding=auto,placement=hashed"]);
+    let items = &schedule.expect("it compiles").tables[0];
+    assert_eq!((&items.sharding, items.placement.name()), (&fs_schedule::Sharding::RowWise, "hashed"));
+}
+
+#[test]
+fn more_windows_than_microbatches_are_told_of() {
+    for (windows, told) in [("1", false), ("2", true)] {
+        let (ran, schedule) = compile_with(&[], &["--windows", windows]);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(said.contains("more than a batch has microbatches (1)"), told, "{said}");
+        assert!(schedule.is_some(), "{said}");
+    }
 }
 
 #[test]

@@ -40,6 +40,8 @@ const MARGINS: [f64; 3] = [1.5, 1.3, 1.15];
 const ROOM: f64 = 1.005;
 /// How many times as long a step may be for the host to learn in time what it must.
 const LATE: f64 = 1.05;
+/// How many times as long a simulation must be than another for keys of the other only to be changed at random.
+const MUCH: f64 = 1.05;
 /// How many times as long as it must be less than a step may be to be looked for further: after a first simulation, after a round, and
 /// before keys are changed at random. Of 1,682 ways of 68 random models 249 were taken, none of which this would have missed.
 const HOPE: [f64; 3] = [1.3, 1.1, 1.05];
@@ -176,12 +178,11 @@ fn fewer_in_flight(
     while !p.is_far(best.step) && !p.loses(best.step) && p.time.len() <= MODULO_OPS && best.in_flight > least
     {
         let fewer = depths.at(best.in_flight - 1)?;
-        // Fewer batches may still hold more, or leave the host no time to learn what it must.
-        let late = |c: &Candidate| ahead::late(p, &c.frozen).is_some();
-        if late(&fewer) && !late(&best) {
-            break;
-        }
-        if !better(&fewer, &best) || fewer.memory > p.limits.memory().max(best.memory) {
+        // Fewer batches may still hold more.
+        if !timely(p, &fewer, &best)
+            || !better(&fewer, &best)
+            || fewer.memory > p.limits.memory().max(best.memory)
+        {
             break;
         }
         best = fewer;
@@ -201,7 +202,7 @@ fn at_depth(
     let within =
         Within::new(p, graph, depth).map_err(|_| SchedError::Defect("the policy waits for itself".into()))?;
     let (bound, hub) = (within.bound, within.hub);
-    let mut orders = Orders { p, best: None, most: None };
+    let mut orders = Orders { p, best: None, free: None, few: None };
     let mut modulo_found = false;
     if modulo {
         for stretch in STRETCH {
@@ -285,16 +286,16 @@ struct Orders<'a> {
     p: &'a Problem<'a>,
     /// The best, and which of some limits it was found within, if one.
     best: Option<(Candidate, Option<usize>)>,
-    /// The simulation that promised most, likewise.
-    most: Option<(ListScheduler<'a>, Found, Option<usize>)>,
+    /// The simulation without limits that promised most, and that within one, with its place.
+    free: Option<(ListScheduler<'a>, Found)>,
+    few: Option<(ListScheduler<'a>, Found, usize)>,
 }
 
 impl Orders<'_> {
-    /// Keeps the better. Where few batches in flight leave the host no time to learn what it must, that must be worth it.
+    /// Keeps the better.
     fn keep(&mut self, c: Candidate, of: Option<usize>) {
-        let late = |c: &Candidate| ahead::late(self.p, &c.frozen).is_some();
-        let worth = |b: &Candidate| of.is_none() || c.step * LATE < b.step || !late(&c) || late(b);
-        if self.best.as_ref().is_none_or(|b| better(&c, &b.0) && worth(&b.0)) {
+        let worth = |b: &Candidate| better(&c, b) && (of.is_none() || timely(self.p, &c, b));
+        if self.best.as_ref().is_none_or(|b| worth(&b.0)) {
             self.best = Some((c, of));
         }
     }
@@ -320,8 +321,14 @@ impl Orders<'_> {
         let search = ListScheduler::new(self.p, &within.graph, within.hub, step, within.bound, depth);
         let found = search.iterate();
         self.keep(search.freeze(&within.graph, &found)?, of);
-        if self.most.as_ref().is_none_or(|m| found.ii < m.1.ii) {
-            self.most = Some((search, found, of));
+        match of {
+            None if self.free.as_ref().is_none_or(|free| found.ii < free.1.ii) => {
+                self.free = Some((search, found));
+            }
+            Some(of) if self.few.as_ref().is_none_or(|few| found.ii < few.1.ii) => {
+                self.few = Some((search, found, of));
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -346,14 +353,22 @@ impl Orders<'_> {
         Ok(limited)
     }
 
-    /// Changes keys of the simulation that promised most at random.
+    /// Changes keys at random of the simulations that promised most: without limits, unless one within limits is much better, and within, if
+    /// that is better.
     fn climb(&mut self, within: &Within, limited: &[Within], bound: f64) -> Result<(), SchedError> {
-        if self.step() <= bound * ENOUGH || self.p.is_far(self.step()) || self.hopeless(HOPE[2]) {
+        let enough = |orders: &Self| orders.step() <= bound * ENOUGH;
+        if enough(self) || self.p.is_far(self.step()) || self.hopeless(HOPE[2]) {
             return Ok(());
         }
-        let Some((search, found, of)) = self.most.take() else { return Ok(()) };
-        let within = of.map_or(within, |of| &limited[of]);
-        self.keep(search.freeze(&within.graph, &search.hill_climb(found))?, of);
+        let least = self.free.as_ref().map_or(f64::INFINITY, |free| free.1.ii);
+        let few = self.few.take().filter(|few| few.1.ii < least);
+        let much = few.as_ref().is_some_and(|few| few.1.ii * MUCH < least);
+        if let Some((search, found)) = self.free.take().filter(|_| !much) {
+            self.keep(search.freeze(&within.graph, &search.hill_climb(found))?, None);
+        }
+        if let Some((search, found, of)) = few.filter(|_| !enough(self)) {
+            self.keep(search.freeze(&limited[of].graph, &search.hill_climb(found))?, Some(of));
+        }
         Ok(())
     }
 }
@@ -446,6 +461,12 @@ fn better(a: &Candidate, b: &Candidate) -> bool {
         return a.step < b.step;
     }
     (a.in_flight, a.memory) < (b.in_flight, b.memory)
+}
+
+/// Whether few batches in flight leave the host as much time to learn what it must, or are worth that it waits.
+fn timely(p: &Problem<'_>, few: &Candidate, other: &Candidate) -> bool {
+    let late = |c: &Candidate| ahead::late(p, &c.frozen).is_some();
+    few.step * LATE < other.step || !late(few) || late(other)
 }
 
 /// The operations of a batch one after the other, as in the reference; `staged`: the step begins with the first that

@@ -382,6 +382,7 @@ pub fn alike(
         let named = &options.tables;
         let open = declared.is_some_and(|d| d.sharding == checked::Sharding::Auto)
             && !named.sharding.contains_key(&t.name)
+            && !named.placement.contains_key(&t.name)
             // Replicas ask nobody.
             && named.fold.get(&t.name) != Some(&true)
             && s.ranks > 1;
