@@ -38,6 +38,8 @@ const MORE: u32 = 2;
 const MARGINS: [f64; 3] = [1.5, 1.3, 1.15];
 /// What a step may cost for that.
 const ROOM: f64 = 1.005;
+/// Operations beyond which that is not tried.
+const LARGE: usize = 600;
 /// How many times as long a step may be for the host to learn in time what it must.
 const LATE: f64 = 1.05;
 /// How many times as long a simulation must be than another for keys of the other only to be changed at random.
@@ -45,8 +47,6 @@ const MUCH: f64 = 1.05;
 /// How many times as long as it must be less than a step may be to be looked for further: after a first simulation, after a round, and
 /// before keys are changed at random. Of 1,682 ways of 68 random models 249 were taken, none of which this would have missed.
 const HOPE: [f64; 3] = [1.3, 1.1, 1.05];
-/// Operations beyond which that is not tried.
-const LARGE: usize = 600;
 
 /// The outcome of the search.
 #[derive(Debug)]
