@@ -285,6 +285,29 @@ fn classes_end_the_search() {
     assert!(compiled.expect_err("too many").to_string().contains("more than 255 classes"));
 }
 
+/// Windows that do not cut a number of microbatches are none of it: in one window it may fit.
+#[test]
+fn windows_do_not_end_the_search() {
+    let program = checked(
+        "model m {
+           table a { rows 200000  dim 128  optimizer sgd(lr: 0.1)  sharding row_wise }
+           input x: ids(a) { max 10 }
+           input click: label
+           loss bce_with_logits(mlp(pool(x), [1024, 1024, 1]), click, normalize: samples)
+         }
+         train { batch 65536  steps 20  microbatches auto  balance off }
+         workload w { generate { lengths lognormal(mean: 20, sigma: 1, max: 50)  ids zipf(1.05)  labels hash } }",
+    );
+    let pec = [Candidate::new(policy::of(Strategy::Pec), None)];
+    let memory = 90 << 20;
+    let options = CompileOptions::new(Strategy::Pec, 8).cluster(Cluster { memory, ..preset("h100x256") });
+    let numbers = numbers(&program, &options).expect("numbers");
+    let best = microbatches::search(&program, numbers, &pec, asks(&options.windows(3))).expect("a schedule");
+    let s = best.compiled.schedule;
+    assert!(s.settings.microbatches > 2 && s.exchanges[0].windows == Some(1), "{:?}", best.tried);
+    assert!(verify(&s).is_empty() && s.prediction.expect("a prediction").memory <= memory);
+}
+
 /// Counts of so many microbatches: rows that are all used again at once.
 fn counts(parts: u32) -> Counts {
     let of = |unique: bool| {

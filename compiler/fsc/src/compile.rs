@@ -166,9 +166,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     let microbatches = compiled.schedule.settings.microbatches.max(1);
-    if let Some(windows) = args.windows.filter(|windows| *windows > microbatches) {
+    let apart = !matches!(args.strategy, StrategyChoice::Fixed(policy) if !policy.tells_rows_apart());
+    let asked = args.windows.iter().chain(options.tables.windows.values()).max();
+    if let Some(windows) = asked.filter(|windows| apart && **windows > microbatches) {
         tell!(
-            "warning: --windows {windows} is more than a batch has microbatches ({microbatches}): each is a window"
+            "warning: {windows} windows are more than a batch has microbatches ({microbatches}): each is one"
         );
     }
     if let StrategyChoice::Fixed(policy) = args.strategy

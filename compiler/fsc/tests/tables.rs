@@ -87,15 +87,23 @@ fn rows_are_placed_as_is_said() {
     // Where the place is open, too: it would be on every rank.
     let (_, schedule) = compile(&["items:sharding=auto"]);
     assert_eq!(schedule.expect("it compiles").tables[0].sharding, fs_schedule::Sharding::DataParallel);
-    let (_, schedule) = compile(&["items:sharding=auto,placement=hashed"]);
-    let items = &schedule.expect("it compiles").tables[0];
-    assert_eq!((&items.sharding, items.placement.name()), (&fs_schedule::Sharding::RowWise, "hashed"));
+    for placement in ["hashed", "planned", "range"] {
+        let (_, schedule) = compile(&[&format!("items:sharding=auto,placement={placement}")]);
+        let items = &schedule.expect("it compiles").tables[0];
+        assert_eq!((&items.sharding, items.placement.name()), (&fs_schedule::Sharding::RowWise, placement));
+    }
 }
 
 #[test]
 fn more_windows_than_microbatches_are_told_of() {
-    for (windows, told) in [("1", false), ("2", true)] {
-        let (ran, schedule) = compile_with(&[], &["--windows", windows]);
+    let pec: &[&str] = &[];
+    for (tables, more, told) in [
+        (pec, &["--windows", "1"][..], false),
+        (pec, &["--windows", "2"], true),
+        (&["items:windows=2"], &[], true),
+        (pec, &["--windows", "2", "--microbatches", "2"], false),
+    ] {
+        let (ran, schedule) = compile_with(tables, more);
         let said = String::from_utf8_lossy(&ran.stderr);
         assert_eq!(said.contains("more than a batch has microbatches (1)"), told, "{said}");
         assert!(schedule.is_some(), "{said}");

@@ -122,7 +122,7 @@ fn search(p: &Problem<'_>, graph: &Graph, limits: &mut Vec<String>) -> Result<Ca
     while depth >= least && found.is_none() {
         let next = depths.at(depth)?;
         if fits(&next) {
-            found = Some(next);
+            found = Some(fewer_in_flight(&mut depths, next, least)?);
         } else if next.memory < smallest.memory && most.is_none_or(|m| next.in_flight <= m) {
             smallest = next;
         }

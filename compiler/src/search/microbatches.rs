@@ -125,8 +125,12 @@ fn climb<'a, E: From<CompileError>>(
             (!apart || said.all(evenly))
                 && can_be_told_apart(program, &options, &if open { c.windows(1) } else { *c })
         };
-        let asked = asked.filter(|c| leaders.is_empty() || fits(c));
-        let asked: Vec<Candidate> = asked.collect();
+        // Where windows that are asked for do not cut it, in one.
+        let cut = |c: Candidate| {
+            let one = c.windows(1);
+            if leaders.is_empty() || fits(&c) { Some(c) } else { Some(one).filter(|one| fits(one)) }
+        };
+        let asked: Vec<Candidate> = asked.filter_map(cut).collect();
         let search = Search::new(program, &options)?;
         let beat = best.map(|best| best.longer(near.unwrap_or(1.0 / GAIN)));
         let (mut round, one) = match near {

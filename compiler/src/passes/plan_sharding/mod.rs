@@ -251,13 +251,12 @@ fn ask_rows(module: &mut Module, ops: &[OpId], asked: &PerTable<String>) -> Resu
     known("placement", &names, asked)?;
     for (id, name) in ops.iter().zip(&names) {
         let Some(word) = asked.get(name) else { continue };
-        let Some(wish) = Wish::of_word(word) else {
+        if Wish::of_word(word).is_none() {
             return Err(OptionError::NoRows { placement: word.clone() }.into());
-        };
+        }
         let attrs = &mut module.op_mut(*id).attrs;
-        // Nobody asks for rows at owners without asking for owners of rows.
-        let open = Asked::of(attrs.get("sharding")) == Asked::Auto;
-        if open && matches!(wish, Wish::Hashed | Wish::Planned) {
+        // Who says which rows ranks own says that ranks own rows.
+        if Asked::of(attrs.get("sharding")) == Asked::Auto {
             attrs.insert("sharding".into(), Attr::Str("row_wise".into()));
         }
         attrs.insert("placement".into(), Attr::Str(word.clone()));
