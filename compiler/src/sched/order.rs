@@ -9,7 +9,8 @@
 //! - *[list scheduling](super::list) by simulation*: engines work on many batches at once, each taking the ready
 //!   operation whose latest start, in absolute time, comes first: rows that somebody waits for before others, and work
 //!   ahead and behind where nothing is urgent. A run gives an initiation interval; with it slacks are found again, for
-//!   some rounds, with more and fewer batches in flight.
+//!   some rounds, with more and fewer batches in flight. Where that ends above the bound, the slacks that few batches in flight leave
+//!   are tried as well.
 //!
 //! The best step that the limits allow is kept.
 
@@ -45,7 +46,8 @@ const LATE: f64 = 1.05;
 /// How many times as long a simulation must be than another for keys of the other only to be changed at random.
 const MUCH: f64 = 1.05;
 /// How many times as long as it must be less than a step may be to be looked for further: after a first simulation, after a round, and
-/// before keys are changed at random. Of 1,682 ways of 68 random models 249 were taken, none of which this would have missed.
+/// before keys are changed at random. Of 7,710 ways of 68 models whose search was long or could be beaten by hand 949 came out shorter; the
+/// first of these would have missed none of them, the second 17 and the third 3.
 const HOPE: [f64; 3] = [1.3, 1.1, 1.05];
 
 /// The outcome of the search.
