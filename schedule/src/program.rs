@@ -139,6 +139,12 @@ pub struct Prediction {
     pub busy: Vec<Busy>,
     /// Device memory of a rank at the assumed sizes, in bytes: tables, parameters and buffers.
     pub memory: u64,
+    /// Bytes that a rank sends to others in a step, on average over ranks.
+    #[serde(default)]
+    pub sent: f64,
+    /// Those of them that go to other nodes.
+    #[serde(default)]
+    pub between_nodes: f64,
     /// What kept the schedule from being better, in sentences.
     pub limits: Vec<String>,
     /// The sizes assumed: symbol and mean value, of the rank that takes longest.

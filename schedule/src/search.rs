@@ -62,9 +62,21 @@ pub struct Rewrite {
     /// Those to other nodes, of ranks on several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_nodes: Option<[f64; 2]>,
-    /// Seconds of a step with all other changes and without this one; none if there is no schedule of that.
+    /// What a step takes with all other changes and without this one; none if there is no schedule of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub without: Option<f64>,
+    pub without: Option<Without>,
+}
+
+/// A step without a change.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Without {
+    /// Seconds.
+    pub step: f64,
+    /// Bytes that a rank is expected to send in it, of all tables and parameters.
+    pub sent: f64,
+    /// Those to other nodes.
+    pub between_nodes: f64,
 }
 
 /// By what one way becomes the other, in words.

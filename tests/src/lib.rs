@@ -3,6 +3,7 @@
 //! What several test files need stands here.
 
 pub mod arrange;
+pub mod batches;
 pub mod boundaries;
 pub mod campaign;
 pub mod chart;

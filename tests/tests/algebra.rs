@@ -12,6 +12,7 @@ use fs_compiler::search::{self, Candidate, Cost, Verdict, candidates};
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Cluster;
 use fs_executor::{Options, Session};
+use fs_schedule::search::Without;
 use fs_schedule::{Data, Schedule, Sharding, verify};
 use fs_tests::models::{Features, models};
 use fs_tests::training::state;
@@ -182,7 +183,7 @@ proptest! {
 /// Of examples on machines that have room for them: no step is longer, what is said of swaps is true, and twice is the same.
 #[test]
 fn it_is_never_slower_and_always_the_same() {
-    let (mut swaps, mut others) = (0, 0);
+    let (mut swaps, mut others, mut alone) = (0, 0, 0);
     for (name, preset) in
         [("ranking", "local"), ("dlrm", "dgx_h100"), ("ranking", "h100x256"), ("movielens", "h100x256")]
     {
@@ -216,9 +217,21 @@ fn it_is_never_slower_and_always_the_same() {
         let first = found.strategies.iter().filter_map(|tried| tried.step).fold(f64::INFINITY, f64::min);
         for rewrite in &found.rewrites {
             // Each left out by itself; of one there is nothing else.
-            let without = rewrite.without.expect("it could be scheduled before");
+            let Without { step: without, sent, between_nodes } =
+                rewrite.without.expect("it could be scheduled before");
             let only = found.rewrites.len() == 1;
             assert!(without > step && (!only || without.to_bits() == first.to_bits()), "{name}: {rewrite:?}");
+            assert!(sent > 0.0 && between_nodes <= sent, "{name}: {rewrite:?}");
+            // The bytes of the change alone: owners of whole tables and company send as many.
+            if only {
+                let sends = best.compiled.schedule.prediction.as_ref().expect("a prediction").sent;
+                let [before, after] = rewrite.bytes;
+                assert!(
+                    ((sent - sends) - (before - after)).abs() <= 0.02 * sent,
+                    "{name}: {sent} {sends} {rewrite:?}"
+                );
+                alone += 1;
+            }
         }
         for other in &found.others {
             assert!(other.step * 1.001 >= step, "{name}: {other:?} is shorter than {step}");
@@ -236,7 +249,7 @@ fn it_is_never_slower_and_always_the_same() {
         assert_eq!(outcome.swaps, same.swaps, "{name}");
         assert_eq!(again.compiled.schedule, best.compiled.schedule, "{name}");
     }
-    assert!(swaps > 0 && others > 0, "nothing was ever better, or nothing was ever tried");
+    assert!(swaps > 0 && others > 0 && alone > 0, "nothing was ever better, or nothing was ever tried");
 }
 
 /// A whole table moves from one rank to all where that is faster and the model leaves it open, and nowhere else; it trains to the

@@ -17,10 +17,10 @@ use fs_executor::{Options, Session};
 use fs_kernels::random::negatives;
 use fs_schedule::counts::Counts;
 use fs_schedule::{Action, InputKind, Reuse, Schedule, Strategy, Symbol, Way};
+use fs_tests::batches::{ids, one_batch};
 use fs_tests::binary;
 use fs_workload::random::RandomKey;
 use proptest::prelude::*;
-use safetensors::tensor::{Dtype, TensorView};
 use tempfile::TempDir;
 
 /// Next items of users in a file, against drawn ones.
@@ -242,18 +242,7 @@ proptest! {
         let dir = TempDir::new().expect("a temporary folder");
         let lengths: Vec<i32> = (0..12).map(|i| 1 + ((seed >> (i % 7)) % 4) as i32).collect();
         let tokens: i32 = lengths.iter().sum();
-        let key = RandomKey { seed, stream: 1, step: 0 };
-        let ids: Vec<i64> = (0..tokens as u64).map(|i| fs_workload::random::uniform_index(key, i, 25) as i64).collect();
-        let bytes = |list: Vec<[u8; 8]>| list.concat();
-        let (ids, labels) = (bytes(ids.iter().map(|i| i.to_le_bytes()).collect()), vec![0; 48]);
-        let of_lengths: Vec<u8> = lengths.iter().flat_map(|n| n.to_le_bytes()).collect();
-        let tensors = [
-            ("lengths", TensorView::new(Dtype::I32, vec![1, 1, 12], &of_lengths).expect("lengths")),
-            ("ids", TensorView::new(Dtype::I64, vec![1, tokens as usize], &ids).expect("ids")),
-            ("labels", TensorView::new(Dtype::F32, vec![12], &labels).expect("labels")),
-        ];
-        let file = safetensors::serialize(tensors, None).expect("serialised");
-        fs::write(dir.path().join("b.safetensors"), file).expect("written");
+        one_batch(&dir.path().join("b.safetensors"), &lengths, &ids(tokens as usize, 25, seed));
         let model = dir.path().join("m.fs");
         fs::write(&model, "model m {
            table a { rows 30  dim 4  init normal(0, 0.5)  optimizer sgd(lr: 0.1)  sharding row_wise }

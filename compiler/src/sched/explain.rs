@@ -99,6 +99,10 @@ pub struct Explanation {
     pub bubble: f64,
     /// Bytes of device memory.
     pub memory: u64,
+    /// Bytes that a rank sends to others in a step, on average.
+    pub sent: f64,
+    /// Those to other nodes.
+    pub between_nodes: f64,
     /// Batches in flight.
     pub in_flight: u32,
     /// Buffers that several batches share at once.
@@ -159,6 +163,8 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         joint_bound: p.joint.map(|joint| (joint.time, name(joint.from), name(joint.to))),
         bubble: p.bubble,
         memory: p.memory,
+        sent: p.sent,
+        between_nodes: p.between_nodes,
         in_flight: s.train.in_flight,
         copied_buffers: s.train.buffers.iter().filter(|b| b.copies > 1).count(),
         balance: p.stragglers.clone(),
@@ -291,6 +297,13 @@ impl Explanation {
             if self.in_flight == 1 { "" } else { "es" },
             self.copied_buffers
         );
+        if self.sent > 0.0 {
+            let far = match self.between_nodes {
+                0.0 => String::new(),
+                far => format!(", {} of it to other nodes", human(far as u64)),
+            };
+            let _ = writeln!(t, "sent             {} a rank and step{far}", human(self.sent as u64));
+        }
         if let Some(Counted { digest, first, batches }) = &self.counted {
             let _ = writeln!(
                 t,
@@ -347,7 +360,7 @@ impl Explanation {
             }
         }
         if let Some(search) = &self.search {
-            t.push_str(&found::text(search));
+            t.push_str(&found::text(search, self.sent));
         }
         let _ = writeln!(t, "\noperations in issue order (start, time, engine, batch offset):");
         for o in &self.operations {

@@ -16,8 +16,8 @@ fn some(tables: &[String]) -> String {
     }
 }
 
-/// As paragraphs of `fsc explain`.
-pub(super) fn text(search: &Search) -> String {
+/// As paragraphs of `fsc explain`, of a schedule whose ranks send so many bytes in a step.
+pub(super) fn text(search: &Search, in_all: f64) -> String {
     let mut t = String::from("\nsearch:\n");
     for TriedStrategy { name, step, at_least } in &search.strategies {
         let _ = match (step, at_least) {
@@ -37,12 +37,16 @@ pub(super) fn text(search: &Search) -> String {
         if let Some([sent, now]) = between_nodes.map(said) {
             let _ = write!(t, ", of these {now} between nodes instead of {sent}");
         }
-        let _ = match without {
-            Some(without) if search.rewrites.len() > 1 => {
-                writeln!(t, "; {:.3} ms with all but this", without * 1e3)
-            }
-            _ => writeln!(t),
-        };
+        let _ = writeln!(t);
+        if let Some(without) = without {
+            let _ = writeln!(
+                t,
+                "    {:.3} ms with all but this, {} sent of all tables and parameters instead of {}",
+                without.step * 1e3,
+                human(without.sent as u64),
+                human(in_all as u64)
+            );
+        }
     }
     for OtherWay { tables, to, step } in &search.others {
         let _ = writeln!(t, "  not taken: {}: {to}: {:.3} ms", some(tables), step * 1e3);

@@ -31,6 +31,8 @@ pub(crate) struct Sizes {
     values: BTreeMap<Symbol, f64>,
     /// Those that differ where samples are as assigned.
     assigned: BTreeMap<Symbol, f64>,
+    /// Those of the mean rank where the values are the slowest one's.
+    means: BTreeMap<Symbol, f64>,
     microbatches: f64,
     /// How much longer compute takes on cores that ranks share than where it was measured.
     pub crowded: f64,
@@ -72,13 +74,14 @@ impl Sizes {
         sizes
     }
 
-    /// Puts the slowest rank's sizes in place of those that are known: a factor for operations, and one for what is done where
-    /// samples are read if that is elsewhere.
+    /// Puts the slowest rank's sizes in place of those that are known: a factor for operations, and that of the mean rank, which is what is
+    /// done where samples are read if that is elsewhere.
     fn straggle(&mut self, planned: bool, factors: impl Fn(Symbol) -> (f64, f64)) {
         let known: Vec<(Symbol, f64)> = self.values.iter().map(|(s, v)| (*s, *v)).collect();
         let samples = |s: &Symbol| matches!(s, Symbol::Samples | Symbol::Tokens(_) | Symbol::Squares(_));
         for (symbol, value) in known.into_iter().filter(|(s, _)| samples(s)) {
             let (slowest, home) = factors(symbol);
+            self.means.insert(symbol, value * home);
             if planned {
                 self.assigned.insert(symbol, value * slowest);
                 self.values.insert(symbol, value * home);
@@ -94,6 +97,7 @@ impl Sizes {
         let mut sizes = Self {
             values: BTreeMap::from([(Symbol::Ranks, f64::from(s.ranks))]),
             assigned: BTreeMap::new(),
+            means: BTreeMap::new(),
             microbatches: f64::from(s.settings.microbatches.max(1)),
             crowded: 1.0,
             busiest: Busiest::default(),
@@ -195,6 +199,7 @@ impl Sizes {
         Self {
             values: values.into_iter().collect(),
             assigned: BTreeMap::new(),
+            means: BTreeMap::new(),
             microbatches: f64::from(microbatches.max(1)),
             crowded: 1.0,
             busiest: Busiest::default(),
@@ -225,6 +230,15 @@ impl Sizes {
                 value / self.microbatches
             }
             _ => value,
+        }
+    }
+
+    /// Value of a symbol for an operation of the mean rank, of which what is asked for stands for what owners are.
+    pub(crate) fn mean_of(&self, op: &Op, symbol: Symbol) -> f64 {
+        match self.means.get(&symbol) {
+            Some(mean) if op.microbatch.is_some() => mean / self.microbatches,
+            Some(mean) => *mean,
+            None => self.of(op, symbol),
         }
     }
 

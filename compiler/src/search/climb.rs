@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use fs_schedule::Engine;
+use fs_schedule::search::Without;
+use fs_schedule::{Engine, Strategy};
 
 use super::asked::{Asked, Change};
 use super::outcome::{Outcome, Swap, Way};
@@ -11,7 +12,7 @@ use super::{Best, Candidate, Cost, Effort, Search, Tried, Verdict, gain};
 use crate::compile::{CompileError, Compiled};
 use crate::ir::Module;
 use crate::passes::branches::Branches;
-use crate::sched::BoundBy;
+use crate::sched::{BoundBy, policy};
 
 /// Most ways that are tried, each by a first good order.
 const SCHEDULES: usize = 32;
@@ -224,7 +225,7 @@ impl<'a, 's> Climb<'a, 's> {
             for left_out in 0..self.made.len() {
                 let asked = self.with(|n| n != left_out);
                 let found = self.alone(&asked);
-                self.outcome.swaps[left_out].without = found.as_ref().map(|(cost, _)| cost.step);
+                self.outcome.swaps[left_out].without = found.as_ref().and_then(|(_, without)| told(without));
                 if let Some(found) = found.filter(|found| found.0 < self.cost)
                     && shorter.as_ref().is_none_or(|known| found.0 < known.2.0)
                 {
@@ -238,7 +239,9 @@ impl<'a, 's> Climb<'a, 's> {
             self.retell();
         }
         if let [only] = &mut self.outcome.swaps[..] {
-            only.without = Some(only.step.0);
+            let began = self.search.said();
+            let sent = self.search.in_any_order(self.candidate, &began);
+            only.without = sent.map(|sent| Without { step: only.step.0, ..sent });
         }
         self.outcome.told();
         (self.cost, self.best, self.outcome)
@@ -274,7 +277,20 @@ impl<'a, 's> Climb<'a, 's> {
     }
 }
 
+/// What a step takes.
+fn told(compiled: &Compiled) -> Option<Without> {
+    let p = compiled.schedule.prediction.as_ref()?;
+    Some(Without { step: p.step, sent: p.sent, between_nodes: p.between_nodes })
+}
+
 impl Search<'_> {
+    /// What these choices take in the order of the serial strategy, which changes no bytes that are sent.
+    fn in_any_order(&self, candidate: Candidate, asked: &Asked) -> Option<Without> {
+        let module = self.lowered(candidate, asked)?;
+        let found = self.schedule(module, policy::of(Strategy::Serial), Effort::default());
+        told(&found.ok()?.ok()?.1)
+    }
+
     /// What options ask for.
     fn said(&self) -> Asked {
         Asked { tables: self.options.tables.clone(), bucket_bytes: self.options.bucket_bytes }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fs_schedule::Sharding;
-use fs_schedule::search::{Derivation, OtherWay, Rewrite, TriedStrategy, by};
+use fs_schedule::search::{Derivation, OtherWay, Rewrite, TriedStrategy, Without, by};
 
 use super::{Best, Cost, Verdict};
 use crate::distribution::Choice;
@@ -68,8 +68,8 @@ pub struct Swap {
     pub wire: (f64, f64),
     /// Those to other nodes.
     pub far: (f64, f64),
-    /// Seconds of a step with all other swaps and without this one, if that can be scheduled.
-    pub without: Option<f64>,
+    /// A step with all other swaps and without this one, if that can be scheduled.
+    pub without: Option<Without>,
 }
 
 /// A way that was scheduled and not taken.

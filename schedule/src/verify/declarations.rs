@@ -116,7 +116,7 @@ fn init_is_finite(init: Init) -> bool {
 fn prediction(s: &Schedule, r: &mut Report) {
     let Some(p) = &s.prediction else { return };
     let joint = p.joint.map_or(0.0, |joint| joint.time);
-    let numbers = [p.step, p.resource_bound, p.recurrence_bound, joint, p.bubble];
+    let numbers = [p.step, p.resource_bound, p.recurrence_bound, joint, p.bubble, p.sent, p.between_nodes];
     let busy = p.busy.iter().map(|b| b.time);
     let sizes = p.sizes.iter().map(|(_, n)| *n);
     let spread = p.stragglers.iter().flat_map(|x| {

@@ -156,6 +156,8 @@ fn predictions(all: &mut Cases, base: &Schedule) {
         bubble: 1.0,
         busy: vec![Busy { engine: Engine::Compute, time: 1.0 }],
         memory: 1,
+        sent: 1.0,
+        between_nodes: 1.0,
         limits: Vec::new(),
         sizes: vec![("B".into(), 1.0)],
         stragglers: Some(fs_schedule::Stragglers {
@@ -181,6 +183,8 @@ fn predictions(all: &mut Cases, base: &Schedule) {
         add("a joint bound", TIMES, &|p| p.joint.as_mut().expect("one").time = x);
         add("a bubble", TIMES, &|p| p.bubble = x);
         add("a busy time", TIMES, &|p| p.busy[0].time = x);
+        add("bytes that are sent", TIMES, &|p| p.sent = x);
+        add("bytes between nodes", TIMES, &|p| p.between_nodes = x);
         add("a size", TIMES, &|p| p.sizes[0].1 = x);
         add("a straggler", TIMES, &|p| p.stragglers.as_mut().expect("one").at_home = x);
         add("a rank's work", TIMES, &|p| p.stragglers.as_mut().expect("one").ranks[0].planned = x);
