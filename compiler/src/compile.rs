@@ -298,6 +298,11 @@ impl Aim {
         }
     }
 
+    /// Operations that were simulated so far to find orders.
+    pub(crate) fn simulated(&self) -> u64 {
+        self.memo.simulated()
+    }
+
     /// Puts down in an imported module what was counted of rows.
     pub(crate) fn count(&self, module: &mut Module) {
         if let Some(profile) = &self.profile {

@@ -8,6 +8,7 @@
 //! one number after the other ([`microbatches`]).
 
 mod asked;
+mod budget;
 mod climb;
 mod derived;
 pub mod microbatches;
@@ -220,6 +221,11 @@ impl<'a> Search<'a> {
         let decided = balance::decide(program, &module, &aim, options);
         let folds = options.balance_at.is_none();
         Ok(Self { program, options: decided.options(options), module, aim, decided, folds })
+    }
+
+    /// Operations that were simulated so far to find orders.
+    fn simulated(&self) -> u64 {
+        self.aim.simulated()
     }
 
     /// Schedules a lowered module, unless no order of it can beat a cost.

@@ -56,11 +56,13 @@ proptest! {
         let options = moving(options.cluster(cluster.clone()));
         // A model may ask for what cannot be.
         let serial = moving(CompileOptions::new(Strategy::Serial, ranks).cluster(cluster));
-        let Ok(plain) = compile_with(&program, &serial) else { return Ok(()) };
+        let plain = compile_with(&program, &serial);
+        prop_assume!(plain.is_ok());
+        let plain = plain.expect("as assumed");
         prop_assume!(matches!(plain.schedule.data, Some(Data::Generate { .. })));
         let now = compile_with(&program, &options).expect("compiled before").schedule;
         let candidate = Candidate::new(policy::of(strategy), lookahead);
-        let mut bits = None;
+        let (mut bits, mut others) = (None, 0);
         for class in alike(&program, &now, (&options, open), candidate) {
             let derived = derive(&class.context, &class.now, &class.sizes).expect("derived");
             prop_assert!(derived.saturated, "{} nodes", derived.nodes);
@@ -107,8 +109,10 @@ proptest! {
                 }
                 let bits = bits.get_or_insert_with(|| trained(&plain.schedule));
                 prop_assert_eq!(&trained(&other.schedule), &*bits, "{:?} {:?}\n{}", class.tables, choice, text);
+                others += usize::from(*choice != class.now);
             }
         }
+        prop_assume!(others > 0);
     }
 }
 
@@ -439,4 +443,42 @@ fn what_two_operations_use_keeps_its_entries() {
             alike(&program, &once, (&options, true), Candidate::new(policy::of(Strategy::Serial), None));
         assert_eq!(classes.iter().map(|c| c.context.repeats).collect::<Vec<_>>(), [same], "{uses}");
     }
+}
+
+/// Where latency bounds a step every way is simulated again and again: a search ends after so many of these, says that there was more to
+/// try, and is no worse than where it began.
+#[test]
+fn what_a_search_simulates_is_limited() {
+    let tables = (0..10).map(|i| {
+        let rows = [50, 5000, 500_000][i % 3];
+        let optimizer = ["adagrad(lr: 0.1)", "sgd(lr: 0.1)", "rowwise_adagrad(lr: 0.1)", "adam(lr: 0.1)"][i % 4];
+        let max = [1, 5, 50, 20, 10][i % 5];
+        let open = if i % 2 == 0 { "sharding auto" } else { "" };
+        format!("table t{i} {{ rows {rows}  dim 64  optimizer {optimizer}  {open} }} input x{i}: ids(t{i}) {{ max {max} }}")
+    });
+    let tables: Vec<String> = tables.collect();
+    let pools: Vec<String> = (0..10).map(|i| format!("pool(x{i}, sum)")).collect();
+    let text = format!(
+        "model m {{ {} input f: dense(13) input y: label
+         let top = mlp(concat(mlp(f, [64, 64], last: relu), {}), [64, 64, 1])
+         loss bce_with_logits(top, y, normalize: samples) }}
+         train {{ batch 16  steps 2 }}
+         workload w {{ generate {{ lengths lognormal(mean: 8, sigma: 1, max: 50)  ids zipf(1.05) }} }}",
+        tables.join("\n"),
+        pools.join(", ")
+    );
+    let local = fs_dsl::cluster::preset("local").expect("a preset");
+    let options = CompileOptions::new(Strategy::Serial, 4).cluster(local);
+    let (best, outcome) =
+        search::tables::search(&checked(&text), &options, candidates(None)).expect("a schedule");
+    let found = best.compiled.schedule.prediction.as_ref().expect("a prediction").step;
+    for tried in &best.tried {
+        if let Verdict::Scheduled(Cost { step, .. }) = tried.verdict {
+            assert!(found <= step, "{}: {step}, found {found}", tried.candidate.describe());
+        }
+    }
+    println!("{} simulated, {outcome}", outcome.simulated);
+    assert!(outcome.limited && best.compiled.schedule.search.as_ref().is_some_and(|s| s.limited));
+    // Strategies come first, and what changes bought is told at the end.
+    assert!(outcome.simulated < 180_000_000, "{}", outcome.simulated);
 }

@@ -201,6 +201,7 @@ impl<'a> ListScheduler<'a> {
             while left > 0 {
                 left -= 1;
                 let times = simulator.run(&key, self.ii as i64);
+                self.p.simulated(self.batches);
                 let ii = self.interval(times);
                 if best.as_ref().is_none_or(|b| ii < b.ii * 0.9995) {
                     best = Some(self.found(ii, times, &key));
@@ -296,6 +297,7 @@ impl<'a> ListScheduler<'a> {
             }
             // What starts after the batches that are looked at does not matter.
             let times = simulator.run_until(&key, self.ii as i64, [self.first, self.last]);
+            self.p.simulated(self.batches);
             let ii = self.interval(times);
             if ii <= best.ii {
                 best = self.found(ii, times, &key);

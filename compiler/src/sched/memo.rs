@@ -2,7 +2,7 @@
 //! how tables travel, and hardly in how samples load ranks. What is drawn of that ([`stragglers`](super::stragglers)) is the answer to a
 //! question that has all that it depends on.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fs_schedule::{Balance, CostModel, LengthDistribution, RankWork, Stragglers, Symbol, Travel, Unkept};
@@ -89,9 +89,21 @@ pub(crate) struct Question {
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
     drawn: RefCell<Vec<(Question, Option<Rc<Drawn>>)>>,
+    /// Operations that were simulated to find orders.
+    simulated: Cell<u64>,
 }
 
 impl Memo {
+    /// Counts operations that were simulated.
+    pub(super) fn simulate(&self, operations: usize) {
+        self.simulated.set(self.simulated.get() + operations as u64);
+    }
+
+    /// Operations that were simulated to find orders, so far: what looking for one costs, on any machine.
+    pub(crate) fn simulated(&self) -> u64 {
+        self.simulated.get()
+    }
+
     /// What was drawn for a question, or is now.
     pub(super) fn drawn(
         &self,

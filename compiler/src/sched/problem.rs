@@ -10,6 +10,7 @@ use super::graph::{self, Graph};
 use super::joined::Units;
 use super::joint::{Joint, joint};
 use super::limits::{self, ClusterLimits, Fixed, Limits};
+use super::memo::Memo;
 use super::policy::{self, Policy};
 use super::resources::{ClusterEngines, Resources};
 use super::sizes::Sizes;
@@ -32,6 +33,7 @@ pub(crate) struct Work<'a> {
     slowdown: f64,
     pub(super) units: Units,
     res_mii: ResMii,
+    memo: Option<&'a Memo>,
 }
 
 impl<'a> Work<'a> {
@@ -52,7 +54,7 @@ impl<'a> Work<'a> {
             return Err(SchedError::TooLong);
         }
         let res_mii = bounds::res_mii(&engine, &time);
-        Ok(Self { s, cluster, costs, sizes, engine, times, slowdown, units, res_mii })
+        Ok(Self { s, cluster, costs, sizes, engine, times, slowdown, units, res_mii, memo: target.memo })
     }
 
     /// The same with each operation launched by itself.
@@ -131,12 +133,14 @@ pub(crate) struct Problem<'a> {
     pub below: Option<f64>,
     /// What belongs to the middle of a step: its stage 0 begins with the first of it.
     core: Vec<bool>,
+    /// Where what is simulated is counted.
+    memo: Option<&'a Memo>,
 }
 
 impl<'a> Problem<'a> {
     /// Finds dependencies and bounds.
     pub(crate) fn new(work: Work<'a>, options: &Options) -> Result<Self, SchedError> {
-        let Work { s, cluster, costs, sizes, engine, times, slowdown, units, .. } = work;
+        let Work { s, cluster, costs, sizes, engine, times, slowdown, units, memo, .. } = work;
         let policy = options.policy;
         let ops = &s.train.ops;
         let some = |seconds: f64| if seconds > 0.0 { costs::nanoseconds(seconds) } else { 0 };
@@ -196,7 +200,15 @@ impl<'a> Problem<'a> {
             rec_mii,
             far: options.far.map(|seconds| seconds * 1e9),
             below: options.below.filter(|_| options.only_better).map(|seconds| seconds * 1e9),
+            memo,
         })
+    }
+
+    /// Counts a simulation of so many batches.
+    pub(crate) fn simulated(&self, batches: usize) {
+        if let Some(memo) = self.memo {
+            memo.simulate(self.time.len() * batches);
+        }
     }
 
     /// The operation that stands for a unit: its first.

@@ -65,7 +65,14 @@ pub(super) struct Climb<'a, 's> {
     seen: BTreeSet<String>,
     /// Ways that may be tried and scheduled yet.
     left: (usize, usize),
+    /// Operations that may have been simulated when another is begun.
+    until: u64,
+    /// A change was left out, so that steps after each are others.
+    left_out: bool,
 }
+
+/// Which change is left out, and what is asked for, costs and comes of it then.
+type Shorter = (usize, Asked, Cost, Compiled);
 
 /// What was found in place of what there is.
 struct Found {
@@ -83,9 +90,10 @@ impl<'a, 's> Climb<'a, 's> {
         let asked = search.said();
         let first = search.first(candidate, &asked)?.unwrap_or(cost);
         let (outcome, made, seen) = (Outcome::default(), Vec::new(), BTreeSet::new());
+        let (left, until, left_out) = ((0, 0), u64::MAX, false);
         let mut climb =
-            Self { search, candidate, best, cost, first, asked, outcome, made, seen, left: (0, 0) };
-        climb.allow(1);
+            Self { search, candidate, best, cost, first, asked, outcome, made, seen, left, until, left_out };
+        climb.allow(1, u64::MAX);
         Ok(climb)
     }
 
@@ -142,8 +150,9 @@ impl<'a, 's> Climb<'a, 's> {
         (&self.best.compiled, self.candidate)
     }
 
-    /// Allows to try as many ways as there may be, or a part of them.
-    pub(super) fn allow(&mut self, part: usize) {
+    /// Allows to try as many ways as there may be, or a part of them, until so many operations were simulated.
+    pub(super) fn allow(&mut self, part: usize, until: u64) {
+        self.until = until;
         let operations = self.best.compiled.schedule.train.ops.len().max(1);
         self.left = (SCHEDULES.min(OPERATIONS / operations).max(1) / part, FULLY / part);
     }
@@ -159,7 +168,7 @@ impl<'a, 's> Climb<'a, 's> {
             if asked == self.asked || !self.seen.insert(format!("{asked:?}")) {
                 continue;
             }
-            if self.left.0 == 0 || self.left.1 == 0 {
+            if self.left.0 == 0 || self.left.1 == 0 || self.search.simulated() >= self.until {
                 self.outcome.limited = true;
                 break;
             }
@@ -216,26 +225,20 @@ impl<'a, 's> Climb<'a, 's> {
         (now < beat).then_some((now, compiled))
     }
 
-    /// What came of it, with what a step takes without each of the changes. Without one that others have made worse than nothing
-    /// it is what that takes.
+    /// Without changes that others have made worse than nothing.
+    pub(super) fn lean(mut self) -> Self {
+        while let Some(shorter) = self.shorter(false) {
+            self.leave_out(shorter);
+        }
+        self
+    }
+
+    /// What came of it, with what a step takes without each of the changes.
     pub(super) fn end(mut self) -> (Cost, Best, Outcome) {
-        // Without the only one there is what the climb began with.
-        while let 2.. = self.made.len() {
-            let mut shorter: Option<(usize, Asked, (Cost, Compiled))> = None;
-            for left_out in 0..self.made.len() {
-                let asked = self.with(|n| n != left_out);
-                let found = self.alone(&asked);
-                self.outcome.swaps[left_out].without = found.as_ref().and_then(|(_, without)| told(without));
-                if let Some(found) = found.filter(|found| found.0 < self.cost)
-                    && shorter.as_ref().is_none_or(|known| found.0 < known.2.0)
-                {
-                    shorter = Some((left_out, asked, found));
-                }
-            }
-            let Some((left_out, asked, (cost, compiled))) = shorter else { break };
-            (self.cost, self.best.compiled, self.asked) = (cost, compiled, asked);
-            self.made.remove(left_out);
-            self.outcome.swaps.remove(left_out);
+        while let Some(shorter) = self.shorter(true) {
+            self.leave_out(shorter);
+        }
+        if self.left_out {
             self.retell();
         }
         if let [only] = &mut self.outcome.swaps[..] {
@@ -247,6 +250,35 @@ impl<'a, 's> Climb<'a, 's> {
         (self.cost, self.best, self.outcome)
     }
 
+    /// The change without which a step is shorter, if one, and what is asked for and found then; puts down what comes of each if that is
+    /// to be told. Without the only one there is what the climb began with.
+    fn shorter(&mut self, tell: bool) -> Option<Shorter> {
+        let mut shortest: Option<Shorter> = None;
+        if self.made.len() < 2 {
+            return None;
+        }
+        for left_out in 0..self.made.len() {
+            let asked = self.with(|n| n != left_out);
+            let least = shortest.as_ref().map_or(self.cost, |known| known.2);
+            let quick = Effort { beat: Some(least), only_better: true, far: None };
+            let found = self.alone(&asked, if tell { Effort::default() } else { quick });
+            if tell {
+                self.outcome.swaps[left_out].without = found.as_ref().and_then(|(_, without)| told(without));
+            }
+            if let Some((cost, compiled)) = found.filter(|found| found.0 < least) {
+                shortest = Some((left_out, asked, cost, compiled));
+            }
+        }
+        shortest
+    }
+
+    fn leave_out(&mut self, (n, asked, cost, compiled): Shorter) {
+        (self.cost, self.best.compiled, self.asked) = (cost, compiled, asked);
+        self.made.remove(n);
+        self.outcome.swaps.remove(n);
+        self.left_out = true;
+    }
+
     /// Some of the changes.
     fn with(&self, which: impl Fn(usize) -> bool) -> Asked {
         let some = self.made.iter().enumerate().filter(|(n, _)| which(*n));
@@ -254,21 +286,22 @@ impl<'a, 's> Climb<'a, 's> {
     }
 
     /// The best schedule of it that is found.
-    fn alone(&self, asked: &Asked) -> Option<(Cost, Compiled)> {
+    fn alone(&self, asked: &Asked, effort: Effort) -> Option<(Cost, Compiled)> {
         let module = self.search.lowered(self.candidate, asked)?;
-        self.search.schedule(module, self.candidate.policy, Effort::default()).ok()?.ok()
+        self.search.schedule(module, self.candidate.policy, effort).ok()?.ok()
     }
 
     /// What steps take after each change, once one is left out.
     fn retell(&mut self) {
         let first = self.outcome.swaps.first().map_or(0.0, |first| first.step.0);
-        let mut before = self.alone(&self.with(|_| false)).map_or(first, |(cost, _)| cost.step);
+        let mut before =
+            self.alone(&self.with(|_| false), Effort::default()).map_or(first, |(cost, _)| cost.step);
         for n in 0..self.made.len() {
             let last = n + 1 == self.made.len();
             let after = if last {
                 Some(self.cost.step)
             } else {
-                self.alone(&self.with(|i| i <= n)).map(|(cost, _)| cost.step)
+                self.alone(&self.with(|i| i <= n), Effort::default()).map(|(cost, _)| cost.step)
             };
             let after = after.unwrap_or(before);
             self.outcome.swaps[n].step = (before, after);

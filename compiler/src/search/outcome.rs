@@ -26,6 +26,8 @@ pub struct Outcome {
     pub nodes: usize,
     /// There was more to try.
     pub limited: bool,
+    /// Operations that were simulated to find orders: what the search costs, on any machine.
+    pub simulated: u64,
     /// What came closest of what was not taken, the shortest step first.
     pub others: Vec<Other>,
     /// How the serial way became what there is.

@@ -16,6 +16,7 @@ use fs_workload::ids::RowLaw;
 
 use super::asked::Change;
 pub use super::asked::asking;
+use super::budget::Budget;
 use super::climb::{Climb, Move, large};
 use super::derived::{self, Changed};
 pub use super::outcome::{Other, Outcome, Swap, Way};
@@ -37,6 +38,8 @@ use crate::sched::{relays, sizes};
 
 /// Lists of ids of a table that are looked at, where microbatches are no more.
 const LISTS: usize = 8;
+/// Stages of a climb behind its first: with other owners, and with other company twice.
+const ENDING: usize = 3;
 /// Reuse distances to tell apart.
 const LOOKAHEADS: [u32; 3] = [1, 2, 3];
 
@@ -65,7 +68,8 @@ pub fn search(
     let search = Search::new(program, options)?;
     let candidates: Vec<Candidate> = candidates.into_iter().collect();
     let (round, one) = search.over_both(&candidates, None)?;
-    let (_, mut best, outcome) = search.improve_both(round, one)?;
+    let (_, mut best, mut outcome) = search.improve_both(round, one)?;
+    outcome.simulated = search.simulated();
     best.compiled.schedule.search = Some(outcome.record(&best));
     emit::proved(&best.compiled.schedule)?;
     Ok((best, outcome))
@@ -125,50 +129,61 @@ impl Search<'_> {
         let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
         let starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
         let places = places::starts(&ways.iter().map(placed).collect::<Vec<_>>());
-        let mut others = Vec::new();
         let few = !large(now);
-        for (way, times) in starts.iter().filter(|_| few) {
-            others.extend(start.begin(way, *times)?);
-        }
-        let mut elsewhere = Vec::new();
-        for (way, times) in places.iter().filter(|_| few) {
-            elsewhere.extend(start.begin(way, *times)?);
-        }
-        let mut top = self.distributed(start, &mut known)?;
+        let mut budget = Budget::new(self.simulated());
+        let begun = |starts: Vec<(Move, f64)>| {
+            let mut found = Vec::new();
+            for (way, times) in starts.iter().filter(|_| few) {
+                if budget.no_beginning(self.simulated()) {
+                    return Ok::<_, CompileError>((found, true));
+                }
+                found.extend(start.begin(way, *times)?);
+            }
+            Ok((found, false))
+        };
+        let ((others, left_out), (elsewhere, unlooked)) = (begun(starts)?, begun(places)?);
+        budget.expect((1 + elsewhere.len()) * (1 + ENDING) + others.len());
+        let mut top = self.distributed(start, &mut known, &mut budget)?;
+        top.outcome.limited |= left_out || unlooked;
         for other in others {
-            let mut other = self.distributed(other, &mut known)?;
+            let mut other = self.distributed(other, &mut known, &mut budget)?;
             if other.cost < top.cost {
                 std::mem::swap(&mut top, &mut other);
             }
             top.outcome.also(&other.outcome);
         }
-        let mut best = self.ended(top, &mut known)?;
+        let mut best = self.ended(top, &mut known, &mut budget)?;
         // Where these lead is looked at to the end, so that one may be worse on the way and none is in the end.
         for other in elsewhere {
-            let other = self.distributed(other, &mut known)?;
-            let mut other = self.ended(other, &mut known)?;
-            if other.0 < best.0 {
+            let other = self.distributed(other, &mut known, &mut budget)?;
+            let mut other = self.ended(other, &mut known, &mut budget)?;
+            if other.cost < best.cost {
                 std::mem::swap(&mut best, &mut other);
             }
-            best.2.also(&other.2);
+            best.outcome.also(&other.outcome);
         }
-        Ok(best)
+        Ok(best.end())
     }
 
     /// With other owners and company, or with other company only: the better end.
-    fn ended(&self, top: Climb<'_, '_>, known: &mut Known) -> Result<(Cost, Best, Outcome), CompileError> {
+    fn ended<'c, 's>(
+        &'s self,
+        top: Climb<'c, 's>,
+        known: &mut Known,
+        budget: &mut Budget,
+    ) -> Result<Climb<'c, 's>, CompileError> {
         // Other owners may lead to a worse end than none: what company there is to be gained differs.
-        let (before, owned) = (top.outcome.clone(), self.owned(top.clone(), known)?);
+        let (before, owned) = (top.outcome.clone(), self.owned(top.clone(), known, budget)?);
         let changed = owned.outcome.swaps.len() > before.swaps.len();
         if !changed {
-            return Ok(self.accompanied(owned, known)?.end());
+            return Ok(self.accompanied(owned, known, (budget, 2))?.lean());
         }
-        let mut best = self.accompanied(top, known)?.end();
-        let mut other = self.accompanied(owned, known)?.end();
-        if other.0 < best.0 {
+        let mut best = self.accompanied(top, known, (budget, 1))?.lean();
+        let mut other = self.accompanied(owned, known, (budget, 1))?.lean();
+        if other.cost < best.cost {
             std::mem::swap(&mut best, &mut other);
         }
-        best.2.also(&other.2.since(&before));
+        best.outcome.also(&other.outcome.since(&before));
         Ok(best)
     }
 
@@ -177,7 +192,9 @@ impl Search<'_> {
         &'s self,
         mut climb: Climb<'c, 's>,
         known: &mut Known,
+        budget: &mut Budget,
     ) -> Result<Climb<'c, 's>, CompileError> {
+        climb.allow(1, budget.next(self.simulated()));
         loop {
             let (now, candidate) = climb.now();
             let classes = self.alike(now, candidate);
@@ -195,8 +212,9 @@ impl Search<'_> {
         &'s self,
         mut climb: Climb<'c, 's>,
         known: &mut Known,
+        budget: &mut Budget,
     ) -> Result<Climb<'c, 's>, CompileError> {
-        climb.allow(2);
+        climb.allow(2, budget.next(self.simulated()));
         loop {
             let (now, candidate) = climb.now();
             let classes = self.alike(now, candidate);
@@ -214,8 +232,10 @@ impl Search<'_> {
         &'s self,
         mut climb: Climb<'c, 's>,
         known: &mut Known,
+        (budget, stages): (&mut Budget, usize),
     ) -> Result<Climb<'c, 's>, CompileError> {
-        climb.allow(2);
+        let until = (0..stages).map(|_| budget.next(self.simulated())).last();
+        climb.allow(2, until.unwrap_or(0));
         loop {
             let (now, candidate) = climb.now();
             let classes = self.alike(now, candidate);
