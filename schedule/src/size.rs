@@ -116,23 +116,24 @@ pub(crate) fn decimal(s: &str) -> Option<u32> {
     s.parse().ok()
 }
 
-/// A polynomial with numeric coefficients; terms are kept sorted and non-zero, so equal values print alike.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Poly {
-    terms: BTreeMap<Vec<Symbol>, f64>,
+/// A polynomial with numeric coefficients; terms are kept sorted and non-zero, so equal values print alike. Those of schedules are in
+/// [`Symbol`]s.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Poly<S: Ord = Symbol> {
+    terms: BTreeMap<Vec<S>, f64>,
 }
 
-impl Poly {
+impl<S: Ord + Copy> Poly<S> {
     /// Zero.
     pub fn zero() -> Self {
-        Self::default()
+        Self { terms: BTreeMap::new() }
     }
     /// A number.
     pub fn constant(c: f64) -> Self {
         Self::term(c, &[])
     }
     /// `c` times the product of `symbols`.
-    pub fn term(c: f64, symbols: &[Symbol]) -> Self {
+    pub fn term(c: f64, symbols: &[S]) -> Self {
         let mut monomial = symbols.to_vec();
         monomial.sort_unstable();
         let mut terms = BTreeMap::new();
@@ -146,7 +147,7 @@ impl Poly {
         self.terms.is_empty()
     }
     /// Its terms: coefficient and sorted symbols.
-    pub fn terms(&self) -> impl Iterator<Item = (f64, &[Symbol])> {
+    pub fn terms(&self) -> impl Iterator<Item = (f64, &[S])> {
         self.terms.iter().map(|(m, c)| (*c, m.as_slice()))
     }
     /// Sum.
@@ -173,12 +174,18 @@ impl Poly {
         Self { terms: terms.collect() }
     }
     /// Value for given sizes.
-    pub fn eval(&self, size: impl Fn(Symbol) -> f64) -> f64 {
+    pub fn eval(&self, size: impl Fn(S) -> f64) -> f64 {
         self.terms.iter().map(|(m, c)| c * m.iter().map(|s| size(*s)).product::<f64>()).sum()
     }
 }
 
-impl std::iter::Sum for Poly {
+impl<S: Ord + Copy> Default for Poly<S> {
+    fn default() -> Self {
+        Self::zero()
+    }
+}
+
+impl<S: Ord + Copy> std::iter::Sum for Poly<S> {
     fn sum<I: Iterator<Item = Self>>(terms: I) -> Self {
         let mut out = Self::zero();
         for poly in terms {
@@ -200,7 +207,7 @@ impl std::iter::Sum for Poly {
     }
 }
 
-impl fmt::Display for Poly {
+impl<S: Ord + fmt::Display> fmt::Display for Poly<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.terms.is_empty() {
             return write!(f, "0");
