@@ -3,14 +3,17 @@
 
 mod terms;
 
-use egg::{AstSize, EGraph, Extractor, Language as _, RecExpr, Rewrite, Runner};
+use egg::{AstSize, EGraph, Extractor, Language as _, Pattern, RecExpr, Rewrite, Runner};
 use fs_compiler::algebra::analysis::{Kind, Kinds};
 use fs_compiler::algebra::convert::{Table, to_nodes, to_term, to_terms};
 use fs_compiler::algebra::lang::Node;
 use fs_compiler::algebra::rules::{About, Context, Lookalike, RULES, Use};
+use fs_compiler::algebra::size::{List, Size, Symbol};
+use fs_compiler::distribution::ty::Sharded;
 use fs_compiler::distribution::{Choice, Id, Op};
-use fs_schedule::{Element, Sharding, WirePrecision};
+use fs_schedule::{Element, Extent, Sharding, Symbol as Sized, WirePrecision};
 use proptest::prelude::*;
+use terms::counted::Counted;
 use terms::{DIM, Data, Sizes, choice, choices, sizes};
 
 /// How the n-th sequence uses the table.
@@ -99,8 +102,81 @@ fn same_values(graph: &EGraph<Node, Kinds>, data: &mut Data) -> usize {
     compared
 }
 
+/// Whether a class's size is what a single term of it says, which knows exchanges in place of lists.
+fn is_extent(size: &Size, sharded: Sharded, extent: Option<Extent>) -> bool {
+    let mut symbols = size.symbols();
+    let (first, more) = (symbols.next(), symbols.collect::<Vec<_>>());
+    let all = if sharded == Sharded::Replicated { vec![Symbol::Ranks] } else { Vec::new() };
+    // Exchanges between relays and owners have the numbers behind those of both parts.
+    let lists = |exchange: u32, list: List| (exchange >= 2) == (list == List::Relayed);
+    let same = match (extent, first) {
+        (None, None) => return true,
+        (Some(Extent::Symbol(Sized::Samples)), Some(Symbol::Samples))
+        | (Some(Extent::Symbol(Sized::Tokens(_))), Some(Symbol::Ids(_))) => true,
+        (Some(Extent::Symbol(Sized::Sent(e) | Sized::Received(e))), Some(Symbol::Rows(list))) => {
+            lists(e, list)
+        }
+        (
+            Some(Extent::Symbol(Sized::SentClass(e, way, c) | Sized::ReceivedClass(e, way, c))),
+            Some(Symbol::Class(list, class)),
+        ) => lists(e, list) && (way, c) == (class.way, class.class),
+        _ => false,
+    };
+    same && more == all
+}
+
+/// Holds the size of each class against how many there are of its value: of what ranks have of their samples and ask for, and of
+/// relays' lists, on each rank; of what is sent there, on all together. How many were compared.
+fn same_sizes(graph: &EGraph<Node, Kinds>, data: &mut Data, s: Sizes) -> usize {
+    let smallest = Extractor::new(graph, AstSize);
+    let mut compared = 0;
+    for class in graph.classes() {
+        assert_ne!(class.data, Kind::Ill, "{:?}", class.nodes);
+        let Kind::Term(term) = &class.data else { continue };
+        let (size, ty) = (&term.size, term.ty);
+        let nodes = smallest.find_best(class.id).1;
+        let id = to_term(&nodes, &mut data.terms).unwrap_or_else(|e| panic!("{e}: {nodes}"));
+        let extent = data.terms.extent(id);
+        assert!(is_extent(size, ty.sharded, extent), "{size} and {extent:?}: {nodes}");
+        if size.symbols().next().is_none() {
+            continue;
+        }
+        let counted = Counted { world: &data.world, sizes: s };
+        let found: Vec<f64> = data.eval(id).iter().map(|part| Counted::rows(part) as f64).collect();
+        let on = |rank| size.value(|symbol| counted.of(symbol, rank, ty.site));
+        let all = size.value(|symbol| match symbol {
+            Symbol::Ranks => s.ranks as f64,
+            symbol => (0..s.ranks).map(|rank| counted.of(symbol, rank, ty.site)).sum(),
+        });
+        assert_eq!(found.iter().sum::<f64>(), all, "{size}: {nodes}");
+        let listed = size
+            .symbols()
+            .any(|symbol| matches!(symbol, Symbol::Rows(List::Relayed) | Symbol::Class(List::Relayed, _)));
+        for (rank, found) in found.iter().enumerate() {
+            match ty.sharded {
+                Sharded::Sample => assert_eq!(*found, on(rank), "rank {rank}: {size}: {nodes}"),
+                Sharded::Relay if listed => assert_eq!(*found, on(rank), "rank {rank}: {size}: {nodes}"),
+                Sharded::Replicated => assert_eq!(*found * s.ranks as f64, all, "{size}: {nodes}"),
+                Sharded::Relay | Sharded::Owner => {}
+            }
+        }
+        compared += 1;
+    }
+    compared
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What a class's size says there is, whatever rules have found.
+    #[test]
+    fn sizes_are_counts(s in sizes()) {
+        let mut data = Data::of_thirds(s);
+        let start = table(&mut data, s, &choice(!s.repeats(), None, Sharding::RowWise));
+        let start = to_nodes(&data.terms, &start).expect("all have a place");
+        let graph = saturated(&start, &all_rules(&context(s)));
+        prop_assert!(same_sizes(&graph, &mut data, s) > 10);
+    }
 
     /// There and back is nothing, for whatever can be chosen.
     #[test]
@@ -349,4 +425,101 @@ fn twins_are_left_alone() {
             }
         }
     }
+}
+
+/// Equal nodes of other sizes are a rule that is wrong, even if their types are the same.
+#[test]
+fn what_changes_a_size_is_ill() {
+    let s = Sizes {
+        ranks: 4,
+        nodes: 2,
+        rows: 5,
+        microbatches: 1,
+        sequences: 2,
+        lookahead: 1,
+        seed: 1,
+        wire: WirePrecision::default(),
+        moved: false,
+    };
+    let mut data = Data::of_thirds(s);
+    let apart = choice(true, Some(1), Sharding::RowWise);
+    let through = Choice { relayed: true, ..choice(true, None, Sharding::RowWise) };
+    let starts = [apart, through].map(|choice| {
+        let table = table(&mut data, s, &choice);
+        to_nodes(&data.terms, &table).expect("all have a place")
+    });
+    let ill = |start: &RecExpr<Node>, rewrites: &[Rewrite<Node, Kinds>]| {
+        let graph = Runner::default().with_expr(start).with_iter_limit(1).run(rewrites).egraph;
+        graph.classes().any(|class| class.data == Kind::Ill)
+    };
+    for (why, left, right) in [
+        ("entries are not ids", "(expand ?r (inverse ?e ?i))", "?r"),
+        ("a sequence is not another", "(inverse ?e (ids 0 ?a ?b ?c))", "(inverse ?e (ids 1 ?a ?b ?c))"),
+        ("a class is not another", "(positions ?w 0 ?n ?c)", "(positions ?w 1 ?n ?c)"),
+        ("a class is not all", "(split ?g ?p)", "?g"),
+        ("nor are rows of one", "(merge (list ?a ?p ?b ?q))", "?a"),
+        ("a node's rows are not a rank's", "(pass_rows ?r ?p)", "?r"),
+        ("nor are their gradients", "(sum_asked ?p ?a ?g)", "?g"),
+    ] {
+        let pattern = |text: &str| text.parse::<Pattern<Node>>().unwrap_or_else(|e| panic!("{text}: {e}"));
+        let wrong = Rewrite::new(why, pattern(left), pattern(right)).expect("variables of both sides");
+        assert!(starts.iter().all(|start| !ill(start, &[])));
+        assert!(starts.iter().any(|start| ill(start, std::slice::from_ref(&wrong))), "{why}");
+    }
+    // Operands that are not as many as each other.
+    let e = "(entries 0 once (list (ids 0 T0 1 0)))";
+    let each = "(entries 0 each (list (ids 0 T0 1 0)))";
+    let rows = |e: &str| format!("(return (gather (shard 0 0 4 owners) (ask 0 {e})) (ask 0 {e}) {e})");
+    let used = |rows: &str, e: &str| format!("(expand {rows} (inverse {e} (ids 0 T0 1 0)))");
+    for (text, is_ill) in [(used(&rows(e), e), false), (used(&rows(e), each), true)] {
+        assert_eq!(ill(&text.parse().expect("nodes"), &[]), is_ill, "{text}");
+    }
+}
+
+/// Sizes as text.
+#[test]
+fn sizes_are_said() {
+    let size = |text: &str| {
+        let mut graph = EGraph::<Node, Kinds>::default();
+        let class = graph.add_expr(&text.parse().unwrap_or_else(|e| panic!("{text}: {e}")));
+        match &graph[class].data {
+            Kind::Term(term) => term.size.clone(),
+            other => panic!("{text}: {other:?}"),
+        }
+    };
+    let ids = "(ids 3 T0 1 0)";
+    let e = &format!("(entries 0 once (list {ids}))");
+    let each = &format!("(entries 0 each (list {ids}))");
+    let asked = &format!("(ask 0 {e})");
+    let classes = |way: &str, reuse: &str, asked: &str| format!("(partition {way} {reuse} {asked} {asked})");
+    let relayed = &format!("(relayed 2 (ask_relay 0 {each}))");
+    let told = format!("(answer {} {relayed})", classes("forward", "1 1 1", &format!("(ask 2 {relayed})")));
+    let passed = format!("(pass_classes {told} (places {relayed} (ask_relay 0 {each})))");
+    let rows = format!("(return (gather (shard 0 0 64 owners) {asked}) {asked} {e})");
+    let place = format!("(inverse {e} {ids})");
+    for (text, expected) in [
+        (ids.to_owned(), "1*T3"),
+        ("(given 3 B 4)".to_owned(), "1*B"),
+        ("(given 3 7 4)".to_owned(), "7"),
+        (e.clone(), "1*U"),
+        (each.clone(), "1*Q"),
+        (asked.clone(), "1*U"),
+        (format!("(ask_for 0 each (list {ids} (offsets 3)))"), "1*Q"),
+        (format!("(ask_all 0 {e})"), "1*U*W"),
+        (format!("(ask 2 {relayed})"), "1*N"),
+        ("(shard 0 0 64 owners)".to_owned(), "0"),
+        (rows.clone(), "1*U"),
+        (format!("(expand {rows} {place})"), "1*T3"),
+        (format!("(pool added {rows} {place} (offsets 3))"), "1*B"),
+        (format!("(expand_grad (given 3 T0 4) {place})"), "1*U"),
+        (format!("(positions forward 1 2 {})", classes("forward", "1 1 1", asked)), "1*U.f1@1"),
+        (format!("(positions backward 0 3 {})", classes("backward", "2 2 3", asked)), "1*U.b0@2:2x3"),
+        (format!("(positions forward 0 2 {told})"), "1*N.f0@1"),
+        (format!("(positions forward 0 2 {passed})"), "1*Q.f0@1~"),
+    ] {
+        assert_eq!(size(&text).to_string(), expected, "{text}");
+    }
+    // Bytes of rows of 64 columns.
+    let class = format!("(positions forward 1 2 {})", classes("forward", "1 1 1", asked));
+    assert_eq!(size(&class).times(256.0).to_string(), "256*U.f1@1");
 }

@@ -8,6 +8,7 @@
 use fs_schedule::reuse::Reuse;
 use fs_schedule::{Way, WirePrecision};
 
+use super::size::{Class, List, Size, Symbol};
 use crate::distribution::ty::Sharded;
 
 /// Expected sizes of one table, of one rank and step.
@@ -112,23 +113,30 @@ impl Sizes {
         of.row_bytes(columns) as f64
     }
 
-    /// Entries of a rank.
-    pub(super) fn entries(&self, unique: bool) -> f64 {
-        if unique { self.unique } else { self.occurrences }
+    /// What a size is, of lists: how many samples and ids of single sequences there are no table's costs depend on.
+    pub fn of(&self, size: &Size) -> f64 {
+        size.value(|symbol| match symbol {
+            Symbol::Samples | Symbol::Ids(_) => 0.0,
+            Symbol::Rows(List::Unique) => self.unique,
+            Symbol::Rows(List::Occurrences) => self.occurrences,
+            Symbol::Rows(List::Relayed) => self.relayed,
+            Symbol::Class(list, class) => self.of_class(list, class),
+            Symbol::Asked { unique } => self.asked[usize::from(!unique)],
+            Symbol::Ranks => self.ranks,
+        })
     }
 
-    /// Entries of a class.
-    pub(super) fn of_class(&self, reuse: Reuse, unique: bool, way: Way, class: usize) -> f64 {
+    /// Rows of a class; those that relays pass on are expected to be as many as if each rank's own first use counted.
+    fn of_class(&self, list: List, Class { reuse, way, class, passed: _ }: Class) -> f64 {
+        let unique = list != List::Occurrences;
         let found = self.classes.iter().find(|c| c.reuse == reuse && c.unique == unique);
-        let list = found.map(|c| if way == Way::Forward { &c.forward } else { &c.backward });
-        list.and_then(|list| list.get(class)).copied().unwrap_or(0.0)
-    }
-
-    /// Of what a relay asks for.
-    pub(super) fn of_relayed_class(&self, reuse: Reuse, way: Way, class: usize) -> f64 {
-        let found = self.classes.iter().find(|c| c.reuse == reuse && c.unique);
-        let list = found.map(|c| &c.relayed[usize::from(way == Way::Backward)]);
-        list.and_then(|list| list.get(class)).copied().unwrap_or(0.0)
+        let of = found.map(|c| match (list, way) {
+            (List::Relayed, Way::Forward) => &c.relayed[0],
+            (List::Relayed, Way::Backward) => &c.relayed[1],
+            (_, Way::Forward) => &c.forward,
+            (_, Way::Backward) => &c.backward,
+        });
+        of.and_then(|of| of.get(class as usize)).copied().unwrap_or(0.0)
     }
 
     /// The shares of what is sent to all ranks that leave the rank and its node; to those of the node; to those of a place of all

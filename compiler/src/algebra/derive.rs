@@ -145,7 +145,7 @@ impl Ways {
     /// Those that nothing covers at these sizes, in what they cost.
     pub fn at(&self, sizes: &Sizes) -> Derived {
         let Self { graph, context, choice, .. } = self;
-        // No value is of two types, whatever was found to be equal.
+        // No value is of two types or sizes, whatever was found to be equal.
         let sound = graph.classes().all(|class| class.data != Kind::Ill);
         // Rules need all ways to ask; what is said of that is kept here.
         let may = |way: Commitment| {

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 
 use egg::{EGraph, Id, Language as _, RecExpr};
 use fs_schedule::Way;
-use fs_schedule::reuse::Reuse;
 
-use super::analysis::{Kind, Kinds};
+use super::analysis::{Kind, Kinds, Term};
 use super::cost::{Cost, Route, Sizes};
 use super::lang::{Name, Node};
+use super::size::{Class, List, Size, Symbol};
 use crate::distribution::Lookahead;
-use crate::distribution::ty::{Per, Sharded};
+use crate::distribution::ty::Sharded;
 
 /// Ways of one commitment that a class keeps.
 pub const MOST: usize = 8;
@@ -101,7 +101,14 @@ pub fn extract(
     sizes: &Sizes,
     may: impl Fn(Commitment) -> bool,
 ) -> Vec<Found> {
-    let mut e = Extraction { graph, columns, sizes, known: BTreeMap::new(), open: Vec::new() };
+    let mut e = Extraction {
+        graph,
+        columns,
+        sizes,
+        known: BTreeMap::new(),
+        costs: BTreeMap::new(),
+        open: Vec::new(),
+    };
     let root = graph.find(root);
     let ways = e.ways(root);
     let mut found: Vec<Found> = ways
@@ -134,6 +141,8 @@ struct Extraction<'a> {
     columns: u32,
     sizes: &'a Sizes,
     known: BTreeMap<Id, Vec<Having>>,
+    /// Of each node of the classes that were looked at, what it costs by itself.
+    costs: BTreeMap<(Id, usize), Cost>,
     /// Classes whose ways are being looked for: what needs its own value is no way to it.
     open: Vec<Id>,
 }
@@ -150,11 +159,9 @@ impl Extraction<'_> {
         self.open.push(class);
         let mut all = Vec::new();
         for (n, node) in self.graph[class].nodes.iter().enumerate() {
-            let own = Having {
-                commitment: self.commits(node, class),
-                picks: vec![(class, n)],
-                cost: self.cost(node, class),
-            };
+            let (commitment, cost) = (self.commits(node, class), self.cost(node, class));
+            self.costs.insert((class, n), cost);
+            let own = Having { commitment, picks: vec![(class, n)], cost };
             let mut ways = vec![own];
             for child in node.children() {
                 let of = self.ways(*child);
@@ -180,7 +187,7 @@ impl Extraction<'_> {
                 Some((same, other)) if *same == class && *other != n => return None,
                 Some((same, _)) if *same == class => {}
                 _ => {
-                    cost = cost.and(self.cost(&self.graph[class].nodes[n], class));
+                    cost = cost.and(self.costs.get(&(class, n)).copied().unwrap_or_default());
                     picks.push((class, n));
                 }
             }
@@ -203,40 +210,22 @@ impl Extraction<'_> {
         }
     }
 
-    /// A node of a class with this name.
-    fn node(&self, class: Id, name: &str) -> Option<&Node> {
-        self.graph[class].nodes.iter().find(|n| matches!(n.name, Name::Op(of) if of == name))
-    }
-
-    /// The class of a list, and what classes there are, if it is of one.
-    fn of_list(&self, list: Id) -> Option<(Way, usize, Reuse)> {
-        let positions = self.node(list, "positions")?;
-        let way = match self.name(positions.children[0])? {
-            Name::Word("forward") => Way::Forward,
-            _ => Way::Backward,
-        };
-        let of = positions.children[3];
-        let told = |of: Id| self.node(of, "answer").map_or(of, |answer| answer.children[0]);
-        // Relays tell their nodes what owners have told them.
-        let of = told(of);
-        let told = self.node(of, "pass_classes").map_or(of, |passed| told(passed.children[0]));
-        let partition = self.node(told, "partition")?;
-        let number = |i: usize| self.number(partition.children[i]);
-        let reuse = Reuse { lookahead: number(1)?, windows: number(2)?, each: number(3)? };
-        Some((way, self.number(positions.children[1])? as usize, reuse))
-    }
-
-    /// Where a class's value is.
-    fn place(&self, class: Id) -> Option<Sharded> {
-        match self.graph[class].data {
-            Kind::Term { ty, .. } => Some(ty.sharded),
+    /// What a class is, if it is a term.
+    fn term(&self, class: Id) -> Option<&Term> {
+        match &self.graph[class].data {
+            Kind::Term(term) => Some(term),
             _ => None,
         }
     }
 
-    /// Whether a class's value is one per row, not per occurrence.
-    fn once(&self, class: Id) -> bool {
-        matches!(self.graph[class].data, Kind::Term { ty, .. } if ty.per == Per::Entry { unique: true })
+    /// How many a class's value has; nothing of what is no term.
+    fn size(&self, class: Id) -> Size {
+        self.term(class).map(|term| term.size.clone()).unwrap_or_default()
+    }
+
+    /// Where a class's value is.
+    fn place(&self, class: Id) -> Option<Sharded> {
+        self.term(class).map(|term| term.ty.sharded)
     }
 
     /// Between whom a transfer of something is.
@@ -272,7 +261,7 @@ impl Extraction<'_> {
                     c.relayed = Some(false);
                 }
                 // Replicas look up at home, whatever is told apart of their gradients.
-                if self.of_list(child(1)).is_none() {
+                if self.size(child(1)).class().is_none() {
                     c.lookahead = Some(Lookahead(None));
                 }
             }
@@ -284,10 +273,10 @@ impl Extraction<'_> {
     fn cost(&self, node: &Node, class: Id) -> Cost {
         let Name::Op(name) = node.name else { return Cost::default() };
         let s = self.sizes;
-        let Kind::Term { ty, .. } = self.graph[class].data else { return Cost::default() };
-        let unique = ty.per == Per::Entry { unique: true };
+        let Some(Term { ty, size, .. }) = self.term(class) else { return Cost::default() };
         let row = REAL * f64::from(ty.columns);
-        let all = s.entries(unique);
+        let of = |i: usize| node.children.get(i).map(|c| self.size(*c)).unwrap_or_default();
+        let bytes = |size: &Size, each: f64| s.of(&size.times(each));
         match name {
             "shard" => {
                 let whole =
@@ -295,90 +284,58 @@ impl Extraction<'_> {
                 let part = f64::from(ty.columns) / f64::from(self.columns.max(1));
                 Cost { held: s.table * part / if whole { 1.0 } else { s.ranks }, ..Cost::default() }
             }
-            "ask" if self.route(node.children[1], class) == Route::Between => {
-                Cost::sent(ID * s.relayed, s.away(Route::Between), false)
+            "ask" | "ask_relay" => {
+                Cost::sent(bytes(&of(1), ID), s.away(self.route(node.children[1], class)), false)
             }
-            "ask" => Cost::sent(ID * all, s.away(Route::Whole), false),
             // A row and for whom, as much again; each list is made once more, and owners join them.
             "ask_for" => {
-                let asked = s.asked[usize::from(!unique)];
-                let sent = Cost::sent(2.0 * ID * asked, s.away(Route::Whole), false);
-                sent.and(Cost::touched((s.occurrences + asked) * ID * FINDING))
+                let unique = *size == Size::rows(List::Unique);
+                let asked = Size::of(Symbol::Asked { unique });
+                let sent = Cost::sent(bytes(&asked, 2.0 * ID), s.away(Route::Whole), false);
+                let listed = Size::rows(List::Occurrences).and(&asked);
+                sent.and(Cost::touched(s.of(&listed) * ID * FINDING))
             }
-            "ask_relay" => Cost::sent(ID * all, s.away(Route::Within), false),
-            "ask_all" => Cost::sent(ID * all, (s.ranks - 1.0, s.ranks - s.node), false),
-            "answer" => {
-                let route = self.route(node.children[0], class);
-                Cost::sent(if route == Route::Between { s.relayed } else { all }, s.away(route), false)
-            }
+            "ask_all" => Cost::sent(bytes(&of(1), ID), (s.ranks - 1.0, s.ranks - s.node), false),
+            // A byte each.
+            "answer" => Cost::sent(s.of(size), s.away(self.route(node.children[0], class)), false),
             "return" | "send" | "send_all" => {
                 let route = self.route(node.children[0], class);
-                let relayed = route == Route::Between;
-                let (n, hurries) = match self.of_list(node.children[1]) {
-                    None => (if relayed { s.relayed } else { all }, true),
-                    Some((way, class, reuse)) => {
-                        let distance = reuse.classes(way).get(class).and_then(|c| c.distance);
-                        let hurries = distance.is_some_and(|d| d <= reuse.windows);
-                        let n = if relayed {
-                            s.of_relayed_class(reuse, way, class)
-                        } else {
-                            s.of_class(reuse, unique, way, class)
-                        };
-                        (n, hurries)
-                    }
-                };
+                let list = of(1);
+                let hurries = list.class().is_none_or(|Class { reuse, way, class, .. }| {
+                    let distance = reuse.classes(way).get(class as usize).and_then(|c| c.distance);
+                    distance.is_some_and(|d| d <= reuse.windows)
+                });
                 let away = if name == "send_all" { (s.ranks - 1.0, s.ranks - s.node) } else { s.away(route) };
                 let sent_row = s.row(if name == "return" { Way::Forward } else { Way::Backward }, ty.columns);
-                let sent = Cost::sent(n * sent_row, away, hurries);
+                let sent = Cost::sent(bytes(&list, sent_row), away, hurries);
                 // What travels together is made narrow, or wide again, by itself.
-                let alone = self.of_list(node.children[1]).is_none() && sent_row < row;
-                let far = self.place(class) == Some(Sharded::Relay) || relayed;
-                let turned = if alone && !far { n * (row + sent_row) } else { 0.0 };
+                let alone = list.class().is_none() && sent_row < row;
+                let far = self.place(class) == Some(Sharded::Relay) || route == Route::Between;
+                let turned = if alone && !far { bytes(&list, row + sent_row) } else { 0.0 };
                 sent.and(Cost::touched(turned))
             }
             // What a node asks for, each row once or per occurrence, is listed at its relay, and comes and goes once more in its
             // memory.
-            "relayed" => Cost::touched(s.entries(self.once(node.children[1])) * ID * FINDING),
-            "pass_rows" | "sum_asked" => {
-                let row = s.row(if name == "pass_rows" { Way::Forward } else { Way::Backward }, ty.columns);
-                let once = self.once(node.children[1]);
-                let list = node.children.get(3).and_then(|list| self.of_list(*list));
-                let n =
-                    list.map_or(s.entries(once), |(way, class, reuse)| s.of_class(reuse, once, way, class));
-                Cost::touched(2.0 * n * row)
-            }
+            "relayed" => Cost::touched(bytes(&of(1), ID * FINDING)),
+            "pass_rows" => Cost::touched(bytes(size, 2.0 * s.row(Way::Forward, ty.columns))),
+            "sum_asked" => Cost::touched(bytes(&of(2), 2.0 * s.row(Way::Backward, ty.columns))),
             // Finding equal ids takes several looks at each.
-            "entries" => Cost::touched(s.occurrences * ID * if unique { FINDING } else { 2.0 }),
+            "entries" => {
+                let looks = if *size == Size::rows(List::Unique) { FINDING } else { 2.0 };
+                Cost::touched(bytes(&Size::rows(List::Occurrences), ID * looks))
+            }
+            // Of what a rank asks for, whether it is known at owners, for relays, or everywhere.
             "partition" => {
                 let lookahead = node.children.get(1).and_then(|c| self.number(*c)).unwrap_or(0);
-                Cost::touched(all * ID * FINDING * f64::from(lookahead))
+                Cost::touched(bytes(&size.of_rank(), ID * FINDING) * f64::from(lookahead))
             }
+            // As it is, and as it travels; of what a rank asks for, even if it is for relays.
             "gather" | "merge" | "split" => {
-                let list = node.children.last().and_then(|list| self.of_list(*list));
-                let n = list.map_or(all, |(way, class, reuse)| s.of_class(reuse, unique, way, class));
-                // As it is, and as it travels.
-                Cost::touched(
-                    n * (row + s.row(if name == "split" { Way::Backward } else { Way::Forward }, ty.columns)),
-                )
+                let way = if name == "split" { Way::Backward } else { Way::Forward };
+                Cost::touched(bytes(&size.of_rank(), row + s.row(way, ty.columns)))
             }
             // Replicas add up what all send, owners their part of it.
-            "total" => {
-                let list = node.children.get(2).and_then(|list| self.of_list(*list));
-                let received = &self.graph[node.children[1]];
-                let everywhere = received.nodes.iter().any(|n| n.name == Name::Op("send_all"));
-                let once = self.once(node.children[1]);
-                let relays = self
-                    .node(node.children[0], "ask")
-                    .is_some_and(|ask| self.place(ask.children[1]) == Some(Sharded::Relay));
-                let n = match list {
-                    None if relays => s.relayed,
-                    Some((way, class, reuse)) if relays => s.of_relayed_class(reuse, way, class),
-                    None => s.entries(once),
-                    Some((way, class, reuse)) => s.of_class(reuse, once, way, class),
-                };
-                let received = row + s.row(Way::Backward, ty.columns);
-                Cost::touched(n * received * if everywhere { s.ranks } else { 1.0 })
-            }
+            "total" => Cost::touched(bytes(&of(1), row + s.row(Way::Backward, ty.columns))),
             _ => Cost::default(),
         }
     }

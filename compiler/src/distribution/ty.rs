@@ -71,7 +71,7 @@ pub struct Type {
     /// Columns of each.
     pub columns: u32,
     /// On which ranks the samples are worked on.
-    pub(crate) site: Site,
+    pub site: Site,
     /// In which precision.
     pub precision: Precision,
 }

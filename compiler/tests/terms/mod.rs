@@ -1,6 +1,8 @@
 //! Data to compute terms with, and terms of it.
 #![allow(dead_code, reason = "not all tests use all")]
 
+pub(crate) mod counted;
+
 use std::collections::BTreeMap;
 
 use fs_compiler::distribution::build::{Distribution, Numbered};

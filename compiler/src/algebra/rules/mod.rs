@@ -227,12 +227,12 @@ struct Holds {
 
 impl egg::Condition<Node, Kinds> for Holds {
     fn check(&self, graph: &mut EGraph<Node, Kinds>, _: Id, subst: &Subst) -> bool {
-        let of_rank = |id: Id| matches!(graph[graph.find(id)].data, Kind::Term { ty, .. } if ty.sharded == Sharded::Sample);
+        let of_rank = |id: Id| matches!(&graph[graph.find(id)].data, Kind::Term(term) if term.ty.sharded == Sharded::Sample);
         if self.entries.is_some_and(|entries| !of_rank(subst[entries])) {
             return false;
         }
-        let sharded = |var: &Var| match graph[graph.find(subst[*var])].data {
-            Kind::Term { ty, .. } => Some(ty.sharded),
+        let sharded = |var: &Var| match &graph[graph.find(subst[*var])].data {
+            Kind::Term(term) => Some(term.ty.sharded),
             _ => None,
         };
         if self.one_leg.iter().any(|var| sharded(var) != sharded(&self.one_leg[0])) {
@@ -242,7 +242,7 @@ impl egg::Condition<Node, Kinds> for Holds {
         match self.columns {
             Some(columns) => classes
                 .iter()
-                .all(|c| matches!(graph[*c].data, Kind::Term { ty, .. } if ty.columns == columns)),
+                .all(|c| matches!(&graph[*c].data, Kind::Term(term) if term.ty.columns == columns)),
             None => classes.iter().enumerate().all(|(i, c)| !classes[..i].contains(c)),
         }
     }
