@@ -1,0 +1,88 @@
+//! What ways of distributing a table cost, by hand.
+
+mod terms;
+
+use fs_compiler::algebra::cost::{Classes, Sizes};
+use fs_compiler::algebra::derive::derive;
+use fs_compiler::algebra::rules::{Context, Use};
+use fs_compiler::distribution::Choice;
+use fs_schedule::reuse::Reuse;
+use fs_schedule::{Element, Sharding, WirePrecision};
+use terms::choice;
+
+/// What a way sends is bytes of each of its lists: of all, of each class, of relays, to owners or to all replicas.
+#[test]
+fn ways_cost_what_their_sizes_say() {
+    let reuse = Reuse::new(1, 1);
+    let classes = |unique, forward: [f64; 2], backward: [f64; 2]| Classes {
+        reuse,
+        unique,
+        forward: forward.to_vec(),
+        backward: backward.to_vec(),
+        relayed: [vec![3.0, 5.0], vec![7.0, 11.0]],
+    };
+    let numbers = Sizes {
+        ranks: 8.0,
+        node: 2.0,
+        occurrences: 1000.0,
+        unique: 600.0,
+        asked: [640.0, 1000.0],
+        relayed: 500.0,
+        classes: vec![classes(true, [13.0, 17.0], [19.0, 23.0]), classes(false, [29.0, 31.0], [37.0, 41.0])],
+        table: 1e6,
+        wire: WirePrecision::default(),
+    };
+    let context = Context {
+        columns: 64,
+        exchange: 0,
+        uses: vec![Use::Each],
+        microbatches: 1,
+        lookaheads: Vec::new(),
+        windows: vec![1],
+        cuts: Vec::new(),
+        rows: Element::Real,
+        repeats: false,
+        moves: false,
+        relays: false,
+        moved: false,
+        folds: None,
+        replicates: false,
+    };
+    let (id, row) = (8.0, 256.0);
+    let (whole, within, between) = (7.0 / 8.0, 1.0 / 2.0, 6.0 / 8.0);
+    let (owners, replicas) = (Sharding::RowWise, Sharding::DataParallel);
+    let through = Choice { relayed: true, ..choice(true, None, owners.clone()) };
+    let through_apart = Choice { relayed: true, ..choice(true, Some(1), owners.clone()) };
+    for (choice, wire, urgent) in [
+        (choice(true, None, owners.clone()), (id + 2.0 * row) * 600.0 * whole, 2.0 * row * 600.0 * whole),
+        (choice(false, None, owners.clone()), (id + 2.0 * row) * 1000.0 * whole, 2.0 * row * 1000.0 * whole),
+        (choice(true, None, replicas), (id + row) * 600.0 * 7.0, row * 600.0 * 7.0),
+        // A byte for each entry's class, of lookups and of gradients; what is used again at once hurries.
+        (
+            choice(true, Some(1), owners.clone()),
+            ((id + 2.0) * 600.0 + row * (13.0 + 17.0 + 19.0 + 23.0)) * whole,
+            row * (13.0 + 19.0) * whole,
+        ),
+        (
+            choice(false, Some(1), owners.clone()),
+            ((id + 2.0) * 1000.0 + row * (29.0 + 31.0 + 37.0 + 41.0)) * whole,
+            row * (29.0 + 37.0) * whole,
+        ),
+        (
+            through,
+            (id + 2.0 * row) * (600.0 * within + 500.0 * between),
+            2.0 * row * (600.0 * within + 500.0 * between),
+        ),
+        (
+            through_apart,
+            ((id + 2.0) * 600.0 + row * 72.0) * within + ((id + 2.0) * 500.0 + row * 26.0) * between,
+            row * (32.0 * within + 10.0 * between),
+        ),
+    ] {
+        let found = derive(&context, &choice, &numbers).expect("ways").found;
+        let [way] = &found[..] else { panic!("{choice:?}: {} ways", found.len()) };
+        for (is, wanted) in [(way.cost.wire, wire), (way.cost.urgent, urgent)] {
+            assert!((is - wanted).abs() < 1e-6, "{choice:?}: {is} for {wanted}");
+        }
+    }
+}
