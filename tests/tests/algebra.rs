@@ -477,7 +477,7 @@ fn what_a_search_simulates_is_limited() {
             assert!(found <= step, "{}: {step}, found {found}", tried.candidate.describe());
         }
     }
-    println!("{} simulated, {outcome}", outcome.simulated);
+    eprintln!("{} simulated, {outcome}", outcome.simulated);
     assert!(outcome.limited && best.compiled.schedule.search.as_ref().is_some_and(|s| s.limited));
     // Strategies come first, and what changes bought is told at the end.
     assert!(outcome.simulated < 180_000_000, "{}", outcome.simulated);

@@ -63,7 +63,7 @@ fn hot_rows_would_save_next_to_nothing() {
             for (precision, wire) in [("f32", WirePrecision::default()), ("mxint8 and bf16", narrow)] {
                 let (all, spared) = could_be_spared(&schedule, wire);
                 let share = spared / all;
-                println!(
+                eprintln!(
                     "{name}, {ranks} ranks, {precision}: {spared:.0} of {all:.0} B, {:.2}%",
                     share * 100.0
                 );
