@@ -211,6 +211,8 @@ struct Search<'a> {
     decided: Decided,
     /// Nobody has said where samples move.
     folds: bool,
+    /// Operations that may be simulated for the climbs from one start.
+    most: u64,
 }
 
 impl<'a> Search<'a> {
@@ -220,7 +222,8 @@ impl<'a> Search<'a> {
         aim.count(&mut module);
         let decided = balance::decide(program, &module, &aim, options);
         let folds = options.balance_at.is_none();
-        Ok(Self { program, options: decided.options(options), module, aim, decided, folds })
+        let options = decided.options(options);
+        Ok(Self { program, options, module, aim, decided, folds, most: budget::SIMULATED })
     }
 
     /// Operations that were simulated so far to find orders.

@@ -139,12 +139,9 @@ pub struct Prediction {
     pub busy: Vec<Busy>,
     /// Device memory of a rank at the assumed sizes, in bytes: tables, parameters and buffers.
     pub memory: u64,
-    /// Bytes that a rank sends to others in a step, on average over ranks.
-    #[serde(default)]
-    pub sent: f64,
-    /// Those of them that go to other nodes.
-    #[serde(default)]
-    pub between_nodes: f64,
+    /// What a rank sends to others in a step, on average over ranks; not known of schedules of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Sent>,
     /// What kept the schedule from being better, in sentences.
     pub limits: Vec<String>,
     /// The sizes assumed: symbol and mean value, of the rank that takes longest.
@@ -152,6 +149,16 @@ pub struct Prediction {
     /// How unevenly samples load ranks, where their lengths differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stragglers: Option<Stragglers>,
+}
+
+/// What a rank sends to others in a step, on average over ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Sent {
+    /// Bytes.
+    pub bytes: f64,
+    /// Those of them that go to other nodes.
+    pub between_nodes: f64,
 }
 
 impl Prediction {

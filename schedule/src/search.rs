@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::program::Sent;
+
 /// What was compared, and what of single tables was changed because it is faster.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -62,21 +64,12 @@ pub struct Rewrite {
     /// Those to other nodes, of ranks on several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_nodes: Option<[f64; 2]>,
-    /// What a step takes with all other changes and without this one; none if there is no schedule of that.
+    /// Seconds of a step with all other changes and without this one; none if there is no schedule of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub without: Option<Without>,
-}
-
-/// A step without a change.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Without {
-    /// Seconds.
-    pub step: f64,
-    /// Bytes that a rank is expected to send in it, of all tables and parameters.
-    pub sent: f64,
-    /// Those to other nodes.
-    pub between_nodes: f64,
+    pub without: Option<f64>,
+    /// What a rank sends in it, of all tables and parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_sent: Option<Sent>,
 }
 
 /// By what one way becomes the other, in words.

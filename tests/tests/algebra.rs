@@ -12,8 +12,7 @@ use fs_compiler::search::{self, Candidate, Cost, Verdict, candidates};
 use fs_compiler::{CompileOptions, Strategy, compile_with};
 use fs_dsl::checked::Cluster;
 use fs_executor::{Options, Session};
-use fs_schedule::search::Without;
-use fs_schedule::{Data, Schedule, Sharding, verify};
+use fs_schedule::{Data, Schedule, Sent, Sharding, verify};
 use fs_tests::models::{Features, models};
 use fs_tests::training::state;
 use fs_tests::{checked, dividing, root};
@@ -221,14 +220,15 @@ fn it_is_never_slower_and_always_the_same() {
         let first = found.strategies.iter().filter_map(|tried| tried.step).fold(f64::INFINITY, f64::min);
         for rewrite in &found.rewrites {
             // Each left out by itself; of one there is nothing else.
-            let Without { step: without, sent, between_nodes } =
-                rewrite.without.expect("it could be scheduled before");
+            let without = rewrite.without.expect("it could be scheduled before");
+            let Sent { bytes: sent, between_nodes } = rewrite.without_sent.expect("as scheduled");
             let only = found.rewrites.len() == 1;
             assert!(without > step && (!only || without.to_bits() == first.to_bits()), "{name}: {rewrite:?}");
             assert!(sent > 0.0 && between_nodes <= sent, "{name}: {rewrite:?}");
             // The bytes of the change alone: owners of whole tables and company send as many.
             if only {
-                let sends = best.compiled.schedule.prediction.as_ref().expect("a prediction").sent;
+                let prediction = best.compiled.schedule.prediction.as_ref().expect("a prediction");
+                let sends = prediction.sent.expect("known").bytes;
                 let [before, after] = rewrite.bytes;
                 assert!(
                     ((sent - sends) - (before - after)).abs() <= 0.02 * sent,
@@ -469,16 +469,22 @@ fn what_a_search_simulates_is_limited() {
     );
     let local = fs_dsl::cluster::preset("local").expect("a preset");
     let options = CompileOptions::new(Strategy::Serial, 4).cluster(local);
-    let (best, outcome) =
-        search::tables::search(&checked(&text), &options, candidates(None)).expect("a schedule");
-    let found = best.compiled.schedule.prediction.as_ref().expect("a prediction").step;
+    let program = checked(&text);
+    let within =
+        |most| search::tables::search_within(&program, &options, candidates(None), most).expect("a schedule");
+    let step = |best: &search::Best| best.compiled.schedule.prediction.as_ref().expect("a prediction").step;
+    let (most, (best, outcome), (free, whole)) = (10_000_000, within(10_000_000), within(u64::MAX));
     for tried in &best.tried {
-        if let Verdict::Scheduled(Cost { step, .. }) = tried.verdict {
-            assert!(found <= step, "{}: {step}, found {found}", tried.candidate.describe());
+        if let Verdict::Scheduled(Cost { step: named, .. }) = tried.verdict {
+            assert!(step(&best) <= named, "{}: {named}, found {}", tried.candidate.describe(), step(&best));
         }
     }
-    eprintln!("{} simulated, {outcome}", outcome.simulated);
+    assert!(step(&free) <= step(&best));
     assert!(outcome.limited && best.compiled.schedule.search.as_ref().is_some_and(|s| s.limited));
     // Strategies come first, and what changes bought is told at the end.
-    assert!(outcome.simulated < 180_000_000, "{}", outcome.simulated);
+    let beside = whole.simulated / 4;
+    let told = format!("{} with {most}, {} without a limit", outcome.simulated, whole.simulated);
+    assert!(outcome.simulated < most + beside && whole.simulated > 5 * most, "{told}");
+    let (again, same) = within(most);
+    assert_eq!((again.compiled.schedule, same.simulated), (best.compiled.schedule, outcome.simulated));
 }

@@ -8,7 +8,7 @@ use fs_compiler::{CompileError, CompileOptions, compile_with, lowered};
 use fs_dsl::checked::Cluster;
 use fs_executor::data::planning::{Found, look};
 use fs_executor::{Options, Session};
-use fs_schedule::{Leg, Prediction, Schedule, Sharding, Strategy};
+use fs_schedule::{Leg, Prediction, Schedule, Sent, Sharding, Strategy};
 use fs_tests::batches::{ids, one_batch};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -70,7 +70,7 @@ proptest! {
     #[test]
     fn runs_send_what_is_expected(
         seed in 0..1000u64,
-        (ranks, node) in prop::sample::select(vec![(1u32, 1u32), (2, 2), (3, 4), (4, 4), (4, 2), (6, 2), (6, 3)]),
+        (ranks, node) in prop::sample::select(vec![(1u32, 1u32), (2, 2), (3, 4), (4, 4), (4, 2), (6, 2), (6, 3), (3, 2), (4, 3), (6, 4)]),
         sharding in prop::sample::select(vec!["row_wise", "table_wise", "column_wise", "data_parallel"]),
         precision in prop::sample::select(vec!["", "precision { output_dist bf16  gradient_dist bf16  all_reduce bf16 }", "precision { output_dist mxint8 }"]),
         strategy in prop::sample::select(vec![Strategy::Serial, Strategy::Prefetch, Strategy::Overlap, Strategy::Pec]),
@@ -91,9 +91,11 @@ proptest! {
         let found = planned(&program, options.balance(false).tables(tables));
         prop_assume!(found.is_some());
         let s = found.expect("as assumed");
-        let Prediction { sent, between_nodes, .. } = *predicted(&s);
-        // Between nodes, of what goes to all alike: the rest goes to neighbours.
-        let (w, g) = (f64::from(ranks), f64::from(node.min(ranks)));
+        let Sent { bytes: sent, between_nodes } = predicted(&s).sent.expect("known");
+        // Between nodes, of what each rank sends all alike: what goes to those of other nodes, counted by pairs.
+        let w = f64::from(ranks);
+        let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| from / node != to / node));
+        let share = pairs.filter(|apart| *apart).count() as f64 / (w * w);
         let relayed = s.exchanges.iter().any(|x| x.leg != Leg::Whole);
         let far: f64 = s.train.ops.iter().map(|op| {
             let sizes: std::collections::BTreeMap<_, _> = predicted(&s).sizes.iter().cloned().collect();
@@ -102,7 +104,6 @@ proptest! {
                 let replicated = s.tables[0].sharding == Sharding::DataParallel && name.starts_with('R');
                 sizes[&name.replace('R', "U")] * if replicated { w } else { 1.0 }
             };
-            let share = if op.action.facts().sums_over_ranks() { (w - g) / w / g } else { (w - g) / w };
             op.cost.wire.eval(of_mean) * share
         }).sum();
         prop_assert!(relayed || near(far, between_nodes), "{far} {between_nodes}");
@@ -111,6 +112,8 @@ proptest! {
         let mut session = Session::<f32>::new(s, run).expect("it runs");
         let report = session.run(&mut ()).expect("it trains");
         let found = report.ops.iter().map(|op| op.sent_bytes).sum::<f64>() / STEPS as f64;
-        prop_assert!(near(found, sent), "sent {found}, expected {sent}");
+        // Relays of a node that is not full have more or less to do than those of others.
+        let about = relayed && ranks % node != 0;
+        prop_assert!(near(found, sent) || (about && (found / sent - 1.0).abs() < 0.2), "sent {found}, expected {sent}");
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use fs_schedule::action::Effect;
 use fs_schedule::counts::Counted;
-use fs_schedule::{Engine, Op, Schedule, Search, Stragglers, Strategy};
+use fs_schedule::{Engine, Op, Schedule, Search, Sent, Stragglers, Strategy};
 use serde::Serialize;
 
 use super::limits::human;
@@ -99,10 +99,8 @@ pub struct Explanation {
     pub bubble: f64,
     /// Bytes of device memory.
     pub memory: u64,
-    /// Bytes that a rank sends to others in a step, on average.
-    pub sent: f64,
-    /// Those to other nodes.
-    pub between_nodes: f64,
+    /// What a rank sends to others in a step, on average; none of schedules of earlier versions.
+    pub sent: Option<Sent>,
     /// Batches in flight.
     pub in_flight: u32,
     /// Buffers that several batches share at once.
@@ -164,7 +162,6 @@ pub fn explain(s: &Schedule) -> Option<Explanation> {
         bubble: p.bubble,
         memory: p.memory,
         sent: p.sent,
-        between_nodes: p.between_nodes,
         in_flight: s.train.in_flight,
         copied_buffers: s.train.buffers.iter().filter(|b| b.copies > 1).count(),
         balance: p.stragglers.clone(),
@@ -297,12 +294,12 @@ impl Explanation {
             if self.in_flight == 1 { "" } else { "es" },
             self.copied_buffers
         );
-        if self.sent > 0.0 {
-            let far = match self.between_nodes {
+        if let Some(Sent { bytes, between_nodes }) = self.sent.filter(|sent| sent.bytes > 0.0) {
+            let far = match between_nodes {
                 0.0 => String::new(),
                 far => format!(", {} of it to other nodes", human(far as u64)),
             };
-            let _ = writeln!(t, "sent             {} a rank and step{far}", human(self.sent as u64));
+            let _ = writeln!(t, "sent             {} a rank and step{far}", human(bytes as u64));
         }
         if let Some(Counted { digest, first, batches }) = &self.counted {
             let _ = writeln!(

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use fs_schedule::Search;
 use fs_schedule::search::{Derivation, DerivationStep, OtherWay, Rewrite, TriedStrategy, by};
+use fs_schedule::{Search, Sent};
 
 use super::limits::human;
 
@@ -16,8 +16,8 @@ fn some(tables: &[String]) -> String {
     }
 }
 
-/// As paragraphs of `fsc explain`, of a schedule whose ranks send so many bytes in a step.
-pub(super) fn text(search: &Search, in_all: f64) -> String {
+/// As paragraphs of `fsc explain`, of a schedule whose ranks send so much in a step.
+pub(super) fn text(search: &Search, in_all: Option<Sent>) -> String {
     let mut t = String::from("\nsearch:\n");
     for TriedStrategy { name, step, at_least } in &search.strategies {
         let _ = match (step, at_least) {
@@ -26,8 +26,17 @@ pub(super) fn text(search: &Search, in_all: f64) -> String {
             (None, None) => writeln!(t, "  {name}: not scheduled"),
         };
     }
-    for Rewrite { tables, from, to, rules, step: [before, after], bytes, between_nodes, without } in
-        &search.rewrites
+    for Rewrite {
+        tables,
+        from,
+        to,
+        rules,
+        step: [before, after],
+        bytes,
+        between_nodes,
+        without,
+        without_sent,
+    } in &search.rewrites
     {
         let _ = writeln!(t, "  {}: {to} instead of {from}, by {}", some(tables), by(rules));
         let _ = write!(t, "    {:.3} ms a step instead of {:.3}", after * 1e3, before * 1e3);
@@ -38,15 +47,19 @@ pub(super) fn text(search: &Search, in_all: f64) -> String {
             let _ = write!(t, ", of these {now} between nodes instead of {sent}");
         }
         let _ = writeln!(t);
-        if let Some(without) = without {
-            let _ = writeln!(
-                t,
-                "    {:.3} ms with all but this, {} sent of all tables and parameters instead of {}",
-                without.step * 1e3,
-                human(without.sent as u64),
-                human(in_all as u64)
-            );
+        let Some(without) = without else {
+            // What a later change is of need not be there.
+            if search.rewrites.len() > 1 {
+                let _ = writeln!(t, "    all but this cannot be scheduled");
+            }
+            continue;
+        };
+        let _ = write!(t, "    {:.3} ms with all but this", without * 1e3);
+        if let Some((then, now)) = without_sent.zip(in_all) {
+            let [then, now] = [then, now].map(|sent| human(sent.bytes as u64));
+            let _ = write!(t, ", {then} sent of all tables and parameters instead of {now}");
         }
+        let _ = writeln!(t);
     }
     for OtherWay { tables, to, step } in &search.others {
         let _ = writeln!(t, "  not taken: {}: {to}: {:.3} ms", some(tables), step * 1e3);

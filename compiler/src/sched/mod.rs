@@ -353,7 +353,7 @@ fn prediction(p: &Problem<'_>, chosen: &Chosen, ends: &[(u32, u32)]) -> Predicti
     let mut limits = chosen.limits.clone();
     limits.extend(p.sizes.assumptions.iter().cloned());
     limits.extend(p.costs.assumptions(p.s, &p.sizes));
-    let traffic = traffic::expect(p.s, &p.sizes, p.cluster.gpus_per_node);
+    let sent = traffic::expect(p.s, &p.sizes, p.cluster.gpus_per_node);
     Prediction {
         cluster: p.costs.describe(),
         step: c.step / 1e9,
@@ -371,8 +371,7 @@ fn prediction(p: &Problem<'_>, chosen: &Chosen, ends: &[(u32, u32)]) -> Predicti
         bubble: (c.step / 1e9 - compute).max(0.0),
         busy,
         memory: c.memory,
-        sent: traffic.sent,
-        between_nodes: traffic.between_nodes,
+        sent: Some(sent),
         limits,
         sizes: p.sizes.list(),
         stragglers: p.sizes.stragglers.clone(),

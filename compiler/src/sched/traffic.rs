@@ -4,41 +4,34 @@
 //! and what owners send and receive is what ranks ask for: of rows with one owner he sends what all get, of rows that everyone has
 //! all get what each sends.
 
-use fs_schedule::action::Peers;
-use fs_schedule::{Leg, Op, Schedule, Sharding, Symbol};
+use fs_schedule::{Leg, Op, Schedule, Sent, Sharding, Symbol};
 
 use super::relays;
 use super::sizes::Sizes;
 
-/// What a rank sends to others in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Traffic {
-    /// Bytes.
-    pub sent: f64,
-    /// Those to ranks of other nodes.
-    pub between_nodes: f64,
-}
-
-/// Of a schedule whose nodes have so many ranks.
-pub(crate) fn expect(s: &Schedule, sizes: &Sizes, node: u32) -> Traffic {
-    let (ranks, node) = (f64::from(s.ranks.max(1)), f64::from(node.clamp(1, s.ranks.max(1))));
-    let nodes = (ranks / node).ceil();
-    let whole = ((ranks - 1.0) / ranks, (ranks - node).max(0.0) / ranks);
-    let mut all = Traffic::default();
-    for op in &s.train.ops {
-        let Some(transfer) = op.action.facts().transfer else { continue };
+/// Of a schedule whose nodes have so many ranks, the last one maybe fewer (there about: relays are taken to have as much to do as those of
+/// full nodes).
+pub(crate) fn expect(s: &Schedule, sizes: &Sizes, node: u32) -> Sent {
+    let (ranks, node) = (s.ranks.max(1), node.clamp(1, s.ranks.max(1)));
+    let nodes = ranks.div_ceil(node);
+    let last = ranks - (nodes - 1) * node;
+    let [all, full, rest] = [ranks, node, last].map(f64::from);
+    // Of all pairs of a rank and one that it sends to, itself among them, those that are others and those of other nodes.
+    let within = f64::from(nodes - 1) * full * full + rest * rest;
+    let (away, far) = (1.0 - 1.0 / all, (1.0 - within / (all * all)).max(0.0));
+    let mut sent = Sent::default();
+    for op in s.train.ops.iter().filter(|op| op.action.facts().transfer.is_some()) {
         let bytes = op.cost.wire.eval(|symbol| of_mean(s, sizes, op, symbol));
-        // Sums are made within nodes first, and travel between them once for each.
-        let (away, far) = match (transfer.peers, relays::leg(s, op)) {
-            (Peers::Reduce, _) => (whole.0, (nodes - 1.0) / nodes / node),
-            (_, Leg::Whole) => whole,
-            (_, Leg::Within { .. }) => ((node - 1.0) / node, 0.0),
-            (_, Leg::Between { .. }) => ((nodes - 1.0) / nodes, (nodes - 1.0) / nodes),
+        // Sums over ranks travel as all else does: each rank adds up its part of all ranks', and sends that to all.
+        let (away, far) = match relays::leg(s, op) {
+            Leg::Whole => (away, far),
+            Leg::Within { .. } => (1.0 - f64::from(nodes) / all, 0.0),
+            Leg::Between { .. } => (far, far),
         };
-        all.sent += bytes * away;
-        all.between_nodes += bytes * far;
+        sent.bytes += bytes * away;
+        sent.between_nodes += bytes * far;
     }
-    all
+    Sent { between_nodes: sent.between_nodes.min(sent.bytes), ..sent }
 }
 
 /// A size of what the mean rank sends.

@@ -3,26 +3,26 @@
 //! hit; where latency bounds it every way is simulated thousands of times.
 
 /// Operations that may be simulated for climbs from one start. About 15 million take a second.
-const SIMULATED: u64 = 120_000_000;
-/// The share of it that finding out where else climbs may begin may take.
-const BEGINNINGS: u64 = 3;
+pub(super) const SIMULATED: u64 = 200_000_000;
+/// Of what is left, the share that finding out where else climbs may begin may take, of one kind of beginnings and then of the other.
+const BEGINNINGS: u64 = 4;
 
 /// What is left, for some stages that are to come: each may take an equal part of it, and leaves what it does not take to those after it.
 #[derive(Debug)]
 pub(super) struct Budget {
-    began: u64,
+    end: u64,
     stages: u64,
 }
 
 impl Budget {
-    /// From now on.
-    pub(super) fn new(now: u64) -> Self {
-        Self { began: now, stages: 0 }
+    /// So many operations from now on.
+    pub(super) fn new(now: u64, most: u64) -> Self {
+        Self { end: now.saturating_add(most), stages: 0 }
     }
 
-    /// Whether nothing is left for other beginnings.
-    pub(super) fn no_beginning(&self, now: u64) -> bool {
-        now >= self.began + SIMULATED / BEGINNINGS
+    /// Until when other beginnings may be looked for.
+    pub(super) fn beginnings(&self, now: u64) -> u64 {
+        now + self.end.saturating_sub(now) / BEGINNINGS
     }
 
     /// Expects so many stages more.
@@ -30,12 +30,12 @@ impl Budget {
         self.stages += stages as u64;
     }
 
-    /// Until when the next stage may go on.
-    pub(super) fn next(&mut self, now: u64) -> u64 {
-        let left = (self.began + SIMULATED).saturating_sub(now);
-        let until = now + left / self.stages.max(1);
-        self.stages = self.stages.saturating_sub(1);
-        until
+    /// Until when what comes next may go on, which is so many stages at once.
+    pub(super) fn next(&mut self, now: u64, stages: usize) -> u64 {
+        let part = self.end.saturating_sub(now) / self.stages.max(1);
+        let stages = (stages as u64).min(self.stages.max(1));
+        self.stages -= stages.min(self.stages);
+        now + part * stages
     }
 }
 
@@ -45,18 +45,26 @@ mod tests {
 
     #[test]
     fn what_a_stage_leaves_is_left_to_others() {
-        let mut budget = Budget::new(1000);
-        assert!(!budget.no_beginning(1000) && budget.no_beginning(1000 + SIMULATED / 3));
-        budget.expect(3);
+        let mut budget = Budget::new(1000, 1200);
+        assert_eq!((budget.beginnings(1000), budget.beginnings(1600)), (1300, 1750));
+        budget.expect(5);
         budget.expect(1);
-        assert_eq!(budget.next(1000), 1000 + SIMULATED / 4);
+        assert_eq!(budget.next(1000, 1), 1200);
         // It took nothing.
-        assert_eq!(budget.next(1000), 1000 + SIMULATED / 3);
-        let end = 1000 + SIMULATED;
-        assert_eq!(budget.next(end - 10), end - 5);
+        assert_eq!(budget.next(1000, 1), 1240);
+        assert_eq!(budget.next(1000, 2), 1600);
+        assert_eq!(budget.next(2100, 1), 2150);
         // The last has all that is left, and one that nobody expected nothing more than that.
-        assert_eq!(budget.next(end - 8), end);
-        assert_eq!(budget.next(end - 8), end);
-        assert_eq!(budget.next(end + 5), end + 5);
+        assert_eq!(budget.next(2150, 1), 2200);
+        assert_eq!(budget.next(2190, 1), 2200);
+        assert_eq!(budget.next(2190, 2), 2200);
+        assert_eq!((budget.next(2300, 1), budget.beginnings(2300)), (2300, 2300));
+    }
+
+    #[test]
+    fn without_a_limit_nothing_ends() {
+        let mut budget = Budget::new(7, u64::MAX);
+        budget.expect(3);
+        assert!(budget.next(7, 2) > 1 << 60 && budget.next(7, 1) == u64::MAX);
     }
 }

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use fs_schedule::search::Without;
-use fs_schedule::{Engine, Strategy};
+use fs_schedule::{Engine, Sent, Strategy};
 
 use super::asked::{Asked, Change};
 use super::outcome::{Outcome, Swap, Way};
@@ -244,7 +243,7 @@ impl<'a, 's> Climb<'a, 's> {
         if let [only] = &mut self.outcome.swaps[..] {
             let began = self.search.said();
             let sent = self.search.in_any_order(self.candidate, &began);
-            only.without = sent.map(|sent| Without { step: only.step.0, ..sent });
+            only.without = sent.map(|(_, sent)| (only.step.0, sent));
         }
         self.outcome.told();
         (self.cost, self.best, self.outcome)
@@ -265,7 +264,10 @@ impl<'a, 's> Climb<'a, 's> {
             if tell {
                 self.outcome.swaps[left_out].without = found.as_ref().and_then(|(_, without)| told(without));
             }
-            if let Some((cost, compiled)) = found.filter(|found| found.0 < least) {
+            // One that buys nothing is not told of.
+            let nothing = tell && shortest.is_none();
+            let worth = |cost: Cost| cost < least || (nothing && cost <= least);
+            if let Some((cost, compiled)) = found.filter(|found| worth(found.0)) {
                 shortest = Some((left_out, asked, cost, compiled));
             }
         }
@@ -311,14 +313,14 @@ impl<'a, 's> Climb<'a, 's> {
 }
 
 /// What a step takes.
-fn told(compiled: &Compiled) -> Option<Without> {
+fn told(compiled: &Compiled) -> Option<(f64, Sent)> {
     let p = compiled.schedule.prediction.as_ref()?;
-    Some(Without { step: p.step, sent: p.sent, between_nodes: p.between_nodes })
+    Some((p.step, p.sent?))
 }
 
 impl Search<'_> {
     /// What these choices take in the order of the serial strategy, which changes no bytes that are sent.
-    fn in_any_order(&self, candidate: Candidate, asked: &Asked) -> Option<Without> {
+    fn in_any_order(&self, candidate: Candidate, asked: &Asked) -> Option<(f64, Sent)> {
         let module = self.lowered(candidate, asked)?;
         let found = self.schedule(module, policy::of(Strategy::Serial), Effort::default());
         told(&found.ok()?.ok()?.1)

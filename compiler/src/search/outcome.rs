@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use fs_schedule::Sharding;
-use fs_schedule::search::{Derivation, OtherWay, Rewrite, TriedStrategy, Without, by};
+use fs_schedule::search::{Derivation, OtherWay, Rewrite, TriedStrategy, by};
+use fs_schedule::{Sent, Sharding};
 
 use super::{Best, Cost, Verdict};
 use crate::distribution::Choice;
@@ -70,8 +70,8 @@ pub struct Swap {
     pub wire: (f64, f64),
     /// Those to other nodes.
     pub far: (f64, f64),
-    /// A step with all other swaps and without this one, if that can be scheduled.
-    pub without: Option<Without>,
+    /// Seconds of a step with all other swaps and without this one, if that can be scheduled, and what a rank sends in it.
+    pub without: Option<(f64, Sent)>,
 }
 
 /// A way that was scheduled and not taken.
@@ -186,7 +186,8 @@ impl Outcome {
             step: swap.step.into(),
             bytes: swap.wire.into(),
             between_nodes: (swap.far != (0.0, 0.0)).then_some(swap.far.into()),
-            without: swap.without,
+            without: swap.without.map(|(step, _)| step),
+            without_sent: swap.without.map(|(_, sent)| sent),
         });
         let others = self.others.iter().map(|other| OtherWay {
             tables: other.tables.clone(),

@@ -16,7 +16,7 @@ use fs_workload::ids::RowLaw;
 
 use super::asked::Change;
 pub use super::asked::asking;
-use super::budget::Budget;
+use super::budget::{Budget, SIMULATED};
 use super::climb::{Climb, Move, large};
 use super::derived::{self, Changed};
 pub use super::outcome::{Other, Outcome, Swap, Way};
@@ -65,7 +65,21 @@ pub fn search(
     options: &CompileOptions,
     candidates: impl IntoIterator<Item = Candidate>,
 ) -> Result<(Best, Outcome), CompileError> {
-    let search = Search::new(program, options)?;
+    search_within(program, options, candidates, SIMULATED)
+}
+
+/// The same with at most so many operations simulated for the climbs from one start, about.
+///
+/// # Errors
+/// As there.
+pub fn search_within(
+    program: &Program,
+    options: &CompileOptions,
+    candidates: impl IntoIterator<Item = Candidate>,
+    most: u64,
+) -> Result<(Best, Outcome), CompileError> {
+    let mut search = Search::new(program, options)?;
+    search.most = most;
     let candidates: Vec<Candidate> = candidates.into_iter().collect();
     let (round, one) = search.over_both(&candidates, None)?;
     let (_, mut best, mut outcome) = search.improve_both(round, one)?;
@@ -130,11 +144,11 @@ impl Search<'_> {
         let starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
         let places = places::starts(&ways.iter().map(placed).collect::<Vec<_>>());
         let few = !large(now);
-        let mut budget = Budget::new(self.simulated());
+        let mut budget = Budget::new(self.simulated(), self.most);
         let begun = |starts: Vec<(Move, f64)>| {
-            let mut found = Vec::new();
+            let (mut found, until) = (Vec::new(), budget.beginnings(self.simulated()));
             for (way, times) in starts.iter().filter(|_| few) {
-                if budget.no_beginning(self.simulated()) {
+                if self.simulated() >= until {
                     return Ok::<_, CompileError>((found, true));
                 }
                 found.extend(start.begin(way, *times)?);
@@ -194,7 +208,7 @@ impl Search<'_> {
         known: &mut Known,
         budget: &mut Budget,
     ) -> Result<Climb<'c, 's>, CompileError> {
-        climb.allow(1, budget.next(self.simulated()));
+        climb.allow(1, budget.next(self.simulated(), 1));
         loop {
             let (now, candidate) = climb.now();
             let classes = self.alike(now, candidate);
@@ -214,7 +228,7 @@ impl Search<'_> {
         known: &mut Known,
         budget: &mut Budget,
     ) -> Result<Climb<'c, 's>, CompileError> {
-        climb.allow(2, budget.next(self.simulated()));
+        climb.allow(2, budget.next(self.simulated(), 1));
         loop {
             let (now, candidate) = climb.now();
             let classes = self.alike(now, candidate);
@@ -234,8 +248,7 @@ impl Search<'_> {
         known: &mut Known,
         (budget, stages): (&mut Budget, usize),
     ) -> Result<Climb<'c, 's>, CompileError> {
-        let until = (0..stages).map(|_| budget.next(self.simulated())).last();
-        climb.allow(2, until.unwrap_or(0));
+        climb.allow(2, budget.next(self.simulated(), stages));
         loop {
             let (now, candidate) = climb.now();
             let classes = self.alike(now, candidate);

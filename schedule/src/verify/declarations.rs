@@ -116,7 +116,10 @@ fn init_is_finite(init: Init) -> bool {
 fn prediction(s: &Schedule, r: &mut Report) {
     let Some(p) = &s.prediction else { return };
     let joint = p.joint.map_or(0.0, |joint| joint.time);
-    let numbers = [p.step, p.resource_bound, p.recurrence_bound, joint, p.bubble, p.sent, p.between_nodes];
+    let sent = p.sent.unwrap_or_default();
+    let (bytes, others) = ([sent.bytes, sent.between_nodes], sent.bytes - sent.between_nodes);
+    let times = [p.step, p.resource_bound, p.recurrence_bound, joint, p.bubble];
+    let numbers = times.into_iter().chain(bytes).chain([others]);
     let busy = p.busy.iter().map(|b| b.time);
     let sizes = p.sizes.iter().map(|(_, n)| *n);
     let spread = p.stragglers.iter().flat_map(|x| {
@@ -124,7 +127,7 @@ fn prediction(s: &Schedule, r: &mut Report) {
         let pairs = pairs.chain(x.compared.map(|c| (c.at_home, c.planned)));
         pairs.chain([(x.at_home, x.planned), (x.bound, x.moved)]).flat_map(|(a, b)| [a, b])
     });
-    let ok = numbers.into_iter().chain(busy).chain(sizes).chain(spread).all(|x| x.is_finite() && x >= 0.0);
+    let ok = numbers.chain(busy).chain(sizes).chain(spread).all(|x| x.is_finite() && x >= 0.0);
     r.check(ok, "times", || "a predicted time or size is not a number of at least 0".into());
     let joint = p.joint.iter().flat_map(|joint| [joint.from, joint.to]);
     let known = p.cycle.iter().map(|d| d.op).chain(joint).all(|op| (op as usize) < s.train.ops.len());

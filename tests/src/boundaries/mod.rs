@@ -156,8 +156,7 @@ fn predictions(all: &mut Cases, base: &Schedule) {
         bubble: 1.0,
         busy: vec![Busy { engine: Engine::Compute, time: 1.0 }],
         memory: 1,
-        sent: 1.0,
-        between_nodes: 1.0,
+        sent: Some(fs_schedule::Sent { bytes: 1.0, between_nodes: 1.0 }),
         limits: Vec::new(),
         sizes: vec![("B".into(), 1.0)],
         stragglers: Some(fs_schedule::Stragglers {
@@ -183,8 +182,8 @@ fn predictions(all: &mut Cases, base: &Schedule) {
         add("a joint bound", TIMES, &|p| p.joint.as_mut().expect("one").time = x);
         add("a bubble", TIMES, &|p| p.bubble = x);
         add("a busy time", TIMES, &|p| p.busy[0].time = x);
-        add("bytes that are sent", TIMES, &|p| p.sent = x);
-        add("bytes between nodes", TIMES, &|p| p.between_nodes = x);
+        add("bytes that are sent", TIMES, &|p| p.sent.as_mut().expect("some").bytes = x);
+        add("bytes between nodes", TIMES, &|p| p.sent.as_mut().expect("some").between_nodes = x);
         add("a size", TIMES, &|p| p.sizes[0].1 = x);
         add("a straggler", TIMES, &|p| p.stragglers.as_mut().expect("one").at_home = x);
         add("a rank's work", TIMES, &|p| p.stragglers.as_mut().expect("one").ranks[0].planned = x);
@@ -192,6 +191,10 @@ fn predictions(all: &mut Cases, base: &Schedule) {
             p.stragglers.as_mut().and_then(|s| s.compared.as_mut()).expect("one").planned = x;
         });
     }
+    add("nothing known of bytes", None, &|p| p.sent = None);
+    add("more bytes between nodes than in all", TIMES, &|p| {
+        p.sent = Some(fs_schedule::Sent { bytes: 1.0, between_nodes: 1.1 });
+    });
     add("a cycle over what is not there", TIMES, &|p| p.cycle[0].op += 1);
     add("a joint bound of what is not there", TIMES, &|p| p.joint.as_mut().expect("one").to += 1);
 }
