@@ -13,6 +13,7 @@ use crate::op::{Buffer, Dep, Op};
 use crate::operand::{Element, Operand, Place};
 use crate::reference::Reference;
 use crate::search::Search;
+use crate::sent::Sent;
 
 /// The version of the format that this crate reads and writes.
 pub const VERSION: u32 = 10;
@@ -149,16 +150,6 @@ pub struct Prediction {
     /// How unevenly samples load ranks, where their lengths differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stragglers: Option<Stragglers>,
-}
-
-/// What a rank sends to others in a step, on average over ranks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Sent {
-    /// Bytes.
-    pub bytes: f64,
-    /// Those of them that go to other nodes.
-    pub between_nodes: f64,
 }
 
 impl Prediction {
