@@ -376,10 +376,9 @@ fn parts_of_a_block_are_another_row() {
     assert!(differing(Element::Mxint8).count() > 20);
 }
 
-/// Each rule finds something in what each other choice builds, and nothing in its twins.
-#[test]
-fn twins_are_left_alone() {
-    let s = Sizes {
+/// A small table on two nodes of two ranks, whose samples move or stay.
+fn four_ranks(moved: bool) -> Sizes {
+    Sizes {
         ranks: 4,
         nodes: 2,
         rows: 5,
@@ -388,8 +387,14 @@ fn twins_are_left_alone() {
         lookahead: 1,
         seed: 1,
         wire: WirePrecision::default(),
-        moved: true,
-    };
+        moved,
+    }
+}
+
+/// Each rule finds something in what each other choice builds, and nothing in its twins.
+#[test]
+fn twins_are_left_alone() {
+    let s = four_ranks(true);
     let mut data = Data::of_thirds(s);
     let mut start = |sharding| {
         let table = table(&mut data, s, &choice(true, None, sharding));
@@ -430,17 +435,7 @@ fn twins_are_left_alone() {
 /// Equal nodes of other sizes are a rule that is wrong, even if their types are the same.
 #[test]
 fn what_changes_a_size_is_ill() {
-    let s = Sizes {
-        ranks: 4,
-        nodes: 2,
-        rows: 5,
-        microbatches: 1,
-        sequences: 2,
-        lookahead: 1,
-        seed: 1,
-        wire: WirePrecision::default(),
-        moved: false,
-    };
+    let s = four_ranks(false);
     let mut data = Data::of_thirds(s);
     let apart = choice(true, Some(1), Sharding::RowWise);
     let through = Choice { relayed: true, ..choice(true, None, Sharding::RowWise) };

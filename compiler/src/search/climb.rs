@@ -242,8 +242,7 @@ impl<'a, 's> Climb<'a, 's> {
         }
         if let [only] = &mut self.outcome.swaps[..] {
             let began = self.search.said();
-            let sent = self.search.in_any_order(self.candidate, &began);
-            only.without = sent.map(|(_, sent)| (only.step.0, sent));
+            only.without = self.search.sent(self.candidate, &began).map(|sent| (only.step.0, sent));
         }
         self.outcome.told();
         (self.cost, self.best, self.outcome)
@@ -319,11 +318,11 @@ fn told(compiled: &Compiled) -> Option<(f64, Sent)> {
 }
 
 impl Search<'_> {
-    /// What these choices take in the order of the serial strategy, which changes no bytes that are sent.
-    fn in_any_order(&self, candidate: Candidate, asked: &Asked) -> Option<(f64, Sent)> {
+    /// What a rank sends with these choices. No order changes it, so that of the serial strategy will do, for which nothing is simulated.
+    fn sent(&self, candidate: Candidate, asked: &Asked) -> Option<Sent> {
         let module = self.lowered(candidate, asked)?;
         let found = self.schedule(module, policy::of(Strategy::Serial), Effort::default());
-        told(&found.ok()?.ok()?.1)
+        told(&found.ok()?.ok()?.1).map(|(_, sent)| sent)
     }
 
     /// What options ask for.
