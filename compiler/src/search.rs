@@ -15,6 +15,7 @@ pub mod microbatches;
 mod outcome;
 mod owners;
 mod places;
+mod retold;
 pub mod tables;
 mod travel;
 mod uses;

@@ -28,6 +28,7 @@ mod order;
 pub(crate) mod owners;
 pub mod policy;
 mod problem;
+mod ready;
 pub(crate) mod reasons;
 pub(crate) mod relays;
 mod resources;

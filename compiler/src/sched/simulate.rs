@@ -9,13 +9,14 @@
 //!
 //! The same simulation searches (keys are deadlines, every batch's operations compete) and judges (keys are positions
 //! in the finished list, queues are edges): what differs is the graph. A search simulates the same operations hundreds
-//! of times with other keys, so what does not depend on keys is laid out once ([`Simulator::new`]), and no run
+//! of times with other keys, so what does not depend on keys is laid out once ([`Simulator::new`]), and a run hardly
 //! allocates. There are few engines and each runs one operation, so the next event is the least of their ends.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
 use super::graph::{Edge, Graph};
+use super::ready::{Ranks, Set};
 
 /// What is simulated.
 #[derive(Debug)]
@@ -72,26 +73,6 @@ struct Instance {
     batch: u32,
 }
 
-/// A ready instance: the greatest priority first, then the least key, the earliest batch and the first operation. One
-/// number, because most of a simulation is comparing them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Ready(u128);
-
-impl Ready {
-    fn new(priority: i32, key: i64, instance: u32) -> Self {
-        // Signed numbers in the order of unsigned ones.
-        let rank = u128::from(!(priority as u32 ^ 1 << 31));
-        let key = u128::from(key as u64 ^ 1 << 63);
-        Self(rank << 96 | key << 32 | u128::from(instance))
-    }
-    fn priority(self) -> i32 {
-        (!((self.0 >> 96) as u32) ^ 1 << 31) as i32
-    }
-    fn instance(self) -> u32 {
-        self.0 as u32
-    }
-}
-
 #[derive(Debug, Clone, Copy)]
 struct Running {
     instance: Instance,
@@ -122,10 +103,12 @@ pub(crate) struct Simulator<'a> {
     left: Vec<u32>,
     /// Queues of each engine.
     queues: [Vec<u16>; ENGINES],
-    /// By queue: the interrupted instance, which goes on before all others, and nanoseconds that it still takes.
-    rest: Vec<Option<(Ready, u64)>>,
-    /// By queue.
-    ready: Vec<BinaryHeap<Reverse<Ready>>>,
+    /// In which order a run takes what is ready.
+    ranks: Ranks,
+    /// By queue: the rank of the interrupted instance, which goes on before all others, and nanoseconds that it still takes.
+    rest: Vec<Option<(u32, u64)>>,
+    /// By queue, ranks of what is ready.
+    ready: Vec<Set>,
     /// By queue, when what ended last no longer holds it up.
     free: Vec<u64>,
     running: [Option<Running>; ENGINES],
@@ -159,13 +142,6 @@ fn implied(graph: &Graph) -> HashSet<(u32, u32, i32)> {
         }
     }
     implied
-}
-
-/// Keys of a run: instance m of an operation has the key `key + m * ii`.
-#[derive(Debug, Clone, Copy)]
-struct Keys<'a> {
-    key: &'a [i64],
-    ii: i64,
 }
 
 impl<'a> Simulator<'a> {
@@ -210,8 +186,9 @@ impl<'a> Simulator<'a> {
             waits_at_first: waits,
             left: vec![n as u32; batches],
             queues,
+            ranks: Ranks::default(),
             rest: vec![None; count],
-            ready: vec![BinaryHeap::new(); count],
+            ready: vec![Set::new(n * batches); count],
             free: vec![0; count],
             running: [None; ENGINES],
             lagging: BinaryHeap::new(),
@@ -222,12 +199,12 @@ impl<'a> Simulator<'a> {
 
     /// Simulates all batches; instance m of an operation has the key `key + m * ii`.
     pub(crate) fn run(&mut self, key: &[i64], ii: i64) -> &Timing {
-        self.start(Keys { key, ii }, None)
+        self.start(key, ii, None)
     }
 
     /// The same until all operations of two batches have started: times up to then are those of [`Self::run`].
     pub(crate) fn run_until(&mut self, key: &[i64], ii: i64, batches: [usize; 2]) -> &Timing {
-        self.start(Keys { key, ii }, Some((batches, 2 * self.work.graph.n)))
+        self.start(key, ii, Some((batches, 2 * self.work.graph.n)))
     }
 
     /// What the last run found.
@@ -235,13 +212,14 @@ impl<'a> Simulator<'a> {
         self.times
     }
 
-    fn start(&mut self, keys: Keys<'_>, until: Option<([usize; 2], usize)>) -> &Timing {
+    fn start(&mut self, key: &[i64], ii: i64, until: Option<([usize; 2], usize)>) -> &Timing {
         let n = self.work.graph.n;
+        self.ranks.rank(self.work.priority, key, ii, self.batches);
         self.waits.copy_from_slice(&self.waits_at_first);
         self.left.fill(n as u32);
         self.rest.fill(None);
         self.free.fill(0);
-        self.ready.iter_mut().for_each(BinaryHeap::clear);
+        self.ready.iter_mut().for_each(Set::clear);
         self.running = [None; ENGINES];
         self.lagging.clear();
         self.times.start.fill(u64::MAX);
@@ -250,7 +228,7 @@ impl<'a> Simulator<'a> {
         for batch in 0..self.batches {
             for op in 0..n {
                 if self.waits_at_first[batch * n + op] == 0 {
-                    self.enqueue(keys, Instance { op: op as u32, batch: batch as u32 });
+                    self.enqueue(Instance { op: op as u32, batch: batch as u32 });
                 }
             }
         }
@@ -268,14 +246,14 @@ impl<'a> Simulator<'a> {
                 let instance = Instance { op: at % n as u32, batch: at / n as u32 };
                 touched[self.work.engine[instance.op as usize] as usize] = true;
                 if lets_go {
-                    self.let_go(keys, instance, &mut touched);
+                    self.let_go(instance, &mut touched);
                 }
             }
             for e in 0..ENGINES {
                 if let Some(running) = self.running[e].filter(|r| r.next() == now) {
                     self.running[e] = None;
                     touched[e] = true;
-                    self.event(keys, now, running, &mut touched);
+                    self.event(now, running, &mut touched);
                 }
             }
             for (e, _) in touched.iter().enumerate().filter(|(_, t)| **t) {
@@ -289,33 +267,27 @@ impl<'a> Simulator<'a> {
         batch as usize * self.work.graph.n + op as usize
     }
 
-    fn ready(&self, keys: Keys<'_>, instance: Instance) -> Ready {
-        let op = instance.op as usize;
-        let key = keys.key[op] + i64::from(instance.batch) * keys.ii;
-        Ready::new(self.work.priority[op], key, self.at(instance) as u32)
+    fn enqueue(&mut self, instance: Instance) {
+        let rank = self.ranks.of(self.at(instance));
+        self.ready[self.work.queue[instance.op as usize] as usize].insert(rank);
     }
 
-    fn enqueue(&mut self, keys: Keys<'_>, instance: Instance) {
-        let ready = self.ready(keys, instance);
-        self.ready[self.work.queue[instance.op as usize] as usize].push(Reverse(ready));
-    }
-
-    /// What an engine would do next, and its queue.
-    fn first(&self, engine: usize, now: u64) -> Option<(Ready, usize)> {
+    /// The rank of what an engine would do next, and its queue.
+    fn first(&self, engine: usize, now: u64) -> Option<(u32, usize)> {
         let queues = self.queues[engine].iter().map(|q| *q as usize).filter(|q| self.free[*q] <= now);
         let head = |q: usize| {
             let rest = self.rest[q].map(|rest| rest.0);
-            rest.or_else(|| self.ready[q].peek().map(|ready| ready.0)).map(|ready| (ready, q))
+            rest.or_else(|| self.ready[q].first()).map(|rank| (rank, q))
         };
         queues.filter_map(head).min()
     }
 
     /// An operation ends or lets another pass.
-    fn event(&mut self, keys: Keys<'_>, now: u64, r: Running, touched: &mut [bool; ENGINES]) {
+    fn event(&mut self, now: u64, r: Running, touched: &mut [bool; ENGINES]) {
         let instance = r.instance;
         let queue = self.work.queue[instance.op as usize] as usize;
         if r.stops.is_some() {
-            self.rest[queue] = Some((self.ready(keys, instance), r.until - now));
+            self.rest[queue] = Some((self.ranks.of(self.at(instance)), r.until - now));
             return;
         }
         let ended = self.at(instance);
@@ -326,19 +298,19 @@ impl<'a> Simulator<'a> {
             self.lagging.push(Reverse((now + hold, ended as u32, false)));
         }
         match lag {
-            0 => self.let_go(keys, instance, touched),
+            0 => self.let_go(instance, touched),
             lag => self.lagging.push(Reverse((now + lag, ended as u32, true))),
         }
     }
 
     /// Others no longer wait for an operation.
-    fn let_go(&mut self, keys: Keys<'_>, instance: Instance, touched: &mut [bool; ENGINES]) {
+    fn let_go(&mut self, instance: Instance, touched: &mut [bool; ENGINES]) {
         let op = instance.op as usize;
         for k in self.out_start[op] as usize..self.out_start[op + 1] as usize {
             let (to, distance) = self.out[k];
             let later = i64::from(instance.batch) + i64::from(distance);
             if later >= 0 && later < self.batches as i64 {
-                self.release(keys, Instance { op: to, batch: later as u32 }, touched);
+                self.release(Instance { op: to, batch: later as u32 }, touched);
             }
         }
         let batch = instance.batch as usize;
@@ -347,40 +319,42 @@ impl<'a> Simulator<'a> {
             && let Some((load, f)) = self.work.in_flight
             && batch + f < self.batches
         {
-            self.release(keys, Instance { op: load as u32, batch: (batch + f) as u32 }, touched);
+            self.release(Instance { op: load as u32, batch: (batch + f) as u32 }, touched);
         }
     }
 
-    fn release(&mut self, keys: Keys<'_>, instance: Instance, touched: &mut [bool; ENGINES]) {
+    fn release(&mut self, instance: Instance, touched: &mut [bool; ENGINES]) {
         let at = self.at(instance);
         let w = &mut self.waits[at];
         *w -= 1;
         if *w == 0 {
-            self.enqueue(keys, instance);
+            self.enqueue(instance);
             touched[self.work.engine[instance.op as usize] as usize] = true;
         }
     }
 
     fn dispatch(&mut self, engine: usize, now: u64) {
         let Some((first, queue)) = self.first(engine, now) else { return };
+        let (op, batch) = self.ranks.instance(first);
+        let instance = Instance { op, batch };
+        let op = instance.op as usize;
+        let priority = self.work.priority[op];
         if let Some(r) = &mut self.running[engine] {
             let chunk = self.work.chunk[r.instance.op as usize];
-            if chunk > 0 && r.stops.is_none() && first.priority() > r.priority {
+            if chunk > 0 && r.stops.is_none() && priority > r.priority {
                 let boundary = r.since + (now - r.since).div_ceil(chunk).max(1) * chunk;
                 r.stops = (boundary < r.until).then_some(boundary);
             }
             return;
         }
-        let (at, n) = (first.instance(), self.work.graph.n as u32);
-        let instance = Instance { op: at % n, batch: at / n };
-        let op = instance.op as usize;
         let time = if let Some((_, rest)) = self.rest[queue].take() {
             rest
         } else {
-            self.ready[queue].pop();
+            self.ready[queue].remove(first);
             self.work.time[op]
         };
-        let started = &mut self.times.start[at as usize];
+        let at = self.at(instance);
+        let started = &mut self.times.start[at];
         if *started == u64::MAX {
             *started = now;
             if let Some((batches, left)) = &mut self.until
@@ -389,7 +363,6 @@ impl<'a> Simulator<'a> {
                 *left -= 1;
             }
         }
-        let priority = self.work.priority[op];
         self.running[engine] =
             Some(Running { instance, since: now, until: now + time, priority, stops: None });
     }

@@ -292,21 +292,27 @@ impl<'a, 's> Climb<'a, 's> {
         self.search.schedule(module, self.candidate.policy, effort).ok()?.ok()
     }
 
-    /// What steps take after each change, once one is left out.
+    /// What changes are and steps take after each, once one is left out.
     fn retell(&mut self) {
         let first = self.outcome.swaps.first().map_or(0.0, |first| first.step.0);
-        let mut before =
-            self.alone(&self.with(|_| false), Effort::default()).map_or(first, |(cost, _)| cost.step);
+        let mut before = self.alone(&self.with(|_| false), Effort::default());
+        let mut step = before.as_ref().map_or(first, |(cost, _)| cost.step);
         for n in 0..self.made.len() {
             let last = n + 1 == self.made.len();
             let after = if last {
-                Some(self.cost.step)
+                Some((self.cost, self.best.compiled.clone()))
             } else {
-                self.alone(&self.with(|i| i <= n), Effort::default()).map(|(cost, _)| cost.step)
+                self.alone(&self.with(|i| i <= n), Effort::default())
             };
-            let after = after.unwrap_or(before);
-            self.outcome.swaps[n].step = (before, after);
-            before = after;
+            let then = after.as_ref().map_or(step, |(cost, _)| cost.step);
+            let swap = &mut self.outcome.swaps[n];
+            swap.step = (step, then);
+            if let Some(((_, before), (_, after))) = before.as_ref().zip(after.as_ref()) {
+                let asked = self.with(|i| i < n);
+                let swap = &mut self.outcome.swaps[n];
+                self.search.retell((swap, &self.made[n].1), self.candidate, (before, &asked), after);
+            }
+            (before, step) = (after, then);
         }
     }
 }

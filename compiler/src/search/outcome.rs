@@ -39,6 +39,8 @@ pub struct Outcome {
 pub enum Way {
     /// How tables are distributed.
     Distributed(Choice),
+    /// How tables are distributed that are not all alike.
+    Several(String),
     /// Who owns their rows.
     Owned(String),
     /// With which others they travel.
@@ -49,8 +51,7 @@ impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Distributed(choice) => f.write_str(&words(choice)),
-            Self::Owned(owners) => f.write_str(owners),
-            Self::Travelling(with) => f.write_str(with),
+            Self::Several(said) | Self::Owned(said) | Self::Travelling(said) => f.write_str(said),
         }
     }
 }

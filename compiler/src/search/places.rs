@@ -11,6 +11,7 @@ use fs_schedule::Sharding;
 use super::asked::{Change, Owners, between};
 use super::climb::Move;
 use super::outcome::{Way, place};
+use super::tables::anywhere;
 use super::travel::WORTH;
 use crate::algebra::rules::Context;
 use crate::distribution::Choice;
@@ -48,6 +49,8 @@ pub(super) fn starts(ways: &[Kind<'_>]) -> Vec<(Move, f64)> {
 fn start(ways: &[&Kind<'_>], owners: Owners) -> Option<(Move, f64)> {
     let (mut tables, mut places, mut rules) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     let (mut wire, mut far) = ((0.0, 0.0), (0.0, 0.0));
+    // Of tables that are used alike the same rules.
+    let mut known = BTreeSet::new();
     for now in ways.iter().filter(|k| k.open && k.way == k.now) {
         // Several terms may be one way.
         if tables.contains(&now.tables[0]) {
@@ -64,7 +67,10 @@ fn start(ways: &[&Kind<'_>], owners: Owners) -> Option<(Move, f64)> {
             None => ways.iter().find(|k| k.tables == now.tables && *k.way == plain),
         };
         let Some(then) = then else { continue };
-        if whole.is_none() {
+        let used = whole
+            .is_none()
+            .then(|| format!("{:?} {:?} {:?}", now.context, anywhere(now.now), anywhere(then.way)));
+        if used.is_some_and(|used| known.insert(used)) {
             rules.extend(between(now.context, now.now, then.way));
         }
         places.insert(place(&now.now.sharding));

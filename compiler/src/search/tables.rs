@@ -261,14 +261,14 @@ impl Search<'_> {
         }
     }
 
-    fn alike(&self, now: &Compiled, candidate: Candidate) -> Vec<Alike> {
+    pub(super) fn alike(&self, now: &Compiled, candidate: Candidate) -> Vec<Alike> {
         alike(self.program, &now.schedule, (&self.options, self.folds), candidate)
     }
 }
 
 /// What is derived.
 #[derive(Default)]
-struct Known {
+pub(super) struct Known {
     /// By how a table is used, and is distributed wherever it lives.
     graphs: BTreeMap<String, Option<derive::Ways>>,
     /// By these and sizes.
@@ -297,7 +297,7 @@ impl Known {
 }
 
 /// A choice of which it does not matter who owns what.
-fn anywhere(choice: &Choice) -> Choice {
+pub(super) fn anywhere(choice: &Choice) -> Choice {
     let mut choice = choice.clone();
     match &mut choice.sharding {
         Sharding::TableWise { rank } => *rank = 0,
@@ -309,11 +309,11 @@ fn anywhere(choice: &Choice) -> Choice {
 
 /// How tables can be distributed.
 #[derive(Debug)]
-struct Possible {
-    choice: Choice,
+pub(super) struct Possible {
+    pub choice: Choice,
     /// Bytes that a rank sends of all of them, and those to other nodes.
-    wire: f64,
-    far: f64,
+    pub wire: f64,
+    pub far: f64,
     covered: bool,
 }
 
@@ -349,7 +349,7 @@ fn moves<'w>(ways: &'w [(&Alike, Possible)]) -> impl Iterator<Item = Move> + 'w 
 }
 
 /// What all classes can become: first what nothing covers, by class.
-fn ways<'a>(classes: &'a [Alike], known: &mut Known) -> Vec<(&'a Alike, Possible)> {
+pub(super) fn ways<'a>(classes: &'a [Alike], known: &mut Known) -> Vec<(&'a Alike, Possible)> {
     let mut ways = Vec::new();
     for class in classes {
         let derived = known.derive(class);
@@ -377,7 +377,7 @@ fn chosen(x: &Exchange, t: &Table) -> Choice {
 }
 
 /// How tables are distributed, by name.
-fn choices(s: &Schedule) -> BTreeMap<String, Choice> {
+pub(super) fn choices(s: &Schedule) -> BTreeMap<String, Choice> {
     let mut choices = BTreeMap::new();
     for x in s.exchanges.iter().filter(|x| x.leg.within().is_none()) {
         let Some(t) = s.tables.get(x.table as usize) else { continue };

@@ -136,7 +136,7 @@ fn free(groups: &Groups) -> impl Iterator<Item = u32> + '_ {
 }
 
 /// With whom a table travels.
-fn said(table: &str, groups: &Groups) -> Way {
+pub(super) fn said(table: &str, groups: &Groups) -> Way {
     let with = groups.get(table).map(|number| {
         let others = groups.iter().filter(|(name, n)| *n == number && *name != table);
         others.map(|(name, _)| name.as_str()).collect::<Vec<_>>()
@@ -201,29 +201,39 @@ fn both(a: Kind<'_>, b: Kind<'_>, groups: &Groups) -> Option<Move> {
     Some(of_all(&[a, b], groups, "travelling together, apart from others", numbered))
 }
 
+/// Bytes of dense gradients.
+fn dense(s: &Schedule) -> u64 {
+    s.parameters.iter().map(|p| 4 * u64::from(p.rows) * u64::from(p.columns)).sum()
+}
+
+/// In how large parts dense gradients are summed.
+pub(super) fn summed(s: &Schedule, bytes: Option<u64>) -> Way {
+    Way::Travelling(match bytes {
+        Some(bytes) if bytes >= dense(s) => "summed at once".into(),
+        Some(bytes) => format!("summed by {bytes} B"),
+        None => "summed in parts worth a transfer".into(),
+    })
+}
+
 /// Dense gradients in other parts.
 fn buckets(s: &Schedule, asked: &Asked) -> Vec<Move> {
-    let total: u64 = s.parameters.iter().map(|p| 4 * u64::from(p.rows) * u64::from(p.columns)).sum();
+    let total = dense(s);
     if s.ranks < 2 {
         return Vec::new();
     }
     // Sums are made in parts, by owners of each, and sent to all.
     let (ranks, node) = (f64::from(s.ranks), f64::from(relays::nodes(s).each()));
-    let dense = s.settings.wire.dense;
-    let travels: u64 = s.parameters.iter().map(|p| u64::from(p.rows) * dense.row_bytes(p.columns)).sum();
+    let travels = s
+        .parameters
+        .iter()
+        .map(|p| u64::from(p.rows) * s.settings.wire.dense.row_bytes(p.columns))
+        .sum::<u64>();
     let sent = 2.0 * travels as f64 * (ranks - 1.0) / ranks;
     let far = 2.0 * travels as f64 * (ranks - node).max(0.0) / ranks;
-    let said = |bytes: Option<u64>| {
-        Way::Travelling(match bytes {
-            Some(bytes) if bytes >= total => "summed at once".into(),
-            Some(bytes) => format!("summed by {bytes} B"),
-            None => "summed in parts worth a transfer".into(),
-        })
-    };
     let to = PARTS.map(|parts| total.div_ceil(parts)).into_iter().filter(|bytes| *bytes >= LEAST);
     to.map(|bytes| Move {
         tables: Vec::new(),
-        ways: (said(asked.bucket_bytes), said(Some(bytes))),
+        ways: (summed(s, asked.bucket_bytes), summed(s, Some(bytes))),
         change: Change::Buckets(bytes),
         wire: (sent, sent),
         far: (far, far),
