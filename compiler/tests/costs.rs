@@ -7,7 +7,7 @@ use fs_compiler::algebra::derive::derive;
 use fs_compiler::algebra::rules::{Context, Use};
 use fs_compiler::distribution::Choice;
 use fs_schedule::reuse::Reuse;
-use fs_schedule::{Element, Sharding, WirePrecision};
+use fs_schedule::{Element, Sharding, Way, WirePrecision};
 use terms::choice;
 
 /// What a way sends is bytes of each of its lists: of all, of each class, of relays, to owners or to all replicas.
@@ -48,7 +48,7 @@ fn ways_cost_what_their_sizes_say() {
         folds: None,
         replicates: false,
     };
-    let (id, row) = (8.0, 256.0);
+    let (id, row) = (4.0, 256.0);
     let (whole, within, between) = (7.0 / 8.0, 1.0 / 2.0, 6.0 / 8.0);
     let (owners, replicas) = (Sharding::RowWise, Sharding::DataParallel);
     let through = Choice { relayed: true, ..choice(true, None, owners.clone()) };
@@ -79,10 +79,35 @@ fn ways_cost_what_their_sizes_say() {
             row * (32.0 * within + 10.0 * between),
         ),
     ] {
-        let found = derive(&context, &choice, &numbers).expect("ways").found;
-        let [way] = &found[..] else { panic!("{choice:?}: {} ways", found.len()) };
-        for (is, wanted) in [(way.cost.wire, wire), (way.cost.urgent, urgent)] {
-            assert!((is - wanted).abs() < 1e-6, "{choice:?}: {is} for {wanted}");
-        }
+        costs((&context, &choice, &numbers), wire, urgent);
+    }
+    // Several windows are told to owners, and to relays and from there, in two bytes an id.
+    let both = Reuse::new(1, 2);
+    let ones = |way| vec![1.0; both.count(way)];
+    let [forward, backward] = [ones(Way::Forward), ones(Way::Backward)];
+    let count = (forward.len() + backward.len()) as f64;
+    let relayed = [forward.clone(), backward.clone()];
+    let several = Classes { reuse: both, unique: true, forward, backward, relayed };
+    let numbers = Sizes { classes: vec![several], ..numbers };
+    let context = Context { uses: vec![Use::Each; 2], microbatches: 2, windows: vec![2], ..context };
+    let urgent = |way| {
+        let hurries = |c: &fs_schedule::reuse::Class| c.distance.is_some_and(|d| d <= both.windows);
+        both.classes(way).iter().filter(|c| hurries(c)).count() as f64
+    };
+    let hurry = (urgent(Way::Forward) + urgent(Way::Backward)) * row;
+    let entry = id + 2.0 + 2.0;
+    let apart = Choice { windows: Some(2), ..choice(true, Some(1), owners.clone()) };
+    costs((&context, &apart, &numbers), (entry * 600.0 + row * count) * whole, hurry * whole);
+    let through = Choice { relayed: true, ..apart };
+    let wire = (entry * 600.0 + row * count) * within + (entry * 500.0 + row * count) * between;
+    costs((&context, &through, &numbers), wire, hurry * (within + between));
+}
+
+/// The only way to a choice costs so many bytes, of which so many hurry.
+fn costs((context, choice, numbers): (&Context, &Choice, &Sizes), wire: f64, urgent: f64) {
+    let found = derive(context, choice, numbers).expect("ways").found;
+    let [way] = &found[..] else { panic!("{choice:?}: {} ways", found.len()) };
+    for (is, wanted) in [(way.cost.wire, wire), (way.cost.urgent, urgent)] {
+        assert!((is - wanted).abs() < 1e-6, "{choice:?}: {is} for {wanted}");
     }
 }

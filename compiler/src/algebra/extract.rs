@@ -23,8 +23,12 @@ pub const MOST: usize = 8;
 
 /// Bytes of an f32.
 const REAL: f64 = 4.0;
-/// Bytes of an id.
+/// Bytes of an id where it is read.
 const ID: f64 = 8.0;
+/// Bytes of an id on its way, as a row of its owner's.
+const SENT: f64 = 4.0;
+/// Bytes beside it by which owners know the windows that use a row first and last, where there are several.
+const USES: f64 = 2.0;
 /// Times that an id is read or written to find its like.
 const FINDING: f64 = 6.0;
 
@@ -121,7 +125,7 @@ pub fn extract(
                 graph[id].nodes[at.map_or(0, |at| way.picks[at].1)].clone()
             };
             let nodes = pick(root).build_recexpr(pick);
-            Found { nodes, commitment: way.commitment, cost: way.cost, covered: false }
+            Found { nodes, commitment: way.commitment, cost: way.cost.and(e.uses(&way)), covered: false }
         })
         .collect();
     for i in 0..found.len() {
@@ -194,6 +198,27 @@ impl Extraction<'_> {
         }
         picks.extend(left);
         Some(Having { commitment, picks, cost })
+    }
+
+    /// What it costs to say who uses what is asked for, which is said where one of the partitions has several windows.
+    fn uses(&self, way: &Having) -> Cost {
+        let named = way.picks.iter().filter_map(|(class, n)| {
+            let node = &self.graph[*class].nodes[*n];
+            let Name::Op(name) = node.name else { return None };
+            Some((*class, name, node))
+        });
+        let windows = |node: &Node| node.children.get(2).and_then(|c| self.number(*c));
+        let told = named.clone().any(|(_, name, node)| name == "partition" && windows(node) > Some(1));
+        let asks = named.filter(|_| told).filter_map(|(class, name, node)| {
+            let share = match name {
+                "ask" | "ask_relay" | "ask_all" => USES / SENT,
+                "ask_for" => USES / (2.0 * SENT),
+                _ => return None,
+            };
+            let Cost { wire, far, .. } = self.cost(node, class);
+            Some(Cost { wire: wire * share, far: far * share, ..Cost::default() })
+        });
+        asks.fold(Cost::default(), Cost::and)
     }
 
     fn name(&self, class: Id) -> Option<Name> {
@@ -285,17 +310,17 @@ impl Extraction<'_> {
                 Cost { held: s.table * part / if whole { 1.0 } else { s.ranks }, ..Cost::default() }
             }
             "ask" | "ask_relay" => {
-                Cost::sent(bytes(&of(1), ID), s.away(self.route(node.children[1], class)), false)
+                Cost::sent(bytes(&of(1), SENT), s.away(self.route(node.children[1], class)), false)
             }
             // A row and for whom, as much again; each list is made once more, and owners join them.
             "ask_for" => {
                 let unique = *size == Size::rows(List::Unique);
                 let asked = Size::of(Symbol::Asked { unique });
-                let sent = Cost::sent(bytes(&asked, 2.0 * ID), s.away(Route::Whole), false);
+                let sent = Cost::sent(bytes(&asked, 2.0 * SENT), s.away(Route::Whole), false);
                 let listed = Size::rows(List::Occurrences).and(&asked);
                 sent.and(Cost::touched(s.of(&listed) * ID * FINDING))
             }
-            "ask_all" => Cost::sent(bytes(&of(1), ID), (s.ranks - 1.0, s.ranks - s.node), false),
+            "ask_all" => Cost::sent(bytes(&of(1), SENT), (s.ranks - 1.0, s.ranks - s.node), false),
             // A byte each.
             "answer" => Cost::sent(s.of(size), s.away(self.route(node.children[0], class)), false),
             "return" | "send" | "send_all" => {

@@ -25,6 +25,7 @@ pub(super) fn check(s: &Schedule, r: &mut Report) {
     let distinct: BTreeSet<_> = s.engines.iter().collect();
     r.check(distinct.len() == s.engines.len(), "engines", || "an engine is declared twice".into());
     prediction(s, r);
+    search(s, r);
     tables(s, r);
     inputs(s, r);
     exchanges(s, r);
@@ -132,6 +133,28 @@ fn prediction(s: &Schedule, r: &mut Report) {
     let joint = p.joint.iter().flat_map(|joint| [joint.from, joint.to]);
     let known = p.cycle.iter().map(|d| d.op).chain(joint).all(|op| (op as usize) < s.train.ops.len());
     r.check(known, "times", || "a bound names an operation that is not there".into());
+}
+
+/// What is told of a search is told in numbers, and of tables that are there.
+fn search(s: &Schedule, r: &mut Report) {
+    let Some(found) = &s.search else { return };
+    let steps = found.strategies.iter().flat_map(|tried| [tried.step, tried.at_least]).flatten();
+    let rewrites = found.rewrites.iter().flat_map(|change| {
+        let sent =
+            change.without_sent.map(|sent| [sent.bytes, sent.between_nodes, sent.bytes - sent.between_nodes]);
+        let far = change.between_nodes.into_iter().flatten();
+        let bytes = change.step.into_iter().chain(change.bytes).chain(far).chain(change.without);
+        bytes.chain(sent.into_iter().flatten()).collect::<Vec<_>>()
+    });
+    let others = found.others.iter().map(|other| other.step);
+    let ok = steps.chain(rewrites).chain(others).all(|x| x.is_finite() && x >= 0.0);
+    r.check(ok, "times", || "a time or size that is told of the search is not a number of at least 0".into());
+    let names: BTreeSet<&String> = s.tables.iter().map(|t| &t.name).collect();
+    let told =
+        found.rewrites.iter().map(|change| &change.tables).chain(found.others.iter().map(|o| &o.tables));
+    let mut told = told.chain(found.derivations.iter().map(|d| &d.tables)).flatten();
+    let known = told.all(|name| names.contains(name));
+    r.check(known, "times", || "what is told of the search names a table that is not there".into());
 }
 
 fn tables(s: &Schedule, r: &mut Report) {

@@ -33,7 +33,8 @@
 //!   the first has dependencies. None of them comes before another.
 //! - `stages`: batch offsets and priorities are in range.
 //! - `chunks`: only transfers have chunks, of at least one byte.
-//! - `times`: planned times are numbers, in the order of the queue.
+//! - `times`: planned times are numbers, in the order of the queue; so are predicted ones and those told of a search, which names tables
+//!   that are there.
 //! - `offsets`: only partitions read buffers of other batches, nothing writes them.
 //! - `microbatch`: an operation uses its own microbatch's samples.
 //! - `site`: an operation and the buffers that it uses are of samples at one site: as assigned, where samples go to other

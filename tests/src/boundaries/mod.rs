@@ -4,6 +4,7 @@
 //! is taken, the first that is not, each half of a condition alone.
 
 mod flow;
+mod search;
 
 use fs_compiler::{CompileOptions, compile_with};
 use fs_schedule::{
@@ -68,6 +69,7 @@ pub fn cases() -> Vec<Case> {
     numbers(&mut all, &simple);
     starts(&mut all, &simple);
     predictions(&mut all, &simple);
+    search::told(&mut all, &simple);
     declared(&mut all, &mixed);
     refers(&mut all, &mixed);
     indices(&mut all, &mixed);
