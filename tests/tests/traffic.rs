@@ -108,6 +108,10 @@ proptest! {
         }).sum();
         prop_assert!(relayed || near(far, between_nodes), "{far} {between_nodes}");
         prop_assert!(between_nodes <= sent && (between_nodes > 0.0) == (ranks > node), "{between_nodes} of {sent}");
+        let legs: std::collections::BTreeMap<String, Leg> = s.train.ops.iter().map(|op| {
+            let first = op.action.exchanges().first().map_or(Leg::Whole, |e| s.exchanges[*e as usize].leg);
+            (op.name.clone(), first)
+        }).collect();
         let run = Options::default().steps(STEPS).evaluate(false);
         let mut session = Session::<f32>::new(s, run).expect("it runs");
         let report = session.run(&mut ()).expect("it trains");
@@ -115,5 +119,13 @@ proptest! {
         // Relays of a node that is not full have more or less to do than those of others.
         let about = relayed && ranks % node != 0;
         prop_assert!(near(found, sent) || (about && (found / sent - 1.0).abs() < 0.2), "sent {found}, expected {sent}");
+        // Relays ask ranks of other nodes only, beside themselves; others send other nodes their share of what leaves them.
+        let far: f64 = report.ops.iter().map(|op| op.sent_bytes * match legs[&op.name] {
+            Leg::Between { .. } => 1.0,
+            Leg::Within { .. } => 0.0,
+            Leg::Whole => share / (1.0 - 1.0 / w).max(f64::MIN_POSITIVE),
+        }).sum::<f64>() / STEPS as f64;
+        let fits = near(far, between_nodes) || (about && (far / between_nodes - 1.0).abs() < 0.2);
+        prop_assert!(fits, "sent other nodes {far}, expected {between_nodes}");
     }
 }

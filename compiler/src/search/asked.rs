@@ -146,3 +146,14 @@ pub fn asking(
     }
     asked
 }
+
+/// A choice of which it does not matter who owns what.
+pub(super) fn anywhere(choice: &Choice) -> Choice {
+    let mut choice = choice.clone();
+    match &mut choice.sharding {
+        Sharding::TableWise { rank } => *rank = 0,
+        Sharding::ColumnWise { ranks } => ranks.fill(0),
+        _ => {}
+    }
+    choice
+}

@@ -8,10 +8,9 @@ use std::collections::BTreeSet;
 
 use fs_schedule::Sharding;
 
-use super::asked::{Change, Owners, between};
+use super::asked::{Change, Owners, anywhere, between};
 use super::climb::Move;
 use super::outcome::{Way, place};
-use super::tables::anywhere;
 use super::travel::WORTH;
 use crate::algebra::rules::Context;
 use crate::distribution::Choice;

@@ -14,8 +14,8 @@ use fs_schedule::reuse::Reuse;
 use fs_schedule::{Element, Exchange, Leg, Schedule, Sharding, SparseOptimizer, Table};
 use fs_workload::ids::RowLaw;
 
-use super::asked::Change;
 pub use super::asked::asking;
+use super::asked::{Change, anywhere};
 use super::budget::{Budget, SIMULATED};
 use super::climb::{Climb, Move, large};
 use super::derived::{self, Changed};
@@ -294,17 +294,6 @@ impl Known {
     fn nodes(&self) -> usize {
         self.derived.values().map(|derived| derived.nodes).max().unwrap_or(0)
     }
-}
-
-/// A choice of which it does not matter who owns what.
-pub(super) fn anywhere(choice: &Choice) -> Choice {
-    let mut choice = choice.clone();
-    match &mut choice.sharding {
-        Sharding::TableWise { rank } => *rank = 0,
-        Sharding::ColumnWise { ranks } => ranks.fill(0),
-        _ => {}
-    }
-    choice
 }
 
 /// How tables can be distributed.
