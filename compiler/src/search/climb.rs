@@ -305,11 +305,10 @@ impl<'a, 's> Climb<'a, 's> {
                 self.alone(&self.with(|i| i <= n), Effort::default())
             };
             let then = after.as_ref().map_or(step, |(cost, _)| cost.step);
+            let asked = self.with(|i| i < n);
             let swap = &mut self.outcome.swaps[n];
             swap.step = (step, then);
             if let Some(((_, before), (_, after))) = before.as_ref().zip(after.as_ref()) {
-                let asked = self.with(|i| i < n);
-                let swap = &mut self.outcome.swaps[n];
                 self.search.retell((swap, &self.made[n].1), self.candidate, (before, &asked), after);
             }
             (before, step) = (after, then);

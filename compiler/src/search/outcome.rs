@@ -87,7 +87,7 @@ pub struct Other {
 }
 
 /// Where a table lives, in a word.
-pub(super) fn place(sharding: &Sharding) -> &'static str {
+pub fn place(sharding: &Sharding) -> &'static str {
     match sharding {
         Sharding::RowWise => "row-wise",
         Sharding::TableWise { .. } => "table-wise",

@@ -66,10 +66,8 @@ fn start(ways: &[&Kind<'_>], owners: Owners) -> Option<(Move, f64)> {
             None => ways.iter().find(|k| k.tables == now.tables && *k.way == plain),
         };
         let Some(then) = then else { continue };
-        let used = whole
-            .is_none()
-            .then(|| format!("{:?} {:?} {:?}", now.context, anywhere(now.now), anywhere(then.way)));
-        if used.is_some_and(|used| known.insert(used)) {
+        let used = || format!("{:?} {:?} {:?}", now.context, anywhere(now.now), anywhere(then.way));
+        if whole.is_none() && known.insert(used()) {
             rules.extend(between(now.context, now.now, then.way));
         }
         places.insert(place(&now.now.sharding));

@@ -77,27 +77,26 @@ impl Search<'_> {
         let mut known = Known::default();
         let possible = ways(&classes, &mut known);
         let then = choices(&after.schedule);
+        let changed: BTreeSet<&String> = tables.iter().collect();
         let mut all = Compared::default();
-        for (at, class) in classes.iter().enumerate() {
-            // Of alike tables some may stay.
+        for class in &classes {
+            // Tables that are alike before need not be after.
             let mut ends: BTreeMap<String, (Choice, usize)> = BTreeMap::new();
-            for name in class.tables.iter().filter(|name| tables.contains(name)) {
+            for name in class.tables.iter().filter(|name| changed.contains(name)) {
                 let to = then.get(name)?;
                 ends.entry(words(to)).or_insert_with(|| (to.clone(), 0)).1 += 1;
             }
             for (named, (to, count)) in ends {
                 let of = |choice: &Choice| {
-                    let mut own = possible.iter().filter(|(c, _)| std::ptr::eq(*c, &raw const classes[at]));
+                    let mut own = possible.iter().filter(|(c, _)| c.tables == class.tables);
                     own.find(|(_, way)| like(&way.choice) == like(choice)).map(|(_, way)| way)
                 };
-                let (from, to_way) = (of(&class.now)?, of(&to)?);
+                let (was, is) = (of(&class.now)?, of(&to)?);
                 let share = count as f64 / class.tables.len() as f64;
-                all.wire.0 += from.wire * share;
-                all.wire.1 += to_way.wire * share;
-                all.far.0 += from.far * share;
-                all.far.1 += to_way.far * share;
+                all.wire = (all.wire.0 + was.wire * share, all.wire.1 + is.wire * share);
+                all.far = (all.far.0 + was.far * share, all.far.1 + is.far * share);
                 if like(&class.now) != like(&to) {
-                    all.rules.extend(between(&class.context, &class.now, &to_way.choice));
+                    all.rules.extend(between(&class.context, &class.now, &is.choice));
                 }
                 all.from.insert(words(&class.now), class.now.clone());
                 all.to.insert(named, to);

@@ -19,7 +19,7 @@ use super::asked::{Change, anywhere};
 use super::budget::{Budget, SIMULATED};
 use super::climb::{Climb, Move, large};
 use super::derived::{self, Changed};
-pub use super::outcome::{Other, Outcome, Swap, Way};
+pub use super::outcome::{Other, Outcome, Swap, Way, place};
 use super::owners;
 use super::places;
 use super::travel::{self, Kind};

@@ -223,11 +223,8 @@ fn buckets(s: &Schedule, asked: &Asked) -> Vec<Move> {
     }
     // Sums are made in parts, by owners of each, and sent to all.
     let (ranks, node) = (f64::from(s.ranks), f64::from(relays::nodes(s).each()));
-    let travels = s
-        .parameters
-        .iter()
-        .map(|p| u64::from(p.rows) * s.settings.wire.dense.row_bytes(p.columns))
-        .sum::<u64>();
+    let wire = s.settings.wire.dense;
+    let travels: u64 = s.parameters.iter().map(|p| u64::from(p.rows) * wire.row_bytes(p.columns)).sum();
     let sent = 2.0 * travels as f64 * (ranks - 1.0) / ranks;
     let far = 2.0 * travels as f64 * (ranks - node).max(0.0) / ranks;
     let to = PARTS.map(|parts| total.div_ceil(parts)).into_iter().filter(|bytes| *bytes >= LEAST);
