@@ -15,7 +15,7 @@ use proptest::prelude::*;
 const FEATURES: Features = Features { shardings: true, microbatches: true, placements: true };
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// What a way is weighed by is what schedules send more or less with it, to all and to other nodes: of samples that stay, and of nodes
     /// that are full.
