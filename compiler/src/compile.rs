@@ -221,12 +221,12 @@ pub fn compile_with(program: &Program, options: &CompileOptions) -> Result<Compi
     manager::run_to_compile(&mut module, &stages)?;
     let asked = sched::Options::new(options.policy).in_flight(options.in_flight);
     match emit_for(&mut module, aim.target(), aim.ranks, &asked)? {
-        Emitted::Schedule(schedule) => {
+        Emitted::Schedule(schedule, _) => {
             let mut compiled = Compiled { schedule: *schedule, module };
             decided.note(&mut compiled);
             Ok(compiled)
         }
-        Emitted::Beyond(_) => Err(unlimited().into()),
+        Emitted::Refused(_) => Err(unlimited().into()),
     }
 }
 
@@ -401,7 +401,7 @@ mod tests {
         stages.retain(|stage| stage.pass.name != "accumulate");
         manager::run_to_compile(&mut module, &stages).expect("passes run");
         let asked = sched::Options::new(options.policy);
-        let Emitted::Schedule(mut apart) =
+        let Emitted::Schedule(mut apart, _) =
             emit_for(&mut module, aim.target(), 2, &asked).expect("it is proved")
         else {
             panic!("no bound was asked for")

@@ -11,6 +11,7 @@ mod asked;
 mod budget;
 mod climb;
 mod derived;
+mod known;
 pub mod microbatches;
 mod outcome;
 mod owners;
@@ -23,6 +24,8 @@ mod uses;
 use fs_dsl::checked::Program;
 use fs_schedule::{Reuse, Way};
 
+use known::{Key, Known, Told};
+
 use crate::compile::balance::Decided;
 use crate::compile::{Aim, CompileError, CompileOptions, Compiled, balance};
 use crate::emit::{self, Emitted};
@@ -32,7 +35,7 @@ use crate::passes::branches::Branches;
 use crate::passes::manager::Stage;
 use crate::sched::limits::human;
 use crate::sched::policy::{POLICIES, Policy};
-use crate::sched::{self, Bound};
+use crate::sched::{self, Bound, Refused, Takes};
 
 /// Lookaheads to try where rows are told apart and nobody asked for one.
 const LOOKAHEADS: [u32; 3] = [1, 2, 3];
@@ -126,14 +129,12 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Of a schedule that was compiled for a machine.
-    fn of(compiled: &Compiled, memory: u64, in_flight: Option<u32>) -> Self {
-        let s = &compiled.schedule;
-        let needs = s.prediction.as_ref().map_or(0, |p| p.memory);
+    /// Of what a step takes on a machine with so much memory, with so many batches in flight asked for.
+    fn of(takes: Takes, memory: u64, in_flight: Option<u32>) -> Self {
         Self {
-            beyond_in_flight: in_flight.map_or(0, |most| s.train.in_flight.saturating_sub(most)),
-            beyond_memory: if needs > memory { needs } else { 0 },
-            step: s.prediction.as_ref().map_or(f64::INFINITY, |p| p.step),
+            beyond_in_flight: in_flight.map_or(0, |most| takes.in_flight.saturating_sub(most)),
+            beyond_memory: if takes.memory > memory { takes.memory } else { 0 },
+            step: takes.step,
         }
     }
 
@@ -167,6 +168,43 @@ struct Effort {
     far: Option<f64>,
     /// One that does not beat it is thrown away, so its cost may be that of a search that was given up.
     only_better: bool,
+}
+
+impl Effort {
+    /// What costs as much or more is thrown away.
+    fn least(self) -> Option<Cost> {
+        let beat = self.beat.filter(|_| self.only_better);
+        let far = self.far.map(|step| Cost { beyond_in_flight: 0, beyond_memory: 0, step });
+        beat.into_iter().chain(far).reduce(|a, b| if b < a { b } else { a })
+    }
+}
+
+/// What came of looking for an order.
+enum Looked {
+    /// A schedule.
+    Found(Box<Ordered>),
+    /// None that costs less than is thrown away: the least of what was found, as far as was looked.
+    Worse(Cost),
+    /// None can.
+    Beyond(Bound),
+}
+
+impl Looked {
+    /// The schedule, if there is one.
+    fn found(self) -> Option<Ordered> {
+        match self {
+            Self::Found(found) => Some(*found),
+            Self::Worse(_) | Self::Beyond(_) => None,
+        }
+    }
+}
+
+/// A schedule, and what it costs.
+struct Ordered {
+    cost: Cost,
+    /// What its first good order does, if that is known.
+    first: Option<Cost>,
+    compiled: Compiled,
 }
 
 /// A candidate and what became of it.
@@ -214,6 +252,8 @@ struct Search<'a> {
     folds: bool,
     /// Operations that may be simulated for the climbs from one start.
     most: u64,
+    /// What was scheduled.
+    known: Known,
 }
 
 impl<'a> Search<'a> {
@@ -224,7 +264,8 @@ impl<'a> Search<'a> {
         let decided = balance::decide(program, &module, &aim, options);
         let folds = options.balance_at.is_none();
         let options = decided.options(options);
-        Ok(Self { program, options, module, aim, decided, folds, most: budget::SIMULATED })
+        let (most, known) = (budget::SIMULATED, Known::default());
+        Ok(Self { program, options, module, aim, decided, folds, most, known })
     }
 
     /// Operations that were simulated so far to find orders.
@@ -232,26 +273,38 @@ impl<'a> Search<'a> {
         self.aim.simulated()
     }
 
-    /// Schedules a lowered module, unless no order of it can beat a cost.
+    /// Schedules a lowered module, unless no order of it can beat a cost or it is known to be thrown away.
     fn schedule(
         &self,
         mut module: Module,
         policy: &'static dyn Policy,
         effort: Effort,
-    ) -> Result<Result<(Cost, Compiled), Bound>, CompileError> {
+    ) -> Result<Looked, CompileError> {
+        let key = Key::of(&module, policy);
+        if let Some(cost) = self.known.loses(&key, effort) {
+            return Ok(Looked::Worse(cost));
+        }
+        let of = |takes| Cost::of(takes, self.aim.cluster.memory, self.options.in_flight);
         let asked = sched::Options::new(policy)
             .in_flight(self.options.in_flight)
             .below(effort.beat.and_then(Cost::to_beat))
             .far(effort.far)
             .only_better(effort.only_better);
         Ok(match emit::schedule(&mut module, self.aim.target(), self.aim.ranks, &asked)? {
-            Emitted::Schedule(schedule) => {
+            Emitted::Schedule(schedule, first) => {
+                let (p, in_flight) = (schedule.prediction.as_ref(), schedule.train.in_flight);
+                let (step, memory) = p.map_or((f64::INFINITY, 0), |p| (p.step, p.memory));
+                let (cost, first) = (of(Takes { step, memory, in_flight }), first.map(of));
+                self.known.keep(key, Told::found(cost, first, p.and_then(|p| p.sent)));
                 let mut compiled = Compiled { schedule: *schedule, module };
                 self.decided.note(&mut compiled);
-                let cost = Cost::of(&compiled, self.aim.cluster.memory, self.options.in_flight);
-                Ok((cost, compiled))
+                Looked::Found(Box::new(Ordered { cost, first, compiled }))
             }
-            Emitted::Beyond(bound) => Err(bound),
+            Emitted::Refused(Refused::Worse(takes)) => {
+                self.known.keep(key, Told::lost(of(takes), effort));
+                Looked::Worse(of(takes))
+            }
+            Emitted::Refused(Refused::Beyond(bound)) => Looked::Beyond(bound),
         })
     }
 
@@ -319,13 +372,15 @@ impl<'a> Search<'a> {
             let least = best.as_ref().map(|b| b.0).or(beat);
             let effort = Effort { beat: least, ..Effort::default() };
             let verdict = match self.schedule(module?, candidate.policy, effort)? {
-                Ok((cost, compiled)) => {
+                Looked::Found(found) => {
+                    let Ordered { cost, compiled, .. } = *found;
                     if least.is_none_or(|least| cost < least) {
                         best = Some((cost, i, compiled));
                     }
                     Verdict::Scheduled(cost)
                 }
-                Err(bound) => Verdict::Pruned(bound),
+                Looked::Worse(cost) => Verdict::Scheduled(cost),
+                Looked::Beyond(bound) => Verdict::Pruned(bound),
             };
             tried.push(Tried { candidate: *candidate, verdict });
         }

@@ -15,7 +15,7 @@ use crate::emit::{self, Priced};
 use crate::ir::Module;
 use crate::ir::attr::typed;
 use crate::passes::manager;
-use crate::sched::{self, Bound, policy};
+use crate::sched::{self, Bound, Refused, policy};
 
 /// How much longer a step must be without: what is gained must be more than what is not known.
 const PAYS: f64 = 1.01;
@@ -100,7 +100,8 @@ fn step(listed: Priced, aim: &Aim, below: Option<f64>) -> Option<Result<f64, Bou
     let asked = sched::Options::new(policy::of(Strategy::Serial)).below(below);
     match listed.ordered(aim.target(), &asked).ok()? {
         Ok(ordered) => ordered.schedule.prediction.map(|p| Ok(p.step)),
-        Err(bound) => Some(Err(bound)),
+        Err(Refused::Beyond(bound)) => Some(Err(bound)),
+        Err(Refused::Worse(_)) => None,
     }
 }
 

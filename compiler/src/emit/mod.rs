@@ -11,7 +11,7 @@ use s::verify::Violation;
 
 use crate::ir::attr::{record, typed};
 use crate::ir::{AttrError, Module, OpError, OpId, Type, View};
-use crate::sched::{self, Bound, Options, Outcome, SchedError, Target, policy};
+use crate::sched::{self, Options, Outcome, Refused, SchedError, Takes, Target, policy};
 
 /// Why a lowered module has no schedule.
 #[derive(Debug, thiserror::Error)]
@@ -78,18 +78,18 @@ pub(crate) fn local(ranks: u32) -> Cluster {
 /// What came of writing a module as a schedule.
 #[derive(Debug)]
 pub(crate) enum Emitted {
-    /// The schedule.
-    Schedule(Box<s::Schedule>),
-    /// No step is as short as was asked for; the module is as it was.
-    Beyond(Bound),
+    /// The schedule, and what its first good order takes, if that is known.
+    Schedule(Box<s::Schedule>, Option<Takes>),
+    /// There is no order that is wanted; the module is as it was.
+    Refused(Refused),
 }
 
 /// Writes a lowered module as a schedule for a local machine.
 pub fn emit(module: &Module, strategy: Strategy, ranks: u32) -> Result<s::Schedule, EmitError> {
     let options = Options::new(policy::of(strategy));
     match emit_for(&mut module.clone(), &local(ranks), ranks, &options)? {
-        Emitted::Schedule(schedule) => Ok(*schedule),
-        Emitted::Beyond(_) => Err(unlimited()),
+        Emitted::Schedule(schedule, _) => Ok(*schedule),
+        Emitted::Refused(_) => Err(unlimited()),
     }
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn emit_for<'a>(
     options: &Options,
 ) -> Result<Emitted, EmitError> {
     let emitted = schedule(module, target, ranks, options)?;
-    if let Emitted::Schedule(schedule) = &emitted {
+    if let Emitted::Schedule(schedule, _) = &emitted {
         proved(schedule)?;
     }
     Ok(emitted)
@@ -169,6 +169,8 @@ pub(crate) struct Ordered {
     order: Vec<u32>,
     /// What those were listed from.
     origins: Vec<OpId>,
+    /// What the first good order takes, if that is known.
+    first: Option<Takes>,
 }
 
 /// Lists a module's training function.
@@ -204,16 +206,16 @@ impl Priced {
         target.stragglers(&self.schedule)
     }
 
-    /// Schedules what is listed; or no step is as short as was asked for.
+    /// Schedules what is listed; or no step that was found is as short as was asked for.
     pub(crate) fn ordered(
         self,
         target: Target<'_>,
         options: &Options,
-    ) -> Result<Result<Ordered, Bound>, EmitError> {
+    ) -> Result<Result<Ordered, Refused>, EmitError> {
         let Self { mut schedule, origins } = self;
         Ok(match sched::schedule(&mut schedule, target, options)? {
-            Outcome::Scheduled(order) => Ok(Ordered { schedule, order, origins }),
-            Outcome::Beyond(bound) => Err(bound),
+            Outcome::Scheduled { order, first } => Ok(Ordered { schedule, order, origins, first }),
+            Outcome::Refused(why) => Err(why),
         })
     }
 }
@@ -227,9 +229,9 @@ pub(crate) fn schedule<'a>(
 ) -> Result<Emitted, EmitError> {
     let target = target.into();
     let priced = priced(module, target, ranks, options.policy.strategy())?;
-    let Ordered { mut schedule, order, origins } = match priced.ordered(target, options)? {
+    let Ordered { mut schedule, order, origins, first } = match priced.ordered(target, options)? {
         Ok(ordered) => ordered,
-        Err(bound) => return Ok(Emitted::Beyond(bound)),
+        Err(why) => return Ok(Emitted::Refused(why)),
     };
     // What a schedule says and its order does not depend on.
     schedule.reference = optional(module, "reference")?;
@@ -249,7 +251,7 @@ pub(crate) fn schedule<'a>(
         programs.flat_map(|p| &p.ops).map(|op| op.engine).collect();
     schedule.engines = engines.into_iter().collect();
     schedule.seal();
-    Ok(Emitted::Schedule(Box::new(schedule)))
+    Ok(Emitted::Schedule(Box::new(schedule), first))
 }
 
 /// Expected work of every operation, by the table of actions.

@@ -36,7 +36,7 @@ pub(super) fn run(
     }
     let options = sched::Options::new(policy).in_flight(in_flight);
     let emitted = emit::schedule(module, &cluster, ranks, &options).map_err(Box::new)?;
-    let Emitted::Schedule(schedule) = emitted else { return Ok(()) };
+    let Emitted::Schedule(schedule, _) = emitted else { return Ok(()) };
     for op in &schedule.train.ops {
         statistics.count("scheduled");
         if op.stage != 0 {

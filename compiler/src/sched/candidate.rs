@@ -3,7 +3,6 @@
 
 use fs_schedule::Dep;
 
-use super::SchedError;
 use super::ahead;
 use super::deps::{self, Before, Queues};
 use super::freeze::{Frozen, freeze};
@@ -11,6 +10,7 @@ use super::graph::{Edge, Graph, Why};
 use super::problem::Problem;
 use super::simulate::{Simulator, Tasks, Timing};
 use super::storage::{self, Storage};
+use super::{SchedError, Takes};
 
 /// How transfers share their engine.
 #[derive(Debug, Clone)]
@@ -109,6 +109,11 @@ impl Candidate {
         let mut this = Self { frozen, tiers, storage, in_flight, deps, step: 0.0, start: Vec::new(), memory };
         this.settle(p, &queues);
         Ok(this)
+    }
+
+    /// What a step takes.
+    pub(crate) fn takes(&self) -> Takes {
+        Takes { step: self.step / 1e9, memory: self.memory, in_flight: self.in_flight }
     }
 
     /// Simulates the finished list until it repeats.

@@ -79,9 +79,9 @@ pub(crate) struct Options {
     pub in_flight: Option<u32>,
     /// Seconds that a step must take less than; if no order can, none is searched for.
     pub below: Option<f64>,
-    /// Seconds of a step: where the first good order takes as long or longer it will do.
+    /// Seconds of a step: where the first good order takes as long or longer no better one is looked for, and it is not written down.
     pub far: Option<f64>,
-    /// What is no shorter than `below` will be thrown away: no more is done for it than finding that.
+    /// What is no shorter than `below` will be thrown away: no more is done for it than finding that, and it is not written down.
     pub only_better: bool,
 }
 
@@ -98,7 +98,7 @@ impl Options {
         self
     }
 
-    /// With the first good order, if its step takes so many seconds or more; without, the best that is found.
+    /// With no more than what the first good order takes, if that is so many seconds or more.
     #[must_use]
     pub(crate) fn far(mut self, seconds: impl Into<Option<f64>>) -> Self {
         self.far = seconds.into();
@@ -123,10 +123,35 @@ impl Options {
 /// What came of scheduling.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Outcome {
-    /// For each position of the new list where its operation stood.
-    Scheduled(Vec<u32>),
-    /// No step of this program and policy is as short as was asked for; the program is as it was.
+    /// It has an order.
+    Scheduled {
+        /// For each position of the new list where its operation stood.
+        order: Vec<u32>,
+        /// What the first good order takes; none if it is not known.
+        first: Option<Takes>,
+    },
+    /// It has none that is wanted; the program is as it was.
+    Refused(Refused),
+}
+
+/// Why there is no order that is wanted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Refused {
+    /// No step of this program and policy is as short as was asked for.
     Beyond(Bound),
+    /// None that was found is.
+    Worse(Takes),
+}
+
+/// What a step takes in some order.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Takes {
+    /// Seconds.
+    pub step: f64,
+    /// Bytes of a rank.
+    pub memory: u64,
+    /// Batches at once.
+    pub in_flight: u32,
 }
 
 /// A lower bound on the step of a program under a policy.
@@ -203,8 +228,13 @@ pub(crate) fn schedule<'a>(
 ) -> Result<Outcome, SchedError> {
     let (problem, chosen) = match best(s, target.into(), options)? {
         Ok(solved) => solved,
-        Err(bound) => return Ok(Outcome::Beyond(bound)),
+        Err(bound) => return Ok(Outcome::Refused(Refused::Beyond(bound))),
     };
+    let takes = chosen.candidate.takes();
+    if problem.is_far(chosen.candidate.step) || problem.loses(chosen.candidate.step) {
+        return Ok(Outcome::Refused(Refused::Worse(takes)));
+    }
+    let first = chosen.first;
     let reasons = reasons::explain(&problem, &chosen);
     let order = chosen.candidate.frozen.spread(&problem.units).order;
     // Where each unit of the list has its first and last operations.
@@ -248,7 +278,7 @@ pub(crate) fn schedule<'a>(
     lifetimes(s, &c);
     s.prediction = Some(prediction);
     conflicts(s, options.policy);
-    Ok(Outcome::Scheduled(order))
+    Ok(Outcome::Scheduled { order, first })
 }
 
 /// What came of a problem: an order, or why there is none.
@@ -261,6 +291,8 @@ fn best<'a>(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<So
         return solve(work, options);
     }
     let together = solve(work, options)?;
+    // Where the first order is all that is asked for, none is looked for with each by itself.
+    let first = together.as_ref().ok().and_then(|(_, chosen)| chosen.first);
     let again = match &together {
         // What all must do is less for none.
         Err(bound) => !matches!(bound.from, BoundBy::Engine(_)),
@@ -272,7 +304,10 @@ fn best<'a>(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<So
     if !again {
         return Ok(together);
     }
-    let alone = solve(Work::new(s, target, options)?.alone(), options)?;
+    let mut alone = solve(Work::new(s, target, options)?.alone(), options)?;
+    if let Ok((_, chosen)) = &mut alone {
+        chosen.first = first;
+    }
     // No order of either is shorter than the smaller bound.
     if let (Err(a), Err(b)) = (&alone, &together) {
         return Ok(Err(if a.step < b.step { *a } else { *b }));

@@ -18,7 +18,6 @@ use std::collections::BTreeMap;
 
 use fs_schedule::action::Phase;
 
-use super::SchedError;
 use super::ahead;
 use super::bounds;
 use super::candidate::{Candidate, Tiers};
@@ -28,6 +27,7 @@ use super::list::{Found, ListScheduler};
 use super::modulo::{FAR, Request, place};
 use super::problem::Problem;
 use super::slack::{ENOUGH, hub, slacks, tiers, windows};
+use super::{SchedError, Takes};
 
 /// Share of a step by which lookups with much room come before they must.
 const RESERVE: f64 = 0.3;
@@ -55,6 +55,8 @@ const HOPE: [f64; 3] = [1.3, 1.1, 1.05];
 pub(crate) struct Chosen {
     /// The step.
     pub candidate: Candidate,
+    /// What the first good order takes; none if it is not known, because it was not looked for as far or does not fit.
+    pub first: Option<Takes>,
     /// What kept it from being better, in sentences.
     pub limits: Vec<String>,
     /// Slack of each operation at the step's own initiation interval, in nanoseconds; infinite for what lies on no cycle with the
@@ -65,10 +67,12 @@ pub(crate) struct Chosen {
 /// Schedules a program.
 pub(crate) fn choose(p: &Problem<'_>) -> Result<Chosen, SchedError> {
     let mut limits: Vec<String> = p.policy.limit().map(str::to_owned).into_iter().collect();
-    let candidate = if p.policy.reorders() {
+    let (candidate, first) = if p.policy.reorders() {
         search(p, &p.blocking, &mut limits)?
     } else {
-        reference_order(p, &p.blocking, false)?
+        let only = reference_order(p, &p.blocking, false)?;
+        let takes = only.takes();
+        (only, Some(takes))
     };
     if candidate.memory > p.limits.memory() {
         let (needs, has) = (human(candidate.memory), human(p.limits.memory()));
@@ -83,7 +87,7 @@ pub(crate) fn choose(p: &Problem<'_>) -> Result<Chosen, SchedError> {
         limits.extend(ahead::late(p, &candidate.frozen));
     }
     let slack = slacks(&windows(p, &p.graph, hub(p, &p.rec_mii.cycle), candidate.step));
-    Ok(Chosen { candidate, limits, slack })
+    Ok(Chosen { candidate, first, limits, slack })
 }
 
 /// When the last operation of a batch ends, after its load.
@@ -98,7 +102,12 @@ const TRIES: usize = 1000;
 /// Operations up to which modulo scheduling is tried.
 const MODULO_OPS: usize = 300;
 
-fn search(p: &Problem<'_>, graph: &Graph, limits: &mut Vec<String>) -> Result<Candidate, SchedError> {
+/// The best order that is found, and what the first good one takes.
+fn search(
+    p: &Problem<'_>,
+    graph: &Graph,
+    limits: &mut Vec<String>,
+) -> Result<(Candidate, Option<Takes>), SchedError> {
     let least = p.history + 1;
     if let Some(asked) = p.limits.in_flight().filter(|f| *f < least) {
         limits.push(format!("in flight: {asked} asked for, {least} are needed to tell rows apart"));
@@ -108,12 +117,13 @@ fn search(p: &Problem<'_>, graph: &Graph, limits: &mut Vec<String>) -> Result<Ca
         ClusterLimits { memory: p.limits.memory(), in_flight: p.limits.in_flight().map(|f| f.max(least)) };
     let most = within.in_flight;
     // Without limits first; if that holds too much, with fewer and fewer batches at once.
-    let (free, modulo) = at_depth(p, graph, None, p.time.len() <= MODULO_OPS)?;
+    let Reached { best: free, modulo, first } = at_depth(p, graph, None, p.time.len() <= MODULO_OPS)?;
+    let first = first.filter(|first| within.admit(first.memory, first.in_flight));
     let mut depths = Depths { p, graph, modulo, known: BTreeMap::new() };
     let free = fewer_in_flight(&mut depths, free, least)?;
     let fits = |c: &Candidate| within.admit(c.memory, c.in_flight);
     if fits(&free) {
-        return Ok(free);
+        return Ok((free, first));
     }
     let (mut found, mut smallest) = (None, reference_order(p, graph, true)?);
     if free.memory < smallest.memory && most.is_none_or(|m| free.in_flight <= m) {
@@ -147,7 +157,7 @@ fn search(p: &Problem<'_>, graph: &Graph, limits: &mut Vec<String>) -> Result<Ca
             free.step / 1e6
         ));
     }
-    Ok(found.unwrap_or(smallest))
+    Ok((found.unwrap_or(smallest), first))
 }
 
 /// Steps with at most so many batches in flight, each looked for once.
@@ -164,7 +174,7 @@ impl Depths<'_> {
         if let Some(known) = self.known.get(&depth) {
             return Ok(known.clone());
         }
-        let (found, _) = at_depth(self.p, self.graph, Some(depth), self.modulo)?;
+        let found = at_depth(self.p, self.graph, Some(depth), self.modulo)?.best;
         self.known.insert(depth, found.clone());
         Ok(found)
     }
@@ -192,19 +202,28 @@ fn fewer_in_flight(
     Ok(best)
 }
 
-/// The best step with at most so many batches in flight, memory aside, and whether modulo scheduling found it. Where
-/// it finds none without a limit, looking again with one (`modulo`) has never changed a step, and costs most of the
+/// Where looking for an order ended.
+struct Reached {
+    best: Candidate,
+    /// Modulo scheduling found one.
+    modulo: bool,
+    /// What the best takes before keys are changed at random, unless that was given up.
+    first: Option<Takes>,
+}
+
+/// The best step with at most so many batches in flight, memory aside. Where
+/// modulo scheduling finds none without a limit, looking again with one (`modulo`) has never changed a step, and costs most of the
 /// search.
 fn at_depth(
     p: &Problem<'_>,
     graph: &Graph,
     depth: Option<u32>,
     modulo: bool,
-) -> Result<(Candidate, bool), SchedError> {
+) -> Result<Reached, SchedError> {
     let within =
         Within::new(p, graph, depth).map_err(|_| SchedError::Defect("the policy waits for itself".into()))?;
     let (bound, hub) = (within.bound, within.hub);
-    let mut orders = Orders { p, best: None, free: None, few: None };
+    let mut orders = Orders { p, best: None, free: None, few: None, given_up: false };
     let mut modulo_found = false;
     if modulo {
         for stretch in STRETCH {
@@ -244,12 +263,13 @@ fn at_depth(
     } else {
         Vec::new()
     };
+    let first = orders.best.as_ref().filter(|_| !orders.given_up).map(|(best, _)| best.takes());
     orders.climb(&within, &limited, bound)?;
     let Orders { best, .. } = orders;
     let (best, of) = best.ok_or_else(|| SchedError::Defect("no simulation gave a step".into()))?;
     // Of orders that are about as good the one that hides transfers with room to spare.
     let within = of.map_or(&within, |of| &limited[of]);
-    Ok((with_margin(p, within, modulo_found, best)?, modulo_found))
+    Ok(Reached { best: with_margin(p, within, modulo_found, best)?, modulo: modulo_found, first })
 }
 
 /// Dependencies to look for an order with: those of a strategy, those that so many batches in flight make, and what the host must learn
@@ -291,6 +311,8 @@ struct Orders<'a> {
     /// The simulation without limits that promised most, and that within one, with its place.
     free: Option<(ListScheduler<'a>, Found)>,
     few: Option<(ListScheduler<'a>, Found, usize)>,
+    /// No more was looked for because what there is was hopeless.
+    given_up: bool,
 }
 
 impl Orders<'_> {
@@ -308,8 +330,10 @@ impl Orders<'_> {
     }
 
     /// Whether the best is so many times as long as what will be thrown away.
-    fn hopeless(&self, times: f64) -> bool {
-        self.best.is_some() && self.p.loses(self.step() / times)
+    fn hopeless(&mut self, times: f64) -> bool {
+        let hopeless = self.best.is_some() && self.p.loses(self.step() / times);
+        self.given_up |= hopeless;
+        hopeless
     }
 
     /// Simulates with slacks of steps that take `step`.

@@ -3,15 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use fs_schedule::{Engine, Sent, Strategy};
+use fs_schedule::{Engine, Sent};
 
 use super::asked::{Asked, Change};
 use super::outcome::{Outcome, Swap, Way};
-use super::{Best, Candidate, Cost, Effort, Search, Tried, Verdict, gain};
+use super::known::Key;
+use super::{Best, Candidate, Cost, Effort, Looked, Ordered, Search, Tried, Verdict, gain};
 use crate::compile::{CompileError, Compiled};
 use crate::ir::Module;
 use crate::passes::branches::Branches;
-use crate::sched::{BoundBy, policy};
+use crate::sched::BoundBy;
 
 /// Most ways that are tried, each by a first good order.
 const SCHEDULES: usize = 32;
@@ -70,13 +71,12 @@ pub(super) struct Climb<'a, 's> {
     left_out: bool,
 }
 
-/// Which change is left out, and what is asked for, costs and comes of it then.
-type Shorter = (usize, Asked, Cost, Compiled);
+/// Which change is left out, and what is asked for, costs and, if that was looked at, comes of it then.
+type Shorter = (usize, Asked, Cost, Option<Compiled>);
 
 /// What was found in place of what there is.
 struct Found {
-    cost: Cost,
-    compiled: Compiled,
+    ordered: Ordered,
     asked: Asked,
     swap: Swap,
     change: Change,
@@ -85,22 +85,27 @@ struct Found {
 impl<'a, 's> Climb<'a, 's> {
     /// From the best of all candidates.
     pub(super) fn new(search: &'s Search<'a>, cost: Cost, best: Best) -> Result<Self, CompileError> {
-        let candidate = best.tried[best.chosen].candidate;
-        let asked = search.said();
-        let first = search.first(candidate, &asked)?.unwrap_or(cost);
+        let mut climb = Self::at(search, cost, best);
+        climb.first = search.first(climb.candidate, &climb.asked)?.unwrap_or(cost);
+        Ok(climb)
+    }
+
+    /// The same without knowing what a first good order costs.
+    fn at(search: &'s Search<'a>, cost: Cost, best: Best) -> Self {
+        let (candidate, asked, first) = (best.tried[best.chosen].candidate, search.said(), cost);
         let (outcome, made, seen) = (Outcome::default(), Vec::new(), BTreeSet::new());
         let (left, until, left_out) = ((0, 0), u64::MAX, false);
         let mut climb =
             Self { search, candidate, best, cost, first, asked, outcome, made, seen, left, until, left_out };
         climb.allow(1, u64::MAX);
-        Ok(climb)
+        climb
     }
 
     /// Another that begins with a change of the strategy that it makes the shortest, which need not be the one that is shortest
     /// without it; none if its step is not so many times as long as this one's or less.
     pub(super) fn begin(&self, way: &Move, times: f64) -> Result<Option<Self>, CompileError> {
         let asked = way.change.made(&way.tables, &self.asked);
-        let mut shortest: Option<(usize, Cost, Compiled)> = None;
+        let mut shortest: Option<(usize, Ordered)> = None;
         // What all of compute's work excludes no other transfers allow, but fewer updates may: of parts of parameters, of replicas, of
         // columns.
         let updates = matches!(way.change, Change::Buckets(_) | Change::Owners { .. });
@@ -115,15 +120,15 @@ impl<'a, 's> Climb<'a, 's> {
             if !of_as_many || !policy.reorders() || !may(tried) {
                 continue;
             }
-            let beat = shortest.as_ref().map_or(self.cost.longer(times), |found| found.1);
+            let beat = shortest.as_ref().map_or(self.cost.longer(times), |found| found.1.cost);
             let Some(module) = self.search.lowered(tried.candidate, &asked) else { continue };
             let effort = Effort { beat: Some(beat), only_better: true, far: None };
             shortest = match self.search.schedule(module, policy, effort) {
-                Ok(Ok((cost, compiled))) if cost < beat => Some((i, cost, compiled)),
+                Ok(Looked::Found(found)) if found.cost < beat => Some((i, *found)),
                 _ => shortest,
             };
         }
-        let Some((chosen, cost, compiled)) = shortest else { return Ok(None) };
+        let Some((chosen, ordered)) = shortest else { return Ok(None) };
         let candidate = self.best.tried[chosen].candidate;
         // Of a strategy that nothing was expected of nothing is known.
         let alone = match self.best.tried[chosen].verdict {
@@ -133,14 +138,13 @@ impl<'a, 's> Climb<'a, 's> {
                 let alone = module
                     .map(|m| self.search.schedule(m, candidate.policy, Effort::default()))
                     .transpose()?;
-                alone.and_then(Result::ok).map_or(cost, |(alone, _)| alone)
+                alone.and_then(Looked::found).map_or(ordered.cost, |alone| alone.cost)
             }
         };
-        let best = Best { compiled, chosen, tried: self.best.tried.clone() };
-        let mut other = Self::new(self.search, alone, best)?;
-        let swap = other.swap(way, cost);
-        let compiled = other.best.compiled.clone();
-        other.take(Found { cost, compiled, asked, swap, change: way.change.clone() })?;
+        let best = Best { compiled: ordered.compiled.clone(), chosen, tried: self.best.tried.clone() };
+        let mut other = Self::at(self.search, alone, best);
+        let swap = other.swap(way, ordered.cost);
+        other.take(Found { ordered, asked, swap, change: way.change.clone() })?;
         Ok(Some(other))
     }
 
@@ -174,10 +178,10 @@ impl<'a, 's> Climb<'a, 's> {
             self.left.0 -= 1;
             self.outcome.tried += 1;
             let least = 1.0 / gain(&self.search.options);
-            let beat = shortest.as_ref().map_or(self.cost.longer(least), |found| found.cost);
-            let Some((cost, compiled)) = self.tried(&way, &asked, beat) else { continue };
-            let swap = self.swap(&way, cost);
-            shortest = Some(Found { cost, compiled, asked, swap, change: way.change });
+            let beat = shortest.as_ref().map_or(self.cost.longer(least), |found| found.ordered.cost);
+            let Some(ordered) = self.tried(&way, &asked, beat) else { continue };
+            let swap = self.swap(&way, ordered.cost);
+            shortest = Some(Found { ordered, asked, swap, change: way.change });
         }
         let Some(found) = shortest else { return Ok(false) };
         self.take(found)?;
@@ -197,37 +201,46 @@ impl<'a, 's> Climb<'a, 's> {
     }
 
     fn take(&mut self, found: Found) -> Result<(), CompileError> {
-        let Found { cost, compiled, asked, swap, change } = found;
+        let Found { ordered: Ordered { cost, first, compiled }, asked, swap, change } = found;
         self.seen.insert(format!("{asked:?}"));
         self.made.push((swap.tables.clone(), change));
         (self.cost, self.best.compiled, self.asked) = (cost, compiled, asked);
         self.outcome.swaps.push(swap);
-        self.first = self.search.first(self.candidate, &self.asked)?.unwrap_or(self.cost);
+        self.first = match first {
+            Some(first) => first,
+            None => self.search.first(self.candidate, &self.asked)?.unwrap_or(cost),
+        };
         Ok(())
     }
 
     /// A way's schedule, if it beats a cost.
-    fn tried(&mut self, way: &Move, asked: &Asked, beat: Cost) -> Option<(Cost, Compiled)> {
+    fn tried(&mut self, way: &Move, asked: &Asked, beat: Cost) -> Option<Ordered> {
         // What cannot be placed or numbered so is no way for this model.
         let module = self.search.lowered(self.candidate, asked)?;
         // The best order of it is looked for if its first one is not much worse than that of what there is.
         let far = self.first.longer(QUICK);
         // A profile that was measured of tables elsewhere has no times for it: no way either.
         let effort = Effort { beat: Some(beat), far: far.to_beat(), only_better: true };
-        let (now, compiled) = self.search.schedule(module, self.candidate.policy, effort).ok()?.ok()?;
+        let (now, ordered) = match self.search.schedule(module, self.candidate.policy, effort).ok()? {
+            Looked::Found(found) => (found.cost, Some(*found)),
+            Looked::Worse(cost) => (cost, None),
+            Looked::Beyond(_) => return None,
+        };
         self.outcome.passed_over(&way.tables, &way.ways.1, now);
         if now >= far {
             return None;
         }
         self.left.1 -= 1;
         self.outcome.scheduled += 1;
-        (now < beat).then_some((now, compiled))
+        ordered.filter(|_| now < beat)
     }
 
     /// Without changes that others have made worse than nothing.
     pub(super) fn lean(mut self) -> Self {
         while let Some(shorter) = self.shorter(false) {
-            self.leave_out(shorter);
+            if !self.leave_out(shorter) {
+                break;
+            }
         }
         self
     }
@@ -235,14 +248,16 @@ impl<'a, 's> Climb<'a, 's> {
     /// What came of it, with what a step takes without each of the changes.
     pub(super) fn end(mut self) -> (Cost, Best, Outcome) {
         while let Some(shorter) = self.shorter(true) {
-            self.leave_out(shorter);
+            if !self.leave_out(shorter) {
+                break;
+            }
         }
         if self.left_out {
             self.retell();
         }
         if let [only] = &mut self.outcome.swaps[..] {
-            let began = self.search.said();
-            only.without = self.search.sent(self.candidate, &began).map(|sent| (only.step.0, sent));
+            let began = self.search.told(self.candidate, &self.search.said());
+            only.without = began.map(|(_, sent)| (only.step.0, sent));
         }
         self.outcome.told();
         (self.cost, self.best, self.outcome)
@@ -258,11 +273,14 @@ impl<'a, 's> Climb<'a, 's> {
         for left_out in 0..self.made.len() {
             let asked = self.with(|n| n != left_out);
             let least = shortest.as_ref().map_or(self.cost, |known| known.2);
-            let quick = Effort { beat: Some(least), only_better: true, far: None };
-            let found = self.alone(&asked, if tell { Effort::default() } else { quick });
-            if tell {
-                self.outcome.swaps[left_out].without = found.as_ref().and_then(|(_, without)| told(without));
-            }
+            let found = if tell {
+                let without = self.search.told(self.candidate, &asked);
+                self.outcome.swaps[left_out].without = without.map(|(cost, sent)| (cost.step, sent));
+                without.map(|(cost, _)| (cost, None))
+            } else {
+                let quick = Effort { beat: Some(least), only_better: true, far: None };
+                self.alone(&asked, quick).map(|found| (found.cost, Some(found.compiled)))
+            };
             // One that buys nothing is not told of.
             let nothing = tell && shortest.is_none();
             let worth = |cost: Cost| cost < least || (nothing && cost <= least);
@@ -273,11 +291,18 @@ impl<'a, 's> Climb<'a, 's> {
         shortest
     }
 
-    fn leave_out(&mut self, (n, asked, cost, compiled): Shorter) {
+    /// Whether it was.
+    fn leave_out(&mut self, (n, asked, cost, compiled): Shorter) -> bool {
+        let found = compiled.map(|compiled| (cost, compiled));
+        let found = found.or_else(|| {
+            self.alone(&asked, Effort::default()).map(|found| (found.cost, found.compiled))
+        });
+        let Some((cost, compiled)) = found else { return false };
         (self.cost, self.best.compiled, self.asked) = (cost, compiled, asked);
         self.made.remove(n);
         self.outcome.swaps.remove(n);
         self.left_out = true;
+        true
     }
 
     /// Some of the changes.
@@ -287,28 +312,29 @@ impl<'a, 's> Climb<'a, 's> {
     }
 
     /// The best schedule of it that is found.
-    fn alone(&self, asked: &Asked, effort: Effort) -> Option<(Cost, Compiled)> {
+    fn alone(&self, asked: &Asked, effort: Effort) -> Option<Ordered> {
         let module = self.search.lowered(self.candidate, asked)?;
-        self.search.schedule(module, self.candidate.policy, effort).ok()?.ok()
+        self.search.schedule(module, self.candidate.policy, effort).ok()?.found()
     }
 
     /// What changes are and steps take after each, once one is left out.
     fn retell(&mut self) {
         let first = self.outcome.swaps.first().map_or(0.0, |first| first.step.0);
         let mut before = self.alone(&self.with(|_| false), Effort::default());
-        let mut step = before.as_ref().map_or(first, |(cost, _)| cost.step);
+        let mut step = before.as_ref().map_or(first, |before| before.cost.step);
         for n in 0..self.made.len() {
             let last = n + 1 == self.made.len();
             let after = if last {
-                Some((self.cost, self.best.compiled.clone()))
+                Some(Ordered { cost: self.cost, first: None, compiled: self.best.compiled.clone() })
             } else {
                 self.alone(&self.with(|i| i <= n), Effort::default())
             };
-            let then = after.as_ref().map_or(step, |(cost, _)| cost.step);
+            let then = after.as_ref().map_or(step, |after| after.cost.step);
             let asked = self.with(|i| i < n);
             let swap = &mut self.outcome.swaps[n];
             swap.step = (step, then);
-            if let Some(((_, before), (_, after))) = before.as_ref().zip(after.as_ref()) {
+            if let Some((before, after)) = before.as_ref().zip(after.as_ref()) {
+                let (before, after) = (&before.compiled, &after.compiled);
                 self.search.retell((swap, &self.made[n].1), self.candidate, (before, &asked), after);
             }
             (before, step) = (after, then);
@@ -316,18 +342,16 @@ impl<'a, 's> Climb<'a, 's> {
     }
 }
 
-/// What a step takes.
-fn told(compiled: &Compiled) -> Option<(f64, Sent)> {
-    let p = compiled.schedule.prediction.as_ref()?;
-    Some((p.step, p.sent?))
-}
-
 impl Search<'_> {
-    /// What a rank sends with these choices. No order changes it, so that of the serial strategy will do, for which nothing is simulated.
-    fn sent(&self, candidate: Candidate, asked: &Asked) -> Option<Sent> {
+    /// What a step costs with these choices, and what a rank sends in it.
+    fn told(&self, candidate: Candidate, asked: &Asked) -> Option<(Cost, Sent)> {
         let module = self.lowered(candidate, asked)?;
-        let found = self.schedule(module, policy::of(Strategy::Serial), Effort::default());
-        told(&found.ok()?.ok()?.1).map(|(_, sent)| sent)
+        let key = Key::of(&module, candidate.policy);
+        let known = || self.known.of(&key).and_then(|told| Some((told.cost, told.sent?)));
+        known().or_else(|| {
+            self.schedule(module, candidate.policy, Effort::default()).ok()?.found()?;
+            known()
+        })
     }
 
     /// What options ask for.
@@ -346,7 +370,14 @@ impl Search<'_> {
     /// What its first good order costs.
     fn first(&self, candidate: Candidate, asked: &Asked) -> Result<Option<Cost>, CompileError> {
         let Some(module) = self.lowered(candidate, asked) else { return Ok(None) };
+        if let Some(first) = self.known.of(&Key::of(&module, candidate.policy)).and_then(|told| told.first) {
+            return Ok(Some(first));
+        }
         let effort = Effort { far: Some(0.0), ..Effort::default() };
-        Ok(self.schedule(module, candidate.policy, effort)?.ok().map(|found| found.0))
+        Ok(match self.schedule(module, candidate.policy, effort)? {
+            Looked::Found(found) => Some(found.cost),
+            Looked::Worse(cost) => Some(cost),
+            Looked::Beyond(_) => None,
+        })
     }
 }
