@@ -7,6 +7,7 @@
 //! is left the first [`MOST`] by bytes stay.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use egg::{EGraph, Id, Language as _, RecExpr};
 use fs_schedule::Way;
@@ -116,7 +117,7 @@ pub fn extract(
     let root = graph.find(root);
     let ways = e.ways(root);
     let mut found: Vec<Found> = ways
-        .into_iter()
+        .iter()
         .filter(|way| may(way.commitment))
         .map(|way| {
             let pick = |id: Id| {
@@ -125,7 +126,7 @@ pub fn extract(
                 graph[id].nodes[at.map_or(0, |at| way.picks[at].1)].clone()
             };
             let nodes = pick(root).build_recexpr(pick);
-            Found { nodes, commitment: way.commitment, cost: way.cost.and(e.uses(&way)), covered: false }
+            Found { nodes, commitment: way.commitment, cost: way.cost.and(e.uses(way)), covered: false }
         })
         .collect();
     for i in 0..found.len() {
@@ -144,7 +145,7 @@ struct Extraction<'a> {
     graph: &'a EGraph<Node, Kinds>,
     columns: u32,
     sizes: &'a Sizes,
-    known: BTreeMap<Id, Vec<Having>>,
+    known: BTreeMap<Id, Rc<[Having]>>,
     /// Of each node of the classes that were looked at, what it costs by itself.
     costs: BTreeMap<(Id, usize), Cost>,
     /// Classes whose ways are being looked for: what needs its own value is no way to it.
@@ -152,13 +153,13 @@ struct Extraction<'a> {
 }
 
 impl Extraction<'_> {
-    fn ways(&mut self, class: Id) -> Vec<Having> {
+    fn ways(&mut self, class: Id) -> Rc<[Having]> {
         let class = self.graph.find(class);
         if let Some(known) = self.known.get(&class) {
-            return known.clone();
+            return Rc::clone(known);
         }
         if self.open.contains(&class) || self.graph[class].data == Kind::Ill {
-            return Vec::new();
+            return Rc::from([]);
         }
         self.open.push(class);
         let mut all = Vec::new();
@@ -167,16 +168,18 @@ impl Extraction<'_> {
             self.costs.insert((class, n), cost);
             let own = Having { commitment, picks: vec![(class, n)], cost };
             let mut ways = vec![own];
-            for child in node.children() {
-                let of = self.ways(*child);
+            // Parameters cost nothing and are the same in all ways.
+            let terms = node.children().iter().filter(|child| self.name(**child).is_none());
+            for child in terms.copied().collect::<Vec<_>>() {
+                let of = self.ways(child);
                 let pairs = ways.iter().flat_map(|a| of.iter().map(move |b| (a, b)));
                 ways = best(pairs.filter_map(|(a, b)| self.join(a, b)).collect());
             }
             all.extend(ways);
         }
         self.open.pop();
-        let all = best(all);
-        self.known.insert(class, all.clone());
+        let all: Rc<[Having]> = best(all).into();
+        self.known.insert(class, Rc::clone(&all));
         all
     }
 

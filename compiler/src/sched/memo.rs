@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use super::rows::Expected;
 use fs_schedule::{Balance, CostModel, LengthDistribution, RankWork, Stragglers, Symbol, Travel, Unkept};
 
 /// Sizes of the slowest rank over the mean rank's.
@@ -89,6 +90,8 @@ pub(crate) struct Question {
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
     drawn: RefCell<Vec<(Question, Option<Rc<Drawn>>)>>,
+    /// What follows from laws of ids, whatever the target.
+    pub(crate) rows: Expected,
     /// Operations that were simulated to find orders.
     simulated: Cell<u64>,
 }

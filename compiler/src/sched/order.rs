@@ -214,12 +214,7 @@ struct Reached {
 /// The best step with at most so many batches in flight, memory aside. Where
 /// modulo scheduling finds none without a limit, looking again with one (`modulo`) has never changed a step, and costs most of the
 /// search.
-fn at_depth(
-    p: &Problem<'_>,
-    graph: &Graph,
-    depth: Option<u32>,
-    modulo: bool,
-) -> Result<Reached, SchedError> {
+fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>, modulo: bool) -> Result<Reached, SchedError> {
     let within =
         Within::new(p, graph, depth).map_err(|_| SchedError::Defect("the policy waits for itself".into()))?;
     let (bound, hub) = (within.bound, within.hub);

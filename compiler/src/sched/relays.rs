@@ -1,9 +1,9 @@
 //! Rows that come through relays: what of them is within nodes and what between, and how many different rows a node uses.
 
 use fs_schedule::{Exchange, Leg, Nodes, Op, Reuse, Schedule};
-use fs_workload::ids::{Draws, RowLaw};
+use fs_workload::ids::Draws;
 
-use super::rows::Entries;
+use super::rows::{Entries, Expected, Law};
 
 /// Between whom a transfer's exchanges are; those of one transfer are alike.
 pub(crate) fn leg(s: &Schedule, op: &Op) -> Leg {
@@ -23,10 +23,16 @@ pub(crate) fn nodes(s: &Schedule) -> Nodes {
 
 /// Expected entries of one relay's request, of a table whose rows all its ranks own: those of a node, shared evenly by its
 /// relays. A rank that draws all that a node's ranks draw asks for as many.
-pub(crate) fn expect(law: &RowLaw, draws: Draws, nodes: Nodes, reuse: Option<Reuse>) -> Entries {
+pub(crate) fn expect(
+    known: &Expected,
+    law: Law,
+    draws: Draws,
+    nodes: Nodes,
+    reuse: Option<Reuse>,
+) -> Entries {
     let each = f64::from(nodes.each());
     let of_node = Draws { by_law: draws.by_law * each, uniform: draws.uniform * each };
-    let found = Entries::expect(law, of_node, f64::from(nodes.count()), true, reuse);
+    let found = known.entries(law, of_node, f64::from(nodes.count()), true, reuse);
     share(&found, 1.0 / each)
 }
 
@@ -59,7 +65,11 @@ pub(crate) fn busiest_place(loads: &[f64], nodes: Nodes) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fs_schedule::Way;
+    use fs_schedule::{IdDistribution, Way};
+
+    fn drawn(ids: IdDistribution, rows: u64, draws: Draws, nodes: Nodes, reuse: Option<Reuse>) -> Entries {
+        expect(&Expected::default(), Law { ids, rows }, draws, nodes, reuse)
+    }
 
     fn close(a: f64, b: f64, tolerance: f64) {
         assert!((a - b).abs() <= tolerance * b.abs().max(1e-12), "{a} for {b}");
@@ -70,13 +80,13 @@ mod tests {
         let nodes = Nodes::new(16, Some(4));
         let draws = Draws { by_law: 500.0, uniform: 0.0 };
         // All ranks use all rows: a relay asks for its quarter of them, once instead of four times.
-        let e = expect(&RowLaw::uniform(40), draws, nodes, None);
+        let e = drawn(IdDistribution::Uniform, 40, draws, nodes, None);
         close(e.sent, 10.0, 1e-6);
         // Nobody uses what another uses: as many as ranks ask for.
-        let e = expect(&RowLaw::uniform(1 << 40), draws, nodes, None);
+        let e = drawn(IdDistribution::Uniform, 1 << 40, draws, nodes, None);
         close(e.sent, 500.0, 1e-3);
         let reuse = Reuse::new(2, 3);
-        let e = expect(&RowLaw::zipf(10_000, 1.05), draws, nodes, Some(reuse));
+        let e = drawn(IdDistribution::Zipf(1.05), 10_000, draws, nodes, Some(reuse));
         assert_eq!(e.forward.len(), reuse.count(Way::Forward));
         close(e.forward.iter().sum(), e.sent, 1e-9);
         close(e.backward.iter().sum(), e.sent, 1e-9);
@@ -98,7 +108,7 @@ mod tests {
             seen += node.len();
         }
         let draws = Draws { by_law: f64::from(per_rank), uniform: 0.0 };
-        let e = expect(&RowLaw::uniform(rows), draws, Nodes::new(8, Some(each as u32)), None);
+        let e = drawn(IdDistribution::Uniform, rows, draws, Nodes::new(8, Some(each as u32)), None);
         close(e.sent * f64::from(each as u32), seen as f64 / f64::from(rounds), 0.02);
     }
 

@@ -3,7 +3,11 @@
 //! Rows are used at rates that add up ([`fs_workload::ids`]), so a class of reuse distance is a product over the
 //! windows that it spans.
 
-use fs_schedule::{Reuse, Way};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use fs_schedule::{IdDistribution, Reuse, Way};
 use fs_workload::ids::{Draws, RowLaw, used};
 
 /// Expected entries of one rank's request for a batch, as a whole and by class.
@@ -19,7 +23,7 @@ pub(crate) struct Entries {
 
 impl Entries {
     /// For `ranks` ranks that all draw like this one; `unique`: a row is one entry however often it is drawn.
-    pub(crate) fn expect(law: &RowLaw, draws: Draws, ranks: f64, unique: bool, reuse: Option<Reuse>) -> Self {
+    fn expect(law: &RowLaw, draws: Draws, ranks: f64, unique: bool, reuse: Option<Reuse>) -> Self {
         let w = reuse.map_or(1, |r| r.windows.max(1));
         let forward = reuse.map_or_else(Vec::new, |r| r.classes(Way::Forward));
         let backward = reuse.map_or_else(Vec::new, |r| r.classes(Way::Backward));
@@ -62,6 +66,61 @@ impl Entries {
             }
         }
         entries
+    }
+}
+
+/// A table's law: how its ids are distributed over so many rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Law {
+    /// The law of its ids.
+    pub ids: IdDistribution,
+    /// Its rows.
+    pub rows: u64,
+}
+
+/// A law, in what it can be told from others by.
+type Name = (u8, u64, u64);
+/// What is asked of one: draws, ranks, whether a row is one entry, and how they are told apart.
+type Question = (Name, [u64; 3], bool, Option<Reuse>);
+
+impl Law {
+    fn name(self) -> Name {
+        match self.ids {
+            IdDistribution::Uniform => (0, 0, self.rows),
+            IdDistribution::Zipf(s) => (1, s.to_bits(), self.rows),
+            IdDistribution::PopularityZipf(s) => (2, s.to_bits(), self.rows),
+        }
+    }
+}
+
+/// What follows from laws, kept: schedules of a search differ in how tables travel and hardly in what is drawn of them, and models
+/// repeat tables.
+#[derive(Debug, Default)]
+pub(crate) struct Expected {
+    laws: RefCell<BTreeMap<Name, Rc<RowLaw>>>,
+    entries: RefCell<BTreeMap<Question, Entries>>,
+}
+
+impl Expected {
+    /// The probabilities of a table's rows.
+    pub(crate) fn law(&self, law: Law) -> Rc<RowLaw> {
+        let mut laws = self.laws.borrow_mut();
+        Rc::clone(laws.entry(law.name()).or_insert_with(|| RowLaw::new(law.ids, law.rows).into()))
+    }
+
+    /// As [`Entries::expect`].
+    pub(crate) fn entries(
+        &self,
+        law: Law,
+        draws: Draws,
+        ranks: f64,
+        unique: bool,
+        reuse: Option<Reuse>,
+    ) -> Entries {
+        let asked = [draws.by_law, draws.uniform, ranks].map(f64::to_bits);
+        let mut entries = self.entries.borrow_mut();
+        let known = entries.entry((law.name(), asked, unique, reuse));
+        known.or_insert_with(|| Entries::expect(&self.law(law), draws, ranks, unique, reuse)).clone()
     }
 }
 

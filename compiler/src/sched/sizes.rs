@@ -16,13 +16,13 @@ use fs_schedule::{
     Action, Buffer, Data, Element, Extent, IdDistribution, InputKind, Op, Place, Profile, Reuse, Schedule,
     Sharding, Site, Stragglers, Symbol, Way,
 };
-use fs_workload::ids::{ASSUMED_EXPONENT, Draws, RowLaw};
+use fs_workload::ids::{ASSUMED_EXPONENT, Draws};
 use fs_workload::placement::busiest;
 
 use super::evidence::Evidence;
 use super::owners::Requests;
 use super::relays;
-use super::rows::Entries;
+use super::rows::{Entries, Expected, Law};
 use super::stragglers;
 
 /// Expected sizes of one rank.
@@ -273,10 +273,16 @@ impl Sizes {
 
     /// Entries that a rank asks for on behalf of others, of which `moved` is the share of its tokens that leave: once those of the
     /// samples that stay, and those of each that leaves, for its own rank.
-    pub(crate) fn asked(&self, law: &RowLaw, d: Draws, (ranks, unique): (f64, bool), moved: f64) -> f64 {
+    pub(crate) fn asked(
+        &self,
+        known: &Expected,
+        (law, d): (Law, Draws),
+        (ranks, unique): (f64, bool),
+        moved: f64,
+    ) -> f64 {
         let of = |share: f64| {
             let draws = Draws { by_law: d.by_law * share, uniform: d.uniform * share };
-            Entries::expect(law, draws, ranks, unique, None).sent
+            known.entries(law, draws, ranks, unique, None).sent
         };
         let samples = self.values.get(&Symbol::Samples).copied().unwrap_or(1.0).max(1.0);
         of(1.0 - moved) + moved * samples * of(1.0 / samples)
@@ -286,9 +292,8 @@ impl Sizes {
         let ranks = f64::from(s.ranks);
         let draws = draws(s, self);
         let moved = moved(s);
-        // Models repeat tables: equal ones are computed once.
-        let mut known: BTreeMap<_, Entries> = BTreeMap::new();
-        let mut laws: BTreeMap<u64, RowLaw> = BTreeMap::new();
+        let own = Expected::default();
+        let expected = evidence.memo.map_or(&own, |memo| &memo.rows);
         let mut load: BTreeMap<u32, f64> = BTreeMap::new();
         let mut entries: Vec<Option<Entries>> = Vec::new();
         for (e, x) in s.exchanges.iter().enumerate() {
@@ -301,16 +306,12 @@ impl Sizes {
             };
             let relays = x.leg.within().is_some();
             let reuse = x.reuse(s.settings.microbatches);
-            let key = (table.rows, d.by_law.to_bits(), d.uniform.to_bits(), asks.unique, reuse, relays);
-            let found = known.entry(key).or_insert_with(|| {
-                let law = laws.entry(table.rows).or_insert_with(|| RowLaw::new(ids, table.rows));
-                if relays {
-                    relays::expect(law, d, relays::nodes(s), reuse)
-                } else {
-                    Entries::expect(law, d, ranks, asks.unique, reuse)
-                }
-            });
-            let by_law = found.clone();
+            let law = Law { ids, rows: table.rows };
+            let by_law = if relays {
+                relays::expect(expected, law, d, relays::nodes(s), reuse)
+            } else {
+                expected.entries(law, d, ranks, asks.unique, reuse)
+            };
             let evidence = evidence.rows(s, x.leg.within().unwrap_or(e as u32));
             let of_leg = evidence.and_then(|rows| rows.of_leg(x.leg, s.settings.node));
             let found = &match (evidence, of_leg) {
@@ -331,14 +332,14 @@ impl Sizes {
                 *load.entry(owner).or_insert(0.0) += found.sent * f64::from(x.columns(&s.tables));
             }
             self.values.insert(Symbol::Sent(e as u32), found.sent);
-            if let Some(law) = laws.get(&table.rows).filter(|_| x.folded) {
+            if x.folded {
                 let scale = if by_law.sent > 0.0 { found.sent / by_law.sent } else { 1.0 };
-                let asked = self.asked(law, d, (ranks, x.unique), moved) * scale;
+                let asked = self.asked(expected, (law, d), (ranks, x.unique), moved) * scale;
                 self.values.insert(Symbol::Asked(e as u32), asked);
             }
             entries.push(Some(found.clone()));
-            if let (Some(law), Ok(map)) = (laws.get(&table.rows), table.row_map(s.ranks)) {
-                let requests = Requests { ids, law, draws: d, unique: x.unique };
+            if let Ok(map) = table.row_map(s.ranks) {
+                let requests = Requests { ids, law: &expected.law(law), draws: d, unique: x.unique };
                 let loads = requests.loads(table, &map, s.ranks);
                 self.owners.extend(loads.map(|loads| (e as u32, loads)));
             }

@@ -15,13 +15,33 @@ use super::freeze::Frozen;
 use super::graph::{Edge, Why};
 
 /// Uses of one buffer.
-#[derive(Debug, Clone, Default)]
-struct Life {
+#[derive(Debug, Clone, Copy)]
+struct Life<'a> {
     /// Operations with the batch offset of the buffer that they mean.
-    uses: Vec<(u32, i32)>,
-    writers: Vec<u32>,
+    uses: &'a [(u32, i32)],
+    writers: &'a [u32],
     first: i64,
     last: i64,
+}
+
+/// Those of all buffers, one buffer's after the other's.
+struct Lives {
+    uses: Vec<(u32, i32)>,
+    writers: Vec<u32>,
+    /// By buffer: where its uses and its writers are, and how long it lives.
+    of: Vec<([std::ops::Range<usize>; 2], i64, i64)>,
+}
+
+impl Lives {
+    fn of(&self, buffer: usize) -> Life<'_> {
+        let ([uses, writers], first, last) = &self.of[buffer];
+        Life {
+            uses: &self.uses[uses.clone()],
+            writers: &self.writers[writers.clone()],
+            first: *first,
+            last: *last,
+        }
+    }
 }
 
 /// Storage of a program.
@@ -37,39 +57,64 @@ pub(crate) struct Storage {
     pub bytes: f64,
 }
 
-fn lives(buffers: &[Buffer], ops: &[Op], time: &[u64], frozen: &Frozen) -> Vec<Life> {
-    let mut lives = vec![Life { first: i64::MAX, last: i64::MIN, ..Life::default() }; buffers.len()];
-    for (i, op) in ops.iter().enumerate() {
+/// Operations with the buffers and batches that they use, and whether they write them.
+fn operands(ops: &[Op]) -> impl Iterator<Item = (usize, usize, i32, bool)> {
+    ops.iter().enumerate().flat_map(|(i, op)| {
         let operands = op.reads.iter().map(|o| (o, false)).chain(op.writes.iter().map(|o| (o, true)));
-        for (o, writes) in operands {
-            let Place::Buffer(b) = o.place else { continue };
-            let life = &mut lives[b as usize];
-            // An operation of batch m that means batch m + k uses the buffer k steps earlier in that batch's time.
-            let at = frozen.position[i] - i64::from(o.batch) * frozen.ii;
-            life.first = life.first.min(at);
-            life.last = life.last.max(at + time[i] as i64);
-            if life.uses.last() != Some(&(i as u32, o.batch)) {
-                life.uses.push((i as u32, o.batch));
-            }
-            if writes && life.writers.last() != Some(&(i as u32)) {
-                life.writers.push(i as u32);
-            }
+        operands.filter_map(move |(o, writes)| match o.place {
+            Place::Buffer(b) => Some((i, b as usize, o.batch, writes)),
+            _ => None,
+        })
+    })
+}
+
+fn lives(buffers: &[Buffer], ops: &[Op], time: &[u64], frozen: &Frozen) -> Lives {
+    // Room for as many as there may be: a use twice by one operation is one.
+    let mut most = vec![[0; 2]; buffers.len()];
+    for (_, b, _, writes) in operands(ops) {
+        most[b][0] += 1;
+        most[b][1] += usize::from(writes);
+    }
+    let mut at = [0; 2];
+    let of = most.iter().map(|most| {
+        let empty = at.map(|at| at..at);
+        (at[0], at[1]) = (at[0] + most[0], at[1] + most[1]);
+        (empty, i64::MAX, i64::MIN)
+    });
+    let mut lives = Lives { of: of.collect(), uses: vec![(0, 0); at[0]], writers: vec![0; at[1]] };
+    for (i, b, batch, writes) in operands(ops) {
+        let ([used, wrote], first, last) = &mut lives.of[b];
+        // An operation of batch m that means batch m + k uses the buffer k steps earlier in that batch's time.
+        let at = frozen.position[i] - i64::from(batch) * frozen.ii;
+        *first = (*first).min(at);
+        *last = (*last).max(at + time[i] as i64);
+        if lives.uses[used.clone()].last() != Some(&(i as u32, batch)) {
+            lives.uses[used.end] = (i as u32, batch);
+            used.end += 1;
+        }
+        if writes && lives.writers[wrote.clone()].last() != Some(&(i as u32)) {
+            lives.writers[wrote.end] = i as u32;
+            wrote.end += 1;
         }
     }
     lives
 }
 
 /// Of the uses of a buffer those that may be last: the latest of each queue, with the batches that they are behind.
-fn ends(life: &Life, frozen: &Frozen, queue: &[u16]) -> Vec<(u32, i32)> {
-    let mut last: BTreeMap<u16, (i64, u32, i32)> = BTreeMap::new();
-    for (op, batch) in &life.uses {
+fn ends(life: Life<'_>, frozen: &Frozen, queue: &[u16]) -> Vec<(u32, i32)> {
+    // There are few queues.
+    let mut last: Vec<(u16, i64, u32, i32)> = Vec::new();
+    for (op, batch) in life.uses {
         let at = frozen.position[*op as usize] - i64::from(*batch) * frozen.ii;
-        let entry = last.entry(queue[*op as usize]).or_insert((at, *op, *batch));
-        if (at, *op) > (entry.0, entry.1) {
-            *entry = (at, *op, *batch);
+        let queue = queue[*op as usize];
+        match last.iter_mut().find(|other| other.0 == queue) {
+            Some(known) if (at, *op) > (known.1, known.2) => *known = (queue, at, *op, *batch),
+            Some(_) => {}
+            None => last.push((queue, at, *op, *batch)),
         }
     }
-    last.into_values().map(|(_, op, batch)| (op, batch)).collect()
+    last.sort_unstable();
+    last.into_iter().map(|(_, _, op, batch)| (op, batch)).collect()
 }
 
 /// Assigns copies and slots. `time`: of each operation until others may start; `bytes`: of each buffer at the expected sizes; `queue`: of each operation.
@@ -90,7 +135,8 @@ pub(crate) fn assign(
     };
     let mut numbers: BTreeMap<Element, u32> = BTreeMap::new();
     let mut shared: Vec<usize> = Vec::new();
-    for (b, life) in lives.iter().enumerate() {
+    for b in 0..buffers.len() {
+        let life = lives.of(b);
         if life.uses.is_empty() {
             shared.push(b);
             continue;
@@ -103,7 +149,7 @@ pub(crate) fn assign(
         }
         s.slot[b] = number(&mut numbers, buffers[b].element);
         s.bytes += bytes[b] * f64::from(copies);
-        reuse(&mut s.edges, &ends(life, frozen, queue), &life.writers, copies as i32);
+        reuse(&mut s.edges, &ends(life, frozen, queue), life.writers, copies as i32);
     }
     share(&mut s, &mut numbers, buffers, &lives, frozen, queue, bytes, shared);
     s
@@ -143,16 +189,17 @@ fn share(
     s: &mut Storage,
     numbers: &mut BTreeMap<Element, u32>,
     buffers: &[Buffer],
-    lives: &[Life],
+    lives: &Lives,
     frozen: &Frozen,
     queue: &[u16],
     bytes: &[f64],
     mut list: Vec<usize>,
 ) {
     let ii = frozen.ii;
-    let begin = |b: usize| if lives[b].uses.is_empty() { 0 } else { lives[b].first.rem_euclid(ii) };
-    let length = |b: usize| if lives[b].uses.is_empty() { 0 } else { lives[b].last - lives[b].first };
-    list.sort_by_key(|b| (begin(*b), *b));
+    let used = |b: usize| Some(lives.of(b)).filter(|life| !life.uses.is_empty());
+    let begin = |b: usize| used(b).map_or(0, |life| life.first.rem_euclid(ii));
+    let length = |b: usize| used(b).map_or(0, |life| life.last - life.first);
+    list.sort_by_cached_key(|b| (begin(*b), *b));
     let mut slots: Vec<Slot> = Vec::new();
     // Slots in use by the end of their occupant, and free ones by size.
     let mut busy: BinaryHeap<Reverse<(i64, usize)>> = BinaryHeap::new();
@@ -190,13 +237,12 @@ fn share(
     // Around the step, whoever comes next waits for the one before.
     for slot in &slots {
         s.bytes += slot.size;
-        let used: Vec<usize> =
-            slot.occupants.iter().copied().filter(|b| !lives[*b].uses.is_empty()).collect();
-        for (i, b) in used.iter().enumerate() {
+        let used: Vec<Life<'_>> = slot.occupants.iter().filter_map(|b| used(*b)).collect();
+        for (i, life) in used.iter().enumerate() {
             let next = used[(i + 1) % used.len()];
-            let lap = |b: usize| lives[b].first.div_euclid(ii) as i32;
-            let distance = lap(*b) - lap(next) + i32::from(i + 1 == used.len());
-            reuse(&mut s.edges, &ends(&lives[*b], frozen, queue), &lives[next].writers, distance);
+            let lap = |life: &Life<'_>| life.first.div_euclid(ii) as i32;
+            let distance = lap(life) - lap(&next) + i32::from(i + 1 == used.len());
+            reuse(&mut s.edges, &ends(*life, frozen, queue), next.writers, distance);
         }
     }
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use fs_schedule::{Engine, Sent};
 
 use super::asked::{Asked, Change};
-use super::outcome::{Outcome, Swap, Way};
 use super::known::Key;
+use super::outcome::{Outcome, Swap, Way};
 use super::{Best, Candidate, Cost, Effort, Looked, Ordered, Search, Tried, Verdict, gain};
 use crate::compile::{CompileError, Compiled};
 use crate::ir::Module;
@@ -294,9 +294,8 @@ impl<'a, 's> Climb<'a, 's> {
     /// Whether it was.
     fn leave_out(&mut self, (n, asked, cost, compiled): Shorter) -> bool {
         let found = compiled.map(|compiled| (cost, compiled));
-        let found = found.or_else(|| {
-            self.alone(&asked, Effort::default()).map(|found| (found.cost, found.compiled))
-        });
+        let found =
+            found.or_else(|| self.alone(&asked, Effort::default()).map(|found| (found.cost, found.compiled)));
         let Some((cost, compiled)) = found else { return false };
         (self.cost, self.best.compiled, self.asked) = (cost, compiled, asked);
         self.made.remove(n);

@@ -12,7 +12,6 @@ use fs_dsl::checked::{self, Program};
 use fs_schedule::counts::Counts;
 use fs_schedule::reuse::Reuse;
 use fs_schedule::{Element, Exchange, Leg, Schedule, Sharding, SparseOptimizer, Table};
-use fs_workload::ids::RowLaw;
 
 pub use super::asked::asking;
 use super::asked::{Change, anywhere};
@@ -33,7 +32,8 @@ use crate::distribution::{At, Choice};
 use crate::emit;
 use crate::passes::plan_sharding::columns;
 use crate::sched::evidence::Evidence;
-use crate::sched::rows::Entries;
+use crate::sched::memo::Memo;
+use crate::sched::rows::{Entries, Expected, Law};
 use crate::sched::{relays, sizes};
 
 /// Lists of ids of a table that are looked at, where microbatches are no more.
@@ -262,7 +262,8 @@ impl Search<'_> {
     }
 
     pub(super) fn alike(&self, now: &Compiled, candidate: Candidate) -> Vec<Alike> {
-        alike(self.program, &now.schedule, (&self.options, self.folds), candidate)
+        let memo = self.aim.target().memo;
+        alike_known(self.program, &now.schedule, (&self.options, self.folds), (candidate, memo))
     }
 }
 
@@ -380,21 +381,32 @@ pub(super) fn choices(s: &Schedule) -> BTreeMap<String, Choice> {
 pub fn alike(
     program: &Program,
     s: &Schedule,
-    (options, folds): (&CompileOptions, bool),
+    asked: (&CompileOptions, bool),
     candidate: Candidate,
+) -> Vec<Alike> {
+    alike_known(program, s, asked, (candidate, None))
+}
+
+/// The same with what follows from laws of ids, as far as it is known.
+fn alike_known(
+    program: &Program,
+    s: &Schedule,
+    (options, folds): (&CompileOptions, bool),
+    (candidate, memo): (Candidate, Option<&Memo>),
 ) -> Vec<Alike> {
     // Of a profile's rows only one kind is known, so laws stand for both.
     let of = (s.ranks, s.settings.microbatches.max(1));
     let counted = |c: &&Counts| options.profile.is_none() && (c.ranks, c.microbatches) == of;
     let counts = options.counts.as_ref().filter(counted);
-    let mean = sizes::Sizes::mean(s, Evidence::counted(counts));
+    let mean = sizes::Sizes::mean(s, Evidence { memo, ..Evidence::counted(counts) });
+    let own = Expected::default();
+    let known = memo.map_or(&own, |memo| &memo.rows);
     let draws = sizes::draws(s, &mean);
     let ids = sizes::ids_of(s);
     let uses = uses(s);
     // Of samples that are looked up at home nobody else asks for the rows.
     let moved = matches!(At::of(s), Some(At::Ids | At::Folded));
     let share = sizes::moved(s);
-    let mut laws: BTreeMap<u64, RowLaw> = BTreeMap::new();
     let mut classes: BTreeMap<String, Alike> = BTreeMap::new();
     for (e, x) in (0..).zip(&s.exchanges) {
         // The first part of a table stands for all.
@@ -445,9 +457,9 @@ pub fn alike(
             replicates: u32::try_from(t.rows).is_ok(),
         };
         let ranks = f64::from(s.ranks);
-        let law = laws.entry(t.rows).or_insert_with(|| RowLaw::new(ids, t.rows));
+        let law = Law { ids, rows: t.rows };
         let expect = |unique, reuse: Option<Reuse>| {
-            let expected = Entries::expect(law, drawn, ranks, unique, reuse);
+            let expected = known.entries(law, drawn, ranks, unique, reuse);
             let rows = counts.and_then(|counts| counts.rows_of(&t.name, unique));
             rows.map_or_else(
                 || expected.clone(),
@@ -456,7 +468,7 @@ pub fn alike(
         };
         let nodes = relays::nodes(s);
         let relayed = |reuse: Option<Reuse>| {
-            let expected = relays::expect(law, drawn, nodes, reuse);
+            let expected = relays::expect(known, law, drawn, nodes, reuse);
             let between = Leg::Between { within: e };
             let rows = counts.and_then(|counts| counts.rows_of(&t.name, true));
             let known = rows.and_then(|rows| rows.of_leg(between, s.settings.node));
@@ -478,7 +490,7 @@ pub fn alike(
             unique: expect(true, None).sent,
             node: options.cluster.as_ref().map_or(nodes.each(), |c| c.gpus_per_node.clamp(1, s.ranks)).into(),
             relayed: relayed(None).sent,
-            asked: [true, false].map(|unique| mean.asked(law, drawn, (ranks, unique), share)),
+            asked: [true, false].map(|unique| mean.asked(known, (law, drawn), (ranks, unique), share)),
             classes: of_classes,
             table: 4.0 * values,
             wire: s.settings.wire,
