@@ -4,7 +4,7 @@ mod terms;
 
 use fs_compiler::algebra::convert::to_nodes;
 use fs_compiler::algebra::cost::{Classes, Sizes};
-use fs_compiler::algebra::derive::{derive, table};
+use fs_compiler::algebra::derive::{Ways, derive, table};
 use fs_compiler::algebra::extract::Found;
 use fs_compiler::algebra::rules::{Context, Use};
 use fs_compiler::distribution::{Choice, Terms};
@@ -91,7 +91,8 @@ fn ways_cost_what_their_sizes_say() {
     // However it is come by, and beside all else that it may be.
     let open = Context { lookaheads: vec![1], repeats: true, relays: true, replicates: true, ..cut.clone() };
     for now in [parts.clone(), choice(true, None, owners.clone()), choice(false, Some(1), owners.clone())] {
-        let found = derive(&open, &now, &numbers).expect("ways").found;
+        let ways = Ways::of(&open, &now).expect("ways");
+        let found = ways.at(&numbers).found;
         let same = |way: &&Found| {
             let is = fs_compiler::algebra::derive::choice(way.commitment, &parts);
             is == parts && way.commitment.cut == Some(true)
@@ -100,7 +101,11 @@ fn ways_cost_what_their_sizes_say() {
         assert!((way.cost.wire - wire * whole).abs() < 1e-6, "{} for {}", way.cost.wire, wire * whole);
         let mut terms = Terms::default();
         let built = table(&mut terms, &open, &parts).expect("terms");
-        assert_eq!(way.nodes.to_string(), to_nodes(&terms, &built).expect("nodes").to_string(), "{now:?}");
+        assert_eq!(
+            ways.nodes(way).to_string(),
+            to_nodes(&terms, &built).expect("nodes").to_string(),
+            "{now:?}"
+        );
     }
     // Several windows are told to owners, and to relays and from there, in two bytes an id.
     let both = Reuse::new(1, 2);

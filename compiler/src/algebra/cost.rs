@@ -115,7 +115,27 @@ impl Sizes {
 
     /// What a size is, of lists: how many samples and ids of single sequences there are no table's costs depend on.
     pub fn of(&self, size: &Size) -> f64 {
-        size.value(|symbol| match symbol {
+        self.bytes(size, 1.0)
+    }
+
+    /// The same times so many.
+    pub(super) fn bytes(&self, size: &Size, each: f64) -> f64 {
+        size.bytes(each, |symbol| self.symbol(symbol))
+    }
+
+    /// The same of a rank's own list, whoever else has what it asks for: relays for several ranks, or replicas.
+    pub(super) fn bytes_of_rank(&self, size: &Size, each: f64) -> f64 {
+        let own = |list| if list == List::Relayed { List::Unique } else { list };
+        size.bytes(each, |symbol| match symbol {
+            Symbol::Ranks => 1.0,
+            Symbol::Rows(list) => self.symbol(Symbol::Rows(own(list))),
+            Symbol::Class(list, class) => self.symbol(Symbol::Class(own(list), class)),
+            other => self.symbol(other),
+        })
+    }
+
+    fn symbol(&self, symbol: Symbol) -> f64 {
+        match symbol {
             Symbol::Samples | Symbol::Ids(_) => 0.0,
             Symbol::Rows(List::Unique) => self.unique,
             Symbol::Rows(List::Occurrences) => self.occurrences,
@@ -123,7 +143,7 @@ impl Sizes {
             Symbol::Class(list, class) => self.of_class(list, class),
             Symbol::Asked { unique } => self.asked[usize::from(!unique)],
             Symbol::Ranks => self.ranks,
-        })
+        }
     }
 
     /// Rows of a class; those that relays pass on are expected to be as many as if each rank's own first use counted.

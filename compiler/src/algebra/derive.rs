@@ -142,6 +142,11 @@ impl Ways {
         })
     }
 
+    /// The terms of one that was found.
+    pub fn nodes(&self, found: &Found) -> RecExpr<Node> {
+        found.nodes(&self.graph, self.root)
+    }
+
     /// Those that nothing covers at these sizes, in what they cost.
     pub fn at(&self, sizes: &Sizes) -> Derived {
         let Self { graph, context, choice, .. } = self;

@@ -89,14 +89,27 @@ struct Having {
 /// A way of distributing a table.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// Its terms.
-    pub nodes: RecExpr<Node>,
+    /// Its terms: of each class that is needed, which node; ascending.
+    picks: Vec<(Id, usize)>,
     /// What it is.
     pub commitment: Commitment,
     /// What it costs.
     pub cost: Cost,
     /// Another costs no more in anything.
     pub covered: bool,
+}
+
+impl Found {
+    /// Its terms, out of the e-graph that it was found in.
+    pub(super) fn nodes(&self, graph: &EGraph<Node, Kinds>, root: Id) -> RecExpr<Node> {
+        let pick = |id: Id| {
+            let id = graph.find(id);
+            // Parameters are one node each.
+            let at = self.picks.binary_search_by_key(&id, |pick| pick.0);
+            graph[id].nodes[at.map_or(0, |at| self.picks[at].1)].clone()
+        };
+        pick(root).build_recexpr(pick)
+    }
 }
 
 /// The ways that may be, cheapest by bytes first.
@@ -113,20 +126,18 @@ pub fn extract(
         known: BTreeMap::new(),
         costs: BTreeMap::new(),
         open: Vec::new(),
+        nothing: Size::none(),
     };
     let root = graph.find(root);
     let ways = e.ways(root);
     let mut found: Vec<Found> = ways
         .iter()
         .filter(|way| may(way.commitment))
-        .map(|way| {
-            let pick = |id: Id| {
-                let id = graph.find(id);
-                let at = way.picks.binary_search_by_key(&id, |pick| pick.0);
-                graph[id].nodes[at.map_or(0, |at| way.picks[at].1)].clone()
-            };
-            let nodes = pick(root).build_recexpr(pick);
-            Found { nodes, commitment: way.commitment, cost: way.cost.and(e.uses(way)), covered: false }
+        .map(|way| Found {
+            picks: way.picks.clone(),
+            commitment: way.commitment,
+            cost: way.cost.and(e.uses(way)),
+            covered: false,
         })
         .collect();
     for i in 0..found.len() {
@@ -150,6 +161,8 @@ struct Extraction<'a> {
     costs: BTreeMap<(Id, usize), Cost>,
     /// Classes whose ways are being looked for: what needs its own value is no way to it.
     open: Vec<Id>,
+    /// The size of what has none.
+    nothing: Size,
 }
 
 impl Extraction<'_> {
@@ -247,8 +260,8 @@ impl Extraction<'_> {
     }
 
     /// How many a class's value has; nothing of what is no term.
-    fn size(&self, class: Id) -> Size {
-        self.term(class).map(|term| term.size.clone()).unwrap_or_default()
+    fn size(&self, class: Id) -> &Size {
+        self.term(class).map_or(&self.nothing, |term| &term.size)
     }
 
     /// Where a class's value is.
@@ -305,8 +318,8 @@ impl Extraction<'_> {
         let s = self.sizes;
         let Some(Term { ty, size, .. }) = self.term(class) else { return Cost::default() };
         let row = REAL * f64::from(ty.columns);
-        let of = |i: usize| node.children.get(i).map(|c| self.size(*c)).unwrap_or_default();
-        let bytes = |size: &Size, each: f64| s.of(&size.times(each));
+        let of = |i: usize| node.children.get(i).map_or(&self.nothing, |c| self.size(*c));
+        let bytes = |size: &Size, each: f64| s.bytes(size, each);
         match name {
             "shard" => {
                 let whole =
@@ -315,7 +328,7 @@ impl Extraction<'_> {
                 Cost { held: s.table * part / if whole { 1.0 } else { s.ranks }, ..Cost::default() }
             }
             "ask" | "ask_relay" => {
-                Cost::sent(bytes(&of(1), SENT), s.away(self.route(node.children[1], class)), false)
+                Cost::sent(bytes(of(1), SENT), s.away(self.route(node.children[1], class)), false)
             }
             // A row and for whom, as much again; each list is made once more, and owners join them.
             "ask_for" => {
@@ -325,7 +338,7 @@ impl Extraction<'_> {
                 let listed = Size::rows(List::Occurrences).and(&asked);
                 sent.and(Cost::touched(s.of(&listed) * ID * FINDING))
             }
-            "ask_all" => Cost::sent(bytes(&of(1), SENT), (s.ranks - 1.0, s.ranks - s.node), false),
+            "ask_all" => Cost::sent(bytes(of(1), SENT), (s.ranks - 1.0, s.ranks - s.node), false),
             // A byte each.
             "answer" => Cost::sent(s.of(size), s.away(self.route(node.children[0], class)), false),
             "return" | "send" | "send_all" => {
@@ -337,18 +350,18 @@ impl Extraction<'_> {
                 });
                 let away = if name == "send_all" { (s.ranks - 1.0, s.ranks - s.node) } else { s.away(route) };
                 let sent_row = s.row(if name == "return" { Way::Forward } else { Way::Backward }, ty.columns);
-                let sent = Cost::sent(bytes(&list, sent_row), away, hurries);
+                let sent = Cost::sent(bytes(list, sent_row), away, hurries);
                 // What travels together is made narrow, or wide again, by itself.
                 let alone = list.class().is_none() && sent_row < row;
                 let far = self.place(class) == Some(Sharded::Relay) || route == Route::Between;
-                let turned = if alone && !far { bytes(&list, row + sent_row) } else { 0.0 };
+                let turned = if alone && !far { bytes(list, row + sent_row) } else { 0.0 };
                 sent.and(Cost::touched(turned))
             }
             // What a node asks for, each row once or per occurrence, is listed at its relay, and comes and goes once more in its
             // memory.
-            "relayed" => Cost::touched(bytes(&of(1), ID * FINDING)),
+            "relayed" => Cost::touched(bytes(of(1), ID * FINDING)),
             "pass_rows" => Cost::touched(bytes(size, 2.0 * s.row(Way::Forward, ty.columns))),
-            "sum_asked" => Cost::touched(bytes(&of(2), 2.0 * s.row(Way::Backward, ty.columns))),
+            "sum_asked" => Cost::touched(bytes(of(2), 2.0 * s.row(Way::Backward, ty.columns))),
             // Finding equal ids takes several looks at each.
             "entries" => {
                 let looks = if *size == Size::rows(List::Unique) { FINDING } else { 2.0 };
@@ -357,15 +370,15 @@ impl Extraction<'_> {
             // Of what a rank asks for, whether it is known at owners, for relays, or everywhere.
             "partition" => {
                 let lookahead = node.children.get(1).and_then(|c| self.number(*c)).unwrap_or(0);
-                Cost::touched(bytes(&size.of_rank(), ID * FINDING) * f64::from(lookahead))
+                Cost::touched(s.bytes_of_rank(size, ID * FINDING) * f64::from(lookahead))
             }
             // As it is, and as it travels; of what a rank asks for, even if it is for relays.
             "gather" | "merge" | "split" => {
                 let way = if name == "split" { Way::Backward } else { Way::Forward };
-                Cost::touched(bytes(&size.of_rank(), row + s.row(way, ty.columns)))
+                Cost::touched(s.bytes_of_rank(size, row + s.row(way, ty.columns)))
             }
             // Replicas add up what all send, owners their part of it.
-            "total" => Cost::touched(bytes(&of(1), row + s.row(Way::Backward, ty.columns))),
+            "total" => Cost::touched(bytes(of(1), row + s.row(Way::Backward, ty.columns))),
             _ => Cost::default(),
         }
     }

@@ -156,19 +156,6 @@ impl Size {
         })
     }
 
-    /// The same of a rank's own list, whoever else has what it asks for: relays for several ranks, or replicas.
-    pub(super) fn of_rank(&self) -> Self {
-        let own = |list| if list == List::Relayed { List::Unique } else { list };
-        let own = self.with(|symbol| match symbol {
-            Symbol::Rows(list) => Symbol::Rows(own(list)),
-            Symbol::Class(list, class) => Symbol::Class(own(list), class),
-            other => other,
-        });
-        own.each(|c, symbols| {
-            Poly::term(c, &symbols.iter().copied().filter(|s| *s != Symbol::Ranks).collect::<Vec<_>>())
-        })
-    }
-
     /// What it is made of, by term.
     pub fn symbols(&self) -> impl Iterator<Item = Symbol> {
         self.0.terms().flat_map(|(_, symbols)| symbols.iter().copied())
@@ -184,7 +171,13 @@ impl Size {
 
     /// Its value where symbols have these.
     pub fn value(&self, of: impl Fn(Symbol) -> f64) -> f64 {
-        let term = |(c, symbols): (f64, &[Symbol])| symbols.iter().fold(c, |product, s| product * of(*s));
+        self.bytes(1.0, of)
+    }
+
+    /// So many times that: bytes, if each is so many.
+    pub(super) fn bytes(&self, each: f64, of: impl Fn(Symbol) -> f64) -> f64 {
+        let term =
+            |(c, symbols): (f64, &[Symbol])| symbols.iter().fold(c * each, |product, s| product * of(*s));
         self.0.terms().map(term).sum()
     }
 }
