@@ -117,6 +117,16 @@ pub enum Verdict {
     Pruned(Bound),
 }
 
+impl Verdict {
+    /// Seconds of a step, or what it takes at least.
+    fn step(self) -> f64 {
+        match self {
+            Self::Scheduled(cost) => cost.step,
+            Self::Pruned(bound) => bound.step,
+        }
+    }
+}
+
 /// What schedules are compared by: the least in this order is the best.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Cost {

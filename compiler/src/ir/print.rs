@@ -64,20 +64,11 @@ pub(super) fn quoted(s: &str) -> String {
 
 impl fmt::Display for Module {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut names = Names::default();
-        let head = format!("module {} {} {{", quoted(&self.name), DisplayAttrs(&self.attrs));
-        writeln!(f, "{}", folded(&head))?;
-        for id in &self.decls {
-            writeln!(f, "{}", folded(&format!("  {}", self.line(*id, &mut names))))?;
-        }
-        for func in &self.funcs {
-            writeln!(f, "  func @{} {{", func.name)?;
-            for id in &func.body {
-                writeln!(f, "{}", folded(&format!("    {}", self.line(*id, &mut names))))?;
-            }
-            writeln!(f, "  }}")?;
-        }
-        writeln!(f, "}}")
+        let mut done = Ok(());
+        self.lines(|indent, line| {
+            done = done.and_then(|()| writeln!(f, "{}", folded(&format!("{:indent$}{line}", ""))));
+        });
+        done
     }
 }
 
@@ -138,6 +129,23 @@ impl Names {
 }
 
 impl Module {
+    /// All lines of the text with their indents, not folded yet.
+    pub(crate) fn lines(&self, mut each: impl FnMut(usize, &str)) {
+        let mut names = Names::default();
+        each(0, &format!("module {} {} {{", quoted(&self.name), DisplayAttrs(&self.attrs)));
+        for id in &self.decls {
+            each(2, &self.line(*id, &mut names));
+        }
+        for func in &self.funcs {
+            each(2, &format!("func @{} {{", func.name));
+            for id in &func.body {
+                each(4, &self.line(*id, &mut names));
+            }
+            each(2, "}");
+        }
+        each(0, "}");
+    }
+
     /// One operation as a line of text.
     pub(crate) fn line(&self, id: OpId, names: &mut Names) -> String {
         let op = self.op(id);

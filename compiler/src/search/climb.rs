@@ -27,6 +27,9 @@ const OPERATIONS: usize = 60_000;
 /// Where a step has more than these only one climb is made.
 const LARGE: usize = OPERATIONS / 2;
 
+/// Where it has more than these only one lookahead of each strategy is tried with all tables otherwise.
+const MANY: usize = OPERATIONS / 4;
+
 /// Whether a schedule has so many operations that only one climb is made.
 pub(super) fn large(compiled: &Compiled) -> bool {
     compiled.schedule.train.ops.len() > LARGE
@@ -113,13 +116,24 @@ impl<'a, 's> Climb<'a, 's> {
             Verdict::Scheduled(cost) => cost < self.cost.longer(FAR),
             Verdict::Pruned(bound) => updates || bound.from != BoundBy::Engine(Engine::Compute),
         };
-        for (i, tried) in self.best.tried.iter().enumerate() {
-            let policy = tried.candidate.policy;
-            let cut = |c: Candidate| (c.microbatches, c.windows);
+        let cut = |c: Candidate| (c.microbatches, c.windows);
+        let worth = |tried: &Tried| {
             let of_as_many = cut(tried.candidate) == cut(self.candidate);
-            if !of_as_many || !policy.reorders() || !may(tried) {
-                continue;
-            }
+            of_as_many && tried.candidate.policy.reorders() && may(tried)
+        };
+        let mut strategies: Vec<(usize, &Tried)> =
+            self.best.tried.iter().enumerate().filter(|(_, tried)| worth(tried)).collect();
+        if self.best.compiled.schedule.train.ops.len() > MANY {
+            // Each with the lookahead that is shortest here, of several that are the first.
+            let policy = |i: usize| self.best.tried[i].candidate.policy.name();
+            strategies.sort_by(|(i, a), (j, b)| {
+                policy(*i).cmp(policy(*j)).then(a.verdict.step().total_cmp(&b.verdict.step()))
+            });
+            strategies.dedup_by_key(|(i, _)| policy(*i));
+            strategies.sort_by_key(|(i, _)| *i);
+        }
+        for (i, tried) in strategies {
+            let policy = tried.candidate.policy;
             let beat = shortest.as_ref().map_or(self.cost.longer(times), |found| found.1.cost);
             let Some(module) = self.search.lowered(tried.candidate, &asked) else { continue };
             let effort = Effort { beat: Some(beat), only_better: true, far: None };
