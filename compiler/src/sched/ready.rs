@@ -99,6 +99,8 @@ impl Ranks {
 pub(super) struct Set {
     /// Bits of numbers first; the last has one word.
     levels: Vec<Vec<u64>>,
+    /// The least, which is asked for more often than it changes.
+    least: Option<u32>,
 }
 
 impl Set {
@@ -110,7 +112,7 @@ impl Set {
             words = words.div_ceil(64).max(1);
             levels.push(vec![0; words]);
             if words == 1 {
-                return Self { levels };
+                return Self { levels, least: None };
             }
         }
     }
@@ -118,10 +120,14 @@ impl Set {
     /// Without any.
     pub(super) fn clear(&mut self) {
         self.levels.iter_mut().for_each(|level| level.fill(0));
+        self.least = None;
     }
 
     /// With one that it did not have.
     pub(super) fn insert(&mut self, number: u32) {
+        if self.least.is_none_or(|least| number < least) {
+            self.least = Some(number);
+        }
         let mut at = number as usize;
         for level in &mut self.levels {
             let word = &mut level[at / 64];
@@ -141,14 +147,21 @@ impl Set {
             let word = &mut level[at / 64];
             *word &= !(1 << (at % 64));
             if *word != 0 {
-                return;
+                break;
             }
             at /= 64;
+        }
+        if self.least == Some(number) {
+            self.least = self.find();
         }
     }
 
     /// The least.
     pub(super) fn first(&self) -> Option<u32> {
+        self.least
+    }
+
+    fn find(&self) -> Option<u32> {
         let mut at = 0;
         for level in self.levels.iter().rev() {
             let word = level[at];

@@ -334,6 +334,11 @@ impl<'a> Simulator<'a> {
     }
 
     fn dispatch(&mut self, engine: usize, now: u64) {
+        // Nothing passes what is in one piece, or stops already.
+        let passed = |r: &Running| r.stops.is_none() && self.work.chunk[r.instance.op as usize] > 0;
+        if self.running[engine].as_ref().is_some_and(|r| !passed(r)) {
+            return;
+        }
         let Some((first, queue)) = self.first(engine, now) else { return };
         let (op, batch) = self.ranks.instance(first);
         let instance = Instance { op, batch };
@@ -341,7 +346,7 @@ impl<'a> Simulator<'a> {
         let priority = self.work.priority[op];
         if let Some(r) = &mut self.running[engine] {
             let chunk = self.work.chunk[r.instance.op as usize];
-            if chunk > 0 && r.stops.is_none() && priority > r.priority {
+            if priority > r.priority {
                 let boundary = r.since + (now - r.since).div_ceil(chunk).max(1) * chunk;
                 r.stops = (boundary < r.until).then_some(boundary);
             }

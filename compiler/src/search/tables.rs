@@ -488,7 +488,7 @@ fn alike_known(
             ranks,
             occurrences: expect(false, None).sent,
             unique: expect(true, None).sent,
-            node: options.cluster.as_ref().map_or(nodes.each(), |c| c.gpus_per_node.clamp(1, s.ranks)).into(),
+            node: travel::of_a_node(s, options).into(),
             relayed: relayed(None).sent,
             asked: [true, false].map(|unique| mean.asked(known, (law, drawn), (ranks, unique), share)),
             classes: of_classes,

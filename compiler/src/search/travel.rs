@@ -65,7 +65,7 @@ pub(super) fn starts(
     let serial = !policy::of(s.strategy).buckets_gradients();
     let sums = s.train.ops.iter().filter(|op| op.action == Action::AllReduce).count();
     if options.bucket_bytes.is_none() && (serial || sums > 1) {
-        starts.extend(buckets(s, asked).into_iter().take(1).map(|at_once| (at_once, least)));
+        starts.extend(buckets(s, asked, options).into_iter().take(1).map(|at_once| (at_once, least)));
     }
     let kinds = open(kinds, options);
     // Telling rows apart is work, which other strategies do not have.
@@ -109,7 +109,7 @@ pub(super) fn moves(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &C
     let mut moves = Vec::new();
     // Fewer parts are also fewer updates, which compute does.
     if options.bucket_bytes.is_none() && policy::of(s.strategy).buckets_gradients() {
-        moves.extend(buckets(s, asked));
+        moves.extend(buckets(s, asked, options));
     }
     if busy(s) {
         return moves;
@@ -201,6 +201,12 @@ fn both(a: Kind<'_>, b: Kind<'_>, groups: &Groups) -> Option<Move> {
     Some(of_all(&[a, b], groups, "travelling together, apart from others", numbered))
 }
 
+/// Ranks of a node of the cluster; as relays have it, if nobody has named one.
+pub(super) fn of_a_node(s: &Schedule, options: &CompileOptions) -> u32 {
+    let named = options.cluster.as_ref().map(|cluster| cluster.gpus_per_node);
+    named.unwrap_or_else(|| relays::nodes(s).each()).clamp(1, s.ranks.max(1))
+}
+
 /// Bytes of dense gradients.
 fn dense(s: &Schedule) -> u64 {
     s.parameters.iter().map(|p| 4 * u64::from(p.rows) * u64::from(p.columns)).sum()
@@ -216,13 +222,13 @@ pub(super) fn summed(s: &Schedule, bytes: Option<u64>) -> Way {
 }
 
 /// Dense gradients in other parts.
-fn buckets(s: &Schedule, asked: &Asked) -> Vec<Move> {
+fn buckets(s: &Schedule, asked: &Asked, options: &CompileOptions) -> Vec<Move> {
     let total = dense(s);
     if s.ranks < 2 {
         return Vec::new();
     }
     // Sums are made in parts, by owners of each, and sent to all.
-    let (ranks, node) = (f64::from(s.ranks), f64::from(relays::nodes(s).each()));
+    let (ranks, node) = (f64::from(s.ranks), f64::from(of_a_node(s, options)));
     let wire = s.settings.wire.dense;
     let travels: u64 = s.parameters.iter().map(|p| u64::from(p.rows) * wire.row_bytes(p.columns)).sum();
     let sent = 2.0 * travels as f64 * (ranks - 1.0) / ranks;

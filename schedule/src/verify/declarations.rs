@@ -135,7 +135,7 @@ fn prediction(s: &Schedule, r: &mut Report) {
     r.check(known, "times", || "a bound names an operation that is not there".into());
 }
 
-/// What is told of a search is told in numbers, and of tables that are there.
+/// What is told of a search is told in numbers, and of tables that are there, each once.
 fn search(s: &Schedule, r: &mut Report) {
     let Some(found) = &s.search else { return };
     let steps = found.strategies.iter().flat_map(|tried| [tried.step, tried.at_least]).flatten();
@@ -149,12 +149,25 @@ fn search(s: &Schedule, r: &mut Report) {
     let others = found.others.iter().map(|other| other.step);
     let ok = steps.chain(rewrites).chain(others).all(|x| x.is_finite() && x >= 0.0);
     r.check(ok, "times", || "a time or size that is told of the search is not a number of at least 0".into());
+    let less = found.rewrites.iter().all(|change| {
+        let far = change.between_nodes.unwrap_or_default();
+        far.iter().zip(change.bytes).all(|(far, bytes)| *far <= bytes)
+    });
+    r.check(less, "times", || {
+        "a change that is told of the search sends more bytes between nodes than in all".into()
+    });
+    let with = found.rewrites.iter().all(|change| change.without.is_some() || change.without_sent.is_none());
+    r.check(with, "times", || {
+        "what is sent without a change is told of the search, and not what a step takes".into()
+    });
     let names: BTreeSet<&String> = s.tables.iter().map(|t| &t.name).collect();
     let told =
         found.rewrites.iter().map(|change| &change.tables).chain(found.others.iter().map(|o| &o.tables));
-    let mut told = told.chain(found.derivations.iter().map(|d| &d.tables)).flatten();
-    let known = told.all(|name| names.contains(name));
+    let mut told = told.chain(found.derivations.iter().map(|d| &d.tables));
+    let known = told.clone().flatten().all(|name| names.contains(name));
     r.check(known, "times", || "what is told of the search names a table that is not there".into());
+    let once = told.all(|tables| tables.iter().collect::<BTreeSet<_>>().len() == tables.len());
+    r.check(once, "times", || "what is told of the search names a table twice at once".into());
 }
 
 fn tables(s: &Schedule, r: &mut Report) {

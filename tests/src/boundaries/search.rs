@@ -61,6 +61,22 @@ pub(super) fn told(all: &mut Cases, base: &Schedule) {
     add("more bytes between nodes than in all without a change", TIMES, &|s| {
         s.rewrites[0].without_sent = Some(Sent { bytes: 1.0, between_nodes: 1.1 });
     });
+    for n in [0, 1] {
+        add("more bytes of a change between nodes than in all", TIMES, &|s| {
+            s.rewrites[0].between_nodes.as_mut().expect("some")[n] = s.rewrites[0].bytes[n] + 1e-9;
+        });
+        add("all bytes of a change between nodes", None, &|s| {
+            s.rewrites[0].between_nodes.as_mut().expect("some")[n] = s.rewrites[0].bytes[n];
+        });
+    }
+    add("what is sent without a change, and no step", TIMES, &|s| s.rewrites[0].without = None);
+    add("a step without a change, and nothing of what is sent", None, &|s| {
+        s.rewrites[0].without_sent = None;
+    });
+    let twice = || vec![base.tables[0].name.clone(); 2];
+    add("a change of a table twice", TIMES, &|s| s.rewrites[0].tables = twice());
+    add("another way of a table twice", TIMES, &|s| s.others[0].tables = twice());
+    add("what became of a table twice", TIMES, &|s| s.derivations[0].tables = twice());
     let nobody = || vec!["nobody".to_owned()];
     add("a change of a table that is not there", TIMES, &|s| s.rewrites[0].tables = nobody());
     add("another way of a table that is not there", TIMES, &|s| s.others[0].tables = nobody());
