@@ -4,6 +4,10 @@
 
 /// Operations that may be simulated for climbs from one start. About 18 million take a second.
 pub(super) const SIMULATED: u64 = 200_000_000;
+/// Operations of a step up to which so many are simulated. Each order costs as much, however many a step has, and of many tables each
+/// matters less: longer steps get as many times less as they are longer, but no less than a share.
+const OPERATIONS: usize = 1_000;
+const LEAST: f64 = 0.3;
 /// Of what is left, the share that finding out where else climbs may begin may take, of one kind of beginnings and then of the other.
 const BEGINNINGS: u64 = 4;
 
@@ -15,8 +19,11 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// So many operations from now on.
-    pub(super) fn new(now: u64, most: u64) -> Self {
+    /// So many operations from now on, for steps of so many.
+    pub(super) fn new(now: u64, most: u64, operations: usize) -> Self {
+        let share = OPERATIONS as f64 / operations.max(OPERATIONS) as f64;
+        // Without a limit there is none of longer steps.
+        let most = if most == u64::MAX { most } else { (most as f64 * share.max(LEAST)) as u64 };
         Self { end: now.saturating_add(most), stages: 0 }
     }
 
@@ -45,7 +52,7 @@ mod tests {
 
     #[test]
     fn what_a_stage_leaves_is_left_to_others() {
-        let mut budget = Budget::new(1000, 1200);
+        let mut budget = Budget::new(1000, 1200, 1000);
         assert_eq!((budget.beginnings(1000), budget.beginnings(1600)), (1300, 1750));
         budget.expect(5);
         budget.expect(1);
@@ -62,8 +69,17 @@ mod tests {
     }
 
     #[test]
+    fn longer_steps_get_less() {
+        let of = |operations| Budget::new(5, 1000, operations).next(5, 1);
+        assert_eq!(
+            [0, 1, 1000, 1001, 2000, 3333, 3400, 1_000_000].map(of),
+            [1005, 1005, 1005, 1004, 505, 305, 305, 305]
+        );
+    }
+
+    #[test]
     fn without_a_limit_nothing_ends() {
-        let mut budget = Budget::new(7, u64::MAX);
+        let mut budget = Budget::new(7, u64::MAX, 1_000_000);
         budget.expect(3);
         assert!(budget.next(7, 2) > 1 << 60 && budget.next(7, 1) == u64::MAX);
     }

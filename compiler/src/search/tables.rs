@@ -144,7 +144,7 @@ impl Search<'_> {
         let starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
         let places = places::starts(&ways.iter().map(placed).collect::<Vec<_>>());
         let few = !large(now);
-        let mut budget = Budget::new(self.simulated(), self.most);
+        let mut budget = Budget::new(self.simulated(), self.most, now.schedule.train.ops.len());
         let begun = |starts: Vec<(Move, f64)>| {
             let (mut found, until) = (Vec::new(), budget.beginnings(self.simulated()));
             for (way, times) in starts.iter().filter(|_| few) {
