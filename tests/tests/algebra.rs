@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use fs_compiler::algebra::convert::to_nodes;
-use fs_compiler::algebra::derive::{choice, derive, table};
+use fs_compiler::algebra::derive::{Ways, choice, table};
 use fs_compiler::distribution::{At, TableOptions, Terms};
 use fs_compiler::sched::explain::explain;
 use fs_compiler::sched::policy;
@@ -65,7 +65,8 @@ proptest! {
         let candidate = Candidate::new(policy::of(strategy), lookahead);
         let (mut bits, mut others) = (None, 0);
         for class in alike(&program, &now, (&options, open), candidate) {
-            let derived = derive(&class.context, &class.now, &class.sizes).expect("derived");
+            let ways = Ways::of(&class.context, &class.now).expect("ways");
+            let derived = ways.at(&class.sizes);
             prop_assert!(derived.saturated, "{} nodes", derived.nodes);
             let mut choices = Vec::new();
             // Of what is said to cost no less than another that other is there.
@@ -78,7 +79,7 @@ proptest! {
                 let mut terms = Terms::default();
                 let built = table(&mut terms, &class.context, &choice).expect("terms");
                 let built = to_nodes(&terms, &built).expect("nodes").to_string();
-                prop_assert_eq!(found.nodes.to_string(), built, "{:?}", choice);
+                prop_assert_eq!(ways.nodes(found).to_string(), built, "{:?}", choice);
                 prop_assert!(!choices.contains(&choice), "{:?} twice", choice);
                 choices.push(choice);
             }

@@ -129,6 +129,14 @@ proptest! {
         let Ok((best, outcome)) = search::tables::search(&program, &options, candidates) else { return Ok(()) };
         let found = &best.compiled.schedule;
         follow(&outcome, found);
+        // Without the only change there is what its strategy makes of the model by itself.
+        if let [only] = &outcome.swaps[..] {
+            let Candidate { policy, lookahead, windows, microbatches, .. } = best.tried[best.chosen].candidate;
+            let plain = options.clone().policy(policy).lookahead(lookahead).windows(windows);
+            let plain = compile_with(&program, &plain.microbatches(microbatches)).expect("a schedule").schedule;
+            let p = plain.prediction.expect("a prediction");
+            prop_assert_eq!(only.without, Some((p.step, p.sent.expect("bytes"))), "{}\n{}", only, text);
+        }
         let (serial, now) = (distributed(&serial.schedule), distributed(found));
         let differ: BTreeSet<&str> = now.keys().copied().filter(|name| serial[name] != now[name]).collect();
         let mut told = BTreeSet::new();
