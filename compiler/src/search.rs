@@ -7,6 +7,7 @@
 //! then be changed for some ([`tables`]). Where the number of microbatches is left to the compiler, all of this is done for
 //! one number after the other ([`microbatches`]).
 
+mod alike;
 mod asked;
 mod budget;
 mod climb;

@@ -156,6 +156,40 @@ mod tests {
         }
     }
 
+    /// Whatever else was asked before, and again.
+    #[test]
+    fn what_is_kept_is_what_follows() {
+        let expected = Expected::default();
+        let laws = [
+            Law { ids: IdDistribution::Uniform, rows: 500 },
+            Law { ids: IdDistribution::Zipf(1.05), rows: 500 },
+            Law { ids: IdDistribution::Zipf(1.2), rows: 500 },
+            Law { ids: IdDistribution::PopularityZipf(1.2), rows: 501 },
+        ];
+        let draws = |by_law, uniform| Draws { by_law, uniform };
+        let draws = [draws(300.0, 0.0), draws(0.0, 300.0), draws(300.0, 20.0)];
+        let mut all = Vec::new();
+        for _ in 0..2 {
+            for (law, d) in laws.iter().flat_map(|law| draws.map(|d| (*law, d))) {
+                for (ranks, unique) in [(2.0, true), (3.0, true), (2.0, false)] {
+                    for reuse in
+                        [None, Some(Reuse::new(1, 1)), Some(Reuse::new(2, 1)), Some(Reuse::new(1, 2))]
+                    {
+                        let kept = expected.entries(law, d, ranks, unique, reuse);
+                        let law = RowLaw::new(law.ids, law.rows);
+                        assert_eq!(kept, Entries::expect(&law, d, ranks, unique, reuse));
+                        all.push(format!("{kept:?}"));
+                    }
+                }
+            }
+        }
+        let (once, again) = all.split_at(all.len() / 2);
+        assert_eq!(once, again);
+        // Without classes ranks do not matter.
+        let different = once.iter().collect::<std::collections::BTreeSet<_>>();
+        assert!(different.len() >= once.len() * 3 / 4, "{} of {}", different.len(), once.len());
+    }
+
     /// The share of unique rows of a batch that the batch before used: about 0.23 for 2048 histories of 1000 ids over
     /// 50 million rows with exponent 1.05 (simulated, with one rank that has them all).
     #[test]

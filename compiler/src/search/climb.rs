@@ -368,12 +368,12 @@ impl Search<'_> {
     }
 
     /// What options ask for.
-    fn said(&self) -> Asked {
+    pub(super) fn said(&self) -> Asked {
         Asked { tables: self.options.tables.clone(), bucket_bytes: self.options.bucket_bytes }
     }
 
     /// The module with these choices; none if it cannot be.
-    fn lowered(&self, candidate: Candidate, asked: &Asked) -> Option<Module> {
+    pub(super) fn lowered(&self, candidate: Candidate, asked: &Asked) -> Option<Module> {
         let options = self.asked(&candidate);
         let options = options.tables(asked.tables.clone()).bucket_bytes(asked.bucket_bytes);
         let stages = self.aim.stages(&self.module, &options).ok()?;

@@ -77,3 +77,102 @@ impl Known {
         (enough && known.cost >= least).then_some(known.cost)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fs_schedule::Strategy;
+
+    use super::super::{Looked, Search, candidates};
+    use super::*;
+    use crate::CompileOptions;
+
+    fn cost(step: f64) -> Cost {
+        Cost { beyond_in_flight: 0, beyond_memory: 0, step }
+    }
+
+    fn less_than(step: f64) -> Effort {
+        Effort { beat: Some(cost(step)), only_better: true, far: None }
+    }
+
+    fn key(n: u64) -> Key {
+        Key([n, 0], "serial")
+    }
+
+    #[test]
+    fn what_lost_is_not_looked_for_again_unless_it_has_to_beat_more() {
+        let known = Known::default();
+        known.keep(key(1), Told::lost(cost(9.0), less_than(5.0)));
+        let loses = |effort| known.loses(&key(1), effort);
+        assert_eq!(loses(less_than(5.0)), Some(cost(9.0)));
+        assert_eq!(loses(less_than(4.0)), Some(cost(9.0)));
+        // It was given up before that was known.
+        assert_eq!(loses(less_than(5.1)), None);
+        assert_eq!(loses(Effort { far: Some(5.0), ..Effort::default() }), Some(cost(9.0)));
+        assert_eq!(loses(Effort { far: Some(4.0), ..less_than(6.0) }), Some(cost(9.0)));
+        // Who wants a schedule whatever it costs gets one.
+        assert_eq!(loses(Effort::default()), None);
+        assert_eq!(loses(Effort { only_better: false, ..less_than(5.0) }), None);
+        assert_eq!(known.loses(&key(2), less_than(1.0)), None);
+        assert_eq!(known.loses(&Key([1, 0], "pec"), less_than(1.0)), None);
+    }
+
+    #[test]
+    fn what_was_found_loses_to_whatever_is_no_longer() {
+        let known = Known::default();
+        known.keep(key(1), Told::lost(cost(9.0), less_than(5.0)));
+        // More is known of it now, and not less later.
+        known.keep(key(1), Told::found(cost(7.0), Some(cost(8.0)), None));
+        known.keep(key(1), Told::lost(cost(9.5), less_than(6.0)));
+        assert_eq!(known.loses(&key(1), less_than(7.0)), Some(cost(7.0)));
+        assert_eq!(known.loses(&key(1), less_than(7.1)), None);
+        assert_eq!(known.of(&key(1)).and_then(|told| told.first), Some(cost(8.0)));
+        // Of two that lost the one that had to beat less.
+        known.keep(key(2), Told::lost(cost(9.0), less_than(6.0)));
+        known.keep(key(2), Told::lost(cost(9.5), less_than(5.0)));
+        assert_eq!(known.loses(&key(2), less_than(5.5)), Some(cost(9.0)));
+    }
+
+    /// What a search for the best order says of the first good one is what looking for no more than that finds; and a module is known again,
+    /// by another search, too.
+    #[test]
+    fn first_orders_are_those_of_looking_for_no_more() {
+        let (mut found, mut better, mut keys) = (0, 0, std::collections::BTreeMap::new());
+        for (model, preset, ranks) in [
+            ("dlrm", "local", 2),
+            ("dlrm", "dgx_h100", 8),
+            ("ranking", "local", 4),
+            ("ranking", "h100x256", 16),
+        ] {
+            let path = format!("{}/../examples/{model}.fs", env!("CARGO_MANIFEST_DIR"));
+            let program = fs_dsl::load(path.as_ref()).program.expect("it checks");
+            let cluster = fs_dsl::cluster::preset(preset).expect("a preset");
+            let options = CompileOptions::new(Strategy::Serial, ranks).cluster(cluster);
+            let [once, again] = [(); 2].map(|()| Search::new(&program, &options).expect("a search"));
+            for candidate in candidates(None) {
+                let module =
+                    |search: &Search<'_>| search.lowered(candidate, &search.said()).expect("it is lowered");
+                let (module, other) = (module(&once), module(&again));
+                let key = Key::of(&module, candidate.policy);
+                assert_eq!(key, Key::of(&other, candidate.policy));
+                let name = format!("{model} on {ranks} of {preset}, {}", candidate.describe());
+                if let Some(same) = keys.insert(key, name.clone()) {
+                    panic!("{name} is {same}");
+                }
+                let best =
+                    once.schedule(module, candidate.policy, Effort::default()).expect("it is scheduled");
+                let best = best.found().expect("whatever it costs");
+                let first = Effort { far: Some(0.0), ..Effort::default() };
+                let first = again.schedule(other, candidate.policy, first).expect("it is scheduled");
+                let Looked::Worse(first) = first else { panic!("{name}: any step is far") };
+                found += 1;
+                better += usize::from(best.cost < first);
+                assert_eq!(best.first, Some(first), "{name}");
+                assert!(best.cost <= first, "{name}");
+                let told = once.known.of(&key).expect("it was kept");
+                assert_eq!((told.cost, told.first), (best.cost, best.first), "{name}");
+                assert!(told.sent.is_some_and(|sent| sent.bytes > 0.0), "{name}");
+            }
+        }
+        assert!(better > 2 && better < found, "{better} of {found}");
+    }
+}

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fs_schedule::Sharding;
 
+use super::alike::choices;
 use super::asked::{Asked, Change, between};
 use super::outcome::{Swap, Way, place, words};
-use super::tables::{Known, choices, ways};
+use super::tables::{Graphs, ways};
 use super::{Candidate, Search, travel};
 use crate::compile::Compiled;
 use crate::distribution::Choice;
@@ -74,8 +75,8 @@ impl Search<'_> {
         after: &Compiled,
     ) -> Option<Compared> {
         let classes = self.alike(before, candidate);
-        let mut known = Known::default();
-        let possible = ways(&classes, &mut known);
+        let mut graphs = Graphs::default();
+        let possible = ways(&classes, &mut graphs);
         let then = choices(&after.schedule);
         let changed: BTreeSet<&String> = tables.iter().collect();
         let mut all = Compared::default();

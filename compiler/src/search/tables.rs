@@ -8,53 +8,25 @@
 
 use std::collections::BTreeMap;
 
-use fs_dsl::checked::{self, Program};
-use fs_schedule::counts::Counts;
-use fs_schedule::reuse::Reuse;
-use fs_schedule::{Element, Exchange, Leg, Schedule, Sharding, SparseOptimizer, Table};
+use fs_dsl::checked::Program;
 
+use super::alike::choices;
+pub use super::alike::{Alike, alike};
 pub use super::asked::asking;
 use super::asked::{Change, anywhere};
 use super::budget::{Budget, SIMULATED};
 use super::climb::{Climb, Move, large};
 use super::derived::{self, Changed};
 pub use super::outcome::{Other, Outcome, Swap, Way, place};
-use super::owners;
-use super::places;
 use super::travel::{self, Kind};
-use super::uses::uses;
-use super::{Best, Candidate, Cost, GAIN, Round, Scheduled, Search};
-use crate::algebra::cost::{Classes, Sizes};
+use super::{Best, Candidate, Cost, GAIN, Round, Scheduled, Search, owners, places};
 use crate::algebra::derive::{self, Derived};
-use crate::algebra::rules::{Context, Use};
-use crate::compile::{CompileError, CompileOptions, Compiled};
-use crate::distribution::{At, Choice};
+use crate::compile::{CompileError, CompileOptions};
+use crate::distribution::Choice;
 use crate::emit;
-use crate::passes::plan_sharding::columns;
-use crate::sched::evidence::Evidence;
-use crate::sched::memo::Memo;
-use crate::sched::rows::{Entries, Expected, Law};
-use crate::sched::{relays, sizes};
 
-/// Lists of ids of a table that are looked at, where microbatches are no more.
-const LISTS: usize = 8;
 /// Stages of a climb behind its first: with other owners, and with other company twice.
 const ENDING: usize = 3;
-/// Reuse distances to tell apart.
-const LOOKAHEADS: [u32; 3] = [1, 2, 3];
-
-/// Tables that are alike, and what they may become.
-#[derive(Debug, Clone)]
-pub struct Alike {
-    /// Their names.
-    pub tables: Vec<String>,
-    /// How they are distributed.
-    pub now: Choice,
-    /// What rules may know of each.
-    pub context: Context,
-    /// What to expect of each.
-    pub sizes: Sizes,
-}
 
 /// As [`super::search`], and then with other choices for single tables where that is faster.
 ///
@@ -135,11 +107,11 @@ impl Search<'_> {
     /// From the best strategy, and from the best where all tables travel together or each alone, if that is not much worse.
     /// Where one climb ends another may not come by, so the best end counts. What that costs, it, and how it came to be.
     fn climbed(&self, cost: Cost, best: Best) -> Result<(Cost, Best, Outcome), CompileError> {
-        let mut known = Known::default();
+        let mut graphs = Graphs::default();
         let start = Climb::new(self, cost, best)?;
         let (now, candidate) = start.now();
         let classes = self.alike(now, candidate);
-        let ways = ways(&classes, &mut known);
+        let ways = ways(&classes, &mut graphs);
         let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
         let starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
         let places = places::starts(&ways.iter().map(placed).collect::<Vec<_>>());
@@ -157,20 +129,20 @@ impl Search<'_> {
         };
         let ((others, left_out), (elsewhere, unlooked)) = (begun(starts)?, begun(places)?);
         budget.expect((1 + elsewhere.len()) * (1 + ENDING) + others.len());
-        let mut top = self.distributed(start, &mut known, &mut budget)?;
+        let mut top = self.distributed(start, &mut graphs, &mut budget)?;
         top.outcome.limited |= left_out || unlooked;
         for other in others {
-            let mut other = self.distributed(other, &mut known, &mut budget)?;
+            let mut other = self.distributed(other, &mut graphs, &mut budget)?;
             if other.cost < top.cost {
                 std::mem::swap(&mut top, &mut other);
             }
             top.outcome.also(&other.outcome);
         }
-        let mut best = self.ended(top, &mut known, &mut budget)?;
+        let mut best = self.ended(top, &mut graphs, &mut budget)?;
         // Where these lead is looked at to the end, so that one may be worse on the way and none is in the end.
         for other in elsewhere {
-            let other = self.distributed(other, &mut known, &mut budget)?;
-            let mut other = self.ended(other, &mut known, &mut budget)?;
+            let other = self.distributed(other, &mut graphs, &mut budget)?;
+            let mut other = self.ended(other, &mut graphs, &mut budget)?;
             if other.cost < best.cost {
                 std::mem::swap(&mut best, &mut other);
             }
@@ -183,17 +155,17 @@ impl Search<'_> {
     fn ended<'c, 's>(
         &'s self,
         top: Climb<'c, 's>,
-        known: &mut Known,
+        graphs: &mut Graphs,
         budget: &mut Budget,
     ) -> Result<Climb<'c, 's>, CompileError> {
         // Other owners may lead to a worse end than none: what company there is to be gained differs.
-        let (before, owned) = (top.outcome.clone(), self.owned(top.clone(), known, budget)?);
+        let (before, owned) = (top.outcome.clone(), self.owned(top.clone(), graphs, budget)?);
         let changed = owned.outcome.swaps.len() > before.swaps.len();
         if !changed {
-            return Ok(self.accompanied(owned, known, (budget, 2))?.lean());
+            return Ok(self.accompanied(owned, graphs, (budget, 2))?.lean());
         }
-        let mut best = self.accompanied(top, known, (budget, 1))?.lean();
-        let mut other = self.accompanied(owned, known, (budget, 1))?.lean();
+        let mut best = self.accompanied(top, graphs, (budget, 1))?.lean();
+        let mut other = self.accompanied(owned, graphs, (budget, 1))?.lean();
         if other.cost < best.cost {
             std::mem::swap(&mut best, &mut other);
         }
@@ -205,16 +177,16 @@ impl Search<'_> {
     fn distributed<'c, 's>(
         &'s self,
         mut climb: Climb<'c, 's>,
-        known: &mut Known,
+        graphs: &mut Graphs,
         budget: &mut Budget,
     ) -> Result<Climb<'c, 's>, CompileError> {
         climb.allow(1, budget.next(self.simulated(), 1));
         loop {
             let (now, candidate) = climb.now();
             let classes = self.alike(now, candidate);
-            let ways = ways(&classes, known);
-            (climb.outcome.classes, climb.outcome.nodes) = (classes.len(), known.nodes());
-            climb.outcome.limited |= known.cut();
+            let ways = ways(&classes, graphs);
+            (climb.outcome.classes, climb.outcome.nodes) = (classes.len(), graphs.nodes());
+            climb.outcome.limited |= graphs.cut();
             if !climb.step(moves(&ways))? {
                 return Ok(climb);
             }
@@ -225,14 +197,14 @@ impl Search<'_> {
     fn owned<'c, 's>(
         &'s self,
         mut climb: Climb<'c, 's>,
-        known: &mut Known,
+        graphs: &mut Graphs,
         budget: &mut Budget,
     ) -> Result<Climb<'c, 's>, CompileError> {
         climb.allow(2, budget.next(self.simulated(), 1));
         loop {
             let (now, candidate) = climb.now();
             let classes = self.alike(now, candidate);
-            let ways = ways(&classes, known);
+            let ways = ways(&classes, graphs);
             let placed = classes.iter().filter(|class| class.context.moves);
             let placed: Vec<_> = placed.map(|class| (&class.now.sharding, kind(class, &ways))).collect();
             if !climb.step(owners::moves(&placed))? {
@@ -245,14 +217,14 @@ impl Search<'_> {
     fn accompanied<'c, 's>(
         &'s self,
         mut climb: Climb<'c, 's>,
-        known: &mut Known,
+        graphs: &mut Graphs,
         (budget, stages): (&mut Budget, usize),
     ) -> Result<Climb<'c, 's>, CompileError> {
         climb.allow(2, budget.next(self.simulated(), stages));
         loop {
             let (now, candidate) = climb.now();
             let classes = self.alike(now, candidate);
-            let ways = ways(&classes, known);
+            let ways = ways(&classes, graphs);
             let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
             let moves = travel::moves(&kinds, &now.schedule, &climb.asked, &self.options);
             if !climb.step(moves)? {
@@ -260,23 +232,18 @@ impl Search<'_> {
             }
         }
     }
-
-    pub(super) fn alike(&self, now: &Compiled, candidate: Candidate) -> Vec<Alike> {
-        let memo = self.aim.target().memo;
-        alike_known(self.program, &now.schedule, (&self.options, self.folds), (candidate, memo))
-    }
 }
 
 /// What is derived.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct Graphs {
     /// By how a table is used, and is distributed wherever it lives.
     graphs: BTreeMap<String, Option<derive::Ways>>,
     /// By these and sizes.
     derived: BTreeMap<String, Derived>,
 }
 
-impl Known {
+impl Graphs {
     fn derive(&mut self, class: &Alike) -> &Derived {
         let now = anywhere(&class.now);
         let key = format!("{:?} {now:?}", class.context);
@@ -339,10 +306,10 @@ fn moves<'w>(ways: &'w [(&Alike, Possible)]) -> impl Iterator<Item = Move> + 'w 
 }
 
 /// What all classes can become: first what nothing covers, by class.
-pub(super) fn ways<'a>(classes: &'a [Alike], known: &mut Known) -> Vec<(&'a Alike, Possible)> {
+pub(super) fn ways<'a>(classes: &'a [Alike], graphs: &mut Graphs) -> Vec<(&'a Alike, Possible)> {
     let mut ways = Vec::new();
     for class in classes {
-        let derived = known.derive(class);
+        let derived = graphs.derive(class);
         ways.extend(derived.found.iter().map(|found| {
             let choice = derive::choice(found.commitment, &class.now);
             let all = class.tables.len() as f64;
@@ -352,181 +319,6 @@ pub(super) fn ways<'a>(classes: &'a [Alike], known: &mut Known) -> Vec<(&'a Alik
     }
     ways.sort_by_key(|(_, way)| way.covered);
     ways
-}
-
-/// How a table is distributed whose first exchange this is.
-fn chosen(x: &Exchange, t: &Table) -> Choice {
-    Choice {
-        unique: x.unique,
-        lookahead: x.lookahead,
-        windows: x.windows,
-        sharding: t.sharding.clone(),
-        relayed: x.leg.between().is_some(),
-        folded: x.folded,
-    }
-}
-
-/// How tables are distributed, by name.
-pub(super) fn choices(s: &Schedule) -> BTreeMap<String, Choice> {
-    let mut choices = BTreeMap::new();
-    for x in s.exchanges.iter().filter(|x| x.leg.within().is_none()) {
-        let Some(t) = s.tables.get(x.table as usize) else { continue };
-        choices.entry(t.name.clone()).or_insert_with(|| chosen(x, t));
-    }
-    choices
-}
-
-/// The tables of a schedule that train, by what they can become; those that send most first.
-/// `folds`: nobody has said who asks for rows of samples that move.
-pub fn alike(
-    program: &Program,
-    s: &Schedule,
-    asked: (&CompileOptions, bool),
-    candidate: Candidate,
-) -> Vec<Alike> {
-    alike_known(program, s, asked, (candidate, None))
-}
-
-/// The same with what follows from laws of ids, as far as it is known.
-fn alike_known(
-    program: &Program,
-    s: &Schedule,
-    (options, folds): (&CompileOptions, bool),
-    (candidate, memo): (Candidate, Option<&Memo>),
-) -> Vec<Alike> {
-    // Of a profile's rows only one kind is known, so laws stand for both.
-    let of = (s.ranks, s.settings.microbatches.max(1));
-    let counted = |c: &&Counts| options.profile.is_none() && (c.ranks, c.microbatches) == of;
-    let counts = options.counts.as_ref().filter(counted);
-    let mean = sizes::Sizes::mean(s, Evidence { memo, ..Evidence::counted(counts) });
-    let own = Expected::default();
-    let known = memo.map_or(&own, |memo| &memo.rows);
-    let draws = sizes::draws(s, &mean);
-    let ids = sizes::ids_of(s);
-    let uses = uses(s);
-    // Of samples that are looked up at home nobody else asks for the rows.
-    let moved = matches!(At::of(s), Some(At::Ids | At::Folded));
-    let share = sizes::moved(s);
-    let mut classes: BTreeMap<String, Alike> = BTreeMap::new();
-    for (e, x) in (0..).zip(&s.exchanges) {
-        // The first part of a table stands for all.
-        let (Some(t), Some(used)) = (s.tables.get(x.table as usize), uses.get(&e)) else { continue };
-        let Some(drawn) = draws.get(&e).copied() else { continue };
-        let declared = program.model.iter().flat_map(|m| &m.tables).find(|d| d.name == t.name);
-        let named = &options.tables;
-        let open = declared.is_some_and(|d| d.sharding == checked::Sharding::Auto)
-            && !named.sharding.contains_key(&t.name)
-            && !named.placement.contains_key(&t.name)
-            // Replicas ask nobody.
-            && named.fold.get(&t.name) != Some(&true)
-            && s.ranks > 1;
-        let microbatches = s.settings.microbatches.max(1);
-        let now = chosen(x, t);
-        let apart = candidate.policy.tells_rows_apart() && !named.lookahead.contains_key(&t.name);
-        let windows = vec![now.windows.unwrap_or(microbatches)];
-        let lookaheads = if apart { lookaheads(options.lookahead, now.lookahead) } else { Vec::new() };
-        let whole_rows = matches!(t.optimizer, SparseOptimizer::RowwiseAdagrad { .. });
-        let of_all = (!folds).then(|| options.balance_at == Some(At::Folded));
-        let folds = named.fold.get(&t.name).copied().or(of_all);
-        let context = Context {
-            columns: t.dim,
-            exchange: 0,
-            uses: vec![Use::Each; stand_ins(used.lists, (microbatches as usize, x.windows == Some(1)))],
-            microbatches,
-            lookaheads,
-            windows,
-            cuts: match &t.sharding {
-                Sharding::ColumnWise { .. } => columns::columns(t.dim, t.sharding.parts()),
-                _ if open && !whole_rows => {
-                    let parts = columns::parts(t.dim, s.ranks, s.settings.wire.rows, false);
-                    columns::columns(t.dim, parts.unwrap_or(1))
-                }
-                _ => Vec::new(),
-            },
-            rows: s.settings.wire.rows,
-            // Each occurrence's gradients would be rounded by themselves.
-            repeats: used.once
-                && s.settings.wire.gradients == Element::Real
-                && !named.unique.contains_key(&t.name)
-                // Longer lists twice, for next to nothing: others are worth trying more.
-                && folds != Some(true),
-            moves: open,
-            relays: s.settings.node.is_some() && folds != Some(true) && !named.relay.contains_key(&t.name),
-            moved,
-            folds,
-            replicates: u32::try_from(t.rows).is_ok(),
-        };
-        let ranks = f64::from(s.ranks);
-        let law = Law { ids, rows: t.rows };
-        let expect = |unique, reuse: Option<Reuse>| {
-            let expected = known.entries(law, drawn, ranks, unique, reuse);
-            let rows = counts.and_then(|counts| counts.rows_of(&t.name, unique));
-            rows.map_or_else(
-                || expected.clone(),
-                |rows| sizes::counted((rows.sent, &rows.reuse), &expected, reuse).0,
-            )
-        };
-        let nodes = relays::nodes(s);
-        let relayed = |reuse: Option<Reuse>| {
-            let expected = relays::expect(known, law, drawn, nodes, reuse);
-            let between = Leg::Between { within: e };
-            let rows = counts.and_then(|counts| counts.rows_of(&t.name, true));
-            let known = rows.and_then(|rows| rows.of_leg(between, s.settings.node));
-            known.map_or_else(|| expected.clone(), |known| sizes::counted(known, &expected, reuse).0)
-        };
-        let mut of_classes = Vec::new();
-        for reuse in context.reuses().chain(now.reuse(microbatches).filter(|_| !apart)) {
-            for unique in [true, false] {
-                let Entries { forward, backward, .. } = expect(unique, Some(reuse));
-                let Entries { forward: looked_up, backward: sent, .. } = relayed(Some(reuse));
-                let relayed = [looked_up, sent];
-                of_classes.push(Classes { reuse, unique, forward, backward, relayed });
-            }
-        }
-        let values = t.rows as f64 * f64::from(t.dim) + t.optimizer.state(t.rows, t.dim.into()) as f64;
-        let sizes = Sizes {
-            ranks,
-            occurrences: expect(false, None).sent,
-            unique: expect(true, None).sent,
-            node: travel::of_a_node(s, options).into(),
-            relayed: relayed(None).sent,
-            asked: [true, false].map(|unique| mean.asked(known, (law, drawn), (ranks, unique), share)),
-            classes: of_classes,
-            table: 4.0 * values,
-            wire: s.settings.wire,
-        };
-        // Owners differ between tables that are otherwise alike.
-        let kind = anywhere(&now);
-        // Of what was counted no two tables have the same, or they are the same.
-        let counted = counts.map(|_| &sizes);
-        let key = format!("{kind:?} {context:?} {} {drawn:?} {:?} {counted:?}", t.rows, t.optimizer);
-        let class = classes.entry(key).or_insert_with(|| Alike { tables: Vec::new(), now, context, sizes });
-        class.tables.push(t.name.clone());
-    }
-    let mut classes: Vec<Alike> = classes.into_values().collect();
-    let sends = |c: &Alike| {
-        let entries = if c.now.unique { c.sizes.unique } else { c.sizes.occurrences };
-        entries * f64::from(c.context.columns) * c.tables.len() as f64
-    };
-    classes.sort_by(|a, b| sends(b).total_cmp(&sends(a)).then_with(|| a.tables.cmp(&b.tables)));
-    classes
-}
-
-/// Lists of ids that stand for all that a table is used by, as many in each microbatch: what each costs is the same in every way, and
-/// the ways of many together fill the memory. In one window it does not matter in which microbatch one is.
-fn stand_ins(lists: usize, (microbatches, one_window): (usize, bool)) -> usize {
-    if one_window {
-        return lists.clamp(1, LISTS);
-    }
-    let each = lists.div_ceil(microbatches.max(1)).max(1);
-    each.min((LISTS / microbatches.max(1)).max(1)) * microbatches.max(1)
-}
-
-/// Reuse distances that a table may tell apart: what is asked for, or some; and what it does.
-fn lookaheads(asked: Option<u32>, now: Option<u32>) -> Vec<u32> {
-    let mut all = asked.map_or_else(|| LOOKAHEADS.to_vec(), |k| vec![k]);
-    all.extend(now.filter(|k| !all.contains(k)));
-    all
 }
 
 #[cfg(test)]
@@ -571,14 +363,14 @@ mod tests {
         let candidate = Candidate::new(policy::of(Strategy::Pec), None);
         let classes = alike(&program, &s, (&options, true), candidate);
         assert_eq!(classes.len(), tables.len());
-        let mut known = Known::default();
-        let found: Vec<Derived> = classes.iter().map(|class| known.derive(class).clone()).collect();
+        let mut graphs = Graphs::default();
+        let found: Vec<Derived> = classes.iter().map(|class| graphs.derive(class).clone()).collect();
         for (class, found) in classes.iter().zip(&found) {
             let alone = derive::derive(&class.context, &class.now, &class.sizes).expect("ways");
             let told = |d: &Derived| format!("{:?} {}", d.found, d.nodes);
             assert_eq!(told(found), told(&alone), "{:?}", class.tables);
         }
         // Row-wise and table-wise.
-        assert_eq!((known.graphs.len(), known.derived.len()), (2, tables.len()));
+        assert_eq!((graphs.graphs.len(), graphs.derived.len()), (2, tables.len()));
     }
 }
