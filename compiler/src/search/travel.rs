@@ -2,9 +2,9 @@
 //!
 //! Rule `together` lets any transfers that do the same be one. One starts once, but waits for the operands of all and ends for
 //! all at once: what a table's rows are needed for may have to wait for those of a larger one. By default tables travel
-//! together whose operands are ready at once, and dense gradients in up to eight parts that are worth a transfer. Tried are,
-//! from what sends most on: other parts of the dense gradients, tables apart from the rest, in halves, each by itself, two
-//! kinds together, and all.
+//! together whose operands are ready at once, and dense gradients in up to eight parts that are worth a transfer. Tried are
+//! other parts of the dense gradients, many tables in some parts, so that compute works on one while the next is under way, and, from
+//! what sends most on, tables apart from the rest, in halves, each by itself, two kinds together, and all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +21,11 @@ use crate::sched::{policy, relays};
 const PAIRED: usize = 4;
 /// Tables of a kind that may travel each by itself.
 const ALONE: usize = 8;
+/// Kinds that may: a transfer of each is more than any step hides.
+const KINDS_ALONE: usize = 256;
+/// Into how many parts many tables may be cut, the most promising first; what a climb may begin with.
+const CUTS: [usize; 4] = [4, 2, 8, 16];
+const CUT: usize = CUTS[0];
 /// Into how many parts dense gradients may be cut, about.
 const PARTS: [u64; 6] = [1, 2, 4, 8, 16, 32];
 /// What they may have at least, in bytes.
@@ -76,13 +81,14 @@ pub(super) fn starts(
     }
     let groups = &asked.tables.groups;
     starts.extend(all(&kinds, groups).map(|together| (together, least)));
+    starts.extend(cut(&kinds, s, groups, CUT).filter(|_| tables > ALONE).map(|in_parts| (in_parts, least)));
     let of_kind =
         |(kind, n): (&Kind<'_>, u32)| kind.tables.iter().map(move |t| (t.clone(), n)).collect::<Vec<_>>();
     let each = kinds.iter().flat_map(|kind| kind.tables).cloned();
     if kinds.len() > 1 && tables <= ALONE {
         let numbered = each.zip(free(groups)).collect();
         starts.push((of_all(&kinds, groups, "travelling each alone", numbered), WORTH));
-    } else if kinds.len() > 1 {
+    } else if (2..=KINDS_ALONE).contains(&kinds.len()) {
         let numbered = kinds.iter().zip(free(groups)).flat_map(of_kind).collect();
         starts.push((of_all(&kinds, groups, "travelling each kind alone", numbered), WORTH));
     }
@@ -104,6 +110,29 @@ fn all(kinds: &[Kind<'_>], groups: &Groups) -> Option<Move> {
     (numbered.len() > 1).then(|| of_all(kinds, groups, "travelling all together", numbered))
 }
 
+/// All that are open in so many parts of about as many bytes, in the model's order, of two tables or more each.
+fn cut(kinds: &[Kind<'_>], s: &Schedule, groups: &Groups, parts: usize) -> Option<Move> {
+    let each = kinds.iter().flat_map(|kind| {
+        let share = kind.wire / kind.tables.len() as f64;
+        kind.tables.iter().map(move |t| (t.as_str(), share))
+    });
+    let sends: BTreeMap<&str, f64> = each.collect();
+    let all: f64 = sends.values().sum();
+    if sends.len() < 2 * parts || !all.is_normal() {
+        return None;
+    }
+    let numbers: Vec<u32> = free(groups).take(parts).collect();
+    let mut before = 0.0;
+    let tables = s.tables.iter().filter_map(|t| Some((&t.name, *sends.get(t.name.as_str())?)));
+    let numbered = tables.map(|(name, bytes)| {
+        let part = ((before + bytes / 2.0) / all * parts as f64) as usize;
+        before += bytes;
+        (name.clone(), numbers[part.min(parts - 1)])
+    });
+    let numbered = numbered.collect();
+    Some(of_all(kinds, groups, &format!("travelling in {parts} parts"), numbered))
+}
+
 /// Changes of a schedule that may make it faster; `options` are those of the whole search.
 pub(super) fn moves(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &CompileOptions) -> Vec<Move> {
     let mut moves = Vec::new();
@@ -116,6 +145,7 @@ pub(super) fn moves(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &C
     }
     let kinds = open(kinds, options);
     let groups = &asked.tables.groups;
+    moves.extend(CUTS.iter().filter_map(|parts| cut(&kinds, s, groups, *parts)));
     moves.extend(kinds.iter().filter_map(|kind| apart(*kind, s, groups)));
     moves.extend(kinds.iter().flat_map(|kind| parts(*kind, groups)));
     for (i, a) in kinds.iter().take(PAIRED).enumerate() {
