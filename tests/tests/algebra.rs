@@ -282,6 +282,55 @@ fn all_tables_change_their_place_together() {
     }
 }
 
+/// Many tables travel in some parts where compute can work on one while the next is under way, but for what somebody has said of
+/// company. They train to the same bits.
+#[test]
+fn many_tables_travel_in_parts() {
+    let declared = (0..40).map(|i| {
+        let rows = 10_000 + 97 * i;
+        format!("table t{i} {{ rows {rows}  dim 16  optimizer sgd(lr: 0.1)  sharding row_wise }} input x{i}: ids(t{i}) {{ max 10 }}")
+    });
+    let pooled: Vec<String> = (0..40).map(|i| format!("pool(x{i}, sum)")).collect();
+    let text = format!(
+        "model m {{ {} input click: label
+           loss bce_with_logits(linear({}, 64), click, normalize: samples) }}
+         train {{ batch 256  steps 2 }}
+         workload w {{ generate {{ lengths uniform(1, 10)  ids zipf(1.05)  labels bernoulli(0.5) }} }}",
+        declared.collect::<Vec<_>>().join("\n"),
+        pooled.join(" + ")
+    );
+    let program = checked(&text.replace("linear(", "linear(relu(linear(").replace(", 64)", ", 64)), 1)"));
+    let cluster = fs_dsl::cluster::preset("local").expect("a preset");
+    let options = CompileOptions::new(Strategy::Serial, 8).cluster(cluster);
+    let shortest = |options: &CompileOptions| {
+        let steps = candidates(None).filter_map(|c| {
+            let options = options.clone().policy(c.policy).lookahead(c.lookahead);
+            Some(compile_with(&program, &options).ok()?.schedule.prediction?.step)
+        });
+        steps.reduce(f64::min).expect("a step")
+    };
+    let (best, outcome) = search::tables::search(&program, &options, candidates(None)).expect("a schedule");
+    let s = best.compiled.schedule;
+    let parts: Vec<_> =
+        outcome.swaps.iter().filter(|swap| swap.ways.1.to_string().contains(" parts")).collect();
+    let [parts] = parts[..] else { panic!("{:?}", outcome.swaps) };
+    assert_eq!(parts.tables.len(), 40, "{parts}");
+    let step = s.prediction.as_ref().expect("a prediction").step;
+    let plain = shortest(&options);
+    assert!(step < 0.9 * plain, "{step} for {plain}");
+    assert_eq!(verify::verify(&s), vec![]);
+    let serial = compile_with(&program, &options).expect("a schedule").schedule;
+    assert_eq!(trained(&s), trained(&serial));
+    // With one group for all of them nothing is left to try.
+    let together = TableOptions::default().groups((0..40).map(|i| (format!("t{i}"), 0)));
+    let said = options.tables(together);
+    let (best, outcome) = search::tables::search(&program, &said, candidates(None)).expect("a schedule");
+    assert!(
+        outcome.swaps.iter().all(|swap| !matches!(swap.ways.1, Way::Travelling(_)) || swap.tables.is_empty())
+    );
+    assert!(best.compiled.schedule.prediction.expect("a prediction").step > step);
+}
+
 /// With several microbatches: in one window where that is shorter, never longer than with a window for each, and as is asked for;
 /// all train to the same bits.
 #[test]
