@@ -182,6 +182,11 @@ struct Effort {
 }
 
 impl Effort {
+    /// The first good order will do, whatever it costs.
+    fn only_first(self) -> bool {
+        self.far == Some(0.0)
+    }
+
     /// What costs as much or more is thrown away.
     fn least(self) -> Option<Cost> {
         let beat = self.beat.filter(|_| self.only_better);
@@ -292,7 +297,8 @@ impl<'a> Search<'a> {
         effort: Effort,
     ) -> Result<Looked, CompileError> {
         let key = Key::of(&module, policy);
-        if let Some(cost) = self.known.loses(&key, effort) {
+        // Of the first good order something else may be known than what it costs.
+        if let Some(cost) = self.known.loses(&key, effort).filter(|_| !effort.only_first()) {
             return Ok(Looked::Worse(cost));
         }
         let of = |takes| Cost::of(takes, self.aim.cluster.memory, self.options.in_flight);

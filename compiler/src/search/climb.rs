@@ -127,7 +127,10 @@ impl<'a, 's> Climb<'a, 's> {
             // Each with the lookahead that is shortest here, of several that are the first.
             let policy = |i: usize| self.best.tried[i].candidate.policy.name();
             strategies.sort_by(|(i, a), (j, b)| {
-                policy(*i).cmp(policy(*j)).then(a.verdict.step().total_cmp(&b.verdict.step()))
+                // What is only known to take at least so long comes behind what has a schedule.
+                let pruned = |tried: &Tried| matches!(tried.verdict, Verdict::Pruned(_));
+                let shorter = a.verdict.step().total_cmp(&b.verdict.step());
+                policy(*i).cmp(policy(*j)).then(pruned(a).cmp(&pruned(b))).then(shorter)
             });
             strategies.dedup_by_key(|(i, _)| policy(*i));
             strategies.sort_by_key(|(i, _)| *i);

@@ -60,7 +60,12 @@ impl Known {
         let mut known = self.0.borrow_mut();
         let before = known.get(&key);
         let most = |told: &Told| told.lost_to.map_or(f64::INFINITY, |lost| lost.step);
-        if before.is_none_or(|before| most(before) <= most(&told)) {
+        // Of two that were found the shorter; of two that lost the one that had to beat less.
+        let more = |before: &Told| {
+            let both = before.lost_to.is_none() && told.lost_to.is_none();
+            if both { told.cost < before.cost } else { most(before) <= most(&told) }
+        };
+        if before.is_none_or(more) {
             known.insert(key, told);
         }
     }
@@ -126,6 +131,10 @@ mod tests {
         assert_eq!(known.loses(&key(1), less_than(7.0)), Some(cost(7.0)));
         assert_eq!(known.loses(&key(1), less_than(7.1)), None);
         assert_eq!(known.of(&key(1)).and_then(|told| told.first), Some(cost(8.0)));
+        known.keep(key(1), Told::found(cost(7.5), None, None));
+        assert_eq!(known.loses(&key(1), less_than(7.0)), Some(cost(7.0)));
+        known.keep(key(1), Told::found(cost(6.5), Some(cost(8.0)), None));
+        assert_eq!(known.loses(&key(1), less_than(7.0)), None);
         // Of two that lost the one that had to beat less.
         known.keep(key(2), Told::lost(cost(9.0), less_than(6.0)));
         known.keep(key(2), Told::lost(cost(9.5), less_than(5.0)));
@@ -167,6 +176,11 @@ mod tests {
                 found += 1;
                 better += usize::from(best.cost < first);
                 assert_eq!(best.first, Some(first), "{name}");
+                // Whatever else is known of it.
+                let far = Effort { far: Some(0.0), ..Effort::default() };
+                let module = once.lowered(candidate, &once.said()).expect("it is lowered");
+                let known = once.schedule(module, candidate.policy, far).expect("it is scheduled");
+                assert!(matches!(known, Looked::Worse(same) if same == first), "{name}");
                 assert!(best.cost <= first, "{name}");
                 let told = once.known.of(&key).expect("it was kept");
                 assert_eq!((told.cost, told.first), (best.cost, best.first), "{name}");
