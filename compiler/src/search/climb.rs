@@ -26,7 +26,6 @@ const FAR: f64 = 1.5;
 const OPERATIONS: usize = 60_000;
 /// Where a step has more than these only one climb is made.
 const LARGE: usize = OPERATIONS / 2;
-
 /// Where it has more than these only one lookahead of each strategy is tried with all tables otherwise.
 const MANY: usize = OPERATIONS / 4;
 
