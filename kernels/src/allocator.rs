@@ -2,19 +2,19 @@
 //!
 //! What cannot be had is an error to whoever can tell one: tables, states and buffers ask for memory with
 //! [`tolerant`]. All others, thousands of places in this and other crates, cannot, and the process would be aborted in the
-//! middle of whatever it writes. [`Ending`] is the system's allocator, which says what was missing, lets the command remove what it has begun,
+//! middle of whatever it writes. [`Ending`] is an allocator that says what was missing, lets the command remove what it has begun,
 //! and ends it as any other error does.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-/// The system's allocator; what it does not give ends the process. For `#[global_allocator]`.
+/// An allocator, such as the system's; what it does not give ends the process. For `#[global_allocator]`.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Ending;
+pub struct Ending<A>(pub A);
 
 /// What to do about it, and what is done before the end.
 static BEFORE: OnceLock<(&str, fn())> = OnceLock::new();
@@ -73,12 +73,12 @@ fn missing(layout: Layout) {
     std::process::exit(1)
 }
 
-// SAFETY: every call is the system's allocator's, which keeps the contract; what it returns is returned, null included.
+// SAFETY: every call is the other allocator's, which keeps the contract; what it returns is returned, null included.
 // Nothing unwinds: `missing` panics nowhere.
-unsafe impl GlobalAlloc for Ending {
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Ending<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are the system's allocator's.
-        let found = unsafe { System.alloc(layout) };
+        // SAFETY: the caller's promises are the other allocator's.
+        let found = unsafe { self.0.alloc(layout) };
         if found.is_null() {
             missing(layout);
         }
@@ -87,12 +87,12 @@ unsafe impl GlobalAlloc for Ending {
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
+        unsafe { self.0.dealloc(at, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as above.
-        let found = unsafe { System.alloc_zeroed(layout) };
+        let found = unsafe { self.0.alloc_zeroed(layout) };
         if found.is_null() {
             missing(layout);
         }
@@ -101,7 +101,7 @@ unsafe impl GlobalAlloc for Ending {
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as above.
-        let found = unsafe { System.realloc(at, layout, size) };
+        let found = unsafe { self.0.realloc(at, layout, size) };
         if found.is_null() {
             missing(Layout::from_size_align(size, layout.align()).unwrap_or(layout));
         }
@@ -111,21 +111,24 @@ unsafe impl GlobalAlloc for Ending {
 
 #[cfg(test)]
 mod tests {
+    use std::alloc::System;
+
     use super::*;
 
     #[test]
     fn memory_comes_and_what_is_asked_for_with_care_ends_nothing() {
+        let ending = Ending(System);
         let impossible = Layout::from_size_align(isize::MAX as usize / 64 * 64, 64).expect("a layout");
         // SAFETY: layouts have a size; what is returned is given back with its own.
         unsafe {
-            assert!(tolerant(|| Ending.alloc(impossible)).is_null());
-            assert!(tolerant(|| Ending.alloc_zeroed(impossible)).is_null());
+            assert!(tolerant(|| ending.alloc(impossible)).is_null());
+            assert!(tolerant(|| ending.alloc_zeroed(impossible)).is_null());
             let small = Layout::from_size_align(64, 64).expect("a layout");
-            let at = Ending.alloc_zeroed(small);
+            let at = ending.alloc_zeroed(small);
             assert_eq!(*at, 0);
-            assert!(tolerant(|| Ending.realloc(at, small, impossible.size())).is_null());
-            let at = Ending.realloc(at, small, 128);
-            Ending.dealloc(at, Layout::from_size_align(128, 64).expect("a layout"));
+            assert!(tolerant(|| ending.realloc(at, small, impossible.size())).is_null());
+            let at = ending.realloc(at, small, 128);
+            ending.dealloc(at, Layout::from_size_align(128, 64).expect("a layout"));
         }
         assert!(!TOLERANT.get());
     }

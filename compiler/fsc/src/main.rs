@@ -33,9 +33,10 @@ use failure::Failure;
 use fs_compiler::sched::policy::{self, Policy};
 use fs_kernels::allocator::{Ending, before_end};
 use fs_schedule::terminal::{entry, inline, message, shown};
+use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: Ending = Ending;
+static ALLOCATOR: Ending<MiMalloc> = Ending(MiMalloc);
 
 /// Compiler for embedding communication: a model of a sequence recommender in, a checked static schedule out.
 #[derive(Debug, Parser)]

@@ -16,12 +16,13 @@ mod top;
 mod transport;
 mod view;
 
+use std::alloc::System;
 use std::process::ExitCode;
 
 use fs_kernels::allocator::{Ending, before_end};
 
 #[global_allocator]
-static ALLOCATOR: Ending = Ending;
+static ALLOCATOR: Ending<System> = Ending(System);
 
 fn main() -> ExitCode {
     before_end(
