@@ -1,7 +1,7 @@
 //! The search for the fastest schedule of a program over candidates: policies, each with how many reuse distances it
 //! tells apart.
 //!
-//! The program is imported once, and passes that candidates share run once ([`Branches`]). A candidate whose lower
+//! The program is imported once, and passes that choices share run once ([`Branches`]). A candidate whose lower
 //! bounds (ResMII, RecMII) are no less than the best step so far is not scheduled. Candidates are taken in the order
 //! given and the first of equal ones wins, so the outcome is the same every time. What is best for all tables alike can
 //! then be changed for some ([`tables`]). Where the number of microbatches is left to the compiler, all of this is done for
@@ -22,6 +22,8 @@ pub mod tables;
 mod travel;
 mod uses;
 
+use std::cell::RefCell;
+
 use fs_dsl::checked::Program;
 use fs_schedule::{Reuse, Way};
 
@@ -33,7 +35,6 @@ use crate::emit::{self, Emitted};
 use crate::import::{import, settings::microbatches as microbatches_of};
 use crate::ir::Module;
 use crate::passes::branches::Branches;
-use crate::passes::manager::Stage;
 use crate::sched::limits::human;
 use crate::sched::policy::{POLICIES, Policy};
 use crate::sched::{self, Bound, Refused, Takes};
@@ -262,6 +263,8 @@ struct Search<'a> {
     options: CompileOptions,
     /// As imported.
     module: Module,
+    /// Lowered from it.
+    lowered: RefCell<Branches>,
     aim: Aim,
     decided: Decided,
     /// Nobody has said where samples move.
@@ -281,7 +284,8 @@ impl<'a> Search<'a> {
         let folds = options.balance_at.is_none();
         let options = decided.options(options);
         let (most, known) = (budget::SIMULATED, Known::default());
-        Ok(Self { program, options, module, aim, decided, folds, most, known })
+        let lowered = Branches::new(module.clone()).into();
+        Ok(Self { program, options, module, lowered, aim, decided, folds, most, known })
     }
 
     /// Operations that were simulated so far to find orders.
@@ -379,16 +383,13 @@ impl<'a> Search<'a> {
         candidates: impl IntoIterator<Item = Candidate>,
         beat: Option<Cost>,
     ) -> Result<Round, CompileError> {
-        let candidates: Vec<Candidate> = candidates.into_iter().collect();
-        let stages = |c: &Candidate| self.aim.stages(&self.module, &self.asked(c));
-        let pipelines: Vec<Vec<Stage>> = candidates.iter().map(stages).collect::<Result<_, _>>()?;
-        let mut best: Option<Scheduled> = None;
-        let mut tried = Vec::with_capacity(candidates.len());
-        let modules = Branches::new(self.module.clone(), pipelines);
-        for (i, (candidate, module)) in candidates.iter().zip(modules).enumerate() {
+        let (mut best, mut tried) = (None::<Scheduled>, Vec::new());
+        for (i, candidate) in candidates.into_iter().enumerate() {
+            let stages = self.aim.stages(&self.module, &self.asked(&candidate))?;
+            let module = self.lowered.borrow_mut().lowered(&stages)?;
             let least = best.as_ref().map(|b| b.0).or(beat);
             let effort = Effort { beat: least, ..Effort::default() };
-            let verdict = match self.schedule(module?, candidate.policy, effort)? {
+            let verdict = match self.schedule(module, candidate.policy, effort)? {
                 Looked::Found(found) => {
                     let Ordered { cost, compiled, .. } = *found;
                     if least.is_none_or(|least| cost < least) {
@@ -399,7 +400,7 @@ impl<'a> Search<'a> {
                 Looked::Worse(cost) => Verdict::Scheduled(cost),
                 Looked::Beyond(bound) => Verdict::Pruned(bound),
             };
-            tried.push(Tried { candidate: *candidate, verdict });
+            tried.push(Tried { candidate, verdict });
         }
         Ok(Round { best, tried })
     }

@@ -1,84 +1,88 @@
 //! Pipelines that begin alike, on copies of one module: what they share runs once.
 //!
-//! Where pipelines part, the module is copied and kept until the last of them has branched off. Pipelines are run in the
-//! order given, so those that share most should stand side by side. Modules are verified where pipelines part and end.
+//! Choices of a search differ from some pass on: from where rows are told apart, or only from where transfers get their company.
+//! What the passes before one of these leave is kept from the second time on that they are asked for, for copies cost as much as
+//! some passes. Modules are verified where pipelines end.
 
-use super::manager::{self, RunError, Stage, Stop};
+use super::manager::{self, Log, RunError, Settings, Stage};
 use crate::ir::Module;
 
-/// Lowered modules of several pipelines, one after the other.
+/// Before which passes a module is kept: what one asks for differs from here on only, often.
+const PART: [&str; 2] = ["lower-exchanges", "group-collectives"];
+/// How many are: of some strategies and of some choices for tables.
+const KEPT: usize = 12;
+/// Of how many it is known that they were asked for.
+const ASKED: usize = 64;
+
+/// Lowered modules of several pipelines.
 #[derive(Debug)]
 pub(crate) struct Branches {
-    pipelines: Vec<Vec<Stage>>,
-    next: usize,
-    /// Modules at the places where pipelines part: each is what the first passes of one of them left.
-    kept: Vec<Kept>,
-}
-
-/// What the first `passes` passes of a pipeline left.
-#[derive(Debug)]
-struct Kept {
-    pipeline: usize,
-    passes: usize,
     module: Module,
+    /// The last ones that were asked for, the latest last.
+    begun: Vec<Begun>,
 }
 
-fn shared(a: &[Stage], b: &[Stage]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+/// Some passes, and what they leave if it is kept.
+#[derive(Debug)]
+struct Begun {
+    stages: Vec<Stage>,
+    module: Option<Module>,
 }
 
 impl Branches {
     /// Pipelines to be run on a module.
-    pub(crate) fn new(module: Module, pipelines: Vec<Vec<Stage>>) -> Self {
-        Self { pipelines, next: 0, kept: vec![Kept { pipeline: 0, passes: 0, module }] }
+    pub(crate) fn new(module: Module) -> Self {
+        Self { module, begun: Vec::new() }
     }
 
-    /// Keeps the modules that this pipeline passes through; the last is the farthest.
-    fn start(&mut self, pipeline: usize) -> Option<&Kept> {
-        let stages = &self.pipelines[pipeline];
-        let through = |k: &Kept| shared(&self.pipelines[k.pipeline], stages) >= k.passes;
-        while !through(self.kept.last()?) {
-            self.kept.pop();
-        }
-        self.kept.last()
-    }
-
-    fn run(&mut self, pipeline: usize) -> Result<Module, RunError> {
-        let gone = || RunError { pass: "branches", stop: Box::new(Stop::Gone), reproducer: String::new() };
-        let from = self.start(pipeline).ok_or_else(gone)?;
-        let (mut done, mut module) = (from.passes, from.module.clone());
-        let stages = self.pipelines[pipeline].clone();
-        let later = self.pipelines[pipeline + 1..].iter();
-        let mut parts: Vec<usize> = later.map(|l| shared(l, &stages)).filter(|n| *n > done).collect();
-        parts.sort_unstable();
-        parts.dedup();
-        for passes in parts.into_iter().chain([stages.len()]) {
-            // What is kept last is the module as it is here.
-            let from = &self.kept.last().ok_or_else(gone)?.module;
-            if done < passes {
-                manager::run_verified_once(from, &mut module, &stages[done..passes])?;
+    /// The module that these passes leave.
+    pub(crate) fn lowered(&mut self, stages: &[Stage]) -> Result<Module, RunError> {
+        let (mut done, mut module) = self.farthest(stages).unwrap_or_else(|| (0, self.module.clone()));
+        while done < stages.len() {
+            let parts = |stage: &Stage| PART.contains(&stage.pass.name);
+            let next = stages.iter().skip(done + 1).position(parts).map_or(stages.len(), |n| done + 1 + n);
+            let last = next == stages.len();
+            if !manager::run_quickly(&mut module, &stages[done..next], last) {
+                // With every pass verified, which tells the one at fault.
+                module = self.module.clone();
+                return manager::run(&mut module, stages, Settings::default(), &mut Log::default())
+                    .map(|()| module);
             }
-            done = passes;
-            let parts_here =
-                self.pipelines[pipeline + 1..].iter().any(|l| shared(l, &self.pipelines[pipeline]) == passes);
-            if parts_here && self.kept.last().is_none_or(|k| k.passes < passes) {
-                self.kept.push(Kept { pipeline, passes, module: module.clone() });
+            done = next;
+            if !last {
+                self.asked(&stages[..done], &module);
             }
         }
         Ok(module)
     }
-}
 
-impl Iterator for Branches {
-    type Item = Result<Module, RunError>;
+    /// What the most of these passes leave that is kept, and how many they are.
+    fn farthest(&mut self, stages: &[Stage]) -> Option<(usize, Module)> {
+        let shared = |begun: &&Begun| begun.module.is_some() && stages.starts_with(&begun.stages);
+        let farthest = self.begun.iter().filter(shared).map(|begun| begun.stages.len()).max()?;
+        let begun = self.latest(&stages[..farthest])?;
+        Some((farthest, begun.module.clone()?))
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
-        let pipeline = self.next;
-        if pipeline == self.pipelines.len() {
-            return None;
+    /// What these passes have left, if they were asked for; now they are the latest.
+    fn latest(&mut self, stages: &[Stage]) -> Option<&mut Begun> {
+        let at = self.begun.iter().position(|begun| begun.stages == stages)?;
+        self.begun[at..].rotate_left(1);
+        self.begun.last_mut()
+    }
+
+    /// Takes down that passes were asked for which left this module.
+    fn asked(&mut self, stages: &[Stage], module: &Module) {
+        if let Some(begun) = self.latest(stages) {
+            begun.module = Some(module.clone());
+            let mut kept = self.begun.iter_mut().rev().filter(|begun| begun.module.is_some());
+            if let Some(oldest) = kept.nth(KEPT) {
+                oldest.module = None;
+            }
+        } else {
+            self.begun.push(Begun { stages: stages.to_vec(), module: None });
+            self.begun.drain(..self.begun.len().saturating_sub(ASKED));
         }
-        self.next += 1;
-        Some(self.run(pipeline))
     }
 }
 
@@ -107,8 +111,9 @@ mod tests {
             format!("{front},lower-exchanges,dce"),
         ];
         let pipelines: Vec<Vec<Stage>> = texts.iter().map(|t| parse_pipeline(t).expect("parses")).collect();
-        let branches = Branches::new(module.clone(), pipelines.clone());
-        let found: Vec<String> = branches.map(|m| m.expect("passes run").to_string()).collect();
+        let mut branches = Branches::new(module.clone());
+        let mut lowered = |stages: &Vec<Stage>| branches.lowered(stages).expect("passes run").to_string();
+        let found: Vec<String> = pipelines.iter().map(&mut lowered).collect();
         for (stages, found) in pipelines.iter().zip(&found) {
             let mut alone = module.clone();
             manager::run(&mut alone, stages, Settings::default(), &mut Log::default()).expect("passes run");
@@ -128,13 +133,13 @@ mod tests {
             let mut alone = module.clone();
             let wanted = manager::run(&mut alone, &stages, Settings::default(), &mut Log::default());
             let fine = parse_pipeline("canonicalize").expect("parses");
-            let mut branches = Branches::new(module.clone(), vec![fine.clone(), stages, fine]);
-            branches.next().expect("a pipeline").expect("passes run");
-            let found = branches.next().expect("a pipeline").expect_err("a pass goes wrong");
+            let mut branches = Branches::new(module.clone());
+            branches.lowered(&fine).expect("passes run");
+            let found = branches.lowered(&stages).expect_err("a pass goes wrong");
             let wanted = wanted.expect_err("a pass goes wrong");
             assert_eq!((found.pass, found.stop.to_string()), (wanted.pass, wanted.stop.to_string()));
             assert!(found.reproducer.contains(fault), "{}", found.reproducer);
-            assert!(branches.next().expect("a pipeline").is_ok(), "others go on");
+            assert!(branches.lowered(&fine).is_ok(), "others go on");
         }
     }
 }

@@ -385,18 +385,21 @@ pub(crate) fn run_to_compile(module: &mut Module, stages: &[Stage]) -> Result<()
 
 /// Runs passes and verifies once after the last. Should anything be wrong the passes run again, verified after each,
 /// which tells the one at fault.
-pub(super) fn run_verified_once(
-    original: &Module,
-    module: &mut Module,
-    stages: &[Stage],
-) -> Result<(), RunError> {
-    let quick = Settings { verify_each: false, ..Settings::default() };
-    let valid = |m: &Module| guarded(|| verify::verify(m).is_empty()) == Ok(true);
-    if run_from(original, module, stages, quick, &mut Log::default()).is_ok() && valid(module) {
+fn run_verified_once(original: &Module, module: &mut Module, stages: &[Stage]) -> Result<(), RunError> {
+    if run_quickly(module, stages, true) {
         return Ok(());
     }
     *module = original.clone();
     run_from(original, module, stages, Settings::default(), &mut Log::default())
+}
+
+/// Runs passes, and verifies what the last one leaves if that is asked for; whether nothing is wrong. The module is of no use if
+/// something is.
+pub(super) fn run_quickly(module: &mut Module, stages: &[Stage], verified: bool) -> bool {
+    let quick = Settings { verify_each: false, ..Settings::default() };
+    let valid = |m: &Module| guarded(|| verify::verify(m).is_empty()) == Ok(true);
+    let original = Module::default();
+    run_from(&original, module, stages, quick, &mut Log::default()).is_ok() && (!verified || valid(module))
 }
 
 /// True if some operation has a placement.

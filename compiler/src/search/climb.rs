@@ -11,7 +11,6 @@ use super::outcome::{Outcome, Swap, Way};
 use super::{Best, Candidate, Cost, Effort, Looked, Ordered, Search, Tried, Verdict, gain};
 use crate::compile::{CompileError, Compiled};
 use crate::ir::Module;
-use crate::passes::branches::Branches;
 use crate::sched::BoundBy;
 
 /// Most ways that are tried, each by a first good order.
@@ -379,7 +378,7 @@ impl Search<'_> {
         let options = self.asked(&candidate);
         let options = options.tables(asked.tables.clone()).bucket_bytes(asked.bucket_bytes);
         let stages = self.aim.stages(&self.module, &options).ok()?;
-        Branches::new(self.module.clone(), vec![stages]).next()?.ok()
+        self.lowered.borrow_mut().lowered(&stages).ok()
     }
 
     /// What its first good order costs.
