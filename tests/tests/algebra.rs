@@ -331,6 +331,56 @@ fn many_tables_travel_in_parts() {
     assert!(best.compiled.schedule.prediction.expect("a prediction").step > step);
 }
 
+/// Which strategy is shortest depends on where tables live and in how many parts they travel: row-wise `pec` is, which hides that all wait
+/// for all, and in three parts `overlap`, without what telling rows apart takes. No change by itself leads from one to the other.
+#[test]
+fn places_and_parts_are_looked_for_together() {
+    let tables = [
+        (3_257, 64, "rowwise_adagrad", 5),
+        (28_470, 32, "rowwise_adagrad", 5),
+        (4_868, 8, "adagrad", 20),
+        (126, 8, "sgd", 2),
+        (60_000, 64, "rowwise_adagrad", 10),
+        (109, 32, "rowwise_adagrad", 5),
+        (975, 128, "rowwise_adagrad", 2),
+        (7_971, 16, "sgd", 10),
+    ];
+    let declared = tables.iter().enumerate().map(|(i, (rows, dim, optimizer, max))| {
+        format!(
+            "table t{i} {{ rows {rows}  dim {dim}  optimizer {optimizer}(lr: 0.1)  sharding auto }}
+             input x{i}: ids(t{i}) {{ max {max} }}"
+        )
+    });
+    let pooled: Vec<String> = (0..tables.len()).map(|i| format!("pool(x{i})")).collect();
+    let text = format!(
+        "model m {{ {} input click: label
+           loss bce_with_logits(linear(concat({}), 1), click, normalize: samples) }}
+         train {{ batch 2048  steps 2 }}
+         workload w {{ generate {{ lengths lognormal(mean: 12, sigma: 1, max: 50)  ids zipf(1.05)  labels hash }} }}",
+        declared.collect::<Vec<_>>().join("\n"),
+        pooled.join(", ")
+    );
+    let program = checked(&text);
+    let cluster = fs_dsl::cluster::preset("local").expect("a preset");
+    let options = CompileOptions::new(Strategy::Serial, 8).cluster(cluster);
+    let named = (0..tables.len()).map(|i| (format!("t{i}"), "row_wise".to_owned()));
+    let row_wise = TableOptions::default().sharding(named);
+    let of = |strategy, tables: TableOptions| {
+        let options = options.clone().policy(policy::of(strategy)).lookahead(1).tables(tables);
+        compile_with(&program, &options).expect("a schedule").schedule.prediction.expect("a prediction").step
+    };
+    let [overlap, pec] = [Strategy::Overlap, Strategy::Pec].map(|strategy| of(strategy, row_wise.clone()));
+    let (best, outcome) = search::tables::search(&program, &options, candidates(None)).expect("a schedule");
+    let s = best.compiled.schedule;
+    assert!(pec < overlap && s.strategy == Strategy::Overlap, "{pec} {overlap} {:?}", s.strategy);
+    let ways: Vec<String> = outcome.swaps.iter().map(|swap| swap.ways.1.to_string()).collect();
+    assert!(ways.starts_with(&["row-wise".into(), "travelling in 3 parts".into()]), "{ways:?}");
+    let step = s.prediction.as_ref().expect("a prediction").step;
+    assert!(step < 0.8 * pec, "{step} for {pec}");
+    assert_eq!(verify::verify(&s), vec![]);
+    assert_eq!(trained(&s), trained(&compile_with(&program, &options).expect("a schedule").schedule));
+}
+
 /// With several microbatches: in one window where that is shorter, never longer than with a window for each, and as is asked for;
 /// all train to the same bits.
 #[test]

@@ -102,14 +102,17 @@ impl<'a, 's> Climb<'a, 's> {
         climb
     }
 
-    /// Another that begins with a change of the strategy that it makes the shortest, which need not be the one that is shortest
-    /// without it; none if its step is not so many times as long as this one's or less.
-    pub(super) fn begin(&self, way: &Move, times: f64) -> Result<Option<Self>, CompileError> {
-        let asked = way.change.made(&way.tables, &self.asked);
+    /// Another that begins with changes of the strategy that they make the shortest, which need not be the one that is shortest
+    /// without them; none if that does not beat a cost.
+    pub(super) fn begin(&self, ways: &[&Move], beat: Cost) -> Result<Option<Self>, CompileError> {
+        let Some((last, before)) = ways.split_last() else { return Ok(None) };
+        let made = |asked: Asked, way: &&Move| way.change.made(&way.tables, &asked);
+        let asked = ways.iter().fold(self.asked.clone(), made);
         let mut shortest: Option<(usize, Ordered)> = None;
         // What all of compute's work excludes no other transfers allow, but fewer updates may: of parts of parameters, of replicas, of
         // columns.
-        let updates = matches!(way.change, Change::Buckets(_) | Change::Owners { .. });
+        let fewer = |way: &&Move| matches!(way.change, Change::Buckets(_) | Change::Owners { .. });
+        let updates = ways.iter().any(fewer);
         let may = |tried: &Tried| match tried.verdict {
             Verdict::Scheduled(cost) => cost < self.cost.longer(FAR),
             Verdict::Pruned(bound) => updates || bound.from != BoundBy::Engine(Engine::Compute),
@@ -135,7 +138,7 @@ impl<'a, 's> Climb<'a, 's> {
         }
         for (i, tried) in strategies {
             let policy = tried.candidate.policy;
-            let beat = shortest.as_ref().map_or(self.cost.longer(times), |found| found.1.cost);
+            let beat = shortest.as_ref().map_or(beat, |found| found.1.cost);
             let Some(module) = self.search.lowered(tried.candidate, &asked) else { continue };
             let effort = Effort { beat: Some(beat), only_better: true, far: None };
             shortest = match self.search.schedule(module, policy, effort) {
@@ -158,8 +161,14 @@ impl<'a, 's> Climb<'a, 's> {
         };
         let best = Best { compiled: ordered.compiled.clone(), chosen, tried: self.best.tried.clone() };
         let mut other = Self::at(self.search, alone, best);
-        let swap = other.swap(way, ordered.cost);
-        other.take(Found { ordered, asked, swap, change: way.change.clone() })?;
+        // Of several changes none is known alone.
+        other.left_out = ways.len() > 1;
+        for way in before {
+            let swap = other.swap(way, ordered.cost);
+            other.note(swap, way.change.clone());
+        }
+        let swap = other.swap(last, ordered.cost);
+        other.take(Found { ordered, asked, swap, change: last.change.clone() })?;
         Ok(Some(other))
     }
 
@@ -218,14 +227,18 @@ impl<'a, 's> Climb<'a, 's> {
     fn take(&mut self, found: Found) -> Result<(), CompileError> {
         let Found { ordered: Ordered { cost, first, compiled }, asked, swap, change } = found;
         self.seen.insert(format!("{asked:?}"));
-        self.made.push((swap.tables.clone(), change));
+        self.note(swap, change);
         (self.cost, self.best.compiled, self.asked) = (cost, compiled, asked);
-        self.outcome.swaps.push(swap);
         self.first = match first {
             Some(first) => first,
             None => self.search.first(self.candidate, &self.asked)?.unwrap_or(cost),
         };
         Ok(())
+    }
+
+    fn note(&mut self, swap: Swap, change: Change) {
+        self.made.push((swap.tables.clone(), change));
+        self.outcome.swaps.push(swap);
     }
 
     /// A way's schedule, if it beats a cost.
@@ -393,5 +406,94 @@ impl Search<'_> {
             Looked::Worse(cost) => Some(cost),
             Looked::Beyond(_) => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fs_schedule::{Action, Schedule, Strategy};
+
+    use super::super::candidates;
+    use super::*;
+    use crate::{CompileOptions, compile_with};
+
+    /// Tables of many sizes and uses, wherever the compiler puts them.
+    fn text(tables: usize, seed: usize) -> String {
+        let declared = (0..tables).map(|i| {
+            let drawn = |among: &[u32], step: usize| among[(seed + step * i + i * i / 3) % among.len()];
+            let (rows, dim) = (drawn(&[300, 2_000, 40_000, 1_000_000], 1), drawn(&[8, 16, 32, 64, 128], 3));
+            let optimizer = ["sgd", "adagrad", "rowwise_adagrad"][(seed + i) % 3];
+            let max = drawn(&[1, 1, 2, 5, 10, 20, 50], 5);
+            format!(
+                "table t{i} {{ rows {rows}  dim {dim}  optimizer {optimizer}(lr: 0.1)  sharding auto }}
+                 input x{i}: ids(t{i}) {{ max {max} }}"
+            )
+        });
+        let pooled: Vec<String> = (0..tables).map(|i| format!("pool(x{i})")).collect();
+        format!(
+            "model m {{ {} input y: label
+               loss bce_with_logits(linear(concat({}), 1), y, normalize: samples) }}
+             train {{ batch 2048  steps 2 }}
+             workload w {{ generate {{ lengths lognormal(mean: 12, sigma: 1, max: 50)  ids zipf(1.05) }} }}",
+            declared.collect::<Vec<_>>().join("\n"),
+            pooled.join(", ")
+        )
+    }
+
+    /// Bytes that a rank sends in a step but for sums of dense gradients.
+    fn sparse(s: &Schedule) -> f64 {
+        let sums = s.train.ops.iter().filter(|op| op.action == Action::AllReduce).count();
+        let dense: u64 = s.parameters.iter().map(|p| 4 * u64::from(p.rows) * u64::from(p.columns)).sum();
+        let ranks = f64::from(s.ranks);
+        let summed = if sums > 0 { 2.0 * dense as f64 * (ranks - 1.0) / ranks } else { 0.0 };
+        s.prediction.as_ref().and_then(|p| p.sent).expect("bytes").bytes - summed
+    }
+
+    /// Without each of several changes there is what is compiled with the others, and a change of company sends what it is told to.
+    #[test]
+    fn what_is_told_of_a_change_is_what_there_is_without_it() {
+        let (mut several, mut in_parts) = (0, 0);
+        for (tables, seed, preset) in [
+            (8, 3, "local"),
+            (8, 7, "local"),
+            (14, 2, "local"),
+            (20, 2, "local"),
+            (24, 1, "dgx_h100"),
+            (30, 1, "dgx_h100"),
+        ] {
+            let program = fs_dsl::check_text("m.fs", &text(tables, seed)).program.expect("it checks");
+            let cluster = fs_dsl::cluster::preset(preset).expect("a preset");
+            let options = CompileOptions::new(Strategy::Serial, 8).cluster(cluster);
+            let mut search = Search::new(&program, &options).expect("a search");
+            search.most = 20_000_000;
+            let (round, _) = search.over_both(&candidates(None).collect::<Vec<_>>(), None).expect("rounds");
+            let (cost, best) = round.all().expect("a schedule");
+            let climb = search.climbed(cost, best).expect("a climb");
+            let (candidate, count) = (climb.candidate, climb.made.len());
+            let compiled = |asked: Asked| {
+                let options = options.clone().policy(candidate.policy).lookahead(candidate.lookahead);
+                let options = options.tables(asked.tables).bucket_bytes(asked.bucket_bytes);
+                compile_with(&program, &options).expect("a schedule").schedule
+            };
+            let without: Vec<Asked> = (0..count).map(|n| climb.with(|i| i != n)).collect();
+            let after: Vec<Asked> = (0..count).map(|n| climb.with(|i| i <= n)).collect();
+            let (.., outcome) = climb.end();
+            // Else one was left out, and what there was without the others is not what is told.
+            if count < 2 || outcome.swaps.len() != count {
+                continue;
+            }
+            for ((swap, without), after) in outcome.swaps.iter().zip(without).zip(after) {
+                several += 1;
+                let p = compiled(without).prediction.expect("a prediction");
+                assert_eq!(swap.without, Some((p.step, p.sent.expect("bytes"))), "{swap}");
+                if swap.ways.1.to_string().contains(" parts") && swap.tables.len() == tables {
+                    in_parts += 1;
+                    assert_eq!(swap.wire.0.to_bits(), swap.wire.1.to_bits(), "{swap}");
+                    let sends = sparse(&compiled(after));
+                    assert!((swap.wire.1 - sends).abs() <= 1e-3 * sends, "{swap}: {sends}");
+                }
+            }
+        }
+        assert!(several >= 8 && in_parts >= 2, "{several} changes, {in_parts} in parts");
     }
 }

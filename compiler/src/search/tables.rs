@@ -7,6 +7,7 @@
 //! schedules were made as there may be.
 
 use std::collections::BTreeMap;
+use std::iter::once;
 
 use fs_dsl::checked::Program;
 
@@ -19,7 +20,7 @@ use super::climb::{Climb, Move, large};
 use super::derived::{self, Changed};
 pub use super::outcome::{Other, Outcome, Swap, Way, place};
 use super::travel::{self, Kind};
-use super::{Best, Candidate, Cost, GAIN, Round, Scheduled, Search, owners, places};
+use super::{Best, Candidate, Cost, GAIN, Round, Scheduled, Search, gain, owners, places};
 use crate::algebra::derive::{self, Derived};
 use crate::compile::{CompileError, CompileOptions};
 use crate::distribution::Choice;
@@ -27,6 +28,8 @@ use crate::emit;
 
 /// Stages of a climb behind its first: with other owners, and with other company twice.
 const ENDING: usize = 3;
+/// Up to so many operations of a step a climb goes on from what some parts make shorter, too.
+const BOTH: usize = 1_000;
 
 /// As [`super::search`], and then with other choices for single tables where that is faster.
 ///
@@ -92,7 +95,7 @@ impl Search<'_> {
     /// What became of the best of all candidates, and how.
     pub(super) fn improve(&self, cost: Cost, best: Best) -> Result<(Cost, Best, Outcome), CompileError> {
         let began = choices(&best.compiled.schedule);
-        let (cost, best, mut outcome) = self.climbed(cost, best)?;
+        let (cost, best, mut outcome) = self.climbed(cost, best)?.end();
         let classes = self.alike(&best.compiled, best.tried[best.chosen].candidate);
         let each = classes.iter().flat_map(|class| class.tables.iter().map(move |name| (name, class)));
         let changed = each.filter_map(|(name, class)| {
@@ -105,8 +108,8 @@ impl Search<'_> {
     }
 
     /// From the best strategy, and from the best where all tables travel together or each alone, if that is not much worse.
-    /// Where one climb ends another may not come by, so the best end counts. What that costs, it, and how it came to be.
-    fn climbed(&self, cost: Cost, best: Best) -> Result<(Cost, Best, Outcome), CompileError> {
+    /// Where one climb ends another may not come by, so the best end counts.
+    pub(super) fn climbed(&self, cost: Cost, best: Best) -> Result<Climb<'_, '_>, CompileError> {
         let mut graphs = Graphs::default();
         let start = Climb::new(self, cost, best)?;
         let (now, candidate) = start.now();
@@ -115,19 +118,14 @@ impl Search<'_> {
         let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
         let starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
         let places = places::starts(&ways.iter().map(placed).collect::<Vec<_>>());
-        let few = !large(now);
         let mut budget = Budget::new(self.simulated(), self.most, now.schedule.train.ops.len());
-        let begun = |starts: Vec<(Move, f64)>| {
-            let (mut found, until) = (Vec::new(), budget.beginnings(self.simulated()));
-            for (way, times) in starts.iter().filter(|_| few) {
-                if self.simulated() >= until {
-                    return Ok::<_, CompileError>((found, true));
-                }
-                found.extend(start.begin(way, *times)?);
-            }
-            Ok((found, false))
-        };
-        let ((others, left_out), (elsewhere, unlooked)) = (begun(starts)?, begun(places)?);
+        let parts = travel::begun(&kinds, &now.schedule, &start.asked, &self.options);
+        let limit = |budget: &Budget| budget.beginnings(self.simulated());
+        let few = !large(now);
+        let starts = if few { &starts[..] } else { &[] };
+        let (others, left_out) = self.begun(&start, starts, &[], limit(&budget))?;
+        let parts = if few { &parts[..] } else { &parts[..parts.len().min(1)] };
+        let (elsewhere, unlooked) = self.begun(&start, &places, parts, limit(&budget))?;
         budget.expect((1 + elsewhere.len()) * (1 + ENDING) + others.len());
         let mut top = self.distributed(start, &mut graphs, &mut budget)?;
         top.outcome.limited |= left_out || unlooked;
@@ -148,7 +146,48 @@ impl Search<'_> {
             }
             best.outcome.also(&other.outcome);
         }
-        Ok(best.end())
+        Ok(best)
+    }
+
+    /// Others that begin with each of some changes where a step is not too long, and with one and the parts that make it the shortest, if
+    /// any make it shorter; of long steps only the shorter of these two. All of this until so many operations were simulated: whether
+    /// something was left out for it.
+    fn begun<'c, 's>(
+        &'s self,
+        start: &Climb<'c, 's>,
+        ways: &[(Move, f64)],
+        parts: &[Move],
+        until: u64,
+    ) -> Result<(Vec<Climb<'c, 's>>, bool), CompileError> {
+        let long = start.now().0.schedule.train.ops.len() > BOTH;
+        let mut found = Vec::new();
+        for (way, times) in ways {
+            let (mut beat, mut shortest) = (start.cost.longer(*times), None);
+            let mut tried: Vec<Vec<&Move>> =
+                once(vec![way]).chain(parts.iter().map(|part| vec![way, part])).collect();
+            if long {
+                // Parts promise more.
+                tried.rotate_left(1);
+            }
+            if large(start.now().0) {
+                tried.truncate(1);
+            }
+            for ways in tried {
+                if self.simulated() >= until {
+                    found.extend(shortest);
+                    return Ok((found, true));
+                }
+                let Some(other) = start.begin(&ways, beat)? else { continue };
+                beat = other.cost.longer(1.0 / gain(&self.options));
+                if ways.len() == 1 && !long {
+                    found.push(other);
+                } else {
+                    shortest = Some(other);
+                }
+            }
+            found.extend(shortest);
+        }
+        Ok((found, false))
     }
 
     /// With other owners and company, or with other company only: the better end.

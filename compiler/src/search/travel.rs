@@ -23,9 +23,51 @@ const PAIRED: usize = 4;
 const ALONE: usize = 8;
 /// Kinds that may: a transfer of each is more than any step hides.
 const KINDS_ALONE: usize = 256;
-/// Into how many parts many tables may be cut, the most promising first; what a climb may begin with.
-const CUTS: [usize; 4] = [4, 2, 8, 16];
-const CUT: usize = CUTS[0];
+/// How many tables may be cut, the most promising first: a climb may begin with the first of these.
+const CUTS: [Cut; 10] = [
+    Cut::Bytes(3),
+    Cut::Tables(3),
+    Cut::Bytes(4),
+    Cut::Tables(4),
+    Cut::Bytes(2),
+    Cut::Tables(2),
+    Cut::Bytes(8),
+    Cut::Tables(8),
+    Cut::Bytes(16),
+    Cut::Tables(16),
+];
+const BEGUN: usize = 4;
+/// Where tables stay where they are.
+const AT_HOME: Cut = Cut::Bytes(4);
+
+/// In which parts many tables travel.
+#[derive(Debug, Clone, Copy)]
+enum Cut {
+    /// Of as many bytes.
+    Bytes(usize),
+    /// Of as many tables.
+    Tables(usize),
+}
+
+impl Cut {
+    fn parts(self) -> usize {
+        match self {
+            Self::Bytes(parts) | Self::Tables(parts) => parts,
+        }
+    }
+
+    /// In which part what lies at a share of all is.
+    fn part(self, share: f64) -> usize {
+        ((share * self.parts() as f64) as usize).min(self.parts() - 1)
+    }
+
+    fn told(self) -> String {
+        match self {
+            Self::Bytes(parts) => format!("travelling in {parts} parts"),
+            Self::Tables(parts) => format!("travelling in {parts} parts of as many tables"),
+        }
+    }
+}
 /// Into how many parts dense gradients may be cut, about.
 const PARTS: [u64; 6] = [1, 2, 4, 8, 16, 32];
 /// What they may have at least, in bytes.
@@ -81,7 +123,8 @@ pub(super) fn starts(
     }
     let groups = &asked.tables.groups;
     starts.extend(all(&kinds, groups).map(|together| (together, least)));
-    starts.extend(cut(&kinds, s, groups, CUT).filter(|_| tables > ALONE).map(|in_parts| (in_parts, least)));
+    let in_parts = cut(&kinds, s, groups, AT_HOME).filter(|_| tables > ALONE);
+    starts.extend(in_parts.map(|in_parts| (in_parts, least)));
     let of_kind =
         |(kind, n): (&Kind<'_>, u32)| kind.tables.iter().map(move |t| (t.clone(), n)).collect::<Vec<_>>();
     let each = kinds.iter().flat_map(|kind| kind.tables).cloned();
@@ -110,27 +153,34 @@ fn all(kinds: &[Kind<'_>], groups: &Groups) -> Option<Move> {
     (numbered.len() > 1).then(|| of_all(kinds, groups, "travelling all together", numbered))
 }
 
-/// All that are open in so many parts of about as many bytes, in the model's order, of two tables or more each.
-fn cut(kinds: &[Kind<'_>], s: &Schedule, groups: &Groups, parts: usize) -> Option<Move> {
+/// In which parts a climb may begin where all tables are distributed otherwise.
+pub(super) fn begun(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &CompileOptions) -> Vec<Move> {
+    let kinds = open(kinds, options);
+    let cuts = CUTS.iter().take(BEGUN);
+    cuts.filter_map(|how| cut(&kinds, s, &asked.tables.groups, *how)).collect()
+}
+
+/// All that are open in parts, in the model's order, of two tables or more each, more or less.
+fn cut(kinds: &[Kind<'_>], s: &Schedule, groups: &Groups, how: Cut) -> Option<Move> {
     let each = kinds.iter().flat_map(|kind| {
-        let share = kind.wire / kind.tables.len() as f64;
+        let share = if matches!(how, Cut::Tables(_)) { 1.0 } else { kind.wire / kind.tables.len() as f64 };
         kind.tables.iter().map(move |t| (t.as_str(), share))
     });
     let sends: BTreeMap<&str, f64> = each.collect();
     let all: f64 = sends.values().sum();
-    if sends.len() < 2 * parts || !all.is_normal() {
+    if sends.len() < 2 * how.parts() || !all.is_normal() {
         return None;
     }
-    let numbers: Vec<u32> = free(groups).take(parts).collect();
+    let numbers: Vec<u32> = free(groups).take(how.parts()).collect();
     let mut before = 0.0;
     let tables = s.tables.iter().filter_map(|t| Some((&t.name, *sends.get(t.name.as_str())?)));
     let numbered = tables.map(|(name, bytes)| {
-        let part = ((before + bytes / 2.0) / all * parts as f64) as usize;
+        let part = how.part((before + bytes / 2.0) / all);
         before += bytes;
-        (name.clone(), numbers[part.min(parts - 1)])
+        (name.clone(), numbers[part])
     });
     let numbered = numbered.collect();
-    Some(of_all(kinds, groups, &format!("travelling in {parts} parts"), numbered))
+    Some(of_all(kinds, groups, &how.told(), numbered))
 }
 
 /// Changes of a schedule that may make it faster; `options` are those of the whole search.
@@ -145,7 +195,7 @@ pub(super) fn moves(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &C
     }
     let kinds = open(kinds, options);
     let groups = &asked.tables.groups;
-    moves.extend(CUTS.iter().filter_map(|parts| cut(&kinds, s, groups, *parts)));
+    moves.extend(CUTS.iter().filter_map(|how| cut(&kinds, s, groups, *how)));
     moves.extend(kinds.iter().filter_map(|kind| apart(*kind, s, groups)));
     moves.extend(kinds.iter().flat_map(|kind| parts(*kind, groups)));
     for (i, a) in kinds.iter().take(PAIRED).enumerate() {
