@@ -109,6 +109,10 @@ mod tests {
             format!("{front},lower-exchanges{{lookahead=2}},dce"),
             "canonicalize".to_owned(),
             format!("{front},lower-exchanges,dce"),
+            format!("{front},lower-exchanges,dce,group-collectives"),
+            format!("{front},lower-exchanges,dce,group-collectives{{groups=t:1}}"),
+            format!("{front},lower-exchanges,dce,group-collectives,fuse-collectives"),
+            format!("{front},lower-exchanges{{lookahead=2}},dce,group-collectives"),
         ];
         let pipelines: Vec<Vec<Stage>> = texts.iter().map(|t| parse_pipeline(t).expect("parses")).collect();
         let mut branches = Branches::new(module.clone());
@@ -121,6 +125,41 @@ mod tests {
         }
         assert_eq!(found.len(), texts.len());
         assert_ne!(found[2], found[3]);
+    }
+
+    /// What is asked for once is not kept, twice it is, and only the latest stay.
+    #[test]
+    fn what_is_asked_for_again_is_kept() {
+        let program = fs_dsl::check_text("m.fs", MODEL).program.expect("the model checks");
+        let module = crate::import::import(&program).expect("the model is imported");
+        let pipeline = |n: usize, end: &str| {
+            let plan = format!("plan-sharding{{ranks=2,memory={}}}", 1_000_000 + n);
+            let text = format!("canonicalize,{plan},differentiate,lower-exchanges{end}");
+            parse_pipeline(&text).expect("parses")
+        };
+        let mut branches = Branches::new(module);
+        let mut kept = |n, end| {
+            branches.lowered(&pipeline(n, end)).expect("passes run");
+            let of = |begun: &Begun| begun.module.is_some() && begun.stages == pipeline(n, "")[..3];
+            let kept = branches.begun.iter().filter(|begun| begun.module.is_some()).count();
+            (branches.begun.iter().any(of), kept, branches.begun.len())
+        };
+        assert_eq!(
+            [kept(1, ""), kept(1, ",dce"), kept(1, ",dce")],
+            [(false, 0, 1), (true, 1, 1), (true, 1, 1)]
+        );
+        for n in 2..=2 * ASKED {
+            assert_eq!(kept(n, ""), (false, KEPT.min(n - 1), n.min(ASKED)), "{n}");
+            assert_eq!(kept(n, ",dce"), (true, KEPT.min(n), n.min(ASKED)), "{n}");
+        }
+        // Used again it is the latest.
+        let first = 2 * ASKED + 1 - KEPT;
+        assert_eq!(kept(first, ""), (true, KEPT, ASKED));
+        for n in 1000..1000 + KEPT - 1 {
+            kept(n, "");
+            kept(n, ",dce");
+        }
+        assert_eq!(kept(first, ""), (true, KEPT, ASKED));
     }
 
     /// What goes wrong is told as where every pass is verified: the pass, what it did, what makes it happen again.

@@ -276,9 +276,6 @@ pub enum Stop {
     /// Passes read a function from top to bottom, which is not the order in which a scheduled one runs.
     #[error("cannot run: the module is scheduled already, and `schedule` comes last")]
     Scheduled,
-    /// Nothing is there to run on.
-    #[error("the module that it starts from is gone")]
-    Gone,
 }
 
 /// What a panic said.

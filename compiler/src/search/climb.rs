@@ -68,8 +68,8 @@ pub(super) struct Climb<'a, 's> {
     left: (usize, usize),
     /// Operations that may have been simulated when another is begun.
     until: u64,
-    /// A change was left out, so that steps after each are others.
-    left_out: bool,
+    /// Steps after each change are not known: one was left out, or several were made at once.
+    untold: bool,
 }
 
 /// Which change is left out, and what is asked for, costs and, if that was looked at, comes of it then.
@@ -95,9 +95,9 @@ impl<'a, 's> Climb<'a, 's> {
     fn at(search: &'s Search<'a>, cost: Cost, best: Best) -> Self {
         let (candidate, asked, first) = (best.tried[best.chosen].candidate, search.said(), cost);
         let (outcome, made, seen) = (Outcome::default(), Vec::new(), BTreeSet::new());
-        let (left, until, left_out) = ((0, 0), u64::MAX, false);
+        let (left, until, untold) = ((0, 0), u64::MAX, false);
         let mut climb =
-            Self { search, candidate, best, cost, first, asked, outcome, made, seen, left, until, left_out };
+            Self { search, candidate, best, cost, first, asked, outcome, made, seen, left, until, untold };
         climb.allow(1, u64::MAX);
         climb
     }
@@ -161,8 +161,7 @@ impl<'a, 's> Climb<'a, 's> {
         };
         let best = Best { compiled: ordered.compiled.clone(), chosen, tried: self.best.tried.clone() };
         let mut other = Self::at(self.search, alone, best);
-        // Of several changes none is known alone.
-        other.left_out = ways.len() > 1;
+        other.untold = ways.len() > 1;
         for way in before {
             let swap = other.swap(way, ordered.cost);
             other.note(swap, way.change.clone());
@@ -280,7 +279,7 @@ impl<'a, 's> Climb<'a, 's> {
                 break;
             }
         }
-        if self.left_out {
+        if self.untold {
             self.retell();
         }
         if let [only] = &mut self.outcome.swaps[..] {
@@ -328,7 +327,7 @@ impl<'a, 's> Climb<'a, 's> {
         (self.cost, self.best.compiled, self.asked) = (cost, compiled, asked);
         self.made.remove(n);
         self.outcome.swaps.remove(n);
-        self.left_out = true;
+        self.untold = true;
         true
     }
 
@@ -344,7 +343,7 @@ impl<'a, 's> Climb<'a, 's> {
         self.search.schedule(module, self.candidate.policy, effort).ok()?.found()
     }
 
-    /// What changes are and steps take after each, once one is left out.
+    /// What changes are and steps take after each.
     fn retell(&mut self) {
         let first = self.outcome.swaps.first().map_or(0.0, |first| first.step.0);
         let mut before = self.alone(&self.with(|_| false), Effort::default());
