@@ -332,7 +332,7 @@ fn many_tables_travel_in_parts() {
 }
 
 /// Which strategy is shortest depends on where tables live and in how many parts they travel: row-wise `pec` is, which hides that all wait
-/// for all, and in three parts `overlap`, without what telling rows apart takes. No change by itself leads from one to the other.
+/// for all, and in three parts `overlap`, without what telling rows apart takes.
 #[test]
 fn places_and_parts_are_looked_for_together() {
     let tables = [

@@ -46,7 +46,8 @@ pub(super) fn text(search: &Search, in_all: Option<Sent>) -> String {
         if let Some([sent, now]) = between_nodes.map(said) {
             let _ = write!(t, ", of these {now} between nodes instead of {sent}");
         }
-        let _ = writeln!(t);
+        let worth = if after > before { "; worth it with what follows" } else { "" };
+        let _ = writeln!(t, "{worth}");
         let Some(without) = without else {
             // What a later change is of need not be there.
             if search.rewrites.len() > 1 {

@@ -23,12 +23,12 @@ const QUICK: f64 = 1.05;
 const FAR: f64 = 1.5;
 /// Fewer where each has many operations: about so many in all.
 const OPERATIONS: usize = 60_000;
-/// Where a step has more than these only one climb is made.
+/// Where a step has more than these climbs begin with the best strategy and with all tables elsewhere in some parts only.
 const LARGE: usize = OPERATIONS / 2;
 /// Where it has more than these only one lookahead of each strategy is tried with all tables otherwise.
 const MANY: usize = OPERATIONS / 4;
 
-/// Whether a schedule has so many operations that only one climb is made.
+/// Whether a schedule has so many operations that few climbs are made.
 pub(super) fn large(compiled: &Compiled) -> bool {
     compiled.schedule.train.ops.len() > LARGE
 }
@@ -180,7 +180,8 @@ impl<'a, 's> Climb<'a, 's> {
     pub(super) fn allow(&mut self, part: usize, until: u64) {
         self.until = until;
         let operations = self.best.compiled.schedule.train.ops.len().max(1);
-        self.left = (SCHEDULES.min(OPERATIONS / operations).max(1) / part, FULLY / part);
+        let most = SCHEDULES.min(OPERATIONS / operations).max(1);
+        self.left = (if most < SCHEDULES { most / part } else { most }, FULLY / part);
     }
 
     /// Tries all moves and makes the one that shortens the step most; whether there is one.

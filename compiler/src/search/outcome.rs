@@ -131,10 +131,13 @@ impl fmt::Display for Swap {
             self.wire.1 / 1e6,
             self.wire.0 / 1e6,
         )?;
-        if self.far == (0.0, 0.0) {
-            return Ok(());
+        if self.far != (0.0, 0.0) {
+            write!(f, ", {:.3} MB between nodes instead of {:.3}", self.far.1 / 1e6, self.far.0 / 1e6)?;
         }
-        write!(f, ", {:.3} MB between nodes instead of {:.3}", self.far.1 / 1e6, self.far.0 / 1e6)
+        if self.step.1 > self.step.0 {
+            write!(f, "; worth it with what follows")?;
+        }
+        Ok(())
     }
 }
 

@@ -7,7 +7,6 @@
 //! schedules were made as there may be.
 
 use std::collections::BTreeMap;
-use std::iter::once;
 
 use fs_dsl::checked::Program;
 
@@ -28,7 +27,7 @@ use crate::emit;
 
 /// Stages of a climb behind its first: with other owners, and with other company twice.
 const ENDING: usize = 3;
-/// Up to so many operations of a step a climb goes on from what some parts make shorter, too.
+/// Up to so many operations of a step climbs go on both from a change and from it with the parts that make it shorter.
 const BOTH: usize = 1_000;
 
 /// As [`super::search`], and then with other choices for single tables where that is faster.
@@ -120,15 +119,27 @@ impl Search<'_> {
         let places = places::starts(&ways.iter().map(placed).collect::<Vec<_>>());
         let mut budget = Budget::new(self.simulated(), self.most, now.schedule.train.ops.len());
         let parts = travel::begun(&kinds, &now.schedule, &start.asked, &self.options);
-        let limit = |budget: &Budget| budget.beginnings(self.simulated());
-        let few = !large(now);
+        let limit = || budget.beginnings(self.simulated());
+        let (few, long) = (!large(now), now.schedule.train.ops.len() > BOTH);
         let starts = if few { &starts[..] } else { &[] };
-        let (others, left_out) = self.begun(&start, starts, &[], limit(&budget))?;
+        let (others, left_out) = self.begun(&start, starts, None, &[], limit())?;
+        let others: Vec<Climb<'_, '_>> = others.into_iter().flatten().collect();
         let parts = if few { &parts[..] } else { &parts[..parts.len().min(1)] };
-        let (elsewhere, unlooked) = self.begun(&start, &places, parts, limit(&budget))?;
+        // Of long steps parts come first, which promise more, and only the shorter of both is climbed from.
+        let (first, unlooked) = self.begun(&start, &places, long.then_some(parts), &[], limit())?;
+        let known: Vec<Option<Cost>> = first.iter().map(|climb| climb.as_ref().map(|c| c.cost)).collect();
+        let others_of = if few { &places[..] } else { &[] };
+        let in_parts = (!long).then_some(parts);
+        let (mut second, unseen) = self.begun(&start, others_of, in_parts, &known, limit())?;
+        let mut elsewhere = Vec::new();
+        for (i, climb) in first.into_iter().enumerate() {
+            let other = second.get_mut(i).and_then(Option::take);
+            elsewhere.extend(climb.filter(|_| !long || other.is_none()));
+            elsewhere.extend(other);
+        }
         budget.expect((1 + elsewhere.len()) * (1 + ENDING) + others.len());
         let mut top = self.distributed(start, &mut graphs, &mut budget)?;
-        top.outcome.limited |= left_out || unlooked;
+        top.outcome.limited |= left_out || unlooked || unseen;
         for other in others {
             let mut other = self.distributed(other, &mut graphs, &mut budget)?;
             if other.cost < top.cost {
@@ -149,45 +160,41 @@ impl Search<'_> {
         Ok(best)
     }
 
-    /// Others that begin with each of some changes where a step is not too long, and with one and the parts that make it the shortest, if
-    /// any make it shorter; of long steps only the shorter of these two. All of this until so many operations were simulated: whether
-    /// something was left out for it.
+    /// Others that begin with each of some changes, or with each and the parts that make it the shortest, where that is not too long and
+    /// shorter than what is known of the change. All of this until so many operations were simulated: whether something was left out
+    /// for it.
     fn begun<'c, 's>(
         &'s self,
         start: &Climb<'c, 's>,
-        ways: &[(Move, f64)],
-        parts: &[Move],
+        changes: &[(Move, f64)],
+        parts: Option<&[Move]>,
+        known: &[Option<Cost>],
         until: u64,
-    ) -> Result<(Vec<Climb<'c, 's>>, bool), CompileError> {
-        let long = start.now().0.schedule.train.ops.len() > BOTH;
-        let mut found = Vec::new();
-        for (way, times) in ways {
-            let (mut beat, mut shortest) = (start.cost.longer(*times), None);
-            let mut tried: Vec<Vec<&Move>> =
-                once(vec![way]).chain(parts.iter().map(|part| vec![way, part])).collect();
-            if long {
-                // Parts promise more.
-                tried.rotate_left(1);
-            }
-            if large(start.now().0) {
-                tried.truncate(1);
-            }
-            for ways in tried {
+    ) -> Result<(Vec<Option<Climb<'c, 's>>>, bool), CompileError> {
+        let (mut found, mut left_out) = (Vec::new(), false);
+        let shorter = |cost: Cost| cost.longer(1.0 / gain(&self.options));
+        for (i, (change, times)) in changes.iter().enumerate() {
+            let limits = known.get(i).copied().flatten().map(shorter).into_iter();
+            let most = start.cost.longer(*times);
+            let mut beat = limits.fold(most, |most, known| if known < most { known } else { most });
+            let together: Vec<Vec<&Move>> = match parts {
+                None => vec![vec![change]],
+                Some(parts) => parts.iter().map(|part| vec![change, part]).collect(),
+            };
+            let mut shortest = None;
+            for ways in together {
                 if self.simulated() >= until {
-                    found.extend(shortest);
-                    return Ok((found, true));
+                    left_out = true;
+                    break;
                 }
-                let Some(other) = start.begin(&ways, beat)? else { continue };
-                beat = other.cost.longer(1.0 / gain(&self.options));
-                if ways.len() == 1 && !long {
-                    found.push(other);
-                } else {
-                    shortest = Some(other);
+                if let Some(climb) = start.begin(&ways, beat)? {
+                    beat = shorter(climb.cost);
+                    shortest = Some(climb);
                 }
             }
-            found.extend(shortest);
+            found.push(shortest);
         }
-        Ok((found, false))
+        Ok((found, left_out))
     }
 
     /// With other owners and company, or with other company only: the better end.
@@ -324,7 +331,8 @@ fn placed<'c>((class, way): &'c (&Alike, Possible)) -> places::Kind<'c> {
 fn kind<'c>(class: &'c Alike, ways: &[(&Alike, Possible)]) -> Kind<'c> {
     let now = ways.iter().find(|(c, way)| c.tables == class.tables && way.choice == class.now);
     let (wire, far) = now.map_or((0.0, 0.0), |(_, way)| (way.wire, way.far));
-    Kind { tables: &class.tables, wire, far }
+    let rows = class.sizes.unique * f64::from(class.context.columns) * class.tables.len() as f64;
+    Kind { tables: &class.tables, wire, far, rows }
 }
 
 /// Ways as changes of what there is.

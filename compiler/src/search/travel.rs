@@ -23,7 +23,7 @@ const PAIRED: usize = 4;
 const ALONE: usize = 8;
 /// Kinds that may: a transfer of each is more than any step hides.
 const KINDS_ALONE: usize = 256;
-/// How many tables may be cut, the most promising first: a climb may begin with the first of these.
+/// How many tables may be cut, the most promising first.
 const CUTS: [Cut; 10] = [
     Cut::Bytes(3),
     Cut::Tables(3),
@@ -36,8 +36,8 @@ const CUTS: [Cut; 10] = [
     Cut::Bytes(16),
     Cut::Tables(16),
 ];
+/// With how many of these a climb may begin where tables live elsewhere, and with which where they do not.
 const BEGUN: usize = 4;
-/// Where tables stay where they are.
 const AT_HOME: Cut = Cut::Bytes(4);
 
 /// In which parts many tables travel.
@@ -80,6 +80,8 @@ pub(super) struct Kind<'a> {
     /// Bytes, and those to other nodes.
     pub wire: f64,
     pub far: f64,
+    /// Values of the rows that it asks for, wherever they live.
+    pub rows: f64,
 }
 
 /// By how much a step may be longer where a climb begins otherwise, as with each table alone, and be worth it: other changes gain more there.
@@ -123,7 +125,7 @@ pub(super) fn starts(
     }
     let groups = &asked.tables.groups;
     starts.extend(all(&kinds, groups).map(|together| (together, least)));
-    let in_parts = cut(&kinds, s, groups, AT_HOME).filter(|_| tables > ALONE);
+    let in_parts = cut(&kinds, s, groups, (AT_HOME, |kind| kind.wire)).filter(|_| tables > ALONE);
     starts.extend(in_parts.map(|in_parts| (in_parts, least)));
     let of_kind =
         |(kind, n): (&Kind<'_>, u32)| kind.tables.iter().map(move |t| (t.clone(), n)).collect::<Vec<_>>();
@@ -142,7 +144,8 @@ pub(super) fn starts(
 fn of_all(kinds: &[Kind<'_>], groups: &Groups, to: &str, numbered: Vec<(String, u32)>) -> Move {
     let tables: Vec<String> = kinds.iter().flat_map(|kind| kind.tables).cloned().collect();
     let sum = |of: fn(&Kind<'_>) -> f64| kinds.iter().map(of).sum();
-    let kind = Kind { tables: &tables, wire: sum(|kind| kind.wire), far: sum(|kind| kind.far) };
+    let [wire, far, rows] = [sum(|kind| kind.wire), sum(|kind| kind.far), sum(|kind| kind.rows)];
+    let kind = Kind { tables: &tables, wire, far, rows };
     regroup(kind, groups, to.into(), numbered)
 }
 
@@ -153,17 +156,23 @@ fn all(kinds: &[Kind<'_>], groups: &Groups) -> Option<Move> {
     (numbered.len() > 1).then(|| of_all(kinds, groups, "travelling all together", numbered))
 }
 
-/// In which parts a climb may begin where all tables are distributed otherwise.
+/// In which parts a climb may begin where all tables are distributed otherwise: what they send then is as their rows.
 pub(super) fn begun(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &CompileOptions) -> Vec<Move> {
     let kinds = open(kinds, options);
     let cuts = CUTS.iter().take(BEGUN);
-    cuts.filter_map(|how| cut(&kinds, s, &asked.tables.groups, *how)).collect()
+    cuts.filter_map(|how| cut(&kinds, s, &asked.tables.groups, (*how, |kind| kind.rows))).collect()
 }
 
-/// All that are open in parts, in the model's order, of two tables or more each, more or less.
-fn cut(kinds: &[Kind<'_>], s: &Schedule, groups: &Groups, how: Cut) -> Option<Move> {
+/// All that are open in parts, in the model's order, if there are two tables for each part and no table is so large that a part would
+/// have none.
+fn cut(
+    kinds: &[Kind<'_>],
+    s: &Schedule,
+    groups: &Groups,
+    (how, bytes): (Cut, fn(&Kind<'_>) -> f64),
+) -> Option<Move> {
     let each = kinds.iter().flat_map(|kind| {
-        let share = if matches!(how, Cut::Tables(_)) { 1.0 } else { kind.wire / kind.tables.len() as f64 };
+        let share = if matches!(how, Cut::Tables(_)) { 1.0 } else { bytes(kind) / kind.tables.len() as f64 };
         kind.tables.iter().map(move |t| (t.as_str(), share))
     });
     let sends: BTreeMap<&str, f64> = each.collect();
@@ -179,8 +188,9 @@ fn cut(kinds: &[Kind<'_>], s: &Schedule, groups: &Groups, how: Cut) -> Option<Mo
         before += bytes;
         (name.clone(), numbers[part])
     });
-    let numbered = numbered.collect();
-    Some(of_all(kinds, groups, &how.told(), numbered))
+    let numbered: Vec<(String, u32)> = numbered.collect();
+    let found: BTreeSet<u32> = numbered.iter().map(|(_, number)| *number).collect();
+    (found.len() == numbers.len()).then(|| of_all(kinds, groups, &how.told(), numbered))
 }
 
 /// Changes of a schedule that may make it faster; `options` are those of the whole search.
@@ -195,7 +205,7 @@ pub(super) fn moves(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &C
     }
     let kinds = open(kinds, options);
     let groups = &asked.tables.groups;
-    moves.extend(CUTS.iter().filter_map(|how| cut(&kinds, s, groups, *how)));
+    moves.extend(CUTS.iter().filter_map(|how| cut(&kinds, s, groups, (*how, |kind| kind.wire))));
     moves.extend(kinds.iter().filter_map(|kind| apart(*kind, s, groups)));
     moves.extend(kinds.iter().flat_map(|kind| parts(*kind, groups)));
     for (i, a) in kinds.iter().take(PAIRED).enumerate() {
