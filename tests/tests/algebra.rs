@@ -377,6 +377,16 @@ fn places_and_parts_are_looked_for_together() {
     assert!(ways.starts_with(&["row-wise".into(), "travelling in 3 parts".into()]), "{ways:?}");
     let step = s.prediction.as_ref().expect("a prediction").step;
     assert!(step < 0.8 * pec, "{step} for {pec}");
+    // A change that makes a step longer is there for the sake of others.
+    let worth = |s: &Schedule| {
+        let text = explain(s).and_then(|e| e.text(None)).expect("a prediction");
+        text.matches("a step instead of").count() == ways.len()
+            && text.contains("; worth it with what follows")
+    };
+    let mut longer = s.clone();
+    let first = &mut longer.search.as_mut().expect("how it was found").rewrites[0];
+    first.step.reverse();
+    assert_eq!((worth(&s), worth(&longer)), (false, true));
     assert_eq!(verify::verify(&s), vec![]);
     assert_eq!(trained(&s), trained(&compile_with(&program, &options).expect("a schedule").schedule));
 }

@@ -86,7 +86,7 @@ fn no_memory_ends_in_an_error() {
     let before = names(at);
     // The allocator takes 32 MiB at once, so little work is refused in few places.
     for (args, whole, step, least) in [
-        (&["compile", "large.fs", "-o", "o.json"][..], 1, 6_000, 5),
+        (&["compile", "large.fs", "-o", "o.json"][..], 1, 6_000, 4),
         (&["chakra", "s.json", "-o", "new/traces", "--steps", "8"], 64, 1_000, 2),
     ] {
         let (mut done, mut refused, mut aborted) = (0, BTreeSet::new(), 0);

@@ -8,7 +8,7 @@ pub(super) const SIMULATED: u64 = 200_000_000;
 /// matters less: longer steps get as many times less as they are longer, but no less than a share.
 const OPERATIONS: usize = 1_000;
 const LEAST: f64 = 0.3;
-/// Of what is left, the share that finding out where else climbs may begin may take, of one kind of beginnings and then of the other.
+/// Of what is left, the share that finding out where else climbs may begin may take, of one kind of beginnings after the other.
 const BEGINNINGS: u64 = 4;
 
 /// What is left, for some stages that are to come: each may take an equal part of it, and leaves what it does not take to those after it.

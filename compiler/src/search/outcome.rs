@@ -227,3 +227,33 @@ impl fmt::Display for Outcome {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_makes_steps_longer_is_said_to_be_worth_it() {
+        let told = |after: f64| {
+            let ways = (Way::Travelling("alone".into()), Way::Travelling("together".into()));
+            let rules = vec!["together"];
+            let none = (0.0, 0.0);
+            Swap {
+                tables: vec!["t".into()],
+                ways,
+                rules,
+                step: (1e-3, after),
+                wire: none,
+                far: none,
+                without: None,
+            }
+            .to_string()
+        };
+        let begins = "t: together instead of alone (by together): ";
+        assert_eq!(
+            told(1e-3),
+            format!("{begins}1.000 ms a step instead of 1.000, 0.000 MB sent instead of 0.000")
+        );
+        assert!(told(2e-3).ends_with("0.000 MB sent instead of 0.000; worth it with what follows"));
+    }
+}

@@ -128,7 +128,7 @@ impl Search<'_> {
         // Of long steps parts come first, which promise more, and only the shorter of both is climbed from.
         let (first, unlooked) = self.begun(&start, &places, long.then_some(parts), &[], limit())?;
         let known: Vec<Option<Cost>> = first.iter().map(|climb| climb.as_ref().map(|c| c.cost)).collect();
-        let others_of = if few { &places[..] } else { &[] };
+        let others_of = if few || parts.is_empty() { &places[..] } else { &[] };
         let in_parts = (!long).then_some(parts);
         let (mut second, unseen) = self.begun(&start, others_of, in_parts, &known, limit())?;
         let mut elsewhere = Vec::new();

@@ -156,7 +156,8 @@ fn all(kinds: &[Kind<'_>], groups: &Groups) -> Option<Move> {
     (numbered.len() > 1).then(|| of_all(kinds, groups, "travelling all together", numbered))
 }
 
-/// In which parts a climb may begin where all tables are distributed otherwise: what they send then is as their rows.
+/// In which parts a climb may begin where all tables are distributed otherwise. What those send then that others own is as their rows;
+/// of replicas that somebody has named this is another number.
 pub(super) fn begun(kinds: &[Kind<'_>], s: &Schedule, asked: &Asked, options: &CompileOptions) -> Vec<Move> {
     let kinds = open(kinds, options);
     let cuts = CUTS.iter().take(BEGUN);
