@@ -106,8 +106,8 @@ impl Search<'_> {
         Ok((cost, best, outcome))
     }
 
-    /// From the best strategy, and from the best where all tables travel together or each alone, if that is not much worse.
-    /// Where one climb ends another may not come by, so the best end counts.
+    /// From the best strategy, and from the best with all tables in other company or elsewhere, if that is not much worse. Where one
+    /// climb ends another may not come by, so the best end counts.
     pub(super) fn climbed(&self, cost: Cost, best: Best) -> Result<Climb<'_, '_>, CompileError> {
         let mut graphs = Graphs::default();
         let start = Climb::new(self, cost, best)?;
