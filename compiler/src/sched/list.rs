@@ -39,6 +39,9 @@ const SHARE: f64 = 0.25;
 /// Simulations of [`ListScheduler::hill_climb`], and instances of all of them together.
 const CLIMBS: usize = 400;
 const CLIMB_BUDGET: usize = 500_000;
+/// How many times as long as it must be less than a step may be after so many of them to be looked for further. Of 2,654 climbs of 45 models
+/// that had something to beat 51 came to, of which the first would have missed 5 and the second 7.
+const HOPE: [(usize, f64); 2] = [(50, 1.03), (100, 1.01)];
 /// Greatest random change of a key, over the step.
 const CHANGE: f64 = 0.3;
 
@@ -200,8 +203,8 @@ impl<'a> ListScheduler<'a> {
             let mut stale = 0;
             while left > 0 {
                 left -= 1;
-                let times = simulator.run(&key, self.ii as i64);
-                self.p.simulated(self.batches);
+                let times = simulator.run_on(&key, self.ii as i64);
+                self.p.simulated(times.simulated);
                 let ii = self.interval(times);
                 if best.as_ref().is_none_or(|b| ii < b.ii * 0.9995) {
                     best = Some(self.found(ii, times, &key));
@@ -286,8 +289,9 @@ impl<'a> ListScheduler<'a> {
         }
         let tasks = self.tasks();
         let mut simulator = Simulator::new(&tasks, self.batches);
-        for _ in 0..self.runs(CLIMBS, CLIMB_BUDGET) {
-            if best.ii <= self.bound * ENOUGH {
+        for run in 0..self.runs(CLIMBS, CLIMB_BUDGET) {
+            let hopeless = |of: &(usize, f64)| run == of.0 && self.p.loses(best.ii / of.1);
+            if best.ii <= self.bound * ENOUGH || HOPE.iter().any(hopeless) {
                 break;
             }
             let mut key = best.key.clone();
@@ -297,7 +301,7 @@ impl<'a> ListScheduler<'a> {
             }
             // What starts after the batches that are looked at does not matter.
             let times = simulator.run_until(&key, self.ii as i64, [self.first, self.last]);
-            self.p.simulated(self.batches);
+            self.p.simulated(times.simulated);
             let ii = self.interval(times);
             if ii <= best.ii {
                 best = self.found(ii, times, &key);

@@ -304,6 +304,10 @@ fn best<'a>(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<So
     if !again {
         return Ok(together);
     }
+    // One that is no shorter than what there is is thrown away.
+    let shorter = together.as_ref().map_or(f64::INFINITY, |(_, chosen)| chosen.candidate.step / 1e9);
+    let below = options.below.filter(|_| options.only_better).map_or(shorter, |below| below.min(shorter));
+    let options = &Options { below: Some(below), only_better: true, ..*options };
     let mut alone = solve(Work::new(s, target, options)?.alone(), options)?;
     if let Ok((_, chosen)) = &mut alone {
         chosen.first = first;

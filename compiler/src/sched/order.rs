@@ -223,8 +223,11 @@ fn at_depth(p: &Problem<'_>, graph: &Graph, depth: Option<u32>, modulo: bool) ->
     let mut orders = Orders { p, best: None, free: None, few: None, given_up: false };
     let mut modulo_found = false;
     if modulo {
-        for stretch in STRETCH {
-            let found = modulo_schedule(p, &within.graph, hub, (bound * stretch).ceil())?;
+        for ii in STRETCH.map(|stretch| (bound * stretch).ceil()) {
+            if p.loses(ii) {
+                break;
+            }
+            let found = modulo_schedule(p, &within.graph, hub, ii)?;
             if let Some(c) = found {
                 orders.keep(c, None);
                 modulo_found = true;
@@ -411,8 +414,7 @@ fn with_margin(
         let Within { depth, graph, hub, bound } = within;
         let most = depth.unwrap_or(best.in_flight + MORE);
         let search = ListScheduler::with_margin(p, graph, *hub, best.step, *bound, most, margin);
-        let found = search.hill_climb(search.iterate());
-        let c = search.freeze(graph, &found)?;
+        let c = search.freeze(graph, &search.iterate())?;
         if c.step <= best.step * ROOM && c.memory <= best.memory.max(p.limits.memory()) {
             return Ok(c);
         }

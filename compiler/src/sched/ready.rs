@@ -13,9 +13,13 @@ pub(super) struct Ranks {
     /// Of each rank, the operation and the batch.
     at: Vec<(u32, u32)>,
     ops: Vec<u32>,
+    places: Vec<Place>,
     /// Of each turn, where its next instance goes.
     next: Vec<u32>,
 }
+
+/// Where an operation stands among others: by priority, by what is left of its key within a turn, by turns before it.
+type Place = (std::cmp::Reverse<i32>, i64, i64, u32);
 
 /// Turns of a priority for each operation of which instances are counted instead of sorted, about.
 const TURNS: i64 = 8;
@@ -24,11 +28,9 @@ impl Ranks {
     /// Of so many batches, whose instance m of an operation has the key `key + m * ii`; instances are numbered by batch, then operation.
     pub(super) fn rank(&mut self, priority: &[i32], key: &[i64], ii: i64, batches: usize) {
         let n = key.len();
-        let Self { of, at, ops, next } = self;
+        let Self { of, at, ops, places, next } = self;
         of.resize(n * batches, 0);
         at.resize(n * batches, (0, 0));
-        ops.clear();
-        ops.extend(0..n as u32);
         // A key is a turn of `ii` and what is left of it, so that a batch later is a turn later. Of equal keys the earlier batch is that
         // of the later turn.
         let each = ii.max(1);
@@ -36,7 +38,11 @@ impl Ranks {
             let key = key[op as usize];
             (std::cmp::Reverse(priority[op as usize]), key.rem_euclid(each), -key.div_euclid(each), op)
         };
-        ops.sort_by_cached_key(|op| place(*op));
+        places.clear();
+        places.extend((0..n as u32).map(place));
+        places.sort_unstable();
+        ops.clear();
+        ops.extend(places.iter().map(|place| place.3));
         let turn = |op: u32| key[op as usize].div_euclid(each);
         let same = |a: &u32, b: &u32| priority[*a as usize] == priority[*b as usize];
         let mut base = 0;

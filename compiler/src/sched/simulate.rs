@@ -12,11 +12,14 @@
 //! of times with other keys, so what does not depend on keys is laid out once ([`Simulator::new`]), and a run hardly
 //! allocates. There are few engines and each runs one operation, so the next event is the least of their ends.
 
+mod repeats;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
 use super::graph::{Edge, Graph};
 use super::ready::{Ranks, Set};
+use repeats::Repeats;
 
 /// What is simulated.
 #[derive(Debug)]
@@ -49,6 +52,8 @@ pub(crate) struct Timing {
     n: usize,
     start: Vec<u64>,
     end: Vec<u64>,
+    /// Batches of which something was simulated.
+    pub simulated: usize,
 }
 
 impl Timing {
@@ -100,6 +105,8 @@ pub(crate) struct Simulator<'a> {
     /// What each instance waits for at first.
     waits_at_first: Vec<u32>,
     waits: Vec<u32>,
+    /// What waits for nothing.
+    ready_at_first: Vec<Instance>,
     left: Vec<u32>,
     /// Queues of each engine.
     queues: [Vec<u16>; ENGINES],
@@ -115,6 +122,9 @@ pub(crate) struct Simulator<'a> {
     /// What has ended and others still wait for, or (false) only its queue, by when they no longer do.
     lagging: BinaryHeap<Reverse<(u64, u32, bool)>>,
     times: Timing,
+    /// How many batches there are up to the last of which something has started.
+    begun: usize,
+    repeats: Repeats,
     /// Batches whose last start ends the simulation, and their operations that have not started.
     until: Option<([usize; 2], usize)>,
 }
@@ -162,6 +172,8 @@ impl<'a> Simulator<'a> {
         if let Some((load, f)) = work.in_flight {
             (f..batches).for_each(|m| waits[m * n + load] += 1);
         }
+        let instance = |at: usize| Instance { op: (at % n) as u32, batch: (at / n) as u32 };
+        let ready_at_first = (0..n * batches).filter(|at| waits[*at] == 0).map(instance).collect();
         let mut out_start = Vec::with_capacity(n + 1);
         let mut out = Vec::with_capacity(work.graph.edges.len());
         for op in 0..n {
@@ -183,6 +195,7 @@ impl<'a> Simulator<'a> {
             out_start,
             out,
             waits: waits.clone(),
+            ready_at_first,
             waits_at_first: waits,
             left: vec![n as u32; batches],
             queues,
@@ -192,19 +205,31 @@ impl<'a> Simulator<'a> {
             free: vec![0; count],
             running: [None; ENGINES],
             lagging: BinaryHeap::new(),
-            times: Timing { n, start: vec![u64::MAX; n * batches], end: vec![u64::MAX; n * batches] },
+            times: Timing {
+                n,
+                start: vec![u64::MAX; n * batches],
+                end: vec![u64::MAX; n * batches],
+                simulated: 0,
+            },
+            begun: 0,
+            repeats: Repeats::default(),
             until: None,
         }
     }
 
     /// Simulates all batches; instance m of an operation has the key `key + m * ii`.
     pub(crate) fn run(&mut self, key: &[i64], ii: i64) -> &Timing {
-        self.start(key, ii, None)
+        self.start(key, ii, None, false)
     }
 
-    /// The same until all operations of two batches have started: times up to then are those of [`Self::run`].
+    /// The same of batches without end, as far as it does not repeat itself.
+    pub(crate) fn run_on(&mut self, key: &[i64], ii: i64) -> &Timing {
+        self.start(key, ii, None, true)
+    }
+
+    /// The same until all operations of two batches have started.
     pub(crate) fn run_until(&mut self, key: &[i64], ii: i64, batches: [usize; 2]) -> &Timing {
-        self.start(key, ii, Some((batches, 2 * self.work.graph.n)))
+        self.start(key, ii, Some((batches, 2 * self.work.graph.n)), true)
     }
 
     /// What the last run found.
@@ -212,7 +237,7 @@ impl<'a> Simulator<'a> {
         self.times
     }
 
-    fn start(&mut self, key: &[i64], ii: i64, until: Option<([usize; 2], usize)>) -> &Timing {
+    fn start(&mut self, key: &[i64], ii: i64, until: Option<([usize; 2], usize)>, on: bool) -> &Timing {
         let n = self.work.graph.n;
         self.ranks.rank(self.work.priority, key, ii, self.batches);
         self.waits.copy_from_slice(&self.waits_at_first);
@@ -224,13 +249,10 @@ impl<'a> Simulator<'a> {
         self.lagging.clear();
         self.times.start.fill(u64::MAX);
         self.times.end.fill(u64::MAX);
-        self.until = until;
-        for batch in 0..self.batches {
-            for op in 0..n {
-                if self.waits_at_first[batch * n + op] == 0 {
-                    self.enqueue(Instance { op: op as u32, batch: batch as u32 });
-                }
-            }
+        (self.until, self.begun) = (until, 0);
+        self.repeats.clear();
+        for at in 0..self.ready_at_first.len() {
+            self.enqueue(self.ready_at_first[at]);
         }
         for e in 0..ENGINES {
             self.dispatch(e, 0);
@@ -259,7 +281,11 @@ impl<'a> Simulator<'a> {
             for (e, _) in touched.iter().enumerate().filter(|(_, t)| **t) {
                 self.dispatch(e, now);
             }
+            if on && self.repeats(now) {
+                break;
+            }
         }
+        self.times.simulated = self.begun;
         &self.times
     }
 
@@ -362,6 +388,7 @@ impl<'a> Simulator<'a> {
         let started = &mut self.times.start[at];
         if *started == u64::MAX {
             *started = now;
+            self.begun = self.begun.max(batch as usize + 1);
             if let Some((batches, left)) = &mut self.until
                 && batches.contains(&(instance.batch as usize))
             {

@@ -3,10 +3,11 @@
 //! hit; where latency bounds it every way is simulated thousands of times.
 
 /// Operations that may be simulated for climbs from one start. About 18 million take a second.
-pub(super) const SIMULATED: u64 = 200_000_000;
-/// Operations of a step up to which so many are simulated. Each order costs as much, however many a step has, and of many tables each
-/// matters less: longer steps get as many times less as they are longer, but no less than a share.
-const OPERATIONS: usize = 1_000;
+pub(super) const SIMULATED: u64 = 75_000_000;
+/// Operations of a step from which on so many are simulated: of shorter ones there are fewer ways, and each costs less. Up to how many:
+/// each order costs as much, however many a step has, and of many tables each matters less. Shorter and longer steps get as many times less
+/// as they are shorter and longer, but these no less than a share.
+const OPERATIONS: [usize; 2] = [300, 1_000];
 const LEAST: f64 = 0.3;
 /// Of what is left, the share that finding out where else climbs may begin may take, of one kind of beginnings after the other.
 const BEGINNINGS: u64 = 4;
@@ -21,9 +22,11 @@ pub(super) struct Budget {
 impl Budget {
     /// So many operations from now on, for steps of so many.
     pub(super) fn new(now: u64, most: u64, operations: usize) -> Self {
-        let share = OPERATIONS as f64 / operations.max(OPERATIONS) as f64;
+        let times = |a: usize, b: usize| a as f64 / b as f64;
+        let [short, long] = OPERATIONS;
+        let share = times(long, operations.max(long)).max(LEAST) * times(operations.min(short), short);
         // Without a limit there is none of longer steps.
-        let most = if most == u64::MAX { most } else { (most as f64 * share.max(LEAST)) as u64 };
+        let most = if most == u64::MAX { most } else { (most as f64 * share) as u64 };
         Self { end: now.saturating_add(most), stages: 0 }
     }
 

@@ -123,62 +123,122 @@ fn plainly(work: &Tasks<'_>, key: &[i64], ii: i64, batches: usize) -> (Vec<u64>,
     (start, end)
 }
 
-#[test]
-fn all_times_are_those_of_a_plain_simulation() {
-    let mut state = 11u64;
-    let mut next = |n: u64| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) % n
-    };
-    let mut fewer = 0;
-    for _ in 0..300 {
-        let n = 7;
-        let mut edges = Vec::new();
+/// Operations of a step that are drawn at random, with a load and one batch that is looked at ahead.
+struct Drawn {
+    graph: Graph,
+    time: Vec<u64>,
+    engine: Vec<u8>,
+    priority: Vec<i32>,
+    queue: Vec<u16>,
+    /// Less than others wait, or more.
+    hold: Vec<u64>,
+    chunk: Vec<u64>,
+    key: Vec<i64>,
+    depth: usize,
+}
+
+impl Drawn {
+    /// With everything behind the load of its batch, or not.
+    fn of(next: &mut dyn FnMut(u64) -> u64, n: usize, loaded: bool) -> Self {
+        let behind = |i: u32| (0, i, 0);
+        let mut edges: Vec<(u32, u32, i32)> = (1..n as u32).filter(|_| loaded).map(behind).collect();
         for _ in 0..18 {
             let (a, b) = (1 + next(n as u64 - 1) as u32, 1 + next(n as u64 - 1) as u32);
             edges.push((a, b, i32::from(a >= b) + next(2) as i32));
         }
-        // The load, and one batch that is looked at ahead.
         edges.extend([(0, 1, 0), (0, 2, -1), (0, 0, 1), (1, 2, 0)]);
         let lag = (0..n).map(|_| next(9).saturating_sub(4)).collect();
-        let g = graph(n, &edges).lagging(lag);
-        fewer += implied(&g).len();
-        let draw = |next: &mut dyn FnMut(u64) -> u64, from: u64, below: u64| {
-            (0..n).map(|_| from + next(below)).collect::<Vec<u64>>()
-        };
-        let time = draw(&mut next, 1, 12);
-        let engine: Vec<u8> = draw(&mut next, 0, 3).into_iter().map(|e| e as u8).collect();
-        let priority: Vec<i32> = draw(&mut next, 0, 3).into_iter().map(|p| p as i32 - 1).collect();
+        let graph = graph(n, &edges).lagging(lag);
+        let mut draw = |from: u64, below: u64| (0..n).map(|_| from + next(below)).collect::<Vec<u64>>();
+        let time = draw(1, 12);
+        let engine: Vec<u8> = draw(0, 3).into_iter().map(|e| e as u8).collect();
+        let priority: Vec<i32> = draw(0, 3).into_iter().map(|p| p as i32 - 1).collect();
         let queue = engine.iter().zip(&priority).map(|(e, p)| u16::from(*e) * 3 + (*p + 1) as u16);
         let queue: Vec<u16> = queue.collect();
-        let chunk: Vec<u64> = draw(&mut next, 0, 5);
-        // Less than others wait, or more.
-        let hold: Vec<u64> = draw(&mut next, 0, 9).iter().map(|h| h.saturating_sub(4)).collect();
-        let key: Vec<i64> = draw(&mut next, 0, 60).into_iter().map(|k| k as i64 - 30).collect();
+        let chunk = draw(0, 5);
+        let hold = draw(0, 9).iter().map(|h| h.saturating_sub(4)).collect();
+        let key = draw(0, 60).into_iter().map(|k| k as i64 - 30).collect();
         let depth = 2 + next(2) as usize;
-        let work = Tasks {
-            graph: &g,
-            time: &time,
-            engine: &engine,
-            priority: &priority,
-            queue: &queue,
-            hold: &hold,
-            chunk: &chunk,
-            in_flight: Some((0, depth)),
-        };
+        Self { graph, time, engine, priority, queue, hold, chunk, key, depth }
+    }
+
+    fn work(&self) -> Tasks<'_> {
+        Tasks {
+            graph: &self.graph,
+            time: &self.time,
+            engine: &self.engine,
+            priority: &self.priority,
+            queue: &self.queue,
+            hold: &self.hold,
+            chunk: &self.chunk,
+            in_flight: Some((0, self.depth)),
+        }
+    }
+}
+
+/// Numbers below others.
+fn random(mut state: u64) -> impl FnMut(u64) -> u64 {
+    move |n| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % n
+    }
+}
+
+/// What repeats itself is not simulated, and all times are those of simulating more batches than are looked at.
+#[test]
+fn what_repeats_itself_goes_on_so() {
+    const BATCHES: usize = 24;
+    let mut next = random(3);
+    let (mut repeated, mut interrupted, mut lagged) = (0, 0, 0);
+    for _ in 0..3000 {
+        let n = 3 + next(6) as usize;
+        let drawn = Drawn::of(&mut next, n, true);
+        let work = drawn.work();
+        // As many as a step takes, or fewer or more.
+        let ii = 1 + next(40) as i64;
+        let all = simulate(&work, &drawn.key, ii, 2 * BATCHES);
+        let mut simulator = Simulator::new(&work, BATCHES);
+        for until in [None, Some([3, BATCHES - 8])] {
+            let times = match until {
+                None => simulator.run_on(&drawn.key, ii),
+                Some(until) => simulator.run_until(&drawn.key, ii, until),
+            };
+            // What is simulated to the end has no batches behind it.
+            let known = match (times.simulated < BATCHES, until) {
+                (true, None) => BATCHES,
+                (false, None) => BATCHES - drawn.depth - 2,
+                (_, Some([_, last])) => last + 1,
+            };
+            assert_eq!(times.start[..known * n], all.start[..known * n]);
+            if times.simulated < BATCHES && until.is_none() {
+                repeated += 1;
+                interrupted += usize::from((0..n).any(|i| all.end(i, 20) - all.start(i, 20) > drawn.time[i]));
+                lagged += usize::from(drawn.graph.lag.iter().any(|lag| *lag > 0));
+                assert_eq!(times.end[..known * n], all.end[..known * n]);
+            }
+        }
+    }
+    eprintln!("{repeated} of 3000 repeated themselves, {interrupted} with interruptions, {lagged} with lags");
+    assert!(repeated > 2000 && interrupted > 300 && lagged > 1000, "{repeated} {interrupted} {lagged}");
+}
+
+#[test]
+fn all_times_are_those_of_a_plain_simulation() {
+    let mut next = random(11);
+    let mut fewer = 0;
+    for _ in 0..300 {
+        let n = 7;
+        let drawn = Drawn::of(&mut next, n, false);
+        let (work, key) = (drawn.work(), drawn.key.clone());
+        fewer += implied(&drawn.graph).len();
         let (start, end) = plainly(&work, &key, 20, 6);
         let mut simulator = Simulator::new(&work, 6);
         // Another run before leaves nothing behind.
         simulator.run(&vec![0; n], 3);
         let times = simulator.run(&key, 20);
         assert_eq!((&times.start, &times.end), (&start, &end));
-        // Until two batches have started everything is the same.
-        let times = simulator.run_until(&key, 20, [1, 3]);
-        for batch in [1, 3] {
-            let begun = batch * n..(batch + 1) * n;
-            assert_eq!(times.start[begun.clone()], start[begun]);
-        }
-        // Nor does a run that was stopped leave anything behind.
+        // Nor does one that was stopped.
+        simulator.run_until(&key, 20, [1, 3]);
         let times = simulator.run(&key, 20);
         assert_eq!((&times.start, &times.end), (&start, &end));
     }
