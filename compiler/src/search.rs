@@ -18,6 +18,7 @@ mod outcome;
 mod owners;
 mod places;
 mod retold;
+mod starts;
 pub mod tables;
 mod travel;
 mod uses;

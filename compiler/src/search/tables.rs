@@ -18,8 +18,9 @@ use super::budget::{Budget, SIMULATED};
 use super::climb::{Climb, Move, large};
 use super::derived::{self, Changed};
 pub use super::outcome::{Other, Outcome, Swap, Way, place};
+use super::starts::Starts;
 use super::travel::{self, Kind};
-use super::{Best, Candidate, Cost, GAIN, Round, Scheduled, Search, gain, owners, places};
+use super::{Best, Candidate, Cost, GAIN, Round, Scheduled, Search, owners, places};
 use crate::algebra::derive::{self, Derived};
 use crate::compile::{CompileError, CompileOptions};
 use crate::distribution::Choice;
@@ -27,8 +28,6 @@ use crate::emit;
 
 /// Stages of a climb behind its first: with other owners, and with other company twice.
 const ENDING: usize = 3;
-/// Up to so many operations of a step climbs go on both from a change and from it with the parts that make it shorter.
-const BOTH: usize = 1_000;
 
 /// As [`super::search`], and then with other choices for single tables where that is faster.
 ///
@@ -112,35 +111,14 @@ impl Search<'_> {
         let mut graphs = Graphs::default();
         let start = Climb::new(self, cost, best)?;
         let (now, candidate) = start.now();
-        let classes = self.alike(now, candidate);
-        let ways = ways(&classes, &mut graphs);
-        let kinds: Vec<Kind<'_>> = classes.iter().map(|class| kind(class, &ways)).collect();
-        let starts = travel::starts(&kinds, &now.schedule, &start.asked, &self.options);
-        let places = places::starts(&ways.iter().map(placed).collect::<Vec<_>>());
         let mut budget = Budget::new(self.simulated(), self.most, now.schedule.train.ops.len());
-        let parts = travel::begun(&kinds, &now.schedule, &start.asked, &self.options);
-        let limit = || budget.beginnings(self.simulated());
-        let (few, long) = (!large(now), now.schedule.train.ops.len() > BOTH);
-        let starts = if few { &starts[..] } else { &[] };
-        let (others, left_out) = self.begun(&start, starts, None, &[], limit())?;
-        let others: Vec<Climb<'_, '_>> = others.into_iter().flatten().collect();
-        let parts = if few { &parts[..] } else { &parts[..parts.len().min(1)] };
-        // Of long steps parts come first, which promise more, and only the shorter of both is climbed from.
-        let (first, unlooked) = self.begun(&start, &places, long.then_some(parts), &[], limit())?;
-        let known: Vec<Option<Cost>> = first.iter().map(|climb| climb.as_ref().map(|c| c.cost)).collect();
-        let others_of = if few || parts.is_empty() { &places[..] } else { &[] };
-        let in_parts = (!long).then_some(parts);
-        let (mut second, unseen) = self.begun(&start, others_of, in_parts, &known, limit())?;
-        let mut elsewhere = Vec::new();
-        for (i, climb) in first.into_iter().enumerate() {
-            let other = second.get_mut(i).and_then(Option::take);
-            elsewhere.extend(climb.filter(|_| !long || other.is_none()));
-            elsewhere.extend(other);
-        }
-        budget.expect((1 + elsewhere.len()) * (1 + ENDING) + others.len());
+        let classes = self.alike(now, candidate);
+        let Starts { company, elsewhere, left_out } =
+            self.starts(&start, (&classes, &ways(&classes, &mut graphs)), &budget)?;
+        budget.expect((1 + elsewhere.len()) * (1 + ENDING) + company.len());
         let mut top = self.distributed(start, &mut graphs, &mut budget)?;
-        top.outcome.limited |= left_out || unlooked || unseen;
-        for other in others {
+        top.outcome.limited |= left_out;
+        for other in company {
             let mut other = self.distributed(other, &mut graphs, &mut budget)?;
             if other.cost < top.cost {
                 std::mem::swap(&mut top, &mut other);
@@ -158,43 +136,6 @@ impl Search<'_> {
             best.outcome.also(&other.outcome);
         }
         Ok(best)
-    }
-
-    /// Others that begin with each of some changes, or with each and the parts that make it the shortest, where that is not too long and
-    /// shorter than what is known of the change. All of this until so many operations were simulated: whether something was left out
-    /// for it.
-    fn begun<'c, 's>(
-        &'s self,
-        start: &Climb<'c, 's>,
-        changes: &[(Move, f64)],
-        parts: Option<&[Move]>,
-        known: &[Option<Cost>],
-        until: u64,
-    ) -> Result<(Vec<Option<Climb<'c, 's>>>, bool), CompileError> {
-        let (mut found, mut left_out) = (Vec::new(), false);
-        let shorter = |cost: Cost| cost.longer(1.0 / gain(&self.options));
-        for (i, (change, times)) in changes.iter().enumerate() {
-            let limits = known.get(i).copied().flatten().map(shorter).into_iter();
-            let most = start.cost.longer(*times);
-            let mut beat = limits.fold(most, |most, known| if known < most { known } else { most });
-            let together: Vec<Vec<&Move>> = match parts {
-                None => vec![vec![change]],
-                Some(parts) => parts.iter().map(|part| vec![change, part]).collect(),
-            };
-            let mut shortest = None;
-            for ways in together {
-                if self.simulated() >= until {
-                    left_out = true;
-                    break;
-                }
-                if let Some(climb) = start.begin(&ways, beat)? {
-                    beat = shorter(climb.cost);
-                    shortest = Some(climb);
-                }
-            }
-            found.push(shortest);
-        }
-        Ok((found, left_out))
     }
 
     /// With other owners and company, or with other company only: the better end.
@@ -321,14 +262,14 @@ pub(super) struct Possible {
 }
 
 /// Alike tables as they would be.
-fn placed<'c>((class, way): &'c (&Alike, Possible)) -> places::Kind<'c> {
+pub(super) fn placed<'c>((class, way): &'c (&Alike, Possible)) -> places::Kind<'c> {
     let (tables, open) = (&class.tables[..], class.context.moves);
     let (context, now, way, wire, far) = (&class.context, &class.now, &way.choice, way.wire, way.far);
     places::Kind { tables, open, context, now, way, wire, far }
 }
 
 /// Alike tables as they are.
-fn kind<'c>(class: &'c Alike, ways: &[(&Alike, Possible)]) -> Kind<'c> {
+pub(super) fn kind<'c>(class: &'c Alike, ways: &[(&Alike, Possible)]) -> Kind<'c> {
     let now = ways.iter().find(|(c, way)| c.tables == class.tables && way.choice == class.now);
     let (wire, far) = now.map_or((0.0, 0.0), |(_, way)| (way.wire, way.far));
     let rows = class.sizes.unique * f64::from(class.context.columns) * class.tables.len() as f64;
