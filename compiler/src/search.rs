@@ -22,6 +22,7 @@ mod starts;
 pub mod tables;
 mod travel;
 mod uses;
+mod ways;
 
 use std::cell::RefCell;
 

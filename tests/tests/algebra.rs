@@ -152,7 +152,11 @@ fn it_is_never_slower_and_always_the_same() {
         }
         let found = best.compiled.schedule.search.as_ref().expect("how it was found");
         assert_eq!((found.strategies.len(), found.rewrites.len()), (best.tried.len(), outcome.swaps.len()));
-        let first = found.strategies.iter().filter_map(|tried| tried.step).fold(f64::INFINITY, f64::min);
+        // It may be of another strategy than the one that is shortest without changes.
+        let first = match best.tried[best.chosen].verdict {
+            Verdict::Scheduled(Cost { step, .. }) => step,
+            Verdict::Pruned(bound) => panic!("{name}: {bound:?}"),
+        };
         for rewrite in &found.rewrites {
             // Each left out by itself; of one there is nothing else.
             let without = rewrite.without.expect("it could be scheduled before");
@@ -517,7 +521,8 @@ fn what_a_search_simulates_is_limited() {
     let within =
         |most| search::tables::search_within(&program, &options, candidates(None), most).expect("a schedule");
     let step = |best: &search::Best| best.compiled.schedule.prediction.as_ref().expect("a prediction").step;
-    let (most, (best, outcome), (free, whole)) = (10_000_000, within(10_000_000), within(u64::MAX));
+    let most = 5_000_000;
+    let ((best, outcome), (free, whole)) = (within(most), within(u64::MAX));
     for tried in &best.tried {
         if let Verdict::Scheduled(Cost { step: named, .. }) = tried.verdict {
             assert!(step(&best) <= named, "{}: {named}, found {}", tried.candidate.describe(), step(&best));

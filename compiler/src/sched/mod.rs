@@ -83,12 +83,14 @@ pub(crate) struct Options {
     pub far: Option<f64>,
     /// What is no shorter than `below` will be thrown away: no more is done for it than finding that, and it is not written down.
     pub only_better: bool,
+    /// Seconds of another order that there is: likewise.
+    pub other: Option<f64>,
 }
 
 impl Options {
     /// A policy, with as many batches in flight as help.
     pub(crate) fn new(policy: &'static dyn Policy) -> Self {
-        Self { policy, in_flight: None, below: None, far: None, only_better: false }
+        Self { policy, in_flight: None, below: None, far: None, only_better: false, other: None }
     }
 
     /// With at most so many batches in flight.
@@ -304,11 +306,8 @@ fn best<'a>(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<So
     if !again {
         return Ok(together);
     }
-    // One that is no shorter than what there is is thrown away.
-    let shorter = together.as_ref().map_or(f64::INFINITY, |(_, chosen)| chosen.candidate.step / 1e9);
-    let below = options.below.filter(|_| options.only_better).map_or(shorter, |below| below.min(shorter));
-    let options = &Options { below: Some(below), only_better: true, ..*options };
-    let mut alone = solve(Work::new(s, target, options)?.alone(), options)?;
+    let other = together.as_ref().ok().map(|(_, chosen)| chosen.candidate.step / 1e9);
+    let mut alone = solve(Work::new(s, target, options)?.alone(), &Options { other, ..*options })?;
     if let Ok((_, chosen)) = &mut alone {
         chosen.first = first;
     }

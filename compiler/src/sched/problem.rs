@@ -199,7 +199,13 @@ impl<'a> Problem<'a> {
             joint,
             rec_mii,
             far: options.far.map(|seconds| seconds * 1e9),
-            below: options.below.filter(|_| options.only_better).map(|seconds| seconds * 1e9),
+            below: options
+                .below
+                .filter(|_| options.only_better)
+                .into_iter()
+                .chain(options.other)
+                .reduce(f64::min)
+                .map(|seconds| seconds * 1e9),
             memo,
         })
     }

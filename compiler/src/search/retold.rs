@@ -11,7 +11,7 @@ use fs_schedule::Sharding;
 use super::alike::choices;
 use super::asked::{Asked, Change, between};
 use super::outcome::{Swap, Way, place, words};
-use super::tables::{Graphs, ways};
+use super::ways::{Graphs, ways};
 use super::{Candidate, Search, travel};
 use crate::compile::Compiled;
 use crate::distribution::Choice;

@@ -4,8 +4,8 @@
 use super::alike::Alike;
 use super::budget::Budget;
 use super::climb::{Climb, Move, large};
-use super::tables::{Possible, kind, placed};
 use super::travel::{self, Kind};
+use super::ways::{Possible, kind, placed};
 use super::{Cost, Search, gain, places};
 use crate::compile::CompileError;
 

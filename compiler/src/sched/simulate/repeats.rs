@@ -4,7 +4,8 @@
 //! under way then: which operations of later batches have started, what each engine and queue is at and for how long, and what
 //! still lags. Keys, waits and what is ready follow from these, and are a batch later what they were for the batch before. So if all of
 //! it is as it was when the batch before had ended, all that follows is what followed then, as much later as it took from one to the
-//! other, and need not be simulated. Nothing ends behind the last batch: times are those of batches without end.
+//! other, and need not be simulated. Times are those of batches without end, so all of this is before the last batch has begun: what
+//! runs ahead has nothing to do when there are no more.
 
 use super::{Running, Simulator};
 
@@ -39,8 +40,9 @@ impl Simulator<'_> {
         }
         let mut state = std::mem::take(&mut self.repeats.now);
         self.state(now, ended, &mut state);
+        let endless = self.begun < self.batches;
         let repeats = &mut self.repeats;
-        let alike = ended == before + 1 && state == repeats.state;
+        let alike = ended == before + 1 && endless && state == repeats.state;
         let since = repeats.at.replace(now).filter(|_| alike);
         repeats.now = std::mem::replace(&mut repeats.state, state);
         repeats.ended = ended;

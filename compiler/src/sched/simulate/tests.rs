@@ -142,7 +142,7 @@ impl Drawn {
     fn of(next: &mut dyn FnMut(u64) -> u64, n: usize, loaded: bool) -> Self {
         let behind = |i: u32| (0, i, 0);
         let mut edges: Vec<(u32, u32, i32)> = (1..n as u32).filter(|_| loaded).map(behind).collect();
-        for _ in 0..18 {
+        for _ in 0..11 + n {
             let (a, b) = (1 + next(n as u64 - 1) as u32, 1 + next(n as u64 - 1) as u32);
             edges.push((a, b, i32::from(a >= b) + next(2) as i32));
         }
@@ -189,37 +189,47 @@ fn random(mut state: u64) -> impl FnMut(u64) -> u64 {
 fn what_repeats_itself_goes_on_so() {
     const BATCHES: usize = 24;
     let mut next = random(3);
-    let (mut repeated, mut interrupted, mut lagged) = (0, 0, 0);
-    for _ in 0..3000 {
-        let n = 3 + next(6) as usize;
-        let drawn = Drawn::of(&mut next, n, true);
+    let (mut repeated, mut interrupted, mut lagged, mut free) = (0, 0, 0, 0);
+    for _ in 0..4000 {
+        let n = 3 + [next(6), next(60)][next(2) as usize] as usize;
+        // What is behind no load runs ahead, as far as there are batches.
+        let loaded = next(4) > 0;
+        let drawn = Drawn::of(&mut next, n, loaded);
         let work = drawn.work();
         // As many as a step takes, or fewer or more.
         let ii = 1 + next(40) as i64;
-        let all = simulate(&work, &drawn.key, ii, 2 * BATCHES);
+        let [some, all] = [BATCHES, 2 * BATCHES].map(|batches| simulate(&work, &drawn.key, ii, batches));
         let mut simulator = Simulator::new(&work, BATCHES);
         for until in [None, Some([3, BATCHES - 8])] {
             let times = match until {
                 None => simulator.run_on(&drawn.key, ii),
                 Some(until) => simulator.run_until(&drawn.key, ii, until),
             };
-            // What is simulated to the end has no batches behind it.
-            let known = match (times.simulated < BATCHES, until) {
-                (true, None) => BATCHES,
-                (false, None) => BATCHES - drawn.depth - 2,
-                (_, Some([_, last])) => last + 1,
-            };
-            assert_eq!(times.start[..known * n], all.start[..known * n]);
-            if times.simulated < BATCHES && until.is_none() {
+            // What does not repeat itself before the last batch has begun is simulated to the end.
+            let repeats = times.simulated < BATCHES;
+            let known = until.map_or(BATCHES, |[_, last]| last + 1) * n;
+            let (some, all) = (&some, if repeats { &all } else { &some });
+            // An end of this many batches is none to those that are looked at.
+            if loaded && until.is_some() {
+                assert_eq!(times.start[..known], some.start[..known]);
+            }
+            if until.is_none() || repeats {
+                assert_eq!(times.start[..known], all.start[..known]);
+            }
+            if repeats && until.is_none() {
                 repeated += 1;
+                free += usize::from(!loaded);
                 interrupted += usize::from((0..n).any(|i| all.end(i, 20) - all.start(i, 20) > drawn.time[i]));
                 lagged += usize::from(drawn.graph.lag.iter().any(|lag| *lag > 0));
-                assert_eq!(times.end[..known * n], all.end[..known * n]);
+                assert_eq!(times.end[..known], all.end[..known]);
             }
         }
     }
-    eprintln!("{repeated} of 3000 repeated themselves, {interrupted} with interruptions, {lagged} with lags");
-    assert!(repeated > 2000 && interrupted > 300 && lagged > 1000, "{repeated} {interrupted} {lagged}");
+    let told = format!(
+        "{repeated} of 4000, {interrupted} with interruptions, {lagged} with lags, {free} without a load"
+    );
+    eprintln!("{told}");
+    assert!(repeated > 2000 && interrupted > 300 && lagged > 1000 && free > 100, "{told}");
 }
 
 #[test]
