@@ -6,7 +6,7 @@
 pub(super) const SIMULATED: u64 = 75_000_000;
 /// Operations of a step from and up to which so many are simulated. Of shorter ones each order costs less; of longer ones, which have
 /// many tables, each table matters less. They get as many times less as they are shorter or longer, but longer ones no less than a share.
-const OPERATIONS: [usize; 2] = [300, 1_000];
+const OPERATIONS: [usize; 2] = [150, 1_000];
 const LEAST: f64 = 0.3;
 /// Of what is left, the share that finding out where else climbs may begin may take, of one kind of beginnings after the other.
 const BEGINNINGS: u64 = 4;
@@ -73,8 +73,8 @@ mod tests {
     #[test]
     fn shorter_and_longer_steps_get_less() {
         let of = |operations| Budget::new(5, 1000, operations).next(5, 1);
-        let (short, long) = ([0, 3, 60, 299], [300, 1000, 1001, 2000, 3333, 3400, 1_000_000]);
-        assert_eq!(short.map(of), [5, 15, 205, 1001]);
+        let (short, long) = ([0, 3, 60, 149], [150, 1000, 1001, 2000, 3333, 3400, 1_000_000]);
+        assert_eq!(short.map(of), [5, 25, 405, 998]);
         assert_eq!(long.map(of), [1005, 1005, 1004, 505, 305, 305, 305]);
     }
 
