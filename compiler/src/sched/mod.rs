@@ -83,7 +83,7 @@ pub(crate) struct Options {
     pub far: Option<f64>,
     /// What is no shorter than `below` will be thrown away: no more is done for it than finding that, and it is not written down.
     pub only_better: bool,
-    /// Seconds of another order that there is: likewise.
+    /// Nanoseconds of another order that there is: likewise.
     pub other: Option<f64>,
 }
 
@@ -306,7 +306,7 @@ fn best<'a>(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<So
     if !again {
         return Ok(together);
     }
-    let other = together.as_ref().ok().map(|(_, chosen)| chosen.candidate.step / 1e9);
+    let other = together.as_ref().ok().map(|(_, chosen)| chosen.candidate.step);
     let mut alone = solve(Work::new(s, target, options)?.alone(), &Options { other, ..*options })?;
     if let Ok((_, chosen)) = &mut alone {
         chosen.first = first;
@@ -321,13 +321,14 @@ fn best<'a>(s: &'a Schedule, target: Target<'a>, options: &Options) -> Result<So
 
 /// The best order of some work, unless none is as short as is asked for.
 fn solve<'a>(work: Work<'a>, options: &Options) -> Result<Solved<'a>, SchedError> {
+    let other = options.other.map(|other| other / 1e9);
+    let below = options.below.into_iter().chain(other).reduce(f64::min);
     // Dependencies are not looked at where the work alone takes longer.
-    if let Some(bound) = options.below.and_then(|below| Some(work.lower_bound()).filter(|b| b.step >= below))
-    {
+    if let Some(bound) = below.and_then(|below| Some(work.lower_bound()).filter(|b| b.step >= below)) {
         return Ok(Err(bound));
     }
     let problem = Problem::new(work, options)?;
-    if let Some(below) = options.below {
+    if let Some(below) = below {
         let bound = problem.lower_bound(below)?;
         if bound.step >= below {
             return Ok(Err(bound));

@@ -414,7 +414,8 @@ fn with_margin(
         let Within { depth, graph, hub, bound } = within;
         let most = depth.unwrap_or(best.in_flight + MORE);
         let search = ListScheduler::with_margin(p, graph, *hub, best.step, *bound, most, margin);
-        let c = search.freeze(graph, &search.iterate())?;
+        let found = search.hill_climb(search.iterate());
+        let c = search.freeze(graph, &found)?;
         if c.step <= best.step * ROOM && c.memory <= best.memory.max(p.limits.memory()) {
             return Ok(c);
         }

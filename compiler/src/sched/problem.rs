@@ -202,10 +202,10 @@ impl<'a> Problem<'a> {
             below: options
                 .below
                 .filter(|_| options.only_better)
+                .map(|seconds| seconds * 1e9)
                 .into_iter()
                 .chain(options.other)
-                .reduce(f64::min)
-                .map(|seconds| seconds * 1e9),
+                .reduce(f64::min),
             memo,
         })
     }

@@ -6,7 +6,7 @@
 pub(super) const SIMULATED: u64 = 75_000_000;
 /// Operations of a step from and up to which so many are simulated. Of shorter ones each order costs less; of longer ones, which have
 /// many tables, each table matters less. They get as many times less as they are shorter or longer, but longer ones no less than a share.
-const OPERATIONS: [usize; 2] = [150, 1_000];
+const OPERATIONS: [usize; 2] = [100, 1_000];
 const LEAST: f64 = 0.3;
 /// Of what is left, the share that finding out where else climbs may begin may take, of one kind of beginnings after the other.
 const BEGINNINGS: u64 = 4;
@@ -24,7 +24,7 @@ impl Budget {
         let times = |a: usize, b: usize| a as f64 / b as f64;
         let [short, long] = OPERATIONS;
         let share = times(long, operations.max(long)).max(LEAST) * times(operations.min(short), short);
-        // Without a limit there is none of longer steps.
+        // Without a limit there is none of any step.
         let most = if most == u64::MAX { most } else { (most as f64 * share) as u64 };
         Self { end: now.saturating_add(most), stages: 0 }
     }
@@ -73,8 +73,8 @@ mod tests {
     #[test]
     fn shorter_and_longer_steps_get_less() {
         let of = |operations| Budget::new(5, 1000, operations).next(5, 1);
-        let (short, long) = ([0, 3, 60, 149], [150, 1000, 1001, 2000, 3333, 3400, 1_000_000]);
-        assert_eq!(short.map(of), [5, 25, 405, 998]);
+        let (short, long) = ([0, 3, 60, 99], [100, 1000, 1001, 2000, 3333, 3400, 1_000_000]);
+        assert_eq!(short.map(of), [5, 35, 605, 995]);
         assert_eq!(long.map(of), [1005, 1005, 1004, 505, 305, 305, 305]);
     }
 
