@@ -209,16 +209,13 @@ fn what_repeats_itself_goes_on_so() {
             let repeats = times.simulated < BATCHES;
             let known = until.map_or(BATCHES, |[_, last]| last + 1) * n;
             let (some, all) = (&some, if repeats { &all } else { &some });
-            // An end of this many batches is none to those that are looked at.
-            if loaded && until.is_some() {
-                assert_eq!(times.start[..known], some.start[..known]);
-            }
-            if until.is_none() {
-                assert_eq!(times.start[..known], all.start[..known]);
-            } else {
-                // Without a load it may have been stopped by either.
-                let same = [some, all].map(|other| times.start[..known] == other.start[..known]);
-                assert_ne!(same, [false; 2]);
+            let same = |other: &Timing| times.start[..known] == other.start[..known];
+            match until {
+                None => assert!(same(all)),
+                // An end of so many batches is none to those that are looked at.
+                Some(_) if loaded => assert!(same(some)),
+                // It may have been stopped by either.
+                Some(_) => assert!(same(some) || same(all)),
             }
             if repeats && until.is_none() {
                 repeated += 1;
@@ -263,11 +260,7 @@ fn all_times_are_those_of_a_plain_simulation() {
 /// those of the search.
 #[test]
 fn edges_between_the_operations_of_a_queue_change_nothing() {
-    let mut state = 5u64;
-    let mut next = |n: u64| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) % n
-    };
+    let mut next = random(5);
     let (mut held, n) = (0, 24);
     for _ in 0..300 {
         let edges: Vec<(u32, u32, i32)> = (0..20)
