@@ -33,6 +33,9 @@ pub struct Settings {
     /// rows may come through a node's relays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<u32>,
+    /// Dense gradients are summed node by node, too: in rank order within each, then in the order of nodes. Else in rank order at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sums_by_node: bool,
     /// What rows and their gradients are on their way.
     #[serde(default, skip_serializing_if = "WirePrecision::is_plain")]
     pub wire: WirePrecision,

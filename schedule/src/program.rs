@@ -308,7 +308,7 @@ impl Schedule {
             generated @ Data::Generate { .. } => generated,
         });
         // How ranks lie on nodes is the machine's, as their number is.
-        let settings = Settings { node: None, ..self.settings.clone() };
+        let settings = Settings { node: None, sums_by_node: false, ..self.settings.clone() };
         let r = &self.reference;
         let all = json!([
             [r.actions, r.train, r.updates, r.evaluation, r.sums],

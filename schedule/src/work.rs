@@ -22,6 +22,7 @@ use std::collections::BTreeSet;
 
 use crate::action::{Action, At, Flops, Memory, Operands, Payload, Peers};
 use crate::model::{Cost, InputKind, RankLimit, Table, WirePrecision};
+use crate::node::Nodes;
 use crate::op::Op;
 use crate::operand::{Element, Extent, Operand, Place};
 use crate::program::{Program, Schedule};
@@ -459,7 +460,7 @@ impl Schedule {
                 None => Poly::zero(),
                 Some(transfer) => match self.ranking(op, false) {
                     Some((rounds, table)) => rounds.total(table),
-                    None => self.wire(p, op).sent.times(transfer.rounds.into()),
+                    None => self.wire(p, op).sent.times(self.crossings(op, transfer.rounds.into())),
                 },
             },
         }
@@ -470,10 +471,34 @@ impl Schedule {
     pub fn rounds(&self, p: &Program, op: &Op, first: bool) -> Vec<Wire> {
         let Some(transfer) = op.action.facts().transfer else { return Vec::new() };
         let Some((rounds, table)) = self.ranking(op, first) else {
-            return vec![self.wire(p, op); transfer.rounds as usize];
+            let wire = self.wire(p, op);
+            if op.action.facts().sums_over_ranks() && self.sums().count() > 1 {
+                let between = self.relayed_share();
+                let part =
+                    |share: f64| Wire { sent: wire.sent.times(share), received: wire.received.times(share) };
+                return [1.0, between, between, 1.0].map(part).to_vec();
+            }
+            return vec![wire; transfer.rounds as usize];
         };
         let list = (0..).map_while(|n| rounds.round(n)).map(|round| rounds.bytes(round, table));
         list.map(|bytes| Wire { sent: bytes.clone(), received: bytes }).collect()
+    }
+
+    /// Nodes by which dense gradients are summed: one if they are summed at once.
+    pub fn sums(&self) -> Nodes {
+        Nodes::new(self.ranks, self.settings.node.filter(|_| self.settings.sums_by_node))
+    }
+
+    /// The part of dense gradients that the mean rank sends to other nodes' owners, and back: a node's sums are there once for all of
+    /// its ranks.
+    fn relayed_share(&self) -> f64 {
+        f64::from(self.sums().count()) / f64::from(self.ranks.max(1))
+    }
+
+    /// How many times what an operation moves in a round it moves in all rounds.
+    fn crossings(&self, op: &Op, rounds: f64) -> f64 {
+        let by_node = op.action.facts().sums_over_ranks() && self.sums().count() > 1;
+        if by_node { 2.0 * (1.0 + self.relayed_share()) } else { rounds }
     }
 
     /// The rounds of an operation that ranks items of a table.

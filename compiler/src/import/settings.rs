@@ -129,6 +129,7 @@ impl Importer<'_> {
         let groups = self.model.lengths.len();
         let settings = s::Settings {
             node: None,
+            sums_by_node: false,
             wire: s::WirePrecision {
                 rows: element(train.precision.output_dist),
                 gradients: element(train.precision.gradient_dist),

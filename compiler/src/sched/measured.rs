@@ -130,7 +130,8 @@ impl<'a> Measured<'a> {
         }
         let (flops, bytes) = self.work(s, sizes).of(op, sizes.busiest);
         if !op.cost.wire.is_zero() {
-            return Some(self.transfer(op, &kind, bytes));
+            let rounds = s.rounds(&s.train, op, false).len() as f64;
+            return Some(self.transfer(op, &kind, (rounds, bytes)));
         }
         // The same operation in the schedule that ran has this many times the work.
         let parts = match op.microbatch {
@@ -174,9 +175,8 @@ impl<'a> Measured<'a> {
 
     /// Of bytes on the wire, by the line through all transfers, corrected by the nearest of its kind as other operations are.
     /// Waking its engine, and the one that waits for it, belongs to a transfer.
-    fn transfer(&self, op: &Op, kind: &str, wire: f64) -> Time {
+    fn transfer(&self, op: &Op, kind: &str, (rounds, wire): (f64, f64)) -> Time {
         let Profile { transfers, overhead, .. } = self.profile;
-        let rounds = f64::from(op.action.rounds());
         let (core, whole) = transfers.time(rounds, wire);
         let list = self.ops.get(kind).into_iter().flatten();
         let exact = list.filter(|o| same(o.bytes, wire)).min_by_key(|o| (o.name != op.name, &o.name));

@@ -22,8 +22,15 @@ pub(crate) fn expect(s: &Schedule, sizes: &Sizes, node: u32) -> Sent {
     let mut sent = Sent::default();
     for op in s.train.ops.iter().filter(|op| op.action.facts().transfer.is_some()) {
         let bytes = op.cost.wire.eval(|symbol| of_mean(s, sizes, op, symbol));
-        // Sums over ranks travel as all else does: each rank adds up its part of all ranks', and sends that to all.
         let (away, far) = match relays::leg(s, op) {
+            // Each rank sends its node all of its gradients, and owners as much less of their sums as nodes are fewer than ranks; and back.
+            Leg::Whole if op.action.facts().sums_over_ranks() && s.sums().count() > 1 => {
+                let nodes = f64::from(s.sums().count());
+                let (relayed, others) = (nodes / all, 1.0 - 1.0 / nodes);
+                let far = relayed * others / (1.0 + relayed);
+                ((1.0 - relayed) / (1.0 + relayed) + far, far)
+            }
+            // Sums at once travel as all else does: each rank adds up its part of all ranks', and sends that to all.
             Leg::Whole => (away, far),
             Leg::Within { .. } => (1.0 - f64::from(nodes) / all, 0.0),
             Leg::Between { .. } => (far, far),

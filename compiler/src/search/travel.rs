@@ -318,12 +318,14 @@ fn buckets(s: &Schedule, asked: &Asked, options: &CompileOptions) -> Vec<Move> {
     if s.ranks < 2 {
         return Vec::new();
     }
-    // Sums are made in parts, by owners of each, and sent to all.
+    // Sums are made in parts, by owners of each, and sent to all; or node by node, whose sums go to the owners of other nodes.
     let (ranks, node) = (f64::from(s.ranks), f64::from(of_a_node(s, options)));
     let wire = s.settings.wire.dense;
     let travels: u64 = s.parameters.iter().map(|p| u64::from(p.rows) * wire.row_bytes(p.columns)).sum();
-    let sent = 2.0 * travels as f64 * (ranks - 1.0) / ranks;
-    let far = 2.0 * travels as f64 * (ranks - node).max(0.0) / ranks;
+    let nodes = f64::from(s.sums().count());
+    let [sent, far] =
+        if nodes > 1.0 { [ranks - 1.0, nodes - 1.0] } else { [ranks - 1.0, (ranks - node).max(0.0)] }
+            .map(|others| 2.0 * travels as f64 * others / ranks);
     let to = PARTS.map(|parts| total.div_ceil(parts)).into_iter().filter(|bytes| *bytes >= LEAST);
     to.map(|bytes| Move {
         tables: Vec::new(),

@@ -18,6 +18,7 @@ pub mod cuda;
 mod fault;
 mod job;
 pub(crate) mod shards;
+pub(crate) mod sums;
 
 use std::ops::Range;
 use std::time::Duration;

@@ -323,7 +323,10 @@ fn kind_cost(kind: &str, line: Line, points: usize) -> KindCost {
 fn transfers(schedule: &Schedule, sizes: &Sizes<'_>, times: &Typical, alone: Option<&Typical>) -> Transfers {
     let list: Vec<(usize, f64, f64)> = (schedule.train.ops.iter().enumerate())
         .filter(|(_, op)| op.action.is_transfer())
-        .map(|(i, op)| (i, f64::from(op.action.rounds()), sizes.work(&sizes.mean, op).1))
+        .map(|(i, op)| {
+            let rounds = schedule.rounds(&schedule.train, op, false).len() as f64;
+            (i, rounds, sizes.work(&sizes.mean, op).1)
+        })
         .collect();
     let of = |t: &Typical| -> Vec<(f64, f64, f64)> {
         list.iter().map(|(i, r, b)| (*r, *b, t.transfer(*i, sizes.busiest))).collect()

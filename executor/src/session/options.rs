@@ -265,10 +265,11 @@ pub(super) fn check_ranks(schedule: &Schedule, options: &Options) -> Result<usiz
     Ok(ranks)
 }
 
-/// Of several nodes each one's sum of a row's gradients is rounded where gradients are; on one node none is, which is another
-/// training.
+/// Of several nodes each one's sum of gradients is rounded where gradients are; on one node none is, which is another training.
 fn check_nodes(schedule: &Schedule, ranks: usize) -> Result<(), Error> {
-    let rounds = schedule.settings.wire.gradients != Element::Real;
+    let settings = &schedule.settings;
+    let dense = settings.sums_by_node && settings.wire.dense != Element::Real;
+    let rounds = dense || settings.wire.gradients != Element::Real;
     match schedule.settings.node {
         Some(node) if rounds && ranks <= node as usize => Err(Error::Settings(format!(
             "gradients travel as bf16 and were planned for nodes of {node} ranks, of which {ranks} ranks are one: use more ranks, or compile \

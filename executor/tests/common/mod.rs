@@ -163,6 +163,7 @@ pub(crate) fn empty(batch: u32, rows: u64, dim: u32) -> Schedule {
         sources: Vec::new(),
         settings: Settings {
             node: None,
+            sums_by_node: false,
             wire: fs_schedule::WirePrecision::default(),
             batch,
             microbatches: 1,

@@ -48,6 +48,9 @@ fn settings(s: &Schedule, r: &mut Report) {
             format!("a node has {node} ranks, must be in 1..{} so that there are several nodes", s.ranks)
         });
     }
+    r.check(s.settings.node.is_some() || !s.settings.sums_by_node, "settings", || {
+        "dense gradients are summed node by node, and the ranks are of one node".into()
+    });
     if let Some(balance) = &s.settings.balance {
         let groups = balance.cost.groups.len();
         r.check(groups == s.lengths.len(), "settings", || {

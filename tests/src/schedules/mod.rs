@@ -112,6 +112,7 @@ fn header(plan: &Recipe) -> Schedule {
         sources: Vec::new(),
         settings: Settings {
             node: None,
+            sums_by_node: false,
             wire: fs_schedule::WirePrecision::default(),
             batch: 8,
             microbatches: plan.microbatches,

@@ -142,6 +142,7 @@ pub(super) fn run(
         let mut settings: Settings = typed(&module.attrs, "settings")?;
         // On one node, or on nodes of one rank, nothing is summed otherwise and nobody asks for others.
         settings.node = Some(node).filter(|node| (2..ranks).contains(node));
+        settings.sums_by_node = settings.node.is_some();
         module.attrs.insert("settings".into(), Attr::from(&settings));
     }
     let ops: Vec<OpId> =

@@ -19,6 +19,7 @@ use super::owners::{by_owner, span, spans, sum};
 use super::pieces::{Pieces, Stop, check};
 use super::{Call, Fault, asked, balance, carry, rank_items};
 use crate::device::Inbox;
+use crate::device::sums::{Content, Round, Sums};
 use crate::transport::{Coding, HostOutbox, Part, Widths};
 
 /// What a collective moves.
@@ -74,6 +75,7 @@ fn moves(action: &Action) -> Result<Moves<'_>, Fault> {
 pub(super) fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
     match moves(&c.op.action)? {
         Moves::Rank => rank_items::rounds(c),
+        Moves::Reduce => Ok(sums(c)?.rounds()),
         _ => Ok(u64::from(c.op.action.rounds())),
     }
 }
@@ -385,7 +387,7 @@ fn drain_ids<T: Real>(
     Ok(())
 }
 
-/// First each rank's gradients, then its share of their sums, both as they travel.
+/// What is sent of dense gradients and their sums ([`Sums`]), rounded as it travels.
 fn reduce_fill<T: Real>(
     c: &Call<T>,
     round: u64,
@@ -393,49 +395,64 @@ fn reduce_fill<T: Real>(
     inbox: Inbox<'_, HostOutbox<T>>,
     pieces: &mut Pieces<'_>,
 ) -> Result<(), Stop> {
-    let (me, ranks) = (c.env.rank, c.env.ranks);
-    let total = reduced_elements(c)?;
+    let Round { counts, everyone, content } = sums(c)?.round(round);
     let section = &mut outbox.sections[0];
     section.widths.reals = 1;
     section.coding = Coding::of(c.env.schedule.settings.wire.dense);
+    (section.counts, section.everyone) = (counts, everyone);
     let coding = section.coding;
-    if round == 0 {
-        // Each rank gets the share that it adds up.
-        section.counts.clear();
-        section.counts.extend((0..ranks).map(|to| share(total, to, ranks).len() as u64));
-        for position in 0..c.op.reads.len() {
-            let gradient = &c.cpu.dense[c.gradient(position)?].gradient;
-            let gradient =
-                gradient.try_read().ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
-            let n = gradient.len();
-            let chunk = Chunk::of(c, coding);
-            extend(&mut section.reals, Mat::new(&gradient, n, 1), 0..n, chunk, pieces)?;
-        }
-        round_to(coding, &mut section.reals);
-    } else {
-        let own = share(total, me, ranks).len();
-        section.everyone = true;
-        section.counts.resize(ranks, own as u64);
-        section.reals.resize(own, T::ZERO);
-        let sums = &mut section.reals;
-        for from in 0..ranks {
-            if !pieces.next()? {
-                continue;
-            }
-            receive(inbox, from, 0, |part| {
-                check("values of an all-reduce", part.reals.len(), own)?;
-                if from == 0 {
-                    sums.copy_from_slice(part.reals);
-                } else {
-                    for (sum, value) in sums.iter_mut().zip(part.reals) {
-                        *sum += *value;
+    match content {
+        Content::Own(ranges) => {
+            for own in ranges {
+                let mut begin = 0;
+                for position in 0..c.op.reads.len() {
+                    let gradient = &c.cpu.dense[c.gradient(position)?].gradient;
+                    let gradient = gradient
+                        .try_read()
+                        .ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
+                    let n = gradient.len();
+                    let (start, end) = (own.start.max(begin), own.end.min(begin + n));
+                    if start < end {
+                        let (chunk, part) = (Chunk::of(c, coding), start - begin..end - begin);
+                        extend(&mut section.reals, Mat::new(&gradient, n, 1), part, chunk, pieces)?;
                     }
+                    begin += n;
                 }
-                Ok::<(), Fault>(())
-            })?;
+            }
         }
-        round_to(coding, sums);
+        Content::Sum(ranks, n) => {
+            section.reals.resize(n, T::ZERO);
+            let sums = &mut section.reals;
+            for (i, from) in ranks.into_iter().enumerate() {
+                if !pieces.next()? {
+                    continue;
+                }
+                receive(inbox, from, 0, |part| {
+                    check("values of an all-reduce", part.reals.len(), n)?;
+                    if i == 0 {
+                        sums.copy_from_slice(part.reals);
+                    } else {
+                        for (sum, value) in sums.iter_mut().zip(part.reals) {
+                            *sum += *value;
+                        }
+                    }
+                    Ok::<(), Fault>(())
+                })?;
+            }
+        }
+        Content::Joined(ranks) => {
+            section.reals.resize(ranks.iter().map(|(_, n)| n).sum(), T::ZERO);
+            let mut rest = &mut section.reals[..];
+            for (from, n) in ranks {
+                let (target, behind) = rest.split_at_mut(n);
+                rest = behind;
+                if pieces.next()? {
+                    receive(inbox, from, 0, |part| copy(part.reals, target))?;
+                }
+            }
+        }
     }
+    round_to(coding, &mut section.reals);
     Ok(())
 }
 
@@ -452,8 +469,7 @@ fn reduce_drain<T: Real>(
     inbox: Inbox<'_, HostOutbox<T>>,
     pieces: &mut Pieces<'_>,
 ) -> Result<(), Stop> {
-    let ranks = c.env.ranks;
-    let total = reduced_elements(c)?;
+    let comes = sums(c)?.comes();
     let mut begin = 0;
     for position in 0..c.op.reads.len() {
         let parameter = c.gradient(position)?;
@@ -465,15 +481,20 @@ fn reduce_drain<T: Real>(
         let gradient = gradient.try_write();
         let mut gradient = gradient.ok_or_else(|| Fault::Conflict(c.op.reads[position].to_string()))?;
         let end = begin + gradient.len();
-        for from in 0..ranks {
-            let sums = share(total, from, ranks);
-            let (start, stop) = (sums.start.max(begin), sums.end.min(end));
-            if start < stop {
-                let target = &mut gradient[start - begin..stop - begin];
-                receive(inbox, from, 0, |part| {
-                    check("sums of an all-reduce", part.reals.len(), sums.len())?;
-                    copy(&part.reals[start - sums.start..stop - sums.start], target)
-                })?;
+        for (from, ranges) in &comes {
+            let all: usize = ranges.iter().map(Range::len).sum();
+            let mut before = 0;
+            for sums in ranges {
+                let (start, stop) = (sums.start.max(begin), sums.end.min(end));
+                if start < stop {
+                    let target = &mut gradient[start - begin..stop - begin];
+                    let first = before + start - sums.start;
+                    receive(inbox, *from, 0, |part| {
+                        check("sums of an all-reduce", part.reals.len(), all)?;
+                        copy(&part.reals[first..first + target.len()], target)
+                    })?;
+                }
+                before += sums.len();
             }
         }
         begin = end;
@@ -481,19 +502,16 @@ fn reduce_drain<T: Real>(
     Ok(())
 }
 
-fn reduced_elements<T: Real>(c: &Call<T>) -> Result<usize, Fault> {
-    (0..c.op.reads.len()).try_fold(0, |sum, position| Ok(sum + elements(c, c.gradient(position)?)))
+/// How its elements are summed.
+fn sums<T: Real>(c: &Call<T>) -> Result<Sums, Fault> {
+    let total =
+        (0..c.op.reads.len()).try_fold(0, |sum, i| Ok::<_, Fault>(sum + elements(c, c.gradient(i)?)))?;
+    Ok(Sums::new(c.env, total))
 }
 
 fn elements<T: Real>(c: &Call<T>, parameter: usize) -> usize {
     let p = &c.env.schedule.parameters[parameter];
     p.rows as usize * p.columns as usize
-}
-
-/// The elements of an all-reduce that a rank adds up.
-pub(crate) fn share(total: usize, rank: usize, ranks: usize) -> Range<usize> {
-    let each = total.div_ceil(ranks);
-    (rank * each).min(total)..((rank + 1) * each).min(total)
 }
 
 fn copy<E: Copy>(from: &[E], to: &mut [E]) -> Result<(), Fault> {

@@ -50,7 +50,6 @@ pub(crate) use asked::shape;
 pub(crate) use balance::cuts_home;
 pub(crate) use call::Call;
 pub(crate) use carry::{Route, routes};
-pub(crate) use collectives::share;
 pub(crate) use inbox::receive;
 pub(crate) use rails::Rails;
 pub(crate) use rank_items::{EPS, block, digits_of, put_down};

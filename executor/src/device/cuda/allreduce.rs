@@ -1,10 +1,11 @@
 //! Sums of dense gradients over ranks on one device.
 //!
-//! Each rank adds up a share of all elements: in the first round it copies its gradients to its outbox, in the second it
-//! sums its share of everybody's, in rank order, into the outbox of that round, of which everybody copies it. All that is
+//! Who adds up what is the CPU's rule ([`Sums`]): in the first round a rank copies its gradients to its outbox, later it sums what others
+//! have for it, in their order, into the outbox of that round, or copies it there. All that is
 //! cut into pieces of the schedule's chunk. Bits are the CPU's, which shares and sums alike. Where gradients travel as bf16, outboxes
 //! hold brain floats, and kernels round and widen in the place of copies.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use fs_kernels::cuda::catalogue::elementwise;
@@ -19,7 +20,7 @@ use super::outbox::CudaOutbox;
 use super::plain::bytes_of;
 use super::transfer::check;
 use super::{Cuda, Cursor, Fault, Job};
-use crate::device::cpu::share;
+use crate::device::sums::{Content, Round, Sums};
 use crate::device::{Inbox, Progress, Urgent};
 use crate::transport::{Coding, TransportError, Widths};
 
@@ -90,7 +91,7 @@ impl<D: Driver> Cuda<D> {
         all.collect()
     }
 
-    /// Fills an outbox with gradients, or in the second round with the sums of this rank's share.
+    /// Fills an outbox with gradients, or in later rounds with sums.
     pub(super) fn fill_sums(
         &self,
         job: &Job<'_>,
@@ -99,40 +100,44 @@ impl<D: Driver> Cuda<D> {
         inbox: Inbox<'_, CudaOutbox>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<Cursor>, Fault> {
-        let (me, ranks, stream) = (job.env.rank, job.env.ranks, self.order.stream(job));
+        let stream = self.order.stream(job);
         let gradients = self.gradients(job)?;
         let total: u64 = gradients.iter().map(|(_, n)| n).sum();
-        let own = share(total as usize, me, ranks);
-        let n = own.len() as u64;
+        let Round { counts, everyone, content } = Sums::new(job.env, total as usize).round(round);
+        let n = if everyone { counts.iter().max().copied().unwrap_or(0) } else { counts.iter().sum() };
         if from.is_none() {
             if round == 0 {
                 self.order.begin(&*self.driver, job)?;
             }
             outbox.again(&*self.driver, stream)?;
-            let bytes = travelling(job).bytes() as u64 * if round == 0 { total } else { n };
-            outbox.room(&*self.driver, stream, 0, bytes)?;
+            outbox.room(&*self.driver, stream, 0, travelling(job).bytes() as u64 * n)?;
         }
         let room = outbox.rows[0].address;
         let section = &mut outbox.host.sections[0];
         section.widths = Widths { reals: 1, ..Widths::default() };
         section.coding = Coding::of(job.env.schedule.settings.wire.dense);
-        section.counts.clear();
-        let done = if round == 0 {
-            section.counts.extend((0..ranks).map(|to| share(total as usize, to, ranks).len() as u64));
-            let mut pieces = Vec::new();
-            let mut at = 0;
-            for (address, n) in gradients {
-                pieces.extend(cut(n, each(job)).map(|(i, n)| {
-                    let to = some(travelling(job), room, at + i, n);
-                    bring(job, (floats(address, i, n), to), n, false)
-                }));
-                at += n;
+        (section.counts, section.everyone) = (counts, everyone);
+        let done = match content {
+            Content::Own(ranges) => {
+                let (mut pieces, mut at) = (Vec::new(), 0);
+                for own in ranges.into_iter().map(|own| own.start as u64..own.end as u64) {
+                    let mut begin = 0;
+                    for (address, n) in &gradients {
+                        let (first, last) = (own.start.max(begin), own.end.min(begin + n));
+                        for (i, n) in cut(last.saturating_sub(first), each(job)) {
+                            let to = some(travelling(job), room, at + i, n);
+                            pieces.push(bring(job, (floats(*address, first - begin + i, n), to), n, false));
+                        }
+                        at += last.saturating_sub(first);
+                        begin += n;
+                    }
+                }
+                self.send_pieces(stream, &pieces, from, urgent)?
             }
-            self.send_pieces(stream, &pieces, from, urgent)?
-        } else {
-            section.everyone = true;
-            section.counts.resize(ranks, n);
-            self.sum_share(job, (n, room), from, inbox, urgent)?
+            Content::Sum(ranks, n) => {
+                self.add_up_parts(job, (&ranks, n as u64, room), from, inbox, urgent)?
+            }
+            Content::Joined(ranks) => self.join_parts(job, (&ranks, room), from, inbox, urgent)?,
         };
         if let Progress::Done = done {
             outbox.filled(&*self.driver, stream)?;
@@ -172,24 +177,52 @@ impl<D: Driver> Cuda<D> {
         Ok(())
     }
 
-    /// Sums a share of everybody's gradients into this rank's outbox, until something is urgent.
-    fn sum_share(
+    /// Copies what ranks sent, one rank's after the other's, into this rank's outbox, until something is urgent.
+    fn join_parts(
         &self,
         job: &Job<'_>,
-        (n, room): (u64, u64),
+        (ranks, room): (&[(usize, usize)], u64),
         from: Option<Cursor>,
         inbox: Inbox<'_, CudaOutbox>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<Cursor>, Fault> {
-        let (me, ranks, stream) = (job.env.rank, job.env.ranks, self.order.stream(job));
+        let (me, stream, of) = (job.env.rank, self.order.stream(job), travelling(job));
+        if from.is_none() {
+            self.wait_for_all(job.env.ranks, inbox, stream)?;
+        }
+        let (mut pieces, mut at) = (Vec::new(), 0);
+        for (from, n) in ranks.iter().map(|(from, n)| (*from, *n as u64)) {
+            let part = sent(inbox, (from, me), n)?;
+            let copied = |(i, n)| Piece::Copy(some(of, part, i, n), some(of, room, at + i, n));
+            pieces.extend(cut(n, each(job)).map(copied));
+            at += n;
+        }
+        let done = self.send_pieces(stream, &pieces, from, urgent)?;
+        if let Progress::Done = done {
+            self.all_read(job, inbox, stream)?;
+        }
+        Ok(done)
+    }
+
+    /// Adds up what ranks sent into this rank's outbox, until something is urgent.
+    fn add_up_parts(
+        &self,
+        job: &Job<'_>,
+        (ranks, n, room): (&[usize], u64, u64),
+        from: Option<Cursor>,
+        inbox: Inbox<'_, CudaOutbox>,
+        urgent: Urgent<'_>,
+    ) -> Result<Progress<Cursor>, Fault> {
+        let (me, stream) = (job.env.rank, self.order.stream(job));
         let begin = match from {
             Some(Cursor::Piece(n)) => n,
             _ => 0,
         };
         if from.is_none() {
-            self.wait_for_all(ranks, inbox, stream)?;
+            self.wait_for_all(job.env.ranks, inbox, stream)?;
         }
-        let parts = (0..ranks).map(|from| sent(inbox, (from, me), n)).collect::<Result<Vec<_>, _>>()?;
+        let parts = ranks.iter().map(|from| sent(inbox, (*from, me), n)).collect::<Result<Vec<_>, _>>()?;
+        let ranks = ranks.len();
         let pieces: Vec<(u64, u64)> = cut(n, each(job)).skip(begin).collect();
         let of = travelling(job);
         let size = of.bytes() as u64;
@@ -231,22 +264,27 @@ impl<D: Driver> Cuda<D> {
         inbox: Inbox<'_, CudaOutbox>,
         urgent: Urgent<'_>,
     ) -> Result<Progress<Cursor>, Fault> {
-        let (me, ranks, stream) = (job.env.rank, job.env.ranks, self.order.stream(job));
+        let (me, stream) = (job.env.rank, self.order.stream(job));
         if from.is_none() {
-            self.wait_for_all(ranks, inbox, stream)?;
+            self.wait_for_all(job.env.ranks, inbox, stream)?;
         }
         let gradients = self.gradients(job)?;
         let total: u64 = gradients.iter().map(|(_, n)| n).sum();
-        let shares = (0..ranks).map(|of| {
-            let sums = share(total as usize, of, ranks);
-            Ok((sums.start as u64..sums.end as u64, sent(inbox, (of, me), sums.len() as u64)?))
-        });
-        let shares = shares.collect::<Result<Vec<_>, Fault>>()?;
+        // Where each range of sums lies.
+        let mut sums: Vec<(Range<u64>, u64)> = Vec::new();
+        for (of, ranges) in Sums::new(job.env, total as usize).comes() {
+            let all: usize = ranges.iter().map(Range::len).sum();
+            let mut part = sent(inbox, (of, me), all as u64)?;
+            for range in ranges {
+                sums.push((range.start as u64..range.end as u64, part));
+                part += travelling(job).bytes() as u64 * range.len() as u64;
+            }
+        }
         let mut pieces = Vec::new();
         let mut begin = 0;
         for (address, n) in gradients {
             let end = begin + n;
-            for (sums, part) in &shares {
+            for (sums, part) in &sums {
                 let (first, last) = (sums.start.max(begin), sums.end.min(end));
                 for (i, n) in cut(last.saturating_sub(first), each(job)) {
                     let source = some(travelling(job), *part, first - sums.start + i, n);
