@@ -97,7 +97,14 @@ proptest! {
         let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| from / node != to / node));
         let share = pairs.filter(|apart| *apart).count() as f64 / (w * w);
         let relayed = s.exchanges.iter().any(|x| x.leg != Leg::Whole);
+        // Of sums node by node each node sends each element to its owner, and the owner sends the total to each other node.
+        let nodes = f64::from(ranks.div_ceil(node));
+        let by_node = s.settings.sums_by_node;
+        prop_assert_eq!(by_node, node > 1 && nodes > 1.0);
         let far: f64 = s.train.ops.iter().map(|op| {
+            if by_node && op.action.facts().sums_over_ranks() {
+                return s.wire(&s.train, op).sent.eval(|_| f64::NAN) * 2.0 * (nodes - 1.0) / w;
+            }
             let sizes: std::collections::BTreeMap<_, _> = predicted(&s).sizes.iter().cloned().collect();
             let of_mean = |symbol: fs_schedule::Symbol| {
                 let name = symbol.to_string();
@@ -108,6 +115,8 @@ proptest! {
         }).sum();
         prop_assert!(relayed || near(far, between_nodes), "{far} {between_nodes}");
         prop_assert!(between_nodes <= sent && (between_nodes > 0.0) == (ranks > node), "{between_nodes} of {sent}");
+        let sums: Vec<String> = s.train.ops.iter().filter(|op| op.action.facts().sums_over_ranks()).map(|op| op.name.clone()).collect();
+        prop_assert!(ranks == 1 || !sums.is_empty());
         let legs: std::collections::BTreeMap<String, Leg> = s.train.ops.iter().map(|op| {
             let first = op.action.exchanges().first().map_or(Leg::Whole, |e| s.exchanges[*e as usize].leg);
             (op.name.clone(), first)
@@ -123,6 +132,7 @@ proptest! {
         let far: f64 = report.ops.iter().map(|op| op.sent_bytes * match legs[&op.name] {
             Leg::Between { .. } => 1.0,
             Leg::Within { .. } => 0.0,
+            Leg::Whole if by_node && sums.contains(&op.name) => (nodes - 1.0) / (w - 1.0),
             Leg::Whole => share / (1.0 - 1.0 / w).max(f64::MIN_POSITIVE),
         }).sum::<f64>() / STEPS as f64;
         let fits = about || near(far, between_nodes);

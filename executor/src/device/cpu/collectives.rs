@@ -75,7 +75,8 @@ fn moves(action: &Action) -> Result<Moves<'_>, Fault> {
 pub(super) fn rounds<T: Real>(c: &Call<T>) -> Result<u64, Fault> {
     match moves(&c.op.action)? {
         Moves::Rank => rank_items::rounds(c),
-        Moves::Reduce => Ok(sums(c)?.rounds()),
+        // However many elements: a GPU's are not the host's.
+        Moves::Reduce => Ok(Sums::new(c.env, 0).rounds()),
         _ => Ok(u64::from(c.op.action.rounds())),
     }
 }
